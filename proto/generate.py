@@ -26,6 +26,7 @@ U64_MAX = 2**64 - 1
 TYPES = {"uint", "int", "float", "bool", "str", "bin", "map", "list", "device", "any"}
 FLAGS = {"while_stopping", "work", "runs", "brings_fds", "no_credit", "only_reply"}
 ATTR_TYPES = {"bool": "BOOL", "float": "FLOAT", "int": "INT", "choice": "CHOICE"}
+SIZES = {"elementwise": (), "gemm": ("m", "n", "k")}  # of a rule, for `flops` of its ops
 
 
 def load(name: str) -> dict:
@@ -127,6 +128,15 @@ def metrics_header(metrics: list[dict]) -> str:
     return c_header("KOPS_GENERATED_METRICS_H", "/* X(id, \"name\", \"type\", \"help\") */\n" + x_macro("KOPS_METRICS", rows))
 
 
+def operations(op: dict) -> tuple[int, tuple[str, ...]]:
+    """The declared `flops`, such as `2 * k per element of out`: a number, and the rule's sizes that it is multiplied with."""
+    match = re.fullmatch(r"([1-9][0-9]*)((?: \* [a-z]+)*) per element of out", op["flops"])
+    sizes = tuple(match[2].split(" * ")[1:]) if match else ()
+    if not match or not set(sizes) <= set(SIZES[op["rule"]]) or len(set(sizes)) != len(sizes) or len(op["outputs"]) != 1:
+        raise SystemExit(f"generate.py: ops/{op['name']}.json: flops: `{op['flops']}` is not `N * size * … per element of out`")
+    return int(match[1]), sizes
+
+
 def op_ids_header(ops: list[dict]) -> str:
     out = ["enum op_id {"] + [f"    OP_{o['name'].upper()}," for o in ops] + ["    OP_COUNT", "};", ""]
     for o in ops:
@@ -137,6 +147,8 @@ def op_ids_header(ops: list[dict]) -> str:
             if a["type"] == "choice":
                 names = [f"    {o['name'].upper()}_{a['name'].upper()}_{c.upper()}," for c in a["choices"]]
                 out += ["enum {", *names, "};", ""]
+    names = dict.fromkeys(size for rule in SIZES.values() for size in rule)
+    out += ["/* Sizes of shape rules. */", "enum op_size {", *(f"    OP_SIZE_{name.upper()}," for name in names), "    OP_SIZES", "};", ""]
     out.append(f"#define OP_MAX_ATTRS {max(max(len(o['attrs']) for o in ops), 1)}")
     out.append(f"#define OP_MAX_INPUTS {max(len(o['inputs']) for o in ops)}")
     out.append(f"#define OP_MAX_OUTPUTS {max(len(o['outputs']) for o in ops)}")
@@ -182,6 +194,7 @@ def op_table_header(ops: list[dict]) -> str:
     for o in ops:
         dtypes = " | ".join(f"DTYPE_BIT(DTYPE_{d.upper()})" for d in o["dtypes"])
         attrs = f"{o['name']}_attrs" if o["attrs"] else "NULL"
+        factor, sizes = operations(o)
         out += [f"    [OP_{o['name'].upper()}] = {{",
                 f"        .id = OP_{o['name'].upper()},",
                 f"        .name = {c_string(o['name'])},",
@@ -195,6 +208,8 @@ def op_table_header(ops: list[dict]) -> str:
                 f"        .attrs = {attrs},",
                 f"        .n_attrs = {len(o['attrs'])},",
                 f"        .rule = op_rule_{o['rule']},",
+                *([f"        .sizes = op_sizes_{o['rule']},"] if SIZES[o["rule"]] else []),
+                f"        .operations = {{{factor}, {' | '.join(f'1U << OP_SIZE_{size.upper()}' for size in sizes) or 0}}},",
                 "    },"]
     out.append("};\n")
     return c_header("KOPS_GENERATED_OP_TABLE_H", "\n".join(out))
@@ -205,7 +220,7 @@ def python_module(errors: list[dict], dtypes: list[dict], ops: list[dict], metho
         return f"{name} = {pprint.pformat(value, width=100, sort_dicts=False)}\n"
 
     error_rows = [(e["name"], e["value"], e["origin"], tuple(e["python"]), e["doc"]) for e in errors]
-    op_rows = {o["name"]: {k: v for k, v in o.items() if k not in ("name", "since")} for o in ops}
+    op_rows = {o["name"]: {**{k: v for k, v in o.items() if k not in ("name", "since", "flops")}, "operations": operations(o)} for o in ops}
     return (f'"""{NOTE}"""\n\n# (name, value, origin, builtin bases, doc)\n' + literal("ERRORS", error_rows)
             + "\n# name -> bytes an element\n" + literal("DTYPES", {d["name"]: d["size"] for d in dtypes})
             + "\n# what C and CUDA call them\n" + literal("C_TYPES", {c: d["name"] for d in dtypes for c in d["c"]})

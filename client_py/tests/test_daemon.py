@@ -65,7 +65,7 @@ def test_timings_and_profile(k: kops.Client) -> None:
     assert stats.keys() == kops.Stats.__annotations__.keys()
     assert any(row["op"] == "add" for row in stats["ops"])
     for row in stats["ops"]:
-        assert set(row) - {"queue_us", "exec_us", "total_us"} == kops.OpStats.__required_keys__
+        assert set(row) - {"bytes", "operations", "queue_us", "exec_us", "total_us"} == kops.OpStats.__required_keys__
         assert row["total_us"].keys() == kops.Spread.__annotations__.keys() if "total_us" in row else row["errors"]
     for mapping in stats["mappings"]:
         assert set(mapping) - {"device"} == kops.MappingStats.__required_keys__

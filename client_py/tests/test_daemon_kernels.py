@@ -67,7 +67,7 @@ def test_torch_tensors(k: kops.Client, driver: Any) -> None:  # noqa: F811
     assert len(profile.samples) == 7 and profile.op == "add2_kernel" and profile.shapes == ((4,), (4,), (4,))
     assert 0 < kern.attributes.registers < 256 and kern.attributes.params == (8, 8, 8, 4)
     (row,) = [row for row in k.stats()["ops"] if row["op"] == "add2_kernel" and row["shapes"] == [[4], [4], [4]]]
-    assert row["variant"] == "user"
+    assert row["variant"] == "user" and "operations" not in row and row["bytes"] == profile.bytes == 3 * 4 * 4
 
 
 def test_batches_sequences_and_programs(k: kops.Client, driver: Any) -> None:  # noqa: F811

@@ -60,3 +60,29 @@ bool op_reads_output(const struct op_call *call, int in_place)
         return true;
     return call->op->id == OP_GEMM && call->attrs[GEMM_BETA].f != 0;
 }
+
+int64_t op_bytes(const struct op_call *call)
+{
+    int64_t bytes = 0, of_tensor;
+
+    for (unsigned i = 0; i < call->op->n_inputs + call->op->n_outputs; i++)
+        if (__builtin_mul_overflow(call->tensors[i]->count, dtype_size(call->tensors[i]->dtype), &of_tensor) ||
+            __builtin_add_overflow(bytes, of_tensor, &bytes))
+            return -1;
+    return bytes;
+}
+
+int64_t op_operations(const struct op_call *call)
+{
+    const struct op *op = call->op;
+    int64_t sizes[OP_SIZES] = {0}, n;
+
+    if (!op->operations.factor || __builtin_mul_overflow(call->tensors[op->n_inputs]->count, op->operations.factor, &n))
+        return -1;
+    if (op->sizes)
+        op->sizes(call, sizes);
+    for (unsigned i = 0; i < OP_SIZES; i++)
+        if (op->operations.sizes & 1U << i && __builtin_mul_overflow(n, sizes[i], &n))
+            return -1;
+    return n;
+}

@@ -33,6 +33,9 @@ struct op_call;
 /* Checks shapes, fills the plan. Tensors are measured and of one dtype already. */
 typedef int op_rule(const struct op_call *call, struct plan *ret_plan, struct error *e);
 
+/* The sizes of a rule's own, of a call with tensors of ranks that the rule takes. */
+typedef void op_sizes(const struct op_call *call, int64_t ret_sizes[OP_SIZES]);
+
 struct op {
     enum op_id id; /* OP_COUNT: a user kernel */
     uint64_t code; /* of a user kernel: differs among kernels of the same name */
@@ -43,6 +46,11 @@ struct op {
     const struct op_attr *attrs;
     unsigned n_attrs;
     op_rule *rule;
+    op_sizes *sizes; /* NULL: the rule has none */
+    struct {
+        unsigned factor; /* 0: a user kernel, not known */
+        unsigned sizes;  /* a bit for each enum op_size */
+    } operations;        /* floating-point ones for each element of output 0: the factor times these sizes */
 };
 
 /* One request's op with its tensors (inputs first, then outputs) and attributes (declared order). */
@@ -62,6 +70,13 @@ int op_plan(const struct op_call *call, struct plan *ret_plan, struct error *e);
 /* True when an execution reads its outputs, given that output 0 is exactly input `in_place` (or -1). */
 bool op_reads_output(const struct op_call *call, int in_place);
 
+/* Bytes of the elements of every tensor, each tensor once; -1: more than INT64_MAX. */
+int64_t op_bytes(const struct op_call *call);
+/* Floating-point operations of one execution of a call that op_plan() has taken; -1: not known, or more than
+ * INT64_MAX. */
+int64_t op_operations(const struct op_call *call);
+
 op_rule op_rule_elementwise, op_rule_gemm;
+op_sizes op_sizes_gemm;
 
 #endif

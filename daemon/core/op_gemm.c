@@ -82,6 +82,16 @@ static int set_batches(const struct op_call *call, struct plan_gemm *p, struct e
     return 0;
 }
 
+void op_sizes_gemm(const struct op_call *call, int64_t ret_sizes[OP_SIZES])
+{
+    const struct tensor *a = call->tensors[0], *b = call->tensors[1];
+    const bool trans_a = call->attrs[GEMM_TRANS_A].b, trans_b = call->attrs[GEMM_TRANS_B].b;
+
+    ret_sizes[OP_SIZE_M] = a->shape[a->rank - (trans_a ? 1 : 2)];
+    ret_sizes[OP_SIZE_K] = a->shape[a->rank - (trans_a ? 2 : 1)];
+    ret_sizes[OP_SIZE_N] = b->shape[b->rank - (trans_b ? 2 : 1)];
+}
+
 int op_rule_gemm(const struct op_call *call, struct plan *ret_plan, struct error *e)
 {
     static const char *const keys[] = {"in[0]", "in[1]", "out[0]"};
@@ -89,6 +99,7 @@ int op_rule_gemm(const struct op_call *call, struct plan *ret_plan, struct error
     const bool trans_a = call->attrs[GEMM_TRANS_A].b, trans_b = call->attrs[GEMM_TRANS_B].b;
     struct plan_gemm *p = &ret_plan->gemm;
     unsigned rank = a->rank > b->rank ? a->rank : b->rank;
+    int64_t sizes[OP_SIZES];
 
     for (unsigned t = 0; t < 3; t++)
         if (call->tensors[t]->rank < 2)
@@ -97,9 +108,10 @@ int op_rule_gemm(const struct op_call *call, struct plan *ret_plan, struct error
         return mismatch(e, "out[0]", "has %u dimensions, the inputs' product has %u", out->rank, rank);
     ret_plan->kind = PLAN_GEMM;
     memset(p, 0, sizeof(*p));
-    p->m = a->shape[a->rank - (trans_a ? 1 : 2)];
-    p->k = a->shape[a->rank - (trans_a ? 2 : 1)];
-    p->n = b->shape[b->rank - (trans_b ? 2 : 1)];
+    op_sizes_gemm(call, sizes);
+    p->m = sizes[OP_SIZE_M];
+    p->k = sizes[OP_SIZE_K];
+    p->n = sizes[OP_SIZE_N];
     if (b->shape[b->rank - (trans_b ? 1 : 2)] != p->k)
         return mismatch(e, "in[1]", "its inner dimension is %lld, but in[0]'s is %lld",
                         (long long)b->shape[b->rank - (trans_b ? 1 : 2)], (long long)p->k);

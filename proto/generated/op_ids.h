@@ -23,6 +23,14 @@ enum {
     GEMM_PRECISION_HIGH,
 };
 
+/* Sizes of shape rules. */
+enum op_size {
+    OP_SIZE_M,
+    OP_SIZE_N,
+    OP_SIZE_K,
+    OP_SIZES
+};
+
 #define OP_MAX_ATTRS 5
 #define OP_MAX_INPUTS 2
 #define OP_MAX_OUTPUTS 1

@@ -26,6 +26,7 @@ static const struct op op_table[OP_COUNT] = {
         .attrs = NULL,
         .n_attrs = 0,
         .rule = op_rule_elementwise,
+        .operations = {1, 0},
     },
     [OP_GEMM] = {
         .id = OP_GEMM,
@@ -40,6 +41,8 @@ static const struct op op_table[OP_COUNT] = {
         .attrs = gemm_attrs,
         .n_attrs = 5,
         .rule = op_rule_gemm,
+        .sizes = op_sizes_gemm,
+        .operations = {2, 1U << OP_SIZE_K},
     },
     [OP_SQUARE] = {
         .id = OP_SQUARE,
@@ -54,6 +57,7 @@ static const struct op op_table[OP_COUNT] = {
         .attrs = NULL,
         .n_attrs = 0,
         .rule = op_rule_elementwise,
+        .operations = {1, 0},
     },
 };
 

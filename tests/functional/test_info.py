@@ -144,11 +144,44 @@ def test_stats_rows(connection: raw.Connection) -> None:
     assert row["op"] == "add" and row["dtype"] == "f32" and row["device"] == "host" and row["variant"]
     assert row["shapes"] == [[3, 4]] * 3
     assert row["count"] == 14 and row["errors"] == 0
+    assert row["bytes"] == 3 * 48 and row["operations"] == 12
     for key in ("exec_us", "total_us"):
         spread = row[key]
         assert set(spread) >= SPREAD
         assert 0 < spread["min"] <= spread["p50"] <= spread["p90"] <= spread["p99"] <= spread["max"] * 1.0001
         assert spread["min"] <= spread["mean"] <= spread["max"]
+
+
+def test_stats_rows_of_gemm(connection: raw.Connection) -> None:
+    """The inner size is that of the transposed matrix; a broadcast batch is counted for each of its products. What only
+    failed or has no elements has the amounts, too."""
+    vectors = Vectors(connection, 1, 200)
+    connection.call("stats", {"reset": True})
+
+    def gemm(a: list[int], b: list[int], out: list[int], **attrs: Any) -> dict[str, Any]:
+        views = [raw.tensor(vectors.buffer, shape, offset=offset) for shape, offset in ((a, 0), (b, 200), (out, 400))]
+        return {"op": "gemm", "in": views[:2], "out": views[2:], "attrs": attrs}
+
+    connection.call("run", gemm([3, 2], [3, 4], [2, 4], trans_a=True))
+    connection.call("run", gemm([2, 2, 3], [3, 4], [2, 2, 4]))
+    connection.call("run", gemm([2, 0], [0, 4], [2, 4]))
+    rows = {str(row["shapes"]): (row["bytes"], row["operations"]) for row in connection.call("stats")["ops"]}
+    assert rows == {
+        "[[3, 2], [3, 4], [2, 4]]": (4 * 26, 2 * 2 * 3 * 4),
+        "[[2, 2, 3], [3, 4], [2, 2, 4]]": (4 * 40, 2 * 2 * 2 * 3 * 4),
+        "[[2, 0], [0, 4], [2, 4]]": (4 * 8, 0),
+    }
+
+
+def test_stats_rows_without_a_number_for_the_bytes(connection: raw.Connection) -> None:
+    """An input that repeats one element has as many as its shape says."""
+    vectors = Vectors(connection, 1, 4)
+    connection.call("stats", {"reset": True})
+    wide = raw.tensor(vectors.buffer, [1, 2**61], strides=[0, 0])
+    none = raw.tensor(vectors.buffer, [2**61, 0])
+    connection.call("run", {"op": "gemm", "in": [wide, none], "out": [raw.tensor(vectors.buffer, [1, 0])]})
+    (row,) = connection.call("stats")["ops"]
+    assert "bytes" not in row and row["operations"] == 0
 
 
 def test_stats_filters(connection: raw.Connection) -> None:

@@ -339,7 +339,7 @@ def test_stats_know_user_kernels(connection: raw.Connection, vectors: list[Memor
     stats = connection.call("stats", {"op": "custom_kernel"})
     rows = [r for r in stats["ops"] if r["shapes"] == [[N], [N]]]
     assert len(rows) == 1 and rows[0]["op"] == "custom_kernel" and rows[0]["variant"] == "user"
-    assert rows[0]["count"] >= 3
+    assert rows[0]["count"] >= 3 and rows[0]["bytes"] == 2 * 4 * N and "operations" not in rows[0]
     assert stats["kernels"]["launches"] == before + 3
     assert connection.error("stats", {"op": "never_launched"}).code == "unknown_op"
 

@@ -20,6 +20,8 @@ class Spread(TypedDict):
 
 
 class _Measured(TypedDict, total=False):
+    bytes: int
+    operations: int
     queue_us: Spread
     exec_us: Spread
     total_us: Spread

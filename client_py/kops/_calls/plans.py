@@ -307,7 +307,7 @@ def profile(connection: Peer, request: Request, until: float | None = None) -> P
     shapes = [tuple(o.shape) for o in request.inputs]
     out = tuple(request.outputs[0].shape)
     every = request.inputs + request.outputs
-    count = rules.operations(request.declared.get("flops", ""), request.rule, shapes, out, request.attrs)
+    count = rules.operations(request.declared, request.rule, shapes, out, request.attrs)
     return Profile(
         op=request.op,
         dtype=every[0].dtype,

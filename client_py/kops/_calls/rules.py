@@ -73,22 +73,13 @@ def _no_shape(shapes: Sequence[Shape], attrs: Attrs) -> tuple[int, ...]:
 UNKNOWN = Rule(_no_shape, lambda attrs: True, lambda shapes, attrs: {})
 
 
-def operations(declared: str, rule: Rule, inputs: Sequence[Shape], out: Shape, attrs: Attrs) -> int | None:
-    """Floating-point operations of one execution, from a declaration such as `2 * k per element of out`."""
-    count, _, unit = declared.partition(" per ")
-    if unit != "element of out":
+def operations(declared: Mapping[str, Any], rule: Rule, inputs: Sequence[Shape], out: Shape, attrs: Attrs) -> int | None:
+    """Floating-point operations of one execution: an op declares a factor, and the sizes of its rule, for each element of `out`."""
+    if "operations" not in declared:
         return None
+    factor, names = declared["operations"]
     sizes = rule.sizes(inputs, attrs)
-    total = math.prod(out)
-    for factor in count.split("*"):
-        name = factor.strip()
-        if name.isdigit():
-            total *= int(name)
-        elif name in sizes:
-            total *= sizes[name]
-        else:
-            return None
-    return total
+    return int(math.prod(out) * factor * math.prod(sizes[name] for name in names))
 
 
 def operand_bytes(shape: Shape, dtype: str) -> int:

@@ -14,6 +14,7 @@ struct row {
     struct list bucket, recent;
     struct op_key_head head;
     uint64_t count, errors;
+    int64_t bytes, operations; /* of one execution; -1: not known. The key decides them. */
     struct histogram queue, execution, total;
     char name[PROFILE_NAME_MAX];
     int64_t words[];
@@ -62,7 +63,7 @@ struct profile *profile_free(struct profile *p)
     return NULL;
 }
 
-static struct row *find_or_add(struct profile *p, const struct op_key *key)
+static struct row *find_or_add(struct profile *p, const struct op_key *key, const struct op_call *call)
 {
     struct list *bucket = &p->buckets[op_key_hash(key) % BUCKETS];
     struct row *row;
@@ -83,6 +84,8 @@ static struct row *find_or_add(struct profile *p, const struct op_key *key)
     if (!row)
         return NULL; /* a lost statistic is no reason to fail the job */
     row->head = key->head;
+    row->bytes = op_bytes(call);
+    row->operations = op_operations(call);
     snprintf(row->name, sizeof(row->name), "%s", key->name);
     memcpy(row->words, key->words, key->head.words * sizeof(row->words[0]));
     list_append(bucket, &row->bucket);
@@ -99,7 +102,7 @@ void profile_add(struct profile *p, uid_t uid, const struct op_call *call, const
     struct op_key key;
 
     op_key_make(&key, uid, call, device, variant);
-    row = find_or_add(p, &key);
+    row = find_or_add(p, &key, call);
     if (!row)
         return;
     row->count += n_samples ? n_samples : 1;
@@ -117,7 +120,7 @@ void profile_count(struct profile *p, uid_t uid, const struct op_call *call, con
     struct op_key key;
 
     op_key_make(&key, uid, call, device, variant);
-    row = find_or_add(p, &key);
+    row = find_or_add(p, &key, call);
     if (row)
         row->count += count;
 }
@@ -129,7 +132,7 @@ void profile_add_error(struct profile *p, uid_t uid, const struct op_call *call,
     struct op_key key;
 
     op_key_make(&key, uid, call, device, variant);
-    row = find_or_add(p, &key);
+    row = find_or_add(p, &key, call);
     if (row)
         row->errors++;
 }
@@ -153,7 +156,8 @@ static void write_histogram(struct rpc_output *out, const char *key, const struc
 
 static void write_row(struct rpc_output *out, const struct row *row)
 {
-    rpc_write_map(out, 8 + (row->queue.count > 0) + (row->execution.count > 0) + (row->total.count > 0));
+    rpc_write_map(out, 8U + (row->bytes >= 0) + (row->operations >= 0) + (row->queue.count > 0) +
+                           (row->execution.count > 0) + (row->total.count > 0));
     rpc_write_entry_text(out, "op", row->name);
     rpc_write_entry_uint(out, "uid", row->head.uid);
     rpc_write_entry_text(out, "device", row->head.device->info.uuid);
@@ -163,6 +167,10 @@ static void write_row(struct rpc_output *out, const struct row *row)
     op_key_write_shapes(out, &row->head, row->words);
     rpc_write_entry_uint(out, "count", row->count);
     rpc_write_entry_uint(out, "errors", row->errors);
+    if (row->bytes >= 0)
+        rpc_write_entry_uint(out, "bytes", (uint64_t)row->bytes);
+    if (row->operations >= 0)
+        rpc_write_entry_uint(out, "operations", (uint64_t)row->operations);
     /* Unmeasured times are absent. */
     if (row->queue.count)
         write_histogram(out, "queue_us", &row->queue);

@@ -196,6 +196,36 @@ static void gemm_plan_has_the_operands_strides(void **state)
     assert_false(plan_is_empty(&p));
 }
 
+static void amounts(void **state)
+{
+    struct op_call call = call_of("add", DENSE(4, 1), DENSE(5), DENSE(4, 5));
+    const struct op user = {.id = OP_COUNT, .n_inputs = 1, .n_outputs = 1};
+    struct tensor wide = DENSE(1, 1);
+
+    (void)state;
+    assert_int_equal(op_bytes(&call), 4 * (4 + 5 + 20));
+    assert_int_equal(op_operations(&call), 20);
+    call = call_of("gemm", DENSE(2, 7, 3), DENSE(4, 7), DENSE(2, 3, 4));
+    call.attrs[GEMM_TRANS_A].b = call.attrs[GEMM_TRANS_B].b = true;
+    assert_int_equal(op_bytes(&call), 4 * (42 + 28 + 24));
+    assert_int_equal(op_operations(&call), 2 * 7 * 24);
+    call = call_of("square", DENSE(3), DENSE(3), DENSE(3));
+    assert_int_equal(op_bytes(&call), 24);
+    call.op = &user;
+    assert_int_equal(op_bytes(&call), 24);
+    assert_int_equal(op_operations(&call), -1);
+    /* Numbers beyond 63 bits: of one tensor, of their sum, of the operations. */
+    wide.count = UINT64_C(1) << 61;
+    call = call_of("add", wide, DENSE(1), DENSE(1));
+    assert_int_equal(op_bytes(&call), -1);
+    wide.count = UINT64_C(1) << 60;
+    call = call_of("add", wide, wide, DENSE(1));
+    assert_int_equal(op_bytes(&call), -1);
+    wide.shape[1] = INT64_C(1) << 60;
+    call = call_of("gemm", wide, DENSE(1, 4), DENSE(1, 4));
+    assert_int_equal(op_operations(&call), -1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -203,6 +233,7 @@ int main(void)
         cmocka_unit_test(plan_addresses_the_same_elements),
         cmocka_unit_test(refuses_wrong_shapes),
         cmocka_unit_test(gemm_plan_has_the_operands_strides),
+        cmocka_unit_test(amounts),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
