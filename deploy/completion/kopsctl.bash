@@ -46,11 +46,15 @@ _kopsctl() {
         *:--timeout) return ;;
         stats:--op) _kopsctl_ops && return ;;
         stats:--dtype | run:--dtype | run:-t) _kopsctl_words "f32 f64 f16 bf16" && return ;;
+        stats:--sort)
+            _kopsctl_words "op shapes dtype variant device user calls errors total share mean p50 p99 gb_s gflop_s queue_p99 total_p99" && return
+            ;;
+        stats:--by) _kopsctl_words "op shapes dtype variant device user" && return ;;
         run:--memory | run:-m | launch:--memory | launch:-m) _kopsctl_words "shared device" && return ;;
         top:--sort) _kopsctl_words "rate device memory p99 inflight pid" && return ;;
         metrics:--listen) _kopsctl_words "127.0.0.1:9464" && return ;;
         # Numbers, names and expressions, which nobody can guess.
-        ping:--count | ping:-c | ping:--spin | stats:--device | top:--iterations | top:-n | top:--delay | top:-d | metrics:--interval) return ;;
+        ping:--count | ping:-c | ping:--spin | stats:--device | stats:--limit | top:--iterations | top:-n | top:--delay | top:-d | metrics:--interval) return ;;
         run:--shape | run:-s | run:--device | run:-d | run:--repeat | run:-n | run:--warmup | run:-w | run:--variant | run:-v) return ;;
         run:--attr | run:-a | run:--seed | run:--out-shape | cache:--key) return ;;
         compile:--entry | compile:-e | compile:--option | compile:-o | compile:--arch | compile:-a | compile:--device | compile:-d) return ;;
@@ -64,7 +68,7 @@ _kopsctl() {
             "") _kopsctl_words "$common --version" ;;
             ping) _kopsctl_words "$common --count --spin" ;;
             info | ops) _kopsctl_words "$common" ;;
-            stats) _kopsctl_words "$common --op --dtype --device --reset" ;;
+            stats) _kopsctl_words "$common --op --dtype --device --sort --by --limit --reset" ;;
             clients) _kopsctl_words "$common --users" ;;
             top) _kopsctl_words "$common --batch --iterations --delay --sort" ;;
             metrics) _kopsctl_words "$common --textfile --interval --listen --allow-remote" ;;

@@ -105,6 +105,11 @@ def test_values(tmp_path: Path) -> None:
 def test_sort_keys_are_those_that_there_are(ctl: Ctl, fake: FakeDaemon) -> None:
     for key in bash("top", "--sort", ""):
         assert "--sort" not in ctl("top", "--batch", "-n", "1", "-d", "0.1", "--sort", key, status=1).stderr
+    for key in bash("stats", "--sort", ""):
+        assert "no column" not in ctl("stats", "--sort", key, status=1).stderr
+    for key in bash("stats", "--by", ""):
+        assert "--by" not in ctl("stats", "--by", key, status=1).stderr
+    assert len(bash("stats", "--sort", "")) == 17 and len(bash("stats", "--by", "")) == 6
 
 
 def test_ops_are_the_daemons(fake: FakeDaemon) -> None:

@@ -238,6 +238,9 @@ static const struct wire_field row_fields[] = {
     WIRE_NESTED(struct kops_stats_row, MAP, "queue_us", queue_us, spread_record),
     WIRE_NESTED(struct kops_stats_row, MAP, "exec_us", exec_us, spread_record),
     WIRE_NESTED(struct kops_stats_row, MAP, "total_us", total_us, spread_record),
+    WIRE_FIELD(struct kops_stats_row, ID, "uid", uid),
+    WIRE_FIELD(struct kops_stats_row, ID, "bytes", bytes),
+    WIRE_FIELD(struct kops_stats_row, ID, "operations", operations),
 };
 static const struct wire_record row_record = WIRE_RECORD(struct kops_stats_row, row_fields);
 

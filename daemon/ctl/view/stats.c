@@ -32,6 +32,12 @@ void stats_row_json(const struct kops_stats_row *row)
     json_end(']');
     json_uint("count", row->count);
     json_uint("errors", row->errors);
+    if (row->uid >= 0)
+        json_int("uid", row->uid);
+    if (row->bytes >= 0)
+        json_int("bytes", row->bytes);
+    if (row->operations >= 0)
+        json_int("operations", row->operations);
     spread_json("queue_us", &row->queue_us);
     spread_json("exec_us", &row->exec_us);
     spread_json("total_us", &row->total_us);
