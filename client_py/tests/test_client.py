@@ -127,7 +127,12 @@ def test_profile(k: kops.Client, daemon: FakeDaemon) -> None:
     assert (profile.min, profile.median, profile.p90, profile.max) == (1, 4, 8, 8) and len(profile.samples) == 8
     assert profile.operations == 2 * 4 * 5 * 6 and profile.bytes == 4 * (20 + 30 + 24)
     assert profile.gflop_s == pytest.approx(240 / 4 / 1e3) and profile.gb_s == pytest.approx(296 / 4 / 1e3)
-    assert "gemm(4×5, 5×6, 4×6) f32" in str(profile)
+    assert str(profile).splitlines() == [
+        "gemm 4x5,5x6,4x6 f32, fake on host",
+        "n  min us  median us  p90 us  max us   interval us  GB/s  GFLOP/s",
+        "8    1.00       4.00    8.00    8.00  1.00 to 8.00  0.07     0.06",
+    ]
+    assert str(profile.timings) == "host 10.0, total 12.0 us; 8 executions: min 1.00, median 4.00, p90 8.00, max 8.00 us; fake on host"
     assert k.profile("add", x[0], x[0], repeat=1).median == 10
 
 
@@ -135,7 +140,14 @@ def test_a_profile_as_a_table(k: kops.Client) -> None:
     console = pytest.importorskip("rich.console").Console(width=200, record=True, file=io.StringIO())
     console.print(k.profile("add", k.zeros((4, 5)), k.zeros(5), repeat=8))
     text = console.export_text()
-    assert "median µs" in text and "4×5 5 4×5" in text
+    assert "add 4x5,5,4x5 f32" in text and all(name in text for name in ("n", "median us", "GB/s", "GFLOP/s"))
+
+
+def test_what_was_not_measured_is_not_printed(k: kops.Client) -> None:
+    assert str(kops.Timings()) == "no times"
+    assert str(kops.Timings(gpu_us=0.5, h2d_us=1234.5, device="GPU-1")) == "h2d 1234, gpu 0.50 us; GPU-1"
+    profile = kops.Profile("mine", "", ((),), kops.Timings(), 4, None)
+    assert [line.split() for line in str(profile).splitlines()][::2] == [["mine", "scalar"], ["0", *"-------"]]
 
 
 def test_a_pickled_client_connects_anew(k: kops.Client, daemon: FakeDaemon) -> None:

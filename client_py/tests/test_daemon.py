@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import sys
@@ -62,7 +63,9 @@ def test_timings_and_profile(k: kops.Client) -> None:
     assert len(profile.samples) == 9 and profile.min == min(profile.samples) and profile.device == "host"
     assert profile.variant in k.ops["add"].variants["host"]
     stats = k.stats("add")
-    assert stats.keys() == kops.Stats.__annotations__.keys()
+    assert stats.keys() == {
+        "uptime_s", "counters", "ops", "mappings", "mappings_all", "kernels", "executors", "executor_counts",
+    }  # fmt: skip
     assert any(row["op"] == "add" for row in stats["ops"])
     for row in stats["ops"]:
         assert set(row) - {"bytes", "operations", "queue_us", "exec_us", "total_us"} == kops.OpStats.__required_keys__
@@ -70,6 +73,40 @@ def test_timings_and_profile(k: kops.Client) -> None:
     for mapping in stats["mappings"]:
         assert set(mapping) - {"device"} == kops.MappingStats.__required_keys__
     assert stats["executors"] == [] and stats["executor_counts"]["started"] == 0
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "attrs", "operations"),
+    [
+        ("add", [(33, 1, 65), (7, 1)], {}, 33 * 7 * 65),
+        ("add", [(4, 0, 3), (3,)], {}, 0),
+        ("square", [()], {}, 1),
+        ("gemm", [(31, 64), (31, 65)], {"trans_a": True}, 2 * 64 * 31 * 65),
+        ("gemm", [(64, 31), (65, 31)], {"trans_b": True, "beta": 0.0}, 2 * 64 * 31 * 65),
+        ("gemm", [(3, 2, 20, 30), (2, 30, 10)], {}, 2 * 6 * 20 * 30 * 10),
+        ("gemm", [(5, 0), (0, 7)], {}, 0),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_stats_and_profile_count_alike(
+    k: kops.Client, op: str, shapes: list[tuple[int, ...]], attrs: dict[str, Any], operations: int, dtype: str
+) -> None:
+    profile = k.profile(op, *(k.zeros(shape, dtype=dtype) for shape in shapes), repeat=3, **attrs)
+    (row,) = [row for row in k.stats(op, dtype=dtype)["ops"] if row["shapes"] == [list(shape) for shape in profile.shapes]]
+    elements = sum(math.prod(shape) for shape in profile.shapes)
+    assert (profile.bytes, profile.operations) == (elements * {"f32": 4, "f16": 2}[dtype], operations)
+    assert (row["bytes"], row["operations"]) == (profile.bytes, operations)
+
+
+def test_stats_are_printed_as_a_table(k: kops.Client) -> None:
+    for n in (11, 12, 13):
+        k.square(k.zeros(n))
+    stats = k.stats("square")
+    lines = str(stats).splitlines()
+    assert lines[0].startswith("up ") and lines[1] == stats.table().splitlines()[0]
+    assert len(stats.table(limit=1).splitlines()) == 3 and stats.table(ops="add") == ""
+    (_, line) = stats.table(group_by="op").splitlines()
+    assert line.split()[:2] == ["square", str(sum(row["count"] for row in stats["ops"]))]
 
 
 def test_refusals_leave_the_connection_usable(k: kops.Client) -> None:

@@ -180,7 +180,7 @@ def run_sh(block: Block, folder: Folder, daemon: Daemon) -> None:
     assert not others, f"not run here: {', '.join(sorted(others))}; mark the block with `doctest: check, REASON`"
     own = bool(re.search(r"\bkopsd\b.* &", block.text))
     script = re.sub(r"^(.*\bkopsd\b.*) &(\s*(#.*)?)$", rf"\1 &\n{WAIT}", block.text, flags=re.MULTILINE)
-    script = "set -eu\ntrap 'kill $(jobs -p) 2>/dev/null; wait' EXIT\n" + script
+    script = "set -eu\ntrap 'kill $(jobs -p) 2>/dev/null || :; wait' EXIT\n" + script
     folder.run(["bash", "-c", script], None if own else daemon)
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, fields, replace
 from statistics import median
 from typing import Any
 
+from . import table
+
 
 def known(cls: Any, reply: Mapping[str, Any]) -> dict[str, Any]:
     """The members of a reply that a dataclass has; those of a newer daemon are left out."""
@@ -53,6 +55,13 @@ class Timings:
             times["samples"] = tuple(times["samples"])
         return cls(**times, device=reply.get("device", ""), variant=reply.get("variant", ""))
 
+    def __str__(self) -> str:
+        measured = [f"{name} {table.number(us)}" for name in _PARTS if (us := getattr(self, f"{name}_us")) is not None]
+        parts = [", ".join(measured) + " us" if measured else "no times"]
+        if self.samples:
+            spread = [f"{name} {table.number(us)}" for name in _SPREAD if (us := getattr(self, name)) is not None]
+            parts.append(f"{len(self.samples)} executions: {', '.join(spread)} us")
+        return "; ".join([*parts, *self._where])
 
     def with_samples(self, samples: tuple[float, ...]) -> Timings:
         """The same with these samples, and what follows from them."""
@@ -62,7 +71,14 @@ class Timings:
         gpu, host = (middle, None) if self.host_us is None else (None, middle)
         return replace(self, samples=samples, min=ordered[0], median=middle, p90=p90, max=ordered[-1], gpu_us=gpu, host_us=host)
 
+    @property
+    def _where(self) -> list[str]:
+        """`simd on host`; nothing where neither is known."""
+        return [" on ".join(filter(None, (self.variant, self.device)))] if self.variant or self.device else []
 
+
+_PARTS = ("recv_to_start", "map", "queue", "h2d", "gpu", "host", "d2h", "total")  # in the order of a request
+_SPREAD = ("min", "median", "p90", "max")
 _TIMINGS = {f.name for f in fields(Timings)} - {"device", "variant"}
 
 
@@ -126,34 +142,30 @@ class Profile:
         """10^9 floating-point operations a second at the median."""
         return self.operations / self.median / 1e3 if self.median and self.operations is not None else None
 
+    @property
+    def _title(self) -> str:
+        return ", ".join([f"{self.op} {table.shapes(self.shapes)} {self.dtype}".rstrip(), *self.timings._where])
+
+    def _cells(self) -> dict[str, str]:
+        spread = {f"{name} us": table.number(getattr(self, name)) for name in _SPREAD}
+        interval = " to ".join(map(table.number, self.interval)) if self.interval else table.NONE
+        rates = {"GB/s": table.number(self.gb_s), "GFLOP/s": table.number(self.gflop_s)}
+        return {"n": str(len(self.samples)), **spread, "interval us": interval, **rates}
+
     def __rich__(self) -> Any:
         """A table, for `rich.print(profile)`."""
         from rich.table import Table
 
-        table = Table(title=f"{self.op} {self.dtype} ({self.variant} on {self.device})")
-        spread = {"min": self.min, "median": self.median, "p90": self.p90, "max": self.max}
-        cells = {
-            "shapes": " ".join("×".join(map(str, s)) or "scalar" for s in self.shapes),
-            "n": str(len(self.samples)),
-            **{f"{name} µs": f"{value:.1f}" for name, value in spread.items() if value is not None},
-            "GB/s": "" if self.gb_s is None else f"{self.gb_s:.1f}",
-            "GFLOP/s": "" if self.gflop_s is None else f"{self.gflop_s:.1f}",
-        }
+        cells = self._cells()
+        made = Table(title=self._title)
         for name in cells:
-            table.add_column(name, justify="left" if name == "shapes" else "right")
-        table.add_row(*cells.values())
-        return table
+            made.add_column(name, justify="right")
+        made.add_row(*cells.values())
+        return made
 
     def __str__(self) -> str:
-        shapes = ", ".join("×".join(map(str, s)) or "scalar" for s in self.shapes)
-        parts = [f"{self.op}({shapes}) {self.dtype}", f"{self.variant} on {self.device}"]
-        if self.median is not None:
-            spread = f"min {self.min:.1f}, p90 {self.p90:.1f}, max {self.max:.1f}, n {len(self.samples)}"
-            parts.append(f"median {self.median:.1f} µs ({spread})")
-            parts.append(f"{self.gb_s:.1f} GB/s")
-        if self.gflop_s is not None:
-            parts.append(f"{self.gflop_s:.1f} GFLOP/s")
-        return ", ".join(parts)
+        cells = self._cells()
+        return f"{self._title}\n{table.layout([list(cells), list(cells.values())], 'r' * len(cells))}"
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,13 @@
-"""The answer of `stats()`, for type checkers: plain dictionaries at run time. A daemon of another version may leave keys out or
-add some. A key of this version is left out only for a time that was not measured, as `device` of the host's memory, and of an
-executor that serves nobody."""
+"""The answer of `stats()`: dictionaries, the outermost one with a table. A daemon of another version may leave keys out or
+add some. A key of this version is left out only for a time that was not measured, as `operations` of a user kernel, as
+`device` of the host's memory, and of an executor that serves nobody."""
 
 from __future__ import annotations
 
-from typing import TypedDict
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
+
+from . import stats_table
 
 
 class Spread(TypedDict):
@@ -30,8 +33,10 @@ class _Measured(TypedDict, total=False):
 class OpStats(_Measured):
     """One op, or kernel of a user's, on one device with one variant, dtype and shapes (inputs, then outputs).
 
-    `count` executions; `queue_us` from ready to run until given to the device, `exec_us` device time of one execution,
-    `total_us` from the request's decoding to the reply's encoding. One that was never measured is not there.
+    `count` executions, each with `bytes` of its tensors' elements and, where the op declares them, floating-point
+    `operations`; `queue_us` from ready to run until given to the device, `exec_us`
+    device time of one execution, `total_us` from the request's decoding to the reply's encoding. One that was never
+    measured is not there.
     """
 
     op: str
@@ -82,14 +87,49 @@ class ExecutorStats(_Domain):
     device_us: float
 
 
-class Stats(TypedDict):
-    """Counters and timings of a daemon since its start or the last reset."""
+class Stats(dict[str, Any]):
+    """Counters and timings of a daemon since its start or the last reset: a dictionary. `print()` shows the timings as a
+    table, `table()` makes other tables of them."""
 
-    uptime_s: float
-    counters: dict[str, int]
-    ops: list[OpStats]
-    mappings: list[MappingStats]
-    mappings_all: int
-    kernels: dict[str, int]
-    executors: list[ExecutorStats]
-    executor_counts: dict[str, int]
+    if TYPE_CHECKING:
+
+        @overload
+        def __getitem__(self, key: Literal["uptime_s"]) -> float: ...
+        @overload
+        def __getitem__(self, key: Literal["counters", "kernels", "executor_counts"]) -> dict[str, int]: ...
+        @overload
+        def __getitem__(self, key: Literal["ops"]) -> list[OpStats]: ...
+        @overload
+        def __getitem__(self, key: Literal["mappings"]) -> list[MappingStats]: ...
+        @overload
+        def __getitem__(self, key: Literal["mappings_all"]) -> int: ...
+        @overload
+        def __getitem__(self, key: Literal["executors"]) -> list[ExecutorStats]: ...
+        @overload
+        def __getitem__(self, key: str) -> Any: ...
+        def __getitem__(self, key: str) -> Any: ...
+
+    def table(
+        self,
+        sort_by: str = "total",
+        group_by: str | Sequence[str] = (),
+        limit: int | None = 20,
+        ops: str | Iterable[str] | None = None,
+    ) -> str:
+        """The timings as text, as `kopsctl stats` prints them; empty where there are none.
+
+        `sort_by` is a column: op, shapes, dtype, variant, device, user, calls, errors, total, share, mean, p50, p99, gb_s,
+        gflop_s, queue_p99 or total_p99. `group_by` makes one line of the rows that agree in the named ones of the first six.
+        `limit` lines at most; None: all. `ops` are the names of the ops to show; None: all.
+        """
+        rows = self.get("ops", [])
+        if ops is not None:
+            names = {ops} if isinstance(ops, str) else set(ops)
+            rows = [row for row in rows if row.get("op") in names]
+        return stats_table.text(rows, sort_by, group_by, limit)
+
+    def __str__(self) -> str:
+        counters = self.get("counters", {})
+        counts = [f"{name} {counters[name]}" for name in ("requests", "jobs", "errors", "connections") if name in counters]
+        head = ", ".join([f"up {self.get('uptime_s', 0):.0f} s", *counts])
+        return f"{head}\n{self.table()}".rstrip()

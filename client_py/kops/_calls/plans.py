@@ -28,6 +28,7 @@ from .._base.errors import (
     WrongType,
 )
 from .._base.results import Device, Profile, Timings
+from .._base.stats import Stats
 from .._base.texts import counted
 from .._memory.allocations import allocations
 from .._memory.pool import Source, pool, prune
@@ -333,7 +334,7 @@ def stats(op: str | None, dtype: str | None, device: Any, reset: bool) -> Plan:
         params["device"] = device_ref(device)
     if reset:
         params["reset"] = True
-    return (yield Call("stats", params))
+    return Stats((yield Call("stats", params)))
 
 
 def trim(connection: Peer) -> Plan:
