@@ -75,6 +75,7 @@ __all__ = [
     "kernel",
     "load",
     "load_inline",
+    "report",
     "why_not_compiled",
 ]
 __all__ += _errors
@@ -82,6 +83,14 @@ __all__ += _errors
 # Whether libkops, compiled, carries this package's calls. Without it calls on torch CUDA tensors wait for their results, and
 # `why_not_compiled` says in one line why it is not there.
 compiled: bool = _native_module is not None
+
+
+
+def report(client: Client, path: _Any, **options: _Any) -> _Any:
+    """Writes a page with the roofline and the tables of what the daemon ran: `kops.profiler.report`, which lists the options."""
+    from .profiler import report as write
+
+    return write(client, path, **options)
 
 
 _LATE = ("interpret", "profiler")

@@ -31,8 +31,8 @@ static bool grow(struct calls *t)
     return true;
 }
 
-/* For who watches this thread's calls. */
-static _Thread_local uint32_t last_msgid;
+/* For who watches this thread's calls. Of this model, so that libkops needs no function of the dynamic linker. */
+static _Thread_local uint32_t last_msgid __attribute__((tls_model("initial-exec")));
 
 uint32_t call_last(void)
 {

@@ -13,8 +13,10 @@ CLOCK_MONOTONIC, which the daemon and its clients share.
 """
 
 from ._averages import Average, Averages
+from ._peaks import Peaks
 from ._profile import profile, tensorboard_trace_handler
 from ._recorder import Event
+from ._report import report
 from ._schedule import ProfilerAction, schedule
 from ._spans import Span, record_function
 
@@ -22,10 +24,12 @@ __all__ = [
     "Average",
     "Averages",
     "Event",
+    "Peaks",
     "ProfilerAction",
     "Span",
     "profile",
     "record_function",
+    "report",
     "schedule",
     "tensorboard_trace_handler",
 ]

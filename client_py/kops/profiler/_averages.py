@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .._base.errors import BadArgument
+from .._base.table import layout, number, shapes, text
 from ._recorder import Event
 from ._spans import Span
 
@@ -72,34 +73,25 @@ class Averages(list[Average]):
         else:
             raise BadArgument(f"sort_by={sort_by!r}: one of {', '.join((*columns, *self.groups))}")
         times = ("mean", "p50", "p99", "queue", "latency", "send", "reply")
-        head = [*self.groups, "calls", "executions", "total ms", "share %", *(f"{time} µs" for time in times)]
-        cells = [[*row.key, *_cells(row)] for row in rows[:row_limit]]
-        left = len(self.groups)
-        widths = [max(len(line[i]) for line in [head, *cells]) for i in range(len(head))]
-
-        def text(line: Sequence[str]) -> str:
-            return "  ".join(c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))).rstrip()
-
-        rest = [f"… and {len(rows) - row_limit} more"] if len(rows) > row_limit else []
-        return "\n".join([text(head), text(["-" * width for width in widths]), *map(text, cells), *rest])
+        head = [*self.groups, "calls", "executions", "total ms", "share %", *(f"{time} us" for time in times)]
+        rest = f"\n... and {len(rows) - row_limit} more" if len(rows) > row_limit else ""
+        align = "l" * len(self.groups) + "r" * (len(head) - len(self.groups))
+        return layout([head, *([*row.key, *_cells(row)] for row in rows[:row_limit])], align) + rest
 
 
 def _cells(row: Average) -> list[str]:
     times = (row.mean, row.p50, row.p99, row.queue, row.latency, row.send, row.reply)
-    return [
-        str(row.count), str(row.executions), f"{row.total / 1e3:.3f}", f"{100 * row.share:.1f}",
-        *("-" if us is None else f"{us:.1f}" for us in times),
-    ]  # fmt: skip
+    return [str(row.count), str(row.executions), number(row.total / 1e3), f"{100 * row.share:.1f}", *map(number, times)]
 
 
 def _key(event: Event, group: str) -> str:
     if group == "op":
-        return event.label if event.what == "compile" or event.ops > 1 else event.op
+        return text(event.label if event.what == "compile" or event.ops > 1 else event.op)
     if group == "shapes":
-        return ", ".join("×".join(map(str, shape)) or "scalar" for shape in event.shapes)
+        return shapes(event.shapes)
     if group == "client":
-        return f"{event.client or event.comm} ({event.pid})"
-    return str(getattr(event, group))
+        return text(f"{event.client or event.comm} ({event.pid})")
+    return text(getattr(event, group))
 
 
 def averages(events: Iterable[Event], groups: Sequence[str], callers: Mapping[int, Span]) -> Averages:
