@@ -18,9 +18,7 @@ static enum kops_code call_admin(kops_client *client, const char *method, wire_p
     client_enter(client, e);
     r = session_call(client, pack, request, -1, decode, into, client_deadline(client, timeout_ms), attempts, e);
     client_leave(client);
-    if (r == KOPS_ERR_UNKNOWN_METHOD)
-        r = fail(e, KOPS_ERR_UNSUPPORTED, "this daemon is older than the method `%s`: install a newer one", method);
-    return r;
+    return fail_older(e, r, method);
 }
 
 enum kops_code kops_clients(kops_client *client, struct kops_clients **ret_clients, struct kops_error *ret_error)

@@ -48,6 +48,13 @@ static struct kops_detail *add_detail(struct kops_error *e, const char *key)
     return d;
 }
 
+enum kops_code fail_older(struct kops_error *e, enum kops_code outcome, const char *method)
+{
+    if (outcome != KOPS_ERR_UNKNOWN_METHOD)
+        return outcome;
+    return fail(e, KOPS_ERR_UNSUPPORTED, "this daemon is older than the method `%s`: install a newer one", method);
+}
+
 bool fail_ends_daemon(const struct kops_error *e)
 {
     const char *daemon = kops_error_text(e, "daemon");

@@ -22,6 +22,9 @@ enum kops_code fail_text(struct kops_error *e, enum kops_code code, const char *
  */
 bool fail_ends_daemon(const struct kops_error *e);
 
+/* unknown_method becomes unsupported; other outcomes of the call stay as they are. Returns the code. */
+enum kops_code fail_older(struct kops_error *e, enum kops_code outcome, const char *method);
+
 /* The code of a wire name; KOPS_ERR_INTERNAL for an unknown one. */
 enum kops_code code_parse(const char *name, size_t length);
 

@@ -207,24 +207,9 @@ static const struct wire_record spread_record = WIRE_RECORD(struct kops_spread, 
 static bool read_shapes(struct arena *a, const unsigned char *value, void *into)
 {
     struct kops_stats_row *row = into;
-    const uint32_t n = wire_elements(value, &value);
-    struct kops_shape *shapes = arena_new(a, ((size_t)n + 1) * sizeof(*shapes));
 
-    for (uint32_t i = 0; shapes && i < n; i++, value = codec_skip(value)) {
-        const unsigned char *size = NULL;
-        const uint32_t rank = wire_elements(value, &size);
-
-        shapes[i].rank = rank < KOPS_MAX_RANK ? rank : KOPS_MAX_RANK;
-        for (unsigned d = 0; d < shapes[i].rank; d++, size = codec_skip(size)) {
-            uint64_t dim = 0;
-
-            wire_get_uint(size, &dim);
-            shapes[i].dims[d] = (int64_t)dim;
-        }
-    }
-    row->shapes = shapes;
-    row->n_shapes = n;
-    return shapes != NULL;
+    row->shapes = wire_get_shapes(a, value, &row->n_shapes);
+    return row->shapes != NULL;
 }
 
 static const struct wire_field row_fields[] = {

@@ -1,6 +1,5 @@
 #include "wire_read.h"
 
-#include <kops/admin.h>
 #include <math.h>
 #include <string.h>
 
@@ -83,6 +82,27 @@ const char *const *wire_get_texts(struct arena *a, const unsigned char *value)
             return NULL;
     }
     return texts;
+}
+
+const struct kops_shape *wire_get_shapes(struct arena *a, const unsigned char *value, size_t *ret_n)
+{
+    const uint32_t n = wire_elements(value, &value);
+    struct kops_shape *shapes = arena_new(a, ((size_t)n + 1) * sizeof(*shapes));
+
+    for (uint32_t i = 0; shapes && i < n; i++, value = codec_skip(value)) {
+        const unsigned char *size = NULL;
+        const uint32_t rank = wire_elements(value, &size);
+
+        shapes[i].rank = rank < KOPS_MAX_RANK ? rank : KOPS_MAX_RANK;
+        for (unsigned d = 0; d < shapes[i].rank; d++, size = codec_skip(size)) {
+            uint64_t dim = 0;
+
+            wire_get_uint(size, &dim);
+            shapes[i].dims[d] = (int64_t)dim;
+        }
+    }
+    *ret_n = n;
+    return shapes;
 }
 
 bool wire_text_is(const unsigned char *value, const char *text)

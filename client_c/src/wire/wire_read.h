@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <kops/kops.h>
+
 #include "base/arena.h"
 #include "codec/read.h"
 
@@ -105,6 +107,7 @@ bool wire_get_uint(const unsigned char *value, uint64_t *ret);
 bool wire_get_number(const unsigned char *value, double *ret);
 const char *wire_get_text(struct arena *a, const unsigned char *value); /* "" where there is none */
 const char *const *wire_get_texts(struct arena *a, const unsigned char *value);
+const struct kops_shape *wire_get_shapes(struct arena *a, const unsigned char *value, size_t *ret_n);
 bool wire_text_is(const unsigned char *value, const char *text);
 
 #endif
