@@ -105,7 +105,7 @@ static enum kops_code open_ring(struct kops_client *c, uint64_t deadline, struct
     const struct exchange x = {wire_pack_hello, &hello, -1, wire_decode_shm, &shm};
     struct ring_offer offer;
     const char *wrong;
-    enum kops_code r = exchange_here(c, &x, deadline, e);
+    enum kops_code r = exchange_here(c, c->generation, &x, deadline, e);
 
     if (r)
         return r;
@@ -148,7 +148,7 @@ static enum kops_code greet(struct kops_client *c, uint64_t deadline, struct kop
     const bool first = !c->info.info.server;
     const struct exchange x = {wire_pack_hello, &hello, -1, first ? wire_decode_info : wire_decode_limits,
                                first ? (void *)&c->info : &limits};
-    enum kops_code r = exchange_here(c, &x, deadline, e);
+    enum kops_code r = exchange_here(c, c->generation, &x, deadline, e);
 
     if (r)
         return r;

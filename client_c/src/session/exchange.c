@@ -2,14 +2,15 @@
 
 #include "base/fail.h"
 
-enum kops_code exchange_here(struct kops_client *c, const struct exchange *x, uint64_t deadline, struct kops_error *e)
+enum kops_code exchange_here(struct kops_client *c, uint32_t generation, const struct exchange *x, uint64_t deadline,
+                             struct kops_error *e)
 {
     struct outgoing m;
     enum kops_code r;
 
     for (;;) {
-        if (!client_is_connected(c))
-            return fail(e, KOPS_ERR_CONNECTION_LOST, "the daemon closed the connection while it was greeted");
+        if (!client_is_connected(c) || c->generation != generation)
+            return fail(e, KOPS_ERR_CONNECTION_LOST, "the connection ended before the request was sent");
         if (session_has_room(c))
             break;
         session_await_room(c, deadline);

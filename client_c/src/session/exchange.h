@@ -1,4 +1,4 @@
-/* One request and its reply, without another connection where the present one ends. Lock held; dropped while it waits.
+/* One request and its reply, without another connection where that one ends. Lock held; dropped while it waits.
  */
 #ifndef KOPS_CLIENT_EXCHANGE_H
 #define KOPS_CLIENT_EXCHANGE_H
@@ -35,7 +35,8 @@ static inline bool exchange_wait(struct kops_client *c, struct call *call, uint6
     return false;
 }
 
-/* All of it on the present connection. */
-enum kops_code exchange_here(struct kops_client *c, const struct exchange *x, uint64_t deadline, struct kops_error *e);
+/* All of it on the connection of that generation: connection_lost where that one is over. */
+enum kops_code exchange_here(struct kops_client *c, uint32_t generation, const struct exchange *x, uint64_t deadline,
+                             struct kops_error *e);
 
 #endif
