@@ -75,6 +75,7 @@ struct kops_client {
     uint32_t alone;   /* msgid of a long message: until its reply, nothing else is sent */
     bool unconfirmed; /* a notification went through the ring, and no reply since says that it was read */
     struct held_back held_back;
+    uint32_t traced; /* the generation of the connection that began a trace; 0: none did */
 
     struct names names;
 

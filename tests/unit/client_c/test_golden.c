@@ -7,6 +7,7 @@
 #include "golden_vectors.h"
 #include "session/client.h"
 #include "test.h"
+#include "wire/trace_wire.h"
 
 static const struct golden_vector *find(const char *name)
 {
@@ -82,6 +83,18 @@ static void requests_are_canonical(void **state)
     bytes_free(&packed_ops);
 }
 
+static void traces_are_canonical(void **state)
+{
+    const struct kops_trace_options defaults = {0}, most = {.events = 65536};
+    const bool end = true, go_on = false;
+
+    (void)state;
+    produces("trace_begin", wire_pack_trace_begin, 1, &defaults);
+    produces("trace_begin_events", wire_pack_trace_begin, 1, &most);
+    produces("trace_not_begun", wire_pack_trace_read, 1, &go_on);
+    produces("trace_end_not_begun", wire_pack_trace_read, 1, &end);
+}
+
 /* ---- bytes that it is sent ---- */
 
 /* Sends the vector when it is pinged; answers the ping if the client is still there. */
@@ -119,6 +132,7 @@ union decoded {
     struct wire_buffer buffer;
     struct wire_timings timings;
     struct wire_info info;
+    struct wire_trace trace;
 };
 
 static wire_decode *decoder_for(const char *name)
@@ -129,6 +143,8 @@ static wire_decode *decoder_for(const char *name)
         return wire_decode_alloc;
     if (!strncmp(name, "result_run", 10))
         return wire_decode_run;
+    if (!strncmp(name, "result_trace", 12))
+        return wire_decode_trace;
     return strcmp(name, "result_hello") ? wire_decode_nothing : wire_decode_info;
 }
 
@@ -161,13 +177,43 @@ static uint32_t msgid_of(const struct golden_vector *v)
                   {"result_cancel", 6},       {"result_hello", 7},
                   {"error_key", 8},           {"error_no_detail_entries", 9},
                   {"error_numbers", 10},      {"error_extra_keys", 11},
-                  {"error_unknown_code", 12}};
+                  {"error_unknown_code", 12}, {"result_trace", 13},
+                  {"result_trace_newer", 13}};
 
     for (size_t i = 0; i < sizeof(msgids) / sizeof(msgids[0]); i++)
         if (!strcmp(msgids[i].name, v->name))
             return msgids[i].msgid;
     fail_msg("%s: tell this test its msgid", v->name);
     return 0;
+}
+
+static void check_trace(const char *name, const struct kops_trace *t)
+{
+    const struct kops_trace_kind *kind = t->kinds[0];
+    const struct kops_trace_client *client = t->clients[0];
+    const struct kops_trace_event first = {1, 9, 4294967295, 3, 1000, 1001, 70000, 80000, 9000, 5, false},
+                                  second = {1, 9, 2, 0, 4294967296, 0, 0, 4294967297, 0, 1, true};
+
+    if (!strcmp(name, "result_trace_newer")) {
+        assert_true(!t->recording && t->n_events == 1 && !kind && !client);
+        assert_true(t->events[0].executions == 9 && !t->events[0].failed);
+        return;
+    }
+    assert_true(t->recording && t->origin_ns == 8000000000000000000 && t->now_ns == 5000000 && t->dropped == 7);
+    assert_true(kind && !t->kinds[1] && client && !t->clients[1]);
+    assert_true(kind->kind == 1 && kind->ops == 1 && kind->n_shapes == 3);
+    assert_string_equal(kind->what, "run");
+    assert_string_equal(kind->op, "gemm");
+    assert_string_equal(kind->device, "host");
+    assert_string_equal(kind->variant, "blas");
+    assert_string_equal(kind->dtype, "f32");
+    assert_true(kind->shapes[1].rank == 2 && kind->shapes[1].dims[0] == 3 && kind->shapes[1].dims[1] == 4);
+    assert_true(client->client == 9 && client->pid == 4711 && client->uid == 1000);
+    assert_string_equal(client->name, "golden 1.0");
+    assert_string_equal(client->comm, "python3");
+    assert_int_equal(t->n_events, 2);
+    assert_memory_equal(&t->events[0], &first, offsetof(struct kops_trace_event, failed) + 1);
+    assert_memory_equal(&t->events[1], &second, offsetof(struct kops_trace_event, failed) + 1);
 }
 
 static void check_result(const char *name, const union decoded *d)
@@ -195,6 +241,8 @@ static void check_result(const char *name, const union decoded *d)
     } else if (decoder_for(name) == wire_decode_info) {
         assert_int_equal(d->info.info.pid, 4711);
         assert_string_equal(d->info.info.devices[0]->name, "Example CPU");
+    } else if (decoder_for(name) == wire_decode_trace) {
+        check_trace(name, &d->trace.trace);
     }
 }
 
@@ -230,6 +278,8 @@ static void takes(const struct golden_vector *v)
     }
     if (decoder_for(v->name) == wire_decode_info)
         arena_free(&into.info.arena);
+    if (decoder_for(v->name) == wire_decode_trace)
+        arena_free(&into.trace.arena);
     kops_close(client);
     fake_stop(f);
 }
@@ -289,6 +339,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(requests_are_canonical),
+        cmocka_unit_test(traces_are_canonical),
         cmocka_unit_test(responses_are_taken),
         cmocka_unit_test(bad_responses_are_refused),
     };
