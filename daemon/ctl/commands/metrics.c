@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/complain.h"
+#include "base/ending.h"
 #include "base/json.h"
 #include "base/options.h"
 #include "commands.h"
@@ -70,44 +70,18 @@ static enum ctl_exit write_once(struct metrics_source *s, const char *path)
     return up ? CTL_OK : CTL_NO_DAEMON;
 }
 
-/* True: a signal ends it. */
-static bool sleep_until(const struct timespec *until, const sigset_t *ending)
-{
-    struct timespec now, left;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    left = (struct timespec){.tv_sec = until->tv_sec - now.tv_sec, .tv_nsec = until->tv_nsec - now.tv_nsec};
-    if (left.tv_nsec < 0) {
-        left.tv_nsec += 1000000000;
-        left.tv_sec--;
-    }
-    if (left.tv_sec < 0)
-        left = (struct timespec){0};
-    return sigtimedwait(ending, NULL, &left) > 0;
-}
-
 static enum ctl_exit write_repeatedly(struct metrics_source *s, const char *path, double interval_s)
 {
     enum ctl_exit status;
-    struct timespec next;
     sigset_t ending;
 
-    metrics_block_ending(&ending);
+    ending_block(&ending);
     status = write_once(s, path);
     if (status == CTL_FAILED)
         return status; /* a failure of the first time is a wrong argument; a later one, such as a full disk, may pass */
-    do {
-        clock_gettime(CLOCK_MONOTONIC, &next);
-        next.tv_sec += (time_t)interval_s;
-        next.tv_nsec += (long)((interval_s - (double)(time_t)interval_s) * 1e9);
-        if (next.tv_nsec >= 1000000000) {
-            next.tv_nsec -= 1000000000;
-            next.tv_sec++;
-        }
-        if (sleep_until(&next, &ending))
-            return CTL_OK;
+    while (!ending_wait(&ending, ending_clock_ns() + (uint64_t)(interval_s * 1e9)))
         write_once(s, path);
-    } while (true);
+    return CTL_OK;
 }
 
 enum ctl_exit ctl_metrics(struct ctl *ctl, int argc, char **argv)

@@ -2,8 +2,6 @@
 #ifndef KOPS_CTL_METRICS_H
 #define KOPS_CTL_METRICS_H
 
-#include <signal.h>
-
 #include "base/ctl.h"
 
 struct metrics_source {
@@ -14,9 +12,6 @@ struct metrics_source {
 /* The metrics: the daemon's, and `kopsd_up`, which is 0, alone, where no daemon answers (*ret_up). NULL: the daemon
  * cannot tell, or there is no memory; *e says why. To be freed. */
 char *metrics_read(struct metrics_source *s, bool *ret_up, struct kops_error *e);
-
-/* From now on the signals that end a process are blocked; *ret_ending has them. */
-void metrics_block_ending(sigset_t *ret_ending);
 
 /* Replaces the file as one step: a reader sees the whole old text or the whole new one. Returns 0 or a
  * negative errno. */

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/complain.h"
+#include "base/ending.h"
 #include "base/options.h"
 #include "metrics.h"
 
@@ -237,7 +238,7 @@ static enum ctl_exit run(struct http *http, const struct addrinfo *address, cons
 
     if (fd < 0)
         return CTL_FAILED;
-    metrics_block_ending(&signals);
+    ending_block(&signals);
     ending = signalfd(-1, &signals, SFD_CLOEXEC);
     if (ending < 0) {
         close(fd);

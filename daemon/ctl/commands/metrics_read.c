@@ -8,17 +8,6 @@
 
 static const char up_text[] = "# HELP kopsd_up Whether the daemon answers.\n# TYPE kopsd_up gauge\n";
 
-/* Signals end the process anywhere but in the middle of writing. */
-void metrics_block_ending(sigset_t *ret_ending)
-{
-    sigemptyset(ret_ending);
-    sigaddset(ret_ending, SIGINT);
-    sigaddset(ret_ending, SIGTERM);
-    sigaddset(ret_ending, SIGHUP);
-    sigprocmask(SIG_BLOCK, ret_ending, NULL);
-    signal(SIGPIPE, SIG_IGN);
-}
-
 /* The daemon does not answer, which is no fault of this program's. */
 static bool is_away(enum kops_code code)
 {
