@@ -1,7 +1,7 @@
 # bash completion of kopsctl. As /usr/share/bash-completion/completions/kopsctl, or sourced.
 
 _kopsctl() {
-    local commands="ping info ops stats clients top metrics drain run compile launch cache"
+    local commands="ping info ops stats clients top trace metrics drain run compile launch cache"
     local common="--help --json --socket --timeout"
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} command="" i at=0 socket=()
     COMPREPLY=()
@@ -39,7 +39,7 @@ _kopsctl() {
     _kopsctl_ops() { _kopsctl_words "$(kopsctl --timeout 1 "${socket[@]}" ops 2>/dev/null | awk 'NR > 1 { print $1 }')"; }
 
     case $command:$prev in
-        *:--socket | metrics:--textfile | compile:--include-file | compile:-i | launch:--include-file | launch:-i | launch:--save)
+        *:--socket | metrics:--textfile | trace:--output | trace:-o | compile:--include-file | compile:-i | launch:--include-file | launch:-i | launch:--save)
             _kopsctl_files
             return
             ;;
@@ -55,6 +55,7 @@ _kopsctl() {
         metrics:--listen) _kopsctl_words "127.0.0.1:9464" && return ;;
         # Numbers, names and expressions, which nobody can guess.
         ping:--count | ping:-c | ping:--spin | stats:--device | stats:--limit | top:--iterations | top:-n | top:--delay | top:-d | metrics:--interval) return ;;
+        trace:--seconds | trace:-s | trace:--events) return ;;
         run:--shape | run:-s | run:--device | run:-d | run:--repeat | run:-n | run:--warmup | run:-w | run:--variant | run:-v) return ;;
         run:--attr | run:-a | run:--seed | run:--out-shape | cache:--key) return ;;
         compile:--entry | compile:-e | compile:--option | compile:-o | compile:--arch | compile:-a | compile:--device | compile:-d) return ;;
@@ -71,6 +72,7 @@ _kopsctl() {
             stats) _kopsctl_words "$common --op --dtype --device --sort --by --limit --reset" ;;
             clients) _kopsctl_words "$common --users" ;;
             top) _kopsctl_words "$common --batch --iterations --delay --sort" ;;
+            trace) _kopsctl_words "$common --seconds --output --everybody --events" ;;
             metrics) _kopsctl_words "$common --textfile --interval --listen --allow-remote" ;;
             drain) _kopsctl_words "$common --stop --resume" ;;
             run) _kopsctl_words "$common --shape --dtype --device --repeat --warmup --variant --attr --memory --check --seed --out-shape" ;;

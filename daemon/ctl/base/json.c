@@ -7,7 +7,7 @@
 /* A stream, and the lists and maps that are open on it. */
 struct json {
     FILE *file; /* NULL: stdout */
-    bool comma;
+    bool comma, line;
     unsigned depth;
 };
 
@@ -66,8 +66,11 @@ static void put_text(const char *text)
 static void begin_value(const char *key)
 {
     if (json.comma)
-        fputs(", ", out());
+        fputs(json.line ? ",\n" : ", ", out());
+    else if (json.line)
+        putc('\n', out());
     json.comma = true;
+    json.line = false;
     if (key) {
         put_text(key);
         fputs(": ", out());
@@ -90,6 +93,11 @@ void json_end(char bracket)
         putc('\n', out());
         json.comma = false;
     }
+}
+
+void json_line(void)
+{
+    json.line = true;
 }
 
 void json_text(const char *key, const char *value)
@@ -119,6 +127,12 @@ void json_number(const char *key, double value)
         fprintf(out(), "%.15g", value);
     else
         fputs("null", out());
+}
+
+void json_micros(const char *key, uint64_t ns)
+{
+    begin_value(key);
+    fprintf(out(), "%" PRIu64 ".%03u", ns / 1000, (unsigned)(ns % 1000));
 }
 
 void json_bool(const char *key, bool value)

@@ -1,0 +1,172 @@
+/* kopsctl trace */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/complain.h"
+#include "base/ending.h"
+#include "base/json.h"
+#include "base/options.h"
+#include "commands.h"
+#include "view/chrome.h"
+
+static const char usage[] =
+    "Usage: kopsctl trace [--seconds N] [--output FILE] [--everybody] [--events N] [--json]\n\n"
+    "Records every call and every compilation that ends meanwhile, and writes a timeline: when each one was received,\n"
+    "waited, and ran, and on which device. Open the file in https://ui.perfetto.dev or in chrome://tracing.\n\n"
+    "  -s, --seconds N     how long to record (default 5); Ctrl-C ends it earlier, and what was recorded is written\n"
+    "  -o, --output FILE   default kops-trace.json; - is standard output\n"
+    "      --everybody     the work of all users, not of your own alone; for administrators, by default root and the\n"
+    "                      daemon's own user\n"
+    "      --events N      events that the daemon keeps between two looks, which are 50 ms apart (default 16384); it\n"
+    "                      drops those for which there is no room\n"
+    "      --json          print what was recorded as JSON: file, seconds, events, clients, dropped\n\n"
+    "The recording is kept in memory, 100 bytes an event, and ends after 4 million events.\n";
+
+static const uint64_t look_ns = 50000000;
+
+struct recording {
+    struct ctl *ctl;
+    struct chrome *chrome;
+    const char *path;
+    FILE *to;
+    double seconds;
+};
+
+/* Takes a reply. *ret_ended: it was the last one, or no more fit. */
+static enum ctl_exit take(struct recording *r, const struct kops_trace *part, bool *ret_ended)
+{
+    const int added = chrome_add(r->chrome, part);
+
+    if (added == -ENOMEM)
+        return ctl_complain("no_memory", "no memory for more than %zu events", chrome_events(r->chrome));
+    if (added == -EBADMSG)
+        return ctl_complain("bad_reply", "the daemon's events name a kind of work that it did not tell");
+    if (added)
+        ctl_note("the recording ends early, with %zu events: kopsctl keeps no more", chrome_events(r->chrome));
+    *ret_ended = added || !part->recording;
+    return CTL_OK;
+}
+
+/* Until the time is over or a signal comes. What was recorded before a failure stays. */
+static enum ctl_exit record(struct recording *r, const sigset_t *ending)
+{
+    const uint64_t begin = ending_clock_ns(), until = begin + (uint64_t)(r->seconds * 1e9);
+    enum ctl_exit status = CTL_OK;
+    uint64_t next = begin;
+    bool ended = false;
+
+    while (!status && !ended) {
+        struct kops_trace *part = NULL;
+        struct kops_error error;
+        bool last;
+
+        next = next + look_ns < until ? next + look_ns : until;
+        last = ending_wait(ending, next) || next == until;
+        if (kops_trace_read(r->ctl->client, last, &part, &error))
+            status = ctl_failed("trace", &error);
+        else
+            status = take(r, part, &ended);
+        kops_trace_free(part);
+        if (ending_clock_ns() > next + look_ns)
+            next = ending_clock_ns(); /* it took long: no look is made up for */
+    }
+    r->seconds = (double)(ending_clock_ns() - begin) * 1e-9;
+    return status;
+}
+
+static enum ctl_exit write_file(struct recording *r)
+{
+    int wrong = chrome_write(r->chrome, r->to);
+
+    if (!wrong && (fflush(r->to) || ferror(r->to)))
+        wrong = -errno;
+    if (r->to != stdout && fclose(r->to) && !wrong)
+        wrong = -errno;
+    r->to = NULL;
+    return wrong
+               ? ctl_complain(wrong == -ENOMEM ? "no_memory" : "os_error", "writing %s: %s", r->path, strerror(-wrong))
+               : CTL_OK;
+}
+
+/* Beside a trace on stdout it goes to stderr. */
+static void print_summary(const struct recording *r, FILE *to)
+{
+    const unsigned long long dropped = chrome_dropped(r->chrome);
+    const size_t n = chrome_events(r->chrome), clients = chrome_clients(r->chrome);
+
+    if (r->ctl->json) {
+        json_divert(to);
+        json_begin(NULL, '{');
+        json_text("file", r->path);
+        json_number("seconds", r->seconds);
+        json_uint("events", n);
+        json_uint("clients", clients);
+        json_uint("dropped", dropped);
+        json_end('}');
+        json_divert(NULL);
+        return;
+    }
+    fprintf(to, "%s: %zu events of %zu clients in %.1f s", r->path, n, clients, r->seconds);
+    if (dropped)
+        fprintf(to, ", %llu more were dropped (a larger --events makes room)", dropped);
+    fprintf(to, "; open it in https://ui.perfetto.dev or chrome://tracing\n");
+}
+
+static enum ctl_exit trace(struct recording *r, const struct kops_trace_options *options)
+{
+    const bool to_stdout = !strcmp(r->path, "-");
+    enum ctl_exit status, written;
+    struct kops_error error;
+    sigset_t ending;
+
+    ending_block(&ending);
+    if (kops_trace_begin(r->ctl->client, options, &error))
+        return ctl_failed("trace", &error);
+    r->to = to_stdout ? stdout : fopen(r->path, "we");
+    if (!r->to)
+        return ctl_complain("os_error", "writing %s: %s", r->path, strerror(errno));
+    status = record(r, &ending);
+    sigprocmask(SIG_UNBLOCK, &ending, NULL); /* one more signal ends the writing, too */
+    written = write_file(r);
+    if (!written)
+        print_summary(r, to_stdout ? stderr : stdout);
+    return status ? status : written;
+}
+
+enum ctl_exit ctl_trace(struct ctl *ctl, int argc, char **argv)
+{
+    static const struct option options[] = {{"seconds", required_argument, NULL, 's'},
+                                            {"output", required_argument, NULL, 'o'},
+                                            {"everybody", no_argument, NULL, 'a'},
+                                            {"events", required_argument, NULL, 'e'},
+                                            CTL_COMMON_OPTIONS};
+    struct recording r = {.ctl = ctl, .path = "kops-trace.json", .seconds = 5};
+    struct kops_trace_options request = {.everybody = false};
+    enum ctl_exit status;
+    int option, end;
+
+    while ((option = getopt_long(argc, argv, "s:o:h", options, NULL)) != -1) {
+        if (option == 's' && !ctl_parse_seconds(optarg, 0.001, 86400, &r.seconds))
+            return ctl_usage("--seconds takes seconds above 0, up to a day, not `%s`", optarg);
+        else if (option == 'o')
+            r.path = optarg;
+        else if (option == 'a')
+            request.everybody = true;
+        else if (option == 'e' && !ctl_parse_uint(optarg, 1, UINT64_MAX, &request.events))
+            return ctl_usage("--events takes a number from 1 on, not `%s`", optarg);
+        else if (!strchr("soae", option) && (end = ctl_common(ctl, option, usage)) >= 0)
+            return (enum ctl_exit)end;
+    }
+    if (optind < argc)
+        return ctl_usage("trace takes no `%s`", argv[optind]);
+    if (!*r.path)
+        return ctl_usage("--output takes a path");
+    status = ctl_connect(ctl);
+    if (status)
+        return status;
+    r.chrome = chrome_new(kops_info(ctl->client)->devices);
+    status = r.chrome ? trace(&r, &request) : ctl_complain("no_memory", "no memory for a trace");
+    chrome_free(r.chrome);
+    return status;
+}
