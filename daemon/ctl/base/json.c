@@ -43,14 +43,26 @@ static unsigned utf8_length(const unsigned char *c)
     return n && (n == 1 || code >= smallest[n]) && code < 0x110000 && code >> 11 != 0x1b ? n : 0;
 }
 
+/* How many characters from there on stand for themselves. */
+static size_t plain_length(const unsigned char *c)
+{
+    size_t n = 0;
+
+    while (c[n] >= 0x20 && c[n] < 0x7f && c[n] != '"' && c[n] != '\\')
+        n++;
+    return n;
+}
+
 /* Bytes that are no UTF-8 become the replacement character: clients choose some of the texts. */
 static void put_text(const char *text)
 {
-    unsigned n;
+    const unsigned char *c = (const unsigned char *)text;
 
     putc('"', out());
-    for (const unsigned char *c = (const unsigned char *)text; *c; c += n ? n : 1) {
-        n = utf8_length(c);
+    while (*c) {
+        size_t n = plain_length(c);
+
+        n = n ? n : utf8_length(c);
         if (*c == '"' || *c == '\\')
             fprintf(out(), "\\%c", *c);
         else if (*c < 0x20 || *c == 0x7f)
@@ -59,6 +71,7 @@ static void put_text(const char *text)
             fwrite(c, 1, n, out());
         else
             fputs("\\ufffd", out());
+        c += n ? n : 1;
     }
     putc('"', out());
 }
