@@ -18,6 +18,8 @@ import numpy
 import pytest
 from kops._calls.calls import Calls
 from kops.profiler import ProfilerAction, profile, record_function, schedule, tensorboard_trace_handler
+from kops.profiler._chrome import Trace
+from kops.profiler._recorder import Decoder
 from test_daemon import Daemon, backends
 
 A = numpy.ones(1000, "float32")
@@ -182,6 +184,20 @@ def test_key_averages(k: kops.Client, real: Daemon) -> None:
 
 
 # ---- traces ----
+
+VECTORS = json.loads((Path(__file__).resolve().parents[2] / "tests" / "vectors" / "trace_chrome.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=[vector["name"] for vector in VECTORS])
+def test_the_same_trace_as_kopsctl_writes(vector: dict[str, Any]) -> None:
+    reply = {**{key: vector[key] for key in ("kinds", "clients", "events")}, "origin_ns": 10**15}
+    trace = Trace({device["uuid"]: device["name"] for device in vector["devices"]}, lambda ns: (ns - 10**15) / 1e3)
+    trace.add_events(Decoder().events(reply))
+
+    def order(events: list[dict[str, Any]]) -> list[str]:
+        return sorted(json.dumps(event, sort_keys=True) for event in events)
+
+    assert order(trace.done()) == order(vector["traceEvents"])
 
 
 def check_trace(trace: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:

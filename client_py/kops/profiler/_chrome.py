@@ -9,6 +9,7 @@ from ._recorder import Event
 from ._spans import Span, match
 
 DEVICE_PIDS = (1 << 31) - 1  # of devices, downwards: no process has such a number
+UNKNOWN_PIDS, UNKNOWN_PIDS_COUNT = 1 << 30, 1 << 29
 OPEN_US = 1.0  # opening memory that took less is not shown
 
 
@@ -53,15 +54,21 @@ class _Rows:
         return tid
 
     def metadata(self) -> list[dict[str, Any]]:
-        made = [_meta("process_name", pid, 0, name=name) for pid, name in self._processes.items()]
-        made += [_meta("process_sort_index", pid, 0, sort_index=pid) for pid in self._processes]
+        made = [_meta("process_name", pid, name=name) for pid, name in self._processes.items()]
+        made += [_meta("process_sort_index", pid, sort_index=pid) for pid in self._processes]
         for (pid, tid), name in self._names.items():
             made += [_meta("thread_name", pid, tid, name=name), _meta("thread_sort_index", pid, tid, sort_index=tid)]
         return made
 
 
-def _meta(what: str, pid: int, tid: int, **args: Any) -> dict[str, Any]:
-    return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args}
+def _meta(what: str, pid: int, tid: int | None = None, **args: Any) -> dict[str, Any]:
+    made = {"ph": "M", "name": what, "pid": pid, "args": args}
+    return made if tid is None else {**made, "tid": tid}
+
+
+def _pid(event: Event) -> int:
+    """Of the process, or a number that none has where the daemon does not see it: its clients are told apart all the same."""
+    return event.pid or UNKNOWN_PIDS + event.connection % UNKNOWN_PIDS_COUNT
 
 
 def _us(begin: int | None, end: int | None) -> float | None:
@@ -101,47 +108,63 @@ class Trace:
     def add_events(self, events: Sequence[Event], spans: Sequence[Span] = (), own_pid: int = 0) -> None:
         """The daemon's rows; arrows come from this process's spans, where these are theirs."""
         callers = match(events, spans, own_pid)
-        ordered = sorted(events, key=lambda event: (event.received, event.ended))
+        first: dict[int, int] = {}
+        for event in events:
+            first[_pid(event)] = min(first.get(_pid(event), event.connection), event.connection)
+
+        def place(event: Event) -> tuple[Any, ...]:
+            row = (1, 0, 0) if event.what == "compile" else (0, event.connection, event.stream)
+            return first[_pid(event)], _pid(event), row, event.received, event.ended
+
+        ordered = sorted(events, key=place)
         several = self._connections(ordered)
-        device_slices: list[tuple[int, Event, int, Span | None]] = []
+        lanes = self._work_lanes(ordered)
         for event in ordered:
             tid = self._add_call(event, several)
-            if event.what == "compile" or event.started is None or not event.device:
-                continue
-            busy = int((event.busy_us or 0) * 1e3)
-            begin = max(event.started, event.ended - busy) if busy else event.started
-            device_slices.append((begin, event, tid, callers.get(id(event))))
-        for begin, event, tid, caller in sorted(device_slices, key=lambda slice: (slice[0], slice[1].ended)):
-            self._add_work(event, begin, tid, caller)
+            if id(event) in lanes:
+                self._add_work(event, *lanes[id(event)], tid, callers.get(id(event)))
 
     @staticmethod
     def _connections(events: Iterable[Event]) -> dict[int, set[int]]:
         made: dict[int, set[int]] = {}
         for event in events:
-            made.setdefault(event.pid, set()).add(event.connection)
+            made.setdefault(_pid(event), set()).add(event.connection)
         return made
 
+    def _work_lanes(self, events: Iterable[Event]) -> dict[int, tuple[int, int]]:
+        """Of each event with work on a device, by id(): when that began, and its row."""
+        work = []
+        for event in events:
+            if event.what == "compile" or event.started is None or not event.device:
+                continue
+            busy = int((event.busy_us or 0) * 1e3)
+            work.append((max(event.started, event.ended - busy) if busy else event.started, event))
+        work.sort(key=lambda one: (one[0], one[1].ended))
+        return {id(event): (begin, self._lane(("device", event.device), begin, event.ended)) for begin, event in work}
+
     def _add_call(self, event: Event, several: Mapping[int, set[int]]) -> int:
-        pid = event.pid
-        self._rows.process(pid, f"{event.client or event.comm or 'client'} (pid {pid})")
-        row = (event.what == "compile", event.connection, event.stream)
+        pid = _pid(event)
+        who = event.client or event.comm or f"client {event.connection}"
+        self._rows.process(pid, f"{who} (pid {event.pid or 'unknown'})")
+        row: tuple[Any, ...] = ("compile",) if event.what == "compile" else (event.connection, event.stream)
         name = "compiler" if event.what == "compile" else f"stream {event.stream}"
-        if len(several[pid]) > 1:
+        if event.what != "compile" and len(several[pid]) > 1:
             name = f"connection {event.connection}, {name}"
         lane = self._lane((pid, row), event.received, event.ended)
         tid = self._rows.thread(pid, (row, lane), name if lane == 0 else f"{name} ({lane + 1})")
-        args = {
+        args: dict[str, Any] = {
             "device": event.device or None,
             "variant": event.variant or None,
             "dtype": event.dtype or None,
             "shapes": ", ".join("x".join(map(str, shape)) or "scalar" for shape in event.shapes) or None,
             "executions": event.executions,
-            "open_us": _us(event.received, event.ready),
-            "queue_us": _us(event.ready, event.started),
-            "device_us": _us(event.started, event.ended),
-            "busy_us": event.busy_us,
             "failed": True if event.failed else None,
         }
+        if event.what != "compile":
+            args["open_us"] = _us(event.received, event.ready)
+            args["queue_us"] = _us(event.ready, event.started)
+            args["device_us"] = _us(event.started, event.ended)
+            args["busy_us"] = event.busy_us
         cat = "compile" if event.what == "compile" else "call"
         self._slice(cat, event.label, pid, tid, event.received, event.ended, args, **({"cname": "terrible"} if event.failed else {}))
         if cat == "call":
@@ -156,22 +179,21 @@ class Trace:
         if event.started is not None:
             self._slice("part", "device", pid, tid, event.started, event.ended)
 
-    def _add_work(self, event: Event, begin: int, call_tid: int, caller: Span | None) -> None:
+    def _add_work(self, event: Event, begin: int, lane: int, call_tid: int, caller: Span | None) -> None:
         if event.device not in self._order:
             self._order.append(event.device)
         pid = DEVICE_PIDS - self._order.index(event.device)
         name = self._devices.get(event.device)
         self._rows.process(pid, f"{name} ({event.device})" if name else event.device)
-        lane = self._lane(("device", event.device), begin, event.ended)
-        tid = self._rows.thread(pid, lane, "kernels" if lane == 0 else f"kernels ({lane + 1})")
-        self._slice("device", event.label, pid, tid, begin, event.ended, {"client": event.pid, "stream": event.stream})
+        tid = self._rows.own(pid, lane + 1, "kernels" if lane == 0 else f"kernels ({lane + 1})")
+        self._slice("device", event.label, pid, tid, begin, event.ended, {"client": _pid(event), "stream": event.stream})
         self._flows += 1
         started = event.started if event.started is not None else event.received
         if caller is not None:
             self._flow("s", self._flows, event.pid, caller.thread, caller.begin)
             self._flow("t", self._flows, event.pid, call_tid, started)
         else:
-            self._flow("s", self._flows, event.pid, call_tid, started)
+            self._flow("s", self._flows, _pid(event), call_tid, started)
         self._flow("f", self._flows, pid, tid, begin)
 
     # What this process did

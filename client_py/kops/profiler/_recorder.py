@@ -55,6 +55,8 @@ class Event:
             return f"compile {self.op}".rstrip()
         if self.ops > 1:
             return f"{self.op}, … ({self.ops} ops)"
+        if not self.op:
+            return self.what
         shape = "x".join(map(str, self.shapes[-1])) or "scalar" if self.shapes else ""
         return " ".join(part for part in (self.op, self.dtype, shape) if part)
 
