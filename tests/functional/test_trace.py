@@ -95,6 +95,23 @@ def test_what_was_told_is_not_told_again(connection: raw.Connection, watcher: ra
     assert other.kind["shapes"] == [[10], [10]] and len(trace.clients) == 1
 
 
+def test_the_beginning_tells_nothing(connection: raw.Connection, vectors: Vectors) -> None:
+    """Runs that end before the reply to `begin` is written are told to who reads."""
+    run = {"op": "square", "in": [vectors.tensor(0)], "out": [vectors.tensor(1)]}
+    begin = connection.next_msgid
+    connection.next_msgid += 51
+    together = [raw.pack_request(begin, "trace", {"begin": True})]
+    together += [raw.pack_request(begin + i, "run", run) for i in range(1, 51)]
+    connection.send(b"".join(together))
+    reply = connection.reply(begin).get()
+    assert reply["kinds"] == reply["clients"] == reply["events"] == [] and reply["recording"]
+    for i in range(1, 51):
+        connection.reply(begin + i).get()
+    reply = connection.call("trace", {"end": True})
+    assert [event[2] for event in reply["events"]] == [begin + i for i in range(1, 51)]
+    assert {event[0] for event in reply["events"]} <= {kind["kind"] for kind in reply["kinds"]} and len(reply["clients"]) == 1
+
+
 def test_sequences_and_programs(connection: raw.Connection, watcher: raw.Connection, vectors: Vectors) -> None:
     ops = [{"op": "square", "in": [0], "out": [1]}, {"op": "add", "in": [0, 1], "out": [2]}]
     tensors = [vectors.tensor(i) for i in range(3)]
@@ -187,3 +204,13 @@ def test_others_work_is_for_administrators() -> None:
         assert [event.client["uid"] for event in own.read()] == [0]
         assert [event.client["uid"] for event in theirs.read()] == [STRANGER]
         assert [event.client["uid"] for event in all_of_them.read()] == [0, STRANGER]
+
+
+def test_a_trace_without_room_leaves_the_one_before() -> None:
+    with Daemon(config=CONFIG + "[quota]\nwaiting_mib = 3\n") as daemon, daemon.connect() as connection:
+        trace = Trace(connection, events=1000)
+        vectors = Vectors(connection, 2, 10)
+        connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
+        begin, read = (connection.request("trace", params) for params in ({"begin": True, "events": ROOM_MAX}, {}))
+        assert connection.reply_error(begin).code == "quota_exceeded"
+        assert len(trace.take(connection.reply(read).get())) == 1 and trace.last["recording"]

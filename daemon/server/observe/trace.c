@@ -347,9 +347,19 @@ static void write_event(struct rpc_output *out, const struct event *event)
         rpc_write_uint(out, columns[i]);
 }
 
+/* The state of a trace request. */
+struct trace_request {
+    bool begins; /* its reply has no events: who begins does not look for any */
+};
+const size_t trace_state_bytes = sizeof(struct trace_request);
+
+static struct trace_request *trace_request_of(const struct request *r)
+{
+    return request_state(r);
+}
+
 /* A reply while it is built: of what was recorded when it began. */
 struct reading {
-    struct connection *connection;
     struct trace *trace;
     uint64_t end;
 };
@@ -376,6 +386,7 @@ static bool read_begin(struct long_reply *reply)
 {
     struct connection *c = reply->request->connection;
     struct reading *reading = calloc(1, sizeof(*reading));
+    const bool nothing = trace_request_of(reply->request)->begins;
     struct trace *t = c->statistics->trace;
     struct rpc_output *out = &reply->out;
 
@@ -383,7 +394,7 @@ static bool read_begin(struct long_reply *reply)
         reply->failed = true;
         return true;
     }
-    *reading = (struct reading){.connection = c, .trace = t, .end = t->written};
+    *reading = (struct reading){.trace = t, .end = nothing ? t->read : t->written};
     t->references++;
     reply->state = reading;
     reply->free_state = reading_free;
@@ -393,15 +404,15 @@ static bool read_begin(struct long_reply *reply)
     rpc_write_entry_uint(out, "now_ns", clock_now_ns() - t->origin_ns);
     rpc_write_entry_uint(out, "dropped", t->dropped);
     rpc_write_text(out, "kinds");
-    rpc_write_array(out, t->n_kinds - t->kinds_read);
-    for (; t->kinds_read < t->n_kinds; t->kinds_read++)
+    rpc_write_array(out, nothing ? 0 : t->n_kinds - t->kinds_read);
+    for (; !nothing && t->kinds_read < t->n_kinds; t->kinds_read++)
         write_kind(out, c->server, t->kinds_read, t->kinds[t->kinds_read]);
     rpc_write_text(out, "clients");
-    rpc_write_array(out, t->n_clients - t->clients_read);
-    for (; t->clients_read < t->n_clients; t->clients_read++)
+    rpc_write_array(out, nothing ? 0 : t->n_clients - t->clients_read);
+    for (; !nothing && t->clients_read < t->n_clients; t->clients_read++)
         write_client(out, &t->clients[t->clients_read]);
     rpc_write_text(out, "events");
-    rpc_write_array(out, (uint32_t)(t->written - t->read));
+    rpc_write_array(out, (uint32_t)(reading->end - t->read));
     reply->step = read_events;
     return t->read == reading->end;
 }
@@ -425,10 +436,10 @@ static int begin(struct connection *c, bool everybody, uint32_t room, struct err
         return access_refuse(c, "trace", ACCESS_ADMINISTER, e);
     if (check_number(c, e) < 0)
         return -1;
-    trace_leave(c);
     t = trace_new(c, everybody, room, e);
     if (!t)
         return -1;
+    trace_leave(c);
     t->slot = free_slot(s);
     list_for_each_safe (node, after, peers_connections(s)) {
         list_entry(node, struct connection, link)->statistics->traced &= ~(1U << t->slot);
@@ -457,5 +468,6 @@ void handle_trace(struct request *r, const struct rpc_arg *args, struct request_
     }
     if (args[TRACE_end].b)
         list_remove(&c->statistics->trace->link);
+    trace_request_of(r)->begins = args[TRACE_begin].b;
     long_reply_enqueue(r, read_begin);
 }
