@@ -127,8 +127,8 @@ static void compare_executors(struct top_view *v)
 
 static bool same_row(const struct kops_stats_row *a, const struct kops_stats_row *b)
 {
-    if (a->uid != b->uid || a->n_shapes != b->n_shapes || strcmp(a->op, b->op) != 0 || strcmp(a->dtype, b->dtype) != 0 ||
-        strcmp(a->variant, b->variant) != 0 || strcmp(a->device, b->device) != 0)
+    if (a->uid != b->uid || a->n_shapes != b->n_shapes || strcmp(a->op, b->op) != 0 ||
+        strcmp(a->dtype, b->dtype) != 0 || strcmp(a->variant, b->variant) != 0 || strcmp(a->device, b->device) != 0)
         return false;
     for (size_t i = 0; i < a->n_shapes; i++)
         if (a->shapes[i].rank != b->shapes[i].rank ||
