@@ -53,24 +53,39 @@ static bool prepare(struct fast *f, PyObject *out, enum rule rule)
            fast_resolve(f, f->n_inputs);
 }
 
-/* run(op, inputs, out, attrs, rule, blocking, timeout): the output, or NotImplemented. */
+/* The output, with the times where they were asked for. Takes the reference to the output. */
+static PyObject *answer(struct fast *f, enum fast_way way)
+{
+    PyObject *times = way == FAST_TIMED ? fast_timings(f) : NULL, *both;
+
+    if (way != FAST_TIMED)
+        return f->out;
+    both = times ? PyTuple_Pack(2, f->out, times) : NULL;
+    Py_XDECREF(times);
+    Py_DECREF(f->out);
+    return both;
+}
+
+/* run(op, inputs, out, attrs, rule, way, timeout): the output, or NotImplemented. `way` 0: put on the current stream;
+ * 1: waits; 2: waits, and returns (output, times). */
 PyObject *link_run(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     struct kops_error e;
     struct fast f;
     PyObject *attrs;
+    enum fast_way way;
     enum rule rule;
-    int blocking, r;
+    int r;
 
     if (count != 7 || !PyTuple_Check(arguments[1])) {
-        PyErr_SetString(PyExc_TypeError, "run(op, inputs, out, attrs, rule, blocking, timeout)");
+        PyErr_SetString(PyExc_TypeError, "run(op, inputs, out, attrs, rule, way, timeout)");
         return NULL;
     }
     fast_begin(&f, (struct link *)self, arguments[1]);
     f.n_inputs = (unsigned)PyTuple_Size(f.inputs);
     attrs = arguments[3];
     rule = (enum rule)PyLong_AsLong(arguments[4]);
-    blocking = PyObject_IsTrue(arguments[5]);
+    way = fast_way_of(arguments[5]);
     f.op = PyUnicode_AsUTF8AndSize(arguments[0], NULL);
     if (!f.op || !native_milliseconds(arguments[6], &f.options.timeout_ms))
         return NULL;
@@ -89,9 +104,9 @@ PyObject *link_run(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
         Py_DECREF(f.out);
         return NULL;
     }
-    r = fast_send(&f, blocking, &e);
+    r = fast_send(&f, way, &e);
     if (!r)
-        return f.out;
+        return answer(&f, way);
     Py_DECREF(f.out);
     return r < 0 ? NULL : native_raise(&e);
 }

@@ -7,6 +7,10 @@
 #include "jobs/enqueue.h"
 #include "python_native.h"
 
+/* How a request is sent: put on the stream, waited for, or waited for with its times. */
+enum fast_way { FAST_ENQUEUED, FAST_WAITS, FAST_TIMED };
+enum fast_way fast_way_of(PyObject *number);
+
 /* One request in the making: see fast_begin(). */
 struct fast {
     struct link *link;
@@ -20,6 +24,7 @@ struct fast {
     void *context, *stream;
     struct kops_options options;
     struct native_request request;
+    struct kops_result result; /* of one that was timed */
 };
 
 /* regions.c */
@@ -50,6 +55,9 @@ bool fast_resolve(struct fast *f, unsigned i);
 bool fast_place(struct fast *f);
 
 /* Sends the request; `inputs` and `out` live until it has ended. 0, a code in *e, or -1 with an exception set. */
-int fast_send(struct fast *f, bool blocking, struct kops_error *e);
+int fast_send(struct fast *f, enum fast_way way, struct kops_error *e);
+
+/* The times of a timed request that has ended: eight numbers or None in the order of kops.Timings, device, variant. */
+PyObject *fast_timings(const struct fast *f);
 
 #endif

@@ -120,10 +120,11 @@ PyObject *link_launch(PyObject *self, PyObject *const *arguments, Py_ssize_t cou
     const struct kernel *k;
     struct kops_error e;
     struct fast f;
-    int blocking, r;
+    enum fast_way way;
+    int r;
 
     if (count != 6 || Py_TYPE(arguments[0]) != kernel_type || !PyTuple_Check(arguments[2])) {
-        PyErr_SetString(PyExc_TypeError, "launch(kernel, id, arguments, geometry, blocking, timeout)");
+        PyErr_SetString(PyExc_TypeError, "launch(kernel, id, arguments, geometry, way, timeout)");
         return NULL;
     }
     k = (const struct kernel *)(const void *)arguments[0];
@@ -134,7 +135,7 @@ PyObject *link_launch(PyObject *self, PyObject *const *arguments, Py_ssize_t cou
                                         .args = args,
                                         .n_args = k->n,
                                         .options = &f.options};
-    blocking = PyObject_IsTrue(arguments[4]);
+    way = fast_way_of(arguments[4]);
     f.request.op = PyUnicode_AsUTF8AndSize(k->name, NULL);
     if (!f.request.op || PyErr_Occurred() || !native_milliseconds(arguments[5], &f.options.timeout_ms) ||
         !fast_packed(arguments[3], &f.request.geometry, &f.request.geometry_length))
@@ -145,11 +146,13 @@ PyObject *link_launch(PyObject *self, PyObject *const *arguments, Py_ssize_t cou
         return fast_decline();
     }
     f.request.n_inputs = f.n_inputs;
-    r = fast_send(&f, blocking, &e);
+    r = fast_send(&f, way, &e);
     if (r < 0)
         return NULL;
     if (r)
         return native_raise(&e);
+    if (way == FAST_TIMED)
+        return fast_timings(&f);
     Py_RETURN_NONE;
 }
 

@@ -84,7 +84,7 @@ static PyObject *wait_for(PyObject *self, PyObject *arguments)
     if (!PyArg_ParseTuple(arguments, "KO", &ticket, &timeout) || !native_milliseconds(timeout, &ms) ||
         !link_enter(link))
         return NULL;
-    ended = link_wait(link, ticket, ms, &reply, &e);
+    ended = link_wait(link, ticket, ms, &reply, NULL, &e);
     link_leave(link);
     if (ended == 0) {
         made = Py_None;
@@ -129,7 +129,7 @@ static PyObject *call(PyObject *self, PyObject *arguments)
         ticket = 0;
     PyEval_RestoreThread(thread);
     if (ticket && r == KOPS_ERR_TIMEOUT) {
-        ended = link_wait(link, ticket, request.timeout_ms, &reply, &e);
+        ended = link_wait(link, ticket, request.timeout_ms, &reply, NULL, &e);
         if (ended <= 0)
             link_abandon(link, ticket, cancels, references);
     }

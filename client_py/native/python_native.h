@@ -92,7 +92,7 @@ void link_end(struct link *link);
 /* Waits for a ticket with the GIL given up, looking after signals. `reply` NULL: of a run. 1: it has ended, with *e; 0:
  * the time is over; -1: an exception is set. The ticket is still valid after 0 and -1. */
 int link_wait(struct link *link, kops_ticket ticket, int64_t timeout_ms, struct native_reply *reply,
-              struct kops_error *e);
+              struct kops_result *result, struct kops_error *e);
 
 /* Gives a ticket up that still runs; `references` (borrowed) live until it has ended. */
 void link_abandon(struct link *link, kops_ticket ticket, bool cancel, PyObject *references);

@@ -1,4 +1,6 @@
 /* From operands to a request that was sent: the common part of ops and launches of kernels. */
+#include <math.h>
+
 #include "base/fail.h"
 #include "fast.h"
 
@@ -107,11 +109,11 @@ static int run(struct fast *f, struct kops_error *e)
     else if ((r = native_submit_run(f->link->client, &f->request, &ticket, e)))
         ticket = 0;
     else
-        r = kops_wait(f->link->client, ticket, FIRST_MS, NULL, e);
+        r = kops_wait(f->link->client, ticket, FIRST_MS, &f->result, e);
     PyEval_RestoreThread(thread);
     if (!ticket || r != KOPS_ERR_TIMEOUT)
         return (int)r;
-    ended = link_wait(f->link, ticket, f->options.timeout_ms, NULL, e);
+    ended = link_wait(f->link, ticket, f->options.timeout_ms, NULL, &f->result, e);
     if (ended > 0)
         return (int)e->code;
     kept = references(f);
@@ -122,12 +124,44 @@ static int run(struct fast *f, struct kops_error *e)
     return -1;
 }
 
-int fast_send(struct fast *f, bool blocking, struct kops_error *e)
+enum fast_way fast_way_of(PyObject *number)
+{
+    const long way = PyLong_AsLong(number);
+
+    return way == FAST_TIMED ? FAST_TIMED : way ? FAST_WAITS : FAST_ENQUEUED;
+}
+
+static PyObject *us_or_none(double us)
+{
+    if (isnan(us))
+        Py_RETURN_NONE;
+    return PyFloat_FromDouble(us);
+}
+
+PyObject *fast_timings(const struct fast *f)
+{
+    const struct kops_result *r = &f->result;
+    const double times[] = {r->recv_to_start_us, r->map_us, r->queue_us, r->h2d_us,
+                            r->d2h_us,           r->gpu_us, r->host_us,  r->total_us};
+    enum { TIMES = sizeof(times) / sizeof(times[0]) };
+    PyObject *made = PyTuple_New(TIMES + 2);
+
+    for (Py_ssize_t i = 0; made && i < TIMES + 2; i++) {
+        PyObject *item = i < TIMES ? us_or_none(times[i]) : PyUnicode_FromString(i == TIMES ? r->device : r->variant);
+
+        if (!item || PyTuple_SetItem(made, i, item) < 0)
+            Py_CLEAR(made);
+    }
+    return made;
+}
+
+int fast_send(struct fast *f, enum fast_way way, struct kops_error *e)
 {
     int r;
 
+    f->options.no_timing = way != FAST_TIMED;
     f->link->users++;
-    r = blocking ? run(f, e) : enqueue(f, e);
+    r = way == FAST_ENQUEUED ? enqueue(f, e) : run(f, e);
     link_leave(f->link);
     if (r > 0 && e->code == KOPS_ERR_CONNECTION_LOST)
         f->link->n_regions = 0;

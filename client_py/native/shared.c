@@ -183,7 +183,7 @@ void link_leave(struct link *link)
 }
 
 int link_wait(struct link *link, kops_ticket ticket, int64_t timeout_ms, struct native_reply *reply,
-              struct kops_error *e)
+              struct kops_result *result, struct kops_error *e)
 {
     PyThreadState *thread;
     enum kops_code r;
@@ -193,7 +193,7 @@ int link_wait(struct link *link, kops_ticket ticket, int64_t timeout_ms, struct 
 
         thread = PyEval_SaveThread();
         r = reply ? native_wait(link->client, ticket, slice, reply, e)
-                  : kops_wait(link->client, ticket, slice, NULL, e);
+                  : kops_wait(link->client, ticket, slice, result, e);
         PyEval_RestoreThread(thread);
         if (r != KOPS_ERR_TIMEOUT)
             return 1;

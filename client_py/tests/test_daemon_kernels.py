@@ -63,6 +63,9 @@ def test_torch_tensors(k: kops.Client, driver: Any) -> None:  # noqa: F811
     assert numbers(driver, c) == [3, 6, 9, 12]
     timings = kern(c, a, b, 4, timing=True)
     assert timings.variant == "user" and timings.gpu_us is not None and timings.gpu_us >= 0
+    assert [type(again) for again in (timings, kern[1, 64](c, a, b, 4, timing=True))] == [kops.Timings] * 2
+    k.synchronize()
+    assert numbers(driver, c) == [11, 22, 33, 44]
     profile = kern.profile(c, a, b, 4, repeat=7)
     assert len(profile.samples) == 7 and profile.op == "add2_kernel" and profile.shapes == ((4,), (4,), (4,))
     assert 0 < kern.attributes.registers < 256 and kern.attributes.params == (8, 8, 8, 4)

@@ -146,7 +146,7 @@ def test_the_blocking_forms(k: kops.Client, daemon: FakeDaemon, stream: Any) -> 
     with kops.connect(daemon.path, blocking=True) as blocking:
         blocking.square(a, out=a)
         blocking.square(a, out=a, blocking=False)
-    assert torch.cuda.synchronized == [0] * 4
+    assert torch.cuda.synchronized == [0] * 3, "by torch; the timed call waits in the extension"
     assert ["done" in run for run in requests(daemon)] == [False] * 4 + [True]
 
 

@@ -162,7 +162,8 @@ enum kops_code native_submit_run(kops_client *client, const struct native_reques
                       .ensure = not_sent,
                       .context = &generation,
                       .here = generation != 0,
-                      .decode = wire_decode_nothing};
+                      .decode =
+                          request->options && request->options->no_timing ? wire_decode_nothing : wire_decode_run};
     enum kops_code r;
 
     client_enter(client, e);

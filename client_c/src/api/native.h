@@ -60,7 +60,8 @@ struct native_request {
     size_t geometry_length;
 };
 
-/* Sends it without waiting, as kops_submit(); without timings. `generation` may be 0, where there are no ids. */
+/* Sends it without waiting, as kops_submit(); kops_wait() has timings unless the options leave them out. `generation`
+ * may be 0, where there are no ids. */
 enum kops_code native_submit_run(kops_client *client, const struct native_request *request, kops_ticket *ret_ticket,
                                  struct kops_error *ret_error);
 

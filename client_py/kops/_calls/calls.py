@@ -54,11 +54,12 @@ class Calls(DefaultTimeout):
             if scopes:
                 return scopes[-1]._op(op, values, out, attrs, device, stream, timing, deadline_ms, priority, blocking, timeout)
         link, failed = self._live(), None
-        plain = device is None and priority is None and deadline_ms is None and not (timing or stream)
-        if plain and values and type(values[0]) in fast_types and not link.garbage:
-            waits = (self.blocking if blocking is None else blocking) or not link.offers_ordered
+        short = device is None and priority is None and deadline_ms is None and not stream
+        plain = short and not timing
+        if short and values and type(values[0]) in fast_types and not link.garbage:
+            waits = timing or (self.blocking if blocking is None else blocking) or not link.offers_ordered
             try:
-                made = self._fast(link, op, values, out, attrs, waits, timeout)
+                made = self._fast(link, op, values, out, attrs, waits, timing, timeout)
                 if made is not NotImplemented:
                     return made
             except SHORT_LOSSES as error:
@@ -70,16 +71,19 @@ class Calls(DefaultTimeout):
         return self._carry(link, request, timing, stream, blocking, timeout, failed)
 
     def _fast(
-        self, link: Any, op: str, values: tuple[Any, ...], out: Any, attrs: Mapping[str, Any], blocking: bool, timeout: Any
+        self, link: Any, op: str, values: tuple[Any, ...], out: Any, attrs: Mapping[str, Any], blocking: bool, timing: bool, timeout: Any
     ) -> Any:  # fmt: skip
         """The op by the extension, from the tensors on; NotImplemented where these are no registered CUDA tensors."""
         if blocking and self._batches:
             return NotImplemented
         packed, rule = (pack(attrs), 0) if attrs else (None, FAST_RULES.get(op, 0))
         try:
-            return link.run(op, values, out, packed, rule, blocking, self._timeout_of(timeout))
+            made = link.run(op, values, out, packed, rule, 2 if timing else blocking, self._timeout_of(timeout))
         except (ConnectionLost, ConnectFailed) as error:
             raise link.lost(error) from None
+        if timing and made is not NotImplemented:
+            return made[0], Timings.made(made[1])
+        return made
 
     def _carry(
         self, link: Link, request: Prepared, timing: bool, stream: int, blocking: bool | None, timeout: Any,
@@ -139,9 +143,9 @@ class Calls(DefaultTimeout):
         """Now that their memory is known, as ops of the extension: only these are gathered in a batch."""
         if isinstance(request, plans.Request) and request.options == plans.ORDERED:
             values = tuple(operand.value for operand in request.inputs)
-            made = self._fast(link, request.op, values, request.outputs[0].value, request.attrs, False, timeout)
+            made = self._fast(link, request.op, values, request.outputs[0].value, request.attrs, False, False, timeout)
         elif isinstance(request, Launch) and request.options == plans.ORDERED:
-            made = request.kernel._fast(link, request.given, request.geometry or None, False, timeout)
+            made = request.kernel._fast(link, request.given, request.geometry or None, False, False, timeout)
         else:
             return False
         return made is not NotImplemented

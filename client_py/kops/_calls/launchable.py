@@ -18,6 +18,6 @@ class Launchable:
         """The result of a call."""
         raise NotImplementedError
 
-    def _fast(self, link: Any, arguments: tuple[Any, ...], given: Any, blocking: bool | None, timeout: Any) -> Any:
+    def _fast(self, link: Any, arguments: tuple[Any, ...], given: Any, blocking: bool | None, timing: bool, timeout: Any) -> Any:
         """The launch by the extension, with a geometry or a packed one; NotImplemented where it cannot."""
         return NotImplemented

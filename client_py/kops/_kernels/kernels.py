@@ -8,7 +8,7 @@ from typing import Any
 from .._base.compiled import NUMBERS, keep_name, native, pack
 from .._base.declarations import KERNEL_LIMITS
 from .._base.errors import BadArgument, ConnectFailed, ConnectionLost, KopsError
-from .._base.results import Profile
+from .._base.results import Profile, Timings
 from .._base.texts import counted
 from .._base.timeouts import DEFAULT_TIMEOUT
 from .._calls.launch import Launch, profile, run
@@ -203,7 +203,7 @@ class Bound:
         if self._packed is not None and not keywords and len(arguments) == kernel._count:
             client = kernel._client
             if not client._scopes:
-                made = kernel._fast(client._live(), arguments, self._packed, None, DEFAULT_TIMEOUT)
+                made = kernel._fast(client._live(), arguments, self._packed, None, False, DEFAULT_TIMEOUT)
                 if made is not NotImplemented:
                     return made
         return kernel(*arguments, **{**self._sizes, **keywords})
@@ -247,20 +247,22 @@ class Kernel(BaseKernel):
             geometry = None
         else:
             geometry = {"grid": grid, "block": block, "shared": shared, "cluster": cluster}
-        if native is not None and not (client._scopes or timing or stream) and deadline_ms is None and priority is None:
-            made = self._fast(client._live(), arguments, geometry, blocking, timeout)
+        if native is not None and not (client._scopes or stream) and deadline_ms is None and priority is None:
+            made = self._fast(client._live(), arguments, geometry, blocking, timing, timeout)
             if made is not NotImplemented:
                 return made
         return self._slow(arguments, geometry, stream, timing, deadline_ms, priority, blocking, timeout)
 
-    def _fast(self, link: Any, arguments: tuple[Any, ...], given: Any, blocking: bool | None, timeout: Any) -> Any:
+    def _fast(
+        self, link: Any, arguments: tuple[Any, ...], given: Any, blocking: bool | None, timing: bool, timeout: Any
+    ) -> Any:  # fmt: skip
         """The launch by the extension, from the tensors on; NotImplemented where these are no registered CUDA tensors."""
         known = self.ids.get(link.key)
         if known is None or link.garbage or self._native is None:
             return NotImplemented
         client = self._client
         waits = client.blocking if blocking is None else blocking
-        if not link.offers_ordered:
+        if timing or not link.offers_ordered:
             waits = True
         if waits and client._batches:
             return NotImplemented
@@ -269,9 +271,11 @@ class Kernel(BaseKernel):
             sizes = pack(self._geometry.of_call(arguments, given))
         seconds = client._timeout_of(timeout)
         try:
-            made = link.launch(self._native, known, arguments, sizes, waits, seconds)
+            made = link.launch(self._native, known, arguments, sizes, 2 if timing else waits, seconds)
         except LOSSES_OF_NATIVE as error:
             return self._failed(link, error, waits)
+        if timing and type(made) is tuple:
+            return Timings.made(made)
         if made is not None:
             return NotImplemented
         return self._result(arguments) if self._outs else None
