@@ -57,7 +57,8 @@ bool fast_place(struct fast *f);
 /* Sends the request; `inputs` and `out` live until it has ended. 0, a code in *e, or -1 with an exception set. */
 int fast_send(struct fast *f, enum fast_way way, struct kops_error *e);
 
-/* The times of a timed request that has ended: eight numbers or None in the order of kops.Timings, device, variant. */
+/* The times of a timed request that has ended: eight numbers or None in the order of kops.Timings, device,
+ * variant, timer. */
 PyObject *fast_timings(const struct fast *f);
 
 #endif

@@ -144,10 +144,12 @@ PyObject *fast_timings(const struct fast *f)
     const double times[] = {r->recv_to_start_us, r->map_us, r->queue_us, r->h2d_us,
                             r->d2h_us,           r->gpu_us, r->host_us,  r->total_us};
     enum { TIMES = sizeof(times) / sizeof(times[0]) };
-    PyObject *made = PyTuple_New(TIMES + 2);
+    const char *const texts[] = {r->device, r->variant, r->timer};
+    enum { TEXTS = sizeof(texts) / sizeof(texts[0]) };
+    PyObject *made = PyTuple_New(TIMES + TEXTS);
 
-    for (Py_ssize_t i = 0; made && i < TIMES + 2; i++) {
-        PyObject *item = i < TIMES ? us_or_none(times[i]) : PyUnicode_FromString(i == TIMES ? r->device : r->variant);
+    for (Py_ssize_t i = 0; made && i < TIMES + TEXTS; i++) {
+        PyObject *item = i < TIMES ? us_or_none(times[i]) : PyUnicode_FromString(texts[i - TIMES]);
 
         if (!item || PyTuple_SetItem(made, i, item) < 0)
             Py_CLEAR(made);

@@ -59,6 +59,7 @@ def test_timings_and_profile(k: kops.Client) -> None:
     a = k.array(normal(1 << 16))
     _, timings = k.add(a, a, timing=True)
     assert timings.host_us is not None and timings.total_us is not None and timings.total_us >= timings.host_us > 0
+    assert timings.timer == "host" and k.add(a, a, timing=False) is not None
     profile = k.profile("add", a, a, warmup=1, repeat=9)
     assert len(profile.samples) == 9 and profile.min == min(profile.samples) and profile.device == "host"
     assert profile.variant in k.ops["add"].variants["host"]

@@ -91,17 +91,28 @@ def test_many_in_a_row(k: kops.Client, driver: Any) -> None:
     k.synchronize()
 
 
+def timed_program(k: kops.Client, a: torch.Tensor) -> kops.Timings:
+    with k.program() as p:
+        k.square(a)
+        k.square(a)
+    timings = p.run(timing=True)
+    assert timings is not None
+    return timings
+
+
 @ordered_only
 def test_a_timed_call_goes_the_short_way_too(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = tensor(driver, 1, 2, 3), tensor(driver, 10, 20, 30)
     c, long = k.add(a, b, timing=True)
-    monkeypatch.setattr(k, "_drive", None)  # the long way's
     k.square(a, out=c)  # behind which it must come
-    same, short = k.add(c, b, out=c, timing=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(k, "_drive", None)  # the long way's
+        same, short = k.add(c, b, out=c, timing=True)
     assert same is c and numbers(driver, c) == [11, 24, 39]
     assert isinstance(short, kops.Timings) and short.__dict__.keys() == long.__dict__.keys()
     assert (short.device, short.variant, short.host_us, short.samples) == (long.device, long.variant, None, ())
     assert short.gpu_us and short.total_us and short.queue_us is not None and short.map_us is None and short.h2d_us is None
+    assert short.timer == long.timer == "kernel" and timed_program(k, a).timer == "events"
     assert short.exec_us == short.gpu_us and "gpu_us" in repr(short) and short != long
     with pytest.raises(AttributeError):
         short.gpu_us = 1.0  # type: ignore[misc]

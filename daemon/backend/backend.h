@@ -211,6 +211,7 @@ struct backend_job {
                             * told as soon as it is: of jobs that stand still, one that began is at fault */
     uint32_t ended;        /* executions that have ended so far, warm-up included; kept up to date while it runs */
     uint32_t n_samples;    /* executions timed; 0 without timing, but see times_always */
+    bool by_kernel;        /* samples are what the kernels said of themselves */
     double h2d_us, d2h_us; /* NAN: no copy, or not timed; copies between the steps of a job count as execution */
 
     /* The backend's own from submit() (or prepare()) until done(). */

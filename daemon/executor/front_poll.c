@@ -160,6 +160,7 @@ static void take_done(struct executor *x, const unsigned char *from, uint32_t si
     }
     job->failed = record.failed != 0;
     job->ended = record.ended;
+    job->by_kernel = record.by_kernel != 0;
     job->started_ns = started_of(own, record.started_ns);
     job->h2d_us = record.h2d_us;
     job->d2h_us = record.d2h_us;

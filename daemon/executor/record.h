@@ -55,6 +55,7 @@ struct record_done {
     uint32_t kind, slot, serial, failed;
     uint32_t ended, n_samples, n_variants;
     uint32_t has_sample; /* 1: `sample` is the last one; those before it came in other records */
+    uint32_t by_kernel;
     double sample;
     uint64_t started_ns;
     double h2d_us, d2h_us;

@@ -66,6 +66,7 @@ static bool report_end(struct serving *p, const struct served_job *job)
                                    .n_samples = base->n_samples,
                                    .n_variants = base->n_steps,
                                    .has_sample = base->n_samples > job->reported,
+                                   .by_kernel = base->by_kernel,
                                    .sample = base->n_samples > job->reported ? base->samples[job->reported] : 0,
                                    .started_ns = base->started_ns,
                                    .h2d_us = base->h2d_us,

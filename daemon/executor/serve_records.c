@@ -169,7 +169,7 @@ static void take_submit(struct serving *p, const unsigned char *from, uint32_t s
     if (record.signal_page)
         job->base.signal.page = memory_by_id(record.signal_page);
     job->base.done = jobs_on_done;
-    job->base.failed = false;
+    job->base.failed = job->base.by_kernel = false;
     job->base.ended = 0;
     job->base.n_samples = 0;
     job->base.started_ns = 0;

@@ -422,7 +422,9 @@ struct kops_result {
     size_t n_samples;                         /**< Execution times that the daemon sent. */
     char device[48];                          /**< UUID of the device used. */
     char variant[48];                         /**< The kernel used. */
-    double reserved[8];
+    char timer[16]; /**< What told gpu_us or host_us: "kernel" (our own kernel, by the GPU's clock),
+                         "events" or "host"; empty where nothing was timed. */
+    double reserved[6];
 };
 
 /** Runs an op and waits for it. `ret_result` may be NULL.

@@ -324,6 +324,7 @@ static const struct wire_field run_fields[] = {
     {WIRE_KEY("timings"), .type = WIRE_MAP, .required = true, .record = &timings_record},
     {WIRE_KEY("device"), .type = WIRE_CHARS, .required = true, WIRE_AT(struct wire_timings, result.device)},
     {WIRE_KEY("variant"), .type = WIRE_CHARS, WIRE_AT(struct wire_timings, result.variant)},
+    {WIRE_KEY("timer"), .type = WIRE_CHARS, WIRE_AT(struct wire_timings, result.timer)},
 };
 static const struct wire_record run_record = WIRE_RECORD(struct wire_timings, run_fields);
 

@@ -41,6 +41,7 @@ class Timings:
     samples: tuple[float, ...] = ()
     device: str = ""
     variant: str = ""
+    timer: str = ""  # what told `gpu_us` or `host_us`: "kernel" (our own kernel, by the GPU's clock), "events" or "host"
 
     @property
     def exec_us(self) -> float | None:
@@ -53,7 +54,7 @@ class Timings:
         times = {key: value for key, value in reply.get("timings", {}).items() if key in _TIMINGS}
         if "samples" in times:
             times["samples"] = tuple(times["samples"])
-        return cls(**times, device=reply.get("device", ""), variant=reply.get("variant", ""))
+        return cls(**times, device=reply.get("device", ""), variant=reply.get("variant", ""), timer=reply.get("timer", ""))
 
     def __str__(self) -> str:
         measured = [f"{name} {table.number(us)}" for name in _PARTS if (us := getattr(self, f"{name}_us")) is not None]
@@ -88,9 +89,9 @@ class Timings:
 
 _PARTS = ("recv_to_start", "map", "queue", "h2d", "gpu", "host", "d2h", "total")  # in the order of a request
 _SPREAD = ("min", "median", "p90", "max")
-_TIMINGS = {f.name for f in fields(Timings)} - {"device", "variant"}
+_TIMINGS = {f.name for f in fields(Timings)} - {"device", "variant", "timer"}
 _UNSET = {f.name: f.default for f in fields(Timings)}
-_OF_ONE = ("recv_to_start_us", "map_us", "queue_us", "h2d_us", "d2h_us", "gpu_us", "host_us", "total_us", "device", "variant")
+_OF_ONE = ("recv_to_start_us", "map_us", "queue_us", "h2d_us", "d2h_us", "gpu_us", "host_us", "total_us", "device", "variant", "timer")
 
 
 @dataclass(frozen=True)

@@ -118,6 +118,16 @@ static void write_variants(struct rpc_output *out, const struct command_list *b,
         rpc_write_text(out, b->steps[i].variant_used);
 }
 
+/* What told the execution times; NULL: there are none. */
+static const char *timer_of(const struct run *run)
+{
+    if (run->sampled || !run->job.n_samples)
+        return NULL;
+    if (run->device->backend->times_always)
+        return "host";
+    return run->job.by_kernel ? "kernel" : "events";
+}
+
 /* How long the device was busy with the run. Timed executions say so. For others the time since the device got the run,
  * or since it ended the one before, is an upper bound. */
 static double device_us(struct run *run, uint64_t now_ns)
@@ -141,6 +151,7 @@ void run_reply(struct request *r, struct run *run)
     const uint64_t now = clock_now_ns();
     const double total_us = clock_us_between(r->received_ns, now);
     struct rpc_output *out;
+    const char *timer;
     struct error e;
 
     s->exec->observer->ended(r, run, device_us(run, now), total_us, now);
@@ -156,9 +167,12 @@ void run_reply(struct request *r, struct run *run)
     out = request_result(r);
     if (!out)
         return;
-    rpc_write_map(out, run->program ? 2 : 3);
+    timer = timer_of(run);
+    rpc_write_map(out, 2 + !run->program + (timer != NULL));
     write_timings(out, r, run, total_us);
     rpc_write_entry_text(out, "device", run->device->info.uuid);
+    if (timer)
+        rpc_write_entry_text(out, "timer", timer);
     if (!run->program)
         write_variants(out, &run->commands, r->method == METHOD_SEQUENCE);
 }

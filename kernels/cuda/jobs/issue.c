@@ -142,11 +142,13 @@ static int issue_work(struct cuda_stream *s, struct backend_job *base, struct cu
 }
 
 /* Has the execution timed: by its kernel where that can tell, else by events around it. */
-static int begin_timing(struct cuda_stream *s, struct cuda_job *job, struct cuda_execution *x, struct error *e)
+static int begin_timing(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct cuda_execution *x,
+                        struct error *e)
 {
     struct cuda_work *work = job->steps && job->n_steps == 1 ? &job->steps[0].work : NULL;
 
-    if (!work || !cuda_work_is_embedded(work) || !s->flag || !s->executor->stamps.host)
+    base->by_kernel = work && cuda_work_is_embedded(work) && s->flag && s->executor->stamps.host;
+    if (!base->by_kernel)
         return cuda_event_mark(s->queue.device, EVENT_TIMED, s->queue.stream, &x->start, e);
     x->times =
         cuda_stamps_take(&s->executor->stamps, cuda_flag_number(&s->streams->flags, s->flag), s->marks, &work->launch);
@@ -165,7 +167,7 @@ static int issue_one(struct cuda_stream *s, struct backend_job *base, struct cud
     x->start = NULL;
     x->times = NULL;
     x->steps = job->graph ? 1 : job->n_steps;
-    if (timed && begin_timing(s, job, x, e) < 0)
+    if (timed && begin_timing(s, base, job, x, e) < 0)
         return -1;
     /* Before the first launch: one that is answered with an error may be on the device all the same. */
     if (!base->started_ns)
@@ -297,6 +299,7 @@ void cuda_submit(struct backend_stream *stream, struct backend_job *base)
     base->failed = false;
     base->ended = 0;
     base->n_samples = 0;
+    base->by_kernel = false;
     base->h2d_us = base->d2h_us = NAN;
     if (!base->impl) {
         base->started_ns = 0;
