@@ -7,6 +7,7 @@ answered.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -394,7 +395,8 @@ class Burst:
         if self.control and rng.random() < 0.02:
             for pid in proc.executors(self.daemon.pid):
                 if rng.random() < 0.5:
-                    os.kill(pid, signal.SIGKILL)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
         if self.control and rng.random() < 0.02:
             self.repair()
             self.faults.append(self.control.fail(*rng.choice(FAULTS), pid=self.daemon.gpu_pid))

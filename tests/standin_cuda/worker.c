@@ -80,7 +80,11 @@ static void run_work(struct stream *stream, struct op *op)
     CUresult r;
 
     if (is_kernel && op->launch.kernel && kernel_is_idle(op->launch.kernel, op->launch.params)) {
-        kernel_run(op->launch.kernel, op->launch.params);
+        r = uses_check(stream, op);
+        if (r == CUDA_SUCCESS)
+            kernel_run(op->launch.kernel, op->launch.params);
+        else
+            context_break(context, r);
         return;
     }
     pthread_mutex_unlock(&standin_lock);

@@ -62,17 +62,19 @@ static int find_step(struct cuda_device *d, const struct cuda_embedded *kernels,
     const atomic_ullong *places[TRIES];
     struct cuda_launch launch;
     CUfunction function;
+    struct error ignored;
+    int r = 0;
 
     cuda_ops_nothing(&launch);
     function = cuda_embedded_find(kernels, launch.kernel);
     if (!function)
         return error_set(e, ERROR_INTERNAL, "no embedded binary has the kernel %s", launch.kernel);
-    for (unsigned i = 0; i < TRIES; i++) {
+    for (unsigned i = 0; i < TRIES && r == 0; i++) {
         places[i] = cuda_stamps_take(stamps, 0, i, &launch);
-        if (cuda_embedded_launch(&queue, function, &launch, e) < 0)
-            return -1;
+        r = cuda_embedded_launch(&queue, function, &launch, e);
     }
-    if (CUDA_OPEN_CALL(d, e, StreamSynchronize, d->service) < 0)
+    /* Also after a failure: launches before it write to memory that is freed then. */
+    if (CUDA_OPEN_CALL(d, r < 0 ? &ignored : e, StreamSynchronize, d->service) < 0 || r < 0)
         return -1;
     *ret_step = 0;
     for (unsigned i = 1; i < TRIES; i++)

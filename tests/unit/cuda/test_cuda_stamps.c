@@ -58,6 +58,22 @@ static void test_users_kernels_lie_between_events(void **state)
     close_memory(m);
 }
 
+/* The clock could not be tried out: what was launched for it has ended before its memory goes. */
+static void test_a_device_whose_clock_cannot_be_tried_out_works(void **state)
+{
+    (void)state;
+    assert_true(counter(STANDIN_COUNTER_faults) > 0);
+    square(true);
+    assert_int_equal(counter(STANDIN_COUNTER_misuse), 0);
+    assert_int_equal(counter(STANDIN_COUNTER_sticky), 0);
+}
+
+static int setup_with_a_launch_that_fails(void **state)
+{
+    inject_later("cuLaunchKernel", 3, 701 /* launch out of resources */, false);
+    return setup(state);
+}
+
 int main(void)
 {
     const struct CMUnitTest fine[] = {
@@ -65,8 +81,10 @@ int main(void)
         cmocka_unit_test(test_users_kernels_lie_between_events),
     };
     const struct CMUnitTest coarse[] = {cmocka_unit_test(test_a_clock_of_long_steps_is_not_used)};
+    const struct CMUnitTest failing[] = {cmocka_unit_test(test_a_device_whose_clock_cannot_be_tried_out_works)};
     int failed = cmocka_run_group_tests(fine, setup, teardown);
 
+    failed += cmocka_run_group_tests(failing, setup_with_a_launch_that_fails, teardown);
     setenv("KOPS_STANDIN_CLOCK_STEP", "1024", 1);
     failed += cmocka_run_group_tests(coarse, setup, teardown);
     return failed;
