@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import kops
 import numpy
@@ -93,3 +94,37 @@ def test_comparing(k: kops.Client) -> None:
     assert found.real and found.ratio < 1 and found.rounds == 21 and found.second.shapes[0] == (1 << 18,)
     with pytest.raises(kops.BadArgument, match="rounds"):
         k.compare(first, first, rounds=5)
+
+
+# ---- cold caches ----
+
+
+def test_cold_profiles_rotate_their_operands(k: kops.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kops._clients.cold.host_cache", lambda: 1 << 20)
+    a, b = k.array(numpy.full(10_000, 2, "float32")), k.array(numpy.full(10_000, 3, "float32"))
+    used: list[tuple[int, ...]] = []
+    submit = k.submit
+
+    def noted(op: str, *inputs: Any, out: Any, **more: Any) -> Any:
+        used.append(tuple(array.ctypes.data for array in (*inputs, out)))
+        return submit(op, *inputs, out=out, **more)
+
+    monkeypatch.setattr(k, "submit", noted)
+    cold = k.profile("add", a, b, repeat=30, cache="cold")
+    sets = -(-2 * (1 << 20) // cold.bytes) + 1
+    assert len(set(used)) == sets == len({pointer for one in used for pointer in one}) // 3
+    assert used[0] == used[sets] and len(used) == sets + 30 == sets + len(cold.samples)
+    assert cold.median and cold.interval and cold.bytes == 120_000 and cold.shapes == ((10_000,),) * 3
+    used.clear()
+    assert len(k.profile("add", a, b, repeat=30).samples) == 30 and not used
+    big = k.array(numpy.ones(1 << 20, "float32"))
+    assert len(k.profile("square", big, repeat=5, cache="cold").samples) == 5 and not used, "what fills the cache needs no copies"
+
+
+def test_what_cannot_be_cold(k: kops.Client) -> None:
+    a = k.array(numpy.ones(64, "float32"))
+    for more in ({"cache": "hot"}, {"cache": "cold", "until": 0.1}, {"cache": "cold"}):
+        with pytest.raises(kops.BadArgument, match="cache|cold"):
+            k.profile("square", a, **more)
+    with pytest.raises(kops.BadArgument, match="no list"):
+        k.profile("square", [1.0] * 300_000, cache="cold")

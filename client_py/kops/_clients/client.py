@@ -32,6 +32,7 @@ from .._session.native_link import NativeLink
 from .._session.recovery import LOSSES, Backoff, reconnect_timeout_of
 from .._session.session import Call
 from .._session.socket_link import SocketLink
+from . import cold
 from .admin import AdminMethods
 from .base import BaseClient
 
@@ -175,6 +176,7 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, AdminMethods):
         warmup: int = 3,
         repeat: int = 20,
         until: float | None = None,
+        cache: str = "warm",
         out: Any = None,
         variant: str | None = None,
         device: Device | str | int | None = None,
@@ -186,13 +188,35 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, AdminMethods):
     ) -> Profile:
         """Runs an op `warmup` times untimed, then `repeat` times timed, inside the daemon: a `Profile`. With `until`, say 0.01,
         it goes on in rounds of as many until the median is known within that part of itself with 95 % confidence, or
-        200,000 samples were not enough; `interval` says what was reached."""
+        200,000 samples were not enough; `interval` says what was reached.
+
+        `cache="cold"`: each execution finds its operands in no cache. They are copied, in as many sets as two caches hold,
+        and each execution takes the next set; for NumPy arrays and torch tensors that lie on the device. Not with `until`."""
         attrs = check_attrs(op, attrs, variant)
         connection = self._live()
+        if cache == "cold":
+            how = {"device": device, "stream": stream, "deadline_ms": deadline_ms, "priority": priority, "timeout": timeout, **attrs}
+            return self._profile_cold(op, inputs, out, warmup, repeat, until, how)
+        if cache != "warm":
+            raise BadArgument(f'cache={cache!r}: "warm" or "cold"')
         options = plans.options_of(connection, device, stream, True, deadline_ms, priority, warmup, repeat)
         request = plans.Request(op, inputs, out, attrs, options)
         answer: Profile = self._drive(connection, lambda link: plans.profile(link, request, until), timeout, lambda: request.hazard)
         return answer
+
+    def _profile_cold(
+        self, op: str, inputs: tuple[Any, ...], out: Any, warmup: int, repeat: int, until: float | None, how: dict[str, Any]
+    ) -> Profile:  # fmt: skip
+        if until is not None:
+            raise BadArgument('cache="cold" makes as many executions as repeat says: not with until')
+        target = self.run(op, *inputs, **how) if out is None else out
+        return cold.profile(
+            lambda n: self.profile(op, *inputs, out=target, warmup=warmup, repeat=n, **how),
+            lambda operands: self.submit(op, *operands[:-1], out=operands[-1], timing=True, **how),
+            (*inputs, target),
+            self.array,
+            repeat,
+        )
 
     def compare(self, first: Callable[[], Profile], second: Callable[[], Profile], *, rounds: int = 21) -> Comparison:
         """Measures two ways to do something in turns, so that clocks, heat and other clients meet both alike:
