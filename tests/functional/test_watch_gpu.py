@@ -9,7 +9,7 @@ from typing import Any
 import prometheus
 import pytest
 from gpu_machine import DEVICE_LOST_STATUS, ILLEGAL_ADDRESS, Machine, N, only_with_the_standin, square, vector, without_executors
-from support import raw
+from support import proc, raw
 from user_kernels import add_args, add_kernel, only_with_nvrtc
 
 pytestmark = only_with_the_standin
@@ -34,13 +34,16 @@ def machine(tmp_path: Path) -> Any:
 
 
 def test_free_memory(machine: Machine) -> None:
+    """Who asks waits a moment for the driver, and is answered with what was known before: nothing at first."""
     with machine.daemon.connect() as connection:
+        proc.eventually(lambda: "memory_free" in device(connection, machine), "the driver answers")
         before = device(connection, machine)
         assert 0 < before["memory_free"] <= before["memory_total"]
         reply = connection.reply(connection.request("alloc", {"size": 16 << 20, "device": machine.gpu}))
         buffer = reply.get()
         os.close(reply.fds[0])
         reply.fds.clear()
+        proc.eventually(lambda: device(connection, machine)["memory_free"] != before["memory_free"], "the driver answers again")
         after = device(connection, machine)
         assert before["memory_free"] - after["memory_free"] == buffer["size"]
         index = str(after["index"])
