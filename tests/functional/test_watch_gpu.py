@@ -57,6 +57,7 @@ def test_a_driver_that_hangs_holds_up_nobody(machine: Machine) -> None:
     a, b = vector(exporter.alloc(4 * N)), vector(exporter.alloc(4 * N))
     with machine.daemon.connect() as watcher, machine.daemon.connect() as worker:
         worker.call("run", square(a, b))
+        proc.eventually(lambda: "memory_free" in device(watcher, machine), "the driver answers")
         known = device(watcher, machine)["memory_free"]
         with machine.control.gate("memory_info"):
             asked = [watcher.request(method) for method in ("clients", "metrics", "clients")]
