@@ -223,6 +223,7 @@ def timeline(events: Sequence[Event]) -> str:
         body.append(f'<rect {place} fill="{colour}"><title>{title}</title></rect>')
     body.append(f'<text x="{LEFT + 80}" y="{height - 4}">0</text>')
     body.append(f'<text x="{WIDTH - 10}" y="{height - 4}" text-anchor="end">{(end - begin) / 1e6:,.3f} ms</text>')
+    legend = "".join(f'<span style="color:{COLOURS[i % len(COLOURS)]}">■</span> {escape(op)} ' for i, op in enumerate(ops))
     hidden = len([event for event in events if event.started is not None and event.device]) - len(work)
     note = f'<p class="note">The last {len(work):,} of {len(work) + hidden:,} pieces of work.</p>' if hidden else ""
-    return _svg(body, height) + note
+    return f"<p>{legend}</p>" + _svg(body, height) + note
