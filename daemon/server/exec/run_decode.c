@@ -234,7 +234,7 @@ void run_init(struct run *run)
     run->job.ended = 0;
     run->job.h2d_us = run->job.d2h_us = NAN;
     run->job.impl = NULL;
-    run->job.forced = run->job.waits = false;
+    run->job.forced = run->job.waits = run->job.by_kernel = false;
     atomic_init(&run->job.cancel, false);
     atomic_init(&run->job.end_now, false);
 }
