@@ -14,7 +14,7 @@ from ..context import Context
 from ..record import Record, Summary
 from . import add
 
-CLIENTS, MILLISECONDS, ROUNDS = 8, 1000, 5
+CLIENTS, MILLISECONDS, ROUNDS = 8, 500, 21
 # Of f32: a call each of some microseconds, and of some 50 us.
 SIZES = {"tiny": (1024, 0.9), "50us": (1 << 19, 0.99)}
 
@@ -78,5 +78,5 @@ def run_host(context: Context) -> list[Record]:
         return run(context, "trace_host", daemon.socket_path)
 
 
-add("trace", lambda c: run(c, "trace", c.gpu_daemon.socket_path), on_gpu=True, seconds=60)
-add("trace_host", run_host, on_gpu=False, seconds=60)
+add("trace", lambda c: run(c, "trace", c.gpu_daemon.socket_path), on_gpu=True, seconds=150)
+add("trace_host", run_host, on_gpu=False, seconds=150)
