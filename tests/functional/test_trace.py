@@ -214,3 +214,22 @@ def test_a_trace_without_room_leaves_the_one_before() -> None:
         begin, read = (connection.request("trace", params) for params in ({"begin": True, "events": ROOM_MAX}, {}))
         assert connection.reply_error(begin).code == "quota_exceeded"
         assert len(trace.take(connection.reply(read).get())) == 1 and trace.last["recording"]
+
+
+@as_root
+def test_an_administrator_no_longer() -> None:
+    """The lists in the configuration may change while a trace records."""
+    config = CONFIG + users.OPEN
+    with Daemon(config=config + f"[access]\nadminister = owner, {STRANGER}\n") as daemon, daemon.connect() as root:
+        with users.connect(daemon, STRANGER) as stranger:
+            trace = Trace(stranger, everybody=True)
+            vectors = Vectors(root, 2, 10)
+            root.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
+            assert [event.client["uid"] for event in trace.read()] == [0]
+            users.reload(daemon, config)
+            root.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
+            for _ in range(2):
+                assert stranger.error("trace").code == "permission_denied"
+            own = Trace(stranger)
+            root.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
+            assert own.read() == []

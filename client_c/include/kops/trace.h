@@ -3,8 +3,8 @@
  * @brief Recording when each run and each compilation was received, ready, started and ended. <kops/kops.h> includes
  * it.
  *
- * A client records one trace at a time: kops_trace_begin() starts it, each kops_trace_read() takes what was recorded
- * since the last one. Every function may be called from any thread; two threads that read share the events between
+ * A client records one trace at a time: kops_trace_begin() starts it, and each kops_trace_read() returns the events
+ * since the read before. Every function may be called from any thread; two threads that read share the events between
  * them. Times are in nanoseconds. A daemon that is older than traces answers unsupported, whose message says so.
  */
 #ifndef KOPS_TRACE_H
@@ -42,7 +42,7 @@ struct kops_trace_kind {
 struct kops_trace_client {
     uint64_t client;  /**< No other connection of this daemon has the same number. */
     int64_t pid, uid; /**< As in struct kops_client_info. */
-    const char *name; /**< What it calls itself, see kops_connect_options.name; "": nothing. Not to be trusted. */
+    const char *name; /**< The name that the client gave, see kops_connect_options.name; "": none. Nobody checks it. */
     const char *comm; /**< Its process's name; "" where that could not be read. */
 };
 
@@ -64,8 +64,8 @@ struct kops_trace_event {
     bool failed;         /**< It was answered with an error. */
 };
 
-/** What was recorded since the last reply. `kinds` and `clients` are NULL-terminated and have what no earlier reply
- * had. */
+/** The events since the last reply. `kinds` and `clients` are NULL-terminated, and have only entries that no earlier
+ * reply had. */
 struct kops_trace {
     bool recording;     /**< More will be recorded. */
     uint64_t origin_ns; /**< CLOCK_MONOTONIC when the recording began. */
@@ -77,16 +77,16 @@ struct kops_trace {
     const struct kops_trace_event *events; /**< In the order in which they ended. */
 };
 
-/** Records from now on, until kops_trace_read() ends it or the connection ends. A trace that the client recorded before
- * is lost with what was not read. `options` may be NULL. Not repeated when the connection is lost meanwhile.
+/** Records from now on, until kops_trace_read() ends it or the connection ends. An earlier trace of the client
+ * ends, and its unread events are lost. `options` may be NULL. The call fails when the connection is lost meanwhile.
  *
  * Errors: permission_denied (`everybody`), quota_exceeded (too many traces at a time, or too many events), out_of_range
  * (`events`), unsupported, those of a connection. */
 KOPS_API enum kops_code kops_trace_begin(kops_client *client, const struct kops_trace_options *options,
                                          struct kops_error *ret_error);
 
-/** Reads what was recorded since the last call; with `end` it ends the recording, and reads the rest. Free the result
- * with kops_trace_free().
+/** Returns the events since the last call. With `end` the recording ends first. Free the result with
+ * kops_trace_free().
  *
  * A trace belongs to the connection that began it. When that one has ended, the events that were not read are lost:
  * every call fails with connection_lost until another kops_trace_begin(), also where the client has reached a daemon

@@ -36,3 +36,8 @@ def width(interval: tuple[float, float] | None, middle: float) -> float:
     if interval is None or not middle:
         return math.inf
     return max(interval[1] - middle, middle - interval[0]) / middle
+
+
+def percentile(ordered: Sequence[float], p: float) -> float:
+    """The nearest rank, as the daemon has it."""
+    return ordered[max(math.ceil(p * len(ordered)), 1) - 1]

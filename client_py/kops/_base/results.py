@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from statistics import median
 from typing import Any
 
 from . import table
+from .intervals import percentile
 
 
 def known(cls: Any, reply: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Timings:
         """The same with these samples, and what follows from them."""
         ordered = sorted(samples)
         middle = median(ordered)
-        p90 = ordered[math.ceil(0.9 * len(ordered)) - 1]
+        p90 = percentile(ordered, 0.9)
         gpu, host = (middle, None) if self.host_us is None else (None, middle)
         return replace(self, samples=samples, min=ordered[0], median=middle, p90=p90, max=ordered[-1], gpu_us=gpu, host_us=host)
 

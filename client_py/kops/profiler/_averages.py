@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .._base.errors import BadArgument
+from .._base.intervals import percentile
 from .._base.table import layout, number, shapes, text
 from ._recorder import Event
 from ._spans import Span
@@ -39,8 +40,7 @@ class Average:
     def percentile(self, p: float) -> float | None:
         if not self._each:
             return None
-        ordered = sorted(self._each)
-        return ordered[min(len(ordered) - 1, int(p * len(ordered)))]
+        return percentile(sorted(self._each), p)
 
     @property
     def p50(self) -> float | None:

@@ -25,10 +25,6 @@ class Peaks:
     gb_s: float
     gflop_s: Mapping[str, float] = field(default_factory=dict)
 
-    def roof(self, intensity: float, dtype: str) -> float:
-        """The most GFLOP/s of work that does `intensity` operations for each byte."""
-        return min(self.gb_s * intensity, self.gflop_s.get(dtype, float("inf")))
-
 
 def measure(client: Client, device: Device) -> Peaks:
     """Some seconds of work on the device, on copies of host memory. Needs NumPy."""

@@ -130,7 +130,7 @@ class profile:  # noqa: N801: torch's name
         self.dropped = recorder.dropped + watch.dropped
         self._offset = _to_time_of_day()
 
-    # What was recorded
+    # Results
 
     def events(self) -> list[Event]:
         """The daemon's events, in the order in which they ended."""

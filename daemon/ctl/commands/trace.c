@@ -48,7 +48,7 @@ static enum ctl_exit take(struct recording *r, const struct kops_trace *part, bo
     return CTL_OK;
 }
 
-/* Until the time is over or a signal comes. What was recorded before a failure stays. */
+/* Records until the time is over or a signal comes. After a failure the events before it are kept. */
 static enum ctl_exit record(struct recording *r, const sigset_t *ending)
 {
     const uint64_t begin = ending_clock_ns(), until = begin + (uint64_t)(r->seconds * 1e9);

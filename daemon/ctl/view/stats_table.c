@@ -64,7 +64,7 @@ bool stats_table_has(const struct stats_table *t, enum stats_column column)
 
 /* ---- keys ---- */
 
-/* As lists of lists of numbers are compared: by the first number that differs, and what ends there is less. */
+/* Compares lists of lists of numbers. The first number that differs decides; a list that ends before is the lesser. */
 static int compare_shapes(const struct kops_stats_row *a, const struct kops_stats_row *b)
 {
     for (size_t i = 0; i < a->n_shapes && i < b->n_shapes; i++) {

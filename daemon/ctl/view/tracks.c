@@ -261,7 +261,7 @@ static int compare(uint64_t a, uint64_t b)
     return (a > b) - (a < b);
 }
 
-/* What has a row of its own: the calls of a connection and stream, or the compilations of a process. */
+/* A group of rows: for the calls of a connection and stream, or for the compilations of a process. */
 static struct tracks_row row_of(const struct tracks *t, const struct tracks_event *event)
 {
     const struct tracks_client *client = &t->clients[event->e.client];

@@ -12,7 +12,7 @@
 #include "util/clock.h"
 
 enum {
-    TRACES_OF_USER = 4, /* a run of the user costs the loop some 100 ns for each */
+    TRACES_OF_USER = 4, /* each is work for the loop at every run of the user */
     TRACES_MAX = 32,    /* of all users */
     KINDS_MAX = 4096,   /* of a trace; others have the number 0 */
     KINDS_BUCKETS = 1024,
@@ -48,7 +48,7 @@ struct trace {
     struct list link;    /* in the room's traces while it records */
     unsigned slot;       /* its bit in connections' `traced` */
     bool everybody;
-    uid_t uid; /* of who records */
+    uid_t uid; /* of the client that records */
     uint64_t origin_ns, dropped;
     struct event *events; /* a ring of `room` */
     uint32_t room;
@@ -84,7 +84,8 @@ void trace_leave(struct connection *c)
     c->statistics->trace = trace_unref(c->statistics->trace);
 }
 
-/* Who records is bounded, since each costs every run that it records. */
+/* The number of traces is bounded: at every run the loop does something for each that records it. Subordinate users
+ * count for their owner, as in all quotas. */
 static int check_number(const struct connection *c, struct error *e)
 {
     unsigned all = 0, own = 0;
@@ -95,13 +96,13 @@ static int check_number(const struct connection *c, struct error *e)
         if (t == c->statistics->trace)
             continue;
         all++;
-        own += t->uid == c->uid;
+        own += t->charge.account == c->account;
     }
     if (own < TRACES_OF_USER && all < TRACES_MAX)
         return 0;
     return error_set(e, ERROR_QUOTA_EXCEEDED,
-                     own < TRACES_OF_USER ? "%u traces are recorded now, which is the most: end one, or wait"
-                                          : "you record %u traces now, which is the most: end one",
+                     own < TRACES_OF_USER ? "%u traces are being recorded, and no more are possible: try again later"
+                                          : "your user records %u traces, and no more are possible: end one",
                      own < TRACES_OF_USER ? all : own);
 }
 
@@ -257,7 +258,7 @@ static uint64_t busy_ns(const struct run *run)
     return (uint64_t)(us * 1e3);
 }
 
-void trace_run(const struct request *r, const struct run *run, uint64_t now_ns)
+static void record_run(const struct request *r, const struct run *run, uint64_t now_ns)
 {
     const struct event event = {
         .client = r->connection->number,
@@ -273,10 +274,14 @@ void trace_run(const struct request *r, const struct run *run, uint64_t now_ns)
     };
     struct op_key key;
 
-    if (!trace_records(r->connection->server, r->connection->uid))
-        return;
     key_of_run(&key, r, run);
     record_for_all(r->connection, &key, &event);
+}
+
+void trace_run(const struct request *r, const struct run *run, uint64_t now_ns)
+{
+    if (trace_records(r->connection->server, r->connection->uid))
+        record_run(r, run, now_ns);
 }
 
 void trace_compile(const struct request *r, const char *name, uint64_t started_ns, bool failed)
@@ -349,7 +354,7 @@ static void write_event(struct rpc_output *out, const struct event *event)
 
 /* The state of a trace request. */
 struct trace_request {
-    bool begins; /* its reply has no events: who begins does not look for any */
+    bool begins; /* its reply has no events: the client does not look for any there */
 };
 const size_t trace_state_bytes = sizeof(struct trace_request);
 
@@ -460,7 +465,11 @@ void handle_trace(struct request *r, const struct rpc_arg *args, struct request_
         ok = error_set(&e, ERROR_INVALID_ARGUMENT, "begin and end: a trace begins or ends, not both");
     else if (args[TRACE_begin].b)
         ok = begin(c, args[TRACE_everybody].b, (uint32_t)args[TRACE_events].u, &e);
-    else if (!c->statistics->trace)
+    else if (c->statistics->trace && c->statistics->trace->everybody && !access_allows(c, ACCESS_ADMINISTER)) {
+        /* The lists in the configuration have changed. It stays, for replies under way. */
+        list_remove(&c->statistics->trace->link);
+        ok = access_refuse(c, "trace", ACCESS_ADMINISTER, &e);
+    } else if (!c->statistics->trace)
         ok = error_set(&e, ERROR_INVALID_ARGUMENT, "this connection records no trace: call trace with begin first");
     if (ok < 0) {
         request_end_error(r, &e);

@@ -1,6 +1,6 @@
-/* Traces: the way of every run and compilation, recorded for who asked for it. Each connection may have one trace. Its
- * events wait in a ring of their own until they are read; without room they are dropped, and counted. While nobody
- * traces, a run costs one look at an empty list. Thread: loop. */
+/* Traces: the times of every run and compilation, recorded for the clients that ask. Each connection may have one
+ * trace. Its events wait in a ring of their own until they are read; without room they are dropped, and counted. While
+ * nobody traces, a run costs one look at an empty list. Thread: loop. */
 #ifndef KOPS_SERVER_OBSERVE_TRACE_H
 #define KOPS_SERVER_OBSERVE_TRACE_H
 

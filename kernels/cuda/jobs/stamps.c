@@ -12,8 +12,8 @@ enum {
     STEP_NS_MAX = 100 /* of a clock that is fine enough */
 };
 
-/* What a kernel takes before its first block reads the clock and after its last one did, by CUPTI's records of the same
- * launches (H200). */
+/* Added for what a kernel takes before its first block reads the clock and after its last one did. Adds that read the
+ * clock so said 0.6 us (1,024 elements) and 0.8 us (a million) less than CUPTI's records (H200). */
 static const double around_us = 0.7;
 
 _Static_assert((int)CUDA_FLAGS_MAX <= (int)CUDA_OPS_COUNTS, "every stream with a flag has a word to count in");

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-/* Nanoseconds; the same for all multiprocessors. Its steps are 32 ns on Hopper and may be 1 us on other GPUs. */
+/* Nanoseconds; the same for all multiprocessors. The length of its steps depends on the GPU: see jobs/stamps.c. */
 __device__ __forceinline__ uint64_t gpu_clock()
 {
     uint64_t ns;
