@@ -12,7 +12,7 @@
 enum { STAMPS_WINDOW = 32 /* places of a stream */ };
 
 struct cuda_stamps {
-    atomic_ullong *host; /* two words a place; NULL: the GPU's clock is too coarse */
+    atomic_ullong *host; /* three words a place; NULL: the GPU's clock is too coarse */
     CUdeviceptr on_device, counts;
 };
 
