@@ -218,7 +218,10 @@ def with_a_full_ring(scene: Scene, victim: Victim) -> Iterator[None]:
 
 
 def having_completed(scene: Scene, victim: Victim) -> Iterator[None]:
-    """The executor has said that the jobs are done, but the daemon has not read it: they are done."""
+    """The executor has said that the jobs are done, but the daemon has not read it: they are done.
+
+    Both are in the executor only where every domain has a turn: the daemon sends nothing more after a turn's end.
+    """
     pid = victim.pid
     with victim.held("kernel"):
         victim.memory.data[:N] = 2
@@ -275,7 +278,7 @@ CASES = [(point, domain) for point in POINTS for domain in (False, True) if doma
     ("point", "domain"), CASES, ids=[f"{point.__name__}-{'domain' if domain else 'common'}" for point, domain in CASES]
 )
 def test_killed(start: Callable[..., Scene], point: Point, domain: bool) -> None:
-    scene = start()
+    scene = start(more="active = 8\n") if point is having_completed else start()
     before: dict[str, int] = {}
     for i in range(ROUNDS):
         victim = Victim(scene, domain)
