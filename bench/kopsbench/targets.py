@@ -72,7 +72,7 @@ HEAD = ("measure", "against", "kopsd p50 (p99)", "peer p50 (p99)", "ratio", "tar
 def amount(value: float, unit: str) -> str:
     if unit in ("calls/s", "requests/s"):
         return f"{value / 1000:.3g} k/s" if value >= 1000 else f"{value:.3g} /s"
-    return f"{value:.3g} {UNITS.get(unit, unit)}".strip()
+    return duration(value) if unit == "us" else f"{value:.3g} {UNITS.get(unit, unit)}".strip()
 
 
 def side(summary: Mapping[str, Any] | None, unit: str) -> str:
