@@ -108,12 +108,20 @@ static void drop_execution(struct cuda_stream *s, struct cuda_job *job)
     s->steps_in_flight -= x->steps;
 }
 
+/* NaN: not known. */
+static double time_of(const struct cuda_stream *s, const struct cuda_execution *x)
+{
+    if (x->times)
+        return cuda_stamps_us(x->times);
+    return cuda_overhead_off(&s->executor->overhead, cuda_event_us(s->queue.device, x->start, x->end), x->in_a_row);
+}
+
 static void end_execution(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job)
 {
     const struct cuda_execution *x = &job->executions[job->ended % JOB_WINDOW];
 
     if (x->start || x->times) {
-        const double us = x->times ? cuda_stamps_us(x->times) : cuda_event_us(s->queue.device, x->start, x->end);
+        const double us = time_of(s, x);
 
         if (!isnan(us))
             base->samples[base->n_samples++] = us;

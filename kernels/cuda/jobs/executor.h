@@ -7,6 +7,7 @@
 
 #include "graph.h"
 #include "job.h"
+#include "overhead.h"
 #include "stamps.h"
 #include "stream.h"
 #include "waiter.h"
@@ -20,6 +21,7 @@ struct cuda_executor {
     /* loop */
     struct cuda_streams streams;
     struct cuda_stamps stamps;
+    struct cuda_overhead overhead; /* of events */
     struct cuda_waiters *waiters;
     struct list busy;           /* struct cuda_stream with unfinished jobs */
     unsigned unfinished;        /* jobs submitted whose done() was not called */

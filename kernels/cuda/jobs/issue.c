@@ -166,6 +166,7 @@ static int issue_one(struct cuda_stream *s, struct backend_job *base, struct cud
 
     x->start = NULL;
     x->times = NULL;
+    x->in_a_row = s->in_flight > 0;
     x->steps = job->graph ? 1 : job->n_steps;
     if (timed && begin_timing(s, base, job, x, e) < 0)
         return -1;

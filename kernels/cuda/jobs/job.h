@@ -19,6 +19,7 @@ struct cuda_execution {
     CUevent end;                /* NULL: not timed by events, and the mark tells */
     uint64_t mark;  /* the stream's flag has at least this value once it has ended; 0: only the event tells */
     unsigned steps; /* launches that it counts for */
+    bool in_a_row;  /* issued while another of the stream was in flight */
 };
 
 enum cuda_job_state { JOB_NEW, JOB_ISSUING, JOB_ISSUED };
