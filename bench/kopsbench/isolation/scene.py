@@ -285,7 +285,8 @@ class Scene(ExitStack):
 
     def held(self) -> Held:
         pid = self.daemon.pid
-        kinds = self.daemon.holdings()
+        held = self.daemon.holdings()
+        kinds = {kind.replace(f"{self.daemon.folder}/", ""): n for kind, n in held.items()}   # a record tells no machine's paths
         mappings = len(Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines())
         rows = sorted(f"{row['state']} {row.get('domain', '')}".strip() for row in self.stats()["executors"])
         descriptors = sum(n for kind, n in kinds.items() if kind.startswith("fd "))
