@@ -103,7 +103,7 @@ def op_methods(name: str, op: dict[str, object], asynchronous: bool) -> list[str
     result = "T" if len(op["outputs"]) == 1 else "tuple[T, ...]"  # type: ignore[arg-type]
     keyword = "async def" if asynchronous else "def"
     lines = []
-    for timing, returned in (("Literal[False] = False", result), ("Literal[True]", f"tuple[{result}, Timings]")):
+    for timing, returned in (("Literal[False] = False", result), ('Literal[True, "exact"]', f"tuple[{result}, Timings]")):
         lines += ["    @overload", f"    {keyword} {name}(", "        self,"]
         lines += [f"        {p}," for p in [*parameters, f"timing: {timing}", *last]]
         lines += [f"    ) -> {returned}:" if timing.endswith("False") else f"    ) -> {returned}: ..."]

@@ -141,8 +141,8 @@ static PyObject *us_or_none(double us)
 PyObject *fast_timings(const struct fast *f)
 {
     const struct kops_result *r = &f->result;
-    const double times[] = {r->recv_to_start_us, r->map_us, r->queue_us, r->h2d_us,
-                            r->d2h_us,           r->gpu_us, r->host_us,  r->total_us};
+    const double times[] = {r->recv_to_start_us, r->map_us, r->queue_us, r->wait_us, r->h2d_us,
+                            r->d2h_us,           r->gpu_us, r->host_us,  r->end_us,  r->total_us};
     enum { TIMES = sizeof(times) / sizeof(times[0]) };
     const char *const texts[] = {r->device, r->variant, r->timer};
     enum { TEXTS = sizeof(texts) / sizeof(texts[0]) };

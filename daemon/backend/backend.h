@@ -57,10 +57,18 @@ struct backend_device {
     bool lost;    /* set by the backend, on the loop thread: a sticky fault, nothing will run here again */
 };
 
-/* What a backend may call back. wake() may be called from any thread and makes the loop call poll() soon. */
+/* When and how long something ran on a device. */
+struct backend_times {
+    uint64_t begin_ns, end_ns; /* CLOCK_MONOTONIC; 0: not known */
+    double us;
+};
+
+/* What a backend may call back. wake() may be called from any thread and makes the loop call poll() soon. timed() is
+ * called on the loop thread, from poll() or arm(), for jobs with timed_later; NULL: there are none. */
 struct backend_host {
     void (*wake)(void *context);
     void *context;
+    void (*timed)(void *context, uint64_t token, const struct backend_times *times);
 };
 
 /* Settings that concern backends; strings live as long as the daemon. Zero or NULL: the backend's default. */
@@ -69,6 +77,7 @@ struct backend_config {
     const char *host_blas;         /* "auto", "none", or a library's path */
     const char *cuda_driver;       /* path of libcuda, "none" to do without; NULL: libcuda.so.1 */
     const char *cuda_blaslt;       /* path of cuBLASLt, "none" to do without; NULL: the usual names */
+    const char *cuda_cupti;        /* path of CUPTI, "off" to do without; NULL: the usual names and places */
     bool cuda_blaslt_late;         /* load cuBLASLt for the first gemm, unseen: variants() names it all the same */
     uint64_t cuda_workspace_bytes; /* scratch for cuBLASLt, a stream; 0: 32 MiB */
     uint64_t spin_us;              /* how long an executor polls before it sleeps */
@@ -184,12 +193,24 @@ struct backend_signal {
     uint64_t offset, value;
 };
 
+/* How executions are timed. */
+enum backend_timing {
+    TIMING_NONE,      /* not at all; see times_always */
+    TIMING_STATISTIC, /* one execution, by what costs it nothing. Its time may come later, by host->timed() */
+    TIMING_NOW,       /* by the best that is there once they have ended */
+    TIMING_EXACT,     /* by what the driver says of the kernels, where it does; the end of the job waits for that */
+};
+
+/* What told the times. */
+enum backend_timer { TIMER_EVENTS, TIMER_KERNEL /* the kernels themselves */, TIMER_CUPTI, TIMER_KINDS };
+
 struct backend_job {
     /* Set by the server before submit(). */
     struct step *steps;               /* one execution of the job is all of them, in order */
     unsigned n_steps;                 /* ≥ 1 */
     uint32_t warmup, repeat;          /* repeat ≥ 1 */
-    bool timing;                      /* false: leave times of the device out; see times_always */
+    enum backend_timing timing;       /* STATISTIC: of one execution */
+    uint64_t token;                   /* STATISTIC: for host->timed(); 0: no time that comes later */
     uint64_t owner;                   /* whose job it is: a backend that chooses among jobs shares its time by owner */
     uint64_t domain;                  /* DOMAIN_COMMON only where no step is a kernel of a user */
     double *samples;                  /* room for `repeat` execution times, µs */
@@ -206,12 +227,14 @@ struct backend_job {
     /* Set by the backend before done(). */
     bool failed; /* `error` says why; a job that saw `cancel` fails with ERROR_CANCELLED */
     struct error error;
-    bool forced;           /* it ran and was ended because of `end_now`: it failed with ERROR_CANCELLED */
-    uint64_t started_ns;   /* CLOCK_MONOTONIC: the first work was given to the device; 0: never. Where device->ends,
-                            * told as soon as it is: of jobs that stand still, one that began is at fault */
-    uint32_t ended;        /* executions that have ended so far, warm-up included; kept up to date while it runs */
-    uint32_t n_samples;    /* executions timed; 0 without timing, but see times_always */
-    bool by_kernel;        /* samples are what the kernels said of themselves */
+    bool forced;              /* it ran and was ended because of `end_now`: it failed with ERROR_CANCELLED */
+    uint64_t started_ns;      /* CLOCK_MONOTONIC: the first work was given to the device; 0: never. Where device->ends,
+                               * told as soon as it is: of jobs that stand still, one that began is at fault */
+    uint32_t ended;           /* executions that have ended so far, warm-up included; kept up to date while it runs */
+    uint32_t n_samples;       /* executions timed; 0 without timing, but see times_always */
+    enum backend_timer timer; /* of the samples */
+    bool timed_later;         /* there is no sample, but host->timed() may be called */
+    uint64_t gpu_begin_ns, gpu_end_ns; /* CLOCK_MONOTONIC, of the timed executions on the device; 0: not known */
     double h2d_us, d2h_us; /* NAN: no copy, or not timed; copies between the steps of a job count as execution */
 
     /* The backend's own from submit() (or prepare()) until done(). */

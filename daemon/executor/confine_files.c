@@ -128,7 +128,8 @@ int confine_files(const struct backend_config *config, bool mps, struct error *e
         return -1;
     if (allow_places(&files, e) < 0 || allow_devices(&files, e) < 0 ||
         allow_library(&files, config->cuda_driver, e) < 0 || allow_library(&files, config->cuda_blaslt, e) < 0 ||
-        allow_list(&files, getenv("LD_LIBRARY_PATH"), e) < 0 || (mps && allow_mps(&files, e) < 0) ||
+        allow_library(&files, config->cuda_cupti, e) < 0 || allow_list(&files, getenv("LD_LIBRARY_PATH"), e) < 0 ||
+        (mps && allow_mps(&files, e) < 0) ||
         (control && allow(&files, control, FILES_READ | FILES_WRITE, NULL, e) < 0)) {
         files_abandon(&files);
         return -1;

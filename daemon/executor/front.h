@@ -54,6 +54,13 @@ enum front_broken {
     FRONT_BROKEN_TIME     /* there was no reply in time */
 };
 
+enum { FRONT_EXPECTED_MAX = 256 };
+
+/* A job whose time comes later. */
+struct front_expected {
+    uint64_t token, started_ns;
+};
+
 struct executor {
     struct list link; /* in front.executors; changed by the loop under front.lock */
     struct front *front;
@@ -96,8 +103,9 @@ struct executor {
     struct list overflow; /* struct overflow: small records that wait for room in the ring */
     struct list streams;  /* struct front_stream.on_link: those that it knows */
     struct ids slots;
-    struct front_job *jobs;    /* by slot */
-    unsigned unfinished;       /* jobs that it has */
+    struct front_job *jobs;                             /* by slot */
+    struct front_expected expected[FRONT_EXPECTED_MAX]; /* by token */
+    unsigned unfinished;                                /* jobs that it has */
     unsigned stretched;        /* polls since the last record for which the loop was told to go on polling */
     unsigned rings;            /* of its bell since the last record */
     bool broke;                /* it said that a context of its GPUs is broken */

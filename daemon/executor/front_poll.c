@@ -120,6 +120,34 @@ static uint64_t started_of(const struct front_job *own, uint64_t said_ns)
     return said_ns < own->submitted_ns ? own->submitted_ns : said_ns > now_ns ? now_ns : said_ns;
 }
 
+/* Forgets a span that cannot be: nothing is on the device before it was given, or ends later than now. The clocks of
+ * GPUs are known within microseconds. */
+static void accept_span(uint64_t from_ns, uint64_t *begin_ns, uint64_t *end_ns)
+{
+    enum { FUZZ_NS = 5000 };
+    const uint64_t now_ns = clock_now_ns();
+
+    if (!from_ns || *begin_ns < from_ns - FUZZ_NS || *end_ns < *begin_ns || *end_ns > now_ns + FUZZ_NS) {
+        *begin_ns = *end_ns = 0;
+        return;
+    }
+    if (*begin_ns < from_ns)
+        *begin_ns = from_ns;
+    if (*end_ns > now_ns)
+        *end_ns = now_ns;
+}
+
+/* A time is taken once, of a job that the executor had. */
+static void expect_time(struct executor *x, const struct front_job *own, bool later)
+{
+    struct backend_job *job = own->job;
+
+    job->timed_later = later && job->timing == TIMING_STATISTIC && job->token && !job->n_samples;
+    if (job->timed_later)
+        x->expected[job->token % FRONT_EXPECTED_MAX] =
+            (struct front_expected){.token = job->token, .started_ns = own->submitted_ns};
+}
+
 /* Behind a job that the executor lost come others. */
 static bool is_told(const struct front_stream *s)
 {
@@ -160,11 +188,35 @@ static void take_done(struct executor *x, const unsigned char *from, uint32_t si
     }
     job->failed = record.failed != 0;
     job->ended = record.ended;
-    job->by_kernel = record.by_kernel != 0;
+    job->timer = record.timer < TIMER_KINDS ? (enum backend_timer)record.timer : TIMER_EVENTS;
     job->started_ns = started_of(own, record.started_ns);
+    job->gpu_begin_ns = record.gpu_begin_ns;
+    job->gpu_end_ns = record.gpu_end_ns;
+    accept_span(job->started_ns, &job->gpu_begin_ns, &job->gpu_end_ns);
+    expect_time(x, own, record.timed_later != 0);
     job->h2d_us = record.h2d_us;
     job->d2h_us = record.d2h_us;
     end_job(own);
+}
+
+static void take_timed(struct executor *x, const unsigned char *from, uint32_t size)
+{
+    const struct front *f = x->front;
+    struct front_expected *expected;
+    struct record_timed record;
+
+    if (size < sizeof(record)) {
+        break_off(x, "a time");
+        return;
+    }
+    memcpy(&record, from, sizeof(record));
+    expected = &x->expected[record.token % FRONT_EXPECTED_MAX];
+    if (!record.token || expected->token != record.token || !is_time(record.times.us))
+        return; /* forgotten meanwhile, or made up */
+    expected->token = 0;
+    accept_span(expected->started_ns, &record.times.begin_ns, &record.times.end_ns);
+    if (f->host.timed)
+        f->host.timed(f->host.context, record.token, &record.times);
 }
 
 static void take_lost(struct executor *x)
@@ -189,6 +241,8 @@ static void take_record(struct executor *x, const unsigned char *from, uint32_t 
         take_samples(x, from, size);
     else if (kind == RECORD_DONE)
         take_done(x, from, size);
+    else if (kind == RECORD_TIMED)
+        take_timed(x, from, size);
     else if (kind == RECORD_LOST)
         take_lost(x);
     else

@@ -140,8 +140,9 @@ static void fill_record(const struct front_stream *s, const struct backend_job *
                                      .n_steps = job->n_steps,
                                      .warmup = job->warmup,
                                      .repeat = job->repeat,
-                                     .timing = job->timing,
-                                     .owner = job->owner};
+                                     .timing = (uint8_t)job->timing,
+                                     .owner = job->owner,
+                                     .token = job->token};
     if (job->signal.page) {
         record->signal_page = front_handle(s->device, job->signal.page);
         record->signal_offset = job->signal.offset;

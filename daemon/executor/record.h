@@ -16,6 +16,7 @@ enum record_kind {
     RECORD_SAMPLES,
     RECORD_DONE,
     RECORD_LOST,
+    RECORD_TIMED,
 };
 
 struct record_stream {
@@ -26,10 +27,10 @@ struct record_stream {
 struct record_submit {
     uint32_t kind, slot, serial, stream;
     uint32_t n_steps, warmup, repeat;
-    uint32_t program; /* 0: none */
-    uint8_t timing, replay;
-    uint32_t signal_page; /* 0: no signal */
-    uint64_t signal_offset, signal_value, owner;
+    uint32_t program;       /* 0: none */
+    uint8_t timing, replay; /* enum backend_timing */
+    uint32_t signal_page;   /* 0: no signal */
+    uint64_t signal_offset, signal_value, owner, token;
 };
 
 /* RECORD_CANCEL, RECORD_PROGRAM_FREE */
@@ -55,10 +56,18 @@ struct record_done {
     uint32_t kind, slot, serial, failed;
     uint32_t ended, n_samples, n_variants;
     uint32_t has_sample; /* 1: `sample` is the last one; those before it came in other records */
-    uint32_t by_kernel;
+    uint32_t timer;      /* enum backend_timer */
+    uint32_t timed_later;
     double sample;
-    uint64_t started_ns;
+    uint64_t started_ns, gpu_begin_ns, gpu_end_ns;
     double h2d_us, d2h_us;
+};
+
+/* The time of a job that ended with `timed_later`. */
+struct record_timed {
+    uint32_t kind, unused;
+    uint64_t token;
+    struct backend_times times;
 };
 
 struct record_lost {

@@ -48,6 +48,8 @@ static void read_arguments(int argc, char **argv, struct serving *p, struct back
             config->cuda_driver = value;
         else if (!strcmp(argv[i], "blaslt") && *value)
             config->cuda_blaslt = value;
+        else if (!strcmp(argv[i], "cupti") && *value)
+            config->cuda_cupti = value;
         else if (!strcmp(argv[i], "workspace"))
             config->cuda_workspace_bytes = number(value);
         else if (!strcmp(argv[i], "common"))

@@ -87,6 +87,7 @@ struct serving {
     uint32_t lost;         /* devices that the daemon was told are lost, a bit each */
     unsigned turns;
     bool issuing; /* region->issuing is set */
+    bool timed;   /* there is a RECORD_TIMED that the daemon was not woken for */
 };
 
 /* Wakes the loop from another thread. */
@@ -119,6 +120,8 @@ void jobs_arm(struct serving *p);
 void jobs_advance(struct serving *p, struct served_stream *s);
 /* done() of every job. */
 void jobs_on_done(struct backend_job *base);
+/* host->timed() of the devices. */
+void jobs_on_timed(void *serving, uint64_t token, const struct backend_times *times);
 /* Wakes the daemon where it sleeps. */
 void jobs_ring_bell(const struct serving *p);
 

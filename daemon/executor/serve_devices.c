@@ -33,7 +33,7 @@ static void describe(struct serving *p, unsigned index)
 
 int devices_describe(struct serving *p, const struct backend_config *config, struct error *e)
 {
-    const struct backend_host host = {.wake = serve_wake, .context = p};
+    const struct backend_host host = {.wake = serve_wake, .context = p, .timed = jobs_on_timed};
 
     if (p->backend->open(config, &host, p->devices, BACKEND_MAX_DEVICES, &p->n_devices, e) < 0)
         return -1;

@@ -66,9 +66,12 @@ static bool report_end(struct serving *p, const struct served_job *job)
                                    .n_samples = base->n_samples,
                                    .n_variants = base->n_steps,
                                    .has_sample = base->n_samples > job->reported,
-                                   .by_kernel = base->by_kernel,
+                                   .timer = base->timer,
+                                   .timed_later = base->timed_later,
                                    .sample = base->n_samples > job->reported ? base->samples[job->reported] : 0,
                                    .started_ns = base->started_ns,
+                                   .gpu_begin_ns = base->gpu_begin_ns,
+                                   .gpu_end_ns = base->gpu_end_ns,
                                    .h2d_us = base->h2d_us,
                                    .d2h_us = base->d2h_us};
     at = (unsigned char *)(record + 1);
@@ -114,6 +117,19 @@ static void end(struct serving *p, struct served_job *job)
     job->state = SERVED_ENDED;
     if (!list_empty(&p->unreported) || !report(p, job))
         list_append(&p->unreported, &job->list_link);
+}
+
+/* A statistic: where there is no room now, it is lost. */
+void jobs_on_timed(void *serving, uint64_t token, const struct backend_times *times)
+{
+    struct serving *p = serving;
+    struct record_timed *record = ring_reserve(&p->out, sizeof(*record));
+
+    if (!record)
+        return;
+    *record = (struct record_timed){.kind = RECORD_TIMED, .token = token, .times = *times};
+    ring_publish(&p->out);
+    p->timed = true;
 }
 
 static bool report_rest(struct serving *p)
@@ -212,6 +228,15 @@ static bool take_prepared(struct serving *p)
 
 /* ---- the loop's entries ---- */
 
+/* A daemon that has no jobs here does not say that it sleeps. */
+static void tell_of_times(struct serving *p)
+{
+    if (!p->timed)
+        return;
+    p->timed = false;
+    bell_ring(p->bell);
+}
+
 static void note_progress(struct serving *p)
 {
     list_for_each_safe (node, after, &p->running) {
@@ -255,6 +280,7 @@ bool jobs_turn(struct serving *p)
     for (unsigned i = 0; i < p->n_devices; i++)
         if (atomic_load_explicit(&p->active[i], memory_order_acquire))
             p->backend->poll(p->devices[i]);
+    tell_of_times(p);
     any = any || p->unfinished != before;
     if (!list_empty(&p->unreported))
         any = report_rest(p) || any;
@@ -270,4 +296,5 @@ void jobs_arm(struct serving *p)
     for (unsigned i = 0; i < p->n_devices; i++)
         if (atomic_load_explicit(&p->active[i], memory_order_acquire))
             p->backend->arm(p->devices[i]);
+    tell_of_times(p);
 }

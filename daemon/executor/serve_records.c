@@ -162,14 +162,17 @@ static void take_submit(struct serving *p, const unsigned char *from, uint32_t s
     job->base.n_steps = record.n_steps;
     job->base.warmup = record.warmup;
     job->base.repeat = record.repeat;
-    job->base.timing = record.timing;
+    job->base.timing = (enum backend_timing)record.timing;
+    job->base.token = record.token;
     job->base.owner = record.owner;
     job->base.samples = job->samples;
     job->base.signal = (struct backend_signal){.offset = record.signal_offset, .value = record.signal_value};
     if (record.signal_page)
         job->base.signal.page = memory_by_id(record.signal_page);
     job->base.done = jobs_on_done;
-    job->base.failed = job->base.by_kernel = false;
+    job->base.failed = job->base.timed_later = false;
+    job->base.timer = TIMER_EVENTS;
+    job->base.gpu_begin_ns = job->base.gpu_end_ns = 0;
     job->base.ended = 0;
     job->base.n_samples = 0;
     job->base.started_ns = 0;

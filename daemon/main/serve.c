@@ -89,6 +89,7 @@ static struct server_config server_config_of(const struct config *c)
                            .host_blas = c->host_blas,
                            .cuda_driver = c->cuda_driver,
                            .cuda_blaslt = c->cuda_blaslt,
+                           .cuda_cupti = c->executors_cupti,
                            .cuda_workspace_bytes = c->cuda_workspace_bytes,
                            .spin_us = c->executors_spin_us,
                            .executors_max = (unsigned)c->executors_max,

@@ -49,7 +49,8 @@ CUDA_ROOMS = {
     "blaslt": ("driver",),
     "compute": ("driver", "memory", "blaslt", "ops"),
     "staging": ("driver", "memory", "ops", "compute"),
-    "jobs": ("driver", "memory", "blaslt", "ops", "compute", "staging"),
+    "times": ("driver",),
+    "jobs": ("driver", "memory", "blaslt", "ops", "compute", "staging", "times"),
     "lab": ("ops",),
 }
 CLIENT_LAYERS = {  # folders of client_c/src, and the folders that each may include

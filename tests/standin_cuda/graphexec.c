@@ -188,6 +188,7 @@ API cuGraphLaunch(CUgraphExec handle, CUstream stream_handle)
     struct exec *exec;
     CUresult r = enter_exec("cuGraphLaunch", handle, &context, &exec);
     struct stream *stream;
+    uint32_t call = 0;
 
     if (r != CUDA_SUCCESS)
         return r;
@@ -198,12 +199,19 @@ API cuGraphLaunch(CUgraphExec handle, CUstream stream_handle)
         return leave(r);
     if (!stream->capture && exec->last && exec->last != stream)
         stream_order_after(stream, exec->last);
+    if (!stream->capture && standin_profiler)
+        call = standin_profiler->launching(STANDIN_LAUNCH_GRAPH);
     for (size_t i = 0; i < exec->n && r == CUDA_SUCCESS; i++) {
         struct op *op;
 
         if (!exec->steps[i].op)
             continue;
         op = op_copy(exec->steps[i].op);
+        if (op) {
+            op->call = call;
+            op->what = STANDIN_LAUNCH_GRAPH;
+            op->last = i + 1 == exec->n;
+        }
         r = op ? stream_enqueue(stream, op) : CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (r == CUDA_SUCCESS && !stream->capture) {

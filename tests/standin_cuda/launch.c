@@ -123,8 +123,12 @@ static CUresult launch(const char *name, CUstream handle, const CUDA_KERNEL_NODE
     r = kernel_op_new(params, &op);
     if (r != CUDA_SUCCESS)
         return leave(r);
-    if (!stream->capture)
+    if (!stream->capture) {
         count(STANDIN_COUNTER_launches, 1);
+        if (standin_profiler)
+            op->call = standin_profiler->launching(STANDIN_LAUNCH_KERNEL);
+        op->last = true;
+    }
     return leave(stream_enqueue(stream, op));
 }
 

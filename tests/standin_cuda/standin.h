@@ -17,6 +17,7 @@
 #include <sys/types.h>
 
 #include "control.h"
+#include "profiler.h"
 
 #define API __attribute__((visibility("default"))) CUresult CUDAAPI
 /* A second exported name of the same function. The plain name is a macro of cuda.h: undefine it first. */
@@ -53,6 +54,9 @@ CUresult enter_uninitialised(const char *name);
 CUresult enter(const char *name);
 CUresult enter_context(const char *name, struct context **ret_context); /* needs a current, unbroken context */
 CUresult leave(CUresult result);
+
+/* The profiler; NULL: none. With the mutex held. */
+extern const struct standin_profiler *standin_profiler;
 
 /* cuInit's part: remembers the process. */
 void state_initialised(void);
@@ -278,6 +282,9 @@ struct op {
     enum op_kind kind;
     uint64_t number;
     uint64_t place; /* in the stream's channel, or 0 */
+    uint32_t call;  /* of a kernel: the profiler's number of its launch; 0: it wants no record */
+    enum standin_launch what;
+    bool last; /* kernel of the launch */
     unsigned n_uses;
     struct use uses[MAX_USES];
     union {

@@ -127,3 +127,14 @@ int standin_legacy_call(const char *name)
         return (int)r;
     return (int)leave(misuse(CUDA_ERROR_NOT_SUPPORTED, "this name takes 32-bit addresses: look up %s_v2", name));
 }
+
+/* ---- the profiler ---- */
+
+const struct standin_profiler *standin_profiler;
+
+void standin_set_profiler(const struct standin_profiler *profiler)
+{
+    pthread_mutex_lock(&standin_lock);
+    standin_profiler = profiler;
+    pthread_mutex_unlock(&standin_lock);
+}

@@ -115,6 +115,15 @@ static void run_work(struct stream *stream, struct op *op)
         count(STANDIN_COUNTER_kernels_run, 1);
 }
 
+static void run_kernel(struct stream *stream, struct op *op)
+{
+    const uint64_t begin_ns = now_ns();
+
+    run_work(stream, op);
+    if (op->call && standin_profiler)
+        standin_profiler->ran(op->call, op->what, begin_ns, now_ns(), op->last);
+}
+
 static bool value_reached(const struct op *op)
 {
     uint64_t now = op->word.bytes == 8 ? __atomic_load_n((uint64_t *)(uintptr_t)op->word.address, __ATOMIC_ACQUIRE)
@@ -195,6 +204,9 @@ static void op_run(struct stream *stream, struct op *op)
 
     switch (op->kind) {
     case OP_KERNEL:
+        if (!broken)
+            run_kernel(stream, op);
+        break;
     case OP_COPY:
     case OP_FILL:
         if (!broken)

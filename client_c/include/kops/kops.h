@@ -393,6 +393,9 @@ struct kops_options {
                                kops_submit() it stays in use until kops_wait(). */
     size_t samples_room;  /**< Elements of `samples`; more are dropped. */
     enum kops_priority priority; /**< Which queued work the device takes first, where it has priorities. */
+    bool exact; /**< gpu_us and the samples are what the driver recorded of the kernels, where CUPTI is there to
+                     tell: kops_result.timer is "cupti" then. The reply comes some 20 us later. A daemon
+                     without the feature "exact" times as without it. */
     uint64_t reserved[5];
 };
 
@@ -415,16 +418,18 @@ struct kops_result {
     double queue_us;         /**< Ready to run → first work given to the device. */
     double h2d_us, d2h_us;   /**< Copies to and from the device, for shared memory on a GPU. */
     double gpu_us;   /**< One execution's kernels; the median with repeat > 1. The daemon's own kernels read the GPU's
-                          clock themselves, others lie between two device events. */
+                          clock themselves, others lie between two device events, or see kops_options.exact. */
     double host_us;  /**< The same on the host. */
     double total_us; /**< Request decoded → reply encoded. */
+    double wait_us;  /**< Given to the device → begins there: the launch, and other processes' time slices. */
+    double end_us;   /**< Ends there → reply encoded. With wait_us and the rest it adds up to total_us. */
     double min_us, median_us, p90_us, max_us; /**< Over the executions, with repeat > 1. */
     size_t n_samples;                         /**< Execution times that the daemon sent. */
     char device[48];                          /**< UUID of the device used. */
     char variant[48];                         /**< The kernel used. */
-    char timer[16]; /**< What told gpu_us or host_us: "kernel" (our own kernel, by the GPU's clock),
-                         "events" or "host"; empty where nothing was timed. */
-    double reserved[6];
+    char timer[16]; /**< What told gpu_us or host_us: "cupti" (the driver's records), "kernel" (our own kernel, by the
+                         GPU's clock), "events" or "host"; empty where nothing was timed. */
+    double reserved[4];
 };
 
 /** Runs an op and waits for it. `ret_result` may be NULL.

@@ -30,7 +30,8 @@ enum client_feature {
     FEATURE_ORDERED = 2,
     FEATURE_SEQUENCE = 4,
     FEATURE_PROGRAM = 8,
-    FEATURE_PRIORITY = 16
+    FEATURE_PRIORITY = 16,
+    FEATURE_EXACT = 32
 };
 
 /* Notifications that wait until gathered work is sent: see session_hold(). */

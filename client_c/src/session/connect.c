@@ -74,11 +74,8 @@ static unsigned known_features(const struct kops_client *c)
     static const struct {
         const char *name;
         enum client_feature feature;
-    } table[] = {{"shm", FEATURE_SHM},
-                 {"ordered", FEATURE_ORDERED},
-                 {"sequence", FEATURE_SEQUENCE},
-                 {"program", FEATURE_PROGRAM},
-                 {"priority", FEATURE_PRIORITY}};
+    } table[] = {{"shm", FEATURE_SHM},         {"ordered", FEATURE_ORDERED},   {"sequence", FEATURE_SEQUENCE},
+                 {"program", FEATURE_PROGRAM}, {"priority", FEATURE_PRIORITY}, {"exact", FEATURE_EXACT}};
     unsigned features = 0;
 
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)

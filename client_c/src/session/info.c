@@ -49,6 +49,7 @@ struct wire_how client_how(const struct kops_client *c, const struct kops_option
     return (struct wire_how){.options = options,
                              .stream = options ? options->stream : 0,
                              .no_timing = options && options->no_timing,
+                             .exact = options && options->exact && c->features & FEATURE_EXACT,
                              .priority = client_priority(c, options)};
 }
 

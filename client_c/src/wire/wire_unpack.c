@@ -311,6 +311,8 @@ static const struct wire_field timing_fields[] = {
     TIMING("map_us", map_us),
     TIMING("h2d_us", h2d_us),
     TIMING("d2h_us", d2h_us),
+    TIMING("wait_us", wait_us),
+    TIMING("end_us", end_us),
     TIMING("min", min_us),
     TIMING("median", median_us),
     TIMING("p90", p90_us),

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from statistics import median
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from . import table
 from .intervals import percentile
+
+Timing: TypeAlias = bool | Literal["exact"]
+"""How a call is timed: not at all, by the best that is there when it has ended, or by the driver's records of its kernels."""
 
 
 def known(cls: Any, reply: Mapping[str, Any]) -> dict[str, Any]:
@@ -23,16 +26,19 @@ class Timings:
 
     `gpu_us` or `host_us` is one execution, the median of them with `repeat` > 1; `total_us` runs from
     the request's decoding to the reply's encoding and so leaves out the socket. `min` to `samples` only with `repeat` >
-    1.
+    1. Where the GPU tells when it began, `recv_to_start_us`, `wait_us` (the launch, and other processes' time slices),
+    `gpu_us` and `end_us` (until the reply) add up to `total_us`.
     """
 
     recv_to_start_us: float | None = None
     map_us: float | None = None
     queue_us: float | None = None
+    wait_us: float | None = None
     h2d_us: float | None = None
     d2h_us: float | None = None
     gpu_us: float | None = None
     host_us: float | None = None
+    end_us: float | None = None
     total_us: float | None = None
     min: float | None = None
     median: float | None = None
@@ -41,7 +47,7 @@ class Timings:
     samples: tuple[float, ...] = ()
     device: str = ""
     variant: str = ""
-    timer: str = ""  # what told `gpu_us` or `host_us`: "kernel" (our own kernel, by the GPU's clock), "events" or "host"
+    timer: str = ""  # told `gpu_us` or `host_us`: "cupti" (the driver's records), "kernel" (it, by the GPU's clock), "events", "host"
 
     @property
     def exec_us(self) -> float | None:
@@ -87,11 +93,14 @@ class Timings:
         return [" on ".join(filter(None, (self.variant, self.device)))] if self.variant or self.device else []
 
 
-_PARTS = ("recv_to_start", "map", "queue", "h2d", "gpu", "host", "d2h", "total")  # in the order of a request
+_PARTS = ("recv_to_start", "map", "queue", "wait", "h2d", "gpu", "host", "d2h", "end", "total")  # in the order of a request
 _SPREAD = ("min", "median", "p90", "max")
 _TIMINGS = {f.name for f in fields(Timings)} - {"device", "variant", "timer"}
 _UNSET = {f.name: f.default for f in fields(Timings)}
-_OF_ONE = ("recv_to_start_us", "map_us", "queue_us", "h2d_us", "d2h_us", "gpu_us", "host_us", "total_us", "device", "variant", "timer")
+_OF_ONE = (
+    "recv_to_start_us", "map_us", "queue_us", "wait_us", "h2d_us", "d2h_us", "gpu_us", "host_us", "end_us", "total_us", "device",
+    "variant", "timer",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

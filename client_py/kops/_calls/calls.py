@@ -11,7 +11,7 @@ from typing import Any
 from .._base.compiled import FAST_RULES, SWITCHED_OFF, fast_types, native, pack, why_not
 from .._base.errors import BadArgument, ConnectFailed, ConnectionLost, KopsError
 from .._base.log import log
-from .._base.results import Timings
+from .._base.results import Timing, Timings
 from .._base.timeouts import DEFAULT_TIMEOUT, DefaultTimeout
 from .._base.warnings import warn
 from .._session.recovery import LOSSES, SHORT_LOSSES, Trial, no_hazard, short_call
@@ -46,7 +46,7 @@ class Calls(DefaultTimeout):
     # Ops
 
     def _op(
-        self, op: str, values: tuple[Any, ...], out: Any, attrs: dict[str, Any], device: Any, stream: int, timing: bool,
+        self, op: str, values: tuple[Any, ...], out: Any, attrs: dict[str, Any], device: Any, stream: int, timing: Timing,
         deadline_ms: int | None, priority: str | None, blocking: bool | None, timeout: Any,
     ) -> Any:  # fmt: skip
         if self._scopes:
@@ -54,12 +54,12 @@ class Calls(DefaultTimeout):
             if scopes:
                 return scopes[-1]._op(op, values, out, attrs, device, stream, timing, deadline_ms, priority, blocking, timeout)
         link, failed = self._live(), None
-        short = device is None and priority is None and deadline_ms is None and not stream
+        short = device is None and priority is None and deadline_ms is None and not stream and (timing is False or timing is True)
         plain = short and not timing
         if short and values and type(values[0]) in fast_types and not link.garbage:
             waits = timing or (self.blocking if blocking is None else blocking) or not link.offers_ordered
             try:
-                made = self._fast(link, op, values, out, attrs, waits, timing, timeout)
+                made = self._fast(link, op, values, out, attrs, bool(waits), timing, timeout)
                 if made is not NotImplemented:
                     return made
             except SHORT_LOSSES as error:
@@ -71,7 +71,7 @@ class Calls(DefaultTimeout):
         return self._carry(link, request, timing, stream, blocking, timeout, failed)
 
     def _fast(
-        self, link: Any, op: str, values: tuple[Any, ...], out: Any, attrs: Mapping[str, Any], blocking: bool, timing: bool, timeout: Any
+        self, link: Any, op: str, values: tuple[Any, ...], out: Any, attrs: Mapping[str, Any], blocking: bool, timing: Timing, timeout: Any
     ) -> Any:  # fmt: skip
         """The op by the extension, from the tensors on; NotImplemented where these are no registered CUDA tensors."""
         if blocking and self._batches:
@@ -86,7 +86,7 @@ class Calls(DefaultTimeout):
         return made
 
     def _carry(
-        self, link: Link, request: Prepared, timing: bool, stream: int, blocking: bool | None, timeout: Any,
+        self, link: Link, request: Prepared, timing: Timing, stream: int, blocking: bool | None, timeout: Any,
         failed: KopsError | None = None,
     ) -> Any:  # fmt: skip
         """Carries a request out: puts it on the current CUDA stream where that can be, else waits for its reply. `failed`
@@ -125,7 +125,7 @@ class Calls(DefaultTimeout):
         answer: tuple[Link, dict[str, Any]] = self._drive(link, plan, timeout)
         return answer
 
-    def _submit(self, link: Link, request: Any, timing: bool, timeout: Any, run: Callable[..., Plan] = plans.run) -> Pending:
+    def _submit(self, link: Link, request: Any, timing: Timing, timeout: Any, run: Callable[..., Plan] = plans.run) -> Pending:
         """Carries a request out, by the plan that `run` makes, up to its reply, which is not waited for."""
         link, _ = self._known(link, request, timeout)
         plan, method = run(link, request, timing, retry=False), request.method

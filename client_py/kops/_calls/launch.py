@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .._base.errors import BadArgument, DtypeMismatch, KopsError, ShapeMismatch, WrongType
-from .._base.results import Profile, Timings
+from .._base.results import Profile, Timing, Timings
 from .._base.texts import counted
 from .._session.connection import Peer
 from .._session.recovery import KERNEL_HAZARD
@@ -123,7 +123,7 @@ class Launch:
         return self.kernel._result(self.given)
 
 
-def run(connection: Peer, request: Launch, timing: bool, retry: bool = True) -> Plan:
+def run(connection: Peer, request: Launch, timing: Timing, retry: bool = True) -> Plan:
     """Launches: what the kernel returns, or its Timings when they are asked for."""
     reply = yield from execute(connection, request, retry)
     return Timings.of(reply) if timing else request.result

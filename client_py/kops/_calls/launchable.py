@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .._base.results import Timing
 from .._source.signature import Param
 
 
@@ -18,6 +19,6 @@ class Launchable:
         """The result of a call."""
         raise NotImplementedError
 
-    def _fast(self, link: Any, arguments: tuple[Any, ...], given: Any, blocking: bool | None, timing: bool, timeout: Any) -> Any:
+    def _fast(self, link: Any, arguments: tuple[Any, ...], given: Any, blocking: bool | None, timing: Timing, timeout: Any) -> Any:
         """The launch by the extension, with a geometry or a packed one; NotImplemented where it cannot."""
         return NotImplemented

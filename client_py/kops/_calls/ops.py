@@ -29,7 +29,8 @@ Options of every op:
     variant: forces one kernel; `k.ops[name].variants` lists them by device.
     device: where to run when all tensors are in host memory: one of `k.devices`, its index or UUID.
     stream: calls of one client take effect in order within a stream, and in none between streams (0 to 255).
-    timing: also measure, and return `(result, Timings)`.
+    timing: also measure, and return `(result, Timings)`. "exact": by the driver's records of the kernels, where CUPTI is there
+        to make them; the reply comes some 20 us later.
     deadline_ms: so many milliseconds after the request arrived the daemon answers with `DeadlineExceeded`, whose `ended`
         says whether the work has stopped, too. What cannot be stopped goes on; the result is lost in any case.
     priority: "low", "normal" or "high", among everything that the daemon is asked to run on a device.

@@ -27,7 +27,7 @@ from .._base.errors import (
     Unsupported,
     WrongType,
 )
-from .._base.results import Device, Profile, Timings
+from .._base.results import Device, Profile, Timing, Timings
 from .._base.stats import Stats
 from .._base.texts import counted
 from .._memory.allocations import allocations
@@ -268,7 +268,7 @@ def execute(connection: Peer, request: Prepared, retry: bool = True) -> Plan:
     return reply
 
 
-def run(connection: Peer, request: Prepared, timing: bool, retry: bool = True) -> Plan:
+def run(connection: Peer, request: Prepared, timing: Timing, retry: bool = True) -> Plan:
     """Runs an op: the result, with its Timings when they are asked for."""
     reply = yield from execute(connection, request, retry)
     if timing:
@@ -349,11 +349,16 @@ ORDERED = {"timing": False}  # the options of an ordered op that asks for nothin
 PRIORITIES = ("low", "normal", "high")
 
 
+def truest(connection: Peer) -> Timing:
+    """How profiles are timed."""
+    return "exact" if connection.info is not None and "exact" in connection.info.features else True
+
+
 def options_of(
     connection: Peer,
     device: Any = None,
     stream: int = 0,
-    timing: bool = False,
+    timing: Timing = False,
     deadline_ms: int | None = None,
     priority: str | None = None,
     warmup: int = 0,
@@ -363,6 +368,11 @@ def options_of(
     options: dict[str, Any] = {}
     if not timing:
         options["timing"] = False
+    elif timing == "exact":
+        connection.need("exact")
+        options["exact"] = True
+    elif timing is not True:
+        raise BadArgument(f'timing must be False, True or "exact", not {timing!r}', {"key": "timing"})
     if device is not None:
         options["device"] = device_ref(device)
     if stream:

@@ -8,7 +8,7 @@ from typing import Any
 import msgpack
 
 from .._base.errors import BadArgument, DtypeMismatch, ShapeMismatch
-from .._base.results import Timings
+from .._base.results import Timing, Timings
 from .._base.timeouts import DEFAULT_TIMEOUT
 from .._memory.pool import garbage, prune
 from .._session.connection import Peer
@@ -171,7 +171,7 @@ class BaseProgram(Recorder):
         return f"<kops.{type(self).__name__} {', '.join(self._ops) or 'of no op'}: {state}>"
 
     def _prepared(
-        self, connection: Peer, bind: Any, stream: int, timing: bool, deadline_ms: int | None, priority: str | None,
+        self, connection: Peer, bind: Any, stream: int, timing: Timing, deadline_ms: int | None, priority: str | None,
         warmup: int, repeat: int,
     ) -> ProgramRun:  # fmt: skip
         connection.need("program")
@@ -201,7 +201,7 @@ class Program(BaseProgram):
         bind: Any = None,
         *,
         stream: int = 0,
-        timing: bool = False,
+        timing: Timing = False,
         warmup: int = 0,
         repeat: int = 1,
         deadline_ms: int | None = None,
@@ -259,7 +259,7 @@ class AsyncProgram(BaseProgram):
         bind: Any = None,
         *,
         stream: int = 0,
-        timing: bool = False,
+        timing: Timing = False,
         warmup: int = 0,
         repeat: int = 1,
         deadline_ms: int | None = None,

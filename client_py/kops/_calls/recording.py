@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .._base.errors import BadArgument, WrongType
-from .._base.results import Timings
+from .._base.results import Timing, Timings
 from .._session.connection import Peer
 from .._session.recovery import KERNEL_HAZARD
 from .._tensors.operands import Operand, Operands, extent, overlap, renew
@@ -61,7 +61,7 @@ class Recorder(OpMethods):
         return self._record(op, values, out, attrs)
 
     def _op(
-        self, op: str, values: tuple[Any, ...], out: Any, attrs: dict[str, Any], device: Any, stream: int, timing: bool,
+        self, op: str, values: tuple[Any, ...], out: Any, attrs: dict[str, Any], device: Any, stream: int, timing: Timing,
         deadline_ms: int | None, priority: str | None, blocking: bool | None, timeout: Any,
     ) -> Any:  # fmt: skip
         """An op method was called."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from .._base.errors import ConnectFailed, ConnectionLost, KopsError, Timeout
-from .._base.results import Device, Info, Profile
+from .._base.results import Device, Info, Profile, Timing
 from .._base.stats import Stats
 from .._base.timeouts import DEFAULT_TIMEOUT
 from .._base.warnings import warn
@@ -100,7 +100,7 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncAdminMeth
         variant: str | None = None,
         device: Device | str | int | None = None,
         stream: int = 0,
-        timing: bool = False,
+        timing: Timing = False,
         deadline_ms: int | None = None,
         priority: str | None = None,
         timeout: float | None = DEFAULT_TIMEOUT,
@@ -129,13 +129,13 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncAdminMeth
         """As `Client.profile`."""
         attrs = check_attrs(op, attrs, variant)
         connection = await self._live()
-        options = plans.options_of(connection, device, stream, True, deadline_ms, priority, warmup, repeat)
+        options = plans.options_of(connection, device, stream, plans.truest(connection), deadline_ms, priority, warmup, repeat)
         request = plans.Request(op, inputs, out, attrs, options)
         answer: Profile = await self._drive(connection, lambda link: plans.profile(link, request, until), timeout, lambda: request.hazard)
         return answer
 
     async def _op(
-        self, op: str, values: tuple[Any, ...], out: Any, attrs: dict[str, Any], device: Any, stream: int, timing: bool,
+        self, op: str, values: tuple[Any, ...], out: Any, attrs: dict[str, Any], device: Any, stream: int, timing: Timing,
         deadline_ms: int | None, priority: str | None, blocking: bool | None, timeout: Any,
     ) -> Any:  # fmt: skip
         connection = await self._live()
@@ -150,7 +150,7 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncAdminMeth
         *,
         device: Device | str | int | None = None,
         stream: int = 0,
-        timing: bool = False,
+        timing: Timing = False,
         warmup: int = 0,
         repeat: int = 1,
         deadline_ms: int | None = None,

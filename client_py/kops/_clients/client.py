@@ -15,7 +15,7 @@ from .._base import intervals
 from .._base.compiled import native
 from .._base.errors import BadArgument, ConnectFailed, ConnectionLost, KopsError, Timeout
 from .._base.log import uncollected
-from .._base.results import Comparison, Device, Info, Profile
+from .._base.results import Comparison, Device, Info, Profile, Timing
 from .._base.stats import Stats
 from .._base.texts import counted
 from .._base.timeouts import DEFAULT_TIMEOUT
@@ -132,7 +132,7 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, AdminMethods):
         variant: str | None = None,
         device: Device | str | int | None = None,
         stream: int = 0,
-        timing: bool = False,
+        timing: Timing = False,
         deadline_ms: int | None = None,
         priority: str | None = None,
         blocking: bool | None = None,
@@ -152,7 +152,7 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, AdminMethods):
         variant: str | None = None,
         device: Device | str | int | None = None,
         stream: int = 0,
-        timing: bool = False,
+        timing: Timing = False,
         deadline_ms: int | None = None,
         priority: str | None = None,
         timeout: float | None = DEFAULT_TIMEOUT,
@@ -199,7 +199,7 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, AdminMethods):
             return self._profile_cold(op, inputs, out, warmup, repeat, until, how)
         if cache != "warm":
             raise BadArgument(f'cache={cache!r}: "warm" or "cold"')
-        options = plans.options_of(connection, device, stream, True, deadline_ms, priority, warmup, repeat)
+        options = plans.options_of(connection, device, stream, plans.truest(connection), deadline_ms, priority, warmup, repeat)
         request = plans.Request(op, inputs, out, attrs, options)
         answer: Profile = self._drive(connection, lambda link: plans.profile(link, request, until), timeout, lambda: request.hazard)
         return answer
@@ -212,7 +212,7 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, AdminMethods):
         target = self.run(op, *inputs, **how) if out is None else out
         return cold.profile(
             lambda n: self.profile(op, *inputs, out=target, warmup=warmup, repeat=n, **how),
-            lambda operands: self.submit(op, *operands[:-1], out=operands[-1], timing=True, **how),
+            lambda operands: self.submit(op, *operands[:-1], out=operands[-1], timing=plans.truest(self._live()), **how),
             (*inputs, target),
             self.array,
             repeat,
@@ -267,7 +267,7 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, AdminMethods):
         *,
         device: Device | str | int | None = None,
         stream: int = 0,
-        timing: bool = False,
+        timing: Timing = False,
         warmup: int = 0,
         repeat: int = 1,
         deadline_ms: int | None = None,

@@ -8,13 +8,13 @@ from typing import Any
 from .._base.compiled import NUMBERS, keep_name, native, pack
 from .._base.declarations import KERNEL_LIMITS
 from .._base.errors import BadArgument, ConnectFailed, ConnectionLost, KopsError
-from .._base.results import Profile, Timings
+from .._base.results import Profile, Timing, Timings
 from .._base.texts import counted
 from .._base.timeouts import DEFAULT_TIMEOUT
 from .._calls.launch import Launch, profile, run
 from .._calls.launchable import Launchable
 from .._calls.pending import Pending
-from .._calls.plans import Plan, options_of
+from .._calls.plans import Plan, options_of, truest
 from .._memory.pool import prune
 from .._session.connection import Peer
 from .._session.recovery import KERNEL_HAZARD, SHORT_LOSSES, Trial, short_call
@@ -128,7 +128,7 @@ class BaseKernel(Launchable):
                 f"signature (`out float* {both}`); or profile with warmup=0, repeat=1",
                 {"key": both},
             )
-        return Launch(self, arguments, geometry, options_of(connection, timing=True, **how))
+        return Launch(self, arguments, geometry, options_of(connection, timing=truest(connection), **how))
 
     def _bind(self, sizes: Any) -> Bound:
         """The kernel with a geometry, which is looked at once."""
@@ -227,7 +227,7 @@ class Kernel(BaseKernel):
 
     def __call__(
         self, *arguments: Any, grid: Any = None, block: Any = None, shared: Any = None, cluster: Any = None, stream: int = 0,
-        timing: bool = False, deadline_ms: int | None = None, priority: str | None = None, blocking: bool | None = None,
+        timing: Timing = False, deadline_ms: int | None = None, priority: str | None = None, blocking: bool | None = None,
         timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
     ) -> Any:  # fmt: skip
         """Launches the kernel, with arguments by position or by parameter name.
@@ -235,7 +235,7 @@ class Kernel(BaseKernel):
         A pointer takes a tensor of its dtype (torch, NumPy, whatever an op takes), or None for a null pointer; a scalar
         a number. On torch CUDA tensors the launch is put on torch's current stream and returns at once, as an op's;
         on other arrays it returns when it has ended. Returns the `out` arguments: None when there are none, the one,
-        or a tuple; with `timing=True` the Timings.
+        or a tuple; with `timing=True` or `"exact"` the Timings.
 
         `grid`, `block`, `shared` (bytes) and `cluster` override the declared ones: numbers, tuples, or functions of
         the arguments. The other options are those of an op. Inside `with k.sequence()` and `k.program()` it is recorded.
@@ -247,14 +247,14 @@ class Kernel(BaseKernel):
             geometry = None
         else:
             geometry = {"grid": grid, "block": block, "shared": shared, "cluster": cluster}
-        if native is not None and not (client._scopes or stream) and deadline_ms is None and priority is None:
+        if native is not None and not (client._scopes or stream or timing == "exact") and deadline_ms is None and priority is None:
             made = self._fast(client._live(), arguments, geometry, blocking, timing, timeout)
             if made is not NotImplemented:
                 return made
         return self._slow(arguments, geometry, stream, timing, deadline_ms, priority, blocking, timeout)
 
     def _fast(
-        self, link: Any, arguments: tuple[Any, ...], given: Any, blocking: bool | None, timing: bool, timeout: Any
+        self, link: Any, arguments: tuple[Any, ...], given: Any, blocking: bool | None, timing: Timing, timeout: Any
     ) -> Any:  # fmt: skip
         """The launch by the extension, from the tensors on; NotImplemented where these are no registered CUDA tensors."""
         known = self.ids.get(link.key)
@@ -298,7 +298,7 @@ class Kernel(BaseKernel):
         return packed
 
     def _slow(
-        self, arguments: tuple[Any, ...], given: Any, stream: int, timing: bool, deadline_ms: int | None, priority: str | None,
+        self, arguments: tuple[Any, ...], given: Any, stream: int, timing: Timing, deadline_ms: int | None, priority: str | None,
         blocking: bool | None, timeout: Any,
     ) -> Any:  # fmt: skip
         client = self._client
@@ -336,7 +336,7 @@ class Kernel(BaseKernel):
 
     def submit(
         self, *arguments: Any, grid: Any = None, block: Any = None, shared: Any = None, cluster: Any = None, stream: int = 0,
-        timing: bool = False, deadline_ms: int | None = None, priority: str | None = None,
+        timing: Timing = False, deadline_ms: int | None = None, priority: str | None = None,
         timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
     ) -> Pending:  # fmt: skip
         """Launches it without waiting for the reply, as `Client.submit` does an op."""
@@ -369,7 +369,7 @@ class AsyncKernel(BaseKernel):
 
     async def __call__(
         self, *arguments: Any, grid: Any = None, block: Any = None, shared: Any = None, cluster: Any = None, stream: int = 0,
-        timing: bool = False, deadline_ms: int | None = None, priority: str | None = None,
+        timing: Timing = False, deadline_ms: int | None = None, priority: str | None = None,
         timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
     ) -> Any:  # fmt: skip
         """As `Kernel`'s; returns when the launch has ended."""

@@ -74,11 +74,14 @@ static double *sort_samples(const double *samples, uint32_t n)
     return sorted;
 }
 
-static void write_timings(struct rpc_output *out, const struct request *r, const struct run *run, double total_us)
+static void write_timings(struct rpc_output *out, const struct request *r, const struct run *run, double total_us,
+                          uint64_t now_ns)
 {
     const uint64_t started_ns = run->job.started_ns;
     const uint32_t n = run->sampled ? 0 : run->job.n_samples;
     const bool several = run->job.repeat > 1 && n, many = several && run->job.timing;
+    /* Of one execution, copies aside, the device's own clock names all parts. */
+    const bool told = n == 1 && run->job.repeat == 1 && !run->job.warmup && run->job.gpu_begin_ns && started_ns;
     double *sorted = several ? sort_samples(run->samples, n) : NULL;
     const double *all = many ? sorted : NULL, of_one = n ? run->samples[0] : NAN;
     const struct rpc_number timings[] = {
@@ -92,6 +95,8 @@ static void write_timings(struct rpc_output *out, const struct request *r, const
         {"median", all ? median(all, n) : NAN},
         {"p90", all ? percentile(all, n, 0.9) : NAN},
         {"max", all ? all[n - 1] : NAN},
+        {"wait_us", told ? clock_us_between(started_ns, run->job.gpu_begin_ns) : NAN},
+        {"end_us", told ? clock_us_between(run->job.gpu_end_ns, now_ns) : NAN},
         {"total_us", total_us},
     };
 
@@ -121,11 +126,14 @@ static void write_variants(struct rpc_output *out, const struct command_list *b,
 /* What told the execution times; NULL: there are none. */
 static const char *timer_of(const struct run *run)
 {
+    static const char *const timers[TIMER_KINDS] = {
+        [TIMER_EVENTS] = "events", [TIMER_KERNEL] = "kernel", [TIMER_CUPTI] = "cupti"};
+
     if (run->sampled || !run->job.n_samples)
         return NULL;
     if (run->device->backend->times_always)
         return "host";
-    return run->job.by_kernel ? "kernel" : "events";
+    return timers[run->job.timer];
 }
 
 /* How long the device was busy with the run. Timed executions say so. For others the time since the device got the run,
@@ -169,7 +177,7 @@ void run_reply(struct request *r, struct run *run)
         return;
     timer = timer_of(run);
     rpc_write_map(out, 2 + !run->program + (timer != NULL));
-    write_timings(out, r, run, total_us);
+    write_timings(out, r, run, total_us, now);
     rpc_write_entry_text(out, "device", run->device->info.uuid);
     if (timer)
         rpc_write_entry_text(out, "timer", timer);

@@ -21,6 +21,7 @@ struct exec {
     const struct run_observer *observer;
     unsigned jobs_running[BACKEND_MAX_DEVICES];   /* submitted, not done */
     unsigned urgent_running[BACKEND_MAX_DEVICES]; /* of those, the ones that are not of low priority */
+    uint64_t tokens;                              /* of runs whose times may come later */
     unsigned untimed[BACKEND_MAX_DEVICES];        /* runs whose client asked for no timing */
     struct list on_device[BACKEND_MAX_DEVICES];   /* submitted runs by device_link, the oldest first */
     unsigned n_jobs_running;

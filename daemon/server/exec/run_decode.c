@@ -224,7 +224,8 @@ void run_init(struct run *run)
     run->job.n_steps = 0;
     run->job.warmup = 0;
     run->job.repeat = 1;
-    run->job.timing = false;
+    run->job.timing = TIMING_NONE;
+    run->job.token = 0;
     run->job.signal = (struct backend_signal){0};
     run->job.program = NULL;
     run->job.samples = NULL;
@@ -234,7 +235,9 @@ void run_init(struct run *run)
     run->job.ended = 0;
     run->job.h2d_us = run->job.d2h_us = NAN;
     run->job.impl = NULL;
-    run->job.forced = run->job.waits = run->job.by_kernel = false;
+    run->job.forced = run->job.waits = run->job.timed_later = false;
+    run->job.timer = TIMER_EVENTS;
+    run->job.gpu_begin_ns = run->job.gpu_end_ns = 0;
     atomic_init(&run->job.cancel, false);
     atomic_init(&run->job.end_now, false);
 }
@@ -247,7 +250,7 @@ int run_set_job(struct run *run, const struct run_options *o, struct error *e)
     run->job.n_steps = run->commands.n_steps;
     run->job.repeat = (uint32_t)o->repeat;
     run->job.warmup = (uint32_t)o->warmup;
-    run->job.timing = o->timing;
+    run->job.timing = !o->timing ? TIMING_NONE : o->exact ? TIMING_EXACT : TIMING_NOW;
     run->samples = &run->sample;
     if (run->job.repeat > 1)
         run->samples = malloc(run->job.repeat * sizeof(double));

@@ -109,26 +109,31 @@ static void drop_execution(struct cuda_stream *s, struct cuda_job *job)
 }
 
 /* NaN: not known. */
-static double time_of(const struct cuda_stream *s, const struct cuda_execution *x)
+static double time_by_events(const struct cuda_stream *s, const struct cuda_execution *x)
 {
-    if (x->times)
-        return cuda_stamps_us(x->times);
     return cuda_overhead_off(&s->executor->overhead, cuda_event_us(s->queue.device, x->start, x->end), x->in_a_row);
 }
 
 static void end_execution(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job)
 {
     const struct cuda_execution *x = &job->executions[job->ended % JOB_WINDOW];
+    struct cuda_executor *executor = s->executor;
+    struct cuda_span span;
 
-    if (x->start || x->times) {
-        const double us = time_of(s, x);
+    executor->progress_ns = clock_now_ns();
+    if (x->ticket) {
+        cuda_recorded_ended(&executor->recorded, base, job, x, executor->progress_ns);
+    } else if (x->times && cuda_stamps_span(x->times, &span)) {
+        cuda_clock_learn(&executor->stamp_clock, x->issued_ns, span.begin_ns, span.end_ns, executor->progress_ns);
+        cuda_recorded_note(base, &executor->stamp_clock, &span);
+    } else if (x->start) {
+        const double us = time_by_events(s, x);
 
         if (!isnan(us))
             base->samples[base->n_samples++] = us;
     }
     drop_execution(s, job);
     base->ended = job->ended;
-    s->executor->progress_ns = clock_now_ns();
 }
 
 /* Counts and measures the job's executions that have ended. Returns true when the whole job has. */
@@ -145,6 +150,8 @@ static bool collect(struct cuda_stream *s, struct backend_job *base)
     if (job->state != JOB_ISSUED)
         return false;
     if (job->tail && !happened(s->queue.device, job->tail))
+        return false;
+    if (!cuda_recorded_collect(&s->executor->recorded, base, job))
         return false;
     staging = cuda_job_staging(job);
     if (base->timing && staging) {

@@ -14,6 +14,7 @@ int cuda_executor_open(struct cuda_executor *x, struct cuda_device *d, const str
         goto close_capture;
     if (cuda_stamps_open(d, &kernels->embedded, &x->stamps, e) < 0)
         goto close_streams;
+    cuda_recorded_init(&x->recorded);
     cuda_overhead_measure(d, &kernels->embedded, &x->stamps, &x->overhead);
     x->waiters = cuda_waiters_new(d);
     if (!x->waiters) {

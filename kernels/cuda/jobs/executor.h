@@ -8,6 +8,7 @@
 #include "graph.h"
 #include "job.h"
 #include "overhead.h"
+#include "recorded.h"
 #include "stamps.h"
 #include "stream.h"
 #include "waiter.h"
@@ -22,6 +23,8 @@ struct cuda_executor {
     struct cuda_streams streams;
     struct cuda_stamps stamps;
     struct cuda_overhead overhead; /* of events */
+    struct cuda_clock stamp_clock; /* by which kernels write their times */
+    struct cuda_recorded recorded;
     struct cuda_waiters *waiters;
     struct list busy;           /* struct cuda_stream with unfinished jobs */
     unsigned unfinished;        /* jobs submitted whose done() was not called */

@@ -8,6 +8,7 @@
 #include "compute/work.h"
 #include "driver/scratch.h"
 #include "memory/operand.h"
+#include "times/records.h"
 #include "util/log.h"
 
 enum { GRAPHS_KEPT = 4 /* sets of addresses of one program */ };
@@ -159,6 +160,7 @@ static int record(struct cuda_capture *c, struct cuda_graph *graph, const struct
     }
     if (CUDA_CALL(d, r < 0 ? &ignored : e, StreamEndCapture, c->stream, &recorded) < 0)
         r = -1;
+    cuda_records_start(); /* before the first graph: see there */
     if (r == 0)
         r = CUDA_CALL(d, e, GraphInstantiateWithFlags, &graph->exec, recorded, 0);
     if (recorded)

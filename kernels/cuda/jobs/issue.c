@@ -141,14 +141,20 @@ static int issue_work(struct cuda_stream *s, struct backend_job *base, struct cu
     return 0;
 }
 
-/* Has the execution timed: by its kernel where that can tell, else by events around it. */
+/* Has the execution timed: by CUPTI's record of it, by its kernel where that can tell, else by events around it. */
 static int begin_timing(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct cuda_execution *x,
                         struct error *e)
 {
     struct cuda_work *work = job->steps && job->n_steps == 1 ? &job->steps[0].work : NULL;
+    const bool stamps = work && cuda_work_is_embedded(work) && s->flag && s->executor->stamps.host;
 
-    base->by_kernel = work && cuda_work_is_embedded(work) && s->flag && s->executor->stamps.host;
-    if (!base->by_kernel)
+    x->issued_ns = clock_now_ns();
+    if (cuda_recorded_are_wanted(base, stamps)) {
+        base->timer = TIMER_CUPTI;
+        return cuda_recorded_begin(base, job, x, e);
+    }
+    base->timer = stamps ? TIMER_KERNEL : TIMER_EVENTS;
+    if (!stamps)
         return cuda_event_mark(s->queue.device, EVENT_TIMED, s->queue.stream, &x->start, e);
     x->times =
         cuda_stamps_take(&s->executor->stamps, cuda_flag_number(&s->streams->flags, s->flag), s->marks, &work->launch);
@@ -166,6 +172,7 @@ static int issue_one(struct cuda_stream *s, struct backend_job *base, struct cud
 
     x->start = NULL;
     x->times = NULL;
+    x->ticket = 0;
     x->in_a_row = s->in_flight > 0;
     x->steps = job->graph ? 1 : job->n_steps;
     if (timed && begin_timing(s, base, job, x, e) < 0)
@@ -173,7 +180,9 @@ static int issue_one(struct cuda_stream *s, struct backend_job *base, struct cud
     /* Before the first launch: one that is answered with an error may be on the device all the same. */
     if (!base->started_ns)
         base->started_ns = clock_now_ns();
+    cuda_recorded_choose(x);
     r = issue_work(s, base, job, e);
+    cuda_recorded_end(x);
     /* Also after a failure: part of the work may be in flight. */
     if (mark_end(s, base, job, last && base->signal.page, x, r < 0 ? &ignored : e) < 0)
         goto lose_track;
@@ -217,6 +226,7 @@ static int issue_signal(struct cuda_stream *s, struct backend_job *base, struct 
 
     x->start = NULL;
     x->times = NULL;
+    x->ticket = 0;
     x->steps = 0;
     if (mark_end(s, base, job, true, x, e) < 0) {
         cuda_device_break(s->queue.device, CUDA_ERROR_UNKNOWN);
@@ -300,7 +310,9 @@ void cuda_submit(struct backend_stream *stream, struct backend_job *base)
     base->failed = false;
     base->ended = 0;
     base->n_samples = 0;
-    base->by_kernel = false;
+    base->timer = TIMER_EVENTS;
+    base->timed_later = false;
+    base->gpu_begin_ns = base->gpu_end_ns = 0;
     base->h2d_us = base->d2h_us = NAN;
     if (!base->impl) {
         base->started_ns = 0;

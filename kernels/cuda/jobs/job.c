@@ -36,6 +36,8 @@ struct cuda_job *cuda_job_take(struct cuda_job_pool *pool)
     job->signalled = false;
     job->issued = job->ended = 0;
     job->tail = NULL;
+    job->exact = NULL;
+    job->n_exact = job->exact_read = 0;
     return job;
 }
 
@@ -53,6 +55,7 @@ static void release_steps(struct cuda_job *job)
 void cuda_job_give(struct cuda_job_pool *pool, struct cuda_job *job)
 {
     release_steps(job);
+    free(job->exact);
     cuda_graph_unref(job->graph);
     pthread_mutex_lock(&pool->lock);
     list_append(&pool->free, &job->link);

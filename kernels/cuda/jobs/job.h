@@ -15,11 +15,18 @@ enum { JOB_WINDOW = 16 /* executions of one job issued ahead of the last one tha
 /* One execution that was issued. */
 struct cuda_execution {
     const atomic_ullong *times; /* where the kernel itself writes its times, in place of events; or NULL */
+    uint64_t ticket;            /* of CUPTI's records, in place of events; 0: none */
+    uint64_t issued_ns;         /* of a timed one: before it was */
     CUevent start;              /* EVENT_TIMED; NULL: not timed by events */
     CUevent end;                /* NULL: not timed by events, and the mark tells */
     uint64_t mark;  /* the stream's flag has at least this value once it has ended; 0: only the event tells */
     unsigned steps; /* launches that it counts for */
     bool in_a_row;  /* issued while another of the stream was in flight */
+};
+
+/* An execution that has ended, whose record may come later. */
+struct cuda_ended {
+    uint64_t ticket, issued_ns, seen_ns;
 };
 
 enum cuda_job_state { JOB_NEW, JOB_ISSUING, JOB_ISSUED };
@@ -47,6 +54,8 @@ struct cuda_job {
     bool signalled;           /* the job's signal is issued */
     uint32_t issued, ended;   /* executions, warmup included, and one more for a signal that none carried */
     struct cuda_execution executions[JOB_WINDOW];
+    struct cuda_ended *exact; /* of TIMING_EXACT: as many as the job repeats; or NULL */
+    uint32_t n_exact, exact_read;
     CUevent tail; /* after the copies back, or NULL */
 };
 

@@ -87,6 +87,7 @@ unsigned cuda_poll(struct cuda_executor *x)
         x->unfinished--;
         job->done(job);
     }
+    cuda_recorded_tell(&x->recorded, &x->device->host, false);
     return x->unfinished;
 }
 
@@ -94,6 +95,7 @@ void cuda_arm(struct cuda_executor *x)
 {
     bool now = cuda_device_is_broken(x->device), nap = false;
 
+    cuda_recorded_tell(&x->recorded, &x->device->host, true);
     list_for_each_safe (node, after, &x->busy) {
         struct cuda_stream *s = list_entry(node, struct cuda_stream, link);
         CUevent next = NULL;

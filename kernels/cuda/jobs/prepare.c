@@ -36,6 +36,8 @@ bool cuda_needs_prepare(struct cuda_executor *x, const struct backend_job *job)
         return false;
     if (is_staged(job) || find_peer(d, job))
         return true;
+    if (cuda_recorded_may_be_wanted(job) && !cuda_records_were_started())
+        return true;
     if (cuda_graph_is_wanted(job)) {
         graph = cuda_graph_find(d, job);
         cuda_graph_unref(graph);
@@ -127,6 +129,8 @@ int cuda_prepare(struct backend_stream *stream, struct backend_job *base, struct
     while ((peer = find_peer(x->device, base)))
         if (cuda_peer_allow(x->device, peer, e) < 0)
             return -1;
+    if (cuda_recorded_may_be_wanted(base))
+        cuda_records_start();
     job = cuda_job_take(&x->job_pool);
     if (!job)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a job");

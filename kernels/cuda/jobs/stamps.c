@@ -38,13 +38,23 @@ const atomic_ullong *cuda_stamps_take(const struct cuda_stamps *stamps, unsigned
     return &stamps->host[place];
 }
 
-double cuda_stamps_us(const atomic_ullong *place)
+bool cuda_stamps_span(const atomic_ullong *place, struct cuda_span *ret)
 {
     const uint64_t begin = atomic_load_explicit(&place[0], memory_order_relaxed);
     const uint64_t end = atomic_load_explicit(&place[1], memory_order_relaxed);
     const uint64_t around = atomic_load_explicit(&place[2], memory_order_relaxed);
 
-    return begin && end >= begin ? (double)(end - begin + around) / 1e3 : NAN;
+    if (!begin || end < begin)
+        return false;
+    *ret = (struct cuda_span){.begin_ns = begin - around / 2, .end_ns = end + (around - around / 2)};
+    return true;
+}
+
+double cuda_stamps_us(const atomic_ullong *place)
+{
+    struct cuda_span span;
+
+    return cuda_stamps_span(place, &span) ? (double)(span.end_ns - span.begin_ns) / 1e3 : NAN;
 }
 
 static uint64_t greatest_common_divisor(uint64_t a, uint64_t b)

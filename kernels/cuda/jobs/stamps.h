@@ -8,6 +8,7 @@
 
 #include "compute/kernels.h"
 #include "flags.h"
+#include "times/records.h"
 
 enum { STAMPS_WINDOW = 32 /* places of a stream */ };
 
@@ -28,5 +29,7 @@ const atomic_ullong *cuda_stamps_take(const struct cuda_stamps *stamps, unsigned
 
 /* The kernel's own time in microseconds, once it has ended; NaN: it wrote none. */
 double cuda_stamps_us(const atomic_ullong *place);
+/* When it began and ended, by the GPU's clock. False: it wrote nothing. */
+bool cuda_stamps_span(const atomic_ullong *place, struct cuda_span *ret);
 
 #endif

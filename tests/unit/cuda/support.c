@@ -138,7 +138,7 @@ static void wake(void *context)
     (void)written;
 }
 
-const struct backend_host test_host = {.wake = wake};
+struct backend_host test_host = {.wake = wake};
 struct backend_config test_config = {.cuda_driver = KOPS_STANDIN};
 
 static void map_control(void)

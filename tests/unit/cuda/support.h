@@ -20,8 +20,8 @@ enum { SAMPLES_MAX = 2048, VALUES_MAX = 4096 };
 extern const struct backend *backend;
 extern struct backend_device *device;
 extern struct standin_control *control;
-extern const struct backend_host test_host; /* wakes wait_for_wake() */
-extern struct backend_config test_config;   /* of the next devices, but for cuBLASLt's path */
+extern struct backend_host test_host;     /* wakes wait_for_wake() */
+extern struct backend_config test_config; /* of the next devices, but for cuBLASLt's path */
 
 /* Opens the backend's devices, which are not active then. */
 void describe_devices(const char *blaslt, struct backend_device **ret_devices, unsigned wanted);

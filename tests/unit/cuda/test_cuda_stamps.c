@@ -10,7 +10,7 @@ static void expect_times(const struct test_job *t, bool by_events)
     assert_int_equal(t->job.n_samples, t->job.repeat);
     for (unsigned i = 0; i < t->job.n_samples; i++)
         assert_true(t->samples[i] > 0 && t->samples[i] < SECOND_US);
-    assert_int_equal(t->job.by_kernel, !by_events);
+    assert_int_equal(t->job.timer, by_events ? TIMER_EVENTS : TIMER_KERNEL);
 }
 
 static void square(bool by_events)

@@ -1,0 +1,144 @@
+/* Reads CUPTI's records for jobs. */
+#include "recorded.h"
+
+#include <stdlib.h>
+
+#include "util/clock.h"
+
+enum {
+    EXACT_AT_ONCE = 256, /* executions of one job that have ended, and whose records were not read */
+    TELL_AT_ONCE = 64,
+    PATIENCE_NS = 100 * 1000 * 1000 /* for a record that does not come */
+};
+
+_Static_assert(2 * ((int)EXACT_AT_ONCE + (int)RECORDED_LATE_MAX) <= (int)RECORDS_TICKETS,
+               "tickets are not forgotten before they are read");
+
+void cuda_recorded_init(struct cuda_recorded *r)
+{
+    r->clock = (struct cuda_clock){.least_ns = 0};
+    r->late_begin = r->late_end = 0;
+}
+
+/* ---- which executions ---- */
+
+bool cuda_recorded_may_be_wanted(const struct backend_job *base)
+{
+    /* The elementwise kernels write their times themselves. */
+    return base->timing == TIMING_EXACT || (base->timing == TIMING_STATISTIC && base->token &&
+                                            (base->n_steps > 1 || base->steps[0].plan.kind != PLAN_ELEMENTWISE));
+}
+
+bool cuda_recorded_are_wanted(const struct backend_job *base, bool stamps)
+{
+    return cuda_records_are_on() &&
+           (base->timing == TIMING_EXACT || (base->timing == TIMING_STATISTIC && base->token && !stamps));
+}
+
+int cuda_recorded_begin(struct backend_job *base, struct cuda_job *job, struct cuda_execution *x, struct error *e)
+{
+    if (base->timing == TIMING_EXACT && !job->exact) {
+        job->exact = malloc(base->repeat * sizeof(*job->exact));
+        if (!job->exact)
+            return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for %u times", base->repeat);
+    }
+    x->ticket = cuda_records_begin();
+    return 0;
+}
+
+void cuda_recorded_choose(const struct cuda_execution *x)
+{
+    if (!x->ticket && cuda_records_are_on())
+        cuda_records_pause();
+}
+
+void cuda_recorded_end(const struct cuda_execution *x)
+{
+    if (x->ticket)
+        cuda_records_end();
+}
+
+/* ---- what the records say ---- */
+
+void cuda_recorded_note(struct backend_job *base, const struct cuda_clock *clock, const struct cuda_span *span)
+{
+    if (!base->n_samples)
+        base->gpu_begin_ns = cuda_clock_host_ns(clock, span->begin_ns);
+    base->gpu_end_ns = cuda_clock_host_ns(clock, span->end_ns);
+    base->samples[base->n_samples++] = (double)(span->end_ns - span->begin_ns) / 1e3;
+}
+
+static enum cuda_record_state read_one(struct cuda_recorded *r, const struct cuda_ended *ended, struct cuda_span *ret)
+{
+    const enum cuda_record_state state = cuda_records_read(ended->ticket, ret);
+
+    if (state == RECORD_READY)
+        cuda_clock_learn(&r->clock, ended->issued_ns, ret->begin_ns, ret->end_ns, ended->seen_ns);
+    else if (state == RECORD_PENDING && clock_now_ns() - ended->seen_ns > PATIENCE_NS)
+        return RECORD_MISSING;
+    return state;
+}
+
+/* Takes the records that are there, in order. */
+static void take_exact(struct cuda_recorded *r, struct backend_job *base, struct cuda_job *job)
+{
+    struct cuda_span span;
+
+    for (; job->exact_read < job->n_exact; job->exact_read++) {
+        const enum cuda_record_state state = read_one(r, &job->exact[job->exact_read], &span);
+
+        if (state == RECORD_PENDING)
+            return;
+        if (state == RECORD_READY)
+            cuda_recorded_note(base, &r->clock, &span);
+    }
+}
+
+void cuda_recorded_ended(struct cuda_recorded *r, struct backend_job *base, struct cuda_job *job,
+                         const struct cuda_execution *x, uint64_t seen_ns)
+{
+    const struct cuda_ended ended = {.ticket = x->ticket, .issued_ns = x->issued_ns, .seen_ns = seen_ns};
+
+    if (base->timing != TIMING_EXACT) {
+        base->timed_later = true;
+        if (r->late_end - r->late_begin == RECORDED_LATE_MAX)
+            r->late_begin++;
+        r->late[r->late_end++ % RECORDED_LATE_MAX] = (struct cuda_late){.ended = ended, .token = base->token};
+        return;
+    }
+    job->exact[job->n_exact++] = ended;
+    if (job->n_exact - job->exact_read >= EXACT_AT_ONCE) {
+        cuda_records_flush();
+        take_exact(r, base, job);
+    }
+}
+
+bool cuda_recorded_collect(struct cuda_recorded *r, struct backend_job *base, struct cuda_job *job)
+{
+    if (job->exact_read == job->n_exact)
+        return true;
+    cuda_records_flush();
+    take_exact(r, base, job);
+    return job->exact_read == job->n_exact;
+}
+
+void cuda_recorded_tell(struct cuda_recorded *r, const struct backend_host *host, bool idle)
+{
+    struct cuda_span span;
+
+    if (r->late_end == r->late_begin || (!idle && r->late_end - r->late_begin < TELL_AT_ONCE))
+        return;
+    cuda_records_flush();
+    for (; r->late_begin < r->late_end; r->late_begin++) {
+        const struct cuda_late *late = &r->late[r->late_begin % RECORDED_LATE_MAX];
+        const enum cuda_record_state state = read_one(r, &late->ended, &span);
+
+        if (state == RECORD_PENDING)
+            return;
+        if (state == RECORD_READY && host->timed)
+            host->timed(host->context, late->token,
+                        &(struct backend_times){.begin_ns = cuda_clock_host_ns(&r->clock, span.begin_ns),
+                                                .end_ns = cuda_clock_host_ns(&r->clock, span.end_ns),
+                                                .us = (double)(span.end_ns - span.begin_ns) / 1e3});
+    }
+}

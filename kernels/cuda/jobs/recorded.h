@@ -1,0 +1,46 @@
+/* Executions whose times are CUPTI's records: some jobs wait for theirs, of others the host is told later. Thread:
+ * loop. */
+#ifndef KOPS_CUDA_RECORDED_H
+#define KOPS_CUDA_RECORDED_H
+
+#include "job.h"
+#include "times/clock.h"
+#include "times/records.h"
+
+enum { RECORDED_LATE_MAX = 256 /* executions that have ended and were not told: older ones are forgotten */ };
+
+struct cuda_recorded {
+    struct cuda_clock clock; /* CUPTI's */
+    struct cuda_late {
+        struct cuda_ended ended;
+        uint64_t token;
+    } late[RECORDED_LATE_MAX]; /* a ring */
+    uint64_t late_begin, late_end;
+};
+
+void cuda_recorded_init(struct cuda_recorded *r);
+
+/* Whether the job should be timed by records, as far as is known before it is prepared: CUPTI is started for it. */
+bool cuda_recorded_may_be_wanted(const struct backend_job *base);
+/* Whether its executions are. `stamps`: its kernel can tell its times. */
+bool cuda_recorded_are_wanted(const struct backend_job *base, bool stamps);
+
+/* Around the launches of an execution: begin() gives it a ticket. choose() is for every execution, and has those
+ * without one leave no record. */
+int cuda_recorded_begin(struct backend_job *base, struct cuda_job *job, struct cuda_execution *x, struct error *e);
+void cuda_recorded_choose(const struct cuda_execution *x);
+void cuda_recorded_end(const struct cuda_execution *x);
+
+/* An execution with a ticket was seen to have ended. */
+void cuda_recorded_ended(struct cuda_recorded *r, struct backend_job *base, struct cuda_job *job,
+                         const struct cuda_execution *x, uint64_t seen_ns);
+/* All of the job's have: takes its samples from their records. False: not all are there yet. */
+bool cuda_recorded_collect(struct cuda_recorded *r, struct backend_job *base, struct cuda_job *job);
+
+/* Adds a sample, and notes when the job was on the device. */
+void cuda_recorded_note(struct backend_job *base, const struct cuda_clock *clock, const struct cuda_span *span);
+
+/* Tells the host of executions that have ended: `idle`, of all; else once there are many. */
+void cuda_recorded_tell(struct cuda_recorded *r, const struct backend_host *host, bool idle);
+
+#endif

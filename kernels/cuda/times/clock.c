@@ -1,0 +1,29 @@
+#include "clock.h"
+
+enum { DRIFT_PPM = 100 };
+
+static int64_t drift(uint64_t since_ns, uint64_t now_ns)
+{
+    return (int64_t)((now_ns - since_ns) * DRIFT_PPM / 1000000);
+}
+
+void cuda_clock_learn(struct cuda_clock *c, uint64_t before_ns, uint64_t begin, uint64_t end, uint64_t seen_ns)
+{
+    const int64_t least = (int64_t)(before_ns - begin), most = (int64_t)(seen_ns - end);
+
+    if (!c->least_ns || least >= c->least - drift(c->least_ns, seen_ns)) {
+        c->least = least;
+        c->least_ns = seen_ns;
+    }
+    if (!c->most_ns || most <= c->most + drift(c->most_ns, seen_ns)) {
+        c->most = most;
+        c->most_ns = seen_ns;
+    }
+}
+
+uint64_t cuda_clock_host_ns(const struct cuda_clock *c, uint64_t gpu)
+{
+    if (!c->least_ns)
+        return 0;
+    return gpu + (uint64_t)(c->least + (c->most - c->least) / 2);
+}

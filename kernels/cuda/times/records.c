@@ -1,0 +1,276 @@
+/* Owns the process's use of CUPTI. */
+#include "records.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cupti.h"
+#include "util/log.h"
+
+enum {
+    CALLS = 16384, /* calls of the driver within which a launch's record must come */
+    BUFFER_BYTES = 16 << 10,
+    BUFFER_ALIGN = 64
+};
+
+enum state { NOT_TRIED, ON, OFF };
+
+/* What belongs to a ticket. */
+struct entry {
+    uint64_t ticket; /* 0: none */
+    unsigned launched, recorded;
+    struct cuda_span span;
+};
+
+/* A launch, by CUPTI's number of the call. */
+struct call {
+    uint32_t correlation;
+    uint64_t ticket;
+};
+
+static struct {
+    const char *setting;
+    atomic_int state; /* enum state */
+    struct cupti cupti;
+    CUpti_SubscriberHandle subscriber;
+    bool recording; /* of kernels; the loop's */
+    uint64_t tickets;
+
+    pthread_mutex_t lock; /* of what follows: CUPTI hands out full buffers on a thread of its own */
+    struct entry entries[RECORDS_TICKETS];
+    struct call calls[CALLS];
+} records = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* The ticket of what this thread launches; 0: none. */
+static _Thread_local uint64_t current;
+
+static struct entry *entry_of(uint64_t ticket)
+{
+    struct entry *entry = &records.entries[ticket % RECORDS_TICKETS];
+
+    return entry->ticket == ticket ? entry : NULL;
+}
+
+/* ---- what CUPTI calls ---- */
+
+static void CUPTIAPI on_launch(void *context, CUpti_CallbackDomain domain, CUpti_CallbackId id, const void *data)
+{
+    const CUpti_CallbackData *call = data;
+    struct entry *entry;
+
+    (void)context, (void)domain, (void)id;
+    if (!current || call->callbackSite != CUPTI_API_ENTER)
+        return;
+    pthread_mutex_lock(&records.lock);
+    entry = entry_of(current);
+    if (entry) {
+        entry->launched++;
+        records.calls[call->correlationId % CALLS] =
+            (struct call){.correlation = call->correlationId, .ticket = current};
+    }
+    pthread_mutex_unlock(&records.lock);
+}
+
+static void CUPTIAPI on_buffer_wanted(uint8_t **buffer, size_t *size, size_t *max_records)
+{
+    *buffer = aligned_alloc(BUFFER_ALIGN, BUFFER_BYTES);
+    *size = *buffer ? BUFFER_BYTES : 0;
+    *max_records = 0;
+}
+
+static void note(uint32_t correlation, uint64_t begin_ns, uint64_t end_ns)
+{
+    const struct call *call = &records.calls[correlation % CALLS];
+    struct entry *entry = call->correlation == correlation && call->ticket ? entry_of(call->ticket) : NULL;
+
+    if (!entry)
+        return;
+    if (!entry->recorded++ || begin_ns < entry->span.begin_ns)
+        entry->span.begin_ns = begin_ns;
+    if (end_ns > entry->span.end_ns)
+        entry->span.end_ns = end_ns;
+}
+
+/* The records of later versions of CUPTI begin with the same members. */
+static void CUPTIAPI on_buffer_done(CUcontext context, uint32_t stream, uint8_t *buffer, size_t size, size_t valid)
+{
+    CUpti_Activity *record = NULL;
+
+    (void)context, (void)stream, (void)size;
+    pthread_mutex_lock(&records.lock);
+    while (valid && records.cupti.ActivityGetNextRecord(buffer, valid, &record) == CUPTI_SUCCESS) {
+        if (record->kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) {
+            const CUpti_ActivityKernel9 *kernel = (const void *)record;
+
+            note(kernel->correlationId, kernel->start, kernel->end);
+        } else if (record->kind == CUPTI_ACTIVITY_KIND_GRAPH_TRACE) {
+            const CUpti_ActivityGraphTrace *graph = (const void *)record;
+
+            note(graph->correlationId, graph->start, graph->end);
+        }
+    }
+    pthread_mutex_unlock(&records.lock);
+    free(buffer);
+}
+
+/* ---- the start ---- */
+
+static const CUpti_CallbackId launches[] = {
+    CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel,
+    CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel_ptsz,
+    CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx,
+    CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx_ptsz,
+    CUPTI_DRIVER_TRACE_CBID_cuLaunchCooperativeKernel,
+    CUPTI_DRIVER_TRACE_CBID_cuLaunchCooperativeKernel_ptsz,
+    CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch,
+    CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch_ptsz,
+};
+
+void cuda_records_configure(const char *setting)
+{
+    records.setting = setting;
+}
+
+/* A tool that was put into this process, and wants CUPTI for itself. */
+static const char *tool_in_the_way(void)
+{
+    static const char *const variables[] = {"CUDA_INJECTION64_PATH", "CUDA_INJECTION32_PATH", "NVTX_INJECTION64_PATH"};
+
+    for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); i++) {
+        const char *value = getenv(variables[i]);
+
+        if (value && *value)
+            return variables[i];
+    }
+    return NULL;
+}
+
+static int refuse(CUptiResult result, const char *call, char *why, size_t why_size)
+{
+    const char *text = NULL;
+
+    if (result == CUPTI_SUCCESS)
+        return 0;
+    records.cupti.GetResultString(result, &text);
+    snprintf(why, why_size, "cupti%s: %s", call, text ? text : "unknown error");
+    return -1;
+}
+
+#define CUPTI_CALL(why, why_size, Name, ...) refuse(records.cupti.Name(__VA_ARGS__), #Name, why, why_size)
+
+/* The subscription comes first: it is what another user of CUPTI in this process refuses. */
+static int start(char *why, size_t why_size)
+{
+    const char *setting = records.setting, *tool = tool_in_the_way();
+    char ignored[256];
+
+    if (setting && !strcmp(setting, "off")) {
+        snprintf(why, why_size, "executors.cupti is off");
+        return -1;
+    }
+    if (tool) {
+        snprintf(why, why_size, "%s is set: a tool has CUPTI", tool);
+        return -1;
+    }
+    if (cupti_load(setting, &records.cupti, why, why_size) < 0 ||
+        CUPTI_CALL(why, why_size, Subscribe, &records.subscriber, (CUpti_CallbackFunc)on_launch, NULL) < 0)
+        return -1;
+    for (size_t i = 0; i < sizeof(launches) / sizeof(launches[0]); i++)
+        if (CUPTI_CALL(why, why_size, EnableCallback, 1, records.subscriber, CUPTI_CB_DOMAIN_DRIVER_API, launches[i]) <
+            0)
+            goto unsubscribe;
+    if (CUPTI_CALL(why, why_size, ActivityRegisterCallbacks, on_buffer_wanted, on_buffer_done) < 0 ||
+        CUPTI_CALL(why, why_size, ActivityEnable, CUPTI_ACTIVITY_KIND_GRAPH_TRACE) < 0)
+        goto unsubscribe;
+    return 0;
+
+unsubscribe:
+    CUPTI_CALL(ignored, sizeof(ignored), Unsubscribe, records.subscriber);
+    return -1;
+}
+
+bool cuda_records_start(void)
+{
+    char why[256] = "", quoted[300];
+
+    pthread_mutex_lock(&start_lock);
+    if (atomic_load(&records.state) == NOT_TRIED) {
+        const bool on = start(why, sizeof(why)) == 0;
+
+        atomic_store(&records.state, on ? ON : OFF);
+        if (!on)
+            log_info("cupti_unavailable", "reason=%s", log_quote(quoted, sizeof(quoted), why, strlen(why)));
+    }
+    pthread_mutex_unlock(&start_lock);
+    return cuda_records_are_on();
+}
+
+bool cuda_records_were_started(void)
+{
+    return atomic_load_explicit(&records.state, memory_order_acquire) != NOT_TRIED;
+}
+
+bool cuda_records_are_on(void)
+{
+    return atomic_load_explicit(&records.state, memory_order_acquire) == ON;
+}
+
+/* ---- tickets ---- */
+
+static void record_kernels(bool on)
+{
+    if (records.recording == on)
+        return;
+    if (on)
+        records.cupti.ActivityEnable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
+    else
+        records.cupti.ActivityDisable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
+    records.recording = on;
+}
+
+uint64_t cuda_records_begin(void)
+{
+    const uint64_t ticket = ++records.tickets;
+
+    record_kernels(true);
+    pthread_mutex_lock(&records.lock);
+    records.entries[ticket % RECORDS_TICKETS] = (struct entry){.ticket = ticket};
+    pthread_mutex_unlock(&records.lock);
+    current = ticket;
+    return ticket;
+}
+
+void cuda_records_end(void)
+{
+    current = 0;
+}
+
+void cuda_records_pause(void)
+{
+    record_kernels(false);
+}
+
+void cuda_records_flush(void)
+{
+    records.cupti.ActivityFlushAll(0);
+}
+
+enum cuda_record_state cuda_records_read(uint64_t ticket, struct cuda_span *ret)
+{
+    enum cuda_record_state state = RECORD_MISSING;
+    const struct entry *entry;
+
+    pthread_mutex_lock(&records.lock);
+    entry = entry_of(ticket);
+    if (entry && entry->launched)
+        state = entry->recorded >= entry->launched ? RECORD_READY : RECORD_PENDING;
+    if (state == RECORD_READY)
+        *ret = entry->span;
+    pthread_mutex_unlock(&records.lock);
+    return state;
+}

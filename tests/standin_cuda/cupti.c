@@ -1,0 +1,184 @@
+/* A stand-in of CUPTI over the stand-in driver: callbacks at launches, and records of kernels and graphs. Its clock is
+ * far from the host's, so that whoever takes one for the other is found out. */
+#include <cupti.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "profiler.h"
+
+#define API __attribute__((visibility("default"))) CUptiResult CUPTIAPI
+
+enum { PENDING_MAX = 65536 };
+
+static const uint64_t CLOCK_AHEAD_NS = 1000000000000;
+
+struct record {
+    CUpti_ActivityKind kind;
+    uint32_t call;
+    uint64_t begin_ns, end_ns;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct record pending[PENDING_MAX];
+static size_t n_pending;
+static CUpti_CallbackFunc callback;
+static void *callback_context;
+static CUpti_BuffersCallbackRequestFunc buffer_wanted;
+static CUpti_BuffersCallbackCompleteFunc buffer_done;
+static atomic_bool kernels, graphs;
+static atomic_uint calls;
+static _Thread_local uint64_t graph_begin_ns;
+
+static uint32_t launching(enum standin_launch what)
+{
+    const uint32_t call = atomic_fetch_add(&calls, 1) + 1;
+    const CUpti_CallbackData data = {.callbackSite = CUPTI_API_ENTER, .correlationId = call};
+    const CUpti_CallbackId id =
+        what == STANDIN_LAUNCH_GRAPH ? CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch : CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel;
+
+    if (callback)
+        callback(callback_context, CUPTI_CB_DOMAIN_DRIVER_API, id, &data);
+    return atomic_load(what == STANDIN_LAUNCH_GRAPH ? &graphs : &kernels) ? call : 0;
+}
+
+static void ran(uint32_t call, enum standin_launch what, uint64_t begin_ns, uint64_t end_ns, bool last)
+{
+    if (what == STANDIN_LAUNCH_GRAPH) {
+        graph_begin_ns = graph_begin_ns ? graph_begin_ns : begin_ns;
+        if (!last)
+            return;
+        begin_ns = graph_begin_ns;
+        graph_begin_ns = 0;
+    }
+    pthread_mutex_lock(&lock);
+    if (n_pending < PENDING_MAX)
+        pending[n_pending++] =
+            (struct record){.kind = what == STANDIN_LAUNCH_GRAPH ? CUPTI_ACTIVITY_KIND_GRAPH_TRACE
+                                                                 : CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
+                            .call = call,
+                            .begin_ns = begin_ns + CLOCK_AHEAD_NS,
+                            .end_ns = end_ns + CLOCK_AHEAD_NS};
+    pthread_mutex_unlock(&lock);
+}
+
+static const struct standin_profiler profiler = {.launching = launching, .ran = ran};
+
+/* KOPS_STANDIN_CUPTI=busy: another one in the process has it. */
+API cuptiSubscribe(CUpti_SubscriberHandle *subscriber, CUpti_CallbackFunc function, void *context)
+{
+    const char *mode = getenv("KOPS_STANDIN_CUPTI");
+
+    if (mode && !strcmp(mode, "busy"))
+        return CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
+    callback = function;
+    callback_context = context;
+    *subscriber = (CUpti_SubscriberHandle)(uintptr_t)1;
+    standin_set_profiler(&profiler);
+    return CUPTI_SUCCESS;
+}
+
+API cuptiUnsubscribe(CUpti_SubscriberHandle subscriber)
+{
+    (void)subscriber;
+    callback = NULL;
+    return CUPTI_SUCCESS;
+}
+
+API cuptiEnableCallback(uint32_t enable, CUpti_SubscriberHandle subscriber, CUpti_CallbackDomain domain,
+                        CUpti_CallbackId id)
+{
+    (void)subscriber, (void)id;
+    return enable && domain == CUPTI_CB_DOMAIN_DRIVER_API ? CUPTI_SUCCESS : CUPTI_ERROR_INVALID_PARAMETER;
+}
+
+API cuptiActivityRegisterCallbacks(CUpti_BuffersCallbackRequestFunc wanted, CUpti_BuffersCallbackCompleteFunc done)
+{
+    buffer_wanted = wanted;
+    buffer_done = done;
+    return CUPTI_SUCCESS;
+}
+
+static CUptiResult set(CUpti_ActivityKind kind, bool on)
+{
+    if (kind != CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL && kind != CUPTI_ACTIVITY_KIND_GRAPH_TRACE)
+        return CUPTI_ERROR_INVALID_KIND;
+    atomic_store(kind == CUPTI_ACTIVITY_KIND_GRAPH_TRACE ? &graphs : &kernels, on);
+    return CUPTI_SUCCESS;
+}
+
+API cuptiActivityEnable(CUpti_ActivityKind kind)
+{
+    return set(kind, true);
+}
+
+API cuptiActivityDisable(CUpti_ActivityKind kind)
+{
+    return set(kind, false);
+}
+
+static size_t size_of(CUpti_ActivityKind kind)
+{
+    return kind == CUPTI_ACTIVITY_KIND_GRAPH_TRACE ? sizeof(CUpti_ActivityGraphTrace) : sizeof(CUpti_ActivityKernel9);
+}
+
+static void write_record(uint8_t *at, const struct record *record)
+{
+    if (record->kind == CUPTI_ACTIVITY_KIND_GRAPH_TRACE) {
+        CUpti_ActivityGraphTrace graph = {
+            .kind = record->kind, .correlationId = record->call, .start = record->begin_ns, .end = record->end_ns};
+
+        memcpy(at, &graph, sizeof(graph));
+    } else {
+        CUpti_ActivityKernel9 kernel = {
+            .kind = record->kind, .correlationId = record->call, .start = record->begin_ns, .end = record->end_ns};
+
+        memcpy(at, &kernel, sizeof(kernel));
+    }
+}
+
+/* Fills a buffer of the caller's with the oldest records. Returns how many. */
+static size_t hand_out(void)
+{
+    size_t size = 0, max = 0, used = 0, n = 0;
+    uint8_t *buffer = NULL;
+
+    buffer_wanted(&buffer, &size, &max);
+    pthread_mutex_lock(&lock);
+    while (buffer && n < n_pending && used + size_of(pending[n].kind) <= size) {
+        write_record(buffer + used, &pending[n]);
+        used += size_of(pending[n++].kind);
+    }
+    memmove(pending, pending + n, (n_pending - n) * sizeof(pending[0]));
+    n_pending -= n;
+    pthread_mutex_unlock(&lock);
+    if (buffer)
+        buffer_done(NULL, 0, buffer, size, used);
+    return n;
+}
+
+API cuptiActivityFlushAll(uint32_t flags)
+{
+    (void)flags;
+    while (n_pending && hand_out())
+        ;
+    return CUPTI_SUCCESS;
+}
+
+API cuptiActivityGetNextRecord(uint8_t *buffer, size_t valid, CUpti_Activity **record)
+{
+    uint8_t *at = *record ? (uint8_t *)*record + size_of((*record)->kind) : buffer;
+
+    if (at >= buffer + valid)
+        return CUPTI_ERROR_MAX_LIMIT_REACHED;
+    *record = (CUpti_Activity *)(void *)at;
+    return CUPTI_SUCCESS;
+}
+
+API cuptiGetResultString(CUptiResult result, const char **text)
+{
+    *text = result == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED ? "multiple subscribers" : "an error";
+    return CUPTI_SUCCESS;
+}

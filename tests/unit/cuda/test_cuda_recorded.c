@@ -1,0 +1,138 @@
+/* Executions that are timed by CUPTI's records, over a stand-in of CUPTI whose clock is far from the host's. */
+#include "kernel_support.h"
+
+#include <stdlib.h>
+
+#include "util/clock.h"
+
+enum { N = 1000, REPEAT = 700 /* more than are read at once */ };
+
+static struct {
+    unsigned count;
+    uint64_t token;
+    struct backend_times times;
+} told;
+
+static void on_timed(void *context, uint64_t token, const struct backend_times *times)
+{
+    (void)context;
+    told.count++;
+    told.token = token;
+    told.times = *times;
+}
+
+static int setup_with_cupti(void **state)
+{
+    told.count = 0;
+    test_config.cuda_cupti = KOPS_STANDIN_CUPTI;
+    test_host.timed = on_timed;
+    return setup(state);
+}
+
+/* A kernel of a user's, which does not know its own times. */
+static void custom(struct test_job *t, enum backend_timing timing, uint32_t repeat)
+{
+    struct backend_memory *m = device_memory(N * sizeof(float));
+    struct backend_stream *stream = stream_open();
+    struct backend_code *code = load_code();
+    static double samples[REPEAT];
+
+    KERNEL_JOB(t, load_function(code, "custom_kernel"), N, OUT(m, N), IN(m, N), INT(N));
+    t->job.timing = timing;
+    t->job.token = timing == TIMING_STATISTIC ? 77 : 0;
+    t->job.samples = samples;
+    t->job.repeat = repeat;
+    run_job(stream, t);
+    backend->arm(device);
+    backend->stream_free(stream);
+    backend->code_unload(device, code);
+    close_memory(m);
+}
+
+static void expect_between(uint64_t from_ns, uint64_t begin_ns, uint64_t end_ns)
+{
+    const uint64_t now_ns = clock_now_ns();
+
+    assert_true(begin_ns >= from_ns && begin_ns <= end_ns && end_ns <= now_ns);
+}
+
+static void test_exact_times_are_the_records(void **state)
+{
+    const uint64_t before_ns = clock_now_ns();
+    struct test_job t;
+
+    (void)state;
+    custom(&t, TIMING_EXACT, 1);
+    assert_int_equal(t.job.timer, TIMER_CUPTI);
+    assert_int_equal(t.job.n_samples, 1);
+    expect_between(before_ns, t.job.gpu_begin_ns, t.job.gpu_end_ns);
+    assert_true(t.job.samples[0] * 1e3 >= (double)(t.job.gpu_end_ns - t.job.gpu_begin_ns) - 1);
+    assert_true(t.job.samples[0] * 1e3 <= (double)(t.job.gpu_end_ns - t.job.gpu_begin_ns) + 1);
+}
+
+static void test_every_execution_has_its_record(void **state)
+{
+    struct test_job t;
+
+    (void)state;
+    custom(&t, TIMING_EXACT, REPEAT);
+    assert_int_equal(t.job.n_samples, REPEAT);
+    for (unsigned i = 0; i < REPEAT; i++)
+        assert_true(t.job.samples[i] > 0 && t.job.samples[i] < 1e6);
+}
+
+static void test_a_statistic_comes_when_there_is_nothing_to_do(void **state)
+{
+    const uint64_t before_ns = clock_now_ns();
+    struct test_job t;
+
+    (void)state;
+    custom(&t, TIMING_STATISTIC, 1);
+    assert_int_equal(t.job.n_samples, 0);
+    assert_true(t.job.timed_later);
+    assert_int_equal(told.count, 1);
+    assert_int_equal(told.token, 77);
+    expect_between(before_ns, told.times.begin_ns, told.times.end_ns);
+    assert_true(told.times.us > 0);
+}
+
+static void test_what_is_not_to_be_timed_leaves_no_record(void **state)
+{
+    struct test_job t;
+
+    (void)state;
+    custom(&t, TIMING_STATISTIC, 1);
+    custom(&t, TIMING_NONE, 1);
+    assert_false(t.job.timed_later);
+    assert_int_equal(told.count, 1);
+}
+
+static void test_without_cupti_events_tell(void **state)
+{
+    struct test_job t;
+
+    (void)state;
+    custom(&t, TIMING_EXACT, 1);
+    assert_int_equal(t.job.timer, TIMER_EVENTS);
+    assert_int_equal(t.job.n_samples, 1);
+    custom(&t, TIMING_STATISTIC, 1);
+    assert_int_equal(t.job.timer, TIMER_EVENTS);
+    assert_int_equal(t.job.n_samples, 1);
+    assert_int_equal(told.count, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest records[] = {
+        cmocka_unit_test_setup_teardown(test_exact_times_are_the_records, setup_with_cupti, teardown),
+        cmocka_unit_test_setup_teardown(test_every_execution_has_its_record, setup_with_cupti, teardown),
+        cmocka_unit_test_setup_teardown(test_a_statistic_comes_when_there_is_nothing_to_do, setup_with_cupti, teardown),
+        cmocka_unit_test_setup_teardown(test_what_is_not_to_be_timed_leaves_no_record, setup_with_cupti, teardown),
+    };
+    const struct CMUnitTest none[] = {
+        cmocka_unit_test_setup_teardown(test_without_cupti_events_tell, setup_with_cupti, teardown)};
+
+    /* CUPTI is tried once a process. */
+    return getenv("KOPS_STANDIN_CUPTI") ? cmocka_run_group_tests(none, NULL, NULL)
+                                        : cmocka_run_group_tests(records, NULL, NULL);
+}
