@@ -1,8 +1,10 @@
-"""The report: a page whose numbers are those of the statistics."""
+"""The report: a page, and a picture, whose numbers are those of the statistics."""
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -13,7 +15,11 @@ import kops
 import numpy
 import pytest
 from kops.profiler import Peaks, profile, report
-from kops.profiler._report import Row, page, roofline
+from kops.profiler.__main__ import main, read_peaks
+from kops.profiler._page import page, roofline, timeline
+from kops.profiler._recorder import Event
+from kops.profiler._roofline import Roofline
+from kops.profiler._rows import Row, rows_of
 from test_daemon import Daemon, backends
 
 PEAKS = Peaks("GPU-1", "a <GPU>", 4000.0, {"f32": 50_000.0, "f16": 800_000.0})
@@ -80,7 +86,7 @@ def test_where_work_lies_under_the_roof() -> None:
 
 def test_the_roofline_stays_in_its_frame() -> None:
     rows = [Row(row("gemm", bytes=10**i, operations=10**j), PEAKS) for i in range(3, 9) for j in range(3, 11)]
-    (drawing,) = svgs(roofline(rows, PEAKS))
+    (drawing,) = svgs(roofline(Roofline(rows, PEAKS)))
     _, _, width, height = map(float, drawing.attrib["viewBox"].split())
     circles = [e for e in drawing if e.tag == "circle"]
     assert len(circles) == len(rows)
@@ -90,7 +96,49 @@ def test_the_roofline_stays_in_its_frame() -> None:
         for point in line.attrib["points"].split():
             x, y = map(float, point.split(","))
             assert 0 <= x <= width and 0 <= y <= height
-    assert len(svgs(roofline([], PEAKS))) == 1
+    assert len(svgs(roofline(Roofline([], PEAKS)))) == 1
+
+
+def test_numbers_and_labels_touch_nothing() -> None:
+    """Points on each other, roofs that are nearly one."""
+    close = Peaks("GPU-1", "close", 4000.0, {"f32": 50_000.0, "f16": 50_001.0, "f64": 49_999.0})
+    rows = [Row(row("gemm", bytes=1_000_000 + i, operations=1_000_000), close) for i in range(20)]
+    plot = Roofline(rows, close)
+    labels = [point.label for point in plot.points if point.label]
+    assert 4 <= len(labels) <= 12 and len(set(labels)) == len(labels)
+    for i, (x, y) in enumerate(labels):
+        assert all(abs(x - other_x) >= 7 or abs(y - other_y) >= 13 for other_x, other_y in labels[:i])
+        assert all(abs(x - point.x) > point.radius or abs(y - point.y) > point.radius for point in plot.points)
+    heights = [roof.label[1] for roof in plot.roofs]
+    assert [roof.dtype for roof in plot.roofs] == ["f64", "f32", "f16"], "the lowest first"
+    assert all(one - other >= 13 for one, other in zip(heights, heights[1:], strict=False)) and min(heights) > 13
+    alone = Roofline([Row(row("gemm"), close)], close)
+    assert all(point.label for point in alone.points)
+
+
+def test_what_cannot_be_drawn_is_said() -> None:
+    """A kernel of a user declares no operations."""
+    rows = rows_of([row(), row("mine", operations=None), row("failed", count=0)], {"GPU-1": PEAKS})
+    assert [r.op for r in rows] == ["add", "mine"] and sum(r.share for r in rows) == pytest.approx(1)
+    text = page(rows, {"GPU-1": PEAKS}, "kopsd 0")
+    assert "Not drawn: 1 of the table" in text and text.count("<circle") == 1
+    assert "Not drawn" not in page(rows[:1], {"GPU-1": PEAKS}, "kopsd 0")
+    assert "<circle" not in page(rows, {}, "kopsd 0") and len(Page(page(rows, {}, "kopsd 0")).cells) == 3
+
+
+def test_a_timeline_is_bounded() -> None:
+    def event(connection: int, at: int) -> Event:
+        return Event(
+            what="run", op="add", ops=1, device="host", variant="v", dtype="f32", shapes=((4,),), pid=1, uid=1, client="", comm="",
+            connection=connection, call=at, stream=0, received=at, ready=at, started=at, ended=at + 10, busy_us=None,
+            executions=1, failed=False,
+        )  # fmt: skip
+
+    text = timeline([event(i % 200, 100 * i) for i in range(10_000)])
+    (drawing,) = svgs(text)
+    assert len(list(drawing.iter("text"))) == 100 + 2 and "The last 1,500 of 10,000 pieces" in text
+    assert "connection 199, stream 0" in text and "connection 99," not in text
+    assert len(list(svgs(timeline([event(0, 100 * i) for i in range(10_000)]))[0].iter("rect"))) == 3000
 
 
 def test_names_are_no_markup() -> None:
@@ -129,3 +177,62 @@ def test_peaks_are_measured(real: Daemon, monkeypatch: pytest.MonkeyPatch, tmp_p
         (found,) = report(k, tmp_path / "report.html").values()
     assert found.device == "host" and found.gb_s > 0.1 and found.gflop_s.keys() == {"f32", "f64", "f16"}
     assert all(value > 0.01 for value in found.gflop_s.values())
+
+
+# ---- the picture ----
+
+
+def test_a_picture(real: Daemon, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="no matplotlib here (pip install matplotlib)")
+    from matplotlib.image import imread
+
+    path, plain = tmp_path / "report.png", tmp_path / "plain.png"
+    peaks = {"host": Peaks("host", "this $processor$", 20.0, {"f32": 100.0})}
+    with kops.connect(real.socket_path, timeout=120) as k:
+        a = k.array(numpy.ones((256, 256), "float32"))
+        k.add(a, a)
+        report(k, plain, peaks=peaks)
+        k.gemm(a, a)
+        assert report(k, path, peaks=peaks) == peaks
+    image, other = imread(path), imread(plain)
+    assert image.shape[1] == 1720 and image.shape[0] == other.shape[0] + 32, "a line of text for each number"
+    blue = (image[..., 2] > 0.6) & (image[..., 0] < 0.5)
+    assert blue.sum() > 500, "points and a roof of their colour"
+    assert (image[:10, :, :3] == 1).all() and (image[:, :10, :3] == 1).all(), "nothing is cut"
+
+
+def test_no_matplotlib(real: Daemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with kops.connect(real.socket_path, timeout=120) as k:
+        with pytest.raises(kops.Unsupported, match="pip install matplotlib"):
+            report(k, tmp_path / "report.png")
+        with pytest.raises(kops.BadArgument, match="report.pdf"):
+            report(k, tmp_path / "report.pdf")
+    assert not list(tmp_path.iterdir())
+
+
+# ---- from a shell ----
+
+
+def test_the_command(real: Daemon, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    path, peaks = tmp_path / "report.html", tmp_path / "peaks.json"
+    monkeypatch.setattr("kops.profiler._peaks.HOST", (1 << 20, 128))
+    wanted = ["--socket", real.socket_path, "-o", str(path), "--peaks", str(peaks)]
+    assert main(wanted) == 1 and "nothing to report" in capsys.readouterr().err and not peaks.exists()
+    with kops.connect(real.socket_path, timeout=120) as k:
+        k.square(numpy.ones(10, "float32"))
+    assert main(wanted) == 0 and "the peaks of host were measured" in capsys.readouterr().out
+    measured = peaks.read_text(encoding="utf-8")
+    assert main([*wanted, "--op", "square", "--device", "0", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"file": str(path), "measured": []}
+    assert peaks.read_text(encoding="utf-8") == measured and read_peaks(peaks)["host"].gb_s > 0.1
+    assert [cells[0] for cells in Page(path.read_text(encoding="utf-8")).cells[1:]] == ["1. square"]
+    for more, code in ((["--device", "7"], "unknown_device"), (["-o", str(tmp_path / "no" / "r.html")], "os_error")):
+        assert main([*wanted, "--json", *more]) == 1
+        assert json.loads(capsys.readouterr().err)["error"]["code"] == code
+    for wrong in ("[1]", '{"host": 3}', "{", '{"host": {"name": "x", "gb_s": "fast", "gflop_s": {}}}'):
+        peaks.write_text(wrong, encoding="utf-8")
+        assert main(wanted) == 1 and "peaks.json has no peaks" in capsys.readouterr().err, wrong
+    assert main(["--socket", str(tmp_path / "nobody"), "--json"]) == 3
+    assert json.loads(capsys.readouterr().err)["error"]["code"] == "connect_failed"
