@@ -18,6 +18,7 @@ static const struct {
     {"clients", "connected clients, their memory and latency", ctl_clients},
     {"top", "the daemon's present work, live or for scripts", ctl_top},
     {"trace", "record when each call waited and ran, as a timeline", ctl_trace},
+    {"report", "a page with the roofline and the table of what ran", ctl_report},
     {"metrics", "metrics for Prometheus: print, write to a file, serve on a port", ctl_metrics},
     {"drain", "take no new work, wait for work in flight, stop", ctl_drain},
     {"run", "run an op on random data, measure it, check it", ctl_run},

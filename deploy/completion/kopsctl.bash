@@ -1,7 +1,7 @@
 # bash completion of kopsctl. As /usr/share/bash-completion/completions/kopsctl, or sourced.
 
 _kopsctl() {
-    local commands="ping info ops stats clients top trace metrics drain run compile launch cache"
+    local commands="ping info ops stats clients top trace report metrics drain run compile launch cache"
     local common="--help --json --socket --timeout"
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} command="" i at=0 socket=()
     COMPREPLY=()
@@ -39,12 +39,12 @@ _kopsctl() {
     _kopsctl_ops() { _kopsctl_words "$(kopsctl --timeout 1 "${socket[@]}" ops 2>/dev/null | awk 'NR > 1 { print $1 }')"; }
 
     case $command:$prev in
-        *:--socket | metrics:--textfile | trace:--output | trace:-o | compile:--include-file | compile:-i | launch:--include-file | launch:-i | launch:--save)
+        *:--socket | metrics:--textfile | trace:--output | trace:-o | report:--output | report:-o | report:--peaks | compile:--include-file | compile:-i | launch:--include-file | launch:-i | launch:--save)
             _kopsctl_files
             return
             ;;
         *:--timeout) return ;;
-        stats:--op) _kopsctl_ops && return ;;
+        stats:--op | report:--op) _kopsctl_ops && return ;;
         stats:--dtype | run:--dtype | run:-t) _kopsctl_words "f32 f64 f16 bf16" && return ;;
         stats:--sort)
             _kopsctl_words "op shapes dtype variant device user calls errors total share mean p50 p99 gb_s gflop_s queue_p99 total_p99" && return
@@ -54,7 +54,7 @@ _kopsctl() {
         top:--sort) _kopsctl_words "rate device memory p99 inflight pid" && return ;;
         metrics:--listen) _kopsctl_words "127.0.0.1:9464" && return ;;
         # Numbers, names and expressions, which nobody can guess.
-        ping:--count | ping:-c | ping:--spin | stats:--device | stats:--limit | top:--iterations | top:-n | top:--delay | top:-d | metrics:--interval) return ;;
+        ping:--count | ping:-c | ping:--spin | stats:--device | report:--device | stats:--limit | top:--iterations | top:-n | top:--delay | top:-d | metrics:--interval) return ;;
         trace:--seconds | trace:-s | trace:--events) return ;;
         run:--shape | run:-s | run:--device | run:-d | run:--repeat | run:-n | run:--warmup | run:-w | run:--variant | run:-v) return ;;
         run:--attr | run:-a | run:--seed | run:--out-shape | cache:--key) return ;;
@@ -73,6 +73,7 @@ _kopsctl() {
             clients) _kopsctl_words "$common --users" ;;
             top) _kopsctl_words "$common --batch --iterations --delay --sort" ;;
             trace) _kopsctl_words "$common --seconds --output --everybody --events" ;;
+            report) _kopsctl_words "$common --output --op --device --peaks" ;;
             metrics) _kopsctl_words "$common --textfile --interval --listen --allow-remote" ;;
             drain) _kopsctl_words "$common --stop --resume" ;;
             run) _kopsctl_words "$common --shape --dtype --device --repeat --warmup --variant --attr --memory --check --seed --out-shape" ;;

@@ -98,7 +98,8 @@ def test_values(tmp_path: Path) -> None:
     assert bash("run", "gemm", "--dtype", "f") == ["f32", "f64", "f16"]
     assert bash("cache", "") == ["list", "clear", "export", "import"] and bash("cache", "clear", "") == []
     (tmp_path / "kernel.cu").touch()
-    for words in (["compile"], ["launch"], ["cache", "import"], ["metrics", "--textfile"], ["--socket"]):
+    files = (["compile"], ["launch"], ["cache", "import"], ["metrics", "--textfile"], ["report", "-o"], ["report", "--peaks"], ["--socket"])
+    for words in files:
         assert bash(*words, f"{tmp_path}/k") == [f"{tmp_path}/kernel.cu"], words
 
 
