@@ -74,7 +74,7 @@ class Browser:
         self._next += 1
         number = self._next
         session = {"sessionId": self._session} if self._session else {}
-        os.write(self._to, json.dumps({"id": number, "method": method, "params": params, **session}).encode() + b"\0")
+        self._send({"id": number, "method": method, "params": params, **session})
         while True:
             message = self._message()
             if message.get("id") == number:
@@ -82,6 +82,9 @@ class Browser:
                 result: dict[str, Any] = message["result"]
                 return result
             self.events.append(message)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        os.write(self._to, json.dumps(message).encode() + b"\0")
 
     def _message(self) -> dict[str, Any]:
         until = time.monotonic() + PATIENCE
@@ -93,6 +96,8 @@ class Browser:
             self._buffer += read
         line, _, self._buffer = self._buffer.partition(b"\0")
         message: dict[str, Any] = json.loads(line)
+        if message.get("method") == "Page.javascriptDialogOpening":  # the page waits, and with it every answer
+            self._send({"id": -1, "method": "Page.handleJavaScriptDialog", "params": {"accept": True}, "sessionId": message["sessionId"]})
         return message
 
     def show(self, address: str, width: int = 1280, height: int = 900, dark: bool = False) -> None:
@@ -122,6 +127,7 @@ class Browser:
         return [e["params"]["request"]["url"] for e in self.events if e.get("method") == "Network.requestWillBeSent"]
 
     def complaints(self) -> list[str]:
-        """Errors and lines of the console since `show`."""
+        """Errors, lines of the console and dialogs since `show`."""
         methods = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded", "Network.loadingFailed")
+        methods += ("Page.javascriptDialogOpening",)
         return [json.dumps(e["params"]) for e in self.events if e.get("method") in methods]

@@ -25,7 +25,7 @@ WINDOWS = {"light": (1280, False), "dark": (1280, True), "narrow": (390, False)}
 DRAWINGS = """
 [...document.querySelectorAll("svg")].map(svg => {
     const box = e => { const r = e.getBoundingClientRect(); return [r.left, r.top, r.right, r.bottom]; };
-    const all = name => [...svg.querySelectorAll(name)].map(e => ({box: box(e), text: name === "text" ? e.textContent : ""}));
+    const all = name => [...svg.querySelectorAll(name)].map(e => ({box: box(e), text: e.textContent, over: e.classList.contains("over")}));
     return {box: box(svg), circles: all("circle"), texts: all("text"), lines: all("polyline"), grid: all("line"), rects: all("rect")};
 })
 """
@@ -142,6 +142,10 @@ def test_texts_do_not_lie_on_each_other(window: browser.Browser) -> None:
             for other in texts[:i]:
                 boxes = [[left, top + 2, right, bottom - 3] for left, top, right, bottom in (one["box"], other["box"])]
                 assert not meet(*boxes), (one, other)
+            if one["over"]:
+                left, top, right, bottom = one["box"]
+                touched = [circle for circle in drawing["circles"] if meet([left + 1, top + 3, right - 1, bottom - 3], circle["box"])]
+                assert not touched, (one, touched)
         names = [text for text in texts if text["text"].startswith("connection")]
         for name in names:
             assert not any(meet(name["box"], slice_["box"]) for slice_ in drawing["rects"]), name
