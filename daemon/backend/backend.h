@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "backend/conditions.h"
 #include "core/step.h"
 #include "util/error.h"
 #include "util/list.h"
@@ -78,6 +79,7 @@ struct backend_config {
     const char *cuda_driver;       /* path of libcuda, "none" to do without; NULL: libcuda.so.1 */
     const char *cuda_blaslt;       /* path of cuBLASLt, "none" to do without; NULL: the usual names */
     const char *cuda_cupti;        /* path of CUPTI, "off" to do without; NULL: the usual names and places */
+    const char *cuda_nvml;         /* path of NVML, "none" to do without; NULL: libnvidia-ml.so.1 */
     bool cuda_blaslt_late;         /* load cuBLASLt for the first gemm, unseen: variants() names it all the same */
     uint64_t cuda_workspace_bytes; /* scratch for cuBLASLt, a stream; 0: 32 MiB */
     uint64_t spin_us;              /* how long an executor polls before it sleeps */
@@ -385,6 +387,8 @@ struct backend {
 
     /* any; may block. Bytes of the device's memory that are free now. -1, or NULL: it cannot tell. */
     int (*memory_free)(struct backend_device *device, uint64_t *ret_bytes);
+    /* any; may block as long as a driver does. NULL: it cannot tell. */
+    void (*conditions)(struct backend_device *device, struct backend_conditions *ret);
 };
 
 extern const struct backend host_backend;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "backend/memfd.h"
+#include "backend/nvml.h"
 #include "util/clock.h"
 #include "util/log.h"
 
@@ -175,6 +176,7 @@ static int front_open(const struct backend_config *config, const struct backend_
 
     if (!f)
         return -1;
+    nvml_choose(config->cuda_nvml);
     if (start_common(f, &x, e) < 0)
         goto free_front;
     wanted = x->n_described < max ? x->n_described : max;
@@ -305,6 +307,7 @@ static struct backend table = {
     .memory_extend = front_memory_extend,
     .memory_kinds = front_memory_kinds,
     .memory_free = front_memory_free,
+    .conditions = nvml_conditions,
     .can_access = front_can_access,
     .stream_new = front_stream_new,
     .stream_free = front_stream_free,

@@ -29,7 +29,7 @@ struct config {
     char *host_blas;
     /* cuda */
     bool cuda_enabled;
-    char *cuda_driver, *cuda_blaslt;
+    char *cuda_driver, *cuda_blaslt, *cuda_nvml;
     char *executors_isolate, *executors_sandbox, *executors_user, *executors_cupti;
     uint64_t executors_max, executors_active, executors_spares, executors_faults, executors_spin_us;
     uint64_t cuda_workspace_bytes;

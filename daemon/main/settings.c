@@ -68,6 +68,8 @@ const struct setting settings[] = {
      "Path of the CUDA driver library; libcuda.so.1 by default."},
     {"cuda", "blaslt", TEXT, AT(cuda_blaslt), NULL, 0, 0, FIXED,
      "Path of cuBLASLt, or none; the usual names by default. Without it gemm uses kopsd's own kernel."},
+    {"cuda", "nvml", TEXT, AT(cuda_nvml), NULL, 0, 0, FIXED,
+     "Path of NVML, or none; libnvidia-ml.so.1 by default. It tells clocks, temperature and power beside profiles."},
     {"cuda", "workspace_bytes", NUMBER, AT(cuda_workspace_bytes), "33554432", 0, 1U << 30, FIXED,
      "Scratch memory for cuBLASLt, for each stream in use."},
     {"executors", "isolate", TEXT, AT(executors_isolate), "user", 0, 0, FIXED,

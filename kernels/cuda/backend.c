@@ -1,4 +1,5 @@
 /* The backend's table of functions: the server's view of this folder. */
+#include "backend/nvml.h"
 #include "compute/check.h"
 #include "compute/module.h"
 #include "gpu.h"
@@ -10,6 +11,7 @@
 static int gpu_open_all(const struct backend_config *config, const struct backend_host *host,
                         struct backend_device **ret_devices, unsigned max, unsigned *ret_count, struct error *e)
 {
+    nvml_choose(config->cuda_nvml);
     (void)e; /* a machine without a usable GPU is no error */
     return cuda_gpu_open_all(&cuda_backend, config, host, ret_devices, max, ret_count);
 }
@@ -90,4 +92,5 @@ const struct backend cuda_backend = {
     .abandon = cuda_gpu_abandon,
     .activate = cuda_gpu_activate,
     .memory_free = gpu_memory_free,
+    .conditions = nvml_conditions,
 };

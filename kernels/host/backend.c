@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "backend/memfd.h"
+#include "cpufreq.h"
 #include "device.h"
 #include "execute.h"
 #include "executor.h"
@@ -110,6 +111,12 @@ static int host_memory_free(struct backend_device *device, uint64_t *ret_bytes)
     return cpu_memory_free(ret_bytes);
 }
 
+static void host_conditions(struct backend_device *device, struct backend_conditions *ret)
+{
+    (void)device;
+    cpufreq_conditions("/sys/devices/system/cpu", ret);
+}
+
 static unsigned host_poll(struct backend_device *device)
 {
     return executor_poll(to_host(device)->executor);
@@ -138,4 +145,5 @@ const struct backend host_backend = {
     .poll = host_poll,
     .arm = host_arm,
     .memory_free = host_memory_free,
+    .conditions = host_conditions,
 };

@@ -24,6 +24,7 @@
     X(TRIM, trim, USE) \
     X(STATS, stats, USE) \
     X(CLIENTS, clients, USE) \
+    X(CONDITIONS, conditions, USE) \
     X(METRICS, metrics, USE) \
     X(TRACE, trace, USE) \
     X(DRAIN, drain, ADMINISTER)
@@ -64,6 +65,8 @@
 #define KOPS_FLAGS_STATS(X) X(while_stopping)
 #define KOPS_CLASS_CLIENTS USE
 #define KOPS_FLAGS_CLIENTS(X) X(while_stopping) X(only_reply)
+#define KOPS_CLASS_CONDITIONS USE
+#define KOPS_FLAGS_CONDITIONS(X) X(while_stopping) X(only_reply)
 #define KOPS_CLASS_METRICS USE
 #define KOPS_FLAGS_METRICS(X) X(while_stopping) X(only_reply)
 #define KOPS_CLASS_TRACE USE
@@ -230,6 +233,9 @@
     X(reset, BOOL, 0, UINT64_C(0), UINT64_C(18446744073709551615), 0)
 
 #define KOPS_PARAMS_CLIENTS(X)
+
+#define KOPS_PARAMS_CONDITIONS(X) \
+    X(device, DEVICE, 0, UINT64_C(0), UINT64_C(18446744073709551615), 0)
 
 #define KOPS_PARAMS_METRICS(X)
 

@@ -31,6 +31,12 @@
     X(device_busy_seconds_total, "kopsd_device_busy_seconds_total", "counter", "Time that the device worked on runs; runs side by side count each, and a run that is not timed counts from its start to its end.") \
     X(device_memory_bytes, "kopsd_device_memory_bytes", "gauge", "Memory of the device.") \
     X(device_memory_free_bytes, "kopsd_device_memory_free_bytes", "gauge", "Free memory of the device; absent where the driver does not tell.") \
+    X(device_clock_hertz, "kopsd_device_clock_hertz", "gauge", "Clock of the device now. domain: compute (a GPU's multiprocessors, the host's fastest processor) or memory. Absent, as the next ones, where the device does not tell.") \
+    X(device_clock_max_hertz, "kopsd_device_clock_max_hertz", "gauge", "The highest clock that the device has.") \
+    X(device_temperature_celsius, "kopsd_device_temperature_celsius", "gauge", "Temperature of the GPU.") \
+    X(device_power_watts, "kopsd_device_power_watts", "gauge", "Power that the GPU takes.") \
+    X(device_power_limit_watts, "kopsd_device_power_limit_watts", "gauge", "Power that the GPU may take.") \
+    X(device_slowed_seconds_total, "kopsd_device_slowed_seconds_total", "counter", "How long the GPU's clocks were kept down since its driver began. why: power or thermal.") \
     X(executors, "kopsd_executors", "gauge", "Processes that do GPU work for the daemon, by state: starting, spare (ready and without work of anybody), serving, ending.") \
     X(executors_started_total, "kopsd_executors_started_total", "counter", "Executors started.") \
     X(executors_replaced_total, "kopsd_executors_replaced_total", "counter", "Executors that ended or broke and that another one replaced.") \

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "backend/memfd.h"
+#include "backend/nvml.h"
 #include "core/kernel.h"
 #include "core/op.h"
 #include "executor/executor.h"
@@ -270,8 +271,9 @@ static void *wake_main(void *argument)
     return NULL;
 }
 
-static int open_one(const struct backend *backend, bool ends, const struct backend_host *host,
-                    struct backend_device **ret_devices, unsigned *ret_count, struct error *e)
+static int open_one(const struct backend_config *config, const struct backend *backend, bool ends,
+                    const struct backend_host *host, struct backend_device **ret_devices, unsigned *ret_count,
+                    struct error *e)
 {
     struct fake_device *d = calloc(1, sizeof(*d));
 
@@ -289,6 +291,7 @@ static int open_one(const struct backend *backend, bool ends, const struct backe
     };
     d->host = *host;
     d->gate = getenv("KOPS_FAKE_GATE");
+    nvml_choose(config->cuda_nvml);
     list_init(&d->streams);
     if (pthread_create(&d->waker, NULL, wake_main, d) != 0) {
         free(d);
@@ -312,9 +315,7 @@ static const char *const *fake_variants(struct backend_device *device, const str
 {
     static const char *const variants[] = {"fake", NULL};
 
-    (void)device;
-    (void)op;
-    (void)dtype;
+    (void)device, (void)op, (void)dtype;
     return variants;
 }
 
@@ -449,17 +450,15 @@ static void fake_kernel_limits(struct backend_device *device, struct kernel_limi
 static int open_shared(const struct backend_config *config, const struct backend_host *host,
                        struct backend_device **ret_devices, unsigned max, unsigned *ret_count, struct error *e)
 {
-    (void)config;
     (void)max;
-    return open_one(&cuda_backend, false, host, ret_devices, ret_count, e);
+    return open_one(config, &cuda_backend, false, host, ret_devices, ret_count, e);
 }
 
 static int open_isolated(const struct backend_config *config, const struct backend_host *host,
                          struct backend_device **ret_devices, unsigned max, unsigned *ret_count, struct error *e)
 {
-    (void)config;
     (void)max;
-    return open_one(executor_backend(&cuda_backend), true, host, ret_devices, ret_count, e);
+    return open_one(config, executor_backend(&cuda_backend), true, host, ret_devices, ret_count, e);
 }
 
 #define FAKE_BACKEND(OPEN)                                                                                             \
@@ -468,8 +467,8 @@ static int open_isolated(const struct backend_config *config, const struct backe
         .variants = fake_variants, .memory_alloc = fake_memory_alloc, .memory_close = fake_memory_close,               \
         .memory_attach = fake_memory_attach, .stream_new = fake_stream_new, .stream_free = fake_stream_free,           \
         .submit = fake_submit, .program_free = fake_program_free, .poll = fake_poll, .arm = fake_arm,                  \
-        .code_load = fake_code_load, .code_unload = fake_code_unload, .code_function = fake_code_function,             \
-        .kernel_limits = fake_kernel_limits, .abandon = fake_abandon                                                   \
+        .conditions = nvml_conditions, .code_load = fake_code_load, .code_unload = fake_code_unload,                   \
+        .code_function = fake_code_function, .kernel_limits = fake_kernel_limits, .abandon = fake_abandon              \
     }
 
 const struct backend cuda_backend = FAKE_BACKEND(open_shared);

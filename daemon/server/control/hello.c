@@ -159,7 +159,7 @@ static bool has_peers(const struct server *s)
 static void write_features(struct rpc_output *out, const struct connection *c)
 {
     const struct server *s = c->server;
-    static const char *const always[] = {"memfd", "shm", "exact", "sequence", "program", "priority"};
+    static const char *const always[] = {"memfd", "shm", "exact", "sequence", "program", "priority", "conditions"};
     static const char *const memory[] = {
         [MEMORY_CUDA_IPC] = "cuda_ipc", [MEMORY_CUDA_VMM] = "cuda_vmm", [MEMORY_CUDA_POOL] = "cuda_pool"};
     const uint32_t n = sizeof(always) / sizeof(always[0]);

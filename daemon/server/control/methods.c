@@ -40,6 +40,7 @@ static const struct method_entry methods[METHOD_COUNT] = {
     [METHOD_TRIM] = {METHOD(TRIM, trim), .state_bytes = &trim_state_bytes},
     [METHOD_STATS] = {METHOD(STATS, stats), .state_bytes = &stats_state_bytes},
     [METHOD_CLIENTS] = {METHOD(CLIENTS, clients)},
+    [METHOD_CONDITIONS] = {METHOD(CONDITIONS, conditions), .state_bytes = &conditions_state_bytes},
     [METHOD_METRICS] = {METHOD(METRICS, metrics)},
     [METHOD_TRACE] = {METHOD(TRACE, trace), .state_bytes = &trace_state_bytes},
     [METHOD_DRAIN] = {METHOD(DRAIN, drain), .state_bytes = &drain_state_bytes},

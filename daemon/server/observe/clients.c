@@ -6,6 +6,7 @@
 #include "server/code/code.h"
 #include "server/exec/exec.h"
 #include "server/memory/connection_resources.h"
+#include "server/observe/conditions.h"
 #include "server/observe/executors.h"
 #include "server/observe/latency.h"
 #include "server/observe/observe.h"
@@ -156,7 +157,7 @@ static void write_devices(struct rpc_output *out, const struct server *s)
         const struct backend_device *d = s->devices.all[i];
         const uint64_t unused = s->observe->sampling.memory_free[i];
 
-        rpc_write_map(out, 6 + (unused != UINT64_MAX));
+        rpc_write_map(out, 7 + (unused != UINT64_MAX));
         rpc_write_entry_uint(out, "index", d->index);
         rpc_write_entry_text(out, "name", d->info.name);
         rpc_write_entry_text(out, "uuid", d->info.uuid);
@@ -165,6 +166,7 @@ static void write_devices(struct rpc_output *out, const struct server *s)
         rpc_write_entry_uint(out, "memory_total", d->info.memory_bytes);
         if (unused != UINT64_MAX)
             rpc_write_entry_uint(out, "memory_free", unused);
+        conditions_write(out, &s->observe->sampling.conditions[i]);
     }
 }
 

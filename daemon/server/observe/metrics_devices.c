@@ -1,4 +1,5 @@
 /* The metrics of devices, of runs and kernels, of memory and of binaries. */
+#include <math.h>
 #include <stdio.h>
 
 #include "server/code/code.h"
@@ -54,6 +55,43 @@ METRIC(device_memory_free_bytes)
         metrics_uint(&m->text, m->s->observe->sampling.memory_free[i]);
     }
 }
+
+static void write_condition(struct metrics *m, enum metric metric, unsigned device, const char *label,
+                            const char *value, double number)
+{
+    if (isnan(number))
+        return;
+    begin(m, metric, device);
+    if (label)
+        metrics_label(&m->text, label, value);
+    metrics_double(&m->text, number);
+}
+
+/* Two series a device, told apart by `label`. */
+#define CONDITIONS_OF_TWO(id, label, first, first_member, second, second_member, factor)                               \
+    METRIC(id)                                                                                                         \
+    {                                                                                                                  \
+        for (unsigned i = 0; i < m->s->devices.count; i++) {                                                           \
+            const struct backend_conditions *c = &m->s->observe->sampling.conditions[i];                               \
+                                                                                                                       \
+            write_condition(m, METRIC_##id, i, label, first, c->first_member *(factor));                               \
+            write_condition(m, METRIC_##id, i, label, second, c->second_member *(factor));                             \
+        }                                                                                                              \
+    }
+
+#define CONDITION(id, member)                                                                                          \
+    METRIC(id)                                                                                                         \
+    {                                                                                                                  \
+        for (unsigned i = 0; i < m->s->devices.count; i++)                                                             \
+            write_condition(m, METRIC_##id, i, NULL, NULL, m->s->observe->sampling.conditions[i].member);              \
+    }
+
+CONDITIONS_OF_TWO(device_clock_hertz, "domain", "compute", clock_mhz, "memory", memory_clock_mhz, 1e6)
+CONDITIONS_OF_TWO(device_clock_max_hertz, "domain", "compute", clock_max_mhz, "memory", memory_clock_max_mhz, 1e6)
+CONDITION(device_temperature_celsius, temperature_c)
+CONDITION(device_power_watts, power_w)
+CONDITION(device_power_limit_watts, power_limit_w)
+CONDITIONS_OF_TWO(device_slowed_seconds_total, "why", "power", power_slowed_us, "thermal", thermal_slowed_us, 1e-6)
 
 METRIC(jobs_running)
 {

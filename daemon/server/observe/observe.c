@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "server/code/code.h"
+#include "server/observe/conditions.h"
 #include "server/observe/room.h"
 #include "server/observe/sampling.h"
 #include "server/observe/trace.h"
@@ -24,17 +25,18 @@ int observe_new(struct server *s, struct error *e)
     if (!o->profile || !o->latencies)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to start");
     sampling_init(s);
-    return 0;
+    return readings_init(s, e);
 }
 
 void observe_stop(struct server *s)
 {
     sampling_close(s);
+    readings_close(s);
 }
 
 bool observe_is_busy(const struct server *s)
 {
-    return s->observe->sampling.busy;
+    return s->observe->sampling.busy || s->observe->readings.busy;
 }
 
 void observe_free(struct server *s)
@@ -43,6 +45,7 @@ void observe_free(struct server *s)
         return;
     profile_free(s->observe->profile);
     latency_table_free(s->observe->latencies);
+    free(s->observe->readings.read);
     free(s->observe);
     s->observe = NULL;
 }

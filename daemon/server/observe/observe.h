@@ -20,7 +20,7 @@ extern const struct run_observer observe_runs;
 extern const struct compile_observer observe_compiles;
 
 /* Sizes of the requests' states. */
-extern const size_t stats_state_bytes, trace_state_bytes;
+extern const size_t stats_state_bytes, trace_state_bytes, conditions_state_bytes;
 
 /* "serving; 3 clients, 2 jobs running, 1.2k requests/s": the rate since the last call. */
 void server_status_text(struct server *s, char *into, size_t size);

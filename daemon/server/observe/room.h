@@ -3,6 +3,7 @@
 #ifndef KOPS_SERVER_OBSERVE_ROOM_H
 #define KOPS_SERVER_OBSERVE_ROOM_H
 
+#include "backend/conditions.h"
 #include "server/observe/latency.h"
 #include "server/observe/profile.h"
 #include "util/work.h"
@@ -16,6 +17,20 @@ struct sampling {
     /* The last sample; UINT64_MAX: not known. The fresh_ ones belong to the pool while it is busy. */
     uint64_t memory_free[BACKEND_MAX_DEVICES], resident_bytes, open_fds;
     uint64_t fresh_free[BACKEND_MAX_DEVICES], fresh_resident_bytes, fresh_open_fds;
+    /* Of devices, read at most once a second. */
+    struct backend_conditions conditions[BACKEND_MAX_DEVICES], fresh_conditions[BACKEND_MAX_DEVICES];
+    uint64_t conditions_ns; /* when they were asked for; the pool's while it is busy */
+};
+
+/* Readings of devices for the method `conditions`, see conditions.c. */
+struct readings {
+    struct work work;
+    bool busy;
+    struct list waiting, asked;      /* requests by queue_link: for the next reading, and for the one under way */
+    uv_timer_t late, pause;          /* the reading takes too long; the next one may begin */
+    uint32_t devices;                /* a bit for each device that is read; the pool's while it is busy */
+    uint64_t took_ns, next_ns;       /* how long the last reading took; when the next one may begin */
+    struct backend_conditions *read; /* by device; the pool's while it is busy */
 };
 
 /* A reply of `clients` while it is built, piece by piece, along the list of connections. */
@@ -32,6 +47,7 @@ struct observe {
     struct latency_table *latencies;      /* by op, dtype and device */
     struct server_counters counters_then; /* at the last reset of stats */
     struct sampling sampling;
+    struct readings readings;
     struct list traces;                       /* struct trace: those that record */
     struct list walks;                        /* struct clients_walk: replies under way */
     double executor_device_us[ISOLATE_COUNT]; /* of runs in executors, by the kind of their domain */

@@ -8,8 +8,9 @@
 #include "server/observe/room.h"
 #include "server/peer/long_reply.h"
 #include "server/peer/request.h"
+#include "util/clock.h"
 
-enum { LATE_MS = 100 };
+enum { LATE_MS = 100, CONDITIONS_AGE_MS = 1000 };
 
 void sampling_init(struct server *s)
 {
@@ -18,6 +19,10 @@ void sampling_init(struct server *s)
     s->observe->sampling.timer.data = s;
     memset(s->observe->sampling.memory_free, 0xff, sizeof(s->observe->sampling.memory_free));
     s->observe->sampling.resident_bytes = s->observe->sampling.open_fds = UINT64_MAX;
+    for (unsigned i = 0; i < BACKEND_MAX_DEVICES; i++)
+        conditions_miss(&s->observe->sampling.conditions[i], "%s", "not read yet");
+    memcpy(s->observe->sampling.fresh_conditions, s->observe->sampling.conditions,
+           sizeof(s->observe->sampling.conditions));
 }
 
 void sampling_close(struct server *s)
@@ -54,6 +59,19 @@ static uint64_t open_fds(void)
     return n - 1; /* without the folder's own */
 }
 
+/* Seldom: it takes some milliseconds of a driver. */
+static void sample_conditions(const struct server *s, struct sampling *sampling)
+{
+    const uint64_t now = clock_now_ns();
+
+    if (sampling->conditions_ns && now - sampling->conditions_ns < CONDITIONS_AGE_MS * UINT64_C(1000000))
+        return;
+    sampling->conditions_ns = now;
+    for (unsigned i = 0; i < s->devices.count; i++)
+        if (s->devices.all[i]->backend->conditions)
+            s->devices.all[i]->backend->conditions(s->devices.all[i], &sampling->fresh_conditions[i]);
+}
+
 static void sample(struct work *work)
 {
     struct sampling *sampling = list_entry(work, struct sampling, work);
@@ -67,6 +85,7 @@ static void sample(struct work *work)
         if (d->backend->memory_free && d->backend->memory_free(d, &bytes) == 0)
             sampling->fresh_free[i] = bytes;
     }
+    sample_conditions(s, sampling);
     sampling->fresh_resident_bytes = resident_bytes();
     sampling->fresh_open_fds = open_fds();
 }
@@ -94,6 +113,7 @@ static void sampled(struct work *work)
 
     sampling->busy = false;
     memcpy(sampling->memory_free, sampling->fresh_free, sizeof(sampling->memory_free));
+    memcpy(sampling->conditions, sampling->fresh_conditions, sizeof(sampling->conditions));
     sampling->resident_bytes = sampling->fresh_resident_bytes;
     sampling->open_fds = sampling->fresh_open_fds;
     answer_all(list_entry(sampling, struct observe, sampling)->server);

@@ -101,6 +101,9 @@ enum { KOPS_PARAMS_CANCEL(X) };
 #define X(key, ...) INDEX(STATS, key)
 enum { KOPS_PARAMS_STATS(X) };
 #undef X
+#define X(key, ...) INDEX(CONDITIONS, key)
+enum { KOPS_PARAMS_CONDITIONS(X) };
+#undef X
 #define X(key, ...) INDEX(TRACE, key)
 enum { KOPS_PARAMS_TRACE(X) };
 #undef X

@@ -1,11 +1,14 @@
 /* What the device says of the machine, and the reading of cgroup quotas. */
 #include <ftw.h>
+#include <math.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "cpu.h"
+#include "cpufreq.h"
 #include "support.h"
 
 static char folder[64];
@@ -106,12 +109,54 @@ static void test_device_info(void **state)
     fixture_close(&f);
 }
 
+/* Every processor that the process may use has the same file; the first of them is faster. */
+static void write_clocks(const char *name, const char *fast, const char *slow)
+{
+    bool first = true;
+    cpu_set_t usable;
+    char path[64];
+
+    assert_int_equal(sched_getaffinity(0, sizeof(usable), &usable), 0);
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &usable)) {
+            snprintf(path, sizeof(path), "cpu%d/cpufreq/%s", cpu, name);
+            write_file(path, first ? fast : slow);
+            first = false;
+        }
+}
+
+static void test_clock_of_the_fastest_processor(void **state)
+{
+    struct backend_conditions c;
+
+    (void)state;
+    write_clocks("scaling_cur_freq", "3200000\n", "800000\n");
+    write_clocks("cpuinfo_max_freq", "3500000\n", "3000000\n");
+    cpufreq_conditions(folder, &c);
+    assert_string_equal(c.missing, "");
+    assert_float_equal(c.clock_mhz, 3200, 1e-3);
+    assert_float_equal(c.clock_max_mhz, 3500, 1e-3);
+    assert_true(isnan(c.temperature_c) && isnan(c.power_w));
+}
+
+static void test_no_cpufreq(void **state)
+{
+    struct backend_conditions c;
+
+    (void)state;
+    cpufreq_conditions("/nonexistent", &c);
+    assert_string_equal(c.missing, "no cpufreq in /nonexistent, which virtual machines often lack");
+    assert_true(isnan(c.clock_mhz));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_no_quota, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_unified, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_legacy, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_clock_of_the_fastest_processor, make_folder, remove_folder),
+        cmocka_unit_test(test_no_cpufreq),
         cmocka_unit_test(test_device_info),
     };
 

@@ -1,0 +1,220 @@
+/* The method `conditions`. A reading begins after the request came, on the pool, since a driver may block. Requests
+ * that come meanwhile wait for the next one together. After a reading the pool rests for a multiple of the time that it
+ * took, so that no number of requests costs more than a part of one thread. */
+#include "server/observe/conditions.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "server/base/shared.h"
+#include "server/observe/room.h"
+#include "util/clock.h"
+
+enum {
+    LATE_MS = 250,    /* then a request is answered without a reading */
+    RESTS = 4,        /* the pool works a fifth of the time at most */
+    SHORTEST_US = 500 /* a reading counts for so much at least */
+};
+
+/* The state of a request. */
+struct question {
+    struct backend_device *device;
+};
+const size_t conditions_state_bytes = sizeof(struct question);
+
+static struct backend_device *device_of(const struct request *r)
+{
+    const struct question *q = request_state(r);
+
+    return q->device;
+}
+
+int readings_init(struct server *s, struct error *e)
+{
+    struct readings *x = &s->observe->readings;
+
+    list_init(&x->waiting);
+    list_init(&x->asked);
+    uv_timer_init(&s->loop, &x->late);
+    uv_timer_init(&s->loop, &x->pause);
+    x->late.data = x->pause.data = s;
+    x->read = calloc(BACKEND_MAX_DEVICES, sizeof(*x->read));
+    return x->read ? 0 : error_set(e, ERROR_OUT_OF_MEMORY, "no memory to start");
+}
+
+void readings_close(struct server *s)
+{
+    uv_close((uv_handle_t *)&s->observe->readings.late, NULL);
+    uv_close((uv_handle_t *)&s->observe->readings.pause, NULL);
+}
+
+/* ---- replies ---- */
+
+struct number {
+    const char *key;
+    double value;
+};
+
+static void write_reasons(struct rpc_output *out, uint32_t reasons)
+{
+    rpc_write_text(out, "reasons");
+    rpc_write_array(out, (uint32_t)__builtin_popcount(reasons));
+    for (unsigned i = 0; i < CONDITION_REASON_COUNT; i++)
+        if (reasons & 1U << i)
+            rpc_write_text(out, condition_reason_names[i]);
+}
+
+void conditions_write(struct rpc_output *out, const struct backend_conditions *c)
+{
+    const struct number numbers[] = {{"clock_mhz", c->clock_mhz},
+                                     {"clock_max_mhz", c->clock_max_mhz},
+                                     {"memory_clock_mhz", c->memory_clock_mhz},
+                                     {"memory_clock_max_mhz", c->memory_clock_max_mhz},
+                                     {"temperature_c", c->temperature_c},
+                                     {"power_w", c->power_w},
+                                     {"power_limit_w", c->power_limit_w},
+                                     {"power_slowed_us", c->power_slowed_us},
+                                     {"thermal_slowed_us", c->thermal_slowed_us}};
+    const unsigned n_numbers = sizeof(numbers) / sizeof(numbers[0]);
+    uint32_t known = 0;
+
+    rpc_write_text(out, "conditions");
+    if (*c->missing) {
+        rpc_write_map(out, 1);
+        rpc_write_text(out, "missing");
+        rpc_write_any_text(out, c->missing);
+        return;
+    }
+    for (unsigned i = 0; i < n_numbers; i++)
+        known += !isnan(numbers[i].value);
+    rpc_write_map(out, known + 1);
+    for (unsigned i = 0; i < n_numbers; i++)
+        if (!isnan(numbers[i].value))
+            rpc_write_entry_double(out, numbers[i].key, numbers[i].value);
+    write_reasons(out, c->reasons);
+}
+
+static void answer(struct request *r, const struct backend_conditions *c)
+{
+    struct rpc_output *out = request_result(r);
+
+    if (out) {
+        rpc_write_map(out, 2);
+        rpc_write_entry_text(out, "device", device_of(r)->info.uuid);
+        conditions_write(out, c);
+    }
+    request_end(r);
+}
+
+/* ---- on the pool ---- */
+
+static void read_devices(struct work *work)
+{
+    const struct readings *x = list_entry(work, struct readings, work);
+    const struct server *s = list_entry(x, struct observe, readings)->server;
+    const uint64_t began_ns = clock_now_ns();
+
+    for (unsigned i = 0; i < s->devices.count; i++)
+        if (x->devices & 1U << i)
+            s->devices.all[i]->backend->conditions(s->devices.all[i], &x->read[i]);
+    s->observe->readings.took_ns = clock_now_ns() - began_ns;
+}
+
+/* ---- on the loop ---- */
+
+static void go_on(struct server *s);
+
+static void answer_missing(struct list *requests, const char *why)
+{
+    struct backend_conditions missing;
+    struct list *node;
+
+    conditions_miss(&missing, "%s", why);
+    while ((node = list_pop(requests)))
+        answer(list_entry(node, struct request, queue_link), &missing);
+}
+
+static void on_late(uv_timer_t *timer)
+{
+    struct server *s = timer->data;
+
+    answer_missing(&s->observe->readings.asked, "the driver does not answer");
+    answer_missing(&s->observe->readings.waiting, "the driver does not answer");
+}
+
+static void on_pause(uv_timer_t *timer)
+{
+    go_on(timer->data);
+}
+
+static void devices_read(struct work *work)
+{
+    struct readings *x = list_entry(work, struct readings, work);
+    const uint64_t shortest_ns = SHORTEST_US * UINT64_C(1000);
+    struct list *node;
+
+    x->busy = false;
+    x->next_ns = clock_now_ns() + RESTS * (x->took_ns > shortest_ns ? x->took_ns : shortest_ns);
+    uv_timer_stop(&x->late);
+    while ((node = list_pop(&x->asked))) {
+        struct request *r = list_entry(node, struct request, queue_link);
+
+        answer(r, &x->read[device_of(r)->index]);
+    }
+    go_on(list_entry(x, struct observe, readings)->server);
+}
+
+/* Begins the next reading, if requests wait for one and it may begin. */
+static void go_on(struct server *s)
+{
+    struct readings *x = &s->observe->readings;
+    const uint64_t now = clock_now_ns();
+    struct list *node;
+
+    if (list_empty(&x->waiting))
+        return;
+    if (x->busy) {
+        if (!uv_is_active((uv_handle_t *)&x->late))
+            uv_timer_start(&x->late, on_late, LATE_MS, 0);
+        return;
+    }
+    if (now < x->next_ns) {
+        const uint64_t rest_ms = (x->next_ns - now) / 1000000 + 1;
+
+        if (rest_ms > LATE_MS)
+            answer_missing(&x->waiting, "the driver answers slowly, and was asked a moment ago");
+        else if (!uv_is_active((uv_handle_t *)&x->pause))
+            uv_timer_start(&x->pause, on_pause, rest_ms, 0);
+        return;
+    }
+    x->busy = true;
+    x->devices = 0;
+    while ((node = list_pop(&x->waiting))) {
+        x->devices |= 1U << device_of(list_entry(node, struct request, queue_link))->index;
+        list_append(&x->asked, node);
+    }
+    uv_timer_start(&x->late, on_late, LATE_MS, 0);
+    work_submit(&s->loop, &x->work, read_devices, devices_read);
+}
+
+void handle_conditions(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
+{
+    struct server *s = r->connection->server;
+    struct question *q = request_state(r);
+    struct backend_conditions none;
+    struct error e;
+
+    (void)fds;
+    q->device = server_device(s, &args[CONDITIONS_device], &e);
+    if (!q->device) {
+        request_end_error(r, &e);
+        return;
+    }
+    if (!q->device->backend->conditions) {
+        conditions_miss(&none, "this device does not tell");
+        answer(r, &none);
+        return;
+    }
+    list_append(&s->observe->readings.waiting, &r->queue_link);
+    go_on(s);
+}
