@@ -12,7 +12,6 @@ from support import proc, raw
 from support.daemon import ROOT, Daemon
 from support.nvml import FAKE_GPU, Nvml
 
-
 DECLARED = [
     metric for metric in json.loads((ROOT / "proto" / "metrics.json").read_text(encoding="utf-8"))["metrics"]
     if metric["name"].startswith(tuple(f"kopsd_device_{name}_" for name in ("clock", "temperature", "power", "slowed")))
