@@ -100,7 +100,7 @@ def test_comparing(k: kops.Client) -> None:
 
 
 def test_cold_profiles_rotate_their_operands(k: kops.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kops._clients.cold.host_cache", lambda: 1 << 20)
+    monkeypatch.setattr("kops._calls.cold.host_cache", lambda: 1 << 20)
     a, b = k.array(numpy.full(10_000, 2, "float32")), k.array(numpy.full(10_000, 3, "float32"))
     used: list[tuple[int, ...]] = []
     submit = k.submit

@@ -42,5 +42,5 @@ void cpufreq_conditions(const char *root, struct backend_conditions *ret)
         ret->clock_max_mhz = fmax(ret->clock_max_mhz, read_mhz(root, cpu, "cpuinfo_max_freq"));
     }
     if (isnan(ret->clock_mhz))
-        conditions_miss(ret, "no cpufreq in %s, which virtual machines often lack", root);
+        conditions_miss(ret, "no cpufreq in %s (virtual machines often have none)", root);
 }

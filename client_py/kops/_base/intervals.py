@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import chain
 from statistics import median
 
+from .errors import BadArgument
+
 Z = 1.96  # 95 %
+ROUNDS = 8  # at least, where an interval is wanted
+SAMPLES_MOST = 200_000
 FEWEST = 6  # samples of which an interval of 95 % can be told
 
 
@@ -36,6 +41,18 @@ def width(interval: tuple[float, float] | None, middle: float) -> float:
     if interval is None or not middle:
         return math.inf
     return max(interval[1] - middle, middle - interval[0]) / middle
+
+
+def check(until: float | None) -> None:
+    if until is not None and not 0 < until < 1:
+        raise BadArgument(f"until={until}: the wanted half width of the interval as a part of the median, such as 0.01")
+
+
+def enough(rounds: Sequence[Sequence[float]], until: float) -> bool:
+    """The interval of the median is narrow enough, or there are as many samples as there may be."""
+    if sum(map(len, rounds)) >= SAMPLES_MOST:
+        return True
+    return len(rounds) >= ROUNDS and width(of_rounds(rounds), median(chain.from_iterable(rounds))) <= until
 
 
 def percentile(ordered: Sequence[float], p: float) -> float:

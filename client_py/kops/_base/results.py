@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any, Literal, TypeAlias
 
 from . import table
+from .conditions import Conditions
 from .intervals import percentile
 
 Timing: TypeAlias = bool | Literal["exact"]
@@ -118,6 +119,7 @@ class Profile:
     bytes: int
     operations: int | None
     interval: tuple[float, float] | None = None  # where the median lies, with 95 % confidence; None: too few samples
+    conditions: Conditions | None = None  # clocks, temperature and power, before and after; None: they were not asked for
 
     @property
     def device(self) -> str:
@@ -178,7 +180,7 @@ class Profile:
         from rich.table import Table
 
         cells = self._cells()
-        made = Table(title=self._title)
+        made = Table(title=self._title, caption=None if self.conditions is None else str(self.conditions))
         for name in cells:
             made.add_column(name, justify="right")
         made.add_row(*cells.values())
@@ -186,20 +188,24 @@ class Profile:
 
     def __str__(self) -> str:
         cells = self._cells()
-        return f"{self._title}\n{table.layout([list(cells), list(cells.values())], 'r' * len(cells))}"
+        lines = [self._title, table.layout([list(cells), list(cells.values())], "r" * len(cells))]
+        if self.conditions is not None:
+            lines.append(str(self.conditions))
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True)
 class Comparison:
     """Two ways to do something, measured in turns. `ratio` is how much longer the second takes: the median over the rounds of the
     ratio of both medians; `interval` is where that lies with 95 % confidence. `real`: the interval leaves 1 out.
-    `first` and `second` are the last round's profiles."""
+    `first` and `second` are the last round's profiles, `conditions` the device's before and after all of it."""
 
     first: Profile
     second: Profile
     ratio: float
     interval: tuple[float, float]
     rounds: int
+    conditions: Conditions | None = None
 
     @property
     def real(self) -> bool:
@@ -208,7 +214,8 @@ class Comparison:
     def __str__(self) -> str:
         low, high = self.interval
         verdict = f"{'slower' if self.ratio > 1 else 'faster'}" if self.real else "no difference that can be told from noise"
-        return f"the second takes {self.ratio:.3f} × the first's time ({low:.3f} to {high:.3f}, {self.rounds} rounds): {verdict}"
+        line = f"the second takes {self.ratio:.3f} × the first's time ({low:.3f} to {high:.3f}, {self.rounds} rounds): {verdict}"
+        return line if self.conditions is None or self.conditions.missing else f"{line}\n{self.conditions}"
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from .._tensors.adapters import adapter_of
 from .._tensors.operands import Operand, Operands, check_devices, renew
 from . import rules
 from .launchable import Launchable
-from .plans import Plan, execute, measure
+from .measure import measure
+from .plans import Plan, execute
 
 
 def _refusal(kind: type[KopsError], kernel: str, index: int, param: Param, why: str, **detail: Any) -> KopsError:
@@ -129,15 +130,14 @@ def run(connection: Peer, request: Launch, timing: Timing, retry: bool = True) -
     return Timings.of(reply) if timing else request.result
 
 
-def profile(connection: Peer, request: Launch, until: float | None = None) -> Plan:
+def profile(connection: Peer, request: Launch, until: float | None = None, watch: bool = True) -> Plan:
     """Launches repeatedly: a Profile."""
-    timings, interval = yield from measure(connection, request, until)
+    measured = yield from measure(connection, request, until, watch)
     return Profile(
         op=request.op,
         dtype=request.inputs[0].dtype if request.inputs else "",
         shapes=tuple(tuple(operand.shape) for operand in request.inputs),
-        timings=timings,
         bytes=sum(rules.operand_bytes(operand.shape, operand.dtype) for operand in request.inputs),
         operations=None,
-        interval=interval,
+        **measured,
     )

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Mapping, Sequence
-from itertools import chain
-from statistics import median
 from typing import Any, Protocol, TypeAlias
 
-from .._base import intervals
 from .._base.declarations import OPS
 from .._base.errors import (
     BadArgument,
@@ -27,7 +24,7 @@ from .._base.errors import (
     Unsupported,
     WrongType,
 )
-from .._base.results import Device, Profile, Timing, Timings
+from .._base.results import Device, Timing, Timings
 from .._base.stats import Stats
 from .._base.texts import counted
 from .._memory.allocations import allocations
@@ -274,50 +271,6 @@ def run(connection: Peer, request: Prepared, timing: Timing, retry: bool = True)
     if timing:
         return request.result, Timings.of(reply)
     return request.result
-
-
-ROUNDS = 8  # at least, where an interval is wanted
-SAMPLES_MOST = 200_000
-
-
-def measure(connection: Peer, request: Prepared, until: float | None) -> Plan:
-    """Runs what the request says, and again until the interval of the median is narrow enough, or there are enough samples: the Timings
-    with all of them, and the interval."""
-    if until is not None and not 0 < until < 1:
-        raise BadArgument(f"until={until}: the wanted half width of the interval as a part of the median, such as 0.01")
-    reply = yield from execute(connection, request)
-    timings = Timings.of(reply)
-    first = timings.samples or ((timings.exec_us,) if timings.exec_us is not None else ())
-    if until is None:
-        return timings, intervals.of_median(first)
-    rounds = [first]
-    while first and sum(map(len, rounds)) < SAMPLES_MOST:
-        interval = intervals.of_rounds(rounds)
-        if len(rounds) >= ROUNDS and intervals.width(interval, median(chain.from_iterable(rounds))) <= until:
-            break
-        reply = yield from execute(connection, request)
-        again = Timings.of(reply)
-        rounds.append(again.samples or ((again.exec_us,) if again.exec_us is not None else ()))
-    every = tuple(chain.from_iterable(rounds))
-    return timings.with_samples(every), intervals.of_rounds(rounds)
-
-
-def profile(connection: Peer, request: Request, until: float | None = None) -> Plan:
-    """Runs an op repeatedly: a Profile."""
-    timings, interval = yield from measure(connection, request, until)
-    shapes = [tuple(o.shape) for o in request.inputs]
-    out = tuple(request.outputs[0].shape)
-    every = request.inputs + request.outputs
-    count = rules.operations(request.declared, request.rule, shapes, out, request.attrs)
-    return Profile(
-        op=request.op,
-        dtype=every[0].dtype,
-        shapes=tuple(tuple(o.shape) for o in every),
-        timings=timings,
-        bytes=sum(rules.operand_bytes(o.shape, o.dtype) for o in every),
-        operations=count,
-        interval=interval,
-    )
 
 
 def ping(data: Mapping[str, Any]) -> Plan:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .._base.conditions import Reading
 from .._base.errors import BadArgument, UnknownMethod, Unsupported
 from .._base.results import known
 from .._base.timeouts import DEFAULT_TIMEOUT
@@ -99,6 +100,7 @@ class DeviceLoad:
     running: int = 0
     memory_total: int | None = None
     memory_free: int | None = None
+    conditions: Reading | None = None  # clocks, temperature, power; None: the daemon is older
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,13 @@ def _client(reply: Mapping[str, Any]) -> ClientInfo:
     return ClientInfo(**{**known(ClientInfo, reply), "latency": _latency(reply.get("latency", {}))})
 
 
+def _device(reply: Mapping[str, Any]) -> DeviceLoad:
+    members = known(DeviceLoad, reply)
+    if "conditions" in members:
+        members["conditions"] = Reading.of(members["conditions"], reply.get("uuid", ""))
+    return DeviceLoad(**members)
+
+
 def _ask(method: str, params: dict[str, Any]) -> Plan:
     try:
         return (yield Call(method, params))
@@ -141,7 +150,7 @@ def clients() -> Plan:
     return Clients(
         clients=tuple(_client(c) for c in reply["clients"]),
         users=tuple(UserInfo(**known(UserInfo, u)) for u in reply.get("users", ())),
-        devices=tuple(DeviceLoad(**known(DeviceLoad, d)) for d in reply.get("devices", ())),
+        devices=tuple(map(_device, reply.get("devices", ()))),
         state=reply.get("state", ""),
         uptime_s=reply.get("uptime_s", 0.0),
     )

@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from .._base.errors import ConnectFailed, ConnectionLost, KopsError, Timeout
-from .._base.results import Device, Info, Profile, Timing
+from .._base.results import Device, Info, Timing
 from .._base.stats import Stats
 from .._base.timeouts import DEFAULT_TIMEOUT
 from .._base.warnings import warn
@@ -32,9 +32,10 @@ from .._session.session import Call
 from .._session.socket_link import no_reply
 from .admin import AsyncAdminMethods
 from .base import BaseClient
+from .measuring import AsyncMeasureMethods
 
 
-class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncAdminMethods):
+class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncMeasureMethods, AsyncAdminMethods):
     """As `Client`, with `await`: `c = await k.add(a, b)`. Made by `connect_async`; an async context manager.
 
     Calls of several tasks are pipelined. A task that is cancelled cancels its request. Lost daemons are waited for and
@@ -109,30 +110,6 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncAdminMeth
         """As `Client.run`."""
         attrs = check_attrs(op, attrs, variant)
         return await self._op(op, inputs, out, attrs, device, stream, timing, deadline_ms, priority, None, timeout)
-
-    async def profile(
-        self,
-        op: str,
-        *inputs: Any,
-        warmup: int = 3,
-        repeat: int = 20,
-        until: float | None = None,
-        out: Any = None,
-        variant: str | None = None,
-        device: Device | str | int | None = None,
-        stream: int = 0,
-        deadline_ms: int | None = None,
-        priority: str | None = None,
-        timeout: float | None = DEFAULT_TIMEOUT,
-        **attrs: Any,
-    ) -> Profile:
-        """As `Client.profile`."""
-        attrs = check_attrs(op, attrs, variant)
-        connection = await self._live()
-        options = plans.options_of(connection, device, stream, plans.truest(connection), deadline_ms, priority, warmup, repeat)
-        request = plans.Request(op, inputs, out, attrs, options)
-        answer: Profile = await self._drive(connection, lambda link: plans.profile(link, request, until), timeout, lambda: request.hazard)
-        return answer
 
     async def _op(
         self, op: str, values: tuple[Any, ...], out: Any, attrs: dict[str, Any], device: Any, stream: int, timing: Timing,

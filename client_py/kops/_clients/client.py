@@ -7,15 +7,13 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
-from statistics import median
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .._base import intervals
 from .._base.compiled import native
-from .._base.errors import BadArgument, ConnectFailed, ConnectionLost, KopsError, Timeout
+from .._base.errors import ConnectFailed, ConnectionLost, KopsError, Timeout
 from .._base.log import uncollected
-from .._base.results import Comparison, Device, Info, Profile, Timing
+from .._base.results import Device, Info, Timing
 from .._base.stats import Stats
 from .._base.texts import counted
 from .._base.timeouts import DEFAULT_TIMEOUT
@@ -32,14 +30,14 @@ from .._session.native_link import NativeLink
 from .._session.recovery import LOSSES, Backoff, reconnect_timeout_of
 from .._session.session import Call
 from .._session.socket_link import SocketLink
-from . import cold
 from .admin import AdminMethods
 from .base import BaseClient
+from .measuring import MeasureMethods
 
 LAST_WAIT = 10.0  # seconds that a client which was dropped waits for its ordered calls
 
 
-class Client(BaseClient, Calls, OpMethods, KernelMethods, AdminMethods):
+class Client(BaseClient, Calls, OpMethods, KernelMethods, MeasureMethods, AdminMethods):
     """A connection to kopsd. Made by `connect`; a context manager.
 
     Each op of the daemon is a method: `k.add(a, b)`; `help(k.add)` lists its arguments. In a forked child the client
@@ -168,78 +166,6 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, AdminMethods):
         connection = self._live()
         options = plans.options_of(connection, device, stream, timing, deadline_ms, priority)
         return self._submit(connection, plans.Request(op, inputs, out, attrs, options), timing, timeout)
-
-    def profile(
-        self,
-        op: str,
-        *inputs: Any,
-        warmup: int = 3,
-        repeat: int = 20,
-        until: float | None = None,
-        cache: str = "warm",
-        out: Any = None,
-        variant: str | None = None,
-        device: Device | str | int | None = None,
-        stream: int = 0,
-        deadline_ms: int | None = None,
-        priority: str | None = None,
-        timeout: float | None = DEFAULT_TIMEOUT,
-        **attrs: Any,
-    ) -> Profile:
-        """Runs an op `warmup` times untimed, then `repeat` times timed, inside the daemon: a `Profile`. With `until`, say 0.01,
-        it goes on in rounds of as many until the median is known within that part of itself with 95 % confidence, or
-        200,000 samples were not enough; `interval` says what was reached.
-
-        `cache="cold"`: each execution finds its operands in no cache. They are copied, in as many sets as two caches hold,
-        and each execution takes the next set; for NumPy arrays and torch tensors that lie on the device. Not with `until`."""
-        attrs = check_attrs(op, attrs, variant)
-        connection = self._live()
-        if cache == "cold":
-            how = {"device": device, "stream": stream, "deadline_ms": deadline_ms, "priority": priority, "timeout": timeout, **attrs}
-            return self._profile_cold(op, inputs, out, warmup, repeat, until, how)
-        if cache != "warm":
-            raise BadArgument(f'cache={cache!r}: "warm" or "cold"')
-        options = plans.options_of(connection, device, stream, plans.truest(connection), deadline_ms, priority, warmup, repeat)
-        request = plans.Request(op, inputs, out, attrs, options)
-        answer: Profile = self._drive(connection, lambda link: plans.profile(link, request, until), timeout, lambda: request.hazard)
-        return answer
-
-    def _profile_cold(
-        self, op: str, inputs: tuple[Any, ...], out: Any, warmup: int, repeat: int, until: float | None, how: dict[str, Any]
-    ) -> Profile:  # fmt: skip
-        if until is not None:
-            raise BadArgument('cache="cold" makes as many executions as repeat says: not with until')
-        target = self.run(op, *inputs, **how) if out is None else out
-        return cold.profile(
-            lambda n: self.profile(op, *inputs, out=target, warmup=warmup, repeat=n, **how),
-            lambda operands: self.submit(op, *operands[:-1], out=operands[-1], timing=plans.truest(self._live()), **how),
-            (*inputs, target),
-            self.array,
-            repeat,
-        )
-
-    def compare(self, first: Callable[[], Profile], second: Callable[[], Profile], *, rounds: int = 21) -> Comparison:
-        """Measures two ways to do something in turns, so that clocks, heat and other clients meet both alike:
-
-            k.compare(lambda: k.profile("gemm", a, b), lambda: k.profile("gemm", a, b, variant="tiled"))
-
-        Each is a function that makes a `Profile`, of an op or of a kernel of your own. The order changes from round to round; the
-        first round, which warms up, is not counted. At least 6 rounds."""
-        if rounds < intervals.FEWEST:
-            raise BadArgument(f"rounds={rounds}: at least {intervals.FEWEST}, or nothing can be told from noise")
-        ratios: list[float] = []
-        one, other = first(), second()
-        for turn in range(rounds):
-            if turn % 2:
-                other, one = second(), first()
-            else:
-                one, other = first(), second()
-            if one.median is None or other.median is None:
-                raise BadArgument("compare: a profile without times; profiles of ops on nothing cannot be compared")
-            ratios.append(other.median / one.median)
-        interval = intervals.of_median(ratios)
-        assert interval is not None
-        return Comparison(one, other, median(ratios), interval, rounds)
 
     def synchronize(self, *, timeout: float | None = DEFAULT_TIMEOUT) -> None:
         """Waits until the ordered calls made so far have ended, and raises the first error of one since the last that

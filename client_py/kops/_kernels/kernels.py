@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from .._base.compiled import NUMBERS, keep_name, native, pack
@@ -11,6 +12,9 @@ from .._base.errors import BadArgument, ConnectFailed, ConnectionLost, KopsError
 from .._base.results import Profile, Timing, Timings
 from .._base.texts import counted
 from .._base.timeouts import DEFAULT_TIMEOUT
+from .._calls.cold import is_cold
+from .._calls.cold import profile as cold_profile
+from .._calls.cold import profile_async as cold_profile_async
 from .._calls.launch import Launch, profile, run
 from .._calls.launchable import Launchable
 from .._calls.pending import Pending
@@ -318,20 +322,27 @@ class Kernel(BaseKernel):
         return self._bind(sizes)
 
     def profile(
-        self, *arguments: Any, warmup: int = 3, repeat: int = 50, until: float | None = None, grid: Any = None, block: Any = None,
-        shared: Any = None,
-        cluster: Any = None, stream: int = 0, deadline_ms: int | None = None, priority: str | None = None,
-        timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
+        self, *arguments: Any, warmup: int = 3, repeat: int = 50, until: float | None = None, cache: str = "warm", conditions: bool = True,
+        grid: Any = None, block: Any = None, shared: Any = None, cluster: Any = None, stream: int = 0, deadline_ms: int | None = None,
+        priority: str | None = None, timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
     ) -> Profile:  # fmt: skip
         """Launches it `warmup` times untimed, then `repeat` times timed, inside the daemon: a `Profile`. More than one
-        launch needs every pointer that is written to be marked `out` in the signature. `until`: as `Client.profile`."""
+        launch needs every pointer that is written to be marked `out` in the signature. `until`, `cache` and `conditions`:
+        as `Client.profile`."""
         client = self._client
         arguments = self._positional(arguments, named)
-        geometry = self._geometry.of_call(arguments, {"grid": grid, "block": block, "shared": shared, "cluster": cluster})
+        sizes = {"grid": grid, "block": block, "shared": shared, "cluster": cluster}
+        if is_cold(cache):
+            again = {**sizes, "stream": stream, "deadline_ms": deadline_ms, "priority": priority, "timeout": timeout}
+            return cold_profile(
+                lambda n, u: self.profile(*arguments, warmup=warmup, repeat=n, until=u, conditions=conditions, **again),
+                partial(self.submit, timing=truest(client._live()), **again), client.conditions, arguments, client.array, repeat, until,
+            )  # fmt: skip
+        geometry = self._geometry.of_call(arguments, sizes)
         link = client._live()
         how = {"stream": stream, "deadline_ms": deadline_ms, "priority": priority, "warmup": warmup, "repeat": repeat}
         launch = self._measured(link, arguments, geometry, how)
-        answer: Profile = client._drive(link, lambda link: profile(link, launch, until), timeout, lambda: launch.hazard)
+        answer: Profile = client._drive(link, lambda link: profile(link, launch, until, conditions), timeout, lambda: launch.hazard)
         return answer
 
     def submit(
@@ -386,19 +397,27 @@ class AsyncKernel(BaseKernel):
         return self._bind(sizes)
 
     async def profile(
-        self, *arguments: Any, warmup: int = 3, repeat: int = 50, until: float | None = None, grid: Any = None, block: Any = None,
-        shared: Any = None,
-        cluster: Any = None, stream: int = 0, deadline_ms: int | None = None, priority: str | None = None,
-        timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
+        self, *arguments: Any, warmup: int = 3, repeat: int = 50, until: float | None = None, cache: str = "warm", conditions: bool = True,
+        grid: Any = None, block: Any = None, shared: Any = None, cluster: Any = None, stream: int = 0, deadline_ms: int | None = None,
+        priority: str | None = None, timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
     ) -> Profile:  # fmt: skip
         """As `Kernel.profile`."""
         client = self._client
         arguments = self._positional(arguments, named)
-        geometry = self._geometry.of_call(arguments, {"grid": grid, "block": block, "shared": shared, "cluster": cluster})
+        sizes = {"grid": grid, "block": block, "shared": shared, "cluster": cluster}
+        if is_cold(cache):
+            again = {**sizes, "stream": stream, "deadline_ms": deadline_ms, "priority": priority, "timeout": timeout}
+            return await cold_profile_async(
+                lambda n, u: self.profile(*arguments, warmup=warmup, repeat=n, until=u, conditions=conditions, **again),
+                partial(self.__call__, timing=truest(await client._live()), **again), client.conditions, arguments, client.array, repeat, until,
+            )  # fmt: skip
+        geometry = self._geometry.of_call(arguments, sizes)
         connection = await client._live()
         how = {"stream": stream, "deadline_ms": deadline_ms, "priority": priority, "warmup": warmup, "repeat": repeat}
         launch = self._measured(connection, arguments, geometry, how)
-        answer: Profile = await client._drive(connection, lambda link: profile(link, launch, until), timeout, lambda: launch.hazard)
+        answer: Profile = await client._drive(
+            connection, lambda link: profile(link, launch, until, conditions), timeout, lambda: launch.hazard
+        )
         return answer
 
     async def _declare(self, timeout: Any) -> AsyncKernel:

@@ -47,7 +47,7 @@ def measure(client: Client, device: Device) -> Peaks:
 
 def _best(client: Client, op: str, operands: list[Any], device: Device) -> Any:
     *inputs, out = (client.array(operand) for operand in operands)
-    made = client.profile(op, *inputs, out=out, device=device, warmup=2, repeat=ROUNDS)
+    made = client.profile(op, *inputs, out=out, device=device, warmup=2, repeat=ROUNDS, conditions=False)
     if not made.min:
         raise KopsError(f"{op} on {device.uuid} was not timed")
     return made

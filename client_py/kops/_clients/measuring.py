@@ -1,0 +1,209 @@
+"""Methods that measure: profiles, comparisons, and what a device's speed depends on meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from statistics import median
+from typing import Any
+
+from .._base import intervals
+from .._base.conditions import Conditions, Reading
+from .._base.errors import BadArgument
+from .._base.results import Comparison, Device, Profile
+from .._base.timeouts import DEFAULT_TIMEOUT
+from .._calls import cold, conditions, measure, plans
+from .._calls.ops import check_attrs
+
+
+def way_of(client: Any, way: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Callable[[], Any]:
+    """What makes a Profile: of an op by name, a kernel, one of them with arguments and options of its own, or a function as it is."""
+    head, own, keywords = way, list(arguments), dict(options)
+    if isinstance(way, tuple) and way:
+        head, *given = way
+        if given and isinstance(given[-1], Mapping):
+            keywords.update(given.pop())
+        own = [*given, *arguments]
+    keywords.setdefault("conditions", False)  # compare reads them itself, once
+    if isinstance(head, str):
+        return partial(client.profile, head, *own, **keywords)
+    profile = getattr(head, "profile", None)
+    if callable(profile):
+        return partial(profile, *own, **keywords)
+    if callable(head) and head is way and not arguments and not options:
+        made: Callable[[], Any] = head
+        return made
+    raise BadArgument(
+        "compare takes an op's name, a kernel, a tuple of one of them with its arguments and a dict of its keywords, or a function "
+        f"without arguments that makes a Profile, not {way!r}"
+    )
+
+
+class Turns:
+    """The rounds of a comparison."""
+
+    def __init__(self, rounds: int) -> None:
+        if rounds < intervals.FEWEST:
+            raise BadArgument(f"rounds={rounds}: at least {intervals.FEWEST}, or nothing can be told from noise")
+        self.rounds = rounds
+        self._ratios: list[float] = []
+
+    def took(self, one: Profile, other: Profile) -> None:
+        if not one.median or other.median is None:
+            raise BadArgument("compare: a profile without times; profiles of ops on nothing cannot be compared")
+        self._ratios.append(other.median / one.median)
+
+    def result(self, one: Profile, other: Profile, found: Conditions | None) -> Comparison:
+        interval = intervals.of_median(self._ratios)
+        assert interval is not None
+        return Comparison(one, other, median(self._ratios), interval, self.rounds, found)
+
+
+class MeasureMethods:
+    """Methods of `Client`."""
+
+    _live: Any
+    _drive: Any
+    run: Any
+    submit: Any
+    array: Any
+
+    def conditions(self, device: Device | str | int | None = None, *, timeout: float | None = DEFAULT_TIMEOUT) -> Reading:
+        """What a device's speed depends on at this time: clocks, temperature, power, and what keeps the clocks down. A
+        `Reading`, whose `missing` says why where nothing is known. Without `device`: the default device."""
+        reference = None if device is None else plans.device_ref(device)
+        answer: Reading = self._drive(self._live(), lambda link: conditions.reading(link, reference), timeout)
+        return answer
+
+    def profile(
+        self,
+        op: str,
+        *inputs: Any,
+        warmup: int = 3,
+        repeat: int = 20,
+        until: float | None = None,
+        cache: str = "warm",
+        conditions: bool = True,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        deadline_ms: int | None = None,
+        priority: str | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        **attrs: Any,
+    ) -> Profile:
+        """Runs an op `warmup` times untimed, then `repeat` times timed, inside the daemon: a `Profile`. With `until`, say 0.01,
+        it goes on in rounds of as many until the median is known within that part of itself with 95 % confidence, or
+        200,000 samples were not enough; `interval` says what was reached.
+
+        `cache="cold"`: each execution finds its operands in no cache. They are copied, in as many sets as two caches hold,
+        and each execution takes the next set; for NumPy arrays and torch tensors that lie on the device.
+
+        The profile's `conditions` are the device's clocks, temperature and power before and after, with a warning where the clocks
+        were kept down. Reading them takes some milliseconds; `conditions=False`: not read."""
+        attrs = check_attrs(op, attrs, variant)
+        connection = self._live()
+        if cold.is_cold(cache):
+            how = {"device": device, "stream": stream, "deadline_ms": deadline_ms, "priority": priority, "timeout": timeout, **attrs}
+            target = self.run(op, *inputs, **how) if out is None else out
+            return cold.profile(
+                lambda n, u: self.profile(op, *inputs, out=target, warmup=warmup, repeat=n, until=u, conditions=conditions, **how),
+                lambda *operands: self.submit(op, *operands[:-1], out=operands[-1], timing=plans.truest(connection), **how),
+                self.conditions, (*inputs, target), self.array, repeat, until,
+            )  # fmt: skip
+        options = plans.options_of(connection, device, stream, plans.truest(connection), deadline_ms, priority, warmup, repeat)
+        request = plans.Request(op, inputs, out, attrs, options)
+        plan = partial(measure.profile, request=request, until=until, watch=conditions)
+        answer: Profile = self._drive(connection, plan, timeout, lambda: request.hazard)
+        return answer
+
+    def compare(self, first: Any, second: Any, *arguments: Any, rounds: int = 21, **options: Any) -> Comparison:
+        """Measures two ways to do something in turns, so that clocks, heat and other clients meet both alike, and says
+        whether the difference is real:
+
+            k.compare(mine, theirs, y, x, n)                             # two kernels, with the same arguments
+            k.compare("gemm", ("gemm", {"variant": "tiled"}), a, b)      # two variants of an op
+            k.compare(("add", a, b), (mine[64, 256], c, a, b, n))        # each with its own arguments
+            k.compare(lambda: k.profile(…), lambda: k.profile(…))        # any two functions that make a Profile
+
+        A way is an op's name, a kernel, or a tuple: one of these, arguments of its own, a dict of keywords of its own. `arguments`
+        and `options`, keywords of `profile` such as `repeat=50` or `cache="cold"`, are for both. The order changes from round to
+        round; the first round, which warms up, is not counted. At least 6 rounds."""
+        turns = Turns(rounds)
+        one_way, other_way = (way_of(self, way, arguments, options) for way in (first, second))
+        one, other = one_way(), other_way()
+        before = self.conditions(one.device or None)
+        for turn in range(rounds):
+            if turn % 2:
+                other, one = other_way(), one_way()
+            else:
+                one, other = one_way(), other_way()
+            turns.took(one, other)
+        return turns.result(one, other, Conditions(before, self.conditions(one.device or None)))
+
+
+class AsyncMeasureMethods:
+    """Methods of `AsyncClient`."""
+
+    _live: Any
+    _drive: Any
+    run: Any
+    array: Any
+
+    async def conditions(self, device: Device | str | int | None = None, *, timeout: float | None = DEFAULT_TIMEOUT) -> Reading:
+        """As `Client.conditions`."""
+        reference = None if device is None else plans.device_ref(device)
+        answer: Reading = await self._drive(await self._live(), lambda link: conditions.reading(link, reference), timeout)
+        return answer
+
+    async def profile(
+        self,
+        op: str,
+        *inputs: Any,
+        warmup: int = 3,
+        repeat: int = 20,
+        until: float | None = None,
+        cache: str = "warm",
+        conditions: bool = True,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        deadline_ms: int | None = None,
+        priority: str | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        **attrs: Any,
+    ) -> Profile:
+        """As `Client.profile`."""
+        attrs = check_attrs(op, attrs, variant)
+        connection = await self._live()
+        if cold.is_cold(cache):
+            how = {"device": device, "stream": stream, "deadline_ms": deadline_ms, "priority": priority, "timeout": timeout, **attrs}
+            target = await self.run(op, *inputs, **how) if out is None else out
+            return await cold.profile_async(
+                lambda n, u: self.profile(op, *inputs, out=target, warmup=warmup, repeat=n, until=u, conditions=conditions, **how),
+                lambda *operands: self.run(op, *operands[:-1], out=operands[-1], timing=plans.truest(connection), **how),
+                self.conditions, (*inputs, target), self.array, repeat, until,
+            )  # fmt: skip
+        options = plans.options_of(connection, device, stream, plans.truest(connection), deadline_ms, priority, warmup, repeat)
+        request = plans.Request(op, inputs, out, attrs, options)
+        plan = partial(measure.profile, request=request, until=until, watch=conditions)
+        answer: Profile = await self._drive(connection, plan, timeout, lambda: request.hazard)
+        return answer
+
+    async def compare(self, first: Any, second: Any, *arguments: Any, rounds: int = 21, **options: Any) -> Comparison:
+        """As `Client.compare`; functions are coroutine functions."""
+        turns = Turns(rounds)
+        one_way, other_way = (way_of(self, way, arguments, options) for way in (first, second))
+        one, other = await one_way(), await other_way()
+        before = await self.conditions(one.device or None)
+        for turn in range(rounds):
+            if turn % 2:
+                other = await other_way()
+                one = await one_way()
+            else:
+                one = await one_way()
+                other = await other_way()
+            turns.took(one, other)
+        return turns.result(one, other, Conditions(before, await self.conditions(one.device or None)))

@@ -1,0 +1,140 @@
+"""Clocks, temperature and power around a profile: with a real daemon whose GPU computes nothing, and whose NVML is a file."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kops
+import numpy
+import pytest
+from kops._base.conditions import Conditions, Reading
+from test_daemon import Daemon
+
+from support import raw  # isort: skip
+from support.nvml import FAKE_GPU, Nvml  # isort: skip
+
+
+@pytest.fixture
+def nvml(tmp_path: Path) -> Nvml:
+    return Nvml(tmp_path)
+
+
+@pytest.fixture
+def real(nvml: Nvml) -> Iterator[Daemon]:
+    with Daemon(config=nvml.config, env=nvml.env, program="kopsd_fake_gpu") as running:
+        yield running
+
+
+@pytest.fixture
+def k(real: Daemon) -> Iterator[kops.Client]:
+    with kops.connect(real.socket_path, timeout=raw.PATIENCE) as client:
+        yield client
+
+
+# ---- what a line says ----
+
+CALM = Reading(FAKE_GPU, "", 1980, 1980, 3201, 3201, 36, 79.2, 700, 0, 0)
+
+
+def told(**after: Any) -> Conditions:
+    return Conditions(CALM, Reading.of({**vars(CALM), **after}, FAKE_GPU))
+
+
+def test_a_calm_device() -> None:
+    calm = told()
+    assert str(calm) == "1980 of 1980 MHz, memory 3201 of 3201 MHz, 36 °C, 79 of 700 W"
+    assert (calm.missing, calm.warning, calm.changed, calm.slowed, calm.throttled) == ("", "", False, False, ())
+    assert not told(clock_mhz=1965, reasons=["idle", "clocks_setting"]).warning, "less than 2 % is the same clock"
+
+
+def test_a_device_that_was_slowed() -> None:
+    capped = told(clock_mhz=1590, power_w=692, temperature_c=57, reasons=["power_cap"], power_slowed_us=3500)
+    assert str(capped) == (
+        "1980 → 1590 of 1980 MHz, memory 3201 of 3201 MHz, 36 → 57 °C, 79 → 692 of 700 W; "
+        "WARNING: the clocks were kept down by power_cap (for 3.5 ms)"
+    )
+    assert capped.changed and capped.slowed and capped.throttled == ("power_cap",) and capped.power_slowed_us == 3500
+    assert told(thermal_slowed_us=10).throttled == ("thermal",), "only between the readings"
+    assert told(reasons=["hw_thermal"], thermal_slowed_us=10).throttled == ("hw_thermal",)
+    fell = told(clock_mhz=1000)
+    assert fell.slowed and not fell.throttled and fell.warning == "the clocks fell while it was measured"
+
+
+def test_a_device_that_rose() -> None:
+    rose = Conditions(Reading(FAKE_GPU, clock_mhz=345), Reading(FAKE_GPU, clock_mhz=1980))
+    assert rose.changed and not rose.slowed and "rose" in rose.warning and str(rose).startswith("345 → 1980 MHz; WARNING: ")
+
+
+def test_what_is_not_known() -> None:
+    unknown = Conditions(CALM, Reading(missing="no libnvidia-ml.so.1"))
+    assert str(unknown) == "clocks and temperature are not known: no libnvidia-ml.so.1"
+    assert unknown.missing == "no libnvidia-ml.so.1" and not unknown.changed and not unknown.slowed
+    half = Conditions(Reading(missing="it ran elsewhere"), CALM)
+    assert half.missing == "it ran elsewhere" and str(half) == str(told())
+
+
+# ---- beside a profile ----
+
+
+def test_profiles(k: kops.Client, nvml: Nvml) -> None:
+    a = numpy.ones(8, "float32")
+    calm = k.profile("square", a).conditions
+    assert calm == Conditions(calm.before, calm.after) and calm.after.device == FAKE_GPU and calm.after.clock_mhz == 1980
+    assert nvml.readings == 2, "one before, one after"
+    assert str(k.profile("square", a)).splitlines()[-1] == str(calm)
+    read = nvml.readings
+    assert k.profile("square", a, conditions=False).conditions is None and nvml.readings == read
+    nvml.answer(reasons=0x4)
+    assert str(k.profile("square", a)).endswith("WARNING: the clocks were kept down by power_cap")
+    assert k.conditions().reasons == ("power_cap",) and k.conditions("host").device == "host"
+    assert "power_cap" not in str(k.conditions("host"))
+
+
+def test_the_reading_before_comes_before(k: kops.Client, nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What changes while it runs is seen."""
+    from kops._calls import measure
+
+    execute = measure.execute
+
+    def slowing(*arguments: Any) -> Any:
+        answer = yield from execute(*arguments)
+        nvml.answer(clock=1590, power_slowed_ns=3_500_000)
+        return answer
+
+    monkeypatch.setattr(measure, "execute", slowing)
+    found = k.profile("square", numpy.ones(8, "float32")).conditions
+    assert (found.before.clock_mhz, found.after.clock_mhz, found.power_slowed_us, found.throttled) == (1980, 1590, 3500, ("power_cap",))
+
+
+def test_a_profile_elsewhere(k: kops.Client) -> None:
+    host = k.profile("square", numpy.ones(8, "float32"), device="host").conditions
+    assert host.before.device == host.after.device == "host"
+
+
+def test_the_asynchronous_client(real: Daemon) -> None:
+    async def main() -> None:
+        async with await kops.connect_async(real.socket_path, timeout=raw.PATIENCE) as k:
+            profile = await k.profile("square", numpy.ones(8, "float32"))
+            assert profile.conditions.after.clock_mhz == 1980 and (await k.conditions()).temperature_c == 36
+
+    asyncio.run(main())
+
+
+def test_comparisons_read_once(k: kops.Client, nvml: Nvml) -> None:
+    found = k.compare("square", "square", numpy.ones(8, "float32"), rounds=6)
+    assert nvml.readings == 2 and found.conditions.after.clock_mhz == 1980 and "1980 of 1980 MHz" in str(found)
+
+
+def test_a_driver_that_hangs_costs_no_profile(k: kops.Client, nvml: Nvml) -> None:
+    nvml.answer(block=1)
+    profile = k.profile("square", numpy.ones(8, "float32"))
+    nvml.answer()
+    assert profile.samples and profile.conditions.missing == "the driver does not answer"
+
+
+def test_the_load_of_devices(k: kops.Client) -> None:
+    load = {device.uuid: device for device in k.clients().devices}
+    assert load[FAKE_GPU].conditions is not None and load["host"].conditions is not None
