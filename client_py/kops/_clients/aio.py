@@ -353,8 +353,8 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncMeasureMe
             if expiry is not None:
                 expiry.cancel()
 
-    async def _done(self, call: Call) -> None:
-        """Waits for the reply to somebody's call."""
+    def _done(self, call: Call) -> asyncio.Future[None]:
+        """Is done with the reply to somebody's call. A coroutine would begin later, when the reply may have been there already."""
         assert self._loop is not None
         future = self._loop.create_future()
         earlier = call.notify
@@ -366,7 +366,7 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncMeasureMe
                 future.set_result(None)
 
         call.notify = notify
-        await future
+        return future
 
 
 class _Turn:
