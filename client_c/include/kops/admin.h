@@ -85,6 +85,18 @@ struct kops_user_info {
     struct kops_user_limits limits;
 };
 
+/** What a device's speed depends on at one time. NAN: the device does not tell. */
+struct kops_conditions {
+    const char *missing; /**< Why nothing is known; "": something is. */
+    double clock_mhz;    /**< Of a GPU's multiprocessors; of the host's fastest processor. */
+    double clock_max_mhz, memory_clock_mhz, memory_clock_max_mhz;
+    double temperature_c, power_w, power_limit_w;
+    double power_slowed_us,
+        thermal_slowed_us;      /**< How long power and heat kept the clocks down since the driver began. */
+    const char *const *reasons; /**< Why the clocks are not higher, such as "power_cap"; NULL-terminated. PROTOCOL.md,
+                                     Conditions, lists them. */
+};
+
 /** How busy a device is. */
 struct kops_device_load {
     unsigned index;
@@ -92,6 +104,7 @@ struct kops_device_load {
     double busy_us;                     /**< Time that it worked for this daemon's clients, since the daemon's start. */
     uint64_t running;                   /**< Jobs that it has. */
     uint64_t memory_total, memory_free; /**< 0 for both: not known. */
+    struct kops_conditions conditions;  /**< Read at most once a second. */
 };
 
 /** Every list is NULL-terminated. Free it with kops_clients_free(). */
@@ -112,6 +125,17 @@ KOPS_API enum kops_code kops_clients(kops_client *client, struct kops_clients **
 
 /** NULL is allowed. Returns NULL. */
 KOPS_API struct kops_clients *kops_clients_free(struct kops_clients *clients);
+
+/** Clocks, temperature and power of a device, read after the call began: before and after a measurement they say
+ * whether the device was slowed meanwhile. `device`: a UUID or a number; NULL: the default device. The result is the
+ * caller's.
+ *
+ * Errors: unsupported, unknown_device, no_memory, those of a connection. */
+KOPS_API enum kops_code kops_conditions(kops_client *client, const char *device,
+                                        struct kops_conditions **ret_conditions, struct kops_error *ret_error);
+
+/** NULL is allowed. Returns NULL. */
+KOPS_API struct kops_conditions *kops_conditions_free(struct kops_conditions *conditions);
 
 /** All metrics in Prometheus' text format 0.0.4: a text that the caller frees with kops_metrics_free().
  *

@@ -48,6 +48,34 @@ struct kops_clients *kops_clients_free(struct kops_clients *clients)
     return NULL;
 }
 
+enum kops_code kops_conditions(kops_client *client, const char *device, struct kops_conditions **ret_conditions,
+                               struct kops_error *ret_error)
+{
+    struct wire_conditions *w = calloc(1, sizeof(*w));
+    enum kops_code r;
+
+    if (!w)
+        return fail(ret_error, KOPS_ERR_NO_MEMORY, "there is no memory for a device's conditions");
+    r = call_admin(client, "conditions", wire_pack_conditions, device, wire_decode_conditions, w, 0, SESSION_ATTEMPTS,
+                   ret_error);
+    if (r)
+        kops_conditions_free(&w->conditions);
+    else
+        *ret_conditions = &w->conditions;
+    return r;
+}
+
+struct kops_conditions *kops_conditions_free(struct kops_conditions *conditions)
+{
+    struct wire_conditions *w = (struct wire_conditions *)conditions;
+
+    if (!w)
+        return NULL;
+    arena_free(&w->arena);
+    free(w);
+    return NULL;
+}
+
 enum kops_code kops_metrics(kops_client *client, char **ret_text, struct kops_error *ret_error)
 {
     char *text = NULL;

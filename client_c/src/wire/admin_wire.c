@@ -8,6 +8,18 @@
 
 /* ---- requests ---- */
 
+void wire_pack_conditions(struct bytes *out, uint32_t msgid, const void *request)
+{
+    const char *device = request;
+
+    WIRE_BEGIN(out, msgid, "conditions");
+    mp_map(out, device ? 1 : 0);
+    if (device) {
+        mp_key(out, "device");
+        wire_pack_device(out, device);
+    }
+}
+
 void wire_pack_drain(struct bytes *out, uint32_t msgid, const void *request)
 {
     const struct kops_drain_options *o = request;
@@ -93,10 +105,29 @@ static const struct wire_field user_fields[] = {
 static const struct wire_record user_record = WIRE_RECORD(RECORD, user_fields);
 #undef RECORD
 
+#define RECORD struct kops_conditions
+static const struct wire_field condition_fields[] = {
+    FIELD(TEXT, missing),
+    FIELD(F64, clock_mhz),
+    FIELD(F64, clock_max_mhz),
+    FIELD(F64, memory_clock_mhz),
+    FIELD(F64, memory_clock_max_mhz),
+    FIELD(F64, temperature_c),
+    FIELD(F64, power_w),
+    FIELD(F64, power_limit_w),
+    FIELD(F64, power_slowed_us),
+    FIELD(F64, thermal_slowed_us),
+    FIELD(TEXTS, reasons),
+};
+static const struct wire_record condition_record = WIRE_RECORD(RECORD, condition_fields);
+#undef RECORD
+
 #define RECORD struct kops_device_load
 static const struct wire_field load_fields[] = {
-    FIELD(UINT, index),  FIELD(TEXT, name),        FIELD(TEXT, uuid),       FIELD(F64, busy_us),
-    FIELD(U64, running), FIELD(U64, memory_total), FIELD(U64, memory_free),
+    FIELD(UINT, index),      FIELD(TEXT, name),
+    FIELD(TEXT, uuid),       FIELD(F64, busy_us),
+    FIELD(U64, running),     FIELD(U64, memory_total),
+    FIELD(U64, memory_free), WIRE_NESTED(RECORD, MAP, "conditions", conditions, condition_record),
 };
 static const struct wire_record load_record = WIRE_RECORD(RECORD, load_fields);
 #undef RECORD
@@ -116,6 +147,22 @@ bool wire_decode_clients(const unsigned char *result, int *fds, unsigned nfds, v
     (void)fds;
     (void)nfds;
     return wire_read(&w->arena, result, &record, &w->clients);
+}
+
+bool wire_decode_conditions(const unsigned char *result, int *fds, unsigned nfds, void *into)
+{
+    static const struct wire_field fields[] = {
+        WIRE_NESTED(struct wire_conditions, MAP, "conditions", conditions, condition_record)};
+    static const struct wire_record record = WIRE_RECORD(struct wire_conditions, fields);
+    struct wire_conditions *w = into;
+    struct wire_conditions read;
+
+    (void)fds;
+    (void)nfds;
+    if (!wire_read(&w->arena, result, &record, &read))
+        return false;
+    w->conditions = read.conditions;
+    return true;
 }
 
 /* ---- metrics, drain ---- */

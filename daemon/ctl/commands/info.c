@@ -7,6 +7,7 @@
 #include "base/options.h"
 #include "base/table.h"
 #include "commands.h"
+#include "view/conditions.h"
 #include "view/executors.h"
 
 static const char info_usage[] = "Usage: kopsctl info [--json]\n\n"
@@ -79,8 +80,10 @@ static void kernels_text(const struct kops_kernels_info *k)
     printf("\n");
 }
 
-static void info_json(const struct kops_info *info, const struct kops_stats *stats)
+static void info_json(kops_client *client, const struct kops_info *info, const struct kops_stats *stats)
 {
+    struct kops_conditions *now;
+
     json_begin(NULL, '{');
     json_text("server", info->server);
     json_text("socket", info->socket);
@@ -99,6 +102,10 @@ static void info_json(const struct kops_info *info, const struct kops_stats *sta
         json_uint("compute_units", (*d)->compute_units);
         json_bool("default", (*d)->is_default);
         json_bool("mps", (*d)->mps);
+        conditions_read(client, (*d)->uuid, &now);
+        if (now)
+            conditions_json("conditions", now);
+        now = kops_conditions_free(now);
         json_end('}');
     }
     json_end(']');
@@ -122,7 +129,20 @@ static bool runs_under_mps(const struct kops_info *info)
     return false;
 }
 
-static void info_text(const struct kops_info *info, const struct kops_stats *stats)
+static void conditions_lines(kops_client *client, const struct kops_info *info)
+{
+    for (const struct kops_device *const *d = info->devices; *d; d++) {
+        struct kops_conditions *now;
+        char line[400];
+
+        conditions_read(client, (*d)->uuid, &now);
+        if (now)
+            printf("device %u: %s\n", (*d)->index, conditions_text(now, now, line, sizeof(line)));
+        kops_conditions_free(now);
+    }
+}
+
+static void info_text(kops_client *client, const struct kops_info *info, const struct kops_stats *stats)
 {
     struct table t;
 
@@ -142,6 +162,7 @@ static void info_text(const struct kops_info *info, const struct kops_stats *sta
     printf("(* runs what names no device and lies in shared memory)\n");
     if (runs_under_mps(info))
         printf("(mps: a fault of any process that shares the GPU so ends the others' work, too)\n");
+    conditions_lines(client, info);
     printf("\nlimits:");
     for (size_t i = 0; i < sizeof(limit_names) / sizeof(limit_names[0]); i++)
         printf(" %s %llu%s", limit_names[i].name, (unsigned long long)limit(info, i),
@@ -177,9 +198,9 @@ enum ctl_exit ctl_info(struct ctl *ctl, int argc, char **argv)
     if (has_gpu(kops_info(ctl->client)) && kops_stats_get(ctl->client, NULL, &stats, &error))
         return ctl_failed("info", &error);
     if (ctl->json)
-        info_json(kops_info(ctl->client), stats);
+        info_json(ctl->client, kops_info(ctl->client), stats);
     else
-        info_text(kops_info(ctl->client), stats);
+        info_text(ctl->client, kops_info(ctl->client), stats);
     kops_stats_free(stats);
     return CTL_OK;
 }

@@ -86,10 +86,14 @@ static enum ctl_exit execute(struct ctl *ctl, struct launch *l, kops_kernel *ker
         return ctl_no_memory(l->repeat * sizeof(*samples));
     for (size_t i = 0; i < l->n_params; i++)
         args[i] = l->params[i].argument;
+    if (l->repeat > 1)
+        conditions_read(ctl->client, l->source.s.device, &l->conditions.before);
     if (kops_kernel_launch(kernel, args, l->n_params, &how, &result, &error))
         status = ctl_failed(l->entry, &error);
     else
         status = collect(l);
+    if (!status && l->repeat > 1)
+        conditions_read(ctl->client, result.device, &l->conditions.after);
     if (!status)
         launch_print(ctl, l, kops_kernel_module(kernel), &result, samples);
     free(samples);
@@ -132,6 +136,7 @@ static enum ctl_exit launch(struct ctl *ctl, struct launch *l)
         status = execute(ctl, l, kernel);
     for (size_t i = 0; i < l->n_params; i++)
         operand_free(&l->params[i].operand);
+    conditions_pair_free(&l->conditions);
     kops_kernel_free(kernel);
     kops_module_free(module);
     return status;

@@ -6,6 +6,7 @@
 #include "base/ctl.h"
 #include "data/operand.h"
 #include "data/source.h"
+#include "view/conditions.h"
 
 enum { LAUNCH_TEXT = 256, LAUNCH_MAX_SAVES = 16 };
 
@@ -30,6 +31,7 @@ struct launch {
     size_t n_saves;
     uint64_t repeat, warmup, seed, show;
     bool device_memory;
+    struct conditions_pair conditions; /* around several launches */
 };
 
 /* The command line. Returns -1 to go on, or the exit status. */

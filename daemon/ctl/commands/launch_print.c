@@ -57,6 +57,7 @@ static void print_text(const struct launch *l, const kops_module *module, const 
     table_us(&t, result->total_us);
     table_print(&t);
     result_print_more(result);
+    conditions_pair_print(&l->conditions);
     for (size_t i = 0; i < l->n_params; i++) {
         const struct launch_param *p = &l->params[i];
         char shape[TABLE_CELL];
@@ -90,6 +91,7 @@ static void print_json(const struct launch *l, const kops_module *module, const 
     json_text("device", result->device);
     json_text("memory", l->device_memory ? "device" : "shared");
     result_json_timings(result, samples, (size_t)l->repeat);
+    conditions_pair_json(&l->conditions);
     json_begin("outputs", '[');
     for (size_t i = 0; i < l->n_params; i++) {
         const struct launch_param *p = &l->params[i];

@@ -61,6 +61,7 @@ static void release_operands(struct run *r)
     for (size_t i = 0; i <= r->n_inputs; i++)
         operand_free(&r->operands[i]);
     free(r->before);
+    conditions_pair_free(&r->conditions);
 }
 
 /* ---- running and checking ---- */
@@ -87,8 +88,12 @@ static enum ctl_exit execute(struct ctl *ctl, struct run *r, double *samples, st
 
     for (size_t i = 0; i < r->n_inputs; i++)
         inputs[i] = r->operands[i].tensor;
+    if (r->args->repeat > 1)
+        conditions_read(ctl->client, r->args->device, &r->conditions.before);
     if (kops_run(ctl->client, &request, ret, &error))
         return ctl_failed(r->op->name, &error);
+    if (r->args->repeat > 1)
+        conditions_read(ctl->client, ret->device, &r->conditions.after);
     return CTL_OK;
 }
 

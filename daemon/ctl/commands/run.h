@@ -5,6 +5,7 @@
 #include "base/ctl.h"
 #include "data/operand.h"
 #include "data/reference.h"
+#include "view/conditions.h"
 
 enum { RUN_MAX_ATTRS = 16 };
 
@@ -26,8 +27,9 @@ struct run {
     struct kops_attr attrs[RUN_MAX_ATTRS];
     char names[RUN_MAX_ATTRS][48];
     struct reference_case c;
-    void *before; /* out's random data before the run, where it is read */
-    bool zeros;   /* the data could not be written */
+    void *before;                      /* out's random data before the run, where it is read */
+    bool zeros;                        /* the data could not be written */
+    struct conditions_pair conditions; /* around several executions */
 };
 
 /* The command line. Returns -1 to go on, or the exit status. */

@@ -61,6 +61,7 @@ static void print_text(const struct run *r, const struct kops_result *result, co
     table_cell(&t, "%s", verdict(report));
     table_print(&t);
     result_print_more(result);
+    conditions_pair_print(&r->conditions);
     if (report && report->wrong)
         printf("%llu of %llu elements are wrong; element %llu is %.17g, not %.17g (worst error %.3g x the tolerance)\n",
                (unsigned long long)report->wrong, (unsigned long long)report->checked, (unsigned long long)report->at,
@@ -88,6 +89,7 @@ static void print_json(const struct run *r, const struct kops_result *result, co
     json_number("gb_per_s", gb_per_s(r, us));
     json_number("gflop_per_s", gflop_per_s(r, us));
     result_json_timings(result, samples, r->args->repeat);
+    conditions_pair_json(&r->conditions);
     if (report) {
         json_begin("check", '{');
         json_bool("ok", !report->wrong);

@@ -7,13 +7,14 @@
 #include "base/text.h"
 #include "top.h"
 #include "view/clients.h"
+#include "view/conditions.h"
 #include "view/executors.h"
 #include "view/stats.h"
 
 void top_print_summary(const struct top_view *v, FILE *to)
 {
     const struct kops_clients *s = v->now.clients;
-    char a[32], b[32], c[32], at[32] = "";
+    char a[32], b[32], c[32], at[32] = "", line[400];
     time_t now = time(NULL);
     struct tm tm;
 
@@ -32,6 +33,8 @@ void top_print_summary(const struct top_view *v, FILE *to)
         if (d->memory_total)
             fprintf(to, ", %s of %s free", text_bytes(d->memory_free, b, sizeof(b)),
                     text_bytes(d->memory_total, c, sizeof(c)));
+        if (!*d->conditions.missing && *conditions_text(&d->conditions, &d->conditions, line, sizeof(line)))
+            fprintf(to, ", %s", line);
         fprintf(to, "\n");
     }
 }

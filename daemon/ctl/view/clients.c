@@ -1,6 +1,9 @@
 #include "clients.h"
 
+#include <math.h>
+
 #include "base/json.h"
+#include "conditions.h"
 
 static void quantiles_json(const char *key, const struct kops_quantiles *q)
 {
@@ -59,6 +62,8 @@ void view_device_json(const struct kops_device_load *d)
         json_uint("memory_total", d->memory_total);
         json_uint("memory_free", d->memory_free);
     }
+    if (*d->conditions.missing || !isnan(d->conditions.clock_mhz) || !isnan(d->conditions.temperature_c))
+        conditions_json("conditions", &d->conditions);
 }
 
 static void limit_json(const char *key, uint64_t limit)

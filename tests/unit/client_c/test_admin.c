@@ -22,7 +22,7 @@ static void serve(struct fake_connection *c, void *context)
         msgpack_sbuffer b;
 
         if (strcmp(r.method, "clients") != 0 && strcmp(r.method, "stats") != 0 && strcmp(r.method, "metrics") != 0 &&
-            strcmp(r.method, "drain") != 0) {
+            strcmp(r.method, "drain") != 0 && strcmp(r.method, "conditions") != 0) {
             fake_answer(c, &r);
             continue;
         }
@@ -113,6 +113,35 @@ static void clients_are_read(void **state)
     assert_true(clients->uptime_s == 2.5);
     assert_null(kops_clients_free(clients));
     assert_null(kops_clients_free(NULL));
+}
+
+static void conditions_are_read(void **state)
+{
+    struct state *s = *state;
+    struct kops_conditions *c;
+
+    /* {device: "x", conditions: {clock_mhz: 1980, reasons: ["power_cap", "thermal"], later: 1}} */
+    tell(s, ANSWER("\x82\xa6"
+                   "device\xa1x\xaa"
+                   "conditions\x83\xa9"
+                   "clock_mhz\xcd\x07\xbc\xa7reasons\x92\xa9power_cap\xa7thermal\xa5later\x01"));
+    assert_ok(kops_conditions(s->client, "GPU-1", &c, NULL));
+    assert_string_equal(s->told.asked, "{\"device\"=>\"GPU-1\"}");
+    assert_true(c->clock_mhz == 1980 && isnan(c->temperature_c));
+    assert_string_equal(c->missing, "");
+    assert_string_equal(c->reasons[0], "power_cap");
+    assert_string_equal(c->reasons[1], "thermal");
+    assert_null(c->reasons[2]);
+    assert_null(kops_conditions_free(c));
+    tell(s, ANSWER("\x82\xa6"
+                   "device\xa1x\xaa"
+                   "conditions\x81\xa7missing\xa2no"));
+    assert_ok(kops_conditions(s->client, NULL, &c, NULL));
+    assert_string_equal(s->told.asked, "{}");
+    assert_string_equal(c->missing, "no");
+    assert_null(c->reasons[0]);
+    assert_null(kops_conditions_free(c));
+    assert_null(kops_conditions_free(NULL));
 }
 
 static void executors_are_read(void **state)
@@ -258,6 +287,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         TEST(clients_are_read),
+        TEST(conditions_are_read),
         TEST(executors_are_read),
         TEST(metrics_are_a_text),
         TEST(drain_says_what_is_left),
