@@ -6,6 +6,7 @@ is used, with torch.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -97,3 +98,24 @@ def test_the_programs_run(cpu: Place, program: str) -> None:
     done = subprocess.run([sys.executable, str(HERE / program), "--interpret"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "vector_add" in done.stdout
+
+
+def test_tables_traces_and_reports(tmp_path: Path) -> None:
+    if "KOPS_BUILD" not in os.environ:
+        pytest.skip("KOPS_BUILD names no build folder")
+    sys.path.append(str(HERE.parents[2] / "tests"))
+    from support import backends
+    from support.daemon import Daemon
+
+    with Daemon(config=backends.config(backends.HOST)) as daemon:
+        done = subprocess.run(
+            [sys.executable, str(HERE / "profiled.py"), "--socket", daemon.socket_path, "--folder", str(tmp_path)],
+            capture_output=True, text=True,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for example in EXAMPLES:
+        assert f"---- {example.name}: " in done.stdout
+        names = {event.get("name") for event in json.loads((tmp_path / f"{example.name}.json").read_text())["traceEvents"]}
+        assert example.name in names, "the range of record_function"
+        assert "<svg" in (tmp_path / f"{example.name}.html").read_text()
+    assert "median us" in done.stdout and "latency us" in done.stdout and ("clocks" in done.stdout or "MHz" in done.stdout)
