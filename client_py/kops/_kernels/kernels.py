@@ -407,9 +407,10 @@ class AsyncKernel(BaseKernel):
         sizes = {"grid": grid, "block": block, "shared": shared, "cluster": cluster}
         if is_cold(cache):
             again = {**sizes, "stream": stream, "deadline_ms": deadline_ms, "priority": priority, "timeout": timeout}
+            launch_timed = partial(self.__call__, timing=truest(await client._live()), **again)
             return await cold_profile_async(
                 lambda n, u: self.profile(*arguments, warmup=warmup, repeat=n, until=u, conditions=conditions, **again),
-                partial(self.__call__, timing=truest(await client._live()), **again), client.conditions, arguments, client.array, repeat, until,
+                launch_timed, client.conditions, arguments, client.array, repeat, until,
             )  # fmt: skip
         geometry = self._geometry.of_call(arguments, sizes)
         connection = await client._live()
