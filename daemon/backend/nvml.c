@@ -42,7 +42,7 @@ static struct {
 struct gpu {
     char uuid[sizeof(((struct backend_device_info *)0)->uuid)];
     nvml_device handle;
-    double clock_max_mhz, memory_clock_max_mhz; /* asked for once: that takes the driver 1.4 ms each on an H200 */
+    double clock_max_mhz, memory_clock_max_mhz; /* asked for once: each takes the driver 1.4 ms on an H200 */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all that follows */
