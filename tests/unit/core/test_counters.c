@@ -1,0 +1,132 @@
+/* Counters: what is believed of another process, and the verdict. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/counters.h"
+
+static struct backend_counters counters_of(double memory, double sm)
+{
+    struct backend_counters c = {.warm = true};
+
+    counters_clear(&c);
+    c.values[COUNTER_MEMORY] = memory;
+    c.values[COUNTER_SM] = sm;
+    return c;
+}
+
+static void expect(const struct backend_counters *c, enum counter_verdict verdict, const char *says)
+{
+    char why[COUNTER_WHY_BYTES] = "";
+
+    assert_int_equal(counters_judge(c, why), verdict);
+    if (!strstr(why, says))
+        fail_msg("\"%s\" does not say \"%s\"", why, says);
+}
+
+static void test_nothing_is_known_at_first(void **state)
+{
+    const struct backend_counters c = counters_of(NAN, NAN);
+
+    (void)state;
+    assert_true(c.warm);
+    assert_false(c.has_launch || c.knows_others);
+    for (unsigned i = 0; i < COUNTER_COUNT; i++)
+        assert_true(isnan(c.values[i]));
+    assert_true(isnan(counters_stall_pct(&c, STALL_BARRIER)));
+    expect(&c, BOUND_BY_LATENCY, "neither memory");
+}
+
+static void test_numbers_of_another_process(void **state)
+{
+    struct backend_counters c = counters_of(INFINITY, -1);
+
+    (void)state;
+    c.values[COUNTER_DRAM] = NAN;
+    c.values[COUNTER_L2_HIT] = 146;
+    c.values[COUNTER_DURATION] = 1e300;
+    c.values[COUNTER_ISSUE] = 40;
+    c.stalls[STALL_WAIT] = -INFINITY;
+    c.launch.limiter = 4000000000U;
+    c.launch.occupancy_pct = -5;
+    memset(c.kernel, 'x', sizeof(c.kernel));
+    c.kernel[1] = '\n';
+    counters_accept(&c);
+    assert_true(isnan(c.values[COUNTER_MEMORY]) && isnan(c.values[COUNTER_SM]) && isnan(c.values[COUNTER_DRAM]));
+    assert_true(isnan(c.values[COUNTER_DURATION]) && isnan(c.stalls[STALL_WAIT]) && isnan(c.launch.occupancy_pct));
+    assert_true(c.values[COUNTER_L2_HIT] == 100 && c.values[COUNTER_ISSUE] == 40);
+    assert_string_equal(counter_limiter_name(c.launch.limiter), "warps");
+    assert_int_equal(strlen(c.kernel), sizeof(c.kernel) - 1);
+    assert_int_equal(c.kernel[1], '?');
+}
+
+static void test_bound_by_memory(void **state)
+{
+    struct backend_counters c = counters_of(91, 40);
+
+    (void)state;
+    c.values[COUNTER_DRAM] = 87.5;
+    c.values[COUNTER_L2] = 80;
+    expect(&c, BOUND_BY_MEMORY, "DRAM is at 87.5 %");
+    c.values[COUNTER_DRAM] = 20;
+    expect(&c, BOUND_BY_MEMORY, "L2 cache is at 80.0 %");
+    c.values[COUNTER_L2] = 30;
+    expect(&c, BOUND_BY_MEMORY, "L1 or shared memory");
+}
+
+static void test_bound_by_compute(void **state)
+{
+    struct backend_counters c = counters_of(61, 95);
+
+    (void)state;
+    expect(&c, BOUND_BY_COMPUTE, "pipeline of the multiprocessors is at 95.0 %");
+    c.values[COUNTER_TENSOR] = 94;
+    expect(&c, BOUND_BY_COMPUTE, "tensor cores work in 94.0 %");
+}
+
+static void test_bound_by_latency(void **state)
+{
+    struct backend_counters c = counters_of(59.9, 59.9);
+
+    (void)state;
+    c.stalls[STALL_SELECTED] = 10; /* of warps that do not wait */
+    c.stalls[STALL_BARRIER] = 3;
+    c.stalls[STALL_LONG_SCOREBOARD] = 7;
+    assert_true(fabs(counters_stall_pct(&c, STALL_LONG_SCOREBOARD) - 35) < 1e-9);
+    expect(&c, BOUND_BY_LATENCY, "35 % of their time for data of global");
+    c.has_launch = true;
+    c.multiprocessors = 132;
+    c.launch.grid[0] = c.launch.grid[1] = c.launch.grid[2] = 4;
+    expect(&c, BOUND_BY_LATENCY, "64 blocks for 132 multiprocessors");
+    c.launch.grid[0] = 16;
+    expect(&c, BOUND_BY_LATENCY, "data of global");
+    c.values[COUNTER_MEMORY] = 60;
+    expect(&c, BOUND_BY_MEMORY, "");
+}
+
+static void test_names_differ(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < COUNTER_COUNT; i++)
+        for (unsigned k = 0; k < i; k++)
+            assert_string_not_equal(counter_name(i), counter_name(k));
+    for (unsigned i = 0; i < STALL_COUNT; i++)
+        for (unsigned k = 0; k < i; k++)
+            assert_string_not_equal(counter_stall_name(i), counter_stall_name(k));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nothing_is_known_at_first), cmocka_unit_test(test_numbers_of_another_process),
+        cmocka_unit_test(test_bound_by_memory),           cmocka_unit_test(test_bound_by_compute),
+        cmocka_unit_test(test_bound_by_latency),          cmocka_unit_test(test_names_differ),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
