@@ -30,9 +30,10 @@ enum {
 
 struct backend;
 struct backend_device;
-struct kernel_limits;   /* core/kernel.h */
-struct backend_stream;  /* the backend's own: a queue whose jobs run in order */
-struct backend_program; /* the backend's own: what it keeps to run the same steps again faster */
+struct backend_counters; /* core/counters.h */
+struct kernel_limits;    /* core/kernel.h */
+struct backend_stream;   /* the backend's own: a queue whose jobs run in order */
+struct backend_program;  /* the backend's own: what it keeps to run the same steps again faster */
 
 /* ---- devices ---- */
 
@@ -53,6 +54,7 @@ struct backend_device {
     unsigned index; /* among all devices of the daemon; set by the registry, slot in backend_memory.attached */
     struct backend_device_info info;
     bool signals; /* set by the backend: jobs here may have a signal */
+    bool counts;  /* set by the backend: jobs of a profiling domain may ask for counters */
     bool ends;    /* set by the backend: a job of a domain ends soon after job->end_now, even while it runs */
     bool active;  /* set by poll(): something goes on that leads to an end soon; the loop takes it back */
     bool lost;    /* set by the backend, on the loop thread: a sticky fault, nothing will run here again */
@@ -97,6 +99,17 @@ enum { DOMAIN_COMMON = 0 /* jobs without code of users */ };
 static inline uint64_t domain_of(uint32_t uid, uint64_t connection)
 {
     return (uint64_t)1 << 63 | (uint64_t)uid << 31 | (connection & 0x7fffffff);
+}
+
+/* The domain of a connection whose one job counts: a process of its own, beside which no other has work. */
+static inline uint64_t domain_of_profiling(uint32_t uid, uint64_t connection)
+{
+    return domain_of(uid, connection) & ~((uint64_t)1 << 63);
+}
+
+static inline bool domain_is_profiling(uint64_t domain)
+{
+    return domain != DOMAIN_COMMON && !(domain >> 63);
 }
 
 static inline uint64_t domain_connection(uint64_t domain)
@@ -218,6 +231,9 @@ struct backend_job {
     double *samples;                  /* room for `repeat` execution times, µs */
     struct backend_signal signal;     /* written also when the job fails or is cancelled */
     struct backend_program **program; /* NULL, or where the backend keeps what replays these steps */
+    /* NULL, or what the counters say of the only step goes there: the job is alone on the devices, works on copies of
+     * its operands and writes to no memory of the client. Only where device->counts, in a domain_of_profiling(). */
+    struct backend_counters *counters;
     void (*done)(struct backend_job *job); /* called once, on the loop thread, from poll() */
 
     /* Set by the server at any time (any thread reads it): start nothing more of this job, end it soon. */

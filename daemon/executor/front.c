@@ -34,9 +34,11 @@ static void take_facts(struct front_device *d, const struct executor_device *fro
     accept_bool(&facts->info.clusters);
     accept_bool(&facts->info.exclusive);
     accept_bool(&facts->signals);
+    accept_bool(&facts->counts);
     *info = facts->info;
     info->name[sizeof(info->name) - 1] = info->uuid[sizeof(info->uuid) - 1] = info->arch[sizeof(info->arch) - 1] = '\0';
     d->base.signals = facts->signals;
+    d->base.counts = facts->counts;
     d->base.ends = true;
     for (unsigned op = 0; op < OP_COUNT; op++)
         for (unsigned t = 0; t < EXECUTOR_DTYPES; t++)

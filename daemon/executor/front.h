@@ -208,13 +208,21 @@ struct front {
     unsigned unfinished;  /* jobs, sent or not */
     unsigned n_turns, n_waiting;
     uint64_t last_start_ns;
-    bool slept;           /* the loop has, since the last look */
-    unsigned polls;       /* counted, to look after executors now and then */
-    bool wants_room;      /* a domain waits until another one's executor has nothing to do */
-    int watch;            /* an epoll of bells and control sockets (data: the executor) and of `timer` (NULL) */
-    int timer;            /* see front_set_timer() */
-    uint64_t timer_ns;    /* what it is set to; UINT64_MAX: nothing */
-    uint64_t next_end_ns; /* the earliest front_job.end_ns; UINT64_MAX: none */
+    /* See front_hold.c. */
+    struct executor *holder; /* the only one that is sent a job; NULL: all are */
+    uint64_t hold_key;       /* its domain */
+    bool counting;           /* the holder has its job */
+    uint64_t hold_since_ns;  /* it waits for the others since then, or it counts */
+    uint64_t hold_again_ns;  /* no other hold before */
+    bool hold_ended;         /* all domains may go on */
+    bool hold_wanted;        /* a job waits for hold_again_ns */
+    bool slept;              /* the loop has, since the last look */
+    unsigned polls;          /* counted, to look after executors now and then */
+    bool wants_room;         /* a domain waits until another one's executor has nothing to do */
+    int watch;               /* an epoll of bells and control sockets (data: the executor) and of `timer` (NULL) */
+    int timer;               /* see front_set_timer() */
+    uint64_t timer_ns;       /* what it is set to; UINT64_MAX: nothing */
+    uint64_t next_end_ns;    /* the earliest front_job.end_ns; UINT64_MAX: none */
     struct backend_process_counts counts;
 };
 

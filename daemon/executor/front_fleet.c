@@ -13,6 +13,8 @@ enum {
     SPARE_DELAY_NS = 300000000, /* a machine makes 3 to 6 contexts a second; others need them more than a spare */
 };
 
+#define LINGER_NS UINT64_C(10000000000) /* how long the process that counts stays after its last job */
+
 void front_domain_give(struct front_domain *d, struct executor *x)
 {
     struct front *f = x->front;
@@ -205,6 +207,17 @@ static void forget(struct front *f, struct front_domain *d)
         free(d);
 }
 
+/* The one who profiles does so again: what was made to count stays for a while. */
+static bool lingers(const struct front_domain *d)
+{
+    const struct executor *x = d->executor;
+
+    if (!domain_is_profiling(d->key) || !x->useful || clock_now_ns() >= x->used_ns + LINGER_NS)
+        return false;
+    front_set_timer(x->front, x->used_ns + LINGER_NS);
+    return true;
+}
+
 static void look_at_domain(struct front *f, struct front_domain *d)
 {
     struct error e;
@@ -214,7 +227,7 @@ static void look_at_domain(struct front *f, struct front_domain *d)
     over = is_over(d);
     wanted = d->wanted || !list_empty(&d->work) || !list_empty(&d->blocked) || d->key == DOMAIN_COMMON;
     pthread_mutex_unlock(&f->lock);
-    if (over && d->executor && !d->executor->unfinished && domain_is_of_connection(d->key))
+    if (over && d->executor && !d->executor->unfinished && domain_is_of_connection(d->key) && !lingers(d))
         front_executor_dismiss(d->executor);
     front_place_leave(d);
     if (over && !d->executor) {

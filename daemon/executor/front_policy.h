@@ -36,6 +36,14 @@ void front_turns_turn(struct front *f);
 /* The domain is gone, or has nothing to send. */
 void front_turn_drop(struct front *f, struct front_domain *d);
 
+/* ---- front_hold.c: work that is alone on the GPUs ---- */
+
+/* Whether the job may be sent now; `d` has its executor, which has all that the job needs. One that counts waits until
+ * no executor has a job, and holds the others until it has ended. */
+bool front_hold_take(struct front *f, const struct front_domain *d, const struct backend_job *job);
+/* Holds that are over, or last too long, end. */
+void front_hold_turn(struct front *f);
+
 /* ---- front_deadline.c: jobs that must end ---- */
 
 /* A job with end_now is in a domain's executor, which is killed if the job does not end within moments. */

@@ -56,13 +56,39 @@ static void take_samples(struct executor *x, const unsigned char *from, uint32_t
     job->n_samples += record.n;
 }
 
-/* Takes the error and the variants behind the record. */
-static bool take_rest(struct backend_job *job, const struct record_done *record, const unsigned char *from,
-                      uint32_t size)
+/* Of the processes that have the device, executors and the server of MPS are no others. */
+static void subtract_own(const struct front_device *d, struct backend_counters *c)
+{
+    uint32_t own = d->base.info.shared;
+
+    list_for_each_safe (node, after, &d->front->executors) {
+        own += atomic_load(&list_entry(node, struct executor, link)->active) >> d->number & 1;
+    }
+    c->others -= own < c->others ? own : c->others;
+}
+
+/* A job that counted and has not failed has its counters behind all else; other jobs have none. */
+static bool take_counters(const struct front_device *d, struct backend_job *job, const struct record_done *record,
+                          const unsigned char *from, uint32_t size)
+{
+    if (!record->counted)
+        return !job->counters || record->failed;
+    if (!job->counters || size < sizeof(*job->counters))
+        return false;
+    memcpy(job->counters, from, sizeof(*job->counters));
+    counters_accept(job->counters);
+    subtract_own(d, job->counters);
+    return true;
+}
+
+/* Takes the error, the variants and the counters behind the record. */
+static bool take_rest(const struct front_device *d, struct backend_job *job, const struct record_done *record,
+                      const unsigned char *from, uint32_t size)
 {
     const uint32_t error_bytes = record->failed ? sizeof(job->error) : 0;
+    const uint64_t variants_end = error_bytes + (uint64_t)record->n_variants * STEP_VARIANT_BYTES;
 
-    if (record->n_variants > job->n_steps || size < error_bytes + (uint64_t)record->n_variants * STEP_VARIANT_BYTES)
+    if (record->n_variants > job->n_steps || size < variants_end)
         return false;
     if (record->failed) {
         memcpy(&job->error, from, sizeof(job->error));
@@ -78,7 +104,7 @@ static bool take_rest(struct backend_job *job, const struct record_done *record,
                 *c = '?';
         step_copy_variant(job->steps[i].variant_used, name);
     }
-    return true;
+    return take_counters(d, job, record, from + variants_end, (uint32_t)(size - variants_end));
 }
 
 /* The job has ended in the executor. */
@@ -169,7 +195,7 @@ static void take_done(struct executor *x, const unsigned char *from, uint32_t si
     if (record.has_sample && job->n_samples < job->repeat)
         job->samples[job->n_samples++] = record.sample;
     if (record.n_samples != job->n_samples || !is_copy_time(record.h2d_us) || !is_copy_time(record.d2h_us) ||
-        !take_rest(job, &record, from + sizeof(record), size - (uint32_t)sizeof(record))) {
+        !take_rest(own->stream->device, job, &record, from + sizeof(record), size - (uint32_t)sizeof(record))) {
         break_off(x, "an end");
         return;
     }
@@ -406,6 +432,7 @@ static void turn(struct front *f)
         front_domains_turn(f);
         front_work_done(f);
     }
+    front_hold_turn(f);
     front_turns_turn(f);
     front_deadlines_turn(f);
     end_failed(f);

@@ -141,6 +141,8 @@ static void fill_record(const struct front_stream *s, const struct backend_job *
                                      .warmup = job->warmup,
                                      .repeat = job->repeat,
                                      .timing = (uint8_t)job->timing,
+                                     .counts = job->counters != NULL,
+                                     .warm = job->counters && job->counters->warm,
                                      .owner = job->owner,
                                      .token = job->token};
     if (job->signal.page) {
@@ -297,7 +299,7 @@ static bool advance_one(struct front_stream *s, struct backend_job *job, struct 
     if (s->on != x && s->sent)
         return false; /* two executors have no order: the earlier jobs end first */
     job->waits = !x || !x->ready || atomic_load(&x->gone);
-    if (job->waits || !list_empty(&x->overflow) || !front_turn_take(f, d)) {
+    if (job->waits || !list_empty(&x->overflow) || (!job->counters && !front_turn_take(f, d))) {
         wait_for(s, d);
         return false;
     }
@@ -305,6 +307,11 @@ static bool advance_one(struct front_stream *s, struct backend_job *job, struct 
         prepare(s, x);
         if (!s->preparing)
             wait_for(s, d);
+        return false;
+    }
+    job->waits = !front_hold_take(f, d, job);
+    if (job->waits) {
+        wait_for(s, d);
         return false;
     }
     if (s->on != x)
@@ -452,7 +459,7 @@ void front_take_back(struct front_job *own)
     if (--x->unfinished == 0) {
         x->used_ns = clock_now_ns();
         x->device_ns += x->used_ns - x->busy_ns;
-        if (x->front->n_waiting || (x->domain && x->domain->leaving_ns))
+        if (x->front->n_waiting || x->front->holder || (x->domain && x->domain->leaving_ns))
             front_tell(x->front); /* another domain's turn, or place */
     }
 }

@@ -4,6 +4,7 @@
 #define KOPS_EXECUTOR_RECORD_H
 
 #include "backend/backend.h"
+#include "core/counters.h"
 
 enum record_kind {
     /* to the executor */
@@ -29,7 +30,8 @@ struct record_submit {
     uint32_t n_steps, warmup, repeat;
     uint32_t program;       /* 0: none */
     uint8_t timing, replay; /* enum backend_timing */
-    uint32_t signal_page;   /* 0: no signal */
+    uint8_t counts, warm;
+    uint32_t signal_page; /* 0: no signal */
     uint64_t signal_offset, signal_value, owner, token;
 };
 
@@ -51,13 +53,14 @@ struct record_samples {
     double us[];
 };
 
-/* A job has ended. Behind it: the struct error of one that failed, then the variants of the steps that ran. */
+/* A job has ended. Behind it: the struct error of one that failed, then the variants of the steps that ran, then the
+ * struct backend_counters of one that counted. */
 struct record_done {
     uint32_t kind, slot, serial, failed;
     uint32_t ended, n_samples, n_variants;
     uint32_t has_sample; /* 1: `sample` is the last one; those before it came in other records */
     uint32_t timer;      /* enum backend_timer */
-    uint32_t timed_later;
+    uint32_t timed_later, counted;
     double sample;
     uint64_t started_ns, gpu_begin_ns, gpu_end_ns;
     double h2d_us, d2h_us;

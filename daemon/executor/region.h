@@ -23,7 +23,7 @@ enum {
 struct executor_device {
     struct backend_device_info info;
     struct kernel_limits limits;
-    bool signals;
+    bool signals, counts;
     unsigned memory_kinds;
     uint32_t peers; /* devices of the executor whose memory its jobs can use, a bit each */
     char variants[OP_COUNT][EXECUTOR_DTYPES][BACKEND_MAX_VARIANTS][STEP_VARIANT_BYTES];

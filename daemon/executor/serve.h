@@ -45,7 +45,8 @@ struct served_job {
     enum served_state state;
     uint32_t reported; /* samples that the daemon has */
     double sample, *samples;
-    struct step *steps; /* owned; room for `room`, kept from job to job */
+    struct backend_counters *counters; /* owned: of a job that counts; else NULL */
+    struct step *steps;                /* owned; room for `room`, kept from job to job */
     uint32_t room;
     uint64_t bound; /* the serial of the program whose steps these are; 0: of none */
 };

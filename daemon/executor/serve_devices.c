@@ -17,6 +17,7 @@ static void describe(struct serving *p, unsigned index)
 
     facts->info = d->info;
     facts->signals = d->signals;
+    facts->counts = d->counts;
     facts->memory_kinds = backend->memory_kinds ? backend->memory_kinds(d) : 0;
     if (backend->kernel_limits)
         backend->kernel_limits(d, &facts->limits);

@@ -52,8 +52,9 @@ static bool report_end(struct serving *p, const struct served_job *job)
 {
     const struct backend_job *base = &job->base;
     const uint32_t error_bytes = base->failed ? sizeof(base->error) : 0;
-    struct record_done *record =
-        ring_reserve(&p->out, (uint32_t)sizeof(*record) + error_bytes + base->n_steps * (uint32_t)STEP_VARIANT_BYTES);
+    const uint32_t counted = base->counters && !base->failed ? sizeof(*base->counters) : 0;
+    struct record_done *record = ring_reserve(&p->out, (uint32_t)sizeof(*record) + error_bytes +
+                                                           base->n_steps * (uint32_t)STEP_VARIANT_BYTES + counted);
     unsigned char *at;
 
     if (!record)
@@ -68,6 +69,7 @@ static bool report_end(struct serving *p, const struct served_job *job)
                                    .has_sample = base->n_samples > job->reported,
                                    .timer = base->timer,
                                    .timed_later = base->timed_later,
+                                   .counted = counted != 0,
                                    .sample = base->n_samples > job->reported ? base->samples[job->reported] : 0,
                                    .started_ns = base->started_ns,
                                    .gpu_begin_ns = base->gpu_begin_ns,
@@ -79,6 +81,8 @@ static bool report_end(struct serving *p, const struct served_job *job)
     at += error_bytes;
     for (unsigned i = 0; i < base->n_steps; i++, at += STEP_VARIANT_BYTES)
         memcpy(at, base->steps[i].variant_used, STEP_VARIANT_BYTES);
+    if (counted)
+        memcpy(at, base->counters, counted);
     ring_publish(&p->out);
     return true;
 }
@@ -95,6 +99,8 @@ static void free_job(struct served_job *job)
     if (job->samples != &job->sample)
         free(job->samples);
     job->samples = NULL;
+    free(job->counters);
+    job->counters = NULL;
     job->state = SERVED_FREE;
 }
 

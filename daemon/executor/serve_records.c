@@ -143,6 +143,18 @@ static void take_steps(struct serving *p, struct served_job *job, const struct r
     job->base.program = program ? &program->local : NULL;
 }
 
+static void take_counts(struct served_job *job, const struct record_submit *record)
+{
+    if (record->counts) {
+        job->counters = malloc(sizeof(*job->counters));
+        if (!job->counters)
+            give_up("no memory for its counters");
+        job->counters->warm = record->warm;
+        counters_clear(job->counters);
+    }
+    job->base.counters = job->counters;
+}
+
 static void take_submit(struct serving *p, const unsigned char *from, uint32_t size)
 {
     enum { FEW_STEPS = 4 };
@@ -164,6 +176,7 @@ static void take_submit(struct serving *p, const unsigned char *from, uint32_t s
     job->base.repeat = record.repeat;
     job->base.timing = (enum backend_timing)record.timing;
     job->base.token = record.token;
+    take_counts(job, &record);
     job->base.owner = record.owner;
     job->base.samples = job->samples;
     job->base.signal = (struct backend_signal){.offset = record.signal_offset, .value = record.signal_value};

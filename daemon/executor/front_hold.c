@@ -1,0 +1,108 @@
+/* Holds: while one executor reads the GPU's counters, no job is sent to another one, since what others do on the GPU is
+ * counted, too. Jobs that executors have end first. Thread: loop. */
+#include "executor/front_policy.h"
+#include "util/clock.h"
+
+#define QUIET_NS                                                                                                       \
+    UINT64_C(2000000000) /* how long a hold waits for the jobs of others; then it is given up for a while */
+#define COUNTING_NS UINT64_C(5000000000) /* how long others wait at most while it counts */
+
+static bool is_quiet(const struct front *f)
+{
+    list_for_each_safe (node, after, &f->executors) {
+        const struct executor *x = list_entry(node, struct executor, link);
+
+        if (x->unfinished)
+            return false;
+    }
+    return true;
+}
+
+/* The others go on. For as long as they waited no one holds them again. */
+static void release(struct front *f)
+{
+    const uint64_t now_ns = clock_now_ns();
+
+    f->hold_again_ns = now_ns + (now_ns - f->hold_since_ns);
+    f->holder = NULL;
+    f->hold_ended = true;
+    front_tell(f);
+}
+
+bool front_hold_take(struct front *f, const struct front_domain *d, const struct backend_job *job)
+{
+    const uint64_t now_ns = f->holder || job->counters ? clock_now_ns() : 0;
+
+    if (!job->counters)
+        return !f->holder;
+    if (f->holder && f->holder != d->executor)
+        return false;
+    if (!f->holder) {
+        if (now_ns < f->hold_again_ns) {
+            front_set_timer(f, f->hold_again_ns);
+            f->hold_wanted = true;
+            return false;
+        }
+        f->holder = d->executor;
+        f->hold_key = d->key;
+        f->hold_since_ns = now_ns;
+        f->counting = false;
+        front_set_timer(f, now_ns + QUIET_NS);
+    }
+    if (!is_quiet(f))
+        return false;
+    f->counting = true;
+    f->hold_since_ns = now_ns;
+    front_set_timer(f, now_ns + COUNTING_NS);
+    return true;
+}
+
+static void advance_all(struct front *f)
+{
+    f->hold_ended = f->hold_wanted = false;
+    list_for_each_safe (node, after, &f->domains) {
+        front_advance_domain(list_entry(node, struct front_domain, link));
+    }
+}
+
+/* Whether the holder has ended, or has lost its domain. */
+static bool is_gone(const struct front *f)
+{
+    list_for_each_safe (node, after, &f->executors) {
+        const struct executor *x = list_entry(node, struct executor, link);
+
+        if (x == f->holder)
+            return !x->domain || x->key != f->hold_key || atomic_load(&x->gone);
+    }
+    return true;
+}
+
+/* Nothing is left to hold for, or it took too long. */
+static bool is_over(const struct front *f, uint64_t now_ns)
+{
+    if (is_gone(f))
+        return true;
+    if (f->counting)
+        return !f->holder->unfinished;
+    /* Without a stream that waits, the job was cancelled. */
+    return list_empty(&f->holder->domain->blocked) || now_ns >= f->hold_since_ns + QUIET_NS;
+}
+
+void front_hold_turn(struct front *f)
+{
+    const uint64_t now_ns = f->holder || f->hold_ended || f->hold_wanted ? clock_now_ns() : 0;
+
+    if (f->holder && is_over(f, now_ns)) {
+        release(f);
+    } else if (f->holder && f->counting) {
+        front_end_late(f->holder, f->hold_since_ns, COUNTING_NS);
+        front_set_timer(f, now_ns + COUNTING_NS / 8);
+    } else if (f->holder) {
+        front_set_timer(f, f->hold_since_ns + QUIET_NS);
+        front_advance_domain(f->holder->domain);
+    }
+    if (f->hold_wanted && now_ns < f->hold_again_ns)
+        front_set_timer(f, f->hold_again_ns);
+    if (!f->holder && (f->hold_ended || (f->hold_wanted && now_ns >= f->hold_again_ns)))
+        advance_all(f);
+}
