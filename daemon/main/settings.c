@@ -93,7 +93,8 @@ const struct setting settings[] = {
      "User of the executors when the daemon is root, one that may open the GPUs' device files; none: root. "
      "kops-executor, or nobody where there is no such user, by default."},
     {"executors", "cupti", TEXT, AT(executors_cupti), NULL, 0, 0, FIXED,
-     "Path of CUPTI's library, which tells exact times of kernels; off: do without, so that another tool can use CUPTI "
+     "Path of CUPTI's library, which tells exact times of kernels and reads counters; off: do without, so that another "
+     "tool can use CUPTI "
      "in the executors; the usual names and places by default."},
     {"kernels", "user_kernels", TEXT, AT(user_kernels), "auto", 0, 0, FIXED,
      "Users that may bring kernels: off, owner (root and the daemon's own user), group (also members of "

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "blaslt/blaslt.h"
+#include "counters/profiler.h"
 #include "times/records.h"
 #include "util/log.h"
 
@@ -26,6 +27,7 @@ static struct cuda_gpu *gpu_open(const struct backend *backend, const struct bac
         free(gpu);
         return NULL;
     }
+    gpu->device.base.counts = true; /* a job hears where they are not to be had */
     gpu->device.base.signals = cuda_flags_are_supported(&gpu->device);
     cuda_kernels_describe(&gpu->kernels, &gpu->device, have_blaslt, config->cuda_workspace_bytes);
     return gpu;
@@ -94,6 +96,7 @@ int cuda_gpu_open_all(const struct backend *backend, const struct backend_config
 
     /* CUPTI finds the driver by itself, and it need not be the one that was named. */
     cuda_records_configure(config->cuda_driver && !config->cuda_cupti ? "off" : config->cuda_cupti);
+    cupti_choose(config->cuda_cupti);
     /* A GPU that the driver cannot describe does not take the others away. */
     for (int i = 0; i < count && opened < max; i++) {
         char quoted[300];

@@ -49,8 +49,9 @@ CUDA_ROOMS = {
     "blaslt": ("driver",),
     "compute": ("driver", "memory", "blaslt", "ops"),
     "staging": ("driver", "memory", "ops", "compute"),
+    "counters": ("driver", "memory", "blaslt", "ops", "compute"),
     "times": ("driver",),
-    "jobs": ("driver", "memory", "blaslt", "ops", "compute", "staging", "times"),
+    "jobs": ("driver", "memory", "blaslt", "ops", "compute", "counters", "staging", "times"),
     "lab": ("ops",),
 }
 CLIENT_LAYERS = {  # folders of client_c/src, and the folders that each may include

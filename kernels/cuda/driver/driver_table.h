@@ -57,6 +57,10 @@
     X(GraphDestroy, "", OPTIONAL)                                                                                      \
     X(GraphLaunch, "", OPTIONAL)                                                                                       \
     X(GraphExecDestroy, "", OPTIONAL)                                                                                  \
+    X(GraphGetNodes, "", OPTIONAL)                                                                                     \
+    X(GraphNodeGetType, "", OPTIONAL)                                                                                  \
+    X(GraphKernelNodeGetParams, "_v2", OPTIONAL)                                                                       \
+    X(FuncGetName, "", OPTIONAL)                                                                                       \
     /* copies, and scratch memory in stream order */                                                                   \
     X(MemPoolCreate, "", REQUIRED)                                                                                     \
     X(MemPoolDestroy, "", REQUIRED)                                                                                    \
@@ -65,6 +69,7 @@
     X(MemFreeAsync, "", REQUIRED)                                                                                      \
     X(MemcpyHtoDAsync, "_v2", REQUIRED)                                                                                \
     X(MemcpyDtoHAsync, "_v2", REQUIRED)                                                                                \
+    X(MemcpyDtoDAsync, "_v2", OPTIONAL)                                                                                \
     X(MemsetD8Async, "", REQUIRED)                                                                                     \
     X(MemHostAlloc, "", OPTIONAL)                                                                                      \
     X(MemFreeHost, "", OPTIONAL)                                                                                       \

@@ -19,7 +19,7 @@ enum {
 
 static uint32_t executions_of(const struct backend_job *base)
 {
-    return backend_job_is_empty(base) ? 0 : base->warmup + base->repeat;
+    return base->counters || backend_job_is_empty(base) ? 0 : base->warmup + base->repeat; /* prepare() has counted */
 }
 
 static void cancel(struct backend_job *base)
@@ -58,6 +58,8 @@ static int start_step(struct cuda_stream *s, struct step *step, struct cuda_work
 
 static int start(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct error *e)
 {
+    if (base->counters)
+        return 0;
     if (!job->prepared && cuda_graph_is_wanted(base))
         job->graph = cuda_graph_find(s->queue.device, base);
     if (job->graph) {

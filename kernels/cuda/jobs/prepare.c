@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "compute/kernels.h"
+#include "counters/count.h"
 #include "driver/scratch.h"
 #include "executor.h"
 #include "memory/operand.h"
@@ -32,9 +33,9 @@ bool cuda_needs_prepare(struct cuda_executor *x, const struct backend_job *job)
     const struct cuda_device *d = x->device;
     struct cuda_graph *graph;
 
-    if (backend_job_is_empty(job))
+    if (backend_job_is_empty(job) && !job->counters)
         return false;
-    if (is_staged(job) || find_peer(d, job))
+    if (job->counters || is_staged(job) || find_peer(d, job))
         return true;
     if (cuda_recorded_may_be_wanted(job) && !cuda_records_were_started())
         return true;
@@ -117,6 +118,13 @@ static int prepare_steps(struct cuda_stream *s, struct backend_job *base, struct
     return 0;
 }
 
+/* All of a job that counts is done here. */
+static int count(struct cuda_stream *s, struct backend_job *base, struct error *e)
+{
+    base->started_ns = clock_now_ns();
+    return cuda_count(s->executor->kernels, &s->queue, base->steps, base->counters, e);
+}
+
 int cuda_prepare(struct backend_stream *stream, struct backend_job *base, struct error *e)
 {
     struct cuda_stream *s = cuda_stream(stream);
@@ -134,9 +142,12 @@ int cuda_prepare(struct backend_stream *stream, struct backend_job *base, struct
     job = cuda_job_take(&x->job_pool);
     if (!job)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a job");
-    if (cuda_graph_is_wanted(base) && !is_staged(base) && cuda_graph_make(&x->capture, base, &job->graph, e) < 0)
+    if (base->counters && count(s, base, e) < 0)
         goto give_job;
-    if (!job->graph && prepare_steps(s, base, job, e) < 0)
+    if (!base->counters && cuda_graph_is_wanted(base) && !is_staged(base) &&
+        cuda_graph_make(&x->capture, base, &job->graph, e) < 0)
+        goto give_job;
+    if (!base->counters && !job->graph && prepare_steps(s, base, job, e) < 0)
         goto give_job;
     job->prepared = true;
     base->impl = job;

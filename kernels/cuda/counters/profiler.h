@@ -1,0 +1,205 @@
+/* CUPTI, loaded at run time: its range profiler, which reads the hardware's counters around kernels. The structs are
+ * those of the library since CUDA 12.6; each tells its own size, so that later versions take them. */
+#ifndef KOPS_CUDA_PROFILER_H
+#define KOPS_CUDA_PROFILER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "driver/device.h"
+
+/* Results that mean something of their own here; 0 is success. */
+enum {
+    CUPTI_OUT_OF_MEMORY = 8,
+    CUPTI_NOT_COMPATIBLE = 14,
+    CUPTI_HARDWARE_BUSY = 26,
+    CUPTI_INSUFFICIENT_PRIVILEGES = 35,
+    CUPTI_MULTIPLE_SUBSCRIBERS = 39,
+    CUPTI_VIRTUAL_INSUFFICIENT_PRIVILEGES = 40,
+};
+
+enum { CUPTI_RANGE_PROFILER = 0, CUPTI_AUTO_RANGE = 1, CUPTI_USER_REPLAY = 3 };
+
+/* Every call takes one struct, which begins with its size up to the last member and a null pointer. */
+struct cupti_initialize {
+    size_t size;
+    void *none;
+};
+
+struct cupti_chip_name {
+    size_t size;
+    void *none;
+    size_t device;
+    const char *name; /* out */
+};
+
+struct cupti_availability {
+    size_t size;
+    void *none;
+    CUcontext context;
+    size_t image_size; /* in and out */
+    uint8_t *image;    /* NULL asks for the size */
+};
+
+struct cupti_host_initialize {
+    size_t size;
+    void *none;
+    int profiler;
+    const char *chip;
+    const uint8_t *availability;
+    void *host; /* out */
+};
+
+struct cupti_metric_properties {
+    size_t size;
+    void *none;
+    void *host;
+    const char *metric;
+    const char *description, *unit, *dimension; /* out */
+    int type;                                   /* out */
+};
+
+struct cupti_add_metrics {
+    size_t size;
+    void *none;
+    void *host;
+    const char **metrics;
+    size_t n;
+};
+
+struct cupti_config_size {
+    size_t size;
+    void *none;
+    void *host;
+    size_t image_size; /* out */
+};
+
+struct cupti_config {
+    size_t size;
+    void *none;
+    void *host;
+    size_t image_size;
+    uint8_t *image;
+};
+
+struct cupti_evaluate {
+    size_t size;
+    void *none;
+    void *host;
+    const uint8_t *counters;
+    size_t counters_size, range;
+    const char **metrics;
+    size_t n;
+    double *values; /* out: room for n */
+};
+
+struct cupti_enable {
+    size_t size;
+    void *none;
+    CUcontext context;
+    void *profiler; /* out */
+};
+
+/* Disable, Start, … take no more. */
+struct cupti_profiler {
+    size_t size;
+    void *none;
+    void *profiler;
+};
+
+struct cupti_stop {
+    size_t size;
+    void *none;
+    void *profiler;
+    size_t pass, level; /* out */
+    uint8_t all;        /* out: the last pass has been submitted */
+};
+
+struct cupti_decode {
+    size_t size;
+    void *none;
+    void *profiler;
+    size_t dropped; /* out */
+};
+
+struct cupti_counters_size {
+    size_t size;
+    void *none;
+    void *profiler;
+    const char **metrics;
+    size_t n, ranges;
+    uint32_t nodes;
+    size_t counters_size; /* out */
+};
+
+struct cupti_counters_initialize {
+    size_t size;
+    void *none;
+    void *profiler;
+    size_t counters_size;
+    uint8_t *counters;
+};
+
+struct cupti_set_config {
+    size_t size;
+    void *none;
+    void *profiler;
+    size_t config_size;
+    const uint8_t *config;
+    size_t counters_size;
+    uint8_t *counters;
+    int range, replay;
+    size_t ranges_a_pass;
+    uint16_t levels, first_level;
+    size_t pass;
+    uint16_t level;
+};
+
+struct cupti_counters_info {
+    size_t size;
+    void *none;
+    const uint8_t *counters;
+    size_t counters_size;
+    size_t ranges; /* out */
+};
+
+/* The size that a struct states of itself: up to its last member, without what the compiler adds. */
+#define CUPTI_SIZE(type, last) (offsetof(struct type, last) + sizeof(((struct type *)0)->last))
+
+/* X(field, symbol, struct) */
+#define CUPTI_PROFILER_FUNCTIONS(X)                                                                                    \
+    X(initialize, cuptiProfilerInitialize, cupti_initialize)                                                           \
+    X(chip_name, cuptiDeviceGetChipName, cupti_chip_name)                                                              \
+    X(availability, cuptiProfilerGetCounterAvailability, cupti_availability)                                           \
+    X(host_initialize, cuptiProfilerHostInitialize, cupti_host_initialize)                                             \
+    X(metric_properties, cuptiProfilerHostGetMetricProperties, cupti_metric_properties)                                \
+    X(add_metrics, cuptiProfilerHostConfigAddMetrics, cupti_add_metrics)                                               \
+    X(config_size, cuptiProfilerHostGetConfigImageSize, cupti_config_size)                                             \
+    X(config, cuptiProfilerHostGetConfigImage, cupti_config)                                                           \
+    X(evaluate, cuptiProfilerHostEvaluateToGpuValues, cupti_evaluate)                                                  \
+    X(enable, cuptiRangeProfilerEnable, cupti_enable)                                                                  \
+    X(disable, cuptiRangeProfilerDisable, cupti_profiler)                                                              \
+    X(set_config, cuptiRangeProfilerSetConfig, cupti_set_config)                                                       \
+    X(start, cuptiRangeProfilerStart, cupti_profiler)                                                                  \
+    X(stop, cuptiRangeProfilerStop, cupti_stop)                                                                        \
+    X(decode, cuptiRangeProfilerDecodeData, cupti_decode)                                                              \
+    X(counters_size, cuptiRangeProfilerGetCounterDataSize, cupti_counters_size)                                        \
+    X(counters_initialize, cuptiRangeProfilerCounterDataImageInitialize, cupti_counters_initialize)                    \
+    X(counters_info, cuptiRangeProfilerGetCounterDataInfo, cupti_counters_info)
+
+struct cupti_profiling {
+#define X(field, symbol, type) int (*field)(struct type *);
+    CUPTI_PROFILER_FUNCTIONS(X)
+#undef X
+};
+
+/* Chooses the library: `path`, or the usual places when NULL; "off" is none. The path stays as it is. */
+void cupti_choose(const char *path);
+
+/* The library's functions, loaded at the first call. NULL: *e says what is missing. Thread: any. */
+const struct cupti_profiling *cupti_get(struct error *e);
+
+/* Fills `e` for a result that is not 0, as a sentence that says what to do; returns -1. */
+int cupti_fail(int result, const char *call, struct error *e);
+
+#endif

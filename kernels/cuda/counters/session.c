@@ -1,0 +1,232 @@
+#include "session.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One call: CALL(s, e, start, cupti_profiler, profiler, .profiler = …). `last` is the struct's last member. */
+#define CALL(s, e, function, params) check((s)->cupti->function(params), "CUPTI's " #function, e)
+#define PARAMS(type, last, ...)                                                                                        \
+    {                                                                                                                  \
+        .size = CUPTI_SIZE(type, last), __VA_ARGS__                                                                    \
+    }
+
+static int check(int result, const char *call, struct error *e)
+{
+    return result ? cupti_fail(result, call, e) : 0;
+}
+
+static void *room(size_t size, struct error *e)
+{
+    void *memory = malloc(size ? size : 1);
+
+    if (!memory)
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for counters");
+    return memory;
+}
+
+/* ---- what is made once ---- */
+
+/* What the driver lets this process count. NULL: *e. */
+static uint8_t *ask_availability(const struct cuda_session *s, const struct cuda_device *d, struct error *e)
+{
+    struct cupti_availability ask = PARAMS(cupti_availability, image, .context = d->context);
+
+    if (CALL(s, e, availability, &ask) < 0)
+        return NULL;
+    ask.image = room(ask.image_size, e);
+    if (!ask.image || CALL(s, e, availability, &ask) == 0)
+        return ask.image;
+    free(ask.image);
+    return NULL;
+}
+
+static int make_host(struct cuda_session *s, const struct cuda_device *d, struct error *e)
+{
+    struct cupti_initialize initialize = PARAMS(cupti_initialize, none);
+    struct cupti_chip_name chip = PARAMS(cupti_chip_name, name, .device = (size_t)d->ordinal);
+    struct cupti_host_initialize host = PARAMS(cupti_host_initialize, host, .profiler = CUPTI_RANGE_PROFILER);
+    uint8_t *availability;
+    int r;
+
+    if (CALL(s, e, initialize, &initialize) < 0 || CALL(s, e, chip_name, &chip) < 0)
+        return -1;
+    availability = ask_availability(s, d, e);
+    if (!availability)
+        return -1;
+    host.chip = chip.name;
+    host.availability = availability;
+    r = CALL(s, e, host_initialize, &host);
+    free(availability);
+    s->host = host.host;
+    return r;
+}
+
+/* Devices differ in what they count. */
+static void list_metrics(struct cuda_session *s)
+{
+    s->n = 0;
+    for (unsigned i = 0; i < METRICS_MAX; i++) {
+        struct cupti_metric_properties properties =
+            PARAMS(cupti_metric_properties, type, .host = s->host, .metric = cuda_metric(i)->name);
+
+        if (s->cupti->metric_properties(&properties) != 0)
+            continue;
+        s->names[s->n] = cuda_metric(i)->name;
+        s->which[s->n++] = i;
+    }
+}
+
+static int make_config(struct cuda_session *s, struct error *e)
+{
+    struct cupti_add_metrics add = PARAMS(cupti_add_metrics, n, .host = s->host, .metrics = s->names, .n = s->n);
+    struct cupti_config_size size = PARAMS(cupti_config_size, image_size, .host = s->host);
+    struct cupti_config config = PARAMS(cupti_config, image, .host = s->host);
+
+    /* All in one call: then CUPTI puts as many into a pass as there can be. */
+    if (CALL(s, e, add_metrics, &add) < 0 || CALL(s, e, config_size, &size) < 0)
+        return -1;
+    s->config_size = config.image_size = size.image_size;
+    s->config = config.image = room(size.image_size, e);
+    return s->config ? CALL(s, e, config, &config) : -1;
+}
+
+static int make_counters(struct cuda_session *s, struct error *e)
+{
+    struct cupti_counters_size size =
+        PARAMS(cupti_counters_size, counters_size, .profiler = s->profiler, .metrics = s->names, .n = s->n,
+               .ranges = COUNTER_RANGES_MAX, .nodes = COUNTER_RANGES_MAX);
+
+    if (CALL(s, e, counters_size, &size) < 0)
+        return -1;
+    if (!s->counters || s->counters_size != size.counters_size) {
+        free(s->counters);
+        s->counters = room(size.counters_size, e);
+        s->counters_size = size.counters_size;
+    }
+    return s->counters ? 0 : -1;
+}
+
+int cuda_session_open(struct cuda_session *s, const struct cuda_device *d, struct error *e)
+{
+    if (s->cupti)
+        return 0;
+    s->cupti = cupti_get(e);
+    if (!s->cupti)
+        return -1;
+    if (make_host(s, d, e) < 0)
+        goto close;
+    list_metrics(s);
+    if (!s->n) {
+        error_set(e, ERROR_UNSUPPORTED, "CUPTI counts nothing on %s", d->base.info.name);
+        goto close;
+    }
+    if (make_config(s, e) == 0)
+        return 0;
+
+close:
+    cuda_session_close(s);
+    return -1;
+}
+
+void cuda_session_close(struct cuda_session *s)
+{
+    cuda_session_end(s);
+    free(s->config);
+    free(s->counters);
+    memset(s, 0, sizeof(*s));
+}
+
+/* ---- passes ---- */
+
+static int set_config(struct cuda_session *s, struct error *e)
+{
+    struct cupti_counters_initialize counters = PARAMS(cupti_counters_initialize, counters, .profiler = s->profiler,
+                                                       .counters_size = s->counters_size, .counters = s->counters);
+    struct cupti_set_config config = PARAMS(
+        cupti_set_config, level, .profiler = s->profiler, .config_size = s->config_size, .config = s->config,
+        .counters_size = s->counters_size, .counters = s->counters, .range = CUPTI_AUTO_RANGE,
+        .replay = CUPTI_USER_REPLAY, .ranges_a_pass = COUNTER_RANGES_MAX, .levels = 1, .first_level = 1, .level = 1);
+
+    memset(s->counters, 0, s->counters_size);
+    return CALL(s, e, counters_initialize, &counters) < 0 ? -1 : CALL(s, e, set_config, &config);
+}
+
+int cuda_session_begin(struct cuda_session *s, const struct cuda_device *d, struct error *e)
+{
+    struct cupti_enable enable = PARAMS(cupti_enable, profiler, .context = d->context);
+
+    if (CALL(s, e, enable, &enable) < 0)
+        return -1;
+    s->profiler = enable.profiler;
+    if (make_counters(s, e) == 0 && set_config(s, e) == 0)
+        return 0;
+    cuda_session_end(s);
+    return -1;
+}
+
+void cuda_session_end(struct cuda_session *s)
+{
+    struct cupti_profiler disable = PARAMS(cupti_profiler, profiler, .profiler = s->profiler);
+
+    if (s->profiler)
+        s->cupti->disable(&disable);
+    s->profiler = NULL;
+}
+
+int cuda_session_pass_begin(struct cuda_session *s, struct error *e)
+{
+    struct cupti_profiler start = PARAMS(cupti_profiler, profiler, .profiler = s->profiler);
+
+    return CALL(s, e, start, &start);
+}
+
+int cuda_session_pass_end(struct cuda_session *s, bool *ret_more, struct error *e)
+{
+    struct cupti_stop stop = PARAMS(cupti_stop, all, .profiler = s->profiler);
+
+    if (CALL(s, e, stop, &stop) < 0)
+        return -1;
+    *ret_more = !stop.all;
+    return 0;
+}
+
+static int evaluate(struct cuda_session *s, size_t range, struct backend_counters *ret, struct error *e)
+{
+    double values[METRICS_MAX];
+    struct cupti_evaluate ask =
+        PARAMS(cupti_evaluate, values, .host = s->host, .counters = s->counters, .counters_size = s->counters_size,
+               .range = range, .metrics = s->names, .n = s->n, .values = values);
+
+    if (CALL(s, e, evaluate, &ask) < 0)
+        return -1;
+    for (unsigned i = 0; i < s->n; i++)
+        *cuda_metric_place(ret, s->which[i]) = values[i] * cuda_metric(s->which[i])->scale;
+    return 0;
+}
+
+int cuda_session_read(struct cuda_session *s, struct backend_counters *ret, unsigned *ret_longest, struct error *e)
+{
+    struct cupti_decode decode = PARAMS(cupti_decode, dropped, .profiler = s->profiler);
+    struct cupti_counters_info info =
+        PARAMS(cupti_counters_info, ranges, .counters = s->counters, .counters_size = s->counters_size);
+    struct backend_counters one = *ret;
+    double longest = -1;
+
+    if (CALL(s, e, decode, &decode) < 0 || CALL(s, e, counters_info, &info) < 0)
+        return -1;
+    if (decode.dropped || !info.ranges)
+        return error_set(e, ERROR_UNSUPPORTED, "counters are read of work that launches 1 to %d kernels; this has %zu",
+                         COUNTER_RANGES_MAX, info.ranges + decode.dropped);
+    for (size_t i = 0; i < info.ranges; i++) {
+        if (evaluate(s, i, &one, e) < 0)
+            return -1;
+        if (!(one.values[COUNTER_DURATION] > longest))
+            continue;
+        longest = one.values[COUNTER_DURATION];
+        *ret = one;
+        *ret_longest = (unsigned)i;
+    }
+    ret->kernels = (uint32_t)info.ranges;
+    return 0;
+}

@@ -1,0 +1,35 @@
+/* CUPTI's range profiler on one device: what is made once, and one series of passes after the other. Thread: any, one
+ * at a time, the device's context current. */
+#ifndef KOPS_CUDA_SESSION_H
+#define KOPS_CUDA_SESSION_H
+
+#include "metrics.h"
+#include "profiler.h"
+
+struct cuda_session {
+    const struct cupti_profiling *cupti; /* NULL: not open */
+    void *host;
+    void *profiler; /* of a series of passes; NULL: there is none */
+    uint8_t *config, *counters;
+    size_t config_size, counters_size;
+    unsigned n; /* metrics that the device has */
+    const char *names[METRICS_MAX];
+    unsigned which[METRICS_MAX]; /* their numbers in metrics.h */
+};
+
+/* Makes what is made once. Harmless on an open session. After a failure it is not open. */
+int cuda_session_open(struct cuda_session *s, const struct cuda_device *d, struct error *e);
+void cuda_session_close(struct cuda_session *s);
+
+/* Begins a series of passes. Until cuda_session_end() no other profiler can have the counters. */
+int cuda_session_begin(struct cuda_session *s, const struct cuda_device *d, struct error *e);
+/* Also in the middle of a pass. Harmless without a series. */
+void cuda_session_end(struct cuda_session *s);
+/* Around the launches of one pass, which have ended before pass_end(). *ret_more: another pass is needed. */
+int cuda_session_pass_begin(struct cuda_session *s, struct error *e);
+int cuda_session_pass_end(struct cuda_session *s, bool *ret_more, struct error *e);
+/* After the last pass: the figures of the kernel that took longest, and how many kernels there were. *ret_longest: its
+ * number among them. */
+int cuda_session_read(struct cuda_session *s, struct backend_counters *ret, unsigned *ret_longest, struct error *e);
+
+#endif

@@ -1,0 +1,205 @@
+/* The range profiler of the stand-in CUPTI: the same calls in the same order, with figures that the
+ * environment names.
+ *
+ * | variable | meaning |
+ * | --- | --- |
+ * | KOPS_STANDIN_CUPTI | "metric=value,…": what a metric says; one that is not named says 1, "metric=-" is unknown |
+ * | KOPS_STANDIN_CUPTI_FAIL | "call:result": that call answers with that result |
+ * | KOPS_STANDIN_CUPTI_PASSES | passes that a series takes (3) |
+ * | KOPS_STANDIN_CUPTI_RANGES | kernels that it saw (1) |
+ *
+ * Calls out of order abort. */
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../kernels/cuda/counters/profiler.h"
+
+#define API __attribute__((visibility("default"))) int
+
+#define X(field, symbol, type) int symbol(struct type *);
+CUPTI_PROFILER_FUNCTIONS(X)
+#undef X
+
+enum { CONFIG_BYTES = 64, COUNTERS_BYTES = 256, AVAILABILITY_BYTES = 32 };
+enum { INVALID_PARAMETER = 1, INVALID_METRIC_NAME = 17 };
+
+static char host_object, profiler_object;
+static bool enabled, configured, started;
+static unsigned passes;
+
+static void demand(bool condition, const char *what)
+{
+    if (condition)
+        return;
+    fprintf(stderr, "stand-in CUPTI: %s\n", what);
+    abort();
+}
+
+static unsigned number_of(const char *variable, unsigned otherwise)
+{
+    const char *text = getenv(variable);
+
+    return text ? (unsigned)strtoul(text, NULL, 10) : otherwise;
+}
+
+/* What the environment has the call answer. */
+static int result_of(const char *call)
+{
+    const char *text = getenv("KOPS_STANDIN_CUPTI_FAIL");
+    const size_t length = strlen(call);
+
+    return text && !strncmp(text, call, length) && text[length] == ':' ? (int)strtol(text + length + 1, NULL, 10) : 0;
+}
+
+/* The text behind "metric="; NULL: it is not named. */
+static const char *find(const char *metric)
+{
+    const size_t length = strlen(metric);
+
+    for (const char *at = getenv("KOPS_STANDIN_CUPTI"); at && *at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
+        if (!strncmp(at, metric, length) && at[length] == '=')
+            return at + length + 1;
+    return NULL;
+}
+
+API cuptiProfilerInitialize(struct cupti_initialize *p)
+{
+    demand(p->size == CUPTI_SIZE(cupti_initialize, none), "a size");
+    return result_of("initialize");
+}
+
+API cuptiDeviceGetChipName(struct cupti_chip_name *p)
+{
+    p->name = "STANDIN";
+    return result_of("chip_name");
+}
+
+API cuptiProfilerGetCounterAvailability(struct cupti_availability *p)
+{
+    demand(p->context != NULL, "no context");
+    if (p->image)
+        memset(p->image, 1, p->image_size);
+    p->image_size = AVAILABILITY_BYTES;
+    return result_of("availability");
+}
+
+API cuptiProfilerHostInitialize(struct cupti_host_initialize *p)
+{
+    demand(p->profiler == CUPTI_RANGE_PROFILER && !strcmp(p->chip, "STANDIN") && p->availability[0] == 1, "a host");
+    p->host = &host_object;
+    return result_of("host_initialize");
+}
+
+API cuptiProfilerHostGetMetricProperties(struct cupti_metric_properties *p)
+{
+    const char *value = find(p->metric);
+
+    return value && *value == '-' ? INVALID_METRIC_NAME : 0;
+}
+
+API cuptiProfilerHostConfigAddMetrics(struct cupti_add_metrics *p)
+{
+    demand(p->host == &host_object && p->n, "no metrics");
+    return result_of("add_metrics");
+}
+
+API cuptiProfilerHostGetConfigImageSize(struct cupti_config_size *p)
+{
+    p->image_size = CONFIG_BYTES;
+    return 0;
+}
+
+API cuptiProfilerHostGetConfigImage(struct cupti_config *p)
+{
+    demand(p->image_size == CONFIG_BYTES, "a configuration's size");
+    memset(p->image, 2, CONFIG_BYTES);
+    return result_of("config");
+}
+
+API cuptiProfilerHostEvaluateToGpuValues(struct cupti_evaluate *p)
+{
+    demand(p->counters[0] == 3, "counters that were not decoded");
+    for (size_t i = 0; i < p->n; i++) {
+        const char *value = find(p->metrics[i]);
+
+        p->values[i] = value ? strtod(value, NULL) : 1;
+        if (!strcmp(p->metrics[i], "gpu__time_duration.sum"))
+            p->values[i] *= (double)(p->range + 1); /* the last one is the longest */
+    }
+    return result_of("evaluate");
+}
+
+API cuptiRangeProfilerEnable(struct cupti_enable *p)
+{
+    demand(p->context && !enabled, "enabled twice");
+    p->profiler = &profiler_object;
+    enabled = result_of("enable") == 0;
+    return result_of("enable");
+}
+
+API cuptiRangeProfilerDisable(struct cupti_profiler *p)
+{
+    demand(p->profiler == &profiler_object && enabled, "not enabled");
+    enabled = configured = started = false;
+    return 0;
+}
+
+API cuptiRangeProfilerGetCounterDataSize(struct cupti_counters_size *p)
+{
+    demand(p->profiler && p->ranges && p->nodes >= p->ranges, "ranges");
+    p->counters_size = COUNTERS_BYTES;
+    return 0;
+}
+
+API cuptiRangeProfilerCounterDataImageInitialize(struct cupti_counters_initialize *p)
+{
+    demand(p->counters_size == COUNTERS_BYTES, "the counters' size");
+    memset(p->counters, 0, COUNTERS_BYTES);
+    return 0;
+}
+
+static uint8_t *counters;
+
+API cuptiRangeProfilerSetConfig(struct cupti_set_config *p)
+{
+    demand(enabled && !started && p->config[0] == 2 && p->config_size == CONFIG_BYTES, "a configuration");
+    demand(p->range == CUPTI_AUTO_RANGE && p->replay == CUPTI_USER_REPLAY, "another mode");
+    counters = p->counters;
+    configured = true;
+    passes = 0;
+    return result_of("set_config");
+}
+
+API cuptiRangeProfilerStart(struct cupti_profiler *p)
+{
+    (void)p;
+    demand(configured && !started, "started twice");
+    started = result_of("start") == 0;
+    return result_of("start");
+}
+
+API cuptiRangeProfilerStop(struct cupti_stop *p)
+{
+    demand(started, "not started");
+    started = false;
+    p->pass = ++passes;
+    p->all = passes >= number_of("KOPS_STANDIN_CUPTI_PASSES", 3);
+    return result_of("stop");
+}
+
+API cuptiRangeProfilerDecodeData(struct cupti_decode *p)
+{
+    demand(!started && passes, "nothing to decode");
+    counters[0] = 3;
+    p->dropped = 0;
+    return result_of("decode");
+}
+
+API cuptiRangeProfilerGetCounterDataInfo(struct cupti_counters_info *p)
+{
+    p->ranges = number_of("KOPS_STANDIN_CUPTI_RANGES", 1);
+    return 0;
+}
