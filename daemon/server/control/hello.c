@@ -164,7 +164,7 @@ static void write_features(struct rpc_output *out, const struct connection *c)
         [MEMORY_CUDA_IPC] = "cuda_ipc", [MEMORY_CUDA_VMM] = "cuda_vmm", [MEMORY_CUDA_POOL] = "cuda_pool"};
     const uint32_t n = sizeof(always) / sizeof(always[0]);
     unsigned kinds = 0;
-    bool ordered = false, peers = has_peers(s), compile = user_code_compiles(c);
+    bool ordered = false, counters = false, peers = has_peers(s), compile = user_code_compiles(c);
     bool kernels = compile && user_code_device(s);
 
     for (unsigned i = 0; i < s->devices.count; i++) {
@@ -172,9 +172,10 @@ static void write_features(struct rpc_output *out, const struct connection *c)
 
         kinds |= d->backend->memory_kinds ? d->backend->memory_kinds(d) : 0;
         ordered = ordered || d->signals;
+        counters = counters || (d->counts && d->ends);
     }
     rpc_write_text(out, "features");
-    rpc_write_array(out, n + (unsigned)__builtin_popcount(kinds) + ordered + peers + compile + kernels);
+    rpc_write_array(out, n + (unsigned)__builtin_popcount(kinds) + ordered + counters + peers + compile + kernels);
     for (uint32_t i = 0; i < n; i++)
         rpc_write_text(out, always[i]);
     for (unsigned i = 0; i < sizeof(memory) / sizeof(memory[0]); i++)
@@ -182,6 +183,8 @@ static void write_features(struct rpc_output *out, const struct connection *c)
             rpc_write_text(out, memory[i]);
     if (ordered)
         rpc_write_text(out, "ordered");
+    if (counters)
+        rpc_write_text(out, "counters");
     if (peers)
         rpc_write_text(out, "peer");
     if (compile)

@@ -34,6 +34,7 @@ static const struct method_entry methods[METHOD_COUNT] = {
     [METHOD_COMPILE] = {METHOD(COMPILE, compile), .state_bytes = &compile_state_bytes},
     [METHOD_KERNEL] = {METHOD(KERNEL, kernel)},
     [METHOD_LAUNCH] = {METHOD(LAUNCH, launch), RUN_STATE},
+    [METHOD_COUNTERS] = {METHOD(COUNTERS, counters), RUN_STATE},
     [METHOD_CACHE] = {METHOD(CACHE, cache), .state_bytes = &cache_state_bytes},
     [METHOD_TIMELINES] = {METHOD(TIMELINES, timelines)},
     [METHOD_CANCEL] = {METHOD(CANCEL, cancel)},

@@ -175,7 +175,7 @@ static int check_devices(const struct command_list *commands, struct backend_dev
     return 0;
 }
 
-static int launch_decode(struct connection *c, struct run *run, const struct rpc_arg *args, struct error *e)
+int launch_decode(struct connection *c, struct run *run, const struct rpc_arg *args, struct error *e)
 {
     static const struct rpc_arg no_variant;
     struct kernel_arg values[KERNEL_MAX_PARAMS];

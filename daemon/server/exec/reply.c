@@ -175,6 +175,10 @@ void run_reply(struct request *r, struct run *run)
     out = request_result(r);
     if (!out)
         return;
+    if (run->counters) {
+        run_write_counters(out, run);
+        return;
+    }
     timer = timer_of(run);
     rpc_write_map(out, 2 + !run->program + (timer != NULL));
     write_timings(out, r, run, total_us, now);

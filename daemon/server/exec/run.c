@@ -191,6 +191,7 @@ static void run_release(struct run *run)
     if (run->program)
         program_end_run(run);
     command_list_release(&run->commands);
+    run_free_counters(run);
     if (run->samples != &run->sample)
         free(run->samples);
     run->samples = NULL;
@@ -227,7 +228,7 @@ void run_refuse(struct run *run, const struct run_options *o, const struct error
 /* Times one run of many for the statistics: also the cheapest way costs a run some. */
 static void sample_some(struct server *s, struct run *run)
 {
-    if (run->job.timing || run->device->backend->times_always || run->job.warmup + run->job.repeat > 1)
+    if (run->job.timing || run->counters || run->device->backend->times_always || run->job.warmup + run->job.repeat > 1)
         return;
     run->sampled = s->exec->untimed[run->device->index]++ % SAMPLE_ONE_IN == 0 ||
                    s->exec->observer->wants_times(s, request_of(run)->connection->uid);
@@ -235,6 +236,17 @@ static void sample_some(struct server *s, struct run *run)
         return;
     run->job.timing = TIMING_STATISTIC;
     run->job.token = ++s->exec->tokens;
+}
+
+/* What counts has a process of its own, and does not make the connection one that launches. */
+static void choose_domain(struct connection *c, struct run *run)
+{
+    if (run->counters) {
+        run->job.domain = domain_of_profiling(c->uid, c->number);
+        return;
+    }
+    c->exec->launched = c->exec->launched || run->commands.n_launches;
+    run->job.domain = c->exec->launched ? connection_domain(c) : (uint64_t)DOMAIN_COMMON;
 }
 
 void run_begin(struct run *run, const struct run_options *o)
@@ -270,8 +282,7 @@ void run_begin(struct run *run, const struct run_options *o)
         timeline_set_signal(run);
     run->job.done = job_done;
     run->job.owner = c->uid;
-    c->exec->launched = c->exec->launched || run->commands.n_launches;
-    run->job.domain = c->exec->launched ? connection_domain(c) : (uint64_t)DOMAIN_COMMON;
+    choose_domain(c, run);
     sample_some(c->server, run);
     c->server->counters.jobs++;
     c->server->counters.launches += run->commands.n_launches;

@@ -27,10 +27,11 @@ struct run {
     struct backend_job job;
     struct backend_device *device;
     enum backend_priority priority;
-    struct program *program; /* a reference while it runs; NULL: no program */
-    bool rebound;            /* the command list differs from the program's */
-    bool sampled;            /* timed for the statistics alone */
-    bool must_end;           /* run_end_now() was called */
+    struct program *program;           /* a reference while it runs; NULL: no program */
+    bool rebound;                      /* the command list differs from the program's */
+    bool sampled;                      /* timed for the statistics alone */
+    struct backend_counters *counters; /* owned: what the job counts; NULL: it runs as usual. See counters.c */
+    bool must_end;                     /* run_end_now() was called */
     struct stream *stream;
     struct list queue_link, deadline_link, device_link;
     unsigned maps_pending;
@@ -77,6 +78,9 @@ void run_end(struct run *run);
 void run_finish(struct run *run);
 /* For every method that runs ops: an empty run; its priority; after the command list is decoded, the job. */
 void run_init(struct run *run);
+/* One op by RUN_…, one launch by LAUNCH_…: the command list and the device. */
+int run_decode_single(struct connection *c, struct run *run, const struct rpc_arg *args, struct error *e);
+int launch_decode(struct connection *c, struct run *run, const struct rpc_arg *args, struct error *e);
 int run_decode_priority(const struct rpc_arg *arg, enum backend_priority *ret, struct error *e);
 int run_set_job(struct run *run, const struct run_options *o, struct error *e);
 /* The run_options of such a method, from its arguments. */
@@ -92,6 +96,9 @@ void run_stop_all(struct connection *c, enum run_stop why);
 
 /* reply.c: tells the observer of the ended run, and answers it unless it was answered before. */
 void run_reply(struct request *r, struct run *run);
+/* counters_reply.c: writes the result of a run that counted; gives back what it took. */
+void run_write_counters(struct rpc_output *out, const struct run *run);
+void run_free_counters(struct run *run);
 /* Answers a stopped run whose job a device still has. */
 void run_reply_early(struct run *run);
 

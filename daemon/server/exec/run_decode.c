@@ -62,7 +62,7 @@ static int decode_operands(struct connection *c, struct command_list *commands, 
     return 0;
 }
 
-static int run_decode_single(struct connection *c, struct run *run, const struct rpc_arg *args, struct error *e)
+int run_decode_single(struct connection *c, struct run *run, const struct rpc_arg *args, struct error *e)
 {
     const struct op *op = op_find(args[RUN_op].text, args[RUN_op].length);
     struct rpc_arg variant = {0};
@@ -214,6 +214,7 @@ void run_init(struct run *run)
     run->device = NULL;
     run->program = NULL;
     run->stream = NULL;
+    run->counters = NULL;
     run->failed = run->sampled = run->must_end = false;
     run->maps_pending = 0;
     run->map_us = NAN;
@@ -251,6 +252,7 @@ int run_set_job(struct run *run, const struct run_options *o, struct error *e)
     run->job.repeat = (uint32_t)o->repeat;
     run->job.warmup = (uint32_t)o->warmup;
     run->job.timing = !o->timing ? TIMING_NONE : o->exact ? TIMING_EXACT : TIMING_NOW;
+    run->job.counters = run->counters;
     run->samples = &run->sample;
     if (run->job.repeat > 1)
         run->samples = malloc(run->job.repeat * sizeof(double));

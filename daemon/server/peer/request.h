@@ -128,6 +128,9 @@ enum { KOPS_PARAMS_KERNEL(X) };
 #define X(key, ...) INDEX(LAUNCH, key)
 enum { KOPS_PARAMS_LAUNCH(X) };
 #undef X
+#define X(key, ...) INDEX(COUNTERS, key)
+enum { KOPS_PARAMS_COUNTERS(X) };
+#undef X
 #define X(key, ...) INDEX(CACHE, key)
 enum { KOPS_PARAMS_CACHE(X) };
 #undef X
