@@ -51,6 +51,7 @@ _kopsctl() {
             ;;
         stats:--by) _kopsctl_words "op shapes dtype variant device user" && return ;;
         run:--memory | run:-m | launch:--memory | launch:-m) _kopsctl_words "shared device" && return ;;
+        run:--cache | launch:--cache) _kopsctl_words "cold warm" && return ;;
         top:--sort) _kopsctl_words "rate device memory p99 inflight pid" && return ;;
         metrics:--listen) _kopsctl_words "127.0.0.1:9464" && return ;;
         # Numbers, names and expressions, which nobody can guess.
@@ -76,11 +77,11 @@ _kopsctl() {
             report) _kopsctl_words "$common --output --op --device --peaks" ;;
             metrics) _kopsctl_words "$common --textfile --interval --listen --allow-remote" ;;
             drain) _kopsctl_words "$common --stop --resume" ;;
-            run) _kopsctl_words "$common --shape --dtype --device --repeat --warmup --variant --attr --memory --check --seed --out-shape" ;;
+            run) _kopsctl_words "$common --shape --dtype --device --repeat --warmup --variant --attr --memory --check --counters --cache --seed --out-shape" ;;
             compile) _kopsctl_words "$common --entry --option --arch --device --include-file" ;;
             launch)
                 _kopsctl_words "$common --param --grid --block --cluster --shared --option --arch --device --include-file --repeat \
-                    --warmup --memory --show --save --seed"
+                    --warmup --memory --show --save --seed --counters --cache"
                 ;;
             cache) _kopsctl_words "$common --key" ;;
         esac

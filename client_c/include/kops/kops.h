@@ -471,6 +471,7 @@ KOPS_API enum kops_code kops_cancel(kops_client *client, kops_ticket ticket, str
 /* The other parts. */
 #include <kops/admin.h>
 #include <kops/cache.h>
+#include <kops/counters.h>
 #include <kops/info.h>
 #include <kops/kernel.h>
 #include <kops/ops.h>

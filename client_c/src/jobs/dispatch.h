@@ -1,14 +1,18 @@
-/* The three ways in which a public call sends its work: waiting for it, for a ticket, on a CUDA stream. Lock held. */
+/* The ways in which a public call sends its work: waiting for it, for a ticket, on a CUDA stream, or for its counters.
+ * Lock held. */
 #ifndef KOPS_CLIENT_DISPATCH_H
 #define KOPS_CLIENT_DISPATCH_H
 
 #include "enqueue.h"
+#include "wire/counters_wire.h"
 
 struct dispatch {
-    enum dispatch_way { DISPATCH_RUN, DISPATCH_SUBMIT, DISPATCH_ENQUEUE } way;
+    enum dispatch_way { DISPATCH_RUN, DISPATCH_SUBMIT, DISPATCH_ENQUEUE, DISPATCH_COUNT } way;
     struct kops_result *ret_result; /* DISPATCH_RUN; may be NULL */
     kops_ticket *ret_ticket;        /* DISPATCH_SUBMIT */
     void *stream;                   /* DISPATCH_ENQUEUE */
+    struct wire_counters *counters; /* DISPATCH_COUNT: where they go, */
+    const char *caches;             /* and the caches that are wanted */
 };
 
 /* Refuses options that a call of that way cannot have. `options` may be NULL. */
@@ -26,6 +30,10 @@ static inline enum kops_code dispatch(const struct dispatch *d, struct kops_clie
         return job_run(c, job, deadline, d->ret_result, e);
     case DISPATCH_SUBMIT:
         return job_submit(c, job, deadline, d->ret_ticket, e);
+    case DISPATCH_COUNT:
+        job->decode = wire_decode_counters;
+        job->into = d->counters;
+        return job_await(c, job, "the counters were not read in time", deadline, e);
     case DISPATCH_ENQUEUE:
         break;
     }

@@ -4,6 +4,7 @@
 #include "kernel.h"
 #include "memory/register.h"
 #include "operand.h"
+#include "run.h"
 
 /* A launch on its way. */
 struct launch {
@@ -119,9 +120,9 @@ static enum kops_code begin(struct launch *l, struct kops_kernel *k, const struc
     return check_args(l, k->client, args, n_args, e);
 }
 
-static enum kops_code call_kernel(struct kops_kernel *k, const struct kops_argument *args, size_t n_args,
-                                  const struct kops_launch_options *how, const struct dispatch *d,
-                                  struct kops_error *ret_error)
+enum kops_code launch_request(struct kops_kernel *k, const struct kops_argument *args, size_t n_args,
+                              const struct kops_launch_options *how, const struct dispatch *d,
+                              struct kops_error *ret_error)
 {
     struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
     struct kops_client *c = k->client;
@@ -133,6 +134,7 @@ static enum kops_code call_kernel(struct kops_kernel *k, const struct kops_argum
     r = dispatch_check(d, how ? &how->options : NULL, e);
     if (!r)
         r = begin(&l, k, args, n_args, how, e);
+    l.wire.caches = d->caches;
     if (!r)
         r = dispatch(d, c, &l.job, deadline, e);
     client_leave(c);
@@ -143,24 +145,24 @@ enum kops_code kops_kernel_launch(kops_kernel *kernel, const struct kops_argumen
                                   const struct kops_launch_options *how, struct kops_result *ret_result,
                                   struct kops_error *ret_error)
 {
-    return call_kernel(kernel, args, n_args, how, &(struct dispatch){DISPATCH_RUN, .ret_result = ret_result},
-                       ret_error);
+    return launch_request(kernel, args, n_args, how, &(struct dispatch){DISPATCH_RUN, .ret_result = ret_result},
+                          ret_error);
 }
 
 enum kops_code kops_kernel_submit(kops_kernel *kernel, const struct kops_argument *args, size_t n_args,
                                   const struct kops_launch_options *how, kops_ticket *ret_ticket,
                                   struct kops_error *ret_error)
 {
-    return call_kernel(kernel, args, n_args, how, &(struct dispatch){DISPATCH_SUBMIT, .ret_ticket = ret_ticket},
-                       ret_error);
+    return launch_request(kernel, args, n_args, how, &(struct dispatch){DISPATCH_SUBMIT, .ret_ticket = ret_ticket},
+                          ret_error);
 }
 
 enum kops_code kops_kernel_enqueue(kops_kernel *kernel, const struct kops_argument *args, size_t n_args,
                                    const struct kops_launch_options *how, void *cuda_stream,
                                    struct kops_error *ret_error)
 {
-    return call_kernel(kernel, args, n_args, how, &(struct dispatch){DISPATCH_ENQUEUE, .stream = cuda_stream},
-                       ret_error);
+    return launch_request(kernel, args, n_args, how, &(struct dispatch){DISPATCH_ENQUEUE, .stream = cuda_stream},
+                          ret_error);
 }
 
 enum kops_code kernel_check_step(const struct kops_client *c, const struct kops_step *step, size_t place,

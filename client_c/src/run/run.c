@@ -121,6 +121,7 @@ enum kops_code run_request(struct kops_client *c, const struct kops_request *req
         r = dispatch_check(d, &request->options, e);
     if (!r) {
         begin(&run, c, request);
+        run.wire.caches = d->caches;
         if (d->way == DISPATCH_ENQUEUE)
             run.job.name = client_op_name(c, request->op);
         r = dispatch(d, c, &run.job, deadline, e);

@@ -1,4 +1,4 @@
-/* A run of an op, in each of the three ways. */
+/* A run of an op, and a launch of a kernel, in each of the ways. */
 #ifndef KOPS_CLIENT_RUN_H
 #define KOPS_CLIENT_RUN_H
 
@@ -7,5 +7,8 @@
 /* Enters the client. `ret_error` may be NULL. */
 enum kops_code run_request(struct kops_client *c, const struct kops_request *request, const struct dispatch *d,
                            struct kops_error *ret_error);
+enum kops_code launch_request(struct kops_kernel *k, const struct kops_argument *args, size_t n_args,
+                              const struct kops_launch_options *how, const struct dispatch *d,
+                              struct kops_error *ret_error);
 
 #endif

@@ -56,6 +56,8 @@ struct wire_run {
     size_t packed_attrs_length;
     struct wire_how how;
 
+    const char *caches; /* its counters are wanted, with these caches; NULL: it is to run */
+
     uint64_t kernel; /* launched in place of the op, whose name is then the kernel's; all tensors are inputs; 0: none */
     const struct kops_argument *args;
     size_t n_args;

@@ -17,6 +17,12 @@ void wire_pack_device(struct bytes *b, const char *device);
 unsigned wire_count_how(const struct wire_how *h);
 void wire_pack_how(struct bytes *b, const struct wire_how *h);
 
+/* Of a run or a launch: its method, and the keys behind its work, which are those of wire_pack_how() or, where counters
+ * are wanted, those of them that mean something then. */
+void wire_begin_run(struct bytes *b, uint32_t msgid, const struct wire_run *run, const char *method);
+unsigned wire_count_run_how(const struct wire_run *run);
+void wire_pack_run_how(struct bytes *b, const struct wire_run *run);
+
 /* A launch, and a map of `ops` that is one: a tensor argument there is the next of `places`. */
 void wire_pack_launch(struct bytes *b, uint32_t msgid, const struct wire_run *run);
 void wire_pack_launch_op(struct bytes *b, const struct wire_run *run, const uint32_t *places);

@@ -235,12 +235,12 @@ static void pack_kernel_id(struct bytes *b, uint64_t kernel)
 
 void wire_pack_launch(struct bytes *b, uint32_t msgid, const struct wire_run *w)
 {
-    WIRE_BEGIN(b, msgid, "launch");
-    mp_map(b, 2 + count_geometry(w) + wire_count_how(&w->how));
+    wire_begin_run(b, msgid, w, "launch");
+    mp_map(b, 2 + count_geometry(w) + wire_count_run_how(w));
     pack_kernel_id(b, w->kernel);
     pack_args(b, w, w->tensors, NULL);
     pack_geometry(b, w);
-    wire_pack_how(b, &w->how);
+    wire_pack_run_how(b, w);
 }
 
 void wire_pack_launch_op(struct bytes *b, const struct wire_run *w, const uint32_t *places)

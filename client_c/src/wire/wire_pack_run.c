@@ -116,6 +116,39 @@ void wire_pack_how(struct bytes *b, const struct wire_how *h)
 
 /* ---- one op ---- */
 
+void wire_begin_run(struct bytes *b, uint32_t msgid, const struct wire_run *run, const char *method)
+{
+    if (run->caches)
+        method = "counters";
+    wire_begin_request(b, msgid, method, strlen(method));
+}
+
+unsigned wire_count_run_how(const struct wire_run *run)
+{
+    const struct kops_options *o = run->how.options;
+
+    if (!run->caches)
+        return wire_count_how(&run->how);
+    return 1 + (o ? (o->device != NULL) + (o->deadline_ms != 0) : 0);
+}
+
+void wire_pack_run_how(struct bytes *b, const struct wire_run *run)
+{
+    const struct kops_options *o = run->how.options;
+
+    if (!run->caches) {
+        wire_pack_how(b, &run->how);
+        return;
+    }
+    mp_pair_text(b, "cache", run->caches);
+    if (o && o->device) {
+        mp_key(b, "device");
+        wire_pack_device(b, o->device);
+    }
+    if (o && o->deadline_ms)
+        mp_pair_uint(b, "deadline_ms", o->deadline_ms);
+}
+
 void wire_pack_run(struct bytes *out, uint32_t msgid, const void *request)
 {
     const struct wire_run *w = request;
@@ -124,8 +157,8 @@ void wire_pack_run(struct bytes *out, uint32_t msgid, const void *request)
         wire_pack_launch(out, msgid, w);
         return;
     }
-    WIRE_BEGIN(out, msgid, "run");
-    mp_map(out, 3 + (has_attrs(w) ? 1U : 0U) + wire_count_how(&w->how));
+    wire_begin_run(out, msgid, w, "run");
+    mp_map(out, 3 + (has_attrs(w) ? 1U : 0U) + wire_count_run_how(w));
     mp_pair_text(out, "op", w->op);
     mp_key(out, "in");
     mp_array(out, w->n_inputs);
@@ -137,7 +170,7 @@ void wire_pack_run(struct bytes *out, uint32_t msgid, const void *request)
         wire_gather_tensor(out, &w->tensors[w->n_inputs + i]);
     if (has_attrs(w))
         pack_run_attrs(out, w);
-    wire_pack_how(out, &w->how);
+    wire_pack_run_how(out, w);
 }
 
 /* ---- sequences and programs ---- */

@@ -8,6 +8,7 @@
 
 #include "base/complain.h"
 #include "commands.h"
+#include "view/counters.h"
 
 static bool has_memory(const struct launch_param *p)
 {
@@ -70,9 +71,24 @@ static enum ctl_exit collect(struct launch *l)
     return status;
 }
 
-static enum ctl_exit execute(struct ctl *ctl, struct launch *l, kops_kernel *kernel)
+static enum ctl_exit count(struct ctl *ctl, const struct launch *l, kops_kernel *kernel,
+                           const struct kops_argument *args)
 {
-    struct kops_argument args[KOPS_MAX_PARAMS];
+    struct kops_counters *counters;
+    struct kops_error error;
+
+    if (kops_counters_launch(kernel, args, l->n_params, NULL, l->caches, &counters, &error))
+        return ctl_failed(l->entry, &error);
+    if (ctl->json)
+        counters_json(NULL, counters);
+    else
+        counters_print(counters);
+    kops_counters_free(counters);
+    return CTL_OK;
+}
+
+static enum ctl_exit run(struct ctl *ctl, struct launch *l, kops_kernel *kernel, const struct kops_argument *args)
+{
     double *samples = malloc(l->repeat * sizeof(*samples));
     const struct kops_launch_options how = {.options = {.warmup = (uint32_t)l->warmup,
                                                         .repeat = (uint32_t)l->repeat,
@@ -84,8 +100,6 @@ static enum ctl_exit execute(struct ctl *ctl, struct launch *l, kops_kernel *ker
 
     if (!samples)
         return ctl_no_memory(l->repeat * sizeof(*samples));
-    for (size_t i = 0; i < l->n_params; i++)
-        args[i] = l->params[i].argument;
     if (l->repeat > 1)
         conditions_read(ctl->client, l->source.s.device, &l->conditions.before);
     if (kops_kernel_launch(kernel, args, l->n_params, &how, &result, &error))
@@ -98,6 +112,15 @@ static enum ctl_exit execute(struct ctl *ctl, struct launch *l, kops_kernel *ker
         launch_print(ctl, l, kops_kernel_module(kernel), &result, samples);
     free(samples);
     return status;
+}
+
+static enum ctl_exit execute(struct ctl *ctl, struct launch *l, kops_kernel *kernel)
+{
+    struct kops_argument args[KOPS_MAX_PARAMS];
+
+    for (size_t i = 0; i < l->n_params; i++)
+        args[i] = l->params[i].argument;
+    return l->counters ? count(ctl, l, kernel, args) : run(ctl, l, kernel, args);
 }
 
 static enum ctl_exit define(struct launch *l, kops_module *module, kops_kernel **ret_kernel)

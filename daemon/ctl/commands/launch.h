@@ -32,6 +32,8 @@ struct launch {
     uint64_t repeat, warmup, seed, show;
     bool device_memory;
     struct conditions_pair conditions; /* around several launches */
+    bool counters; /* in place of times and results: what the GPU counts, with these caches */
+    enum kops_counter_caches caches;
 };
 
 /* The command line. Returns -1 to go on, or the exit status. */

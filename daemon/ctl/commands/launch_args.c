@@ -5,6 +5,7 @@
 #include "base/complain.h"
 #include "base/options.h"
 #include "launch.h"
+#include "view/counters.h"
 
 static const char usage[] =
     "Usage: kopsctl launch FILE ENTRY --param PARAM... --grid SIZES --block SIZES [OPTION]...\n\n"
@@ -28,6 +29,9 @@ static const char usage[] =
     "device\n"
     "      --show N           elements of each written tensor that are printed (default 8)\n"
     "      --save NAME=FILE   the bytes of a written tensor; may be repeated\n"
+    "      --counters         in place of times, what the GPU's counters say while it runs alone on copies;\n"
+    "                         docs/profiling.md explains the figures\n"
+    "      --cache CACHES     with --counters: `cold` (default) or `warm`\n"
     "      --seed N           other random data\n"
     "      --json             print JSON\n";
 
@@ -94,6 +98,13 @@ static int take_option(struct launch *l, int option)
         if (l->device_memory || !strcmp(optarg, "shared"))
             return -1;
         return (int)ctl_usage("--memory is `shared` or `device`, not `%s`", optarg);
+    case 'K':
+        l->counters = true;
+        return -1;
+    case 'H':
+        if (counters_parse(optarg, &l->caches))
+            return -1;
+        return (int)ctl_usage("--cache is `cold` or `warm`, not `%s`", optarg);
     default: /* 'f' */
         if (!strchr(optarg, '=') || l->n_saves == LAUNCH_MAX_SAVES)
             return (int)ctl_usage("--save takes NAME=FILE, not `%s` (and at most %d of them)", optarg,
@@ -132,6 +143,8 @@ int launch_parse(struct ctl *ctl, int argc, char **argv, struct launch *l)
                                             {"show", required_argument, NULL, 'N'},
                                             {"save", required_argument, NULL, 'f'},
                                             {"seed", required_argument, NULL, 'e'},
+                                            {"counters", no_argument, NULL, 'K'},
+                                            {"cache", required_argument, NULL, 'H'},
                                             SOURCE_OPTIONS,
                                             CTL_COMMON_OPTIONS};
     int option, end;
@@ -139,7 +152,7 @@ int launch_parse(struct ctl *ctl, int argc, char **argv, struct launch *l)
     l->repeat = l->seed = 1;
     l->show = 8;
     while ((option = getopt_long(argc, argv, "p:g:b:n:w:m:" SOURCE_LETTERS "h", options, NULL)) != -1) {
-        if (strchr("pgbcsnwmNfe", option))
+        if (strchr("pgbcsnwmNfeKH", option))
             end = take_option(l, option);
         else
             end = strchr(SOURCE_LETTERS, option) ? source_option(&l->source, option) : ctl_common(ctl, option, usage);

@@ -7,6 +7,7 @@
 #include "base/complain.h"
 #include "commands.h"
 #include "data/data.h"
+#include "view/counters.h"
 
 /* ---- memory ---- */
 
@@ -66,10 +67,12 @@ static void release_operands(struct run *r)
 
 /* ---- running and checking ---- */
 
-static enum ctl_exit execute(struct ctl *ctl, struct run *r, double *samples, struct kops_result *ret)
+/* `inputs`: room for them. */
+static struct kops_request request_of(const struct run *r, struct kops_tensor *inputs, double *samples)
 {
-    struct kops_tensor inputs[CASE_MAX_INPUTS];
-    struct kops_request request = {
+    for (size_t i = 0; i < r->n_inputs; i++)
+        inputs[i] = r->operands[i].tensor;
+    return (struct kops_request){
         .op = r->op->name,
         .inputs = inputs,
         .n_inputs = r->n_inputs,
@@ -84,10 +87,31 @@ static enum ctl_exit execute(struct ctl *ctl, struct run *r, double *samples, st
                     .samples = samples,
                     .samples_room = r->args->repeat},
     };
+}
+
+static enum ctl_exit count(struct ctl *ctl, const struct run *r)
+{
+    struct kops_tensor inputs[CASE_MAX_INPUTS];
+    const struct kops_request request = request_of(r, inputs, NULL);
+    struct kops_counters *counters;
     struct kops_error error;
 
-    for (size_t i = 0; i < r->n_inputs; i++)
-        inputs[i] = r->operands[i].tensor;
+    if (kops_counters_run(ctl->client, &request, r->args->caches, &counters, &error))
+        return ctl_failed(r->op->name, &error);
+    if (ctl->json)
+        counters_json(NULL, counters);
+    else
+        counters_print(counters);
+    kops_counters_free(counters);
+    return CTL_OK;
+}
+
+static enum ctl_exit execute(struct ctl *ctl, struct run *r, double *samples, struct kops_result *ret)
+{
+    struct kops_tensor inputs[CASE_MAX_INPUTS];
+    const struct kops_request request = request_of(r, inputs, samples);
+    struct kops_error error;
+
     if (r->args->repeat > 1)
         conditions_read(ctl->client, r->args->device, &r->conditions.before);
     if (kops_run(ctl->client, &request, ret, &error))
@@ -163,7 +187,7 @@ enum ctl_exit ctl_run(struct ctl *ctl, int argc, char **argv)
     if (!status)
         status = make_operands(ctl, &r);
     if (!status)
-        status = measure(ctl, &r);
+        status = args.counters ? count(ctl, &r) : measure(ctl, &r);
     release_operands(&r);
     return status;
 }

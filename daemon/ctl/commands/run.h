@@ -16,6 +16,8 @@ struct run_args {
     enum kops_dtype dtype;
     uint64_t warmup, repeat, seed;
     bool check, device_memory;
+    bool counters; /* in place of times: what the GPU counts, with these caches */
+    enum kops_counter_caches caches;
 };
 
 struct run {

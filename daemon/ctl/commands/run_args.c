@@ -6,6 +6,7 @@
 #include "base/complain.h"
 #include "base/options.h"
 #include "run.h"
+#include "view/counters.h"
 
 static const char usage[] =
     "Usage: kopsctl run OP [--shape SHAPES] [--dtype DTYPE] [OPTION]...\n\n"
@@ -21,6 +22,9 @@ static const char usage[] =
     "  -m, --memory WHERE     `shared` (default): shared memory, copied where a GPU runs the op; `device`: memory on\n"
     "                         the device (filled and checked through this machine's CUDA driver)\n"
     "  -c, --check            compare with a float64 reference, within the op's declared tolerance\n"
+    "      --counters         in place of times, what the GPU's counters say while it runs alone on copies;\n"
+    "                         docs/profiling.md explains the figures\n"
+    "      --cache CACHES     with --counters: `cold` (default) or `warm`\n"
     "      --seed N           other random data\n"
     "      --out-shape SHAPE  the output's shape, for an op that kopsctl does not know\n"
     "      --json             print JSON, with every execution's time\n\n"
@@ -72,6 +76,13 @@ static int take_option(struct run_args *a, int option)
     case 'c':
         a->check = true;
         return -1;
+    case 'C':
+        a->counters = true;
+        return -1;
+    case 'H':
+        if (counters_parse(optarg, &a->caches))
+            return -1;
+        return (int)ctl_usage("--cache is `cold` or `warm`, not `%s`", optarg);
     default: /* 'e' */
         if (ctl_parse_uint(optarg, 0, UINT64_MAX, &a->seed))
             return -1;
@@ -87,12 +98,13 @@ int run_parse(struct ctl *ctl, int argc, char **argv, struct run_args *ret)
         {"warmup", required_argument, NULL, 'w'},    {"variant", required_argument, NULL, 'v'},
         {"attr", required_argument, NULL, 'a'},      {"memory", required_argument, NULL, 'm'},
         {"check", no_argument, NULL, 'c'},           {"seed", required_argument, NULL, 'e'},
+        {"counters", no_argument, NULL, 'C'},        {"cache", required_argument, NULL, 'H'},
         {"out-shape", required_argument, NULL, 'O'}, CTL_COMMON_OPTIONS};
     int option;
 
     *ret = (struct run_args){.dtype = KOPS_F32, .repeat = 1, .seed = 1};
     while ((option = getopt_long(argc, argv, "s:t:d:n:w:v:a:m:ch", options, NULL)) != -1) {
-        int end = strchr("stdnwvamceO", option) ? take_option(ret, option) : ctl_common(ctl, option, usage);
+        int end = strchr("stdnwvamcCHeO", option) ? take_option(ret, option) : ctl_common(ctl, option, usage);
 
         if (end >= 0)
             return end;
