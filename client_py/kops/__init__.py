@@ -15,6 +15,7 @@ from typing import Any as _Any
 from ._base.compiled import native as _native_module
 from ._base.compiled import why_not as why_not_compiled
 from ._base.conditions import Conditions, Reading
+from ._base.counters import Counters
 from ._base.errors import *  # noqa: F403
 from ._base.errors import __all__ as _errors
 from ._base.results import Attr, Comparison, Device, Info, Op, Profile, Timings
@@ -60,6 +61,7 @@ __all__ = [
     "OpStats",
     "Param",
     "Pending",
+    "Counters",
     "Profile",
     "Program",
     "Quantiles",

@@ -22,9 +22,10 @@ CONFIG = "[executors]\nisolate = {isolate}\nspares = {spares}\nmax = {max}\nfaul
 
 class Domains(Machine):
     def __init__(
-        self, folder: Path, isolate: str = "user", spares: int = 0, maximum: int = 8, faults: int = 3, more: str = "", start: bool = True
-    ) -> None:
-        super().__init__(folder, CONFIG.format(isolate=isolate, spares=spares, max=maximum, faults=faults) + more, start=start)
+        self, folder: Path, isolate: str = "user", spares: int = 0, maximum: int = 8, faults: int = 3, more: str = "",
+        env: dict[str, str] | None = None, start: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__(folder, CONFIG.format(isolate=isolate, spares=spares, max=maximum, faults=faults) + more, env, start=start)
 
     def executors(self) -> set[int]:
         return set(proc.executors(self.daemon.pid))

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from . import table
 from .conditions import Conditions
+from .counters import Counters
 from .intervals import percentile
 
 Timing: TypeAlias = bool | Literal["exact"]
@@ -120,6 +121,7 @@ class Profile:
     operations: int | None
     interval: tuple[float, float] | None = None  # where the median lies, with 95 % confidence; None: too few samples
     conditions: Conditions | None = None  # clocks, temperature and power, before and after; None: they were not asked for
+    counters: Counters | None = None  # with `counters=True`
 
     @property
     def device(self) -> str:
@@ -191,6 +193,8 @@ class Profile:
         lines = [self._title, table.layout([list(cells), list(cells.values())], "r" * len(cells))]
         if self.conditions is not None:
             lines.append(str(self.conditions))
+        if self.counters is not None:
+            lines.append(str(self.counters))
         return "\n".join(lines)
 
 

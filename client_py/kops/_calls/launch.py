@@ -130,9 +130,9 @@ def run(connection: Peer, request: Launch, timing: Timing, retry: bool = True) -
     return Timings.of(reply) if timing else request.result
 
 
-def profile(connection: Peer, request: Launch, until: float | None = None, watch: bool = True) -> Plan:
-    """Launches repeatedly: a Profile."""
-    measured = yield from measure(connection, request, until, watch)
+def profile(connection: Peer, request: Launch, until: float | None = None, watch: bool = True, counters: str | None = None) -> Plan:
+    """Launches repeatedly: a Profile. `counters`: with these caches."""
+    measured = yield from measure(connection, request, until, watch, counters)
     return Profile(
         op=request.op,
         dtype=request.inputs[0].dtype if request.inputs else "",

@@ -9,6 +9,7 @@ from .._base import intervals
 from .._base.results import Profile, Timings
 from .._session.connection import Peer
 from . import conditions, rules
+from .counting import count
 from .plans import Plan, Prepared, Request, execute
 
 
@@ -31,21 +32,22 @@ def repeated(connection: Peer, request: Prepared, until: float | None) -> Plan:
     return timings.with_samples(tuple(chain.from_iterable(rounds))), intervals.of_rounds(rounds)
 
 
-def measure(connection: Peer, request: Any, until: float | None, watch: bool) -> Plan:
-    """What `repeated` does; and, to `watch`, what the device's speed depended on before and after: a dict of members of a Profile."""
+def measure(connection: Peer, request: Any, until: float | None, watch: bool, counters: str | None = None) -> Plan:
+    """What `repeated` does; and, to `watch`, what the device's speed depended on before and after; and what its counters say
+    with these caches: a dict of members of a Profile."""
     intervals.check(until)
-    if not watch:
-        timings, interval = yield from repeated(connection, request, until)
-        return {"timings": timings, "interval": interval}
-    earlier = yield from conditions.before(connection, request)
+    found = None
+    earlier = (yield from conditions.before(connection, request)) if watch else None
     timings, interval = yield from repeated(connection, request, until)
-    found = yield from conditions.around(connection, earlier, timings.device)
-    return {"timings": timings, "interval": interval, "conditions": found}
+    if watch:
+        found = yield from conditions.around(connection, earlier, timings.device)
+    counted = None if counters is None else (yield from count(connection, request, counters))
+    return {"timings": timings, "interval": interval, "conditions": found, "counters": counted}
 
 
-def profile(connection: Peer, request: Request, until: float | None = None, watch: bool = True) -> Plan:
-    """Runs an op repeatedly: a Profile."""
-    measured = yield from measure(connection, request, until, watch)
+def profile(connection: Peer, request: Request, until: float | None = None, watch: bool = True, counters: str | None = None) -> Plan:
+    """Runs an op repeatedly: a Profile. `counters`: with these caches."""
+    measured = yield from measure(connection, request, until, watch, counters)
     shapes = [tuple(o.shape) for o in request.inputs]
     out = tuple(request.outputs[0].shape)
     every = request.inputs + request.outputs

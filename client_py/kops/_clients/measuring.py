@@ -13,6 +13,7 @@ from .._base.errors import BadArgument
 from .._base.results import Comparison, Device, Profile
 from .._base.timeouts import DEFAULT_TIMEOUT
 from .._calls import cold, conditions, measure, plans
+from .._calls.counting import caches_of
 from .._calls.ops import check_attrs
 
 
@@ -84,6 +85,7 @@ class MeasureMethods:
         until: float | None = None,
         cache: str = "warm",
         conditions: bool = True,
+        counters: bool | str = False,
         out: Any = None,
         variant: str | None = None,
         device: Device | str | int | None = None,
@@ -101,8 +103,12 @@ class MeasureMethods:
         and each execution takes the next set; for NumPy arrays and torch tensors that lie on the device.
 
         The profile's `conditions` are the device's clocks, temperature and power before and after, with a warning where the clocks
-        were kept down. Reading them takes some milliseconds; `conditions=False`: not read."""
+        were kept down. Reading them takes some milliseconds; `conditions=False`: not read.
+
+        `counters=True`: `Profile.counters` has what the GPU's own counters say, read while the op runs alone on copies of its
+        operands, with cold caches; `counters="warm"` keeps what an execution before has left in them."""
         attrs = check_attrs(op, attrs, variant)
+        caches = caches_of(counters, cache)
         connection = self._live()
         if cold.is_cold(cache):
             how = {"device": device, "stream": stream, "deadline_ms": deadline_ms, "priority": priority, "timeout": timeout, **attrs}
@@ -114,7 +120,7 @@ class MeasureMethods:
             )  # fmt: skip
         options = plans.options_of(connection, device, stream, plans.truest(connection), deadline_ms, priority, warmup, repeat)
         request = plans.Request(op, inputs, out, attrs, options)
-        plan = partial(measure.profile, request=request, until=until, watch=conditions)
+        plan = partial(measure.profile, request=request, until=until, watch=conditions, counters=caches)
         answer: Profile = self._drive(connection, plan, timeout, lambda: request.hazard)
         return answer
 
@@ -166,6 +172,7 @@ class AsyncMeasureMethods:
         until: float | None = None,
         cache: str = "warm",
         conditions: bool = True,
+        counters: bool | str = False,
         out: Any = None,
         variant: str | None = None,
         device: Device | str | int | None = None,
@@ -177,6 +184,7 @@ class AsyncMeasureMethods:
     ) -> Profile:
         """As `Client.profile`."""
         attrs = check_attrs(op, attrs, variant)
+        caches = caches_of(counters, cache)
         connection = await self._live()
         if cold.is_cold(cache):
             how = {"device": device, "stream": stream, "deadline_ms": deadline_ms, "priority": priority, "timeout": timeout, **attrs}
@@ -188,7 +196,7 @@ class AsyncMeasureMethods:
             )  # fmt: skip
         options = plans.options_of(connection, device, stream, plans.truest(connection), deadline_ms, priority, warmup, repeat)
         request = plans.Request(op, inputs, out, attrs, options)
-        plan = partial(measure.profile, request=request, until=until, watch=conditions)
+        plan = partial(measure.profile, request=request, until=until, watch=conditions, counters=caches)
         answer: Profile = await self._drive(connection, plan, timeout, lambda: request.hazard)
         return answer
 

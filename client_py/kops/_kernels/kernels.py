@@ -15,6 +15,7 @@ from .._base.timeouts import DEFAULT_TIMEOUT
 from .._calls.cold import is_cold
 from .._calls.cold import profile as cold_profile
 from .._calls.cold import profile_async as cold_profile_async
+from .._calls.counting import caches_of
 from .._calls.launch import Launch, profile, run
 from .._calls.launchable import Launchable
 from .._calls.pending import Pending
@@ -323,15 +324,16 @@ class Kernel(BaseKernel):
 
     def profile(
         self, *arguments: Any, warmup: int = 3, repeat: int = 50, until: float | None = None, cache: str = "warm", conditions: bool = True,
-        grid: Any = None, block: Any = None, shared: Any = None, cluster: Any = None, stream: int = 0, deadline_ms: int | None = None,
-        priority: str | None = None, timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
+        counters: bool | str = False, grid: Any = None, block: Any = None, shared: Any = None, cluster: Any = None, stream: int = 0,
+        deadline_ms: int | None = None, priority: str | None = None, timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
     ) -> Profile:  # fmt: skip
         """Launches it `warmup` times untimed, then `repeat` times timed, inside the daemon: a `Profile`. More than one
-        launch needs every pointer that is written to be marked `out` in the signature. `until`, `cache` and `conditions`:
-        as `Client.profile`."""
+        launch needs every pointer that is written to be marked `out` in the signature. `until`, `cache`,
+        `conditions` and `counters`: as `Client.profile`."""
         client = self._client
         arguments = self._positional(arguments, named)
         sizes = {"grid": grid, "block": block, "shared": shared, "cluster": cluster}
+        caches = caches_of(counters, cache)
         if is_cold(cache):
             again = {**sizes, "stream": stream, "deadline_ms": deadline_ms, "priority": priority, "timeout": timeout}
             return cold_profile(
@@ -342,7 +344,7 @@ class Kernel(BaseKernel):
         link = client._live()
         how = {"stream": stream, "deadline_ms": deadline_ms, "priority": priority, "warmup": warmup, "repeat": repeat}
         launch = self._measured(link, arguments, geometry, how)
-        answer: Profile = client._drive(link, lambda link: profile(link, launch, until, conditions), timeout, lambda: launch.hazard)
+        answer: Profile = client._drive(link, lambda link: profile(link, launch, until, conditions, caches), timeout, lambda: launch.hazard)
         return answer
 
     def submit(
@@ -398,13 +400,14 @@ class AsyncKernel(BaseKernel):
 
     async def profile(
         self, *arguments: Any, warmup: int = 3, repeat: int = 50, until: float | None = None, cache: str = "warm", conditions: bool = True,
-        grid: Any = None, block: Any = None, shared: Any = None, cluster: Any = None, stream: int = 0, deadline_ms: int | None = None,
-        priority: str | None = None, timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
+        counters: bool | str = False, grid: Any = None, block: Any = None, shared: Any = None, cluster: Any = None, stream: int = 0,
+        deadline_ms: int | None = None, priority: str | None = None, timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
     ) -> Profile:  # fmt: skip
         """As `Kernel.profile`."""
         client = self._client
         arguments = self._positional(arguments, named)
         sizes = {"grid": grid, "block": block, "shared": shared, "cluster": cluster}
+        caches = caches_of(counters, cache)
         if is_cold(cache):
             again = {**sizes, "stream": stream, "deadline_ms": deadline_ms, "priority": priority, "timeout": timeout}
             launch_timed = partial(self.__call__, timing=truest(await client._live()), **again)
@@ -417,7 +420,7 @@ class AsyncKernel(BaseKernel):
         how = {"stream": stream, "deadline_ms": deadline_ms, "priority": priority, "warmup": warmup, "repeat": repeat}
         launch = self._measured(connection, arguments, geometry, how)
         answer: Profile = await client._drive(
-            connection, lambda link: profile(link, launch, until, conditions), timeout, lambda: launch.hazard
+            connection, lambda link: profile(link, launch, until, conditions, caches), timeout, lambda: launch.hazard
         )
         return answer
 

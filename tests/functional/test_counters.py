@@ -1,0 +1,380 @@
+"""Counters: an op or a kernel alone in a process of its own, on copies, on the stand-in driver and CUPTI."""
+
+from __future__ import annotations
+
+import ctypes.util
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from domains import FIXTURES, Client, Domains
+from gpu_machine import N, only_with_the_standin, values
+from support import backends, proc, raw
+from support.daemon import binary
+from user_kernels import OTHERS, only_with_nvrtc
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "client_py"))
+
+import kops  # noqa: E402
+
+pytestmark = only_with_the_standin
+start, client = FIXTURES
+
+FIGURES = {
+    "gpu__time_duration.sum": 7000,
+    "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed": 91,
+    "dram__throughput.avg.pct_of_peak_sustained_elapsed": 87.5,
+    "sm__throughput.avg.pct_of_peak_sustained_elapsed": 12,
+    "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio": 62,
+    "l1tex__t_sector_hit_rate.pct": "-",
+}
+
+
+def counting(figures: dict[str, Any] | None = None, **more: str) -> dict[str, str]:
+    named = ",".join(f"{name}={value}" for name, value in {**FIGURES, **(figures or {})}.items())
+    return {"KOPSD_EXECUTORS_CUPTI": str(backends.standin_cupti()), "KOPS_STANDIN_CUPTI": named, **more}
+
+
+def square(client: Client, **more: Any) -> dict[str, Any]:
+    return {"op": "square", "in": [client.tensors[0]], "out": [client.tensors[2]], **more}
+
+
+def count(client: Client, **more: Any) -> dict[str, Any]:
+    result: dict[str, Any] = client.connection.call("counters", square(client, **more))
+    return result
+
+
+def refusal(client: Client, **more: Any) -> raw.RpcError:
+    return client.connection.error("counters", square(client, **more))
+
+
+# ---- what is read ----
+
+
+def test_an_op(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    own = client(start(env=counting()))
+    own.memory[2].write(bytes(4 * N))
+    result = count(own)
+    assert result["verdict"] == "memory" and "87.5" in result["why"], result
+    assert result["values"]["duration_us"] == 7 and result["values"]["dram_pct"] == 87.5
+    assert "l1_hit_pct" not in result["values"], "the device does not count it"
+    assert (result["kernels"], result["passes"]) == (1, 3)
+    assert math.isclose(sum(result["stalls"].values()), 100)
+    assert max(result["stalls"], key=lambda name: result["stalls"][name]) == "long_scoreboard"
+    assert result["copied_bytes"] == 3 * 4 * N, "the input, the output and what it is restored from"
+    launch = result["launch"]
+    assert launch["grid"][0] * launch["block"][0] >= N // 8 and 0 < launch["occupancy_pct"] <= 100
+    assert not values(own.memory[2]).any(), "the client's output is not written"
+    own.square()
+
+
+def test_the_process_is_another_one(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    machine = start(env=counting())
+    own = client(machine)
+    own.square()
+    (common,) = machine.executors()
+    launches = machine.control.row(common).launches
+    count(own)
+    (profiling,) = machine.executors() - {common}
+    first = machine.control.row(profiling).launches
+    count(own)
+    assert machine.control.row(profiling).launches == first + 3, "one a pass"
+    count(own, cache="warm")
+    assert machine.control.row(profiling).launches == first + 3 + 2 * 3, "one before each pass, too"
+    assert machine.control.row(common).launches == launches
+
+
+@only_with_nvrtc
+def test_a_kernel(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    own = client(start(env=counting()))
+    own.own()
+    own.memory[1].write(bytes(4 * N))
+    result = own.connection.call("counters", {"kernel": own.custom, "args": [own.tensors[1], own.tensors[0], N]})
+    assert result["variant"] == "user" and result["launch"]["registers"] > 0
+    assert not values(own.memory[1]).any()
+    own.launch_own()
+
+
+@only_with_nvrtc
+def test_what_each_pass_finds(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    """What an execution may read and has written is restored, and the cache flushed, before each of the three passes."""
+    machine = start(env=counting())
+    own = client(machine)
+    own.own()
+    before = machine.executors()
+    count(own)
+    (profiling,) = machine.executors() - before
+
+    def copies(ask: Callable[[], Any]) -> int:
+        row = machine.control.row(profiling)
+        before = row.copies_d2d
+        ask()
+        return row.copies_d2d - before
+
+    launch = {"kernel": own.custom, "args": [own.tensors[1], own.tensors[0], N]}
+    warm = copies(lambda: count(own, cache="warm"))
+    assert warm == 3, "the input, the output, and that once more; an op that only writes its output needs no restoring"
+    flushes = copies(lambda: count(own)) - warm
+    assert flushes and flushes % 3 == 0
+    assert copies(lambda: count(own, out=[own.tensors[0]])) == 2 + 3 + flushes, "in place: one piece, restored before each"
+    assert copies(lambda: own.connection.call("counters", launch)) == 3 + 3 + flushes
+    assert copies(lambda: own.connection.call("counters", {**launch, "cache": "warm"})) == 3 + 2 * 3
+
+
+def test_operands_that_overlap(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    own = client(start(env=counting()))
+    assert count(own, out=[own.tensors[0]])["copied_bytes"] == 2 * 4 * N, "in place: one piece, which is written"
+    view = {**own.tensors[0], "shape": [N // 2]}
+    assert count(own, **{"in": [view], "out": [{**view, "offset": 2 * N}]})["copied_bytes"] == 3 * 2 * N
+
+
+def test_the_longest_of_several_kernels(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    result = count(client(start(env=counting(KOPS_STANDIN_CUPTI_RANGES="3"))))
+    assert result["kernels"] == 3 and result["values"]["duration_us"] == 21
+
+
+def test_other_processes(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    """Those of the daemon, the common executor and the one that counts, are no others."""
+    more = {"LD_LIBRARY_PATH": str(backends.standin_nvml()), "KOPS_STANDIN_PROCESSES": "5"}
+    own = client(start(env=counting(**more)))
+    own.square()
+    assert count(own)["others"] == 3
+
+
+@pytest.mark.skipif(ctypes.util.find_library("nvidia-ml") is not None, reason="this machine has NVML")
+def test_other_processes_are_not_known(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    assert "others" not in count(client(start(env=counting())))
+
+
+@pytest.mark.parametrize(
+    ("memory", "sm", "verdict"), [(91, 12, "memory"), (40, 85, "compute"), (59, 59, "latency"), (70, 69, "memory")]
+)
+def test_verdicts(start: Callable[..., Domains], client: Callable[..., Client], memory: int, sm: int, verdict: str) -> None:
+    figures = {
+        "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed": memory,
+        "sm__throughput.avg.pct_of_peak_sustained_elapsed": sm,
+    }
+    result = count(client(start(env=counting(figures))))
+    assert result["verdict"] == verdict and result["why"]
+
+
+# ---- what is in the way ----
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "says"),
+    [
+        ("start:35", "permission_denied", "NVreg_RestrictProfilingToAdminUsers=0"),
+        ("enable:26", "device_error", "another profiler"),
+        ("initialize:39", "unsupported", "another tool"),
+        ("stop:999", "device_error", "999"),
+    ],
+)
+def test_what_cupti_refuses(start: Callable[..., Domains], client: Callable[..., Client], failure: str, code: str, says: str) -> None:
+    own = client(start(env=counting(KOPS_STANDIN_CUPTI_FAIL=failure)))
+    error = refusal(own)
+    assert error.code == code and says in error.message, error
+    own.square()
+    assert refusal(own).code == code, "the next one is refused for the same reason, and not for an earlier one's traces"
+
+
+def test_without_cupti(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    own = client(start(env={"KOPSD_EXECUTORS_CUPTI": "/nowhere/libcupti.so"}))
+    error = refusal(own)
+    assert error.code == "unsupported" and "executors.cupti" in error.message and "/nowhere" in error.message
+
+
+def test_switched_off(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    error = refusal(client(start(env={"KOPSD_EXECUTORS_CUPTI": "off"})))
+    assert error.code == "unsupported" and "switched off" in error.message
+
+
+def test_without_executors(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    error = refusal(client(start(env=counting(), isolate="off")))
+    assert error.code == "unsupported" and "executors.isolate" in error.message
+
+
+def test_the_host_has_none() -> None:
+    from support.daemon import Daemon
+    from support.memfd import Shared
+
+    with Daemon() as daemon, daemon.connect() as connection:
+        view = raw.tensor(connection.register(Shared(4 * N)), [N])
+        error = connection.error("counters", {"op": "square", "in": [view], "out": [view]})
+        assert error.code == "unsupported" and "GPU" in error.message
+
+
+@pytest.mark.parametrize(
+    ("params", "code"),
+    [
+        ({"kernel": 1}, "invalid_argument"),
+        ({"cache": "hot"}, "invalid_argument"),
+        ({"grid": [1]}, "invalid_argument"),
+        ({"deadline_ms": 0}, "out_of_range"),
+        ({"repeat": 2}, "unknown_key"),
+    ],
+)
+def test_bad_requests(start: Callable[..., Domains], client: Callable[..., Client], params: dict[str, Any], code: str) -> None:
+    assert refusal(client(start(env=counting())), **params).code == code
+
+
+# ---- what users see ----
+
+
+def test_python(start: Callable[..., Domains]) -> None:
+    machine = start(env=counting())
+    with kops.connect(machine.daemon.socket_path) as k:
+        given = np.ones(1000, np.float32)
+        profile = k.profile("square", given, device=machine.gpu, repeat=4, counters=True)
+        assert len(profile.samples) == 4 and profile.counters is not None
+        counters = profile.counters
+        assert (counters.verdict, counters["dram_pct"], counters["no such"]) == ("memory", 87.5, None)
+        assert counters.top_stalls(1)[0][0] == "long_scoreboard" and counters.launch is not None
+        for text in ("bound by memory: DRAM is at 87.5 %", "caches cold, 3 passes", "DRAM 87.5 %", "L1 -", "no spills"):
+            assert text in str(profile), str(profile)
+        assert k.profile("square", given, device=machine.gpu).counters is None
+        warm = k.profile("square", given, device=machine.gpu, counters="warm").counters
+        assert warm is not None and warm.cache == "warm"
+        with pytest.raises(kops.BadArgument, match="hot"):
+            k.profile("square", given, counters="hot")
+        with pytest.raises(kops.Unsupported, match="GPU"):
+            k.profile("square", given, device="host", counters=True)
+
+
+@only_with_nvrtc
+def test_python_with_a_kernel(start: Callable[..., Domains]) -> None:
+    machine = start(env=counting())
+    with kops.connect(machine.daemon.socket_path) as k:
+        kernel = k.kernel(OTHERS, "custom_kernel", "out float* out[n], const float* in_[n], int n", grid="ceil_div(n, 256)", block=256)
+        profile = kernel.profile(np.zeros(N, np.float32), np.ones(N, np.float32), N, repeat=2, counters=True)
+        assert profile.counters is not None and profile.counters.variant == "user"
+
+
+def kopsctl(machine: Domains, *arguments: str) -> str:
+    command = [str(binary("kopsctl")), *arguments, "--socket", machine.daemon.socket_path]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_kopsctl(start: Callable[..., Domains], tmp_path: Path) -> None:
+    machine = start(env=counting())
+    text = kopsctl(machine, "run", "square", "--counters", "-d", machine.gpu)
+    for part in ("bound by memory: DRAM is at 87.5 %", "L1 -", "no spills", "long_scoreboard 78 %"):
+        assert part in text, text
+    found = json.loads(kopsctl(machine, "run", "square", "--counters", "--cache", "warm", "-d", machine.gpu, "--json"))
+    assert found["verdict"] == "memory" and found["values"]["dram_pct"] == 87.5
+
+
+@only_with_nvrtc
+def test_kopsctl_with_a_kernel(start: Callable[..., Domains], tmp_path: Path) -> None:
+    machine = start(env=counting())
+    source = tmp_path / "others.cu"
+    source.write_text(OTHERS)
+    params = ["-p", "float* out[n]", "-p", "const float* in_[n]", "-p", "int n=1000"]
+    geometry = ["--grid", "4", "--block", "256", "--counters"]
+    assert "bound by memory" in kopsctl(machine, "launch", str(source), "custom_kernel", *params, *geometry)
+
+
+# ---- alone ----
+
+
+def test_others_are_held(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    """While it counts no job of another executor runs, and what runs ends first."""
+    machine = start(env=counting())
+    own, other = client(machine), client(machine)
+    other.square()
+    (common,) = machine.executors()
+    count(own)  # its process is there
+    (profiling,) = machine.executors() - {common}
+    before = machine.control.row(profiling).launches
+    with machine.control.gate("kernel") as gate:
+        first = other.connection.request("run", square(other))
+        machine.wait(lambda: machine.control.row(common).waiting("kernel") == 1)
+        counted = own.connection.request("counters", square(own))
+        for _ in range(5000):  # time in which one that does not wait would launch
+            other.connection.call("ping", {})
+        assert machine.control.row(profiling).launches == before, "it waits for the one that runs"
+        gate.let(1)
+        other.connection.reply(first).get()
+        machine.wait(lambda: machine.control.row(profiling).waiting("kernel") == 1)
+        held = other.connection.request("run", square(other))
+        other.connection.call("ping", {})
+        assert machine.control.row(common).waiting("kernel") == 0, "the job was not sent"
+    own.connection.reply(counted).get()
+    other.connection.reply(held).get()
+
+
+def test_one_at_a_time(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    machine = start(env=counting())
+    one, two = client(machine), client(machine)
+    one.square()
+    (common,) = machine.executors()
+    with machine.control.gate("kernel"):
+        counted = one.connection.request("counters", square(one))
+        proc.eventually(lambda: any(row.waiting("kernel") for row in machine.control.rows() if row.pid != common), "it counts")
+        error = refusal(two)
+    assert error.code == "limit_exceeded" and "one is read at a time" in error.message
+    one.connection.reply(counted).get()
+    count(two)
+
+
+def test_a_deadline_ends_the_process(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    machine = start(env=counting())
+    own, other = client(machine), client(machine)
+    other.square()
+    (common,) = machine.executors()
+    with machine.control.gate("kernel"):
+        error = refusal(own, deadline_ms=2000)
+        assert error.code == "deadline_exceeded", error
+        proc.eventually(lambda: machine.executors() == {common}, "its process is gone")
+    other.square()
+    count(own)
+
+
+def test_others_do_not_wait_for_ever(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    """What counts is ended after some seconds, long before its deadline, and others go on."""
+    machine = start(env=counting())
+    own, other = client(machine), client(machine)
+    other.square()
+    (common,) = machine.executors()
+    with machine.control.gate("kernel"):
+        counted = own.connection.request("counters", square(own, deadline_ms=300_000))
+        proc.eventually(lambda: any(row.waiting("kernel") for row in machine.control.rows() if row.pid != common), "it counts")
+        held = other.connection.request("run", square(other))
+        assert own.connection.reply_error(counted).code == "job_timeout"
+        machine.wait(lambda: machine.control.row(common).waiting("kernel") == 1)
+    other.connection.reply(held).get()
+    count(own)
+
+
+def test_one_that_is_cancelled_holds_nobody(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    """While it waits for the job of another."""
+    machine = start(env=counting())
+    own, other = client(machine), client(machine)
+    other.square()
+    (common,) = machine.executors()
+    count(own)
+    with machine.control.gate("kernel") as gate:
+        first = other.connection.request("run", square(other))
+        machine.wait(lambda: machine.control.row(common).waiting("kernel") == 1)
+        counted = own.connection.request("counters", square(own))
+        assert own.connection.call("cancel", {"msgid": counted})["cancelled"]
+        assert own.connection.reply_error(counted).code == "cancelled"
+        second = other.connection.request("run", square(other, stream=1))
+        gate.let(2)
+        other.connection.reply(first).get()
+        other.connection.reply(second).get()
+
+
+def test_too_many_bytes(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    machine = start(env={**counting(), "KOPS_STANDIN_MEMORY": str(32 << 30)})
+    own = client(machine)
+    buffer = own.connection.call("alloc", {"size": 5 << 30, "device": machine.gpu})["buffer"]
+    view = raw.tensor(buffer, [(5 << 30) // 4])
+    error = own.connection.error("counters", {"op": "square", "in": [view], "out": [view]})
+    assert error.code == "limit_exceeded" and "smaller" in error.message, error
