@@ -1,0 +1,11 @@
+/* The launches of counters_kernels.cu, which test_counters.py reads, too: name, n, grid, block. */
+X(copy_large, 33554432, 1056, 1, 512, 1)
+X(add_one, 1048576, 4096, 1, 256, 1)
+X(multiply_add, 20000, 1056, 1, 256, 1)
+X(follow, 5000, 1, 1, 32, 1)
+X(transpose_conflicts, 4096, 128, 128, 32, 8)
+X(transpose_padded, 4096, 128, 128, 32, 8)
+X(block_sums, 33554432, 528, 1, 256, 1)
+X(far_apart, 4194304, 16384, 1, 256, 1)
+X(in_local_memory, 1048576, 1024, 1, 256, 1)
+X(tensor_cores, 20000, 528, 1, 256, 1)
