@@ -121,7 +121,7 @@ static double max_clock(nvml_device device, int clock)
  * another name. */
 static const struct gpu *find(const char *uuid, struct backend_conditions *ret)
 {
-    char instance[sizeof(gpus->uuid)];
+    char instance[sizeof(gpus->uuid) + sizeof("MIG-")];
     struct gpu *gpu = &gpus[n_gpus];
     nvml_device handle;
     int r;

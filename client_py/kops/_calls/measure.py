@@ -39,7 +39,7 @@ def measure(connection: Peer, request: Any, until: float | None, watch: bool, co
     found = None
     earlier = (yield from conditions.before(connection, request)) if watch else None
     timings, interval = yield from repeated(connection, request, until)
-    if watch:
+    if earlier is not None:
         found = yield from conditions.around(connection, earlier, timings.device)
     counted = None if counters is None else (yield from count(connection, request, counters))
     return {"timings": timings, "interval": interval, "conditions": found, "counters": counted}
