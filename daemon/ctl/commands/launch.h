@@ -32,7 +32,7 @@ struct launch {
     uint64_t repeat, warmup, seed, show;
     bool device_memory;
     struct conditions_pair conditions; /* around several launches */
-    bool counters; /* in place of times and results: what the GPU counts, with these caches */
+    bool counters;                     /* in place of times and results: what the GPU counts, with these caches */
     enum kops_counter_caches caches;
 };
 
