@@ -23,7 +23,7 @@ BUILD = os.environ.get("KOPS_BUILD")
 if not (ROOT / "tests" / "support").is_dir() or not ("KOPSD" in os.environ or (BUILD and Path(BUILD, "bin/kopsd").exists())):
     pytest.skip("no daemon: name it in KOPSD, or its build folder in KOPS_BUILD", allow_module_level=True)
 sys.path.insert(0, str(ROOT / "tests"))
-from support import backends  # noqa: E402
+from support import backends, chrome_trace  # noqa: E402, F401
 from support.daemon import Daemon  # noqa: E402
 
 

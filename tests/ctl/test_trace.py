@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from conftest import ENV, Ctl
 from fake import HELLO, FakeDaemon, Refused
-from support import backends, proc, raw
+from support import backends, chrome_trace, proc, raw
 from support.daemon import Daemon, reachable
 from support.users import OPEN, as_root
 
@@ -75,6 +75,7 @@ def test_vector(fake: FakeDaemon, ctl: Ctl, vector: dict[str, Any]) -> None:
     ended = ctl("trace", "--seconds", "0.001", "-o", "-")
     written = json.loads(ended.stdout)
     assert written["traceEvents"] == vector["traceEvents"]
+    chrome_trace.check(written["traceEvents"])
     assert {key: value for key, value in written.items() if key != "traceEvents"} == {
         "displayTimeUnit": "ns",
         "otherData": {"kops": {"origin_ns": 12345, "dropped": 3, "events": len(vector["events"])}},
@@ -238,10 +239,9 @@ def ns(us: float) -> int:
 
 def check(events: Events) -> None:
     """What is true of every timeline."""
-    names = {(e["pid"], e.get("tid")): e["args"]["name"] for e in events if e["name"] in ("process_name", "thread_name")}
+    chrome_trace.check(events)
     lanes: dict[tuple[int, int], Events] = defaultdict(list)
     for event in slices(events, "call", "compile", "device"):
-        assert (event["pid"], None) in names and (event["pid"], event["tid"]) in names, event
         lanes[event["pid"], event["tid"]].append(event)
     for lane in lanes.values():
         lane.sort(key=lambda e: ns(e["ts"]))
