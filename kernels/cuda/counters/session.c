@@ -46,18 +46,16 @@ static int make_host(struct cuda_session *s, const struct cuda_device *d, struct
     struct cupti_initialize initialize = PARAMS(cupti_initialize, none);
     struct cupti_chip_name chip = PARAMS(cupti_chip_name, name, .device = (size_t)d->ordinal);
     struct cupti_host_initialize host = PARAMS(cupti_host_initialize, host, .profiler = CUPTI_RANGE_PROFILER);
-    uint8_t *availability;
     int r;
 
     if (CALL(s, e, initialize, &initialize) < 0 || CALL(s, e, chip_name, &chip) < 0)
         return -1;
-    availability = ask_availability(s, d, e);
-    if (!availability)
+    s->availability = ask_availability(s, d, e);
+    if (!s->availability)
         return -1;
     host.chip = chip.name;
-    host.availability = availability;
+    host.availability = s->availability;
     r = CALL(s, e, host_initialize, &host);
-    free(availability);
     s->host = host.host;
     return r;
 }
@@ -134,6 +132,7 @@ void cuda_session_close(struct cuda_session *s)
     cuda_session_end(s);
     free(s->config);
     free(s->counters);
+    free(s->availability);
     memset(s, 0, sizeof(*s));
 }
 

@@ -9,7 +9,8 @@
 struct cuda_session {
     const struct cupti_profiling *cupti; /* NULL: not open */
     void *host;
-    void *profiler; /* of a series of passes; NULL: there is none */
+    void *profiler;        /* of a series of passes; NULL: there is none */
+    uint8_t *availability; /* the host side reads it for as long as it is open */
     uint8_t *config, *counters;
     size_t config_size, counters_size;
     unsigned n; /* metrics that the device has */
