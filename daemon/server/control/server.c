@@ -72,7 +72,7 @@ static unsigned descriptors_watched(const struct server *s)
 
 static int open_devices(struct server *s, struct error *e)
 {
-    const struct backend_host host = {.wake = server_wake, .context = s};
+    const struct backend_host host = {.wake = server_wake, .context = s, .timed = observe_timed};
     unsigned n = 0;
 
     while (n < sizeof(s->config.backends) / sizeof(s->config.backends[0]) && s->config.backends[n])

@@ -86,8 +86,7 @@ void latency_of(const struct run *run, double total_us, struct latency *ret)
         ret->bucket[i] = histogram_bucket(ret->part[i], &ret->ns[i]);
 }
 
-/* The counters for the run's op; NULL: no memory. */
-static struct latency_op *op_of(struct server *s, const struct run *run)
+struct latency_op *latency_op_of(struct server *s, const struct run *run)
 {
     const struct step *step = &run->commands.steps[0];
     unsigned kind, dtype = 0;
@@ -128,19 +127,32 @@ static struct latencies *latencies_of(struct connection *c, uint64_t now_ns)
     return l;
 }
 
+/* `own`, `op`: NULL for none. */
+static void note(const struct server *s, struct latencies *own, struct latency_op *op, const struct latency *latency,
+                 unsigned part)
+{
+    if (own)
+        histogram_add_in(&own->part[part], latency->part[part], latency->bucket[part]);
+    if (op) {
+        op->buckets[part][bound_of(s->observe->latencies, latency->ns[part])]++;
+        op->sum_ns[part] += latency->ns[part];
+    }
+}
+
 void latency_note(struct connection *c, const struct run *run, const struct latency *latency, uint64_t now_ns)
 {
-    struct latency_op *op = op_of(c->server, run);
+    struct latency_op *op = latency_op_of(c->server, run);
     struct latencies *own = latencies_of(c, now_ns);
 
-    for (unsigned i = 0; i < LATENCY_PARTS; i++) {
-        if (isnan(latency->part[i]))
-            continue;
-        if (own)
-            histogram_add_in(&own->part[i], latency->part[i], latency->bucket[i]);
-        if (op) {
-            op->buckets[i][bound_of(c->server->observe->latencies, latency->ns[i])]++;
-            op->sum_ns[i] += latency->ns[i];
-        }
-    }
+    for (unsigned i = 0; i < LATENCY_PARTS; i++)
+        if (!isnan(latency->part[i]))
+            note(c->server, own, op, latency, i);
+}
+
+void latency_note_device(struct server *s, struct connection *c, struct latency_op *op, double us)
+{
+    struct latency latency = {.part[LATENCY_DEVICE] = us};
+
+    latency.bucket[LATENCY_DEVICE] = histogram_bucket(us, &latency.ns[LATENCY_DEVICE]);
+    note(s, c ? c->statistics->latencies : NULL, op, &latency, LATENCY_DEVICE);
 }

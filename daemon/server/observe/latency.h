@@ -47,6 +47,10 @@ struct latency_table *latency_table_free(struct latency_table *table); /* NULL i
 
 /* The latencies of a run that succeeded. */
 void latency_of(const struct run *run, double total_us, struct latency *ret);
+/* The counters for the run's op; NULL: no memory. */
+struct latency_op *latency_op_of(struct server *s, const struct run *run);
+/* Adds a time on the device that came later. `c`, `op`: NULL for none. */
+void latency_note_device(struct server *s, struct connection *c, struct latency_op *op, double us);
 /* Adds them to the run's connection and its op. */
 void latency_note(struct connection *c, const struct run *run, const struct latency *latency, uint64_t now_ns);
 

@@ -69,29 +69,32 @@ static void note_failure(struct connection *c, const struct run *run)
     event_fault(c, run->device ? run->device->info.uuid : "-", kernel ? kernel->text : op, &run->error);
 }
 
-static void note_in_profile(const struct connection *c, const struct run *run, const struct latency *latency)
+/* Returns the row of a single op; 0: none. */
+static uint64_t note_in_profile(const struct connection *c, const struct run *run, const struct latency *latency)
 {
     const struct command_list *b = &run->commands;
     struct profile *profile = c->server->observe->profile;
+    uint64_t row = 0;
 
     if (run->program) /* program_ran() reports its ops */
-        return;
+        return 0;
     for (unsigned i = 0; i < b->n_steps; i++) {
         const struct op_call call = command_list_call(b, i);
 
         if (b->n_steps == 1)
-            profile_add(profile, c->uid, &call, run->device, b->steps[0].variant_used, run->samples, run->job.n_samples,
-                        latency);
+            row = profile_add(profile, c->uid, &call, run->device, b->steps[0].variant_used, run->samples,
+                              run->job.n_samples, latency);
         else /* several ops have one time together: each is only counted */
             profile_count(profile, c->uid, &call, run->device, b->steps[i].variant_used, 1);
     }
+    return row;
 }
 
 static void ended(const struct request *r, const struct run *run, double device_us, double total_us, uint64_t now_ns)
 {
     struct connection *c = r->connection;
     struct latency latency;
-    uint64_t ignored;
+    uint64_t ignored, row;
 
     if (run->job.started_ns) {
         c->statistics->device_us += device_us;
@@ -111,13 +114,20 @@ static void ended(const struct request *r, const struct run *run, double device_
         return;
     latency_of(run, total_us, &latency);
     latency_note(c, run, &latency, now_ns);
-    note_in_profile(c, run, &latency);
+    row = note_in_profile(c, run, &latency);
+    if (run->job.timed_later)
+        late_expect(c, run, row);
 }
 
 static void program_ran(struct server *s, uid_t uid, const struct op_call *call, const struct backend_device *device,
                         const char *variant, uint64_t count)
 {
     profile_count(s->observe->profile, uid, call, device, variant, count);
+}
+
+void observe_timed(void *server, uint64_t token, const struct backend_times *times)
+{
+    late_timed(server, token, times);
 }
 
 const struct run_observer observe_runs = {.ended = ended, .program_ran = program_ran, .wants_times = trace_records};
@@ -147,6 +157,7 @@ static void free_part(struct connection *c)
     if (!c->statistics)
         return;
     pass_by(c);
+    late_forget(c);
     trace_leave(c);
     free(c->statistics->latencies);
     free(c->statistics);

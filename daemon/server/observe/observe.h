@@ -17,6 +17,8 @@ void observe_free(struct server *s);
 
 extern const struct connection_part connection_statistics_part;
 extern const struct run_observer observe_runs;
+/* timed() of struct backend_host. */
+void observe_timed(void *server, uint64_t token, const struct backend_times *times);
 extern const struct compile_observer observe_compiles;
 
 /* Sizes of the requests' states. */

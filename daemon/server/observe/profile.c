@@ -13,6 +13,7 @@ enum { BUCKETS = 1024 };
 struct row {
     struct list bucket, recent;
     struct op_key_head head;
+    uint64_t number; /* the last digits are its slot */
     uint64_t count, errors;
     int64_t bytes, operations; /* of one execution; -1: not known. The key decides them. */
     struct histogram queue, execution, total;
@@ -24,7 +25,8 @@ struct profile {
     struct list buckets[BUCKETS];
     struct list recent; /* the least recently used first */
     unsigned n_rows;
-    uint64_t dropped;
+    uint64_t dropped, made;
+    struct row *slots[PROFILE_MAX_ROWS];
 };
 
 struct profile *profile_new(void)
@@ -43,6 +45,7 @@ static void row_free(struct profile *p, struct row *row)
 {
     list_remove(&row->bucket);
     list_remove(&row->recent);
+    p->slots[row->number % PROFILE_MAX_ROWS] = NULL;
     p->n_rows--;
     free(row);
 }
@@ -61,6 +64,15 @@ struct profile *profile_free(struct profile *p)
         free(p);
     }
     return NULL;
+}
+
+/* There is one: rows have as many slots as there can be rows. */
+static void take_slot(struct profile *p, struct row *row)
+{
+    do
+        row->number = ++p->made;
+    while (p->slots[row->number % PROFILE_MAX_ROWS]);
+    p->slots[row->number % PROFILE_MAX_ROWS] = row;
 }
 
 static struct row *find_or_add(struct profile *p, const struct op_key *key, const struct op_call *call)
@@ -91,11 +103,12 @@ static struct row *find_or_add(struct profile *p, const struct op_key *key, cons
     list_append(bucket, &row->bucket);
     list_append(&p->recent, &row->recent);
     p->n_rows++;
+    take_slot(p, row);
     return row;
 }
 
-void profile_add(struct profile *p, uid_t uid, const struct op_call *call, const struct backend_device *device,
-                 const char *variant, const double *samples, uint32_t n_samples, const struct latency *latency)
+uint64_t profile_add(struct profile *p, uid_t uid, const struct op_call *call, const struct backend_device *device,
+                     const char *variant, const double *samples, uint32_t n_samples, const struct latency *latency)
 {
     const double queue_us = latency->part[LATENCY_QUEUE];
     struct row *row;
@@ -104,13 +117,22 @@ void profile_add(struct profile *p, uid_t uid, const struct op_call *call, const
     op_key_make(&key, uid, call, device, variant);
     row = find_or_add(p, &key, call);
     if (!row)
-        return;
+        return 0;
     row->count += n_samples ? n_samples : 1;
     for (uint32_t i = 0; i < n_samples; i++)
         histogram_add(&row->execution, samples[i]);
     if (!isnan(queue_us))
         histogram_add_in(&row->queue, queue_us, latency->bucket[LATENCY_QUEUE]);
     histogram_add_in(&row->total, latency->part[LATENCY_TOTAL], latency->bucket[LATENCY_TOTAL]);
+    return row->number;
+}
+
+void profile_time(struct profile *p, uint64_t row, double us)
+{
+    struct row *found = p->slots[row % PROFILE_MAX_ROWS];
+
+    if (found && found->number == row)
+        histogram_add(&found->execution, us);
 }
 
 void profile_count(struct profile *p, uid_t uid, const struct op_call *call, const struct backend_device *device,

@@ -19,9 +19,12 @@ struct profile *profile_free(struct profile *p); /* NULL is allowed; returns NUL
 
 struct latency; /* server/observe/latency.h */
 
-/* Records an op of a user that ended: the samples of its executions (µs), and the request's queue and total times. */
-void profile_add(struct profile *p, uid_t uid, const struct op_call *call, const struct backend_device *device,
-                 const char *variant, const double *samples, uint32_t n_samples, const struct latency *latency);
+/* Records an op of a user that ended: the samples of its executions (µs), and the request's queue and total times.
+ * Returns the row's number, which is never given twice; 0: no memory. */
+uint64_t profile_add(struct profile *p, uid_t uid, const struct op_call *call, const struct backend_device *device,
+                     const char *variant, const double *samples, uint32_t n_samples, const struct latency *latency);
+/* Adds the time of an execution that was recorded without it, unless the row is gone. */
+void profile_time(struct profile *p, uint64_t row, double us);
 /* Counts `count` ops without measured times. */
 void profile_count(struct profile *p, uid_t uid, const struct op_call *call, const struct backend_device *device,
                    const char *variant, uint64_t count);

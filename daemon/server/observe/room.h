@@ -4,6 +4,7 @@
 #define KOPS_SERVER_OBSERVE_ROOM_H
 
 #include "backend/conditions.h"
+#include "server/observe/late.h"
 #include "server/observe/latency.h"
 #include "server/observe/profile.h"
 #include "util/work.h"
@@ -48,6 +49,7 @@ struct observe {
     struct server_counters counters_then; /* at the last reset of stats */
     struct sampling sampling;
     struct readings readings;
+    struct late late[LATE_MAX];               /* by token */
     struct list traces;                       /* struct trace: those that record */
     struct list walks;                        /* struct clients_walk: replies under way */
     double executor_device_us[ISOLATE_COUNT]; /* of runs in executors, by the kind of their domain */

@@ -1,0 +1,59 @@
+"""Times by the driver's records: calls that wait for them, and statistics that get them later, on stand-ins of the driver and CUPTI."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from domains import FIXTURES, Client, Domains
+from gpu_machine import N, only_with_the_standin
+from support import backends, proc
+from user_kernels import only_with_nvrtc
+
+pytestmark = [only_with_the_standin, only_with_nvrtc]
+start, client = FIXTURES
+
+RECORDS = {"KOPSD_EXECUTORS_CUPTI": str(backends.standin_cupti())}
+
+
+def launch(own: Client, **how: Any) -> dict[str, Any]:
+    request = {"kernel": own.custom, "args": [own.tensors[1], own.tensors[0], N], **how}
+    result: dict[str, Any] = own.connection.call("launch", request)
+    return result
+
+
+def test_a_call_waits_for_its_record(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    own = client(start(env=RECORDS))
+    own.own()
+    result = launch(own, exact=True)
+    times = result["timings"]
+    assert result["timer"] == "cupti" and times["gpu_us"] > 0
+    parts = times["recv_to_start_us"] + times["wait_us"] + times["gpu_us"] + times["end_us"]
+    assert abs(parts - times["total_us"]) < 1, times
+    assert launch(own)["timer"] == "events"
+    repeated = launch(own, exact=True, repeat=300)
+    assert repeated["timer"] == "cupti" and len(repeated["timings"]["samples"]) == 300
+
+
+def test_without_records_events_tell(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    own = client(start(env={"KOPSD_EXECUTORS_CUPTI": "off"}))
+    own.own()
+    result = launch(own, exact=True)
+    assert result["timer"] == "events" and "wait_us" not in result["timings"]
+
+
+def test_statistics_get_their_times_later(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    """One launch in 61 is timed, by a record that comes after the reply."""
+    machine = start(env=RECORDS)
+    own = client(machine)
+    own.own()
+    own.connection.call("stats", {"reset": True})
+    for _ in range(130):
+        launch(own, timing=False)
+
+    def row() -> dict[str, Any]:
+        rows: list[dict[str, Any]] = own.connection.call("stats")["ops"]
+        return next(r for r in rows if r["op"] == "custom_kernel")
+
+    proc.eventually(lambda: "exec_us" in row(), "the statistics have no times")
+    assert row()["count"] == 130 and row()["exec_us"]["min"] > 0
