@@ -16,6 +16,11 @@
 extern "C" {
 #endif
 
+/* kernel.h has them, and may be on its way to include this header. */
+typedef struct kops_kernel kops_kernel;
+struct kops_argument;
+struct kops_launch_options;
+
 /** A figure by its name, such as "dram_pct". */
 struct kops_figure {
     const char *name;

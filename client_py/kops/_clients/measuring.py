@@ -106,7 +106,7 @@ class MeasureMethods:
         were kept down. Reading them takes some milliseconds; `conditions=False`: not read.
 
         `counters=True`: `Profile.counters` has what the GPU's own counters say, read while the op runs alone on copies of its
-        operands, with cold caches; `counters="warm"` keeps what an execution before has left in them."""
+        operands, with cold caches; `counters="warm"` keeps what an execution before has left in them, where the GPU's profiler does."""
         attrs = check_attrs(op, attrs, variant)
         caches = caches_of(counters, cache)
         connection = self._live()
