@@ -39,8 +39,10 @@ METRICS = {
 }
 # These depend on what else is in the caches and on the clocks of that moment, and no two tools leave the same: they are
 # printed, and told apart from the others, which have to be the same.
-OF_THE_MOMENT = {"sm_pct", "memory_pct", "dram_pct", "l2_pct", "l1_pct", "l2_hit_pct", "l1_hit_pct", "dram_read_bytes", "issue_pct", "occupancy_pct",
-                 "bank_conflicts"}  # fmt: skip
+OF_THE_MOMENT = {
+    "sm_pct", "memory_pct", "dram_pct", "l2_pct", "l1_pct", "l2_hit_pct", "l1_hit_pct", "dram_read_bytes", "issue_pct",
+    "occupancy_pct", "bank_conflicts",
+}  # fmt: skip
 LAUNCH = {  # ncu's name, and where the reply has it
     "launch__shared_mem_per_block_static": "static_shared",
     "sm__maximum_warps_per_active_cycle_pct": "occupancy_pct",
