@@ -6,8 +6,7 @@
 #include <unistd.h>
 
 #include "blaslt/blaslt.h"
-#include "counters/profiler.h"
-#include "times/records.h"
+#include "driver/cupti_library.h"
 #include "util/log.h"
 
 /* They stay until the process ends; the list keeps leak checkers quiet. Thread: loop. */
@@ -94,9 +93,7 @@ int cuda_gpu_open_all(const struct backend *backend, const struct backend_config
     bool have_blaslt = count > 0 && blaslt_choose(config->cuda_blaslt, config->cuda_blaslt_late);
     unsigned opened = 0;
 
-    /* CUPTI finds the driver by itself, and it need not be the one that was named. */
-    cuda_records_configure(config->cuda_driver && !config->cuda_cupti ? "off" : config->cuda_cupti);
-    cupti_choose(config->cuda_cupti);
+    cupti_choose(config->cuda_cupti, config->cuda_driver);
     /* A GPU that the driver cannot describe does not take the others away. */
     for (int i = 0; i < count && opened < max; i++) {
         char quoted[300];

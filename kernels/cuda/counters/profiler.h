@@ -193,9 +193,6 @@ struct cupti_profiling {
 #undef X
 };
 
-/* Chooses the library: `path`, or the usual places when NULL; "off" is none. The path stays as it is. */
-void cupti_choose(const char *path);
-
 /* The library's functions, loaded at the first call. NULL: *e says what is missing. Thread: any. */
 const struct cupti_profiling *cupti_get(struct error *e);
 

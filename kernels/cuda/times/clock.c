@@ -2,9 +2,10 @@
 
 enum { DRIFT_PPM = 100 };
 
+/* None for what is older than the bound: records may be read in another order than that of their ends. */
 static int64_t drift(uint64_t since_ns, uint64_t now_ns)
 {
-    return (int64_t)((now_ns - since_ns) * DRIFT_PPM / 1000000);
+    return now_ns > since_ns ? (int64_t)((now_ns - since_ns) * DRIFT_PPM / 1000000) : 0;
 }
 
 void cuda_clock_learn(struct cuda_clock *c, uint64_t before_ns, uint64_t begin, uint64_t end, uint64_t seen_ns)

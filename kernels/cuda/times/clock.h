@@ -1,6 +1,6 @@
-/* A clock of the GPU beside CLOCK_MONOTONIC. What the host saw happen before and after something on the GPU bounds how
- * far the two are apart; the bounds of the past count, but for what the clocks may have drifted since. Within 2 us on
- * an H200 while work comes and goes. Thread: loop. */
+/* A clock of the GPU beside CLOCK_MONOTONIC. What the host saw before and after something on the GPU bounds how far the
+ * two are apart: by the time that a launch takes on one side, and that until an end is seen on the other. Earlier
+ * bounds count too, less what the clocks may have drifted since. Thread: loop. */
 #ifndef KOPS_CUDA_CLOCK_H
 #define KOPS_CUDA_CLOCK_H
 

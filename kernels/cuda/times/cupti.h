@@ -1,4 +1,4 @@
-/* CUPTI, loaded at run time. Thread: any, once loaded. */
+/* The functions of CUPTI by which records are made, resolved at run time. Thread: any, once loaded. */
 #ifndef KOPS_CUDA_CUPTI_H
 #define KOPS_CUDA_CUPTI_H
 
@@ -22,8 +22,7 @@ struct cupti {
 #undef X
 };
 
-/* Loads the library from `path`, or, for NULL, from where the loader, the toolkit and Python's packages have it. It
- * stays loaded. -1: `why` says why not, NUL-terminated. */
-int cupti_load(const char *path, struct cupti *ret, char *why, size_t why_size);
+/* -1: `why` says why not, NUL-terminated. */
+int cupti_load(struct cupti *ret, char *why, size_t why_size);
 
 #endif

@@ -32,7 +32,6 @@ struct call {
 };
 
 static struct {
-    const char *setting;
     atomic_int state; /* enum state */
     struct cupti cupti;
     CUpti_SubscriberHandle subscriber;
@@ -131,11 +130,6 @@ static const CUpti_CallbackId launches[] = {
     CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch_ptsz,
 };
 
-void cuda_records_configure(const char *setting)
-{
-    records.setting = setting;
-}
-
 /* A tool that was put into this process, and wants CUPTI for itself. */
 static const char *tool_in_the_way(void)
 {
@@ -166,18 +160,14 @@ static int refuse(CUptiResult result, const char *call, char *why, size_t why_si
 /* The subscription comes first: it is what another user of CUPTI in this process refuses. */
 static int start(char *why, size_t why_size)
 {
-    const char *setting = records.setting, *tool = tool_in_the_way();
+    const char *tool = tool_in_the_way();
     char ignored[256];
 
-    if (setting && !strcmp(setting, "off")) {
-        snprintf(why, why_size, "executors.cupti is off");
-        return -1;
-    }
     if (tool) {
         snprintf(why, why_size, "%s is set: a tool has CUPTI", tool);
         return -1;
     }
-    if (cupti_load(setting, &records.cupti, why, why_size) < 0 ||
+    if (cupti_load(&records.cupti, why, why_size) < 0 ||
         CUPTI_CALL(why, why_size, Subscribe, &records.subscriber, (CUpti_CallbackFunc)on_launch, NULL) < 0)
         return -1;
     for (size_t i = 0; i < sizeof(launches) / sizeof(launches[0]); i++)

@@ -19,9 +19,6 @@ struct cuda_span {
 
 enum { RECORDS_TICKETS = 2048 /* that are remembered: older ones are forgotten */ };
 
-/* `setting`: CUPTI's library, "off", or NULL: where it usually is. The text stays. Before all others, once. */
-void cuda_records_configure(const char *setting);
-
 /* Starts CUPTI, which takes some 15 ms, unless it was tried before. Before the first graph is instantiated: CUPTI
  * crashes when it meets one that it has not seen made. Returns whether there are records. Thread: any; the context is
  * current. */

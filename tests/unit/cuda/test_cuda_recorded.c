@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "times/clock.h"
 #include "util/clock.h"
 
 enum { N = 1000, REPEAT = 700 /* more than are read at once */ };
@@ -121,9 +122,24 @@ static void test_without_cupti_events_tell(void **state)
     assert_int_equal(told.count, 0);
 }
 
+/* Of two records the older one is read later: it says nothing worse than what is known. */
+static void test_the_clock_in_another_order(void **state)
+{
+    const uint64_t ahead = 5000000;
+    struct cuda_clock clock = {.least_ns = 0};
+    uint64_t host_ns;
+
+    (void)state;
+    cuda_clock_learn(&clock, 2000000, 2001000 + ahead, 2002000 + ahead, 2003000);
+    cuda_clock_learn(&clock, 1000000, 1900000 + ahead, 1910000 + ahead, 1950000);
+    host_ns = cuda_clock_host_ns(&clock, 2001000 + ahead);
+    assert_true(host_ns >= 2000000 && host_ns <= 2002000);
+}
+
 int main(void)
 {
     const struct CMUnitTest records[] = {
+        cmocka_unit_test(test_the_clock_in_another_order),
         cmocka_unit_test_setup_teardown(test_exact_times_are_the_records, setup_with_cupti, teardown),
         cmocka_unit_test_setup_teardown(test_every_execution_has_its_record, setup_with_cupti, teardown),
         cmocka_unit_test_setup_teardown(test_a_statistic_comes_when_there_is_nothing_to_do, setup_with_cupti, teardown),
