@@ -71,6 +71,7 @@ enum {
     X(host_registrations)                                                                                              \
     X(graph_launches)                                                                                                  \
     X(launches)                                                                                                        \
+    X(stream_gates)                                                                                                    \
     X(cluster_launches)                                                                                                \
     X(unknown_kernels) /* launches of code that user_kernels.c does not know */                                        \
     X(kernels_run)                                                                                                     \

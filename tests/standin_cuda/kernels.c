@@ -2,6 +2,7 @@
  *
  * A symbol names the op, the dtype and how the work is laid out; the rest of it says how a real kernel goes about it
  * and is accepted as it is. */
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,7 @@ _Static_assert(sizeof(struct cuda_ops_gemm) <= MAX_PARAMS && sizeof(struct cuda_
                "an operation has room for every kernel's parameters");
 
 enum kernel_op { KERNEL_ADD, KERNEL_SQUARE, KERNEL_COPY, KERNEL_GEMM };
-enum kernel_layout { LAYOUT_VECTOR, LAYOUT_STRIDED, LAYOUT_GEMM };
+enum kernel_layout { LAYOUT_VECTOR, LAYOUT_STRIDED, LAYOUT_GEMM, LAYOUT_GATE };
 
 struct kernel {
     struct kernel *next;
@@ -51,6 +52,11 @@ static bool parse_symbol(const char *symbol, struct kernel *k)
     static const char *const ops[] = {"add", "square", "copy", "gemm"};
     char op[16], element[16], layout[64];
 
+    if (strcmp(symbol, "kops_gate") == 0) {
+        k->layout = LAYOUT_GATE;
+        snprintf(k->symbol, sizeof(k->symbol), "%s", symbol);
+        return true;
+    }
     if (strlen(symbol) >= sizeof(k->symbol) ||
         sscanf(symbol, "kops_%15[a-z]_%15[a-z0-9]_%63s", op, element, layout) != 3)
         return false;
@@ -94,7 +100,8 @@ size_t kernel_params_size(const struct kernel *kernel)
 {
     static const size_t sizes[] = {[LAYOUT_VECTOR] = sizeof(struct cuda_ops_vector),
                                    [LAYOUT_STRIDED] = sizeof(struct cuda_ops_strided),
-                                   [LAYOUT_GEMM] = sizeof(struct cuda_ops_gemm)};
+                                   [LAYOUT_GEMM] = sizeof(struct cuda_ops_gemm),
+                                   [LAYOUT_GATE] = sizeof(struct cuda_ops_gate)};
 
     return sizes[kernel->layout];
 }
@@ -212,6 +219,9 @@ bool kernel_uses(const struct kernel *kernel, const void *params, struct op *op)
         return vector_uses(kernel, params, op);
     case LAYOUT_STRIDED:
         return strided_uses(kernel, params, op);
+    case LAYOUT_GATE:
+        op_use(op, ((const struct cuda_ops_gate *)params)->go, sizeof(uint64_t), false);
+        return true;
     default:
         return gemm_uses(kernel, params, op);
     }
@@ -337,6 +347,15 @@ static void gemm_run(const struct kernel *k, const struct cuda_ops_gemm *p)
     free(sums);
 }
 
+static void gate_run(const struct cuda_ops_gate *p)
+{
+    const uint64_t begin = now_ns();
+
+    while (__atomic_load_n((const uint64_t *)(uintptr_t)p->go, __ATOMIC_ACQUIRE) < p->value &&
+           now_ns() - begin < p->most_ns)
+        sched_yield();
+}
+
 /* By a clock whose steps may be long. */
 static void stamp(const void *params, unsigned word, uint64_t now)
 {
@@ -349,9 +368,15 @@ static void stamp(const void *params, unsigned word, uint64_t now)
         __atomic_store_n((uint64_t *)(uintptr_t)s->times + word, now, __ATOMIC_RELAXED);
 }
 
+bool kernel_is_gate(const struct kernel *kernel)
+{
+    return kernel->layout == LAYOUT_GATE;
+}
+
 bool kernel_is_idle(const struct kernel *kernel, const void *params)
 {
-    return kernel->layout == LAYOUT_VECTOR && !((const struct cuda_ops_vector *)params)->count;
+    return kernel_is_gate(kernel) ||
+           (kernel->layout == LAYOUT_VECTOR && !((const struct cuda_ops_vector *)params)->count);
 }
 
 void kernel_run(const struct kernel *kernel, const void *params)
@@ -368,6 +393,9 @@ void kernel_run(const struct kernel *kernel, const void *params)
         break;
     case LAYOUT_GEMM:
         gemm_run(kernel, params);
+        break;
+    case LAYOUT_GATE:
+        gate_run(params);
         break;
     }
     stamp(params, 1, now_ns() + 1); /* no kernel takes no time */

@@ -124,7 +124,9 @@ static CUresult launch(const char *name, CUstream handle, const CUDA_KERNEL_NODE
     if (r != CUDA_SUCCESS)
         return leave(r);
     if (!stream->capture) {
-        count(STANDIN_COUNTER_launches, 1);
+        count(op->launch.kernel && kernel_is_gate(op->launch.kernel) ? STANDIN_COUNTER_stream_gates
+                                                                     : STANDIN_COUNTER_launches,
+              1);
         if (standin_profiler)
             op->call = standin_profiler->launching(STANDIN_LAUNCH_KERNEL);
         op->last = true;

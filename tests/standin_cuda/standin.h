@@ -422,6 +422,8 @@ const struct kernel *kernel_find(const char *symbol); /* NULL: no such kernel; i
 size_t kernel_params_size(const struct kernel *kernel);
 /* What it will touch; false when the parameters make no sense (a real kernel would fault). */
 bool kernel_uses(const struct kernel *kernel, const void *params, struct op *op);
+/* Whether it only waits for the host. */
+bool kernel_is_gate(const struct kernel *kernel);
 /* Whether it only tells the time. */
 bool kernel_is_idle(const struct kernel *kernel, const void *params);
 void kernel_run(const struct kernel *kernel, const void *params);

@@ -81,10 +81,13 @@ static void run_work(struct stream *stream, struct op *op)
 
     if (is_kernel && op->launch.kernel && kernel_is_idle(op->launch.kernel, op->launch.params)) {
         r = uses_check(stream, op);
-        if (r == CUDA_SUCCESS)
-            kernel_run(op->launch.kernel, op->launch.params);
-        else
+        if (r != CUDA_SUCCESS) {
             context_break(context, r);
+            return;
+        }
+        pthread_mutex_unlock(&standin_lock);
+        kernel_run(op->launch.kernel, op->launch.params);
+        pthread_mutex_lock(&standin_lock);
         return;
     }
     pthread_mutex_unlock(&standin_lock);

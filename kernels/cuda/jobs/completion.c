@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "timed.h"
 #include "util/clock.h"
 #include "util/log.h"
 
@@ -108,30 +109,10 @@ static void drop_execution(struct cuda_stream *s, struct cuda_job *job)
     s->steps_in_flight -= x->steps;
 }
 
-/* NaN: not known. */
-static double time_by_events(const struct cuda_stream *s, const struct cuda_execution *x)
-{
-    return cuda_overhead_off(&s->executor->overhead, cuda_event_us(s->queue.device, x->start, x->end), x->in_a_row);
-}
-
 static void end_execution(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job)
 {
-    const struct cuda_execution *x = &job->executions[job->ended % JOB_WINDOW];
-    struct cuda_executor *executor = s->executor;
-    struct cuda_span span;
-
-    executor->progress_ns = clock_now_ns();
-    if (x->ticket) {
-        cuda_recorded_ended(&executor->recorded, base, job, x, executor->progress_ns);
-    } else if (x->times && cuda_stamps_span(x->times, &span)) {
-        cuda_clock_learn(&executor->stamp_clock, x->issued_ns, span.begin_ns, span.end_ns, executor->progress_ns);
-        cuda_recorded_note(base, &executor->stamp_clock, &span);
-    } else if (x->start) {
-        const double us = time_by_events(s, x);
-
-        if (!isnan(us))
-            base->samples[base->n_samples++] = us;
-    }
+    s->executor->progress_ns = clock_now_ns();
+    cuda_timed_end(s, base, job, &job->executions[job->ended % JOB_WINDOW], s->executor->progress_ns);
     drop_execution(s, job);
     base->ended = job->ended;
 }

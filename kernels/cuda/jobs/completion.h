@@ -8,7 +8,7 @@
  * (H200): where a flag tells of the end, such an event is recorded only before a thread sleeps. */
 static inline enum cuda_event_kind cuda_end_kind(const struct cuda_stream *s, const struct cuda_execution *x)
 {
-    if (!x->start)
+    if (!x->by_events)
         return EVENT_PLAIN_END;
     return s->flag ? EVENT_TIMED : EVENT_TIMED_END;
 }

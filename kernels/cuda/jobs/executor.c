@@ -15,7 +15,8 @@ int cuda_executor_open(struct cuda_executor *x, struct cuda_device *d, const str
     if (cuda_stamps_open(d, &kernels->embedded, &x->stamps, e) < 0)
         goto close_streams;
     cuda_recorded_init(&x->recorded);
-    cuda_overhead_measure(d, &kernels->embedded, &x->stamps, &x->overhead);
+    cuda_gates_init(&x->gates, &x->stamps, &kernels->embedded);
+    cuda_overhead_measure(d, &kernels->embedded, &x->streams.flags, &x->gates, &x->overhead);
     x->waiters = cuda_waiters_new(d);
     if (!x->waiters) {
         error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the waiting threads' table");

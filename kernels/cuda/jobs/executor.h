@@ -22,6 +22,7 @@ struct cuda_executor {
     /* loop */
     struct cuda_streams streams;
     struct cuda_stamps stamps;
+    struct cuda_gates gates;
     struct cuda_overhead overhead; /* of events */
     struct cuda_clock stamp_clock; /* by which kernels write their times */
     struct cuda_recorded recorded;

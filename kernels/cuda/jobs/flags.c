@@ -48,7 +48,8 @@ atomic_ullong *cuda_flag_take(struct cuda_flags *flags, CUdeviceptr *ret_address
         return NULL;
     offset = (size_t)flags->free[--flags->n_free] * LINE_BYTES;
     flag = (atomic_ullong *)(void *)(flags->host + offset);
-    atomic_store(flag, 0);
+    atomic_store(&flag[0], 0);
+    atomic_store(&flag[1], 0);
     *ret_address = flags->on_device + offset;
     return flag;
 }
@@ -56,6 +57,14 @@ atomic_ullong *cuda_flag_take(struct cuda_flags *flags, CUdeviceptr *ret_address
 unsigned cuda_flag_number(const struct cuda_flags *flags, const atomic_ullong *flag)
 {
     return (unsigned)((size_t)((const unsigned char *)flag - flags->host) / LINE_BYTES);
+}
+
+atomic_ullong *cuda_flag_go(const struct cuda_flags *flags, unsigned number, CUdeviceptr *ret_address)
+{
+    const size_t offset = (size_t)number * LINE_BYTES + sizeof(atomic_ullong);
+
+    *ret_address = flags->on_device + offset;
+    return (atomic_ullong *)(void *)(flags->host + offset);
 }
 
 void cuda_flag_give(struct cuda_flags *flags, atomic_ullong *flag)

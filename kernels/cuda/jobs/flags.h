@@ -1,5 +1,6 @@
 /* Flags: words of host memory that the GPU writes and the loop reads, the cheapest way to see that work has ended. Each
- * stream has one, on a cache line of its own; all are in one page-locked allocation. Thread: loop. */
+ * stream has one, on a cache line of its own, and behind it a word that the loop writes and the GPU reads (gate.h); all
+ * are in one page-locked allocation. Thread: loop. */
 #ifndef KOPS_CUDA_FLAGS_H
 #define KOPS_CUDA_FLAGS_H
 
@@ -23,10 +24,12 @@ bool cuda_flags_are_supported(const struct cuda_device *d);
 int cuda_flags_open(struct cuda_device *d, struct cuda_flags *flags, struct error *e);
 void cuda_flags_close(struct cuda_device *d, struct cuda_flags *flags);
 
-/* A flag that is 0 and that no work on the device will write; NULL: none is left. */
+/* A flag that is 0, as the word behind it is, and that no work on the device will write; NULL: none is left. */
 atomic_ullong *cuda_flag_take(struct cuda_flags *flags, CUdeviceptr *ret_address);
 /* Below CUDA_FLAGS_MAX. */
 unsigned cuda_flag_number(const struct cuda_flags *flags, const atomic_ullong *flag);
+/* The word behind the flag of that number. */
+atomic_ullong *cuda_flag_go(const struct cuda_flags *flags, unsigned number, CUdeviceptr *ret_address);
 /* NULL is allowed. */
 void cuda_flag_give(struct cuda_flags *flags, atomic_ullong *flag);
 

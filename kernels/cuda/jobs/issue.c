@@ -9,6 +9,7 @@
 #include "completion.h"
 #include "compute/kernels.h"
 #include "memory/operand.h"
+#include "timed.h"
 #include "util/clock.h"
 
 /* Launches block when a channel's queue of some 1000 is full. */
@@ -100,6 +101,7 @@ static int mark_end(struct cuda_stream *s, struct backend_job *base, struct cuda
     x->mark = 0;
     if (x->start && s->flag && cuda_event_mark(d, cuda_end_kind(s, x), s->queue.stream, &x->end, e) < 0)
         return -1;
+    cuda_timed_enqueued(s, x);
     if (signal)
         write_value(&ops[n++], cuda_signal_address(d, &base->signal), base->signal.value);
     if (s->flag)
@@ -131,35 +133,20 @@ static int issue_step(struct cuda_stream *s, struct cuda_step *step, bool alone,
     return staging ? cuda_staging_write_back(&s->queue, staging, false, e) : 0;
 }
 
-static int issue_work(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct error *e)
+static int issue_work(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct cuda_execution *x,
+                      struct error *e)
 {
     if (job->graph)
         return CUDA_CALL(s->queue.device, e, GraphLaunch, cuda_graph_exec(job->graph), s->queue.stream);
-    for (unsigned i = 0; i < job->n_steps; i++)
+    for (unsigned i = 0; i < job->n_steps; i++) {
         if (issue_step(s, &job->steps[i], job->n_steps == 1, e) < 0) {
             backend_job_blame(base, i, e);
             return -1;
         }
-    return 0;
-}
-
-/* Has the execution timed: by CUPTI's record of it, by its kernel where that can tell, else by events around it. */
-static int begin_timing(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct cuda_execution *x,
-                        struct error *e)
-{
-    struct cuda_work *work = job->steps && job->n_steps == 1 ? &job->steps[0].work : NULL;
-    const bool stamps = work && cuda_work_is_embedded(work) && s->flag && s->executor->stamps.host;
-
-    x->issued_ns = clock_now_ns();
-    if (cuda_recorded_are_wanted(base, stamps)) {
-        base->timer = TIMER_CUPTI;
-        return cuda_recorded_begin(base, job, x, e);
+        /* Of several steps the first is on the stream: the others come while it runs, as ever. */
+        if (job->n_steps > 1)
+            cuda_timed_go(x);
     }
-    base->timer = stamps ? TIMER_KERNEL : TIMER_EVENTS;
-    if (!stamps)
-        return cuda_event_mark(s->queue.device, EVENT_TIMED, s->queue.stream, &x->start, e);
-    x->times =
-        cuda_stamps_take(&s->executor->stamps, cuda_flag_number(&s->streams->flags, s->flag), s->marks, &work->launch);
     return 0;
 }
 
@@ -172,18 +159,15 @@ static int issue_one(struct cuda_stream *s, struct backend_job *base, struct cud
     struct error ignored;
     int r;
 
-    x->start = NULL;
-    x->times = NULL;
-    x->ticket = 0;
-    x->in_a_row = s->in_flight > 0;
+    cuda_timed_init(x);
     x->steps = job->graph ? 1 : job->n_steps;
-    if (timed && begin_timing(s, base, job, x, e) < 0)
+    if (timed && cuda_timed_begin(s, base, job, x, e) < 0)
         return -1;
     /* Before the first launch: one that is answered with an error may be on the device all the same. */
     if (!base->started_ns)
         base->started_ns = clock_now_ns();
     cuda_recorded_choose(x);
-    r = issue_work(s, base, job, e);
+    r = issue_work(s, base, job, x, e);
     cuda_recorded_end(x);
     /* Also after a failure: part of the work may be in flight. */
     if (mark_end(s, base, job, last && base->signal.page, x, r < 0 ? &ignored : e) < 0)
@@ -226,9 +210,7 @@ static int issue_signal(struct cuda_stream *s, struct backend_job *base, struct 
 {
     struct cuda_execution *x = &job->executions[job->issued % JOB_WINDOW];
 
-    x->start = NULL;
-    x->times = NULL;
-    x->ticket = 0;
+    cuda_timed_init(x);
     x->steps = 0;
     if (mark_end(s, base, job, true, x, e) < 0) {
         cuda_device_break(s->queue.device, CUDA_ERROR_UNKNOWN);

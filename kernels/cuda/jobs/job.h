@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "compute/work.h"
+#include "gate.h"
 #include "staging/staging.h"
 #include "util/list.h"
 
@@ -19,9 +20,11 @@ struct cuda_execution {
     uint64_t issued_ns;         /* of a timed one: before it was */
     CUevent start;              /* EVENT_TIMED; NULL: not timed by events */
     CUevent end;                /* NULL: not timed by events, and the mark tells */
-    uint64_t mark;  /* the stream's flag has at least this value once it has ended; 0: only the event tells */
-    unsigned steps; /* launches that it counts for */
-    bool in_a_row;  /* issued while another of the stream was in flight */
+    uint64_t mark;         /* the stream's flag has at least this value once it has ended; 0: only the event tells */
+    unsigned steps;        /* launches that it counts for */
+    bool by_events;        /* a start was marked */
+    struct cuda_gate gate; /* of one that is timed by events */
+    bool settled;          /* all of it was on the stream, the events too, before the GPU began with it */
 };
 
 /* An execution that has ended, whose record may come later. */

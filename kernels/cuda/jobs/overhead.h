@@ -5,21 +5,22 @@
 
 #include <stdbool.h>
 
-#include "stamps.h"
+#include "gate.h"
 
 struct cuda_overhead {
-    double first_us;    /* of an execution that a stream without work gets */
-    double in_a_row_us; /* of one that comes behind another; not larger */
-    double least_us;    /* what a kernel on nothing takes */
+    double settled_us; /* where all was on the stream before the GPU began with it */
+    double first_us; /* of an execution that a stream without work gets, and that is launched meanwhile; not smaller */
+    double least_us; /* what a kernel on nothing takes */
+    double lead_us;  /* from a gate's opening, by its stamp, until what is behind it and an event begins */
 };
 
 /* Leaves all zero where kernels cannot tell their times, or the device did not answer: events are then believed. The
- * service stream is used; the context is current. */
-void cuda_overhead_measure(struct cuda_device *d, const struct cuda_embedded *kernels, const struct cuda_stamps *stamps,
-                           struct cuda_overhead *ret_overhead);
+ * service stream is used, and flags that no stream has yet; the context is current. */
+void cuda_overhead_measure(struct cuda_device *d, const struct cuda_embedded *kernels, const struct cuda_flags *flags,
+                           const struct cuda_gates *gates, struct cuda_overhead *ret_overhead);
 
 /* What an execution took by itself, of the time between its events; NaN stays. Never less than a kernel on nothing
  * takes, nor more than the events say. */
-double cuda_overhead_off(const struct cuda_overhead *o, double between_events_us, bool in_a_row);
+double cuda_overhead_off(const struct cuda_overhead *o, double between_events_us, bool settled);
 
 #endif

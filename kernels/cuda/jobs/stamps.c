@@ -50,6 +50,11 @@ bool cuda_stamps_span(const atomic_ullong *place, struct cuda_span *ret)
     return true;
 }
 
+uint64_t cuda_stamps_end_ns(const atomic_ullong *place)
+{
+    return atomic_load_explicit(&place[1], memory_order_relaxed);
+}
+
 double cuda_stamps_us(const atomic_ullong *place)
 {
     struct cuda_span span;

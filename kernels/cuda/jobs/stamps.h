@@ -29,6 +29,8 @@ const atomic_ullong *cuda_stamps_take(const struct cuda_stamps *stamps, unsigned
 
 /* The kernel's own time in microseconds, once it has ended; NaN: it wrote none. */
 double cuda_stamps_us(const atomic_ullong *place);
+/* When its last block read the GPU's clock, which is before the kernel's end; 0: it wrote nothing. */
+uint64_t cuda_stamps_end_ns(const atomic_ullong *place);
 /* When it began and ended, by the GPU's clock. False: it wrote nothing. */
 bool cuda_stamps_span(const atomic_ullong *place, struct cuda_span *ret);
 

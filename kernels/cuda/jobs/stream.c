@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "driver/scratch.h"
+#include "timed.h"
 
 enum {
     IDLE_STREAMS_MAX = 32,     /* of one priority; as many as run at once: CUDA_DEVICE_MAX_CONNECTIONS */
@@ -84,6 +85,7 @@ static void release_workspace(struct cuda_stream *s)
 static void destroy(struct cuda_stream *s)
 {
     cuda_flag_give(&s->streams->flags, s->flag);
+    cuda_timed_forget(s);
     if (!cuda_device_is_broken(s->queue.device)) {
         release_workspace(s);
         cuda_on(s->queue.device)->StreamDestroy(s->queue.stream);

@@ -37,6 +37,12 @@ struct cuda_stream {
     uint64_t marks; /* the last value that was sent to the flag */
     CUevent wake;   /* EVENT_PLAIN_END behind the last mark, for a thread to sleep on; or NULL */
     CUevent waited; /* the event that a waiter was last given */
+    double last_us; /* of the last execution that was timed by events */
+    struct {
+        CUevent event;     /* EVENT_TIMED, before an execution behind a gate; or NULL */
+        uint64_t begin_ns; /* when that execution began, by the GPU's clock */
+        uint64_t set_ns;
+    } anchor; /* from which the times of later executions are told */
 };
 
 static inline struct cuda_stream *cuda_stream(struct backend_stream *s)

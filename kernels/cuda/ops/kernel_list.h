@@ -39,6 +39,7 @@
 #define CUDA_OPS_KERNELS(X)                                                                                            \
     CUDA_OPS_OF_OP(X, add)                                                                                             \
     CUDA_OPS_OF_OP(X, square)                                                                                          \
+    X(stamp, kops_gate)                                                                                                \
     CUDA_OPS_OF_COPY(X, 2)                                                                                             \
     CUDA_OPS_OF_COPY(X, 4)                                                                                             \
     CUDA_OPS_OF_COPY(X, 8)                                                                                             \

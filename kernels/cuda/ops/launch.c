@@ -58,6 +58,14 @@ void cuda_ops_nothing(struct cuda_launch *ret_launch)
     cuda_ops_set_launch(ret_launch, "kops_square_f32_vector", "vector", 1, &nothing, sizeof(nothing));
 }
 
+void cuda_ops_gate(struct cuda_launch *ret_launch, uint64_t go, uint64_t value, uint64_t most_ns)
+{
+    const struct cuda_ops_gate gate = {.go = go, .value = value, .most_ns = most_ns};
+
+    cuda_ops_set_launch(ret_launch, "kops_gate", "gate", 1, &gate, sizeof(gate));
+    ret_launch->block[0] = 1;
+}
+
 void cuda_ops_stamp(struct cuda_launch *launch, uint64_t times, uint64_t count)
 {
     const unsigned grid = launch->grid[0];

@@ -42,6 +42,9 @@ int cuda_ops_copy(const struct plan_elementwise *plan, size_t element_size, uint
 /* A launch that touches no memory but for its stamps. */
 void cuda_ops_nothing(struct cuda_launch *ret_launch);
 
+/* A launch that ends when the u64 at the device address `go` is at least `value`, or after `most_ns`. */
+void cuda_ops_gate(struct cuda_launch *ret_launch, uint64_t go, uint64_t value, uint64_t most_ns);
+
 /* Has the launch write its times, or not: all zero (params.h). */
 void cuda_ops_stamp(struct cuda_launch *launch, uint64_t times, uint64_t count);
 

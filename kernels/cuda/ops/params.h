@@ -7,6 +7,7 @@
  *     kops_<op>_<dtype>_strided…          struct cuda_ops_strided   the suffix never changes the result
  *     kops_copy_<bytes>_strided…          struct cuda_ops_strided   bytes: 2, 4, 8; out = a, bits unchanged
  *     kops_gemm_<dtype>_tiled_<config>    struct cuda_ops_gemm      the suffix never changes the result
+ *     kops_gate                           struct cuda_ops_gate      one thread
  *
  * Every kernel loops over its work: any grid gives the same result with the block size of the launch. Addresses are
  * device addresses of first elements; strides count elements. f16 and bf16 are computed in f32 and rounded once, to
@@ -37,6 +38,13 @@ enum {
     CUDA_OPS_COUNTING_MAX = 4096, /* blocks that count: more than run at one time on any GPU; others end before */
     CUDA_OPS_COUNTS = 1024,       /* words for that in kops_stamp_counts, which stamp.cu defines */
     CUDA_OPS_COUNT_BYTES = 32     /* from one to the next */
+};
+
+/* Ends when the u64 at `go` is at least `value`, or after `most_ns`. */
+struct cuda_ops_gate {
+    struct cuda_ops_stamps stamps;
+    uint64_t go; /* in the host's memory */
+    uint64_t value, most_ns;
 };
 
 /* For i in [0, count): out[i] = op(a[i·a_step], b[i·b_step]); square has no b (b = 0, b_step = 0). Steps are 0 or 1.

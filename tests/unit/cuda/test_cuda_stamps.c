@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "util/clock.h"
+
 enum { N = 1000, REPEAT = 40 /* more than are in flight */, SECOND_US = 1000000 };
 
 static void expect_times(const struct test_job *t, bool by_events)
@@ -51,6 +53,31 @@ static void custom(struct test_job *t)
     t->job.repeat = REPEAT;
     run_job(stream, t);
     expect_times(t, true);
+    backend->stream_free(stream);
+    backend->code_unload(device, code);
+    close_memory(m);
+}
+
+/* The GPU waits until the execution and its events are on the stream, so that they tell when it began too. */
+static void test_single_executions_wait_behind_a_gate(void **state)
+{
+    struct backend_memory *m = device_memory(N * sizeof(float));
+    struct backend_stream *stream = stream_open();
+    struct backend_code *code = load_code();
+    const int64_t before = counter(STANDIN_COUNTER_stream_gates);
+    struct test_job t;
+
+    (void)state;
+    KERNEL_JOB(&t, load_function(code, "custom_kernel"), N, OUT(m, N), IN(m, N), INT(N));
+    run_job(stream, &t);
+    assert_int_equal(counter(STANDIN_COUNTER_stream_gates), before + 1);
+    assert_int_equal(t.job.timer, TIMER_EVENTS);
+    assert_in_range(t.job.gpu_begin_ns, t.job.started_ns, t.job.gpu_end_ns);
+    assert_in_range(t.job.gpu_end_ns, t.job.gpu_begin_ns + 1, clock_now_ns());
+    t.job.timing = TIMING_NONE;
+    t.done = false;
+    run_job(stream, &t);
+    assert_int_equal(counter(STANDIN_COUNTER_stream_gates), before + 1);
     backend->stream_free(stream);
     backend->code_unload(device, code);
     close_memory(m);
@@ -113,6 +140,7 @@ int main(void)
     const struct CMUnitTest fine[] = {
         cmocka_unit_test(test_our_kernels_tell_their_own_times),
         cmocka_unit_test(test_users_kernels_lie_between_events),
+        cmocka_unit_test(test_single_executions_wait_behind_a_gate),
     };
     const struct CMUnitTest coarse[] = {cmocka_unit_test(test_a_clock_of_long_steps_is_not_used)};
     const struct CMUnitTest failing[] = {cmocka_unit_test(test_a_device_whose_clock_cannot_be_tried_out_works)};

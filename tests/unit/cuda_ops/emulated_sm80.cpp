@@ -9,6 +9,7 @@
 #include "ops/gemm_f32.cu"
 #include "ops/gemm_f64.cu"
 #include "ops/square.cu"
+#include "ops/stamp.cu"
 
 #include "emulated_table.hpp"
 #include "ops/kernel_list.h"

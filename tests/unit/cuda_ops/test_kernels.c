@@ -14,6 +14,8 @@
 #include "lab/cases.h"
 #include "ops/params.h"
 
+enum { WARP = 32 };
+
 static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F64, DTYPE_F16, DTYPE_BF16};
 
 /* Memory ends at a page that cannot be touched, as close as its alignment allows. */
@@ -90,6 +92,29 @@ static struct lab_machine machine_of(enum emulated_arch *arch)
         .read = machine_read,
         .launch = machine_launch,
     };
+}
+
+/* The clock of emulated kernels ticks whenever it is read, and a block has whole warps. */
+static void a_gate_opens_by_the_hosts_word_or_by_itself(void **state)
+{
+    const uint64_t given = 7;
+    uint64_t took[2];
+
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        uint64_t times[2] = {0, 0};
+        uint32_t count = 0;
+        const struct cuda_ops_gate gate = {
+            .stamps = {.times = (uint64_t)(uintptr_t)times, .count = (uint64_t)(uintptr_t)&count, .counting = 1},
+            .go = (uint64_t)(uintptr_t)&given,
+            .value = given + i,
+            .most_ns = 1000};
+
+        assert_int_equal(emulate(EMULATED_SM_80, "kops_gate", 1, WARP, &gate, sizeof(gate)), 0);
+        took[i] = times[1] - times[0];
+    }
+    assert_in_range(took[0], 1, 999);
+    assert_in_range(took[1], 1000, WARP * 2000);
 }
 
 static void check_elementwise(enum op_id op, uint64_t seed)
@@ -189,6 +214,7 @@ static void gemm_bf16_meets_the_tolerance_without_tensor_cores(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_gate_opens_by_the_hosts_word_or_by_itself),
         cmocka_unit_test(add_equals_the_reference),
         cmocka_unit_test(square_equals_the_reference),
         cmocka_unit_test(copies_move_bits_unchanged),

@@ -1,0 +1,154 @@
+/* Chooses how executions are timed, and reads what they took. */
+#include "timed.h"
+
+#include <math.h>
+
+#include "driver/events.h"
+#include "recorded.h"
+#include "util/clock.h"
+
+enum {
+    AHEAD_US = 20, /* that the GPU needs for what is ahead on the stream, so that the host has enqueued an execution */
+    AROUND_US = 3, /* for two events */
+    ANCHOR_NS_MAX = 1000 * 1000 * 1000, /* the driver tells the time between events with 24 bits: 0.1 us within it */
+};
+
+/* ---- before and while it is enqueued ---- */
+
+void cuda_timed_init(struct cuda_execution *x)
+{
+    x->start = NULL;
+    x->times = NULL;
+    x->ticket = 0;
+    x->gate = (struct cuda_gate){.times = NULL};
+    x->by_events = x->settled = false;
+}
+
+static bool stamps_are_there(const struct cuda_stream *s)
+{
+    return s->flag && s->executor->stamps.host;
+}
+
+static uint64_t executions_ahead(const struct cuda_stream *s)
+{
+    return s->marks - atomic_load_explicit(s->flag, memory_order_acquire);
+}
+
+/* Behind work that takes long enough all is on the stream in time by itself. */
+static bool wants_gate(const struct cuda_stream *s)
+{
+    return s->executor->gates.function && s->flag &&
+           ((double)executions_ahead(s) * (s->last_us + AROUND_US) < AHEAD_US || !s->anchor.event ||
+            clock_now_ns() - s->anchor.set_ns > ANCHOR_NS_MAX);
+}
+
+static int begin_events(struct cuda_stream *s, struct cuda_execution *x, struct error *e)
+{
+    const struct cuda_flags *flags = &s->streams->flags;
+
+    if (wants_gate(s) && cuda_gate_close(&s->executor->gates, &s->queue, flags, cuda_flag_number(flags, s->flag),
+                                         s->marks, &x->gate, e) < 0)
+        return -1;
+    x->by_events = cuda_event_mark(s->queue.device, EVENT_TIMED, s->queue.stream, &x->start, e) == 0;
+    if (x->by_events)
+        return 0;
+    cuda_gate_open(&x->gate);
+    return -1;
+}
+
+int cuda_timed_begin(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct cuda_execution *x,
+                     struct error *e)
+{
+    struct cuda_work *work = job->steps && job->n_steps == 1 ? &job->steps[0].work : NULL;
+    const bool stamps = work && cuda_work_is_embedded(work) && stamps_are_there(s);
+
+    x->issued_ns = clock_now_ns();
+    if (cuda_recorded_are_wanted(base, stamps)) {
+        base->timer = TIMER_CUPTI;
+        return cuda_recorded_begin(base, job, x, e);
+    }
+    base->timer = stamps ? TIMER_KERNEL : TIMER_EVENTS;
+    if (!stamps)
+        return begin_events(s, x, e);
+    x->times =
+        cuda_stamps_take(&s->executor->stamps, cuda_flag_number(&s->streams->flags, s->flag), s->marks, &work->launch);
+    return 0;
+}
+
+void cuda_timed_go(struct cuda_execution *x)
+{
+    cuda_gate_open(&x->gate);
+}
+
+void cuda_timed_enqueued(const struct cuda_stream *s, struct cuda_execution *x)
+{
+    const bool behind_another = s->flag && executions_ahead(s);
+
+    cuda_timed_go(x);
+    x->settled = x->gate.in_time || (x->by_events && behind_another);
+}
+
+/* ---- what it took ---- */
+
+static void set_anchor(struct cuda_stream *s, struct cuda_execution *x, uint64_t begin_ns, uint64_t seen_ns)
+{
+    cuda_timed_forget(s);
+    s->anchor.event = x->start;
+    s->anchor.begin_ns = begin_ns;
+    s->anchor.set_ns = seen_ns;
+    x->start = NULL;
+}
+
+/* When it began, by the GPU's clock: behind its gate, or so long after the last one that had a gate. 0: not known. */
+static uint64_t begin_of(const struct cuda_stream *s, const struct cuda_execution *x)
+{
+    const uint64_t left_ns = cuda_gate_opened_ns(&x->gate);
+    double us;
+
+    if (left_ns)
+        return left_ns + (uint64_t)(s->executor->overhead.lead_us * 1e3);
+    us = x->settled ? cuda_event_us(s->queue.device, s->anchor.event, x->start) : NAN;
+    return us > 0 ? s->anchor.begin_ns + (uint64_t)(us * 1e3) : 0;
+}
+
+static void end_events(struct cuda_stream *s, struct backend_job *base, struct cuda_execution *x, uint64_t seen_ns)
+{
+    struct cuda_clock *clock = &s->executor->stamp_clock;
+    const double us =
+        cuda_overhead_off(&s->executor->overhead, cuda_event_us(s->queue.device, x->start, x->end), x->settled);
+    const uint64_t begin_ns = begin_of(s, x), ns = (uint64_t)(us * 1e3);
+
+    if (isnan(us))
+        return;
+    s->last_us = us;
+    if (!begin_ns) {
+        base->samples[base->n_samples++] = us;
+        return;
+    }
+    cuda_clock_learn(clock, x->issued_ns, begin_ns, begin_ns + ns, seen_ns);
+    cuda_recorded_note(base, clock, &(struct cuda_span){.begin_ns = begin_ns, .end_ns = begin_ns + ns});
+    if (cuda_gate_opened_ns(&x->gate))
+        set_anchor(s, x, begin_ns, seen_ns);
+}
+
+void cuda_timed_end(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct cuda_execution *x,
+                    uint64_t seen_ns)
+{
+    struct cuda_executor *executor = s->executor;
+    struct cuda_span span;
+
+    if (x->ticket) {
+        cuda_recorded_ended(&executor->recorded, base, job, x, seen_ns);
+    } else if (x->times && cuda_stamps_span(x->times, &span)) {
+        cuda_clock_learn(&executor->stamp_clock, x->issued_ns, span.begin_ns, span.end_ns, seen_ns);
+        cuda_recorded_note(base, &executor->stamp_clock, &span);
+    } else if (x->start) {
+        end_events(s, base, x, seen_ns);
+    }
+}
+
+void cuda_timed_forget(struct cuda_stream *s)
+{
+    cuda_event_return(s->queue.device, EVENT_TIMED, s->anchor.event);
+    s->anchor.event = NULL;
+}
