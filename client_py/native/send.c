@@ -138,6 +138,13 @@ static PyObject *us_or_none(double us)
     return PyFloat_FromDouble(us);
 }
 
+static PyObject *ns_or_none(uint64_t ns)
+{
+    if (!ns)
+        Py_RETURN_NONE;
+    return PyLong_FromUnsignedLongLong(ns);
+}
+
 PyObject *fast_timings(const struct fast *f)
 {
     const struct kops_result *r = &f->result;
@@ -146,10 +153,12 @@ PyObject *fast_timings(const struct fast *f)
     enum { TIMES = sizeof(times) / sizeof(times[0]) };
     const char *const texts[] = {r->device, r->variant, r->timer};
     enum { TEXTS = sizeof(texts) / sizeof(texts[0]) };
-    PyObject *made = PyTuple_New(TIMES + TEXTS);
+    PyObject *made = PyTuple_New(TIMES + TEXTS + 1);
 
-    for (Py_ssize_t i = 0; made && i < TIMES + TEXTS; i++) {
-        PyObject *item = i < TIMES ? us_or_none(times[i]) : PyUnicode_FromString(texts[i - TIMES]);
+    for (Py_ssize_t i = 0; made && i <= TIMES + TEXTS; i++) {
+        PyObject *item = i < TIMES           ? us_or_none(times[i])
+                         : i < TIMES + TEXTS ? PyUnicode_FromString(texts[i - TIMES])
+                                             : ns_or_none(r->received_ns);
 
         if (!item || PyTuple_SetItem(made, i, item) < 0)
             Py_CLEAR(made);

@@ -8,7 +8,9 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +57,31 @@ def test_ops(k: kops.Client) -> None:
     assert k.add(numpy.empty((0, 3), "float32"), 1.0).shape == (0, 3)
 
 
+def test_a_calls_time_has_names(k: kops.Client) -> None:
+    """The parts, and the ways there and back, are all of the call by the caller's own clock."""
+    a = k.array(normal(100_000))
+    for timed in (lambda: k.add(a, a, timing=True)[1], lambda: k.submit("add", a, a, timing=True).result()[1]):
+        before = time.monotonic_ns()
+        t = timed()
+        after = time.monotonic_ns()
+        way = ["sent", "received", "submitted", "started", "ended", "replied", "seen"]
+        assert list(t.times) == way and before <= t.times["sent"] and t.times["seen"] <= after
+        times = list(t.times.values())
+        assert times == sorted(times)
+        parts = [t.send_us, t.recv_to_start_us, t.wait_us, t.host_us, t.end_us, t.reply_us]
+        assert sum(parts) == pytest.approx((t.times["seen"] - t.times["sent"]) / 1e3, abs=1)
+        assert t.times["ended"] - t.times["started"] == pytest.approx(1e3 * t.host_us, abs=1000)
+        assert str(t).startswith("send ") and " reply " in str(t)
+    strange = replace(t, sent_ns=t.received_ns + 1)  # a daemon with another CLOCK_MONOTONIC
+    assert strange.send_us is strange.reply_us is None and "sent" not in strange.times and "received" in strange.times
+    assert kops.Timings().times == {}
+
+
 def test_timings_and_profile(k: kops.Client) -> None:
     a = k.array(normal(1 << 16))
     _, timings = k.add(a, a, timing=True)
     assert timings.host_us is not None and timings.total_us is not None and timings.total_us >= timings.host_us > 0
+
     assert timings.timer == "host" and k.add(a, a, timing=False) is not None
     profile = k.profile("add", a, a, warmup=1, repeat=9)
     assert len(profile.samples) == 9 and profile.min == min(profile.samples) and profile.device == "host"

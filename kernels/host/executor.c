@@ -197,6 +197,7 @@ static void reset(struct backend_job *job)
     list_init(&job->link);
     job->failed = false;
     job->started_ns = 0;
+    job->gpu_begin_ns = job->gpu_end_ns = 0;
     job->n_samples = 0;
     job->h2d_us = job->d2h_us = NAN;
 }

@@ -98,11 +98,14 @@ bool progress_run(struct host_device *device, struct progress *p, struct backend
             return true;
         }
         start = clock_now_ns();
+        if (p->executed == job->warmup && !job->gpu_begin_ns)
+            job->gpu_begin_ns = start;
         if (execute(device, p, job, context, &slice, &e) < 0) {
             progress_fail(job, &e);
             return true;
         }
-        p->spent_ns += clock_now_ns() - start;
+        job->gpu_end_ns = clock_now_ns();
+        p->spent_ns += job->gpu_end_ns - start;
         if (p->step < job->n_steps)
             return false;
         if (p->executed++ >= job->warmup && job->samples)

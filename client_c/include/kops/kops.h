@@ -429,7 +429,11 @@ struct kops_result {
     char variant[48];                         /**< The kernel used. */
     char timer[16]; /**< What told gpu_us or host_us: "cupti" (the driver's records), "kernel" (our own kernel, by the
                          GPU's clock), "events" or "host"; empty where nothing was timed. */
-    double reserved[4];
+    double send_us, reply_us; /**< From the call that sends the run to the daemon, and from there to the end of the call
+                                   that waits. send_us, total_us and reply_us are all of a blocking call. NAN where the
+                                   daemon does not tell when it got the request, or has another CLOCK_MONOTONIC. */
+    uint64_t received_ns;     /**< Request decoded, by CLOCK_MONOTONIC: the other times count from here. 0: not told. */
+    uint64_t reserved[1];
 };
 
 /** Runs an op and waits for it. `ret_result` may be NULL.

@@ -1,7 +1,9 @@
 #include "job.h"
 
+#include <math.h>
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "base/fail.h"
 #include "session/call.h"
 #include "session/receive.h"
@@ -22,6 +24,7 @@ static enum kops_code prepare(struct call *call, const struct job *job, struct k
     if (job->options) {
         call->timings.samples = job->options->samples;
         call->timings.samples_room = job->options->samples_room;
+        call->timings.sent_ns = job->sent_ns;
     }
     return KOPS_OK;
 }
@@ -98,11 +101,29 @@ enum kops_code job_send(struct kops_client *c, struct job *job, uint64_t deadlin
 
 /* ---- waiting ---- */
 
+/* What lies between the client's clock and the daemon's times. In another time namespace the clocks have nothing to do
+ * with each other. */
+static void tell_ways(const struct wire_timings *t, uint64_t seen_ns, struct kops_result *result)
+{
+    const uint64_t replied_ns = result->received_ns + (uint64_t)(result->total_us * 1e3);
+
+    if (!t->sent_ns || !result->received_ns || t->sent_ns > result->received_ns || replied_ns > seen_ns)
+        return;
+    result->send_us = (double)(result->received_ns - t->sent_ns) / 1e3;
+    result->reply_us = (double)(seen_ns - replied_ns) / 1e3;
+}
+
 enum kops_code job_finish(struct kops_client *c, struct call *call, struct kops_result *ret_result,
                           struct kops_error *e)
 {
-    if (!call->code && ret_result)
-        *ret_result = call->timings.result;
+    const struct wire_timings *t = &call->timings;
+
+    if (!call->code && ret_result) {
+        *ret_result = t->result;
+        ret_result->send_us = ret_result->reply_us = NAN;
+        if (t->sent_ns)
+            tell_ways(t, clock_ns(), ret_result);
+    }
     return session_finish(c, call, e);
 }
 
@@ -168,6 +189,13 @@ enum kops_code job_await(struct kops_client *c, struct job *job, const char *wha
     return r;
 }
 
+/* The moment from which the caller waits. */
+static void note_sent(struct job *job)
+{
+    if (job->options && !job->options->no_timing)
+        job->sent_ns = clock_ns();
+}
+
 static enum kops_code run_once(struct kops_client *c, struct job *job, struct recovery *recovery, uint64_t deadline,
                                struct kops_result *ret_result, struct kops_error *e)
 {
@@ -189,6 +217,7 @@ enum kops_code job_run(struct kops_client *c, struct job *job, uint64_t deadline
     struct recovery recovery = {0};
     enum kops_code r;
 
+    note_sent(job);
     do
         r = run_once(c, job, &recovery, deadline, ret_result, e);
     while (r && recovery_again(c, &recovery, job->safe, job->context, deadline, e));
@@ -199,8 +228,10 @@ enum kops_code job_submit(struct kops_client *c, struct job *job, uint64_t deadl
                           struct kops_error *e)
 {
     struct call *call;
-    enum kops_code r = job_send(c, job, deadline, &call, e);
+    enum kops_code r;
 
+    note_sent(job);
+    r = job_send(c, job, deadline, &call, e);
     if (r)
         return r;
     /* Never 0, and another one each time that a msgid comes back. */

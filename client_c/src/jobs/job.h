@@ -28,7 +28,8 @@ struct job {
     recovery_safe *safe;
 
     /* Where the reply goes: it is decoded into the call's timings, or kept as it is. */
-    const struct kops_options *options; /* for `samples`; NULL: none */
+    const struct kops_options *options; /* for `samples`, and whether times are wanted; NULL: none */
+    uint64_t sent_ns;                   /* when the caller's call began; 0: not told */
     wire_decode *decode;
     void *into; /* NULL: the timings */
     struct native_reply *reply;

@@ -60,6 +60,7 @@ struct call *call_new(struct calls *t)
     call->ended = NULL;
     call->timings.samples = NULL;
     call->timings.samples_room = 0;
+    call->timings.sent_ns = 0;
     t->inflight++;
     return call;
 }

@@ -180,7 +180,8 @@ struct wire_buffer {
 
 struct wire_timings {
     struct kops_result result;
-    double *samples; /* NULL: not wanted */
+    uint64_t sent_ns; /* CLOCK_MONOTONIC; 0: nobody wants to know */
+    double *samples;  /* NULL: not wanted */
     size_t samples_room;
 };
 

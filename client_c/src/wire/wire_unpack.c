@@ -317,6 +317,7 @@ static const struct wire_field timing_fields[] = {
     TIMING("median", median_us),
     TIMING("p90", p90_us),
     TIMING("max", max_us),
+    WIRE_FIELD(struct wire_timings, U64, "received_ns", result.received_ns),
     {WIRE_KEY("samples"), .type = WIRE_OTHER, .read = read_samples},
 };
 #undef TIMING

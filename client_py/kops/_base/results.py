@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from statistics import median
@@ -29,7 +30,8 @@ class Timings:
     `gpu_us` or `host_us` is one execution, the median of them with `repeat` > 1; `total_us` runs from
     the request's decoding to the reply's encoding and so leaves out the socket. `min` to `samples` only with `repeat` >
     1. Where the GPU tells when it began, `recv_to_start_us`, `wait_us` (the launch, and other processes' time slices),
-    `gpu_us` and `end_us` (until the reply) add up to `total_us`.
+    `gpu_us` and `end_us` (until the reply) add up to `total_us`. With `send_us` before and `reply_us` behind it that is all of
+    a blocking call. `times` has the same as absolute times.
     """
 
     recv_to_start_us: float | None = None
@@ -49,6 +51,9 @@ class Timings:
     samples: tuple[float, ...] = ()
     device: str = ""
     variant: str = ""
+    sent_ns: int | None = None  # the call began in this process; as the next two by CLOCK_MONOTONIC
+    received_ns: int | None = None  # the daemon had decoded the request
+    seen_ns: int | None = None  # this process had the reply
     timer: str = ""  # told `gpu_us` or `host_us`: "cupti" (the driver's records), "kernel" (it, by the GPU's clock), "events", "host"
 
     @property
@@ -56,13 +61,52 @@ class Timings:
         """`gpu_us`, or `host_us` on the host."""
         return self.host_us if self.gpu_us is None else self.gpu_us
 
+    @property
+    def send_us(self) -> float | None:
+        """From the call's begin in this process to the daemon."""
+        return self._ways[0]
+
+    @property
+    def reply_us(self) -> float | None:
+        """From the daemon's reply to this process."""
+        return self._ways[1]
+
+    @property
+    def _ways(self) -> tuple[float | None, float | None]:
+        """None where the clocks have nothing to do with each other: the daemon may live in another time namespace."""
+        if self.sent_ns is None or self.received_ns is None or self.seen_ns is None or self.total_us is None:
+            return None, None
+        replied = self.received_ns + self.total_us * 1e3
+        if not self.sent_ns <= self.received_ns <= replied <= self.seen_ns:
+            return None, None
+        return (self.received_ns - self.sent_ns) / 1e3, (self.seen_ns - replied) / 1e3
+
+    @property
+    def times(self) -> dict[str, int]:
+        """The request's way in absolute times, ns of CLOCK_MONOTONIC: "sent" by this process, "received" by the daemon, "submitted"
+        to the device, "started" and "ended" there, "replied", "seen" by this process. What is not known is left out."""
+        if self.received_ns is None:
+            return {}
+        submitted = _sum(self.recv_to_start_us)
+        after = {
+            "received": 0.0, "submitted": submitted, "started": _sum(submitted, self.wait_us),
+            "ended": _sum(self.total_us, None if self.end_us is None else -self.end_us), "replied": self.total_us,
+        }  # fmt: skip
+        made = {name: self.received_ns + round(us * 1e3) for name, us in after.items() if us is not None}
+        if self._ways[0] is not None and self.sent_ns is not None and self.seen_ns is not None:
+            made = {"sent": self.sent_ns, **made, "seen": self.seen_ns}
+        return made
+
     @classmethod
-    def of(cls, reply: Mapping[str, Any]) -> Timings:
-        """From the result of `run`; keys that are not known here are left out."""
+    def of(cls, reply: Mapping[str, Any], sent_ns: int | None = None) -> Timings:
+        """From the result of `run`, now that it is here; keys that are not known here are left out."""
         times = {key: value for key, value in reply.get("timings", {}).items() if key in _TIMINGS}
         if "samples" in times:
             times["samples"] = tuple(times["samples"])
-        return cls(**times, device=reply.get("device", ""), variant=reply.get("variant", ""), timer=reply.get("timer", ""))
+        return cls(
+            **times, device=reply.get("device", ""), variant=reply.get("variant", ""), timer=reply.get("timer", ""), sent_ns=sent_ns,
+            seen_ns=time.monotonic_ns(),
+        )  # fmt: skip
 
     def __str__(self) -> str:
         measured = [f"{name} {table.number(us)}" for name in _PARTS if (us := getattr(self, f"{name}_us")) is not None]
@@ -73,12 +117,14 @@ class Timings:
         return "; ".join([*parts, *self._where])
 
     @classmethod
-    def made(cls, values: tuple[Any, ...]) -> Timings:
-        """From the times of one execution in the order of the members, and device and variant. Quicker than the constructor, which
-        sets a member at a time."""
+    def made(cls, values: tuple[Any, ...], sent_ns: int) -> Timings:
+        """From the times of one execution in the order of `_OF_ONE`, now that they are here. Quicker than the constructor, which sets
+        a member at a time."""
         timings = object.__new__(cls)
-        timings.__dict__.update(_UNSET)
-        timings.__dict__.update(zip(_OF_ONE, values, strict=True))
+        members = timings.__dict__
+        members.update(_UNSET)
+        members.update(zip(_OF_ONE, values, strict=True))
+        members["sent_ns"], members["seen_ns"] = sent_ns, time.monotonic_ns()
         return timings
 
     def with_samples(self, samples: tuple[float, ...]) -> Timings:
@@ -95,14 +141,20 @@ class Timings:
         return [" on ".join(filter(None, (self.variant, self.device)))] if self.variant or self.device else []
 
 
-_PARTS = ("recv_to_start", "map", "queue", "wait", "h2d", "gpu", "host", "d2h", "end", "total")  # in the order of a request
+_PARTS = (
+    "send", "recv_to_start", "map", "queue", "wait", "h2d", "gpu", "host", "d2h", "end", "total", "reply",
+)  # in the order of a request  # fmt: skip
 _SPREAD = ("min", "median", "p90", "max")
-_TIMINGS = {f.name for f in fields(Timings)} - {"device", "variant", "timer"}
+_TIMINGS = {f.name for f in fields(Timings)} - {"device", "variant", "timer", "sent_ns", "seen_ns"}
 _UNSET = {f.name: f.default for f in fields(Timings)}
 _OF_ONE = (
     "recv_to_start_us", "map_us", "queue_us", "wait_us", "h2d_us", "d2h_us", "gpu_us", "host_us", "end_us", "total_us", "device",
-    "variant", "timer",
+    "variant", "timer", "received_ns",
 )  # fmt: skip
+
+
+def _sum(*times_us: float | None) -> float | None:
+    return None if None in times_us else sum(us for us in times_us if us is not None)
 
 
 @dataclass(frozen=True)

@@ -53,13 +53,14 @@ class Calls(DefaultTimeout):
             scopes = self._scopes.get(threading.get_ident())
             if scopes:
                 return scopes[-1]._op(op, values, out, attrs, device, stream, timing, deadline_ms, priority, blocking, timeout)
+        sent = time.monotonic_ns() if timing else None
         link, failed = self._live(), None
         short = device is None and priority is None and deadline_ms is None and not stream and (timing is False or timing is True)
         plain = short and not timing
         if short and values and type(values[0]) in fast_types and not link.garbage:
             waits = timing or (self.blocking if blocking is None else blocking) or not link.offers_ordered
             try:
-                made = self._fast(link, op, values, out, attrs, bool(waits), timing, timeout)
+                made = self._fast(link, op, values, out, attrs, bool(waits), timing, timeout, sent)
                 if made is not NotImplemented:
                     return made
             except SHORT_LOSSES as error:
@@ -68,10 +69,11 @@ class Calls(DefaultTimeout):
                 failed = error
         options = dict(plans.ORDERED) if plain else plans.options_of(link, device, stream, timing, deadline_ms, priority)
         request = plans.Request(op, values, out, attrs, options)
-        return self._carry(link, request, timing, stream, blocking, timeout, failed)
+        return self._carry(link, request, timing, stream, blocking, timeout, failed, sent)
 
     def _fast(
-        self, link: Any, op: str, values: tuple[Any, ...], out: Any, attrs: Mapping[str, Any], blocking: bool, timing: Timing, timeout: Any
+        self, link: Any, op: str, values: tuple[Any, ...], out: Any, attrs: Mapping[str, Any], blocking: bool, timing: Timing, timeout: Any,
+        sent: int | None = None,
     ) -> Any:  # fmt: skip
         """The op by the extension, from the tensors on; NotImplemented where these are no registered CUDA tensors."""
         if blocking and self._batches:
@@ -81,16 +83,17 @@ class Calls(DefaultTimeout):
             made = link.run(op, values, out, packed, rule, 2 if timing else blocking, self._timeout_of(timeout))
         except (ConnectionLost, ConnectFailed) as error:
             raise link.lost(error) from None
-        if timing and made is not NotImplemented:
-            return made[0], Timings.made(made[1])
+        if sent is not None and made is not NotImplemented:
+            return made[0], Timings.made(made[1], sent)
         return made
 
     def _carry(
         self, link: Link, request: Prepared, timing: Timing, stream: int, blocking: bool | None, timeout: Any,
-        failed: KopsError | None = None,
+        failed: KopsError | None = None, sent: int | None = None,
     ) -> Any:  # fmt: skip
         """Carries a request out: puts it on the current CUDA stream where that can be, else waits for its reply. `failed`
-        is why the extension could not, which waited."""
+        is why the extension could not, which waited; `sent` when the caller's call began, if not now."""
+        sent = sent or time.monotonic_ns()
         batch = self._batches.get(threading.get_ident()) if self._batches else None
         if request.operands.waits and not (timing or stream or (self.blocking if blocking is None else blocking)):
             index = request.operands.torch_device
@@ -102,7 +105,7 @@ class Calls(DefaultTimeout):
         if batch is not None:
             batch.flush()
         reply = self._drive(link, partial(plans.execute, request=request), timeout, lambda: request.hazard, failed)
-        return (request.result, Timings.of(reply)) if timing else request.result
+        return (request.result, Timings.of(reply, sent)) if timing else request.result
 
     def _enqueue(self, link: Any, request: Prepared, index: int, timeout: Any) -> Any:
         """Puts a request on torch's current stream of a device."""

@@ -6,6 +6,7 @@ the number and kinds of arguments, dtypes, ranks, layouts and the ranges of numb
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -126,8 +127,9 @@ class Launch:
 
 def run(connection: Peer, request: Launch, timing: Timing, retry: bool = True) -> Plan:
     """Launches: what the kernel returns, or its Timings when they are asked for."""
+    sent = time.monotonic_ns()
     reply = yield from execute(connection, request, retry)
-    return Timings.of(reply) if timing else request.result
+    return Timings.of(reply, sent) if timing else request.result
 
 
 def profile(connection: Peer, request: Launch, until: float | None = None, watch: bool = True, counters: str | None = None) -> Plan:

@@ -19,6 +19,9 @@ class Launchable:
         """The result of a call."""
         raise NotImplementedError
 
-    def _fast(self, link: Any, arguments: tuple[Any, ...], given: Any, blocking: bool | None, timing: Timing, timeout: Any) -> Any:
+    def _fast(
+        self, link: Any, arguments: tuple[Any, ...], given: Any, blocking: bool | None, timing: Timing, timeout: Any,
+        sent: int | None = None,
+    ) -> Any:  # fmt: skip
         """The launch by the extension, with a geometry or a packed one; NotImplemented where it cannot."""
         return NotImplemented

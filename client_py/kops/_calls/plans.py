@@ -7,6 +7,7 @@ request. An error reply is thrown into the plan.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -267,9 +268,10 @@ def execute(connection: Peer, request: Prepared, retry: bool = True) -> Plan:
 
 def run(connection: Peer, request: Prepared, timing: Timing, retry: bool = True) -> Plan:
     """Runs an op: the result, with its Timings when they are asked for."""
+    sent = time.monotonic_ns()
     reply = yield from execute(connection, request, retry)
     if timing:
-        return request.result, Timings.of(reply)
+        return request.result, Timings.of(reply, sent)
     return request.result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -245,6 +246,7 @@ class Kernel(BaseKernel):
         `grid`, `block`, `shared` (bytes) and `cluster` override the declared ones: numbers, tuples, or functions of
         the arguments. The other options are those of an op. Inside `with k.sequence()` and `k.program()` it is recorded.
         """
+        sent = time.monotonic_ns() if timing else None
         client = self._client
         if named or len(arguments) != self._count:
             arguments = self._positional(arguments, named)
@@ -253,13 +255,14 @@ class Kernel(BaseKernel):
         else:
             geometry = {"grid": grid, "block": block, "shared": shared, "cluster": cluster}
         if native is not None and not (client._scopes or stream or timing == "exact") and deadline_ms is None and priority is None:
-            made = self._fast(client._live(), arguments, geometry, blocking, timing, timeout)
+            made = self._fast(client._live(), arguments, geometry, blocking, timing, timeout, sent)
             if made is not NotImplemented:
                 return made
-        return self._slow(arguments, geometry, stream, timing, deadline_ms, priority, blocking, timeout)
+        return self._slow(arguments, geometry, stream, timing, deadline_ms, priority, blocking, timeout, sent)
 
     def _fast(
-        self, link: Any, arguments: tuple[Any, ...], given: Any, blocking: bool | None, timing: Timing, timeout: Any
+        self, link: Any, arguments: tuple[Any, ...], given: Any, blocking: bool | None, timing: Timing, timeout: Any,
+        sent: int | None = None,
     ) -> Any:  # fmt: skip
         """The launch by the extension, from the tensors on; NotImplemented where these are no registered CUDA tensors."""
         known = self.ids.get(link.key)
@@ -279,8 +282,8 @@ class Kernel(BaseKernel):
             made = link.launch(self._native, known, arguments, sizes, 2 if timing else waits, seconds)
         except LOSSES_OF_NATIVE as error:
             return self._failed(link, error, waits)
-        if timing and type(made) is tuple:
-            return Timings.made(made)
+        if sent is not None and type(made) is tuple:
+            return Timings.made(made, sent)
         if made is not None:
             return NotImplemented
         return self._result(arguments) if self._outs else None
@@ -304,7 +307,7 @@ class Kernel(BaseKernel):
 
     def _slow(
         self, arguments: tuple[Any, ...], given: Any, stream: int, timing: Timing, deadline_ms: int | None, priority: str | None,
-        blocking: bool | None, timeout: Any,
+        blocking: bool | None, timeout: Any, sent: int | None = None,
     ) -> Any:  # fmt: skip
         client = self._client
         recorder = client._recorder()
@@ -315,7 +318,7 @@ class Kernel(BaseKernel):
         link = client._live()
         options = options_of(link, None, stream, timing, deadline_ms, priority)
         request = Launch(self, arguments, self._geometry.of_call(arguments, given or {}), options)
-        answer = client._carry(link, request, timing, stream, blocking, timeout)
+        answer = client._carry(link, request, timing, stream, blocking, timeout, sent=sent)
         return answer[1] if timing else answer
 
     def __getitem__(self, sizes: Any) -> Bound:

@@ -31,14 +31,18 @@ void result_print_more(const struct kops_result *result)
 void result_json_timings(const struct kops_result *result, const double *samples, size_t room)
 {
     json_begin("timings", '{');
+    json_number("send_us", result->send_us);
     json_number("recv_to_start_us", result->recv_to_start_us);
     json_number("map_us", result->map_us);
     json_number("queue_us", result->queue_us);
+    json_number("wait_us", result->wait_us);
     json_number("h2d_us", result->h2d_us);
     json_number("d2h_us", result->d2h_us);
     json_number("gpu_us", result->gpu_us);
     json_number("host_us", result->host_us);
+    json_number("end_us", result->end_us);
     json_number("total_us", result->total_us);
+    json_number("reply_us", result->reply_us);
     json_number("min", result->min_us);
     json_number("median", result->median_us);
     json_number("p90", result->p90_us);

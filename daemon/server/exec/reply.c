@@ -79,8 +79,9 @@ static void write_timings(struct rpc_output *out, const struct request *r, const
 {
     const uint64_t started_ns = run->job.started_ns;
     const uint32_t n = run->sampled ? 0 : run->job.n_samples;
-    const bool several = run->job.repeat > 1 && n, many = several && run->job.timing;
-    /* Of one execution, copies aside, the device's own clock names all parts. */
+    const bool asked = run->job.timing && !run->sampled, several = run->job.repeat > 1 && n, many = several && asked;
+    /* Of one execution, copies aside, the device's own clock names all parts. What is not the execution's is waiting,
+     * also between two time slices of it. */
     const bool told = n == 1 && run->job.repeat == 1 && !run->job.warmup && run->job.gpu_begin_ns && started_ns;
     double *sorted = several ? sort_samples(run->samples, n) : NULL;
     const double *all = many ? sorted : NULL, of_one = n ? run->samples[0] : NAN;
@@ -95,12 +96,14 @@ static void write_timings(struct rpc_output *out, const struct request *r, const
         {"median", all ? median(all, n) : NAN},
         {"p90", all ? percentile(all, n, 0.9) : NAN},
         {"max", all ? all[n - 1] : NAN},
-        {"wait_us", told ? clock_us_between(started_ns, run->job.gpu_begin_ns) : NAN},
+        {"wait_us", told ? fmax(clock_us_between(started_ns, run->job.gpu_end_ns) - of_one, 0) : NAN},
         {"end_us", told ? clock_us_between(run->job.gpu_end_ns, now_ns) : NAN},
         {"total_us", total_us},
     };
 
-    rpc_write_entry_numbers(out, "timings", timings, sizeof(timings) / sizeof(timings[0]), many);
+    rpc_write_entry_numbers(out, "timings", timings, sizeof(timings) / sizeof(timings[0]), many + asked);
+    if (asked)
+        rpc_write_entry_uint(out, "received_ns", r->received_ns);
     if (many) {
         rpc_write_text(out, "samples");
         rpc_write_array(out, n);
