@@ -238,7 +238,7 @@ def test_the_trace(k: kops.Client, real: Daemon, tmp_path: Path) -> None:
     assert len(slices["kops"]) == 5, "a submitted call is no call that waits"
     for s in slices["call"]:
         parts = s["args"]
-        assert s["dur"] == pytest.approx(parts["open_us"] + parts["queue_us"] + parts["device_us"], abs=0.01)
+        assert s["dur"] == pytest.approx(sum(parts[f"{part}_us"] for part in ("open", "queue", "wait", "device", "end")), abs=0.01)
         assert parts["busy_us"] <= parts["device_us"] + 0.01
     for call in slices["kops"]:
         inside = [s for s in slices["part"] if s["tid"] == call["tid"] and call["ts"] - 0.002 <= s["ts"] <= call["ts"] + call["dur"]]

@@ -54,7 +54,7 @@ enum front_broken {
     FRONT_BROKEN_TIME     /* there was no reply in time */
 };
 
-enum { FRONT_EXPECTED_MAX = 256 };
+enum { FRONT_EXPECTED_MAX = 1024 };
 
 /* A job whose time comes later. */
 struct front_expected {

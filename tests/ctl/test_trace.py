@@ -288,7 +288,7 @@ def test_calls_of_two_connections_and_two_streams(daemon: Daemon, tmp_path: Path
         args = call["args"]
         assert "failed" not in args and "cname" not in call
         assert call["name"] == "add f32 65536" and args["executions"] == 5 and args["shapes"] == "65536, 65536, 65536"
-        assert sum(ns(args[key]) for key in ("open_us", "queue_us", "device_us")) == ns(call["dur"])
+        assert sum(ns(args[f"{part}_us"]) for part in ("open", "queue", "wait", "device", "end")) == ns(call["dur"])
         assert 0 < args["busy_us"] <= args["device_us"]
     assert len(slices(events, "device")) == calls and {e["pid"] for e in slices(events, "device")} == {DEVICE_PID}
     names = [e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == os.getpid()]

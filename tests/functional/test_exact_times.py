@@ -60,3 +60,40 @@ def test_statistics_get_their_times_later(start: Callable[..., Domains], client:
 
     proc.eventually(lambda: "exec_us" in row(), "the statistics have no times")
     assert row()["count"] == 130 and row()["exec_us"]["min"] > 0
+
+
+def test_events_of_a_trace_have_the_drivers_times(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    """Runs that did not ask for times: their events wait for the records, which come after the replies."""
+    machine = start(env=RECORDS)
+    own = client(machine)
+    own.own()
+    watcher = machine.daemon.connect()
+    watcher.call("trace", {"begin": True})
+    for _ in range(200):
+        launch(own, timing=False)
+    events: list[list[int]] = []
+
+    def whole(**how: bool) -> bool:
+        reply = watcher.call("trace", how)
+        events.extend(reply["events"])
+        return reply["pending"] == 0 and reply["dropped"] == 0
+
+    if not whole(end=True):
+        proc.eventually(whole, "the trace waits for records for ever")
+    assert len(events) == 200
+    for row in events:
+        started, ended, busy, began, finished = (row[column] for column in (6, 7, 8, 11, 12))
+        assert 0 < started <= began < finished <= ended, row
+        assert 0 < busy <= finished - began + 1000, row
+
+
+def test_events_whose_record_is_lost_come_all_the_same(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    machine = start(env={**RECORDS, "KOPS_STANDIN_CUPTI": "lose"})
+    own = client(machine)
+    own.own()
+    watcher = machine.daemon.connect()
+    watcher.call("trace", {"begin": True})
+    launch(own, timing=False)
+    told: list[list[int]] = []
+    proc.eventually(lambda: told.extend(watcher.call("trace")["events"]) or len(told) == 1, "an event is held back for ever")
+    assert told[0][11] == told[0][12] == 0

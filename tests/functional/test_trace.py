@@ -16,7 +16,9 @@ from support.daemon import Daemon
 from support.users import STRANGER, as_root
 
 CONFIG = backends.config(backends.HOST)
-COLUMNS = ("kind", "client", "call", "stream", "received", "ready", "started", "ended", "busy", "executions", "failed")
+COLUMNS = (
+    "kind", "client", "call", "stream", "received", "ready", "started", "ended", "busy", "executions", "failed", "began", "finished",
+)  # fmt: skip
 TRACES_OF_USER, ROOM_MAX = 4, 65536
 
 
@@ -78,8 +80,9 @@ def test_a_run_and_its_way(connection: raw.Connection, watcher: raw.Connection, 
     assert event.client.items() >= client.items()
     assert (event.call, event.stream, event.executions, event.failed) == (msgid, 3, 5, 0)
     assert 0 < event.received <= event.ready <= event.started <= event.ended < trace.last["now_ns"]
+    assert event.started <= event.began < event.finished <= event.ended and trace.last["pending"] == 0
     assert event.busy == pytest.approx(1e3 * sum(result["timings"]["samples"]), abs=5)
-    assert event.busy <= event.ended - event.started
+    assert event.busy <= event.finished - event.began + 5
     assert event.ended - event.received == pytest.approx(1e3 * result["timings"]["total_us"], abs=2)
     assert trace.last["origin_ns"] + event.received <= time.monotonic_ns()
 

@@ -44,6 +44,8 @@ static uint32_t launching(enum standin_launch what)
     return atomic_load(what == STANDIN_LAUNCH_GRAPH ? &graphs : &kernels) ? call : 0;
 }
 
+static bool lost; /* what is recorded; set once */
+
 static void ran(uint32_t call, enum standin_launch what, uint64_t begin_ns, uint64_t end_ns, bool last)
 {
     if (what == STANDIN_LAUNCH_GRAPH) {
@@ -54,7 +56,7 @@ static void ran(uint32_t call, enum standin_launch what, uint64_t begin_ns, uint
         graph_begin_ns = 0;
     }
     pthread_mutex_lock(&lock);
-    if (n_pending < PENDING_MAX)
+    if (n_pending < PENDING_MAX && !lost)
         pending[n_pending++] =
             (struct record){.kind = what == STANDIN_LAUNCH_GRAPH ? CUPTI_ACTIVITY_KIND_GRAPH_TRACE
                                                                  : CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
@@ -66,13 +68,19 @@ static void ran(uint32_t call, enum standin_launch what, uint64_t begin_ns, uint
 
 static const struct standin_profiler profiler = {.launching = launching, .ran = ran};
 
-/* KOPS_STANDIN_CUPTI=busy: another one in the process has it. */
-API cuptiSubscribe(CUpti_SubscriberHandle *subscriber, CUpti_CallbackFunc function, void *context)
+/* KOPS_STANDIN_CUPTI=busy: another one in the process has it. =lose: records are lost. */
+static bool mode_is(const char *name)
 {
     const char *mode = getenv("KOPS_STANDIN_CUPTI");
 
-    if (mode && !strcmp(mode, "busy"))
+    return mode && !strcmp(mode, name);
+}
+
+API cuptiSubscribe(CUpti_SubscriberHandle *subscriber, CUpti_CallbackFunc function, void *context)
+{
+    if (mode_is("busy"))
         return CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
+    lost = mode_is("lose");
     callback = function;
     callback_context = context;
     *subscriber = (CUpti_SubscriberHandle)(uintptr_t)1;

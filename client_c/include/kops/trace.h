@@ -62,6 +62,8 @@ struct kops_trace_event {
     uint64_t busy;     /**< The device's own time for all executions together; 0: not measured. */
     uint64_t executions; /**< Without warmup. */
     bool failed;         /**< It was answered with an error. */
+    uint64_t began;      /**< The first timed execution began on the device; 0: not known. */
+    uint64_t finished;   /**< The last one ended there; 0: not known. */
 };
 
 /** The events since the last reply. `kinds` and `clients` are NULL-terminated, and have only entries that no earlier
@@ -71,6 +73,8 @@ struct kops_trace {
     uint64_t origin_ns; /**< CLOCK_MONOTONIC when the recording began. */
     uint64_t now_ns;    /**< When the reply was made, since the origin. */
     uint64_t dropped;   /**< Events since the beginning for which there was no room. */
+    uint64_t pending;   /**< Events that ended, and that a later call returns: the driver's record of their kernels is
+                             still to come. After the end of the trace read on until it is 0; it takes 0.2 s at most. */
     const struct kops_trace_kind *const *kinds;
     const struct kops_trace_client *const *clients;
     size_t n_events;

@@ -61,19 +61,22 @@ static const struct wire_field client_fields[] = {
 static const struct wire_record client_record = WIRE_RECORD(RECORD, client_fields);
 #undef RECORD
 
-enum { COLUMNS = 11 };
+enum { COLUMNS_LEAST = 11, COLUMNS = 13 };
 
-/* A newer daemon may append columns. */
+/* An older daemon has fewer columns, a newer one may append some. */
 static bool read_event(const unsigned char *value, struct kops_trace_event *event)
 {
     uint64_t failed;
     uint64_t *const columns[COLUMNS] = {&event->kind,     &event->client,     &event->call,    &event->stream,
                                         &event->received, &event->ready,      &event->started, &event->ended,
-                                        &event->busy,     &event->executions, &failed};
+                                        &event->busy,     &event->executions, &failed,         &event->began,
+                                        &event->finished};
+    const uint32_t n = wire_elements(value, &value);
 
-    if (wire_elements(value, &value) < COLUMNS)
+    if (n < COLUMNS_LEAST)
         return false;
-    for (unsigned i = 0; i < COLUMNS; i++, value = codec_skip(value))
+    event->began = event->finished = 0;
+    for (unsigned i = 0; i < COLUMNS && i < n; i++, value = codec_skip(value))
         if (!wire_get_uint(value, columns[i]))
             return false;
     event->failed = failed != 0;
@@ -101,6 +104,7 @@ static const struct wire_field trace_fields[] = {
     WIRE_NEEDED(RECORD, U64, "origin_ns", origin_ns),
     WIRE_NEEDED(RECORD, U64, "now_ns", now_ns),
     WIRE_NEEDED(RECORD, U64, "dropped", dropped),
+    FIELD(U64, pending),
     WIRE_NESTED(RECORD, LIST, "kinds", kinds, kind_record),
     WIRE_NESTED(RECORD, LIST, "clients", clients, client_record),
     {WIRE_KEY("events"), .type = WIRE_OTHER, .required = true, .read = read_events}, /* two members of the trace */

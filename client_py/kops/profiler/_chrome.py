@@ -75,6 +75,15 @@ def _us(begin: int | None, end: int | None) -> float | None:
     return None if begin is None or end is None else round((end - begin) / 1e3, 3)
 
 
+def _parts_of(event: Event) -> list[tuple[str, int, int]]:
+    """What a call did from when the device was given it on."""
+    if event.started is None:
+        return []
+    if event.began is None or event.finished is None or event.began > event.finished:
+        return [("device", event.started, event.ended)]
+    return [("wait", event.started, event.began), ("device", event.began, event.finished), ("end", event.finished, event.ended)]
+
+
 class Trace:
     """Gathers the parts of a trace. `to_us` makes the trace's time, in microseconds, of a time of CLOCK_MONOTONIC."""
 
@@ -122,7 +131,7 @@ class Trace:
         for event in ordered:
             tid = self._add_call(event, several)
             if id(event) in lanes:
-                self._add_work(event, *lanes[id(event)], tid, callers.get(id(event)))
+                self._add_work(event, lanes[id(event)], tid, callers.get(id(event)))
 
     @staticmethod
     def _connections(events: Iterable[Event]) -> dict[int, set[int]]:
@@ -131,16 +140,11 @@ class Trace:
             made.setdefault(_pid(event), set()).add(event.connection)
         return made
 
-    def _work_lanes(self, events: Iterable[Event]) -> dict[int, tuple[int, int]]:
-        """Of each event with work on a device, by id(): when that began, and its row."""
-        work = []
-        for event in events:
-            if event.what == "compile" or event.started is None or not event.device:
-                continue
-            busy = int((event.busy_us or 0) * 1e3)
-            work.append((max(event.started, event.ended - busy) if busy else event.started, event))
-        work.sort(key=lambda one: (one[0], one[1].ended))
-        return {id(event): (begin, self._lane(("device", event.device), begin, event.ended)) for begin, event in work}
+    def _work_lanes(self, events: Iterable[Event]) -> dict[int, int]:
+        """The row of each event with work on a device, by id()."""
+        work = [(on, event) for event in events if event.what != "compile" and event.device and (on := event.on_device) is not None]
+        work.sort(key=lambda one: (one[0][0], one[1].ended))
+        return {id(event): self._lane(("device", event.device), *on) for on, event in work}
 
     def _add_call(self, event: Event, several: Mapping[int, set[int]]) -> int:
         pid = _pid(event)
@@ -163,7 +167,8 @@ class Trace:
         if event.what != "compile":
             args["open_us"] = _us(event.received, event.ready)
             args["queue_us"] = _us(event.ready, event.started)
-            args["device_us"] = _us(event.started, event.ended)
+            for name, begin, end in _parts_of(event):
+                args[f"{name}_us"] = _us(begin, end)
             args["busy_us"] = event.busy_us
         cat = "compile" if event.what == "compile" else "call"
         self._slice(cat, event.label, pid, tid, event.received, event.ended, args, **({"cname": "terrible"} if event.failed else {}))
@@ -176,17 +181,19 @@ class Trace:
             self._slice("part", "open", pid, tid, event.received, event.ready)
         if event.ready is not None and event.started is not None:
             self._slice("part", "queue", pid, tid, event.ready, event.started)
-        if event.started is not None:
-            self._slice("part", "device", pid, tid, event.started, event.ended)
+        for name, begin, end in _parts_of(event):
+            if end >= begin:
+                self._slice("part", name, pid, tid, begin, end)
 
-    def _add_work(self, event: Event, begin: int, lane: int, call_tid: int, caller: Span | None) -> None:
+    def _add_work(self, event: Event, lane: int, call_tid: int, caller: Span | None) -> None:
+        begin, end = event.on_device or (event.received, event.ended)
         if event.device not in self._order:
             self._order.append(event.device)
         pid = DEVICE_PIDS - self._order.index(event.device)
         name = self._devices.get(event.device)
         self._rows.process(pid, f"{name} ({event.device})" if name else event.device)
         tid = self._rows.own(pid, lane + 1, "kernels" if lane == 0 else f"kernels ({lane + 1})")
-        self._slice("device", event.label, pid, tid, begin, event.ended, {"client": _pid(event), "stream": event.stream})
+        self._slice("device", event.label, pid, tid, begin, end, {"client": _pid(event), "stream": event.stream})
         self._flows += 1
         started = event.started if event.started is not None else event.received
         if caller is not None:

@@ -157,10 +157,9 @@ def timeline(events: Sequence[Event]) -> str:
     height = 40 + LANE * len(lanes)
     body = [f'<text x="4" y="{34 + LANE * i}">{name}</text>' for i, name in enumerate(names)]
     for event in work:
-        busy = int((event.device_us or 0) * 1e3)
-        at = max(event.started or 0, event.ended - busy)
-        title = escape(f"{event.label}: {(event.ended - at) / 1e3:,.1f} µs")
-        x, wide = left + (at - begin) * scale, max((event.ended - at) * scale, 0.5)
+        at, until = event.on_device or (event.ended, event.ended)
+        title = escape(f"{event.label}: {(until - at) / 1e3:,.1f} µs")
+        x, wide = left + (at - begin) * scale, max((until - at) * scale, 0.5)
         place = f'x="{x:.2f}" y="{20 + LANE * lanes[_lane(event)]}" width="{wide:.2f}" height="18"'
         body.append(f'<rect {place} style="fill:{_colour(ops.index(event.op))}"><title>{title}</title></rect>')
     body.append(f'<text x="{left:.1f}" y="{height - 4}">0</text>')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from .._clients.client import Client
 from .._session.session import Call
 
 READ_EVERY = 0.05  # seconds
+READ_LATE = 0.01, 40  # seconds between looks at events that are pending at the end, and how many
 ROOM = 65536  # events that the daemon keeps between two reads
 
 
@@ -23,7 +25,8 @@ class Event:
     `what` is the request's method, `ops` the number of ops of one execution, of which `op`, `shapes` and the like say the
     first. Times are ns of CLOCK_MONOTONIC by the daemon, None: it did not come to that. `received`: decoded; `ready`: its memory
     is open; `started`: given to the device; `ended`. `busy_us` is the device's own time for all `executions` together, None where it was
-    not measured. `call` is the request's number on its `connection`.
+    not measured. `began` and `finished`: the first timed execution began on the device, the last one ended there. `call` is the
+    request's number on its `connection`.
     """
 
     what: str
@@ -47,6 +50,17 @@ class Event:
     busy_us: float | None
     executions: int
     failed: bool
+    began: int | None = None
+    finished: int | None = None
+
+    @property
+    def on_device(self) -> tuple[int, int] | None:
+        """From when to when the device had the work, to the trace's knowledge; None: it never started."""
+        if self.began is not None and self.finished is not None and self.began <= self.finished:
+            return self.began, self.finished
+        if self.started is None:
+            return None
+        return max(self.started, self.ended - int((self.busy_us or 0) * 1e3)) if self.busy_us else self.started, self.ended
 
     @property
     def label(self) -> str:
@@ -82,7 +96,8 @@ class Decoder:
         return [self._event(origin, row) for row in reply["events"]]
 
     def _event(self, origin: int, row: list[int]) -> Event:
-        number, connection, call, stream, received, ready, started, ended, busy, executions, failed = row[:11]
+        numbers = [*row, 0, 0][:13]  # an older daemon does not tell the last two
+        number, connection, call, stream, received, ready, started, ended, busy, executions, failed, began, finished = numbers
         kind, client = self.kinds[number], self.clients.get(connection, {})
 
         def time(ns: int) -> int | None:
@@ -95,6 +110,7 @@ class Decoder:
             connection=connection, call=call, stream=stream,
             received=origin + received, ready=time(ready), started=time(started), ended=origin + ended,
             busy_us=busy / 1e3 if busy else None, executions=executions, failed=bool(failed),
+            began=time(began), finished=time(finished),
         )  # fmt: skip
 
 
@@ -109,6 +125,7 @@ class Recorder:
         self._thread: threading.Thread | None = None
         self._lost = 0
         self._broken = False
+        self._pending = 0
         self.events: list[Event] = []
         self.dropped = 0  # events that the daemon, or this recorder, had no room for
         self.devices: dict[str, str] = {}  # names by UUID
@@ -125,7 +142,17 @@ class Recorder:
         if self._thread is not None:
             self._thread.join()
             self._read(end=True)
+            self._read_late()
         self._client.close()
+
+    def _read_late(self) -> None:
+        """The driver's record of the last kernels may still be to come."""
+        pause, looks = READ_LATE
+        for _ in range(looks):
+            if not self._pending:
+                return
+            time.sleep(pause)
+            self._read()
 
     def _ask(self, **params: Any) -> Mapping[str, Any]:
         def plan(_link: Any) -> Any:
@@ -145,6 +172,7 @@ class Recorder:
             reply = self._ask(**params)
         except KopsError as error:
             self._broken = True
+            self._pending = 0
             why = "kopsd was replaced" if isinstance(error, BadArgument) else str(error)
             warn(f"the profile has nothing of what kopsd does from now on: {why}", RuntimeWarning)
             return False
@@ -153,6 +181,7 @@ class Recorder:
         self.events += events[:room]
         self._lost += max(0, len(events) - room)
         self.dropped = reply["dropped"] + self._lost
+        self._pending = reply.get("pending", 0)
         return True
 
     def _read_on(self) -> None:

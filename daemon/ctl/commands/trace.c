@@ -21,9 +21,11 @@ static const char usage[] =
     "      --events N      events that the daemon keeps between two looks, which are 50 ms apart (default 16384); it\n"
     "                      drops those for which there is no room\n"
     "      --json          print what was recorded as JSON: file, seconds, events, clients, dropped\n\n"
-    "The recording is kept in memory, 100 bytes an event, and ends after 4 million events.\n";
+    "The recording is kept in memory, 130 bytes an event, and ends after 4 million events.\n";
 
 static const uint64_t look_ns = 50000000;
+
+enum { LATE_LOOKS = 40, LATE_LOOK_NS = 10000000 }; /* at events that are pending when the trace has ended */
 
 struct recording {
     struct ctl *ctl;
@@ -31,6 +33,7 @@ struct recording {
     const char *path;
     FILE *to;
     double seconds;
+    uint64_t pending; /* events that ended, and whose times the daemon still waits for */
 };
 
 /* Takes a reply. *ret_ended: it was the last one, or no more fit. */
@@ -45,7 +48,21 @@ static enum ctl_exit take(struct recording *r, const struct kops_trace *part, bo
     if (added)
         ctl_note("the recording ends early, with %zu events: kopsctl keeps no more", chrome_events(r->chrome));
     *ret_ended = added || !part->recording;
+    r->pending = added ? 0 : part->pending;
     return CTL_OK;
+}
+
+static enum ctl_exit look(struct recording *r, bool last, bool *ret_ended)
+{
+    struct kops_trace *part = NULL;
+    struct kops_error error;
+    enum ctl_exit status;
+
+    if (kops_trace_read(r->ctl->client, last, &part, &error))
+        return ctl_failed("trace", &error);
+    status = take(r, part, ret_ended);
+    kops_trace_free(part);
+    return status;
 }
 
 /* Records until the time is over or a signal comes. After a failure the events before it are kept. */
@@ -57,21 +74,16 @@ static enum ctl_exit record(struct recording *r, const sigset_t *ending)
     bool ended = false;
 
     while (!status && !ended) {
-        struct kops_trace *part = NULL;
-        struct kops_error error;
-        bool last;
-
         next = next + look_ns < until ? next + look_ns : until;
-        last = ending_wait(ending, next) || next == until;
-        if (kops_trace_read(r->ctl->client, last, &part, &error))
-            status = ctl_failed("trace", &error);
-        else
-            status = take(r, part, &ended);
-        kops_trace_free(part);
+        status = look(r, ending_wait(ending, next) || next == until, &ended);
         if (ending_clock_ns() > next + look_ns)
             next = ending_clock_ns(); /* it took long: no look is made up for */
     }
     r->seconds = (double)(ending_clock_ns() - begin) * 1e-9;
+    for (unsigned i = 0; !status && r->pending && i < LATE_LOOKS; i++) {
+        ending_wait(ending, ending_clock_ns() + LATE_LOOK_NS);
+        status = look(r, false, &ended);
+    }
     return status;
 }
 

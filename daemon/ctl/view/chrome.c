@@ -166,7 +166,13 @@ static void write_args(const struct tracks_kind *kind, const struct kops_trace_e
     if (!kind->compiles) {
         part_arg("open_us", e->received, e->ready);
         part_arg("queue_us", e->ready, e->started);
-        part_arg("device_us", e->started, e->ended);
+        if (tracks_device_knows(e)) {
+            part_arg("wait_us", e->started, e->began);
+            part_arg("device_us", e->began, e->finished);
+            part_arg("end_us", e->finished, e->ended);
+        } else {
+            part_arg("device_us", e->started, e->ended);
+        }
         if (e->busy)
             json_micros("busy_us", e->busy);
     }
@@ -188,7 +194,13 @@ static void write_parts(const struct tracks *t, const struct tracks_event *event
     if (e->ready > e->received + SHORTEST_OPEN_NS)
         write_part(t, event->row, "open", e->received, e->ready);
     write_part(t, event->row, "queue", e->ready, e->started);
-    write_part(t, event->row, "device", e->started, e->ended);
+    if (tracks_device_knows(e)) {
+        write_part(t, event->row, "wait", e->started, e->began);
+        write_part(t, event->row, "device", e->began, e->finished);
+        write_part(t, event->row, "end", e->finished, e->ended);
+    } else {
+        write_part(t, event->row, "device", e->started, e->ended);
+    }
 }
 
 /* The device's work, and the arrow to it from the call. */
@@ -197,7 +209,7 @@ static void write_work(const struct tracks *t, const struct tracks_event *event,
     const struct kops_trace_event *e = &event->e;
     const uint64_t begin = tracks_device_begin(e);
 
-    begin_slice(t, event->device_row, begin, e->ended, "device", t->kinds[e->kind].label);
+    begin_slice(t, event->device_row, begin, tracks_device_end(e), "device", t->kinds[e->kind].label);
     json_begin("args", '{');
     json_uint("client", process_of(t, &t->rows[event->row])->id);
     json_uint("stream", e->stream);

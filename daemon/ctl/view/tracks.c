@@ -366,7 +366,8 @@ static bool arrange_work(struct tracks *t, const uint32_t *order, size_t n)
         struct tracks_event *event = &t->events[order[i]];
         const struct tracks_row row = device_row_of(t, event);
 
-        ok = take_lane(t, &lanes, &row, tracks_device_begin(&event->e), event->e.ended, &event->device_row);
+        ok = take_lane(t, &lanes, &row, tracks_device_begin(&event->e), tracks_device_end(&event->e),
+                       &event->device_row);
     }
     free(lanes.taken);
     return ok;

@@ -77,12 +77,25 @@ int tracks_arrange(struct tracks *t, uint32_t **ret_order);
 
 void tracks_free(struct tracks *t);
 
-/* When the device began, to the trace's knowledge. */
+/* The device told when it had the work. */
+static inline bool tracks_device_knows(const struct kops_trace_event *e)
+{
+    return e->began && e->finished >= e->began;
+}
+
+/* When the device began and ended, to the trace's knowledge. */
 static inline uint64_t tracks_device_begin(const struct kops_trace_event *e)
 {
     const uint64_t begin = e->ended > e->busy ? e->ended - e->busy : 0;
 
+    if (tracks_device_knows(e))
+        return e->began;
     return e->busy && begin > e->started ? begin : e->started;
+}
+
+static inline uint64_t tracks_device_end(const struct kops_trace_event *e)
+{
+    return tracks_device_knows(e) ? e->finished : e->ended;
 }
 
 #endif

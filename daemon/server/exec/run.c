@@ -228,17 +228,14 @@ void run_refuse(struct run *run, const struct run_options *o, const struct error
 /* Times one run of many for the statistics: also the cheapest way costs a run some. */
 static void sample_some(struct server *s, struct run *run)
 {
-    bool at_once;
-
     if (run->job.timing || run->counters || run->device->backend->times_always || run->job.warmup + run->job.repeat > 1)
         return;
-    at_once = s->exec->observer->wants_times(s, request_of(run)->connection->uid);
-
-    run->sampled = at_once || s->exec->untimed[run->device->index]++ % SAMPLE_ONE_IN == 0;
+    run->sampled = s->exec->observer->wants_times(s, request_of(run)->connection->uid) ||
+                   s->exec->untimed[run->device->index]++ % SAMPLE_ONE_IN == 0;
     if (!run->sampled)
         return;
     run->job.timing = TIMING_STATISTIC;
-    run->job.token = at_once ? 0 : ++s->exec->tokens;
+    run->job.token = ++s->exec->tokens;
 }
 
 /* What counts has a process of its own, and does not make the connection one that launches. */

@@ -1,6 +1,7 @@
 #include "server/observe/late.h"
 
 #include "server/observe/room.h"
+#include "server/observe/trace.h"
 
 void late_expect(struct connection *c, const struct run *run, uint64_t row)
 {
@@ -12,7 +13,10 @@ void late_timed(struct server *s, uint64_t token, const struct backend_times *ti
 {
     struct late *late = &s->observe->late[token % LATE_MAX];
 
-    if (!token || late->token != token)
+    if (!token)
+        return;
+    trace_timed(s, token, times);
+    if (late->token != token)
         return;
     late->token = 0;
     profile_time(s->observe->profile, late->row, times->us);

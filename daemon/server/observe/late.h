@@ -5,7 +5,7 @@
 
 #include "server/observe/latency.h"
 
-enum { LATE_MAX = 256 };
+enum { LATE_MAX = 1024 };
 
 /* The time of a run that ended with timed_later. */
 struct late {

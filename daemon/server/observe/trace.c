@@ -1,69 +1,24 @@
-#include "server/observe/trace.h"
+#include "server/observe/trace_state.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/observe/clients.h"
-#include "server/observe/op_key.h"
 #include "server/observe/room.h"
 #include "server/peer/access.h"
-#include "server/peer/long_reply.h"
 #include "util/clock.h"
 
 enum {
     TRACES_OF_USER = 4, /* each is work for the loop at every run of the user */
     TRACES_MAX = 32,    /* of all users */
-    KINDS_MAX = 4096,   /* of a trace; others have the number 0 */
-    KINDS_BUCKETS = 1024,
-    CLIENTS_MAX = 4096, /* of a trace; others are not described */
-    COLUMNS = 11,
-    PIECE = 512 /* events of one piece of a reply */
+    CLIENTS_MAX = 4096  /* of a trace; others are not described */
 };
-
-/* What the events of one kind did. */
-struct kind {
-    struct list bucket;
-    uint32_t number;
-    struct op_key_head head;
-    char name[PROFILE_NAME_MAX];
-    int64_t words[];
-};
-
-struct event {
-    uint64_t client, received, ready, started, ended, busy;
-    uint32_t kind, call, stream, executions;
-    bool failed;
-};
-
-struct client {
-    uint64_t number;
-    pid_t pid;
-    uid_t uid;
-    char name[CLIENT_NAME_MAX + 1], comm[COMM_MAX + 1];
-};
-
-struct trace {
-    unsigned references; /* the connection's, and those of replies */
-    struct list link;    /* in the room's traces while it records */
-    unsigned slot;       /* its bit in connections' `traced` */
-    bool everybody;
-    uid_t uid; /* of the client that records */
-    uint64_t origin_ns, dropped;
-    struct event *events; /* a ring of `room` */
-    uint32_t room;
-    uint64_t written, read;
-    struct kind *kinds[KINDS_MAX];
-    struct list buckets[KINDS_BUCKETS];
-    uint32_t n_kinds, kinds_read; /* number 0 is for all that have no place */
-    struct client *clients;
-    uint32_t n_clients, clients_read, clients_room;
-    struct charge charge;
-};
+/* For times that do not come: an executor was lost, or the driver has lost a record. */
+static const uint64_t patience_ns = 200 * 1000 * 1000;
 
 /* ---- a trace's life ---- */
 
-static struct trace *trace_unref(struct trace *t)
+struct trace *trace_unref(struct trace *t)
 {
     if (!t || --t->references)
         return NULL;
@@ -108,14 +63,14 @@ static int check_number(const struct connection *c, struct error *e)
 
 static struct trace *trace_new(struct connection *c, bool everybody, uint32_t room, struct error *e)
 {
-    const size_t bytes = sizeof(struct trace) + room * sizeof(struct event);
+    const size_t bytes = sizeof(struct trace) + room * sizeof(struct trace_event);
     struct trace *t = calloc(1, sizeof(*t));
 
     if (!t)
         goto no_memory;
     t->references = 1;
     list_init(&t->link);
-    for (unsigned i = 0; i < KINDS_BUCKETS; i++)
+    for (unsigned i = 0; i < TRACE_KINDS_BUCKETS; i++)
         list_init(&t->buckets[i]);
     if (charge_take(&t->charge, c->account, c->pid, QUOTA_WAITING, bytes, e) < 0)
         goto unref;
@@ -135,11 +90,43 @@ unref:
     return trace_unref(t);
 }
 
+static unsigned free_slot(const struct server *s)
+{
+    uint32_t taken = 0;
+
+    list_for_each_safe (node, after, &s->observe->traces) {
+        taken |= 1U << list_entry(node, struct trace, link)->slot;
+    }
+    return (unsigned)__builtin_ctz(~taken);
+}
+
+int trace_begin(struct connection *c, bool everybody, uint32_t room, struct error *e)
+{
+    struct server *s = c->server;
+    struct trace *t;
+
+    if (everybody && !access_allows(c, ACCESS_ADMINISTER))
+        return access_refuse(c, "trace", ACCESS_ADMINISTER, e);
+    if (check_number(c, e) < 0)
+        return -1;
+    t = trace_new(c, everybody, room, e);
+    if (!t)
+        return -1;
+    trace_leave(c);
+    t->slot = free_slot(s);
+    list_for_each_safe (node, after, peers_connections(s)) {
+        list_entry(node, struct connection, link)->statistics->traced &= ~(1U << t->slot);
+    }
+    list_append(&s->observe->traces, &t->link);
+    c->statistics->trace = t;
+    return 0;
+}
+
 /* ---- recording ---- */
 
 static bool records(const struct trace *t, uid_t uid)
 {
-    return t->everybody || t->uid == uid;
+    return !t->over && (t->everybody || t->uid == uid);
 }
 
 bool trace_records(const struct server *s, uid_t uid)
@@ -153,15 +140,15 @@ bool trace_records(const struct server *s, uid_t uid)
 
 static uint32_t kind_number(struct trace *t, const struct op_key *key)
 {
-    struct list *bucket = &t->buckets[op_key_hash(key) % KINDS_BUCKETS];
-    struct kind *kind;
+    struct list *bucket = &t->buckets[op_key_hash(key) % TRACE_KINDS_BUCKETS];
+    struct trace_kind *kind;
 
     list_for_each_safe (node, after, bucket) {
-        kind = list_entry(node, struct kind, bucket);
+        kind = list_entry(node, struct trace_kind, bucket);
         if (op_key_is(key, &kind->head, kind->words) && !strncmp(kind->name, key->name, sizeof(kind->name) - 1))
             return kind->number;
     }
-    if (t->n_kinds == KINDS_MAX)
+    if (t->n_kinds == TRACE_KINDS_MAX)
         return 0;
     kind = calloc(1, sizeof(*kind) + key->head.words * sizeof(kind->words[0]));
     if (!kind)
@@ -178,7 +165,7 @@ static uint32_t kind_number(struct trace *t, const struct op_key *key)
 /* Remembers the connection for the replies, once a trace. */
 static void announce(struct trace *t, struct connection *c)
 {
-    struct client *all = t->clients;
+    struct trace_client *all = t->clients;
 
     if (c->statistics->traced & 1U << t->slot || t->n_clients == CLIENTS_MAX)
         return;
@@ -191,7 +178,7 @@ static void announce(struct trace *t, struct connection *c)
     }
     connection_name_process(c);
     all += t->n_clients++;
-    *all = (struct client){.number = c->number, .pid = c->pid, .uid = c->uid};
+    *all = (struct trace_client){.number = c->number, .pid = c->pid, .uid = c->uid};
     snprintf(all->name, sizeof(all->name), "%s", c->client);
     snprintf(all->comm, sizeof(all->comm), "%s", c->comm);
     c->statistics->traced |= 1U << t->slot;
@@ -203,15 +190,32 @@ static uint64_t time_of(const struct trace *t, uint64_t ns)
     return !ns ? 0 : ns > t->origin_ns ? ns - t->origin_ns : 1;
 }
 
-static void record(struct trace *t, struct connection *c, const struct op_key *key, const struct event *absolute)
+/* When the device had the work. Its clock is known within microseconds: the times are put between those of the host. */
+static void set_device_times(const struct trace *t, struct trace_event *event, uint64_t begin_ns, uint64_t end_ns)
 {
-    struct event *event;
+    const uint64_t began = time_of(t, begin_ns), finished = time_of(t, end_ns);
+
+    if (!event->started || !began || finished < began) {
+        event->began = event->finished = 0;
+        return;
+    }
+    event->began = began < event->started ? event->started : began > event->ended ? event->ended : began;
+    event->finished = finished > event->ended ? event->ended : finished < event->began ? event->began : finished;
+}
+
+static void record(struct trace *t, struct connection *c, const struct op_key *key, const struct trace_event *absolute)
+{
+    struct trace_event *event;
 
     if (t->written - t->read == t->room) {
         t->dropped++;
         return;
     }
     announce(t, c);
+    if (absolute->token) {
+        t->late[absolute->token % LATE_MAX].token = absolute->token;
+        t->late[absolute->token % LATE_MAX].index = t->written;
+    }
     event = &t->events[t->written++ % t->room];
     *event = *absolute;
     event->kind = kind_number(t, key);
@@ -219,9 +223,47 @@ static void record(struct trace *t, struct connection *c, const struct op_key *k
     event->ready = time_of(t, absolute->ready);
     event->started = time_of(t, absolute->started);
     event->ended = time_of(t, absolute->ended);
+    set_device_times(t, event, absolute->began, absolute->finished);
 }
 
-static void record_for_all(struct connection *c, const struct op_key *key, const struct event *event)
+/* ---- times that come later ---- */
+
+void trace_settle(struct trace *t)
+{
+    const uint64_t now = clock_now_ns() - t->origin_ns;
+
+    for (; t->settled < t->written; t->settled++) {
+        const struct trace_event *event = &t->events[t->settled % t->room];
+
+        if (event->token && now - event->ended < patience_ns)
+            return;
+    }
+    if (t->over)
+        list_remove(&t->link);
+}
+
+void trace_end(struct trace *t)
+{
+    t->over = true;
+    trace_settle(t);
+}
+
+void trace_timed(struct server *s, uint64_t token, const struct backend_times *times)
+{
+    list_for_each_safe (node, after, &s->observe->traces) {
+        struct trace *t = list_entry(node, struct trace, link);
+        const uint64_t index = t->late[token % LATE_MAX].index;
+        struct trace_event *event = &t->events[index % t->room];
+
+        if (t->late[token % LATE_MAX].token != token || index < t->settled || event->token != token)
+            continue;
+        event->token = 0;
+        set_device_times(t, event, times->begin_ns, times->end_ns);
+        event->busy = (uint64_t)(times->us * 1e3);
+    }
+}
+
+static void record_for_all(struct connection *c, const struct op_key *key, const struct trace_event *event)
 {
     list_for_each_safe (node, after, &c->server->observe->traces) {
         struct trace *t = list_entry(node, struct trace, link);
@@ -260,13 +302,16 @@ static uint64_t busy_ns(const struct run *run)
 
 static void record_run(const struct request *r, const struct run *run, uint64_t now_ns)
 {
-    const struct event event = {
+    const struct trace_event event = {
         .client = r->connection->number,
         .call = r->msgid,
         .stream = run->stream ? run->stream->number : 0,
         .received = r->received_ns,
         .ready = run->ready_ns,
         .started = run->job.started_ns,
+        .began = run->job.gpu_begin_ns,
+        .finished = run->job.gpu_end_ns,
+        .token = run->job.timed_later ? run->job.token : 0,
         .ended = now_ns,
         .busy = busy_ns(run),
         .executions = run->job.repeat,
@@ -286,7 +331,7 @@ void trace_run(const struct request *r, const struct run *run, uint64_t now_ns)
 
 void trace_compile(const struct request *r, const char *name, uint64_t started_ns, bool failed)
 {
-    const struct event event = {
+    const struct trace_event event = {
         .client = r->connection->number,
         .call = r->msgid,
         .received = r->received_ns,
@@ -304,179 +349,4 @@ void trace_compile(const struct request *r, const char *name, uint64_t started_n
     key.head.uid = r->connection->uid;
     key.name = name;
     record_for_all(r->connection, &key, &event);
-}
-
-/* ---- the method ---- */
-
-static void write_kind(struct rpc_output *out, const struct server *s, uint32_t number, const struct kind *kind)
-{
-    static const struct op_key_head others = {.what = METHOD_RUN};
-    const struct op_key_head *head = kind ? &kind->head : &others;
-
-    rpc_write_map(out, 8);
-    rpc_write_entry_uint(out, "kind", number);
-    rpc_write_entry_text(out, "what", request_method_name(s, head->what));
-    rpc_write_text(out, "op");
-    rpc_write_any_text(out, kind ? kind->name : "other");
-    rpc_write_entry_uint(out, "ops", head->ops);
-    rpc_write_entry_text(out, "device", head->device ? head->device->info.uuid : "");
-    rpc_write_entry_text(out, "variant", head->variant);
-    rpc_write_entry_text(out, "dtype", head->dtype ? dtype_name(head->dtype) : "");
-    rpc_write_text(out, "shapes");
-    if (kind)
-        op_key_write_shapes(out, head, kind->words);
-    else
-        rpc_write_array(out, 0);
-}
-
-static void write_client(struct rpc_output *out, const struct client *client)
-{
-    rpc_write_map(out, 5);
-    rpc_write_entry_uint(out, "client", client->number);
-    rpc_write_entry_uint(out, "pid", (uint64_t)client->pid);
-    rpc_write_entry_uint(out, "uid", client->uid);
-    rpc_write_text(out, "name");
-    rpc_write_any_text(out, client->name);
-    rpc_write_text(out, "comm");
-    rpc_write_any_text(out, client->comm);
-}
-
-static void write_event(struct rpc_output *out, const struct event *event)
-{
-    const uint64_t columns[COLUMNS] = {event->kind,     event->client,     event->call,    event->stream,
-                                       event->received, event->ready,      event->started, event->ended,
-                                       event->busy,     event->executions, event->failed};
-
-    rpc_write_array(out, COLUMNS);
-    for (unsigned i = 0; i < COLUMNS; i++)
-        rpc_write_uint(out, columns[i]);
-}
-
-/* The state of a trace request. */
-struct trace_request {
-    bool begins; /* its reply has no events: the client does not look for any there */
-};
-const size_t trace_state_bytes = sizeof(struct trace_request);
-
-static struct trace_request *trace_request_of(const struct request *r)
-{
-    return request_state(r);
-}
-
-/* A reply while it is built: of what was recorded when it began. */
-struct reading {
-    struct trace *trace;
-    uint64_t end;
-};
-
-static void reading_free(void *state)
-{
-    struct reading *reading = state;
-
-    trace_unref(reading->trace);
-    free(reading);
-}
-
-static bool read_events(struct long_reply *reply)
-{
-    const struct reading *reading = reply->state;
-    struct trace *t = reading->trace;
-
-    for (unsigned i = 0; i < PIECE && t->read < reading->end; i++)
-        write_event(&reply->out, &t->events[t->read++ % t->room]);
-    return t->read == reading->end;
-}
-
-static bool read_begin(struct long_reply *reply)
-{
-    struct connection *c = reply->request->connection;
-    struct reading *reading = calloc(1, sizeof(*reading));
-    const bool nothing = trace_request_of(reply->request)->begins;
-    struct trace *t = c->statistics->trace;
-    struct rpc_output *out = &reply->out;
-
-    if (!reading) {
-        reply->failed = true;
-        return true;
-    }
-    *reading = (struct reading){.trace = t, .end = nothing ? t->read : t->written};
-    t->references++;
-    reply->state = reading;
-    reply->free_state = reading_free;
-    rpc_write_map(out, 7);
-    rpc_write_entry_bool(out, "recording", !list_empty(&t->link));
-    rpc_write_entry_uint(out, "origin_ns", t->origin_ns);
-    rpc_write_entry_uint(out, "now_ns", clock_now_ns() - t->origin_ns);
-    rpc_write_entry_uint(out, "dropped", t->dropped);
-    rpc_write_text(out, "kinds");
-    rpc_write_array(out, nothing ? 0 : t->n_kinds - t->kinds_read);
-    for (; !nothing && t->kinds_read < t->n_kinds; t->kinds_read++)
-        write_kind(out, c->server, t->kinds_read, t->kinds[t->kinds_read]);
-    rpc_write_text(out, "clients");
-    rpc_write_array(out, nothing ? 0 : t->n_clients - t->clients_read);
-    for (; !nothing && t->clients_read < t->n_clients; t->clients_read++)
-        write_client(out, &t->clients[t->clients_read]);
-    rpc_write_text(out, "events");
-    rpc_write_array(out, (uint32_t)(reading->end - t->read));
-    reply->step = read_events;
-    return t->read == reading->end;
-}
-
-static unsigned free_slot(const struct server *s)
-{
-    uint32_t taken = 0;
-
-    list_for_each_safe (node, after, &s->observe->traces) {
-        taken |= 1U << list_entry(node, struct trace, link)->slot;
-    }
-    return (unsigned)__builtin_ctz(~taken);
-}
-
-static int begin(struct connection *c, bool everybody, uint32_t room, struct error *e)
-{
-    struct server *s = c->server;
-    struct trace *t;
-
-    if (everybody && !access_allows(c, ACCESS_ADMINISTER))
-        return access_refuse(c, "trace", ACCESS_ADMINISTER, e);
-    if (check_number(c, e) < 0)
-        return -1;
-    t = trace_new(c, everybody, room, e);
-    if (!t)
-        return -1;
-    trace_leave(c);
-    t->slot = free_slot(s);
-    list_for_each_safe (node, after, peers_connections(s)) {
-        list_entry(node, struct connection, link)->statistics->traced &= ~(1U << t->slot);
-    }
-    list_append(&s->observe->traces, &t->link);
-    c->statistics->trace = t;
-    return 0;
-}
-
-void handle_trace(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
-{
-    struct connection *c = r->connection;
-    int ok = 0;
-    struct error e;
-
-    (void)fds;
-    if (args[TRACE_begin].b && args[TRACE_end].b)
-        ok = error_set(&e, ERROR_INVALID_ARGUMENT, "begin and end: a trace begins or ends, not both");
-    else if (args[TRACE_begin].b)
-        ok = begin(c, args[TRACE_everybody].b, (uint32_t)args[TRACE_events].u, &e);
-    else if (c->statistics->trace && c->statistics->trace->everybody && !access_allows(c, ACCESS_ADMINISTER)) {
-        /* The lists in the configuration have changed. It stays, for replies under way. */
-        list_remove(&c->statistics->trace->link);
-        ok = access_refuse(c, "trace", ACCESS_ADMINISTER, &e);
-    } else if (!c->statistics->trace)
-        ok = error_set(&e, ERROR_INVALID_ARGUMENT, "this connection records no trace: call trace with begin first");
-    if (ok < 0) {
-        request_end_error(r, &e);
-        return;
-    }
-    if (args[TRACE_end].b)
-        list_remove(&c->statistics->trace->link);
-    trace_request_of(r)->begins = args[TRACE_begin].b;
-    long_reply_enqueue(r, read_begin);
 }

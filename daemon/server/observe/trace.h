@@ -16,6 +16,9 @@ void trace_run(const struct request *r, const struct run *run, uint64_t now_ns);
 /* A compilation has ended. `started_ns` 0: the code was cached. */
 void trace_compile(const struct request *r, const char *name, uint64_t started_ns, bool failed);
 
+/* The times of a run that ended with timed_later are there. */
+void trace_timed(struct server *s, uint64_t token, const struct backend_times *times);
+
 /* The connection has ended. */
 void trace_leave(struct connection *c);
 

@@ -196,7 +196,7 @@ static void check_trace(const char *name, const struct kops_trace *t)
 
     if (!strcmp(name, "result_trace_newer")) {
         assert_true(!t->recording && t->n_events == 1 && !kind && !client);
-        assert_true(t->events[0].executions == 9 && !t->events[0].failed);
+        assert_true(t->events[0].executions == 9 && !t->events[0].failed && t->events[0].finished == 11);
         return;
     }
     assert_true(t->recording && t->origin_ns == 8000000000000000000 && t->now_ns == 5000000 && t->dropped == 7);

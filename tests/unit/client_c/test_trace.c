@@ -169,9 +169,16 @@ static void a_wrong_reply_is_refused(void **state)
         s->told.length = wrong[i].length;
         assert_int_equal(kops_trace_read(s->client, false, &trace, NULL), KOPS_ERR_BAD_REPLY);
     }
-    TELL(&s->told, HEAD "\x91\x9c\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x00\xc0"); /* twelve, of a newer daemon */
+    /* Of an older daemon, of one like this, of a newer one. */
+    TELL(&s->told, HEAD "\x91\x9b\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x00");
     assert_ok(kops_trace_read(s->client, false, &trace, NULL));
     assert_int_equal(trace->events[0].busy, 9);
+    assert_int_equal(trace->events[0].finished, 0);
+    kops_trace_free(trace);
+    TELL(&s->told, HEAD "\x91\x9e\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x00\x0b\x0c\xc0");
+    assert_ok(kops_trace_read(s->client, false, &trace, NULL));
+    assert_int_equal(trace->events[0].began, 11);
+    assert_int_equal(trace->events[0].finished, 12);
     kops_trace_free(trace);
 }
 
