@@ -17,7 +17,7 @@ import pytest
 BENCH = Path(__file__).resolve().parent
 sys.path[:0] = [str(BENCH), str(BENCH.parent / "client_py"), str(BENCH.parent / "tests")]
 
-from kopsbench import measures, runner, user_kernels  # noqa: E402
+from kopsbench import measures, recorded, runner, user_kernels  # noqa: E402
 from kopsbench.measures.compile import versus  # noqa: E402
 from kopsbench.plots import PLOTS  # noqa: E402
 from kopsbench.record import Record, Summary, failure, write  # noqa: E402
@@ -111,6 +111,8 @@ def test_targets_bound_what_they_say() -> None:
     assert record(better="higher", target=0.5).met and not record(better="higher", target=0.6).met
     assert record(target=2.0, absolute=True).met and not record(target=1.9, absolute=True).met
     assert not record(target=8.0, absolute=True, statistic="p99").met
+    assert record(better="same", target=2.0).met and not record(better="same", target=1.9).met
+    assert record(better="same", target=2.0, peer=None).met is None
     assert record().met is None and record(peer=None, target=3.0).met is None
 
 
@@ -144,3 +146,26 @@ def test_every_kernel_of_the_tutorials_has_its_source_and_a_wrapper() -> None:
         assert f"{kernel.entry}<<<" in kernel.inline and f"{kernel.name}_call(" in kernel.inline
     source = user_kernels.VECTOR_ADD.source
     assert len({source, user_kernels.fresh(source), user_kernels.fresh(source)}) == 3
+
+
+@pytest.mark.skipif("KOPS_BUILD" not in os.environ, reason="KOPS_BUILD names no build folder")
+def test_the_times_of_kernels_are_compared_with_records_of_another_daemon(tmp_path: Path) -> None:
+    done = run(str(BENCH / "run"), "--smoke", "--out", str(tmp_path), "--file", "r.json", "truth")
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = {one["measure"]: one for one in json.loads((tmp_path / "r.json").read_text())}
+    for work in ("add_1k", "gemm_f32_64", "kernel_1k"):
+        for mode in ("single", "exact", "repeated", "statistics_p50", "statistics_mean"):
+            one = records[f"truth_{work}_{mode}"]
+            assert one["ours"]["p50"] > 0 and one["peer"]["p50"] > 0 and one["better"] == "same", one
+            assert one["detail"]["difference"] == pytest.approx(one["ours"]["p50"] - one["peer"]["p50"], rel=0.05, abs=0.2)
+    assert records["truth_kernel_1k_exact"]["detail"]["timer"] == "cupti"
+    assert records["truth_kernel_1k_exact"]["peer"]["n"] == 6 and records["truth_program_20_repeated"]["peer"]["n"] == 10
+    table = run(str(BENCH / "table"), "--truth", str(tmp_path / "r.json"))
+    assert table.returncode == 0 and "a user's vector_add of 1K f32" in table.stdout, table.stderr
+
+
+def test_executions_are_told_apart() -> None:
+    ran = [recorded.Ran(i, 1000 * i, 1000 * i + 500, name) for i, name in enumerate(["kops_gate", "split", "sum", "split", "kops_gate", "sum"])]
+    assert recorded.executions(reversed(ran), 2) == [1.5, 2.5]
+    with pytest.raises(RuntimeError, match="no multiple: split, sum"):
+        recorded.executions(ran, 3)

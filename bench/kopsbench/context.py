@@ -65,7 +65,7 @@ class Context:
         found: dict[str, Any] = json.loads(done.stdout)
         return found
 
-    def daemon(self, *arguments: str, cuda: bool) -> Daemon:
+    def daemon(self, *arguments: str, cuda: bool, environment: dict[str, str] | None = None) -> Daemon:
         """A fresh daemon, with or without its CUDA backend."""
         extra = list(arguments)
         if not cuda:
@@ -74,7 +74,7 @@ class Context:
             extra += ["--set", f"server.spin_us={self.spin_us}"]
         self.program("kopsd")
         config = backends.config(backends.STANDIN) if cuda and self.smoke else None
-        return Daemon(*extra, config=config)
+        return Daemon(*extra, config=config, env=environment)
 
     def close(self) -> None:
         """Ends what was kept for several measures."""

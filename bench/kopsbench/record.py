@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-Better = Literal["lower", "higher"]
+Better = Literal["lower", "higher", "same"]  # same: the target bounds how far ours may be from the peer's, in the unit
 Statistic = Literal["p50", "p99", "max"]
 
 
@@ -70,11 +70,29 @@ class Record:
         return self.ours.p50 / self.peer.p50 if self.peer and self.peer.p50 else None
 
     @property
+    def difference(self) -> float | None:
+        """How much more ours is than the peer's, where they are to be the same."""
+        if self.better != "same" or self.peer is None:
+            return None
+        return float(getattr(self.ours, self.statistic) - getattr(self.peer, self.statistic))
+
+    @property
     def met(self) -> bool | None:
-        value = getattr(self.ours, self.statistic) if self.absolute else self.ratio
+        if self.better == "same":
+            value = self.difference
+        else:
+            value = getattr(self.ours, self.statistic) if self.absolute else self.ratio
         if self.target is None or value is None or math.isnan(value):
             return None
+        if self.better == "same":
+            return abs(value) <= self.target
         return value <= self.target if self.better == "lower" else value >= self.target
+
+    @property
+    def _bounds(self) -> dict[str, Any]:
+        if self.better == "same":
+            return {"target_bounds": f"difference.{self.statistic}", "difference": self.difference}
+        return {"target_bounds": f"ours.{self.statistic}"} if self.absolute else {}
 
     def as_json(self, context: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -87,7 +105,7 @@ class Record:
             "target": self.target,
             "met": self.met,
             **context,
-            "detail": {**({"target_bounds": f"ours.{self.statistic}"} if self.absolute else {}), **self.detail},
+            "detail": {**self._bounds, **self.detail},
         }
 
 
@@ -128,6 +146,8 @@ def target_text(record: dict[str, Any]) -> str:
     if record["target"] is None:
         return ""
     bounds = record["detail"].get("target_bounds")
+    if record["better"] == "same":
+        return f"± {record['target']:.3g}"
     what = {None: "×", "ours": "", "ours.p50": "", "ours.max": " max"}.get(bounds, " p99")
     return f"{'≤' if record['better'] == 'lower' else '≥'} {record['target']:g}{' ' if what == '×' else ''}{what}"
 

@@ -29,6 +29,9 @@ ROWS = {
     "program_20_c_vs_graph": "C program of 20 tiny ops, blocking",
     "timing_tiny": "rate of timed tiny ops",
     "timing_50us": "rate of timed ops of 50 µs",
+    "timing_python_add": "Python blocking tiny add, torch tensors, timed",
+    "timing_python_gemm": "the same with a gemm of 1024³, bf16",
+    "timing_python_kernel": "the same with a tiny kernel of a user's",
     "clients_4_rate": "tiny blocking adds of 4 clients: total rate",
     "clients_16_rate": "of 16 clients",
     "clients_64_rate": "of 64 clients",
@@ -84,6 +87,8 @@ def side(summary: Mapping[str, Any] | None, unit: str) -> str:
 def target(record: Mapping[str, Any]) -> str:
     if record["target"] is None:
         return ""
+    if record["better"] == "same":
+        return f"± {amount(record['target'], record['unit'])}"
     sign = "≤" if record["better"] == "lower" else "≥"
     bounds = record["detail"].get("target_bounds")
     if bounds:
@@ -185,6 +190,33 @@ def isolation(records: Mapping[str, Mapping[str, Any]]) -> str:
         met = {True: "yes", False: "**no**", None: ""}[record["met"]]
         ours, off = three(record["ours"], record["unit"]), three(record["peer"], record["unit"])
         rows.append((label, ours, off, ratio, target(record), met))
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+WAYS = {
+    "single": "`timing=True`",
+    "exact": '`timing="exact"`',
+    "repeated": "`profile`",
+    "statistics_p50": "`stats()`, p50",
+    "statistics_mean": "`stats()`, mean",
+}
+
+
+def truth(records: Mapping[str, Mapping[str, Any]]) -> str:
+    """The records of `bench/run truth`, in Markdown: what the daemon says beside what CUPTI recorded."""
+    head = ("work", "told by", "kopsd p50 (p99)", "CUPTI p50 (p99)", "difference", "target", "met")
+    rows: list[tuple[str, ...]] = [head, ("---",) * len(head)]
+    for name, record in records.items():
+        if not name.startswith("truth_"):
+            continue
+        if record.get("error"):
+            rows.append((name, f"failed: {record['error'].strip().splitlines()[-1][:120]}", "", "", "", "", ""))
+            continue
+        detail = record["detail"]
+        timer = f", {detail['timer']}" if detail.get("timer") else ""
+        sides = (side(record[which], record["unit"]) for which in ("ours", "peer"))
+        met = {True: "yes", False: "**no**", None: ""}[record["met"]]
+        rows.append((detail["title"], WAYS[detail["mode"]] + timer, *sides, f"{detail['difference']:+.3g} µs", target(record), met))
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 

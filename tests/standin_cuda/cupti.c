@@ -18,6 +18,7 @@ static const uint64_t CLOCK_AHEAD_NS = 1000000000000;
 struct record {
     CUpti_ActivityKind kind;
     uint32_t call;
+    const char *name;
     uint64_t begin_ns, end_ns;
 };
 
@@ -46,7 +47,8 @@ static uint32_t launching(enum standin_launch what)
 
 static bool lost; /* what is recorded; set once */
 
-static void ran(uint32_t call, enum standin_launch what, uint64_t begin_ns, uint64_t end_ns, bool last)
+static void ran(uint32_t call, enum standin_launch what, const char *name, uint64_t begin_ns, uint64_t end_ns,
+                bool last)
 {
     if (what == STANDIN_LAUNCH_GRAPH) {
         graph_begin_ns = graph_begin_ns ? graph_begin_ns : begin_ns;
@@ -61,6 +63,7 @@ static void ran(uint32_t call, enum standin_launch what, uint64_t begin_ns, uint
             (struct record){.kind = what == STANDIN_LAUNCH_GRAPH ? CUPTI_ACTIVITY_KIND_GRAPH_TRACE
                                                                  : CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
                             .call = call,
+                            .name = name,
                             .begin_ns = begin_ns + CLOCK_AHEAD_NS,
                             .end_ns = end_ns + CLOCK_AHEAD_NS};
     pthread_mutex_unlock(&lock);
@@ -140,8 +143,11 @@ static void write_record(uint8_t *at, const struct record *record)
 
         memcpy(at, &graph, sizeof(graph));
     } else {
-        CUpti_ActivityKernel9 kernel = {
-            .kind = record->kind, .correlationId = record->call, .start = record->begin_ns, .end = record->end_ns};
+        CUpti_ActivityKernel9 kernel = {.kind = record->kind,
+                                        .correlationId = record->call,
+                                        .name = record->name,
+                                        .start = record->begin_ns,
+                                        .end = record->end_ns};
 
         memcpy(at, &kernel, sizeof(kernel));
     }

@@ -1,4 +1,5 @@
 /* cuInit, and the devices: KOPS_STANDIN_DEVICES of them (1), of which CUDA_VISIBLE_DEVICES chooses and orders some. */
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,6 +83,20 @@ void device_refund(int device, uint64_t bytes)
     standin_devices[device].used -= bytes;
 }
 
+/* A tool, which the environment names. One that cannot be loaded is left out, as the driver does. */
+static void load_tool(void)
+{
+    const char *path = getenv("CUDA_INJECTION64_PATH");
+    void *library = path && *path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+    void *symbol = library ? dlsym(library, "InitializeInjection") : NULL;
+    int (*initialize)(void);
+
+    if (!symbol)
+        return;
+    memcpy(&initialize, &symbol, sizeof(symbol));
+    initialize();
+}
+
 API cuInit(unsigned flags)
 {
     CUresult r = enter_uninitialised("cuInit");
@@ -99,7 +114,9 @@ API cuInit(unsigned flags)
     state_initialised();
     count_call("cuInit");
     gate_pass_call(STANDIN_GATE_init);
-    return leave(CUDA_SUCCESS);
+    leave(CUDA_SUCCESS);
+    load_tool();
+    return CUDA_SUCCESS;
 }
 
 API cuDriverGetVersion(int *ret_version)

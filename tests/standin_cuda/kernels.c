@@ -368,6 +368,11 @@ static void stamp(const void *params, unsigned word, uint64_t now)
         __atomic_store_n((uint64_t *)(uintptr_t)s->times + word, now, __ATOMIC_RELAXED);
 }
 
+const char *kernel_symbol(const struct kernel *kernel)
+{
+    return kernel->symbol;
+}
+
 bool kernel_is_gate(const struct kernel *kernel)
 {
     return kernel->layout == LAYOUT_GATE;

@@ -10,8 +10,9 @@ enum standin_launch { STANDIN_LAUNCH_KERNEL, STANDIN_LAUNCH_GRAPH };
 struct standin_profiler {
     /* In the launching thread, before the work is queued. Returns the call's number; 0: no record is wanted of it. */
     uint32_t (*launching)(enum standin_launch what);
-    /* A kernel of that call ran, CLOCK_MONOTONIC. `last`: of the call. Thread: the stream's. */
-    void (*ran)(uint32_t call, enum standin_launch what, uint64_t begin_ns, uint64_t end_ns, bool last);
+    /* A kernel of that call ran, CLOCK_MONOTONIC. `name` stays. `last`: of the call. Thread: the stream's. */
+    void (*ran)(uint32_t call, enum standin_launch what, const char *name, uint64_t begin_ns, uint64_t end_ns,
+                bool last);
 };
 
 /* From now on; it stays. NULL: none. */

@@ -424,6 +424,7 @@ size_t kernel_params_size(const struct kernel *kernel);
 bool kernel_uses(const struct kernel *kernel, const void *params, struct op *op);
 /* Whether it only waits for the host. */
 bool kernel_is_gate(const struct kernel *kernel);
+const char *kernel_symbol(const struct kernel *kernel); /* stays */
 /* Whether it only tells the time. */
 bool kernel_is_idle(const struct kernel *kernel, const void *params);
 void kernel_run(const struct kernel *kernel, const void *params);

@@ -395,6 +395,11 @@ const struct user_kernel *user_kernel_find(const struct cubin_kernel *kernel)
     return NULL;
 }
 
+const char *user_kernel_name(const struct user_kernel *kernel)
+{
+    return kernel->name;
+}
+
 /* As C lays them out, which an image's offsets say, too. */
 static struct arguments arguments_of(const struct user_kernel *kernel, const unsigned char *params)
 {

@@ -13,6 +13,7 @@ struct user_kernel;
 /* By the name in an image, plain or mangled, where the parameters are as large as they must be; or NULL. It lives as
  * long as the process. */
 const struct user_kernel *user_kernel_find(const struct cubin_kernel *kernel);
+const char *user_kernel_name(const struct user_kernel *kernel);
 /* What a launch will touch. */
 void user_kernel_uses(const struct user_kernel *kernel, const CUDA_KERNEL_NODE_PARAMS *geometry, const void *params,
                       struct op *op);

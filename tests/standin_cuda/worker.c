@@ -121,10 +121,13 @@ static void run_work(struct stream *stream, struct op *op)
 static void run_kernel(struct stream *stream, struct op *op)
 {
     const uint64_t begin_ns = now_ns();
+    const char *name;
 
     run_work(stream, op);
-    if (op->call && standin_profiler)
-        standin_profiler->ran(op->call, op->what, begin_ns, now_ns(), op->last);
+    if (!op->call || !standin_profiler)
+        return;
+    name = op->launch.kernel ? kernel_symbol(op->launch.kernel) : user_kernel_name(op->launch.user);
+    standin_profiler->ran(op->call, op->what, name, begin_ns, now_ns(), op->last);
 }
 
 static bool value_reached(const struct op *op)

@@ -63,7 +63,9 @@ def everything() -> dict[str, Measure]:
         reference,
         resources,
         timing,
+        timing_python,
         trace,
+        truth,
         tutorial,
     )
 
