@@ -73,7 +73,7 @@ static int work(struct team *team, size_t member, void *context)
     struct operands operands;
     int r = 1;
 
-    if (!operands_make(&operands, client, "add", 1, &elements)) {
+    if (!operands_make(&operands, client, "add", KOPS_F32, 1, &elements)) {
         r = measure(team, setting, client, &operands, found);
         operands_release(&operands);
     }

@@ -2,9 +2,10 @@
 
 #include "options.h"
 
-int operands_make(struct operands *operands, kops_client *client, const char *op, unsigned rank, const int64_t *shape)
+int operands_make(struct operands *operands, kops_client *client, const char *op, enum kops_dtype dtype, unsigned rank,
+                  const int64_t *shape)
 {
-    size_t bytes = sizeof(float);
+    size_t bytes = kops_dtype_size(dtype);
     struct kops_error error;
 
     *operands = (struct operands){0};
@@ -13,7 +14,7 @@ int operands_make(struct operands *operands, kops_client *client, const char *op
     for (size_t i = 0; i < 3; i++) {
         if (check_kops(kops_buffer_alloc(client, bytes, NULL, &operands->buffers[i], &error), &error, "alloc"))
             goto release;
-        operands->tensors[i] = kops_tensor_of(operands->buffers[i], KOPS_F32, rank, shape);
+        operands->tensors[i] = kops_tensor_of(operands->buffers[i], dtype, rank, shape);
     }
     operands->request = (struct kops_request){
         .op = op, .inputs = operands->tensors, .n_inputs = 2, .outputs = &operands->tensors[2], .n_outputs = 1};

@@ -10,9 +10,10 @@ struct operands {
     struct kops_request request; /* points into the struct: do not move it */
 };
 
-/* Two inputs and an output of `op` on the daemon's default device, f32 of that rank and shape. 0, or -1 with a message.
+/* Two inputs and an output of `op` on the daemon's default device, of that rank and shape. 0, or -1 with a message.
  */
-int operands_make(struct operands *operands, kops_client *client, const char *op, unsigned rank, const int64_t *shape);
+int operands_make(struct operands *operands, kops_client *client, const char *op, enum kops_dtype dtype, unsigned rank,
+                  const int64_t *shape);
 void operands_release(struct operands *operands);
 
 #endif

@@ -40,7 +40,7 @@ static int saturate(struct team *team, const struct setting *setting, kops_clien
     struct kops_error error;
     int r = 1;
 
-    if (operands_make(&operands, client, "gemm", 2, shape))
+    if (operands_make(&operands, client, "gemm", KOPS_F32, 2, shape))
         return 1;
     if (check_kops(kops_run(client, &operands.request, &result, &error), &error, "gemm") ||
         check_kops(kops_run(client, &operands.request, &result, &error), &error, "gemm"))
@@ -93,7 +93,7 @@ static int add_beside(struct team *team, const struct setting *setting, kops_cli
     struct operands operands;
     int r = 1;
 
-    if (operands_make(&operands, client, "add", 1, &elements))
+    if (operands_make(&operands, client, "add", KOPS_F32, 1, &elements))
         return 1;
     team_meet(team);
     if (add_block(client, &operands, shared, NORMAL, 20, false, room) ||

@@ -165,7 +165,8 @@ def test_the_times_of_kernels_are_compared_with_records_of_another_daemon(tmp_pa
 
 
 def test_executions_are_told_apart() -> None:
-    ran = [recorded.Ran(i, 1000 * i, 1000 * i + 500, name) for i, name in enumerate(["kops_gate", "split", "sum", "split", "kops_gate", "sum"])]
+    names = ["kops_gate", "split", "sum", "split", "kops_gate", "sum"]
+    ran = [recorded.Ran(i, 1000 * i, 1000 * i + 500, name) for i, name in enumerate(names)]
     assert recorded.executions(reversed(ran), 2) == [1.5, 2.5]
     with pytest.raises(RuntimeError, match="no multiple: split, sum"):
         recorded.executions(ran, 3)

@@ -63,6 +63,7 @@ def everything() -> dict[str, Measure]:
         reference,
         resources,
         timing,
+        timing_off,
         timing_python,
         trace,
         truth,
