@@ -19,6 +19,7 @@ sys.path[:0] = [str(BENCH), str(BENCH.parent / "client_py"), str(BENCH.parent / 
 
 from kopsbench import measures, recorded, runner, user_kernels  # noqa: E402
 from kopsbench.measures.compile import versus  # noqa: E402
+from kopsbench.measures.trace_skew import Found, spans_in  # noqa: E402
 from kopsbench.plots import PLOTS  # noqa: E402
 from kopsbench.record import Record, Summary, failure, write  # noqa: E402
 from kopsbench.targets import ROWS, markdown  # noqa: E402
@@ -170,3 +171,21 @@ def test_executions_are_told_apart() -> None:
     assert recorded.executions(reversed(ran), 2) == [1.5, 2.5]
     with pytest.raises(RuntimeError, match="no multiple: split, sum"):
         recorded.executions(ran, 3)
+
+
+@pytest.mark.skipif("KOPS_BUILD" not in os.environ, reason="KOPS_BUILD names no build folder")
+def test_a_trace_is_held_against_the_clock_of_its_kernels(tmp_path: Path) -> None:
+    done = run(str(BENCH / "run"), "--smoke", "--out", str(tmp_path), "--file", "r.json", "trace_skew")
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = {one["measure"]: one for one in json.loads((tmp_path / "r.json").read_text())}
+    assert records["trace_skew"]["ours"]["n"] == 5 and 0 <= records["trace_skew_mps_order"]["ours"]["p50"] <= 1
+
+
+def test_skew_and_order_are_told_from_a_trace() -> None:
+    on_gpu = [(0.0, 5.0), (20.0, 25.0), (100.0, 105.0), (120.0, 125.0)]
+    found = Found([(b + 1000, e + 1000) for b, e in on_gpu], [(1011.0, 1016.0), (1107.0, 1121.0)], on_gpu, [(10.0, 15.0), (110.0, 115.0)])
+    assert found.skews(0) == [1.0, -3.0] and found.skews(1) == [1.0, 6.0] and found.ordered() == 0.5
+    trace = {"traceEvents": [{"cat": "device", "name": "note_times i64 2", "ts": 2.0, "dur": 1.0}, {"ph": "M", "name": "note_times"}]}
+    assert spans_in(trace, "device", "note_times", 1) == [(2.0, 3.0)]
+    with pytest.raises(RuntimeError, match="1 of 2 rows"):
+        spans_in(trace, "device", "note_times", 2)

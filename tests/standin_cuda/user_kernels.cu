@@ -105,6 +105,12 @@ extern "C" __global__ void tell_address(unsigned long long *out, const float *p)
     *out = (unsigned long long)p;
 }
 
+extern "C" __global__ void note_times(long long *times, int at)
+{
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(times[2 * at]));
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(times[2 * at + 1]));
+}
+
 // Known to nobody, for what an image tells: bounds, static shared memory, parameters that are padded, templates.
 struct three {
     char bytes[3];

@@ -66,6 +66,7 @@ def everything() -> dict[str, Measure]:
         timing_off,
         timing_python,
         trace,
+        trace_skew,
         truth,
         tutorial,
     )
