@@ -189,3 +189,13 @@ def test_skew_and_order_are_told_from_a_trace() -> None:
     assert spans_in(trace, "device", "note_times", 1) == [(2.0, 3.0)]
     with pytest.raises(RuntimeError, match="1 of 2 rows"):
         spans_in(trace, "device", "note_times", 2)
+
+
+@pytest.mark.skipif("KOPS_BUILD" not in os.environ, reason="KOPS_BUILD names no build folder")
+def test_the_parts_of_calls_are_added_up(tmp_path: Path) -> None:
+    done = run(str(BENCH / "run"), "--smoke", "--out", str(tmp_path), "--file", "r.json", "named_parts")
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = {one["measure"]: one for one in json.loads((tmp_path / "r.json").read_text())}
+    for how in ("c_add", "mps_c_kernel", "python_gemm_1024", "python_kernel_after_torch"):
+        one = records[f"named_parts_{how}"]
+        assert 0 < one["ours"]["p50"] <= 1 and one["target"] == 0.95 and one["detail"]["gpu_p50_us"] > 0, one

@@ -53,6 +53,7 @@ def everything() -> dict[str, Measure]:
         isolation_storm,
         launches,
         load,
+        named_parts,
         neighbours,
         noop,
         ordered,
