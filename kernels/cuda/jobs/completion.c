@@ -117,6 +117,13 @@ static void end_execution(struct cuda_stream *s, struct backend_job *base, struc
     base->ended = job->ended;
 }
 
+static bool collect_records(const struct cuda_stream *s, struct backend_job *base, struct cuda_job *job)
+{
+    const unsigned ahead = cuda_stream_executions_ahead(s);
+
+    return cuda_recorded_collect(&s->executor->recorded, base, job, s->in_flight - ahead, !ahead);
+}
+
 /* Counts and measures the job's executions that have ended. Returns true when the whole job has. */
 static bool collect(struct cuda_stream *s, struct backend_job *base)
 {
@@ -132,7 +139,7 @@ static bool collect(struct cuda_stream *s, struct backend_job *base)
         return false;
     if (job->tail && !happened(s->queue.device, job->tail))
         return false;
-    if (!cuda_recorded_collect(&s->executor->recorded, base, job))
+    if (!collect_records(s, base, job))
         return false;
     staging = cuda_job_staging(job);
     if (base->timing && staging) {

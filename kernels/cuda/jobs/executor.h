@@ -16,8 +16,10 @@
 struct cuda_executor {
     struct cuda_device *device;
     const struct cuda_kernels *kernels;
-    struct cuda_capture capture;   /* its own lock */
-    struct cuda_job_pool job_pool; /* its own lock */
+    struct cuda_capture capture;    /* its own lock */
+    struct cuda_job_pool job_pool;  /* its own lock */
+    atomic_uint unfinished;         /* jobs submitted whose done() was not called; the loop changes it */
+    atomic_bool records_are_wanted; /* CUPTI is to be started */
 
     /* loop */
     struct cuda_streams streams;
@@ -28,7 +30,6 @@ struct cuda_executor {
     struct cuda_recorded recorded;
     struct cuda_waiters *waiters;
     struct list busy;           /* struct cuda_stream with unfinished jobs */
-    unsigned unfinished;        /* jobs submitted whose done() was not called */
     uint64_t progress_ns;       /* when an execution was last seen to have ended, or work came */
     uint64_t health_checked_ns; /* when the driver was last asked about the context */
     unsigned polls;             /* with busy streams, since the clock was last read */

@@ -57,7 +57,8 @@ struct cuda_job {
     bool signalled;           /* the job's signal is issued */
     uint32_t issued, ended;   /* executions, warmup included, and one more for a signal that none carried */
     struct cuda_execution executions[JOB_WINDOW];
-    struct cuda_ended *exact; /* of TIMING_EXACT: as many as the job repeats; or NULL */
+    bool in_a_row;            /* timed executions had others before them on the stream, or come several at a time */
+    struct cuda_ended *exact; /* of executions whose records the job waits for: as many as it repeats; or NULL */
     uint32_t n_exact, exact_read;
     CUevent tail; /* after the copies back, or NULL */
 };

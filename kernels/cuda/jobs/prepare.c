@@ -37,8 +37,10 @@ bool cuda_needs_prepare(struct cuda_executor *x, const struct backend_job *job)
         return false;
     if (job->counters || is_staged(job) || find_peer(d, job))
         return true;
-    if (cuda_recorded_may_be_wanted(job) && !cuda_records_were_started())
+    if (cuda_recorded_may_be_wanted(job, x->unfinished > 0) && !cuda_records_were_started()) {
+        atomic_store_explicit(&x->records_are_wanted, true, memory_order_relaxed);
         return true;
+    }
     if (cuda_graph_is_wanted(job)) {
         graph = cuda_graph_find(d, job);
         cuda_graph_unref(graph);
@@ -137,7 +139,7 @@ int cuda_prepare(struct backend_stream *stream, struct backend_job *base, struct
     while ((peer = find_peer(x->device, base)))
         if (cuda_peer_allow(x->device, peer, e) < 0)
             return -1;
-    if (cuda_recorded_may_be_wanted(base))
+    if (atomic_load_explicit(&x->records_are_wanted, memory_order_relaxed))
         cuda_records_start();
     job = cuda_job_take(&x->job_pool);
     if (!job)

@@ -7,6 +7,8 @@
 
 enum {
     EXACT_AT_ONCE = 256, /* executions of one job that have ended, and whose records were not read */
+    ROW_AT_ONCE = 24,    /* executions in a row of jobs whose records are read together, since reading costs 20 us */
+    ROW_NS = 200 * 1000, /* that such a job waits for the others */
     TELL_AT_ONCE = 64,
     PATIENCE_NS = 100 * 1000 * 1000 /* for a record that does not come */
 };
@@ -22,27 +24,41 @@ void cuda_recorded_init(struct cuda_recorded *r)
 
 /* ---- which executions ---- */
 
-bool cuda_recorded_may_be_wanted(const struct backend_job *base)
+static bool are_wanted(const struct backend_job *base, bool stamps, bool in_a_row)
 {
-    /* The elementwise kernels write their times themselves. */
-    return base->timing == TIMING_EXACT || (base->timing == TIMING_STATISTIC && base->token &&
-                                            (base->n_steps > 1 || base->steps[0].plan.kind != PLAN_ELEMENTWISE));
+    switch (base->timing) {
+    case TIMING_EXACT:
+        return true;
+    case TIMING_NOW:
+        return !stamps && in_a_row;
+    case TIMING_STATISTIC:
+        return !stamps && base->token;
+    case TIMING_NONE:
+        break;
+    }
+    return false;
 }
 
-bool cuda_recorded_are_wanted(const struct backend_job *base, bool stamps)
+bool cuda_recorded_may_be_wanted(const struct backend_job *base, bool busy)
 {
-    return cuda_records_are_on() &&
-           (base->timing == TIMING_EXACT || (base->timing == TIMING_STATISTIC && base->token && !stamps));
+    /* The elementwise kernels write their times themselves. */
+    return are_wanted(base, base->n_steps == 1 && base->steps[0].plan.kind == PLAN_ELEMENTWISE,
+                      busy || base->repeat > 1);
+}
+
+bool cuda_recorded_are_wanted(const struct backend_job *base, bool stamps, bool in_a_row)
+{
+    return cuda_records_are_on() && are_wanted(base, stamps, in_a_row);
 }
 
 int cuda_recorded_begin(struct backend_job *base, struct cuda_job *job, struct cuda_execution *x, struct error *e)
 {
-    if (base->timing == TIMING_EXACT && !job->exact) {
+    if (base->timing != TIMING_STATISTIC && !job->exact) {
         job->exact = malloc(base->repeat * sizeof(*job->exact));
         if (!job->exact)
             return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for %u times", base->repeat);
     }
-    x->ticket = cuda_records_begin();
+    x->ticket = cuda_records_begin(!job->graph);
     return 0;
 }
 
@@ -99,7 +115,7 @@ void cuda_recorded_ended(struct cuda_recorded *r, struct backend_job *base, stru
 {
     const struct cuda_ended ended = {.ticket = x->ticket, .issued_ns = x->issued_ns, .seen_ns = seen_ns};
 
-    if (base->timing != TIMING_EXACT) {
+    if (base->timing == TIMING_STATISTIC) {
         base->timed_later = true;
         if (r->late_end - r->late_begin == RECORDED_LATE_MAX)
             r->late_begin++;
@@ -113,10 +129,22 @@ void cuda_recorded_ended(struct cuda_recorded *r, struct backend_job *base, stru
     }
 }
 
-bool cuda_recorded_collect(struct cuda_recorded *r, struct backend_job *base, struct cuda_job *job)
+/* An exact time is waited for alone. Of a row several are read at once, but for none is waited long. */
+static bool are_due(const struct backend_job *base, const struct cuda_job *job, unsigned ended_behind, bool idle)
 {
+    return base->timing == TIMING_EXACT || idle || ended_behind >= ROW_AT_ONCE ||
+           clock_now_ns() - job->exact[job->n_exact - 1].seen_ns > ROW_NS;
+}
+
+bool cuda_recorded_collect(struct cuda_recorded *r, struct backend_job *base, struct cuda_job *job,
+                           unsigned ended_behind, bool idle)
+{
+    if (job->exact_read < job->n_exact)
+        take_exact(r, base, job); /* those that were read with others' */
     if (job->exact_read == job->n_exact)
         return true;
+    if (!are_due(base, job, ended_behind, idle))
+        return false;
     cuda_records_flush();
     take_exact(r, base, job);
     return job->exact_read == job->n_exact;

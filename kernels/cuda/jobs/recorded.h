@@ -20,10 +20,12 @@ struct cuda_recorded {
 
 void cuda_recorded_init(struct cuda_recorded *r);
 
-/* Whether the job should be timed by records, as far as is known before it is prepared: CUPTI is started for it. */
-bool cuda_recorded_may_be_wanted(const struct backend_job *base);
-/* Whether its executions are. `stamps`: its kernel can tell its times. */
-bool cuda_recorded_are_wanted(const struct backend_job *base, bool stamps);
+/* Whether the job should be timed by records, as far as is known before it is prepared: CUPTI is started for it.
+ * `busy`: the device has other jobs. */
+bool cuda_recorded_may_be_wanted(const struct backend_job *base, bool busy);
+/* Whether its executions are. `stamps`: its kernel can tell its times. `in_a_row`: the stream has other executions, so
+ * that events would cost them, and nobody waits for this one alone. */
+bool cuda_recorded_are_wanted(const struct backend_job *base, bool stamps, bool in_a_row);
 
 /* Around the launches of an execution: begin() gives it a ticket. choose() is for every execution, and has those
  * without one leave no record. */
@@ -34,8 +36,11 @@ void cuda_recorded_end(const struct cuda_execution *x);
 /* An execution with a ticket was seen to have ended. */
 void cuda_recorded_ended(struct cuda_recorded *r, struct backend_job *base, struct cuda_job *job,
                          const struct cuda_execution *x, uint64_t seen_ns);
-/* All of the job's have: takes its samples from their records. False: not all are there yet. */
-bool cuda_recorded_collect(struct cuda_recorded *r, struct backend_job *base, struct cuda_job *job);
+/* All of the job's have: takes its samples from their records. False: not all are there yet, or it is better to read
+ * them later, with others'. `ended_behind`: executions of later jobs of the stream that have ended; `idle`: all have.
+ */
+bool cuda_recorded_collect(struct cuda_recorded *r, struct backend_job *base, struct cuda_job *job,
+                           unsigned ended_behind, bool idle);
 
 /* Adds a sample, and notes when the job was on the device. */
 void cuda_recorded_note(struct backend_job *base, const struct cuda_clock *clock, const struct cuda_span *span);

@@ -50,6 +50,12 @@ static inline struct cuda_stream *cuda_stream(struct backend_stream *s)
     return (struct cuda_stream *)(void *)s;
 }
 
+/* Of those in flight that have not ended, as far as the GPU has told; 0 where it tells by events only. */
+static inline unsigned cuda_stream_executions_ahead(const struct cuda_stream *s)
+{
+    return s->flag ? (unsigned)(s->marks - atomic_load_explicit(s->flag, memory_order_acquire)) : 0;
+}
+
 /* `workspace_bytes`: of each stream, for cuBLASLt. The context is current. */
 int cuda_streams_open(struct cuda_streams *streams, struct cuda_device *d, uint64_t workspace_bytes, struct error *e);
 /* All streams are idle. */

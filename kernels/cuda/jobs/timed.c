@@ -29,16 +29,11 @@ static bool stamps_are_there(const struct cuda_stream *s)
     return s->flag && s->executor->stamps.host;
 }
 
-static uint64_t executions_ahead(const struct cuda_stream *s)
-{
-    return s->marks - atomic_load_explicit(s->flag, memory_order_acquire);
-}
-
 /* Behind work that takes long enough all is on the stream in time by itself. */
 static bool wants_gate(const struct cuda_stream *s)
 {
     return s->executor->gates.function && s->flag &&
-           ((double)executions_ahead(s) * (s->last_us + AROUND_US) < AHEAD_US || !s->anchor.event ||
+           ((double)cuda_stream_executions_ahead(s) * (s->last_us + AROUND_US) < AHEAD_US || !s->anchor.event ||
             clock_now_ns() - s->anchor.set_ns > ANCHOR_NS_MAX);
 }
 
@@ -63,7 +58,10 @@ int cuda_timed_begin(struct cuda_stream *s, struct backend_job *base, struct cud
     const bool stamps = work && cuda_work_is_embedded(work) && stamps_are_there(s);
 
     x->issued_ns = clock_now_ns();
-    if (cuda_recorded_are_wanted(base, stamps)) {
+    /* All executions of a job are timed in the same way. */
+    if (job->issued == base->warmup)
+        job->in_a_row = base->repeat > 1 || cuda_stream_executions_ahead(s);
+    if (cuda_recorded_are_wanted(base, stamps, job->in_a_row)) {
         base->timer = TIMER_CUPTI;
         return cuda_recorded_begin(base, job, x, e);
     }
@@ -82,7 +80,7 @@ void cuda_timed_go(struct cuda_execution *x)
 
 void cuda_timed_enqueued(const struct cuda_stream *s, struct cuda_execution *x)
 {
-    const bool behind_another = s->flag && executions_ahead(s);
+    const bool behind_another = cuda_stream_executions_ahead(s);
 
     cuda_timed_go(x);
     x->settled = x->gate.in_time || (x->by_events && behind_another);

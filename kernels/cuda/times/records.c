@@ -223,11 +223,11 @@ static void record_kernels(bool on)
     records.recording = on;
 }
 
-uint64_t cuda_records_begin(void)
+uint64_t cuda_records_begin(bool kernels)
 {
     const uint64_t ticket = ++records.tickets;
 
-    record_kernels(true);
+    record_kernels(kernels);
     pthread_mutex_lock(&records.lock);
     records.entries[ticket % RECORDS_TICKETS] = (struct entry){.ticket = ticket};
     pthread_mutex_unlock(&records.lock);
