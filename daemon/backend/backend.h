@@ -90,6 +90,8 @@ struct backend_config {
     unsigned executors_spares;     /* processes that are kept ready for new domains */
     unsigned executors_sandbox;    /* enum executor_sandbox */
     const char *executors_user;    /* of their processes, where the daemon is root; "none": root; NULL: a usual one */
+    bool
+        executors_counters_privileged; /* the daemon's privilege is for all users' counters, see executor/privilege.h */
 };
 
 /* A domain is whose code may meet whose faults: the jobs, code and processes of one user, or of one connection. */
@@ -396,6 +398,12 @@ struct backend {
      * context). Called once, before every other function but check(), variants(), memory_kinds(), kernel_limits() and
      * can_access(). After a failure the device is as it was. NULL: open() has done it all. */
     int (*activate)(struct backend_device *device, struct error *e);
+
+    /* any; may block; once the device is active. Where a driver lets administrators alone read counters, it asks for
+     * the privilege of the thread that calls counters_take(), before any code of users is there; one job that counts
+     * then needs none. counters_load() comes before, without the privilege. NULL: device->counts is never set. */
+    int (*counters_load)(struct backend_device *device, struct error *e);
+    int (*counters_take)(struct backend_device *device, struct error *e);
 
     /* loop. The processes that work for this backend, at most `max`. Returns how many. NULL: it works in this one. */
     unsigned (*processes)(struct backend_device *device, struct backend_process *ret, unsigned max,

@@ -17,6 +17,7 @@
 
 #include "executor/call.h"
 #include "executor/executor.h"
+#include "executor/privilege.h"
 #include "sandbox/files.h"
 #include "sandbox/process.h"
 #include "util/log.h"
@@ -28,6 +29,7 @@ struct confinement {
     enum executor_sandbox mode;
     const char *user;   /* "none": the daemon's own; NULL: one of the usual ones */
     bool namespace;     /* it has a user namespace of its own */
+    bool keeps;         /* the privilege to read counters, for now */
     struct error lacks; /* the first part that is not to be had here */
 };
 
@@ -89,10 +91,27 @@ static int become_other(const struct confinement *c, struct error *e)
     return r;
 }
 
+/* The privilege of one that counts stays, and no other. */
+static int drop_capabilities(struct confinement *c, struct error *e)
+{
+    struct error why;
+
+    if (c->keeps && privilege_keep(&why) < 0) {
+        log_warning("counters_privilege", "state=missing why=\"%s\"", why.message);
+        c->keeps = false;
+    }
+    if (c->keeps)
+        return 0;
+    c->namespace = process_enter_user_namespace(&why) == 0;
+    return process_drop_capabilities(&why) < 0 ? lack(c, &why, e) : 0;
+}
+
 static int change_identity(struct confinement *c, struct error *e)
 {
     struct error why;
 
+    if (c->keeps && privilege_keep_over_users(&why) < 0)
+        c->keeps = false;
     if (geteuid() == 0 && (!c->user || strcmp(c->user, "none") != 0) && become_other(c, &why) < 0) {
         error_prefix(&why, "executors.user: ");
         if (c->user) { /* it was asked for */
@@ -102,8 +121,7 @@ static int change_identity(struct confinement *c, struct error *e)
         if (lack(c, &why, e) < 0)
             return -1;
     }
-    c->namespace = process_enter_user_namespace(&why) == 0;
-    if (process_drop_capabilities(&why) < 0 && lack(c, &why, e) < 0)
+    if (drop_capabilities(c, e) < 0)
         return -1;
     return process_refuse_privileges(e);
 }
@@ -175,6 +193,20 @@ static void bind_to_daemon(bool common)
         process_bind_to_parent(getppid());
 }
 
+/* With less than a whole sandbox the privilege goes at once: then counters are the administrator's. */
+static int begin_privilege(struct confinement *c, struct error *e)
+{
+    struct error ignored;
+
+    if (!c->keeps)
+        return 0;
+    if (!c->lacks.code)
+        return privilege_hand_over(e);
+    log_warning("counters_privilege", "state=missing why=\"no whole sandbox: %s\"", c->lacks.message);
+    c->namespace = process_enter_user_namespace(&ignored) == 0;
+    return process_drop_capabilities(e);
+}
+
 static int enter(struct confinement *c, const struct backend_config *config, bool common, struct error *e)
 {
     const bool mps = mps_is_there();
@@ -190,20 +222,25 @@ static int enter(struct confinement *c, const struct backend_config *config, boo
     close_others();
     if (confine_files(config, mps, &why) < 0 && lack(c, &why, e) < 0)
         return -1;
-    return confine_calls(mps, &why) < 0 ? lack(c, &why, e) : 0;
+    if (confine_calls(mps, &why) < 0 && lack(c, &why, e) < 0)
+        return -1;
+    return begin_privilege(c, e);
 }
 
-int confine_begin(const struct backend_config *config, bool common, struct error *e)
+int confine_begin(const struct backend_config *config, struct confine_what what, struct error *e)
 {
     struct confinement c = read_variable();
     char first[8];
 
     if (c.mode == EXECUTOR_SANDBOX_OFF) {
         prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-        bind_to_daemon(common);
+        bind_to_daemon(what.common);
         return 0;
     }
-    if (enter(&c, config, common, e) < 0) {
+    c.keeps = what.counts && privilege_is_here();
+    if (what.counts && !c.keeps)
+        log_warning("counters_privilege", "state=missing why=\"the daemon has no CAP_PERFMON\"");
+    if (enter(&c, config, what.common, e) < 0) {
         /* The daemon's first message. The end of a process that has not read it would reset the socket, and the daemon
          * would not read the error that this one is about to send. */
         while (recv(CALL_CONTROL_FD, first, sizeof(first), 0) < 0 && errno == EINTR)

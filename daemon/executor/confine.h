@@ -4,7 +4,8 @@
  * | by | it loses |
  * | --- | --- |
  * | a user of its own, where the daemon is root | all that the daemon's user may |
- * | a user namespace of its own, where it can be had | tracing processes outside of it, whoever their user is |
+ * | a user namespace of its own, where it can be had | tracing processes outside of it, whoever their user is (not the
+ * one that counts by a privilege, which Landlock and seccomp keep from it) |
  * | no capabilities, no new ones, not dumpable | being traced by other executors |
  * | Landlock (sandbox/files.h) | files, tracing, the network, signals to others |
  * | seccomp (confine_calls.c) | calls that concern other processes, new processes, parts of the kernel that it needs
@@ -29,10 +30,15 @@ int confine_spawn(const struct backend_config *config, char *const *arguments, c
 
 /* ---- the executor's side ---- */
 
+/* How a process differs from others. */
+struct confine_what {
+    bool common; /* without: the process is killed when the daemon ends, whatever it does then */
+    bool counts; /* it keeps the privilege to read counters, see privilege.h, where it has it and a whole sandbox */
+};
+
 /* To be called while the process has one thread, before the driver is loaded and before the daemon's descriptors come:
- * all behind CALL_CONTROL_FD are closed. `config` names the libraries. Without `common` the process is killed when the
- * daemon ends, whatever it does then. */
-int confine_begin(const struct backend_config *config, bool common, struct error *e);
+ * all behind CALL_CONTROL_FD are closed. `config` names the libraries. */
+int confine_begin(const struct backend_config *config, struct confine_what what, struct error *e);
 
 /* To be called when the devices are open, before the first work. From then on the process makes no sockets: those of
  * MPS are open. Thread: any; all threads are confined. */

@@ -147,7 +147,7 @@ static int start_common(struct front *f, struct executor **ret_executor, struct 
     bool failed = true, silent = true;
 
     for (unsigned i = 0; failed && silent && i < FRONT_TRIES; i++) {
-        struct executor *x = *ret_executor = front_executor_start(f, true, e);
+        struct executor *x = *ret_executor = front_executor_start(f, true, -1, e);
 
         if (!x)
             return -1;

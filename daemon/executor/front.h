@@ -67,6 +67,7 @@ struct executor {
     struct front_domain *domain; /* NULL: a spare. Changed by the loop under front.lock */
     unsigned bit;
     bool common;
+    int counts;   /* a device's number: it takes that one's counters by a privilege, counts once, and ends; -1: none */
     uint64_t key; /* of the domain that it serves or served */
 
     /* Under front.lock. */
@@ -241,7 +242,7 @@ void front_free(struct front *f);
 /* ---- front_process.c: an executor's process ---- */
 
 /* A new executor without a process. NULL: *e. Thread: loop. */
-struct executor *front_process_new(struct front *f, bool common, struct error *e);
+struct executor *front_process_new(struct front *f, bool common, int counts, struct error *e);
 void front_process_free(struct executor *x);
 /* Starts the process and waits until it has described its devices. Thread: keeper. */
 int front_process_start(struct executor *x, struct error *e);
@@ -293,7 +294,7 @@ void front_drop_overflow(struct executor *x);
 /* ---- front_keeper.c: the keepers ---- */
 
 /* Starts an executor with its keeper. NULL: *e. Thread: loop. */
-struct executor *front_executor_start(struct front *f, bool common, struct error *e);
+struct executor *front_executor_start(struct front *f, bool common, int counts, struct error *e);
 /* Lets it end in order; it takes no more jobs. Thread: loop. */
 void front_executor_stop(struct executor *x);
 /* A thread is done with an executor that it counts among x->users. Thread: any. */

@@ -68,11 +68,45 @@ static void note_delay(struct front_domain *d, struct front *f, const struct err
     front_set_timer(f, d->retry_ns);
 }
 
+/* A place for a process that is no spare: one makes room where there are no others. */
+static bool take_new_place(struct front *f, struct front_domain *d)
+{
+    struct executor *spare;
+
+    if (front_place_take(f, d, false))
+        return true;
+    spare = front_place_is_free(f) ? NULL : find_spare(f);
+    if (spare)
+        front_executor_stop(spare);
+    return false;
+}
+
+/* The domain's process, a spare or a new one. NULL: none yet, or *e. */
+static struct executor *find_process(struct front_domain *d, struct front *f, struct error *e)
+{
+    const int counts = front_privilege_device(f, d);
+    struct executor *x = d->key == DOMAIN_COMMON || counts >= 0 ? NULL : find_spare(f);
+
+    e->code = ERROR_NONE;
+    if (counts >= 0 && (!front_privilege_is_free(f) || !take_new_place(f, d)))
+        return NULL;
+    if (counts < 0 && d->key != DOMAIN_COMMON && !front_place_take(f, d, x != NULL))
+        return NULL;
+    if (x)
+        return x;
+    x = front_executor_start(f, d->key == DOMAIN_COMMON, counts, e);
+    if (x)
+        f->last_start_ns = clock_now_ns();
+    return x;
+}
+
 int front_domain_serve(struct front_domain *d, struct front *f, struct error *e)
 {
     struct executor *x;
     uint64_t now_ns;
 
+    if (d->executor && front_privilege_is_spent(f, d))
+        front_executor_dismiss(d->executor);
     if (d->executor)
         return 0;
     if (front_is_refused(f, d, e))
@@ -82,18 +116,11 @@ int front_domain_serve(struct front_domain *d, struct front *f, struct error *e)
         front_set_timer(f, d->retry_ns);
         return 0;
     }
-    x = d->key == DOMAIN_COMMON ? NULL : find_spare(f);
-    if (d->key != DOMAIN_COMMON && !front_place_take(f, d, x != NULL))
-        return 0;
-    if (!x) {
-        x = front_executor_start(f, d->key == DOMAIN_COMMON, e);
-        if (!x) {
-            note_delay(d, f, e);
-            return 0;
-        }
-        f->last_start_ns = now_ns;
-    }
-    front_domain_give(d, x);
+    x = find_process(d, f, e);
+    if (x)
+        front_domain_give(d, x);
+    else if (e->code != ERROR_NONE)
+        note_delay(d, f, e);
     return 0;
 }
 
@@ -177,6 +204,7 @@ static void note_end(struct executor *x)
     front_recover(x, &streams);
     front_domain_lose(x);
     front_executor_join(x);
+    front_hold_end(x);
     front_objects_forget(f, x->bit);
     front_programs_forget(f, x->bit);
     front_executor_free(x);
@@ -212,7 +240,7 @@ static bool lingers(const struct front_domain *d)
 {
     const struct executor *x = d->executor;
 
-    if (!domain_is_profiling(d->key) || !x->useful || clock_now_ns() >= x->used_ns + LINGER_NS)
+    if (!domain_is_profiling(d->key) || x->counts >= 0 || !x->useful || clock_now_ns() >= x->used_ns + LINGER_NS)
         return false;
     front_set_timer(x->front, x->used_ns + LINGER_NS);
     return true;
@@ -275,7 +303,7 @@ static void keep_spares(struct front *f)
     if (!front_place_is_free(f))
         return;
     f->last_start_ns = now_ns;
-    front_executor_start(f, false, &e);
+    front_executor_start(f, false, -1, &e);
 }
 
 void front_domains_turn(struct front *f)

@@ -99,9 +99,9 @@ static void remove_locked(struct executor *x)
     pthread_mutex_unlock(&x->front->lock);
 }
 
-struct executor *front_executor_start(struct front *f, bool common, struct error *e)
+struct executor *front_executor_start(struct front *f, bool common, int counts, struct error *e)
 {
-    struct executor *x = front_process_new(f, common, e);
+    struct executor *x = front_process_new(f, common, counts, e);
     bool added;
 
     if (!x)

@@ -43,6 +43,16 @@ void front_turn_drop(struct front *f, struct front_domain *d);
 bool front_hold_take(struct front *f, const struct front_domain *d, const struct backend_job *job);
 /* Holds that are over, or last too long, end. */
 void front_hold_turn(struct front *f);
+/* The executor is about to be freed. */
+void front_hold_end(const struct executor *x);
+
+/* Counters by a privilege, see privilege.h: the device whose counters the domain's new process is to take; -1: none, or
+ * no privilege is needed, or allowed. */
+int front_privilege_device(const struct front *f, const struct front_domain *d);
+/* Whether the domain's executor took counters and has counted, or took those of another device: it is to end. */
+bool front_privilege_is_spent(const struct front *f, const struct front_domain *d);
+/* Whether no process has taken counters: there is one at a time, until it is reaped. */
+bool front_privilege_is_free(const struct front *f);
 
 /* ---- front_deadline.c: jobs that must end ---- */
 

@@ -35,7 +35,7 @@ extern char **environ;
 
 /* ---- the process ---- */
 
-enum { ARGUMENTS = 7, ARGUMENT_BYTES = PATH_MAX + 32 };
+enum { ARGUMENTS = 8, ARGUMENT_BYTES = PATH_MAX + 32 };
 
 /* The environment of an executor that runs, or may run, kernels of users. Such an executor is never a client of MPS:
  * its kernels would share a context with other programs, and its end would break theirs. A directory without MPS is
@@ -80,6 +80,7 @@ static int spawn(const struct executor *x, pid_t *ret_pid, int control, struct e
     snprintf(texts[4], ARGUMENT_BYTES, "debug=%d", log_enabled(LOG_LEVEL_DEBUG));
     snprintf(texts[5], ARGUMENT_BYTES, "common=%d", x->common);
     snprintf(texts[6], ARGUMENT_BYTES, "cupti=%s", config->cuda_cupti ? config->cuda_cupti : "");
+    snprintf(texts[7], ARGUMENT_BYTES, x->counts < 0 ? "counts=" : "counts=%d", x->counts);
     for (unsigned i = 0; i < ARGUMENTS; i++)
         list[2 + i] = texts[i];
     r = confine_spawn(config, list, environment, control, ret_pid);
@@ -125,7 +126,7 @@ void front_process_free(struct executor *x)
     free(x);
 }
 
-struct executor *front_process_new(struct front *f, bool common, struct error *e)
+struct executor *front_process_new(struct front *f, bool common, int counts, struct error *e)
 {
     struct executor *x = calloc(1, sizeof(*x));
 
@@ -138,6 +139,7 @@ struct executor *front_process_new(struct front *f, bool common, struct error *e
     }
     x->front = f;
     x->common = common;
+    x->counts = counts;
     x->pidfd = x->control = x->bell = -1;
     for (unsigned i = 0; i < CALL_CHANNELS; i++)
         x->channels[i] = -1;

@@ -54,6 +54,8 @@ static void read_arguments(int argc, char **argv, struct serving *p, struct back
             config->cuda_workspace_bytes = number(value);
         else if (!strcmp(argv[i], "common"))
             p->common = *value == '1';
+        else if (!strcmp(argv[i], "counts") && *value)
+            p->counts = (int)number(value);
         else if (!strcmp(argv[i], "spin"))
             p->spin_ns = number(value) * 1000;
         else if (!strcmp(argv[i], "debug"))
@@ -118,11 +120,13 @@ static int start_watch(struct serving *p, struct error *e)
 
 static int start(struct serving *p, const struct backend_config *config, struct error *e)
 {
-    if (confine_begin(config, p->common, e) < 0 || take_descriptors(p, e) < 0 || start_watch(p, e) < 0 ||
+    const struct confine_what what = {.common = p->common, .counts = p->counts >= 0};
+
+    if (confine_begin(config, what, e) < 0 || take_descriptors(p, e) < 0 || start_watch(p, e) < 0 ||
         jobs_init(p, e) < 0 || devices_describe(p, config, e) < 0)
         return -1;
     devices_connect(p);
-    if (confine_finish(e) < 0)
+    if (devices_take_counters(p, e) < 0 || confine_finish(e) < 0)
         return -1;
     workers_init(&p->workers, p);
     return calls_start(p, e);
@@ -207,6 +211,7 @@ int executor_main(int argc, char **argv, const struct backend *local)
     prepare_process();
     p->backend = local;
     p->control = CALL_CONTROL_FD;
+    p->counts = -1;
     read_arguments(argc, argv, p, &config);
     config.cuda_blaslt_late = !p->common;
     if (start(p, &config, &e) < 0) {

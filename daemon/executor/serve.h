@@ -72,6 +72,7 @@ struct serving {
     unsigned n_devices;
     uint64_t spin_ns;
     bool common; /* it runs no code of users */
+    int counts;  /* a device whose counters it takes by a privilege, see privilege.h; -1: none */
     struct ring in, out;
     struct served_stream **streams; /* by number */
     struct served_program **programs;
@@ -100,6 +101,9 @@ void serve_wake(void *serving);
 int devices_describe(struct serving *p, const struct backend_config *config, struct error *e);
 /* Makes the device's context, unless it is there. Thread: any. */
 int device_activate(struct serving *p, unsigned index, struct error *e);
+/* Takes the counters of p->counts, where the driver and the daemon let it; the log says. Then no thread has a
+ * privilege, or the start fails. */
+int devices_take_counters(struct serving *p, struct error *e);
 /* The driver's connection to MPS is made with the first context: makes all, so that no socket is needed later. */
 void devices_connect(struct serving *p);
 

@@ -1,6 +1,7 @@
 /* The executor's devices: described at the start, made ready when the daemon first needs them. */
 #include <string.h>
 
+#include "executor/privilege.h"
 #include "executor/serve.h"
 #include "util/log.h"
 
@@ -60,6 +61,33 @@ int device_activate(struct serving *p, unsigned index, struct error *e)
     }
     pthread_mutex_unlock(&p->activating[index]);
     return r;
+}
+
+static int take(void *context, struct error *e)
+{
+    const struct serving *p = context;
+
+    return p->backend->counters_take(p->devices[p->counts], e);
+}
+
+int devices_take_counters(struct serving *p, struct error *e)
+{
+    struct error why;
+    int result = -1;
+
+    if (p->counts < 0)
+        return 0;
+    if (p->counts >= (int)p->n_devices || !p->backend->counters_take)
+        return error_set(e, ERROR_INTERNAL, "there is no device %d that counts", p->counts);
+    if (device_activate(p, (unsigned)p->counts, e) < 0)
+        return -1;
+    if (p->backend->counters_load(p->devices[p->counts], &why) == 0 && privilege_use(take, p, &result, &why, e) < 0)
+        return -1;
+    if (result < 0)
+        log_warning("counters_privilege", "state=refused why=\"%s\"", why.message);
+    else
+        log_info("counters_privilege", "state=used");
+    return 0;
 }
 
 void devices_connect(struct serving *p)

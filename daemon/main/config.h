@@ -29,6 +29,7 @@ struct config {
     char *host_blas;
     /* cuda */
     bool cuda_enabled;
+    bool executors_counters_privileged;
     char *cuda_driver, *cuda_blaslt, *cuda_nvml;
     char *executors_isolate, *executors_sandbox, *executors_user, *executors_cupti;
     uint64_t executors_max, executors_active, executors_spares, executors_faults, executors_spin_us;

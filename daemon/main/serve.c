@@ -97,7 +97,8 @@ static struct server_config server_config_of(const struct config *c)
                            .executors_active = (unsigned)c->executors_active,
                            .executors_spares = c->isolate >= ISOLATE_USER ? (unsigned)c->executors_spares : 0,
                            .executors_sandbox = c->executors_sandbox_mode,
-                           .executors_user = c->executors_user},
+                           .executors_user = c->executors_user,
+                           .executors_counters_privileged = c->executors_counters_privileged},
     };
     unsigned n = 0;
 

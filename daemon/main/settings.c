@@ -96,6 +96,11 @@ const struct setting settings[] = {
      "Path of CUPTI's library, which tells exact times of kernels and reads counters; off: do without, so that another "
      "tool can use CUPTI "
      "in the executors; the usual names and places by default."},
+    {"executors", "counters_privileged", SWITCH, AT(executors_counters_privileged), "false", 0, 0, FIXED,
+     "Where the GPU's driver lets only administrators read counters (RmProfilingAdminOnly: 1): true: all users of the "
+     "daemon read those of their own work, by the daemon's CAP_PERFMON (root has it), which the process that counts "
+     "gives "
+     "up before it knows code of users; false: nobody reads any."},
     {"kernels", "user_kernels", TEXT, AT(user_kernels), "auto", 0, 0, FIXED,
      "Users that may bring kernels: off, owner (root and the daemon's own user), group (also members of "
      "user_kernels_group), all, or auto: all where executors.isolate is user or connection, else owner. Without such "

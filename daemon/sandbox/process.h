@@ -23,6 +23,19 @@ int process_enter_user_namespace(struct error *e);
 
 int process_drop_capabilities(struct error *e);
 
+/* For a while a process may keep one capability. process_may_keep(): whether it has it. process_keep_over_users(): a
+ * change of user does not take it, once; also, where it may, no program that it starts gets any. process_keep_one(): it
+ * has no other, and that one not in effect; process_use_one(): in effect, for the calling thread. A user namespace of
+ * its own takes it. */
+bool process_may_keep(unsigned capability);
+int process_keep_over_users(struct error *e);
+int process_keep_one(unsigned capability, struct error *e);
+int process_use_one(unsigned capability, struct error *e);
+
+/* Whether no thread of the process has a capability, or can have one by starting a program; to be called in a sandbox
+ * that has /proc/self. *e says which thread has. */
+int process_check_no_capabilities(struct error *e);
+
 /* Programs that it starts get no privileges; it cannot be traced by its user's other processes, and leaves no core. */
 int process_refuse_privileges(struct error *e);
 

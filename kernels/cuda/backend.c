@@ -2,6 +2,7 @@
 #include "backend/nvml.h"
 #include "compute/check.h"
 #include "compute/module.h"
+#include "counters/count.h"
 #include "gpu.h"
 #include "memory/import.h"
 #include "memory/peer.h"
@@ -91,6 +92,8 @@ const struct backend cuda_backend = {
     .kernel_limits = gpu_kernel_limits,
     .abandon = cuda_gpu_abandon,
     .activate = cuda_gpu_activate,
+    .counters_load = cuda_counters_load,
+    .counters_take = cuda_counters_take,
     .memory_free = gpu_memory_free,
     .conditions = nvml_conditions,
 };

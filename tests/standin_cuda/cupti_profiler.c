@@ -7,13 +7,19 @@
  * | KOPS_STANDIN_CUPTI_FAIL | "call:result": that call answers with that result |
  * | KOPS_STANDIN_CUPTI_PASSES | passes that a series takes (3) |
  * | KOPS_STANDIN_CUPTI_RANGES | kernels that it saw (1) |
+ * | KOPS_STANDIN_CUPTI_ADMIN | set: as with RmProfilingAdminOnly, the thread that enables the profiler needs
+ * CAP_PERFMON in effect (or CAP_SYS_ADMIN); "thread": which also starts a thread that stays |
  *
  * Calls out of order abort. */
+#include <linux/capability.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "../../kernels/cuda/counters/profiler.h"
 
@@ -132,12 +138,41 @@ API cuptiProfilerHostEvaluateToGpuValues(struct cupti_evaluate *p)
     return result_of("evaluate");
 }
 
+static void *stay(void *argument)
+{
+    for (;;)
+        pause();
+    return argument;
+}
+
+/* What the driver does when the profiler's object is made, and in no later call. */
+static bool may_enable(void)
+{
+    enum { SYS_ADMIN = 21, PERFMON = 38 };
+    const char *restricted = getenv("KOPS_STANDIN_CUPTI_ADMIN");
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct has[_LINUX_CAPABILITY_U32S_3] = {{0}};
+    pthread_t thread;
+
+    if (!restricted)
+        return true;
+    demand(syscall(SYS_capget, &header, has) == 0, "capget");
+    if (!(has[CAP_TO_INDEX(PERFMON)].effective & CAP_TO_MASK(PERFMON)) &&
+        !(has[CAP_TO_INDEX(SYS_ADMIN)].effective & CAP_TO_MASK(SYS_ADMIN)))
+        return false;
+    if (!strcmp(restricted, "thread"))
+        demand(pthread_create(&thread, NULL, stay, NULL) == 0, "a thread");
+    return true;
+}
+
 API cuptiRangeProfilerEnable(struct cupti_enable *p)
 {
+    const int result = may_enable() ? result_of("enable") : CUPTI_INSUFFICIENT_PRIVILEGES;
+
     demand(p->context && !enabled, "enabled twice");
     p->profiler = &profiler_object;
-    enabled = result_of("enable") == 0;
-    return result_of("enable");
+    enabled = result == 0;
+    return result;
 }
 
 API cuptiRangeProfilerDisable(struct cupti_profiler *p)

@@ -150,6 +150,31 @@ static void release(struct counting *c)
     cuda_scratch_free(c->queue.device, c->queue.stream, c->queue.workspace);
 }
 
+int cuda_counters_load(struct backend_device *base, struct error *e)
+{
+    struct cuda_device *d = cuda_device(base);
+    int r = -1;
+
+    pthread_mutex_lock(&lock);
+    if (cuda_enter(d, e) == 0)
+        r = cuda_session_load(&sessions[base->index], d, e);
+    pthread_mutex_unlock(&lock);
+    return r;
+}
+
+int cuda_counters_take(struct backend_device *base, struct error *e)
+{
+    struct cuda_device *d = cuda_device(base);
+    struct cuda_session *s = &sessions[base->index];
+    int r = -1;
+
+    pthread_mutex_lock(&lock);
+    if (cuda_enter(d, e) == 0 && cuda_session_open(s, d, e) == 0)
+        r = cuda_session_begin(s, d, e);
+    pthread_mutex_unlock(&lock);
+    return r;
+}
+
 int cuda_count(const struct cuda_kernels *kernels, const struct cuda_queue *queue, struct step *step,
                struct backend_counters *ret, struct error *e)
 {

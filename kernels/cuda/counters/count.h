@@ -11,4 +11,11 @@
 int cuda_count(const struct cuda_kernels *kernels, const struct cuda_queue *queue, struct step *step,
                struct backend_counters *ret, struct error *e);
 
+/* Where counters are the administrator's: what a process asks the driver before it knows code of users, so that one
+ * count later needs no privilege. load() needs none itself; the thread that calls take() has it. Until that count, and
+ * at most until the process ends, no other process has the device's counters. The device is active. Errors: as above.
+ * Thread: any. */
+int cuda_counters_load(struct backend_device *base, struct error *e);
+int cuda_counters_take(struct backend_device *base, struct error *e);
+
 #endif

@@ -69,9 +69,9 @@ int cupti_fail(int result, const char *call, struct error *e)
     case CUPTI_VIRTUAL_INSUFFICIENT_PRIVILEGES:
         error_set(
             e, ERROR_PERMISSION_DENIED,
-            "the GPU's driver lets administrators alone read counters (RmProfilingAdminOnly is 1): an "
-            "administrator loads the kernel module nvidia with NVreg_RestrictProfilingToAdminUsers=0, or runs the "
-            "daemon with CAP_SYS_ADMIN and executors.sandbox = off");
+            "counters are the administrator's here (RmProfilingAdminOnly is 1), who can load the module nvidia "
+            "with NVreg_RestrictProfilingToAdminUsers=0, or set executors.counters_privileged; where that is set, "
+            "event=counters_privilege in the log says what is missing");
         break;
     case CUPTI_HARDWARE_BUSY:
         error_set(e, ERROR_DEVICE_ERROR,

@@ -43,17 +43,13 @@ static uint8_t *ask_availability(const struct cuda_session *s, const struct cuda
 
 static int make_host(struct cuda_session *s, const struct cuda_device *d, struct error *e)
 {
-    struct cupti_initialize initialize = PARAMS(cupti_initialize, none);
-    struct cupti_chip_name chip = PARAMS(cupti_chip_name, name, .device = (size_t)d->ordinal);
-    struct cupti_host_initialize host = PARAMS(cupti_host_initialize, host, .profiler = CUPTI_RANGE_PROFILER);
+    struct cupti_host_initialize host =
+        PARAMS(cupti_host_initialize, host, .profiler = CUPTI_RANGE_PROFILER, .chip = s->chip);
     int r;
 
-    if (CALL(s, e, initialize, &initialize) < 0 || CALL(s, e, chip_name, &chip) < 0)
-        return -1;
     s->availability = ask_availability(s, d, e);
     if (!s->availability)
         return -1;
-    host.chip = chip.name;
     host.availability = s->availability;
     r = CALL(s, e, host_initialize, &host);
     s->host = host.host;
@@ -105,12 +101,29 @@ static int make_counters(struct cuda_session *s, struct error *e)
     return s->counters ? 0 : -1;
 }
 
-int cuda_session_open(struct cuda_session *s, const struct cuda_device *d, struct error *e)
+int cuda_session_load(struct cuda_session *s, const struct cuda_device *d, struct error *e)
 {
+    struct cupti_initialize initialize = PARAMS(cupti_initialize, none);
+    struct cupti_chip_name chip = PARAMS(cupti_chip_name, name, .device = (size_t)d->ordinal);
+
     if (s->cupti)
         return 0;
     s->cupti = cupti_get(e);
     if (!s->cupti)
+        return -1;
+    if (CALL(s, e, initialize, &initialize) == 0 && CALL(s, e, chip_name, &chip) == 0) {
+        s->chip = chip.name;
+        return 0;
+    }
+    s->cupti = NULL;
+    return -1;
+}
+
+int cuda_session_open(struct cuda_session *s, const struct cuda_device *d, struct error *e)
+{
+    if (s->config)
+        return 0;
+    if (cuda_session_load(s, d, e) < 0)
         return -1;
     if (make_host(s, d, e) < 0)
         goto close;
@@ -155,6 +168,8 @@ int cuda_session_begin(struct cuda_session *s, const struct cuda_device *d, stru
 {
     struct cupti_enable enable = PARAMS(cupti_enable, profiler, .context = d->context);
 
+    if (s->profiler)
+        return 0;
     if (CALL(s, e, enable, &enable) < 0)
         return -1;
     s->profiler = enable.profiler;

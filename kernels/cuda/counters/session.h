@@ -7,8 +7,9 @@
 #include "profiler.h"
 
 struct cuda_session {
-    const struct cupti_profiling *cupti; /* NULL: not open */
+    const struct cupti_profiling *cupti; /* NULL: not loaded */
     void *host;
+    const char *chip;
     void *profiler;        /* of a series of passes; NULL: there is none */
     uint8_t *availability; /* the host side reads it for as long as it is open */
     uint8_t *config, *counters;
@@ -18,11 +19,15 @@ struct cuda_session {
     unsigned which[METRICS_MAX]; /* their numbers in metrics.h */
 };
 
+/* Loads the library and has it initialise itself: what needs no privilege, wherever counters are the administrator's.
+ * Harmless on a session that is loaded or open. */
+int cuda_session_load(struct cuda_session *s, const struct cuda_device *d, struct error *e);
 /* Makes what is made once. Harmless on an open session. After a failure it is not open. */
 int cuda_session_open(struct cuda_session *s, const struct cuda_device *d, struct error *e);
 void cuda_session_close(struct cuda_session *s);
 
-/* Begins a series of passes. Until cuda_session_end() no other profiler can have the counters. */
+/* Begins a series of passes. Until cuda_session_end() no other profiler can have the counters. Harmless where one has
+ * begun. The driver asks here, and not later, whether the calling thread may read counters. */
 int cuda_session_begin(struct cuda_session *s, const struct cuda_device *d, struct error *e);
 /* Also in the middle of a pass. Harmless without a series. */
 void cuda_session_end(struct cuda_session *s);

@@ -80,7 +80,7 @@ struct front_fixture *front_fixture_new(void)
     if (!f)
         abort();
     f->front = front_new(&config, &host, &e);
-    f->x = f->front ? front_process_new(f->front, true, &e) : NULL;
+    f->x = f->front ? front_process_new(f->front, true, -1, &e) : NULL;
     if (!f->x)
         abort();
     make_shared(f);

@@ -165,7 +165,8 @@ static bool enter_all(void)
     if (!files_version() || !calls_available())
         _exit(NOT_HERE);
     setenv(CONFINE_VARIABLE, "1", 1); /* required */
-    return (confine_begin(&config, true, &e) == 0 && confine_finish(&e) == 0) || failed(&e);
+    return (confine_begin(&config, (struct confine_what){.common = true}, &e) == 0 && confine_finish(&e) == 0) ||
+           failed(&e);
 }
 
 static bool enter_as_root(void)
@@ -176,7 +177,8 @@ static bool enter_as_root(void)
         _exit(NOT_HERE);
     setenv("STAYS_ROOT", "1", 1);
     setenv(CONFINE_VARIABLE, "1:none", 1);
-    return (confine_begin(&config, true, &e) == 0 && confine_finish(&e) == 0) || failed(&e);
+    return (confine_begin(&config, (struct confine_what){.common = true}, &e) == 0 && confine_finish(&e) == 0) ||
+           failed(&e);
 }
 
 static bool enter_nothing(void)
@@ -184,7 +186,8 @@ static bool enter_nothing(void)
     struct error e;
 
     setenv(CONFINE_VARIABLE, "2", 1); /* off */
-    return (confine_begin(&config, true, &e) == 0 && confine_finish(&e) == 0) || failed(&e);
+    return (confine_begin(&config, (struct confine_what){.common = true}, &e) == 0 && confine_finish(&e) == 0) ||
+           failed(&e);
 }
 
 /* The status with which the process ends. */
@@ -280,7 +283,7 @@ static bool refused(const char *variable, bool with_thread, const char *why)
         setenv(CONFINE_VARIABLE, variable, 1);
         if (with_thread && pthread_create(&thread, NULL, wait_for_ever, NULL) != 0)
             _exit(3);
-        if (confine_begin(&config, true, &e) == 0)
+        if (confine_begin(&config, (struct confine_what){.common = true}, &e) == 0)
             _exit(1);
         fprintf(stderr, "%s\n", e.message);
         _exit(strstr(e.message, why) ? 0 : 2);

@@ -1,0 +1,98 @@
+#include "executor/privilege.h"
+
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "sandbox/process.h"
+
+enum { PERFMON = 38 /* CAP_PERFMON, for headers before Linux 5.8 */ };
+
+bool privilege_is_needed(const char *parameters)
+{
+    static const char name[] = "\nRmProfilingAdminOnly:";
+    char text[8192] = "\n", *at;
+    const int fd = open(parameters, O_RDONLY | O_CLOEXEC);
+    size_t length = 1;
+    ssize_t n = 0;
+
+    if (fd < 0)
+        return false;
+    while (length < sizeof(text) - 1 && (n = read(fd, text + length, sizeof(text) - 1 - length)) > 0)
+        length += (size_t)n;
+    close(fd);
+    text[length] = '\0';
+    at = strstr(text, name);
+    return n >= 0 && at && strtol(at + strlen(name), NULL, 10) != 0;
+}
+
+bool privilege_is_here(void)
+{
+    return process_may_keep(PERFMON);
+}
+
+int privilege_keep_over_users(struct error *e)
+{
+    return process_keep_over_users(e);
+}
+
+int privilege_keep(struct error *e)
+{
+    return process_keep_one(PERFMON, e);
+}
+
+/* ---- the thread that has it ---- */
+
+static struct {
+    bool started;
+    pthread_t thread;
+    sem_t wanted;
+    int (*use)(void *context, struct error *e);
+    void *context;
+    int result;
+    struct error why;
+} user;
+
+static void *use_it(void *argument)
+{
+    struct error ignored;
+
+    (void)argument;
+    while (sem_wait(&user.wanted) < 0)
+        ;
+    user.result = process_use_one(PERFMON, &user.why);
+    if (user.result == 0)
+        user.result = user.use(user.context, &user.why);
+    process_drop_capabilities(&ignored); /* the check of all threads follows */
+    return NULL;
+}
+
+int privilege_hand_over(struct error *e)
+{
+    sem_init(&user.wanted, 0, 0);
+    if (pthread_create(&user.thread, NULL, use_it, NULL) == 0)
+        user.started = true;
+    if (process_drop_capabilities(e) < 0)
+        return -1;
+    return user.started ? 0 : error_set(e, ERROR_OUT_OF_MEMORY, "a thread for reading counters cannot be made");
+}
+
+int privilege_use(int (*use)(void *context, struct error *e), void *context, int *ret, struct error *why,
+                  struct error *e)
+{
+    *ret = -1;
+    if (!user.started)
+        return error_set(why, ERROR_PERMISSION_DENIED, "the process has no CAP_PERFMON, or no whole sandbox"), 0;
+    user.use = use;
+    user.context = context;
+    sem_post(&user.wanted);
+    pthread_join(user.thread, NULL);
+    user.started = false;
+    *ret = user.result;
+    *why = user.why;
+    return process_check_no_capabilities(e);
+}

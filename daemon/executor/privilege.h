@@ -1,0 +1,39 @@
+/* Counters where the GPU's driver lets only administrators read them (RmProfilingAdminOnly: 1).
+ *
+ * The driver asks for a privilege when a process makes its profiler's object, and for none in later calls on that
+ * object. From version 565 on CAP_PERFMON will do. An object made with CAP_SYS_ADMIN could also use registers that are
+ * the administrator's, as long as it lives, so that one is never taken.
+ *
+ * Where the daemon has CAP_PERFMON and executors.counters_privileged allows it, a process that is to count keeps it for
+ * its start. One thread has it in effect for the driver's calls of that moment. The others never have it; it goes
+ * before the process is told of any work, and the process ends if a thread had it afterwards. As all calls that ask for
+ * it look at the machine's user namespace, the process has none of its own. */
+#ifndef KOPS_EXECUTOR_PRIVILEGE_H
+#define KOPS_EXECUTOR_PRIVILEGE_H
+
+#include <stdbool.h>
+
+#include "util/error.h"
+
+#define PRIVILEGE_PARAMETERS "/proc/driver/nvidia/params"
+
+/* Whether the driver's parameters, a file, say that counters are for administrators. False where it cannot be read. */
+bool privilege_is_needed(const char *parameters);
+
+/* ---- the executor's side, for confine.c ---- */
+
+/* Whether this process has it. */
+bool privilege_is_here(void);
+/* Before and after the process becomes another user. */
+int privilege_keep_over_users(struct error *e);
+int privilege_keep(struct error *e);
+
+/* To be called in the sandbox, by the process's only thread: from now on one new thread can use the privilege, and the
+ * caller cannot. */
+int privilege_hand_over(struct error *e);
+/* Has that thread call `use` with the privilege in effect; then nobody has it any more. *ret is what `use` returned,
+ * with *why. -1: *e, somebody still may have it. Without privilege_hand_over() nothing is called: *ret is -1. */
+int privilege_use(int (*use)(void *context, struct error *e), void *context, int *ret, struct error *why,
+                  struct error *e);
+
+#endif
