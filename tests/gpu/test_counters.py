@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import re
 import shutil
 import statistics
@@ -190,3 +191,28 @@ def test_a_kernel_that_never_ends(counting: Counting) -> None:
     error = counting.connection.error("counters", {"kernel": kernel, "args": [counting.views[0]], "deadline_ms": 30000})
     assert error.code == "job_timeout", error
     counting.op(1024)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root has the privilege")
+def test_by_a_privilege(tmp_path: Path) -> None:
+    """As where the driver lets only administrators read counters, whatever this one does: CUPTI works in a process that enabled
+    its profiler before, on a thread with the capability, and no thread of CUPTI's or the driver's has kept it."""
+    (tmp_path / "params").write_text("RmProfilingAdminOnly: 1\n")
+    config = "[executors]\ncounters_privileged = true\nsandbox = auto\n"
+    with Daemon(config=config, env={"KOPS_STANDIN_PARAMETERS": str(tmp_path / "params")}) as daemon:
+        one = Counting(daemon)
+        try:
+            one.op(1024)
+        except raw.RpcError as e:
+            if e.code in ("unsupported", "device_error") or (e.code == "permission_denied" and "state=used" not in daemon.log()):
+                pytest.skip(f"{e.message}: {daemon.log()}")
+            raise
+        assert "event=counters_privilege state=used" in daemon.log(), daemon.log()
+        one.compile()
+        for name in ("add_one", "add_one"):
+            assert one.count(name)["values"]["instructions"] > 0
+        assert daemon.log().count("event=counters_privilege state=used") == 3, daemon.log()
+        began = time.perf_counter()
+        one.op(1 << 20)
+        print(f"a report by a privilege: {time.perf_counter() - began:.3f} s", file=sys.stderr)
+        one.connection.close()

@@ -1,0 +1,185 @@
+/* The privilege to read counters: where it is needed, which thread has it, and that none is left. */
+#include <linux/capability.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "executor/privilege.h"
+#include "sandbox/process.h"
+
+enum { PERFMON = 38, NOT_HERE = 77 };
+
+static bool needed(const char *text)
+{
+    char path[] = "/tmp/privilege-XXXXXX";
+    const int fd = mkstemp(path);
+    bool r;
+
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+    close(fd);
+    r = privilege_is_needed(path);
+    unlink(path);
+    return r;
+}
+
+static void test_parameters(void **state)
+{
+    (void)state;
+    assert_true(needed("RmProfilingAdminOnly: 1\n"));
+    assert_true(needed("ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: 1\nPreserveVideoMemoryAllocations: 0\n"));
+    assert_false(needed("ResmanDebugLevel: 1\nRmProfilingAdminOnly: 0\nPreserveVideoMemoryAllocations: 1\n"));
+    assert_false(needed("ResmanDebugLevel: 1\n"));
+    assert_false(needed("NotRmProfilingAdminOnly: 1\n"));
+    assert_false(needed(""));
+    assert_false(privilege_is_needed("/nowhere/params"));
+}
+
+/* ---- who has it ---- */
+
+static uint64_t permitted, in_effect; /* of the thread that called look() */
+
+static void look(void)
+{
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct has[_LINUX_CAPABILITY_U32S_3] = {{0}};
+
+    syscall(SYS_capget, &header, has);
+    permitted = has[0].permitted | (uint64_t)has[1].permitted << 32;
+    in_effect = has[0].effective | (uint64_t)has[1].effective << 32;
+}
+
+static int use(void *context, struct error *e)
+{
+    (void)e;
+    look();
+    return *(int *)context;
+}
+
+static void *wait_for_ever(void *argument)
+{
+    for (;;)
+        pause();
+    return argument;
+}
+
+static int use_with_thread(void *context, struct error *e)
+{
+    pthread_t thread;
+
+    return pthread_create(&thread, NULL, wait_for_ever, NULL) ? -1 : use(context, e);
+}
+
+static bool keep(struct error *e)
+{
+    return privilege_is_here() && privilege_keep_over_users(e) == 0 && process_become("nobody", true, e) == 0 &&
+           privilege_keep(e) == 0 && process_refuse_privileges(e) == 0;
+}
+
+static bool one_thread_has_it(void)
+{
+    struct error why, e;
+    int answer = 0, result;
+
+    if (!keep(&e))
+        return false;
+    look();
+    if (permitted != UINT64_C(1) << PERFMON || in_effect || privilege_hand_over(&e) < 0)
+        return false;
+    look();
+    if (permitted || process_check_no_capabilities(&e) == 0 || !strstr(e.message, "has a capability left"))
+        return false;
+    if (privilege_use(use, &answer, &result, &why, &e) < 0 || result != 0 || in_effect != UINT64_C(1) << PERFMON)
+        return false;
+    look();
+    return !permitted && process_check_no_capabilities(&e) == 0 && getuid() != 0;
+}
+
+static bool a_failure_is_told(void)
+{
+    struct error why, e;
+    int answer = -1, result = 0;
+
+    return keep(&e) && privilege_hand_over(&e) == 0 && privilege_use(use, &answer, &result, &why, &e) == 0 &&
+           result == -1 && process_check_no_capabilities(&e) == 0;
+}
+
+static bool a_thread_of_it_is_found(void)
+{
+    struct error why, e;
+    int answer = 0, result;
+
+    return keep(&e) && privilege_hand_over(&e) == 0 && privilege_use(use_with_thread, &answer, &result, &why, &e) < 0 &&
+           strstr(e.message, "has a capability left");
+}
+
+static bool without_it_nothing_is_called(void)
+{
+    struct error why, e;
+    int answer = 0, result = 0;
+
+    permitted = 7;
+    return privilege_use(use, &answer, &result, &why, &e) == 0 && result == -1 && permitted == 7;
+}
+
+/* Each in a process of its own. */
+static void check(bool (*probe)(void))
+{
+    const pid_t pid = fork();
+    int status;
+
+    if (pid == 0)
+        _exit(geteuid() != 0 || !privilege_is_here() ? NOT_HERE : probe() ? 0 : 1);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) == NOT_HERE)
+        skip();
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+static void test_one_thread_has_it(void **state)
+{
+    (void)state;
+    check(one_thread_has_it);
+}
+
+static void test_a_failure_is_told(void **state)
+{
+    (void)state;
+    check(a_failure_is_told);
+}
+
+static void test_a_thread_of_it_is_found(void **state)
+{
+    (void)state;
+    check(a_thread_of_it_is_found);
+}
+
+static void test_without_it_nothing_is_called(void **state)
+{
+    (void)state;
+    assert_true(without_it_nothing_is_called());
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_parameters),
+        cmocka_unit_test(test_one_thread_has_it),
+        cmocka_unit_test(test_a_failure_is_told),
+        cmocka_unit_test(test_a_thread_of_it_is_found),
+        cmocka_unit_test(test_without_it_nothing_is_called),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
