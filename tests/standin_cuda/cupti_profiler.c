@@ -10,7 +10,8 @@
  * | KOPS_STANDIN_CUPTI_ADMIN | set: as with RmProfilingAdminOnly, the thread that enables the profiler needs
  * CAP_PERFMON in effect (or CAP_SYS_ADMIN); "thread": which also starts a thread that stays |
  *
- * Calls out of order abort. */
+ * One process at a time has the counters, of those with the same KOPS_STANDIN_CONTROL. Calls out of order abort. */
+#include <fcntl.h>
 #include <linux/capability.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -31,6 +32,7 @@ CUPTI_PROFILER_FUNCTIONS(X)
 
 enum { CONFIG_BYTES = 64, COUNTERS_BYTES = 256, AVAILABILITY_BYTES = 32 };
 enum { INVALID_PARAMETER = 1, INVALID_METRIC_NAME = 17 };
+enum { COUNTERS_LOCK = 1 << 30 /* a byte of the control page's file, behind all that others lock */ };
 
 static char host_object, profiler_object;
 static bool enabled, configured, started;
@@ -165,9 +167,48 @@ static bool may_enable(void)
     return true;
 }
 
+static int counters_fd = -1; /* locked by the process that has them */
+
+static bool take_counters(void)
+{
+    const char *control = getenv("KOPS_STANDIN_CONTROL");
+    struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = COUNTERS_LOCK, .l_len = 1};
+
+    if (!control)
+        return true;
+    counters_fd = open(control, O_RDWR | O_CLOEXEC);
+    demand(counters_fd >= 0, "the control page");
+    if (fcntl(counters_fd, F_OFD_SETLK, &all) == 0)
+        return true;
+    close(counters_fd);
+    counters_fd = -1;
+    return false;
+}
+
+static void give_counters(void)
+{
+    if (counters_fd >= 0)
+        close(counters_fd);
+    counters_fd = -1;
+}
+
+static int try_to_enable(void)
+{
+    int result;
+
+    if (!may_enable())
+        return CUPTI_INSUFFICIENT_PRIVILEGES;
+    if (!take_counters())
+        return CUPTI_HARDWARE_BUSY;
+    result = result_of("enable");
+    if (result)
+        give_counters();
+    return result;
+}
+
 API cuptiRangeProfilerEnable(struct cupti_enable *p)
 {
-    const int result = may_enable() ? result_of("enable") : CUPTI_INSUFFICIENT_PRIVILEGES;
+    const int result = try_to_enable();
 
     demand(p->context && !enabled, "enabled twice");
     p->profiler = &profiler_object;
@@ -179,6 +220,7 @@ API cuptiRangeProfilerDisable(struct cupti_profiler *p)
 {
     demand(p->profiler == &profiler_object && enabled, "not enabled");
     enabled = configured = started = false;
+    give_counters();
     return 0;
 }
 

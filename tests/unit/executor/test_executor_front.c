@@ -11,7 +11,9 @@
 
 #include <cmocka.h>
 
+#include "executor/front_policy.h"
 #include "front_fixture.h"
+#include "util/clock.h"
 
 static int setup(void **state)
 {
@@ -248,6 +250,46 @@ static void test_an_end_behind_a_lost_job(void **state)
     lost(f, 1);
 }
 
+/* One that took counters can read them as long as it lives. */
+static void test_a_hold_lasts_until_the_process_has_ended(void **state)
+{
+    struct front_fixture *f = *state;
+    struct front *front = f->front;
+
+    for (int counts = -1; counts <= 0; counts++) {
+        f->x->counts = counts;
+        front->holder = f->x;
+        front->hold_key = f->x->key;
+        front->hold_since_ns = clock_now_ns();
+        front->counting = true; /* its job has ended */
+        for (unsigned i = 0; i < 3; i++) {
+            front_hold_turn(front);
+            assert_ptr_equal(front->holder, counts < 0 ? NULL : f->x);
+        }
+        assert_int_equal(f->x->stop, counts >= 0);
+    }
+    front_hold_end(f->x);
+    assert_null(front->holder);
+}
+
+/* Also where it had no job: of one that was cancelled, or is on another device. */
+static void test_one_that_took_counters_is_spent(void **state)
+{
+    struct front_fixture *f = *state;
+    struct front_domain *d = f->x->domain;
+
+    assert_false(front_privilege_is_spent(f->front, d));
+    assert_true(front_privilege_is_free(f->front));
+    f->x->counts = 0;
+    assert_false(front_privilege_is_free(f->front));
+    assert_true(front_privilege_is_spent(f->front, d));
+    submit(f, 0, 0);
+    assert_false(front_privilege_is_spent(f->front, d));
+    f->x->unfinished--;
+    assert_true(front_privilege_is_spent(f->front, d));
+    f->x->unfinished++;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -263,6 +305,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_an_executor_that_always_issues, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_waiting_job_is_cancelled_twice, setup, teardown),
         cmocka_unit_test_setup_teardown(test_an_end_behind_a_lost_job, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_hold_lasts_until_the_process_has_ended, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_one_that_took_counters_is_spent, setup, teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
