@@ -26,6 +26,11 @@ def settings(name: str) -> dict[str, list[str]]:
     return found
 
 
+def test_the_drop_in_for_counters_gives_one_capability() -> None:
+    assert settings("kopsd-counters.conf") == {"CapabilityBoundingSet": ["CAP_PERFMON"], "AmbientCapabilities": ["CAP_PERFMON"]}
+    assert settings("kopsd.service")["CapabilityBoundingSet"] == settings("kopsd.service")["AmbientCapabilities"] == [""]
+
+
 def test_units_load(tmp_path: Path) -> None:
     analyze = needs("systemd-analyze")
     for name in SERVICES + SOCKETS:
