@@ -18,6 +18,7 @@
 #include "executor/call.h"
 #include "executor/executor.h"
 #include "executor/privilege.h"
+#include "sandbox/calls.h"
 #include "sandbox/files.h"
 #include "sandbox/process.h"
 #include "util/log.h"
@@ -193,18 +194,25 @@ static void bind_to_daemon(bool common)
         process_bind_to_parent(getppid());
 }
 
-/* With less than a whole sandbox the privilege goes at once: then counters are the administrator's. */
-static int begin_privilege(struct confinement *c, struct error *e)
+/* Whether the privilege is there, and a sandbox that does without a user namespace. */
+static bool can_keep(void)
 {
-    struct error ignored;
+    const char *why = !privilege_is_here()                     ? "the daemon has no CAP_PERFMON"
+                      : !files_version() || !calls_available() ? "this system has no Landlock, or no seccomp"
+                                                               : NULL;
 
-    if (!c->keeps)
-        return 0;
-    if (!c->lacks.code)
-        return privilege_hand_over(e);
-    log_warning("counters_privilege", "state=missing why=\"no whole sandbox: %s\"", c->lacks.message);
-    c->namespace = process_enter_user_namespace(&ignored) == 0;
-    return process_drop_capabilities(e);
+    if (why)
+        log_warning("counters_privilege", "state=missing why=\"%s\"", why);
+    return !why;
+}
+
+/* With less than a whole sandbox there is no such process. */
+static int begin_privilege(const struct confinement *c, struct error *e)
+{
+    if (!c->keeps || !c->lacks.code)
+        return c->keeps ? privilege_hand_over(e) : 0;
+    *e = c->lacks;
+    return error_prefix(e, "no counters by a privilege without a whole sandbox: ");
 }
 
 static int enter(struct confinement *c, const struct backend_config *config, bool common, struct error *e)
@@ -237,9 +245,7 @@ int confine_begin(const struct backend_config *config, struct confine_what what,
         bind_to_daemon(what.common);
         return 0;
     }
-    c.keeps = what.counts && privilege_is_here();
-    if (what.counts && !c.keeps)
-        log_warning("counters_privilege", "state=missing why=\"the daemon has no CAP_PERFMON\"");
+    c.keeps = what.counts && can_keep();
     if (enter(&c, config, what.common, e) < 0) {
         /* The daemon's first message. The end of a process that has not read it would reset the socket, and the daemon
          * would not read the error that this one is about to send. */

@@ -4,8 +4,7 @@
  * | by | it loses |
  * | --- | --- |
  * | a user of its own, where the daemon is root | all that the daemon's user may |
- * | a user namespace of its own, where it can be had | tracing processes outside of it, whoever their user is (not the
- * one that counts by a privilege, which Landlock and seccomp keep from it) |
+ * | a user namespace, where it can be had; not with privilege.h | tracing processes outside of it, whoever's they are |
  * | no capabilities, no new ones, not dumpable | being traced by other executors |
  * | Landlock (sandbox/files.h) | files, tracing, the network, signals to others |
  * | seccomp (confine_calls.c) | calls that concern other processes, new processes, parts of the kernel that it needs
