@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import os
@@ -20,6 +21,7 @@ from kops._calls.calls import Calls
 from kops.profiler import ProfilerAction, profile, record_function, schedule, tensorboard_trace_handler
 from kops.profiler._chrome import Trace
 from kops.profiler._recorder import Decoder
+from kops.profiler._spans import Span
 from test_daemon import Daemon, backends, chrome_trace
 
 A = numpy.ones(1000, "float32")
@@ -202,8 +204,7 @@ def test_the_same_trace_as_kopsctl_writes(vector: dict[str, Any]) -> None:
 
 def check_trace(trace: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """A viewer shows all of it, and arrows end in work. The slices by cat."""
-    # Times are rounded to ns twice, relative to a base.
-    made = chrome_trace.check(json.loads(json.dumps(trace, allow_nan=False))["traceEvents"], slack_ns=2)
+    made = chrome_trace.check(json.loads(json.dumps(trace, allow_nan=False))["traceEvents"])
     by_cat: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for event in trace["traceEvents"]:
         if event["ph"] == "X":
@@ -248,6 +249,51 @@ def test_the_trace(k: kops.Client, real: Daemon, tmp_path: Path) -> None:
     names = {e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"}
     assert {"stream 0", "stream 1", "stream 2", "kernels"} <= names
     assert trace["otherData"]["kops"] == {"events": 35, "dropped": 0}
+
+
+def test_what_overlaps_without_nesting_has_rows_of_its_own(k: kops.Client, real: Daemon) -> None:
+    """Tasks of one thread, and a range that goes on when the step ends in which it began."""
+
+    async def task(name: str, mine: asyncio.Event, others: asyncio.Event) -> None:
+        with record_function(name):
+            others.set()
+            await mine.wait()
+            k.add(A, A)
+
+    async def tasks() -> None:
+        first, second = asyncio.Event(), asyncio.Event()
+        await asyncio.gather(task("one", first, second), task("two", second, first))
+
+    with profile(socket=real.socket_path, schedule=schedule(wait=0, warmup=0, active=3, repeat=1)) as p:
+        with record_function("all steps"):
+            for _ in range(2):
+                asyncio.run(tasks())
+                p.step()
+    slices = check_trace(p.chrome_trace())
+    assert sorted(s["name"] for s in slices["user_annotation"]) == ["all steps", *["one"] * 2, *["two"] * 2]
+    assert [s["name"] for s in slices["step"]] == ["step 0", "step 1", "step 2"] and len(slices["kops"]) == 4
+    names = {e["args"]["name"] for e in p.chrome_trace()["traceEvents"] if e["name"] == "thread_name"}
+    assert {f"thread {os.getpid()}{lane}" for lane in ("", " (2)")} <= names
+
+
+def test_names_of_any_text(k: kops.Client, real: Daemon, tmp_path: Path) -> None:
+    """As they are, where UTF-8 has them: Perfetto shows escapes as they are written."""
+    with profile(socket=real.socket_path) as p, record_function("Größe …\udc80"):
+        k.add(A, A)
+    p.export_chrome_trace(tmp_path / "t.json")
+    text = (tmp_path / "t.json").read_text(encoding="utf-8")
+    assert json.loads(text)["traceEvents"] == p.chrome_trace()["traceEvents"] and r"Größe …\udc80" in text
+
+
+def test_threads_with_small_numbers_keep_their_rows() -> None:
+    """As in a container, where processes have small numbers, too."""
+    vector = next(vector for vector in VECTORS if vector["name"] == "lanes")
+    (pid,) = {client["pid"] for client in vector["clients"]}
+    reply = {**{key: vector[key] for key in ("kinds", "clients", "events")}, "origin_ns": 0}
+    trace = Trace({}, lambda ns: ns / 1e3)
+    trace.add_spans([Span("range", "mine", thread, 0, 10**6) for thread in (1, 3)], pid)
+    trace.add_events(Decoder().events(reply), [], pid)
+    check_trace({"traceEvents": trace.done()})
 
 
 class TorchProfile:

@@ -24,7 +24,7 @@ def step(phase: str, tid: int, ts: float, arrow: int = 1) -> dict[str, Any]:
 
 
 RIGHT = [slice_(1, 0.5, 10), slice_(1, 0.5, 10), slice_(1, 2, 3.5), slice_(1, 5.5, 1), slice_(1, 10.5, 0), slice_(2, 7, 2)]
-RIGHT += [step("s", 1, 6), step("f", 2, 7), step("s", 1, 0.5, 2), step("t", 1, 3, 2), step("f", 2, 9, 2)]
+RIGHT += [step("s", 1, 6), step("f", 2, 7), step("s", 1, 0.5, 2), step("t", 1, 3, 2), step("f", 2, 8.999, 2)]
 
 
 def test_what_is_right() -> None:
@@ -37,6 +37,9 @@ def test_what_is_right() -> None:
     [
         ([slice_(1, 5, 6)], "without nesting"),
         ([slice_(1, 10.499, 0.002)], "without nesting"),
+        ([slice_(2, 7, 3)], "without nesting"),
+        ([slice_(1, 10.5, 2)], "without a length"),
+        ([slice_(1, 10.5, 0)], "without a length"),
         ([slice_(3, 0, 1)], "no name"),
         ([slice_(1, -1, 1)], ""),
         ([slice_(1, 20, float("nan"))], ""),
@@ -49,6 +52,7 @@ def test_what_is_right() -> None:
         ([step("s", 1, 6, 3), step("f", 2, 7, 3), step("f", 2, 8, 3)], ""),
         ([step("s", 1, 9, 3), step("f", 2, 8, 3)], "back in time"),
         ([step("s", 1, 6, 3), step("f", 2, 12, 3)], "touches nothing"),
+        ([step("s", 1, 6, 3), step("f", 2, 9, 3)], "touches nothing"),
         ([step("s", 1, 6, 3), {**step("f", 2, 8, 3), "bp": "s"}], "the slice around it"),
         ([ROWS[0]], "told twice"),
     ],

@@ -1,7 +1,8 @@
 """What a trace in Chrome's format must be for a viewer to show all of it, as strict as the format's readers may be.
 
 Chrome's "Trace Event Format": slices with their ends (X), arrows (s, t, f) and names of rows (M). Readers drop, without a word,
-slices of a row that overlap without nesting, and arrows of which an end is in no slice.
+slices of a row that overlap without nesting, and arrows of which an end is in no slice. Of slices that begin at one time the outer one
+is first in the file, and where one has no length it is the only one: Perfetto has the next one inside it.
 """
 
 from __future__ import annotations
@@ -48,10 +49,9 @@ def ns(us: float) -> int:
 
 
 class Trace:
-    """Takes events one by one, then `check`. `slack_ns`: how much a slice's ends may be rounded."""
+    """Takes events one by one, then `check`."""
 
-    def __init__(self, slack_ns: int = 0) -> None:
-        self.slack = slack_ns
+    def __init__(self) -> None:
         self.slices: dict[Row, list[tuple[int, int]]] = defaultdict(list)  # begin, end
         self.named: dict[str, set[Any]] = defaultdict(set)
         self.arrows: dict[Any, list[tuple[str, Row, int]]] = defaultdict(list)
@@ -88,7 +88,7 @@ class Trace:
     def check(self) -> None:
         for row, slices in self.slices.items():
             assert row in self.named["thread_name"] and row[0] in self.named["process_name"], f"no name: {row}"
-            slices.sort(key=lambda slice_: (slice_[0], -slice_[1]))
+            slices.sort(key=lambda slice_: slice_[0])  # those that begin together stay in the file's order
             self._check_nesting(row, slices)
         for arrow, steps in self.arrows.items():
             assert [phase for phase, _, _ in steps] in ARROWS, (arrow, steps)
@@ -98,26 +98,27 @@ class Trace:
                 assert self._is_in_a_slice(row, at), f"it touches nothing: {arrow}, {steps}"
 
     def _check_nesting(self, row: Row, slices: list[tuple[int, int]]) -> None:
-        open_: list[int] = []
+        open_: list[tuple[int, int]] = []
         for begin, end in slices:
-            while open_ and open_[-1] <= begin + self.slack:
+            while open_ and open_[-1][1] <= begin and open_[-1] != (begin, begin):
                 open_.pop()
-            assert not open_ or end <= open_[-1] + self.slack, f"slices of {row} overlap at {begin} ns without nesting"
-            open_.append(end)
+            assert not open_ or open_[-1] != (begin, begin), f"a slice of {row} without a length, and another one at {begin} ns"
+            assert not open_ or end <= open_[-1][1], f"slices of {row} overlap at {begin} ns without nesting"
+            open_.append((begin, end))
 
     def _is_in_a_slice(self, row: Row, at: int) -> bool:
         """Slices nest, so that one which is open at that time is around, or is, the last one that began."""
         slices = self.slices.get(row, [])
-        last = bisect_right(slices, (at + self.slack, math.inf))
-        return any(end >= at - self.slack for _, end in reversed(slices[max(0, last - NEAR) : last]))
+        last = bisect_right(slices, at, key=lambda slice_: slice_[0])
+        return any(end > at or begin == at for begin, end in reversed(slices[max(0, last - NEAR) : last]))
 
 
 NEAR = 1000  # slices that are looked at for one around a time
 
 
-def check(events: Iterable[dict[str, Any]], slack_ns: int = 0) -> Trace:
+def check(events: Iterable[dict[str, Any]]) -> Trace:
     """AssertionError: a viewer would not show all of it."""
-    trace = Trace(slack_ns)
+    trace = Trace()
     for event in events:
         trace.add(event)
     trace.check()

@@ -20,12 +20,31 @@ class _Lanes:
         self._ends: list[int] = []
 
     def place(self, begin: int, end: int) -> int:
+        end = max(end, begin + 1)  # of two slices without a length one would be in the other
         for lane, free in enumerate(self._ends):
             if free <= begin:
                 self._ends[lane] = end
                 return lane
         self._ends.append(end)
         return len(self._ends) - 1
+
+
+class _NestedLanes:
+    """Rows of one thread. A slice may be in another one of its row; what begins in one and ends outside goes to another row."""
+
+    def __init__(self) -> None:
+        self._open: list[list[int]] = []  # of each row the ends, the inner ones last
+
+    def place(self, begin: int, end: int) -> int:
+        """For slices in the order of their begin, the longer ones first."""
+        for lane, ends in enumerate(self._open):
+            while ends and ends[-1] <= begin:
+                ends.pop()
+            if not ends or end <= ends[-1]:
+                ends.append(end)
+                return lane
+        self._open.append([end])
+        return len(self._open) - 1
 
 
 class _Rows:
@@ -41,10 +60,13 @@ class _Rows:
         self._processes.setdefault(pid, name)
 
     def thread(self, pid: int, key: Any, name: str) -> int:
-        """The number of the row: small, from 1."""
+        """The number of the row: small, from 1, and of no thread."""
         tid = self._threads.get((pid, key))
         if tid is None:
-            tid = self._threads[pid, key] = self._count[pid] = self._count.get(pid, 0) + 1
+            tid = self._count.get(pid, 0) + 1
+            while (pid, tid) in self._names:
+                tid += 1
+            self._threads[pid, key] = self._count[pid] = tid
             self._names[pid, tid] = name
         return tid
 
@@ -85,13 +107,15 @@ def _parts_of(event: Event) -> list[tuple[str, int, int]]:
 
 
 class Trace:
-    """Gathers the parts of a trace. `to_us` makes the trace's time, in microseconds, of a time of CLOCK_MONOTONIC."""
+    """Gathers the parts of a trace, spans first: their rows have threads' numbers. `to_us` makes the trace's time, in
+    microseconds, of a time of CLOCK_MONOTONIC."""
 
     def __init__(self, devices: Mapping[str, str], to_us: Callable[[int], float]) -> None:
         self._devices, self._to_us = devices, to_us
         self._order = list(devices)
         self._rows = _Rows()
         self._lanes: dict[Any, _Lanes] = {}
+        self._span_rows: dict[int, int] = {}  # by the span's id()
         self._events: list[dict[str, Any]] = []
         self._flows = 0
 
@@ -178,12 +202,15 @@ class Trace:
 
     def _add_parts(self, event: Event, pid: int, tid: int) -> None:
         if event.ready is not None and event.ready - event.received > OPEN_US * 1e3:
-            self._slice("part", "open", pid, tid, event.received, event.ready)
-        if event.ready is not None and event.started is not None:
-            self._slice("part", "queue", pid, tid, event.ready, event.started)
+            self._part("open", pid, tid, event.received, event.ready)
+        self._part("queue", pid, tid, event.ready, event.started)
         for name, begin, end in _parts_of(event):
-            if end >= begin:
-                self._slice("part", name, pid, tid, begin, end)
+            self._part(name, pid, tid, begin, end)
+
+    def _part(self, name: str, pid: int, tid: int, begin: int | None, end: int | None) -> None:
+        """One without a length is left out: Perfetto has the next one inside it."""
+        if begin is not None and end is not None and begin < end:
+            self._slice("part", name, pid, tid, begin, end)
 
     def _add_work(self, event: Event, lane: int, call_tid: int, caller: Span | None) -> None:
         begin, end = event.on_device or (event.received, event.ended)
@@ -195,20 +222,30 @@ class Trace:
         tid = self._rows.own(pid, lane + 1, "kernels" if lane == 0 else f"kernels ({lane + 1})")
         self._slice("device", event.label, pid, tid, begin, end, {"client": _pid(event), "stream": event.stream})
         self._flows += 1
-        started = event.started if event.started is not None else event.received
+        # At its end the call's slice is over.
+        leaves = max(event.received, min(event.started or 0, event.ended - 1))
         if caller is not None:
-            self._flow("s", self._flows, event.pid, caller.thread, caller.begin)
-            self._flow("t", self._flows, event.pid, call_tid, started)
+            self._flow("s", self._flows, event.pid, self._span_rows[id(caller)], caller.begin)
+            self._flow("t", self._flows, event.pid, call_tid, leaves)
         else:
-            self._flow("s", self._flows, _pid(event), call_tid, started)
+            self._flow("s", self._flows, _pid(event), call_tid, leaves)
         self._flow("f", self._flows, pid, tid, begin)
 
     # What this process did
 
     def add_spans(self, spans: Iterable[Span], pid: int) -> None:
-        for span in sorted(spans, key=lambda span: (span.begin, -span.end)):
+        """Each thread's row. Ranges that overlap, as those of two tasks or of a step and what goes on after it, have more rows."""
+        lanes: dict[int, _NestedLanes] = {}
+        ordered = sorted(spans, key=lambda span: (span.begin, -span.end))
+        placed = [(span, lanes.setdefault(span.thread, _NestedLanes()).place(span.begin, span.end)) for span in ordered]
+        for span, lane in sorted(placed, key=lambda one: one[1]):  # the threads' own numbers first
             self._rows.process(pid, f"kops (pid {pid})")
-            tid = self._rows.own(pid, span.thread, f"thread {span.thread}")
+            name = f"thread {span.thread}"
+            if lane == 0:
+                tid = self._rows.own(pid, span.thread, name)
+            else:
+                tid = self._rows.thread(pid, ("span", span.thread, lane), f"{name} ({lane + 1})")
+            self._span_rows[id(span)] = tid
             cat = {"call": "kops", "range": "user_annotation", "step": "step"}[span.kind]
             self._slice(cat, span.name, pid, tid, span.begin, span.end)
 
@@ -218,8 +255,8 @@ class Trace:
         for event in events:
             span = by_event.get(id(event))
             if span is not None and event.ended <= span.end:
-                self._slice("part", "send", pid, span.thread, span.begin, event.received)
-                self._slice("part", "reply", pid, span.thread, event.ended, span.end)
+                self._part("send", pid, self._span_rows[id(span)], span.begin, event.received)
+                self._part("reply", pid, self._span_rows[id(span)], event.ended, span.end)
 
     def done(self) -> list[dict[str, Any]]:
         return self._rows.metadata() + self._events

@@ -53,9 +53,11 @@ static size_t plain_length(const unsigned char *c)
     return n;
 }
 
-/* Bytes that are no UTF-8 become the replacement character: clients choose some of the texts. */
+/* Bytes that are no UTF-8 become the replacement character: clients choose some of the texts. Numbers of characters are
+ * for those that have no other form: Perfetto shows the numbers. */
 static void put_text(const char *text)
 {
+    static const char letters[0x20] = {['\b'] = 'b', ['\t'] = 't', ['\n'] = 'n', ['\f'] = 'f', ['\r'] = 'r'};
     const unsigned char *c = (const unsigned char *)text;
 
     putc('"', out());
@@ -65,12 +67,14 @@ static void put_text(const char *text)
         n = n ? n : utf8_length(c);
         if (*c == '"' || *c == '\\')
             fprintf(out(), "\\%c", *c);
+        else if (*c < 0x20 && letters[*c])
+            fprintf(out(), "\\%c", letters[*c]);
         else if (*c < 0x20 || *c == 0x7f)
             fprintf(out(), "\\u%04x", *c);
         else if (n)
             fwrite(c, 1, n, out());
         else
-            fputs("\\ufffd", out());
+            fputs("\xef\xbf\xbd", out());
         c += n ? n : 1;
     }
     putc('"', out());

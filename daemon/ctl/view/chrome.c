@@ -179,9 +179,10 @@ static void write_args(const struct tracks_kind *kind, const struct kops_trace_e
     json_end('}');
 }
 
+/* One without a length is left out: Perfetto has the next one inside it. */
 static void write_part(const struct tracks *t, uint32_t row, const char *name, uint64_t from, uint64_t to)
 {
-    if (!from || to < from)
+    if (!from || to <= from)
         return;
     begin_slice(t, row, from, to, "part", name);
     json_end('}');
@@ -203,6 +204,14 @@ static void write_parts(const struct tracks *t, const struct tracks_event *event
     }
 }
 
+/* When the arrow leaves the call: at its end the call's slice is over. */
+static uint64_t arrow_begin(const struct kops_trace_event *e)
+{
+    if (e->started < e->ended)
+        return e->started;
+    return e->ended > e->received ? e->ended - 1 : e->received;
+}
+
 /* The device's work, and the arrow to it from the call. */
 static void write_work(const struct tracks *t, const struct tracks_event *event, uint64_t flow)
 {
@@ -215,7 +224,7 @@ static void write_work(const struct tracks *t, const struct tracks_event *event,
     json_uint("stream", e->stream);
     json_end('}');
     json_end('}');
-    begin_event(t, event->row, "s", e->started);
+    begin_event(t, event->row, "s", arrow_begin(e));
     json_uint("id", flow);
     json_text("cat", "call");
     json_text("name", "work");

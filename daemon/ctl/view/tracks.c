@@ -337,7 +337,7 @@ static bool take_lane(struct tracks *t, struct lanes *l, const struct tracks_row
         t->rows[t->n_rows++].tid = tid;
         l->n++;
     }
-    l->taken[lane] = end;
+    l->taken[lane] = end > begin ? end : begin + 1; /* of two slices without a length one would be in the other */
     *ret = (uint32_t)(l->first + lane);
     return true;
 }
