@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-SETTINGS = ("KOPS_FAULTS", "KOPS_MODEL", "KOPS_TEST_BACKEND")  # what a run's extent depends on
+SETTINGS = ("KOPS_FAULTS", "KOPS_MODEL", "KOPS_TEST_BACKEND", "KOPS_TRACE")  # what a run's extent depends on
 
 
 def _command() -> str:

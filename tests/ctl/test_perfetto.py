@@ -1,0 +1,80 @@
+"""Traces of kopsctl in Perfetto's own trace processor: nothing is lost, and all is where it was made."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Ctl
+from fake import FakeDaemon
+from support import chrome_trace, perfetto, perfetto_shows, records
+from support.daemon import Daemon
+from test_trace import VECTORS, give_devices, of, tell
+from test_trace_load import CALLS, CLIENTS, daemon, record  # noqa: F401
+
+pytestmark = pytest.mark.skipif(not perfetto.IS_HERE, reason=perfetto.WHY_NOT)
+NAMES = [
+    {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "a program"}},
+    {"ph": "M", "pid": 1, "tid": 1, "name": "thread_name", "args": {"name": "a row"}},
+]
+
+
+def slice_(ts: float, dur: float) -> dict[str, Any]:
+    return {"ph": "X", "pid": 1, "tid": 1, "ts": ts, "dur": dur, "cat": "call", "name": "add"}
+
+
+def arrow(phase: str, ts: float) -> dict[str, Any]:
+    return {"ph": phase, "pid": 1, "tid": 1, "ts": ts, "id": 1, "cat": "call", "name": "work"}
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda v: v["name"])
+def test_vector(fake: FakeDaemon, ctl: Ctl, tmp_path: Path, vector: dict[str, Any]) -> None:
+    give_devices(fake, vector)
+    tell(fake, of(vector))
+    path = tmp_path / "trace.json"
+    ctl("trace", "--seconds", "0.001", "-o", str(path))
+    shown = perfetto_shows.check(path, vector["traceEvents"])
+    assert shown.slices == sum(event["ph"] == "X" for event in vector["traceEvents"])
+
+
+@pytest.mark.parametrize(
+    ("lost", "why"),
+    [
+        ([slice_(1, 5), slice_(3, 5)], "slice_drop_overlapping_complete_event"),
+        ([slice_(1, 0), slice_(1, 5)], "slices: Perfetto lacks"),
+        ([slice_(1, 5), slice_(10, 5), slice_(20, 5), arrow("s", 2), arrow("f", 11)], "flows: Perfetto lacks"),
+        ([slice_(-1, 5), slice_(1, 5)], "trace_sorter_negative_timestamp_dropped"),
+        ([slice_(1, 5), {"ph": "X"}], "json_tokenizer_failure"),
+        ([slice_(1, 5), {**slice_(1, 5), "ts": "x"}], "JSON trace file is incomplete"),
+    ],
+)
+def test_what_is_lost_is_seen(tmp_path: Path, lost: list[dict[str, Any]], why: str) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": [*NAMES, *lost]}), encoding="utf-8")
+    with pytest.raises(AssertionError, match=why):
+        perfetto_shows.check(path, [*NAMES, *lost])
+
+
+@pytest.mark.parametrize("text", ["no trace", '{"traceEvents": [{"ph": "X"'])
+def test_what_is_no_trace(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(AssertionError):
+        perfetto_shows.check(path, [])
+
+
+@pytest.mark.parametrize("room", [65536, 8])
+def test_a_trace_of_eight_clients(daemon: Daemon, tmp_path: Path, room: int) -> None:  # noqa: F811
+    path = tmp_path / "trace.json"
+    record(daemon, path, room)
+    trace = chrome_trace.load(path)
+    shown = perfetto_shows.check(path, trace["traceEvents"])
+    said = trace["otherData"]["kops"]
+    assert shown.flows == said["events"] > 0, "an arrow from each call to its work"
+    assert shown.slices >= 4 * said["events"], "the call, the wait, the work, and that on the device's row"
+    records.keep(
+        "trace_in_perfetto", "calls", CALLS, clients=CLIENTS, room=room, kept=said["events"], dropped=said["dropped"],
+        slices=shown.slices, flows=shown.flows, rows=shown.rows, import_errors=shown.losses, engine=perfetto.version(),
+    )  # fmt: skip
