@@ -16,7 +16,8 @@ SETTINGS = ("KOPS_FAULTS", "KOPS_MODEL", "KOPS_TEST_BACKEND", "KOPS_TRACE")  # w
 def _command() -> str:
     settings = [f"{key}={shlex.quote(value)}" for key, value in sorted(os.environ.items()) if key.startswith(SETTINGS)]
     test = os.environ["PYTEST_CURRENT_TEST"].split("::")[0]
-    return " ".join([*settings, "python3 -m pytest", os.path.relpath(test, ROOT)])
+    path = next(folder / test for folder in (ROOT, ROOT / "client_py") if (folder / test).exists())  # pytest's roots
+    return " ".join([*settings, "python3 -m pytest", str(path.relative_to(ROOT))])
 
 
 def keep(measure: str, unit: str, amount: int, on_gpu: bool = False, **detail: Any) -> None:
