@@ -75,6 +75,59 @@ def test_the_asynchronous_client_too(real: Daemon) -> None:
     assert len(asyncio.run(main()).samples) >= 160
 
 
+# ---- a goal that is not reached ----
+
+
+class Clock:
+    """Goes on by a second each time it is read."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def monotonic(self) -> float:
+        self.seconds += 1
+        return self.seconds
+
+
+def test_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(4)
+    monkeypatch.setattr(intervals, "time", Clock())
+    goal, rounds = intervals.Goal(until=1e-6, at_most=12), list[list[float]]()
+    goal.begin()
+    while not goal.over(rounds) and len(rounds) < 100:
+        rounds.append([rng.gauss(10, 1) for _ in range(10)])
+    assert len(rounds) == 12, "one more would begin after its end"
+    endless = intervals.Goal(until=1e-6, at_most=float("inf"))
+    endless.begin()
+    assert not endless.over(rounds) and endless.over([[1.0] * 200_000])
+    assert intervals.Goal().over(rounds[:1]) and not intervals.Goal().over([]), "without a goal one round is enough"
+
+
+@pytest.mark.parametrize("cache", ["warm", "cold"])
+def test_a_profile_says_what_was_not_reached(k: kops.Client, monkeypatch: pytest.MonkeyPatch, cache: str) -> None:
+    monkeypatch.setattr("kops._calls.cold.host_cache", lambda: 1 << 20)
+    a = k.array(numpy.ones(10_000, "float32"))
+    profile = k.profile("square", a, repeat=20, until=1e-9, at_most=1e-9, cache=cache)
+    assert len(profile.samples) == 20 and not profile.reached and profile.until == 1e-9
+    assert "WARNING: the median is known within" in str(profile) and "1e-07 % of `until`" in str(profile)
+    profile = k.profile("square", a, repeat=3, until=0.5, at_most=1e-9, cache=cache)
+    assert profile.interval is None and "the median is not known, not within the 50 %" in str(profile)
+    profile = k.profile("square", a, repeat=20, cache=cache)
+    assert profile.reached and profile.until is None and "WARNING: the median" not in str(profile)
+    for wrong in (0, -1, float("nan")):
+        with pytest.raises(kops.BadArgument, match="at_most"):
+            k.profile("square", a, until=0.5, at_most=wrong, cache=cache)
+
+
+def test_the_asynchronous_client_says_so(real: Daemon) -> None:
+    async def main() -> Profile:
+        async with await kops.connect_async(real.socket_path, timeout=120) as k:
+            return await k.profile("square", numpy.ones(1000, "float32"), repeat=20, until=1e-9, at_most=1e-9)
+
+    profile = asyncio.run(main())
+    assert len(profile.samples) == 20 and not profile.reached
+
+
 def made_of(times: Callable[[], float]) -> Callable[[], Profile]:
     def measured() -> Profile:
         samples = tuple(times() for _ in range(9))

@@ -36,6 +36,9 @@ def test_cold_profiles(k: kops.Client, daemon: FakeDaemon, small_cache: int) -> 
     assert (c == a + b).all()
     until = kern.profile(c, a, b, 20_000, cache="cold", repeat=10, until=0.01)
     assert len(until.samples) == 80 and until.interval == (10, 10), "as many rounds as an interval takes"
+    for cache in ("warm", "cold"):
+        short = kern.profile(c, a, b, 20_000, cache=cache, repeat=10, until=0.01, at_most=1e-9)
+        assert len(short.samples) == 10 and short.reached == (cache == "cold"), "where the times are all the same"
 
 
 def test_cold_profiles_of_the_asynchronous_client(daemon: FakeDaemon, small_cache: int) -> None:
@@ -48,6 +51,9 @@ def test_cold_profiles_of_the_asynchronous_client(daemon: FakeDaemon, small_cach
             assert len(set(places(sent(daemon, "launch")[1:]))) == sets and len(profile.samples) == 30
             profile = await k.profile("add", *arrays[1:], cache="cold", repeat=10, until=0.5)
             assert len(profile.samples) == 80 and len({run["out"][0]["offset"] for run in daemon.runs()}) > sets
+            for cache in ("warm", "cold"):
+                short = await kern.profile(*arrays, 20_000, cache=cache, repeat=10, until=0.01, at_most=1e-9)
+                assert len(short.samples) == 10
             with pytest.raises(kops.BadArgument, match="warm"):
                 await k.profile("add", *arrays[1:], cache="hot")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from itertools import chain
 from statistics import median
@@ -12,6 +13,7 @@ from .errors import BadArgument
 Z = 1.96  # 95 %
 ROUNDS = 8  # at least, where an interval is wanted
 SAMPLES_MOST = 200_000
+SECONDS_MOST = 30.0  # where the caller names no other time
 FEWEST = 6  # samples of which an interval of 95 % can be told
 
 
@@ -43,16 +45,32 @@ def width(interval: tuple[float, float] | None, middle: float) -> float:
     return max(interval[1] - middle, middle - interval[0]) / middle
 
 
-def check(until: float | None) -> None:
-    if until is not None and not 0 < until < 1:
-        raise BadArgument(f"until={until}: the wanted half width of the interval as a part of the median, such as 0.01")
+class Goal:
+    """How well the median is to be known, `until`, and for how many seconds that is tried, `at_most`. Without `until` one round is
+    enough."""
 
+    def __init__(self, until: float | None = None, at_most: float = SECONDS_MOST) -> None:
+        if until is not None and not 0 < until < 1:
+            raise BadArgument(f"until={until}: the wanted half width of the interval as a part of the median, such as 0.01")
+        if not at_most > 0:
+            raise BadArgument(f"at_most={at_most}: more than 0 seconds; math.inf for no limit")
+        self.until, self.at_most = until, at_most
+        self._end = math.inf
 
-def enough(rounds: Sequence[Sequence[float]], until: float) -> bool:
-    """The interval of the median is narrow enough, or there are as many samples as there may be."""
-    if sum(map(len, rounds)) >= SAMPLES_MOST:
-        return True
-    return len(rounds) >= ROUNDS and width(of_rounds(rounds), median(chain.from_iterable(rounds))) <= until
+    def begin(self) -> None:
+        self._end = time.monotonic() + self.at_most
+
+    def over(self, rounds: Sequence[Sequence[float]]) -> bool:
+        """The interval is narrow enough, or the time is over, or there are as many samples as there may be; or executions have no
+        times. A round that has begun is done whole."""
+        if not rounds:
+            return False
+        if self.until is None or not rounds[-1] or time.monotonic() >= self._end or sum(map(len, rounds)) >= SAMPLES_MOST:
+            return True
+        return len(rounds) >= ROUNDS and width(of_rounds(rounds), median(chain.from_iterable(rounds))) <= self.until
+
+    def interval(self, rounds: Sequence[Sequence[float]]) -> tuple[float, float] | None:
+        return of_median(tuple(chain.from_iterable(rounds))) if self.until is None else of_rounds(rounds)
 
 
 def percentile(ordered: Sequence[float], p: float) -> float:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from statistics import median
 from typing import Any, Literal, TypeAlias
 
-from . import table
+from . import intervals, table
 from .conditions import Conditions
 from .counters import Counters
-from .intervals import percentile
 
 Timing: TypeAlias = bool | Literal["exact"]
 """How a call is timed: not at all, by the best that is there when it has ended, or by the driver's records of its kernels."""
@@ -131,7 +131,7 @@ class Timings:
         """The same with these samples, and what follows from them."""
         ordered = sorted(samples)
         middle = median(ordered)
-        p90 = percentile(ordered, 0.9)
+        p90 = intervals.percentile(ordered, 0.9)
         gpu, host = (middle, None) if self.host_us is None else (None, middle)
         return replace(self, samples=samples, min=ordered[0], median=middle, p90=p90, max=ordered[-1], gpu_us=gpu, host_us=host)
 
@@ -172,6 +172,7 @@ class Profile:
     bytes: int
     operations: int | None
     interval: tuple[float, float] | None = None  # where the median lies, with 95 % confidence; None: too few samples
+    until: float | None = None  # the half width of `interval` that was asked for, as a part of the median
     conditions: Conditions | None = None  # clocks, temperature and power, before and after; None: they were not asked for
     counters: Counters | None = None  # with `counters=True`
 
@@ -210,6 +211,16 @@ class Profile:
         return self._of(self.timings.max)
 
     @property
+    def width(self) -> float:
+        """The half width of `interval` as a part of the median."""
+        return intervals.width(self.interval, self.median or 0.0)
+
+    @property
+    def reached(self) -> bool:
+        """The median is known as well as `until` asked for."""
+        return self.until is None or self.width <= self.until
+
+    @property
     def gb_s(self) -> float | None:
         """10^9 bytes a second at the median."""
         return self.bytes / self.median / 1e3 if self.median else None
@@ -229,12 +240,19 @@ class Profile:
         rates = {"GB/s": table.number(self.gb_s), "GFLOP/s": table.number(self.gflop_s)}
         return {"n": str(len(self.samples)), **spread, "interval us": interval, **rates}
 
+    def _notes(self) -> list[str]:
+        notes = []
+        if not self.reached:
+            known = "not known" if math.isinf(self.width) else f"known within {100 * self.width:.3g} %"
+            notes.append(f"WARNING: the median is {known}, not within the {100 * (self.until or 0):.3g} % of `until`")
+        return notes if self.conditions is None else [*notes, str(self.conditions)]
+
     def __rich__(self) -> Any:
         """A table, for `rich.print(profile)`."""
         from rich.table import Table
 
         cells = self._cells()
-        made = Table(title=self._title, caption=None if self.conditions is None else str(self.conditions))
+        made = Table(title=self._title, caption="\n".join(self._notes()) or None)
         for name in cells:
             made.add_column(name, justify="right")
         made.add_row(*cells.values())
@@ -243,8 +261,7 @@ class Profile:
     def __str__(self) -> str:
         cells = self._cells()
         lines = [self._title, table.layout([list(cells), list(cells.values())], "r" * len(cells))]
-        if self.conditions is not None:
-            lines.append(str(self.conditions))
+        lines += self._notes()
         if self.counters is not None:
             lines.append(str(self.counters))
         return "\n".join(lines)

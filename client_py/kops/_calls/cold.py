@@ -12,9 +12,9 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from .._base import intervals
 from .._base.conditions import Conditions, Reading
 from .._base.errors import BadArgument
+from .._base.intervals import Goal
 from .._base.results import Profile
 
 GPU_CACHE = 128 << 20  # bytes: no GPU has a larger second-level cache
@@ -67,17 +67,18 @@ class Rotation:
     """Which operands are next, and the times so far. `first` is a profile of one execution on the operands as they are."""
 
     def __init__(
-        self, first: Profile, operands: Sequence[Any], array: Callable[[Any], Any], repeat: int, until: float | None
+        self, first: Profile, operands: Sequence[Any], array: Callable[[Any], Any], repeat: int, goal: Goal
     ) -> None:  # fmt: skip
         if first.timings.h2d_us is not None or first.timings.d2h_us is not None:
             raise BadArgument('cache="cold" is for tensors that lie on the device: these are copied to it each time')
-        self.first, self.repeat, self.until = first, repeat, until
+        self.first, self.repeat, self.goal = first, repeat, goal
         cache = GPU_CACHE if first.timings.host_us is None else host_cache()
         self.count = sets_for(first.bytes, cache)
         # Without copies the last execution has filled the caches with other parts of the same operands.
         self.sets = [tuple(copy_of(value, array) for value in operands) for _ in range(self.count)] if self.count > 1 else []
         self.rounds: list[list[float]] = []
         self._turn = 0
+        goal.begin()
 
     def round(self) -> Iterator[tuple[bool, tuple[Any, ...]]]:
         """The executions of the next round: whether each counts, and its operands."""
@@ -95,26 +96,25 @@ class Rotation:
 
     @property
     def over(self) -> bool:
-        return bool(self.rounds) and (self.until is None or not self.rounds[-1] or intervals.enough(self.rounds, self.until))
+        return self.goal.over(self.rounds)
 
     def profile(self, later: Reading | None) -> Profile:
         samples = tuple(chain.from_iterable(self.rounds))
         earlier = self.first.conditions
         conditions = Conditions(earlier.before, later) if earlier is not None and later is not None else earlier
-        interval = intervals.of_rounds(self.rounds) if self.until is not None else intervals.of_median(samples)
-        return replace(self.first, timings=self.first.timings.with_samples(samples), interval=interval, conditions=conditions)
+        timings, interval = self.first.timings.with_samples(samples), self.goal.interval(self.rounds)
+        return replace(self.first, timings=timings, interval=interval, until=self.goal.until, conditions=conditions)
 
 
 def profile(
-    warm: Callable[[int, float | None], Profile], submit: Callable[..., Any], read: Callable[[str], Reading], operands: Sequence[Any],
-    array: Callable[[Any], Any], repeat: int, until: float | None,
+    warm: Callable[[int, Goal], Profile], submit: Callable[..., Any], read: Callable[[str], Reading], operands: Sequence[Any],
+    array: Callable[[Any], Any], repeat: int, goal: Goal,
 ) -> Profile:  # fmt: skip
-    """`warm(repeat, until)` profiles as ever, `submit(*operands)` starts one timed execution, `read(device)` reads conditions."""
-    intervals.check(until)
-    first = warm(1, None)
-    rotation = Rotation(first, operands, array, repeat, until)
+    """`warm(repeat, goal)` profiles as ever, `submit(*operands)` starts one timed execution, `read(device)` reads conditions."""
+    first = warm(1, Goal())
+    rotation = Rotation(first, operands, array, repeat, goal)
     if rotation.count == 1:
-        return warm(repeat, until)
+        return warm(repeat, goal)
     while not rotation.over:
         waiting: deque[tuple[bool, Any]] = deque()
         for counts, one in rotation.round():
@@ -128,15 +128,14 @@ def profile(
 
 
 async def profile_async(
-    warm: Callable[[int, float | None], Awaitable[Profile]], run: Callable[..., Any], read: Callable[[str], Awaitable[Reading]],
-    operands: Sequence[Any], array: Callable[[Any], Any], repeat: int, until: float | None,
+    warm: Callable[[int, Goal], Awaitable[Profile]], run: Callable[..., Any], read: Callable[[str], Awaitable[Reading]],
+    operands: Sequence[Any], array: Callable[[Any], Any], repeat: int, goal: Goal,
 ) -> Profile:  # fmt: skip
     """The same with `await`: `run(*operands)` is a coroutine of one timed execution."""
-    intervals.check(until)
-    first = await warm(1, None)
-    rotation = Rotation(first, operands, array, repeat, until)
+    first = await warm(1, Goal())
+    rotation = Rotation(first, operands, array, repeat, goal)
     if rotation.count == 1:
-        return await warm(repeat, until)
+        return await warm(repeat, goal)
     waiting: deque[tuple[bool, asyncio.Task[Any]]] = deque()
     try:
         while not rotation.over:

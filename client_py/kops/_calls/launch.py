@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .._base.errors import BadArgument, DtypeMismatch, KopsError, ShapeMismatch, WrongType
+from .._base.intervals import Goal
 from .._base.results import Profile, Timing, Timings
 from .._base.texts import counted
 from .._session.connection import Peer
@@ -132,9 +133,9 @@ def run(connection: Peer, request: Launch, timing: Timing, retry: bool = True) -
     return Timings.of(reply, sent) if timing else request.result
 
 
-def profile(connection: Peer, request: Launch, until: float | None = None, watch: bool = True, counters: str | None = None) -> Plan:
+def profile(connection: Peer, request: Launch, goal: Goal, watch: bool = True, counters: str | None = None) -> Plan:
     """Launches repeatedly: a Profile. `counters`: with these caches."""
-    measured = yield from measure(connection, request, until, watch, counters)
+    measured = yield from measure(connection, request, goal, watch, counters)
     return Profile(
         op=request.op,
         dtype=request.inputs[0].dtype if request.inputs else "",

@@ -83,6 +83,7 @@ class MeasureMethods:
         warmup: int = 3,
         repeat: int = 20,
         until: float | None = None,
+        at_most: float = intervals.SECONDS_MOST,
         cache: str = "warm",
         conditions: bool = True,
         counters: bool | str = False,
@@ -96,8 +97,8 @@ class MeasureMethods:
         **attrs: Any,
     ) -> Profile:
         """Runs an op `warmup` times untimed, then `repeat` times timed, inside the daemon: a `Profile`. With `until`, say 0.01,
-        it goes on in rounds of as many until the median is known within that part of itself with 95 % confidence, or
-        200,000 samples were not enough; `interval` says what was reached.
+        it goes on in rounds of as many until the median is known within that part of itself with 95 % confidence. Where `at_most`
+        seconds or 200,000 samples are not enough, `reached` is False and the printed profile says so; `interval` says what is known.
 
         `cache="cold"`: each execution finds its operands in no cache. They are copied, in as many sets as two caches hold,
         and each execution takes the next set; for NumPy arrays and torch tensors that lie on the device.
@@ -108,19 +109,21 @@ class MeasureMethods:
         `counters=True`: `Profile.counters` has what the GPU's own counters say, read while the op runs alone on copies of its
         operands, with cold caches; `counters="warm"` keeps what an execution before has left in them, where the GPU's profiler does."""
         attrs = check_attrs(op, attrs, variant)
-        caches = caches_of(counters, cache)
+        caches, goal = caches_of(counters, cache), intervals.Goal(until, at_most)
         connection = self._live()
         if cold.is_cold(cache):
             how = {"device": device, "stream": stream, "deadline_ms": deadline_ms, "priority": priority, "timeout": timeout, **attrs}
             target = self.run(op, *inputs, **how) if out is None else out
             return cold.profile(
-                lambda n, u: self.profile(op, *inputs, out=target, warmup=warmup, repeat=n, until=u, conditions=conditions, **how),
+                lambda n, g: self.profile(
+                    op, *inputs, out=target, warmup=warmup, repeat=n, until=g.until, at_most=g.at_most, conditions=conditions, **how
+                ),
                 lambda *operands: self.submit(op, *operands[:-1], out=operands[-1], timing=plans.truest(connection), **how),
-                self.conditions, (*inputs, target), self.array, repeat, until,
+                self.conditions, (*inputs, target), self.array, repeat, goal,
             )  # fmt: skip
         options = plans.options_of(connection, device, stream, plans.truest(connection), deadline_ms, priority, warmup, repeat)
         request = plans.Request(op, inputs, out, attrs, options)
-        plan = partial(measure.profile, request=request, until=until, watch=conditions, counters=caches)
+        plan = partial(measure.profile, request=request, goal=goal, watch=conditions, counters=caches)
         answer: Profile = self._drive(connection, plan, timeout, lambda: request.hazard)
         return answer
 
@@ -170,6 +173,7 @@ class AsyncMeasureMethods:
         warmup: int = 3,
         repeat: int = 20,
         until: float | None = None,
+        at_most: float = intervals.SECONDS_MOST,
         cache: str = "warm",
         conditions: bool = True,
         counters: bool | str = False,
@@ -184,19 +188,21 @@ class AsyncMeasureMethods:
     ) -> Profile:
         """As `Client.profile`."""
         attrs = check_attrs(op, attrs, variant)
-        caches = caches_of(counters, cache)
+        caches, goal = caches_of(counters, cache), intervals.Goal(until, at_most)
         connection = await self._live()
         if cold.is_cold(cache):
             how = {"device": device, "stream": stream, "deadline_ms": deadline_ms, "priority": priority, "timeout": timeout, **attrs}
             target = await self.run(op, *inputs, **how) if out is None else out
             return await cold.profile_async(
-                lambda n, u: self.profile(op, *inputs, out=target, warmup=warmup, repeat=n, until=u, conditions=conditions, **how),
+                lambda n, g: self.profile(
+                    op, *inputs, out=target, warmup=warmup, repeat=n, until=g.until, at_most=g.at_most, conditions=conditions, **how
+                ),
                 lambda *operands: self.run(op, *operands[:-1], out=operands[-1], timing=plans.truest(connection), **how),
-                self.conditions, (*inputs, target), self.array, repeat, until,
+                self.conditions, (*inputs, target), self.array, repeat, goal,
             )  # fmt: skip
         options = plans.options_of(connection, device, stream, plans.truest(connection), deadline_ms, priority, warmup, repeat)
         request = plans.Request(op, inputs, out, attrs, options)
-        plan = partial(measure.profile, request=request, until=until, watch=conditions, counters=caches)
+        plan = partial(measure.profile, request=request, goal=goal, watch=conditions, counters=caches)
         answer: Profile = await self._drive(connection, plan, timeout, lambda: request.hazard)
         return answer
 

@@ -10,6 +10,7 @@ from typing import Any
 from .._base.compiled import NUMBERS, keep_name, native, pack
 from .._base.declarations import KERNEL_LIMITS
 from .._base.errors import BadArgument, ConnectFailed, ConnectionLost, KopsError
+from .._base.intervals import SECONDS_MOST, Goal
 from .._base.results import Profile, Timing, Timings
 from .._base.texts import counted
 from .._base.timeouts import DEFAULT_TIMEOUT
@@ -326,28 +327,31 @@ class Kernel(BaseKernel):
         return self._bind(sizes)
 
     def profile(
-        self, *arguments: Any, warmup: int = 3, repeat: int = 50, until: float | None = None, cache: str = "warm", conditions: bool = True,
-        counters: bool | str = False, grid: Any = None, block: Any = None, shared: Any = None, cluster: Any = None, stream: int = 0,
-        deadline_ms: int | None = None, priority: str | None = None, timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
+        self, *arguments: Any, warmup: int = 3, repeat: int = 50, until: float | None = None, at_most: float = SECONDS_MOST,
+        cache: str = "warm", conditions: bool = True, counters: bool | str = False, grid: Any = None, block: Any = None,
+        shared: Any = None, cluster: Any = None, stream: int = 0, deadline_ms: int | None = None, priority: str | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
     ) -> Profile:  # fmt: skip
         """Launches it `warmup` times untimed, then `repeat` times timed, inside the daemon: a `Profile`. More than one
-        launch needs every pointer that is written to be marked `out` in the signature. `until`, `cache`,
+        launch needs every pointer that is written to be marked `out` in the signature. `until`, `at_most`, `cache`,
         `conditions` and `counters`: as `Client.profile`."""
         client = self._client
         arguments = self._positional(arguments, named)
         sizes = {"grid": grid, "block": block, "shared": shared, "cluster": cluster}
-        caches = caches_of(counters, cache)
+        caches, goal = caches_of(counters, cache), Goal(until, at_most)
         if is_cold(cache):
             again = {**sizes, "stream": stream, "deadline_ms": deadline_ms, "priority": priority, "timeout": timeout}
             return cold_profile(
-                lambda n, u: self.profile(*arguments, warmup=warmup, repeat=n, until=u, conditions=conditions, **again),
-                partial(self.submit, timing=truest(client._live()), **again), client.conditions, arguments, client.array, repeat, until,
+                lambda n, g: self.profile(
+                    *arguments, warmup=warmup, repeat=n, until=g.until, at_most=g.at_most, conditions=conditions, **again
+                ),
+                partial(self.submit, timing=truest(client._live()), **again), client.conditions, arguments, client.array, repeat, goal,
             )  # fmt: skip
         geometry = self._geometry.of_call(arguments, sizes)
         link = client._live()
         how = {"stream": stream, "deadline_ms": deadline_ms, "priority": priority, "warmup": warmup, "repeat": repeat}
         launch = self._measured(link, arguments, geometry, how)
-        answer: Profile = client._drive(link, lambda link: profile(link, launch, until, conditions, caches), timeout, lambda: launch.hazard)
+        answer: Profile = client._drive(link, lambda link: profile(link, launch, goal, conditions, caches), timeout, lambda: launch.hazard)
         return answer
 
     def submit(
@@ -402,28 +406,31 @@ class AsyncKernel(BaseKernel):
         return self._bind(sizes)
 
     async def profile(
-        self, *arguments: Any, warmup: int = 3, repeat: int = 50, until: float | None = None, cache: str = "warm", conditions: bool = True,
-        counters: bool | str = False, grid: Any = None, block: Any = None, shared: Any = None, cluster: Any = None, stream: int = 0,
-        deadline_ms: int | None = None, priority: str | None = None, timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
+        self, *arguments: Any, warmup: int = 3, repeat: int = 50, until: float | None = None, at_most: float = SECONDS_MOST,
+        cache: str = "warm", conditions: bool = True, counters: bool | str = False, grid: Any = None, block: Any = None,
+        shared: Any = None, cluster: Any = None, stream: int = 0, deadline_ms: int | None = None, priority: str | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
     ) -> Profile:  # fmt: skip
         """As `Kernel.profile`."""
         client = self._client
         arguments = self._positional(arguments, named)
         sizes = {"grid": grid, "block": block, "shared": shared, "cluster": cluster}
-        caches = caches_of(counters, cache)
+        caches, goal = caches_of(counters, cache), Goal(until, at_most)
         if is_cold(cache):
             again = {**sizes, "stream": stream, "deadline_ms": deadline_ms, "priority": priority, "timeout": timeout}
             launch_timed = partial(self.__call__, timing=truest(await client._live()), **again)
             return await cold_profile_async(
-                lambda n, u: self.profile(*arguments, warmup=warmup, repeat=n, until=u, conditions=conditions, **again),
-                launch_timed, client.conditions, arguments, client.array, repeat, until,
+                lambda n, g: self.profile(
+                    *arguments, warmup=warmup, repeat=n, until=g.until, at_most=g.at_most, conditions=conditions, **again
+                ),
+                launch_timed, client.conditions, arguments, client.array, repeat, goal,
             )  # fmt: skip
         geometry = self._geometry.of_call(arguments, sizes)
         connection = await client._live()
         how = {"stream": stream, "deadline_ms": deadline_ms, "priority": priority, "warmup": warmup, "repeat": repeat}
         launch = self._measured(connection, arguments, geometry, how)
         answer: Profile = await client._drive(
-            connection, lambda link: profile(link, launch, until, conditions, caches), timeout, lambda: launch.hazard
+            connection, lambda link: profile(link, launch, goal, conditions, caches), timeout, lambda: launch.hazard
         )
         return answer
 
