@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,15 @@ CALM = Reading(FAKE_GPU, "", 1980, 1980, 3201, 3201, 36, 79.2, 700, 0, 0)
 
 def told(**after: Any) -> Conditions:
     return Conditions(CALM, Reading.of({**vars(CALM), **after}, FAKE_GPU))
+
+
+VECTORS = json.loads((Path(__file__).resolve().parents[2] / "tests/vectors/conditions.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=[vector["name"] for vector in VECTORS])
+def test_the_same_line_as_kopsctl_prints(vector: dict[str, Any]) -> None:
+    before, after = (Reading.of(vector[when], FAKE_GPU) for when in ("before", "after"))
+    assert str(Conditions(before, after)) == vector["line"]
 
 
 def test_a_calm_device() -> None:

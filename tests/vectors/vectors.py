@@ -52,7 +52,26 @@ def hostcode(rows: Any) -> str:
     return f"enum {{ HOSTCODE_TEXTS = {widest} }};\n{head}{body}}};\n"
 
 
+def conditions(rows: Any) -> str:
+    """The lines in ASCII."""
+    numbers = ("clock", "clock_max", "memory_clock", "memory_clock_max")
+    keys = [*(f"{key}_mhz" for key in numbers), "temperature_c", "power_w", "power_limit_w", "power_slowed_us", "thermal_slowed_us"]
+    body = ""
+    for row in rows:
+        readings = []
+        for reading in (row["before"], row["after"]):
+            members = [f".{key} = {reading.get(key, '(double)NAN')}" for key in keys]
+            members.append(f".missing = {literal(reading.get('missing', ''))}")
+            reasons = ", ".join([*map(literal, reading.get("reasons", [])), "NULL"])
+            readings.append(f"{{{', '.join(members)}, .reasons = (const char *const[]){{{reasons}}}}}")
+        line = row["line"].replace("→", "->").replace("°", "")
+        body += f"    {{{literal(row['name'])}, {literal(line)}, {', '.join(readings)}}},\n"
+    head = "static const struct {\n    const char *name, *line;\n    struct kops_conditions before, after;\n} conditions[] = {\n"
+    return f"{head}{body}}};\n"
+
+
 if __name__ == "__main__":
     source, header = Path(sys.argv[1]), Path(sys.argv[2])
-    made = {"c_types": c_types, "expressions": expressions, "hostcode": hostcode, "scalars": scalars}[source.stem](load(source.name))
+    makers = {"c_types": c_types, "conditions": conditions, "expressions": expressions, "hostcode": hostcode, "scalars": scalars}
+    made = makers[source.stem](load(source.name))
     header.write_text(f"/* Generated from {source.name}. */\n{made}", encoding="utf-8")

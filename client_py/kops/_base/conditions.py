@@ -1,4 +1,6 @@
-"""What a device's speed depends on, read before and after a measurement: clocks, temperature, power, what keeps clocks down."""
+"""What a device's speed depends on, read before and after a measurement: clocks, temperature, power, what keeps clocks down.
+
+The line that is printed is also kopsctl's (daemon/ctl/view/conditions.c); tests/vectors/conditions.json holds both to it."""
 
 from __future__ import annotations
 
@@ -94,9 +96,9 @@ class Conditions:
     def throttled(self) -> tuple[str, ...]:
         """What kept the clocks down before, after or between: `power_cap`, `hw_slowdown`, `thermal`, `hw_thermal`, `power_brake`."""
         seen = {*self.before.reasons, *self.after.reasons}
-        if self.power_slowed_us:
+        if (self.power_slowed_us or 0) > 0:
             seen.add("power_cap")
-        if self.thermal_slowed_us and not seen & {"thermal", "hw_thermal"}:
+        if (self.thermal_slowed_us or 0) > 0 and not seen & {"thermal", "hw_thermal"}:
             seen.add("thermal")
         return tuple(reason for reason in SLOWING if reason in seen)
 
@@ -116,12 +118,12 @@ class Conditions:
     def warning(self) -> str:
         """What to know before the times are believed; else empty."""
         if self.throttled:
-            long = sum(us for us in (self.power_slowed_us, self.thermal_slowed_us) if us)
+            long = sum(us for us in (self.power_slowed_us, self.thermal_slowed_us) if us is not None and us > 0)
             return f"the clocks were kept down by {', '.join(self.throttled)}" + (f" (for {long / 1e3:.1f} ms)" if long else "")
         if self.slowed:
             return "the clocks fell while it was measured"
         if self.changed:
-            return "the clocks rose while it was measured: more warmup= makes the times alike"
+            return "the clocks rose while it was measured: more warmup makes the times alike"
         return ""
 
     def _between(self, name: str) -> float | None:

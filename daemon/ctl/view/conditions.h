@@ -7,7 +7,8 @@
 #include <kops/kops.h>
 
 /* "1980 -> 1590 of 1980 MHz, memory 3201 of 3201 MHz, 36 -> 57 C, 79 -> 692 of 700 W", and a warning where the clocks
- * were kept down. `before` may be `after`, of a device at one time. "" where the daemon is too old to tell. */
+ * were kept down, or changed. `before` may be `after`, of a device at one time. "" where the daemon is too old to tell.
+ */
 const char *conditions_text(const struct kops_conditions *before, const struct kops_conditions *after, char *into,
                             size_t size);
 
