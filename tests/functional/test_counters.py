@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from domains import FIXTURES, Client, Domains
 from gpu_machine import N, only_with_the_standin, values
-from support import backends, proc, raw
+from support import backends, nvml, proc, raw
 from support.daemon import binary
 from user_kernels import OTHERS, only_with_nvrtc
 
@@ -141,7 +141,7 @@ def test_the_longest_of_several_kernels(start: Callable[..., Domains], client: C
 
 def test_other_processes(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
     """Those of the daemon, the common executor and the one that counts, are no others."""
-    more = {"LD_LIBRARY_PATH": str(backends.standin_nvml()), "KOPS_STANDIN_PROCESSES": "5"}
+    more = {"LD_LIBRARY_PATH": str(nvml.FOLDER), "KOPS_STANDIN_PROCESSES": "5"}
     own = client(start(env=counting(**more)))
     own.square()
     assert count(own)["others"] == 3

@@ -1,5 +1,6 @@
 /* NVML without a GPU. The file that KOPS_STANDIN_NVML names has its answers, a key and a value a line; it is read at
- * each call, so a test changes an answer by writing the file anew. README.md has the keys. */
+ * each call, so a test changes an answer by writing the file anew. README.md has the keys. What a confined process
+ * asks, which can read no such file, is in the environment. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,11 +20,13 @@ EXPORT int nvmlDeviceGetPowerUsage(const void *device, unsigned *ret_mw);
 EXPORT int nvmlDeviceGetEnforcedPowerLimit(const void *device, unsigned *ret_mw);
 EXPORT int nvmlDeviceGetCurrentClocksEventReasons(const void *device, unsigned long long *ret_bits);
 EXPORT int nvmlDeviceGetViolationStatus(const void *device, int policy, unsigned long long *ret_times);
+EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(const void *device, unsigned *count, void *ret_processes);
 
-enum { SUCCESS = 0, NOT_SUPPORTED = 3, NOT_FOUND = 6 };
+enum { SUCCESS = 0, UNINITIALIZED = 1, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7 };
 enum { CLOCK_SM = 1, POLICY_POWER = 0 };
 
 static int gpu_object, instance_object; /* handles are the addresses */
+static bool initialised;
 
 /* Whether the file has a line of that key; its value then. */
 static bool find(const char *key, char *ret, size_t size)
@@ -90,8 +93,10 @@ static void note_reading(void)
 int nvmlInit_v2(void)
 {
     unsigned long long code;
+    const int r = number("init", &code) == SUCCESS ? (int)code : SUCCESS;
 
-    return number("init", &code) == SUCCESS ? (int)code : SUCCESS;
+    initialised = r == SUCCESS;
+    return r;
 }
 
 const char *nvmlErrorString(int result)
@@ -101,7 +106,9 @@ const char *nvmlErrorString(int result)
 
 int nvmlDeviceGetHandleByUUID(const char *uuid, void **ret)
 {
-    if (has_value("gpu", uuid))
+    if (!initialised)
+        return UNINITIALIZED;
+    if (has_value("gpu", uuid) || !getenv("KOPS_STANDIN_NVML"))
         *ret = &gpu_object;
     else if (has_value("instance", uuid))
         *ret = &instance_object;
@@ -160,4 +167,14 @@ int nvmlDeviceGetViolationStatus(const void *device, int policy, unsigned long l
     (void)device;
     ret_times[0] = 1;
     return number(policy == POLICY_POWER ? "power_slowed_ns" : "thermal_slowed_ns", &ret_times[1]);
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(const void *device, unsigned *count, void *ret_processes)
+{
+    const char *text = getenv("KOPS_STANDIN_PROCESSES");
+
+    (void)device;
+    (void)ret_processes;
+    *count = text ? (unsigned)strtoul(text, NULL, 10) : 0;
+    return *count ? INSUFFICIENT_SIZE : SUCCESS;
 }

@@ -14,11 +14,6 @@ def standin_cupti() -> Path:
     return standin_driver().with_name("libcupti_standin.so")
 
 
-def standin_nvml() -> Path:
-    """The folder with the management library."""
-    return standin_driver().with_name("nvml_standin")
-
-
 def standin_driver() -> Path:
     """The stand-in for libcuda.so.1 that the build makes; KOPS_STANDIN names another."""
     return Path(os.environ.get("KOPS_STANDIN", daemons.build_folder() / "lib" / "libcuda_standin.so"))

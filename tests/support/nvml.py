@@ -7,7 +7,8 @@ from pathlib import Path
 
 from .daemon import build_folder
 
-LIBRARY = build_folder() / "lib" / "libnvml_standin.so"
+FOLDER = build_folder() / "lib" / "nvml_standin"
+LIBRARY = FOLDER / "libnvidia-ml.so.1"
 FAKE_GPU = "GPU-00000000-0000-0000-0000-00000000fa4e"  # of tests/fake_gpu
 CALM = {
     "clock": 1980, "memory_clock": 3201, "clock_max": 1980, "memory_clock_max": 3201, "temperature": 36, "power_mw": 79200,
