@@ -14,6 +14,7 @@ from typing import Any
 import kops
 import numpy
 import pytest
+from kops._tensors.numpy import Bfloat16Bits
 from kops.profiler import Peaks, profile, report
 from kops.profiler.__main__ import main, read_peaks
 from kops.profiler._page import page, roofline, timeline
@@ -175,8 +176,22 @@ def test_peaks_are_measured(real: Daemon, monkeypatch: pytest.MonkeyPatch, tmp_p
     with kops.connect(real.socket_path, timeout=120) as k:
         k.square(numpy.ones(10, "float32"))
         (found,) = report(k, tmp_path / "report.html").values()
-    assert found.device == "host" and found.gb_s > 0.1 and found.gflop_s.keys() == {"f32", "f64", "f16"}
+        measured = rows_of([row for row in k.stats()["ops"] if row["op"] == "gemm"], {"host": found})
+    assert found.device == "host" and found.gb_s > 0.1 and found.gflop_s.keys() == {"f32", "f64", "f16", "bf16"}
     assert all(value > 0.01 for value in found.gflop_s.values())
+    assert {row.dtype for row in measured} >= found.gflop_s.keys(), "the daemon was asked for each"
+    plot = Roofline(measured, found)
+    assert {roof.dtype for roof in plot.roofs} == found.gflop_s.keys() and all(point.colour is not None for point in plot.points)
+
+
+def test_bits_of_bf16(real: Daemon) -> None:
+    """In the pool's memory, and copied."""
+    a, wanted = (Bfloat16Bits.of(numpy.array(values, "float32")) for values in ([1.5, -2, 3], [2.25, 4, 9]))
+    with kops.connect(real.socket_path, timeout=120) as k:
+        for place in (lambda value: k.array(value).view(Bfloat16Bits), numpy.copy):
+            out = place(numpy.zeros_like(a)).view(Bfloat16Bits)
+            k.square(place(a).view(Bfloat16Bits), out=out)
+            assert out.tolist() == wanted.tolist()
 
 
 # ---- the picture ----

@@ -10,7 +10,7 @@ from .._base.errors import KopsError
 from .._base.results import Device
 from .._clients.client import Client
 
-DTYPES = {"f32": "float32", "f64": "float64", "f16": "float16"}
+DTYPES = {"f32": "float32", "f64": "float64", "f16": "float16", "bf16": "float32"}  # and what values are made in
 HOST, GPU = (1 << 24, 1024), (1 << 27, 8192)  # elements of a vector beyond every cache, side of a matrix
 ROUNDS = 10
 
@@ -30,6 +30,8 @@ def measure(client: Client, device: Device) -> Peaks:
     """Some seconds of work on the device, on copies of host memory. Needs NumPy."""
     import numpy
 
+    from .._tensors.numpy import Bfloat16Bits
+
     length, side = HOST if device.backend == "host" else GPU
     vectors = [numpy.ones(length, "float32") for _ in range(3)]
     best = _best(client, "add", vectors, device)
@@ -39,14 +41,15 @@ def measure(client: Client, device: Device) -> Peaks:
             continue
         # Zeros would take less power, and so run at higher clocks.
         a, b = (numpy.random.default_rng(seed).standard_normal((side, side)).astype(name) for seed in (1, 2))
-        made = _best(client, "gemm", [a, b, numpy.empty_like(a)], device)
+        operands = [a, b, numpy.empty_like(a)]
+        made = _best(client, "gemm", [Bfloat16Bits.of(one) for one in operands] if dtype == "bf16" else operands, device)
         if made.gflop_s is not None and made.min:
             compute[dtype] = made.operations / made.min / 1e3
     return Peaks(device.uuid, device.name, best.bytes / best.min / 1e3, compute)
 
 
 def _best(client: Client, op: str, operands: list[Any], device: Device) -> Any:
-    *inputs, out = (client.array(operand) for operand in operands)
+    *inputs, out = (client.array(operand).view(type(operand)) for operand in operands)
     made = client.profile(op, *inputs, out=out, device=device, warmup=2, repeat=ROUNDS, conditions=False)
     if not made.min:
         raise KopsError(f"{op} on {device.uuid} was not timed")
