@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "profiler.h"
 
@@ -13,7 +14,7 @@
 
 enum { PENDING_MAX = 65536 };
 
-static const uint64_t CLOCK_AHEAD_NS = 1000000000000;
+static uint64_t clock_ahead_ns = 1000000000000; /* of the records' clock; set once */
 
 struct record {
     CUpti_ActivityKind kind;
@@ -64,8 +65,8 @@ static void ran(uint32_t call, enum standin_launch what, const char *name, uint6
                                                                  : CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
                             .call = call,
                             .name = name,
-                            .begin_ns = begin_ns + CLOCK_AHEAD_NS,
-                            .end_ns = end_ns + CLOCK_AHEAD_NS};
+                            .begin_ns = begin_ns + clock_ahead_ns,
+                            .end_ns = end_ns + clock_ahead_ns};
     pthread_mutex_unlock(&lock);
 }
 
@@ -109,6 +110,15 @@ API cuptiActivityRegisterCallbacks(CUpti_BuffersCallbackRequestFunc wanted, CUpt
 {
     buffer_wanted = wanted;
     buffer_done = done;
+    return CUPTI_SUCCESS;
+}
+
+API cuptiActivityRegisterTimestampCallback(CUpti_TimestampCallbackFunc function)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_ahead_ns = function() - ((uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec);
     return CUPTI_SUCCESS;
 }
 

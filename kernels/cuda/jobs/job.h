@@ -29,7 +29,7 @@ struct cuda_execution {
 
 /* An execution that has ended, whose record may come later. */
 struct cuda_ended {
-    uint64_t ticket, issued_ns, seen_ns;
+    uint64_t ticket, seen_ns;
 };
 
 enum cuda_job_state { JOB_NEW, JOB_ISSUING, JOB_ISSUED };

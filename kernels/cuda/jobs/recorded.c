@@ -9,6 +9,7 @@ enum {
     EXACT_AT_ONCE = 256, /* executions of one job that have ended, and whose records were not read */
     ROW_AT_ONCE = 24,    /* executions in a row of jobs whose records are read together, since reading costs 20 us */
     ROW_NS = 200 * 1000, /* that such a job waits for the others */
+    IDLE_NS = 30 * 1000, /* the same where the stream has nothing more to do: its client waits */
     TELL_AT_ONCE = 64,
     PATIENCE_NS = 100 * 1000 * 1000 /* for a record that does not come */
 };
@@ -18,7 +19,6 @@ _Static_assert(2 * ((int)EXACT_AT_ONCE + (int)RECORDED_LATE_MAX) <= (int)RECORDS
 
 void cuda_recorded_init(struct cuda_recorded *r)
 {
-    r->clock = (struct cuda_clock){.least_ns = 0};
     r->late_begin = r->late_end = 0;
 }
 
@@ -79,41 +79,37 @@ void cuda_recorded_end(const struct cuda_execution *x)
 void cuda_recorded_note(struct backend_job *base, const struct cuda_clock *clock, const struct cuda_span *span)
 {
     if (!base->n_samples)
-        base->gpu_begin_ns = cuda_clock_host_ns(clock, span->begin_ns);
-    base->gpu_end_ns = cuda_clock_host_ns(clock, span->end_ns);
+        base->gpu_begin_ns = clock ? cuda_clock_host_ns(clock, span->begin_ns) : span->begin_ns;
+    base->gpu_end_ns = clock ? cuda_clock_host_ns(clock, span->end_ns) : span->end_ns;
     base->samples[base->n_samples++] = (double)(span->end_ns - span->begin_ns) / 1e3;
 }
 
-static enum cuda_record_state read_one(struct cuda_recorded *r, const struct cuda_ended *ended, struct cuda_span *ret)
+static enum cuda_record_state read_one(const struct cuda_ended *ended, struct cuda_span *ret)
 {
     const enum cuda_record_state state = cuda_records_read(ended->ticket, ret);
 
-    if (state == RECORD_READY)
-        cuda_clock_learn(&r->clock, ended->issued_ns, ret->begin_ns, ret->end_ns, ended->seen_ns);
-    else if (state == RECORD_PENDING && clock_now_ns() - ended->seen_ns > PATIENCE_NS)
-        return RECORD_MISSING;
-    return state;
+    return state == RECORD_PENDING && clock_now_ns() - ended->seen_ns > PATIENCE_NS ? RECORD_MISSING : state;
 }
 
 /* Takes the records that are there, in order. */
-static void take_exact(struct cuda_recorded *r, struct backend_job *base, struct cuda_job *job)
+static void take_exact(struct backend_job *base, struct cuda_job *job)
 {
     struct cuda_span span;
 
     for (; job->exact_read < job->n_exact; job->exact_read++) {
-        const enum cuda_record_state state = read_one(r, &job->exact[job->exact_read], &span);
+        const enum cuda_record_state state = read_one(&job->exact[job->exact_read], &span);
 
         if (state == RECORD_PENDING)
             return;
         if (state == RECORD_READY)
-            cuda_recorded_note(base, &r->clock, &span);
+            cuda_recorded_note(base, NULL, &span);
     }
 }
 
 void cuda_recorded_ended(struct cuda_recorded *r, struct backend_job *base, struct cuda_job *job,
                          const struct cuda_execution *x, uint64_t seen_ns)
 {
-    const struct cuda_ended ended = {.ticket = x->ticket, .issued_ns = x->issued_ns, .seen_ns = seen_ns};
+    const struct cuda_ended ended = {.ticket = x->ticket, .seen_ns = seen_ns};
 
     if (base->timing == TIMING_STATISTIC) {
         base->timed_later = true;
@@ -125,28 +121,28 @@ void cuda_recorded_ended(struct cuda_recorded *r, struct backend_job *base, stru
     job->exact[job->n_exact++] = ended;
     if (job->n_exact - job->exact_read >= EXACT_AT_ONCE) {
         cuda_records_flush();
-        take_exact(r, base, job);
+        take_exact(base, job);
     }
 }
 
-/* An exact time is waited for alone. Of a row several are read at once, but for none is waited long. */
+/* Times of a job that has many, and exact ones, are waited for alone. Of jobs in a row several are read at once, but
+ * none waits long. */
 static bool are_due(const struct backend_job *base, const struct cuda_job *job, unsigned ended_behind, bool idle)
 {
-    return base->timing == TIMING_EXACT || idle || ended_behind >= ROW_AT_ONCE ||
-           clock_now_ns() - job->exact[job->n_exact - 1].seen_ns > ROW_NS;
+    return base->timing == TIMING_EXACT || base->repeat > 1 || ended_behind >= ROW_AT_ONCE ||
+           clock_now_ns() - job->exact[job->n_exact - 1].seen_ns > (idle ? IDLE_NS : ROW_NS);
 }
 
-bool cuda_recorded_collect(struct cuda_recorded *r, struct backend_job *base, struct cuda_job *job,
-                           unsigned ended_behind, bool idle)
+bool cuda_recorded_collect(struct backend_job *base, struct cuda_job *job, unsigned ended_behind, bool idle)
 {
     if (job->exact_read < job->n_exact)
-        take_exact(r, base, job); /* those that were read with others' */
+        take_exact(base, job); /* those that were read with others' */
     if (job->exact_read == job->n_exact)
         return true;
     if (!are_due(base, job, ended_behind, idle))
         return false;
     cuda_records_flush();
-    take_exact(r, base, job);
+    take_exact(base, job);
     return job->exact_read == job->n_exact;
 }
 
@@ -159,14 +155,14 @@ void cuda_recorded_tell(struct cuda_recorded *r, const struct backend_host *host
     cuda_records_flush();
     for (; r->late_begin < r->late_end; r->late_begin++) {
         const struct cuda_late *late = &r->late[r->late_begin % RECORDED_LATE_MAX];
-        const enum cuda_record_state state = read_one(r, &late->ended, &span);
+        const enum cuda_record_state state = read_one(&late->ended, &span);
 
         if (state == RECORD_PENDING)
             return;
         if (state == RECORD_READY && host->timed)
             host->timed(host->context, late->token,
-                        &(struct backend_times){.begin_ns = cuda_clock_host_ns(&r->clock, span.begin_ns),
-                                                .end_ns = cuda_clock_host_ns(&r->clock, span.end_ns),
+                        &(struct backend_times){.begin_ns = span.begin_ns,
+                                                .end_ns = span.end_ns,
                                                 .us = (double)(span.end_ns - span.begin_ns) / 1e3});
     }
 }

@@ -10,7 +10,6 @@
 enum { RECORDED_LATE_MAX = 256 /* executions that have ended and were not told: older ones are forgotten */ };
 
 struct cuda_recorded {
-    struct cuda_clock clock; /* CUPTI's */
     struct cuda_late {
         struct cuda_ended ended;
         uint64_t token;
@@ -23,8 +22,8 @@ void cuda_recorded_init(struct cuda_recorded *r);
 /* Whether the job should be timed by records, as far as is known before it is prepared: CUPTI is started for it.
  * `busy`: the device has other jobs. */
 bool cuda_recorded_may_be_wanted(const struct backend_job *base, bool busy);
-/* Whether its executions are. `stamps`: its kernel can tell its times. `in_a_row`: the stream has other executions, so
- * that events would cost them, and nobody waits for this one alone. */
+/* Whether its executions are. `stamps`: its kernel can tell its times. `in_a_row`: it is one of many, which events
+ * would hold up, and nobody waits for this one alone. */
 bool cuda_recorded_are_wanted(const struct backend_job *base, bool stamps, bool in_a_row);
 
 /* Around the launches of an execution: begin() gives it a ticket. choose() is for every execution, and has those
@@ -39,10 +38,9 @@ void cuda_recorded_ended(struct cuda_recorded *r, struct backend_job *base, stru
 /* All of the job's have: takes its samples from their records. False: not all are there yet, or it is better to read
  * them later, with others'. `ended_behind`: executions of later jobs of the stream that have ended; `idle`: all have.
  */
-bool cuda_recorded_collect(struct cuda_recorded *r, struct backend_job *base, struct cuda_job *job,
-                           unsigned ended_behind, bool idle);
+bool cuda_recorded_collect(struct backend_job *base, struct cuda_job *job, unsigned ended_behind, bool idle);
 
-/* Adds a sample, and notes when the job was on the device. */
+/* Adds a sample, and notes when the job was on the device. `clock`: the span's; NULL: CLOCK_MONOTONIC. */
 void cuda_recorded_note(struct backend_job *base, const struct cuda_clock *clock, const struct cuda_span *span);
 
 /* Tells the host of executions that have ended: `idle`, of all; else once there are many. */

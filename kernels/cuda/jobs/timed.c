@@ -10,6 +10,8 @@
 enum {
     AHEAD_US = 20, /* that the GPU needs for what is ahead on the stream, so that the host has enqueued an execution */
     AROUND_US = 3, /* for two events */
+    ROW_JOBS = 8,  /* unfinished ones */
+    ROW_US = 20,   /* of longer executions events are a small part */
     ANCHOR_NS_MAX = 1000 * 1000 * 1000, /* the driver tells the time between events with 24 bits: 0.1 us within it */
 };
 
@@ -51,6 +53,12 @@ static int begin_events(struct cuda_stream *s, struct cuda_execution *x, struct 
     return -1;
 }
 
+/* Many small ones: events and gates would take longer than the work, and the client waits for none alone. */
+static bool comes_in_a_row(const struct cuda_stream *s)
+{
+    return atomic_load_explicit(&s->executor->unfinished, memory_order_relaxed) >= ROW_JOBS && s->last_us < ROW_US;
+}
+
 int cuda_timed_begin(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct cuda_execution *x,
                      struct error *e)
 {
@@ -60,7 +68,7 @@ int cuda_timed_begin(struct cuda_stream *s, struct backend_job *base, struct cud
     x->issued_ns = clock_now_ns();
     /* All executions of a job are timed in the same way. */
     if (job->issued == base->warmup)
-        job->in_a_row = base->repeat > 1 || cuda_stream_executions_ahead(s);
+        job->in_a_row = base->repeat > 1 || comes_in_a_row(s);
     if (cuda_recorded_are_wanted(base, stamps, job->in_a_row)) {
         base->timer = TIMER_CUPTI;
         return cuda_recorded_begin(base, job, x, e);

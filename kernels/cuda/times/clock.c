@@ -1,6 +1,10 @@
 #include "clock.h"
 
-enum { DRIFT_PPM = 100 };
+enum {
+    DRIFT_PPM = 100, /* 20 to 30 were seen */
+    SEEN_NS = 2000 /* from an end to its being seen, at best: that a launch took is less certain, since the GPU may have
+                      been another process's for its time slice */
+};
 
 /* None for what is older than the bound: records may be read in another order than that of their ends. */
 static int64_t drift(uint64_t since_ns, uint64_t now_ns)
@@ -24,7 +28,9 @@ void cuda_clock_learn(struct cuda_clock *c, uint64_t before_ns, uint64_t begin, 
 
 uint64_t cuda_clock_host_ns(const struct cuda_clock *c, uint64_t gpu)
 {
+    const int64_t half = (c->most - c->least) / 2;
+
     if (!c->least_ns)
         return 0;
-    return gpu + (uint64_t)(c->least + (c->most - c->least) / 2);
+    return gpu + (uint64_t)(c->most - (half < SEEN_NS ? half : SEEN_NS));
 }

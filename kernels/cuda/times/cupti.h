@@ -7,6 +7,7 @@
 
 #define CUPTI_FUNCTIONS(X)                                                                                             \
     X(ActivityRegisterCallbacks)                                                                                       \
+    X(ActivityRegisterTimestampCallback)                                                                               \
     X(ActivityEnable)                                                                                                  \
     X(ActivityDisable)                                                                                                 \
     X(ActivityFlushAll)                                                                                                \

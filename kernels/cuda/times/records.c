@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "cupti.h"
+#include "util/clock.h"
 #include "util/log.h"
 
 enum {
@@ -73,6 +74,11 @@ static void CUPTIAPI on_launch(void *context, CUpti_CallbackDomain domain, CUpti
             (struct call){.correlation = call->correlationId, .ticket = current};
     }
     pthread_mutex_unlock(&records.lock);
+}
+
+static uint64_t CUPTIAPI host_clock(void)
+{
+    return clock_now_ns();
 }
 
 static void CUPTIAPI on_buffer_wanted(uint8_t **buffer, size_t *size, size_t *max_records)
@@ -174,7 +180,8 @@ static int start(char *why, size_t why_size)
         if (CUPTI_CALL(why, why_size, EnableCallback, 1, records.subscriber, CUPTI_CB_DOMAIN_DRIVER_API, launches[i]) <
             0)
             goto unsubscribe;
-    if (CUPTI_CALL(why, why_size, ActivityRegisterCallbacks, on_buffer_wanted, on_buffer_done) < 0 ||
+    if (CUPTI_CALL(why, why_size, ActivityRegisterTimestampCallback, host_clock) < 0 ||
+        CUPTI_CALL(why, why_size, ActivityRegisterCallbacks, on_buffer_wanted, on_buffer_done) < 0 ||
         CUPTI_CALL(why, why_size, ActivityEnable, CUPTI_ACTIVITY_KIND_GRAPH_TRACE) < 0)
         goto unsubscribe;
     return 0;

@@ -12,7 +12,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* By CUPTI's clock: see clock.h. */
+/* By the GPU's clock, see clock.h; of records by CLOCK_MONOTONIC: CUPTI makes the times those of a clock that it is
+ * given, as it does for other users of CUPTI, so that kernels of several processes have their places in one trace. */
 struct cuda_span {
     uint64_t begin_ns, end_ns;
 };
