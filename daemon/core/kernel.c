@@ -340,7 +340,7 @@ static void set_params(const struct kernel_signature *s, const struct tensor *co
 {
     k->param_bytes = (uint16_t)s->param_bytes;
     k->n_pointers = (uint16_t)s->n_tensors;
-    k->sparse = 0;
+    k->sparse = k->inout = 0;
     memset(k->params, 0, s->param_bytes);
     for (unsigned i = 0; i < s->n_params; i++) {
         const struct kernel_param *p = &s->params[i];
@@ -350,6 +350,7 @@ static void set_params(const struct kernel_signature *s, const struct tensor *co
         } else {
             k->pointers[p->operand] = p->offset;
             k->sparse |= (uint16_t)(is_sparse(tensors[p->operand]) << p->operand);
+            k->inout |= (uint16_t)((p->kind == KERNEL_INOUT) << p->operand);
         }
     }
 }

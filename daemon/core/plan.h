@@ -57,6 +57,7 @@ struct plan_kernel {
     uint16_t n_pointers;                  /* as many as operands */
     uint16_t pointers[STEP_MAX_OPERANDS]; /* where in params the i-th operand's address belongs */
     uint16_t sparse; /* operands with other bytes between their elements, a bit each: those are not the kernel's */
+    uint16_t inout;  /* operands that it reads and writes, a bit each */
     _Alignas(8) unsigned char params[KERNEL_PARAM_BYTES]; /* addresses are 0 */
 };
 

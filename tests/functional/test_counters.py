@@ -8,6 +8,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from domains import FIXTURES, Client, Domains
 from gpu_machine import N, only_with_the_standin, values
 from support import backends, nvml, proc, raw
 from support.daemon import binary
-from user_kernels import OTHERS, only_with_nvrtc
+from user_kernels import OTHERS, compile_source, declare, only_with_nvrtc, pointer, scalar
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "client_py"))
 
@@ -67,7 +68,7 @@ def test_an_op(start: Callable[..., Domains], client: Callable[..., Client]) -> 
     assert (result["kernels"], result["passes"]) == (1, 3)
     assert math.isclose(sum(result["stalls"].values()), 100)
     assert max(result["stalls"], key=lambda name: result["stalls"][name]) == "long_scoreboard"
-    assert result["copied_bytes"] == 3 * 4 * N, "the input, the output and what it is restored from"
+    assert result["copied_bytes"] == 2 * 4 * N, "the input and the output"
     launch = result["launch"]
     assert launch["grid"][0] * launch["block"][0] >= N // 8 and 0 < launch["occupancy_pct"] <= 100
     assert not values(own.memory[2]).any(), "the client's output is not written"
@@ -84,9 +85,9 @@ def test_the_process_is_another_one(start: Callable[..., Domains], client: Calla
     (profiling,) = machine.executors() - {common}
     first = machine.control.row(profiling).launches
     count(own)
-    assert machine.control.row(profiling).launches == first + 3, "one a pass"
+    assert machine.control.row(profiling).launches == first + 2 * 3, "two a pass"
     count(own, cache="warm")
-    assert machine.control.row(profiling).launches == first + 3 + 2 * 3, "one before each pass, too"
+    assert machine.control.row(profiling).launches == first + 2 * 2 * 3
     assert machine.control.row(common).launches == launches
 
 
@@ -103,7 +104,8 @@ def test_a_kernel(start: Callable[..., Domains], client: Callable[..., Client]) 
 
 @only_with_nvrtc
 def test_what_each_pass_finds(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
-    """What an execution may read and has written is restored, and the cache flushed, before each of the three passes."""
+    """What an execution may read and has written is restored before each of the two in the three passes, and the cache
+    flushed before the one that is read."""
     machine = start(env=counting())
     own = client(machine)
     own.own()
@@ -117,26 +119,64 @@ def test_what_each_pass_finds(start: Callable[..., Domains], client: Callable[..
         ask()
         return row.copies_d2d - before
 
-    launch = {"kernel": own.custom, "args": [own.tensors[1], own.tensors[0], N]}
+    def launch(kernel: int, **more: Any) -> int:
+        return copies(lambda: own.connection.call("counters", {"kernel": kernel, "args": [own.tensors[1], own.tensors[0], N], **more}))
+
     warm = copies(lambda: count(own, cache="warm"))
-    assert warm == 3, "the input, the output, and that once more; an op that only writes its output needs no restoring"
+    assert warm == 2, "the input and the output: an op that only writes its output needs no restoring"
     flushes = copies(lambda: count(own)) - warm
     assert flushes and flushes % 3 == 0
-    assert copies(lambda: count(own, out=[own.tensors[0]])) == 2 + 3 + flushes, "in place: one piece, restored before each"
-    assert copies(lambda: own.connection.call("counters", launch)) == 3 + 3 + flushes
-    assert copies(lambda: own.connection.call("counters", {**launch, "cache": "warm"})) == 3 + 2 * 3
+    assert copies(lambda: count(own, out=[own.tensors[0]])) == 2 + 2 * 3 + flushes, "in place: one piece, restored before each"
+    assert launch(own.custom) == 2 + flushes
+    assert launch(own.custom, cache="warm") == 2
+    module = compile_source(own.connection, OTHERS, "custom_kernel")["module"]
+    params = [pointer("out", "inout"), pointer("in", "in"), scalar("n", "i32")]
+    kernel = declare(own.connection, module, entry="custom_kernel", params=params, grid=[4], block=[256])
+    assert launch(kernel) == 3 + 2 * 3 + flushes, "what it is restored from, too"
+    assert launch(kernel, cache="warm") == 3 + 2 * 3
+
+
+def test_the_second_execution_of_a_pass_is_the_cold_one(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    machine = start(env=counting())
+    own = client(machine)
+    own.square()
+    before = machine.executors()
+    count(own)
+    (profiling,) = machine.executors() - before
+    row, found = machine.control.row(profiling), []
+    with machine.control.gate("kernel") as gate:
+        asked = own.connection.request("counters", square(own, out=[own.tensors[0]]))
+        for _ in range(2 * 3):
+            machine.wait(lambda: row.waiting("kernel") == 1)
+            found.append(row.copies_d2d)
+            passed = row.passed("kernel")
+            gate.let(1)
+            machine.wait(lambda passed=passed: row.passed("kernel") > passed)
+    own.connection.reply(asked).get()
+    to_cold, to_next = found[1] - found[0], found[2] - found[1]
+    assert to_next == 1, "restored, not flushed"
+    assert to_cold > 1, "restored and flushed"
+    assert [b - a for a, b in pairwise(found)] == [to_cold, 1] * 2 + [to_cold]
 
 
 def test_operands_that_overlap(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
     own = client(start(env=counting()))
     assert count(own, out=[own.tensors[0]])["copied_bytes"] == 2 * 4 * N, "in place: one piece, which is written"
     view = {**own.tensors[0], "shape": [N // 2]}
-    assert count(own, **{"in": [view], "out": [{**view, "offset": 2 * N}]})["copied_bytes"] == 3 * 2 * N
+    assert count(own, **{"in": [view], "out": [{**view, "offset": 2 * N}]})["copied_bytes"] == 2 * 2 * N, "side by side"
 
 
 def test_the_longest_of_several_kernels(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
-    result = count(client(start(env=counting(KOPS_STANDIN_CUPTI_RANGES="3"))))
-    assert result["kernels"] == 3 and result["values"]["duration_us"] == 21
+    result = count(client(start(env=counting(KOPS_STANDIN_CUPTI_RANGES="6"))))
+    assert result["kernels"] == 3 and result["values"]["duration_us"] == 21, "of the second execution"
+
+
+@pytest.mark.parametrize(("ranges", "says"), [(0, "this has 0"), (5, "2 executions of this launched 5"), (2 * 17, "this has 17")])
+def test_kernels_that_cannot_be_told(start: Callable[..., Domains], client: Callable[..., Client], ranges: int, says: str) -> None:
+    error = refusal(client(start(env=counting(KOPS_STANDIN_CUPTI_RANGES=str(ranges)))))
+    assert error.code == "unsupported" and says in error.message, error
+    most = count(client(start(env=counting(KOPS_STANDIN_CUPTI_RANGES=str(2 * 16)))))
+    assert most["kernels"] == 16
 
 
 def test_other_processes(start: Callable[..., Domains], client: Callable[..., Client]) -> None:

@@ -6,7 +6,7 @@
  * | KOPS_STANDIN_CUPTI | "metric=value,…": what a metric says; one that is not named says 1, "metric=-" is unknown |
  * | KOPS_STANDIN_CUPTI_FAIL | "call:result": that call answers with that result |
  * | KOPS_STANDIN_CUPTI_PASSES | passes that a series takes (3) |
- * | KOPS_STANDIN_CUPTI_RANGES | kernels that it saw (1) |
+ * | KOPS_STANDIN_CUPTI_RANGES | kernels that it saw in each pass (2) |
  * | KOPS_STANDIN_CUPTI_ADMIN | set: as with RmProfilingAdminOnly, the thread that enables the profiler needs
  * CAP_PERFMON in effect (or CAP_SYS_ADMIN); "thread": which also starts a thread that stays |
  *
@@ -37,6 +37,7 @@ enum { COUNTERS_LOCK = 1 << 30 /* a byte of the control page's file, behind all 
 static char host_object, profiler_object;
 static bool enabled, configured, started;
 static unsigned passes;
+static size_t room; /* ranges */
 
 static void demand(bool condition, const char *what)
 {
@@ -51,6 +52,11 @@ static unsigned number_of(const char *variable, unsigned otherwise)
     const char *text = getenv(variable);
 
     return text ? (unsigned)strtoul(text, NULL, 10) : otherwise;
+}
+
+static size_t number_of_ranges(void)
+{
+    return number_of("KOPS_STANDIN_CUPTI_RANGES", 2);
 }
 
 /* What the environment has the call answer. */
@@ -127,15 +133,21 @@ API cuptiProfilerHostGetConfigImage(struct cupti_config *p)
     return result_of("config");
 }
 
+/* In the first half of a pass all takes a hundred times as long; in the second the last kernel is the longest. */
 API cuptiProfilerHostEvaluateToGpuValues(struct cupti_evaluate *p)
 {
+    const size_t first = number_of_ranges() / 2;
+
     demand(p->counters[0] == 3, "counters that were not decoded");
+    demand(p->range < number_of_ranges(), "a range that there is not");
     for (size_t i = 0; i < p->n; i++) {
         const char *value = find(p->metrics[i]);
 
         p->values[i] = value ? strtod(value, NULL) : 1;
-        if (!strcmp(p->metrics[i], "gpu__time_duration.sum"))
-            p->values[i] *= (double)(p->range + 1); /* the last one is the longest */
+        if (p->range < first)
+            p->values[i] *= 100;
+        else if (!strcmp(p->metrics[i], "gpu__time_duration.sum"))
+            p->values[i] *= (double)(p->range - first + 1);
     }
     return result_of("evaluate");
 }
@@ -227,6 +239,7 @@ API cuptiRangeProfilerDisable(struct cupti_profiler *p)
 API cuptiRangeProfilerGetCounterDataSize(struct cupti_counters_size *p)
 {
     demand(p->profiler && p->ranges && p->nodes >= p->ranges, "ranges");
+    room = p->ranges;
     p->counters_size = COUNTERS_BYTES;
     return 0;
 }
@@ -244,6 +257,7 @@ API cuptiRangeProfilerSetConfig(struct cupti_set_config *p)
 {
     demand(enabled && !started && p->config[0] == 2 && p->config_size == CONFIG_BYTES, "a configuration");
     demand(p->range == CUPTI_AUTO_RANGE && p->replay == CUPTI_USER_REPLAY, "another mode");
+    demand(p->ranges_a_pass == room, "another number of ranges than there is room for");
     counters = p->counters;
     configured = true;
     passes = 0;
@@ -271,12 +285,12 @@ API cuptiRangeProfilerDecodeData(struct cupti_decode *p)
 {
     demand(!started && passes, "nothing to decode");
     counters[0] = 3;
-    p->dropped = 0;
+    p->dropped = number_of_ranges() > room ? number_of_ranges() - room : 0;
     return result_of("decode");
 }
 
 API cuptiRangeProfilerGetCounterDataInfo(struct cupti_counters_info *p)
 {
-    p->ranges = number_of("KOPS_STANDIN_CUPTI_RANGES", 1);
+    p->ranges = number_of_ranges() < room ? number_of_ranges() : room;
     return 0;
 }

@@ -43,7 +43,7 @@ struct kops_counters {
     const char *kernel;  /**< The driver's name of the kernel that the figures are of, the longest one; "": unknown. */
     const char *device, *variant;
     uint64_t kernels;      /**< That one execution launches. */
-    uint64_t passes;       /**< Executions that were needed. */
+    uint64_t passes;       /**< That were needed, of two executions each. */
     uint64_t copied_bytes; /**< Of the tensors. */
     int64_t others;        /**< Processes that are not the daemon's and have a context on the device; -1: not known. */
     size_t n_values, n_stalls;

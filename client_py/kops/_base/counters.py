@@ -8,7 +8,7 @@ from typing import Any
 
 from . import table
 
-CACHES = ("cold", "warm")  # the L2 cache is flushed before each pass, or keeps what the execution before has left there
+CACHES = ("cold", "warm")  # the L2 cache is flushed before the execution that is read, or keeps what the one before has left
 
 
 @dataclass(frozen=True)

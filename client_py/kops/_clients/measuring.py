@@ -107,7 +107,7 @@ class MeasureMethods:
         were kept down. Reading them takes some milliseconds; `conditions=False`: not read.
 
         `counters=True`: `Profile.counters` has what the GPU's own counters say, read while the op runs alone on copies of its
-        operands, with cold caches; `counters="warm"` keeps what an execution before has left in them, where the GPU's profiler does."""
+        operands, with cold caches; `counters="warm"` keeps what an execution before has left in them."""
         attrs = check_attrs(op, attrs, variant)
         caches, goal = caches_of(counters, cache), intervals.Goal(until, at_most)
         connection = self._live()

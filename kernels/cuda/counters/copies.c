@@ -28,11 +28,27 @@ static void add(struct cuda_copies *c, struct cuda_copy piece)
         }
         piece.start = other->start < piece.start ? other->start : piece.start;
         piece.end = other->end > piece.end ? other->end : piece.end;
+        piece.read = piece.read || other->read;
         piece.written = piece.written || other->written;
         c->of[i] = c->of[--c->n];
         i = 0; /* it may overlap others now */
     }
     c->of[c->n++] = piece;
+}
+
+/* Whether an execution finds there what the one before has written. */
+static bool is_restored(const struct cuda_copy *c)
+{
+    return c->read && c->written;
+}
+
+static bool is_read(const struct step *step, unsigned operand)
+{
+    if (operand < step->n_inputs)
+        return true;
+    if (step->plan.kind == PLAN_KERNEL)
+        return step->plan.kernel.inout >> operand & 1;
+    return step->plan.kind == PLAN_GEMM && step->plan.gemm.beta != 0;
 }
 
 static int list(struct cuda_copies *c, const struct step *step, struct error *e)
@@ -46,15 +62,16 @@ static int list(struct cuda_copies *c, const struct step *step, struct error *e)
             add(c, (struct cuda_copy){.memory = o->memory,
                                       .start = o->offset,
                                       .end = o->offset + o->extent,
+                                      .read = is_read(step, i),
                                       .written = i >= step->n_inputs});
     }
     for (unsigned i = 0; i < c->n; i++)
-        c->bytes += (c->of[i].end - c->of[i].start) * (c->of[i].written ? 2 : 1);
+        c->bytes += (c->of[i].end - c->of[i].start) * (is_restored(&c->of[i]) ? 2 : 1);
     if (c->bytes <= COPIES_BYTES_MAX)
         return 0;
     error_set(e, ERROR_LIMIT_EXCEEDED,
-              "counters work on copies of the operands, two of each that is written: %llu MiB in all here, and at most "
-              "%llu; use smaller tensors",
+              "counters work on copies of the operands, two of each that is read and written: %llu MiB in all here, "
+              "and at most %llu; use smaller tensors",
               (unsigned long long)(c->bytes >> 20), (unsigned long long)(COPIES_BYTES_MAX >> 20));
     error_detail_number(e, "limit", (int64_t)COPIES_BYTES_MAX);
     return error_detail_number(e, "value", (int64_t)c->bytes);
@@ -91,7 +108,7 @@ static int make_one(const struct cuda_queue *q, struct cuda_copy *c, struct erro
     if (cuda_scratch_alloc(q->device, q->stream, bytes + 2 * ALIGNMENT, &c->allocation, e) < 0)
         return -1;
     c->work = (c->allocation + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT + place;
-    if (c->written && cuda_scratch_alloc(q->device, q->stream, bytes, &c->master, e) < 0)
+    if (is_restored(c) && cuda_scratch_alloc(q->device, q->stream, bytes, &c->master, e) < 0)
         return -1;
     if (fill(q, c, e) < 0)
         return -1;

@@ -11,8 +11,8 @@
 struct cuda_copy {
     uint32_t memory; /* of the operands */
     uint64_t start, end;
-    bool written;
-    CUdeviceptr allocation, work, master; /* master: of a written one; 0: none */
+    bool read, written;
+    CUdeviceptr allocation, work, master; /* master: of one that is read and written; 0: none */
 };
 
 struct cuda_copies { /* all zero: none */
@@ -25,7 +25,7 @@ struct cuda_copies { /* all zero: none */
  * failure they are to be freed all the same. */
 int cuda_copies_make(struct cuda_copies *c, const struct cuda_queue *q, const struct step *step,
                      uint64_t addresses[STEP_MAX_OPERANDS], struct error *e);
-/* Enqueues what gives written operands the bytes again that they had. */
+/* Enqueues what gives operands that are read and written the bytes again that they had. Without any it does nothing. */
 int cuda_copies_restore(const struct cuda_copies *c, const struct cuda_queue *q, struct error *e);
 void cuda_copies_free(struct cuda_copies *c, const struct cuda_queue *q);
 

@@ -14,7 +14,7 @@
 
 enum {
     PASSES_MAX = 200,
-    FLUSH_TIMES = 4,      /* as large as the L2 cache is what is read to flush it */
+    FLUSH_TIMES = 2,      /* as large as the L2 cache is what is read to flush it */
     FLUSH_CHUNK = 1 << 20 /* bytes into which that is copied again and again: so little that is written stays there */
 };
 
@@ -29,7 +29,6 @@ struct counting {
     struct cuda_work work;
     CUdeviceptr flush;    /* a chunk, and behind it what is read; 0: none */
     uint64_t flush_bytes; /* without the chunk */
-    bool restores;        /* an execution may read what the one before has written */
 };
 
 /* Ended, not only enqueued: the profiler counts what runs between two of its calls. */
@@ -92,29 +91,34 @@ static int prepare(struct counting *c, const struct cuda_kernels *kernels, struc
         cuda_work_prepare(kernels, step, &c->work, e) < 0 || take_workspace(c, kernels, step, e) < 0 ||
         (!warm && prepare_flush(c, e) < 0))
         return -1;
-    c->restores = step->plan.kind == PLAN_KERNEL || step->in_place >= 0 ||
-                  (step->plan.kind == PLAN_GEMM && step->plan.gemm.beta != 0);
     step_copy_variant(step->variant_used, c->work.variant);
     return finish(c, e);
 }
 
-/* The state in which each pass finds memory and caches. */
-static int set_stage(struct counting *c, bool warm, struct error *e)
+/* What an execution finds in memory. */
+static int restore(const struct counting *c, struct error *e)
 {
-    if (c->restores && cuda_copies_restore(&c->copies, &c->queue, e) < 0)
-        return -1;
-    if (warm && cuda_work_issue(&c->queue, &c->work, e) < 0)
-        return -1;
-    if (warm && c->restores && cuda_copies_restore(&c->copies, &c->queue, e) < 0)
-        return -1;
-    return flush(c, e) < 0 ? -1 : finish(c, e);
+    return cuda_copies_restore(&c->copies, &c->queue, e);
+}
+
+static int execute(struct counting *c, struct error *e)
+{
+    return cuda_work_issue(&c->queue, &c->work, e) < 0 ? -1 : finish(c, e);
+}
+
+/* Before the execution that is read comes one that warms everything up. For a cold cache only the data goes again: what
+ * a GPU at work has of code and page tables stays. */
+static int execute_all(struct counting *c, bool warm, struct error *e)
+{
+    for (int i = 1; i < SESSION_EXECUTIONS; i++)
+        if (execute(c, e) < 0 || restore(c, e) < 0)
+            return -1;
+    return (!warm && flush(c, e) < 0) || finish(c, e) < 0 ? -1 : execute(c, e);
 }
 
 static int pass(struct counting *c, struct cuda_session *s, bool warm, bool *ret_more, struct error *e)
 {
-    if (set_stage(c, warm, e) < 0 || cuda_session_pass_begin(s, e) < 0)
-        return -1;
-    if (cuda_work_issue(&c->queue, &c->work, e) < 0 || finish(c, e) < 0)
+    if (restore(c, e) < 0 || finish(c, e) < 0 || cuda_session_pass_begin(s, e) < 0 || execute_all(c, warm, e) < 0)
         return -1;
     return cuda_session_pass_end(s, ret_more, e);
 }

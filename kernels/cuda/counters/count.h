@@ -7,7 +7,7 @@
 
 /* Fills *ret, of which `warm` is set, and step->variant_used. The context is current; nothing else runs in it. Errors:
  * unsupported and permission_denied say what is missing, limit_exceeded, out_of_memory, device_error, device_lost.
- * Thread: any, one at a time; takes as long as the kernel runs, some 20 times. */
+ * Thread: any, one at a time; takes as long as the kernel runs, some 30 times. */
 int cuda_count(const struct cuda_kernels *kernels, const struct cuda_queue *queue, struct step *step,
                struct backend_counters *ret, struct error *e);
 

@@ -11,6 +11,8 @@
         .size = CUPTI_SIZE(type, last), __VA_ARGS__                                                                    \
     }
 
+enum { RANGES_MAX = SESSION_EXECUTIONS * (int)COUNTER_RANGES_MAX };
+
 static int check(int result, const char *call, struct error *e)
 {
     return result ? cupti_fail(result, call, e) : 0;
@@ -87,9 +89,8 @@ static int make_config(struct cuda_session *s, struct error *e)
 
 static int make_counters(struct cuda_session *s, struct error *e)
 {
-    struct cupti_counters_size size =
-        PARAMS(cupti_counters_size, counters_size, .profiler = s->profiler, .metrics = s->names, .n = s->n,
-               .ranges = COUNTER_RANGES_MAX, .nodes = COUNTER_RANGES_MAX);
+    struct cupti_counters_size size = PARAMS(cupti_counters_size, counters_size, .profiler = s->profiler,
+                                             .metrics = s->names, .n = s->n, .ranges = RANGES_MAX, .nodes = RANGES_MAX);
 
     if (CALL(s, e, counters_size, &size) < 0)
         return -1;
@@ -155,10 +156,10 @@ static int set_config(struct cuda_session *s, struct error *e)
 {
     struct cupti_counters_initialize counters = PARAMS(cupti_counters_initialize, counters, .profiler = s->profiler,
                                                        .counters_size = s->counters_size, .counters = s->counters);
-    struct cupti_set_config config = PARAMS(
-        cupti_set_config, level, .profiler = s->profiler, .config_size = s->config_size, .config = s->config,
-        .counters_size = s->counters_size, .counters = s->counters, .range = CUPTI_AUTO_RANGE,
-        .replay = CUPTI_USER_REPLAY, .ranges_a_pass = COUNTER_RANGES_MAX, .levels = 1, .first_level = 1, .level = 1);
+    struct cupti_set_config config =
+        PARAMS(cupti_set_config, level, .profiler = s->profiler, .config_size = s->config_size, .config = s->config,
+               .counters_size = s->counters_size, .counters = s->counters, .range = CUPTI_AUTO_RANGE,
+               .replay = CUPTI_USER_REPLAY, .ranges_a_pass = RANGES_MAX, .levels = 1, .first_level = 1, .level = 1);
 
     memset(s->counters, 0, s->counters_size);
     return CALL(s, e, counters_initialize, &counters) < 0 ? -1 : CALL(s, e, set_config, &config);
@@ -219,6 +220,23 @@ static int evaluate(struct cuda_session *s, size_t range, struct backend_counter
     return 0;
 }
 
+/* Each kernel is a range. *ret: of one execution. */
+static int count_kernels(size_t ranges, size_t dropped, size_t *ret, struct error *e)
+{
+    const size_t all = ranges + dropped;
+
+    if (all % SESSION_EXECUTIONS)
+        return error_set(e, ERROR_UNSUPPORTED,
+                         "counters are read of work that launches as many kernels each time; %d executions of this "
+                         "launched %zu",
+                         SESSION_EXECUTIONS, all);
+    if (dropped || !ranges)
+        return error_set(e, ERROR_UNSUPPORTED, "counters are read of work that launches 1 to %d kernels; this has %zu",
+                         COUNTER_RANGES_MAX, all / SESSION_EXECUTIONS);
+    *ret = ranges / SESSION_EXECUTIONS;
+    return 0;
+}
+
 int cuda_session_read(struct cuda_session *s, struct backend_counters *ret, unsigned *ret_longest, struct error *e)
 {
     struct cupti_decode decode = PARAMS(cupti_decode, dropped, .profiler = s->profiler);
@@ -226,14 +244,13 @@ int cuda_session_read(struct cuda_session *s, struct backend_counters *ret, unsi
         PARAMS(cupti_counters_info, ranges, .counters = s->counters, .counters_size = s->counters_size);
     struct backend_counters one = *ret;
     double longest = -1;
+    size_t n;
 
-    if (CALL(s, e, decode, &decode) < 0 || CALL(s, e, counters_info, &info) < 0)
+    if (CALL(s, e, decode, &decode) < 0 || CALL(s, e, counters_info, &info) < 0 ||
+        count_kernels(info.ranges, decode.dropped, &n, e) < 0)
         return -1;
-    if (decode.dropped || !info.ranges)
-        return error_set(e, ERROR_UNSUPPORTED, "counters are read of work that launches 1 to %d kernels; this has %zu",
-                         COUNTER_RANGES_MAX, info.ranges + decode.dropped);
-    for (size_t i = 0; i < info.ranges; i++) {
-        if (evaluate(s, i, &one, e) < 0)
+    for (size_t i = 0; i < n; i++) {
+        if (evaluate(s, info.ranges - n + i, &one, e) < 0)
             return -1;
         if (!(one.values[COUNTER_DURATION] > longest))
             continue;
@@ -241,6 +258,6 @@ int cuda_session_read(struct cuda_session *s, struct backend_counters *ret, unsi
         *ret = one;
         *ret_longest = (unsigned)i;
     }
-    ret->kernels = (uint32_t)info.ranges;
+    ret->kernels = (uint32_t)n;
     return 0;
 }

@@ -6,6 +6,10 @@
 #include "metrics.h"
 #include "profiler.h"
 
+/* Of a pass, whose last one is read: the others leave its code, page tables and data where a GPU that works has them.
+ * What begins a pass empties all caches. */
+enum { SESSION_EXECUTIONS = 2 };
+
 struct cuda_session {
     const struct cupti_profiling *cupti; /* NULL: not loaded */
     void *host;
@@ -31,11 +35,12 @@ void cuda_session_close(struct cuda_session *s);
 int cuda_session_begin(struct cuda_session *s, const struct cuda_device *d, struct error *e);
 /* Also in the middle of a pass. Harmless without a series. */
 void cuda_session_end(struct cuda_session *s);
-/* Around the launches of one pass, which have ended before pass_end(). *ret_more: another pass is needed. */
+/* Around the executions of one pass, SESSION_EXECUTIONS of the same work, which have ended before pass_end().
+ * *ret_more: another pass is needed. */
 int cuda_session_pass_begin(struct cuda_session *s, struct error *e);
 int cuda_session_pass_end(struct cuda_session *s, bool *ret_more, struct error *e);
-/* After the last pass: the figures of the kernel that took longest, and how many kernels there were. *ret_longest: its
- * number among them. */
+/* After the last pass: the figures of the kernel that took longest in the last execution, and how many kernels that
+ * launched. *ret_longest: its number among them. */
 int cuda_session_read(struct cuda_session *s, struct backend_counters *ret, unsigned *ret_longest, struct error *e);
 
 #endif

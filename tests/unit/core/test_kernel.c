@@ -150,6 +150,25 @@ static void a_plan_tells_what_is_not_the_kernels(void **state)
     kernel_signature_unref(s);
 }
 
+static void a_plan_tells_what_is_read_and_written(void **state)
+{
+    static const struct kernel_param_declaration params[] = {
+        TENSOR("out", KERNEL_OUT, DTYPE_F32),
+        TENSOR("both", KERNEL_INOUT, DTYPE_F32),
+        TENSOR("in", KERNEL_IN, DTYPE_F32),
+    };
+    struct kernel_declaration d = declaration_of(params, 3);
+    struct tensor table = DENSE(DTYPE_F32, 4, 8);
+    struct call c = {.tensors = {&table, &table, &table}, .limits = H200};
+    struct kernel_signature *s;
+
+    (void)state;
+    d.grid = (struct kernel_dimensions_declaration){1, {NUMBER(1)}};
+    s = signature_of(&d);
+    assert_int_equal(plans(s, &c).kernel.inout, 1 << 2);
+    kernel_signature_unref(s);
+}
+
 static void shapes_ranks_and_alignment(void **state)
 {
     static const struct kernel_param_declaration params[] = {
@@ -271,6 +290,7 @@ int main(void)
         cmocka_unit_test(tensors_must_fit_the_declaration),
         cmocka_unit_test(dense_is_what_walks_memory_in_order),
         cmocka_unit_test(a_plan_tells_what_is_not_the_kernels),
+        cmocka_unit_test(a_plan_tells_what_is_read_and_written),
         cmocka_unit_test(shapes_ranks_and_alignment),
         cmocka_unit_test(an_expression_may_fail_in_a_call),
         cmocka_unit_test(null_pointers),
