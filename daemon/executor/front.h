@@ -214,6 +214,7 @@ struct front {
     uint64_t hold_key;       /* its domain */
     bool counting;           /* the holder has its job */
     uint64_t hold_since_ns;  /* it waits for the others since then, or it counts */
+    uint64_t hold_kept_ns;   /* a job of others waits for the hold's end since then; 0: none does */
     uint64_t hold_again_ns;  /* no other hold before */
     bool hold_ended;         /* all domains may go on */
     bool hold_wanted;        /* a job waits for hold_again_ns */

@@ -22,12 +22,14 @@ static bool is_quiet(const struct front *f)
     return true;
 }
 
-/* The others go on. For as long as they waited no one holds them again. */
+/* The others go on. For as long as they waited no one holds them again; where none waited, the next one may at once. */
 static void release(struct front *f)
 {
     const uint64_t now_ns = clock_now_ns();
 
-    f->hold_again_ns = now_ns + (now_ns - f->hold_since_ns);
+    if (f->hold_kept_ns)
+        f->hold_again_ns = now_ns + (now_ns - f->hold_kept_ns);
+    f->hold_kept_ns = 0;
     f->holder = NULL;
     f->hold_ended = true;
     front_tell(f);
@@ -37,8 +39,11 @@ bool front_hold_take(struct front *f, const struct front_domain *d, const struct
 {
     const uint64_t now_ns = f->holder || job->counters ? clock_now_ns() : 0;
 
-    if (!job->counters)
+    if (!job->counters) {
+        if (f->holder && !f->hold_kept_ns)
+            f->hold_kept_ns = now_ns;
         return !f->holder;
+    }
     if (f->holder && f->holder != d->executor)
         return false;
     if (!f->holder) {

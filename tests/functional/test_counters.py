@@ -7,6 +7,7 @@ import json
 import math
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -345,6 +346,27 @@ def test_others_are_held(start: Callable[..., Domains], client: Callable[..., Cl
         assert machine.control.row(common).waiting("kernel") == 0, "the job was not sent"
     own.connection.reply(counted).get()
     other.connection.reply(held).get()
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_the_next_waits_as_long_as_others_did(start: Callable[..., Domains], client: Callable[..., Client], waits: bool) -> None:
+    machine = start(env=counting())
+    own, other = client(machine), client(machine)
+    other.square()
+    (common,) = machine.executors()
+    with machine.control.gate("kernel"):
+        counted = own.connection.request("counters", square(own))
+        proc.eventually(lambda: any(row.waiting("kernel") for row in machine.control.rows() if row.pid != common), "it counts")
+        held = other.connection.request("run", square(other)) if waits else None
+        began = time.monotonic()
+        while time.monotonic() < began + 1:
+            other.connection.call("ping", {})
+    own.connection.reply(counted).get()
+    if held is not None:
+        other.connection.reply(held).get()
+    began = time.monotonic()
+    count(own)
+    assert (time.monotonic() > began + 1) == waits
 
 
 def test_one_at_a_time(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
