@@ -20,9 +20,14 @@ sys.path[:0] = [str(BENCH), str(BENCH.parent / "client_py"), str(BENCH.parent / 
 from kopsbench import measures, recorded, runner, user_kernels  # noqa: E402
 from kopsbench.measures.compile import versus  # noqa: E402
 from kopsbench.measures.trace_skew import Found, spans_in  # noqa: E402
+
+
+from kopsbench.measures.counters_ncu import of_cells  # noqa: E402
 from kopsbench.plots import PLOTS  # noqa: E402
 from kopsbench.record import Record, Summary, failure, write  # noqa: E402
 from kopsbench.targets import ROWS, markdown  # noqa: E402
+from support import beside_ncu  # noqa: E402
+from support.beside_ncu import Cell  # noqa: E402
 
 # Answers `good` at once and `slow` never; ends on `bad`.
 WORKER = """
@@ -199,3 +204,41 @@ def test_the_parts_of_calls_are_added_up(tmp_path: Path) -> None:
     for how in ("c_add", "mps_c_kernel", "python_gemm_1024", "python_kernel_after_torch"):
         one = records[f"named_parts_{how}"]
         assert 0 < one["ours"]["p50"] <= 1 and one["target"] == 0.95 and one["detail"]["gpu_p50_us"] > 0, one
+
+
+# ---- counters beside ncu's ----
+
+
+def cell(ours: float, *theirs: float, key: str = "sm_cycles") -> Cell:
+    return Cell("add_one", key, (ours,), theirs)
+
+
+def test_a_figure_is_ncus_within_2_percent_or_its_own_spread() -> None:
+    assert cell(102, 100).good and not cell(103, 100).good and not cell(97, 100).good
+    assert cell(105, 98, 100, 103).good and not cell(106, 98, 100, 103).good
+    assert not cell(float("nan"), 100).good and not cell(100, float("nan")).good
+    assert cell(0.4, 0, key="sm_pct").good and not cell(0.6, 0, key="sm_pct").good
+    assert cell(65536, 0, key="dram_read_bytes").good and not cell(65537, 0, key="dram_read_bytes").good
+    one = of_cells([cell(100, 100), cell(90, 100)], [cell(100, 100)] * 2)
+    assert (one.ours.p50, one.ratio, one.met) == (0.5, 0.5, False)
+    assert one.detail["apart"] == ["add_one sm_cycles: 90, ncu 100: -10.0 %, its runs 0 apart"]
+
+
+def test_ncus_table_is_read_by_our_keys() -> None:
+    names = ["Kernel Name", *beside_ncu.NAMED.values()]
+    units = ["", *("" for _ in beside_ncu.NAMED)]
+    rows = [["add_one(float *)", *("1,000" for _ in beside_ncu.NAMED)], ["add_one(float *)", *("2.5" for _ in beside_ncu.NAMED)]]
+    text = "\n".join(",".join(f'"{field}"' for field in line) for line in [names, units, *rows])
+    found = beside_ncu.read(f"==PROF== Connected\n{text}\n")
+    assert found["add_one"]["sm_pct"] == [1000, 2.5] and found["add_one"]["duration_us"] == [1, 0.0025]
+    assert found["add_one"]["launch.static_shared"] == [1000, 2.5]
+    with pytest.raises(beside_ncu.NoNcu, match="No kernels"):
+        beside_ncu.read("==WARNING== No kernels were profiled.\n")
+
+
+@pytest.mark.skipif("KOPS_BUILD" not in os.environ, reason="KOPS_BUILD names no build folder")
+def test_what_a_report_of_counters_takes(tmp_path: Path) -> None:
+    done = run(str(BENCH / "run"), "--smoke", "--out", str(tmp_path), "--file", "r.json", "counters_ncu_report")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (one,) = json.loads((tmp_path / "r.json").read_text())
+    assert one["ours"]["p50"] > 0 and one["detail"]["passes"] == 3, one

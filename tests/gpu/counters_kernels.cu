@@ -1,5 +1,5 @@
 /* Kernels whose counters are compared between the daemon and ncu. Each is bound by something else. As a program (with
- * nvcc) it launches each of them ROUNDS times. */
+ * nvcc) it launches each of them as often as its argument says. */
 extern "C" {
 
 __global__ void copy_large(float *out, const float *in, int n)
@@ -119,18 +119,20 @@ __global__ void tensor_cores(float *out, const float *in, int n)
 }
 
 #ifndef __CUDACC_RTC__
-#include <cstdio>
+#include <cstdlib>
 
-int main()
+/* How often each kernel runs. */
+int main(int argc, char **argv)
 {
-    enum { ROUNDS = 3, FLOATS = 32 << 20 };
+    enum { FLOATS = 32 << 20 };
+    const long rounds = argc > 1 ? strtol(argv[1], NULL, 10) : 1;
     float *out, *in;
 
     if (cudaMalloc(&out, FLOATS * sizeof(float)) || cudaMalloc(&in, FLOATS * sizeof(float)))
         return 1;
     cudaMemset(out, 0, FLOATS * sizeof(float));
     cudaMemset(in, 0, FLOATS * sizeof(float));
-    for (int i = 0; i < ROUNDS; i++) {
+    for (long i = 0; i < rounds; i++) {
 #define X(name, n, gx, gy, bx, by) name<<<dim3(gx, gy), dim3(bx, by)>>>(out, in, n);
 #include "counters_launches.h"
 #undef X

@@ -2,103 +2,47 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
-import re
-import shutil
-import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support import raw
+from support.beside_ncu import LAUNCH, METRICS, Cell, Counting, Figures, Ncu, NoGpu, NoNcu, ask_both, cells_of, launches
 from support.daemon import Daemon
-from support.kernels import compile_source, declare, pointer, scalar
+from support.kernels import compile_source, declare, pointer
 
-HERE = Path(__file__).parent
-FLOATS = 32 << 20
-ROUNDS = 3
-METRICS = {
-    "sm_pct": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
-    "memory_pct": "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
-    "dram_pct": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
-    "l2_pct": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
-    "l1_pct": "l1tex__throughput.avg.pct_of_peak_sustained_active",
-    "l2_hit_pct": "lts__t_sector_hit_rate.pct",
-    "l1_hit_pct": "l1tex__t_sector_hit_rate.pct",
-    "dram_read_bytes": "dram__bytes_read.sum",
-    "tensor_pct": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
-    "issue_pct": "smsp__issue_active.avg.pct_of_peak_sustained_active",
-    "occupancy_pct": "sm__warps_active.avg.pct_of_peak_sustained_active",
-    "instructions": "smsp__inst_executed.sum",
-    "bank_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
+ROUNDS = 4
+# Where the two differ for a reason (H100, ours beside ncu's): kernel and figures. They are printed.
+APART = {
+    # ncu gives the kernel its memory again before each pass, and what is left of that in the cache is written back while
+    # the kernel runs: -54 % of 2.4 MB, -11 %, -3 %. Where ncu starts the program anew instead (--replay-mode
+    # application), it counts less than we do: -85 %, -26 %, -4 %.
+    "block_sums": {"dram_write_bytes"},
+    "far_apart": {"dram_write_bytes", "dram_pct"},
+    "transpose_conflicts": {"dram_write_bytes"},
+    "transpose_padded": {"dram_write_bytes", "l2_hit_pct"},
+    # Its arrays find another L1 cache after the driver's copies, which restore and flush, than after itself: 50 % hits
+    # and not 47 %; all that depends on it is some 5 to 18 % off.
+    "in_local_memory": set(METRICS) - {"tensor_pct", "instructions", "bank_conflicts"},
+    # 5 us, in which L1 and L2 are busy for 4 and 12 % less or more; of what the L2 cache answers the runs differ.
+    "add_one": {"l1_pct", "l2_pct", "l2_hit_pct"},
+    "follow": {"l2_hit_pct"},
 }
-# These depend on what else is in the caches and on the clocks of that moment, and no two tools leave the same: they are
-# printed, and told apart from the others, which have to be the same.
-OF_THE_MOMENT = {
-    "sm_pct", "memory_pct", "dram_pct", "l2_pct", "l1_pct", "l2_hit_pct", "l1_hit_pct", "dram_read_bytes", "issue_pct",
-    "occupancy_pct", "bank_conflicts",
-}  # fmt: skip
-LAUNCH = {  # ncu's name, and where the reply has it
-    "launch__shared_mem_per_block_static": "static_shared",
-    "sm__maximum_warps_per_active_cycle_pct": "occupancy_pct",
-}
-PART, POINTS, BYTES = 0.02, 1.0, 256 << 10  # how far apart: of the value, in percent points, in bytes and events
+APART["block_sums"] |= {"l2_pct"}  # 42 % and not 40 %: ncu's other mode has 41 %
 BOUND = {"copy_large": "memory", "multiply_add": "compute", "follow": "latency", "tensor_cores": "compute"}
-
-
-def launches() -> dict[str, tuple[int, list[int], list[int]]]:
-    text = (HERE / "counters_launches.h").read_text()
-    found = {}
-    for name, *numbers in re.findall(r"^X\((\w+), (\d+), (\d+), (\d+), (\d+), (\d+)\)$", text, re.MULTILINE):
-        n, gx, gy, bx, by = map(int, numbers)
-        found[name] = n, [gx, gy], [bx, by]
-    return found
-
-
-class Counting:
-    """A connection with two buffers on the GPU and the kernels."""
-
-    def __init__(self, daemon: Daemon) -> None:
-        self.connection = daemon.connect()
-        devices = [d for d in self.connection.call("hello")["devices"] if d["backend"] == "cuda"]
-        if not devices:
-            pytest.skip("the daemon has no GPU")
-        self.device = devices[0]
-        size = 4 * FLOATS
-        buffers = [self.connection.call("alloc", {"size": size, "device": self.device["uuid"]})["buffer"] for _ in range(2)]
-        self.views = [raw.tensor(buffer, [FLOATS]) for buffer in buffers]
-        self.kernels: dict[str, int] = {}
-
-    def compile(self) -> None:
-        source = (HERE / "counters_kernels.cu").read_text()
-        module = compile_source(self.connection, source, *launches())["module"]
-        params = [pointer("out", "out"), pointer("in", "in"), scalar("n", "i32")]
-        for name, (_, grid, block) in launches().items():
-            self.kernels[name] = declare(self.connection, module, entry=name, params=params, grid=grid, block=block)
-
-    def count(self, name: str, **more: Any) -> dict[str, Any]:
-        n = launches()[name][0]
-        result: dict[str, Any] = self.connection.call("counters", {"kernel": self.kernels[name], "args": [*self.views, n], **more})
-        return result
-
-    def op(self, n: int) -> dict[str, Any]:
-        views = [{**view, "shape": [n]} for view in self.views]
-        result: dict[str, Any] = self.connection.call("counters", {"op": "square", "in": [views[1]], "out": [views[0]]})
-        return result
 
 
 @pytest.fixture(scope="module")
 def counting() -> Iterator[Counting]:
     with Daemon() as daemon:
-        one = Counting(daemon)
         try:
+            one = Counting(daemon)
             one.op(1024)
+        except NoGpu as e:
+            pytest.skip(str(e))
         except raw.RpcError as e:
             if e.code in ("unsupported", "permission_denied", "device_error"):
                 pytest.skip(e.message)
@@ -109,51 +53,28 @@ def counting() -> Iterator[Counting]:
 
 
 @pytest.fixture(scope="module")
-def by_ncu(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float]]:
-    """The median of the rounds of each metric, by kernel."""
-    paths = [*sorted(map(str, Path("/usr/local").glob("cuda*/bin/ncu")))]
-    ncu, nvcc = shutil.which("ncu") or next(iter(paths), None), shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
-    if ncu is None or not Path(nvcc).exists():
-        pytest.skip("there is no ncu here, or no nvcc")
-    program = tmp_path_factory.mktemp("ncu") / "kernels"
-    subprocess.run([nvcc, "-O3", "-arch=native", "-o", program, HERE / "counters_kernels.cu"], check=True)
-    metrics = ",".join([*METRICS.values(), *LAUNCH])
-    command = [ncu, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none", "--metrics", metrics, str(program)]
-    run = subprocess.run(command, capture_output=True, text=True)
-    lines = [line for line in run.stdout.splitlines() if line.startswith('"')]
-    if run.returncode or not lines:
-        pytest.skip(f"ncu does not work here: {run.stdout[-300:]} {run.stderr[-300:]}")
-    header, _, *rows = csv.reader(io.StringIO("\n".join(lines)))
-    found: dict[str, dict[str, list[float]]] = {}
-    for row in rows:
-        named = dict(zip(header, row, strict=True))
-        kernel = found.setdefault(named["Kernel Name"].split("(")[0], {})
-        for metric in [*METRICS.values(), *LAUNCH]:
-            kernel.setdefault(metric, []).append(float(named[metric].replace(",", "") or "nan"))
-    return {name: {metric: statistics.median(values) for metric, values in of.items()} for name, of in found.items()}
-
-
-def close_enough(key: str, ours: float, theirs: float) -> bool:
-    slack = POINTS if key.endswith("_pct") else BYTES if key.endswith("_bytes") else 0
-    return abs(ours - theirs) <= max(slack, PART * max(abs(ours), abs(theirs)))
+def by_both(counting: Counting, tmp_path_factory: pytest.TempPathFactory) -> tuple[Figures, Figures]:
+    try:
+        return ask_both(counting, Ncu(tmp_path_factory.mktemp("ncu")), ROUNDS)
+    except NoNcu as e:
+        pytest.skip(str(e))
 
 
 @pytest.mark.parametrize("name", launches())
-def test_as_ncu(counting: Counting, by_ncu: dict[str, dict[str, float]], name: str) -> None:
-    rounds = [counting.count(name) for _ in range(ROUNDS)]
-    theirs = by_ncu[name]
+def test_as_ncu(by_both: tuple[Figures, Figures], name: str) -> None:
     wrong = []
-    for key, metric in METRICS.items():
-        ours = statistics.median(result["values"].get(key, float("nan")) for result in rounds)
-        good = close_enough(key, ours, theirs[metric])
-        print(f"{name} {key}: {ours:.6g} ncu {theirs[metric]:.6g}{'' if good else '  <--'}", file=sys.stderr)
-        if not good and key not in OF_THE_MOMENT:
-            wrong.append(f"{key}: {ours:.6g}, ncu says {theirs[metric]:.6g}")
-    for metric, key in LAUNCH.items():
-        ours = rounds[0]["launch"][key]
-        if not close_enough(key, ours, theirs[metric]):
-            wrong.append(f"launch.{key}: {ours}, ncu says {theirs[metric]}")
+    for cell in (cell for cell in cells_of(*by_both) if cell.kernel == name):
+        print(f"{cell}{'' if cell.good else '  <--'}", file=sys.stderr)
+        if not cell.good and cell.key not in APART.get(name, ()):
+            wrong.append(str(cell))
     assert not wrong, wrong
+
+
+@pytest.mark.parametrize("name", launches())
+def test_launches_as_ncu(counting: Counting, by_both: tuple[Figures, Figures], name: str) -> None:
+    launch = counting.count(name)["launch"]
+    cells = [Cell(name, key, (launch[key],), tuple(by_both[1][name][f"launch.{key}"])) for key in LAUNCH]
+    assert all(cell.good for cell in cells), [str(cell) for cell in cells]
 
 
 @pytest.mark.parametrize(("name", "verdict"), BOUND.items())
@@ -178,10 +99,12 @@ def test_spills_are_seen(counting: Counting) -> None:
 
 
 def test_warm_and_cold(counting: Counting) -> None:
-    cold, warm = counting.count("add_one"), counting.count("add_one", cache="warm")
-    assert cold["values"]["dram_read_bytes"] > 4 << 20
-    if warm["values"]["dram_read_bytes"] > cold["values"]["dram_read_bytes"] / 2:
-        pytest.skip("this GPU's profiler empties the caches when a pass begins")
+    cold, warm = counting.count("add_one")["values"], counting.count("add_one", cache="warm")["values"]
+    print(f"add_one, cold and warm: {cold}, {warm}", file=sys.stderr)
+    assert cold["dram_read_bytes"] >= 4 << 20, "it reads 4 MiB"
+    assert warm["dram_read_bytes"] < cold["dram_read_bytes"] / 20
+    assert warm["l2_hit_pct"] > cold["l2_hit_pct"] + 20
+    assert warm["duration_us"] < cold["duration_us"]
 
 
 def test_a_kernel_that_never_ends(counting: Counting) -> None:

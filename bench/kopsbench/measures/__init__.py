@@ -43,6 +43,7 @@ def everything() -> dict[str, Measure]:
         clients,
         codec,
         compile,
+        counters_ncu,
         elementwise,
         gemm,
         host,
