@@ -168,7 +168,7 @@ def test_others_wait_until_it_has_ended(start: Start, client: Connect) -> None:
         pid = machine.counting_process(before)
         held = other.connection.request("run", other.square())
         other.connection.call("ping", {})
-        gate.let(3)
+        gate.let(2 * 3)  # two executions in each of three passes
         own.connection.reply(counted).get()
         machine.wait(lambda: machine.control.row(common).waiting("kernel") == 1)
         assert pid not in machine.executors(), "it was reaped before the other one's job was sent"
