@@ -244,7 +244,7 @@ int cuda_session_read(struct cuda_session *s, struct backend_counters *ret, unsi
         PARAMS(cupti_counters_info, ranges, .counters = s->counters, .counters_size = s->counters_size);
     struct backend_counters one = *ret;
     double longest = -1;
-    size_t n;
+    size_t n = 0;
 
     if (CALL(s, e, decode, &decode) < 0 || CALL(s, e, counters_info, &info) < 0 ||
         count_kernels(info.ranges, decode.dropped, &n, e) < 0)
