@@ -418,7 +418,8 @@ struct kops_result {
     double queue_us;         /**< Ready to run → first work given to the device. */
     double h2d_us, d2h_us;   /**< Copies to and from the device, for shared memory on a GPU. */
     double gpu_us;   /**< One execution's kernels; the median with repeat > 1. The daemon's own kernels read the GPU's
-                          clock themselves, others lie between two device events, or see kops_options.exact. */
+                          clock themselves, others lie between two device events, or have the driver's records:
+                          see kops_options.exact. */
     double host_us;  /**< The same on the host. */
     double total_us; /**< Request decoded → reply encoded. */
     double wait_us;  /**< Given to the device → begins there: the launch, and other processes' time slices. */
