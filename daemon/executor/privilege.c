@@ -64,8 +64,9 @@ static void *use_it(void *argument)
     (void)argument;
     while (sem_wait(&user.wanted) < 0)
         ;
-    user.result = process_use_one(PERFMON, &user.why);
-    if (user.result == 0)
+    if (user.use)
+        user.result = process_use_one(PERFMON, &user.why);
+    if (user.use && user.result == 0)
         user.result = user.use(user.context, &user.why);
     process_drop_capabilities(&ignored); /* the check of all threads follows */
     return NULL;
@@ -81,18 +82,32 @@ int privilege_hand_over(struct error *e)
     return user.started ? 0 : error_set(e, ERROR_OUT_OF_MEMORY, "a thread for reading counters cannot be made");
 }
 
+/* The thread's work, and its end. */
+static int finish(struct error *e)
+{
+    sem_post(&user.wanted);
+    pthread_join(user.thread, NULL);
+    user.started = false;
+    return process_check_no_capabilities(e);
+}
+
 int privilege_use(int (*use)(void *context, struct error *e), void *context, int *ret, struct error *why,
                   struct error *e)
 {
+    int r;
+
     *ret = -1;
     if (!user.started)
         return error_set(why, ERROR_PERMISSION_DENIED, "the process has no CAP_PERFMON, or no whole sandbox"), 0;
     user.use = use;
     user.context = context;
-    sem_post(&user.wanted);
-    pthread_join(user.thread, NULL);
-    user.started = false;
+    r = finish(e);
     *ret = user.result;
     *why = user.why;
-    return process_check_no_capabilities(e);
+    return r;
+}
+
+int privilege_drop(struct error *e)
+{
+    return user.started ? finish(e) : 0;
 }

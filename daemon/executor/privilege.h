@@ -35,5 +35,7 @@ int privilege_hand_over(struct error *e);
  * with *why. -1: *e, somebody still may have it. Without privilege_hand_over() nothing is called: *ret is -1. */
 int privilege_use(int (*use)(void *context, struct error *e), void *context, int *ret, struct error *why,
                   struct error *e);
+/* Instead: nothing is called, and nobody has it any more. -1: as above. Harmless without privilege_hand_over(). */
+int privilege_drop(struct error *e);
 
 #endif

@@ -81,7 +81,8 @@ int devices_take_counters(struct serving *p, struct error *e)
         return error_set(e, ERROR_INTERNAL, "there is no device %d that counts", p->counts);
     if (device_activate(p, (unsigned)p->counts, e) < 0)
         return -1;
-    if (p->backend->counters_load(p->devices[p->counts], &why) == 0 && privilege_use(take, p, &result, &why, e) < 0)
+    if (p->backend->counters_load(p->devices[p->counts], &why) < 0 ? privilege_drop(e) < 0
+                                                                   : privilege_use(take, p, &result, &why, e) < 0)
         return -1;
     if (result < 0)
         log_warning("counters_privilege", "state=refused why=\"%s\"", why.message);

@@ -294,3 +294,17 @@ def test_a_thread_that_keeps_it(start: Start, client: Connect) -> None:
     assert "has a capability left" in error.message, error
     proc.eventually(lambda: machine.executors() == before, "it is gone")
     own.run()
+
+
+def test_one_that_does_not_come_to_enable(start: Start, client: Connect) -> None:
+    """Nobody has used the privilege. It is gone all the same before the process has work."""
+    machine = start(KOPS_STANDIN_CUPTI_FAIL="initialize:999")
+    own = client(machine)
+    own.run()
+    before = machine.executors()
+    with machine.control.gate("copy"):
+        counted = own.ask()
+        machine.wait(lambda: any(row.pid not in before and row.waiting("copy") for row in machine.control.rows()))
+        (pid,) = machine.executors() - before
+        check_confined(pid)
+    assert own.connection.reply_error(counted).code == "device_error"

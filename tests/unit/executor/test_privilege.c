@@ -123,6 +123,14 @@ static bool a_thread_of_it_is_found(void)
            strstr(e.message, "has a capability left");
 }
 
+static bool unused_it_goes(void)
+{
+    struct error e;
+
+    return keep(&e) && privilege_hand_over(&e) == 0 && process_check_no_capabilities(&e) < 0 &&
+           privilege_drop(&e) == 0 && process_check_no_capabilities(&e) == 0;
+}
+
 static bool without_it_nothing_is_called(void)
 {
     struct error why, e;
@@ -165,6 +173,12 @@ static void test_a_thread_of_it_is_found(void **state)
     check(a_thread_of_it_is_found);
 }
 
+static void test_unused_it_goes(void **state)
+{
+    (void)state;
+    check(unused_it_goes);
+}
+
 static void test_without_it_nothing_is_called(void **state)
 {
     (void)state;
@@ -174,11 +188,9 @@ static void test_without_it_nothing_is_called(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parameters),
-        cmocka_unit_test(test_one_thread_has_it),
-        cmocka_unit_test(test_a_failure_is_told),
-        cmocka_unit_test(test_a_thread_of_it_is_found),
-        cmocka_unit_test(test_without_it_nothing_is_called),
+        cmocka_unit_test(test_parameters),        cmocka_unit_test(test_one_thread_has_it),
+        cmocka_unit_test(test_a_failure_is_told), cmocka_unit_test(test_a_thread_of_it_is_found),
+        cmocka_unit_test(test_unused_it_goes),    cmocka_unit_test(test_without_it_nothing_is_called),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
