@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "sandbox/process.h"
+#include "sandbox/threads.h"
 
 enum { PERFMON = 38 /* CAP_PERFMON, for headers before Linux 5.8 */ };
 
@@ -68,7 +69,7 @@ static void *use_it(void *argument)
         user.result = process_use_one(PERFMON, &user.why);
     if (user.use && user.result == 0)
         user.result = user.use(user.context, &user.why);
-    process_drop_capabilities(&ignored); /* the check of all threads follows */
+    process_drop_capabilities(&ignored); /* a look at all threads follows */
     return NULL;
 }
 
@@ -82,13 +83,13 @@ int privilege_hand_over(struct error *e)
     return user.started ? 0 : error_set(e, ERROR_OUT_OF_MEMORY, "a thread for reading counters cannot be made");
 }
 
-/* The thread's work, and its end. */
+/* The thread's work, and its end; threads of libraries may have been started on the way. */
 static int finish(struct error *e)
 {
     sem_post(&user.wanted);
     pthread_join(user.thread, NULL);
     user.started = false;
-    return process_check_no_capabilities(e);
+    return threads_drop_capabilities(e);
 }
 
 int privilege_use(int (*use)(void *context, struct error *e), void *context, int *ret, struct error *why,

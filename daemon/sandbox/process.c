@@ -1,6 +1,5 @@
 #include "sandbox/process.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
@@ -136,59 +135,6 @@ int process_keep_one(unsigned capability, struct error *e)
 int process_use_one(unsigned capability, struct error *e)
 {
     return set_one(capability, true, e);
-}
-
-/* The sets of capabilities in a thread's status: those that it has, or may get without a program's help. */
-static bool status_has_none(const char *status)
-{
-    static const char *const sets[] = {"\nCapInh:", "\nCapPrm:", "\nCapEff:", "\nCapAmb:"};
-
-    for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]); i++) {
-        const char *at = strstr(status, sets[i]);
-
-        if (!at || strtoull(at + strlen(sets[i]), NULL, 16))
-            return false;
-    }
-    return true;
-}
-
-/* Of a thread that has ended meanwhile nothing is left. */
-static bool thread_has_none(const char *thread)
-{
-    char path[64], text[4096];
-    ssize_t n;
-    int fd;
-
-    snprintf(path, sizeof(path), "/proc/self/task/%.20s/status", thread);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return errno == ENOENT;
-    n = read(fd, text, sizeof(text) - 1);
-    close(fd);
-    if (n <= 0)
-        return n < 0 && errno == ESRCH;
-    text[n] = '\0';
-    return status_has_none(text);
-}
-
-int process_check_no_capabilities(struct error *e)
-{
-    DIR *folder = opendir("/proc/self/task");
-    const struct dirent *entry;
-    unsigned threads = 0;
-    int r = 0;
-
-    if (!folder)
-        return failed(e, "/proc/self/task");
-    while (r == 0 && (entry = readdir(folder))) {
-        if (*entry->d_name == '.')
-            continue;
-        threads++;
-        if (!thread_has_none(entry->d_name))
-            r = error_set(e, ERROR_INTERNAL, "thread %.20s has a capability left", entry->d_name);
-    }
-    closedir(folder);
-    return r == 0 && !threads ? error_set(e, ERROR_INTERNAL, "no threads in /proc/self/task") : r;
 }
 
 int process_refuse_privileges(struct error *e)

@@ -32,10 +32,6 @@ int process_keep_over_users(struct error *e);
 int process_keep_one(unsigned capability, struct error *e);
 int process_use_one(unsigned capability, struct error *e);
 
-/* Whether no thread of the process has a capability, or can have one by starting a program; to be called in a sandbox
- * that has /proc/self. *e says which thread has. */
-int process_check_no_capabilities(struct error *e);
-
 /* Programs that it starts get no privileges; it cannot be traced by its user's other processes, and leaves no core. */
 int process_refuse_privileges(struct error *e);
 

@@ -284,14 +284,33 @@ def test_a_daemon_that_has_nothing_else(start: Start, client: Connect, started_b
     assert own.connection.reply(counted).get()["verdict"] == "memory"
 
 
+# ---- threads that the library starts by the privilege ----
+
+
+@pytest.mark.parametrize("mode", ["thread", "masked"])
+def test_a_thread_of_the_library_loses_it(start: Start, client: Connect, mode: str) -> None:
+    """Also one that blocks all signals, as threads of libraries do."""
+    machine = start(KOPS_STANDIN_CUPTI_ADMIN=mode)
+    own = client(machine)
+    own.run()
+    before = machine.executors()
+    with machine.control.gate("kernel"):
+        counted = own.ask()
+        pid = machine.counting_process(before)
+        check_confined(pid)
+        blocked = [int(row["SigBlk"], 16) for row in threads(pid)]
+        assert mode != "masked" or (1 << 64) - 1 & ~sum(1 << n - 1 for n in (9, 19, 32, 33)) in blocked
+    assert own.connection.reply(counted).get()["verdict"] == "memory"
+
+
 def test_a_thread_that_keeps_it(start: Start, client: Connect) -> None:
     """Then there is no process at all."""
-    machine = start(KOPS_STANDIN_CUPTI_ADMIN="thread")
+    machine = start(KOPS_STANDIN_CUPTI_ADMIN="deaf")
     own = client(machine)
     own.run()
     before = machine.executors()
     error = own.connection.reply_error(own.ask())
-    assert "has a capability left" in error.message, error
+    assert re.search(r"thread \d+ \(.+\) has a capability left; it blocks signal 33, on which", error.message), error
     proc.eventually(lambda: machine.executors() == before, "it is gone")
     own.run()
 

@@ -8,12 +8,15 @@
  * | KOPS_STANDIN_CUPTI_PASSES | passes that a series takes (3) |
  * | KOPS_STANDIN_CUPTI_RANGES | kernels that it saw in each pass (2) |
  * | KOPS_STANDIN_CUPTI_ADMIN | set: as with RmProfilingAdminOnly, the thread that enables the profiler needs
- * CAP_PERFMON in effect (or CAP_SYS_ADMIN); "thread": which also starts a thread that stays |
+ * CAP_PERFMON in effect (or CAP_SYS_ADMIN); "thread": which also starts a thread that stays; "masked": one that blocks
+ * all signals that the C library has it block; "deaf": one that blocks all signals |
  *
  * One process at a time has the counters, of those with the same KOPS_STANDIN_CONTROL. Calls out of order abort. */
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -152,21 +155,43 @@ API cuptiProfilerHostEvaluateToGpuValues(struct cupti_evaluate *p)
     return result_of("evaluate");
 }
 
+static sem_t stays;
+
+/* `argument`: the mode of KOPS_STANDIN_CUPTI_ADMIN. */
 static void *stay(void *argument)
 {
+    const uint64_t every = UINT64_MAX;
+    const char *mode = argument;
+    sigset_t all;
+
+    sigfillset(&all);
+    if (!strcmp(mode, "masked"))
+        demand(pthread_sigmask(SIG_SETMASK, &all, NULL) == 0, "a mask");
+    if (!strcmp(mode, "deaf"))
+        demand(syscall(SYS_rt_sigprocmask, SIG_SETMASK, &every, NULL, sizeof(every)) == 0, "a whole mask");
+    sem_post(&stays);
     for (;;)
         pause();
     return argument;
+}
+
+static void start_thread(char *mode)
+{
+    pthread_t thread;
+
+    sem_init(&stays, 0, 0);
+    demand(pthread_create(&thread, NULL, stay, mode) == 0, "a thread");
+    while (sem_wait(&stays) < 0)
+        ;
 }
 
 /* What the driver does when the profiler's object is made, and in no later call. */
 static bool may_enable(void)
 {
     enum { SYS_ADMIN = 21, PERFMON = 38 };
-    const char *restricted = getenv("KOPS_STANDIN_CUPTI_ADMIN");
+    char *restricted = getenv("KOPS_STANDIN_CUPTI_ADMIN");
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
     struct __user_cap_data_struct has[_LINUX_CAPABILITY_U32S_3] = {{0}};
-    pthread_t thread;
 
     if (!restricted)
         return true;
@@ -174,8 +199,8 @@ static bool may_enable(void)
     if (!(has[CAP_TO_INDEX(PERFMON)].effective & CAP_TO_MASK(PERFMON)) &&
         !(has[CAP_TO_INDEX(SYS_ADMIN)].effective & CAP_TO_MASK(SYS_ADMIN)))
         return false;
-    if (!strcmp(restricted, "thread"))
-        demand(pthread_create(&thread, NULL, stay, NULL) == 0, "a thread");
+    if (strcmp(restricted, "1") != 0)
+        start_thread(restricted);
     return true;
 }
 

@@ -1,7 +1,10 @@
 /* The privilege to read counters: where it is needed, which thread has it, and that none is left. */
 #include <linux/capability.h>
 #include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -16,6 +19,7 @@
 
 #include "executor/privilege.h"
 #include "sandbox/process.h"
+#include "sandbox/threads.h"
 
 enum { PERFMON = 38, NOT_HERE = 77 };
 
@@ -66,18 +70,50 @@ static int use(void *context, struct error *e)
     return *(int *)context;
 }
 
+/* ---- threads that are started by it ---- */
+
+static sem_t stays;
+
+/* `argument`: the signals that it blocks. */
 static void *wait_for_ever(void *argument)
 {
+    syscall(SYS_rt_sigprocmask, SIG_SETMASK, argument, NULL, sizeof(uint64_t));
+    sem_post(&stays);
     for (;;)
         pause();
     return argument;
 }
 
-static int use_with_thread(void *context, struct error *e)
+static void *work_for_ever(void *argument)
+{
+    sem_post(&stays);
+    for (;;)
+        sched_yield();
+    return argument;
+}
+
+static bool start_one(void *(*body)(void *), uint64_t *mask)
 {
     pthread_t thread;
 
-    return pthread_create(&thread, NULL, wait_for_ever, NULL) ? -1 : use(context, e);
+    return pthread_create(&thread, NULL, body, mask) == 0 && sem_wait(&stays) == 0;
+}
+
+static int use_with_threads(void *context, struct error *e)
+{
+    static uint64_t none, all_of_libc = ~(UINT64_C(3) << 31);
+
+    for (unsigned i = 0; i < 8; i++)
+        if (!start_one(wait_for_ever, &none) || !start_one(wait_for_ever, &all_of_libc))
+            return -1;
+    return start_one(work_for_ever, NULL) ? use(context, e) : -1;
+}
+
+static int use_with_deaf_thread(void *context, struct error *e)
+{
+    static uint64_t all = UINT64_MAX;
+
+    return start_one(wait_for_ever, &all) ? use(context, e) : -1;
 }
 
 static bool keep(struct error *e)
@@ -97,12 +133,12 @@ static bool one_thread_has_it(void)
     if (permitted != UINT64_C(1) << PERFMON || in_effect || privilege_hand_over(&e) < 0)
         return false;
     look();
-    if (permitted || process_check_no_capabilities(&e) == 0 || !strstr(e.message, "has a capability left"))
+    if (permitted || threads_check_no_capabilities(&e) == 0 || !strstr(e.message, "has a capability left"))
         return false;
     if (privilege_use(use, &answer, &result, &why, &e) < 0 || result != 0 || in_effect != UINT64_C(1) << PERFMON)
         return false;
     look();
-    return !permitted && process_check_no_capabilities(&e) == 0 && getuid() != 0;
+    return !permitted && threads_check_no_capabilities(&e) == 0 && getuid() != 0;
 }
 
 static bool a_failure_is_told(void)
@@ -111,24 +147,37 @@ static bool a_failure_is_told(void)
     int answer = -1, result = 0;
 
     return keep(&e) && privilege_hand_over(&e) == 0 && privilege_use(use, &answer, &result, &why, &e) == 0 &&
-           result == -1 && process_check_no_capabilities(&e) == 0;
+           result == -1 && threads_check_no_capabilities(&e) == 0;
 }
 
-static bool a_thread_of_it_is_found(void)
+static bool threads_lose_it(void)
 {
     struct error why, e;
     int answer = 0, result;
 
-    return keep(&e) && privilege_hand_over(&e) == 0 && privilege_use(use_with_thread, &answer, &result, &why, &e) < 0 &&
-           strstr(e.message, "has a capability left");
+    sem_init(&stays, 0, 0);
+    return keep(&e) && privilege_hand_over(&e) == 0 &&
+           privilege_use(use_with_threads, &answer, &result, &why, &e) == 0 && result == 0 &&
+           threads_check_no_capabilities(&e) == 0;
+}
+
+static bool a_deaf_thread_is_found(void)
+{
+    struct error why, e;
+    int answer = 0, result;
+
+    sem_init(&stays, 0, 0);
+    return keep(&e) && privilege_hand_over(&e) == 0 &&
+           privilege_use(use_with_deaf_thread, &answer, &result, &why, &e) < 0 &&
+           strstr(e.message, "has a capability left; it blocks signal");
 }
 
 static bool unused_it_goes(void)
 {
     struct error e;
 
-    return keep(&e) && privilege_hand_over(&e) == 0 && process_check_no_capabilities(&e) < 0 &&
-           privilege_drop(&e) == 0 && process_check_no_capabilities(&e) == 0;
+    return keep(&e) && privilege_hand_over(&e) == 0 && threads_check_no_capabilities(&e) < 0 &&
+           privilege_drop(&e) == 0 && threads_check_no_capabilities(&e) == 0;
 }
 
 static bool without_it_nothing_is_called(void)
@@ -167,10 +216,16 @@ static void test_a_failure_is_told(void **state)
     check(a_failure_is_told);
 }
 
-static void test_a_thread_of_it_is_found(void **state)
+static void test_threads_lose_it(void **state)
 {
     (void)state;
-    check(a_thread_of_it_is_found);
+    check(threads_lose_it);
+}
+
+static void test_a_deaf_thread_is_found(void **state)
+{
+    (void)state;
+    check(a_deaf_thread_is_found);
 }
 
 static void test_unused_it_goes(void **state)
@@ -188,9 +243,13 @@ static void test_without_it_nothing_is_called(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parameters),        cmocka_unit_test(test_one_thread_has_it),
-        cmocka_unit_test(test_a_failure_is_told), cmocka_unit_test(test_a_thread_of_it_is_found),
-        cmocka_unit_test(test_unused_it_goes),    cmocka_unit_test(test_without_it_nothing_is_called),
+        cmocka_unit_test(test_parameters),
+        cmocka_unit_test(test_one_thread_has_it),
+        cmocka_unit_test(test_a_failure_is_told),
+        cmocka_unit_test(test_threads_lose_it),
+        cmocka_unit_test(test_a_deaf_thread_is_found),
+        cmocka_unit_test(test_unused_it_goes),
+        cmocka_unit_test(test_without_it_nothing_is_called),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
