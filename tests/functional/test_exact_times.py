@@ -7,7 +7,8 @@ from typing import Any
 
 from domains import FIXTURES, Client, Domains
 from gpu_machine import N, only_with_the_standin
-from support import backends, proc
+from support import backends, proc, raw
+from support.memfd import Shared
 from user_kernels import only_with_nvrtc
 
 pytestmark = [only_with_the_standin, only_with_nvrtc]
@@ -33,6 +34,19 @@ def test_a_call_waits_for_its_record(start: Callable[..., Domains], client: Call
     assert launch(own)["timer"] == "events"
     repeated = launch(own, exact=True, repeat=300)
     assert repeated["timer"] == "cupti" and len(repeated["timings"]["samples"]) == 300
+
+
+def share(own: Client) -> None:
+    """Its tensors are host memory from now on, which the daemon copies to the GPU and back."""
+    own.tensors = [raw.tensor(own.connection.register(Shared(4 * N)), [N]) for _ in own.tensors]
+
+
+def test_the_first_exact_call_may_be_of_host_memory(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    """It is prepared for its copies as well as for CUPTI's start."""
+    own = client(start(env=RECORDS))
+    own.own()
+    share(own)
+    assert launch(own, exact=True)["timer"] == "cupti"
 
 
 def test_without_records_events_tell(start: Callable[..., Domains], client: Callable[..., Client]) -> None:

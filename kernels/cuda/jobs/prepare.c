@@ -28,6 +28,17 @@ static struct backend_memory *find_peer(const struct cuda_device *d, const struc
     return found;
 }
 
+/* Whether CUPTI is to be started for the job; notes it for prepare(). */
+static bool wants_start_of_records(struct cuda_executor *x, const struct backend_job *job)
+{
+    const bool busy = atomic_load_explicit(&x->unfinished, memory_order_relaxed) > 0;
+
+    if (cuda_records_were_started() || !cuda_recorded_may_be_wanted(job, busy))
+        return false;
+    atomic_store_explicit(&x->records_are_wanted, true, memory_order_relaxed);
+    return true;
+}
+
 bool cuda_needs_prepare(struct cuda_executor *x, const struct backend_job *job)
 {
     const struct cuda_device *d = x->device;
@@ -35,12 +46,8 @@ bool cuda_needs_prepare(struct cuda_executor *x, const struct backend_job *job)
 
     if (backend_job_is_empty(job) && !job->counters)
         return false;
-    if (job->counters || is_staged(job) || find_peer(d, job))
+    if (wants_start_of_records(x, job) || job->counters || is_staged(job) || find_peer(d, job))
         return true;
-    if (cuda_recorded_may_be_wanted(job, x->unfinished > 0) && !cuda_records_were_started()) {
-        atomic_store_explicit(&x->records_are_wanted, true, memory_order_relaxed);
-        return true;
-    }
     if (cuda_graph_is_wanted(job)) {
         graph = cuda_graph_find(d, job);
         cuda_graph_unref(graph);
