@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from domains import FIXTURES, Client, Domains
 from gpu_machine import N, only_with_the_standin
 from support import backends, proc, raw
@@ -76,11 +77,15 @@ def test_statistics_get_their_times_later(start: Callable[..., Domains], client:
     assert row()["count"] == 130 and row()["exec_us"]["min"] > 0
 
 
-def test_events_of_a_trace_have_the_drivers_times(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
-    """Runs that did not ask for times: their events wait for the records, which come after the replies."""
+@pytest.mark.parametrize("shared", [False, True])
+def test_events_of_a_trace_have_the_drivers_times(start: Callable[..., Domains], client: Callable[..., Client], shared: bool) -> None:
+    """Runs that did not ask for times: their events wait for the records, which come after the replies; also where copies back
+    follow the kernels."""
     machine = start(env=RECORDS)
     own = client(machine)
     own.own()
+    if shared:
+        share(own)
     watcher = machine.daemon.connect()
     watcher.call("trace", {"begin": True})
     for _ in range(200):

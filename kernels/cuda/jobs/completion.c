@@ -121,7 +121,7 @@ static bool collect_records(const struct cuda_stream *s, struct backend_job *bas
 {
     const unsigned ahead = cuda_stream_executions_ahead(s);
 
-    return cuda_recorded_collect(base, job, s->in_flight - ahead, !ahead);
+    return cuda_recorded_collect(&s->executor->recorded, base, job, s->in_flight - ahead, !ahead);
 }
 
 /* Counts and measures the job's executions that have ended. Returns true when the whole job has. */

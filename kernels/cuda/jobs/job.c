@@ -39,6 +39,7 @@ struct cuda_job *cuda_job_take(struct cuda_job_pool *pool)
     job->in_a_row = false;
     job->exact = NULL;
     job->n_exact = job->exact_read = 0;
+    job->later.ticket = 0;
     return job;
 }
 

@@ -60,7 +60,8 @@ struct cuda_job {
     bool in_a_row;            /* timed executions had others before them on the stream, or come several at a time */
     struct cuda_ended *exact; /* of executions whose records the job waits for: as many as it repeats; or NULL */
     uint32_t n_exact, exact_read;
-    CUevent tail; /* after the copies back, or NULL */
+    struct cuda_ended later; /* of TIMING_STATISTIC: the host is told its time after the job's end; ticket 0: none */
+    CUevent tail;            /* after the copies back, or NULL */
 };
 
 /* Jobs that are kept for reuse. Thread: any. */

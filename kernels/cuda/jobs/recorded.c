@@ -106,16 +106,13 @@ static void take_exact(struct backend_job *base, struct cuda_job *job)
     }
 }
 
-void cuda_recorded_ended(struct cuda_recorded *r, struct backend_job *base, struct cuda_job *job,
-                         const struct cuda_execution *x, uint64_t seen_ns)
+void cuda_recorded_ended(struct backend_job *base, struct cuda_job *job, const struct cuda_execution *x,
+                         uint64_t seen_ns)
 {
     const struct cuda_ended ended = {.ticket = x->ticket, .seen_ns = seen_ns};
 
     if (base->timing == TIMING_STATISTIC) {
-        base->timed_later = true;
-        if (r->late_end - r->late_begin == RECORDED_LATE_MAX)
-            r->late_begin++;
-        r->late[r->late_end++ % RECORDED_LATE_MAX] = (struct cuda_late){.ended = ended, .token = base->token};
+        job->later = ended;
         return;
     }
     job->exact[job->n_exact++] = ended;
@@ -133,8 +130,20 @@ static bool are_due(const struct backend_job *base, const struct cuda_job *job, 
            clock_now_ns() - job->exact[job->n_exact - 1].seen_ns > (idle ? IDLE_NS : ROW_NS);
 }
 
-bool cuda_recorded_collect(struct backend_job *base, struct cuda_job *job, unsigned ended_behind, bool idle)
+/* Not before the job's end: the host would know nothing of the token yet. */
+static void expect_later(struct cuda_recorded *r, struct backend_job *base, const struct cuda_job *job)
 {
+    base->timed_later = true;
+    if (r->late_end - r->late_begin == RECORDED_LATE_MAX)
+        r->late_begin++;
+    r->late[r->late_end++ % RECORDED_LATE_MAX] = (struct cuda_late){.ended = job->later, .token = base->token};
+}
+
+bool cuda_recorded_collect(struct cuda_recorded *r, struct backend_job *base, struct cuda_job *job,
+                           unsigned ended_behind, bool idle)
+{
+    if (job->later.ticket)
+        expect_later(r, base, job);
     if (job->exact_read < job->n_exact)
         take_exact(base, job); /* those that were read with others' */
     if (job->exact_read == job->n_exact)

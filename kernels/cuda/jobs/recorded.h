@@ -33,12 +33,13 @@ void cuda_recorded_choose(const struct cuda_execution *x);
 void cuda_recorded_end(const struct cuda_execution *x);
 
 /* An execution with a ticket was seen to have ended. */
-void cuda_recorded_ended(struct cuda_recorded *r, struct backend_job *base, struct cuda_job *job,
-                         const struct cuda_execution *x, uint64_t seen_ns);
-/* All of the job's have: takes its samples from their records. False: not all are there yet, or it is better to read
- * them later, with others'. `ended_behind`: executions of later jobs of the stream that have ended; `idle`: all have.
- */
-bool cuda_recorded_collect(struct backend_job *base, struct cuda_job *job, unsigned ended_behind, bool idle);
+void cuda_recorded_ended(struct backend_job *base, struct cuda_job *job, const struct cuda_execution *x,
+                         uint64_t seen_ns);
+/* All of the job has ended, copies back too: takes its samples from the records. False: not all are there yet, or it is
+ * better to read them later, with others'. `ended_behind`: executions of later jobs of the stream that have ended;
+ * `idle`: all have. */
+bool cuda_recorded_collect(struct cuda_recorded *r, struct backend_job *base, struct cuda_job *job,
+                           unsigned ended_behind, bool idle);
 
 /* Adds a sample, and notes when the job was on the device. `clock`: the span's; NULL: CLOCK_MONOTONIC. */
 void cuda_recorded_note(struct backend_job *base, const struct cuda_clock *clock, const struct cuda_span *span);
