@@ -116,3 +116,26 @@ def test_events_whose_record_is_lost_come_all_the_same(start: Callable[..., Doma
     told: list[list[int]] = []
     proc.eventually(lambda: told.extend(watcher.call("trace")["events"]) or len(told) == 1, "an event is held back for ever")
     assert told[0][11] == told[0][12] == 0
+
+
+def test_ended_traces_make_room(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    """Also those whose clients do not read the events that were pending: a user may have four that record."""
+    machine = start(env={**RECORDS, "KOPS_STANDIN_CUPTI": "lose"})
+    own = client(machine)
+    own.own()
+    watchers = [machine.daemon.connect() for _ in range(5)]
+    for watcher in watchers[:4]:
+        watcher.call("trace", {"begin": True})
+    assert watchers[4].error("trace", {"begin": True}).code == "quota_exceeded"
+    launch(own, timing=False)
+    for watcher in watchers[:4]:
+        assert watcher.call("trace", {"end": True})["pending"] == 1
+
+    def begins() -> bool:
+        try:
+            return bool(watchers[4].call("trace", {"begin": True})["recording"])
+        except raw.RpcError as error:
+            assert error.code == "quota_exceeded"
+            return False
+
+    proc.eventually(begins, "ended traces count for ever")

@@ -46,9 +46,11 @@ static int check_number(const struct connection *c, struct error *e)
     unsigned all = 0, own = 0;
 
     list_for_each_safe (node, after, &c->server->observe->traces) {
-        const struct trace *t = list_entry(node, struct trace, link);
+        struct trace *t = list_entry(node, struct trace, link);
 
-        if (t == c->statistics->trace)
+        if (t->over)
+            trace_settle(t); /* its client may read no more */
+        if (t == c->statistics->trace || list_empty(&t->link))
             continue;
         all++;
         own += t->charge.account == c->account;
