@@ -246,6 +246,7 @@ def test_timings_of_one_execution(connection: raw.Connection) -> None:
     assert set(timings) >= {"recv_to_start_us", "queue_us", "total_us", EXEC}
     assert not set(timings) & {OTHER, "min", "samples"}
     assert ("h2d_us" in timings) == ("d2h_us" in timings) == (EXEC == "gpu_us")
+    assert isinstance(timings.pop("received_ns"), int)
     assert all(isinstance(v, float) and v >= 0 for v in timings.values()), timings
     assert timings["queue_us"] <= timings["recv_to_start_us"] <= timings["total_us"]
     assert timings[EXEC] <= timings["total_us"]
