@@ -19,10 +19,8 @@ sys.path[:0] = [str(BENCH), str(BENCH.parent / "client_py"), str(BENCH.parent / 
 
 from kopsbench import measures, recorded, runner, user_kernels  # noqa: E402
 from kopsbench.measures.compile import versus  # noqa: E402
-from kopsbench.measures.trace_skew import Found, spans_in  # noqa: E402
-
-
 from kopsbench.measures.counters_ncu import of_cells  # noqa: E402
+from kopsbench.measures.trace_skew import Found, spans_in  # noqa: E402
 from kopsbench.plots import PLOTS  # noqa: E402
 from kopsbench.record import Record, Summary, failure, write  # noqa: E402
 from kopsbench.targets import ROWS, markdown  # noqa: E402
