@@ -60,7 +60,7 @@ class Event:
             return self.began, self.finished
         if self.started is None:
             return None
-        return max(self.started, self.ended - int((self.busy_us or 0) * 1e3)) if self.busy_us else self.started, self.ended
+        return max(self.started, self.ended - round(self.busy_us * 1e3)) if self.busy_us else self.started, self.ended
 
     @property
     def label(self) -> str:
