@@ -19,7 +19,8 @@ struct config {
     /* server */
     char *socket, *socket_group, *log_level, *default_device;
     char *user, *group;
-    uint64_t socket_mode, backlog, max_connections, spin_us, shutdown_grace_ms, stall_timeout_ms, loop_timeout_s;
+    uint64_t socket_mode, backlog, max_connections, spin_us, shutdown_grace_ms, stall_timeout_ms, loop_timeout_s,
+        idle_exit_s, log_kib;
     /* limits */
     uint64_t message_bytes, inflight, buffers, programs, inline_mappings, output_bytes, stuck_reader_s,
         partial_message_s, idle_close_s;
@@ -78,7 +79,7 @@ int config_finish(struct config *c, struct error *e);
  * restart. `fresh` then holds the replaced values. No lookups, so it does not block. */
 void config_take_live(struct config *c, struct config *fresh);
 
-/* The log's level is the process's, not the struct's. */
+/* The log's level and size are the process's, not the struct's. */
 void config_apply_log(const struct config *c);
 
 /* A group by name or number; -1: there is none. */

@@ -147,4 +147,5 @@ void config_apply_log(const struct config *c)
 
     if (log_level_parse(c->log_level, &level) == 0)
         log_set_level(level);
+    log_set_size(c->log_kib << 10);
 }

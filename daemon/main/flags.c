@@ -18,6 +18,9 @@ static const char usage[] =
     "  -b, --backend NAME      serve only \"host\" or only \"cuda\" devices; \"auto\": both\n"
     "  -l, --log-level LEVEL   error, warning, info or debug\n"
     "      --supervise         keep the socket, and start the server again when it ends on its own\n"
+    "      --autostart         for clients: start a daemon for this user unless one answers, wait until it is ready, "
+    "and\n"
+    "                          print its socket; further options are the daemon's\n"
     "      --spin-us N         microseconds of polling for requests and completions before sleeping; 0: none\n"
     "      --set NAME=VALUE    any setting, as in --set host.threads=4\n"
     "      --check-config      check the settings, print nothing but errors, and exit\n"
@@ -71,7 +74,7 @@ static int remember_setting(struct flags *f, const char *text)
 
 int flags_parse(int argc, char **argv, struct flags *f)
 {
-    enum { CHECK = 256, PRINT, SET, SPIN, SUPERVISE };
+    enum { CHECK = 256, PRINT, SET, SPIN, SUPERVISE, AUTOSTART };
     static const struct option options[] = {{"socket", required_argument, NULL, 's'},
                                             {"config", required_argument, NULL, 'c'},
                                             {"backend", required_argument, NULL, 'b'},
@@ -83,6 +86,7 @@ int flags_parse(int argc, char **argv, struct flags *f)
                                             {"help", no_argument, NULL, 'h'},
                                             {"spin-us", required_argument, NULL, SPIN},
                                             {"supervise", no_argument, NULL, SUPERVISE},
+                                            {"autostart", no_argument, NULL, AUTOSTART},
                                             {0}};
     int option, r = 0;
 
@@ -116,6 +120,10 @@ int flags_parse(int argc, char **argv, struct flags *f)
         case SUPERVISE:
             f->supervise = true;
             f->supervise_argument = argv[optind - 1]; /* which may be shortened */
+            break;
+        case AUTOSTART:
+            f->autostart = true;
+            f->autostart_argument = argv[optind - 1];
             break;
         case 'V':
             printf("kopsd %s\n", KOPS_VERSION);

@@ -17,9 +17,9 @@ struct flags {
     char names[FLAGS_MAX][FLAG_NAME_MAX];
     const char *values[FLAGS_MAX];
     unsigned count;
-    bool check, print, supervise;
-    const char *supervise_argument; /* in argv */
-    bool root;                      /* the process began as root */
+    bool check, print, supervise, autostart;
+    const char *supervise_argument, *autostart_argument; /* in argv */
+    bool root;                                           /* the process began as root */
 };
 
 /* Returns -1 to go on, or an exit status. Prints help, version or errors. */

@@ -3,6 +3,7 @@
 
 #include "compile/helper.h"
 #include "executor/executor.h"
+#include "main/autostart.h"
 #include "main/config.h"
 #include "main/flags.h"
 #include "main/serve.h"
@@ -34,6 +35,8 @@ int main(int argc, char **argv)
     config_apply_log(&config);
     if (flags.print)
         config_print(&config, stdout);
+    else if (flags.autostart)
+        status = autostart(&flags, &config);
     else if (!flags.check)
         status = flags.supervise ? supervise(&flags, &config) : serve(&flags, &config);
     config_free(&config);

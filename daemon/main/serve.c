@@ -49,6 +49,7 @@ static struct server_config server_config_of(const struct config *c)
         .shutdown_grace_ms = c->shutdown_grace_ms,
         .job_timeout_s = c->job_timeout_s,
         .loop_timeout_s = c->loop_timeout_s,
+        .idle_exit_s = c->idle_exit_s,
         .kernels = c->kernels,
         .isolation = (enum isolation)c->isolate,
         .user_kernels = (enum user_kernels)c->policy,

@@ -110,6 +110,7 @@ static void on_messages(struct supervisor *s)
             s->heard_by = now + m.extend_us * 1000 + STOP_MARGIN_S * SECOND;
         else if (s->ready && !s->stopping && (m.ready || m.alive))
             s->heard_by = s->patience_ns ? now + s->patience_ns : 0;
+        log_trim(); /* executors and libraries write to it as well */
     }
 }
 

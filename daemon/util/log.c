@@ -1,14 +1,17 @@
 #include "util/log.h"
 
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static atomic_int threshold = LOG_LEVEL_INFO;
-static atomic_uint_fast64_t lost, held_back;
+static atomic_uint_fast64_t lost, held_back, size_max;
+static atomic_flag trimming = ATOMIC_FLAG_INIT;
 
 static const struct {
     const char *name;
@@ -40,6 +43,44 @@ int log_level_parse(const char *text, enum log_level *ret_level)
     return -1;
 }
 
+void log_set_size(uint64_t bytes)
+{
+    atomic_store(&size_max, bytes);
+}
+
+/* What is kept begins with a whole line. */
+static void keep_newer_half(int fd, off_t size)
+{
+    const size_t half = (size_t)size / 2;
+    char *text = malloc(half);
+    const ssize_t n = text ? pread(fd, text, half, size - (off_t)half) : 0;
+    const char *line = n > 0 ? memchr(text, '\n', (size_t)n) : NULL;
+
+    if (ftruncate(fd, 0) == 0 && line && write(STDERR_FILENO, line + 1, (size_t)(text + n - line - 1)) < 0)
+        atomic_fetch_add(&lost, 1);
+    free(text);
+}
+
+/* Of several processes that have the file the one with the lock trims it, of several threads the one with the flag. */
+void log_trim(void)
+{
+    const off_t most = (off_t)atomic_load_explicit(&size_max, memory_order_relaxed);
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    struct stat st;
+    int fd;
+
+    if (!most || fstat(STDERR_FILENO, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size <= most ||
+        atomic_flag_test_and_set(&trimming))
+        return;
+    fd = open("/proc/self/fd/2", O_RDWR | O_CLOEXEC);
+    if (fd >= 0) {
+        if (fcntl(fd, F_SETLK, &whole) == 0 && fstat(fd, &st) == 0 && st.st_size > most)
+            keep_newer_half(fd, st.st_size);
+        close(fd);
+    }
+    atomic_flag_clear(&trimming);
+}
+
 void log_write(enum log_level level, const char *event, const char *format, ...)
 {
     char line[1024];
@@ -64,6 +105,7 @@ void log_write(enum log_level level, const char *event, const char *format, ...)
             atomic_fetch_add(&lost, 1);
             break;
         }
+    log_trim();
 }
 
 bool log_limit_pass(struct log_limit *limit, uint64_t now_ns, unsigned a_second, unsigned *ret_held_back)

@@ -20,6 +20,12 @@ bool log_enabled(enum log_level level);
 /* Parses "error", "warning", "info", "debug"; returns 0 or -1. */
 int log_level_parse(const char *text, enum log_level *ret_level);
 
+/* Where stderr is a file: the size above which log_trim() removes its older half, as each line does that this process
+ * writes. 0: it may grow. Several processes may do so to one file; lines that others write at that moment may get lost.
+ */
+void log_set_size(uint64_t bytes);
+void log_trim(void);
+
 void log_write(enum log_level level, const char *event, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* Writes `text` in double quotes with escapes into `into`, cutting it to fit. Returns `into`. */

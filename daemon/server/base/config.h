@@ -59,6 +59,7 @@ struct server_config {
     uint64_t shutdown_grace_ms;
     uint64_t job_timeout_s;  /* time without an ended execution after which a device is given up; 0: never */
     uint64_t loop_timeout_s; /* time without a turn of the loop after which the process ends; 0: never */
+    uint64_t idle_exit_s;    /* time without a connection after which the server ends; 0: never */
     uint64_t watchdog_us;    /* how often the service manager wants a sign of life; 0: it wants none */
     enum isolation isolation;
     enum user_kernels user_kernels;

@@ -2,6 +2,7 @@
 
 #include "server/control/busy_poll.h"
 #include "server/control/drain.h"
+#include "server/control/idle_exit.h"
 #include "server/control/room.h"
 #include "server/control/shutdown.h"
 #include "server/exec/exec.h"
@@ -31,6 +32,8 @@ void event_loop_turn(struct server *s)
     while (drain_step(s));
     if (s->admission.stopping)
         shutdown_step(s);
+    else
+        idle_exit_step(s);
 }
 
 static void on_idle(uv_idle_t *idle)

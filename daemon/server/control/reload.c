@@ -1,6 +1,7 @@
 /* The reload: applies new settings to a running server. Thread: loop; the settings are read on the pool. */
 
 #include "server/code/code.h"
+#include "server/control/idle_exit.h"
 #include "server/control/room.h"
 #include "server/control/server.h"
 #include "server/control/shutdown.h"
@@ -57,4 +58,5 @@ void server_reload(struct server *s, const struct server_config *config)
     peers_reload(s);
     exec_reload(s);
     watchdog_reload(s);
+    idle_exit_reload(s);
 }

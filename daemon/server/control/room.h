@@ -28,6 +28,7 @@ struct control {
     bool reading_settings;
     struct server *server;
     uv_timer_t shutdown_timer;
+    uv_timer_t idle_exit; /* runs while there is no connection, where that ends the daemon */
     bool handles_closed;
     bool processes_ended; /* the shutdown has killed all executors */
     int exit_status;

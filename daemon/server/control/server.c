@@ -11,6 +11,7 @@
 #include "server/code/code.h"
 #include "server/control/drain.h"
 #include "server/control/event_loop.h"
+#include "server/control/idle_exit.h"
 #include "server/control/methods.h"
 #include "server/control/room.h"
 #include "server/control/shutdown.h"
@@ -134,6 +135,7 @@ static int start(struct server *s, struct error *e)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the event loop");
     trimming_init(&s->trimming, &s->loop);
     drain_init(s);
+    idle_exit_init(s);
     if (observe_new(s, e) < 0 || peers_start(s, e) < 0 || exec_new(s, &observe_runs, e) < 0)
         return -1;
     if (event_loop_init(s, e) < 0)

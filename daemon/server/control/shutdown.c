@@ -7,6 +7,7 @@
 #include "server/code/code.h"
 #include "server/control/drain.h"
 #include "server/control/event_loop.h"
+#include "server/control/idle_exit.h"
 #include "server/control/room.h"
 #include "server/control/watchdog.h"
 #include "server/exec/exec.h"
@@ -169,5 +170,6 @@ void shutdown_step(struct server *s)
     trimming_stop(&s->trimming);
     uv_close((uv_handle_t *)&s->control->shutdown_timer, NULL);
     drain_close(s);
+    idle_exit_close(s);
     close_queues_stop(s->accounts.close_queues);
 }

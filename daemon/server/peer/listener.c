@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -278,6 +279,13 @@ void listener_stop(struct server *s)
     if (s->peers->listener.fd >= 0)
         close(s->peers->listener.fd);
     s->peers->listener.fd = -1;
+}
+
+bool listener_has_newcomers(const struct server *s)
+{
+    struct pollfd queue = {.fd = s->peers->listener.fd, .events = POLLIN};
+
+    return poll(&queue, 1, 0) > 0;
 }
 
 void listener_free(struct server *s)

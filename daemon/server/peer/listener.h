@@ -13,6 +13,8 @@ int listener_begin(struct server *s, int fd, struct error *e);
 int listener_start(struct server *s, struct error *e);
 /* Accepts no more; harmless when called again. */
 void listener_stop(struct server *s);
+/* Whether connections wait to be accepted. */
+bool listener_has_newcomers(const struct server *s);
 /* Frees the reserved buffer and descriptor. */
 void listener_free(struct server *s);
 

@@ -1,0 +1,328 @@
+#include "main/autostart.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "main/autostart_place.h"
+#include "main/notify.h"
+#include "server/control/server.h"
+#include "util/clock.h"
+
+enum {
+    READY_LIMIT_S = 120, /* a driver with many GPUs takes its time */
+    ENDING_LIMIT_S = 30, /* for a daemon that no longer listens */
+    LOG_LINES = 8,       /* of the log in an error */
+    LOG_BYTES = 2048,    /* that are looked at for them */
+    NOTIFY_FD = 3        /* of the daemon */
+};
+
+static const char system_socket[] = "/run/kopsd/kopsd.sock";
+
+struct starter {
+    const struct flags *flags;
+    const struct config *config;
+    struct place place;
+    char log[LOG_BYTES + 4 * LOG_LINES]; /* what a daemon that failed wrote last */
+};
+
+/* ---- whether one answers ---- */
+
+/* 1: a daemon of this user's or of root's takes connections there; 0: nothing does; -1: the error says what is in the
+ * way. */
+static int answers(const char *path, struct error *e)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct ucred peer = {.uid = (uid_t)-1};
+    socklen_t length = sizeof(peer);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), r;
+
+    if (fd < 0)
+        return error_set(e, ERROR_INTERNAL, "socket: %s", strerror(errno));
+    memcpy(address.sun_path, path, strlen(path) + 1);
+    r = connect(fd, (const struct sockaddr *)&address, sizeof(address)) < 0 ? errno : 0;
+    if (r == 0 && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0)
+        peer.uid = (uid_t)-1;
+    close(fd);
+    if (r == EAGAIN) /* so many connect that none is left over for us at the moment */
+        return 1;
+    if (r == ENOENT || r == ECONNREFUSED || r == ENOTDIR)
+        return 0;
+    if (r)
+        return error_set(e, ERROR_PERMISSION_DENIED, "%s: %s", path, strerror(r));
+    if (peer.uid != geteuid() && peer.uid != 0 && strcmp(path, system_socket) != 0)
+        return error_set(e, ERROR_PERMISSION_DENIED, "%s: user %u listens there, and no daemon of yours", path,
+                         (unsigned)peer.uid);
+    return 1;
+}
+
+static void on_alarm(int number)
+{
+    (void)number; /* it has ended flock() */
+}
+
+/* Waits for a lock, for `limit_s` seconds (0: for ever). */
+static int lock(int fd, unsigned limit_s)
+{
+    const struct sigaction action = {.sa_handler = on_alarm};
+    int r;
+
+    sigaction(SIGALRM, &action, NULL);
+    alarm(limit_s);
+    r = flock(fd, LOCK_EX);
+    alarm(0);
+    return r;
+}
+
+/* A daemon that ends has closed its socket before it lets its lock go. */
+static int await_predecessor(const struct place *p, struct error *e)
+{
+    const int fd = place_open(p, "kopsd.sock.lock", 0);
+    int r = 0;
+
+    if (fd < 0)
+        return error_set(e, ERROR_PERMISSION_DENIED, "%s.lock: %s", p->socket, strerror(errno));
+    if (lock(fd, ENDING_LIMIT_S) < 0)
+        r = error_set(e, ERROR_PERMISSION_DENIED,
+                      "a kopsd that no longer listens on %s has not ended for %d s; end it (fuser %s.lock names it)",
+                      p->socket, ENDING_LIMIT_S, p->socket);
+    close(fd);
+    return r;
+}
+
+/* ---- starting ---- */
+
+/* The given arguments come last, so that they win. */
+static char **daemon_arguments(struct starter *s)
+{
+    static char supervise[] = "--supervise", option[] = "--socket", set[] = "--set", mode[] = "server.socket_mode=0600",
+                size[] = "server.log_kib=1024", idle[] = "server.idle_exit_s=300";
+    const struct flags *f = s->flags;
+    char *own[] = {f->argv[0], supervise, option, s->place.socket, set, mode, set, size, set, idle};
+    char **argv = calloc((size_t)f->argc + sizeof(own) / sizeof(own[0]), sizeof(*argv));
+    /* The user's own setting wins, also where it says never. */
+    const bool says_when = s->config->idle_exit_s || getenv("KOPSD_SERVER_IDLE_EXIT_S");
+    unsigned n = (unsigned)(sizeof(own) / sizeof(own[0])) - (says_when ? 2 : 0);
+
+    if (!argv)
+        return NULL;
+    memcpy(argv, own, n * sizeof(*argv));
+    for (int i = 1; i < f->argc; i++)
+        if (f->argv[i] != f->autostart_argument && f->argv[i] != f->supervise_argument)
+            argv[n++] = f->argv[i];
+    return argv;
+}
+
+/* Clients leave descriptors open by accident. */
+static void close_from(int fd)
+{
+    const long n = sysconf(_SC_OPEN_MAX);
+
+#ifdef SYS_close_range
+    if (syscall(SYS_close_range, (unsigned)fd, ~0U, 0U) == 0)
+        return;
+#endif
+    for (; fd < n; fd++)
+        close(fd);
+}
+
+/* Nothing of the client is left but its user, limits and variables: no descriptor, session, directory, signal mask. */
+static _Noreturn void become_daemon(char **argv, int log_fd, int notify_fd)
+{
+    static const char *const variables[] = {"NOTIFY_SOCKET",  "WATCHDOG_USEC",    "WATCHDOG_PID",
+                                            "LISTEN_FDS",     "LISTEN_PID",       "LISTEN_FDNAMES",
+                                            "JOURNAL_STREAM", "KOPS_SERVED_FILE", "KOPS_SOCKET"};
+    const int null = open("/dev/null", O_RDONLY);
+    char text[12];
+    sigset_t none;
+
+    if (setsid() < 0 || chdir("/") < 0 || null < 0 || dup2(null, STDIN_FILENO) < 0 || dup2(log_fd, STDOUT_FILENO) < 0 ||
+        dup2(log_fd, STDERR_FILENO) < 0)
+        _exit(EXIT_FAILURE);
+    if (notify_fd == NOTIFY_FD ? fcntl(NOTIFY_FD, F_SETFD, 0) < 0 : dup2(notify_fd, NOTIFY_FD) < 0)
+        _exit(EXIT_FAILURE);
+    close_from(NOTIFY_FD + 1);
+    for (unsigned i = 0; i < sizeof(variables) / sizeof(variables[0]); i++)
+        unsetenv(variables[i]);
+    snprintf(text, sizeof(text), "%d", NOTIFY_FD);
+    setenv(NOTIFIER_FD, text, 1);
+    for (int number = 1; number < NSIG; number++)
+        signal(number, SIG_DFL);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    umask(077);
+    execv("/proc/self/exe", argv);
+    execvp(argv[0], argv);
+    fprintf(stderr, "kopsd: starting the daemon: %s\n", strerror(errno));
+    _exit(EXIT_FAILURE);
+}
+
+static bool has_line(const char *text, const char *wanted)
+{
+    const size_t length = strlen(wanted);
+
+    for (; *text; text += *text == '\n') {
+        const size_t n = strcspn(text, "\n");
+
+        if (n == length && !memcmp(text, wanted, n))
+            return true;
+        text += n;
+    }
+    return false;
+}
+
+/* 1: the daemon is ready; 0: it has ended; -1: the time is over. */
+static int await_ready(int fd)
+{
+    const uint64_t until = clock_now_ns() + READY_LIMIT_S * UINT64_C(1000000000);
+
+    for (;;) {
+        const uint64_t now = clock_now_ns();
+        struct pollfd ready = {.fd = fd, .events = POLLIN};
+        char text[1025];
+        ssize_t n;
+
+        if (now >= until || poll(&ready, 1, (int)((until - now) / 1000000 + 1)) == 0)
+            return -1;
+        n = recv(fd, text, sizeof(text) - 1, MSG_DONTWAIT);
+        if (n < 0 && (errno == EINTR || errno == EAGAIN))
+            continue;
+        if (n <= 0)
+            return 0;
+        text[n] = '\0';
+        if (has_line(text, "READY=1"))
+            return 1;
+    }
+}
+
+/* The last lines that the log got since `from`, each behind blanks, so that none looks like a path. */
+static void read_log(struct starter *s, int fd, off_t from)
+{
+    const off_t end = lseek(fd, 0, SEEK_END);
+    char text[LOG_BYTES + 1];
+    const ssize_t n = end > from ? pread(fd, text, LOG_BYTES, end - from > LOG_BYTES ? end - LOG_BYTES : from) : 0;
+    const char *line = text + (n > 0 ? n : 0);
+    size_t used = 0;
+
+    text[n > 0 ? n : 0] = '\0';
+    for (unsigned lines = 0; line > text; line--)
+        if (line[-1] == '\n' && *line && ++lines == LOG_LINES)
+            break;
+    while (*line) {
+        const size_t length = strcspn(line, "\n");
+
+        used += (size_t)snprintf(s->log + used, sizeof(s->log) - used, "\n  %.*s", (int)length, line);
+        line += length + (line[length] == '\n');
+    }
+}
+
+static int start(struct starter *s, struct error *e)
+{
+    char path[PATH_MAX], **argv = daemon_arguments(s);
+    int ends[2] = {-1, -1}, log_fd = -1, ready, r = -1;
+    pid_t pid;
+    off_t from;
+
+    if (!argv)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to start a daemon");
+    if (place_open_log(&s->place, path, &log_fd, e) < 0)
+        goto free_arguments;
+    from = lseek(log_fd, 0, SEEK_END);
+    /* Of packets: its reader learns that no writer is left. */
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0) {
+        error_set(e, ERROR_INTERNAL, "socketpair: %s", strerror(errno));
+        goto close_log;
+    }
+    pid = fork();
+    if (pid == 0)
+        become_daemon(argv, log_fd, ends[1]);
+    close(ends[1]);
+    if (pid < 0) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "fork: %s", strerror(errno));
+        goto close_pair;
+    }
+    ready = await_ready(ends[0]);
+    if (ready > 0) {
+        r = 0;
+        goto close_pair;
+    }
+    if (ready < 0)
+        kill(pid, SIGTERM);
+    error_set(e, ERROR_INTERNAL, "the daemon that was started %s; its log is %s",
+              ready < 0 ? "was not ready in time" : "has ended", path);
+    read_log(s, log_fd, from);
+
+close_pair:
+    close(ends[0]);
+close_log:
+    close(log_fd);
+free_arguments:
+    free(argv);
+    return r;
+}
+
+/* ---- the rule ---- */
+
+static int find_or_start(struct starter *s, struct error *e)
+{
+    struct error why;
+    int r = answers(s->place.socket, e);
+
+    if (r)
+        return r < 0 ? -1 : 0;
+    if (await_predecessor(&s->place, e) < 0)
+        return -1;
+    if (start(s, e) == 0)
+        return 0;
+    /* One that a starter began which was killed may have been first. */
+    return answers(s->place.socket, &why) > 0 ? 0 : -1;
+}
+
+/* The system's daemon comes first, as in the clients' own search; one starter at a time does the rest. */
+static int find(struct starter *s, struct error *e)
+{
+    int r = answers(system_socket, e), fd;
+
+    if (r > 0)
+        snprintf(s->place.socket, sizeof(s->place.socket), "%s", system_socket);
+    if (r)
+        return r < 0 ? -1 : 0;
+    if (place_find(&s->place, e) < 0)
+        return -1;
+    fd = place_open(&s->place, "kopsd.start.lock", 0);
+    if (fd < 0 || lock(fd, 0) < 0)
+        r = error_set(e, ERROR_PERMISSION_DENIED, "the lock kopsd.start.lock beside %s: %s", s->place.socket,
+                      strerror(errno));
+    else
+        r = find_or_start(s, e);
+    if (fd >= 0)
+        close(fd);
+    place_close(&s->place);
+    return r;
+}
+
+int autostart(const struct flags *flags, const struct config *config)
+{
+    struct starter s = {.flags = flags, .config = config};
+    struct error e;
+    int fd;
+
+    do /* so that no file takes the number of a standard stream that the caller has closed */
+        fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    close(fd);
+    if (find(&s, &e) < 0) {
+        fprintf(stderr, "kopsd: %s%s\n", e.message, s.log);
+        return SERVER_EXIT_FAILED;
+    }
+    return printf("%s\n", s.place.socket) < 0 || fflush(stdout) ? SERVER_EXIT_FAILED : SERVER_EXIT_OK;
+}
