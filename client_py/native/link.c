@@ -287,14 +287,17 @@ static int initialise(PyObject *self, PyObject *arguments, PyObject *keywords)
     struct kops_connect_options options = {.socket = NULL};
     PyObject *timeout, *wake_up;
     double spin_us;
+    int autostart;
     struct kops_error e;
     enum kops_code r;
 
     (void)keywords;
-    if (!PyArg_ParseTuple(arguments, "zsOdO", &options.socket, &options.name, &timeout, &spin_us, &wake_up) ||
+    if (!PyArg_ParseTuple(arguments, "zsOdOp", &options.socket, &options.name, &timeout, &spin_us, &wake_up,
+                          &autostart) ||
         !native_milliseconds(timeout, &options.timeout_ms))
         return -1;
     options.connect_timeout_ms = options.timeout_ms;
+    options.no_autostart = !autostart;
     options.reconnect_timeout_ms = KOPS_NO_RECONNECT; /* Python waits and repeats, and hears of Ctrl-C meanwhile */
     options.spin_us = spin_us > 0 ? (unsigned)spin_us : 0;
     if (link->client) {

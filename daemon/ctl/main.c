@@ -7,20 +7,24 @@
 #include "base/options.h"
 #include "commands/commands.h"
 
+/* OF_OTHERS: about what other clients do with a daemon that runs, so that none is started for it. */
+enum { OF_OTHERS = true };
+
 static const struct {
     const char *name, *what;
     ctl_command *run;
+    bool of_others;
 } commands[] = {
     {"ping", "round trips to the daemon, and how long they take", ctl_ping},
     {"info", "the daemon, its devices, limits and features", ctl_info},
     {"ops", "the built-in ops, their dtypes and attributes", ctl_ops},
-    {"stats", "counters, timings of every op and shape, open mappings", ctl_stats},
-    {"clients", "connected clients, their memory and latency", ctl_clients},
-    {"top", "the daemon's present work, live or for scripts", ctl_top},
-    {"trace", "record when each call waited and ran, as a timeline", ctl_trace},
+    {"stats", "counters, timings of every op and shape, open mappings", ctl_stats, OF_OTHERS},
+    {"clients", "connected clients, their memory and latency", ctl_clients, OF_OTHERS},
+    {"top", "the daemon's present work, live or for scripts", ctl_top, OF_OTHERS},
+    {"trace", "record when each call waited and ran, as a timeline", ctl_trace, OF_OTHERS},
     {"report", "a page with the roofline and the table of what ran", ctl_report},
-    {"metrics", "metrics for Prometheus: print, write to a file, serve on a port", ctl_metrics},
-    {"drain", "take no new work, wait for work in flight, stop", ctl_drain},
+    {"metrics", "metrics for Prometheus: print, write to a file, serve on a port", ctl_metrics, OF_OTHERS},
+    {"drain", "take no new work, wait for work in flight, stop", ctl_drain, OF_OTHERS},
     {"run", "run an op on random data, measure it, check it", ctl_run},
     {"compile", "compile CUDA C++, show the resulting kernels", ctl_compile},
     {"launch", "launch a kernel of a file on random data or files, measure it", ctl_launch},
@@ -36,7 +40,8 @@ static void print_usage(FILE *to)
         fprintf(to, "  %-8s %s\n", commands[i].name, commands[i].what);
     fprintf(to, "\n`kopsctl COMMAND --help` tells a command's options.\n"
                 "--timeout is for each request; 60 without it.\n"
-                "Without --socket: KOPS_SOCKET, or $XDG_RUNTIME_DIR/kopsd.sock, or /run/kopsd/kopsd.sock.\n"
+                "Without --socket: KOPS_SOCKET, or $XDG_RUNTIME_DIR/kopsd.sock, or /run/kopsd/kopsd.sock, or a daemon\n"
+                "that is started, but for stats, clients, top, trace, metrics and drain; KOPS_AUTOSTART=0: never.\n"
                 "Exit status: 0 done, 1 failed or the check found wrong results, 2 wrong usage, 3 no daemon,\n"
                 "4 (drain) work is left after the timeout.\n");
 }
@@ -76,6 +81,7 @@ int main(int argc, char **argv)
         argc -= optind;
         argv += optind;
         ctl_options_of(argv);
+        ctl.no_autostart = commands[i].of_others;
         optind = 0; /* starts getopt_long anew */
         status = (int)commands[i].run(&ctl, argc, argv);
         kops_close(ctl.client);

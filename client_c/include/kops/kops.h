@@ -137,14 +137,15 @@ enum kops_transport {
 /** How to connect. Zero: the defaults. Strings are copied. */
 struct kops_connect_options {
     /** Path of the daemon's socket. NULL: `KOPS_SOCKET` when that is set, and nothing else; otherwise
-     * `$XDG_RUNTIME_DIR/kopsd.sock`, then `/run/kopsd/kopsd.sock`. */
+     * `$XDG_RUNTIME_DIR/kopsd.sock`, then `/run/kopsd/kopsd.sock`, then a daemon that is started: see
+     * `no_autostart`. */
     const char *socket;
     const char *name; /**< Name and version of the program, for the daemon's log. NULL: "libkops <version>". */
     /** Limit of every call that names none. 0 and KOPS_FOREVER: no limit, as in the Python client: most of a call's
      * time may be other people's work in front of it, and a call that times out is cancelled. What hangs is ended by
      * the daemon (`server.job_timeout_s`) or its watchdog, and a daemon that is gone is an error. */
     int64_t timeout_ms;
-    int64_t connect_timeout_ms; /**< Limit of connecting. 0: 5 s. */
+    int64_t connect_timeout_ms; /**< Limit of connecting. 0: 5 s, and more while a daemon is started. */
     unsigned spin_us; /**< Busy-wait at most that long for a reply before sleeping: lower latency, a busy core.
                            0: as long as it pays, see KOPS_TRANSPORT_AUTO. KOPS_NO_SPIN: never. */
     enum kops_transport transport;
@@ -155,7 +156,12 @@ struct kops_connect_options {
     /** "connection": the kernels of this client run in a process that no other client's kernels share; unsupported
      * where the daemon has none for users' kernels. NULL: as the daemon is configured (kops_info.isolation). */
     const char *isolate;
-    uint64_t reserved[6];
+    /** Do not start a daemon. Otherwise, where no path is named and no daemon answers, kops_connect() starts one for
+     * this user: the `kopsd` named by `KOPSD`, or beside this library, or in `PATH`. It serves all processes of the
+     * user, and ends by itself when none has been connected for 5 minutes. `KOPS_AUTOSTART=0` in the environment: as
+     * true. */
+    bool no_autostart;
+    uint64_t reserved[5];
 };
 
 /** Connects and asks for the daemon's devices, ops and limits. `options` may be NULL.

@@ -30,7 +30,8 @@ enum kops_code kops_connect(const struct kops_connect_options *options, kops_cli
     if (!c)
         return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a client");
     client_enter(c, e);
-    r = session_connect(c, deadline_in(c->connect_timeout_ms), e);
+    /* A try takes the default time at most; starting a daemon may take longer. */
+    r = session_connect(c, deadline_in(o->connect_timeout_ms ? o->connect_timeout_ms : KOPS_FOREVER), e);
     if (r) {
         client_leave_unref(c);
         return r;

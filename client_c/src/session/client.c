@@ -99,6 +99,7 @@ static void client_free(struct kops_client *c)
     free(c->socket_option);
     free(c->name);
     free(c->isolate);
+    free(c->started);
     pthread_cond_destroy(&c->changed);
     pthread_mutex_destroy(&c->lock);
     free(c);
@@ -142,6 +143,7 @@ struct kops_client *client_new(const struct kops_connect_options *o)
     c->reconnect_timeout_ms = reconnect_timeout_ms(o);
     c->spin_option = o->spin_us;
     c->transport = o->transport;
+    c->no_autostart = o->no_autostart;
     c->max_inflight = 1;
     c->max_message = FIRST_MESSAGE_MAX;
     c->name = strdup(o->name ? o->name : "libkops " KOPS_VERSION);

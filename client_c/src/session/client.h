@@ -50,6 +50,8 @@ struct kops_client {
     /* Constant after kops_connect(). */
     char *socket_option; /* NULL: the usual places */
     char *isolate;       /* of the options */
+    bool no_autostart;   /* too */
+    char *started;       /* the socket of the daemon that was started for this client; NULL: none was */
     char *name;
     int64_t timeout_ms, connect_timeout_ms, reconnect_timeout_ms;
     unsigned spin_option;

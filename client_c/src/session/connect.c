@@ -7,6 +7,7 @@
 
 #include "base/fail.h"
 #include "exchange.h"
+#include "link/starter.h"
 #include "receive.h"
 
 enum { POLL_PROCESSORS = 4, MAX_POLL_US = 1000 }; /* busy polling pays on so many processors, for so long at most */
@@ -44,6 +45,8 @@ static int try_paths(struct kops_client *c, int64_t timeout_ms, struct bytes *tr
         return try_path(c, c->info.info.socket, timeout_ms, tried);
     if (given && *given)
         return try_path(c, given, timeout_ms, tried);
+    if (c->started)
+        return try_path(c, c->started, timeout_ms, tried);
     if (runtime && *runtime && (size_t)snprintf(path, sizeof(path), "%s/kopsd.sock", runtime) < sizeof(path) &&
         !try_path(c, path, timeout_ms, tried))
         return 0;
@@ -65,6 +68,34 @@ static enum kops_code open_socket(struct kops_client *c, uint64_t deadline, stru
     bytes_free(&tried);
     c->generation++;
     return KOPS_OK;
+}
+
+/* ---- a daemon of this user's ---- */
+
+/* Only the first connection starts one: later ones are with what the first has found. */
+static bool may_start(const struct kops_client *c)
+{
+    const char *given = getenv("KOPS_SOCKET");
+
+    return !c->info.info.server && !c->socket_option && !(given && *given) && !c->no_autostart && starter_is_allowed();
+}
+
+/* *e says that none answers; a failure adds why none was started. */
+static enum kops_code start_daemon(struct kops_client *c, uint64_t deadline, struct kops_error *e)
+{
+    const struct kops_error none = *e;
+    char text[sizeof(e->message)];
+    bool done, timed_out;
+
+    pthread_mutex_unlock(&c->lock); /* nobody else connects meanwhile */
+    done = starter_run(deadline, text, sizeof(text), &timed_out);
+    pthread_mutex_lock(&c->lock);
+    if (!done)
+        return fail(e, timed_out ? KOPS_ERR_TIMEOUT : KOPS_ERR_CONNECT_FAILED, "no daemon could be started: %s (%.*s)",
+                    text, (int)strcspn(none.message, ";"), none.message);
+    free(c->started);
+    c->started = strdup(text);
+    return c->started ? KOPS_OK : fail(e, KOPS_ERR_NO_MEMORY, "there is no memory to connect");
 }
 
 /* ---- the greeting ---- */
@@ -163,6 +194,7 @@ static enum kops_code greet(struct kops_client *c, uint64_t deadline, struct kop
 /* ---- until there is a connection ---- */
 
 enum { FIRST_PAUSE_MS = 5, LAST_PAUSE_MS = 100 };
+enum { MOST_STARTS = 2 }; /* one that was found may have been about to end */
 
 static uint64_t earlier(uint64_t a, uint64_t b)
 {
@@ -216,9 +248,9 @@ static enum kops_code give_up(const struct kops_client *c, uint64_t deadline, st
 static enum kops_code connect_with_retries(struct kops_client *c, uint64_t deadline, struct kops_error *e)
 {
     const bool first = !c->info.info.server, retries = c->reconnect_timeout_ms != 0;
-    const uint64_t once = earlier(deadline, deadline_in(c->connect_timeout_ms));
+    uint64_t once = earlier(deadline, deadline_in(c->connect_timeout_ms));
     const uint64_t until = retries ? earlier(deadline, deadline_in(c->reconnect_timeout_ms)) : 0;
-    unsigned pause_ms = FIRST_PAUSE_MS;
+    unsigned pause_ms = FIRST_PAUSE_MS, starts = 0;
     bool reached = false;
 
     for (;;) {
@@ -227,6 +259,13 @@ static enum kops_code connect_with_retries(struct kops_client *c, uint64_t deadl
 
         if (!r)
             fail_clear(e); /* of earlier tries */
+        if (r == KOPS_ERR_CONNECT_FAILED && starts++ < MOST_STARTS && may_start(c)) {
+            r = start_daemon(c, deadline, e);
+            if (r)
+                return r;
+            once = earlier(deadline, deadline_in(c->connect_timeout_ms));
+            continue;
+        }
         if (!r || !retries || !passes(r) || (first && (!reached || now >= once)))
             return r;
         if (now >= until)

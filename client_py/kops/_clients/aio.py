@@ -26,6 +26,7 @@ from .._calls.plans import Plan
 from .._calls.programs import AsyncProgram
 from .._calls.recording import AsyncSequence
 from .._kernels.modules import AsyncKernelMethods
+from .._session.autostart import start
 from .._session.connection import Connection
 from .._session.recovery import LOSSES, RUNS, Backoff, Failed, Trial, no_hazard, reconnect_timeout_of
 from .._session.session import Call
@@ -44,10 +45,11 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncMeasureMe
 
     def __init__(
         self, socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, reconnect_timeout: float | None = None,
-        isolate: str | None = None,
+        isolate: str | None = None, autostart: bool = True,
     ) -> None:  # fmt: skip
         self.timeout = timeout
         self.isolate = isolate
+        self.autostart = autostart
         self.reconnect_timeout = reconnect_timeout_of(reconnect_timeout)
         self._begin(socket)
         self._repeating: asyncio.Lock | None = None
@@ -215,7 +217,13 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncMeasureMe
     async def _greeted(self, backoff: Backoff) -> Connection:
         """A new connection, with the answer to `hello`. A daemon that is starting answers late."""
         assert self._loop is not None
-        made = self._connection = Connection(self._where(), 0)
+        try:
+            made = Connection(self._where(), 0)
+        except ConnectFailed as error:
+            if not self._may_start(error):
+                raise
+            made = Connection(await asyncio.to_thread(start, self.timeout, error), 0)
+        self._connection = made
         self._loop.add_reader(made.transport.fileno(), self._readable, made)
         try:
             call = made.greet(self.isolate)
@@ -419,10 +427,10 @@ class _Connecting:
 
 def connect_async(
     socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, reconnect_timeout: float | None = None,
-    isolate: str | None = None,
+    isolate: str | None = None, autostart: bool = True,
 ) -> _Connecting:  # fmt: skip
     """Connects to kopsd: `async with kops.connect_async() as k:`, or `k = await kops.connect_async()`.
 
     The arguments are those of `connect`.
     """
-    return _Connecting(AsyncClient(socket, timeout=timeout, reconnect_timeout=reconnect_timeout, isolate=isolate))
+    return _Connecting(AsyncClient(socket, timeout=timeout, reconnect_timeout=reconnect_timeout, isolate=isolate, autostart=autostart))

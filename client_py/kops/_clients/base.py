@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from .._base.errors import ConnectFailed
 from .._base.log import log
 from .._base.results import Device, Info, Op
 from .._base.timeouts import DefaultTimeout
+from .._session.autostart import may_start
 from .._session.connection import Peer
 from .._session.recovery import Backoff, shorter
 
@@ -16,6 +18,7 @@ class BaseClient(DefaultTimeout):
     """The part of a client that is the same with and without `await`."""
 
     reconnect_timeout: float
+    autostart: bool
 
     def _begin(self, socket: Any) -> None:
         self._path = socket
@@ -73,6 +76,10 @@ class BaseClient(DefaultTimeout):
     def _where(self) -> Any:
         """The socket to connect to: where a daemon was, its successor is."""
         return self._path if self._found is None else self._found
+
+    def _may_start(self, error: ConnectFailed) -> bool:
+        """Whether a daemon is to be started, since none answers: by the first connection, which others then keep to."""
+        return self.autostart and not error.detail.get("busy") and may_start(self._where())
 
     def _again(self, backoff: Backoff) -> bool:
         return self._found is not None and backoff.seconds > 0

@@ -26,6 +26,7 @@ from .._calls.pending import Link, Pending, Watcher
 from .._calls.programs import Program
 from .._calls.recording import Sequence, record
 from .._kernels.modules import KernelMethods
+from .._session.autostart import start
 from .._session.native_link import NativeLink
 from .._session.recovery import LOSSES, Backoff, reconnect_timeout_of
 from .._session.session import Call
@@ -59,27 +60,29 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, MeasureMethods, AdminM
 
     def __init__(
         self, socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, spin_us: float = 0, blocking: bool = False,
-        reconnect_timeout: float | None = None, isolate: str | None = None,
+        reconnect_timeout: float | None = None, isolate: str | None = None, autostart: bool = True,
     ) -> None:  # fmt: skip
-        self._prepare(socket, timeout, spin_us, blocking, reconnect_timeout, isolate)
+        self._prepare(socket, timeout, spin_us, blocking, reconnect_timeout, isolate, autostart)
         self._live()
 
     @classmethod
     def unconnected(
         cls, socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, spin_us: float = 0, blocking: bool = False,
-        reconnect_timeout: float | None = None, isolate: str | None = None,
+        reconnect_timeout: float | None = None, isolate: str | None = None, autostart: bool = True,
     ) -> Client:  # fmt: skip
         """A client that connects at its first use."""
         made = cls.__new__(cls)
-        made._prepare(socket, timeout, spin_us, blocking, reconnect_timeout, isolate)
+        made._prepare(socket, timeout, spin_us, blocking, reconnect_timeout, isolate, autostart)
         return made
 
     def _prepare(
-        self, socket: Any, timeout: float | None, spin_us: float, blocking: bool, reconnect_timeout: float | None, isolate: str | None
-    ) -> None:
+        self, socket: Any, timeout: float | None, spin_us: float, blocking: bool, reconnect_timeout: float | None, isolate: str | None,
+        autostart: bool,
+    ) -> None:  # fmt: skip
         Calls.__init__(self, timeout, blocking, reconnect_timeout_of(reconnect_timeout))
         self.spin_us = spin_us
         self.isolate = isolate
+        self.autostart = autostart
         self._begin(socket)
         self._connecting = threading.Lock()
         _clients.add(self)
@@ -261,7 +264,8 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, MeasureMethods, AdminM
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickled client connects anew where it is unpickled, so it can go to spawned workers."""
-        return _connect_again, (self._path, self.timeout, self.spin_us, self.blocking, self.reconnect_timeout, self.isolate)
+        how = (self.timeout, self.spin_us, self.blocking, self.reconnect_timeout, self.isolate, self.autostart)
+        return _connect_again, (self._path, *how)
 
     def __repr__(self) -> str:
         connection = self._connection
@@ -348,8 +352,14 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, MeasureMethods, AdminM
     def _link(self, before: Link | None, backoff: Backoff) -> Link:
         path, limit = self._where(), self._greeting_time(backoff)
         if native is not None:
-            return NativeLink(path, self.timeout, self.spin_us, before if isinstance(before, NativeLink) else None, limit)
-        return SocketLink(path, limit, self.spin_us)
+            earlier = before if isinstance(before, NativeLink) else None
+            return NativeLink(path, self.timeout, self.spin_us, earlier, limit, self.autostart)
+        try:
+            return SocketLink(path, limit, self.spin_us)
+        except ConnectFailed as error:
+            if not self._may_start(error):
+                raise
+            return SocketLink(start(self.timeout, error), limit, self.spin_us)
 
     def _forked(self) -> None:
         """In a child process: the parent's connection is none of ours."""
@@ -372,27 +382,33 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _connect_again(
-    path: Any, timeout: float | None, spin_us: float, blocking: bool, reconnect_timeout: float, isolate: str | None
+    path: Any, timeout: float | None, spin_us: float, blocking: bool, reconnect_timeout: float, isolate: str | None, autostart: bool
 ) -> Client:
-    return Client(path, timeout=timeout, spin_us=spin_us, blocking=blocking, reconnect_timeout=reconnect_timeout, isolate=isolate)
+    return Client(
+        path, timeout=timeout, spin_us=spin_us, blocking=blocking, reconnect_timeout=reconnect_timeout, isolate=isolate,
+        autostart=autostart,
+    )  # fmt: skip
 
 
 def connect(
     socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, spin_us: float = 0, blocking: bool = False,
-    reconnect_timeout: float | None = None, isolate: str | None = None,
+    reconnect_timeout: float | None = None, isolate: str | None = None, autostart: bool = True,
 ) -> Client:  # fmt: skip
     """Connects to kopsd: a `Client`, to be used with `with`.
 
     `socket` is the only path tried when given, and so is KOPS_SOCKET; otherwise `$XDG_RUNTIME_DIR/kopsd.sock`, then
-    `/run/kopsd/kopsd.sock`. `timeout` is the seconds that any call may take, None for ever. `spin_us`: so many
+    `/run/kopsd/kopsd.sock`, and where neither leads to a daemon, one is started for this user, unless `autostart` is false
+    or KOPS_AUTOSTART is 0: the `kopsd` that KOPSD names, of this package, or of PATH. It serves all processes of the user
+    and ends by itself when none has been connected for 5 minutes. `timeout` is the seconds that any call may take, None for ever. `spin_us`: so many
     microseconds a waiting call looks for its reply without sleeping, which saves a few microseconds where a core is
     free for it. `blocking`: every call returns when its result is ready, also on torch CUDA tensors.
     `reconnect_timeout`: seconds that a call waits for a daemon which has gone away to come back, see `Client`; 0: it
     does not wait, nothing is repeated, and each loss is an error of the calls that it hits. Without it
     KOPS_RECONNECT_TIMEOUT, else 10. `isolate="connection"`: kernels of your own run in a process that no other client's
     share; `Unsupported` where the daemon has none for users' kernels. Raises `ConnectFailed`, which lists what was tried:
-    this first time nothing is waited for but a daemon whose socket is there.
+    this first time nothing is waited for but a daemon whose socket is there, or that is started.
     """
     return Client(
-        socket, timeout=timeout, spin_us=spin_us, blocking=blocking, reconnect_timeout=reconnect_timeout, isolate=isolate
-    )
+        socket, timeout=timeout, spin_us=spin_us, blocking=blocking, reconnect_timeout=reconnect_timeout, isolate=isolate,
+        autostart=autostart,
+    )  # fmt: skip

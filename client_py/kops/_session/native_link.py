@@ -50,8 +50,9 @@ class NativeLink:
     """One connection, made by the extension."""
 
     def __init__(
-        self, path: Any, timeout: float | None, spin_us: float, before: NativeLink | None = None, limit: float | None = None
-    ) -> None:
+        self, path: Any, timeout: float | None, spin_us: float, before: NativeLink | None = None, limit: float | None = None,
+        autostart: bool = False,
+    ) -> None:  # fmt: skip
         """`before` is the link whose connection was lost; this one goes on with its client, for `limit` seconds."""
         self._native: Any
         self._kept: threading.Event
@@ -61,7 +62,7 @@ class NativeLink:
             self._kept = threading.Event()
             socket = None if path is None else os.fspath(path)
             try:
-                self._native = native.Link(socket, f"kops-python {VERSION}", timeout, spin_us, self._kept.set)
+                self._native = native.Link(socket, f"kops-python {VERSION}", timeout, spin_us, self._kept.set, autostart)
             except ConnectFailed as error:
                 error.detail.setdefault("tried", candidates(path))
                 raise

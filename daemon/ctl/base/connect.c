@@ -11,7 +11,8 @@ enum kops_code ctl_try_connect(struct ctl *ctl, struct kops_error *error)
                                            .timeout_ms = ctl->timeout_ms ? ctl->timeout_ms : DEFAULT_TIMEOUT_MS,
                                            .connect_timeout_ms = ctl->timeout_ms,
                                            .spin_us = ctl->spin_us,
-                                           .reconnect_timeout_ms = ctl->reconnect_ms};
+                                           .reconnect_timeout_ms = ctl->reconnect_ms,
+                                           .no_autostart = ctl->no_autostart};
 
     return kops_connect(&options, &ctl->client, error);
 }

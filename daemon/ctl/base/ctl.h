@@ -15,6 +15,7 @@ struct ctl {
     int64_t timeout_ms;
     unsigned spin_us;
     int64_t reconnect_ms; /* as in kops_connect_options */
+    bool no_autostart;    /* too */
     bool json;
     kops_client *client; /* after ctl_connect(); closed by main() */
 };

@@ -103,6 +103,7 @@ static void search_order(void **state)
     (void)state;
     snprintf(folder, sizeof(folder), "%s", fake_path(f));
     *strrchr(folder, '/') = 0;
+    setenv("KOPS_AUTOSTART", "0", 1);
     setenv("XDG_RUNTIME_DIR", folder, 1);
     setenv("KOPS_SOCKET", "/nonexistent/kopsd.sock", 1);
     assert_int_equal(kops_connect(NULL, &client, &error), KOPS_ERR_CONNECT_FAILED);

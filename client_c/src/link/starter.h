@@ -1,0 +1,17 @@
+/* Asks for a daemon of this user's, where nothing listens: runs `kopsd --autostart`, which has the rule. Needs no
+ * client and no lock; thread: any. */
+#ifndef KOPS_CLIENT_STARTER_H
+#define KOPS_CLIENT_STARTER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* False where KOPS_AUTOSTART is 0. */
+bool starter_is_allowed(void);
+
+/* The path of the socket of a daemon that is ready in `text`, or why there is none. `timed_out` says that the deadline
+ * was the reason; a daemon that has been started by then goes on. */
+bool starter_run(uint64_t deadline, char *text, size_t size, bool *ret_timed_out);
+
+#endif

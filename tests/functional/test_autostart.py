@@ -1,0 +1,276 @@
+"""Clients that find no daemon start one for their user: each client, races, what is in the way, and its end."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import proc
+from support.daemon import ROOT, Daemon, binary, build_folder, reachable
+
+NATIVE = build_folder() / "python/kops/_native.abi3.so"
+SYSTEM = Path("/run/kopsd/kopsd.sock")
+pytestmark = pytest.mark.skipif(SYSTEM.exists(), reason="a daemon of the system comes first")
+
+SYNCHRONOUS = """
+import kops, sys
+with kops.connect(autostart=sys.argv[1:] != ["off"]) as k:
+    assert list(k.add([1.0, 2.0], [3.0, 4.0])) == [4.0, 6.0]
+"""
+ASYNCHRONOUS = """
+import asyncio, kops, sys
+async def main():
+    async with kops.connect_async(autostart=sys.argv[1:] != ["off"]) as k:
+        assert list(await k.add([1.0, 2.0], [3.0, 4.0])) == [4.0, 6.0]
+asyncio.run(main())
+"""
+CLIENTS = ["python", "asyncio", "kopsctl"] + (["compiled"] if NATIVE.exists() else [])
+
+
+class Place:
+    """A user's folders, and the daemon that clients start there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.run, self.home = folder / "run", folder / "home"
+        for made in (self.run, self.home):
+            made.mkdir(mode=0o700)
+        self.socket = self.run / "kopsd.sock"
+        self.log = self.home / ".local/state/kopsd/kopsd.log"
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("KOPS_", "KOPSD_", "XDG_"))}
+        self.env = {
+            **kept, "XDG_RUNTIME_DIR": str(self.run), "HOME": str(self.home), "PYTHONPATH": str(ROOT / "client_py"),
+            "KOPSD": str(binary()), "CACHE_DIRECTORY": str(folder / "cache"), "KOPSD_EXECUTORS_SPARES": "0",
+            "KOPSD_CUDA_ENABLED": "false", "KOPSD_KERNELS_HELPERS": "1", "PYTHONDONTWRITEBYTECODE": "1",
+        }  # fmt: skip
+
+    def command(self, client: str, *args: str) -> list[str]:
+        if client == "kopsctl":
+            return [str(binary("kopsctl")), "run", "add", "--shape", "64", "--check"]
+        return [sys.executable, "-c", ASYNCHRONOUS if client == "asyncio" else SYNCHRONOUS, *args]
+
+    def start(self, client: str, *args: str, env: dict[str, str] | None = None, **options: object) -> subprocess.Popen[str]:
+        env = {**self.env, **(env or {})}
+        env["KOPS_NATIVE"] = str(NATIVE) if client == "compiled" else "0"
+        return subprocess.Popen(
+            self.command(client, *args), env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options
+        )  # type: ignore[call-overload,no-any-return]
+
+    def use(self, client: str, *args: str, env: dict[str, str] | None = None, **options: object) -> tuple[int, str]:
+        process = self.start(client, *args, env=env, **options)
+        text = process.communicate()[0]
+        return process.returncode, text
+
+    def autostart(self, *args: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([str(binary()), "--autostart", *args], env={**self.env, **(env or {})}, text=True, capture_output=True)
+
+    def pid(self, path: Path | None = None) -> int | None:
+        """Of the daemon that listens; None: none does."""
+        with socket.socket(socket.AF_UNIX) as s:
+            try:
+                s.connect(str(path or self.socket))
+            except OSError:
+                return None
+            return int(struct.unpack("3i", s.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
+
+    def stop(self, path: Path | None = None) -> None:
+        pid = self.pid(path)
+        if pid:
+            ended = os.pidfd_open(pid)
+            os.kill(pid, signal.SIGTERM)
+            select.select([ended], [], [])
+            os.close(ended)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    made = Place(tmp_path)
+    yield made
+    made.stop()
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_client_starts_one_and_the_next_uses_it(place: Place, client: str) -> None:
+    assert place.use(client)[0] == 0
+    pid = place.pid()
+    assert pid
+    for other in CLIENTS:
+        assert place.use(other)[0] == 0
+    assert place.pid() == pid
+    assert "event=ready" in place.log.read_text(encoding="utf-8")
+    assert place.socket.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_it_keeps_nothing_of_its_client(place: Place, client: str, tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    assert place.use(client, pass_fds=[writer], cwd=tmp_path)[0] == 0
+    os.close(writer)
+    assert os.read(reader, 1) == b""  # the end: nobody else has the other side
+    os.close(reader)
+    pid = place.pid()
+    assert pid and os.getsid(pid) == pid
+    assert os.readlink(f"/proc/{pid}/cwd") == "/"
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_it_ends_when_unused(place: Place, client: str) -> None:
+    for _ in range(2):  # and the next client starts the next one
+        assert place.use(client, env={"KOPSD_SERVER_IDLE_EXIT_S": "1"})[0] == 0
+        pid = place.pid()
+        if pid:
+            select.select([os.pidfd_open(pid)], [], [])
+        proc.eventually(lambda: not place.socket.exists(), "its socket is removed")
+    log = place.log.read_text(encoding="utf-8")
+    assert log.count('why="no connection for 1 s (server.idle_exit_s)"') == 2 and log.count("event=stopped status=0") == 2
+
+
+def test_a_connection_keeps_it() -> None:
+    with Daemon("--set", "server.idle_exit_s=1") as daemon:
+        assert daemon.process
+        with daemon.connect() as connection:
+            with pytest.raises(subprocess.TimeoutExpired):
+                daemon.process.wait(2)
+            assert connection.alive()
+        assert daemon.process.wait() == 0
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_switched_off(place: Place, client: str) -> None:
+    status, text = place.use(client, env={"KOPS_AUTOSTART": "0"})
+    assert status and "KOPS_SOCKET" in text
+    if client != "kopsctl":
+        assert place.use(client, "off")[0]
+    assert not list(place.run.iterdir())
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_named_socket_is_the_only_one(place: Place, client: str) -> None:
+    assert place.use(client, env={"KOPS_SOCKET": str(place.run / "other.sock")})[0]
+    assert not list(place.run.iterdir())
+
+
+def test_what_looks_at_a_daemon_starts_none(place: Place) -> None:
+    for command in ("stats", "clients", "drain", "metrics"):
+        done = subprocess.run([str(binary("kopsctl")), command], env=place.env, capture_output=True)
+        assert done.returncode == 3, command
+    assert not list(place.run.iterdir())
+
+
+def test_32_at_once_start_one(place: Place) -> None:
+    clients = [place.start(CLIENTS[i % len(CLIENTS)]) for i in range(32)]
+    for client in clients:
+        text = client.communicate()[0]
+        assert client.returncode == 0, text
+    assert place.log.read_text(encoding="utf-8").count("event=ready") == 1
+
+
+@pytest.mark.parametrize("made", ["kopsd.start.lock", "kopsd.sock.lock", "kopsd.sock"])
+def test_a_starter_is_killed(place: Place, made: str) -> None:
+    """At whatever it had come to, the next client is served, by one daemon."""
+    starter = subprocess.Popen([str(binary()), "--autostart"], env=place.env, stdout=subprocess.PIPE)
+    proc.eventually(lambda: (place.run / made).exists(), "the starter has come that far")
+    starter.kill()
+    starter.communicate()
+    for client in CLIENTS:
+        status, text = place.use(client)
+        assert status == 0, text
+    assert place.log.read_text(encoding="utf-8").count("event=ready") == 1
+
+
+def test_a_stale_socket(place: Place) -> None:
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(place.socket))
+    assert place.use("python")[0] == 0
+    assert place.pid()
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_failed_start_says_why(place: Place, client: str) -> None:
+    status, text = place.use(client, env={"KOPSD_SERVER_DEFAULT_DEVICE": "77"})
+    assert status and str(place.log) in text and "has ended" in text
+    if client != "compiled":  # whose messages have 511 bytes
+        assert 'no device "77" here' in text
+    status, text = place.use(client, env={"KOPSD_SERVER_BAKLOG": "77"})
+    assert status and "KOPSD_SERVER_BACKLOG" in text
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_program_that_is_not_there(place: Place, client: str) -> None:
+    status, text = place.use(client, env={"KOPSD": "/nonexistent/kopsd"})
+    assert status and "/nonexistent/kopsd" in text and "No such file" in text
+    status, text = place.use(client, env={"KOPSD": "/bin/true"})
+    assert status and "without a word" in text
+
+
+def test_a_home_that_cannot_be_written(place: Place) -> None:
+    assert place.use("python", env={"HOME": "/proc/self"})[0] == 0
+    assert "event=ready" in (place.run / "kopsd.log").read_text(encoding="utf-8")
+
+
+def test_a_log_of_bounded_size(place: Place) -> None:
+    assert place.autostart("--set", "server.log_kib=16").stdout == f"{place.socket}\n"
+    with place.log.open("a", encoding="utf-8") as log:
+        for i in range(10_000):
+            log.write(f"level=info event=filler number={i}\n")
+    pid = place.pid()
+    assert pid
+    os.kill(pid, signal.SIGHUP)
+
+    def trimmed() -> bool:
+        text = place.log.read_text(encoding="utf-8")
+        return len(text) <= 16 << 10 and "event=reload done=true" in text
+
+    proc.eventually(trimmed, "the log is short, and goes on")
+    assert place.log.read_text(encoding="utf-8").startswith("level=")
+
+
+def test_settings_of_the_users_own_win(place: Place) -> None:
+    assert place.autostart(env={"KOPSD_SERVER_IDLE_EXIT_S": "0"}).returncode == 0
+    command = Path(f"/proc/{place.pid()}/cmdline").read_bytes().split(b"\0")
+    assert b"server.idle_exit_s=300" not in command
+    place.stop()
+    assert place.autostart().returncode == 0
+    assert b"server.idle_exit_s=300" in Path(f"/proc/{place.pid()}/cmdline").read_bytes().split(b"\0")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes other users")
+def test_folders_of_other_users(place: Place, tmp_path: Path) -> None:
+    """A user whose variables are another user's, as after su: neither that user's folder is used, nor one in /tmp that somebody
+    else has made."""
+    uid, own = 45671, Path("/tmp/kopsd-45671")
+    program = reachable(tmp_path)
+
+    def run(uid: int) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(program), "--autostart"], env=place.env, text=True, capture_output=True, cwd="/", user=uid, group=uid, extra_groups=[]
+        )
+
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder != Path("/") and folder.stat().st_uid == 0:
+            folder.chmod(folder.stat().st_mode | 0o011)
+    try:
+        for make in (lambda: own.mkdir(), lambda: own.symlink_to(place.run), lambda: own.write_text("", encoding="utf-8")):
+            make()
+            done = run(uid)
+            assert done.returncode == 1 and str(own) in done.stderr and "XDG_RUNTIME_DIR" in done.stderr
+            own.rmdir() if own.is_dir() and not own.is_symlink() else own.unlink()
+        own.mkdir()
+        own.chmod(0o777)
+        os.chown(own, uid, uid)
+        assert "others may write" in run(uid).stderr
+        own.rmdir()
+        done = run(uid)
+        assert done.stdout == f"{own}/kopsd.sock\n", done.stderr
+        assert own.stat().st_uid == uid and own.stat().st_mode & 0o777 == 0o700
+        assert not list(place.run.iterdir())
+        place.stop(own / "kopsd.sock")
+    finally:
+        subprocess.run(["rm", "-rf", str(own)], check=True)
