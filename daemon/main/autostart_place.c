@@ -70,7 +70,7 @@ int place_find(struct place *ret, struct error *e)
     snprintf(path, sizeof(path), "/run/user/%u", (unsigned)geteuid());
     if (take(ret, path, &why))
         return 0;
-    snprintf(path, sizeof(path), "/tmp/kopsd-%u", (unsigned)geteuid());
+    snprintf(path, sizeof(path), "/tmp/.kopsd-%u", (unsigned)geteuid());
     if (!is_safe_parent("/tmp"))
         why = "everybody may move what is in /tmp";
     else if (mkdir(path, 0700) < 0 && errno != EEXIST)

@@ -245,7 +245,7 @@ def test_settings_of_the_users_own_win(place: Place) -> None:
 def test_folders_of_other_users(place: Place, tmp_path: Path) -> None:
     """A user whose variables are another user's, as after su: neither that user's folder is used, nor one in /tmp that somebody
     else has made."""
-    uid, own = 45671, Path("/tmp/kopsd-45671")
+    uid, own = 45671, Path("/tmp/.kopsd-45671")
     program = reachable(tmp_path)
 
     def run(uid: int) -> subprocess.CompletedProcess[str]:
