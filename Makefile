@@ -16,7 +16,7 @@ CMAKE_ARGS ?=
 TESTS ?=
 export CTEST_PARALLEL_LEVEL ?= 2
 
-.PHONY: build demo test lint tidy asan tsan fuzz cuda gpu-test bench install package package-test boot-test fresh-test clean deps help
+.PHONY: build demo test lint tidy asan tsan fuzz cuda gpu-test bench install package wheel package-test boot-test fresh-test clean deps help
 .DEFAULT_GOAL := build
 
 help:
@@ -79,6 +79,12 @@ install: build
 package: build
 	tools/install-dependencies package
 	cd $(BUILD) && cpack -G DEB
+
+## wheel    a wheel with the Python client, kopsd, kopsctl and the kernels, in build/wheel/dist: pip installs all of kops
+wheel: deps
+	tools/configure wheel build/wheel $(CMAKE_ARGS)
+	cmake --build build/wheel --parallel $(JOBS) --target kopsd kopsctl kops_python
+	"$$(KOPS_PYTHON_MODULES='setuptools, wheel' tools/find-python)" tools/make-wheel build/wheel
 
 ## package-test, boot-test   the packages in a clean Debian root, and in one that is booted (as root; see deploy/README.md)
 package-test: build

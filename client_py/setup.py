@@ -4,7 +4,9 @@ The compiled part is libkops and the files of native/; the lists of sources are 
 header is missing, the package is installed without the compiled part, and one line says why: in pip's output, which pip shows with
 -v, and as `kops.why_not_compiled`.
 
-KOPS_NATIVE_FILE names a compiled part that exists already; nothing is compiled then.
+KOPS_NATIVE_FILE names a compiled part that exists already; nothing is compiled then. With it KOPS_PROGRAMS names the folder of kopsd
+and kopsctl, which then go into the package, with console scripts that run them, and KOPS_PLATFORM the wheel's platform tag:
+`make wheel` does so.
 """
 
 from __future__ import annotations
@@ -40,6 +42,10 @@ REASON = "_not_compiled.txt"  # beside the package's modules
 VERSION = re.search(r'^VERSION = "(.+)"', (HERE / "kops/_version.py").read_text(encoding="utf-8"), re.M)[1]  # type: ignore[index]
 MSGPACK = ("msgpack-c", "msgpackc", "msgpack")  # the name changed with each major version
 FAILURES = (CCompilerError, ExecError, PlatformError, OSError)
+
+
+PROGRAMS = ("kopsd", "kopsctl")
+SCRIPTS = "_kops_programs"  # the module of their console scripts, apart from the package, which takes long to import
 
 
 class Missing(Exception):
@@ -100,6 +106,8 @@ class BuildNative(build_ext):  # type: ignore[misc]
         given = os.environ.get("KOPS_NATIVE_FILE")
         if given:
             self._place(named_file(given))
+            if programs := os.environ.get("KOPS_PROGRAMS"):
+                self._place_programs(Path(programs))
             return
         in_place = self.inplace
         try:
@@ -172,6 +180,12 @@ class BuildNative(build_ext):  # type: ignore[misc]
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(made, path)
 
+    def _place_programs(self, folder: Path) -> None:
+        there = Path(self.get_ext_fullpath("kops._native")).with_name("bin")
+        there.mkdir(parents=True, exist_ok=True)
+        for name in PROGRAMS:
+            shutil.copy(folder / name, there / name)
+
     def _leave_out(self, why: str) -> None:
         self.distribution.ext_modules = self.extensions = []
         path = Path(self.get_ext_fullpath("kops._native")).with_name(REASON)
@@ -202,6 +216,21 @@ class SourceDistribution(sdist):  # type: ignore[misc]
         shutil.copy(LIBRARY / "CMakeLists.txt", there / LIBRARY.name)
 
 
+def programs() -> dict[str, Any]:
+    """The console scripts, where the programs that they run come along."""
+    if not os.environ.get("KOPS_PROGRAMS"):
+        return {}
+    return {
+        "py_modules": [SCRIPTS],
+        "entry_points": {"console_scripts": [f"{name} = {SCRIPTS}:{name}" for name in PROGRAMS]},
+    }
+
+
+def platform() -> dict[str, str]:
+    named = os.environ.get("KOPS_PLATFORM")
+    return {"plat_name": named} if named else {}
+
+
 def options() -> dict[str, Any]:
     """Wheels are built in a folder of their own: files that an earlier version left in ./build would go into them."""
     if not {"bdist_wheel", "dist_info"}.intersection(sys.argv):
@@ -214,5 +243,6 @@ def options() -> dict[str, Any]:
 setup(
     ext_modules=[extension()],
     cmdclass={"build_ext": BuildNative, "bdist_wheel": Wheel, "sdist": SourceDistribution},
-    options={"bdist_wheel": {"py_limited_api": "cp310"}, **options()},
+    options={"bdist_wheel": {"py_limited_api": "cp310", **platform()}, **options()},
+    **programs(),
 )

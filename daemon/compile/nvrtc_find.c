@@ -10,6 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "util/packages.h"
+
 static const char *const libraries[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"};
 static const char *const directories[] = {
     "/usr/local/cuda/lib64",      "/usr/local/cuda/lib", "/opt/cuda/lib64", "/usr/lib/x86_64-linux-gnu",
@@ -71,8 +73,12 @@ static bool library_in_path(const char *path, struct nvrtc_place *p)
 
 static bool find_library(const char *nvrtc, struct nvrtc_place *p)
 {
+    char found[PATH_MAX];
+
     if (nvrtc && *nvrtc)
         return realpath(nvrtc, p->path) || (p->path[0] = '\0');
+    if (packages_find_library(libraries, sizeof(libraries) / sizeof(libraries[0]), found) && realpath(found, p->path))
+        return true;
     if (library_in_path(getenv("LD_LIBRARY_PATH"), p))
         return true;
     for (size_t i = 0; i < sizeof(directories) / sizeof(directories[0]); i++)
@@ -231,7 +237,7 @@ int nvrtc_find(const char *nvrtc, const char *include, struct nvrtc_place *ret_p
         return error_set(e, ERROR_UNSUPPORTED,
                          nvrtc && *nvrtc ? "there is no compiler: %.150s (kernels.nvrtc) is not there"
                                          : "there is no compiler: NVRTC was not found%s; install the CUDA toolkit's "
-                                           "libnvrtc, or name it in kernels.nvrtc",
+                                           "libnvrtc (with pip: kops[nvrtc]), or name it in kernels.nvrtc",
                          nvrtc && *nvrtc ? nvrtc : "");
     read_version(p);
     find_headers(include && *include ? include : NULL, p);

@@ -12,6 +12,7 @@
 
 #include "executor/confine.h"
 #include "sandbox/files.h"
+#include "util/packages.h"
 
 enum { OF_DEVICE = FILES_READ | FILES_WRITE | FILES_DEVICE };
 
@@ -122,14 +123,16 @@ static int allow_mps(struct files *f, struct error *e)
 int confine_files(const struct backend_config *config, bool mps, struct error *e)
 {
     const char *control = getenv("KOPS_STANDIN_CONTROL"); /* of a driver for tests */
+    char packages[PATH_MAX];
     struct files files;
 
     if (files_begin(&files, e) < 0)
         return -1;
-    if (allow_places(&files, e) < 0 || allow_devices(&files, e) < 0 ||
-        allow_library(&files, config->cuda_driver, e) < 0 || allow_library(&files, config->cuda_blaslt, e) < 0 ||
-        allow_library(&files, config->cuda_cupti, e) < 0 || allow_list(&files, getenv("LD_LIBRARY_PATH"), e) < 0 ||
-        (mps && allow_mps(&files, e) < 0) ||
+    if (allow_places(&files, e) < 0 ||
+        (packages_folder(packages) && allow(&files, packages, FILES_READ, NULL, e) < 0) ||
+        allow_devices(&files, e) < 0 || allow_library(&files, config->cuda_driver, e) < 0 ||
+        allow_library(&files, config->cuda_blaslt, e) < 0 || allow_library(&files, config->cuda_cupti, e) < 0 ||
+        allow_list(&files, getenv("LD_LIBRARY_PATH"), e) < 0 || (mps && allow_mps(&files, e) < 0) ||
         (control && allow(&files, control, FILES_READ | FILES_WRITE, NULL, e) < 0)) {
         files_abandon(&files);
         return -1;

@@ -8,6 +8,7 @@
 
 #include "blaslt.h"
 #include "util/log.h"
+#include "util/packages.h"
 
 struct blaslt_api blaslt_api;
 
@@ -21,11 +22,8 @@ static bool still_to_load;
 /* The versions with this interface: where the loader looks (LD_LIBRARY_PATH, the system's folders), then in the
  * toolkit's folder. */
 static const char *const usual_names[] = {
-    "libcublasLt.so.13",
-    "libcublasLt.so.12",
-    "/usr/local/cuda/lib64/libcublasLt.so.13",
-    "/usr/local/cuda/lib64/libcublasLt.so.12",
-    NULL,
+    "libcublasLt.so.13", /* these two also in a Python package beside this program, which comes first */
+    "libcublasLt.so.12", "/usr/local/cuda/lib64/libcublasLt.so.13", "/usr/local/cuda/lib64/libcublasLt.so.12", NULL,
 };
 
 struct function {
@@ -95,12 +93,16 @@ static bool is_none(const char *path)
 
 static int load(const char *path, char *why, size_t why_size)
 {
+    char packaged[PATH_MAX];
+
     if (is_none(path)) {
         snprintf(why, why_size, "switched off");
         return -1;
     }
     if (path)
         return load_from(path, why, why_size);
+    if (packages_find_library(usual_names, 2, packaged) && load_from(packaged, why, why_size) == 0)
+        return 0;
     for (const char *const *name = usual_names; *name; name++)
         if (load_from(*name, why, why_size) == 0)
             return 0;

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "util/packages.h"
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
 static const char *chosen;
 static bool beside_named_driver;
@@ -59,8 +61,11 @@ static void *load_from_place(const char *place, char *why, size_t why_size)
 
 static void *load_usual(char *why, size_t why_size)
 {
+    char packaged[PATH_MAX];
     void *loaded = NULL;
 
+    if (packages_find_library(names, sizeof(names) / sizeof(names[0]), packaged))
+        loaded = load(packaged, why, why_size);
     for (size_t i = 0; !loaded && i < sizeof(names) / sizeof(names[0]); i++)
         loaded = load(names[i], why, why_size);
     if (!loaded)

@@ -1,0 +1,104 @@
+"""The wheel that brings everything: installed by pip where nothing else of kops is, its first client starts its own daemon."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+from support import proc  # noqa: E402
+from support.daemon import build_folder  # noqa: E402
+
+pytest.importorskip("setuptools", minversion="64")
+pytest.importorskip("wheel")
+pytest.importorskip("pip")
+pytestmark = [
+    pytest.mark.skipif(not (build_folder() / "python/kops/_native.abi3.so").exists(), reason="the build has no compiled part for Python"),
+    pytest.mark.skipif(Path("/run/kopsd/kopsd.sock").exists(), reason="a daemon of the system comes first"),
+]
+
+PROGRAM = """
+import kops, os
+assert kops.compiled, kops.why_not_compiled
+with kops.connect() as k:
+    a = k.array([1.0, 2.0])
+    print(*k.add(a, a))
+    print(os.readlink(f"/proc/{k.info.pid}/exe"))
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel") / "dist"
+    subprocess.run([sys.executable, str(ROOT / "tools/make-wheel"), str(build_folder()), str(folder)], check=True, capture_output=True)
+    (made,) = folder.iterdir()
+    return made
+
+
+@pytest.fixture(scope="module")
+def venv(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With what the test's own interpreter has of other packages: there may be no network."""
+    made = tmp_path_factory.mktemp("installed") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--system-site-packages", str(made)], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(made / "bin/python"), "install", "--no-index", "--no-deps", "--ignore-installed"]
+    subprocess.run([*pip, str(wheel)], check=True, capture_output=True)
+    return made
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("KOPS", "XDG_", "PYTHON"))}
+    runtime = tmp_path / "run"
+    runtime.mkdir(mode=0o700)
+    yield {
+        **kept, "HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(runtime), "KOPSD_SERVER_IDLE_EXIT_S": "1", "PATH": "/usr/bin:/bin",
+        "KOPSD_EXECUTORS_SPARES": "0", "KOPSD_CUDA_ENABLED": "false", "CACHE_DIRECTORY": str(tmp_path / "cache"),
+    }  # fmt: skip
+    proc.eventually(lambda: not (runtime / "kopsd.sock").exists(), "the daemon ends when unused")
+
+
+def test_the_tag_says_what_it_needs(wheel: Path) -> None:
+    static = "KOPS_STATIC_DEPS:BOOL=ON" in (build_folder() / "CMakeCache.txt").read_text(encoding="utf-8")
+    tag = r"manylinux_2_\d+" if static else "linux"
+    assert re.fullmatch(rf"kops-[\d.]+-cp310-abi3-{tag}_\w+\.whl", wheel.name)
+
+
+def test_an_installation_is_complete(venv: Path, environment: dict[str, str]) -> None:
+    done = subprocess.run([str(venv / "bin/python"), "-c", PROGRAM], env=environment, cwd="/", text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    result, program = done.stdout.splitlines()
+    assert result == "2.0 4.0"
+    assert Path(program).is_relative_to(venv.resolve()) and program.endswith("/kops/bin/kopsd")
+
+
+def test_its_programs(venv: Path, environment: dict[str, str]) -> None:
+    def run(*command: str) -> str:
+        return subprocess.run([str(venv / "bin" / command[0]), *command[1:]], env=environment, check=True, text=True, capture_output=True).stdout
+
+    assert run("kopsd", "--version") == run("kopsctl", "--version").replace("kopsctl", "kopsd")
+    assert "GB/s" in run("kopsctl", "run", "add", "--check")
+    assert str(environment["XDG_RUNTIME_DIR"]) in run("kopsctl", "info")
+
+
+def test_libraries_of_packages_beside_it_come_first(venv: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    """NVRTC as pip installs it, where the daemon looks before any toolkit: here a file of that name, which it reports."""
+    (site,) = venv.glob("lib/python*/site-packages")
+    library = site / "nvidia/cu13/lib/libnvrtc.so.13"
+    library.parent.mkdir(parents=True)
+    library.write_bytes(b"")
+    (library.parent / "libnvrtc-builtins.so.13.99").write_bytes(b"")
+    try:
+        done = subprocess.run([str(venv / "bin/kopsctl"), "info"], env=environment, text=True, capture_output=True)
+        assert done.returncode == 0, done.stderr
+        log = (tmp_path / ".local/state/kopsd/kopsd.log").read_text(encoding="utf-8")
+        assert f'name="NVRTC 13.99" path={library.resolve()}' in log
+    finally:
+        shutil.rmtree(site / "nvidia")
