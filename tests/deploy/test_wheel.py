@@ -81,7 +81,8 @@ def test_an_installation_is_complete(venv: Path, environment: dict[str, str]) ->
 
 def test_its_programs(venv: Path, environment: dict[str, str]) -> None:
     def run(*command: str) -> str:
-        return subprocess.run([str(venv / "bin" / command[0]), *command[1:]], env=environment, check=True, text=True, capture_output=True).stdout
+        path = str(venv / "bin" / command[0])
+        return subprocess.run([path, *command[1:]], env=environment, check=True, text=True, capture_output=True).stdout
 
     assert run("kopsd", "--version") == run("kopsctl", "--version").replace("kopsctl", "kopsd")
     assert "GB/s" in run("kopsctl", "run", "add", "--check")
