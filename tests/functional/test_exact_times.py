@@ -50,6 +50,15 @@ def test_the_first_exact_call_may_be_of_host_memory(start: Callable[..., Domains
     assert launch(own, exact=True)["timer"] == "cupti"
 
 
+def test_a_call_of_host_memory_whose_record_is_lost_ends(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    """It waits for the record when the copies back have ended, so nothing on the GPU wakes the executor."""
+    own = client(start(env={**RECORDS, "KOPS_STANDIN_CUPTI": "lose"}))
+    own.own()
+    share(own)
+    for _ in range(3):
+        assert "gpu_us" not in launch(own, exact=True)["timings"]
+
+
 def test_without_records_events_tell(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
     own = client(start(env={"KOPSD_EXECUTORS_CUPTI": "off"}))
     own.own()

@@ -78,7 +78,8 @@ enum cuda_wait cuda_stream_waits_for(struct cuda_stream *s, CUevent *ret_event)
     job = base->impl;
     if (!job || job->ended == job->issued) {
         *ret_event = job && job->state == JOB_ISSUED ? job->tail : NULL;
-        return *ret_event ? WAIT_EVENT : WAIT_NOTHING;
+        /* Behind a tail that has happened the job waits for records, and no event tells of these. */
+        return *ret_event && !happened(s->queue.device, *ret_event) ? WAIT_EVENT : WAIT_NOTHING;
     }
     x = &job->executions[job->ended % JOB_WINDOW];
     if (!x->mark) {
