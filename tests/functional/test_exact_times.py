@@ -115,6 +115,19 @@ def test_events_of_a_trace_have_the_drivers_times(start: Callable[..., Domains],
         assert 0 < busy <= finished - began + 1000, row
 
 
+def test_a_record_may_come_when_there_is_nothing_else_to_do(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    """The executor looks for it again, though nothing else wakes it."""
+    machine = start(env={**RECORDS, "KOPS_STANDIN_CUPTI": "late"})
+    own = client(machine)
+    own.own()
+    watcher = machine.daemon.connect()
+    watcher.call("trace", {"begin": True})
+    launch(own, timing=False)
+    told: list[list[int]] = []
+    proc.eventually(lambda: told.extend(watcher.call("trace")["events"]) or len(told) == 1, "the trace waits for ever")
+    assert told[0][11] > 0 and told[0][12] > told[0][11], told
+
+
 def test_events_whose_record_is_lost_come_all_the_same(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
     machine = start(env={**RECORDS, "KOPS_STANDIN_CUPTI": "lose"})
     own = client(machine)

@@ -46,7 +46,8 @@ static uint32_t launching(enum standin_launch what)
     return atomic_load(what == STANDIN_LAUNCH_GRAPH ? &graphs : &kernels) ? call : 0;
 }
 
-static bool lost; /* what is recorded; set once */
+static bool lost, late; /* what is recorded; set once */
+static bool fresh;      /* `late`, and no flush came since a record was made */
 
 static void ran(uint32_t call, enum standin_launch what, const char *name, uint64_t begin_ns, uint64_t end_ns,
                 bool last)
@@ -59,6 +60,7 @@ static void ran(uint32_t call, enum standin_launch what, const char *name, uint6
         graph_begin_ns = 0;
     }
     pthread_mutex_lock(&lock);
+    fresh = late;
     if (n_pending < PENDING_MAX && !lost)
         pending[n_pending++] =
             (struct record){.kind = what == STANDIN_LAUNCH_GRAPH ? CUPTI_ACTIVITY_KIND_GRAPH_TRACE
@@ -72,7 +74,8 @@ static void ran(uint32_t call, enum standin_launch what, const char *name, uint6
 
 static const struct standin_profiler profiler = {.launching = launching, .ran = ran};
 
-/* KOPS_STANDIN_CUPTI=busy: another one in the process has it. =lose: records are lost. */
+/* KOPS_STANDIN_CUPTI=busy: another one in the process has it. =lose: records are lost. =late: the flush that follows a
+ * kernel does not have its record yet. */
 static bool mode_is(const char *name)
 {
     const char *mode = getenv("KOPS_STANDIN_CUPTI");
@@ -85,6 +88,7 @@ API cuptiSubscribe(CUpti_SubscriberHandle *subscriber, CUpti_CallbackFunc functi
     if (mode_is("busy"))
         return CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
     lost = mode_is("lose");
+    late = mode_is("late");
     callback = function;
     callback_context = context;
     *subscriber = (CUpti_SubscriberHandle)(uintptr_t)1;
@@ -185,8 +189,14 @@ static size_t hand_out(void)
 
 API cuptiActivityFlushAll(uint32_t flags)
 {
+    bool waits;
+
     (void)flags;
-    while (n_pending && hand_out())
+    pthread_mutex_lock(&lock);
+    waits = fresh;
+    fresh = false;
+    pthread_mutex_unlock(&lock);
+    while (!waits && n_pending && hand_out())
         ;
     return CUPTI_SUCCESS;
 }

@@ -93,9 +93,8 @@ unsigned cuda_poll(struct cuda_executor *x)
 
 void cuda_arm(struct cuda_executor *x)
 {
-    bool now = cuda_device_is_broken(x->device), nap = false;
+    bool now = cuda_device_is_broken(x->device), nap = cuda_recorded_tell(&x->recorded, &x->device->host, true);
 
-    cuda_recorded_tell(&x->recorded, &x->device->host, true);
     list_for_each_safe (node, after, &x->busy) {
         struct cuda_stream *s = list_entry(node, struct cuda_stream, link);
         CUevent next = NULL;

@@ -155,23 +155,24 @@ bool cuda_recorded_collect(struct cuda_recorded *r, struct backend_job *base, st
     return job->exact_read == job->n_exact;
 }
 
-void cuda_recorded_tell(struct cuda_recorded *r, const struct backend_host *host, bool idle)
+bool cuda_recorded_tell(struct cuda_recorded *r, const struct backend_host *host, bool idle)
 {
     struct cuda_span span;
 
     if (r->late_end == r->late_begin || (!idle && r->late_end - r->late_begin < TELL_AT_ONCE))
-        return;
+        return false;
     cuda_records_flush();
     for (; r->late_begin < r->late_end; r->late_begin++) {
         const struct cuda_late *late = &r->late[r->late_begin % RECORDED_LATE_MAX];
         const enum cuda_record_state state = read_one(&late->ended, &span);
 
         if (state == RECORD_PENDING)
-            return;
+            return true;
         if (state == RECORD_READY && host->timed)
             host->timed(host->context, late->token,
                         &(struct backend_times){.begin_ns = span.begin_ns,
                                                 .end_ns = span.end_ns,
                                                 .us = (double)(span.end_ns - span.begin_ns) / 1e3});
     }
+    return false;
 }
