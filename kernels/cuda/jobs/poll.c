@@ -87,13 +87,14 @@ unsigned cuda_poll(struct cuda_executor *x)
         x->unfinished--;
         job->done(job);
     }
-    cuda_recorded_tell(&x->recorded, &x->device->host, false);
+    cuda_recorded_tell(&x->recorded, &x->device->host, false, x->progress_ns);
     return x->unfinished;
 }
 
 void cuda_arm(struct cuda_executor *x)
 {
-    bool now = cuda_device_is_broken(x->device), nap = cuda_recorded_tell(&x->recorded, &x->device->host, true);
+    bool now = cuda_device_is_broken(x->device);
+    bool nap = cuda_recorded_tell(&x->recorded, &x->device->host, true, x->progress_ns);
 
     list_for_each_safe (node, after, &x->busy) {
         struct cuda_stream *s = list_entry(node, struct cuda_stream, link);

@@ -11,6 +11,7 @@ enum {
     ROW_NS = 200 * 1000, /* that such a job waits for the others */
     IDLE_NS = 30 * 1000, /* the same where the stream has nothing more to do: its client waits */
     TELL_AT_ONCE = 64,
+    TELL_NS = 20 * 1000 * 1000,     /* after which fewer are told, too: a trace waits 0.2 s for them */
     PATIENCE_NS = 100 * 1000 * 1000 /* for a record that does not come */
 };
 
@@ -155,11 +156,18 @@ bool cuda_recorded_collect(struct cuda_recorded *r, struct backend_job *base, st
     return job->exact_read == job->n_exact;
 }
 
-bool cuda_recorded_tell(struct cuda_recorded *r, const struct backend_host *host, bool idle)
+static bool are_to_be_told(const struct cuda_recorded *r, uint64_t now_ns)
+{
+    const struct cuda_late *oldest = &r->late[r->late_begin % RECORDED_LATE_MAX];
+
+    return r->late_end - r->late_begin >= TELL_AT_ONCE || now_ns > oldest->ended.seen_ns + TELL_NS;
+}
+
+bool cuda_recorded_tell(struct cuda_recorded *r, const struct backend_host *host, bool idle, uint64_t now_ns)
 {
     struct cuda_span span;
 
-    if (r->late_end == r->late_begin || (!idle && r->late_end - r->late_begin < TELL_AT_ONCE))
+    if (r->late_end == r->late_begin || (!idle && !are_to_be_told(r, now_ns)))
         return false;
     cuda_records_flush();
     for (; r->late_begin < r->late_end; r->late_begin++) {

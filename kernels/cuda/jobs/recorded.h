@@ -44,8 +44,9 @@ bool cuda_recorded_collect(struct cuda_recorded *r, struct backend_job *base, st
 /* Adds a sample, and notes when the job was on the device. `clock`: the span's; NULL: CLOCK_MONOTONIC. */
 void cuda_recorded_note(struct backend_job *base, const struct cuda_clock *clock, const struct cuda_span *span);
 
-/* Tells the host of executions that have ended: `idle`, of all; else once there are many. True: it is to be called
- * again soon, since records are still to come. */
-bool cuda_recorded_tell(struct cuda_recorded *r, const struct backend_host *host, bool idle);
+/* Tells the host of executions that have ended: `idle`, of all; else once there are many, or one is old. `now_ns`:
+ * about now, such as when an execution was last seen to have ended. True: it is to be called again soon, since records
+ * are still to come. */
+bool cuda_recorded_tell(struct cuda_recorded *r, const struct backend_host *host, bool idle, uint64_t now_ns);
 
 #endif

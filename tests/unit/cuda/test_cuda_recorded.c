@@ -31,23 +31,60 @@ static int setup_with_cupti(void **state)
 }
 
 /* A kernel of a user's, which does not know its own times. */
-static void custom(struct test_job *t, enum backend_timing timing, uint32_t repeat)
+struct custom {
+    struct backend_memory *memory;
+    struct backend_stream *stream;
+    struct backend_code *code;
+    const struct backend_function *function;
+};
+
+static struct custom open_custom(void)
 {
-    struct backend_memory *m = device_memory(N * sizeof(float));
-    struct backend_stream *stream = stream_open();
-    struct backend_code *code = load_code();
+    struct custom c = {.memory = device_memory(N * sizeof(float)), .stream = stream_open(), .code = load_code()};
+
+    c.function = load_function(c.code, "custom_kernel");
+    return c;
+}
+
+static void close_custom(const struct custom *c)
+{
+    backend->stream_free(c->stream);
+    backend->code_unload(device, c->code);
+    close_memory(c->memory);
+}
+
+static void make(const struct custom *c, struct test_job *t, enum backend_timing timing, uint32_t repeat)
+{
     static double samples[REPEAT];
 
-    KERNEL_JOB(t, load_function(code, "custom_kernel"), N, OUT(m, N), IN(m, N), INT(N));
+    KERNEL_JOB(t, c->function, N, OUT(c->memory, N), IN(c->memory, N), INT(N));
     t->job.timing = timing;
     t->job.token = timing == TIMING_STATISTIC ? 77 : 0;
     t->job.samples = samples;
     t->job.repeat = repeat;
-    run_job(stream, t);
+}
+
+static void custom(struct test_job *t, enum backend_timing timing, uint32_t repeat)
+{
+    const struct custom c = open_custom();
+
+    make(&c, t, timing, repeat);
+    run_job(c.stream, t);
     backend->arm(device);
-    backend->stream_free(stream);
-    backend->code_unload(device, code);
-    close_memory(m);
+    close_custom(&c);
+}
+
+/* By a loop that has so much to do that it never sleeps. */
+static void custom_busily(const struct custom *c, enum backend_timing timing)
+{
+    struct test_job t;
+    struct error e;
+
+    make(c, &t, timing, 1);
+    assert_true(start(c->stream, &t, &e));
+    while (!t.done)
+        backend->poll(device);
+    assert_false(t.job.failed);
 }
 
 static void expect_between(uint64_t from_ns, uint64_t begin_ns, uint64_t end_ns)
@@ -112,6 +149,19 @@ static void test_a_statistic_comes_when_there_is_nothing_to_do(void **state)
     assert_true(told.times.us > 0);
 }
 
+static void test_a_statistic_comes_while_there_is_something_to_do(void **state)
+{
+    const struct custom c = open_custom();
+
+    (void)state;
+    custom_busily(&c, TIMING_STATISTIC);
+    assert_int_equal(told.count, 0);
+    while (!told.count)
+        custom_busily(&c, TIMING_NONE);
+    assert_int_equal(told.count, 1);
+    close_custom(&c);
+}
+
 static void test_what_is_not_to_be_timed_leaves_no_record(void **state)
 {
     struct test_job t;
@@ -159,6 +209,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_every_execution_has_its_record, setup_with_cupti, teardown),
         cmocka_unit_test_setup_teardown(test_executions_in_a_row_have_records, setup_with_cupti, teardown),
         cmocka_unit_test_setup_teardown(test_a_statistic_comes_when_there_is_nothing_to_do, setup_with_cupti, teardown),
+        cmocka_unit_test_setup_teardown(test_a_statistic_comes_while_there_is_something_to_do, setup_with_cupti,
+                                        teardown),
         cmocka_unit_test_setup_teardown(test_what_is_not_to_be_timed_leaves_no_record, setup_with_cupti, teardown),
     };
     const struct CMUnitTest none[] = {
