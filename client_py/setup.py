@@ -4,8 +4,8 @@ The compiled part is libkops and the files of native/; the lists of sources are 
 header is missing, the package is installed without the compiled part, and one line says why: in pip's output, which pip shows with
 -v, and as `kops.why_not_compiled`.
 
-KOPS_NATIVE_FILE names a compiled part that exists already; nothing is compiled then. With it KOPS_PROGRAMS names the folder of kopsd
-and kopsctl, which then go into the package, with console scripts that run them, and KOPS_PLATFORM the wheel's platform tag:
+KOPS_NATIVE_FILE names a compiled part that exists already; nothing is compiled then. With it KOPS_PROGRAMS names the folder of kopsd,
+kopsctl and their LICENSES, which then go into the package, with console scripts that run them, and KOPS_PLATFORM the wheel's platform tag:
 `make wheel` does so.
 """
 
@@ -183,7 +183,7 @@ class BuildNative(build_ext):  # type: ignore[misc]
     def _place_programs(self, folder: Path) -> None:
         there = Path(self.get_ext_fullpath("kops._native")).with_name("bin")
         there.mkdir(parents=True, exist_ok=True)
-        for name in PROGRAMS:
+        for name in (*PROGRAMS, "LICENSES"):
             shutil.copy(folder / name, there / name)
 
     def _leave_out(self, why: str) -> None:
@@ -218,11 +218,10 @@ class SourceDistribution(sdist):  # type: ignore[misc]
 
 def programs() -> dict[str, Any]:
     """The console scripts, where the programs that they run come along."""
-    if not os.environ.get("KOPS_PROGRAMS"):
-        return {}
+    names = PROGRAMS if os.environ.get("KOPS_PROGRAMS") else ()
     return {
-        "py_modules": [SCRIPTS],
-        "entry_points": {"console_scripts": [f"{name} = {SCRIPTS}:{name}" for name in PROGRAMS]},
+        "py_modules": [SCRIPTS] if names else [],
+        "entry_points": {"console_scripts": [f"{name} = {SCRIPTS}:{name}" for name in names]},
     }
 
 

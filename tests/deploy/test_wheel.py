@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,6 +72,14 @@ def test_the_tag_says_what_it_needs(wheel: Path) -> None:
     assert re.fullmatch(rf"kops-[\d.]+-cp310-abi3-{tag}_\w+\.whl", wheel.name)
 
 
+def test_it_brings_the_licences_of_what_is_linked_in(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as file:
+        text = file.read("kops/bin/LICENSES").decode()
+    assert "Apache License" in text
+    if "manylinux" in wheel.name and shutil.which("dpkg"):
+        assert all(f"== {name}" in text for name in ("libuv1-dev", "libsodium-dev", "libseccomp-dev", "libinih-dev", "libmsgpack-dev"))
+
+
 def test_an_installation_is_complete(venv: Path, environment: dict[str, str]) -> None:
     done = subprocess.run([str(venv / "bin/python"), "-c", PROGRAM], env=environment, cwd="/", text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
@@ -81,8 +90,8 @@ def test_an_installation_is_complete(venv: Path, environment: dict[str, str]) ->
 
 def test_its_programs(venv: Path, environment: dict[str, str]) -> None:
     def run(*command: str) -> str:
-        path = str(venv / "bin" / command[0])
-        return subprocess.run([path, *command[1:]], env=environment, check=True, text=True, capture_output=True).stdout
+        program = [str(venv / "bin" / command[0]), *command[1:]]
+        return subprocess.run(program, env=environment, check=True, text=True, capture_output=True).stdout
 
     assert run("kopsd", "--version") == run("kopsctl", "--version").replace("kopsctl", "kopsd")
     assert "GB/s" in run("kopsctl", "run", "add", "--check")

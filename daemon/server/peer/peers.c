@@ -1,6 +1,7 @@
 #include "server/peer/peers.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "server/peer/access.h"
 #include "server/peer/listener.h"
