@@ -124,6 +124,7 @@ def ops_stub(ops: dict[str, dict[str, object]]) -> str:
         "",
         "def check_attrs(op: str, attrs: dict[str, Any], variant: str | None) -> dict[str, Any]: ...",
         "def coerce(op: str, attr: dict[str, Any], value: Any) -> Any: ...",
+        "def signature_source(op: str) -> tuple[str, str]: ...",
     ]
     for cls, asynchronous in (("OpMethods", False), ("AsyncOpMethods", True)):
         lines += ["", f"class {cls}:"]

@@ -16,7 +16,6 @@ from .._base.errors import (
     BadArgument,
     BufferLost,
     DeviceMismatch,
-    DtypeMismatch,
     InvalidFd,
     InvalidHandle,
     StaleBuffer,
@@ -167,9 +166,7 @@ class Request:
         if not self.inputs:
             raise BadArgument(f"{self.op} without inputs needs out=")
         like = self.inputs[0]
-        for operand in self.inputs:
-            if operand.dtype != like.dtype:
-                raise DtypeMismatch(f"the inputs have dtypes {like.dtype} and {operand.dtype}: convert one of them")
+        rules.result_dtype([operand.dtype for operand in self.inputs])
         shape = self.rule.out_shape([operand.shape for operand in self.inputs], attrs)
         return [like.adapter.allocate(like, shape, operands) for _ in names]
 

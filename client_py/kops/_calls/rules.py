@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .._base.declarations import DTYPES
-from .._base.errors import BadArgument, ShapeMismatch
+from .._base.errors import BadArgument, DtypeMismatch, ShapeMismatch
 
 Shape = Sequence[int]
 Attrs = Mapping[str, Any]
@@ -51,17 +51,23 @@ def _gemm_shapes(shapes: Sequence[Shape], attrs: Attrs) -> tuple[int, ...]:
 
 
 class Rule(NamedTuple):
+    """`out_scale`: the attribute that scales the previous values of `out`; they are read where it is not 0."""
+
     out_shape: Callable[[Sequence[Shape], Attrs], tuple[int, ...]]
-    reads_out: Callable[[Attrs], bool]
     sizes: Callable[[Sequence[Shape], Attrs], dict[str, int]]
+    out_scale: str | None = None
+    known: bool = True
+
+    def reads_out(self, attrs: Attrs) -> bool:
+        return not self.known or (self.out_scale is not None and attrs.get(self.out_scale, 0) != 0)
 
 
 RULES: dict[str, Rule] = {
-    "elementwise": Rule(_elementwise_shapes, lambda attrs: False, lambda shapes, attrs: {}),
+    "elementwise": Rule(_elementwise_shapes, lambda shapes, attrs: {}),
     "gemm": Rule(
         _gemm_shapes,
-        lambda attrs: attrs.get("beta", 0) != 0,
         lambda shapes, attrs: dict(zip("mnk", _gemm_sizes(shapes, attrs), strict=True)),
+        out_scale="beta",
     ),
 }
 
@@ -70,7 +76,15 @@ def _no_shape(shapes: Sequence[Shape], attrs: Attrs) -> tuple[int, ...]:
     raise BadArgument("this client does not know the result's shape: give out=")
 
 
-UNKNOWN = Rule(_no_shape, lambda attrs: True, lambda shapes, attrs: {})
+UNKNOWN = Rule(_no_shape, lambda shapes, attrs: {}, known=False)
+
+
+def result_dtype(dtypes: Sequence[str]) -> str:
+    """The dtype of an op's results: that of all its inputs."""
+    for dtype in dtypes:
+        if dtype != dtypes[0]:
+            raise DtypeMismatch(f"the inputs have dtypes {dtypes[0]} and {dtype}: convert one of them")
+    return dtypes[0]
 
 
 def operations(declared: Mapping[str, Any], rule: Rule, inputs: Sequence[Shape], out: Shape, attrs: Attrs) -> int | None:

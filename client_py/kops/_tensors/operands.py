@@ -129,8 +129,12 @@ def unknown_dtype(dtype: Any) -> UnknownDtype:
 def check_floats(op: str, operands: Iterable[Operand]) -> None:
     """Built-in ops compute with floating-point numbers; other dtypes are for kernels."""
     for operand in operands:
-        if operand.dtype not in FLOATS:
-            raise UnknownDtype(f"{op} of {NAMES[operand.dtype]} is not supported: convert to one of {', '.join(NAMES[n] for n in FLOATS)}")
+        check_float(op, operand.dtype)
+
+
+def check_float(op: str, dtype: str) -> None:
+    if dtype not in FLOATS:
+        raise UnknownDtype(f"{op} of {NAMES[dtype]} is not supported: convert to one of {', '.join(NAMES[n] for n in FLOATS)}")
 
 
 def span(shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: str) -> int:
