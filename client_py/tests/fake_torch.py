@@ -99,6 +99,10 @@ class Tensor:
     def view(self, shape: tuple[int, ...]) -> Tensor:
         return Tensor(self.array.reshape(shape), self.dtype, self.device)
 
+    def resize_(self, shape: tuple[int, ...]) -> Tensor:
+        self.array = self.array.reshape(shape)
+        return self
+
     def t(self) -> Tensor:
         return Tensor(self.array.T, self.dtype, self.device)
 

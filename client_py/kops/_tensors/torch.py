@@ -1,6 +1,6 @@
 """torch tensors: on CUDA by the allocation that they lie in, on the CPU in shared memory.
 
-Autograd does not see the daemon's work: inputs are taken as data, outputs are plain tensors.
+Autograd does not see the daemon's work: inputs are taken as data, outputs are plain tensors. The ops of `kops.torch` are for it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,11 @@ class TorchAdapter(Adapter):
         if dtype is None:
             raise unknown_dtype(value.dtype)
         if value.requires_grad and self._torch.is_grad_enabled():
-            warn("autograd does not see what kops computes: pass x.detach(), or call inside torch.no_grad()", UserWarning)
+            warn(
+                "autograd does not see what kops computes: pass x.detach(), or call inside torch.no_grad(); or import kops.torch, whose "
+                "ops (torch.ops.kops, kops.torch.custom_op) have gradients",
+                UserWarning,
+            )
         if value.layout is not self._torch.strided:
             raise BadArgument(f"a tensor of layout {value.layout}: only dense tensors (torch.strided) can be used")
         if value.is_neg():
@@ -120,11 +124,11 @@ class TorchAdapter(Adapter):
         return Operand(value, found.source, found.offset, shape, found.strides, dtype, self)
 
     def _shared(self, shape: tuple[int, ...], dtype: str) -> tuple[Any, Any]:
-        """A block and a tensor in it."""
+        """A block and a tensor in it, which is no view: autograd lets nobody write to views that an op made."""
         torch_dtype = self._dtypes[dtype]
         count = math.prod(shape)
         block = pool.take(count * torch_dtype.itemsize)
-        return block, self._torch.frombuffer(block, dtype=torch_dtype, count=count).view(shape)
+        return block, self._torch.frombuffer(block, dtype=torch_dtype, count=count).resize_(shape)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """A CPU tensor in shared memory, its content whatever was there."""
