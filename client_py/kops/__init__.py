@@ -98,11 +98,11 @@ def report(client: Client, path: _Any, **options: _Any) -> _Any:
     return write(client, path, **options)
 
 
-_LATE = ("interpret", "profiler")
+_LATE = ("interpret", "profiler", "torch")
 
 
 def __getattr__(name: str) -> _Any:
-    """`kops.interpret` and `kops.profiler` are imported when they are first used."""
+    """`kops.interpret`, `kops.profiler` and `kops.torch` are imported when they are first used."""
     if name not in _LATE:
         raise AttributeError(f"module 'kops' has no attribute {name!r}")
     import importlib
@@ -111,4 +111,7 @@ def __getattr__(name: str) -> _Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_LATE, *(name for name in globals() if name.startswith("__"))])
+    from importlib.util import find_spec
+
+    late = [name for name in _LATE if name != "torch" or find_spec("torch") is not None]
+    return sorted([*__all__, *late, *(name for name in globals() if name.startswith("__"))])

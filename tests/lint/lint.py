@@ -72,7 +72,9 @@ CTL_LAYERS = {  # the same for daemon/ctl
     "commands": ("base", "data", "view"),
 }
 # Of client_py/kops.
-PYTHON_LAYERS = ("_base", "_source", "interpret", "_memory", "_tensors", "_session", "_calls", "_kernels", "_clients", "profiler")
+PYTHON_LAYERS = (
+    "_base", "_source", "interpret", "_memory", "_tensors", "_session", "_calls", "_kernels", "_clients", "torch", "profiler",
+)  # fmt: skip
 MAX_FILE, MAX_FUNCTION = 500, 80
 SKIPPED = 77
 

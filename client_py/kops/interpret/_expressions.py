@@ -6,6 +6,7 @@ program's. Both run tests/vectors/expressions.json.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -27,7 +28,7 @@ _NUMBER = re.compile(r"0[xX][0-9A-Fa-f]+|[0-9]+")
 
 
 def _next_pow2(value: int, _: int) -> int:
-    return 1 << (value - 1).bit_length() if value > 1 else 1
+    return 1 << (operator.index(value) - 1).bit_length() if value > 1 else 1
 
 
 _APPLY: dict[str, Callable[[int, int], int]] = {
@@ -50,8 +51,8 @@ _FUNCTIONS = {"ceil_div": 2, "min": 0, "max": 0, "next_pow2": 1}  # arguments; 0
 class _Parser:
     """Recursive descent, into `program`: integers and functions that give one, and names of operations."""
 
-    def __init__(self, text: str, names: Mapping[str, Any], what: str) -> None:
-        self.text, self.names, self.what = text, names, what
+    def __init__(self, text: str, names: Mapping[str, Any], what: str, integers: tuple[type, ...]) -> None:
+        self.text, self.names, self.what, self.integers = text, names, what, integers
         if len(text.encode(errors="surrogatepass")) > MAX_BYTES:
             raise self.error(f"is longer than {MAX_BYTES} characters")
         self.tokens = [next(filter(None, match.groups())) for match in _TOKEN.finditer(text) if any(match.groups())]
@@ -160,12 +161,12 @@ class _Parser:
             raise self.error(f"names {token!r}, which is no parameter")
         elif isinstance(value := self.names[token], tuple):
             self.property(token, value)
-        elif not isinstance(value, int):
+        elif not isinstance(value, self.integers):
             raise self.error(f"uses {token!r}, which is {'a null pointer' if value is None else 'no integer'} here")
-        elif value >= 2**63:
-            raise self.error(f"uses {token!r}, which exceeds 64 bits")
         else:
-            number = int(value)
+            number: Any = int(value) if isinstance(value, int) else value
+            if number >= 2**63:
+                raise self.error(f"uses {token!r}, which exceeds 64 bits")
             self.push(lambda: number)
 
     def call(self, name: str) -> None:
@@ -214,11 +215,12 @@ class _Parser:
         self.push(lambda: length)
 
 
-def evaluate(value: int | str, names: Mapping[str, Any], what: str) -> int:
+def evaluate(value: int | str, names: Mapping[str, Any], what: str, integers: tuple[type, ...] = (int,)) -> int:
     """An integer, or the value of an expression. `names` are the parameters: an integer, a shape, None for a null
-    pointer, or anything else for a name that an expression cannot use."""
+    pointer, or anything else for a name that an expression cannot use. `integers`: the types of integers, which may be
+    symbolic; then the value is, too."""
     if isinstance(value, str):
-        return _Parser(value, names, what).whole()
+        return _Parser(value, names, what, integers).whole()
     try:
         return value.__index__()
     except AttributeError:

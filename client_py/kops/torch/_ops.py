@@ -1,0 +1,158 @@
+"""`torch.ops.kops`, made from the op declarations: a new declaration needs no code here, only its derivative, in `_formulas`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from .._base.declarations import OPS
+from .._base.dtypes import NAMES
+from .._base.errors import BadArgument, ShapeMismatch
+from .._calls.ops import check_attrs, signature_source
+from .._calls.rules import RULES, UNKNOWN, Rule, broadcast, result_dtype
+from .._tensors.operands import check_float, unknown_dtype
+from . import _clients
+from ._dispatch import Spec, register, tags
+from ._formulas import AUTOCAST, BATCHED, GRADIENTS
+
+__all__ = ["SCALED", "define"]
+
+NAMESPACE = "kops"
+_DECLARED: Mapping[str, Any] = OPS
+SCALED = "c"  # the input that an op has for the previous values of `out`, where it can read them
+_TYPES = {"bool": "bool", "float": "float", "int": "int", "choice": "str"}
+_DTYPES = {getattr(torch, name): short for short, name in NAMES.items() if hasattr(torch, name)}
+TAGS = tags("pt2_compliant_tag", "cudagraph_unsafe")  # a captured stream takes no call
+
+
+def dtype_name(dtype: Any) -> str:
+    try:
+        return _DTYPES[dtype]
+    except KeyError:
+        raise unknown_dtype(dtype) from None
+
+
+def _literal(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _attributes(declared: Mapping[str, Any]) -> list[str]:
+    return [f"{_TYPES[attr['type']]} {attr['name']}={_literal(attr['default'])}" for attr in declared["attrs"]]
+
+
+def schema(name: str, out: bool = False) -> str:
+    """An op's schema, of the form that makes its results, or of the one that writes to `out`."""
+    declared = _DECLARED[name]
+    inputs = [f"Tensor {tensor}" for tensor in declared["inputs"]]
+    outs = [f"Tensor({chr(ord('a') + i)}!) {tensor}" for i, tensor in enumerate(declared["outputs"])] if out else []
+    if not out and _rule(name).out_scale is not None:
+        inputs.append(f"Tensor? {SCALED}=None")
+    keywords = _attributes(declared) + outs
+    given = ", ".join(inputs + (["*", *keywords] if keywords else []))
+    made = "Tensor" if len(declared["outputs"]) == 1 else f"({', '.join('Tensor' for _ in declared['outputs'])})"
+    return f"{name}{'.out' if out else ''}({given}) -> {'()' if out else made}"
+
+
+def _rule(name: str) -> Rule:
+    return RULES.get(_DECLARED[name]["rule"], UNKNOWN)
+
+
+def _split(name: str, arguments: Sequence[Any]) -> tuple[Sequence[Any], Any]:
+    """The inputs, and the tensor that `out` is to start from."""
+    count = len(_DECLARED[name]["inputs"])
+    return arguments[:count], arguments[count] if len(arguments) > count else None
+
+
+def _shape(name: str, inputs: Sequence[Any], start: Any, attrs: Mapping[str, Any]) -> tuple[int, ...]:
+    """The shape of the results. Raises what a call would raise: DtypeMismatch, ShapeMismatch, UnknownDtype, BadArgument."""
+    rule = _rule(name)
+    checked = check_attrs(name, dict(attrs), None)
+    dtypes = [dtype_name(tensor.dtype) for tensor in inputs]
+    for dtype in dtypes:
+        check_float(name, dtype)
+    reads = rule.reads_out(checked)
+    if reads and start is None:
+        raise BadArgument(
+            f"{name} with {rule.out_scale} reads what it scales: give {SCALED}, or call torch.ops.{NAMESPACE}.{name}.out",
+            {"key": SCALED},
+        )
+    result_dtype([*dtypes, dtype_name(start.dtype)] if reads else dtypes)
+    shape = rule.out_shape([tensor.shape for tensor in inputs], checked)
+    if reads and tuple(broadcast(shape, start.shape)) != tuple(shape):
+        raise ShapeMismatch(f"{name}: {SCALED} of shape {tuple(start.shape)} does not broadcast to that of the result, {tuple(shape)}")
+    return shape
+
+
+def _fake(name: str) -> Callable[..., Any]:
+    count = len(_DECLARED[name]["outputs"])
+
+    def fake(*arguments: Any, **attrs: Any) -> Any:
+        inputs, start = _split(name, arguments)
+        shape = _shape(name, inputs, start, attrs)
+        made = tuple(inputs[0].new_empty(shape) for _ in range(count))
+        return made[0] if count == 1 else made
+
+    return fake
+
+
+def _run(name: str) -> Callable[..., Any]:
+    """The op by the client in use, made from source as its method is."""
+    inputs, attributes = signature_source(name)
+    scale = _rule(name).out_scale
+    given = ", ".join([inputs, *(f"{attr['name']}={attr['name']}" for attr in _DECLARED[name]["attrs"])])
+    lines = [f"def run({inputs}{f', {SCALED}=None' if scale else ''}{f', *, {attributes}' if attributes else ''}):"]
+    if scale:
+        lines.append(f"    if {scale}: return scaled({given}, {SCALED}={SCALED})")
+    lines.append(f"    return client().{name}({given})")
+    scope: dict[str, Any] = {"client": _clients.client, "scaled": _run_scaled(name)}
+    exec(compile("\n".join(lines), f"<torch.ops.{NAMESPACE}.{name}>", "exec"), scope)
+    run: Callable[..., Any] = scope["run"]
+    return run
+
+
+def _run_scaled(name: str) -> Callable[..., Any]:
+    """The op with the previous values of `out`, which are a copy."""
+
+    def run(*inputs: Any, **attrs: Any) -> Any:
+        start = attrs.pop(SCALED)
+        shape, first, client = _shape(name, inputs, start, attrs), inputs[0], _clients.client()
+        out = client.empty(shape, first.dtype) if first.device.type == "cpu" else first.new_empty(shape)
+        return getattr(client, name)(*inputs, out=out.copy_(start), **attrs)
+
+    return run
+
+
+def _run_out(name: str) -> Callable[..., Any]:
+    outputs = _DECLARED[name]["outputs"]
+
+    def run(*inputs: Any, **named: Any) -> None:
+        outs = tuple(named.pop(output) for output in outputs)
+        getattr(_clients.client(), name)(*inputs, out=outs[0] if len(outs) == 1 else outs, **named)
+
+    return run
+
+
+def _autocast(op: Any, cast: Callable[[Sequence[Any], str], list[Any]], device: str) -> Callable[..., Any]:
+    def call(*arguments: Any, **attrs: Any) -> Any:
+        with torch.autocast(device, enabled=False):
+            return op(*cast(arguments, device), **attrs)
+
+    return call
+
+
+def define(library: Any, name: str) -> None:
+    """Registers an op of the declarations, and its form with `out`."""
+    declared, rule = _DECLARED[name], _DECLARED[name]["rule"]
+    no_gradient = f"torch.ops.{NAMESPACE}.{name} has no derivative: pass x.detach(), or write the derivative with torch.autograd.Function"
+    spec = Spec(schema(name), _run(name), _fake(name), GRADIENTS.get(name), no_gradient, tags=TAGS)
+    op = register(library, NAMESPACE, spec)
+    if rule in BATCHED:
+        torch.library.register_vmap(f"{NAMESPACE}::{name}", BATCHED[rule](op), lib=library)
+    if rule in AUTOCAST:
+        for device in ("cpu", "cuda"):
+            library.impl(name, _autocast(op, AUTOCAST[rule], device), f"Autocast{device.upper()}")
+    refusal = f"torch.ops.{NAMESPACE}.{name}.out writes to a tensor, which autograd does not follow: pass x.detach(), or leave out= out"
+    out = Spec(schema(name, out=True), _run_out(name), lambda *inputs, **named: None, None, refusal, tuple(declared["outputs"]), TAGS)
+    register(library, NAMESPACE, out)

@@ -1,0 +1,219 @@
+"""`torch.ops.kops` and `kops.torch`, with PyTorch itself, on CPU tensors. tests/gpu runs the same checks on a GPU."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import importlib.util
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kops
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = os.environ.get("KOPS_BUILD")
+if importlib.util.find_spec("torch") is None:
+    pytest.skip("PyTorch is not installed; continuous integration does without its gigabytes", allow_module_level=True)
+if not (ROOT / "tests" / "support").is_dir() or not ("KOPSD" in os.environ or (BUILD and Path(BUILD, "bin/kopsd").exists())):
+    pytest.skip("no daemon: name it in KOPSD, or its build folder in KOPS_BUILD", allow_module_level=True)
+sys.path.insert(0, str(ROOT / "tests"))
+import kops.torch  # noqa: E402
+import torch  # noqa: E402
+from support import backends, torch_ops  # noqa: E402
+from support.daemon import Daemon  # noqa: E402
+from test_forks import in_child  # noqa: E402
+
+OPS: Any = torch.ops.kops
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[Daemon]:
+    with Daemon(config=backends.config(backends.HOST)) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def client(real: Daemon) -> Iterator[kops.Client]:
+    with kops.connect(real.socket_path, timeout=120) as made:
+        kops.torch.use(made)
+        yield made
+        kops.torch.use(None)
+
+
+@pytest.mark.parametrize("case", torch_ops.CASES, ids=torch_ops.name_of)
+@pytest.mark.parametrize("check", [torch_ops.check_values, torch_ops.check_opcheck, torch_ops.check_derivatives])
+def test_op(check: Any, case: Any) -> None:
+    check("cpu", case)
+
+
+@pytest.mark.parametrize("check", torch_ops.CHECKS)
+def test_ops(check: Any) -> None:
+    check("cpu")
+
+
+def test_compiled() -> None:
+    torch_ops.check_compiled("cpu", "aot_eager")
+
+
+def test_compiled_by_inductor() -> None:
+    if shutil.which(os.environ.get("CXX", "g++")) is None:
+        pytest.skip("inductor needs a C++ compiler for the CPU")
+    torch_ops.check_compiled("cpu", "inductor")
+
+
+def test_the_client(real: Daemon, client: kops.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.ones(4)
+    assert kops.torch.client() is client
+    monkeypatch.setenv("KOPS_SOCKET", real.socket_path)
+    kops.torch.use(None)
+    assert kops.torch.client() is kops.default_client() and OPS.add(x, x).tolist() == [2] * 4
+    kops.default_client().close()
+    assert OPS.add(x, x).tolist() == [2] * 4  # a new one takes its place
+    kops.default_client().close()
+    with pytest.raises(kops.WrongType, match="not str"):
+        kops.torch.use("k")  # type: ignore[arg-type]
+    with kops.connect(real.socket_path) as other:
+        kops.torch.use(other)
+    with pytest.raises(kops.KopsError, match="closed"):
+        OPS.add(x, x)
+
+
+def test_batches_and_sequences_of_the_client(client: kops.Client) -> None:
+    x = torch.full((4,), 3.0)
+    with client.sequence():
+        made = OPS.add(OPS.square(x), x)
+    assert made.tolist() == [12] * 4
+
+
+def test_after_a_fork() -> None:
+    x = torch.full((4,), 3.0)
+    assert OPS.square(x).tolist() == [9] * 4
+    in_child(lambda: OPS.square(x).tolist() == [9] * 4)
+    assert OPS.square(x).tolist() == [9] * 4
+
+
+def test_a_new_declaration_needs_no_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An op that is only declared is registered whole, but for its derivative."""
+    from kops._base.declarations import OPS as DECLARED
+    from kops.torch import _clients, _ops
+
+    monkeypatch.setitem(DECLARED, "product", {**DECLARED["gemm"], "inputs": ["p", "q"], "outputs": ["r"]})
+
+    class Client:
+        _closed = False
+
+        def product(self, p: Any, q: Any, **attrs: Any) -> Any:
+            return attrs["alpha"] * ((p.mT if attrs["trans_a"] else p) @ q)
+
+    monkeypatch.setattr(_clients, "_used", Client())
+    library = torch.library.Library("kops", "FRAGMENT")
+    try:
+        _ops.define(library, "product")
+        p, q = torch.randn(5, 3), torch.randn(5, 4)
+        product: Any = OPS.product
+        torch.testing.assert_close(product(p, q, trans_a=True, alpha=2.0), 2 * p.mT @ q)
+        torch.library.opcheck(product.default, (p, q), {"trans_a": True})
+        made = product(p.requires_grad_(), q, trans_a=True)
+        with pytest.raises(NotImplementedError, match="no derivative"):
+            made.sum().backward()
+    finally:
+        library._destroy()
+        gc.collect()
+
+
+# ---- kernels as ops, here in the interpreter ----
+
+
+def test_kernel() -> None:
+    torch_ops.check_kernel("cpu", kops.kernel, interpret=True)
+
+
+def test_kernel_compiled() -> None:
+    torch_ops.check_kernel_compiled("cpu", kops.kernel, "aot_eager", interpret=True)
+
+
+def test_kernel_that_mutates() -> None:
+    torch_ops.check_kernel_that_mutates("cpu", kops.kernel, "aot_eager", interpret=True)
+
+
+@pytest.mark.parametrize("backend", [None, "aot_eager"])
+def test_training(backend: str | None) -> None:
+    torch_ops.check_training("cpu", kops.kernel, backend, steps=12, interpret=True)
+
+
+def kernel(signature: str) -> Any:
+    declared = re.sub(r"out |\[.*?\]", "", signature)
+    return kops.kernel(f'extern "C" __global__ void nothing({declared}) {{}}', "nothing", signature, grid=1, block=1)
+
+
+@pytest.mark.parametrize(
+    "signature, how, message",
+    [
+        ("out float* y, const float* x", {}, "give fake="),
+        ("out float* y[n], int n", {}, "no tensor that it reads"),
+        ("float* x", {"backward": lambda ctx, g: g}, "writes to x"),
+        ("const float* x", {"name": "no op"}, "cannot name an op"),
+        ("const float* x", {"name": "::x"}, "cannot name an op"),
+    ],
+)
+def test_kernels_that_are_no_ops(signature: str, how: dict[str, Any], message: str) -> None:
+    with pytest.raises(kops.BadArgument, match=message):
+        kops.torch.custom_op(kernel(signature), **how)
+
+
+def test_other_things_are_no_kernels() -> None:
+    with pytest.raises(kops.WrongType, match="not function"):
+        kops.torch.custom_op(lambda x: x)  # type: ignore[arg-type]
+
+
+def test_gradients_by_position() -> None:
+    kern = kops.kernel(torch_ops.SOURCE, "scale", "out double* y[n], const double* x, double factor, int n", **torch_ops.SIZES)
+    x = torch.randn(4, dtype=torch.float64, requires_grad=True)
+    for backward, right in ((lambda ctx, g: (3 * g, None, None), True), (lambda ctx, g: (g, None), False)):
+        op = kops.torch.custom_op(kern, "kops_kernels::positions", backward=backward, interpret=True)  # takes the place of the last one
+        if right:
+            op(x, 3.0, 4).sum().backward()
+            assert x.grad.tolist() == [3] * 4
+        else:
+            with pytest.raises(kops.BadArgument, match="returned 2 gradients"):
+                op(x, 3.0, 4).sum().backward()
+
+
+def test_what_is_saved_may_be_chosen() -> None:
+    kern = kops.kernel(torch_ops.SOURCE, "scale", "out double* y[n], const double* x, double factor, int n", **torch_ops.SIZES)
+
+    def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.factor = inputs[1]
+        ctx.save_for_backward(output)
+
+    def backward(ctx: Any, g: Any) -> Any:
+        assert torch.equal(ctx.saved_tensors[0], 2 * x)
+        return ctx.factor * g
+
+    op = kops.torch.custom_op(kern, backward=backward, setup_context=save, interpret=True)
+    x = torch.randn(4, dtype=torch.float64, requires_grad=True)
+    op(x, 2.0, 4).sum().backward()
+    assert x.grad.tolist() == [2] * 4
+
+
+def test_kernels_on_cpu_tensors_go_to_the_daemon_otherwise(real: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This one has no GPU, and runs none."""
+    monkeypatch.setenv("KOPS_SOCKET", real.socket_path)
+    op = kops.torch.custom_op(kernel("const float* x"))
+    with pytest.raises(kops.Unsupported):
+        op(torch.ones(4))
+    kops.default_client().close()
+
+
+def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("kops.torch")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ImportError, match="pip install torch"):
+        importlib.import_module("kops.torch")

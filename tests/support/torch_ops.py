@@ -1,0 +1,430 @@
+"""What `torch.ops.kops` promise, as checks on tensors of any device: client_py/tests runs them on CPU tensors, tests/gpu on CUDA
+tensors. Each check is a function of the device; torch's own ops say what is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import kops
+import kops.torch
+import pytest
+import torch
+
+OPS: Any = torch.ops.kops
+
+TESTS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_static", "test_aot_dispatch_dynamic")
+
+# Inputs by shape, and attributes. Gradients are asked for of all inputs.
+CASES: list[tuple[str, list[tuple[int, ...]], dict[str, Any]]] = [
+    ("add", [(3, 4), (3, 4)], {}),
+    ("add", [(3, 1, 5), (4, 1)], {}),
+    ("add", [(), (2, 0)], {}),
+    ("square", [(3, 4)], {}),
+    ("square", [()], {}),
+    ("gemm", [(3, 4), (4, 5)], {}),
+    ("gemm", [(4, 3), (4, 5)], {"trans_a": True, "alpha": 0.5}),
+    ("gemm", [(3, 4), (5, 4)], {"trans_b": True}),
+    ("gemm", [(4, 3), (5, 4)], {"trans_a": True, "trans_b": True, "alpha": -2.0}),
+    ("gemm", [(2, 3, 4), (4, 5)], {}),
+    ("gemm", [(4, 5), (2, 1, 6, 4)], {"trans_a": True, "trans_b": True}),
+    ("gemm", [(3, 1, 2, 4), (2, 4, 5)], {"precision": "high"}),
+    ("gemm", [(3, 4), (4, 5), (3, 5)], {"beta": 2.0}),
+    ("gemm", [(2, 3, 4), (4, 5), (5,)], {"alpha": 0.5, "beta": -1.0}),
+    ("gemm", [(3, 4), (4, 5), (3, 5)], {}),
+    ("gemm", [(3, 0), (0, 5)], {}),
+]
+
+
+def name_of(case: Any) -> str:
+    name, shapes, attrs = case
+    return f"{name}-{'-'.join('x'.join(map(str, s)) for s in shapes)}{''.join(f'-{k}={v}' for k, v in attrs.items())}"
+
+
+def normal(device: str, *shape: int, dtype: Any = torch.float32, grad: bool = False) -> Any:
+    return torch.randn(shape, device=device, dtype=dtype, requires_grad=grad)
+
+
+def inputs_of(device: str, shapes: list[tuple[int, ...]], dtype: Any = torch.float64, grad: bool = True) -> list[Any]:
+    return [normal(device, *shape, dtype=dtype, grad=grad) for shape in shapes]
+
+
+def gemm(a: Any, b: Any, c: Any = None, *, trans_a: bool = False, trans_b: bool = False, alpha: float = 1, beta: float = 0,
+         precision: str = "") -> Any:  # fmt: skip
+    made = alpha * ((a.mT if trans_a else a) @ (b.mT if trans_b else b))
+    return made if c is None or not beta else made + beta * c
+
+
+EXPECTED: dict[str, Callable[..., Any]] = {"add": torch.add, "square": torch.square, "gemm": gemm}
+
+
+# ---- one op ----
+
+
+def check_values(device: str, case: Any) -> None:
+    name, shapes, attrs = case
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+        given = inputs_of(device, shapes, dtype, grad=False)
+        made = getattr(OPS, name)(*given, **attrs)
+        assert made.device == given[0].device and made.dtype == dtype and made.is_contiguous() and not made._is_view()
+        expected = EXPECTED[name](*(one.double() for one in given), **attrs)
+        loose = {"rtol": 2e-2, "atol": 5e-2} if dtype.itemsize == 2 or attrs.get("precision") else {"rtol": 1e-5, "atol": 1e-4}
+        torch.testing.assert_close(made.double(), expected, **loose)
+
+
+def check_opcheck(device: str, case: Any) -> None:
+    """torch's own questions to a custom op: schema, autograd, fake tensors, ahead-of-time compilation with fixed and free sizes."""
+    name, shapes, attrs = case
+    for dtype, grad in ((torch.float64, True), (torch.float32, False)):
+        torch.library.opcheck(getattr(OPS, name).default, inputs_of(device, shapes, dtype, grad), attrs, test_utils=TESTS)
+    given = inputs_of(device, shapes[:2], grad=False)
+    out = torch.empty_like(getattr(OPS, name)(*given, **{**attrs, "beta": 0.0} if name == "gemm" else attrs))
+    torch.library.opcheck(getattr(OPS, name).out, given, {**attrs, "out": out}, test_utils=TESTS)
+
+
+def check_derivatives(device: str, case: Any) -> None:
+    """Of first and second order, against finite differences, and with the graph of torch's ops."""
+    name, shapes, attrs = case
+    given = inputs_of(device, shapes)
+    unused = name == "gemm" and len(shapes) == 3 and not attrs.get("beta")
+
+    def call(*inputs: Any) -> Any:
+        made = getattr(OPS, name)(*inputs, **attrs)
+        return made + 0 * given[2].sum() if unused else made  # an input that has no effect has a gradient of 0 for gradcheck
+
+    assert torch.autograd.gradcheck(call, given) and torch.autograd.gradgradcheck(call, given)
+    made, expected = call(*given), EXPECTED[name](*given, **attrs)
+    weights = torch.randn_like(expected)
+    ours = torch.autograd.grad(made, given, weights, allow_unused=True)
+    theirs = torch.autograd.grad(expected, given, weights, allow_unused=True)
+    for one, other in zip(ours, theirs):
+        torch.testing.assert_close(one if one is not None else None, other if other is not None else torch.zeros_like(given[2]))
+
+
+# ---- samples of torch's own tests ----
+
+
+def samples(device: str) -> Iterator[tuple[str, Any, Callable[..., Any], Callable[..., Any], list[Any]]]:
+    """The name of torch's op, its dtype, torch's op and ours on the same tensors, and those, of each sample that ours can take."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    by_name = {info.name: info for info in op_db if not info.variant_test_name}
+    for name in ("add", "square", "mm", "bmm", "matmul", "addmm", "baddbmm"):
+        for dtype in (torch.float64, torch.float32, torch.bfloat16):
+            for sample in by_name[name].sample_inputs(device, dtype, requires_grad=True):
+                kwargs, tensors = sample.kwargs, [sample.input, *sample.args]
+                if not all(isinstance(one, torch.Tensor) and one.dtype == dtype for one in tensors):
+                    continue
+                if name == "add" and kwargs.get("alpha", 1) == 1:
+                    yield name, dtype, torch.add, OPS.add, tensors
+                elif name == "square":
+                    yield name, dtype, torch.square, OPS.square, tensors
+                elif name in ("mm", "bmm", "matmul") and min(one.dim() for one in tensors) >= 2:
+                    yield name, dtype, getattr(torch, name), OPS.gemm, tensors
+                elif name in ("addmm", "baddbmm") and not any(isinstance(v, complex) for v in kwargs.values()):
+                    scale = {"alpha": float(kwargs.get("alpha", 1)), "beta": float(kwargs.get("beta", 1))}
+                    theirs = partial(getattr(torch, name), **scale)
+                    yield name, dtype, theirs, partial(lambda c, a, b, **scale: OPS.gemm(a, b, c, **scale), **scale), tensors
+
+
+def check_samples(device: str) -> None:
+    pytest.importorskip("expecttest", reason="torch's samples need it")
+    seen: dict[str, int] = {}
+    for name, dtype, theirs, ours, tensors in samples(device):
+        seen[name] = seen.get(name, 0) + 1
+        expected, made = theirs(*tensors), ours(*tensors)
+        loose = {"rtol": 3e-2, "atol": 2e-1} if dtype is torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-3}
+        torch.testing.assert_close(made, expected, **loose)
+        weights = torch.ones_like(expected)
+        gradients = [torch.autograd.grad(o, tensors, weights, allow_unused=True) for o in (made, expected)]
+        for one, other in zip(*gradients):
+            torch.testing.assert_close(torch.zeros(()) if one is None else one, torch.zeros(()) if one is None else other, **loose)
+    assert set(seen) == {"add", "square", "mm", "bmm", "matmul", "addmm", "baddbmm"} and min(seen.values()) >= 3, seen
+
+
+# ---- modes and transforms ----
+
+
+def check_grad_mode(device: str) -> None:
+    x = normal(device, 3, 4, grad=True)
+    made = OPS.square(x)
+    assert made.requires_grad and "kops_square" in made.grad_fn.name()
+    made.add_(1)  # a result is a tensor of its own: in-place ops may follow
+    made.sum().backward()
+    torch.testing.assert_close(x.grad, 2 * x.detach())
+    for quiet in (torch.no_grad, torch.inference_mode):
+        with quiet():
+            made = OPS.square(x)
+            assert not made.requires_grad
+            torch.testing.assert_close(made, x.detach() ** 2)
+    assert not OPS.add(x.detach(), x.detach()).requires_grad
+    saved = normal(device, 3, grad=True)
+    kept = saved * 1
+    made = OPS.square(kept)
+    kept.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        made.sum().backward()
+
+
+def check_out(device: str) -> None:
+    a, b = normal(device, 3, 4), normal(device, 4, 5)
+    out = torch.ones(3, 5, device=device)
+    version = out._version
+    assert OPS.gemm.out(a, b, beta=2.0, out=out) is None
+    torch.testing.assert_close(out, a @ b + 2)
+    assert out._version > version
+    torch.ops.kops.add(a, a, out=a)
+    with pytest.raises(RuntimeError, match="pass x.detach"):
+        OPS.add.out(a, a, out=normal(device, 3, 4, grad=True))
+
+
+def check_autocast(device: str) -> None:
+    a, b, wide = normal(device, 3, 4, grad=True), normal(device, 4, 5), normal(device, 3, 5)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        made = OPS.gemm(a, b)
+        assert made.dtype == torch.mm(a, b).dtype == torch.bfloat16
+        assert OPS.add(made, wide).dtype == torch.add(made, wide).dtype == torch.float32
+        assert OPS.square(wide).dtype == torch.float32
+        assert OPS.gemm(a.double(), b.double()).dtype == torch.mm(a.double(), b.double()).dtype == torch.float64
+        assert OPS.gemm(a, b, wide, beta=1.0).dtype == torch.bfloat16
+    made.float().sum().backward()
+    assert a.grad.dtype == torch.float32
+    torch.testing.assert_close(a.grad, b.sum(1).expand(3, 4), rtol=2e-2, atol=5e-2)
+    with pytest.raises(kops.DtypeMismatch):
+        OPS.add(made.detach(), wide)
+
+
+def check_vmap(device: str) -> None:
+    x, y, z = normal(device, 6, 3, 4), normal(device, 4, 6), normal(device, 6, 4, 5)
+    calls: list[tuple[str, Callable[..., Any], tuple[Any, ...], tuple[Any, ...]]] = [
+        ("square", OPS.square, (x,), (1,)),
+        ("add", OPS.add, (x, y), (0, 1)),
+        ("add", OPS.add, (y, x), (1, 0)),
+        ("add", OPS.add, (x, y[:3].t()), (2, None)),
+        ("gemm", OPS.gemm, (x, z), (0, 0)),
+        ("gemm", OPS.gemm, (x, z[0]), (0, None)),
+        ("gemm", OPS.gemm, (x[0], z), (None, 0)),
+    ]
+    for name, ours, given, dimensions in calls:
+        torch.testing.assert_close(torch.vmap(ours, dimensions)(*given), torch.vmap(EXPECTED[name], dimensions)(*given))
+    c = normal(device, 5, 6)
+    made = torch.vmap(lambda a, b, c: OPS.gemm(a, b, c, beta=2.0, alpha=0.5), (0, None, 1))(x, z[0], c)
+    torch.testing.assert_close(made, 0.5 * (x @ z[0]) + 2 * c.t()[:, None])
+    twice = torch.vmap(torch.vmap(OPS.gemm, (0, None)), (None, 0))(x, z)
+    torch.testing.assert_close(twice, torch.einsum("imk,jkn->jimn", x, z))
+    torch.testing.assert_close(torch.vmap(torch.func.grad(lambda a: OPS.square(a).sum()))(x), 2 * x)
+    with pytest.raises(RuntimeError, match="Batching rule"):
+        torch.vmap(lambda a, out: OPS.square.out(a, out=out))(x, torch.empty_like(x))
+
+
+def check_transforms(device: str) -> None:
+    x = normal(device, 3, 4, dtype=torch.float64)
+    torch.testing.assert_close(torch.func.grad(lambda a: OPS.square(a).sum())(x), 2 * x)
+    second = torch.func.grad(lambda b: torch.func.grad(lambda a: OPS.square(a).sum())(b).sum())
+    torch.testing.assert_close(second(x), torch.full_like(x, 2))
+    torch.testing.assert_close(torch.func.jacrev(OPS.square)(x), torch.func.jacrev(torch.square)(x))
+    with pytest.raises(NotImplementedError, match="jvp"):
+        torch.func.jvp(OPS.square, (x,), (x,))
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="jvp"):
+        OPS.square(torch.autograd.forward_ad.make_dual(x, x))
+
+
+def check_compiled(device: str, backend: str) -> None:
+    """In one graph, as the same op, forward and backward; other sizes do not trace again."""
+    graphs: list[Any] = []
+
+    def looked_at(graph: Any, example: Any) -> Any:
+        graphs.append([node.target for node in graph.graph.nodes if node.op == "call_function"])
+        return torch._dynamo.lookup_backend(backend)(graph, example)
+
+    def model(a: Any, b: Any, c: Any) -> Any:
+        return torch.relu(OPS.add(OPS.gemm(a, b, trans_b=True), c)).sum() + OPS.square(a).mean()
+
+    def expected(a: Any, b: Any, c: Any) -> Any:
+        return torch.relu(a @ b.mT + c).sum() + a.square().mean()
+
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=looked_at)
+    for m, n, k in ((3, 5, 4), (7, 6, 9), (16, 3, 12)):
+        given = [normal(device, m, k, grad=True), normal(device, n, k, grad=True), normal(device, n, grad=True)]
+        ours, theirs = compiled(*given), expected(*given)
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+        for one, other in zip(torch.autograd.grad(ours, given), torch.autograd.grad(theirs, given)):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    assert len(graphs) == 1 and {OPS.gemm, OPS.add, OPS.square} <= {getattr(t, "overloadpacket", t) for t in graphs[0]}, graphs
+    y = normal(device, 3, 4)
+    torch.compile(lambda a, y: OPS.square.out(a, out=y), fullgraph=True, backend=backend)(y + 1, y)
+    assert bool((y >= 0).all())
+
+
+def check_errors(device: str) -> None:
+    a, b = normal(device, 3, 4), normal(device, 3, 5)
+    wrong: list[tuple[type[Exception], Callable[[Any, Any], Any]]] = [
+        (kops.ShapeMismatch, lambda a, b: OPS.add(a, b)),
+        (kops.ShapeMismatch, lambda a, b: OPS.gemm(a, b)),
+        (kops.ShapeMismatch, lambda a, b: OPS.gemm(a, b, b.new_empty(2, 2), trans_a=True, beta=1.0)),
+        (kops.DtypeMismatch, lambda a, b: OPS.add(a, a.half())),
+        (kops.UnknownDtype, lambda a, b: OPS.square(a.int())),
+        (kops.BadArgument, lambda a, b: OPS.gemm(a, b, trans_a=True, beta=1.0)),
+        (kops.BadArgument, lambda a, b: OPS.gemm(a, b, trans_a=True, precision="low")),
+    ]
+    for kind, call in wrong:
+        with pytest.raises(kind) as real:
+            call(a, b)
+        with pytest.raises(kind) as faked:  # the same mistake is found without data
+            call(a.to("meta"), b.to("meta"))
+        assert type(real.value) is type(faked.value)
+
+
+CHECKS: list[Callable[[str], None]] = [
+    check_samples, check_grad_mode, check_out, check_autocast, check_vmap, check_transforms, check_errors,
+]  # fmt: skip
+
+
+# ---- kernels as ops ----
+
+SOURCE = r"""
+template <typename T>
+__device__ void scale_all(T* y, const T* x, T factor, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n)
+        y[i] = factor * x[i];
+}
+
+extern "C" __global__ void scale(double* y, const double* x, double factor, int n) { scale_all(y, x, factor, n); }
+
+extern "C" __global__ void gather(float* sums, float* rows, float* total, const float* x, int width, int height)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= height)
+        return;
+    sums[i] = 0;
+    for (int j = 0; j < width; j++) {
+        rows[i * width + j] = 2 * x[i * width + j];
+        sums[i] += x[i * width + j];
+    }
+    total[i] += sums[i];
+}
+
+extern "C" __global__ void leaky(float* y, const float* x, float slope, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n)
+        y[i] = x[i] > 0 ? x[i] : slope * x[i];
+}
+
+extern "C" __global__ void leaky_backward(float* dx, const float* dy, const float* x, float slope, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n)
+        dx[i] = x[i] > 0 ? dy[i] : slope * dy[i];
+}
+"""
+SIZES: dict[str, Any] = {"grid": "ceil_div(n, 256)", "block": 256}
+
+
+def check_kernel(device: str, make: Callable[..., Any], **how: Any) -> None:
+    """A kernel with one result, whose size is declared, and a derivative."""
+    kern = make(SOURCE, "scale", "out double* y[x.numel], const double* x, double factor, int n", **SIZES)
+    scale = kops.torch.custom_op(kern, backward=lambda ctx, g: scale(g, ctx.scalars["factor"], g.numel()), **how)
+    assert str(scale._schema) == "kops_kernels::scale(Tensor x, float factor, SymInt n) -> Tensor"
+    x = normal(device, 50, dtype=torch.float64, grad=True)
+    torch.testing.assert_close(scale(x, 3.0, 50), 3 * x)
+    torch.library.opcheck(scale, (x, 3.0, 50), test_utils=TESTS)
+    assert torch.autograd.gradcheck(lambda x: scale(x, 3.0, 50), (x,))
+    assert torch.autograd.gradgradcheck(lambda x: scale(x, 3.0, 50), (x,))
+    torch.testing.assert_close(scale(x[::2], 3.0, 25), 3 * x[::2])
+    torch.testing.assert_close(torch.func.grad(lambda x: scale(x, 3.0, 50).sum())(x), torch.full_like(x, 3))
+    narrow = kops.torch.custom_op(kern[2, 32], "kops_kernels::narrow", **how)
+    torch.testing.assert_close(narrow(x.detach(), 3.0, 50), 3 * x.detach())
+    with pytest.raises(NotImplementedError, match="give backward="):
+        narrow(x, 3.0, 50).sum().backward()
+
+
+def check_kernel_compiled(device: str, make: Callable[..., Any], backend: str, **how: Any) -> None:
+    """In one graph for all sizes."""
+    kern = make(SOURCE, "scale", "out double* y[n], const double* x, double factor, int n", **SIZES)
+    scale = kops.torch.custom_op(kern, backward=lambda ctx, g: 3 * g, **how)
+    graphs = torch._dynamo.testing.CompileCounterWithBackend(backend)
+    compiled = torch.compile(lambda x: scale(x * 2, 3.0, x.numel()) + 1, fullgraph=True, dynamic=True, backend=graphs)
+    for n in (5, 300, 77):
+        x = normal(device, n, dtype=torch.float64, grad=True)
+        made = compiled(x)
+        torch.testing.assert_close(made, 6 * x + 1)
+        torch.testing.assert_close(torch.autograd.grad(made.sum(), x)[0], torch.full_like(x, 6))
+    assert graphs.frame_count == 1
+
+
+def check_kernel_that_mutates(device: str, make: Callable[..., Any], backend: str, **how: Any) -> None:
+    """A kernel with two results and an argument that it reads and writes."""
+    signature = "out float* sums[height], out float* rows[height][width], float* total, const float* x, int width, int height"
+    kern = make(SOURCE, "gather", signature, grid="ceil_div(height, 256)", block=256)
+    gather = kops.torch.custom_op(kern, "kops_kernels::gathered", **how)
+    declared = "gathered(Tensor(a!) total, Tensor x, SymInt width, SymInt height) -> (Tensor, Tensor)"
+    assert str(gather._schema) == f"kops_kernels::{declared}"
+    x, total = normal(device, 30, 7), torch.ones(30, device=device)
+    version = total._version
+    sums, rows = gather(total, x, 7, 30)
+    torch.testing.assert_close(sums, x.sum(1))
+    torch.testing.assert_close(rows, 2 * x)
+    torch.testing.assert_close(total, 1 + x.sum(1))
+    assert total._version > version
+    torch.library.opcheck(gather, (total, x, 7, 30), test_utils=TESTS)
+    expected = 2 * (total + x.sum(1))
+
+    def twice(total: Any, x: Any) -> Any:
+        gather(total, x, x.shape[1], x.shape[0])
+        return total * 2
+
+    torch.testing.assert_close(torch.compile(twice, fullgraph=True, backend=backend)(total, x), expected)
+    torch.testing.assert_close(total, expected / 2)
+    with pytest.raises(RuntimeError, match="pass x.detach"):
+        gather(total, x.clone().requires_grad_(), 7, 30)
+
+
+def activation(make: Callable[..., Any], **how: Any) -> Callable[[Any, float], Any]:
+    """A leaky ReLU by two kernels, results by `fake`."""
+    forward = make(SOURCE, "leaky", "out float* y, const float* x, float slope, int n", **SIZES)
+    backward = make(SOURCE, "leaky_backward", "out float* dx, const float* dy, const float* x, float slope, int n", **SIZES)
+    gradient = kops.torch.custom_op(backward, fake=lambda dy, x, slope, n: torch.empty_like(x), **how)
+
+    def of_x(ctx: Any, g: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return gradient(g, x, ctx.scalars["slope"], x.numel())
+
+    leaky = kops.torch.custom_op(forward, fake=lambda x, slope, n: torch.empty_like(x), backward=of_x, **how)
+    return lambda x, slope: leaky(x, slope, x.numel())
+
+
+def check_training(device: str, make: Callable[..., Any], backend: str | None, steps: int = 30, **how: Any) -> None:
+    """A small network, trained with gemm and a kernel of one's own, goes the way that float64 goes with torch's ops."""
+    leaky = activation(make, **how)
+    generator = torch.Generator().manual_seed(7)
+    x = torch.randn(64, 20, generator=generator, dtype=torch.float64)
+    y = x.square().sum(1, keepdim=True) / 20
+    start = [torch.randn(shape, generator=generator, dtype=torch.float64) * 0.3 for shape in ((32, 20), (32,), (1, 32), (1,))]
+
+    def ours(w: list[Any], x: Any) -> Any:
+        hidden = leaky(OPS.add(OPS.gemm(x, w[0], trans_b=True), w[1]), 0.125)
+        return OPS.add(OPS.gemm(hidden, w[2], trans_b=True), w[3])
+
+    def theirs(w: list[Any], x: Any) -> Any:
+        return torch.nn.functional.leaky_relu(x @ w[0].T + w[1], 0.125) @ w[2].T + w[3]
+
+    def losses(model: Callable[..., Any], dtype: Any, where: str) -> list[float]:
+        weights = [w.clone().to(where, dtype).requires_grad_() for w in start]
+        given, wanted = x.to(where, dtype), y.to(where, dtype)
+        found = []
+        for _ in range(steps):
+            loss = (model(weights, given) - wanted).square().mean()
+            found.append(float(loss.detach()))
+            with torch.no_grad():
+                for w, g in zip(weights, torch.autograd.grad(loss, weights)):
+                    w -= 0.05 * g
+        return found
+
+    model = ours if backend is None else torch.compile(ours, fullgraph=True, backend=backend)
+    reference, found = losses(theirs, torch.float64, "cpu"), losses(model, torch.float32, device)
+    assert reference[-1] < reference[0] / 2
+    torch.testing.assert_close(torch.tensor(found), torch.tensor(reference), rtol=1e-4, atol=1e-5, check_dtype=False)
