@@ -19,6 +19,7 @@ ROWS = {
     "ordered_add_c_own": "ordered tiny add from C, each on its own, MPS",
     "ordered_add_python_own": "ordered tiny add from Python, each on its own, MPS",
     "ordered_add_python_batch": "ordered tiny add from Python, in a batch, MPS",
+    "torch_op_eager": "`torch.ops.kops.add`, one ordered call, beside `Client.add`, MPS",
     "ordered_chain_c": "C: kernel → daemon op → kernel, pipelined, MPS",
     "ordered_chain_python": "Python: op → daemon op → op, pipelined, MPS",
     "ordered_add_c_own_time_slicing": "ordered tiny add from C, each on its own, without MPS",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import inspect
 import re
 import shlex
@@ -49,6 +50,8 @@ def look_up(names: list[str]) -> tuple[Any, str | None]:
     else:
         return None, None
     for name in names[1:]:
+        if found is kops and name == "torch" and importlib.util.find_spec("torch") is None:
+            return None, None  # it cannot be imported
         if isinstance(found, property) or not (inspect.ismodule(found) or inspect.isclass(found)):
             return None, None  # of an instance
         if not hasattr(found, name):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -208,6 +209,8 @@ def test_block(block: Block, folders: dict[str, Folder], host: Daemon, gpu: Daem
         CHECKS[block.language](block)
     if "reason" in block.kind or block.language not in RUNS:
         CHECKS[block.language](block)
+    elif "torch" in block.kind and importlib.util.find_spec("torch") is None:
+        pytest.skip("PyTorch is not installed: the block was checked, and not run")
     elif "gpu" not in block.kind:
         RUNS[block.language](block, folders[block.page], host)
     elif gpu is not None:

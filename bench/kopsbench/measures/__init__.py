@@ -67,6 +67,7 @@ def everything() -> dict[str, Measure]:
         timing,
         timing_off,
         timing_python,
+        torch_ops,
         trace,
         trace_skew,
         truth,
