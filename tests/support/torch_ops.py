@@ -252,9 +252,45 @@ def check_compiled(device: str, backend: str) -> None:
         for one, other in zip(torch.autograd.grad(ours, given), torch.autograd.grad(theirs, given)):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
     assert len(graphs) == 1 and {OPS.gemm, OPS.add, OPS.square} <= {getattr(t, "overloadpacket", t) for t in graphs[0]}, graphs
+    with torch.autocast(device, dtype=torch.bfloat16):
+        lowered = torch.compile(lambda a, b: OPS.gemm(a, b, trans_b=True), fullgraph=True, backend=backend)(*given[:2])
+    assert lowered.dtype == torch.bfloat16
     y = normal(device, 3, 4)
     torch.compile(lambda a, y: OPS.square.out(a, out=y), fullgraph=True, backend=backend)(y + 1, y)
     assert bool((y >= 0).all())
+
+
+def check_exported(device: str) -> None:
+    """With a size that is free: the rules of shapes ask nothing of it that is not so."""
+
+    class Model(torch.nn.Module):
+        def forward(self, a: Any, b: Any, c: Any) -> Any:
+            return OPS.add(OPS.gemm(a, b), c)
+
+    b, c = normal(device, 4, 5), normal(device, 5)
+    free = torch.export.Dim("m", min=2)
+    made = torch.export.export(Model(), (normal(device, 3, 4), b, c), dynamic_shapes=({0: free}, None, None))
+    for m in (2, 5, 9):
+        a = normal(device, m, 4)
+        torch.testing.assert_close(made.module()(a, b, c), a @ b + c, rtol=1e-4, atol=1e-4)
+
+
+def check_checkpoints(device: str) -> None:
+    """Computed again in the backward pass, and seen by dispatch modes."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils.checkpoint import checkpoint
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(op)
+            return op(*args, **(kwargs or {}))
+
+    seen: list[Any] = []
+    x = normal(device, 3, 4, grad=True)
+    with Mode():
+        checkpoint(OPS.square, x, use_reentrant=False).sum().backward()
+    assert seen.count(OPS.square.default) == 2
+    torch.testing.assert_close(x.grad, 2 * x.detach())
 
 
 def check_errors(device: str) -> None:
@@ -277,7 +313,8 @@ def check_errors(device: str) -> None:
 
 
 CHECKS: list[Callable[[str], None]] = [
-    check_samples, check_grad_mode, check_out, check_autocast, check_vmap, check_transforms, check_errors,
+    check_samples, check_grad_mode, check_out, check_autocast, check_vmap, check_transforms, check_exported,
+    check_checkpoints, check_errors,
 ]  # fmt: skip
 
 

@@ -17,7 +17,7 @@ Attrs = Mapping[str, Any]
 def broadcast(*shapes: Shape) -> tuple[int, ...]:
     """NumPy's broadcasting of shapes."""
     first = tuple(shapes[0])
-    if [first] * len(shapes) == list(map(tuple, shapes)):
+    if all(len(shape) == len(first) and tuple(shape) == first for shape in shapes[1:]):  # sizes may be symbols: few comparisons
         return first
     rank = max(map(len, shapes))
     result = [1] * rank
