@@ -11,6 +11,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import kops
@@ -50,6 +51,23 @@ def client(real: Daemon) -> Iterator[kops.Client]:
 @pytest.mark.parametrize("check", [torch_ops.check_values, torch_ops.check_opcheck, torch_ops.check_derivatives])
 def test_op(check: Any, case: Any) -> None:
     check("cpu", case)
+
+
+def test_formulas_give_gradients_of_the_inputs_shapes() -> None:
+    """The engine would sum them, too, but not everything that asks for a formula is the engine."""
+    from kops.torch._formulas import GRADIENTS
+
+    def shapes(name: str, *inputs: Any, **attrs: Any) -> list[Any]:
+        given = [one for one in inputs if one is not None]
+        ctx = SimpleNamespace(needs_input_grad=(False, *(True for _ in inputs)), saved_tensors=given[:2])
+        ctx.save_for_backward = lambda *tensors: None
+        GRADIENTS[name].save(ctx, {**dict(zip("abc", inputs)), **attrs}, None)
+        return [g.shape for g in GRADIENTS[name].backward(ctx, torch.ones_like(torch_ops.EXPECTED[name](*given, **attrs)))]
+
+    a, b, c = torch.ones(2, 1, 3, 4), torch.ones(5, 4, 6), torch.ones(6)
+    attrs = {"trans_a": False, "trans_b": False, "alpha": 1.0, "beta": 1.0, "precision": "highest"}
+    assert shapes("gemm", a, b, c, **attrs) == [a.shape, b.shape, c.shape]
+    assert shapes("add", a, torch.ones(3, 1)) == [a.shape, (3, 1)]
 
 
 @pytest.mark.parametrize("check", torch_ops.CHECKS)

@@ -289,8 +289,36 @@ def check_checkpoints(device: str) -> None:
     x = normal(device, 3, 4, grad=True)
     with Mode():
         checkpoint(OPS.square, x, use_reentrant=False).sum().backward()
-    assert seen.count(OPS.square.default) == 2
+        OPS.square(x.detach())
+    assert seen.count(OPS.square.default) == 3
     torch.testing.assert_close(x.grad, 2 * x.detach())
+
+
+class Wrapper(torch.Tensor):
+    """A tensor subclass that says what is done with it."""
+
+    seen: list[Any] = []
+    inner: Any
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, inner: Any) -> Any:
+        made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)  # type: ignore[attr-defined]
+        made.inner = inner
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.seen.append(op)
+        return cls(op(*(one.inner if isinstance(one, cls) else one for one in args), **(kwargs or {})))
+
+
+def check_subclasses(device: str) -> None:
+    x = normal(device, 3, 4)
+    Wrapper.seen.clear()
+    made = OPS.gemm(Wrapper(x), x, trans_b=True)
+    assert type(made) is Wrapper and Wrapper.seen == [OPS.gemm.default]
+    torch.testing.assert_close(made.inner, x @ x.mT)
 
 
 def check_errors(device: str) -> None:
@@ -314,7 +342,7 @@ def check_errors(device: str) -> None:
 
 CHECKS: list[Callable[[str], None]] = [
     check_samples, check_grad_mode, check_out, check_autocast, check_vmap, check_transforms, check_exported,
-    check_checkpoints, check_errors,
+    check_checkpoints, check_subclasses, check_errors,
 ]  # fmt: skip
 
 
