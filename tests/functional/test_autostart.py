@@ -9,12 +9,14 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support import proc
 from support.daemon import ROOT, Daemon, binary, build_folder, reachable
+from support.users import STRANGER, as_root
 
 NATIVE = build_folder() / "python/kops/_native.abi3.so"
 SYSTEM = Path("/run/kopsd/kopsd.sock")
@@ -274,3 +276,19 @@ def test_folders_of_other_users(place: Place, tmp_path: Path) -> None:
         place.stop(own / "kopsd.sock")
     finally:
         subprocess.run(["rm", "-rf", str(own)], check=True)
+
+
+@as_root
+@pytest.mark.parametrize(("mode", "starts"), [(0o755, True), (0o4755, False)])
+def test_a_program_of_root_starts_nothing_for_others(place: Place, mode: int, starts: bool) -> None:
+    """A set-user-ID program would run what the variables of its caller name."""
+    with tempfile.TemporaryDirectory(prefix="kops-test-") as name:
+        program, named = reachable(Path(name), "kopsctl"), Path(name) / "named"
+        program.chmod(mode)
+        named.write_text("#!/bin/sh\nid -u\n")
+        named.chmod(0o755)
+        done = subprocess.run(
+            [str(program), "run", "add", "--shape", "64"], env={**place.env, "KOPSD": str(named)}, user=STRANGER, group=STRANGER,
+            extra_groups=[], text=True, capture_output=True,
+        )  # fmt: skip
+    assert done.returncode != 0 and ("could be started" in done.stderr) == starts, done.stderr

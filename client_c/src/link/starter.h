@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* False where KOPS_AUTOSTART is 0. */
+/* False where KOPS_AUTOSTART is 0, and in a set-user-ID program. */
 bool starter_is_allowed(void);
 
 /* The path of the socket of a daemon that is ready in `text`, or why there is none. `timed_out` says that the deadline
