@@ -118,11 +118,15 @@ static void end_execution(struct cuda_stream *s, struct backend_job *base, struc
     base->ended = job->ended;
 }
 
-static bool collect_records(const struct cuda_stream *s, struct backend_job *base, struct cuda_job *job)
+static bool collect_records(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job)
 {
     const unsigned ahead = cuda_stream_executions_ahead(s);
 
-    return cuda_recorded_collect(&s->executor->recorded, base, job, s->in_flight - ahead, !ahead);
+    if (!cuda_recorded_collect(&s->executor->recorded, base, job, s->in_flight - ahead, !ahead))
+        return false;
+    if (job->n_exact && base->n_samples)
+        s->last_us = base->samples[base->n_samples - 1];
+    return true;
 }
 
 /* Counts and measures the job's executions that have ended. Returns true when the whole job has. */
@@ -158,6 +162,7 @@ static void finish(struct cuda_stream *s, struct backend_job *base, struct list 
     if (s->next == &base->link)
         s->next = base->link.next;
     list_remove(&base->link);
+    s->unfinished--;
     list_append(finished, &base->link);
     if (!job)
         return;

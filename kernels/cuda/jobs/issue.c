@@ -307,6 +307,7 @@ void cuda_submit(struct backend_stream *stream, struct backend_job *base)
         x->progress_ns = clock_now_ns();
     }
     list_append(&s->jobs, &base->link);
+    s->unfinished++;
     if (s->next == &s->jobs)
         s->next = &base->link;
     x->unfinished++;

@@ -36,7 +36,7 @@ struct cuda_job *cuda_job_take(struct cuda_job_pool *pool)
     job->signalled = false;
     job->issued = job->ended = 0;
     job->tail = NULL;
-    job->in_a_row = false;
+    job->recorded = false;
     job->exact = NULL;
     job->n_exact = job->exact_read = 0;
     job->later.ticket = 0;

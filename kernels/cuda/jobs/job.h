@@ -57,7 +57,7 @@ struct cuda_job {
     bool signalled;           /* the job's signal is issued */
     uint32_t issued, ended;   /* executions, warmup included, and one more for a signal that none carried */
     struct cuda_execution executions[JOB_WINDOW];
-    bool in_a_row;            /* several timed executions, or one of many small jobs: see timed.c */
+    bool recorded;            /* its timed executions have records of CUPTI's */
     struct cuda_ended *exact; /* of executions whose records the job waits for: as many as it repeats; or NULL */
     uint32_t n_exact, exact_read;
     struct cuda_ended later; /* of TIMING_STATISTIC: the host is told its time after the job's end; ticket 0: none */

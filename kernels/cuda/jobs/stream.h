@@ -26,9 +26,10 @@ struct cuda_stream {
     struct cuda_queue queue; /* non-blocking: never waits for the default stream */
     struct cuda_streams *streams;
     struct cuda_executor *executor;
-    struct list jobs;  /* struct backend_job.link, in submission order, until done */
-    struct list *next; /* the first job that is not fully issued; &jobs: none */
-    struct list link;  /* in executor->busy while it has jobs, or in streams->idle */
+    struct list jobs;    /* struct backend_job.link, in submission order, until done */
+    struct list *next;   /* the first job that is not fully issued; &jobs: none */
+    unsigned unfinished; /* of `jobs` */
+    struct list link;    /* in executor->busy while it has jobs, or in streams->idle */
     enum backend_priority priority;
     unsigned in_flight;       /* executions issued and not yet seen to have ended */
     unsigned steps_in_flight; /* launches in them */
@@ -37,7 +38,7 @@ struct cuda_stream {
     uint64_t marks; /* the last value that was sent to the flag */
     CUevent wake;   /* EVENT_PLAIN_END behind the last mark, for a thread to sleep on; or NULL */
     CUevent waited; /* the event that a waiter was last given */
-    double last_us; /* of the last execution that was timed by events */
+    double last_us; /* of the last execution that was timed by events or records */
     struct {
         CUevent event;     /* EVENT_TIMED, before an execution behind a gate; or NULL */
         uint64_t begin_ns; /* when that execution began, by the GPU's clock */

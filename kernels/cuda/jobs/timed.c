@@ -56,7 +56,7 @@ static int begin_events(struct cuda_stream *s, struct cuda_execution *x, struct 
 /* Many small ones: events and gates would take longer than the work, and the client waits for none alone. */
 static bool comes_in_a_row(const struct cuda_stream *s)
 {
-    return atomic_load_explicit(&s->executor->unfinished, memory_order_relaxed) >= ROW_JOBS && s->last_us < ROW_US;
+    return s->unfinished >= ROW_JOBS && s->last_us < ROW_US;
 }
 
 int cuda_timed_begin(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct cuda_execution *x,
@@ -66,10 +66,10 @@ int cuda_timed_begin(struct cuda_stream *s, struct backend_job *base, struct cud
     const bool stamps = work && cuda_work_is_embedded(work) && stamps_are_there(s);
 
     x->issued_ns = clock_now_ns();
-    /* All executions of a job are timed in the same way. */
+    /* All executions of a job are timed in the same way, also where CUPTI is started meanwhile. */
     if (job->issued == base->warmup)
-        job->in_a_row = base->repeat > 1 || comes_in_a_row(s);
-    if (cuda_recorded_are_wanted(base, stamps, job->in_a_row)) {
+        job->recorded = cuda_recorded_are_wanted(base, stamps, base->repeat > 1 || comes_in_a_row(s));
+    if (job->recorded) {
         base->timer = TIMER_CUPTI;
         return cuda_recorded_begin(base, job, x, e);
     }
