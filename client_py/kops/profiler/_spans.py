@@ -173,7 +173,8 @@ class record_function(ContextDecorator):  # noqa: N801: torch's name
         import sys
 
         torch = sys.modules.get("torch")
-        theirs = torch.profiler.record_function(self.name) if torch is not None and hasattr(torch, "profiler") else None
+        shown = self.name.encode(errors="backslashreplace").decode()  # torch takes what UTF-8 has
+        theirs = torch.profiler.record_function(shown) if torch is not None and hasattr(torch, "profiler") else None
         if theirs is not None:
             theirs.__enter__()
         self._open.append((clock(), theirs))
