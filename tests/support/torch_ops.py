@@ -79,7 +79,7 @@ def check_opcheck(device: str, case: Any) -> None:
     for dtype, grad in ((torch.float64, True), (torch.float32, False)):
         torch.library.opcheck(getattr(OPS, name).default, inputs_of(device, shapes, dtype, grad), attrs, test_utils=TESTS)
     given = inputs_of(device, shapes[:2], grad=False)
-    out = torch.empty_like(getattr(OPS, name)(*given, **{**attrs, "beta": 0.0} if name == "gemm" else attrs))
+    out = torch.zeros_like(getattr(OPS, name)(*given, **{**attrs, "beta": 0.0} if name == "gemm" else attrs))
     torch.library.opcheck(getattr(OPS, name).out, given, {**attrs, "out": out}, test_utils=TESTS)
 
 
