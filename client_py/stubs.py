@@ -86,7 +86,17 @@ def default(value: object) -> str:
 
 def op_methods(name: str, op: dict[str, object], asynchronous: bool) -> list[str]:
     first, *others = op["inputs"]  # type: ignore[misc]
-    parameters = [f"{first}: T", *(f"{other}: Any" for other in others), "*"]
+    forms = [[f"{first}: T", *(f"{other}: Any" for other in others)]]
+    if others and op["rule"] == "elementwise":  # a number first: the result is of the other's type
+        forms.insert(0, [f"{first}: float", f"{others[0]}: T", *(f"{other}: Any" for other in others[1:])])
+    lines = []
+    for i, form in enumerate(forms):
+        lines += op_overloads(name, op, form, asynchronous, documented=i == len(forms) - 1)
+    return lines
+
+
+def op_overloads(name: str, op: dict[str, object], operands: list[str], asynchronous: bool, documented: bool) -> list[str]:
+    parameters = [*operands, "*"]
     parameters += [f"{a['name']}: {annotation(a)} = {default(a['default'])}" for a in op["attrs"]]  # type: ignore[attr-defined]
     parameters += [
         "out: Any = None",
@@ -106,8 +116,8 @@ def op_methods(name: str, op: dict[str, object], asynchronous: bool) -> list[str
     for timing, returned in (("Literal[False] = False", result), ('Literal[True, "exact"]', f"tuple[{result}, Timings]")):
         lines += ["    @overload", f"    {keyword} {name}(", "        self,"]
         lines += [f"        {p}," for p in [*parameters, f"timing: {timing}", *last]]
-        lines += [f"    ) -> {returned}:" if timing.endswith("False") else f"    ) -> {returned}: ..."]
-        if timing.endswith("False"):
+        lines += [f"    ) -> {returned}:" if documented and timing.endswith("False") else f"    ) -> {returned}: ..."]
+        if documented and timing.endswith("False"):
             lines += docstring("        ", str(op["summary"]), str(op["doc"]))
     return lines
 

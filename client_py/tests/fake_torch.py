@@ -5,6 +5,8 @@ The names and the meanings are torch's; what the adapter must not rely on is abs
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -130,6 +132,12 @@ def empty(shape: tuple[int, ...], *, dtype: dtype, device: Any = None) -> Tensor
     return Tensor(cuda.driver.empty(tuple(shape), _numpy_dtype(dtype)), dtype, device)
 
 
+def full(shape: tuple[int, ...], value: float, *, dtype: dtype, device: Any) -> Tensor:
+    """On CUDA."""
+    cuda.fills.append(value)
+    return Tensor(cuda.driver.array(numpy.full(shape, value, _numpy_dtype(dtype))), dtype, device)
+
+
 def empty_like(other: Tensor) -> Tensor:
     return empty(other.shape, dtype=other.dtype, device=other.device)
 
@@ -137,14 +145,27 @@ def empty_like(other: Tensor) -> Tensor:
 class _Cuda(SimpleNamespace):
     driver: Any = None
     synchronized: list[int]
+    fills: list[float]  # values that `full` has written
+    awaited: int  # times that a stream made here was waited for
     handle: int
 
     def current_device(self) -> int:
         return 0
 
+    def Stream(self, where: device) -> Any:
+        return SimpleNamespace(synchronize=lambda: setattr(self, "awaited", self.awaited + 1))
+
+    @contextlib.contextmanager
+    def stream(self, made: Any) -> Iterator[None]:
+        before, self.handle = self.handle, 0
+        try:
+            yield
+        finally:
+            self.handle = before
+
     def current_stream(self, index: int) -> Any:
         return SimpleNamespace(synchronize=lambda: self.synchronized.append(index), cuda_stream=self.handle)
 
 
-cuda = _Cuda(synchronized=[], handle=0)
+cuda = _Cuda(synchronized=[], fills=[], awaited=0, handle=0)
 _C = SimpleNamespace()  # without what only some versions have

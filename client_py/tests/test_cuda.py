@@ -156,7 +156,7 @@ def test_a_pointer_that_is_none(k: kops.Client, gpu: Any) -> None:
 
 def test_host_and_device_memory_do_not_mix(k: kops.Client, gpu: Any, daemon: FakeDaemon) -> None:
     a = gpu.empty(4)
-    for x, y in ((a, numpy.ones(4, "float32")), (numpy.ones(4, "float32"), a), (a, 1.0)):
+    for x, y in ((a, numpy.ones(4, "float32")), (numpy.ones(4, "float32"), a), (a, [1.0])):
         with pytest.raises(kops.DeviceMismatch):
             k.add(x, y)
     assert daemon.count("run") == 0

@@ -93,6 +93,26 @@ def test_many_in_a_row(k: kops.Client, driver: Any) -> None:
     k.synchronize()
 
 
+def test_numbers_beside_tensors(k: kops.Client, driver: Any) -> None:
+    x = tensor(driver, 1, 2)
+    for _ in range(3):
+        k.add(x, 0.5, out=x)
+    assert numbers(driver, k.add(-1, x)) == [1.5, 2.5]
+    with k.batch():
+        for i in range(300):
+            k.add(x, i, out=x)
+    assert numbers(driver, x) == [2.5 + 44850, 3.5 + 44850]
+    with k.program() as p:
+        y = k.add(x, 0.25)
+    for i in range(300):
+        k.add(x, -i)  # the cache forgets the program's number
+    p.run()
+    assert numbers(driver, y) == [2.75 + 44850, 3.75 + 44850]
+    with k.sequence():
+        z = k.add(4, x)
+    assert numbers(driver, z) == [6.5 + 44850, 7.5 + 44850]
+
+
 def timed_program(k: kops.Client, a: torch.Tensor) -> kops.Timings:
     with k.program() as p:
         k.square(a)

@@ -157,9 +157,10 @@ rows: list[kops.OpStats] = k.stats()["ops"]
 count: int = rows[0]["count"]
 uptime: float = k.stats()["uptime_s"]
 text: str = k.stats().table(group_by=("op", "dtype"), limit=None, ops="add")
-pending: kops.Pending = k.submit("add", 1, 2)
+pending: kops.Pending = k.submit("add", [1], 2)
 pending.add_done_callback(lambda future: print(future.result()))
-a: float = k.add(1.0, 2.0)
+rows_of: list[kops.OpStats] = k.add(1.0, rows)
+more: list[kops.OpStats] = k.add(rows, 2.0)
 '''
 
 

@@ -34,7 +34,7 @@ def test_lists_and_numbers(k: kops.Client) -> None:
     assert k.square([[1, 2, 3], [4, 5, 6]]).tolist() == [[1, 4, 9], [16, 25, 36]]
     half = k.add(normal(4, dtype="float16"), 1)
     assert half.dtype == numpy.float16
-    assert k.add(2, 3) == 5 and k.square(numpy.float64(1.5)).dtype == numpy.float64
+    assert k.square(numpy.float64(1.5)).dtype == numpy.float64
 
 
 def test_shared_arrays_are_used_where_they_are(k: kops.Client, daemon: FakeDaemon) -> None:

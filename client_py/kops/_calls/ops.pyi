@@ -15,6 +15,38 @@ class OpMethods:
     @overload
     def add(
         self,
+        a: float,
+        b: T,
+        *,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[False] = False,
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = ...,
+    ) -> T: ...
+    @overload
+    def add(
+        self,
+        a: float,
+        b: T,
+        *,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[True, "exact"],
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = ...,
+    ) -> tuple[T, Timings]: ...
+    @overload
+    def add(
+        self,
         a: T,
         b: Any,
         *,
@@ -136,6 +168,38 @@ class OpMethods:
     ) -> tuple[T, Timings]: ...
 
 class AsyncOpMethods:
+    @overload
+    async def add(
+        self,
+        a: float,
+        b: T,
+        *,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[False] = False,
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = ...,
+    ) -> T: ...
+    @overload
+    async def add(
+        self,
+        a: float,
+        b: T,
+        *,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[True, "exact"],
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = ...,
+    ) -> tuple[T, Timings]: ...
     @overload
     async def add(
         self,

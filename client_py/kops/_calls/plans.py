@@ -141,6 +141,8 @@ class Request:
             raise BadArgument(f"{op} takes {counted(len(declared['inputs']), 'input')} ({names}), got {len(values)}")
         self.operands = operands if operands is not None else Operands()
         self.inputs = inputs(values, self.operands)
+        if not self.rule.broadcasts and any(operand.adapter.number for operand in self.inputs):
+            raise WrongType(f"{op} takes arrays, and no numbers beside them")
         if declared:
             check_floats(op, self.inputs)
         self.outputs = self._outputs(out)
@@ -165,8 +167,8 @@ class Request:
             raise BadArgument(f"{self.op} with these attributes reads its output: give out=")
         if not self.inputs:
             raise BadArgument(f"{self.op} without inputs needs out=")
-        like = self.inputs[0]
-        rules.result_dtype([operand.dtype for operand in self.inputs])
+        like = next((operand for operand in self.inputs if not operand.adapter.plain), self.inputs[0])
+        rules.result_dtype([operand.dtype for operand in (like, *self.inputs)])
         shape = self.rule.out_shape([operand.shape for operand in self.inputs], attrs)
         return [like.adapter.allocate(like, shape, operands) for _ in names]
 

@@ -109,16 +109,17 @@ class BaseProgram(Recorder):
         return super()._record(op, tuple(self._constants(values)), out, attrs)
 
     def _constants(self, values: tuple[Any, ...]) -> list[Any]:
-        """Numbers and lists as arrays in shared memory."""
+        """Lists as arrays in shared memory."""
         adapters = [adapter_of(value) for value in values]
-        if not any(adapter.plain for adapter in adapters):
+        lists = [adapter.plain and not adapter.number for adapter in adapters]
+        if not any(lists):
             return list(values)
         from .._tensors import arrays
 
         scratch = Operands()
         typed = [v for v, adapter in zip(values, adapters, strict=True) if not adapter.plain]
         dtype = inputs(typed[:1], scratch)[0].dtype if typed else None
-        return [arrays.array(v, dtype) if adapter.plain else v for v, adapter in zip(values, adapters, strict=True)]
+        return [arrays.array(v, dtype) if is_list else v for v, is_list in zip(values, lists, strict=True)]
 
     def index_of(self, recorded: Any) -> int:
         """The tensor that an array stands for in this program. Raises BadArgument when it is none of the program's."""

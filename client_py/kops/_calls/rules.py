@@ -57,13 +57,14 @@ class Rule(NamedTuple):
     sizes: Callable[[Sequence[Shape], Attrs], dict[str, int]]
     out_scale: str | None = None
     known: bool = True
+    broadcasts: bool = False  # all inputs, so that a number can be one
 
     def reads_out(self, attrs: Attrs) -> bool:
         return not self.known or (self.out_scale is not None and attrs.get(self.out_scale, 0) != 0)
 
 
 RULES: dict[str, Rule] = {
-    "elementwise": Rule(_elementwise_shapes, lambda shapes, attrs: {}),
+    "elementwise": Rule(_elementwise_shapes, lambda shapes, attrs: {}, broadcasts=True),
     "gemm": Rule(
         _gemm_shapes,
         lambda shapes, attrs: dict(zip("mnk", _gemm_sizes(shapes, attrs), strict=True)),
@@ -76,7 +77,7 @@ def _no_shape(shapes: Sequence[Shape], attrs: Attrs) -> tuple[int, ...]:
     raise BadArgument("this client does not know the result's shape: give out=")
 
 
-UNKNOWN = Rule(_no_shape, lambda shapes, attrs: {}, known=False)
+UNKNOWN = Rule(_no_shape, lambda shapes, attrs: {}, known=False, broadcasts=True)
 
 
 def result_dtype(dtypes: Sequence[str]) -> str:

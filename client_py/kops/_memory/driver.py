@@ -129,6 +129,14 @@ class Driver:
         finally:
             self.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
+    def write(self, pointer: int, data: bytes) -> None:
+        """Writes bytes to device memory, and waits for that."""
+        self.call("cuCtxPushCurrent_v2", self.pointer_context(pointer))
+        try:
+            self.call("cuMemcpyHtoD_v2", ctypes.c_uint64(pointer), data, ctypes.c_size_t(len(data)))
+        finally:
+            self.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+
     def address_range(self, pointer: int) -> tuple[int, int]:
         """Start and bytes of the allocation, or of the mapped chunk, that holds the pointer."""
         base, size = ctypes.c_uint64(), ctypes.c_size_t()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -40,7 +41,11 @@ def _find_adapter(value: Any) -> Adapter:
         from .device import dlpack_adapter
 
         return dlpack_adapter(value)
-    if kind in (int, float, list, tuple) or any(hasattr(value, a) for a in ("__array__", "__array_interface__", "__float__")):
+    if _is_number(value):  # not by its type, which may have arrays as well
+        from .numbers import number_adapter
+
+        return number_adapter
+    if kind in (list, tuple) or any(hasattr(value, a) for a in ("__array__", "__array_interface__", "__float__")):
         from .numpy import PlainAdapter
 
         return PlainAdapter()
@@ -50,8 +55,16 @@ def _find_adapter(value: Any) -> Adapter:
     )
 
 
+def _is_number(value: Any) -> bool:
+    """Whether a value is a number of Python's, or one of NumPy's, which has a dtype and no elements to set."""
+    return isinstance(value, numbers.Real) or (
+        hasattr(value, "dtype") and hasattr(value, "item") and not hasattr(value, "__setitem__") and getattr(value, "ndim", None) == 0
+    )
+
+
 def inputs(values: Iterable[Any], operands: Operands) -> list[Operand]:
-    """The operands of an op's inputs. Plain numbers and lists take the dtype of the first tensor, else f32."""
+    """The operands of an op's inputs. Lists take the dtype of the first tensor, else f32; numbers need something
+    that has a dtype, if only a number of NumPy's."""
     known = _by_type.get
     result: list[Any] = []
     plain = False
@@ -60,6 +73,17 @@ def inputs(values: Iterable[Any], operands: Operands) -> list[Operand]:
         plain |= adapter.plain
         result.append((adapter, value) if adapter.plain else adapter.operand(value, operands))
     if plain:
-        dtype = next((o.dtype for o in result if type(o) is Operand), None)
-        result = [o if type(o) is Operand else o[0].convert(o[1], dtype, operands) for o in result]
+        like = _first(result)
+        dtype = like.dtype if like is not None else None
+        result = [o if type(o) is Operand or o[0].number else o[0].convert(o[1], dtype, operands) for o in result]
+        if like is None and _first(result) is None:
+            result = [o if type(o) is Operand or not hasattr(o[1], "dtype") else o[0].convert(o[1], None, operands) for o in result]
+        like = _first(result)
+        result = [o if type(o) is Operand else o[0].beside(o[1], like, operands) for o in result]
     return result
+
+
+def _first(found: list[Any]) -> Operand | None:
+    """The first operand that is made already, of an array where one is among them."""
+    made = [one for one in found if type(one) is Operand]
+    return next((one for one in made if not one.adapter.plain), made[0] if made else None)

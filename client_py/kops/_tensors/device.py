@@ -16,7 +16,7 @@ from .._base.dtypes import DLPACK, NAMES, OF_ML_DTYPES, TYPESTRS
 from .._base.errors import BadArgument, ReadOnly, Unsupported
 from .._memory.allocations import allocations
 from .._memory.driver import LEGACY_STREAM
-from .operands import Adapter, Operand, Operands, span, unknown_dtype
+from .operands import Adapter, Operand, Operands, number_bytes, span, unknown_dtype
 
 ML_NAMES = {NAMES[short]: short for short in NAMES if NAMES[short] in OF_ML_DTYPES}
 
@@ -42,6 +42,16 @@ def _refer(
     if allocation.chunks is not None:
         allocation = allocations.cover(pointer, span(shape, strides, dtype))
     return Operand(value, allocation, pointer - allocation.base, shape, strides, dtype, adapter)
+
+
+def _number(adapter: Adapter, value: Any, like: Operand, operands: Operands) -> Operand:
+    """A number in a new array of one element. Its framework may have work in flight on that memory, which is waited for."""
+    data = number_bytes(value, like.dtype)[1]
+    made = adapter.operand(_make(like.value, (), like.dtype), operands)
+    operands.synchronize()
+    source: Any = made.source
+    allocations.driver.write(source.base + made.offset, data)
+    return made
 
 
 def _wait_for(pointer: int, stream: int | None, operands: Operands) -> None:
@@ -100,6 +110,9 @@ class DeviceArrayAdapter(Adapter):
 
     def allocate(self, like: Operand, shape: tuple[int, ...], operands: Operands) -> Operand:
         return self.operand(_make(like.value, shape, like.dtype), operands, output=False)
+
+    def number_operand(self, value: Any, like: Operand, operands: Operands) -> Operand:
+        return _number(self, value, like, operands)
 
 
 def _dtype_by_name(value: Any) -> str | None:
@@ -166,6 +179,9 @@ class DLPackAdapter(Adapter):
 
     def allocate(self, like: Operand, shape: tuple[int, ...], operands: Operands) -> Operand:
         return self.operand(_make(like.value, shape, like.dtype), operands)
+
+    def number_operand(self, value: Any, like: Operand, operands: Operands) -> Operand:
+        return _number(self, value, like, operands)
 
 
 class DLPackHostAdapter(Adapter):

@@ -160,7 +160,11 @@ class PlainAdapter(Adapter):
     def convert(self, value: Any, dtype: str | None, operands: Operands) -> Operand:
         """As an array of `dtype`; without one its own floating-point dtype if it has one, else f32."""
         array = as_array(value, FLOATS) if dtype is None else numpy.asarray(value, numpy_dtype(dtype))
-        return numpy_adapter.operand(array, operands)
+        made = numpy_adapter.operand(array, operands)
+        return Operand(made.value, made.source, made.offset, made.shape, made.strides, made.dtype, self)
+
+    def allocate(self, like: Operand, shape: tuple[int, ...], operands: Operands) -> Operand:
+        return numpy_adapter.allocate(like, shape, operands)
 
     def operand(self, value: Any, operands: Operands, *, output: bool = False, reads: bool = True) -> Operand:
         raise BadArgument("out must be an array")

@@ -8,15 +8,18 @@ those of one call. Adapters do not talk to the daemon. `adapters` finds the one 
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from .._base.declarations import DTYPES
 from .._base.dtypes import FLOATS, NAMES
-from .._base.errors import DeviceMismatch, UnknownDtype
+from .._base.errors import DeviceMismatch, UnknownDtype, WrongType
 from .._memory.allocations import allocations
 from .._memory.exports import Allocation
-from .._memory.pool import Source, release
+from .._memory.pool import Source, pool, release
+from .._source.scalars import convert, to_bytes
+from .._source.types import TENSORS_ONLY
 
 
 class Operand:
@@ -92,6 +95,7 @@ class Adapter:
     """One framework. Stateless."""
 
     plain = False  # takes its dtype from the other operands
+    number = False  # a plain one without elements to choose a dtype by
 
     def convert(self, value: Any, dtype: str | None, operands: Operands) -> Operand:
         """As `operand`, for a value that has no dtype of its own."""
@@ -105,6 +109,14 @@ class Adapter:
     def allocate(self, like: Operand, shape: tuple[int, ...], operands: Operands) -> Operand:
         """A new tensor of the same framework, device and dtype as `like`."""
         raise NotImplementedError
+
+    def number_operand(self, value: Any, like: Operand, operands: Operands) -> Operand:
+        """A number as an operand of the dtype of `like` and where that is: here in shared memory."""
+        data = number_bytes(value, like.dtype)[1]
+        block = pool.take(len(data))
+        memoryview(block).cast("B")[: len(data)] = data
+        operands.keep.append(block)
+        return Operand(value, block.segment, block.offset, (), None, like.dtype, self)
 
     def result(self, value: Any) -> Any:
         """The result that the caller gets for an allocated tensor."""
@@ -120,6 +132,16 @@ def check_devices(some: list[Operand], others: list[Operand]) -> None:
             if kind is not None:
                 raise DeviceMismatch("some of these tensors are in host memory and some on a GPU: move them to one device")
             kind = type(source)
+
+
+def number_bytes(value: Any, dtype: str) -> tuple[Any, bytes]:
+    """A number in the dtype of the array beside it, and its bytes. Raises WrongType or OutOfRange."""
+    if dtype in TENSORS_ONLY:
+        raise unknown_dtype(NAMES[dtype])
+    if isinstance(value, numbers.Complex) and not isinstance(value, numbers.Real):
+        raise WrongType(f"a number beside an array of {NAMES[dtype]} must be real, not {value!r}")
+    number = convert(dtype, value, f"a number beside an array of {NAMES[dtype]}", "in")
+    return number, to_bytes(dtype, number)
 
 
 def unknown_dtype(dtype: Any) -> UnknownDtype:

@@ -16,6 +16,7 @@ from .._base.errors import BadArgument, Capturing, Overlap, Unsupported
 from .._base.warnings import warn
 from .._memory.allocations import allocations
 from .._memory.pool import pool
+from .numbers import NumbersOnDevices
 from .operands import Adapter, Operand, Operands, span, unknown_dtype
 
 
@@ -32,6 +33,8 @@ class TorchAdapter(Adapter):
         configure(torch, current_stream)
         self._dtypes = {short: getattr(torch, name) for short, name in NAMES.items() if hasattr(torch, name)}
         self._names = {dtype: short for short, dtype in self._dtypes.items()}
+        self._numbers = NumbersOnDevices(self._filled)
+        self._fillers: dict[int, Any] = {}  # a stream for each device
 
     def operand(self, value: Any, operands: Operands, *, output: bool = False, reads: bool = True) -> Operand:
         dtype = self._names.get(value.dtype)
@@ -69,18 +72,39 @@ class TorchAdapter(Adapter):
             allocation = allocations.cover(pointer, span(shape, strides, dtype))
         return Operand(value, allocation, pointer - allocation.base, shape, strides, dtype, self)
 
+    def number_operand(self, value: Any, like: Operand, operands: Operands) -> Operand:
+        device = like.value.device
+        if device.type != "cuda":
+            return super().number_operand(value, like, operands)
+        return self._on_cuda(self._numbers.of(device, like.dtype, value), operands, like.dtype)
+
+    def _filled(self, device: Any, dtype: str, number: Any) -> Any:
+        """A new tensor of one element. Its own stream has nothing else to do, so waiting for it takes no longer than the fill."""
+        index = device.index
+        self._refuse_capture(index)
+        filler = self._fillers.get(index)
+        if filler is None:
+            filler = self._fillers[index] = self._torch.cuda.Stream(device)
+        with self._torch.cuda.stream(filler):
+            made = self._torch.full((), number, dtype=self._dtypes[dtype], device=device)
+        filler.synchronize()
+        return made
+
     def _wait_for(self, index: int, operands: Operands) -> None:
         key = ("torch", index)
         if key not in operands.waits:
             operands.waits[key] = partial(self._synchronize, index)
 
     def _synchronize(self, index: int) -> None:
+        self._refuse_capture(index)
+        self._torch.cuda.current_stream(index).synchronize()
+
+    def _refuse_capture(self, index: int) -> None:
         if allocations.driver.capturing(current_stream(index)):  # to wait would spoil the graph
             raise Capturing(
                 "the current CUDA stream is being captured, and a call cannot be part of a graph: make it outside the capture, or "
                 "record a program with k.program()"
             )
-        self._torch.cuda.current_stream(index).synchronize()
 
     def _on_host(self, value: Any, operands: Operands, dtype: str, output: bool, reads: bool) -> Operand:
         shape = tuple(value.shape)
