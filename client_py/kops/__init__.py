@@ -27,8 +27,9 @@ from ._calls.recording import AsyncSequence, Sequence
 from ._clients.admin import ClientInfo, Clients, DeviceLoad, Drained, Latency, Quantiles, UserInfo
 from ._clients.aio import AsyncClient, connect_async
 from ._clients.client import Client, connect
-from ._clients.inline import cuda_kernel, default_client, kernel, load, load_inline
+from ._clients.inline import cuda_kernel, default_client, elementwise, kernel, load, load_inline
 from ._kernels.code import Entry
+from ._kernels.elementwise import AsyncElementwise, Elementwise
 from ._kernels.kernels import AsyncKernel, Kernel
 from ._kernels.modules import AsyncModule, Module
 from ._source.signature import Param
@@ -36,6 +37,7 @@ from ._version import VERSION as __version__
 
 __all__ = [
     "AsyncClient",
+    "AsyncElementwise",
     "AsyncKernel",
     "AsyncModule",
     "AsyncProgram",
@@ -50,6 +52,7 @@ __all__ = [
     "Device",
     "DeviceLoad",
     "Drained",
+    "Elementwise",
     "Entry",
     "ExecutorStats",
     "Info",
@@ -77,6 +80,7 @@ __all__ = [
     "connect_async",
     "cuda_kernel",
     "default_client",
+    "elementwise",
     "kernel",
     "load",
     "load_inline",

@@ -21,7 +21,7 @@ import msgpack
 import numpy
 from fake_kernels import KERNELS, KernelMethods
 
-DTYPES = {"f32": "float32", "f64": "float64", "f16": "float16", "i32": "int32", "u8": "uint8", "bool": "bool"}
+DTYPES = {"f32": "float32", "f64": "float64", "f16": "float16", "i32": "int32", "i64": "int64", "u8": "uint8", "bool": "bool"}
 HELLO = {
     "server": "kopsd 0.0 (fake)",
     "protocol": 1,

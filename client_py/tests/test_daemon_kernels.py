@@ -15,6 +15,9 @@ import kops
 import numpy
 import pytest
 from kops._clients import inline as _inline
+from kops._source import elementwise as text
+from kops._source.elementwise import Argument, Form, Text
+from kops._source.formulas import Declared, operands
 from test_client import wait_for
 from test_daemon_cuda import driver, k, numbers, real, tensor  # noqa: F401
 from test_kernels import ADD2
@@ -275,3 +278,29 @@ def test_whom_the_daemon_lets(driver: Any, policy: str) -> None:  # noqa: F811
                 add2(k)
     finally:
         running.cleanup()
+
+
+def test_formulas_are_compiled(k: kops.Client) -> None:  # noqa: F811
+    """Every kind of source that is generated, by the real compiler."""
+    def compiled(f: kops.Elementwise, *values: Any, out: Any = None) -> Any:
+        prepared = f._prepare(values, out)
+        k._drive(k._live(), prepared.kernel.define, 120)
+        return prepared.kernel.attributes
+
+    f = k.elementwise("x * y + z")
+    for dtype in ("float32", "float16", "uint8", "int64", "bool"):
+        x = numpy.ones((4, 6), dtype)
+        assert compiled(f, x, x, 1).registers
+        assert compiled(f, x, x[0], x.T[:, :4].copy().T).registers
+    y = k.empty((4, 6))
+    assert compiled(f, y, y.T[:4, :4][:, :1], 2, out=y).params
+    declared = operands("bf16 x, f8_e4m3 y, f16 z, int64 n", "all"), operands("f8_e5m2 a, bf16 b", "all")
+    for rank, dense in ((0, True), (3, False)):
+        kinds = ("in", "in", "scalar", "in"), ("out", "inout")
+        made = [Argument(one, kind, one.dtype, dense) for both in zip(declared, kinds) for one, kind in zip(*both)]
+        form = Form(tuple(made), ((Declared("w", "T", None), 5),), (("T", "float"),), rank, True)
+        source = text.source(Text("all", "#define ONE 1", "a = x * T(y) + w; b = z + n + i + ONE"), form)
+        assert k.compile(source).entries["all_kernel"].registers
+    with pytest.raises(kops.CompileFailed, match=r"fma \(`float s = x;") as error:
+        compiled(k.elementwise("T x", "T y", "float s = x;\ny = nothing(s)", name="fma"), numpy.ones(3, "float32"))
+    assert (error.value.file, error.value.line, error.value.reason) == ("fma", 2, "source") and "nothing" in error.value.log

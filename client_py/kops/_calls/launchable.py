@@ -8,6 +8,13 @@ from .._base.results import Timing
 from .._source.signature import Param
 
 
+class Recordable:
+    """A formula: what a recorder notes for it are launches of the kernels that its arguments need."""
+
+    def _record(self, recorder: Any, values: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+
 class Launchable:
     """An entry of a source with its parameter list, and its id on each connection."""
 

@@ -15,10 +15,11 @@ from .._base.errors import BadArgument, WrongType
 from .._base.results import Timing, Timings
 from .._session.connection import Peer
 from .._session.recovery import KERNEL_HAZARD
+from .._source.geometry import NAMES
 from .._tensors.operands import Operand, Operands, extent, overlap, renew
 from . import plans
 from .launch import Launch
-from .launchable import Launchable
+from .launchable import Launchable, Recordable
 from .ops import OpMethods, check_attrs
 
 
@@ -95,10 +96,25 @@ class Recorder(OpMethods):
     ) -> Any:  # fmt: skip
         """Records a launch of a kernel, with the arguments of a call. Returns its `out` arguments."""
         self._open()
+        if isinstance(kernel, Recordable):
+            return kernel._record(self, arguments, named)
         arguments = kernel._positional(arguments, named)
         geometry = kernel._geometry.of_call(arguments, {"grid": grid, "block": block, "shared": shared, "cluster": cluster})
         self.note(Launch(kernel, arguments, geometry, {}, self.operands))
         return self.results[-1]
+
+    def guarded(self, made: Any) -> Any:
+        """New arrays that a recorded launch writes."""
+        self.results[-1] = made
+        if self._guarded and "numpy" in sys.modules:
+            self._guard()
+        return self.results[-1]
+
+    def refuse(self, name: str, options: Mapping[str, Any]) -> None:
+        """Raises where a recorded call has options that belong to the whole."""
+        given = [key for key, value in options.items() if value not in (None, False, 0) and key not in NAMES]
+        if given:
+            raise BadArgument(f"{name} is being recorded: {', '.join(given)} and the like belong to the whole {self.name}")
 
     def _open(self) -> None:
         if self._closed:
@@ -191,7 +207,7 @@ def record(recorder: Recorder, steps: Iterable[Any]) -> None:
     """Notes steps of the form `(op, *inputs)` or `(op, *inputs, {keyword: value})`; a kernel may be in the op's place."""
     recorder._guarded = False  # the caller gets the results when they are written
     for step in steps:
-        if not isinstance(step, (tuple, list)) or not step or not isinstance(step[0], (str, Launchable)):
+        if not isinstance(step, (tuple, list)) or not step or not isinstance(step[0], (str, Launchable, Recordable)):
             raise WrongType(f"a step is (op, *inputs) or (op, *inputs, {{keyword: value}}), not {step!r:.80}")
         keywords = step[-1] if isinstance(step[-1], Mapping) else None
         note = recorder.run_op if isinstance(step[0], str) else recorder.launch

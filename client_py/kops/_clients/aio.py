@@ -25,6 +25,7 @@ from .._calls.ops import AsyncOpMethods, check_attrs
 from .._calls.plans import Plan
 from .._calls.programs import AsyncProgram
 from .._calls.recording import AsyncSequence
+from .._kernels.methods import AsyncFormulaMethods
 from .._kernels.modules import AsyncKernelMethods
 from .._session.autostart import start
 from .._session.connection import Connection
@@ -36,7 +37,7 @@ from .base import BaseClient
 from .measuring import AsyncMeasureMethods
 
 
-class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncMeasureMethods, AsyncAdminMethods):
+class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncFormulaMethods, AsyncMeasureMethods, AsyncAdminMethods):
     """As `Client`, with `await`: `c = await k.add(a, b)`. Made by `connect_async`; an async context manager.
 
     Calls of several tasks are pipelined. A task that is cancelled cancels its request. Lost daemons are waited for and

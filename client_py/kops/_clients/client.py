@@ -25,6 +25,7 @@ from .._calls.ops import OpMethods, check_attrs
 from .._calls.pending import Link, Pending, Watcher
 from .._calls.programs import Program
 from .._calls.recording import Sequence, record
+from .._kernels.methods import FormulaMethods
 from .._kernels.modules import KernelMethods
 from .._session.autostart import start
 from .._session.native_link import NativeLink
@@ -38,7 +39,7 @@ from .measuring import MeasureMethods
 LAST_WAIT = 10.0  # seconds that a client which was dropped waits for its ordered calls
 
 
-class Client(BaseClient, Calls, OpMethods, KernelMethods, MeasureMethods, AdminMethods):
+class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, MeasureMethods, AdminMethods):
     """A connection to kopsd. Made by `connect`; a context manager.
 
     Each op of the daemon is a method: `k.add(a, b)`; `help(k.add)` lists its arguments. In a forked child the client

@@ -11,6 +11,7 @@ from typing import Any, overload
 
 from .._base.errors import BadArgument
 from .._kernels.code import Code
+from .._kernels.elementwise import Elementwise
 from .._kernels.kernels import Kernel
 from .._kernels.modules import Module
 from .._source.geometry import Geometry, Sizes
@@ -52,6 +53,11 @@ def kernel(
     """As `Client.kernel`, with the default client, and compiled at its first call: `interpret` works without a daemon."""
     code = Code(source, entry, options, files, name, arch, device)
     return Kernel(default_client(), code, code.only(), signature, Geometry(grid, block, shared, cluster), alias)
+
+
+def elementwise(inputs: str, outputs: str | None = None, operation: str | None = None, **how: Any) -> Elementwise:
+    """As `Client.elementwise`, with the default client, which connects at the first call: `interpret` works without a daemon."""
+    return default_client().elementwise(inputs, outputs, operation, **how)
 
 
 @overload

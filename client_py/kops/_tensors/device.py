@@ -16,7 +16,7 @@ from .._base.dtypes import DLPACK, NAMES, OF_ML_DTYPES, TYPESTRS
 from .._base.errors import BadArgument, ReadOnly, Unsupported
 from .._memory.allocations import allocations
 from .._memory.driver import LEGACY_STREAM
-from .operands import Adapter, Operand, Operands, number_bytes, span, unknown_dtype
+from .operands import Adapter, Layout, Operand, Operands, number_bytes, span, unknown_dtype
 
 ML_NAMES = {NAMES[short]: short for short in NAMES if NAMES[short] in OF_ML_DTYPES}
 
@@ -195,6 +195,13 @@ class DLPackHostAdapter(Adapter):
 
         found = numpy_adapter.operand(numpy.from_dlpack(value), operands, output=output, reads=reads)
         return Operand(value, found.source, found.offset, found.shape, found.strides, found.dtype, self)
+
+    def layout(self, value: Any, staged: bool = True) -> Layout:
+        import numpy
+
+        from .numpy import numpy_adapter
+
+        return numpy_adapter.layout(numpy.from_dlpack(value), staged)
 
     def allocate(self, like: Operand, shape: tuple[int, ...], operands: Operands) -> Operand:
         from .numpy import numpy_adapter

@@ -16,7 +16,7 @@ from .._base.declarations import DTYPES
 from .._base.dtypes import FLOATS, NAMES, OF_ML_DTYPES
 from .._base.errors import BadArgument, Overlap, ReadOnly
 from .._memory.pool import Block, pool
-from .operands import Adapter, Operand, Operands, unknown_dtype
+from .operands import Adapter, Layout, Operand, Operands, copied_strides, unknown_dtype
 
 # numpy dtype -> (name, native dtype or None when it is that already)
 _dtypes: dict[Any, tuple[str, Any]] = {}
@@ -98,6 +98,23 @@ class NumpyAdapter(Adapter):
             return Operand(value, None, 0, value.shape, None, dtype, self)
         return self._stage(value, operands, dtype, foreign, output, reads)
 
+    def layout(self, value: Any, staged: bool = True) -> Layout:
+        """As `operand` refers to it, or copies it."""
+        dtype, foreign = _dtypes.get(value.dtype) or dtype_name(value.dtype)
+        address = value.__array_interface__["data"][0]
+        if value.flags.c_contiguous or not value.size:
+            return Layout(dtype, value.shape, None, address)
+        strides: tuple[int, ...] | None = _element_strides(value)
+        copied = foreign is not None or not value.flags.aligned or strides == () or (staged and pool.find(address) is None)
+        if copied:
+            repeated = tuple(s == 0 and n > 1 for s, n in zip(value.strides, value.shape, strict=True))
+            strides = copied_strides(value.shape, repeated)
+        return Layout(dtype, value.shape, strides, address)
+
+    def on_host(self, value: Any) -> Any:
+        usable = value.dtype.isnative and value.flags.aligned and (value.flags.c_contiguous or _element_strides(value) != ())
+        return value if usable else numpy.array(value, value.dtype.newbyteorder("="), order="C")
+
     def _stage(self, value: Any, operands: Operands, dtype: str, native: Any, output: bool, reads: bool) -> Operand:
         # One array given twice (both inputs, or in place) is one array for the daemon too.
         key = (value.__array_interface__["data"][0], value.shape, value.strides, value.dtype)
@@ -114,7 +131,7 @@ class NumpyAdapter(Adapter):
                 numpy.copyto(stage, distinct)
             strides = None
             if any(repeated):
-                strides = tuple(0 if r else s // stage.itemsize for r, s in zip(repeated, stage.strides, strict=True))
+                strides = copied_strides(value.shape, repeated)
             found = Operand(stage, block.segment, block.offset, value.shape, strides, dtype, self)
             operands.staged[key] = found
             operands.keep.append(stage)

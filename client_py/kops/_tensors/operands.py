@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from .._base.declarations import DTYPES
 from .._base.dtypes import FLOATS, NAMES
@@ -59,6 +59,15 @@ class Operand:
             "strides": self.strides,
             "dtype": self.dtype,
         }
+
+
+class Layout(NamedTuple):
+    """`strides` count elements; None is row-major. `address` is where the first element is, in this process."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+    address: int | None
 
 
 class Operands:
@@ -118,6 +127,16 @@ class Adapter:
         operands.keep.append(block)
         return Operand(value, block.segment, block.offset, (), None, like.dtype, self)
 
+    def layout(self, value: Any, staged: bool = True) -> Layout:
+        """How the daemon will see an array, before it is referred to or copied; not `staged`: as it is."""
+        found = self.operand(value, Operands())
+        source: Any = found.source
+        return Layout(found.dtype, tuple(found.shape), found.strides, None if source is None else source.base + found.offset)
+
+    def on_host(self, value: Any) -> Any:
+        """An input as the interpreter takes it: in host memory, with strides of whole elements that are not negative."""
+        return value
+
     def result(self, value: Any) -> Any:
         """The result that the caller gets for an allocated tensor."""
         return value
@@ -176,6 +195,17 @@ def extent(operand: Operand) -> tuple[int, int] | None:
 
 def overlap(a: tuple[int, int] | None, b: tuple[int, int] | None) -> bool:
     return a is not None and b is not None and a[0] < b[1] and b[0] < a[1]
+
+
+def copied_strides(shape: Sequence[int], repeated: Sequence[bool]) -> tuple[int, ...] | None:
+    """The strides of a row-major copy that has what is repeated once; None where nothing is."""
+    if not any(repeated):
+        return None
+    result, step = [], 1
+    for size, again in zip(reversed(shape), reversed(repeated)):
+        result.append(0 if again else step)
+        step *= 1 if again else size
+    return tuple(reversed(result))
 
 
 def renew(operand: Operand) -> None:

@@ -17,7 +17,7 @@ from .._base.warnings import warn
 from .._memory.allocations import allocations
 from .._memory.pool import pool
 from .numbers import NumbersOnDevices
-from .operands import Adapter, Operand, Operands, span, unknown_dtype
+from .operands import Adapter, Layout, Operand, Operands, copied_strides, span, unknown_dtype
 
 
 def current_stream(index: int) -> int:
@@ -118,6 +118,22 @@ class TorchAdapter(Adapter):
             return Operand(value, segment, pointer - segment.address, shape, strides, dtype, self)
         return self._stage(value, operands, dtype, output, reads)
 
+    def layout(self, value: Any, staged: bool = True) -> Layout:
+        dtype = self._names.get(value.dtype)
+        if dtype is None:
+            raise unknown_dtype(value.dtype)
+        shape, address = tuple(value.shape), value.data_ptr()
+        if 0 in shape or value.is_contiguous():
+            return Layout(dtype, shape, None, address)
+        strides: tuple[int, ...] | None = tuple(value.stride())
+        if staged and value.device.type == "cpu" and (value.is_neg() or pool.find(address) is None):
+            strides = copied_strides(shape, [s == 0 and n > 1 for s, n in zip(value.stride(), shape, strict=True)])
+        return Layout(dtype, shape, strides, address)
+
+    def on_host(self, value: Any) -> Any:
+        value = value.resolve_neg() if value.is_neg() else value
+        return value if value.device.type == "cpu" else value.cpu().contiguous()
+
     def _stage(self, value: Any, operands: Operands, dtype: str, output: bool, reads: bool) -> Operand:
         shape = tuple(value.shape)
         data = value.detach()
@@ -138,7 +154,7 @@ class TorchAdapter(Adapter):
                 stage.copy_(distinct)
             strides = None
             if any(repeated):
-                strides = tuple(0 if r else s for r, s in zip(repeated, stage.stride(), strict=True))
+                strides = copied_strides(shape, repeated)
             found = Operand(stage, block.segment, block.offset, shape, strides, dtype, self)
             operands.staged[key] = found
             operands.keep.append(stage)

@@ -1,0 +1,227 @@
+"""Elementwise kernels: what is generated is computed by the interpreter, behind a daemon that the tests play."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import shutil
+import sys
+from typing import Any
+
+import fake_torch as torch
+import kops
+import numpy
+import pytest
+from fake_daemon import FakeDaemon
+from kops._source import formulas as _formulas
+from kops._source import layouts as _layouts
+
+pytestmark = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="the interpreter needs a compiler")
+SHAPES: tuple[tuple[tuple[int, ...], ...], ...] = (
+    ((1003,), (1003,)), ((), ()), ((7, 5), (5,)), ((3, 1, 4), (2, 1)), ((0, 3), (1, 3)), ((6, 1), (1, 9)),
+)  # fmt: skip
+
+
+def normal(*shape: int, dtype: str = "float32") -> Any:
+    return (numpy.random.default_rng().standard_normal(shape) * 4).astype(dtype)
+
+
+def launches(daemon: FakeDaemon) -> list[dict[str, Any]]:
+    return [params for method, params in daemon.requests if method == "launch"]
+
+
+@pytest.mark.parametrize("shapes", SHAPES)
+def test_operands_are_broadcast(k: kops.Client, shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    f = k.elementwise("x * y + 1")
+    x, y = (normal(*shape) for shape in shapes)
+    want = x * y + 1
+    for result in (f(x, y), f(k.array(x), k.array(y)), f.interpret(x, y)):
+        assert type(result) is numpy.ndarray and result.dtype == numpy.float32 and result.shape == want.shape
+        assert numpy.allclose(result, want, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_any_strides(k: kops.Client, shared: bool) -> None:
+    f = k.elementwise("x - y")
+    x, y = normal(8, 6, 10), normal(10, 12, 8)
+    if shared:
+        x, y = k.array(x), k.array(y)
+    for a, b in (
+        (x, y[:, ::2].T), (x.T, y[:, :6]), (x[:, :, 3], y[2, :6, :].T), (x[::2, :, 1:7], y[0, 0, 0]), (x[2:3].T, y[:, 1:7, :1]),
+        (x[:, ::-1], y[:, 6:, ::-1].T), (numpy.broadcast_to(x[0, 0], (6, 10)), x[1]), (x[:, :, None, 0], x[:, :, 1:4]),
+    ):  # fmt: skip
+        want = a - b
+        assert numpy.array_equal(f(a, b), want)
+        assert numpy.array_equal(f.interpret(a, b), want)
+        ground = k.empty((*want.shape, 3)) if shared else numpy.empty((*want.shape, 3), numpy.float32)
+        ground[...] = 7
+        assert numpy.array_equal(f(a, b, out=ground[..., 1]), want) and (ground[..., ::2] == 7).all()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "int32", "uint8", "int64", "bool"])
+@pytest.mark.parametrize("n", [1, 4099])
+def test_dtypes(k: kops.Client, dtype: str, n: int) -> None:
+    x, y = normal(n, dtype=dtype), normal(n, dtype=dtype)
+    wide = numpy.float32 if dtype == "float16" else dtype
+    want = (x.astype(wide) * y.astype(wide) + x.astype(wide)).astype(dtype)  # one rounding
+    result = k.elementwise("x * y + x")(x, y)
+    assert result.dtype == dtype and numpy.allclose(result, want, rtol=1e-3 if dtype == "float16" else 1e-12)
+    if n > 1:  # places that no vector of 16 bytes begins at
+        shared = k.array(numpy.concatenate([x, y]))
+        assert numpy.array_equal(k.elementwise("x * y + x")(shared[1:n], shared[n + 1 :]), k.elementwise("x * y + x")(x[1:], y[1:]))
+
+
+def test_the_full_form(k: kops.Client, daemon: FakeDaemon) -> None:
+    text = "float s = alpha * x;\n sum = s + y + h; big = i > 2;"
+    f = k.elementwise("T x, const U y, float alpha, half h", "U sum, bool big", text, name="axpy")
+    x, y = normal(3, 4), normal(4, dtype="float64")
+    total, big = f(x, y, 0.5, 2)
+    assert total.dtype == numpy.float64 and big.dtype == bool and repr(f).endswith("half h" and "-> U sum, bool big>")
+    assert numpy.allclose(total, numpy.float32(0.5) * x + y + 2) and numpy.array_equal(big.ravel(), numpy.arange(12) > 2)
+    out = k.empty((3, 4), "f64"), numpy.empty((3, 4), bool)
+    assert f(x, y, 0.5, numpy.float16(2), out=out)[0] is out[0] and numpy.array_equal(out[0], total) and numpy.array_equal(out[1], big)
+    g = k.elementwise("", "float index", "index = i")
+    assert numpy.array_equal(g(out=k.empty((2, 5))).ravel(), numpy.arange(10))
+    h = k.elementwise("twice(x)", prelude="template <typename T> __device__ T twice(T x) { return x + x; }")
+    assert numpy.array_equal(h(x), x + x)
+    assert {params["entry"] for method, params in daemon.requests if method == "kernel"} == {"axpy_kernel", "elementwise_kernel"}
+
+
+def test_names_in_expressions() -> None:
+    for expression, names in (
+        ("x * y + z", ("x", "y", "z")), ("b - a * b", ("b", "a")), ("x > 0 ? x : slope * x", ("x", "slope")),
+        ("fmaxf(x, 1e-3f) + std::sqrt(y.x) + p->q", ("x", "y", "p")), ("T(x) + static_cast<float>(n) + M_PI + 0x1fu", ("x", "n")),
+        ("true and x /* y */ // z", ("x",)), ("i + n", ("i", "n")),
+    ):  # fmt: skip
+        assert _formulas.names_in(expression) == names
+
+
+def test_in_place(k: kops.Client, daemon: FakeDaemon) -> None:
+    f = k.elementwise("x * 2 + y")
+    for x in (normal(100), k.array(normal(100)), normal(10, 10).T):
+        y, before = normal(*x.shape), x.copy()
+        assert f(x, y, out=x) is x and numpy.allclose(x, before * 2 + y, rtol=1e-6)
+        before = x.copy()
+        f(x, x, out=x)
+        assert numpy.allclose(x, before * 3, rtol=1e-6)
+    kinds = [[p["kind"] for p in params["params"][:2]] for method, params in daemon.requests if method == "kernel"]
+    assert ["in", "inout"] in kinds
+
+
+def test_each_form_is_compiled_once(k: kops.Client, daemon: FakeDaemon) -> None:
+    f = k.elementwise("x + y")
+    for _ in range(3):
+        f(normal(50), normal(50))
+        f(normal(5, 5), normal(5, 5))
+        f(normal(5, 5), 2.0)
+    assert daemon.count("compile") == 2, "arrays, and an array and a number"
+    for n in (3, 5, 8):
+        f(normal(n, n), normal(n))
+    assert daemon.count("compile") == 3, "sizes and strides are arguments"
+    f(normal(4, dtype="float64"), 1)
+    assert daemon.count("compile") == 4
+
+
+def test_what_is_refused(k: kops.Client, daemon: FakeDaemon) -> None:
+    x, f = normal(4), k.elementwise("x + y")
+    for call, kind, message in (
+        (lambda: f(x), kops.BadArgument, r"takes 2 operands \(x, y\), got 1"),
+        (lambda: f(x, normal(4, dtype="float64")), kops.DtypeMismatch, "y must be of float32, as x is, of the same type T, not of float64"),
+        (lambda: f(normal(4, dtype="int32"), 1.5), kops.WrongType, r"\(y\) must be a whole number .i32., not 1.5"),
+        (lambda: f(x, normal(3)), kops.ShapeMismatch, "broadcast"),
+        (lambda: f(1, 2), kops.KopsError, "nothing tells what T is"),
+        (lambda: f(x, x, out=normal(5)), kops.ShapeMismatch, "out has shape .4,., but out= .5,."),
+        (lambda: f(x, x, out=normal(4, dtype="float64")), kops.DtypeMismatch, "out must be of float32"),
+        (lambda: f(x, x, out=2.0), kops.WrongType, "out must be an array"),
+        (lambda: f(x, "text"), kops.WrongType, "no tensor"),
+        (lambda: k.elementwise("1 + 2"), kops.BadArgument, "names no operand"),
+        (lambda: k.elementwise("T x", "T y"), kops.BadArgument, "inputs, outputs and a formula"),
+        (lambda: k.elementwise("T* x", "T y", "y = x"), kops.BadArgument, r"`T\* x` declares no operand"),
+        (lambda: k.elementwise("thing x", "T y", "y = x"), kops.BadArgument, "`thing` in `thing x` is no type"),
+        (lambda: k.elementwise("float4 x", "T y", "y = x"), kops.BadArgument, "no type of an operand"),
+        (lambda: k.elementwise("T x, T x", "T y", "y = x"), kops.BadArgument, "two operands have the name x"),
+        (lambda: k.elementwise("T x", "T x", "x = x"), kops.BadArgument, "x is an input and an output"),
+        (lambda: k.elementwise("T x", "U y", "y = x")(x), kops.DtypeMismatch, "nothing tells what U is, the type of y"),
+        (lambda: k.elementwise("x", name="a b"), kops.BadArgument, "no name for a kernel"),
+        (lambda: k.elementwise(" + ".join(f"x{i}" for i in range(16))), kops.LimitExceeded, "17 operands"),
+    ):  # fmt: skip
+        with pytest.raises(kind, match=message):
+            call()
+    assert not launches(daemon)
+    wide = k.elementwise(" + ".join(f"x{i}" for i in range(12)))
+    arrays = [numpy.broadcast_to(normal(1, 3, 1, 3, 1), (2, 3, 2, 3, 2)) for _ in range(11)]
+    with pytest.raises(kops.LimitExceeded, match="Pass contiguous copies"):
+        wide(*arrays, normal(2, 3, 2, 3, 2))
+
+
+def test_compilers_errors_name_the_formula(k: kops.Client, daemon: FakeDaemon) -> None:
+    f = k.elementwise("T x", "T y", "float s = x;\ny = nothing(s)", name="fma")
+    with pytest.raises(kops.interpret.InterpretError, match="fma:2:.*nothing"):
+        f.interpret(normal(3))
+    log = 'fma(2): error: identifier "nothing" is undefined'
+    daemon.script["compile"] = lambda *_: (_ for _ in ()).throw(daemon.refused("compile_failed", log, reason="source", log=log))
+    with pytest.raises(kops.CompileFailed, match=r"fma \(`float s = x;") as error:
+        f(normal(3))
+    assert (error.value.file, error.value.line, error.value.reason) == ("fma", 2, "source")
+
+
+def test_recorded_pending_and_asynchronous_calls(k: kops.Client, daemon: FakeDaemon) -> None:
+    f = k.elementwise("x * y")
+    x, y = k.array(normal(20)), k.array(normal(20))
+    with k.sequence() as s:
+        z = f(x, y)
+        w = k.add(z, 1)
+        v = s.launch(f, w, 2.0)
+        with pytest.raises(kops.BadArgument, match="not run"):
+            z.sum()
+        with pytest.raises(kops.BadArgument, match="timing .* whole"):
+            f(x, y, timing=True)
+    assert numpy.allclose(v, (x * y + 1) * 2)
+    assert numpy.allclose(k.sequence([(f, x, y), (f, x, 3, {"out": x})])[0], x / 3 * y)
+    with k.program() as p:
+        z = f(x, y)
+        with pytest.raises(kops.BadArgument, match=r"k\.array"):
+            f(normal(20), y)
+    y[...] = 2
+    p.run()
+    assert numpy.allclose(z, x * 2)
+    assert numpy.allclose(f.submit(x, y).result(), x * y)
+    result, timings = f(x, y, timing=True)
+    assert numpy.allclose(result, x * y) and isinstance(timings, kops.Timings)
+    assert f.profile(x, y, repeat=8, conditions=False).op == "elementwise_kernel"
+    again = pickle.loads(pickle.dumps(f))
+    assert numpy.allclose(again(x, y), x * y)
+    again._client.close()
+
+    async def main() -> Any:
+        async with kops.connect_async(daemon.path) as other:
+            g = other.elementwise("x * y")
+            async with other.sequence() as s:
+                one = s.launch(g, x, y)
+            return one, *await asyncio.gather(g(x, 2), g(x, y, timing=True))
+
+    one, two, (three, timings) = asyncio.run(main())
+    assert numpy.allclose(one, x * y) and numpy.allclose(two, x * 2) and numpy.allclose(three, x * y)
+    assert isinstance(timings, kops.Timings)
+
+
+def test_torch_tensors(k: kops.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    x, y = torch.tensor(normal(6, 4)), torch.tensor(normal(4, 6))
+    f = k.elementwise("x + 2 * y")
+    result = f(x, y.t())
+    assert type(result) is torch.Tensor and numpy.allclose(result.array, x.array + 2 * y.array.T, rtol=1e-6)
+
+
+def test_loops_have_few_dimensions() -> None:
+    def made(*arrays: Any) -> Any:
+        shape = numpy.broadcast_shapes(*(a.shape for a in arrays))
+        strides = [_layouts.broadcast_strides(a.shape, [s // a.itemsize for s in a.strides], shape) for a in arrays]
+        return _layouts.loop(shape, strides)
+
+    x = normal(4, 5, 6)
+    assert made(x, x) == ((120,), ((1,), (1,)))
+    assert made(x, x[0]) == ((4, 30), ((30, 1), (0, 1)))
+    assert made(x[:, :1], x[:, :, :1]) == ((4, 5, 6), ((30, 0, 1), (30, 6, 0)))
+    assert made(x[:1, :1, :1]).sizes == () and made(x.T).sizes == (6, 5, 4)
+    assert made(x).narrow and not _layouts.loop((2, 2**31), ((2**31, 1),)).narrow and not _layouts.loop((2, 2), ((2**40, 1),)).narrow

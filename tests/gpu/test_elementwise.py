@@ -1,0 +1,108 @@
+"""Elementwise kernels on a GPU, against torch."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "uint8", "int64")
+
+
+@pytest.fixture(autouse=True)
+def only_where_kernels_are_served(k: Any) -> None:
+    if not k.info.kernels or not k.info.kernels.get("allowed", False):
+        pytest.skip("this daemon runs no kernels of users: there is no NVRTC, or no sandbox for it")
+
+
+def values(torch: Any, *shape: int, dtype: str = "float32") -> Any:
+    return (torch.randn(shape, device="cuda") * 4).abs().to(getattr(torch, dtype))
+
+
+def wide(torch: Any, x: Any) -> Any:
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_flat_loops(torch: Any, k: Any, dtype: str) -> None:
+    f = k.elementwise("x * y + x")
+    for n in (0, 1, 15, 4096, 1_000_003):
+        x, y = values(torch, n + 1, dtype=dtype), values(torch, n + 1, dtype=dtype)
+        for a, b in ((x[:n], y[:n]), (x[1:], y[1:]), (x[1:], y[:n])):
+            want = (wide(torch, a) * wide(torch, b) + wide(torch, a)).to(a.dtype)
+            result = f(a, b)
+            assert result.dtype is a.dtype and torch.allclose(result, want, rtol=1e-2 if a.dtype is torch.bfloat16 else 1e-3)
+
+
+def test_broadcast_and_strided(torch: Any, k: Any) -> None:
+    f = k.elementwise("x - 2 * y")
+    x, y = values(torch, 33, 65, 17), values(torch, 17, 65, 33)
+    for a, b in (
+        (x, y.permute(2, 1, 0)), (x, y[:, :, :1].permute(2, 1, 0)),
+        (x[:, ::3], y[0, 0, :, None, None]), (x.permute(2, 1, 0), y[:, :1]), (x[0], 1.5),
+        (x[:, :, 3].expand(4, 33, 65), y[0].T),
+    ):  # fmt: skip
+        want = a - 2 * b
+        assert torch.allclose(f(a, b), want, rtol=1e-5, atol=1e-5)
+        ground = torch.full((*want.shape, 2), 7.0, device="cuda")
+        assert torch.allclose(f(a, b, out=ground[..., 1]), want, rtol=1e-5, atol=1e-5) and bool((ground[..., 0] == 7).all())
+
+
+def test_more_than_32_bits_of_offsets(torch: Any, k: Any) -> None:
+    big = torch.zeros((2, (1 << 31) + 8), dtype=torch.uint8, device="cuda")
+    big[1, ::1 << 20] = 3
+    assert torch.equal(k.elementwise("x + 1")(big[:, : 1 << 12]), big[:, : 1 << 12] + 1)
+    assert int(k.elementwise("x + 1")(big)[1, 1 << 30]) == 4
+
+
+def test_several_outputs_in_place_and_numbers(torch: Any, k: Any) -> None:
+    f = k.elementwise("T x, T y, float alpha", "T out, bool big", "out = alpha * x + y; big = out > 1", name="axpy")
+    x, y, alpha = values(torch, 1001), values(torch, 1001), random.uniform(-2, 2)
+    want = alpha * x + y
+    out, big = f(x, y, alpha)
+    assert torch.allclose(out, want, rtol=1e-5, atol=1e-5) and torch.equal(big, out > 1)
+    g = k.elementwise("x * 3 + y")
+    want = x * 3 + y
+    assert g(x, y, out=x) is x and torch.allclose(x, want, rtol=1e-5)
+    half = y.half()
+    h = k.elementwise("T x, U y", "U z", "z = x + y")
+    assert torch.allclose(h(x, half), (x + half.float()).half(), rtol=1e-3)
+
+
+def test_ordered_recorded_and_measured(torch: Any, k: Any) -> None:
+    f = k.elementwise("x * y")
+    x, y = values(torch, 100_003), values(torch, 100_003)
+    f(x, y)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        x *= 2
+        z = f(x, y)
+        x.zero_()
+        w = z + 1
+    stream.synchronize()
+    assert torch.equal(w, z + 1) and float(z.abs().max()) > 0 and float(x.abs().max()) == 0
+    x = values(torch, 100_003)
+    with k.batch():
+        outs = [f(x, y) for _ in range(50)]
+    assert all(torch.equal(out, x * y) for out in outs)
+    with k.program() as p:
+        z = f(x, y)
+        v = k.add(z, 1)
+    p.run()
+    x.copy_(y)
+    p.run()
+    assert torch.allclose(v, y * y + 1)
+    profile = f.profile(x, y, out=z, repeat=20)
+    assert len(profile.samples) == 20 and profile.op == "elementwise_kernel"
+
+
+def test_host_arrays(torch: Any, k: Any) -> None:
+    import numpy as np
+
+    rng = np.random.default_rng()
+    x, y = rng.standard_normal((40, 30), np.float32), rng.standard_normal((30, 40), np.float32)
+    for a, b in ((x, y.T), (k.array(x), k.array(y).T), (x[::-1], y.T)):
+        assert np.allclose(k.elementwise("x * y + 1")(a, b), a * b + 1, rtol=1e-6)
