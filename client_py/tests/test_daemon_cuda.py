@@ -113,6 +113,18 @@ def test_numbers_beside_tensors(k: kops.Client, driver: Any) -> None:
     assert numbers(driver, z) == [6.5 + 44850, 7.5 + 44850]
 
 
+def test_vectors_and_matrices(k: kops.Client, driver: Any) -> None:
+    matrix = torch.Tensor(driver.array(numpy.asarray([[1, 2], [3, 4], [5, 6]], "float32")), torch.float32, torch.device("cuda", 0))
+    v, out = tensor(driver, 10, 1), tensor(driver, 0, 0, 0)
+    for _ in range(3):  # the long way, then where the short one would be
+        assert k.gemm(matrix, v, out=out) is out
+        k.add(out, 1, out=out)
+    assert numbers(driver, out) == [13, 35, 57]
+    with k.batch():
+        out = k.gemm(matrix, k.gemm(out, matrix))
+    assert numbers(driver, out) == [1 * 403 + 2 * 508, 3 * 403 + 4 * 508, 5 * 403 + 6 * 508]
+
+
 def timed_program(k: kops.Client, a: torch.Tensor) -> kops.Timings:
     with k.program() as p:
         k.square(a)

@@ -65,3 +65,13 @@ def test_a_capture_is_refused_and_goes_on(torch: Any, k: Any) -> None:
             k.add(a, random.uniform(-3, 3))
     graph.replay()
     assert a.tolist() == [2.0] * 16
+
+
+def test_matrices_times_vectors(torch: Any, k: Any) -> None:
+    a, v, w = torch.randn(300, 200, device="cuda"), torch.randn(200, 3, device="cuda"), torch.randn(300, device="cuda")
+    for _ in range(2):  # the long way, then the short one
+        for result, want in (
+            (k.gemm(a, v[:, 1]), a @ v[:, 1]), (k.gemm(w, a), w @ a), (k.gemm(a, w, trans_a=True), a.t() @ w), (k.gemm(w, w), w @ w),
+            (k.gemm(a.expand(4, 300, 200), v[:, 2], out=torch.empty(4, 300, device="cuda")), (a @ v[:, 2]).expand(4, 300)),
+        ):  # fmt: skip
+            assert result.shape == want.shape and torch.allclose(result, want, rtol=1e-4, atol=1e-3)

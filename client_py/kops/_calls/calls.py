@@ -23,6 +23,7 @@ from .pending import Link, Pending, Watcher
 from .plans import Plan, Prepared
 from .programs import Program
 from .recording import BaseSequence, Recorder
+from .rules import VECTORS
 
 
 class Calls(DefaultTimeout):
@@ -78,6 +79,8 @@ class Calls(DefaultTimeout):
         """The op by the extension, from the tensors on; NotImplemented where these are no registered CUDA tensors."""
         if blocking and self._batches:
             return NotImplemented
+        if op in VECTORS and any(len(getattr(value, "shape", ())) < 2 for value in values):
+            return NotImplemented  # what the daemon gets are matrices
         packed, rule = (pack(attrs), 0) if attrs else (None, FAST_RULES.get(op, 0))
         try:
             made = link.run(op, values, out, packed, rule, 2 if timing else blocking, self._timeout_of(timeout))

@@ -18,6 +18,7 @@ from .._base.errors import (
     DeviceMismatch,
     InvalidFd,
     InvalidHandle,
+    ShapeMismatch,
     StaleBuffer,
     UnknownDevice,
     UnknownOp,
@@ -32,7 +33,7 @@ from .._memory.pool import Source, pool, prune
 from .._session.connection import Peer
 from .._session.session import Call
 from .._tensors.adapters import adapter_of, inputs
-from .._tensors.operands import Operand, Operands, check_devices, check_floats, extent, overlap, renew
+from .._tensors.operands import Operand, Operands, check_devices, check_floats, extent, overlap, renew, widened
 from . import rules
 
 Plan: TypeAlias = Generator[Call, Any, Any]
@@ -145,11 +146,42 @@ class Request:
             raise WrongType(f"{op} takes arrays, and no numbers beside them")
         if declared:
             check_floats(op, self.inputs)
+        self.row, self.column = self._vectors()
         self.outputs = self._outputs(out)
         self.given = out is not None
         check_devices(self.inputs, self.outputs)
         if declared and self.given:
             check_floats(op, self.outputs)
+
+    def _vectors(self) -> tuple[bool, bool]:
+        """Makes a vector on the left a row, one on the right a column: which of both there were."""
+        if not self.rule.vectors:
+            return False, False
+        found = []
+        for i, (name, operand) in enumerate(zip(self.declared["inputs"], self.inputs)):
+            found.append(len(operand.shape) == 1)
+            if not found[-1]:
+                continue
+            if self.attrs.get(f"trans_{name}"):
+                raise BadArgument(f"{self.op}: trans_{name} swaps the dimensions of a matrix, and {name} is a vector: leave it out")
+            self.inputs[i] = widened(operand, row=i == 0, column=i == 1)
+        return found[0], found[1]
+
+    def _result_shape(self) -> tuple[int, ...]:
+        """The shape of the result: without the dimensions that vectors were given."""
+        shape = self.rule.out_shape([operand.shape for operand in self.inputs], self.attrs)
+        if self.column:
+            shape = shape[:-1]
+        return (*shape[: -1 if self.column else -2], *shape[len(shape) if self.column else -1 :]) if self.row else shape
+
+    def _matrices(self, outputs: list[Operand]) -> list[Operand]:
+        """The outputs as the matrices that the op writes."""
+        if not (self.row or self.column):
+            return outputs
+        for operand in outputs:
+            if tuple(operand.shape) != self._result_shape():
+                raise ShapeMismatch(f"{self.op} of these has shape {self._result_shape()}, but out= {tuple(operand.shape)}")
+        return [widened(operand, self.row, self.column) for operand in outputs]
 
     def _outputs(self, out: Any) -> list[Operand]:
         operands, attrs = self.operands, self.attrs
@@ -157,7 +189,7 @@ class Request:
         if out is not None:
             given = out if isinstance(out, (tuple, list)) and len(names) != 1 else (out,)
             reads = self.rule.reads_out(attrs)
-            return [adapter_of(value).operand(value, operands, output=True, reads=reads) for value in given]
+            return self._matrices([adapter_of(value).operand(value, operands, output=True, reads=reads) for value in given])
         if not self.declared:
             known = ", ".join(OPS)
             raise UnknownOp(
@@ -169,8 +201,8 @@ class Request:
             raise BadArgument(f"{self.op} without inputs needs out=")
         like = next((operand for operand in self.inputs if not operand.adapter.plain), self.inputs[0])
         rules.result_dtype([operand.dtype for operand in (like, *self.inputs)])
-        shape = self.rule.out_shape([operand.shape for operand in self.inputs], attrs)
-        return [like.adapter.allocate(like, shape, operands) for _ in names]
+        shape = self._result_shape()
+        return self._matrices([like.adapter.allocate(like, shape, operands) for _ in names])
 
     def params(self, key: int) -> tuple[dict[str, Any], Source | None]:
         """The params of `run` on the connection of that key; or the memory that is to be registered first."""

@@ -15,7 +15,7 @@ from .._session.connection import Peer
 from .._session.recovery import LOSSES
 from .._session.session import Call
 from .._tensors.adapters import adapter_of, inputs
-from .._tensors.operands import Operand, Operands, renew
+from .._tensors.operands import Operand, Operands, renew, widened
 from . import plans
 from .recording import Recorder, identity, layout
 
@@ -47,7 +47,10 @@ class ProgramRun:
     def _bind(self, recorded: Any, value: Any) -> None:
         self.operands.staged = _NothingStaged()
         operand = adapter_of(value).operand(value, self.operands, output=False)
-        index = self.program.index_of(recorded)
+        for index, (row, column) in self.program.places_of(recorded):
+            self._bind_at(index, widened(operand, row, column))
+
+    def _bind_at(self, index: int, operand: Operand) -> None:
         wanted = self.program._tensors[index]
         (shape, strides, dtype), (wanted_shape, wanted_strides, wanted_dtype) = layout(operand), layout(wanted)
         if dtype != wanted_dtype:
@@ -121,14 +124,17 @@ class BaseProgram(Recorder):
         dtype = inputs(typed[:1], scratch)[0].dtype if typed else None
         return [arrays.array(v, dtype) if is_list else v for v, is_list in zip(values, lists, strict=True)]
 
-    def index_of(self, recorded: Any) -> int:
-        """The tensor that an array stands for in this program. Raises BadArgument when it is none of the program's."""
+    def places_of(self, recorded: Any) -> list[tuple[int, tuple[bool, bool]]]:
+        """The tensors that an array stands for in this program: itself, and what it is as a row, a column or both. Raises
+        BadArgument when it is none of the program's."""
         scratch = Operands()
         operand = adapter_of(recorded).operand(recorded, scratch)
-        found = self._index.get(identity(operand))
-        if found is None:
+        forms = [(False, False), (True, True)] if not operand.shape else [(False, False), (True, False), (False, True)]
+        found = [(self._index.get(identity(widened(operand, *form))), form) for form in forms]
+        places = [(index, form) for index, form in found if index is not None]
+        if not places:
             raise BadArgument("bind: this array is no operand of the program")
-        return found
+        return places
 
     def define(self, connection: Peer) -> plans.Plan:
         """Makes the program known to the daemon."""

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .._base.declarations import DTYPES
+from .._base.declarations import DTYPES, OPS
 from .._base.errors import BadArgument, DtypeMismatch, ShapeMismatch
 
 Shape = Sequence[int]
@@ -37,7 +37,7 @@ def _elementwise_shapes(shapes: Sequence[Shape], attrs: Attrs) -> tuple[int, ...
 def _gemm_sizes(shapes: Sequence[Shape], attrs: Attrs) -> tuple[int, int, int]:
     a, b = shapes
     if len(a) < 2 or len(b) < 2:
-        raise ShapeMismatch(f"gemm takes matrices; got shapes {tuple(a)} and {tuple(b)}")
+        raise ShapeMismatch(f"gemm takes matrices and vectors; got shapes {tuple(a)} and {tuple(b)}")
     m, k = (a[-1], a[-2]) if attrs.get("trans_a") else (a[-2], a[-1])
     k_b, n = (b[-1], b[-2]) if attrs.get("trans_b") else (b[-2], b[-1])
     if k != k_b:
@@ -58,6 +58,7 @@ class Rule(NamedTuple):
     out_scale: str | None = None
     known: bool = True
     broadcasts: bool = False  # all inputs, so that a number can be one
+    vectors: bool = False  # an input with one dimension is a row on the left, a column on the right, as with NumPy's matmul
 
     def reads_out(self, attrs: Attrs) -> bool:
         return not self.known or (self.out_scale is not None and attrs.get(self.out_scale, 0) != 0)
@@ -69,6 +70,7 @@ RULES: dict[str, Rule] = {
         _gemm_shapes,
         lambda shapes, attrs: dict(zip("mnk", _gemm_sizes(shapes, attrs), strict=True)),
         out_scale="beta",
+        vectors=True,
     ),
 }
 
@@ -76,6 +78,8 @@ RULES: dict[str, Rule] = {
 def _no_shape(shapes: Sequence[Shape], attrs: Attrs) -> tuple[int, ...]:
     raise BadArgument("this client does not know the result's shape: give out=")
 
+
+VECTORS = frozenset(op for op, declared in OPS.items() if declared["rule"] in RULES and RULES[declared["rule"]].vectors)
 
 UNKNOWN = Rule(_no_shape, lambda shapes, attrs: {}, known=False, broadcasts=True)
 

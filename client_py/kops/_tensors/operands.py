@@ -208,6 +208,19 @@ def copied_strides(shape: Sequence[int], repeated: Sequence[bool]) -> tuple[int,
     return tuple(reversed(result))
 
 
+def widened(operand: Operand, row: bool, column: bool) -> Operand:
+    """The same memory as a matrix of one row, one column, or both: with a dimension of one element before its last one, behind it,
+    or with two behind all."""
+    shape, strides = list(operand.shape), None if operand.strides is None else list(operand.strides)
+    at = len(shape) if column else len(shape) - 1
+    for _ in range(row + column):
+        shape.insert(at, 1)
+        if strides is not None:
+            strides.insert(at, strides[at] * shape[at + 1] if at < len(strides) else 1)
+    made = None if strides is None else tuple(strides)
+    return Operand(operand.value, operand.source, operand.offset, tuple(shape), made, operand.dtype, operand.adapter)
+
+
 def renew(operand: Operand) -> None:
     """Looks an operand's memory up again, after a daemon called the reference stale."""
     source = operand.source
