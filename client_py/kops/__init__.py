@@ -27,11 +27,12 @@ from ._calls.recording import AsyncSequence, Sequence
 from ._clients.admin import ClientInfo, Clients, DeviceLoad, Drained, Latency, Quantiles, UserInfo
 from ._clients.aio import AsyncClient, connect_async
 from ._clients.client import Client, connect
-from ._clients.inline import cuda_kernel, default_client, elementwise, kernel, load, load_inline
+from ._clients.inline import cuda_kernel, default_client, elementwise, kernel, load, load_inline, reduce
 from ._kernels.code import Entry
 from ._kernels.elementwise import AsyncElementwise, Elementwise
 from ._kernels.kernels import AsyncKernel, Kernel
 from ._kernels.modules import AsyncModule, Module
+from ._kernels.reduction import AsyncReduction, Reduction
 from ._source.signature import Param
 from ._version import VERSION as __version__
 
@@ -41,6 +42,7 @@ __all__ = [
     "AsyncKernel",
     "AsyncModule",
     "AsyncProgram",
+    "AsyncReduction",
     "AsyncSequence",
     "Attr",
     "Batch",
@@ -69,6 +71,7 @@ __all__ = [
     "Program",
     "Quantiles",
     "Reading",
+    "Reduction",
     "Sequence",
     "Spread",
     "Stats",
@@ -84,6 +87,7 @@ __all__ = [
     "kernel",
     "load",
     "load_inline",
+    "reduce",
     "report",
     "why_not_compiled",
 ]

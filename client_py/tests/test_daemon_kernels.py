@@ -283,9 +283,9 @@ def test_whom_the_daemon_lets(driver: Any, policy: str) -> None:  # noqa: F811
 def test_formulas_are_compiled(k: kops.Client) -> None:  # noqa: F811
     """Every kind of source that is generated, by the real compiler."""
     def compiled(f: kops.Elementwise, *values: Any, out: Any = None) -> Any:
-        prepared = f._prepare(values, out)
-        k._drive(k._live(), prepared.kernel.define, 120)
-        return prepared.kernel.attributes
+        ((kernel, *_),) = f._prepare(values, out).steps
+        k._drive(k._live(), kernel.define, 120)
+        return kernel.attributes
 
     f = k.elementwise("x * y + z")
     for dtype in ("float32", "float16", "uint8", "int64", "bool"):
@@ -301,6 +301,12 @@ def test_formulas_are_compiled(k: kops.Client) -> None:  # noqa: F811
         form = Form(tuple(made), ((Declared("w", "T", None), 5),), (("T", "float"),), rank, True)
         source = text.source(Text("all", "#define ONE 1", "a = x * T(y) + w; b = z + n + i + ONE"), form)
         assert k.compile(source).entries["all_kernel"].registers
+    total = k.reduce("x * T(s)", "a + b", "a / n", 0, inputs="T x, float s", name="total")
+    for dtype in ("float32", "float16", "int64", "uint8"):
+        for shape, axis in (((4, 6), None), ((9_000, 3), None), ((3_000, 40), 0), ((4, 500), 1)):
+            for kernel, *_ in total._prepare((numpy.ones(shape, dtype), 2), None, axis=axis).steps:
+                k._drive(k._live(), kernel.define, 120)
+                assert kernel.attributes.registers
     with pytest.raises(kops.CompileFailed, match=r"fma \(`float s = x;") as error:
         compiled(k.elementwise("T x", "T y", "float s = x;\ny = nothing(s)", name="fma"), numpy.ones(3, "float32"))
     assert (error.value.file, error.value.line, error.value.reason) == ("fma", 2, "source") and "nothing" in error.value.log

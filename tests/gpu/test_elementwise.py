@@ -106,3 +106,59 @@ def test_host_arrays(torch: Any, k: Any) -> None:
     x, y = rng.standard_normal((40, 30), np.float32), rng.standard_normal((30, 40), np.float32)
     for a, b in ((x, y.T), (k.array(x), k.array(y).T), (x[::-1], y.T)):
         assert np.allclose(k.elementwise("x * y + 1")(a, b), a * b + 1, rtol=1e-6)
+
+
+# ---- reductions ----
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int64"])
+def test_reductions(torch: Any, k: Any, dtype: str) -> None:
+    mean = k.reduce("x * x", "a + b", "a / n", 0, name="mean")
+    for shape, axis in (
+        ((1,), 0), ((1000,), 0), ((3_000_001,), 0), ((7, 300, 5), 1), ((7, 300, 5), (0, 2)), ((7, 300, 5), ()), ((100_000, 3), 1),
+        ((5000, 700), 0), ((5000, 700), 1), ((40, 100_000), 1), ((2, 3, 4, 5, 6), (1, 3)), ((100_000, 64), 0),
+    ):  # fmt: skip
+        x = values(torch, *shape, dtype=dtype)
+        for one in (x, x.permute(*range(x.dim() - 1, -1, -1))):
+            want = one.double().square()
+            want = want.mean(axis) if axis != () else want
+            result = mean(one, axis=axis)
+            if dtype == "int64":
+                want = want.floor()
+            assert result.dtype is x.dtype and result.shape == want.shape
+            assert torch.allclose(result.double(), want, rtol={"bfloat16": 1e-2, "float16": 2e-3}.get(dtype, 1e-5))
+            assert torch.equal(result, mean(one, axis=axis)), "not the same again"
+
+
+def test_empty_and_shaped_reductions(torch: Any, k: Any) -> None:
+    largest = k.reduce("x", "a < b ? b : a", identity="-INFINITY", name="largest")
+    x = values(torch, 33, 65)
+    assert torch.equal(largest(x, axis=0, keepdims=True), x.amax(0, keepdim=True)) and torch.equal(largest(x), x.max())
+    empty = values(torch, 0, 3)
+    assert largest(empty, axis=0).tolist() == [float("-inf")] * 3 and largest(empty, axis=1).shape == (0,)
+    out = torch.zeros(33, 2, device="cuda")
+    assert torch.equal(largest(x, axis=1, out=out[:, 1]), x.amax(1)) and bool((out[:, 0] == 0).all())
+    dot = k.reduce("x * y", "a + b", identity=0, inputs="T x, U y", output="float out", accumulate="double", name="dot")
+    y = values(torch, 65, dtype="float16")
+    assert torch.allclose(dot(x, y, axis=1), x @ y.float(), rtol=1e-5)
+
+
+def test_reductions_are_ordered_and_recorded(torch: Any, k: Any) -> None:
+    total = k.reduce("x", "a + b", identity=0, name="total")
+    x = values(torch, 3_000_001)
+    want = float(x.double().sum())
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        x *= 2
+        result = total(x)
+        x.zero_()
+    stream.synchronize()
+    assert float(result) == pytest.approx(2 * want, rel=1e-5)
+    with k.program() as p:
+        y = total(x)
+        z = k.add(y, 1)
+    x.fill_(1)
+    p.run()
+    assert float(z) == 3_000_002

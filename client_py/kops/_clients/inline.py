@@ -14,6 +14,7 @@ from .._kernels.code import Code
 from .._kernels.elementwise import Elementwise
 from .._kernels.kernels import Kernel
 from .._kernels.modules import Module
+from .._kernels.reduction import Reduction
 from .._source.geometry import Geometry, Sizes
 from .._source.source import gather, names, scan
 from .._source.tokens import DIRECTIVE, PUNCTUATION, directive, tokens
@@ -58,6 +59,11 @@ def kernel(
 def elementwise(inputs: str, outputs: str | None = None, operation: str | None = None, **how: Any) -> Elementwise:
     """As `Client.elementwise`, with the default client, which connects at the first call: `interpret` works without a daemon."""
     return default_client().elementwise(inputs, outputs, operation, **how)
+
+
+def reduce(map: str, reduce: str, post: str = "a", identity: Any = None, **how: Any) -> Reduction:
+    """As `Client.reduce`, with the default client, which connects at the first call: `interpret` works without a daemon."""
+    return default_client().reduce(map, reduce, post, identity, **how)
 
 
 @overload

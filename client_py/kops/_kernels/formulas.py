@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
-from .._base.errors import BadArgument, CompileFailed, ShapeMismatch, WrongType
+from .._base.declarations import KERNEL_LIMITS
+from .._base.errors import BadArgument, CompileFailed, LimitExceeded, ShapeMismatch, Unsupported, WrongType
 from .._base.texts import counted
+from .._calls.launchable import Recordable
 from .._calls.plans import Plan
 from .._calls.rules import broadcast
 from .._session.connection import Peer
 from .._source.formulas import Declared, Types
+from .._source.geometry import Geometry
+from .._source.signature import Param
 from .._tensors.adapters import adapter_of
 from .._tensors.operands import Layout, Operand, Operands
 from .code import Code
+from .kernels import AsyncKernel, BaseKernel, Kernel
 
 
 class Given:
@@ -91,12 +96,6 @@ def _array(value: Any, operand: Declared) -> tuple[Any, Any]:
     return made, adapter_of(made)
 
 
-def results(values: Sequence[Any], adapters: Sequence[Any]) -> Any:
-    """What the caller gets: one array, or a tuple."""
-    made = tuple(value if adapter is None else adapter.result(value) for value, adapter in zip(values, adapters))
-    return made[0] if len(made) == 1 else made
-
-
 class FormulaCode(Code):
     """A source around a user's formula, which errors of the compiler show."""
 
@@ -110,3 +109,142 @@ class FormulaCode(Code):
         except CompileFailed as error:
             raise CompileFailed(f"{self._shown}: {error.message}", error.detail, error.code) from None
 
+
+class Prepared(NamedTuple):
+    """A call: kernels with their arguments, of which the last one writes the results."""
+
+    steps: tuple[tuple[Any, ...], ...]
+    outputs: list[Any]
+    adapters: list[Any]
+
+    @property
+    def result(self) -> Any:
+        made = tuple(value if adapter is None else adapter.result(value) for value, adapter in zip(self.outputs, self.adapters))
+        return made[0] if len(made) == 1 else made
+
+
+class BaseFormula(Recordable):
+    """Kernels of users' formulas, made for the forms in which they are called."""
+
+    _kernel_type: type[BaseKernel]
+    inputs: tuple[Declared, ...]
+    outputs: tuple[Declared, ...]
+
+    def __init__(self, client: Any, name: str, shown: str, options: Iterable[str], device: Any, arch: str | None) -> None:
+        if not name.isidentifier() or not name.isascii():
+            raise BadArgument(f"{name!r} is no name for a kernel: letters, digits and underscores", {"key": "name"})
+        self.name = name
+        self._client = client
+        self._shown = f"{name} (`{shown}`)"
+        self._options, self._device, self._arch = tuple(options), device, arch
+        self._kernels: dict[Any, Any] = {}
+
+    def _prepare(self, values: Sequence[Any], out: Any, staged: bool = True, **how: Any) -> Prepared:
+        """The kernels for these arguments; `how` is what the caller says of shapes."""
+        raise NotImplementedError
+
+    def _how(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Takes what is for `_prepare` from a call's options."""
+        return {}
+
+    def _kernel(self, form: Any, source: str, entry: str, params: Sequence[Param], geometry: Geometry) -> Any:
+        """A new kernel for a form; another thread may have been faster."""
+        code = FormulaCode(source, entry, self._shown, self._options, self.name, self._device, self._arch)
+        made = self._kernel_type(self._client, code, entry, params, geometry)
+        made._outs = tuple(i for i, param in enumerate(params) if param.kind in ("out", "inout"))
+        return self._kernels.setdefault(form, made)
+
+    def _check_params(self, count: int) -> None:
+        if count > KERNEL_LIMITS["params"]:
+            raise LimitExceeded(
+                f"{self.name}: so many dimensions of arrays that are not contiguous need {count} parameters; a kernel has at most "
+                f"{KERNEL_LIMITS['params']}. Pass contiguous copies of some",
+                {"limit": KERNEL_LIMITS["params"], "value": count},
+            )
+
+    def interpret(self, *values: Any, out: Any = None, **options: Any) -> Any:
+        """Runs it on the CPU, in this process, as `Kernel.interpret` does a kernel."""
+        prepared = self._prepare(values, out, False, **self._how(options))
+        for kernel, *arguments in prepared.steps:
+            kernel.interpret(*arguments, **options)
+        return prepared.result
+
+    def _record(self, recorder: Any, values: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        out = options.pop("out", None)
+        prepared = self._prepare(values, out, **self._how(options))
+        recorder.refuse(self.name, options)
+        for kernel, *arguments in prepared.steps:
+            recorder.launch(kernel, *arguments)
+        return recorder.guarded(prepared.result) if out is None else prepared.result
+
+    def _one(self, prepared: Prepared) -> tuple[Any, ...]:
+        """The only kernel of a call, to be measured."""
+        if len(prepared.steps) > 1:
+            raise Unsupported(
+                f"{self.name} is {len(prepared.steps)} kernels for these shapes: record it in a program, and measure that by "
+                "p.run(timing=True, warmup=3, repeat=20)"
+            )
+        return prepared.steps[0]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, where its kernels are made anew."""
+        return {**self.__dict__, "_kernels": {}}
+
+    def __repr__(self) -> str:
+        given, made = (", ".join(f"{one.placeholder or one.dtype} {one.name}" for one in some) for some in (self.inputs, self.outputs))
+        return f"<kops.{type(self).__name__} {self.name}({given}) -> {made}>"
+
+
+class Formula(BaseFormula):
+    """With a synchronous client."""
+
+    _kernel_type = Kernel
+
+    def __call__(self, *values: Any, out: Any = None, **options: Any) -> Any:
+        """The results, one array or a tuple: new arrays where the first array is, or those of `out`. Operands are arrays, which are
+        broadcast, and numbers. The options are those of a kernel's call; with `timing` the result is `(results, Timings)`."""
+        recorder = self._client._recorder()
+        if recorder is not None:
+            return self._record(recorder, values, {"out": out, **options})
+        prepared = self._prepare(values, out, **self._how(options))
+        if len(prepared.steps) > 1:
+            answer = self._client.sequence(prepared.steps, **options)
+            return (prepared.result, answer[1]) if options.get("timing") else prepared.result
+        kernel, *arguments = prepared.steps[0]
+        timings = kernel(*arguments, **options)
+        return (prepared.result, timings) if options.get("timing") else prepared.result
+
+    def profile(self, *values: Any, out: Any = None, **options: Any) -> Any:
+        """As `Kernel.profile`."""
+        kernel, *arguments = self._one(self._prepare(values, out, **self._how(options)))
+        return kernel.profile(*arguments, **options)
+
+    def submit(self, *values: Any, out: Any = None, **options: Any) -> Any:
+        """As `Kernel.submit`: a `Pending` of the results."""
+        pending = None
+        for kernel, *arguments in self._prepare(values, out, **self._how(options)).steps:
+            pending = kernel.submit(*arguments, **options)
+        return pending
+
+
+class AsyncFormula(BaseFormula):
+    """With an asyncio client."""
+
+    _kernel_type = AsyncKernel
+
+    async def __call__(self, *values: Any, out: Any = None, **options: Any) -> Any:
+        """As that of a synchronous client."""
+        prepared = self._prepare(values, out, **self._how(options))
+        if len(prepared.steps) > 1:
+            async with self._client.sequence(**options) as sequence:
+                for step in prepared.steps:
+                    sequence.launch(*step)
+            return (prepared.result, sequence.timings) if options.get("timing") else prepared.result
+        kernel, *arguments = prepared.steps[0]
+        timings = await kernel(*arguments, **options)
+        return (prepared.result, timings) if options.get("timing") else prepared.result
+
+    async def profile(self, *values: Any, out: Any = None, **options: Any) -> Any:
+        """As `Kernel.profile`."""
+        kernel, *arguments = self._one(self._prepare(values, out, **self._how(options)))
+        return await kernel.profile(*arguments, **options)

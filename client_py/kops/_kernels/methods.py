@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .elementwise import AsyncElementwise, Elementwise
+from .reduction import AsyncReduction, Reduction
 
 
 class FormulaMethods:
@@ -35,6 +36,33 @@ class FormulaMethods:
         """
         return Elementwise(self, inputs, outputs, operation, name, prelude, options, device, arch)
 
+    def reduce(
+        self, map: str, reduce: str, post: str = "a", identity: Any = None, *, inputs: str | None = None, output: str | None = None,
+        accumulate: str | None = None, axis: Any = None, name: str = "reduction", prelude: str = "", options: Iterable[str] = (),
+        device: Any = None, arch: str | None = None,
+    ) -> Reduction:  # fmt: skip
+        """Makes kernels that reduce arrays to one number, or to one along each of some axes:
+
+            norm = k.reduce("x * x", "a + b", "sqrt(a)", 0)
+            mean = k.reduce("x", "a + b", "a / n", 0, axis=-1)
+            dot = k.reduce("x * y", "a + b", identity=0, inputs="T x, T y", output="float out", accumulate="double", name="dot")
+            c = norm(a)
+            d = mean(a, keepdims=True)
+
+        `map` is an expression over the operands. `reduce` combines two numbers, `a` and `b`, in any order; `post` makes the result of
+        the last, `a`, and of how many there were, `n`. `identity` is the number that changes nothing, or an expression, "-INFINITY"; it
+        is also what is left of no numbers. `inputs` and `output` are declared as in `elementwise`; without them the operands are those
+        of `map`, and all and the result have one dtype. Numbers are computed in the result's dtype, halves in float; `accumulate`
+        is another type for that.
+
+        A call takes arrays, which are broadcast, and numbers, and `axis` (None for all, a number or a tuple; `axis` here is the
+        default), `keepdims` and `out`. Results are the same each time: the order depends on shapes and strides alone, and there are no
+        atomics. Reductions to few numbers are two kernels, in one sequence.
+        """
+        return Reduction(
+            self, map, reduce, post, identity, inputs, output, accumulate, axis, name, prelude, options, device, arch
+        )  # fmt: skip
+
 
 class AsyncFormulaMethods:
     """Of `AsyncClient`."""
@@ -45,3 +73,13 @@ class AsyncFormulaMethods:
     ) -> AsyncElementwise:  # fmt: skip
         """As `Client.elementwise`, without `await`; its calls are awaited."""
         return AsyncElementwise(self, inputs, outputs, operation, name, prelude, options, device, arch)
+
+    def reduce(
+        self, map: str, reduce: str, post: str = "a", identity: Any = None, *, inputs: str | None = None, output: str | None = None,
+        accumulate: str | None = None, axis: Any = None, name: str = "reduction", prelude: str = "", options: Iterable[str] = (),
+        device: Any = None, arch: str | None = None,
+    ) -> AsyncReduction:  # fmt: skip
+        """As `Client.reduce`, without `await`; its calls are awaited."""
+        return AsyncReduction(
+            self, map, reduce, post, identity, inputs, output, accumulate, axis, name, prelude, options, device, arch
+        )  # fmt: skip
