@@ -49,11 +49,11 @@ def load(path: str | os.PathLike[str], entries: str | Iterable[str] | None = Non
 def kernel(
     source: str | os.PathLike[str], entry: str | None = None, signature: Any = None, grid: Sizes = None, block: Sizes = None, *,
     shared: Any = 0, cluster: Sizes = None, options: Iterable[str] = (), files: Mapping[str, str] | None = None,
-    name: str | None = None, arch: str | None = None, device: Any = None, alias: bool = False,
+    name: str | None = None, arch: str | None = None, device: Any = None, alias: bool = False, fallback: str | None = None,
 ) -> Kernel:  # fmt: skip
     """As `Client.kernel`, with the default client, and compiled at its first call: `interpret` works without a daemon."""
     code = Code(source, entry, options, files, name, arch, device)
-    return Kernel(default_client(), code, code.only(), signature, Geometry(grid, block, shared, cluster), alias)
+    return Kernel(default_client(), code, code.only(), signature, Geometry(grid, block, shared, cluster), alias, fallback)
 
 
 def elementwise(inputs: str, outputs: str | None = None, operation: str | None = None, **how: Any) -> Elementwise:
@@ -74,7 +74,7 @@ def cuda_kernel(function: Callable[..., object]) -> Kernel: ...
 def cuda_kernel(
     function: None = None, *, grid: Sizes = None, block: Sizes = None, shared: Any = 0, cluster: Sizes = None, prelude: str = "",
     options: Iterable[str] = (), files: Mapping[str, str] | None = None, arch: str | None = None, device: Any = None,
-    alias: bool = False,
+    alias: bool = False, fallback: str | None = None,
 ) -> Callable[[Callable[..., object]], Kernel]: ...  # fmt: skip
 
 

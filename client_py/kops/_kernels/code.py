@@ -69,16 +69,23 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
     return values
 
 
-WITHOUT_GPU = "Without a GPU a kernel runs on the CPU, with checks, by kops.kernel(…).interpret(…), which takes the same arguments"
+WITHOUT_GPU = (
+    "Without a GPU a kernel runs on the CPU, with checks, by kops.kernel(…).interpret(…), which takes the same arguments, or by each "
+    'call of a kernel that is made with fallback="interpret"'
+)
+
+
+def launches_none(connection: Peer) -> bool:
+    """Whether a daemon has no device that launches kernels."""
+    info = connection.info
+    return info is not None and "kernels" not in info.features and all(device.backend == "host" for device in info.devices)
 
 
 def check_launches(connection: Peer) -> None:
     """Raises Unsupported for a daemon that has no device which launches kernels, before anything is asked of it. One that
     knows of no kernels, or lets this user launch none, says so itself."""
     info = connection.info
-    if info is None or "kernels" in info.features or not info.kernels.get("allowed"):
-        return
-    if all(device.backend == "host" for device in info.devices):
+    if info is not None and info.kernels.get("allowed") and launches_none(connection):
         raise Unsupported(
             f"this daemon has no GPU, so it launches no kernels. {WITHOUT_GPU}. To compile only: k.compile(source, arch=\"sm_90a\")",
             {"feature": "kernels"},

@@ -46,9 +46,9 @@ class BaseElementwise(BaseFormula):
 
     def __init__(
         self, client: Any, inputs: str, outputs: str | None, operation: str | None, name: str, prelude: str, options: Iterable[str],
-        device: Any, arch: str | None,
+        device: Any, arch: str | None, fallback: str | None,
     ) -> None:  # fmt: skip
-        super().__init__(client, name, inputs if operation is None else operation, options, device, arch)
+        super().__init__(client, name, inputs if operation is None else operation, options, device, arch, fallback)
         self.inputs, self.outputs, formula = _declared(inputs, outputs, operation, name)
         count = len(self.inputs) + len(self.outputs)
         if count > KERNEL_LIMITS["tensors"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -17,8 +18,8 @@ from .._source.geometry import Geometry
 from .._source.signature import Param
 from .._tensors.adapters import adapter_of
 from .._tensors.operands import Layout, Operand, Operands
-from .code import Code
-from .kernels import AsyncKernel, BaseKernel, Kernel
+from .code import Code, launches_none
+from .kernels import AsyncKernel, BaseKernel, Kernel, checked_fallback, refuse_interpreted
 
 
 class Given:
@@ -130,13 +131,16 @@ class BaseFormula(Recordable):
     inputs: tuple[Declared, ...]
     outputs: tuple[Declared, ...]
 
-    def __init__(self, client: Any, name: str, shown: str, options: Iterable[str], device: Any, arch: str | None) -> None:
+    def __init__(
+        self, client: Any, name: str, shown: str, options: Iterable[str], device: Any, arch: str | None, fallback: str | None
+    ) -> None:
         if not name.isidentifier() or not name.isascii():
             raise BadArgument(f"{name!r} is no name for a kernel: letters, digits and underscores", {"key": "name"})
         self.name = name
         self._client = client
         self._shown = f"{name} (`{shown}`)"
         self._options, self._device, self._arch = tuple(options), device, arch
+        self.fallback = checked_fallback(fallback)
         self._kernels: dict[Any, Any] = {}
 
     def _prepare(self, values: Sequence[Any], out: Any, staged: bool = True, **how: Any) -> Prepared:
@@ -150,7 +154,7 @@ class BaseFormula(Recordable):
     def _kernel(self, form: Any, source: str, entry: str, params: Sequence[Param], geometry: Geometry) -> Any:
         """A new kernel for a form; another thread may have been faster."""
         code = FormulaCode(source, entry, self._shown, self._options, self.name, self._device, self._arch)
-        made = self._kernel_type(self._client, code, entry, params, geometry)
+        made = self._kernel_type(self._client, code, entry, params, geometry, False, self.fallback)
         made._outs = tuple(i for i, param in enumerate(params) if param.kind in ("out", "inout"))
         return self._kernels.setdefault(form, made)
 
@@ -168,6 +172,16 @@ class BaseFormula(Recordable):
         for kernel, *arguments in prepared.steps:
             kernel.interpret(*arguments, **options)
         return prepared.result
+
+    def _interprets(self, connection: Peer, options: dict[str, Any]) -> bool:
+        """Whether a call runs in the interpreter; takes the options that mean nothing there."""
+        if self.fallback is None or not launches_none(connection):
+            return False
+        if options.get("timing"):
+            refuse_interpreted(self.name, "the interpreter has no times")
+        for key in [key for key in options if key not in ("axis", "keepdims")]:
+            del options[key]
+        return True
 
     def _record(self, recorder: Any, values: tuple[Any, ...], options: dict[str, Any]) -> Any:
         out = options.pop("out", None)
@@ -206,6 +220,8 @@ class Formula(BaseFormula):
         recorder = self._client._recorder()
         if recorder is not None:
             return self._record(recorder, values, {"out": out, **options})
+        if self.fallback is not None and self._interprets(self._client._live(), options):
+            return self.interpret(*values, out=out, **options)
         prepared = self._prepare(values, out, **self._how(options))
         if len(prepared.steps) > 1:
             answer = self._client.sequence(prepared.steps, **options)
@@ -234,6 +250,8 @@ class AsyncFormula(BaseFormula):
 
     async def __call__(self, *values: Any, out: Any = None, **options: Any) -> Any:
         """As that of a synchronous client."""
+        if self.fallback is not None and self._interprets(await self._client._live(), options):
+            return await asyncio.to_thread(self.interpret, *values, out=out, **options)
         prepared = self._prepare(values, out, **self._how(options))
         if len(prepared.steps) > 1:
             async with self._client.sequence(**options) as sequence:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from .._base.compiled import NUMBERS, keep_name, native, pack
 from .._base.declarations import KERNEL_LIMITS
-from .._base.errors import BadArgument, ConnectFailed, ConnectionLost, KopsError
+from .._base.errors import BadArgument, ConnectFailed, ConnectionLost, KopsError, Unsupported
 from .._base.intervals import SECONDS_MOST, Goal
 from .._base.results import Profile, Timing, Timings
 from .._base.texts import counted
@@ -30,7 +31,7 @@ from .._source.geometry import Geometry
 from .._source.signature import Param, parse
 from .._source.source import check
 from .._source.source import signature as signature_of
-from .code import Code, Entry, check_launches, release
+from .code import Code, Entry, check_launches, launches_none, release
 
 KEPT = 64  # geometries of kernel[…] that were looked at
 LOSSES_OF_NATIVE = (*SHORT_LOSSES, ConnectFailed)
@@ -51,12 +52,24 @@ def _plain_rank(param: Param) -> int:
     return -2 if param.strided else -1 if rank is None else rank
 
 
+def checked_fallback(fallback: str | None) -> str | None:
+    if fallback not in (None, "interpret"):
+        raise BadArgument(f'fallback must be None or "interpret", not {fallback!r}', {"key": "fallback"})
+    return fallback
+
+
+def refuse_interpreted(name: str, what: str) -> NoReturn:
+    """Raises for what the interpreter cannot do in a call's place."""
+    raise Unsupported(f"{name} runs in the interpreter, since this daemon has no GPU, and {what}: call it without")
+
+
 class BaseKernel(Launchable):
     """An entry of a source with its parameter list and launch geometry, and its id on each connection."""
 
     def __init__(
-        self, client: Any, code: Code, entry: str, signature: str | Iterable[Param] | None, geometry: Geometry, alias: bool = False
-    ) -> None:
+        self, client: Any, code: Code, entry: str, signature: str | Iterable[Param] | None, geometry: Geometry, alias: bool = False,
+        fallback: str | None = None,
+    ) -> None:  # fmt: skip
         self.name = entry
         self.code = code
         self.ids: dict[int, int] = {}
@@ -70,10 +83,19 @@ class BaseKernel(Launchable):
         self._geometry = geometry
         self._functions = geometry.functions
         self._alias = alias
+        self.fallback = checked_fallback(fallback)
         self._outs = tuple(i for i, param in enumerate(self.params) if param.kind == "out")
         self._places = {param.name: i for i, param in enumerate(self.params)}
         self._native = native_kernel(entry, self.params)
         self._bound: dict[Any, tuple[dict[str, Any], bytes | None]] = {}
+
+    def interprets(self, connection: Peer) -> bool:
+        """Whether a call runs in the interpreter: the daemon has no GPU, and that was asked for."""
+        return self.fallback is not None and launches_none(connection)
+
+    def _check_launched(self, connection: Peer, what: str) -> None:
+        if self.interprets(connection):
+            refuse_interpreted(self.name, f"{what} is by a GPU only")
 
     def define(self, connection: Peer) -> Plan:
         """Makes the kernel known to the daemon; compiles its source where that connection has not."""
@@ -251,6 +273,10 @@ class Kernel(BaseKernel):
         client = self._client
         if named or len(arguments) != self._count:
             arguments = self._positional(arguments, named)
+        if self.fallback is not None and self.interprets(client._live()):
+            if timing or client._recorder() is not None:
+                refuse_interpreted(self.name, "the interpreter has no times and records nothing")
+            return self.interpret(*arguments, grid=grid, block=block, shared=shared, cluster=cluster)
         if grid is None and block is None and shared is None and cluster is None and not self._functions:
             geometry = None
         else:
@@ -349,6 +375,7 @@ class Kernel(BaseKernel):
             )  # fmt: skip
         geometry = self._geometry.of_call(arguments, sizes)
         link = client._live()
+        self._check_launched(link, "a profile")
         how = {"stream": stream, "deadline_ms": deadline_ms, "priority": priority, "warmup": warmup, "repeat": repeat}
         launch = self._measured(link, arguments, geometry, how)
         answer: Profile = client._drive(link, lambda link: profile(link, launch, goal, conditions, caches), timeout, lambda: launch.hazard)
@@ -361,6 +388,7 @@ class Kernel(BaseKernel):
     ) -> Pending:  # fmt: skip
         """Launches it without waiting for the reply, as `Client.submit` does an op."""
         client = self._client
+        self._check_launched(client._live(), "submit")
         arguments = self._positional(arguments, named)
         geometry = self._geometry.of_call(arguments, {"grid": grid, "block": block, "shared": shared, "cluster": cluster})
         link = client._live()
@@ -379,7 +407,7 @@ class Kernel(BaseKernel):
 
     def _declare(self, timeout: Any) -> Kernel:
         link = self._client._live()
-        if link.key not in self.ids:
+        if link.key not in self.ids and not self.interprets(link):
             self._client._drive(link, self.define, timeout)
         return self
 
@@ -395,8 +423,13 @@ class AsyncKernel(BaseKernel):
         """As `Kernel`'s; returns when the launch has ended."""
         client = self._client
         arguments = self._positional(arguments, named)
-        geometry = self._geometry.of_call(arguments, {"grid": grid, "block": block, "shared": shared, "cluster": cluster})
+        sizes = {"grid": grid, "block": block, "shared": shared, "cluster": cluster}
         connection = await client._live()
+        if self.interprets(connection):
+            if timing:
+                refuse_interpreted(self.name, "the interpreter has no times")
+            return await asyncio.to_thread(self.interpret, *arguments, **sizes)
+        geometry = self._geometry.of_call(arguments, sizes)
         options = options_of(connection, None, stream, timing, deadline_ms, priority)
         request = Launch(self, arguments, geometry, options)
         return await client._drive(connection, lambda link: run(link, request, timing), timeout, lambda: request.hazard)
@@ -427,6 +460,7 @@ class AsyncKernel(BaseKernel):
             )  # fmt: skip
         geometry = self._geometry.of_call(arguments, sizes)
         connection = await client._live()
+        self._check_launched(connection, "a profile")
         how = {"stream": stream, "deadline_ms": deadline_ms, "priority": priority, "warmup": warmup, "repeat": repeat}
         launch = self._measured(connection, arguments, geometry, how)
         answer: Profile = await client._drive(
@@ -436,7 +470,7 @@ class AsyncKernel(BaseKernel):
 
     async def _declare(self, timeout: Any) -> AsyncKernel:
         connection = await self._client._live()
-        if connection.key not in self.ids:
+        if connection.key not in self.ids and not self.interprets(connection):
             await self._client._drive(connection, self.define, timeout)
         return self
 

@@ -14,7 +14,7 @@ class FormulaMethods:
 
     def elementwise(
         self, inputs: str, outputs: str | None = None, operation: str | None = None, *, name: str = "elementwise", prelude: str = "",
-        options: Iterable[str] = (), device: Any = None, arch: str | None = None,
+        options: Iterable[str] = (), device: Any = None, arch: str | None = None, fallback: str | None = None,
     ) -> Elementwise:  # fmt: skip
         """Makes a kernel of a formula in CUDA C++, which is applied to each element:
 
@@ -30,16 +30,17 @@ class FormulaMethods:
         A call takes arrays, which are broadcast as NumPy does, with any strides, and numbers, in the order of the inputs. It returns
         a new array where the first array is, or a tuple; `out=` gives the arrays, which may be operands. The kernel is compiled at
         the first call with other dtypes or layouts, by the daemon, which keeps it. `prelude` comes before it: includes, functions.
-        `options` are those of `compile`. `name` is in statistics and errors.
+        `options` are those of `compile`. `name` is in statistics and errors. With `fallback="interpret"` calls run in this process, on
+        the CPU and with the checks of `interpret`, where the daemon has no GPU.
 
         Raises `CompileFailed` at a call, with the line of the formula in `line`.
         """
-        return Elementwise(self, inputs, outputs, operation, name, prelude, options, device, arch)
+        return Elementwise(self, inputs, outputs, operation, name, prelude, options, device, arch, fallback)
 
     def reduce(
         self, map: str, reduce: str, post: str = "a", identity: Any = None, *, inputs: str | None = None, output: str | None = None,
         accumulate: str | None = None, axis: Any = None, name: str = "reduction", prelude: str = "", options: Iterable[str] = (),
-        device: Any = None, arch: str | None = None,
+        device: Any = None, arch: str | None = None, fallback: str | None = None,
     ) -> Reduction:  # fmt: skip
         """Makes kernels that reduce arrays to one number, or to one along each of some axes:
 
@@ -60,7 +61,7 @@ class FormulaMethods:
         atomics. Reductions to few numbers are two kernels, in one sequence.
         """
         return Reduction(
-            self, map, reduce, post, identity, inputs, output, accumulate, axis, name, prelude, options, device, arch
+            self, map, reduce, post, identity, inputs, output, accumulate, axis, name, prelude, options, device, arch, fallback
         )  # fmt: skip
 
 
@@ -69,17 +70,17 @@ class AsyncFormulaMethods:
 
     def elementwise(
         self, inputs: str, outputs: str | None = None, operation: str | None = None, *, name: str = "elementwise", prelude: str = "",
-        options: Iterable[str] = (), device: Any = None, arch: str | None = None,
+        options: Iterable[str] = (), device: Any = None, arch: str | None = None, fallback: str | None = None,
     ) -> AsyncElementwise:  # fmt: skip
         """As `Client.elementwise`, without `await`; its calls are awaited."""
-        return AsyncElementwise(self, inputs, outputs, operation, name, prelude, options, device, arch)
+        return AsyncElementwise(self, inputs, outputs, operation, name, prelude, options, device, arch, fallback)
 
     def reduce(
         self, map: str, reduce: str, post: str = "a", identity: Any = None, *, inputs: str | None = None, output: str | None = None,
         accumulate: str | None = None, axis: Any = None, name: str = "reduction", prelude: str = "", options: Iterable[str] = (),
-        device: Any = None, arch: str | None = None,
+        device: Any = None, arch: str | None = None, fallback: str | None = None,
     ) -> AsyncReduction:  # fmt: skip
         """As `Client.reduce`, without `await`; its calls are awaited."""
         return AsyncReduction(
-            self, map, reduce, post, identity, inputs, output, accumulate, axis, name, prelude, options, device, arch
+            self, map, reduce, post, identity, inputs, output, accumulate, axis, name, prelude, options, device, arch, fallback
         )  # fmt: skip

@@ -196,7 +196,7 @@ class KernelMethods:
         self, source: str | os.PathLike[str], entry: str | None = None, signature: Signature = None, grid: Sizes = None,
         block: Sizes = None, *, shared: Any = 0, cluster: Sizes = None, options: Iterable[str] = (),
         files: Mapping[str, str] | None = None, name: str | None = None, arch: str | None = None, device: Any = None,
-        alias: bool = False, timeout: float | None = DEFAULT_TIMEOUT,
+        alias: bool = False, fallback: str | None = None, timeout: float | None = DEFAULT_TIMEOUT,
     ) -> Kernel:  # fmt: skip
         """Compiles a kernel and declares how it is called: a `Kernel`.
 
@@ -212,12 +212,13 @@ class KernelMethods:
         `grid` and `block` are numbers, tuples of up to three, texts with expressions over the arguments ("ceil_div(n,
         256)", "a.shape[0]", "a.numel", "multiprocessors"), or functions of the arguments that return numbers. `shared` is
         the dynamic shared memory of a block in bytes, `cluster` the blocks of a cluster. Those that are left out are given with
-        each launch: `kern[grid, block](…)`. With `alias` written tensors may overlap others.
+        each launch: `kern[grid, block](…)`. With `alias` written tensors may overlap others. With `fallback="interpret"` calls run
+        in this process, on the CPU and with the checks of `interpret`, where the daemon has no GPU.
 
         The rest is as in `compile`. Raises also `SignatureMismatch` where the binary has other parameters.
         """
         code = Code(source, entry, options, files, name, arch, device)
-        return Kernel(self, code, code.only(), signature, Geometry(grid, block, shared, cluster), alias)._declare(timeout)
+        return Kernel(self, code, code.only(), signature, Geometry(grid, block, shared, cluster), alias, fallback)._declare(timeout)
 
     def load(self, path: str | os.PathLike[str], entries: str | Iterable[str] | None = None, **how: Any) -> Module:
         """Compiles a .cu file: a `Module` whose attributes are its kernels. The keywords are those of `compile`.
@@ -235,13 +236,13 @@ class KernelMethods:
     def cuda_kernel(
         self, function: None = None, *, grid: Sizes = None, block: Sizes = None, shared: Any = 0,
         cluster: Sizes = None, prelude: str = "", options: Iterable[str] = (), files: Mapping[str, str] | None = None,
-        arch: str | None = None, device: Any = None, alias: bool = False,
+        arch: str | None = None, device: Any = None, alias: bool = False, fallback: str | None = None,
     ) -> Callable[[Callable[..., object]], Kernel]: ...  # fmt: skip
 
     def cuda_kernel(
         self, function: Callable[..., object] | None = None, *, grid: Sizes = None, block: Sizes = None, shared: Any = 0,
         cluster: Sizes = None, prelude: str = "", options: Iterable[str] = (), files: Mapping[str, str] | None = None,
-        arch: str | None = None, device: Any = None, alias: bool = False,
+        arch: str | None = None, device: Any = None, alias: bool = False, fallback: str | None = None,
     ) -> Any:  # fmt: skip
         """Makes a kernel of a Python function: its annotations are the parameters' types, its docstring is the body.
 
@@ -256,7 +257,8 @@ class KernelMethods:
         A docstring that holds a `__global__` function of the same name is the whole source, and the annotations may be
         left out. `prelude` comes before the kernel: includes, other functions. Compiled at its first call.
         """
-        return _decorate(self, Kernel, function, Geometry(grid, block, shared, cluster), prelude, options, files, arch, device, alias)
+        geometry = Geometry(grid, block, shared, cluster)
+        return _decorate(self, Kernel, function, geometry, prelude, options, files, arch, device, alias, fallback)
 
 
 class AsyncKernelMethods:
@@ -279,11 +281,11 @@ class AsyncKernelMethods:
         self, source: str | os.PathLike[str], entry: str | None = None, signature: Signature = None, grid: Sizes = None,
         block: Sizes = None, *, shared: Any = 0, cluster: Sizes = None, options: Iterable[str] = (),
         files: Mapping[str, str] | None = None, name: str | None = None, arch: str | None = None, device: Any = None,
-        alias: bool = False, timeout: float | None = DEFAULT_TIMEOUT,
+        alias: bool = False, fallback: str | None = None, timeout: float | None = DEFAULT_TIMEOUT,
     ) -> AsyncKernel:  # fmt: skip
         """As `Client.kernel`: `kern = await k.kernel(…)`, then `await kern(c, a, b, n)`."""
         code = Code(source, entry, options, files, name, arch, device)
-        made = AsyncKernel(self, code, code.only(), signature, Geometry(grid, block, shared, cluster), alias)
+        made = AsyncKernel(self, code, code.only(), signature, Geometry(grid, block, shared, cluster), alias, fallback)
         return await made._declare(timeout)
 
     async def load(self, path: str | os.PathLike[str], entries: str | Iterable[str] | None = None, **how: Any) -> AsyncModule:
@@ -297,26 +299,27 @@ class AsyncKernelMethods:
     def cuda_kernel(
         self, function: None = None, *, grid: Sizes = None, block: Sizes = None, shared: Any = 0,
         cluster: Sizes = None, prelude: str = "", options: Iterable[str] = (), files: Mapping[str, str] | None = None,
-        arch: str | None = None, device: Any = None, alias: bool = False,
+        arch: str | None = None, device: Any = None, alias: bool = False, fallback: str | None = None,
     ) -> Callable[[Callable[..., object]], AsyncKernel]: ...  # fmt: skip
 
     def cuda_kernel(
         self, function: Callable[..., object] | None = None, *, grid: Sizes = None, block: Sizes = None, shared: Any = 0,
         cluster: Sizes = None, prelude: str = "", options: Iterable[str] = (), files: Mapping[str, str] | None = None,
-        arch: str | None = None, device: Any = None, alias: bool = False,
+        arch: str | None = None, device: Any = None, alias: bool = False, fallback: str | None = None,
     ) -> Any:  # fmt: skip
         """As `Client.cuda_kernel`; the kernel is awaited."""
-        return _decorate(self, AsyncKernel, function, Geometry(grid, block, shared, cluster), prelude, options, files, arch, device, alias)
+        geometry = Geometry(grid, block, shared, cluster)
+        return _decorate(self, AsyncKernel, function, geometry, prelude, options, files, arch, device, alias, fallback)
 
 
 def _decorate(
     client: Any, kind: type[BaseKernel], function: Callable[..., object] | None, geometry: Geometry, prelude: str, options: Iterable[str],
-    files: Mapping[str, str] | None, arch: str | None, device: Any, alias: bool,
+    files: Mapping[str, str] | None, arch: str | None, device: Any, alias: bool, fallback: str | None,
 ) -> Any:  # fmt: skip
     def decorate(function: Callable[..., object]) -> BaseKernel:
         source, signature = source_of(function, prelude)
         code = Code(source, function.__name__, options, files, f"{function.__name__}.cu", arch, device)
-        made = kind(client, code, function.__name__, signature, geometry, alias)
+        made = kind(client, code, function.__name__, signature, geometry, alias, fallback)
         made.__doc__, made.__module__ = function.__doc__, function.__module__
         return made
 

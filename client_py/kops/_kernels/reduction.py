@@ -55,8 +55,9 @@ class BaseReduction(BaseFormula):
     def __init__(
         self, client: Any, map: str, reduce: str, post: str, identity: Any, inputs: str | None, output: str | None,
         accumulate: str | None, axis: Any, name: str, prelude: str, options: Iterable[str], device: Any, arch: str | None,
+        fallback: str | None,
     ) -> None:  # fmt: skip
-        super().__init__(client, name, f"{map}; {reduce}; {post}", options, device, arch)
+        super().__init__(client, name, f"{map}; {reduce}; {post}", options, device, arch, fallback)
         self.inputs = _inputs(map, inputs, name)
         self.outputs = operands(output, name) if output is not None else (Declared("out", PLACEHOLDER, None),)
         if len(self.outputs) != 1:

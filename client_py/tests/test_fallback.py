@@ -1,0 +1,105 @@
+"""Kernels with fallback="interpret" and a daemon that has no GPU."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from typing import Any
+
+import kops
+import numpy
+import pytest
+from fake_daemon import FakeDaemon
+from test_first_hour import host_only
+from test_kernels import ADD2
+
+pytestmark = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="the interpreter needs a compiler")
+SIGNATURE = "out float* c, const float* a, const float* b, int n"
+HOW = {"grid": "ceil_div(n, 256)", "block": 256, "fallback": "interpret"}
+
+
+def _double(y: Any, x: Any, n: int) -> None:
+    """
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = 2 * x[i];
+    """
+
+
+_double.__annotations__ = {"y": "out float*", "x": "const float*", "n": "int"}
+
+
+@pytest.fixture
+def arrays() -> Any:
+    rng = numpy.random.default_rng()
+    return [rng.standard_normal(1000).astype("float32") for _ in range(3)]
+
+
+def test_kernels(daemon: FakeDaemon, arrays: Any) -> None:
+    host_only(daemon)
+    c, a, b = arrays
+    with kops.connect(daemon.path) as k:
+        kern = k.kernel(ADD2, "add2_kernel", SIGNATURE, **HOW)
+        assert kern(c, a, b, 1000) is c and numpy.array_equal(c, a + b)
+        kern[4, 256](c, b, b, n=1000)
+        assert numpy.array_equal(c, b + b)
+        double = k.cuda_kernel(_double, **HOW)
+        double(c, a, 1000, blocking=True)
+        assert numpy.array_equal(c, 2 * a)
+        with pytest.raises(kops.interpret.InterpretError, match="a has 1000 elements"):
+            kern(c, a, b, 1001)
+        for call in (
+            lambda: kern(c, a, b, 1000, timing=True), lambda: kern.submit(c, a, b, 1000), lambda: kern.profile(c, a, b, 1000),
+            lambda: kern[1, 32].profile(c, a, b, 1000), lambda: k.sequence([(kern, c, a, b, 1000)]),
+        ):  # fmt: skip
+            with pytest.raises(kops.Unsupported, match="no GPU"):
+                call()
+        with k.sequence(), pytest.raises(kops.Unsupported, match="records nothing"):
+            kern(c, a, b, 1000)
+        with pytest.raises(kops.Unsupported, match=r'made with fallback="interpret"'):
+            k.kernel(ADD2, "add2_kernel", SIGNATURE, grid=4, block=256)
+        with pytest.raises(kops.BadArgument, match='None or "interpret"'):
+            k.kernel(ADD2, "add2_kernel", SIGNATURE, grid=4, block=256, fallback="cpu")
+    assert not daemon.count("compile") and not daemon.count("launch")
+
+
+def test_formulas(daemon: FakeDaemon, arrays: Any) -> None:
+    host_only(daemon)
+    c, a, b = arrays
+    with kops.connect(daemon.path) as k:
+        f = k.elementwise("x * y", fallback="interpret")
+        total = k.reduce("x", "a < b ? b : a", identity="-INFINITY", fallback="interpret")
+        assert numpy.array_equal(f(a[::-1], b, timeout=5), a[::-1] * b) and f(a, 2, out=c) is c and numpy.array_equal(c, 2 * a)
+        assert numpy.array_equal(total(a.reshape(10, 100).T, axis=0, keepdims=True), a.reshape(10, 100).max(1)[None])
+        for call in (
+            lambda: f(a, b, timing=True), lambda: f.submit(a, b), lambda: f.profile(a, b), lambda: k.sequence([(f, a, b)]),
+            lambda: k.elementwise("x * y")(a, b), lambda: k.reduce("x", "a + b", identity=0)(a),
+        ):  # fmt: skip
+            with pytest.raises(kops.Unsupported, match="no GPU"):
+                call()
+    assert not daemon.count("compile") and not daemon.count("launch")
+
+
+def test_asyncio(daemon: FakeDaemon, arrays: Any) -> None:
+    host_only(daemon)
+    c, a, b = arrays
+
+    async def main() -> None:
+        async with kops.connect_async(daemon.path) as k:
+            kern = await k.kernel(ADD2, "add2_kernel", SIGNATURE, **HOW)
+            assert await kern(c, a, b, 1000) is c and numpy.array_equal(c, a + b)
+            f, total = k.elementwise("x * y", fallback="interpret"), k.reduce("x", "a + b", identity=0, fallback="interpret")
+            product, nothing = await asyncio.gather(f(a, b), total(a * 0))
+            assert numpy.array_equal(product, a * b) and nothing == 0
+            for call in (kern(c, a, b, 1000, timing=True), kern.profile(c, a, b, 1000), f(a, b, timing=True)):
+                with pytest.raises(kops.Unsupported, match="no GPU"):
+                    await call
+
+    asyncio.run(main())
+    assert not daemon.count("compile") and not daemon.count("launch")
+
+
+def test_a_daemon_with_a_gpu_is_used(k: kops.Client, daemon: FakeDaemon, arrays: Any) -> None:
+    c, a, b = arrays
+    k.kernel(ADD2, "add2_kernel", SIGNATURE, **HOW)(c, a, b, 1000)
+    assert numpy.array_equal(c, a + b) and daemon.count("launch") == 1
+    assert numpy.array_equal(k.elementwise("x * y", fallback="interpret")(a, b), a * b) and daemon.count("launch") == 2
