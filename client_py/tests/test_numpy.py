@@ -147,7 +147,7 @@ def test_gemm_shapes(k: kops.Client) -> None:
     with pytest.raises(kops.ShapeMismatch):
         k.gemm(normal(3, 4), normal(3, 4))
     with pytest.raises(ValueError):
-        k.gemm(normal(4), normal(4))
+        k.gemm(normal(4), normal(5))
 
 
 def test_empty_tensors_need_no_buffer(k: kops.Client, daemon: FakeDaemon) -> None:
