@@ -13,6 +13,7 @@ import kops
 import numpy
 import pytest
 from fake_daemon import FakeDaemon
+from kops._kernels import elementwise as _elementwise
 from kops._source import formulas as _formulas
 from kops._source import layouts as _layouts
 
@@ -120,6 +121,9 @@ def test_each_form_is_compiled_once(k: kops.Client, daemon: FakeDaemon) -> None:
     assert daemon.count("compile") == 3, "sizes and strides are arguments"
     f(normal(4, dtype="float64"), 1)
     assert daemon.count("compile") == 4
+    for n in range(1, _elementwise.PLANS + 50):  # more layouts than are kept
+        f._prepare((normal(n), 1), None)
+    assert len(f._plans) <= _elementwise.PLANS and numpy.array_equal(f(numpy.float64([1, 2]), [3, 4]), [4, 6])
 
 
 def test_what_is_refused(k: kops.Client, daemon: FakeDaemon) -> None:

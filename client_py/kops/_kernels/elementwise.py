@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from .._base.declarations import KERNEL_LIMITS
 from .._base.errors import BadArgument, LimitExceeded
@@ -14,9 +14,21 @@ from .._source.formulas import Declared, names_in, operands, packed
 from .._source.geometry import Geometry
 from .._source.layouts import Loop, broadcast_strides, loop
 from .._tensors.operands import Layout
-from .formulas import AsyncFormula, BaseFormula, Formula, Given, Prepared
+from .formulas import AsyncFormula, BaseFormula, Formula, Given, Prepared, layouts_key
 
+PLANS = 256  # layouts that are kept
 PLACEHOLDER = "T"  # the type of all operands of the short form
+
+
+class _Plan(NamedTuple):
+    """What calls with the same layouts have in common: the kernel, its sizes and strides, the results' shape and dtypes, and which inputs
+    it gets."""
+
+    kernel: Any
+    sizes: tuple[int, ...]
+    shape: tuple[int, ...]
+    dtypes: tuple[str, ...]
+    inputs: tuple[int, ...]
 
 
 def _declared(inputs: str, outputs: str | None, operation: str | None, what: str) -> tuple[tuple[Declared, ...], tuple[Declared, ...], str]:
@@ -57,21 +69,39 @@ class BaseElementwise(BaseFormula):
                 {"limit": KERNEL_LIMITS["tensors"], "value": count},
             )
         self._text = Text(name, prelude, formula)
+        self._plans: dict[Any, _Plan] = {}
 
     def _prepare(self, values: Sequence[Any], out: Any, staged: bool = True, **how: Any) -> Prepared:
         given = Given(self.name, self.inputs, values, staged)
-        shape = given.shape
-        if out is not None and all(layout is None for layout in given.layouts):
-            shape = _shape_of(out)
-        outputs, layouts, adapters = given.outputs(self.outputs, out, shape)
-        same = _same(given.layouts, layouts)
-        arrays = [(layout, i) for i, layout in enumerate(given.layouts) if layout is not None and i not in same]
-        strides = [broadcast_strides(layout.shape, layout.strides, shape) for layout, _ in arrays]
-        strides += [broadcast_strides(layout.shape, layout.strides, shape) for layout in layouts]
+        outputs, layouts = ([], None) if out is None else given.given_outputs(self.outputs, out)
+        same = _same(given.layouts, layouts or ())
+        key = (given.key, layouts and layouts_key(layouts), tuple(same.items()))
+        plan = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) >= PLANS:
+                self._plans.clear()
+            plan = self._plans[key] = self._plan(given, layouts, same)
+        adapters: list[Any] = [None] * len(outputs)
+        if out is None:
+            made = [given.allocate(plan.shape, dtype) for dtype in plan.dtypes]
+            outputs, adapters = [operand.value for operand in made], [operand.adapter for operand in made]
+        arguments = [given.values[i] for i in plan.inputs]
+        return Prepared(((plan.kernel, *arguments, *outputs, *plan.sizes),), outputs, adapters)
+
+    def _plan(self, given: Given, layouts: Sequence[Layout] | None, same: dict[int, int]) -> _Plan:
+        """What calls with such layouts have in common. `layouts` are those of out=, if there is one."""
+        shape, types = given.shape, given.types
+        if layouts is None:
+            layouts = [Layout(types.dtype(operand), shape, None, None) for operand in self.outputs]
+        else:
+            shape = shape if any(layout is not None for layout in given.layouts) else tuple(layouts[0].shape)
+            given.check_outputs(self.outputs, layouts, shape)
+        inputs = tuple(i for i in range(len(self.inputs)) if i not in same)
+        arrays = [layout for i in inputs if (layout := given.layouts[i]) is not None] + list(layouts)
+        strides = [broadcast_strides(layout.shape, layout.strides, shape) for layout in arrays]
         form, sizes = self._form(given, layouts, same, loop(shape, strides))
-        arguments = [value for i, value in enumerate(given.values) if i not in same] + outputs
-        step = (self._of(form), *arguments, math.prod(shape), *packed(sizes, form.narrow))
-        return Prepared((step,), outputs, adapters)
+        numbers = (math.prod(shape), *packed(sizes, form.narrow))
+        return _Plan(self._of(form), numbers, shape, tuple(layout.dtype for layout in layouts), inputs)
 
     def _form(self, given: Given, layouts: Sequence[Layout], same: dict[int, int], steps: Loop) -> tuple[Form, list[int]]:
         """What the kernel is generated for, and the sizes and strides that it takes."""
@@ -96,6 +126,9 @@ class BaseElementwise(BaseFormula):
         self._check_params(len(text.params(form)))
         return form, [] if flat else sizes
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_plans": {}}
+
     def _of(self, form: Form) -> Any:
         found = self._kernels.get(form)
         if found is None:
@@ -110,11 +143,6 @@ class Elementwise(BaseElementwise, Formula):
 
 class AsyncElementwise(BaseElementwise, AsyncFormula):
     """As `Elementwise`, with `await`. Made by `AsyncClient.elementwise`."""
-
-
-def _shape_of(out: Any) -> tuple[int, ...]:
-    first = out[0] if isinstance(out, (tuple, list)) and out else out
-    return tuple(getattr(first, "shape", ()))
 
 
 def _same(inputs: Sequence[Layout | None], outputs: Sequence[Layout]) -> dict[int, int]:

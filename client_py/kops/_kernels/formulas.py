@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from .._base.declarations import KERNEL_LIMITS
@@ -23,59 +24,88 @@ from .kernels import AsyncKernel, BaseKernel, Kernel, checked_fallback, refuse_i
 
 
 class Given:
-    """The inputs of one call. `layouts` has None for a number."""
+    """The inputs of one call. `layouts` has None for a number. What follows from the layouts is found when it is first asked for."""
 
     def __init__(self, what: str, declared: Sequence[Declared], values: Sequence[Any], staged: bool = True) -> None:
         if len(values) != len(declared):
             names = ", ".join(operand.name for operand in declared)
             raise BadArgument(f"{what} takes {counted(len(declared), 'operand')} ({names}), got {len(values)}")
         self.what, self.declared, self.staged = what, declared, staged
-        self.types = Types(what)
-        self.values: list[Any] = []
-        self.layouts: list[Layout | None] = []
+        self.values: list[Any] = list(values)
+        self.layouts: list[Layout | None] = [None] * len(values)
         self._like: Any = None
-        alone = all(adapter_of(value).number for value in values)
-        for operand, value in zip(declared, values):
+        lists = []
+        for i, value in enumerate(values):
             adapter = adapter_of(value)
-            if alone and hasattr(value, "dtype"):  # NumPy's numbers have one, like arrays
-                value, adapter = _array(value, operand)
-            if adapter.number:
-                self.values.append(value)
-                self.layouts.append(None)
-                continue
             if adapter.plain:
-                value, adapter = _array(value, operand)
-            elif not staged:
-                value = adapter.on_host(value)
-            self.values.append(value)
-            self.layouts.append(adapter.layout(value, staged))
-            if self._like is None:
-                self._like = value, adapter
-        for operand, layout in zip(declared, self.layouts):
-            if layout is not None:
-                self.types.take(operand, layout.dtype)
-        self.shape = broadcast(*(layout.shape for layout in self.layouts if layout is not None)) if self._like is not None else ()
+                lists += [] if adapter.number else [i]
+            else:
+                self._take(i, value if staged else adapter.on_host(value), adapter)
+        if lists:
+            self._convert(lists)
+        if self._like is None:  # NumPy's numbers have a dtype, like arrays
+            self._convert([i for i, value in enumerate(values) if hasattr(value, "dtype")])
 
-    def outputs(self, declared: Sequence[Declared], out: Any, shape: tuple[int, ...]) -> tuple[list[Any], list[Layout], list[Any]]:
-        """The arrays of the results, given or new ones, their layouts, and what turns each into what the caller gets."""
-        if out is None:
-            return self._new(declared, shape)
-        given = tuple(out) if isinstance(out, (tuple, list)) and len(declared) != 1 else (out,)
+    def _take(self, i: int, value: Any, adapter: Any) -> None:
+        self.values[i], self.layouts[i] = value, adapter.layout(value, self.staged)
+        if self._like is None:
+            self._like = value, adapter
+
+    def _convert(self, places: Sequence[int]) -> None:
+        """Lists and NumPy's numbers as arrays, of the dtype of the first array of their type."""
+        from .._tensors.arrays import array
+
+        for i in places:
+            operand, placeholder = self.declared[i], self.declared[i].placeholder
+            others = zip(self.declared, self.layouts)
+            known = next((at.dtype for one, at in others if at is not None and placeholder and one.placeholder == placeholder), None)
+            made = array(self.values[i], operand.dtype or known)
+            self._take(i, made, adapter_of(made))
+
+    @cached_property
+    def types(self) -> Types:
+        """The dtypes of the placeholders. Raises DtypeMismatch."""
+        made = Types(self.what)
+        for operand, layout in zip(self.declared, self.layouts):
+            if layout is not None:
+                made.take(operand, layout.dtype)
+        return made
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """What the arrays broadcast to. Raises ShapeMismatch."""
+        shapes = [layout.shape for layout in self.layouts if layout is not None]
+        return broadcast(*shapes) if shapes else ()
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What decides on kernels and their sizes and strides."""
+        return layouts_key(self.layouts)
+
+    def given_outputs(self, declared: Sequence[Declared], out: Any) -> tuple[list[Any], list[Layout]]:
+        """The arrays of `out=`, and their layouts."""
+        given = list(out) if isinstance(out, (tuple, list)) and len(declared) != 1 else [out]
         if len(given) != len(declared):
             raise BadArgument(f"{self.what} has {counted(len(declared), 'result')}, but out= {len(given)}", {"key": "out"})
-        layouts = []
-        for operand, value in zip(declared, given):
-            adapter = adapter_of(value)
+        adapters = [adapter_of(value) for value in given]
+        for value, adapter in zip(given, adapters):
             if adapter.plain:
                 raise WrongType(f"{self.what}: out must be an array, not {type(value).__name__}", {"key": "out"})
-            layout = adapter.layout(value, self.staged)
+        return given, [adapter.layout(value, self.staged) for value, adapter in zip(given, adapters)]
+
+    def check_outputs(self, declared: Sequence[Declared], layouts: Sequence[Layout], shape: tuple[int, ...]) -> None:
+        """Raises DtypeMismatch or ShapeMismatch for arrays of `out=`."""
+        for operand, layout in zip(declared, layouts):
             self.types.take(operand, layout.dtype)
             if tuple(layout.shape) != tuple(shape):
                 raise ShapeMismatch(f"{self.what}: {operand.name} has shape {tuple(shape)}, but out= {tuple(layout.shape)}", {"key": "out"})
-            layouts.append(layout)
-        return list(given), layouts, [None] * len(given)
 
-    def _new(self, declared: Sequence[Declared], shape: tuple[int, ...]) -> tuple[list[Any], list[Layout], list[Any]]:
+    def outputs(self, declared: Sequence[Declared], out: Any, shape: tuple[int, ...]) -> tuple[list[Any], list[Layout], list[Any]]:
+        """The arrays of the results, given or new ones, their layouts, and what turns each into what the caller gets."""
+        if out is not None:
+            given, layouts = self.given_outputs(declared, out)
+            self.check_outputs(declared, layouts, shape)
+            return given, layouts, [None] * len(given)
         made = [self.allocate(shape, self.types.dtype(operand)) for operand in declared]
         layouts = [Layout(operand.dtype, tuple(operand.shape), operand.strides, None) for operand in made]
         return [operand.value for operand in made], layouts, [operand.adapter for operand in made]
@@ -89,12 +119,9 @@ class Given:
         return made
 
 
-def _array(value: Any, operand: Declared) -> tuple[Any, Any]:
-    """A list as an array."""
-    from .._tensors.arrays import array
-
-    made = array(value, operand.dtype)
-    return made, adapter_of(made)
+def layouts_key(layouts: Iterable[Layout | None]) -> tuple[Any, ...]:
+    """Dtypes, shapes and strides, without addresses."""
+    return tuple(layout and layout[:3] for layout in layouts)
 
 
 class FormulaCode(Code):
