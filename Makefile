@@ -82,6 +82,7 @@ package: build
 
 ## wheel    a wheel with the Python client, kopsd, kopsctl and the kernels, in build/wheel/dist: pip installs all of kops
 wheel: deps
+	tools/install-dependencies wheel
 	tools/configure wheel build/wheel $(CMAKE_ARGS)
 	cmake --build build/wheel --parallel $(JOBS) --target kopsd kopsctl kops_python
 	"$$(KOPS_PYTHON_MODULES='setuptools, wheel' tools/find-python)" tools/make-wheel build/wheel

@@ -58,7 +58,9 @@ static int answers(const char *path, struct error *e)
     if (r == ENOENT || r == ECONNREFUSED || r == ENOTDIR)
         return 0;
     if (r)
-        return error_set(e, ERROR_PERMISSION_DENIED, "%s: %s", path, strerror(r));
+        return error_set(e, ERROR_PERMISSION_DENIED,
+                         "%s is there, but: %s; ask for access to it, or name another socket in KOPS_SOCKET", path,
+                         strerror(r));
     if (peer.uid != geteuid() && peer.uid != 0 && strcmp(path, system_socket) != 0)
         return error_set(e, ERROR_PERMISSION_DENIED, "%s: user %u listens there, and no daemon of yours", path,
                          (unsigned)peer.uid);

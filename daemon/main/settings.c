@@ -42,8 +42,8 @@ const struct setting settings[] = {
      "Seconds without a connection after which the daemon ends with status 0; 0: never. For daemons that something "
      "starts again when a client comes: kopsd --autostart, which sets 300 unless this is set, or a socket unit."},
     {"server", "log_kib", NUMBER, AT(log_kib), "0", 0, 1U << 30, LIVE,
-     "Size of a log that is a file (stderr), above which its older half is removed; 0: no limit. kopsd --autostart "
-     "sets 1024."},
+     "Size of a log that is a file (stderr), above which only its end is kept, half as long; 0: no limit. kopsd "
+     "--autostart sets 1024."},
     {"limits", "message_bytes", NUMBER, AT(message_bytes), "1048576", 4096, 1U << 30, LIVE,
      "Bytes of one request; a new value applies to new connections."},
     {"limits", "inflight", NUMBER, AT(inflight), "256", 1, 65536, LIVE, "Unanswered requests of a connection."},

@@ -48,17 +48,23 @@ void log_set_size(uint64_t bytes)
     atomic_store(&size_max, bytes);
 }
 
-/* What is kept begins with a whole line. */
-static void keep_newer_half(int fd, off_t size)
+/* Moves the bytes from there on to the file's beginning, and cuts the rest off. What is kept begins with a whole line.
+ * It ends where nothing is left to read, so that lines which others append meanwhile come along, but for the last
+ * moment's. */
+static void keep_from(int fd, off_t from)
 {
-    const size_t half = (size_t)size / 2;
-    char *text = malloc(half);
-    const ssize_t n = text ? pread(fd, text, half, size - (off_t)half) : 0;
-    const char *line = n > 0 ? memchr(text, '\n', (size_t)n) : NULL;
+    char text[4096];
+    off_t to = 0;
+    ssize_t n;
 
-    if (ftruncate(fd, 0) == 0 && line && write(STDERR_FILENO, line + 1, (size_t)(text + n - line - 1)) < 0)
+    for (; (n = pread(fd, text, sizeof(text), from)) > 0; from += n) {
+        const char *end = to ? NULL : memchr(text, '\n', (size_t)n);
+        const size_t left_out = end ? (size_t)(end + 1 - text) : 0;
+
+        to += pwrite(fd, text + left_out, (size_t)n - left_out, to) > 0 ? n - (ssize_t)left_out : 0;
+    }
+    if (ftruncate(fd, to) < 0)
         atomic_fetch_add(&lost, 1);
-    free(text);
 }
 
 /* Of several processes that have the file the one with the lock trims it, of several threads the one with the flag. */
@@ -75,7 +81,7 @@ void log_trim(void)
     fd = open("/proc/self/fd/2", O_RDWR | O_CLOEXEC);
     if (fd >= 0) {
         if (fcntl(fd, F_SETLK, &whole) == 0 && fstat(fd, &st) == 0 && st.st_size > most)
-            keep_newer_half(fd, st.st_size);
+            keep_from(fd, st.st_size - most / 2);
         close(fd);
     }
     atomic_flag_clear(&trimming);

@@ -20,9 +20,9 @@ bool log_enabled(enum log_level level);
 /* Parses "error", "warning", "info", "debug"; returns 0 or -1. */
 int log_level_parse(const char *text, enum log_level *ret_level);
 
-/* Where stderr is a file: the size above which log_trim() removes its older half, as each line does that this process
- * writes. 0: it may grow. Several processes may do so to one file; lines that others write at that moment may get lost.
- */
+/* Where stderr is a file: the size above which log_trim() keeps only its end, half as long, as each line does that this
+ * process writes. 0: it may grow. Several processes may do so to one file; a line that another one writes at that
+ * moment may get lost. */
 void log_set_size(uint64_t bytes);
 void log_trim(void);
 
