@@ -215,6 +215,8 @@ def test_torch_tensors(k: kops.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     f = k.elementwise("x + 2 * y")
     result = f(x, y.t())
     assert type(result) is torch.Tensor and numpy.allclose(result.array, x.array + 2 * y.array.T, rtol=1e-6)
+    x.negated = True
+    assert numpy.allclose(f(x, y.t()).array, -x.array + 2 * y.array.T, rtol=1e-6)
 
 
 def test_loops_have_few_dimensions() -> None:

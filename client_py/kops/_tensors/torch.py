@@ -122,11 +122,12 @@ class TorchAdapter(Adapter):
         dtype = self._names.get(value.dtype)
         if dtype is None:
             raise unknown_dtype(value.dtype)
+        value = value.resolve_neg() if value.is_neg() else value  # as operand() does, which may change the layout
         shape, address = tuple(value.shape), value.data_ptr()
         if 0 in shape or value.is_contiguous():
             return Layout(dtype, shape, None, address)
         strides: tuple[int, ...] | None = tuple(value.stride())
-        if staged and value.device.type == "cpu" and (value.is_neg() or pool.find(address) is None):
+        if staged and value.device.type == "cpu" and pool.find(address) is None:
             strides = copied_strides(shape, [s == 0 and n > 1 for s, n in zip(value.stride(), shape, strict=True)])
         return Layout(dtype, shape, strides, address)
 
