@@ -223,7 +223,8 @@ class NativeLink:
         except (ConnectionLost, ConnectFailed) as error:
             call.error = self.lost(error)
         except KopsError as error:
-            call.error = error
+            # In a child that was forked while a thread of the parent was in libkops, that knows none of the requests any more.
+            call.error = error if self.failure is None else self.lost(self.failure)
         else:
             if reply is None:
                 return
