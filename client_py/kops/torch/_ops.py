@@ -65,6 +65,13 @@ def _split(name: str, arguments: Sequence[Any]) -> tuple[Sequence[Any], Any]:
     return arguments[:count], arguments[count] if len(arguments) > count else None
 
 
+def _check_matrices(name: str, inputs: Sequence[Any]) -> None:
+    """The methods of a client take vectors, too; an op of torch has one form of each derivative."""
+    if any(tensor.dim() < 2 for tensor in inputs):
+        shapes = " and ".join(str(tuple(tensor.shape)) for tensor in inputs)
+        raise ShapeMismatch(f"torch.ops.{NAMESPACE}.{name} takes matrices, and these are {shapes}: make a vector one with unsqueeze()")
+
+
 def _shape(name: str, inputs: Sequence[Any], start: Any, attrs: Mapping[str, Any]) -> tuple[int, ...]:
     """The shape of the results. Raises what a call would raise: DtypeMismatch, ShapeMismatch, UnknownDtype, BadArgument."""
     rule = _rule(name)
@@ -79,6 +86,8 @@ def _shape(name: str, inputs: Sequence[Any], start: Any, attrs: Mapping[str, Any
             {"key": SCALED},
         )
     result_dtype([*dtypes, dtype_name(start.dtype)] if reads else dtypes)
+    if rule.vectors:
+        _check_matrices(name, inputs)
     shape = rule.out_shape([tensor.shape for tensor in inputs], checked)
     if reads and tuple(broadcast(shape, start.shape)) != tuple(shape):
         raise ShapeMismatch(f"{name}: {SCALED} of shape {tuple(start.shape)} does not broadcast to that of the result, {tuple(shape)}")
@@ -103,10 +112,13 @@ def _run(name: str) -> Callable[..., Any]:
     scale = _rule(name).out_scale
     given = ", ".join([inputs, *(f"{attr['name']}={attr['name']}" for attr in _DECLARED[name]["attrs"])])
     lines = [f"def run({inputs}{f', {SCALED}=None' if scale else ''}{f', *, {attributes}' if attributes else ''}):"]
+    if _rule(name).vectors:
+        few = " or ".join(f"{tensor}.dim() < 2" for tensor in _DECLARED[name]["inputs"])
+        lines.append(f"    if {few}: check_matrices({name!r}, ({inputs},))")
     if scale:
         lines.append(f"    if {scale}: return scaled({given}, {SCALED}={SCALED})")
     lines.append(f"    return client().{name}({given})")
-    scope: dict[str, Any] = {"client": _clients.client, "scaled": _run_scaled(name)}
+    scope: dict[str, Any] = {"client": _clients.client, "scaled": _run_scaled(name), "check_matrices": _check_matrices}
     exec(compile("\n".join(lines), f"<torch.ops.{NAMESPACE}.{name}>", "exec"), scope)
     run: Callable[..., Any] = scope["run"]
     return run
@@ -128,6 +140,8 @@ def _run_out(name: str) -> Callable[..., Any]:
     outputs = _DECLARED[name]["outputs"]
 
     def run(*inputs: Any, **named: Any) -> None:
+        if _rule(name).vectors:
+            _check_matrices(name, inputs)
         outs = tuple(named.pop(output) for output in outputs)
         getattr(_clients.client(), name)(*inputs, out=outs[0] if len(outs) == 1 else outs, **named)
 
