@@ -180,7 +180,7 @@ struct wire_buffer {
 
 struct wire_timings {
     struct kops_result result;
-    uint64_t sent_ns; /* CLOCK_MONOTONIC; 0: nobody wants to know */
+    uint64_t sent_ns; /* CLOCK_MONOTONIC; 0: not asked for */
     double *samples;  /* NULL: not wanted */
     size_t samples_room;
 };
