@@ -57,7 +57,8 @@ class Culprit(Bystander):
         square = {"op": "square", "in": [self.memory.tensor(N)], "out": [self.memory.tensor(N, N)], "stream": 1}
         good = self.connection.request("run", square)
         error = self.connection.reply_error(bad)
-        wanted = {"fault": {"device_fault"}, "hang": {"deadline_exceeded", "job_timeout"}}[kind]
+        # On a machine that has much else to do, a fault may take so long to be seen that the kernel is taken for an endless one.
+        wanted = {"fault": {"device_fault", "job_timeout"}, "hang": {"deadline_exceeded", "job_timeout"}}[kind]
         assert error.code in wanted | {"device_lost", "device_fault"}, error
         reply = self.connection.reply(good)
         if reply.error is None:
