@@ -24,7 +24,7 @@ from kopsbench.measures.trace_skew import Found, spans_in  # noqa: E402
 from kopsbench.plots import PLOTS  # noqa: E402
 from kopsbench.record import Record, Summary, failure, write  # noqa: E402
 from kopsbench.targets import ROWS, markdown  # noqa: E402
-from support import beside_ncu  # noqa: E402
+from support import backends, beside_ncu  # noqa: E402
 from support.beside_ncu import Cell  # noqa: E402
 
 # Answers `good` at once and `slow` never; ends on `bad`.
@@ -40,6 +40,9 @@ for line in sys.stdin:
     os.write(fd, b'{"records": []}\\n')
 os.write(fd, b"{}\\n")
 """
+
+LACKING = backends.missing(backends.STANDIN) if "KOPS_BUILD" in os.environ else "KOPS_BUILD names no build folder"
+on_standin = pytest.mark.skipif(LACKING is not None, reason=str(LACKING))
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -152,7 +155,7 @@ def test_every_kernel_of_the_tutorials_has_its_source_and_a_wrapper() -> None:
     assert len({source, user_kernels.fresh(source), user_kernels.fresh(source)}) == 3
 
 
-@pytest.mark.skipif("KOPS_BUILD" not in os.environ, reason="KOPS_BUILD names no build folder")
+@on_standin
 def test_the_times_of_kernels_are_compared_with_records_of_another_daemon(tmp_path: Path) -> None:
     done = run(str(BENCH / "run"), "--smoke", "--out", str(tmp_path), "--file", "r.json", "truth")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -176,7 +179,7 @@ def test_executions_are_told_apart() -> None:
         recorded.executions(ran, 3)
 
 
-@pytest.mark.skipif("KOPS_BUILD" not in os.environ, reason="KOPS_BUILD names no build folder")
+@on_standin
 def test_a_trace_is_held_against_the_clock_of_its_kernels(tmp_path: Path) -> None:
     done = run(str(BENCH / "run"), "--smoke", "--out", str(tmp_path), "--file", "r.json", "trace_skew")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -194,7 +197,7 @@ def test_skew_and_order_are_told_from_a_trace() -> None:
         spans_in(trace, "device", "note_times", 2)
 
 
-@pytest.mark.skipif("KOPS_BUILD" not in os.environ, reason="KOPS_BUILD names no build folder")
+@on_standin
 def test_the_parts_of_calls_are_added_up(tmp_path: Path) -> None:
     done = run(str(BENCH / "run"), "--smoke", "--out", str(tmp_path), "--file", "r.json", "named_parts")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -234,7 +237,7 @@ def test_ncus_table_is_read_by_our_keys() -> None:
         beside_ncu.read("==WARNING== No kernels were profiled.\n")
 
 
-@pytest.mark.skipif("KOPS_BUILD" not in os.environ, reason="KOPS_BUILD names no build folder")
+@on_standin
 def test_what_a_report_of_counters_takes(tmp_path: Path) -> None:
     done = run(str(BENCH / "run"), "--smoke", "--out", str(tmp_path), "--file", "r.json", "counters_ncu_report")
     assert done.returncode == 0, done.stdout + done.stderr
