@@ -66,18 +66,22 @@ static void test_single_executions_wait_behind_a_gate(void **state)
     struct backend_code *code = load_code();
     const int64_t before = counter(STANDIN_COUNTER_stream_gates);
     struct test_job t;
+    int runs = 0;
 
     (void)state;
     KERNEL_JOB(&t, load_function(code, "custom_kernel"), N, OUT(m, N), IN(m, N), INT(N));
-    run_job(stream, &t);
-    assert_int_equal(counter(STANDIN_COUNTER_stream_gates), before + 1);
-    assert_int_equal(t.job.timer, TIMER_EVENTS);
+    do { /* where the host is interrupted for 100 us meanwhile, the gate has opened by itself and tells nothing */
+        t.done = false;
+        run_job(stream, &t);
+        assert_int_equal(counter(STANDIN_COUNTER_stream_gates), before + ++runs);
+        assert_int_equal(t.job.timer, TIMER_EVENTS);
+    } while (!t.job.gpu_begin_ns && runs < 100);
     assert_in_range(t.job.gpu_begin_ns, t.job.started_ns, t.job.gpu_end_ns);
     assert_in_range(t.job.gpu_end_ns, t.job.gpu_begin_ns + 1, clock_now_ns());
     t.job.timing = TIMING_NONE;
     t.done = false;
     run_job(stream, &t);
-    assert_int_equal(counter(STANDIN_COUNTER_stream_gates), before + 1);
+    assert_int_equal(counter(STANDIN_COUNTER_stream_gates), before + runs);
     backend->stream_free(stream);
     backend->code_unload(device, code);
     close_memory(m);
