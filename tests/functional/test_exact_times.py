@@ -62,9 +62,12 @@ def test_a_call_of_host_memory_whose_record_is_lost_ends(start: Callable[..., Do
 def test_without_records_events_tell(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
     own = client(start(env={"KOPSD_EXECUTORS_CUPTI": "off"}))
     own.own()
-    result = launch(own, exact=True)
-    times = result["timings"]
-    assert result["timer"] == "events"
+    for _ in range(100):
+        result = launch(own, exact=True)
+        times = result["timings"]
+        assert result["timer"] == "events"
+        if "wait_us" in times:  # not where the host was interrupted for longer than the gate waits
+            break
     parts = times["recv_to_start_us"] + times["wait_us"] + times["gpu_us"] + times["end_us"]
     assert abs(parts - times["total_us"]) < 1, times
 
