@@ -15,7 +15,7 @@ def test_a_number_is_what_it_is_in_torch(torch: Any, k: Any, dtype: str) -> None
     for shape in ((), (7,), (100_003,), (33, 65), (0, 3)):
         a = torch.randn(shape, device="cuda", dtype=getattr(torch, dtype))
         for number in (2, True, random.uniform(-3, 3), float("inf")):
-            want = a + torch.tensor(number, device="cuda").to(a.dtype)
+            want = a + torch.tensor(number, dtype=torch.float64, device="cuda").to(a.dtype)
             for result in (k.add(a, number), k.add(number, a)):
                 assert result.dtype is a.dtype and torch.equal(result, want)
 
