@@ -31,15 +31,3 @@ struct backend_device *server_device(const struct server *s, const struct rpc_ar
     }
     return d;
 }
-
-int server_dtype(const struct rpc_arg *name, const char *path, enum dtype *ret, struct error *e)
-{
-#define X(NAME, text, value, size)                                                                                     \
-    if (rpc_text_is(name, text)) {                                                                                     \
-        *ret = DTYPE_##NAME;                                                                                           \
-        return 0;                                                                                                      \
-    }
-    KOPS_DTYPES(X)
-#undef X
-    return error_at(e, ERROR_UNKNOWN_DTYPE, path, "dtype", "no such dtype; hello lists what each op takes");
-}

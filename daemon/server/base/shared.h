@@ -102,7 +102,4 @@ static inline enum server_state server_state(const struct server *s)
 /* The device named by a `device` argument; the default device when absent. NULL and *e: there is no such device. */
 struct backend_device *server_device(const struct server *s, const struct rpc_arg *arg, struct error *e);
 
-/* Finds a dtype by its name; `path` comes before "dtype" in errors. */
-int server_dtype(const struct rpc_arg *name, const char *path, enum dtype *ret, struct error *e);
-
 #endif

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/decode.h"
 #include "server/exec/command_list.h"
 #include "server/exec/room.h"
 #include "server/memory/connection_resources.h"
@@ -29,7 +30,7 @@ static int decode_dimensions(const struct rpc_arg *list, const char *key, const 
 
 static int decode_layout(const struct rpc_arg *args, const char *path, struct tensor *t, struct error *e)
 {
-    if (server_dtype(&args[TENSOR_dtype], path, &t->dtype, e) < 0)
+    if (dtype_decode(&args[TENSOR_dtype], path, &t->dtype, e) < 0)
         return -1;
     if (args[TENSOR_shape].length > TENSOR_MAX_RANK) {
         error_at(e, ERROR_LIMIT_EXCEEDED, path, "shape", "more dimensions than limits.rank");

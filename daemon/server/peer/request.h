@@ -122,9 +122,6 @@ enum { KOPS_PARAMS_RUN_PROGRAM(X) };
 #define X(key, ...) INDEX(COMPILE, key)
 enum { KOPS_PARAMS_COMPILE(X) };
 #undef X
-#define X(key, ...) INDEX(KERNEL, key)
-enum { KOPS_PARAMS_KERNEL(X) };
-#undef X
 #define X(key, ...) INDEX(LAUNCH, key)
 enum { KOPS_PARAMS_LAUNCH(X) };
 #undef X
@@ -136,9 +133,6 @@ enum { KOPS_PARAMS_CACHE(X) };
 #undef X
 #define X(key, ...) INDEX(DRAIN, key)
 enum { KOPS_PARAMS_DRAIN(X) };
-#undef X
-#define X(key, ...) INDEX(PARAM, key)
-enum { KOPS_PARAMS_PARAM(X) };
 #undef X
 #define X(key, ...) INDEX(OP, key)
 enum { KOPS_PARAMS_OP(X) };
