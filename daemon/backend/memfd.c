@@ -28,7 +28,7 @@ static int refuse(struct error *e, const char *why)
 
 /* Seals are read first. Only a file that can carry seals is asked anything else, so that a device or network file
  * system chosen by the client cannot make the daemon wait. */
-static int check(int fd, uint64_t size, bool writable, struct error *e)
+int memfd_check(int fd, uint64_t size, bool writable, struct error *e)
 {
     int seals = fcntl(fd, F_GET_SEALS);
     struct statfs fs;
@@ -61,7 +61,7 @@ int memfd_map(int fd, uint64_t size, bool writable, struct backend_memory **ret_
     struct stat st;
     void *at;
 
-    if (check(fd, size, writable, e) < 0)
+    if (memfd_check(fd, size, writable, e) < 0)
         return -1;
     m = calloc(1, sizeof(*m));
     if (!m)

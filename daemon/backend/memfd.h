@@ -12,6 +12,9 @@ void memfd_keep_fds(void);
  * the caller's. Errors: invalid_fd, read_only, out_of_memory, quota_exceeded (descriptors). */
 int memfd_map(int fd, uint64_t size, bool writable, struct backend_memory **ret_memory, struct error *e);
 
+/* The same checks alone. */
+int memfd_check(int fd, uint64_t size, bool writable, struct error *e);
+
 /* Makes zeroed memory of `size` bytes, sealed against resizing. *ret_fd is the caller's. */
 int memfd_new(uint64_t size, struct backend_memory **ret_memory, int *ret_fd, struct error *e);
 

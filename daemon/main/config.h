@@ -37,7 +37,7 @@ struct config {
     uint64_t cuda_workspace_bytes;
     /* kernels */
     uint64_t kernels, source_bytes, job_timeout_s, helpers, compile_memory_mib, compile_time_s, compile_keep_s;
-    char *user_kernels, *user_kernels_group, *nvrtc, *include, *sandbox, *compile_user;
+    char *user_kernels, *user_kernels_group, *hand_out, *nvrtc, *include, *sandbox, *compile_user;
     /* cache */
     char *cache_directory; /* "": none */
     uint64_t cache_disk_mib, cache_memory_mib;
@@ -50,8 +50,9 @@ struct config {
     uint64_t quota_connections, quota_buffers, quota_mappings, quota_mapped_mib, quota_allocated_mib, quota_host_mib,
         quota_host_all_mib, quota_program_mib, quota_waiting_mib, quota_inflight, quota_fds, quota_kernel_mib,
         quota_messages_per_s, quota_device_share;
-    /* Made of texts by config_finish(): enum user_kernels, compiler_sandbox, isolation, executor_sandbox; the group. */
-    unsigned policy, sandbox_mode, isolate, executors_sandbox_mode;
+    /* Made of texts by config_finish(): enum user_kernels twice, compiler_sandbox, isolation, executor_sandbox; the
+     * group. */
+    unsigned policy, hand_out_policy, sandbox_mode, isolate, executors_sandbox_mode;
     gid_t kernels_gid;
 };
 

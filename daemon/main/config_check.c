@@ -92,6 +92,8 @@ static int check_kernels(struct config *c, struct error *e)
 
     memcpy(policies, user_kernels_names, sizeof(user_kernels_names));
     if (find_choice("kernels.user_kernels", c->user_kernels, policies, AUTO + 1, &c->policy, e) < 0 ||
+        find_choice("kernels.hand_out", c->hand_out, user_kernels_names, USER_KERNELS_COUNT, &c->hand_out_policy, e) <
+            0 ||
         find_choice("kernels.sandbox", c->sandbox, sandboxes, 3, &c->sandbox_mode, e) < 0)
         return -1;
     if (c->policy == AUTO)
@@ -99,6 +101,8 @@ static int check_kernels(struct config *c, struct error *e)
             c->isolate == ISOLATE_USER || c->isolate == ISOLATE_CONNECTION ? USER_KERNELS_ALL : USER_KERNELS_OWNER;
     if (c->policy == USER_KERNELS_GROUP && !group)
         return error_set(e, ERROR_INVALID_ARGUMENT, "kernels.user_kernels = group needs kernels.user_kernels_group");
+    if (c->hand_out_policy == USER_KERNELS_GROUP && !group)
+        return error_set(e, ERROR_INVALID_ARGUMENT, "kernels.hand_out = group needs kernels.user_kernels_group");
     return 0;
 }
 

@@ -30,6 +30,25 @@ struct daemon {
     struct error error; /* then */
 };
 
+/* How kernels of users are compiled and kept. */
+static struct code_service_config code_config_of(const struct config *c)
+{
+    const bool off = c->policy == USER_KERNELS_OFF;
+
+    return (struct code_service_config){.compiler = {.nvrtc = off ? "none" : c->nvrtc,
+                                                     .include = c->include,
+                                                     .user = c->compile_user,
+                                                     .sandbox = (enum compiler_sandbox)c->sandbox_mode,
+                                                     .helpers = (unsigned)c->helpers,
+                                                     .memory_mib = (unsigned)c->compile_memory_mib,
+                                                     .time_s = (unsigned)c->compile_time_s,
+                                                     .keep_s = (unsigned)c->compile_keep_s},
+                                        .directory = off || !*c->cache_directory ? NULL : c->cache_directory,
+                                        .disk_bytes = c->cache_disk_mib << 20,
+                                        .memory_bytes = c->cache_memory_mib << 20,
+                                        .source_bytes = c->source_bytes};
+}
+
 static struct server_config server_config_of(const struct config *c)
 {
     struct server_config s = {
@@ -53,6 +72,7 @@ static struct server_config server_config_of(const struct config *c)
         .kernels = c->kernels,
         .isolation = (enum isolation)c->isolate,
         .user_kernels = (enum user_kernels)c->policy,
+        .hand_out = (enum user_kernels)c->hand_out_policy,
         .user_kernels_group = c->kernels_gid,
         .access = c->access,
         .quota = {.subordinates = c->subordinates,
@@ -74,18 +94,7 @@ static struct server_config server_config_of(const struct config *c)
                   .messages_per_s = c->quota_messages_per_s,
                   .device_share = c->quota_device_share,
                   .faults = c->executors_faults},
-        .code = {.compiler = {.nvrtc = c->policy == USER_KERNELS_OFF ? "none" : c->nvrtc,
-                              .include = c->include,
-                              .user = c->compile_user,
-                              .sandbox = (enum compiler_sandbox)c->sandbox_mode,
-                              .helpers = (unsigned)c->helpers,
-                              .memory_mib = (unsigned)c->compile_memory_mib,
-                              .time_s = (unsigned)c->compile_time_s,
-                              .keep_s = (unsigned)c->compile_keep_s},
-                 .directory = c->policy == USER_KERNELS_OFF || !*c->cache_directory ? NULL : c->cache_directory,
-                 .disk_bytes = c->cache_disk_mib << 20,
-                 .memory_bytes = c->cache_memory_mib << 20,
-                 .source_bytes = c->source_bytes},
+        .code = code_config_of(c),
         .backend_config = {.host_threads = (unsigned)c->host_threads,
                            .host_blas = c->host_blas,
                            .cuda_driver = c->cuda_driver,

@@ -113,6 +113,9 @@ const struct setting settings[] = {
      "executors kernels run in one context, and can read and write all clients' shared memory."},
     {"kernels", "user_kernels_group", TEXT, AT(user_kernels_group), NULL, 0, 0, FIXED,
      "A group, by name or number, for user_kernels = group."},
+    {"kernels", "hand_out", TEXT, AT(hand_out), "all", 0, 0, FIXED,
+     "Users that may have the compiled code of their kernels handed out, to launch it in a CUDA context of their own: "
+     "off, owner, group or all, as in user_kernels, and among those whom that allows."},
     {"kernels", "nvrtc", TEXT, AT(nvrtc), NULL, 0, 0, FIXED,
      "Path of NVRTC's library, or none; the usual names and places by default."},
     {"kernels", "include", TEXT, AT(include), NULL, 0, 0, FIXED,

@@ -17,6 +17,7 @@
     X(RUN_PROGRAM, run_program, USE) \
     X(COMPILE, compile, USE) \
     X(KERNEL, kernel, USE) \
+    X(CODE, code, USE) \
     X(LAUNCH, launch, USE) \
     X(COUNTERS, counters, USE) \
     X(CACHE, cache, ADMINISTER) \
@@ -52,6 +53,8 @@
 #define KOPS_FLAGS_COMPILE(X) X(work)
 #define KOPS_CLASS_KERNEL USE
 #define KOPS_FLAGS_KERNEL(X) X(work)
+#define KOPS_CLASS_CODE USE
+#define KOPS_FLAGS_CODE(X) X(work)
 #define KOPS_CLASS_LAUNCH USE
 #define KOPS_FLAGS_LAUNCH(X) X(work) X(runs)
 #define KOPS_CLASS_COUNTERS USE
@@ -192,6 +195,10 @@
     X(shared, ANY, 0, UINT64_C(0), UINT64_C(18446744073709551615), 0) \
     X(cluster, LIST, 0, UINT64_C(0), UINT64_C(18446744073709551615), 0) \
     X(alias, BOOL, 0, UINT64_C(0), UINT64_C(18446744073709551615), 0)
+
+#define KOPS_PARAMS_CODE(X) \
+    X(module, UINT, 1, UINT64_C(0), UINT64_C(18446744073709551615), 0) \
+    X(fd, UINT, 1, UINT64_C(0), UINT64_C(18446744073709551615), 0)
 
 #define KOPS_PARAMS_LAUNCH(X) \
     X(kernel, UINT, 1, UINT64_C(0), UINT64_C(18446744073709551615), 0) \

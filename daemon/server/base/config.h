@@ -62,7 +62,7 @@ struct server_config {
     uint64_t idle_exit_s;    /* time without a connection after which the server ends; 0: never */
     uint64_t watchdog_us;    /* how often the service manager wants a sign of life; 0: it wants none */
     enum isolation isolation;
-    enum user_kernels user_kernels;
+    enum user_kernels user_kernels, hand_out;
     gid_t user_kernels_group;
     struct access_policy access;
     struct quota_limits quota; /* of each user */

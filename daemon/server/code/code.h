@@ -24,7 +24,7 @@ void modules_free(struct server *s);
 extern const struct connection_part connection_code_part;
 
 /* Sizes of the requests' states. */
-extern const size_t compile_state_bytes, cache_state_bytes;
+extern const size_t compile_state_bytes, cache_state_bytes, hand_out_state_bytes;
 
 /* Apply a changed configuration: the limits of a connection, and those of sources. */
 void code_limit_connection(struct connection *c);
@@ -44,6 +44,9 @@ void compiles_cancel_all(struct connection *c, const struct error *e);
 
 /* Whether the connection may bring kernels (kernels.user_kernels): 0, or -1 and permission_denied. */
 int user_code_check(const struct connection *c, struct error *e);
+/* Whether it may have their code handed out (kernels.hand_out, too). */
+int user_code_check_hand_out(const struct connection *c, struct error *e);
+bool user_code_hands_out(const struct connection *c);
 /* The first device that runs kernels of users; NULL: none. */
 struct backend_device *user_code_device(const struct server *s);
 /* Whether the connection may compile, and a compiler was found. */

@@ -214,7 +214,7 @@ static int choose_target(struct server *s, const struct rpc_arg *args, char arch
 
 static void write_entry(struct rpc_output *out, const struct compiled_entry *entry)
 {
-    rpc_write_map(out, 8);
+    rpc_write_map(out, 9);
     rpc_write_entry_text(out, "name", entry->name);
     rpc_write_entry_text(out, "lowered", entry->lowered);
     rpc_write_entry_uint(out, "registers", entry->registers);
@@ -226,6 +226,10 @@ static void write_entry(struct rpc_output *out, const struct compiled_entry *ent
     rpc_write_array(out, entry->n_params);
     for (unsigned i = 0; i < entry->n_params; i++)
         rpc_write_uint(out, entry->param_sizes[i]);
+    rpc_write_text(out, "offsets");
+    rpc_write_array(out, entry->n_params);
+    for (unsigned i = 0; i < entry->n_params; i++)
+        rpc_write_uint(out, entry->param_offsets[i]);
 }
 
 static void write_key(struct rpc_output *out, const unsigned char *key)

@@ -22,12 +22,12 @@ const char *const isolation_names[ISOLATE_COUNT] = {
     [ISOLATE_CONNECTION] = "connection",
 };
 
-static bool is_allowed(const struct connection *c)
+static bool is_among(const struct connection *c, enum user_kernels policy)
 {
     const struct server_config *config = &c->server->config;
     const bool owner = access_is_owner(c);
 
-    switch (config->user_kernels) {
+    switch (policy) {
     case USER_KERNELS_OFF:
         return false;
     case USER_KERNELS_OWNER:
@@ -40,6 +40,30 @@ static bool is_allowed(const struct connection *c)
         break;
     }
     return false;
+}
+
+static bool is_allowed(const struct connection *c)
+{
+    return is_among(c, c->server->config.user_kernels);
+}
+
+bool user_code_hands_out(const struct connection *c)
+{
+    return is_among(c, c->server->config.hand_out);
+}
+
+int user_code_check_hand_out(const struct connection *c, struct error *e)
+{
+    const char *policy = user_kernels_names[c->server->config.hand_out];
+
+    if (user_code_hands_out(c))
+        return 0;
+    account_refused(c->account, c->pid, REFUSED_KERNELS, 0, 0);
+    error_set(e, ERROR_PERMISSION_DENIED,
+              "code is not handed out to uid %d here (kernels.hand_out is %s): launch it in the daemon, or ask the "
+              "daemon's administrator",
+              (int)c->uid, policy);
+    return error_detail_text(e, "policy", policy);
 }
 
 int user_code_check(const struct connection *c, struct error *e)

@@ -165,7 +165,7 @@ static void write_features(struct rpc_output *out, const struct connection *c)
     const uint32_t n = sizeof(always) / sizeof(always[0]);
     unsigned kinds = 0;
     bool ordered = false, counters = false, peers = has_peers(s), compile = user_code_compiles(c);
-    bool kernels = compile && user_code_device(s);
+    bool kernels = compile && user_code_device(s), code = compile && user_code_hands_out(c);
 
     for (unsigned i = 0; i < s->devices.count; i++) {
         struct backend_device *d = s->devices.all[i];
@@ -175,7 +175,8 @@ static void write_features(struct rpc_output *out, const struct connection *c)
         counters = counters || (d->counts && d->ends);
     }
     rpc_write_text(out, "features");
-    rpc_write_array(out, n + (unsigned)__builtin_popcount(kinds) + ordered + counters + peers + compile + kernels);
+    rpc_write_array(out,
+                    n + (unsigned)__builtin_popcount(kinds) + ordered + counters + peers + compile + kernels + code);
     for (uint32_t i = 0; i < n; i++)
         rpc_write_text(out, always[i]);
     for (unsigned i = 0; i < sizeof(memory) / sizeof(memory[0]); i++)
@@ -191,6 +192,8 @@ static void write_features(struct rpc_output *out, const struct connection *c)
         rpc_write_text(out, "compile");
     if (kernels)
         rpc_write_text(out, "kernels");
+    if (code)
+        rpc_write_text(out, "code");
 }
 
 static void write_shm(struct rpc_output *out)

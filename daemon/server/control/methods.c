@@ -33,6 +33,7 @@ static const struct method_entry methods[METHOD_COUNT] = {
     [METHOD_RUN_PROGRAM] = {METHOD(RUN_PROGRAM, run_program), RUN_STATE},
     [METHOD_COMPILE] = {METHOD(COMPILE, compile), .state_bytes = &compile_state_bytes},
     [METHOD_KERNEL] = {METHOD(KERNEL, kernel)},
+    [METHOD_CODE] = {METHOD(CODE, code), .state_bytes = &hand_out_state_bytes},
     [METHOD_LAUNCH] = {METHOD(LAUNCH, launch), RUN_STATE},
     [METHOD_COUNTERS] = {METHOD(COUNTERS, counters), RUN_STATE},
     [METHOD_CACHE] = {METHOD(CACHE, cache), .state_bytes = &cache_state_bytes},

@@ -122,6 +122,9 @@ enum { KOPS_PARAMS_RUN_PROGRAM(X) };
 #define X(key, ...) INDEX(COMPILE, key)
 enum { KOPS_PARAMS_COMPILE(X) };
 #undef X
+#define X(key, ...) INDEX(CODE, key)
+enum { KOPS_PARAMS_CODE(X) };
+#undef X
 #define X(key, ...) INDEX(LAUNCH, key)
 enum { KOPS_PARAMS_LAUNCH(X) };
 #undef X
