@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/overlap.h"
 #include "server/code/kernel.h"
 #include "server/code/module.h"
 #include "server/exec/command_list.h"
@@ -88,16 +89,9 @@ int step_decode_attrs(const struct op *op, struct step *step, const struct rpc_v
 
 /* ---- what it computes ---- */
 
-/* "in[0]" or "out[0]" for the i-th tensor of the step; "args[0]" of a kernel. */
-static const char *operand_key(const struct op *op, const struct kernel *k, unsigned i, char into[16])
+static const struct kernel_signature *signature_of(const struct command_list *commands, unsigned i)
 {
-    if (k)
-        return kernel_operand_key(k, i, into);
-    if (i < op->n_inputs)
-        snprintf(into, 16, "in[%u]", i);
-    else
-        snprintf(into, 16, "out[%u]", i - op->n_inputs);
-    return into;
+    return commands->kernels[i] ? commands->kernels[i]->signature : NULL;
 }
 
 static int check_writable(const struct command_list *commands, unsigned i, const struct op *op, struct error *e)
@@ -110,41 +104,43 @@ static int check_writable(const struct command_list *commands, unsigned i, const
 
         if (!ref->mapping || ref->writable)
             continue;
-        snprintf(dotted, sizeof(dotted), "%s.", operand_key(op, commands->kernels[i], o, key));
+        snprintf(dotted, sizeof(dotted), "%s.", operand_key(op, signature_of(commands, i), o, key));
         return error_at(e, ERROR_READ_ONLY, dotted, "buffer", "was registered with access \"r\", but is an output");
     }
     return 0;
 }
 
-/* The overlap check: refuses outputs that share elements with other tensors of the step, but for exact in-place use. */
+/* Where a step's operands lie. */
+struct places {
+    const struct command_list *commands;
+    const struct step *step;
+};
+
+static bool same_memory(const void *context, unsigned a, unsigned b)
+{
+    const struct places *p = context;
+    const struct mapping *x = p->commands->refs[p->step->tensors[a]].mapping;
+    const struct mapping *y = p->commands->refs[p->step->tensors[b]].mapping;
+
+    return x && y && mapping_same_memory(x, y);
+}
+
 static int check_overlap(struct command_list *commands, unsigned i, const struct op *op, struct error *e)
 {
     struct step *step = &commands->steps[i];
-    const struct kernel *k = commands->kernels[i];
-    char out_key[16], other_key[16];
+    const struct tensor *tensors[STEP_MAX_OPERANDS];
+    const struct places places = {commands, step};
+    const struct overlap_call call = {.op = op,
+                                      .kernel = signature_of(commands, i),
+                                      .kind = step->plan.kind,
+                                      .tensors = tensors,
+                                      .same_memory = same_memory,
+                                      .context = &places,
+                                      .budget = &commands->search_steps};
 
-    step->in_place = -1;
-    if (k && k->signature->alias)
-        return 0;
-    for (unsigned o = op->n_inputs; o < op->n_inputs + op->n_outputs; o++)
-        for (unsigned j = 0; j < o; j++) {
-            const unsigned x = step->tensors[o], y = step->tensors[j];
-            const struct mapping *a = commands->refs[x].mapping, *b = commands->refs[y].mapping;
-            const struct tensor *out = &commands->tensors[x], *other = &commands->tensors[y];
-
-            if (!a || !b || !mapping_same_memory(a, b) ||
-                !tensor_share_elements_within(out, other, &commands->search_steps))
-                continue;
-            if (j < op->n_inputs && step->plan.kind == PLAN_ELEMENTWISE && tensor_same_view(out, other)) {
-                step->in_place = (int8_t)j;
-                continue;
-            }
-            error_set(e, ERROR_OVERLAP, "%s shares memory with %s; give it memory of its own%s",
-                      operand_key(op, k, o, out_key), operand_key(op, k, j, other_key),
-                      k ? ", or declare the kernel with `alias`" : "");
-            return error_detail_text(e, "key", k ? out_key : "out");
-        }
-    return 0;
+    for (unsigned o = 0; o < op->n_inputs + op->n_outputs; o++)
+        tensors[o] = &commands->tensors[step->tensors[o]];
+    return overlap_check(&call, &step->in_place, e);
 }
 
 int step_plan(struct command_list *commands, unsigned i, struct error *e)
