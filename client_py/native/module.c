@@ -90,6 +90,7 @@ static PyMethodDef methods[] = {
     {"available", available, METH_VARARGS,
      "available(root, address_space, file_size): libkops's bound of memory, and of what. For tests."},
     {"last_call", last_call, METH_NOARGS, "The number of the last request that this thread made; 0: none."},
+    {"kept", here_kept, METH_O, "kept(key): whether the binary of that key is in this process."},
     {"leave", leave, METH_NOARGS, "The interpreter ends: links that are dropped from now on are left to the system."},
     {NULL, NULL, 0, NULL},
 };
@@ -125,6 +126,7 @@ PyMODINIT_FUNC PyInit__native(void)
     if (!module)
         return NULL;
     if (!add_type(module, "Link", &link_spec) || !add_type(module, "Kernel", &kernel_spec) ||
+        !add_type(module, "Here", &here_spec) ||
         PyModule_AddStringConstant(module, "version", kops_version())) {
         Py_DECREF(module);
         return NULL;

@@ -113,6 +113,12 @@ extern PyType_Spec kernel_spec;
 
 PyObject *link_launch(PyObject *self, PyObject *const *arguments, Py_ssize_t count);
 
+/* here.c */
+
+extern PyType_Spec here_spec;
+
+PyObject *here_kept(PyObject *module, PyObject *key);
+
 /* regions.c */
 
 PyObject *link_remember(PyObject *self, PyObject *arguments);

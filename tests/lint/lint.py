@@ -62,9 +62,11 @@ CLIENT_LAYERS = {  # folders of client_c/src, and the folders that each may incl
     "session": ("base", "wire", "link"),
     "memory": ("base", "cuda", "wire", "session"),
     "jobs": ("base", "cuda", "wire", "session"),
-    "run": ("base", "wire", "session", "memory", "jobs"),
-    "api": ("base", "wire", "session", "memory", "jobs", "run"),
+    "here": ("base", "cuda"),
+    "run": ("base", "cuda", "wire", "session", "memory", "jobs", "here"),
+    "api": ("base", "cuda", "wire", "session", "memory", "jobs", "here", "run"),
 }
+CLIENT_RULES = ("core", "ops", "rpc", "util")  # the daemon's rules of launches, which "here" uses
 CTL_LAYERS = {  # the same for daemon/ctl
     "base": (),
     "data": ("base",),
@@ -194,7 +196,8 @@ def allowed_include(path: Path, included: str) -> bool:
         in_lab = parts[2] == "lab" and included.startswith("../ops/")  # candidates are built from kernels' headers
         return in_lab or top in ("backend", "core", "util", "proto")
     if parts[:2] == ("client_c", "src"):
-        return top in ("kops", "proto", *CLIENT_LAYERS[parts[2]]) or (top == "codec" and parts[2] in ("wire", "link"))
+        rules = CLIENT_RULES if parts[2] == "here" else ()
+        return top in ("kops", "proto", *CLIENT_LAYERS[parts[2]], *rules) or (top == "codec" and parts[2] in ("wire", "link"))
     if parts[0] == "client_c":
         return top == "kops"
     if parts[0] in ("proto", "codec"):

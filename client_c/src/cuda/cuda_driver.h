@@ -14,6 +14,9 @@ typedef int cuda_status;    /* CUresult */
 typedef int cuda_device;    /* CUdevice */
 typedef void *cuda_context; /* CUcontext */
 typedef void *cuda_queue;   /* CUstream */
+typedef void *cuda_module;   /* CUmodule */
+typedef void *cuda_function; /* CUfunction */
+typedef void *cuda_event;    /* CUevent */
 typedef uint64_t cuda_pointer;
 typedef unsigned long long cuda_allocation; /* CUmemGenericAllocationHandle */
 
@@ -36,6 +39,22 @@ struct cuda_memory_op { /* CUstreamBatchMemOpParams: a wait or a write */
     unsigned flags;
     cuda_pointer alias;
     uint64_t unused;
+};
+
+struct cuda_launch_attribute { /* CUlaunchAttribute: of a cluster's dimensions */
+    int id;
+    char pad[4];
+    union {
+        char bytes[64];
+        unsigned cluster[3];
+    } value;
+};
+
+struct cuda_launch_config { /* CUlaunchConfig */
+    unsigned grid[3], block[3], shared_bytes;
+    cuda_queue stream;
+    struct cuda_launch_attribute *attributes;
+    unsigned n_attributes;
 };
 
 #define CUDA_STREAM_PER_THREAD ((cuda_queue)(uintptr_t)2) /* CU_STREAM_PER_THREAD */
@@ -102,6 +121,24 @@ enum {
     X(stream_write64, cuStreamWriteValue64_v2, (cuda_queue, cuda_pointer, uint64_t, unsigned))                         \
     X(stream_wait64, cuStreamWaitValue64_v2, (cuda_queue, cuda_pointer, uint64_t, unsigned))                           \
     X(stream_batch, cuStreamBatchMemOp_v2, (cuda_queue, unsigned, struct cuda_memory_op *, unsigned))                  \
+    X(module_load, cuModuleLoadData, (cuda_module *, const void *))                                                    \
+    X(module_function, cuModuleGetFunction, (cuda_function *, cuda_module, const char *))                              \
+    X(function_load, cuFuncLoad, (cuda_function))                                                                      \
+    X(function_get, cuFuncGetAttribute, (int *, int, cuda_function))                                                   \
+    X(function_set, cuFuncSetAttribute, (cuda_function, int, int))                                                     \
+    X(launch, cuLaunchKernel,                                                                                          \
+      (cuda_function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, cuda_queue, void **,       \
+       void **))                                                                                                       \
+    X(launch_ex, cuLaunchKernelEx, (const struct cuda_launch_config *, cuda_function, void **, void **))               \
+    X(context_device, cuCtxGetDevice, (cuda_device *))                                                                 \
+    X(device_attribute, cuDeviceGetAttribute, (int *, int, cuda_device))                                               \
+    X(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, (int *))                                               \
+    X(event_create, cuEventCreate, (cuda_event *, unsigned))                                                           \
+    X(event_destroy, cuEventDestroy_v2, (cuda_event))                                                                  \
+    X(event_record, cuEventRecord, (cuda_event, cuda_queue))                                                           \
+    X(event_synchronize, cuEventSynchronize, (cuda_event))                                                             \
+    X(event_query, cuEventQuery, (cuda_event))                                                                         \
+    X(event_elapsed, cuEventElapsedTime, (float *, cuda_event, cuda_event))                                            \
     X(vmm_retain, cuMemRetainAllocationHandle, (cuda_allocation *, void *))                                            \
     X(vmm_export, cuMemExportToShareableHandle, (void *, cuda_allocation, int, unsigned long long))                    \
     X(pool_export, cuMemPoolExportToShareableHandle, (void *, void *, int, unsigned long long))                        \

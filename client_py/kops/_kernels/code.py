@@ -24,7 +24,8 @@ class Entry:
     """One compiled kernel.
 
     `registers` and `local_bytes` (spilled registers and arrays) are of a thread, `shared_bytes` (static) and `max_threads` of
-    a block, `const_bytes` of the kernel; `params` has the bytes of each parameter; `lowered` is the name in the binary.
+    a block, `const_bytes` of the kernel; `params` has the bytes of each parameter, `offsets` where it begins among those of all;
+    `lowered` is the name in the binary.
     """
 
     name: str
@@ -35,11 +36,12 @@ class Entry:
     const_bytes: int = 0
     max_threads: int = 0
     params: tuple[int, ...] = ()
+    offsets: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, reply: Mapping[str, Any]) -> Entry:
         members = known(cls, reply)
-        return cls(**{**members, "params": tuple(members.get("params", ()))})
+        return cls(**{**members, "params": tuple(members.get("params", ())), "offsets": tuple(members.get("offsets", ()))})
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from .._base.compiled import NUMBERS, keep_name, native, pack
 from .._base.declarations import KERNEL_LIMITS
-from .._base.errors import BadArgument, ConnectFailed, ConnectionLost, KopsError, Unsupported
+from .._base.errors import BadArgument, Capturing, ConnectFailed, ConnectionLost, KopsError, Unsupported
 from .._base.intervals import SECONDS_MOST, Goal
 from .._base.results import Profile, Timing, Timings
 from .._base.texts import counted
@@ -31,7 +31,9 @@ from .._source.geometry import Geometry
 from .._source.signature import Param, parse
 from .._source.source import check
 from .._source.source import signature as signature_of
+from . import here
 from .code import Code, Entry, check_launches, launches_none, release
+from .here import checked_place
 
 KEPT = 64  # geometries of kernel[…] that were looked at
 LOSSES_OF_NATIVE = (*SHORT_LOSSES, ConnectFailed)
@@ -88,6 +90,7 @@ class BaseKernel(Launchable):
         self._places = {param.name: i for i, param in enumerate(self.params)}
         self._native = native_kernel(entry, self.params)
         self._bound: dict[Any, tuple[dict[str, Any], bytes | None]] = {}
+        self._here: Any = None  # the kernel's code in this process
 
     def interprets(self, connection: Peer) -> bool:
         """Whether a call runs in the interpreter: the daemon has no GPU, and that was asked for."""
@@ -103,15 +106,19 @@ class BaseKernel(Launchable):
         module = yield from self.code.define(connection)
         if connection.info is None or not connection.info.kernels:
             connection.need("kernels")  # a daemon that knows of them says why it launches none
-        params = {"module": module, "entry": self.name, "params": [param.wire() for param in self.params], **self._geometry.declared}
-        if self._alias:
-            params["alias"] = True
-        reply = yield Call("kernel", params, (), None, _undo_kernel)
+        reply = yield Call("kernel", self.declaration(module), (), None, _undo_kernel)
         known = self.ids.setdefault(connection.key, reply["kernel"])
         prune(self.ids)
         if known != reply["kernel"]:
             connection.garbage.append(("kernel", reply["kernel"]))  # another thread was faster
         return known
+
+    def declaration(self, module: int) -> dict[str, Any]:
+        """The params of the request `kernel`."""
+        params = {"module": module, "entry": self.name, "params": [param.wire() for param in self.params], **self._geometry.declared}
+        if self._alias:
+            params["alias"] = True
+        return params
 
     @property
     def signature(self) -> tuple[Param, ...]:
@@ -202,7 +209,7 @@ class BaseKernel(Launchable):
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process, where the kernel is compiled and declared at its first call."""
-        return {**self.__dict__, "ids": {}, "_native": None, "_bound": {}}
+        return {**self.__dict__, "ids": {}, "_native": None, "_bound": {}, "_here": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -232,7 +239,10 @@ class Bound:
         if self._packed is not None and not keywords and len(arguments) == kernel._count:
             client = kernel._client
             if not client._scopes:
-                made = kernel._fast(client._live(), arguments, self._packed, None, False, DEFAULT_TIMEOUT)
+                try:
+                    made = kernel._fast(client._live(), arguments, self._packed, None, False, DEFAULT_TIMEOUT)
+                except Capturing:
+                    made = NotImplemented
                 if made is not NotImplemented:
                     return made
         return kernel(*arguments, **{**self._sizes, **keywords})
@@ -257,7 +267,7 @@ class Kernel(BaseKernel):
     def __call__(
         self, *arguments: Any, grid: Any = None, block: Any = None, shared: Any = None, cluster: Any = None, stream: int = 0,
         timing: Timing = False, deadline_ms: int | None = None, priority: str | None = None, blocking: bool | None = None,
-        timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
+        timeout: float | None = DEFAULT_TIMEOUT, where: str | None = None, **named: Any,
     ) -> Any:  # fmt: skip
         """Launches the kernel, with arguments by position or by parameter name.
 
@@ -268,6 +278,11 @@ class Kernel(BaseKernel):
 
         `grid`, `block`, `shared` (bytes) and `cluster` override the declared ones: numbers, tuples, or functions of
         the arguments. The other options are those of an op. Inside `with k.sequence()` and `k.program()` it is recorded.
+
+        `where="here"` launches the daemon's code in this process's own CUDA context, on its current stream, after the same
+        checks: as fast as a kernel of its own, and what it does wrong takes this process alone. `timing=True` then waits, and
+        its `gpu_us` is between two events. By default a launch is the daemon's, and on a stream that is captured into a graph
+        it is here; "daemon" refuses captures.
         """
         sent = time.monotonic_ns() if timing else None
         client = self._client
@@ -281,6 +296,38 @@ class Kernel(BaseKernel):
             geometry = None
         else:
             geometry = {"grid": grid, "block": block, "shared": shared, "cluster": cluster}
+        if where is not None and checked_place(where) != "daemon":
+            here.check_options(self.name, stream=stream, deadline_ms=deadline_ms, priority=priority, blocking=blocking)
+            return self._launch_here(arguments, geometry, timing, timeout, sent)
+        try:
+            return self._in_daemon(arguments, geometry, stream, timing, deadline_ms, priority, blocking, timeout, sent)
+        except Capturing:
+            if where is not None or stream or timing or deadline_ms is not None or priority is not None:
+                raise
+            if not (self._here or here.offered(client._live())):
+                raise
+        return self._launch_here(arguments, geometry, timing, timeout, sent)
+
+    def _launch_here(self, arguments: tuple[Any, ...], given: Any, timing: Timing, timeout: Any, sent: int | None) -> Any:
+        """A launch in this process's context."""
+        client = self._client
+        if client._scopes and client._recorder() is not None:
+            raise BadArgument(f"{self.name} is being recorded for the daemon, and a launch here is not part of that: leave out where=")
+        code = self._here
+        if code is None:
+            code = self._here = client._drive(client._live(), lambda link: here.define(link, self), timeout)
+        geometry = None if given is None else self._geometry.of_call(arguments, given)
+        if not timing:
+            here.launch(code, self, arguments, geometry, False)
+            return self._result(arguments) if self._outs else None
+        here.exact_is_not_here(timing)
+        return here.timings(arguments, here.launch(code, self, arguments, geometry, True), sent)
+
+    def _in_daemon(
+        self, arguments: tuple[Any, ...], geometry: Any, stream: int, timing: Timing, deadline_ms: int | None, priority: str | None,
+        blocking: bool | None, timeout: Any, sent: int | None,
+    ) -> Any:  # fmt: skip
+        client = self._client
         if native is not None and not (client._scopes or stream or timing == "exact") and deadline_ms is None and priority is None:
             made = self._fast(client._live(), arguments, geometry, blocking, timing, timeout, sent)
             if made is not NotImplemented:
@@ -342,6 +389,7 @@ class Kernel(BaseKernel):
             if timing or stream or deadline_ms is not None or priority is not None or blocking is not None:
                 raise BadArgument(f"{self.name} is being recorded: timing, stream and the like belong to the whole {recorder.name}")
             return recorder.launch(self, *arguments, **(given or {}))
+        here.refuse_capture(arguments)
         link = client._live()
         options = options_of(link, None, stream, timing, deadline_ms, priority)
         request = Launch(self, arguments, self._geometry.of_call(arguments, given or {}), options)

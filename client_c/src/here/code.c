@@ -1,0 +1,197 @@
+#include "code.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/fail.h"
+#include "ops/limits.h"
+
+enum {
+    KEY_DIGITS = 64,
+    CAPTURE_RELAXED = 2, /* CU_STREAM_CAPTURE_MODE_RELAXED */
+    /* CUfunction_attribute */
+    FUNCTION_MAX_THREADS = 0,
+    FUNCTION_SHARED_BYTES = 1,
+    FUNCTION_MAX_DYNAMIC_SHARED = 8,
+    FUNCTION_NON_PORTABLE_CLUSTERS = 14,
+    /* CUresult */
+    NO_BINARY_FOR_GPU = 209,
+    NOT_FOUND = 500,
+};
+
+struct loaded {
+    cuda_context context;
+    cuda_module module;
+    struct loaded *next;
+};
+
+struct here_code {
+    char key[KEY_DIGITS + 1];
+    const void *image; /* mapped */
+    size_t size;
+    struct loaded *loaded;
+    struct here_code *next;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct here_code *codes; /* all of the process; they are never dropped */
+
+static struct here_code *find(const char *key)
+{
+    struct here_code *c = codes;
+
+    while (c && strcmp(c->key, key) != 0)
+        c = c->next;
+    return c;
+}
+
+struct here_code *here_code_find(const char *key)
+{
+    struct here_code *c;
+
+    pthread_mutex_lock(&lock);
+    c = find(key);
+    pthread_mutex_unlock(&lock);
+    return c;
+}
+
+enum kops_code here_code_keep(const char *key, int fd, size_t size, struct here_code **ret, struct kops_error *e)
+{
+    struct here_code *made = calloc(1, sizeof(*made)), *found;
+
+    if (!made)
+        return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a binary");
+    made->image = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+    if (made->image == MAP_FAILED) {
+        free(made);
+        return fail(e, KOPS_ERR_NO_MEMORY, "a binary of %zu bytes cannot be mapped", size);
+    }
+    made->size = size;
+    strncpy(made->key, key, KEY_DIGITS);
+    pthread_mutex_lock(&lock);
+    found = find(made->key);
+    if (!found) {
+        made->next = codes;
+        codes = found = made;
+    }
+    pthread_mutex_unlock(&lock);
+    if (found != made) {
+        munmap((void *)(uintptr_t)made->image, size);
+        free(made);
+    }
+    *ret = found;
+    return KOPS_OK;
+}
+
+/* ---- loading ---- */
+
+static enum kops_code refuse(const struct cuda_driver *d, cuda_status status, struct kops_error *e)
+{
+    if (status == NO_BINARY_FOR_GPU)
+        return fail(e, KOPS_ERR_UNSUPPORTED,
+                    "the code is for another architecture than this context's GPU: compile it with that `arch`, or for "
+                    "that device");
+    return cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "cuModuleLoadData");
+}
+
+/* Lock held. */
+static enum kops_code load(struct here_code *c, const struct cuda_driver *d, cuda_context context,
+                           cuda_module *ret_module, struct kops_error *e)
+{
+    struct loaded *l = c->loaded;
+    cuda_status status;
+
+    while (l && l->context != context)
+        l = l->next;
+    if (!l) {
+        l = calloc(1, sizeof(*l));
+        if (!l)
+            return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a module");
+        status = d->module_load(&l->module, c->image);
+        if (status) {
+            free(l);
+            return refuse(d, status, e);
+        }
+        l->context = context;
+        l->next = c->loaded;
+        c->loaded = l;
+    }
+    *ret_module = l->module;
+    return KOPS_OK;
+}
+
+struct device {
+    const struct cuda_driver *driver;
+    cuda_device device;
+};
+
+static int attribute(const void *device, int which)
+{
+    const struct device *on = device;
+    int value = 0;
+
+    return on->driver->device_attribute(&value, which, on->device) ? 0 : value;
+}
+
+/* The limits, and launches may use all the shared memory of the device: by itself this changes nothing. */
+static cuda_status describe(const struct cuda_driver *d, struct here_function *f)
+{
+    struct device on = {.driver = d};
+    cuda_status status = d->context_device(&on.device);
+    int threads = 0, shared = 0;
+
+    if (!status)
+        status = d->function_get(&threads, FUNCTION_MAX_THREADS, f->function);
+    if (!status)
+        status = d->function_get(&shared, FUNCTION_SHARED_BYTES, f->function);
+    if (status)
+        return status;
+    f->device = on.device;
+    cuda_limits_of(attribute, &on, d->launch_ex != NULL, &f->limits);
+    f->limits.function_threads = threads > 0 ? (unsigned)threads : 0;
+    f->limits.static_shared = shared > 0 ? (unsigned)shared : 0;
+    if (f->limits.static_shared < f->limits.max_shared)
+        status = d->function_set(f->function, FUNCTION_MAX_DYNAMIC_SHARED,
+                                 (int)(f->limits.max_shared - f->limits.static_shared));
+    if (!status && f->limits.max_cluster > CLUSTER_PORTABLE)
+        status = d->function_set(f->function, FUNCTION_NON_PORTABLE_CLUSTERS, 1);
+    return status;
+}
+
+static enum kops_code find_function(struct here_code *c, const struct cuda_driver *d, cuda_context context,
+                                    const char *symbol, struct here_function *f, struct kops_error *e)
+{
+    cuda_module module = NULL;
+    cuda_status status;
+    enum kops_code r = load(c, d, context, &module, e);
+
+    if (r)
+        return r;
+    status = d->module_function(&f->function, module, symbol);
+    if (status == NOT_FOUND)
+        return fail(e, KOPS_ERR_INTERNAL, "the code has no kernel %.128s", symbol);
+    if (status)
+        return cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "cuModuleGetFunction");
+    /* Loads now even where the environment asks for lazy loading: a capture must not meet it. */
+    if (d->function_load && (status = d->function_load(f->function)))
+        return cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "cuFuncLoad");
+    status = describe(d, f);
+    return status ? cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "cuFuncSetAttribute") : KOPS_OK;
+}
+
+enum kops_code here_code_function(struct here_code *code, const struct cuda_driver *d, cuda_context context,
+                                  const char *symbol, struct here_function *ret, struct kops_error *e)
+{
+    int mode = CAPTURE_RELAXED;
+    const bool exchanged = d->exchange_capture_mode && !d->exchange_capture_mode(&mode);
+    enum kops_code r;
+
+    pthread_mutex_lock(&lock);
+    r = find_function(code, d, context, symbol, ret, e);
+    pthread_mutex_unlock(&lock);
+    if (exchanged)
+        d->exchange_capture_mode(&mode);
+    return r;
+}

@@ -1,0 +1,326 @@
+#include "kernel.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "core/decode.h"
+#include "core/overlap.h"
+#include "errors.h"
+
+enum { LAUNCH_BUFFER_POINTER = 1, LAUNCH_BUFFER_SIZE = 2, CLUSTER_DIMENSION = 4 /* of cuLaunchKernel's */ };
+
+struct here_kernel {
+    struct kernel_signature *signature;
+    struct here_code *code;
+    char *symbol;
+    pthread_mutex_t lock; /* of the two below */
+    cuda_context context; /* where `function` is */
+    struct here_function function;
+};
+
+/* ---- the declaration ---- */
+
+static int read_declaration(const struct here_declaration *from, struct kernel_param_declaration *params,
+                            struct kernel_declaration *d, struct error *e)
+{
+    static const struct rpc_field fields[] = {KOPS_PARAMS_KERNEL(RPC_FIELD)};
+    enum { N_FIELDS = sizeof(fields) / sizeof(fields[0]) };
+    struct rpc_arg args[N_FIELDS];
+
+    *d = (struct kernel_declaration){.entry = from->entry,
+                                     .entry_length = strlen(from->entry),
+                                     .n_binary = from->n_params,
+                                     .offsets = from->offsets,
+                                     .sizes = from->sizes};
+    if (rpc_decode_map(from->params, fields, N_FIELDS, "", args, e) < 0)
+        return -1;
+    return kernel_declaration_decode(args, params, d, e);
+}
+
+enum kops_code here_kernel_new(const struct here_declaration *d, struct here_kernel **ret, struct kops_error *e)
+{
+    struct kernel_param_declaration params[KERNEL_MAX_PARAMS];
+    struct here_kernel *k = calloc(1, sizeof(*k));
+    struct kernel_declaration declaration;
+    struct error why;
+
+    if (!k || !(k->symbol = strdup(d->symbol))) {
+        free(k);
+        return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a kernel");
+    }
+    if (read_declaration(d, params, &declaration, &why) < 0 ||
+        kernel_signature_new(&declaration, &k->signature, &why) < 0) {
+        here_kernel_free(k);
+        return here_error(&why, e);
+    }
+    k->code = d->code;
+    pthread_mutex_init(&k->lock, NULL);
+    *ret = k;
+    return KOPS_OK;
+}
+
+void here_kernel_free(struct here_kernel *k)
+{
+    if (!k)
+        return;
+    kernel_signature_unref(k->signature);
+    free(k->symbol);
+    free(k);
+}
+
+/* ---- a launch ---- */
+
+/* A call in the terms of the rules. */
+struct reading {
+    struct tensor tensors[KERNEL_MAX_TENSORS];
+    const struct tensor *operands[KERNEL_MAX_TENSORS];
+    struct kernel_arg args[KERNEL_MAX_PARAMS];
+    uint64_t addresses[KERNEL_MAX_TENSORS];
+    struct kernel_launch geometry;
+    struct plan plan;
+};
+
+static int wrong_kind(const struct kernel_param *p, const char *is, const char *give, struct error *e)
+{
+    char key[24];
+
+    snprintf(key, sizeof(key), "args[%u]", p->index);
+    error_set(e, ERROR_WRONG_TYPE, "%s: %s is %s of type %s: give %s", key, p->name, is, dtype_name(p->dtype), give);
+    return error_detail_text(e, "key", key);
+}
+
+static int read_tensor(const struct here_tensor *from, const struct kernel_param *p, struct reading *r, struct error *e)
+{
+    struct tensor *t = &r->tensors[p->operand];
+    char key[24];
+
+    snprintf(key, sizeof(key), "args[%u]", p->index);
+    *t = (struct tensor){.dtype = (enum dtype)from->dtype, .rank = from->rank, .offset = from->pointer};
+    if (from->rank > TENSOR_MAX_RANK)
+        return error_at(e, ERROR_LIMIT_EXCEEDED, "", key, "more dimensions than limits.rank");
+    memcpy(t->shape, from->shape, from->rank * sizeof(t->shape[0]));
+    if (from->strides)
+        memcpy(t->strides, from->strides, from->rank * sizeof(t->strides[0]));
+    else
+        tensor_set_contiguous(t);
+    r->operands[p->operand] = t;
+    r->addresses[p->operand] = from->pointer;
+    return tensor_measure(t, key, e);
+}
+
+static int read_scalar(const struct kops_argument *a, const struct kernel_param *p, unsigned char value[8],
+                       struct error *e)
+{
+    switch (a->kind) {
+    case KOPS_ARG_INT:
+        return kernel_scalar_from_int(p, a->value.integer, value, e);
+    case KOPS_ARG_UINT:
+        return kernel_scalar_from_uint(p, a->value.natural, value, e);
+    case KOPS_ARG_FLOAT:
+        return kernel_scalar_from_float(p, a->value.real, value, e);
+    case KOPS_ARG_BOOL:
+        return kernel_scalar_from_bool(p, a->value.boolean, value, e);
+    default:
+        break;
+    }
+    return wrong_kind(p, "a scalar", "a number", e);
+}
+
+static int read_args(const struct here_kernel *k, const struct here_call *call, struct reading *r, struct error *e)
+{
+    const struct kernel_signature *s = k->signature;
+    unsigned next = 0;
+
+    if (call->n_args != s->n_params) {
+        error_set(e, ERROR_INVALID_ARGUMENT, "args: %s takes %u arguments, not %u", s->op.name, s->n_params,
+                  call->n_args);
+        return error_detail_text(e, "key", "args");
+    }
+    for (unsigned i = 0; i < s->n_params; i++) {
+        const struct kernel_param *p = &s->params[i];
+        const struct kops_argument *a = &call->args[i];
+
+        if (p->kind == KERNEL_SCALAR) {
+            if (read_scalar(a, p, r->args[i].value, e) < 0)
+                return -1;
+        } else if (a->kind == KOPS_ARG_NULL) {
+            r->operands[p->operand] = NULL;
+            r->addresses[p->operand] = 0;
+        } else if (a->kind != KOPS_ARG_TENSOR || next == call->n_tensors) {
+            return wrong_kind(p, "a tensor", "one, or a null pointer", e);
+        } else if (read_tensor(&call->tensors[next++], p, r, e) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static void read_dimensions(const struct kops_dims *from, struct kernel_launch_dimensions *to)
+{
+    to->n = from->n;
+    for (unsigned i = 0; i < from->n && i < 3; i++)
+        to->at[i] = (int64_t)from->size[i];
+}
+
+/* All memory of this process is one: tensors lie where their addresses say. */
+static bool one_memory(const void *context, unsigned a, unsigned b)
+{
+    (void)context;
+    (void)a;
+    (void)b;
+    return true;
+}
+
+static int plan(const struct here_kernel *k, const struct here_function *f, const struct here_call *call,
+                struct reading *r, struct error *e)
+{
+    unsigned budget = TENSOR_SEARCH_STEPS;
+    const struct overlap_call overlap = {.op = &k->signature->op,
+                                         .kernel = k->signature,
+                                         .kind = PLAN_KERNEL,
+                                         .tensors = r->operands,
+                                         .same_memory = one_memory,
+                                         .budget = &budget};
+    int8_t in_place;
+
+    r->geometry = (struct kernel_launch){.has_shared = false};
+    if (call->geometry) {
+        read_dimensions(&call->geometry->grid, &r->geometry.grid);
+        read_dimensions(&call->geometry->block, &r->geometry.block);
+        read_dimensions(&call->geometry->cluster, &r->geometry.cluster);
+        r->geometry.has_shared = call->geometry->has_shared;
+        r->geometry.shared = (int64_t)call->geometry->shared;
+    }
+    if (read_args(k, call, r, e) < 0 ||
+        kernel_plan(k->signature, r->operands, r->args, &r->geometry, &f->limits, &r->plan, e) < 0)
+        return -1;
+    return overlap_check(&overlap, &in_place, e);
+}
+
+static cuda_status launch(const struct cuda_driver *d, cuda_function function, struct reading *r, cuda_queue stream)
+{
+    struct plan_kernel *p = &r->plan.kernel;
+    size_t size = p->param_bytes;
+    void *extra[] = {(void *)(uintptr_t)LAUNCH_BUFFER_POINTER, p->params, (void *)(uintptr_t)LAUNCH_BUFFER_SIZE, &size,
+                     NULL};
+    struct cuda_launch_attribute cluster = {.id = CLUSTER_DIMENSION};
+    struct cuda_launch_config config = {.shared_bytes = p->shared_bytes,
+                                        .stream = stream,
+                                        .attributes = &cluster,
+                                        .n_attributes = 1};
+
+    for (unsigned i = 0; i < p->n_pointers; i++)
+        memcpy(p->params + p->pointers[i], &r->addresses[i], sizeof(r->addresses[i]));
+    if (!p->cluster[0])
+        return d->launch(function, p->grid[0], p->grid[1], p->grid[2], p->block[0], p->block[1], p->block[2],
+                         p->shared_bytes, stream, NULL, size ? extra : NULL);
+    memcpy(config.grid, p->grid, sizeof(config.grid));
+    memcpy(config.block, p->block, sizeof(config.block));
+    memcpy(cluster.value.cluster, p->cluster, sizeof(cluster.value.cluster));
+    return d->launch_ex(&config, function, NULL, size ? extra : NULL);
+}
+
+/* The function in the current context: nearly always the one of the last launch. */
+static enum kops_code find(struct here_kernel *k, const struct cuda_driver *d, struct here_function *ret,
+                           struct kops_error *e)
+{
+    cuda_context context = NULL;
+    enum kops_code r = KOPS_OK;
+
+    if (d->context_get(&context) || !context)
+        return fail(e, KOPS_ERR_NO_CUDA,
+                    "no CUDA context is current in this thread: a launch here runs in the caller's own; make one, or "
+                    "launch in the daemon");
+    pthread_mutex_lock(&k->lock);
+    if (k->context != context) {
+        r = here_code_function(k->code, d, context, k->symbol, &k->function, e);
+        k->context = r ? NULL : context;
+    }
+    *ret = k->function;
+    pthread_mutex_unlock(&k->lock);
+    return r;
+}
+
+/* What a launch needs; *ret_driver NULL where nothing is to be done. */
+static enum kops_code prepare(struct here_kernel *k, const struct here_call *call, const struct cuda_driver **ret_driver,
+                              struct here_function *f, struct reading *reading, struct kops_error *e)
+{
+    const struct cuda_driver *d = cuda_load(e);
+    struct error why;
+    enum kops_code r = d ? find(k, d, f, e) : KOPS_ERR_NO_CUDA;
+
+    if (r)
+        return r;
+    if (call->device >= 0 && call->device != f->device)
+        return fail(e, KOPS_ERR_DEVICE_MISMATCH,
+                    "the tensors live on GPU %d, but the current context is of GPU %d: make that device current first",
+                    call->device, f->device);
+    if (plan(k, f, call, reading, &why) < 0)
+        return here_error(&why, e);
+    *ret_driver = plan_is_empty(&reading->plan) ? NULL : d;
+    return KOPS_OK;
+}
+
+enum kops_code here_launch(struct here_kernel *k, const struct here_call *call, struct kops_error *e)
+{
+    const struct cuda_driver *d = NULL;
+    struct here_function f;
+    struct reading reading;
+    cuda_status status;
+    enum kops_code r = prepare(k, call, &d, &f, &reading, e);
+
+    if (r || !d)
+        return r;
+    status = launch(d, f.function, &reading, call->stream);
+    return status ? cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "cuLaunchKernel") : KOPS_OK;
+}
+
+static cuda_status launch_between(const struct cuda_driver *d, cuda_function function, struct reading *reading,
+                                  cuda_queue stream, cuda_event start, cuda_event end, float *ret_ms)
+{
+    cuda_status status = d->event_record(start, stream);
+
+    if (!status)
+        status = launch(d, function, reading, stream);
+    if (!status)
+        status = d->event_record(end, stream);
+    if (!status)
+        status = d->event_synchronize(end);
+    return status ? status : d->event_elapsed(ret_ms, start, end);
+}
+
+enum kops_code here_launch_timed(struct here_kernel *k, const struct here_call *call, double *ret_us,
+                                 struct kops_error *e)
+{
+    const struct cuda_driver *d = NULL;
+    cuda_event start = NULL, end = NULL;
+    struct here_function f;
+    struct reading reading;
+    int capturing = 0;
+    float ms = 0;
+    cuda_status status;
+    enum kops_code r = prepare(k, call, &d, &f, &reading, e);
+
+    *ret_us = 0;
+    if (r || !d)
+        return r;
+    status = d->stream_is_capturing(call->stream, &capturing);
+    if (!status && capturing)
+        return fail(e, KOPS_ERR_CAPTURING,
+                    "a launch on a stream under capture runs when the graph does, so it has no time now: leave timing out");
+    if (!status)
+        status = d->event_create(&start, 0);
+    if (!status)
+        status = d->event_create(&end, 0);
+    if (!status)
+        status = launch_between(d, f.function, &reading, call->stream, start, end, &ms);
+    if (start)
+        d->event_destroy(start);
+    if (end)
+        d->event_destroy(end);
+    *ret_us = (double)ms * 1e3;
+    return status ? cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "a timed launch") : KOPS_OK;
+}

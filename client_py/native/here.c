@@ -1,0 +1,274 @@
+/* Launches in a context of this process: kops._native.Here, a kernel whose binary the daemon handed out. Arguments are
+ * torch tensors, numbers, None, or tuples (address, dtype, shape, strides or None) of other device arrays. */
+#include "here/kernel.h"
+
+#include "python_native.h"
+
+enum { HERE_PARAMS = 32, HERE_TENSORS = 16 };
+
+struct here {
+    PyObject ob_base;
+    struct here_kernel *kernel;
+};
+
+/* One call, read from Python's objects. */
+struct here_read {
+    struct operand operands[HERE_TENSORS];
+    struct here_tensor tensors[HERE_TENSORS];
+    struct kops_argument args[HERE_PARAMS];
+    struct kops_launch_geometry geometry;
+    struct here_call call;
+};
+
+/* ---- arguments ---- */
+
+static void refer(struct here_read *r)
+{
+    const unsigned i = r->call.n_tensors++;
+    const struct operand *o = &r->operands[i];
+
+    r->tensors[i] = (struct here_tensor){.pointer = o->pointer,
+                                         .shape = o->shape,
+                                         .strides = o->contiguous ? NULL : o->strides,
+                                         .rank = o->rank,
+                                         .dtype = o->dtype};
+}
+
+static bool read_numbers(PyObject *tuple, int64_t *into, unsigned *ret_n)
+{
+    const Py_ssize_t n = PyTuple_Check(tuple) ? PyTuple_Size(tuple) : FAST_RANK + 1;
+
+    if (n > FAST_RANK) {
+        PyErr_SetString(PyExc_ValueError, "an array of at most 8 dimensions is expected");
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < n; i++)
+        into[i] = PyLong_AsLongLong(PyTuple_GetItem(tuple, i));
+    *ret_n = (unsigned)n;
+    return !PyErr_Occurred();
+}
+
+static bool read_array(PyObject *value, struct operand *o)
+{
+    PyObject *strides = PyTuple_GetItem(value, 3);
+    unsigned n;
+
+    o->pointer = PyLong_AsUnsignedLongLong(PyTuple_GetItem(value, 0));
+    o->dtype = (enum kops_dtype)PyLong_AsLong(PyTuple_GetItem(value, 1));
+    o->contiguous = strides == Py_None;
+    if (PyErr_Occurred() || !read_numbers(PyTuple_GetItem(value, 2), o->shape, &o->rank))
+        return false;
+    return o->contiguous || read_numbers(strides, o->strides, &n);
+}
+
+static bool read_integer(PyObject *value, struct kops_argument *ret)
+{
+    int overflow;
+    const long long integer = PyLong_AsLongLongAndOverflow(value, &overflow);
+
+    *ret = overflow > 0 ? kops_arg_uint(PyLong_AsUnsignedLongLong(value)) : kops_arg_int(integer);
+    return !PyErr_Occurred();
+}
+
+/* False: with an exception set, or the value is none of those above. */
+static bool read_argument(struct here_read *r, PyObject *value, struct kops_argument *ret)
+{
+    struct operand *o = &r->operands[r->call.n_tensors];
+
+    if (value == Py_None) {
+        *ret = kops_arg_null();
+        return true;
+    }
+    if (PyBool_Check(value)) {
+        *ret = kops_arg_bool(value == Py_True);
+        return true;
+    }
+    if (PyFloat_Check(value)) {
+        *ret = kops_arg_float(PyFloat_AsDouble(value));
+        return true;
+    }
+    if (PyLong_Check(value))
+        return read_integer(value, ret);
+    if (r->call.n_tensors == HERE_TENSORS)
+        return false;
+    if (PyTuple_Check(value) && PyTuple_Size(value) == 4) {
+        if (!read_array(value, o))
+            return false;
+    } else {
+        if (!tensor_read(value, o) || (r->call.device >= 0 && r->call.device != o->device))
+            return false;
+        r->call.device = o->device;
+    }
+    refer(r);
+    *ret = kops_arg_tensor(NULL);
+    return true;
+}
+
+static bool read_arguments(struct here_read *r, PyObject *tuple)
+{
+    const Py_ssize_t n = PyTuple_Size(tuple);
+
+    r->call = (struct here_call){.tensors = r->tensors, .args = r->args, .n_args = (unsigned)n, .device = -1};
+    if (n > HERE_PARAMS)
+        return false;
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (!read_argument(r, PyTuple_GetItem(tuple, i), &r->args[i]))
+            return false;
+    return true;
+}
+
+/* ---- geometry ---- */
+
+static bool read_dims(PyObject *map, const char *name, struct kops_dims *ret)
+{
+    PyObject *list = PyDict_GetItemString(map, name);
+    const Py_ssize_t n = list ? PyList_Size(list) : 0;
+
+    *ret = (struct kops_dims){.n = 0};
+    if (n < 0 || n > 3)
+        return false;
+    ret->n = (unsigned)n;
+    for (Py_ssize_t i = 0; i < n; i++)
+        ret->size[i] = PyLong_AsLongLong(PyList_GetItem(list, i));
+    return !PyErr_Occurred();
+}
+
+static bool read_geometry(PyObject *map, struct here_read *r)
+{
+    PyObject *shared;
+
+    if (map == Py_None)
+        return true;
+    if (!PyDict_Check(map)) {
+        PyErr_SetString(PyExc_TypeError, "geometry must be a dict or None");
+        return false;
+    }
+    if (!read_dims(map, "grid", &r->geometry.grid) || !read_dims(map, "block", &r->geometry.block) ||
+        !read_dims(map, "cluster", &r->geometry.cluster))
+        return false;
+    shared = PyDict_GetItemString(map, "shared");
+    r->geometry.has_shared = shared != NULL;
+    r->geometry.shared = shared ? PyLong_AsUnsignedLongLong(shared) : 0;
+    r->call.geometry = &r->geometry;
+    return !PyErr_Occurred();
+}
+
+/* ---- the calls ---- */
+
+/* launch(arguments, geometry, stream, timed): None; with `timed` microseconds; NotImplemented for arguments of other
+ * kinds. `stream` None: torch's current one of the tensors' device. */
+static PyObject *launch(PyObject *self, PyObject *arguments)
+{
+    PyObject *tuple, *geometry, *stream;
+    struct here_read r;
+    struct kops_error e;
+    PyThreadState *thread;
+    enum kops_code code;
+    double us = 0;
+    int timed;
+
+    if (!PyArg_ParseTuple(arguments, "O!OOp", &PyTuple_Type, &tuple, &geometry, &stream, &timed))
+        return NULL;
+    if (!read_arguments(&r, tuple) || !read_geometry(geometry, &r)) {
+        if (PyErr_Occurred())
+            return NULL;
+        Py_INCREF(Py_NotImplemented);
+        return Py_NotImplemented;
+    }
+    if (stream != Py_None)
+        r.call.stream = PyLong_AsVoidPtr(stream);
+    else if (r.call.device >= 0 && !tensor_stream(r.call.device, &r.call.stream))
+        PyErr_SetString(PyExc_RuntimeError, "torch did not tell its current stream");
+    if (PyErr_Occurred())
+        return NULL;
+    thread = PyEval_SaveThread();
+    code = timed ? here_launch_timed(((struct here *)self)->kernel, &r.call, &us, &e)
+                 : here_launch(((struct here *)self)->kernel, &r.call, &e);
+    PyEval_RestoreThread(thread);
+    if (code)
+        return native_raise(&e);
+    if (timed)
+        return PyFloat_FromDouble(us);
+    Py_RETURN_NONE;
+}
+
+static bool read_sizes(PyObject *tuple, uint32_t *into, unsigned n)
+{
+    if ((unsigned)PyTuple_Size(tuple) != n) {
+        PyErr_SetString(PyExc_ValueError, "as many offsets as sizes are expected");
+        return false;
+    }
+    for (unsigned i = 0; i < n; i++)
+        into[i] = (uint32_t)PyLong_AsUnsignedLong(PyTuple_GetItem(tuple, i));
+    return !PyErr_Occurred();
+}
+
+static int initialise(PyObject *self, PyObject *arguments, PyObject *keywords)
+{
+    enum { MOST = 64 };
+    uint32_t offsets[MOST], sizes[MOST];
+    PyObject *offset_tuple, *size_tuple;
+    struct here_declaration d = {.offsets = offsets, .sizes = sizes};
+    const char *key, *params;
+    struct kops_error e;
+    Py_ssize_t length;
+    enum kops_code r;
+    int fd, size;
+
+    (void)keywords;
+    if (!PyArg_ParseTuple(arguments, "siissO!O!y#", &key, &fd, &size, &d.entry, &d.symbol, &PyTuple_Type, &offset_tuple,
+                          &PyTuple_Type, &size_tuple, &params, &length))
+        return -1;
+    if (PyTuple_Size(size_tuple) > MOST) {
+        PyErr_SetString(PyExc_ValueError, "a kernel has at most 64 parameters");
+        return -1;
+    }
+    d.n_params = (unsigned)PyTuple_Size(size_tuple);
+    if (!read_sizes(offset_tuple, offsets, d.n_params) || !read_sizes(size_tuple, sizes, d.n_params))
+        return -1;
+    d.params = params;
+    d.length = (size_t)length;
+    d.code = here_code_find(key);
+    r = d.code ? KOPS_OK : here_code_keep(key, fd, (size_t)size, &d.code, &e);
+    if (!r)
+        r = here_kernel_new(&d, &((struct here *)self)->kernel, &e);
+    if (!r)
+        return 0;
+    native_raise(&e);
+    return -1;
+}
+
+static void deallocate(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+
+    here_kernel_free(((struct here *)self)->kernel);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+/* kept(key): whether the binary is here already. */
+PyObject *here_kept(PyObject *module, PyObject *key)
+{
+    const char *text = PyUnicode_AsUTF8AndSize(key, NULL);
+
+    (void)module;
+    return text ? PyBool_FromLong(here_code_find(text) != NULL) : NULL;
+}
+
+static PyMethodDef methods[] = {
+    {"launch", launch, METH_VARARGS, "launch(arguments, geometry, stream, timed): see here.c."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "Here(key, fd, size, entry, symbol, offsets, sizes, params): a kernel whose binary is the first bytes of "
+                "the file; fd -1 where kept(key). params: those of the request `kernel`, packed."},
+    {Py_tp_init, initialise},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_dealloc, deallocate},
+    {Py_tp_methods, methods},
+    {0, NULL},
+};
+
+PyType_Spec here_spec = {"kops._native.Here", sizeof(struct here), 0, Py_TPFLAGS_DEFAULT, slots};

@@ -1,0 +1,188 @@
+"""Kernels that the daemon compiles and this process launches, on the stand-in CUDA driver."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from typing import Any
+
+import fake_torch as torch
+import kops
+import numpy
+import pytest
+from kops._base.compiled import native
+from test_daemon_cuda import driver, k, numbers, real, tensor  # noqa: F401
+from test_daemon_kernels import OTHERS, SIGNATURE, add2, vectors
+from test_kernels import ADD2
+
+from support import backends  # isort: skip
+from support.daemon import Daemon  # isort: skip
+
+if native is None:
+    pytest.skip("the compiled part is not there", allow_module_level=True)
+
+
+def launches(k: kops.Client) -> int:  # noqa: F811
+    count: int = k.stats()["kernels"]["launches"]
+    return count
+
+
+def test_a_launch_is_this_process_s_own(k: kops.Client, driver: Any) -> None:  # noqa: F811
+    c, a, b = vectors(driver)
+    kern = add2(k, alias=True)
+    before = launches(k)
+    assert kern(c, a, b, 4, where="here") is c and numbers(driver, c) == [11, 22, 33, 44]
+    kern[4, 32](c, c, a, 3, where="here")
+    kern(c, c, a, n=4, grid=lambda c, a, b, n: n, where="here")
+    assert numbers(driver, c) == [13, 26, 39, 48]
+    timings = kern(c, a, b, 4, where="here", timing=True)
+    assert timings.timer == "events" and timings.gpu_us >= 0 and timings.variant == "user" and timings.device == driver.uuid()
+    assert launches(k) == before, "the daemon launched none of them"
+    kern(c, a, b, 4, where="daemon")
+    k.synchronize()
+    assert launches(k) == before + 1
+
+
+def test_the_daemon_is_not_needed_any_more(real: Daemon, k: kops.Client, driver: Any) -> None:  # noqa: F811
+    c, a, b = vectors(driver)
+    kern = add2(k)
+    kern(c, a, b, 4, where="here")
+    os.kill(real.pid, signal.SIGKILL)
+    for n in (1, 2):
+        kern(c, a, a, n, where="here")
+    assert numbers(driver, c) == [2, 4, 33, 44]
+
+
+def test_the_same_checks(k: kops.Client, driver: Any) -> None:  # noqa: F811
+    """Every wrong call gets the same error here as in the daemon."""
+    c, a, b = vectors(driver)
+    kern = add2(k)
+    short = tensor(driver, 1, 2)
+    shapeless = k.kernel(ADD2, "add2_kernel", "out float* c, const float* a, const float* b, int n")
+    for arguments, keywords, of in (
+        ((c, a, short, 4), {}, kern), ((c, a, None, 4), {}, kern), ((c, a, c, 4), {}, kern), ((c, a, b, 0), {}, kern),
+        ((c, a, b, 2**31), {}, kern), ((c, a, b, 1.5), {}, kern), ((c, a, b, 4), {"block": 1025}, kern),
+        ((c, a, b, 4), {"grid": 0}, kern), ((c, a, b, 4), {"shared": 1 << 20}, kern), ((c, a, b, 4), {"grid": 3, "cluster": 2}, kern),
+        ((c, a, b, 4), {"grid": (1, 70000)}, kern), ((c, a, b, 4), {"block": 32}, shapeless), ((c, a, 7, 4), {}, kern), ((c, a, b), {}, kern),
+    ):  # fmt: skip
+        failures = []
+        for where in ("daemon", "here"):
+            with pytest.raises(kops.KopsError) as failure:
+                of(*arguments, **keywords, where=where, **({"blocking": True} if where == "daemon" else {}))
+            failures.append(failure.value)
+        there, here = failures
+        assert type(here) is type(there) and here.detail.get("key") == there.detail.get("key"), (there, here)
+        assert numbers(driver, c) == [0, 0, 0, 0]
+    kern(c, a, b, 4, where="here")
+    assert numbers(driver, c) == [11, 22, 33, 44], "nothing was lost by it"
+
+
+def test_what_a_launch_here_does_not_take(k: kops.Client, driver: Any) -> None:  # noqa: F811
+    c, a, b = vectors(driver)
+    kern = add2(k)
+    for keywords in ({"stream": 1}, {"deadline_ms": 5}, {"priority": "high"}, {"blocking": True}, {"timing": "exact"}):
+        with pytest.raises(kops.BadArgument) as failure:
+            kern(c, a, b, 4, where="here", **keywords)
+        assert next(iter(keywords)) in str(failure.value)
+    with pytest.raises(kops.BadArgument, match="daemon, here, auto"):
+        kern(c, a, b, 4, where="there")
+    with pytest.raises(kops.WrongType, match="not in device memory"):
+        kern(c, a, numpy.ones(4, "float32"), 4, where="here")
+    with k.sequence(), pytest.raises(kops.BadArgument, match="recorded"):
+        kern(c, a, b, 4, where="here")
+
+
+def test_other_arrays_than_torch_s(k: kops.Client, driver: Any) -> None:  # noqa: F811
+    a, b, c = (driver.array(numpy.arange(8, dtype="float32")) for _ in range(3))
+    kern = add2(k)
+    kern(c, a, b, 8, where="here")
+    driver.synchronize()
+    assert c.numpy().tolist() == [2 * i for i in range(8)]
+    data, bins = driver.array(numpy.array([3, 3, 7], "uint8")), driver.array(numpy.zeros(256, "uint32"))
+    k.kernel(OTHERS, "histogram_kernel", "inout unsigned* bins[256], const unsigned char* data[n], int n", grid=1, block=32)(
+        bins, data, numpy.int64(3), where="here"
+    )
+    driver.synchronize()
+    assert bins.numpy()[[3, 7]].tolist() == [2, 1]
+
+
+def test_two_kernels_of_one_binary_have_it_once(k: kops.Client, driver: Any) -> None:  # noqa: F811
+    c, a, b = vectors(driver)
+    for _ in range(3):
+        add2(k)(c, a, b, 4, where="here")
+    assert numbers(driver, c) == [11, 22, 33, 44]
+
+
+def test_where_code_is_not_handed_out(driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    with Daemon(config=backends.config(backends.STANDIN) + "[kernels]\nhand_out = off\n") as daemon:
+        monkeypatch.setitem(__import__("sys").modules, "torch", torch)
+        monkeypatch.setattr(torch.cuda, "driver", driver)
+        monkeypatch.setattr(torch.cuda, "handle", 0)
+        with kops.connect(daemon.socket_path) as client:
+            c, a, b = vectors(driver)
+            kern = client.kernel(ADD2, "add2_kernel", SIGNATURE, grid=1, block=256)
+            with pytest.raises(kops.Unsupported, match="kernels.hand_out"):
+                kern(c, a, b, 4, where="here")
+            kern(c, a, b, 4)
+            client.synchronize()
+            assert numbers(driver, c) == [11, 22, 33, 44]
+
+
+class Graph:
+    """A graph of what is put on a stream of its own meanwhile."""
+
+    def __init__(self, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+        self.driver, self.stream, self.graph, self.ready = driver, ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+        driver.call("cuStreamCreate", ctypes.byref(self.stream), ctypes.c_uint(1))
+        monkeypatch.setattr(torch.cuda, "handle", self.stream.value)
+
+    def __enter__(self) -> Graph:
+        self.driver.call("cuStreamBeginCapture_v2", self.stream, ctypes.c_int(0))
+        return self
+
+    def __exit__(self, *failure: Any) -> None:
+        self.driver.call("cuStreamEndCapture", self.stream, ctypes.byref(self.graph))
+        if failure[0] is None:
+            self.driver.call("cuGraphInstantiateWithFlags", ctypes.byref(self.ready), self.graph, ctypes.c_ulonglong(0))
+
+    def replay(self) -> None:
+        self.driver.call("cuGraphLaunch", self.ready, self.stream)
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["new", "known"])
+def test_a_captured_launch_is_a_part_of_the_graph(
+    real: Daemon, k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch, known: bool  # noqa: F811
+) -> None:
+    c, a, b = vectors(driver)
+    kern = add2(k, alias=True)
+    if known:
+        kern(c, a, b, 4)
+        k.synchronize()
+    graph = Graph(driver, monkeypatch)
+    with graph:
+        kern(c, a, b, 4)
+        kern[1, 64](c, c, a, 3)
+    assert numbers(driver, c) == ([11, 22, 33, 44] if known else [0, 0, 0, 0]), "captured, and not run"
+    for _ in range(2):
+        graph.replay()
+        assert numbers(driver, c) == [12, 24, 36, 44]
+    k.close()
+    os.kill(real.pid, signal.SIGKILL)
+    driver.write(a.array.__cuda_array_interface__["data"][0], bytes(16))
+    graph.replay()
+    assert numbers(driver, c) == [10, 20, 30, 40], "neither the client nor the daemon is needed"
+
+
+def test_a_capture_that_is_to_be_the_daemon_s_is_refused(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    c, a, b = vectors(driver)
+    kern = add2(k)
+    with Graph(driver, monkeypatch) as graph:
+        for keywords in ({"where": "daemon"}, {"timing": True}, {"where": "here", "timing": True}):
+            with pytest.raises(kops.Capturing):
+                kern(c, a, b, 4, **keywords)
+        with pytest.raises(kops.ShapeMismatch):
+            kern(c, a, b, 5)
+        kern(c, a, b, 4)
+    graph.replay()
+    assert numbers(driver, c) == [11, 22, 33, 44], "the refused calls spoilt nothing"

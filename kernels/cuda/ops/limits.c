@@ -1,0 +1,38 @@
+#include "limits.h"
+
+/* Of CUdevice_attribute. */
+enum {
+    MAX_THREADS_PER_BLOCK = 1,
+    MAX_BLOCK_DIM_X = 2, /* Y and Z follow, */
+    MAX_GRID_DIM_X = 5,  /* likewise */
+    MULTIPROCESSOR_COUNT = 16,
+    COMPUTE_CAPABILITY_MAJOR = 75,
+    MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97,
+    CLUSTER_LAUNCH = 120,
+};
+
+/* A device never has a negative limit. */
+static unsigned ask(cuda_limits_attribute *attribute, const void *device, int which)
+{
+    const int value = attribute(device, which);
+
+    return value > 0 ? (unsigned)value : 0;
+}
+
+void cuda_limits_of(cuda_limits_attribute *attribute, const void *device, bool clusters, struct kernel_limits *ret)
+{
+    const unsigned major = ask(attribute, device, COMPUTE_CAPABILITY_MAJOR);
+
+    *ret = (struct kernel_limits){
+        .max_threads = ask(attribute, device, MAX_THREADS_PER_BLOCK),
+        .max_shared = ask(attribute, device, MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),
+        .multiprocessors = ask(attribute, device, MULTIPROCESSOR_COUNT),
+    };
+    /* Generations 9 and 10 take 16 blocks where a kernel allows it, others that have clusters 8. */
+    if (clusters && ask(attribute, device, CLUSTER_LAUNCH))
+        ret->max_cluster = major == 9 || major == 10 ? CLUSTER_LARGE : CLUSTER_PORTABLE;
+    for (int i = 0; i < 3; i++) {
+        ret->max_block[i] = ask(attribute, device, MAX_BLOCK_DIM_X + i);
+        ret->max_grid[i] = ask(attribute, device, MAX_GRID_DIM_X + i);
+    }
+}

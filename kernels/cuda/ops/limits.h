@@ -1,0 +1,21 @@
+/* Limits of launches on a device, from its attributes: one rule for the daemon and for clients that launch in a context of
+ * their own. Neither driver nor its headers are needed. Thread: any. */
+#ifndef KOPS_CUDA_OPS_LIMITS_H
+#define KOPS_CUDA_OPS_LIMITS_H
+
+#include <stdbool.h>
+
+#include "core/kernel.h"
+
+enum {
+    CLUSTER_PORTABLE = 8, /* blocks that every device with clusters takes */
+    CLUSTER_LARGE = 16    /* where kernels may ask for more than that */
+};
+
+/* The value of a CUdevice_attribute of the device that `device` stands for; negative or 0 where it has none. */
+typedef int cuda_limits_attribute(const void *device, int which);
+
+/* Fills what depends on the device alone. `clusters`: whether the driver launches them. */
+void cuda_limits_of(cuda_limits_attribute *attribute, const void *device, bool clusters, struct kernel_limits *ret);
+
+#endif
