@@ -157,9 +157,7 @@ class BuildNative(build_ext):  # type: ignore[misc]
     def _compile(self, ext: Extension) -> None:
         """The objects in parallel, since each install compiles all of them, and the library."""
         sources = library_sources() + listed(HERE, "add_library(kops_python MODULE")
-        folders = [
-            *listed(LIBRARY, "target_include_directories(kops_objects PUBLIC"), *listed(LIBRARY, "target_include_directories(kops_objects PRIVATE"),
-        ]  # fmt: skip
+        folders = [folder for how in ("PUBLIC", "PRIVATE") for folder in listed(LIBRARY, f"target_include_directories(kops_objects {how}")]
 
         def one(source: str) -> list[str]:
             made: list[str] = self.compiler.compile(

@@ -28,10 +28,12 @@ from ._clients.admin import ClientInfo, Clients, DeviceLoad, Drained, Latency, Q
 from ._clients.aio import AsyncClient, connect_async
 from ._clients.client import Client, connect
 from ._clients.inline import cuda_kernel, default_client, elementwise, kernel, load, load_inline, reduce
+from ._kernels.async_kernels import AsyncKernel
 from ._kernels.code import Entry
 from ._kernels.elementwise import AsyncElementwise, Elementwise
-from ._kernels.kernels import AsyncKernel, Kernel
+from ._kernels.kernels import Kernel
 from ._kernels.modules import AsyncModule, Module
+from ._kernels.places import Place
 from ._kernels.reduction import AsyncReduction, Reduction
 from ._source.signature import Param
 from ._version import VERSION as __version__
@@ -66,6 +68,7 @@ __all__ = [
     "OpStats",
     "Param",
     "Pending",
+    "Place",
     "Counters",
     "Profile",
     "Program",

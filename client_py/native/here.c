@@ -262,8 +262,9 @@ static PyMethodDef methods[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Here(key, fd, size, entry, symbol, offsets, sizes, params): a kernel whose binary is the first bytes of "
-                "the file; fd -1 where kept(key). params: those of the request `kernel`, packed."},
+    {Py_tp_doc,
+     "Here(key, fd, size, entry, symbol, offsets, sizes, params): a kernel whose binary is the first bytes of "
+     "the file; fd -1 where kept(key). params: those of the request `kernel`, packed."},
     {Py_tp_init, initialise},
     {Py_tp_new, PyType_GenericNew},
     {Py_tp_dealloc, deallocate},

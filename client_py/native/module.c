@@ -126,8 +126,7 @@ PyMODINIT_FUNC PyInit__native(void)
     if (!module)
         return NULL;
     if (!add_type(module, "Link", &link_spec) || !add_type(module, "Kernel", &kernel_spec) ||
-        !add_type(module, "Here", &here_spec) ||
-        PyModule_AddStringConstant(module, "version", kops_version())) {
+        !add_type(module, "Here", &here_spec) || PyModule_AddStringConstant(module, "version", kops_version())) {
         Py_DECREF(module);
         return NULL;
     }

@@ -12,6 +12,7 @@ import kops
 import numpy
 import pytest
 from kops._base.compiled import native
+from kops._kernels import places
 from test_daemon_cuda import driver, k, numbers, real, tensor  # noqa: F401
 from test_daemon_kernels import OTHERS, SIGNATURE, add2, vectors
 from test_kernels import ADD2
@@ -64,7 +65,8 @@ def test_the_same_checks(k: kops.Client, driver: Any) -> None:  # noqa: F811
         ((c, a, short, 4), {}, kern), ((c, a, None, 4), {}, kern), ((c, a, c, 4), {}, kern), ((c, a, b, 0), {}, kern),
         ((c, a, b, 2**31), {}, kern), ((c, a, b, 1.5), {}, kern), ((c, a, b, 4), {"block": 1025}, kern),
         ((c, a, b, 4), {"grid": 0}, kern), ((c, a, b, 4), {"shared": 1 << 20}, kern), ((c, a, b, 4), {"grid": 3, "cluster": 2}, kern),
-        ((c, a, b, 4), {"grid": (1, 70000)}, kern), ((c, a, b, 4), {"block": 32}, shapeless), ((c, a, 7, 4), {}, kern), ((c, a, b), {}, kern),
+        ((c, a, b, 4), {"grid": (1, 70000)}, kern), ((c, a, b, 4), {"block": 32}, shapeless), ((c, a, 7, 4), {}, kern),
+        ((c, a, b), {}, kern),
     ):  # fmt: skip
         failures = []
         for where in ("daemon", "here"):
@@ -186,3 +188,30 @@ def test_a_capture_that_is_to_be_the_daemon_s_is_refused(k: kops.Client, driver:
         kern(c, a, b, 4)
     graph.replay()
     assert numbers(driver, c) == [11, 22, 33, 44], "the refused calls spoilt nothing"
+
+
+def test_auto_takes_what_was_measured(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    c, a, b = vectors(driver)
+    kern = add2(k)
+    measured = [(2.0, 11.0), (12.0, 11.0)]
+    monkeypatch.setattr(places, "measure", lambda client, device: measured.pop(0))
+    assert kern.place(c, a, b, 4) == kops.Place("here", "a tiny launch in a chain took 2.0 us here and 11.0 us in the daemon", 2.0, 11.0)
+    before = launches(k)
+    kern(c, a, b, 4, where="auto")
+    assert numbers(driver, c) == [11, 22, 33, 44] and launches(k) == before and len(measured) == 1, "measured once"
+    k._places.clear()
+    assert kern.place(c, a, b, 4).where == "daemon"
+    kern(c, a, a, 4, where="auto")
+    k.synchronize()
+    assert numbers(driver, c) == [2, 4, 6, 8] and launches(k) == before + 1
+
+
+def test_auto_tells_why_only_one_is_possible(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    kern = add2(k)
+    host = [numpy.ones(4, "float32") for _ in range(3)]
+    assert kern.place(*host, 4).where == "daemon" and "copies" in kern.place(*host, 4).why
+    assert kern(*host, 4, where="auto") is host[0] and host[0].tolist() == [2, 2, 2, 2]
+    arrays = [driver.array(numpy.ones(4, "float32")) for _ in range(3)]
+    assert kern.place(*arrays, 4).where == "here" and kern.place(*arrays, 4).here_us is None
+    monkeypatch.setattr(places, "offered", lambda connection: False)
+    assert kern.place(*arrays, 4).where == "daemon" and "hand_out" in kern.place(*arrays, 4).why

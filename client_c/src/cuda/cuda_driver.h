@@ -10,10 +10,10 @@
 
 enum { CUDA_HANDLE_SIZE = 64 };
 
-typedef int cuda_status;    /* CUresult */
-typedef int cuda_device;    /* CUdevice */
-typedef void *cuda_context; /* CUcontext */
-typedef void *cuda_queue;   /* CUstream */
+typedef int cuda_status;     /* CUresult */
+typedef int cuda_device;     /* CUdevice */
+typedef void *cuda_context;  /* CUcontext */
+typedef void *cuda_queue;    /* CUstream */
 typedef void *cuda_module;   /* CUmodule */
 typedef void *cuda_function; /* CUfunction */
 typedef void *cuda_event;    /* CUevent */

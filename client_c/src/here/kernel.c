@@ -207,10 +207,8 @@ static cuda_status launch(const struct cuda_driver *d, cuda_function function, s
     void *extra[] = {(void *)(uintptr_t)LAUNCH_BUFFER_POINTER, p->params, (void *)(uintptr_t)LAUNCH_BUFFER_SIZE, &size,
                      NULL};
     struct cuda_launch_attribute cluster = {.id = CLUSTER_DIMENSION};
-    struct cuda_launch_config config = {.shared_bytes = p->shared_bytes,
-                                        .stream = stream,
-                                        .attributes = &cluster,
-                                        .n_attributes = 1};
+    struct cuda_launch_config config = {
+        .shared_bytes = p->shared_bytes, .stream = stream, .attributes = &cluster, .n_attributes = 1};
 
     for (unsigned i = 0; i < p->n_pointers; i++)
         memcpy(p->params + p->pointers[i], &r->addresses[i], sizeof(r->addresses[i]));
@@ -245,8 +243,9 @@ static enum kops_code find(struct here_kernel *k, const struct cuda_driver *d, s
 }
 
 /* What a launch needs; *ret_driver NULL where nothing is to be done. */
-static enum kops_code prepare(struct here_kernel *k, const struct here_call *call, const struct cuda_driver **ret_driver,
-                              struct here_function *f, struct reading *reading, struct kops_error *e)
+static enum kops_code prepare(struct here_kernel *k, const struct here_call *call,
+                              const struct cuda_driver **ret_driver, struct here_function *f, struct reading *reading,
+                              struct kops_error *e)
 {
     const struct cuda_driver *d = cuda_load(e);
     struct error why;
@@ -309,8 +308,9 @@ enum kops_code here_launch_timed(struct here_kernel *k, const struct here_call *
         return r;
     status = d->stream_is_capturing(call->stream, &capturing);
     if (!status && capturing)
-        return fail(e, KOPS_ERR_CAPTURING,
-                    "a launch on a stream under capture runs when the graph does, so it has no time now: leave timing out");
+        return fail(
+            e, KOPS_ERR_CAPTURING,
+            "a launch on a stream under capture runs when the graph does, so it has no time now: leave timing out");
     if (!status)
         status = d->event_create(&start, 0);
     if (!status)

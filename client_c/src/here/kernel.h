@@ -41,7 +41,8 @@ struct here_call {
     int device;                                  /* the tensors' ordinal, which the context must be of; -1: any */
 };
 
-/* Checks and launches; returns when it is on the stream. Errors: those of `launch`, no_cuda, unsupported, device_error. */
+/* Checks and launches; returns when it is on the stream. Errors: those of `launch`, no_cuda, unsupported, device_error.
+ */
 enum kops_code here_launch(struct here_kernel *k, const struct here_call *call, struct kops_error *e);
 
 /* The same between two events; returns when it has ended. *ret_us: the time between them, 0 where nothing ran. Errors:

@@ -36,6 +36,7 @@ class Calls(DefaultTimeout):
         self.reconnect_timeout = reconnect_timeout
         self.blocking = blocking
         self._connection: Link | None = None
+        self._places: dict[tuple[int, int], Any] = {}  # what launches were measured to take, by connection and device
         self._scopes: dict[int, list[Recorder]] = {}  # open sequences and programs by thread
         self._batches: dict[int, Batch] = {}  # by thread
         self._submitted: dict[int, list[tuple[Link, Call]]] = {}  # requests that nobody waits for yet, by thread

@@ -19,8 +19,9 @@ from .._source.geometry import Geometry
 from .._source.signature import Param
 from .._tensors.adapters import adapter_of
 from .._tensors.operands import Layout, Operand, Operands
+from .async_kernels import AsyncKernel
 from .code import Code, launches_none
-from .kernels import AsyncKernel, BaseKernel, Kernel, checked_fallback, refuse_interpreted
+from .kernels import BaseKernel, Kernel, checked_fallback, refuse_interpreted
 
 
 class Given:

@@ -24,8 +24,8 @@ PLACES = ("daemon", "here", "auto")
 LEGACY_STREAM = 0
 
 
-def checked_place(where: str | None) -> str | None:
-    if where is not None and where not in PLACES:
+def checked_place(where: str) -> str:
+    if where not in PLACES:
         raise BadArgument(f"where must be one of {', '.join(PLACES)}, not {where!r}", {"key": "where"})
     return where
 

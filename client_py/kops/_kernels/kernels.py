@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -17,7 +16,6 @@ from .._base.texts import counted
 from .._base.timeouts import DEFAULT_TIMEOUT
 from .._calls.cold import is_cold
 from .._calls.cold import profile as cold_profile
-from .._calls.cold import profile_async as cold_profile_async
 from .._calls.counting import caches_of
 from .._calls.launch import Launch, profile, run
 from .._calls.launchable import Launchable
@@ -32,8 +30,10 @@ from .._source.signature import Param, parse
 from .._source.source import check
 from .._source.source import signature as signature_of
 from . import here
+from .bound import Bound
 from .code import Code, Entry, check_launches, launches_none, release
 from .here import checked_place
+from .places import Place, place
 
 KEPT = 64  # geometries of kernel[…] that were looked at
 LOSSES_OF_NATIVE = (*SHORT_LOSSES, ConnectFailed)
@@ -223,41 +223,6 @@ class BaseKernel(Launchable):
         release(self.__dict__.get("ids"), "kernel")
 
 
-class Bound:
-    """A kernel with a geometry, `kernel[grid, block]`: call it as the kernel."""
-
-    __slots__ = ("_kernel", "_sizes", "_packed")
-
-    def __init__(self, kernel: Any, sizes: Mapping[str, Any], packed: bytes | None) -> None:
-        self._kernel = kernel
-        self._sizes = sizes
-        self._packed = packed
-
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        """Launches the kernel, with the arguments of a call."""
-        kernel = self._kernel
-        if self._packed is not None and not keywords and len(arguments) == kernel._count:
-            client = kernel._client
-            if not client._scopes:
-                try:
-                    made = kernel._fast(client._live(), arguments, self._packed, None, False, DEFAULT_TIMEOUT)
-                except Capturing:
-                    made = NotImplemented
-                if made is not NotImplemented:
-                    return made
-        return kernel(*arguments, **{**self._sizes, **keywords})
-
-    def __repr__(self) -> str:
-        sizes = ", ".join(f"{name}={size!r}" for name, size in self._sizes.items())
-        return f"{repr(self._kernel)[:-1]}[{sizes}]>"
-
-    def profile(self, *arguments: Any, **keywords: Any) -> Any:
-        return self._kernel.profile(*arguments, **{**self._sizes, **keywords})
-
-    def interpret(self, *arguments: Any, **keywords: Any) -> Any:
-        return self._kernel.interpret(*arguments, **{**self._sizes, **keywords})
-
-
 class Kernel(BaseKernel):
     """A kernel of your own. Made by `Client.kernel`; call it with its arguments.
 
@@ -282,7 +247,7 @@ class Kernel(BaseKernel):
         `where="here"` launches the daemon's code in this process's own CUDA context, on its current stream, after the same
         checks: as fast as a kernel of its own, and what it does wrong takes this process alone. `timing=True` then waits, and
         its `gpu_us` is between two events. By default a launch is the daemon's, and on a stream that is captured into a graph
-        it is here; "daemon" refuses captures.
+        it is here; "daemon" refuses captures. "auto" takes what was measured to be faster: `place` tells which, and why.
         """
         sent = time.monotonic_ns() if timing else None
         client = self._client
@@ -296,6 +261,8 @@ class Kernel(BaseKernel):
             geometry = None
         else:
             geometry = {"grid": grid, "block": block, "shared": shared, "cluster": cluster}
+        if where == "auto":
+            where = self._chosen(arguments)
         if where is not None and checked_place(where) != "daemon":
             here.check_options(self.name, stream=stream, deadline_ms=deadline_ms, priority=priority, blocking=blocking)
             return self._launch_here(arguments, geometry, timing, timeout, sent)
@@ -307,6 +274,20 @@ class Kernel(BaseKernel):
             if not (self._here or here.offered(client._live())):
                 raise
         return self._launch_here(arguments, geometry, timing, timeout, sent)
+
+    def _chosen(self, arguments: tuple[Any, ...]) -> str | None:
+        """Where "auto" launches; None on a stream that is captured: there it is here if possible, without measuring."""
+        try:
+            here.refuse_capture(arguments)
+        except Capturing:
+            return None
+        return self.place(*arguments).where
+
+    def place(self, *arguments: Any) -> Place:
+        """Where `where="auto"` launches the kernel with such arguments, and why: a `Place`. The first such question of a
+        connection and device measures a chain of tiny launches both ways, on a stream of its own: some milliseconds."""
+        client = self._client
+        return place(client, client._live(), arguments)
 
     def _launch_here(self, arguments: tuple[Any, ...], given: Any, timing: Timing, timeout: Any, sent: int | None) -> Any:
         """A launch in this process's context."""
@@ -457,69 +438,6 @@ class Kernel(BaseKernel):
         link = self._client._live()
         if link.key not in self.ids and not self.interprets(link):
             self._client._drive(link, self.define, timeout)
-        return self
-
-
-class AsyncKernel(BaseKernel):
-    """As `Kernel`, with `await`: `await kern(c, a, b, n)`. Made by `AsyncClient.kernel`."""
-
-    async def __call__(
-        self, *arguments: Any, grid: Any = None, block: Any = None, shared: Any = None, cluster: Any = None, stream: int = 0,
-        timing: Timing = False, deadline_ms: int | None = None, priority: str | None = None,
-        timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
-    ) -> Any:  # fmt: skip
-        """As `Kernel`'s; returns when the launch has ended."""
-        client = self._client
-        arguments = self._positional(arguments, named)
-        sizes = {"grid": grid, "block": block, "shared": shared, "cluster": cluster}
-        connection = await client._live()
-        if self.interprets(connection):
-            if timing:
-                refuse_interpreted(self.name, "the interpreter has no times")
-            return await asyncio.to_thread(self.interpret, *arguments, **sizes)
-        geometry = self._geometry.of_call(arguments, sizes)
-        options = options_of(connection, None, stream, timing, deadline_ms, priority)
-        request = Launch(self, arguments, geometry, options)
-        return await client._drive(connection, lambda link: run(link, request, timing), timeout, lambda: request.hazard)
-
-    def __getitem__(self, sizes: Any) -> Bound:
-        """`kernel[grid, block]`: the kernel with that geometry."""
-        return self._bind(sizes)
-
-    async def profile(
-        self, *arguments: Any, warmup: int = 3, repeat: int = 50, until: float | None = None, at_most: float = SECONDS_MOST,
-        cache: str = "warm", conditions: bool = True, counters: bool | str = False, grid: Any = None, block: Any = None,
-        shared: Any = None, cluster: Any = None, stream: int = 0, deadline_ms: int | None = None, priority: str | None = None,
-        timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
-    ) -> Profile:  # fmt: skip
-        """As `Kernel.profile`."""
-        client = self._client
-        arguments = self._positional(arguments, named)
-        sizes = {"grid": grid, "block": block, "shared": shared, "cluster": cluster}
-        caches, goal = caches_of(counters, cache), Goal(until, at_most)
-        if is_cold(cache):
-            again = {**sizes, "stream": stream, "deadline_ms": deadline_ms, "priority": priority, "timeout": timeout}
-            launch_timed = partial(self.__call__, timing=truest(await client._live()), **again)
-            return await cold_profile_async(
-                lambda n, g: self.profile(
-                    *arguments, warmup=warmup, repeat=n, until=g.until, at_most=g.at_most, conditions=conditions, **again
-                ),
-                launch_timed, client.conditions, arguments, client.array, repeat, goal,
-            )  # fmt: skip
-        geometry = self._geometry.of_call(arguments, sizes)
-        connection = await client._live()
-        self._check_launched(connection, "a profile")
-        how = {"stream": stream, "deadline_ms": deadline_ms, "priority": priority, "warmup": warmup, "repeat": repeat}
-        launch = self._measured(connection, arguments, geometry, how)
-        answer: Profile = await client._drive(
-            connection, lambda link: profile(link, launch, goal, conditions, caches), timeout, lambda: launch.hazard
-        )
-        return answer
-
-    async def _declare(self, timeout: Any) -> AsyncKernel:
-        connection = await self._client._live()
-        if connection.key not in self.ids and not self.interprets(connection):
-            await self._client._drive(connection, self.define, timeout)
         return self
 
 

@@ -12,8 +12,9 @@ from .._base.timeouts import DEFAULT_TIMEOUT
 from .._source.decorated import source_of
 from .._source.geometry import Geometry, Sizes
 from .._source.signature import Param
+from .async_kernels import AsyncKernel
 from .code import Code, Compiled, Entry
-from .kernels import AsyncKernel, BaseKernel, Kernel
+from .kernels import BaseKernel, Kernel
 
 Signature = str | Iterable[Param] | None
 

@@ -10,7 +10,8 @@ import torch
 
 from .._base.dtypes import NAMES
 from .._base.errors import BadArgument, WrongType
-from .._kernels.kernels import Bound, Kernel
+from .._kernels.bound import Bound
+from .._kernels.kernels import Kernel
 from .._source.signature import Param
 from ._dispatch import Gradient, Spec, register, tags
 

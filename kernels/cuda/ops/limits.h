@@ -1,5 +1,5 @@
-/* Limits of launches on a device, from its attributes: one rule for the daemon and for clients that launch in a context of
- * their own. Neither driver nor its headers are needed. Thread: any. */
+/* Limits of launches on a device, from its attributes: one rule for the daemon and for clients that launch in a context
+ * of their own. Neither driver nor its headers are needed. Thread: any. */
 #ifndef KOPS_CUDA_OPS_LIMITS_H
 #define KOPS_CUDA_OPS_LIMITS_H
 

@@ -1,0 +1,94 @@
+"""Where a launch runs when the caller leaves that to the client: in the daemon or here, by what both were measured to take."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .._base.compiled import native, why_not
+from .._base.errors import KopsError
+from .._session.connection import Peer
+from .here import offered
+
+CHAIN = 16  # launches of a measurement
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where `where="auto"` launches a kernel, and why.
+
+    `here_us` and `daemon_us`: what a tiny launch took in a chain of them on one stream, in this process's context and in the
+    daemon; None where it was not measured, because only one of both is possible, or torch is not there to measure with.
+    """
+
+    where: str
+    why: str
+    here_us: float | None = None
+    daemon_us: float | None = None
+
+
+def _device(arguments: tuple[Any, ...]) -> int | None:
+    """The device of the first torch CUDA tensor."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return None
+    found = (v for v in arguments if isinstance(v, torch.Tensor) and v.device.type == "cuda")
+    first = next(found, None)
+    return None if first is None else int(first.get_device())
+
+
+def _chain(torch: Any, stream: Any, step: Callable[[], Any]) -> float:
+    """Microseconds a link of a chain on a stream that has nothing else to do; the best of three."""
+    best = float("inf")
+    for _ in range(3):
+        stream.synchronize()
+        began = time.perf_counter()
+        for _ in range(CHAIN):
+            step()
+        stream.synchronize()
+        best = min(best, (time.perf_counter() - began) / CHAIN * 1e6)
+    return best
+
+
+def measure(client: Any, device: int) -> tuple[float, float]:
+    """What a launch takes in a chain, here and in the daemon, on a stream of its own."""
+    torch = sys.modules["torch"]
+    with torch.cuda.device(device):
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            x = torch.zeros(1, device="cuda")
+            y = torch.zeros(1, device="cuda")
+            here_us = _chain(torch, stream, lambda: torch.add(x, x, out=y))
+            daemon_us = _chain(torch, stream, lambda: client.add(x, x, out=y))
+    client.synchronize()
+    return here_us, daemon_us
+
+
+def place(client: Any, connection: Peer, arguments: tuple[Any, ...]) -> Place:
+    """Where a launch with these arguments runs. Measures once a connection and device."""
+    if native is None:
+        return Place("daemon", f"the package has no compiled part, which launches here need: {why_not}")
+    if not offered(connection):
+        return Place("daemon", "this daemon hands out no code to this user (kernels.hand_out)")
+    device = _device(arguments)
+    if device is None:
+        on_device = any(hasattr(value, "__cuda_array_interface__") for value in arguments)
+        if not on_device:
+            return Place("daemon", "no argument is in device memory of this process: the daemon copies arrays to its GPU")
+        return Place("here", "the arrays are in device memory of this process; without torch nothing was measured")
+    found = client._places.get((connection.key, device))
+    if found is None:
+        found = client._places[connection.key, device] = _measured(client, device)
+    return found
+
+
+def _measured(client: Any, device: int) -> Place:
+    try:
+        here_us, daemon_us = measure(client, device)
+    except KopsError as error:
+        return Place("here", f"the daemon could not be measured: {error}")
+    where = "here" if here_us <= daemon_us else "daemon"
+    return Place(where, f"a tiny launch in a chain took {here_us:.1f} us here and {daemon_us:.1f} us in the daemon", here_us, daemon_us)
