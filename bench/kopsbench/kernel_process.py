@@ -1,6 +1,7 @@
 """A process that knows nothing of a kernel yet: how long it takes from a source to the end of the first launch.
 
     python -m kopsbench.kernel_process launch SOCKET       by kopsd, then by torch.cuda._compile_kernel; reads the source
+    python -m kopsbench.kernel_process here SOCKET         by kopsd, launched in this process's context
     python -m kopsbench.kernel_process load_inline FOLDER  by torch's load_inline
     python -m kopsbench.kernel_process compile SOCKET      by kopsd, only compiled; says `ready`, then waits for the source
 
@@ -76,6 +77,30 @@ def launch(socket: str) -> dict[str, Any]:
     return found
 
 
+def here(socket: str) -> dict[str, Any]:
+    torch = _torch()
+    source = json.loads(sys.stdin.readline())
+    a, b, c = (torch.full((ELEMENTS,), float(i), device="cuda") for i in range(1, 4))
+    torch.cuda.synchronize()
+    import kops
+
+    with kops.connect(socket) as client:
+        client.ping()
+        made: list[Any] = []
+
+        def first() -> None:
+            made.append(VECTOR_ADD.declare(client, source))
+            made[0](c, a, a, ELEMENTS, where="here")
+            torch.cuda.synchronize()
+
+        def again() -> None:
+            made[0](c, a, b, ELEMENTS, where="here")
+            torch.cuda.synchronize()
+
+        us = _timed(first)
+        return {"us": us, "again_us": _timed(again), "right": bool(torch.equal(c, torch.add(a, b)))}
+
+
 def inline(folder: str) -> dict[str, Any]:
     torch = _torch()
     a, b, c = (torch.full((ELEMENTS,), float(i), device="cuda") for i in range(1, 4))
@@ -103,4 +128,4 @@ def only_compile(socket: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps({"launch": launch, "load_inline": inline, "compile": only_compile}[sys.argv[1]](sys.argv[2])))
+    print(json.dumps({"launch": launch, "here": here, "load_inline": inline, "compile": only_compile}[sys.argv[1]](sys.argv[2])))

@@ -46,6 +46,7 @@ def everything() -> dict[str, Measure]:
         counters_ncu,
         elementwise,
         gemm,
+        here,
         host,
         isolation_calls,
         isolation_costs,

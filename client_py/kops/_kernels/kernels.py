@@ -263,8 +263,9 @@ class Kernel(BaseKernel):
             geometry = {"grid": grid, "block": block, "shared": shared, "cluster": cluster}
         if where == "auto":
             where = self._chosen(arguments)
-        if where is not None and checked_place(where) != "daemon":
-            here.check_options(self.name, stream=stream, deadline_ms=deadline_ms, priority=priority, blocking=blocking)
+        if where is not None and (where == "here" or checked_place(where) != "daemon"):
+            if stream or deadline_ms is not None or priority is not None or blocking is not None:
+                here.check_options(self.name, stream=stream, deadline_ms=deadline_ms, priority=priority, blocking=blocking)
             return self._launch_here(arguments, geometry, timing, timeout, sent)
         try:
             return self._in_daemon(arguments, geometry, stream, timing, deadline_ms, priority, blocking, timeout, sent)

@@ -1,0 +1,152 @@
+"""Launches in the caller's own context of code that the daemon compiled, against torch's own launches. No MPS: one process uses
+the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from time import perf_counter_ns
+from typing import Any
+
+from ..context import Context, Skipped
+from ..record import Record, summarise
+from ..user_kernels import BLOCK, VECTOR_ADD, fresh, kernel_client
+from . import add, rounds
+from .blocking import ELEMENTS, vectors
+from .compile import child
+from .launches import torch_call
+from .ordered import OPS, PYTHON_ROUNDS, check, in_a_row
+
+NODES = 20  # of a graph
+CALLS = 64  # in a row before the stream is waited for
+
+
+def of_the_caller(context: Context, call: Callable[[], Any]) -> Callable[[int], Iterator[float]]:
+    """Samples of microseconds that the caller spends in a call."""
+
+    def samples(count: int) -> Iterator[float]:
+        for _ in range(count):
+            start = perf_counter_ns()
+            for _ in range(CALLS):
+                call()
+            elapsed = perf_counter_ns() - start
+            context.torch.cuda.synchronize()
+            yield elapsed * 1e-3 / CALLS
+
+    return samples
+
+
+def ready(client: Any, *tensors: Any) -> Any:
+    """The kernel, launched here once."""
+    if "code" not in client.info.features:
+        raise Skipped("this daemon hands out no code")
+    kernel = VECTOR_ADD.declare(client)
+    c, a, b = tensors
+    kernel(c, a, b, ELEMENTS, where="here")
+    return kernel
+
+
+def run_launch(context: Context) -> list[Record]:
+    a, b, c = vectors(context, 3)
+    by_torch = torch_call(context, c, a, b)
+    n_rounds = 4 if context.smoke else 400
+    with kernel_client(context, blocking=False) as client:
+        kernel = ready(client, c, a, b)
+        bound = kernel[-(-ELEMENTS // BLOCK), BLOCK]
+        sides = [
+            of_the_caller(context, lambda: kernel(c, a, b, ELEMENTS, where="here")),
+            of_the_caller(context, lambda: bound(c, a, b, ELEMENTS, where="here")),
+            of_the_caller(context, lambda: context.torch.add(a, b, out=c)),
+            *([of_the_caller(context, by_torch)] if callable(by_torch) else []),
+        ]
+        ours, with_geometry, op, *theirs = rounds(context, sides, calls=n_rounds)
+        kernel(c, b, b, ELEMENTS, where="here")
+        check(context, c, 4.0)
+    detail = {
+        "measured": f'kernel(c, a, b, n, where="here") of 1024 f32: the caller\'s time of {CALLS} calls in a row, by their number',
+        "n": "rounds",
+        "geometry_of_the_call_p50_us": summarise(with_geometry).p50,
+        "torch_add_out_p50_us": summarise(op).p50,
+        **({} if theirs else {"no_peer": by_torch}),
+        **context.python_link(),
+    }
+    peer = summarise(theirs[0], "torch.cuda._compile_kernel's launch") if theirs else None
+    return [Record("here_launch_python", "us", "lower", summarise(ours), peer, detail, target=0.25)]
+
+
+def run_chain(context: Context) -> Record:
+    """torch op, kernel, torch op, each reading what the last wrote."""
+    torch = context.torch
+    a, b, c = vectors(context, 3)
+    ops, n_rounds = (20, 2) if context.smoke else (OPS // 3, PYTHON_ROUNDS)
+    with kernel_client(context, blocking=False) as client:
+        kernel = ready(client, c, a, b)
+
+        def ours() -> None:
+            torch.add(a, b, out=c)
+            kernel(a, c, b, ELEMENTS, where="here")
+            torch.add(a, b, out=c)
+
+        def theirs() -> None:
+            torch.add(a, b, out=c)
+            torch.add(c, b, out=a)
+            torch.add(a, b, out=c)
+
+        mine, peer = rounds(context, [in_a_row(context, ops, ours), in_a_row(context, ops, theirs)], calls=n_rounds, warmup=1)
+        torch.cuda.synchronize()
+    detail = {
+        "measured": f"torch.add, a user's vector_add here, torch.add of 1024 f32, {ops} times in a row and torch.cuda.synchronize()",
+        "n": "rounds",
+        **context.python_link(),
+    }
+    return Record("here_chain_python", "us", "lower", summarise(mine), summarise(peer, "three torch.add"), detail, target=1.2)
+
+
+def graph_of(torch: Any, step: Callable[[], Any]) -> Any:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(NODES):
+            step()
+    return graph
+
+
+def run_replay(context: Context) -> Record:
+    if context.smoke:
+        raise Skipped("the stand-in for torch captures no graphs")
+    torch = context.torch
+    a, b, c = vectors(context, 3)
+    with kernel_client(context, blocking=False) as client:
+        kernel = ready(client, c, a, b)
+        ours = graph_of(torch, lambda: kernel(c, a, b, ELEMENTS))
+        theirs = graph_of(torch, lambda: torch.add(a, b, out=c))
+        c.zero_()
+        ours.replay()
+        check(context, c, 3.0)
+        sides = [in_a_row(context, 1, ours.replay), in_a_row(context, 1, theirs.replay)]
+        mine, peer = rounds(context, sides, calls=context.calls * 5)
+    detail = {"measured": f"replay of a graph of {NODES} kernels and torch.cuda.synchronize(); 1024 f32", "nodes": NODES}
+    return Record("here_replay", "us", "lower", summarise(mine), summarise(peer, "a graph of as many torch.add"), detail, target=1.1)
+
+
+def run_second_process(context: Context) -> Record:
+    """A fresh process, from the source to the first launch here, of a kernel that the daemon has."""
+    found = []
+    for _ in range(2 if context.smoke else 7):
+        source = fresh(VECTOR_ADD.source)
+        with kernel_client(context) as client:
+            client.compile(source, [VECTOR_ADD.entry])
+        found.append(child(context, "here", context.gpu_daemon.socket_path, said=source))
+    if not all(one["right"] for one in found):
+        raise RuntimeError("a result is wrong")
+    detail = {
+        "measured": "Client.kernel() and its first launch here, waited for, in a fresh process with torch's context and a connection;"
+        " another process compiled the source before",
+        "n": "processes",
+        "again_p50_us": summarise(one["again_us"] for one in found).p50,
+    }
+    return Record("here_second_process", "us", "lower", summarise(one["us"] for one in found), None, detail, target=1000.0, absolute=True)
+
+
+add("here_launch_python", run_launch, on_gpu=True, table=True)
+add("here_chain_python", run_chain, on_gpu=True, table=True)
+add("here_replay", run_replay, on_gpu=True, table=True)
+add("here_second_process", run_second_process, on_gpu=True, table=True, seconds=120)

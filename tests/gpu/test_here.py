@@ -1,0 +1,169 @@
+"""Kernels that the daemon compiles and torch's own context runs: results, graphs, faults."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+SOURCE = """
+template <typename T> __global__ void axpy(T *y, const T *x, float a, int n)
+{
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) y[i] = T(float(y[i]) + a * float(x[i]));
+}
+extern "C" __global__ void scaled(float *out, const float *in, float a, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = a * in[i];
+}
+extern "C" __global__ void shared_sum(float *out, const float *in, int n)
+{
+    extern __shared__ float part[];
+    float sum = 0;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) sum += in[i];
+    part[threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (int i = 1; i < blockDim.x; i++) part[0] += part[i];
+        out[0] = part[0];
+    }
+}
+extern "C" __global__ void __cluster_dims__(2, 1, 1) paired(int *out) { out[blockIdx.x] = blockIdx.x; }
+"""
+
+
+@pytest.fixture
+def scaled(k: Any) -> Any:
+    if "code" not in k.info.features:
+        pytest.skip("this daemon hands out no code")
+    return k.kernel(SOURCE, "scaled", "out float* out[n], const float* in[n], float a, int n", grid="ceil_div(n, 256)", block=256)
+
+
+def launches(k: Any) -> int:
+    count: int = k.stats()["kernels"]["launches"]
+    return count
+
+
+def test_results_on_torch_s_streams(torch: Any, k: Any, scaled: Any) -> None:
+    before = launches(k)
+    for n in (1, 1000, 3_000_001):
+        x, y = torch.randn(n, device="cuda"), torch.full((n,), float("nan"), device="cuda")
+        assert scaled(y, x, 2.5, n, where="here") is y
+        assert torch.equal(y, 2.5 * x)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        x.fill_(3)
+        scaled(y, x, 2.0, n, where="here")
+        x.zero_()
+    assert not stream.query(), "nothing was waited for"
+    stream.synchronize()
+    assert bool((y == 6).all()) and launches(k) == before
+
+
+def test_templates_shared_memory_and_clusters(torch: Any, k: Any, scaled: Any) -> None:
+    axpy = k.kernel(SOURCE, "axpy<float>", "inout float* y[n], const float* x[n], float a, int n", grid=64, block=128)
+    x, y = torch.randn(100_003, device="cuda"), torch.randn(100_003, device="cuda")
+    want = (y.double() + 0.5 * x.double()).float()
+    axpy(y, x, 0.5, x.numel(), where="here")
+    assert torch.allclose(y, want, rtol=1e-6, atol=1e-6)
+    total = k.kernel(SOURCE, "shared_sum", "out float* out[1], const float* in[n], int n", grid=1, block=1024, shared=150_000)
+    out = torch.zeros(1, device="cuda")
+    total(out, x, x.numel(), where="here")
+    assert float(out) == pytest.approx(float(x.double().sum()), abs=1e-2)
+    if torch.cuda.get_device_capability() >= (9, 0):
+        pairs = torch.full((8,), -1, dtype=torch.int32, device="cuda")
+        k.kernel(SOURCE, "paired", "out int* out[8]", grid=8, block=32)(pairs, where="here")
+        assert pairs.tolist() == list(range(8))
+
+
+def test_times_are_between_events(torch: Any, k: Any, scaled: Any) -> None:
+    n = 1 << 26
+    x, y = torch.randn(n, device="cuda"), torch.empty(n, device="cuda")
+    here = min(scaled(y, x, 2.0, n, where="here", timing=True).gpu_us for _ in range(10))
+    there = scaled.profile(y, x, 2.0, n, repeat=10).min
+    assert here == pytest.approx(there, rel=0.1), (here, there)
+
+
+def test_auto_is_here_where_contexts_alternate(torch: Any, k: Any, scaled: Any) -> None:
+    x, y = torch.randn(64, device="cuda"), torch.empty(64, device="cuda")
+    place = scaled.place(y, x, 2.0, 64)
+    print(place, file=sys.stderr)
+    assert place.where == "here" and place.here_us < place.daemon_us
+    scaled(y, x, 2.0, 64, where="auto")
+    assert torch.equal(y, 2 * x)
+
+
+def test_graphs(torch: Any, k: Any, scaled: Any) -> None:
+    x, y, z = (torch.zeros(1000, device="cuda") for _ in range(3))
+    graph, other = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        x += 1
+        scaled(y, x, 2.0, 1000)
+        z.copy_(y + 1)
+    with torch.cuda.graph(other):
+        scaled(x, z, 1.0, 1000)
+    assert float(y.sum()) == 0
+    for _ in range(3):
+        graph.replay()
+        assert torch.equal(z, 2 * x + 1)
+    other.replay()
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        graph.replay()
+    stream.synchronize()
+    assert bool((z == 2 * 8 + 1).all())
+
+
+def test_a_graph_outlives_its_client(torch: Any, daemon: Any, scaled: Any) -> None:
+    import kops
+
+    x, y = torch.ones(1000, device="cuda"), torch.zeros(1000, device="cuda")
+    client = kops.connect(daemon.socket_path)
+    mine = client.kernel(SOURCE, "scaled", "out float* out[n], const float* in[n], float a, int n", grid="ceil_div(n, 256)", block=256)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        mine(y, x, 3.0, 1000)
+    client.close()
+    del mine, client
+    graph.replay()
+    assert bool((y == 3).all())
+
+
+def test_graphed_callables(torch: Any, k: Any, scaled: Any) -> None:
+    class Twice(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            out = torch.empty_like(x)
+            scaled(out, x.detach(), 2.0, x.numel())
+            return out + x
+
+    x = torch.randn(4096, device="cuda")
+    graphed = torch.cuda.make_graphed_callables(Twice(), (x,))
+    y = torch.randn(4096, device="cuda")
+    assert torch.allclose(graphed(y), 3 * y)
+
+
+def test_a_fault_is_the_caller_s_own(torch: Any, daemon: Any, k: Any, scaled: Any) -> None:
+    """In a process of its own, whose context it breaks."""
+    program = f"""
+import torch, kops
+k = kops.connect({daemon.socket_path!r})
+bad = k.kernel('extern "C" __global__ void bad(float *x) {{ *(float *)16 = 1; }}', "bad", "inout float* x", grid=1, block=1)
+x = torch.zeros(1, device="cuda")
+bad(x, where="here")
+try:
+    torch.cuda.synchronize()
+except Exception as error:
+    assert "illegal" in str(error) or "misaligned" in str(error), error
+    print("its own")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
+    assert "its own" in done.stdout, done.stderr
+    x, y = torch.ones(10, device="cuda"), torch.zeros(10, device="cuda")
+    scaled(y, x, 2.0, 10)
+    k.synchronize()
+    assert bool((y == 2).all())
