@@ -1,5 +1,5 @@
-/* Runs ops and kernels through libkops as lines on stdin say: `kops_c_runner FD SIZE`, FD being a sealed memfd of SIZE
- * bytes.
+/* Runs ops and kernels through libkops as lines on stdin say: `kops_c_runner FD SIZE [here]`, FD being a sealed memfd of
+ * SIZE bytes. With `here` kernels are launched in this process's context, on a copy of that memory.
  *
  *     run OP DTYPE INPUTS OUTPUTS ATTRS DEVICE VARIANT     DEVICE and VARIANT may be "-"
  *     tensor OFFSET RANK SHAPE… STRIDES…                   one a tensor, inputs first
@@ -15,12 +15,17 @@
  * After the last line of a request one line is written, its fields separated by tabs: `ok DEVICE VARIANT total_us
  * host_us gpu_us`, `ok KEY` for a kernel, or `error CODE KEY MESSAGE`, KEY being what the error names, or "-". The
  * first line is `ready`. Ends at end of file. */
+#include <dlfcn.h>
 #include <err.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include <kops/kops.h>
+
+static kops_buffer *copy; /* device memory, with `here` */
+static char *shared;      /* the memfd's bytes */
 
 enum { WORD = 64, TEXT = 4096, MAX_ATTRS = 8, USAGE = 2 };
 
@@ -233,6 +238,27 @@ static void read_dims(char *text, struct kops_dims *ret)
         ret->size[ret->n] = strtoll(sizes[ret->n], NULL, 10);
 }
 
+static void check(enum kops_code code, const struct kops_error *error)
+{
+    if (code)
+        errx(EXIT_FAILURE, "%s", error->message);
+}
+
+/* The launch in this process, on the copy, which is brought back also when it was refused. */
+static void launch_here(kops_kernel *kernel, struct arguments *a)
+{
+    const size_t size = kops_buffer_size(copy);
+    struct kops_result result;
+    struct kops_error error, other;
+    enum kops_code code;
+
+    check(kops_buffer_write(copy, 0, shared, size, &other), &other);
+    a->how.options.where = KOPS_WHERE_HERE;
+    code = kops_kernel_launch(kernel, a->args, a->n_args, &a->how, &result, &error);
+    check(kops_buffer_read(copy, 0, shared, size, &other), &other);
+    answer(code, &result, &error);
+}
+
 static void do_launch(kops_kernel *kernel, kops_buffer *buffer)
 {
     struct arguments a = {.n_args = 0};
@@ -245,8 +271,11 @@ static void do_launch(kops_kernel *kernel, kops_buffer *buffer)
     read_dims(grid, &a.how.geometry.grid);
     read_dims(block, &a.how.geometry.block);
     for (unsigned i = 0; i < a.n_args; i++)
-        read_argument(&a, i, buffer);
-    answer(kops_kernel_launch(kernel, a.args, a.n_args, &a.how, &result, &error), &result, &error);
+        read_argument(&a, i, copy ? copy : buffer);
+    if (copy)
+        launch_here(kernel, &a);
+    else
+        answer(kops_kernel_launch(kernel, a.args, a.n_args, &a.how, &result, &error), &result, &error);
 }
 
 static void serve(kops_client *client, kops_buffer *buffer)
@@ -272,22 +301,52 @@ static void serve(kops_client *client, kops_buffer *buffer)
     kops_kernel_free(kernel);
 }
 
+/* Makes the first GPU's context current, as a program that uses CUDA does. */
+static void use_cuda(void)
+{
+    const char *named = getenv("KOPS_CUDA_DRIVER");
+    void *library = dlopen(named ? named : "libcuda.so.1", RTLD_NOW), *context;
+    int (*init)(unsigned), (*retain)(void **, int), (*set)(void *);
+
+    if (!library)
+        errx(EXIT_FAILURE, "%s", dlerror());
+    *(void **)&init = dlsym(library, "cuInit");
+    *(void **)&retain = dlsym(library, "cuDevicePrimaryCtxRetain");
+    *(void **)&set = dlsym(library, "cuCtxSetCurrent");
+    if (!init || !retain || !set || init(0) || retain(&context, 0) || set(context))
+        errx(EXIT_FAILURE, "no CUDA context");
+}
+
+static void prepare_here(kops_client *client, int fd, size_t size)
+{
+    struct kops_error error;
+
+    use_cuda();
+    shared = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (shared == MAP_FAILED)
+        err(EXIT_FAILURE, "mmap");
+    check(kops_buffer_alloc(client, size, NULL, &copy, &error), &error);
+}
+
 int main(int argc, char **argv)
 {
     struct kops_error error;
     kops_client *client;
     kops_buffer *buffer;
 
-    if (argc != 3)
-        errx(USAGE, "usage: kops_c_runner FD SIZE");
+    if (argc != 3 && argc != 4)
+        errx(USAGE, "usage: kops_c_runner FD SIZE [here]");
     if (kops_connect(NULL, &client, &error))
         errx(EXIT_FAILURE, "connect: %s", error.message);
     if (kops_buffer_register_memfd(client, (int)strtol(argv[1], NULL, 10), strtoul(argv[2], NULL, 10), KOPS_ACCESS_RW,
                                    &buffer, &error))
         errx(EXIT_FAILURE, "register: %s", error.message);
+    if (argc == 4)
+        prepare_here(client, (int)strtol(argv[1], NULL, 10), strtoul(argv[2], NULL, 10));
     printf("ready\n");
     fflush(stdout);
     serve(client, buffer);
+    kops_buffer_release(copy);
     kops_buffer_release(buffer);
     kops_close(client);
     return 0;

@@ -17,6 +17,7 @@ from support.daemon import Daemon  # noqa: E402
 
 MEMORY = 64 << 20  # what the largest case needs, and room
 CLIENTS = {"raw": runners.RawRunner, "c": runners.CRunner, "python": runners.PythonRunner}
+HERE_IN_C = {"here": runners.HereRunner}  # for kernels, beside "c"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,7 +41,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         chosen = metafunc.config.getoption("--backend") or [backends.HOST]
         metafunc.parametrize("daemon", chosen, indirect=True, scope="session")
     if "runner" in metafunc.fixturenames:
-        chosen = metafunc.config.getoption("--client") or list(CLIENTS)
+        chosen = list(metafunc.config.getoption("--client") or CLIENTS)
+        if "c" in chosen and metafunc.module.__name__ == "test_kernels":
+            chosen += HERE_IN_C
         metafunc.parametrize("runner", chosen, indirect=True, scope="session")
 
 
@@ -56,7 +59,9 @@ def daemon(request: pytest.FixtureRequest) -> Iterator[Daemon]:
 
 @pytest.fixture(scope="session")
 def runner(request: pytest.FixtureRequest, daemon: Daemon) -> Iterator[runners.Runner]:
-    made = CLIENTS[request.param](daemon, MEMORY)
+    if request.param in HERE_IN_C and daemon.backend == backends.HOST:
+        pytest.skip("a launch in the client's context needs a GPU")
+    made = {**CLIENTS, **HERE_IN_C}[request.param](daemon, MEMORY)
     yield made
     made.close()
 

@@ -19,8 +19,9 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 from cases import Operand
+from support import backends, memfd, raw
 from support import daemon as daemons
-from support import memfd, raw
+
 
 
 class Refused(Exception):
@@ -149,19 +150,26 @@ class RawRunner:
 class CRunner:
     """libkops, by tests/conformance/c_runner; its header comment describes the lines."""
 
+    options: tuple[str, ...] = ()
+
     def __init__(self, daemon: daemons.Daemon, size: int) -> None:
         self.shared = memfd.Shared(size)
         self.memory = self.shared.bytes
-        command = [str(self.binary()), str(self.shared.fd), str(size)]
+        command = [str(self.binary()), str(self.shared.fd), str(size), *self.options]
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             pass_fds=[self.shared.fd],
-            env={**os.environ, "KOPS_SOCKET": daemon.socket_path},
+            env={**os.environ, "KOPS_SOCKET": daemon.socket_path, **self.driver(daemon)},
         )
         assert self.answer() == ["ready"]
+
+    def driver(self, daemon: daemons.Daemon) -> dict[str, str]:
+        """What the runner's own use of CUDA needs."""
+        standin = self.options and daemon.backend == backends.STANDIN
+        return {"KOPS_CUDA_DRIVER": str(backends.standin_driver())} if standin else {}
 
     @staticmethod
     def binary() -> Path:
@@ -233,6 +241,12 @@ class CRunner:
         self.process.stdin.close()
         assert self.process.wait(raw.PATIENCE) == 0
         self.process.stdout.close()
+
+
+class HereRunner(CRunner):
+    """libkops, with kernels launched in the runner's own CUDA context."""
+
+    options = ("here",)
 
 
 class PythonRunner:

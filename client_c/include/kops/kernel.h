@@ -104,7 +104,8 @@ struct kops_entry {
                                                         spilled registers and arrays; constants. */
     unsigned max_threads;                            /**< Of a block. */
     size_t n_params;
-    const uint32_t *params; /**< Bytes of each parameter. */
+    const uint32_t *params;  /**< Bytes of each parameter. */
+    const uint32_t *offsets; /**< Where each begins among the bytes of all; NULL where the daemon does not tell. */
 };
 
 /** What is known about a module. */

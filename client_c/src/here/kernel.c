@@ -108,7 +108,9 @@ static int read_tensor(const struct here_tensor *from, const struct kernel_param
         tensor_set_contiguous(t);
     r->operands[p->operand] = t;
     r->addresses[p->operand] = from->pointer;
-    return tensor_measure(t, key, e);
+    if (tensor_measure(t, key, e) < 0)
+        return -1;
+    return from->bytes ? tensor_check_bounds(t, from->pointer + from->bytes, key, e) : 0;
 }
 
 static int read_scalar(const struct kops_argument *a, const struct kernel_param *p, unsigned char value[8],
@@ -323,4 +325,16 @@ enum kops_code here_launch_timed(struct here_kernel *k, const struct here_call *
         d->event_destroy(end);
     *ret_us = (double)ms * 1e3;
     return status ? cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "a timed launch") : KOPS_OK;
+}
+
+enum kops_code here_device(char ret_uuid[CUDA_UUID_TEXT], struct kops_error *e)
+{
+    const struct cuda_driver *d = cuda_load(e);
+    cuda_device device;
+    cuda_status status = d ? d->context_device(&device) : 0;
+
+    if (!d)
+        return KOPS_ERR_NO_CUDA;
+    return status ? cuda_fail(d, e, KOPS_ERR_NO_CUDA, status, "cuCtxGetDevice")
+                  : cuda_device_uuid(d, device, ret_uuid, e);
 }

@@ -28,6 +28,7 @@ struct here_tensor {
     const int64_t *shape, *strides; /* elements; strides NULL: row-major and dense */
     unsigned rank;
     enum kops_dtype dtype;
+    uint64_t bytes; /* that may be used from there on; 0: not told, the caller answers for it */
 };
 
 /* One launch. `args` are as many as the kernel has parameters; KOPS_ARG_TENSOR takes the next of `tensors`. */
@@ -49,5 +50,8 @@ enum kops_code here_launch(struct here_kernel *k, const struct here_call *call, 
  * capturing, besides. */
 enum kops_code here_launch_timed(struct here_kernel *k, const struct here_call *call, double *ret_us,
                                  struct kops_error *e);
+
+/* The UUID of the current context's device. */
+enum kops_code here_device(char ret_uuid[CUDA_UUID_TEXT], struct kops_error *e);
 
 #endif

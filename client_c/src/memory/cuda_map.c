@@ -48,7 +48,7 @@ release_allocation:
     return cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, what);
 }
 
-static enum kops_code ensure_pointer(const struct cuda_driver *d, struct kops_buffer *b, struct kops_error *e)
+enum kops_code cuda_map_pointer(const struct cuda_driver *d, struct kops_buffer *b, struct kops_error *e)
 {
     cuda_context current = NULL;
     enum kops_code r;
@@ -102,7 +102,7 @@ enum kops_code kops_buffer_map_cuda(kops_buffer *buffer, uint64_t *ret_pointer, 
     if (!d)
         return KOPS_ERR_NO_CUDA;
     client_enter(buffer->client, e);
-    r = ensure_pointer(d, buffer, e);
+    r = cuda_map_pointer(d, buffer, e);
     if (!r)
         *ret_pointer = buffer->pointer;
     client_leave(buffer->client);
@@ -124,7 +124,7 @@ enum kops_code cuda_map_copy(struct kops_buffer *b, uint64_t offset, void *to, c
         r = cuda_push_primary(d, ordinal, e);
     if (r)
         return r;
-    r = ensure_pointer(d, b, e);
+    r = cuda_map_pointer(d, b, e);
     if (!r && size) {
         status =
             to ? d->copy_to_host(to, b->pointer + offset, size) : d->copy_to_device(b->pointer + offset, from, size);

@@ -7,6 +7,10 @@
 /* Gives the mapping back, where there is one. */
 void cuda_map_drop(struct kops_buffer *b);
 
+/* Makes b->pointer the buffer's address in this process, mapping memory of the daemon's first. Errors: bad_argument (it
+ * is no device memory), no_cuda, device_error. */
+enum kops_code cuda_map_pointer(const struct cuda_driver *d, struct kops_buffer *b, struct kops_error *e);
+
 /* Copies between device memory and the host, `to` or `from` being NULL. Maps the memory first. */
 enum kops_code cuda_map_copy(struct kops_buffer *b, uint64_t offset, void *to, const void *from, size_t size,
                              struct kops_error *e);

@@ -125,6 +125,7 @@ void kernel_unref(struct kops_kernel *k)
         return;
     c = k->client;
     remote_release(c, &k->remote, "kernel");
+    here_kernel_free(k->here);
     module_unref(k->module);
     arena_free(&k->arena);
     free(k);

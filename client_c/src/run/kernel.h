@@ -2,6 +2,7 @@
 #ifndef KOPS_CLIENT_KERNEL_H
 #define KOPS_CLIENT_KERNEL_H
 
+#include "here/kernel.h"
 #include "session/remote.h"
 
 /* The source is kept, so that a new connection can be told. Guarded by the client's lock, or constant. */
@@ -22,6 +23,7 @@ struct kops_kernel {
     struct kops_signature signature;
     const char *name; /* lives as long as the client */
     struct remote remote;
+    struct here_kernel *here; /* owned; NULL until it is launched in this process */
 };
 
 /* Makes a module; *log as kops_compile() has it. module_unref() lets go of it, and takes NULL. */
@@ -32,6 +34,10 @@ void module_unref(struct kops_module *m);
 /* Makes it known to the present connection. */
 enum kops_code module_ensure(struct kops_module *m, uint64_t deadline, struct kops_error *e);
 enum kops_code kernel_ensure(struct kops_kernel *k, uint64_t deadline, struct kops_error *e);
+
+/* Makes k->here: has the binary handed out where this process does not have it. May drop the lock. Errors: unsupported,
+ * permission_denied, those of `compile`. */
+enum kops_code kernel_ensure_here(struct kops_kernel *k, uint64_t deadline, struct kops_error *e);
 
 /* Takes NULL. The caller has a reference to the client besides. */
 void kernel_unref(struct kops_kernel *k);

@@ -2,6 +2,7 @@
 #include "base/fail.h"
 #include "jobs/dispatch.h"
 #include "kernel.h"
+#include "launch_here.h"
 #include "memory/register.h"
 #include "operand.h"
 #include "run.h"
@@ -120,6 +121,37 @@ static enum kops_code begin(struct launch *l, struct kops_kernel *k, const struc
     return check_args(l, k->client, args, n_args, e);
 }
 
+/* The launch in the caller's context. Drops the lock for it, so that a full queue of the GPU holds up nobody else. */
+static enum kops_code run_here(struct launch *l, const struct kops_argument *args, size_t n_args,
+                               const struct kops_launch_options *how, const struct dispatch *d, uint64_t deadline,
+                               struct kops_error *e)
+{
+    struct here_tensor tensors[KOPS_MAX_KERNEL_TENSORS];
+    const struct kops_options *o = how ? &how->options : NULL;
+    const struct here_call call = {.tensors = tensors,
+                                   .n_tensors = l->wire.n_inputs,
+                                   .args = args,
+                                   .n_args = (unsigned)n_args,
+                                   .geometry = how ? &how->geometry : NULL,
+                                   .stream = d->way == DISPATCH_ENQUEUE ? d->stream : NULL,
+                                   .device = -1};
+    struct kops_client *c = l->kernel->client;
+    enum kops_code r = launch_here_check(d, o, e);
+
+    if (!r)
+        r = kernel_ensure_here(l->kernel, deadline, e);
+    if (!r)
+        r = launch_here_tensors(l->given, l->wire.n_inputs, tensors, e);
+    client_leave(c);
+    return r ? r : launch_here(l->kernel->here, &call, d, o, e);
+}
+
+/* Whether a launch that a capture refused can be part of it. */
+static bool can_be_captured(const struct kops_client *c, const struct kops_options *o, const struct dispatch *d)
+{
+    return d->way == DISPATCH_ENQUEUE && c->features & FEATURE_CODE && (!o || o->where == KOPS_WHERE_DEFAULT);
+}
+
 enum kops_code launch_request(struct kops_kernel *k, const struct kops_argument *args, size_t n_args,
                               const struct kops_launch_options *how, const struct dispatch *d,
                               struct kops_error *ret_error)
@@ -127,16 +159,21 @@ enum kops_code launch_request(struct kops_kernel *k, const struct kops_argument 
     struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
     struct kops_client *c = k->client;
     const uint64_t deadline = client_deadline(c, how ? how->options.timeout_ms : 0);
+    const struct kops_options *o = how ? &how->options : NULL;
     struct launch l;
     enum kops_code r;
 
     client_enter(c, e);
-    r = dispatch_check(d, how ? &how->options : NULL, e);
+    r = dispatch_check(d, o, e);
     if (!r)
         r = begin(&l, k, args, n_args, how, e);
     l.wire.caches = d->caches;
+    if (!r && o && o->where == KOPS_WHERE_HERE)
+        return run_here(&l, args, n_args, how, d, deadline, e);
     if (!r)
         r = dispatch(d, c, &l.job, deadline, e);
+    if (r == KOPS_ERR_CAPTURING && can_be_captured(c, o, d))
+        return run_here(&l, args, n_args, how, d, deadline, e);
     client_leave(c);
     return r;
 }

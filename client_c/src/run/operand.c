@@ -44,5 +44,7 @@ enum kops_code options_check(const struct kops_options *options, struct kops_err
             return fail(e, KOPS_ERR_BAD_ARGUMENT, "options.reserved is not zero: initialise the struct with {0}");
     if (options->priority > KOPS_PRIORITY_LOW)
         return fail(e, KOPS_ERR_BAD_ARGUMENT, "options.priority is none of enum kops_priority");
+    if (options->where > KOPS_WHERE_HERE)
+        return fail(e, KOPS_ERR_BAD_ARGUMENT, "options.where is none of enum kops_where");
     return KOPS_OK;
 }

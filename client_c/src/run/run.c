@@ -35,6 +35,9 @@ static enum kops_code check(const struct kops_client *c, const struct kops_reque
         if (code)
             return code;
     }
+    if (r->options.where == KOPS_WHERE_HERE)
+        return fail(e, KOPS_ERR_UNSUPPORTED,
+                    "options.where: ops are the daemon's; kernels of your own can be launched here");
     code = attrs_check(r->attrs, r->n_attrs, e);
     return code ? code : options_check(&r->options, e);
 }

@@ -31,7 +31,8 @@ enum client_feature {
     FEATURE_SEQUENCE = 4,
     FEATURE_PROGRAM = 8,
     FEATURE_PRIORITY = 16,
-    FEATURE_EXACT = 32
+    FEATURE_EXACT = 32,
+    FEATURE_CODE = 64
 };
 
 /* Notifications that wait until gathered work is sent: see session_hold(). */

@@ -133,8 +133,12 @@ wire_pack wire_pack_run_program; /* struct wire_run_program */
 wire_pack wire_pack_raw;         /* struct wire_raw */
 wire_pack wire_pack_compile;     /* struct kops_source */
 wire_pack wire_pack_kernel;      /* struct wire_kernel */
+wire_pack wire_pack_code;        /* uint64_t: a module's id; one descriptor goes with it */
 wire_pack wire_pack_cache;       /* struct wire_cache */
 wire_pack wire_pack_stats;       /* struct kops_stats_filter */
+
+/* The params of `kernel` alone. */
+void wire_pack_declaration(struct bytes *out, const struct wire_kernel *w);
 
 /* The parts of a gathered sequence. */
 void wire_gather_tensor(struct bytes *out, const struct native_tensor *t);

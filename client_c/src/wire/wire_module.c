@@ -8,21 +8,42 @@
 
 /* ---- compile ---- */
 
+/* A list of numbers; NULL without memory. */
+static const uint32_t *read_numbers(struct arena *a, const unsigned char *value, size_t *ret_n)
+{
+    const uint32_t n = wire_elements(value, &value);
+    uint32_t *numbers = arena_new(a, ((size_t)n + 1) * sizeof(*numbers));
+
+    for (uint32_t i = 0; numbers && i < n; i++, value = codec_skip(value)) {
+        uint64_t number = 0;
+
+        wire_get_uint(value, &number);
+        numbers[i] = (uint32_t)number;
+    }
+    *ret_n = n;
+    return numbers;
+}
+
 static bool read_params(struct arena *a, const unsigned char *value, void *into)
 {
     struct kops_entry *entry = into;
-    const uint32_t n = wire_elements(value, &value);
-    uint32_t *sizes = arena_new(a, ((size_t)n + 1) * sizeof(*sizes));
 
-    for (uint32_t i = 0; sizes && i < n; i++, value = codec_skip(value)) {
-        uint64_t size = 0;
+    entry->params = read_numbers(a, value, &entry->n_params);
+    return entry->params != NULL;
+}
 
-        wire_get_uint(value, &size);
-        sizes[i] = (uint32_t)size;
-    }
-    entry->params = sizes;
-    entry->n_params = n;
-    return sizes != NULL;
+/* As many as parameters, or none are told. */
+static bool read_offsets(struct arena *a, const unsigned char *value, void *into)
+{
+    struct kops_entry *entry = into;
+    size_t n;
+
+    if (!value)
+        return true;
+    entry->offsets = read_numbers(a, value, &n);
+    if (entry->offsets && n != entry->n_params)
+        entry->offsets = NULL;
+    return true;
 }
 
 static const struct wire_field entry_fields[] = {
@@ -34,6 +55,7 @@ static const struct wire_field entry_fields[] = {
     WIRE_FIELD(struct kops_entry, UINT, "const_bytes", const_bytes),
     WIRE_FIELD(struct kops_entry, UINT, "max_threads", max_threads),
     {WIRE_KEY("params"), .type = WIRE_OTHER, .read = read_params}, /* two members of the entry */
+    {WIRE_KEY("offsets"), .type = WIRE_OTHER, .read = read_offsets},
 };
 static const struct wire_record entry_record = WIRE_RECORD(struct kops_entry, entry_fields);
 

@@ -124,13 +124,11 @@ static void pack_param(struct bytes *b, const struct kops_param *p)
         mp_pair_bool(b, "strided", true);
 }
 
-void wire_pack_kernel(struct bytes *out, uint32_t msgid, const void *request)
+void wire_pack_declaration(struct bytes *out, const struct wire_kernel *w)
 {
-    const struct wire_kernel *w = request;
     const struct kops_signature *s = w->signature;
     const struct kops_geometry *g = &s->geometry;
 
-    WIRE_BEGIN(out, msgid, "kernel");
     mp_map(out, 3 + (size_t)(g->grid[0] != NULL) + (g->block[0] != NULL) + (g->shared != NULL) +
                     (g->cluster[0] != NULL) + s->alias);
     mp_pair_uint(out, "module", w->module);
@@ -148,6 +146,23 @@ void wire_pack_kernel(struct bytes *out, uint32_t msgid, const void *request)
     pack_sizes(out, "cluster", g->cluster);
     if (s->alias)
         mp_pair_bool(out, "alias", true);
+}
+
+void wire_pack_kernel(struct bytes *out, uint32_t msgid, const void *request)
+{
+    WIRE_BEGIN(out, msgid, "kernel");
+    wire_pack_declaration(out, request);
+}
+
+void wire_pack_code(struct bytes *out, uint32_t msgid, const void *request)
+{
+    const uint64_t *module = request;
+
+    WIRE_BEGIN(out, msgid, "code");
+    mp_map(out, 3);
+    mp_pair_uint(out, "module", *module);
+    mp_pair_uint(out, "fd", 0);
+    mp_pair_uint(out, "nfds", 1);
 }
 
 /* ---- launch ---- */

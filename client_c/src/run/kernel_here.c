@@ -1,0 +1,162 @@
+/* Launches in the caller's CUDA context: the code comes from the daemon once, everything else happens here. */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <math.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/fail.h"
+#include "launch_here.h"
+#include "memory/cuda_map.h"
+#include "session/call.h"
+
+/* ---- the code ---- */
+
+/* A file for the binary, whose pages this process takes; the daemon seals it against writing. */
+static enum kops_code make_file(size_t size, int *ret_fd, struct kops_error *e)
+{
+    int fd = memfd_create("kops-code", MFD_CLOEXEC | MFD_ALLOW_SEALING), r = 0;
+
+    if (fd < 0)
+        return fail_os(e, errno, "memfd_create");
+    if (ftruncate(fd, (off_t)size) < 0 || fallocate(fd, 0, 0, (off_t)size) < 0 ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) < 0) {
+        r = errno;
+        close(fd);
+        return fail_os(e, r, "memory for a kernel's code");
+    }
+    *ret_fd = fd;
+    return KOPS_OK;
+}
+
+/* Asks until a connection has answered that knew the module. */
+static enum kops_code hand_out(struct kops_kernel *k, struct here_code **ret_code, uint64_t deadline,
+                               struct kops_error *e)
+{
+    const struct kops_module_info *info = &k->module->known.info;
+    uint64_t id;
+    int fd = -1;
+    enum kops_code r = make_file((size_t)info->image_bytes, &fd, e);
+
+    if (r)
+        return r;
+    r = module_ensure(k->module, deadline, e);
+    id = k->module->remote.id;
+    if (!r)
+        r = session_call(k->client, wire_pack_code, &id, fd, wire_decode_nothing, NULL, deadline, SESSION_HERE, e);
+    if (!r)
+        r = here_code_keep(info->key, fd, (size_t)info->image_bytes, ret_code, e);
+    close(fd);
+    return r;
+}
+
+enum kops_code kernel_ensure_here(struct kops_kernel *k, uint64_t deadline, struct kops_error *e)
+{
+    const struct kops_module_info *info = &k->module->known.info;
+    const struct kops_entry *entry = kops_module_entry(k->module, k->signature.entry);
+    const struct wire_kernel wire = {.signature = &k->signature};
+    struct here_declaration d = {.code = here_code_find(info->key), .entry = k->signature.entry};
+    struct here_kernel *made = NULL;
+    struct bytes params = {.data = NULL};
+    enum kops_code r = KOPS_OK;
+
+    if (k->here)
+        return KOPS_OK;
+    if (!(k->client->features & FEATURE_CODE) || !entry || !entry->offsets)
+        return fail(e, KOPS_ERR_UNSUPPORTED,
+                    "this daemon hands out no code to this user (kernels.hand_out in its settings), or is older than "
+                    "that: launch in the daemon");
+    if (!d.code)
+        r = hand_out(k, &d.code, deadline, e);
+    if (r)
+        return r;
+    wire_pack_declaration(&params, &wire);
+    if (params.failed)
+        return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a kernel");
+    d.symbol = entry->lowered;
+    d.n_params = (unsigned)entry->n_params;
+    d.offsets = entry->offsets;
+    d.sizes = entry->params;
+    d.params = params.data;
+    d.length = params.length;
+    r = here_kernel_new(&d, &made, e);
+    bytes_free(&params);
+    if (r)
+        return r;
+    if (k->here) /* another thread was faster */
+        here_kernel_free(made);
+    else
+        k->here = made;
+    return KOPS_OK;
+}
+
+/* ---- a launch ---- */
+
+enum kops_code launch_here_check(const struct dispatch *d, const struct kops_options *o, struct kops_error *e)
+{
+    if (d->way == DISPATCH_SUBMIT || d->way == DISPATCH_COUNT)
+        return fail(e, KOPS_ERR_BAD_ARGUMENT,
+                    "options.where: a launch here is made by kops_kernel_launch() or kops_kernel_enqueue()");
+    if (o && (o->stream || o->warmup || o->repeat > 1 || o->deadline_ms || o->samples || o->priority || o->exact))
+        return fail(e, KOPS_ERR_BAD_ARGUMENT,
+                    "options.where: stream, warmup, repeat, deadline_ms, samples, priority and exact are the daemon's; "
+                    "leave them zero for a launch here");
+    return KOPS_OK;
+}
+
+enum kops_code launch_here_tensors(const struct kops_tensor *const *given, unsigned n, struct here_tensor *into,
+                                   struct kops_error *e)
+{
+    const struct cuda_driver *d = cuda_load(e);
+    enum kops_code r = d ? KOPS_OK : KOPS_ERR_NO_CUDA;
+
+    for (unsigned i = 0; !r && i < n; i++) {
+        const struct kops_tensor *t = given[i];
+        struct kops_buffer *b = t->buffer;
+
+        into[i] = (struct here_tensor){.shape = t->shape,
+                                       .strides = t->has_strides ? t->strides : NULL,
+                                       .rank = t->rank,
+                                       .dtype = t->dtype};
+        if (!b)
+            continue;
+        r = cuda_map_pointer(d, b, e);
+        if (!r && t->offset > b->size)
+            r = fail(e, KOPS_ERR_OUT_OF_BOUNDS, "a tensor begins behind the end of its buffer");
+        into[i].pointer = b->pointer + t->offset;
+        into[i].bytes = b->size - t->offset;
+    }
+    return r;
+}
+
+/* What is known of a launch here: the time between two events. */
+static struct kops_result result_of(double us, bool timed)
+{
+    const double unknown = (double)NAN;
+    struct kops_result r = {.recv_to_start_us = unknown, .map_us = unknown, .queue_us = unknown, .h2d_us = unknown,
+                            .d2h_us = unknown, .gpu_us = timed ? us : unknown, .host_us = unknown, .total_us = unknown,
+                            .wait_us = unknown, .end_us = unknown, .min_us = unknown, .median_us = unknown,
+                            .p90_us = unknown, .max_us = unknown, .send_us = unknown, .reply_us = unknown,
+                            .variant = "user"};
+
+    if (timed)
+        memcpy(r.timer, "events", sizeof("events"));
+    return r;
+}
+
+enum kops_code launch_here(struct here_kernel *k, const struct here_call *call, const struct dispatch *d,
+                           const struct kops_options *o, struct kops_error *e)
+{
+    double us = 0;
+    enum kops_code r;
+
+    if (d->way == DISPATCH_ENQUEUE)
+        return here_launch(k, call, e);
+    r = here_launch_timed(k, call, &us, e);
+    if (r || !d->ret_result)
+        return r;
+    *d->ret_result = result_of(us, !(o && o->no_timing));
+    return here_device(d->ret_result->device, e);
+}

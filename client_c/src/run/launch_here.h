@@ -1,0 +1,19 @@
+/* Launches of kernels in the caller's CUDA context. */
+#ifndef KOPS_CLIENT_LAUNCH_HERE_H
+#define KOPS_CLIENT_LAUNCH_HERE_H
+
+#include "jobs/dispatch.h"
+#include "kernel.h"
+
+/* Refuses ways and options that only the daemon has. `options` may be NULL. */
+enum kops_code launch_here_check(const struct dispatch *d, const struct kops_options *options, struct kops_error *e);
+
+/* The tensors' addresses in this process. Lock held. Errors: no_cuda, bad_argument (shared memory), out_of_bounds. */
+enum kops_code launch_here_tensors(const struct kops_tensor *const *given, unsigned n, struct here_tensor *into,
+                                   struct kops_error *e);
+
+/* Enqueues, or launches and waits. Without the lock. `options` may be NULL. */
+enum kops_code launch_here(struct here_kernel *k, const struct here_call *call, const struct dispatch *d,
+                           const struct kops_options *options, struct kops_error *e);
+
+#endif
