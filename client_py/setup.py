@@ -209,9 +209,9 @@ class SourceDistribution(sdist):  # type: ignore[misc]
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
         super().make_release_tree(base_dir, files)
         there = Path(base_dir, BUNDLED.name)
-        skipped = shutil.ignore_patterns("*.md", "*.json", "*.py", "golden", "ops", "__pycache__")
-        shared = {os.path.relpath(source, TREE).split(os.sep)[0] for source in library_sources()} - {LIBRARY.name}
-        for name in ("client_c/src", "client_c/include", "proto", *shared - {"proto"}):
+        skipped = shutil.ignore_patterns("*.md", "*.json", "*.py", "*.cu", "*.cuh", "golden", "ops", "__pycache__")
+        shared = {os.path.relpath(os.path.dirname(source), TREE) for source in library_sources()}
+        for name in ("client_c/src", "client_c/include", "proto", *(name for name in shared if not name.startswith(LIBRARY.name))):
             shutil.copytree(TREE / name, there / name, ignore=skipped, dirs_exist_ok=True)
         shutil.copy(LIBRARY / "CMakeLists.txt", there / LIBRARY.name)
 

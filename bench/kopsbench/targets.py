@@ -59,6 +59,7 @@ ROWS = {
     "kernel_launch_python_vs_builtin": "ordered launch of a user's kernel from Python, MPS",
     "kernel_launch_python_vs_torch_nvrtc": "ordered launch of a user's kernel from Python, MPS",
     "here_launch_python": "launch of a user's kernel in the caller's context, from Python, the caller's time",
+    "here_launch_c": "launch of a user's kernel in the caller's context, from C",
     "here_chain_python": "torch op → user's kernel in the caller's context → torch op",
     "here_replay": "replay of a graph of 20 launches",
     "here_second_process": "user's kernel in the caller's context: source to first launch, compiled before",

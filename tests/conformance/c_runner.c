@@ -1,5 +1,5 @@
-/* Runs ops and kernels through libkops as lines on stdin say: `kops_c_runner FD SIZE [here]`, FD being a sealed memfd of
- * SIZE bytes. With `here` kernels are launched in this process's context, on a copy of that memory.
+/* Runs ops and kernels through libkops as lines on stdin say: `kops_c_runner FD SIZE [here]`, FD being a sealed memfd
+ * of SIZE bytes. With `here` kernels are launched in this process's context, on a copy of that memory.
  *
  *     run OP DTYPE INPUTS OUTPUTS ATTRS DEVICE VARIANT     DEVICE and VARIANT may be "-"
  *     tensor OFFSET RANK SHAPE… STRIDES…                   one a tensor, inputs first

@@ -23,7 +23,6 @@ from support import backends, memfd, raw
 from support import daemon as daemons
 
 
-
 class Refused(Exception):
     def __init__(self, code: str, message: str, key: str | None = None) -> None:
         super().__init__(f"{code}: {message}")

@@ -36,7 +36,7 @@ with kops.connect(sys.argv[1]) as k:
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A copy of what the package is made from."""
-    for name in ("client_py", "client_c", "codec", "proto"):
+    for name in ("client_py", "client_c", "codec", "proto", "daemon/core", "daemon/rpc", "daemon/util", "kernels/cuda/ops"):
         shutil.copytree(ROOT / name, tmp_path / "tree" / name, ignore=shutil.ignore_patterns("__pycache__", "_native*.so", "*.egg-info"))
     return tmp_path / "tree"
 

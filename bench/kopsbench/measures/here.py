@@ -14,6 +14,7 @@ from . import add, rounds
 from .blocking import ELEMENTS, vectors
 from .compile import child
 from .launches import torch_call
+from .noop import summary
 from .ordered import OPS, PYTHON_ROUNDS, check, in_a_row
 
 NODES = 20  # of a graph
@@ -71,6 +72,17 @@ def run_launch(context: Context) -> list[Record]:
     }
     peer = summarise(theirs[0], "torch.cuda._compile_kernel's launch") if theirs else None
     return [Record("here_launch_python", "us", "lower", summarise(ours), peer, detail, target=0.25)]
+
+
+def run_c(context: Context) -> Record:
+    n_rounds, ops = (2, 20) if context.smoke else (40, 500)
+    found = context.run_program("bench_here", "--rounds", n_rounds, "--ops", ops, socket=context.gpu_daemon.socket_path)
+    detail = {
+        "measured": f"kops_kernel_enqueue() with KOPS_WHERE_HERE, {ops} in a row and cuStreamSynchronize, by their number; 1024 f32",
+        "n": "rounds",
+    }
+    peer = summary(found["launches"], "cuLaunchKernel of an equal kernel")
+    return Record("here_launch_c", "us", "lower", summary(found["here"]), peer, detail, target=1.1)
 
 
 def run_chain(context: Context) -> Record:
@@ -147,6 +159,7 @@ def run_second_process(context: Context) -> Record:
 
 
 add("here_launch_python", run_launch, on_gpu=True, table=True)
+add("here_launch_c", run_c, on_gpu=True, table=True)
 add("here_chain_python", run_chain, on_gpu=True, table=True)
 add("here_replay", run_replay, on_gpu=True, table=True)
 add("here_second_process", run_second_process, on_gpu=True, table=True, seconds=120)

@@ -381,12 +381,7 @@ static inline struct kops_attr kops_attr_text(const char *name, const char *valu
 /** A class of work. On a GPU a higher one runs first at the next free multiprocessor; nothing that runs is stopped. */
 enum kops_priority { KOPS_PRIORITY_NORMAL = 0, KOPS_PRIORITY_HIGH = 1, KOPS_PRIORITY_LOW = 2 };
 
-/** Where a kernel of one's own is launched. KOPS_WHERE_HERE: in this process, in the calling thread's current CUDA
- * context, on the stream of kops_kernel_enqueue(), or with kops_kernel_launch() on the legacy default stream and waited
- * for. The code is the daemon's, which compiled it, and the checks are those of the daemon; the tensors must be device
- * memory. No other context takes turns on the GPU, no MPS is needed, and a fault breaks this context alone. The daemon
- * knows nothing of such launches. KOPS_WHERE_DEFAULT: in the daemon; on a stream under capture here, so that the launch
- * becomes a node of the graph, which needs neither client nor daemon afterwards. */
+/** Where a kernel of one's own is launched: <kops/kernel.h>, "Launch here". */
 enum kops_where { KOPS_WHERE_DEFAULT = 0, KOPS_WHERE_DAEMON = 1, KOPS_WHERE_HERE = 2 };
 
 /** How to run. Zero: once, with timing, on the tensors' own device, with the best kernel. */

@@ -116,10 +116,8 @@ enum kops_code launch_here_tensors(const struct kops_tensor *const *given, unsig
         const struct kops_tensor *t = given[i];
         struct kops_buffer *b = t->buffer;
 
-        into[i] = (struct here_tensor){.shape = t->shape,
-                                       .strides = t->has_strides ? t->strides : NULL,
-                                       .rank = t->rank,
-                                       .dtype = t->dtype};
+        into[i] = (struct here_tensor){
+            .shape = t->shape, .strides = t->has_strides ? t->strides : NULL, .rank = t->rank, .dtype = t->dtype};
         if (!b)
             continue;
         r = cuda_map_pointer(d, b, e);
@@ -135,10 +133,22 @@ enum kops_code launch_here_tensors(const struct kops_tensor *const *given, unsig
 static struct kops_result result_of(double us, bool timed)
 {
     const double unknown = (double)NAN;
-    struct kops_result r = {.recv_to_start_us = unknown, .map_us = unknown, .queue_us = unknown, .h2d_us = unknown,
-                            .d2h_us = unknown, .gpu_us = timed ? us : unknown, .host_us = unknown, .total_us = unknown,
-                            .wait_us = unknown, .end_us = unknown, .min_us = unknown, .median_us = unknown,
-                            .p90_us = unknown, .max_us = unknown, .send_us = unknown, .reply_us = unknown,
+    struct kops_result r = {.recv_to_start_us = unknown,
+                            .map_us = unknown,
+                            .queue_us = unknown,
+                            .h2d_us = unknown,
+                            .d2h_us = unknown,
+                            .gpu_us = timed ? us : unknown,
+                            .host_us = unknown,
+                            .total_us = unknown,
+                            .wait_us = unknown,
+                            .end_us = unknown,
+                            .min_us = unknown,
+                            .median_us = unknown,
+                            .p90_us = unknown,
+                            .max_us = unknown,
+                            .send_us = unknown,
+                            .reply_us = unknown,
                             .variant = "user"};
 
     if (timed)
