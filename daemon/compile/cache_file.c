@@ -3,7 +3,7 @@
 #include <sodium.h>
 #include <string.h>
 
-static const unsigned char magic[8] = "KOPSCOD1";
+static const unsigned char magic[8] = {'K', 'O', 'P', 'S', 'C', 'O', 'D', '1'};
 
 void cache_put64(unsigned char into[8], uint64_t value)
 {

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* All numbers are little-endian. Texts: their length in 4 bytes, then their bytes without an ending zero. */
-static const char magic[8] = "KOPSCMP1";
+static const char magic[8] = {'K', 'O', 'P', 'S', 'C', 'M', 'P', '1'};
 
 struct compiled *compiled_new(void)
 {
