@@ -81,11 +81,10 @@ package: build
 	cd $(BUILD) && cpack -G DEB
 
 ## wheel    a wheel with the Python client, kopsd, kopsctl and the kernels, in build/wheel/dist: pip installs all of kops
+##          (for systems with glibc 2.28 or newer; KOPS_WHEEL_COMPILER=system, or no network: as new as this system's)
 wheel: deps
 	tools/install-dependencies wheel
-	tools/configure wheel build/wheel $(CMAKE_ARGS)
-	cmake --build build/wheel --parallel $(JOBS) --target kopsd kopsctl kops_python
-	"$$(KOPS_PYTHON_MODULES='setuptools, wheel' tools/find-python)" tools/make-wheel build/wheel
+	tools/build-wheel build/wheel $(JOBS) $(CMAKE_ARGS)
 
 ## package-test, boot-test   the packages in a clean Debian root, and in one that is booted (as root; see deploy/README.md)
 package-test: build
