@@ -216,6 +216,13 @@ class SourceDistribution(sdist):  # type: ignore[misc]
         shutil.copy(LIBRARY / "CMakeLists.txt", there / LIBRARY.name)
 
 
+def description() -> str:
+    """README.md for readers without the source: links to its other pages become their names, and notes for its tests are left out."""
+    text = (HERE / "README.md").read_text(encoding="utf-8")
+    text = re.sub(r"^<!-- .* -->\n", "", text, flags=re.M)
+    return re.sub(r"\[([^][]+)\]\(\.\./([^)#]+)[^)]*\)", r"\1 (`\2` of the source)", text)
+
+
 def programs() -> dict[str, Any]:
     """The console scripts, where the programs that they run come along."""
     names = PROGRAMS if os.environ.get("KOPS_PROGRAMS") else ()
@@ -240,6 +247,9 @@ def options() -> dict[str, Any]:
 
 
 setup(
+    long_description=description(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
     ext_modules=[extension()],
     cmdclass={"build_ext": BuildNative, "bdist_wheel": Wheel, "sdist": SourceDistribution},
     options={"bdist_wheel": {"py_limited_api": "cp310", **platform()}, **options()},

@@ -81,6 +81,20 @@ def test_it_brings_the_licences_of_what_is_linked_in(wheel: Path) -> None:
             assert f"\n== {name}" in text
 
 
+def test_what_pip_shows_of_it(wheel: Path) -> None:
+    """Its description is read where the source is not: no link leads there, and no note of the tests is left."""
+    with zipfile.ZipFile(wheel) as file:
+        (name,) = (n for n in file.namelist() if n.endswith(".dist-info/METADATA"))
+        text = file.read(name).decode()
+        assert [n for n in file.namelist() if n.endswith("LICENSE") and ".dist-info/" in n]
+    header, _, body = text.partition("\n\n")
+    assert re.search(r"^License(-Expression)?: Apache-2.0$", header, re.M)
+    assert re.search(r"^Requires-Python: >=3.10$", header, re.M) and re.search(r"^Requires-Dist: msgpack\b", header, re.M)
+    assert {"nvrtc", "cupti", "cublas", "torch"} <= set(re.findall(r"^Provides-Extra: (\w+)$", header, re.M))
+    assert body.startswith("# kops\n") and "(`docs/profiling.md` of the source)" in body
+    assert "](../" not in body and "<!--" not in body
+
+
 def test_an_installation_is_complete(venv: Path, environment: dict[str, str]) -> None:
     done = subprocess.run([str(venv / "bin/python"), "-c", PROGRAM], env=environment, cwd="/", text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
