@@ -4,8 +4,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
-#include <semaphore.h>
+#include <linux/futex.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +22,7 @@
 enum { SIGNAL = 33, SIGNAL_SET_BYTES = 8 };
 
 #define PATIENCE_NS UINT64_C(1000000000)
-#define PAUSE_NS    UINT64_C(10000000) /* a thread that ends does not answer */
+#define PAUSE_NS    10000000 /* a thread that ends does not answer */
 
 /* ---- what a thread has ---- */
 
@@ -135,7 +136,7 @@ struct action {
     unsigned char rest[64];
 };
 
-static sem_t answers;
+static _Atomic uint32_t answers; /* a futex: semaphores with a steady clock are too new for some C libraries */
 
 /* Only what a signal may interrupt anything with: the thread may be anywhere. */
 static void answer(int signal, siginfo_t *info, void *context)
@@ -148,7 +149,8 @@ static void answer(int signal, siginfo_t *info, void *context)
     (void)info;
     (void)context;
     syscall(SYS_capset, &header, none); /* of the ambient set only what is permitted stays: nothing */
-    sem_post(&answers);
+    atomic_fetch_add(&answers, 1);
+    syscall(SYS_futex, &answers, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
     errno = saved;
 }
 
@@ -162,7 +164,6 @@ static int take_signal(struct action *ret_before, struct error *e)
         return error_set(e, ERROR_UNSUPPORTED, "this C library has no action for signal %d", SIGNAL);
     ours = *ret_before;
     ours.handler = answer;
-    sem_init(&answers, 0, 0);
     if (syscall(SYS_rt_sigaction, SIGNAL, &ours, NULL, SIGNAL_SET_BYTES) < 0)
         return error_set(e, ERROR_UNSUPPORTED, "signal %d: %s", SIGNAL, strerror(errno));
     return 0;
@@ -174,12 +175,12 @@ static void tell(const struct thread *t)
         syscall(SYS_tgkill, getpid(), t->id, SIGNAL);
 }
 
-static void wait_for_answer(void)
+/* Unless one came after the first `seen`. */
+static void wait_for_answer(uint32_t seen)
 {
-    const uint64_t end = clock_now_ns() + PAUSE_NS;
-    const struct timespec until = {.tv_sec = (time_t)(end / 1000000000), .tv_nsec = (long)(end % 1000000000)};
+    const struct timespec at_most = {.tv_nsec = PAUSE_NS};
 
-    sem_clockwait(&answers, CLOCK_MONOTONIC, &until);
+    syscall(SYS_futex, &answers, FUTEX_WAIT_PRIVATE, seen, &at_most, NULL, 0);
 }
 
 static int give_up(enum found found, const struct thread *last, struct error *e)
@@ -205,6 +206,7 @@ int threads_drop_capabilities(struct error *e)
     if (take_signal(&before, e) < 0)
         return -1;
     for (unsigned clean = 0; clean < 2;) {
+        const uint32_t seen = atomic_load(&answers);
         enum found found = look_at_all(tell, &last, e);
 
         if (found == CANNOT_LOOK)
@@ -213,7 +215,7 @@ int threads_drop_capabilities(struct error *e)
         if (!clean && clock_now_ns() > end)
             return give_up(found, &last, e);
         if (found == SOME_HAVE)
-            wait_for_answer();
+            wait_for_answer(seen);
     }
     syscall(SYS_rt_sigaction, SIGNAL, &before, NULL, SIGNAL_SET_BYTES);
     return 0;
