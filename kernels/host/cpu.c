@@ -11,26 +11,46 @@
 #ifdef __x86_64__
 #include <cpuid.h>
 
-/* Not asked through __builtin_cpu_supports(), whose list differs between compilers. */
-static bool has_f16c(void)
+/* Not asked through __builtin_cpu_supports(), whose list differs between compilers, and of which one's library always
+ * says no. */
+struct features {
+    unsigned basic;     /* ECX of leaf 1 */
+    unsigned extended;  /* EBX of leaf 7 */
+    unsigned registers; /* that the system keeps for threads: the lower half of XCR0 */
+};
+
+static struct features ask(void)
 {
+    struct features f = {0};
     unsigned a, b, c, d;
 
-    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+    if (__get_cpuid(1, &a, &b, &c, &d))
+        f.basic = c;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d))
+        f.extended = b;
+    if (f.basic & bit_OSXSAVE)
+        __asm__("xgetbv" : "=a"(f.registers), "=d"(d) : "c"(0));
+    return f;
 }
 
-static bool detect(enum cpu_isa isa)
+static bool has_all(unsigned features, unsigned wanted)
 {
+    return (features & wanted) == wanted;
+}
+
+static bool detect(enum cpu_isa isa, const struct features *f)
+{
+    enum { YMM = 0x6, ZMM = 0xe6 }; /* SSE's and AVX's registers; and those of AVX-512 */
+
     switch (isa) {
     case CPU_AVX512:
-        if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
-            !__builtin_cpu_supports("avx512cd") || !__builtin_cpu_supports("avx512dq") ||
-            !__builtin_cpu_supports("avx512vl"))
+        if (!has_all(f->registers, ZMM) ||
+            !has_all(f->extended, bit_AVX512F | bit_AVX512BW | bit_AVX512CD | bit_AVX512DQ | bit_AVX512VL))
             return false;
         /* fall through */
     case CPU_AVX2:
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2") &&
-               has_f16c();
+        return has_all(f->registers, YMM) && has_all(f->basic, bit_AVX | bit_FMA | bit_F16C) &&
+               has_all(f->extended, bit_AVX2 | bit_BMI2);
     default:
         return true;
     }
@@ -40,9 +60,10 @@ static bool supported[CPU_ISAS];
 
 static void detect_all(void)
 {
-    __builtin_cpu_init();
+    const struct features f = ask();
+
     for (int isa = CPU_GENERIC; isa < CPU_ISAS; isa++)
-        supported[isa] = detect((enum cpu_isa)isa);
+        supported[isa] = detect((enum cpu_isa)isa, &f);
 }
 
 /* Asked once: in a virtual machine each cpuid is a call of the hypervisor, for microseconds. */

@@ -149,6 +149,41 @@ static void test_no_cpufreq(void **state)
     assert_true(isnan(c.clock_mhz));
 }
 
+#ifdef __x86_64__
+/* Whether the kernel lists all of the features. */
+static bool listed(const char *const *wanted)
+{
+    static char text[1 << 16];
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    char *flags, *end;
+
+    assert_non_null(f);
+    text[fread(text, 1, sizeof(text) - 1, f)] = '\0';
+    fclose(f);
+    flags = strstr(text, "\nflags");
+    assert_non_null(flags);
+    end = strchr(flags + 1, '\n');
+    assert_non_null(end);
+    end[0] = ' ';
+    end[1] = '\0';
+    for (; *wanted; wanted++)
+        if (!strstr(flags, *wanted))
+            return false;
+    return true;
+}
+
+static void test_instruction_sets(void **state)
+{
+    static const char *const avx2[] = {" avx ", " avx2 ", " fma ", " bmi2 ", " f16c ", NULL};
+    static const char *const avx512[] = {" avx512f ", " avx512bw ", " avx512cd ", " avx512dq ", " avx512vl ", NULL};
+
+    (void)state;
+    assert_int_equal(cpu_has(CPU_AVX2), listed(avx2));
+    assert_int_equal(cpu_has(CPU_AVX512), listed(avx2) && listed(avx512));
+    assert_true(cpu_has(CPU_GENERIC));
+}
+#endif
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -158,6 +193,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_clock_of_the_fastest_processor, make_folder, remove_folder),
         cmocka_unit_test(test_no_cpufreq),
         cmocka_unit_test(test_device_info),
+#ifdef __x86_64__
+        cmocka_unit_test(test_instruction_sets),
+#endif
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
