@@ -1,5 +1,6 @@
 # Debian packages, by `make package` or cpack: kopsd (the daemon, kopsctl, units, manual pages), libkops0 (the C client's
-# library) and libkops-dev (its headers). What the programs depend on is computed from their symbols.
+# library), libkops-dev (its headers) and python3-kops (the Python client, where its compiled part is built). What the programs
+# depend on is computed from their symbols.
 set(KOPS_PACKAGE_VERSION ${PROJECT_VERSION} CACHE STRING "Version of the Debian packages")
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME kops)
@@ -14,6 +15,9 @@ set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "kernel server for the GPUs of one machine
 set(CPACK_PACKAGE_DIRECTORY ${CMAKE_BINARY_DIR}/package)
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_COMPONENTS_ALL service library client)
+if(TARGET kops_python)
+    list(APPEND CPACK_COMPONENTS_ALL python)
+endif()
 set(CPACK_STRIP_FILES ON)
 set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS
     OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
@@ -50,6 +54,17 @@ set(CPACK_DEBIAN_CLIENT_PACKAGE_SHLIBDEPS OFF)
 set(CPACK_PROJECT_CONFIG_FILE ${CMAKE_CURRENT_SOURCE_DIR}/debian/versions.cmake)
 set(CPACK_COMPONENT_CLIENT_DESCRIPTION
 "The C client's headers, and what CMake and pkg-config need to find it.")
+
+# One file for every version of Python: its stable ABI.
+set(CPACK_DEBIAN_PYTHON_PACKAGE_NAME python3-kops)
+set(CPACK_DEBIAN_PYTHON_PACKAGE_SECTION python)
+set(CPACK_DEBIAN_PYTHON_PACKAGE_DEPENDS "python3 (>= 3.10), python3-msgpack")
+set(CPACK_DEBIAN_PYTHON_PACKAGE_RECOMMENDS "kopsd, python3-numpy")
+set(CPACK_COMPONENT_PYTHON_DESCRIPTION
+"The Python client, with its compiled part: ops and kernels on NumPy arrays,
+torch tensors and what else has a buffer or a CUDA array interface.")
+set(CPACK_DEBIAN_PYTHON_PACKAGE_CONTROL_EXTRA "${CMAKE_CURRENT_SOURCE_DIR}/debian/python/postinst"
+    "${CMAKE_CURRENT_SOURCE_DIR}/debian/python/prerm")
 
 # What a package has beside the installation's files: settings in /etc (an installation by hand leaves an
 # administrator's alone), and what Debian's readers look for.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from deployed import DEPLOY, ROOT, needs, run
-from support.daemon import build_folder, sanitized
+from support.daemon import Daemon, build_folder, sanitized
 
 sys.path.insert(0, str(ROOT / "tests" / "docs"))
 import names  # noqa: E402
@@ -21,6 +22,10 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     needs("dpkg-shlibdeps")
     if sanitized():
         pytest.skip("nobody packs a build with a sanitizer")
+    if (build_folder() / "python/kops/_native.abi3.so").exists():
+        done = run(str(ROOT / "tools/find-python"), env={**os.environ, "KOPS_PYTHON_MODULES": "setuptools, wheel"})
+        if done.returncode:
+            pytest.skip(done.stderr)
     folder = tmp_path_factory.mktemp("packages")
     done = run("cpack", "-G", "DEB", "-B", str(folder), cwd=build_folder())
     assert done.returncode == 0, done.stdout + done.stderr
@@ -38,7 +43,7 @@ def field(package: Path, name: str) -> str:
 def test_lintian_finds_nothing(packages: dict[str, Path]) -> None:
     """Neither an error nor a warning; what is overridden has its reason beside it."""
     needs("lintian")
-    assert set(packages) == {"kopsd", "libkops0", "libkops-dev"}
+    assert set(packages) - {"python3-kops"} == {"kopsd", "libkops0", "libkops-dev"}
     done = run("lintian", "--allow-root", "--fail-on", "error,warning", *map(str, packages.values()))
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -57,7 +62,7 @@ def test_there_is_a_maintainer(packages: dict[str, Path]) -> None:
 
 def test_links_of_what_is_installed_lead_to_what_is_installed(packages: dict[str, Path], tmp_path: Path) -> None:
     """Of pages, and symbolic ones, of which a library's development link leads into the other package."""
-    for name in ("kopsd", "libkops0", "libkops-dev"):
+    for name in packages:
         subprocess.run(["dpkg-deb", "-x", str(packages[name]), str(tmp_path)], check=True)
     doc = tmp_path / "usr/share/doc/kopsd"
     assert {"README.md", "proto/PROTOCOL.md", "deploy/THREATS.md"} <= {str(p.relative_to(doc)) for p in doc.rglob("*.md")}
@@ -72,3 +77,35 @@ def test_manual_pages_name_files_that_are_installed(packages: dict[str, Path]) -
     for page in (DEPLOY / "man").glob("*.tail"):
         for path in re.findall(r"^\.Pa (/usr/\S+)", page.read_text(encoding="utf-8"), re.MULTILINE):
             assert f".{path}" in files, (page.name, path)
+
+
+PROGRAM = """
+import importlib.metadata, sys, kops
+assert kops.compiled, kops.why_not_compiled
+assert kops.__file__.startswith(sys.argv[2]), kops.__file__
+assert importlib.metadata.version("kops") == kops.__version__
+with kops.connect(sys.argv[1]) as k:
+    a = k.array([1.0, 2.0])
+    print(*k.add(a, a))
+"""
+
+
+def test_the_python_client_is_where_debians_python_looks(packages: dict[str, Path], tmp_path: Path) -> None:
+    """One file for all of its versions, with what it needs; no file of another package, no compiled Python."""
+    if "python3-kops" not in packages:
+        pytest.skip("the build has no compiled part for Python")
+    files = [name for name in contents(packages["python3-kops"]) if not name.endswith("/")]
+    folder = "./usr/lib/python3/dist-packages"
+    assert {f"{folder}/kops/__init__.py", f"{folder}/kops/_native.abi3.so", f"{folder}/kops/py.typed"} <= set(files)
+    assert all(name.startswith((f"{folder}/kops/", f"{folder}/kops-", "./usr/share/doc/", "./usr/share/lintian/")) for name in files)
+    assert not [name for name in files if name.endswith(".pyc") or "/bin/" in name]
+    needed = field(packages["python3-kops"], "Depends")
+    assert "python3 (>= 3.10)" in needed and "python3-msgpack" in needed and "kopsd" in field(packages["python3-kops"], "Recommends")
+    python = Path("/usr/bin/python3")
+    if not python.exists() or run(str(python), "-c", "import msgpack").returncode:
+        pytest.skip("Debian's own Python has no msgpack here")
+    subprocess.run(["dpkg-deb", "-x", str(packages["python3-kops"]), str(tmp_path)], check=True)
+    place = str(tmp_path / folder)
+    with Daemon("--backend", "host") as daemon:
+        done = run(str(python), "-c", PROGRAM, daemon.socket_path, place, env={"PYTHONPATH": place})
+    assert done.stdout == "2.0 4.0\n", done.stderr
