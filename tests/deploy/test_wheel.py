@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -15,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
-from support import proc  # noqa: E402
+from support import wheel as wheels  # noqa: E402
 from support.daemon import build_folder  # noqa: E402
 
 pytest.importorskip("setuptools", minversion="64")
@@ -48,24 +47,17 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def venv(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With what the test's own interpreter has of other packages: there may be no network."""
     made = tmp_path_factory.mktemp("installed") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--system-site-packages", str(made)], check=True)
-    pip = [sys.executable, "-m", "pip", "--python", str(made / "bin/python"), "install", "--no-index", "--no-deps", "--ignore-installed"]
-    subprocess.run([*pip, str(wheel)], check=True, capture_output=True)
+    pip = wheels.empty_venv(made)
+    wheels.bring_msgpack(made)
+    wheels.install(pip, wheel)
     return made
 
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("KOPS", "XDG_", "PYTHON"))}
-    runtime = tmp_path / "run"
-    runtime.mkdir(mode=0o700)
-    yield {
-        **kept, "HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(runtime), "KOPSD_SERVER_IDLE_EXIT_S": "1", "PATH": "/usr/bin:/bin",
-        "KOPSD_EXECUTORS_SPARES": "0", "KOPSD_CUDA_ENABLED": "false", "CACHE_DIRECTORY": str(tmp_path / "cache"),
-    }  # fmt: skip
-    proc.eventually(lambda: not (runtime / "kopsd.sock").exists(), "the daemon ends when unused")
+    yield {**wheels.environment(tmp_path), "KOPSD_EXECUTORS_SPARES": "0", "KOPSD_CUDA_ENABLED": "false"}
+    wheels.await_end(tmp_path)
 
 
 def test_the_tag_says_what_it_needs(wheel: Path) -> None:
@@ -119,7 +111,7 @@ def test_its_programs(venv: Path, environment: dict[str, str]) -> None:
 
 def test_libraries_of_packages_beside_it_come_first(venv: Path, environment: dict[str, str], tmp_path: Path) -> None:
     """NVRTC as pip installs it, where the daemon looks before any toolkit: here a file of that name, which it reports."""
-    (site,) = venv.glob("lib/python*/site-packages")
+    site = wheels.site_packages(venv)
     library = site / "nvidia/cu13/lib/libnvrtc.so.13"
     library.parent.mkdir(parents=True)
     library.write_bytes(b"")
@@ -127,7 +119,6 @@ def test_libraries_of_packages_beside_it_come_first(venv: Path, environment: dic
     try:
         done = subprocess.run([str(venv / "bin/kopsctl"), "info"], env=environment, text=True, capture_output=True)
         assert done.returncode == 0, done.stderr
-        log = (tmp_path / ".local/state/kopsd/kopsd.log").read_text(encoding="utf-8")
-        assert f'name="NVRTC 13.99" path={library.resolve()}' in log
+        assert f'name="NVRTC 13.99" path={library.resolve()}' in wheels.log(tmp_path)
     finally:
         shutil.rmtree(site / "nvidia")
