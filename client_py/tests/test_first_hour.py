@@ -56,6 +56,25 @@ def test_texts_are_readable(k: kops.Client) -> None:
 # Messages
 
 
+def test_without_numpy(daemon: FakeDaemon) -> None:
+    """An installation brings msgpack alone."""
+    program = f"""
+import sys
+sys.modules["numpy"] = None
+import kops
+with kops.connect({daemon.path!r}) as k:
+    for call in (lambda: k.array([1.0]), lambda: k.add([1.0], [1.0]), lambda: k.sequence([("square", [1.0])])):
+        try:
+            call()
+        except ModuleNotFoundError as error:
+            assert error.name == "numpy" and "pip install numpy" in str(error), error
+        else:
+            raise AssertionError("it was found")
+"""
+    done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(HERE.parent)}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_an_op_that_there_is_not_is_answered_with_those_that_there_are(k: kops.Client) -> None:
     a = k.array([1.0])
     for call in (lambda: k.submit("mul", a, a), lambda: k.run("mul", a, a), lambda: k.sequence([("mul", a, a)]),

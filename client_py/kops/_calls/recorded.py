@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
-
 from .._base.errors import BadArgument
+from .._base.needs_numpy import numpy
 
 
 class Promise:

@@ -189,16 +189,14 @@ class DLPackHostAdapter(Adapter):
     memory and handed back by the framework's own from_dlpack."""
 
     def operand(self, value: Any, operands: Operands, *, output: bool = False, reads: bool = True) -> Operand:
-        import numpy
-
+        from .._base.needs_numpy import numpy
         from .numpy import numpy_adapter
 
         found = numpy_adapter.operand(numpy.from_dlpack(value), operands, output=output, reads=reads)
         return Operand(value, found.source, found.offset, found.shape, found.strides, found.dtype, self)
 
     def layout(self, value: Any, staged: bool = True) -> Layout:
-        import numpy
-
+        from .._base.needs_numpy import numpy
         from .numpy import numpy_adapter
 
         return numpy_adapter.layout(numpy.from_dlpack(value), staged)

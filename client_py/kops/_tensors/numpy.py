@@ -10,11 +10,10 @@ import math
 from collections.abc import Collection
 from typing import Any
 
-import numpy
-
 from .._base.declarations import DTYPES
 from .._base.dtypes import FLOATS, NAMES, OF_ML_DTYPES
 from .._base.errors import BadArgument, Overlap, ReadOnly
+from .._base.needs_numpy import numpy
 from .._memory.pool import Block, pool
 from .operands import Adapter, Layout, Operand, Operands, copied_strides, unknown_dtype
 
@@ -154,7 +153,7 @@ class NumpyAdapter(Adapter):
         return Operand(made, block.segment, block.offset, shape, None, name, self)
 
 
-class Bfloat16Bits(numpy.ndarray):
+class Bfloat16Bits(numpy.ndarray):  # type: ignore[misc]
     """uint16 with the bits of bf16, for which NumPy alone has no dtype. As operands of ops with `out`."""
 
     @classmethod

@@ -12,11 +12,10 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy
-
 from .._base.declarations import DTYPES
 from .._base.dtypes import NAMES
 from .._base.errors import KopsError
+from .._base.needs_numpy import numpy
 from .._source.scalars import convert, to_bytes
 from .._source.signature import fault
 from ._errors import InterpretError
