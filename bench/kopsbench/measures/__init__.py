@@ -73,6 +73,7 @@ def everything() -> dict[str, Measure]:
         trace_skew,
         truth,
         tutorial,
+        wheel,
     )
 
     return _ALL
