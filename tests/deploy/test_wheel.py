@@ -99,6 +99,15 @@ def test_an_installation_is_complete(venv: Path, environment: dict[str, str]) ->
     assert Path(program).is_relative_to(venv.resolve()) and program.endswith("/kops/bin/kopsd")
 
 
+def test_the_first_program_of_the_readme(venv: Path, environment: dict[str, str]) -> None:
+    """The second of its two commands; the first is the fixture's."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"^<!-- doctest: file first.py -->\n```python\n(.*?)^```", text, re.M | re.S)
+    done = subprocess.run([str(venv / "bin/python"), "-c", program], env=environment, cwd="/", text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("[1. 2. 3. 4.] computed by")
+
+
 def test_its_programs(venv: Path, environment: dict[str, str]) -> None:
     def run(*command: str) -> str:
         program = [str(venv / "bin" / command[0]), *command[1:]]
