@@ -71,7 +71,8 @@ with kops.connect({daemon.path!r}) as k:
         else:
             raise AssertionError("it was found")
 """
-    done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(HERE.parent)}, capture_output=True, text=True)
+    env = {**os.environ, "PYTHONPATH": str(HERE.parent)}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
