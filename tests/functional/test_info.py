@@ -92,6 +92,9 @@ def test_hello_mismatch(connection: raw.Connection) -> None:
     error = connection.error("hello", {"protocol": 2})
     assert error.code == "protocol_mismatch"
     assert (error.detail["protocol_min"], error.detail["protocol"]) == (1, 1)
+    version = connection.call("hello")["server"]
+    assert f"this daemon, {version} (pid " in error.message and error.message.endswith(": install a newer kopsd, and end this one")
+    assert connection.error("hello", {"protocol": 0}).message.endswith(": install a newer client")
 
 
 def test_ping_of_every_type(connection: raw.Connection) -> None:

@@ -246,8 +246,11 @@ void handle_hello(struct request *r, const struct rpc_arg *args, struct request_
     if (args[HELLO_client].present)
         snprintf(c->client, sizeof(c->client), "%.*s", (int)args[HELLO_client].length, args[HELLO_client].text);
     if (args[HELLO_protocol].present && (args[HELLO_protocol].u < PROTOCOL_MIN || args[HELLO_protocol].u > PROTOCOL)) {
-        error_set(&e, ERROR_PROTOCOL_MISMATCH, "this daemon speaks protocols %d to %d, not %llu", PROTOCOL_MIN,
-                  PROTOCOL, (unsigned long long)args[HELLO_protocol].u);
+        error_set(&e, ERROR_PROTOCOL_MISMATCH,
+                  "this daemon, kopsd " KOPS_VERSION " (pid %d), speaks protocols %d to %d, the client %llu: %s",
+                  (int)getpid(), PROTOCOL_MIN, PROTOCOL, (unsigned long long)args[HELLO_protocol].u,
+                  args[HELLO_protocol].u > PROTOCOL ? "install a newer kopsd, and end this one"
+                                                    : "install a newer client");
         error_detail_number(&e, "protocol_min", PROTOCOL_MIN);
         error_detail_number(&e, "protocol", PROTOCOL);
         request_end_error(r, &e);
