@@ -302,8 +302,10 @@ static int find(struct starter *s, struct error *e)
         return -1;
     fd = place_open(&s->place, "kopsd.start.lock", 0);
     if (fd < 0 || lock(fd, 0) < 0)
-        r = error_set(e, ERROR_PERMISSION_DENIED, "the lock kopsd.start.lock beside %s: %s", s->place.socket,
-                      strerror(errno));
+        r = error_set(
+            e, ERROR_PERMISSION_DENIED,
+            "the lock kopsd.start.lock beside %s: %s; set XDG_RUNTIME_DIR to a directory that you may write to",
+            s->place.socket, strerror(errno));
     else
         r = find_or_start(s, e);
     if (fd >= 0)

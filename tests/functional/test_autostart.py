@@ -218,6 +218,42 @@ def test_a_home_that_cannot_be_written(place: Place) -> None:
     assert "event=ready" in (place.run / "kopsd.log").read_text(encoding="utf-8")
 
 
+# In a mount namespace where neither /run nor /tmp can be written, but for one folder.
+READ_ONLY = """
+mount -t tmpfs none /run && mount --bind /tmp /tmp && mount --bind "$1" "$1" &&
+    mount -o remount,ro,bind /run && mount -o remount,ro,bind /tmp || exit 77
+shift
+exec "$@"
+"""
+
+
+@as_root
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_machine_that_cannot_be_written(place: Place, client: str) -> None:
+    """As a container whose file system is read only: a directory for the socket is all that is needed, and the error says so."""
+    folder = place.home / "runtime"
+    folder.mkdir(mode=0o700)
+
+    def run(runtime: str) -> subprocess.CompletedProcess[str]:
+        env = {
+            **place.env, "XDG_RUNTIME_DIR": runtime, "HOME": "/proc/self", "CACHE_DIRECTORY": "", "KOPSD_SERVER_IDLE_EXIT_S": "1",
+            "KOPS_NATIVE": str(NATIVE) if client == "compiled" else "0",
+        }  # fmt: skip
+        within = ["unshare", "-m", "sh", "-c", READ_ONLY, "sh", str(folder)]
+        done = subprocess.run([*within, *place.command(client)], env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        if done.returncode == 77 or "unshare" in done.stdout:
+            pytest.skip("no mount namespace here")
+        return done
+
+    for runtime in ("", str(place.run)):
+        done = run(runtime)
+        assert done.returncode and "Read-only file system; set XDG_RUNTIME_DIR to a directory" in done.stdout
+    done = run(str(folder))
+    assert done.returncode == 0, done.stdout
+    assert "event=ready" in (folder / "kopsd.log").read_text(encoding="utf-8")
+    proc.eventually(lambda: not (folder / "kopsd.sock").exists(), "the daemon ends when unused")
+
+
 def test_a_log_of_bounded_size(place: Place) -> None:
     assert place.autostart("--set", "server.log_kib=16").stdout == f"{place.socket}\n"
     with place.log.open("a", encoding="utf-8") as log:
