@@ -16,7 +16,7 @@ CMAKE_ARGS ?=
 TESTS ?=
 export CTEST_PARALLEL_LEVEL ?= 2
 
-.PHONY: build demo test lint tidy asan tsan fuzz cuda gpu-test bench install package wheel package-test boot-test fresh-test clean deps help
+.PHONY: build demo test lint tidy asan tsan fuzz cuda gpu-test bench install package wheel package-test boot-test wheel-test fresh-test clean deps help
 .DEFAULT_GOAL := build
 
 help:
@@ -86,10 +86,15 @@ wheel: deps
 	tools/install-dependencies wheel
 	tools/build-wheel build/wheel $(JOBS) $(CMAKE_ARGS)
 
-## package-test, boot-test   the packages in a clean Debian root, and in one that is booted (as root; see deploy/README.md)
+## package-test, boot-test, wheel-test   the packages in a clean Debian root, and in one that is booted; the wheel in an old Debian
+##          (as root; see deploy/README.md)
 package-test: build
 	tools/install-dependencies package
 	tests/deploy/package $(BUILD)
+
+wheel-test: wheel
+	tools/install-dependencies root package
+	tests/deploy/wheel build/wheel/dist/*.whl
 
 boot-test: build
 	tools/install-dependencies package

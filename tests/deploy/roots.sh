@@ -36,7 +36,7 @@ mount_system() {
 
 remove_root() { rm -rf --one-file-system "$1"; }
 
-# Where this machine gets bookworm from, or nothing: debootstrap knows a mirror itself.
+# Where this machine gets Debian from, or nothing: debootstrap knows a mirror itself.
 debian_mirror() {
     if [ -n "${KOPS_DEBIAN_MIRROR:-}" ]; then
         echo "$KOPS_DEBIAN_MIRROR"
@@ -47,13 +47,13 @@ debian_mirror() {
     fi
 }
 
-# new_root DIRECTORY PACKAGE,PACKAGE…: a clean bookworm with these; the log is beside it.
+# new_root DIRECTORY PACKAGE,PACKAGE… [RELEASE]: a clean bookworm, or another release, with these; the log is beside it.
 new_root() {
     command -v debootstrap >/dev/null || skip "there is no debootstrap"
     remove_root "$1"
     mkdir -p "$1"
     # shellcheck disable=SC2046 # one word or none
-    debootstrap --variant=minbase --include="$2" bookworm "$1" $(debian_mirror) >"$1.log" 2>&1 ||
+    debootstrap --variant=minbase --include="$2" "${3:-bookworm}" "$1" $(debian_mirror) >"$1.log" 2>&1 ||
         { tail -n 5 "$1.log"; skip "debootstrap failed (no network?); see $1.log"; }
     # What dpkg writes need not survive a crash here.
     echo force-unsafe-io >"$1/etc/dpkg/dpkg.cfg.d/unsafe-io"
