@@ -28,6 +28,7 @@ from ._clients.admin import ClientInfo, Clients, DeviceLoad, Drained, Latency, Q
 from ._clients.aio import AsyncClient, connect_async
 from ._clients.client import Client, connect
 from ._clients.inline import cuda_kernel, default_client, elementwise, kernel, load, load_inline, reduce
+from ._clients.raw import RawKernel, RawModule
 from ._kernels.async_kernels import AsyncKernel
 from ._kernels.code import Entry
 from ._kernels.elementwise import AsyncElementwise, Elementwise
@@ -73,6 +74,8 @@ __all__ = [
     "Profile",
     "Program",
     "Quantiles",
+    "RawKernel",
+    "RawModule",
     "Reading",
     "Reduction",
     "Sequence",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .._base.errors import BadArgument, MissingKey, Unsupported, WrongType
+from .._base.errors import BadArgument, InvalidArgument, MissingKey, Unsupported, WrongType
 from .._base.results import known
 from .._calls.plans import Plan, device_ref
 from .._memory.pool import garbage, prune
@@ -17,6 +18,7 @@ from .._session.session import Call
 from .._source.source import Scan, gather, names, scan
 
 DEFAULT_NAME = "kernel.cu"
+_OPTION = re.compile(r"options\[(\d+)\]")  # the key of an error
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,11 @@ class Code:
             if error.detail.get("key") != "arch":
                 raise
             raise MissingKey(f"{error.message}. {WITHOUT_GPU}", error.detail) from None
+        except InvalidArgument as error:
+            found = _OPTION.fullmatch(str(error.detail.get("key", "")))
+            if found is None or int(found[1]) >= len(self.options):
+                raise
+            raise InvalidArgument(f"{self.options[int(found[1])]!r}: {error.message}", error.detail) from None
         self.compiled = Compiled.of(reply)
         known = self.ids.setdefault(connection.key, reply["module"])
         prune(self.ids)

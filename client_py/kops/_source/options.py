@@ -7,10 +7,16 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-__all__ = ["Macro", "macros", "standard"]
+__all__ = ["Macro", "macros", "of_nvcc", "standard"]
 
 # One or two dashes are the same before a name of more than one letter; one letter takes one dash.
 _OPTION = re.compile(r"-[DU]|--?(?:define-macro|undefine-macro|std)(?==|$)")
+# Of nvcc, torch and CuPy: the daemon optimises, compiles for its own GPU, and has one compiler that knows no more of lambdas.
+_WITHOUT_EFFECT = re.compile(
+    r"-O[0-4]?|--?dopt=on|--?(?:expt-)?(?:relaxed-constexpr|extended-lambda)|--?pch(?:-.*)?|--?(?:arch|gpu-architecture|gencode|code)=.*"
+)
+_WITH_VALUE = ("-arch", "--gpu-architecture", "-gencode", "--generate-code")  # their value may be the next option
+_FOLDER = re.compile(r"-I|-isystem|--include-path=?")
 _MACRO = re.compile(r"([A-Za-z_\x80-\U0010ffff][0-9A-Za-z_\x80-\U0010ffff]*)(\([^)=]*\))?(?:=(.*))?", re.S)
 
 
@@ -54,3 +60,20 @@ def macros(options: Iterable[str]) -> list[Macro]:
 def standard(options: Iterable[str]) -> str:
     """The standard that they ask for, such as c++20; empty where they do not."""
     return next((text for what, text in reversed(list(_read(options))) if what == "std"), "")
+
+
+def of_nvcc(options: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Options as nvcc, torch and CuPy take them: those that are for the daemon, and the folders of headers among them, whose
+    files a client sends along. Options that change nothing there are left out."""
+    kept: list[str] = []
+    folders: list[str] = []
+    items = iter(options)
+    for option in items:
+        found = _FOLDER.match(option)
+        if found is not None:
+            folders.append(option[found.end() :].lstrip(" =") or next(items, ""))
+        elif option in _WITH_VALUE:
+            next(items, None)
+        elif _WITHOUT_EFFECT.fullmatch(option) is None:
+            kept.append(option)
+    return kept, [folder for folder in folders if folder]

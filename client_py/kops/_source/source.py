@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .._base.declarations import KERNEL_WORDS
-from .._base.errors import BadArgument, SignatureMismatch
+from .._base.declarations import KERNEL_LIMITS, KERNEL_WORDS
+from .._base.errors import BadArgument, LimitExceeded, SignatureMismatch
 from .agreement import Found, disagreement
 from .preprocess import Preprocessor
 from .signature import Declared, NotParsed, Param, read_one, spelled, split
@@ -292,6 +292,20 @@ def _signature(made: Scan, kernel: Definition, entry: str) -> tuple[Param, ...]:
             raise NotParsed(f"{entry}, parameter {i + 1} (`{spelled(part)}`): {error}") from None
         result.append(param)
     return tuple(result)
+
+
+def headers(text: str, folders: Iterable[str | os.PathLike[str]]) -> dict[str, str]:
+    """The files of these folders, and of the working directory, that a source includes, see `gather`. A folder of the CUDA
+    toolkit is passed over: the daemon has its own. Raises LimitExceeded for more files than a compile takes."""
+    found = gather(text, Path.cwd(), [folder for folder in folders if not Path(folder, "cuda_runtime.h").is_file()])
+    most = KERNEL_LIMITS["files"]
+    if len(found) > most:
+        raise LimitExceeded(
+            f"the source includes {len(found)} files of the folders that are given, and a compile takes {most}: the daemon reads no "
+            "folder of yours, so they are sent along. Include less of them, or join them into one file",
+            {"key": "files", "limit": most, "value": len(found)},
+        )
+    return found
 
 
 def gather(text: str, directory: Path, more: Iterable[str | os.PathLike[str]] = ()) -> dict[str, str]:

@@ -4,6 +4,7 @@
 
     c = torch.ops.kops.gemm(a, b, trans_b=True)      # in torch.compile, under autograd, autocast and vmap
     scale = kops.torch.custom_op(kern)               # a kernel of yours, too
+    add = kops.torch.compile_kernel(source, "add")   # called as one of torch.cuda._compile_kernel
 
 Importing this module registers an op for each of the daemon's, made from the same declarations as the methods of a client:
 `torch.ops.kops.add(a, b)`, `.square(a)`, `.gemm(a, b, c=None, *, trans_a, trans_b, alpha, beta, precision)`. They take torch tensors of
@@ -35,9 +36,10 @@ if not hasattr(_torch.library, "register_vmap"):
 from .._base.declarations import OPS as _OPS  # noqa: E402
 from . import _ops as _made  # noqa: E402
 from ._clients import client, use  # noqa: E402
+from ._compile import compile_kernel  # noqa: E402
 from ._kernels import custom_op  # noqa: E402
 
-__all__ = ["client", "custom_op", "use"]
+__all__ = ["client", "compile_kernel", "custom_op", "use"]
 
 _library: _Any = _torch.library.Library(_made.NAMESPACE, "DEF")
 for _name in _OPS:

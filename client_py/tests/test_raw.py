@@ -1,0 +1,215 @@
+"""`kops.RawKernel` and `kops.RawModule`: on the host's daemon in the interpreter, and with the real compiler on the stand-in driver."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kops
+import numpy
+import pytest
+from kops._kernels import untyped
+from kops._source.options import of_nvcc
+from test_kernels import ADD2
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = os.environ.get("KOPS_BUILD")
+if not (ROOT / "tests" / "support").is_dir() or not ("KOPSD" in os.environ or (BUILD and Path(BUILD, "bin/kopsd").exists())):
+    pytest.skip("no daemon: name it in KOPSD, or its build folder in KOPS_BUILD", allow_module_level=True)
+sys.path.insert(0, str(ROOT / "tests"))
+from support import backends  # noqa: E402
+from support.daemon import Daemon  # noqa: E402
+
+SOURCE = r"""
+extern "C" __global__ void axpy(const float* x, const float* y, float* out, float a, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = a * x[i] + y[i];
+}
+template <typename T> __global__ void scale(T* y, const T* x, T factor, int n)
+{
+    extern __shared__ unsigned char bytes[];
+    T* shared = reinterpret_cast<T*>(bytes);
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) { shared[threadIdx.x] = x[i]; y[i] = factor * shared[threadIdx.x]; }
+}
+namespace ns {
+__global__ void bytes(void* to, const void* from, long long n)
+{
+    for (long long i = threadIdx.x; i < n; i += blockDim.x) ((char*)to)[i] = ((const char*)from)[i];
+}
+}
+"""
+interpreted = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="the interpreter needs a compiler")
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[kops.Client]:
+    with Daemon(config=backends.config(backends.HOST)) as running, kops.connect(running.socket_path, timeout=120) as client:
+        yield client
+
+
+@pytest.fixture
+def standin() -> Iterator[kops.Client]:
+    why = backends.missing(backends.STANDIN) or (None if backends.nvrtc() is not None else "there is no NVRTC here")
+    if why is not None:
+        pytest.skip(why)
+    with Daemon(config=backends.config(backends.STANDIN)) as running, kops.connect(running.socket_path, timeout=120) as client:
+        yield client
+
+
+def vectors(n: int = 100) -> tuple[Any, Any, Any]:
+    rng = numpy.random.default_rng()
+    return rng.standard_normal(n).astype("float32"), rng.standard_normal(n).astype("float32"), numpy.zeros(n, "float32")
+
+
+@interpreted
+def test_a_kernel(host: kops.Client) -> None:
+    axpy = kops.RawKernel(SOURCE, "axpy", ("-O3",), client=host, fallback="interpret")
+    x, y, out = vectors()
+    axpy((1,), (128,), (x, y, out, 2.0, 100))
+    assert numpy.array_equal(out, numpy.float32(2) * x + y)
+    axpy((4, 1, 1), (32, 1, 1), (x, x, out, numpy.float64(-1), numpy.int64(99)))
+    assert (out[:99] == 0).all() and out[99] != 0
+    axpy(1, 128, (out, y, out, numpy.float16(1), 100))
+    assert numpy.array_equal(out[:99], y[:99]), "a tensor may be another argument as well"
+
+
+@interpreted
+def test_a_module(host: kops.Client) -> None:
+    module = kops.RawModule(code=SOURCE, name_expressions=["scale<float>", "scale<int>"], client=host, fallback="interpret")
+    x, _, out = vectors()
+    module.get_function("scale<float>")((1,), (128,), (out, x, 3, 100), shared_mem=512)
+    assert numpy.array_equal(out, 3 * x) and module["scale<float>"] is module.get_function("scale<float>")
+    integers = numpy.arange(100, dtype="int32")
+    made = numpy.zeros_like(integers)
+    module["scale<int>"]((1,), (128,), (made, integers, numpy.int64(2), 100), shared_mem=512)
+    assert numpy.array_equal(made, 2 * integers)
+    module["bytes"]((1,), (32,), (made, numpy.ascontiguousarray(integers[::-1]), 400))
+    assert numpy.array_equal(made, integers[::-1]), "a pointer to void takes arrays of any dtype"
+    later = kops.RawModule(code=SOURCE, client=host, fallback="interpret").get_function("scale<double>")
+    doubles = numpy.ones(100)
+    later((1,), (128,), (doubles, doubles, 4, 100), shared_mem=1024)
+    assert (doubles == 4).all()
+
+
+@interpreted
+def test_memory_with_gaps_is_the_kernels_own_business(host: kops.Client) -> None:
+    """A column's address is that of its first element; the kernel gets at the rows between."""
+    axpy = kops.RawKernel(SOURCE, "axpy", client=host, fallback="interpret")
+    matrix = numpy.arange(12, dtype="float32").reshape(3, 4)
+    column, out = matrix[:, 1], numpy.zeros(9, "float32")
+    axpy((1,), (16,), (column, column, out, 1, 9))
+    assert numpy.array_equal(out, 2 * matrix.reshape(-1)[1:10])
+    axpy((1,), (16,), (out, out, matrix.T, 1, 9))
+    assert numpy.array_equal(matrix.reshape(-1)[:9], 2 * out) and matrix[2, 3] == 11
+    with pytest.raises(kops.BadArgument, match="negative strides"):
+        axpy((1,), (16,), (out[::-1], out, out, 1, 9))
+
+
+@interpreted
+@pytest.mark.parametrize(
+    "arguments, error, why",
+    [
+        (lambda x: (x, x, x, 1.0), kops.SignatureMismatch, "takes 5 arguments, got 4"),
+        (lambda x: (x, x, x, x, 1), kops.WrongType, r"argument 4 \(`float a`\) is a number, not ndarray"),
+        (lambda x: (x, x, 4096, 1.0, 1), kops.WrongType, "an address means nothing to another process: pass the array itself"),
+        (lambda x: (x, x, x, 1.0, None), kops.WrongType, "is a number, not None"),
+        (lambda x: (x, x, x, 1.0, 1.5), kops.WrongType, "must be a whole number"),
+        (lambda x: (x, x, x, 1e300, 1), kops.OutOfRange, "too large for f32"),
+        (lambda x: (x, x, x, 1.0, numpy.int64(2**31)), kops.OutOfRange, "does not fit i32"),
+        (lambda x: (x, x, x, 1 + 1j, 1), kops.WrongType, "must be a number"),
+    ],
+)
+def test_arguments_that_do_not_fit(host: kops.Client, arguments: Any, error: Any, why: str) -> None:
+    axpy = kops.RawKernel(SOURCE, "axpy", client=host, fallback="interpret")
+    with pytest.raises(error, match=why):
+        axpy((1,), (32,), arguments(numpy.zeros(32, "float32")))
+
+
+def test_what_cannot_be(host: kops.Client, tmp_path: Path) -> None:
+    module = kops.RawModule(code=SOURCE, client=host)
+    (tmp_path / "x.cubin").write_bytes(b"\x7fELF")
+    for refused, why in (
+        (lambda: module.get_global("table"), "no address in this process"),
+        (lambda: module.get_texref("t"), "texture"),
+        (lambda: kops.RawKernel(SOURCE, "axpy", translate_cucomplex=True, client=host), "cuda::std::complex"),
+        (lambda: kops.RawModule(code=SOURCE, enable_cooperative_groups=True, client=host), "whole grid"),
+        (lambda: kops.RawModule(path=tmp_path / "x.cubin", client=host), "compiled already"),
+    ):
+        with pytest.raises(kops.Unsupported, match=why):
+            refused()
+    for wrong, why in (
+        (lambda: kops.RawModule(client=host), "code= or path="),
+        (lambda: kops.RawModule(SOURCE, path="x.cu", client=host), "code= or path="),
+        (lambda: kops.RawKernel(SOURCE, "axpy", backend="hip", client=host), "nvrtc, nvcc"),
+        (lambda: kops.RawKernel(5, "axpy", client=host), "as a text"),  # type: ignore[arg-type]
+        (lambda: kops.RawModule(code="int x;", client=host).compile(), "shows no kernel"),
+    ):
+        with pytest.raises(kops.BadArgument, match=why):
+            wrong()
+    with pytest.raises(kops.MissingKey, match='fallback="interpret"'):
+        kops.RawKernel(SOURCE, "axpy", client=host).compile()
+
+
+def test_compiled_by_the_daemon(standin: kops.Client, tmp_path: Path) -> None:
+    (tmp_path / "two.cuh").write_text("#define TWO 2\n")
+    source = '#include "two.cuh"\n' + ADD2 + SOURCE + "static_assert(TWO == 2 && THREE == 3);\n"
+    options = (f"-I{tmp_path}", "-std=c++17", "-DTHREE=3", "-O3", "-arch=sm_90", "--expt-relaxed-constexpr")
+    module = kops.RawModule(code=source, options=options, name_expressions=("scale<float>",), client=standin)
+    module.compile(log := io.StringIO())
+    before = standin.stats()["kernels"]["compiles"]
+    add2 = module.get_function("add2_kernel")
+    a, b, c = vectors()
+    add2((1,), (128,), (c, a, b, 100))
+    assert numpy.array_equal(c, a + b) and isinstance(log.getvalue(), str)
+    scale = module.get_function("scale<float>")
+    assert scale.attributes == {name: getattr(scale, name) for name in scale.attributes} and 0 < scale.num_regs < 256
+    assert scale.binary_version >= 75 and scale.max_threads_per_block == 1024 and scale.shared_size_bytes == 0
+    assert standin.stats()["kernels"]["compiles"] == before, "one compile is for all kernels of a module"
+    assert module.get_function("scale<double>").num_regs > 0 and standin.stats()["kernels"]["compiles"] == before + 1
+    with pytest.raises(kops.CompileFailed):
+        module.get_function("nothing")
+    with pytest.raises(kops.CompileFailed, match="identifier"):
+        kops.RawKernel('extern "C" __global__ void f() { nonsense; }', "f", client=standin).compile()
+
+
+def test_types_that_the_source_does_not_say(standin: kops.Client) -> None:
+    """They come from the arguments, and their sizes are those of the compiled parameters."""
+    source = r"""
+    struct pair { float a, b; };
+    #define KERNEL(name, body) extern "C" __global__ void name body
+    KERNEL(made, (float* y, float a, long long n) { y[0] = a + n; })
+    extern "C" __global__ void pairs(pair p, unsigned char c, float* y) { y[0] = p.a + p.b + c; }
+    """
+    y = numpy.zeros(4, "float32")
+    made = kops.RawKernel(source, "made", client=standin)
+    pairs = kops.RawKernel(source, "pairs", client=standin)
+    for kernel, arguments, params in (
+        (made, (y, 1.5, 7), ["f32 p0", "f32 p1", "i64 p2"]),
+        (made, (y, numpy.float32(1), numpy.uint64(7)), ["f32 p0", "f32 p1", "u64 p2"]),
+        (pairs, (numpy.complex64(1 + 2j), 3, y), ["u64 p0", "u8 c", "f32 y"]),
+    ):
+        declared = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(untyped, "launch", lambda kernel, *arguments: declared.append(kernel.params))  # noqa: B023
+            kernel((1,), (1,), arguments)
+        assert [f"{param.dtype} {param.name}" for param in declared[0]] == params
+    for kernel, arguments, why in (
+        (made, (y, numpy.float64(1), 7), "float64 of 8 bytes, and the compiled parameter has 4"),
+        (made, (y, y, 7), "has 4 bytes, so it is no pointer"),
+        (pairs, (1 + 2j, 3, y), "of a type that the source does not say"),
+        (pairs, (numpy.complex128(1), 3, y), "16 bytes, and the compiled parameter has 8"),
+    ):
+        with pytest.raises(kops.WrongType, match=why):
+            kernel((1,), (1,), arguments)
+
+
+def test_options_of_nvcc() -> None:
+    given = ["-O3", "-I/a", "-I", "/b", "--include-path=/c", "-gencode", "arch=compute_90,code=sm_90", "--arch=sm_90", "-DN=1", "-lineinfo"]
+    assert of_nvcc(given) == (["-DN=1", "-lineinfo"], ["/a", "/b", "/c"])
