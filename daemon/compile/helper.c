@@ -131,7 +131,11 @@ static int prepare(struct helper *h, struct error *e)
         return -1;
     if (helper_warm(&h->settings.toolkit, e) < 0)
         return -1;
-    pages_learn(h->maps);
+    pages_watch(h->maps);
+    if (helper_warm(&h->settings.toolkit, e) < 0)
+        return -1;
+    pages_learn();
+    pages_release();
     close(h->maps);
     return 0;
 }

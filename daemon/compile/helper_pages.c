@@ -1,7 +1,9 @@
 #include "compile/helper_pages.h"
 
+#include <malloc.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -9,53 +11,138 @@
 /* Larger mappings are reserved, not used: a sanitizer's shadow memory, say. */
 #define MAX_RANGE_BYTES (256UL << 20)
 
-enum { MAX_RANGES = 256, POPULATE_READ = 22, POPULATE_WRITE = 23 /* madvise()'s; since Linux 5.14 */ };
+enum {
+    MAX_RANGES = 256,
+    MAX_RUNS = 4096,
+    MAX_GAP = 4 /* pages */,
+    POPULATE_WRITE = 23 /* madvise()'s; since Linux 5.14 */
+};
 
 static struct range {
-    void *begin;
-    size_t size;
-    int how;
+    unsigned char *begin;
+    size_t pages;
+    uint64_t *sums; /* one a page; NULL: not known */
 } ranges[MAX_RANGES];
 static unsigned n_ranges;
 
+static struct run {
+    void *begin;
+    size_t size;
+} runs[MAX_RUNS];
+static unsigned n_runs;
+
+static size_t page_size;
+
 /* "55d0c0000000-55d0c0021000 rw-p 00000000 00:00 0    [heap]" */
-static void learn_line(const char *line)
+static void watch_line(const char *line)
 {
     unsigned long begin, end;
     char access[5];
-    bool written;
 
-    if (n_ranges == MAX_RANGES || sscanf(line, "%lx-%lx %4s", &begin, &end, access) != 3 || access[3] != 'p' ||
-        access[0] != 'r' || end - begin > MAX_RANGE_BYTES || strstr(line, "[stack]") || strstr(line, "[v"))
+    if (n_ranges == MAX_RANGES || sscanf(line, "%lx-%lx %4s", &begin, &end, access) != 3 || strcmp(access, "rw-p") ||
+        end - begin > MAX_RANGE_BYTES || strstr(line, "[stack]") || strstr(line, "[v"))
         return;
-    written = access[1] == 'w';
-    if (!written && !strstr(line, "nvrtc"))
-        return;
-    ranges[n_ranges++] =
-        (struct range){(void *)(uintptr_t)begin, end - begin, written ? POPULATE_WRITE : POPULATE_READ};
+    ranges[n_ranges++] = (struct range){(void *)(uintptr_t)begin, (end - begin) / page_size, NULL};
 }
 
-void pages_learn(int maps)
+/* Words of memory that others have written, as whatever type. */
+typedef uint64_t __attribute__((may_alias)) word;
+
+/* A sanitizer would find that the heap's unused memory is read. */
+__attribute__((no_sanitize("address"))) static uint64_t sum_of(const unsigned char *page)
+{
+    const word *words = (const void *)page;
+    uint64_t sum = 0xcbf29ce484222325U;
+
+    for (size_t i = 0; i < page_size / sizeof(*words); i++) {
+        sum = (sum ^ words[i]) * 0x9e3779b97f4a7c15U;
+        sum ^= sum >> 29;
+    }
+    return sum;
+}
+
+/* Not by malloc(), whose memory is what is watched. */
+static void *map(size_t size)
+{
+    void *made = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    return made == MAP_FAILED ? NULL : made;
+}
+
+static void watch_content(struct range *r)
+{
+    r->sums = map(r->pages * sizeof(*r->sums));
+    for (size_t i = 0; r->sums && i < r->pages; i++)
+        r->sums[i] = sum_of(r->begin + i * page_size);
+}
+
+void pages_watch(int maps)
 {
     static char text[256 << 10];
     size_t length = 0;
     ssize_t n;
 
+    page_size = (size_t)sysconf(_SC_PAGESIZE);
     while (length < sizeof(text) - 1 && (n = read(maps, text + length, sizeof(text) - 1 - length)) > 0)
         length += (size_t)n;
     text[length] = '\0';
     n_ranges = 0;
     for (char *line = text, *end; (end = strchr(line, '\n')); line = end + 1) {
         *end = '\0';
-        learn_line(line);
+        watch_line(line);
     }
+    for (unsigned i = 0; i < n_ranges; i++)
+        watch_content(&ranges[i]);
+}
+
+static void add_page(const struct range *r, size_t page)
+{
+    unsigned char *at = r->begin + page * page_size;
+    struct run *last = n_runs ? &runs[n_runs - 1] : NULL;
+    size_t gap = last ? (size_t)(at - ((unsigned char *)last->begin + last->size)) : 0;
+
+    if (last && (unsigned char *)last->begin >= r->begin && gap <= MAX_GAP * page_size)
+        last->size += gap + page_size;
+    else if (n_runs < MAX_RUNS)
+        runs[n_runs++] = (struct run){at, page_size};
+}
+
+static void learn(struct range *r)
+{
+    for (size_t i = 0; i < r->pages; i++)
+        if (!r->sums || r->sums[i] != sum_of(r->begin + i * page_size))
+            add_page(r, i);
+    if (r->sums)
+        munmap(r->sums, r->pages * sizeof(*r->sums));
+    r->sums = NULL;
+}
+
+void pages_learn(void)
+{
+    n_runs = 0;
+    for (unsigned i = 0; i < n_ranges; i++)
+        learn(&ranges[i]);
+}
+
+void pages_release(void)
+{
+    const unsigned char *end = sbrk(0);
+    void *volatile again;
+    ptrdiff_t less;
+
+    malloc_trim(0);
+    less = end - (const unsigned char *)sbrk(0);
+    if (less <= 0)
+        return;
+    again = malloc((size_t)less); /* the heap ends where it did, without pages behind it */
+    free(again);
 }
 
 bool pages_populate(void)
 {
     bool any = false;
 
-    for (unsigned i = 0; i < n_ranges; i++)
-        any = madvise(ranges[i].begin, ranges[i].size, ranges[i].how) == 0 || any;
+    for (unsigned i = 0; i < n_runs; i++)
+        any = madvise(runs[i].begin, runs[i].size, POPULATE_WRITE) == 0 || any;
     return any;
 }

@@ -1,5 +1,6 @@
-/* The pages that a compile touches, made present in a fork before it is needed: else each costs a fault, which takes a
- * small compile half as long again.
+/* The pages that a compile writes, copied in a fork before a source comes: else each costs a fault, which takes a small
+ * compile half as long again. Others are left as they are: copying them takes time, too. So does mapping the compiler's
+ * code, more than its faults, each of which maps what lies around it.
  *
  * Thread: the process's only one. */
 #ifndef KOPS_COMPILE_HELPER_PAGES_H
@@ -7,10 +8,17 @@
 
 #include <stdbool.h>
 
-/* Notes which memory this process has. `maps`: a descriptor of /proc/self/maps. */
-void pages_learn(int maps);
+/* Notes which memory this process can write, and what is in it. `maps`: a descriptor of /proc/self/maps. */
+void pages_watch(int maps);
 
-/* In a fork of it: copies the writable pages, maps the compiler's code. False where the kernel cannot. */
+/* After a compile: notes which pages it has written. */
+void pages_learn(void);
+
+/* Gives the memory that nothing is in back to the kernel: in a fork a new page costs less than the copy of an old one.
+ */
+void pages_release(void);
+
+/* In a fork of it: copies the pages that a compile writes. False where the kernel cannot. */
 bool pages_populate(void);
 
 #endif
