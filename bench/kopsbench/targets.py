@@ -56,6 +56,8 @@ ROWS = {
     "compile_second_process_with_imports_vs_load_inline": "the same, with the imports of each",
     "compile_after_restart": "the same, of a kernel on the disk of a restarted daemon",
     "compile_single_flight": "compiles when 64 processes ask for the same new kernel",
+    "compile_node_cpu": "8 processes that start at once and need the same 20 new kernels: processor time of all",
+    "compile_node_compiles": "the same: compiles",
     "kernel_launch_python_vs_builtin": "ordered launch of a user's kernel from Python, MPS",
     "kernel_launch_python_vs_torch_nvrtc": "ordered launch of a user's kernel from Python, MPS",
     "here_launch_python": "launch of a user's kernel in the caller's context, from Python, the caller's time",

@@ -43,6 +43,7 @@ def everything() -> dict[str, Measure]:
         clients,
         codec,
         compile,
+        compile_node,
         counters_ncu,
         elementwise,
         gemm,
