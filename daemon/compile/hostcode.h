@@ -4,7 +4,7 @@
  * functions, templates and variables that are marked for the device (`__global__`, `__device__`, …, or a macro that
  * stands for one of these), constexpr and const, types, preprocessor directives. Code that nvcc would compile for the
  * host alone is replaced by spaces, so lines keep their numbers. It works on tokens: comments, literals, conditionals
- * and scopes are understood, macros are not expanded and names not resolved. client_py/kops/interpret/_hostcode.py has
+ * and scopes are understood, macros are not expanded and names not resolved. client_py/kops/_source/hostcode.py has
  * the same rules. Pure functions; any thread. */
 #ifndef KOPS_COMPILE_HOSTCODE_H
 #define KOPS_COMPILE_HOSTCODE_H

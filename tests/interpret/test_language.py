@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import launch
-from kops.interpret._hostcode import blank
+from kops._source.hostcode import blank
 
 Fails = Callable[..., Any]
 OUT = "int* out, int n"

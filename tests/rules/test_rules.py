@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from kops._base.errors import KopsError
 from kops._calls.launch import scalar
+from kops._source.hostcode import blank
 from kops._source.options import macros, standard
 from kops._source.signature import Param, fault
 from kops._source.tokens import tokens
@@ -23,7 +24,6 @@ from kops._source.types import type_of
 from kops.interpret import InterpretError
 from kops.interpret._arguments import Arguments, Parameter
 from kops.interpret._expressions import evaluate
-from kops.interpret._hostcode import blank
 
 PEER = os.environ["RULES_PEER"]
 ROUNDS = int(os.environ.get("RULES_ROUNDS", "2000"))

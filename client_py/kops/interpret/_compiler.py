@@ -19,11 +19,11 @@ from functools import cache
 from pathlib import Path
 
 from .._base.declarations import KERNEL_STANDARDS
+from .._source.hostcode import blank
 from .._source.options import macros, standard
 from .._source.tokens import NAME, tokens
 from ._elf import dynamic_names
 from ._errors import InterpretError
-from ._hostcode import blank
 from ._source import HOST_HEADERS, for_compiler, translation_unit
 
 __all__ = ["SOURCE_ROOT", "compile_kernel", "compile_runtime"]

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .._base.declarations import KERNEL_LIMITS, KERNEL_WORDS
-from .._source.tokens import DIRECTIVE, NAME, STRING, Token, directive, tokens
+from .tokens import DIRECTIVE, NAME, STRING, Token, directive, tokens
 
-__all__ = ["blank"]
+__all__ = ["blank", "host_parts"]
 
 SCOPES_MAX, CONDITIONS_MAX, WORDS_MAX = (KERNEL_LIMITS[f"hostcode_{name}"] for name in ("scopes", "conditions", "words"))
 _MARKS, _ATTRIBUTES, _TYPES, _KEPT, _EXPRESSIONS, _ACCESS = (
@@ -275,11 +275,10 @@ class _Scan:
         return "".join(parts)
 
 
-def blank(texts: Sequence[str]) -> list[str]:
-    """The texts of one program without host code; macros that one defines are known in the others."""
+def _scans(texts: Sequence[str]) -> list[_Scan]:
+    """The texts of one program, looked through; macros that one defines are known in the others."""
     marks: set[str] = set()
     declared: set[str] = set()
-    texts = [text.encode("utf-8", "surrogatepass").decode("latin-1") for text in texts]  # a blank for each byte
     cut = [tokens(text) for text in texts]
     for text, found in reversed(list(zip(texts, cut))):  # what is included comes behind what includes it
         scan = _Scan(text, found, marks, declared)
@@ -293,5 +292,17 @@ def blank(texts: Sequence[str]) -> list[str]:
     for text, found in zip(texts, cut):
         scan = _Scan(text, found, marks, declared)
         scan.run()
-        result.append(scan.result().encode("latin-1").decode("utf-8", "surrogatepass"))
+        result.append(scan)
     return result
+
+
+def blank(texts: Sequence[str]) -> list[str]:
+    """The texts of one program without host code."""
+    texts = [text.encode("utf-8", "surrogatepass").decode("latin-1") for text in texts]  # a blank for each byte
+    return [scan.result().encode("latin-1").decode("utf-8", "surrogatepass") for scan in _scans(texts)]
+
+
+def host_parts(text: str) -> list[list[Token]]:
+    """The functions, declarations and variables of the host in a text, each as its tokens."""
+    (scan,) = _scans([text])
+    return [scan.tokens[start:end] for start, end in scan.blanks]
