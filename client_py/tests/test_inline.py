@@ -132,11 +132,7 @@ def test_load_inline(default: kops.Client, daemon: FakeDaemon, capsys: pytest.Ca
 @pytest.mark.parametrize(
     "arguments, why",
     [
-        ({"cuda_sources": HOST}, "host .line 7: torch"),
-        ({"cuda_sources": "#include <torch/extension.h>\n" + ADD2}, "line 1: #include <torch/extension.h>"),
-        ({"cuda_sources": ADD2 + "void f() { add2_kernel<<<1, 2>>>(); }"}, "<<<"),
         ({"cuda_sources": ADD2, "functions": ["add2"]}, "there are add2_kernel"),
-        ({"cuda_sources": ADD2, "cpp_sources": "int f() { return 1; }"}, "host"),
         ({"cuda_sources": ADD2, "extra_ldflags": ["-lcublas"]}, "linked"),
         ({"cuda_sources": ADD2, "sycl_sources": ["x"]}, "CUDA"),
         ({"cuda_sources": ADD2, "is_python_module": False}, "module"),
@@ -147,6 +143,41 @@ def test_what_load_inline_cannot_do(default: kops.Client, daemon: FakeDaemon, ar
     with pytest.raises(kops.BadArgument, match=why):
         kops.load_inline("name", **arguments)
     assert not daemon.peers
+
+
+@pytest.mark.parametrize(
+    "arguments, lines, why",
+    [
+        ({"cuda_sources": HOST}, [[7, 11]], r"\n  7-11: add2\(\)\n"),
+        ({"cuda_sources": "#include <torch/extension.h>\n" + ADD2}, [[1, 1]], r"\n  1: #include <torch/extension.h>\n"),
+        ({"cuda_sources": [ADD2, "void f() {\n add2_kernel<<<1, 2>>>(); }"]}, [[7, 8]], r"7-8: f\(\)"),
+        ({"cuda_sources": ADD2, "cpp_sources": "int f() { return 1; }"}, [], "cpp_sources are not needed; cuda_sources stay as they are"),
+        ({"cuda_sources": HOST, "functions": ["add2"]}, [[7, 11]], "Paste this in place of the call of load_inline"),
+        ({"cuda_sources": HOST, "functions": "add2"}, [[7, 11]], r"add2_kernel\[4, 256\]\(c, a, b, a.numel\(\)\)"),
+    ],
+)
+def test_load_inline_answers_with_what_to_paste(default: kops.Client, arguments: dict[str, Any], lines: list[Any], why: str) -> None:
+    with pytest.raises(kops.BadArgument, match=why) as caught:
+        kops.load_inline("name", **arguments)
+    assert caught.value.detail["lines"] == lines
+    compile(caught.value.detail["replacement"], "replacement", "exec")
+
+
+def test_load_inline_of_kernels_leaves_host_code_out(default: kops.Client, daemon: FakeDaemon) -> None:
+    source = "#include <torch/extension.h>\n" + HOST
+    mod = kops.load_inline("name", "torch::Tensor add2(torch::Tensor a);", source, "add2_kernel", grid=1, block=128)
+    (params,) = sent(daemon, "compile")
+    assert "torch" not in params["source"] and params["source"].count("\n") == source.count("\n"), "lines keep their numbers"
+    c, a, b = vectors(default)
+    mod.add2_kernel(c, a, b, 100)
+    assert (c == a + b).all()
+
+
+def test_load_inline_compiles_before_it_answers(default: kops.Client, daemon: FakeDaemon) -> None:
+    with pytest.raises(kops.BadArgument, match="in place"):
+        kops.load_inline("name", "", HOST, ["add2"], ["-O3", "--use_fast_math"])
+    (params,) = sent(daemon, "compile")
+    assert params["entries"] == ["add2_kernel"] and params["options"] == ["--use_fast_math"] and "torch" not in params["source"]
 
 
 def test_load_inline_takes_no_unknown_arguments(default: kops.Client) -> None:

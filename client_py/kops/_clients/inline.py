@@ -7,16 +7,18 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, NoReturn, overload
 
-from .._base.errors import BadArgument
+from .._base.errors import BadArgument, CompileFailed, KopsError
 from .._kernels.code import Code
 from .._kernels.elementwise import Elementwise
 from .._kernels.kernels import Kernel
 from .._kernels.modules import Module
 from .._kernels.reduction import Reduction
 from .._source.geometry import Geometry, Sizes
-from .._source.source import gather, names, scan
+from .._source.options import of_nvcc
+from .._source.porting import Port, port
+from .._source.source import headers, names, scan
 from .._source.tokens import DIRECTIVE, PUNCTUATION, directive, tokens
 from .client import Client
 
@@ -88,7 +90,6 @@ WITHOUT_MEANING = (
     "build_directory", "extra_cflags", "extra_sycl_cflags", "keep_intermediates", "no_implicit_headers", "use_pch", "with_cuda",
     "with_sycl", "with_pytorch_error_handling",
 )  # fmt: skip
-OPTIMISATION = ("-O0", "-O1", "-O2", "-O3", "-O")  # NVRTC has no such option and optimises
 
 
 def _joined(value: str | Iterable[str] | None) -> str:
@@ -134,45 +135,88 @@ def load_inline(
                                grid=("ceil_div(width, 16)", "ceil_div(height, 16)"), block=(16, 16))
         mod.square_matrix_kernel(matrix, result, width, height)
 
-    To port: leave the host function that launches the kernel out of `cuda_sources`, name the kernel itself in
-    `functions`, and give the launch's geometry as `grid=` and `block=` here, or with the call: `mod.name[grid, block](…)`.
-    Outputs are made by the caller: `torch.empty_like(a)`. Host code cannot go to the daemon and raises `BadArgument`, which
-    names the line.
+    Functions of the host cannot go to the daemon. A source that has them, a whole tutorial's, is answered with `BadArgument`: its
+    message names the lines that have to go and has the Python to paste in place of this call, the kernels and each function of the host
+    with its launches. Where the program is to write those itself: `detail` has them as `lines` (first and last), `replacement` (the
+    Python), and `missing` (lines of C++ that have no translation, and why; there the Python raises `NotImplementedError`). Before
+    the answer the kernels are compiled where the daemon has a GPU, so `CompileFailed` comes first. Where all `functions` are kernels the
+    functions of the host are left out without a word.
 
     `functions` are all kernels of the source when left out. `cpp_sources` may hold declarations, which are not needed.
-    `extra_cuda_cflags` are the options of `Client.compile`, without -O…; headers of `extra_include_paths` are sent along.
-    `signatures` (by name) say what the source does not. `verbose` prints the compiler's warnings. `client` is the default
-    client's place to run. torch's other options have no meaning here and are taken, but for those that ask for something
-    that cannot be: `extra_ldflags`, `sycl_sources`, `is_python_module=False`.
+    `extra_cuda_cflags` are the options of `Client.compile`, and those of nvcc that change nothing here (-O…); headers of
+    `extra_include_paths` are sent along. `signatures` (by name) say what the source does not. `verbose` prints the compiler's warnings.
+    `client` is the default client's place to run. torch's other options have no meaning here and are taken, but for those that ask for
+    something that cannot be: `extra_ldflags`, `sycl_sources`, `is_python_module=False`.
     """
     _check_torch_only(torch_only)
-    for text in (_joined(cpp_sources),):
-        if any(token.text == "{" for token in tokens(text)):
-            raise BadArgument(f"cpp_sources of {name} hold functions, which would run on the host: {_PORT}", {"key": "cpp_sources"})
     text = _joined(cuda_sources)
     if not text.strip():
         raise BadArgument(f"{name} has no cuda_sources: kernels are what is loaded", {"key": "cuda_sources"})
+    options, folders = of_nvcc(extra_cuda_cflags or ())
+    folders = [*map(str, extra_include_paths or ()), *folders]
+    files = headers(text, folders) if folders else {}
+    entries = [functions] if isinstance(functions, str) else list(functions) if functions is not None else None
+    client = client or default_client()
+    how: dict[str, Any] = {"options": options, "files": files, "name": f"{name}.cu"}
+    ported = port(name, _joined(cpp_sources), text, entries, options, _paths(files, folders))
+    if ported is not None:
+        text = ported.blanked
+        if entries is None or not set(entries).isdisjoint(ported.functions) or not _are_kernels(entries, text, files):
+            _answer(client, name, ported, how)
     host = _host_code(text)
     if host is not None:
-        raise BadArgument(f"cuda_sources of {name} hold code for the host ({host}): {_PORT}", {"key": "cuda_sources"})
-    files = gather(text, Path.cwd(), extra_include_paths) if extra_include_paths else {}
-    entries = [functions] if isinstance(functions, str) else list(functions) if functions is not None else None
+        why = f"cuda_sources of {name} hold code for the host ({host}), which cannot go to the daemon"
+        raise BadArgument(why, {"key": "cuda_sources"})
     made = scan(text, files)
     for entry in entries or ():
         known = names(made)
         if "<" not in entry and known and entry not in known and entry not in (n.rpartition("::")[2] for n in known):
-            raise BadArgument(f"{entry} is no kernel of {name}; there are {', '.join(known)}. {_PORT}", {"key": "functions"})
-    options = [flag for flag in extra_cuda_cflags or () if flag not in OPTIMISATION]
-    module = (client or default_client()).compile(
-        text, entries, options=options, files=files, name=f"{name}.cu", grid=grid, block=block, shared=shared, cluster=cluster,
-        signatures=signatures,
-    )  # fmt: skip
+            why = f"{entry} is no kernel of {name}; there are {', '.join(known)}. Name the kernels in functions"
+            raise BadArgument(why, {"key": "functions"})
+    module = client.compile(text, entries, **how, grid=grid, block=block, shared=shared, cluster=cluster, signatures=signatures)
     if verbose and module.log:
         print(module.log)
     return module
 
 
-_PORT = "leave the function that launches out, name the kernels in functions, and give grid= and block="
+def _paths(files: Mapping[str, str], folders: Iterable[str]) -> dict[str, str]:
+    """Where the headers that are sent along lie."""
+    places = [*folders, os.curdir]
+    found = {name: next((Path(folder, name) for folder in places if Path(folder, name).is_file()), None) for name in files}
+    return {name: str(path.resolve()) for name, path in found.items() if path is not None}
+
+
+def _are_kernels(entries: Iterable[str], text: str, files: Mapping[str, str]) -> bool:
+    known = {kernel.name for kernel in scan(text, files).kernels}
+    known |= {name.rpartition("::")[2] for name in known}
+    return all(entry.partition("<")[0].strip() in known for entry in entries)
+
+
+def _answer(client: Client, name: str, ported: Port, how: Mapping[str, Any]) -> NoReturn:
+    """Raises BadArgument with what to do with a source for the host and the device, CompileFailed where its kernels are at fault."""
+    if ported.entries:
+        try:
+            client.compile(ported.blanked, ported.entries, **how)
+        except CompileFailed:
+            raise
+        except KopsError:  # there is no daemon, or none that compiles: the answer is the same
+            pass
+    lines = [f"  {first if first == last else f'{first}-{last}'}: {what}" for first, last, what in ported.lines]
+    parts = [f"{name}: the daemon compiles kernels and no functions of the host. Those become Python, which launches the kernels."]
+    if lines:
+        parts.append("\n".join(["These lines have to go out of cuda_sources:", *lines]))
+    parts.append("cpp_sources are not needed." if lines else "cpp_sources are not needed; cuda_sources stay as they are.")
+    if ported.missing:
+        untold = [f"  line {line}: {why}" for line, why in ported.missing]
+        parts.append("\n".join(["These have no translation: write them where the Python raises NotImplementedError:", *untold]))
+    parts.append(f"Paste this in place of the call of load_inline:\n\n{ported.replacement}")
+    detail = {
+        "key": "cuda_sources",
+        "lines": [[first, last] for first, last, _ in ported.lines],
+        "replacement": ported.replacement,
+        "missing": [list(one) for one in ported.missing],
+    }
+    raise BadArgument("\n".join(parts), detail)
 
 
 def _check_torch_only(given: Mapping[str, Any]) -> None:
