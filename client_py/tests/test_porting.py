@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import random
 import re
 import shutil
 import sys
@@ -16,6 +17,7 @@ import kops
 import pytest
 from kops._clients import inline as _inline
 from kops._source.porting import port
+from kops._source.tokens import tokens
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = os.environ.get("KOPS_BUILD")
@@ -141,6 +143,35 @@ def test_the_same_memory_twice_is_declared() -> None:
 
 def test_nothing_for_the_host() -> None:
     assert port("m", "torch::Tensor g(torch::Tensor x);", KERNEL, ["g"]) is None
+
+
+def test_what_is_missing_in_cpp_sources_is_said_so() -> None:
+    ported = port("m", "void g(torch::Tensor x) {\n  int a = nothing;\n}\n", KERNEL, ["g"])
+    assert ported is not None and ported.missing == [(2, "`nothing` is not known (in cpp_sources)")] and ported.lines == []
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+def test_any_text_gets_an_answer() -> None:
+    """Tutorials with words left out, repeated or exchanged: what comes is Python, whatever the C++ was."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from support.tutorials import TUTORIALS
+
+    rng = random.Random(5)
+    answers = 0
+    for _ in range(400):
+        tutorial, texts = rng.choice(TUTORIALS), []
+        words = tokens(tutorial.cuda)
+        for text in (tutorial.cpp, tutorial.cuda):
+            for _ in range(rng.randint(1, 3)):
+                at = rng.choice(tokens(text) or words)
+                put = rng.choice(("", f"{at.text} {at.text}", rng.choice(words).text))
+                text = text[: at.start] + put + text[at.start + len(at.text) :]
+            texts.append(text)
+        ported = port(tutorial.name, *texts, [tutorial.function])
+        if ported is not None:
+            compile(ported.replacement, "replacement", "exec")
+            answers += bool(ported.missing)
+    assert answers > 50
 
 
 def test_texts_with_quotes() -> None:

@@ -12,7 +12,7 @@ from ..tokens import DIRECTIVE, NAME, STRING, Token, directive, tokens
 from .expressions import Names, python_name, translate
 from .kernels import Kernels
 from .statements import Body, Function, function_of, written
-from .words import NotTranslated, Value, closing, joined, read_type, split_at
+from .words import UNREADABLE, Value, closing, joined, read_type, reason, split_at
 
 FOREIGN_HEADERS = ("torch/", "ATen/", "c10/", "pybind11/", "Python.h")
 _FOREIGN_WORDS = ("TORCH_CHECK", "AT_ASSERT", "torch::", "at::", "c10::")
@@ -38,11 +38,16 @@ class _Macro(NamedTuple):
     words: list[Token]
 
 
+def _closed(text: str) -> bool:
+    """Whether a macro's parameters, where it has some, have an end."""
+    return ")" in text or "(" not in text
+
+
 def _macros(found: Iterable[Token]) -> dict[str, _Macro]:
     made = {}
     for token in found:
         word, rest = directive(token) if token.kind == DIRECTIVE else ("", "")
-        if word == "define":
+        if word == "define" and _closed(rest):
             name, *words = [Token(t.kind, t.text, t.start, token.line) for t in tokens(rest.replace("#", " __text__ "))] or [token]
             parameters = None
             if words and words[0].text == "(" and rest[len(name.text) : len(name.text) + 1] == "(":
@@ -185,8 +190,8 @@ def _functions(places: list[tuple[str, list[Token]]], macros: Mapping[str, _Macr
             continue
         try:
             made = function_of(joined(_expanded(plain, macros)))
-        except NotTranslated as error:
-            missing.append((error.line, error.why))
+        except UNREADABLE as error:
+            missing.append(reason(error, plain[0].line))
             continue
         if made is not None and made.name == "main":
             missing.append((made.line, "main() is the program: what it does is the caller's in Python"))
@@ -207,7 +212,10 @@ def port(
     source = _cut(cuda, places)
     missing: list[tuple[int, str]] = []
     macros = {**_macros(tokens(cpp)), **_macros(tokens(cuda))}
-    functions = _functions([(what, plain) for _, _, what, plain in [*others, *parts]], macros, missing)
+    in_cpp: list[tuple[int, str]] = []
+    functions = _functions([(what, plain) for _, _, what, plain in others], macros, in_cpp)
+    cpp_functions = len(functions)
+    functions += _functions([(what, plain) for _, _, what, plain in parts], macros, missing)
     file = _File([*tokens(cpp), *tokens(cuda)], macros, {function.name: function.kind for function in functions})
     taken = {"kops", "math", "torch", "types", "source", "files", "pathlib", name}
     for function in functions:
@@ -216,12 +224,16 @@ def port(
     how = (f", options={list(options)!r}" if options else "") + (", files=files" if files else "")
     kernels = Kernels(scan(source, {}, options), taken, how)
     bodies: list[str] = []
-    for function in functions:
+    for i, function in enumerate(functions):
         names = Names(file.value, file.names.results)
+        untold = in_cpp if i < cpp_functions else missing
         try:
-            bodies += ["", "", *written(function, Body(names, kernels, missing))]
-        except NotTranslated as error:
-            missing.append((error.line, error.why))
+            lines = list(written(function, Body(names, kernels, untold)))
+            compile("\n".join(lines), name, "exec")  # not run: whether it is Python
+            bodies += ["", "", *lines]
+        except (*UNREADABLE, SyntaxError) as error:
+            untold.append(reason(error, function.line))
+    missing += [(line, f"{why} (in cpp_sources)") for line, why in in_cpp]
     exported = _exported([plain for _, _, _, plain in [*others, *parts]])
     known = {function.name for function in functions}
     asked = wanted if wanted is not None else exported or [function.name for function in functions if _launched(function)]
@@ -230,8 +242,8 @@ def port(
     if files:
         before.insert(0, f"files = {{name: pathlib.Path(path).read_text() for name, path in {dict(files)!r}.items()}}")
     replacement = _module(name, source, kernels, before, bodies, shown, missing)
-    lines = [(first.line, last.line + last.text.count("\n"), what) for first, last, what, _ in parts]
-    return Port(lines, _blanked(cuda, places), kernels.entries, replacement, sorted(set(missing)), sorted(known))
+    gone = [(first.line, last.line + last.text.count("\n"), what) for first, last, what, _ in parts]
+    return Port(gone, _blanked(cuda, places), kernels.entries, replacement, sorted(set(missing)), sorted(known))
 
 
 def _launched(function: Function) -> set[str]:

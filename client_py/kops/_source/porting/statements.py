@@ -8,7 +8,20 @@ from typing import NamedTuple
 from ..tokens import NAME, PUNCTUATION, STRING, Token
 from .expressions import Names, converted, dim3, python_name, sequence, translate
 from .kernels import Kernels
-from .words import CHECKS, DISPATCHES, DTYPES, NAMESPACES, NEEDLESS, NotTranslated, closing, closing_angle, read_type, split_at
+from .words import (
+    CHECKS,
+    DISPATCHES,
+    DTYPES,
+    NAMESPACES,
+    NEEDLESS,
+    UNREADABLE,
+    NotTranslated,
+    closing,
+    closing_angle,
+    read_type,
+    reason,
+    split_at,
+)  # fmt: skip
 
 INDENT = "    "
 _ASSIGNING = ("=", "+=", "-=", "*=", "/=", "%=", "|=", "&=")
@@ -58,9 +71,16 @@ class Body:
     def emit(self, text: str) -> None:
         self.lines.append(INDENT * self.depth + text)
 
-    def fail(self, error: NotTranslated) -> None:
-        self.missing.append((error.line, error.why))
-        self.emit(f"raise NotImplementedError({f'line {error.line} of the C++ is not translated: {error.why}'!r})")
+    def fail(self, line: int, why: str) -> None:
+        self.missing.append((line, why))
+        self.emit(f"raise NotImplementedError({f'line {line} of the C++ is not translated: {why}'!r})")
+
+    def _behind(self, found: list[Token], at: int) -> int:
+        """The place behind a statement, or behind all where its end is not found."""
+        try:
+            return self.end_of(found, at)
+        except UNREADABLE:
+            return len(found)
 
     # ---- control ----
 
@@ -69,9 +89,9 @@ class Body:
         while i < len(found):
             try:
                 i = self.statement(found, i)
-            except NotTranslated as error:
-                self.fail(error)
-                i = self.end_of(found, i)
+            except UNREADABLE as error:
+                self.fail(*reason(error, found[i].line))
+                i = max(self._behind(found, i), i + 1)
 
     def nested(self, found: list[Token]) -> None:
         """Indented, and never empty."""

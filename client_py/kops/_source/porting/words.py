@@ -16,6 +16,15 @@ class NotTranslated(Exception):
         self.line, self.why = line, why
 
 
+# What reading C++ that is not as expected ends with.
+UNREADABLE = (NotTranslated, IndexError, ValueError, RecursionError)
+
+
+def reason(error: Exception, line: int) -> tuple[int, str]:
+    """The line and the reason of one of these."""
+    return (error.line, error.why) if isinstance(error, NotTranslated) else (line, "it is not understood")
+
+
 class Value(NamedTuple):
     """An expression in Python."""
 

@@ -1,0 +1,212 @@
+"""The daemon in place of NVRTC and nvcc in this process: `kops.torch.compile_kernel` beside `torch.cuda._compile_kernel`,
+`kops.RawKernel` and `kops.RawModule` beside CuPy's, and what `kops.load_inline` says to paste, on a GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+if importlib.util.find_spec("torch") is None:
+    pytest.skip("torch is not installed", allow_module_level=True)
+import kops  # noqa: E402
+import kops.torch  # noqa: E402
+import numpy  # noqa: E402
+from kops._clients import inline as _inline  # noqa: E402
+from support.tutorials import TUTORIALS, answer  # noqa: E402
+
+SOURCE = r"""
+#include <cuda_fp16.h>
+extern "C" __global__ void axpy(const float* x, const float* y, float* out, double a, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = a * x[i] + y[i];
+}
+template <typename T, int N> __global__ void scale(T* y, const T* x, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = x[i] * T(N);
+}
+extern "C" __global__ void backwards(int* data, int n)
+{
+    extern __shared__ int shared[];
+    for (int i = threadIdx.x; i < n; i += blockDim.x) shared[i] = data[i];
+    __syncthreads();
+    for (int i = threadIdx.x; i < n; i += blockDim.x) data[i] = shared[n - 1 - i];
+}
+extern "C" __global__ void slow(float* x, int n)
+{
+    float v = x[threadIdx.x];
+    for (int i = 0; i < n; i++) v = v * 1.0000001f + 1e-7f;
+    x[threadIdx.x] = v;
+}
+"""
+
+
+@pytest.fixture(autouse=True)
+def used(torch: Any, k: Any, daemon: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    kops.torch.use(k)
+    monkeypatch.setenv("KOPS_SOCKET", str(daemon.socket_path))
+    monkeypatch.setattr(_inline, "_default", None)
+    yield
+    kops.torch.use(None)
+
+
+@pytest.fixture(params=["kops", "torch"])
+def compile_kernel(request: pytest.FixtureRequest, torch: Any) -> Any:
+    """Ours, and torch's own: the same program for both."""
+    if request.param == "kops":
+        return kops.torch.compile_kernel
+    theirs = getattr(torch.cuda, "_compile_kernel", None)
+    if theirs is None:
+        pytest.skip("this torch has no torch.cuda._compile_kernel")
+    try:
+        theirs(SOURCE, "axpy")
+    except Exception as error:
+        pytest.skip(f"torch.cuda._compile_kernel does not work here: {error}")
+    return theirs
+
+
+def test_the_same_program(torch: Any, compile_kernel: Any) -> None:
+    x, y = torch.randn(10_000, device="cuda"), torch.randn(10_000, device="cuda")
+    out = torch.empty_like(x)
+    axpy = compile_kernel(SOURCE, "axpy")
+    axpy(grid=(40, 1, 1), block=(256, 1, 1), args=[x, y, out, 2.5, x.numel()])
+    torch.testing.assert_close(out, 2.5 * x + y)
+    axpy((1, 1, 1), (256, 1, 1), (x[100:], y, out, 0.0, 200))
+    torch.testing.assert_close(out[:200], y[:200])
+
+
+@pytest.mark.parametrize("dtype, name", [("float16", "__half"), ("float64", "double"), ("int64", "long long")])
+def test_templates(torch: Any, compile_kernel: Any, dtype: str, name: str) -> None:
+    x = torch.arange(100, device="cuda").to(getattr(torch, dtype))
+    y = torch.zeros_like(x)
+    compile_kernel(SOURCE, f"scale<{name}, 3>")((1, 1, 1), (128, 1, 1), [y, x, 100])
+    assert torch.equal(y, 3 * x)
+
+
+def test_much_shared_memory(torch: Any, compile_kernel: Any) -> None:
+    n = 20_000  # 80 000 bytes
+    data = torch.arange(n, dtype=torch.int32, device="cuda")
+    kernel = compile_kernel(SOURCE, "backwards")
+    kernel.set_shared_memory_config(n * 4)
+    kernel((1, 1, 1), (1024, 1, 1), [data, n], shared_mem=n * 4)
+    assert torch.equal(data, torch.arange(n - 1, -1, -1, dtype=torch.int32, device="cuda"))
+
+
+def test_strided_memory_is_the_kernel_s(torch: Any, compile_kernel: Any) -> None:
+    x = torch.randn(64, 64, device="cuda")
+    out = torch.zeros(64 * 64, device="cuda")
+    kernel = compile_kernel(SOURCE, "axpy")
+    kernel((16, 1, 1), (256, 1, 1), [x.t(), x.t(), out, 1.0, 64 * 64])
+    torch.testing.assert_close(out, 2 * x.reshape(-1))
+    one = torch.ones(1, device="cuda").expand(8)
+    kernel((1, 1, 1), (1, 1, 1), [one, one, one, 1.0, 1])
+    assert one.tolist() == [2.0] * 8
+
+
+def test_order_on_streams(torch: Any, compile_kernel: Any) -> None:
+    """Between torch's kernels, on the current stream and on the given one."""
+    slow, axpy = compile_kernel(SOURCE, "slow"), compile_kernel(SOURCE, "axpy")
+    side = torch.cuda.Stream()
+    for given in (None, side):
+        for turn in range(20):
+            x = torch.full((256,), float(turn), device="cuda")
+            out = torch.zeros_like(x)
+            side.wait_stream(torch.cuda.current_stream())
+            slow((1, 1, 1), (256, 1, 1), [torch.ones(256, device="cuda"), 100_000], stream=given)
+            axpy((1, 1, 1), (256, 1, 1), [x, x, out, 1.0, 256], stream=given)
+            with torch.cuda.stream(given or torch.cuda.current_stream()):
+                x.zero_()  # the kernel has read it
+                made = out + 1
+            torch.cuda.current_stream().wait_stream(side)
+            assert torch.equal(made, torch.full_like(made, 2.0 * turn + 1))
+            for tensor in (x, out, made):
+                tensor.record_stream(side)
+
+
+def test_numbers_are_converted(torch: Any, k: Any) -> None:
+    """Where torch's own would hand a double's bytes to a float."""
+    source = 'extern "C" __global__ void set(float* y, float a, short b, bool c) { y[0] = c ? a + b : 0; }'
+    y = torch.zeros(1, device="cuda")
+    kernel = kops.torch.compile_kernel(source, "set")
+    kernel(args=[y, 1.5, numpy.int64(-2), True])
+    assert y.item() == -0.5
+    with pytest.raises(kops.OutOfRange):
+        kernel(args=[y, 1.5, 40_000, True])
+    assert kernel.attributes.registers > 0
+
+
+def test_two_processes_compile_once(torch: Any, k: Any) -> None:
+    before = k.stats()["kernels"]["compiles"]
+    source = SOURCE + f"// {numpy.random.default_rng().integers(1 << 60)}\n"
+    for _ in range(3):
+        kops.torch.compile_kernel(source, "axpy", None, None, ["-O3"])
+    assert k.stats()["kernels"]["compiles"] == before + 1
+
+
+@pytest.fixture
+def cupy() -> Any:
+    return pytest.importorskip("cupy", reason="CuPy is not installed")
+
+
+@pytest.mark.parametrize("mine", [True, False])
+def test_raw_module_beside_cupy(k: Any, cupy: Any, mine: bool) -> None:
+    options = ("-std=c++17", "--use_fast_math")
+    kind: Any = kops.RawModule if mine else cupy.RawModule
+    more = {"client": k} if mine else {}
+    module = kind(code=SOURCE, options=options, name_expressions=["scale<float, 2>", "scale<int, 5>"], **more)
+    x, y = cupy.random.rand(1000).astype("float32"), cupy.random.rand(1000).astype("float32")
+    out = cupy.zeros_like(x)
+    axpy = module.get_function("axpy")
+    axpy((4,), (256,), (x, y, out, numpy.float64(2), numpy.int32(1000)))
+    cupy.testing.assert_allclose(out, 2 * x + y, rtol=1e-6)
+    axpy((4,), (256,), (x, y, out, 3.0, 1000))
+    cupy.testing.assert_allclose(out, 3 * x + y, rtol=1e-6)
+    module.get_function("scale<float, 2>")((4,), (256,), (out, x, 1000))
+    cupy.testing.assert_array_equal(out, 2 * x)
+    integers = cupy.arange(100, dtype="int32")
+    module.get_function("scale<int, 5>")((1,), (128,), (integers, integers, 100))
+    cupy.testing.assert_array_equal(integers, 5 * cupy.arange(100))
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.get_current_stream().synchronize()
+    axpy((4,), (256,), (x, y, out, 1.0, 1000), stream=stream)
+    stream.synchronize()
+    cupy.testing.assert_allclose(out, x + y, rtol=1e-6)
+    backwards = kops.RawKernel(SOURCE, "backwards", client=k) if mine else cupy.RawKernel(SOURCE, "backwards")
+    backwards((1,), (32,), (integers, 100), shared_mem=400)
+    cupy.testing.assert_array_equal(integers, 5 * cupy.arange(99, -1, -1))
+
+
+def test_attributes_beside_cupy(k: Any, cupy: Any) -> None:
+    for name in ("axpy", "backwards", "slow"):
+        ours, theirs = kops.RawKernel(SOURCE, name, client=k), cupy.RawKernel(SOURCE, name)
+        for attribute in ("shared_size_bytes", "local_size_bytes", "max_threads_per_block"):
+            assert getattr(ours, attribute) == getattr(theirs, attribute), attribute
+        assert ours.binary_version == theirs.binary_version or theirs.binary_version > ours.binary_version
+
+
+def test_raw_kernel_on_torch_tensors(torch: Any, k: Any) -> None:
+    axpy = kops.RawKernel(SOURCE, "axpy", client=k)
+    x, out = torch.randn(1000, device="cuda"), torch.zeros(1000, device="cuda")
+    axpy((4,), (256,), (x, x, out, 1, 1000))
+    x.zero_()
+    assert out.abs().sum() > 0, "ordered before what comes behind it on torch's stream"
+    pairs = torch.randn(10, dtype=torch.complex64, device="cuda")
+    axpy((1,), (32,), (pairs, pairs, out, 1, 20))
+    torch.testing.assert_close(out[:20], 2 * torch.view_as_real(pairs).reshape(-1))
+    array = numpy.arange(1000, dtype="float32")
+    made = numpy.zeros(1000, "float32")
+    axpy((4,), (256,), (array, array, made, 0.5, 1000))
+    assert numpy.allclose(made, 1.5 * array)
+
+
+@pytest.mark.parametrize("tutorial", TUTORIALS, ids=[tutorial.name for tutorial in TUTORIALS])
+def test_what_load_inline_says_to_paste(torch: Any, tutorial: Any) -> None:
+    function, missing = answer(kops, tutorial)
+    assert missing == []
+    inputs = tutorial.inputs("cuda")
+    torch.testing.assert_close(function(*inputs), tutorial.expected(*inputs), atol=1e-4, rtol=1e-4)
+    kops.default_client().close()
