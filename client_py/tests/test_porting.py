@@ -141,6 +141,14 @@ def test_the_same_memory_twice_is_declared() -> None:
     assert ported is not None and "alias=True" in ported.replacement and text
 
 
+def test_the_page_shows_what_is_answered() -> None:
+    page = (ROOT / "client_py" / "README.md").read_text(encoding="utf-8")
+    source = page[page.index('tutorial = """') + len('tutorial = """') :]
+    shown = page[page.index('import kops\nimport torch\n\nsource = r"""\n__global__') :].partition("```")[0]
+    ported = port("tutorial", "", source.partition('"""')[0], ["square"])
+    assert ported is not None and shown in ported.replacement
+
+
 def test_nothing_for_the_host() -> None:
     assert port("m", "torch::Tensor g(torch::Tensor x);", KERNEL, ["g"]) is None
 
