@@ -129,11 +129,13 @@ def metrics_header(metrics: list[dict]) -> str:
 
 
 def operations(op: dict) -> tuple[int, tuple[str, ...]]:
-    """The declared `flops`, such as `2 * k per element of out`: a number, and the rule's sizes that it is multiplied with."""
+    """The declared `flops`, such as `2 * k per element of out`: a number, and the rule's sizes that it is multiplied with. 0: `none`."""
+    if op["flops"] == "none":
+        return 0, ()
     match = re.fullmatch(r"([1-9][0-9]*)((?: \* [a-z]+)*) per element of out", op["flops"])
     sizes = tuple(match[2].split(" * ")[1:]) if match else ()
     if not match or not set(sizes) <= set(SIZES[op["rule"]]) or len(set(sizes)) != len(sizes) or len(op["outputs"]) != 1:
-        raise SystemExit(f"generate.py: ops/{op['name']}.json: flops: `{op['flops']}` is not `N * size * … per element of out`")
+        raise SystemExit(f"generate.py: ops/{op['name']}.json: flops: `{op['flops']}` is neither `none` nor `N * size * … per element of out`")
     return int(match[1]), sizes
 
 
@@ -220,7 +222,8 @@ def python_module(errors: list[dict], dtypes: list[dict], ops: list[dict], metho
         return f"{name} = {pprint.pformat(value, width=100, sort_dicts=False)}\n"
 
     error_rows = [(e["name"], e["value"], e["origin"], tuple(e["python"]), e["doc"]) for e in errors]
-    op_rows = {o["name"]: {**{k: v for k, v in o.items() if k not in ("name", "since", "flops")}, "operations": operations(o)} for o in ops}
+    op_rows = {o["name"]: {**{k: v for k, v in o.items() if k not in ("name", "since", "flops")},
+                           **({"operations": operations(o)} if operations(o)[0] else {})} for o in ops}
     return (f'"""{NOTE}"""\n\n# (name, value, origin, builtin bases, doc)\n' + literal("ERRORS", error_rows)
             + "\n# name -> bytes an element\n" + literal("DTYPES", {d["name"]: d["size"] for d in dtypes})
             + "\n# what C and CUDA call them\n" + literal("C_TYPES", {c: d["name"] for d in dtypes for c in d["c"]})

@@ -48,7 +48,7 @@ struct op {
     op_rule *rule;
     op_sizes *sizes; /* NULL: the rule has none */
     struct {
-        unsigned factor; /* 0: a user kernel, not known */
+        unsigned factor; /* 0: none, or not known (a user kernel) */
         unsigned sizes;  /* a bit for each enum op_size */
     } operations;        /* floating-point ones for each element of output 0: the factor times these sizes */
 };
@@ -72,8 +72,8 @@ bool op_reads_output(const struct op_call *call, int in_place);
 
 /* Bytes of the elements of every tensor, each tensor once; -1: more than INT64_MAX. */
 int64_t op_bytes(const struct op_call *call);
-/* Floating-point operations of one execution of a call that op_plan() has taken; -1: not known, or more than
- * INT64_MAX. */
+/* Floating-point operations of one execution of a call that op_plan() has taken; -1: there are none, or their number
+ * is not known, or more than INT64_MAX. */
 int64_t op_operations(const struct op_call *call);
 
 op_rule op_rule_elementwise, op_rule_gemm;

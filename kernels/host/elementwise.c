@@ -79,6 +79,7 @@ struct strided {
                 *(type *)(into + (ptrdiff_t)c * column) = from[c];                                                     \
     }
 
+DEFINE_MOVE(8, uint8_t)
 DEFINE_MOVE(16, uint16_t)
 DEFINE_MOVE(32, uint32_t)
 DEFINE_MOVE(64, uint64_t)
@@ -86,7 +87,9 @@ DEFINE_MOVE(64, uint64_t)
 static void gather(void *into, const unsigned char *from, size_t size, size_t rows, size_t columns, ptrdiff_t row,
                    ptrdiff_t column)
 {
-    if (size == 2)
+    if (size == 1)
+        gather_8(into, from, rows, columns, row, column);
+    else if (size == 2)
         gather_16(into, from, rows, columns, row, column);
     else if (size == 4)
         gather_32(into, from, rows, columns, row, column);
@@ -97,7 +100,9 @@ static void gather(void *into, const unsigned char *from, size_t size, size_t ro
 static void scatter(unsigned char *into, const void *from, size_t size, size_t rows, size_t columns, ptrdiff_t row,
                     ptrdiff_t column)
 {
-    if (size == 2)
+    if (size == 1)
+        scatter_8(into, from, rows, columns, row, column);
+    else if (size == 2)
         scatter_16(into, from, rows, columns, row, column);
     else if (size == 4)
         scatter_32(into, from, rows, columns, row, column);

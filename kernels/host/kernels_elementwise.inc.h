@@ -197,5 +197,29 @@ INLINE void bypass_end(void)
     DEFINE_ELEMENTWISE(name##_bf16, uint16_t, v_f32, LANES_F32, get_bf16, round_bf16, v_u16, bf16_to_f32, f32_to_bf16, \
                        op, inputs)
 
+/* The bits of elements of that size; `out` may be exactly `a`. */
+#define DEFINE_COPY(name, type)                                                                                        \
+    static void name(void *out_, const void *a_, const void *b, size_t n, bool bypass)                                 \
+    {                                                                                                                  \
+        const unsigned char *a = a_;                                                                                   \
+        unsigned char *out = out_;                                                                                     \
+        size_t i = 0, bytes = n * sizeof(type);                                                                        \
+                                                                                                                       \
+        (void)b;                                                                                                       \
+        if (bypass && bytes >= VECTOR_BYTES) {                                                                         \
+            for (; (uintptr_t)(out + i) & (VECTOR_BYTES - 1); i++)                                                     \
+                out[i] = a[i];                                                                                         \
+            for (; i + VECTOR_BYTES <= bytes; i += VECTOR_BYTES)                                                       \
+                put_bypass(out + i, a + i, VECTOR_BYTES);                                                              \
+            bypass_end();                                                                                              \
+        }                                                                                                              \
+        if (out != a)                                                                                                  \
+            memcpy(out + i, a + i, bytes - i);                                                                         \
+    }
+
+DEFINE_COPY(copy_8, uint8_t)
+DEFINE_COPY(copy_16, uint16_t)
+DEFINE_COPY(copy_32, uint32_t)
+DEFINE_COPY(copy_64, uint64_t)
 DEFINE_OP(add, ADD, 2)
 DEFINE_OP(square, MUL_A, 1)

@@ -4,6 +4,7 @@
 
 enum op_id {
     OP_ADD,
+    OP_COPY,
     OP_GEMM,
     OP_SQUARE,
     OP_COUNT

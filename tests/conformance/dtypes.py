@@ -1,10 +1,16 @@
-"""Element types as NumPy stores them: bf16 as the upper half of a float32, in uint16."""
+"""Element types as NumPy stores them: bf16 as the upper half of a float32, in uint16; 8-bit floats as their bytes, since no op
+computes with them."""
 
 from __future__ import annotations
 
 import numpy as np
 
-STORAGE = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": np.uint16, "i32": np.int32}
+STORAGE = {
+    "f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": np.uint16, "i8": np.int8, "u8": np.uint8, "i16": np.int16,
+    "u16": np.uint16, "i32": np.int32, "u32": np.uint32, "i64": np.int64, "u64": np.uint64, "bool": np.bool_, "f8_e4m3": np.uint8,
+    "f8_e5m2": np.uint8,
+}  # fmt: skip
+FLOATS = ("f32", "f64", "f16", "bf16")
 
 
 def size(dtype: str) -> int:

@@ -23,6 +23,10 @@ def square(inputs: list[np.ndarray], _out: np.ndarray, _attrs: dict[str, Any]) -
     return inputs[0] * inputs[0], inputs[0] * inputs[0]
 
 
+def copy(inputs: list[np.ndarray], _out: np.ndarray, _attrs: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    return inputs[0], np.abs(inputs[0])
+
+
 def gemm(inputs: list[np.ndarray], out: np.ndarray, attrs: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     a, b = inputs
     if attrs.get("trans_a"):
@@ -36,7 +40,7 @@ def gemm(inputs: list[np.ndarray], out: np.ndarray, attrs: dict[str, Any]) -> tu
     return ref, scale
 
 
-REFERENCES: dict[str, Reference] = {"add": add, "square": square, "gemm": gemm}
+REFERENCES: dict[str, Reference] = {"add": add, "square": square, "gemm": gemm, "copy": copy}
 
 
 def tolerance(op: dict[str, Any], dtype: str, attrs: dict[str, Any]) -> dict[str, float]:

@@ -248,6 +248,9 @@ class HereRunner(CRunner):
     options = ("here",)
 
 
+OF_ML_DTYPES = {"bf16": "bfloat16", "f8_e4m3": "float8_e4m3fn", "f8_e5m2": "float8_e5m2"}
+
+
 class PythonRunner:
     """The Python client, on views of an array in its shared memory."""
 
@@ -264,8 +267,8 @@ class PythonRunner:
         self, op: str, dtype: str, inputs: list[Operand], out: Operand, attrs: dict[str, Any], device: str
     ) -> dict[str, Any]:
         native = None
-        if dtype == "bf16":
-            native = pytest.importorskip("ml_dtypes", reason="NumPy has no bf16 without ml_dtypes").bfloat16
+        if dtype in OF_ML_DTYPES:
+            native = getattr(pytest.importorskip("ml_dtypes", reason=f"NumPy has no {dtype} without ml_dtypes"), OF_ML_DTYPES[dtype])
 
         def array(o: Operand) -> np.ndarray:
             view = o.view(self.memory, dtype)

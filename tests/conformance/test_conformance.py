@@ -30,7 +30,8 @@ def fill(case: Case, memory: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
     inputs = []
     for i, operand in enumerate(operands[:-1]):
         view = operand.view(memory, case.dtype)
-        values = np.reshape(case.values[i], operand.shape) if case.values else rng.normal(size=operand.shape)
+        drawn = rng.normal(size=operand.shape) if case.dtype in dtypes.FLOATS else rng.integers(0, 2 if case.dtype == "bool" else 127, operand.shape)
+        values = np.reshape(case.values[i], operand.shape) if case.values else drawn
         view[...] = dtypes.encode(np.asarray(values, dtype=np.float64), case.dtype)
         inputs.append(dtypes.decode(view, case.dtype).copy())
     out = operands[-1].view(memory, case.dtype)

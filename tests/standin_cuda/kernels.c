@@ -35,8 +35,8 @@ static bool parse_element(const char *name, struct kernel *k)
         unsigned size;
         bool raw;
     } elements[] = {{"f32", ELEMENT_F32, 4, false},   {"f64", ELEMENT_F64, 8, false}, {"f16", ELEMENT_F16, 2, false},
-                    {"bf16", ELEMENT_BF16, 2, false}, {"2", ELEMENT_RAW, 2, true},    {"4", ELEMENT_RAW, 4, true},
-                    {"8", ELEMENT_RAW, 8, true}};
+                    {"bf16", ELEMENT_BF16, 2, false}, {"1", ELEMENT_RAW, 1, true},    {"2", ELEMENT_RAW, 2, true},
+                    {"4", ELEMENT_RAW, 4, true},      {"8", ELEMENT_RAW, 8, true}};
 
     for (size_t i = 0; i < sizeof(elements) / sizeof(*elements); i++)
         if (strcmp(elements[i].name, name) == 0 && elements[i].raw == (k->op == KERNEL_COPY)) {
@@ -73,8 +73,7 @@ static bool parse_symbol(const char *symbol, struct kernel *k)
                    k->layout == LAYOUT_GEMM      ? "tiled_"
                    : k->layout == LAYOUT_STRIDED ? "strided"
                                                  : "vector",
-                   6) == 0 &&
-           !(k->op == KERNEL_COPY && k->layout == LAYOUT_VECTOR);
+                   6) == 0;
 }
 
 const struct kernel *kernel_find(const char *symbol)

@@ -282,7 +282,7 @@ static void bad_launches_are_refused(void)
                      CUDA_ERROR_INVALID_VALUE);
     ok(cuModuleLoadData(&module, "\x50\xed\x55\xba"));
     assert_int_equal(cuModuleGetFunction(&other, module, "kops_div_f32_vector"), CUDA_ERROR_NOT_FOUND);
-    assert_int_equal(cuModuleGetFunction(&other, module, "kops_copy_4_vector"), CUDA_ERROR_NOT_FOUND);
+    assert_int_equal(cuModuleGetFunction(&other, module, "kops_copy_3_vector"), CUDA_ERROR_NOT_FOUND);
     ok(cuModuleUnload(module));
     assert_int_equal(cuModuleGetFunction(&other, module, "kops_add_f32_vector"), CUDA_ERROR_INVALID_HANDLE);
 }

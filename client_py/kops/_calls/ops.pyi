@@ -82,6 +82,42 @@ class OpMethods:
         timeout: float | None = ...,
     ) -> tuple[T, Timings]: ...
     @overload
+    def copy(
+        self,
+        a: T,
+        *,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[False] = False,
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = ...,
+    ) -> T:
+        """out = a
+
+        Element by element, bits unchanged; `out` has `a`'s shape and dtype. Between a tensor in host memory
+        and one on a GPU it is one transfer, with no memory between, where both lie in memory in the same
+        order and without gaps.
+        """
+    @overload
+    def copy(
+        self,
+        a: T,
+        *,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[True, "exact"],
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = ...,
+    ) -> tuple[T, Timings]: ...
+    @overload
     def gemm(
         self,
         a: T,
@@ -226,6 +262,42 @@ class AsyncOpMethods:
         self,
         a: T,
         b: Any,
+        *,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[True, "exact"],
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = ...,
+    ) -> tuple[T, Timings]: ...
+    @overload
+    async def copy(
+        self,
+        a: T,
+        *,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[False] = False,
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = ...,
+    ) -> T:
+        """out = a
+
+        Element by element, bits unchanged; `out` has `a`'s shape and dtype. Between a tensor in host memory
+        and one on a GPU it is one transfer, with no memory between, where both lie in memory in the same
+        order and without gaps.
+        """
+    @overload
+    async def copy(
+        self,
+        a: T,
         *,
         out: Any = None,
         variant: str | None = None,

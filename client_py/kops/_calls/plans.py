@@ -33,7 +33,7 @@ from .._memory.pool import Source, pool, prune
 from .._session.connection import Peer
 from .._session.session import Call
 from .._tensors.adapters import adapter_of, inputs
-from .._tensors.operands import Operand, Operands, check_devices, check_floats, extent, overlap, renew, widened
+from .._tensors.operands import Operand, Operands, check_devices, check_dtypes, extent, overlap, renew, widened
 from . import rules
 
 Plan: TypeAlias = Generator[Call, Any, Any]
@@ -145,13 +145,13 @@ class Request:
         if not self.rule.broadcasts and any(operand.adapter.number for operand in self.inputs):
             raise WrongType(f"{op} takes arrays, and no numbers beside them")
         if declared:
-            check_floats(op, self.inputs)
+            check_dtypes(op, self.inputs)
         self.row, self.column = self._vectors()
         self.outputs = self._outputs(out)
         self.given = out is not None
         check_devices(self.inputs, self.outputs)
         if declared and self.given:
-            check_floats(op, self.outputs)
+            check_dtypes(op, self.outputs)
 
     def _vectors(self) -> tuple[bool, bool]:
         """Makes a vector on the left a row, one on the right a column: which of both there were."""

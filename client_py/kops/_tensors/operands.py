@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .._base.declarations import DTYPES
-from .._base.dtypes import FLOATS, NAMES
+from .._base.declarations import DTYPES, OPS
+from .._base.dtypes import NAMES
 from .._base.errors import DeviceMismatch, UnknownDtype, WrongType
 from .._memory.allocations import allocations
 from .._memory.exports import Allocation
 from .._memory.pool import Source, pool, release
 from .._source.scalars import convert, to_bytes
 from .._source.types import TENSORS_ONLY
+
+_OPS: Mapping[str, Any] = OPS
 
 
 class Operand:
@@ -167,15 +169,16 @@ def unknown_dtype(dtype: Any) -> UnknownDtype:
     return UnknownDtype(f"dtype {dtype} is not supported: convert to float32, float64, float16 or bfloat16")
 
 
-def check_floats(op: str, operands: Iterable[Operand]) -> None:
-    """Built-in ops compute with floating-point numbers; other dtypes are for kernels."""
+def check_dtypes(op: str, operands: Iterable[Operand]) -> None:
+    """Most built-in ops compute with floating-point numbers; other dtypes are for kernels, and for copies."""
     for operand in operands:
-        check_float(op, operand.dtype)
+        check_dtype(op, operand.dtype)
 
 
-def check_float(op: str, dtype: str) -> None:
-    if dtype not in FLOATS:
-        raise UnknownDtype(f"{op} of {NAMES[dtype]} is not supported: convert to one of {', '.join(NAMES[n] for n in FLOATS)}")
+def check_dtype(op: str, dtype: str) -> None:
+    taken: Sequence[str] = _OPS[op]["dtypes"]
+    if dtype not in taken:
+        raise UnknownDtype(f"{op} of {NAMES[dtype]} is not supported: convert to one of {', '.join(NAMES[n] for n in taken)}")
 
 
 def span(shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: str) -> int:

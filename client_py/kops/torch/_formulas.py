@@ -65,7 +65,18 @@ def _gemm(ctx: Any, gradient: Any) -> Sequence[Any]:
     return of_a, of_b, of_c
 
 
-GRADIENTS = {"add": Gradient(_save_add, _add), "square": Gradient(_save_square, _square), "gemm": Gradient(_save_gemm, _gemm)}
+def _save_copy(ctx: Any, inputs: Mapping[str, Any], output: Any) -> None:
+    pass
+
+
+def _copy(ctx: Any, gradient: Any) -> Sequence[Any]:
+    return (gradient,)
+
+
+GRADIENTS = {
+    "add": Gradient(_save_add, _add), "copy": Gradient(_save_copy, _copy), "square": Gradient(_save_square, _square),
+    "gemm": Gradient(_save_gemm, _gemm),
+}  # fmt: skip
 
 
 # Autocast, as torch has it for its own ops: products are computed in the lower precision, sums in the widest type that is given.

@@ -12,7 +12,7 @@ from .._base.dtypes import NAMES
 from .._base.errors import BadArgument, ShapeMismatch
 from .._calls.ops import check_attrs, signature_source
 from .._calls.rules import RULES, UNKNOWN, Rule, broadcast, result_dtype
-from .._tensors.operands import check_float, unknown_dtype
+from .._tensors.operands import check_dtype, unknown_dtype
 from . import _clients
 from ._dispatch import Spec, register, tags
 from ._formulas import AUTOCAST, BATCHED, GRADIENTS
@@ -78,7 +78,7 @@ def _shape(name: str, inputs: Sequence[Any], start: Any, attrs: Mapping[str, Any
     checked = check_attrs(name, dict(attrs), None)
     dtypes = [dtype_name(tensor.dtype) for tensor in inputs]
     for dtype in dtypes:
-        check_float(name, dtype)
+        check_dtype(name, dtype)
     reads = rule.reads_out(checked)
     if reads and start is None:
         raise BadArgument(

@@ -23,7 +23,7 @@ static double gb_per_s(const struct run *r, double us)
 
 static double gflop_per_s(const struct run *r, double us)
 {
-    return r->reference && us > 0 ? r->reference->flops(&r->c) / us * 1e-3 : (double)NAN;
+    return r->reference && r->reference->flops && us > 0 ? r->reference->flops(&r->c) / us * 1e-3 : (double)NAN;
 }
 
 static const char *verdict(const struct report *report)

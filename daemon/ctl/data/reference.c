@@ -9,7 +9,7 @@
 
 const struct reference *reference_find(const char *op)
 {
-    static const struct reference *const all[] = {&reference_add, &reference_square, &reference_gemm};
+    static const struct reference *const all[] = {&reference_add, &reference_copy, &reference_square, &reference_gemm};
 
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         if (!strcmp(all[i]->op, op))
@@ -125,9 +125,19 @@ static double compute_square(const double *inputs)
     return inputs[0] * inputs[0];
 }
 
+static double compute_copy(const double *inputs)
+{
+    return inputs[0];
+}
+
 static void check_add(const struct reference_case *c, const struct tolerance *t, struct report *ret)
 {
     check_elements(c, t, ret, compute_add);
+}
+
+static void check_copy(const struct reference_case *c, const struct tolerance *t, struct report *ret)
+{
+    check_elements(c, t, ret, compute_copy);
 }
 
 static void check_square(const struct reference_case *c, const struct tolerance *t, struct report *ret)
@@ -142,6 +152,13 @@ const struct reference reference_add = {.op = "add",
                                         .shape = broadcast,
                                         .flops = one_flop_each,
                                         .check = check_add};
+
+const struct reference reference_copy = {.op = "copy",
+                                         .default_shape = "1048576",
+                                         .n_inputs = 1,
+                                         .counts_bytes = true,
+                                         .shape = broadcast,
+                                         .check = check_copy};
 
 const struct reference reference_square = {.op = "square",
                                            .default_shape = "1048576",

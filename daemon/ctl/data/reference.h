@@ -38,7 +38,7 @@ struct reference {
     bool counts_bytes; /* the rate of interest is GB/s; otherwise GFLOP/s */
     /* Fills c->out.shape; false, and a sentence, when the inputs do not fit. */
     bool (*shape)(struct reference_case *c, const char **ret_why);
-    double (*flops)(const struct reference_case *c);
+    double (*flops)(const struct reference_case *c); /* NULL: it computes nothing */
     void (*check)(const struct reference_case *c, const struct tolerance *t, struct report *ret);
 };
 
@@ -52,6 +52,6 @@ bool reference_tolerance(const char *op, enum kops_dtype dtype, bool high, struc
 void report_element(struct report *r, const struct tolerance *t, uint64_t at, double got, double expected,
                     double scale);
 
-extern const struct reference reference_add, reference_square, reference_gemm;
+extern const struct reference reference_add, reference_copy, reference_square, reference_gemm;
 
 #endif

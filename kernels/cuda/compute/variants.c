@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "ops/launch.h"
+#include "transfer.h"
 #include "user_kernel.h"
 
 const char cuda_variant_blaslt[] = "cublaslt";
@@ -19,6 +20,8 @@ static void init_one(const char **names, enum op_id op, enum dtype dtype, bool h
         names[n++] = cuda_variant_blaslt;
     while (*own)
         names[n++] = *own++;
+    if (op == OP_COPY)
+        names[n++] = cuda_variant_transfer;
 }
 
 void cuda_variants_init(struct cuda_variants *v, bool have_blaslt)

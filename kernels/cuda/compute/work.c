@@ -6,6 +6,7 @@
 #include "blaslt/blaslt.h"
 #include "driver/device.h"
 #include "kernels.h"
+#include "transfer.h"
 #include "user_kernel.h"
 
 /* Whether cuBLASLt is to be tried: it serves gemm, unless another variant is forced. */
@@ -29,6 +30,10 @@ int cuda_work_prepare_own(const struct cuda_kernels *k, const struct step *step,
         work->variant = cuda_variant_user;
         return 0;
     }
+    if (step_variant(step) && strcmp(step_variant(step), cuda_variant_transfer) == 0)
+        return error_set(e, ERROR_INVALID_ARGUMENT,
+                         "variant \"%s\" is for one contiguous tensor in host memory and one on the device; leave it out",
+                         cuda_variant_transfer);
     if (cuda_ops_launch((enum op_id)step->op, work->plan, work->addresses, step_variant(step),
                         k->device->base.info.compute_units, &work->launch, e) < 0)
         return -1;
@@ -60,6 +65,8 @@ bool cuda_work_is_ready(const struct cuda_kernels *k, const struct step *step, c
 
 int cuda_work_issue(const struct cuda_queue *q, struct cuda_work *work, struct error *e)
 {
+    if (work->host)
+        return cuda_transfer_issue(q, work, e);
     if (work->plan->kind == PLAN_KERNEL)
         return cuda_user_issue(q, &work->plan->kernel, &work->launch, e);
     if (!work->blaslt)

@@ -22,6 +22,10 @@ struct cuda_work {
     struct blaslt_plan *blaslt; /* a reference, or NULL: a kernel of `function` */
     CUfunction function;        /* an embedded kernel; a user's is in the plan */
     struct cuda_launch launch;
+
+    unsigned char *host; /* a transfer from or to here in place of a kernel; NULL: none */
+    uint64_t host_bytes;
+    bool to_device;
 };
 
 /* Chooses the variant and prepares its launch; the plan is not empty, the context current.
@@ -38,7 +42,7 @@ bool cuda_work_is_ready(const struct cuda_kernels *k, const struct step *step, c
 /* Whether one of our own kernels does the prepared work. */
 static inline bool cuda_work_is_embedded(const struct cuda_work *work)
 {
-    return work->variant && !work->blaslt && work->plan->kind != PLAN_KERNEL;
+    return work->variant && !work->blaslt && !work->host && work->plan->kind != PLAN_KERNEL;
 }
 
 /* Enqueues one execution. Thread: loop. */

@@ -8,6 +8,7 @@
 #include "blaslt/blaslt.h"
 #include "completion.h"
 #include "compute/kernels.h"
+#include "compute/transfer.h"
 #include "memory/operand.h"
 #include "timed.h"
 #include "util/clock.h"
@@ -49,8 +50,12 @@ static int start_step(struct cuda_stream *s, struct step *step, struct cuda_work
         step_copy_variant(step->variant_used, cuda_variants_nominal(&s->executor->kernels->variants, step));
         return 0;
     }
-    if (!prepared && cuda_work_prepare(s->executor->kernels, step, work, e) < 0)
-        return -1;
+    if (!prepared) {
+        const int transfer = cuda_step_is_staged(step) ? cuda_transfer_take(s->queue.device, step, work, e) : 0;
+
+        if (transfer < 0 || (!transfer && cuda_work_prepare(s->executor->kernels, step, work, e) < 0))
+            return -1;
+    }
     if (provide_workspace(s, step, work, e) < 0)
         return -1;
     step_copy_variant(step->variant_used, work->variant);

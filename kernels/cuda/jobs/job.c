@@ -86,6 +86,7 @@ int cuda_job_take_steps(const struct cuda_device *d, struct cuda_job *job, const
         steps[i].work.plan = &base->steps[i].plan;
         steps[i].work.variant = NULL;
         steps[i].work.blaslt = NULL;
+        steps[i].work.host = NULL;
         steps[i].staged = NULL;
         cuda_step_addresses(d, &base->steps[i], steps[i].work.addresses);
     }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "compute/kernels.h"
+#include "compute/transfer.h"
 #include "counters/count.h"
 #include "driver/scratch.h"
 #include "executor.h"
@@ -14,6 +15,16 @@ static bool is_staged(const struct backend_job *job)
 {
     for (unsigned i = 0; i < job->n_steps; i++)
         if (cuda_step_is_staged(&job->steps[i]))
+            return true;
+    return false;
+}
+
+/* Whether something of the job's host memory is yet to be done: transfers of registered memory need nothing. */
+static bool staging_may_block(const struct cuda_device *d, const struct backend_job *job)
+{
+    for (unsigned i = 0; i < job->n_steps; i++)
+        if (cuda_step_is_staged(&job->steps[i]) &&
+            !(cuda_transfer_fits(&job->steps[i]) && cuda_transfer_is_ready(d, &job->steps[i])))
             return true;
     return false;
 }
@@ -46,7 +57,7 @@ bool cuda_needs_prepare(struct cuda_executor *x, const struct backend_job *job)
 
     if (backend_job_is_empty(job) && !job->counters)
         return false;
-    if (wants_start_of_records(x, job) || job->counters || is_staged(job) || find_peer(d, job))
+    if (wants_start_of_records(x, job) || job->counters || staging_may_block(d, job) || find_peer(d, job))
         return true;
     if (cuda_graph_is_wanted(job)) {
         graph = cuda_graph_find(d, job);
@@ -68,10 +79,14 @@ bool cuda_needs_prepare(struct cuda_executor *x, const struct backend_job *job)
 static int prepare_step(struct cuda_stream *s, const struct step *step, struct cuda_step *own, struct error *e)
 {
     const struct cuda_kernels *kernels = s->executor->kernels;
+    int transfer;
 
     if (plan_is_empty(&step->plan))
         return 0;
     if (cuda_step_is_staged(step)) {
+        transfer = cuda_transfer_take(s->queue.device, step, &own->work, e);
+        if (transfer)
+            return transfer < 0 ? -1 : 0;
         if (!cuda_scratch_is_there(s->queue.device))
             return error_set(
                 e, ERROR_UNSUPPORTED,

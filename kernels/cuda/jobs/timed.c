@@ -59,6 +59,15 @@ static bool comes_in_a_row(const struct cuda_stream *s)
     return s->unfinished >= ROW_JOBS && s->last_us < ROW_US;
 }
 
+/* Records are of kernels alone. */
+static bool has_transfer(const struct cuda_job *job)
+{
+    for (unsigned i = 0; job->steps && i < job->n_steps; i++)
+        if (job->steps[i].work.host)
+            return true;
+    return false;
+}
+
 int cuda_timed_begin(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct cuda_execution *x,
                      struct error *e)
 {
@@ -68,7 +77,8 @@ int cuda_timed_begin(struct cuda_stream *s, struct backend_job *base, struct cud
     x->issued_ns = clock_now_ns();
     /* All executions of a job are timed in the same way, also where CUPTI is started meanwhile. */
     if (job->issued == base->warmup)
-        job->recorded = cuda_recorded_are_wanted(base, stamps, base->repeat > 1 || comes_in_a_row(s));
+        job->recorded = !has_transfer(job) &&
+                        cuda_recorded_are_wanted(base, stamps, base->repeat > 1 || comes_in_a_row(s));
     if (job->recorded) {
         base->timer = TIMER_CUPTI;
         return cuda_recorded_begin(base, job, x, e);

@@ -106,6 +106,21 @@ int cuda_register(struct cuda_device *d, struct backend_memory *memory, struct c
     return 0;
 }
 
+bool cuda_is_registered(const struct cuda_device *d, const struct backend_memory *memory)
+{
+    struct registration *own;
+    bool registered;
+
+    pthread_mutex_lock(&lock);
+    own = memory->attached[d->base.index];
+    pthread_mutex_unlock(&lock);
+    if (!own || pthread_mutex_trylock(&own->lock) != 0)
+        return false;
+    registered = own->registered;
+    pthread_mutex_unlock(&own->lock);
+    return registered;
+}
+
 CUdeviceptr cuda_registered_address(const struct cuda_device *d, const struct backend_memory *memory)
 {
     const struct registration *own = memory->attached[d->base.index];

@@ -62,6 +62,25 @@ template <> struct element<__nv_bfloat16> {
     }
 };
 
+/* Elements that are moved, and not computed with. */
+#define CUDA_OPS_BITS(T)                                                                                               \
+    __device__ __forceinline__ T widen(T x)                                                                            \
+    {                                                                                                                  \
+        return x;                                                                                                      \
+    }                                                                                                                  \
+    template <> struct element<T> {                                                                                    \
+        using wide = T;                                                                                                \
+        static __device__ __forceinline__ T narrow(T y)                                                                \
+        {                                                                                                              \
+            return y;                                                                                                  \
+        }                                                                                                              \
+    };
+
+CUDA_OPS_BITS(uint8_t)
+CUDA_OPS_BITS(uint16_t)
+CUDA_OPS_BITS(uint32_t)
+CUDA_OPS_BITS(uint64_t)
+
 /* 16 bytes of T: one memory instruction moves as many. */
 template <typename T> union pack {
     static constexpr int WIDTH = 16 / sizeof(T);

@@ -141,8 +141,7 @@ __device__ __forceinline__ void locate(const cuda_ops_strided &p, Index n, Index
     }
 }
 
-/* Neighbouring threads take neighbouring elements of out; UNROLL of them a thread are in flight. Convert moves the
- * elements: arithmetic or, for copies, their bits alone. */
+/* Neighbouring threads take neighbouring elements of out; UNROLL of them a thread are in flight. */
 template <typename T, typename Op, typename Index, int BLOCK = CUDA_OPS_THREADS, int UNROLL = CUDA_OPS_STRIDED_ELEMENTS>
 __device__ __forceinline__ void strided_kernel(const cuda_ops_strided &p)
 {
@@ -165,19 +164,10 @@ __device__ __forceinline__ void strided_kernel(const cuda_ops_strided &p)
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
             if (tile + u * BLOCK + threadIdx.x < p.count)
-                to[out[u]] = Op::template result<T>(x[u], y[u]);
+                to[out[u]] = element<T>::narrow(Op::apply(widen(x[u]), widen(y[u])));
         }
     }
 }
-
-/* An op on wide values as an op on elements. */
-template <typename Op> struct rounded {
-    static constexpr int ARITY = Op::ARITY;
-    template <typename T> static __device__ __forceinline__ T result(T x, T y)
-    {
-        return element<T>::narrow(Op::apply(widen(x), widen(y)));
-    }
-};
 
 #define CUDA_OPS_ELEMENTWISE(op, dtype, T, Op)                                                                         \
     extern "C" __global__ void __launch_bounds__(CUDA_OPS_THREADS)                                                     \
@@ -187,7 +177,7 @@ template <typename Op> struct rounded {
         vector_kernel<T, Op>(p);                                                                                       \
         stamp_end(p.stamps);                                                                                           \
     }                                                                                                                  \
-    CUDA_OPS_STRIDED(op##_##dtype, T, rounded<Op>)
+    CUDA_OPS_STRIDED(op##_##dtype, T, Op)
 
 #define CUDA_OPS_STRIDED(name, T, Op)                                                                                  \
     extern "C" __global__ void __launch_bounds__(CUDA_OPS_THREADS)                                                     \

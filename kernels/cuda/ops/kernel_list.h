@@ -25,10 +25,6 @@
     CUDA_OPS_OF_DTYPE(X, op, op, f16)                                                                                  \
     CUDA_OPS_OF_DTYPE(X, op, op, bf16)
 
-#define CUDA_OPS_OF_COPY(X, bytes)                                                                                     \
-    X(copy, kops_copy_##bytes##_strided)                                                                               \
-    X(copy, kops_copy_##bytes##_strided64)
-
 #define CUDA_OPS_OF_GEMM(X, dtype)                                                                                     \
     X(gemm_##dtype, kops_gemm_##dtype##_tiled_large)                                                                   \
     X(gemm_##dtype, kops_gemm_##dtype##_tiled_large_any)                                                               \
@@ -40,9 +36,10 @@
     CUDA_OPS_OF_OP(X, add)                                                                                             \
     CUDA_OPS_OF_OP(X, square)                                                                                          \
     X(stamp, kops_gate)                                                                                                \
-    CUDA_OPS_OF_COPY(X, 2)                                                                                             \
-    CUDA_OPS_OF_COPY(X, 4)                                                                                             \
-    CUDA_OPS_OF_COPY(X, 8)                                                                                             \
+    CUDA_OPS_OF_DTYPE(X, copy, copy, 1)                                                                                \
+    CUDA_OPS_OF_DTYPE(X, copy, copy, 2)                                                                                \
+    CUDA_OPS_OF_DTYPE(X, copy, copy, 4)                                                                                \
+    CUDA_OPS_OF_DTYPE(X, copy, copy, 8)                                                                                \
     CUDA_OPS_OF_GEMM(X, f32)                                                                                           \
     CUDA_OPS_OF_GEMM(X, f64)                                                                                           \
     CUDA_OPS_OF_GEMM(X, f16)                                                                                           \

@@ -10,6 +10,8 @@ static const char *const gemm_variants[] = {"tiled", NULL};
 
 const char *const *cuda_ops_variants(enum op_id op, enum dtype dtype)
 {
+    if (op == OP_COPY)
+        return elementwise_variants;
     if (cuda_ops_element(dtype) == ELEMENT_COUNT)
         return NULL;
     switch (op) {
@@ -18,6 +20,7 @@ const char *const *cuda_ops_variants(enum op_id op, enum dtype dtype)
         return elementwise_variants;
     case OP_GEMM:
         return gemm_variants;
+    case OP_COPY:
     case OP_COUNT:
         break;
     }

@@ -23,6 +23,16 @@ static const struct names op_names[OP_COUNT][ELEMENT_COUNT] = {
     [OP_SQUARE] = {NAMES(square_f32), NAMES(square_f64), NAMES(square_f16), NAMES(square_bf16)},
 };
 
+/* By the size of an element. */
+enum { ELEMENT_BYTES_MAX = 8 };
+static const struct names copy_names[ELEMENT_BYTES_MAX + 1] = {
+    [1] = NAMES(copy_1), [2] = NAMES(copy_2), [4] = NAMES(copy_4), [8] = NAMES(copy_8)};
+
+static const struct names *names_of(enum op_id op, enum dtype dtype)
+{
+    return op == OP_COPY ? &copy_names[dtype_size(dtype)] : &op_names[op][cuda_ops_element(dtype)];
+}
+
 /* An elementwise plan in the kernels' terms: dimension 0 innermost; a unary op has all strides of b 0. */
 struct space {
     unsigned rank;
@@ -161,9 +171,9 @@ static void set_strided(struct space *s, uint64_t out, uint64_t a, uint64_t b, c
 int cuda_ops_launch_elementwise(enum op_id op, const struct plan *plan, const uint64_t *addresses, const char *variant,
                                 struct cuda_launch *ret_launch, struct error *e)
 {
-    const unsigned n_inputs = op == OP_SQUARE ? 1 : 2;
+    const unsigned n_inputs = op == OP_ADD ? 2 : 1;
     const uint64_t out = addresses[n_inputs], a = addresses[0], b = n_inputs > 1 ? addresses[1] : 0;
-    const struct names *names = &op_names[op][cuda_ops_element(plan->dtype)];
+    const struct names *names = names_of(op, plan->dtype);
     struct space s = space_of(&plan->elementwise, n_inputs);
     const bool vector = one_dimension(&s);
 
@@ -180,16 +190,11 @@ int cuda_ops_launch_elementwise(enum op_id op, const struct plan *plan, const ui
 int cuda_ops_copy(const struct plan_elementwise *plan, size_t element_size, uint64_t source, uint64_t target,
                   struct cuda_launch *ret_launch, struct error *e)
 {
-    static const struct names by_size[] = {
-        [2] = {NULL, "kops_copy_2_strided", "kops_copy_2_strided64"},
-        [4] = {NULL, "kops_copy_4_strided", "kops_copy_4_strided64"},
-        [8] = {NULL, "kops_copy_8_strided", "kops_copy_8_strided64"},
-    };
     struct space s = space_of(plan, 1);
 
-    if (element_size >= sizeof(by_size) / sizeof(by_size[0]) || !by_size[element_size].strided)
+    if (element_size > ELEMENT_BYTES_MAX || !copy_names[element_size].strided)
         return error_set(e, ERROR_UNSUPPORTED, "elements of %zu bytes cannot be copied on the device", element_size);
-    set_strided(&s, target, source, 0, &by_size[element_size], ret_launch);
+    set_strided(&s, target, source, 0, &copy_names[element_size], ret_launch);
     ret_launch->variant = "copy";
     return 0;
 }

@@ -5,7 +5,8 @@
  *
  *     kops_<op>_<dtype>_vector            struct cuda_ops_vector    op: add, square; dtype: f32, f64, f16, bf16
  *     kops_<op>_<dtype>_strided…          struct cuda_ops_strided   the suffix never changes the result
- *     kops_copy_<bytes>_strided…          struct cuda_ops_strided   bytes: 2, 4, 8; out = a, bits unchanged
+ *     kops_copy_<bytes>_vector            struct cuda_ops_vector    bytes: 1, 2, 4, 8; out = a, bits unchanged
+ *     kops_copy_<bytes>_strided…          struct cuda_ops_strided
  *     kops_gemm_<dtype>_tiled_<config>    struct cuda_ops_gemm      the suffix never changes the result
  *     kops_gate                           struct cuda_ops_gate      one thread
  *
@@ -47,7 +48,7 @@ struct cuda_ops_gate {
     uint64_t value, most_ns;
 };
 
-/* For i in [0, count): out[i] = op(a[i·a_step], b[i·b_step]); square has no b (b = 0, b_step = 0). Steps are 0 or 1.
+/* For i in [0, count): out[i] = op(a[i·a_step], b[i·b_step]); square and copy have no b (b = 0, b_step = 0). Steps are 0 or 1.
  * `out` may be exactly `a` or exactly `b`. */
 struct cuda_ops_vector {
     struct cuda_ops_stamps stamps;

@@ -149,6 +149,12 @@ static void square_equals_the_reference(void **state)
     check_elementwise(OP_SQUARE, 2);
 }
 
+static void copy_equals_the_reference(void **state)
+{
+    (void)state;
+    check_elementwise(OP_COPY, 9);
+}
+
 static void copies_move_bits_unchanged(void **state)
 {
     enum emulated_arch arch = EMULATED_SM_80;
@@ -217,6 +223,7 @@ int main(void)
         cmocka_unit_test(a_gate_opens_by_the_hosts_word_or_by_itself),
         cmocka_unit_test(add_equals_the_reference),
         cmocka_unit_test(square_equals_the_reference),
+        cmocka_unit_test(copy_equals_the_reference),
         cmocka_unit_test(copies_move_bits_unchanged),
         cmocka_unit_test(gemm_f32_meets_the_tolerance),
         cmocka_unit_test(gemm_f64_meets_the_tolerance),
