@@ -37,9 +37,11 @@ from ._kernels.modules import AsyncModule, Module
 from ._kernels.places import Place
 from ._kernels.reduction import AsyncReduction, Reduction
 from ._source.signature import Param
+from ._tensors.device_array import Array
 from ._version import VERSION as __version__
 
 __all__ = [
+    "Array",
     "AsyncClient",
     "AsyncElementwise",
     "AsyncKernel",

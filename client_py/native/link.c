@@ -64,12 +64,26 @@ static PyObject *submit(PyObject *self, PyObject *arguments)
     return r ? native_raise(&e) : PyLong_FromUnsignedLongLong(ticket);
 }
 
-static PyObject *reply_tuple(const struct native_reply *reply)
+/* The reply, whose descriptors are the caller's from then on. */
+static PyObject *reply_tuple(struct native_reply *reply)
 {
-    return Py_BuildValue("(Oy#)", reply->is_error ? Py_True : Py_False, reply->data, (Py_ssize_t)reply->length);
+    PyObject *fds = PyTuple_New((Py_ssize_t)reply->n_fds), *made;
+
+    for (unsigned i = 0; fds && i < reply->n_fds; i++) {
+        PyObject *fd = PyLong_FromLong(reply->fds[i]);
+
+        if (!fd || PyTuple_SetItem(fds, (Py_ssize_t)i, fd) < 0)
+            Py_CLEAR(fds);
+    }
+    if (!fds)
+        return NULL;
+    made = Py_BuildValue("(Oy#N)", reply->is_error ? Py_True : Py_False, reply->data, (Py_ssize_t)reply->length, fds);
+    if (made)
+        reply->n_fds = 0;
+    return made;
 }
 
-/* wait(ticket, timeout): (is an error, its or the result's bytes), or None when the time is over; the
+/* wait(ticket, timeout): (is an error, its or the result's bytes, descriptors), or None when the time is over; the
  * ticket is then still valid, as after an exception of a signal's. */
 static PyObject *wait_for(PyObject *self, PyObject *arguments)
 {

@@ -30,8 +30,12 @@ def fill(case: Case, memory: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
     inputs = []
     for i, operand in enumerate(operands[:-1]):
         view = operand.view(memory, case.dtype)
-        drawn = rng.normal(size=operand.shape) if case.dtype in dtypes.FLOATS else rng.integers(0, 2 if case.dtype == "bool" else 127, operand.shape)
-        values = np.reshape(case.values[i], operand.shape) if case.values else drawn
+        if case.values:
+            values = np.reshape(case.values[i], operand.shape)
+        elif case.dtype in dtypes.FLOATS:
+            values = rng.normal(size=operand.shape)
+        else:
+            values = rng.integers(0, 2 if case.dtype == "bool" else 127, operand.shape)
         view[...] = dtypes.encode(np.asarray(values, dtype=np.float64), case.dtype)
         inputs.append(dtypes.decode(view, case.dtype).copy())
     out = operands[-1].view(memory, case.dtype)

@@ -6,37 +6,31 @@ request. An error reply is thrown into the plan.
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from .._base.declarations import OPS
 from .._base.errors import (
     BadArgument,
-    BufferLost,
-    DeviceMismatch,
-    InvalidFd,
-    InvalidHandle,
     ShapeMismatch,
     StaleBuffer,
-    UnknownDevice,
     UnknownOp,
-    Unsupported,
     WrongType,
 )
 from .._base.results import Device, Timing, Timings
 from .._base.stats import Stats
 from .._base.texts import counted
+from .._memory import device_pool
 from .._memory.allocations import allocations
-from .._memory.pool import Source, pool, prune
+from .._memory.pool import Source, pool
 from .._session.connection import Peer
 from .._session.session import Call
 from .._tensors.adapters import adapter_of, inputs
 from .._tensors.operands import Operand, Operands, check_devices, check_dtypes, extent, overlap, renew, widened
 from . import rules
-
-Plan: TypeAlias = Generator[Call, Any, Any]
+from .memory import Plan as Plan
+from .memory import make_known as make_known
 
 
 def device_ref(device: Any) -> str | int:
@@ -46,51 +40,6 @@ def device_ref(device: Any) -> str | int:
     if isinstance(device, (str, int)) and not isinstance(device, bool):
         return device
     raise WrongType(f"device must be a UUID, an index of k.devices or one of k.devices, not {device!r}")
-
-
-def _undo_register(reply: Any) -> tuple[str, dict[str, Any]]:
-    return "release", {"buffer": reply["buffer"]}
-
-
-REFUSALS = (InvalidFd, InvalidHandle, UnknownDevice, DeviceMismatch, Unsupported)
-
-
-def register(connection: Peer, source: Source) -> Plan:
-    """Makes memory known to the daemon; returns its buffer id. Raises BufferLost where an earlier connection had it and
-    this daemon refuses it."""
-    try:
-        return (yield from _register(connection, source))
-    except REFUSALS as error:
-        if not connection.earlier.intersection(source.ids):
-            raise
-        raise BufferLost(
-            f"memory that the daemon had before it was replaced is refused by the one that serves now: {error.message}. Its "
-            "contents are still in this process: copy it to where this daemon can use it (k.devices says what it has)",
-            {**error.detail, "refusal": error.code},
-        ) from error
-
-
-def _register(connection: Peer, source: Source) -> Plan:
-    if source.feature is not None:
-        connection.need(source.feature)
-    buffer = 0
-    with contextlib.closing(source.registrations()) as messages:
-        for params, fds in messages:
-            if not buffer:
-                reply = yield Call("register", params, fds, source, _undo_register)
-                buffer = reply["buffer"]
-                continue
-            try:
-                yield Call("register", {**params, "extend": buffer}, fds, source)
-            except BaseException:
-                connection.garbage.append(buffer)
-                raise
-    known = source.ids.setdefault(connection.key, buffer)
-    prune(source.ids)
-    if known != buffer:
-        connection.garbage.append(buffer)  # another thread was faster
-    connection.remember(source)
-    return known
 
 
 class Prepared(Protocol):
@@ -114,6 +63,9 @@ class Prepared(Protocol):
 
     @property
     def result(self) -> Any: ...
+
+
+BETWEEN_DEVICES = ("copy",)  # ops whose operands may be some on the host and some on a GPU
 
 
 class Request:
@@ -149,7 +101,8 @@ class Request:
         self.row, self.column = self._vectors()
         self.outputs = self._outputs(out)
         self.given = out is not None
-        check_devices(self.inputs, self.outputs)
+        if op not in BETWEEN_DEVICES:
+            check_devices(self.inputs, self.outputs)
         if declared and self.given:
             check_dtypes(op, self.outputs)
 
@@ -257,14 +210,6 @@ class Request:
         return tuple(o.value if self.given else o.adapter.result(o.value) for o in outputs)
 
 
-def make_known(connection: Peer, unknown: Any) -> Plan:
-    """Memory is registered, programs and kernels define themselves."""
-    if isinstance(unknown, Source):
-        yield from register(connection, unknown)
-    else:
-        yield from unknown.define(connection)
-
-
 def prepare(connection: Peer, request: Prepared) -> Plan:
     """Makes new memory, programs and kernels known to the daemon; returns the request's params."""
     while True:
@@ -326,7 +271,7 @@ def stats(op: str | None, dtype: str | None, device: Any, reset: bool) -> Plan:
 def trim(connection: Peer) -> Plan:
     """Gives back idle memory here, then asks the daemon to close its idle mappings."""
     allocations.sweep()
-    freed = pool.trim()
+    freed = pool.trim() + device_pool.trim()
     reply = yield Call("trim", {})
     return {**reply, "freed": freed}
 

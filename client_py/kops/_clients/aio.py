@@ -15,12 +15,12 @@ import weakref
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
-from .._base.errors import ConnectFailed, ConnectionLost, KopsError, Timeout
+from .._base.errors import BadArgument, ConnectFailed, ConnectionLost, KopsError, Timeout
 from .._base.results import Device, Info, Timing
 from .._base.stats import Stats
 from .._base.timeouts import DEFAULT_TIMEOUT
 from .._base.warnings import warn
-from .._calls import plans
+from .._calls import memory, plans
 from .._calls.ops import AsyncOpMethods, check_attrs
 from .._calls.plans import Plan
 from .._calls.programs import AsyncProgram
@@ -93,6 +93,22 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncFormulaMe
         """As `Client.trim`."""
         answer: dict[str, int] = await self._drive(await self._live(), plans.trim, timeout)
         return answer
+
+    # Arrays on devices
+
+    async def _on_device(self, device: Any, shape: Any, dtype: Any, values: tuple[Any, ...] = ()) -> Any:
+        connection = await self._live()
+        made = self._new_array(device, shape, dtype)
+        await self._drive(connection, lambda link: memory.make_array(link, made), DEFAULT_TIMEOUT)
+        for value in values:
+            await made.set(value)
+        return made
+
+    async def _copy(self, source: Any, out: Any, stream: int, blocking: bool) -> Any:
+        return await self.run("copy", source, out=out, stream=stream)
+
+    def _check_readable(self) -> None:
+        raise BadArgument("with asyncio: await a.get()")
 
     # Ops
 

@@ -12,6 +12,7 @@ from .._base.timeouts import DefaultTimeout
 from .._session.autostart import may_start
 from .._session.connection import Peer
 from .._session.recovery import Backoff, shorter
+from .._tensors import device_array
 
 
 class BaseClient(DefaultTimeout):
@@ -45,21 +46,36 @@ class BaseClient(DefaultTimeout):
 
     # Memory
 
-    def empty(self, shape: Any, dtype: Any = "f32") -> Any:
+    def empty(self, shape: Any, dtype: Any = "f32", *, device: Any = None) -> Any:
         """An array in shared memory, which ops use where it is: nothing is copied, for it or for any view of it. Its
         content is whatever was there. `dtype`: "f32", "f64", "f16", "bf16" (with ml_dtypes), a NumPy dtype; with a
         torch dtype the result is a torch CPU tensor. The memory is freed with the last reference to it, and outlives
-        the client."""
-        return _arrays().empty(shape, dtype)
+        the client.
 
-    def zeros(self, shape: Any, dtype: Any = "f32") -> Any:
+        With `device`, one of `k.devices`, its index or UUID, the result is a `kops.Array` in memory of the daemon's on that device,
+        a GPU or the host, and raises `OutOfMemory` where that has none left. This process needs no CUDA for it. With asyncio such a
+        call is awaited."""
+        return _arrays().empty(shape, dtype) if device is None else self._on_device(device, shape, dtype)
+
+    def zeros(self, shape: Any, dtype: Any = "f32", *, device: Any = None) -> Any:
         """As `empty`, filled with zeros."""
-        return _arrays().zeros(shape, dtype)
+        return _arrays().zeros(shape, dtype) if device is None else self._on_device(device, shape, dtype, (0,))
 
-    def array(self, value: Any, dtype: Any = None) -> Any:
-        """A copy of `value` in shared memory, see `empty`. Without `dtype` that of `value` when it is an array of a
-        supported one, else f32. A torch tensor gives a torch CPU tensor."""
-        return _arrays().array(value, dtype)
+    def array(self, value: Any, dtype: Any = None, *, device: Any = None) -> Any:
+        """A copy of `value` in shared memory, see `empty`, or with `device` there. Without `dtype` that of `value` when it is an
+        array of a supported one, else f32. Without `device` a torch tensor gives a torch CPU tensor."""
+        if device is None:
+            return _arrays().array(value, dtype)
+        made = device_array.dtype_of(value) if dtype is None else dtype
+        return self._on_device(device, device_array.shape_of(value), made, (value,))
+
+    def _on_device(self, device: Any, shape: Any, dtype: Any, values: tuple[Any, ...] = ()) -> Any:
+        """A `kops.Array`, set to a value where one is given."""
+        raise NotImplementedError
+
+    def _new_array(self, device: Any, shape: Any, dtype: Any) -> Any:
+        found = device_array.find_device(self.devices, device)
+        return device_array.new(self, found, shape, device_array.dtype_name(dtype))
 
     # Connecting
 

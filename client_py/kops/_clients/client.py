@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .._base.compiled import native
-from .._base.errors import ConnectFailed, ConnectionLost, KopsError, Timeout
+from .._base.errors import BadArgument, ConnectFailed, ConnectionLost, KopsError, Timeout
 from .._base.log import uncollected
 from .._base.results import Device, Info, Timing
 from .._base.stats import Stats
 from .._base.texts import counted
 from .._base.timeouts import DEFAULT_TIMEOUT
 from .._base.warnings import warn
-from .._calls import plans
+from .._calls import memory, plans
 from .._calls.batch import Batch
 from .._calls.calls import Calls
 from .._calls.ops import OpMethods, check_attrs
@@ -123,6 +123,24 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
         after an out-of-memory error of one's own."""
         answer: dict[str, int] = self._drive(self._live(), plans.trim, timeout)
         return answer
+
+    # Arrays on devices
+
+    def _on_device(self, device: Any, shape: Any, dtype: Any, values: tuple[Any, ...] = ()) -> Any:
+        made = self._new_array(device, shape, dtype)
+        self._drive(self._live(), lambda link: memory.make_array(link, made), DEFAULT_TIMEOUT)
+        for value in values:
+            made.set(value)
+        return made
+
+    def _copy(self, source: Any, out: Any, stream: int, blocking: bool) -> Any:
+        if blocking:
+            return self.run("copy", source, out=out, stream=stream, blocking=None if self._recorder() is not None else True)
+        return self.submit("copy", source, out=out, stream=stream)
+
+    def _check_readable(self) -> None:
+        if self._recorder() is not None:
+            raise BadArgument("the ops of an open sequence or program have not run: read the array behind the `with` block")
 
     # Ops
 

@@ -63,6 +63,7 @@ class Source:
     """Memory that can be registered: `ids` has its buffer id on each connection, by the connection's key."""
 
     __slots__ = ("ids", "base")
+    on_host = False
 
     def __init__(self) -> None:
         self.ids: dict[int, int] = {}
@@ -78,11 +79,16 @@ class Source:
         descriptors. Descriptors are good until the next is asked for."""
         raise NotImplementedError
 
+    def forget(self) -> None:
+        """A daemon called a registration stale: the next use registers it anew."""
+        release(self)
+
 
 class Segment(Source):
     """A memfd, mapped. Closed by the pool when no block of it is left."""
 
     __slots__ = ("size", "fd", "address", "blocks", "touched")
+    on_host = True
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -157,7 +163,7 @@ def _default_idle() -> int:
     return max(512 << 20, min(memory // 8, 8 << 30))
 
 
-def _class_size(size: int) -> int:
+def class_size(size: int) -> int:
     """Rounded up: to a power of two when small, else to an eighth of one, so that little of it is waste."""
     if size <= MIN_BLOCK:
         return MIN_BLOCK
@@ -182,7 +188,7 @@ class Pool:
 
     def take(self, size: int) -> Any:
         """A block of at least `size` bytes, whose content is whatever was there. Raises OutOfMemory."""
-        rounded = _class_size(size)
+        rounded = class_size(size)
         with self._lock:
             if _returned:
                 self._collect()

@@ -237,7 +237,8 @@ class NativeLink:
 
     def _take(self, call: Call, reply: Any) -> None:
         """Fills the call in."""
-        is_error, data = reply
+        is_error, data, fds = reply
+        call.received.extend(fds)
         result = msgpack.unpackb(data)
         if is_error:
             call.error = from_reply(result)
@@ -246,6 +247,8 @@ class NativeLink:
                 with contextlib.suppress(KopsError):
                     self.send(barrier_for(call), None)
         else:
+            if call.received:
+                result["fds"] = call.received
             call.result = result
         call.answered = True
         call.done = True

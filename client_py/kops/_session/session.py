@@ -45,6 +45,17 @@ def ends_daemon(error: KopsError | None) -> bool:
     return isinstance(error, (DeviceLost, JobTimeout)) and error.detail.get("daemon") != "goes_on"
 
 
+class Descriptors(list[int]):
+    """File descriptors that came with a reply. Whoever takes one removes it; the rest is closed in the end."""
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        while self:
+            close(self.pop())
+
+
+BRING_FDS = ("alloc",)  # the methods whose replies bring descriptors
+
+
 class Call:
     """One request from its making to its reply.
 
@@ -66,6 +77,7 @@ class Call:
         "msgid",
         "notify",
         "params",
+        "received",
         "result",
         "sent",
         "undo",
@@ -91,7 +103,8 @@ class Call:
         self.done = False
         self.answered = False  # by the daemon; a call may also end with its connection
         self.abandoned = False
-        self.result: Any = None
+        self.result: Any = None  # where descriptors came with it, they are its `fds`
+        self.received = Descriptors()
         self.error: KopsError | None = None
 
     def outcome(self) -> Any:
@@ -119,6 +132,7 @@ class Session:
         self.failure: KopsError | None = None
         self.notice: KopsError | None = None  # why the daemon says that it will close
         self.doomed = False  # its device is lost or hangs, and it will close
+        self._taken = False  # the descriptors of the first chunk of the inbox are some reply's
         self._applied: set[int] = set()  # requests answered by the first chunk of the inbox, until that is dropped
         self._msgids = itertools.count(1)
         self._pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
@@ -200,7 +214,7 @@ class Session:
                 if not data:
                     self._ended()
                     return
-                if control or flags & MSG_CTRUNC:
+                if flags & MSG_CTRUNC or (control and not self._asks_for_fds()):
                     raise ValueError("descriptors, and no request asks for some")
                 try:
                     message = _unpackb(data, max_ext_len=0, ext_hook=_refuse_ext)
@@ -208,18 +222,19 @@ class Session:
                     if not self._process_slowly(inbox):
                         return
                 else:
-                    self._apply(message)
-                    del inbox[0]
-                    self._applied.clear()
+                    if control and not _brings_fds(message):
+                        raise ValueError("descriptors that belong to no reply")
+                    self._apply(message, control)
+                    self._drop_first()
         except (ValueError, msgpack.UnpackException) as error:
-            for chunk in inbox:
+            for chunk in inbox[1:] if self._taken else inbox:
                 close_fds(chunk)
             self.fail(BadReply(f"the daemon sent what is no response: {error}"))
             inbox.clear()
 
     def _process_slowly(self, inbox: list[Chunk]) -> bool:
         """The first chunk contains several messages, or part of one. False when more bytes are needed."""
-        data = inbox[0][0]
+        data, control, _, _ = inbox[0]
         unpacker = msgpack.Unpacker(
             max_buffer_size=MAX_REPLY,
             max_array_len=MAX_ELEMENTS,
@@ -230,29 +245,53 @@ class Session:
         unpacker.feed(data)
         start = 0
         for message in unpacker:
-            self._apply(message)
+            self._apply(message, control)
             start = unpacker.tell()
         if start == len(data):
-            del inbox[0]
-            self._applied.clear()
+            self._drop_first()
             return True
         _check_announced(data, start)
         if len(inbox) == 1:
             return False
-        following, control, flags, _ = inbox[1]
+        following, later, flags, _ = inbox[1]
         if not following:
             self._ended()
             return False
-        inbox[0:2] = [(data[start:] + following, control, flags, None)]  # the rest and the next chunk become one
+        # The rest and the next chunk become one. Descriptors come with a message's first bytes.
+        kept = control if not self._taken else []
+        inbox[0:2] = [(data[start:] + following, kept + later, flags, None)]
+        self._taken = False
         self._applied.clear()
         return True
+
+    def _asks_for_fds(self) -> bool:
+        return any(call.method in BRING_FDS for call in self.pending.values()) or self._taken
+
+    def _drop_first(self) -> None:
+        """The first chunk was applied."""
+        if self.inbox[0][1] and not self._taken:
+            raise ValueError("descriptors that belong to no reply")
+        del self.inbox[0]
+        self._taken = False
+        self._applied.clear()
+
+    def _take_fds(self, call: Call, result: dict[str, Any], control: list[Any]) -> None:
+        """Gives a reply the descriptors that came with it."""
+        fds = fds_of(control)
+        if call.method not in BRING_FDS or len(fds) != result["nfds"]:
+            raise ValueError(f"{len(fds)} descriptors for the result of {call.method}: {_excerpt(result)}")
+        self._taken = True
+        if not call.received:
+            call.received.extend(fds)
+        result["fds"] = call.received
 
     def _ended(self) -> None:
         self.fail(ConnectionLost("the daemon closed the connection"))
         self.inbox.clear()
 
-    def _apply(self, message: Any) -> None:
-        """Applies one message. To apply it twice changes nothing more. Raises ValueError for anything but a message."""
+    def _apply(self, message: Any, control: list[Any]) -> None:
+        """Applies one message, of a chunk with these control messages. To apply it twice changes nothing more. Raises ValueError for
+        anything but a message."""
         if type(message) is not list:
             raise ValueError(_excerpt(message))
         if len(message) == 4 and message[0] == RESPONSE:
@@ -273,7 +312,7 @@ class Session:
                 raise ValueError(f"the result is no map: {_excerpt(message)}")
             else:
                 if "nfds" in result and call.method != "ping":  # a ping is answered with the map that it sent
-                    raise ValueError(f"the result claims descriptors, and no request asks for some: {_excerpt(message)}")
+                    self._take_fds(call, result, control)
                 call.result = result
                 if call.abandoned and call.undo is not None:
                     self.notify(*call.undo(result))
@@ -284,6 +323,15 @@ class Session:
             self.notice = from_reply(message[2][0] if isinstance(message[2], list) and message[2] else None)
         else:
             raise ValueError(_excerpt(message))
+
+
+def fds_of(control: list[Any]) -> array.array[int]:
+    """The descriptors of control messages."""
+    fds = array.array("i")
+    for level, kind, payload in control:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
+    return fds
 
 
 # MessagePack heads: how many bytes follow, as the value itself or as the length of a string.
@@ -310,6 +358,10 @@ def _check_announced(data: bytes, at: int) -> None:
             at += width + length
         else:
             at += _FIXED.get(head, 0)
+
+
+def _brings_fds(message: Any) -> bool:
+    return type(message) is list and len(message) == 4 and type(message[3]) is dict and "nfds" in message[3]
 
 
 def _refuse_ext(code: int, data: bytes) -> None:
@@ -343,9 +395,5 @@ def copy_of(error: KopsError) -> KopsError:
 
 def close_fds(chunk: Chunk) -> None:
     """Closes the descriptors that came with a chunk."""
-    for level, kind, payload in chunk[1]:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            fds = array.array("i")
-            fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
-            for fd in fds:
-                os.close(fd)
+    for fd in fds_of(chunk[1]):
+        os.close(fd)

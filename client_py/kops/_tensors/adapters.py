@@ -8,9 +8,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from .._base.errors import WrongType
+from .array_adapter import array_adapter
+from .device_array import Array
 from .operands import Adapter, Operand, Operands
 
-_by_type: dict[type, Adapter] = {}
+_by_type: dict[type, Adapter] = {Array: array_adapter}
 
 
 def adapter_of(value: Any) -> Adapter:

@@ -17,7 +17,7 @@ from .._base.dtypes import NAMES
 from .._base.errors import DeviceMismatch, UnknownDtype, WrongType
 from .._memory.allocations import allocations
 from .._memory.exports import Allocation
-from .._memory.pool import Source, pool, release
+from .._memory.pool import Source, pool
 from .._source.scalars import convert, to_bytes
 from .._source.types import TENSORS_ONLY
 
@@ -149,10 +149,13 @@ def check_devices(some: list[Operand], others: list[Operand]) -> None:
     kind = None
     for operand in (*some, *others):
         source = operand.source
-        if source is not None and type(source) is not kind:
+        if source is not None and source.on_host is not kind:
             if kind is not None:
-                raise DeviceMismatch("some of these tensors are in host memory and some on a GPU: move them to one device")
-            kind = type(source)
+                raise DeviceMismatch(
+                    "some of these tensors are in host memory and some on a GPU: move them to one device, to a GPU's with "
+                    "k.array(x, device=…), from there with .get()"
+                )
+            kind = source.on_host
 
 
 def number_bytes(value: Any, dtype: str) -> tuple[Any, bytes]:
@@ -233,4 +236,4 @@ def renew(operand: Operand) -> None:
         found = allocations.cover(pointer, span(operand.shape, operand.strides, operand.dtype))
         operand.source, operand.offset = found, pointer - found.base
     elif source is not None:
-        release(source)
+        source.forget()

@@ -5,6 +5,7 @@
 
 #include "blaslt/blaslt.h"
 #include "memory/operand.h"
+#include "transfer.h"
 #include "user_kernel.h"
 #include "variants.h"
 
@@ -17,6 +18,9 @@ static int check_forced(const struct backend_device_info *info, const struct ste
 
     if (strcmp(step_variant(step), cuda_variant_blaslt) == 0)
         return blaslt_check(&step->plan, e);
+    /* Where the operands lie is seen when their memory is open. */
+    if (cuda_transfer_is_forced(step))
+        return step->plan.elementwise.contiguous ? 0 : cuda_transfer_refuse(e);
     cuda_step_alignments(step, addresses);
     return cuda_ops_launch((enum op_id)step->op, &step->plan, addresses, step_variant(step), info->compute_units,
                            &launch, e);

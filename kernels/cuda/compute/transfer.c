@@ -15,11 +15,24 @@ static const struct step_operand *on_host(const struct step *step)
     return cuda_operand_is_staged(&step->operands[0]) ? &step->operands[0] : &step->operands[1];
 }
 
+bool cuda_transfer_is_forced(const struct step *step)
+{
+    return step_variant(step) && strcmp(step_variant(step), cuda_variant_transfer) == 0;
+}
+
+int cuda_transfer_refuse(struct error *e)
+{
+    error_set(e, ERROR_INVALID_ARGUMENT,
+              "variant \"%s\" is for a tensor in host memory and one on the device, both contiguous; leave it out",
+              cuda_variant_transfer);
+    return error_detail_text(e, "variant", cuda_variant_transfer);
+}
+
 bool cuda_transfer_fits(const struct step *step)
 {
     if (step->op != OP_COPY || !step->plan.elementwise.contiguous || plan_is_empty(&step->plan))
         return false;
-    if (step_variant(step) && strcmp(step_variant(step), cuda_variant_transfer) != 0)
+    if (step_variant(step) && !cuda_transfer_is_forced(step))
         return false;
     return cuda_operand_is_staged(&step->operands[0]) != cuda_operand_is_staged(&step->operands[1]);
 }
@@ -39,8 +52,11 @@ int cuda_transfer_take(struct cuda_device *d, const struct step *step, struct cu
         return 0;
     if (cuda_register(d, memory, &registered, e) < 0)
         return -1;
-    if (!registered.registered)
-        return 0; /* such a copy would block */
+    if (!registered.registered) /* such a copy would block */
+        return cuda_transfer_is_forced(step)
+                   ? error_set(e, ERROR_UNSUPPORTED, "%s cannot register host memory that is only to be read",
+                               d->base.info.name)
+                   : 0;
     work->host = memory->host + host->offset;
     work->host_bytes = host->extent;
     work->to_device = host == &step->operands[0];

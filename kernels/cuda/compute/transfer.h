@@ -12,6 +12,10 @@ extern const char cuda_variant_transfer[];
 /* Whether the step may be a transfer: it copies between contiguous bytes in host memory and as many on the device. */
 bool cuda_transfer_fits(const struct step *step);
 
+/* Whether the client wants nothing but a transfer, and the error where it cannot be one. */
+bool cuda_transfer_is_forced(const struct step *step);
+int cuda_transfer_refuse(struct error *e);
+
 /* Whether cuda_transfer_take() will not block. Only where the step fits. */
 bool cuda_transfer_is_ready(const struct cuda_device *d, const struct step *step);
 

@@ -30,10 +30,8 @@ int cuda_work_prepare_own(const struct cuda_kernels *k, const struct step *step,
         work->variant = cuda_variant_user;
         return 0;
     }
-    if (step_variant(step) && strcmp(step_variant(step), cuda_variant_transfer) == 0)
-        return error_set(e, ERROR_INVALID_ARGUMENT,
-                         "variant \"%s\" is for one contiguous tensor in host memory and one on the device; leave it out",
-                         cuda_variant_transfer);
+    if (cuda_transfer_is_forced(step))
+        return cuda_transfer_refuse(e);
     if (cuda_ops_launch((enum op_id)step->op, work->plan, work->addresses, step_variant(step),
                         k->device->base.info.compute_units, &work->launch, e) < 0)
         return -1;

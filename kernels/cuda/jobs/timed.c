@@ -77,8 +77,8 @@ int cuda_timed_begin(struct cuda_stream *s, struct backend_job *base, struct cud
     x->issued_ns = clock_now_ns();
     /* All executions of a job are timed in the same way, also where CUPTI is started meanwhile. */
     if (job->issued == base->warmup)
-        job->recorded = !has_transfer(job) &&
-                        cuda_recorded_are_wanted(base, stamps, base->repeat > 1 || comes_in_a_row(s));
+        job->recorded =
+            !has_transfer(job) && cuda_recorded_are_wanted(base, stamps, base->repeat > 1 || comes_in_a_row(s));
     if (job->recorded) {
         base->timer = TIMER_CUPTI;
         return cuda_recorded_begin(base, job, x, e);

@@ -16,7 +16,8 @@ struct cuda_registered {
  * unregistered where the device cannot register read-only memory. The context is current. */
 int cuda_register(struct cuda_device *d, struct backend_memory *memory, struct cuda_registered *ret, struct error *e);
 
-/* Whether cuda_register() has nothing left to do but to look, and waits for nobody. The caller keeps the mapping open. */
+/* Whether cuda_register() has nothing left to do but to look, and waits for nobody. The caller keeps the mapping open.
+ */
 bool cuda_is_registered(const struct cuda_device *d, const struct backend_memory *memory);
 
 /* The address for kernels of a mapping that memory_attach() attached. */

@@ -48,8 +48,8 @@ struct cuda_ops_gate {
     uint64_t value, most_ns;
 };
 
-/* For i in [0, count): out[i] = op(a[i·a_step], b[i·b_step]); square and copy have no b (b = 0, b_step = 0). Steps are 0 or 1.
- * `out` may be exactly `a` or exactly `b`. */
+/* For i in [0, count): out[i] = op(a[i·a_step], b[i·b_step]); square and copy have no b (b = 0, b_step = 0). Steps are
+ * 0 or 1. `out` may be exactly `a` or exactly `b`. */
 struct cuda_ops_vector {
     struct cuda_ops_stamps stamps;
     uint64_t out, a, b;

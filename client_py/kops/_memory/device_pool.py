@@ -1,0 +1,202 @@
+"""Memory of the daemon's on its GPUs: segments that `alloc` makes, the blocks cut from them, and their reuse.
+
+A `DeviceSegment` is one allocation. The process holds its descriptor, by which the memory outlives the connection that made it, and
+the daemon. It is made when it first becomes known to a daemon (`_calls.memory`), so that to take a block needs no connection. A
+`DeviceBlock` is the piece that an array lies in; it goes back to its pool when Python has no more references to it, which is after
+the reply of the last call that used it. There is one pool for each GPU; all clients of the process share it.
+
+After a fork both sides go on using the segments, so neither may reuse a block that was in use then (as in `pool`). The pools are
+thread-safe; a block may die on any thread, also inside a pool's own functions.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Generator
+from typing import Any
+
+from .pool import Source, class_size, release
+
+GRANULARITY = 2 << 20  # of the memory of GPUs
+SLICED = 1 << 20  # bytes: blocks up to this size share segments
+IDLE = 1 << 30  # bytes of free blocks that a pool keeps for reuse
+ADDRESSES = 1 << 62  # where no memory of a process is
+
+
+class DeviceSegment(Source):
+    """One allocation on a GPU. Its `base` is an address of nobody's, by which its arrays are told from others: the daemon's
+    address is the daemon's own."""
+
+    __slots__ = ("pool", "size", "fd", "blocks", "pointer", "process")
+    on_host = False
+    _next = ADDRESSES
+    _lock = threading.Lock()
+
+    def __init__(self, pool: DevicePool, size: int) -> None:
+        super().__init__()
+        self.pool = pool
+        self.size = size
+        self.fd = -1  # not made yet
+        self.blocks = 0  # cut from it, in use or free
+        self.pointer = 0  # where this process's CUDA sees it; 0: nowhere yet
+        self.process = 0  # the one in which that means something
+        with DeviceSegment._lock:
+            self.base = DeviceSegment._next
+            DeviceSegment._next += size
+
+    @property
+    def device(self) -> str:
+        return self.pool.device
+
+    def adopt(self, fds: list[int]) -> bool:
+        """Takes the descriptor of the memory that was made for it. False: it has one, another thread was faster."""
+        with DeviceSegment._lock:
+            if self.fd >= 0:
+                return False
+            self.fd = fds.pop()
+            return True
+
+    def registrations(self) -> Generator[tuple[dict[str, Any], tuple[int, ...]], None, None]:
+        yield {"kind": "cuda_vmm", "size": self.size, "device": self.device, "fd": 0, "nfds": 1}, (self.fd,)
+
+    def close(self) -> None:
+        from .mapping import unmap
+
+        release(self)
+        unmap(self)
+        if self.fd >= 0:
+            os.close(self.fd)
+
+
+class DeviceBlock:
+    """A piece of a segment. Who uses the memory holds a reference."""
+
+    __slots__ = ("segment", "offset", "size", "_epoch")
+
+    def __init__(self, segment: DeviceSegment, offset: int, size: int) -> None:
+        self.segment = segment
+        self.offset = offset
+        self.size = size
+        self._epoch = segment.pool.epoch
+
+    def __del__(self) -> None:
+        # Any thread, at any point of any function: so only append.
+        self.segment.pool.returned.append((self.segment, self.offset, self.size, self._epoch))
+
+
+class DevicePool:
+    """The blocks of one GPU."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device  # its UUID
+        self.epoch = 0
+        self.returned: deque[tuple[DeviceSegment, int, int, int]] = deque()
+        self._lock = threading.Lock()
+        self._free: dict[int, list[tuple[DeviceSegment, int]]] = {}
+        self._idle = 0
+        self.bytes = 0  # of all segments
+
+    def take(self, size: int) -> DeviceBlock:
+        """A block of at least `size` bytes, whose content is whatever was there."""
+        rounded = class_size(size)
+        if rounded > SLICED:
+            rounded = -(-rounded // GRANULARITY) * GRANULARITY
+        with self._lock:
+            self._collect()
+            free = self._free.get(rounded)
+            if free:
+                self._idle -= rounded
+                return DeviceBlock(*free.pop(), rounded)
+            segment = DeviceSegment(self, max(rounded, GRANULARITY))
+            self.bytes += segment.size
+            segment.blocks = segment.size // rounded
+            if segment.blocks > 1:
+                self._free.setdefault(rounded, []).extend((segment, i * rounded) for i in range(segment.blocks - 1, 0, -1))
+                self._idle += (segment.blocks - 1) * rounded
+            return DeviceBlock(segment, 0, rounded)
+
+    def trim(self) -> int:
+        """Closes every segment that no block in use lies in; the bytes that were given back."""
+        with self._lock:
+            self._collect()
+            return self._close_idle(0)
+
+    def usage(self) -> dict[str, int]:
+        """The bytes of its segments, and how many of these are free for reuse."""
+        with self._lock:
+            self._collect()
+            return {"bytes": self.bytes, "idle_bytes": self._idle}
+
+    def _collect(self) -> None:
+        while self.returned:
+            segment, offset, size, epoch = self.returned.popleft()
+            if epoch == self.epoch:
+                self._free.setdefault(size, []).append((segment, offset))
+                self._idle += size
+            else:
+                self._retire(segment)
+        if self._idle > IDLE:
+            self._close_idle(IDLE)
+
+    def _retire(self, segment: DeviceSegment) -> None:
+        """A block that is not reused."""
+        segment.blocks -= 1
+        if segment.blocks <= 0:
+            self._close(segment)
+
+    def _close(self, segment: DeviceSegment) -> None:
+        self.bytes -= segment.size
+        segment.close()
+
+    def _close_idle(self, limit: int) -> int:
+        """Closes wholly free segments, those of the largest blocks first, until no more than `limit` bytes are idle."""
+        closed = 0
+        for size in sorted(self._free, reverse=True):
+            count: dict[int, int] = {}
+            for segment, _ in self._free[size]:
+                count[id(segment)] = count.get(id(segment), 0) + 1
+            gone: dict[int, DeviceSegment] = {}
+            for segment, _ in self._free[size]:
+                if id(segment) not in gone and count[id(segment)] == segment.blocks and self._idle > limit:
+                    gone[id(segment)] = segment
+                    self._idle -= segment.blocks * size
+            self._free[size] = [(segment, offset) for segment, offset in self._free[size] if id(segment) not in gone]
+            for segment in gone.values():
+                closed += segment.size
+                self._close(segment)
+        return closed
+
+    def after_fork(self, child: bool) -> None:
+        """Nothing that is in use now may be reused, by either side, and nothing that is free by the child."""
+        self.epoch += 1
+        if child:
+            self._lock = threading.Lock()
+            free, self._free, self._idle = self._free, {}, 0
+            for blocks in free.values():
+                for segment, _ in blocks:
+                    self._retire(segment)
+
+
+_pools: dict[str, DevicePool] = {}
+
+
+def pool_of(device: str) -> DevicePool:
+    """The pool of a GPU, by its UUID."""
+    return _pools.get(device) or _pools.setdefault(device, DevicePool(device))
+
+
+def trim() -> int:
+    """Gives back what is kept for reuse on all GPUs; the bytes."""
+    return sum(pool.trim() for pool in list(_pools.values()))
+
+
+def _after_fork(child: bool) -> None:
+    if child:
+        DeviceSegment._lock = threading.Lock()
+    for pool in list(_pools.values()):
+        pool.after_fork(child)
+
+
+os.register_at_fork(after_in_parent=lambda: _after_fork(False), after_in_child=lambda: _after_fork(True))

@@ -1,0 +1,51 @@
+"""Numbers as operands beside arrays on GPUs: each in a few bytes there, which are written at the first use and kept for the next."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Any
+
+from .._memory.device_pool import DeviceBlock, pool_of
+from .._memory.pool import Source, pool
+from .numbers import CACHED
+from .operands import number_bytes
+
+
+class NumberSource(Source):
+    """A number's memory: `stage` is where it is copied from, None once it was. Its ids are those of the block's segment."""
+
+    __slots__ = ("block", "dtype", "stage")
+
+    def __init__(self, device: str, dtype: str, data: bytes) -> None:
+        super().__init__()
+        self.block: DeviceBlock = pool_of(device).take(len(data))
+        self.base = self.block.segment.base
+        self.dtype = dtype
+        self.stage: Any = pool.take(len(data))
+        memoryview(self.stage).cast("B")[: len(data)] = data
+
+    def forget(self) -> None:
+        self.ids = {}
+        self.block.segment.forget()
+
+
+_made: OrderedDict[tuple[str, str, bytes], NumberSource] = OrderedDict()
+_lock = threading.Lock()
+
+
+def number_on(device: str, dtype: str, value: Any) -> NumberSource:
+    """The memory of a number on a GPU, by the GPU's UUID. Raises WrongType or OutOfRange."""
+    data = number_bytes(value, dtype)[1]
+    key = (device, dtype, data)
+    with _lock:
+        found = _made.get(key)
+        if found is not None:
+            _made.move_to_end(key)
+            return found
+    made = NumberSource(device, dtype, data)
+    with _lock:
+        made = _made.setdefault(key, made)
+        while len(_made) > CACHED:
+            _made.popitem(last=False)
+    return made

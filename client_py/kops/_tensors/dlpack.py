@@ -1,0 +1,91 @@
+"""DLPack: gives memory to another framework of this process, without a copy."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from .._base.dtypes import DLPACK
+from .._base.results import Device
+from .._memory.mapping import place
+
+CPU, CUDA = 1, 2
+NAME, NAME_VERSIONED = b"dltensor", b"dltensor_versioned"  # a consumer renames the capsule
+VERSION = (1, 0)
+_TYPES = {name: code for code, name in DLPACK.items()}
+
+
+class _Tensor(ctypes.Structure):
+    """DLTensor."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32), ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16), ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p), ("byte_offset", ctypes.c_uint64),
+    ]  # fmt: skip
+
+
+class _Managed(ctypes.Structure):
+    """DLManagedTensor."""
+
+    _fields_ = [("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+
+
+class _Versioned(ctypes.Structure):
+    """DLManagedTensorVersioned, from 1.0 on: where there are flags a consumer knows that it may write."""
+
+    _fields_ = [
+        ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64), ("tensor", _Tensor),
+    ]  # fmt: skip
+
+
+_given: dict[int, Any] = {}  # what consumers have not given back, by the address of its structure
+
+_new = ctypes.pythonapi.PyCapsule_New
+_new.restype, _new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_char_p]
+_is_valid = ctypes.pythonapi.PyCapsule_IsValid
+_is_valid.restype, _is_valid.argtypes = ctypes.c_int, [ctypes.c_void_p, ctypes.c_char_p]
+
+
+def _delete(address: int) -> None:
+    """By the consumer, when it is done."""
+    _given.pop(address, None)
+
+
+def _drop(capsule: int) -> None:
+    """The capsule's own end: nobody has taken the memory."""
+    for name in (NAME, NAME_VERSIONED):
+        if _is_valid(capsule, name):
+            _given.pop(_pointer(capsule, name), None)
+
+
+_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_on_delete, _on_drop = _CALLBACK(_delete), _CALLBACK(_drop)
+
+
+def device_of(device: Device) -> tuple[int, int]:
+    """DLPack's name of a device, in this process. Raises BufferError where the process has no context on it."""
+    if device.backend == "host":
+        return CPU, 0
+    found = place(device.uuid)
+    if found is None:
+        raise BufferError(f"this process has no CUDA context on {device.uuid}, and none is made for that: copy the array with .get()")
+    return CUDA, found[1]
+
+
+def capsule(
+    owner: Any, address: int, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...], device: tuple[int, int], versioned: bool
+) -> Any:
+    """A capsule that keeps `owner` until its consumer is done. `strides` count elements."""
+    code, bits = _TYPES[dtype]
+    sizes = (ctypes.c_int64 * max(1, len(shape)))(*shape)
+    steps = (ctypes.c_int64 * max(1, len(shape)))(*strides)
+    tensor = _Tensor(address, *device, len(shape), code, bits, 1, ctypes.addressof(sizes), ctypes.addressof(steps), 0)
+    deleter = ctypes.cast(_on_delete, ctypes.c_void_p).value
+    made: Any = _Versioned(*VERSION, None, deleter, 0, tensor) if versioned else _Managed(tensor, None, deleter)
+    at = ctypes.addressof(made)
+    _given[at] = (made, sizes, steps, owner)
+    return _new(at, NAME_VERSIONED if versioned else NAME, ctypes.cast(_on_drop, ctypes.c_void_p))

@@ -1,0 +1,390 @@
+"""`k.array(x, device=…)` with the real daemon, on the host and on the stand-in GPU, in a process that has no CUDA."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import kops
+import numpy
+import pytest
+from kops._memory import device_pool
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = os.environ.get("KOPS_BUILD")
+if not (ROOT / "tests" / "support").is_dir() or not ("KOPSD" in os.environ or (BUILD and Path(BUILD, "bin/kopsd").exists())):
+    pytest.skip("no daemon: name it in KOPSD, or its build folder in KOPS_BUILD", allow_module_level=True)
+sys.path.insert(0, str(ROOT / "tests"))
+from support import backends  # noqa: E402
+from support.daemon import Daemon  # noqa: E402
+
+DTYPES = ("f32", "f64", "f16", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "bool")
+
+
+@pytest.fixture(scope="module", params=[backends.HOST, backends.STANDIN])
+def real(request: pytest.FixtureRequest) -> Iterator[Daemon]:
+    if (why := backends.missing(request.param)) is not None:
+        pytest.skip(why)
+    with Daemon(config=backends.config(request.param)) as running:
+        running.backend = request.param
+        yield running
+
+
+@pytest.fixture
+def k(real: Daemon) -> Iterator[kops.Client]:
+    with kops.connect(real.socket_path, timeout=120) as client:
+        yield client
+    gc.collect()
+
+
+@pytest.fixture(scope="module")
+def standin() -> Iterator[Daemon]:
+    if (why := backends.missing(backends.STANDIN)) is not None:
+        pytest.skip(why)
+    with Daemon(config=backends.config(backends.STANDIN)) as running:
+        yield running
+
+
+@pytest.fixture
+def gpu(standin: Daemon) -> Iterator[kops.Client]:
+    with kops.connect(standin.socket_path, timeout=120) as client:
+        yield client
+    gc.collect()
+
+
+def numbers(*shape: int, dtype: str = "float32") -> numpy.ndarray:
+    return (numpy.random.default_rng().standard_normal(shape) * 50).astype(dtype)
+
+
+# Copies
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_is_set_is_what_is_got(k: kops.Client, dtype: str) -> None:
+    value = numbers(17, 5, dtype=kops._base.dtypes.NAMES[dtype])
+    a = k.array(value, device=0)
+    assert type(a) is kops.Array and a.device == k.devices[0] and a.shape == (17, 5) and a.dtype == value.dtype
+    assert a.nbytes == value.nbytes and a.strides == value.strides and a.ndim == 2 and a.size == 85 and len(a) == 17
+    assert numpy.array_equal(numpy.asarray(a), value) and numpy.array_equal(a.get(), value)
+    out = numpy.empty_like(value)
+    assert a.get(out) is out and numpy.array_equal(out, value)
+    assert a.set(value[::-1]) is a and numpy.array_equal(a.get(), value[::-1])
+    a.set(1)
+    assert (a.get() == 1).all()
+    assert numpy.array_equal(k.copy(a).get(), a.get()) and type(k.copy(a)) is kops.Array
+
+
+def test_the_device_is_named_as_elsewhere(k: kops.Client, real: Daemon) -> None:
+    for name in (0, k.devices[0], k.devices[0].uuid):
+        assert k.empty(3, device=name).device == k.devices[0]
+    for wrong in (99, -1, "GPU-none", True):
+        with pytest.raises(kops.UnknownDevice, match="it has 0"):
+            k.empty(3, device=wrong)
+    assert not k.zeros((3, 4), "i32", device=0).get().any()
+    assert k.array([1, 2], device=0).dtype == numpy.float32, "lists are f32, as without a device"
+    assert k.array(numpy.arange(3), "f64", device=0).get().tolist() == [0, 1, 2]
+    for wrong in (-1, (3, -2)):
+        with pytest.raises(kops.BadArgument, match="negative"):
+            k.empty(wrong, device=0)
+    with pytest.raises(kops.WrongType, match="a shape is"):
+        k.empty("three", device=0)
+    if real.backend == backends.STANDIN:
+        assert k.array([1.0], device="host").device.backend == "host"
+
+
+def test_arrays_without_elements(k: kops.Client) -> None:
+    a = k.empty((0, 5), device=0)
+    assert a.get().shape == (0, 5) and k.square(a).shape == (0, 5) and a[:, 2:4].shape == (0, 2)
+    a.set(numpy.empty((0, 5), "float32"))
+
+
+def test_without_waiting(k: kops.Client) -> None:
+    value = numbers(1000, 100)
+    a = k.empty(value.shape, device=0)
+    sent = a.set(value, blocking=False, stream=3)
+    got = a.get(blocking=False, stream=3)
+    assert isinstance(sent, kops.Pending) and sent.result() is a
+    assert numpy.array_equal(got.result(), value)
+
+
+def test_wrong_copies_say_what_to_do(k: kops.Client) -> None:
+    a = k.zeros((2, 3), device=0)
+    with pytest.raises(kops.ShapeMismatch, match="does not broadcast"):
+        a.set(numpy.zeros(4))
+    with pytest.raises(kops.ShapeMismatch):
+        a.get(numpy.zeros(6, "float32"))
+    with pytest.raises(kops.DtypeMismatch):
+        a.get(numpy.zeros((2, 3)))
+    frozen = numpy.zeros((2, 3), "float32")
+    frozen.flags.writeable = False
+    with pytest.raises(kops.ReadOnly):
+        a.get(frozen)
+    with pytest.raises(TypeError):
+        numpy.ones((2, 3)) + a  # it would copy each time
+    with pytest.raises(ValueError, match="copy"):
+        numpy.asarray(a, copy=False) if numpy.lib.NumpyVersion(numpy.__version__) >= "2.0.0" else a.__array__(copy=False)
+
+
+# Views
+
+
+def test_views_are_numpys(k: kops.Client) -> None:
+    value = numbers(6, 7, 8)
+    a = k.array(value, device=0)
+    for key in (
+        1, -1, slice(1, 5), slice(0, 7, 3), (2, slice(None), 3), (..., 1), (1, ...), (None, 2), (slice(4, 2),), (0, 1, 2),
+        (slice(1, None), slice(2, -1, 2), slice(0, 8, 5)), ..., (..., None), (slice(-3, None), 1),
+    ):  # fmt: skip
+        view, expected = a[key], value[key]
+        assert view.shape == expected.shape and numpy.array_equal(view.get(), expected), key
+        view.set(expected * 2)
+        assert numpy.array_equal(a.get()[key], expected * 2), "it is the same memory"
+        a.set(value)
+    assert numpy.array_equal(a.T.get(), value.T) and numpy.array_equal(a.transpose(1, 0, -1).get(), value.transpose(1, 0, 2))
+    assert numpy.array_equal(a.reshape(42, -1).get(), value.reshape(42, 8)) and a.reshape((-1,)).shape == (336,)
+    assert a.reshape(-1)[5:].get()[0] == value.reshape(-1)[5]
+    assert numpy.array_equal(k.add(a[1:, ::2], a[:-1, 1::2][:, :1]).get(), value[1:, ::2] + value[:-1, 1::2][:, :1])
+    a[2:4, 1] = 5
+    assert (a.get()[2:4, 1] == 5).all()
+
+
+def test_what_is_no_view(k: kops.Client) -> None:
+    a = k.zeros((4, 6), device=0)
+    for key, error in (
+        (slice(None, None, -1), kops.BadArgument), (4, IndexError), ((0, -7), IndexError), ((0, 0, 0), IndexError),
+        ([0, 1], IndexError), (1.5, IndexError), ((..., ...), IndexError),
+    ):  # fmt: skip
+        with pytest.raises(error):
+            a[key]
+    for wrong in ((5, 5), (-1, -1), (7, -1), (-2, 12)):
+        with pytest.raises(kops.ShapeMismatch):
+            a.reshape(*wrong)
+    with pytest.raises(kops.BadArgument, match="k.copy"):
+        a.T.reshape(24)
+    assert k.copy(a.T).reshape(24).shape == (24,)
+    with pytest.raises(kops.BadArgument, match="once"):
+        a.transpose(0, 0)
+    with pytest.raises(TypeError):
+        len(k.zeros((), device=0))
+
+
+# Ops
+
+
+def test_ops_take_them_in_place(k: kops.Client) -> None:
+    x, y = numbers(64, 64), numbers(64, 64)
+    a, b = k.array(x, device=0), k.array(y, device=0)
+    c, timings = k.add(a, b, timing=True)
+    assert type(c) is kops.Array and timings.h2d_us is None and timings.device == k.devices[0].uuid
+    assert numpy.array_equal(c.get(), x + y)
+    assert numpy.array_equal(k.add(a, 2.5).get(), x + numpy.float32(2.5))
+    assert numpy.array_equal(k.add(2.5, a).get(), k.add(a, 2.5).get())
+    assert k.square(a, out=a) is a and numpy.array_equal(a.get(), x * x)
+    assert numpy.allclose(k.gemm(b, c, alpha=0.5).get(), 0.5 * y @ (x + y), rtol=1e-4, atol=1e-2)
+    assert k.gemm(b, c[0]).shape == (64,)
+    assert k.submit("square", b).result().get()[0, 0] == y[0, 0] * y[0, 0]
+    assert len(k.profile("square", b, repeat=3).samples) == 3
+
+
+def test_several_at_once(k: kops.Client) -> None:
+    x = numbers(100)
+    a = k.array(x, device=0)
+    with k.sequence():
+        b = k.add(a, a)
+        c = k.square(b)
+        with pytest.raises(kops.BadArgument, match="have not run"):
+            numpy.asarray(c)
+        host = c.get()  # recorded, too
+    assert numpy.array_equal(c.get(), (x + x) ** 2) and numpy.array_equal(host, c.get())
+    with k.program() as p:
+        d = k.add(a, 1.0)
+        e = k.square(d)
+    p.run()
+    assert numpy.array_equal(e.get(), (x + 1) ** 2)
+    other = k.array(2 * x, device=0)
+    p.run([(a, other)])
+    assert numpy.array_equal(e.get(), (2 * x + 1) ** 2)
+
+
+def test_many_numbers_share_memory(gpu: kops.Client) -> None:
+    a = gpu.zeros(4, device=0)
+    gpu.add(a, -1.0)
+    before = device_pool.pool_of(gpu.devices[0].uuid).bytes
+    for i in range(300):
+        assert gpu.add(a, float(i)).get()[3] == i
+    assert device_pool.pool_of(gpu.devices[0].uuid).bytes == before
+
+
+def test_host_arrays_are_not_mixed_with_them(gpu: kops.Client) -> None:
+    with pytest.raises(kops.DeviceMismatch, match="k.array"):
+        gpu.add(gpu.zeros(4, device=0), numpy.zeros(4, "float32"))
+    with pytest.raises(kops.UnknownDtype):
+        gpu.add(gpu.zeros(4, "i32", device=0), 1)
+
+
+# Memory
+
+
+def test_contiguous_copies_are_one_transfer(gpu: kops.Client) -> None:
+    value = gpu.array(numbers(300, 100))
+    a = gpu.empty(value.shape, device=0)
+    for source, out, variant in (
+        (value, a, "transfer"), (a, value, "transfer"), (value[3:50], a[3:50], "transfer"), (a.T, value.T, "transfer"),
+        (value[:, 3:], a[:, 3:], "strided"), (a, gpu.copy(a), "vector"), (value.T, a.reshape(100, 300), "strided"),
+    ):  # fmt: skip
+        _, timings = gpu.copy(source, out=out, timing=True)
+        assert timings.variant == variant, (source, out)
+        assert numpy.array_equal(numpy.asarray(source), numpy.asarray(out))
+    with pytest.raises(kops.InvalidArgument, match="transfer"):
+        gpu.copy(a, variant="transfer")
+    with pytest.raises(kops.InvalidArgument, match="transfer"):
+        gpu.copy(value, device=0, variant="transfer")
+    gpu.copy(value, out=a, variant="transfer")
+
+
+def test_results_reuse_memory(gpu: kops.Client) -> None:
+    pool = device_pool.pool_of(gpu.devices[0].uuid)
+    a = gpu.array(numbers(1 << 20), device=0)
+    b = gpu.square(a)
+    at, before = b._block.segment.base, pool.bytes
+    for _ in range(20):
+        del b
+        b = gpu.square(a)
+        assert b._block.segment.base == at
+    assert pool.bytes == before
+    allocated = next(u for u in gpu.clients().clients if u.pid == os.getpid()).allocated_bytes
+    assert 0 < allocated <= before
+    del a, b
+    assert gpu.trim()["freed"] >= 2 * (4 << 20)
+    assert next(u for u in gpu.clients().clients if u.pid == os.getpid()).allocated_bytes <= allocated - 2 * (4 << 20)
+
+
+def test_memory_runs_out_with_a_clear_error(standin: Daemon) -> None:
+    if (why := backends.missing(backends.STANDIN)) is not None:
+        pytest.skip(why)
+    with Daemon(config=backends.config(backends.STANDIN) + "[quota]\nallocated_mib = 24\n") as small:
+        with kops.connect(small.socket_path, timeout=120) as k:
+            k.trim()
+            first = k.array(numbers(2 << 20), device=0)  # 8 MiB
+            second = k.square(first)
+            with pytest.raises(kops.QuotaExceeded, match="allocated"):
+                k.empty(3 << 20, device=0)
+            with pytest.raises(kops.QuotaExceeded, match="allocated"):
+                k.gemm(first.reshape(2048, 1024), second.reshape(1024, 2048))  # 16 MiB
+            del second
+            third = k.empty(3 << 20, device=0)  # what was kept for reuse is given back first
+            assert third.nbytes == 12 << 20
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["ended", "killed"])
+def test_contents_outlive_the_daemon(how: int) -> None:
+    if (why := backends.missing(backends.STANDIN)) is not None:
+        pytest.skip(why)
+    value, config = numbers(1000), backends.config(backends.STANDIN)
+    first = Daemon(config=config)
+    try:
+        with kops.connect(first.socket_path, timeout=120, reconnect_timeout=60) as k:
+            a = k.array(value, device=0)
+            b = k.add(a, 3.0)
+            first.process.send_signal(how)
+            first.process.wait()
+            with Daemon(config=config, socket_path=first.socket_path):
+                assert numpy.array_equal(a.get(), value) and numpy.array_equal(b.get(), value + 3)
+                assert numpy.array_equal(k.add(b, 3.0).get(), value + 3 + 3)
+    finally:
+        first.cleanup()
+
+
+def test_two_clients_share_an_array(standin: Daemon, gpu: kops.Client) -> None:
+    with kops.connect(standin.socket_path, timeout=120) as other:
+        a = gpu.array([1.0, 2.0], device=0)
+        assert other.add(a, a).get().tolist() == [2, 4]
+        assert other.add(a, 1.0).get().tolist() == [2, 3] and gpu.add(a, 1.0).get().tolist() == [2, 3]
+    assert gpu.square(a).get().tolist() == [1, 4]
+
+
+def test_arrays_outlive_their_client(standin: Daemon, gpu: kops.Client) -> None:
+    with kops.connect(standin.socket_path, timeout=120) as other:
+        a = other.array([1.0, 2.0], device=0)
+    host = gpu.empty(2)
+    assert gpu.copy(gpu.square(a), out=host) is host and host.tolist() == [1, 4]
+    with pytest.raises(kops.ConnectionLost, match="closed"):
+        a.get()
+
+
+def test_a_forked_child_has_them_too(gpu: kops.Client) -> None:
+    a = gpu.array([1.0, 2.0], device=0)
+    kept = gpu.array([7.0], device=0)
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            made = gpu.add(a, a)
+            status = 0 if made.get().tolist() == [2, 4] and kept.get().tolist() == [7] else 2
+            del made, kept, a
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    del kept
+    assert gpu.array([5.0], device=0).get().tolist() == [5] and a.get().tolist() == [1, 2]
+
+
+def test_there_is_no_pointer_without_cuda(k: kops.Client) -> None:
+    a = k.array(numbers(3, 4), device=0)
+    with pytest.raises(AttributeError, match="without a copy" if a.device.backend == "host" else "no CUDA context"):
+        a.__cuda_array_interface__  # noqa: B018
+    if a.device.backend == "host":
+        same = numpy.from_dlpack(a.T)
+        assert same.shape == (4, 3)
+        a.set(42)
+        assert same[1, 2] == 42, "it is the same memory"
+        if same.flags.writeable:  # where NumPy asks for a version that says so
+            same[1, 2] = 43
+            assert a.get()[2, 1] == 43
+        value = same.copy()
+        del a
+        gc.collect()
+        k.zeros((3, 4), device=0)
+        assert numpy.array_equal(same, value), "the consumer keeps the memory"
+    else:
+        for ask in (a.__dlpack__, a.__dlpack_device__):
+            with pytest.raises(BufferError, match="no CUDA context"):
+                ask()
+
+
+# asyncio
+
+
+def test_asyncio(real: Daemon) -> None:
+    async def main() -> None:
+        value = numbers(50, 3)
+        async with kops.connect_async(real.socket_path, timeout=120) as k:
+            a = await k.array(value, device=0)
+            b = await k.add(a, 1.0)
+            assert type(b) is kops.Array and numpy.array_equal(await b.get(), value + numpy.float32(1))
+            assert await a[1].set(7) is not None and ((await a.get())[1] == 7).all()
+            assert not (await (await k.zeros(4, device=0)).get()).any() and (await k.empty(4, device=0)).shape == (4,)
+            with pytest.raises(kops.BadArgument, match="await"):
+                numpy.asarray(a)
+            with pytest.raises(kops.BadArgument, match="await"):
+                a[1] = 3
+
+    asyncio.run(main())
+
+
+def test_threads(k: kops.Client) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    value = numbers(10_000)
+    a = k.array(value, device=0)
+
+    def work(i: int) -> bool:
+        return bool(numpy.array_equal(k.add(a, float(i)).get(), value + numpy.float32(i)))
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(work, range(64)))
