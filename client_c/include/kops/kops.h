@@ -219,10 +219,9 @@ KOPS_API enum kops_code kops_buffer_alloc_shared(kops_client *client, size_t siz
 /** Asks the daemon for zeroed memory on a device (UUID or index; NULL: its default).
  *
  * On the host that is kops_buffer_alloc_shared(). On a GPU it is device memory that belongs to the daemon's connection:
- * kops_buffer_map_cuda() gives a device pointer to it, kops_buffer_read() and kops_buffer_write() copy. This process
- * holds it by a descriptor, so that it outlives a daemon: a new one (or a child's connection) is given it at its next
- * use, with its contents.
- * Errors: unknown_device, out_of_memory, quota_exceeded. */
+ * kops_buffer_map_cuda() gives a device pointer to it; kops_buffer_read() and kops_buffer_write() copy, also in a
+ * process without CUDA. This process holds it by a descriptor, so that it outlives a daemon: a new one (or a child's
+ * connection) is given it at its next use, with its contents. Errors: unknown_device, out_of_memory, quota_exceeded. */
 KOPS_API enum kops_code kops_buffer_alloc(kops_client *client, size_t size, const char *device,
                                           kops_buffer **ret_buffer, struct kops_error *ret_error);
 
@@ -267,9 +266,11 @@ KOPS_API const char *kops_buffer_device(const kops_buffer *buffer);
  * Errors: no_cuda, bad_argument (the buffer is not device memory), device_error. */
 KOPS_API enum kops_code kops_buffer_map_cuda(kops_buffer *buffer, uint64_t *ret_pointer, struct kops_error *ret_error);
 
-/** Copies between the buffer, from byte `offset` on, and host memory of the caller. Blocking; device memory goes
- * through this process's CUDA driver. Runs that use the range must have ended. Errors: bad_argument (outside the
- * buffer), read_only, no_cuda, device_error. */
+/** Copies between the buffer, from byte `offset` on, and host memory of the caller. Blocking. Device memory goes
+ * through this process's CUDA driver where the process uses that GPU by CUDA, or has registered the memory; memory of
+ * kops_buffer_alloc() otherwise through the daemon and shared memory, as runs of the op `copy`, and needs no CUDA here.
+ * Runs that use the range must have ended. Errors: bad_argument (outside the buffer), read_only, no_cuda, device_error,
+ * and those of kops_run(). */
 KOPS_API enum kops_code kops_buffer_read(kops_buffer *buffer, uint64_t offset, void *into, size_t size,
                                          struct kops_error *ret_error);
 KOPS_API enum kops_code kops_buffer_write(kops_buffer *buffer, uint64_t offset, const void *from, size_t size,

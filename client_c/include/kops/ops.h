@@ -16,6 +16,13 @@ KOPS_API enum kops_code kops_add(kops_client *client, const struct kops_tensor *
                                  const struct kops_tensor *out, const struct kops_options *options,
                                  struct kops_result *ret_result, struct kops_error *ret_error);
 
+/** out = a, bits unchanged, for every dtype; out may be exactly a. One of the two may be in shared memory and the other
+ * one on a GPU: where both lie in memory in the same order without gaps, that is one transfer by the GPU's copy
+ * engines. */
+KOPS_API enum kops_code kops_copy(kops_client *client, const struct kops_tensor *a, const struct kops_tensor *out,
+                                  const struct kops_options *options, struct kops_result *ret_result,
+                                  struct kops_error *ret_error);
+
 /** out = a · a, element by element; out may be exactly a. */
 KOPS_API enum kops_code kops_square(kops_client *client, const struct kops_tensor *a, const struct kops_tensor *out,
                                     const struct kops_options *options, struct kops_result *ret_result,

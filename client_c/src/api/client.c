@@ -43,8 +43,15 @@ enum kops_code kops_connect(const struct kops_connect_options *options, kops_cli
 
 kops_client *kops_close(kops_client *client)
 {
+    kops_buffer *staging;
+
     if (!client)
         return NULL;
+    client_enter(client, NULL);
+    staging = client->staging;
+    client->staging = NULL;
+    client_leave(client);
+    kops_buffer_release(staging);
     client_enter(client, NULL);
     batch_close_all(client);
     ordered_close(client);

@@ -13,10 +13,16 @@ static struct cuda_driver driver;
 static char load_failure[256]; /* empty: the driver is there */
 static cuda_status init_status;
 
-static void load(void)
+static const char *driver_path(void)
 {
     const char *given = getenv("KOPS_CUDA_DRIVER");
-    const char *path = given && *given ? given : "libcuda.so.1";
+
+    return given && *given ? given : "libcuda.so.1";
+}
+
+static void load(void)
+{
+    const char *path = driver_path();
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 
     if (!library) {
@@ -122,6 +128,31 @@ enum kops_code cuda_find_device(const struct cuda_driver *d, const char *uuid, i
         }
     }
     return fail(e, KOPS_ERR_NO_CUDA, "this process does not see the GPU %s: check CUDA_VISIBLE_DEVICES", uuid);
+}
+
+bool cuda_is_in_use(const char *uuid)
+{
+    void *library = dlopen(driver_path(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+    cuda_status (*current)(cuda_context *) = NULL;
+    const struct cuda_driver *d = NULL;
+    struct kops_error unwanted;
+    cuda_context unused;
+    cuda_device device;
+    unsigned flags;
+    int ordinal, active = 0;
+    void *symbol;
+
+    if (!library)
+        return false;
+    symbol = dlsym(library, "cuCtxGetCurrent");
+    memcpy(&current, &symbol, sizeof(symbol));
+    if (current && current(&unused) == 0) /* else the driver was not initialised */
+        d = cuda_load(&unwanted);
+    if (!d || !d->primary_state || cuda_find_device(d, uuid, &ordinal, &unwanted) || d->device_get(&device, ordinal) ||
+        d->primary_state(device, &flags, &active))
+        active = 0;
+    dlclose(library);
+    return active;
 }
 
 enum kops_code cuda_push_primary(const struct cuda_driver *d, int ordinal, struct kops_error *e)

@@ -3,6 +3,7 @@
 #ifndef KOPS_CLIENT_CUDA_DRIVER_H
 #define KOPS_CLIENT_CUDA_DRIVER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -116,6 +117,7 @@ enum {
     X(host_register, cuMemHostRegister_v2, (void *, size_t, unsigned))                                                 \
     X(host_unregister, cuMemHostUnregister, (void *))                                                                  \
     X(host_device_pointer, cuMemHostGetDevicePointer_v2, (cuda_pointer *, void *, unsigned))                           \
+    X(primary_state, cuDevicePrimaryCtxGetState, (cuda_device, unsigned *, int *))                                     \
     X(stream_get_id, cuStreamGetId, (cuda_queue, unsigned long long *))                                                \
     X(stream_is_capturing, cuStreamIsCapturing, (cuda_queue, int *))                                                   \
     X(stream_write64, cuStreamWriteValue64_v2, (cuda_queue, cuda_pointer, uint64_t, unsigned))                         \
@@ -165,6 +167,9 @@ enum kops_code cuda_device_uuid(const struct cuda_driver *d, int ordinal, char r
 
 /* The ordinal, in this process, of a device's UUID. */
 enum kops_code cuda_find_device(const struct cuda_driver *d, const char *uuid, int *ret_ordinal, struct kops_error *e);
+
+/* Whether this process uses CUDA on the device: its primary context is there. Loads nothing, and makes no context. */
+bool cuda_is_in_use(const char *uuid);
 
 /* Makes the device's primary context current; cuda_pop() undoes it. */
 enum kops_code cuda_push_primary(const struct cuda_driver *d, int ordinal, struct kops_error *e);

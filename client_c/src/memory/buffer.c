@@ -1,9 +1,8 @@
-/* Every kind of buffer: making and freeing, the descriptor's mapping, and copies by the processor. */
+/* Every kind of buffer: making and freeing, and the descriptor's mapping. */
 #include "buffer.h"
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -83,44 +82,4 @@ uint64_t kops_buffer_base_offset(const kops_buffer *buffer)
 const char *kops_buffer_device(const kops_buffer *buffer)
 {
     return buffer->kind == BUFFER_SHARED ? NULL : buffer->device;
-}
-
-static enum kops_code copy(struct kops_buffer *b, uint64_t offset, void *to, const void *from, size_t size,
-                           struct kops_error *e)
-{
-    enum kops_code r;
-
-    fail_clear(e);
-    if (offset > b->size || size > b->size - offset)
-        return fail(e, KOPS_ERR_BAD_ARGUMENT, "bytes %llu to %llu lie outside a buffer of %llu",
-                    (unsigned long long)offset, (unsigned long long)(offset + size), (unsigned long long)b->size);
-    if (from && b->access == KOPS_ACCESS_R)
-        return fail(e, KOPS_ERR_READ_ONLY, "the buffer was registered with KOPS_ACCESS_R");
-    if (!b->data) {
-        client_enter(b->client, e);
-        r = cuda_map_copy(b, offset, to, from, size, e);
-        client_leave(b->client);
-        return r;
-    }
-    if (to)
-        memcpy(to, (char *)b->data + offset, size);
-    else if (from)
-        memcpy((char *)b->data + offset, from, size);
-    return KOPS_OK;
-}
-
-enum kops_code kops_buffer_read(kops_buffer *buffer, uint64_t offset, void *into, size_t size,
-                                struct kops_error *ret_error)
-{
-    struct kops_error unwanted;
-
-    return copy(buffer, offset, into, NULL, size, ret_error ? ret_error : &unwanted);
-}
-
-enum kops_code kops_buffer_write(kops_buffer *buffer, uint64_t offset, const void *from, size_t size,
-                                 struct kops_error *ret_error)
-{
-    struct kops_error unwanted;
-
-    return copy(buffer, offset, NULL, from, size, ret_error ? ret_error : &unwanted);
 }

@@ -28,6 +28,13 @@ enum kops_code kops_add(kops_client *client, const struct kops_tensor *a, const 
     return run_op(client, "add", inputs, 2, out, NULL, 0, options, ret_result, ret_error);
 }
 
+enum kops_code kops_copy(kops_client *client, const struct kops_tensor *a, const struct kops_tensor *out,
+                         const struct kops_options *options, struct kops_result *ret_result,
+                         struct kops_error *ret_error)
+{
+    return run_op(client, "copy", a, 1, out, NULL, 0, options, ret_result, ret_error);
+}
+
 enum kops_code kops_square(kops_client *client, const struct kops_tensor *a, const struct kops_tensor *out,
                            const struct kops_options *options, struct kops_result *ret_result,
                            struct kops_error *ret_error)

@@ -83,6 +83,9 @@ struct kops_client {
 
     struct names names;
 
+    kops_buffer *staging; /* through which device memory is read and written; NULL: none, or a thread has it */
+    pid_t staging_process;
+
     struct ordered *ordered;                       /* NULL until the first ordered call; */
     void (*forget_ordered)(struct kops_client *c); /* set with it: this process is a child */
 };

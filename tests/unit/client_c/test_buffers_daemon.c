@@ -1,0 +1,202 @@
+/* Memory of a real daemon's GPU, read and written by a process without CUDA. The daemon has a driver in host memory
+ * (tests/standin_cuda). Needs KOPSD and KOPS_CUDA_DRIVER, their paths, in the environment. */
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "real_daemon.h"
+#include "test.h"
+
+enum { N = 1000, BYTES = N * sizeof(float), LARGE = (20 << 20) + 12345, THREADS = 4 };
+
+struct scene {
+    struct real_daemon daemon;
+    kops_client *client;
+    struct kops_error error;
+};
+
+static const char *driver;
+
+static int begin(void **state)
+{
+    struct scene *s = calloc(1, sizeof(*s));
+    struct kops_connect_options options = {0};
+
+    if (!s)
+        return -1;
+    real_daemon_init(&s->daemon);
+    s->daemon.driver = driver;
+    real_daemon_start(&s->daemon);
+    options.socket = s->daemon.socket;
+    assert_ok(kops_connect(&options, &s->client, &s->error));
+    *state = s;
+    return 0;
+}
+
+static int end(void **state)
+{
+    struct scene *s = *state;
+
+    kops_close(s->client);
+    real_daemon_free(&s->daemon);
+    free(s);
+    return 0;
+}
+
+static kops_buffer *allocate(struct scene *s, size_t size)
+{
+    kops_buffer *made = NULL;
+
+    assert_ok(kops_buffer_alloc(s->client, size, NULL, &made, &s->error));
+    assert_null(kops_buffer_data(made));
+    assert_non_null(kops_buffer_device(made));
+    return made;
+}
+
+static void ops_work_on_what_was_written(void **state)
+{
+    struct scene *s = *state;
+    kops_buffer *buffer = allocate(s, 2 * BYTES);
+    struct kops_tensor in = kops_vector(buffer, KOPS_F32, N), out = in;
+    float values[N], got[N];
+
+    out.offset = BYTES;
+    for (int i = 0; i < N; i++)
+        values[i] = (float)i;
+    assert_ok(kops_buffer_write(buffer, 0, values, BYTES, &s->error));
+    assert_ok(kops_square(s->client, &in, &out, NULL, NULL, &s->error));
+    assert_ok(kops_buffer_read(buffer, BYTES, got, BYTES, &s->error));
+    for (int i = 0; i < N; i++)
+        assert_true(got[i] == values[i] * values[i]);
+    assert_ok(kops_copy(s->client, &out, &in, NULL, NULL, &s->error));
+    assert_ok(kops_buffer_read(buffer, 0, values, BYTES, &s->error));
+    assert_memory_equal(values, got, BYTES);
+    assert_int_equal(kops_buffer_map_cuda(buffer, &(uint64_t){0}, &s->error), KOPS_ERR_NO_CUDA);
+    kops_buffer_release(buffer);
+}
+
+static void any_range_is_copied_and_nothing_else(void **state)
+{
+    struct scene *s = *state;
+    kops_buffer *buffer = allocate(s, LARGE + 7);
+    unsigned char *data = malloc(LARGE), *got = malloc(LARGE + 7);
+    const size_t sizes[] = {1, 4095, 65537, LARGE};
+
+    assert_non_null(data);
+    assert_non_null(got);
+    for (size_t i = 0; i < LARGE; i++)
+        data[i] = (unsigned char)(i * 31 + i / 4096);
+    for (size_t n = 0; n < sizeof(sizes) / sizeof(sizes[0]); n++) {
+        const size_t size = sizes[n];
+
+        memset(got, 0xee, LARGE + 7);
+        assert_ok(kops_buffer_write(buffer, 0, got, size + 7, &s->error));
+        assert_ok(kops_buffer_write(buffer, 3, data, size, &s->error));
+        memset(got, 0, LARGE + 7);
+        assert_ok(kops_buffer_read(buffer, 0, got, size + 7, &s->error));
+        assert_memory_equal(got + 3, data, size);
+        assert_int_equal(got[2], 0xee);
+        assert_int_equal(got[size + 3], 0xee);
+    }
+    assert_ok(kops_buffer_read(buffer, 5, NULL, 0, &s->error));
+    assert_int_equal(kops_buffer_read(buffer, kops_buffer_size(buffer), got, 1, &s->error), KOPS_ERR_BAD_ARGUMENT);
+    kops_buffer_release(buffer);
+    free(data);
+    free(got);
+}
+
+static void contents_outlive_the_daemon(void **state)
+{
+    struct scene *s = *state;
+    kops_buffer *buffer = allocate(s, 64);
+    char got[8];
+
+    assert_ok(kops_buffer_write(buffer, 0, "content", 8, &s->error));
+    real_daemon_end(&s->daemon, SIGKILL);
+    real_daemon_start(&s->daemon);
+    assert_ok(kops_buffer_read(buffer, 0, got, 8, &s->error));
+    assert_string_equal(got, "content");
+    kops_buffer_release(buffer);
+}
+
+struct worker {
+    struct scene *scene;
+    kops_buffer *buffer;
+    unsigned char number;
+};
+
+static void *work(void *argument)
+{
+    const struct worker *w = argument;
+    unsigned char data[5000], got[5000];
+    struct kops_error error;
+
+    for (unsigned i = 0; i < 50; i++) {
+        memset(data, w->number + (int)i, sizeof(data));
+        if (kops_buffer_write(w->buffer, w->number * sizeof(data), data, sizeof(data), &error) ||
+            kops_buffer_read(w->buffer, w->number * sizeof(got), got, sizeof(got), &error) ||
+            memcmp(data, got, sizeof(got)) != 0)
+            return (void *)w;
+    }
+    return NULL;
+}
+
+static void threads_do_not_meet(void **state)
+{
+    struct scene *s = *state;
+    kops_buffer *buffer = allocate(s, THREADS * 5000);
+    struct worker workers[THREADS];
+    pthread_t threads[THREADS];
+    void *failed;
+
+    for (unsigned i = 0; i < THREADS; i++) {
+        workers[i] = (struct worker){s, buffer, (unsigned char)i};
+        assert_int_equal(pthread_create(&threads[i], NULL, work, &workers[i]), 0);
+    }
+    for (unsigned i = 0; i < THREADS; i++) {
+        assert_int_equal(pthread_join(threads[i], &failed), 0);
+        assert_null(failed);
+    }
+    kops_buffer_release(buffer);
+}
+
+/* Memory of one process is the other's, but that through which it is copied is not. */
+static void a_child_copies_for_itself(void **state)
+{
+    struct scene *s = *state;
+    kops_buffer *buffer = allocate(s, 8);
+    char got[8];
+    int status;
+    pid_t child;
+
+    assert_ok(kops_buffer_write(buffer, 0, "parent!", 8, &s->error));
+    child = fork();
+    if (!child) {
+        bool good = !kops_buffer_read(buffer, 0, got, 8, &s->error) && !strcmp(got, "parent!") &&
+                    !kops_buffer_write(buffer, 0, "a child", 8, &s->error);
+
+        kops_close(s->client);
+        _exit(good ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_ok(kops_buffer_read(buffer, 0, got, 8, &s->error));
+    assert_string_equal(got, "a child");
+    kops_buffer_release(buffer);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(ops_work_on_what_was_written, begin, end),
+        cmocka_unit_test_setup_teardown(any_range_is_copied_and_nothing_else, begin, end),
+        cmocka_unit_test_setup_teardown(contents_outlive_the_daemon, begin, end),
+        cmocka_unit_test_setup_teardown(threads_do_not_meet, begin, end),
+        cmocka_unit_test_setup_teardown(a_child_copies_for_itself, begin, end),
+    };
+
+    driver = getenv("KOPS_CUDA_DRIVER") ? strdup(getenv("KOPS_CUDA_DRIVER")) : NULL;
+    setenv("KOPS_CUDA_DRIVER", "/nonexistent", 1); /* for this process, not for the daemon */
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
