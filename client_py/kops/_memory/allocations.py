@@ -13,6 +13,7 @@ import bisect
 import os
 import threading
 
+from .device_pool import DeviceSegment
 from .driver import Driver
 from .exports import Allocation, export
 from .pool import release
@@ -24,6 +25,7 @@ class Allocations:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._table: tuple[list[int], list[Allocation]] = ([], [])  # replaced, never changed
+        self._mapped: tuple[list[int], list[DeviceSegment]] = ([], [])  # the daemon's memory that is mapped here; replaced
         self._driver: Driver | None = None
 
     @property
@@ -32,8 +34,14 @@ class Allocations:
             self._driver = Driver()
         return self._driver
 
-    def find(self, pointer: int) -> Allocation:
-        """The allocation that holds the pointer; exports it when it is new. Where it has chunks, cover() is needed."""
+    def find(self, pointer: int) -> Allocation | DeviceSegment:
+        """The allocation that holds the pointer; exports it when it is new. Where it has chunks, cover() is needed. Memory that is
+        the daemon's is known to it."""
+        if self._mapped[0]:
+            starts, segments = self._mapped
+            i = bisect.bisect_right(starts, pointer) - 1
+            if i >= 0 and pointer < starts[i] + segments[i].size:
+                return segments[i]
         driver = self._driver or self.driver
         starts, found = self._table
         i = bisect.bisect_right(starts, pointer) - 1
@@ -93,6 +101,13 @@ class Allocations:
 
     def _keep(self, left: list[Allocation]) -> None:
         self._table = ([a.base for a in left], left)
+
+    def mapped(self, segment: DeviceSegment, there: bool) -> None:
+        """Memory of the daemon's was mapped in this process, at its `base`, or is to be unmapped."""
+        with self._lock:
+            left = [one for one in self._mapped[1] if one is not segment] + [segment] * there
+            left.sort(key=lambda one: one.base)
+            self._mapped = ([one.base for one in left], left)
 
     def after_fork(self) -> None:
         """A child has no use of its parent's CUDA memory."""

@@ -26,11 +26,12 @@ ADDRESSES = 1 << 62  # where no memory of a process is
 
 
 class DeviceSegment(Source):
-    """One allocation on a GPU. Its `base` is an address of nobody's, by which its arrays are told from others: the daemon's
-    address is the daemon's own."""
+    """One allocation on a GPU. Its `base` is where this process's CUDA sees it, before that an address of nobody's, by which its
+    arrays are told from others: the daemon's address is the daemon's own."""
 
     __slots__ = ("pool", "size", "fd", "blocks", "pointer", "process")
     on_host = False
+    chunks = None  # it is one piece
     _next = ADDRESSES
     _lock = threading.Lock()
 

@@ -82,8 +82,9 @@ def pointer_of(segment: DeviceSegment) -> int | None:
             return None
         driver, ordinal, context = found
         with driver.using(context):
-            segment.pointer = _map(driver, segment, ordinal)
+            segment.pointer = segment.base = _map(driver, segment, ordinal)
         segment.process = os.getpid()
+        allocations.mapped(segment, True)
         return segment.pointer
 
 
@@ -112,6 +113,7 @@ def _map(driver: Driver, segment: DeviceSegment, ordinal: int) -> int:
 def unmap(segment: DeviceSegment, getpid: Any = os.getpid) -> None:
     """Takes the mapping away, where there is one. Where the driver does not let go, nothing else may come to lie there."""
     if segment.pointer and segment.process == getpid():
+        allocations.mapped(segment, False)
         found = place(segment.device)
         if found is not None:
             driver, _, context = found

@@ -16,6 +16,7 @@ from .._base.dtypes import DLPACK, NAMES, OF_ML_DTYPES, TYPESTRS
 from .._base.errors import BadArgument, ReadOnly, Unsupported
 from .._memory.allocations import allocations
 from .._memory.driver import LEGACY_STREAM
+from .dlpack import CPU, CUDA, CUDA_HOST, NAME, DLTensor
 from .operands import Adapter, Layout, Operand, Operands, number_bytes, span, unknown_dtype
 
 ML_NAMES = {NAMES[short]: short for short in NAMES if NAMES[short] in OF_ML_DTYPES}
@@ -120,30 +121,7 @@ def _dtype_by_name(value: Any) -> str | None:
     return ML_NAMES.get(str(getattr(value, "dtype", "")))
 
 
-# DLPack: dlpack.h
-
-
-class DLDevice(ctypes.Structure):
-    _fields_ = [("kind", ctypes.c_int32), ("id", ctypes.c_int32)]
-
-
-class DLDataType(ctypes.Structure):
-    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
-
-
-class DLTensor(ctypes.Structure):
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("device", DLDevice),
-        ("ndim", ctypes.c_int32),
-        ("dtype", DLDataType),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    ]
-
-
-DL_CPU, DL_CUDA, DL_CUDA_HOST = 1, 2, 3
+# DLPack
 
 _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype = ctypes.c_void_p
@@ -152,9 +130,9 @@ _capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 def dlpack_adapter(value: Any) -> Adapter:
     kind = int(value.__dlpack_device__()[0])
-    if kind == DL_CUDA:
+    if kind == CUDA:
         return DLPackAdapter()
-    if kind in (DL_CPU, DL_CUDA_HOST):
+    if kind in (CPU, CUDA_HOST):
         return DLPackHostAdapter()
     raise Unsupported(f"memory of DLPack device type {kind}: only CPU and CUDA memory can be used")
 
@@ -165,7 +143,7 @@ class DLPackAdapter(Adapter):
 
     def operand(self, value: Any, operands: Operands, *, output: bool = False, reads: bool = True) -> Operand:
         capsule = value.__dlpack__(stream=LEGACY_STREAM)
-        tensor = DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
+        tensor = DLTensor.from_address(_capsule_pointer(capsule, NAME))
         dtype = DLPACK.get((tensor.dtype.code, tensor.dtype.bits)) if tensor.dtype.lanes == 1 else None
         if dtype is None:
             raise unknown_dtype(f"DLPack {tensor.dtype.code}/{tensor.dtype.bits}")

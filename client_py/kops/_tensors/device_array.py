@@ -120,26 +120,9 @@ class Array:
         """Copies to it: an array of the same shape, or anything that NumPy broadcasts to it, converted to its dtype. Returns the array;
         with `blocking=False` a `Pending`. Then a `value` that is in shared memory of `k.empty` must stay as it is until that has
         ended; others were copied when the call returns. With asyncio: `await a.set(value)`."""
-        return self._client._copy(self._source_of(value), self, stream, blocking)
-
-    def _source_of(self, value: Any) -> Any:
-        """A value as an operand of `copy` with this array's shape and dtype."""
-        import numpy
-
         from .adapters import adapter_of
 
-        if isinstance(value, Array):
-            return value
-        adapter = adapter_of(value)
-        if type(adapter).__name__ == "TorchAdapter":
-            return value.detach().expand(self.shape)
-        if not (adapter.plain or isinstance(value, numpy.ndarray)):
-            return value  # of another framework on a GPU
-        given = numpy.asarray(value, self.dtype)
-        try:
-            return given if given.shape == self.shape else numpy.broadcast_to(given, self.shape)
-        except ValueError:
-            raise ShapeMismatch(f"a value of shape {given.shape} does not broadcast to the array's, {self.shape}") from None
+        return self._client._copy(adapter_of(value).filling(value, self.shape, self._type), self, stream, blocking)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         if copy is False:

@@ -1,4 +1,4 @@
-"""DLPack: gives memory to another framework of this process, without a copy."""
+"""DLPack: its structures (dlpack.h), and memory given to another framework of this process, without a copy."""
 
 from __future__ import annotations
 
@@ -9,26 +9,36 @@ from .._base.dtypes import DLPACK
 from .._base.results import Device
 from .._memory.mapping import place
 
-CPU, CUDA = 1, 2
+CPU, CUDA, CUDA_HOST = 1, 2, 3
 NAME, NAME_VERSIONED = b"dltensor", b"dltensor_versioned"  # a consumer renames the capsule
 VERSION = (1, 0)
 _TYPES = {name: code for code, name in DLPACK.items()}
 
 
-class _Tensor(ctypes.Structure):
-    """DLTensor."""
+class DLDevice(ctypes.Structure):
+    _fields_ = [("kind", ctypes.c_int32), ("id", ctypes.c_int32)]
 
+
+class DLDataType(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
+
+
+class DLTensor(ctypes.Structure):
     _fields_ = [
-        ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32), ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16), ("shape", ctypes.c_void_p),
-        ("strides", ctypes.c_void_p), ("byte_offset", ctypes.c_uint64),
-    ]  # fmt: skip
+        ("data", ctypes.c_void_p),
+        ("device", DLDevice),
+        ("ndim", ctypes.c_int32),
+        ("dtype", DLDataType),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
 
 
 class _Managed(ctypes.Structure):
     """DLManagedTensor."""
 
-    _fields_ = [("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+    _fields_ = [("tensor", DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
 
 
 class _Versioned(ctypes.Structure):
@@ -36,17 +46,18 @@ class _Versioned(ctypes.Structure):
 
     _fields_ = [
         ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p),
-        ("flags", ctypes.c_uint64), ("tensor", _Tensor),
+        ("flags", ctypes.c_uint64), ("tensor", DLTensor),
     ]  # fmt: skip
 
 
 _given: dict[int, Any] = {}  # what consumers have not given back, by the address of its structure
 
-_new = ctypes.pythonapi.PyCapsule_New
+_api = ctypes.PyDLL(None)  # of its own: other modules declare their own types on ctypes.pythonapi
+_new = _api.PyCapsule_New
 _new.restype, _new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer = _api.PyCapsule_GetPointer
 _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_char_p]
-_is_valid = ctypes.pythonapi.PyCapsule_IsValid
+_is_valid = _api.PyCapsule_IsValid
 _is_valid.restype, _is_valid.argtypes = ctypes.c_int, [ctypes.c_void_p, ctypes.c_char_p]
 
 
@@ -62,8 +73,8 @@ def _drop(capsule: int) -> None:
             _given.pop(_pointer(capsule, name), None)
 
 
-_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_on_delete, _on_drop = _CALLBACK(_delete), _CALLBACK(_drop)
+_on_delete = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_delete)
+_on_drop = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_drop)
 
 
 def device_of(device: Device) -> tuple[int, int]:
@@ -83,7 +94,7 @@ def capsule(
     code, bits = _TYPES[dtype]
     sizes = (ctypes.c_int64 * max(1, len(shape)))(*shape)
     steps = (ctypes.c_int64 * max(1, len(shape)))(*strides)
-    tensor = _Tensor(address, *device, len(shape), code, bits, 1, ctypes.addressof(sizes), ctypes.addressof(steps), 0)
+    tensor = DLTensor(address, DLDevice(*device), len(shape), DLDataType(code, bits, 1), sizes, steps, 0)
     deleter = ctypes.cast(_on_delete, ctypes.c_void_p).value
     made: Any = _Versioned(*VERSION, None, deleter, 0, tensor) if versioned else _Managed(tensor, None, deleter)
     at = ctypes.addressof(made)

@@ -37,6 +37,11 @@ class NumberAdapter(Adapter):
 
         return PlainAdapter().convert(value, dtype, operands)
 
+    def filling(self, value: Any, shape: tuple[int, ...], dtype: str) -> Any:
+        from .numpy import broadcast
+
+        return broadcast(value, shape, dtype)
+
     def allocate(self, like: Operand, shape: tuple[int, ...], operands: Operands) -> Operand:
         from .numpy import numpy_adapter
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from .._base.declarations import DTYPES
 from .._base.dtypes import FLOATS, NAMES, OF_ML_DTYPES
-from .._base.errors import BadArgument, Overlap, ReadOnly
+from .._base.errors import BadArgument, Overlap, ReadOnly, ShapeMismatch
 from .._base.needs_numpy import numpy
 from .._memory.pool import Block, pool
 from .operands import Adapter, Layout, Operand, Operands, copied_strides, unknown_dtype
@@ -97,6 +97,9 @@ class NumpyAdapter(Adapter):
             return Operand(value, None, 0, value.shape, None, dtype, self)
         return self._stage(value, operands, dtype, foreign, output, reads)
 
+    def filling(self, value: Any, shape: tuple[int, ...], dtype: str) -> Any:
+        return broadcast(value, shape, dtype)
+
     def layout(self, value: Any, staged: bool = True) -> Layout:
         """As `operand` refers to it, or copies it."""
         dtype, foreign = _dtypes.get(value.dtype) or dtype_name(value.dtype)
@@ -167,6 +170,9 @@ class BitsAdapter(NumpyAdapter):
         made = super().operand(value, operands, output=output, reads=reads)
         return Operand(made.value, made.source, made.offset, made.shape, made.strides, "bf16", self)
 
+    def filling(self, value: Any, shape: tuple[int, ...], dtype: str) -> Any:
+        return value
+
 
 class PlainAdapter(Adapter):
     """Numbers, lists and other values that NumPy makes an array of. As inputs only."""
@@ -179,11 +185,23 @@ class PlainAdapter(Adapter):
         made = numpy_adapter.operand(array, operands)
         return Operand(made.value, made.source, made.offset, made.shape, made.strides, made.dtype, self)
 
+    def filling(self, value: Any, shape: tuple[int, ...], dtype: str) -> Any:
+        return broadcast(value, shape, dtype)
+
     def allocate(self, like: Operand, shape: tuple[int, ...], operands: Operands) -> Operand:
         return numpy_adapter.allocate(like, shape, operands)
 
     def operand(self, value: Any, operands: Operands, *, output: bool = False, reads: bool = True) -> Operand:
         raise BadArgument("out must be an array")
+
+
+def broadcast(value: Any, shape: tuple[int, ...], dtype: str) -> Any:
+    """`value` as an array of that dtype and shape, where what is repeated takes no memory."""
+    given = numpy.asarray(value, numpy_dtype(dtype))
+    try:
+        return given if given.shape == shape else numpy.broadcast_to(given, shape)
+    except ValueError:
+        raise ShapeMismatch(f"a value of shape {given.shape} does not broadcast to the array's, {shape}") from None
 
 
 def to_copy(value: Any, dtype: Any, keeps: Collection[str] = NAMES) -> tuple[Any, Any]:

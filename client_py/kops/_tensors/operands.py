@@ -129,6 +129,10 @@ class Adapter:
         operands.keep.append(block)
         return Operand(value, block.segment, block.offset, (), None, like.dtype, self)
 
+    def filling(self, value: Any, shape: tuple[int, ...], dtype: str) -> Any:
+        """What `copy` takes to fill an array of that shape and dtype with `value`."""
+        return value
+
     def layout(self, value: Any, staged: bool = True) -> Layout:
         """How the daemon will see an array, before it is referred to or copied; not `staged`: as it is."""
         found = self.operand(value, Operands())

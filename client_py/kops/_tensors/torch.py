@@ -12,7 +12,7 @@ from typing import Any
 
 from .._base.compiled import configure
 from .._base.dtypes import NAMES
-from .._base.errors import BadArgument, Capturing, Overlap, Unsupported
+from .._base.errors import BadArgument, Capturing, Overlap, ShapeMismatch, Unsupported
 from .._base.warnings import warn
 from .._memory.allocations import allocations
 from .._memory.pool import pool
@@ -117,6 +117,13 @@ class TorchAdapter(Adapter):
             strides = None if value.is_contiguous() else tuple(value.stride())
             return Operand(value, segment, pointer - segment.address, shape, strides, dtype, self)
         return self._stage(value, operands, dtype, output, reads)
+
+    def filling(self, value: Any, shape: tuple[int, ...], dtype: str) -> Any:
+        data = value.detach()
+        try:
+            return data if tuple(data.shape) == shape else data.expand(shape)
+        except RuntimeError:
+            raise ShapeMismatch(f"a tensor of shape {tuple(data.shape)} does not broadcast to the array's, {shape}") from None
 
     def layout(self, value: Any, staged: bool = True) -> Layout:
         dtype = self._names.get(value.dtype)
