@@ -28,6 +28,8 @@ ROWS = {
     "program_20_python_vs_graph": "Python program of 20 tiny ops, blocking",
     "program_20_c_vs_launches": "C program of 20 tiny ops, blocking",
     "program_20_c_vs_graph": "C program of 20 tiny ops, blocking",
+    "arrays_20_ops_64MiB": "NumPy program without CUDA: 64 MiB uploaded once, 20 ops, downloaded once",
+    "arrays_20_ops_64MiB_vs_shared": "the same",
     "timing_tiny": "rate of timed tiny ops",
     "timing_50us": "rate of timed ops of 50 µs",
     "timing_off_add_tiny": "rate of timed tiny adds, against a daemon without CUPTI",

@@ -39,6 +39,7 @@ def add(
 
 def everything() -> dict[str, Measure]:
     from . import (  # noqa: F401 - they add themselves
+        arrays,
         blocking,
         clients,
         codec,

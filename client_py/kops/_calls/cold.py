@@ -16,6 +16,7 @@ from .._base.conditions import Conditions, Reading
 from .._base.errors import BadArgument
 from .._base.intervals import Goal
 from .._base.results import Profile
+from .._tensors.device_array import Array
 
 GPU_CACHE = 128 << 20  # bytes: no GPU has a larger second-level cache
 HOST_CACHE = 64 << 20  # where the system does not tell
@@ -38,7 +39,7 @@ def is_cold(cache: str) -> bool:
     return cache == "cold"
 
 
-def copy_of(value: Any, array: Callable[[Any], Any]) -> Any:
+def copy_of(value: Any, array: Callable[..., Any]) -> Any:
     """A copy of the same layout in memory that the daemon uses in place. Numbers are no operands."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(value, torch.Tensor):
@@ -49,8 +50,14 @@ def copy_of(value: Any, array: Callable[[Any], Any]) -> Any:
         return array(value)
     if value is None or isinstance(value, (int, float, bool)) or (numpy is not None and isinstance(value, numpy.generic)):
         return value
+    if isinstance(value, Array) and value.contiguous:
+        made = array(value, device=value.device)
+        if isinstance(made, Array):
+            return made
+        made.close()
+        raise BadArgument('cache="cold" with asyncio copies NumPy arrays and torch tensors, and no Array: use the other client')
     kind = type(value).__name__
-    raise BadArgument(f'cache="cold" copies the operands: contiguous NumPy arrays and torch tensors, and no {kind}')
+    raise BadArgument(f'cache="cold" copies the operands: contiguous NumPy arrays, kops.Arrays and torch tensors, and no {kind}')
 
 
 def sets_for(size: int, cache: int) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._base.errors import WrongType
 from .array_numbers import number_on
 from .device_array import Array, new
 from .operands import Adapter, Operand, Operands
@@ -31,13 +30,8 @@ class ArrayAdapter(Adapter):
         return Operand(of, number, number.block.offset, (), None, like.dtype, self)
 
     def on_host(self, value: Array) -> Any:
-        if value.device.backend != "host":
-            raise WrongType("the interpreter works on arrays of this process: give a.get(), and set the array from what was written")
-        import numpy
-
-        if value._block is None:
-            return numpy.empty(value.shape, value.dtype)
-        return numpy.ndarray(value.shape, value.dtype, value._block, value._start - value._block.offset, value.strides)
+        value._in_this_process()
+        return value
 
 
 array_adapter = ArrayAdapter()

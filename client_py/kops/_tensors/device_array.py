@@ -218,6 +218,16 @@ class Array:
             return "nothing has written the array yet: the sequence or program that it is an output of has not run"
         return f"this process has no CUDA context on {self.device.uuid}, and none is made for that: copy the array with .get()"
 
+    def _in_this_process(self) -> Any:
+        """A NumPy array of the same memory, for the interpreter. Raises WrongType where it is a GPU's."""
+        if self.device.backend != "host":
+            raise WrongType("the interpreter works on arrays of this process: give it a.get(), and set the array from what it has written")
+        import numpy
+
+        if self._block is None:
+            return numpy.empty(self.shape, self.dtype)
+        return numpy.ndarray(self.shape, self.dtype, self._block, self._start - self._block.offset, self.strides)
+
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         if self.device.backend == "host":

@@ -131,7 +131,7 @@ def _as_array(parameter: Parameter, value: Any) -> _Array:
         array = tensor.numpy()
         target = (target, tensor) if target is not None else None
     else:
-        array = value
+        array = value._in_this_process() if hasattr(value, "_in_this_process") else value  # kops.Array
     if not isinstance(array, numpy.ndarray):
         if parameter.kind != "in":
             raise InterpretError(f"{parameter.name}: {type(value).__name__} is no array that could be written", "signature")
