@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import os
+import pickle
 import signal
 import sys
 from collections.abc import Iterator
@@ -131,6 +133,13 @@ def test_wrong_copies_say_what_to_do(k: kops.Client) -> None:
 
 
 # Views
+
+
+def test_other_processes_are_sent_the_contents(k: kops.Client) -> None:
+    a = k.zeros(3, device=0)
+    for take in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match=r"a.get\(\)"):
+            take(a)
 
 
 def test_views_are_numpys(k: kops.Client) -> None:

@@ -32,7 +32,7 @@ static const struct op op_table[OP_COUNT] = {
         .id = OP_COPY,
         .name = "copy",
         .summary = "out = a",
-        .doc = "Element by element, bits unchanged; `out` has `a`'s shape and dtype. Between a tensor in host memory and one on a GPU it is one transfer, with no memory between, where both lie in memory in the same order and without gaps.",
+        .doc = "Element by element, bits unchanged; `out` has `a`'s shape and dtype. Between a tensor in host memory and one on a GPU it is one transfer, with no memory between, where both lie in memory in the same order and without gaps: the variant `transfer`, whose time is `gpu_us`. Other layouts are staged, as host memory of every op is.",
         .inputs = {"a"},
         .outputs = {"out"},
         .n_inputs = 1,

@@ -100,7 +100,8 @@ class OpMethods:
 
         Element by element, bits unchanged; `out` has `a`'s shape and dtype. Between a tensor in host memory
         and one on a GPU it is one transfer, with no memory between, where both lie in memory in the same
-        order and without gaps.
+        order and without gaps: the variant `transfer`, whose time is `gpu_us`. Other layouts are staged, as
+        host memory of every op is.
         """
     @overload
     def copy(
@@ -292,7 +293,8 @@ class AsyncOpMethods:
 
         Element by element, bits unchanged; `out` has `a`'s shape and dtype. Between a tensor in host memory
         and one on a GPU it is one transfer, with no memory between, where both lie in memory in the same
-        order and without gaps.
+        order and without gaps: the variant `transfer`, whose time is `gpu_us`. Other layouts are staged, as
+        host memory of every op is.
         """
     @overload
     async def copy(

@@ -77,14 +77,16 @@ class DeviceBlock:
     __slots__ = ("segment", "offset", "size", "_epoch")
 
     def __init__(self, segment: DeviceSegment, offset: int, size: int) -> None:
-        self.segment = segment
         self.offset = offset
         self.size = size
         self._epoch = segment.pool.epoch
+        self.segment = segment
 
     def __del__(self) -> None:
         # Any thread, at any point of any function: so only append.
-        self.segment.pool.returned.append((self.segment, self.offset, self.size, self._epoch))
+        segment = getattr(self, "segment", None)  # None where an interrupt came before it was set
+        if segment is not None:
+            segment.pool.returned.append((segment, self.offset, self.size, self._epoch))
 
 
 class DevicePool:

@@ -123,3 +123,11 @@ def unmap(segment: DeviceSegment, getpid: Any = os.getpid) -> None:
                 if driver.library.cuMemUnmap(pointer, size) == 0:
                     driver.library.cuMemAddressFree(pointer, size)
     segment.pointer = 0
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)

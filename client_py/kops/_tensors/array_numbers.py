@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from typing import Any
@@ -49,3 +50,11 @@ def number_on(device: str, dtype: str, value: Any) -> NumberSource:
         while len(_made) > CACHED:
             _made.popitem(last=False)
     return made
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -137,6 +137,9 @@ class Array:
             made.close()
             raise BadArgument("with asyncio: await a[…].set(value)")
 
+    def __reduce__(self) -> Any:
+        raise TypeError("an array on a device is of this process: send a.get() to another one; k.copy(a) is another array here")
+
     # Views
 
     def _view(self, start: int, shape: Sequence[int], strides: Sequence[int]) -> Array:
