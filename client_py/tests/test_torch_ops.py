@@ -75,6 +75,15 @@ def test_ops(check: Any) -> None:
     check("cpu")
 
 
+def test_copies_of_integers(client: kops.Client) -> None:
+    """Ops that compute refuse them, and say so before they run; a copy has their bits."""
+    for dtype in (torch.int8, torch.uint8, torch.int32, torch.int64, torch.bool):
+        x = torch.arange(24).reshape(4, 6).to(dtype)
+        assert torch.equal(OPS.copy(x), x) and torch.equal(OPS.copy(x.T[1::2]), x.T[1::2])
+        with pytest.raises(kops.UnknownDtype):
+            OPS.square(x)
+
+
 def test_compiled() -> None:
     torch_ops.check_compiled("cpu", "aot_eager")
 

@@ -118,9 +118,9 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
         return answer
 
     def trim(self, *, timeout: float | None = DEFAULT_TIMEOUT) -> dict[str, int]:
-        """Lets go of memory that is not in use: free shared memory of this process and what it keeps on GPUs for
-        new arrays (`freed` bytes), registrations of device memory that was freed, and the daemon's idle mappings (`unpinned` bytes in `mappings`). Before retrying
-        after an out-of-memory error of one's own."""
+        """Lets go of memory that is not in use: free shared memory of this process and what it keeps on GPUs for new arrays (`freed`
+        bytes), registrations of device memory that was freed, and the daemon's idle mappings (`unpinned` bytes in `mappings`).
+        Before retrying after an out-of-memory error of one's own."""
         answer: dict[str, int] = self._drive(self._live(), plans.trim, timeout)
         return answer
 
