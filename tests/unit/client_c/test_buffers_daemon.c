@@ -8,7 +8,7 @@
 #include "real_daemon.h"
 #include "test.h"
 
-enum { N = 1000, BYTES = N * sizeof(float), LARGE = (20 << 20) + 12345, THREADS = 4 };
+enum { N = 1000, BYTES = N * sizeof(float), LARGE = (20 << 20) + 12345, THREADS = 4, ROUNDS = 200 };
 
 struct scene {
     struct real_daemon daemon;
@@ -132,7 +132,7 @@ static void *work(void *argument)
     unsigned char data[5000], got[5000];
     struct kops_error error;
 
-    for (unsigned i = 0; i < 50; i++) {
+    for (unsigned i = 0; i < ROUNDS; i++) {
         memset(data, w->number + (int)i, sizeof(data));
         if (kops_buffer_write(w->buffer, w->number * sizeof(data), data, sizeof(data), &error) ||
             kops_buffer_read(w->buffer, w->number * sizeof(got), got, sizeof(got), &error) ||
@@ -161,28 +161,30 @@ static void threads_do_not_meet(void **state)
     kops_buffer_release(buffer);
 }
 
-/* Memory of one process is the other's, but that through which it is copied is not. */
+/* The buffer is the memory of both; what it is copied through is not. */
 static void a_child_copies_for_itself(void **state)
 {
     struct scene *s = *state;
-    kops_buffer *buffer = allocate(s, 8);
-    char got[8];
+    kops_buffer *buffer = allocate(s, 2 * 5000);
+    struct worker parent = {s, buffer, 0}, child_worker = {s, buffer, 1};
+    unsigned char got[2];
     int status;
     pid_t child;
 
-    assert_ok(kops_buffer_write(buffer, 0, "parent!", 8, &s->error));
+    assert_ok(kops_buffer_write(buffer, 0, "so that there is memory to copy through", 40, &s->error));
     child = fork();
     if (!child) {
-        bool good = !kops_buffer_read(buffer, 0, got, 8, &s->error) && !strcmp(got, "parent!") &&
-                    !kops_buffer_write(buffer, 0, "a child", 8, &s->error);
+        const bool good = !work(&child_worker);
 
         kops_close(s->client);
         _exit(good ? 0 : 1);
     }
+    assert_null(work(&parent));
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);
-    assert_ok(kops_buffer_read(buffer, 0, got, 8, &s->error));
-    assert_string_equal(got, "a child");
+    assert_ok(kops_buffer_read(buffer, 4999, got, 2, &s->error));
+    assert_int_equal(got[0], ROUNDS - 1);
+    assert_int_equal(got[1], ROUNDS);
     kops_buffer_release(buffer);
 }
 
