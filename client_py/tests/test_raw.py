@@ -168,6 +168,9 @@ def test_compiled_by_the_daemon(standin: kops.Client, tmp_path: Path) -> None:
     a, b, c = vectors()
     add2((1,), (128,), (c, a, b, 100))
     assert numpy.array_equal(c, a + b) and isinstance(log.getvalue(), str)
+    c[:] = 0
+    add2((1,), (128,), (c.view("int32"), a.view("uint8"), b.view("int32"), 100))
+    assert numpy.array_equal(c, a + b), "dtypes are not compared with the source"
     scale = module.get_function("scale<float>")
     assert scale.attributes == {name: getattr(scale, name) for name in scale.attributes} and 0 < scale.num_regs < 256
     assert scale.binary_version >= 75 and scale.max_threads_per_block == 1024 and scale.shared_size_bytes == 0
