@@ -134,7 +134,7 @@ static int prepare(struct helper *h, struct error *e)
     pages_watch(h->maps);
     if (helper_warm(&h->settings.toolkit, e) < 0)
         return -1;
-    pages_learn();
+    pages_learn(h->maps);
     pages_release();
     close(h->maps);
     return 0;

@@ -18,12 +18,17 @@ enum {
     POPULATE_WRITE = 23 /* madvise()'s; since Linux 5.14 */
 };
 
-static struct range {
+struct range {
     unsigned char *begin;
     size_t pages;
     uint64_t *sums; /* one a page; NULL: not known */
-} ranges[MAX_RANGES];
-static unsigned n_ranges;
+};
+
+/* What was mapped at first, and what is mapped after the compile. */
+static struct ranges {
+    struct range all[MAX_RANGES];
+    unsigned n;
+} watched, now;
 
 static struct run {
     void *begin;
@@ -34,15 +39,15 @@ static unsigned n_runs;
 static size_t page_size;
 
 /* "55d0c0000000-55d0c0021000 rw-p 00000000 00:00 0    [heap]" */
-static void watch_line(const char *line)
+static void add_line(struct ranges *into, const char *line)
 {
     unsigned long begin, end;
     char access[5];
 
-    if (n_ranges == MAX_RANGES || sscanf(line, "%lx-%lx %4s", &begin, &end, access) != 3 || strcmp(access, "rw-p") ||
+    if (into->n == MAX_RANGES || sscanf(line, "%lx-%lx %4s", &begin, &end, access) != 3 || strcmp(access, "rw-p") ||
         end - begin > MAX_RANGE_BYTES || strstr(line, "[stack]") || strstr(line, "[v"))
         return;
-    ranges[n_ranges++] = (struct range){(void *)(uintptr_t)begin, (end - begin) / page_size, NULL};
+    into->all[into->n++] = (struct range){(void *)(uintptr_t)begin, (end - begin) / page_size, NULL};
 }
 
 /* Words of memory that others have written, as whatever type. */
@@ -76,23 +81,30 @@ static void watch_content(struct range *r)
         r->sums[i] = sum_of(r->begin + i * page_size);
 }
 
-void pages_watch(int maps)
+static void read_ranges(int maps, struct ranges *into)
 {
     static char text[256 << 10];
     size_t length = 0;
     ssize_t n;
 
-    page_size = (size_t)sysconf(_SC_PAGESIZE);
+    into->n = 0;
+    if (lseek(maps, 0, SEEK_SET) < 0)
+        return;
     while (length < sizeof(text) - 1 && (n = read(maps, text + length, sizeof(text) - 1 - length)) > 0)
         length += (size_t)n;
     text[length] = '\0';
-    n_ranges = 0;
     for (char *line = text, *end; (end = strchr(line, '\n')); line = end + 1) {
         *end = '\0';
-        watch_line(line);
+        add_line(into, line);
     }
-    for (unsigned i = 0; i < n_ranges; i++)
-        watch_content(&ranges[i]);
+}
+
+void pages_watch(int maps)
+{
+    page_size = (size_t)sysconf(_SC_PAGESIZE);
+    read_ranges(maps, &watched);
+    for (unsigned i = 0; i < watched.n; i++)
+        watch_content(&watched.all[i]);
 }
 
 static void add_page(const struct range *r, size_t page)
@@ -107,21 +119,29 @@ static void add_page(const struct range *r, size_t page)
         runs[n_runs++] = (struct run){at, page_size};
 }
 
+static bool is_within(const unsigned char *page, const struct range *r)
+{
+    return page >= r->begin && page < r->begin + r->pages * page_size;
+}
+
+/* What of a range is still mapped: the compile may have given some of it back. */
 static void learn(struct range *r)
 {
-    for (size_t i = 0; i < r->pages; i++)
-        if (!r->sums || r->sums[i] != sum_of(r->begin + i * page_size))
-            add_page(r, i);
+    for (unsigned k = 0; k < now.n; k++)
+        for (size_t i = 0; r->sums && i < r->pages; i++)
+            if (is_within(r->begin + i * page_size, &now.all[k]) && r->sums[i] != sum_of(r->begin + i * page_size))
+                add_page(r, i);
     if (r->sums)
         munmap(r->sums, r->pages * sizeof(*r->sums));
     r->sums = NULL;
 }
 
-void pages_learn(void)
+void pages_learn(int maps)
 {
     n_runs = 0;
-    for (unsigned i = 0; i < n_ranges; i++)
-        learn(&ranges[i]);
+    read_ranges(maps, &now);
+    for (unsigned i = 0; i < watched.n; i++)
+        learn(&watched.all[i]);
 }
 
 void pages_release(void)

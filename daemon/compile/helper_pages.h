@@ -11,8 +11,8 @@
 /* Notes which memory this process can write, and what is in it. `maps`: a descriptor of /proc/self/maps. */
 void pages_watch(int maps);
 
-/* After a compile: notes which pages it has written. */
-void pages_learn(void);
+/* After a compile: notes which pages it has written, of those that are still there. */
+void pages_learn(int maps);
 
 /* Gives the memory that nothing is in back to the kernel: in a fork a new page costs less than the copy of an old one.
  */
