@@ -27,7 +27,7 @@ extern "C" __global__ void axpy(const float* x, const float* y, float* out, doub
 template <typename T, int N> __global__ void scale(T* y, const T* x, int n)
 {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) y[i] = x[i] * T(N);
+    if (i < n) y[i] = x[i] * T(float(N));
 }
 extern "C" __global__ void backwards(int* data, int n)
 {

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct cuda_driver driver;
 static char load_failure[256]; /* empty: the driver is there */
 static cuda_status init_status;
+static atomic_bool usable; /* the driver is there and initialised */
 
 static const char *driver_path(void)
 {
@@ -51,6 +53,12 @@ static void load(void)
     if (load_failure[0])
         return;
     init_status = driver.init(0);
+    atomic_store_explicit(&usable, init_status == 0, memory_order_release);
+}
+
+const struct cuda_driver *cuda_loaded(void)
+{
+    return atomic_load_explicit(&usable, memory_order_acquire) ? &driver : NULL;
 }
 
 const struct cuda_driver *cuda_load(struct kops_error *e)

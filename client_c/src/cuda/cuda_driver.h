@@ -156,6 +156,9 @@ struct cuda_driver {
 /* Loads and initialises the driver once a process; NULL after it filled *e with no_cuda. */
 const struct cuda_driver *cuda_load(struct kops_error *e);
 
+/* The same where it is loaded already, without a look at whether it still works; NULL: it is not. */
+const struct cuda_driver *cuda_loaded(void);
+
 /* Fills *e: "<what>: <driver's error name>", with the detail `driver`. Returns `code`. */
 enum kops_code cuda_fail(const struct cuda_driver *d, struct kops_error *e, enum kops_code code, cuda_status status,
                          const char *what);

@@ -1,7 +1,6 @@
 #include "kernel.h"
 
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -83,24 +82,34 @@ struct reading {
     struct plan plan;
 };
 
+/* The key of a parameter in errors, ready in any case: making texts takes longer than the checks. */
+static const char *key_of(const struct kernel_param *p)
+{
+#define KEYS4(a, b, c, d) "args[" #a "]", "args[" #b "]", "args[" #c "]", "args[" #d "]"
+    static const char *const keys[] = {KEYS4(0, 1, 2, 3),     KEYS4(4, 5, 6, 7),     KEYS4(8, 9, 10, 11),
+                                       KEYS4(12, 13, 14, 15), KEYS4(16, 17, 18, 19), KEYS4(20, 21, 22, 23),
+                                       KEYS4(24, 25, 26, 27), KEYS4(28, 29, 30, 31)};
+#undef KEYS4
+    _Static_assert(sizeof(keys) / sizeof(keys[0]) >= KERNEL_MAX_PARAMS, "there is a key for each parameter");
+    return keys[p->index];
+}
+
 static int wrong_kind(const struct kernel_param *p, const char *is, const char *give, struct error *e)
 {
-    char key[24];
-
-    snprintf(key, sizeof(key), "args[%u]", p->index);
-    error_set(e, ERROR_WRONG_TYPE, "%s: %s is %s of type %s: give %s", key, p->name, is, dtype_name(p->dtype), give);
-    return error_detail_text(e, "key", key);
+    error_set(e, ERROR_WRONG_TYPE, "%s: %s is %s of type %s: give %s", key_of(p), p->name, is, dtype_name(p->dtype),
+              give);
+    return error_detail_text(e, "key", key_of(p));
 }
 
 static int read_tensor(const struct here_tensor *from, const struct kernel_param *p, struct reading *r, struct error *e)
 {
     struct tensor *t = &r->tensors[p->operand];
-    char key[24];
 
-    snprintf(key, sizeof(key), "args[%u]", p->index);
-    *t = (struct tensor){.dtype = (enum dtype)from->dtype, .rank = from->rank, .offset = from->pointer};
+    t->dtype = (enum dtype)from->dtype;
+    t->rank = from->rank;
+    t->offset = from->pointer;
     if (from->rank > TENSOR_MAX_RANK)
-        return error_at(e, ERROR_LIMIT_EXCEEDED, "", key, "more dimensions than limits.rank");
+        return error_at(e, ERROR_LIMIT_EXCEEDED, "", key_of(p), "more dimensions than limits.rank");
     memcpy(t->shape, from->shape, from->rank * sizeof(t->shape[0]));
     if (from->strides)
         memcpy(t->strides, from->strides, from->rank * sizeof(t->strides[0]));
@@ -108,9 +117,9 @@ static int read_tensor(const struct here_tensor *from, const struct kernel_param
         tensor_set_contiguous(t);
     r->operands[p->operand] = t;
     r->addresses[p->operand] = from->pointer;
-    if (tensor_measure(t, key, e) < 0)
+    if (tensor_measure(t, key_of(p), e) < 0)
         return -1;
-    return from->bytes ? tensor_check_bounds(t, from->pointer + from->bytes, key, e) : 0;
+    return from->bytes ? tensor_check_bounds(t, from->pointer + from->bytes, key_of(p), e) : 0;
 }
 
 static int read_scalar(const struct kops_argument *a, const struct kernel_param *p, unsigned char value[8],
@@ -224,16 +233,20 @@ static cuda_status launch(const struct cuda_driver *d, cuda_function function, s
 }
 
 /* The function in the current context: nearly always the one of the last launch. */
-static enum kops_code find(struct here_kernel *k, const struct cuda_driver *d, struct here_function *ret,
+static enum kops_code find(struct here_kernel *k, const struct cuda_driver **ret_driver, struct here_function *ret,
                            struct kops_error *e)
 {
+    const struct cuda_driver *d = cuda_loaded();
     cuda_context context = NULL;
     enum kops_code r = KOPS_OK;
 
-    if (d->context_get(&context) || !context)
+    if ((!d || d->context_get(&context)) && !(d = cuda_load(e))) /* which says why, also after a fork */
+        return KOPS_ERR_NO_CUDA;
+    if (!context && (d->context_get(&context) || !context))
         return fail(e, KOPS_ERR_NO_CUDA,
                     "no CUDA context is current in this thread: a launch here runs in the caller's own; make one, or "
                     "launch in the daemon");
+    *ret_driver = d;
     pthread_mutex_lock(&k->lock);
     if (k->context != context) {
         r = here_code_function(k->code, d, context, k->symbol, &k->function, e);
@@ -249,9 +262,9 @@ static enum kops_code prepare(struct here_kernel *k, const struct here_call *cal
                               const struct cuda_driver **ret_driver, struct here_function *f, struct reading *reading,
                               struct kops_error *e)
 {
-    const struct cuda_driver *d = cuda_load(e);
+    const struct cuda_driver *d = NULL;
     struct error why;
-    enum kops_code r = d ? find(k, d, f, e) : KOPS_ERR_NO_CUDA;
+    enum kops_code r = find(k, &d, f, e);
 
     if (r)
         return r;

@@ -109,7 +109,7 @@ enum kops_code launch_here_check(const struct dispatch *d, const struct kops_opt
 enum kops_code launch_here_tensors(const struct kops_tensor *const *given, unsigned n, struct here_tensor *into,
                                    struct kops_error *e)
 {
-    const struct cuda_driver *d = cuda_load(e);
+    const struct cuda_driver *d = cuda_loaded() ? cuda_loaded() : cuda_load(e);
     enum kops_code r = d ? KOPS_OK : KOPS_ERR_NO_CUDA;
 
     for (unsigned i = 0; !r && i < n; i++) {

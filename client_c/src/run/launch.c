@@ -123,8 +123,7 @@ static enum kops_code begin(struct launch *l, struct kops_kernel *k, const struc
 
 /* The launch in the caller's context. Drops the lock for it, so that a full queue of the GPU holds up nobody else. */
 static enum kops_code run_here(struct launch *l, const struct kops_argument *args, size_t n_args,
-                               const struct kops_launch_options *how, const struct dispatch *d, uint64_t deadline,
-                               struct kops_error *e)
+                               const struct kops_launch_options *how, const struct dispatch *d, struct kops_error *e)
 {
     struct here_tensor tensors[KOPS_MAX_KERNEL_TENSORS];
     const struct kops_options *o = how ? &how->options : NULL;
@@ -138,8 +137,8 @@ static enum kops_code run_here(struct launch *l, const struct kops_argument *arg
     struct kops_client *c = l->kernel->client;
     enum kops_code r = launch_here_check(d, o, e);
 
-    if (!r)
-        r = kernel_ensure_here(l->kernel, deadline, e);
+    if (!r && !l->kernel->here)
+        r = kernel_ensure_here(l->kernel, client_deadline(c, o ? o->timeout_ms : 0), e);
     if (!r)
         r = launch_here_tensors(l->given, l->wire.n_inputs, tensors, e);
     client_leave(c);
@@ -152,28 +151,44 @@ static bool can_be_captured(const struct kops_client *c, const struct kops_optio
     return d->way == DISPATCH_ENQUEUE && c->features & FEATURE_CODE && (!o || o->where == KOPS_WHERE_DEFAULT);
 }
 
+/* What a launch here needs of begin(). */
+static enum kops_code begin_here(struct launch *l, struct kops_kernel *k, const struct kops_argument *args,
+                                 size_t n_args, const struct kops_launch_options *how, struct kops_error *e)
+{
+    enum kops_code r = check_geometry(&how->geometry, e);
+
+    l->kernel = k;
+    if (!r)
+        r = check_options(&how->options, e);
+    return r ? r : check_args(l, k->client, args, n_args, e);
+}
+
 enum kops_code launch_request(struct kops_kernel *k, const struct kops_argument *args, size_t n_args,
                               const struct kops_launch_options *how, const struct dispatch *d,
                               struct kops_error *ret_error)
 {
     struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
     struct kops_client *c = k->client;
-    const uint64_t deadline = client_deadline(c, how ? how->options.timeout_ms : 0);
     const struct kops_options *o = how ? &how->options : NULL;
     struct launch l;
     enum kops_code r;
 
     client_enter(c, e);
+    if (o && o->where == KOPS_WHERE_HERE) {
+        r = begin_here(&l, k, args, n_args, how, e);
+        if (!r)
+            return run_here(&l, args, n_args, how, d, e);
+        client_leave(c);
+        return r;
+    }
     r = dispatch_check(d, o, e);
     if (!r)
         r = begin(&l, k, args, n_args, how, e);
     l.wire.caches = d->caches;
-    if (!r && o && o->where == KOPS_WHERE_HERE)
-        return run_here(&l, args, n_args, how, d, deadline, e);
     if (!r)
-        r = dispatch(d, c, &l.job, deadline, e);
+        r = dispatch(d, c, &l.job, client_deadline(c, o ? o->timeout_ms : 0), e);
     if (r == KOPS_ERR_CAPTURING && can_be_captured(c, o, d))
-        return run_here(&l, args, n_args, how, d, deadline, e);
+        return run_here(&l, args, n_args, how, d, e);
     client_leave(c);
     return r;
 }

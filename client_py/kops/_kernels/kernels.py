@@ -265,7 +265,7 @@ class Kernel(BaseKernel):
         else:
             geometry = {"grid": grid, "block": block, "shared": shared, "cluster": cluster}
         if where == "auto":
-            where = self._chosen(arguments)
+            where = self._chosen(arguments) if not client._scopes else None
         if where is not None and (where == "here" or checked_place(where) != "daemon"):
             if stream or deadline_ms is not None or priority is not None or blocking is not None:
                 here.check_options(self.name, stream=stream, deadline_ms=deadline_ms, priority=priority, blocking=blocking)

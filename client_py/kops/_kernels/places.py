@@ -40,6 +40,16 @@ def _device(arguments: tuple[Any, ...]) -> int | None:
     return None if first is None else int(first.get_device())
 
 
+def _copied(arguments: tuple[Any, ...]) -> bool:
+    """Whether an array among them is in host memory."""
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    return any(
+        (numpy is not None and isinstance(value, numpy.ndarray))
+        or (torch is not None and isinstance(value, torch.Tensor) and value.device.type == "cpu")
+        for value in arguments
+    )
+
+
 def _chain(torch: Any, stream: Any, step: Callable[[], Any]) -> float:
     """Microseconds a link of a chain on a stream that has nothing else to do; the best of three."""
     best = float("inf")
@@ -73,6 +83,8 @@ def place(client: Any, connection: Peer, arguments: tuple[Any, ...]) -> Place:
         return Place("daemon", f"the package has no compiled part, which launches here need: {why_not}")
     if not offered(connection):
         return Place("daemon", "this daemon hands out no code to this user (kernels.hand_out)")
+    if _copied(arguments):
+        return Place("daemon", "an argument is an array in host memory, which the daemon copies")
     device = _device(arguments)
     if device is None:
         on_device = any(hasattr(value, "__cuda_array_interface__") for value in arguments)
