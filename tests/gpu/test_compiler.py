@@ -79,7 +79,7 @@ def test_the_same_program(torch: Any, compile_kernel: Any) -> None:
     torch.testing.assert_close(out[:200], y[:200])
 
 
-@pytest.mark.parametrize("dtype, name", [("float16", "__half"), ("float64", "double"), ("int64", "long long")])
+@pytest.mark.parametrize("dtype, name", [("float32", "float"), ("float64", "double"), ("int64", "long long")])
 def test_templates(torch: Any, compile_kernel: Any, dtype: str, name: str) -> None:
     x = torch.arange(100, device="cuda").to(getattr(torch, dtype))
     y = torch.zeros_like(x)
