@@ -35,9 +35,7 @@ def connection(daemon: Daemon) -> Iterator[raw.Connection]:
 def file() -> Iterator[Callable[..., int]]:
     with ExitStack() as stack:
 
-        def make(
-            size: int, seals: tuple[str, ...] = ("shrink",), flags: int = 0
-        ) -> int:
+        def make(size: int, seals: tuple[str, ...] = ("shrink",), flags: int = 0) -> int:
             fd = memfd.make(size, seals, flags)
             stack.callback(os.close, fd)
             return fd
@@ -49,18 +47,14 @@ def ask(connection: raw.Connection, module: int, fd: int) -> Any:
     return connection.call("code", {"module": module, "fd": 0}, [fd])
 
 
-def test_the_binary_is_written_and_sealed(
-    connection: raw.Connection, file: Callable[..., int]
-) -> None:
+def test_the_binary_is_written_and_sealed(connection: raw.Connection, file: Callable[..., int]) -> None:
     assert "code" in connection.call("hello")["features"]
     compiled = compile_source(connection, arch=ARCH)
     size = compiled["image_bytes"]
     fd = file(size + 100)
     assert ask(connection, compiled["module"], fd) == {"bytes": size}
     image = os.pread(fd, size, 0)
-    assert (
-        image[:4] == b"\x7fELF" and compiled["entries"][0]["lowered"].encode() in image
-    )
+    assert image[:4] == b"\x7fELF" and compiled["entries"][0]["lowered"].encode() in image
     assert os.pread(fd, 100, size) == bytes(100)
     for change in (
         lambda: os.pwrite(fd, b"x", 0),
@@ -70,9 +64,7 @@ def test_the_binary_is_written_and_sealed(
     ):
         with pytest.raises(PermissionError):
             change()
-    wanted = (
-        fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-    )
+    wanted = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
     assert fcntl.fcntl(fd, fcntl.F_GET_SEALS) & wanted == wanted
     again = file(size)
     ask(connection, compiled["module"], again)
@@ -81,22 +73,18 @@ def test_the_binary_is_written_and_sealed(
 
 def test_entries_tell_where_parameters_begin(connection: raw.Connection) -> None:
     source = 'extern "C" __global__ void mixed(char a, double *b, float c, char d, long long e) { b[0] = a + c + d + e; }'
-    (entry,) = connection.call(
-        "compile", {"source": source, "entries": ["mixed"], "arch": ARCH}
-    )["entries"]
+    (entry,) = connection.call("compile", {"source": source, "entries": ["mixed"], "arch": ARCH})["entries"]
     assert entry["params"] == [1, 8, 4, 1, 8] and entry["offsets"] == [0, 8, 16, 20, 24]
 
 
-def test_what_is_refused(
-    daemon: Daemon, connection: raw.Connection, file: Callable[..., int]
-) -> None:
+def test_what_is_refused(daemon: Daemon, connection: raw.Connection, file: Callable[..., int]) -> None:
     compiled = compile_source(connection, arch=ARCH)
     size = compiled["image_bytes"]
 
     def refused(fd: int) -> raw.RpcError:
         return connection.error("code", {"module": compiled["module"], "fd": 0}, [fd])
 
-    before = proc.fds(daemon.pid)
+    before = proc.fds(daemon.pid).get("memfd", 0)
     assert refused(file(size - 1)).code == "invalid_fd"
     assert "seal it" in refused(file(size, ())).message
     assert refused(file(size, ("shrink", "write"))).code == "read_only"
@@ -105,33 +93,19 @@ def test_what_is_refused(
     mapped = file(size)
     with mmap.mmap(mapped, size):
         error = refused(mapped)
-        assert (
-            error.code == "invalid_fd"
-            and error.key == "fd"
-            and "unmap" in error.message
-        )
-    assert (
-        ask(connection, compiled["module"], mapped)["bytes"] == size
-    )  # nothing was lost by it
+        assert error.code == "invalid_fd" and error.key == "fd" and "unmap" in error.message
+    assert ask(connection, compiled["module"], mapped)["bytes"] == size  # nothing was lost by it
     read, write = os.pipe()
     assert refused(read).code == "invalid_fd"
     os.close(read)
     os.close(write)
-    assert (
-        connection.error("code", {"module": compiled["module"], "fd": 0}).code
-        == "invalid_fd"
-    )
-    assert (
-        connection.error(
-            "code", {"module": compiled["module"], "fd": 1}, [file(size)]
-        ).code
-        == "invalid_fd"
-    )
+    assert connection.error("code", {"module": compiled["module"], "fd": 0}).code == "invalid_fd"
+    assert connection.error("code", {"module": compiled["module"], "fd": 1}, [file(size)]).code == "invalid_fd"
     error = connection.error("code", {"module": 77, "fd": 0}, [file(size)])
     assert error.code == "unknown_kernel" and error.key == "module"
     connection.call("release", {"module": compiled["module"]})
     assert refused(file(size)).code == "unknown_kernel"
-    proc.eventually(lambda: proc.fds(daemon.pid) == before, "no descriptor is kept")
+    proc.eventually(lambda: proc.fds(daemon.pid).get("memfd", 0) == before, "no descriptor is kept")
 
 
 def test_a_client_that_ends_meanwhile(daemon: Daemon, file: Callable[..., int]) -> None:
@@ -156,29 +130,20 @@ def test_a_client_that_ends_meanwhile(daemon: Daemon, file: Callable[..., int]) 
     ],
 )
 def test_who_may_have_code(policy: str, groups: list[int], allowed: bool) -> None:
-    more = f"[kernels]\nuser_kernels = all\nhand_out = {policy}\n" + (
-        f"user_kernels_group = {CLUB}\n" if policy == "group" else ""
-    )
+    more = f"[kernels]\nuser_kernels = all\nhand_out = {policy}\n" + (f"user_kernels_group = {CLUB}\n" if policy == "group" else "")
     with Daemon(config=HOST + OPEN + more) as daemon:
         os.chmod(daemon.folder, 0o755)
 
         def look(expected: bool) -> None:
             with daemon.connect() as connection:
                 assert ("code" in connection.call("hello")["features"]) == expected
-                compiled = connection.call(
-                    "compile", {"source": ADD, "entries": ["add2_kernel"], "arch": ARCH}
-                )
+                compiled = connection.call("compile", {"source": ADD, "entries": ["add2_kernel"], "arch": ARCH})
                 fd = memfd.make(compiled["image_bytes"])
                 if expected:
                     ask(connection, compiled["module"], fd)
                 else:
-                    error = connection.error(
-                        "code", {"module": compiled["module"], "fd": 0}, [fd]
-                    )
-                    assert (
-                        error.code == "permission_denied"
-                        and f"kernels.hand_out is {policy}" in error.message
-                    )
+                    error = connection.error("code", {"module": compiled["module"], "fd": 0}, [fd])
+                    assert error.code == "permission_denied" and f"kernels.hand_out is {policy}" in error.message
                 os.close(fd)
 
         look(policy != "off")
