@@ -131,8 +131,7 @@ static int prepare(struct helper *h, struct error *e)
         return -1;
     if (helper_warm(&h->settings.toolkit, e) < 0)
         return -1;
-    pages_watch(h->maps);
-    if (helper_warm(&h->settings.toolkit, e) < 0)
+    if (pages_watch(h->maps) && helper_warm(&h->settings.toolkit, e) < 0)
         return -1;
     pages_learn(h->maps);
     pages_release();

@@ -18,6 +18,13 @@ enum {
     POPULATE_WRITE = 23 /* madvise()'s; since Linux 5.14 */
 };
 
+/* A sanitizer's own memory would be most of what is looked at, and takes longer than it saves. */
+#ifdef __SANITIZE_ADDRESS__
+static const bool sanitized = true;
+#else
+static const bool sanitized = false;
+#endif
+
 struct range {
     unsigned char *begin;
     size_t pages;
@@ -99,12 +106,15 @@ static void read_ranges(int maps, struct ranges *into)
     }
 }
 
-void pages_watch(int maps)
+bool pages_watch(int maps)
 {
+    if (sanitized)
+        return false;
     page_size = (size_t)sysconf(_SC_PAGESIZE);
     read_ranges(maps, &watched);
     for (unsigned i = 0; i < watched.n; i++)
         watch_content(&watched.all[i]);
+    return watched.n > 0;
 }
 
 static void add_page(const struct range *r, size_t page)
@@ -139,6 +149,8 @@ static void learn(struct range *r)
 void pages_learn(int maps)
 {
     n_runs = 0;
+    if (!watched.n)
+        return;
     read_ranges(maps, &now);
     for (unsigned i = 0; i < watched.n; i++)
         learn(&watched.all[i]);

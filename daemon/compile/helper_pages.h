@@ -8,8 +8,9 @@
 
 #include <stdbool.h>
 
-/* Notes which memory this process can write, and what is in it. `maps`: a descriptor of /proc/self/maps. */
-void pages_watch(int maps);
+/* Notes which memory this process can write, and what is in it. `maps`: a descriptor of /proc/self/maps. False: nothing
+ * is watched. */
+bool pages_watch(int maps);
 
 /* After a compile: notes which pages it has written, of those that are still there. */
 void pages_learn(int maps);
