@@ -155,8 +155,8 @@ static bool read_geometry(PyObject *map, struct here_read *r)
 
 /* ---- the calls ---- */
 
-/* launch(arguments, geometry, stream, timed): None; with `timed` microseconds; NotImplemented for arguments of other
- * kinds. `stream` None: torch's current one of the tensors' device. */
+/* launch(arguments, geometry, stream, timed): None, or True where it is time to tell(); with `timed` microseconds;
+ * NotImplemented for arguments of other kinds. `stream` None: torch's current one of the tensors' device. */
 static PyObject *launch(PyObject *self, PyObject *arguments)
 {
     PyObject *tuple, *geometry, *stream;
@@ -165,6 +165,7 @@ static PyObject *launch(PyObject *self, PyObject *arguments)
     PyThreadState *thread;
     enum kops_code code;
     double us = 0;
+    bool due = false;
     int timed;
 
     if (!PyArg_ParseTuple(arguments, "O!OOp", &PyTuple_Type, &tuple, &geometry, &stream, &timed))
@@ -183,12 +184,31 @@ static PyObject *launch(PyObject *self, PyObject *arguments)
         return NULL;
     thread = PyEval_SaveThread();
     code = timed ? here_launch_timed(((struct here *)self)->kernel, &r.call, &us, &e)
-                 : here_launch(((struct here *)self)->kernel, &r.call, &e);
+                 : here_launch(((struct here *)self)->kernel, &r.call, &due, &e);
     PyEval_RestoreThread(thread);
     if (code)
         return native_raise(&e);
     if (timed)
         return PyFloat_FromDouble(us);
+    if (due)
+        Py_RETURN_TRUE;
+    Py_RETURN_NONE;
+}
+
+/* tell(module): the params of the notification `launched`, packed; None where there is nothing to tell. */
+static PyObject *tell(PyObject *self, PyObject *module)
+{
+    const unsigned long long id = PyLong_AsUnsignedLongLong(module);
+    struct bytes params = {.data = NULL};
+    PyObject *made = NULL;
+
+    if (PyErr_Occurred())
+        return NULL;
+    if (here_kernel_tell(((struct here *)self)->kernel, id, &params) && !params.failed)
+        made = PyBytes_FromStringAndSize(params.data, (Py_ssize_t)params.length);
+    bytes_free(&params);
+    if (made || PyErr_Occurred())
+        return made;
     Py_RETURN_NONE;
 }
 
@@ -258,6 +278,7 @@ PyObject *here_kept(PyObject *module, PyObject *key)
 
 static PyMethodDef methods[] = {
     {"launch", launch, METH_VARARGS, "launch(arguments, geometry, stream, timed): see here.c."},
+    {"tell", tell, METH_O, "tell(module): see here.c."},
     {NULL, NULL, 0, NULL},
 };
 

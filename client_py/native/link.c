@@ -170,18 +170,19 @@ static PyObject *done(PyObject *self, PyObject *number)
     return PyBool_FromLong(is_done);
 }
 
-/* notify(method, params): carried out like a request, never answered. */
+/* notify(method, params, dispensable=False): carried out like a request, never answered. */
 static PyObject *notify(PyObject *self, PyObject *arguments)
 {
     PyThreadState *thread;
     struct link *link = (struct link *)self;
     const char *method, *params;
     Py_ssize_t length;
+    int dispensable = 0;
 
-    if (!PyArg_ParseTuple(arguments, "sy#", &method, &params, &length) || !link_enter(link))
+    if (!PyArg_ParseTuple(arguments, "sy#|p", &method, &params, &length, &dispensable) || !link_enter(link))
         return NULL;
     thread = PyEval_SaveThread();
-    native_notify(link->client, link->generation, method, params, (size_t)length);
+    native_notify(link->client, link->generation, method, params, (size_t)length, dispensable);
     PyEval_RestoreThread(thread);
     link_leave(link);
     Py_RETURN_NONE;

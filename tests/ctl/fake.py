@@ -45,7 +45,7 @@ def client(pid: int, **more: Any) -> dict[str, Any]:
     return {
         "pid": pid, "uid": 0, "gid": 0, "client": "test 1.0", "comm": "test", "connected_s": 10.0, "requests": 100,
         "errors": 0, "inflight": 0, "queued": 0, "buffers": 1, "mapped_bytes": 1 << 20, "allocated_bytes": 0, "programs": 0,
-        "kernels": 0, "bytes_in": 1, "bytes_out": 1, "output_bytes": 0, "paused": False, "shm": False, "device_us": 0.0,
+        "kernels": 0, "bytes_in": 1, "bytes_out": 1, "output_bytes": 0, "paused": False, "shm": False, "device_us": 0.0, "here": 0,
         "latency": {"queue": NONE, "device": NONE, "total": ONE}, **more,
     }  # fmt: skip
 

@@ -11,7 +11,7 @@ from fake import FakeDaemon, Refused, client, clients, user
 
 FULL = client(
     123, uid=0, comm="worker", client="kops-python 1", requests=5, errors=2, inflight=3, queued=1, mapped_bytes=3 << 29,
-    allocated_bytes=1000, paused=True, shm=True, device_us=1.5,
+    allocated_bytes=1000, paused=True, shm=True, device_us=1.5, here=77,
 )  # fmt: skip
 
 
@@ -19,7 +19,7 @@ def test_table(fake: FakeDaemon, ctl: Ctl) -> None:
     fake.answers["clients"] = clients(FULL, client(7))
     titles, first, second = ctl("clients").stdout.splitlines()
     assert titles.split()[:3] == ["pid", "user", "process"] and titles.endswith("calls itself")
-    for text in ("123", "root", "worker", "1.50 GiB", "0.98 KiB", "11.0", "13.0", "paused", "kops-python 1"):
+    for text in ("123", "root", "worker", "77", "1.50 GiB", "0.98 KiB", "11.0", "13.0", "paused", "kops-python 1"):
         assert text in first, text
     assert second.split()[0] == "7" and "idle" in second
     assert titles.index("p99 us") == first.index("  13.0") + len("  13.0") - len("p99 us"), "numbers end where titles do"

@@ -22,7 +22,7 @@ KEYS = {
     "pid": int, "uid": int, "gid": int, "client": str, "comm": str, "connected_s": float, "requests": int,
     "errors": int, "inflight": int, "queued": int, "buffers": int, "mapped_bytes": int, "allocated_bytes": int,
     "programs": int, "kernels": int, "bytes_in": int, "bytes_out": int, "output_bytes": int, "paused": bool,
-    "shm": bool, "device_us": float, "isolation": str, "latency": dict,
+    "shm": bool, "device_us": float, "here": int, "isolation": str, "latency": dict,
 }  # fmt: skip
 
 

@@ -62,7 +62,7 @@ CLIENT_LAYERS = {  # folders of client_c/src, and the folders that each may incl
     "session": ("base", "wire", "link"),
     "memory": ("base", "cuda", "wire", "session"),
     "jobs": ("base", "cuda", "wire", "session"),
-    "here": ("base", "cuda"),
+    "here": ("base", "cuda", "wire"),
     "run": ("base", "cuda", "wire", "session", "memory", "jobs", "here"),
     "api": ("base", "cuda", "wire", "session", "memory", "jobs", "here", "run"),
 }

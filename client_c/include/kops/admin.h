@@ -58,6 +58,7 @@ struct kops_client_info {
     const char *isolation; /**< Whose work shares a GPU process with its kernels: "off", "none", "user", "connection";
                                 "": the daemon does not say. */
     int64_t executor;      /**< Pid of the process that its kernels run in; 0: none at present. */
+    uint64_t here;         /**< Launches in its own context that it told the daemon of. */
 };
 
 /** What one user may have at the same time; KOPS_NO_LIMIT: as much as there is. */

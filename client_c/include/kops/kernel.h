@@ -39,11 +39,12 @@
  * **Launch here.** With options.where = KOPS_WHERE_HERE a launch runs in this process, in the calling thread's current
  * CUDA context, on the stream of kops_kernel_enqueue(), or with kops_kernel_launch() on the legacy default stream, and
  * waited for. The code is what the daemon compiled, the checks are the daemon's; the tensors must be device memory. No
- * other context takes turns on the GPU, no MPS is needed, and a fault breaks this context alone. The daemon knows
- * nothing of such launches. By default (KOPS_WHERE_DEFAULT) a launch is the daemon's, but one that is enqueued on a
- * stream under capture is here: a node of the graph, which needs neither client nor daemon afterwards.
- * KOPS_WHERE_DAEMON refuses it. The binary stays loaded as long as the context. Errors besides the usual ones:
- * unsupported (the daemon hands out no code), no_cuda (no context is current).
+ * other context takes turns on the GPU, no MPS is needed, and a fault breaks this context alone. The
+ * daemon's quotas, deadlines and traces know nothing of such launches; its statistics have them with the variant
+ * "here", about once a second, with the time of one in 61 between two events. By default (KOPS_WHERE_DEFAULT) a launch
+ * is the daemon's, but one that is enqueued on a stream under capture is here: a node of the graph, which needs neither
+ * client nor daemon afterwards. KOPS_WHERE_DAEMON refuses it. The binary stays loaded as long as the context. Errors
+ * besides the usual ones: unsupported (the daemon hands out no code), no_cuda (no context is current).
  *
  * **Threads, fork, reconnection.** As for clients and buffers: modules and kernels may be used from any number of
  * threads, kops_module_free() and kops_kernel_free() are the last use of their object. After a reconnection or fork

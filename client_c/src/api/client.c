@@ -1,6 +1,7 @@
 /* Connecting and closing. */
 #include "base/fail.h"
 #include "jobs/batch.h"
+#include "run/launch_here.h"
 #include "session/call.h"
 #include "session/connect.h"
 
@@ -53,6 +54,7 @@ kops_client *kops_close(kops_client *client)
     client_leave(client);
     kops_buffer_release(staging);
     client_enter(client, NULL);
+    kernels_tell_here(client);
     batch_close_all(client);
     ordered_close(client);
     transport_close(&client->t);

@@ -94,10 +94,12 @@ enum kops_code native_wait(kops_client *client, kops_ticket ticket, int64_t time
     return r;
 }
 
-void native_notify(kops_client *client, uint32_t generation, const char *method, const void *params, size_t length)
+void native_notify(kops_client *client, uint32_t generation, const char *method, const void *params, size_t length,
+                   bool dispensable)
 {
     client_enter(client, NULL);
-    if (client->generation == generation && client_is_connected(client)) {
+    if (client->generation == generation && client_is_connected(client) &&
+        !(dispensable && session_is_behind(client))) {
         const struct notice n = session_notice(client);
 
         wire_pack_notification(n.out, method, params, length);

@@ -33,8 +33,10 @@ enum kops_code native_wait(kops_client *client, kops_ticket ticket, int64_t time
                            struct kops_error *ret_error);
 
 /* A notification, such as release: carried out in order with the requests, never answered. Dropped without an error
- * when the connection is not that of `generation`. */
-void native_notify(kops_client *client, uint32_t generation, const char *method, const void *params, size_t length);
+ * when the connection is not that of `generation`; a `dispensable` one also when the daemon is behind with its reading.
+ */
+void native_notify(kops_client *client, uint32_t generation, const char *method, const void *params, size_t length,
+                   bool dispensable);
 
 /* The present connection's; connects when there is none, for so long (0: the client's timeout). 0 with *ret_error set
  * when that fails. */

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "base/fail.h"
+#include "run/launch_here.h"
 #include "session/call.h"
 
 enum kops_code kops_trim(kops_client *client, uint64_t *ret_bytes, struct kops_error *ret_error)
@@ -30,6 +31,7 @@ enum kops_code kops_stats_get(kops_client *client, const struct kops_stats_filte
     if (!s)
         return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for statistics");
     client_enter(client, e);
+    kernels_tell_here(client);
     r = session_call(client, wire_pack_stats, filter ? filter : &everything, -1, wire_decode_stats, s,
                      client_deadline(client, 0), SESSION_ATTEMPTS, e);
     client_leave(client);

@@ -188,6 +188,7 @@ enum kops_code here_code_function(struct here_code *code, const struct cuda_driv
     const bool exchanged = d->exchange_capture_mode && !d->exchange_capture_mode(&mode);
     enum kops_code r;
 
+    ret->context = context;
     pthread_mutex_lock(&lock);
     r = find_function(code, d, context, symbol, ret, e);
     pthread_mutex_unlock(&lock);

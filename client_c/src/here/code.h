@@ -13,6 +13,7 @@ struct here_code;
 /* A binary's function in one context, with the limits of its launches. */
 struct here_function {
     cuda_function function;
+    cuda_context context;
     cuda_device device;
     struct kernel_limits limits; /* of the device and of the function */
 };

@@ -1,5 +1,6 @@
 #include "kernel.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,8 @@
 #include "core/decode.h"
 #include "core/overlap.h"
 #include "errors.h"
+#include "tally.h"
+#include "wire/mp.h"
 
 enum { LAUNCH_BUFFER_POINTER = 1, LAUNCH_BUFFER_SIZE = 2, CLUSTER_DIMENSION = 4 /* of cuLaunchKernel's */ };
 
@@ -15,6 +18,7 @@ struct here_kernel {
     struct kernel_signature *signature;
     struct here_code *code;
     char *symbol;
+    struct here_tally *tally;
     pthread_mutex_t lock; /* of the two below */
     cuda_context context; /* where `function` is */
     struct here_function function;
@@ -46,8 +50,8 @@ enum kops_code here_kernel_new(const struct here_declaration *d, struct here_ker
     struct kernel_declaration declaration;
     struct error why;
 
-    if (!k || !(k->symbol = strdup(d->symbol))) {
-        free(k);
+    if (!k || !(k->symbol = strdup(d->symbol)) || !(k->tally = here_tally_new())) {
+        here_kernel_free(k);
         return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a kernel");
     }
     if (read_declaration(d, params, &declaration, &why) < 0 ||
@@ -66,6 +70,7 @@ void here_kernel_free(struct here_kernel *k)
     if (!k)
         return;
     kernel_signature_unref(k->signature);
+    here_tally_free(k->tally);
     free(k->symbol);
     free(k);
 }
@@ -278,17 +283,25 @@ static enum kops_code prepare(struct here_kernel *k, const struct here_call *cal
     return KOPS_OK;
 }
 
-enum kops_code here_launch(struct here_kernel *k, const struct here_call *call, struct kops_error *e)
+enum kops_code here_launch(struct here_kernel *k, const struct here_call *call, bool *ret_due, struct kops_error *e)
 {
     const struct cuda_driver *d = NULL;
+    const unsigned n = k->signature->op.n_inputs + k->signature->op.n_outputs;
     struct here_function f;
     struct reading reading;
     cuda_status status;
+    bool timed;
     enum kops_code r = prepare(k, call, &d, &f, &reading, e);
 
+    *ret_due = false;
     if (r || !d)
         return r;
+    timed = here_tally_begin(k->tally, d, f.context, call->stream);
     status = launch(d, f.function, &reading, call->stream);
+    if (timed)
+        *ret_due = here_tally_end(k->tally, d, call->stream, reading.operands, n);
+    else if (!status)
+        *ret_due = here_tally_count(k->tally, reading.operands, n, (double)NAN);
     return status ? cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "cuLaunchKernel") : KOPS_OK;
 }
 
@@ -337,7 +350,37 @@ enum kops_code here_launch_timed(struct here_kernel *k, const struct here_call *
     if (end)
         d->event_destroy(end);
     *ret_us = (double)ms * 1e3;
+    if (!status)
+        here_tally_count(k->tally, reading.operands, k->signature->op.n_inputs + k->signature->op.n_outputs, *ret_us);
     return status ? cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "a timed launch") : KOPS_OK;
+}
+
+bool here_kernel_tell(struct here_kernel *k, uint64_t module, struct bytes *out)
+{
+    const struct kernel_signature *s = k->signature;
+    const unsigned n = s->op.n_inputs + s->op.n_outputs;
+    const size_t from = out->length;
+    char uuid[CUDA_UUID_TEXT];
+    const struct cuda_driver *d = cuda_loaded();
+    bool known;
+
+    pthread_mutex_lock(&k->lock);
+    known = k->context && d && !cuda_device_uuid(d, k->function.device, uuid, NULL);
+    pthread_mutex_unlock(&k->lock);
+    mp_map(out, known ? 5 : 4);
+    mp_pair_uint(out, "module", module);
+    mp_pair_text(out, "entry", s->op.name);
+    if (known)
+        mp_pair_text(out, "device", uuid);
+    mp_key(out, "dtypes");
+    mp_array(out, n);
+    for (unsigned i = 0; i < n; i++)
+        mp_text(out, dtype_name(s->operands[i]->dtype));
+    mp_key(out, "rows");
+    if (here_tally_take(k->tally, out))
+        return true;
+    out->length = from;
+    return false;
 }
 
 enum kops_code here_device(char ret_uuid[CUDA_UUID_TEXT], struct kops_error *e)

@@ -3,6 +3,7 @@
 #ifndef KOPS_CLIENT_HERE_KERNEL_H
 #define KOPS_CLIENT_HERE_KERNEL_H
 
+#include "base/bytes.h"
 #include "code.h"
 
 struct here_kernel;
@@ -42,14 +43,19 @@ struct here_call {
     int device;                                  /* the tensors' ordinal, which the context must be of; -1: any */
 };
 
-/* Checks and launches; returns when it is on the stream. Errors: those of `launch`, no_cuda, unsupported, device_error.
+/* Checks and launches; returns when it is on the stream. *ret_due: it is time for here_kernel_tell(). Errors: those of
+ * `launch`, no_cuda, unsupported, device_error.
  */
-enum kops_code here_launch(struct here_kernel *k, const struct here_call *call, struct kops_error *e);
+enum kops_code here_launch(struct here_kernel *k, const struct here_call *call, bool *ret_due, struct kops_error *e);
 
 /* The same between two events; returns when it has ended. *ret_us: the time between them, 0 where nothing ran. Errors:
  * capturing, besides. */
 enum kops_code here_launch_timed(struct here_kernel *k, const struct here_call *call, double *ret_us,
                                  struct kops_error *e);
+
+/* Appends the params of the method launched: what this process launched since the last time. `module`: its id on the
+ * connection that is told. False: there is nothing to tell. */
+bool here_kernel_tell(struct here_kernel *k, uint64_t module, struct bytes *out);
 
 /* The UUID of the current context's device. */
 enum kops_code here_device(char ret_uuid[CUDA_UUID_TEXT], struct kops_error *e);

@@ -1,6 +1,7 @@
 /* Declared kernels. */
 #include "kernel.h"
 #include "jobs/job.h"
+#include "launch_here.h"
 
 #include <stdlib.h>
 
@@ -117,6 +118,19 @@ enum kops_code kernel_ensure(struct kops_kernel *k, uint64_t deadline, struct ko
     return remote_ensure(k->client, &k->remote, define_now, k, "kernel", deadline, e);
 }
 
+static void forget_here(struct kops_kernel *k)
+{
+    struct kops_kernel **at = &k->client->here;
+
+    if (!k->here)
+        return;
+    kernel_tell_here(k);
+    while (*at != k)
+        at = &(*at)->next_here;
+    *at = k->next_here;
+    here_kernel_free(k->here);
+}
+
 void kernel_unref(struct kops_kernel *k)
 {
     struct kops_client *c;
@@ -124,8 +138,8 @@ void kernel_unref(struct kops_kernel *k)
     if (!k || --k->references)
         return;
     c = k->client;
+    forget_here(k);
     remote_release(c, &k->remote, "kernel");
-    here_kernel_free(k->here);
     module_unref(k->module);
     arena_free(&k->arena);
     free(k);

@@ -23,7 +23,8 @@ struct kops_kernel {
     struct kops_signature signature;
     const char *name; /* lives as long as the client */
     struct remote remote;
-    struct here_kernel *here; /* owned; NULL until it is launched in this process */
+    struct here_kernel *here;      /* owned; NULL until it is launched in this process */
+    struct kops_kernel *next_here; /* of the client's that are */
 };
 
 /* Makes a module; *log as kops_compile() has it. module_unref() lets go of it, and takes NULL. */

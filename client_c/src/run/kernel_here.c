@@ -11,6 +11,7 @@
 #include "launch_here.h"
 #include "memory/cuda_map.h"
 #include "session/call.h"
+#include "wire/wire.h"
 
 /* ---- the code ---- */
 
@@ -85,10 +86,13 @@ enum kops_code kernel_ensure_here(struct kops_kernel *k, uint64_t deadline, stru
     bytes_free(&params);
     if (r)
         return r;
-    if (k->here) /* another thread was faster */
+    if (k->here) { /* another thread was faster */
         here_kernel_free(made);
-    else
-        k->here = made;
+        return KOPS_OK;
+    }
+    k->here = made;
+    k->next_here = k->client->here;
+    k->client->here = k;
     return KOPS_OK;
 }
 
@@ -156,15 +160,50 @@ static struct kops_result result_of(double us, bool timed)
     return r;
 }
 
-enum kops_code launch_here(struct here_kernel *k, const struct here_call *call, const struct dispatch *d,
+void kernel_tell_here(struct kops_kernel *k)
+{
+    struct kops_client *c = k->client;
+    struct bytes params = {.data = NULL};
+    struct notice n;
+
+    if (!k->here || !client_is_connected(c) || !remote_known(c, &k->module->remote) || session_is_behind(c))
+        return;
+    if (here_kernel_tell(k->here, k->module->remote.id, &params) && !params.failed) {
+        n = session_notice(c);
+        wire_pack_notification(n.out, "launched", params.data, params.length);
+        session_notify(c, &n);
+    }
+    bytes_free(&params);
+}
+
+void kernels_tell_here(struct kops_client *c)
+{
+    for (struct kops_kernel *k = c->here; k; k = k->next_here)
+        kernel_tell_here(k);
+}
+
+static enum kops_code enqueue_here(struct kops_kernel *k, const struct here_call *call, struct kops_error *e)
+{
+    bool due = false;
+    enum kops_code r = here_launch(k->here, call, &due, e);
+
+    if (due) {
+        client_enter(k->client, NULL);
+        kernel_tell_here(k);
+        client_leave(k->client);
+    }
+    return r;
+}
+
+enum kops_code launch_here(struct kops_kernel *k, const struct here_call *call, const struct dispatch *d,
                            const struct kops_options *o, struct kops_error *e)
 {
     double us = 0;
     enum kops_code r;
 
     if (d->way == DISPATCH_ENQUEUE)
-        return here_launch(k, call, e);
-    r = here_launch_timed(k, call, &us, e);
+        return enqueue_here(k, call, e);
+    r = here_launch_timed(k->here, call, &us, e);
     if (r || !d->ret_result)
         return r;
     *d->ret_result = result_of(us, !(o && o->no_timing));

@@ -142,7 +142,7 @@ static enum kops_code run_here(struct launch *l, const struct kops_argument *arg
     if (!r)
         r = launch_here_tensors(l->given, l->wire.n_inputs, tensors, e);
     client_leave(c);
-    return r ? r : launch_here(l->kernel->here, &call, d, o, e);
+    return r ? r : launch_here(l->kernel, &call, d, o, e);
 }
 
 /* Whether a launch that a capture refused can be part of it. */

@@ -13,7 +13,12 @@ enum kops_code launch_here_tensors(const struct kops_tensor *const *given, unsig
                                    struct kops_error *e);
 
 /* Enqueues, or launches and waits. Without the lock. `options` may be NULL. */
-enum kops_code launch_here(struct here_kernel *k, const struct here_call *call, const struct dispatch *d,
+enum kops_code launch_here(struct kops_kernel *k, const struct here_call *call, const struct dispatch *d,
                            const struct kops_options *options, struct kops_error *e);
+
+/* Tells the daemon of the launches here that it was not told of, for its statistics: as far as it knows the kernel's
+ * module, and without waiting. Lock held. */
+void kernel_tell_here(struct kops_kernel *k);
+void kernels_tell_here(struct kops_client *c);
 
 #endif

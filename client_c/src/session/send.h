@@ -58,6 +58,8 @@ void session_cancel(struct kops_client *c, const struct call *call);
 
 /* ---- notifications: carried out in order with the requests, never answered. Without memory none is sent ---- */
 
+enum { SESSION_BACKLOG_MAX = 16 << 10 };
+
 struct notice {
     struct bytes *out; /* to append one notification to */
     size_t from;
@@ -67,6 +69,12 @@ struct notice {
  * waiting. The lock is kept in between. */
 struct notice session_notice(struct kops_client *c);
 void session_notify(struct kops_client *c, const struct notice *n);
+
+/* Whether so much waits to be sent that a notification which the daemon can do without is better left out. */
+static inline bool session_is_behind(struct kops_client *c)
+{
+    return client_notifications(c)->length > SESSION_BACKLOG_MAX;
+}
 
 /* Notifies the daemon of a release, as wire_pack_release(). */
 void session_release(struct kops_client *c, const char *what, uint64_t id);

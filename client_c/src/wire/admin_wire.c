@@ -76,6 +76,7 @@ static const struct wire_field client_fields[] = {
     FIELD(F64, device_us),
     FIELD(TEXT, isolation),
     FIELD(I64, executor),
+    FIELD(U64, here),
     {WIRE_KEY("latency"), .type = WIRE_MAP, .record = &latency_record}, /* its record is the whole client's */
 };
 static const struct wire_record client_record = WIRE_RECORD(RECORD, client_fields);

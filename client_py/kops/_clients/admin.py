@@ -64,6 +64,7 @@ class ClientInfo:
     latency: Latency = Latency()
     isolation: str = ""  # whose work shares a GPU process with its kernels: "off", "none", "user" or "connection"
     executor: int | None = None  # the pid of the process that its kernels run in; None: none at present
+    here: int = 0  # launches in its own CUDA context that it told the daemon of
 
 
 @dataclass(frozen=True)

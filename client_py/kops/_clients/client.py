@@ -25,6 +25,7 @@ from .._calls.ops import OpMethods, check_attrs
 from .._calls.pending import Link, Pending, Watcher
 from .._calls.programs import Program
 from .._calls.recording import Sequence, record
+from .._kernels import here
 from .._kernels.methods import FormulaMethods
 from .._kernels.modules import KernelMethods
 from .._session.autostart import start
@@ -114,6 +115,7 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
         """Counters and timings of the daemon since its start or the last reset: a map with `uptime_s`, `counters`,
         `ops` (a row for each op, device, variant, dtype and shapes) and `mappings`. Filters choose rows; `reset` starts
         them anew."""
+        self._tell_launched()
         answer: Stats = self._drive(self._live(), lambda link: plans.stats(op, dtype, device, reset), timeout)
         return answer
 
@@ -255,9 +257,15 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
         `empty` stay valid. Idempotent."""
         self._closed = True
         self._settle(self.timeout)
+        self._tell_launched()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+    def _tell_launched(self) -> None:
+        """Tells the daemon of launches in this process that its statistics do not have yet."""
+        for kernel in list(self._launched):
+            here.tell(self._connection, kernel)
 
     def __enter__(self) -> Client:
         return self

@@ -16,6 +16,7 @@ from .._base.results import Timing, Timings
 from .._calls.launch import scalar
 from .._calls.plans import Plan
 from .._memory.allocations import allocations
+from .._memory.pool import garbage
 from .._session.connection import Peer
 from .._session.session import Call
 from .._tensors.adapters import adapter_of
@@ -140,6 +141,25 @@ def launch(here: Any, kernel: Any, arguments: tuple[Any, ...], geometry: Mapping
     stream = _stream_of(arguments)
     given = tuple(_array(kernel.name, i, param, value) for i, (param, value) in enumerate(zip(kernel.params, arguments)))
     return here.launch(given, geometry, stream, timed)
+
+
+def tell(connection: Any, kernel: Any) -> None:
+    """Tells the daemon of the kernel's launches here since the last time, for its statistics: without waiting, and as far as
+    the connection knows the module."""
+    module = None if connection is None else kernel.code.ids.get(connection.key)
+    if module is None or kernel._here is None or not connection.alive:
+        return
+    params = kernel._here.tell(module)
+    if params is not None:
+        connection.tell("launched", params)
+
+
+def leave_word(kernel: Any) -> None:
+    """The same for a kernel that is dropped, with the connection's next request."""
+    for key, module in kernel.code.ids.items():
+        connection = garbage.get(key)
+        if connection is not None and (params := kernel._here.tell(module)) is not None:
+            connection.garbage.append(("launched", params))
 
 
 def timings(arguments: tuple[Any, ...], us: float, sent: int | None) -> Timings:

@@ -223,6 +223,8 @@ class BaseKernel(Launchable):
         return f"<kops.{type(self).__name__} {self.name}({parameters})>"
 
     def __del__(self) -> None:
+        if self.__dict__.get("_here") is not None:
+            here.leave_word(self)
         release(self.__dict__.get("ids"), "kernel")
 
 
@@ -301,9 +303,11 @@ class Kernel(BaseKernel):
         code = self._here
         if code is None:
             code = self._here = client._drive(client._live(), lambda link: here.define(link, self), timeout)
+            client._launched.add(self)
         geometry = None if given is None else self._geometry.of_call(arguments, given)
         if not timing:
-            here.launch(code, self, arguments, geometry, False)
+            if here.launch(code, self, arguments, geometry, False):
+                here.tell(client._connection, self)
             return self._result(arguments) if self._outs else None
         here.exact_is_not_here(timing)
         return here.timings(arguments, here.launch(code, self, arguments, geometry, True), sent)

@@ -91,7 +91,7 @@ def place(client: Any, connection: Peer, arguments: tuple[Any, ...]) -> Place:
         if not on_device:
             return Place("daemon", "no argument is in device memory of this process: the daemon copies arrays to its GPU")
         return Place("here", "the arrays are in device memory of this process; without torch nothing was measured")
-    found = client._places.get((connection.key, device))
+    found: Place | None = client._places.get((connection.key, device))
     if found is None:
         found = client._places[connection.key, device] = _measured(client, device)
     return found

@@ -19,6 +19,10 @@ from .session import Call, Session, copy_of
 
 keys = itertools.count(1)
 
+# What the daemon is told with the next request: a buffer to release; a module, kernel or program as (key, id); of links through
+# the extension also (method, packed params).
+Gone = int | tuple[str, int] | tuple[str, bytes]
+
 
 def hello(isolate: str | None) -> Call:
     """The request that opens the conversation; `isolate` is `connect`'s."""
@@ -30,7 +34,7 @@ class Peer(Protocol):
     """The daemon, as plans see it: one connection of any kind."""
 
     key: int
-    garbage: deque[int | tuple[str, int]]
+    garbage: deque[Gone]
     info: Info | None
     earlier: set[int]
 
@@ -50,7 +54,7 @@ class Connection:
         self.session = Session()
         self.lock = threading.Lock()
         self.key = next(keys)
-        self.garbage: deque[int | tuple[str, int]] = deque()  # buffers; modules, kernels and programs as (key, id)
+        self.garbage: deque[Gone] = deque()
         self.info: Info | None = None
         self.earlier: set[int] = set()  # keys of connections that this one follows
         self.reading = False  # a thread waits for bytes, on behalf of all

@@ -36,7 +36,7 @@ from .._memory.allocations import allocations
 from .._memory.exports import Allocation
 from .._memory.pool import Source, garbage
 from .._version import VERSION
-from .connection import hello, keys
+from .connection import Gone, hello, keys
 from .session import CANCELLABLE, DEFAULT_MESSAGE_BYTES, MSGID_MASK, Call, barrier_for, ends_daemon, goes_on, too_long
 from .socket_link import no_reply
 from .transport import candidates
@@ -75,7 +75,7 @@ class NativeLink:
         except Timeout as error:
             raise ConnectFailed(f"{self.path}: kopsd does not answer; {error}") from None
         self.key = next(keys)
-        self.garbage: deque[int | tuple[str, int]] = deque()
+        self.garbage: deque[Gone] = deque()
         self.info: Info | None = None
         self.earlier: set[int] = set()  # keys of connections that this one follows
         self.offers_ordered = self.offers_sequences = False
@@ -117,6 +117,8 @@ class NativeLink:
             if isinstance(gone, int):
                 self._native.forget(gone)
                 self._native.notify("release", pack({"buffer": gone}))
+            elif isinstance(gone[1], bytes):
+                self.tell(gone[0], gone[1])
             else:
                 self._native.notify("release", pack(dict([gone])))
 
@@ -262,6 +264,11 @@ class NativeLink:
             if not call.done:
                 self._finish(call, 1)
 
+    def tell(self, method: str, params: bytes) -> None:
+        """Tells the daemon something that it need not know: dropped where it is behind with its reading."""
+        if self.failure is None:
+            self._native.notify(method, params, True)
+
     # Ordered calls and fast ones
 
     def enqueue(
@@ -324,6 +331,7 @@ class NativeLink:
 
     def close(self, why: str = "the client was closed") -> None:
         if self.failure is None:
+            self.release()  # word of launches is among it
             self.failure = ConnectionLost(why, {"closed": True})
         self._native.close()
         self._kept.set()

@@ -65,10 +65,10 @@ static void clients_text(const struct kops_clients *s)
     char text[TABLE_CELL];
     struct table t;
 
-    table_init(&t, "rllrrrrrrrrrrrll",
-               (const char *const[]){"pid", "user", "process", "for s", "requests", "errors", "in flight", "queued",
-                                     "buffers", "mapped", "allocated", "p50 us", "p99 us", "executor", "state",
-                                     "calls itself"});
+    table_init(&t, "rllrrrrrrrrrrrrll",
+               (const char *const[]){"pid", "user", "process", "for s", "requests", "here", "errors", "in flight",
+                                     "queued", "buffers", "mapped", "allocated", "p50 us", "p99 us", "executor",
+                                     "state", "calls itself"});
     for (const struct kops_client_info *const *p = s->clients; *p; p++) {
         const struct kops_client_info *c = *p;
 
@@ -77,6 +77,7 @@ static void clients_text(const struct kops_clients *s)
         table_cell(&t, "%s", text_clean(*c->comm ? c->comm : "-", text, sizeof(text)));
         table_cell(&t, "%.0f", c->connected_s);
         table_cell(&t, "%llu", (unsigned long long)c->requests);
+        table_cell(&t, "%llu", (unsigned long long)c->here);
         table_cell(&t, "%llu", (unsigned long long)c->errors);
         table_cell(&t, "%llu", (unsigned long long)c->inflight);
         table_cell(&t, "%llu", (unsigned long long)c->queued);

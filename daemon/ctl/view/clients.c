@@ -40,6 +40,7 @@ void view_client_json(const struct kops_client_info *c)
     json_bool("paused", c->paused);
     json_bool("shm", c->shm);
     json_number("device_us", c->device_us);
+    json_uint("here", c->here);
     if (*c->isolation)
         json_text("isolation", c->isolation);
     if (c->executor)

@@ -38,20 +38,19 @@ const char *kernel_operand_key(const struct kernel *k, unsigned o, char into[16]
 
 /* ---- the method ---- */
 
-static int find_entry(const struct connection *c, const struct rpc_arg *args, const struct client_module **ret_module,
-                      unsigned *ret_entry, struct error *e)
+int connection_find_entry(const struct connection *c, const struct rpc_arg *module, const struct rpc_arg *entry,
+                          const struct client_module **ret_module, unsigned *ret_entry, struct error *e)
 {
-    const struct client_module *m = idtable_get(&c->code->modules, args[KERNEL_module].u);
+    const struct client_module *m = idtable_get(&c->code->modules, module->u);
     const struct compiled *compiled;
 
     if (!m) {
-        error_set(e, ERROR_UNKNOWN_KERNEL, "this connection has no module %llu",
-                  (unsigned long long)args[KERNEL_module].u);
+        error_set(e, ERROR_UNKNOWN_KERNEL, "this connection has no module %llu", (unsigned long long)module->u);
         return error_detail_text(e, "key", "module");
     }
     compiled = m->module->compiled;
     for (unsigned i = 0; i < compiled->n_entries; i++)
-        if (rpc_text_is(&args[KERNEL_entry], compiled->entries[i].name)) {
+        if (rpc_text_is(entry, compiled->entries[i].name)) {
             *ret_module = m;
             *ret_entry = i;
             return 0;
@@ -61,15 +60,13 @@ static int find_entry(const struct connection *c, const struct rpc_arg *args, co
     return error_detail_text(e, "key", "entry");
 }
 
-/* Tells the kernel from others of the same name: a part of the binary's key, which is a hash, plus the entry's
- * index. */
-static uint64_t identity(const struct compiled *c, unsigned entry)
+uint64_t kernel_identity(const struct compiled *c, unsigned entry)
 {
     uint64_t id;
 
     memcpy(&id, c->key, sizeof(id));
     id += entry;
-    return id ? id : 1; /* 0 is for the built-in ops */
+    return id ? id : 1;
 }
 
 static int kernel_new(struct connection *c, const struct rpc_arg *args, struct kernel **ret, struct error *e)
@@ -82,7 +79,7 @@ static int kernel_new(struct connection *c, const struct rpc_arg *args, struct k
     struct module *module;
     unsigned entry = 0;
 
-    if (find_entry(c, args, &named, &entry, e) < 0)
+    if (connection_find_entry(c, &args[KERNEL_module], &args[KERNEL_entry], &named, &entry, e) < 0)
         return -1;
     module = named->module;
     of = &module->compiled->entries[entry];
@@ -111,7 +108,7 @@ static int kernel_new(struct connection *c, const struct rpc_arg *args, struct k
     k->module = module_ref(module);
     k->shared = shared_charge_ref(named->shared);
     k->function = &module->functions[entry];
-    k->signature->op.code = identity(module->compiled, entry);
+    k->signature->op.code = kernel_identity(module->compiled, entry);
     module->device->backend->kernel_limits(module->device, &k->limits);
     k->limits.function_threads = k->function->max_threads;
     k->limits.static_shared = k->function->static_shared;

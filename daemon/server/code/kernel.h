@@ -30,6 +30,14 @@ void kernel_unref(struct kernel *k);
 /* The connection's kernel with this id; NULL: none. */
 struct kernel *connection_kernel(const struct connection *c, uint64_t id);
 
+/* The entry of one of the connection's modules that the args name. Errors: unknown_kernel. */
+int connection_find_entry(const struct connection *c, const struct rpc_arg *module, const struct rpc_arg *entry,
+                          const struct client_module **ret_module, unsigned *ret_entry, struct error *e);
+
+/* Tells the kernel from others of the same name (op.code): a part of the binary's key, which is a hash, plus the
+ * entry's index. Never 0, which the ops have. */
+uint64_t kernel_identity(const struct compiled *c, unsigned entry);
+
 /* The key in errors, such as "args[2]", of operand `o` in a launch of the kernel. */
 const char *kernel_operand_key(const struct kernel *k, unsigned o, char into[16]);
 

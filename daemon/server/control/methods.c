@@ -40,6 +40,7 @@ static const struct method_entry methods[METHOD_COUNT] = {
     [METHOD_TIMELINES] = {METHOD(TIMELINES, timelines)},
     [METHOD_CANCEL] = {METHOD(CANCEL, cancel)},
     [METHOD_TRIM] = {METHOD(TRIM, trim), .state_bytes = &trim_state_bytes},
+    [METHOD_LAUNCHED] = {METHOD(LAUNCHED, launched)},
     [METHOD_STATS] = {METHOD(STATS, stats), .state_bytes = &stats_state_bytes},
     [METHOD_CLIENTS] = {METHOD(CLIENTS, clients)},
     [METHOD_CONDITIONS] = {METHOD(CONDITIONS, conditions), .state_bytes = &conditions_state_bytes},

@@ -68,7 +68,7 @@ static void write_client(struct rpc_output *out, struct connection *c, const str
     const int executor = executors_pid(executors, connection_domain(c));
 
     connection_name_process(c);
-    rpc_write_map(out, 23 + (executor != 0));
+    rpc_write_map(out, 24 + (executor != 0));
     rpc_write_entry_uint(out, "pid", (uint64_t)c->pid);
     rpc_write_entry_uint(out, "uid", c->uid);
     rpc_write_entry_uint(out, "gid", c->gid);
@@ -93,6 +93,7 @@ static void write_client(struct rpc_output *out, struct connection *c, const str
     rpc_write_entry_bool(out, "paused", !connection_may_read(c));
     rpc_write_entry_bool(out, "shm", c->channel != NULL);
     rpc_write_entry_double(out, "device_us", c->statistics->device_us);
+    rpc_write_entry_uint(out, "here", c->statistics->here);
     rpc_write_entry_text(out, "isolation", isolation_names[c->isolation]);
     if (executor)
         rpc_write_entry_uint(out, "executor", (uint64_t)executor);

@@ -8,10 +8,19 @@
 #include "server/observe/latency.h"
 #include "server/observe/op_key.h"
 
-enum { BUCKETS = 1024 };
+enum { BUCKETS = 1024, ROWS_OF_ONE = PROFILE_MAX_ROWS / 2 /* above which a user's new row replaces one of its own */ };
+
+/* A user with rows. */
+struct owner {
+    struct list link; /* in the profile's owners */
+    uid_t uid;
+    unsigned n_rows;
+    struct list recent; /* its rows, the least recently used first */
+};
 
 struct row {
-    struct list bucket, recent;
+    struct list bucket, recent, own; /* `own`: in its owner's */
+    struct owner *owner;
     struct op_key_head head;
     uint64_t number; /* the last digits are its slot */
     uint64_t count, errors;
@@ -24,6 +33,7 @@ struct row {
 struct profile {
     struct list buckets[BUCKETS];
     struct list recent; /* the least recently used first */
+    struct list owners;
     unsigned n_rows;
     uint64_t dropped, made;
     struct row *slots[PROFILE_MAX_ROWS];
@@ -38,13 +48,52 @@ struct profile *profile_new(void)
     for (unsigned i = 0; i < BUCKETS; i++)
         list_init(&p->buckets[i]);
     list_init(&p->recent);
+    list_init(&p->owners);
     return p;
 }
+
+/* ---- owners ---- */
+
+static struct owner *owner_find(struct profile *p, uid_t uid)
+{
+    list_for_each_safe (node, after, &p->owners) {
+        struct owner *owner = list_entry(node, struct owner, link);
+
+        if (owner->uid == uid)
+            return owner;
+    }
+    return NULL;
+}
+
+static struct owner *owner_new(struct profile *p, uid_t uid)
+{
+    struct owner *owner = calloc(1, sizeof(*owner));
+
+    if (!owner)
+        return NULL;
+    owner->uid = uid;
+    list_init(&owner->recent);
+    list_append(&p->owners, &owner->link);
+    return owner;
+}
+
+static void owner_free_unused(struct owner *owner)
+{
+    if (owner->n_rows)
+        return;
+    list_remove(&owner->link);
+    free(owner);
+}
+
+/* ---- rows ---- */
 
 static void row_free(struct profile *p, struct row *row)
 {
     list_remove(&row->bucket);
     list_remove(&row->recent);
+    list_remove(&row->own);
+    row->owner->n_rows--;
+    owner_free_unused(row->owner);
     p->slots[row->number % PROFILE_MAX_ROWS] = NULL;
     p->n_rows--;
     free(row);
@@ -75,9 +124,20 @@ static void take_slot(struct profile *p, struct row *row)
     p->slots[row->number % PROFILE_MAX_ROWS] = row;
 }
 
+/* For a new row of that user: one that has its share of the rows loses its own. */
+static void make_room(struct profile *p, uid_t uid)
+{
+    const struct owner *owner = owner_find(p, uid);
+
+    row_free(p, owner && owner->n_rows >= ROWS_OF_ONE ? list_entry(list_first(&owner->recent), struct row, own)
+                                                      : list_entry(list_first(&p->recent), struct row, recent));
+    p->dropped++;
+}
+
 static struct row *find_or_add(struct profile *p, const struct op_key *key, const struct op_call *call)
 {
     struct list *bucket = &p->buckets[op_key_hash(key) % BUCKETS];
+    struct owner *owner;
     struct row *row;
 
     list_for_each_safe (node, after, bucket) {
@@ -85,16 +145,24 @@ static struct row *find_or_add(struct profile *p, const struct op_key *key, cons
         if (op_key_is(key, &row->head, row->words)) {
             list_remove(&row->recent);
             list_append(&p->recent, &row->recent);
+            list_remove(&row->own);
+            list_append(&row->owner->recent, &row->own);
             return row;
         }
     }
-    if (p->n_rows == PROFILE_MAX_ROWS) {
-        row_free(p, list_entry(list_first(&p->recent), struct row, recent));
-        p->dropped++;
-    }
-    row = calloc(1, sizeof(*row) + key->head.words * sizeof(row->words[0]));
-    if (!row)
+    if (p->n_rows == PROFILE_MAX_ROWS)
+        make_room(p, key->head.uid);
+    owner = owner_find(p, key->head.uid);
+    if (!owner && !(owner = owner_new(p, key->head.uid)))
         return NULL; /* a lost statistic is no reason to fail the job */
+    row = calloc(1, sizeof(*row) + key->head.words * sizeof(row->words[0]));
+    if (!row) {
+        owner_free_unused(owner);
+        return NULL;
+    }
+    row->owner = owner;
+    owner->n_rows++;
+    list_append(&owner->recent, &row->own);
     row->head = key->head;
     row->bytes = op_bytes(call);
     row->operations = op_operations(call);
@@ -135,16 +203,25 @@ void profile_time(struct profile *p, uint64_t row, double us)
         histogram_add(&found->execution, us);
 }
 
-void profile_count(struct profile *p, uid_t uid, const struct op_call *call, const struct backend_device *device,
-                   const char *variant, uint64_t count)
+void profile_tell(struct profile *p, uid_t uid, const struct op_call *call, const struct backend_device *device,
+                  const char *variant, uint64_t count, const double *us, unsigned n)
 {
     struct row *row;
     struct op_key key;
 
     op_key_make(&key, uid, call, device, variant);
     row = find_or_add(p, &key, call);
-    if (row)
-        row->count += count;
+    if (!row)
+        return;
+    row->count += count;
+    for (unsigned i = 0; i < n; i++)
+        histogram_add(&row->execution, us[i]);
+}
+
+void profile_count(struct profile *p, uid_t uid, const struct op_call *call, const struct backend_device *device,
+                   const char *variant, uint64_t count)
+{
+    profile_tell(p, uid, call, device, variant, count, NULL, 0);
 }
 
 void profile_add_error(struct profile *p, uid_t uid, const struct op_call *call, const struct backend_device *device,

@@ -1,5 +1,6 @@
 /* The profile: the cost of every kind of execution. One row for each user, op, device, dtype, variant and shapes, with
- * percentiles. At most PROFILE_MAX_ROWS rows; the least recently used row makes room. Thread: loop. */
+ * percentiles. At most PROFILE_MAX_ROWS rows; the least recently used row makes room, for users that have half of them
+ * one of their own. Thread: loop. */
 #ifndef KOPS_SERVER_OBSERVE_PROFILE_H
 #define KOPS_SERVER_OBSERVE_PROFILE_H
 
@@ -28,6 +29,9 @@ void profile_time(struct profile *p, uint64_t row, double us);
 /* Counts `count` ops without measured times. */
 void profile_count(struct profile *p, uid_t uid, const struct op_call *call, const struct backend_device *device,
                    const char *variant, uint64_t count);
+/* Records `count` ops that the user tells of, with the times (µs) of `n` of them. */
+void profile_tell(struct profile *p, uid_t uid, const struct op_call *call, const struct backend_device *device,
+                  const char *variant, uint64_t count, const double *us, unsigned n);
 void profile_add_error(struct profile *p, uid_t uid, const struct op_call *call, const struct backend_device *device,
                        const char *variant);
 

@@ -60,6 +60,7 @@ struct observe {
 
 struct connection_statistics {
     double device_us;
+    uint64_t here;               /* launches in its own context that it told of */
     struct latencies *latencies; /* NULL before the first run */
     struct trace *trace;         /* a reference; NULL: it never began one */
     uint32_t traced;             /* the traces that know it, a bit each */

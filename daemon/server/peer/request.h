@@ -125,6 +125,9 @@ enum { KOPS_PARAMS_COMPILE(X) };
 #define X(key, ...) INDEX(CODE, key)
 enum { KOPS_PARAMS_CODE(X) };
 #undef X
+#define X(key, ...) INDEX(LAUNCHED, key)
+enum { KOPS_PARAMS_LAUNCHED(X) };
+#undef X
 #define X(key, ...) INDEX(LAUNCH, key)
 enum { KOPS_PARAMS_LAUNCH(X) };
 #undef X

@@ -268,7 +268,7 @@ static void a_binding_calls_any_method(void **state)
     assert_int_equal(native_wait(client, ticket, 0, &reply, &error), KOPS_ERR_BAD_ARGUMENT);
     late.generation = reply.generation + 1;
     assert_int_equal(call(client, late, &reply), KOPS_ERR_CONNECTION_LOST);
-    native_notify(client, native_generation(client, 0, &error), "release", "\x81\xa7program\x05", 10);
+    native_notify(client, native_generation(client, 0, &error), "release", "\x81\xa7program\x05", 10, false);
     assert_ok(kops_ping(client, 0, &error));
     assert_int_equal(look(&s).released, 1);
     native_reply_free(&reply);

@@ -1,0 +1,224 @@
+/* Launches in this process, as they are counted and told. */
+#include <math.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "here/tally.h"
+#include "test.h"
+
+/* ---- a driver whose events end when they are told to ---- */
+
+static unsigned made, records;
+static int capturing, unfinished, broken;
+static uintptr_t next_event;
+
+static cuda_status event_create(cuda_event *ret, unsigned flags)
+{
+    assert_int_equal(flags, 0);
+    made++;
+    *ret = (cuda_event)++next_event;
+    return 0;
+}
+
+static cuda_status event_destroy(cuda_event event)
+{
+    assert_non_null(event);
+    made--;
+    return 0;
+}
+
+static cuda_status event_record(cuda_event event, cuda_queue stream)
+{
+    (void)event;
+    (void)stream;
+    records++;
+    return broken;
+}
+
+static cuda_status event_query(cuda_event event)
+{
+    (void)event;
+    return unfinished;
+}
+
+static cuda_status event_elapsed(float *ret_ms, cuda_event start, cuda_event end)
+{
+    assert_ptr_not_equal(start, end);
+    *ret_ms = 0.25F;
+    return 0;
+}
+
+static cuda_status stream_is_capturing(cuda_queue stream, int *ret)
+{
+    (void)stream;
+    *ret = capturing;
+    return 0;
+}
+
+static const struct cuda_driver driver = {.event_create = event_create,
+                                          .event_destroy = event_destroy,
+                                          .event_record = event_record,
+                                          .event_query = event_query,
+                                          .event_elapsed = event_elapsed,
+                                          .stream_is_capturing = stream_is_capturing};
+
+static int set_up(void **state)
+{
+    made = records = 0;
+    capturing = unfinished = broken = 0;
+    *state = here_tally_new();
+    return *state ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+    here_tally_free(*state);
+    assert_int_equal(made, 0);
+    return 0;
+}
+
+/* One launch, as here_launch() makes them. */
+static bool launch_in(struct here_tally *t, int64_t length, uintptr_t context)
+{
+    const struct tensor tensor = {.rank = 1, .shape = {length}};
+    const struct tensor *const operands[] = {&tensor, NULL};
+
+    if (here_tally_begin(t, &driver, (cuda_context)context, NULL))
+        return here_tally_end(t, &driver, NULL, operands, 2);
+    return here_tally_count(t, operands, 2, (double)NAN);
+}
+
+static bool launch(struct here_tally *t, int64_t length)
+{
+    return launch_in(t, length, 1);
+}
+
+/* What it tells, as MessagePack; "" for nothing. */
+static void assert_tells(struct here_tally *t, const char *expected, size_t length)
+{
+    struct bytes out = {.data = NULL};
+
+    assert_int_equal(here_tally_take(t, &out), length > 0);
+    assert_int_equal(out.length, length);
+    assert_memory_equal(out.data ? out.data : "", expected, length);
+    bytes_free(&out);
+}
+#define TELLS(t, expected) assert_tells(t, expected, sizeof(expected) - 1)
+
+#define SHAPES(length) "\xa6shapes\x92\x91" length "\x90"
+#define COUNT(n)                                                                                                       \
+    "\xa5"                                                                                                             \
+    "count" n
+#define QUARTER_MS "\xa2us\x91\xcb\x40\x6f\x40\0\0\0\0\0"
+
+/* ---- tests ---- */
+
+static void test_counts_by_shapes(void **state)
+{
+    struct here_tally *t = *state;
+
+    TELLS(t, "");
+    assert_false(launch(t, 8));
+    TELLS(t, "\x91\x82" SHAPES("\x08") COUNT("\x01"));
+    TELLS(t, "");
+    for (unsigned i = 0; i < 3; i++)
+        launch(t, i == 1 ? 9 : 8);
+    /* the second launch of all was timed: the first of these */
+    TELLS(t, "\x92\x83" SHAPES("\x08") COUNT("\x02") QUARTER_MS "\x82" SHAPES("\x09") COUNT("\x01"));
+}
+
+static void test_times_one_in_many_and_waits_for_none(void **state)
+{
+    struct here_tally *t = *state;
+
+    unfinished = 1;
+    for (unsigned i = 0; i < 2 * TALLY_EVERY; i++)
+        launch(t, 8);
+    assert_int_equal(records, 2); /* the first one's end is not read, so there is no second */
+    TELLS(t, "\x91\x82" SHAPES("\x08") COUNT("\x7a"));
+    unfinished = 0;
+    TELLS(t, "\x91\x83" SHAPES("\x08") COUNT("\0") QUARTER_MS);
+    for (unsigned i = 0; i < TALLY_EVERY; i++)
+        launch(t, 8);
+    assert_int_equal(records, 4);
+    TELLS(t, "\x91\x83" SHAPES("\x08") COUNT("\x3d") QUARTER_MS);
+}
+
+static void test_puts_no_events_into_graphs(void **state)
+{
+    struct here_tally *t = *state;
+
+    capturing = 1;
+    for (unsigned i = 0; i < 2 * TALLY_EVERY; i++)
+        launch(t, 8);
+    assert_int_equal(records, 0);
+    TELLS(t, "\x91\x82" SHAPES("\x08") COUNT("\x7a"));
+}
+
+static void test_follows_the_context(void **state)
+{
+    struct here_tally *t = *state;
+
+    for (unsigned i = 0; i < 2 * TALLY_EVERY; i++)
+        launch_in(t, 8, i < TALLY_EVERY ? 1 : 2);
+    assert_int_equal(records, 4);
+    assert_int_equal(made, 2); /* those of the context before are destroyed */
+}
+
+static void test_goes_on_where_the_driver_does_not(void **state)
+{
+    struct here_tally *t = *state;
+
+    broken = 1;
+    for (unsigned i = 0; i < 2 * TALLY_EVERY; i++)
+        launch(t, 8);
+    TELLS(t, "\x91\x82" SHAPES("\x08") COUNT("\x7a"));
+}
+
+static void test_many_shapes_are_told_at_once(void **state)
+{
+    struct here_tally *t = *state;
+    struct bytes out = {.data = NULL};
+
+    for (int64_t i = 1; i < TALLY_ROWS; i++)
+        assert_false(launch(t, i));
+    assert_true(launch(t, TALLY_ROWS));
+    assert_true(launch(t, TALLY_ROWS + 1)); /* not counted: nobody has taken the others */
+    assert_true(here_tally_take(t, &out));
+    assert_int_equal((unsigned char)out.data[0], 0xdc); /* a list of 16 */
+    bytes_free(&out);
+    assert_false(launch(t, TALLY_ROWS + 2));
+    TELLS(t, "\x91\x82" SHAPES("\x12") COUNT("\x01"));
+}
+
+static void test_a_child_tells_nothing_of_its_parent(void **state)
+{
+    struct here_tally *t = *state;
+    struct bytes out = {.data = NULL};
+    int status;
+    pid_t child;
+
+    launch(t, 8);
+    child = fork();
+    if (!child)
+        _exit(here_tally_take(t, &out));
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    TELLS(t, "\x91\x82" SHAPES("\x08") COUNT("\x01"));
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        TEST(test_counts_by_shapes),
+        TEST(test_times_one_in_many_and_waits_for_none),
+        TEST(test_puts_no_events_into_graphs),
+        TEST(test_follows_the_context),
+        TEST(test_goes_on_where_the_driver_does_not),
+        TEST(test_many_shapes_are_told_at_once),
+        TEST(test_a_child_tells_nothing_of_its_parent),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
