@@ -244,3 +244,37 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ImportError, match="pip install torch"):
         importlib.import_module("kops.torch")
+
+
+def test_who_watches_calls_sees_them_though_they_take_a_short_way() -> None:
+    """A call that nothing watches does not pass torch's dispatcher; with a profiler, mode or tracer it does."""
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen: list[str] = []
+
+    class Functions(TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(f"function {function}")
+            return function(*args, **(kwargs or {}))
+
+    class Dispatches(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(f"dispatch {function}")
+            return function(*args, **(kwargs or {}))
+
+    a, b = torch.ones(4), torch.ones(4)
+    assert OPS.add(a, b).tolist() == [2] * 4 and not seen
+    with Functions():
+        OPS.add(a, b)
+    with Dispatches():
+        OPS.add(a, b)
+    assert {line.split()[0] for line in seen if "kops.add" in line} == {"function", "dispatch"}, seen
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        OPS.add(a, b)
+    assert "kops::add" in {event.key for event in profile.key_averages()}
+    assert "kops::add" in str(torch.jit.trace(lambda x, y: OPS.add(x, y), (a, b)).graph)
+    assert OPS.add(a.to("meta"), b.to("meta")).device.type == "meta"
+    assert OPS.gemm(torch.ones(2, 2), torch.ones(2, 2)).dtype is torch.float32
+    with torch.autocast("cpu", torch.bfloat16):
+        assert OPS.gemm(torch.ones(2, 2), torch.ones(2, 2)).dtype is torch.bfloat16

@@ -1,8 +1,9 @@
 """One op, registered with torch's dispatcher: its kernels for CPU and CUDA, what they mean to autograd, to torch.compile and vmap.
 
-A call passes the dispatcher once. The kernel at the autograd keys runs the op at once where nothing below it could see the call,
-neither a mode nor a transform nor the graph; that halves what an op from Python costs. Every other call goes on below autograd, through
-the dispatcher, by a `torch.autograd.Function` where gradients are asked for.
+A call from Python with tensors by position alone does not pass the dispatcher where nothing in it could see the call: no gradient, mode,
+transform, autocast, tracer or profiler. Through the dispatcher an op costs what a launch does. Otherwise the call passes it once: the
+kernel at the autograd keys runs the op at once where nothing below it could see the call. Every other call goes on below autograd,
+through the dispatcher, by a `torch.autograd.Function` where gradients are asked for.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ _modes: Callable[[], int] = getattr(_C, "_len_torch_dispatch_stack", lambda: 1)
 _transforms: Callable[[], bool] = getattr(_C, "_are_functorch_transforms_active", lambda: True)
 _SingleLevel: Any = getattr(torch.autograd.function, "_SingleLevelFunction", torch.autograd.Function)
 _forward_ad: Any = torch.autograd.forward_ad
+# Whether something above autograd would see it: a function mode, autocast, torch.jit's tracer, a profiler. Where torch has no such
+# functions, every call goes through the dispatcher.
+_function_modes: Callable[[], int] = getattr(_C, "_len_torch_function_stack", lambda: 1)
+_autocasts: Callable[[], bool] = getattr(_C, "_is_any_autocast_enabled", lambda: True)
+_traced: Callable[[], bool] = getattr(_C, "_is_tracing", lambda: True)
+_profiled: Callable[[], bool] = getattr(_C._autograd, "_profiler_enabled", lambda: True)
 
 
 class Gradient(NamedTuple):
@@ -42,6 +49,7 @@ class Spec(NamedTuple):
     no_gradient: str  # what to say where a gradient is asked for and there is none
     mutates: tuple[str, ...] = ()
     tags: tuple[Any, ...] = ()
+    autocast: bool = True  # whether it has, or may get, kernels for torch.autocast
 
 
 def tags(*names: str) -> tuple[Any, ...]:
@@ -67,6 +75,8 @@ def register(library: Any, namespace: str, spec: Spec) -> Any:
     for device in DEVICES:
         library.impl(name, kernel, f"Autograd{device}")
     library.impl(name, differentiated, "Autograd")  # on other devices
+    if not overload:
+        _shorten(getattr(getattr(torch.ops, namespace), packet), op, run, spec.autocast)
     return op
 
 
@@ -94,14 +104,39 @@ def parameters(schema: str) -> list[str]:
     return [argument.name for argument in _C.parse_schema(schema).arguments]
 
 
+_SCOPE: Mapping[str, Any] = {
+    "plain": PLAIN, "modes": _modes, "transforms": _transforms, "forward_ad": _forward_ad, "grad": torch.is_grad_enabled,
+    "function_modes": _function_modes, "autocasts": _autocasts, "traced": _traced, "profiled": _profiled, "Tensor": torch.Tensor,
+}  # fmt: skip
+
+
+def _shorten(packet: Any, op: Any, run: Callable[..., Any], autocast: bool) -> None:
+    """Lets calls of the packet, `torch.ops.kops.add(a, b)`, run the op at once where nothing in the dispatcher would see them."""
+    required = [argument for argument in op._schema.arguments if not argument.has_default_value() and not argument.kwarg_only]
+    if not required or not all(str(argument.type) == "Tensor" for argument in required):
+        return
+    original = type(packet).__call__
+    names = [argument.name for argument in required]
+    source = (
+        "def call(self, /, *arguments, **keywords):\n"
+        f"    if len(arguments) == {len(names)} and not keywords:\n"
+        f"        {', '.join(names)}, = arguments\n"
+        f"        if {' and '.join(f'type({n}) is Tensor and ({n}.is_cuda or {n}.is_cpu) and not {n}.requires_grad' for n in names)}"
+        f" and not (modes() or transforms() or function_modes() or {'autocasts() or ' if autocast else ''}traced() or profiled())"
+        " and forward_ad._current_level < 0:\n"
+        f"            return run({', '.join(names)})\n"
+        "    return original(self, *arguments, **keywords)\n"
+    )
+    scope = {**_SCOPE, "run": run, "original": original}
+    exec(compile(source, f"<{op}>", "exec"), scope)
+    packet.__class__ = type(type(packet).__name__, (type(packet),), {"__call__": scope["call"], "__module__": type(packet).__module__})
+
+
 def _at_autograd(op: Any, tensors: list[str], run: Callable[..., Any], differentiated: Callable[..., Any]) -> Callable[..., Any]:
     """The kernel of the autograd keys. It is made from source, as the methods of a client are: this is the way of every call."""
     positional: list[tuple[str, str]] = []
     named: list[tuple[str, str]] = []
-    scope: dict[str, Any] = {
-        "plain": PLAIN, "modes": _modes, "transforms": _transforms, "forward_ad": _forward_ad, "grad": torch.is_grad_enabled,
-        "run": run, "differentiated": differentiated, "none": type(None),
-    }  # fmt: skip
+    scope: dict[str, Any] = {**_SCOPE, "run": run, "differentiated": differentiated}
     for i, argument in enumerate(op._schema.arguments):
         shown = argument.name
         if argument.has_default_value():

@@ -160,7 +160,7 @@ def define(library: Any, name: str) -> None:
     """Registers an op of the declarations, and its form with `out`."""
     declared, rule = _DECLARED[name], _DECLARED[name]["rule"]
     no_gradient = f"torch.ops.{NAMESPACE}.{name} has no derivative: pass x.detach(), or write the derivative with torch.autograd.Function"
-    spec = Spec(schema(name), _run(name), _fake(name), GRADIENTS.get(name), no_gradient, tags=TAGS)
+    spec = Spec(schema(name), _run(name), _fake(name), GRADIENTS.get(name), no_gradient, tags=TAGS, autocast=rule in AUTOCAST)
     op = register(library, NAMESPACE, spec)
     if rule in BATCHED:
         torch.library.register_vmap(f"{NAMESPACE}::{name}", BATCHED[rule](op), lib=library)
