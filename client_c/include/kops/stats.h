@@ -34,7 +34,8 @@ struct kops_shape {
 
 /** All executions of one op, shape, dtype and kernel on one device. */
 struct kops_stats_row {
-    const char *op, *device, *variant, *dtype; /**< A user kernel's: its entry's name, and variant "user". */
+    const char *op, *device, *variant, *dtype; /**< A user kernel's: its entry's name, and variant "user", or
+                                                             "here" for launches in clients' own contexts. */
     size_t n_shapes;
     const struct kops_shape *shapes; /**< Inputs, then outputs. */
     uint64_t count, errors;

@@ -183,6 +183,52 @@ static void a_stream_launches_them_in_order(void **state)
     assert_int_equal(cu.mem_free(pointer), 0);
 }
 
+/* Launches that the daemon's statistics have of the kernel in clients' own contexts, and times among them. */
+static uint64_t told_of(uint64_t *ret_timed)
+{
+    struct kops_stats *stats;
+    uint64_t n = 0;
+
+    *ret_timed = 0;
+    assert_ok(kops_stats_get(client, NULL, &stats, &error));
+    for (const struct kops_stats_row *const *row = stats->rows; *row; row++) {
+        if (strcmp((*row)->variant, "here") != 0)
+            continue;
+        assert_string_equal((*row)->op, "custom_kernel");
+        assert_int_equal((*row)->n_shapes, 2);
+        n += (*row)->count;
+        *ret_timed += (*row)->exec_us.max > 0;
+    }
+    kops_stats_free(stats);
+    return n;
+}
+
+static void statistics_have_launches_here(void **state)
+{
+    const struct kops_argument to_b[] = {kops_arg_tensor(&b), kops_arg_tensor(&a), kops_arg_int(N)};
+    const struct kops_launch_options here = {.options = {.where = KOPS_WHERE_HERE}};
+    struct kops_result result;
+    kops_buffer *buffer;
+    uint64_t pointer, timed, before;
+
+    (void)state;
+    assert_int_equal(cu.mem_alloc(&pointer, 3 * N * sizeof(float)), 0);
+    assert_ok(kops_buffer_register_cuda(client, pointer, KOPS_ACCESS_RW, &buffer, &error));
+    place(buffer);
+    before = told_of(&timed);
+    for (int i = 0; i < 100; i++)
+        assert_ok(kops_kernel_enqueue(twice, to_b, 3, &here, stream, &error));
+    assert_int_equal(cu.stream_synchronize(stream), 0);
+    assert_holds(&b, 2);
+    assert_int_equal(told_of(&timed), before + 100);
+    assert_int_equal(timed, 1);
+    assert_ok(kops_kernel_launch(twice, to_b, 3, &here, &result, &error));
+    assert_string_equal(result.timer, "events");
+    assert_int_equal(told_of(&timed), before + 101);
+    kops_buffer_release(buffer);
+    assert_int_equal(cu.mem_free(pointer), 0);
+}
+
 static void a_new_connection_finds_the_kernel_again(void **state)
 {
     const struct kops_argument args[] = {kops_arg_tensor(&b), kops_arg_tensor(&a), kops_arg_int(N)};
@@ -203,9 +249,8 @@ static void a_new_connection_finds_the_kernel_again(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sequences_and_programs_launch_them),
-        cmocka_unit_test(what_is_wrong_with_a_step_is_named),
-        cmocka_unit_test(a_stream_launches_them_in_order),
+        cmocka_unit_test(sequences_and_programs_launch_them),      cmocka_unit_test(what_is_wrong_with_a_step_is_named),
+        cmocka_unit_test(a_stream_launches_them_in_order),         cmocka_unit_test(statistics_have_launches_here),
         cmocka_unit_test(a_new_connection_finds_the_kernel_again),
     };
 
