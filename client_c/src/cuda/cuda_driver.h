@@ -156,6 +156,15 @@ struct cuda_driver {
 /* Loads and initialises the driver once a process; NULL after it filled *e with no_cuda. */
 const struct cuda_driver *cuda_load(struct kops_error *e);
 
+/* While a framework captures a stream, calls such as cuEventQuery() fail in every thread, and end the capture. A thread
+ * may make them between two of these exchanges; *mode is CUDA_CAPTURE_RELAXED before the first. */
+enum { CUDA_CAPTURE_RELAXED = 2 /* CU_STREAM_CAPTURE_MODE_RELAXED */ };
+static inline void cuda_exchange_capture_mode(const struct cuda_driver *d, int *mode)
+{
+    if (d->exchange_capture_mode)
+        d->exchange_capture_mode(mode);
+}
+
 /* The same where it is loaded already, without a look at whether it still works; NULL: it is not. */
 const struct cuda_driver *cuda_loaded(void);
 

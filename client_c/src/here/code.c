@@ -10,7 +10,6 @@
 
 enum {
     KEY_DIGITS = 64,
-    CAPTURE_RELAXED = 2, /* CU_STREAM_CAPTURE_MODE_RELAXED */
     /* CUfunction_attribute */
     FUNCTION_MAX_THREADS = 0,
     FUNCTION_SHARED_BYTES = 1,
@@ -184,15 +183,14 @@ static enum kops_code find_function(struct here_code *c, const struct cuda_drive
 enum kops_code here_code_function(struct here_code *code, const struct cuda_driver *d, cuda_context context,
                                   const char *symbol, struct here_function *ret, struct kops_error *e)
 {
-    int mode = CAPTURE_RELAXED;
-    const bool exchanged = d->exchange_capture_mode && !d->exchange_capture_mode(&mode);
+    int mode = CUDA_CAPTURE_RELAXED;
     enum kops_code r;
 
+    cuda_exchange_capture_mode(d, &mode);
     ret->context = context;
     pthread_mutex_lock(&lock);
     r = find_function(code, d, context, symbol, ret, e);
     pthread_mutex_unlock(&lock);
-    if (exchanged)
-        d->exchange_capture_mode(&mode);
+    cuda_exchange_capture_mode(d, &mode);
     return r;
 }

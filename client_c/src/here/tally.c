@@ -79,15 +79,28 @@ struct here_tally *here_tally_free(struct here_tally *t)
 
 /* ---- times ---- */
 
+static bool ask_time(struct here_tally *t, float *ret_ms)
+{
+    int mode = CUDA_CAPTURE_RELAXED;
+    bool ended;
+
+    cuda_exchange_capture_mode(t->driver, &mode);
+    ended = !t->driver->event_query(t->end);
+    if (ended && t->driver->event_elapsed(ret_ms, t->start, t->end))
+        *ret_ms = NAN;
+    cuda_exchange_capture_mode(t->driver, &mode);
+    return ended;
+}
+
 /* Reads the launch that was timed, where it has ended. */
 static void read_time(struct here_tally *t)
 {
     float ms = 0;
 
-    if (!t->ended || t->driver->event_query(t->end))
+    if (!t->ended || !ask_time(t, &ms))
         return;
     t->begun = t->ended = false;
-    if (!t->driver->event_elapsed(&ms, t->start, t->end) && t->timed < t->n_rows) {
+    if (!isnan(ms) && t->timed < t->n_rows) {
         struct row *row = &t->rows[t->timed];
 
         if (row->n_us < TALLY_SAMPLES)
@@ -95,24 +108,28 @@ static void read_time(struct here_tally *t)
     }
 }
 
-static bool make_events(struct here_tally *t, const struct cuda_driver *d, cuda_context context)
+static void make_events(struct here_tally *t, const struct cuda_driver *d, cuda_context context)
 {
-    if (t->start && t->context == context)
-        return true;
-    if (t->start)
-        drop_events(t);
+    int mode = CUDA_CAPTURE_RELAXED;
+
+    cuda_exchange_capture_mode(d, &mode);
+    drop_events(t);
     t->driver = d;
     t->context = context;
-    if (d->event_create(&t->start, 0)) {
+    if (d->event_create(&t->start, 0))
         t->start = NULL;
-        return false;
-    }
-    if (d->event_create(&t->end, 0)) {
+    else if (d->event_create(&t->end, 0))
         t->end = NULL;
+    if (!t->end)
         drop_events(t);
-        return false;
-    }
-    return true;
+    cuda_exchange_capture_mode(d, &mode);
+}
+
+static bool has_events(struct here_tally *t, const struct cuda_driver *d, cuda_context context)
+{
+    if (!t->end || t->context != context)
+        make_events(t, d, context);
+    return t->end != NULL;
 }
 
 bool here_tally_begin(struct here_tally *t, const struct cuda_driver *d, cuda_context context, cuda_queue stream)
@@ -126,7 +143,7 @@ bool here_tally_begin(struct here_tally *t, const struct cuda_driver *d, cuda_co
         return false;
     pthread_mutex_lock(&t->lock);
     read_time(t);
-    timed = !t->begun && make_events(t, d, context) && !d->event_record(t->start, stream);
+    timed = !t->begun && has_events(t, d, context) && !d->event_record(t->start, stream);
     t->begun |= timed;
     pthread_mutex_unlock(&t->lock);
     return timed;

@@ -12,8 +12,21 @@ static unsigned made, records;
 static int capturing, unfinished, broken;
 static uintptr_t next_event;
 
+/* Of the thread; CU_STREAM_CAPTURE_MODE_GLOBAL at first. */
+static int mode;
+
+static cuda_status exchange_capture_mode(int *of_the_thread)
+{
+    const int before = mode;
+
+    mode = *of_the_thread;
+    *of_the_thread = before;
+    return 0;
+}
+
 static cuda_status event_create(cuda_event *ret, unsigned flags)
 {
+    assert_int_equal(mode, CUDA_CAPTURE_RELAXED);
     assert_int_equal(flags, 0);
     made++;
     *ret = (cuda_event)++next_event;
@@ -38,12 +51,14 @@ static cuda_status event_record(cuda_event event, cuda_queue stream)
 static cuda_status event_query(cuda_event event)
 {
     (void)event;
+    assert_int_equal(mode, CUDA_CAPTURE_RELAXED);
     return unfinished;
 }
 
 static cuda_status event_elapsed(float *ret_ms, cuda_event start, cuda_event end)
 {
     assert_ptr_not_equal(start, end);
+    assert_int_equal(mode, CUDA_CAPTURE_RELAXED);
     *ret_ms = 0.25F;
     return 0;
 }
@@ -60,6 +75,7 @@ static const struct cuda_driver driver = {.event_create = event_create,
                                           .event_record = event_record,
                                           .event_query = event_query,
                                           .event_elapsed = event_elapsed,
+                                          .exchange_capture_mode = exchange_capture_mode,
                                           .stream_is_capturing = stream_is_capturing};
 
 static int set_up(void **state)
@@ -74,6 +90,7 @@ static int tear_down(void **state)
 {
     here_tally_free(*state);
     assert_int_equal(made, 0);
+    assert_int_equal(mode, 0);
     return 0;
 }
 
