@@ -191,6 +191,13 @@ struct backend_function {
     unsigned registers, static_shared, local_bytes, const_bytes, max_threads;
 };
 
+/* A binary of the backend's own kernels, which clients launch in contexts of theirs. Lives as long as the daemon. */
+struct backend_image {
+    const void *data;
+    size_t size;
+    uint64_t layout; /* of the kernels' parameters: another number, another meaning */
+};
+
 /* What calls code_load() and code_function(), where these may take as long as kernels of their domain run. */
 struct backend_work {
     /* 0, or -1: then it may be called again, where the process that had the domain was lost. */
@@ -380,6 +387,10 @@ struct backend {
                          struct backend_function *ret_function, struct error *e);
     /* any. What launches on the device are bound by; `max_threads` and `static_shared` are a function's. */
     void (*kernel_limits)(struct backend_device *device, struct kernel_limits *ret_limits);
+
+    /* any; never blocks, and needs no device. Finds a binary of the backend's own kernels; false: there is none of that
+     * name. NULL: there are none. */
+    bool (*image)(const char *name, size_t length, struct backend_image *ret_image);
 
     /* loop. A job of DOMAIN_COMMON does not end. Where device->ends, another process takes the place of the one that
      * has it, and jobs that can be are begun anew there. Else marks the device lost: poll() ends its jobs, and close()

@@ -337,5 +337,6 @@ const struct backend *executor_backend(const struct backend *local)
     table.host_memory = local->host_memory;
     table.spin = local->spin;
     table.check = local->check;
+    table.image = local->image;
     return &table;
 }

@@ -90,6 +90,7 @@ const struct backend cuda_backend = {
     .code_unload = cuda_module_unload,
     .code_function = gpu_code_function,
     .kernel_limits = gpu_kernel_limits,
+    .image = cuda_embedded_image,
     .abandon = cuda_gpu_abandon,
     .activate = cuda_gpu_activate,
     .counters_load = cuda_counters_load,

@@ -10,13 +10,13 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from support import memfd, proc, raw
+from support import backends, memfd, proc, raw
 from support.daemon import Daemon
 from support.users import OPEN, STRANGER, as_root
 from test_code_policy import CLUB, HOST, as_user
 from user_kernels import ADD, ARCH, compile_source, only_with_nvrtc
 
-pytestmark = only_with_nvrtc
+IMAGES = ("add", "square", "copy", "gemm_f32", "gemm_f64", "gemm_f16", "gemm_bf16")
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +35,8 @@ def connection(daemon: Daemon) -> Iterator[raw.Connection]:
 def file() -> Iterator[Callable[..., int]]:
     with ExitStack() as stack:
 
-        def make(size: int, seals: tuple[str, ...] = ("shrink",), flags: int = 0) -> int:
-            fd = memfd.make(size, seals, flags)
+        def make(size: int, seals: tuple[str, ...] = ("shrink",), flags: int = 0, allocated: bool = True) -> int:
+            fd = memfd.make(size, seals, flags, allocated)
             stack.callback(os.close, fd)
             return fd
 
@@ -47,6 +47,7 @@ def ask(connection: raw.Connection, module: int, fd: int) -> Any:
     return connection.call("code", {"module": module, "fd": 0}, [fd])
 
 
+@only_with_nvrtc
 def test_the_binary_is_written_and_sealed(connection: raw.Connection, file: Callable[..., int]) -> None:
     assert "code" in connection.call("hello")["features"]
     compiled = compile_source(connection, arch=ARCH)
@@ -71,12 +72,14 @@ def test_the_binary_is_written_and_sealed(connection: raw.Connection, file: Call
     assert os.pread(again, size, 0) == image
 
 
+@only_with_nvrtc
 def test_entries_tell_where_parameters_begin(connection: raw.Connection) -> None:
     source = 'extern "C" __global__ void mixed(char a, double *b, float c, char d, long long e) { b[0] = a + c + d + e; }'
     (entry,) = connection.call("compile", {"source": source, "entries": ["mixed"], "arch": ARCH})["entries"]
     assert entry["params"] == [1, 8, 4, 1, 8] and entry["offsets"] == [0, 8, 16, 20, 24]
 
 
+@only_with_nvrtc
 def test_what_is_refused(daemon: Daemon, connection: raw.Connection, file: Callable[..., int]) -> None:
     compiled = compile_source(connection, arch=ARCH)
     size = compiled["image_bytes"]
@@ -86,6 +89,8 @@ def test_what_is_refused(daemon: Daemon, connection: raw.Connection, file: Calla
 
     before = proc.fds(daemon.pid).get("memfd", 0)
     assert refused(file(size - 1)).code == "invalid_fd"
+    hole = refused(file(size, allocated=False))
+    assert hole.code == "invalid_fd" and hole.key == "fd" and "posix_fallocate" in hole.message
     assert "seal it" in refused(file(size, ())).message
     assert refused(file(size, ("shrink", "write"))).code == "read_only"
     locked = file(size, ("shrink", "seal"))
@@ -105,9 +110,11 @@ def test_what_is_refused(daemon: Daemon, connection: raw.Connection, file: Calla
     assert error.code == "unknown_kernel" and error.key == "module"
     connection.call("release", {"module": compiled["module"]})
     assert refused(file(size)).code == "unknown_kernel"
+    assert connection.error("code", {"module": compiled["module"]}).key == "fd"
     proc.eventually(lambda: proc.fds(daemon.pid).get("memfd", 0) == before, "no descriptor is kept")
 
 
+@only_with_nvrtc
 def test_a_client_that_ends_meanwhile(daemon: Daemon, file: Callable[..., int]) -> None:
     for _ in range(20):
         with daemon.connect() as connection:
@@ -118,6 +125,7 @@ def test_a_client_that_ends_meanwhile(daemon: Daemon, file: Callable[..., int]) 
         assert connection.call("ping") == {}
 
 
+@only_with_nvrtc
 @as_root
 @pytest.mark.parametrize(
     ("policy", "groups", "allowed"),
@@ -138,7 +146,7 @@ def test_who_may_have_code(policy: str, groups: list[int], allowed: bool) -> Non
             with daemon.connect() as connection:
                 assert ("code" in connection.call("hello")["features"]) == expected
                 compiled = connection.call("compile", {"source": ADD, "entries": ["add2_kernel"], "arch": ARCH})
-                fd = memfd.make(compiled["image_bytes"])
+                fd = memfd.make(compiled["image_bytes"], allocated=True)
                 if expected:
                     ask(connection, compiled["module"], fd)
                 else:
@@ -148,3 +156,76 @@ def test_who_may_have_code(policy: str, groups: list[int], allowed: bool) -> Non
 
         look(policy != "off")
         as_user(STRANGER, groups, lambda: look(allowed))
+
+
+# The daemon's own kernels.
+
+
+def need_standin() -> None:
+    why = backends.missing(backends.STANDIN)
+    if why is not None:
+        pytest.skip(why)
+
+
+@pytest.fixture(scope="module")
+def standin() -> Iterator[Daemon]:
+    need_standin()
+    with Daemon(config=backends.config(backends.STANDIN)) as one:
+        yield one
+
+
+@pytest.fixture
+def on_gpu(standin: Daemon) -> Iterator[raw.Connection]:
+    with standin.connect() as one:
+        yield one
+
+
+def test_images_are_written_and_sealed(on_gpu: raw.Connection, file: Callable[..., int]) -> None:
+    assert "images" in on_gpu.call("hello")["features"]
+    layouts, found = set(), set()
+    for name in IMAGES:
+        told = on_gpu.call("code", {"image": name})
+        layouts.add(told["layout"])
+        fd = file(told["bytes"])
+        assert on_gpu.call("code", {"image": name, "fd": 0}, [fd]) == told
+        image = os.pread(fd, told["bytes"], 0)
+        assert image[:4] == b"\x50\xed\x55\xba", "a fat binary"
+        found.add(image)
+        wanted = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        assert fcntl.fcntl(fd, fcntl.F_GET_SEALS) & wanted == wanted
+    assert len(layouts) == 1 and len(found) == len(IMAGES)
+
+
+def test_which_images_are_refused(standin: Daemon, on_gpu: raw.Connection, file: Callable[..., int]) -> None:
+    before = proc.fds(standin.pid).get("memfd", 0)
+    size = on_gpu.call("code", {"image": "add"})["bytes"]
+    assert on_gpu.error("code", {}).code == "missing_key"
+    both = on_gpu.error("code", {"image": "add", "module": 1, "fd": 0}, [file(size)])
+    assert both.code == "invalid_argument" and both.key == "image"
+    for name in ("", "ad", "added", "add\0", "gemm_i32", "x" * 1000):
+        error = on_gpu.error("code", {"image": name})
+        assert error.code == "invalid_argument" and error.key == "image"
+    assert on_gpu.error("code", {"image": 1}).code == "wrong_type"
+    assert on_gpu.error("code", {"image": "add", "fd": 0}).code == "invalid_fd"
+    assert on_gpu.error("code", {"image": "add", "fd": 0}, [file(size - 1)]).code == "invalid_fd"
+    assert on_gpu.error("code", {"image": "add", "fd": 0}, [file(size, ("shrink", "write"))]).code == "read_only"
+    hole = on_gpu.error("code", {"image": "add", "fd": 0}, [file(size, allocated=False)])
+    assert hole.code == "invalid_fd" and "posix_fallocate" in hole.message
+    proc.eventually(lambda: proc.fds(standin.pid).get("memfd", 0) == before, "no descriptor is kept")
+
+
+def test_a_daemon_without_a_gpu_has_no_images(connection: raw.Connection) -> None:
+    assert "images" not in connection.call("hello")["features"]
+    error = connection.error("code", {"image": "add"})
+    assert error.code == "unsupported" and error.key == "image"
+
+
+def test_images_need_no_compiler_but_the_setting() -> None:
+    need_standin()
+    off = "[kernels]\nuser_kernels = off\n"
+    with Daemon(config=backends.config(backends.STANDIN) + off) as daemon, daemon.connect() as connection:
+        features = connection.call("hello")["features"]
+        assert "images" in features and "code" not in features
+    with Daemon(config=backends.config(backends.STANDIN) + "[kernels]\nhand_out = off\n") as daemon, daemon.connect() as connection:
+        assert "images" not in connection.call("hello")["features"]
+        assert connection.error("code", {"image": "add"}).code == "permission_denied"

@@ -18,11 +18,13 @@ SEALS = {
 }
 
 
-def make(size: int, seals: tuple[str, ...] | list[str] = ("shrink",), flags: int = 0) -> int:
-    """A memfd of `size` bytes with those seals; the caller closes it."""
+def make(size: int, seals: tuple[str, ...] | list[str] = ("shrink",), flags: int = 0, allocated: bool = False) -> int:
+    """A memfd of `size` bytes with those seals; the caller closes it. `allocated`: it has all its pages."""
     fd = os.memfd_create("kops-test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | flags)
     try:
         os.ftruncate(fd, size)
+        if allocated:
+            os.posix_fallocate(fd, 0, size)
         bits = 0
         for seal in seals:
             bits |= SEALS[seal]

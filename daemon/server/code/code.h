@@ -49,6 +49,8 @@ int user_code_check_hand_out(const struct connection *c, struct error *e);
 bool user_code_hands_out(const struct connection *c);
 /* The first device that runs kernels of users; NULL: none. */
 struct backend_device *user_code_device(const struct server *s);
+/* A backend with a device here whose own kernels clients may load; NULL: none. */
+const struct backend *user_code_image_backend(const struct server *s);
 /* Whether the connection may compile, and a compiler was found. */
 bool user_code_compiles(const struct connection *c);
 /* Writes hello's `kernels`. */

@@ -1,8 +1,9 @@
-/* The method code: a module's binary for a client that loads it itself. The memory is the client's, as all that both
- * share, so nothing is kept here for it; writing and sealing it run on the pool. */
+/* The method code: a module's binary, or one of a backend's own kernels, for a client that loads it itself. The memory
+ * is the client's, as all that both share, so nothing is kept here for it; writing and sealing it run on the pool. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "backend/memfd.h"
@@ -16,8 +17,9 @@
 
 struct hand_out {
     struct work work;
-    struct compiled *compiled; /* a reference */
-    int fd;                    /* owned; closed on the pool */
+    struct compiled *compiled;  /* a reference: the module's; NULL: an image of a backend */
+    struct backend_image image; /* `layout` only without `compiled` */
+    int fd;                     /* owned; closed on the pool */
     bool written;
     struct error error; /* where it was not */
 };
@@ -31,6 +33,18 @@ static struct hand_out *hand_out_of(const struct request *r)
 static int fd_error(struct error *e, const char *what, int number)
 {
     error_set(e, ERROR_INVALID_FD, "%s: %s", what, strerror(number));
+    return error_detail_text(e, "key", "fd");
+}
+
+/* Pages that the file has not yet would be charged to the daemon, whose writing would make them. */
+static int check_allocated(int fd, size_t size, struct error *e)
+{
+    enum { BLOCK = 512 }; /* of st_blocks */
+    struct stat st;
+
+    if (fstat(fd, &st) == 0 && (uint64_t)st.st_blocks * BLOCK >= size)
+        return 0;
+    error_set(e, ERROR_INVALID_FD, "the memfd has holes: take its pages first, with posix_fallocate(fd, 0, %zu)", size);
     return error_detail_text(e, "key", "fd");
 }
 
@@ -50,8 +64,8 @@ static int write_all(int fd, const unsigned char *from, size_t size, struct erro
 
 static int write_sealed(const struct hand_out *h, struct error *e)
 {
-    if (memfd_check(h->fd, h->compiled->image_size, true, e) < 0 ||
-        write_all(h->fd, h->compiled->image, h->compiled->image_size, e) < 0)
+    if (memfd_check(h->fd, h->image.size, true, e) < 0 || check_allocated(h->fd, h->image.size, e) < 0 ||
+        write_all(h->fd, h->image.data, h->image.size, e) < 0)
         return -1;
     if (fcntl(h->fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SEAL) < 0)
         return fd_error(
@@ -67,14 +81,26 @@ static void hand_out_run(struct work *work)
     close(h->fd);
 }
 
+static void answer(struct request *r, const struct backend_image *image, bool has_layout)
+{
+    struct rpc_output *out = request_result(r);
+
+    if (out) {
+        rpc_write_map(out, has_layout ? 2 : 1);
+        rpc_write_entry_uint(out, "bytes", image->size);
+        if (has_layout)
+            rpc_write_entry_uint(out, "layout", image->layout);
+    }
+    request_end(r);
+}
+
 static void hand_out_done(struct work *work)
 {
     struct hand_out *h = list_entry(work, struct hand_out, work);
     struct request *r = request_of(h);
-    const uint64_t bytes = h->compiled->image_size;
-    struct rpc_output *out;
 
-    compiled_unref(h->compiled);
+    if (h->compiled)
+        compiled_unref(h->compiled);
     if (r->connection->closed) {
         request_abandon(r);
         return;
@@ -83,31 +109,66 @@ static void hand_out_done(struct work *work)
         request_end_error(r, &h->error);
         return;
     }
-    out = request_result(r);
-    if (out) {
-        rpc_write_map(out, 1);
-        rpc_write_entry_uint(out, "bytes", bytes);
-    }
-    request_end(r);
+    answer(r, &h->image, !h->compiled);
 }
 
-static int begin(struct request *r, const struct rpc_arg *args, struct request_fds *fds, struct error *e)
+static int find_module(const struct connection *c, uint64_t id, struct hand_out *h, struct error *e)
 {
-    struct connection *c = r->connection;
-    const struct client_module *m;
+    const struct client_module *m = idtable_get(&c->code->modules, id);
 
-    if (user_code_check_hand_out(c, e) < 0)
-        return -1;
-    m = idtable_get(&c->code->modules, args[CODE_module].u);
     if (!m) {
-        error_set(e, ERROR_UNKNOWN_KERNEL, "this connection has no module %llu",
-                  (unsigned long long)args[CODE_module].u);
+        error_set(e, ERROR_UNKNOWN_KERNEL, "this connection has no module %llu", (unsigned long long)id);
         return error_detail_text(e, "key", "module");
     }
+    h->compiled = m->module->compiled;
+    h->image = (struct backend_image){.data = h->compiled->image, .size = h->compiled->image_size};
+    return 0;
+}
+
+static int find_image(const struct connection *c, const struct rpc_arg *name, struct hand_out *h, struct error *e)
+{
+    const struct backend *backend = user_code_image_backend(c->server);
+
+    h->compiled = NULL;
+    if (!backend) {
+        error_set(e, ERROR_UNSUPPORTED, "no device of this daemon has kernels of its own that clients could load");
+        return error_detail_text(e, "key", "image");
+    }
+    if (!backend->image(name->text, name->length, &h->image))
+        return error_at(e, ERROR_INVALID_ARGUMENT, "", "image", "there is no such binary");
+    return 0;
+}
+
+static int find(const struct connection *c, const struct rpc_arg *args, struct hand_out *h, struct error *e)
+{
+    if (args[CODE_module].present && args[CODE_image].present)
+        return error_at(e, ERROR_INVALID_ARGUMENT, "", "image", "not beside `module`: one binary is handed out");
+    if (args[CODE_image].present)
+        return find_image(c, &args[CODE_image], h, e);
+    if (!args[CODE_module].present)
+        return error_at(e, ERROR_MISSING_KEY, "", "module", "required, or `image`");
+    if (!args[CODE_fd].present)
+        return error_at(e, ERROR_MISSING_KEY, "", "fd", "required beside `module`");
+    return find_module(c, args[CODE_module].u, h, e);
+}
+
+/* *ret_writes: the binary is to be written. */
+static int begin(struct request *r, const struct rpc_arg *args, struct request_fds *fds, bool *ret_writes,
+                 struct error *e)
+{
+    struct connection *c = r->connection;
+    struct hand_out *h = hand_out_of(r);
+
+    if (user_code_check_hand_out(c, e) < 0 || find(c, args, h, e) < 0)
+        return -1;
+    *ret_writes = args[CODE_fd].present;
+    if (!*ret_writes)
+        return 0;
     if (args[CODE_fd].u >= fds->count || fds->fds[args[CODE_fd].u] < 0)
         return error_at(e, ERROR_INVALID_FD, "", "fd", "the message brought no such descriptor");
-    hand_out_of(r)->compiled = compiled_ref(m->module->compiled);
-    hand_out_of(r)->fd = fds->fds[args[CODE_fd].u];
+    if (h->compiled)
+        compiled_ref(h->compiled);
+    h->fd = fds->fds[args[CODE_fd].u];
     fds->fds[args[CODE_fd].u] = -1;
     return 0;
 }
@@ -115,9 +176,12 @@ static int begin(struct request *r, const struct rpc_arg *args, struct request_f
 void handle_code(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
 {
     struct error e;
+    bool writes;
 
-    if (begin(r, args, fds, &e) < 0)
+    if (begin(r, args, fds, &writes, &e) < 0)
         request_end_error(r, &e);
-    else
+    else if (writes)
         work_submit(&r->connection->server->loop, &hand_out_of(r)->work, hand_out_run, hand_out_done);
+    else
+        answer(r, &hand_out_of(r)->image, true);
 }

@@ -91,6 +91,14 @@ struct backend_device *user_code_device(const struct server *s)
     return NULL;
 }
 
+const struct backend *user_code_image_backend(const struct server *s)
+{
+    for (unsigned i = 0; i < s->devices.count; i++)
+        if (s->devices.all[i]->backend->image)
+            return s->devices.all[i]->backend;
+    return NULL;
+}
+
 void user_code_write_hello(struct rpc_output *out, const struct connection *c)
 {
     const struct server *s = c->server;

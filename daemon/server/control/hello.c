@@ -166,6 +166,7 @@ static void write_features(struct rpc_output *out, const struct connection *c)
     unsigned kinds = 0;
     bool ordered = false, counters = false, peers = has_peers(s), compile = user_code_compiles(c);
     bool kernels = compile && user_code_device(s), code = compile && user_code_hands_out(c);
+    bool images = user_code_image_backend(s) && user_code_hands_out(c);
 
     for (unsigned i = 0; i < s->devices.count; i++) {
         struct backend_device *d = s->devices.all[i];
@@ -175,8 +176,8 @@ static void write_features(struct rpc_output *out, const struct connection *c)
         counters = counters || (d->counts && d->ends);
     }
     rpc_write_text(out, "features");
-    rpc_write_array(out,
-                    n + (unsigned)__builtin_popcount(kinds) + ordered + counters + peers + compile + kernels + code);
+    rpc_write_array(out, n + (unsigned)__builtin_popcount(kinds) + ordered + counters + peers + compile + kernels +
+                             code + images);
     for (uint32_t i = 0; i < n; i++)
         rpc_write_text(out, always[i]);
     for (unsigned i = 0; i < sizeof(memory) / sizeof(memory[0]); i++)
@@ -194,6 +195,8 @@ static void write_features(struct rpc_output *out, const struct connection *c)
         rpc_write_text(out, "kernels");
     if (code)
         rpc_write_text(out, "code");
+    if (images)
+        rpc_write_text(out, "images");
 }
 
 static void write_shm(struct rpc_output *out)

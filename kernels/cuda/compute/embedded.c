@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/backend.h"
 #include "driver/device.h"
+#include "proto/generated/cuda_ops_layout.h"
 
 struct cuda_embedded_kernel {
     const char *name; /* NULL: a free place of the table */
@@ -95,6 +97,19 @@ void cuda_embedded_unload(const struct cuda_device *d, struct cuda_embedded *k)
 CUfunction cuda_embedded_find(const struct cuda_embedded *k, const char *name)
 {
     return place(k, name)->function;
+}
+
+bool cuda_embedded_image(const char *name, size_t length, struct backend_image *ret_image)
+{
+    for (unsigned i = 0; i < cuda_ops_binary_count; i++) {
+        const struct cuda_ops_binary *b = &cuda_ops_binaries[i];
+
+        if (strlen(b->name) != length || memcmp(b->name, name, length) != 0)
+            continue;
+        *ret_image = (struct backend_image){.data = b->data, .size = b->size, .layout = CUDA_OPS_LAYOUT};
+        return true;
+    }
+    return false;
 }
 
 int cuda_embedded_launch(const struct cuda_queue *q, CUfunction function, struct cuda_launch *l, struct error *e)

@@ -8,6 +8,7 @@
 #include "ops/launch.h"
 #include "util/error.h"
 
+struct backend_image;
 struct cuda_device;
 struct cuda_embedded_kernel;
 struct cuda_queue;
@@ -27,6 +28,9 @@ void cuda_embedded_unload(const struct cuda_device *d, struct cuda_embedded *k);
 
 /* NULL when no binary has the kernel. Thread: any. */
 CUfunction cuda_embedded_find(const struct cuda_embedded *k, const char *name);
+
+/* image() of struct backend. */
+bool cuda_embedded_image(const char *name, size_t length, struct backend_image *ret_image);
 
 /* Enqueues a launch of an embedded kernel. Thread: any. */
 int cuda_embedded_launch(const struct cuda_queue *q, CUfunction function, struct cuda_launch *l, struct error *e);
