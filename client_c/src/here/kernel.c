@@ -6,10 +6,12 @@
 #include <string.h>
 
 #include "base/fail.h"
+#include "context.h"
 #include "core/decode.h"
 #include "core/overlap.h"
 #include "errors.h"
 #include "tally.h"
+#include "timed.h"
 #include "wire/mp.h"
 
 enum { LAUNCH_BUFFER_POINTER = 1, LAUNCH_BUFFER_SIZE = 2, CLUSTER_DIMENSION = 4 /* of cuLaunchKernel's */ };
@@ -110,21 +112,9 @@ static int read_tensor(const struct here_tensor *from, const struct kernel_param
 {
     struct tensor *t = &r->tensors[p->operand];
 
-    t->dtype = (enum dtype)from->dtype;
-    t->rank = from->rank;
-    t->offset = from->pointer;
-    if (from->rank > TENSOR_MAX_RANK)
-        return error_at(e, ERROR_LIMIT_EXCEEDED, "", key_of(p), "more dimensions than limits.rank");
-    memcpy(t->shape, from->shape, from->rank * sizeof(t->shape[0]));
-    if (from->strides)
-        memcpy(t->strides, from->strides, from->rank * sizeof(t->strides[0]));
-    else
-        tensor_set_contiguous(t);
     r->operands[p->operand] = t;
     r->addresses[p->operand] = from->pointer;
-    if (tensor_measure(t, key_of(p), e) < 0)
-        return -1;
-    return from->bytes ? tensor_check_bounds(t, from->pointer + from->bytes, key_of(p), e) : 0;
+    return here_read_tensor(from, key_of(p), t, e);
 }
 
 static int read_scalar(const struct kops_argument *a, const struct kernel_param *p, unsigned char value[8],
@@ -181,15 +171,6 @@ static void read_dimensions(const struct kops_dims *from, struct kernel_launch_d
         to->at[i] = (int64_t)from->size[i];
 }
 
-/* All memory of this process is one: tensors lie where their addresses say. */
-static bool one_memory(const void *context, unsigned a, unsigned b)
-{
-    (void)context;
-    (void)a;
-    (void)b;
-    return true;
-}
-
 static int plan(const struct here_kernel *k, const struct here_function *f, const struct here_call *call,
                 struct reading *r, struct error *e)
 {
@@ -198,7 +179,7 @@ static int plan(const struct here_kernel *k, const struct here_function *f, cons
                                          .kernel = k->signature,
                                          .kind = PLAN_KERNEL,
                                          .tensors = r->operands,
-                                         .same_memory = one_memory,
+                                         .same_memory = here_one_memory,
                                          .budget = &budget};
     int8_t in_place;
 
@@ -241,16 +222,12 @@ static cuda_status launch(const struct cuda_driver *d, cuda_function function, s
 static enum kops_code find(struct here_kernel *k, const struct cuda_driver **ret_driver, struct here_function *ret,
                            struct kops_error *e)
 {
-    const struct cuda_driver *d = cuda_loaded();
+    const struct cuda_driver *d = NULL;
     cuda_context context = NULL;
-    enum kops_code r = KOPS_OK;
+    enum kops_code r = here_context(&d, &context, e);
 
-    if ((!d || d->context_get(&context)) && !(d = cuda_load(e))) /* which says why, also after a fork */
-        return KOPS_ERR_NO_CUDA;
-    if (!context && (d->context_get(&context) || !context))
-        return fail(e, KOPS_ERR_NO_CUDA,
-                    "no CUDA context is current in this thread: a launch here runs in the caller's own; make one, or "
-                    "launch in the daemon");
+    if (r)
+        return r;
     *ret_driver = d;
     pthread_mutex_lock(&k->lock);
     if (k->context != context) {
@@ -271,12 +248,10 @@ static enum kops_code prepare(struct here_kernel *k, const struct here_call *cal
     struct error why;
     enum kops_code r = find(k, &d, f, e);
 
+    if (!r)
+        r = here_check_device(call->device, f->device, e);
     if (r)
         return r;
-    if (call->device >= 0 && call->device != f->device)
-        return fail(e, KOPS_ERR_DEVICE_MISMATCH,
-                    "the tensors live on GPU %d, but the current context is of GPU %d: make that device current first",
-                    call->device, f->device);
     if (plan(k, f, call, reading, &why) < 0)
         return here_error(&why, e);
     *ret_driver = plan_is_empty(&reading->plan) ? NULL : d;
@@ -305,54 +280,35 @@ enum kops_code here_launch(struct here_kernel *k, const struct here_call *call, 
     return status ? cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "cuLaunchKernel") : KOPS_OK;
 }
 
-static cuda_status launch_between(const struct cuda_driver *d, cuda_function function, struct reading *reading,
-                                  cuda_queue stream, cuda_event start, cuda_event end, float *ret_ms)
-{
-    cuda_status status = d->event_record(start, stream);
+struct work {
+    cuda_function function;
+    struct reading *reading;
+};
 
-    if (!status)
-        status = launch(d, function, reading, stream);
-    if (!status)
-        status = d->event_record(end, stream);
-    if (!status)
-        status = d->event_synchronize(end);
-    return status ? status : d->event_elapsed(ret_ms, start, end);
+static cuda_status enqueue(const struct cuda_driver *d, void *context, cuda_queue stream)
+{
+    const struct work *w = context;
+
+    return launch(d, w->function, w->reading, stream);
 }
 
 enum kops_code here_launch_timed(struct here_kernel *k, const struct here_call *call, double *ret_us,
                                  struct kops_error *e)
 {
     const struct cuda_driver *d = NULL;
-    cuda_event start = NULL, end = NULL;
     struct here_function f;
     struct reading reading;
-    int capturing = 0;
-    float ms = 0;
-    cuda_status status;
+    struct work work;
     enum kops_code r = prepare(k, call, &d, &f, &reading, e);
 
     *ret_us = 0;
     if (r || !d)
         return r;
-    status = d->stream_is_capturing(call->stream, &capturing);
-    if (!status && capturing)
-        return fail(
-            e, KOPS_ERR_CAPTURING,
-            "a launch on a stream under capture runs when the graph does, so it has no time now: leave timing out");
-    if (!status)
-        status = d->event_create(&start, 0);
-    if (!status)
-        status = d->event_create(&end, 0);
-    if (!status)
-        status = launch_between(d, f.function, &reading, call->stream, start, end, &ms);
-    if (start)
-        d->event_destroy(start);
-    if (end)
-        d->event_destroy(end);
-    *ret_us = (double)ms * 1e3;
-    if (!status)
+    work = (struct work){f.function, &reading};
+    r = here_timed(d, call->stream, enqueue, &work, ret_us, e);
+    if (!r)
         here_tally_count(k->tally, reading.operands, k->signature->op.n_inputs + k->signature->op.n_outputs, *ret_us);
-    return status ? cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "a timed launch") : KOPS_OK;
+    return r;
 }
 
 bool here_kernel_tell(struct here_kernel *k, uint64_t module, struct bytes *out)

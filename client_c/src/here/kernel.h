@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "code.h"
+#include "read.h"
 
 struct here_kernel;
 
@@ -22,15 +23,6 @@ struct here_declaration {
 enum kops_code here_kernel_new(const struct here_declaration *d, struct here_kernel **ret, struct kops_error *e);
 /* NULL is allowed. Graphs that were captured with it go on. */
 void here_kernel_free(struct here_kernel *k);
-
-/* A tensor in memory of this process's. */
-struct here_tensor {
-    cuda_pointer pointer;
-    const int64_t *shape, *strides; /* elements; strides NULL: row-major and dense */
-    unsigned rank;
-    enum kops_dtype dtype;
-    uint64_t bytes; /* that may be used from there on; 0: not told, the caller answers for it */
-};
 
 /* One launch. `args` are as many as the kernel has parameters; KOPS_ARG_TENSOR takes the next of `tensors`. */
 struct here_call {

@@ -80,9 +80,6 @@ int tensor_use_buffer(struct connection *c, uint64_t id, const char *path, struc
                       struct error *e);
 
 /* step_decode.c */
-/* Fills the step's attributes from the map (may be NULL); *ret_variant gets `variant`, if it is there. */
-int step_decode_attrs(const struct op *op, struct step *step, const struct rpc_value *map, struct rpc_arg *ret_variant,
-                      struct error *e);
 /* After the step's tensors and attributes are known: shapes, overlap, what may be written; makes the plan. Again when
  * memory was bound anew. */
 int step_plan(struct command_list *commands, unsigned i, struct error *e);

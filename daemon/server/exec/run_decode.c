@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "core/decode.h"
 #include "server/code/kernel.h"
 #include "server/exec/command_list.h"
 #include "server/exec/program.h"
@@ -74,7 +75,7 @@ int run_decode_single(struct connection *c, struct run *run, const struct rpc_ar
     run->one_op = op;
     if (decode_operands(c, &run->commands, op, &args[RUN_in], 0, op->n_inputs, "in", in_paths, e) < 0 ||
         decode_operands(c, &run->commands, op, &args[RUN_out], op->n_inputs, op->n_outputs, "out", out_paths, e) < 0 ||
-        step_decode_attrs(op, &run->one_step, args[RUN_attrs].items, &variant, e) < 0 ||
+        op_attrs_decode(op, args[RUN_attrs].items, run->one_step.attrs, &variant, e) < 0 ||
         command_list_check_handles(&run->commands, e) < 0 || step_plan(&run->commands, 0, e) < 0 ||
         command_list_choose_device(c->server, &run->commands, &args[RUN_device], &run->device, e) < 0)
         return -1;
@@ -139,7 +140,7 @@ static int decode_step(struct connection *c, struct command_list *commands, unsi
     commands->ops[i] = op;
     if (decode_indices(commands, step, op, &args[OP_in], 0, op->n_inputs, "in", e) < 0 ||
         decode_indices(commands, step, op, &args[OP_out], op->n_inputs, op->n_outputs, "out", e) < 0 ||
-        step_decode_attrs(op, step, args[OP_attrs].items, ret_variant, e) < 0)
+        op_attrs_decode(op, args[OP_attrs].items, step->attrs, ret_variant, e) < 0)
         return -1;
     return step_plan(commands, i, e);
 }

@@ -1,4 +1,4 @@
-/* The embedded fatbins and the table of their kernels. KOPS_CUDA_BINARIES is the folder of the built fatbins.
+/* The embedded fatbins. KOPS_CUDA_BINARIES is the folder of the built fatbins.
  *
  * The table of binaries is written in assembly too, since a binary's size is known only to the assembler: three words
  * an entry, as struct cuda_ops_binary lays them out. */
@@ -27,19 +27,3 @@ __asm__(".pushsection .rodata.cuda_ops, \"a\", %progbits\n" CUDA_OPS_BINARIES(NA
           ".type cuda_ops_binaries, %object\n"
           "cuda_ops_binaries:\n" CUDA_OPS_BINARIES(ENTRY) ".size cuda_ops_binaries, . - cuda_ops_binaries\n"
                                                           ".popsection\n");
-
-enum binary {
-#define X(name) BINARY_##name,
-    CUDA_OPS_BINARIES(X)
-#undef X
-        BINARY_COUNT
-};
-
-const unsigned cuda_ops_binary_count = BINARY_COUNT;
-
-const struct cuda_ops_kernel cuda_ops_kernels[] = {
-#define X(binary, symbol) {#symbol, BINARY_##binary},
-    CUDA_OPS_KERNELS(X)
-#undef X
-        {NULL, 0},
-};

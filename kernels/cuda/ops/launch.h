@@ -55,7 +55,10 @@ struct cuda_ops_binary {
     size_t size;
 };
 extern const struct cuda_ops_binary cuda_ops_binaries[];
+
+/* Their number and names, in the same order, also where they are not embedded. */
 extern const unsigned cuda_ops_binary_count;
+extern const char *const cuda_ops_binary_names[];
 
 /* Every kernel symbol with the binary that holds it (for eager loading); NULL-terminated. */
 struct cuda_ops_kernel {

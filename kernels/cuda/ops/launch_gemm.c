@@ -1,6 +1,4 @@
 /* Launches of the gemm kernels: chooses the way that operands are read, and the tile. Thread: any. */
-#include <math.h>
-
 #include "plan_launch.h"
 
 #define CONFIG(dtype, name, m, n, c)                                                                                   \
@@ -28,9 +26,9 @@ static uint64_t tiles_of(uint64_t extent, uint64_t tile)
 /* Rounds of tiles that the busiest multiprocessor works through, times the work in a tile. */
 static double estimate(const struct cuda_ops_gemm_config *c, const struct cuda_ops_gemm *p, unsigned multiprocessors)
 {
-    const double tiles = (double)tiles_of(p->m, c->rows) * (double)tiles_of(p->n, c->columns) * (double)p->batch_count;
+    const uint64_t tiles = tiles_of(p->m, c->rows) * tiles_of(p->n, c->columns) * p->batch_count;
 
-    return ceil(tiles / (multiprocessors ? multiprocessors : 1)) * (double)(c->rows * c->columns) * c->cost;
+    return (double)tiles_of(tiles, multiprocessors ? multiprocessors : 1) * (double)(c->rows * c->columns) * c->cost;
 }
 
 static const struct cuda_ops_gemm_config *choose(const struct cuda_ops_gemm_config *from, const struct cuda_ops_gemm *p,

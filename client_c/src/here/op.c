@@ -1,0 +1,191 @@
+#include "op.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "context.h"
+#include "core/decode.h"
+#include "core/overlap.h"
+#include "core/step.h"
+#include "errors.h"
+#include "ops/launch.h"
+#include "timed.h"
+
+/* A call in the terms of the rules. */
+struct reading {
+    struct tensor tensors[STEP_MAX_OPERANDS];
+    uint64_t addresses[STEP_MAX_OPERANDS];
+    char variant[STEP_VARIANT_BYTES]; /* forced; "": none */
+    struct op_call call;
+    struct plan plan;
+    struct cuda_launch launch;
+};
+
+/* ---- planning ---- */
+
+static int read_op(const struct here_op_call *call, struct reading *r, struct error *e)
+{
+    const struct op *op = op_find(call->op, strlen(call->op));
+
+    if (!op) {
+        error_set(e, ERROR_UNKNOWN_OP, "there is no op %.64s whose kernels clients can launch", call->op);
+        return error_detail_text(e, "key", "op");
+    }
+    r->call.op = op;
+    if (call->n_inputs == op->n_inputs && call->n_outputs == op->n_outputs)
+        return 0;
+    error_set(e, ERROR_INVALID_ARGUMENT, "%s takes %u inputs and %u outputs, not %u and %u", op->name, op->n_inputs,
+              op->n_outputs, call->n_inputs, call->n_outputs);
+    return error_detail_text(e, "key", call->n_inputs == op->n_inputs ? "out" : "in");
+}
+
+static int read_tensors(const struct here_op_call *call, struct reading *r, struct error *e)
+{
+    char key[16];
+
+    for (unsigned o = 0; o < call->n_inputs + call->n_outputs; o++) {
+        if (here_read_tensor(&call->tensors[o], operand_key(r->call.op, NULL, o, key), &r->tensors[o], e) < 0)
+            return -1;
+        r->call.tensors[o] = &r->tensors[o];
+        r->addresses[o] = call->tensors[o].pointer;
+    }
+    return 0;
+}
+
+static int read_attrs(const struct here_op_call *call, struct reading *r, struct error *e)
+{
+    struct rpc_arg variant = {.present = false};
+
+    r->variant[0] = '\0';
+    if (op_attrs_decode(r->call.op, call->attrs, r->call.attrs, &variant, e) < 0)
+        return -1;
+    if (!variant.present)
+        return 0;
+    if (variant.length >= STEP_VARIANT_BYTES) {
+        error_set(e, ERROR_INVALID_ARGUMENT, "attrs.variant: no kernel has a name that long");
+        return error_detail_text(e, "key", "attrs.variant");
+    }
+    memcpy(r->variant, variant.text, variant.length);
+    r->variant[variant.length] = '\0';
+    return 0;
+}
+
+static int check_overlap(const struct reading *r, struct error *e)
+{
+    unsigned budget = TENSOR_SEARCH_STEPS;
+    const struct overlap_call overlap = {.op = r->call.op,
+                                         .kind = r->plan.kind,
+                                         .tensors = r->call.tensors,
+                                         .same_memory = here_one_memory,
+                                         .budget = &budget};
+    int8_t in_place;
+
+    return overlap_check(&overlap, &in_place, e);
+}
+
+static int plan(const struct here_op_call *call, unsigned multiprocessors, struct reading *r, struct error *e)
+{
+    if (read_op(call, r, e) < 0 || read_tensors(call, r, e) < 0 || read_attrs(call, r, e) < 0 ||
+        op_plan(&r->call, &r->plan, e) < 0 || check_overlap(r, e) < 0)
+        return -1;
+    if (plan_is_empty(&r->plan))
+        return 0;
+    return cuda_ops_launch(r->call.op->id, &r->plan, r->addresses, r->variant[0] ? r->variant : NULL, multiprocessors,
+                           &r->launch, e);
+}
+
+/* ---- the device ---- */
+
+/* What the plan depends on, of a context. */
+struct place {
+    cuda_context context;
+    cuda_device device;
+    unsigned multiprocessors;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct place last; /* nearly always the next one, too; guarded by the lock */
+
+static enum kops_code find_place(const struct cuda_driver *d, cuda_context context, struct place *ret,
+                                 struct kops_error *e)
+{
+    enum { MULTIPROCESSOR_COUNT = 16 /* CUdevice_attribute */ };
+    cuda_status status;
+    int count = 0;
+
+    pthread_mutex_lock(&lock);
+    *ret = last;
+    pthread_mutex_unlock(&lock);
+    if (ret->context == context)
+        return KOPS_OK;
+    status = d->context_device(&ret->device);
+    if (!status)
+        status = d->device_attribute(&count, MULTIPROCESSOR_COUNT, ret->device);
+    if (status)
+        return cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "cuDeviceGetAttribute");
+    ret->context = context;
+    ret->multiprocessors = count > 0 ? (unsigned)count : 1;
+    pthread_mutex_lock(&lock);
+    last = *ret;
+    pthread_mutex_unlock(&lock);
+    return KOPS_OK;
+}
+
+/* ---- the launch ---- */
+
+struct work {
+    cuda_function function;
+    struct cuda_launch *launch;
+};
+
+static cuda_status enqueue(const struct cuda_driver *d, void *context, cuda_queue stream)
+{
+    const struct work *w = context;
+    struct cuda_launch *l = w->launch;
+    void *params[] = {l->params};
+
+    return d->launch(w->function, l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1], l->block[2],
+                     l->shared_bytes, stream, params, NULL);
+}
+
+static enum kops_code launch(const struct cuda_driver *d, cuda_context context, const struct here_op_call *call,
+                             struct cuda_launch *l, struct here_op_result *ret, struct kops_error *e)
+{
+    struct here_function f;
+    struct work work;
+    cuda_status status;
+    enum kops_code r = here_image_function(d, context, l->kernel, &f, &ret->missing, e);
+
+    if (r || ret->missing)
+        return r;
+    work = (struct work){f.function, l};
+    ret->variant = l->variant;
+    if (call->timed)
+        return here_timed(d, call->stream, enqueue, &work, &ret->us, e);
+    status = enqueue(d, &work, call->stream);
+    return status ? cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "cuLaunchKernel") : KOPS_OK;
+}
+
+enum kops_code here_op(const struct here_op_call *call, struct here_op_result *ret, struct kops_error *e)
+{
+    const struct cuda_driver *d = NULL;
+    cuda_context context = NULL;
+    struct reading reading;
+    struct place place;
+    struct error why;
+    enum kops_code r = here_context(&d, &context, e);
+
+    *ret = (struct here_op_result){.variant = ""};
+    if (!r)
+        r = find_place(d, context, &place, e);
+    if (!r)
+        r = here_check_device(call->device, place.device, e);
+    if (r)
+        return r;
+    if (plan(call, place.multiprocessors, &reading, &why) < 0)
+        return here_error(&why, e);
+    if (plan_is_empty(&reading.plan))
+        return KOPS_OK;
+    return launch(d, context, call, &reading.launch, ret, e);
+}

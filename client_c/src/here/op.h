@@ -1,0 +1,33 @@
+/* Built-in ops, launched in a context of this process: planned by the daemon's own rules (daemon/core), with the
+ * daemon's own choice among its kernels (kernels/cuda/ops), which are handed out as binaries (image.h). Ops that the
+ * daemon gives to cuBLASLt run the daemon's tiled kernel here. */
+#ifndef KOPS_CLIENT_HERE_OP_H
+#define KOPS_CLIENT_HERE_OP_H
+
+#include "image.h"
+#include "read.h"
+
+/* One execution. */
+struct here_op_call {
+    const char *op;
+    const struct here_tensor *tensors; /* inputs, then outputs */
+    unsigned n_inputs, n_outputs;
+    const void *attrs; /* one MessagePack map: a request's attrs; NULL: as declared */
+    cuda_queue stream; /* of the current context; may be under capture */
+    int device;        /* the tensors' ordinal, which the context must be of; -1: any */
+    bool timed;        /* waits until it has ended */
+};
+
+/* How an execution went. */
+struct here_op_result {
+    const char *missing; /* the binary that this process has to get first (here_image_keep()): nothing was launched;
+                          * NULL: none is missing */
+    const char *variant; /* the kernel used; "": nothing was to be done */
+    double us;           /* of a timed one: the time between two events; 0 where nothing ran */
+};
+
+/* Checks and launches; returns when it is on the stream. Errors: those of `run`, no_cuda, unsupported, capturing (only
+ * timed), device_error. */
+enum kops_code here_op(const struct here_op_call *call, struct here_op_result *ret, struct kops_error *e);
+
+#endif

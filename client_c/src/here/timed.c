@@ -1,0 +1,40 @@
+#include "timed.h"
+
+#include "base/fail.h"
+
+static cuda_status between(const struct cuda_driver *d, cuda_queue stream, here_enqueue *enqueue, void *work,
+                           const cuda_event events[2], float *ret_ms)
+{
+    cuda_status status = d->event_record(events[0], stream);
+
+    if (!status)
+        status = enqueue(d, work, stream);
+    if (!status)
+        status = d->event_record(events[1], stream);
+    if (!status)
+        status = d->event_synchronize(events[1]);
+    return status ? status : d->event_elapsed(ret_ms, events[0], events[1]);
+}
+
+enum kops_code here_timed(const struct cuda_driver *d, cuda_queue stream, here_enqueue *enqueue, void *work,
+                          double *ret_us, struct kops_error *e)
+{
+    cuda_event events[2] = {NULL, NULL};
+    int capturing = 0;
+    float ms = 0;
+    cuda_status status = d->stream_is_capturing(stream, &capturing);
+
+    if (!status && capturing)
+        return fail(
+            e, KOPS_ERR_CAPTURING,
+            "a launch on a stream under capture runs when the graph does, so it has no time now: leave timing out");
+    for (int i = 0; !status && i < 2; i++)
+        status = d->event_create(&events[i], 0);
+    if (!status)
+        status = between(d, stream, enqueue, work, events, &ms);
+    for (int i = 0; i < 2; i++)
+        if (events[i])
+            d->event_destroy(events[i]);
+    *ret_us = (double)ms * 1e3;
+    return status ? cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "a timed launch") : KOPS_OK;
+}
