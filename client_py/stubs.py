@@ -108,6 +108,7 @@ def op_overloads(name: str, op: dict[str, object], operands: list[str], asynchro
         "deadline_ms: int | None = None",
         'priority: Literal["low", "normal", "high"] | None = None',
         "blocking: bool | None = None",
+        *([] if asynchronous else ['where: Literal["daemon", "here", "auto"] | None = None']),
         "timeout: float | None = ...",
     ]
     result = "T" if len(op["outputs"]) == 1 else "tuple[T, ...]"  # type: ignore[arg-type]

@@ -22,6 +22,7 @@ from ._base.results import Attr, Comparison, Device, Info, Op, Profile, Timings
 from ._base.stats import ExecutorStats, MappingStats, OpStats, Spread, Stats
 from ._calls.batch import Batch
 from ._calls.pending import Pending
+from ._calls.places import Place
 from ._calls.programs import AsyncProgram, Program
 from ._calls.recording import AsyncSequence, Sequence
 from ._clients.admin import ClientInfo, Clients, DeviceLoad, Drained, Latency, Quantiles, UserInfo
@@ -34,7 +35,6 @@ from ._kernels.code import Entry
 from ._kernels.elementwise import AsyncElementwise, Elementwise
 from ._kernels.kernels import Kernel
 from ._kernels.modules import AsyncModule, Module
-from ._kernels.places import Place
 from ._kernels.reduction import AsyncReduction, Reduction
 from ._source.signature import Param
 from ._tensors.device_array import Array

@@ -2,7 +2,7 @@
  * torch tensors, numbers, None, or tuples (address, dtype, shape, strides or None) of other device arrays. */
 #include "here/kernel.h"
 
-#include "python_native.h"
+#include "arrays.h"
 
 enum { HERE_PARAMS = 32, HERE_TENSORS = 16 };
 
@@ -22,45 +22,6 @@ struct here_read {
 
 /* ---- arguments ---- */
 
-static void refer(struct here_read *r)
-{
-    const unsigned i = r->call.n_tensors++;
-    const struct operand *o = &r->operands[i];
-
-    r->tensors[i] = (struct here_tensor){.pointer = o->pointer,
-                                         .shape = o->shape,
-                                         .strides = o->contiguous ? NULL : o->strides,
-                                         .rank = o->rank,
-                                         .dtype = o->dtype};
-}
-
-static bool read_numbers(PyObject *tuple, int64_t *into, unsigned *ret_n)
-{
-    const Py_ssize_t n = PyTuple_Check(tuple) ? PyTuple_Size(tuple) : FAST_RANK + 1;
-
-    if (n > FAST_RANK) {
-        PyErr_SetString(PyExc_ValueError, "an array of at most 8 dimensions is expected");
-        return false;
-    }
-    for (Py_ssize_t i = 0; i < n; i++)
-        into[i] = PyLong_AsLongLong(PyTuple_GetItem(tuple, i));
-    *ret_n = (unsigned)n;
-    return !PyErr_Occurred();
-}
-
-static bool read_array(PyObject *value, struct operand *o)
-{
-    PyObject *strides = PyTuple_GetItem(value, 3);
-    unsigned n;
-
-    o->pointer = PyLong_AsUnsignedLongLong(PyTuple_GetItem(value, 0));
-    o->dtype = (enum kops_dtype)PyLong_AsLong(PyTuple_GetItem(value, 1));
-    o->contiguous = strides == Py_None;
-    if (PyErr_Occurred() || !read_numbers(PyTuple_GetItem(value, 2), o->shape, &o->rank))
-        return false;
-    return o->contiguous || read_numbers(strides, o->strides, &n);
-}
-
 static bool read_integer(PyObject *value, struct kops_argument *ret)
 {
     int overflow;
@@ -73,7 +34,7 @@ static bool read_integer(PyObject *value, struct kops_argument *ret)
 /* False: with an exception set, or the value is none of those above. */
 static bool read_argument(struct here_read *r, PyObject *value, struct kops_argument *ret)
 {
-    struct operand *o = &r->operands[r->call.n_tensors];
+    const unsigned n = r->call.n_tensors;
 
     if (value == Py_None) {
         *ret = kops_arg_null();
@@ -89,17 +50,10 @@ static bool read_argument(struct here_read *r, PyObject *value, struct kops_argu
     }
     if (PyLong_Check(value))
         return read_integer(value, ret);
-    if (r->call.n_tensors == HERE_TENSORS)
+    if (n == HERE_TENSORS || !array_read(value, &r->operands[n], &r->call.device))
         return false;
-    if (PyTuple_Check(value) && PyTuple_Size(value) == 4) {
-        if (!read_array(value, o))
-            return false;
-    } else {
-        if (!tensor_read(value, o) || (r->call.device >= 0 && r->call.device != o->device))
-            return false;
-        r->call.device = o->device;
-    }
-    refer(r);
+    r->tensors[n] = array_refer(&r->operands[n]);
+    r->call.n_tensors++;
     *ret = kops_arg_tensor(NULL);
     return true;
 }
@@ -176,11 +130,7 @@ static PyObject *launch(PyObject *self, PyObject *arguments)
         Py_INCREF(Py_NotImplemented);
         return Py_NotImplemented;
     }
-    if (stream != Py_None)
-        r.call.stream = PyLong_AsVoidPtr(stream);
-    else if (r.call.device >= 0 && !tensor_stream(r.call.device, &r.call.stream))
-        PyErr_SetString(PyExc_RuntimeError, "torch did not tell its current stream");
-    if (PyErr_Occurred())
+    if (!array_stream(stream, r.call.device, &r.call.stream))
         return NULL;
     thread = PyEval_SaveThread();
     code = timed ? here_launch_timed(((struct here *)self)->kernel, &r.call, &us, &e)

@@ -91,6 +91,15 @@ static PyMethodDef methods[] = {
      "available(root, address_space, file_size): libkops's bound of memory, and of what. For tests."},
     {"last_call", last_call, METH_NOARGS, "The number of the last request that this thread made; 0: none."},
     {"kept", here_kept, METH_O, "kept(key): whether the binary of that key is in this process."},
+    {"op", here_op_call, METH_VARARGS,
+     "op(name, tensors, n_inputs, attrs, stream, timed): launches a built-in op in this process's context. None; with "
+     "`timed` microseconds and the variant; the name of a binary that has to be kept first; NotImplemented for arrays "
+     "of "
+     "other kinds."},
+    {"check_layout", here_check_layout, METH_O,
+     "check_layout(number): raises Unsupported unless the daemon's kernels take parameters of this layout."},
+    {"keep_image", here_keep_image, METH_VARARGS,
+     "keep_image(name, fd, size): keeps a binary of the daemon's own kernels, the first bytes of the file."},
     {"leave", leave, METH_NOARGS, "The interpreter ends: links that are dropped from now on are left to the system."},
     {NULL, NULL, 0, NULL},
 };

@@ -119,6 +119,12 @@ extern PyType_Spec here_spec;
 
 PyObject *here_kept(PyObject *module, PyObject *key);
 
+/* here_op.c */
+
+PyObject *here_op_call(PyObject *module, PyObject *arguments);
+PyObject *here_check_layout(PyObject *module, PyObject *number);
+PyObject *here_keep_image(PyObject *module, PyObject *arguments);
+
 /* regions.c */
 
 PyObject *link_remember(PyObject *self, PyObject *arguments);

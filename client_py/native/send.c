@@ -93,22 +93,33 @@ static int enqueue(struct fast *f, struct kops_error *e)
     return r;
 }
 
+/* Under capture a wait would spoil the graph. Without the GIL. */
+static enum kops_code wait_for_stream(const struct fast *f, struct kops_error *e)
+{
+    int capturing = 0, status;
+
+    if (f->driver->stream_is_capturing && !f->driver->stream_is_capturing(f->stream, &capturing) && capturing)
+        return fail(e, KOPS_ERR_CAPTURING,
+                    "the current CUDA stream is being captured, and a call that waits cannot be part of a graph: leave "
+                    "blocking and timing out");
+    status = fast_stream_synchronize(f->stream);
+    return status ? cuda_fail(f->driver, e, KOPS_ERR_DEVICE_ERROR, status, "cuStreamSynchronize") : KOPS_OK;
+}
+
 /* Waits for the stream, then for the op. */
 static int run(struct fast *f, struct kops_error *e)
 {
     PyObject *kept;
     PyThreadState *thread;
     kops_ticket ticket = 0;
-    int status, ended;
+    int ended;
     enum kops_code r;
 
     thread = PyEval_SaveThread();
-    status = fast_stream_synchronize(f->stream);
-    if (status)
-        r = cuda_fail(f->driver, e, KOPS_ERR_DEVICE_ERROR, status, "cuStreamSynchronize");
-    else if ((r = native_submit_run(f->link->client, &f->request, &ticket, e)))
+    r = wait_for_stream(f, e);
+    if (!r && (r = native_submit_run(f->link->client, &f->request, &ticket, e)))
         ticket = 0;
-    else
+    else if (!r)
         r = kops_wait(f->link->client, ticket, FIRST_MS, &f->result, e);
     PyEval_RestoreThread(thread);
     if (!ticket || r != KOPS_ERR_TIMEOUT)

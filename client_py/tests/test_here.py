@@ -12,7 +12,7 @@ import kops
 import numpy
 import pytest
 from kops._base.compiled import native
-from kops._kernels import places
+from kops._calls import places
 from test_daemon_cuda import driver, k, numbers, real, tensor  # noqa: F401
 from test_daemon_kernels import OTHERS, SIGNATURE, add2, vectors
 from test_kernels import ADD2
@@ -213,7 +213,7 @@ def test_auto_tells_why_only_one_is_possible(k: kops.Client, driver: Any, monkey
     assert kern(*host, 4, where="auto") is host[0] and host[0].tolist() == [2, 2, 2, 2]
     arrays = [driver.array(numpy.ones(4, "float32")) for _ in range(3)]
     assert kern.place(*arrays, 4).where == "here" and kern.place(*arrays, 4).here_us is None
-    monkeypatch.setattr(places, "offered", lambda connection: False)
+    monkeypatch.setattr(places, "offered", lambda connection, feature: False)
     assert kern.place(*arrays, 4).where == "daemon" and "hand_out" in kern.place(*arrays, 4).why
 
 

@@ -10,14 +10,14 @@ from functools import partial
 from typing import Any
 
 from .._base.compiled import FAST_RULES, SWITCHED_OFF, fast_types, native, pack, why_not
-from .._base.errors import BadArgument, ConnectFailed, ConnectionLost, KopsError
+from .._base.errors import BadArgument, Capturing, ConnectFailed, ConnectionLost, KopsError
 from .._base.log import log
 from .._base.results import Timing, Timings
 from .._base.timeouts import DEFAULT_TIMEOUT, DefaultTimeout
 from .._base.warnings import warn
 from .._session.recovery import LOSSES, SHORT_LOSSES, Trial, no_hazard, short_call
 from .._session.session import Call
-from . import plans
+from . import contexts, ops_here, plans
 from .batch import Batch
 from .launch import Launch
 from .pending import Link, Pending, Watcher
@@ -51,29 +51,50 @@ class Calls(DefaultTimeout):
 
     def _op(
         self, op: str, values: tuple[Any, ...], out: Any, attrs: dict[str, Any], device: Any, stream: int, timing: Timing,
-        deadline_ms: int | None, priority: str | None, blocking: bool | None, timeout: Any,
+        deadline_ms: int | None, priority: str | None, blocking: bool | None, timeout: Any, where: str | None = None,
     ) -> Any:  # fmt: skip
         if self._scopes:
             scopes = self._scopes.get(threading.get_ident())
             if scopes:
-                return scopes[-1]._op(op, values, out, attrs, device, stream, timing, deadline_ms, priority, blocking, timeout)
+                return scopes[-1]._op(op, values, out, attrs, device, stream, timing, deadline_ms, priority, blocking, timeout, where)
         sent = time.monotonic_ns() if timing else None
+        if where is not None and where != "daemon" and self._is_here(where, op, values):
+            given = {"device": device is not None, "stream": stream, "deadline_ms": deadline_ms, "priority": priority, "blocking": blocking}
+            contexts.check_options(op, **given)
+            return ops_here.launch(self, op, values, out, attrs, timing, timeout, sent)
         link, failed = self._live(), None
         short = device is None and priority is None and deadline_ms is None and not stream and (timing is False or timing is True)
         plain = short and not timing
-        if short and values and type(values[0]) in fast_types and not link.garbage:
-            waits = timing or (self.blocking if blocking is None else blocking) or not link.offers_ordered
-            try:
-                made = self._fast(link, op, values, out, attrs, bool(waits), timing, timeout, sent)
-                if made is not NotImplemented:
-                    return made
-            except SHORT_LOSSES as error:
-                if not waits:
-                    raise
-                failed = error
-        options = dict(plans.ORDERED) if plain else plans.options_of(link, device, stream, timing, deadline_ms, priority)
-        request = plans.Request(op, values, out, attrs, options)
-        return self._carry(link, request, timing, stream, blocking, timeout, failed, sent)
+        try:
+            if short and values and type(values[0]) in fast_types and not link.garbage:
+                waits = timing or (self.blocking if blocking is None else blocking) or not link.offers_ordered
+                try:
+                    made = self._fast(link, op, values, out, attrs, bool(waits), timing, timeout, sent)
+                    if made is not NotImplemented:
+                        return made
+                except SHORT_LOSSES as error:
+                    if not waits:
+                        raise
+                    failed = error
+            contexts.refuse_capture(values)
+            options = dict(plans.ORDERED) if plain else plans.options_of(link, device, stream, timing, deadline_ms, priority)
+            request = plans.Request(op, values, out, attrs, options)
+            return self._carry(link, request, timing, stream, blocking, timeout, failed, sent)
+        except Capturing:
+            if not plain or blocking or where is not None or not ops_here.offered(link):
+                raise
+        return ops_here.launch(self, op, values, out, attrs, False, timeout, None)
+
+    def _is_here(self, where: str, op: str, values: tuple[Any, ...]) -> bool:
+        """Whether an op runs in this process's context. "auto" on a stream that is captured: if that is possible."""
+        if contexts.checked_place(where) == "here":
+            return True
+        link = self._live()
+        try:
+            contexts.refuse_capture(values)
+        except Capturing:
+            return ops_here.offered(link)
+        return ops_here.chosen(self, link, op, values).where == "here"
 
     def _fast(
         self, link: Any, op: str, values: tuple[Any, ...], out: Any, attrs: Mapping[str, Any], blocking: bool, timing: Timing, timeout: Any,

@@ -19,7 +19,7 @@ from .._base.timeouts import DEFAULT_TIMEOUT
 
 OPTIONS = (
     "out=None, variant=None, device=None, stream=0, timing=False, deadline_ms=None, priority=None, blocking=None, "
-    "timeout=DEFAULT_TIMEOUT"
+    "where=None, timeout=DEFAULT_TIMEOUT"
 )
 
 OPTIONS_DOC = """
@@ -35,6 +35,8 @@ Options of every op:
         says whether the work has stopped, too. What cannot be stopped goes on; the result is lost in any case.
     priority: "low", "normal" or "high", among everything that the daemon is asked to run on a device.
     blocking: True returns when the result is ready; False, the default, where the call can be ordered. See below.
+    where: "here" runs the daemon's own kernel in this process's CUDA context, on its current stream, after the same checks; arrays are
+        in device memory. "auto" takes what was measured to be faster. See below.
     timeout: seconds to wait for the reply before `Timeout` is raised and the request cancelled; None waits for ever.
 
 On torch CUDA tensors a call is *ordered*: it is put on torch's current stream and returns at once, like an op of
@@ -42,7 +44,11 @@ torch's own. Work on that stream before and after it sees its effects in order. 
 `synchronize()`, and names the op. With `blocking=True`, `timing=True` or a `stream`, with a daemon that has no
 feature `ordered`, without the compiled part (see `kops.compiled`), and on other arrays, inputs must be ready: the torch
 stream that is current, or the stream that `__cuda_array_interface__` names, is waited for before the request is sent,
-and the result is ready when the call returns. The asyncio client always works so. Raises `KopsError`."""
+and the result is ready when the call returns. The asyncio client always works so.
+
+A stream that is captured into a graph takes no call to the daemon: there an ordered call runs here by itself, and becomes a node
+of the graph, which then needs neither the client nor the daemon; `where="daemon"` refuses captures. cuBLASLt's kernels are the
+daemon's alone, so gemm here runs the daemon's tiled kernel, which is slower for large matrices. Raises `KopsError`."""
 
 
 def coerce(op: str, attr: dict[str, Any], value: Any) -> Any:
@@ -95,7 +101,10 @@ def _make_method(op: str) -> Callable[..., Any]:
         name = attr["name"]
         lines.append(f"    if {name} != {attr['default']!r}: attrs[{name!r}] = coerce({op!r}, ATTRS[{i}], {name})")
     lines.append("    if variant is not None: attrs['variant'] = variant")
-    lines.append(f"    return self._op({op!r}, ({inputs},), out, attrs, device, stream, timing, deadline_ms, priority, blocking, timeout)")
+    lines.append(
+        f"    return self._op({op!r}, ({inputs},), out, attrs, device, stream, timing, deadline_ms, priority, blocking, timeout, "
+        "where)"
+    )
     scope: dict[str, Any] = {"DEFAULT_TIMEOUT": DEFAULT_TIMEOUT, "coerce": coerce, "ATTRS": OPS[op]["attrs"]}
     exec(compile("\n".join(lines), f"<op {op}>", "exec"), scope)
     method: Callable[..., Any] = scope[op]

@@ -26,6 +26,7 @@ class OpMethods:
         deadline_ms: int | None = None,
         priority: Literal["low", "normal", "high"] | None = None,
         blocking: bool | None = None,
+        where: Literal["daemon", "here", "auto"] | None = None,
         timeout: float | None = ...,
     ) -> T: ...
     @overload
@@ -42,6 +43,7 @@ class OpMethods:
         deadline_ms: int | None = None,
         priority: Literal["low", "normal", "high"] | None = None,
         blocking: bool | None = None,
+        where: Literal["daemon", "here", "auto"] | None = None,
         timeout: float | None = ...,
     ) -> tuple[T, Timings]: ...
     @overload
@@ -58,6 +60,7 @@ class OpMethods:
         deadline_ms: int | None = None,
         priority: Literal["low", "normal", "high"] | None = None,
         blocking: bool | None = None,
+        where: Literal["daemon", "here", "auto"] | None = None,
         timeout: float | None = ...,
     ) -> T:
         """out = a + b
@@ -79,6 +82,7 @@ class OpMethods:
         deadline_ms: int | None = None,
         priority: Literal["low", "normal", "high"] | None = None,
         blocking: bool | None = None,
+        where: Literal["daemon", "here", "auto"] | None = None,
         timeout: float | None = ...,
     ) -> tuple[T, Timings]: ...
     @overload
@@ -94,6 +98,7 @@ class OpMethods:
         deadline_ms: int | None = None,
         priority: Literal["low", "normal", "high"] | None = None,
         blocking: bool | None = None,
+        where: Literal["daemon", "here", "auto"] | None = None,
         timeout: float | None = ...,
     ) -> T:
         """out = a
@@ -116,6 +121,7 @@ class OpMethods:
         deadline_ms: int | None = None,
         priority: Literal["low", "normal", "high"] | None = None,
         blocking: bool | None = None,
+        where: Literal["daemon", "here", "auto"] | None = None,
         timeout: float | None = ...,
     ) -> tuple[T, Timings]: ...
     @overload
@@ -137,6 +143,7 @@ class OpMethods:
         deadline_ms: int | None = None,
         priority: Literal["low", "normal", "high"] | None = None,
         blocking: bool | None = None,
+        where: Literal["daemon", "here", "auto"] | None = None,
         timeout: float | None = ...,
     ) -> T:
         """out = alpha * op(a) @ op(b) + beta * out
@@ -166,6 +173,7 @@ class OpMethods:
         deadline_ms: int | None = None,
         priority: Literal["low", "normal", "high"] | None = None,
         blocking: bool | None = None,
+        where: Literal["daemon", "here", "auto"] | None = None,
         timeout: float | None = ...,
     ) -> tuple[T, Timings]: ...
     @overload
@@ -181,6 +189,7 @@ class OpMethods:
         deadline_ms: int | None = None,
         priority: Literal["low", "normal", "high"] | None = None,
         blocking: bool | None = None,
+        where: Literal["daemon", "here", "auto"] | None = None,
         timeout: float | None = ...,
     ) -> T:
         """out = a * a
@@ -201,6 +210,7 @@ class OpMethods:
         deadline_ms: int | None = None,
         priority: Literal["low", "normal", "high"] | None = None,
         blocking: bool | None = None,
+        where: Literal["daemon", "here", "auto"] | None = None,
         timeout: float | None = ...,
     ) -> tuple[T, Timings]: ...
 

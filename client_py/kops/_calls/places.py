@@ -1,17 +1,18 @@
-"""Where a launch runs when the caller leaves that to the client: in the daemon or here, by what both were measured to take."""
+"""Where a launch or an op runs when the caller leaves that to the client: in the daemon or here, by what both were measured to
+take."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .._base.compiled import native, why_not
 from .._base.errors import KopsError
 from .._session.connection import Peer
-from .here import offered
+from .contexts import offered
 
 CHAIN = 16  # launches of a measurement
 
@@ -30,7 +31,7 @@ class Place:
     daemon_us: float | None = None
 
 
-def _device(arguments: tuple[Any, ...]) -> int | None:
+def device_of(arguments: Sequence[Any]) -> int | None:
     """The device of the first torch CUDA tensor."""
     torch = sys.modules.get("torch")
     if torch is None:
@@ -72,20 +73,20 @@ def measure(client: Any, device: int) -> tuple[float, float]:
             x = torch.zeros(1, device="cuda")
             y = torch.zeros(1, device="cuda")
             here_us = _chain(torch, stream, lambda: torch.add(x, x, out=y))
-            daemon_us = _chain(torch, stream, lambda: client.add(x, x, out=y))
+            daemon_us = _chain(torch, stream, lambda: client.add(x, x, out=y, where="daemon"))
     client.synchronize()
     return here_us, daemon_us
 
 
-def place(client: Any, connection: Peer, arguments: tuple[Any, ...]) -> Place:
-    """Where a launch with these arguments runs. Measures once a connection and device."""
+def place(client: Any, connection: Peer, arguments: tuple[Any, ...], feature: str) -> Place:
+    """Where a launch with these arguments runs; `feature` hands out what is launched. Measures once a connection and device."""
     if native is None:
         return Place("daemon", f"the package has no compiled part, which launches here need: {why_not}")
-    if not offered(connection):
+    if not offered(connection, feature):
         return Place("daemon", "this daemon hands out no code to this user (kernels.hand_out)")
     if _copied(arguments):
         return Place("daemon", "an argument is an array in host memory, which the daemon copies")
-    device = _device(arguments)
+    device = device_of(arguments)
     if device is None:
         on_device = any(hasattr(value, "__cuda_array_interface__") for value in arguments)
         if not on_device:

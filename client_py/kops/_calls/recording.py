@@ -18,6 +18,7 @@ from .._session.recovery import KERNEL_HAZARD
 from .._source.geometry import NAMES
 from .._tensors.operands import Operand, Operands, extent, overlap, renew
 from . import plans
+from .contexts import checked_place
 from .launch import Launch
 from .launchable import Launchable, Recordable
 from .ops import OpMethods, check_attrs
@@ -63,9 +64,11 @@ class Recorder(OpMethods):
 
     def _op(
         self, op: str, values: tuple[Any, ...], out: Any, attrs: dict[str, Any], device: Any, stream: int, timing: Timing,
-        deadline_ms: int | None, priority: str | None, blocking: bool | None, timeout: Any,
+        deadline_ms: int | None, priority: str | None, blocking: bool | None, timeout: Any, where: str | None = None,
     ) -> Any:  # fmt: skip
         """An op method was called."""
+        if where is not None and checked_place(where) == "here":
+            raise BadArgument(f"{op} is being recorded for the daemon, and a launch here is not part of that: leave out where=")
         if timing or stream or device is not None or deadline_ms is not None or priority is not None or blocking is not None:
             raise BadArgument(f"{op} is being recorded: timing, device and the like belong to the whole {self.name}")
         return self._record(op, values, out, attrs)

@@ -15,12 +15,13 @@ import weakref
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
-from .._base.errors import BadArgument, ConnectFailed, ConnectionLost, KopsError, Timeout
+from .._base.errors import BadArgument, ConnectFailed, ConnectionLost, KopsError, Timeout, Unsupported
 from .._base.results import Device, Info, Timing
 from .._base.stats import Stats
 from .._base.timeouts import DEFAULT_TIMEOUT
 from .._base.warnings import warn
 from .._calls import memory, plans
+from .._calls.contexts import checked_place
 from .._calls.ops import AsyncOpMethods, check_attrs
 from .._calls.plans import Plan
 from .._calls.programs import AsyncProgram
@@ -132,8 +133,10 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncFormulaMe
 
     async def _op(
         self, op: str, values: tuple[Any, ...], out: Any, attrs: dict[str, Any], device: Any, stream: int, timing: Timing,
-        deadline_ms: int | None, priority: str | None, blocking: bool | None, timeout: Any,
+        deadline_ms: int | None, priority: str | None, blocking: bool | None, timeout: Any, where: str | None = None,
     ) -> Any:  # fmt: skip
+        if where is not None and checked_place(where) == "here":
+            raise Unsupported(f"{op}: the asyncio client waits for the daemon: launch here with Client, whose calls return at once")
         connection = await self._live()
         options = plans.options_of(connection, device, stream, timing, deadline_ms, priority)
         request = plans.Request(op, values, out, attrs, options)

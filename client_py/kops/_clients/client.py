@@ -158,13 +158,14 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
         deadline_ms: int | None = None,
         priority: str | None = None,
         blocking: bool | None = None,
+        where: str | None = None,
         timeout: float | None = DEFAULT_TIMEOUT,
         **attrs: Any,
     ) -> Any:
         """Runs an op by name, also one that this client's version does not know (then with `out=`). As the op's
         method."""
         attrs = check_attrs(op, attrs, variant)
-        return self._op(op, inputs, out, attrs, device, stream, timing, deadline_ms, priority, blocking, timeout)
+        return self._op(op, inputs, out, attrs, device, stream, timing, deadline_ms, priority, blocking, timeout, where)
 
     def submit(
         self,

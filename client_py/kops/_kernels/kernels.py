@@ -14,12 +14,14 @@ from .._base.intervals import SECONDS_MOST, Goal
 from .._base.results import Profile, Timing, Timings
 from .._base.texts import counted
 from .._base.timeouts import DEFAULT_TIMEOUT
+from .._calls import contexts
 from .._calls.cold import is_cold
 from .._calls.cold import profile as cold_profile
 from .._calls.counting import caches_of
 from .._calls.launch import Launch, profile, run
 from .._calls.launchable import Launchable
 from .._calls.pending import Pending
+from .._calls.places import Place, place
 from .._calls.plans import Plan, options_of, truest
 from .._memory.pool import prune
 from .._session.connection import Peer
@@ -32,8 +34,6 @@ from .._source.source import signature as signature_of
 from . import here
 from .bound import Bound
 from .code import Code, Entry, check_launches, launches_none, release
-from .here import checked_place
-from .places import Place, place
 
 KEPT = 64  # geometries of kernel[…] that were looked at
 LOSSES_OF_NATIVE = (*SHORT_LOSSES, ConnectFailed)
@@ -268,23 +268,23 @@ class Kernel(BaseKernel):
             geometry = {"grid": grid, "block": block, "shared": shared, "cluster": cluster}
         if where == "auto":
             where = self._chosen(arguments) if not client._scopes else None
-        if where is not None and (where == "here" or checked_place(where) != "daemon"):
+        if where is not None and (where == "here" or contexts.checked_place(where) != "daemon"):
             if stream or deadline_ms is not None or priority is not None or blocking is not None:
-                here.check_options(self.name, stream=stream, deadline_ms=deadline_ms, priority=priority, blocking=blocking)
+                contexts.check_options(self.name, stream=stream, deadline_ms=deadline_ms, priority=priority, blocking=blocking)
             return self._launch_here(arguments, geometry, timing, timeout, sent)
         try:
             return self._in_daemon(arguments, geometry, stream, timing, deadline_ms, priority, blocking, timeout, sent)
         except Capturing:
             if where is not None or stream or timing or deadline_ms is not None or priority is not None:
                 raise
-            if not (self._here or here.offered(client._live())):
+            if not (self._here or contexts.offered(client._live(), here.FEATURE)):
                 raise
         return self._launch_here(arguments, geometry, timing, timeout, sent)
 
     def _chosen(self, arguments: tuple[Any, ...]) -> str | None:
         """Where "auto" launches; None on a stream that is captured: there it is here if possible, without measuring."""
         try:
-            here.refuse_capture(arguments)
+            contexts.refuse_capture(arguments)
         except Capturing:
             return None
         return self.place(*arguments).where
@@ -293,7 +293,7 @@ class Kernel(BaseKernel):
         """Where `where="auto"` launches the kernel with such arguments, and why: a `Place`. The first such question of a
         connection and device measures a chain of tiny launches both ways, on a stream of its own: some milliseconds."""
         client = self._client
-        return place(client, client._live(), arguments)
+        return place(client, client._live(), arguments, here.FEATURE)
 
     def _launch_here(self, arguments: tuple[Any, ...], given: Any, timing: Timing, timeout: Any, sent: int | None) -> Any:
         """A launch in this process's context."""
@@ -309,8 +309,8 @@ class Kernel(BaseKernel):
             if here.launch(code, self, arguments, geometry, False):
                 here.tell(client._connection, self)
             return self._result(arguments) if self._outs else None
-        here.exact_is_not_here(timing)
-        return here.timings(arguments, here.launch(code, self, arguments, geometry, True), sent)
+        contexts.exact_is_not_here(timing)
+        return contexts.timings(arguments, here.launch(code, self, arguments, geometry, True), "user", sent)
 
     def _in_daemon(
         self, arguments: tuple[Any, ...], geometry: Any, stream: int, timing: Timing, deadline_ms: int | None, priority: str | None,
@@ -378,7 +378,7 @@ class Kernel(BaseKernel):
             if timing or stream or deadline_ms is not None or priority is not None or blocking is not None:
                 raise BadArgument(f"{self.name} is being recorded: timing, stream and the like belong to the whole {recorder.name}")
             return recorder.launch(self, *arguments, **(given or {}))
-        here.refuse_capture(arguments)
+        contexts.refuse_capture(arguments)
         link = client._live()
         options = options_of(link, None, stream, timing, deadline_ms, priority)
         request = Launch(self, arguments, self._geometry.of_call(arguments, given or {}), options)

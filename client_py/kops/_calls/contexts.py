@@ -1,0 +1,103 @@
+"""What launches in a CUDA context of this process have in common: the keyword `where`, and where their arrays lie."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from .._base.compiled import NUMBERS, native, why_not
+from .._base.errors import BadArgument, Capturing, Unsupported
+from .._base.results import Timing, Timings
+from .._memory.allocations import allocations
+from .._session.connection import Peer
+from .._tensors.operands import Layout
+
+PLACES = ("daemon", "here", "auto")
+LEGACY_STREAM = 0
+
+
+def checked_place(where: str) -> str:
+    if where not in PLACES:
+        raise BadArgument(f"where must be one of {', '.join(PLACES)}, not {where!r}", {"key": "where"})
+    return where
+
+
+def check_options(name: str, **options: Any) -> None:
+    """Raises BadArgument for options of a launch that only the daemon knows."""
+    given = next((key for key, value in options.items() if value), None)
+    if given is not None:
+        raise BadArgument(
+            f"{name}: {given} is for launches in the daemon: one here is put on the caller's CUDA stream, as torch's are", {"key": given}
+        )
+
+
+def exact_is_not_here(timing: Timing) -> None:
+    if timing == "exact":
+        raise BadArgument('timing="exact" is for launches in the daemon: here events tell, timing=True', {"key": "timing"})
+
+
+def offered(connection: Peer, feature: str) -> bool:
+    """Whether what the feature hands out can be launched in this process."""
+    return native is not None and connection.info is not None and feature in connection.info.features
+
+
+def need(connection: Peer, name: str, feature: str) -> None:
+    """Raises Unsupported where it cannot."""
+    if native is None:
+        raise Unsupported(f"{name} cannot be launched here without the compiled part of the package: {why_not}")
+    info = connection.info
+    if info is not None and feature not in info.features:
+        raise Unsupported(
+            f"{name} cannot be launched here: this daemon hands out no code to this user (kernels.hand_out in its settings), or is "
+            "older than that. Leave out where=, and the daemon launches it",
+            {"feature": feature},
+        )
+
+
+def on_device(value: Any) -> bool:
+    """Whether an array lies in device memory of this process."""
+    device = getattr(value, "device", None)
+    kind = getattr(device, "type", None)
+    if kind is not None and "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor):
+        return bool(kind == "cuda")
+    return hasattr(value, "__cuda_array_interface__")
+
+
+def described(layout: Layout) -> tuple[int, int, tuple[int, ...], tuple[int, ...] | None]:
+    """A device array as the extension takes it: address, dtype, shape, strides."""
+    return (layout.address or 0, NUMBERS[layout.dtype], tuple(layout.shape), None if layout.strides is None else tuple(layout.strides))
+
+
+def stream_of(arrays: Iterable[Any]) -> int:
+    """The stream that the arrays' framework works on."""
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    for value in arrays:
+        if torch is not None and isinstance(value, torch.Tensor):
+            from .._tensors.torch import current_stream
+
+            return current_stream(value.get_device())
+        if cupy is not None and isinstance(value, cupy.ndarray):
+            return int(cupy.cuda.get_current_stream().ptr)
+    return LEGACY_STREAM
+
+
+def refuse_capture(arrays: Iterable[Any]) -> None:
+    """Raises Capturing where torch's current stream is under capture, before anything is asked that would spoil the graph."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    for value in arrays:
+        if isinstance(value, torch.Tensor) and value.device.type == "cuda":
+            from .._tensors.torch import current_stream
+
+            if allocations.driver.capturing(current_stream(value.get_device())):
+                raise Capturing("the current CUDA stream is being captured, and the daemon's work cannot be part of a graph")
+            return
+
+
+def timings(arrays: Iterable[Any], us: float, variant: str, sent: int | None) -> Timings:
+    """What is known of a launch here: the time between two events around it."""
+    device = next((value.get_device() for value in arrays if hasattr(value, "get_device")), None)
+    uuid = "" if device is None else allocations.driver.uuid(device)
+    return Timings(gpu_us=us, device=uuid, variant=variant, timer="events", sent_ns=sent)

@@ -1,0 +1,201 @@
+"""Ops in a CUDA context of this process, by the daemon's own kernels, which are handed out once a process. Every call is checked
+and planned by the daemon's own rules, which the compiled part of the package has."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .._base.compiled import native, pack
+from .._base.declarations import OPS
+from .._base.errors import BadArgument, ShapeMismatch, Unsupported, WrongType
+from .._base.results import Timing
+from .._base.texts import counted
+from .._memory.allocations import allocations
+from .._memory.code_files import code_file
+from .._session.connection import Peer
+from .._session.session import Call
+from .._tensors.adapters import adapter_of
+from .._tensors.operands import Layout, Operand, Operands, widened
+from . import contexts, rules
+from .places import Place, device_of, place
+from .plans import Plan
+
+FEATURE = "images"
+_DECLARED: Mapping[str, Any] = OPS
+BLASLT = "cublaslt"  # the daemon's variant that is not its own kernel
+
+
+def offered(connection: Peer) -> bool:
+    return contexts.offered(connection, FEATURE)
+
+
+def uses_blaslt(connection: Peer, op: str, arrays: Sequence[Any]) -> bool:
+    """Whether the daemon gives the op to cuBLASLt on the arrays' device, whose kernels are not handed out."""
+    device, info = device_of(arrays), connection.info
+    known = None if info is None else info.ops.get(op)
+    if known is None or device is None:
+        return False
+    return known.variants.get(allocations.driver.uuid(device), ())[:1] == (BLASLT,)
+
+
+def chosen(client: Any, connection: Peer, op: str, arrays: tuple[Any, ...]) -> Place:
+    """Where `where="auto"` runs an op."""
+    if uses_blaslt(connection, op, arrays):
+        return Place("daemon", f"the daemon's {op} is cuBLASLt's, which is faster than the kernel that is launched here")
+    return place(client, connection, arrays, FEATURE)
+
+
+def fetch(connection: Peer, op: str, name: str) -> Plan:
+    """Has a binary of the daemon's kernels handed out."""
+    contexts.need(connection, op, FEATURE)
+    told = yield Call("code", {"image": name})
+    native.check_layout(told["layout"])
+    with code_file(told["bytes"]) as fd:
+        reply = yield Call("code", {"image": name, "fd": 0, "nfds": 1}, (fd,))
+        native.keep_image(name, fd, reply["bytes"])
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "shape") and not adapter_of(value).plain
+
+
+def _not_here(op: str, what: str) -> WrongType:
+    return WrongType(
+        f'{op}: {what} is not in device memory, where a launch here finds it: pass a CUDA tensor, or leave where="daemon", which copies '
+        "arrays"
+    )
+
+
+def _inputs(op: str, values: tuple[Any, ...], rule: rules.Rule) -> tuple[tuple[Any, ...], Any]:
+    """The inputs as arrays in device memory, and the first of those that were given."""
+    names = _DECLARED[op]["inputs"]
+    if len(values) != len(names):
+        raise BadArgument(f"{op} takes {counted(len(names), 'input')} ({', '.join(names)}), got {len(values)}")
+    like = next((value for value in values if _is_array(value) and contexts.on_device(value)), None)
+    made = []
+    for name, value in zip(names, values, strict=True):
+        if contexts.on_device(value):
+            made.append(value)
+        elif like is None or _is_array(value) or not adapter_of(value).number:
+            raise _not_here(op, name)
+        elif not rule.broadcasts:
+            raise WrongType(f"{op} takes arrays, and no numbers beside them")
+        else:
+            made.append(_number(op, name, value, like))
+    return tuple(made), like
+
+
+def _number(op: str, name: str, value: Any, like: Any) -> Any:
+    """A number as a tensor; the fill is put on the stream, or into the graph, as the launch is."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(like, torch.Tensor):
+        raise _not_here(op, name)
+    return torch.full((), value, dtype=like.dtype, device=like.device)
+
+
+def _layout(value: Any) -> Layout:
+    return adapter_of(value).layout(value, staged=False)
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    torch = sys.modules.get("torch")
+    return tuple(value.shape) if torch is not None and isinstance(value, torch.Tensor) else tuple(_layout(value).shape)
+
+
+def _allocate(like: Any, shape: tuple[int, ...]) -> Any:
+    """A new array of the framework and on the device of `like`."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(like, torch.Tensor):
+        return torch.empty(shape, dtype=like.dtype, device=like.device)
+    adapter, operands = adapter_of(like), Operands()
+    return adapter.allocate(adapter.operand(like, operands), shape, operands).value
+
+
+def _as_matrix(value: Any, row: bool, column: bool) -> tuple[Any, ...]:
+    """A vector as the matrix that the op takes."""
+    layout = _layout(value)
+    made = widened(Operand(value, None, 0, layout.shape, layout.strides, layout.dtype, adapter_of(value)), row, column)
+    return contexts.described(layout._replace(shape=made.shape, strides=made.strides))
+
+
+class _Prepared:
+    """The arrays of one call: those that the caller knows, and the same as the op takes them."""
+
+    def __init__(self, op: str, values: tuple[Any, ...], out: Any, attrs: Mapping[str, Any]) -> None:
+        rule = rules.RULES[_DECLARED[op]["rule"]]
+        self.inputs, like = _inputs(op, values, rule)
+        shapes = [_shape(value) for value in self.inputs]
+        row, column = self._vectors(op, shapes, attrs) if rule.vectors else (False, False)
+        given: list[Any] = list(self.inputs)
+        if row:
+            shapes[0], given[0] = (1, *shapes[0]), _as_matrix(given[0], True, False)
+        if column:
+            shapes[1], given[1] = (*shapes[1], 1), _as_matrix(given[1], False, True)
+        self.outputs = self._outputs(op, rule, like, out, attrs, rule.out_shape(shapes, attrs), row, column)
+        taken = self.outputs if not (row or column) else tuple(_as_matrix(value, row, column) for value in self.outputs)
+        self.taken = (*given, *taken)
+
+    @staticmethod
+    def _vectors(op: str, shapes: list[tuple[int, ...]], attrs: Mapping[str, Any]) -> tuple[bool, bool]:
+        for name, shape in zip(_DECLARED[op]["inputs"], shapes, strict=True):
+            if len(shape) == 1 and attrs.get(f"trans_{name}"):
+                raise BadArgument(f"{op}: trans_{name} swaps the dimensions of a matrix, and {name} is a vector: leave it out")
+        return len(shapes[0]) == 1, len(shapes[1]) == 1
+
+    @staticmethod
+    def _outputs(
+        op: str, rule: rules.Rule, like: Any, out: Any, attrs: Mapping[str, Any], shape: tuple[int, ...], row: bool, column: bool
+    ) -> tuple[Any, ...]:
+        shape = shape[:-1] if column else shape
+        shape = (*shape[: -1 if column else -2], *shape[len(shape) if column else -1 :]) if row else shape
+        names = _DECLARED[op]["outputs"]
+        if out is None:
+            if rule.reads_out(attrs):
+                raise BadArgument(f"{op} with these attributes reads its output: give out=")
+            return tuple(_allocate(like, shape) for _ in names)
+        given = tuple(out) if isinstance(out, (tuple, list)) and len(names) != 1 else (out,)
+        for value in given:
+            if not contexts.on_device(value):
+                raise _not_here(op, "out")
+            if (row or column) and _shape(value) != shape:
+                raise ShapeMismatch(f"{op} of these has shape {shape}, but out= {_shape(value)}")
+        return given
+
+
+def launch(
+    client: Any, op: str, values: tuple[Any, ...], out: Any, attrs: Mapping[str, Any], timing: Timing, timeout: Any, sent: int | None
+) -> Any:
+    """Puts the op on the caller's stream; the result, with its Timings when they are asked for, and then it has ended."""
+    contexts.exact_is_not_here(timing)
+    if op not in OPS:
+        raise Unsupported(f"{op} cannot be launched here: this client does not know it. Leave out where=", {"op": op})
+    if native is None:
+        contexts.need(client._live(), op, FEATURE)
+    batch = client._batches.get(threading.get_ident()) if client._batches else None
+    if batch is not None:
+        batch.flush()
+    prepared = _Prepared(op, values, out, attrs)
+    packed = pack(dict(attrs)) if attrs else None
+    answer = _call(client, op, prepared, packed, bool(timing), timeout)
+    result = prepared.outputs[0] if len(prepared.outputs) == 1 else prepared.outputs
+    if not timing:
+        return result
+    us, variant = answer
+    return result, contexts.timings(prepared.inputs, us, variant, sent)
+
+
+def _call(client: Any, op: str, prepared: _Prepared, packed: bytes | None, timed: bool, timeout: Any) -> Any:
+    taken, count = prepared.taken, len(prepared.inputs)
+    stream = contexts.stream_of(prepared.inputs) if any(type(value) is tuple for value in taken) else None
+    while True:
+        made = native.op(op, taken, count, packed, stream, timed)
+        if type(made) is str:  # the binary that it needs
+            client._drive(client._live(), lambda link, name=made: fetch(link, op, name), timeout)
+        elif made is NotImplemented:  # other arrays than torch's, or without elements
+            stream = contexts.stream_of(prepared.inputs)
+            taken = tuple(value if type(value) is tuple else contexts.described(_layout(value)) for value in taken)
+        else:
+            return made
