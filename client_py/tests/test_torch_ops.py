@@ -111,6 +111,105 @@ def test_the_client(real: Daemon, client: kops.Client, monkeypatch: pytest.Monke
         OPS.add(x, x)
 
 
+class Capturing:
+    """A client whose daemon takes nothing, as on a stream under capture; calls here are noted."""
+
+    _closed = False
+
+    def __init__(self, *features: str, blaslt: bool = False) -> None:
+        op = SimpleNamespace(variants={"GPU-0": ("cublaslt", "tiled") if blaslt else ("tiled",)})
+        self.info = SimpleNamespace(features=features, ops={"gemm": op})
+        self.here: list[tuple[Any, ...]] = []
+
+    def _live(self) -> Any:
+        return self
+
+    def empty(self, shape: Any, dtype: Any) -> Any:
+        return torch.empty(shape, dtype=dtype)
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*inputs: Any, out: Any = None, where: str | None = None, **attrs: Any) -> Any:
+            if where == "daemon":
+                raise kops.Capturing("a capture")
+            self.here.append((name, where, attrs))
+            return torch_ops.EXPECTED[name](*inputs, **attrs)
+
+        return call
+
+
+@pytest.fixture
+def capturing(monkeypatch: pytest.MonkeyPatch) -> Any:
+    from kops._calls import ops_here
+    from kops.torch import _clients
+
+    def use(*features: str, blaslt: bool = False) -> Capturing:
+        made = Capturing(*features, blaslt=blaslt)
+        monkeypatch.setattr(_clients, "_used", made)
+        monkeypatch.setattr(ops_here, "device_of", lambda arrays: 0)
+        monkeypatch.setattr(ops_here, "allocations", SimpleNamespace(driver=SimpleNamespace(uuid=lambda index: "GPU-0")))
+        return made
+
+    return use
+
+
+def test_a_capture_holds_the_ops(capturing: Any) -> None:
+    unsafe = getattr(torch.Tag, "cudagraph_unsafe", None)
+    assert all(unsafe not in getattr(OPS, name).default.tags for name in ("add", "square", "copy", "gemm"))
+    a, b = torch.ones(2, 3), torch.ones(3, 4)
+    client = capturing("images")
+    OPS.add(a, a), OPS.square(a), OPS.copy(a), OPS.gemm(a, b, alpha=2.0)
+    OPS.add.out(a, a, out=torch.empty(2, 3))
+    defaults = {"trans_a": False, "trans_b": False, "beta": 0.0, "precision": "highest"}
+    assert [name for name, _, _ in client.here] == ["add", "square", "copy", "gemm", "add"]
+    assert client.here[3] == ("gemm", "here", {**defaults, "alpha": 2.0})
+    client = capturing()
+    with pytest.raises(kops.Capturing):
+        OPS.add(a, a)
+    assert not client.here, "this daemon hands out no code"
+
+
+def test_a_capture_s_products_are_torch_s_where_the_daemon_has_cublaslt(capturing: Any) -> None:
+    client = capturing("images", blaslt=True)
+    a, b, c, d = torch.randn(3, 4), torch.randn(4, 5), torch.randn(3, 5), torch.randn(2, 1, 4, 5)
+    for given, attrs in (
+        ((a, b), {}), ((a.T.contiguous(), b), {"trans_a": True}), ((a, b.T.contiguous()), {"trans_b": True, "alpha": 0.5}),
+        ((a, b, c), {"beta": 2.0}), ((a, b, c), {"alpha": -1.0, "beta": 0.5}), ((a, d), {}), ((a, b), {"precision": "high"}),
+    ):  # fmt: skip
+        torch.testing.assert_close(OPS.gemm(*given, **attrs), torch_ops.gemm(*given, **attrs))
+    out = torch.empty(3, 5)
+    OPS.gemm.out(a, b, out=out)
+    torch.testing.assert_close(out, a @ b)
+    assert not client.here
+    OPS.gemm(a, d, alpha=2.0)  # torch has no such op
+    square = torch.randn(3, 3)
+    OPS.gemm.out(square, square, out=square)  # refused by the rules, which see the overlap
+    OPS.gemm.out(a, b, out=torch.empty(5, 3))
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        OPS.gemm(a, b)  # torch would round
+        OPS.gemm(a, b, precision="high")
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert [name for name, _, _ in client.here] == ["gemm"] * 4
+
+
+def test_the_warm_up_of_a_graph_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kops.torch import _graphs
+
+    like = SimpleNamespace(device=SimpleNamespace(type="cuda"), get_device=lambda: 0)
+    monkeypatch.setitem(sys.modules, _graphs.TREES, None)  # type: ignore[arg-type]
+    assert not _graphs.warms_up(like)
+    managers: list[Any] = [None, SimpleNamespace(in_warmup=False), SimpleNamespace(in_warmup=True), SimpleNamespace()]
+    trees = SimpleNamespace(get_manager=lambda index, create_if_none_exists: managers.pop(0))
+    monkeypatch.setitem(sys.modules, _graphs.TREES, trees)  # type: ignore[arg-type]
+    assert [_graphs.warms_up(like) for _ in range(4)] == [False, False, True, False]
+    assert not _graphs.warms_up(torch.ones(1))
+    managers.append(SimpleNamespace(in_warmup=True))
+    client: Any = SimpleNamespace(_live=lambda: SimpleNamespace(info=SimpleNamespace(features=("images",))))
+    assert _graphs.launches_here(client, like, "images")
+
+
 def test_batches_and_sequences_of_the_client(client: kops.Client) -> None:
     x = torch.full((4,), 3.0)
     with client.sequence():

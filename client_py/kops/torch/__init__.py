@@ -16,7 +16,10 @@ new contiguous tensor on the device of the first. Where `beta` is not 0, `c` is 
 - The ops go through the process's own client, `kops.default_client()`, which connects at the first call, or through the one that
   `kops.torch.use` names. After a fork the child's calls have a connection of their own.
 - Gradients: of all tensor inputs, any number of times. Forward-mode derivatives and gradients through `.out` raise an error.
-- torch.compile keeps the ops as they are, without graph breaks; CUDA graphs leave them out, since a captured stream takes no call.
+- torch.compile keeps the ops as they are, without graph breaks.
+- CUDA graphs, torch's and those of torch.compile, hold the ops: on a captured stream they run in this process's context, by the daemon's
+  kernels, and the graph then needs no daemon. gemm is there torch's own matmul, with torch's settings, where the daemon would have used
+  cuBLASLt.
 - Autocast: gemm computes in autocast's dtype, as torch.mm does; add converts its inputs to the widest of their dtypes.
 - vmap: all ops, each in one call. `.out` raises an error.
 - Errors are those of a client's methods, `kops.KopsError`, in torch.compile inside torch's own; those of ordered calls appear

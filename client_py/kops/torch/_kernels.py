@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,15 +11,17 @@ import torch
 
 from .._base.dtypes import NAMES
 from .._base.errors import BadArgument, WrongType
+from .._kernels import here
 from .._kernels.bound import Bound
 from .._kernels.kernels import Kernel
 from .._source.signature import Param
 from ._dispatch import Gradient, Spec, register, tags
+from ._graphs import TREES, launches_here
 
 __all__ = ["custom_op"]
 
 NAMESPACE = "kops_kernels"
-TAGS = tags("pt2_compliant_tag", "cudagraph_unsafe")
+TAGS = tags("pt2_compliant_tag")
 _libraries: dict[str, Any] = {}  # by the op's name: what is registered lasts as long as its library
 _lock = threading.Lock()
 
@@ -88,6 +91,8 @@ def _run(kernel: Kernel, launch: Any, empty: Callable[..., Any], interpret: bool
             arguments.insert(i, result)
         if interpret and given[first].device.type == "cpu":
             launch.interpret(*(a.detach() if isinstance(a, torch.Tensor) else a for a in arguments))
+        elif TREES in sys.modules and launches_here(kernel._client, given[first], here.FEATURE):
+            launch(*arguments, where="here")
         else:
             launch(*arguments)
         return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,13 +10,14 @@ import torch
 
 from .._base.declarations import OPS
 from .._base.dtypes import NAMES
-from .._base.errors import BadArgument, ShapeMismatch
+from .._base.errors import BadArgument, Capturing, ShapeMismatch
 from .._calls.ops import check_attrs, signature_source
 from .._calls.rules import RULES, UNKNOWN, Rule, broadcast, result_dtype
 from .._tensors.operands import check_dtype, unknown_dtype
 from . import _clients
 from ._dispatch import Spec, register, tags
 from ._formulas import AUTOCAST, BATCHED, GRADIENTS
+from ._graphs import TREES, ordered, warms_up
 
 __all__ = ["SCALED", "define"]
 
@@ -24,7 +26,7 @@ _DECLARED: Mapping[str, Any] = OPS
 SCALED = "c"  # the input that an op has for the previous values of `out`, where it can read them
 _TYPES = {"bool": "bool", "float": "float", "int": "int", "choice": "str"}
 _DTYPES = {getattr(torch, name): short for short, name in NAMES.items() if hasattr(torch, name)}
-TAGS = tags("pt2_compliant_tag", "cudagraph_unsafe")  # a captured stream takes no call
+TAGS = tags("pt2_compliant_tag")
 
 
 def dtype_name(dtype: Any) -> str:
@@ -117,8 +119,17 @@ def _run(name: str) -> Callable[..., Any]:
         lines.append(f"    if {few}: check_matrices({name!r}, ({inputs},))")
     if scale:
         lines.append(f"    if {scale}: return scaled({given}, {SCALED}={SCALED})")
-    lines.append(f"    return client().{name}({given})")
-    scope: dict[str, Any] = {"client": _clients.client, "scaled": _run_scaled(name), "check_matrices": _check_matrices}
+    first = _DECLARED[name]["inputs"][0]
+    lines += [
+        f"    if TREES in modules and warms_up({first}): return ordered({given})",
+        f"    try: return client().{name}({given}, where='daemon')",
+        "    except Capturing: pass",
+        f"    return ordered({given})",
+    ]
+    scope: dict[str, Any] = {
+        "client": _clients.client, "scaled": _run_scaled(name), "check_matrices": _check_matrices, "ordered": ordered(name),
+        "TREES": TREES, "modules": sys.modules, "warms_up": warms_up, "Capturing": Capturing,
+    }  # fmt: skip
     exec(compile("\n".join(lines), f"<torch.ops.{NAMESPACE}.{name}>", "exec"), scope)
     run: Callable[..., Any] = scope["run"]
     return run
@@ -126,24 +137,25 @@ def _run(name: str) -> Callable[..., Any]:
 
 def _run_scaled(name: str) -> Callable[..., Any]:
     """The op with the previous values of `out`, which are a copy."""
+    call = ordered(name)
 
     def run(*inputs: Any, **attrs: Any) -> Any:
         start = attrs.pop(SCALED)
         shape, first, client = _shape(name, inputs, start, attrs), inputs[0], _clients.client()
         out = client.empty(shape, first.dtype) if first.device.type == "cpu" else first.new_empty(shape)
-        return getattr(client, name)(*inputs, out=out.copy_(start), **attrs)
+        return call(*inputs, out=out.copy_(start), **attrs)
 
     return run
 
 
 def _run_out(name: str) -> Callable[..., Any]:
-    outputs = _DECLARED[name]["outputs"]
+    outputs, call = _DECLARED[name]["outputs"], ordered(name)
 
     def run(*inputs: Any, **named: Any) -> None:
         if _rule(name).vectors:
             _check_matrices(name, inputs)
         outs = tuple(named.pop(output) for output in outputs)
-        getattr(_clients.client(), name)(*inputs, out=outs[0] if len(outs) == 1 else outs, **named)
+        call(*inputs, out=outs[0] if len(outs) == 1 else outs, **named)
 
     return run
 

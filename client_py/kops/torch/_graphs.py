@@ -1,0 +1,114 @@
+"""Ops in CUDA graphs, of torch itself and of torch.compile (`mode="reduce-overhead"`): there they are not the daemon's.
+
+- *A stream under capture* takes no call to the daemon. An op becomes a node of the graph by the daemon's kernel in this process's
+  context. cuBLASLt's kernels cannot be handed out: where the daemon would have used them, the node is torch's own matmul, which has
+  them, too.
+- *The warm-up of torch.compile's graphs* runs ops on memory of the graphs' pool, and torch counts afterwards who still has such
+  memory. A call to the daemon keeps its tensors until it has ended. So a warm-up launches here, too.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from .._base.errors import Capturing
+from .._calls import contexts, ops_here, rules
+from . import _clients
+
+__all__ = ["TREES", "launches_here", "ordered", "warms_up"]
+
+PRODUCTS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+TREES = "torch._inductor.cudagraph_trees"  # imported with the first graph of torch.compile
+
+
+def warms_up(like: Any) -> bool:
+    """Whether torch.compile runs the ops of a graph, on the device of `like`, before it captures them."""
+    trees: Any = sys.modules.get(TREES)
+    if trees is None or like.device.type != "cuda":
+        return False
+    try:
+        manager = trees.get_manager(like.get_device(), create_if_none_exists=False)
+        return manager is not None and bool(manager.in_warmup)
+    except (AssertionError, AttributeError, KeyError, RuntimeError):  # this thread has no graphs; or another version of torch
+        return False
+
+
+def launches_here(client: Any, like: Any, feature: str) -> bool:
+    """Whether a call is part of a warm-up and can be launched here."""
+    return warms_up(like) and contexts.offered(client._live(), feature)
+
+
+def _products_are_exact() -> bool:
+    """Whether torch multiplies float32 as such, and not as tf32."""
+    matmul: Any = torch.backends.cuda.matmul
+    own = getattr(matmul, "fp32_precision", None)
+    if own is None:
+        return not matmul.allow_tf32
+    return own == "ieee" or (own == "none" and torch.backends.fp32_precision in ("none", "ieee"))
+
+
+def _fits(a: Any, b: Any, out: Any, attrs: Mapping[str, Any]) -> bool:
+    """Whether torch can write the product to `out`; what is wrong is left to the client, which says so."""
+    if a.dtype != b.dtype or a.dtype not in PRODUCTS:
+        return False
+    shape = rules.RULES["gemm"].out_shape([a.shape, b.shape], attrs)
+    if out is None:
+        return bool(attrs.get("beta", 0.0) == 0)
+    others = (a.untyped_storage().data_ptr(), b.untyped_storage().data_ptr())
+    return bool(tuple(out.shape) == tuple(shape) and out.dtype == a.dtype and out.untyped_storage().data_ptr() not in others)
+
+
+def _by_torch(client: Any, a: Any, b: Any, out: Any, attrs: Mapping[str, Any]) -> Any:
+    """A product of matrices by torch; NotImplemented where the daemon would use its own kernel, or torch has no such op."""
+    alpha, beta = attrs.get("alpha", 1.0), attrs.get("beta", 0.0)
+    scaled = alpha != 1 or beta != 0
+    if (scaled and (a.dim() != 2 or b.dim() != 2)) or not ops_here.uses_blaslt(client._live(), "gemm", (a,)):
+        return NotImplemented
+    if not _fits(a, b, out, attrs):
+        return NotImplemented
+    if a.dtype is torch.float32 and attrs.get("precision", "highest") == "highest" and not _products_are_exact():
+        return NotImplemented
+    a = a.mT if attrs.get("trans_a") else a
+    b = b.mT if attrs.get("trans_b") else b
+    if not scaled:
+        return torch.matmul(a, b, out=out)
+    if beta == 0:
+        return torch.addmm(a.new_empty(()), a, b, beta=0, alpha=alpha, out=out)
+    return torch.addmm(out, a, b, beta=beta, alpha=alpha, out=out)
+
+
+def captured(name: str) -> Callable[..., Any]:
+    """The op in this process's context."""
+
+    def call(*inputs: Any, out: Any = None, **attrs: Any) -> Any:
+        client = _clients.client()
+        if name == "gemm":
+            with torch.no_grad():
+                made = _by_torch(client, inputs[0], inputs[1], out, attrs)
+            if made is not NotImplemented:
+                return made
+        return getattr(client, name)(*inputs, out=out, where="here", **attrs)
+
+    return call
+
+
+def ordered(name: str) -> Callable[..., Any]:
+    """The op by the client in use, wherever its stream can have it."""
+    here = captured(name)
+
+    def call(*inputs: Any, out: Any = None, **attrs: Any) -> Any:
+        client = _clients.client()
+        if TREES in sys.modules and launches_here(client, inputs[0], ops_here.FEATURE):
+            return here(*inputs, out=out, **attrs)
+        try:
+            return getattr(client, name)(*inputs, out=out, where="daemon", **attrs)
+        except Capturing:
+            if not ops_here.offered(client._live()):
+                raise
+        return here(*inputs, out=out, **attrs)
+
+    return call
