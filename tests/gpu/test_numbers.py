@@ -53,7 +53,7 @@ def test_only_the_first_call_with_a_number_waits(torch: Any, k: Any) -> None:
     assert not stream.query(), "the stream was waited for"
 
 
-def test_a_capture_is_refused_and_goes_on(torch: Any, k: Any) -> None:
+def test_a_capture_that_is_refused_goes_on(torch: Any, k: Any) -> None:
     import kops
 
     a = torch.zeros(16, device="cuda")
@@ -62,9 +62,21 @@ def test_a_capture_is_refused_and_goes_on(torch: Any, k: Any) -> None:
     with torch.cuda.graph(graph):
         a += 1
         with pytest.raises(kops.Capturing):
-            k.add(a, random.uniform(-3, 3))
+            k.add(a, random.uniform(-3, 3), where="daemon")
+        with pytest.raises(kops.Capturing):
+            k.add(a, 1.0, blocking=True)
     graph.replay()
     assert a.tolist() == [2.0] * 16
+
+
+def test_a_number_in_a_graph(torch: Any, k: Any) -> None:
+    a, graph = torch.zeros(16, device="cuda"), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        k.add(a, 1.5, out=a)
+        made = k.add(k.add(a, 0.25), 100)
+    for i in range(1, 4):
+        graph.replay()
+        assert a.tolist() == [1.5 * i] * 16 and made.tolist() == [1.5 * i + 100.25] * 16
 
 
 def test_matrices_times_vectors(torch: Any, k: Any) -> None:

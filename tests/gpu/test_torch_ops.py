@@ -15,8 +15,16 @@ import kops  # noqa: E402
 import kops.torch  # noqa: E402
 from support import torch_ops  # noqa: E402
 from support.torch_ops import OPS  # noqa: E402
+from torch import sigmoid  # noqa: E402
 
 BACKENDS = ["aot_eager", "inductor"]
+DOUBLED = """
+extern "C" __global__ void doubled(float *out, const float *in, int n)
+{
+    int i = blockIdx.x * 256 + threadIdx.x;
+    if (i < n) out[i] = 2 * in[i];
+}
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -84,13 +92,95 @@ def test_calls_are_in_the_stream_s_order(torch: Any, k: Any) -> None:
     k.synchronize()
 
 
-def test_streams_that_are_captured_take_no_op(torch: Any) -> None:
-    x = torch.ones(1000, device="cuda")
+def test_graphs_of_torch(torch: Any, k: Any) -> None:
+    """Captured eager code: what follows a replay is the graph's, and the daemon is not asked."""
+    x, w = torch.randn(64, 64, device="cuda"), torch.randn(64, 64, device="cuda")
     out, graph = torch.empty_like(x), torch.cuda.CUDAGraph()
-    OPS.square.out(x, out=out)
-    torch.cuda.synchronize()
-    with pytest.raises(kops.Capturing), torch.cuda.graph(graph):
-        OPS.square.out(x, out=out)
+    with torch.cuda.graph(graph):
+        y = OPS.add(OPS.gemm(x, w, trans_b=True), torch.relu(x))
+        z = OPS.gemm(y, w, x, beta=0.5, alpha=2.0)
+        OPS.square.out(z, out=out)
+    before = runs(k)
+    for _ in range(3):
+        x.normal_()
+        graph.replay()
+        want = (2 * ((x @ w.mT + x.relu()) @ w) + 0.5 * x).square()
+        torch.testing.assert_close(out, want, rtol=1e-3, atol=1e-2)
+    assert runs(k) == before
+
+
+def runs(k: Any) -> int:
+    return sum(row["count"] for row in k.stats()["ops"])
+
+
+def model(a: Any, w: Any, c: Any) -> Any:
+    made = OPS.add(OPS.gemm(a, w, trans_b=True), c)
+    for _ in range(3):
+        made = OPS.add(OPS.square(sigmoid(made)), OPS.copy(c))
+    return OPS.gemm(made, w)
+
+
+def expected(a: Any, w: Any, c: Any) -> Any:
+    made = a @ w.mT + c
+    for _ in range(3):
+        made = sigmoid(made).square() + c
+    return made @ w
+
+
+def test_graphs_of_torch_compile(torch: Any, k: Any) -> None:
+    """mode="reduce-overhead": forward and backward are replayed, and the daemon runs nothing any more."""
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("inductor needs Triton for CUDA tensors")
+    torch._dynamo.utils.counters.clear()
+    compiled = torch.compile(model, fullgraph=True, mode="reduce-overhead")
+    before = None
+    for i in range(6):
+        given = [torch.randn(shape, device="cuda", requires_grad=True) for shape in ((32, 48), (48, 48), (48,))]
+        torch.compiler.cudagraph_mark_step_begin()
+        ours, theirs = compiled(*given), expected(*given)
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
+        for one, other in zip(torch.autograd.grad(ours.sum(), given), torch.autograd.grad(theirs.sum(), given)):
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-2)
+        if i == 2:  # warmed up and captured
+            before = runs(k)
+    assert before is not None and runs(k) == before
+    assert not torch._dynamo.utils.counters["inductor"]["cudagraph_skips"]
+
+
+def test_a_kernel_in_graphs_of_torch_compile(torch: Any, k: Any) -> None:
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("inductor needs Triton for CUDA tensors")
+    kern = k.kernel(DOUBLED, "doubled", "out float* out[n], const float* in[n], int n", grid="ceil_div(n, 256)", block=256)
+    doubled = kops.torch.custom_op(kern, fake=lambda x, n: torch.empty_like(x))
+    compiled = torch.compile(lambda x: OPS.add(doubled(x * 3, x.numel()), x), fullgraph=True, mode="reduce-overhead")
+    before = None
+    for i in range(6):
+        x = torch.randn(4096, device="cuda")
+        torch.compiler.cudagraph_mark_step_begin()
+        torch.testing.assert_close(compiled(x), 7 * x)
+        if i == 2:
+            before = k.stats()["kernels"]["launches"]
+    assert k.stats()["kernels"]["launches"] == before
+
+
+def test_graphed_callables(torch: Any) -> None:
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(32, 32, device="cuda"))
+
+        def forward(self, x: Any) -> Any:
+            return OPS.square(OPS.add(OPS.gemm(x, self.weight), x))
+
+    layer = Layer()
+    graphed = torch.cuda.make_graphed_callables(layer, (torch.randn(16, 32, device="cuda", requires_grad=True),))
+    for _ in range(3):
+        x = torch.randn(16, 32, device="cuda", requires_grad=True)
+        ours, theirs = graphed(x), (x @ layer.weight + x).square()
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-2)
+        given = (x, layer.weight)
+        for one, other in zip(torch.autograd.grad(ours.sum(), given), torch.autograd.grad(theirs.sum(), given)):
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-1)
 
 
 def test_threads(torch: Any, k: Any) -> None:

@@ -92,7 +92,10 @@ def refuse_capture(arrays: Iterable[Any]) -> None:
             from .._tensors.torch import current_stream
 
             if allocations.driver.capturing(current_stream(value.get_device())):
-                raise Capturing("the current CUDA stream is being captured, and the daemon's work cannot be part of a graph")
+                raise Capturing(
+                    "the current CUDA stream is being captured, and the daemon's work cannot be part of a graph: launch here, make the "
+                    "call outside the capture, or record a program with k.program()"
+                )
             return
 
 
