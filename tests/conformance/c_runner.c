@@ -103,11 +103,33 @@ static void answer(enum kops_code code, const struct kops_result *result, const 
     fflush(stdout);
 }
 
+static void check(enum kops_code code, const struct kops_error *error)
+{
+    if (code)
+        errx(EXIT_FAILURE, "%s", error->message);
+}
+
+/* In this process, on the copy, which is brought back also when the op was refused. */
+static void run_here(kops_client *client, struct kops_request *request)
+{
+    const size_t size = kops_buffer_size(copy);
+    struct kops_result result;
+    struct kops_error error, other;
+    enum kops_code code;
+
+    check(kops_buffer_write(copy, 0, shared, size, &other), &other);
+    request->options.where = KOPS_WHERE_HERE;
+    request->options.device = NULL; /* the context's */
+    code = kops_run(client, request, &result, &error);
+    check(kops_buffer_read(copy, 0, shared, size, &other), &other);
+    answer(code, &result, &error);
+}
+
 static void do_run(kops_client *client, const struct run *r)
 {
     struct kops_error error;
     struct kops_result result;
-    const struct kops_request request = {
+    struct kops_request request = {
         .op = r->op,
         .inputs = r->tensors,
         .n_inputs = r->n_inputs,
@@ -119,7 +141,10 @@ static void do_run(kops_client *client, const struct run *r)
                     .variant = strcmp(r->variant, "-") != 0 ? r->variant : NULL},
     };
 
-    answer(kops_run(client, &request, &result, &error), &result, &error);
+    if (copy)
+        run_here(client, &request);
+    else
+        answer(kops_run(client, &request, &result, &error), &result, &error);
 }
 
 /* ---- kernels ---- */
@@ -238,12 +263,6 @@ static void read_dims(char *text, struct kops_dims *ret)
         ret->size[ret->n] = strtoll(sizes[ret->n], NULL, 10);
 }
 
-static void check(enum kops_code code, const struct kops_error *error)
-{
-    if (code)
-        errx(EXIT_FAILURE, "%s", error->message);
-}
-
 /* The launch in this process, on the copy, which is brought back also when it was refused. */
 static void launch_here(kops_kernel *kernel, struct arguments *a)
 {
@@ -287,7 +306,7 @@ static void serve(kops_client *client, kops_buffer *buffer)
 
     while (scanf(" %63s", word) == 1) {
         if (!strcmp(word, "run")) {
-            read_run(&r, buffer);
+            read_run(&r, copy ? copy : buffer);
             do_run(client, &r);
         } else if (!strcmp(word, "kernel")) {
             read_declaration(&declaration);

@@ -17,7 +17,7 @@ from support.daemon import Daemon  # noqa: E402
 
 MEMORY = 64 << 20  # what the largest case needs, and room
 CLIENTS = {"raw": runners.RawRunner, "c": runners.CRunner, "python": runners.PythonRunner}
-HERE_IN_C = {"here": runners.HereRunner}  # for kernels, beside "c"
+HERE_IN_C = {"here": runners.HereRunner}  # beside "c"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,7 +42,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("daemon", chosen, indirect=True, scope="session")
     if "runner" in metafunc.fixturenames:
         chosen = list(metafunc.config.getoption("--client") or CLIENTS)
-        if "c" in chosen and metafunc.module.__name__ == "test_kernels":
+        if "c" in chosen:
             chosen += HERE_IN_C
         metafunc.parametrize("runner", chosen, indirect=True, scope="session")
 

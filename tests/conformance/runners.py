@@ -243,7 +243,7 @@ class CRunner:
 
 
 class HereRunner(CRunner):
-    """libkops, with kernels launched in the runner's own CUDA context."""
+    """libkops, with ops and kernels in the runner's own CUDA context."""
 
     options = ("here",)
 

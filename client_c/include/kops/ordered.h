@@ -48,7 +48,8 @@ extern "C" {
 /** In place of a stream: all of them. */
 #define KOPS_ALL_STREAMS ((void *)~(uintptr_t)0)
 
-/** Puts an op on the caller's CUDA stream and returns. The request may be dropped afterwards.
+/** Puts an op on the caller's CUDA stream and returns. The request may be dropped afterwards. On a stream under capture
+ * the op becomes a node of the graph, see enum kops_where.
  *
  * Of the options, `device`, `stream` and `samples` must be zero, `no_timing` is implied, timeout_ms limits the wait for
  * room. Nothing was put on the stream when an error is returned. Errors: that of an earlier op (see above); capturing,

@@ -1,36 +1,17 @@
 /* Launches in the caller's CUDA context: the code comes from the daemon once, everything else happens here. */
-#include <errno.h>
-#include <fcntl.h>
-#include <linux/memfd.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/fail.h"
+#include "code_file.h"
 #include "launch_here.h"
 #include "memory/cuda_map.h"
 #include "session/call.h"
 #include "wire/wire.h"
 
 /* ---- the code ---- */
-
-/* A file for the binary, whose pages this process takes; the daemon seals it against writing. */
-static enum kops_code make_file(size_t size, int *ret_fd, struct kops_error *e)
-{
-    int fd = memfd_create("kops-code", MFD_CLOEXEC | MFD_ALLOW_SEALING), r = 0;
-
-    if (fd < 0)
-        return fail_os(e, errno, "memfd_create");
-    if (ftruncate(fd, (off_t)size) < 0 || fallocate(fd, 0, 0, (off_t)size) < 0 ||
-        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) < 0) {
-        r = errno;
-        close(fd);
-        return fail_os(e, r, "memory for a kernel's code");
-    }
-    *ret_fd = fd;
-    return KOPS_OK;
-}
 
 /* Asks until a connection has answered that knew the module. */
 static enum kops_code hand_out(struct kops_kernel *k, struct here_code **ret_code, uint64_t deadline,
@@ -39,7 +20,7 @@ static enum kops_code hand_out(struct kops_kernel *k, struct here_code **ret_cod
     const struct kops_module_info *info = &k->module->known.info;
     uint64_t id;
     int fd = -1;
-    enum kops_code r = make_file((size_t)info->image_bytes, &fd, e);
+    enum kops_code r = code_file((size_t)info->image_bytes, &fd, e);
 
     if (r)
         return r;
@@ -102,7 +83,7 @@ enum kops_code launch_here_check(const struct dispatch *d, const struct kops_opt
 {
     if (d->way == DISPATCH_SUBMIT || d->way == DISPATCH_COUNT)
         return fail(e, KOPS_ERR_BAD_ARGUMENT,
-                    "options.where: a launch here is made by kops_kernel_launch() or kops_kernel_enqueue()");
+                    "options.where: a launch here is made by a call that waits, or one that enqueues on a stream");
     if (o && (o->stream || o->warmup || o->repeat > 1 || o->deadline_ms || o->samples || o->priority || o->exact))
         return fail(e, KOPS_ERR_BAD_ARGUMENT,
                     "options.where: stream, warmup, repeat, deadline_ms, samples, priority and exact are the daemon's; "
@@ -133,8 +114,7 @@ enum kops_code launch_here_tensors(const struct kops_tensor *const *given, unsig
     return r;
 }
 
-/* What is known of a launch here: the time between two events. */
-static struct kops_result result_of(double us, bool timed)
+struct kops_result launch_here_result(double us, bool timed, const char *variant)
 {
     const double unknown = (double)NAN;
     struct kops_result r = {.recv_to_start_us = unknown,
@@ -152,9 +132,9 @@ static struct kops_result result_of(double us, bool timed)
                             .p90_us = unknown,
                             .max_us = unknown,
                             .send_us = unknown,
-                            .reply_us = unknown,
-                            .variant = "user"};
+                            .reply_us = unknown};
 
+    snprintf(r.variant, sizeof(r.variant), "%s", variant);
     if (timed)
         memcpy(r.timer, "events", sizeof("events"));
     return r;
@@ -206,6 +186,6 @@ enum kops_code launch_here(struct kops_kernel *k, const struct here_call *call, 
     r = here_launch_timed(k->here, call, &us, e);
     if (r || !d->ret_result)
         return r;
-    *d->ret_result = result_of(us, !(o && o->no_timing));
+    *d->ret_result = launch_here_result(us, !(o && o->no_timing), "user");
     return here_device(d->ret_result->device, e);
 }

@@ -1,4 +1,4 @@
-/* Launches of kernels in the caller's CUDA context. */
+/* Launches of kernels and ops in the caller's CUDA context. */
 #ifndef KOPS_CLIENT_LAUNCH_HERE_H
 #define KOPS_CLIENT_LAUNCH_HERE_H
 
@@ -12,9 +12,16 @@ enum kops_code launch_here_check(const struct dispatch *d, const struct kops_opt
 enum kops_code launch_here_tensors(const struct kops_tensor *const *given, unsigned n, struct here_tensor *into,
                                    struct kops_error *e);
 
+/* What is known of a launch here: `us` between two events, where it was to be timed. Its device is not filled in. */
+struct kops_result launch_here_result(double us, bool timed, const char *variant);
+
 /* Enqueues, or launches and waits. Without the lock. `options` may be NULL. */
 enum kops_code launch_here(struct kops_kernel *k, const struct here_call *call, const struct dispatch *d,
                            const struct kops_options *options, struct kops_error *e);
+
+/* The same for an op, whose operands and attributes were checked. Drops the lock. */
+enum kops_code op_here(struct kops_client *c, const struct kops_request *request, const struct dispatch *d,
+                       struct kops_error *e);
 
 /* Tells the daemon of the launches here that it was not told of, for its statistics: as far as it knows the kernel's
  * module, and without waiting. Lock held. */

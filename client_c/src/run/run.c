@@ -2,6 +2,7 @@
 #include "run.h"
 
 #include "base/fail.h"
+#include "launch_here.h"
 #include "memory/register.h"
 #include "memory/span.h"
 #include "operand.h"
@@ -35,9 +36,6 @@ static enum kops_code check(const struct kops_client *c, const struct kops_reque
         if (code)
             return code;
     }
-    if (r->options.where == KOPS_WHERE_HERE)
-        return fail(e, KOPS_ERR_UNSUPPORTED,
-                    "options.where: ops are the daemon's; kernels of your own can be launched here");
     code = attrs_check(r->attrs, r->n_attrs, e);
     return code ? code : options_check(&r->options, e);
 }
@@ -110,6 +108,12 @@ static void begin(struct run *run, const struct kops_client *c, const struct kop
                             .run = &run->wire};
 }
 
+/* Whether an op that a capture refused can be part of it. */
+static bool can_be_captured(const struct kops_client *c, const struct kops_options *o, const struct dispatch *d)
+{
+    return d->way == DISPATCH_ENQUEUE && c->features & FEATURE_IMAGES && o->where == KOPS_WHERE_DEFAULT;
+}
+
 enum kops_code run_request(struct kops_client *c, const struct kops_request *request, const struct dispatch *d,
                            struct kops_error *ret_error)
 {
@@ -120,6 +124,8 @@ enum kops_code run_request(struct kops_client *c, const struct kops_request *req
 
     client_enter(c, e);
     r = check(c, request, e);
+    if (!r && request->options.where == KOPS_WHERE_HERE)
+        return op_here(c, request, d, e);
     if (!r)
         r = dispatch_check(d, &request->options, e);
     if (!r) {
@@ -129,6 +135,8 @@ enum kops_code run_request(struct kops_client *c, const struct kops_request *req
             run.job.name = client_op_name(c, request->op);
         r = dispatch(d, c, &run.job, deadline, e);
     }
+    if (r == KOPS_ERR_CAPTURING && can_be_captured(c, &request->options, d))
+        return op_here(c, request, d, e);
     client_leave(c);
     return r;
 }

@@ -32,7 +32,8 @@ enum client_feature {
     FEATURE_PROGRAM = 8,
     FEATURE_PRIORITY = 16,
     FEATURE_EXACT = 32,
-    FEATURE_CODE = 64
+    FEATURE_CODE = 64,
+    FEATURE_IMAGES = 128
 };
 
 /* Notifications that wait until gathered work is sent: see session_hold(). */

@@ -107,7 +107,7 @@ static unsigned known_features(const struct kops_client *c)
         enum client_feature feature;
     } table[] = {{"shm", FEATURE_SHM},         {"ordered", FEATURE_ORDERED},   {"sequence", FEATURE_SEQUENCE},
                  {"program", FEATURE_PROGRAM}, {"priority", FEATURE_PRIORITY}, {"exact", FEATURE_EXACT},
-                 {"code", FEATURE_CODE}};
+                 {"code", FEATURE_CODE},       {"images", FEATURE_IMAGES}};
     unsigned features = 0;
 
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)

@@ -71,6 +71,11 @@ struct wire_kernel {
     const struct kops_signature *signature;
 };
 
+struct wire_image {
+    const char *name;
+    bool fd; /* one descriptor goes with the message; else it asks for size and layout alone */
+};
+
 struct wire_cache {
     const char *action;
     const char *key; /* NULL: none */
@@ -134,11 +139,14 @@ wire_pack wire_pack_raw;         /* struct wire_raw */
 wire_pack wire_pack_compile;     /* struct kops_source */
 wire_pack wire_pack_kernel;      /* struct wire_kernel */
 wire_pack wire_pack_code;        /* uint64_t: a module's id; one descriptor goes with it */
+wire_pack wire_pack_image;       /* struct wire_image */
 wire_pack wire_pack_cache;       /* struct wire_cache */
 wire_pack wire_pack_stats;       /* struct kops_stats_filter */
 
 /* The params of `kernel` alone. */
 void wire_pack_declaration(struct bytes *out, const struct wire_kernel *w);
+/* An op's attributes alone, as a map. `variant` NULL: not forced. */
+void wire_pack_attrs(struct bytes *out, const struct kops_attr *attrs, size_t n, const char *variant);
 
 /* The parts of a gathered sequence. */
 void wire_gather_tensor(struct bytes *out, const struct native_tensor *t);
@@ -180,6 +188,10 @@ struct wire_buffer {
     uint64_t id, size;
     bool vmm; /* alloc: device memory */
     int fd;   /* alloc: the receiver's; register: -1 */
+};
+
+struct wire_image_info {
+    uint64_t bytes, layout;
 };
 
 struct wire_timings {
@@ -237,6 +249,7 @@ enum kops_code wire_read_module(const struct native_reply *reply, struct wire_mo
 void wire_reply_error(const struct native_reply *reply, struct kops_error *ret_error);
 
 wire_decode wire_decode_nothing;
+wire_decode wire_decode_image;        /* struct wire_image_info */
 wire_decode wire_decode_register;     /* struct wire_buffer */
 wire_decode wire_decode_alloc;        /* struct wire_buffer */
 wire_decode wire_decode_run;          /* struct wire_timings; without a variant for sequences and programs */

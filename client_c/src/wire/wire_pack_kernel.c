@@ -165,6 +165,19 @@ void wire_pack_code(struct bytes *out, uint32_t msgid, const void *request)
     mp_pair_uint(out, "nfds", 1);
 }
 
+void wire_pack_image(struct bytes *out, uint32_t msgid, const void *request)
+{
+    const struct wire_image *w = request;
+
+    WIRE_BEGIN(out, msgid, "code");
+    mp_map(out, w->fd ? 3 : 1);
+    mp_pair_text(out, "image", w->name);
+    if (!w->fd)
+        return;
+    mp_pair_uint(out, "fd", 0);
+    mp_pair_uint(out, "nfds", 1);
+}
+
 /* ---- launch ---- */
 
 /* Tensor arguments become the next of `tensors`, or of `places`. */

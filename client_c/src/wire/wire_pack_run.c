@@ -48,17 +48,22 @@ static void pack_attr(struct bytes *b, const struct kops_attr *a)
     }
 }
 
+void wire_pack_attrs(struct bytes *b, const struct kops_attr *attrs, size_t n, const char *variant)
+{
+    mp_map(b, n + (variant ? 1 : 0));
+    for (size_t i = 0; i < n; i++)
+        pack_attr(b, &attrs[i]);
+    if (variant)
+        mp_pair_text(b, "variant", variant);
+}
+
 /* The key and its map; nothing where there are none. */
 static void pack_attrs(struct bytes *b, const struct kops_attr *attrs, size_t n, const char *variant)
 {
     if (!n && !variant)
         return;
     mp_key(b, "attrs");
-    mp_map(b, n + (variant ? 1 : 0));
-    for (size_t i = 0; i < n; i++)
-        pack_attr(b, &attrs[i]);
-    if (variant)
-        mp_pair_text(b, "variant", variant);
+    wire_pack_attrs(b, attrs, n, variant);
 }
 
 static bool has_attrs(const struct wire_run *w)

@@ -164,6 +164,17 @@ bool wire_decode_nothing(const unsigned char *result, int *fds, unsigned nfds, v
     return true;
 }
 
+bool wire_decode_image(const unsigned char *result, int *fds, unsigned nfds, void *into)
+{
+    static const struct wire_field fields[] = {WIRE_NEEDED(struct wire_image_info, U64, "bytes", bytes),
+                                               WIRE_NEEDED(struct wire_image_info, U64, "layout", layout)};
+    static const struct wire_record record = WIRE_RECORD(struct wire_image_info, fields);
+
+    (void)fds;
+    (void)nfds;
+    return wire_read(NULL, result, &record, into);
+}
+
 bool wire_decode_register(const unsigned char *result, int *fds, unsigned nfds, void *into)
 {
     static const struct wire_field fields[] = {WIRE_NEEDED(struct wire_buffer, U64, "buffer", id),
