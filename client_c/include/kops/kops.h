@@ -382,18 +382,7 @@ static inline struct kops_attr kops_attr_text(const char *name, const char *valu
 /** A class of work. On a GPU a higher one runs first at the next free multiprocessor; nothing that runs is stopped. */
 enum kops_priority { KOPS_PRIORITY_NORMAL = 0, KOPS_PRIORITY_HIGH = 1, KOPS_PRIORITY_LOW = 2 };
 
-/** Where an op runs, or a kernel of one's own is launched.
- *
- * KOPS_WHERE_HERE: in this process, in the calling thread's current CUDA context, on the stream of kops_enqueue(), or
- * with kops_run() and the ops by name on the legacy default stream, and waited for. An op runs the daemon's own kernel,
- * which is handed out once a process, after the daemon's own checks; where the daemon would use cuBLASLt, this is the
- * daemon's tiled kernel. Tensors are device memory. The daemon knows nothing of it. Errors besides the usual ones:
- * no_cuda (no context is current), unsupported (kernels.hand_out, or client and daemon are of different versions),
- * capturing (kops_run() on a stream under capture), device_error.
- *
- * KOPS_WHERE_DEFAULT: in the daemon, but what is enqueued on a stream under capture is here: a node of the graph, which
- * needs neither client nor daemon afterwards. KOPS_WHERE_DAEMON refuses that. Kernels: see <kops/kernel.h>, "Launch
- * here". */
+/** Where an op runs (<kops/ordered.h>, "Ops here"), or a kernel of one's own (<kops/kernel.h>, "Launch here"). */
 enum kops_where { KOPS_WHERE_DEFAULT = 0, KOPS_WHERE_DAEMON = 1, KOPS_WHERE_HERE = 2 };
 
 /** How to run. Zero: once, with timing, on the tensors' own device, with the best kernel. */

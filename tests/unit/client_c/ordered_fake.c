@@ -72,6 +72,8 @@ void load(void)
                      {"cuStreamWriteValue64_v2", &cu.write},
                      {"cuStreamBeginCapture_v2", &cu.begin_capture},
                      {"cuStreamEndCapture", &cu.end_capture},
+                     {"cuGraphInstantiateWithFlags", &cu.instantiate},
+                     {"cuGraphLaunch", &cu.graph_launch},
                      {"cuMemAlloc_v2", &cu.mem_alloc},
                      {"cuMemFree_v2", &cu.mem_free}};
     void *library = dlopen(getenv("KOPS_CUDA_DRIVER"), RTLD_NOW);

@@ -27,6 +27,8 @@ struct cu_calls {
     int (*write)(void *, uint64_t, uint64_t, unsigned);
     int (*begin_capture)(void *, int);
     int (*end_capture)(void *, void **);
+    int (*instantiate)(void **, void *, unsigned long long);
+    int (*graph_launch)(void *, void *);
     int (*mem_alloc)(uint64_t *, size_t);
     int (*mem_free)(uint64_t);
 };

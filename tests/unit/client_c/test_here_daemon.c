@@ -1,0 +1,148 @@
+/* Built-in ops in the caller's own context and its graphs, by a real daemon's kernels, with a driver in host memory
+ * (tests/standin_cuda). Needs KOPSD and KOPS_CUDA_DRIVER, their paths, in the environment. */
+#include <signal.h>
+#include <unistd.h>
+
+#include "ordered_fake.h"
+#include "real_daemon.h"
+
+enum { SIDE = 4, N = SIDE * SIDE, BYTES = N * sizeof(float), CAPTURE_RELAXED = 2 };
+
+struct scene {
+    struct real_daemon daemon;
+    kops_client *client;
+    kops_buffer *in, *out;
+    struct kops_tensor a, b;
+    float *from, *to; /* the stand-in's device memory is the host's */
+    struct kops_request square;
+    struct kops_error error;
+};
+
+static int begin(void **state)
+{
+    struct scene *s = calloc(1, sizeof(*s));
+    struct kops_connect_options options = {.socket = NULL};
+    uint64_t memory[2];
+
+    if (!s)
+        return -1;
+    real_daemon_init(&s->daemon);
+    s->daemon.driver = getenv("KOPS_CUDA_DRIVER");
+    real_daemon_start(&s->daemon);
+    options.socket = s->daemon.socket;
+    assert_ok(kops_connect(&options, &s->client, &s->error));
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(cu.mem_alloc(&memory[i], BYTES), 0);
+    assert_ok(kops_buffer_register_cuda(s->client, memory[0], KOPS_ACCESS_RW, &s->in, &s->error));
+    assert_ok(kops_buffer_register_cuda(s->client, memory[1], KOPS_ACCESS_RW, &s->out, &s->error));
+    s->from = (float *)memory[0]; /* NOLINT(performance-no-int-to-ptr) */
+    s->to = (float *)memory[1];   /* NOLINT(performance-no-int-to-ptr) */
+    for (int i = 0; i < N; i++)
+        s->from[i] = (float)i;
+    memset(s->to, 0, BYTES);
+    s->a = kops_vector(s->in, KOPS_F32, N);
+    s->b = kops_vector(s->out, KOPS_F32, N);
+    s->square = (struct kops_request){.op = "square", .inputs = &s->a, .n_inputs = 1, .outputs = &s->b, .n_outputs = 1};
+    *state = s;
+    return 0;
+}
+
+static int end(void **state)
+{
+    struct scene *s = *state;
+
+    kops_buffer_release(s->in);
+    kops_buffer_release(s->out);
+    kops_close(s->client);
+    real_daemon_free(&s->daemon);
+    free(s);
+    return 0;
+}
+
+static void an_op_is_launched_here(void **state)
+{
+    struct scene *s = *state;
+    const struct kops_options here = {.where = KOPS_WHERE_HERE}, plain = {.where = KOPS_WHERE_HERE, .no_timing = true};
+    struct kops_tensor m = kops_matrix(s->in, KOPS_F32, SIDE, SIDE), out = kops_matrix(s->out, KOPS_F32, SIDE, SIDE);
+    struct kops_gemm_params params = KOPS_GEMM_INIT;
+    struct kops_result result;
+
+    assert_ok(kops_square(s->client, &s->a, &s->b, &here, &result, &s->error));
+    for (int i = 0; i < N; i++)
+        assert_true(s->to[i] == (float)(i * i));
+    assert_string_equal(result.variant, "vector");
+    assert_string_equal(result.timer, "events");
+    assert_true(result.gpu_us >= 0 && !strncmp(result.device, "GPU-", 4));
+    params.trans_a = true;
+    params.alpha = 0.5;
+    assert_ok(kops_gemm(s->client, &m, &m, &out, &params, &plain, &result, &s->error));
+    assert_true(s->to[0] == 0.5F * (0 + 16 + 64 + 144) && s->to[1] == 0.5F * (4 * 5 + 8 * 9 + 12 * 13));
+    assert_string_equal(result.variant, "tiled");
+    assert_true(result.gpu_us != result.gpu_us && result.timer[0] == 0);
+}
+
+static void what_is_wrong_is_said_at_once(void **state)
+{
+    struct scene *s = *state;
+    struct kops_request r = s->square;
+    kops_ticket ticket;
+
+    r.options.where = KOPS_WHERE_HERE;
+    assert_int_equal(kops_submit(s->client, &r, &ticket, &s->error), KOPS_ERR_BAD_ARGUMENT);
+    r.options.device = "0";
+    assert_int_equal(kops_run(s->client, &r, NULL, &s->error), KOPS_ERR_BAD_ARGUMENT);
+    r.options.device = NULL;
+    r.options.repeat = 2;
+    assert_int_equal(kops_run(s->client, &r, NULL, &s->error), KOPS_ERR_BAD_ARGUMENT);
+    r.options.repeat = 0;
+    r.options.variant = "cublaslt";
+    assert_int_equal(kops_run(s->client, &r, NULL, &s->error), KOPS_ERR_INVALID_ARGUMENT);
+    r.options.variant = NULL;
+    s->b.shape[0] = N - 1;
+    assert_int_equal(kops_run(s->client, &r, NULL, &s->error), KOPS_ERR_SHAPE_MISMATCH);
+    s->b.shape[0] = N;
+    s->a.offset = 4;
+    assert_int_equal(kops_run(s->client, &r, NULL, &s->error), KOPS_ERR_OUT_OF_BOUNDS);
+    s->a.offset = 0;
+    r.op = "cube";
+    assert_int_equal(kops_run(s->client, &r, NULL, &s->error), KOPS_ERR_UNKNOWN_OP);
+    assert_int_equal(cu.set(NULL), 0);
+    r.op = "square";
+    assert_int_equal(kops_run(s->client, &r, NULL, &s->error), KOPS_ERR_NO_CUDA);
+    assert_int_equal(cu.set(context), 0);
+    assert_true(s->to[1] == 0);
+    assert_ok(kops_run(s->client, &r, NULL, &s->error));
+}
+
+static void a_graph_outlives_client_and_daemon(void **state)
+{
+    struct scene *s = *state;
+    struct kops_request only_there = s->square;
+    void *graph = NULL, *ready = NULL;
+
+    only_there.options.where = KOPS_WHERE_DAEMON;
+    assert_int_equal(cu.begin_capture(stream, CAPTURE_RELAXED), 0);
+    assert_ok(kops_enqueue(s->client, &s->square, stream, &s->error));
+    assert_int_equal(kops_enqueue(s->client, &only_there, stream, &s->error), KOPS_ERR_CAPTURING);
+    assert_int_equal(cu.end_capture(stream, &graph), 0);
+    assert_int_equal(cu.instantiate(&ready, graph, 0), 0);
+    assert_true(s->to[2] == 0); /* captured, and not run */
+    real_daemon_end(&s->daemon, SIGKILL);
+    for (int round = 1; round < 3; round++) {
+        s->from[2] = (float)round;
+        assert_int_equal(cu.graph_launch(ready, stream), 0);
+        assert_int_equal(cu.stream_synchronize(stream), 0);
+        assert_true(s->to[2] == (float)(round * round) && s->to[3] == 9);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_graph_outlives_client_and_daemon, begin, end),
+        cmocka_unit_test_setup_teardown(an_op_is_launched_here, begin, end),
+        cmocka_unit_test_setup_teardown(what_is_wrong_is_said_at_once, begin, end),
+    };
+
+    return cmocka_run_group_tests(tests, load_for_all, NULL);
+}
