@@ -66,6 +66,7 @@ ROWS = {
     "here_launch_c": "launch of a user's kernel in the caller's context, from C",
     "here_chain_python": "torch op → user's kernel in the caller's context → torch op",
     "here_replay": "replay of a graph of 20 launches",
+    "here_model": "model of 20 ops of torch and kops in graphs of `torch.compile`",
     "here_second_process": "user's kernel in the caller's context: source to first launch, compiled before",
     "kernel_launch_blocking_python_vs_builtin": "blocking launch of a user's kernel from Python",
     "kernel_launch_blocking_python_vs_torch_nvrtc": "blocking launch of a user's kernel from Python",

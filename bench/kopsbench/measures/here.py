@@ -19,6 +19,7 @@ from .ordered import OPS, PYTHON_ROUNDS, check, in_a_row
 
 NODES = 20  # of a graph
 CALLS = 64  # in a row before the stream is waited for
+MODEL_SIDE = 256
 
 
 def of_the_caller(context: Context, call: Callable[[], Any]) -> Callable[[int], Iterator[float]]:
@@ -158,8 +159,55 @@ def run_second_process(context: Context) -> Record:
     return Record("here_second_process", "us", "lower", summarise(one["us"] for one in found), None, detail, target=1000.0, absolute=True)
 
 
+def model(torch: Any, square: Callable[[Any], Any], product: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """20 ops: 5 times a product of torch's, a square, a product and torch's tanh. No two neighbours can become one kernel."""
+
+    def forward(x: Any, weights: list[Any]) -> Any:
+        for i in range(0, len(weights), 2):
+            x = torch.tanh(product(square(torch.mm(x, weights[i])), weights[i + 1]))
+        return x
+
+    return forward
+
+
+def run_model(context: Context) -> Record:
+    """Half of the ops are kops', in graphs of torch.compile's; the same model has torch's in their place."""
+    if context.smoke:
+        raise Skipped("the stand-in for torch compiles nothing")
+    torch = context.torch
+    import kops.torch
+
+    x = torch.randn(MODEL_SIDE, MODEL_SIDE, device="cuda")
+    weights = [torch.randn(MODEL_SIDE, MODEL_SIDE, device="cuda") / MODEL_SIDE**0.5 for _ in range(10)]
+    ops = torch.ops.kops
+    with kernel_client(context, blocking=False) as client, torch.no_grad():
+        if "images" not in client.info.features:
+            raise Skipped("this daemon hands out no code")
+        kops.torch.use(client)
+        try:
+            ours = torch.compile(model(torch, ops.square, ops.gemm), fullgraph=True, mode="reduce-overhead")
+            theirs = torch.compile(model(torch, torch.square, torch.mm), fullgraph=True, mode="reduce-overhead")
+            for _ in range(3):  # compiled, warmed up, captured
+                mine, other = ours(x, weights).clone(), theirs(x, weights).clone()
+            torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-3)
+            before = client.stats()["ops"]
+            sides = [in_a_row(context, 1, lambda: ours(x, weights)), in_a_row(context, 1, lambda: theirs(x, weights))]
+            own, peer = rounds(context, sides, calls=context.calls * 5)
+            if [row["count"] for row in client.stats()["ops"]] != [row["count"] for row in before]:
+                raise RuntimeError("the daemon ran ops that the graph should have")
+        finally:
+            kops.torch.use(None)
+    detail = {
+        "measured": f"a model of 20 ops on {MODEL_SIDE} x {MODEL_SIDE} f32, torch.compile(mode=\"reduce-overhead\"), and"
+        " torch.cuda.synchronize(): mm, torch.ops.kops.square, torch.ops.kops.gemm, tanh, five times",
+        "torch": torch.__version__,
+    }
+    return Record("here_model", "us", "lower", summarise(own), summarise(peer, "the same model of torch's ops"), detail, target=1.15)
+
+
 add("here_launch_python", run_launch, on_gpu=True, table=True)
 add("here_launch_c", run_c, on_gpu=True, table=True)
 add("here_chain_python", run_chain, on_gpu=True, table=True)
 add("here_replay", run_replay, on_gpu=True, table=True)
+add("here_model", run_model, on_gpu=True, table=True, seconds=240)
 add("here_second_process", run_second_process, on_gpu=True, table=True, seconds=120)
