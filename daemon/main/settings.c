@@ -114,7 +114,8 @@ const struct setting settings[] = {
     {"kernels", "user_kernels_group", TEXT, AT(user_kernels_group), NULL, 0, 0, FIXED,
      "A group, by name or number, for user_kernels = group."},
     {"kernels", "hand_out", TEXT, AT(hand_out), "all", 0, 0, FIXED,
-     "Users that may have code handed out, to launch it in a CUDA context of their own: off, owner, group or all, as in "
+     "Users that may have code handed out, to launch it in a CUDA context of their own: off, owner, group or all, as "
+     "in "
      "user_kernels. The daemon's own kernels, and those that they bring, where user_kernels allows that."},
     {"kernels", "nvrtc", TEXT, AT(nvrtc), NULL, 0, 0, FIXED,
      "Path of NVRTC's library, or none; the usual names and places by default."},
