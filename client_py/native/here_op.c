@@ -1,4 +1,5 @@
-/* Built-in ops in a context of this process: op(), and the binaries that it needs. */
+/* Built-in ops in a context of this process: kops._native.Ops, which counts those of one client, and the binaries that
+ * they need. */
 #include "here/op.h"
 
 #include "arrays.h"
@@ -29,18 +30,24 @@ static bool read_tensors(struct read *r, PyObject *tuple, int n_inputs)
     return true;
 }
 
+struct ops {
+    PyObject ob_base;
+    struct here_ops *counts;
+};
+
 static PyObject *answer(const struct here_op_call *call, const struct here_op_result *result)
 {
     if (result->missing)
         return PyUnicode_FromString(result->missing);
     if (call->timed)
         return Py_BuildValue("ds", result->us, result->variant);
-    Py_RETURN_NONE;
+    return PyBool_FromLong(result->due);
 }
 
-/* op(name, tensors, n_inputs, attrs, stream, timed): see the table of the module. `attrs` is packed, or None; `stream`
- * None: torch's current one of the tensors' device. */
-PyObject *here_op_call(PyObject *module, PyObject *arguments)
+/* launch(name, tensors, n_inputs, attrs, stream, timed). `attrs` is packed, or None; `stream` None: torch's current one
+ * of the tensors' device. Returns whether it is time to tell(); with `timed` microseconds and the variant; the name of
+ * a binary that has to be kept first; NotImplemented for arrays of other kinds. */
+static PyObject *launch(PyObject *self, PyObject *arguments)
 {
     PyObject *tuple, *attrs, *stream;
     struct read r = {.call = {.device = -1}};
@@ -52,7 +59,6 @@ PyObject *here_op_call(PyObject *module, PyObject *arguments)
     Py_ssize_t length;
     char *packed;
 
-    (void)module;
     if (!PyArg_ParseTuple(arguments, "sO!iOOp", &r.call.op, &PyTuple_Type, &tuple, &n_inputs, &attrs, &stream, &timed))
         return NULL;
     if (!read_tensors(&r, tuple, n_inputs)) {
@@ -69,11 +75,81 @@ PyObject *here_op_call(PyObject *module, PyObject *arguments)
     if (!array_stream(stream, r.call.device, &r.call.stream))
         return NULL;
     r.call.timed = timed;
+    r.call.ops = ((struct ops *)self)->counts;
     thread = PyEval_SaveThread();
     code = here_op(&r.call, &result, &e);
     PyEval_RestoreThread(thread);
     return code ? native_raise(&e) : answer(&r.call, &result);
 }
+
+struct telling {
+    PyObject *list;
+    bool failed;
+};
+
+static void tell_one(void *to, const void *params, size_t length)
+{
+    struct telling *t = to;
+    PyObject *made = PyBytes_FromStringAndSize(params, (Py_ssize_t)length);
+
+    t->failed |= !made || PyList_Append(t->list, made);
+    Py_XDECREF(made);
+}
+
+/* tell(): the params of notifications `launched`, packed. */
+static PyObject *tell(PyObject *self, PyObject *unused)
+{
+    struct telling t = {.list = PyList_New(0)};
+
+    (void)unused;
+    if (!t.list)
+        return NULL;
+    here_ops_tell(((struct ops *)self)->counts, tell_one, &t);
+    if (!t.failed)
+        return t.list;
+    Py_DECREF(t.list);
+    return NULL;
+}
+
+static int initialise(PyObject *self, PyObject *arguments, PyObject *keywords)
+{
+    struct ops *ops = (struct ops *)self;
+
+    (void)keywords;
+    if (!PyArg_ParseTuple(arguments, ""))
+        return -1;
+    if (!ops->counts && !(ops->counts = here_ops_new())) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    return 0;
+}
+
+static void deallocate(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+
+    here_ops_free(((struct ops *)self)->counts);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+static PyMethodDef methods[] = {
+    {"launch", launch, METH_VARARGS, "launch(name, tensors, n_inputs, attrs, stream, timed): see here_op.c."},
+    {"tell", tell, METH_NOARGS, "tell(): the params of notifications `launched`, packed."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "Ops(): launches of built-in ops in this process's contexts, and their counts."},
+    {Py_tp_init, initialise},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_dealloc, deallocate},
+    {Py_tp_methods, methods},
+    {0, NULL},
+};
+
+PyType_Spec ops_spec = {"kops._native.Ops", sizeof(struct ops), 0, Py_TPFLAGS_DEFAULT, slots};
 
 /* check_layout(number): raises Unsupported where the daemon's kernels take other parameters than this library makes. */
 PyObject *here_check_layout(PyObject *module, PyObject *number)

@@ -91,11 +91,6 @@ static PyMethodDef methods[] = {
      "available(root, address_space, file_size): libkops's bound of memory, and of what. For tests."},
     {"last_call", last_call, METH_NOARGS, "The number of the last request that this thread made; 0: none."},
     {"kept", here_kept, METH_O, "kept(key): whether the binary of that key is in this process."},
-    {"op", here_op_call, METH_VARARGS,
-     "op(name, tensors, n_inputs, attrs, stream, timed): launches a built-in op in this process's context. None; with "
-     "`timed` microseconds and the variant; the name of a binary that has to be kept first; NotImplemented for arrays "
-     "of "
-     "other kinds."},
     {"check_layout", here_check_layout, METH_O,
      "check_layout(number): raises Unsupported unless the daemon's kernels take parameters of this layout."},
     {"keep_image", here_keep_image, METH_VARARGS,
@@ -135,7 +130,8 @@ PyMODINIT_FUNC PyInit__native(void)
     if (!module)
         return NULL;
     if (!add_type(module, "Link", &link_spec) || !add_type(module, "Kernel", &kernel_spec) ||
-        !add_type(module, "Here", &here_spec) || PyModule_AddStringConstant(module, "version", kops_version())) {
+        !add_type(module, "Here", &here_spec) || !add_type(module, "Ops", &ops_spec) ||
+        PyModule_AddStringConstant(module, "version", kops_version())) {
         Py_DECREF(module);
         return NULL;
     }

@@ -121,7 +121,8 @@ PyObject *here_kept(PyObject *module, PyObject *key);
 
 /* here_op.c */
 
-PyObject *here_op_call(PyObject *module, PyObject *arguments);
+extern PyType_Spec ops_spec;
+
 PyObject *here_check_layout(PyObject *module, PyObject *number);
 PyObject *here_keep_image(PyObject *module, PyObject *arguments);
 

@@ -31,7 +31,8 @@ def of(driver: Any, array: Any) -> torch.Tensor:  # noqa: F811
 
 
 def runs(k: kops.Client) -> int:  # noqa: F811
-    return sum(row["count"] for row in k.stats()["ops"])
+    """Executions by the daemon."""
+    return sum(row["count"] for row in k.stats()["ops"] if row["variant"] != "here")
 
 
 def random(*shape: int, dtype: str = "float32") -> Any:
@@ -256,3 +257,24 @@ def test_auto_takes_what_was_measured(k: kops.Client, driver: Any, monkeypatch: 
     k.square(x, where="auto")
     k.synchronize()
     assert runs(k) == before + 2
+
+
+def test_the_daemon_s_statistics_have_ops_launched_here(real: Daemon, k: kops.Client, driver: Any) -> None:  # noqa: F811
+    def told() -> dict[tuple[str, str], tuple[int, int | None]]:
+        rows = [row for row in k.stats()["ops"] if row["variant"] == "here"]
+        assert all(row["device"] == driver.uuid() for row in rows)
+        return {(row["op"], row["dtype"]): (row["count"], row.get("operations")) for row in rows if row["shapes"][0] == [6, 6]}
+
+    before = told()
+    a, h = random(6, 6), random(6, 6, dtype="float16")
+    x, y, z = of(driver, a), of(driver, a), of(driver, h)
+    for _ in range(3):
+        k.add(x, x, out=y, where="here")
+    k.gemm(x, x, out=y, where="here")
+    assert k.square(z, where="here", timing=True)[1].gpu_us >= 0
+    after = {key: count - before.get(key, (0,))[0] for key, (count, _) in told().items()}
+    assert after == {("add", "f32"): 3, ("gemm", "f32"): 1, ("square", "f16"): 1}
+    assert told()["gemm", "f32"][1] == 2 * 6**3 and told()["add", "f32"][1] == 36
+    with kops.connect(real.socket_path) as other:
+        other.add(x, x, out=y, where="here")
+    assert told()["add", "f32"][0] == before.get(("add", "f32"), (0,))[0] + 4, "close() has told of the last one"

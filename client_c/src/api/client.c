@@ -55,6 +55,7 @@ kops_client *kops_close(kops_client *client)
     kops_buffer_release(staging);
     client_enter(client, NULL);
     kernels_tell_here(client);
+    ops_close_here(client);
     batch_close_all(client);
     ordered_close(client);
     transport_close(&client->t);

@@ -32,6 +32,7 @@ enum kops_code kops_stats_get(kops_client *client, const struct kops_stats_filte
         return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for statistics");
     client_enter(client, e);
     kernels_tell_here(client);
+    ops_tell_here(client);
     r = session_call(client, wire_pack_stats, filter ? filter : &everything, -1, wire_decode_stats, s,
                      client_deadline(client, 0), SESSION_ATTEMPTS, e);
     client_leave(client);

@@ -1,6 +1,5 @@
 #include "kernel.h"
 
-#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +9,6 @@
 #include "core/decode.h"
 #include "core/overlap.h"
 #include "errors.h"
-#include "tally.h"
 #include "timed.h"
 #include "wire/mp.h"
 
@@ -258,28 +256,6 @@ static enum kops_code prepare(struct here_kernel *k, const struct here_call *cal
     return KOPS_OK;
 }
 
-enum kops_code here_launch(struct here_kernel *k, const struct here_call *call, bool *ret_due, struct kops_error *e)
-{
-    const struct cuda_driver *d = NULL;
-    const unsigned n = k->signature->op.n_inputs + k->signature->op.n_outputs;
-    struct here_function f;
-    struct reading reading;
-    cuda_status status;
-    bool timed;
-    enum kops_code r = prepare(k, call, &d, &f, &reading, e);
-
-    *ret_due = false;
-    if (r || !d)
-        return r;
-    timed = here_tally_begin(k->tally, d, f.context, call->stream);
-    status = launch(d, f.function, &reading, call->stream);
-    if (timed)
-        *ret_due = here_tally_end(k->tally, d, call->stream, reading.operands, n);
-    else if (!status)
-        *ret_due = here_tally_count(k->tally, reading.operands, n, (double)NAN);
-    return status ? cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "cuLaunchKernel") : KOPS_OK;
-}
-
 struct work {
     cuda_function function;
     struct reading *reading;
@@ -290,6 +266,29 @@ static cuda_status enqueue(const struct cuda_driver *d, void *context, cuda_queu
     const struct work *w = context;
 
     return launch(d, w->function, w->reading, stream);
+}
+
+static unsigned n_operands(const struct here_kernel *k)
+{
+    return k->signature->op.n_inputs + k->signature->op.n_outputs;
+}
+
+enum kops_code here_launch(struct here_kernel *k, const struct here_call *call, bool *ret_due, struct kops_error *e)
+{
+    const struct cuda_driver *d = NULL;
+    struct here_function f;
+    struct reading reading;
+    struct work work;
+    cuda_status status;
+    enum kops_code r = prepare(k, call, &d, &f, &reading, e);
+
+    *ret_due = false;
+    if (r || !d)
+        return r;
+    work = (struct work){f.function, &reading};
+    status =
+        here_counted(k->tally, d, f.context, call->stream, enqueue, &work, reading.operands, n_operands(k), ret_due);
+    return status ? cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "cuLaunchKernel") : KOPS_OK;
 }
 
 enum kops_code here_launch_timed(struct here_kernel *k, const struct here_call *call, double *ret_us,
@@ -307,14 +306,14 @@ enum kops_code here_launch_timed(struct here_kernel *k, const struct here_call *
     work = (struct work){f.function, &reading};
     r = here_timed(d, call->stream, enqueue, &work, ret_us, e);
     if (!r)
-        here_tally_count(k->tally, reading.operands, k->signature->op.n_inputs + k->signature->op.n_outputs, *ret_us);
+        here_tally_count(k->tally, reading.operands, n_operands(k), *ret_us);
     return r;
 }
 
 bool here_kernel_tell(struct here_kernel *k, uint64_t module, struct bytes *out)
 {
     const struct kernel_signature *s = k->signature;
-    const unsigned n = s->op.n_inputs + s->op.n_outputs;
+    const unsigned n = n_operands(k);
     const size_t from = out->length;
     char uuid[CUDA_UUID_TEXT];
     const struct cuda_driver *d = cuda_loaded();

@@ -149,21 +149,29 @@ static cuda_status enqueue(const struct cuda_driver *d, void *context, cuda_queu
                      l->shared_bytes, stream, params, NULL);
 }
 
-static enum kops_code launch(const struct cuda_driver *d, cuda_context context, const struct here_op_call *call,
-                             struct cuda_launch *l, struct here_op_result *ret, struct kops_error *e)
+static enum kops_code launch(const struct cuda_driver *d, const struct place *place, const struct here_op_call *call,
+                             struct reading *reading, struct here_op_result *ret, struct kops_error *e)
 {
+    const unsigned n = call->n_inputs + call->n_outputs;
+    struct cuda_launch *l = &reading->launch;
+    struct here_tally *tally;
     struct here_function f;
     struct work work;
     cuda_status status;
-    enum kops_code r = here_image_function(d, context, l->kernel, &f, &ret->missing, e);
+    enum kops_code r = here_image_function(d, place->context, l->kernel, &f, &ret->missing, e);
 
     if (r || ret->missing)
         return r;
     work = (struct work){f.function, l};
     ret->variant = l->variant;
-    if (call->timed)
-        return here_timed(d, call->stream, enqueue, &work, &ret->us, e);
-    status = enqueue(d, &work, call->stream);
+    tally = call->ops ? here_ops_tally(call->ops, reading->call.op, reading->tensors[0].dtype, place->device) : NULL;
+    if (call->timed) {
+        r = here_timed(d, call->stream, enqueue, &work, &ret->us, e);
+        if (!r && tally)
+            ret->due = here_tally_count(tally, reading->call.tensors, n, ret->us);
+        return r;
+    }
+    status = here_counted(tally, d, place->context, call->stream, enqueue, &work, reading->call.tensors, n, &ret->due);
     return status ? cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "cuLaunchKernel") : KOPS_OK;
 }
 
@@ -187,5 +195,5 @@ enum kops_code here_op(const struct here_op_call *call, struct here_op_result *r
         return here_error(&why, e);
     if (plan_is_empty(&reading.plan))
         return KOPS_OK;
-    return launch(d, context, call, &reading.launch, ret, e);
+    return launch(d, &place, call, &reading, ret, e);
 }

@@ -5,6 +5,7 @@
 #define KOPS_CLIENT_HERE_OP_H
 
 #include "image.h"
+#include "op_tally.h"
 #include "read.h"
 
 /* One execution. */
@@ -12,10 +13,11 @@ struct here_op_call {
     const char *op;
     const struct here_tensor *tensors; /* inputs, then outputs */
     unsigned n_inputs, n_outputs;
-    const void *attrs; /* one MessagePack map: a request's attrs; NULL: as declared */
-    cuda_queue stream; /* of the current context; may be under capture */
-    int device;        /* the tensors' ordinal, which the context must be of; -1: any */
-    bool timed;        /* waits until it has ended */
+    const void *attrs;    /* one MessagePack map: a request's attrs; NULL: as declared */
+    cuda_queue stream;    /* of the current context; may be under capture */
+    int device;           /* the tensors' ordinal, which the context must be of; -1: any */
+    bool timed;           /* waits until it has ended */
+    struct here_ops *ops; /* to be counted in; NULL: it is not counted */
 };
 
 /* How an execution went. */
@@ -23,6 +25,7 @@ struct here_op_result {
     const char *missing; /* the binary that this process has to get first (here_image_keep()): nothing was launched;
                           * NULL: none is missing */
     const char *variant; /* the kernel used; "": nothing was to be done */
+    bool due;            /* it is time for here_ops_tell() */
     double us;           /* of a timed one: the time between two events; 0 where nothing ran */
 };
 

@@ -1,6 +1,23 @@
 #include "timed.h"
 
+#include <math.h>
+
 #include "base/fail.h"
+
+cuda_status here_counted(struct here_tally *tally, const struct cuda_driver *d, cuda_context context, cuda_queue stream,
+                         here_enqueue *enqueue, void *work, const struct tensor *const *operands, unsigned n,
+                         bool *ret_due)
+{
+    const bool timed = tally && here_tally_begin(tally, d, context, stream);
+    const cuda_status status = enqueue(d, work, stream);
+
+    *ret_due = false;
+    if (timed)
+        *ret_due = here_tally_end(tally, d, stream, operands, n);
+    else if (tally && !status)
+        *ret_due = here_tally_count(tally, operands, n, (double)NAN);
+    return status;
+}
 
 static cuda_status between(const struct cuda_driver *d, cuda_queue stream, here_enqueue *enqueue, void *work,
                            const cuda_event events[2], float *ret_ms)
@@ -20,7 +37,7 @@ enum kops_code here_timed(const struct cuda_driver *d, cuda_queue stream, here_e
                           double *ret_us, struct kops_error *e)
 {
     cuda_event events[2] = {NULL, NULL};
-    int capturing = 0;
+    int capturing = 0, mode = CUDA_CAPTURE_RELAXED;
     float ms = 0;
     cuda_status status = d->stream_is_capturing(stream, &capturing);
 
@@ -28,6 +45,7 @@ enum kops_code here_timed(const struct cuda_driver *d, cuda_queue stream, here_e
         return fail(
             e, KOPS_ERR_CAPTURING,
             "a launch on a stream under capture runs when the graph does, so it has no time now: leave timing out");
+    cuda_exchange_capture_mode(d, &mode); /* another thread may capture */
     for (int i = 0; !status && i < 2; i++)
         status = d->event_create(&events[i], 0);
     if (!status)
@@ -35,6 +53,7 @@ enum kops_code here_timed(const struct cuda_driver *d, cuda_queue stream, here_e
     for (int i = 0; i < 2; i++)
         if (events[i])
             d->event_destroy(events[i]);
+    cuda_exchange_capture_mode(d, &mode);
     *ret_us = (double)ms * 1e3;
     return status ? cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "a timed launch") : KOPS_OK;
 }

@@ -27,5 +27,8 @@ enum kops_code op_here(struct kops_client *c, const struct kops_request *request
  * module, and without waiting. Lock held. */
 void kernel_tell_here(struct kops_kernel *k);
 void kernels_tell_here(struct kops_client *c);
+void ops_tell_here(struct kops_client *c);
+/* The last time. */
+void ops_close_here(struct kops_client *c);
 
 #endif

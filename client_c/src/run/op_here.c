@@ -82,7 +82,33 @@ static enum kops_code execute(struct kops_client *c, const struct here_op_call *
         if (r)
             return r;
     }
+    if (!r && ret->due) {
+        client_enter(c, NULL);
+        ops_tell_here(c);
+        client_leave(c);
+    }
     return r;
+}
+
+static void tell(void *to, const void *params, size_t length)
+{
+    struct kops_client *c = to;
+    const struct notice n = session_notice(c);
+
+    wire_pack_notification(n.out, "launched", params, length);
+    session_notify(c, &n);
+}
+
+void ops_tell_here(struct kops_client *c)
+{
+    if (c->ops_here && client_is_connected(c) && !session_is_behind(c))
+        here_ops_tell(c->ops_here, tell, c);
+}
+
+void ops_close_here(struct kops_client *c)
+{
+    ops_tell_here(c);
+    c->ops_here = here_ops_free(c->ops_here);
 }
 
 enum kops_code op_here(struct kops_client *c, const struct kops_request *request, const struct dispatch *d,
@@ -104,6 +130,9 @@ enum kops_code op_here(struct kops_client *c, const struct kops_request *request
 
     if (!r)
         r = find_tensors(request, tensors, e);
+    if (!r && !c->ops_here)
+        c->ops_here = here_ops_new();
+    call.ops = c->ops_here;
     client_leave(c);
     if (r)
         return r;

@@ -87,8 +87,9 @@ struct kops_client {
     kops_buffer *staging; /* through which device memory is read and written; NULL: none, or a thread has it */
     pid_t staging_process;
 
-    struct kops_kernel *here;                      /* its kernels that are launched in this process, by next_here */
-    struct ordered *ordered;                       /* NULL until the first ordered call; */
+    struct kops_kernel *here;  /* its kernels that are launched in this process, by next_here */
+    struct here_ops *ops_here; /* owned by kops_close(): counts ops launched in this process; NULL: none was */
+    struct ordered *ordered;   /* NULL until the first ordered call; */
     void (*forget_ordered)(struct kops_client *c); /* set with it: this process is a child */
 };
 

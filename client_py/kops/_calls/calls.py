@@ -39,6 +39,7 @@ class Calls(DefaultTimeout):
         self._connection: Link | None = None
         self._places: dict[tuple[int, int], Any] = {}  # what launches were measured to take, by connection and device
         self._launched: weakref.WeakSet[Any] = weakref.WeakSet()  # kernels that were launched in this process
+        self._ops_here = None if native is None else native.Ops()
         self._scopes: dict[int, list[Recorder]] = {}  # open sequences and programs by thread
         self._batches: dict[int, Batch] = {}  # by thread
         self._submitted: dict[int, list[tuple[Link, Call]]] = {}  # requests that nobody waits for yet, by thread

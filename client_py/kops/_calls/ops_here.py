@@ -58,6 +58,15 @@ def fetch(connection: Peer, op: str, name: str) -> Plan:
         native.keep_image(name, fd, reply["bytes"])
 
 
+def tell(client: Any) -> None:
+    """Tells the daemon of the ops that were launched here since the last time, for its statistics: without waiting."""
+    connection = client._connection
+    if client._ops_here is None or connection is None or not connection.alive:
+        return
+    for params in client._ops_here.tell():
+        connection.tell("launched", params)
+
+
 def _is_array(value: Any) -> bool:
     return hasattr(value, "shape") and not adapter_of(value).plain
 
@@ -191,7 +200,9 @@ def _call(client: Any, op: str, prepared: _Prepared, packed: bytes | None, timed
     taken, count = prepared.taken, len(prepared.inputs)
     stream = contexts.stream_of(prepared.inputs) if any(type(value) is tuple for value in taken) else None
     while True:
-        made = native.op(op, taken, count, packed, stream, timed)
+        made = client._ops_here.launch(op, taken, count, packed, stream, timed)
+        if made is True:
+            tell(client)
         if type(made) is str:  # the binary that it needs
             client._drive(client._live(), lambda link, name=made: fetch(link, op, name), timeout)
         elif made is NotImplemented:  # other arrays than torch's, or without elements

@@ -18,7 +18,7 @@ from .._base.stats import Stats
 from .._base.texts import counted
 from .._base.timeouts import DEFAULT_TIMEOUT
 from .._base.warnings import warn
-from .._calls import memory, plans
+from .._calls import memory, ops_here, plans
 from .._calls.batch import Batch
 from .._calls.calls import Calls
 from .._calls.ops import OpMethods, check_attrs
@@ -267,6 +267,7 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
         """Tells the daemon of launches in this process that its statistics do not have yet."""
         for kernel in list(self._launched):
             here.tell(self._connection, kernel)
+        ops_here.tell(self)
 
     def __enter__(self) -> Client:
         return self

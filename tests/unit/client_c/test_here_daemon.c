@@ -66,6 +66,8 @@ static void an_op_is_launched_here(void **state)
     struct kops_tensor m = kops_matrix(s->in, KOPS_F32, SIDE, SIDE), out = kops_matrix(s->out, KOPS_F32, SIDE, SIDE);
     struct kops_gemm_params params = KOPS_GEMM_INIT;
     struct kops_result result;
+    struct kops_stats *stats;
+    int told = 0;
 
     assert_ok(kops_square(s->client, &s->a, &s->b, &here, &result, &s->error));
     for (int i = 0; i < N; i++)
@@ -79,6 +81,11 @@ static void an_op_is_launched_here(void **state)
     assert_true(s->to[0] == 0.5F * (0 + 16 + 64 + 144) && s->to[1] == 0.5F * (4 * 5 + 8 * 9 + 12 * 13));
     assert_string_equal(result.variant, "tiled");
     assert_true(result.gpu_us != result.gpu_us && result.timer[0] == 0);
+    assert_ok(kops_stats_get(s->client, NULL, &stats, &s->error));
+    for (const struct kops_stats_row *const *row = stats->rows; *row; row++)
+        told += strcmp((*row)->variant, "here") == 0 && (*row)->count == 1 && (*row)->operations > 0;
+    assert_int_equal(told, 2); /* square and gemm */
+    kops_stats_free(stats);
 }
 
 static void what_is_wrong_is_said_at_once(void **state)
