@@ -145,6 +145,10 @@ def test_what_a_launch_here_does_not_take(k: kops.Client, driver: Any) -> None: 
             k.square(value, where="here")
     with pytest.raises(kops.WrongType, match="not in device memory"):
         k.square(x, out=numpy.ones(2, "float32"), where="here")
+    negated = tensor(driver, 1, 2)
+    negated.negated = True
+    with pytest.raises(kops.BadArgument, match="negated"):
+        k.square(x, out=negated, where="here")
     with k.sequence() as s, pytest.raises(kops.BadArgument, match="recorded"):
         s.square(x, where="here")
     with pytest.raises(kops.Unsupported, match="does not know"):

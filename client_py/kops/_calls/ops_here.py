@@ -10,7 +10,7 @@ from typing import Any
 
 from .._base.compiled import native, pack
 from .._base.declarations import OPS
-from .._base.errors import BadArgument, ShapeMismatch, Unsupported, WrongType
+from .._base.errors import BadArgument, ReadOnly, ShapeMismatch, Unsupported, WrongType
 from .._base.results import Timing
 from .._base.texts import counted
 from .._memory.allocations import allocations
@@ -123,6 +123,15 @@ def _allocate(like: Any, shape: tuple[int, ...]) -> Any:
     return adapter.allocate(adapter.operand(like, operands), shape, operands).value
 
 
+def _check_writable(value: Any) -> None:
+    """What an adapter refuses as an output, which is not asked for an operand here."""
+    if hasattr(value, "is_neg"):
+        if value.is_neg():
+            raise BadArgument("out is a negated view: pass a tensor of its own")
+    elif value.__cuda_array_interface__["data"][1]:
+        raise ReadOnly("out is a read-only array")
+
+
 def _as_matrix(value: Any, row: bool, column: bool) -> tuple[Any, ...]:
     """A vector as the matrix that the op takes."""
     layout = _layout(value)
@@ -137,7 +146,7 @@ class _Prepared:
         rule = rules.RULES[_DECLARED[op]["rule"]]
         self.inputs, like = _inputs(op, values, rule)
         shapes = [_shape(value) for value in self.inputs]
-        row, column = self._vectors(op, shapes, attrs) if rule.vectors else (False, False)
+        row, column = rules.vectors_among(op, _DECLARED[op]["inputs"], shapes, attrs) if rule.vectors else (False, False)
         given: list[Any] = list(self.inputs)
         if row:
             shapes[0], given[0] = (1, *shapes[0]), _as_matrix(given[0], True, False)
@@ -148,18 +157,10 @@ class _Prepared:
         self.taken = (*given, *taken)
 
     @staticmethod
-    def _vectors(op: str, shapes: list[tuple[int, ...]], attrs: Mapping[str, Any]) -> tuple[bool, bool]:
-        for name, shape in zip(_DECLARED[op]["inputs"], shapes, strict=True):
-            if len(shape) == 1 and attrs.get(f"trans_{name}"):
-                raise BadArgument(f"{op}: trans_{name} swaps the dimensions of a matrix, and {name} is a vector: leave it out")
-        return len(shapes[0]) == 1, len(shapes[1]) == 1
-
-    @staticmethod
     def _outputs(
         op: str, rule: rules.Rule, like: Any, out: Any, attrs: Mapping[str, Any], shape: tuple[int, ...], row: bool, column: bool
     ) -> tuple[Any, ...]:
-        shape = shape[:-1] if column else shape
-        shape = (*shape[: -1 if column else -2], *shape[len(shape) if column else -1 :]) if row else shape
+        shape = rules.of_vectors(shape, row, column)
         names = _DECLARED[op]["outputs"]
         if out is None:
             if rule.reads_out(attrs):
@@ -169,6 +170,7 @@ class _Prepared:
         for value in given:
             if not contexts.on_device(value):
                 raise _not_here(op, "out")
+            _check_writable(value)
             if (row or column) and _shape(value) != shape:
                 raise ShapeMismatch(f"{op} of these has shape {shape}, but out= {_shape(value)}")
         return given

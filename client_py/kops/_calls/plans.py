@@ -110,22 +110,17 @@ class Request:
         """Makes a vector on the left a row, one on the right a column: which of both there were."""
         if not self.rule.vectors:
             return False, False
-        found = []
-        for i, (name, operand) in enumerate(zip(self.declared["inputs"], self.inputs)):
-            found.append(len(operand.shape) == 1)
-            if not found[-1]:
-                continue
-            if self.attrs.get(f"trans_{name}"):
-                raise BadArgument(f"{self.op}: trans_{name} swaps the dimensions of a matrix, and {name} is a vector: leave it out")
-            self.inputs[i] = widened(operand, row=i == 0, column=i == 1)
-        return found[0], found[1]
+        shapes = [operand.shape for operand in self.inputs]
+        found = rules.vectors_among(self.op, self.declared["inputs"], shapes, self.attrs)
+        for i, is_vector in enumerate(found):
+            if is_vector:
+                self.inputs[i] = widened(self.inputs[i], row=i == 0, column=i == 1)
+        return found
 
     def _result_shape(self) -> tuple[int, ...]:
         """The shape of the result: without the dimensions that vectors were given."""
         shape = self.rule.out_shape([operand.shape for operand in self.inputs], self.attrs)
-        if self.column:
-            shape = shape[:-1]
-        return (*shape[: -1 if self.column else -2], *shape[len(shape) if self.column else -1 :]) if self.row else shape
+        return rules.of_vectors(shape, self.row, self.column)
 
     def _matrices(self, outputs: list[Operand]) -> list[Operand]:
         """The outputs as the matrices that the op writes."""

@@ -79,6 +79,21 @@ def _no_shape(shapes: Sequence[Shape], attrs: Attrs) -> tuple[int, ...]:
     raise BadArgument("this client does not know the result's shape: give out=")
 
 
+def vectors_among(op: str, names: Sequence[str], shapes: Sequence[Shape], attrs: Attrs) -> tuple[bool, bool]:
+    """Whether the first input of a rule with `vectors` is one, a row, and whether the second is one, a column."""
+    for name, shape in zip(names, shapes, strict=True):
+        if len(shape) == 1 and attrs.get(f"trans_{name}"):
+            raise BadArgument(f"{op}: trans_{name} swaps the dimensions of a matrix, and {name} is a vector: leave it out")
+    return len(shapes[0]) == 1, len(shapes[1]) == 1
+
+
+def of_vectors(shape: tuple[int, ...], row: bool, column: bool) -> tuple[int, ...]:
+    """The shape of a result without the dimensions that vectors were given."""
+    if column:
+        shape = shape[:-1]
+    return (*shape[: -1 if column else -2], *shape[len(shape) if column else -1 :]) if row else shape
+
+
 VECTORS = frozenset(op for op, declared in OPS.items() if declared["rule"] in RULES and RULES[declared["rule"]].vectors)
 
 UNKNOWN = Rule(_no_shape, lambda shapes, attrs: {}, known=False, broadcasts=True)
