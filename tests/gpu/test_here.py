@@ -88,6 +88,28 @@ def test_times_are_between_events(torch: Any, k: Any, scaled: Any) -> None:
     assert here == pytest.approx(there, rel=0.1), (here, there)
 
 
+def test_statistics_have_launches_here(torch: Any, k: Any, scaled: Any) -> None:
+    """Counts are exact; times are those of the launches that were timed, while others run and while another stream is captured."""
+    n = 1 << 24
+    x, y = torch.randn(n, device="cuda"), torch.empty(n, device="cuda")
+    scaled(y, x, 2.0, n, where="here")
+    captured, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    for _ in range(99):
+        scaled(y, x, 2.0, n, where="here")
+    z = torch.empty(64, device="cuda")
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=captured):
+        for _ in range(100):
+            scaled(z, x, 2.0, 64, where="here")
+        k.stats()  # reads a time
+    graph.replay()
+    torch.cuda.synchronize()
+    rows = {row["shapes"][0][0]: row for row in k.stats()["ops"] if row["variant"] == "here" and row["op"] == "scaled"}
+    assert rows[n]["count"] == 100 and rows[64]["count"] >= 100 and torch.equal(z, 2 * x[:64])
+    there = scaled.profile(y, x, 2.0, n, repeat=10).median
+    assert there * 0.9 <= rows[n]["exec_us"]["p50"] <= there * 1.2 + 10, (rows[n]["exec_us"], there)
+
+
 def test_auto_is_here_where_contexts_alternate(torch: Any, k: Any, scaled: Any) -> None:
     x, y = torch.randn(64, device="cuda"), torch.empty(64, device="cuda")
     place = scaled.place(y, x, 2.0, 64)
