@@ -110,7 +110,8 @@ def test_graphs_of_torch(torch: Any, k: Any) -> None:
 
 
 def runs(k: Any) -> int:
-    return sum(row["count"] for row in k.stats()["ops"])
+    """Executions by the daemon."""
+    return sum(row["count"] for row in k.stats()["ops"] if row["variant"] != "here")
 
 
 def model(a: Any, w: Any, c: Any) -> Any:
