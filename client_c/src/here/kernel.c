@@ -9,6 +9,7 @@
 #include "core/decode.h"
 #include "core/overlap.h"
 #include "errors.h"
+#include "last.h"
 #include "timed.h"
 #include "wire/mp.h"
 
@@ -19,9 +20,10 @@ struct here_kernel {
     struct here_code *code;
     char *symbol;
     struct here_tally *tally;
-    pthread_mutex_t lock; /* of the two below */
+    pthread_mutex_t lock; /* of all below */
     cuda_context context; /* where `function` is */
     struct here_function function;
+    struct here_last last; /* of that context */
 };
 
 /* ---- the declaration ---- */
@@ -195,77 +197,57 @@ static int plan(const struct here_kernel *k, const struct here_function *f, cons
     return overlap_check(&overlap, &in_place, e);
 }
 
-static cuda_status launch(const struct cuda_driver *d, cuda_function function, struct reading *r, cuda_queue stream)
+static cuda_status launch_clusters(const struct cuda_driver *d, cuda_function function, const struct plan_kernel *p,
+                                   void **extra, cuda_queue stream)
 {
-    struct plan_kernel *p = &r->plan.kernel;
-    size_t size = p->param_bytes;
-    void *extra[] = {(void *)(uintptr_t)LAUNCH_BUFFER_POINTER, p->params, (void *)(uintptr_t)LAUNCH_BUFFER_SIZE, &size,
-                     NULL};
     struct cuda_launch_attribute cluster = {.id = CLUSTER_DIMENSION};
     struct cuda_launch_config config = {
         .shared_bytes = p->shared_bytes, .stream = stream, .attributes = &cluster, .n_attributes = 1};
 
-    for (unsigned i = 0; i < p->n_pointers; i++)
-        memcpy(p->params + p->pointers[i], &r->addresses[i], sizeof(r->addresses[i]));
-    if (!p->cluster[0])
-        return d->launch(function, p->grid[0], p->grid[1], p->grid[2], p->block[0], p->block[1], p->block[2],
-                         p->shared_bytes, stream, NULL, size ? extra : NULL);
     memcpy(config.grid, p->grid, sizeof(config.grid));
     memcpy(config.block, p->block, sizeof(config.block));
     memcpy(cluster.value.cluster, p->cluster, sizeof(cluster.value.cluster));
-    return d->launch_ex(&config, function, NULL, size ? extra : NULL);
+    return d->launch_ex(&config, function, NULL, extra);
 }
 
-/* The function in the current context: nearly always the one of the last launch. */
-static enum kops_code find(struct here_kernel *k, const struct cuda_driver **ret_driver, struct here_function *ret,
-                           struct kops_error *e)
+static cuda_status launch(const struct cuda_driver *d, cuda_function function, struct plan_kernel *p, cuda_queue stream)
 {
-    const struct cuda_driver *d = NULL;
-    cuda_context context = NULL;
-    enum kops_code r = here_context(&d, &context, e);
+    size_t size = p->param_bytes;
+    void *extra[] = {(void *)(uintptr_t)LAUNCH_BUFFER_POINTER, p->params, (void *)(uintptr_t)LAUNCH_BUFFER_SIZE, &size,
+                     NULL};
 
-    if (r)
-        return r;
-    *ret_driver = d;
-    pthread_mutex_lock(&k->lock);
-    if (k->context != context) {
-        r = here_code_function(k->code, d, context, k->symbol, &k->function, e);
-        k->context = r ? NULL : context;
-    }
-    *ret = k->function;
-    pthread_mutex_unlock(&k->lock);
-    return r;
+    if (p->cluster[0])
+        return launch_clusters(d, function, p, size ? extra : NULL, stream);
+    return d->launch(function, p->grid[0], p->grid[1], p->grid[2], p->block[0], p->block[1], p->block[2],
+                     p->shared_bytes, stream, NULL, size ? extra : NULL);
 }
 
-/* What a launch needs; *ret_driver NULL where nothing is to be done. */
-static enum kops_code prepare(struct here_kernel *k, const struct here_call *call,
-                              const struct cuda_driver **ret_driver, struct here_function *f, struct reading *reading,
-                              struct kops_error *e)
-{
-    const struct cuda_driver *d = NULL;
-    struct error why;
-    enum kops_code r = find(k, &d, f, e);
-
-    if (!r)
-        r = here_check_device(call->device, f->device, e);
-    if (r)
-        return r;
-    if (plan(k, f, call, reading, &why) < 0)
-        return here_error(&why, e);
-    *ret_driver = plan_is_empty(&reading->plan) ? NULL : d;
-    return KOPS_OK;
-}
-
-struct work {
-    cuda_function function;
-    struct reading *reading;
+/* What a launch needs. */
+struct prepared {
+    const struct cuda_driver *driver; /* NULL: nothing is to be done */
+    struct here_function function;    /* in the current context: nearly always that of the last launch */
+    struct here_planned planned;
 };
 
-static cuda_status enqueue(const struct cuda_driver *d, void *context, cuda_queue stream)
+/* Finds the function, and the plan if the last call was the same: *ret_same. */
+static enum kops_code find(struct here_kernel *k, const struct here_key *key, struct prepared *ret, bool *ret_same,
+                           struct kops_error *e)
 {
-    const struct work *w = context;
+    cuda_context context = NULL;
+    enum kops_code r = here_context(&ret->driver, &context, e);
 
-    return launch(d, w->function, w->reading, stream);
+    if (r)
+        return r;
+    pthread_mutex_lock(&k->lock);
+    if (k->context != context) {
+        here_last_drop(&k->last);
+        r = here_code_function(k->code, ret->driver, context, k->symbol, &k->function, e);
+        k->context = r ? NULL : context;
+    }
+    ret->function = k->function;
+    *ret_same = !r && here_last_find(&k->last, key, &ret->planned);
+    pthread_mutex_unlock(&k->lock);
+    return r;
 }
 
 static unsigned n_operands(const struct here_kernel *k)
@@ -273,40 +255,78 @@ static unsigned n_operands(const struct here_kernel *k)
     return k->signature->op.n_inputs + k->signature->op.n_outputs;
 }
 
+/* A call that is not the last one again. */
+static enum kops_code prepare_new(struct here_kernel *k, const struct here_call *call, const struct here_key *key,
+                                  struct prepared *ret, struct kops_error *e)
+{
+    struct plan_kernel *p = &ret->planned.plan;
+    struct reading reading;
+    struct error why;
+
+    if (plan(k, &ret->function, call, &reading, &why) < 0)
+        return here_error(&why, e);
+    if (plan_is_empty(&reading.plan)) {
+        ret->driver = NULL;
+        return KOPS_OK;
+    }
+    *p = reading.plan.kernel;
+    for (unsigned i = 0; i < p->n_pointers; i++)
+        memcpy(p->params + p->pointers[i], &reading.addresses[i], sizeof(reading.addresses[i]));
+    here_shapes_of(reading.operands, n_operands(k), &ret->planned.shapes);
+    pthread_mutex_lock(&k->lock);
+    if (k->context == ret->function.context)
+        here_last_keep(&k->last, key, &ret->planned);
+    pthread_mutex_unlock(&k->lock);
+    return KOPS_OK;
+}
+
+static enum kops_code prepare(struct here_kernel *k, const struct here_call *call, struct prepared *ret,
+                              struct kops_error *e)
+{
+    struct here_key key;
+    bool same = false;
+    enum kops_code r;
+
+    here_key_of(call, &key);
+    r = find(k, &key, ret, &same, e);
+    if (!r)
+        r = here_check_device(call->device, ret->function.device, e);
+    return r || same ? r : prepare_new(k, call, &key, ret, e);
+}
+
+static cuda_status enqueue(const struct cuda_driver *d, void *work, cuda_queue stream)
+{
+    struct prepared *p = work;
+
+    return launch(d, p->function.function, &p->planned.plan, stream);
+}
+
 enum kops_code here_launch(struct here_kernel *k, const struct here_call *call, bool *ret_due, struct kops_error *e)
 {
-    const struct cuda_driver *d = NULL;
-    struct here_function f;
-    struct reading reading;
-    struct work work;
+    struct prepared p;
     cuda_status status;
-    enum kops_code r = prepare(k, call, &d, &f, &reading, e);
+    enum kops_code r = prepare(k, call, &p, e);
 
     *ret_due = false;
-    if (r || !d)
+    if (r || !p.driver)
         return r;
-    work = (struct work){f.function, &reading};
     status =
-        here_counted(k->tally, d, f.context, call->stream, enqueue, &work, reading.operands, n_operands(k), ret_due);
-    return status ? cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "cuLaunchKernel") : KOPS_OK;
+        here_counted(k->tally, p.driver, p.function.context, call->stream, enqueue, &p, &p.planned.shapes, ret_due);
+    return status ? cuda_fail(p.driver, e, KOPS_ERR_DEVICE_ERROR, status, "cuLaunchKernel") : KOPS_OK;
 }
 
 enum kops_code here_launch_timed(struct here_kernel *k, const struct here_call *call, double *ret_us,
                                  struct kops_error *e)
 {
-    const struct cuda_driver *d = NULL;
-    struct here_function f;
-    struct reading reading;
-    struct work work;
-    enum kops_code r = prepare(k, call, &d, &f, &reading, e);
+    struct prepared p;
+    enum kops_code r = prepare(k, call, &p, e);
 
     *ret_us = 0;
-    if (r || !d)
+    if (r || !p.driver)
         return r;
-    work = (struct work){f.function, &reading};
-    r = here_timed(d, call->stream, enqueue, &work, ret_us, e);
+    r = here_timed(p.driver, call->stream, enqueue, &p, ret_us, e);
     if (!r)
-        here_tally_count(k->tally, reading.operands, n_operands(k), *ret_us);
+        here_tally_count(k->tally, &p.planned.shapes, *ret_us);
     return r;
 }
 

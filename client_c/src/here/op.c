@@ -152,8 +152,8 @@ static cuda_status enqueue(const struct cuda_driver *d, void *context, cuda_queu
 static enum kops_code launch(const struct cuda_driver *d, const struct place *place, const struct here_op_call *call,
                              struct reading *reading, struct here_op_result *ret, struct kops_error *e)
 {
-    const unsigned n = call->n_inputs + call->n_outputs;
     struct cuda_launch *l = &reading->launch;
+    struct here_shapes shapes;
     struct here_tally *tally;
     struct here_function f;
     struct work work;
@@ -165,13 +165,14 @@ static enum kops_code launch(const struct cuda_driver *d, const struct place *pl
     work = (struct work){f.function, l};
     ret->variant = l->variant;
     tally = call->ops ? here_ops_tally(call->ops, reading->call.op, reading->tensors[0].dtype, place->device) : NULL;
+    here_shapes_of(reading->call.tensors, call->n_inputs + call->n_outputs, &shapes);
     if (call->timed) {
         r = here_timed(d, call->stream, enqueue, &work, &ret->us, e);
         if (!r && tally)
-            ret->due = here_tally_count(tally, reading->call.tensors, n, ret->us);
+            ret->due = here_tally_count(tally, &shapes, ret->us);
         return r;
     }
-    status = here_counted(tally, d, place->context, call->stream, enqueue, &work, reading->call.tensors, n, &ret->due);
+    status = here_counted(tally, d, place->context, call->stream, enqueue, &work, &shapes, &ret->due);
     return status ? cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "cuLaunchKernel") : KOPS_OK;
 }
 

@@ -10,7 +10,7 @@
 #include "base/process.h"
 #include "wire/mp.h"
 
-enum { WORDS_MAX = STEP_MAX_OPERANDS * (1 + TENSOR_MAX_RANK), FIRST_TIMED = 1 };
+enum { FIRST_TIMED = 1 };
 static const uint64_t TELL_EVERY_NS = 1000000000;
 
 /* Launches with the same shapes. */
@@ -151,18 +151,19 @@ bool here_tally_begin(struct here_tally *t, const struct cuda_driver *d, cuda_co
 
 /* ---- counts ---- */
 
-static unsigned describe(const struct tensor *const *operands, unsigned n, int64_t words[WORDS_MAX])
+void here_shapes_of(const struct tensor *const *operands, unsigned n, struct here_shapes *ret)
 {
     unsigned at = 0;
 
     for (unsigned i = 0; i < n; i++) {
         const unsigned rank = operands[i] ? operands[i]->rank : 0;
 
-        words[at++] = rank;
+        ret->words[at++] = rank;
         for (unsigned d = 0; d < rank; d++)
-            words[at++] = operands[i]->shape[d];
+            ret->words[at++] = operands[i]->shape[d];
     }
-    return at;
+    ret->n_operands = n;
+    ret->n_words = at;
 }
 
 static bool is(const struct row *row, const int64_t *words, unsigned n)
@@ -191,12 +192,11 @@ static unsigned find_or_add(struct here_tally *t, const int64_t *words, unsigned
 }
 
 /* Lock held. */
-static unsigned count(struct here_tally *t, const struct tensor *const *operands, unsigned n)
+static unsigned count(struct here_tally *t, const struct here_shapes *shapes)
 {
-    int64_t words[WORDS_MAX];
-    const unsigned found = find_or_add(t, words, describe(operands, n, words));
+    const unsigned found = find_or_add(t, shapes->words, shapes->n_words);
 
-    t->n_operands = n;
+    t->n_operands = shapes->n_operands;
     if (found == TALLY_ROWS)
         return found;
     t->last = found;
@@ -209,13 +209,13 @@ static bool is_due(const struct here_tally *t)
     return t->n_rows == TALLY_ROWS || clock_ns() - t->told_ns >= TELL_EVERY_NS;
 }
 
-bool here_tally_count(struct here_tally *t, const struct tensor *const *operands, unsigned n, double us)
+bool here_tally_count(struct here_tally *t, const struct here_shapes *shapes, double us)
 {
     bool due;
     unsigned row;
 
     pthread_mutex_lock(&t->lock);
-    row = count(t, operands, n);
+    row = count(t, shapes);
     if (!isnan(us) && row < TALLY_ROWS && t->rows[row].n_us < TALLY_SAMPLES)
         t->rows[row].us[t->rows[row].n_us++] = us;
     due = is_due(t);
@@ -224,14 +224,14 @@ bool here_tally_count(struct here_tally *t, const struct tensor *const *operands
 }
 
 bool here_tally_end(struct here_tally *t, const struct cuda_driver *d, cuda_queue stream,
-                    const struct tensor *const *operands, unsigned n)
+                    const struct here_shapes *shapes)
 {
     bool due;
 
     pthread_mutex_lock(&t->lock);
     t->ended = !d->event_record(t->end, stream);
     t->begun = t->ended;
-    t->timed = count(t, operands, n);
+    t->timed = count(t, shapes);
     due = is_due(t);
     pthread_mutex_unlock(&t->lock);
     return due;

@@ -11,7 +11,21 @@
 #include "core/tensor.h"
 #include "cuda/cuda_driver.h"
 
-enum { TALLY_EVERY = 61, TALLY_ROWS = 16, TALLY_SAMPLES = 16 };
+enum {
+    TALLY_EVERY = 61,
+    TALLY_ROWS = 16,
+    TALLY_SAMPLES = 16,
+    TALLY_WORDS_MAX = STEP_MAX_OPERANDS * (1 + TENSOR_MAX_RANK)
+};
+
+/* The shapes of a launch's operands, inputs then outputs: what its row is told apart by. */
+struct here_shapes {
+    unsigned n_operands, n_words;
+    int64_t words[TALLY_WORDS_MAX]; /* for each operand its rank, then its shape */
+};
+
+/* `operands`: NULL for a null pointer, which has no dimension. */
+void here_shapes_of(const struct tensor *const *operands, unsigned n, struct here_shapes *ret);
 
 struct here_tally;
 
@@ -21,13 +35,13 @@ struct here_tally *here_tally_free(struct here_tally *t); /* NULL is allowed; re
 /* Before a launch: whether this one is timed. Then its beginning is on the stream, and here_tally_end() follows. */
 bool here_tally_begin(struct here_tally *t, const struct cuda_driver *d, cuda_context context, cuda_queue stream);
 
-/* Counts a launch with these operands, inputs then outputs; NULL for a null pointer. `us`: how long it took, where that
- * is known; NAN: it is not. Returns whether it is time to tell the daemon. */
-bool here_tally_count(struct here_tally *t, const struct tensor *const *operands, unsigned n, double us);
+/* Counts a launch. `us`: how long it took, where that is known; NAN: it is not. Returns whether it is time to tell the
+ * daemon. */
+bool here_tally_count(struct here_tally *t, const struct here_shapes *shapes, double us);
 
 /* The same for a launch that here_tally_begin() times: its end is put on the stream. */
 bool here_tally_end(struct here_tally *t, const struct cuda_driver *d, cuda_queue stream,
-                    const struct tensor *const *operands, unsigned n);
+                    const struct here_shapes *shapes);
 
 /* Appends the `rows` of the method launched, and begins anew. False: there is nothing to tell. */
 bool here_tally_take(struct here_tally *t, struct bytes *out);

@@ -5,17 +5,16 @@
 #include "base/fail.h"
 
 cuda_status here_counted(struct here_tally *tally, const struct cuda_driver *d, cuda_context context, cuda_queue stream,
-                         here_enqueue *enqueue, void *work, const struct tensor *const *operands, unsigned n,
-                         bool *ret_due)
+                         here_enqueue *enqueue, void *work, const struct here_shapes *shapes, bool *ret_due)
 {
     const bool timed = tally && here_tally_begin(tally, d, context, stream);
     const cuda_status status = enqueue(d, work, stream);
 
     *ret_due = false;
     if (timed)
-        *ret_due = here_tally_end(tally, d, stream, operands, n);
+        *ret_due = here_tally_end(tally, d, stream, shapes);
     else if (tally && !status)
-        *ret_due = here_tally_count(tally, operands, n, (double)NAN);
+        *ret_due = here_tally_count(tally, shapes, (double)NAN);
     return status;
 }
 

@@ -99,10 +99,12 @@ static bool launch_in(struct here_tally *t, int64_t length, uintptr_t context)
 {
     const struct tensor tensor = {.rank = 1, .shape = {length}};
     const struct tensor *const operands[] = {&tensor, NULL};
+    struct here_shapes shapes;
 
+    here_shapes_of(operands, 2, &shapes);
     if (here_tally_begin(t, &driver, (cuda_context)context, NULL))
-        return here_tally_end(t, &driver, NULL, operands, 2);
-    return here_tally_count(t, operands, 2, (double)NAN);
+        return here_tally_end(t, &driver, NULL, &shapes);
+    return here_tally_count(t, &shapes, (double)NAN);
 }
 
 static bool launch(struct here_tally *t, int64_t length)

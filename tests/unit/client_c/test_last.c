@@ -1,0 +1,166 @@
+/* The last launch of a kernel: only a call that is equal in every respect is launched without being checked. */
+#include "here/last.h"
+#include "test.h"
+
+static const int64_t shape[] = {4, 8}, other_shape[] = {8, 4}, strides[] = {8, 1}, other_strides[] = {16, 1};
+
+/* A call with everything that a call may have. */
+struct scene {
+    struct here_tensor tensors[2];
+    struct kops_argument args[6];
+    struct kops_launch_geometry geometry;
+    struct here_call call;
+};
+
+static void prepare(struct scene *s)
+{
+    memset(s, 0, sizeof(*s));
+    s->tensors[0] = (struct here_tensor){.pointer = 4096, .shape = shape, .rank = 2, .dtype = KOPS_F32, .bytes = 128};
+    s->tensors[1] = (struct here_tensor){
+        .pointer = 8192, .shape = shape, .strides = strides, .rank = 2, .dtype = KOPS_F32, .bytes = 0};
+    s->args[0] = kops_arg_tensor(NULL);
+    s->args[1] = kops_arg_null();
+    s->args[2] = kops_arg_tensor(NULL);
+    s->args[3] = kops_arg_int(-1);
+    s->args[4] = kops_arg_float(0.5);
+    s->args[5] = kops_arg_bool(true);
+    s->geometry.grid = (struct kops_dims){2, {3, 4, 0}};
+    s->geometry.block = (struct kops_dims){1, {32, 0, 0}};
+    s->geometry.has_shared = true;
+    s->geometry.shared = 64;
+    s->call = (struct here_call){
+        .tensors = s->tensors, .n_tensors = 2, .args = s->args, .n_args = 6, .geometry = &s->geometry, .device = -1};
+}
+
+/* Whether the scene's call is the one that is kept. */
+static bool is_kept(const struct here_last *last, const struct scene *s)
+{
+    struct here_planned found;
+    struct here_key key;
+
+    here_key_of(&s->call, &key);
+    return here_last_find(last, &key, &found);
+}
+
+static void keep(struct here_last *last, const struct scene *s)
+{
+    struct here_planned planned;
+    struct here_key key;
+
+    memset(&planned, 7, sizeof(planned));
+    planned.plan.param_bytes = 16;
+    planned.shapes = (struct here_shapes){.n_operands = 1, .n_words = 2, .words = {1, 5}};
+    here_key_of(&s->call, &key);
+    here_last_keep(last, &key, &planned);
+}
+
+static void the_same_call_has_its_plan(void **state)
+{
+    struct here_last last = {.key.length = 0};
+    struct here_planned found;
+    struct here_key key;
+    struct scene s, again;
+
+    (void)state;
+    prepare(&s);
+    prepare(&again);
+    assert_false(is_kept(&last, &s));
+    keep(&last, &s);
+    here_key_of(&again.call, &key);
+    assert_true(here_last_find(&last, &key, &found));
+    assert_int_equal(found.plan.param_bytes, 16);
+    assert_int_equal(found.plan.params[15], 7);
+    assert_int_equal(found.shapes.words[1], 5);
+    again.call.stream = (cuda_queue)&s; /* depends on no check */
+    assert_true(is_kept(&last, &again));
+    here_last_drop(&last);
+    assert_false(is_kept(&last, &s));
+}
+
+static void every_other_call_is_checked(void **state)
+{
+    struct here_last last = {.key.length = 0};
+    struct scene s;
+
+    (void)state;
+    prepare(&s);
+    keep(&last, &s);
+    assert_true(is_kept(&last, &s));
+#define OTHER(change)                                                                                                  \
+    do {                                                                                                               \
+        prepare(&s);                                                                                                   \
+        change;                                                                                                        \
+        if (is_kept(&last, &s))                                                                                        \
+            fail_msg("taken for the same: %s", #change);                                                               \
+    } while (0)
+    OTHER(s.tensors[0].pointer += 4);
+    OTHER(s.tensors[0].bytes = 120);
+    OTHER(s.tensors[0].bytes = 0);
+    OTHER(s.tensors[0].dtype = KOPS_F64);
+    OTHER(s.tensors[0].rank = 1);
+    OTHER(s.tensors[0].shape = other_shape);
+    OTHER(s.tensors[0].strides = strides);
+    OTHER(s.tensors[1].strides = other_strides);
+    OTHER(s.tensors[1].strides = NULL);
+    OTHER(s.call.n_tensors = 1);
+    OTHER(s.call.n_args = 5);
+    OTHER(s.call.device = 0);
+    OTHER(s.call.geometry = NULL);
+    OTHER(s.args[1] = kops_arg_tensor(NULL));
+    OTHER(s.args[3] = kops_arg_int(-2));
+    OTHER(s.args[3] = kops_arg_uint(UINT64_MAX));
+    OTHER(s.args[4] = kops_arg_float(-0.5));
+    OTHER(s.args[5] = kops_arg_bool(false));
+    OTHER(s.geometry.grid.size[1] = 5);
+    OTHER(s.geometry.grid.n = 3);
+    OTHER(s.geometry.block.n = 0);
+    OTHER(s.geometry.cluster = ((struct kops_dims){1, {2, 0, 0}}));
+    OTHER(s.geometry.shared = 65);
+    OTHER(s.geometry.has_shared = false);
+#undef OTHER
+}
+
+static void the_longest_call_has_room_and_longer_ones_are_not_kept(void **state)
+{
+    static const int64_t ones[TENSOR_MAX_RANK + 1] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
+    struct here_tensor tensors[KERNEL_MAX_TENSORS + 1];
+    struct kops_argument args[KERNEL_MAX_PARAMS + 1];
+    struct here_last last = {.key.length = 0};
+    struct scene s;
+
+    (void)state;
+    prepare(&s);
+    for (unsigned i = 0; i <= KERNEL_MAX_TENSORS; i++)
+        tensors[i] = (struct here_tensor){.shape = ones, .strides = ones, .rank = TENSOR_MAX_RANK, .dtype = KOPS_F32};
+    for (unsigned i = 0; i <= KERNEL_MAX_PARAMS; i++)
+        args[i] = kops_arg_int(i);
+    s.geometry.grid.n = s.geometry.block.n = s.geometry.cluster.n = 3;
+    s.call = (struct here_call){.tensors = tensors,
+                                .n_tensors = KERNEL_MAX_TENSORS,
+                                .args = args,
+                                .n_args = KERNEL_MAX_PARAMS,
+                                .geometry = &s.geometry};
+    keep(&last, &s);
+    assert_true(is_kept(&last, &s));
+    s.call.n_args++;
+    assert_false(is_kept(&last, &s));
+    keep(&last, &s);
+    assert_false(is_kept(&last, &s));
+    s.call.n_args--;
+    s.call.n_tensors++;
+    assert_false(is_kept(&last, &s));
+    s.call.n_tensors--;
+    tensors[3].rank++;
+    assert_false(is_kept(&last, &s));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_same_call_has_its_plan),
+        cmocka_unit_test(every_other_call_is_checked),
+        cmocka_unit_test(the_longest_call_has_room_and_longer_ones_are_not_kept),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
