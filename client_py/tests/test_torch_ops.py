@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import importlib.util
@@ -140,10 +141,11 @@ class Capturing:
 @pytest.fixture
 def capturing(monkeypatch: pytest.MonkeyPatch) -> Any:
     from kops._calls import ops_here
-    from kops.torch import _clients
+    from kops.torch import _clients, _graphs
 
-    def use(*features: str, blaslt: bool = False) -> Capturing:
+    def use(*features: str, blaslt: bool = False, cublas: bool = True) -> Capturing:
         made = Capturing(*features, blaslt=blaslt)
+        monkeypatch.setattr(_graphs, "_torch_multiplies", lambda like: cublas)
         monkeypatch.setattr(_clients, "_used", made)
         monkeypatch.setattr(ops_here, "device_of", lambda arrays: 0)
         monkeypatch.setattr(ops_here, "allocations", SimpleNamespace(driver=SimpleNamespace(uuid=lambda index: "GPU-0")))
@@ -192,6 +194,37 @@ def test_a_capture_s_products_are_torch_s_where_the_daemon_has_cublaslt(capturin
     finally:
         torch.set_float32_matmul_precision(before)
     assert [name for name, _, _ in client.here] == ["gemm"] * 4
+    client = capturing("images", blaslt=True, cublas=False)
+    OPS.gemm(a, b)
+    assert [name for name, _, _ in client.here] == ["gemm"], "torch cannot make its cuBLAS now"
+
+
+def test_torch_s_cublas_is_made_in_relaxed_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A capture would refuse it, and fail."""
+    from kops.torch import _graphs
+
+    modes: list[str] = []
+
+    class Driver:
+        @contextlib.contextmanager
+        def relaxed(self) -> Iterator[None]:
+            modes.append("relaxed")
+            yield
+            modes.append("as before")
+
+    monkeypatch.setattr(_graphs, "allocations", SimpleNamespace(driver=Driver()))
+    monkeypatch.setattr(_graphs, "_multiplied", set())
+    monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_blas_handle", lambda: modes.append("made"))
+    like = SimpleNamespace(get_device=lambda: 0)
+    assert _graphs._torch_multiplies(like) and _graphs._torch_multiplies(like)
+    assert modes == ["relaxed", "made", "as before"], "once a thread and device"
+
+    def fail() -> None:
+        raise RuntimeError("CUBLAS_STATUS_NOT_INITIALIZED")
+
+    monkeypatch.setattr(torch.cuda, "current_blas_handle", fail)
+    assert not _graphs._torch_multiplies(SimpleNamespace(get_device=lambda: 1))
 
 
 def test_the_warm_up_of_a_graph_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,6 +359,23 @@ def test_what_is_saved_may_be_chosen() -> None:
     x = torch.randn(4, dtype=torch.float64, requires_grad=True)
     op(x, 2.0, 4).sum().backward()
     assert x.grad.tolist() == [2] * 4
+
+
+def test_parameters_may_have_names_that_torch_has_for_itself() -> None:
+    source = """extern "C" __global__ void doubled(float *out, const float *in, float *in_, float lambda, int n)
+    { int i = threadIdx.x; if (i < n) { out[i] = lambda * in[i]; in_[i] = 1; } }"""
+    kern = kops.kernel(
+        source, "doubled", "out float* out[n], const float* in[n], inout float* in_[n], float lambda, int n", grid=1, block=32
+    )
+    op = kops.torch.custom_op(kern, interpret=True)
+    x, y = torch.randn(8), torch.zeros(8)
+    assert torch.equal(op(x, y, 2.0, 8), 2 * x) and torch.equal(y, torch.ones(8)) and y._version == 1
+    pure = kops.kernel(source.replace(", float *in_", "").replace("in_[i] = 1;", ""), "doubled",
+                       "out float* out[n], const float* in[n], float lambda, int n", grid=1, block=32)  # fmt: skip
+    op = kops.torch.custom_op(pure, backward=lambda ctx, g: g * ctx.scalars["lambda"], interpret=True)
+    x.requires_grad_()
+    op(x, 3.0, 8).sum().backward()
+    assert x.grad is not None and torch.equal(x.grad, torch.full((8,), 3.0))
 
 
 def test_kernels_on_cpu_tensors_go_to_the_daemon_otherwise(real: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,7 @@ def test_statistics_have_launches_here(torch: Any, k: Any, scaled: Any) -> None:
         k.stats()  # reads a time
     graph.replay()
     torch.cuda.synchronize()
-    rows = {row["shapes"][0][0]: row for row in k.stats()["ops"] if row["variant"] == "here" and row["op"] == "scaled"}
+    rows = {row["shapes"][-1][0]: row for row in k.stats()["ops"] if row["variant"] == "here" and row["op"] == "scaled"}
     assert rows[n]["count"] == 100 and rows[64]["count"] >= 100 and torch.equal(z, 2 * x[:64])
     there = scaled.profile(y, x, 2.0, n, repeat=10).median
     assert there * 0.9 <= rows[n]["exec_us"]["p50"] <= there * 1.2 + 10, (rows[n]["exec_us"], there)

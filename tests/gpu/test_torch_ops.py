@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -92,14 +95,41 @@ def test_calls_are_in_the_stream_s_order(torch: Any, k: Any) -> None:
     k.synchronize()
 
 
+PRODUCT_WITHOUT_WARM_UP = """
+import kops.torch, torch
+a = torch.randn(64, 64, device="cuda")
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    out = torch.ops.kops.gemm(a, a)
+graph.replay()
+torch.testing.assert_close(out, a @ a, rtol=1e-3, atol=1e-2)
+"""
+
+
+def test_a_graph_begins_with_a_product(torch: Any, daemon: Any) -> None:
+    """In a process of its own, since it is about what torch does at its first product."""
+    environment = {**os.environ, "KOPS_SOCKET": str(daemon.socket_path)}
+    done = subprocess.run([sys.executable, "-c", PRODUCT_WITHOUT_WARM_UP], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
 def test_graphs_of_torch(torch: Any, k: Any) -> None:
     """Captured eager code: what follows a replay is the graph's, and the daemon is not asked."""
     x, w = torch.randn(64, 64, device="cuda"), torch.randn(64, 64, device="cuda")
-    out, graph = torch.empty_like(x), torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    out, graph, side = torch.empty_like(x), torch.cuda.CUDAGraph(), torch.cuda.Stream()
+
+    def step() -> None:
         y = OPS.add(OPS.gemm(x, w, trans_b=True), torch.relu(x))
         z = OPS.gemm(y, w, x, beta=0.5, alpha=2.0)
         OPS.square.out(z, out=out)
+
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # warmed up, as torch asks for
+        torch.mm(x, w)
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    with torch.cuda.graph(graph):
+        step()
     before = runs(k)
     for _ in range(3):
         x.normal_()

@@ -29,6 +29,7 @@ MEMORY_BLOCK_ID = 20
 MEMORY_TYPE_HOST = 1
 CONTEXT, LEGACY_STREAM = 1, 1
 CAPTURE_ERRORS = range(900, 910)
+CAPTURE_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 
 
 class Driver:
@@ -97,6 +98,16 @@ class Driver:
         status = ctypes.c_int()
         failed = self.library.cuStreamIsCapturing(ctypes.c_void_p(stream), ctypes.byref(status))
         return bool(status.value) or failed in CAPTURE_ERRORS
+
+    @contextlib.contextmanager
+    def relaxed(self) -> Iterator[None]:
+        """Lets this thread make calls that the capture of a stream, in the mode that frameworks use, would refuse and be ended by."""
+        mode = ctypes.c_int(CAPTURE_RELAXED)
+        self.library.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+        try:
+            yield
+        finally:
+            self.library.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
 
     def pointer_context(self, pointer: int) -> ctypes.c_void_p:
         """The context that the pointer's memory belongs to; that of its device for memory which has none."""

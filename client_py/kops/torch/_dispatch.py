@@ -115,7 +115,8 @@ def _shorten(packet: Any, op: Any, run: Callable[..., Any], autocast: bool) -> N
     required = [argument for argument in op._schema.arguments if not argument.has_default_value() and not argument.kwarg_only]
     if not required or not all(str(argument.type) == "Tensor" for argument in required):
         return
-    original = type(packet).__call__
+    kind = torch._ops.OpOverloadPacket
+    original: Any = kind.__call__
     names = [argument.name for argument in required]
     source = (
         "def call(self, /, *arguments, **keywords):\n"
@@ -129,7 +130,7 @@ def _shorten(packet: Any, op: Any, run: Callable[..., Any], autocast: bool) -> N
     )
     scope = {**_SCOPE, "run": run, "original": original}
     exec(compile(source, f"<{op}>", "exec"), scope)
-    packet.__class__ = type(type(packet).__name__, (type(packet),), {"__call__": scope["call"], "__module__": type(packet).__module__})
+    packet.__class__ = type(kind.__name__, (kind,), {"__call__": scope["call"], "__module__": kind.__module__})
 
 
 def _at_autograd(op: Any, tensors: list[str], run: Callable[..., Any], differentiated: Callable[..., Any]) -> Callable[..., Any]:

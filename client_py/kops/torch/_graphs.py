@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 
 from .._base.errors import Capturing
 from .._calls import contexts, ops_here, rules
+from .._memory.allocations import allocations
 from . import _clients
 
 __all__ = ["TREES", "launches_here", "ordered", "warms_up"]
@@ -62,6 +64,23 @@ def _fits(a: Any, b: Any, out: Any, attrs: Mapping[str, Any]) -> bool:
     return bool(tuple(out.shape) == tuple(shape) and out.dtype == a.dtype and out.untyped_storage().data_ptr() not in others)
 
 
+_multiplied: set[tuple[int, int]] = set()  # threads and devices where torch has its cuBLAS
+
+
+def _torch_multiplies(like: Any) -> bool:
+    """Whether torch has its cuBLAS in this thread, which it makes at a thread's first product. A capture in the mode of
+    `torch.cuda.graph` refuses that, and fails; so it is made before, in relaxed mode."""
+    key = threading.get_ident(), like.get_device()
+    if key not in _multiplied:
+        try:
+            with allocations.driver.relaxed(), torch.cuda.device(like.get_device()):
+                torch.cuda.current_blas_handle()
+        except RuntimeError:
+            return False
+        _multiplied.add(key)
+    return True
+
+
 def _by_torch(client: Any, a: Any, b: Any, out: Any, attrs: Mapping[str, Any]) -> Any:
     """A product of matrices by torch; NotImplemented where the daemon would use its own kernel, or torch has no such op."""
     alpha, beta = attrs.get("alpha", 1.0), attrs.get("beta", 0.0)
@@ -71,6 +90,8 @@ def _by_torch(client: Any, a: Any, b: Any, out: Any, attrs: Mapping[str, Any]) -
     if not _fits(a, b, out, attrs):
         return NotImplemented
     if a.dtype is torch.float32 and attrs.get("precision", "highest") == "highest" and not _products_are_exact():
+        return NotImplemented
+    if not _torch_multiplies(a):
         return NotImplemented
     a = a.mT if attrs.get("trans_a") else a
     b = b.mT if attrs.get("trans_b") else b

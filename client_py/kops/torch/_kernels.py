@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -30,15 +31,39 @@ def _scalar_type(dtype: str) -> str:
     return "bool" if dtype == "bool" else "SymInt" if dtype[0] in "iu" else "float"
 
 
+def _argument_names(params: Sequence[Param]) -> dict[str, str]:
+    """The parameters' names in a schema, by those in the signature: `in` and other words of torch's language and of
+    Python's get an underscore."""
+    names: dict[str, str] = {}
+    taken = {param.name for param in params}
+    for param in params:
+        name = param.name
+        while not _is_argument(name) or (name != param.name and name in taken):
+            name += "_"
+        names[param.name] = name
+        taken.add(name)
+    return names
+
+
+def _is_argument(name: str) -> bool:
+    if keyword.iskeyword(name):
+        return False
+    try:
+        torch._C.parse_schema(f"op(Tensor {name}) -> ()")
+    except RuntimeError:
+        return False
+    return True
+
+
 def schema(name: str, params: Sequence[Param]) -> str:
     """The op of a kernel: its parameters but those that are only written, which are the results."""
-    given = []
+    given, names = [], _argument_names(params)
     written = iter("abcdefghijklmnopqrstuvwxyz" * len(params))
     for param in params:
         if param.kind == "scalar":
-            given.append(f"{_scalar_type(param.dtype)} {param.name}")
+            given.append(f"{_scalar_type(param.dtype)} {names[param.name]}")
         elif param.kind != "out":
-            given.append(f"Tensor({next(written)}!) {param.name}" if param.kind == "inout" else f"Tensor {param.name}")
+            given.append(f"Tensor({next(written)}!) {names[param.name]}" if param.kind == "inout" else f"Tensor {names[param.name]}")
     outs = sum(param.kind == "out" for param in params)
     made = "Tensor" if outs == 1 else f"({', '.join(['Tensor'] * outs)})"
     return f"{name}({', '.join(given)}) -> {made}"
@@ -101,15 +126,15 @@ def _run(kernel: Kernel, launch: Any, empty: Callable[..., Any], interpret: bool
 
 
 def _gradient(params: Sequence[Param], backward: Callable[..., Any], setup_context: Callable[..., Any] | None) -> Gradient:
-    inputs = [param for param in params if param.kind != "out"]
+    inputs, names = [param for param in params if param.kind != "out"], _argument_names(params)
     tensors = [param.name for param in inputs if param.is_tensor]
 
     def save(ctx: Any, given: Mapping[str, Any], output: Any) -> None:
         if setup_context is not None:
-            setup_context(ctx, tuple(given[param.name] for param in inputs), output)
+            setup_context(ctx, tuple(given[names[param.name]] for param in inputs), output)
             return
-        ctx.save_for_backward(*(given[name] for name in tensors))
-        ctx.scalars = {param.name: given[param.name] for param in inputs if not param.is_tensor}
+        ctx.save_for_backward(*(given[names[name]] for name in tensors))
+        ctx.scalars = {param.name: given[names[param.name]] for param in inputs if not param.is_tensor}
 
     def gradients(ctx: Any, *of_outputs: Any) -> Sequence[Any]:
         made = backward(ctx, *of_outputs)
@@ -139,7 +164,8 @@ def custom_op(
     `kern` is a kernel of `Client.kernel`, `kops.kernel` and the like, or one with a geometry, `kern[grid, block]`. The op takes the
     kernel's parameters in their order without those marked `out`, which are its results: none, one tensor or a tuple. Tensors are
     of the dtypes that the kernel declares, and not None; one that is only read is copied first where it is not contiguous and the
-    kernel is not declared to take it so. Numbers may be symbolic in `torch.compile`. Parameters that are read and written (`inout`)
+    kernel is not declared to take it so. A parameter whose name Python or torch has for itself gets an underscore: `in_`. Numbers may
+    be symbolic in `torch.compile`. Parameters that are read and written (`inout`)
     are mutated, and declared so.
 
     `name`: "namespace::name"; "kops_kernels::" and the kernel's name without it. An op that had the name is replaced.
@@ -161,7 +187,7 @@ def custom_op(
         raise WrongType(f"custom_op takes a kernel of Client.kernel or kops.kernel, not {type(kern).__name__}", {"key": "kern"})
     namespace, _, own = (name or f"{NAMESPACE}::{kernel.name}").rpartition("::")
     if not namespace.isidentifier() or not own.isidentifier():
-        raise BadArgument(f"{namespace}::{own} cannot name an op: give name=\"namespace::name\", of letters, digits and _", {"key": "name"})
+        raise BadArgument(f'{namespace}::{own} cannot name an op: give name="namespace::name", of letters, digits and _', {"key": "name"})
     mutated = tuple(param.name for param in kernel.params if param.kind == "inout")
     if not any(param.is_tensor and param.kind != "out" for param in kernel.params):
         raise BadArgument(f"{kernel.name} takes no tensor that it reads: torch would not know where to run it", {"key": "kern"})
@@ -178,7 +204,9 @@ def custom_op(
         else f"{namespace}::{own} has no derivative: give backward= to kops.torch.custom_op"
     )
     gradient = _gradient(kernel.params, backward, setup_context) if backward is not None else None
-    spec = Spec(schema(own, kernel.params), _run(kernel, kern, empty, interpret), empty, gradient, no_gradient, mutated, TAGS)
+    names = _argument_names(kernel.params)
+    written = tuple(names[param] for param in mutated)
+    spec = Spec(schema(own, kernel.params), _run(kernel, kern, empty, interpret), empty, gradient, no_gradient, written, TAGS)
     with _lock:
         before = _libraries.pop(f"{namespace}::{own}", None)
         if before is not None:
