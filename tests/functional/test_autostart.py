@@ -277,21 +277,26 @@ def test_settings_of_the_users_own_win(place: Place) -> None:
     assert b"server.idle_exit_s=300" in Path(f"/proc/{place.pid()}/cmdline").read_bytes().split(b"\0")
 
 
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that other users can enter. Every pytest that starts closes the one that its `tmp_path` are in."""
+    with tempfile.TemporaryDirectory(prefix="kops-test-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes other users")
-def test_folders_of_other_users(place: Place, tmp_path: Path) -> None:
+def test_folders_of_other_users(place: Place, public: Path) -> None:
     """A user whose variables are another user's, as after su: neither that user's folder is used, nor one in /tmp that somebody
     else has made."""
     uid, own = 45671, Path("/tmp/.kopsd-45671")
-    program = reachable(tmp_path)
+    program = reachable(public)
 
     def run(uid: int) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [str(program), "--autostart"], env=place.env, text=True, capture_output=True, cwd="/", user=uid, group=uid, extra_groups=[]
         )
 
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder != Path("/") and folder.stat().st_uid == 0:
-            folder.chmod(folder.stat().st_mode | 0o011)
     try:
         for make in (lambda: own.mkdir(), lambda: own.symlink_to(place.run), lambda: own.write_text("", encoding="utf-8")):
             make()
@@ -314,17 +319,16 @@ def test_folders_of_other_users(place: Place, tmp_path: Path) -> None:
 
 @as_root
 @pytest.mark.parametrize(("mode", "starts"), [(0o755, True), (0o4755, False)])
-def test_a_program_of_root_starts_nothing_for_others(place: Place, mode: int, starts: bool) -> None:
+def test_a_program_of_root_starts_nothing_for_others(place: Place, public: Path, mode: int, starts: bool) -> None:
     """A set-user-ID program would run what the variables of its caller name."""
-    with tempfile.TemporaryDirectory(prefix="kops-test-") as name:
-        program, named = reachable(Path(name), "kopsctl"), Path(name) / "named"
-        program.chmod(mode)
-        named.write_text("#!/bin/sh\nid -u\n")
-        named.chmod(0o755)
-        done = subprocess.run(
-            [str(program), "run", "add", "--shape", "64"], env={**place.env, "KOPSD": str(named)}, user=STRANGER, group=STRANGER,
-            extra_groups=[], text=True, capture_output=True,
-        )  # fmt: skip
+    program, named = reachable(public, "kopsctl"), public / "named"
+    program.chmod(mode)
+    named.write_text("#!/bin/sh\nid -u\n")
+    named.chmod(0o755)
+    done = subprocess.run(
+        [str(program), "run", "add", "--shape", "64"], env={**place.env, "KOPSD": str(named)}, user=STRANGER, group=STRANGER,
+        extra_groups=[], text=True, capture_output=True,
+    )  # fmt: skip
     assert done.returncode != 0 and ("could be started" in done.stderr) == starts, done.stderr
 
 
@@ -343,12 +347,9 @@ for who in ({"user": 45672, "group": 45672, "extra_groups": []}, {}):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes the folder of the system's daemon")
-def test_a_daemon_of_the_system_comes_first(place: Place, tmp_path: Path) -> None:
+def test_a_daemon_of_the_system_comes_first(place: Place, public: Path) -> None:
     """Also for a user whom it does not let in: none of that user's own is started in its place."""
-    program = reachable(tmp_path)
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder != Path("/") and folder.stat().st_uid == 0:
-            folder.chmod(folder.stat().st_mode | 0o011)
+    program = reachable(public)
     within = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /run || exit 77; exec "$@"', "sh"]
     done = subprocess.run([*within, sys.executable, "-c", SYSTEMS, str(program)], env=place.env, text=True, capture_output=True)
     if done.returncode == 77 or "unshare" in done.stderr:

@@ -125,7 +125,7 @@ def test_several_in_a_sequence_keep_their_order(pair: Pair, connection: raw.Conn
         {"op": "copy", "in": [1], "out": [0]},
     ]
     connection.call("sequence", {"tensors": tensors, "ops": ops})
-    assert (values[32:] == np.arange(16.0) ** 2).all() and (values[:16] == np.arange(16.0) ** 4).all()
+    assert (values[32:] == np.arange(16) ** 2).all() and (values[:16] == np.arange(16) ** 4).all()
 
 
 def test_many_under_way_and_a_client_that_goes(connect: Callable[[], raw.Connection], machine: Machine) -> None:
