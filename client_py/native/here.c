@@ -151,10 +151,16 @@ static PyObject *tell(PyObject *self, PyObject *module)
     const unsigned long long id = PyLong_AsUnsignedLongLong(module);
     struct bytes params = {.data = NULL};
     PyObject *made = NULL;
+    PyThreadState *thread;
+    bool any;
 
     if (PyErr_Occurred())
         return NULL;
-    if (here_kernel_tell(((struct here *)self)->kernel, id, &params) && !params.failed)
+    thread = PyEval_SaveThread();
+    here_kernel_read(((struct here *)self)->kernel);
+    any = here_kernel_tell(((struct here *)self)->kernel, id, &params);
+    PyEval_RestoreThread(thread);
+    if (any && !params.failed)
         made = PyBytes_FromStringAndSize(params.data, (Py_ssize_t)params.length);
     bytes_free(&params);
     if (made || PyErr_Occurred())

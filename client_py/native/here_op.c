@@ -82,33 +82,56 @@ static PyObject *launch(PyObject *self, PyObject *arguments)
     return code ? native_raise(&e) : answer(&r.call, &result);
 }
 
+/* What is told, before it becomes Python's. */
 struct telling {
-    PyObject *list;
-    bool failed;
+    struct bytes all; /* each with its length before it */
 };
 
 static void tell_one(void *to, const void *params, size_t length)
 {
     struct telling *t = to;
-    PyObject *made = PyBytes_FromStringAndSize(params, (Py_ssize_t)length);
 
-    t->failed |= !made || PyList_Append(t->list, made);
-    Py_XDECREF(made);
+    bytes_append(&t->all, &length, sizeof(length));
+    bytes_append(&t->all, params, length);
+}
+
+static PyObject *list_of(const struct bytes *all)
+{
+    PyObject *list = PyList_New(0);
+
+    for (size_t at = 0; list && at < all->length;) {
+        PyObject *made;
+        size_t length;
+
+        memcpy(&length, all->data + at, sizeof(length));
+        at += sizeof(length);
+        made = PyBytes_FromStringAndSize(all->data + at, (Py_ssize_t)length);
+        at += length;
+        if (!made || PyList_Append(list, made)) {
+            Py_DECREF(list);
+            list = NULL;
+        }
+        Py_XDECREF(made);
+    }
+    return list;
 }
 
 /* tell(): the params of notifications `launched`, packed. */
 static PyObject *tell(PyObject *self, PyObject *unused)
 {
-    struct telling t = {.list = PyList_New(0)};
+    struct here_ops *counts = ((struct ops *)self)->counts;
+    struct telling t = {.all = {.data = NULL}};
+    PyThreadState *thread;
+    PyObject *list;
 
     (void)unused;
-    if (!t.list)
-        return NULL;
-    here_ops_tell(((struct ops *)self)->counts, tell_one, &t);
-    if (!t.failed)
-        return t.list;
-    Py_DECREF(t.list);
-    return NULL;
+    thread = PyEval_SaveThread();
+    here_ops_read(counts);
+    here_ops_tell(counts, tell_one, &t);
+    PyEval_RestoreThread(thread);
+    list = t.all.failed ? PyErr_NoMemory() : list_of(&t.all);
+    bytes_free(&t.all);
+    return list;
 }
 
 static int initialise(PyObject *self, PyObject *arguments, PyObject *keywords)

@@ -69,6 +69,15 @@ def test_an_op_has_rows_with_its_arithmetic(connection: raw.Connection) -> None:
     assert row["operations"] == 2 * 4 * 8 * 16 and row["bytes"] == 2 * (32 + 128 + 64)
 
 
+def test_shapes_are_those_of_the_attributes(connection: raw.Connection) -> None:
+    row = {"shapes": [[8, 4], [16, 8], [4, 16]], "count": 2, "attrs": {"trans_a": True, "trans_b": True}}
+    connection.call("launched", {"op": "gemm", "dtypes": F32, "rows": [row]})
+    (found,) = rows(connection)
+    assert found["count"] == 2 and found["operations"] == 2 * 4 * 8 * 16
+    assert connection.error("launched", {"op": "gemm", "dtypes": F32, "rows": [{**row, "attrs": {}}]}).code == "shape_mismatch"
+    assert connection.error("launched", {"op": "gemm", "dtypes": F32, "rows": [{**row, "attrs": {"trans": True}}]}).code == "unknown_key"
+
+
 def test_what_is_refused_is_not_counted(connection: raw.Connection) -> None:
     def refused(row: Any = ROW, **changed: Any) -> tuple[str, str | None]:
         params = {"op": "add", "dtypes": F32, "rows": [ROW, {**ROW, **row}], **changed}

@@ -23,7 +23,8 @@ struct here_kernel {
     pthread_mutex_t lock; /* of all below */
     cuda_context context; /* where `function` is */
     struct here_function function;
-    struct here_last last; /* of that context */
+    struct here_last last;     /* of that context */
+    char uuid[CUDA_UUID_TEXT]; /* of its device; "": not known */
 };
 
 /* ---- the declaration ---- */
@@ -243,6 +244,8 @@ static enum kops_code find(struct here_kernel *k, const struct here_key *key, st
         here_last_drop(&k->last);
         r = here_code_function(k->code, ret->driver, context, k->symbol, &k->function, e);
         k->context = r ? NULL : context;
+        if (r || cuda_device_uuid(ret->driver, k->function.device, k->uuid, NULL))
+            k->uuid[0] = '\0';
     }
     ret->function = k->function;
     *ret_same = !r && here_last_find(&k->last, key, &ret->planned);
@@ -330,29 +333,32 @@ enum kops_code here_launch_timed(struct here_kernel *k, const struct here_call *
     return r;
 }
 
+void here_kernel_read(struct here_kernel *k)
+{
+    here_tally_read(k->tally);
+}
+
 bool here_kernel_tell(struct here_kernel *k, uint64_t module, struct bytes *out)
 {
     const struct kernel_signature *s = k->signature;
     const unsigned n = n_operands(k);
     const size_t from = out->length;
     char uuid[CUDA_UUID_TEXT];
-    const struct cuda_driver *d = cuda_loaded();
-    bool known;
 
     pthread_mutex_lock(&k->lock);
-    known = k->context && d && !cuda_device_uuid(d, k->function.device, uuid, NULL);
+    memcpy(uuid, k->uuid, sizeof(uuid));
     pthread_mutex_unlock(&k->lock);
-    mp_map(out, known ? 5 : 4);
+    mp_map(out, uuid[0] ? 5 : 4);
     mp_pair_uint(out, "module", module);
     mp_pair_text(out, "entry", s->op.name);
-    if (known)
+    if (uuid[0])
         mp_pair_text(out, "device", uuid);
     mp_key(out, "dtypes");
     mp_array(out, n);
     for (unsigned i = 0; i < n; i++)
         mp_text(out, dtype_name(s->operands[i]->dtype));
     mp_key(out, "rows");
-    if (here_tally_take(k->tally, out))
+    if (here_tally_take(k->tally, NULL, out))
         return true;
     out->length = from;
     return false;

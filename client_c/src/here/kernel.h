@@ -45,6 +45,9 @@ enum kops_code here_launch(struct here_kernel *k, const struct here_call *call, 
 enum kops_code here_launch_timed(struct here_kernel *k, const struct here_call *call, double *ret_us,
                                  struct kops_error *e);
 
+/* Takes the time of a timed launch that has ended: before here_kernel_tell(), and not by holders of locks. */
+void here_kernel_read(struct here_kernel *k);
+
 /* Appends the params of the method launched: what this process launched since the last time. `module`: its id on the
  * connection that is told. False: there is nothing to tell. */
 bool here_kernel_tell(struct here_kernel *k, uint64_t module, struct bytes *out);

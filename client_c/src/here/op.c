@@ -149,6 +149,16 @@ static cuda_status enqueue(const struct cuda_driver *d, void *context, cuda_queu
                      l->shared_bytes, stream, params, NULL);
 }
 
+/* The attributes that are true: shapes depend on them. */
+static uint32_t flags_of(const struct op_call *call)
+{
+    uint32_t flags = 0;
+
+    for (unsigned i = 0; i < call->op->n_attrs; i++)
+        flags |= (uint32_t)(call->op->attrs[i].type == OP_ATTR_BOOL && call->attrs[i].b) << i;
+    return flags;
+}
+
 static enum kops_code launch(const struct cuda_driver *d, const struct place *place, const struct here_op_call *call,
                              struct reading *reading, struct here_op_result *ret, struct kops_error *e)
 {
@@ -164,8 +174,9 @@ static enum kops_code launch(const struct cuda_driver *d, const struct place *pl
         return r;
     work = (struct work){f.function, l};
     ret->variant = l->variant;
-    tally = call->ops ? here_ops_tally(call->ops, reading->call.op, reading->tensors[0].dtype, place->device) : NULL;
+    tally = call->ops ? here_ops_tally(call->ops, d, reading->call.op, reading->tensors[0].dtype, place->device) : NULL;
     here_shapes_of(reading->call.tensors, call->n_inputs + call->n_outputs, &shapes);
+    shapes.flags = flags_of(&reading->call);
     if (call->timed) {
         r = here_timed(d, call->stream, enqueue, &work, &ret->us, e);
         if (!r && tally)

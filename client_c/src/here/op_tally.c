@@ -1,21 +1,24 @@
 #include "op_tally.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "wire/mp.h"
 
-enum {
-#define X(NAME, name, value, size) PLACE_##NAME = (value),
-    KOPS_DTYPES(X)
-#undef X
-        DTYPES /* above every dtype */
+/* Constant but for the tally, which has a lock of its own. */
+struct entry {
+    const struct op *op;
+    enum dtype dtype;
+    cuda_device device;
+    char uuid[CUDA_UUID_TEXT]; /* of the device; "": the driver does not tell */
+    struct here_tally *tally;  /* owned */
+    struct entry *next;
 };
 
 struct here_ops {
-    pthread_mutex_t lock;                         /* of all below; tallies have their own */
-    struct here_tally *tallies[OP_COUNT][DTYPES]; /* owned; NULL: none was launched */
-    cuda_device device;                           /* of the last launch */
+    pthread_mutex_t lock;          /* of those who add */
+    _Atomic(struct entry *) first; /* entries are added in front, and stay */
 };
 
 struct here_ops *here_ops_new(void)
@@ -29,61 +32,95 @@ struct here_ops *here_ops_new(void)
 
 struct here_ops *here_ops_free(struct here_ops *o)
 {
+    struct entry *e = o ? atomic_load(&o->first) : NULL;
+
     if (!o)
         return NULL;
-    for (unsigned op = 0; op < OP_COUNT; op++)
-        for (unsigned dtype = 0; dtype < DTYPES; dtype++)
-            here_tally_free(o->tallies[op][dtype]);
+    while (e) {
+        struct entry *next = e->next;
+
+        here_tally_free(e->tally);
+        free(e);
+        e = next;
+    }
     pthread_mutex_destroy(&o->lock);
     free(o);
     return NULL;
 }
 
-struct here_tally *here_ops_tally(struct here_ops *o, const struct op *op, enum dtype dtype, cuda_device device)
+static struct entry *find(struct here_ops *o, const struct op *op, enum dtype dtype, cuda_device device)
 {
-    struct here_tally **at = &o->tallies[op->id][dtype], *found;
+    struct entry *e = atomic_load_explicit(&o->first, memory_order_acquire);
 
-    pthread_mutex_lock(&o->lock);
-    o->device = device;
-    if (!*at)
-        *at = here_tally_new();
-    found = *at;
-    pthread_mutex_unlock(&o->lock);
-    return found;
+    while (e && (e->op != op || e->dtype != dtype || e->device != device))
+        e = e->next;
+    return e;
 }
 
-static void tell_one(const struct op *op, enum dtype dtype, const char *device, struct here_tally *tally,
-                     here_ops_told *tell, void *to)
+static struct entry *add(struct here_ops *o, const struct cuda_driver *d, const struct op *op, enum dtype dtype,
+                         cuda_device device)
 {
-    const unsigned n = op->n_inputs + op->n_outputs;
+    struct entry *e = calloc(1, sizeof(*e));
+
+    if (!e)
+        return NULL;
+    e->op = op;
+    e->dtype = dtype;
+    e->device = device;
+    e->tally = here_tally_new();
+    if (!e->tally) {
+        free(e);
+        return NULL;
+    }
+    if (cuda_device_uuid(d, device, e->uuid, NULL))
+        e->uuid[0] = '\0';
+    e->next = atomic_load(&o->first);
+    atomic_store_explicit(&o->first, e, memory_order_release);
+    return e;
+}
+
+struct here_tally *here_ops_tally(struct here_ops *o, const struct cuda_driver *d, const struct op *op,
+                                  enum dtype dtype, cuda_device device)
+{
+    struct entry *e = find(o, op, dtype, device);
+
+    if (!e) {
+        pthread_mutex_lock(&o->lock);
+        e = find(o, op, dtype, device);
+        if (!e)
+            e = add(o, d, op, dtype, device);
+        pthread_mutex_unlock(&o->lock);
+    }
+    return e ? e->tally : NULL;
+}
+
+void here_ops_read(struct here_ops *o)
+{
+    for (struct entry *e = atomic_load(&o->first); e; e = e->next)
+        here_tally_read(e->tally);
+}
+
+static void tell_one(const struct entry *e, here_ops_told *tell, void *to)
+{
+    const unsigned n = e->op->n_inputs + e->op->n_outputs;
     struct bytes params = {.data = NULL};
 
-    mp_map(&params, device ? 4 : 3);
-    mp_pair_text(&params, "op", op->name);
-    if (device)
-        mp_pair_text(&params, "device", device);
+    mp_map(&params, e->uuid[0] ? 4 : 3);
+    mp_pair_text(&params, "op", e->op->name);
+    if (e->uuid[0])
+        mp_pair_text(&params, "device", e->uuid);
     mp_key(&params, "dtypes");
     mp_array(&params, n);
     for (unsigned i = 0; i < n; i++)
-        mp_text(&params, dtype_name(dtype));
+        mp_text(&params, dtype_name(e->dtype));
     mp_key(&params, "rows");
-    if (here_tally_take(tally, &params) && !params.failed)
+    if (here_tally_take(e->tally, e->op, &params) && !params.failed)
         tell(to, params.data, params.length);
     bytes_free(&params);
 }
 
 void here_ops_tell(struct here_ops *o, here_ops_told *tell, void *to)
 {
-    const struct cuda_driver *d = cuda_loaded();
-    char uuid[CUDA_UUID_TEXT];
-    bool known;
-
-    pthread_mutex_lock(&o->lock);
-    known = d && !cuda_device_uuid(d, o->device, uuid, NULL);
-    for (unsigned op = 0; op < OP_COUNT; op++)
-        for (unsigned dtype = 0; dtype < DTYPES; dtype++)
-            if (o->tallies[op][dtype])
-                tell_one(op_get((enum op_id)op), (enum dtype)dtype, known ? uuid : NULL, o->tallies[op][dtype], tell,
-                         to);
-    pthread_mutex_unlock(&o->lock);
+    for (const struct entry *e = atomic_load(&o->first); e; e = e->next)
+        tell_one(e, tell, to);
 }

@@ -1,9 +1,8 @@
-/* Launches of built-in ops in this process, of one client: a tally for each op and dtype, for the daemon's statistics.
- * Thread: any. */
+/* Launches of built-in ops in this process, of one client: a tally for each op, dtype and device, for the daemon's
+ * statistics. Thread: any. */
 #ifndef KOPS_CLIENT_HERE_OP_TALLY_H
 #define KOPS_CLIENT_HERE_OP_TALLY_H
 
-#include "core/op.h"
 #include "tally.h"
 
 struct here_ops;
@@ -13,9 +12,13 @@ struct here_ops *here_ops_new(void); /* NULL: no memory */
 struct here_ops *here_ops_free(struct here_ops *o);
 
 /* The tally of an op on a device, an ordinal of this process's; NULL: no memory. */
-struct here_tally *here_ops_tally(struct here_ops *o, const struct op *op, enum dtype dtype, cuda_device device);
+struct here_tally *here_ops_tally(struct here_ops *o, const struct cuda_driver *d, const struct op *op,
+                                  enum dtype dtype, cuda_device device);
 
-/* Calls tell() with the params of a notification `launched` for each op that has something to tell. */
+/* As here_tally_read(), of all of them. */
+void here_ops_read(struct here_ops *o);
+
+/* Calls tell() with the params of a notification `launched` for each tally that has something to tell. */
 typedef void here_ops_told(void *to, const void *params, size_t length);
 void here_ops_tell(struct here_ops *o, here_ops_told *tell, void *to);
 

@@ -10,30 +10,34 @@
 #include "base/process.h"
 #include "wire/mp.h"
 
-enum { FIRST_TIMED = 1 };
-static const uint64_t TELL_EVERY_NS = 1000000000;
+enum { FIRST_TIMED = 1, NOT_READY = 600 /* CUDA_ERROR_NOT_READY */ };
+static const uint64_t TELL_EVERY_NS = 1000000000, TELL_FULL_EVERY_NS = 50000000;
 
 /* Launches with the same shapes. */
 struct row {
     uint64_t count;
     unsigned n_words, n_us;
+    uint32_t flags;
     double us[TALLY_SAMPLES];
-    int64_t *words; /* owned; for each operand its rank, then its shape */
+    int64_t *words; /* owned */
 };
+
+/* Of the events. TIMING_OWNED: a thread uses them, without the lock. TIMING_PENDING: both are on a stream, and were not
+ * read yet. */
+enum timing { TIMING_IDLE, TIMING_OWNED, TIMING_PENDING };
 
 struct here_tally {
     atomic_uint launches;
-    pthread_mutex_t lock; /* of all below */
+    pthread_mutex_t lock; /* of all below but the events, which are the owner's */
     pid_t process;        /* whose launches these are: a forked child tells of none of its parent's */
-    uint64_t told_ns;     /* when the daemon was told last */
+    uint64_t told_ns;     /* when it was time to tell last */
     struct row rows[TALLY_ROWS];
     unsigned n_rows, last, n_operands;
-    /* A timed launch whose end is not read yet, or none. */
+    enum timing timing;
+    unsigned timed; /* the row of the launch between the events */
     const struct cuda_driver *driver;
     cuda_context context; /* of the events */
     cuda_event start, end;
-    bool begun, ended;
-    unsigned timed; /* its row */
 };
 
 struct here_tally *here_tally_new(void)
@@ -53,6 +57,7 @@ static void drop_rows(struct here_tally *t)
     for (unsigned i = 0; i < t->n_rows; i++)
         free(t->rows[i].words);
     t->n_rows = t->last = 0;
+    t->timed = TALLY_ROWS; /* a time that comes later has no row any more */
 }
 
 /* Events of a context that is gone are gone as well: the driver then refuses, which does no harm. */
@@ -63,7 +68,6 @@ static void drop_events(struct here_tally *t)
     if (t->end)
         t->driver->event_destroy(t->end);
     t->start = t->end = NULL;
-    t->begun = t->ended = false;
 }
 
 struct here_tally *here_tally_free(struct here_tally *t)
@@ -79,39 +83,68 @@ struct here_tally *here_tally_free(struct here_tally *t)
 
 /* ---- times ---- */
 
-static bool ask_time(struct here_tally *t, float *ret_ms)
+/* Owned. What became of the launch between the events: TIMING_PENDING, or TIMING_IDLE with its time, NAN where that was
+ * lost. */
+static enum timing ask_time(struct here_tally *t, double *ret_us)
 {
     int mode = CUDA_CAPTURE_RELAXED;
-    bool ended;
-
-    cuda_exchange_capture_mode(t->driver, &mode);
-    ended = !t->driver->event_query(t->end);
-    if (ended && t->driver->event_elapsed(ret_ms, t->start, t->end))
-        *ret_ms = NAN;
-    cuda_exchange_capture_mode(t->driver, &mode);
-    return ended;
-}
-
-/* Reads the launch that was timed, where it has ended. */
-static void read_time(struct here_tally *t)
-{
     float ms = 0;
+    cuda_status status;
 
-    if (!t->ended || !ask_time(t, &ms))
-        return;
-    t->begun = t->ended = false;
-    if (!isnan(ms) && t->timed < t->n_rows) {
-        struct row *row = &t->rows[t->timed];
-
-        if (row->n_us < TALLY_SAMPLES)
-            row->us[row->n_us++] = (double)ms * 1e3;
-    }
+    cuda_exchange_capture_mode(t->driver, &mode);
+    status = t->driver->event_query(t->end);
+    if (!status)
+        status = t->driver->event_elapsed(&ms, t->start, t->end);
+    if (status && status != NOT_READY)
+        drop_events(t);
+    cuda_exchange_capture_mode(t->driver, &mode);
+    *ret_us = status ? (double)NAN : (double)ms * 1e3;
+    return status == NOT_READY ? TIMING_PENDING : TIMING_IDLE;
 }
 
-static void make_events(struct here_tally *t, const struct cuda_driver *d, cuda_context context)
+/* Lock held. */
+static void add_time(struct here_tally *t, unsigned row, double us)
+{
+    if (!isnan(us) && row < t->n_rows && t->rows[row].n_us < TALLY_SAMPLES)
+        t->rows[row].us[t->rows[row].n_us++] = us;
+}
+
+/* Takes the events, reading the launch between them; false: another thread has them, or the launch goes on. */
+static bool own(struct here_tally *t)
+{
+    enum timing before;
+    double us = (double)NAN;
+
+    pthread_mutex_lock(&t->lock);
+    before = t->timing;
+    if (before != TIMING_OWNED)
+        t->timing = TIMING_OWNED;
+    pthread_mutex_unlock(&t->lock);
+    if (before != TIMING_PENDING)
+        return before == TIMING_IDLE;
+    before = ask_time(t, &us);
+    pthread_mutex_lock(&t->lock);
+    add_time(t, t->timed, us);
+    if (before == TIMING_PENDING)
+        t->timing = TIMING_PENDING;
+    pthread_mutex_unlock(&t->lock);
+    return before == TIMING_IDLE;
+}
+
+static void disown(struct here_tally *t)
+{
+    pthread_mutex_lock(&t->lock);
+    t->timing = TIMING_IDLE;
+    pthread_mutex_unlock(&t->lock);
+}
+
+/* Owned. */
+static bool make_events(struct here_tally *t, const struct cuda_driver *d, cuda_context context)
 {
     int mode = CUDA_CAPTURE_RELAXED;
 
+    if (t->end && t->context == context)
+        return true;
     cuda_exchange_capture_mode(d, &mode);
     drop_events(t);
     t->driver = d;
@@ -123,30 +156,32 @@ static void make_events(struct here_tally *t, const struct cuda_driver *d, cuda_
     if (!t->end)
         drop_events(t);
     cuda_exchange_capture_mode(d, &mode);
-}
-
-static bool has_events(struct here_tally *t, const struct cuda_driver *d, cuda_context context)
-{
-    if (!t->end || t->context != context)
-        make_events(t, d, context);
     return t->end != NULL;
 }
 
 bool here_tally_begin(struct here_tally *t, const struct cuda_driver *d, cuda_context context, cuda_queue stream)
 {
     int capturing = 0;
-    bool timed;
 
     if (atomic_fetch_add_explicit(&t->launches, 1, memory_order_relaxed) % TALLY_EVERY != FIRST_TIMED)
         return false;
-    if (d->stream_is_capturing(stream, &capturing) || capturing)
+    if (d->stream_is_capturing(stream, &capturing) || capturing || !own(t))
         return false;
+    if (make_events(t, d, context) && !d->event_record(t->start, stream))
+        return true;
+    disown(t);
+    return false;
+}
+
+void here_tally_read(struct here_tally *t)
+{
+    bool pending;
+
     pthread_mutex_lock(&t->lock);
-    read_time(t);
-    timed = !t->begun && has_events(t, d, context) && !d->event_record(t->start, stream);
-    t->begun |= timed;
+    pending = t->timing == TIMING_PENDING && t->process == process_id();
     pthread_mutex_unlock(&t->lock);
-    return timed;
+    if (pending && own(t))
+        disown(t);
 }
 
 /* ---- counts ---- */
@@ -164,37 +199,40 @@ void here_shapes_of(const struct tensor *const *operands, unsigned n, struct her
     }
     ret->n_operands = n;
     ret->n_words = at;
+    ret->flags = 0;
 }
 
-static bool is(const struct row *row, const int64_t *words, unsigned n)
+static bool is(const struct row *row, const struct here_shapes *shapes)
 {
-    return row->n_words == n && !memcmp(row->words, words, n * sizeof(words[0]));
+    return row->n_words == shapes->n_words && row->flags == shapes->flags &&
+           !memcmp(row->words, shapes->words, shapes->n_words * sizeof(shapes->words[0]));
 }
 
 /* TALLY_ROWS: there is no room, or no memory. */
-static unsigned find_or_add(struct here_tally *t, const int64_t *words, unsigned n)
+static unsigned find_or_add(struct here_tally *t, const struct here_shapes *shapes)
 {
+    const size_t size = shapes->n_words * sizeof(shapes->words[0]);
     struct row *row;
 
-    if (t->last < t->n_rows && is(&t->rows[t->last], words, n))
+    if (t->last < t->n_rows && is(&t->rows[t->last], shapes))
         return t->last;
     for (unsigned i = 0; i < t->n_rows; i++)
-        if (is(&t->rows[i], words, n))
+        if (is(&t->rows[i], shapes))
             return i;
     if (t->n_rows == TALLY_ROWS)
         return TALLY_ROWS;
     row = &t->rows[t->n_rows];
-    *row = (struct row){.n_words = n, .words = malloc((n ? n : 1) * sizeof(words[0]))};
+    *row = (struct row){.n_words = shapes->n_words, .flags = shapes->flags, .words = malloc(size ? size : 1)};
     if (!row->words)
         return TALLY_ROWS;
-    memcpy(row->words, words, n * sizeof(words[0]));
+    memcpy(row->words, shapes->words, size);
     return t->n_rows++;
 }
 
 /* Lock held. */
 static unsigned count(struct here_tally *t, const struct here_shapes *shapes)
 {
-    const unsigned found = find_or_add(t, shapes->words, shapes->n_words);
+    const unsigned found = find_or_add(t, shapes);
 
     t->n_operands = shapes->n_operands;
     if (found == TALLY_ROWS)
@@ -204,20 +242,23 @@ static unsigned count(struct here_tally *t, const struct here_shapes *shapes)
     return found;
 }
 
-static bool is_due(const struct here_tally *t)
+/* Lock held. Once true, it is not again for a while, whether the daemon could be told or not. */
+static bool is_due(struct here_tally *t)
 {
-    return t->n_rows == TALLY_ROWS || clock_ns() - t->told_ns >= TELL_EVERY_NS;
+    const uint64_t now = clock_ns();
+
+    if (now - t->told_ns < (t->n_rows == TALLY_ROWS ? TELL_FULL_EVERY_NS : TELL_EVERY_NS))
+        return false;
+    t->told_ns = now;
+    return true;
 }
 
 bool here_tally_count(struct here_tally *t, const struct here_shapes *shapes, double us)
 {
     bool due;
-    unsigned row;
 
     pthread_mutex_lock(&t->lock);
-    row = count(t, shapes);
-    if (!isnan(us) && row < TALLY_ROWS && t->rows[row].n_us < TALLY_SAMPLES)
-        t->rows[row].us[t->rows[row].n_us++] = us;
+    add_time(t, count(t, shapes), us);
     due = is_due(t);
     pthread_mutex_unlock(&t->lock);
     return due;
@@ -226,11 +267,11 @@ bool here_tally_count(struct here_tally *t, const struct here_shapes *shapes, do
 bool here_tally_end(struct here_tally *t, const struct cuda_driver *d, cuda_queue stream,
                     const struct here_shapes *shapes)
 {
+    const bool recorded = !d->event_record(t->end, stream);
     bool due;
 
     pthread_mutex_lock(&t->lock);
-    t->ended = !d->event_record(t->end, stream);
-    t->begun = t->ended;
+    t->timing = recorded ? TIMING_PENDING : TIMING_IDLE;
     t->timed = count(t, shapes);
     due = is_due(t);
     pthread_mutex_unlock(&t->lock);
@@ -239,11 +280,20 @@ bool here_tally_end(struct here_tally *t, const struct cuda_driver *d, cuda_queu
 
 /* ---- telling ---- */
 
-static void write_row(struct bytes *out, const struct row *row, unsigned n_operands)
+static void write_attrs(struct bytes *out, const struct op *op, uint32_t flags)
+{
+    mp_key(out, "attrs");
+    mp_map(out, (size_t)__builtin_popcount(flags));
+    for (unsigned i = 0; i < op->n_attrs; i++)
+        if (flags >> i & 1)
+            mp_pair_bool(out, op->attrs[i].name, true);
+}
+
+static void write_row(struct bytes *out, const struct row *row, unsigned n_operands, const struct op *op)
 {
     const int64_t *word = row->words;
 
-    mp_map(out, row->n_us ? 3 : 2);
+    mp_map(out, 2U + (row->n_us > 0) + (row->flags != 0));
     mp_key(out, "shapes");
     mp_array(out, n_operands);
     for (unsigned i = 0; i < n_operands; i++) {
@@ -254,6 +304,8 @@ static void write_row(struct bytes *out, const struct row *row, unsigned n_opera
             mp_int(out, *word++);
     }
     mp_pair_uint(out, "count", row->count);
+    if (row->flags)
+        write_attrs(out, op, row->flags);
     if (!row->n_us)
         return;
     mp_key(out, "us");
@@ -272,20 +324,17 @@ static void empty(struct here_tally *t)
 {
     for (unsigned i = 0; i < t->n_rows; i++)
         t->rows[i].count = t->rows[i].n_us = 0;
-    if (t->n_rows < TALLY_ROWS)
-        return;
-    drop_rows(t);
-    t->timed = TALLY_ROWS;
+    if (t->n_rows == TALLY_ROWS)
+        drop_rows(t);
 }
 
-bool here_tally_take(struct here_tally *t, struct bytes *out)
+bool here_tally_take(struct here_tally *t, const struct op *op, struct bytes *out)
 {
     unsigned n = 0;
 
     if (t->process != process_id())
         return false;
     pthread_mutex_lock(&t->lock);
-    read_time(t);
     t->told_ns = clock_ns();
     for (unsigned i = 0; i < t->n_rows; i++)
         n += has_news(&t->rows[i]);
@@ -293,7 +342,7 @@ bool here_tally_take(struct here_tally *t, struct bytes *out)
         mp_array(out, n);
     for (unsigned i = 0; i < t->n_rows; i++)
         if (has_news(&t->rows[i]))
-            write_row(out, &t->rows[i], t->n_operands);
+            write_row(out, &t->rows[i], t->n_operands, op);
     empty(t);
     pthread_mutex_unlock(&t->lock);
     return n > 0;

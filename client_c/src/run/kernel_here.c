@@ -168,6 +168,7 @@ static enum kops_code enqueue_here(struct kops_kernel *k, const struct here_call
     enum kops_code r = here_launch(k->here, call, &due, e);
 
     if (due) {
+        here_kernel_read(k->here);
         client_enter(k->client, NULL);
         kernel_tell_here(k);
         client_leave(k->client);

@@ -187,8 +187,10 @@ enum kops_code launch_request(struct kops_kernel *k, const struct kops_argument 
     l.wire.caches = d->caches;
     if (!r)
         r = dispatch(d, c, &l.job, client_deadline(c, o ? o->timeout_ms : 0), e);
-    if (r == KOPS_ERR_CAPTURING && can_be_captured(c, o, d))
+    if (r == KOPS_ERR_CAPTURING && can_be_captured(c, o, d)) {
+        fail_clear(e);
         return run_here(&l, args, n_args, how, d, e);
+    }
     client_leave(c);
     return r;
 }

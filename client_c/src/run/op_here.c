@@ -83,6 +83,7 @@ static enum kops_code execute(struct kops_client *c, const struct here_op_call *
             return r;
     }
     if (!r && ret->due) {
+        here_ops_read(call->ops);
         client_enter(c, NULL);
         ops_tell_here(c);
         client_leave(c);

@@ -135,8 +135,10 @@ enum kops_code run_request(struct kops_client *c, const struct kops_request *req
             run.job.name = client_op_name(c, request->op);
         r = dispatch(d, c, &run.job, deadline, e);
     }
-    if (r == KOPS_ERR_CAPTURING && can_be_captured(c, &request->options, d))
+    if (r == KOPS_ERR_CAPTURING && can_be_captured(c, &request->options, d)) {
+        fail_clear(e);
         return op_here(c, request, d, e);
+    }
     client_leave(c);
     return r;
 }

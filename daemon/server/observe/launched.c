@@ -59,8 +59,6 @@ static int decode_op(const struct rpc_arg *name, struct told *t, struct error *e
     if (t->n != t->call.op->n_inputs + t->call.op->n_outputs)
         return error_at(e, ERROR_INVALID_ARGUMENT, "", "dtypes",
                         "as many as the op has inputs and outputs are expected");
-    for (unsigned i = 0; i < t->call.op->n_attrs; i++)
-        t->call.attrs[i] = t->call.op->attrs[i].fallback;
     return 0;
 }
 
@@ -145,6 +143,15 @@ static int decode_shapes(const struct rpc_arg *list, const char *path, struct to
     return t->call.op == &t->kernel ? 0 : op_plan(&t->call, &plan, e);
 }
 
+static int decode_attrs(const struct rpc_arg *attrs, const char *path, struct told *t, struct error *e)
+{
+    struct rpc_arg variant = {.present = false};
+
+    if (t->call.op != &t->kernel)
+        return op_attrs_decode(t->call.op, attrs->present ? attrs->items : NULL, t->call.attrs, &variant, e);
+    return attrs->present ? error_at(e, ERROR_INVALID_ARGUMENT, path, "attrs", "a kernel has no attributes") : 0;
+}
+
 static int decode_samples(const struct rpc_arg *list, const char *path, struct told *t, struct error *e)
 {
     const struct rpc_value *value = NULL;
@@ -178,6 +185,8 @@ static int decode_row(const struct rpc_value *value, unsigned i, struct told *t,
     if (rpc_decode_map(value, fields, N_LAUNCHES_FIELDS, path, args, e) < 0)
         return -1;
     t->count = args[LAUNCHES_count].u;
+    if (decode_attrs(&args[LAUNCHES_attrs], path, t, e) < 0)
+        return -1;
     return decode_shapes(&args[LAUNCHES_shapes], path, t, e) < 0 ? -1 : decode_samples(&args[LAUNCHES_us], path, t, e);
 }
 

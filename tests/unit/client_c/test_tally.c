@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "here/tally.h"
 #include "test.h"
 
@@ -117,7 +118,8 @@ static void assert_tells(struct here_tally *t, const char *expected, size_t leng
 {
     struct bytes out = {.data = NULL};
 
-    assert_int_equal(here_tally_take(t, &out), length > 0);
+    here_tally_read(t);
+    assert_int_equal(here_tally_take(t, NULL, &out), length > 0);
     assert_int_equal(out.length, length);
     assert_memory_equal(out.data ? out.data : "", expected, length);
     bytes_free(&out);
@@ -150,7 +152,7 @@ static void test_times_one_in_many_and_waits_for_none(void **state)
 {
     struct here_tally *t = *state;
 
-    unfinished = 1;
+    unfinished = 600; /* CUDA_ERROR_NOT_READY */
     for (unsigned i = 0; i < 2 * TALLY_EVERY; i++)
         launch(t, 8);
     assert_int_equal(records, 2); /* the first one's end is not read, so there is no second */
@@ -194,20 +196,68 @@ static void test_goes_on_where_the_driver_does_not(void **state)
     TELLS(t, "\x91\x82" SHAPES("\x08") COUNT("\x7a"));
 }
 
-static void test_many_shapes_are_told_at_once(void **state)
+static void test_more_shapes_than_there_is_room_for(void **state)
 {
     struct here_tally *t = *state;
     struct bytes out = {.data = NULL};
 
-    for (int64_t i = 1; i < TALLY_ROWS; i++)
-        assert_false(launch(t, i));
-    assert_true(launch(t, TALLY_ROWS));
-    assert_true(launch(t, TALLY_ROWS + 1)); /* not counted: nobody has taken the others */
-    assert_true(here_tally_take(t, &out));
-    assert_int_equal((unsigned char)out.data[0], 0xdc); /* a list of 16 */
+    for (int64_t i = 1; i <= TALLY_ROWS + 1; i++)
+        launch(t, i); /* the last one is not counted: nobody has taken the others */
+    assert_true(here_tally_take(t, NULL, &out));
+    assert_memory_equal(out.data, "\xdc\0\x40", 3); /* a list of 64 */
     bytes_free(&out);
     assert_false(launch(t, TALLY_ROWS + 2));
-    TELLS(t, "\x91\x82" SHAPES("\x12") COUNT("\x01"));
+    TELLS(t, "\x91\x82" SHAPES("\x42") COUNT("\x01"));
+}
+
+static void test_is_due_now_and_then(void **state)
+{
+    struct here_tally *t = *state;
+    const uint64_t began = clock_ns();
+    unsigned due = 0;
+
+    /* A full table is due sooner than once a second, but not with each launch. */
+    for (int64_t i = 1; clock_ns() - began < 200000000; i++)
+        due += launch(t, i % (2 * TALLY_ROWS));
+    assert_in_range(due, 1, 4);
+}
+
+static void test_a_lost_time_is_not_waited_for(void **state)
+{
+    struct here_tally *t = *state;
+
+    unfinished = 709; /* CUDA_ERROR_CONTEXT_IS_DESTROYED */
+    for (unsigned i = 0; i < TALLY_EVERY; i++)
+        launch(t, 8);
+    here_tally_read(t);
+    assert_int_equal(made, 0);
+    unfinished = 0;
+    for (unsigned i = 0; i < TALLY_EVERY; i++)
+        launch(t, 8);
+    TELLS(t, "\x91\x83" SHAPES("\x08") COUNT("\x7a") QUARTER_MS);
+}
+
+static void test_attributes_make_other_rows(void **state)
+{
+    struct here_tally *t = *state;
+    const struct tensor tensor = {.rank = 1, .shape = {8}};
+    const struct tensor *const operands[] = {&tensor, NULL};
+    struct bytes out = {.data = NULL};
+    struct here_shapes shapes;
+
+    here_shapes_of(operands, 2, &shapes);
+    here_tally_count(t, &shapes, (double)NAN);
+    shapes.flags = 1; /* gemm's trans_a */
+    here_tally_count(t, &shapes, (double)NAN);
+    assert_true(here_tally_take(t, op_find("gemm", 4), &out));
+#define TRANSPOSED                                                                                                     \
+    "\xa5"                                                                                                             \
+    "attrs\x81\xa7trans_a\xc3"
+    assert_int_equal(
+        out.length, sizeof("\x92\x82" SHAPES("\x08") COUNT("\x01") "\x83" SHAPES("\x08") COUNT("\x01") TRANSPOSED) - 1);
+    assert_memory_equal(
+        out.data, "\x92\x82" SHAPES("\x08") COUNT("\x01") "\x83" SHAPES("\x08") COUNT("\x01") TRANSPOSED, out.length);
+    bytes_free(&out);
 }
 
 static void test_a_child_tells_nothing_of_its_parent(void **state)
@@ -220,7 +270,7 @@ static void test_a_child_tells_nothing_of_its_parent(void **state)
     launch(t, 8);
     child = fork();
     if (!child)
-        _exit(here_tally_take(t, &out));
+        _exit(here_tally_take(t, NULL, &out));
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);
     TELLS(t, "\x91\x82" SHAPES("\x08") COUNT("\x01"));
@@ -235,7 +285,10 @@ int main(void)
         TEST(test_puts_no_events_into_graphs),
         TEST(test_follows_the_context),
         TEST(test_goes_on_where_the_driver_does_not),
-        TEST(test_many_shapes_are_told_at_once),
+        TEST(test_more_shapes_than_there_is_room_for),
+        TEST(test_is_due_now_and_then),
+        TEST(test_a_lost_time_is_not_waited_for),
+        TEST(test_attributes_make_other_rows),
         TEST(test_a_child_tells_nothing_of_its_parent),
     };
 
