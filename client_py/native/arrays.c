@@ -1,5 +1,7 @@
 #include "arrays.h"
 
+#include "base/fail.h"
+
 static bool read_numbers(PyObject *tuple, int64_t *into, unsigned *ret_n)
 {
     const Py_ssize_t n = PyTuple_Check(tuple) ? PyTuple_Size(tuple) : FAST_RANK + 1;
@@ -27,14 +29,30 @@ static bool read_array(PyObject *value, struct operand *o)
     return o->contiguous || read_numbers(strides, o->strides, &n);
 }
 
+/* The device of one more array; -1: it is not told. */
+static bool join(int of, int *device)
+{
+    struct kops_error e;
+
+    if (of >= 0 && *device >= 0 && of != *device) {
+        fail(&e, KOPS_ERR_DEVICE_MISMATCH, "arrays live on GPU %d and on GPU %d: a launch here takes those of one GPU",
+             *device, of);
+        native_raise(&e);
+        return false;
+    }
+    if (of >= 0)
+        *device = of;
+    return true;
+}
+
 bool array_read(PyObject *value, struct operand *o, int *device)
 {
-    if (PyTuple_Check(value))
-        return PyTuple_Size(value) == 4 && read_array(value, o);
-    if (!tensor_read(value, o) || (*device >= 0 && *device != o->device))
+    if (!PyTuple_Check(value))
+        return tensor_read(value, o) && join(o->device, device);
+    if (PyTuple_Size(value) != 5 || !read_array(value, o))
         return false;
-    *device = o->device;
-    return true;
+    o->device = (int)PyLong_AsLong(PyTuple_GetItem(value, 4));
+    return !PyErr_Occurred() && join(o->device, device);
 }
 
 struct here_tensor array_refer(const struct operand *o)

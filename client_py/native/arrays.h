@@ -6,9 +6,9 @@
 
 #include "python_native.h"
 
-/* Reads a torch CUDA tensor, or a tuple (address, dtype, shape, strides or None) of another array. `device` is that of
- * the torch tensors before, -1: none, and becomes theirs. False: with an exception set, or for a value that is neither,
- * or is on another device. */
+/* Reads a torch CUDA tensor, or a tuple (address, dtype, shape, strides or None, device or -1) of another array.
+ * `device` is that of the arrays before, -1: none told it, and becomes theirs. False: with an exception set, as for an
+ * array on another device, or for a value that is neither. */
 bool array_read(PyObject *value, struct operand *ret, int *device);
 
 /* The same array for libkops; it points into *o. */

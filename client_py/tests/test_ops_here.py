@@ -282,3 +282,19 @@ def test_the_daemon_s_statistics_have_ops_launched_here(real: Daemon, k: kops.Cl
     with kops.connect(real.socket_path) as other:
         other.add(x, x, out=y, where="here")
     assert told()["add", "f32"][0] == before.get(("add", "f32"), (0,))[0] + 4, "close() has told of the last one"
+
+
+def test_arrays_of_another_gpu_are_refused(k: kops.Client, driver: Any) -> None:  # noqa: F811
+    """Also where they come as addresses, as arrays of other frameworks, vectors and views do."""
+    x, y = (of(driver, random(4)) for _ in range(2))
+    k.add(x, x, out=y, where="here")
+    before = result(driver, y).copy()
+
+    def array(device: int) -> tuple[Any, ...]:
+        return (x.array.__cuda_array_interface__["data"][0], 1, (4,), None, device)
+
+    for arrays in ([0, 1, 0], [0, 0, 1], [1, 0, 0], [1, 1, 1], [-1, 1, -1]):
+        with pytest.raises(kops.DeviceMismatch, match="GPU 1"):
+            k._ops_here.launch("square", tuple(map(array, arrays[1:])), 1, None, 0, False)
+            k._ops_here.launch("add", tuple(map(array, arrays)), 2, None, 0, False)
+    assert (result(driver, y) == before).all()

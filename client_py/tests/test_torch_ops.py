@@ -227,6 +227,18 @@ def test_torch_s_cublas_is_made_in_relaxed_mode(monkeypatch: pytest.MonkeyPatch)
     assert not _graphs._torch_multiplies(SimpleNamespace(get_device=lambda: 1))
 
 
+def test_a_negated_view_is_what_it_shows() -> None:
+    """Its memory has the negatives: what is launched in this process is given a tensor that has its values, and is kept."""
+    from kops._calls.contexts import settled
+
+    x = torch.randn(4)
+    negated = torch.complex(torch.zeros(4), x).conj().imag
+    assert negated.is_neg() and torch.equal(settled("a", negated), -x) and not settled("a", negated).is_neg()
+    assert settled("a", x) is x and settled("a", x, written=True) is x
+    with pytest.raises(kops.BadArgument, match="negated view"):
+        settled("out", negated, written=True)
+
+
 def test_the_warm_up_of_a_graph_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
     from kops.torch import _graphs
 
@@ -376,6 +388,19 @@ def test_parameters_may_have_names_that_torch_has_for_itself() -> None:
     x.requires_grad_()
     op(x, 3.0, 8).sum().backward()
     assert x.grad is not None and torch.equal(x.grad, torch.full((8,), 3.0))
+
+
+@pytest.mark.parametrize("name", ["len", "original", "type", "modes", "run", "grad", "self", "plain", "arguments", "Tensor", "argument_0"])
+def test_parameters_may_have_names_that_the_op_s_own_code_has(name: str) -> None:
+    source = f"""extern "C" __global__ void summed(float *out, const float *x, const float *{name})
+    {{ int i = threadIdx.x; out[i] = x[i] + {name}[i]; }}"""
+    kern = kops.kernel(source, "summed", f"out float* out[4], const float* x, const float* {name}", grid=1, block=4)
+    overload = kops.torch.custom_op(kern, backward=lambda ctx, g: (g, 2 * g), interpret=True)
+    x, y = torch.randn(4), torch.randn(4, requires_grad=True)
+    for op in (overload, torch.ops.kops_kernels.summed):
+        assert torch.equal(op(x, x), 2 * x)
+        op(x, y).sum().backward()
+    assert y.grad is not None and y.grad.tolist() == [4.0] * 4
 
 
 def test_kernels_on_cpu_tensors_go_to_the_daemon_otherwise(real: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:

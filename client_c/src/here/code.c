@@ -148,6 +148,8 @@ static cuda_status describe(const struct cuda_driver *d, struct here_function *f
     if (status)
         return status;
     f->device = on.device;
+    if (cuda_device_uuid(d, on.device, f->uuid, NULL))
+        f->uuid[0] = '\0';
     cuda_limits_of(attribute, &on, d->launch_ex != NULL, &f->limits);
     f->limits.function_threads = threads > 0 ? (unsigned)threads : 0;
     f->limits.static_shared = shared > 0 ? (unsigned)shared : 0;

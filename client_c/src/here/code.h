@@ -15,6 +15,7 @@ struct here_function {
     cuda_function function;
     cuda_context context;
     cuda_device device;
+    char uuid[CUDA_UUID_TEXT];   /* of the device; "": the driver does not tell */
     struct kernel_limits limits; /* of the device and of the function */
 };
 

@@ -23,8 +23,7 @@ struct here_kernel {
     pthread_mutex_t lock; /* of all below */
     cuda_context context; /* where `function` is */
     struct here_function function;
-    struct here_last last;     /* of that context */
-    char uuid[CUDA_UUID_TEXT]; /* of its device; "": not known */
+    struct here_last last; /* of that context */
 };
 
 /* ---- the declaration ---- */
@@ -244,8 +243,6 @@ static enum kops_code find(struct here_kernel *k, const struct here_key *key, st
         here_last_drop(&k->last);
         r = here_code_function(k->code, ret->driver, context, k->symbol, &k->function, e);
         k->context = r ? NULL : context;
-        if (r || cuda_device_uuid(ret->driver, k->function.device, k->uuid, NULL))
-            k->uuid[0] = '\0';
     }
     ret->function = k->function;
     *ret_same = !r && here_last_find(&k->last, key, &ret->planned);
@@ -293,7 +290,7 @@ static enum kops_code prepare(struct here_kernel *k, const struct here_call *cal
     here_key_of(call, &key);
     r = find(k, &key, ret, &same, e);
     if (!r)
-        r = here_check_device(call->device, ret->function.device, e);
+        r = here_check_device(call->device, call->uuid, ret->function.device, ret->function.uuid, e);
     return r || same ? r : prepare_new(k, call, &key, ret, e);
 }
 
@@ -346,7 +343,7 @@ bool here_kernel_tell(struct here_kernel *k, uint64_t module, struct bytes *out)
     char uuid[CUDA_UUID_TEXT];
 
     pthread_mutex_lock(&k->lock);
-    memcpy(uuid, k->uuid, sizeof(uuid));
+    memcpy(uuid, k->function.uuid, sizeof(uuid));
     pthread_mutex_unlock(&k->lock);
     mp_map(out, uuid[0] ? 5 : 4);
     mp_pair_uint(out, "module", module);

@@ -102,6 +102,7 @@ struct place {
     cuda_context context;
     cuda_device device;
     unsigned multiprocessors;
+    char uuid[CUDA_UUID_TEXT]; /* "": the driver does not tell */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -124,6 +125,8 @@ static enum kops_code find_place(const struct cuda_driver *d, cuda_context conte
         status = d->device_attribute(&count, MULTIPROCESSOR_COUNT, ret->device);
     if (status)
         return cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "cuDeviceGetAttribute");
+    if (cuda_device_uuid(d, ret->device, ret->uuid, NULL))
+        ret->uuid[0] = '\0';
     ret->context = context;
     ret->multiprocessors = count > 0 ? (unsigned)count : 1;
     pthread_mutex_lock(&lock);
@@ -200,7 +203,7 @@ enum kops_code here_op(const struct here_op_call *call, struct here_op_result *r
     if (!r)
         r = find_place(d, context, &place, e);
     if (!r)
-        r = here_check_device(call->device, place.device, e);
+        r = here_check_device(call->device, call->uuid, place.device, place.uuid, e);
     if (r)
         return r;
     if (plan(call, place.multiprocessors, &reading, &why) < 0)

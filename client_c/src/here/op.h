@@ -16,6 +16,7 @@ struct here_op_call {
     const void *attrs;    /* one MessagePack map: a request's attrs; NULL: as declared */
     cuda_queue stream;    /* of the current context; may be under capture */
     int device;           /* the tensors' ordinal, which the context must be of; -1: any */
+    const char *uuid;     /* the same by UUID; NULL: any */
     bool timed;           /* waits until it has ended */
     struct here_ops *ops; /* to be counted in; NULL: it is not counted */
 };

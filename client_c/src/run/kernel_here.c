@@ -92,11 +92,12 @@ enum kops_code launch_here_check(const struct dispatch *d, const struct kops_opt
 }
 
 enum kops_code launch_here_tensors(const struct kops_tensor *const *given, unsigned n, struct here_tensor *into,
-                                   struct kops_error *e)
+                                   const char **ret_uuid, struct kops_error *e)
 {
     const struct cuda_driver *d = cuda_loaded() ? cuda_loaded() : cuda_load(e);
     enum kops_code r = d ? KOPS_OK : KOPS_ERR_NO_CUDA;
 
+    *ret_uuid = NULL;
     for (unsigned i = 0; !r && i < n; i++) {
         const struct kops_tensor *t = given[i];
         struct kops_buffer *b = t->buffer;
@@ -110,6 +111,10 @@ enum kops_code launch_here_tensors(const struct kops_tensor *const *given, unsig
             r = fail(e, KOPS_ERR_OUT_OF_BOUNDS, "a tensor begins behind the end of its buffer");
         into[i].pointer = b->pointer + t->offset;
         into[i].bytes = b->size - t->offset;
+        if (!r && *ret_uuid && strcmp(*ret_uuid, b->device) != 0)
+            r = fail(e, KOPS_ERR_DEVICE_MISMATCH, "tensors live on %s and on %s: a launch here takes those of one GPU",
+                     *ret_uuid, b->device);
+        *ret_uuid = b->device;
     }
     return r;
 }

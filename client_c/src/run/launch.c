@@ -127,20 +127,20 @@ static enum kops_code run_here(struct launch *l, const struct kops_argument *arg
 {
     struct here_tensor tensors[KOPS_MAX_KERNEL_TENSORS];
     const struct kops_options *o = how ? &how->options : NULL;
-    const struct here_call call = {.tensors = tensors,
-                                   .n_tensors = l->wire.n_inputs,
-                                   .args = args,
-                                   .n_args = (unsigned)n_args,
-                                   .geometry = how ? &how->geometry : NULL,
-                                   .stream = d->way == DISPATCH_ENQUEUE ? d->stream : NULL,
-                                   .device = -1};
+    struct here_call call = {.tensors = tensors,
+                             .n_tensors = l->wire.n_inputs,
+                             .args = args,
+                             .n_args = (unsigned)n_args,
+                             .geometry = how ? &how->geometry : NULL,
+                             .stream = d->way == DISPATCH_ENQUEUE ? d->stream : NULL,
+                             .device = -1};
     struct kops_client *c = l->kernel->client;
     enum kops_code r = launch_here_check(d, o, e);
 
     if (!r && !l->kernel->here)
         r = kernel_ensure_here(l->kernel, client_deadline(c, o ? o->timeout_ms : 0), e);
     if (!r)
-        r = launch_here_tensors(l->given, l->wire.n_inputs, tensors, e);
+        r = launch_here_tensors(l->given, l->wire.n_inputs, tensors, &call.uuid, e);
     client_leave(c);
     return r ? r : launch_here(l->kernel, &call, d, o, e);
 }

@@ -8,9 +8,10 @@
 /* Refuses ways and options that only the daemon has. `options` may be NULL. */
 enum kops_code launch_here_check(const struct dispatch *d, const struct kops_options *options, struct kops_error *e);
 
-/* The tensors' addresses in this process. Lock held. Errors: no_cuda, bad_argument (shared memory), out_of_bounds. */
+/* The tensors' addresses in this process, and the UUID of their device (NULL: none has memory), which lives as long as
+ * their buffers. Lock held. Errors: no_cuda, bad_argument (shared memory), out_of_bounds, device_mismatch. */
 enum kops_code launch_here_tensors(const struct kops_tensor *const *given, unsigned n, struct here_tensor *into,
-                                   struct kops_error *e);
+                                   const char **ret_uuid, struct kops_error *e);
 
 /* What is known of a launch here: `us` between two events, where it was to be timed. Its device is not filled in. */
 struct kops_result launch_here_result(double us, bool timed, const char *variant);

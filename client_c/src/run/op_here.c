@@ -56,7 +56,8 @@ static enum kops_code check_options(const struct kops_options *o, const struct d
     return r;
 }
 
-static enum kops_code find_tensors(const struct kops_request *request, struct here_tensor *into, struct kops_error *e)
+static enum kops_code find_tensors(const struct kops_request *request, struct here_tensor *into, const char **ret_uuid,
+                                   struct kops_error *e)
 {
     const struct kops_tensor *given[KOPS_MAX_OPERANDS];
     unsigned n = 0;
@@ -65,7 +66,7 @@ static enum kops_code find_tensors(const struct kops_request *request, struct he
         given[n++] = &request->inputs[i];
     for (size_t i = 0; i < request->n_outputs; i++)
         given[n++] = &request->outputs[i];
-    return launch_here_tensors(given, n, into, e);
+    return launch_here_tensors(given, n, into, ret_uuid, e);
 }
 
 /* Without the lock, which it takes where the binary is to be fetched first: a full queue of the GPU holds up nobody
@@ -130,7 +131,7 @@ enum kops_code op_here(struct kops_client *c, const struct kops_request *request
     enum kops_code r = check_options(o, d, e);
 
     if (!r)
-        r = find_tensors(request, tensors, e);
+        r = find_tensors(request, tensors, &call.uuid, e);
     if (!r && !c->ops_here)
         c->ops_here = here_ops_new();
     call.ops = c->ops_here;

@@ -64,9 +64,29 @@ def on_device(value: Any) -> bool:
     return hasattr(value, "__cuda_array_interface__")
 
 
-def described(layout: Layout) -> tuple[int, int, tuple[int, ...], tuple[int, ...] | None]:
-    """A device array as the extension takes it: address, dtype, shape, strides."""
-    return (layout.address or 0, NUMBERS[layout.dtype], tuple(layout.shape), None if layout.strides is None else tuple(layout.strides))
+def settled(name: str, value: Any, written: bool = False) -> Any:
+    """The array whose memory has its values: torch may keep a tensor as the negative of what lies there. The caller keeps it until
+    the launch. Raises BadArgument for one that is `written`."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor) or not value.is_neg():
+        return value
+    if written:
+        raise BadArgument(f"{name} is a negated view, whose memory has other values than the tensor: give a copy, resolve_neg()")
+    return value.resolve_neg()
+
+
+def device_of(value: Any) -> int:
+    """The number of the device that an array lies on; -1: it does not tell."""
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return int(value.get_device())
+    return int(value.device.id) if cupy is not None and isinstance(value, cupy.ndarray) else -1
+
+
+def described(value: Any, layout: Layout) -> tuple[int, int, tuple[int, ...], tuple[int, ...] | None, int]:
+    """A device array as the extension takes it: address, dtype, shape, strides, device."""
+    strides = None if layout.strides is None else tuple(layout.strides)
+    return (layout.address or 0, NUMBERS[layout.dtype], tuple(layout.shape), strides, device_of(value))
 
 
 def stream_of(arrays: Iterable[Any]) -> int:

@@ -87,7 +87,7 @@ def _inputs(op: str, values: tuple[Any, ...], rule: rules.Rule) -> tuple[tuple[A
     made = []
     for name, value in zip(names, values, strict=True):
         if contexts.on_device(value):
-            made.append(value)
+            made.append(contexts.settled(f"{op}: {name}", value))
         elif like is None or _is_array(value) or not adapter_of(value).number:
             raise _not_here(op, name)
         elif not rule.broadcasts:
@@ -136,7 +136,7 @@ def _as_matrix(value: Any, row: bool, column: bool) -> tuple[Any, ...]:
     """A vector as the matrix that the op takes."""
     layout = _layout(value)
     made = widened(Operand(value, None, 0, layout.shape, layout.strides, layout.dtype, adapter_of(value)), row, column)
-    return contexts.described(layout._replace(shape=made.shape, strides=made.strides))
+    return contexts.described(value, layout._replace(shape=made.shape, strides=made.strides))
 
 
 class _Prepared:
@@ -170,6 +170,7 @@ class _Prepared:
         for value in given:
             if not contexts.on_device(value):
                 raise _not_here(op, "out")
+            contexts.settled(f"{op}: out", value, written=True)
             _check_writable(value)
             if (row or column) and _shape(value) != shape:
                 raise ShapeMismatch(f"{op} of these has shape {shape}, but out= {_shape(value)}")
@@ -209,6 +210,6 @@ def _call(client: Any, op: str, prepared: _Prepared, packed: bytes | None, timed
             client._drive(client._live(), lambda link, name=made: fetch(link, op, name), timeout)
         elif made is NotImplemented:  # other arrays than torch's, or without elements
             stream = contexts.stream_of(prepared.inputs)
-            taken = tuple(value if type(value) is tuple else contexts.described(_layout(value)) for value in taken)
+            taken = tuple(value if type(value) is tuple else contexts.described(value, _layout(value)) for value in taken)
         else:
             return made

@@ -8,7 +8,7 @@ from typing import Any
 
 from .._base.compiled import native, pack
 from .._base.errors import WrongType
-from .._calls.contexts import described, need, on_device, stream_of
+from .._calls.contexts import described, need, on_device, settled, stream_of
 from .._calls.launch import scalar
 from .._calls.plans import Plan
 from .._memory.code_files import code_file
@@ -35,7 +35,7 @@ def define(connection: Peer, kernel: Any) -> Plan:
 
 
 def _array(kernel: str, index: int, param: Any, value: Any) -> Any:
-    """A device array as the extension takes it: address, dtype, shape, strides."""
+    """A device array as the extension takes it."""
     if not param.is_tensor:
         return scalar(kernel, index, param, value)
     if value is None:
@@ -52,7 +52,7 @@ def _array(kernel: str, index: int, param: Any, value: Any) -> Any:
             'or launch with where="daemon", which copies arrays',
             {"key": f"args[{index}]"},
         )
-    return described(adapter.layout(value, staged=False))
+    return described(value, adapter.layout(value, staged=False))
 
 
 def launch(here: Any, kernel: Any, arguments: tuple[Any, ...], geometry: Mapping[str, Any] | None, timed: bool) -> Any:
@@ -61,6 +61,11 @@ def launch(here: Any, kernel: Any, arguments: tuple[Any, ...], geometry: Mapping
     if made is not NotImplemented:
         return made
     stream = stream_of(arguments)
+    # Kept until the launch.
+    arguments = tuple(
+        settled(f"{kernel.name}: {param.name}", value, param.kind != "in") if param.is_tensor else value
+        for param, value in zip(kernel.params, arguments)
+    )
     given = tuple(_array(kernel.name, i, param, value) for i, (param, value) in enumerate(zip(kernel.params, arguments)))
     return here.launch(given, geometry, stream, timed)
 

@@ -1,7 +1,8 @@
 """One op, registered with torch's dispatcher: its kernels for CPU and CUDA, what they mean to autograd, to torch.compile and vmap.
 
 A call from Python with tensors by position alone does not pass the dispatcher where nothing in it could see the call: no gradient, mode,
-transform, autocast, tracer or profiler. Through the dispatcher an op costs what a launch does. Otherwise the call passes it once: the
+transform, autocast, tracer or profiler. (An `ExecutionTraceObserver` without a profiler sees the overloads alone, `add.default`.) Through
+the dispatcher an op costs what a launch does. Otherwise the call passes it once: the
 kernel at the autograd keys runs the op at once where nothing below it could see the call. Every other call goes on below autograd,
 through the dispatcher, by a `torch.autograd.Function` where gradients are asked for.
 """
@@ -110,6 +111,11 @@ _SCOPE: Mapping[str, Any] = {
 }  # fmt: skip
 
 
+def _local(i: int) -> str:
+    """An argument in generated source: the names of kernels' parameters may be those that the source uses itself."""
+    return f"argument_{i}"
+
+
 def _shorten(packet: Any, op: Any, run: Callable[..., Any], autocast: bool) -> None:
     """Lets calls of the packet, `torch.ops.kops.add(a, b)`, run the op at once where nothing in the dispatcher would see them."""
     required = [argument for argument in op._schema.arguments if not argument.has_default_value() and not argument.kwarg_only]
@@ -117,7 +123,7 @@ def _shorten(packet: Any, op: Any, run: Callable[..., Any], autocast: bool) -> N
         return
     kind = torch._ops.OpOverloadPacket
     original: Any = kind.__call__
-    names = [argument.name for argument in required]
+    names = [_local(i) for i in range(len(required))]
     source = (
         "def call(self, /, *arguments, **keywords):\n"
         f"    if len(arguments) == {len(names)} and not keywords:\n"
@@ -138,15 +144,17 @@ def _at_autograd(op: Any, tensors: list[str], run: Callable[..., Any], different
     positional: list[tuple[str, str]] = []
     named: list[tuple[str, str]] = []
     scope: dict[str, Any] = {**_SCOPE, "run": run, "differentiated": differentiated}
+    local: dict[str, str] = {}
     for i, argument in enumerate(op._schema.arguments):
-        shown = argument.name
+        shown = name = local[argument.name] = argument.name if argument.kwarg_only else _local(i)
         if argument.has_default_value():
             scope[f"default_{i}"] = argument.default_value
-            shown = f"{argument.name}=default_{i}"
-        (named if argument.kwarg_only else positional).append((argument.name, shown))
+            shown = f"{name}=default_{i}"
+        (named if argument.kwarg_only else positional).append((name, shown))
     declared = ", ".join([shown for _, shown in positional] + (["*"] if named else []) + [shown for _, shown in named])
     passed = ", ".join([name for name, _ in positional] + [f"{name}={name}" for name, _ in named])
-    optional = {argument.name for argument in op._schema.arguments if str(argument.type) == "Optional[Tensor]"}
+    optional = {local[argument.name] for argument in op._schema.arguments if str(argument.type) == "Optional[Tensor]"}
+    tensors = [local[name] for name in tensors]
     types = " and ".join(f"({n} is None or type({n}) in plain)" if n in optional else f"type({n}) in plain" for n in tensors)
     asked = " or ".join(f"({n} is not None and {n}.requires_grad)" if n in optional else f"{n}.requires_grad" for n in tensors)
     source = (
