@@ -29,6 +29,13 @@ class Activated:
         return self.told
 
 
+def listens(path: str) -> bool:
+    """Whether a socket accepts connections there: it has its name before it does. To connect would start the daemon."""
+    accepts = "00010000"  # SO_ACCEPTCON among the flags
+    lines = Path("/proc/net/unix").read_text(encoding="utf-8").splitlines()
+    return any(line.endswith(f" {path}") and line.split()[3] == accepts for line in lines)
+
+
 @pytest.fixture
 def activated(tmp_path: Path) -> Iterator[Activated]:
     activate = needs("systemd-socket-activate")
@@ -49,7 +56,7 @@ def activated(tmp_path: Path) -> Iterator[Activated]:
     command += [str(binary()), "--socket", path, "--config", str(tmp_path / "kopsd.conf")]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        proc.eventually(lambda: os.path.exists(path), lambda: "the activator does not listen")
+        proc.eventually(lambda: listens(path), lambda: "the activator does not listen")
         yield Activated(process, path, notify)
     finally:
         if process.poll() is None:
