@@ -466,8 +466,7 @@ static bool arm_executor(struct executor *x)
     atomic_store(&x->region->daemon_sleeps, 1);
     /* The executor stores its words before it looks at these. */
     atomic_thread_fence(memory_order_seq_cst);
-    return ring_has_record(&x->in) ||
-           (atomic_load(&x->region->wants_room) && atomic_load(&x->out.words->read) != x->out.other) ||
+    return ring_has_record(&x->in) || (atomic_load(&x->region->wants_room) && ring_read_on(&x->out)) ||
            (atomic_load(&x->broken) && !x->broken_ns);
 }
 

@@ -35,17 +35,21 @@ static void write_head(const struct ring *r, uint64_t position, uint32_t size, u
     memcpy(at(r, position), &head, sizeof(head));
 }
 
+bool ring_read_on(struct ring *r)
+{
+    const uint64_t read = atomic_load_explicit(&r->words->read, memory_order_acquire);
+
+    if (read == r->other || read - r->other > r->position - r->other)
+        return false; /* the latter is nonsense: the reader cannot be ahead of the writer */
+    r->other = read;
+    return true;
+}
+
 /* Whether `bytes` are free, as far as the reader's word can be believed. */
 static bool has_room(struct ring *r, uint64_t bytes)
 {
-    uint64_t read;
-
-    if (RING_BYTES - (r->position - r->other) >= bytes)
-        return true;
-    read = atomic_load_explicit(&r->words->read, memory_order_acquire);
-    if (read - r->other > r->position - r->other)
-        return false; /* nonsense: the reader cannot be ahead of the writer */
-    r->other = read;
+    if (RING_BYTES - (r->position - r->other) < bytes)
+        ring_read_on(r);
     return RING_BYTES - (r->position - r->other) >= bytes;
 }
 

@@ -34,6 +34,8 @@ void ring_init(struct ring *r, struct ring_words *words, unsigned char *bytes);
  * record is seen by the other end after ring_publish(). */
 void *ring_reserve(struct ring *r, uint32_t size);
 void ring_publish(struct ring *r);
+/* Writing: looks how far the reader is; whether it has read on since the last look. */
+bool ring_read_on(struct ring *r);
 
 /* Reading: the next record, aligned to 8; NULL: none. It stays until ring_next(). */
 const void *ring_peek(struct ring *r, uint32_t *ret_size);

@@ -99,6 +99,24 @@ static void test_a_full_ring_takes_nothing_until_it_is_read(void **state)
     assert_true(write_one(f, 1000, n));
 }
 
+/* Each step of the reader is seen once: who waits for room is not woken for ever by the same one. */
+static void test_the_writer_sees_that_the_reader_went_on(void **state)
+{
+    struct fixture *f = *state;
+
+    assert_false(ring_read_on(&f->writer));
+    write_one(f, 100, 0);
+    write_one(f, 100, 1);
+    assert_false(ring_read_on(&f->writer));
+    read_one(f, 100, 0);
+    assert_true(ring_read_on(&f->writer));
+    assert_false(ring_read_on(&f->writer));
+    read_one(f, 100, 1);
+    assert_true(ring_read_on(&f->writer));
+    atomic_store(&f->writer.words->read, UINT64_MAX / 2); /* nonsense */
+    assert_false(ring_read_on(&f->writer));
+}
+
 static void test_a_record_that_no_ring_can_hold(void **state)
 {
     struct fixture *f = *state;
@@ -152,6 +170,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_records_arrive_in_order, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_full_ring_takes_nothing_until_it_is_read, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_record_that_no_ring_can_hold, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_the_writer_sees_that_the_reader_went_on, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_hostile_writer, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_hostile_reader, setup, teardown),
     };
