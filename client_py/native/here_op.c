@@ -82,7 +82,7 @@ static PyObject *launch(PyObject *self, PyObject *arguments)
     return code ? native_raise(&e) : answer(&r.call, &result);
 }
 
-/* What is told, before it becomes Python's. */
+/* Packed params, collected without the interpreter's lock. */
 struct telling {
     struct bytes all; /* each with its length before it */
 };

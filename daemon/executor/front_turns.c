@@ -63,7 +63,7 @@ static void begin_turn(struct front *f, struct front_domain *d, uint64_t now_ns)
     d->has_turn = true;
     d->turn_ns = now_ns;
     f->n_turns++;
-    if (f->n_waiting) /* what it sends may never end */
+    if (f->n_waiting) /* end_turns() has to look again: jobs of this turn may never end */
         front_set_timer(f, now_ns + TURN_NS);
 }
 

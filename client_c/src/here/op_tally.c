@@ -6,7 +6,7 @@
 
 #include "wire/mp.h"
 
-/* Constant but for the tally, which has a lock of its own. */
+/* One tally, with its key. The key is constant; the tally has its own lock. */
 struct entry {
     const struct op *op;
     enum dtype dtype;

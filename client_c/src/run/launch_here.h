@@ -13,7 +13,8 @@ enum kops_code launch_here_check(const struct dispatch *d, const struct kops_opt
 enum kops_code launch_here_tensors(const struct kops_tensor *const *given, unsigned n, struct here_tensor *into,
                                    const char **ret_uuid, struct kops_error *e);
 
-/* What is known of a launch here: `us` between two events, where it was to be timed. Its device is not filled in. */
+/* The result of a launch here. `us` is the time between two events, taken where `timed`. The device is not filled in.
+ */
 struct kops_result launch_here_result(double us, bool timed, const char *variant);
 
 /* Enqueues, or launches and waits. Without the lock. `options` may be NULL. */

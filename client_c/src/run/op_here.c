@@ -69,8 +69,8 @@ static enum kops_code find_tensors(const struct kops_request *request, struct he
     return launch_here_tensors(given, n, into, ret_uuid, e);
 }
 
-/* Without the lock, which it takes where the binary is to be fetched first: a full queue of the GPU holds up nobody
- * else. */
+/* Called without the client's lock, so that a full queue of the GPU holds up no other thread. Takes the lock to fetch a
+ * missing binary. */
 static enum kops_code execute(struct kops_client *c, const struct here_op_call *call, uint64_t deadline,
                               struct here_op_result *ret, struct kops_error *e)
 {

@@ -19,7 +19,7 @@ static const char VARIANT[] = "here";
 enum { KOPS_PARAMS_LAUNCHES(X) N_LAUNCHES_FIELDS };
 #undef X
 
-/* What was launched, and one row of it. */
+/* The op or kernel that a message tells of, and the row that is being read. */
 struct told {
     struct op kernel; /* a user kernel's */
     struct tensor tensors[STEP_MAX_OPERANDS];

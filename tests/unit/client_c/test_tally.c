@@ -113,7 +113,7 @@ static bool launch(struct here_tally *t, int64_t length)
     return launch_in(t, length, 1);
 }
 
-/* What it tells, as MessagePack; "" for nothing. */
+/* The rows that the tally tells, as MessagePack; "" for none. */
 static void assert_tells(struct here_tally *t, const char *expected, size_t length)
 {
     struct bytes out = {.data = NULL};
@@ -202,7 +202,7 @@ static void test_more_shapes_than_there_is_room_for(void **state)
     struct bytes out = {.data = NULL};
 
     for (int64_t i = 1; i <= TALLY_ROWS + 1; i++)
-        launch(t, i); /* the last one is not counted: nobody has taken the others */
+        launch(t, i); /* the last one is not counted: the table is full */
     assert_true(here_tally_take(t, NULL, &out));
     assert_memory_equal(out.data, "\xdc\0\x40", 3); /* a list of 64 */
     bytes_free(&out);
