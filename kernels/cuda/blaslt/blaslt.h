@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "backend/tuning.h"
 #include "core/plan.h"
+#include "core/tuning.h"
 #include "util/error.h"
 
 struct blaslt;

@@ -15,7 +15,7 @@ static unsigned add_candidates(const cublasLtMatmulHeuristicResult_t *from, int 
 
         step_copy_variant(c.choice.variant, "cublaslt");
         memcpy(c.choice.algorithm, &from[i].algo, sizeof(from[i].algo));
-        snprintf(c.text, sizeof(c.text), "cublaslt, choice %u, workspace %zu KiB", n + 1, from[i].workspaceSize >> 10);
+        snprintf(c.text, sizeof(c.text), "cublaslt %u, scratch %u KiB", n + 1, c.choice.workspace_bytes >> 10);
         while (known < n && memcmp(ret[known].choice.algorithm, c.choice.algorithm, sizeof(c.choice.algorithm)) != 0)
             known++;
         if (known == n)

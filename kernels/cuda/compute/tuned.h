@@ -2,7 +2,7 @@
 #ifndef KOPS_CUDA_TUNED_H
 #define KOPS_CUDA_TUNED_H
 
-#include "backend/tuning.h"
+#include "core/tuning.h"
 
 struct cuda_kernels;
 

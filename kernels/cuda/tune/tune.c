@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "blaslt/blaslt.h"
 #include "compute/kernels.h"
 #include "compute/tuned.h"
 #include "util/clock.h"
@@ -25,6 +26,9 @@ static const double HOPELESS = 3;
 static const uint64_t FIRST_ROUND_NS = 500 * 1000 * 1000;
 /* The least gain for which the usual choice is left. */
 static const double LEAST_GAIN = 0.01;
+
+/* A single execution of more would keep other users from the GPU for long. */
+static const double OPERATIONS_MAX = 0x1p45;
 
 bool cuda_tunes(const struct step *step)
 {
@@ -69,7 +73,7 @@ static int first_round(struct tune_bench *b, struct tuning_result *ret, struct e
 
         c->us = NAN;
         c->state = TUNING_LEFT_OUT;
-        if (i != ret->usual && is_enough(c, begin_ns))
+        if (i != ret->usual && i != ret->before && is_enough(c, begin_ns))
             continue;
         if (measure_first(b, c, best, &why) == 0)
             continue;
@@ -91,7 +95,7 @@ static int by_number(const void *a, const void *b)
 }
 
 /* The fastest of the first round, and the usual one, into `finalists`. */
-static unsigned choose_finalists(struct tuning_result *ret, unsigned finalists[FINALISTS + 1])
+static unsigned choose_finalists(struct tuning_result *ret, unsigned finalists[FINALISTS + 2])
 {
     const double best = best_of(ret);
     double times[TUNING_CANDIDATES_MAX], last;
@@ -107,7 +111,7 @@ static unsigned choose_finalists(struct tuning_result *ret, unsigned finalists[F
 
         if (c->state != TUNING_MEASURED)
             continue;
-        if (i == ret->usual || (n < FINALISTS && c->us <= best * BEHIND && c->us <= last))
+        if (i == ret->usual || i == ret->before || (n < FINALISTS && c->us <= best * BEHIND && c->us <= last))
             finalists[n++] = i;
         else
             c->state = TUNING_SLOWER;
@@ -117,7 +121,7 @@ static unsigned choose_finalists(struct tuning_result *ret, unsigned finalists[F
 
 /* They take turns, so that a clock that changes meets all alike. */
 static int final_rounds(struct tune_bench *b, struct tuning_result *ret, const unsigned *finalists, unsigned n,
-                        double samples[FINALISTS + 1][ROUNDS], unsigned *ret_rounds, struct error *e)
+                        double samples[FINALISTS + 2][ROUNDS], unsigned *ret_rounds, struct error *e)
 {
     const unsigned rounds = best_of(ret) > LONG_US ? ROUNDS_LONG : ROUNDS;
 
@@ -132,49 +136,62 @@ static int final_rounds(struct tune_bench *b, struct tuning_result *ret, const u
     return 0;
 }
 
-/* The widest spread of the middle half of any finalist's measurements, as a part of its median. */
-static double noise_of(double samples[FINALISTS + 1][ROUNDS], unsigned n, unsigned rounds)
-{
-    double noise = 0;
-
-    for (unsigned i = 0; i < n; i++) {
-        const double spread = (samples[i][rounds - 1 - rounds / 4] - samples[i][rounds / 4]) / samples[i][rounds / 2];
-
-        noise = spread > noise ? spread : noise;
-    }
-    return noise;
-}
-
 /* Whether it is to be taken in place of the best one so far. */
 static bool is_better(const struct tuning_result *ret, const struct tuning_candidate *c)
 {
-    const struct tuning_candidate *usual = &ret->candidates[ret->usual];
-    const double limit = usual->state == TUNING_MEASURED ? usual->us * (1 - ret->noise) : INFINITY;
+    const struct tuning_candidate *before = &ret->candidates[ret->before];
 
-    return c->us < limit && (ret->best == ret->usual || c->us < ret->candidates[ret->best].us);
+    if (ret->best != ret->before)
+        return c->us < ret->candidates[ret->best].us;
+    return before->state != TUNING_MEASURED || (c->high_us < before->low_us && c->us < before->us * (1 - LEAST_GAIN));
+}
+
+static double spread_of(const struct tuning_candidate *c)
+{
+    return c->state == TUNING_MEASURED ? (c->high_us - c->low_us) / c->us : 0;
 }
 
 static void conclude(struct tuning_result *ret, const unsigned *finalists, unsigned n,
-                     double samples[FINALISTS + 1][ROUNDS], unsigned rounds)
+                     double samples[FINALISTS + 2][ROUNDS], unsigned rounds)
 {
+    double spreads[2];
+
     for (unsigned i = 0; i < n; i++) {
+        struct tuning_candidate *c = &ret->candidates[finalists[i]];
+
         qsort(samples[i], rounds, sizeof(samples[i][0]), by_number);
-        ret->candidates[finalists[i]].us = samples[i][rounds / 2];
-        ret->candidates[finalists[i]].n = rounds;
+        c->us = samples[i][rounds / 2];
+        c->low_us = samples[i][rounds / 4];
+        c->high_us = samples[i][rounds - 1 - rounds / 4];
+        c->n = rounds;
     }
-    ret->noise = noise_of(samples, n, rounds);
-    if (ret->noise < LEAST_GAIN)
-        ret->noise = LEAST_GAIN;
-    ret->best = ret->usual;
+    ret->best = ret->before;
     for (unsigned i = 0; i < n; i++)
-        if (is_better(ret, &ret->candidates[finalists[i]]))
+        if (finalists[i] != ret->before && is_better(ret, &ret->candidates[finalists[i]]))
             ret->best = finalists[i];
+    spreads[0] = spread_of(&ret->candidates[ret->before]);
+    spreads[1] = spread_of(&ret->candidates[ret->best]);
+    ret->noise = spreads[spreads[0] < spreads[1]];
+}
+
+/* What runs now: an earlier tuning's choice, or the usual one. It stays unless another is faster by more than the
+ * noise. */
+static void find_before(const struct cuda_kernels *k, struct tuning_result *ret)
+{
+    struct tuning_choice choice;
+
+    ret->before = ret->usual;
+    if (!tuning_table_find(k->tuning, &ret->key, &choice))
+        return;
+    for (unsigned i = 0; i < ret->n; i++)
+        if (memcmp(&ret->candidates[i].choice, &choice, sizeof(choice)) == 0)
+            ret->before = i;
 }
 
 static int compete(struct tune_bench *b, struct tuning_result *ret, struct error *e)
 {
-    double samples[FINALISTS + 1][ROUNDS];
-    unsigned finalists[FINALISTS + 1], n, rounds;
+    double samples[FINALISTS + 2][ROUNDS];
+    unsigned finalists[FINALISTS + 2], n, rounds;
 
     if (first_round(b, ret, e) < 0)
         return -1;
@@ -187,6 +204,11 @@ static int compete(struct tune_bench *b, struct tuning_result *ret, struct error
     return 0;
 }
 
+static double operations(const struct plan_gemm *g)
+{
+    return 2.0 * (double)g->m * (double)g->n * (double)g->k * (double)g->batch_count;
+}
+
 int cuda_tune(const struct cuda_kernels *k, const struct tuning_request *request, struct tuning_pace *pace,
               struct tuning_result *ret, struct error *e)
 {
@@ -197,6 +219,8 @@ int cuda_tune(const struct cuda_kernels *k, const struct tuning_request *request
     memset(ret, 0, sizeof(*ret));
     if (!cuda_tunes(&request->step))
         return error_set(e, ERROR_UNSUPPORTED, "there is nothing to tune: one kernel serves this op");
+    if (operations(&request->step.plan.gemm) > OPERATIONS_MAX)
+        return error_set(e, ERROR_LIMIT_EXCEEDED, "the product is too large to tune: at most 2^45 operations");
     if (tune_bench_open(&bench, k, request, pace, e) < 0)
         return -1;
     addresses = bench.operands.addresses[0];
@@ -205,8 +229,10 @@ int cuda_tune(const struct cuda_kernels *k, const struct tuning_request *request
     r = cuda_tuned_key(k, &request->step.plan, addresses, &ret->key, e);
     if (r == 0)
         r = tune_list(k, &request->step, addresses, ret, e);
-    if (r == 0)
+    if (r == 0) {
+        find_before(k, ret);
         r = compete(&bench, ret, e);
+    }
     tune_bench_close(&bench);
     return r;
 }

@@ -9,7 +9,7 @@
 #ifndef KOPS_CUDA_TUNE_H
 #define KOPS_CUDA_TUNE_H
 
-#include "backend/tuning.h"
+#include "core/tuning.h"
 #include "compute/work.h"
 #include "driver/device.h"
 #include "driver/scratch.h"

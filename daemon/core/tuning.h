@@ -3,8 +3,8 @@
  *
  * A problem is what a choice depends on: an op with its sizes, layouts, dtypes and alignments, as the device's backend
  * sees it. The table compares problems as bytes; what they mean is the backend's own. */
-#ifndef KOPS_BACKEND_TUNING_H
-#define KOPS_BACKEND_TUNING_H
+#ifndef KOPS_CORE_TUNING_H
+#define KOPS_CORE_TUNING_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -74,8 +74,9 @@ enum tuning_state {
 
 struct tuning_candidate {
     struct tuning_choice choice;
-    char text[48]; /* what it is, for people */
-    double us;     /* the median of its measurements */
+    char text[48];          /* what it is, for people */
+    double us;              /* the median of its measurements */
+    double low_us, high_us; /* their quartiles */
     uint32_t state, n;
 };
 
@@ -85,8 +86,11 @@ struct tuning_result {
     char problem[TUNING_TEXT_BYTES];     /* what the key stands for, for people */
     struct tuning_candidate candidates[TUNING_CANDIDATES_MAX];
     uint32_t n;
-    uint32_t usual, best; /* indices: what runs without tuning; what is to run. Equal: nothing is faster beyond noise */
-    double noise;         /* the gain that `best` had to exceed: 0.01 is 1 % */
+    /* Indices: what runs without any tuning; what ran before this one; what is to run. `best` is `before` unless
+     * another is faster beyond noise: its upper quartile lies below the lower quartile of `before`, and its median by 1
+     * %. */
+    uint32_t usual, before, best;
+    double noise; /* the wider of these two's spreads between quartiles, as a part of the median */
 };
 
 /* Between two measurements, each of which takes the device some milliseconds at most or runs one kernel once, the tuner

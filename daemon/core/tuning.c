@@ -1,5 +1,5 @@
 /* The table of choices: open addressing; a slot's number is odd while it is written. */
-#include "backend/tuning.h"
+#include "core/tuning.h"
 
 #include <errno.h>
 #include <fcntl.h>
