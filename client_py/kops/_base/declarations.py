@@ -313,7 +313,7 @@ C_TYPES = {'float': 'f32',
  '__nv_fp8_e4m3': 'f8_e4m3',
  '__nv_fp8_e5m2': 'f8_e5m2'}
 
-METHODS = ('hello', 'ping', 'register', 'alloc', 'release', 'run', 'sequence', 'program', 'run_program', 'compile', 'kernel', 'code', 'launch', 'counters', 'cache', 'timelines', 'cancel', 'trim', 'launched', 'stats', 'clients', 'conditions', 'metrics', 'trace', 'drain')
+METHODS = ('hello', 'ping', 'register', 'alloc', 'release', 'run', 'sequence', 'program', 'run_program', 'compile', 'kernel', 'code', 'launch', 'counters', 'cache', 'timelines', 'cancel', 'trim', 'launched', 'stats', 'clients', 'conditions', 'tune', 'tuning', 'metrics', 'trace', 'drain')
 
 # limits of kernels, and of the source that the client parses
 KERNEL_LIMITS = {'params': 32,
