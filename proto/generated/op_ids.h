@@ -36,4 +36,9 @@ enum op_size {
 #define OP_MAX_INPUTS 2
 #define OP_MAX_OUTPUTS 1
 
+/* Elementwise ops that compute: X(WITH, NAME, name, inputs, dtypes), dtypes: FLOATS, or NUMBERS (integers, too). */
+#define OP_ARITHMETIC(X, WITH) \
+    X(WITH, ADD, add, 2, NUMBERS) \
+    X(WITH, SQUARE, square, 1, NUMBERS)
+
 #endif

@@ -1,4 +1,4 @@
-"""What an op must give: float64 references in NumPy, and the one tolerance check that every suite uses.
+"""What an op must give: references in NumPy, in float64 and in the integers themselves, and the one tolerance check that every suite uses.
 
 PROTOCOL.md defines it: |got - ref| ≤ rtol·|ref| + scaled·S + atol, S being the sum of the absolute values of the terms.
 """
@@ -52,6 +52,10 @@ def tolerance(op: dict[str, Any], dtype: str, attrs: dict[str, Any]) -> dict[str
 def check(got: np.ndarray, ref: np.ndarray, scale: np.ndarray, allowed: dict[str, float]) -> None:
     """Raises AssertionError that names the worst element."""
     assert got.shape == ref.shape, f"shape {got.shape}, not {ref.shape}"
+    if got.dtype.kind in "iu":  # exact
+        np.testing.assert_array_equal(got, ref)
+        assert not any(allowed.values()) and got.dtype == ref.dtype
+        return
     limit = allowed.get("rtol", 0) * np.abs(ref) + allowed.get("scaled", 0) * scale + allowed.get("atol", 0)
     error = np.abs(got - ref)
     wrong = ~(error <= limit)

@@ -333,7 +333,7 @@ def check_errors(device: str) -> None:
         (kops.ShapeMismatch, lambda a, b: OPS.gemm(a, a[0])),  # a vector, which a client's method would take
         (kops.ShapeMismatch, lambda a, b: OPS.gemm(a, b, b.new_empty(2, 2), trans_a=True, beta=1.0)),
         (kops.DtypeMismatch, lambda a, b: OPS.add(a, a.half())),
-        (kops.UnknownDtype, lambda a, b: OPS.square(a.int())),
+        (kops.UnknownDtype, lambda a, b: OPS.square(a.bool())),
         (kops.BadArgument, lambda a, b: OPS.gemm(a, b, trans_a=True, beta=1.0)),
         (kops.BadArgument, lambda a, b: OPS.gemm(a, b, trans_a=True, precision="low")),
     ]

@@ -66,7 +66,8 @@ class OpMethods:
         """out = a + b
 
         Element by element, with NumPy's broadcasting of `a` and `b`; `out` has the broadcast shape. `out` may
-        be exactly `a` or exactly `b` (in place). f16 and bf16 are added in f32 and rounded to nearest even.
+        be exactly `a` or exactly `b` (in place). f16 and bf16 are added in f32 and rounded to nearest even;
+        integers wrap around, as NumPy's and torch's do.
         """
     @overload
     def add(
@@ -195,7 +196,7 @@ class OpMethods:
         """out = a * a
 
         Element by element; `out` has `a`'s shape and may be exactly `a` (in place). f16 and bf16 are
-        multiplied in f32 and rounded to nearest even.
+        multiplied in f32 and rounded to nearest even; integers wrap around, as NumPy's and torch's do.
         """
     @overload
     def square(
@@ -266,7 +267,8 @@ class AsyncOpMethods:
         """out = a + b
 
         Element by element, with NumPy's broadcasting of `a` and `b`; `out` has the broadcast shape. `out` may
-        be exactly `a` or exactly `b` (in place). f16 and bf16 are added in f32 and rounded to nearest even.
+        be exactly `a` or exactly `b` (in place). f16 and bf16 are added in f32 and rounded to nearest even;
+        integers wrap around, as NumPy's and torch's do.
         """
     @overload
     async def add(
@@ -389,7 +391,7 @@ class AsyncOpMethods:
         """out = a * a
 
         Element by element; `out` has `a`'s shape and may be exactly `a` (in place). f16 and bf16 are
-        multiplied in f32 and rounded to nearest even.
+        multiplied in f32 and rounded to nearest even; integers wrap around, as NumPy's and torch's do.
         """
     @overload
     async def square(

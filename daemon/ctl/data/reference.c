@@ -71,7 +71,7 @@ static bool broadcast(struct reference_case *c, const char **ret_why)
 
 static double one_flop_each(const struct reference_case *c)
 {
-    return (double)kops_tensor_count(&c->out);
+    return data_is_float(c->dtype) ? (double)kops_tensor_count(&c->out) : (double)NAN;
 }
 
 /* The element of an input that out's element `at` comes from. */
@@ -111,7 +111,7 @@ static void check_elements(const struct reference_case *c, const struct toleranc
             values[i] = data_get(c->data[i], direct ? at : source(&c->inputs[i], &c->out, at), c->dtype);
             scale += fabs(values[i]);
         }
-        report_element(ret, t, at, data_get(c->after, at, c->dtype), compute(values), scale);
+        report_element(ret, t, at, data_get(c->after, at, c->dtype), data_wrap(compute(values), c->dtype), scale);
     }
 }
 

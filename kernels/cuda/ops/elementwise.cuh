@@ -195,10 +195,18 @@ __device__ __forceinline__ void strided_kernel(const cuda_ops_strided &p)
         stamp_end(p.stamps);                                                                                           \
     }
 
-#define CUDA_OPS_ELEMENTWISE_ALL(op, Op)                                                                               \
+#define CUDA_OPS_ELEMENTWISE_FLOATS(op, Op)                                                                            \
     CUDA_OPS_ELEMENTWISE(op, f32, float, Op)                                                                           \
     CUDA_OPS_ELEMENTWISE(op, f64, double, Op)                                                                          \
     CUDA_OPS_ELEMENTWISE(op, f16, __half, Op)                                                                          \
     CUDA_OPS_ELEMENTWISE(op, bf16, __nv_bfloat16, Op)
+
+/* Signed integers take the kernels of unsigned ones. */
+#define CUDA_OPS_ELEMENTWISE_NUMBERS(op, Op)                                                                           \
+    CUDA_OPS_ELEMENTWISE_FLOATS(op, Op)                                                                                \
+    CUDA_OPS_ELEMENTWISE(op, u8, uint8_t, Op)                                                                          \
+    CUDA_OPS_ELEMENTWISE(op, u16, uint16_t, Op)                                                                        \
+    CUDA_OPS_ELEMENTWISE(op, u32, uint32_t, Op)                                                                        \
+    CUDA_OPS_ELEMENTWISE(op, u64, uint64_t, Op)
 
 #endif

@@ -18,9 +18,26 @@ struct names {
         "kops_" #name "_vector", "kops_" #name "_strided", "kops_" #name "_strided64"                                  \
     }
 
-static const struct names op_names[OP_COUNT][ELEMENT_COUNT] = {
-    [OP_ADD] = {NAMES(add_f32), NAMES(add_f64), NAMES(add_f16), NAMES(add_bf16)},
-    [OP_SQUARE] = {NAMES(square_f32), NAMES(square_f64), NAMES(square_f16), NAMES(square_bf16)},
+#define NAMES_FLOATS(op)                                                                                               \
+    [DTYPE_F32] = NAMES(op##_f32), [DTYPE_F64] = NAMES(op##_f64), [DTYPE_F16] = NAMES(op##_f16),                       \
+    [DTYPE_BF16] = NAMES(op##_bf16)
+
+/* Sums and products of signed integers have the bits of the unsigned ones. */
+#define NAMES_NUMBERS(op)                                                                                              \
+    NAMES_FLOATS(op), [DTYPE_I8] = NAMES(op##_u8), [DTYPE_U8] = NAMES(op##_u8), [DTYPE_I16] = NAMES(op##_u16),         \
+                      [DTYPE_U16] = NAMES(op##_u16), [DTYPE_I32] = NAMES(op##_u32), [DTYPE_U32] = NAMES(op##_u32),     \
+                      [DTYPE_I64] = NAMES(op##_u64), [DTYPE_U64] = NAMES(op##_u64)
+
+enum {
+#define X(NAME, name, value, size) +1
+    DTYPES = 1 KOPS_DTYPES(X) /* an array indexed by dtype */
+#undef X
+};
+
+static const struct names op_names[OP_COUNT][DTYPES] = {
+#define X(WITH, NAME, name, inputs, dtypes) [OP_##NAME] = {NAMES_##dtypes(name)},
+    OP_ARITHMETIC(X, )
+#undef X
 };
 
 /* By the size of an element. */
@@ -30,7 +47,7 @@ static const struct names copy_names[ELEMENT_BYTES_MAX + 1] = {
 
 static const struct names *names_of(enum op_id op, enum dtype dtype)
 {
-    return op == OP_COPY ? &copy_names[dtype_size(dtype)] : &op_names[op][cuda_ops_element(dtype)];
+    return op == OP_COPY ? &copy_names[dtype_size(dtype)] : &op_names[op][dtype];
 }
 
 /* An elementwise plan in the kernels' terms: dimension 0 innermost; a unary op has all strides of b 0. */
@@ -168,10 +185,15 @@ static void set_strided(struct space *s, uint64_t out, uint64_t a, uint64_t b, c
                         &p, sizeof(p));
 }
 
+bool cuda_ops_has_elementwise(enum op_id op, enum dtype dtype)
+{
+    return names_of(op, dtype)->vector != NULL;
+}
+
 int cuda_ops_launch_elementwise(enum op_id op, const struct plan *plan, const uint64_t *addresses, const char *variant,
                                 struct cuda_launch *ret_launch, struct error *e)
 {
-    const unsigned n_inputs = op == OP_ADD ? 2 : 1;
+    const unsigned n_inputs = op_get(op)->n_inputs;
     const uint64_t out = addresses[n_inputs], a = addresses[0], b = n_inputs > 1 ? addresses[1] : 0;
     const struct names *names = names_of(op, plan->dtype);
     struct space s = space_of(&plan->elementwise, n_inputs);

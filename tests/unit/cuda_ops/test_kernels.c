@@ -16,7 +16,8 @@
 
 enum { WARP = 32 };
 
-static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F64, DTYPE_F16, DTYPE_BF16};
+static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F64, DTYPE_F16, DTYPE_BF16, DTYPE_I8,  DTYPE_U8,
+                                    DTYPE_I16, DTYPE_U16, DTYPE_I32, DTYPE_U32,  DTYPE_I64, DTYPE_U64};
 
 /* Memory ends at a page that cannot be touched, as close as its alignment allows. */
 static size_t mapped_size(size_t size)

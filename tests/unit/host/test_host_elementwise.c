@@ -15,6 +15,14 @@ static void expect(enum op_id op, enum dtype dtype, double a, double b, void *in
     encode(dtype, exact, into);
 }
 
+/* Wraps around: the low bytes of what comes out of 64 bits. */
+static void expect_integer(enum op_id op, uint64_t a, uint64_t b, unsigned char into[8])
+{
+    const uint64_t exact = op == OP_ADD ? a + b : a * a;
+
+    memcpy(into, &exact, sizeof(exact));
+}
+
 /* The input's index for an index of out, by NumPy's broadcasting. */
 static uint64_t broadcast_index(const struct tensor *in, const struct tensor *out, uint64_t index)
 {
@@ -36,14 +44,17 @@ static void check_result(enum op_id op, const struct operand *a, const struct op
     const size_t size = dtype_size(out->tensor.dtype);
 
     for (uint64_t i = 0; i < out->tensor.count; i++) {
-        double x = operand_get_before(a, broadcast_index(&a->tensor, &out->tensor, i));
-        double y = b ? operand_get_before(b, broadcast_index(&b->tensor, &out->tensor, i)) : 0;
+        const uint64_t at_a = broadcast_index(&a->tensor, &out->tensor, i);
+        const uint64_t at_b = b ? broadcast_index(&b->tensor, &out->tensor, i) : 0;
         unsigned char want[8];
 
-        expect(op, out->tensor.dtype, x, y, want);
+        if (dtype_is_float(out->tensor.dtype))
+            expect(op, out->tensor.dtype, operand_get_before(a, at_a), b ? operand_get_before(b, at_b) : 0, want);
+        else
+            expect_integer(op, operand_bits_before(a, at_a), b ? operand_bits_before(b, at_b) : 0, want);
         if (memcmp(operand_at(out, i), want, size) != 0)
-            fail_msg("%s element %llu is %g, not %g", dtype_name(out->tensor.dtype), (unsigned long long)i,
-                     operand_get(out, i), decode(out->tensor.dtype, want));
+            fail_msg("%s %s element %llu is wrong", op_get(op)->name, dtype_name(out->tensor.dtype),
+                     (unsigned long long)i);
     }
     operand_check_surroundings(out);
 }
@@ -82,12 +93,12 @@ static void for_each_variant(void (*body)(struct fixture *, enum dtype, const ch
     struct fixture f;
 
     fixture_open(&f, c);
-    for (unsigned d = 0; d < COUNT(all_dtypes); d++) {
-        const char *const *variants = host_backend.variants(f.device, op_get(OP_ADD), all_dtypes[d]);
+    for (unsigned d = 0; d < COUNT(number_dtypes); d++) {
+        const char *const *variants = host_backend.variants(f.device, op_get(OP_ADD), number_dtypes[d]);
 
         assert_non_null(variants[0]);
         for (; *variants; variants++)
-            body(&f, all_dtypes[d], *variants);
+            body(&f, number_dtypes[d], *variants);
     }
     fixture_close(&f);
 }
@@ -215,7 +226,7 @@ static void patterns_body(struct fixture *f, enum dtype dtype, const char *varia
     struct operand a, b, out;
     struct backend_job job;
 
-    if (dtype_size(dtype) != 2)
+    if (dtype_size(dtype) != 2 || !dtype_is_float(dtype))
         return;
     operand_init(&a, dtype, 1, shape, CONTIGUOUS);
     operand_init(&b, dtype, 1, shape, CONTIGUOUS);
