@@ -173,8 +173,10 @@ INLINE void bypass_end(void)
 #define SAME(v) (v)
 
 /* An op's arithmetic, on numbers and on vectors of them; EXPRESSION_<NAME> for each op of OP_ARITHMETIC. */
-#define EXPRESSION_ADD(a, b)    ((a) + (b))
-#define EXPRESSION_SQUARE(a, b) ((void)(b), (a) * (a))
+#define EXPRESSION_ADD(a, b)        ((a) + (b))
+#define EXPRESSION_ADD_SQUARE(a, b) (((a) + (b)) * ((a) + (b)))
+#define EXPRESSION_SQUARE(a, b)     ((void)(b), (a) * (a))
+#define EXPRESSION_SUB_SQUARE(a, b) (((a) - (b)) * ((a) - (b)))
 
 /* One small integer, as a number that does not overflow: the product of two uint16_t would be an int. */
 #define AS_U32(x) ((uint32_t)(x))

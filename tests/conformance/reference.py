@@ -19,6 +19,16 @@ def add(inputs: list[np.ndarray], _out: np.ndarray, _attrs: dict[str, Any]) -> t
     return a + b, np.abs(a) + np.abs(b)
 
 
+def add_square(inputs: list[np.ndarray], _out: np.ndarray, _attrs: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    ref = (inputs[0] + inputs[1]) * (inputs[0] + inputs[1])
+    return ref, np.abs(ref)
+
+
+def sub_square(inputs: list[np.ndarray], _out: np.ndarray, _attrs: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    ref = (inputs[0] - inputs[1]) * (inputs[0] - inputs[1])
+    return ref, np.abs(ref)
+
+
 def square(inputs: list[np.ndarray], _out: np.ndarray, _attrs: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     return inputs[0] * inputs[0], inputs[0] * inputs[0]
 
@@ -40,7 +50,9 @@ def gemm(inputs: list[np.ndarray], out: np.ndarray, attrs: dict[str, Any]) -> tu
     return ref, scale
 
 
-REFERENCES: dict[str, Reference] = {"add": add, "square": square, "gemm": gemm, "copy": copy}
+REFERENCES: dict[str, Reference] = {
+    "add": add, "square": square, "add_square": add_square, "sub_square": sub_square, "gemm": gemm, "copy": copy,
+}  # fmt: skip
 
 
 def tolerance(op: dict[str, Any], dtype: str, attrs: dict[str, Any]) -> dict[str, float]:

@@ -103,7 +103,9 @@ struct arithmetic {
     }
 
 ARITHMETIC(ADD, a + b)
+ARITHMETIC(ADD_SQUARE, (a + b) * (a + b))
 ARITHMETIC(SQUARE, a *a)
+ARITHMETIC(SUB_SQUARE, (a - b) * (a - b))
 
 static const struct arithmetic arithmetic[OP_COUNT] = {
 #define X(WITH, NAME, name, inputs, dtypes) [OP_##NAME] = {NAME##_f64, NAME##_f32, NAME##_u64},
@@ -218,7 +220,7 @@ static bool widen_launch(const struct cuda_launch *launch, struct cuda_launch *r
 {
     struct cuda_ops_strided p;
 
-    if (launch->params_size != sizeof(p) || strstr(launch->kernel, "64"))
+    if (strcmp(launch->variant, "strided") != 0 || strstr(launch->kernel, "strided64"))
         return false;
     memcpy(&p, launch->params, sizeof(p));
     for (unsigned d = 0; d < p.rank; d++)
@@ -231,19 +233,22 @@ static bool widen_launch(const struct cuda_launch *launch, struct cuda_launch *r
 static int check_ways(struct lab_case *c, const struct lab_machine *m, const struct plan *plan, unsigned char *before,
                       unsigned char *expected, unsigned char *got)
 {
-    static const char *const variants[] = {NULL, "strided"};
+    static const char *const variants[] = {NULL, "rows", "tiles", "strided"};
     const enum op_id op = c->call.op->id;
     uint64_t addresses[PLAN_MAX_OPERANDS];
     int ways = 0;
 
     for (unsigned t = 0; t <= c->call.op->n_inputs; t++)
         addresses[t] = lab_array_first(&c->arrays[t]);
-    for (unsigned v = 0; v < 2; v++) {
+    for (unsigned v = 0; v < sizeof(variants) / sizeof(variants[0]); v++) {
+        const bool always = !variants[v] || strcmp(variants[v], "strided") == 0;
         struct cuda_launch launch, other;
         struct error e;
         char name[64];
 
         if (cuda_ops_launch(op, plan, addresses, variants[v], m->multiprocessors, &launch, &e) < 0) {
+            if (!always)
+                continue;
             describe(c, e.message, "refused");
             return -1;
         }
@@ -259,8 +264,6 @@ static int check_ways(struct lab_case *c, const struct lab_machine *m, const str
                 return -1;
             ways++;
         }
-        if (strcmp(launch.variant, "strided") == 0)
-            break;
     }
     return ways;
 }

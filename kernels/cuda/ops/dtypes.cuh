@@ -91,6 +91,9 @@ template <typename T> union pack {
     __device__ __forceinline__ pack() : bits(make_uint4(0, 0, 0, 0))
     {
     }
+    explicit __device__ __forceinline__ pack(uint4 from) : bits(from)
+    {
+    }
 };
 
 #endif

@@ -19,6 +19,8 @@
 
 #define CUDA_OPS_OF_DTYPE(X, binary, op, dtype)                                                                        \
     X(binary, kops_##op##_##dtype##_vector)                                                                            \
+    X(binary, kops_##op##_##dtype##_rows)                                                                              \
+    X(binary, kops_##op##_##dtype##_tiles)                                                                             \
     X(binary, kops_##op##_##dtype##_strided)                                                                           \
     X(binary, kops_##op##_##dtype##_strided64)
 

@@ -5,7 +5,7 @@
 
 #include "plan_launch.h"
 
-static const char *const elementwise_variants[] = {"vector", "strided", NULL};
+static const char *const elementwise_variants[] = {"vector", "rows", "tiles", "strided", NULL};
 static const char *const gemm_variants[] = {"tiled", NULL};
 
 const char *const *cuda_ops_variants(enum op_id op, enum dtype dtype)
