@@ -52,6 +52,7 @@ bool reference_tolerance(const char *op, enum kops_dtype dtype, bool high, struc
 void report_element(struct report *r, const struct tolerance *t, uint64_t at, double got, double expected,
                     double scale);
 
-extern const struct reference reference_add, reference_copy, reference_square, reference_gemm;
+extern const struct reference reference_add, reference_add_square, reference_copy, reference_square,
+    reference_sub_square, reference_gemm;
 
 #endif

@@ -10,7 +10,7 @@ enum {
     CUDA_OPS_MAX_GRID = 0x7fffffff, /* blocks along x */
 };
 
-/* The dtype's name in kernel symbols is its place in these tables. */
+/* A dtype's place in the tables of gemm. */
 enum cuda_ops_element { ELEMENT_F32, ELEMENT_F64, ELEMENT_F16, ELEMENT_BF16, ELEMENT_COUNT };
 enum cuda_ops_element cuda_ops_element(enum dtype dtype);
 
@@ -37,6 +37,8 @@ const struct cuda_ops_gemm_config *cuda_ops_gemm_configs(enum dtype dtype);
 void cuda_ops_set_gemm(struct cuda_launch *launch, struct cuda_ops_gemm *p, const struct cuda_ops_gemm_config *config,
                        bool wide);
 
+/* Whether there are elementwise kernels of the op for the dtype. */
+bool cuda_ops_has_elementwise(enum op_id op, enum dtype dtype);
 /* `variant` is NULL or one of cuda_ops_variants(). */
 int cuda_ops_launch_elementwise(enum op_id op, const struct plan *plan, const uint64_t *addresses, const char *variant,
                                 struct cuda_launch *ret_launch, struct error *e);
