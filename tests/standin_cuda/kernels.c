@@ -14,7 +14,7 @@ _Static_assert(sizeof(struct cuda_ops_gemm) <= MAX_PARAMS && sizeof(struct cuda_
                "an operation has room for every kernel's parameters");
 
 enum kernel_op { KERNEL_ADD, KERNEL_SQUARE, KERNEL_COPY, KERNEL_GEMM };
-enum kernel_layout { LAYOUT_VECTOR, LAYOUT_STRIDED, LAYOUT_GEMM, LAYOUT_GATE };
+enum kernel_layout { LAYOUT_VECTOR, LAYOUT_STRIDED, LAYOUT_GEMM, LAYOUT_GATE, LAYOUT_REPACK };
 
 struct kernel {
     struct kernel *next;
@@ -22,6 +22,7 @@ struct kernel {
     enum kernel_layout layout;
     enum element element;
     unsigned size; /* of an element */
+    unsigned pieces; /* of LAYOUT_REPACK; 0: a copy */
     char symbol[96];
 };
 
@@ -47,6 +48,24 @@ static bool parse_element(const char *name, struct kernel *k)
     return false;
 }
 
+static bool parse_repack(const char *symbol, struct kernel *k)
+{
+    static const struct {
+        const char *name;
+        unsigned size, pieces;
+    } kinds[] = {{"kops_repack_2", 2, 0}, {"kops_repack_4", 4, 0}, {"kops_repack_bf16x2", 4, 2}, {"kops_repack_bf16x3", 4, 3}};
+
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
+        if (strcmp(kinds[i].name, symbol) == 0) {
+            k->layout = LAYOUT_REPACK;
+            k->size = kinds[i].size;
+            k->pieces = kinds[i].pieces;
+            snprintf(k->symbol, sizeof(k->symbol), "%s", symbol);
+            return true;
+        }
+    return false;
+}
+
 static bool parse_symbol(const char *symbol, struct kernel *k)
 {
     static const char *const ops[] = {"add", "square", "copy", "gemm"};
@@ -57,6 +76,8 @@ static bool parse_symbol(const char *symbol, struct kernel *k)
         snprintf(k->symbol, sizeof(k->symbol), "%s", symbol);
         return true;
     }
+    if (parse_repack(symbol, k))
+        return true;
     if (strlen(symbol) >= sizeof(k->symbol) ||
         sscanf(symbol, "kops_%15[a-z]_%15[a-z0-9]_%63s", op, element, layout) != 3)
         return false;
@@ -100,28 +121,34 @@ size_t kernel_params_size(const struct kernel *kernel)
     static const size_t sizes[] = {[LAYOUT_VECTOR] = sizeof(struct cuda_ops_vector),
                                    [LAYOUT_STRIDED] = sizeof(struct cuda_ops_strided),
                                    [LAYOUT_GEMM] = sizeof(struct cuda_ops_gemm),
-                                   [LAYOUT_GATE] = sizeof(struct cuda_ops_gate)};
+                                   [LAYOUT_GATE] = sizeof(struct cuda_ops_gate),
+                                   [LAYOUT_REPACK] = sizeof(struct cuda_ops_repack)};
 
     return sizes[kernel->layout];
 }
 
 /* ---- what is touched ---- */
 
-/* Adds the range from `address` over the furthest of `rank` indices; false when it leaves the address space. */
-static bool use_strided(struct op *op, const struct kernel *k, uint64_t address, unsigned rank, const uint64_t *shape,
-                        const uint64_t *strides, bool write)
+bool op_use_strided(struct op *op, unsigned size, uint64_t address, unsigned rank, const uint64_t *shape,
+                    const uint64_t *strides, bool write)
 {
     unsigned __int128 last = 0;
 
-    if (address % k->size)
+    if (address % size)
         return false;
     for (unsigned d = 0; d < rank; d++) {
         last += (unsigned __int128)(shape[d] - 1) * strides[d];
         if (last > UINT64_MAX / 16)
             return false;
     }
-    op_use(op, address, ((uint64_t)last + 1) * k->size, write);
+    op_use(op, address, ((uint64_t)last + 1) * size, write);
     return true;
+}
+
+static bool use_strided(struct op *op, const struct kernel *k, uint64_t address, unsigned rank, const uint64_t *shape,
+                        const uint64_t *strides, bool write)
+{
+    return op_use_strided(op, k->size, address, rank, shape, strides, write);
 }
 
 /* The hints must be true: a real kernel would make misaligned accesses. */
@@ -218,6 +245,8 @@ bool kernel_uses(const struct kernel *kernel, const void *params, struct op *op)
         return vector_uses(kernel, params, op);
     case LAYOUT_STRIDED:
         return strided_uses(kernel, params, op);
+    case LAYOUT_REPACK:
+        return repack_uses(kernel->size, kernel->pieces, params, op);
     case LAYOUT_GATE:
         op_use(op, ((const struct cuda_ops_gate *)params)->go, sizeof(uint64_t), false);
         return true;
@@ -397,6 +426,9 @@ void kernel_run(const struct kernel *kernel, const void *params)
         break;
     case LAYOUT_GEMM:
         gemm_run(kernel, params);
+        break;
+    case LAYOUT_REPACK:
+        repack_run(kernel->size, kernel->pieces, params);
         break;
     case LAYOUT_GATE:
         gate_run(params);

@@ -9,6 +9,7 @@
     X(square)                                                                                                          \
     X(stamp)                                                                                                           \
     X(copy)                                                                                                            \
+    X(repack)                                                                                                          \
     X(gemm_f32)                                                                                                        \
     X(gemm_f64)                                                                                                        \
     X(gemm_f16)                                                                                                        \
@@ -40,6 +41,10 @@
     CUDA_OPS_OF_DTYPE(X, copy, copy, 2)                                                                                \
     CUDA_OPS_OF_DTYPE(X, copy, copy, 4)                                                                                \
     CUDA_OPS_OF_DTYPE(X, copy, copy, 8)                                                                                \
+    X(repack, kops_repack_2)                                                                                           \
+    X(repack, kops_repack_4)                                                                                           \
+    X(repack, kops_repack_bf16x2)                                                                                      \
+    X(repack, kops_repack_bf16x3)                                                                                      \
     CUDA_OPS_OF_GEMM(X, f32)                                                                                           \
     CUDA_OPS_OF_GEMM(X, f64)                                                                                           \
     CUDA_OPS_OF_GEMM(X, f16)                                                                                           \
