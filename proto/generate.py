@@ -198,6 +198,21 @@ def attr_default(attr: dict) -> str:
     return f"{{.choice = {attr['choices'].index(value)}}}"
 
 
+def dtype_bits(dtypes: list[str]) -> str:
+    return " | ".join(f"DTYPE_BIT(DTYPE_{d.upper()})" for d in dtypes)
+
+
+def out_dtypes_table(op: dict) -> list[str]:
+    """The declared `out_dtypes`: for dtypes of the inputs those of the outputs, the one that a client makes first."""
+    declared = op.get("out_dtypes", {})
+    if not set(declared) <= set(op["dtypes"]) or not all(declared.values()):
+        raise SystemExit(f"generate.py: ops/{op['name']}.json: out_dtypes: a dtype that the op does not take, or an empty list")
+    if not declared:
+        return []
+    rows = [f"    [DTYPE_{d.upper()}] = {dtype_bits(outs)}," for d, outs in declared.items()]
+    return [f"static const unsigned {op['name']}_out_dtypes[DTYPE_SLOTS] = {{", *rows, "};"]
+
+
 def op_table_header(ops: list[dict]) -> str:
     out = ["/* Included once, by daemon/core/op.c. */"]
     for o in ops:
@@ -211,9 +226,10 @@ def op_table_header(ops: list[dict]) -> str:
                 choices = f"{o['name']}_{a['name']}_choices" if a["type"] == "choice" else "NULL"
                 out.append(f"    {{{c_string(a['name'])}, OP_ATTR_{ATTR_TYPES[a['type']]}, {attr_default(a)}, {choices}, {c_string(a['doc'])}}},")
             out.append("};")
+        out += out_dtypes_table(o)
     out.append("\nstatic const struct op op_table[OP_COUNT] = {")
     for o in ops:
-        dtypes = " | ".join(f"DTYPE_BIT(DTYPE_{d.upper()})" for d in o["dtypes"])
+        dtypes = dtype_bits(o["dtypes"])
         attrs = f"{o['name']}_attrs" if o["attrs"] else "NULL"
         factor, sizes = operations(o)
         out += [f"    [OP_{o['name'].upper()}] = {{",
@@ -226,6 +242,7 @@ def op_table_header(ops: list[dict]) -> str:
                 f"        .n_inputs = {len(o['inputs'])},",
                 f"        .n_outputs = {len(o['outputs'])},",
                 f"        .dtypes = {dtypes},",
+                *([f"        .out_dtypes = {o['name']}_out_dtypes,"] if "out_dtypes" in o else []),
                 f"        .attrs = {attrs},",
                 f"        .n_attrs = {len(o['attrs'])},",
                 f"        .rule = op_rule_{o['rule']},",
@@ -343,12 +360,17 @@ def methods_section(methods: list[dict], maps: list[dict]) -> str:
     return "\n".join(out).rstrip()
 
 
+def out_dtypes_text(op: dict) -> str:
+    rows = [f"{d}: {' or '.join(outs)}" for d, outs in op.get("out_dtypes", {}).items()]
+    return f"dtypes of the outputs, where they may be others: {'; '.join(rows)}. " if rows else ""
+
+
 def ops_section(ops: list[dict]) -> str:
     out = []
     for o in ops:
         out += [f"### `{o['name']}`: {o['summary']}", "", o["doc"], "",
                 f"Inputs: {', '.join(f'`{i}`' for i in o['inputs'])}. Outputs: {', '.join(f'`{i}`' for i in o['outputs'])}. "
-                f"dtypes: {', '.join(o['dtypes'])}. Arithmetic: {o['flops']}.", ""]
+                f"dtypes: {', '.join(o['dtypes'])}. {out_dtypes_text(o)}Arithmetic: {o['flops']}.", ""]
         if o["attrs"]:
             rows = [[f"`{a['name']}`", " / ".join(a["choices"]) if a["type"] == "choice" else a["type"], json.dumps(a["default"]), a["doc"]] for a in o["attrs"]]
             out += [markdown_table(["attribute", "type", "default", "meaning"], rows), ""]

@@ -63,7 +63,8 @@ struct plan_kernel {
 
 struct plan {
     enum plan_kind kind;
-    enum dtype dtype;
+    enum dtype dtype;     /* of the inputs */
+    enum dtype out_dtype; /* of the outputs */
     union {
         struct plan_elementwise elementwise;
         struct plan_gemm gemm;

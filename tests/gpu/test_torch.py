@@ -202,3 +202,23 @@ def test_mixed_memory_is_refused(torch: Any, k: Any) -> None:
         k.add(random(torch, 16), torch.ones(16))
     a = random(torch, 16)
     assert_square(k.square(a), a)
+
+
+@pytest.mark.parametrize("variant", ["tiled", "cublaslt"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_gemm_gives_f32(torch: Any, k: Any, dtype: str, variant: str) -> None:
+    if variant not in gemm_variants(k):
+        pytest.skip(f"the daemon has no {variant}")
+    for batch, m, depth, n in ((), 515, 259, 130), ((), 1024, 4096, 512), ((3,), 64, 72, 40), ((), 1, 65, 1000):
+        a, b = random(torch, *batch, m, depth, dtype=dtype), random(torch, *batch, depth, n, dtype=dtype)
+        exact = a.double() @ b.double()
+        bound = 2e-5 * (a.double().abs() @ b.double().abs()) + 1.2e-7 * exact.abs()
+        out = torch.full((*batch, m, n), torch.nan, device="cuda")
+        k.gemm(a, b, out=out, variant=variant)
+        assert ((out.double() - exact).abs() <= bound).all()
+        assert torch.equal(k.gemm(a, b, out_dtype=torch.float32, variant=variant), out)
+        start = random(torch, *batch, m, n)
+        kept = k.gemm(a, b, out=start.clone(), alpha=0.5, beta=-1.5, variant=variant)
+        assert ((kept.double() - (0.5 * exact - 1.5 * start.double())).abs() <= bound + 3e-5 * start.double().abs()).all()
+    a, b = random(torch, 96, 64, dtype=dtype), random(torch, 64, 80, dtype=dtype)
+    assert torch.equal(k.gemm(a, b, out_dtype="f32", where="here"), k.gemm(a, b, out_dtype="f32", variant="tiled"))

@@ -192,6 +192,18 @@ static bool strided_uses(const struct kernel *k, const struct cuda_ops_strided *
            (k->op != KERNEL_ADD || use_strided(op, k, p->b, p->rank, shape, p->b_strides, false));
 }
 
+/* Elements of the gemm's out, which may be wider than those of its operands. */
+static struct kernel out_kind(const struct kernel *k, const struct cuda_ops_gemm *p)
+{
+    struct kernel o = *k;
+
+    if (p->out_wide && k->size == 2) {
+        o.element = ELEMENT_F32;
+        o.size = sizeof(float);
+    }
+    return o;
+}
+
 static bool matrix_uses(const struct kernel *k, const struct cuda_ops_gemm *p, const struct cuda_ops_matrix *x,
                         uint64_t rows, uint64_t columns, bool write, struct op *op)
 {
@@ -208,6 +220,7 @@ static bool matrix_uses(const struct kernel *k, const struct cuda_ops_gemm *p, c
 
 static bool gemm_uses(const struct kernel *k, const struct cuda_ops_gemm *p, struct op *op)
 {
+    const struct kernel o = out_kind(k, p);
     uint64_t batches = 1;
 
     if (p->batch_rank > CUDA_OPS_MAX_RANK)
@@ -218,7 +231,7 @@ static bool gemm_uses(const struct kernel *k, const struct cuda_ops_gemm *p, str
     if (batches != p->batch_count)
         return false;
     return !p->m || !p->n ||
-           (matrix_uses(k, p, &p->out, p->m, p->n, true, op) && matrix_uses(k, p, &p->a, p->m, p->k, false, op) &&
+           (matrix_uses(&o, p, &p->out, p->m, p->n, true, op) && matrix_uses(k, p, &p->a, p->m, p->k, false, op) &&
             matrix_uses(k, p, &p->b, p->k, p->n, false, op));
 }
 
@@ -331,7 +344,7 @@ static uint64_t batch_address(const struct cuda_ops_gemm *p, const struct cuda_o
 
 /* One matrix product: T is the type that accumulates, LOAD and STORE convert. b is copied row by row first, so that
  * the inner loop runs over neighbours; `sums` has room for k · n + n of them. */
-#define GEMM(T, LOAD, STORE)                                                                                           \
+#define GEMM(T, LOAD, LOAD_OUT, STORE)                                                                                 \
     do {                                                                                                               \
         T *copy = sums, *row = copy + p->k * p->n;                                                                     \
         for (uint64_t l = 0; l < p->k; l++)                                                                            \
@@ -345,8 +358,8 @@ static uint64_t batch_address(const struct cuda_ops_gemm *p, const struct cuda_o
                     row[j] += x * copy[l * p->n + j];                                                                  \
             }                                                                                                          \
             for (uint64_t j = 0; j < p->n; j++) {                                                                      \
-                const uint64_t at = out + (i * p->out.row + j * p->out.column) * k->size;                              \
-                const T old = p->beta == 0 ? 0 : (T)p->beta * LOAD(at);                                                \
+                const uint64_t at = out + (i * p->out.row + j * p->out.column) * o.size;                               \
+                const T old = p->beta == 0 ? 0 : (T)p->beta * LOAD_OUT(at);                                            \
                 STORE(at, (T)p->alpha *row[j] + old);                                                                  \
             }                                                                                                          \
         }                                                                                                              \
@@ -354,20 +367,22 @@ static uint64_t batch_address(const struct cuda_ops_gemm *p, const struct cuda_o
 #define LOAD_DOUBLE(address)         (*(const double *)(uintptr_t)(address))
 #define STORE_DOUBLE(address, value) (*(double *)(uintptr_t)(address) = (value))
 #define LOAD_FLOAT(address)          load_float(k->element, (address))
-#define STORE_FLOAT(address, value)  store_float(k->element, (address), (value))
+#define LOAD_FLOAT_OUT(address)      load_float(o.element, (address))
+#define STORE_FLOAT(address, value)  store_float(o.element, (address), (value))
 
 static void gemm_run(const struct kernel *k, const struct cuda_ops_gemm *p)
 {
     void *sums = malloc((p->k + 1) * p->n * sizeof(double) + 1);
+    const struct kernel o = out_kind(k, p);
 
     for (uint64_t c = 0; sums && c < p->batch_count; c++) {
         uint64_t a = batch_address(p, &p->a, c, k->size), b = batch_address(p, &p->b, c, k->size),
-                 out = batch_address(p, &p->out, c, k->size);
+                 out = batch_address(p, &p->out, c, o.size);
 
         if (k->element == ELEMENT_F64)
-            GEMM(double, LOAD_DOUBLE, STORE_DOUBLE);
+            GEMM(double, LOAD_DOUBLE, LOAD_DOUBLE, STORE_DOUBLE);
         else
-            GEMM(float, LOAD_FLOAT, STORE_FLOAT);
+            GEMM(float, LOAD_FLOAT, LOAD_FLOAT_OUT, STORE_FLOAT);
     }
     if (!sums)
         fprintf(stderr, "cuda_standin: no memory for a gemm of %llu × %llu\n", (unsigned long long)p->k,

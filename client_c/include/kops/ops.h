@@ -41,7 +41,8 @@ struct kops_gemm_params {
     }
 
 /** out = alpha · op(a) · op(b) + beta · out over the last two dimensions: [.., m, k] · [.., k, n] = [.., m, n]; leading
- * ones are batch dimensions and broadcast. `params` may be NULL: KOPS_GEMM_INIT. */
+ * ones are batch dimensions and broadcast. Beside inputs of f16 or bf16 out may be f32. `params` may be NULL:
+ * KOPS_GEMM_INIT. */
 KOPS_API enum kops_code kops_gemm(kops_client *client, const struct kops_tensor *a, const struct kops_tensor *b,
                                   const struct kops_tensor *out, const struct kops_gemm_params *params,
                                   const struct kops_options *options, struct kops_result *ret_result,

@@ -135,6 +135,7 @@ class OpMethods:
         alpha: float = 1.0,
         beta: float = 0.0,
         precision: Literal["highest", "high"] = "highest",
+        out_dtype: Any = None,
         out: Any = None,
         variant: str | None = None,
         device: Device | str | int | None = None,
@@ -152,7 +153,8 @@ class OpMethods:
         n]; `trans_a` and `trans_b` swap the last two dimensions of an operand first. Leading dimensions are
         batch dimensions: those of `a` and `b` broadcast as NumPy's matmul does and `out` has the result. With
         beta = 0 `out` is written without being read; with k = 0 the product is 0. f16 and bf16 accumulate in
-        f32, f32 in f32, f64 in f64; one rounding at the end.
+        f32, f32 in f32, f64 in f64; one rounding at the end. `out` has the inputs' dtype; of f16 and bf16 it
+        may be f32, which is not rounded to 16 bits.
         """
     @overload
     def gemm(
@@ -165,6 +167,7 @@ class OpMethods:
         alpha: float = 1.0,
         beta: float = 0.0,
         precision: Literal["highest", "high"] = "highest",
+        out_dtype: Any = None,
         out: Any = None,
         variant: str | None = None,
         device: Device | str | int | None = None,
@@ -332,6 +335,7 @@ class AsyncOpMethods:
         alpha: float = 1.0,
         beta: float = 0.0,
         precision: Literal["highest", "high"] = "highest",
+        out_dtype: Any = None,
         out: Any = None,
         variant: str | None = None,
         device: Device | str | int | None = None,
@@ -348,7 +352,8 @@ class AsyncOpMethods:
         n]; `trans_a` and `trans_b` swap the last two dimensions of an operand first. Leading dimensions are
         batch dimensions: those of `a` and `b` broadcast as NumPy's matmul does and `out` has the result. With
         beta = 0 `out` is written without being read; with k = 0 the product is 0. f16 and bf16 accumulate in
-        f32, f32 in f32, f64 in f64; one rounding at the end.
+        f32, f32 in f32, f64 in f64; one rounding at the end. `out` has the inputs' dtype; of f16 and bf16 it
+        may be f32, which is not rounded to 16 bits.
         """
     @overload
     async def gemm(
@@ -361,6 +366,7 @@ class AsyncOpMethods:
         alpha: float = 1.0,
         beta: float = 0.0,
         precision: Literal["highest", "high"] = "highest",
+        out_dtype: Any = None,
         out: Any = None,
         variant: str | None = None,
         device: Device | str | int | None = None,

@@ -107,6 +107,8 @@ struct cuda_ops_gemm {
     uint64_t batch_count; /* ≥ 1 */
     uint64_t batch_shape[CUDA_OPS_MAX_RANK];
     uint32_t batch_rank;
+    uint32_t out_wide; /* out is of the type of the sums where that is wider than a's and b's: f32 for f16 and bf16 */
+    uint32_t reserved;
     /* For speed alone. */
     uint32_t a_access, b_access; /* enum cuda_ops_access */
     uint32_t out_vector;         /* rows of out can be written in 16-byte pieces */

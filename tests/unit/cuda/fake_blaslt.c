@@ -186,8 +186,19 @@ EXPORT cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasL
     return CUBLAS_STATUS_SUCCESS;
 }
 
+static double load_bf16(const void *base, int64_t index)
+{
+    uint32_t bits = (uint32_t)((const uint16_t *)base)[index] << 16;
+    float value;
+
+    memcpy(&value, &bits, sizeof(value));
+    return (double)value;
+}
+
 static double load(const void *base, cudaDataType type, int64_t index)
 {
+    if (type == CUDA_R_16BF)
+        return load_bf16(base, index);
     return type == CUDA_R_64F ? ((const double *)base)[index] : (double)((const float *)base)[index];
 }
 
@@ -226,7 +237,8 @@ static bool shapes_agree(const struct operation *o, const struct layout *a, cons
     uint64_t kb = o->transpose_b ? b->columns : b->rows, n = o->transpose_b ? b->rows : b->columns;
 
     return ka == kb && m == out->rows && n == out->columns && a->batch_count == out->batch_count &&
-           b->batch_count == out->batch_count && a->type == out->type && b->type == out->type;
+           b->batch_count == out->batch_count && a->type == b->type &&
+           (a->type == out->type || (a->type == CUDA_R_16BF && out->type == CUDA_R_32F));
 }
 
 /* In the stream's order: what comes before has ended, and the product is there when this returns. */

@@ -174,8 +174,8 @@ static void test_a_sum_into_what_is_there(void **state)
 
     for (unsigned i = 0; i < 2; i++) {
         square(f, i, i ? C : A, i ? D : B);
-        f->steps[i].plan =
-            (struct plan){.kind = PLAN_GEMM, .dtype = DTYPE_F32, .gemm = {.m = 5, .n = 5, .batch_count = 1}};
+        f->steps[i].plan = (struct plan){
+            .kind = PLAN_GEMM, .dtype = DTYPE_F32, .out_dtype = DTYPE_F32, .gemm = {.m = 5, .n = 5, .batch_count = 1}};
     }
     f->steps[1].plan.gemm.beta = 1;
     front_fixture_end(f);
