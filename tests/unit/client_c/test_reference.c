@@ -260,16 +260,17 @@ static void a_sample_finds_what_is_wrong(void **state)
 
 static void tolerances_are_the_declared_ones(void **state)
 {
-    struct tolerance usual, high;
+    struct tolerance usual, high, medium;
 
     (void)state;
-    assert_true(reference_tolerance("gemm", KOPS_F32, false, &usual));
-    assert_true(reference_tolerance("gemm", KOPS_F32, true, &high));
-    assert_true(high.scaled > usual.scaled);
-    assert_true(reference_tolerance("gemm", KOPS_F64, false, &usual));
-    assert_true(reference_tolerance("gemm", KOPS_F64, true, &high));
+    assert_true(reference_tolerance("gemm", KOPS_F32, "", &usual));
+    assert_true(reference_tolerance("gemm", KOPS_F32, "high", &high));
+    assert_true(reference_tolerance("gemm", KOPS_F32, "medium", &medium));
+    assert_true(high.scaled > usual.scaled && medium.scaled > high.scaled);
+    assert_true(reference_tolerance("gemm", KOPS_F64, "highest", &usual));
+    assert_true(reference_tolerance("gemm", KOPS_F64, "high", &high));
     assert_true(high.scaled == usual.scaled);
-    assert_false(reference_tolerance("no_such_op", KOPS_F32, false, &usual));
+    assert_false(reference_tolerance("no_such_op", KOPS_F32, "", &usual));
     assert_null(reference_find("no_such_op"));
     assert_ptr_equal(reference_find("gemm"), &reference_gemm);
 }
