@@ -35,7 +35,7 @@ extern char **environ;
 
 /* ---- the process ---- */
 
-enum { ARGUMENTS = 8, ARGUMENT_BYTES = PATH_MAX + 32 };
+enum { ARGUMENTS = 9, ARGUMENT_BYTES = PATH_MAX + 32 };
 
 /* The environment of an executor that runs, or may run, kernels of users. Such an executor is never a client of MPS:
  * its kernels would share a context with other programs, and its end would break theirs. A directory without MPS is
@@ -81,6 +81,7 @@ static int spawn(const struct executor *x, pid_t *ret_pid, int control, struct e
     snprintf(texts[5], ARGUMENT_BYTES, "common=%d", x->common);
     snprintf(texts[6], ARGUMENT_BYTES, "cupti=%s", config->cuda_cupti ? config->cuda_cupti : "");
     snprintf(texts[7], ARGUMENT_BYTES, x->counts < 0 ? "counts=" : "counts=%d", x->counts);
+    snprintf(texts[8], ARGUMENT_BYTES, "repack=%llu", (unsigned long long)config->cuda_repack_bytes);
     for (unsigned i = 0; i < ARGUMENTS; i++)
         list[2 + i] = texts[i];
     r = confine_spawn(config, list, environment, control, ret_pid);

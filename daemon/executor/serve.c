@@ -52,6 +52,8 @@ static void read_arguments(int argc, char **argv, struct serving *p, struct back
             config->cuda_cupti = value;
         else if (!strcmp(argv[i], "workspace"))
             config->cuda_workspace_bytes = number(value);
+        else if (!strcmp(argv[i], "repack"))
+            config->cuda_repack_bytes = number(value);
         else if (!strcmp(argv[i], "common"))
             p->common = *value == '1';
         else if (!strcmp(argv[i], "counts") && *value)

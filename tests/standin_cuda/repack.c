@@ -1,4 +1,5 @@
 /* The kernels that copy matrices for gemm: bits of 2 or 4 bytes, or f32 into pieces of bf16. */
+#include <math.h>
 #include <string.h>
 
 #include "kernels/cuda/ops/params.h"
@@ -75,14 +76,14 @@ bool repack_uses(unsigned size, unsigned pieces, const struct cuda_ops_repack *p
 /* x as bf16 numbers: each is what the ones before leave, and counts 1/128 of the one before. */
 static void store_pieces(uint64_t to, const uint64_t *pieces, unsigned n, float x)
 {
-    const bool finite = (x - x) == 0;
+    const bool finite = (x - x) == 0, cut = finite && (float_to_bfloat(x) & 0x7fff) == 0x7f80;
     double rest = (double)x;
 
     for (unsigned i = 0; i < n; i++) {
         uint16_t piece = finite || i + 1 == n ? float_to_bfloat((float)rest) : 0;
 
-        if (finite && (piece & 0x7fff) == 0x7f80)
-            piece--; /* cut off, not rounded up to infinity */
+        if (cut && fabs((double)bfloat_to_float(piece)) > fabs(rest))
+            piece--; /* towards 0 */
         *(uint16_t *)(uintptr_t)(to + pieces[i] * 2) = piece;
         if (finite)
             rest = (rest - (double)bfloat_to_float(piece)) * 128;

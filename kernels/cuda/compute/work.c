@@ -6,6 +6,8 @@
 #include "blaslt/blaslt.h"
 #include "driver/device.h"
 #include "kernels.h"
+#include "repack.h"
+#include "repack_sketch.h"
 #include "transfer.h"
 #include "user_kernel.h"
 
@@ -19,6 +21,19 @@ static bool wants_blaslt(const struct cuda_kernels *k, const struct step *step, 
     if (step_variant(step) && strcmp(step_variant(step), cuda_variant_blaslt) != 0)
         return false;
     return blaslt_check(plan, &ignored) == 0;
+}
+
+/* The variant with copies of operands that is to be tried, or NULL. */
+static const char *wants_repack(const struct cuda_kernels *k, const struct step *step, const struct plan *plan,
+                                const uint64_t *addresses)
+{
+    if (plan->kind != PLAN_GEMM)
+        return NULL;
+    if (step_variant(step))
+        return cuda_repack_variant(step_variant(step));
+    if (!k->blaslt || blaslt_is_absent(k->blaslt) || !k->device->repack_bytes)
+        return NULL;
+    return repack_estimate(plan, addresses);
 }
 
 int cuda_work_prepare_own(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work,
@@ -42,8 +57,10 @@ int cuda_work_prepare_own(const struct cuda_kernels *k, const struct step *step,
     return 0;
 }
 
-int cuda_work_prepare(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work, struct error *e)
+int cuda_work_prepare_plain(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work,
+                            struct error *e)
 {
+    cuda_work_release(work);
     if (wants_blaslt(k, step, work->plan)) {
         if (blaslt_plan_get(k->blaslt, work->plan, work->addresses, &work->blaslt, e) == 0) {
             work->variant = cuda_variant_blaslt;
@@ -56,9 +73,46 @@ int cuda_work_prepare(const struct cuda_kernels *k, const struct step *step, str
     return cuda_work_prepare_own(k, step, work, e);
 }
 
+int cuda_work_prepare(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work, struct error *e)
+{
+    const char *variant = wants_repack(k, step, work->plan, work->addresses);
+
+    if (variant) {
+        if (cuda_repack_prepare(k, work->plan, work->addresses, variant, &work->repack, e) == 0) {
+            work->variant = variant;
+            return 0;
+        }
+        /* It does not fit, or the library has no algorithm for the copies. */
+        if (step_variant(step) || cuda_device_is_broken(k->device))
+            return -1;
+    }
+    return cuda_work_prepare_plain(k, step, work, e);
+}
+
 bool cuda_work_is_ready(const struct cuda_kernels *k, const struct step *step, const uint64_t *addresses)
 {
+    const char *variant = wants_repack(k, step, &step->plan, addresses);
+
+    if (variant)
+        return cuda_repack_is_ready(k, &step->plan, addresses, variant);
     return !wants_blaslt(k, step, &step->plan) || blaslt_plan_is_cached(k->blaslt, &step->plan, addresses);
+}
+
+size_t cuda_work_workspace(const struct cuda_work *work)
+{
+    if (work->repack)
+        return cuda_repack_workspace(work->repack);
+    return work->blaslt ? blaslt_plan_workspace(work->blaslt) : 0;
+}
+
+uint64_t cuda_work_scratch(const struct cuda_work *work)
+{
+    return work->repack ? cuda_repack_scratch(work->repack) : 0;
+}
+
+unsigned cuda_work_launches(const struct cuda_work *work)
+{
+    return work->repack ? cuda_repack_launches(work->repack) : 1;
 }
 
 int cuda_work_issue(const struct cuda_queue *q, struct cuda_work *work, struct error *e)
@@ -67,6 +121,8 @@ int cuda_work_issue(const struct cuda_queue *q, struct cuda_work *work, struct e
         return cuda_transfer_issue(q, work, e);
     if (work->plan->kind == PLAN_KERNEL)
         return cuda_user_issue(q, &work->plan->kernel, &work->launch, e);
+    if (work->repack)
+        return cuda_repack_issue(q, work->repack, e);
     if (!work->blaslt)
         return cuda_embedded_launch(q, work->function, &work->launch, e);
     return blaslt_plan_run(q, work->blaslt, work->plan, work->addresses, e);
@@ -75,4 +131,5 @@ int cuda_work_issue(const struct cuda_queue *q, struct cuda_work *work, struct e
 void cuda_work_release(struct cuda_work *work)
 {
     work->blaslt = blaslt_plan_unref(work->blaslt);
+    work->repack = cuda_repack_free(work->repack);
 }

@@ -11,6 +11,8 @@ static const struct {
     [CUDA_OPS_REPACK_BF16X3] = {"kops_repack_bf16x3", 2},
 };
 
+_Static_assert(sizeof(struct cuda_ops_repack) <= CUDA_LAUNCH_PARAMS_MAX, "a launch has room for it");
+
 enum { BLOCKS_MAX = 1 << 20 /* of a part; blocks loop over more */ };
 
 /* Whether every row of the target begins on a boundary of chunks. */

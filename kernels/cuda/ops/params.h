@@ -121,9 +121,9 @@ struct cuda_ops_gemm {
  * j < columns, else 0.
  *
  * With pieces, x of f32 becomes bf16 numbers at to[… + pieces[p]], of which x = Σ piece p · 2^(-7p), as far as so many
- * pieces tell: each is what the ones before leave, rounded to nearest even, times 2^(7p). So a piece has the exponent of
- * x, and small numbers keep their bits. A first piece that would round to infinity is cut off instead. Of an infinite x
- * and of NaN all pieces are 0 but the last, which is x: see compute/repack.h. */
+ * pieces tell: each is what the ones before leave, rounded to nearest even, times 2^(7p). So a piece has the exponent
+ * of x, and small numbers keep their bits. Of an x that would round to infinity the pieces are cut off instead. Of an
+ * infinite x and of NaN all pieces are 0 but the last, which is x: see compute/repack_sketch.h. */
 enum { CUDA_OPS_REPACK_PARTS = 2, CUDA_OPS_REPACK_BATCHES = CUDA_OPS_MAX_RANK - 2, CUDA_OPS_PIECES_MAX = 3 };
 
 struct cuda_ops_repack_part {

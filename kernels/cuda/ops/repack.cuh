@@ -1,6 +1,6 @@
-/* Copies of matrices for gemm: to rows that lie on 16-byte boundaries, with zeros around, or split into bf16 pieces. One
- * launch takes both inputs. Memory is read in 16-byte words wherever rows begin: a word that holds a byte of the matrix
- * lies in a page of the matrix. */
+/* Copies of matrices for gemm: to rows that lie on 16-byte boundaries, with zeros around, or split into bf16 pieces.
+ * One launch takes both inputs. Memory is read in 16-byte words wherever rows begin: a word that holds a byte of the
+ * matrix lies in a page of the matrix. */
 #ifndef KOPS_CUDA_OPS_REPACK_CUH
 #define KOPS_CUDA_OPS_REPACK_CUH
 
@@ -80,7 +80,8 @@ __device__ __forceinline__ T repack_element(const cuda_ops_repack_part &p, const
 
 /* N elements of T from element j on; those behind the row's end are 0. */
 template <typename T, int N>
-__device__ __forceinline__ void repack_read(const cuda_ops_repack_part &p, const repack_place &at, uint64_t j, T (&x)[N])
+__device__ __forceinline__ void repack_read(const cuda_ops_repack_part &p, const repack_place &at, uint64_t j,
+                                            T (&x)[N])
 {
     constexpr int WORDS = N * sizeof(T) / 4, PER_WORD = 4 / sizeof(T);
 
@@ -134,13 +135,11 @@ template <int PIECES> __device__ __forceinline__ void split_bf16(float x, __nv_b
             piece[i] = __float2bfloat16_rn(i + 1 < PIECES ? 0.0f : x);
         return;
     }
-    piece[0] = __float2bfloat16_rn(x);
-    if (isinf(__bfloat162float(piece[0])))
-        piece[0] = __float2bfloat16_rz(x);
+    const bool cut = isinf(__bfloat162float(__float2bfloat16_rn(x)));
 #pragma unroll
-    for (int i = 1; i < PIECES; i++) {
-        x = (x - __bfloat162float(piece[i - 1])) * STEP;
-        piece[i] = __float2bfloat16_rn(x);
+    for (int i = 0; i < PIECES; i++) {
+        piece[i] = cut ? __float2bfloat16_rz(x) : __float2bfloat16_rn(x);
+        x = (x - __bfloat162float(piece[i])) * STEP;
     }
 }
 
