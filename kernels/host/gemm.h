@@ -15,7 +15,7 @@ struct gemm_matrix {
 };
 
 struct gemm_problem {
-    enum dtype dtype;
+    enum dtype dtype, out_dtype;
     int64_t m, n, k;
     struct gemm_matrix a, b, out;
     double alpha, beta;

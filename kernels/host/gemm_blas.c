@@ -123,7 +123,7 @@ static bool try_direct(const struct gemm_call *call, const struct blas *blas, co
 {
     struct cblas_matrix a, b, out;
 
-    if (g->dtype != kernels_compute_dtype(g->dtype))
+    if (g->dtype != kernels_compute_dtype(g->dtype)) /* then out is of the same dtype */
         return false;
     if (try_vector(call, blas, g))
         return true;
@@ -228,7 +228,7 @@ static int plan_blocks(const struct gemm_call *call, const struct blas *blas, co
     struct cblas_matrix unused, out;
     struct blocks s = {.copy_a = g->dtype != computed || !as_cblas(&g->a, g->m, g->k, &unused),
                        .copy_b = g->dtype != computed || !as_cblas(&g->b, g->k, g->n, &unused),
-                       .copy_out = g->dtype != computed || !as_cblas(&g->out, g->m, g->n, &out) || out.transposed};
+                       .copy_out = g->out_dtype != computed || !as_cblas(&g->out, g->m, g->n, &out) || out.transposed};
     size_t a, b;
 
     s.m = s.copy_a || s.copy_out ? least(g->m, BLOCK) : cut(g->m, flops / ((double)g->n * (double)g->k), LEAST_EDGE);
@@ -251,7 +251,7 @@ static void run_block(const struct gemm_call *call, const struct blas *blas, con
 {
     const enum dtype computed = kernels_compute_dtype(g->dtype);
     const int64_t m = least(s->m, g->m - i), n = least(s->n, g->n - j);
-    const struct gemm_matrix target = part_of(&g->out, g->dtype, i, j);
+    const struct gemm_matrix target = part_of(&g->out, g->out_dtype, i, j);
     struct cblas_matrix out = {s->out, false, (int)n};
 
     if (!s->copy_out)
@@ -274,7 +274,7 @@ static void run_block(const struct gemm_call *call, const struct blas *blas, con
     }
     if (s->copy_out) {
         struct pack p = {.call = call,
-                         .dtype = g->dtype,
+                         .dtype = g->out_dtype,
                          .into = s->out,
                          .matrix = target,
                          .rows = m,

@@ -16,7 +16,7 @@ enum {
 
 struct blocked {
     const struct gemm_call *call;
-    enum dtype dtype, computed;
+    enum dtype dtype, out_dtype, computed;
     struct kernels_gemm micro;
     size_t element; /* bytes, of the type that is computed in */
     size_t tile_rows, tile_columns;
@@ -78,9 +78,9 @@ static void finish_micro_tile(const struct part *t, size_t i, size_t j, bool fir
                                              (ptrdiff_t)b->tile_columns, 1, t->acc, b->micro.nr, rows, columns, 1,
                                              first ? 0 : 1);
     else
-        b->call->kernels->store[b->dtype](
+        b->call->kernels->store[b->out_dtype](
             g->out.at + ((ptrdiff_t)(t->row + i) * g->out.row + (ptrdiff_t)(t->column + j) * g->out.column) *
-                            (ptrdiff_t)dtype_size(b->dtype),
+                            (ptrdiff_t)dtype_size(b->out_dtype),
             g->out.row, g->out.column, t->acc, b->micro.nr, rows, columns, g->alpha, first ? g->beta : 1);
 }
 
@@ -104,9 +104,9 @@ static void run_tile(const struct part *t)
         }
     }
     if (b->accumulate)
-        b->call->kernels->store[b->dtype](
+        b->call->kernels->store[b->out_dtype](
             g->out.at + ((ptrdiff_t)t->row * g->out.row + (ptrdiff_t)t->column * g->out.column) *
-                            (ptrdiff_t)dtype_size(b->dtype),
+                            (ptrdiff_t)dtype_size(b->out_dtype),
             g->out.row, g->out.column, t->tile, b->tile_columns, t->rows, t->columns, g->alpha, g->beta);
 }
 
@@ -166,12 +166,13 @@ int gemm_blocked(const struct gemm_call *call, struct error *e)
     const enum dtype computed = kernels_compute_dtype(g.dtype);
     struct blocked b = {.call = call,
                         .dtype = g.dtype,
+                        .out_dtype = g.out_dtype,
                         .computed = computed,
                         .micro = call->kernels->gemm[computed],
                         .element = dtype_size(computed),
                         .depth = least(DEPTH, (size_t)g.k)};
 
-    b.accumulate = g.dtype != computed && (size_t)g.k > b.depth;
+    b.accumulate = g.out_dtype != computed && (size_t)g.k > b.depth;
     choose_tiles(&b, &g);
     b.at_b = round_up(b.micro.mr * b.depth * b.element, 64);
     b.at_acc = b.at_b + round_up(b.tile_columns * b.depth * b.element, 64);

@@ -65,15 +65,30 @@ static void write_attr(struct rpc_output *out, const struct op_attr *attr)
     rpc_write_entry_text(out, "doc", attr->doc);
 }
 
-static void write_dtypes(struct rpc_output *out, const struct op *op)
+static void write_dtype_names(struct rpc_output *out, unsigned set)
 {
-    rpc_write_text(out, "dtypes");
-    rpc_write_array(out, (uint32_t)__builtin_popcount(op->dtypes));
+    rpc_write_array(out, (uint32_t)__builtin_popcount(set));
 #define X(NAME, name, value, size)                                                                                     \
-    if (op->dtypes & DTYPE_BIT(DTYPE_##NAME))                                                                          \
+    if (set & DTYPE_BIT(DTYPE_##NAME))                                                                                 \
         rpc_write_text(out, name);
     KOPS_DTYPES(X)
 #undef X
+}
+
+static void write_out_dtypes(struct rpc_output *out, const struct op *op)
+{
+    unsigned inputs = 0;
+
+    for (unsigned d = 0; op->out_dtypes && d < DTYPE_SLOTS; d++)
+        inputs += op->out_dtypes[d] != 0;
+    rpc_write_text(out, "out_dtypes");
+    rpc_write_map(out, inputs);
+    for (unsigned d = 0; op->out_dtypes && d < DTYPE_SLOTS; d++) {
+        if (!op->out_dtypes[d])
+            continue;
+        rpc_write_text(out, dtype_name((enum dtype)d));
+        write_dtype_names(out, op->out_dtypes[d]);
+    }
 }
 
 /* Variants of the op's first dtype: a device has the same kernels for all dtypes. */
@@ -104,7 +119,7 @@ static void write_ops(struct rpc_output *out, const struct server *s)
     for (unsigned i = 0; i < OP_COUNT; i++) {
         const struct op *op = op_get((enum op_id)i);
 
-        rpc_write_map(out, 8);
+        rpc_write_map(out, 9);
         rpc_write_entry_text(out, "name", op->name);
         rpc_write_entry_text(out, "summary", op->summary);
         rpc_write_entry_text(out, "doc", op->doc);
@@ -120,7 +135,9 @@ static void write_ops(struct rpc_output *out, const struct server *s)
         rpc_write_array(out, op->n_attrs);
         for (unsigned j = 0; j < op->n_attrs; j++)
             write_attr(out, &op->attrs[j]);
-        write_dtypes(out, op);
+        rpc_write_text(out, "dtypes");
+        write_dtype_names(out, op->dtypes);
+        write_out_dtypes(out, op);
         write_variants(out, s, op);
     }
 }

@@ -5,24 +5,31 @@
 #include <string.h>
 
 struct types {
-    cudaDataType_t data, scale;
+    cudaDataType_t scale;
     cublasComputeType_t compute;
 };
 
 /* f32 multiplies in f32 (no tf32) unless the request allowed less; f16 and bf16 accumulate in f32. */
 static struct types types_of(const struct blaslt_problem *problem)
 {
-    switch ((enum dtype)problem->dtype) {
+    if (problem->dtype == DTYPE_F64)
+        return (struct types){CUDA_R_64F, CUBLAS_COMPUTE_64F};
+    return (struct types){CUDA_R_32F, problem->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F};
+}
+
+static cudaDataType_t data_type(uint8_t dtype)
+{
+    switch ((enum dtype)dtype) {
     case DTYPE_F64:
-        return (struct types){CUDA_R_64F, CUDA_R_64F, CUBLAS_COMPUTE_64F};
+        return CUDA_R_64F;
     case DTYPE_F16:
-        return (struct types){CUDA_R_16F, CUDA_R_32F, CUBLAS_COMPUTE_32F};
+        return CUDA_R_16F;
     case DTYPE_BF16:
-        return (struct types){CUDA_R_16BF, CUDA_R_32F, CUBLAS_COMPUTE_32F};
+        return CUDA_R_16BF;
     default:
         break;
     }
-    return (struct types){CUDA_R_32F, CUDA_R_32F, problem->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F};
+    return CUDA_R_32F;
 }
 
 /* Keeps the first failure of several calls. */
@@ -64,17 +71,18 @@ static cublasStatus_t make_layout(struct blaslt_plan *p, enum blaslt_operand o, 
     return status;
 }
 
-static cublasStatus_t describe(struct blaslt_plan *p, struct types types)
+static cublasStatus_t describe(struct blaslt_plan *p)
 {
     const struct blaslt_problem *q = &p->problem;
-    cublasStatus_t status = make_operation(p, types);
+    const cudaDataType_t in = data_type(q->dtype), out = data_type(q->out_dtype);
+    cublasStatus_t status = make_operation(p, types_of(q));
 
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = make_layout(p, BLASLT_A, types.data, q->m, q->k, q->transpose_a);
+        status = make_layout(p, BLASLT_A, in, q->m, q->k, q->transpose_a);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = make_layout(p, BLASLT_B, types.data, q->k, q->n, q->transpose_b);
+        status = make_layout(p, BLASLT_B, in, q->k, q->n, q->transpose_b);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = make_layout(p, BLASLT_D, types.data, q->m, q->n, false);
+        status = make_layout(p, BLASLT_D, out, q->m, q->n, false);
     return status;
 }
 
@@ -127,7 +135,7 @@ int blaslt_plan_describe(struct cuda_device *d, cublasLtHandle_t handle, const s
     p->device = d;
     p->handle = handle;
     p->problem = *problem;
-    status = describe(p, types_of(problem));
+    status = describe(p);
     if (status != CUBLAS_STATUS_SUCCESS) {
         blaslt_plan_unref(p);
         return blaslt_fail(status, "cublasLtMatmulDescCreate", e);
