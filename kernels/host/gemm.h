@@ -34,7 +34,8 @@ struct gemm_call {
 int gemm_blocked(const struct gemm_call *call, const struct kernels_gemm *micro, struct error *e);
 /* `blas` has been loaded. Errors: out_of_memory. */
 int gemm_blas(const struct gemm_call *call, struct blas *blas, struct error *e);
-/* `library` has been loaded. Not for f64. Errors: out_of_memory, internal. */
+/* `library` has been loaded. Not for f64. 1: the library refuses, as where the system lets no program make code of its
+ * own; out is as it was. Errors: out_of_memory. */
 int gemm_onednn(const struct gemm_call *call, const struct onednn *library, struct error *e);
 
 /* out = beta·out, for products without terms. */

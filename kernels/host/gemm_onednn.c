@@ -30,7 +30,7 @@ struct shared {
     int64_t rows, columns, depth;  /* of a tile, and of a block along k */
     int64_t down, across;          /* tiles */
     size_t at_b, at_out, scratch;  /* bytes of a thread's scratch */
-    atomic_bool failed;
+    atomic_bool refused, computed; /* by oneDNN: any call, any other call */
 };
 
 static int64_t least(int64_t a, int64_t b)
@@ -99,8 +99,13 @@ static void run_tile(void *context, unsigned thread, size_t item)
         const struct cblas_matrix b = block(s, &g.b, s->copy_b, (void *)(scratch + s->at_b), p, j, k, n);
         const double first = s->copy_out ? 0 : g.beta;
 
-        if (multiply(s, m, n, k, s->copy_out ? 1 : g.alpha, &a, &b, p == 0 ? first : 1, &out) != 0)
-            atomic_store(&s->failed, true);
+        if (atomic_load(&s->refused))
+            return;
+        if (multiply(s, m, n, k, s->copy_out ? 1 : g.alpha, &a, &b, p == 0 ? first : 1, &out) != 0) {
+            atomic_store(&s->refused, true);
+            return;
+        }
+        atomic_store(&s->computed, true);
     }
     if (s->copy_out)
         s->call->kernels->store[s->dtype](
@@ -168,8 +173,9 @@ int gemm_onednn(const struct gemm_call *call, const struct onednn *library, stru
     if (s.scratch && pool_reserve(call->pool, s.scratch, e) < 0)
         return -1;
     pool_run(call->pool, (size_t)(s.down * s.across) * call->plan->gemm.batch_count, run_tile, &s);
-    if (atomic_load(&s.failed))
-        return error_set(e, ERROR_INTERNAL,
-                         "oneDNN refused the product, or there is no memory for it; use another variant");
-    return 0;
+    if (!atomic_load(&s.refused))
+        return 0;
+    if (!atomic_load(&s.computed))
+        return 1;
+    return error_set(e, ERROR_OUT_OF_MEMORY, "oneDNN gave up within a product; use another variant");
 }

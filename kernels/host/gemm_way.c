@@ -246,13 +246,26 @@ int gemm_begin(struct host_device *device, const struct thread_context *context,
 
 /* ---- the product ---- */
 
-static int run(struct host_device *device, const struct gemm_call *call, enum gemm_way way, struct error *e)
+static int run_onednn(struct host_device *device, const struct gemm_call *call, bool forced, struct error *e)
+{
+    const int r = gemm_onednn(call, &device->onednn, e);
+
+    if (r <= 0)
+        return r;
+    if (forced)
+        return error_set(e, ERROR_UNSUPPORTED, "oneDNN refuses to compute on this system; use another variant");
+    library_give_up(&device->onednn.library, "it refuses to compute");
+    return gemm_blocked(call, NULL, e);
+}
+
+static int run(struct host_device *device, const struct gemm_call *call, enum gemm_way way, bool forced,
+               struct error *e)
 {
     switch (way) {
     case GEMM_BLAS:
         return gemm_blas(call, &device->blas, e);
     case GEMM_ONEDNN:
-        return gemm_onednn(call, &device->onednn, e);
+        return run_onednn(device, call, forced, e);
     default:
         return gemm_blocked(call, way == GEMM_BF16 ? kernels_gemm_bf16() : NULL, e);
     }
@@ -272,7 +285,7 @@ int gemm_run(struct host_device *device, const struct thread_context *context, c
         gemm_scale(&call);
         return 0;
     }
-    if (run(device, &call, (enum gemm_way)x->way, e) < 0)
+    if (run(device, &call, (enum gemm_way)x->way, step_variant(step) != NULL, e) < 0)
         return -1;
     if (x->measure && !pool_is_stopped(context->pool))
         choices_report(&device->gemm.choices, x->key, x->way, (double)(clock() - began_ns),

@@ -47,7 +47,7 @@ bool gemm_needs_worker(struct host_device *device, const struct step *step);
 int gemm_begin(struct host_device *device, const struct thread_context *context, const struct step *step,
                struct execution *ret_execution, struct error *e);
 
-/* Computes the step's product. Errors: out_of_memory, internal. */
+/* Computes the step's product. Errors: out_of_memory, unsupported. */
 int gemm_run(struct host_device *device, const struct thread_context *context, const struct step *step,
              unsigned char *const *pointers, const struct execution *x, struct error *e);
 

@@ -139,6 +139,12 @@ bool library_is_loaded(const struct library *library)
     return atomic_load_explicit(&library->ready, memory_order_acquire);
 }
 
+void library_give_up(struct library *library, const char *why)
+{
+    if (!atomic_exchange(&library->failed, true))
+        log_warning("library_given_up", "path=%s why=\"%s\"", library->path, why);
+}
+
 bool library_has_failed(const struct library *library)
 {
     return atomic_load_explicit(&library->failed, memory_order_acquire);

@@ -43,5 +43,7 @@ int library_load(struct library *library, const struct library_symbol *symbols, 
 bool library_is_loaded(const struct library *library);
 /* Whether it has failed, so that it always will. */
 bool library_has_failed(const struct library *library);
+/* It was loaded, but is of no use: from now on it has failed. Who has it loaded may still call it. */
+void library_give_up(struct library *library, const char *why);
 
 #endif

@@ -393,6 +393,40 @@ static void test_each_turn_is_right(void **state)
     fixture_close(&f);
 }
 
+/* A oneDNN that does not compute is found out at its first turn, whose product another way computes. */
+static void test_a_library_that_refuses(void **state)
+{
+    static const struct product p = {130, 110, 120, .alpha = 1.5, .beta = -1};
+    const union op_attr_value attrs[OP_MAX_ATTRS] = {[GEMM_ALPHA] = {.f = p.alpha}, [GEMM_BETA] = {.f = p.beta}};
+    struct operand a = make(DTYPE_F32, 0, p.m, p.k, false, CONTIGUOUS),
+                   b = make(DTYPE_F32, 0, p.k, p.n, false, CONTIGUOUS),
+                   out = make(DTYPE_F32, 0, p.m, p.n, false, CONTIGUOUS);
+    unsigned turns = 0;
+    struct backend_job job;
+    struct fixture f;
+
+    (void)state;
+    fixture_open(&f, &(struct backend_config){.host_blas = "none", .host_onednn = KOPS_REFUSING_DNNL});
+    for (unsigned i = 0; i < 20; i++) {
+        job_init(&job, OP_GEMM, (struct operand *[]){&a, &b}, &out, attrs);
+        job_run(&f, &job);
+        assert_false(job.failed);
+        turns += !strcmp(job.steps->variant_used, "onednn");
+        check_product(&p, &a, &b, &out);
+        memcpy(out.memory.host, out.before, out.memory.size);
+    }
+    assert_int_equal(turns, 1);
+    step_copy_variant(job.steps->variant, "onednn");
+    job.impl = NULL;
+    job_run(&f, &job);
+    assert_true(job.failed);
+    assert_int_equal(job.error.code, ERROR_UNSUPPORTED);
+    fixture_close(&f);
+    operand_deinit(&a);
+    operand_deinit(&b);
+    operand_deinit(&out);
+}
+
 /* The first variant of the list where the daemon is told not to choose, and a forced one always. */
 static void test_no_choice(void **state)
 {
@@ -413,6 +447,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_libraries),
         cmocka_unit_test(test_each_turn_is_right),
+        cmocka_unit_test(test_a_library_that_refuses),
         cmocka_unit_test(test_no_choice),
         cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_more_threads_than_processors),
