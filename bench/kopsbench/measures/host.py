@@ -196,12 +196,12 @@ for _dtype in ADD_DTYPES:
         add(f"host_add_{_dtype}_{_size}", lambda c, d=_dtype, s=_size: run_add(c, d, s), on_gpu=False)
 for _dtype in GEMM_DTYPES:
     for _n in GEMM_SIZES:
-        add(f"host_gemm_{_dtype}_{_n}", lambda c, d=_dtype, n=_n: run_gemm(c, d, n), on_gpu=False, seconds=120.0)
+        add(f"host_gemm_{_dtype}_{_n}", lambda c, d=_dtype, n=_n: run_gemm(c, d, n), on_gpu=False, seconds=240.0)
 for _dtype in TORCH_DTYPES:
     for _n in GEMM_SIZES:
         add(
             f"host_gemm_{_dtype}_{_n}_vs_torch",
             lambda c, d=_dtype, n=_n: run_gemm_torch(c, d, n),
             on_gpu=False,
-            seconds=120.0,
+            seconds=240.0,
         )
