@@ -20,6 +20,7 @@ from ._base.errors import *  # noqa: F403
 from ._base.errors import __all__ as _errors
 from ._base.results import Attr, Comparison, Device, Info, Op, Profile, Timings
 from ._base.stats import ExecutorStats, MappingStats, OpStats, Spread, Stats
+from ._base.tuning import Candidate, Choice, Tuned
 from ._calls.batch import Batch
 from ._calls.pending import Pending
 from ._calls.places import Place
@@ -51,6 +52,8 @@ __all__ = [
     "AsyncSequence",
     "Attr",
     "Batch",
+    "Candidate",
+    "Choice",
     "Client",
     "ClientInfo",
     "Clients",
@@ -84,6 +87,7 @@ __all__ = [
     "Spread",
     "Stats",
     "Timings",
+    "Tuned",
     "UserInfo",
     "__version__",
     "compiled",

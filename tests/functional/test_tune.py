@@ -208,6 +208,20 @@ def test_others_are_served_while_something_is_tuned(start: Callable[..., Tuned])
         assert reply["candidates"] and runs > 0
 
 
+def test_the_python_client(start: Callable[..., Tuned]) -> None:
+    kops = pytest.importorskip("kops")
+    with start() as d, kops.connect(d.machine.daemon.socket_path) as k:
+        a, b = k.array(np.ones((M, K), np.float32)), k.array(np.ones((K, N), np.float32))
+        tuned = k.tune("gemm", a, b, device=d.machine.gpu)
+        assert tuned.best.variant == "tiled" and tuned.usual.variant == "cublaslt" and tuned.gain > 1
+        assert f"{M}x{N}x{K}" in str(tuned) and "cublaslt" in str(tuned)
+        (choice,) = k.tuning()
+        assert choice.variant == "tiled" and choice.us < choice.usual_us and choice.machine == tuned.machine
+        with pytest.raises(kops.Unsupported, match="one kernel serves add"):
+            k.tune("add", a, a, device=d.machine.gpu)
+        assert k.tuning(clear=True) == []
+
+
 def test_the_daemon_ends_while_it_tunes(start: Callable[..., Tuned]) -> None:
     d = start()
     with d, d.connect() as one:

@@ -12,7 +12,8 @@ from .._base.conditions import Conditions, Reading
 from .._base.errors import BadArgument
 from .._base.results import Comparison, Device, Profile
 from .._base.timeouts import DEFAULT_TIMEOUT
-from .._calls import cold, conditions, measure, plans
+from .._base.tuning import Choice, Tuned
+from .._calls import cold, conditions, measure, plans, tuning
 from .._calls.counting import caches_of
 from .._calls.ops import check_attrs
 
@@ -74,6 +75,24 @@ class MeasureMethods:
         `Reading`, whose `missing` says why where nothing is known. Without `device`: the default device."""
         reference = None if device is None else plans.device_ref(device)
         answer: Reading = self._drive(self._live(), lambda link: conditions.reading(link, reference), timeout)
+        return answer
+
+    def tune(
+        self, op: str, *inputs: Any, out: Any = None, device: Device | str | int | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT, **attrs: Any,
+    ) -> Tuned:
+        """Has the daemon measure what runs an op fastest on arrays like these (their shapes, strides, dtypes and alignments count,
+        their values do not), and keep that for every client, also in later daemons. A `Tuned`, which prints as a table. It
+        usually takes less than a second; other work goes first. Raises `Unsupported` where there is nothing to choose among."""
+        attrs = check_attrs(op, attrs, None)
+        options = {} if device is None else {"device": plans.device_ref(device)}
+        request = plans.Request(op, inputs, out, attrs, options)
+        answer: Tuned = self._drive(self._live(), partial(tuning.tune, request=request), timeout)
+        return answer
+
+    def tuning(self, *, clear: bool = False, timeout: float | None = DEFAULT_TIMEOUT) -> list[Choice]:
+        """What tuning has chosen, the newest first. `clear` forgets all of it first, for root and the daemon's own user."""
+        answer: list[Choice] = self._drive(self._live(), partial(tuning.tuning, clear=clear), timeout)
         return answer
 
     def profile(
@@ -164,6 +183,22 @@ class AsyncMeasureMethods:
         """As `Client.conditions`."""
         reference = None if device is None else plans.device_ref(device)
         answer: Reading = await self._drive(await self._live(), lambda link: conditions.reading(link, reference), timeout)
+        return answer
+
+    async def tune(
+        self, op: str, *inputs: Any, out: Any = None, device: Device | str | int | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT, **attrs: Any,
+    ) -> Tuned:
+        """As `Client.tune`."""
+        attrs = check_attrs(op, attrs, None)
+        options = {} if device is None else {"device": plans.device_ref(device)}
+        request = plans.Request(op, inputs, out, attrs, options)
+        answer: Tuned = await self._drive(await self._live(), partial(tuning.tune, request=request), timeout)
+        return answer
+
+    async def tuning(self, *, clear: bool = False, timeout: float | None = DEFAULT_TIMEOUT) -> list[Choice]:
+        """As `Client.tuning`."""
+        answer: list[Choice] = await self._drive(await self._live(), partial(tuning.tuning, clear=clear), timeout)
         return answer
 
     async def profile(
