@@ -334,9 +334,16 @@ __device__ __forceinline__ void strided_kernel(const cuda_ops_strided &p)
 
 /* ---- the kernels ---- */
 
-/* `resident`: blocks of a multiprocessor, for which registers must do. */
+/* Blocks of a multiprocessor, for which registers must do: where it has 2048 threads, and not 1024 or 1536. */
+#if defined(__CUDA_ARCH__) &&                                                                                          \
+    (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000 || __CUDA_ARCH__ == 1030)
+#define CUDA_OPS_RESIDENT(blocks) (blocks)
+#else
+#define CUDA_OPS_RESIDENT(blocks) ((blocks) < 4 ? (blocks) : 4)
+#endif
+
 #define CUDA_OPS_KERNEL(name, Params, resident, ...)                                                                   \
-    extern "C" __global__ void __launch_bounds__(CUDA_OPS_THREADS, resident)                                           \
+    extern "C" __global__ void __launch_bounds__(CUDA_OPS_THREADS, CUDA_OPS_RESIDENT(resident))                        \
         kops_##name(const __grid_constant__ Params p)                                                                  \
     {                                                                                                                  \
         stamp_start(p.stamps);                                                                                         \
