@@ -182,23 +182,6 @@ template <typename T, int BLOCK> struct tile_shape {
     static constexpr int PITCH = SIDE + (sizeof(T) < 4 ? 4 / sizeof(T) : 1); /* no bank conflicts */
 };
 
-struct tile_place {
-    uint32_t x, y, outer;
-};
-
-/* Tile n of a plane of across · down tiles, or of the planes behind it. Blocks that run at one time take neighbours
- * along both dimensions: BAND tiles along dimension 1, then the next along dimension 0. So they read longer parts of
- * the rows of operands of either kind. */
-__device__ __forceinline__ tile_place place_tile(uint32_t n, uint32_t across, uint32_t down)
-{
-    constexpr uint32_t BAND = 4;
-    const uint32_t outer = n / (across * down), in_plane = n - outer * across * down;
-    const uint32_t band = in_plane / (across * BAND), in_band = in_plane - band * across * BAND;
-    const uint32_t left = down - band * BAND, height = left < BAND ? left : BAND, x = in_band / height;
-
-    return {x, band * BAND + in_band - x * height, outer};
-}
-
 /* The thread's elements of a tile: number u is at `down + u · STEP` along one dimension and `across` along the other,
  * of which `width` and `height` exist. */
 template <typename T, int BLOCK>
@@ -254,9 +237,10 @@ __device__ __forceinline__ void tiles_kernel(const cuda_ops_strided &p)
     constexpr uint32_t ALL = (1 << Op::ARITY) - 1;
 
     for (uint64_t n = blockIdx.x; n < p.work; n += gridDim.x) {
-        const tile_place tile = place_tile((uint32_t)n, (uint32_t)p.pieces.divisor, p.tiles_down);
-        places at = locate_outer<T, Op::ARITY>(p, 2, tile.outer);
-        const uint64_t x0 = (uint64_t)tile.x * shape::SIDE, y0 = (uint64_t)tile.y * shape::SIDE;
+        uint32_t x, y;
+        const uint32_t outer = divide(divide((uint32_t)n, p.pieces, &x), p.pieces_down, &y);
+        places at = locate_outer<T, Op::ARITY>(p, 2, outer);
+        const uint64_t x0 = (uint64_t)x * shape::SIDE, y0 = (uint64_t)y * shape::SIDE;
         const uint64_t x_left = p.sizes[0].divisor - x0, y_left = p.sizes[1].divisor - y0;
         const uint32_t width = x_left < shape::SIDE ? (uint32_t)x_left : shape::SIDE;
         const uint32_t height = y_left < shape::SIDE ? (uint32_t)y_left : shape::SIDE;

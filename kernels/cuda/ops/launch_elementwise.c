@@ -214,7 +214,7 @@ static void set_tiles(const struct space *s, uint64_t out, uint64_t a, uint64_t 
     p.turned = (s->a[0] > 1 ? 1U : 0) | (s->b[0] > 1 ? 2U : 0);
     p.work = across * down * (s->count / s->size[0] / s->size[1]);
     p.pieces = cuda_ops_divider(across, false);
-    p.tiles_down = (uint32_t)down;
+    p.pieces_down = cuda_ops_divider(down, false);
     cuda_ops_set_launch(ret_launch, kernel, "tiles", p.work, &p, sizeof(p));
 }
 

@@ -86,12 +86,10 @@ struct cuda_ops_strided {
     /* rows: out_strides[0] is 1, a_strides[0] and b_strides[0] are 0 or 1; `pieces` are threads
      * for a row of out (dimension 0): for CUDA_OPS_ROW_PIECES of the most aligned 16-byte pieces that a row touches.
      * tiles: rank ≥ 2, out_strides[0] is 1; an input in `turned` has stride 1 along dimension 1, and any other 0 or 1
-     * along dimension 0; `pieces` and `tiles_down` are the tiles along dimensions 0 and 1. `work`: threads, or tiles,
+     * along dimension 0; `pieces` and `pieces_down` are the tiles along dimensions 0 and 1. `work`: threads, or tiles,
      * of all; below 2^31. */
     uint64_t work;
-    struct cuda_ops_divider pieces;
-    uint32_t tiles_down;
-    uint32_t reserved;
+    struct cuda_ops_divider pieces, pieces_down;
 };
 
 /* a is m × k, b is k × n, out is m × n; element (i, j) of batch (c0, c1, …) is address[i·row + j·column + Σ

@@ -252,7 +252,7 @@ static void a_transposed_input_is_turned_in_tiles(void **state)
     assert_int_equal(p.turned, 2);
     assert_int_equal(p.work, 2);
     assert_int_equal(p.pieces.divisor, 1);
-    assert_int_equal(p.tiles_down, 2);
+    assert_int_equal(p.pieces_down.divisor, 2);
     plan = matrix(DTYPE_F64, both);
     launch = launch_of(OP_ADD, &plan, addresses, NULL);
     assert_string_equal(launch.kernel, "kops_add_f64_tiles");
