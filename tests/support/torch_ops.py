@@ -18,15 +18,9 @@ TESTS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_a
 
 # Inputs by shape, and attributes. Gradients are asked for of all inputs.
 CASES: list[tuple[str, list[tuple[int, ...]], dict[str, Any]]] = [
-    ("add", [(3, 4), (3, 4)], {}),
-    ("add", [(3, 1, 5), (4, 1)], {}),
-    ("add", [(), (2, 0)], {}),
-    ("add_square", [(3, 4), (3, 4)], {}),
-    ("add_square", [(4, 1), (3, 1, 5)], {}),
-    ("sub_square", [(3, 1, 5), (4, 1)], {}),
-    ("copy", [(3, 4)], {}),
-    ("square", [(3, 4)], {}),
-    ("square", [()], {}),
+    ("add", [(3, 4), (3, 4)], {}), ("add", [(3, 1, 5), (4, 1)], {}), ("add", [(), (2, 0)], {}),
+    ("add_square", [(4, 1), (3, 1, 5)], {}), ("sub_square", [(3, 1, 5), (4, 1)], {}),
+    ("copy", [(3, 4)], {}), ("square", [(3, 4)], {}), ("square", [()], {}),
     ("gemm", [(3, 4), (4, 5)], {}),
     ("gemm", [(4, 3), (4, 5)], {"trans_a": True, "alpha": 0.5}),
     ("gemm", [(3, 4), (5, 4)], {"trans_b": True}),
@@ -38,7 +32,7 @@ CASES: list[tuple[str, list[tuple[int, ...]], dict[str, Any]]] = [
     ("gemm", [(2, 3, 4), (4, 5), (5,)], {"alpha": 0.5, "beta": -1.0}),
     ("gemm", [(3, 4), (4, 5), (3, 5)], {}),
     ("gemm", [(3, 0), (0, 5)], {}),
-]
+]  # fmt: skip
 
 
 def name_of(case: Any) -> str:

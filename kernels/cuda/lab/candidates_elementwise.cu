@@ -41,17 +41,21 @@ struct square {
     }
 };
 
-#define CANDIDATE(suffix, block, unroll, loads, stores)                                                                \
+#define CANDIDATE_OF(dtype, T, suffix, block, unroll, loads, stores)                                                   \
     extern "C" __global__ void __launch_bounds__(block)                                                                \
-        lab_add_f32_##suffix(const __grid_constant__ cuda_ops_vector p)                                                \
+        lab_add_##dtype##_##suffix(const __grid_constant__ cuda_ops_vector p)                                          \
     {                                                                                                                  \
-        vector_kernel<float, add, block, unroll, loads, stores>(p);                                                    \
+        vector_kernel<T, add, block, unroll, loads, stores>(p);                                                        \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(block)                                                                \
-        lab_square_f32_##suffix(const __grid_constant__ cuda_ops_vector p)                                             \
+        lab_square_##dtype##_##suffix(const __grid_constant__ cuda_ops_vector p)                                       \
     {                                                                                                                  \
-        vector_kernel<float, square, block, unroll, loads, stores>(p);                                                 \
+        vector_kernel<T, square, block, unroll, loads, stores>(p);                                                     \
     }
+
+#define CANDIDATE(suffix, block, unroll, loads, stores)                                                                \
+    CANDIDATE_OF(f32, float, suffix, block, unroll, loads, stores)                                                     \
+    CANDIDATE_OF(f16, __half, suffix, block, unroll, loads, stores)
 
 CANDIDATE(256_1_dd, 256, 1, CACHE_DEFAULT, CACHE_DEFAULT)
 CANDIDATE(128_1_dd, 128, 1, CACHE_DEFAULT, CACHE_DEFAULT)

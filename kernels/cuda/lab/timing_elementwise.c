@@ -82,19 +82,23 @@ static int time_grids(struct lab_gpu *gpu, const struct cuda_launch *base, unsig
     return 0;
 }
 
-static int time_candidates(struct lab_gpu *gpu, enum op_id op, const struct cuda_launch *base, unsigned tensors)
+static int time_candidates(struct lab_gpu *gpu, enum op_id op, const char *dtype, const struct cuda_launch *base,
+                           unsigned tensors)
 {
     for (unsigned i = 0; i < sizeof(candidates) / sizeof(candidates[0]); i++) {
         const struct candidate *c = &candidates[i];
         struct cuda_launch launch = *base;
         char name[64];
+        double us;
 
-        snprintf(name, sizeof(name), "lab_%s_f32_%s", op == OP_ADD ? "add" : "square", c->suffix);
+        snprintf(name, sizeof(name), "lab_%s_%s_%s", op_get(op)->name, dtype, c->suffix);
         launch.kernel = name;
         launch.block[0] = c->block;
         launch.grid[0] = (unsigned)(BUFFER_BYTES / 16 / (c->block * c->unroll));
-        if (time_grids(gpu, &launch, tensors) < 0)
+        us = lab_gpu_time(gpu, &launch, REPEAT);
+        if (us < 0)
             return -1;
+        report(launch.kernel, "one tile a block", tensors, BUFFER_BYTES, us);
     }
     return 0;
 }
@@ -117,7 +121,8 @@ int time_elementwise(struct lab_gpu *gpu, const uint64_t buffers[3])
 
             if (plan_launch(gpu, ops[o], &plan, buffers, NULL, &launch) < 0 || time_grids(gpu, &launch, tensors) < 0)
                 return -1;
-            if (dtypes[d] == DTYPE_F32 && time_candidates(gpu, ops[o], &launch, tensors) < 0)
+            if ((dtypes[d] == DTYPE_F32 || dtypes[d] == DTYPE_F16) &&
+                time_candidates(gpu, ops[o], dtype_name(dtypes[d]), &launch, tensors) < 0)
                 return -1;
         }
     }

@@ -130,8 +130,9 @@ __device__ __forceinline__ places locate_outer(const cuda_ops_strided &p, uint32
     return at;
 }
 
-/* A thread takes one aligned 16-byte piece of a row of out, which at the row's ends is only partly the row's. */
-template <typename T, typename Op, int BLOCK = CUDA_OPS_THREADS>
+/* A thread takes UNROLL aligned 16-byte pieces of one row of out, of which those at the row's ends are only partly the
+ * row's: finding the row is paid once, and all of the pieces' loads are in flight. */
+template <typename T, typename Op, int BLOCK = CUDA_OPS_THREADS, int UNROLL = CUDA_OPS_ROW_PIECES>
 __device__ __forceinline__ void rows_kernel(const cuda_ops_strided &p)
 {
     constexpr int WIDTH = pack<T>::WIDTH;
@@ -141,22 +142,32 @@ __device__ __forceinline__ void rows_kernel(const cuda_ops_strided &p)
         uint32_t piece;
         const uint32_t row = divide((uint32_t)n, p.pieces, &piece);
         const places at = locate_outer<T, Op::ARITY>(p, 1, row);
+        const row_source a = row_of<T>(at.a, p.a_strides[0] != 0);
+        const row_source b = Op::ARITY == 2 ? row_of<T>(at.b, p.b_strides[0] != 0) : a;
         /* The piece's first element, counted in the row; before the row where out is not aligned. */
-        const int64_t first = (int64_t)piece * WIDTH - (int64_t)(at.out % 16 / sizeof(T));
-        const int64_t begin = first < 0 ? 0 : first, end = first + WIDTH < size ? first + WIDTH : size;
-        if (first >= size)
-            continue;
-        const uint4 x = read_row<T>(at.a, p.a_strides[0] != 0, first, begin, end);
-        const uint4 y = Op::ARITY == 2 ? read_row<T>(at.b, p.b_strides[0] != 0, first, begin, end) : x;
-        const pack<T> z(apply_pack<T, Op>(x, y));
-        T *to = reinterpret_cast<T *>(at.out + (uint64_t)first * sizeof(T));
-        if (end - begin == WIDTH) {
-            *reinterpret_cast<uint4 *>(to) = z.bits;
-        } else {
+        const int64_t start = (int64_t)piece * WIDTH - (int64_t)(at.out % 16 / sizeof(T));
+        const int64_t step = (int64_t)p.pieces.divisor * WIDTH;
+        pack_bits x[UNROLL], y[UNROLL];
 #pragma unroll
-            for (int i = 0; i < WIDTH; i++) {
-                if (first + i >= begin && first + i < end)
-                    to[i] = z.e[i];
+        for (int u = 0; u < UNROLL; u++) {
+            x[u] = load_row<T>(a, start + u * step, size);
+            if (Op::ARITY == 2)
+                y[u] = load_row<T>(b, start + u * step, size);
+        }
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            const int64_t first = start + u * step;
+            const uint4 of_a = join_row<T>(a, start, x[u]);
+            const pack<T> z(apply_pack<T, Op>(of_a, Op::ARITY == 2 ? join_row<T>(b, start, y[u]) : of_a));
+            T *to = reinterpret_cast<T *>(at.out + (uint64_t)first * sizeof(T));
+            if (first >= 0 && first + WIDTH <= size) {
+                *reinterpret_cast<uint4 *>(to) = z.bits;
+            } else {
+#pragma unroll
+                for (int i = 0; i < WIDTH; i++) {
+                    if (first + i >= 0 && first + i < size)
+                        to[i] = z.e[i];
+                }
             }
         }
     }
@@ -307,9 +318,16 @@ __device__ __forceinline__ void strided_kernel(const cuda_ops_strided &p)
 
 /* ---- the kernels ---- */
 
-/* `resident`: blocks of a multiprocessor, for which registers must do. */
+/* Blocks of a multiprocessor, for which registers must do: where it has 2048 threads, and not 1024 or 1536. */
+#if defined(__CUDA_ARCH__) &&                                                                                          \
+    (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000 || __CUDA_ARCH__ == 1030)
+#define CUDA_OPS_RESIDENT(blocks) (blocks)
+#else
+#define CUDA_OPS_RESIDENT(blocks) ((blocks) < 4 ? (blocks) : 4)
+#endif
+
 #define CUDA_OPS_KERNEL(name, Params, resident, ...)                                                                   \
-    extern "C" __global__ void __launch_bounds__(CUDA_OPS_THREADS, resident)                                           \
+    extern "C" __global__ void __launch_bounds__(CUDA_OPS_THREADS, CUDA_OPS_RESIDENT(resident))                        \
         kops_##name(const __grid_constant__ Params p)                                                                  \
     {                                                                                                                  \
         stamp_start(p.stamps);                                                                                         \
@@ -318,8 +336,8 @@ __device__ __forceinline__ void strided_kernel(const cuda_ops_strided &p)
     }
 
 #define CUDA_OPS_ELEMENTWISE(op, dtype, T, Op)                                                                         \
-    CUDA_OPS_KERNEL(op##_##dtype##_vector, cuda_ops_vector, 8, vector_kernel<T, Op>)                                   \
-    CUDA_OPS_KERNEL(op##_##dtype##_rows, cuda_ops_strided, 8, rows_kernel<T, Op>)                                      \
+    CUDA_OPS_KERNEL(op##_##dtype##_vector, cuda_ops_vector, sizeof(T) == 1 ? 6 : 8, vector_kernel<T, Op>)              \
+    CUDA_OPS_KERNEL(op##_##dtype##_rows, cuda_ops_strided, 4, rows_kernel<T, Op>)                                      \
     CUDA_OPS_KERNEL(op##_##dtype##_tiles, cuda_ops_strided, 4, tiles_kernel<T, Op>)                                    \
     CUDA_OPS_KERNEL(op##_##dtype##_strided, cuda_ops_strided, 8, strided_kernel<T, Op, uint32_t>)                      \
     CUDA_OPS_KERNEL(op##_##dtype##_strided64, cuda_ops_strided, 4, strided_kernel<T, Op, uint64_t>)

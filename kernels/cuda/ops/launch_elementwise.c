@@ -125,21 +125,22 @@ static bool is_narrow(const struct space *s)
 
 /* ---- rows ---- */
 
-/* The most aligned pieces that a row of out touches. */
-static uint64_t pieces_of_row(const struct space *s, uint64_t out, size_t size)
+/* Threads for the most aligned pieces that a row of out touches. */
+static uint64_t threads_of_row(const struct space *s, uint64_t out, size_t size)
 {
     uint64_t before = out % CUDA_OPS_PACK_BYTES; /* the row's first element */
 
     for (unsigned d = 1; d < s->rank; d++)
         if (s->out[d] * size % CUDA_OPS_PACK_BYTES != 0)
             before = CUDA_OPS_PACK_BYTES - size; /* rows begin anywhere */
-    return (before + s->size[0] * size + CUDA_OPS_PACK_BYTES - 1) / CUDA_OPS_PACK_BYTES;
+    return (before + s->size[0] * size + CUDA_OPS_PACK_BYTES * CUDA_OPS_ROW_PIECES - 1) /
+           (CUDA_OPS_PACK_BYTES * CUDA_OPS_ROW_PIECES);
 }
 
 static bool has_rows(const struct space *s, uint64_t out, size_t size)
 {
     return s->out[0] == 1 && s->a[0] <= 1 && s->b[0] <= 1 &&
-           pieces_of_row(s, out, size) <= (NARROW_LIMIT - 1) / (s->count / s->size[0]);
+           threads_of_row(s, out, size) <= (NARROW_LIMIT - 1) / (s->count / s->size[0]);
 }
 
 /* ---- tiles ---- */
@@ -193,12 +194,12 @@ static void set_space(const struct space *s, uint64_t out, uint64_t a, uint64_t 
 static void set_rows(const struct space *s, uint64_t out, uint64_t a, uint64_t b, size_t size, const char *kernel,
                      struct cuda_launch *ret_launch)
 {
-    const uint64_t pieces = pieces_of_row(s, out, size);
+    const uint64_t threads = threads_of_row(s, out, size);
     struct cuda_ops_strided p;
 
     set_space(s, out, a, b, true, &p);
-    p.work = pieces * (s->count / s->size[0]);
-    p.pieces = cuda_ops_divider(pieces, false);
+    p.work = threads * (s->count / s->size[0]);
+    p.pieces = cuda_ops_divider(threads, false);
     cuda_ops_set_launch(ret_launch, kernel, "rows", (p.work - 1) / CUDA_OPS_THREADS + 1, &p, sizeof(p));
 }
 

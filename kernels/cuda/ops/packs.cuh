@@ -101,21 +101,41 @@ template <int SIZE, bool PLAIN> __device__ __forceinline__ uint4 join_pack(const
     return !PLAIN && s.shift ? join_bits<SIZE>(x.low, x.high, s.shift) : x.low;
 }
 
-/* 16 bytes of a row, from element `first` on, of which the row has [begin, end); the others are anything. */
-template <typename T>
-__device__ __forceinline__ uint4 read_row(uint64_t row, bool steps, int64_t first, int64_t begin, int64_t end)
+/* A row of an operand, or one element of it for all. */
+struct row_source {
+    uint64_t address;
+    bool steps;
+    uint4 repeated;
+};
+
+template <typename T> __device__ __forceinline__ row_source row_of(uint64_t address, bool steps)
 {
+    row_source s = {address, steps, make_uint4(0, 0, 0, 0)};
     if (!steps)
-        return repeat_element(*reinterpret_cast<const T *>(row));
-    const uint64_t address = row + (uint64_t)first * sizeof(T);
-    const uint32_t shift = (uint32_t)(address % 16);
-    const uint4 *pieces = reinterpret_cast<const uint4 *>(address - shift);
-    uint4 low = make_uint4(0, 0, 0, 0), high = low;
-    if (address - shift + 16 > row + (uint64_t)begin * sizeof(T))
-        low = pieces[0];
-    if (shift && address - shift + 16 < row + (uint64_t)end * sizeof(T))
-        high = pieces[1];
-    return join_bits<sizeof(T)>(low, high, shift);
+        s.repeated = repeat_element(*reinterpret_cast<const T *>(address));
+    return s;
+}
+
+/* What is to be joined of the 16 bytes from element `first` on; bytes outside of the row's `size` elements are
+ * anything. All pieces of a row are shifted alike. */
+template <typename T> __device__ __forceinline__ pack_bits load_row(const row_source &s, int64_t first, int64_t size)
+{
+    const uint64_t address = s.address + (uint64_t)first * sizeof(T), piece = address & ~(uint64_t)15;
+    pack_bits x = {make_uint4(0, 0, 0, 0), make_uint4(0, 0, 0, 0)};
+    if (s.steps) {
+        const uint64_t end = s.address + (uint64_t)size * sizeof(T);
+        if (piece + 16 > s.address && piece < end)
+            x.low = *reinterpret_cast<const uint4 *>(piece);
+        if (piece != address && piece + 32 > s.address && piece + 16 < end)
+            x.high = *reinterpret_cast<const uint4 *>(piece + 16);
+    }
+    return x;
+}
+
+template <typename T> __device__ __forceinline__ uint4 join_row(const row_source &s, int64_t first, const pack_bits &x)
+{
+    return s.steps ? join_bits<sizeof(T)>(x.low, x.high, (uint32_t)((s.address + (uint64_t)first * sizeof(T)) % 16))
+                   : s.repeated;
 }
 
 #endif

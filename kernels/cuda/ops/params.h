@@ -28,6 +28,7 @@ enum { CUDA_OPS_MAX_RANK = 8 };
 enum {
     CUDA_OPS_THREADS = 256,        /* of every block */
     CUDA_OPS_VECTOR_PACKS = 1,     /* 16-byte packs of out that a thread takes of a tile */
+    CUDA_OPS_ROW_PIECES = 2,       /* 16-byte pieces of a row of out that a thread takes */
     CUDA_OPS_STRIDED_ELEMENTS = 4, /* elements of out that a thread takes of a tile */
     CUDA_OPS_TILE_SIDE = 64,       /* elements of a square tile along each side */
     CUDA_OPS_TILE_SIDE_8 = 32,     /* where an element has 8 bytes */
@@ -84,10 +85,11 @@ struct cuda_ops_strided {
     uint32_t turned; /* tiles: inputs that are read along dimension 1, a bit each; at least one */
     struct cuda_ops_divider sizes[CUDA_OPS_MAX_RANK];
     uint64_t out_strides[CUDA_OPS_MAX_RANK], a_strides[CUDA_OPS_MAX_RANK], b_strides[CUDA_OPS_MAX_RANK];
-    /* rows: out_strides[0] is 1, a_strides[0] and b_strides[0] are 0 or 1; `pieces` are the most aligned 16-byte pieces
-     * that a row of out (dimension 0) touches. tiles: rank ≥ 2, out_strides[0] is 1; an input in `turned` has stride 1
-     * along dimension 1, and any other 0 or 1 along dimension 0; `pieces` and `pieces_down` are the tiles along
-     * dimensions 0 and 1. `work`: pieces, or tiles, of all; below 2^31. */
+    /* rows: out_strides[0] is 1, a_strides[0] and b_strides[0] are 0 or 1; `pieces` are threads
+     * for a row of out (dimension 0): for CUDA_OPS_ROW_PIECES of the most aligned 16-byte pieces that a row touches.
+     * tiles: rank ≥ 2, out_strides[0] is 1; an input in `turned` has stride 1 along dimension 1, and any other 0 or 1
+     * along dimension 0; `pieces` and `pieces_down` are the tiles along dimensions 0 and 1. `work`: threads, or tiles,
+     * of all; below 2^31. */
     uint64_t work;
     struct cuda_ops_divider pieces, pieces_down;
 };

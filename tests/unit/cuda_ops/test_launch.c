@@ -222,13 +222,13 @@ static void contiguous_rows_are_taken_in_pieces(void **state)
     (void)state;
     assert_string_equal(launch.kernel, "kops_add_f32_rows");
     assert_string_equal(launch.variant, "rows");
-    assert_int_equal(p.pieces.divisor, 16); /* every row of out begins at a boundary */
-    assert_int_equal(p.work, 16 * 96);
-    assert_int_equal(launch.grid[0], 6);
+    assert_int_equal(p.pieces.divisor, 8); /* every row of out begins at a boundary; a thread takes two pieces */
+    assert_int_equal(p.work, 8 * 96);
+    assert_int_equal(launch.grid[0], 3);
     plan = matrix(DTYPE_F32, odd);
     launch = launch_of(OP_ADD, &plan, addresses, NULL);
     assert_string_equal(launch.kernel, "kops_add_f32_rows");
-    assert_int_equal(strided_of(&launch).pieces.divisor, 17);
+    assert_int_equal(strided_of(&launch).pieces.divisor, 9);
     /* Rows of few bytes. */
     plan = matrix(DTYPE_I8, even);
     plan.elementwise.shape[1] = 31;
