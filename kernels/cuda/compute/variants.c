@@ -16,7 +16,7 @@ static void init_one(const char **names, enum op_id op, enum dtype dtype, bool h
 
     if (!own)
         return;
-    if (op == OP_GEMM && have_blaslt)
+    if ((op == OP_GEMM || op == OP_LINEAR) && have_blaslt)
         names[n++] = cuda_variant_blaslt;
     while (*own)
         names[n++] = *own++;

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <math.h>
 
 #undef __shared__
 #define __shared__ static
