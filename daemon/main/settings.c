@@ -78,6 +78,10 @@ const struct setting settings[] = {
      "Path of NVML, or none; libnvidia-ml.so.1 by default. It tells clocks, temperature and power beside profiles."},
     {"cuda", "workspace_bytes", NUMBER, AT(cuda_workspace_bytes), "33554432", 0, 1U << 30, FIXED,
      "Scratch memory for cuBLASLt, for each stream in use."},
+    {"tuning", "idle_runs", NUMBER, AT(tuning_idle_runs), "1000", 0, 1U << 31, LIVE,
+     "Runs of an op with equal shapes and layouts, after which the daemon measures what runs them fastest, while "
+     "neither it "
+     "nor anybody else has work on the GPU; 0: only when a client asks for it."},
     {"executors", "isolate", TEXT, AT(executors_isolate), "user", 0, 0, FIXED,
      "Whose GPU work shares a process: user (kernels of users run in executors of their own, one a user), connection "
      "(one a connection), none (one executor does the work of all users), or off (the daemon itself does all of it)."},

@@ -28,7 +28,7 @@ static struct cuda_gpu *gpu_open(const struct backend *backend, const struct bac
     }
     gpu->device.base.counts = true; /* a job hears where they are not to be had */
     gpu->device.base.signals = cuda_flags_are_supported(&gpu->device);
-    cuda_kernels_describe(&gpu->kernels, &gpu->device, have_blaslt, config->cuda_workspace_bytes);
+    cuda_kernels_describe(&gpu->kernels, &gpu->device, have_blaslt, config);
     return gpu;
 }
 

@@ -56,6 +56,7 @@ void report_element(struct report *r, const struct tolerance *t, uint64_t at, do
 /* The element of an input, which broadcasts to out, that out's element `at` comes from. */
 uint64_t reference_source(const struct kops_tensor *in, const struct kops_tensor *out, uint64_t at);
 
-extern const struct reference reference_add, reference_copy, reference_square, reference_gemm, reference_linear;
+extern const struct reference reference_add, reference_add_square, reference_copy, reference_square,
+    reference_sub_square, reference_gemm, reference_linear;
 
 #endif

@@ -28,6 +28,12 @@ struct blaslt_problem {
     uint8_t reserved;
 };
 
+/* A plan of the cache: a problem, and the algorithm that was asked for. Compared as bytes. */
+struct blaslt_cached {
+    struct blaslt_problem problem;
+    uint64_t choice; /* a hash of the choice; 0: the library's own */
+};
+
 /* One strided-batch call's matrices: byte offsets from the operands' first elements. */
 struct blaslt_call {
     uint64_t offset[BLASLT_OPERANDS];

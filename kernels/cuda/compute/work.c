@@ -7,6 +7,7 @@
 #include "driver/device.h"
 #include "kernels.h"
 #include "transfer.h"
+#include "tuned.h"
 #include "user_kernel.h"
 
 /* Whether cuBLASLt is to be tried: it serves gemm, unless another variant is forced. */
@@ -21,8 +22,9 @@ static bool wants_blaslt(const struct cuda_kernels *k, const struct step *step, 
     return blaslt_check(plan, &ignored) == 0;
 }
 
-int cuda_work_prepare_own(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work,
-                          struct error *e)
+/* Our own kernel of that name; NULL: the usual one. */
+static int prepare_own(const struct cuda_kernels *k, const struct step *step, const char *variant,
+                       struct cuda_work *work, struct error *e)
 {
     cuda_work_release(work);
     if (work->plan->kind == PLAN_KERNEL) {
@@ -32,8 +34,8 @@ int cuda_work_prepare_own(const struct cuda_kernels *k, const struct step *step,
     }
     if (cuda_transfer_is_forced(step))
         return cuda_transfer_refuse(e);
-    if (cuda_ops_launch((enum op_id)step->op, work->plan, work->addresses, step_variant(step),
-                        k->device->base.info.compute_units, &work->launch, e) < 0)
+    if (cuda_ops_launch((enum op_id)step->op, work->plan, work->addresses, variant, k->device->base.info.compute_units,
+                        &work->launch, e) < 0)
         return -1;
     work->function = cuda_embedded_find(&k->embedded, work->launch.kernel);
     if (!work->function)
@@ -42,10 +44,42 @@ int cuda_work_prepare_own(const struct cuda_kernels *k, const struct step *step,
     return 0;
 }
 
+int cuda_work_prepare_own(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work,
+                          struct error *e)
+{
+    return prepare_own(k, step, step_variant(step), work, e);
+}
+
+int cuda_work_prepare_choice(const struct cuda_kernels *k, const struct step *step, const struct tuning_choice *choice,
+                             struct cuda_work *work, struct error *e)
+{
+    if (strcmp(choice->variant, cuda_variant_blaslt) != 0)
+        return prepare_own(k, step, choice->variant, work, e);
+    cuda_work_release(work);
+    if (!wants_blaslt(k, step, work->plan))
+        return error_set(e, ERROR_UNSUPPORTED, "cuBLASLt does not serve this step");
+    if (blaslt_plan_get(k->blaslt, work->plan, work->addresses, choice, &work->blaslt, e) < 0)
+        return -1;
+    work->variant = cuda_variant_blaslt;
+    return 0;
+}
+
 int cuda_work_prepare(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work, struct error *e)
 {
+    struct tuning_choice choice;
+
+    /* A choice that does not fit is no error. */
+    if (cuda_tuned_find(k, step, work->plan, work->addresses, true, &choice) &&
+        cuda_work_prepare_choice(k, step, &choice, work, e) == 0)
+        return 0;
+    return cuda_work_prepare_usual(k, step, work, e);
+}
+
+int cuda_work_prepare_usual(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work,
+                            struct error *e)
+{
     if (wants_blaslt(k, step, work->plan)) {
-        if (blaslt_plan_get(k->blaslt, work->plan, work->addresses, &work->blaslt, e) == 0) {
+        if (blaslt_plan_get(k->blaslt, work->plan, work->addresses, NULL, &work->blaslt, e) == 0) {
             work->variant = cuda_variant_blaslt;
             return 0;
         }
@@ -58,7 +92,15 @@ int cuda_work_prepare(const struct cuda_kernels *k, const struct step *step, str
 
 bool cuda_work_is_ready(const struct cuda_kernels *k, const struct step *step, const uint64_t *addresses)
 {
-    return !wants_blaslt(k, step, &step->plan) || blaslt_plan_is_cached(k->blaslt, &step->plan, addresses);
+    struct tuning_choice choice;
+    bool tuned;
+
+    if (!wants_blaslt(k, step, &step->plan))
+        return true;
+    tuned = cuda_tuned_find(k, step, &step->plan, addresses, false, &choice);
+    if (tuned && strcmp(choice.variant, cuda_variant_blaslt) != 0)
+        return true;
+    return blaslt_plan_is_cached(k->blaslt, &step->plan, addresses, tuned ? &choice : NULL);
 }
 
 int cuda_work_issue(const struct cuda_queue *q, struct cuda_work *work, struct error *e)
