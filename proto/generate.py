@@ -196,13 +196,19 @@ def op_ids_header(ops: list[dict]) -> str:
     return c_header("KOPS_GENERATED_OP_IDS_H", "\n".join(out) + "\n")
 
 
+def tolerances_of(op: dict) -> list[tuple[str, dict]]:
+    """By the attribute `precision`, where an op has it; "" is of all values without one of their own."""
+    own = {key.removeprefix("tolerance_"): table for key, table in op.items() if key.startswith("tolerance_")}
+    return [("", op["tolerance"]), *own.items()]
+
+
 def tolerances_header(ops: list[dict]) -> str:
-    note = ("/* X(\"op\", DTYPE, high, rtol, scaled, atol). high: 1 for the attribute precision = high.\n"
+    note = ("/* X(\"op\", DTYPE, \"precision\", rtol, scaled, atol). precision: the attribute's value, \"\" for all others.\n"
             " * |got - ref| <= rtol * |ref| + scaled * S + atol; PROTOCOL.md says what S is. */\n")
     rows = []
     for o in ops:
-        for high, table in ((0, o["tolerance"]), (1, o.get("tolerance_high", {}))):
-            rows += [f"X({c_string(o['name'])}, {d.upper()}, {high}, "
+        for precision, table in tolerances_of(o):
+            rows += [f"X({c_string(o['name'])}, {d.upper()}, {c_string(precision)}, "
                      f"{t.get('rtol', 0.0)!r}, {t.get('scaled', 0.0)!r}, {t.get('atol', 0.0)!r})" for d, t in table.items()]
     return c_header("KOPS_GENERATED_TOLERANCES_H", note + x_macro("KOPS_TOLERANCES", rows))
 
@@ -395,7 +401,8 @@ def ops_section(ops: list[dict]) -> str:
             rows = [[f"`{a['name']}`", " / ".join(a["choices"]) if a["type"] == "choice" else a["type"], json.dumps(a["default"]), a["doc"]] for a in o["attrs"]]
             out += [markdown_table(["attribute", "type", "default", "meaning"], rows), ""]
         rows = [[d, t.get("rtol", 0), t.get("scaled", 0), t.get("atol", 0)] for d, t in o["tolerance"].items()]
-        rows += [[f"{d}, precision high", t.get("rtol", 0), t.get("scaled", 0), t.get("atol", 0)] for d, t in o.get("tolerance_high", {}).items()]
+        for precision, table in tolerances_of(o)[1:]:
+            rows += [[f"{d}, precision {precision}", t.get("rtol", 0), t.get("scaled", 0), t.get("atol", 0)] for d, t in table.items()]
         out += [markdown_table(["dtype", "rtol", "scaled", "atol"], rows), ""]
     return "\n".join(out).rstrip()
 

@@ -23,8 +23,8 @@
 
 enum {
     BACKEND_ABI = 1,
-    BACKEND_MAX_DEVICES = 32, /* of all backends together */
-    BACKEND_MAX_VARIANTS = 8, /* of one op on one device */
+    BACKEND_MAX_DEVICES = 32,  /* of all backends together */
+    BACKEND_MAX_VARIANTS = 12, /* of one op on one device */
     BACKEND_IPC_HANDLE_SIZE = 64
 };
 
@@ -88,6 +88,7 @@ struct backend_config {
     const char *cuda_nvml;             /* path of NVML, "none" to do without; NULL: libnvidia-ml.so.1 */
     bool cuda_blaslt_late;             /* load cuBLASLt for the first gemm, unseen: variants() names it all the same */
     uint64_t cuda_workspace_bytes;     /* scratch for cuBLASLt, a stream; 0: 32 MiB */
+    uint64_t cuda_repack_bytes;        /* scratch for copies of gemm's operands, on each device; 0: none is copied */
     const struct tuning_table *tuning; /* what tuning has found; NULL: nothing is looked up */
     int tuning_fd;                     /* the table's descriptor, for executors; meaningless where `tuning` is NULL */
     uint64_t spin_us;                  /* how long an executor polls before it sleeps */

@@ -173,7 +173,8 @@ int op_rule_gemm(const struct op_call *call, struct plan *ret_plan, struct error
     ret_plan->kind = PLAN_GEMM;
     memset(p, 0, sizeof(*p));
     p->beta = call->attrs[GEMM_BETA].f;
-    p->high_precision_only = call->attrs[GEMM_PRECISION].choice == GEMM_PRECISION_HIGHEST;
+    p->high_precision_only = call->attrs[GEMM_PRECISION].choice != GEMM_PRECISION_MEDIUM;
+    p->in_pieces = call->attrs[GEMM_PRECISION].choice != GEMM_PRECISION_HIGHEST;
     return set_product(call, p, e);
 }
 
@@ -189,6 +190,6 @@ int op_rule_linear(const struct op_call *call, struct plan *ret_plan, struct err
     memset(p, 0, sizeof(*p));
     p->has_bias = true;
     p->activation = activations[call->attrs[LINEAR_ACTIVATION].choice];
-    p->high_precision_only = call->attrs[LINEAR_PRECISION].choice == LINEAR_PRECISION_HIGHEST;
+    p->high_precision_only = call->attrs[LINEAR_PRECISION].choice != LINEAR_PRECISION_MEDIUM;
     return set_product(call, p, e);
 }

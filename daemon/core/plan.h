@@ -47,7 +47,8 @@ struct plan_gemm {
     uint64_t batch_count;
     struct plan_matrix a, b, out;
     double alpha, beta;
-    bool high_precision_only; /* precision = "highest": no tf32 */
+    bool high_precision_only; /* precision = "highest" or "high": no tf32 */
+    bool in_pieces;           /* precision = "high" or "medium": products of f32's pieces do, see proto/ops/gemm.json */
     bool has_bias;
     enum plan_activation activation;
     struct plan_matrix bias; /* the last member: not set without one. Broadcast: stride 0 where it repeats */

@@ -14,7 +14,8 @@ void arguments_write(const struct backend_config *config, char texts[ARGUMENTS_C
     snprintf(texts[1], ARGUMENT_BYTES, "blaslt=%s", config->cuda_blaslt ? config->cuda_blaslt : "");
     snprintf(texts[2], ARGUMENT_BYTES, "cupti=%s", config->cuda_cupti ? config->cuda_cupti : "");
     snprintf(texts[3], ARGUMENT_BYTES, "workspace=%llu", (unsigned long long)config->cuda_workspace_bytes);
-    snprintf(texts[4], ARGUMENT_BYTES, "debug=%d", log_enabled(LOG_LEVEL_DEBUG));
+    snprintf(texts[4], ARGUMENT_BYTES, "repack=%llu", (unsigned long long)config->cuda_repack_bytes);
+    snprintf(texts[5], ARGUMENT_BYTES, "debug=%d", log_enabled(LOG_LEVEL_DEBUG));
 }
 
 bool arguments_read(char *argument, char *value, struct backend_config *config)
@@ -27,6 +28,8 @@ bool arguments_read(char *argument, char *value, struct backend_config *config)
         config->cuda_cupti = *value ? value : NULL;
     else if (!strcmp(argument, "workspace"))
         config->cuda_workspace_bytes = strtoull(value, NULL, 10);
+    else if (!strcmp(argument, "repack"))
+        config->cuda_repack_bytes = strtoull(value, NULL, 10);
     else if (!strcmp(argument, "debug"))
         log_set_level(*value == '1' ? LOG_LEVEL_DEBUG : LOG_LEVEL_INFO);
     else

@@ -6,7 +6,7 @@
 
 #include "backend/backend.h"
 
-enum { ARGUMENTS_CONFIG = 5, ARGUMENT_BYTES = PATH_MAX + 32 };
+enum { ARGUMENTS_CONFIG = 6, ARGUMENT_BYTES = PATH_MAX + 32 };
 
 /* Writes ARGUMENTS_CONFIG arguments for the settings that a device's backend has. */
 void arguments_write(const struct backend_config *config, char texts[ARGUMENTS_CONFIG][ARGUMENT_BYTES]);

@@ -103,6 +103,7 @@ static struct server_config server_config_of(const struct config *c)
                            .cuda_cupti = c->executors_cupti,
                            .cuda_nvml = c->cuda_nvml,
                            .cuda_workspace_bytes = c->cuda_workspace_bytes,
+                           .cuda_repack_bytes = c->cuda_repack_bytes,
                            .spin_us = c->executors_spin_us,
                            .executors_max = (unsigned)c->executors_max,
                            .executors_active = (unsigned)c->executors_active,

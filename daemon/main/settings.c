@@ -78,6 +78,9 @@ const struct setting settings[] = {
      "Path of NVML, or none; libnvidia-ml.so.1 by default. It tells clocks, temperature and power beside profiles."},
     {"cuda", "workspace_bytes", NUMBER, AT(cuda_workspace_bytes), "33554432", 0, 1U << 30, FIXED,
      "Scratch memory for cuBLASLt, for each stream in use."},
+    {"cuda", "repack_bytes", NUMBER, AT(cuda_repack_bytes), "1073741824", 0, UINT64_C(1) << 36, FIXED,
+     "Scratch memory on each GPU for copies of gemm's operands, which make misaligned ones and f32 in pieces fast; 0: "
+     "none is copied. Each executor may use as much, and keeps it until it ends."},
     {"tuning", "idle_runs", NUMBER, AT(tuning_idle_runs), "1000", 0, 1U << 31, LIVE,
      "Runs of an op with equal shapes and layouts, after which the daemon measures what runs them fastest, while "
      "neither it "

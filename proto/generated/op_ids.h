@@ -25,6 +25,7 @@ enum {
 enum {
     GEMM_PRECISION_HIGHEST,
     GEMM_PRECISION_HIGH,
+    GEMM_PRECISION_MEDIUM,
 };
 
 /* Attributes of linear, in declared order. */
@@ -46,6 +47,7 @@ enum {
 enum {
     LINEAR_PRECISION_HIGHEST,
     LINEAR_PRECISION_HIGH,
+    LINEAR_PRECISION_MEDIUM,
 };
 
 /* Sizes of shape rules. */

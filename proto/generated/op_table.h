@@ -3,26 +3,26 @@
 #define KOPS_GENERATED_OP_TABLE_H
 
 /* Included once, by daemon/core/op.c. */
-static const char *const gemm_precision_choices[] = {"highest", "high", NULL};
+static const char *const gemm_precision_choices[] = {"highest", "high", "medium", NULL};
 static const struct op_attr gemm_attrs[] = {
     {"trans_a", OP_ATTR_BOOL, {.b = false}, NULL, "Swap the last two dimensions of `a`."},
     {"trans_b", OP_ATTR_BOOL, {.b = false}, NULL, "Swap the last two dimensions of `b`."},
     {"alpha", OP_ATTR_FLOAT, {.f = 1.0}, NULL, "Scales the product."},
     {"beta", OP_ATTR_FLOAT, {.f = 0.0}, NULL, "Scales the previous values of `out`; 0 means that `out` is not read."},
-    {"precision", OP_ATTR_CHOICE, {.choice = 0}, gemm_precision_choices, "`highest` multiplies in the tensors' own dtype; `high` lets f32 operands be rounded to tf32 where the device has it."},
+    {"precision", OP_ATTR_CHOICE, {.choice = 0}, gemm_precision_choices, "How exact products of f32 are; other dtypes are not concerned. `highest` multiplies in f32. `high` may multiply pieces of bf16 instead, which keeps 16 of f32's 24 bits (variant bf16x3). `medium` may round operands to tf32, which keeps 11."},
 };
 static const unsigned gemm_out_dtypes[DTYPE_SLOTS] = {
     [DTYPE_F16] = DTYPE_BIT(DTYPE_F16) | DTYPE_BIT(DTYPE_F32),
     [DTYPE_BF16] = DTYPE_BIT(DTYPE_BF16) | DTYPE_BIT(DTYPE_F32),
 };
 static const char *const linear_activation_choices[] = {"none", "relu", "gelu", "gelu_tanh", NULL};
-static const char *const linear_precision_choices[] = {"highest", "high", NULL};
+static const char *const linear_precision_choices[] = {"highest", "high", "medium", NULL};
 static const struct op_attr linear_attrs[] = {
     {"trans_a", OP_ATTR_BOOL, {.b = false}, NULL, "Swap the last two dimensions of `a`."},
     {"trans_b", OP_ATTR_BOOL, {.b = false}, NULL, "Swap the last two dimensions of `b`."},
     {"alpha", OP_ATTR_FLOAT, {.f = 1.0}, NULL, "Scales the product, before `bias` is added."},
     {"activation", OP_ATTR_CHOICE, {.choice = 0}, linear_activation_choices, "`relu` is max(x, 0), `gelu` x/2 * (1 + erf(x/sqrt(2))), `gelu_tanh` its approximation x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * x^3)))."},
-    {"precision", OP_ATTR_CHOICE, {.choice = 0}, linear_precision_choices, "As of `gemm`."},
+    {"precision", OP_ATTR_CHOICE, {.choice = 0}, linear_precision_choices, "As of `gemm`; `high` multiplies in f32, too."},
 };
 static const unsigned linear_out_dtypes[DTYPE_SLOTS] = {
     [DTYPE_F16] = DTYPE_BIT(DTYPE_F16) | DTYPE_BIT(DTYPE_F32),

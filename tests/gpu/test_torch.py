@@ -52,9 +52,22 @@ def test_gemm_of_each_variant(torch: Any, k: Any, dtype: str, variant: str) -> N
     assert_gemm(k.gemm(a.t(), b.t(), trans_a=True, trans_b=True, variant=variant), a, b)
 
 
-def test_gemm_in_tf32(torch: Any, k: Any) -> None:
-    a, b = random(torch, 512, 1024), random(torch, 1024, 256)
-    assert_gemm(k.gemm(a, b, precision="high"), a, b, "high")
+@pytest.mark.parametrize("precision", ["high", "medium"])
+def test_gemm_of_less_precision(torch: Any, k: Any, precision: str) -> None:
+    for m, depth, n in ((512, 1024, 256), (2049, 2050, 2051)):
+        a, b = random(torch, m, depth), random(torch, depth, n)
+        assert_gemm(k.gemm(a, b, precision=precision), a, b, precision)
+
+
+@pytest.mark.parametrize(("dtype", "precision", "variant"), [("bfloat16", "highest", "padded"), ("float16", "highest", "padded"),
+                                                             ("float32", "medium", "padded"), ("float32", "high", "bf16x3"),
+                                                             ("float32", "highest", "bf16x6")])  # fmt: skip
+def test_gemm_of_copies(torch: Any, k: Any, dtype: str, precision: str, variant: str) -> None:
+    if variant not in gemm_variants(k):
+        pytest.skip(f"the daemon has no {variant}")
+    a, b = random(torch, 515, 259, dtype=dtype), random(torch, 259, 131, dtype=dtype)
+    assert_gemm(k.gemm(a, b, precision=precision, variant=variant), a, b, precision)
+    assert_gemm(k.gemm(a.t(), b.t(), trans_a=True, trans_b=True, precision=precision, variant=variant), a, b, precision)
 
 
 def test_gemm_of_batches(torch: Any, k: Any) -> None:

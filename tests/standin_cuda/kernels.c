@@ -15,7 +15,7 @@ _Static_assert(sizeof(struct cuda_ops_gemm) <= MAX_PARAMS && sizeof(struct cuda_
                "an operation has room for every kernel's parameters");
 
 enum kernel_op { KERNEL_ADD, KERNEL_ADD_SQUARE, KERNEL_SQUARE, KERNEL_SUB_SQUARE, KERNEL_COPY, KERNEL_GEMM };
-enum kernel_layout { LAYOUT_VECTOR, LAYOUT_STRIDED, LAYOUT_GEMM, LAYOUT_GATE };
+enum kernel_layout { LAYOUT_VECTOR, LAYOUT_STRIDED, LAYOUT_GEMM, LAYOUT_GATE, LAYOUT_REPACK };
 
 struct kernel {
     struct kernel *next;
@@ -23,7 +23,8 @@ struct kernel {
     unsigned inputs;
     enum kernel_layout layout;
     enum element element;
-    unsigned size; /* of an element */
+    unsigned size;   /* of an element */
+    unsigned pieces; /* of LAYOUT_REPACK; 0: a copy */
     char symbol[96];
 };
 
@@ -73,6 +74,25 @@ static bool parse_op(const char *symbol, const char *op, enum kernel_op id, unsi
     return k->layout == LAYOUT_VECTOR;
 }
 
+static bool parse_repack(const char *symbol, struct kernel *k)
+{
+    static const struct {
+        const char *name;
+        unsigned size, pieces;
+    } kinds[] = {
+        {"kops_repack_2", 2, 0}, {"kops_repack_4", 4, 0}, {"kops_repack_bf16x2", 4, 2}, {"kops_repack_bf16x3", 4, 3}};
+
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
+        if (strcmp(kinds[i].name, symbol) == 0) {
+            k->layout = LAYOUT_REPACK;
+            k->size = kinds[i].size;
+            k->pieces = kinds[i].pieces;
+            snprintf(k->symbol, sizeof(k->symbol), "%s", symbol);
+            return true;
+        }
+    return false;
+}
+
 static bool parse_symbol(const char *symbol, struct kernel *k)
 {
     static const struct {
@@ -90,6 +110,8 @@ static bool parse_symbol(const char *symbol, struct kernel *k)
         k->layout = LAYOUT_GATE;
         return true;
     }
+    if (parse_repack(k->symbol, k))
+        return true;
     for (size_t i = 0; i < sizeof(ops) / sizeof(*ops); i++)
         if (parse_op(symbol, ops[i].name, (enum kernel_op)i, ops[i].inputs, k))
             return true;
@@ -120,28 +142,34 @@ size_t kernel_params_size(const struct kernel *kernel)
     static const size_t sizes[] = {[LAYOUT_VECTOR] = sizeof(struct cuda_ops_vector),
                                    [LAYOUT_STRIDED] = sizeof(struct cuda_ops_strided),
                                    [LAYOUT_GEMM] = sizeof(struct cuda_ops_gemm),
-                                   [LAYOUT_GATE] = sizeof(struct cuda_ops_gate)};
+                                   [LAYOUT_GATE] = sizeof(struct cuda_ops_gate),
+                                   [LAYOUT_REPACK] = sizeof(struct cuda_ops_repack)};
 
     return sizes[kernel->layout];
 }
 
 /* ---- what is touched ---- */
 
-/* Adds the range from `address` over the furthest of `rank` indices; false when it leaves the address space. */
-static bool use_strided(struct op *op, const struct kernel *k, uint64_t address, unsigned rank, const uint64_t *shape,
-                        const uint64_t *strides, bool write)
+bool op_use_strided(struct op *op, unsigned size, uint64_t address, unsigned rank, const uint64_t *shape,
+                    const uint64_t *strides, bool write)
 {
     unsigned __int128 last = 0;
 
-    if (address % k->size)
+    if (address % size)
         return false;
     for (unsigned d = 0; d < rank; d++) {
         last += (unsigned __int128)(shape[d] - 1) * strides[d];
         if (last > UINT64_MAX / 16)
             return false;
     }
-    op_use(op, address, ((uint64_t)last + 1) * k->size, write);
+    op_use(op, address, ((uint64_t)last + 1) * size, write);
     return true;
+}
+
+static bool use_strided(struct op *op, const struct kernel *k, uint64_t address, unsigned rank, const uint64_t *shape,
+                        const uint64_t *strides, bool write)
+{
+    return op_use_strided(op, k->size, address, rank, shape, strides, write);
 }
 
 /* The hints must be true: a real kernel would make misaligned accesses. */
@@ -250,6 +278,8 @@ bool kernel_uses(const struct kernel *kernel, const void *params, struct op *op)
         return vector_uses(kernel, params, op);
     case LAYOUT_STRIDED:
         return strided_uses(kernel, params, op);
+    case LAYOUT_REPACK:
+        return repack_uses(kernel->size, kernel->pieces, params, op);
     case LAYOUT_GATE:
         op_use(op, ((const struct cuda_ops_gate *)params)->go, sizeof(uint64_t), false);
         return true;
@@ -470,6 +500,9 @@ void kernel_run(const struct kernel *kernel, const void *params)
         break;
     case LAYOUT_GEMM:
         gemm_run(kernel, params);
+        break;
+    case LAYOUT_REPACK:
+        repack_run(kernel->size, kernel->pieces, params);
         break;
     case LAYOUT_GATE:
         gate_run(params);

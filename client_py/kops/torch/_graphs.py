@@ -91,7 +91,7 @@ def _by_torch(client: Any, a: Any, b: Any, out: Any, attrs: Mapping[str, Any]) -
         return NotImplemented
     if not _fits(a, b, out, attrs):
         return NotImplemented
-    if a.dtype is torch.float32 and attrs.get("precision", "highest") == "highest" and not _products_are_exact():
+    if a.dtype is torch.float32 and attrs.get("precision", "highest") != "medium" and not _products_are_exact():
         return NotImplemented
     if not _torch_multiplies(a):
         return NotImplemented

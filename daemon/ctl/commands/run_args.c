@@ -256,7 +256,7 @@ static void note_attr(struct reference_case *c, const struct kops_attr *a)
     else if (!strcmp(a->name, "beta"))
         c->beta = a->value.real;
     else if (!strcmp(a->name, "precision"))
-        c->high = !strcmp(a->value.text, "high");
+        c->precision = a->value.text;
     else if (!strcmp(a->name, "activation"))
         c->activation = a->value.text;
 }
@@ -264,6 +264,7 @@ static void note_attr(struct reference_case *c, const struct kops_attr *a)
 enum ctl_exit run_resolve_attrs(struct run *r)
 {
     r->c.alpha = 1;
+    r->c.precision = "";
     for (size_t i = 0; i < r->args->n_attrs; i++) {
         const char *text = r->args->attr_texts[i], *equals = strchr(text, '=');
         const struct kops_op_attr *declared;

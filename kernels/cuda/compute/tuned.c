@@ -47,16 +47,22 @@ int cuda_tuned_key(const struct cuda_kernels *k, const struct plan *plan, const 
     return -1;
 }
 
-bool cuda_tuned_find(const struct cuda_kernels *k, const struct step *step, const struct plan *plan,
-                     const uint64_t *addresses, bool may_block, struct tuning_choice *ret)
+bool cuda_tuned_find(const struct cuda_kernels *k, const struct plan *plan, const uint64_t *addresses, bool may_block,
+                     struct tuning_choice *ret)
 {
     struct tuning_key key;
     struct error ignored;
 
-    if (!tuning_table_generation(k->tuning) || step_variant(step) || plan->kind != PLAN_GEMM || plan_is_empty(plan))
+    if (!tuning_table_generation(k->tuning) || plan->kind != PLAN_GEMM || plan_is_empty(plan))
         return false;
     key.machine = machine_of(k, may_block);
     if (!key.machine || blaslt_problem_of(plan, addresses, key.problem, &ignored) < 0)
         return false;
     return tuning_table_find(k->tuning, &key, ret);
+}
+
+bool cuda_tuned_find_algorithm(const struct cuda_kernels *k, const struct plan *plan, const uint64_t *addresses,
+                               bool may_block, struct tuning_choice *ret)
+{
+    return cuda_tuned_find(k, plan, addresses, may_block, ret) && ret->has_algorithm;
 }

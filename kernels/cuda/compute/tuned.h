@@ -15,9 +15,13 @@ void cuda_tuned_machine(const struct cuda_kernels *k, char *into, size_t size);
 int cuda_tuned_key(const struct cuda_kernels *k, const struct plan *plan, const uint64_t *addresses,
                    struct tuning_key *ret, struct error *e);
 
-/* The choice for the step, whose variant is not forced. False: there is none, or the machine's key is not known yet and
+/* The choice for the plan at these addresses. False: there is none, or the machine's key is not known yet and
  * `may_block` is false. Thread: any. */
-bool cuda_tuned_find(const struct cuda_kernels *k, const struct step *step, const struct plan *plan,
-                     const uint64_t *addresses, bool may_block, struct tuning_choice *ret);
+bool cuda_tuned_find(const struct cuda_kernels *k, const struct plan *plan, const uint64_t *addresses, bool may_block,
+                     struct tuning_choice *ret);
+
+/* The same where it is an algorithm of cuBLASLt's. */
+bool cuda_tuned_find_algorithm(const struct cuda_kernels *k, const struct plan *plan, const uint64_t *addresses,
+                               bool may_block, struct tuning_choice *ret);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "blaslt/blaslt.h"
 #include "compute/kernels.h"
+#include "compute/repack_sketch.h"
 #include "tune.h"
 
 /* Places that are kept for our own kernels. */
@@ -24,6 +25,14 @@ static int list_library(const struct cuda_kernels *k, const struct step *step, c
     return 0;
 }
 
+/* Products of pieces are for those who have asked for less than the highest precision. */
+static bool is_allowed(const struct plan *plan, const char *variant)
+{
+    const bool in_pieces = strcmp(variant, repack_bf16x3) == 0 || strcmp(variant, repack_bf16x6) == 0;
+
+    return !in_pieces || plan->gemm.in_pieces;
+}
+
 /* Each is tried when it is measured: whether it serves this step is for itself to say. */
 static void list_own(const struct cuda_kernels *k, const struct step *step, struct tuning_result *ret)
 {
@@ -32,7 +41,7 @@ static void list_own(const struct cuda_kernels *k, const struct step *step, stru
     for (; names && *names && ret->n < TUNING_CANDIDATES_MAX; names++) {
         struct tuning_candidate *c = &ret->candidates[ret->n];
 
-        if (strcmp(*names, cuda_variant_blaslt) == 0)
+        if (strcmp(*names, cuda_variant_blaslt) == 0 || !is_allowed(&step->plan, *names))
             continue;
         *c = (struct tuning_candidate){.n = 0};
         step_copy_variant(c->choice.variant, *names);

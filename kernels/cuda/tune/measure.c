@@ -64,6 +64,7 @@ void tune_bench_close(struct tune_bench *b)
     if (b->operands.memory)
         tune_operands_free(&b->operands, b->queue.stream);
     cuda_scratch_free(d, b->queue.stream, b->queue.workspace);
+    cuda_scratch_give(d, b->queue.stream, b->queue.scratch, b->queue.scratch_bytes);
     CUDA_CALL(d, &ignored, StreamSynchronize, b->queue.stream);
     if (b->go)
         CUDA_CALL(d, &ignored, MemFreeHost, (void *)(uintptr_t)b->go);
@@ -91,6 +92,20 @@ static void release_gate(struct tune_bench *b)
         atomic_store_explicit(b->go, b->gates, memory_order_release);
 }
 
+/* Memory for copies of operands, which all candidates share. */
+static int need_scratch(struct cuda_queue *q, uint64_t bytes, struct error *e)
+{
+    if (bytes <= q->scratch_bytes)
+        return 0;
+    cuda_scratch_give(q->device, q->stream, q->scratch, q->scratch_bytes);
+    q->scratch = 0;
+    q->scratch_bytes = 0;
+    if (cuda_scratch_take(q->device, q->stream, bytes, &q->scratch, e) < 0)
+        return -1;
+    q->scratch_bytes = bytes;
+    return 0;
+}
+
 /* Prepared for each set of operands in use: alignments are the same, addresses are not. */
 static int prepare(struct tune_bench *b, const struct tuning_choice *choice, struct cuda_work *works, unsigned n,
                    struct error *e)
@@ -99,7 +114,8 @@ static int prepare(struct tune_bench *b, const struct tuning_choice *choice, str
         memset(&works[i], 0, sizeof(works[i]));
         works[i].plan = &b->step->plan;
         memcpy(works[i].addresses, tune_operands_next(&b->operands), sizeof(works[i].addresses));
-        if (cuda_work_prepare_choice(b->kernels, b->step, choice, &works[i], e) < 0)
+        if (cuda_work_prepare_choice(b->kernels, b->step, choice, &works[i], e) < 0 ||
+            need_scratch(&b->queue, cuda_work_scratch(&works[i]), e) < 0)
             return -1;
     }
     return 0;

@@ -9,8 +9,8 @@
 #ifndef KOPS_CUDA_TUNE_H
 #define KOPS_CUDA_TUNE_H
 
-#include "core/tuning.h"
 #include "compute/work.h"
+#include "core/tuning.h"
 #include "driver/device.h"
 #include "driver/scratch.h"
 

@@ -42,6 +42,7 @@ struct preference {
 /* Read by the tests. */
 EXPORT unsigned fake_blaslt_heuristics, fake_blaslt_products, fake_blaslt_handles, fake_blaslt_wrong;
 EXPORT int fake_blaslt_compute;
+EXPORT unsigned fake_blaslt_misaligned; /* products of which the fast kernels of tensor cores could not be asked */
 
 static int handle;
 
@@ -249,9 +250,20 @@ static double load(const void *base, cudaDataType type, int64_t index)
     return type == CUDA_R_64F ? ((const double *)base)[index] : (double)((const float *)base)[index];
 }
 
+static void store_bf16(void *base, int64_t index, double value)
+{
+    float rounded = (float)value;
+    uint32_t bits;
+
+    memcpy(&bits, &rounded, sizeof(bits));
+    ((uint16_t *)base)[index] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
 static void store(void *base, cudaDataType type, int64_t index, double value)
 {
-    if (type == CUDA_R_64F)
+    if (type == CUDA_R_16BF)
+        store_bf16(base, index, value);
+    else if (type == CUDA_R_64F)
         ((double *)base)[index] = value;
     else
         ((float *)base)[index] = (float)value;
@@ -304,6 +316,17 @@ static bool shapes_agree(const struct operation *o, const struct layout *a, cons
            (a->type == out->type || (a->type == CUDA_R_16BF && out->type == CUDA_R_32F));
 }
 
+/* Whether rows and extents are multiples of 16 bytes, and every matrix begins on such a boundary. */
+static bool is_aligned(const struct layout *l, const void *address)
+{
+    const uint64_t size = l->type == CUDA_R_16BF ? 2 : l->type == CUDA_R_64F ? 8 : 4;
+
+    return ((uintptr_t)address | l->rows * size | (l->columns > 1 ? (uint64_t)l->ld * size : 0) |
+            (l->batch_count > 1 ? (uint64_t)l->batch_stride * size : 0)) %
+               16 ==
+           0;
+}
+
 /* In the stream's order: what comes before has ended, and the product is there when this returns. */
 static CUresult wait_for(cudaStream_t stream)
 {
@@ -346,6 +369,9 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
     fake_blaslt_products++;
     if (is_mode("slow") || (is_mode("second") && algo->data[WORD_NUMBER] != 2))
         spend(SLOW_NS);
+    if (!is_aligned((const struct layout *)(void *)la, a) || !is_aligned((const struct layout *)(void *)lb, b) ||
+        !is_aligned((const struct layout *)(void *)l, out))
+        fake_blaslt_misaligned++;
     fake_blaslt_compute = (int)o->compute;
     product(o, load(alpha, o->scale, 0), load(beta, o->scale, 0), a, (const struct layout *)(void *)la, b,
             (const struct layout *)(void *)lb, out, (const struct layout *)(void *)l);
