@@ -31,7 +31,7 @@ ATTR_TYPES = {"bool": "BOOL", "float": "FLOAT", "int": "INT", "choice": "CHOICE"
 FLOATS = ("f32", "f64", "f16", "bf16")
 INTEGERS = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64")
 NUMBERS = {"FLOATS": FLOATS, "NUMBERS": FLOATS + INTEGERS}
-SIZES = {"elementwise": (), "gemm": ("m", "n", "k")}  # of a rule, for `flops` of its ops
+SIZES = {"elementwise": (), "gemm": ("m", "n", "k"), "linear": ("m", "n", "k")}  # of a rule, for `flops` of its ops
 
 
 def load(name: str) -> dict:

@@ -19,7 +19,7 @@ const char *const *execute_variants(struct host_device *device, const struct op 
 {
     if (!(op->dtypes & DTYPE_BIT(dtype)))
         return NULL;
-    if (op->id == OP_GEMM)
+    if (op->id == OP_GEMM || op->id == OP_LINEAR)
         return device->gemm.variants[dtype];
     return kernels_generic.elementwise[op->id][dtype] ? device->elementwise_variants : NULL;
 }

@@ -57,6 +57,7 @@ def everything() -> dict[str, Measure]:
         isolation_storm,
         launches,
         layouts,
+        linear,
         load,
         named_parts,
         neighbours,

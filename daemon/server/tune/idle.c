@@ -33,6 +33,7 @@ static uint64_t hash_of(const struct backend_device *d, const struct step *step,
     const struct plan_gemm *g = &step->plan.gemm;
     const int64_t numbers[] = {(int64_t)d->index,
                                step->plan.dtype,
+                               step->plan.out_dtype,
                                g->m,
                                g->n,
                                g->k,
@@ -48,9 +49,14 @@ static uint64_t hash_of(const struct backend_device *d, const struct step *step,
                                g->batch_rank ? g->b.batch[0] : 0,
                                g->high_precision_only,
                                g->beta != 0,
+                               g->has_bias,
+                               g->activation,
+                               g->has_bias ? g->bias.row : 0,
+                               g->has_bias ? g->bias.column : 0,
                                alignment[0],
                                alignment[1],
-                               alignment[2]};
+                               alignment[2],
+                               alignment[3]};
 
     return tuning_hash(numbers, sizeof(numbers));
 }

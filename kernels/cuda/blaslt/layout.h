@@ -23,8 +23,11 @@ struct blaslt_problem {
     uint8_t dtype, out_dtype;
     uint8_t tf32;
     uint8_t transpose_a, transpose_b;
-    uint8_t reserved[3];
+    uint8_t has_bias;
+    uint8_t activation;  /* enum plan_activation */
+    uint8_t reserved[5]; /* 0; the compiler pads nothing */
 };
+_Static_assert(sizeof(struct blaslt_problem) == 10 * sizeof(int64_t) + 3 * sizeof(uint32_t) + 12, "no padding");
 
 /* A plan of the cache: a problem, and the algorithm that was asked for. Compared as bytes. */
 struct blaslt_cached {
@@ -39,7 +42,8 @@ struct blaslt_call {
 
 struct blaslt_layout {
     struct blaslt_problem problem;
-    unsigned source[BLASLT_OPERANDS]; /* the plan's operand (0: a, 1: b, 2: out) that A, B and D are */
+    unsigned
+        source[BLASLT_OPERANDS]; /* the plan's operand that A, B and D are: enum plan_gemm_operand, plan_gemm_out() */
     unsigned n_calls;
     struct blaslt_call calls[BLASLT_CALLS_MAX];
 };

@@ -2,6 +2,7 @@
 #ifndef KOPS_CUDA_BLASLT_PLAN_H
 #define KOPS_CUDA_BLASLT_PLAN_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "blaslt.h"
@@ -14,7 +15,7 @@ enum {
     BLASLT_TUNED_FROM = 32, /* a workspace, where they are measured */
 };
 
-/* Fixed once it is in the cache. */
+/* Fixed once it is in the cache, but for the address of the bias, which each run sets. */
 struct blaslt_plan {
     atomic_uint refs; /* the cache's and each job's */
     struct list link; /* the cache's, like `next` */
@@ -24,6 +25,7 @@ struct blaslt_plan {
     struct blaslt_problem problem;
     struct blaslt_cached cached; /* the cache's */
     cublasLtMatmulDesc_t operation;
+    pthread_mutex_t bias_lock; /* guards the address of the bias in `operation` while a product is enqueued */
     cublasLtMatrixLayout_t layouts[BLASLT_OPERANDS];
     bool has_algorithm; /* false: the library has none for this problem */
     cublasLtMatmulHeuristicResult_t algorithm;

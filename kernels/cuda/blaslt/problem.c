@@ -49,6 +49,8 @@ static void append_alignment(const struct blaslt_problem *p, char *into, size_t 
 
 void blaslt_problem_text(const struct plan *plan, const uint64_t *addresses, char *into, size_t size)
 {
+    static const char *const activations[] = {
+        [PLAN_NONE] = "", [PLAN_RELU] = " relu", [PLAN_GELU] = " gelu", [PLAN_GELU_TANH] = " gelu_tanh"};
     const struct plan_gemm *g = &plan->gemm;
     struct blaslt_layout layout;
     const bool widens = plan->out_dtype != plan->dtype;
@@ -70,6 +72,8 @@ void blaslt_problem_text(const struct plan *plan, const uint64_t *addresses, cha
         n += snprintf(into + n, size - (size_t)n, " batch %llu", (unsigned long long)g->batch_count);
     if (g->beta != 0 && n > 0 && (size_t)n < size)
         n += snprintf(into + n, size - (size_t)n, " beta");
+    if (g->has_bias && n > 0 && (size_t)n < size)
+        n += snprintf(into + n, size - (size_t)n, " bias%s", activations[g->activation]);
     if (n > 0 && (size_t)n < size)
         append_alignment(&layout.problem, into + n, size - (size_t)n);
 }

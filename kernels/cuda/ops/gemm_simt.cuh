@@ -99,20 +99,31 @@ template <typename T, int M, int N, int K, int TM, int TN> struct gemm_simt {
         }
     }
 
-    static __device__ __forceinline__ void write(const cuda_ops_gemm &p, const gemm_tile &tile, const sums &sum)
+    /* The bias and the activation, to the sums in place; where they lie is as in write(). */
+    static __device__ __forceinline__ void finish(const cuda_ops_gemm &p, const gemm_tile &tile, sums &sum)
+    {
+        const int row = first_row(), column = first_column();
+        const int rows = gemm_left(p.m, tile.row, M), columns = gemm_left(p.n, tile.column, N);
+
+        gemm_epilogue<T, W, TM, TN>(
+            p, tile.bias, rows, columns, [=](int i) { return row + i / G * 4 * G + i % G; },
+            [=](int j) { return column + j / G * 8 * G + j % G; }, [&](int i, int j) -> W & { return sum.at[i][j]; });
+    }
+
+    static __device__ __forceinline__ void write_general(const cuda_ops_gemm &p, const gemm_tile &tile, const sums &sum)
     {
         if (sizeof(T) != sizeof(W) && p.out_wide)
-            write_as<W>(p, tile, sum);
+            write<W, true>(p, tile, sum);
         else
-            write_as<T>(p, tile, sum);
+            write<T, true>(p, tile, sum);
     }
 
     /* Out's elements are O. */
-    template <typename O>
-    static __device__ __forceinline__ void write_as(const cuda_ops_gemm &p, const gemm_tile &tile, const sums &sum)
+    template <typename O, bool GENERAL>
+    static __device__ __forceinline__ void write(const cuda_ops_gemm &p, const gemm_tile &tile, const sums &sum)
     {
         const int row = first_row(), column = first_column();
-        const W alpha = (W)p.alpha, beta = (W)p.beta;
+        const W alpha = GENERAL && gemm_has_epilogue(p) ? 1 : (W)p.alpha, beta = (W)p.beta;
         const int rows = gemm_left(p.m, tile.row, M), columns = gemm_left(p.n, tile.column, N);
 #pragma unroll
         for (int i = 0; i < TM; i++) {

@@ -45,7 +45,11 @@
     X(gemm_##dtype, kops_gemm_##dtype##_tiled_large)                                                                   \
     X(gemm_##dtype, kops_gemm_##dtype##_tiled_large_any)                                                               \
     X(gemm_##dtype, kops_gemm_##dtype##_tiled_small)                                                                   \
-    X(gemm_##dtype, kops_gemm_##dtype##_tiled_small_any)
+    X(gemm_##dtype, kops_gemm_##dtype##_tiled_small_any)                                                               \
+    X(gemm_##dtype, kops_linear_##dtype##_tiled_large)                                                                 \
+    X(gemm_##dtype, kops_linear_##dtype##_tiled_large_any)                                                             \
+    X(gemm_##dtype, kops_linear_##dtype##_tiled_small)                                                                 \
+    X(gemm_##dtype, kops_linear_##dtype##_tiled_small_any)
 
 /* X(binary, symbol) */
 #define CUDA_OPS_KERNELS(X)                                                                                            \

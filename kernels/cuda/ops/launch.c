@@ -10,7 +10,7 @@ static const char *const gemm_variants[] = {"tiled", NULL};
 
 const char *const *cuda_ops_variants(enum op_id op, enum dtype dtype)
 {
-    if (op == OP_GEMM)
+    if (op == OP_GEMM || op == OP_LINEAR)
         return cuda_ops_element(dtype) == ELEMENT_COUNT ? NULL : gemm_variants;
     return cuda_ops_has_elementwise(op, dtype) ? elementwise_variants : NULL;
 }

@@ -26,7 +26,8 @@ struct cuda_ops_divider cuda_ops_divider(uint64_t divisor, bool wide);
 struct cuda_ops_gemm_config {
     uint64_t rows, columns;
     double cost;
-    const char *wide, *any; /* for operands that can be read in 16-byte pieces, and for all */
+    const char *wide, *any;               /* for operands that can be read in 16-byte pieces, and for all */
+    const char *linear_wide, *linear_any; /* the same with a bias, or where out is wider than the operands */
 };
 
 /* The CUDA_OPS_GEMM_CONFIGS kernels of a dtype, largest tile first. */

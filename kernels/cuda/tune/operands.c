@@ -31,13 +31,17 @@ static void sizes_of(const struct tuning_request *request, uint64_t *sizes, unsi
 {
     const struct plan *plan = &request->step.plan;
     const struct plan_gemm *g = &plan->gemm;
-    const size_t in = dtype_size(plan->dtype), elements[] = {in, in, dtype_size(plan->out_dtype)};
-    const uint64_t extents[] = {extent_of(g, &g->a, g->m, g->k), extent_of(g, &g->b, g->k, g->n),
-                                extent_of(g, &g->out, g->m, g->n)};
+    const unsigned out = plan_gemm_out(g);
+    uint64_t extents[] = {extent_of(g, &g->a, g->m, g->k), extent_of(g, &g->b, g->k, g->n), 0, 0};
 
-    *ret_n = sizeof(extents) / sizeof(extents[0]);
+    if (g->has_bias)
+        extents[PLAN_GEMM_BIAS] = extent_of(g, &g->bias, g->m, g->n);
+    extents[out] = extent_of(g, &g->out, g->m, g->n);
+    *ret_n = out + 1;
     for (unsigned i = 0; i < *ret_n; i++)
-        sizes[i] = (extents[i] * elements[i] + request->alignment[i] + 2 * ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+        sizes[i] =
+            (extents[i] * dtype_size(step_dtype(&request->step, i)) + request->alignment[i] + 2 * ALIGNMENT - 1) /
+            ALIGNMENT * ALIGNMENT;
 }
 
 /* ---- values ---- */
