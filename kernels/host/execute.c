@@ -8,6 +8,7 @@
 #include "elementwise.h"
 #include "gemm.h"
 #include "gemm_way.h"
+#include "linear.h"
 
 enum {
     INLINE_NS = 4000,         /* less than the cost of handing a job to another thread and back */
@@ -100,6 +101,37 @@ static unsigned char *operand_address(const struct step_operand *o)
     return memory ? memory->host + o->offset : NULL;
 }
 
+/* What the product of a step with a bias needs beside its plan. */
+struct multiplier {
+    struct host_device *device;
+    const struct thread_context *context;
+    const struct step *step;
+    const struct execution *execution;
+};
+
+static int multiply(void *context, const struct plan *plan, unsigned char *const *pointers, struct error *e)
+{
+    const struct multiplier *m = context;
+    struct step product = *m->step;
+
+    product.plan = *plan;
+    return gemm_run(m->device, m->context, &product, pointers, m->execution, e);
+}
+
+static int run_linear(struct host_device *device, const struct thread_context *context, const struct step *step,
+                      unsigned char *const *pointers, const struct execution *x, struct error *e)
+{
+    struct multiplier m = {device, context, step, x};
+    const struct linear_call linear = {.plan = &step->plan,
+                                       .pointers = pointers,
+                                       .kernels = kernels_best(),
+                                       .pool = context->pool,
+                                       .product = multiply,
+                                       .context = &m};
+
+    return linear_run(&linear, e);
+}
+
 int execute_once(struct host_device *device, const struct thread_context *context, const struct step *step,
                  const struct execution *x, struct error *e)
 {
@@ -119,7 +151,8 @@ int execute_once(struct host_device *device, const struct thread_context *contex
     }
     guard_begin(context->guard, ranges, n_ranges);
     if (step->plan.kind == PLAN_GEMM) {
-        result = gemm_run(device, context, step, pointers, x, e);
+        result = step->plan.gemm.has_bias ? run_linear(device, context, step, pointers, x, e)
+                                          : gemm_run(device, context, step, pointers, x, e);
     } else {
         const bool bypass = step->in_place < 0 && step->operands[operands - 1].extent > device->bypass_bytes;
 

@@ -4,7 +4,6 @@
 
 #include "device.h"
 #include "gemm.h"
-#include "linear.h"
 #include "util/clock.h"
 
 enum { ONEDNN_LEAST = 96 * 96 * 96 }; /* m·n·k below which oneDNN, which packs both operands, is not tried */
@@ -145,8 +144,8 @@ static uint64_t key_of(const struct plan *plan, unsigned threads)
 {
     const struct plan_gemm *p = &plan->gemm;
     const uint64_t batch = p->batch_count == 1 ? 0 : p->batch_count < threads ? 1 : 2;
-    const uint64_t layout = (uint64_t)(p->a.column == 1) | (uint64_t)(p->b.column == 1) << 1 |
-                            (uint64_t)(p->out.column == 1) << 2 | (uint64_t)p->has_bias << 3;
+    const uint64_t layout =
+        (uint64_t)(p->a.column == 1) | (uint64_t)(p->b.column == 1) << 1 | (uint64_t)(p->out.column == 1) << 2;
 
     return UINT64_C(1) << AT_USED | (uint64_t)plan->dtype << AT_DTYPE | size_class(p->m) << AT_M |
            size_class(p->n) << AT_N | size_class(p->k) << AT_K | batch << AT_BATCH |
@@ -272,45 +271,23 @@ static int run(struct host_device *device, const struct gemm_call *call, enum ge
     }
 }
 
-/* What a product needs beside its plan. */
-struct multiplier {
-    struct host_device *device;
-    const struct thread_context *context;
-    const struct execution *execution;
-    bool forced;
-};
-
-static int multiply(void *context, const struct plan *plan, unsigned char *const *pointers, struct error *e)
-{
-    const struct multiplier *m = context;
-    const struct gemm_call call = {
-        .plan = plan, .pointers = pointers, .kernels = m->execution->kernels, .pool = m->context->pool};
-
-    if (plan->gemm.k == 0 || plan->gemm.alpha == 0) {
-        gemm_scale(&call);
-        return 0;
-    }
-    return run(m->device, &call, (enum gemm_way)m->execution->way, m->forced, e);
-}
-
 int gemm_run(struct host_device *device, const struct thread_context *context, const struct step *step,
              unsigned char *const *pointers, const struct execution *x, struct error *e)
 {
     const struct plan_gemm *p = &step->plan.gemm;
-    struct multiplier m = {device, context, x, step_variant(step) != NULL};
-    const struct linear_call linear = {.plan = &step->plan,
-                                       .pointers = pointers,
-                                       .kernels = x->kernels,
-                                       .pool = context->pool,
-                                       .product = multiply,
-                                       .context = &m};
+    const struct gemm_call call = {
+        .plan = &step->plan, .pointers = pointers, .kernels = x->kernels, .pool = context->pool};
     /* A thread's own time has none of the time in which other work had its processor. */
     uint64_t (*const clock)(void) = pool_threads(context->pool) == 1 ? clock_thread_ns : clock_now_ns;
     const uint64_t began_ns = x->measure ? clock() : 0;
 
-    if ((p->has_bias ? linear_run(&linear, e) : multiply(&m, &step->plan, pointers, e)) < 0)
+    if (p->k == 0 || p->alpha == 0) {
+        gemm_scale(&call);
+        return 0;
+    }
+    if (run(device, &call, (enum gemm_way)x->way, step_variant(step) != NULL, e) < 0)
         return -1;
-    if (x->measure && p->k > 0 && p->alpha != 0 && !pool_is_stopped(context->pool))
+    if (x->measure && !pool_is_stopped(context->pool))
         choices_report(&device->gemm.choices, x->key, x->way, (double)(clock() - began_ns),
                        products(p) * (double)p->batch_count);
     return 0;
