@@ -98,6 +98,7 @@ def op_methods(name: str, op: dict[str, object], asynchronous: bool) -> list[str
 def op_overloads(name: str, op: dict[str, object], operands: list[str], asynchronous: bool, documented: bool) -> list[str]:
     parameters = [*operands, "*"]
     parameters += [f"{a['name']}: {annotation(a)} = {default(a['default'])}" for a in op["attrs"]]  # type: ignore[attr-defined]
+    parameters += ["out_dtype: Any = None"] if "out_dtypes" in op else []
     parameters += [
         "out: Any = None",
         "variant: str | None = None",

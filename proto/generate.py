@@ -196,13 +196,19 @@ def op_ids_header(ops: list[dict]) -> str:
     return c_header("KOPS_GENERATED_OP_IDS_H", "\n".join(out) + "\n")
 
 
+def tolerances_of(op: dict) -> list[tuple[str, dict]]:
+    """By the attribute `precision`, where an op has it; "" is of all values without one of their own."""
+    own = {key.removeprefix("tolerance_"): table for key, table in op.items() if key.startswith("tolerance_")}
+    return [("", op["tolerance"]), *own.items()]
+
+
 def tolerances_header(ops: list[dict]) -> str:
-    note = ("/* X(\"op\", DTYPE, high, rtol, scaled, atol). high: 1 for the attribute precision = high.\n"
+    note = ("/* X(\"op\", DTYPE, \"precision\", rtol, scaled, atol). precision: the attribute's value, \"\" for all others.\n"
             " * |got - ref| <= rtol * |ref| + scaled * S + atol; PROTOCOL.md says what S is. */\n")
     rows = []
     for o in ops:
-        for high, table in ((0, o["tolerance"]), (1, o.get("tolerance_high", {}))):
-            rows += [f"X({c_string(o['name'])}, {d.upper()}, {high}, "
+        for precision, table in tolerances_of(o):
+            rows += [f"X({c_string(o['name'])}, {d.upper()}, {c_string(precision)}, "
                      f"{t.get('rtol', 0.0)!r}, {t.get('scaled', 0.0)!r}, {t.get('atol', 0.0)!r})" for d, t in table.items()]
     return c_header("KOPS_GENERATED_TOLERANCES_H", note + x_macro("KOPS_TOLERANCES", rows))
 
@@ -218,6 +224,21 @@ def attr_default(attr: dict) -> str:
     return f"{{.choice = {attr['choices'].index(value)}}}"
 
 
+def dtype_bits(dtypes: list[str]) -> str:
+    return " | ".join(f"DTYPE_BIT(DTYPE_{d.upper()})" for d in dtypes)
+
+
+def out_dtypes_table(op: dict) -> list[str]:
+    """The declared `out_dtypes`: for dtypes of the inputs those of the outputs, the one that a client makes first."""
+    declared = op.get("out_dtypes", {})
+    if not set(declared) <= set(op["dtypes"]) or not all(declared.values()):
+        raise SystemExit(f"generate.py: ops/{op['name']}.json: out_dtypes: a dtype that the op does not take, or an empty list")
+    if not declared:
+        return []
+    rows = [f"    [DTYPE_{d.upper()}] = {dtype_bits(outs)}," for d, outs in declared.items()]
+    return [f"static const unsigned {op['name']}_out_dtypes[DTYPE_SLOTS] = {{", *rows, "};"]
+
+
 def op_table_header(ops: list[dict]) -> str:
     out = ["/* Included once, by daemon/core/op.c. */"]
     for o in ops:
@@ -231,9 +252,10 @@ def op_table_header(ops: list[dict]) -> str:
                 choices = f"{o['name']}_{a['name']}_choices" if a["type"] == "choice" else "NULL"
                 out.append(f"    {{{c_string(a['name'])}, OP_ATTR_{ATTR_TYPES[a['type']]}, {attr_default(a)}, {choices}, {c_string(a['doc'])}}},")
             out.append("};")
+        out += out_dtypes_table(o)
     out.append("\nstatic const struct op op_table[OP_COUNT] = {")
     for o in ops:
-        dtypes = " | ".join(f"DTYPE_BIT(DTYPE_{d.upper()})" for d in o["dtypes"])
+        dtypes = dtype_bits(o["dtypes"])
         attrs = f"{o['name']}_attrs" if o["attrs"] else "NULL"
         factor, sizes = operations(o)
         out += [f"    [OP_{o['name'].upper()}] = {{",
@@ -246,6 +268,7 @@ def op_table_header(ops: list[dict]) -> str:
                 f"        .n_inputs = {len(o['inputs'])},",
                 f"        .n_outputs = {len(o['outputs'])},",
                 f"        .dtypes = {dtypes},",
+                *([f"        .out_dtypes = {o['name']}_out_dtypes,"] if "out_dtypes" in o else []),
                 f"        .attrs = {attrs},",
                 f"        .n_attrs = {len(o['attrs'])},",
                 f"        .rule = op_rule_{o['rule']},",
@@ -363,17 +386,23 @@ def methods_section(methods: list[dict], maps: list[dict]) -> str:
     return "\n".join(out).rstrip()
 
 
+def out_dtypes_text(op: dict) -> str:
+    rows = [f"{d}: {' or '.join(outs)}" for d, outs in op.get("out_dtypes", {}).items()]
+    return f"dtypes of the outputs, where they may be others: {'; '.join(rows)}. " if rows else ""
+
+
 def ops_section(ops: list[dict]) -> str:
     out = []
     for o in ops:
         out += [f"### `{o['name']}`: {o['summary']}", "", o["doc"], "",
                 f"Inputs: {', '.join(f'`{i}`' for i in o['inputs'])}. Outputs: {', '.join(f'`{i}`' for i in o['outputs'])}. "
-                f"dtypes: {', '.join(o['dtypes'])}. Arithmetic: {o['flops']}.", ""]
+                f"dtypes: {', '.join(o['dtypes'])}. {out_dtypes_text(o)}Arithmetic: {o['flops']}.", ""]
         if o["attrs"]:
             rows = [[f"`{a['name']}`", " / ".join(a["choices"]) if a["type"] == "choice" else a["type"], json.dumps(a["default"]), a["doc"]] for a in o["attrs"]]
             out += [markdown_table(["attribute", "type", "default", "meaning"], rows), ""]
         rows = [[d, t.get("rtol", 0), t.get("scaled", 0), t.get("atol", 0)] for d, t in o["tolerance"].items()]
-        rows += [[f"{d}, precision high", t.get("rtol", 0), t.get("scaled", 0), t.get("atol", 0)] for d, t in o.get("tolerance_high", {}).items()]
+        for precision, table in tolerances_of(o)[1:]:
+            rows += [[f"{d}, precision {precision}", t.get("rtol", 0), t.get("scaled", 0), t.get("atol", 0)] for d, t in table.items()]
         out += [markdown_table(["dtype", "rtol", "scaled", "atol"], rows), ""]
     return "\n".join(out).rstrip()
 

@@ -57,6 +57,32 @@ def test_ops(k: kops.Client) -> None:
     assert k.add(numpy.empty((0, 3), "float32"), 1.0).shape == (0, 3)
 
 
+def test_gemm_of_16_bits_gives_f32(k: kops.Client) -> None:
+    a, b = normal(70, 300).astype("f2"), normal(300, 50).astype("f2")
+    exact = a.astype("f8") @ b.astype("f8")
+    for given in ("f32", "float32", numpy.float32, numpy.dtype("f4")):
+        c = k.gemm(a, b, out_dtype=given)
+        assert c.dtype == numpy.float32 and numpy.allclose(c, exact, rtol=1e-5, atol=1e-4)
+    out = numpy.full((70, 50), numpy.nan, "f4")
+    assert k.gemm(a, b, out=out) is out and numpy.allclose(out, exact, rtol=1e-5, atol=1e-4)
+    assert k.gemm(a, b).dtype == k.gemm(a, b, out_dtype="f16").dtype == k.gemm(a, b, out_dtype=None).dtype == numpy.float16
+    assert k.gemm(a[0], b, out_dtype="f32").shape == (50,)
+    assert k.run("gemm", a, b, out_dtype="f32").dtype == k.submit("gemm", a, b, out_dtype="f32").result().dtype == numpy.float32
+    assert k.profile("gemm", a, b, out_dtype="f32", repeat=3).bytes == 2 * (70 * 300 + 300 * 50) + 4 * 70 * 50
+    with k.sequence() as s:
+        recorded = s.gemm(a, b, out_dtype="f32")
+    assert numpy.allclose(recorded, exact, rtol=1e-5, atol=1e-4)
+    assert k.ops["gemm"].out_dtypes["bf16"] == ("f32", "bf16")
+    with pytest.raises(kops.DtypeMismatch, match="gemm of float16 gives float16 or float32, not float64"):
+        k.gemm(a, b, out_dtype="f64")
+    with pytest.raises(kops.DtypeMismatch, match="beside inputs of f16 it may be f32 or f16"):
+        k.gemm(a, b, out=numpy.empty((70, 50)))
+    with pytest.raises(kops.BadArgument, match="out= has a dtype of its own"):
+        k.gemm(a, b, out=out, out_dtype="f32")
+    with pytest.raises(kops.UnknownKey):
+        k.run("add", a, a, out_dtype="f32")
+
+
 def test_a_calls_time_has_names(k: kops.Client) -> None:
     """The parts, and the ways there and back, are all of the call by the caller's own clock."""
     a = k.array(normal(100_000))

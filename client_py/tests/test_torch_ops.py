@@ -166,7 +166,7 @@ def test_a_capture_holds_the_ops(capturing: Any) -> None:
     client = capturing("images")
     OPS.add(a, a), OPS.square(a), OPS.copy(a), OPS.gemm(a, b, alpha=2.0)
     OPS.add.out(a, a, out=torch.empty(2, 3))
-    defaults = {"trans_a": False, "trans_b": False, "beta": 0.0, "precision": "highest"}
+    defaults = {"trans_a": False, "trans_b": False, "beta": 0.0, "precision": "highest", "out_dtype": None}
     assert [name for name, _, _ in client.here] == ["add", "square", "copy", "gemm", "add"]
     assert client.here[3] == ("gemm", "here", {**defaults, "alpha": 2.0})
     client = capturing()

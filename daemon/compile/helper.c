@@ -18,6 +18,7 @@
 #include "compile/helper_pages.h"
 #include "compile/sandbox.h"
 #include "sandbox/process.h"
+#include "sandbox/reach.h"
 
 enum { MAX_PROCESSES = 256, ENDING_MS = 2000 };
 
@@ -31,6 +32,7 @@ struct helper {
         int pidfd;
     } processes[MAX_PROCESSES];
     char lacking[ERROR_MESSAGE_MAX];
+    struct reach nvrtc, includes[HELPER_MAX_INCLUDES];
 };
 
 /* The descriptor `fd` goes along unless it is negative. */
@@ -69,7 +71,7 @@ static void tell_exit(uint64_t id, int status, uint64_t peak_kib)
 
 static int close_behind_control(void)
 {
-    return (int)syscall(SYS_close_range, HELPER_CONTROL_FD + 1, ~0U, 0);
+    return reach_close_others(HELPER_CONTROL_FD + 1);
 }
 
 /* Nothing but the control socket comes along from the daemon. */
@@ -82,6 +84,7 @@ static int close_others(void)
     for (int fd = 0; fd < 3; fd++)
         if (dup2(null, fd) < 0)
             return -1;
+    reach_prepare();
     return close_behind_control();
 }
 
@@ -112,11 +115,28 @@ static int enter_sandbox(struct helper *h, struct error *e)
     return 0;
 }
 
-static int prepare(struct helper *h, struct error *e)
+/* The compiler's user may not enter a folder above the toolkit, such as root's home. */
+static int change_user(struct helper *h, struct error *e)
 {
     const char *user = h->settings.sandbox == COMPILER_SANDBOX_OFF ? NULL : h->settings.user;
+    struct helper_toolkit *toolkit = &h->settings.toolkit;
 
+    reach_open(&h->nvrtc, h->settings.nvrtc);
+    for (unsigned i = 0; i < toolkit->n_includes; i++)
+        reach_open(&h->includes[i], toolkit->includes[i]);
     if (sandbox_drop_privileges(user, h->settings.parent, e) < 0)
+        return -1;
+    h->settings.nvrtc = reach_path(&h->nvrtc);
+    for (unsigned i = 0; i < toolkit->n_includes; i++) {
+        toolkit->includes[i] = reach_path(&h->includes[i]);
+        toolkit->shown[i] = h->includes[i].path;
+    }
+    return 0;
+}
+
+static int prepare(struct helper *h, struct error *e)
+{
+    if (change_user(h, e) < 0)
         return -1;
     close_behind_control(); /* looking up a user may have left a connection to a name service */
     if (chdir("/") < 0)
@@ -168,7 +188,7 @@ static void begin_process(const struct helper *h, int socket, pid_t parent, uint
     if (dup2(socket, HELPER_CONTROL_FD) < 0 || dup2(HELPER_CONTROL_FD, HELPER_SOCKET_FD) < 0)
         _exit(1);
     close(HELPER_CONTROL_FD);
-    syscall(SYS_close_range, HELPER_SOCKET_FD + 1, ~0U, 0);
+    reach_close_others(HELPER_SOCKET_FD + 1);
     helper_serve_one(&h->settings, space, hurry);
 }
 

@@ -78,8 +78,32 @@ static void withhold_reasons(char *log)
             at += strlen(reason);
 }
 
-static void fetch_log(const struct nvrtc *n, struct attempt *a)
+/* A folder of headers that is reached through a descriptor is shown by its own name. Without memory the log stays. */
+static void show_folder(struct attempt *a, const char *used, const char *shown)
 {
+    const size_t n_used = strlen(used), n_shown = strlen(shown);
+    size_t count = 0;
+    char *renamed, *to;
+    const char *from = a->log;
+
+    for (const char *at = a->log; (at = strstr(at, used)); at += n_used)
+        count++;
+    renamed = count ? malloc(strlen(a->log) + count * n_shown + 1) : NULL;
+    if (!renamed)
+        return;
+    to = renamed;
+    for (const char *at; (at = strstr(from, used)); from = at + n_used) {
+        to = (char *)mempcpy(to, from, (size_t)(at - from));
+        to = (char *)mempcpy(to, shown, n_shown);
+    }
+    memcpy(to, from, strlen(from) + 1);
+    free(a->log);
+    a->log = renamed;
+}
+
+static void fetch_log(const struct helper_toolkit *toolkit, struct attempt *a)
+{
+    const struct nvrtc *n = &toolkit->nvrtc;
     size_t size = 0;
 
     if (n->GetProgramLogSize(a->program, &size) != NVRTC_SUCCESS || !size)
@@ -89,6 +113,9 @@ static void fetch_log(const struct nvrtc *n, struct attempt *a)
         return;
     a->log[size - 1] = '\0';
     withhold_reasons(a->log);
+    for (unsigned i = 0; i < toolkit->n_includes; i++)
+        if (toolkit->shown[i] && toolkit->includes[i] != toolkit->shown[i])
+            show_folder(a, toolkit->includes[i], toolkit->shown[i]);
     a->log_length = strlen(a->log);
     text_clean(a->log, a->log_length);
     if (a->log_length > COMPILED_MAX_LOG) {
@@ -122,7 +149,7 @@ void attempt_run(struct attempt *a, const struct helper_toolkit *toolkit, const 
             a->result = toolkit->nvrtc.AddNameExpression(a->program, input->entries[i]);
     if (a->result == NVRTC_SUCCESS)
         a->result = compile(toolkit, input, a);
-    fetch_log(&toolkit->nvrtc, a);
+    fetch_log(toolkit, a);
     if (a->result == NVRTC_SUCCESS)
         a->result = fetch_image(&toolkit->nvrtc, a);
     a->us = clock_us_between(begin, clock_now_ns());

@@ -14,6 +14,7 @@ enum { HELPER_MAX_INCLUDES = 16 };
 struct helper_toolkit {
     struct nvrtc nvrtc;
     const char *includes[HELPER_MAX_INCLUDES]; /* directories */
+    const char *shown[HELPER_MAX_INCLUDES];    /* what a log calls each */
     unsigned n_includes;
 };
 

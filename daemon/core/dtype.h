@@ -16,6 +16,10 @@ enum dtype {
 
 #define DTYPE_BIT(dtype) (1U << (dtype))
 
+#define X(NAME, name, value, size) +1
+enum { DTYPE_SLOTS = 1 KOPS_DTYPES(X) /* of an array that a dtype is the index of */ };
+#undef X
+
 /* Bytes of one element; 0 for no dtype. */
 static inline size_t dtype_size(enum dtype dtype)
 {

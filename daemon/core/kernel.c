@@ -374,6 +374,7 @@ int kernel_plan(const struct kernel_signature *s, const struct tensor *const *te
         return -1;
     ret_plan->kind = PLAN_KERNEL;
     ret_plan->dtype = s->n_tensors ? s->operands[0]->dtype : DTYPE_F32;
+    ret_plan->out_dtype = ret_plan->dtype;
     set_params(s, tensors, args, &ret_plan->kernel);
     return 0;
 }

@@ -28,29 +28,72 @@ static const char *tensor_key(const struct op *op, unsigned i, char into[16])
     return into;
 }
 
-int op_plan(const struct op_call *call, struct plan *ret_plan, struct error *e)
+unsigned op_out_dtypes(const struct op *op, enum dtype dtype)
+{
+    const unsigned declared = op->out_dtypes ? op->out_dtypes[dtype] : 0;
+
+    return declared ? declared : DTYPE_BIT(dtype);
+}
+
+/* "out[0] is f64; beside inputs of bf16 it may be bf16 or f32" */
+static int refuse_output(const struct op *op, unsigned i, enum dtype given, enum dtype inputs, struct error *e)
+{
+    const unsigned taken = op_out_dtypes(op, inputs);
+    char key[16], names[160] = "";
+    int n = 0;
+
+#define X(NAME, name, value, size)                                                                                     \
+    if (taken & DTYPE_BIT(DTYPE_##NAME) && n < (int)sizeof(names))                                                     \
+        n += snprintf(names + n, sizeof(names) - (size_t)n, "%s" name, n ? " or " : "");
+    KOPS_DTYPES(X)
+#undef X
+    error_set(e, ERROR_DTYPE_MISMATCH, "%s is %s; beside inputs of %s it may be %s", tensor_key(op, i, key),
+              dtype_name(given), dtype_name(inputs), names);
+    return error_detail_text(e, "key", key);
+}
+
+/* The op takes the inputs' dtype, which is one, and gives that of the outputs, which is one, too. */
+static int check_dtypes(const struct op_call *call, struct error *e)
 {
     const struct op *op = call->op;
-    enum dtype dtype = call->tensors[0]->dtype;
+    const enum dtype dtype = call->tensors[0]->dtype, of_output = call->tensors[op->n_inputs]->dtype;
     char key[16];
 
     if (!(op->dtypes & DTYPE_BIT(dtype))) {
         error_set(e, ERROR_UNKNOWN_DTYPE, "%s does not take %s", op->name, dtype_name(dtype));
         return error_detail_text(e, "key", "in[0].dtype");
     }
-    for (unsigned i = 1; i < op->n_inputs + op->n_outputs; i++)
-        if (call->tensors[i]->dtype != dtype) {
-            error_set(e, ERROR_DTYPE_MISMATCH, "%s is %s, but in[0] is %s; convert one of them first",
-                      tensor_key(op, i, key), dtype_name(call->tensors[i]->dtype), dtype_name(dtype));
+    for (unsigned i = op->n_inputs; op->out_dtypes && i < op->n_inputs + op->n_outputs; i++)
+        if (!(op_out_dtypes(op, dtype) & DTYPE_BIT(call->tensors[i]->dtype)))
+            return refuse_output(op, i, call->tensors[i]->dtype, dtype, e);
+    for (unsigned i = 1; i < op->n_inputs + op->n_outputs; i++) {
+        const unsigned first = op->out_dtypes && i >= op->n_inputs ? op->n_inputs : 0;
+
+        if (call->tensors[i]->dtype != (first ? of_output : dtype)) {
+            error_set(e, ERROR_DTYPE_MISMATCH, "%s is %s, but %s is %s; convert one of them first",
+                      tensor_key(op, i, key), dtype_name(call->tensors[i]->dtype), first ? "out[0]" : "in[0]",
+                      dtype_name(call->tensors[first]->dtype));
             return error_detail_text(e, "key", key);
         }
+    }
+    return 0;
+}
+
+int op_plan(const struct op_call *call, struct plan *ret_plan, struct error *e)
+{
+    const struct op *op = call->op;
+    char key[16];
+
+    if (check_dtypes(call, e) < 0)
+        return -1;
     for (unsigned i = 0; i < op->n_outputs; i++)
         if (tensor_overlaps_itself(call->tensors[op->n_inputs + i])) {
             error_set(e, ERROR_OVERLAP, "%s: its strides make different indices share an element",
                       tensor_key(op, op->n_inputs + i, key));
             return error_detail_text(e, "key", key);
         }
-    ret_plan->dtype = dtype;
+    ret_plan->dtype = call->tensors[0]->dtype;
+    ret_plan->out_dtype = call->tensors[op->n_inputs]->dtype;
     return op->rule(call, ret_plan, e);
 }
 

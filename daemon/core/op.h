@@ -30,7 +30,7 @@ struct op_attr {
 
 struct op_call;
 
-/* Checks shapes, fills the plan. Tensors are measured and of one dtype already. */
+/* Checks shapes, fills the plan. Tensors are measured, and their dtypes checked already. */
 typedef int op_rule(const struct op_call *call, struct plan *ret_plan, struct error *e);
 
 /* The sizes of a rule's own, of a call with tensors of ranks that the rule takes. */
@@ -42,7 +42,8 @@ struct op {
     const char *name, *summary, *doc;
     const char *inputs[OP_MAX_INPUTS], *outputs[OP_MAX_OUTPUTS];
     unsigned n_inputs, n_outputs;
-    unsigned dtypes; /* DTYPE_BIT set */
+    unsigned dtypes;            /* DTYPE_BIT set, of the inputs */
+    const unsigned *out_dtypes; /* DTYPE_BIT sets of the outputs, by the inputs' dtype; NULL, or 0 there: the inputs' */
     const struct op_attr *attrs;
     unsigned n_attrs;
     op_rule *rule;
@@ -64,7 +65,10 @@ struct op_call {
 const struct op *op_find(const char *name, size_t length);
 const struct op *op_get(enum op_id id);
 
-/* dtypes equal and taken by the op, then its shape rule. Errors name the tensor. */
+/* DTYPE_BIT set of the dtypes that outputs may have beside inputs of `dtype`. */
+unsigned op_out_dtypes(const struct op *op, enum dtype dtype);
+
+/* Checks that the op takes the dtypes, and applies its shape rule. Errors name the tensor. */
 int op_plan(const struct op_call *call, struct plan *ret_plan, struct error *e);
 
 /* True when an execution reads its outputs, given that output 0 is exactly input `in_place` (or -1). */

@@ -126,6 +126,7 @@ int op_rule_gemm(const struct op_call *call, struct plan *ret_plan, struct error
     set_matrix(&p->out, out, false);
     p->alpha = call->attrs[GEMM_ALPHA].f;
     p->beta = call->attrs[GEMM_BETA].f;
-    p->high_precision_only = call->attrs[GEMM_PRECISION].choice == GEMM_PRECISION_HIGHEST;
+    p->high_precision_only = call->attrs[GEMM_PRECISION].choice != GEMM_PRECISION_MEDIUM;
+    p->in_pieces = call->attrs[GEMM_PRECISION].choice != GEMM_PRECISION_HIGHEST;
     return set_batches(call, p, e);
 }

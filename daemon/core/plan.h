@@ -43,7 +43,8 @@ struct plan_gemm {
     uint64_t batch_count;
     struct plan_matrix a, b, out;
     double alpha, beta;
-    bool high_precision_only; /* precision = "highest": no tf32 */
+    bool high_precision_only; /* precision = "highest" or "high": no tf32 */
+    bool in_pieces;           /* precision = "high" or "medium": products of f32's pieces do, see proto/ops/gemm.json */
 };
 
 /* A launch of a user kernel. */
@@ -63,7 +64,8 @@ struct plan_kernel {
 
 struct plan {
     enum plan_kind kind;
-    enum dtype dtype;
+    enum dtype dtype;     /* of the inputs */
+    enum dtype out_dtype; /* of the outputs */
     union {
         struct plan_elementwise elementwise;
         struct plan_gemm gemm;

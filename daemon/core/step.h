@@ -38,6 +38,12 @@ static inline unsigned step_operands(const struct step *s)
     return (unsigned)s->n_inputs + s->n_outputs;
 }
 
+/* The dtype of a built-in op's operand. */
+static inline enum dtype step_dtype(const struct step *s, unsigned operand)
+{
+    return operand < s->n_inputs ? s->plan.dtype : s->plan.out_dtype;
+}
+
 /* The op's name; of a user's kernel "kernel". */
 static inline const char *step_op_name(const struct step *s)
 {

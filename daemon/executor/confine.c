@@ -11,7 +11,6 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,7 +20,9 @@
 #include "sandbox/calls.h"
 #include "sandbox/files.h"
 #include "sandbox/process.h"
+#include "sandbox/reach.h"
 #include "util/log.h"
+#include "util/packages.h"
 
 /* The first of these that there is, where no user is configured. */
 static const char *const usual_users[] = {"kops-executor", "nobody"};
@@ -127,6 +128,23 @@ static int change_identity(struct confinement *c, struct error *e)
     return process_refuse_privileges(e);
 }
 
+/* As change_identity(). The new user may not enter a folder above NVIDIA's packages, such as root's home. */
+static int change_identity_and_reach(struct confinement *c, struct error *e)
+{
+    static char path[PATH_MAX];
+    static struct reach packages;
+    const bool packaged = packages_folder(path);
+
+    reach_prepare();
+    if (packaged)
+        reach_open(&packages, path);
+    if (change_identity(c, e) < 0)
+        return -1;
+    if (packaged)
+        packages_lie_at(reach_path(&packages));
+    return 0;
+}
+
 /* ---- what it has ---- */
 
 /* Also the connection to a name service that looking up a user may have left. */
@@ -138,7 +156,7 @@ static void close_others(void)
         dup2(null, STDIN_FILENO);
         dup2(null, STDOUT_FILENO);
     }
-    syscall(SYS_close_range, CALL_CONTROL_FD + 1, ~0U, 0);
+    reach_close_others(CALL_CONTROL_FD + 1);
 }
 
 static int set_limits(struct error *e)
@@ -224,7 +242,7 @@ static int enter(struct confinement *c, const struct backend_config *config, boo
         return -1;
     make_devices(config);
     process_go_first();
-    if (set_limits(e) < 0 || change_identity(c, e) < 0)
+    if (set_limits(e) < 0 || change_identity_and_reach(c, e) < 0)
         return -1;
     bind_to_daemon(common); /* the kernel forgets it when a process changes its user */
     close_others();

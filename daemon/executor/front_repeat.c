@@ -180,7 +180,7 @@ static bool is_dense(const struct step *step, const struct step_operand *out)
     if (p->kind == PLAN_KERNEL)
         return false;
     n = p->kind == PLAN_GEMM ? (uint64_t)p->gemm.m * (uint64_t)p->gemm.n * p->gemm.batch_count : p->elementwise.count;
-    return n * dtype_size(p->dtype) == out->extent;
+    return n * dtype_size(p->out_dtype) == out->extent;
 }
 
 /* Forwards: what the step reads and an earlier one that is begun anew (`again`) writes. */

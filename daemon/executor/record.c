@@ -10,8 +10,9 @@ struct packed {
     uint16_t op;
     uint8_t n_inputs, n_outputs;
     int8_t in_place;
-    uint8_t kind, dtype, rank; /* rank: of an elementwise plan */
-    uint16_t param_bytes;      /* of a kernel's plan */
+    uint8_t kind, dtype, out_dtype;
+    uint8_t rank;         /* of an elementwise plan */
+    uint16_t param_bytes; /* of a kernel's plan */
     char variant[STEP_VARIANT_BYTES];
 };
 
@@ -57,7 +58,8 @@ static void make_head(const struct step *step, struct packed *ret_head)
                                 .n_outputs = step->n_outputs,
                                 .in_place = step->in_place,
                                 .kind = (uint8_t)step->plan.kind,
-                                .dtype = (uint8_t)step->plan.dtype};
+                                .dtype = (uint8_t)step->plan.dtype,
+                                .out_dtype = (uint8_t)step->plan.out_dtype};
     if (step->plan.kind == PLAN_ELEMENTWISE)
         ret_head->rank = (uint8_t)step->plan.elementwise.rank;
     else if (step->plan.kind == PLAN_KERNEL)
@@ -171,6 +173,7 @@ uint32_t step_unpack(const unsigned char *from, uint32_t size, struct step *ret_
     at = get(at, ret_step->attrs, attrs_of(&head) * sizeof(ret_step->attrs[0]));
     plan->kind = (enum plan_kind)head.kind;
     plan->dtype = (enum dtype)head.dtype;
+    plan->out_dtype = (enum dtype)head.out_dtype;
     if (plan->kind == PLAN_ELEMENTWISE)
         at = get_elementwise(at, &plan->elementwise, head.rank, operands_of(&head));
     else if (plan->kind == PLAN_GEMM)

@@ -22,19 +22,20 @@ struct config {
     uint64_t socket_mode, backlog, max_connections, spin_us, shutdown_grace_ms, stall_timeout_ms, loop_timeout_s,
         idle_exit_s, log_kib;
     /* limits */
+    uint64_t tuning_idle_runs;
     uint64_t message_bytes, inflight, buffers, programs, inline_mappings, output_bytes, stuck_reader_s,
         partial_message_s, idle_close_s;
     /* host */
-    bool host_enabled;
+    bool host_enabled, host_choose;
     uint64_t host_threads;
-    char *host_blas;
+    char *host_blas, *host_onednn;
     /* cuda */
     bool cuda_enabled;
     bool executors_counters_privileged;
     char *cuda_driver, *cuda_blaslt, *cuda_nvml;
     char *executors_isolate, *executors_sandbox, *executors_user, *executors_cupti;
     uint64_t executors_max, executors_active, executors_spares, executors_faults, executors_spin_us;
-    uint64_t cuda_workspace_bytes;
+    uint64_t cuda_workspace_bytes, cuda_repack_bytes;
     /* kernels */
     uint64_t kernels, source_bytes, job_timeout_s, helpers, compile_memory_mib, compile_time_s, compile_keep_s;
     char *user_kernels, *user_kernels_group, *hand_out, *nvrtc, *include, *sandbox, *compile_user;

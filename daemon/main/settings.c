@@ -69,6 +69,10 @@ const struct setting settings[] = {
     {"host", "threads", NUMBER, AT(host_threads), "0", 0, 4096, FIXED, "Worker threads; 0: one a usable core."},
     {"host", "blas", TEXT, AT(host_blas), "auto", 0, 0, FIXED,
      "auto, none, or the path of a library with cblas_sgemm."},
+    {"host", "onednn", TEXT, AT(host_onednn), "auto", 0, 0, FIXED, "auto, none, or the path of oneDNN (libdnnl)."},
+    {"host", "choose", SWITCH, AT(host_choose), "true", 0, 0, FIXED,
+     "gemm: measure its variants while they serve, and use the fastest for each size; false: the first that \"kopsctl "
+     "ops\" lists, so that equal calls give equal bits."},
     {"cuda", "enabled", SWITCH, AT(cuda_enabled), "true", 0, 0, FIXED, "Serve the visible GPUs."},
     {"cuda", "driver", TEXT, AT(cuda_driver), NULL, 0, 0, FIXED,
      "Path of the CUDA driver library; libcuda.so.1 by default."},
@@ -78,6 +82,13 @@ const struct setting settings[] = {
      "Path of NVML, or none; libnvidia-ml.so.1 by default. It tells clocks, temperature and power beside profiles."},
     {"cuda", "workspace_bytes", NUMBER, AT(cuda_workspace_bytes), "33554432", 0, 1U << 30, FIXED,
      "Scratch memory for cuBLASLt, for each stream in use."},
+    {"cuda", "repack_bytes", NUMBER, AT(cuda_repack_bytes), "1073741824", 0, UINT64_C(1) << 36, FIXED,
+     "Scratch memory on each GPU for copies of gemm's operands, which make misaligned ones and f32 in pieces fast; 0: "
+     "none is copied. Each executor may use as much, and keeps it until it ends."},
+    {"tuning", "idle_runs", NUMBER, AT(tuning_idle_runs), "1000", 0, 1U << 31, LIVE,
+     "Runs of an op with equal shapes and layouts, after which the daemon measures what runs them fastest, while "
+     "neither it "
+     "nor anybody else has work on the GPU; 0: only when a client asks for it."},
     {"executors", "isolate", TEXT, AT(executors_isolate), "user", 0, 0, FIXED,
      "Whose GPU work shares a process: user (kernels of users run in executors of their own, one a user), connection "
      "(one a connection), none (one executor does the work of all users), or off (the daemon itself does all of it)."},

@@ -6,7 +6,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-bool packages_folder(char path[PATH_MAX])
+static const char *named; /* NULL: beside the program */
+
+void packages_lie_at(const char *path)
+{
+    named = path;
+}
+
+static bool beside_program(char path[PATH_MAX])
 {
     static const char within[] = "/kops/bin/kopsd", packages[] = "/nvidia";
     const ssize_t n = readlink("/proc/self/exe", path, PATH_MAX - 1);
@@ -17,6 +24,13 @@ bool packages_folder(char path[PATH_MAX])
         return false;
     memcpy(path + site, packages, sizeof(packages)); /* shorter than what it takes the place of */
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+bool packages_folder(char path[PATH_MAX])
+{
+    if (named)
+        return snprintf(path, PATH_MAX, "%s", named) < PATH_MAX;
+    return beside_program(path);
 }
 
 /* The packages of CUDA 13 share one folder, cu13; older ones have one each. */

@@ -24,6 +24,7 @@ enum {
 enum {
     GEMM_PRECISION_HIGHEST,
     GEMM_PRECISION_HIGH,
+    GEMM_PRECISION_MEDIUM,
 };
 
 /* Sizes of shape rules. */

@@ -3,13 +3,17 @@
 #define KOPS_GENERATED_OP_TABLE_H
 
 /* Included once, by daemon/core/op.c. */
-static const char *const gemm_precision_choices[] = {"highest", "high", NULL};
+static const char *const gemm_precision_choices[] = {"highest", "high", "medium", NULL};
 static const struct op_attr gemm_attrs[] = {
     {"trans_a", OP_ATTR_BOOL, {.b = false}, NULL, "Swap the last two dimensions of `a`."},
     {"trans_b", OP_ATTR_BOOL, {.b = false}, NULL, "Swap the last two dimensions of `b`."},
     {"alpha", OP_ATTR_FLOAT, {.f = 1.0}, NULL, "Scales the product."},
     {"beta", OP_ATTR_FLOAT, {.f = 0.0}, NULL, "Scales the previous values of `out`; 0 means that `out` is not read."},
-    {"precision", OP_ATTR_CHOICE, {.choice = 0}, gemm_precision_choices, "`highest` multiplies in the tensors' own dtype; `high` lets f32 operands be rounded to tf32 where the device has it."},
+    {"precision", OP_ATTR_CHOICE, {.choice = 0}, gemm_precision_choices, "How exact products of f32 are; other dtypes are not concerned. `highest` multiplies in f32. `high` may multiply pieces of bf16 instead, which keeps 16 of f32's 24 bits (variant bf16x3). `medium` may round operands to tf32, which keeps 11."},
+};
+static const unsigned gemm_out_dtypes[DTYPE_SLOTS] = {
+    [DTYPE_F16] = DTYPE_BIT(DTYPE_F16) | DTYPE_BIT(DTYPE_F32),
+    [DTYPE_BF16] = DTYPE_BIT(DTYPE_BF16) | DTYPE_BIT(DTYPE_F32),
 };
 
 static const struct op op_table[OP_COUNT] = {
@@ -62,12 +66,13 @@ static const struct op op_table[OP_COUNT] = {
         .id = OP_GEMM,
         .name = "gemm",
         .summary = "out = alpha * op(a) @ op(b) + beta * out",
-        .doc = "Matrix product over the last two dimensions: op(a) is [.., m, k], op(b) is [.., k, n], out is [.., m, n]; `trans_a` and `trans_b` swap the last two dimensions of an operand first. Leading dimensions are batch dimensions: those of `a` and `b` broadcast as NumPy's matmul does and `out` has the result. With beta = 0 `out` is written without being read; with k = 0 the product is 0. f16 and bf16 accumulate in f32, f32 in f32, f64 in f64; one rounding at the end.",
+        .doc = "Matrix product over the last two dimensions: op(a) is [.., m, k], op(b) is [.., k, n], out is [.., m, n]; `trans_a` and `trans_b` swap the last two dimensions of an operand first. Leading dimensions are batch dimensions: those of `a` and `b` broadcast as NumPy's matmul does and `out` has the result. With beta = 0 `out` is written without being read; with k = 0 the product is 0. f16 and bf16 accumulate in f32, f32 in f32, f64 in f64; one rounding at the end. `out` has the inputs' dtype; of f16 and bf16 it may be f32, which is not rounded to 16 bits.",
         .inputs = {"a", "b"},
         .outputs = {"out"},
         .n_inputs = 2,
         .n_outputs = 1,
         .dtypes = DTYPE_BIT(DTYPE_F32) | DTYPE_BIT(DTYPE_F64) | DTYPE_BIT(DTYPE_F16) | DTYPE_BIT(DTYPE_BF16),
+        .out_dtypes = gemm_out_dtypes,
         .attrs = gemm_attrs,
         .n_attrs = 5,
         .rule = op_rule_gemm,

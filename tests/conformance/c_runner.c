@@ -1,7 +1,7 @@
 /* Runs ops and kernels through libkops as lines on stdin say: `kops_c_runner FD SIZE [here]`, FD being a sealed memfd
  * of SIZE bytes. With `here` kernels are launched in this process's context, on a copy of that memory.
  *
- *     run OP DTYPE INPUTS OUTPUTS ATTRS DEVICE VARIANT     DEVICE and VARIANT may be "-"
+ *     run OP DTYPE OUT_DTYPE INPUTS OUTPUTS ATTRS DEVICE VARIANT     DEVICE and VARIANT may be "-"
  *     tensor OFFSET RANK SHAPE… STRIDES…                   one a tensor, inputs first
  *     attr NAME bool|int|float|text VALUE                  one an attribute
  *
@@ -31,7 +31,7 @@ enum { WORD = 64, TEXT = 4096, MAX_ATTRS = 8, USAGE = 2 };
 
 struct run {
     char op[WORD], device[WORD], variant[WORD];
-    enum kops_dtype dtype;
+    enum kops_dtype dtype, out_dtype;
     struct kops_tensor tensors[KOPS_MAX_OPERANDS];
     struct kops_attr attrs[MAX_ATTRS];
     char names[MAX_ATTRS][WORD], texts[MAX_ATTRS][WORD];
@@ -70,15 +70,15 @@ static void read_attr(struct run *r, unsigned i)
 
 static void read_run(struct run *r, kops_buffer *buffer)
 {
-    char dtype[WORD];
-    int n = scanf(" %63s %63s %u %u %u %63s %63s", r->op, dtype, &r->n_inputs, &r->n_outputs, &r->n_attrs, r->device,
-                  r->variant);
+    char dtype[WORD], out_dtype[WORD];
+    int n = scanf(" %63s %63s %63s %u %u %u %63s %63s", r->op, dtype, out_dtype, &r->n_inputs, &r->n_outputs,
+                  &r->n_attrs, r->device, r->variant);
 
-    if (n != 7 || r->n_inputs > KOPS_MAX_OPERANDS || r->n_outputs > KOPS_MAX_OPERANDS - r->n_inputs ||
-        r->n_attrs > MAX_ATTRS || !kops_dtype_parse(dtype, &r->dtype))
-        errx(USAGE, "expected: run OP DTYPE INPUTS OUTPUTS ATTRS DEVICE VARIANT");
+    if (n != 8 || r->n_inputs > KOPS_MAX_OPERANDS || r->n_outputs > KOPS_MAX_OPERANDS - r->n_inputs ||
+        r->n_attrs > MAX_ATTRS || !kops_dtype_parse(dtype, &r->dtype) || !kops_dtype_parse(out_dtype, &r->out_dtype))
+        errx(USAGE, "expected: run OP DTYPE OUT_DTYPE INPUTS OUTPUTS ATTRS DEVICE VARIANT");
     for (unsigned i = 0; i < r->n_inputs + r->n_outputs; i++)
-        read_tensor(&r->tensors[i], buffer, r->dtype);
+        read_tensor(&r->tensors[i], buffer, i < r->n_inputs ? r->dtype : r->out_dtype);
     for (unsigned i = 0; i < r->n_attrs; i++)
         read_attr(r, i);
 }

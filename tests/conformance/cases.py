@@ -52,16 +52,21 @@ class Case:
     attrs: dict[str, Any] = field(default_factory=dict)
     in_place: int | None = None
     values: tuple[tuple[float, ...], ...] | None = None
+    out_dtype: str = ""  # "": the inputs'
 
     def __str__(self) -> str:
         shapes = "_".join("x".join(map(str, s)) or "scalar" for s in self.shapes)
-        parts = [self.op, self.dtype, shapes]
+        parts = [self.op, self.dtype + (f"_{self.out_dtype}" if self.out_dtype else ""), shapes]
         if set(self.layouts) != {"contiguous"}:
             parts.append("+".join(layout[:4] for layout in self.layouts))
         if self.in_place is not None:
             parts.append(f"in_place{self.in_place}")
         parts += [f"{k}={v}" for k, v in self.attrs.items()]
         return "-".join(parts)
+
+    @property
+    def dtype_of_out(self) -> str:
+        return self.out_dtype or self.dtype
 
     def place(self) -> tuple[list[Operand], int]:
         """Where the operands lie (inputs, then out), and how many bytes that takes."""
@@ -70,7 +75,8 @@ class Case:
             if len(operands) == len(self.shapes) and self.in_place is not None:
                 operands.append(operands[self.in_place])
                 break
-            operand, end = lay_out(shape, layout, at, dtypes.size(self.dtype))
+            dtype = self.dtype_of_out if len(operands) == len(self.shapes) else self.dtype
+            operand, end = lay_out(shape, layout, at, dtypes.size(dtype))
             operands.append(operand)
             at = -(-(end + GUARD) // 64) * 64
         return operands, at
@@ -120,9 +126,12 @@ def declared_cases() -> list[Case]:
             layouts = case.get("layout", [])
             layouts = tuple([*layouts, *["contiguous"] * (len(shapes) + 1 - len(layouts))])
             values = tuple(tuple(v) for v in case["values"]) if "values" in case else None
+            wanted = case.get("out_dtype", "")
             for dtype in op["dtypes"]:
+                if wanted and (wanted == dtype or wanted not in op["out_dtypes"].get(dtype, ())):
+                    continue
                 shape = out_shape(op, shapes, attrs)
-                out.append(Case(op["name"], dtype, tuple(shapes), shape, layouts, attrs, case.get("in_place"), values))
+                out.append(Case(op["name"], dtype, tuple(shapes), shape, layouts, attrs, case.get("in_place"), values, wanted))
     return out
 
 
@@ -142,6 +151,8 @@ def random_cases(rng: np.random.Generator, count: int) -> list[Case]:
     for i in range(count):
         op = list(ops.values())[i % len(ops)]
         dtype = str(rng.choice(op["dtypes"]))
+        outs = [name for name in op.get("out_dtypes", {}).get(dtype, ()) if name != dtype]
+        out_dtype = str(rng.choice(outs)) if outs and rng.random() < 0.4 else ""
         attrs: dict[str, Any] = {}
         if op["rule"] == "gemm":
             m, n, k = (int(x) for x in rng.integers(1, 80, 3))
@@ -161,5 +172,5 @@ def random_cases(rng: np.random.Generator, count: int) -> list[Case]:
             shapes = [tuple(s) for s in shapes]
         layouts = tuple(str(x) for x in rng.choice(LAYOUTS, len(shapes) + 1))
         shape = out_shape(op, shapes, attrs)
-        out.append(Case(op["name"], dtype, tuple(shapes), shape, layouts, attrs))
+        out.append(Case(op["name"], dtype, tuple(shapes), shape, layouts, attrs, out_dtype=out_dtype))
     return out

@@ -56,9 +56,8 @@ REFERENCES: dict[str, Reference] = {
 
 
 def tolerance(op: dict[str, Any], dtype: str, attrs: dict[str, Any]) -> dict[str, float]:
-    if attrs.get("precision") == "high" and dtype in op.get("tolerance_high", {}):
-        return op["tolerance_high"][dtype]
-    return op["tolerance"][dtype]
+    own = op.get(f"tolerance_{attrs.get('precision')}", {})
+    return own.get(dtype, op["tolerance"][dtype])
 
 
 def check(got: np.ndarray, ref: np.ndarray, scale: np.ndarray, allowed: dict[str, float]) -> None:

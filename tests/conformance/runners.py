@@ -67,8 +67,9 @@ class Runner(Protocol):
     memory: np.ndarray
 
     def run(
-        self, op: str, dtype: str, inputs: list[Operand], out: Operand, attrs: dict[str, Any], device: str
-    ) -> dict[str, Any]:
+        self, op: str, dtype: str, inputs: list[Operand], out: Operand, attrs: dict[str, Any], device: str,
+        out_dtype: str | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
         """Returns {"device", "variant", "timings"}; raises Refused."""
         ...
 
@@ -102,13 +103,14 @@ class RawRunner:
         self.buffer = self.connection.register(self.shared)
 
     def run(
-        self, op: str, dtype: str, inputs: list[Operand], out: Operand, attrs: dict[str, Any], device: str
-    ) -> dict[str, Any]:
-        def tensor(o: Operand) -> dict[str, Any]:
+        self, op: str, dtype: str, inputs: list[Operand], out: Operand, attrs: dict[str, Any], device: str,
+        out_dtype: str | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        def tensor(o: Operand, dtype: str = dtype) -> dict[str, Any]:
             return raw.tensor(self.buffer, o.shape, dtype, offset=o.offset, strides=list(o.strides))
 
         with refusals():
-            return self.connection.run(op, [tensor(o) for o in inputs], [tensor(out)], attrs=attrs, device=device)
+            return self.connection.run(op, [tensor(o) for o in inputs], [tensor(out, out_dtype or dtype)], attrs=attrs, device=device)
 
     def define(self, kernel: Kernel) -> str:
         params = [
@@ -181,11 +183,12 @@ class CRunner:
         return line.rstrip("\n").split("\t")
 
     def run(
-        self, op: str, dtype: str, inputs: list[Operand], out: Operand, attrs: dict[str, Any], device: str
-    ) -> dict[str, Any]:
+        self, op: str, dtype: str, inputs: list[Operand], out: Operand, attrs: dict[str, Any], device: str,
+        out_dtype: str | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
         variant = attrs.get("variant", "-")
         attrs = {k: v for k, v in attrs.items() if k != "variant"}
-        lines = [f"run {op} {dtype} {len(inputs)} 1 {len(attrs)} {device} {variant}"]
+        lines = [f"run {op} {dtype} {out_dtype or dtype} {len(inputs)} 1 {len(attrs)} {device} {variant}"]
         for o in (*inputs, out):
             lines.append(self.tensor_line(o))
         for key, value in attrs.items():
@@ -264,17 +267,17 @@ class PythonRunner:
         self.memory = self.arena.view(np.uint8)
 
     def run(
-        self, op: str, dtype: str, inputs: list[Operand], out: Operand, attrs: dict[str, Any], device: str
-    ) -> dict[str, Any]:
-        native = None
-        if dtype in OF_ML_DTYPES:
-            native = getattr(pytest.importorskip("ml_dtypes", reason=f"NumPy has no {dtype} without ml_dtypes"), OF_ML_DTYPES[dtype])
-
-        def array(o: Operand) -> np.ndarray:
+        self, op: str, dtype: str, inputs: list[Operand], out: Operand, attrs: dict[str, Any], device: str,
+        out_dtype: str | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        def array(o: Operand, dtype: str = dtype) -> np.ndarray:
             view = o.view(self.memory, dtype)
-            return view if native is None else view.view(native)
+            if dtype not in OF_ML_DTYPES:
+                return view
+            ml_dtypes = pytest.importorskip("ml_dtypes", reason=f"NumPy has no {dtype} without ml_dtypes")
+            return view.view(getattr(ml_dtypes, OF_ML_DTYPES[dtype]))
 
-        arrays, target = [array(o) for o in inputs], array(out)
+        arrays, target = [array(o) for o in inputs], array(out, out_dtype or dtype)
         for i, operand in enumerate(inputs):
             if operand == out:
                 target = arrays[i]

@@ -44,10 +44,10 @@ def fill(case: Case, memory: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
         else:
             view[...] = dtypes.encode(np.asarray(values, dtype=np.float64), case.dtype)
         inputs.append(dtypes.decode(view, case.dtype).copy())
-    out = operands[-1].view(memory, case.dtype)
+    out = operands[-1].view(memory, case.dtype_of_out)
     if case.attrs.get("beta"):
-        out[...] = dtypes.encode(rng.normal(size=out.shape), case.dtype)
-    return inputs, dtypes.decode(out, case.dtype).copy()
+        out[...] = dtypes.encode(rng.normal(size=out.shape), case.dtype_of_out)
+    return inputs, dtypes.decode(out, case.dtype_of_out).copy()
 
 
 def run_case(case: Case, runner: runners.Runner, device: dict[str, Any], **attrs: str) -> dict[str, Any]:
@@ -56,16 +56,16 @@ def run_case(case: Case, runner: runners.Runner, device: dict[str, Any], **attrs
     inputs, before = fill(case, memory)
     operands, end = case.place()
     untouched = memory[:end].copy()
-    result = runner.run(case.op, case.dtype, operands[:-1], operands[-1], {**case.attrs, **attrs}, device["uuid"])
+    result = runner.run(case.op, case.dtype, operands[:-1], operands[-1], {**case.attrs, **attrs}, device["uuid"], case.dtype_of_out)
     assert result["device"] == device["uuid"]
-    got = operands[-1].view(memory, case.dtype)
+    got = operands[-1].view(memory, case.dtype_of_out)
     with np.errstate(invalid="ignore", over="ignore"):
         ref, scale = reference.REFERENCES[case.op](inputs, before, case.attrs)
         reference.check(
-            dtypes.decode(got, case.dtype), ref, scale, reference.tolerance(OPS[case.op], case.dtype, case.attrs)
+            dtypes.decode(got, case.dtype_of_out), ref, scale, reference.tolerance(OPS[case.op], case.dtype_of_out, case.attrs)
         )
     # Everything that is not the output is as it was: put the output into the copy, and they are equal.
-    operands[-1].view(untouched, case.dtype)[...] = got
+    operands[-1].view(untouched, case.dtype_of_out)[...] = got
     changed = np.flatnonzero(untouched != memory[:end])
     assert not changed.size, f"{changed.size} bytes outside the output changed, the first at {changed[0]}"
     return result

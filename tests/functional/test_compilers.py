@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from pathlib import Path
 
+import pytest
 from gpu_machine import Machine, only_with_the_standin
-from support import proc
+from support import backends, proc
 from user_kernels import ADD, compile_source, only_with_nvrtc
 
 pytestmark = [only_with_the_standin, only_with_nvrtc]
@@ -27,6 +29,26 @@ def test_a_second_program_does_not_wait_for_all_that_the_first_asked_for(tmp_pat
         )
         compile_source(second, ADD + "// the second's\n")
         assert watcher.call("stats")["kernels"]["compiles"] - before <= MANY
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's compiler is another user")
+def test_a_toolkit_in_roots_home_serves_a_compiler_that_cannot_enter_it(tmp_path: Path) -> None:
+    """As `pip install` puts it there. A header of the toolkit is included, and named in the log as always."""
+    library = backends.nvrtc()
+    assert library
+    (tmp_path / "home").mkdir(mode=0o700)
+    home = tmp_path / "home/toolkit"
+    (home / "include").mkdir(parents=True)
+    (home / "include/of_the_toolkit.h").write_text("#define TWO 2\n")
+    (home / "include/wrong.h").write_text("#error not for kernels\n")
+    for part in library.resolve().parent.glob("libnvrtc*.so.*"):
+        shutil.copy(part, home / part.name, follow_symlinks=False)
+    copied = home / library.resolve().name
+    m = Machine(tmp_path, env={"KOPSD_KERNELS_NVRTC": str(copied), "KOPSD_KERNELS_INCLUDE": str(home / "include")})
+    with m.daemon, m.daemon.connect() as client:
+        compile_source(client, '#include <of_the_toolkit.h>\nextern "C" __global__ void two(float* c) { *c = TWO; }\n', "two")
+        error = client.error("compile", {"source": "#include <wrong.h>\n", "entries": ["two"]})
+        assert f"{home}/include/wrong.h" in error.detail["log"] and "/proc/" not in error.detail["log"]
 
 
 def children(pid: int) -> list[int]:

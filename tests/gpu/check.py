@@ -15,7 +15,7 @@ DTYPES = ("float32", "float64", "float16", "bfloat16")
 @cache
 def tolerance(op: str, dtype: str, precision: str = "highest") -> dict[str, float]:
     declared = json.loads((OPS / f"{op}.json").read_text(encoding="utf-8"))
-    found = declared.get("tolerance_high", {}).get(dtype) if precision == "high" else None
+    found = declared.get(f"tolerance_{precision}", {}).get(dtype)
     return dict(found or declared["tolerance"][dtype])
 
 

@@ -52,9 +52,22 @@ def test_gemm_of_each_variant(torch: Any, k: Any, dtype: str, variant: str) -> N
     assert_gemm(k.gemm(a.t(), b.t(), trans_a=True, trans_b=True, variant=variant), a, b)
 
 
-def test_gemm_in_tf32(torch: Any, k: Any) -> None:
-    a, b = random(torch, 512, 1024), random(torch, 1024, 256)
-    assert_gemm(k.gemm(a, b, precision="high"), a, b, "high")
+@pytest.mark.parametrize("precision", ["high", "medium"])
+def test_gemm_of_less_precision(torch: Any, k: Any, precision: str) -> None:
+    for m, depth, n in ((512, 1024, 256), (2049, 2050, 2051)):
+        a, b = random(torch, m, depth), random(torch, depth, n)
+        assert_gemm(k.gemm(a, b, precision=precision), a, b, precision)
+
+
+@pytest.mark.parametrize(("dtype", "precision", "variant"), [("bfloat16", "highest", "padded"), ("float16", "highest", "padded"),
+                                                             ("float32", "medium", "padded"), ("float32", "high", "bf16x3"),
+                                                             ("float32", "highest", "bf16x6")])  # fmt: skip
+def test_gemm_of_copies(torch: Any, k: Any, dtype: str, precision: str, variant: str) -> None:
+    if variant not in gemm_variants(k):
+        pytest.skip(f"the daemon has no {variant}")
+    a, b = random(torch, 515, 259, dtype=dtype), random(torch, 259, 131, dtype=dtype)
+    assert_gemm(k.gemm(a, b, precision=precision, variant=variant), a, b, precision)
+    assert_gemm(k.gemm(a.t(), b.t(), trans_a=True, trans_b=True, precision=precision, variant=variant), a, b, precision)
 
 
 def test_gemm_of_batches(torch: Any, k: Any) -> None:
@@ -202,3 +215,23 @@ def test_mixed_memory_is_refused(torch: Any, k: Any) -> None:
         k.add(random(torch, 16), torch.ones(16))
     a = random(torch, 16)
     assert_square(k.square(a), a)
+
+
+@pytest.mark.parametrize("variant", ["tiled", "cublaslt"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_gemm_gives_f32(torch: Any, k: Any, dtype: str, variant: str) -> None:
+    if variant not in gemm_variants(k):
+        pytest.skip(f"the daemon has no {variant}")
+    for batch, m, depth, n in ((), 515, 259, 130), ((), 1024, 4096, 512), ((3,), 64, 72, 40), ((), 1, 65, 1000):
+        a, b = random(torch, *batch, m, depth, dtype=dtype), random(torch, *batch, depth, n, dtype=dtype)
+        exact = a.double() @ b.double()
+        bound = 2e-5 * (a.double().abs() @ b.double().abs()) + 1.2e-7 * exact.abs()
+        out = torch.full((*batch, m, n), torch.nan, device="cuda")
+        k.gemm(a, b, out=out, variant=variant)
+        assert ((out.double() - exact).abs() <= bound).all()
+        assert torch.equal(k.gemm(a, b, out_dtype=torch.float32, variant=variant), out)
+        start = random(torch, *batch, m, n)
+        kept = k.gemm(a, b, out=start.clone(), alpha=0.5, beta=-1.5, variant=variant)
+        assert ((kept.double() - (0.5 * exact - 1.5 * start.double())).abs() <= bound + 3e-5 * start.double().abs()).all()
+    a, b = random(torch, 96, 64, dtype=dtype), random(torch, 64, 80, dtype=dtype)
+    assert torch.equal(k.gemm(a, b, out_dtype="f32", where="here"), k.gemm(a, b, out_dtype="f32", variant="tiled"))

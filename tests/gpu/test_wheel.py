@@ -53,7 +53,7 @@ def run(venv: Path, environment: dict[str, str], program: str) -> list[str]:
 
 
 def test_the_first_result_is_computed_on_the_gpu(venv: Path, environment: dict[str, str]) -> None:
-    program = wheels.FIRST_RESULT.replace("print(", "print(*(d.kind for d in k.devices)); print(", 1)
+    program = wheels.FIRST_RESULT.replace("print(", "print(*(d.backend for d in k.devices)); print(", 1)
     kinds, result = run(venv, environment, program)
     assert result == wheels.RESULT and "cuda" in kinds.split()
 

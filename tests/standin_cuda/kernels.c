@@ -14,7 +14,7 @@ _Static_assert(sizeof(struct cuda_ops_gemm) <= MAX_PARAMS && sizeof(struct cuda_
                "an operation has room for every kernel's parameters");
 
 enum kernel_op { KERNEL_ADD, KERNEL_ADD_SQUARE, KERNEL_SQUARE, KERNEL_SUB_SQUARE, KERNEL_COPY, KERNEL_GEMM };
-enum kernel_layout { LAYOUT_VECTOR, LAYOUT_STRIDED, LAYOUT_GEMM, LAYOUT_GATE };
+enum kernel_layout { LAYOUT_VECTOR, LAYOUT_STRIDED, LAYOUT_GEMM, LAYOUT_GATE, LAYOUT_REPACK };
 
 struct kernel {
     struct kernel *next;
@@ -22,7 +22,8 @@ struct kernel {
     unsigned inputs;
     enum kernel_layout layout;
     enum element element;
-    unsigned size; /* of an element */
+    unsigned size;   /* of an element */
+    unsigned pieces; /* of LAYOUT_REPACK; 0: a copy */
     char symbol[96];
 };
 
@@ -72,6 +73,24 @@ static bool parse_op(const char *symbol, const char *op, enum kernel_op id, unsi
     return k->layout == LAYOUT_VECTOR;
 }
 
+static bool parse_repack(const char *symbol, struct kernel *k)
+{
+    static const struct {
+        const char *name;
+        unsigned size, pieces;
+    } kinds[] = {
+        {"kops_repack_2", 2, 0}, {"kops_repack_4", 4, 0}, {"kops_repack_bf16x2", 4, 2}, {"kops_repack_bf16x3", 4, 3}};
+
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
+        if (strcmp(kinds[i].name, symbol) == 0) {
+            k->layout = LAYOUT_REPACK;
+            k->size = kinds[i].size;
+            k->pieces = kinds[i].pieces;
+            return true;
+        }
+    return false;
+}
+
 static bool parse_symbol(const char *symbol, struct kernel *k)
 {
     static const struct {
@@ -89,6 +108,8 @@ static bool parse_symbol(const char *symbol, struct kernel *k)
         k->layout = LAYOUT_GATE;
         return true;
     }
+    if (parse_repack(k->symbol, k))
+        return true;
     for (size_t i = 0; i < sizeof(ops) / sizeof(*ops); i++)
         if (parse_op(symbol, ops[i].name, (enum kernel_op)i, ops[i].inputs, k))
             return true;
@@ -119,28 +140,34 @@ size_t kernel_params_size(const struct kernel *kernel)
     static const size_t sizes[] = {[LAYOUT_VECTOR] = sizeof(struct cuda_ops_vector),
                                    [LAYOUT_STRIDED] = sizeof(struct cuda_ops_strided),
                                    [LAYOUT_GEMM] = sizeof(struct cuda_ops_gemm),
-                                   [LAYOUT_GATE] = sizeof(struct cuda_ops_gate)};
+                                   [LAYOUT_GATE] = sizeof(struct cuda_ops_gate),
+                                   [LAYOUT_REPACK] = sizeof(struct cuda_ops_repack)};
 
     return sizes[kernel->layout];
 }
 
 /* ---- what is touched ---- */
 
-/* Adds the range from `address` over the furthest of `rank` indices; false when it leaves the address space. */
-static bool use_strided(struct op *op, const struct kernel *k, uint64_t address, unsigned rank, const uint64_t *shape,
-                        const uint64_t *strides, bool write)
+bool op_use_strided(struct op *op, unsigned size, uint64_t address, unsigned rank, const uint64_t *shape,
+                    const uint64_t *strides, bool write)
 {
     unsigned __int128 last = 0;
 
-    if (address % k->size)
+    if (address % size)
         return false;
     for (unsigned d = 0; d < rank; d++) {
         last += (unsigned __int128)(shape[d] - 1) * strides[d];
         if (last > UINT64_MAX / 16)
             return false;
     }
-    op_use(op, address, ((uint64_t)last + 1) * k->size, write);
+    op_use(op, address, ((uint64_t)last + 1) * size, write);
     return true;
+}
+
+static bool use_strided(struct op *op, const struct kernel *k, uint64_t address, unsigned rank, const uint64_t *shape,
+                        const uint64_t *strides, bool write)
+{
+    return op_use_strided(op, k->size, address, rank, shape, strides, write);
 }
 
 /* The hints must be true: a real kernel would make misaligned accesses. */
@@ -182,6 +209,18 @@ static bool strided_uses(const struct kernel *k, const struct cuda_ops_strided *
            (k->inputs < 2 || use_strided(op, k, p->b, p->rank, shape, p->b_strides, false));
 }
 
+/* Elements of the gemm's out, which may be wider than those of its operands. */
+static struct kernel out_kind(const struct kernel *k, const struct cuda_ops_gemm *p)
+{
+    struct kernel o = *k;
+
+    if (p->out_wide && k->size == 2) {
+        o.element = ELEMENT_F32;
+        o.size = sizeof(float);
+    }
+    return o;
+}
+
 static bool matrix_uses(const struct kernel *k, const struct cuda_ops_gemm *p, const struct cuda_ops_matrix *x,
                         uint64_t rows, uint64_t columns, bool write, struct op *op)
 {
@@ -198,6 +237,7 @@ static bool matrix_uses(const struct kernel *k, const struct cuda_ops_gemm *p, c
 
 static bool gemm_uses(const struct kernel *k, const struct cuda_ops_gemm *p, struct op *op)
 {
+    const struct kernel o = out_kind(k, p);
     uint64_t batches = 1;
 
     if (p->batch_rank > CUDA_OPS_MAX_RANK)
@@ -208,7 +248,7 @@ static bool gemm_uses(const struct kernel *k, const struct cuda_ops_gemm *p, str
     if (batches != p->batch_count)
         return false;
     return !p->m || !p->n ||
-           (matrix_uses(k, p, &p->out, p->m, p->n, true, op) && matrix_uses(k, p, &p->a, p->m, p->k, false, op) &&
+           (matrix_uses(&o, p, &p->out, p->m, p->n, true, op) && matrix_uses(k, p, &p->a, p->m, p->k, false, op) &&
             matrix_uses(k, p, &p->b, p->k, p->n, false, op));
 }
 
@@ -235,6 +275,8 @@ bool kernel_uses(const struct kernel *kernel, const void *params, struct op *op)
         return vector_uses(kernel, params, op);
     case LAYOUT_STRIDED:
         return strided_uses(kernel, params, op);
+    case LAYOUT_REPACK:
+        return repack_uses(kernel->size, kernel->pieces, params, op);
     case LAYOUT_GATE:
         op_use(op, ((const struct cuda_ops_gate *)params)->go, sizeof(uint64_t), false);
         return true;
@@ -339,7 +381,7 @@ static uint64_t batch_address(const struct cuda_ops_gemm *p, const struct cuda_o
 
 /* One matrix product: T is the type that accumulates, LOAD and STORE convert. b is copied row by row first, so that
  * the inner loop runs over neighbours; `sums` has room for k · n + n of them. */
-#define GEMM(T, LOAD, STORE)                                                                                           \
+#define GEMM(T, LOAD, LOAD_OUT, STORE)                                                                                 \
     do {                                                                                                               \
         T *copy = sums, *row = copy + p->k * p->n;                                                                     \
         for (uint64_t l = 0; l < p->k; l++)                                                                            \
@@ -353,8 +395,8 @@ static uint64_t batch_address(const struct cuda_ops_gemm *p, const struct cuda_o
                     row[j] += x * copy[l * p->n + j];                                                                  \
             }                                                                                                          \
             for (uint64_t j = 0; j < p->n; j++) {                                                                      \
-                const uint64_t at = out + (i * p->out.row + j * p->out.column) * k->size;                              \
-                const T old = p->beta == 0 ? 0 : (T)p->beta * LOAD(at);                                                \
+                const uint64_t at = out + (i * p->out.row + j * p->out.column) * o.size;                               \
+                const T old = p->beta == 0 ? 0 : (T)p->beta * LOAD_OUT(at);                                            \
                 STORE(at, (T)p->alpha *row[j] + old);                                                                  \
             }                                                                                                          \
         }                                                                                                              \
@@ -362,20 +404,22 @@ static uint64_t batch_address(const struct cuda_ops_gemm *p, const struct cuda_o
 #define LOAD_DOUBLE(address)         (*(const double *)(uintptr_t)(address))
 #define STORE_DOUBLE(address, value) (*(double *)(uintptr_t)(address) = (value))
 #define LOAD_FLOAT(address)          load_float(k->element, (address))
-#define STORE_FLOAT(address, value)  store_float(k->element, (address), (value))
+#define LOAD_FLOAT_OUT(address)      load_float(o.element, (address))
+#define STORE_FLOAT(address, value)  store_float(o.element, (address), (value))
 
 static void gemm_run(const struct kernel *k, const struct cuda_ops_gemm *p)
 {
     void *sums = malloc((p->k + 1) * p->n * sizeof(double) + 1);
+    const struct kernel o = out_kind(k, p);
 
     for (uint64_t c = 0; sums && c < p->batch_count; c++) {
         uint64_t a = batch_address(p, &p->a, c, k->size), b = batch_address(p, &p->b, c, k->size),
-                 out = batch_address(p, &p->out, c, k->size);
+                 out = batch_address(p, &p->out, c, o.size);
 
         if (k->element == ELEMENT_F64)
-            GEMM(double, LOAD_DOUBLE, STORE_DOUBLE);
+            GEMM(double, LOAD_DOUBLE, LOAD_DOUBLE, STORE_DOUBLE);
         else
-            GEMM(float, LOAD_FLOAT, STORE_FLOAT);
+            GEMM(float, LOAD_FLOAT, LOAD_FLOAT_OUT, STORE_FLOAT);
     }
     if (!sums)
         fprintf(stderr, "cuda_standin: no memory for a gemm of %llu × %llu\n", (unsigned long long)p->k,
@@ -434,6 +478,9 @@ void kernel_run(const struct kernel *kernel, const void *params)
         break;
     case LAYOUT_GEMM:
         gemm_run(kernel, params);
+        break;
+    case LAYOUT_REPACK:
+        repack_run(kernel->size, kernel->pieces, params);
         break;
     case LAYOUT_GATE:
         gate_run(params);

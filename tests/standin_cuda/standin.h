@@ -28,7 +28,7 @@ enum {
     GRANULARITY = 2 << 20,
     MAX_DEVICES = 16,
     MAX_SLOTS = 1 << 14, /* live cuMemAllocs of one process */
-    MAX_USES = 6,
+    MAX_USES = 9,
     MAX_CHANNELS = 32,
     CHANNEL_ENTRIES = 1024,
     PRIORITY_LEAST = 0,
@@ -428,6 +428,15 @@ const char *kernel_symbol(const struct kernel *kernel); /* stays */
 /* Whether it only tells the time. */
 bool kernel_is_idle(const struct kernel *kernel, const void *params);
 void kernel_run(const struct kernel *kernel, const void *params);
+/* Adds the range from `address` over the furthest of `rank` indices; false when it leaves the address space. */
+bool op_use_strided(struct op *op, unsigned size, uint64_t address, unsigned rank, const uint64_t *shape,
+                    const uint64_t *strides, bool write);
+
+/* ---- repack.c: of elements of `size` bytes; pieces 0: bits are copied ---- */
+
+struct cuda_ops_repack;
+bool repack_uses(unsigned size, unsigned pieces, const struct cuda_ops_repack *p, struct op *op);
+void repack_run(unsigned size, unsigned pieces, const struct cuda_ops_repack *p);
 
 /* ---- math.c: what the kernels compute ---- */
 

@@ -49,7 +49,7 @@ def inputs_of(device: str, shapes: list[tuple[int, ...]], dtype: Any = torch.flo
 
 
 def gemm(a: Any, b: Any, c: Any = None, *, trans_a: bool = False, trans_b: bool = False, alpha: float = 1, beta: float = 0,
-         precision: str = "") -> Any:  # fmt: skip
+         precision: str = "", out_dtype: Any = None) -> Any:  # fmt: skip
     made = alpha * ((a.mT if trans_a else a) @ (b.mT if trans_b else b))
     return made if c is None or not beta else made + beta * c
 
@@ -142,6 +142,36 @@ def check_samples(device: str) -> None:
         for one, other in zip(*gradients):
             torch.testing.assert_close(torch.zeros(()) if one is None else one, torch.zeros(()) if one is None else other, **loose)
     assert set(seen) == {"add", "square", "mm", "bmm", "matmul", "addmm", "baddbmm"} and min(seen.values()) >= 3, seen
+
+
+# ---- results of another dtype ----
+
+
+def check_out_dtype(device: str) -> None:
+    for dtype in (torch.float16, torch.bfloat16):
+        a, b = inputs_of(device, [(2, 33, 70), (70, 19)], dtype)
+        exact = a.double() @ b.double()
+        made = OPS.gemm(a, b, out_dtype=torch.float32)
+        assert made.dtype is torch.float32
+        torch.testing.assert_close(made.double(), exact, rtol=1e-5, atol=1e-4)  # not rounded to 16 bits
+        weights = torch.randn_like(made)
+        ours = torch.autograd.grad(made, (a, b), weights)
+        for one, other in zip(ours, torch.autograd.grad(exact, (a, b), weights.double())):
+            assert one.dtype is dtype
+            torch.testing.assert_close(one.double(), other.double(), rtol=2e-2, atol=0.3)
+        start = normal(device, 33, 19, grad=True)
+        made = OPS.gemm(a, b, start, beta=2.0, out_dtype=torch.float32)
+        torch.testing.assert_close(made.double(), exact + 2 * start.double(), rtol=1e-5, atol=1e-4)
+        made.sum().backward()
+        assert start.grad.dtype is torch.float32 and torch.equal(start.grad, torch.full_like(start, 4.0))
+        out = torch.full((2, 33, 19), torch.nan, device=device)
+        OPS.gemm.out(a.detach(), b.detach(), out=out)
+        torch.testing.assert_close(out.double(), exact, rtol=1e-5, atol=1e-4)
+        torch.library.opcheck(OPS.gemm.default, (a, b), {"out_dtype": torch.float32}, test_utils=TESTS)
+        mapped = torch.vmap(partial(OPS.gemm, out_dtype=torch.float32), in_dims=(0, None))(a, b)
+        torch.testing.assert_close(mapped.double(), exact, rtol=1e-5, atol=1e-4)
+        with pytest.raises(kops.DtypeMismatch):
+            OPS.gemm(a, b, out_dtype=torch.float64)
 
 
 # ---- modes and transforms ----
@@ -346,7 +376,7 @@ def check_errors(device: str) -> None:
 
 
 CHECKS: list[Callable[[str], None]] = [
-    check_samples, check_grad_mode, check_out, check_autocast, check_vmap, check_transforms, check_exported,
+    check_samples, check_out_dtype, check_grad_mode, check_out, check_autocast, check_vmap, check_transforms, check_exported,
     check_checkpoints, check_subclasses, check_errors,
 ]  # fmt: skip
 

@@ -16,6 +16,7 @@ from . import add, alternate
 SHAPES = {
     "4096": (4096, 4096, 4096),
     "8192": (8192, 8192, 8192),
+    "4095": (4095, 4095, 4095),
     "4097": (4097, 4097, 4097),
     "16x4096x4096": (16, 4096, 4096),
     "256": (256, 256, 256),
@@ -35,11 +36,25 @@ class Kind:
 
 KINDS = {
     "f32": Kind("f32"),
-    "tf32": Kind("f32", "high"),
+    "high": Kind("f32", "high"),
+    "tf32": Kind("f32", "medium"),
     "f64": Kind("f64"),
     "f16": Kind("f16"),
     "bf16": Kind("bf16"),
 }
+
+
+def errors_of(torch: Any, client: Any, shape: tuple[int, int, int], attributes: dict[str, Any]) -> dict[str, float]:
+    """Relative errors, ours and torch's, of a product in float32 against one in float64: of normal numbers, and of numbers
+    in [0, 1), whose rounding errors add up."""
+    m, n, k = shape
+    errors = {}
+    for data, draw in (("normal", torch.randn), ("uniform", torch.rand)):
+        a, b = draw((m, k), device="cuda"), draw((k, n), device="cuda")
+        right = a.double() @ b.double()
+        for who, got in (("", client.gemm(a, b, **attributes)), ("_torch", a @ b)):
+            errors[f"error_{data}{who}"] = float((got.double() - right).norm() / right.norm())
+    return errors
 
 
 def run(context: Context, name: str, kind: Kind, shape: str, variant: str | None, target: float | None) -> Record:
@@ -72,9 +87,12 @@ def run(context: Context, name: str, kind: Kind, shape: str, variant: str | None
         return event_times(torch, [lambda s=s: torch.mm(s[0], s[1], out=s[2]) for s in peer_sets.take(count)])
 
     tf32_before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = kind.precision == "high"
+    torch.backends.cuda.matmul.allow_tf32 = kind.precision == "medium"
+    errors: dict[str, float] = {}
     try:
         our_times, peer_times = alternate(context, ours, peer, warmup=max(3, n_sets))
+        if kind.dtype == "f32":
+            errors = errors_of(torch, client, (m, n, k), attributes)
     finally:
         torch.backends.cuda.matmul.allow_tf32 = tf32_before
     work = 2.0 * m * n * k
@@ -95,6 +113,7 @@ def run(context: Context, name: str, kind: Kind, shape: str, variant: str | None
             "m": m,
             "n": n,
             "k": k,
+            **errors,
         },
         target=target,
     )
@@ -109,6 +128,12 @@ for _kind_name, _kind in KINDS.items():
             ),
             on_gpu=True,
         )
+for _variant in ("bf16x6",):
+    add(
+        f"gemm_highest_8192_{_variant}",
+        lambda c, variant=_variant: run(c, f"gemm_highest_8192_{variant}", KINDS["f32"], "8192", variant, None),
+        on_gpu=True,
+    )
 add(
     "gemm_tiled_f32_4096",
     lambda c: run(c, "gemm_tiled_f32_4096", KINDS["f32"], "4096", "tiled", TILED_TARGET),

@@ -15,7 +15,7 @@ enum kops_code {
     KOPS_ERR_OUT_OF_RANGE = 8, /**< A number lies outside its range; `detail` has `key`, `min` and `max`. */
     KOPS_ERR_UNKNOWN_OP = 9, /**< No op of that name; `hello` lists them. */
     KOPS_ERR_UNKNOWN_DTYPE = 10, /**< No dtype of that name, or the op does not take it. */
-    KOPS_ERR_DTYPE_MISMATCH = 11, /**< The tensors of one request have different dtypes. */
+    KOPS_ERR_DTYPE_MISMATCH = 11, /**< The tensors of one request have dtypes that do not go together. */
     KOPS_ERR_SHAPE_MISMATCH = 12, /**< Ranks or shapes do not fit the op's shape rule. */
     KOPS_ERR_OUT_OF_BOUNDS = 13, /**< A tensor's furthest element lies outside its buffer; `detail` has `needed` and `size` in bytes. */
     KOPS_ERR_MISALIGNED = 14, /**< A tensor's byte offset is no multiple of its element size. */

@@ -39,10 +39,17 @@ struct kops_op_variants {
     const char *const *names; /**< NULL-terminated, best first */
 };
 
+/** The dtypes that the outputs of an op may have beside inputs of one dtype, NULL-terminated. */
+struct kops_op_out_dtypes {
+    const char *dtype;
+    const char *const *names;
+};
+
 /** An op. Every list is NULL-terminated. */
 struct kops_op {
     const char *name, *summary, *doc;
-    const char *const *inputs, *const *outputs, *const *dtypes;
+    const char *const *inputs, *const *outputs, *const *dtypes; /**< dtypes: of the inputs */
+    const struct kops_op_out_dtypes *const *out_dtypes;         /**< without an entry the outputs' are the inputs' */
     const struct kops_op_attr *const *attrs;
     const struct kops_op_variants *const *variants;
 };

@@ -32,16 +32,18 @@ KOPS_API enum kops_code kops_square(kops_client *client, const struct kops_tenso
 struct kops_gemm_params {
     bool trans_a, trans_b; /**< Swap the last two dimensions of an operand first. */
     double alpha, beta;    /**< beta = 0: out is not read. */
-    bool high;             /**< precision "high": f32 operands may be rounded to tf32. */
+    bool high;             /**< precision "high": f32 may be multiplied as pieces of bf16, with 16 bits in all. */
+    bool medium;           /**< precision "medium": f32 operands may be rounded to tf32, which has 11 bits. */
 };
 
 #define KOPS_GEMM_INIT                                                                                                 \
     {                                                                                                                  \
-        false, false, 1.0, 0.0, false                                                                                  \
+        false, false, 1.0, 0.0, false, false                                                                           \
     }
 
 /** out = alpha · op(a) · op(b) + beta · out over the last two dimensions: [.., m, k] · [.., k, n] = [.., m, n]; leading
- * ones are batch dimensions and broadcast. `params` may be NULL: KOPS_GEMM_INIT. */
+ * ones are batch dimensions and broadcast. Beside inputs of f16 or bf16 out may be f32. `params` may be NULL:
+ * KOPS_GEMM_INIT. */
 KOPS_API enum kops_code kops_gemm(kops_client *client, const struct kops_tensor *a, const struct kops_tensor *b,
                                   const struct kops_tensor *out, const struct kops_gemm_params *params,
                                   const struct kops_options *options, struct kops_result *ret_result,

@@ -177,7 +177,9 @@ static enum kops_code launch(const struct cuda_driver *d, const struct place *pl
         return r;
     work = (struct work){f.function, l};
     ret->variant = l->variant;
-    tally = call->ops ? here_ops_tally(call->ops, d, reading->call.op, reading->tensors[0].dtype, place->device) : NULL;
+    tally = call->ops ? here_ops_tally(call->ops, d, reading->call.op, reading->plan.dtype, reading->plan.out_dtype,
+                                       place->device)
+                      : NULL;
     here_shapes_of(reading->call.tensors, call->n_inputs + call->n_outputs, &shapes);
     shapes.flags = flags_of(&reading->call);
     if (call->timed) {

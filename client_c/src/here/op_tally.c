@@ -9,7 +9,7 @@
 /* One tally, with its key. The key is constant; the tally has its own lock. */
 struct entry {
     const struct op *op;
-    enum dtype dtype;
+    enum dtype dtype, out_dtype;
     cuda_device device;
     char uuid[CUDA_UUID_TEXT]; /* of the device; "": the driver does not tell */
     struct here_tally *tally;  /* owned */
@@ -48,17 +48,18 @@ struct here_ops *here_ops_free(struct here_ops *o)
     return NULL;
 }
 
-static struct entry *find(struct here_ops *o, const struct op *op, enum dtype dtype, cuda_device device)
+static struct entry *find(struct here_ops *o, const struct op *op, enum dtype dtype, enum dtype out_dtype,
+                          cuda_device device)
 {
     struct entry *e = atomic_load_explicit(&o->first, memory_order_acquire);
 
-    while (e && (e->op != op || e->dtype != dtype || e->device != device))
+    while (e && (e->op != op || e->dtype != dtype || e->out_dtype != out_dtype || e->device != device))
         e = e->next;
     return e;
 }
 
 static struct entry *add(struct here_ops *o, const struct cuda_driver *d, const struct op *op, enum dtype dtype,
-                         cuda_device device)
+                         enum dtype out_dtype, cuda_device device)
 {
     struct entry *e = calloc(1, sizeof(*e));
 
@@ -66,6 +67,7 @@ static struct entry *add(struct here_ops *o, const struct cuda_driver *d, const 
         return NULL;
     e->op = op;
     e->dtype = dtype;
+    e->out_dtype = out_dtype;
     e->device = device;
     e->tally = here_tally_new();
     if (!e->tally) {
@@ -80,15 +82,15 @@ static struct entry *add(struct here_ops *o, const struct cuda_driver *d, const 
 }
 
 struct here_tally *here_ops_tally(struct here_ops *o, const struct cuda_driver *d, const struct op *op,
-                                  enum dtype dtype, cuda_device device)
+                                  enum dtype dtype, enum dtype out_dtype, cuda_device device)
 {
-    struct entry *e = find(o, op, dtype, device);
+    struct entry *e = find(o, op, dtype, out_dtype, device);
 
     if (!e) {
         pthread_mutex_lock(&o->lock);
-        e = find(o, op, dtype, device);
+        e = find(o, op, dtype, out_dtype, device);
         if (!e)
-            e = add(o, d, op, dtype, device);
+            e = add(o, d, op, dtype, out_dtype, device);
         pthread_mutex_unlock(&o->lock);
     }
     return e ? e->tally : NULL;
@@ -112,7 +114,7 @@ static void tell_one(const struct entry *e, here_ops_told *tell, void *to)
     mp_key(&params, "dtypes");
     mp_array(&params, n);
     for (unsigned i = 0; i < n; i++)
-        mp_text(&params, dtype_name(e->dtype));
+        mp_text(&params, dtype_name(i < e->op->n_inputs ? e->dtype : e->out_dtype));
     mp_key(&params, "rows");
     if (here_tally_take(e->tally, e->op, &params) && !params.failed)
         tell(to, params.data, params.length);

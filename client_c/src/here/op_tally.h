@@ -13,7 +13,7 @@ struct here_ops *here_ops_free(struct here_ops *o);
 
 /* The tally of an op on a device, an ordinal of this process's; NULL: no memory. */
 struct here_tally *here_ops_tally(struct here_ops *o, const struct cuda_driver *d, const struct op *op,
-                                  enum dtype dtype, cuda_device device);
+                                  enum dtype dtype, enum dtype out_dtype, cuda_device device);
 
 /* As here_tally_read(), of all of them. */
 void here_ops_read(struct here_ops *o);

@@ -61,7 +61,7 @@ enum kops_code kops_gemm(kops_client *client, const struct kops_tensor *a, const
         attrs[n++] = kops_attr_float("alpha", p->alpha);
     if (p->beta != 0.0)
         attrs[n++] = kops_attr_float("beta", p->beta);
-    if (p->high)
-        attrs[n++] = kops_attr_text("precision", "high");
+    if (p->high || p->medium)
+        attrs[n++] = kops_attr_text("precision", p->medium ? "medium" : "high");
     return run_op(client, "gemm", inputs, 2, out, attrs, n, options, ret_result, ret_error);
 }

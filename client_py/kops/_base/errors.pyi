@@ -105,7 +105,7 @@ class UnknownDtype(KopsError, TypeError):
     """No dtype of that name, or the op does not take it."""
 
 class DtypeMismatch(KopsError, TypeError):
-    """The tensors of one request have different dtypes."""
+    """The tensors of one request have dtypes that do not go together."""
 
 class ShapeMismatch(KopsError, ValueError):
     """Ranks or shapes do not fit the op's shape rule."""

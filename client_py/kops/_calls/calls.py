@@ -17,7 +17,7 @@ from .._base.timeouts import DEFAULT_TIMEOUT, DefaultTimeout
 from .._base.warnings import warn
 from .._session.recovery import LOSSES, SHORT_LOSSES, Trial, no_hazard, short_call
 from .._session.session import Call
-from . import contexts, ops_here, plans
+from . import contexts, ops_here, out_dtypes, plans
 from .batch import Batch
 from .launch import Launch
 from .pending import Link, Pending, Watcher
@@ -106,6 +106,10 @@ class Calls(DefaultTimeout):
             return NotImplemented
         if op in VECTORS and any(len(getattr(value, "shape", ())) < 2 for value in values):
             return NotImplemented  # what the daemon gets are matrices
+        if attrs and out_dtypes.KEY in attrs:
+            if any(type(value) not in fast_types for value in values):
+                return NotImplemented
+            attrs, out = out_dtypes.for_tensors(op, values, attrs, out)
         packed, rule = (pack(attrs), 0) if attrs else (None, FAST_RULES.get(op, 0))
         try:
             made = link.run(op, values, out, packed, rule, 2 if timing else blocking, self._timeout_of(timeout))

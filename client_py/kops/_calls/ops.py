@@ -91,16 +91,22 @@ def documentation(op: str) -> str:
     if declared["attrs"]:
         lines += ["", "Attributes:"]
         lines += [f"    {attr['name']} ({attr['type']}, {attr['default']!r}): {attr['doc']}" for attr in declared["attrs"]]
+    if "out_dtypes" in declared:
+        lines += ["", "The dtype of the result is the first one here of the inputs' dtype, or `out_dtype`, which may be any of them:"]
+        lines += [f"    {dtype}: {', '.join(outs)}" for dtype, outs in declared["out_dtypes"].items()]
     return "\n".join(lines) + "\n" + OPTIONS_DOC
 
 
 def _make_method(op: str) -> Callable[..., Any]:
     inputs, attributes = signature_source(op)
-    lines = [f"def {op}(self, {inputs}, *, {attributes}{OPTIONS}):", "    attrs = {}"]
+    typed = "out_dtypes" in OPS[op]
+    lines = [f"def {op}(self, {inputs}, *, {attributes}{'out_dtype=None, ' if typed else ''}{OPTIONS}):", "    attrs = {}"]
     for i, attr in enumerate(OPS[op]["attrs"]):
         name = attr["name"]
         lines.append(f"    if {name} != {attr['default']!r}: attrs[{name!r}] = coerce({op!r}, ATTRS[{i}], {name})")
     lines.append("    if variant is not None: attrs['variant'] = variant")
+    if typed:
+        lines.append("    if out_dtype is not None: attrs['out_dtype'] = out_dtype")
     lines.append(
         f"    return self._op({op!r}, ({inputs},), out, attrs, device, stream, timing, deadline_ms, priority, blocking, timeout, "
         "where)"

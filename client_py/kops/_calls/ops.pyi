@@ -211,7 +211,8 @@ class OpMethods:
         trans_b: bool = False,
         alpha: float = 1.0,
         beta: float = 0.0,
-        precision: Literal["highest", "high"] = "highest",
+        precision: Literal["highest", "high", "medium"] = "highest",
+        out_dtype: Any = None,
         out: Any = None,
         variant: str | None = None,
         device: Device | str | int | None = None,
@@ -229,7 +230,8 @@ class OpMethods:
         n]; `trans_a` and `trans_b` swap the last two dimensions of an operand first. Leading dimensions are
         batch dimensions: those of `a` and `b` broadcast as NumPy's matmul does and `out` has the result. With
         beta = 0 `out` is written without being read; with k = 0 the product is 0. f16 and bf16 accumulate in
-        f32, f32 in f32, f64 in f64; one rounding at the end.
+        f32, f32 in f32, f64 in f64; one rounding at the end. `out` has the inputs' dtype; of f16 and bf16 it
+        may be f32, which is not rounded to 16 bits.
         """
     @overload
     def gemm(
@@ -241,7 +243,8 @@ class OpMethods:
         trans_b: bool = False,
         alpha: float = 1.0,
         beta: float = 0.0,
-        precision: Literal["highest", "high"] = "highest",
+        precision: Literal["highest", "high", "medium"] = "highest",
+        out_dtype: Any = None,
         out: Any = None,
         variant: str | None = None,
         device: Device | str | int | None = None,
@@ -556,7 +559,8 @@ class AsyncOpMethods:
         trans_b: bool = False,
         alpha: float = 1.0,
         beta: float = 0.0,
-        precision: Literal["highest", "high"] = "highest",
+        precision: Literal["highest", "high", "medium"] = "highest",
+        out_dtype: Any = None,
         out: Any = None,
         variant: str | None = None,
         device: Device | str | int | None = None,
@@ -573,7 +577,8 @@ class AsyncOpMethods:
         n]; `trans_a` and `trans_b` swap the last two dimensions of an operand first. Leading dimensions are
         batch dimensions: those of `a` and `b` broadcast as NumPy's matmul does and `out` has the result. With
         beta = 0 `out` is written without being read; with k = 0 the product is 0. f16 and bf16 accumulate in
-        f32, f32 in f32, f64 in f64; one rounding at the end.
+        f32, f32 in f32, f64 in f64; one rounding at the end. `out` has the inputs' dtype; of f16 and bf16 it
+        may be f32, which is not rounded to 16 bits.
         """
     @overload
     async def gemm(
@@ -585,7 +590,8 @@ class AsyncOpMethods:
         trans_b: bool = False,
         alpha: float = 1.0,
         beta: float = 0.0,
-        precision: Literal["highest", "high"] = "highest",
+        precision: Literal["highest", "high", "medium"] = "highest",
+        out_dtype: Any = None,
         out: Any = None,
         variant: str | None = None,
         device: Device | str | int | None = None,

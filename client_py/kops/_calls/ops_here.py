@@ -19,7 +19,7 @@ from .._session.connection import Peer
 from .._session.session import Call
 from .._tensors.adapters import adapter_of
 from .._tensors.operands import Layout, Operand, Operands, widened
-from . import contexts, rules
+from . import contexts, out_dtypes, rules
 from .places import Place, device_of, place
 from .plans import Plan
 
@@ -114,13 +114,15 @@ def _shape(value: Any) -> tuple[int, ...]:
     return tuple(value.shape) if torch is not None and isinstance(value, torch.Tensor) else tuple(_layout(value).shape)
 
 
-def _allocate(like: Any, shape: tuple[int, ...]) -> Any:
-    """A new array of the framework and on the device of `like`."""
+def _allocate(op: str, like: Any, shape: tuple[int, ...], wanted: str | None) -> Any:
+    """A new array of the framework and on the device of `like`, of the dtype of the op's results."""
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(like, torch.Tensor):
+    plain = wanted is None and not out_dtypes.offered(op)
+    if plain and torch is not None and isinstance(like, torch.Tensor):
         return torch.empty(shape, dtype=like.dtype, device=like.device)
     adapter, operands = adapter_of(like), Operands()
-    return adapter.allocate(adapter.operand(like, operands), shape, operands).value
+    of = adapter.operand(like, operands)
+    return adapter.allocate(out_dtypes.as_dtype(of, out_dtypes.result(op, of.dtype, wanted)), shape, operands).value
 
 
 def _check_writable(value: Any) -> None:
@@ -142,7 +144,7 @@ def _as_matrix(value: Any, row: bool, column: bool) -> tuple[Any, ...]:
 class _Prepared:
     """The arrays of one call: those that the caller knows, and the same as the op takes them."""
 
-    def __init__(self, op: str, values: tuple[Any, ...], out: Any, attrs: Mapping[str, Any]) -> None:
+    def __init__(self, op: str, values: tuple[Any, ...], out: Any, attrs: Mapping[str, Any], wanted: str | None) -> None:
         rule = rules.RULES[_DECLARED[op]["rule"]]
         self.inputs, like = _inputs(op, values, rule)
         shapes = [_shape(value) for value in self.inputs]
@@ -152,20 +154,21 @@ class _Prepared:
             shapes[0], given[0] = (1, *shapes[0]), _as_matrix(given[0], True, False)
         if column:
             shapes[1], given[1] = (*shapes[1], 1), _as_matrix(given[1], False, True)
-        self.outputs = self._outputs(op, rule, like, out, attrs, rule.out_shape(shapes, attrs), row, column)
+        self.outputs = self._outputs(op, rule, like, out, attrs, rule.out_shape(shapes, attrs), row, column, wanted)
         taken = self.outputs if not (row or column) else tuple(_as_matrix(value, row, column) for value in self.outputs)
         self.taken = (*given, *taken)
 
     @staticmethod
     def _outputs(
-        op: str, rule: rules.Rule, like: Any, out: Any, attrs: Mapping[str, Any], shape: tuple[int, ...], row: bool, column: bool
+        op: str, rule: rules.Rule, like: Any, out: Any, attrs: Mapping[str, Any], shape: tuple[int, ...], row: bool, column: bool,
+        wanted: str | None,
     ) -> tuple[Any, ...]:
         shape = rules.of_vectors(shape, row, column)
         names = _DECLARED[op]["outputs"]
         if out is None:
             if rule.reads_out(attrs):
                 raise BadArgument(f"{op} with these attributes reads its output: give out=")
-            return tuple(_allocate(like, shape) for _ in names)
+            return tuple(_allocate(op, like, shape, wanted) for _ in names)
         given = tuple(out) if isinstance(out, (tuple, list)) and len(names) != 1 else (out,)
         for value in given:
             if not contexts.on_device(value):
@@ -189,7 +192,8 @@ def launch(
     batch = client._batches.get(threading.get_ident()) if client._batches else None
     if batch is not None:
         batch.flush()
-    prepared = _Prepared(op, values, out, attrs)
+    attrs, wanted = out_dtypes.split(op, attrs, out)
+    prepared = _Prepared(op, values, out, attrs, wanted)
     packed = pack(dict(attrs)) if attrs else None
     answer = _call(client, op, prepared, packed, bool(timing), timeout)
     result = prepared.outputs[0] if len(prepared.outputs) == 1 else prepared.outputs

@@ -28,7 +28,7 @@ from .._session.connection import Peer
 from .._session.session import Call
 from .._tensors.adapters import adapter_of, inputs
 from .._tensors.operands import Operand, Operands, check_devices, check_dtypes, extent, overlap, renew, widened
-from . import rules
+from . import out_dtypes, rules
 from .memory import Plan as Plan
 from .memory import make_known as make_known
 
@@ -84,7 +84,7 @@ class Request:
     ) -> None:
         self.op = op
         self.names = (op,)
-        self.attrs = attrs
+        self.attrs, self.out_dtype = out_dtypes.split(op, attrs, out)
         self.options = options
         declared: dict[str, Any] = OPS.get(op, {})
         self.declared = declared
@@ -148,7 +148,8 @@ class Request:
         if not self.inputs:
             raise BadArgument(f"{self.op} without inputs needs out=")
         like = next((operand for operand in self.inputs if not operand.adapter.plain), self.inputs[0])
-        rules.result_dtype([operand.dtype for operand in (like, *self.inputs)])
+        dtype = rules.result_dtype([operand.dtype for operand in (like, *self.inputs)])
+        like = out_dtypes.as_dtype(like, out_dtypes.result(self.op, dtype, self.out_dtype))
         shape = self._result_shape()
         return self._matrices([like.adapter.allocate(like, shape, operands) for _ in names])
 

@@ -65,6 +65,7 @@ def _save_gemm(ctx: Any, inputs: Mapping[str, Any], output: Any) -> None:
 def _gemm(ctx: Any, gradient: Any) -> Sequence[Any]:
     """With P = op(A) op(B) and its gradient G: that of op(A) is G op(B)ᵀ, that of op(B) op(A)ᵀ G, each transposed where op does."""
     a, b = ctx.saved_tensors
+    of_out, gradient = gradient, gradient.to(a.dtype)  # `out_dtype` may have been another
     trans_a, trans_b = ctx.attrs["trans_a"], ctx.attrs["trans_b"]
     needs = ctx.needs_input_grad[1:]
 
@@ -78,7 +79,7 @@ def _gemm(ctx: Any, gradient: Any) -> Sequence[Any]:
     if needs[1]:
         of_b = product(gradient, a, True, trans_a, b.shape) if trans_b else product(a, gradient, not trans_a, False, b.shape)
     if ctx.c_shape is not None and needs[2]:
-        of_c = _summed(gradient * ctx.attrs["beta"], ctx.c_shape)
+        of_c = _summed(of_out * ctx.attrs["beta"], ctx.c_shape)
     return of_a, of_b, of_c
 
 

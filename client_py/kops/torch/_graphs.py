@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from .._base.errors import Capturing
-from .._calls import contexts, ops_here, rules
+from .._calls import contexts, ops_here, out_dtypes, rules
 from .._memory.allocations import allocations
 from . import _clients
 
@@ -83,13 +83,15 @@ def _torch_multiplies(like: Any) -> bool:
 
 def _by_torch(client: Any, a: Any, b: Any, out: Any, attrs: Mapping[str, Any]) -> Any:
     """A product of matrices by torch; NotImplemented where the daemon would use its own kernel, or torch has no such op."""
+    if attrs.get(out_dtypes.KEY) is not None:
+        return NotImplemented
     alpha, beta = attrs.get("alpha", 1.0), attrs.get("beta", 0.0)
     scaled = alpha != 1 or beta != 0
     if (scaled and (a.dim() != 2 or b.dim() != 2)) or not ops_here.uses_blaslt(client._live(), "gemm", (a,)):
         return NotImplemented
     if not _fits(a, b, out, attrs):
         return NotImplemented
-    if a.dtype is torch.float32 and attrs.get("precision", "highest") == "highest" and not _products_are_exact():
+    if a.dtype is torch.float32 and attrs.get("precision", "highest") != "medium" and not _products_are_exact():
         return NotImplemented
     if not _torch_multiplies(a):
         return NotImplemented

@@ -11,6 +11,7 @@ import torch
 from .._base.declarations import OPS
 from .._base.dtypes import NAMES
 from .._base.errors import BadArgument, Capturing, ShapeMismatch
+from .._calls import out_dtypes
 from .._calls.ops import check_attrs, signature_source
 from .._calls.rules import RULES, UNKNOWN, Rule, broadcast, result_dtype
 from .._tensors.operands import check_dtype, unknown_dtype
@@ -40,8 +41,9 @@ def _literal(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-def _attributes(declared: Mapping[str, Any]) -> list[str]:
-    return [f"{_TYPES[attr['type']]} {attr['name']}={_literal(attr['default'])}" for attr in declared["attrs"]]
+def _attributes(declared: Mapping[str, Any], out: bool) -> list[str]:
+    made = [f"{_TYPES[attr['type']]} {attr['name']}={_literal(attr['default'])}" for attr in declared["attrs"]]
+    return made + ([f"ScalarType? {out_dtypes.KEY}=None"] if "out_dtypes" in declared and not out else [])
 
 
 def schema(name: str, out: bool = False) -> str:
@@ -51,7 +53,7 @@ def schema(name: str, out: bool = False) -> str:
     outs = [f"Tensor({chr(ord('a') + i)}!) {tensor}" for i, tensor in enumerate(declared["outputs"])] if out else []
     if not out and _rule(name).out_scale is not None:
         inputs.append(f"Tensor? {SCALED}=None")
-    keywords = _attributes(declared) + outs
+    keywords = _attributes(declared, out) + outs
     given = ", ".join(inputs + (["*", *keywords] if keywords else []))
     made = "Tensor" if len(declared["outputs"]) == 1 else f"({', '.join('Tensor' for _ in declared['outputs'])})"
     return f"{name}{'.out' if out else ''}({given}) -> {'()' if out else made}"
@@ -74,10 +76,11 @@ def _check_matrices(name: str, inputs: Sequence[Any]) -> None:
         raise ShapeMismatch(f"torch.ops.{NAMESPACE}.{name} takes matrices, and these are {shapes}: make a vector one with unsqueeze()")
 
 
-def _shape(name: str, inputs: Sequence[Any], start: Any, attrs: Mapping[str, Any]) -> tuple[int, ...]:
-    """The shape of the results. Raises what a call would raise: DtypeMismatch, ShapeMismatch, UnknownDtype, BadArgument."""
+def _result(name: str, inputs: Sequence[Any], start: Any, attrs: Mapping[str, Any]) -> tuple[tuple[int, ...], Any]:
+    """The shape and the dtype of the results. Raises what a call would raise: DtypeMismatch, ShapeMismatch, UnknownDtype, BadArgument."""
     rule = _rule(name)
-    checked = check_attrs(name, dict(attrs), None)
+    plain, wanted = out_dtypes.split(name, attrs, None)
+    checked = check_attrs(name, dict(plain), None)
     dtypes = [dtype_name(tensor.dtype) for tensor in inputs]
     for dtype in dtypes:
         check_dtype(name, dtype)
@@ -87,13 +90,15 @@ def _shape(name: str, inputs: Sequence[Any], start: Any, attrs: Mapping[str, Any
             f"{name} with {rule.out_scale} reads what it scales: give {SCALED}, or call torch.ops.{NAMESPACE}.{name}.out",
             {"key": SCALED},
         )
-    result_dtype([*dtypes, dtype_name(start.dtype)] if reads else dtypes)
+    result = out_dtypes.result(name, result_dtype(dtypes), wanted)
+    if reads and dtype_name(start.dtype) != result:  # autocast makes `c` of the inputs' dtype
+        result_dtype([*dtypes, dtype_name(start.dtype)])
     if rule.vectors:
         _check_matrices(name, inputs)
     shape = rule.out_shape([tensor.shape for tensor in inputs], checked)
     if reads and tuple(broadcast(shape, start.shape)) != tuple(shape):
         raise ShapeMismatch(f"{name}: {SCALED} of shape {tuple(start.shape)} does not broadcast to that of the result, {tuple(shape)}")
-    return shape
+    return shape, getattr(torch, NAMES[result])
 
 
 def _fake(name: str) -> Callable[..., Any]:
@@ -101,8 +106,8 @@ def _fake(name: str) -> Callable[..., Any]:
 
     def fake(*arguments: Any, **attrs: Any) -> Any:
         inputs, start = _split(name, arguments)
-        shape = _shape(name, inputs, start, attrs)
-        made = tuple(inputs[0].new_empty(shape) for _ in range(count))
+        shape, dtype = _result(name, inputs, start, attrs)
+        made = tuple(inputs[0].new_empty(shape, dtype=dtype) for _ in range(count))
         return made[0] if count == 1 else made
 
     return fake
@@ -111,8 +116,11 @@ def _fake(name: str) -> Callable[..., Any]:
 def _run(name: str) -> Callable[..., Any]:
     """The op by the client in use, made from source as its method is."""
     inputs, attributes = signature_source(name)
-    scale = _rule(name).out_scale
-    given = ", ".join([inputs, *(f"{attr['name']}={attr['name']}" for attr in _DECLARED[name]["attrs"])])
+    scale, names = _rule(name).out_scale, [attr["name"] for attr in _DECLARED[name]["attrs"]]
+    if out_dtypes.offered(name):
+        attributes += f"{out_dtypes.KEY}=None, "
+        names.append(out_dtypes.KEY)
+    given = ", ".join([inputs, *(f"{attr}={attr}" for attr in names)])
     lines = [f"def run({inputs}{f', {SCALED}=None' if scale else ''}{f', *, {attributes}' if attributes else ''}):"]
     if _rule(name).vectors:
         few = " or ".join(f"{tensor}.dim() < 2" for tensor in _DECLARED[name]["inputs"])
@@ -141,8 +149,9 @@ def _run_scaled(name: str) -> Callable[..., Any]:
 
     def run(*inputs: Any, **attrs: Any) -> Any:
         start = attrs.pop(SCALED)
-        shape, first, client = _shape(name, inputs, start, attrs), inputs[0], _clients.client()
-        out = client.empty(shape, first.dtype) if first.device.type == "cpu" else first.new_empty(shape)
+        (shape, dtype), first, client = _result(name, inputs, start, attrs), inputs[0], _clients.client()
+        attrs.pop(out_dtypes.KEY, None)
+        out = client.empty(shape, dtype) if first.device.type == "cpu" else first.new_empty(shape, dtype=dtype)
         return call(*inputs, out=out.copy_(start), **attrs)
 
     return run

@@ -127,7 +127,7 @@ static enum ctl_exit check(struct run *r, struct report *ret)
     struct tolerance tolerance;
     struct kops_error error;
 
-    if (!reference_tolerance(r->op->name, r->args->dtype, r->c.high, &tolerance))
+    if (!reference_tolerance(r->op->name, r->args->dtype, r->c.precision, &tolerance))
         return ctl_usage("--check: %s declares no tolerance for %s", r->op->name, kops_dtype_name(r->args->dtype));
     if (operand_pull(out, &error))
         return ctl_failed("reading device memory", &error);

@@ -256,12 +256,13 @@ static void note_attr(struct reference_case *c, const struct kops_attr *a)
     else if (!strcmp(a->name, "beta"))
         c->beta = a->value.real;
     else if (!strcmp(a->name, "precision"))
-        c->high = !strcmp(a->value.text, "high");
+        c->precision = a->value.text;
 }
 
 enum ctl_exit run_resolve_attrs(struct run *r)
 {
     r->c.alpha = 1;
+    r->c.precision = "";
     for (size_t i = 0; i < r->args->n_attrs; i++) {
         const char *text = r->args->attr_texts[i], *equals = strchr(text, '=');
         const struct kops_op_attr *declared;

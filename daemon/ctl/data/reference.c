@@ -18,25 +18,28 @@ const struct reference *reference_find(const char *op)
     return NULL;
 }
 
-bool reference_tolerance(const char *op, enum kops_dtype dtype, bool high, struct tolerance *ret)
+bool reference_tolerance(const char *op, enum kops_dtype dtype, const char *precision, struct tolerance *ret)
 {
     static const struct {
         const char *op;
         enum kops_dtype dtype;
-        bool high;
+        const char *precision;
         struct tolerance tolerance;
     } declared[] = {
-#define X(name, DTYPE, is_high, rtol, scaled, atol) {name, KOPS_##DTYPE, is_high, {rtol, scaled, atol}},
+#define X(name, DTYPE, precision, rtol, scaled, atol) {name, KOPS_##DTYPE, precision, {rtol, scaled, atol}},
         KOPS_TOLERANCES(X)
 #undef X
     };
     bool found = false;
 
-    /* `high` falls back to the usual tolerance where none of its own is declared. */
+    /* The usual tolerance where the precision has none of its own. */
     for (size_t i = 0; i < sizeof(declared) / sizeof(declared[0]); i++) {
-        if (strcmp(declared[i].op, op) != 0 || declared[i].dtype != dtype || (declared[i].high && !high))
+        const bool own = declared[i].precision[0];
+
+        if (strcmp(declared[i].op, op) != 0 || declared[i].dtype != dtype ||
+            (own && strcmp(declared[i].precision, precision) != 0))
             continue;
-        if (!found || declared[i].high)
+        if (!found || own)
             *ret = declared[i].tolerance;
         found = true;
     }

@@ -17,7 +17,8 @@ struct reference_case {
     struct kops_tensor inputs[CASE_MAX_INPUTS], out;
     const void *data[CASE_MAX_INPUTS]; /* of the inputs, here */
     const void *before, *after;        /* of out; `before` only where it is read */
-    bool trans_a, trans_b, high;       /* gemm's attributes */
+    bool trans_a, trans_b;             /* gemm's attributes */
+    const char *precision;             /* "": the op's default */
     double alpha, beta;
 };
 
@@ -46,7 +47,7 @@ struct reference {
 const struct reference *reference_find(const char *op);
 
 /* The tolerance that the op declares; false when there is none. */
-bool reference_tolerance(const char *op, enum kops_dtype dtype, bool high, struct tolerance *ret);
+bool reference_tolerance(const char *op, enum kops_dtype dtype, const char *precision, struct tolerance *ret);
 
 /* For checks: counts one element. */
 void report_element(struct report *r, const struct tolerance *t, uint64_t at, double got, double expected,

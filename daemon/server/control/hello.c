@@ -8,6 +8,7 @@
 #include "server/exec/exec.h"
 #include "server/peer/request.h"
 #include "server/peer/ring.h"
+#include "server/tune/tune.h"
 
 enum { PROTOCOL = 1, PROTOCOL_MIN = 1 };
 
@@ -64,35 +65,64 @@ static void write_attr(struct rpc_output *out, const struct op_attr *attr)
     rpc_write_entry_text(out, "doc", attr->doc);
 }
 
-static void write_dtypes(struct rpc_output *out, const struct op *op)
+static void write_dtype_names(struct rpc_output *out, unsigned set)
 {
-    rpc_write_text(out, "dtypes");
-    rpc_write_array(out, (uint32_t)__builtin_popcount(op->dtypes));
+    rpc_write_array(out, (uint32_t)__builtin_popcount(set));
 #define X(NAME, name, value, size)                                                                                     \
-    if (op->dtypes & DTYPE_BIT(DTYPE_##NAME))                                                                          \
+    if (set & DTYPE_BIT(DTYPE_##NAME))                                                                                 \
         rpc_write_text(out, name);
     KOPS_DTYPES(X)
 #undef X
 }
 
-/* Variants of the op's first dtype: a device has the same kernels for all dtypes. */
+static void write_out_dtypes(struct rpc_output *out, const struct op *op)
+{
+    unsigned inputs = 0;
+
+    for (unsigned d = 0; op->out_dtypes && d < DTYPE_SLOTS; d++)
+        inputs += op->out_dtypes[d] != 0;
+    rpc_write_text(out, "out_dtypes");
+    rpc_write_map(out, inputs);
+    for (unsigned d = 0; op->out_dtypes && d < DTYPE_SLOTS; d++) {
+        if (!op->out_dtypes[d])
+            continue;
+        rpc_write_text(out, dtype_name((enum dtype)d));
+        write_dtype_names(out, op->out_dtypes[d]);
+    }
+}
+
+enum { VARIANTS = 2 * BACKEND_MAX_VARIANTS };
+
+/* Adds names that are not there yet. */
+static unsigned add_names(const char **names, unsigned n, const char *const *more)
+{
+    for (; more && *more && n < VARIANTS; more++) {
+        unsigned i = 0;
+
+        while (i < n && strcmp(names[i], *more) != 0)
+            i++;
+        if (i == n)
+            names[n++] = *more;
+    }
+    return n;
+}
+
+/* Variants for any of the op's dtypes: in the order of the first one's list, then those that only others have. */
 static void write_variants(struct rpc_output *out, const struct server *s, const struct op *op)
 {
-    enum dtype dtype = (enum dtype)__builtin_ctz(op->dtypes);
-
     rpc_write_text(out, "variants");
     rpc_write_map(out, s->devices.count);
     for (unsigned i = 0; i < s->devices.count; i++) {
         struct backend_device *d = s->devices.all[i];
-        const char *const *variants = d->backend->variants(d, op, dtype);
+        const char *names[VARIANTS];
         unsigned n = 0;
 
-        while (variants && variants[n])
-            n++;
+        for (unsigned dtypes = op->dtypes; dtypes; dtypes &= dtypes - 1)
+            n = add_names(names, n, d->backend->variants(d, op, (enum dtype)__builtin_ctz(dtypes)));
         rpc_write_text(out, d->info.uuid);
         rpc_write_array(out, n);
         for (unsigned j = 0; j < n; j++)
-            rpc_write_text(out, variants[j]);
+            rpc_write_text(out, names[j]);
     }
 }
 
@@ -103,7 +133,7 @@ static void write_ops(struct rpc_output *out, const struct server *s)
     for (unsigned i = 0; i < OP_COUNT; i++) {
         const struct op *op = op_get((enum op_id)i);
 
-        rpc_write_map(out, 8);
+        rpc_write_map(out, 9);
         rpc_write_entry_text(out, "name", op->name);
         rpc_write_entry_text(out, "summary", op->summary);
         rpc_write_entry_text(out, "doc", op->doc);
@@ -119,7 +149,9 @@ static void write_ops(struct rpc_output *out, const struct server *s)
         rpc_write_array(out, op->n_attrs);
         for (unsigned j = 0; j < op->n_attrs; j++)
             write_attr(out, &op->attrs[j]);
-        write_dtypes(out, op);
+        rpc_write_text(out, "dtypes");
+        write_dtype_names(out, op->dtypes);
+        write_out_dtypes(out, op);
         write_variants(out, s, op);
     }
 }
@@ -166,6 +198,7 @@ static void write_features(struct rpc_output *out, const struct connection *c)
     unsigned kinds = 0;
     bool ordered = false, counters = false, peers = has_peers(s), compile = user_code_compiles(c);
     bool kernels = compile && user_code_device(s), code = compile && user_code_hands_out(c);
+    const bool tune = tune_is_there(s);
     bool images = user_code_image_backend(s) && user_code_hands_out(c);
 
     for (unsigned i = 0; i < s->devices.count; i++) {
@@ -177,7 +210,7 @@ static void write_features(struct rpc_output *out, const struct connection *c)
     }
     rpc_write_text(out, "features");
     rpc_write_array(out, n + (unsigned)__builtin_popcount(kinds) + ordered + counters + peers + compile + kernels +
-                             code + images);
+                             code + images + tune);
     for (uint32_t i = 0; i < n; i++)
         rpc_write_text(out, always[i]);
     for (unsigned i = 0; i < sizeof(memory) / sizeof(memory[0]); i++)
@@ -197,6 +230,8 @@ static void write_features(struct rpc_output *out, const struct connection *c)
         rpc_write_text(out, "code");
     if (images)
         rpc_write_text(out, "images");
+    if (tune)
+        rpc_write_text(out, "tune");
 }
 
 static void write_shm(struct rpc_output *out)

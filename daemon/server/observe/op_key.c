@@ -15,6 +15,7 @@ void op_key_make(struct op_key *key, uid_t uid, const struct op_call *call, cons
     head->op = call->op->id;
     head->operands = call->op->n_inputs + call->op->n_outputs;
     head->dtype = head->operands ? call->tensors[0]->dtype : 0;
+    head->out_dtype = call->op->n_outputs ? call->tensors[call->op->n_inputs]->dtype : 0;
     key->name = call->op->name;
     for (unsigned t = 0; t < head->operands; t++) {
         const struct tensor *tensor = call->tensors[t];

@@ -17,7 +17,7 @@ struct op_key_head {
     const struct backend_device *device;
     char variant[STEP_VARIANT_BYTES]; /* "" when none was chosen */
     enum op_id op;
-    enum dtype dtype;
+    enum dtype dtype, out_dtype; /* of the first tensor, and of an op's outputs */
     unsigned operands;
     unsigned words; /* of the shapes */
     unsigned what;  /* the caller's own */

@@ -85,8 +85,9 @@ static bool orient(const struct plan_gemm *g, struct blaslt_layout *l)
     return false;
 }
 
-/* The largest batch dimension becomes the strided batch; the others become calls. */
-static bool split_batch(const struct plan_gemm *g, size_t element, struct blaslt_layout *l)
+/* The largest batch dimension becomes the strided batch; the others become calls. `sizes` are of the plan's operands'
+ * elements. */
+static bool split_batch(const struct plan_gemm *g, const size_t *sizes, struct blaslt_layout *l)
 {
     const struct plan_matrix *sources[] = {&g->a, &g->b, &g->out};
     unsigned strided = 0;
@@ -111,7 +112,8 @@ static bool split_batch(const struct plan_gemm *g, size_t element, struct blaslt
                 continue;
             rest /= (uint64_t)g->batch_shape[i];
             for (unsigned o = 0; o < BLASLT_OPERANDS; o++)
-                l->calls[l->n_calls].offset[o] += index * (uint64_t)sources[l->source[o]]->batch[i] * element;
+                l->calls[l->n_calls].offset[o] +=
+                    index * (uint64_t)sources[l->source[o]]->batch[i] * sizes[l->source[o]];
         }
     }
     return l->problem.batch_count <= INT32_MAX;
@@ -129,7 +131,7 @@ static uint32_t alignment(const struct blaslt_layout *l, enum blaslt_operand o, 
 
 int blaslt_layout(const struct plan *plan, const uint64_t *addresses, struct blaslt_layout *ret_layout, struct error *e)
 {
-    size_t element = dtype_size(plan->dtype);
+    const size_t in = dtype_size(plan->dtype), sizes[BLASLT_OPERANDS] = {in, in, dtype_size(plan->out_dtype)};
     struct blaslt_problem *p = &ret_layout->problem;
     struct plan_gemm g;
 
@@ -149,15 +151,17 @@ int blaslt_layout(const struct plan *plan, const uint64_t *addresses, struct bla
             "the variant out");
         return error_detail_text(e, "key", "attrs.variant");
     }
-    if (!split_batch(&g, element, ret_layout)) {
+    if (!split_batch(&g, sizes, ret_layout)) {
         error_set(e, ERROR_INVALID_ARGUMENT,
                   "cublaslt would need more than %d calls for these batch dimensions; leave the variant out",
                   BLASLT_CALLS_MAX);
         return error_detail_text(e, "key", "attrs.variant");
     }
     p->dtype = (uint8_t)plan->dtype;
+    p->out_dtype = (uint8_t)plan->out_dtype;
     p->tf32 = plan->dtype == DTYPE_F32 && !g.high_precision_only;
     for (unsigned o = 0; addresses && o < BLASLT_OPERANDS; o++)
-        p->alignment[o] = alignment(ret_layout, (enum blaslt_operand)o, addresses[ret_layout->source[o]], element);
+        p->alignment[o] = alignment(ret_layout, (enum blaslt_operand)o, addresses[ret_layout->source[o]],
+                                    sizes[ret_layout->source[o]]);
     return 0;
 }

@@ -20,9 +20,16 @@ struct blaslt_problem {
     int64_t batch_count;
     int64_t batch_stride[BLASLT_OPERANDS];
     uint32_t alignment[BLASLT_OPERANDS]; /* bytes, a power of two ≤ 256, of every matrix of the batch */
-    uint8_t dtype;
+    uint8_t dtype, out_dtype;
     uint8_t tf32;
     uint8_t transpose_a, transpose_b;
+    uint8_t reserved[3];
+};
+
+/* A plan of the cache: a problem, and the algorithm that was asked for. Compared as bytes. */
+struct blaslt_cached {
+    struct blaslt_problem problem;
+    uint64_t choice; /* a hash of the choice; 0: the library's own */
 };
 
 /* One strided-batch call's matrices: byte offsets from the operands' first elements. */

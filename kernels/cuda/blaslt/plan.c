@@ -2,26 +2,34 @@
 #include "plan.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 struct types {
-    cudaDataType_t data, scale;
+    cudaDataType_t scale;
     cublasComputeType_t compute;
 };
 
 /* f32 multiplies in f32 (no tf32) unless the request allowed less; f16 and bf16 accumulate in f32. */
 static struct types types_of(const struct blaslt_problem *problem)
 {
-    switch ((enum dtype)problem->dtype) {
+    if (problem->dtype == DTYPE_F64)
+        return (struct types){CUDA_R_64F, CUBLAS_COMPUTE_64F};
+    return (struct types){CUDA_R_32F, problem->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F};
+}
+
+static cudaDataType_t data_type(uint8_t dtype)
+{
+    switch ((enum dtype)dtype) {
     case DTYPE_F64:
-        return (struct types){CUDA_R_64F, CUDA_R_64F, CUBLAS_COMPUTE_64F};
+        return CUDA_R_64F;
     case DTYPE_F16:
-        return (struct types){CUDA_R_16F, CUDA_R_32F, CUBLAS_COMPUTE_32F};
+        return CUDA_R_16F;
     case DTYPE_BF16:
-        return (struct types){CUDA_R_16BF, CUDA_R_32F, CUBLAS_COMPUTE_32F};
+        return CUDA_R_16BF;
     default:
         break;
     }
-    return (struct types){CUDA_R_32F, CUDA_R_32F, problem->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F};
+    return CUDA_R_32F;
 }
 
 /* Keeps the first failure of several calls. */
@@ -63,17 +71,18 @@ static cublasStatus_t make_layout(struct blaslt_plan *p, enum blaslt_operand o, 
     return status;
 }
 
-static cublasStatus_t describe(struct blaslt_plan *p, struct types types)
+static cublasStatus_t describe(struct blaslt_plan *p)
 {
     const struct blaslt_problem *q = &p->problem;
-    cublasStatus_t status = make_operation(p, types);
+    const cudaDataType_t in = data_type(q->dtype), out = data_type(q->out_dtype);
+    cublasStatus_t status = make_operation(p, types_of(q));
 
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = make_layout(p, BLASLT_A, types.data, q->m, q->k, q->transpose_a);
+        status = make_layout(p, BLASLT_A, in, q->m, q->k, q->transpose_a);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = make_layout(p, BLASLT_B, types.data, q->k, q->n, q->transpose_b);
+        status = make_layout(p, BLASLT_B, in, q->k, q->n, q->transpose_b);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = make_layout(p, BLASLT_D, types.data, q->m, q->n, false);
+        status = make_layout(p, BLASLT_D, out, q->m, q->n, false);
     return status;
 }
 
@@ -113,33 +122,8 @@ static cublasStatus_t make_preference(const struct blaslt_problem *q, uint64_t w
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* Asks for candidates, best first by the library's own estimate, and keeps the first usable one. None is no failure. */
-static cublasStatus_t choose(struct blaslt_plan *p, uint64_t workspace_bytes)
-{
-    cublasLtMatmulHeuristicResult_t candidates[BLASLT_CANDIDATES];
-    cublasLtMatmulPreference_t preference;
-    cublasStatus_t status;
-    int found = 0;
-
-    status = make_preference(&p->problem, workspace_bytes, &preference);
-    if (status != CUBLAS_STATUS_SUCCESS)
-        return status;
-    status = blaslt_on(p->device)->MatmulAlgoGetHeuristic(
-        p->handle, p->operation, p->layouts[BLASLT_A], p->layouts[BLASLT_B], p->layouts[BLASLT_D], p->layouts[BLASLT_D],
-        preference, BLASLT_CANDIDATES, candidates, &found);
-    blaslt_api.MatmulPreferenceDestroy(preference);
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE)
-        return CUBLAS_STATUS_SUCCESS;
-    for (int i = 0; status == CUBLAS_STATUS_SUCCESS && !p->has_algorithm && i < found; i++)
-        if (candidates[i].state == CUBLAS_STATUS_SUCCESS && candidates[i].workspaceSize <= workspace_bytes) {
-            p->algorithm = candidates[i];
-            p->has_algorithm = true;
-        }
-    return status;
-}
-
-int blaslt_plan_make(struct cuda_device *d, cublasLtHandle_t handle, const struct blaslt_problem *problem,
-                     uint64_t workspace_bytes, struct blaslt_plan **ret_plan, struct error *e)
+int blaslt_plan_describe(struct cuda_device *d, cublasLtHandle_t handle, const struct blaslt_problem *problem,
+                         struct blaslt_plan **ret_plan, struct error *e)
 {
     struct blaslt_plan *p = calloc(1, sizeof(*p));
     cublasStatus_t status;
@@ -151,8 +135,80 @@ int blaslt_plan_make(struct cuda_device *d, cublasLtHandle_t handle, const struc
     p->device = d;
     p->handle = handle;
     p->problem = *problem;
-    status = describe(p, types_of(problem));
-    if (status == CUBLAS_STATUS_SUCCESS)
+    status = describe(p);
+    if (status != CUBLAS_STATUS_SUCCESS) {
+        blaslt_plan_unref(p);
+        return blaslt_fail(status, "cublasLtMatmulDescCreate", e);
+    }
+    *ret_plan = p;
+    return 0;
+}
+
+cublasStatus_t blaslt_plan_ask(const struct blaslt_plan *p, uint64_t workspace_bytes, int max,
+                               cublasLtMatmulHeuristicResult_t *ret, int *ret_n)
+{
+    cublasLtMatmulPreference_t preference;
+    cublasStatus_t status;
+    int found = 0;
+
+    *ret_n = 0;
+    status = make_preference(&p->problem, workspace_bytes, &preference);
+    if (status != CUBLAS_STATUS_SUCCESS)
+        return status;
+    status = blaslt_on(p->device)->MatmulAlgoGetHeuristic(p->handle, p->operation, p->layouts[BLASLT_A],
+                                                          p->layouts[BLASLT_B], p->layouts[BLASLT_D],
+                                                          p->layouts[BLASLT_D], preference, max, ret, &found);
+    blaslt_api.MatmulPreferenceDestroy(preference);
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE)
+        return CUBLAS_STATUS_SUCCESS;
+    for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < found; i++)
+        if (ret[i].state == CUBLAS_STATUS_SUCCESS && ret[i].workspaceSize <= workspace_bytes)
+            ret[(*ret_n)++] = ret[i];
+    return status;
+}
+
+/* Keeps the library's first choice. */
+static cublasStatus_t choose(struct blaslt_plan *p, uint64_t workspace_bytes)
+{
+    cublasLtMatmulHeuristicResult_t candidates[BLASLT_CANDIDATES];
+    cublasStatus_t status;
+    int n;
+
+    status = blaslt_plan_ask(p, workspace_bytes, BLASLT_CANDIDATES, candidates, &n);
+    p->has_algorithm = status == CUBLAS_STATUS_SUCCESS && n > 0;
+    if (p->has_algorithm)
+        p->algorithm = candidates[0];
+    return status;
+}
+
+/* Keeps the algorithm of a choice, which may be of another version of the library. False: the library refuses it. */
+static bool take(struct blaslt_plan *p, const struct tuning_choice *choice, uint64_t workspace_bytes)
+{
+    cublasLtMatmulAlgo_t algorithm;
+    cublasStatus_t status;
+
+    _Static_assert(sizeof(algorithm) <= sizeof(choice->algorithm), "a choice has room for an algorithm");
+    memcpy(&algorithm, choice->algorithm, sizeof(algorithm));
+    status =
+        blaslt_on(p->device)->MatmulAlgoCheck(p->handle, p->operation, p->layouts[BLASLT_A], p->layouts[BLASLT_B],
+                                              p->layouts[BLASLT_D], p->layouts[BLASLT_D], &algorithm, &p->algorithm);
+    if (status != CUBLAS_STATUS_SUCCESS || p->algorithm.workspaceSize > workspace_bytes)
+        return false;
+    p->algorithm.algo = algorithm;
+    p->has_algorithm = true;
+    return true;
+}
+
+int blaslt_plan_make(struct cuda_device *d, cublasLtHandle_t handle, const struct blaslt_problem *problem,
+                     uint64_t workspace_bytes, const struct tuning_choice *choice, struct blaslt_plan **ret_plan,
+                     struct error *e)
+{
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    struct blaslt_plan *p;
+
+    if (blaslt_plan_describe(d, handle, problem, &p, e) < 0)
+        return -1;
+    if (!choice || !take(p, choice, workspace_bytes))
         status = choose(p, workspace_bytes);
     if (status != CUBLAS_STATUS_SUCCESS) {
         blaslt_plan_unref(p);

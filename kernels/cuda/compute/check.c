@@ -5,6 +5,8 @@
 
 #include "blaslt/blaslt.h"
 #include "memory/operand.h"
+#include "repack.h"
+#include "repack_sketch.h"
 #include "transfer.h"
 #include "user_kernel.h"
 #include "variants.h"
@@ -18,6 +20,8 @@ static int check_forced(const struct backend_device_info *info, const struct ste
 
     if (strcmp(step_variant(step), cuda_variant_blaslt) == 0)
         return blaslt_check(&step->plan, e);
+    if (cuda_repack_variant(step_variant(step)))
+        return repack_check(&step->plan, step_variant(step), e);
     /* Where the operands lie is seen when their memory is open. */
     if (cuda_transfer_is_forced(step))
         return step->plan.elementwise.contiguous ? 0 : cuda_transfer_refuse(e);

@@ -4,31 +4,35 @@
 #include <string.h>
 
 #include "ops/launch.h"
+#include "repack_sketch.h"
 #include "transfer.h"
 #include "user_kernel.h"
 
 const char cuda_variant_blaslt[] = "cublaslt";
 
-static void init_one(const char **names, enum op_id op, enum dtype dtype, bool have_blaslt)
+static void init_one(const char **names, enum op_id op, enum dtype dtype, bool have_blaslt, bool have_copies)
 {
-    const char *const *own = cuda_ops_variants(op, dtype);
+    const char *const *own = cuda_ops_variants(op, dtype), *const *repacked = repack_variants(dtype);
     unsigned n = 0;
 
     if (!own)
         return;
     if (op == OP_GEMM && have_blaslt)
         names[n++] = cuda_variant_blaslt;
+    while (op == OP_GEMM && have_blaslt && have_copies && *repacked)
+        names[n++] = *repacked++;
     while (*own)
         names[n++] = *own++;
     if (op == OP_COPY)
         names[n++] = cuda_variant_transfer;
 }
 
-void cuda_variants_init(struct cuda_variants *v, bool have_blaslt)
+void cuda_variants_init(struct cuda_variants *v, bool have_blaslt, bool have_copies)
 {
     memset(v, 0, sizeof(*v));
     for (unsigned op = 0; op < OP_COUNT; op++) {
-#define X(NAME, name, value, size) init_one(v->names[op][DTYPE_##NAME], (enum op_id)op, DTYPE_##NAME, have_blaslt);
+#define X(NAME, name, value, size)                                                                                     \
+    init_one(v->names[op][DTYPE_##NAME], (enum op_id)op, DTYPE_##NAME, have_blaslt, have_copies);
         KOPS_DTYPES(X)
 #undef X
     }

@@ -14,7 +14,8 @@ struct cuda_variants {
 
 extern const char cuda_variant_blaslt[];
 
-void cuda_variants_init(struct cuda_variants *v, bool have_blaslt);
+/* `have_copies`: there is memory for copies of operands. */
+void cuda_variants_init(struct cuda_variants *v, bool have_blaslt, bool have_copies);
 
 /* variants() of struct backend. */
 const char *const *cuda_variants_find(const struct cuda_variants *v, const struct op *op, enum dtype dtype);

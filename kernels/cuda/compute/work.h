@@ -11,6 +11,8 @@
 struct blaslt_plan;
 struct cuda_kernels;
 struct cuda_queue;
+struct cuda_repack;
+struct tuning_choice;
 
 struct cuda_work {
     /* Set by the caller: the plan, and the device addresses of the operands' first elements. A staged step has a plan
@@ -20,6 +22,7 @@ struct cuda_work {
 
     const char *variant;        /* lives as long as the device */
     struct blaslt_plan *blaslt; /* a reference, or NULL: a kernel of `function` */
+    struct cuda_repack *repack; /* owned, or NULL: a gemm of copies */
     CUfunction function;        /* an embedded kernel; a user's is in the plan */
     struct cuda_launch launch;
 
@@ -32,7 +35,19 @@ struct cuda_work {
  * Thread: any; it may block when cuda_work_is_ready() says no. */
 int cuda_work_prepare(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work, struct error *e);
 
-/* The same without cuBLASLt. Releases what was prepared before. Never blocks. */
+/* The same without a look at what tuning has chosen. */
+int cuda_work_prepare_usual(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work,
+                            struct error *e);
+
+/* The same with what tuning has chosen, or is measuring. May block. An error where the choice does not fit the step. */
+int cuda_work_prepare_choice(const struct cuda_kernels *k, const struct step *step, const struct tuning_choice *choice,
+                             struct cuda_work *work, struct error *e);
+
+/* The same without copies of operands. Releases what was prepared before. */
+int cuda_work_prepare_plain(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work,
+                            struct error *e);
+
+/* The same without cuBLASLt, either. Releases what was prepared before. Never blocks. */
 int cuda_work_prepare_own(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work,
                           struct error *e);
 
@@ -42,8 +57,15 @@ bool cuda_work_is_ready(const struct cuda_kernels *k, const struct step *step, c
 /* Whether one of our own kernels does the prepared work. */
 static inline bool cuda_work_is_embedded(const struct cuda_work *work)
 {
-    return work->variant && !work->blaslt && !work->host && work->plan->kind != PLAN_KERNEL;
+    return work->variant && !work->blaslt && !work->repack && !work->host && work->plan->kind != PLAN_KERNEL;
 }
+
+/* What the queue must have before the work is issued: cuBLASLt's workspace, and scratch memory. */
+size_t cuda_work_workspace(const struct cuda_work *work);
+uint64_t cuda_work_scratch(const struct cuda_work *work);
+
+/* Launches of one execution. */
+unsigned cuda_work_launches(const struct cuda_work *work);
 
 /* Enqueues one execution. Thread: loop. */
 int cuda_work_issue(const struct cuda_queue *q, struct cuda_work *work, struct error *e);

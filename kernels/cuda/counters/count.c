@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 
-#include "blaslt/blaslt.h"
 #include "compute/kernels.h"
 #include "copies.h"
 #include "driver/scratch.h"
@@ -47,12 +46,24 @@ static int allow_peers(struct cuda_device *d, const struct step *step, struct er
     return 0;
 }
 
-static int take_workspace(struct counting *c, const struct cuda_kernels *kernels, const struct step *step,
-                          struct error *e)
+static int take_memory(struct counting *c, struct error *e)
 {
-    const size_t bytes = c->work.blaslt ? blaslt_plan_workspace(c->work.blaslt) : 0;
+    struct cuda_queue *q = &c->queue;
+    const uint64_t workspace = cuda_work_workspace(&c->work), scratch = cuda_work_scratch(&c->work);
 
-    if (!bytes || cuda_scratch_alloc(c->queue.device, c->queue.stream, bytes, &c->queue.workspace, e) == 0)
+    if (workspace && cuda_scratch_alloc(q->device, q->stream, workspace, &q->workspace, e) < 0)
+        return -1;
+    if (!scratch)
+        return 0;
+    if (cuda_scratch_take(q->device, q->stream, scratch, &q->scratch, e) < 0)
+        return -1;
+    q->scratch_bytes = scratch;
+    return 0;
+}
+
+static int provide(struct counting *c, const struct cuda_kernels *kernels, const struct step *step, struct error *e)
+{
+    if (take_memory(c, e) == 0)
         return 0;
     if (step_variant(step) || cuda_device_is_broken(c->queue.device))
         return -1;
@@ -88,7 +99,7 @@ static int prepare(struct counting *c, const struct cuda_kernels *kernels, struc
     c->work.plan = &step->plan;
     if (allow_peers(c->queue.device, step, e) < 0 ||
         cuda_copies_make(&c->copies, &c->queue, step, c->work.addresses, e) < 0 ||
-        cuda_work_prepare(kernels, step, &c->work, e) < 0 || take_workspace(c, kernels, step, e) < 0 ||
+        cuda_work_prepare(kernels, step, &c->work, e) < 0 || provide(c, kernels, step, e) < 0 ||
         (!warm && prepare_flush(c, e) < 0))
         return -1;
     step_copy_variant(step->variant_used, c->work.variant);
@@ -152,6 +163,7 @@ static void release(struct counting *c)
     cuda_copies_free(&c->copies, &c->queue);
     cuda_scratch_free(c->queue.device, c->queue.stream, c->flush);
     cuda_scratch_free(c->queue.device, c->queue.stream, c->queue.workspace);
+    cuda_scratch_give(c->queue.device, c->queue.stream, c->queue.scratch, c->queue.scratch_bytes);
 }
 
 int cuda_counters_load(struct backend_device *base, struct error *e)

@@ -19,13 +19,15 @@ struct cuda_device {
     struct backend_host host;
     CUdevice ordinal;
     bool registers_read_only;
-    bool has_pools; /* of memory in stream order: scratch.h has one */
+    bool has_pools;        /* of memory in stream order: scratch.h has one */
+    uint64_t repack_bytes; /* scratch memory for copies of operands, for all queues together; 0: none */
 
     /* Of an active device. */
-    CUcontext context; /* primary, retained; NULL: the device is not active */
-    atomic_int fault;  /* the sticky CUresult that broke the context, or 0 */
-    CUmemoryPool pool; /* for scratch.h; NULL where the device has no pools */
-    CUstream service;  /* for work outside jobs, such as zeroing new memory */
+    CUcontext context;         /* primary, retained; NULL: the device is not active */
+    atomic_int fault;          /* the sticky CUresult that broke the context, or 0 */
+    CUmemoryPool pool;         /* for scratch.h; NULL where the device has no pools */
+    atomic_ullong repack_used; /* of repack_bytes */
+    CUstream service;          /* for work outside jobs, such as zeroing new memory */
     struct cuda_events events;
 };
 
@@ -34,6 +36,8 @@ struct cuda_queue {
     struct cuda_device *device;
     CUstream stream;
     CUdeviceptr workspace; /* scratch for cuBLASLt; 0: none */
+    CUdeviceptr scratch;   /* for copies of operands; 0: none */
+    uint64_t scratch_bytes;
 };
 
 static inline struct cuda_device *cuda_device(struct backend_device *base)

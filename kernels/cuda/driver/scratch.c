@@ -1,7 +1,7 @@
 /* Owns the pool that scratch memory comes from. */
 #include "scratch.h"
 
-enum { POOL_KEEP_BYTES = 512 << 20 /* scratch that stays with the daemon between jobs */ };
+enum { POOL_KEEP_BYTES = 512 << 20 /* scratch that stays with the daemon between jobs, at least */ };
 
 /* Only a driver too old to know the question may leave it open. */
 int cuda_scratch_describe(struct cuda_device *d, struct error *e)
@@ -18,7 +18,7 @@ int cuda_scratch_open(struct cuda_device *d, struct error *e)
 {
     CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
                             .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = d->ordinal}};
-    cuuint64_t keep = POOL_KEEP_BYTES;
+    cuuint64_t keep = d->repack_bytes > POOL_KEEP_BYTES ? d->repack_bytes : POOL_KEEP_BYTES;
 
     if (!d->has_pools)
         return 0;
@@ -48,4 +48,29 @@ void cuda_scratch_free(const struct cuda_device *d, CUstream stream, CUdeviceptr
 {
     if (address)
         cuda_on(d)->MemFreeAsync(address, stream);
+}
+
+int cuda_scratch_take(struct cuda_device *d, CUstream stream, uint64_t bytes, CUdeviceptr *ret_address, struct error *e)
+{
+    uint64_t used = atomic_load_explicit(&d->repack_used, memory_order_relaxed);
+
+    do {
+        if (bytes > d->repack_bytes || used > d->repack_bytes - bytes)
+            return error_set(e, ERROR_OUT_OF_MEMORY,
+                             "copies of operands would take %llu bytes, and %llu of %llu are in use on %s",
+                             (unsigned long long)bytes, (unsigned long long)used, (unsigned long long)d->repack_bytes,
+                             d->base.info.name);
+    } while (!atomic_compare_exchange_weak(&d->repack_used, &used, used + bytes));
+    if (cuda_scratch_alloc(d, stream, bytes, ret_address, e) == 0)
+        return 0;
+    atomic_fetch_sub(&d->repack_used, bytes);
+    return -1;
+}
+
+void cuda_scratch_give(struct cuda_device *d, CUstream stream, CUdeviceptr address, uint64_t bytes)
+{
+    if (!address)
+        return;
+    cuda_scratch_free(d, stream, address);
+    atomic_fetch_sub(&d->repack_used, bytes);
 }

@@ -23,4 +23,11 @@ int cuda_scratch_alloc(struct cuda_device *d, CUstream stream, uint64_t bytes, C
 /* Frees it behind the work that is on the stream now. 0 is allowed. */
 void cuda_scratch_free(const struct cuda_device *d, CUstream stream, CUdeviceptr address);
 
+/* The same of the device's share for copies of operands, which is bounded. Error: out_of_memory, where the bound or
+ * the device's memory is reached. */
+int cuda_scratch_take(struct cuda_device *d, CUstream stream, uint64_t bytes, CUdeviceptr *ret_address,
+                      struct error *e);
+/* Address 0 is allowed. */
+void cuda_scratch_give(struct cuda_device *d, CUstream stream, CUdeviceptr address, uint64_t bytes);
+
 #endif

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "blaslt/blaslt.h"
 #include "compute/work.h"
 #include "driver/scratch.h"
 #include "memory/operand.h"
@@ -18,6 +17,8 @@ struct cuda_graph {
     struct cuda_device *device;
     CUgraphExec exec;
     CUdeviceptr workspace; /* cuBLASLt's, this graph's own; 0: none needed */
+    CUdeviceptr scratch;   /* the same, for copies of operands */
+    uint64_t scratch_bytes;
     const char **variants;
     uint64_t addresses[]; /* of every step's operands */
 };
@@ -123,9 +124,8 @@ struct cuda_graph *cuda_graph_find(const struct cuda_device *d, const struct bac
 /* ---- making one ---- */
 
 static int prepare_works(struct cuda_capture *c, const struct backend_job *job, struct cuda_work *works,
-                         size_t *ret_workspace, struct error *e)
+                         struct error *e)
 {
-    *ret_workspace = 0;
     for (unsigned i = 0; i < job->n_steps; i++) {
         works[i].plan = &job->steps[i].plan;
         cuda_step_addresses(c->device, &job->steps[i], works[i].addresses);
@@ -135,17 +135,62 @@ static int prepare_works(struct cuda_capture *c, const struct backend_job *job, 
             backend_job_blame(job, i, e);
             return -1;
         }
-        if (works[i].blaslt && blaslt_plan_workspace(works[i].blaslt) > *ret_workspace)
-            *ret_workspace = blaslt_plan_workspace(works[i].blaslt);
     }
     return 0;
+}
+
+/* The scratch memory that the steps share. Where there is none, operands are not copied. */
+static int take_scratch(struct cuda_capture *c, const struct backend_job *job, struct cuda_work *works,
+                        struct cuda_graph *graph, struct error *e)
+{
+    uint64_t bytes = 0;
+
+    for (unsigned i = 0; i < job->n_steps; i++)
+        if (cuda_work_scratch(&works[i]) > bytes)
+            bytes = cuda_work_scratch(&works[i]);
+    if (!bytes)
+        return 0;
+    if (cuda_scratch_take(c->device, c->stream, bytes, &graph->scratch, e) == 0) {
+        graph->scratch_bytes = bytes;
+        return 0;
+    }
+    for (unsigned i = 0; i < job->n_steps; i++) {
+        if (!works[i].repack)
+            continue;
+        if (step_variant(&job->steps[i]) || cuda_device_is_broken(c->device) ||
+            cuda_work_prepare_plain(c->kernels, &job->steps[i], &works[i], e) < 0) {
+            backend_job_blame(job, i, e);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* Memory that is there before the first launch. */
+static int take_memory(struct cuda_capture *c, const struct backend_job *job, struct cuda_work *works,
+                       struct cuda_graph *graph, struct error *e)
+{
+    size_t workspace = 0;
+
+    if (take_scratch(c, job, works, graph, e) < 0)
+        return -1;
+    for (unsigned i = 0; i < job->n_steps; i++)
+        if (cuda_work_workspace(&works[i]) > workspace)
+            workspace = cuda_work_workspace(&works[i]);
+    if (workspace && cuda_scratch_alloc(c->device, c->stream, workspace, &graph->workspace, e) < 0)
+        return -1;
+    return graph->workspace || graph->scratch ? CUDA_CALL(c->device, e, StreamSynchronize, c->stream) : 0;
 }
 
 /* Under the lock. */
 static int record(struct cuda_capture *c, struct cuda_graph *graph, const struct backend_job *job,
                   struct cuda_work *works, struct error *e)
 {
-    const struct cuda_queue queue = {.device = c->device, .stream = c->stream, .workspace = graph->workspace};
+    const struct cuda_queue queue = {.device = c->device,
+                                     .stream = c->stream,
+                                     .workspace = graph->workspace,
+                                     .scratch = graph->scratch,
+                                     .scratch_bytes = graph->scratch_bytes};
     struct cuda_device *d = c->device;
     CUgraph recorded = NULL;
     struct error ignored;
@@ -189,7 +234,6 @@ static struct cuda_graph *graph_new(struct cuda_device *d, const struct backend_
 static int capture(struct cuda_capture *c, const struct backend_job *job, struct cuda_graph *graph, struct error *e)
 {
     struct cuda_work *works = calloc(job->n_steps, sizeof(*works));
-    size_t workspace;
     int r = 0;
 
     if (!works)
@@ -198,12 +242,9 @@ static int capture(struct cuda_capture *c, const struct backend_job *job, struct
     if (!c->stream)
         r = CUDA_CALL(c->device, e, StreamCreate, &c->stream, CU_STREAM_NON_BLOCKING);
     if (r == 0)
-        r = prepare_works(c, job, works, &workspace, e);
-    if (r == 0 && workspace) {
-        r = cuda_scratch_alloc(c->device, c->stream, workspace, &graph->workspace, e);
-        if (r == 0)
-            r = CUDA_CALL(c->device, e, StreamSynchronize, c->stream);
-    }
+        r = prepare_works(c, job, works, e);
+    if (r == 0)
+        r = take_memory(c, job, works, graph, e);
     if (r == 0)
         r = record(c, graph, job, works, e);
     pthread_mutex_unlock(&c->lock);
@@ -277,6 +318,7 @@ void cuda_graph_unref(struct cuda_graph *graph)
             cuda_on(graph->device)->GraphExecDestroy(graph->exec);
         /* Not on the capturing stream: another thread may be recording the work that comes to that stream. */
         cuda_scratch_free(graph->device, graph->device->service, graph->workspace);
+        cuda_scratch_give(graph->device, graph->device->service, graph->scratch, graph->scratch_bytes);
     }
     free(graph->variants);
     free(graph);

@@ -5,7 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "blaslt/blaslt.h"
 #include "completion.h"
 #include "compute/kernels.h"
 #include "compute/transfer.h"
@@ -34,14 +33,27 @@ static void cancel(struct backend_job *base)
 
 /* ---- beginning ---- */
 
-/* Gets cuBLASLt's workspace. Where there is no memory for it, an embedded kernel takes cuBLASLt's place. */
-static int provide_workspace(struct cuda_stream *s, const struct step *step, struct cuda_work *work, struct error *e)
+static int provide_memory(struct cuda_stream *s, const struct cuda_work *work, struct error *e)
 {
-    if (!work->blaslt || blaslt_plan_workspace(work->blaslt) == 0 || cuda_stream_need_workspace(s, e) == 0)
+    if (cuda_work_workspace(work) && cuda_stream_need_workspace(s, e) < 0)
+        return -1;
+    return cuda_stream_need_scratch(s, cuda_work_scratch(work), e);
+}
+
+/* Gets cuBLASLt's workspace, and scratch memory for copies. Where there is no memory for these, operands are not
+ * copied; where there is none for cuBLASLt, an embedded kernel takes its place. */
+static int provide(struct cuda_stream *s, const struct step *step, struct cuda_work *work, struct error *e)
+{
+    const struct cuda_kernels *kernels = s->executor->kernels;
+    const bool copied = work->repack;
+
+    if (provide_memory(s, work, e) == 0)
         return 0;
     if (step_variant(step) || cuda_device_is_broken(s->queue.device))
         return -1;
-    return cuda_work_prepare_own(s->executor->kernels, step, work, e);
+    if (copied && cuda_work_prepare_plain(kernels, step, work, e) == 0 && provide_memory(s, work, e) == 0)
+        return 0;
+    return cuda_device_is_broken(s->queue.device) ? -1 : cuda_work_prepare_own(kernels, step, work, e);
 }
 
 static int start_step(struct cuda_stream *s, struct step *step, struct cuda_work *work, bool prepared, struct error *e)
@@ -56,7 +68,7 @@ static int start_step(struct cuda_stream *s, struct step *step, struct cuda_work
         if (transfer < 0 || (!transfer && cuda_work_prepare(s->executor->kernels, step, work, e) < 0))
             return -1;
     }
-    if (provide_workspace(s, step, work, e) < 0)
+    if (provide(s, step, work, e) < 0)
         return -1;
     step_copy_variant(step->variant_used, work->variant);
     return 0;
@@ -73,11 +85,14 @@ static int start(struct cuda_stream *s, struct backend_job *base, struct cuda_jo
     } else {
         if (!job->steps && cuda_job_take_steps(s->queue.device, job, base, e) < 0)
             return -1;
-        for (unsigned i = 0; i < base->n_steps; i++)
+        job->launches = 0;
+        for (unsigned i = 0; i < base->n_steps; i++) {
             if (start_step(s, &base->steps[i], &job->steps[i].work, job->prepared, e) < 0) {
                 backend_job_blame(base, i, e);
                 return -1;
             }
+            job->launches += cuda_work_launches(&job->steps[i].work);
+        }
     }
     return 0;
 }
@@ -165,7 +180,7 @@ static int issue_one(struct cuda_stream *s, struct backend_job *base, struct cud
     int r;
 
     cuda_timed_init(x);
-    x->steps = job->graph ? 1 : job->n_steps;
+    x->steps = job->launches;
     if (timed && cuda_timed_begin(s, base, job, x, e) < 0)
         return -1;
     /* Before the first launch: one that is answered with an error may be on the device all the same. */
@@ -231,7 +246,7 @@ static int issue_signal(struct cuda_stream *s, struct backend_job *base, struct 
 static bool windows_are_full(const struct cuda_stream *s, const struct cuda_job *job)
 {
     return job->issued - job->ended >= JOB_WINDOW || s->in_flight >= STREAM_WINDOW ||
-           (s->steps_in_flight && s->steps_in_flight + (job->graph ? 1 : job->n_steps) > STEP_WINDOW);
+           (s->steps_in_flight && s->steps_in_flight + job->launches > STEP_WINDOW);
 }
 
 static void begin(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job)

@@ -32,6 +32,7 @@ struct cuda_job *cuda_job_take(struct cuda_job_pool *pool)
     job->prepared = false;
     job->steps = NULL;
     job->n_steps = 0;
+    job->launches = 1;
     job->graph = NULL;
     job->signalled = false;
     job->issued = job->ended = 0;
@@ -86,6 +87,7 @@ int cuda_job_take_steps(const struct cuda_device *d, struct cuda_job *job, const
         steps[i].work.plan = &base->steps[i].plan;
         steps[i].work.variant = NULL;
         steps[i].work.blaslt = NULL;
+        steps[i].work.repack = NULL;
         steps[i].work.host = NULL;
         steps[i].staged = NULL;
         cuda_step_addresses(d, &base->steps[i], steps[i].work.addresses);

@@ -52,6 +52,7 @@ struct cuda_job {
     bool prepared;           /* steps are ready */
     struct cuda_step *steps; /* as many as the job's: `first`, or allocated; NULL while a graph stands for them */
     unsigned n_steps;
+    unsigned launches; /* of one execution; 1 with a graph */
     struct cuda_step first;
     struct cuda_graph *graph; /* a reference: it is launched in place of the steps; or NULL */
     bool signalled;           /* the job's signal is issued */

@@ -70,7 +70,11 @@ void cuda_stream_free(struct backend_stream *stream);
 /* Makes sure that the stream's queue has a workspace. */
 int cuda_stream_need_workspace(struct cuda_stream *s, struct error *e);
 
-/* After the last job: gives the workspace back unless few streams have one. */
+/* Makes sure that the stream's queue has so much scratch memory for copies. No job of the stream that has been issued
+ * in part may use less than it had. */
+int cuda_stream_need_scratch(struct cuda_stream *s, uint64_t bytes, struct error *e);
+
+/* After the last job: gives the scratch memory back, and the workspace unless few streams have one. */
 void cuda_stream_rest(struct cuda_stream *s);
 
 #endif

@@ -56,6 +56,7 @@ void case_gemm(struct lab_case *c, struct lab_random *r, enum dtype dtype, int64
     const int64_t k = lab_random(r) % 16 == 0 ? 0 : random_extent(r, scale);
     const bool trans_a = lab_random(r) % 2, trans_b = lab_random(r) % 2;
     const unsigned batch_rank = lab_random(r) % 3 ? 0 : (unsigned)lab_random_between(r, 1, 3);
+    const bool wide = dtype_size(dtype) == 2 && lab_random(r) % 3 == 0;
     int64_t batch[3];
 
     memset(c, 0, sizeof(*c));
@@ -70,7 +71,7 @@ void case_gemm(struct lab_case *c, struct lab_random *r, enum dtype dtype, int64
         batch[d] = lab_random_between(r, 1, 3);
     set_matrix(&c->arrays[A].tensor, dtype, batch_rank, batch, m, k, trans_a);
     set_matrix(&c->arrays[B].tensor, dtype, batch_rank, batch, k, n, trans_b);
-    set_matrix(&c->arrays[OUT].tensor, dtype, batch_rank, batch, m, n, false);
+    set_matrix(&c->arrays[OUT].tensor, wide ? DTYPE_F32 : dtype, batch_rank, batch, m, n, false);
     if (batch_rank && lab_random(r) % 2)
         c->arrays[lab_random(r) % 2].tensor.shape[lab_random(r) % batch_rank] = 1;
     for (unsigned d = 0; d < batch_rank; d++) {
@@ -272,7 +273,7 @@ static int check_ways(struct lab_case *c, const struct lab_machine *m, const str
 int case_check_gemm(struct lab_case *c, const struct lab_machine *m)
 {
     struct lab_array *out = &c->arrays[OUT];
-    struct plan plan = {.dtype = out->tensor.dtype};
+    struct plan plan = {.dtype = c->arrays[A].tensor.dtype};
     struct reference *reference = make_reference(c);
     unsigned char *got = malloc(out->size + 1);
     struct error e;

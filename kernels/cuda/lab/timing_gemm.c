@@ -12,6 +12,7 @@ enum { REPEAT = 7 };
 static struct plan gemm_plan(enum dtype dtype, int64_t m, int64_t n, int64_t k, bool a_turned, bool b_turned)
 {
     struct plan plan = {.kind = PLAN_GEMM,
+                        .out_dtype = dtype,
                         .dtype = dtype,
                         .gemm = {.m = m, .n = n, .k = k, .batch_count = 1, .alpha = 1, .high_precision_only = true}};
 

@@ -83,6 +83,29 @@ CUDA_OPS_INTEGER(uint16_t, uint32_t)
 CUDA_OPS_INTEGER(uint32_t, uint32_t)
 CUDA_OPS_INTEGER(uint64_t, uint64_t)
 
+/* Two neighbours, on a boundary of their size: one memory instruction moves both. */
+template <typename T> struct alignas(2 * sizeof(T)) pair {
+    T e[2];
+
+    static __device__ __forceinline__ pair load(const T *from)
+    {
+        pair y;
+        if (sizeof(T) == 2)
+            *reinterpret_cast<uint32_t *>(&y) = *reinterpret_cast<const uint32_t *>(from);
+        else
+            *reinterpret_cast<uint2 *>(&y) = *reinterpret_cast<const uint2 *>(from);
+        return y;
+    }
+
+    __device__ __forceinline__ void store(T *to) const
+    {
+        if (sizeof(T) == 2)
+            *reinterpret_cast<uint32_t *>(to) = *reinterpret_cast<const uint32_t *>(this);
+        else
+            *reinterpret_cast<uint2 *>(to) = *reinterpret_cast<const uint2 *>(this);
+    }
+};
+
 /* 16 bytes of T: one memory instruction moves as many. */
 template <typename T> union pack {
     static constexpr int WIDTH = 16 / sizeof(T);

@@ -96,15 +96,24 @@ template <typename T, int M, int N, int K, int WARP_M, int WARP_N> struct gemm_m
         }
     }
 
-    /* A thread holds rows r and r + 8, columns c and c + 1 of every 16 × 8 product. */
     static __device__ __forceinline__ void write(const cuda_ops_gemm &p, const gemm_tile &tile, const sums &sum)
+    {
+        if (p.out_wide)
+            write_as<float>(p, tile, sum);
+        else
+            write_as<T>(p, tile, sum);
+    }
+
+    /* Out's elements are O. A thread holds rows r and r + 8, columns c and c + 1 of every 16 × 8 product. */
+    template <typename O>
+    static __device__ __forceinline__ void write_as(const cuda_ops_gemm &p, const gemm_tile &tile, const sums &sum)
     {
         const int lane = threadIdx.x % 32, row = warp_row() + lane / 4, column = warp_column() + lane % 4 * 2;
         const int rows = gemm_left(p.m, tile.row, M), columns = gemm_left(p.n, tile.column, N);
 #pragma unroll
         for (int i = 0; i < STEPS_M * 2; i++) {
             const int r = row + i * 8;
-            T *to = reinterpret_cast<T *>(p.out.address) + tile.out + (tile.row + r) * p.out.row +
+            O *to = reinterpret_cast<O *>(p.out.address) + tile.out + (tile.row + r) * p.out.row +
                     tile.column * p.out.column;
 #pragma unroll
             for (int j = 0; j < STEPS_N; j++) {
@@ -115,33 +124,31 @@ template <typename T, int M, int N, int K, int WARP_M, int WARP_N> struct gemm_m
         }
     }
 
-    static __device__ __forceinline__ void write_pair(const cuda_ops_gemm &p, T *row, int column, int columns,
+    template <typename O>
+    static __device__ __forceinline__ void write_pair(const cuda_ops_gemm &p, O *row, int column, int columns,
                                                       float low, float high)
     {
         const float alpha = (float)p.alpha, beta = (float)p.beta;
-        union {
-            uint32_t bits;
-            T e[2];
-        } y = {0};
-        T *place = row + column * p.out.column;
+        O *place = row + column * p.out.column;
 
         low *= alpha;
         high *= alpha;
         if (p.out_vector && column + 1 < columns) {
+            pair<O> y;
             if (beta != 0) {
-                y.bits = *reinterpret_cast<const uint32_t *>(place);
+                y = pair<O>::load(place);
                 low += beta * widen(y.e[0]);
                 high += beta * widen(y.e[1]);
             }
-            y.e[0] = element<T>::narrow(low);
-            y.e[1] = element<T>::narrow(high);
-            *reinterpret_cast<uint32_t *>(place) = y.bits;
+            y.e[0] = element<O>::narrow(low);
+            y.e[1] = element<O>::narrow(high);
+            y.store(place);
             return;
         }
         if (column < columns)
-            *place = element<T>::narrow(beta != 0 ? low + beta * widen(*place) : low);
+            *place = element<O>::narrow(beta != 0 ? low + beta * widen(*place) : low);
         if (column + 1 < columns)
-            place[p.out.column] = element<T>::narrow(beta != 0 ? high + beta * widen(place[p.out.column]) : high);
+            place[p.out.column] = element<O>::narrow(beta != 0 ? high + beta * widen(place[p.out.column]) : high);
     }
 };
 

@@ -101,6 +101,16 @@ template <typename T, int M, int N, int K, int TM, int TN> struct gemm_simt {
 
     static __device__ __forceinline__ void write(const cuda_ops_gemm &p, const gemm_tile &tile, const sums &sum)
     {
+        if (sizeof(T) != sizeof(W) && p.out_wide)
+            write_as<W>(p, tile, sum);
+        else
+            write_as<T>(p, tile, sum);
+    }
+
+    /* Out's elements are O. */
+    template <typename O>
+    static __device__ __forceinline__ void write_as(const cuda_ops_gemm &p, const gemm_tile &tile, const sums &sum)
+    {
         const int row = first_row(), column = first_column();
         const W alpha = (W)p.alpha, beta = (W)p.beta;
         const int rows = gemm_left(p.m, tile.row, M), columns = gemm_left(p.n, tile.column, N);
@@ -109,12 +119,12 @@ template <typename T, int M, int N, int K, int TM, int TN> struct gemm_simt {
             const int r = row + i / G * 4 * G + i % G;
             if (r >= rows)
                 continue;
-            T *to = reinterpret_cast<T *>(p.out.address) + tile.out + (tile.row + r) * p.out.row +
+            O *to = reinterpret_cast<O *>(p.out.address) + tile.out + (tile.row + r) * p.out.row +
                     tile.column * p.out.column;
 #pragma unroll
             for (int g = 0; g < TN / G; g++) {
                 const int c = column + g * 8 * G;
-                if (sizeof(T) == sizeof(W) && p.out_vector && c + G <= columns) {
+                if (sizeof(O) == sizeof(W) && p.out_vector && c + G <= columns) {
                     uint4 *place = reinterpret_cast<uint4 *>(to + c);
                     pack<W> y;
                     if (beta != 0)
@@ -129,9 +139,9 @@ template <typename T, int M, int N, int K, int TM, int TN> struct gemm_simt {
 #pragma unroll
                 for (int j = 0; j < G; j++) {
                     if (c + j < columns) {
-                        T *place = to + (c + j) * p.out.column;
+                        O *place = to + (c + j) * p.out.column;
                         const W product = alpha * sum.at[i][g * G + j];
-                        *place = element<T>::narrow(beta != 0 ? product + beta * widen(*place) : product);
+                        *place = element<O>::narrow(beta != 0 ? product + beta * widen(*place) : product);
                     }
                 }
             }

@@ -12,6 +12,7 @@
     OP_ARITHMETIC(CUDA_OPS_BINARY_OF_OP, X)                                                                            \
     X(stamp)                                                                                                           \
     X(copy)                                                                                                            \
+    X(repack)                                                                                                          \
     X(gemm_f32)                                                                                                        \
     X(gemm_f64)                                                                                                        \
     X(gemm_f16)                                                                                                        \
@@ -54,6 +55,10 @@
     CUDA_OPS_OF_DTYPE(X, copy, copy, 2)                                                                                \
     CUDA_OPS_OF_DTYPE(X, copy, copy, 4)                                                                                \
     CUDA_OPS_OF_DTYPE(X, copy, copy, 8)                                                                                \
+    X(repack, kops_repack_2)                                                                                           \
+    X(repack, kops_repack_4)                                                                                           \
+    X(repack, kops_repack_bf16x2)                                                                                      \
+    X(repack, kops_repack_bf16x3)                                                                                      \
     CUDA_OPS_OF_GEMM(X, f32)                                                                                           \
     CUDA_OPS_OF_GEMM(X, f64)                                                                                           \
     CUDA_OPS_OF_GEMM(X, f16)                                                                                           \

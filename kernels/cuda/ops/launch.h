@@ -39,6 +39,15 @@ int cuda_ops_launch(enum op_id op, const struct plan *plan, const uint64_t *addr
 int cuda_ops_copy(const struct plan_elementwise *plan, size_t element_size, uint64_t source, uint64_t target,
                   struct cuda_launch *ret_launch, struct error *e);
 
+/* Copies of matrices (params.h): bits of elements of 2 or 4 bytes, or f32 into 2 or 3 pieces of bf16. */
+enum cuda_ops_repack_kind { CUDA_OPS_REPACK_2, CUDA_OPS_REPACK_4, CUDA_OPS_REPACK_BF16X2, CUDA_OPS_REPACK_BF16X3 };
+
+/* A launch of `params`, whose parts have everything but the members that are found here: chunks, height, count. Unused
+ * parts have to_rows = 0. With pieces every row of `to` begins on a 16-byte boundary, and is a multiple of 16 bytes. */
+struct cuda_ops_repack;
+void cuda_ops_launch_repack(enum cuda_ops_repack_kind kind, struct cuda_ops_repack *params,
+                            struct cuda_launch *ret_launch);
+
 /* A launch that touches no memory but for its stamps. */
 void cuda_ops_nothing(struct cuda_launch *ret_launch);
 

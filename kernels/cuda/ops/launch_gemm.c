@@ -125,6 +125,7 @@ void cuda_ops_launch_gemm(const struct plan *plan, const uint64_t *addresses, un
     p.out = matrix_of(g, &g->out, addresses[2]);
     p.alpha = g->alpha;
     p.beta = g->beta;
+    p.out_wide = plan->out_dtype != plan->dtype;
     p.batch_count = g->batch_count;
     p.batch_rank = g->batch_rank;
     for (unsigned d = 0; d < g->batch_rank; d++)
@@ -133,7 +134,7 @@ void cuda_ops_launch_gemm(const struct plan *plan, const uint64_t *addresses, un
         transpose(&p);
     wide_a = choose_access(&p, &p.a, p.a.row, p.m, p.a.column, size, &p.a_access);
     wide_b = choose_access(&p, &p.b, p.b.column, p.n, p.b.row, size, &p.b_access);
-    p.out_vector = in_pieces(&p, &p.out, p.out.column, p.out.row, p.m, size);
+    p.out_vector = in_pieces(&p, &p.out, p.out.column, p.out.row, p.m, dtype_size(plan->out_dtype));
     config = choose(cuda_ops_gemm_configs(plan->dtype), &p, multiprocessors);
     cuda_ops_set_gemm(ret_launch, &p, config, wide_a && wide_b);
 }

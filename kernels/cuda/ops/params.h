@@ -10,6 +10,8 @@
  *     kops_<op>_<dtype>_strided…          struct cuda_ops_strided   the suffix never changes the result
  *     kops_copy_<bytes>_…                 the same                  bytes: 1, 2, 4, 8; out = a, bits unchanged
  *     kops_gemm_<dtype>_tiled_<config>    struct cuda_ops_gemm      the suffix never changes the result
+ *     kops_repack_<bytes>                 struct cuda_ops_repack    bytes: 2, 4; bits unchanged
+ *     kops_repack_bf16x<pieces>           struct cuda_ops_repack    pieces: 2, 3; from f32
  *     kops_gate                           struct cuda_ops_gate      one thread
  *
  * Every kernel loops over its work: any grid gives the same result with the block size of the launch. Addresses are
@@ -90,6 +92,7 @@ struct cuda_ops_strided {
      * of all; below 2^31. */
     uint64_t work;
     struct cuda_ops_divider pieces, pieces_down;
+    uint64_t a_end, b_end; /* addresses behind the last elements, for rows */
 };
 
 /* a is m × k, b is k × n, out is m × n; element (i, j) of batch (c0, c1, …) is address[i·row + j·column + Σ
@@ -115,10 +118,44 @@ struct cuda_ops_gemm {
     uint64_t batch_count; /* ≥ 1 */
     uint64_t batch_shape[CUDA_OPS_MAX_RANK];
     uint32_t batch_rank;
+    uint32_t out_wide; /* out is of the type of the sums where that is wider than a's and b's: f32 for f16 and bf16 */
+    uint32_t reserved;
     /* For speed alone. */
     uint32_t a_access, b_access; /* enum cuda_ops_access */
     uint32_t out_vector;         /* rows of out can be written in 16-byte pieces */
     uint64_t tiles_m, tiles_n;   /* tiles of the kernel's size that cover out */
+};
+
+/* Matrices that are copied for a gemm. For every batch number c of a part, split as above, 0 ≤ i < to_rows and
+ * 0 ≤ j < to_columns:
+ * to[Σ cD·to_batch[D] + i·to_row + j·to_column] = from[Σ cD·batch[D] + i·row + j·column] where i < rows and
+ * j < columns, else 0.
+ *
+ * With pieces, x of f32 becomes bf16 numbers at to[… + pieces[p]], of which x = Σ piece p · 2^(-7p), as far as so many
+ * pieces tell: each is what the ones before leave, rounded to nearest even, times 2^(7p). So a piece has the exponent
+ * of x, and small numbers keep their bits. Of an x that would round to infinity the pieces are cut off instead. Of an
+ * infinite x and of NaN all pieces are 0 but the last, which is x: see compute/repack_sketch.h. */
+enum { CUDA_OPS_REPACK_PARTS = 2, CUDA_OPS_REPACK_BATCHES = CUDA_OPS_MAX_RANK - 2, CUDA_OPS_PIECES_MAX = 3 };
+
+struct cuda_ops_repack_part {
+    uint64_t from, to;
+    uint64_t rows, columns, row, column;
+    uint64_t to_rows, to_columns, to_row, to_column;
+    uint64_t pieces[CUDA_OPS_PIECES_MAX];
+    uint64_t batch_shape[CUDA_OPS_REPACK_BATCHES], batch[CUDA_OPS_REPACK_BATCHES], to_batch[CUDA_OPS_REPACK_BATCHES];
+    /* A thread takes a chunk of a row of `to`: 16 bytes of it that lie on a 16-byte boundary, or the part of them that
+     * is in the row. With strides between the elements of `to` it is as many elements. */
+    struct cuda_ops_divider chunks; /* of a row */
+    struct cuda_ops_divider height; /* to_rows */
+    uint64_t count;                 /* of chunks, in all batches */
+    uint32_t batch_rank;
+    uint32_t reserved;
+};
+
+struct cuda_ops_repack {
+    struct cuda_ops_stamps stamps;
+    uint64_t first_blocks; /* the blocks up to this one take part 0, the others part 1 */
+    struct cuda_ops_repack_part parts[CUDA_OPS_REPACK_PARTS]; /* count 0: none */
 };
 
 #endif

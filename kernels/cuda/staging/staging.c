@@ -69,11 +69,11 @@ static int register_all(struct cuda_device *d, const struct step *step, struct p
  * over them. */
 static uint64_t lay_out(const struct step *step, struct place *places, struct plan *plan)
 {
-    size_t element = dtype_size(plan->dtype);
     uint64_t total = 0;
 
     for (unsigned i = 0; i < step_operands(step); i++) {
         struct place *p = &places[i];
+        const size_t element = dtype_size(step_dtype(step, i));
         uint64_t bytes = step->operands[i].extent;
 
         if (!p->staged)
@@ -125,11 +125,10 @@ static int plan_transfer(const struct cuda_embedded *kernels, const struct step_
 static int plan_transfers(const struct cuda_embedded *kernels, const struct step *step, const struct place *places,
                           struct cuda_staging *staging, const uint64_t *addresses, struct error *e)
 {
-    size_t element = dtype_size(step->plan.dtype);
-
     for (unsigned i = 0; i < step_operands(step); i++) {
         const struct step_operand *o = &step->operands[i];
         const struct place *p = &places[i];
+        const size_t element = dtype_size(step_dtype(step, i));
         /* Bytes between an output's elements belong to others, and are not written. */
         bool gaps = p->layout.count * element != o->extent;
 

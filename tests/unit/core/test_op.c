@@ -226,6 +226,45 @@ static void amounts(void **state)
     assert_int_equal(op_operations(&call), -1);
 }
 
+static struct tensor of_dtype(struct tensor t, enum dtype dtype)
+{
+    struct error e;
+
+    t.dtype = dtype;
+    assert_int_equal(tensor_measure(&t, "t", &e), 0);
+    return t;
+}
+
+static int plan_dtypes(const char *op, enum dtype a, enum dtype b, enum dtype out, struct plan *ret, struct error *e)
+{
+    struct op_call call = call_of(op, of_dtype(DENSE(4, 4), a), of_dtype(DENSE(4, 4), b), of_dtype(DENSE(4, 4), out));
+
+    return op_plan(&call, ret, e);
+}
+
+static void outputs_have_a_declared_dtype(void **state)
+{
+    struct plan p;
+    struct error e;
+
+    (void)state;
+    assert_int_equal(plan_dtypes("gemm", DTYPE_BF16, DTYPE_BF16, DTYPE_F32, &p, &e), 0);
+    assert_int_equal(p.dtype, DTYPE_BF16);
+    assert_int_equal(p.out_dtype, DTYPE_F32);
+    assert_int_equal(plan_dtypes("gemm", DTYPE_F16, DTYPE_F16, DTYPE_F16, &p, &e), 0);
+    assert_int_equal(p.out_dtype, DTYPE_F16);
+    assert_int_equal(plan_dtypes("add", DTYPE_F32, DTYPE_F32, DTYPE_F32, &p, &e), 0);
+    assert_int_equal(p.out_dtype, DTYPE_F32);
+    assert_int_equal(plan_dtypes("gemm", DTYPE_BF16, DTYPE_BF16, DTYPE_F16, &p, &e), -1);
+    assert_int_equal(e.code, ERROR_DTYPE_MISMATCH);
+    assert_string_equal(e.message, "out[0] is f16; beside inputs of bf16 it may be f32 or bf16");
+    assert_int_equal(plan_dtypes("gemm", DTYPE_F32, DTYPE_F32, DTYPE_BF16, &p, &e), -1);
+    assert_int_equal(plan_dtypes("gemm", DTYPE_BF16, DTYPE_F32, DTYPE_F32, &p, &e), -1);
+    assert_string_equal(e.message, "in[1] is f32, but in[0] is bf16; convert one of them first");
+    assert_int_equal(plan_dtypes("add", DTYPE_BF16, DTYPE_BF16, DTYPE_F32, &p, &e), -1);
+    assert_string_equal(e.message, "out[0] is f32, but in[0] is bf16; convert one of them first");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -234,6 +273,7 @@ int main(void)
         cmocka_unit_test(refuses_wrong_shapes),
         cmocka_unit_test(gemm_plan_has_the_operands_strides),
         cmocka_unit_test(amounts),
+        cmocka_unit_test(outputs_have_a_declared_dtype),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -354,11 +354,11 @@ void job_done(struct backend_job *job)
     t->order = ++done_count;
 }
 
-static void set_tensor(struct tensor *t, const struct view *v)
+static void set_tensor(struct tensor *t, const struct view *v, enum dtype dtype)
 {
     struct error e;
 
-    *t = (struct tensor){.dtype = DTYPE_F32, .rank = v->rank, .offset = v->offset * sizeof(float)};
+    *t = (struct tensor){.dtype = dtype, .rank = v->rank, .offset = v->offset * dtype_size(dtype)};
     memcpy(t->shape, v->shape, sizeof(t->shape));
     if (v->strided)
         memcpy(t->strides, v->strides, sizeof(t->strides));
@@ -382,7 +382,7 @@ static void plan_job(struct test_job *t, struct op_call *call, const struct view
     for (unsigned i = n; i < STEP_MAX_OPERANDS; i++)
         t->step.operands[i].memory = 8;
     for (unsigned i = 0; i < n; i++) {
-        set_tensor(&tensors[i], &views[i]);
+        set_tensor(&tensors[i], &views[i], views[i].dtype ? views[i].dtype : DTYPE_F32);
         call->tensors[i] = &tensors[i];
         t->step.operands[i] = (struct step_operand){
             .memory = memory_id_of(views[i].memory), .offset = tensors[i].offset, .extent = tensors[i].extent};

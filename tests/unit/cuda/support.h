@@ -74,11 +74,12 @@ float value(unsigned index, unsigned seed);
 
 struct view {
     struct backend_memory *memory;
-    uint64_t offset; /* elements of f32 */
+    uint64_t offset; /* elements */
     unsigned rank;
     int64_t shape[TENSOR_MAX_RANK];
     int64_t strides[TENSOR_MAX_RANK];
-    bool strided; /* else row-major */
+    bool strided;     /* else row-major */
+    enum dtype dtype; /* 0: f32 */
 };
 
 struct test_job {
@@ -92,7 +93,7 @@ struct test_job {
 #define VECTOR(m, n)    ((struct view){.memory = (m), .rank = 1, .shape = {(n)}})
 #define MATRIX(m, r, c) ((struct view){.memory = (m), .rank = 2, .shape = {(r), (c)}})
 
-/* Plans the op over f32 views, inputs then output; one timed execution. Attributes have their declared defaults. */
+/* Plans the op over views, inputs then output; one timed execution. Attributes have their declared defaults. */
 void make_job(struct test_job *t, enum op_id op, const struct view *views);
 void make_gemm(struct test_job *t, const struct view *views, double alpha, double beta);
 

@@ -305,6 +305,48 @@ static void test_f32_uses_tf32_only_when_allowed(void **state)
     assert_int_equal(*compute, CUBLAS_COMPUTE_32F_FAST_TF32);
 }
 
+/* The upper half of a float, which has all bits of a small integer. */
+static void fill_bf16(struct backend_memory *m, unsigned count, unsigned seed)
+{
+    for (unsigned i = 0; i < count; i++) {
+        const float x = value(i, seed);
+
+        memcpy((char *)floats(m) + (size_t)i * 2, (const char *)&x + 2, 2);
+    }
+}
+
+static void test_bf16_gives_f32(void **state)
+{
+    enum { M = 5, N = 7, K = 3, BATCHES = 2, OTHERS = 3 };
+    struct view views[] = {
+        {.memory = memory[0], .rank = 4, .shape = {BATCHES, 1, M, K}, .dtype = DTYPE_BF16},
+        {.memory = memory[1], .rank = 4, .shape = {1, OTHERS, K, N}, .dtype = DTYPE_BF16},
+        {.memory = memory[2], .rank = 4, .shape = {BATCHES, OTHERS, M, N}},
+    };
+
+    (void)state;
+    for (unsigned forced = 0; forced < 2; forced++) {
+        struct test_job t;
+
+        fill_bf16(memory[0], BATCHES * M * K, 1);
+        fill_bf16(memory[1], OTHERS * K * N, 2);
+        fill(memory[2], BATCHES * OTHERS * M * N, 3);
+        make_gemm(&t, views, 2.0, 0.5);
+        step_copy_variant(t.step.variant, forced ? "tiled" : "");
+        run_job(stream, &t);
+        assert_string_equal(t.step.variant_used, forced ? "tiled" : "cublaslt");
+        assert_int_equal(*wrong, 0);
+        for (unsigned at = 0; at < BATCHES * OTHERS * M * N; at++) {
+            const unsigned j = at % N, i = at / N % M, other = at / N / M % OTHERS, batch = at / N / M / OTHERS;
+            float want = 0.5f * value(at, 3);
+
+            for (unsigned k = 0; k < K; k++)
+                want += 2 * value((batch * M + i) * K + k, 1) * value((other * K + k) * N + j, 2);
+            assert_true(floats(memory[2])[at] == want);
+        }
+    }
+}
+
 static void test_no_algorithm_means_tiled(void **state)
 {
     struct view views[] = {MATRIX(memory[0], 21, 22), MATRIX(memory[1], 22, 23), MATRIX(memory[2], 21, 23)};
@@ -402,6 +444,7 @@ int main(void)
         cmocka_unit_test(test_what_it_cannot_express_runs_tiled),
         cmocka_unit_test(test_tiled_can_be_forced),
         cmocka_unit_test(test_the_second_request_asks_no_heuristic),
+        cmocka_unit_test(test_bf16_gives_f32),
         cmocka_unit_test(test_f32_uses_tf32_only_when_allowed),
         cmocka_unit_test(test_no_algorithm_means_tiled),
         cmocka_unit_test(test_no_memory_for_a_workspace_means_tiled),

@@ -9,6 +9,7 @@
 #include "ops/gemm_f16.cu"
 #include "ops/gemm_f32.cu"
 #include "ops/gemm_f64.cu"
+#include "ops/repack.cu"
 #include "ops/square.cu"
 #include "ops/stamp.cu"
 #include "ops/sub_square.cu"

@@ -2,10 +2,14 @@
 #ifndef KOPS_TESTS_CUDA_OPS_EMULATOR_HPP
 #define KOPS_TESTS_CUDA_OPS_EMULATOR_HPP
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+
+using std::isfinite;
+using std::isinf;
 
 #undef __shared__
 #define __shared__ static
@@ -55,6 +59,13 @@ static inline uint32_t __umulhi(uint32_t a, uint32_t b)
 static inline uint64_t __umul64hi(uint64_t a, uint64_t b)
 {
     return (uint64_t)((unsigned __int128)a * b >> 64);
+}
+
+static inline float __uint_as_float(uint32_t bits)
+{
+    float x;
+    std::memcpy(&x, &bits, sizeof(x));
+    return x;
 }
 
 /* ---- clock.cuh ---- */

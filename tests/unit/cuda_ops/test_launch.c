@@ -304,7 +304,10 @@ static void every_variant_that_is_offered_runs(void **state)
         const struct plan turned = matrix(DTYPE_BF16, strides[op_get((enum op_id)op)->n_inputs - 1]);
 
         if (op == OP_GEMM)
-            plan = (struct plan){.kind = PLAN_GEMM, .dtype = DTYPE_BF16, .gemm = {.m = 1, .n = 1, .batch_count = 1}};
+            plan = (struct plan){.kind = PLAN_GEMM,
+                                 .dtype = DTYPE_BF16,
+                                 .out_dtype = DTYPE_BF16,
+                                 .gemm = {.m = 1, .n = 1, .batch_count = 1}};
         assert_non_null(variants);
         for (; *variants; variants++)
             assert_string_equal(
@@ -338,6 +341,7 @@ static struct plan product(enum dtype dtype, int64_t m, int64_t n, int64_t k)
 {
     return (struct plan){.kind = PLAN_GEMM,
                          .dtype = dtype,
+                         .out_dtype = dtype,
                          .gemm = {.m = m,
                                   .n = n,
                                   .k = k,

@@ -39,7 +39,7 @@ static void square(struct front_fixture *f, unsigned i, unsigned in, unsigned ou
     *step = (struct step){.op = OP_SQUARE, .n_inputs = 1, .n_outputs = 1, .in_place = -1};
     front_fixture_submit(f, i, 0);
     assert_int_equal(f->sent[i].kind, RECORD_SUBMIT);
-    step->plan.dtype = DTYPE_F32;
+    step->plan.dtype = step->plan.out_dtype = DTYPE_F32;
     step->plan.elementwise.count = SIZE / 4;
     at(&step->operands[0], in, SIZE);
     at(&step->operands[1], out, SIZE);
@@ -174,8 +174,8 @@ static void test_a_sum_into_what_is_there(void **state)
 
     for (unsigned i = 0; i < 2; i++) {
         square(f, i, i ? C : A, i ? D : B);
-        f->steps[i].plan =
-            (struct plan){.kind = PLAN_GEMM, .dtype = DTYPE_F32, .gemm = {.m = 5, .n = 5, .batch_count = 1}};
+        f->steps[i].plan = (struct plan){
+            .kind = PLAN_GEMM, .dtype = DTYPE_F32, .out_dtype = DTYPE_F32, .gemm = {.m = 5, .n = 5, .batch_count = 1}};
     }
     f->steps[1].plan.gemm.beta = 1;
     front_fixture_end(f);

@@ -1,0 +1,182 @@
+/* Owns the functions and cuBLASLt's plans of one gemm whose operands are copied. */
+#include "repack.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "blaslt/blaslt.h"
+#include "driver/device.h"
+#include "kernels.h"
+#include "repack_sketch.h"
+#include "tuned.h"
+
+/* An action's means. */
+struct means {
+    CUfunction function; /* of a copy, … */
+    struct cuda_launch launch;
+    struct blaslt_plan *blaslt; /* … or a reference of a product */
+};
+
+struct cuda_repack {
+    struct repack_sketch sketch;
+    size_t workspace;
+    unsigned launches;
+    struct means means[];
+};
+
+const char *cuda_repack_variant(const char *name)
+{
+    static const char *const all[] = {repack_padded, repack_bf16x3, repack_bf16x6};
+
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        if (strcmp(all[i], name) == 0)
+            return all[i];
+    return NULL;
+}
+
+static int prepare_copy(const struct cuda_kernels *k, struct repack_action *a, struct means *m, struct error *e)
+{
+    cuda_ops_launch_repack(a->copy.kind, &a->copy.params, &m->launch);
+    m->function = cuda_embedded_find(&k->embedded, m->launch.kernel);
+    if (!m->function)
+        return error_set(e, ERROR_INTERNAL, "no embedded binary has the kernel %s", m->launch.kernel);
+    return 0;
+}
+
+/* The scratch memory lies on a boundary of 256 bytes, so offsets in it tell the alignment. */
+static int prepare_product(const struct cuda_kernels *k, struct cuda_repack *r, const struct repack_action *a,
+                           struct means *m, struct error *e)
+{
+    struct tuning_choice choice;
+    const bool tuned = cuda_tuned_find_algorithm(k, &a->product.plan, a->product.addresses, true, &choice);
+
+    if (blaslt_plan_get(k->blaslt, &a->product.plan, a->product.addresses, tuned ? &choice : NULL, &m->blaslt, e) < 0)
+        return -1;
+    if (blaslt_plan_workspace(m->blaslt) > r->workspace)
+        r->workspace = blaslt_plan_workspace(m->blaslt);
+    return 0;
+}
+
+static int check(const struct cuda_kernels *k, const char *variant, struct error *e)
+{
+    if (k->blaslt && !blaslt_is_absent(k->blaslt) && k->device->repack_bytes)
+        return 0;
+    error_set(e, ERROR_INVALID_ARGUMENT, "variant \"%s\" needs cuBLASLt, and memory for copies: %s; leave it out",
+              variant, k->device->repack_bytes ? "cuBLASLt is not there" : "[cuda] repack_bytes is 0");
+    return error_detail_text(e, "variant", variant);
+}
+
+int cuda_repack_prepare(const struct cuda_kernels *k, const struct plan *plan, const uint64_t *addresses,
+                        const char *variant, struct cuda_repack **ret_repack, struct error *e)
+{
+    struct repack_sketch sketch;
+    struct cuda_repack *r;
+
+    if (check(k, variant, e) < 0 || repack_sketch(plan, addresses, variant, k->device->repack_bytes, &sketch, e) < 0)
+        return -1;
+    r = calloc(1, sizeof(*r) + sketch.n * sizeof(r->means[0]));
+    if (!r) {
+        repack_sketch_free(&sketch);
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the parts of a gemm");
+    }
+    r->sketch = sketch;
+    for (unsigned i = 0; i < sketch.n; i++) {
+        struct repack_action *a = &sketch.actions[i];
+
+        if (a->kind == REPACK_COPY ? prepare_copy(k, a, &r->means[i], e) < 0
+                                   : prepare_product(k, r, a, &r->means[i], e) < 0)
+            goto free_repack;
+    }
+    *ret_repack = r;
+    return 0;
+
+free_repack:
+    cuda_repack_free(r);
+    return -1;
+}
+
+static bool product_is_ready(const struct cuda_kernels *k, const struct repack_action *a)
+{
+    struct tuning_choice choice;
+    const bool tuned = cuda_tuned_find_algorithm(k, &a->product.plan, a->product.addresses, false, &choice);
+
+    return blaslt_plan_is_cached(k->blaslt, &a->product.plan, a->product.addresses, tuned ? &choice : NULL);
+}
+
+bool cuda_repack_is_ready(const struct cuda_kernels *k, const struct plan *plan, const uint64_t *addresses,
+                          const char *variant)
+{
+    struct repack_sketch sketch;
+    struct error ignored;
+    bool ready = true;
+
+    if (check(k, variant, &ignored) < 0 ||
+        repack_sketch(plan, addresses, variant, k->device->repack_bytes, &sketch, &ignored) < 0)
+        return true;
+    for (unsigned i = 0; ready && i < sketch.n; i++) {
+        const struct repack_action *a = &sketch.actions[i];
+
+        ready = a->kind == REPACK_COPY || product_is_ready(k, a);
+    }
+    repack_sketch_free(&sketch);
+    return ready;
+}
+
+uint64_t cuda_repack_scratch(const struct cuda_repack *r)
+{
+    return r->sketch.scratch_bytes;
+}
+
+size_t cuda_repack_workspace(const struct cuda_repack *r)
+{
+    return r->workspace;
+}
+
+unsigned cuda_repack_launches(const struct cuda_repack *r)
+{
+    return r->sketch.n;
+}
+
+static int issue_copy(const struct cuda_queue *q, const struct repack_action *a, struct means *m, struct error *e)
+{
+    struct cuda_ops_repack params = a->copy.params;
+
+    for (unsigned i = 0; i < CUDA_OPS_REPACK_PARTS; i++) {
+        params.parts[i].from += a->copy.from_scratch[i] ? q->scratch : 0;
+        params.parts[i].to += a->copy.to_scratch[i] ? q->scratch : 0;
+    }
+    memcpy(m->launch.params, &params, sizeof(params));
+    return cuda_embedded_launch(q, m->function, &m->launch, e);
+}
+
+static int issue_product(const struct cuda_queue *q, const struct repack_action *a, const struct means *m,
+                         struct error *e)
+{
+    uint64_t addresses[STEP_MAX_OPERANDS] = {0};
+
+    for (unsigned i = 0; i < PLAN_MAX_OPERANDS; i++)
+        addresses[i] = a->product.addresses[i] + (a->product.in_scratch[i] ? q->scratch : 0);
+    return blaslt_plan_run(q, m->blaslt, &a->product.plan, addresses, e);
+}
+
+int cuda_repack_issue(const struct cuda_queue *q, struct cuda_repack *r, struct error *e)
+{
+    for (unsigned i = 0; i < r->sketch.n; i++) {
+        const struct repack_action *a = &r->sketch.actions[i];
+
+        if (a->kind == REPACK_COPY ? issue_copy(q, a, &r->means[i], e) < 0 : issue_product(q, a, &r->means[i], e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+struct cuda_repack *cuda_repack_free(struct cuda_repack *r)
+{
+    if (!r)
+        return NULL;
+    for (unsigned i = 0; i < r->sketch.n; i++)
+        r->means[i].blaslt = blaslt_plan_unref(r->means[i].blaslt);
+    repack_sketch_free(&r->sketch);
+    free(r);
+    return NULL;
+}

@@ -1,0 +1,40 @@
+/* Gemms whose operands are copied first: to aligned rows, or split into pieces (repack_sketch.h). One is prepared once
+ * and issued as often as the job repeats. The copies lie in the queue's scratch memory, which the products of one queue
+ * share: they run one after the other. */
+#ifndef KOPS_CUDA_REPACK_H
+#define KOPS_CUDA_REPACK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/plan.h"
+#include "util/error.h"
+
+struct cuda_kernels;
+struct cuda_queue;
+struct cuda_repack;
+
+/* The variant of that name, or NULL: it is none of these. */
+const char *cuda_repack_variant(const char *name);
+
+/* Errors: invalid_argument (the variant does not apply), unsupported, out_of_memory, device_lost. Thread: any; it may
+ * block when cuda_repack_is_ready() says no. The context is current. */
+int cuda_repack_prepare(const struct cuda_kernels *k, const struct plan *plan, const uint64_t *addresses,
+                        const char *variant, struct cuda_repack **ret_repack, struct error *e);
+bool cuda_repack_is_ready(const struct cuda_kernels *k, const struct plan *plan, const uint64_t *addresses,
+                          const char *variant);
+
+/* What the queue must have. */
+uint64_t cuda_repack_scratch(const struct cuda_repack *r);
+size_t cuda_repack_workspace(const struct cuda_repack *r);
+/* Launches of one execution. */
+unsigned cuda_repack_launches(const struct cuda_repack *r);
+
+/* Enqueues one execution. Thread: loop. */
+int cuda_repack_issue(const struct cuda_queue *q, struct cuda_repack *r, struct error *e);
+
+/* NULL is allowed; returns NULL. Thread: any. */
+struct cuda_repack *cuda_repack_free(struct cuda_repack *r);
+
+#endif

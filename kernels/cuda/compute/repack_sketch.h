@@ -1,0 +1,65 @@
+/* A gemm as copies of its operands and products of the copies: what is copied where, and what is multiplied. Pure
+ * functions.
+ *
+ * "padded": operands whose rows, extents or first elements do not lie on 16-byte boundaries are copied to rows that do,
+ * with zeros around. The fast kernels of tensor cores need that.
+ *
+ * "bf16x3", "bf16x6": each f32 is split into 2 or 3 numbers of bf16, its pieces (ops/params.h), of which piece p counts
+ * 2^(-7p). The products of pieces p of a and q of b with p + q < the number of pieces are added up in f32; those left
+ * out are smaller than what was rounded away. a's pieces lie behind each other along k, and b's in the opposite order:
+ * all products with p + q = s are so one product with s + 1 times the k. The smallest come first. The products of the
+ * first pieces are made of a few steps along k, each of which is added in f32 to out: tensor cores add with fewer bits
+ * than f32 has, and cut them off.
+ *
+ * An infinite or NaN element is in its last piece, the others are 0: there it meets the other operand's first pieces
+ * alone, which are 0 only where the element is 0 (or below 2^-134), so that no infinity is multiplied by a 0 that f32
+ * would not have. Only an infinity times an infinity becomes NaN instead. */
+#ifndef KOPS_CUDA_REPACK_SKETCH_H
+#define KOPS_CUDA_REPACK_SKETCH_H
+
+#include "ops/launch.h"
+#include "ops/params.h"
+
+enum repack_action_kind { REPACK_COPY, REPACK_PRODUCT };
+
+/* Addresses of copies count from the beginning of the scratch memory, which lies on a 256-byte boundary. */
+struct repack_action {
+    enum repack_action_kind kind;
+    union {
+        struct {
+            enum cuda_ops_repack_kind kind;
+            bool from_scratch[CUDA_OPS_REPACK_PARTS], to_scratch[CUDA_OPS_REPACK_PARTS];
+            struct cuda_ops_repack params;
+        } copy;
+        struct {
+            struct plan plan;
+            uint64_t addresses[PLAN_MAX_OPERANDS];
+            bool in_scratch[PLAN_MAX_OPERANDS];
+        } product;
+    };
+};
+
+struct repack_sketch {
+    const char *variant;
+    uint64_t scratch_bytes;
+    unsigned n;
+    struct repack_action *actions;
+};
+
+extern const char repack_padded[], repack_bf16x3[], repack_bf16x6[];
+
+/* Names of the variants for a dtype, NULL-terminated. */
+const char *const *repack_variants(enum dtype dtype);
+
+/* invalid_argument when the variant cannot serve the plan, wherever its operands lie. */
+int repack_check(const struct plan *plan, const char *variant, struct error *e);
+
+/* The variant that is estimated to be faster than the plan as it is, or NULL. */
+const char *repack_estimate(const struct plan *plan, const uint64_t *addresses);
+
+/* Errors: invalid_argument (the variant does not apply), out_of_memory. */
+int repack_sketch(const struct plan *plan, const uint64_t *addresses, const char *variant, uint64_t scratch_max,
+                  struct repack_sketch *ret_sketch, struct error *e);
+void repack_sketch_free(struct repack_sketch *s);
+
+#endif

@@ -1,0 +1,523 @@
+/* Gemm through copies of its operands: results of every layout beside plain loops in f64, what cuBLASLt is given,
+ * special numbers, panels, and scratch memory that is not there. */
+#include "support.h"
+
+#include <dlfcn.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compute/repack_sketch.h"
+
+enum { BYTES = 1 << 18, REPACK_BYTES = 8 << 20, ROUNDS = 150 };
+
+static unsigned *products, *wrong, *misaligned;
+static struct backend_memory *memory[3];
+static struct backend_stream *stream;
+static uint64_t seed = 7;
+
+static int open_with(uint64_t repack_bytes)
+{
+    void *library;
+
+    test_config.cuda_repack_bytes = repack_bytes;
+    open_device(KOPS_FAKE_BLASLT);
+    library = dlopen(KOPS_FAKE_BLASLT, RTLD_NOW | RTLD_NOLOAD);
+    assert_non_null(library);
+    products = dlsym(library, "fake_blaslt_products");
+    wrong = dlsym(library, "fake_blaslt_wrong");
+    misaligned = dlsym(library, "fake_blaslt_misaligned");
+    for (unsigned i = 0; i < 3; i++)
+        memory[i] = device_memory(BYTES);
+    stream = stream_open();
+    return 0;
+}
+
+static int open_plenty(void **state)
+{
+    (void)state;
+    return open_with(REPACK_BYTES);
+}
+
+static int close_all(void **state)
+{
+    backend->stream_free(stream);
+    for (unsigned i = 0; i < 3; i++)
+        close_memory(memory[i]);
+    return teardown(state);
+}
+
+static uint64_t below(uint64_t n)
+{
+    seed = seed * 6364136223846793005U + 1442695040888963407U;
+    return (seed >> 33) % n;
+}
+
+/* ---- elements ---- */
+
+static float of_bf16(uint16_t bits)
+{
+    const uint32_t wide = (uint32_t)bits << 16;
+    float x;
+
+    memcpy(&x, &wide, sizeof(x));
+    return x;
+}
+
+static double load(enum dtype dtype, const struct backend_memory *m, int64_t index)
+{
+    return dtype == DTYPE_F32 ? (double)floats(m)[index] : (double)of_bf16(((const uint16_t *)floats(m))[index]);
+}
+
+/* Numbers of about 1 with all of f32's bits; as bf16 the same numbers cut off. */
+static void fill_random(enum dtype dtype, struct backend_memory *m)
+{
+    for (unsigned i = 0; i < BYTES / dtype_size(dtype); i++) {
+        const float x = ((float)(int64_t)below(1U << 31) - 0x1p30f) / 0x1p29f;
+        uint32_t bits;
+
+        memcpy(&bits, &x, sizeof(bits));
+        if (dtype == DTYPE_F32)
+            floats(m)[i] = x;
+        else
+            ((uint16_t *)floats(m))[i] = (uint16_t)(bits >> 16);
+    }
+}
+
+/* ---- one product ---- */
+
+struct request {
+    const char *variant;
+    enum dtype in, out;
+    bool high, medium;
+    double alpha, beta;
+    double allowed; /* of the sum of absolute terms */
+    struct view views[3];
+};
+
+static void random_matrix(struct view *v, const struct view *like, unsigned operand, int64_t rows, int64_t columns)
+{
+    const unsigned batches = like->rank - 2;
+    const bool wide = below(3), strided = operand < 2 && below(6) == 0;
+    const int64_t step = strided ? 2 : 1, gap = (int64_t)below(4) * (below(2) ? 8 : 1);
+    const int64_t ld = (wide ? columns : rows) * step + gap;
+    int64_t matrix = ld * (wide ? rows : columns) + (int64_t)below(3);
+
+    *v = (struct view){.rank = like->rank, .strided = true, .offset = below(3) ? 8 * below(3) : below(9)};
+    v->shape[batches] = rows;
+    v->shape[batches + 1] = columns;
+    v->strides[batches] = wide ? ld : step;
+    v->strides[batches + 1] = wide ? step : ld;
+    for (unsigned i = batches; i-- > 0;) {
+        v->shape[i] = operand == 2 || below(4) ? like->shape[i] : 1;
+        v->strides[i] = matrix;
+        matrix *= v->shape[i];
+    }
+    assert_true((uint64_t)matrix + v->offset < BYTES / 4);
+}
+
+static void random_views(struct request *r)
+{
+    const int64_t m = 1 + (int64_t)below(40), n = 1 + (int64_t)below(40), k = 1 + (int64_t)below(50);
+    struct view like = {.rank = 2 + (below(3) ? 0 : 1 + (unsigned)below(2))};
+
+    for (unsigned i = 0; i + 2 < like.rank; i++)
+        like.shape[i] = 1 + (int64_t)below(3);
+    random_matrix(&r->views[0], &like, 0, m, k);
+    random_matrix(&r->views[1], &like, 1, k, n);
+    for (unsigned i = 0; i + 2 < like.rank; i++)
+        like.shape[i] = r->views[0].shape[i] > r->views[1].shape[i] ? r->views[0].shape[i] : r->views[1].shape[i];
+    random_matrix(&r->views[2], &like, 2, m, n);
+    for (unsigned i = 0; i < 3; i++) {
+        r->views[i].memory = memory[i];
+        r->views[i].dtype = i < 2 ? r->in : r->out;
+    }
+}
+
+static int64_t at(const struct view *v, int64_t batch0, int64_t batch1, int64_t i, int64_t j)
+{
+    const int64_t index[] = {batch0, batch1, i, j};
+    int64_t offset = (int64_t)v->offset;
+
+    for (unsigned d = 0; d < v->rank; d++)
+        offset += (v->shape[d] == 1 ? 0 : index[4 - v->rank + d]) * v->strides[d];
+    return offset;
+}
+
+static void prepare_job(struct test_job *t, const struct request *r)
+{
+    make_gemm(t, r->views, r->alpha, r->beta);
+    t->step.plan.gemm.high_precision_only = !r->medium;
+    t->step.plan.gemm.in_pieces = r->high || r->medium;
+    if (r->variant)
+        step_copy_variant(t->step.variant, r->variant);
+}
+
+/* Compares out with loops over what it was, and what it has between its elements with `before`. */
+static void expect_product(const struct request *r, const unsigned char *before)
+{
+    const struct view *v = r->views;
+    const unsigned rank = v[2].rank;
+    const int64_t b0 = rank > 3 ? v[2].shape[rank - 4] : 1, b1 = rank > 2 ? v[2].shape[rank - 3] : 1;
+    const size_t size = dtype_size(r->out);
+    const struct backend_memory old = {.host = (unsigned char *)(uintptr_t)before};
+
+    for (int64_t c = 0; c < b0 * b1; c++)
+        for (int64_t i = 0; i < v[2].shape[rank - 2]; i++)
+            for (int64_t j = 0; j < v[2].shape[rank - 1]; j++) {
+                const int64_t to = at(&v[2], c / b1, c % b1, i, j);
+                double want = r->beta != 0 ? r->beta * load(r->out, &old, to) : 0, terms = fabs(want), got;
+
+                for (int64_t k = 0; k < v[0].shape[rank - 1]; k++) {
+                    const double x = load(r->in, memory[0], at(&v[0], c / b1, c % b1, i, k)) *
+                                     load(r->in, memory[1], at(&v[1], c / b1, c % b1, k, j)) * r->alpha;
+
+                    want += x;
+                    terms += fabs(x);
+                }
+                got = load(r->out, memory[2], to);
+                if (!(fabs(got - want) <= r->allowed * terms + (r->out == DTYPE_F32 ? 1e-7 : 4e-3) * fabs(want)))
+                    fail_msg("%s: out[%d, %d] of batch %d is %g, not %g", r->variant, (int)i, (int)j, (int)c, got,
+                             want);
+                memcpy((unsigned char *)floats(memory[2]) + (uint64_t)to * size, before + (uint64_t)to * size, size);
+            }
+    assert_memory_equal(floats(memory[2]), before, BYTES);
+}
+
+static void run_random(const char *variant, enum dtype in, enum dtype out, bool high, bool medium, double allowed)
+{
+    unsigned char *before = malloc(BYTES);
+    unsigned run = 0;
+    struct error e;
+
+    assert_non_null(before);
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        static const double factors[] = {0, 0, 1, -1.5};
+        struct request r = {.variant = variant,
+                            .in = in,
+                            .out = out,
+                            .high = high,
+                            .medium = medium,
+                            .alpha = below(2) ? 1 : 0.75,
+                            .beta = factors[below(4)],
+                            .allowed = allowed};
+        struct test_job t;
+
+        random_views(&r);
+        fill_random(in, memory[0]);
+        fill_random(in, memory[1]);
+        fill_random(out, memory[2]);
+        memcpy(before, floats(memory[2]), BYTES);
+        prepare_job(&t, &r);
+        *misaligned = 0;
+        if (!start(stream, &t, &e)) { /* nothing is misaligned */
+            assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
+            assert_non_null(strstr(e.message, "16-byte"));
+            continue;
+        }
+        finish(&t);
+        if (t.job.failed) {
+            assert_int_equal(t.job.error.code, ERROR_INVALID_ARGUMENT);
+            assert_non_null(strstr(t.job.error.message, "16-byte"));
+            continue;
+        }
+        run++;
+        assert_string_equal(t.step.variant_used, variant);
+        assert_int_equal(*wrong, 0);
+        if (t.step.plan.gemm.n > 1) /* a vector is given as one row, whose extent is 1 */
+            assert_int_equal(*misaligned, 0);
+        expect_product(&r, before);
+    }
+    assert_true(run > ROUNDS / 2);
+    free(before);
+}
+
+static void padded_products_are_right_and_aligned(void **state)
+{
+    (void)state;
+    run_random("padded", DTYPE_BF16, DTYPE_BF16, false, false, 1e-7);
+    run_random("padded", DTYPE_BF16, DTYPE_F32, false, false, 1e-7);
+    run_random("padded", DTYPE_F32, DTYPE_F32, false, true, 1e-7);
+    run_random("padded", DTYPE_F32, DTYPE_F32, false, false, 1e-7);
+}
+
+/* With two pieces 2^-16 of each operand is lost, and 2^-16 of the product. Three pieces lose nothing that f32 has. */
+static void products_of_pieces_are_as_exact_as_stated(void **state)
+{
+    (void)state;
+    run_random("bf16x3", DTYPE_F32, DTYPE_F32, true, false, 4.7e-5);
+    run_random("bf16x6", DTYPE_F32, DTYPE_F32, false, false, 2e-7);
+}
+
+/* ---- panels ---- */
+
+static int open_little(void **state)
+{
+    (void)state;
+    return open_with(1 << 20);
+}
+
+static void large_products_come_in_panels(void **state)
+{
+    /* Copies of all: 3 pieces of a (600 rows) and of b (8 rows) with k = 400, and out: 1.5 MiB. */
+    enum { M = 600, N = 5, K = 400 };
+    struct backend_memory *a = device_memory(M * K * 4), *b = device_memory(K * N * 4), *out = device_memory(M * N * 4);
+    const struct view views[] = {MATRIX(a, M, K), MATRIX(b, K, N), MATRIX(out, M, N)};
+    const unsigned before = *products;
+    struct test_job t;
+
+    (void)state;
+    fill(a, M * K, 1);
+    fill(b, K * N, 2);
+    fill(out, M * N, 3);
+    make_gemm(&t, views, 1, 1);
+    step_copy_variant(t.step.variant, "bf16x6");
+    run_job(stream, &t);
+    assert_string_equal(t.step.variant_used, "bf16x6");
+    assert_int_equal(*products - before,
+                     3 * (2 + 2)); /* three panels, each with two sums of pieces and two chunks of k */
+    for (unsigned i = 0; i < M; i++)
+        for (unsigned j = 0; j < N; j++) {
+            float want = value(i * N + j, 3);
+
+            for (unsigned k = 0; k < K; k++)
+                want += value(i * K + k, 1) * value(k * N + j, 2);
+            assert_true(floats(out)[i * N + j] == want);
+        }
+    close_memory(a);
+    close_memory(b);
+    close_memory(out);
+}
+
+static void what_fits_in_no_panel_is_refused_or_done_otherwise(void **state)
+{
+    struct plan plan = {.kind = PLAN_GEMM, .dtype = DTYPE_F32, .out_dtype = DTYPE_F32};
+    const uint64_t addresses[STEP_MAX_OPERANDS] = {0};
+    struct repack_sketch sketch;
+    struct error e;
+
+    (void)state;
+    plan.gemm = (struct plan_gemm){.m = 256, .n = 256, .k = 1 << 20, .batch_count = 1, .alpha = 1};
+    plan.gemm.a = (struct plan_matrix){.row = 1 << 20, .column = 1};
+    plan.gemm.b = plan.gemm.out = (struct plan_matrix){.row = 256, .column = 1};
+    assert_int_equal(repack_sketch(&plan, addresses, repack_bf16x6, 1 << 20, &sketch, &e), -1);
+    assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
+    assert_non_null(strstr(e.message, "repack_bytes"));
+}
+
+/* ---- special numbers ---- */
+
+static float special_product(const char *variant, float x, float y, float other_x, float other_y)
+{
+    const struct view views[] = {MATRIX(memory[0], 1, 2), MATRIX(memory[1], 2, 1), MATRIX(memory[2], 1, 1)};
+    struct test_job t;
+
+    floats(memory[0])[0] = x;
+    floats(memory[0])[1] = other_x;
+    floats(memory[1])[0] = y;
+    floats(memory[1])[1] = other_y;
+    make_gemm(&t, views, 1, 0);
+    t.step.plan.gemm.in_pieces = true;
+    step_copy_variant(t.step.variant, variant);
+    run_job(stream, &t);
+    return floats(memory[2])[0];
+}
+
+static void infinities_and_the_ends_of_the_range_stay(void **state)
+{
+    static const char *const variants[] = {"bf16x3", "bf16x6"};
+    const float max = 0x1.fffffep127f;
+
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        const char *v = variants[i];
+
+        assert_true(special_product(v, INFINITY, 2, 1, 1) == INFINITY);
+        assert_true(special_product(v, 3, -INFINITY, 1.1f, 1.7f) == -INFINITY);
+        assert_true(special_product(v, -INFINITY, 1e-30f, 1, 1) == -INFINITY);
+        assert_true(isnan(special_product(v, INFINITY, 0, 1, 1)));
+        assert_true(isnan(special_product(v, INFINITY, 1, -INFINITY, 1)));
+        assert_true(isnan(special_product(v, NAN, 1, 1, 1)));
+        assert_false(isfinite(special_product(v, INFINITY, INFINITY, 1, 1)));
+        assert_true(fabsf(special_product(v, max, 1, 0, 0) / max - 1) < 4e-5f);
+        assert_true(fabsf(special_product(v, -max, 0.5f, 1, 1) / (max / 2) + 1) < 4e-5f);
+        assert_true(fabsf(special_product(v, 0x1.234568p-126f, 1, 0, 0) / 0x1.234568p-126f - 1) < 4e-5f);
+        assert_true(
+            fabsf(special_product(v, 0x1.234568p-120f, 0x1.876544p100f, 0, 0) / (0x1.234568p-120f * 0x1.876544p100f) -
+                  1) < 4e-5f);
+    }
+    assert_true(special_product("bf16x6", max, 1, 0, 0) == max);
+}
+
+/* ---- refusals ---- */
+
+static void expect_refused(struct test_job *t, const char *variant, const char *why)
+{
+    struct error e = {0};
+
+    step_copy_variant(t->step.variant, variant);
+    if (backend->check(device, &t->step, &e) == 0) {
+        if (start(stream, t, &e)) {
+            finish(t);
+            assert_true(t->job.failed);
+            e = t->job.error;
+        }
+    }
+    assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
+    if (!strstr(e.message, why))
+        fail_msg("\"%s\" does not say \"%s\"", e.message, why);
+}
+
+static void variants_that_do_not_apply_say_why(void **state)
+{
+    const struct view aligned[] = {MATRIX(memory[0], 16, 16), MATRIX(memory[1], 16, 16), MATRIX(memory[2], 16, 16)};
+    struct view f64[] = {MATRIX(memory[0], 5, 3), MATRIX(memory[1], 3, 7), MATRIX(memory[2], 5, 7)};
+    struct test_job t;
+
+    (void)state;
+    make_gemm(&t, aligned, 1, 0);
+    expect_refused(&t, "padded", "16-byte");
+    make_gemm(&t, aligned, 1, 0);
+    expect_refused(&t, "bf16x3", "precision \"high\"");
+    for (unsigned i = 0; i < 3; i++)
+        f64[i].dtype = DTYPE_F64;
+    make_gemm(&t, f64, 1, 0);
+    expect_refused(&t, "padded", "16 and 32 bits");
+    make_gemm(&t, f64, 1, 0);
+    expect_refused(&t, "bf16x6", "f32");
+}
+
+/* ---- memory ---- */
+
+static void make_odd(struct test_job *t)
+{
+    const struct view views[] = {MATRIX(memory[0], 5, 3), MATRIX(memory[1], 3, 7), MATRIX(memory[2], 5, 7)};
+
+    fill(memory[0], 15, 1);
+    fill(memory[1], 21, 2);
+    make_gemm(t, views, 1, 0);
+    step_copy_variant(t->step.variant, "bf16x6");
+}
+
+static void expect_odd(void)
+{
+    for (unsigned i = 0; i < 5; i++)
+        for (unsigned j = 0; j < 7; j++) {
+            float want = 0;
+
+            for (unsigned k = 0; k < 3; k++)
+                want += value(i * 3 + k, 1) * value(k * 7 + j, 2);
+            assert_true(floats(memory[2])[i * 7 + j] == want);
+        }
+}
+
+static void jobs_repeat_and_follow_each_other(void **state)
+{
+    struct test_job jobs[3];
+    struct error e;
+
+    (void)state;
+    for (unsigned i = 0; i < 3; i++) {
+        make_odd(&jobs[i]);
+        jobs[i].job.repeat = 40;
+        assert_true(start(stream, &jobs[i], &e));
+    }
+    for (unsigned i = 0; i < 3; i++) {
+        finish(&jobs[i]);
+        assert_false(jobs[i].job.failed);
+        assert_int_equal(jobs[i].job.n_samples, 40);
+    }
+    expect_odd();
+}
+
+/* A forced variant is not exchanged for another one. */
+static void without_memory_a_forced_variant_fails(void **state)
+{
+    struct backend_stream *fresh = stream_open();
+    struct test_job t;
+    struct error e;
+
+    (void)state;
+    make_odd(&t);
+    run_job(fresh, &t); /* cuBLASLt's workspace is there */
+    make_odd(&t);
+    inject("cuMemAllocFromPoolAsync", 2 /* CUDA_ERROR_OUT_OF_MEMORY */, false);
+    assert_true(start(fresh, &t, &e));
+    finish(&t);
+    assert_int_equal(t.job.error.code, ERROR_OUT_OF_MEMORY);
+    make_odd(&t);
+    run_job(fresh, &t);
+    expect_odd();
+    backend->stream_free(fresh);
+}
+
+static void tensors_in_host_memory_are_copied_there_and_here(void **state)
+{
+    struct backend_memory *host[3] = {host_memory(4096), host_memory(4096), host_memory(4096)};
+    const struct view views[] = {MATRIX(host[0], 5, 3), MATRIX(host[1], 3, 7), MATRIX(host[2], 5, 7)};
+    struct test_job t;
+
+    (void)state;
+    fill(host[0], 15, 1);
+    fill(host[1], 21, 2);
+    make_gemm(&t, views, 1, 0);
+    step_copy_variant(t.step.variant, "bf16x6");
+    run_job(stream, &t);
+    memcpy(floats(memory[2]), floats(host[2]), 35 * sizeof(float));
+    expect_odd();
+    for (unsigned i = 0; i < 3; i++)
+        close_memory(host[i]);
+}
+
+/* ---- the choice ---- */
+
+static const char *estimate(enum dtype dtype, int64_t m, int64_t n, int64_t k, bool high, bool medium)
+{
+    struct plan plan = {.kind = PLAN_GEMM, .dtype = dtype, .out_dtype = dtype};
+    const uint64_t addresses[STEP_MAX_OPERANDS] = {0};
+
+    plan.gemm = (struct plan_gemm){.m = m, .n = n, .k = k, .batch_count = 1, .alpha = 1};
+    plan.gemm.a = (struct plan_matrix){.row = k, .column = 1};
+    plan.gemm.b = plan.gemm.out = (struct plan_matrix){.row = n, .column = 1};
+    plan.gemm.high_precision_only = !medium;
+    plan.gemm.in_pieces = high || medium;
+    return repack_estimate(&plan, addresses);
+}
+
+static void large_misaligned_products_are_copied(void **state)
+{
+    (void)state;
+    assert_ptr_equal(estimate(DTYPE_BF16, 4097, 4097, 4097, false, false), repack_padded);
+    assert_ptr_equal(estimate(DTYPE_F16, 4095, 4095, 4095, false, false), repack_padded);
+    assert_ptr_equal(estimate(DTYPE_F32, 4097, 4097, 4097, false, true), repack_padded);
+    assert_ptr_equal(estimate(DTYPE_F32, 8192, 8192, 8192, true, false), repack_bf16x3);
+    assert_ptr_equal(estimate(DTYPE_F32, 4097, 4097, 4097, true, false), repack_bf16x3);
+    assert_null(estimate(DTYPE_BF16, 4096, 4096, 4096, false, false));
+    assert_null(estimate(DTYPE_BF16, 4097, 4096, 4096, false, false)); /* rows of no matrix lie along m */
+    assert_null(estimate(DTYPE_BF16, 65, 65, 65, false, false));
+    assert_null(estimate(DTYPE_BF16, 1, 8191, 8191, false, false)); /* the copy would take longer */
+    assert_null(estimate(DTYPE_F32, 4097, 4097, 4097, false, false));
+    assert_null(estimate(DTYPE_F32, 64, 64, 64, true, false));
+    assert_null(estimate(DTYPE_F64, 4097, 4097, 4097, true, true));
+}
+
+int main(void)
+{
+    const struct CMUnitTest plenty[] = {
+        cmocka_unit_test(padded_products_are_right_and_aligned),
+        cmocka_unit_test(products_of_pieces_are_as_exact_as_stated),
+        cmocka_unit_test(infinities_and_the_ends_of_the_range_stay),
+        cmocka_unit_test(variants_that_do_not_apply_say_why),
+        cmocka_unit_test(jobs_repeat_and_follow_each_other),
+        cmocka_unit_test(without_memory_a_forced_variant_fails),
+        cmocka_unit_test(tensors_in_host_memory_are_copied_there_and_here),
+        cmocka_unit_test(large_misaligned_products_are_copied),
+    };
+    const struct CMUnitTest little[] = {
+        cmocka_unit_test(large_products_come_in_panels),
+        cmocka_unit_test(what_fits_in_no_panel_is_refused_or_done_otherwise),
+    };
+
+    return cmocka_run_group_tests(plenty, open_plenty, close_all) +
+           cmocka_run_group_tests(little, open_little, close_all);
+}
