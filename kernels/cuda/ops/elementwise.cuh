@@ -67,17 +67,19 @@ template <typename T, typename Op, int BLOCK = CUDA_OPS_THREADS, int UNROLL = CU
           cache_hint LOADS = CACHE_DEFAULT, cache_hint STORES = CACHE_DEFAULT>
 __device__ __forceinline__ void vector_kernel(const cuda_ops_vector &p)
 {
-    const uint64_t packs = (p.count - p.head) / pack<T>::WIDTH;
+    const uint64_t whole = (p.count - p.head) / pack<T>::WIDTH;
     const pack_source a = source_of<T>(p.a, p.a_step, p.head);
     const pack_source b = Op::ARITY == 2 ? source_of<T>(p.b, p.b_step, p.head) : a;
     uint4 *out = reinterpret_cast<uint4 *>(reinterpret_cast<T *>(p.out) + p.head);
+    /* The piece behind a shifted operand's last pack may end beyond its memory. */
+    const uint64_t packs = whole && (a.shift || b.shift) ? whole - 1 : whole;
 
     if (a.plain && b.plain)
         vector_tiles<T, Op, BLOCK, UNROLL, LOADS, STORES, true>(a, b, out, packs);
     else
         vector_tiles<T, Op, BLOCK, UNROLL, LOADS, STORES, false>(a, b, out, packs);
 
-    /* Elements before and behind the packs: fewer than two packs together. */
+    /* Elements before and behind the packs: fewer than three packs together. */
     const uint32_t tail = (uint32_t)(p.count - p.head - packs * pack<T>::WIDTH);
     if (blockIdx.x == 0 && threadIdx.x < p.head + tail) {
         const uint64_t i = threadIdx.x < p.head ? threadIdx.x : p.count - tail + (threadIdx.x - p.head);
@@ -150,9 +152,9 @@ __device__ __forceinline__ void rows_kernel(const cuda_ops_strided &p)
         pack_bits x[UNROLL], y[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
-            x[u] = load_row<T>(a, start + u * step, size);
+            x[u] = load_row<T>(a, start + u * step, size, p.a_end);
             if (Op::ARITY == 2)
-                y[u] = load_row<T>(b, start + u * step, size);
+                y[u] = load_row<T>(b, start + u * step, size, p.b_end);
         }
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {

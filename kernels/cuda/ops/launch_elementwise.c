@@ -198,6 +198,12 @@ static void set_rows(const struct space *s, uint64_t out, uint64_t a, uint64_t b
     struct cuda_ops_strided p;
 
     set_space(s, out, a, b, true, &p);
+    p.a_end = a + size;
+    p.b_end = b + size;
+    for (unsigned d = 0; d < s->rank; d++) {
+        p.a_end += (s->size[d] - 1) * s->a[d] * size;
+        p.b_end += (s->size[d] - 1) * s->b[d] * size;
+    }
     p.work = threads * (s->count / s->size[0]);
     p.pieces = cuda_ops_divider(threads, false);
     cuda_ops_set_launch(ret_launch, kernel, "rows", (p.work - 1) / CUDA_OPS_THREADS + 1, &p, sizeof(p));

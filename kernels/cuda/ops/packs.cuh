@@ -1,7 +1,7 @@
 /* 16 bytes at a time: loads and stores with cache hints, and operands that lie at any offset from a 16-byte boundary.
  *
  * Such an operand is read in aligned pieces, of which two neighbours are shifted together in registers. A piece is read
- * only where it holds a byte that is wanted: nothing beyond the pages of the operand is touched. */
+ * only where it holds a byte that is wanted, and no piece that ends behind the operand. */
 #ifndef KOPS_CUDA_OPS_PACKS_CUH
 #define KOPS_CUDA_OPS_PACKS_CUH
 
@@ -116,18 +116,33 @@ template <typename T> __device__ __forceinline__ row_source row_of(uint64_t addr
     return s;
 }
 
+/* A piece of which the operand has the elements that end at `end` or before. */
+template <typename T> __device__ __forceinline__ uint4 load_until(uint64_t piece, uint64_t end)
+{
+    if (piece + 16 <= end)
+        return *reinterpret_cast<const uint4 *>(piece);
+    pack<T> x;
+#pragma unroll
+    for (int i = 0; i < pack<T>::WIDTH; i++) {
+        if (piece + (i + 1) * sizeof(T) <= end)
+            x.e[i] = reinterpret_cast<const T *>(piece)[i];
+    }
+    return x.bits;
+}
+
 /* What is to be joined of the 16 bytes from element `first` on; bytes outside of the row's `size` elements are
- * anything. All pieces of a row are shifted alike. */
-template <typename T> __device__ __forceinline__ pack_bits load_row(const row_source &s, int64_t first, int64_t size)
+ * anything. All pieces of a row are shifted alike. The operand's last element ends at `end`. */
+template <typename T>
+__device__ __forceinline__ pack_bits load_row(const row_source &s, int64_t first, int64_t size, uint64_t end)
 {
     const uint64_t address = s.address + (uint64_t)first * sizeof(T), piece = address & ~(uint64_t)15;
     pack_bits x = {make_uint4(0, 0, 0, 0), make_uint4(0, 0, 0, 0)};
     if (s.steps) {
-        const uint64_t end = s.address + (uint64_t)size * sizeof(T);
-        if (piece + 16 > s.address && piece < end)
-            x.low = *reinterpret_cast<const uint4 *>(piece);
-        if (piece != address && piece + 32 > s.address && piece + 16 < end)
-            x.high = *reinterpret_cast<const uint4 *>(piece + 16);
+        const uint64_t row_end = s.address + (uint64_t)size * sizeof(T);
+        if (piece + 16 > s.address && piece < row_end)
+            x.low = load_until<T>(piece, end);
+        if (piece != address && piece + 32 > s.address && piece + 16 < row_end)
+            x.high = load_until<T>(piece + 16, end);
     }
     return x;
 }

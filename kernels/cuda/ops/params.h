@@ -93,6 +93,7 @@ struct cuda_ops_strided {
      * of all; below 2^31. */
     uint64_t work;
     struct cuda_ops_divider pieces, pieces_down;
+    uint64_t a_end, b_end; /* addresses behind the last elements, for rows */
 };
 
 /* a is m × k, b is k × n, out is m × n; element (i, j) of batch (c0, c1, …) is address[i·row + j·column + Σ
