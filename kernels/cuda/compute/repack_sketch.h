@@ -19,6 +19,7 @@
 
 #include "ops/launch.h"
 #include "ops/params.h"
+#include "repack_layout.h"
 
 enum repack_action_kind { REPACK_COPY, REPACK_PRODUCT };
 
@@ -47,6 +48,9 @@ struct repack_sketch {
 };
 
 extern const char repack_padded[], repack_bf16x3[], repack_bf16x6[];
+
+/* `variant` is one of these. */
+const struct repack_mode *repack_mode(const char *variant);
 
 /* Names of the variants for a dtype, NULL-terminated. */
 const char *const *repack_variants(enum dtype dtype);
