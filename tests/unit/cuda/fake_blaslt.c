@@ -1,5 +1,6 @@
 /* A cuBLASLt that multiplies on the CPU in f64 and checks what it is told: strides against shapes, addresses against
- * the alignment that the plan promised, the workspace against what the algorithm asked for.
+ * the alignment that the plan promised, the workspace against what the algorithm asked for. Like the real one it rounds
+ * a product of 16 bits before it is added to out with a beta of exactly 1.
  *
  * An algorithm remembers, in its opaque words, what it was chosen for. FAKE_BLASLT in the environment: "none" finds no
  * algorithm at all. */
@@ -254,7 +255,14 @@ static void product(const struct operation *o, double alpha, double beta, const 
 
                 for (int64_t k = 0; k < depth; k++)
                     sum += x[i * depth + k] * y[j * depth + k];
-                store(out, l->type, at, alpha * sum + (beta != 0.0 ? beta * load(out, l->type, at) : 0.0));
+                sum *= alpha;
+                if (beta == 1 && has_16_bits(l->type)) {
+                    _Alignas(8) unsigned char rounded[8];
+
+                    store(rounded, l->type, 0, sum);
+                    sum = load(rounded, l->type, 0);
+                }
+                store(out, l->type, at, sum + (beta != 0.0 ? beta * load(out, l->type, at) : 0.0));
             }
         fake_blaslt_wrong += !x || !y;
         free(x);
