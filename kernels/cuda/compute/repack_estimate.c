@@ -1,41 +1,46 @@
 /* Whether copies of a gemm's operands pay. */
 #include "repack_sketch.h"
 
-/* What an H100 does, as measured at 4096 and 8192: products of 2·m·n·k operations a second with operands as they are
- * and as copies, and bytes that a copy reads and writes. Another device is slower in all of these by much the same
- * factor, so the choice is the same. */
-#define MISALIGNED_16 130e12
+/* What an H100 takes, as measured from 512 to 8192: a floor, and a rate of 2·m·n·k operations, or of bytes that copies
+ * read and write. Misaligned products of more than 4096 are up to 1.7 times as fast, and copies pay all the same.
+ * Another device is slower in all of these by much the same factor, so the choice is the same. */
+#define FLOOR         10e-6 /* seconds, of products that use no fast kernel */
+#define LAUNCH        4e-6  /* from one launch to the next */
+#define MISALIGNED_16 90e12
 #define ALIGNED_16    650e12
-#define MISALIGNED_32 115e12
+#define MISALIGNED_32 85e12 /* as tf32 */
 #define ALIGNED_32    270e12
-#define F32           51e12
-#define BYTES         2.5e12
-#define LAUNCH        4e-6 /* seconds between one launch and the next */
+#define F32           41e12
+#define COPIED        2.5e12
+
+/* Copies, and as many products with all of out written or, after the first, read and written. */
+static double seconds(const struct repack_panel *p, unsigned products, double work, double rate)
+{
+    const double out = (double)(p->g.m * p->g.n) * (double)p->g.batch_count * (double)repack_out_size(p->plan);
+
+    return LAUNCH * (products + 1 + p->out_is_copied) + 2 * (double)p->bytes / COPIED + work / rate +
+           (products - 1) * 3 * out / COPIED;
+}
 
 const char *repack_estimate(const struct plan *plan, const uint64_t *addresses)
 {
     const struct plan_gemm *g = &plan->gemm;
     const double work = 2.0 * (double)g->m * (double)g->n * (double)g->k * (double)g->batch_count;
-    const bool in_pieces = plan->dtype == DTYPE_F32 && g->in_pieces && g->high_precision_only;
-    const bool is_16 = dtype_size(plan->dtype) == 2;
+    const bool is_f32 = plan->dtype == DTYPE_F32, in_pieces = is_f32 && g->in_pieces && g->high_precision_only;
     const char *variant = in_pieces ? repack_bf16x3 : repack_padded;
-    struct repack_panel p;
+    const struct repack_extents all = {repack_batch(plan), g->m, g->n};
     struct error ignored;
-    double copied;
+    struct repack_panel p;
 
-    if ((plan->dtype == DTYPE_F32 && g->high_precision_only && !in_pieces) || repack_check(plan, variant, &ignored) < 0)
+    if ((is_f32 && g->high_precision_only && !in_pieces) || repack_check(plan, variant, &ignored) < 0)
         return NULL;
-    p = repack_lay_out(plan, repack_mode(variant), addresses, (struct repack_extents){0, 0, 0},
-                       (struct repack_extents){repack_batch(plan), g->m, g->n});
-    copied = (double)p.bytes * 2 / BYTES + LAUNCH * (1 + p.out_is_copied);
-    if (in_pieces) /* a product of the first pieces, and one of twice their k, which each read or write out */
-        return 3 * work / ALIGNED_16 + copied + 3 * 4 * (double)(g->m * g->n) * (double)g->batch_count / BYTES +
-                           LAUNCH <
-                       work / F32
-                   ? variant
-                   : NULL;
+    p = repack_lay_out(plan, repack_mode(variant), addresses, (struct repack_extents){0, 0, 0}, all);
+    if (in_pieces)
+        return seconds(&p, 2, 3 * work, ALIGNED_16) < FLOOR + work / F32 ? variant : NULL;
     if (p.bytes == 0)
         return NULL;
-    return work / (is_16 ? ALIGNED_16 : ALIGNED_32) + copied < work / (is_16 ? MISALIGNED_16 : MISALIGNED_32) ? variant
-                                                                                                              : NULL;
+    return seconds(&p, 1, work, is_f32 ? ALIGNED_32 : ALIGNED_16) <
+                   FLOOR + work / (is_f32 ? MISALIGNED_32 : MISALIGNED_16)
+               ? variant
+               : NULL;
 }
