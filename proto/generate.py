@@ -28,7 +28,7 @@ U64_MAX = 2**64 - 1
 TYPES = {"uint", "int", "float", "bool", "str", "bin", "map", "list", "device", "any"}
 FLAGS = {"while_stopping", "work", "runs", "brings_fds", "no_credit", "only_reply"}
 ATTR_TYPES = {"bool": "BOOL", "float": "FLOAT", "int": "INT", "choice": "CHOICE"}
-SIZES = {"elementwise": (), "gemm": ("m", "n", "k")}  # of a rule, for `flops` of its ops
+SIZES = {"elementwise": (), "gemm": ("m", "n", "k"), "linear": ("m", "n", "k")}  # of a rule, for `flops` of its ops
 
 
 def load(name: str) -> dict:

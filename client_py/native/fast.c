@@ -4,7 +4,7 @@
 
 #include "fast.h"
 
-enum rule { RULE_NONE, RULE_ELEMENTWISE, RULE_GEMM };
+enum rule { RULE_NONE, RULE_ELEMENTWISE, RULE_GEMM /* of the first two inputs */ };
 
 static bool same_shape(const struct operand *a, const struct operand *b)
 {
@@ -21,7 +21,7 @@ static PyObject *allocate(const struct fast *f, enum rule rule)
     for (unsigned i = 1; i < f->n_inputs; i++)
         if (f->operands[i].dtype != a->dtype)
             return NULL;
-    if (rule == RULE_GEMM && f->n_inputs == 2 && a->rank == 2 && b->rank == 2 && a->shape[1] == b->shape[0]) {
+    if (rule == RULE_GEMM && f->n_inputs >= 2 && a->rank == 2 && b->rank == 2 && a->shape[1] == b->shape[0]) {
         shape[0] = a->shape[0];
         shape[1] = b->shape[1];
         return tensor_of(first, shape, 2);

@@ -80,7 +80,7 @@ int64_t op_bytes(const struct op_call *call);
  * is not known, or more than INT64_MAX. */
 int64_t op_operations(const struct op_call *call);
 
-op_rule op_rule_elementwise, op_rule_gemm;
-op_sizes op_sizes_gemm;
+op_rule op_rule_elementwise, op_rule_gemm, op_rule_linear;
+op_sizes op_sizes_gemm, op_sizes_linear;
 
 #endif

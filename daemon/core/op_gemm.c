@@ -1,4 +1,5 @@
-/* Shape rule "gemm": matrix products over the last two dimensions, leading ones broadcast as batches. */
+/* Shape rules "gemm": matrix products over the last two dimensions, leading ones broadcast as batches; and "linear",
+ * the same with a bias and an activation. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -41,17 +42,41 @@ static int set_batch(const struct tensor *t, const struct tensor *out, unsigned 
 
 static bool mergeable(const struct plan_gemm *p, unsigned outer, unsigned inner)
 {
-    const struct plan_matrix *all[] = {&p->a, &p->b, &p->out};
+    const struct plan_matrix *all[] = {&p->a, &p->b, &p->out, &p->bias};
 
-    for (unsigned t = 0; t < 3; t++)
+    for (unsigned t = 0; t < (p->has_bias ? 4 : 3); t++)
         if (all[t]->batch[outer] != all[t]->batch[inner] * p->batch_shape[inner])
             return false;
     return true;
 }
 
+/* Of a tensor that broadcasts to out: its stride along out's dimension i, 0 where it repeats. */
+static int64_t repeated_stride(const struct tensor *t, const struct tensor *out, unsigned i)
+{
+    const unsigned missing = out->rank - t->rank;
+
+    return i < missing || t->shape[i - missing] == 1 ? 0 : t->strides[i - missing];
+}
+
+static int set_bias(const struct tensor *bias, const struct tensor *out, struct plan_matrix *ret, struct error *e)
+{
+    if (bias->rank > out->rank)
+        return mismatch(e, "in[2]", "has %u dimensions, the product has %u", bias->rank, out->rank);
+    for (unsigned i = 0; i < bias->rank; i++) {
+        const int64_t size = out->shape[out->rank - bias->rank + i];
+
+        if (bias->shape[i] != 1 && bias->shape[i] != size)
+            return mismatch(e, "in[2]", "dimension %u of size %lld does not broadcast to the product's %lld", i,
+                            (long long)bias->shape[i], (long long)size);
+    }
+    ret->row = repeated_stride(bias, out, out->rank - 2);
+    ret->column = repeated_stride(bias, out, out->rank - 1);
+    return 0;
+}
+
 static int set_batches(const struct op_call *call, struct plan_gemm *p, struct error *e)
 {
-    const struct tensor *a = call->tensors[0], *b = call->tensors[1], *out = call->tensors[2];
+    const struct tensor *a = call->tensors[0], *b = call->tensors[1], *out = call->tensors[plan_gemm_out(p)];
     unsigned n = 0;
 
     p->batch_count = 1;
@@ -62,6 +87,8 @@ static int set_batches(const struct op_call *call, struct plan_gemm *p, struct e
         if (set_batch(a, out, i, "in[0]", &p->a.batch[n], e) < 0 ||
             set_batch(b, out, i, "in[1]", &p->b.batch[n], e) < 0)
             return -1;
+        if (p->has_bias)
+            p->bias.batch[n] = repeated_stride(call->tensors[PLAN_GEMM_BIAS], out, i);
         if (size > 1 && (i < from_a || a->shape[i - from_a] == 1) && (i < from_b || b->shape[i - from_b] == 1))
             return mismatch(e, "out[0]", "batch dimension %u has size %lld, but no input has it", i, (long long)size);
         p->batch_count *= (uint64_t)size;
@@ -73,6 +100,7 @@ static int set_batches(const struct op_call *call, struct plan_gemm *p, struct e
             p->batch_shape[n - 1] *= size;
             p->a.batch[n - 1] = p->a.batch[n];
             p->b.batch[n - 1] = p->b.batch[n];
+            p->bias.batch[n - 1] = p->bias.batch[n];
             p->out.batch[n - 1] = p->out.batch[n];
         } else {
             n++;
@@ -92,22 +120,30 @@ void op_sizes_gemm(const struct op_call *call, int64_t ret_sizes[OP_SIZES])
     ret_sizes[OP_SIZE_N] = b->shape[b->rank - (trans_b ? 2 : 1)];
 }
 
-int op_rule_gemm(const struct op_call *call, struct plan *ret_plan, struct error *e)
+void op_sizes_linear(const struct op_call *call, int64_t ret_sizes[OP_SIZES])
+{
+    op_sizes_gemm(call, ret_sizes);
+}
+
+_Static_assert((int)LINEAR_TRANS_A == GEMM_TRANS_A && (int)LINEAR_TRANS_B == GEMM_TRANS_B &&
+                   (int)LINEAR_ALPHA == GEMM_ALPHA,
+               "both rules read these attributes at the same places");
+
+/* The product of in[0] and in[1]; `p` says already whether there is a bias. */
+static int set_product(const struct op_call *call, struct plan_gemm *p, struct error *e)
 {
     static const char *const keys[] = {"in[0]", "in[1]", "out[0]"};
-    const struct tensor *a = call->tensors[0], *b = call->tensors[1], *out = call->tensors[2];
+    const struct tensor *a = call->tensors[0], *b = call->tensors[1], *out = call->tensors[plan_gemm_out(p)];
+    const struct tensor *const matrices[] = {a, b, out};
     const bool trans_a = call->attrs[GEMM_TRANS_A].b, trans_b = call->attrs[GEMM_TRANS_B].b;
-    struct plan_gemm *p = &ret_plan->gemm;
     unsigned rank = a->rank > b->rank ? a->rank : b->rank;
     int64_t sizes[OP_SIZES];
 
     for (unsigned t = 0; t < 3; t++)
-        if (call->tensors[t]->rank < 2)
-            return mismatch(e, keys[t], "has %u dimensions, gemm needs at least 2", call->tensors[t]->rank);
+        if (matrices[t]->rank < 2)
+            return mismatch(e, keys[t], "has %u dimensions, %s needs at least 2", matrices[t]->rank, call->op->name);
     if (out->rank != rank)
         return mismatch(e, "out[0]", "has %u dimensions, the inputs' product has %u", out->rank, rank);
-    ret_plan->kind = PLAN_GEMM;
-    memset(p, 0, sizeof(*p));
     op_sizes_gemm(call, sizes);
     p->m = sizes[OP_SIZE_M];
     p->k = sizes[OP_SIZE_K];
@@ -125,8 +161,44 @@ int op_rule_gemm(const struct op_call *call, struct plan *ret_plan, struct error
     set_matrix(&p->b, b, trans_b);
     set_matrix(&p->out, out, false);
     p->alpha = call->attrs[GEMM_ALPHA].f;
-    p->beta = call->attrs[GEMM_BETA].f;
-    p->high_precision_only = call->attrs[GEMM_PRECISION].choice != GEMM_PRECISION_MEDIUM;
-    p->in_pieces = call->attrs[GEMM_PRECISION].choice != GEMM_PRECISION_HIGHEST;
+    if (p->has_bias && set_bias(call->tensors[PLAN_GEMM_BIAS], out, &p->bias, e) < 0)
+        return -1;
     return set_batches(call, p, e);
+}
+
+/* linear has gemm's choices, in the same order. */
+static void set_precision(struct plan_gemm *p, unsigned choice)
+{
+    _Static_assert((int)GEMM_PRECISION_HIGHEST == (int)LINEAR_PRECISION_HIGHEST &&
+                       (int)GEMM_PRECISION_MEDIUM == (int)LINEAR_PRECISION_MEDIUM,
+                   "the same choices");
+    p->high_precision_only = choice != GEMM_PRECISION_MEDIUM;
+    p->in_pieces = choice != GEMM_PRECISION_HIGHEST;
+}
+
+int op_rule_gemm(const struct op_call *call, struct plan *ret_plan, struct error *e)
+{
+    struct plan_gemm *p = &ret_plan->gemm;
+
+    ret_plan->kind = PLAN_GEMM;
+    memset(p, 0, sizeof(*p));
+    p->beta = call->attrs[GEMM_BETA].f;
+    set_precision(p, call->attrs[GEMM_PRECISION].choice);
+    return set_product(call, p, e);
+}
+
+int op_rule_linear(const struct op_call *call, struct plan *ret_plan, struct error *e)
+{
+    static const enum plan_activation activations[] = {[LINEAR_ACTIVATION_NONE] = PLAN_NONE,
+                                                       [LINEAR_ACTIVATION_RELU] = PLAN_RELU,
+                                                       [LINEAR_ACTIVATION_GELU] = PLAN_GELU,
+                                                       [LINEAR_ACTIVATION_GELU_TANH] = PLAN_GELU_TANH};
+    struct plan_gemm *p = &ret_plan->gemm;
+
+    ret_plan->kind = PLAN_GEMM;
+    memset(p, 0, sizeof(*p));
+    p->has_bias = true;
+    p->activation = activations[call->attrs[LINEAR_ACTIVATION].choice];
+    set_precision(p, call->attrs[LINEAR_PRECISION].choice);
+    return set_product(call, p, e);
 }

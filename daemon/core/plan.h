@@ -34,18 +34,33 @@ struct plan_matrix {
     int64_t batch[TENSOR_MAX_RANK];
 };
 
-/* out[b, i, j] = alpha · Σ_k a[b, i, k] · b[b, k, j] + beta · out[b, i, j], for every batch index.
- * Any of m, n, k and the batch count may be 0. beta = 0: out is not read. */
+/* What a product goes through before it is written. */
+enum plan_activation { PLAN_NONE, PLAN_RELU, PLAN_GELU, PLAN_GELU_TANH };
+
+/* out[b, i, j] = activation(alpha · Σ_k a[b, i, k] · b[b, k, j] + beta · out[b, i, j] + bias[b, i, j]), for every batch
+ * index. Any of m, n, k and the batch count may be 0. beta = 0: out is not read. With a bias, an operand between b and
+ * out, beta is 0; without one there is no activation. */
 struct plan_gemm {
     int64_t m, n, k;
-    unsigned batch_rank; /* merged where all three operands allow it; 0: one matrix */
+    unsigned batch_rank; /* merged where all operands allow it; 0: one matrix */
     int64_t batch_shape[TENSOR_MAX_RANK];
     uint64_t batch_count;
     struct plan_matrix a, b, out;
     double alpha, beta;
     bool high_precision_only; /* precision = "highest" or "high": no tf32 */
     bool in_pieces;           /* precision = "high" or "medium": products of f32's pieces do, see proto/ops/gemm.json */
+    bool has_bias;
+    enum plan_activation activation;
+    struct plan_matrix bias; /* the last member: not set without one. Broadcast: stride 0 where it repeats */
 };
+
+enum plan_gemm_operand { PLAN_GEMM_A, PLAN_GEMM_B, PLAN_GEMM_BIAS /* if there is one */ };
+
+/* The number of the operand that is written. */
+static inline unsigned plan_gemm_out(const struct plan_gemm *p)
+{
+    return p->has_bias ? 3 : 2;
+}
 
 /* A launch of a user kernel. */
 struct plan_kernel {

@@ -11,7 +11,7 @@ struct packed {
     uint8_t n_inputs, n_outputs;
     int8_t in_place;
     uint8_t kind, dtype, out_dtype;
-    uint8_t rank;         /* of an elementwise plan */
+    uint8_t rank;         /* of an elementwise plan; of a product's: whether it has a bias */
     uint16_t param_bytes; /* of a kernel's plan */
     char variant[STEP_VARIANT_BYTES];
 };
@@ -38,7 +38,7 @@ static uint32_t plan_bytes(const struct packed *head)
     case PLAN_ELEMENTWISE:
         return (uint32_t)(sizeof(struct packed_elementwise) + head->rank * (1 + operands_of(head)) * sizeof(int64_t));
     case PLAN_GEMM:
-        return sizeof(struct plan_gemm);
+        return head->rank ? sizeof(struct plan_gemm) : offsetof(struct plan_gemm, bias);
     case PLAN_KERNEL:
         return (uint32_t)offsetof(struct plan_kernel, params) + head->param_bytes;
     }
@@ -62,6 +62,8 @@ static void make_head(const struct step *step, struct packed *ret_head)
                                 .out_dtype = (uint8_t)step->plan.out_dtype};
     if (step->plan.kind == PLAN_ELEMENTWISE)
         ret_head->rank = (uint8_t)step->plan.elementwise.rank;
+    else if (step->plan.kind == PLAN_GEMM)
+        ret_head->rank = step->plan.gemm.has_bias;
     else if (step->plan.kind == PLAN_KERNEL)
         ret_head->param_bytes = step->plan.kernel.param_bytes;
     memcpy(ret_head->variant, step->variant, sizeof(ret_head->variant));
@@ -128,7 +130,7 @@ uint32_t step_pack(const struct step *step, const uint32_t *memories, unsigned c
     if (step->plan.kind == PLAN_ELEMENTWISE)
         at = put_elementwise(at, &step->plan.elementwise, operands_of(&head));
     else if (step->plan.kind == PLAN_GEMM)
-        at = put(at, &step->plan.gemm, sizeof(step->plan.gemm));
+        at = put(at, &step->plan.gemm, plan_bytes(&head));
     else
         at = put(at, &step->plan.kernel, plan_bytes(&head));
     for (unsigned i = 0; i < operands_of(&head); i++) {
@@ -144,6 +146,8 @@ uint32_t step_pack(const struct step *step, const uint32_t *memories, unsigned c
 static bool is_sound(const struct packed *head, uint32_t size)
 {
     if (head->op > OP_COUNT || head->kind > PLAN_KERNEL || operands_of(head) > STEP_MAX_OPERANDS)
+        return false;
+    if (head->kind == PLAN_GEMM && operands_of(head) != (head->rank ? 4 : 3))
         return false;
     if (head->kind == PLAN_KERNEL && head->param_bytes > KERNEL_PARAM_BYTES)
         return false;
@@ -177,9 +181,11 @@ uint32_t step_unpack(const unsigned char *from, uint32_t size, struct step *ret_
     if (plan->kind == PLAN_ELEMENTWISE)
         at = get_elementwise(at, &plan->elementwise, head.rank, operands_of(&head));
     else if (plan->kind == PLAN_GEMM)
-        at = get(at, &plan->gemm, sizeof(plan->gemm));
+        at = get(at, &plan->gemm, plan_bytes(&head));
     else
         at = get(at, &plan->kernel, plan_bytes(&head));
+    if (plan->kind == PLAN_GEMM)
+        plan->gemm.has_bias = head.rank != 0;
     if (plan->kind == PLAN_KERNEL && plan->kernel.param_bytes != head.param_bytes)
         return 0;
     get(at, ret_step->operands, operands_of(&head) * sizeof(ret_step->operands[0]));

@@ -7,6 +7,7 @@
 #include "device.h"
 #include "elementwise.h"
 #include "gemm.h"
+#include "linear.h"
 
 enum {
     INLINE_NS = 4000,         /* less than the cost of handing a job to another thread and back */
@@ -18,7 +19,7 @@ const char *const *execute_variants(struct host_device *device, const struct op 
 {
     if (!(op->dtypes & DTYPE_BIT(dtype)))
         return NULL;
-    if (op->id == OP_GEMM)
+    if (op->id == OP_GEMM || op->id == OP_LINEAR)
         return dtype == DTYPE_F16 || dtype == DTYPE_BF16 ? device->gemm_half_variants : device->gemm_variants;
     return kernels_generic.elementwise[op->id][dtype] ? device->elementwise_variants : NULL;
 }
@@ -109,17 +110,38 @@ static unsigned char *operand_address(const struct step_operand *o)
     return memory ? memory->host + o->offset : NULL;
 }
 
-static int run_gemm(struct host_device *device, const struct thread_context *context, const struct step *step,
-                    unsigned char *const *pointers, const struct execution *x, struct error *e)
-{
-    const struct gemm_call call = {
-        .plan = &step->plan, .pointers = pointers, .kernels = x->kernels, .pool = context->pool};
+/* What products need beside their plan. */
+struct multiplier {
+    struct host_device *device;
+    const struct thread_context *context;
+    const struct execution *execution;
+};
 
-    if (step->plan.gemm.k == 0 || step->plan.gemm.alpha == 0) {
+static int multiply(void *context, const struct plan *plan, unsigned char *const *pointers, struct error *e)
+{
+    const struct multiplier *m = context;
+    const struct execution *x = m->execution;
+    const struct gemm_call call = {.plan = plan, .pointers = pointers, .kernels = x->kernels, .pool = m->context->pool};
+
+    if (plan->gemm.k == 0 || plan->gemm.alpha == 0) {
         gemm_scale(&call);
         return 0;
     }
-    return x->blas ? gemm_blas(&call, &device->blas, e) : gemm_blocked(&call, e);
+    return x->blas ? gemm_blas(&call, &m->device->blas, e) : gemm_blocked(&call, e);
+}
+
+static int run_gemm(struct host_device *device, const struct thread_context *context, const struct step *step,
+                    unsigned char *const *pointers, const struct execution *x, struct error *e)
+{
+    struct multiplier m = {device, context, x};
+    const struct linear_call linear = {.plan = &step->plan,
+                                       .pointers = pointers,
+                                       .kernels = x->kernels,
+                                       .pool = context->pool,
+                                       .product = multiply,
+                                       .context = &m};
+
+    return step->plan.gemm.has_bias ? linear_run(&linear, e) : multiply(&m, &step->plan, pointers, e);
 }
 
 int execute_once(struct host_device *device, const struct thread_context *context, const struct step *step,

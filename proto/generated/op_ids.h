@@ -6,6 +6,7 @@ enum op_id {
     OP_ADD,
     OP_COPY,
     OP_GEMM,
+    OP_LINEAR,
     OP_SQUARE,
     OP_COUNT
 };
@@ -25,6 +26,28 @@ enum {
     GEMM_PRECISION_MEDIUM,
 };
 
+/* Attributes of linear, in declared order. */
+enum {
+    LINEAR_TRANS_A,
+    LINEAR_TRANS_B,
+    LINEAR_ALPHA,
+    LINEAR_ACTIVATION,
+    LINEAR_PRECISION,
+};
+
+enum {
+    LINEAR_ACTIVATION_NONE,
+    LINEAR_ACTIVATION_RELU,
+    LINEAR_ACTIVATION_GELU,
+    LINEAR_ACTIVATION_GELU_TANH,
+};
+
+enum {
+    LINEAR_PRECISION_HIGHEST,
+    LINEAR_PRECISION_HIGH,
+    LINEAR_PRECISION_MEDIUM,
+};
+
 /* Sizes of shape rules. */
 enum op_size {
     OP_SIZE_M,
@@ -34,7 +57,7 @@ enum op_size {
 };
 
 #define OP_MAX_ATTRS 5
-#define OP_MAX_INPUTS 2
+#define OP_MAX_INPUTS 3
 #define OP_MAX_OUTPUTS 1
 
 #endif

@@ -15,6 +15,19 @@ static const unsigned gemm_out_dtypes[DTYPE_SLOTS] = {
     [DTYPE_F16] = DTYPE_BIT(DTYPE_F16) | DTYPE_BIT(DTYPE_F32),
     [DTYPE_BF16] = DTYPE_BIT(DTYPE_BF16) | DTYPE_BIT(DTYPE_F32),
 };
+static const char *const linear_activation_choices[] = {"none", "relu", "gelu", "gelu_tanh", NULL};
+static const char *const linear_precision_choices[] = {"highest", "high", "medium", NULL};
+static const struct op_attr linear_attrs[] = {
+    {"trans_a", OP_ATTR_BOOL, {.b = false}, NULL, "Swap the last two dimensions of `a`."},
+    {"trans_b", OP_ATTR_BOOL, {.b = false}, NULL, "Swap the last two dimensions of `b`."},
+    {"alpha", OP_ATTR_FLOAT, {.f = 1.0}, NULL, "Scales the product, before `bias` is added."},
+    {"activation", OP_ATTR_CHOICE, {.choice = 0}, linear_activation_choices, "`relu` is max(x, 0), `gelu` x/2 * (1 + erf(x/sqrt(2))), `gelu_tanh` its approximation x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * x^3)))."},
+    {"precision", OP_ATTR_CHOICE, {.choice = 0}, linear_precision_choices, "As of `gemm`."},
+};
+static const unsigned linear_out_dtypes[DTYPE_SLOTS] = {
+    [DTYPE_F16] = DTYPE_BIT(DTYPE_F16) | DTYPE_BIT(DTYPE_F32),
+    [DTYPE_BF16] = DTYPE_BIT(DTYPE_BF16) | DTYPE_BIT(DTYPE_F32),
+};
 
 static const struct op op_table[OP_COUNT] = {
     [OP_ADD] = {
@@ -62,6 +75,23 @@ static const struct op op_table[OP_COUNT] = {
         .n_attrs = 5,
         .rule = op_rule_gemm,
         .sizes = op_sizes_gemm,
+        .operations = {2, 1U << OP_SIZE_K},
+    },
+    [OP_LINEAR] = {
+        .id = OP_LINEAR,
+        .name = "linear",
+        .summary = "out = activation(alpha * op(a) @ op(b) + bias)",
+        .doc = "A matrix product as `gemm` makes it, with its batches and `trans_a`, `trans_b`; `bias` is added to it, and an activation applied: in one pass, where the product is written. `bias` broadcasts to the product's shape [.., m, n], as NumPy does: a vector [n] is added to every row. Products, bias and activation are computed in f32 (f64 for f64), with one rounding at the end. `out` has the inputs' dtype; of f16 and bf16 it may be f32.",
+        .inputs = {"a", "b", "bias"},
+        .outputs = {"out"},
+        .n_inputs = 3,
+        .n_outputs = 1,
+        .dtypes = DTYPE_BIT(DTYPE_F32) | DTYPE_BIT(DTYPE_F64) | DTYPE_BIT(DTYPE_F16) | DTYPE_BIT(DTYPE_BF16),
+        .out_dtypes = linear_out_dtypes,
+        .attrs = linear_attrs,
+        .n_attrs = 5,
+        .rule = op_rule_linear,
+        .sizes = op_sizes_linear,
         .operations = {2, 1U << OP_SIZE_K},
     },
     [OP_SQUARE] = {

@@ -105,7 +105,7 @@ def lay_out(shape: tuple[int, ...], layout: str, at: int, width: int) -> tuple[O
 def out_shape(op: dict[str, Any], shapes: list[tuple[int, ...]], attrs: dict[str, Any]) -> tuple[int, ...]:
     if op["rule"] == "elementwise":
         return np.broadcast_shapes(*shapes)
-    a, b = shapes
+    a, b = shapes[:2]
     m = a[-1] if attrs.get("trans_a") else a[-2]
     n = b[-2] if attrs.get("trans_b") else b[-1]
     return (*np.broadcast_shapes(a[:-2], b[:-2]), m, n)
@@ -154,17 +154,21 @@ def random_cases(rng: np.random.Generator, count: int) -> list[Case]:
         outs = [name for name in op.get("out_dtypes", {}).get(dtype, ()) if name != dtype]
         out_dtype = str(rng.choice(outs)) if outs and rng.random() < 0.4 else ""
         attrs: dict[str, Any] = {}
-        if op["rule"] == "gemm":
+        if op["rule"] in ("gemm", "linear"):
             m, n, k = (int(x) for x in rng.integers(1, 80, 3))
             batch = random_shape(rng, int(rng.integers(0, 3)), 4)
             attrs = {"trans_a": bool(rng.integers(2)), "trans_b": bool(rng.integers(2))}
             attrs["alpha"] = float(np.float32(rng.normal()))
-            if rng.random() < 0.5:
+            if op["rule"] == "gemm" and rng.random() < 0.5:
                 attrs["beta"] = float(np.float32(rng.normal()))
             shapes = [
                 (*random_broadcast(rng, batch), *((k, m) if attrs["trans_a"] else (m, k))),
                 (*random_broadcast(rng, batch), *((n, k) if attrs["trans_b"] else (k, n))),
             ]
+            if op["rule"] == "linear":
+                attrs["activation"] = str(rng.choice(["none", "relu", "gelu", "gelu_tanh"]))
+                whole = out_shape(op, shapes, attrs)
+                shapes.append((n,) if rng.random() < 0.4 else random_broadcast(rng, whole))
         else:
             whole = random_shape(rng, int(rng.integers(1, 6)), 12)
             shapes = [whole] + [random_broadcast(rng, whole) for _ in op["inputs"][1:]]

@@ -5,6 +5,7 @@ PROTOCOL.md defines it: |got - ref| ≤ rtol·|ref| + scaled·S + atol, S being 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -40,7 +41,25 @@ def gemm(inputs: list[np.ndarray], out: np.ndarray, attrs: dict[str, Any]) -> tu
     return ref, scale
 
 
-REFERENCES: dict[str, Reference] = {"add": add, "square": square, "gemm": gemm, "copy": copy}
+def erf(x: np.ndarray) -> np.ndarray:
+    return np.vectorize(math.erf, otypes=[np.float64])(x) if x.size else x
+
+
+ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "none": lambda x: x,
+    "relu": lambda x: np.maximum(x, 0),
+    "gelu": lambda x: 0.5 * x * (1 + erf(x / math.sqrt(2))),
+    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+}
+
+
+def linear(inputs: list[np.ndarray], out: np.ndarray, attrs: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    a, b, bias = inputs
+    ref, scale = gemm([a, b], out, attrs)
+    return ACTIVATIONS[attrs.get("activation", "none")](ref + bias), scale + np.abs(bias)
+
+
+REFERENCES: dict[str, Reference] = {"add": add, "square": square, "gemm": gemm, "linear": linear, "copy": copy}
 
 
 def tolerance(op: dict[str, Any], dtype: str, attrs: dict[str, Any]) -> dict[str, float]:

@@ -2,6 +2,7 @@
  *
  * A symbol names the op, the dtype and how the work is laid out; the rest of it says how a real kernel goes about it
  * and is accepted as it is. */
+#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -233,7 +234,8 @@ static bool gemm_uses(const struct kernel *k, const struct cuda_ops_gemm *p, str
         return false;
     return !p->m || !p->n ||
            (matrix_uses(&o, p, &p->out, p->m, p->n, true, op) && matrix_uses(k, p, &p->a, p->m, p->k, false, op) &&
-            matrix_uses(k, p, &p->b, p->k, p->n, false, op));
+            matrix_uses(k, p, &p->b, p->k, p->n, false, op) &&
+            (!p->bias.address || matrix_uses(k, p, &p->bias, p->m, p->n, false, op)));
 }
 
 /* Every struct of parameters begins with them. */
@@ -343,6 +345,24 @@ static uint64_t batch_address(const struct cuda_ops_gemm *p, const struct cuda_o
     return x->address + offset * size;
 }
 
+/* As the kernels do with a sum and its bias. */
+static double finish(double x, uint32_t activation)
+{
+    switch (activation) {
+    case CUDA_OPS_RELU:
+        return x < 0 ? 0 : x;
+    case CUDA_OPS_GELU:
+        return 0.5 * x * (1 + erf(x * 0.70710678118654752));
+    case CUDA_OPS_GELU_TANH:
+        return 0.5 * x * (1 + tanh(0.79788456080286536 * (x + 0.044715 * x * x * x)));
+    default:
+        return x;
+    }
+}
+
+/* The bias of element (i, j), 0 where there is none. */
+#define BIAS(LOAD) (bias ? LOAD(bias + (i * p->bias.row + j * p->bias.column) * k->size) : 0)
+
 /* One matrix product: T is the type that accumulates, LOAD and STORE convert. b is copied row by row first, so that
  * the inner loop runs over neighbours; `sums` has room for k · n + n of them. */
 #define GEMM(T, LOAD, LOAD_OUT, STORE)                                                                                 \
@@ -361,7 +381,7 @@ static uint64_t batch_address(const struct cuda_ops_gemm *p, const struct cuda_o
             for (uint64_t j = 0; j < p->n; j++) {                                                                      \
                 const uint64_t at = out + (i * p->out.row + j * p->out.column) * o.size;                               \
                 const T old = p->beta == 0 ? 0 : (T)p->beta * LOAD_OUT(at);                                            \
-                STORE(at, (T)p->alpha *row[j] + old);                                                                  \
+                STORE(at, (T)finish((double)((T)p->alpha * row[j] + old + BIAS(LOAD)), p->activation));                \
             }                                                                                                          \
         }                                                                                                              \
     } while (0)
@@ -378,7 +398,8 @@ static void gemm_run(const struct kernel *k, const struct cuda_ops_gemm *p)
 
     for (uint64_t c = 0; sums && c < p->batch_count; c++) {
         uint64_t a = batch_address(p, &p->a, c, k->size), b = batch_address(p, &p->b, c, k->size),
-                 out = batch_address(p, &p->out, c, o.size);
+                 out = batch_address(p, &p->out, c, o.size),
+                 bias = p->bias.address ? batch_address(p, &p->bias, c, k->size) : 0;
 
         if (k->element == ELEMENT_F64)
             GEMM(double, LOAD_DOUBLE, LOAD_DOUBLE, STORE_DOUBLE);

@@ -35,6 +35,11 @@ CASES: list[tuple[str, list[tuple[int, ...]], dict[str, Any]]] = [
     ("gemm", [(2, 3, 4), (4, 5), (5,)], {"alpha": 0.5, "beta": -1.0}),
     ("gemm", [(3, 4), (4, 5), (3, 5)], {}),
     ("gemm", [(3, 0), (0, 5)], {}),
+    ("linear", [(3, 4), (4, 5), (5,)], {}),
+    ("linear", [(2, 3, 4), (5, 4), (5,)], {"trans_b": True, "activation": "gelu"}),
+    ("linear", [(4, 3), (4, 5), (3, 1)], {"trans_a": True, "activation": "gelu_tanh", "alpha": 0.5}),
+    ("linear", [(3, 4), (4, 5), ()], {"activation": "relu"}),
+    ("linear", [(3, 1, 2, 4), (2, 4, 5), (2, 1, 5)], {"activation": "gelu"}),
 ]
 
 
@@ -57,7 +62,17 @@ def gemm(a: Any, b: Any, c: Any = None, *, trans_a: bool = False, trans_b: bool 
     return made if c is None or not beta else made + beta * c
 
 
-EXPECTED: dict[str, Callable[..., Any]] = {"add": torch.add, "copy": torch.clone, "square": torch.square, "gemm": gemm}
+ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+    "none": lambda x: x, "relu": torch.relu, "gelu": torch.nn.functional.gelu,
+    "gelu_tanh": partial(torch.nn.functional.gelu, approximate="tanh"),
+}  # fmt: skip
+
+
+def linear(a: Any, b: Any, bias: Any, *, activation: str = "none", **attrs: Any) -> Any:
+    return ACTIVATIONS[activation](gemm(a, b, **attrs) + bias)
+
+
+EXPECTED: dict[str, Callable[..., Any]] = {"add": torch.add, "copy": torch.clone, "square": torch.square, "gemm": gemm, "linear": linear}
 
 
 # ---- one op ----
@@ -79,7 +94,7 @@ def check_opcheck(device: str, case: Any) -> None:
     name, shapes, attrs = case
     for dtype, grad in ((torch.float64, True), (torch.float32, False)):
         torch.library.opcheck(getattr(OPS, name).default, inputs_of(device, shapes, dtype, grad), attrs, test_utils=TESTS)
-    given = inputs_of(device, shapes[:2], grad=False)
+    given = inputs_of(device, shapes[: 3 if name == "linear" else 2], grad=False)
     out = torch.zeros_like(getattr(OPS, name)(*given, **{**attrs, "beta": 0.0} if name == "gemm" else attrs))
     torch.library.opcheck(getattr(OPS, name).out, given, {**attrs, "out": out}, test_utils=TESTS)
 

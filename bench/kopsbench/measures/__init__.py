@@ -56,6 +56,7 @@ def everything() -> dict[str, Measure]:
         isolation_share,
         isolation_storm,
         launches,
+        linear,
         load,
         named_parts,
         neighbours,

@@ -49,6 +49,34 @@ KOPS_API enum kops_code kops_gemm(kops_client *client, const struct kops_tensor 
                                   const struct kops_options *options, struct kops_result *ret_result,
                                   struct kops_error *ret_error);
 
+/** What is applied to each element of a product with its bias. */
+enum kops_activation {
+    KOPS_ACTIVATION_NONE,
+    KOPS_ACTIVATION_RELU,
+    KOPS_ACTIVATION_GELU,      /**< x/2 · (1 + erf(x/√2)) */
+    KOPS_ACTIVATION_GELU_TANH, /**< its approximation by tanh */
+};
+
+/** How to multiply, and what follows. Start from KOPS_LINEAR_INIT. */
+struct kops_linear_params {
+    bool trans_a, trans_b; /**< Swap the last two dimensions of an operand first. */
+    double alpha;          /**< Scales the product, before bias is added. */
+    enum kops_activation activation;
+    bool high, medium; /**< precision, as of kops_gemm(). */
+};
+
+#define KOPS_LINEAR_INIT                                                                                               \
+    {                                                                                                                  \
+        false, false, 1.0, KOPS_ACTIVATION_NONE, false, false                                                          \
+    }
+
+/** out = activation(alpha · op(a) · op(b) + bias), in one pass: the product is that of kops_gemm(), bias broadcasts to
+ * it. `params` may be NULL: KOPS_LINEAR_INIT. */
+KOPS_API enum kops_code kops_linear(kops_client *client, const struct kops_tensor *a, const struct kops_tensor *b,
+                                    const struct kops_tensor *bias, const struct kops_tensor *out,
+                                    const struct kops_linear_params *params, const struct kops_options *options,
+                                    struct kops_result *ret_result, struct kops_error *ret_error);
+
 #ifdef __cplusplus
 }
 #endif

@@ -104,7 +104,7 @@ class Calls(DefaultTimeout):
         """The op by the extension, from the tensors on; NotImplemented where these are no registered CUDA tensors."""
         if blocking and self._batches:
             return NotImplemented
-        if op in VECTORS and any(len(getattr(value, "shape", ())) < 2 for value in values):
+        if op in VECTORS and any(len(getattr(value, "shape", ())) < 2 for value in values[:2]):
             return NotImplemented  # what the daemon gets are matrices
         if attrs and out_dtypes.KEY in attrs:
             if any(type(value) not in fast_types for value in values):

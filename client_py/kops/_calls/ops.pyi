@@ -180,6 +180,62 @@ class OpMethods:
         timeout: float | None = ...,
     ) -> tuple[T, Timings]: ...
     @overload
+    def linear(
+        self,
+        a: T,
+        b: Any,
+        bias: Any,
+        *,
+        trans_a: bool = False,
+        trans_b: bool = False,
+        alpha: float = 1.0,
+        activation: Literal["none", "relu", "gelu", "gelu_tanh"] = "none",
+        precision: Literal["highest", "high", "medium"] = "highest",
+        out_dtype: Any = None,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[False] = False,
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        where: Literal["daemon", "here", "auto"] | None = None,
+        timeout: float | None = ...,
+    ) -> T:
+        """out = activation(alpha * op(a) @ op(b) + bias)
+
+        A matrix product as `gemm` makes it, with its batches and `trans_a`, `trans_b`; `bias` is added to it,
+        and an activation applied: in one pass, where the product is written. `bias` broadcasts to the
+        product's shape [.., m, n], as NumPy does: a vector [n] is added to every row. Products, bias and
+        activation are computed in f32 (f64 for f64), with one rounding at the end. `out` has the inputs'
+        dtype; of f16 and bf16 it may be f32.
+        """
+    @overload
+    def linear(
+        self,
+        a: T,
+        b: Any,
+        bias: Any,
+        *,
+        trans_a: bool = False,
+        trans_b: bool = False,
+        alpha: float = 1.0,
+        activation: Literal["none", "relu", "gelu", "gelu_tanh"] = "none",
+        precision: Literal["highest", "high", "medium"] = "highest",
+        out_dtype: Any = None,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[True, "exact"],
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        where: Literal["daemon", "here", "auto"] | None = None,
+        timeout: float | None = ...,
+    ) -> tuple[T, Timings]: ...
+    @overload
     def square(
         self,
         a: T,
@@ -365,6 +421,60 @@ class AsyncOpMethods:
         trans_b: bool = False,
         alpha: float = 1.0,
         beta: float = 0.0,
+        precision: Literal["highest", "high", "medium"] = "highest",
+        out_dtype: Any = None,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[True, "exact"],
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = ...,
+    ) -> tuple[T, Timings]: ...
+    @overload
+    async def linear(
+        self,
+        a: T,
+        b: Any,
+        bias: Any,
+        *,
+        trans_a: bool = False,
+        trans_b: bool = False,
+        alpha: float = 1.0,
+        activation: Literal["none", "relu", "gelu", "gelu_tanh"] = "none",
+        precision: Literal["highest", "high", "medium"] = "highest",
+        out_dtype: Any = None,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[False] = False,
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = ...,
+    ) -> T:
+        """out = activation(alpha * op(a) @ op(b) + bias)
+
+        A matrix product as `gemm` makes it, with its batches and `trans_a`, `trans_b`; `bias` is added to it,
+        and an activation applied: in one pass, where the product is written. `bias` broadcasts to the
+        product's shape [.., m, n], as NumPy does: a vector [n] is added to every row. Products, bias and
+        activation are computed in f32 (f64 for f64), with one rounding at the end. `out` has the inputs'
+        dtype; of f16 and bf16 it may be f32.
+        """
+    @overload
+    async def linear(
+        self,
+        a: T,
+        b: Any,
+        bias: Any,
+        *,
+        trans_a: bool = False,
+        trans_b: bool = False,
+        alpha: float = 1.0,
+        activation: Literal["none", "relu", "gelu", "gelu_tanh"] = "none",
         precision: Literal["highest", "high", "medium"] = "highest",
         out_dtype: Any = None,
         out: Any = None,

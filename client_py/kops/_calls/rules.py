@@ -35,7 +35,7 @@ def _elementwise_shapes(shapes: Sequence[Shape], attrs: Attrs) -> tuple[int, ...
 
 
 def _gemm_sizes(shapes: Sequence[Shape], attrs: Attrs) -> tuple[int, int, int]:
-    a, b = shapes
+    a, b = shapes[:2]
     if len(a) < 2 or len(b) < 2:
         raise ShapeMismatch(f"gemm takes matrices and vectors; got shapes {tuple(a)} and {tuple(b)}")
     m, k = (a[-1], a[-2]) if attrs.get("trans_a") else (a[-2], a[-1])
@@ -50,6 +50,13 @@ def _gemm_shapes(shapes: Sequence[Shape], attrs: Attrs) -> tuple[int, ...]:
     return (*broadcast(shapes[0][:-2], shapes[1][:-2]), m, n)
 
 
+def _linear_shapes(shapes: Sequence[Shape], attrs: Attrs) -> tuple[int, ...]:
+    product, bias = _gemm_shapes(shapes, attrs), tuple(shapes[2])
+    if len(bias) > len(product) or any(size not in (1, of) for size, of in zip(reversed(bias), reversed(product))):
+        raise ShapeMismatch(f"a bias of shape {bias} does not broadcast to the product's {product}")
+    return product
+
+
 class Rule(NamedTuple):
     """`out_scale`: the attribute that scales the previous values of `out`; they are read where it is not 0."""
 
@@ -58,7 +65,7 @@ class Rule(NamedTuple):
     out_scale: str | None = None
     known: bool = True
     broadcasts: bool = False  # all inputs, so that a number can be one
-    vectors: bool = False  # an input with one dimension is a row on the left, a column on the right, as with NumPy's matmul
+    vectors: bool = False  # of the first two inputs one with one dimension is a row, or a column, as with NumPy's matmul
 
     def reads_out(self, attrs: Attrs) -> bool:
         return not self.known or (self.out_scale is not None and attrs.get(self.out_scale, 0) != 0)
@@ -72,6 +79,7 @@ RULES: dict[str, Rule] = {
         out_scale="beta",
         vectors=True,
     ),
+    "linear": Rule(_linear_shapes, lambda shapes, attrs: dict(zip("mnk", _gemm_sizes(shapes, attrs), strict=True)), vectors=True),
 }
 
 
@@ -81,7 +89,7 @@ def _no_shape(shapes: Sequence[Shape], attrs: Attrs) -> tuple[int, ...]:
 
 def vectors_among(op: str, names: Sequence[str], shapes: Sequence[Shape], attrs: Attrs) -> tuple[bool, bool]:
     """Whether the first input of a rule with `vectors` is one, a row, and whether the second is one, a column."""
-    for name, shape in zip(names, shapes, strict=True):
+    for name, shape in zip(names[:2], shapes[:2], strict=True):
         if len(shape) == 1 and attrs.get(f"trans_{name}"):
             raise BadArgument(f"{op}: trans_{name} swaps the dimensions of a matrix, and {name} is a vector: leave it out")
     return len(shapes[0]) == 1, len(shapes[1]) == 1

@@ -46,9 +46,16 @@ def _save_gemm(ctx: Any, inputs: Mapping[str, Any], output: Any) -> None:
 
 
 def _gemm(ctx: Any, gradient: Any) -> Sequence[Any]:
-    """With P = op(A) op(B) and its gradient G: that of op(A) is G op(B)ᵀ, that of op(B) op(A)ᵀ G, each transposed where op does."""
     a, b = ctx.saved_tensors
-    of_out, gradient = gradient, gradient.to(a.dtype)  # `out_dtype` may have been another
+    of_a, of_b = _products(ctx, gradient.to(a.dtype), a, b)  # `out_dtype` may have been another
+    of_c = None
+    if ctx.c_shape is not None and ctx.needs_input_grad[3]:
+        of_c = _summed(gradient * ctx.attrs["beta"], ctx.c_shape)
+    return of_a, of_b, of_c
+
+
+def _products(ctx: Any, gradient: Any, a: Any, b: Any) -> Sequence[Any]:
+    """With P = op(A) op(B) and its gradient G: that of op(A) is G op(B)ᵀ, that of op(B) op(A)ᵀ G, each transposed where op does."""
     trans_a, trans_b = ctx.attrs["trans_a"], ctx.attrs["trans_b"]
     needs = ctx.needs_input_grad[1:]
 
@@ -56,14 +63,36 @@ def _gemm(ctx: Any, gradient: Any) -> Sequence[Any]:
         scaled = {"alpha": ctx.attrs["alpha"], "precision": ctx.attrs["precision"]}
         return _summed(_ops.gemm(x, y, trans_a=trans_x, trans_b=trans_y, **scaled), shape)
 
-    of_a = of_b = of_c = None
+    of_a = of_b = None
     if needs[0]:
         of_a = product(b, gradient, trans_b, True, a.shape) if trans_a else product(gradient, b, False, not trans_b, a.shape)
     if needs[1]:
         of_b = product(gradient, a, True, trans_a, b.shape) if trans_b else product(a, gradient, not trans_a, False, b.shape)
-    if ctx.c_shape is not None and needs[2]:
-        of_c = _summed(of_out * ctx.attrs["beta"], ctx.c_shape)
-    return of_a, of_b, of_c
+    return of_a, of_b
+
+
+def _save_linear(ctx: Any, inputs: Mapping[str, Any], output: Any) -> None:
+    ctx.save_for_backward(inputs["a"], inputs["b"], inputs["bias"])
+    ctx.attrs = {name: inputs[name] for name in ("trans_a", "trans_b", "alpha", "precision")}
+    ctx.activation = inputs["activation"]
+
+
+_DERIVATIVES: dict[str, Callable[[Any, Any], Any]] = {
+    "relu": lambda gradient, x: torch.ops.aten.threshold_backward(gradient, x, 0),
+    "gelu": lambda gradient, x: torch.ops.aten.gelu_backward(gradient, x, approximate="none"),
+    "gelu_tanh": lambda gradient, x: torch.ops.aten.gelu_backward(gradient, x, approximate="tanh"),
+}
+
+
+def _linear(ctx: Any, gradient: Any) -> Sequence[Any]:
+    """That of the sum before the activation, whose value is computed again and not rounded; then a product's."""
+    a, b, bias = ctx.saved_tensors
+    if ctx.activation != "none":
+        wide = torch.float32 if a.dtype.itemsize == 2 else a.dtype
+        sums = _ops.linear(a, b, bias, **ctx.attrs, out_dtype=wide)
+        gradient = _DERIVATIVES[ctx.activation](gradient.to(wide), sums)
+    of_a, of_b = _products(ctx, gradient.to(a.dtype), a, b)
+    return of_a, of_b, _summed(gradient, bias.shape).to(bias.dtype) if ctx.needs_input_grad[3] else None
 
 
 def _save_copy(ctx: Any, inputs: Mapping[str, Any], output: Any) -> None:
@@ -76,7 +105,7 @@ def _copy(ctx: Any, gradient: Any) -> Sequence[Any]:
 
 GRADIENTS = {
     "add": Gradient(_save_add, _add), "copy": Gradient(_save_copy, _copy), "square": Gradient(_save_square, _square),
-    "gemm": Gradient(_save_gemm, _gemm),
+    "gemm": Gradient(_save_gemm, _gemm), "linear": Gradient(_save_linear, _linear),
 }  # fmt: skip
 
 
@@ -102,7 +131,7 @@ def widest(values: Sequence[Any], device: str) -> list[Any]:
     return [v.to(dtype) if _castable(v, device) else v for v in values]
 
 
-AUTOCAST: dict[str, Callable[[Sequence[Any], str], list[Any]]] = {"elementwise": widest, "gemm": lower}
+AUTOCAST: dict[str, Callable[[Sequence[Any], str], list[Any]]] = {"elementwise": widest, "gemm": lower, "linear": lower}
 
 
 # vmap: rules whose inputs have leading dimensions that broadcast. The mapped one is put before them.
@@ -127,4 +156,4 @@ def _broadcasting(op: Any) -> Callable[..., Any]:
     return rule
 
 
-BATCHED: dict[str, Callable[[Any], Callable[..., Any]]] = {"elementwise": _broadcasting, "gemm": _broadcasting}
+BATCHED: dict[str, Callable[[Any], Callable[..., Any]]] = {"elementwise": _broadcasting, "gemm": _broadcasting, "linear": _broadcasting}

@@ -71,8 +71,8 @@ def _split(name: str, arguments: Sequence[Any]) -> tuple[Sequence[Any], Any]:
 
 def _check_matrices(name: str, inputs: Sequence[Any]) -> None:
     """The methods of a client take vectors, too; an op of torch has one form of each derivative."""
-    if any(tensor.dim() < 2 for tensor in inputs):
-        shapes = " and ".join(str(tuple(tensor.shape)) for tensor in inputs)
+    if any(tensor.dim() < 2 for tensor in inputs[:2]):
+        shapes = " and ".join(str(tuple(tensor.shape)) for tensor in inputs[:2])
         raise ShapeMismatch(f"torch.ops.{NAMESPACE}.{name} takes matrices, and these are {shapes}: make a vector one with unsqueeze()")
 
 
@@ -123,7 +123,7 @@ def _run(name: str) -> Callable[..., Any]:
     given = ", ".join([inputs, *(f"{attr}={attr}" for attr in names)])
     lines = [f"def run({inputs}{f', {SCALED}=None' if scale else ''}{f', *, {attributes}' if attributes else ''}):"]
     if _rule(name).vectors:
-        few = " or ".join(f"{tensor}.dim() < 2" for tensor in _DECLARED[name]["inputs"])
+        few = " or ".join(f"{tensor}.dim() < 2" for tensor in _DECLARED[name]["inputs"][:2])
         lines.append(f"    if {few}: check_matrices({name!r}, ({inputs},))")
     if scale:
         lines.append(f"    if {scale}: return scaled({given}, {SCALED}={SCALED})")

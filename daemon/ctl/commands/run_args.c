@@ -12,7 +12,7 @@ static const char usage[] =
     "Usage: kopsctl run OP [--shape SHAPES] [--dtype DTYPE] [OPTION]...\n\n"
     "Makes random data, runs the op, and prints how long it took.\n\n"
     "  -s, --shape SHAPES     the inputs' shapes, such as 640x640,640x333; one shape is that of all inputs\n"
-    "                         (`scalar`: no dimensions). Default: 1048576, for gemm 1024x1024\n"
+    "                         (`scalar`: no dimensions). Default: 1048576, for gemm and linear 1024x1024\n"
     "  -t, --dtype DTYPE      f32 (default), f64, f16, bf16\n"
     "  -d, --device DEVICE    UUID, or index of `kopsctl info`; default: the daemon's own\n"
     "  -n, --repeat N         timed executions (default 1)\n"
@@ -257,6 +257,8 @@ static void note_attr(struct reference_case *c, const struct kops_attr *a)
         c->beta = a->value.real;
     else if (!strcmp(a->name, "precision"))
         c->precision = a->value.text;
+    else if (!strcmp(a->name, "activation"))
+        c->activation = a->value.text;
 }
 
 enum ctl_exit run_resolve_attrs(struct run *r)

@@ -9,7 +9,8 @@
 
 const struct reference *reference_find(const char *op)
 {
-    static const struct reference *const all[] = {&reference_add, &reference_copy, &reference_square, &reference_gemm};
+    static const struct reference *const all[] = {&reference_add, &reference_copy, &reference_square, &reference_gemm,
+                                                  &reference_linear};
 
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         if (!strcmp(all[i]->op, op))
@@ -77,8 +78,7 @@ static double one_flop_each(const struct reference_case *c)
     return (double)kops_tensor_count(&c->out);
 }
 
-/* The element of an input that out's element `at` comes from. */
-static uint64_t source(const struct kops_tensor *in, const struct kops_tensor *out, uint64_t at)
+uint64_t reference_source(const struct kops_tensor *in, const struct kops_tensor *out, uint64_t at)
 {
     uint64_t index = 0, stride = 1;
 
@@ -111,7 +111,7 @@ static void check_elements(const struct reference_case *c, const struct toleranc
         for (size_t i = 0; i < c->n_inputs; i++) {
             bool direct = same_shape(&c->inputs[i], &c->out);
 
-            values[i] = data_get(c->data[i], direct ? at : source(&c->inputs[i], &c->out, at), c->dtype);
+            values[i] = data_get(c->data[i], direct ? at : reference_source(&c->inputs[i], &c->out, at), c->dtype);
             scale += fabs(values[i]);
         }
         report_element(ret, t, at, data_get(c->after, at, c->dtype), compute(values), scale);

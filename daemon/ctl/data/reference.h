@@ -17,9 +17,10 @@ struct reference_case {
     struct kops_tensor inputs[CASE_MAX_INPUTS], out;
     const void *data[CASE_MAX_INPUTS]; /* of the inputs, here */
     const void *before, *after;        /* of out; `before` only where it is read */
-    bool trans_a, trans_b;             /* gemm's attributes */
+    bool trans_a, trans_b;             /* gemm's and linear's */
     const char *precision;             /* "": the op's default */
     double alpha, beta;
+    const char *activation; /* linear's; NULL: none */
 };
 
 struct tolerance {
@@ -53,6 +54,9 @@ bool reference_tolerance(const char *op, enum kops_dtype dtype, const char *prec
 void report_element(struct report *r, const struct tolerance *t, uint64_t at, double got, double expected,
                     double scale);
 
-extern const struct reference reference_add, reference_copy, reference_square, reference_gemm;
+/* The element of an input, which broadcasts to out, that out's element `at` comes from. */
+uint64_t reference_source(const struct kops_tensor *in, const struct kops_tensor *out, uint64_t at);
+
+extern const struct reference reference_add, reference_copy, reference_square, reference_gemm, reference_linear;
 
 #endif

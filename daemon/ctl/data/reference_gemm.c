@@ -1,6 +1,8 @@
-/* gemm's reference. Small products are checked whole; of big ones a random sample, since they would take minutes. */
+/* The references of gemm and linear. Small products are checked whole; of big ones a random sample, since they would
+ * take minutes. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "data.h"
 #include "reference.h"
@@ -50,6 +52,21 @@ static bool shape(struct reference_case *c, const char **ret_why)
     return true;
 }
 
+static bool shape_linear(struct reference_case *c, const char **ret_why)
+{
+    const struct kops_tensor *bias = &c->inputs[2];
+
+    if (!shape(c, ret_why))
+        return false;
+    *ret_why = "the bias does not broadcast to the product";
+    if (bias->rank > c->out.rank)
+        return false;
+    for (unsigned d = 1; d <= bias->rank; d++)
+        if (bias->shape[bias->rank - d] != 1 && bias->shape[bias->rank - d] != c->out.shape[c->out.rank - d])
+            return false;
+    return true;
+}
+
 static struct problem problem_of(const struct reference_case *c)
 {
     struct problem p = {.c = c, .batch = 1};
@@ -91,14 +108,32 @@ static struct view view_of(const struct reference_case *c, unsigned i, uint64_t 
     return v;
 }
 
+static double activate(const char *activation, double x)
+{
+    if (!activation || !strcmp(activation, "none"))
+        return x;
+    if (!strcmp(activation, "relu"))
+        return x < 0 ? 0 : x;
+    if (!strcmp(activation, "gelu"))
+        return x / 2 * (1 + erf(x / sqrt(2)));
+    return x / 2 * (1 + tanh(sqrt(2 / 3.14159265358979324) * (x + 0.044715 * x * x * x)));
+}
+
+static bool is_linear(const struct reference_case *c)
+{
+    return c->n_inputs == 3;
+}
+
 static void finish_element(const struct problem *p, const struct tolerance *t, struct report *r, uint64_t at,
                            double sum, double magnitude)
 {
     const struct reference_case *c = p->c;
     double before = c->beta != 0 ? c->beta * data_get(c->before, at, c->dtype) : 0;
 
-    report_element(r, t, at, data_get(c->after, at, c->dtype), c->alpha * sum + before,
-                   fabs(c->alpha) * magnitude + fabs(before));
+    double bias = is_linear(c) ? data_get(c->data[2], reference_source(&c->inputs[2], &c->out, at), c->dtype) : 0;
+
+    report_element(r, t, at, data_get(c->after, at, c->dtype), activate(c->activation, c->alpha * sum + before + bias),
+                   fabs(c->alpha) * magnitude + fabs(before) + fabs(bias));
 }
 
 /* ---- a sample ---- */
@@ -199,3 +234,6 @@ static void check(const struct reference_case *c, const struct tolerance *t, str
 
 const struct reference reference_gemm = {
     .op = "gemm", .default_shape = "1024x1024", .n_inputs = 2, .shape = shape, .flops = flops, .check = check};
+
+const struct reference reference_linear = {
+    .op = "linear", .default_shape = "1024x1024", .n_inputs = 3, .shape = shape_linear, .flops = flops, .check = check};

@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-enum { OPERAND_A, OPERAND_B, OPERAND_OUT };
-
 /* Whether rows × columns with these strides is a column-major matrix, and its leading dimension. A stride over a
  * dimension of size 1 is never used, so it may be anything. */
 static bool column_major(int64_t rows, int64_t columns, int64_t row, int64_t column, int64_t *ret_ld)
@@ -47,8 +45,8 @@ static void fold_batch(struct plan_gemm *g)
     if (g->b.batch[0] == 0 && g->a.batch[0] == g->m * g->a.row && g->out.batch[0] == g->m * g->out.row &&
         g->m <= INT32_MAX / count)
         g->m *= count;
-    else if (g->a.batch[0] == 0 && g->b.batch[0] == g->n * g->b.column && g->out.batch[0] == g->n * g->out.column &&
-             g->n <= INT32_MAX / count)
+    else if (!g->has_bias && g->a.batch[0] == 0 && g->b.batch[0] == g->n * g->b.column &&
+             g->out.batch[0] == g->n * g->out.column && g->n <= INT32_MAX / count)
         g->n *= count;
     else
         return;
@@ -67,19 +65,21 @@ static bool orient(const struct plan_gemm *g, struct blaslt_layout *l)
         either_major(g->k, g->m, &at, &p->ld[BLASLT_B], &p->transpose_b)) {
         p->m = g->n;
         p->n = g->m;
-        l->source[BLASLT_A] = OPERAND_B;
-        l->source[BLASLT_B] = OPERAND_A;
-        l->source[BLASLT_D] = OPERAND_OUT;
+        l->source[BLASLT_A] = PLAN_GEMM_B;
+        l->source[BLASLT_B] = PLAN_GEMM_A;
+        l->source[BLASLT_D] = plan_gemm_out(g);
         return true;
     }
+    if (g->has_bias)
+        return false;
     if (column_major(g->m, g->n, g->out.row, g->out.column, &p->ld[BLASLT_D]) &&
         either_major(g->m, g->k, &g->a, &p->ld[BLASLT_A], &p->transpose_a) &&
         either_major(g->k, g->n, &g->b, &p->ld[BLASLT_B], &p->transpose_b)) {
         p->m = g->m;
         p->n = g->n;
-        l->source[BLASLT_A] = OPERAND_A;
-        l->source[BLASLT_B] = OPERAND_B;
-        l->source[BLASLT_D] = OPERAND_OUT;
+        l->source[BLASLT_A] = PLAN_GEMM_A;
+        l->source[BLASLT_B] = PLAN_GEMM_B;
+        l->source[BLASLT_D] = plan_gemm_out(g);
         return true;
     }
     return false;
@@ -89,7 +89,7 @@ static bool orient(const struct plan_gemm *g, struct blaslt_layout *l)
  * elements. */
 static bool split_batch(const struct plan_gemm *g, const size_t *sizes, struct blaslt_layout *l)
 {
-    const struct plan_matrix *sources[] = {&g->a, &g->b, &g->out};
+    const struct plan_matrix *sources[] = {&g->a, &g->b, g->has_bias ? &g->bias : &g->out, &g->out};
     unsigned strided = 0;
     uint64_t calls = 1;
 
@@ -129,9 +129,32 @@ static uint32_t alignment(const struct blaslt_layout *l, enum blaslt_operand o, 
     return (uint32_t)(bits & -bits);
 }
 
+/* The library adds a vector to the columns of D, which are out's rows, and then applies what its epilogues have. Its
+ * GELU is the approximation by tanh. */
+static int check_epilogue(const struct plan *plan, struct error *e)
+{
+    const struct plan_gemm *g = &plan->gemm;
+    bool vector = (g->m == 1 || g->bias.row == 0) && (g->n == 1 || g->bias.column == 1);
+    const char *why = NULL;
+
+    for (unsigned i = 0; i < g->batch_rank; i++)
+        vector = vector && g->bias.batch[i] == 0;
+    if (!vector)
+        why = "cublaslt adds a contiguous vector [n] to every row, and no other bias; leave the variant out";
+    else if (plan->out_dtype != plan->dtype)
+        why = "cublaslt takes a bias of out's dtype alone; leave the variant out";
+    else if (g->activation == PLAN_GELU)
+        why = "cublaslt has gelu_tanh, and no gelu by erf; leave the variant out";
+    if (!why)
+        return 0;
+    error_set(e, ERROR_INVALID_ARGUMENT, "%s", why);
+    return error_detail_text(e, "key", "attrs.variant");
+}
+
 int blaslt_layout(const struct plan *plan, const uint64_t *addresses, struct blaslt_layout *ret_layout, struct error *e)
 {
-    const size_t in = dtype_size(plan->dtype), sizes[BLASLT_OPERANDS] = {in, in, dtype_size(plan->out_dtype)};
+    const size_t in = dtype_size(plan->dtype), out = dtype_size(plan->out_dtype);
+    const size_t sizes[] = {in, in, plan->kind == PLAN_GEMM && plan->gemm.has_bias ? in : out, out};
     struct blaslt_problem *p = &ret_layout->problem;
     struct plan_gemm g;
 
@@ -144,6 +167,8 @@ int blaslt_layout(const struct plan *plan, const uint64_t *addresses, struct bla
         error_set(e, ERROR_INVALID_ARGUMENT, "cublaslt takes dimensions from 1 to 2^31 - 1; leave the variant out");
         return error_detail_text(e, "key", "attrs.variant");
     }
+    if (g.has_bias && check_epilogue(plan, e) < 0)
+        return -1;
     if (!orient(&g, ret_layout)) {
         error_set(
             e, ERROR_INVALID_ARGUMENT,
@@ -160,8 +185,13 @@ int blaslt_layout(const struct plan *plan, const uint64_t *addresses, struct bla
     p->dtype = (uint8_t)plan->dtype;
     p->out_dtype = (uint8_t)plan->out_dtype;
     p->tf32 = plan->dtype == DTYPE_F32 && !g.high_precision_only;
+    p->has_bias = g.has_bias;
+    p->activation = (uint8_t)g.activation;
     for (unsigned o = 0; addresses && o < BLASLT_OPERANDS; o++)
         p->alignment[o] = alignment(ret_layout, (enum blaslt_operand)o, addresses[ret_layout->source[o]],
                                     sizes[ret_layout->source[o]]);
+    /* The library is told of the bias's alignment as part of D's. */
+    if (addresses && p->has_bias && (addresses[PLAN_GEMM_BIAS] & -addresses[PLAN_GEMM_BIAS]) < p->alignment[BLASLT_D])
+        p->alignment[BLASLT_D] = (uint32_t)(addresses[PLAN_GEMM_BIAS] & -addresses[PLAN_GEMM_BIAS]);
     return 0;
 }

@@ -23,7 +23,9 @@ struct blaslt_problem {
     uint8_t dtype, out_dtype;
     uint8_t tf32;
     uint8_t transpose_a, transpose_b;
-    uint8_t reserved[3];
+    uint8_t has_bias;
+    uint8_t activation; /* enum plan_activation */
+    uint8_t reserved;
 };
 
 /* One strided-batch call's matrices: byte offsets from the operands' first elements. */
@@ -33,7 +35,8 @@ struct blaslt_call {
 
 struct blaslt_layout {
     struct blaslt_problem problem;
-    unsigned source[BLASLT_OPERANDS]; /* the plan's operand (0: a, 1: b, 2: out) that A, B and D are */
+    unsigned
+        source[BLASLT_OPERANDS]; /* the plan's operand that A, B and D are: enum plan_gemm_operand, plan_gemm_out() */
     unsigned n_calls;
     struct blaslt_call calls[BLASLT_CALLS_MAX];
 };

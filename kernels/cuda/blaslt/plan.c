@@ -40,14 +40,21 @@ static void keep(cublasStatus_t *first, cublasStatus_t status)
 
 static cublasStatus_t make_operation(struct blaslt_plan *p, struct types types)
 {
+    static const uint32_t epilogues[] = {[PLAN_NONE] = CUBLASLT_EPILOGUE_BIAS,
+                                         [PLAN_RELU] = CUBLASLT_EPILOGUE_RELU_BIAS,
+                                         [PLAN_GELU_TANH] = CUBLASLT_EPILOGUE_GELU_BIAS};
     int32_t a = p->problem.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     int32_t b = p->problem.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    uint32_t epilogue = epilogues[p->problem.activation];
     cublasStatus_t status = blaslt_api.MatmulDescCreate(&p->operation, types.compute, types.scale);
 
     if (status != CUBLAS_STATUS_SUCCESS)
         return status;
     keep(&status, blaslt_api.MatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof(a)));
     keep(&status, blaslt_api.MatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof(b)));
+    if (p->problem.has_bias)
+        keep(&status, blaslt_api.MatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
+                                                        sizeof(epilogue)));
     return status;
 }
 
@@ -155,6 +162,7 @@ int blaslt_plan_make(struct cuda_device *d, cublasLtHandle_t handle, const struc
     if (!p)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a plan");
     atomic_init(&p->refs, 1);
+    pthread_mutex_init(&p->bias_lock, NULL);
     list_init(&p->link);
     p->device = d;
     p->handle = handle;
@@ -179,6 +187,7 @@ struct blaslt_plan *blaslt_plan_unref(struct blaslt_plan *p)
             blaslt_api.MatrixLayoutDestroy(p->layouts[o]);
     if (p->operation)
         blaslt_api.MatmulDescDestroy(p->operation);
+    pthread_mutex_destroy(&p->bias_lock);
     free(p);
     return NULL;
 }
@@ -216,6 +225,22 @@ static cublasStatus_t run_call(const struct cuda_queue *queue, struct blaslt_pla
                  blaslt_plan_workspace(p), (cudaStream_t)queue->stream);
 }
 
+/* The bias's address is part of the descriptor, which all runs of the plan share, those that a graph records, too. */
+static cublasStatus_t run_biased(const struct cuda_queue *queue, struct blaslt_plan *p, const struct plan_gemm *g,
+                                 const struct blaslt_layout *layout, const struct blaslt_call *call,
+                                 const uint64_t *addresses)
+{
+    const void *bias = (const void *)(uintptr_t)addresses[PLAN_GEMM_BIAS];
+    cublasStatus_t status;
+
+    pthread_mutex_lock(&p->bias_lock);
+    status = blaslt_api.MatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias));
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = run_call(queue, p, g, layout, call, addresses);
+    pthread_mutex_unlock(&p->bias_lock);
+    return status;
+}
+
 int blaslt_plan_run(const struct cuda_queue *queue, struct blaslt_plan *p, const struct plan *plan,
                     const uint64_t *addresses, struct error *e)
 {
@@ -224,7 +249,9 @@ int blaslt_plan_run(const struct cuda_queue *queue, struct blaslt_plan *p, const
     if (blaslt_layout(plan, addresses, &layout, e) < 0)
         return -1;
     for (unsigned i = 0; i < layout.n_calls; i++) {
-        cublasStatus_t status = run_call(queue, p, &plan->gemm, &layout, &layout.calls[i], addresses);
+        cublasStatus_t status = layout.problem.has_bias
+                                    ? run_biased(queue, p, &plan->gemm, &layout, &layout.calls[i], addresses)
+                                    : run_call(queue, p, &plan->gemm, &layout, &layout.calls[i], addresses);
 
         if (status != CUBLAS_STATUS_SUCCESS)
             return blaslt_fail(status, "cublasLtMatmul", e);

@@ -2,6 +2,7 @@
 #ifndef KOPS_CUDA_BLASLT_PLAN_H
 #define KOPS_CUDA_BLASLT_PLAN_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "blaslt.h"
@@ -11,7 +12,7 @@
 
 enum { BLASLT_CANDIDATES = 8 };
 
-/* Fixed once it is in the cache. */
+/* Fixed once it is in the cache, but for the address of the bias, which each run sets. */
 struct blaslt_plan {
     atomic_uint refs; /* the cache's and each job's */
     struct list link; /* the cache's, like `next` */
@@ -20,6 +21,7 @@ struct blaslt_plan {
     cublasLtHandle_t handle;
     struct blaslt_problem problem;
     cublasLtMatmulDesc_t operation;
+    pthread_mutex_t bias_lock; /* guards the address of the bias in `operation` while a product is enqueued */
     cublasLtMatrixLayout_t layouts[BLASLT_OPERANDS];
     bool has_algorithm; /* false: the library has none for this problem */
     cublasLtMatmulHeuristicResult_t algorithm;

@@ -49,6 +49,8 @@ int repack_check(const struct plan *plan, const char *variant, struct error *e)
 
     if (plan->kind != PLAN_GEMM || plan_is_empty(plan) || plan->gemm.k == 0)
         return refuse(e, variant, "is for products of matrices that are not empty");
+    if (plan->gemm.has_bias || plan->gemm.activation != PLAN_NONE)
+        return refuse(e, variant, "is for products without a bias and an activation");
     if (mode->pieces && (plan->dtype != DTYPE_F32 || plan->out_dtype != DTYPE_F32))
         return refuse(e, variant, "multiplies f32");
     if (dtype_size(plan->dtype) != 2 && plan->dtype != DTYPE_F32)

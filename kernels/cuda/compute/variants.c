@@ -17,7 +17,7 @@ static void init_one(const char **names, enum op_id op, enum dtype dtype, bool h
 
     if (!own)
         return;
-    if (op == OP_GEMM && have_blaslt)
+    if ((op == OP_GEMM || op == OP_LINEAR) && have_blaslt)
         names[n++] = cuda_variant_blaslt;
     while (op == OP_GEMM && have_blaslt && have_copies && *repacked)
         names[n++] = *repacked++;

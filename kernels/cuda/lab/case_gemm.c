@@ -1,4 +1,4 @@
-/* Cases of gemm. */
+/* Cases of gemm and of linear. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,9 +9,20 @@
 #include "ops/plan_launch.h"
 #include "values.h"
 
-enum { A, B, OUT };
+enum { A, B, BIAS };
 
-/* As the op's declaration has it: |got − exact| ≤ rtol · |exact| + scaled · Σ|terms| + atol. */
+/* The number of a case's output, behind its inputs. */
+static unsigned out_of(const struct lab_case *c)
+{
+    return c->call.op->n_inputs;
+}
+
+static bool is_linear(const struct lab_case *c)
+{
+    return c->call.op->id == OP_LINEAR;
+}
+
+/* As the ops' declarations have it: |got − exact| ≤ rtol · |exact| + scaled · Σ|terms| + atol. */
 static const struct tolerance {
     double rtol, scaled, atol;
 } tolerances[] = {
@@ -49,6 +60,29 @@ static void set_matrix(struct tensor *t, enum dtype dtype, unsigned batch_rank, 
     t->shape[batch_rank + 1] = transposed ? rows : columns;
 }
 
+/* Any tensor that broadcasts to out. */
+static void set_bias(struct tensor *t, enum dtype dtype, const struct tensor *out, struct lab_random *r)
+{
+    const unsigned first = lab_random(r) % 2 ? out->rank - 1 : (unsigned)lab_random_between(r, 0, out->rank);
+
+    t->dtype = dtype;
+    t->rank = out->rank - first;
+    for (unsigned d = 0; d < t->rank; d++)
+        t->shape[d] = lab_random(r) % 4 ? out->shape[first + d] : 1;
+}
+
+static void fill_array(struct lab_case *c, unsigned t, struct lab_random *r)
+{
+    const bool out = t == out_of(c);
+    const enum lab_layout layout = (enum lab_layout)(lab_random(r) % (out ? LAYOUT_EXPANDED : LAYOUT_COUNT));
+
+    lab_array_make(&c->arrays[t], r, lab_random(r) % 2 ? LAYOUT_CONTIGUOUS : layout, out);
+    lab_array_fill(&c->arrays[t], r, false);
+    if (out && (is_linear(c) || c->call.attrs[GEMM_BETA].f == 0))
+        memset(c->arrays[t].host, 0xff, c->arrays[t].size); /* NaN: reading it would show */
+    c->call.tensors[t] = &c->arrays[t].tensor;
+}
+
 void case_gemm(struct lab_case *c, struct lab_random *r, enum dtype dtype, int64_t scale)
 {
     static const double factors[] = {0, 0, 1, -1.5, 0.5};
@@ -60,34 +94,34 @@ void case_gemm(struct lab_case *c, struct lab_random *r, enum dtype dtype, int64
     int64_t batch[3];
 
     memset(c, 0, sizeof(*c));
-    c->call.op = op_get(OP_GEMM);
+    c->call.op = op_get(lab_random(r) % 2 ? OP_GEMM : OP_LINEAR);
     c->in_place = -1;
     c->call.attrs[GEMM_TRANS_A].b = trans_a;
     c->call.attrs[GEMM_TRANS_B].b = trans_b;
     c->call.attrs[GEMM_ALPHA].f = lab_random(r) % 2 ? 1 : factors[lab_random(r) % 5];
-    c->call.attrs[GEMM_BETA].f = factors[lab_random(r) % 5];
-    c->call.attrs[GEMM_PRECISION].choice = GEMM_PRECISION_HIGHEST;
+    if (is_linear(c)) {
+        c->call.attrs[LINEAR_ACTIVATION].choice = lab_random(r) % 4;
+        c->call.attrs[LINEAR_PRECISION].choice = LINEAR_PRECISION_HIGHEST;
+    } else {
+        c->call.attrs[GEMM_BETA].f = factors[lab_random(r) % 5];
+        c->call.attrs[GEMM_PRECISION].choice = GEMM_PRECISION_HIGHEST;
+    }
     for (unsigned d = 0; d < batch_rank; d++)
         batch[d] = lab_random_between(r, 1, 3);
     set_matrix(&c->arrays[A].tensor, dtype, batch_rank, batch, m, k, trans_a);
     set_matrix(&c->arrays[B].tensor, dtype, batch_rank, batch, k, n, trans_b);
-    set_matrix(&c->arrays[OUT].tensor, wide ? DTYPE_F32 : dtype, batch_rank, batch, m, n, false);
+    set_matrix(&c->arrays[out_of(c)].tensor, wide ? DTYPE_F32 : dtype, batch_rank, batch, m, n, false);
     if (batch_rank && lab_random(r) % 2)
         c->arrays[lab_random(r) % 2].tensor.shape[lab_random(r) % batch_rank] = 1;
     for (unsigned d = 0; d < batch_rank; d++) {
         /* A dimension that no input has must not be in out. */
         if (c->arrays[A].tensor.shape[d] == 1 && c->arrays[B].tensor.shape[d] == 1)
-            c->arrays[OUT].tensor.shape[d] = 1;
+            c->arrays[out_of(c)].tensor.shape[d] = 1;
     }
-    for (unsigned t = A; t <= OUT; t++) {
-        const enum lab_layout layout = (enum lab_layout)(lab_random(r) % (t == OUT ? LAYOUT_EXPANDED : LAYOUT_COUNT));
-
-        lab_array_make(&c->arrays[t], r, lab_random(r) % 2 ? LAYOUT_CONTIGUOUS : layout, t == OUT);
-        lab_array_fill(&c->arrays[t], r, false);
-        if (t == OUT && c->call.attrs[GEMM_BETA].f == 0)
-            memset(c->arrays[OUT].host, 0xff, c->arrays[OUT].size); /* NaN: reading it would show */
-        c->call.tensors[t] = &c->arrays[t].tensor;
-    }
+    if (is_linear(c))
+        set_bias(&c->arrays[BIAS].tensor, dtype, &c->arrays[out_of(c)].tensor, r);
+    for (unsigned t = A; t <= out_of(c); t++)
+        fill_array(c, t, r);
 }
 
 /* An operand as doubles, with the strides of the matrix after its transposition. */
@@ -128,11 +162,36 @@ struct reference {
     double exact, bound; /* of each element of out, in index order */
 };
 
+static double activated(double x, unsigned activation)
+{
+    switch (activation) {
+    case LINEAR_ACTIVATION_RELU:
+        return x < 0 ? 0 : x;
+    case LINEAR_ACTIVATION_GELU:
+        return x / 2 * (1 + erf(x / sqrt(2)));
+    case LINEAR_ACTIVATION_GELU_TANH:
+        return x / 2 * (1 + tanh(sqrt(2 / 3.14159265358979324) * (x + 0.044715 * x * x * x)));
+    default:
+        return x;
+    }
+}
+
+/* The element of the bias that broadcasts to out's at `index`. */
+static double bias_at(const struct lab_case *c, const int64_t *index)
+{
+    const struct tensor *t = c->call.tensors[BIAS], *out = c->call.tensors[out_of(c)];
+    int64_t own[TENSOR_MAX_RANK];
+
+    for (unsigned d = 0; d < t->rank; d++)
+        own[d] = t->shape[d] == 1 ? 0 : index[out->rank - t->rank + d];
+    return value_get(t->dtype, c->arrays[BIAS].host, lab_element(t, own));
+}
+
 static struct reference reference_of(const struct lab_case *c, const struct matrix *a, const struct matrix *b,
                                      int64_t k, const int64_t *index)
 {
-    const double alpha = c->call.attrs[GEMM_ALPHA].f, beta = c->call.attrs[GEMM_BETA].f;
-    const struct tensor *out = c->call.tensors[OUT];
+    const double alpha = c->call.attrs[GEMM_ALPHA].f, beta = is_linear(c) ? 0 : c->call.attrs[GEMM_BETA].f;
+    const struct tensor *out = c->call.tensors[out_of(c)];
     const struct tolerance *tolerance = &tolerances[out->dtype];
     const double *row = batch_of(a, index) + index[out->rank - 2] * a->row;
     const double *column = batch_of(b, index) + index[out->rank - 1] * b->column;
@@ -148,10 +207,14 @@ static struct reference reference_of(const struct lab_case *c, const struct matr
     r.exact = alpha * sum;
     magnitude *= fabs(alpha);
     if (beta != 0) {
-        const double before = value_get(out->dtype, c->arrays[OUT].host, lab_element(out, index));
+        const double before = value_get(out->dtype, c->arrays[out_of(c)].host, lab_element(out, index));
 
         r.exact += beta * before;
         magnitude += fabs(beta * before);
+    }
+    if (is_linear(c)) {
+        r.exact = activated(r.exact + bias_at(c, index), c->call.attrs[LINEAR_ACTIVATION].choice);
+        magnitude += fabs(bias_at(c, index));
     }
     r.bound = tolerance->rtol * fabs(r.exact) + tolerance->scaled * magnitude + tolerance->atol;
     return r;
@@ -160,7 +223,7 @@ static struct reference reference_of(const struct lab_case *c, const struct matr
 static struct reference *make_reference(const struct lab_case *c)
 {
     const bool trans_a = c->call.attrs[GEMM_TRANS_A].b, trans_b = c->call.attrs[GEMM_TRANS_B].b;
-    const struct tensor *out = c->call.tensors[OUT], *in = c->call.tensors[A];
+    const struct tensor *out = c->call.tensors[out_of(c)], *in = c->call.tensors[A];
     const int64_t k = in->shape[in->rank - (trans_a ? 2 : 1)];
     struct matrix a = {0}, b = {0};
     struct reference *all = malloc(out->count * sizeof(*all)), *next = all;
@@ -183,10 +246,15 @@ free_matrices:
 static void describe(struct lab_case *c, const char *kernel, const char *what)
 {
     const union op_attr_value *attrs = c->call.attrs;
-    size_t n = (size_t)snprintf(c->text, sizeof(c->text), "%s %s trans %d%d alpha %g beta %g", kernel, what,
-                                attrs[GEMM_TRANS_A].b, attrs[GEMM_TRANS_B].b, attrs[GEMM_ALPHA].f, attrs[GEMM_BETA].f);
+    size_t n = (size_t)snprintf(c->text, sizeof(c->text), "%s %s trans %d%d alpha %g ", kernel, what,
+                                attrs[GEMM_TRANS_A].b, attrs[GEMM_TRANS_B].b, attrs[GEMM_ALPHA].f);
 
-    for (unsigned t = A; t <= OUT && n + 8 < sizeof(c->text); t++) {
+    if (is_linear(c) && n < sizeof(c->text))
+        n += (size_t)snprintf(c->text + n, sizeof(c->text) - n, "activation %u", attrs[LINEAR_ACTIVATION].choice);
+    else if (n < sizeof(c->text))
+        n += (size_t)snprintf(c->text + n, sizeof(c->text) - n, "beta %g", attrs[GEMM_BETA].f);
+
+    for (unsigned t = A; t <= out_of(c) && n + 8 < sizeof(c->text); t++) {
         n += (size_t)snprintf(c->text + n, sizeof(c->text) - n, "; ");
         n += (size_t)lab_array_describe(&c->arrays[t], c->text + n, sizeof(c->text) - n);
     }
@@ -195,8 +263,8 @@ static void describe(struct lab_case *c, const char *kernel, const char *what)
 static int compare(struct lab_case *c, const struct cuda_launch *launch, const struct reference *reference,
                    unsigned char *got)
 {
-    const struct lab_array *array = &c->arrays[OUT];
-    const struct tensor *out = c->call.tensors[OUT];
+    const struct lab_array *array = &c->arrays[out_of(c)];
+    const struct tensor *out = c->call.tensors[out_of(c)];
     const size_t size = dtype_size(out->dtype);
     int64_t index[TENSOR_MAX_RANK] = {0};
     char what[160];
@@ -225,7 +293,7 @@ static int compare(struct lab_case *c, const struct cuda_launch *launch, const s
 static int check_launch(struct lab_case *c, const struct lab_machine *m, const struct cuda_launch *launch,
                         const struct reference *reference, unsigned char *got)
 {
-    const struct lab_array *out = &c->arrays[OUT];
+    const struct lab_array *out = &c->arrays[out_of(c)];
 
     if (m->write(m->context, out->address, out->host, out->size) < 0 || m->launch(m->context, launch) < 0 ||
         m->read(m->context, got, out->address, out->size) < 0) {
@@ -240,16 +308,16 @@ static int check_ways(struct lab_case *c, const struct lab_machine *m, const str
                       const struct reference *reference, unsigned char *got)
 {
     const struct cuda_ops_gemm_config *configs = cuda_ops_gemm_configs(plan->dtype);
-    uint64_t addresses[3];
+    uint64_t addresses[PLAN_MAX_OPERANDS];
     struct cuda_launch launch;
     struct cuda_ops_gemm p;
     struct error e;
     bool wide;
     int ways = 1;
 
-    for (unsigned t = A; t <= OUT; t++)
+    for (unsigned t = A; t <= out_of(c); t++)
         addresses[t] = lab_array_first(&c->arrays[t]);
-    if (cuda_ops_launch(OP_GEMM, plan, addresses, "tiled", m->multiprocessors, &launch, &e) < 0) {
+    if (cuda_ops_launch(c->call.op->id, plan, addresses, "tiled", m->multiprocessors, &launch, &e) < 0) {
         describe(c, e.message, "refused");
         return -1;
     }
@@ -272,7 +340,7 @@ static int check_ways(struct lab_case *c, const struct lab_machine *m, const str
 
 int case_check_gemm(struct lab_case *c, const struct lab_machine *m)
 {
-    struct lab_array *out = &c->arrays[OUT];
+    struct lab_array *out = &c->arrays[out_of(c)];
     struct plan plan = {.dtype = c->arrays[A].tensor.dtype};
     struct reference *reference = make_reference(c);
     unsigned char *got = malloc(out->size + 1);
@@ -282,7 +350,7 @@ int case_check_gemm(struct lab_case *c, const struct lab_machine *m)
     snprintf(c->text, sizeof(c->text), "out of memory");
     if (!reference || !got)
         goto free_copies;
-    for (unsigned t = A; t <= OUT; t++) {
+    for (unsigned t = A; t <= out_of(c); t++) {
         if (lab_array_upload(&c->arrays[t], m) < 0)
             goto unload;
     }
@@ -292,7 +360,7 @@ int case_check_gemm(struct lab_case *c, const struct lab_machine *m)
     }
     ways = check_ways(c, m, &plan, reference, got);
 unload:
-    for (unsigned t = A; t <= OUT; t++)
+    for (unsigned t = A; t <= out_of(c); t++)
         lab_array_unload(&c->arrays[t], m);
 free_copies:
     free(reference);

@@ -2,10 +2,11 @@
  * operand in shared memory, so that one is filled while the other is used.
  *
  * A Method defines the rest: its tile (ROWS × COLUMNS) and DEPTH of a panel, the form of a panel in shared memory
- * (put()), the sums that a thread keeps, multiply() and write(). */
+ * (put()), the sums that a thread keeps, multiply(), finish() and write(). */
 #ifndef KOPS_CUDA_OPS_GEMM_LOOP_CUH
 #define KOPS_CUDA_OPS_GEMM_LOOP_CUH
 
+#include "gemm_epilogue.cuh"
 #include "gemm_panel.cuh"
 #include "stamp.cuh"
 
@@ -15,7 +16,7 @@ constexpr uint64_t GEMM_TILE_GROUP = 8;
  * that has been in shared memory would be read through generic addressing. */
 struct gemm_tile {
     uint64_t row, column; /* of its first element */
-    uint64_t a, b, out;
+    uint64_t a, b, out, bias;
 };
 
 /* Tile number `work` of tiles_m · tiles_n · batch_count. Tiles that run together are GEMM_TILE_GROUP rows high, so that
@@ -23,7 +24,7 @@ struct gemm_tile {
 template <int M, int N> __device__ __forceinline__ gemm_tile gemm_locate(const cuda_ops_gemm &p, uint64_t work)
 {
     const uint64_t tiles = p.tiles_m * p.tiles_n;
-    uint64_t batch = work / tiles, offset_a = 0, offset_b = 0, offset_out = 0;
+    uint64_t batch = work / tiles, offset_a = 0, offset_b = 0, offset_out = 0, offset_bias = 0;
     const uint64_t tile = work - batch * tiles;
     for (uint32_t d = 0; d < p.batch_rank; d++) {
         const uint64_t i = d + 1 == p.batch_rank ? batch : batch % p.batch_shape[d];
@@ -31,6 +32,7 @@ template <int M, int N> __device__ __forceinline__ gemm_tile gemm_locate(const c
         offset_a += i * p.a.batch[d];
         offset_b += i * p.b.batch[d];
         offset_out += i * p.out.batch[d];
+        offset_bias += i * p.bias.batch[d];
     }
 
     const uint64_t group = tile / (GEMM_TILE_GROUP * p.tiles_n), in_group = tile - group * GEMM_TILE_GROUP * p.tiles_n;
@@ -42,6 +44,7 @@ template <int M, int N> __device__ __forceinline__ gemm_tile gemm_locate(const c
     t.a = offset_a + t.row * p.a.row;
     t.b = offset_b + t.column * p.b.column;
     t.out = offset_out;
+    t.bias = offset_bias + t.row * p.bias.row + t.column * p.bias.column;
     return t;
 }
 
@@ -95,6 +98,8 @@ template <typename Method, bool WIDE> __device__ __forceinline__ void gemm_run(c
         }
         if (left)
             Method::multiply(p, shared_a[now], shared_b[now], sum);
+        if (gemm_has_epilogue(p))
+            Method::finish(p, tile, sum);
         Method::write(p, tile, sum);
         __syncthreads(); /* the next tile replaces this one and its panels */
     }

@@ -59,8 +59,9 @@ template <typename T, int M, int N, int K, int WARP_M, int WARP_N> struct gemm_m
     static constexpr int WARPS_N = N / WARP_N, STEPS_M = WARP_M / 16, STEPS_N = WARP_N / 8;
     static_assert(M / WARP_M * WARPS_N * 32 == GEMM_THREADS && WARP_N % 16 == 0 && K % 16 == 0, "whole fragments");
 
-    struct sums {
+    union sums {
         float at[STEPS_M][STEPS_N][4];
+        float all[STEPS_M * STEPS_N * 4];
     };
 
     static __device__ __forceinline__ int warp_row()
@@ -96,6 +97,18 @@ template <typename T, int M, int N, int K, int WARP_M, int WARP_N> struct gemm_m
         }
     }
 
+    /* As write(): the bias and the activation, to the sums in place. */
+    static __device__ __forceinline__ void finish(const cuda_ops_gemm &p, const gemm_tile &tile, sums &sum)
+    {
+        const int lane = threadIdx.x % 32, row = warp_row() + lane / 4, column = warp_column() + lane % 4 * 2;
+        const int rows = gemm_left(p.m, tile.row, M), columns = gemm_left(p.n, tile.column, N);
+
+        gemm_epilogue<T, float>(p, tile.bias, rows, columns, sum.all, [=](int n) {
+            const int e = n % 4, j = n / 4 % STEPS_N, i = n / 4 / STEPS_N;
+            return make_int2(row + i * 16 + e / 2 * 8, column + j * 8 + e % 2);
+        });
+    }
+
     static __device__ __forceinline__ void write(const cuda_ops_gemm &p, const gemm_tile &tile, const sums &sum)
     {
         if (p.out_wide)
@@ -128,7 +141,7 @@ template <typename T, int M, int N, int K, int WARP_M, int WARP_N> struct gemm_m
     static __device__ __forceinline__ void write_pair(const cuda_ops_gemm &p, O *row, int column, int columns,
                                                       float low, float high)
     {
-        const float alpha = (float)p.alpha, beta = (float)p.beta;
+        const float alpha = gemm_has_epilogue(p) ? 1 : (float)p.alpha, beta = (float)p.beta;
         O *place = row + column * p.out.column;
 
         low *= alpha;

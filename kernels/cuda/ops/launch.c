@@ -19,6 +19,7 @@ const char *const *cuda_ops_variants(enum op_id op, enum dtype dtype)
     case OP_SQUARE:
         return elementwise_variants;
     case OP_GEMM:
+    case OP_LINEAR:
         return gemm_variants;
     case OP_COPY:
     case OP_COUNT:

@@ -86,7 +86,7 @@ static bool choose_access(const struct cuda_ops_gemm *p, const struct cuda_ops_m
 /* out is contiguous down its columns: computes the transposed product, whose rows are then contiguous. */
 static void transpose(struct cuda_ops_gemm *p)
 {
-    struct cuda_ops_matrix *all[] = {&p->a, &p->b, &p->out};
+    struct cuda_ops_matrix *all[] = {&p->a, &p->b, &p->out, &p->bias};
     const struct cuda_ops_matrix a = p->a;
     const uint64_t m = p->m;
 
@@ -94,7 +94,7 @@ static void transpose(struct cuda_ops_gemm *p)
     p->b = a;
     p->m = p->n;
     p->n = m;
-    for (unsigned i = 0; i < 3; i++) {
+    for (unsigned i = 0; i < 4; i++) {
         const uint64_t row = all[i]->row;
 
         all[i]->row = all[i]->column;
@@ -114,6 +114,10 @@ void cuda_ops_set_gemm(struct cuda_launch *launch, struct cuda_ops_gemm *p, cons
 void cuda_ops_launch_gemm(const struct plan *plan, const uint64_t *addresses, unsigned multiprocessors,
                           struct cuda_launch *ret_launch)
 {
+    static const uint32_t activations[] = {[PLAN_NONE] = CUDA_OPS_NONE,
+                                           [PLAN_RELU] = CUDA_OPS_RELU,
+                                           [PLAN_GELU] = CUDA_OPS_GELU,
+                                           [PLAN_GELU_TANH] = CUDA_OPS_GELU_TANH};
     const struct plan_gemm *g = &plan->gemm;
     const size_t size = dtype_size(plan->dtype);
     struct cuda_ops_gemm p = {.m = (uint64_t)g->m, .n = (uint64_t)g->n, .k = (uint64_t)g->k};
@@ -122,7 +126,11 @@ void cuda_ops_launch_gemm(const struct plan *plan, const uint64_t *addresses, un
 
     p.a = matrix_of(g, &g->a, addresses[0]);
     p.b = matrix_of(g, &g->b, addresses[1]);
-    p.out = matrix_of(g, &g->out, addresses[2]);
+    p.out = matrix_of(g, &g->out, addresses[plan_gemm_out(g)]);
+    if (g->has_bias) {
+        p.bias = matrix_of(g, &g->bias, addresses[PLAN_GEMM_BIAS]);
+        p.activation = activations[g->activation];
+    }
     p.alpha = g->alpha;
     p.beta = g->beta;
     p.out_wide = plan->out_dtype != plan->dtype;

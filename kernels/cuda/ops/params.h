@@ -96,19 +96,24 @@ struct cuda_ops_matrix {
 /* How a matrix is read from memory: neighbouring threads lie along k, or along m (of a) or n (of b). */
 enum cuda_ops_access { CUDA_OPS_ACCESS_ACROSS_K, CUDA_OPS_ACCESS_ALONG_K };
 
+/* What a sum with its bias goes through. */
+enum cuda_ops_activation { CUDA_OPS_NONE, CUDA_OPS_RELU, CUDA_OPS_GELU, CUDA_OPS_GELU_TANH };
+
 /* For every batch number c in [0, batch_count), c0 = c mod batch_shape[0], c1 = (c / batch_shape[0]) mod …:
- * out[c, i, j] = alpha · Σ_l a[c, i, l] · b[c, l, j] + beta · out[c, i, j]; with beta = 0 out is not read.
+ * out[c, i, j] = activation(alpha · Σ_l a[c, i, l] · b[c, l, j] + beta · out[c, i, j] + bias[c, i, j]); with beta = 0
+ * out is not read. A bias address of 0 is none, and then there is no activation; with a bias beta is 0.
  * Accumulates in f64 for f64, else in f32; alpha and beta are rounded to that type. */
 struct cuda_ops_gemm {
     struct cuda_ops_stamps stamps;
     struct cuda_ops_matrix a, b, out;
+    struct cuda_ops_matrix bias; /* m × n like out, broadcast: of the type of a and b */
     uint64_t m, n, k;
     double alpha, beta;
     uint64_t batch_count; /* ≥ 1 */
     uint64_t batch_shape[CUDA_OPS_MAX_RANK];
     uint32_t batch_rank;
-    uint32_t out_wide; /* out is of the type of the sums where that is wider than a's and b's: f32 for f16 and bf16 */
-    uint32_t reserved;
+    uint32_t out_wide;   /* out is of the type of the sums where that is wider than a's and b's: f32 for f16 and bf16 */
+    uint32_t activation; /* enum cuda_ops_activation */
     /* For speed alone. */
     uint32_t a_access, b_access; /* enum cuda_ops_access */
     uint32_t out_vector;         /* rows of out can be written in 16-byte pieces */

@@ -24,8 +24,8 @@ static void add(struct cuda_layout *v, int64_t size, int64_t *stride)
 
 static struct cuda_layout layout_of_matrix(struct plan_gemm *g, unsigned operand)
 {
-    struct plan_matrix *matrices[] = {&g->a, &g->b, &g->out};
-    const int64_t rows[] = {g->m, g->k, g->m}, columns[] = {g->k, g->n, g->n};
+    struct plan_matrix *matrices[] = {&g->a, &g->b, g->has_bias ? &g->bias : &g->out, &g->out};
+    const int64_t rows[] = {g->m, g->k, g->m, g->m}, columns[] = {g->k, g->n, g->n, g->n};
     struct cuda_layout v = {.count = 1};
 
     for (unsigned i = 0; i < g->batch_rank; i++)

@@ -7,6 +7,7 @@
 #include <cublasLt.h>
 #include <cuda.h>
 #include <dlfcn.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -30,6 +31,8 @@ struct operation {
     cublasComputeType_t compute;
     cudaDataType_t scale;
     int32_t transpose_a, transpose_b;
+    uint32_t epilogue;
+    const void *bias;
 };
 
 struct preference {
@@ -75,6 +78,7 @@ EXPORT cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *ret, cublas
 
     o->compute = compute;
     o->scale = scale;
+    o->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     *ret = (cublasLtMatmulDesc_t)(void *)o;
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -90,9 +94,17 @@ EXPORT cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cub
 {
     struct operation *o = (struct operation *)(void *)d;
 
+    if (attribute == CUBLASLT_MATMUL_DESC_BIAS_POINTER) {
+        if (size != sizeof(o->bias))
+            return CUBLAS_STATUS_INVALID_VALUE;
+        memcpy(&o->bias, value, size);
+        return CUBLAS_STATUS_SUCCESS;
+    }
     if (size != sizeof(int32_t))
         return CUBLAS_STATUS_INVALID_VALUE;
-    if (attribute == CUBLASLT_MATMUL_DESC_TRANSA)
+    if (attribute == CUBLASLT_MATMUL_DESC_EPILOGUE)
+        memcpy(&o->epilogue, value, size);
+    else if (attribute == CUBLASLT_MATMUL_DESC_TRANSA)
         memcpy(&o->transpose_a, value, size);
     else if (attribute == CUBLASLT_MATMUL_DESC_TRANSB)
         memcpy(&o->transpose_b, value, size);
@@ -240,6 +252,21 @@ static double *rows_of(const void *base, const struct layout *l, int64_t batch, 
     return values;
 }
 
+/* What the library's epilogue makes of element i of a column. */
+static double finish(const struct operation *o, double x, cudaDataType type, int64_t i)
+{
+    if (o->epilogue == CUBLASLT_EPILOGUE_DEFAULT)
+        return x;
+    x += load(o->bias, type, i);
+    if (o->epilogue == CUBLASLT_EPILOGUE_RELU_BIAS)
+        return x > 0 ? x : 0;
+    if (o->epilogue == CUBLASLT_EPILOGUE_GELU_BIAS)
+        return 0.5 * x * (1 + tanh(0.79788456080286536 * (x + 0.044715 * x * x * x)));
+    if (o->epilogue != CUBLASLT_EPILOGUE_BIAS)
+        fake_blaslt_wrong++;
+    return x;
+}
+
 static void product(const struct operation *o, double alpha, double beta, const void *a, const struct layout *la,
                     const void *b, const struct layout *lb, void *out, const struct layout *l)
 {
@@ -262,7 +289,8 @@ static void product(const struct operation *o, double alpha, double beta, const 
                     store(rounded, l->type, 0, sum);
                     sum = load(rounded, l->type, 0);
                 }
-                store(out, l->type, at, sum + (beta != 0.0 ? beta * load(out, l->type, at) : 0.0));
+                sum += beta != 0.0 ? beta * load(out, l->type, at) : 0.0;
+                store(out, l->type, at, finish(o, sum, l->type, i));
             }
         fake_blaslt_wrong += !x || !y;
         free(x);

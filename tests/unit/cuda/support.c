@@ -414,6 +414,16 @@ void make_gemm(struct test_job *t, const struct view *views, double alpha, doubl
     plan_job(t, &call, views);
 }
 
+void make_linear(struct test_job *t, const struct view *views, unsigned activation)
+{
+    struct op_call call = {.op = op_get(OP_LINEAR)};
+
+    for (unsigned i = 0; i < call.op->n_attrs; i++)
+        call.attrs[i] = call.op->attrs[i].fallback;
+    call.attrs[LINEAR_ACTIVATION].choice = activation;
+    plan_job(t, &call, views);
+}
+
 struct backend_stream *stream_open(void)
 {
     struct backend_stream *stream;

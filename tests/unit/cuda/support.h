@@ -96,6 +96,7 @@ struct test_job {
 /* Plans the op over views, inputs then output; one timed execution. Attributes have their declared defaults. */
 void make_job(struct test_job *t, enum op_id op, const struct view *views);
 void make_gemm(struct test_job *t, const struct view *views, double alpha, double beta);
+void make_linear(struct test_job *t, const struct view *views, unsigned activation); /* LINEAR_ACTIVATION_… */
 
 /* The done() of every test_job. */
 void job_done(struct backend_job *job);

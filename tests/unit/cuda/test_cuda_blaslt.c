@@ -347,6 +347,65 @@ static void test_bf16_gives_f32(void **state)
     }
 }
 
+/* out = activation(a·b + bias), the bias a vector of every row: by whom, and right. */
+static void expect_linear(const struct view *views, unsigned activation, const char *variant)
+{
+    const int64_t m = views[0].shape[0], k = views[0].shape[1], n = views[1].shape[1];
+    struct test_job t;
+
+    for (unsigned i = 0; i < 3; i++)
+        fill(memory[i], BYTES / sizeof(float), i + 1);
+    make_linear(&t, views, activation);
+    run_job(stream, &t);
+    assert_string_equal(t.step.variant_used, variant);
+    assert_int_equal(*wrong, 0);
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) {
+            const float *out = floats(memory[2]) + views[3].offset;
+            float want = value((unsigned)(views[2].offset + (uint64_t)j), 2);
+
+            for (int64_t l = 0; l < k; l++)
+                want += value((unsigned)(i * k + l), 1) * value((unsigned)(l * n + j), 2);
+            if (activation == LINEAR_ACTIVATION_RELU)
+                want = want < 0 ? 0 : want;
+            else if (activation != LINEAR_ACTIVATION_NONE)
+                want = want < -10 ? 0 : want > 10 ? want : out[i * n + j]; /* where it is not curved */
+            assert_true(out[i * n + j] == want);
+        }
+}
+
+static void test_biases_and_activations(void **state)
+{
+    struct view views[] = {MATRIX(memory[0], 9, 5),
+                           MATRIX(memory[1], 5, 8),
+                           {.memory = memory[1], .offset = 4096, .rank = 1, .shape = {8}},
+                           MATRIX(memory[2], 9, 8)};
+    unsigned before = *heuristics;
+    struct test_job t;
+
+    (void)state;
+    expect_linear(views, LINEAR_ACTIVATION_NONE, "cublaslt");
+    expect_linear(views, LINEAR_ACTIVATION_RELU, "cublaslt");
+    expect_linear(views, LINEAR_ACTIVATION_GELU_TANH, "cublaslt");
+    expect_linear(views, LINEAR_ACTIVATION_GELU, "tiled"); /* the library's gelu is the other one */
+    assert_int_equal(*heuristics, before + 3);
+    views[2].offset = 5120; /* another bias of the same plan */
+    expect_linear(views, LINEAR_ACTIVATION_RELU, "cublaslt");
+    assert_int_equal(*heuristics, before + 3);
+
+    /* A bias of every column, and a result whose columns are contiguous: not the library's. */
+    views[2] = (struct view){.memory = memory[1], .offset = 4096, .rank = 2, .shape = {9, 1}};
+    make_linear(&t, views, LINEAR_ACTIVATION_NONE);
+    run_job(stream, &t);
+    assert_string_equal(t.step.variant_used, "tiled");
+    views[2] = (struct view){.memory = memory[1], .offset = 4096, .rank = 1, .shape = {8}};
+    views[3] = strided(2, 0, 9, 8, 1, 9);
+    make_linear(&t, views, LINEAR_ACTIVATION_NONE);
+    run_job(stream, &t);
+    assert_string_equal(t.step.variant_used, "tiled");
+    assert_int_equal(*wrong, 0);
+}
+
 static void test_no_algorithm_means_tiled(void **state)
 {
     struct view views[] = {MATRIX(memory[0], 21, 22), MATRIX(memory[1], 22, 23), MATRIX(memory[2], 21, 23)};
@@ -445,6 +504,7 @@ int main(void)
         cmocka_unit_test(test_tiled_can_be_forced),
         cmocka_unit_test(test_the_second_request_asks_no_heuristic),
         cmocka_unit_test(test_bf16_gives_f32),
+        cmocka_unit_test(test_biases_and_activations),
         cmocka_unit_test(test_f32_uses_tf32_only_when_allowed),
         cmocka_unit_test(test_no_algorithm_means_tiled),
         cmocka_unit_test(test_no_memory_for_a_workspace_means_tiled),

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <math.h>
 
 using std::isfinite;
 using std::isinf;

@@ -244,18 +244,18 @@ static void a_variant_that_cannot_run_is_refused(void **state)
 
 static void every_variant_that_is_offered_runs(void **state)
 {
-    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000};
+    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000, 0x40000};
 
     (void)state;
     for (unsigned op = 0; op < OP_COUNT; op++) {
         const char *const *variants = cuda_ops_variants((enum op_id)op, DTYPE_BF16);
         struct plan plan = flat(DTYPE_BF16, 10, 1, 1, 1);
 
-        if (op == OP_GEMM)
+        if (op == OP_GEMM || op == OP_LINEAR)
             plan = (struct plan){.kind = PLAN_GEMM,
                                  .dtype = DTYPE_BF16,
                                  .out_dtype = DTYPE_BF16,
-                                 .gemm = {.m = 1, .n = 1, .batch_count = 1}};
+                                 .gemm = {.m = 1, .n = 1, .batch_count = 1, .has_bias = op == OP_LINEAR}};
         assert_non_null(variants);
         for (; *variants; variants++)
             assert_string_equal(launch_of((enum op_id)op, &plan, addresses, *variants).variant, *variants);
@@ -297,6 +297,39 @@ static struct plan product(enum dtype dtype, int64_t m, int64_t n, int64_t k)
                                   .out = {.row = n, .column = 1},
                                   .alpha = 2,
                                   .beta = 3}};
+}
+
+static void a_bias_turns_with_the_product(void **state)
+{
+    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000, 0x40000};
+    struct plan plan = product(DTYPE_BF16, 512, 256, 128);
+    struct cuda_ops_gemm p;
+    struct cuda_launch launch;
+
+    (void)state;
+    plan.gemm.beta = 0;
+    plan.gemm.has_bias = true;
+    plan.gemm.activation = PLAN_GELU;
+    plan.gemm.bias = (struct plan_matrix){.row = 0, .column = 1};
+    launch = launch_of(OP_LINEAR, &plan, addresses, NULL);
+    p = gemm_of(&launch);
+    assert_int_equal(p.bias.address, 0x30000);
+    assert_int_equal(p.out.address, 0x40000);
+    assert_true(p.bias.row == 0 && p.bias.column == 1);
+    assert_int_equal(p.activation, CUDA_OPS_GELU);
+    plan.gemm.out = (struct plan_matrix){.row = 1, .column = 512};
+    plan.out_dtype = DTYPE_F32;
+    launch = launch_of(OP_LINEAR, &plan, addresses, NULL);
+    p = gemm_of(&launch);
+    assert_int_equal(p.m, 256);
+    assert_true(p.bias.row == 1 && p.bias.column == 0);
+    assert_int_equal(p.out_wide, 1);
+    plan = product(DTYPE_BF16, 512, 256, 128);
+    launch = launch_of(OP_GEMM, &plan, addresses, NULL);
+    p = gemm_of(&launch);
+    assert_int_equal(p.bias.address, 0);
+    assert_int_equal(p.out.address, 0x30000);
+    assert_int_equal(p.out_wide, 0);
 }
 
 static void gemm_reads_aligned_operands_in_pieces(void **state)
@@ -410,6 +443,7 @@ int main(void)
         cmocka_unit_test(a_variant_that_cannot_run_is_refused),
         cmocka_unit_test(every_variant_that_is_offered_runs),
         cmocka_unit_test(copies_go_by_element_size),
+        cmocka_unit_test(a_bias_turns_with_the_product),
         cmocka_unit_test(gemm_reads_aligned_operands_in_pieces),
         cmocka_unit_test(small_products_take_small_tiles),
         cmocka_unit_test(an_out_that_is_contiguous_down_its_columns_is_computed_transposed),
