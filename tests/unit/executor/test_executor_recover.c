@@ -39,7 +39,7 @@ static void square(struct front_fixture *f, unsigned i, unsigned in, unsigned ou
     *step = (struct step){.op = OP_SQUARE, .n_inputs = 1, .n_outputs = 1, .in_place = -1};
     front_fixture_submit(f, i, 0);
     assert_int_equal(f->sent[i].kind, RECORD_SUBMIT);
-    step->plan.dtype = DTYPE_F32;
+    step->plan.dtype = step->plan.out_dtype = DTYPE_F32;
     step->plan.elementwise.count = SIZE / 4;
     at(&step->operands[0], in, SIZE);
     at(&step->operands[1], out, SIZE);
