@@ -18,8 +18,8 @@ static double seconds(const struct repack_panel *p, unsigned products, double wo
 {
     const double out = (double)(p->g.m * p->g.n) * (double)p->g.batch_count * (double)repack_out_size(p->plan);
 
-    return LAUNCH * (products + 1 + p->out_is_copied) + 2 * (double)p->bytes / COPIED + work / rate +
-           (products - 1) * 3 * out / COPIED;
+    return LAUNCH * (products + 1 + p->out_is_copied + p->bias_is_copied) + 2 * (double)p->bytes / COPIED +
+           work / rate + (products - 1) * 3 * out / COPIED;
 }
 
 const char *repack_estimate(const struct plan *plan, const uint64_t *addresses)

@@ -49,7 +49,7 @@ static bool side_is_aligned(const struct repack_panel *p, const struct repack_si
 static bool out_is_aligned(const struct repack_panel *p)
 {
     const struct plan_gemm *g = &p->g;
-    const uint64_t address = p->addresses[REPACK_OUT];
+    const uint64_t address = p->addresses[plan_gemm_out(&p->g)];
     const size_t size = repack_out_size(p->plan);
 
     return p->out_is_wide ? is_aligned(g, &g->out, address, size, g->n, g->out.column, g->m, g->out.row)
@@ -119,6 +119,9 @@ static void lay_out(struct repack_panel *p)
     p->bytes = 0;
     place_side(p, &p->a, p->m);
     place_side(p, &p->b, p->n);
+    p->bias_is_copied = g->has_bias && p->bytes && (p->n != g->n || p->addresses[PLAN_GEMM_BIAS] % ALIGNMENT_BYTES);
+    if (p->bias_is_copied)
+        p->bias_offset = place(p, (uint64_t)p->n * repack_in_size(p));
     if (p->out_is_copied) {
         p->out_ld = repack_round_up(p->out_is_wide ? p->n : p->m, ROW_BYTES / (int64_t)repack_out_size(p->plan));
         p->out_matrix = p->out_ld * (p->out_is_wide ? p->m : p->n);
@@ -143,8 +146,11 @@ struct repack_panel repack_lay_out(const struct plan *plan, const struct repack_
     g->n = g->n - at.n < size.n ? g->n - at.n : size.n;
     p.addresses[0] = addresses[0] + (uint64_t)(at.batch * g->a.batch[0] + at.m * g->a.row) * in;
     p.addresses[1] = addresses[1] + (uint64_t)(at.batch * g->b.batch[0] + at.n * g->b.column) * in;
-    p.addresses[REPACK_OUT] =
-        addresses[REPACK_OUT] + (uint64_t)(at.batch * g->out.batch[0] + at.m * g->out.row + at.n * g->out.column) * out;
+    if (g->has_bias)
+        p.addresses[PLAN_GEMM_BIAS] = addresses[PLAN_GEMM_BIAS] + (uint64_t)(at.n * g->bias.column) * in;
+    p.addresses[plan_gemm_out(g)] =
+        addresses[plan_gemm_out(g)] +
+        (uint64_t)(at.batch * g->out.batch[0] + at.m * g->out.row + at.n * g->out.column) * out;
     lay_out(&p);
     return p;
 }

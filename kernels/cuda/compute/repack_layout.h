@@ -4,8 +4,6 @@
 
 #include "ops/launch.h"
 
-enum { REPACK_OUT = 2 /* out among a plan's operands */ };
-
 struct repack_mode {
     const char *name;
     unsigned pieces; /* 0: bits are copied */
@@ -30,9 +28,10 @@ struct repack_panel {
     uint64_t addresses[PLAN_MAX_OPERANDS];
     struct repack_side a, b;
     bool out_is_copied, out_is_wide; /* wide: its rows lie along n */
-    int64_t m, n, k;                 /* of the product, with zeros; k of one piece */
-    int64_t out_ld, out_matrix;      /* of out's copy */
-    uint64_t out_offset, bytes;
+    bool bias_is_copied;
+    int64_t m, n, k;            /* of the product, with zeros; k of one piece */
+    int64_t out_ld, out_matrix; /* of out's copy */
+    uint64_t out_offset, bias_offset, bytes;
 };
 
 /* Extents of a panel: of the outermost batch dimension, of m and of n. */

@@ -28,13 +28,15 @@ const struct repack_mode *repack_mode(const char *variant)
     return m;
 }
 
-const char *const *repack_variants(enum dtype dtype)
+const char *const *repack_variants(enum op_id op, enum dtype dtype)
 {
-    static const char *const of_16_bits[] = {repack_padded, NULL};
+    static const char *const padded[] = {repack_padded, NULL};
     static const char *const of_f32[] = {repack_bf16x3, repack_bf16x6, repack_padded, NULL};
     static const char *const none[] = {NULL};
 
-    return dtype == DTYPE_F32 ? of_f32 : dtype_size(dtype) == 2 ? of_16_bits : none;
+    if ((op != OP_GEMM && op != OP_LINEAR) || (dtype != DTYPE_F32 && dtype != DTYPE_F16 && dtype != DTYPE_BF16))
+        return none;
+    return op == OP_GEMM && dtype == DTYPE_F32 ? of_f32 : padded;
 }
 
 static int refuse(struct error *e, const char *variant, const char *why)
@@ -43,14 +45,26 @@ static int refuse(struct error *e, const char *variant, const char *why)
     return error_detail_text(e, "variant", variant);
 }
 
+/* As cuBLASLt takes it. */
+static bool bias_is_vector(const struct plan *plan)
+{
+    const struct plan_gemm *g = &plan->gemm;
+    bool vector = (g->m == 1 || g->bias.row == 0) && (g->n == 1 || g->bias.column == 1) && g->activation != PLAN_GELU;
+
+    for (unsigned d = 0; d < g->batch_rank; d++)
+        vector = vector && g->bias.batch[d] == 0;
+    return vector && plan->dtype == plan->out_dtype;
+}
+
 int repack_check(const struct plan *plan, const char *variant, struct error *e)
 {
     const struct repack_mode *mode = repack_mode(variant);
 
     if (plan->kind != PLAN_GEMM || plan_is_empty(plan) || plan->gemm.k == 0)
         return refuse(e, variant, "is for products of matrices that are not empty");
-    if (plan->gemm.has_bias || plan->gemm.activation != PLAN_NONE)
-        return refuse(e, variant, "is for products without a bias and an activation");
+    if (plan->gemm.has_bias && (mode->pieces || !bias_is_vector(plan)))
+        return refuse(e, variant,
+                      mode->pieces ? "has no bias" : "takes a vector [n] of out's dtype as bias, and no gelu");
     if (mode->pieces && (plan->dtype != DTYPE_F32 || plan->out_dtype != DTYPE_F32))
         return refuse(e, variant, "multiplies f32");
     if (dtype_size(plan->dtype) != 2 && plan->dtype != DTYPE_F32)
@@ -127,6 +141,33 @@ static struct cuda_ops_repack_part part_of_side(const struct repack_panel *p, co
     return part;
 }
 
+static enum cuda_ops_repack_kind kind_of(const struct repack_panel *p)
+{
+    if (p->mode->pieces)
+        return p->mode->kind;
+    return dtype_size(p->plan->dtype) == 2 ? CUDA_OPS_REPACK_2 : CUDA_OPS_REPACK_4;
+}
+
+/* With zeros behind it, since the product's columns are so many. */
+static int copy_bias(const struct repack_panel *p, struct repack_sketch *sketch)
+{
+    struct repack_action *action = add_action(sketch, REPACK_COPY);
+
+    if (!action)
+        return -1;
+    action->copy.kind = kind_of(p);
+    action->copy.to_scratch[0] = true;
+    action->copy.params.parts[0] = (struct cuda_ops_repack_part){.from = p->addresses[PLAN_GEMM_BIAS],
+                                                                 .to = p->bias_offset,
+                                                                 .rows = 1,
+                                                                 .columns = (uint64_t)p->g.n,
+                                                                 .column = 1,
+                                                                 .to_rows = 1,
+                                                                 .to_columns = (uint64_t)p->n,
+                                                                 .to_column = 1};
+    return 0;
+}
+
 static int copy_inputs(const struct repack_panel *p, struct repack_sketch *sketch)
 {
     const struct repack_side *sides[] = {&p->a, &p->b};
@@ -138,9 +179,7 @@ static int copy_inputs(const struct repack_panel *p, struct repack_sketch *sketc
     action = add_action(sketch, REPACK_COPY);
     if (!action)
         return -1;
-    action->copy.kind = p->mode->pieces                   ? p->mode->kind
-                        : dtype_size(p->plan->dtype) == 2 ? CUDA_OPS_REPACK_2
-                                                          : CUDA_OPS_REPACK_4;
+    action->copy.kind = kind_of(p);
     for (unsigned i = 0; i < 2; i++)
         if (sides[i]->is_copied) {
             action->copy.to_scratch[n] = true;
@@ -163,7 +202,7 @@ static int copy_out(const struct repack_panel *p, bool to_copy, struct repack_sk
     struct repack_action *action = add_action(sketch, REPACK_COPY);
     const struct plan_matrix *there = &p->g.out, here = out_copy(p);
     const struct plan_matrix *from = to_copy ? there : &here, *to = to_copy ? &here : there;
-    const uint64_t address = p->addresses[REPACK_OUT];
+    const uint64_t address = p->addresses[plan_gemm_out(&p->g)];
     struct cuda_ops_repack_part *part;
 
     if (!action)
@@ -237,8 +276,12 @@ static int multiply(const struct repack_panel *p, int64_t k_a, int64_t k_b, int6
     action->product.in_scratch[1] = p->b.is_copied;
     if (p->out_is_copied) {
         g->out = out_copy(p);
-        action->product.addresses[REPACK_OUT] = p->out_offset;
-        action->product.in_scratch[REPACK_OUT] = true;
+        action->product.addresses[plan_gemm_out(g)] = p->out_offset;
+        action->product.in_scratch[plan_gemm_out(g)] = true;
+    }
+    if (p->bias_is_copied) {
+        action->product.addresses[PLAN_GEMM_BIAS] = p->bias_offset;
+        action->product.in_scratch[PLAN_GEMM_BIAS] = true;
     }
     return 0;
 }
@@ -271,7 +314,8 @@ static int multiply_pieces(const struct repack_panel *p, struct repack_sketch *s
 
 static int add_panel(const struct repack_panel *p, struct repack_sketch *sketch)
 {
-    if (copy_inputs(p, sketch) < 0 || (p->out_is_copied && p->g.beta != 0 && copy_out(p, true, sketch) < 0))
+    if (copy_inputs(p, sketch) < 0 || (p->bias_is_copied && copy_bias(p, sketch) < 0) ||
+        (p->out_is_copied && p->g.beta != 0 && copy_out(p, true, sketch) < 0))
         return -1;
     if (p->mode->pieces ? multiply_pieces(p, sketch) < 0 : multiply(p, 0, 0, p->k, 1, true, sketch) < 0)
         return -1;
