@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -153,6 +154,18 @@ def test_every_kernel_of_the_tutorials_has_its_source_and_a_wrapper() -> None:
         assert f"{kernel.entry}<<<" in kernel.inline and f"{kernel.name}_call(" in kernel.inline
     source = user_kernels.VECTOR_ADD.source
     assert len({source, user_kernels.fresh(source), user_kernels.fresh(source)}) == 3
+
+
+@on_standin
+@pytest.mark.skipif(backends.nvrtc() is None, reason="there is no NVRTC here")
+def test_a_record_of_a_tutorial_s_kernel_names_its_compiler(tmp_path: Path) -> None:
+    done = run(str(BENCH / "run"), "--smoke", "--out", str(tmp_path), "--file", "r.json", "tutorial")
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = json.loads((tmp_path / "r.json").read_text())
+    assert {one["measure"] for one in records} == {f"tutorial_{kernel.name}" for kernel in user_kernels.KERNELS}
+    for one in records:
+        assert re.fullmatch(r"NVRTC \d+\.\d+", one["detail"]["compiler"]) and one["detail"]["arch"].startswith("sm_")
+        assert "peer_compiler" not in one["detail"], "the smoke test has no peer"
 
 
 @on_standin

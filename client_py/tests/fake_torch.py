@@ -21,8 +21,8 @@ class dtype:
         return f"torch.{self.name}"
 
 
-float32, float64, float16, bfloat16, int64 = (
-    dtype("float32", 4), dtype("float64", 8), dtype("float16", 2), dtype("bfloat16", 2), dtype("int64", 8),
+float32, float64, float16, bfloat16, int64, bool = (
+    dtype("float32", 4), dtype("float64", 8), dtype("float16", 2), dtype("bfloat16", 2), dtype("int64", 8), dtype("bool", 1),
 )  # fmt: skip
 strided, sparse_coo = "torch.strided", "torch.sparse_coo"
 

@@ -259,7 +259,7 @@ def test_host_arrays_are_not_mixed_with_them(gpu: kops.Client) -> None:
     with pytest.raises(kops.DeviceMismatch, match="k.array"):
         gpu.add(gpu.zeros(4, device=0), numpy.zeros(4, "float32"))
     with pytest.raises(kops.UnknownDtype):
-        gpu.add(gpu.zeros(4, "i32", device=0), 1)
+        gpu.square(gpu.zeros(4, "bool", device=0))
 
 
 # Memory

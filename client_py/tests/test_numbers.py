@@ -39,7 +39,7 @@ def test_what_a_number_must_be(k: kops.Client, daemon: FakeDaemon) -> None:
         (half, 1e6, kops.OutOfRange, "beside an array of float16 is too large for f16: 1000000"),
         (whole, 2.5, kops.WrongType, "beside an array of int32 must be a whole number .i32., not 2.5"),
         (whole, 2**40, kops.OutOfRange, "does not fit i32"),
-        (whole, 2, kops.UnknownDtype, "add of int32 is not supported"),
+        (numpy.ones(3, "bool"), True, kops.UnknownDtype, "add of bool is not supported"),
         (half, numpy.complex64(1), kops.WrongType, "must be real"),
         (half, 1j, kops.WrongType, "no tensor"),
     ):

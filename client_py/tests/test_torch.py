@@ -86,8 +86,8 @@ def test_bfloat16(k: kops.Client, daemon: FakeDaemon) -> None:
 
 def test_refused(k: kops.Client) -> None:
     a = normal(4)
-    with pytest.raises(kops.UnknownDtype, match="int64"):
-        k.square(torch.tensor(numpy.arange(4)))
+    with pytest.raises(kops.UnknownDtype, match="bool"):
+        k.square(torch.tensor(numpy.ones(4, "bool")))
     a.layout = torch.sparse_coo
     with pytest.raises(kops.BadArgument, match="sparse"):
         k.square(a)

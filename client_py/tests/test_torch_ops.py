@@ -76,13 +76,18 @@ def test_ops(check: Any) -> None:
     check("cpu")
 
 
-def test_copies_of_integers(client: kops.Client) -> None:
-    """Ops that compute refuse them, and say so before they run; a copy has their bits."""
+def test_integers(client: kops.Client) -> None:
+    """Elementwise ops take them, but for bool, as torch's: they wrap around. A copy has their bits."""
     for dtype in (torch.int8, torch.uint8, torch.int32, torch.int64, torch.bool):
         x = torch.arange(24).reshape(4, 6).to(dtype)
         assert torch.equal(OPS.copy(x), x) and torch.equal(OPS.copy(x.T[1::2]), x.T[1::2])
-        with pytest.raises(kops.UnknownDtype):
-            OPS.square(x)
+        if dtype is torch.bool:
+            with pytest.raises(kops.UnknownDtype):
+                OPS.square(x)
+            continue
+        x = torch.randint(torch.iinfo(dtype).min, torch.iinfo(dtype).max, (4, 6), dtype=dtype)
+        assert torch.equal(OPS.square(x), x * x) and torch.equal(OPS.add(x, x[:1]), x + x[:1])
+        torch.library.opcheck(OPS.add.default, (x, x))
 
 
 def test_compiled() -> None:

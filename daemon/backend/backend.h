@@ -32,8 +32,12 @@ struct backend;
 struct backend_device;
 struct backend_counters; /* core/counters.h */
 struct kernel_limits;    /* core/kernel.h */
-struct backend_stream;   /* the backend's own: a queue whose jobs run in order */
-struct backend_program;  /* the backend's own: what it keeps to run the same steps again faster */
+struct tuning_pace;      /* core/tuning.h, like the next three */
+struct tuning_request;
+struct tuning_result;
+struct tuning_table;
+struct backend_stream;  /* the backend's own: a queue whose jobs run in order */
+struct backend_program; /* the backend's own: what it keeps to run the same steps again faster */
 
 /* ---- devices ---- */
 
@@ -76,21 +80,23 @@ struct backend_host {
 
 /* Settings that concern backends; strings live as long as the daemon. Zero or NULL: the backend's default. */
 struct backend_config {
-    unsigned host_threads;         /* worker threads of the host device; 0: one a core that the process may use */
-    const char *host_blas;         /* "auto", "none", or a library's path */
-    const char *cuda_driver;       /* path of libcuda, "none" to do without; NULL: libcuda.so.1 */
-    const char *cuda_blaslt;       /* path of cuBLASLt, "none" to do without; NULL: the usual names */
-    const char *cuda_cupti;        /* path of CUPTI, "off" to do without; NULL: the usual names and places */
-    const char *cuda_nvml;         /* path of NVML, "none" to do without; NULL: libnvidia-ml.so.1 */
-    bool cuda_blaslt_late;         /* load cuBLASLt for the first gemm, unseen: variants() names it all the same */
-    uint64_t cuda_workspace_bytes; /* scratch for cuBLASLt, a stream; 0: 32 MiB */
-    uint64_t cuda_repack_bytes;    /* scratch for copies of gemm's operands, on each device; 0: none is copied */
-    uint64_t spin_us;              /* how long an executor polls before it sleeps */
-    unsigned executors_max;        /* processes at one time, the common one and spares included; 0: 8 */
-    unsigned executors_active;     /* domains that have work on the GPUs at one time; 0: 1 */
-    unsigned executors_spares;     /* processes that are kept ready for new domains */
-    unsigned executors_sandbox;    /* enum executor_sandbox */
-    const char *executors_user;    /* of their processes, where the daemon is root; "none": root; NULL: a usual one */
+    unsigned host_threads;             /* worker threads of the host device; 0: one a core that the process may use */
+    const char *host_blas;             /* "auto", "none", or a library's path */
+    const char *cuda_driver;           /* path of libcuda, "none" to do without; NULL: libcuda.so.1 */
+    const char *cuda_blaslt;           /* path of cuBLASLt, "none" to do without; NULL: the usual names */
+    const char *cuda_cupti;            /* path of CUPTI, "off" to do without; NULL: the usual names and places */
+    const char *cuda_nvml;             /* path of NVML, "none" to do without; NULL: libnvidia-ml.so.1 */
+    bool cuda_blaslt_late;             /* load cuBLASLt for the first gemm, unseen: variants() names it all the same */
+    uint64_t cuda_workspace_bytes;     /* scratch for cuBLASLt, a stream; 0: 32 MiB */
+    uint64_t cuda_repack_bytes;        /* scratch for copies of gemm's operands, on each device; 0: none is copied */
+    const struct tuning_table *tuning; /* what tuning has found; NULL: nothing is looked up */
+    int tuning_fd;                     /* the table's descriptor, for executors; meaningless where `tuning` is NULL */
+    uint64_t spin_us;                  /* how long an executor polls before it sleeps */
+    unsigned executors_max;            /* processes at one time, the common one and spares included; 0: 8 */
+    unsigned executors_active;         /* domains that have work on the GPUs at one time; 0: 1 */
+    unsigned executors_spares;         /* processes that are kept ready for new domains */
+    unsigned executors_sandbox;        /* enum executor_sandbox */
+    const char *executors_user; /* of their processes, where the daemon is root; "none": root; NULL: a usual one */
     bool
         executors_counters_privileged; /* the daemon's privilege is for all users' counters, see executor/privilege.h */
 };
@@ -392,6 +398,19 @@ struct backend {
     /* any; never blocks, and needs no device. Finds a binary of the backend's own kernels; false: there is none of that
      * name. NULL: there are none. */
     bool (*image)(const char *name, size_t length, struct backend_image *ret_image);
+
+    /* any, one at a time for all devices of the backend; may block. Measures what can run the request's step, on memory
+     * of its own, with pauses where `pace` wants them. Errors: unsupported, there is nothing to choose among;
+     * limit_exceeded; out_of_memory; device_lost; the pace's. NULL: there is never anything to choose. */
+    int (*tune)(struct backend_device *device, const struct tuning_request *request, struct tuning_pace *pace,
+                struct tuning_result *ret, struct error *e);
+    /* The thread of tune(). Whether something of tune()'s takes memory of the devices between two of them; `rest`:
+     * gives it back first. NULL: nothing ever does. */
+    bool (*tune_rest)(struct backend_device *device, bool rest);
+    /* any. The daemon ends: tune() fails soon from now on. NULL: the pace sees to that. */
+    void (*tune_stop)(struct backend_device *device);
+    /* any; asks no driver. Whether there may be something to choose for steps like this one. NULL: never. */
+    bool (*tunes)(const struct step *step);
 
     /* loop. A job of DOMAIN_COMMON does not end. Where device->ends, another process takes the place of the one that
      * has it, and jobs that can be are begun anew there. Else marks the device lost: poll() ends its jobs, and close()

@@ -2,6 +2,7 @@
 #ifndef KOPS_CORE_DTYPE_H
 #define KOPS_CORE_DTYPE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -30,6 +31,12 @@ static inline size_t dtype_size(enum dtype dtype)
 #undef X
     }
     return 0;
+}
+
+static inline bool dtype_is_float(enum dtype dtype)
+{
+    return dtype == DTYPE_F32 || dtype == DTYPE_F64 || dtype == DTYPE_F16 || dtype == DTYPE_BF16 ||
+           dtype == DTYPE_F8_E4M3 || dtype == DTYPE_F8_E5M2;
 }
 
 static inline const char *dtype_name(enum dtype dtype)

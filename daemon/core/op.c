@@ -120,7 +120,8 @@ int64_t op_operations(const struct op_call *call)
     const struct op *op = call->op;
     int64_t sizes[OP_SIZES] = {0}, n;
 
-    if (!op->operations.factor || __builtin_mul_overflow(call->tensors[op->n_inputs]->count, op->operations.factor, &n))
+    if (!op->operations.factor || !dtype_is_float(call->tensors[0]->dtype) ||
+        __builtin_mul_overflow(call->tensors[op->n_inputs]->count, op->operations.factor, &n))
         return -1;
     if (op->sizes)
         op->sizes(call, sizes);

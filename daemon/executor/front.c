@@ -1,5 +1,6 @@
 /* The backend's table on the daemon's side, and its devices. */
 #include "executor/front_policy.h"
+#include "executor/tuner.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -93,6 +94,7 @@ void front_free(struct front *f)
         close(f->watch);
     if (f->timer >= 0)
         close(f->timer);
+    tuner_free(f->tuner);
     pthread_mutex_destroy(&f->lock);
     pthread_cond_destroy(&f->changed);
     free(f);
@@ -130,10 +132,12 @@ struct front *front_new(const struct backend_config *config, const struct backen
     ids_init(&f->stream_ids, EXECUTOR_STREAMS_MAX);
     ids_init(&f->program_ids, EXECUTOR_PROGRAMS_MAX);
     f->timer_ns = f->next_end_ns = UINT64_MAX;
+    f->tuner = tuner_new(&f->config);
     f->common = front_domain_get(f, DOMAIN_COMMON);
     f->watch = epoll_create1(EPOLL_CLOEXEC);
     f->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-    if (f->common && f->watch >= 0 && f->timer >= 0 && epoll_ctl(f->watch, EPOLL_CTL_ADD, f->timer, &event) == 0)
+    if (f->common && f->tuner && f->watch >= 0 && f->timer >= 0 &&
+        epoll_ctl(f->watch, EPOLL_CTL_ADD, f->timer, &event) == 0)
         return f;
     error_set(e, ERROR_OUT_OF_MEMORY, "the descriptors of executors: %s", strerror(errno));
     front_free(f);
@@ -295,6 +299,26 @@ static int front_wake_fd(struct backend_device *base)
     return front_device(base)->front->watch;
 }
 
+static int front_tune(struct backend_device *base, const struct tuning_request *request, struct tuning_pace *pace,
+                      struct tuning_result *ret, struct error *e)
+{
+    return tuner_tune(front_device(base)->front->tuner, base->info.uuid, request, pace, ret, e);
+}
+
+static bool front_tune_rest(struct backend_device *base, bool rest)
+{
+    struct tuner *t = front_device(base)->front->tuner;
+
+    if (rest)
+        tuner_rest(t);
+    return tuner_has_process(t);
+}
+
+static void front_tune_stop(struct backend_device *base)
+{
+    tuner_stop(front_device(base)->front->tuner);
+}
+
 static struct backend table = {
     .abi = BACKEND_ABI,
     .keeps_fds = true,
@@ -338,5 +362,9 @@ const struct backend *executor_backend(const struct backend *local)
     table.spin = local->spin;
     table.check = local->check;
     table.image = local->image;
+    table.tunes = local->tunes;
+    table.tune = local->tune ? front_tune : NULL;
+    table.tune_rest = local->tune ? front_tune_rest : NULL;
+    table.tune_stop = local->tune ? front_tune_stop : NULL;
     return &table;
 }

@@ -226,6 +226,7 @@ struct front {
     uint64_t timer_ns;       /* what it is set to; UINT64_MAX: nothing */
     uint64_t next_end_ns;    /* the earliest front_job.end_ns; UINT64_MAX: none */
     struct backend_process_counts counts;
+    struct tuner *tuner; /* its functions have rules of their own */
 };
 
 static inline struct front_device *front_device(struct backend_device *base)

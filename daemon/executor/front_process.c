@@ -1,5 +1,6 @@
 /* Starts and ends an executor's process. */
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
@@ -12,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "executor/arguments.h"
 #include "executor/bell.h"
 #include "executor/confine.h"
 #include "executor/front.h"
@@ -31,58 +33,24 @@ enum {
 
 enum { SAY_NS = 100000000 };
 
-extern char **environ;
-
 /* ---- the process ---- */
-
-enum { ARGUMENTS = 9, ARGUMENT_BYTES = PATH_MAX + 32 };
-
-/* The environment of an executor that runs, or may run, kernels of users. Such an executor is never a client of MPS:
- * its kernels would share a context with other programs, and its end would break theirs. A directory without MPS is
- * necessary, because the driver also looks into one of its own. And it has few channels, since users may have many
- * contexts. NULL: no memory. */
-static char **environment_of(const struct executor *x)
-{
-    static char no_mps[] = "CUDA_MPS_PIPE_DIRECTORY=/nonexistent", channels[] = "CUDA_DEVICE_MAX_CONNECTIONS=2";
-    unsigned n = 0, kept = 0;
-    char **list;
-
-    while (environ[n])
-        n++;
-    list = calloc(n + 3, sizeof(*list));
-    if (!list)
-        return NULL;
-    for (unsigned i = 0; i < n; i++)
-        if (x->common || (strncmp(environ[i], "CUDA_MPS_PIPE_DIRECTORY=", 24) != 0 &&
-                          strncmp(environ[i], "CUDA_DEVICE_MAX_CONNECTIONS=", 28) != 0))
-            list[kept++] = environ[i];
-    if (!x->common) {
-        list[kept++] = no_mps;
-        list[kept++] = channels;
-    }
-    return list;
-}
 
 static int spawn(const struct executor *x, pid_t *ret_pid, int control, struct error *e)
 {
+    enum { OWN = 3, ALL = OWN + ARGUMENTS_CONFIG };
     const struct backend_config *config = &x->front->config;
-    char texts[ARGUMENTS][ARGUMENT_BYTES];
-    char *list[ARGUMENTS + 3] = {(char *)(uintptr_t) "kopsd", (char *)(uintptr_t)EXECUTOR_ARGUMENT};
-    char **environment = environment_of(x);
+    char texts[ALL][ARGUMENT_BYTES];
+    char *list[ALL + 3] = {(char *)(uintptr_t) "kopsd", (char *)(uintptr_t)EXECUTOR_ARGUMENT};
+    char **environment = arguments_environment(x->common);
     int r;
 
     if (!environment)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for an executor's environment");
-    snprintf(texts[0], ARGUMENT_BYTES, "driver=%s", config->cuda_driver ? config->cuda_driver : "");
-    snprintf(texts[1], ARGUMENT_BYTES, "blaslt=%s", config->cuda_blaslt ? config->cuda_blaslt : "");
-    snprintf(texts[2], ARGUMENT_BYTES, "workspace=%llu", (unsigned long long)config->cuda_workspace_bytes);
-    snprintf(texts[3], ARGUMENT_BYTES, "spin=%llu", (unsigned long long)config->spin_us);
-    snprintf(texts[4], ARGUMENT_BYTES, "debug=%d", log_enabled(LOG_LEVEL_DEBUG));
-    snprintf(texts[5], ARGUMENT_BYTES, "common=%d", x->common);
-    snprintf(texts[6], ARGUMENT_BYTES, "cupti=%s", config->cuda_cupti ? config->cuda_cupti : "");
-    snprintf(texts[7], ARGUMENT_BYTES, x->counts < 0 ? "counts=" : "counts=%d", x->counts);
-    snprintf(texts[8], ARGUMENT_BYTES, "repack=%llu", (unsigned long long)config->cuda_repack_bytes);
-    for (unsigned i = 0; i < ARGUMENTS; i++)
+    snprintf(texts[0], ARGUMENT_BYTES, "spin=%llu", (unsigned long long)config->spin_us);
+    snprintf(texts[1], ARGUMENT_BYTES, "common=%d", x->common);
+    snprintf(texts[2], ARGUMENT_BYTES, x->counts < 0 ? "counts=" : "counts=%d", x->counts);
+    arguments_write(config, texts + OWN);
+    for (unsigned i = 0; i < ALL; i++)
         list[2 + i] = texts[i];
     r = confine_spawn(config, list, environment, control, ret_pid);
     free(environment);
@@ -178,6 +146,11 @@ static int make_shared(struct executor *x, int *ret_control, int theirs[CALL_FDS
         goto fail;
     x->bell = pair[0];
     theirs[FIRST_BELL] = pair[1];
+    if (x->front->config.tuning) {
+        theirs[FIRST_TUNING] = fcntl(x->front->config.tuning_fd, F_DUPFD_CLOEXEC, 0);
+        if (theirs[FIRST_TUNING] < 0)
+            goto fail;
+    }
     x->region = region_new(&theirs[FIRST_REGION], e);
     if (!x->region)
         return -1;
@@ -236,7 +209,7 @@ int front_process_start(struct executor *x, struct error *e)
         theirs[i] = -1;
     if (make_shared(x, &control, theirs, e) < 0 || spawn(x, &x->pid, control, e) < 0 || open_pidfd(x, e) < 0)
         goto close_theirs;
-    r = call_send(x->control, "kopsd", 5, theirs, FIRST_FDS);
+    r = call_send(x->control, "kopsd", 5, theirs, theirs[FIRST_TUNING] < 0 ? FIRST_TUNING : FIRST_FDS);
     if (r < 0)
         error_set(e, ERROR_INTERNAL, "the executor does not take its descriptors: %s", strerror(errno));
 

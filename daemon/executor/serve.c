@@ -9,6 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/tuning.h"
+#include "executor/arguments.h"
 #include "executor/bell.h"
 #include "executor/confine.h"
 #include "executor/executor.h"
@@ -44,24 +46,14 @@ static void read_arguments(int argc, char **argv, struct serving *p, struct back
         if (!value)
             continue;
         *value++ = '\0';
-        if (!strcmp(argv[i], "driver") && *value)
-            config->cuda_driver = value;
-        else if (!strcmp(argv[i], "blaslt") && *value)
-            config->cuda_blaslt = value;
-        else if (!strcmp(argv[i], "cupti") && *value)
-            config->cuda_cupti = value;
-        else if (!strcmp(argv[i], "workspace"))
-            config->cuda_workspace_bytes = number(value);
-        else if (!strcmp(argv[i], "repack"))
-            config->cuda_repack_bytes = number(value);
-        else if (!strcmp(argv[i], "common"))
+        if (arguments_read(argv[i], value, config))
+            continue;
+        if (!strcmp(argv[i], "common"))
             p->common = *value == '1';
         else if (!strcmp(argv[i], "counts") && *value)
             p->counts = (int)number(value);
         else if (!strcmp(argv[i], "spin"))
             p->spin_ns = number(value) * 1000;
-        else if (!strcmp(argv[i], "debug"))
-            log_set_level(*value == '1' ? LOG_LEVEL_DEBUG : LOG_LEVEL_INFO);
     }
 }
 
@@ -81,12 +73,16 @@ static int take_descriptors(struct serving *p, struct error *e)
     char hello[8];
     unsigned n = 0;
 
-    if (call_receive(p->control, hello, sizeof(hello), fds, &n) < 0 || n != FIRST_FDS)
+    if (call_receive(p->control, hello, sizeof(hello), fds, &n) < 0 || (n != FIRST_FDS && n != FIRST_TUNING))
         return error_set(e, ERROR_INTERNAL, "the daemon gave no descriptors");
     p->region = region_map(fds[FIRST_REGION], e);
     close(fds[FIRST_REGION]);
     if (!p->region)
         return -1;
+    if (n == FIRST_FDS && tuning_table_map(fds[FIRST_TUNING], &p->tuning, e) < 0)
+        return -1;
+    if (n == FIRST_FDS)
+        close(fds[FIRST_TUNING]);
     p->bell = fds[FIRST_BELL];
     memcpy(p->channels, fds + FIRST_CHANNELS, sizeof(p->channels));
     ring_init(&p->in, &p->region->to_executor, p->region->to_executor_bytes);
@@ -120,12 +116,14 @@ static int start_watch(struct serving *p, struct error *e)
     return 0;
 }
 
-static int start(struct serving *p, const struct backend_config *config, struct error *e)
+static int start(struct serving *p, struct backend_config *config, struct error *e)
 {
     const struct confine_what what = {.common = p->common, .counts = p->counts >= 0};
 
-    if (confine_begin(config, what, e) < 0 || take_descriptors(p, e) < 0 || start_watch(p, e) < 0 ||
-        jobs_init(p, e) < 0 || devices_describe(p, config, e) < 0)
+    if (confine_begin(config, what, e) < 0 || take_descriptors(p, e) < 0)
+        return -1;
+    config->tuning = p->tuning;
+    if (start_watch(p, e) < 0 || jobs_init(p, e) < 0 || devices_describe(p, config, e) < 0)
         return -1;
     devices_connect(p);
     if (devices_take_counters(p, e) < 0 || confine_finish(e) < 0)

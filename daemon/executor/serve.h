@@ -63,6 +63,7 @@ struct workers {
 struct serving {
     const struct backend *backend;
     struct executor_region *region;
+    const struct tuning_table *tuning; /* NULL: there is none */
     int control, bell;
     int own_bell[2]; /* the loop waits at the first end; other threads ring the second */
     int channels[CALL_CHANNELS];

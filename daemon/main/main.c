@@ -3,6 +3,7 @@
 
 #include "compile/helper.h"
 #include "executor/executor.h"
+#include "executor/tuner.h"
 #include "main/autostart.h"
 #include "main/config.h"
 #include "main/flags.h"
@@ -16,12 +17,15 @@ int main(int argc, char **argv)
     struct error e;
     int status;
 
-    /* Compilers and executors are this program, too: so they are there wherever it is, and of the same version. */
+    /* Compilers, executors and tuners are this program, too: so they are there wherever it is, and of the same version.
+     */
     if (compile_helper_wanted(argc, argv))
         return compile_helper_main(argc, argv);
 #ifdef KOPS_HAVE_CUDA
     if (executor_wanted(argc, argv))
         return executor_main(argc, argv, &cuda_backend);
+    if (tuner_wanted(argc, argv))
+        return tuner_main(argc, argv, &cuda_backend);
 #endif
     status = flags_parse(argc, argv, &flags);
     if (status >= 0)

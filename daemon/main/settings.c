@@ -81,6 +81,10 @@ const struct setting settings[] = {
     {"cuda", "repack_bytes", NUMBER, AT(cuda_repack_bytes), "1073741824", 0, UINT64_C(1) << 36, FIXED,
      "Scratch memory on each GPU for copies of gemm's operands, which make misaligned ones and f32 in pieces fast; 0: "
      "none is copied. Each executor may use as much, and keeps it until it ends."},
+    {"tuning", "idle_runs", NUMBER, AT(tuning_idle_runs), "1000", 0, 1U << 31, LIVE,
+     "Runs of an op with equal shapes and layouts, after which the daemon measures what runs them fastest, while "
+     "neither it "
+     "nor anybody else has work on the GPU; 0: only when a client asks for it."},
     {"executors", "isolate", TEXT, AT(executors_isolate), "user", 0, 0, FIXED,
      "Whose GPU work shares a process: user (kernels of users run in executors of their own, one a user), connection "
      "(one a connection), none (one executor does the work of all users), or off (the daemon itself does all of it)."},

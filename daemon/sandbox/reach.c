@@ -27,7 +27,7 @@ void reach_open(struct reach *r, const char *path)
     struct stat st;
     int fd;
 
-    *r = (struct reach){.path = path, .folder = -1};
+    *r = (struct reach){.path = path, .name = "", .folder = -1};
     if (!slash || stat(path, &st) < 0)
         return;
     if (S_ISDIR(st.st_mode))
@@ -43,14 +43,11 @@ void reach_open(struct reach *r, const char *path)
         close(r->folder);
         r->folder = -1;
     }
-    /* A file keeps its name behind the folder's. */
-    snprintf(r->way, sizeof(r->way), "%s", S_ISDIR(st.st_mode) ? "" : slash);
+    r->name = S_ISDIR(st.st_mode) ? "" : slash;
 }
 
 const char *reach_path(struct reach *r)
 {
-    char name[NAME_MAX + 2];
-
     if (r->folder < 0)
         return r->path;
     if (access(r->path, R_OK) == 0 || errno != EACCES) {
@@ -58,8 +55,7 @@ const char *reach_path(struct reach *r)
         r->folder = -1;
         return r->path;
     }
-    snprintf(name, sizeof(name), "%s", r->way);
-    snprintf(r->way, sizeof(r->way), "/proc/self/fd/%d%s", r->folder, name);
+    snprintf(r->way, sizeof(r->way), "/proc/self/fd/%d%s", r->folder, r->name);
     return r->way;
 }
 

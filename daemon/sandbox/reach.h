@@ -13,7 +13,8 @@
 /* One file or folder. */
 struct reach {
     const char *path;
-    int folder; /* -1: not opened */
+    const char *name; /* behind the folder's: "/name" of a file, "" of a folder */
+    int folder;       /* -1: not opened */
     char way[PATH_MAX];
 };
 

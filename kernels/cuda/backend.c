@@ -8,6 +8,7 @@
 #include "memory/peer.h"
 #include "memory/registration.h"
 #include "memory/vmm.h"
+#include "tune/tune.h"
 
 static int gpu_open_all(const struct backend_config *config, const struct backend_host *host,
                         struct backend_device **ret_devices, unsigned max, unsigned *ret_count, struct error *e)
@@ -61,6 +62,12 @@ static int gpu_memory_free(struct backend_device *base, uint64_t *ret_bytes)
     return cuda_device_memory_free(cuda_device(base), ret_bytes);
 }
 
+static int gpu_tune(struct backend_device *base, const struct tuning_request *request, struct tuning_pace *pace,
+                    struct tuning_result *ret, struct error *e)
+{
+    return cuda_tune(&cuda_gpu(base)->kernels, request, pace, ret, e);
+}
+
 const struct backend cuda_backend = {
     .abi = BACKEND_ABI,
     .name = "cuda",
@@ -91,6 +98,8 @@ const struct backend cuda_backend = {
     .code_function = gpu_code_function,
     .kernel_limits = gpu_kernel_limits,
     .image = cuda_embedded_image,
+    .tune = gpu_tune,
+    .tunes = cuda_tunes,
     .abandon = cuda_gpu_abandon,
     .activate = cuda_gpu_activate,
     .counters_load = cuda_counters_load,

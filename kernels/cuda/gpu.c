@@ -29,7 +29,7 @@ static struct cuda_gpu *gpu_open(const struct backend *backend, const struct bac
     gpu->device.base.counts = true; /* a job hears where they are not to be had */
     gpu->device.base.signals = cuda_flags_are_supported(&gpu->device);
     gpu->device.repack_bytes = gpu->device.has_pools ? config->cuda_repack_bytes : 0;
-    cuda_kernels_describe(&gpu->kernels, &gpu->device, have_blaslt, config->cuda_workspace_bytes);
+    cuda_kernels_describe(&gpu->kernels, &gpu->device, have_blaslt, config);
     return gpu;
 }
 

@@ -18,6 +18,9 @@ typedef double v_f64 __attribute__((vector_size(VECTOR_BYTES)));
 typedef uint32_t v_u32 __attribute__((vector_size(VECTOR_BYTES)));
 typedef int32_t v_i32 __attribute__((vector_size(VECTOR_BYTES)));
 typedef uint16_t v_u16 __attribute__((vector_size(VECTOR_BYTES / 2)));
+typedef uint8_t v_bytes __attribute__((vector_size(VECTOR_BYTES)));
+typedef uint16_t v_words __attribute__((vector_size(VECTOR_BYTES)));
+typedef uint64_t v_u64 __attribute__((vector_size(VECTOR_BYTES)));
 
 /* ---- loads and stores of a vector; f16 and bf16 are f32 in registers ---- */
 
@@ -44,6 +47,20 @@ INLINE v_u16 get_u16(const uint16_t *p)
     memcpy(&v, p, sizeof(v));
     return v;
 }
+
+#define DEFINE_GET(name, type, vector)                                                                                 \
+    INLINE vector name(const type *p)                                                                                  \
+    {                                                                                                                  \
+        vector v;                                                                                                      \
+                                                                                                                       \
+        memcpy(&v, p, sizeof(v));                                                                                      \
+        return v;                                                                                                      \
+    }
+
+DEFINE_GET(get_bytes, uint8_t, v_bytes)
+DEFINE_GET(get_words, uint16_t, v_words)
+DEFINE_GET(get_u32, uint32_t, v_u32)
+DEFINE_GET(get_u64, uint64_t, v_u64)
 
 INLINE v_u32 choose(v_i32 mask, v_u32 yes, v_u32 no)
 {
@@ -153,9 +170,18 @@ INLINE void bypass_end(void)
 
 /* ---- the loops ---- */
 
-#define SAME(v)     (v)
-#define ADD(a, b)   ((a) + (b))
-#define MUL_A(a, b) ((void)(b), (a) * (a))
+#define SAME(v) (v)
+
+/* An op's arithmetic, on numbers and on vectors of them; EXPRESSION_<NAME> for each op of OP_ARITHMETIC. */
+#define EXPRESSION_ADD(a, b)        ((a) + (b))
+#define EXPRESSION_ADD_SQUARE(a, b) (((a) + (b)) * ((a) + (b)))
+#define EXPRESSION_SQUARE(a, b)     ((void)(b), (a) * (a))
+#define EXPRESSION_SUB_SQUARE(a, b) (((a) - (b)) * ((a) - (b)))
+
+/* One small integer, as a number that does not overflow: the product of two uint16_t would be an int. */
+#define AS_U32(x) ((uint32_t)(x))
+#define AS_U8(x)  ((uint8_t)(x))
+#define AS_U16(x) ((uint16_t)(x))
 
 /* Scalars to the first aligned store where the caches are bypassed, vectors in pairs, scalars at the end. `type` is
  * the element, `lanes` a vector's, get/put_form between memory and register. */
@@ -189,13 +215,22 @@ INLINE void bypass_end(void)
             out[i] = back(op(one(a[i]), one(b[i])));                                                                   \
     }
 
-#define DEFINE_OP(name, op, inputs)                                                                                    \
+#define DEFINE_FLOATS(name, op, inputs)                                                                                \
     DEFINE_ELEMENTWISE(name##_f32, float, v_f32, LANES_F32, get_f32, SAME, v_f32, SAME, SAME, op, inputs)              \
     DEFINE_ELEMENTWISE(name##_f64, double, v_f64, LANES_F64, get_f64, SAME, v_f64, SAME, SAME, op, inputs)             \
     DEFINE_ELEMENTWISE(name##_f16, uint16_t, v_f32, LANES_F32, get_f16, round_f16, v_u16, f16_to_f32, f32_to_f16, op,  \
                        inputs)                                                                                         \
     DEFINE_ELEMENTWISE(name##_bf16, uint16_t, v_f32, LANES_F32, get_bf16, round_bf16, v_u16, bf16_to_f32, f32_to_bf16, \
                        op, inputs)
+
+/* Unsigned ones, for signed ones, too. */
+#define DEFINE_NUMBERS(name, op, inputs)                                                                               \
+    DEFINE_FLOATS(name, op, inputs)                                                                                    \
+    DEFINE_ELEMENTWISE(name##_u8, uint8_t, v_bytes, VECTOR_BYTES, get_bytes, SAME, v_bytes, AS_U32, AS_U8, op, inputs) \
+    DEFINE_ELEMENTWISE(name##_u16, uint16_t, v_words, VECTOR_BYTES / 2, get_words, SAME, v_words, AS_U32, AS_U16, op,  \
+                       inputs)                                                                                         \
+    DEFINE_ELEMENTWISE(name##_u32, uint32_t, v_u32, VECTOR_BYTES / 4, get_u32, SAME, v_u32, SAME, SAME, op, inputs)    \
+    DEFINE_ELEMENTWISE(name##_u64, uint64_t, v_u64, VECTOR_BYTES / 8, get_u64, SAME, v_u64, SAME, SAME, op, inputs)
 
 /* The bits of elements of that size; `out` may be exactly `a`. */
 #define DEFINE_COPY(name, type)                                                                                        \
@@ -221,5 +256,7 @@ DEFINE_COPY(copy_8, uint8_t)
 DEFINE_COPY(copy_16, uint16_t)
 DEFINE_COPY(copy_32, uint32_t)
 DEFINE_COPY(copy_64, uint64_t)
-DEFINE_OP(add, ADD, 2)
-DEFINE_OP(square, MUL_A, 1)
+
+#define X(WITH, NAME, name, inputs, dtypes) DEFINE_##dtypes(name, EXPRESSION_##NAME, inputs)
+OP_ARITHMETIC(X, )
+#undef X

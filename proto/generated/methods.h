@@ -28,6 +28,8 @@
     X(STATS, stats, USE) \
     X(CLIENTS, clients, USE) \
     X(CONDITIONS, conditions, USE) \
+    X(TUNE, tune, USE) \
+    X(TUNING, tuning, USE) \
     X(METRICS, metrics, USE) \
     X(TRACE, trace, USE) \
     X(DRAIN, drain, ADMINISTER)
@@ -76,6 +78,10 @@
 #define KOPS_FLAGS_CLIENTS(X) X(while_stopping) X(only_reply)
 #define KOPS_CLASS_CONDITIONS USE
 #define KOPS_FLAGS_CONDITIONS(X) X(while_stopping) X(only_reply)
+#define KOPS_CLASS_TUNE USE
+#define KOPS_FLAGS_TUNE(X) X(work)
+#define KOPS_CLASS_TUNING USE
+#define KOPS_FLAGS_TUNING(X)
 #define KOPS_CLASS_METRICS USE
 #define KOPS_FLAGS_METRICS(X) X(while_stopping) X(only_reply)
 #define KOPS_CLASS_TRACE USE
@@ -276,6 +282,17 @@
 
 #define KOPS_PARAMS_CONDITIONS(X) \
     X(device, DEVICE, 0, UINT64_C(0), UINT64_C(18446744073709551615), 0)
+
+#define KOPS_PARAMS_TUNE(X) \
+    X(op, STR, 1, UINT64_C(0), UINT64_C(18446744073709551615), 0) \
+    X(in, LIST, 1, UINT64_C(0), UINT64_C(18446744073709551615), 0) \
+    X(out, LIST, 1, UINT64_C(0), UINT64_C(18446744073709551615), 0) \
+    X(attrs, MAP, 0, UINT64_C(0), UINT64_C(18446744073709551615), 0) \
+    X(device, DEVICE, 0, UINT64_C(0), UINT64_C(18446744073709551615), 0)
+
+#define KOPS_PARAMS_TUNING(X) \
+    X(from, UINT, 0, UINT64_C(0), UINT64_C(18446744073709551615), 0) \
+    X(clear, BOOL, 0, UINT64_C(0), UINT64_C(18446744073709551615), 0)
 
 #define KOPS_PARAMS_METRICS(X)
 

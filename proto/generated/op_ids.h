@@ -4,10 +4,12 @@
 
 enum op_id {
     OP_ADD,
+    OP_ADD_SQUARE,
     OP_COPY,
     OP_GEMM,
     OP_LINEAR,
     OP_SQUARE,
+    OP_SUB_SQUARE,
     OP_COUNT
 };
 
@@ -59,5 +61,12 @@ enum op_size {
 #define OP_MAX_ATTRS 5
 #define OP_MAX_INPUTS 3
 #define OP_MAX_OUTPUTS 1
+
+/* Elementwise ops that compute: X(WITH, NAME, name, inputs, dtypes), dtypes: FLOATS, or NUMBERS (integers, too). */
+#define OP_ARITHMETIC(X, WITH) \
+    X(WITH, ADD, add, 2, NUMBERS) \
+    X(WITH, ADD_SQUARE, add_square, 2, NUMBERS) \
+    X(WITH, SQUARE, square, 1, NUMBERS) \
+    X(WITH, SUB_SQUARE, sub_square, 2, NUMBERS)
 
 #endif

@@ -11,6 +11,7 @@ STORAGE = {
     "f8_e5m2": np.uint8,
 }  # fmt: skip
 FLOATS = ("f32", "f64", "f16", "bf16")
+INTEGERS = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64")
 
 
 def size(dtype: str) -> int:
@@ -27,7 +28,9 @@ def encode(values: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def decode(stored: np.ndarray, dtype: str) -> np.ndarray:
-    """Storage → float64, exactly."""
+    """Storage → float64, exactly; integers stay as they are, since NumPy's wrap around as the ops' do."""
+    if dtype in INTEGERS:
+        return stored.copy()
     if dtype != "bf16":
         return stored.astype(np.float64)
     bits = np.atleast_1d(stored).astype(np.uint32) << 16

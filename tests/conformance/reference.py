@@ -1,4 +1,4 @@
-"""What an op must give: float64 references in NumPy, and the one tolerance check that every suite uses.
+"""What an op must give: references in NumPy, in float64 and in the integers themselves, and the one tolerance check that every suite uses.
 
 PROTOCOL.md defines it: |got - ref| ≤ rtol·|ref| + scaled·S + atol, S being the sum of the absolute values of the terms.
 """
@@ -18,6 +18,16 @@ Reference = Callable[[list[np.ndarray], np.ndarray, dict[str, Any]], tuple[np.nd
 def add(inputs: list[np.ndarray], _out: np.ndarray, _attrs: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     a, b = inputs
     return a + b, np.abs(a) + np.abs(b)
+
+
+def add_square(inputs: list[np.ndarray], _out: np.ndarray, _attrs: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    ref = (inputs[0] + inputs[1]) * (inputs[0] + inputs[1])
+    return ref, np.abs(ref)
+
+
+def sub_square(inputs: list[np.ndarray], _out: np.ndarray, _attrs: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    ref = (inputs[0] - inputs[1]) * (inputs[0] - inputs[1])
+    return ref, np.abs(ref)
 
 
 def square(inputs: list[np.ndarray], _out: np.ndarray, _attrs: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
@@ -59,7 +69,10 @@ def linear(inputs: list[np.ndarray], out: np.ndarray, attrs: dict[str, Any]) -> 
     return ACTIVATIONS[attrs.get("activation", "none")](ref + bias), scale + np.abs(bias)
 
 
-REFERENCES: dict[str, Reference] = {"add": add, "square": square, "gemm": gemm, "linear": linear, "copy": copy}
+REFERENCES: dict[str, Reference] = {
+    "add": add, "square": square, "add_square": add_square, "sub_square": sub_square, "gemm": gemm,
+    "linear": linear, "copy": copy,
+}  # fmt: skip
 
 
 def tolerance(op: dict[str, Any], dtype: str, attrs: dict[str, Any]) -> dict[str, float]:
@@ -70,6 +83,10 @@ def tolerance(op: dict[str, Any], dtype: str, attrs: dict[str, Any]) -> dict[str
 def check(got: np.ndarray, ref: np.ndarray, scale: np.ndarray, allowed: dict[str, float]) -> None:
     """Raises AssertionError that names the worst element."""
     assert got.shape == ref.shape, f"shape {got.shape}, not {ref.shape}"
+    if got.dtype.kind in "iu":  # exact
+        np.testing.assert_array_equal(got, ref)
+        assert not any(allowed.values()) and got.dtype == ref.dtype
+        return
     limit = allowed.get("rtol", 0) * np.abs(ref) + allowed.get("scaled", 0) * scale + allowed.get("atol", 0)
     error = np.abs(got - ref)
     wrong = ~(error <= limit)

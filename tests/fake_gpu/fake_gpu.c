@@ -20,6 +20,7 @@
 #include "core/kernel.h"
 #include "core/op.h"
 #include "executor/executor.h"
+#include "executor/tuner.h"
 #include "util/clock.h"
 #include "util/log.h"
 
@@ -496,4 +497,17 @@ int executor_main(int argc, char **argv, const struct backend *local)
     (void)argv;
     (void)local;
     return 1;
+}
+
+/* Nothing is tuned here. */
+bool tuner_wanted(int argc, char **argv)
+{
+    (void)argc, (void)argv;
+    return false;
+}
+
+int tuner_main(int argc, char **argv, const struct backend *local)
+{
+    (void)argc, (void)argv, (void)local;
+    return 2;
 }

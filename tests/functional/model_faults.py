@@ -76,7 +76,7 @@ TENSOR: list[Fault] = [
     (put("buffer", "1"), "wrong_type"),
     (drop("buffer"), "missing_key"),
     (drop("shape"), "missing_key"),
-    (put("dtype", "i8"), "unknown_dtype"),
+    (put("dtype", "bool"), "unknown_dtype"),
     (put("dtype", "f12"), "unknown_dtype"),
     (put("offset", 1 << 40), "out_of_bounds"),
     (put("offset", 2**63), "out_of_range"),

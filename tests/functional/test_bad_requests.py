@@ -41,7 +41,7 @@ RUNS = [
     case(
         "add_shapes", "shape_mismatch", "in[1]", **{"op": "add", "in": [t([3]), t([4])], "out": [t([4], offset=4 * N)]}
     ),
-    case("unknown_dtype", "unknown_dtype", "in[0].dtype", **{"in": [t([N], "i8")]}),
+    case("unknown_dtype", "unknown_dtype", "in[0].dtype", **{"in": [t([N], "bool")]}),
     case("dtypes_differ", "dtype_mismatch", "out[0]", out=[t([N // 2], "f64", offset=4 * N)]),
     case("unknown_op", "unknown_op", "op", op="cube"),
     case("unknown_key", "unknown_key", "colour", colour=1),

@@ -40,7 +40,7 @@ TEXT_SUFFIXES = C_SUFFIXES | {
     ".conf",
 }
 LAYERS = ("util", "rpc", "core", "backend", "server", "main")
-SERVER_ROOMS = ("account", "base", "peer", "memory", "code", "exec", "observe", "control")
+SERVER_ROOMS = ("account", "base", "peer", "memory", "code", "exec", "observe", "tune", "control")
 # The rooms of kernels/cuda, and the rooms that each may include; files beside the folders may include all but the lab.
 CUDA_ROOMS = {
     "driver": (),
@@ -50,6 +50,7 @@ CUDA_ROOMS = {
     "compute": ("driver", "memory", "blaslt", "ops"),
     "staging": ("driver", "memory", "ops", "compute"),
     "counters": ("driver", "memory", "blaslt", "ops", "compute"),
+    "tune": ("driver", "memory", "blaslt", "ops", "compute"),
     "times": ("driver",),
     "jobs": ("driver", "memory", "blaslt", "ops", "compute", "counters", "staging", "times"),
     "lab": ("ops",),

@@ -14,12 +14,13 @@
 _Static_assert(sizeof(struct cuda_ops_gemm) <= MAX_PARAMS && sizeof(struct cuda_ops_strided) <= MAX_PARAMS,
                "an operation has room for every kernel's parameters");
 
-enum kernel_op { KERNEL_ADD, KERNEL_SQUARE, KERNEL_COPY, KERNEL_GEMM };
+enum kernel_op { KERNEL_ADD, KERNEL_ADD_SQUARE, KERNEL_SQUARE, KERNEL_SUB_SQUARE, KERNEL_COPY, KERNEL_GEMM };
 enum kernel_layout { LAYOUT_VECTOR, LAYOUT_STRIDED, LAYOUT_GEMM, LAYOUT_GATE, LAYOUT_REPACK };
 
 struct kernel {
     struct kernel *next;
     enum kernel_op op;
+    unsigned inputs;
     enum kernel_layout layout;
     enum element element;
     unsigned size;   /* of an element */
@@ -37,8 +38,9 @@ static bool parse_element(const char *name, struct kernel *k)
         unsigned size;
         bool raw;
     } elements[] = {{"f32", ELEMENT_F32, 4, false},   {"f64", ELEMENT_F64, 8, false}, {"f16", ELEMENT_F16, 2, false},
-                    {"bf16", ELEMENT_BF16, 2, false}, {"1", ELEMENT_RAW, 1, true},    {"2", ELEMENT_RAW, 2, true},
-                    {"4", ELEMENT_RAW, 4, true},      {"8", ELEMENT_RAW, 8, true}};
+                    {"bf16", ELEMENT_BF16, 2, false}, {"u8", ELEMENT_RAW, 1, false},  {"u16", ELEMENT_RAW, 2, false},
+                    {"u32", ELEMENT_RAW, 4, false},   {"u64", ELEMENT_RAW, 8, false}, {"1", ELEMENT_RAW, 1, true},
+                    {"2", ELEMENT_RAW, 2, true},      {"4", ELEMENT_RAW, 4, true},    {"8", ELEMENT_RAW, 8, true}};
 
     for (size_t i = 0; i < sizeof(elements) / sizeof(*elements); i++)
         if (strcmp(elements[i].name, name) == 0 && elements[i].raw == (k->op == KERNEL_COPY)) {
@@ -47,6 +49,29 @@ static bool parse_element(const char *name, struct kernel *k)
             return true;
         }
     return false;
+}
+
+/* "<op>_<element>_<layout>" of this op. */
+static bool parse_op(const char *symbol, const char *op, enum kernel_op id, unsigned inputs, struct kernel *k)
+{
+    static const char *const layouts[] = {"strided", "rows", "tiles"};
+    const size_t length = strlen(op);
+    char element[16], layout[64];
+
+    k->op = id;
+    k->inputs = inputs;
+    if (strncmp(symbol, op, length) != 0 || sscanf(symbol + length, "_%15[a-z0-9]_%63s", element, layout) != 2 ||
+        !parse_element(element, k))
+        return false;
+    if (id == KERNEL_GEMM) {
+        k->layout = LAYOUT_GEMM;
+        return strncmp(layout, "tiled_", 6) == 0;
+    }
+    k->layout = strcmp(layout, "vector") == 0 ? LAYOUT_VECTOR : LAYOUT_STRIDED;
+    for (size_t i = 0; i < sizeof(layouts) / sizeof(*layouts); i++)
+        if (strncmp(layout, layouts[i], strlen(layouts[i])) == 0)
+            return true;
+    return k->layout == LAYOUT_VECTOR;
 }
 
 static bool parse_repack(const char *symbol, struct kernel *k)
@@ -70,33 +95,27 @@ static bool parse_repack(const char *symbol, struct kernel *k)
 
 static bool parse_symbol(const char *symbol, struct kernel *k)
 {
-    static const char *const ops[] = {"add", "square", "copy", "gemm"};
-    char op[16], element[16], layout[64];
+    static const struct {
+        const char *name;
+        unsigned inputs;
+    } ops[] = {[KERNEL_ADD] = {"add", 2},       [KERNEL_ADD_SQUARE] = {"add_square", 2},
+               [KERNEL_SQUARE] = {"square", 1}, [KERNEL_SUB_SQUARE] = {"sub_square", 2},
+               [KERNEL_COPY] = {"copy", 1},     [KERNEL_GEMM] = {"gemm", 2}};
 
-    if (strcmp(symbol, "kops_gate") == 0) {
+    if (strlen(symbol) >= sizeof(k->symbol) || strncmp(symbol, "kops_", 5) != 0)
+        return false;
+    snprintf(k->symbol, sizeof(k->symbol), "%s", symbol);
+    symbol += 5;
+    if (strcmp(symbol, "gate") == 0) {
         k->layout = LAYOUT_GATE;
-        snprintf(k->symbol, sizeof(k->symbol), "%s", symbol);
         return true;
     }
-    if (parse_repack(symbol, k))
+    if (parse_repack(k->symbol, k))
         return true;
-    if (strlen(symbol) >= sizeof(k->symbol) ||
-        sscanf(symbol, "kops_%15[a-z]_%15[a-z0-9]_%63s", op, element, layout) != 3)
-        return false;
-    for (k->op = KERNEL_ADD; k->op <= KERNEL_GEMM && strcmp(op, ops[k->op]) != 0; k->op++)
-        ;
-    if (k->op > KERNEL_GEMM || !parse_element(element, k))
-        return false;
-    if (k->op == KERNEL_GEMM)
-        k->layout = LAYOUT_GEMM;
-    else
-        k->layout = strcmp(layout, "vector") == 0 ? LAYOUT_VECTOR : LAYOUT_STRIDED;
-    snprintf(k->symbol, sizeof(k->symbol), "%s", symbol);
-    return strncmp(layout,
-                   k->layout == LAYOUT_GEMM      ? "tiled_"
-                   : k->layout == LAYOUT_STRIDED ? "strided"
-                                                 : "vector",
-                   6) == 0;
+    for (size_t i = 0; i < sizeof(ops) / sizeof(*ops); i++)
+        if (parse_op(symbol, ops[i].name, (enum kernel_op)i, ops[i].inputs, k))
+            return true;
+    return parse_op(symbol, "linear", KERNEL_GEMM, 2, k);
 }
 
 const struct kernel *kernel_find(const char *symbol)
@@ -158,9 +177,7 @@ static bool vector_hints_hold(const struct cuda_ops_vector *p, unsigned size)
 {
     if (p->head >= p->count)
         return true;
-    return (p->out + (uint64_t)p->head * size) % 16 == 0 &&
-           !(p->a_aligned && p->a_step && (p->a + (uint64_t)p->head * size) % 16) &&
-           !(p->b_aligned && p->b_step && (p->b + (uint64_t)p->head * size) % 16);
+    return (p->out + (uint64_t)p->head * size) % 16 == 0;
 }
 
 static bool vector_uses(const struct kernel *k, const struct cuda_ops_vector *p, struct op *op)
@@ -173,7 +190,7 @@ static bool vector_uses(const struct kernel *k, const struct cuda_ops_vector *p,
         return false;
     return use_strided(op, k, p->out, 1, &p->count, &one, true) &&
            use_strided(op, k, p->a, 1, &p->count, &a_step, false) &&
-           (k->op != KERNEL_ADD || use_strided(op, k, p->b, 1, &p->count, &b_step, false));
+           (k->inputs < 2 || use_strided(op, k, p->b, 1, &p->count, &b_step, false));
 }
 
 static bool strided_uses(const struct kernel *k, const struct cuda_ops_strided *p, struct op *op)
@@ -191,7 +208,7 @@ static bool strided_uses(const struct kernel *k, const struct cuda_ops_strided *
     }
     return count_of == p->count && use_strided(op, k, p->out, p->rank, shape, p->out_strides, true) &&
            use_strided(op, k, p->a, p->rank, shape, p->a_strides, false) &&
-           (k->op != KERNEL_ADD || use_strided(op, k, p->b, p->rank, shape, p->b_strides, false));
+           (k->inputs < 2 || use_strided(op, k, p->b, p->rank, shape, p->b_strides, false));
 }
 
 /* Elements of the gemm's out, which may be wider than those of its operands. */
@@ -292,18 +309,38 @@ static void store_float(enum element e, uint64_t address, float value)
         *(uint16_t *)p = e == ELEMENT_F16 ? float_to_half(value) : float_to_bfloat(value);
 }
 
+#define COMPUTE(T, op, a, b)                                                                                           \
+    ((op) == KERNEL_ADD          ? (T)((a) + (b))                                                                      \
+     : (op) == KERNEL_ADD_SQUARE ? (T)((T)((a) + (b)) * (T)((a) + (b)))                                                \
+     : (op) == KERNEL_SUB_SQUARE ? (T)((T)((a) - (b)) * (T)((a) - (b)))                                                \
+                                 : (T)((a) * (a)))
+
+static uint64_t load_bits(const struct kernel *k, uint64_t address)
+{
+    uint64_t bits = 0;
+
+    memcpy(&bits, (const void *)(uintptr_t)address, k->size);
+    return bits;
+}
+
 static void element_run(const struct kernel *k, uint64_t out, uint64_t a, uint64_t b)
 {
+    if (k->inputs < 2)
+        b = a;
     if (k->op == KERNEL_COPY) {
         memmove((void *)(uintptr_t)out, (const void *)(uintptr_t)a, k->size);
+    } else if (k->element == ELEMENT_RAW) {
+        const uint64_t x = load_bits(k, a), y = load_bits(k, b), z = COMPUTE(uint64_t, k->op, x, y);
+
+        memcpy((void *)(uintptr_t)out, &z, k->size);
     } else if (k->element == ELEMENT_F64) {
-        double x = *(const double *)(uintptr_t)a;
+        const double x = *(const double *)(uintptr_t)a, y = *(const double *)(uintptr_t)b;
 
-        *(double *)(uintptr_t)out = k->op == KERNEL_ADD ? x + *(const double *)(uintptr_t)b : x * x;
+        *(double *)(uintptr_t)out = COMPUTE(double, k->op, x, y);
     } else {
-        float x = load_float(k->element, a);
+        const float x = load_float(k->element, a), y = load_float(k->element, b);
 
-        store_float(k->element, out, k->op == KERNEL_ADD ? x + load_float(k->element, b) : x * x);
+        store_float(k->element, out, COMPUTE(float, k->op, x, y));
     }
 }
 

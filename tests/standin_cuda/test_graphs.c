@@ -37,7 +37,7 @@ static CUgraph capture_squares(CUdeviceptr a, unsigned n)
 
 static CUDA_KERNEL_NODE_PARAMS square_params(struct cuda_ops_vector *p, void **pointers, CUdeviceptr a)
 {
-    *p = (struct cuda_ops_vector){.out = a, .a = a, .count = 16, .a_step = 1, .a_aligned = 1};
+    *p = (struct cuda_ops_vector){.out = a, .a = a, .count = 16, .a_step = 1};
     pointers[0] = p;
     return (CUDA_KERNEL_NODE_PARAMS){.func = kernel("kops_square_f32_vector"),
                                      .gridDimX = 1,

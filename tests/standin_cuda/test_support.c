@@ -49,7 +49,7 @@ CUfunction kernel(const char *name)
 
 void launch_square(CUdeviceptr a, uint64_t n, CUstream stream)
 {
-    struct cuda_ops_vector p = {.out = a, .a = a, .count = n, .a_step = 1, .a_aligned = 1};
+    struct cuda_ops_vector p = {.out = a, .a = a, .count = n, .a_step = 1};
     void *params[] = {&p};
 
     ok(cuLaunchKernel(kernel("kops_square_f32_vector"), 4, 1, 1, 256, 1, 1, 0, stream, params, NULL));

@@ -21,6 +21,9 @@ CASES: list[tuple[str, list[tuple[int, ...]], dict[str, Any]]] = [
     ("add", [(3, 4), (3, 4)], {}),
     ("add", [(3, 1, 5), (4, 1)], {}),
     ("add", [(), (2, 0)], {}),
+    ("add_square", [(3, 4), (3, 4)], {}),
+    ("add_square", [(4, 1), (3, 1, 5)], {}),
+    ("sub_square", [(3, 1, 5), (4, 1)], {}),
     ("copy", [(3, 4)], {}),
     ("square", [(3, 4)], {}),
     ("square", [()], {}),
@@ -72,7 +75,10 @@ def linear(a: Any, b: Any, bias: Any, *, activation: str = "none", **attrs: Any)
     return ACTIVATIONS[activation](gemm(a, b, **attrs) + bias)
 
 
-EXPECTED: dict[str, Callable[..., Any]] = {"add": torch.add, "copy": torch.clone, "square": torch.square, "gemm": gemm, "linear": linear}
+EXPECTED: dict[str, Callable[..., Any]] = {
+    "add": torch.add, "copy": torch.clone, "square": torch.square, "gemm": gemm, "linear": linear,
+    "add_square": lambda a, b: (a + b).square(), "sub_square": lambda a, b: (a - b).square(),
+}  # fmt: skip
 
 
 # ---- one op ----
@@ -378,7 +384,7 @@ def check_errors(device: str) -> None:
         (kops.ShapeMismatch, lambda a, b: OPS.gemm(a, a[0])),  # a vector, which a client's method would take
         (kops.ShapeMismatch, lambda a, b: OPS.gemm(a, b, b.new_empty(2, 2), trans_a=True, beta=1.0)),
         (kops.DtypeMismatch, lambda a, b: OPS.add(a, a.half())),
-        (kops.UnknownDtype, lambda a, b: OPS.square(a.int())),
+        (kops.UnknownDtype, lambda a, b: OPS.square(a.bool())),
         (kops.BadArgument, lambda a, b: OPS.gemm(a, b, trans_a=True, beta=1.0)),
         (kops.BadArgument, lambda a, b: OPS.gemm(a, b, trans_a=True, precision="low")),
     ]

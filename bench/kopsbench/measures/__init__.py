@@ -56,6 +56,7 @@ def everything() -> dict[str, Measure]:
         isolation_share,
         isolation_storm,
         launches,
+        layouts,
         linear,
         load,
         named_parts,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +13,7 @@ from ..context import Context, Skipped
 from ..cuda import event_times
 from ..record import Record, summarise
 from ..user_kernels import KERNELS, UserKernel, kernel_client, load_inline, load_inline_missing, torch_kernel
-from . import add, alternate
+from . import add, rounds
 
 SIDE, LENGTH, GEMM = 8192, 1 << 26, 2048  # of the matrix that is squared, of vectors, of the matrices that are multiplied
 PEER = {"load_inline": "torch load_inline", "torch_nvrtc": "torch.cuda._compile_kernel"}
@@ -59,6 +61,22 @@ def peers(context: Context, folder: str) -> tuple[str, Any, str | None]:
     return "torch_nvrtc", launch, lacking
 
 
+def nvcc() -> str:
+    """The version of the compiler that load_inline runs: its code may differ from that of another version's NVRTC."""
+    from torch.utils.cpp_extension import CUDA_HOME
+
+    said = subprocess.run([f"{CUDA_HOME}/bin/nvcc", "--version"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"release ([\d.]+)", said)
+    return f"nvcc {found[1]}" if found else "nvcc"
+
+
+def has_here(client: Any) -> bool:
+    """Whether launches in this process are possible, and return before the kernel has ended."""
+    import kops
+
+    return bool(kops.compiled) and "code" in client.info.features
+
+
 def one(context: Context, client: Any, kernel: UserKernel, peer: str, launch: Any, lacking: str | None) -> Record:
     torch = context.torch
     tensors, numbers, grid, op = operands(context, kernel)
@@ -71,10 +89,21 @@ def one(context: Context, client: Any, kernel: UserKernel, peer: str, launch: An
     def theirs(n: int) -> Any:
         return event_times(torch, [lambda: launch(kernel, tensors, numbers, grid)] * n)
 
-    our_times, peer_times = alternate(context, ours, theirs if launch else None)
+    def same_binary(n: int) -> Any:
+        return event_times(torch, [lambda: mine(*tensors, *numbers, where="here")] * n)
+
+    # The daemon's binary launched in this process: what differs from the peer then is the compiler, from ours the daemon.
+    handed_out = not context.smoke and has_here(client)
+    our_times, *others = rounds(context, [ours, *([theirs] if launch else []), *([same_binary] if handed_out else [])])
+    peer_times = others[0] if launch else []
+    compiled = mine.code.compiled
     detail = {
         "measured": "gpu_us of repeated executions in the daemon against CUDA events around launches queued back to back",
         "shapes": [list(tensor.shape) for tensor in tensors],
+        "compiler": compiled.compiler,
+        "arch": compiled.arch,
+        **({"peer_compiler": nvcc()} if peer == "load_inline" else {}),
+        **({"same_binary_in_process_p50_us": summarise(others[-1]).p50} if handed_out else {}),
         **({"no_load_inline": lacking} if lacking else {}),
     }
     if not context.smoke:
@@ -84,8 +113,13 @@ def one(context: Context, client: Any, kernel: UserKernel, peer: str, launch: An
 
 
 def run(context: Context) -> list[Record]:
+    import kops
+
     made = []
-    with tempfile.TemporaryDirectory(prefix="kops-inline-") as folder, kernel_client(context) as client:
+    with (
+        tempfile.TemporaryDirectory(prefix="kops-inline-") as folder,
+        kernel_client(context, blocking=not kops.compiled) as client,
+    ):
         peer, launch, lacking = peers(context, folder)
         for kernel in KERNELS:
             made.append(one(context, client, kernel, peer, launch, lacking))

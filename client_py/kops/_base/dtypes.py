@@ -1,5 +1,5 @@
-"""The dtypes by the names that frameworks have for them. Built-in ops take the floating-point ones of `FLOATS`, kernels
-of the user all."""
+"""The dtypes by the names that frameworks have for them. `FLOATS` are those whose arithmetic counts as
+floating-point operations."""
 
 from __future__ import annotations
 

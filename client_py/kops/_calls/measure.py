@@ -54,6 +54,6 @@ def profile(connection: Peer, request: Request, goal: Goal, watch: bool = True, 
         dtype=every[0].dtype,
         shapes=tuple(tuple(o.shape) for o in every),
         bytes=sum(rules.operand_bytes(o.shape, o.dtype) for o in every),
-        operations=rules.operations(request.declared, request.rule, shapes, out, request.attrs),
+        operations=rules.operations(request.declared, request.rule, shapes, out, every[0].dtype, request.attrs),
         **measured,
     )

@@ -66,10 +66,87 @@ class OpMethods:
         """out = a + b
 
         Element by element, with NumPy's broadcasting of `a` and `b`; `out` has the broadcast shape. `out` may
-        be exactly `a` or exactly `b` (in place). f16 and bf16 are added in f32 and rounded to nearest even.
+        be exactly `a` or exactly `b` (in place). f16 and bf16 are added in f32 and rounded to nearest even;
+        integers wrap around, as NumPy's and torch's do.
         """
     @overload
     def add(
+        self,
+        a: T,
+        b: Any,
+        *,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[True, "exact"],
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        where: Literal["daemon", "here", "auto"] | None = None,
+        timeout: float | None = ...,
+    ) -> tuple[T, Timings]: ...
+    @overload
+    def add_square(
+        self,
+        a: float,
+        b: T,
+        *,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[False] = False,
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        where: Literal["daemon", "here", "auto"] | None = None,
+        timeout: float | None = ...,
+    ) -> T: ...
+    @overload
+    def add_square(
+        self,
+        a: float,
+        b: T,
+        *,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[True, "exact"],
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        where: Literal["daemon", "here", "auto"] | None = None,
+        timeout: float | None = ...,
+    ) -> tuple[T, Timings]: ...
+    @overload
+    def add_square(
+        self,
+        a: T,
+        b: Any,
+        *,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[False] = False,
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        where: Literal["daemon", "here", "auto"] | None = None,
+        timeout: float | None = ...,
+    ) -> T:
+        """out = (a + b)^2
+
+        What `add` and then `square` compute, in one pass over memory, with NumPy's broadcasting of `a` and
+        `b`; `out` has the broadcast shape. `out` may be exactly `a` or exactly `b` (in place). The sum is
+        rounded, then the product: f32 and f64 have the bits of the two ops. f16 and bf16 are computed in f32
+        so, and rounded to nearest even once, at the end: they are closer to the exact result than two ops.
+        Integers wrap around.
+        """
+    @overload
+    def add_square(
         self,
         a: T,
         b: Any,
@@ -254,12 +331,87 @@ class OpMethods:
         """out = a * a
 
         Element by element; `out` has `a`'s shape and may be exactly `a` (in place). f16 and bf16 are
-        multiplied in f32 and rounded to nearest even.
+        multiplied in f32 and rounded to nearest even; integers wrap around, as NumPy's and torch's do.
         """
     @overload
     def square(
         self,
         a: T,
+        *,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[True, "exact"],
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        where: Literal["daemon", "here", "auto"] | None = None,
+        timeout: float | None = ...,
+    ) -> tuple[T, Timings]: ...
+    @overload
+    def sub_square(
+        self,
+        a: float,
+        b: T,
+        *,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[False] = False,
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        where: Literal["daemon", "here", "auto"] | None = None,
+        timeout: float | None = ...,
+    ) -> T: ...
+    @overload
+    def sub_square(
+        self,
+        a: float,
+        b: T,
+        *,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[True, "exact"],
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        where: Literal["daemon", "here", "auto"] | None = None,
+        timeout: float | None = ...,
+    ) -> tuple[T, Timings]: ...
+    @overload
+    def sub_square(
+        self,
+        a: T,
+        b: Any,
+        *,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[False] = False,
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        where: Literal["daemon", "here", "auto"] | None = None,
+        timeout: float | None = ...,
+    ) -> T:
+        """out = (a - b)^2
+
+        The squared difference, in one pass over memory, with NumPy's broadcasting of `a` and `b`; `out` has
+        the broadcast shape. `out` may be exactly `a` or exactly `b` (in place). The difference is rounded,
+        then the product. f16 and bf16 are computed in f32 so, and rounded to nearest even once, at the end.
+        Integers wrap around.
+        """
+    @overload
+    def sub_square(
+        self,
+        a: T,
+        b: Any,
         *,
         out: Any = None,
         variant: str | None = None,
@@ -325,10 +477,83 @@ class AsyncOpMethods:
         """out = a + b
 
         Element by element, with NumPy's broadcasting of `a` and `b`; `out` has the broadcast shape. `out` may
-        be exactly `a` or exactly `b` (in place). f16 and bf16 are added in f32 and rounded to nearest even.
+        be exactly `a` or exactly `b` (in place). f16 and bf16 are added in f32 and rounded to nearest even;
+        integers wrap around, as NumPy's and torch's do.
         """
     @overload
     async def add(
+        self,
+        a: T,
+        b: Any,
+        *,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[True, "exact"],
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = ...,
+    ) -> tuple[T, Timings]: ...
+    @overload
+    async def add_square(
+        self,
+        a: float,
+        b: T,
+        *,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[False] = False,
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = ...,
+    ) -> T: ...
+    @overload
+    async def add_square(
+        self,
+        a: float,
+        b: T,
+        *,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[True, "exact"],
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = ...,
+    ) -> tuple[T, Timings]: ...
+    @overload
+    async def add_square(
+        self,
+        a: T,
+        b: Any,
+        *,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[False] = False,
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = ...,
+    ) -> T:
+        """out = (a + b)^2
+
+        What `add` and then `square` compute, in one pass over memory, with NumPy's broadcasting of `a` and
+        `b`; `out` has the broadcast shape. `out` may be exactly `a` or exactly `b` (in place). The sum is
+        rounded, then the product: f32 and f64 have the bits of the two ops. f16 and bf16 are computed in f32
+        so, and rounded to nearest even once, at the end: they are closer to the exact result than two ops.
+        Integers wrap around.
+        """
+    @overload
+    async def add_square(
         self,
         a: T,
         b: Any,
@@ -505,12 +730,83 @@ class AsyncOpMethods:
         """out = a * a
 
         Element by element; `out` has `a`'s shape and may be exactly `a` (in place). f16 and bf16 are
-        multiplied in f32 and rounded to nearest even.
+        multiplied in f32 and rounded to nearest even; integers wrap around, as NumPy's and torch's do.
         """
     @overload
     async def square(
         self,
         a: T,
+        *,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[True, "exact"],
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = ...,
+    ) -> tuple[T, Timings]: ...
+    @overload
+    async def sub_square(
+        self,
+        a: float,
+        b: T,
+        *,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[False] = False,
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = ...,
+    ) -> T: ...
+    @overload
+    async def sub_square(
+        self,
+        a: float,
+        b: T,
+        *,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[True, "exact"],
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = ...,
+    ) -> tuple[T, Timings]: ...
+    @overload
+    async def sub_square(
+        self,
+        a: T,
+        b: Any,
+        *,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[False] = False,
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = ...,
+    ) -> T:
+        """out = (a - b)^2
+
+        The squared difference, in one pass over memory, with NumPy's broadcasting of `a` and `b`; `out` has
+        the broadcast shape. `out` may be exactly `a` or exactly `b` (in place). The difference is rounded,
+        then the product. f16 and bf16 are computed in f32 so, and rounded to nearest even once, at the end.
+        Integers wrap around.
+        """
+    @overload
+    async def sub_square(
+        self,
+        a: T,
+        b: Any,
         *,
         out: Any = None,
         variant: str | None = None,

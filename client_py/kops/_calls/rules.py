@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .._base.declarations import DTYPES, OPS
+from .._base.dtypes import FLOATS
 from .._base.errors import BadArgument, DtypeMismatch, ShapeMismatch
 
 Shape = Sequence[int]
@@ -115,9 +116,12 @@ def result_dtype(dtypes: Sequence[str]) -> str:
     return dtypes[0]
 
 
-def operations(declared: Mapping[str, Any], rule: Rule, inputs: Sequence[Shape], out: Shape, attrs: Attrs) -> int | None:
-    """Floating-point operations of one execution: an op declares a factor, and the sizes of its rule, for each element of `out`."""
-    if "operations" not in declared:
+def operations(
+    declared: Mapping[str, Any], rule: Rule, inputs: Sequence[Shape], out: Shape, dtype: str, attrs: Attrs
+) -> int | None:
+    """Floating-point operations of one execution: an op declares a factor, and the sizes of its rule, for each element of `out`.
+    None: integers."""
+    if "operations" not in declared or dtype not in FLOATS:
         return None
     factor, names = declared["operations"]
     sizes = rule.sizes(inputs, attrs)

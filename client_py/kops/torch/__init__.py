@@ -8,10 +8,10 @@
 
 Importing this module registers an op for each of the daemon's, made from the same declarations as the methods of a client:
 `torch.ops.kops.add(a, b)`, `.square(a)`, `.gemm(a, b, c=None, *, trans_a, trans_b, alpha, beta, precision, out_dtype)`,
-`.linear(a, b, bias, *, trans_a, trans_b, alpha, activation, precision, out_dtype)`. They take torch tensors of float32, float64,
-float16 or bfloat16 of one dtype, on CUDA or on the CPU, with the shapes of `help(kops.Client.gemm)`, and return a new contiguous tensor
-on the device of the first. Where `beta` is not 0, `c` is what it scales: of the result's shape, or broadcast to it.
-`torch.ops.kops.add.out(a, b, out=y)` and the like write to `out` and return nothing.
+`.linear(a, b, bias, *, trans_a, trans_b, alpha, activation, precision, out_dtype)`. They take torch tensors of one dtype, float32,
+float64, float16 or bfloat16, those of single elements also integers, on CUDA or on the CPU, with the shapes of
+`help(kops.Client.gemm)`, and return a new contiguous tensor on the device of the first. Where `beta` is not 0, `c` is what it scales: of
+the result's shape, or broadcast to it. `torch.ops.kops.add.out(a, b, out=y)` and the like write to `out` and return nothing.
 
 - On CUDA tensors a call is ordered on torch's current stream and returns at once; on CPU tensors it waits.
 - The ops go through the process's own client, `kops.default_client()`, which connects at the first call, or through the one that

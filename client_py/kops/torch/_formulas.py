@@ -39,6 +39,23 @@ def _square(ctx: Any, gradient: Any) -> Sequence[Any]:
     return (gradient * (2 * a),)
 
 
+def _save_two(ctx: Any, inputs: Mapping[str, Any], output: Any) -> None:
+    ctx.save_for_backward(inputs["a"], inputs["b"])
+
+
+def _add_square(ctx: Any, gradient: Any) -> Sequence[Any]:
+    a, b = ctx.saved_tensors
+    scaled = gradient * (2 * (a + b))
+    return [_summed(scaled, x.shape) if needed else None for x, needed in zip((a, b), ctx.needs_input_grad[1:])]
+
+
+def _sub_square(ctx: Any, gradient: Any) -> Sequence[Any]:
+    a, b = ctx.saved_tensors
+    scaled = gradient * (2 * (a - b))
+    of_a, of_b = ctx.needs_input_grad[1:]
+    return _summed(scaled, a.shape) if of_a else None, _summed(-scaled, b.shape) if of_b else None
+
+
 def _save_gemm(ctx: Any, inputs: Mapping[str, Any], output: Any) -> None:
     ctx.save_for_backward(inputs["a"], inputs["b"])
     ctx.c_shape = None if inputs["c"] is None else inputs["c"].shape
@@ -106,6 +123,7 @@ def _copy(ctx: Any, gradient: Any) -> Sequence[Any]:
 GRADIENTS = {
     "add": Gradient(_save_add, _add), "copy": Gradient(_save_copy, _copy), "square": Gradient(_save_square, _square),
     "gemm": Gradient(_save_gemm, _gemm), "linear": Gradient(_save_linear, _linear),
+    "add_square": Gradient(_save_two, _add_square), "sub_square": Gradient(_save_two, _sub_square),
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ static const char usage[] =
     "Makes random data, runs the op, and prints how long it took.\n\n"
     "  -s, --shape SHAPES     the inputs' shapes, such as 640x640,640x333; one shape is that of all inputs\n"
     "                         (`scalar`: no dimensions). Default: 1048576, for gemm and linear 1024x1024\n"
-    "  -t, --dtype DTYPE      f32 (default), f64, f16, bf16\n"
+    "  -t, --dtype DTYPE      f32 (default), f64, f16, bf16, or integers: i8, u8 to i64, u64\n"
     "  -d, --device DEVICE    UUID, or index of `kopsctl info`; default: the daemon's own\n"
     "  -n, --repeat N         timed executions (default 1)\n"
     "  -w, --warmup N         untimed executions before them (default 0)\n"
@@ -49,7 +49,7 @@ static int take_option(struct run_args *a, int option)
     case 't':
         if (kops_dtype_parse(optarg, &a->dtype))
             return -1;
-        return (int)ctl_usage("no dtype `%s`: f32, f64, f16 or bf16", optarg);
+        return (int)ctl_usage("no dtype `%s`: f32, f64, f16, bf16, i8, u8, i16, u16, i32, u32, i64 or u64", optarg);
     case 'd':
         a->device = optarg;
         return -1;

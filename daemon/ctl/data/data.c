@@ -91,6 +91,22 @@ double data_get(const void *data, size_t index, enum kops_dtype dtype)
     return value;
 }
 
+bool data_is_float(enum kops_dtype dtype)
+{
+    return formats[dtype].kind == FLOATING;
+}
+
+double data_wrap(double value, enum kops_dtype dtype)
+{
+    const struct format *f = &formats[dtype];
+    const double range = ldexp(1, (int)f->bits);
+
+    if (f->kind != SIGNED && f->kind != UNSIGNED)
+        return value;
+    value -= floor(value / range) * range;
+    return f->kind == SIGNED && value >= range / 2 ? value - range : value;
+}
+
 /* The bits of a finite number that is not negative, to nearest even; one that is too large becomes the largest
  * exponent's first: infinity, where there is one. */
 static uint64_t encode(double value, const struct format *f)

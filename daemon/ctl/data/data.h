@@ -2,6 +2,7 @@
 #ifndef KOPS_CTL_DATA_H
 #define KOPS_CTL_DATA_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,6 +16,10 @@ double data_get(const void *data, size_t index, enum kops_dtype dtype);
 
 /* The nearest value that the dtype has; integers are cut to their range. */
 void data_set(void *data, size_t index, enum kops_dtype dtype, double value);
+
+/* What a result becomes in integers, which wrap around; floats stay as they are. */
+double data_wrap(double value, enum kops_dtype dtype);
+bool data_is_float(enum kops_dtype dtype);
 
 /* The next number of a splitmix64 sequence. */
 uint64_t data_random(uint64_t *state);

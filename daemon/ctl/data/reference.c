@@ -9,7 +9,8 @@
 
 const struct reference *reference_find(const char *op)
 {
-    static const struct reference *const all[] = {&reference_add, &reference_copy, &reference_square, &reference_gemm,
+    static const struct reference *const all[] = {&reference_add,    &reference_add_square, &reference_copy,
+                                                  &reference_square, &reference_sub_square, &reference_gemm,
                                                   &reference_linear};
 
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
@@ -75,7 +76,12 @@ static bool broadcast(struct reference_case *c, const char **ret_why)
 
 static double one_flop_each(const struct reference_case *c)
 {
-    return (double)kops_tensor_count(&c->out);
+    return data_is_float(c->dtype) ? (double)kops_tensor_count(&c->out) : (double)NAN;
+}
+
+static double two_flops_each(const struct reference_case *c)
+{
+    return 2 * one_flop_each(c);
 }
 
 uint64_t reference_source(const struct kops_tensor *in, const struct kops_tensor *out, uint64_t at)
@@ -114,7 +120,7 @@ static void check_elements(const struct reference_case *c, const struct toleranc
             values[i] = data_get(c->data[i], direct ? at : reference_source(&c->inputs[i], &c->out, at), c->dtype);
             scale += fabs(values[i]);
         }
-        report_element(ret, t, at, data_get(c->after, at, c->dtype), compute(values), scale);
+        report_element(ret, t, at, data_get(c->after, at, c->dtype), data_wrap(compute(values), c->dtype), scale);
     }
 }
 
@@ -128,6 +134,16 @@ static double compute_square(const double *inputs)
     return inputs[0] * inputs[0];
 }
 
+static double compute_add_square(const double *inputs)
+{
+    return (inputs[0] + inputs[1]) * (inputs[0] + inputs[1]);
+}
+
+static double compute_sub_square(const double *inputs)
+{
+    return (inputs[0] - inputs[1]) * (inputs[0] - inputs[1]);
+}
+
 static double compute_copy(const double *inputs)
 {
     return inputs[0];
@@ -136,6 +152,16 @@ static double compute_copy(const double *inputs)
 static void check_add(const struct reference_case *c, const struct tolerance *t, struct report *ret)
 {
     check_elements(c, t, ret, compute_add);
+}
+
+static void check_add_square(const struct reference_case *c, const struct tolerance *t, struct report *ret)
+{
+    check_elements(c, t, ret, compute_add_square);
+}
+
+static void check_sub_square(const struct reference_case *c, const struct tolerance *t, struct report *ret)
+{
+    check_elements(c, t, ret, compute_sub_square);
 }
 
 static void check_copy(const struct reference_case *c, const struct tolerance *t, struct report *ret)
@@ -155,6 +181,22 @@ const struct reference reference_add = {.op = "add",
                                         .shape = broadcast,
                                         .flops = one_flop_each,
                                         .check = check_add};
+
+const struct reference reference_add_square = {.op = "add_square",
+                                               .default_shape = "1048576",
+                                               .n_inputs = 2,
+                                               .counts_bytes = true,
+                                               .shape = broadcast,
+                                               .flops = two_flops_each,
+                                               .check = check_add_square};
+
+const struct reference reference_sub_square = {.op = "sub_square",
+                                               .default_shape = "1048576",
+                                               .n_inputs = 2,
+                                               .counts_bytes = true,
+                                               .shape = broadcast,
+                                               .flops = two_flops_each,
+                                               .check = check_sub_square};
 
 const struct reference reference_copy = {.op = "copy",
                                          .default_shape = "1048576",

@@ -17,7 +17,7 @@ struct reference_case {
     struct kops_tensor inputs[CASE_MAX_INPUTS], out;
     const void *data[CASE_MAX_INPUTS]; /* of the inputs, here */
     const void *before, *after;        /* of out; `before` only where it is read */
-    bool trans_a, trans_b;             /* gemm's and linear's */
+    bool trans_a, trans_b;             /* gemm's and linear's attributes */
     const char *precision;             /* "": the op's default */
     double alpha, beta;
     const char *activation; /* linear's; NULL: none */
@@ -57,6 +57,7 @@ void report_element(struct report *r, const struct tolerance *t, uint64_t at, do
 /* The element of an input, which broadcasts to out, that out's element `at` comes from. */
 uint64_t reference_source(const struct kops_tensor *in, const struct kops_tensor *out, uint64_t at);
 
-extern const struct reference reference_add, reference_copy, reference_square, reference_gemm, reference_linear;
+extern const struct reference reference_add, reference_add_square, reference_copy, reference_square,
+    reference_sub_square, reference_gemm, reference_linear;
 
 #endif

@@ -135,6 +135,7 @@ struct account {
     struct account_close_queue files, sockets; /* sockets: those with unread bytes or descriptors in them */
     uint64_t runs;                             /* waiting or running */
     bool counting;                             /* one of them reads counters */
+    bool tuning;                               /* one of them waits for a tuning */
     uint64_t requests, refused;
     double device_us;
     uint64_t due_ns; /* when the messages so far would have come at the allowed rate */

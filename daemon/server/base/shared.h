@@ -1,7 +1,7 @@
 /* struct server: the state that every room of the server uses. Each room keeps its own state behind a pointer, in its
  * room.h, and offers functions to the rooms above it:
  *
- *     account ← base ← peer ← memory ← code ← exec ← observe ← control
+ *     account ← base ← peer ← memory ← code ← exec ← observe ← tune ← control
  *
  * A room knows those to its left. It calls a room to its right through a table of functions only, and control/ fills
  * these in: the methods (peer/request.h), the parts of a connection (peer/connection.h), the end of a run (exec/run.h).
@@ -88,6 +88,7 @@ struct server {
     struct modules *modules;
     struct exec *exec;
     struct observe *observe;
+    struct tune *tune;
     struct control *control;
 };
 

@@ -7,6 +7,7 @@
 #include "server/control/shutdown.h"
 #include "server/exec/exec.h"
 #include "server/peer/peers.h"
+#include "server/tune/tune.h"
 #include "util/log.h"
 #include "util/watch.h"
 
@@ -24,6 +25,7 @@ static void check_lost(struct server *s)
 void event_loop_turn(struct server *s)
 {
     exec_poll(s);
+    tune_step(s);
     check_lost(s);
     shutdown_check_signals(s);
     peers_poll(s);

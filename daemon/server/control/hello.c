@@ -8,6 +8,7 @@
 #include "server/exec/exec.h"
 #include "server/peer/request.h"
 #include "server/peer/ring.h"
+#include "server/tune/tune.h"
 
 enum { PROTOCOL = 1, PROTOCOL_MIN = 1 };
 
@@ -183,6 +184,7 @@ static void write_features(struct rpc_output *out, const struct connection *c)
     unsigned kinds = 0;
     bool ordered = false, counters = false, peers = has_peers(s), compile = user_code_compiles(c);
     bool kernels = compile && user_code_device(s), code = compile && user_code_hands_out(c);
+    const bool tune = tune_is_there(s);
     bool images = user_code_image_backend(s) && user_code_hands_out(c);
 
     for (unsigned i = 0; i < s->devices.count; i++) {
@@ -194,7 +196,7 @@ static void write_features(struct rpc_output *out, const struct connection *c)
     }
     rpc_write_text(out, "features");
     rpc_write_array(out, n + (unsigned)__builtin_popcount(kinds) + ordered + counters + peers + compile + kernels +
-                             code + images);
+                             code + images + tune);
     for (uint32_t i = 0; i < n; i++)
         rpc_write_text(out, always[i]);
     for (unsigned i = 0; i < sizeof(memory) / sizeof(memory[0]); i++)
@@ -214,6 +216,8 @@ static void write_features(struct rpc_output *out, const struct connection *c)
         rpc_write_text(out, "code");
     if (images)
         rpc_write_text(out, "images");
+    if (tune)
+        rpc_write_text(out, "tune");
 }
 
 static void write_shm(struct rpc_output *out)

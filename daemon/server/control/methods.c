@@ -7,6 +7,7 @@
 #include "server/exec/exec.h"
 #include "server/memory/memory.h"
 #include "server/observe/observe.h"
+#include "server/tune/tune.h"
 
 #define X(NAME, name, CLASS) static const struct rpc_field name##_fields[] = {KOPS_PARAMS_##NAME(RPC_FIELD)};
 KOPS_METHODS(X)
@@ -45,6 +46,8 @@ static const struct method_entry methods[METHOD_COUNT] = {
     [METHOD_CLIENTS] = {METHOD(CLIENTS, clients)},
     [METHOD_CONDITIONS] = {METHOD(CONDITIONS, conditions), .state_bytes = &conditions_state_bytes},
     [METHOD_METRICS] = {METHOD(METRICS, metrics)},
+    [METHOD_TUNE] = {METHOD(TUNE, tune), .state_bytes = &tune_state_bytes},
+    [METHOD_TUNING] = {METHOD(TUNING, tuning)},
     [METHOD_TRACE] = {METHOD(TRACE, trace), .state_bytes = &trace_state_bytes},
     [METHOD_DRAIN] = {METHOD(DRAIN, drain), .state_bytes = &drain_state_bytes},
 };

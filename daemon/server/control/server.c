@@ -23,6 +23,7 @@
 #include "server/observe/observe.h"
 #include "server/peer/listener.h"
 #include "server/peer/peers.h"
+#include "server/tune/tune.h"
 #include "util/clock.h"
 #include "util/log.h"
 #include "util/loop_memory.h"
@@ -104,7 +105,8 @@ static int probe_pipe(struct error *e)
 
 /* From the lowest room to the highest. */
 static const struct connection_part *const parts[] = {&connection_memory_part, &connection_code_part,
-                                                      &connection_exec_part, &connection_statistics_part, NULL};
+                                                      &connection_exec_part,   &connection_statistics_part,
+                                                      &connection_tune_part,   NULL};
 
 /* Makes everything that needs no loop. */
 static int prepare(struct server *s, int listener, struct error *e)
@@ -136,7 +138,7 @@ static int start(struct server *s, struct error *e)
     trimming_init(&s->trimming, &s->loop);
     drain_init(s);
     idle_exit_init(s);
-    if (observe_new(s, e) < 0 || peers_start(s, e) < 0 || exec_new(s, &observe_runs, e) < 0)
+    if (observe_new(s, e) < 0 || peers_start(s, e) < 0 || exec_new(s, &tune_runs, e) < 0 || tune_new(s, e) < 0)
         return -1;
     if (event_loop_init(s, e) < 0)
         return -1;
@@ -186,6 +188,7 @@ close_loop:
     uv_walk(&s->loop, close_handle, NULL);
     uv_run(&s->loop, UV_RUN_DEFAULT);
     uv_loop_close(&s->loop);
+    tune_free(s);
     exec_free(s);
     modules_free(s);
     close_queues_free(s->accounts.close_queues);
@@ -214,6 +217,7 @@ struct server *server_free(struct server *server)
 {
     if (!server)
         return NULL;
+    tune_free(server);
     exec_free(server);
     modules_free(server);
     devices_close(&server->devices);

@@ -16,6 +16,7 @@
 #include "server/peer/barrier.h"
 #include "server/peer/listener.h"
 #include "server/peer/peers.h"
+#include "server/tune/tune.h"
 #include "util/log.h"
 
 enum { LOST_GRACE_MS = 500, WIND_UP_MS = 10000 };
@@ -89,6 +90,7 @@ void shutdown_begin(struct server *s)
     /* Requests sent before the shutdown are read and answered, with results or with shutting_down. */
     list_for_each_safe (node, after, peers_connections(s))
         connection_end_input(list_entry(node, struct connection, link));
+    tune_cancel_all(s);
     /* A lost device completes nothing more: failures are reported soon, and clients wait for the next daemon. */
     if (s->control->exit_status == SERVER_EXIT_DEVICE_LOST && grace > LOST_GRACE_MS)
         grace = LOST_GRACE_MS;
@@ -155,8 +157,8 @@ void shutdown_step(struct server *s)
         if (!c->closed && !c->inflight && (!connection_has_output(c) || s->admission.cancelled))
             connection_close(c, "the daemon is ending");
     }
-    if (!list_empty(peers_connections(s)) || s->mappings.count || observe_is_busy(s) || modules_are_loading(s) ||
-        s->control->handles_closed)
+    if (!list_empty(peers_connections(s)) || s->mappings.count || observe_is_busy(s) || tune_is_busy(s) ||
+        modules_are_loading(s) || s->control->handles_closed)
         return;
     s->control->handles_closed = true;
     atomic_store(&signalled_server, NULL);
@@ -167,6 +169,7 @@ void shutdown_step(struct server *s)
     modules_stop(s);
     exec_stop(s);
     observe_stop(s);
+    tune_stop(s);
     trimming_stop(&s->trimming);
     uv_close((uv_handle_t *)&s->control->shutdown_timer, NULL);
     drain_close(s);

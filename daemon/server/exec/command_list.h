@@ -75,6 +75,8 @@ const char *tensor_path(unsigned i);
  * ("in[0]."). *ret_buffer is the id of its buffer; 0: it has none. */
 int tensor_decode(struct connection *c, const struct rpc_value *value, const char *path, struct tensor *ret_tensor,
                   struct operand_ref *ref, uint64_t *ret_buffer, struct error *e);
+/* The layout alone: dtype, shape, strides, offset. `args` by TENSOR_…. The tensor is not measured yet. */
+int tensor_decode_layout(const struct rpc_arg *args, const char *path, struct tensor *t, struct error *e);
 /* Takes a buffer into use for the tensor's memory. `path` is put before the keys in errors ("in[0]."). */
 int tensor_use_buffer(struct connection *c, uint64_t id, const char *path, struct operand_ref *ref, uint64_t *ret_size,
                       struct error *e);

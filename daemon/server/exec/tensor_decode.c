@@ -28,7 +28,7 @@ static int decode_dimensions(const struct rpc_arg *list, const char *key, const 
     return 0;
 }
 
-static int decode_layout(const struct rpc_arg *args, const char *path, struct tensor *t, struct error *e)
+int tensor_decode_layout(const struct rpc_arg *args, const char *path, struct tensor *t, struct error *e)
 {
     if (dtype_decode(&args[TENSOR_dtype], path, &t->dtype, e) < 0)
         return -1;
@@ -140,7 +140,7 @@ int tensor_decode(struct connection *c, const struct rpc_value *value, const cha
     uint64_t size = 0;
 
     *ret_buffer = 0;
-    if (rpc_decode_map(value, tensor_fields, N_TENSOR_FIELDS, path, args, e) < 0 || decode_layout(args, path, t, e) < 0)
+    if (rpc_decode_map(value, tensor_fields, N_TENSOR_FIELDS, path, args, e) < 0 || tensor_decode_layout(args, path, t, e) < 0)
         return -1;
     if (tensor_measure(t, path, e) < 0)
         return tensor_measure(t, name_of(path, name), e); /* the same error, with the tensor's own name */

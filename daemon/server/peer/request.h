@@ -104,6 +104,12 @@ enum { KOPS_PARAMS_STATS(X) };
 #define X(key, ...) INDEX(CONDITIONS, key)
 enum { KOPS_PARAMS_CONDITIONS(X) };
 #undef X
+#define X(key, ...) INDEX(TUNE, key)
+enum { KOPS_PARAMS_TUNE(X) };
+#undef X
+#define X(key, ...) INDEX(TUNING, key)
+enum { KOPS_PARAMS_TUNING(X) };
+#undef X
 #define X(key, ...) INDEX(TRACE, key)
 enum { KOPS_PARAMS_TRACE(X) };
 #undef X

@@ -31,23 +31,30 @@ static int absent(struct error *e)
     return error_set(e, ERROR_UNSUPPORTED, "this daemon was built without cuBLASLt");
 }
 
-int blaslt_check(const struct plan *plan, struct error *e)
+size_t blaslt_version(void)
 {
-    (void)plan;
+    return 0;
+}
+
+int blaslt_plan_get(struct blaslt *b, const struct plan *plan, const uint64_t *addresses,
+                    const struct tuning_choice *choice, struct blaslt_plan **ret_plan, struct error *e)
+{
+    (void)b, (void)plan, (void)addresses, (void)choice, (void)ret_plan;
     return absent(e);
 }
 
-int blaslt_plan_get(struct blaslt *b, const struct plan *plan, const uint64_t *addresses, struct blaslt_plan **ret_plan,
-                    struct error *e)
+bool blaslt_plan_is_cached(struct blaslt *b, const struct plan *plan, const uint64_t *addresses,
+                           const struct tuning_choice *choice)
 {
-    (void)b, (void)plan, (void)addresses, (void)ret_plan;
-    return absent(e);
-}
-
-bool blaslt_plan_is_cached(struct blaslt *b, const struct plan *plan, const uint64_t *addresses)
-{
-    (void)b, (void)plan, (void)addresses;
+    (void)b, (void)plan, (void)addresses, (void)choice;
     return true;
+}
+
+int blaslt_candidates(struct blaslt *b, const struct plan *plan, const uint64_t *addresses,
+                      struct tuning_candidate *ret, unsigned max, unsigned *ret_n, struct error *e)
+{
+    (void)b, (void)plan, (void)addresses, (void)ret, (void)max, (void)ret_n;
+    return absent(e);
 }
 
 size_t blaslt_plan_workspace(const struct blaslt_plan *p)

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "core/plan.h"
+#include "core/tuning.h"
 #include "util/error.h"
 
 struct blaslt;
@@ -31,11 +32,28 @@ bool blaslt_is_absent(const struct blaslt *b);
 /* invalid_argument unless cuBLASLt can express the plan (a gemm's layout, or it is none). Thread: any. */
 int blaslt_check(const struct plan *plan, struct error *e);
 
-/* A reference to the plan for this problem at these addresses, from the cache or made now, which may take long. Errors:
- * unsupported, out_of_memory, device_lost. Thread: any, the context is current. */
-int blaslt_plan_get(struct blaslt *b, const struct plan *plan, const uint64_t *addresses, struct blaslt_plan **ret_plan,
-                    struct error *e);
-bool blaslt_plan_is_cached(struct blaslt *b, const struct plan *plan, const uint64_t *addresses);
+/* The version of the library, which is loaded now if it is to be; 0: there is none. Thread: any; may block. */
+size_t blaslt_version(void);
+
+/* All that the choice of what runs the plan at these addresses depends on, also where the library is not there. Errors:
+ * as blaslt_check(). Thread: any. */
+int blaslt_problem_of(const struct plan *plan, const uint64_t *addresses, unsigned char ret[TUNING_PROBLEM_BYTES],
+                      struct error *e);
+/* The same for people: "bf16 4096x4096x4096 nt". */
+void blaslt_problem_text(const struct plan *plan, const uint64_t *addresses, char *into, size_t size);
+
+/* A reference to the plan for this problem at these addresses, from the cache or made now, which may take long.
+ * `choice`: the algorithm, if the library still takes it; NULL: the library's own first choice. Errors: unsupported,
+ * out_of_memory, device_lost. Thread: any, the context is current. */
+int blaslt_plan_get(struct blaslt *b, const struct plan *plan, const uint64_t *addresses,
+                    const struct tuning_choice *choice, struct blaslt_plan **ret_plan, struct error *e);
+bool blaslt_plan_is_cached(struct blaslt *b, const struct plan *plan, const uint64_t *addresses,
+                           const struct tuning_choice *choice);
+
+/* The library's candidates for the problem, its first choice first. `max` is the room of `ret`; *ret_n may be 0.
+ * Errors: as blaslt_plan_get(). */
+int blaslt_candidates(struct blaslt *b, const struct plan *plan, const uint64_t *addresses,
+                      struct tuning_candidate *ret, unsigned max, unsigned *ret_n, struct error *e);
 
 /* Bytes of workspace that the plan's stream must have. */
 size_t blaslt_plan_workspace(const struct blaslt_plan *p);

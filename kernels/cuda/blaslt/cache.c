@@ -73,7 +73,7 @@ static int get_handle(struct blaslt *b, cublasLtHandle_t *ret_handle, struct err
 
 /* ---- the cache ---- */
 
-static struct blaslt_plan **bucket_of(struct blaslt *b, const struct blaslt_problem *problem)
+static struct blaslt_plan **bucket_of(struct blaslt *b, const struct blaslt_cached *problem)
 {
     const unsigned char *bytes = (const unsigned char *)problem;
     uint64_t h = 0, word;
@@ -88,11 +88,11 @@ static struct blaslt_plan **bucket_of(struct blaslt *b, const struct blaslt_prob
 }
 
 /* The plan of that problem, or NULL. Under the lock. */
-static struct blaslt_plan *find(struct blaslt *b, const struct blaslt_problem *problem)
+static struct blaslt_plan *find(struct blaslt *b, const struct blaslt_cached *problem)
 {
     struct blaslt_plan *p = *bucket_of(b, problem);
 
-    while (p && memcmp(&p->problem, problem, sizeof(*problem)) != 0)
+    while (p && memcmp(&p->cached, problem, sizeof(*problem)) != 0)
         p = p->next;
     return p;
 }
@@ -109,7 +109,7 @@ static struct blaslt_plan *use(struct blaslt *b, struct blaslt_plan *p)
 static void drop_oldest(struct blaslt *b)
 {
     struct blaslt_plan *p = list_entry(list_first(&b->recent), struct blaslt_plan, link);
-    struct blaslt_plan **at = bucket_of(b, &p->problem);
+    struct blaslt_plan **at = bucket_of(b, &p->cached);
 
     while (*at != p)
         at = &(*at)->next;
@@ -123,8 +123,8 @@ static void drop_oldest(struct blaslt *b)
  * lock. */
 static struct blaslt_plan *insert(struct blaslt *b, struct blaslt_plan *p)
 {
-    struct blaslt_plan *other = find(b, &p->problem);
-    struct blaslt_plan **bucket = bucket_of(b, &p->problem);
+    struct blaslt_plan *other = find(b, &p->cached);
+    struct blaslt_plan **bucket = bucket_of(b, &p->cached);
 
     if (other) {
         blaslt_plan_unref(p);
@@ -139,20 +139,28 @@ static struct blaslt_plan *insert(struct blaslt *b, struct blaslt_plan *p)
     return use(b, p);
 }
 
-static int get(struct blaslt *b, const struct blaslt_problem *problem, struct blaslt_plan **ret_plan, struct error *e)
+static struct blaslt_cached cached_of(const struct blaslt_problem *problem, const struct tuning_choice *choice)
 {
+    return (struct blaslt_cached){*problem, choice && choice->has_algorithm ? tuning_hash(choice, sizeof(*choice)) : 0};
+}
+
+static int get(struct blaslt *b, const struct blaslt_problem *problem, const struct tuning_choice *choice,
+               struct blaslt_plan **ret_plan, struct error *e)
+{
+    const struct blaslt_cached cached = cached_of(problem, choice);
     cublasLtHandle_t handle = NULL;
     struct blaslt_plan *p;
 
     pthread_mutex_lock(&b->lock);
-    p = find(b, problem);
+    p = find(b, &cached);
     if (p)
         use(b, p);
     pthread_mutex_unlock(&b->lock);
     if (!p) {
         if (get_handle(b, &handle, e) < 0 ||
-            blaslt_plan_make(b->device, handle, problem, b->workspace_bytes, &p, e) < 0)
+            blaslt_plan_make(b->device, handle, problem, b->workspace_bytes, cached.choice ? choice : NULL, &p, e) < 0)
             return -1;
+        p->cached = cached;
         pthread_mutex_lock(&b->lock);
         p = insert(b, p);
         pthread_mutex_unlock(&b->lock);
@@ -161,13 +169,13 @@ static int get(struct blaslt *b, const struct blaslt_problem *problem, struct bl
     return 0;
 }
 
-int blaslt_plan_get(struct blaslt *b, const struct plan *plan, const uint64_t *addresses, struct blaslt_plan **ret_plan,
-                    struct error *e)
+int blaslt_plan_get(struct blaslt *b, const struct plan *plan, const uint64_t *addresses,
+                    const struct tuning_choice *choice, struct blaslt_plan **ret_plan, struct error *e)
 {
     struct blaslt_layout layout;
     struct blaslt_plan *p;
 
-    if (blaslt_layout(plan, addresses, &layout, e) < 0 || get(b, &layout.problem, &p, e) < 0)
+    if (blaslt_layout(plan, addresses, &layout, e) < 0 || get(b, &layout.problem, choice, &p, e) < 0)
         return -1;
     if (!p->has_algorithm) {
         blaslt_plan_unref(p);
@@ -177,23 +185,30 @@ int blaslt_plan_get(struct blaslt *b, const struct plan *plan, const uint64_t *a
     return 0;
 }
 
-bool blaslt_plan_is_cached(struct blaslt *b, const struct plan *plan, const uint64_t *addresses)
+bool blaslt_plan_is_cached(struct blaslt *b, const struct plan *plan, const uint64_t *addresses,
+                           const struct tuning_choice *choice)
 {
+    struct blaslt_cached cached;
     struct blaslt_layout layout;
     struct error ignored;
     bool found;
 
     if (blaslt_layout(plan, addresses, &layout, &ignored) < 0)
         return true;
+    cached = cached_of(&layout.problem, choice);
     pthread_mutex_lock(&b->lock);
-    found = find(b, &layout.problem) != NULL;
+    found = find(b, &cached) != NULL;
     pthread_mutex_unlock(&b->lock);
     return found;
 }
 
-int blaslt_check(const struct plan *plan, struct error *e)
+int blaslt_candidates(struct blaslt *b, const struct plan *plan, const uint64_t *addresses,
+                      struct tuning_candidate *ret, unsigned max, unsigned *ret_n, struct error *e)
 {
+    cublasLtHandle_t handle = NULL;
     struct blaslt_layout layout;
 
-    return blaslt_layout(plan, NULL, &layout, e);
+    if (blaslt_layout(plan, addresses, &layout, e) < 0 || get_handle(b, &handle, e) < 0)
+        return -1;
+    return blaslt_plan_candidates(b->device, handle, &layout.problem, b->workspace_bytes, ret, max, ret_n, e);
 }

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+enum { EPILOGUE_ALIGNMENT = 16 };
+
 /* Whether rows × columns with these strides is a column-major matrix, and its leading dimension. A stride over a
  * dimension of size 1 is never used, so it may be anything. */
 static bool column_major(int64_t rows, int64_t columns, int64_t row, int64_t column, int64_t *ret_ld)
@@ -145,9 +147,32 @@ static int check_epilogue(const struct plan *plan, struct error *e)
         why = "cublaslt takes a bias of out's dtype alone; leave the variant out";
     else if (g->activation == PLAN_GELU)
         why = "cublaslt has gelu_tanh, and no gelu by erf; leave the variant out";
+    else if (g->activation == PLAN_GELU_TANH && plan->dtype == DTYPE_F64)
+        why = "cublaslt's gelu_tanh is less exact than f64; leave the variant out";
     if (!why)
         return 0;
     error_set(e, ERROR_INVALID_ARGUMENT, "%s", why);
+    return error_detail_text(e, "key", "attrs.variant");
+}
+
+/* The library refuses other biases when it runs. It also takes 16-bit matrices that are aligned less, but then rounds
+ * the product before the bias is added. */
+static int check_aligned(const struct blaslt_layout *l, const struct plan *plan, const uint64_t *addresses,
+                         struct error *e)
+{
+    const size_t size = dtype_size(plan->dtype);
+    bool aligned = !addresses || addresses[PLAN_GEMM_BIAS] % EPILOGUE_ALIGNMENT == 0;
+
+    for (unsigned o = 0; size == 2 && o < BLASLT_OPERANDS; o++)
+        aligned = aligned && (uint64_t)l->problem.ld[o] * size % EPILOGUE_ALIGNMENT == 0 &&
+                  (!addresses || l->problem.alignment[o] >= EPILOGUE_ALIGNMENT);
+    if (aligned)
+        return 0;
+    error_set(
+        e, ERROR_INVALID_ARGUMENT,
+        "cublaslt adds a bias where it, and rows of f16 and bf16, begin at multiples of %d bytes; leave the variant "
+        "out",
+        EPILOGUE_ALIGNMENT);
     return error_detail_text(e, "key", "attrs.variant");
 }
 
@@ -190,8 +215,5 @@ int blaslt_layout(const struct plan *plan, const uint64_t *addresses, struct bla
     for (unsigned o = 0; addresses && o < BLASLT_OPERANDS; o++)
         p->alignment[o] = alignment(ret_layout, (enum blaslt_operand)o, addresses[ret_layout->source[o]],
                                     sizes[ret_layout->source[o]]);
-    /* The library is told of the bias's alignment as part of D's. */
-    if (addresses && p->has_bias && (addresses[PLAN_GEMM_BIAS] & -addresses[PLAN_GEMM_BIAS]) < p->alignment[BLASLT_D])
-        p->alignment[BLASLT_D] = (uint32_t)(addresses[PLAN_GEMM_BIAS] & -addresses[PLAN_GEMM_BIAS]);
-    return 0;
+    return p->has_bias ? check_aligned(ret_layout, plan, addresses, e) : 0;
 }

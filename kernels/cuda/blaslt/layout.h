@@ -24,8 +24,15 @@ struct blaslt_problem {
     uint8_t tf32;
     uint8_t transpose_a, transpose_b;
     uint8_t has_bias;
-    uint8_t activation; /* enum plan_activation */
-    uint8_t reserved;
+    uint8_t activation;  /* enum plan_activation */
+    uint8_t reserved[5]; /* 0; the compiler pads nothing */
+};
+_Static_assert(sizeof(struct blaslt_problem) == 10 * sizeof(int64_t) + 3 * sizeof(uint32_t) + 12, "no padding");
+
+/* A plan of the cache: a problem, and the algorithm that was asked for. Compared as bytes. */
+struct blaslt_cached {
+    struct blaslt_problem problem;
+    uint64_t choice; /* a hash of the choice; 0: the library's own */
 };
 
 /* One strided-batch call's matrices: byte offsets from the operands' first elements. */

@@ -143,6 +143,13 @@ int blaslt_ready(struct error *e)
     return there ? 0 : error_set(e, ERROR_UNSUPPORTED, "cuBLASLt cannot be loaded here; leave the variant out");
 }
 
+size_t blaslt_version(void)
+{
+    struct error ignored;
+
+    return blaslt_ready(&ignored) == 0 ? blaslt_api.GetVersion() : 0;
+}
+
 int blaslt_fail(cublasStatus_t status, const char *call, struct error *e)
 {
     const char *name = blaslt_api.GetStatusName(status);

@@ -5,6 +5,7 @@
 
 #define BLASLT_FUNCTIONS(X)                                                                                            \
     X(GetStatusName)                                                                                                   \
+    X(GetVersion)                                                                                                      \
     X(MatmulDescCreate)                                                                                                \
     X(MatmulDescDestroy)                                                                                               \
     X(MatmulDescSetAttribute)                                                                                          \
@@ -19,6 +20,7 @@
     X(Create)                                                                                                          \
     X(Destroy)                                                                                                         \
     X(Matmul)                                                                                                          \
+    X(MatmulAlgoCheck)                                                                                                 \
     X(MatmulAlgoGetHeuristic)
 
 #endif

@@ -2,6 +2,7 @@
 #include "plan.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 struct types {
     cudaDataType_t scale;
@@ -128,33 +129,8 @@ static cublasStatus_t make_preference(const struct blaslt_problem *q, uint64_t w
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* Asks for candidates, best first by the library's own estimate, and keeps the first usable one. None is no failure. */
-static cublasStatus_t choose(struct blaslt_plan *p, uint64_t workspace_bytes)
-{
-    cublasLtMatmulHeuristicResult_t candidates[BLASLT_CANDIDATES];
-    cublasLtMatmulPreference_t preference;
-    cublasStatus_t status;
-    int found = 0;
-
-    status = make_preference(&p->problem, workspace_bytes, &preference);
-    if (status != CUBLAS_STATUS_SUCCESS)
-        return status;
-    status = blaslt_on(p->device)->MatmulAlgoGetHeuristic(
-        p->handle, p->operation, p->layouts[BLASLT_A], p->layouts[BLASLT_B], p->layouts[BLASLT_D], p->layouts[BLASLT_D],
-        preference, BLASLT_CANDIDATES, candidates, &found);
-    blaslt_api.MatmulPreferenceDestroy(preference);
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE)
-        return CUBLAS_STATUS_SUCCESS;
-    for (int i = 0; status == CUBLAS_STATUS_SUCCESS && !p->has_algorithm && i < found; i++)
-        if (candidates[i].state == CUBLAS_STATUS_SUCCESS && candidates[i].workspaceSize <= workspace_bytes) {
-            p->algorithm = candidates[i];
-            p->has_algorithm = true;
-        }
-    return status;
-}
-
-int blaslt_plan_make(struct cuda_device *d, cublasLtHandle_t handle, const struct blaslt_problem *problem,
-                     uint64_t workspace_bytes, struct blaslt_plan **ret_plan, struct error *e)
+int blaslt_plan_describe(struct cuda_device *d, cublasLtHandle_t handle, const struct blaslt_problem *problem,
+                         struct blaslt_plan **ret_plan, struct error *e)
 {
     struct blaslt_plan *p = calloc(1, sizeof(*p));
     cublasStatus_t status;
@@ -168,7 +144,79 @@ int blaslt_plan_make(struct cuda_device *d, cublasLtHandle_t handle, const struc
     p->handle = handle;
     p->problem = *problem;
     status = describe(p);
-    if (status == CUBLAS_STATUS_SUCCESS)
+    if (status != CUBLAS_STATUS_SUCCESS) {
+        blaslt_plan_unref(p);
+        return blaslt_fail(status, "cublasLtMatmulDescCreate", e);
+    }
+    *ret_plan = p;
+    return 0;
+}
+
+cublasStatus_t blaslt_plan_ask(const struct blaslt_plan *p, uint64_t workspace_bytes, int max,
+                               cublasLtMatmulHeuristicResult_t *ret, int *ret_n)
+{
+    cublasLtMatmulPreference_t preference;
+    cublasStatus_t status;
+    int found = 0;
+
+    *ret_n = 0;
+    status = make_preference(&p->problem, workspace_bytes, &preference);
+    if (status != CUBLAS_STATUS_SUCCESS)
+        return status;
+    status = blaslt_on(p->device)->MatmulAlgoGetHeuristic(p->handle, p->operation, p->layouts[BLASLT_A],
+                                                          p->layouts[BLASLT_B], p->layouts[BLASLT_D],
+                                                          p->layouts[BLASLT_D], preference, max, ret, &found);
+    blaslt_api.MatmulPreferenceDestroy(preference);
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE)
+        return CUBLAS_STATUS_SUCCESS;
+    for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < found; i++)
+        if (ret[i].state == CUBLAS_STATUS_SUCCESS && ret[i].workspaceSize <= workspace_bytes)
+            ret[(*ret_n)++] = ret[i];
+    return status;
+}
+
+/* Keeps the library's first choice. */
+static cublasStatus_t choose(struct blaslt_plan *p, uint64_t workspace_bytes)
+{
+    cublasLtMatmulHeuristicResult_t candidates[BLASLT_CANDIDATES];
+    cublasStatus_t status;
+    int n;
+
+    status = blaslt_plan_ask(p, workspace_bytes, BLASLT_CANDIDATES, candidates, &n);
+    p->has_algorithm = status == CUBLAS_STATUS_SUCCESS && n > 0;
+    if (p->has_algorithm)
+        p->algorithm = candidates[0];
+    return status;
+}
+
+/* Keeps the algorithm of a choice, which may be of another version of the library. False: the library refuses it. */
+static bool take(struct blaslt_plan *p, const struct tuning_choice *choice, uint64_t workspace_bytes)
+{
+    cublasLtMatmulAlgo_t algorithm;
+    cublasStatus_t status;
+
+    _Static_assert(sizeof(algorithm) <= sizeof(choice->algorithm), "a choice has room for an algorithm");
+    memcpy(&algorithm, choice->algorithm, sizeof(algorithm));
+    status =
+        blaslt_on(p->device)->MatmulAlgoCheck(p->handle, p->operation, p->layouts[BLASLT_A], p->layouts[BLASLT_B],
+                                              p->layouts[BLASLT_D], p->layouts[BLASLT_D], &algorithm, &p->algorithm);
+    if (status != CUBLAS_STATUS_SUCCESS || p->algorithm.workspaceSize > workspace_bytes)
+        return false;
+    p->algorithm.algo = algorithm;
+    p->has_algorithm = true;
+    return true;
+}
+
+int blaslt_plan_make(struct cuda_device *d, cublasLtHandle_t handle, const struct blaslt_problem *problem,
+                     uint64_t workspace_bytes, const struct tuning_choice *choice, struct blaslt_plan **ret_plan,
+                     struct error *e)
+{
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    struct blaslt_plan *p;
+
+    if (blaslt_plan_describe(d, handle, problem, &p, e) < 0)
+        return -1;
+    if (!choice || !take(p, choice, workspace_bytes))
         status = choose(p, workspace_bytes);
     if (status != CUBLAS_STATUS_SUCCESS) {
         blaslt_plan_unref(p);

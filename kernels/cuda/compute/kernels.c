@@ -7,9 +7,13 @@
 
 enum { WORKSPACE_BYTES = 32 << 20 /* cuBLASLt's best algorithms use as much on the largest devices */ };
 
-void cuda_kernels_describe(struct cuda_kernels *k, struct cuda_device *d, bool have_blaslt, uint64_t workspace_bytes)
+void cuda_kernels_describe(struct cuda_kernels *k, struct cuda_device *d, bool have_blaslt,
+                           const struct backend_config *config)
 {
+    const uint64_t workspace_bytes = config->cuda_workspace_bytes;
+
     k->device = d;
+    k->tuning = config->tuning;
     cuda_limits_find(d, &k->limits);
     if (cuda_scratch_is_there(d))
         k->workspace_bytes = workspace_bytes ? workspace_bytes : WORKSPACE_BYTES;

@@ -8,6 +8,7 @@
 #include "driver/device.h"
 #include "kernels.h"
 #include "repack_sketch.h"
+#include "tuned.h"
 
 /* An action's means. */
 struct means {
@@ -46,7 +47,10 @@ static int prepare_copy(const struct cuda_kernels *k, struct repack_action *a, s
 static int prepare_product(const struct cuda_kernels *k, struct cuda_repack *r, const struct repack_action *a,
                            struct means *m, struct error *e)
 {
-    if (blaslt_plan_get(k->blaslt, &a->product.plan, a->product.addresses, &m->blaslt, e) < 0)
+    struct tuning_choice choice;
+    const bool tuned = cuda_tuned_find_algorithm(k, &a->product.plan, a->product.addresses, true, &choice);
+
+    if (blaslt_plan_get(k->blaslt, &a->product.plan, a->product.addresses, tuned ? &choice : NULL, &m->blaslt, e) < 0)
         return -1;
     if (blaslt_plan_workspace(m->blaslt) > r->workspace)
         r->workspace = blaslt_plan_workspace(m->blaslt);
@@ -91,6 +95,14 @@ free_repack:
     return -1;
 }
 
+static bool product_is_ready(const struct cuda_kernels *k, const struct repack_action *a)
+{
+    struct tuning_choice choice;
+    const bool tuned = cuda_tuned_find_algorithm(k, &a->product.plan, a->product.addresses, false, &choice);
+
+    return blaslt_plan_is_cached(k->blaslt, &a->product.plan, a->product.addresses, tuned ? &choice : NULL);
+}
+
 bool cuda_repack_is_ready(const struct cuda_kernels *k, const struct plan *plan, const uint64_t *addresses,
                           const char *variant)
 {
@@ -104,7 +116,7 @@ bool cuda_repack_is_ready(const struct cuda_kernels *k, const struct plan *plan,
     for (unsigned i = 0; ready && i < sketch.n; i++) {
         const struct repack_action *a = &sketch.actions[i];
 
-        ready = a->kind == REPACK_COPY || blaslt_plan_is_cached(k->blaslt, &a->product.plan, a->product.addresses);
+        ready = a->kind == REPACK_COPY || product_is_ready(k, a);
     }
     repack_sketch_free(&sketch);
     return ready;

@@ -9,6 +9,7 @@
 #include "repack.h"
 #include "repack_sketch.h"
 #include "transfer.h"
+#include "tuned.h"
 #include "user_kernel.h"
 
 /* Whether cuBLASLt is to be tried: it serves gemm, unless another variant is forced. */
@@ -36,8 +37,9 @@ static const char *wants_repack(const struct cuda_kernels *k, const struct step 
     return repack_estimate(plan, addresses);
 }
 
-int cuda_work_prepare_own(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work,
-                          struct error *e)
+/* Our own kernel of that name; NULL: the usual one. */
+static int prepare_own(const struct cuda_kernels *k, const struct step *step, const char *variant,
+                       struct cuda_work *work, struct error *e)
 {
     cuda_work_release(work);
     if (work->plan->kind == PLAN_KERNEL) {
@@ -47,8 +49,8 @@ int cuda_work_prepare_own(const struct cuda_kernels *k, const struct step *step,
     }
     if (cuda_transfer_is_forced(step))
         return cuda_transfer_refuse(e);
-    if (cuda_ops_launch((enum op_id)step->op, work->plan, work->addresses, step_variant(step),
-                        k->device->base.info.compute_units, &work->launch, e) < 0)
+    if (cuda_ops_launch((enum op_id)step->op, work->plan, work->addresses, variant, k->device->base.info.compute_units,
+                        &work->launch, e) < 0)
         return -1;
     work->function = cuda_embedded_find(&k->embedded, work->launch.kernel);
     if (!work->function)
@@ -57,15 +59,51 @@ int cuda_work_prepare_own(const struct cuda_kernels *k, const struct step *step,
     return 0;
 }
 
+int cuda_work_prepare_own(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work,
+                          struct error *e)
+{
+    return prepare_own(k, step, step_variant(step), work, e);
+}
+
+static int prepare_repack(const struct cuda_kernels *k, const char *variant, struct cuda_work *work, struct error *e)
+{
+    if (cuda_repack_prepare(k, work->plan, work->addresses, variant, &work->repack, e) < 0)
+        return -1;
+    work->variant = variant;
+    return 0;
+}
+
+static int prepare_blaslt(const struct cuda_kernels *k, const struct tuning_choice *choice, struct cuda_work *work,
+                          struct error *e)
+{
+    if (blaslt_plan_get(k->blaslt, work->plan, work->addresses, choice, &work->blaslt, e) < 0)
+        return -1;
+    work->variant = cuda_variant_blaslt;
+    return 0;
+}
+
+int cuda_work_prepare_choice(const struct cuda_kernels *k, const struct step *step, const struct tuning_choice *choice,
+                             struct cuda_work *work, struct error *e)
+{
+    const char *repack = cuda_repack_variant(choice->variant);
+
+    cuda_work_release(work);
+    if (repack)
+        return prepare_repack(k, repack, work, e);
+    if (strcmp(choice->variant, cuda_variant_blaslt) != 0)
+        return prepare_own(k, step, choice->variant, work, e);
+    if (!wants_blaslt(k, step, work->plan))
+        return error_set(e, ERROR_UNSUPPORTED, "cuBLASLt does not serve this step");
+    return prepare_blaslt(k, choice, work, e);
+}
+
 int cuda_work_prepare_plain(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work,
                             struct error *e)
 {
     cuda_work_release(work);
     if (wants_blaslt(k, step, work->plan)) {
-        if (blaslt_plan_get(k->blaslt, work->plan, work->addresses, &work->blaslt, e) == 0) {
-            work->variant = cuda_variant_blaslt;
+        if (prepare_blaslt(k, NULL, work, e) == 0)
             return 0;
-        }
         /* The library has no algorithm for the plan, or no memory to start: the embedded kernel always works. */
         if (step_variant(step) || cuda_device_is_broken(k->device))
             return -1;
@@ -73,15 +111,14 @@ int cuda_work_prepare_plain(const struct cuda_kernels *k, const struct step *ste
     return cuda_work_prepare_own(k, step, work, e);
 }
 
-int cuda_work_prepare(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work, struct error *e)
+int cuda_work_prepare_usual(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work,
+                            struct error *e)
 {
     const char *variant = wants_repack(k, step, work->plan, work->addresses);
 
     if (variant) {
-        if (cuda_repack_prepare(k, work->plan, work->addresses, variant, &work->repack, e) == 0) {
-            work->variant = variant;
+        if (prepare_repack(k, variant, work, e) == 0)
             return 0;
-        }
         /* It does not fit, or the library has no algorithm for the copies. */
         if (step_variant(step) || cuda_device_is_broken(k->device))
             return -1;
@@ -89,13 +126,34 @@ int cuda_work_prepare(const struct cuda_kernels *k, const struct step *step, str
     return cuda_work_prepare_plain(k, step, work, e);
 }
 
+static bool find_choice(const struct cuda_kernels *k, const struct step *step, const struct plan *plan,
+                        const uint64_t *addresses, bool may_block, struct tuning_choice *ret)
+{
+    return !step_variant(step) && cuda_tuned_find(k, plan, addresses, may_block, ret);
+}
+
+int cuda_work_prepare(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work, struct error *e)
+{
+    struct tuning_choice choice;
+
+    /* A choice that does not fit is no error. */
+    if (find_choice(k, step, work->plan, work->addresses, true, &choice) &&
+        cuda_work_prepare_choice(k, step, &choice, work, e) == 0)
+        return 0;
+    return cuda_work_prepare_usual(k, step, work, e);
+}
+
 bool cuda_work_is_ready(const struct cuda_kernels *k, const struct step *step, const uint64_t *addresses)
 {
-    const char *variant = wants_repack(k, step, &step->plan, addresses);
+    struct tuning_choice choice;
+    const bool tuned = find_choice(k, step, &step->plan, addresses, false, &choice);
+    const char *repack = tuned ? cuda_repack_variant(choice.variant) : wants_repack(k, step, &step->plan, addresses);
 
-    if (variant)
-        return cuda_repack_is_ready(k, &step->plan, addresses, variant);
-    return !wants_blaslt(k, step, &step->plan) || blaslt_plan_is_cached(k->blaslt, &step->plan, addresses);
+    if (repack)
+        return cuda_repack_is_ready(k, &step->plan, addresses, repack);
+    if (!wants_blaslt(k, step, &step->plan) || (tuned && strcmp(choice.variant, cuda_variant_blaslt) != 0))
+        return true;
+    return blaslt_plan_is_cached(k->blaslt, &step->plan, addresses, tuned ? &choice : NULL);
 }
 
 size_t cuda_work_workspace(const struct cuda_work *work)

@@ -12,6 +12,7 @@ struct blaslt_plan;
 struct cuda_kernels;
 struct cuda_queue;
 struct cuda_repack;
+struct tuning_choice;
 
 struct cuda_work {
     /* Set by the caller: the plan, and the device addresses of the operands' first elements. A staged step has a plan
@@ -33,6 +34,14 @@ struct cuda_work {
 /* Chooses the variant and prepares its launch; the plan is not empty, the context current.
  * Thread: any; it may block when cuda_work_is_ready() says no. */
 int cuda_work_prepare(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work, struct error *e);
+
+/* The same without a look at what tuning has chosen. */
+int cuda_work_prepare_usual(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work,
+                            struct error *e);
+
+/* The same with what tuning has chosen, or is measuring. May block. An error where the choice does not fit the step. */
+int cuda_work_prepare_choice(const struct cuda_kernels *k, const struct step *step, const struct tuning_choice *choice,
+                             struct cuda_work *work, struct error *e);
 
 /* The same without copies of operands. Releases what was prepared before. */
 int cuda_work_prepare_plain(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work,

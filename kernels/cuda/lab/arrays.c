@@ -81,6 +81,10 @@ void lab_array_fill(struct lab_array *a, struct lab_random *r, bool special)
         const uint64_t x = lab_random(r);
         double value = ldexp((double)(int64_t)x, -63);
 
+        if (!dtype_is_float(dtype)) {
+            value_set_bits(dtype, a->host, i, x);
+            continue;
+        }
         if (special && x % 8 == 0)
             value = specials[x / 8 % (sizeof(specials) / sizeof(specials[0]))];
         else if (special && x % 8 < 4)

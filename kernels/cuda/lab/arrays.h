@@ -38,7 +38,8 @@ struct lab_array {
 
 /* Sets the array's tensor (dtype, rank and shape are given in it) and allocates the host copy. */
 int lab_array_make(struct lab_array *a, struct lab_random *r, enum lab_layout layout, bool is_output);
-/* Random finite values everywhere; `special` mixes in infinities, zeros of both signs and denormals. */
+/* Random finite values everywhere; `special` mixes in infinities, zeros of both signs and denormals. Integers: all bits
+ * are random. */
 void lab_array_fill(struct lab_array *a, struct lab_random *r, bool special);
 void lab_array_free(struct lab_array *a);
 

@@ -33,6 +33,8 @@ static enum lab_layout random_layout(struct lab_random *r, bool is_output)
 void case_elementwise(struct lab_case *c, struct lab_random *r, enum op_id op, enum dtype dtype, int64_t scale)
 {
     const bool special = lab_random(r) % 4 == 0;
+    /* The input whose dimensions may be repeated. */
+    const unsigned repeats = op_get(op)->n_inputs > 1 ? (unsigned)(lab_random(r) % 2) : OP_MAX_INPUTS + 1;
     unsigned rank;
     int64_t shape[TENSOR_MAX_RANK];
 
@@ -46,7 +48,7 @@ void case_elementwise(struct lab_case *c, struct lab_random *r, enum op_id op, e
         tensor->dtype = dtype;
         tensor->rank = rank;
         for (unsigned d = 0; d < rank; d++) {
-            const bool repeated = op == OP_ADD && t == 1 && lab_random(r) % 5 == 0;
+            const bool repeated = t == repeats && lab_random(r) % 5 == 0;
 
             tensor->shape[d] = repeated ? 1 : shape[d];
         }
@@ -76,6 +78,60 @@ void case_free(struct lab_case *c)
         lab_array_free(&c->arrays[t]);
 }
 
+/* An op on doubles, on floats (for all smaller ones, too) and on unsigned integers. */
+struct arithmetic {
+    double (*f64)(double a, double b);
+    float (*f32)(float a, float b);
+    uint64_t (*u64)(uint64_t a, uint64_t b);
+};
+
+#define ARITHMETIC(NAME, expression)                                                                                   \
+    static double NAME##_f64(double a, double b)                                                                       \
+    {                                                                                                                  \
+        (void)b;                                                                                                       \
+        return expression;                                                                                             \
+    }                                                                                                                  \
+    static float NAME##_f32(float a, float b)                                                                          \
+    {                                                                                                                  \
+        (void)b;                                                                                                       \
+        return expression;                                                                                             \
+    }                                                                                                                  \
+    static uint64_t NAME##_u64(uint64_t a, uint64_t b)                                                                 \
+    {                                                                                                                  \
+        (void)b;                                                                                                       \
+        return expression;                                                                                             \
+    }
+
+ARITHMETIC(ADD, a + b)
+ARITHMETIC(ADD_SQUARE, (a + b) * (a + b))
+ARITHMETIC(SQUARE, a *a)
+ARITHMETIC(SUB_SQUARE, (a - b) * (a - b))
+
+static const struct arithmetic arithmetic[OP_COUNT] = {
+#define X(WITH, NAME, name, inputs, dtypes) [OP_##NAME] = {NAME##_f64, NAME##_f32, NAME##_u64},
+    OP_ARITHMETIC(X, )
+#undef X
+};
+
+/* Computes element `to` of out from these of the inputs. */
+static void expect_element(enum op_id op, enum dtype dtype, const unsigned char *const *inputs, const size_t *from,
+                           unsigned char *out, size_t to)
+{
+    if (op == OP_COPY)
+        value_set_bits(dtype, out, to, value_bits(dtype, inputs[0], from[0]));
+    else if (!dtype_is_float(dtype))
+        value_set_bits(
+            dtype, out, to,
+            arithmetic[op].u64(value_bits(dtype, inputs[0], from[0]), value_bits(dtype, inputs[1], from[1])));
+    else if (dtype == DTYPE_F64)
+        value_set(dtype, out, to,
+                  arithmetic[op].f64(value_get(dtype, inputs[0], from[0]), value_get(dtype, inputs[1], from[1])));
+    else
+        value_set(dtype, out, to,
+                  (double)arithmetic[op].f32((float)value_get(dtype, inputs[0], from[0]),
+                                             (float)value_get(dtype, inputs[1], from[1])));
+}
+
 /* Computes the bytes that out's memory must hold afterwards. */
 static void expect(const struct lab_case *c, const unsigned char *before, unsigned char *after)
 {
@@ -86,7 +142,8 @@ static void expect(const struct lab_case *c, const unsigned char *before, unsign
     int64_t index[TENSOR_MAX_RANK] = {0};
 
     do {
-        double x[2];
+        const unsigned char *inputs[2] = {NULL, NULL};
+        size_t from[2] = {0, 0};
 
         for (unsigned t = 0; t < n; t++) {
             const struct tensor *in = call->tensors[t];
@@ -94,20 +151,14 @@ static void expect(const struct lab_case *c, const unsigned char *before, unsign
 
             for (unsigned d = 0; d < in->rank; d++)
                 at[d] = in->shape[d] == 1 ? 0 : index[d];
-            x[t] = value_get(dtype, (int)t == c->in_place ? before : c->arrays[t].host, lab_element(in, at));
+            inputs[t] = (int)t == c->in_place ? before : c->arrays[t].host;
+            from[t] = lab_element(in, at);
         }
-        if (n == 1)
-            x[1] = x[0];
-        if (call->op->id == OP_COPY) {
-            value_set(dtype, after, lab_element(out, index), x[0]);
-            continue;
+        if (n == 1) {
+            inputs[1] = inputs[0];
+            from[1] = from[0];
         }
-        if (dtype == DTYPE_F64)
-            value_set(dtype, after, lab_element(out, index), n == 1 ? x[0] * x[1] : x[0] + x[1]);
-        else if (n == 1)
-            value_set(dtype, after, lab_element(out, index), (double)((float)x[0] * (float)x[1]));
-        else
-            value_set(dtype, after, lab_element(out, index), (double)((float)x[0] + (float)x[1]));
+        expect_element(call->op->id, dtype, inputs, from, after, lab_element(out, index));
     } while (lab_next_index(out->shape, out->rank, index));
 }
 
@@ -169,7 +220,7 @@ static bool widen_launch(const struct cuda_launch *launch, struct cuda_launch *r
 {
     struct cuda_ops_strided p;
 
-    if (launch->params_size != sizeof(p) || strstr(launch->kernel, "64"))
+    if (strcmp(launch->variant, "strided") != 0 || strstr(launch->kernel, "strided64"))
         return false;
     memcpy(&p, launch->params, sizeof(p));
     for (unsigned d = 0; d < p.rank; d++)
@@ -182,19 +233,22 @@ static bool widen_launch(const struct cuda_launch *launch, struct cuda_launch *r
 static int check_ways(struct lab_case *c, const struct lab_machine *m, const struct plan *plan, unsigned char *before,
                       unsigned char *expected, unsigned char *got)
 {
-    static const char *const variants[] = {NULL, "strided"};
+    static const char *const variants[] = {NULL, "rows", "tiles", "strided"};
     const enum op_id op = c->call.op->id;
     uint64_t addresses[PLAN_MAX_OPERANDS];
     int ways = 0;
 
     for (unsigned t = 0; t <= c->call.op->n_inputs; t++)
         addresses[t] = lab_array_first(&c->arrays[t]);
-    for (unsigned v = 0; v < 2; v++) {
+    for (unsigned v = 0; v < sizeof(variants) / sizeof(variants[0]); v++) {
+        const bool always = !variants[v] || strcmp(variants[v], "strided") == 0;
         struct cuda_launch launch, other;
         struct error e;
         char name[64];
 
         if (cuda_ops_launch(op, plan, addresses, variants[v], m->multiprocessors, &launch, &e) < 0) {
+            if (!always)
+                continue;
             describe(c, e.message, "refused");
             return -1;
         }
@@ -210,8 +264,6 @@ static int check_ways(struct lab_case *c, const struct lab_machine *m, const str
                 return -1;
             ways++;
         }
-        if (strcmp(launch.variant, "strided") == 0)
-            break;
     }
     return ways;
 }

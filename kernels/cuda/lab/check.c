@@ -1,6 +1,6 @@
 /* cuda_lab: checks every kernel on this machine's first GPU, then times them.
  *
- *     cuda_lab [--seconds N] [--seed S] [--check-only | --time-only]
+ *     cuda_lab [--seconds N] [--seed S] [--check-only | --time-only] [--no-gemm]
  *
  * --seconds: for random cases in all (default 25). Exits with 1 where a result was wrong. */
 #include <getopt.h>
@@ -12,32 +12,40 @@
 #include "timing.h"
 #include "util/clock.h"
 
-enum { GROUPS = 13, ELEMENTWISE_SCALE = 300, GEMM_SCALE = 200 };
+enum { ELEMENTWISE_SCALE = 300, GEMM_SCALE = 200 };
 
 struct options {
     double seconds;
     uint64_t seed;
-    bool check, time;
+    bool check, time, gemm;
 };
 
-static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F64, DTYPE_F16, DTYPE_BF16};
+/* Those of each op that it takes. */
+static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F64, DTYPE_F16, DTYPE_BF16,
+                                    DTYPE_I8,  DTYPE_U16, DTYPE_I32, DTYPE_U64};
+
+enum { DTYPES = sizeof(dtypes) / sizeof(dtypes[0]), GROUPS = OP_COUNT * DTYPES + 1 };
 
 struct tally {
     char name[32];
     unsigned cases, launches, wrong;
 };
 
-/* Group g: 0–3 add, 4–7 square, 8–11 gemm of each dtype, 12 copy. Returns the launches compared, -1 where wrong. */
+/* Group g: an op and a dtype, the last one the strided copies of staging. Returns the launches compared, 0 where the
+ * op does not take the dtype, -1 where wrong. */
 static int run_case(unsigned g, struct lab_random *r, const struct lab_machine *m, char *text)
 {
-    const enum dtype dtype = dtypes[g % 4];
+    const enum dtype dtype = dtypes[g % DTYPES];
+    const enum op_id op = (enum op_id)(g / DTYPES);
     struct lab_case c;
     int ways;
 
     if (g == GROUPS - 1)
-        return case_check_copy(r, m, dtypes[lab_random(r) % 3], ELEMENTWISE_SCALE, text);
-    if (g < 8) {
-        case_elementwise(&c, r, g < 4 ? OP_ADD : OP_SQUARE, dtype, ELEMENTWISE_SCALE);
+        return case_check_copy(r, m, dtypes[lab_random(r) % DTYPES], ELEMENTWISE_SCALE, text);
+    if (!(op_get(op)->dtypes & DTYPE_BIT(dtype)))
+        return 0;
+    if (op != OP_GEMM) {
+        case_elementwise(&c, r, op, dtype, ELEMENTWISE_SCALE);
         ways = case_check_elementwise(&c, m);
     } else {
         case_gemm(&c, r, dtype, GEMM_SCALE);
@@ -50,7 +58,6 @@ static int run_case(unsigned g, struct lab_random *r, const struct lab_machine *
 
 static unsigned check_random(struct lab_gpu *gpu, const struct options *o, struct tally *tallies)
 {
-    static const char *const names[] = {"add", "square", "gemm", "copy"};
     const uint64_t share = (uint64_t)(o->seconds * 1e9 / GROUPS);
     struct lab_random r = {o->seed};
     unsigned wrong = 0;
@@ -59,11 +66,14 @@ static unsigned check_random(struct lab_gpu *gpu, const struct options *o, struc
         struct tally *t = &tallies[g];
         const uint64_t start = clock_now_ns();
 
-        snprintf(t->name, sizeof(t->name), "%s %s", names[g / 4], g < 12 ? dtype_name(dtypes[g % 4]) : "");
+        snprintf(t->name, sizeof(t->name), "%s %s", g < GROUPS - 1 ? op_get((enum op_id)(g / DTYPES))->name : "staged",
+                 g < GROUPS - 1 ? dtype_name(dtypes[g % DTYPES]) : "copy");
         while (clock_now_ns() - start < share && t->wrong < 3) {
             char text[CASE_TEXT_MAX];
             const int ways = run_case(g, &r, lab_gpu_machine(gpu), text);
 
+            if (ways == 0)
+                break;
             t->cases++;
             if (ways > 0) {
                 t->launches += (unsigned)ways;
@@ -96,7 +106,7 @@ static int fill_random(const struct lab_machine *m, uint64_t address, struct lab
     return result;
 }
 
-static int run_timings(struct lab_gpu *gpu)
+static int run_timings(struct lab_gpu *gpu, bool gemm)
 {
     struct lab_random r = {1};
     const struct lab_machine *m = lab_gpu_machine(gpu);
@@ -108,7 +118,7 @@ static int run_timings(struct lab_gpu *gpu)
         if (!buffers[i] || fill_random(m, buffers[i], &r) < 0)
             goto free_buffers;
     }
-    if (time_elementwise(gpu, buffers) < 0 || time_strided(gpu, buffers) < 0 || time_gemm(gpu, buffers) < 0)
+    if (time_elementwise(gpu, buffers) < 0 || time_strided(gpu, buffers) < 0 || (gemm && time_gemm(gpu, buffers) < 0))
         goto free_buffers;
     result = 0;
 free_buffers:
@@ -121,12 +131,11 @@ free_buffers:
 
 static int parse(int argc, char **argv, struct options *ret_options)
 {
-    static const struct option known[] = {{"seconds", required_argument, NULL, 's'},
-                                          {"seed", required_argument, NULL, 'r'},
-                                          {"check-only", no_argument, NULL, 'c'},
-                                          {"time-only", no_argument, NULL, 't'},
-                                          {NULL, 0, NULL, 0}};
-    struct options o = {.seconds = 25, .seed = 1, .check = true, .time = true};
+    static const struct option known[] = {
+        {"seconds", required_argument, NULL, 's'}, {"seed", required_argument, NULL, 'r'},
+        {"check-only", no_argument, NULL, 'c'},    {"time-only", no_argument, NULL, 't'},
+        {"no-gemm", no_argument, NULL, 'g'},       {NULL, 0, NULL, 0}};
+    struct options o = {.seconds = 25, .seed = 1, .check = true, .time = true, .gemm = true};
     int option;
 
     while ((option = getopt_long(argc, argv, "", known, NULL)) != -1) {
@@ -138,6 +147,8 @@ static int parse(int argc, char **argv, struct options *ret_options)
             o.time = false;
         else if (option == 't')
             o.check = false;
+        else if (option == 'g')
+            o.gemm = false;
         else
             return -1;
     }
@@ -147,7 +158,7 @@ static int parse(int argc, char **argv, struct options *ret_options)
 
 int main(int argc, char **argv)
 {
-    struct tally tallies[GROUPS] = {0};
+    static struct tally tallies[GROUPS];
     struct options o;
     struct lab_gpu *gpu;
     unsigned wrong = 0;
@@ -165,12 +176,13 @@ int main(int argc, char **argv)
             wrong++;
     }
     if (o.time)
-        timed = run_timings(gpu) == 0;
+        timed = run_timings(gpu, o.gemm) == 0;
     if (o.check) {
         printf("\n== results against the reference (seed %llu)\n", (unsigned long long)o.seed);
         for (unsigned g = 0; g < GROUPS; g++)
-            printf("%-12s %6u cases %7u launches %s\n", tallies[g].name, tallies[g].cases, tallies[g].launches,
-                   tallies[g].wrong ? "WRONG" : "right");
+            if (tallies[g].cases)
+                printf("%-16s %6u cases %7u launches %s\n", tallies[g].name, tallies[g].cases, tallies[g].launches,
+                       tallies[g].wrong ? "WRONG" : "right");
         printf("%s\n", wrong ? "SOME RESULTS WERE WRONG" : "all results right, also beyond 2^31 elements");
     }
     lab_gpu_close(gpu);

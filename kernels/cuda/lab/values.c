@@ -65,6 +65,22 @@ static double from_bf16(uint16_t h)
     return x;
 }
 
+uint64_t value_bits(enum dtype dtype, const unsigned char *array, size_t i)
+{
+    const size_t size = dtype_size(dtype);
+    uint64_t bits = 0;
+
+    memcpy(&bits, array + i * size, size);
+    return bits;
+}
+
+void value_set_bits(enum dtype dtype, unsigned char *array, size_t i, uint64_t bits)
+{
+    const size_t size = dtype_size(dtype);
+
+    memcpy(array + i * size, &bits, size);
+}
+
 double value_get(enum dtype dtype, const unsigned char *array, size_t i)
 {
     uint16_t h;
@@ -87,7 +103,7 @@ double value_get(enum dtype dtype, const unsigned char *array, size_t i)
     default:
         break;
     }
-    return NAN;
+    return (double)value_bits(dtype, array, i);
 }
 
 void value_set(enum dtype dtype, unsigned char *array, size_t i, double value)
@@ -111,6 +127,6 @@ void value_set(enum dtype dtype, unsigned char *array, size_t i, double value)
         memcpy(array + i * sizeof(h), &h, sizeof(h));
         break;
     default:
-        break;
+        value_set_bits(dtype, array, i, (uint64_t)value);
     }
 }

@@ -9,4 +9,4 @@ struct add {
     }
 };
 
-CUDA_OPS_ELEMENTWISE_ALL(add, add)
+CUDA_OPS_ELEMENTWISE_NUMBERS(add, add)

@@ -7,7 +7,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-/* widen(x) is exact; narrow<T>(y) rounds to nearest even. */
+/* widen(x) is exact; element<T>::narrow(y) rounds to nearest even, and drops the upper bits of integers. */
 __device__ __forceinline__ float widen(float x)
 {
     return x;
@@ -62,24 +62,26 @@ template <> struct element<__nv_bfloat16> {
     }
 };
 
-/* Elements that are moved, and not computed with. */
-#define CUDA_OPS_BITS(T)                                                                                               \
-    __device__ __forceinline__ T widen(T x)                                                                            \
+/* Integers, and elements that are only moved. Sums and products wrap around: those of signed integers have the bits of
+ * the unsigned ones. Small ones are computed in 32 bits, unsigned: the product of two uint16_t would be an int, which
+ * overflows. */
+#define CUDA_OPS_INTEGER(T, W)                                                                                         \
+    __device__ __forceinline__ W widen(T x)                                                                            \
     {                                                                                                                  \
         return x;                                                                                                      \
     }                                                                                                                  \
     template <> struct element<T> {                                                                                    \
-        using wide = T;                                                                                                \
-        static __device__ __forceinline__ T narrow(T y)                                                                \
+        using wide = W;                                                                                                \
+        static __device__ __forceinline__ T narrow(W y)                                                                \
         {                                                                                                              \
-            return y;                                                                                                  \
+            return (T)y;                                                                                               \
         }                                                                                                              \
     };
 
-CUDA_OPS_BITS(uint8_t)
-CUDA_OPS_BITS(uint16_t)
-CUDA_OPS_BITS(uint32_t)
-CUDA_OPS_BITS(uint64_t)
+CUDA_OPS_INTEGER(uint8_t, uint32_t)
+CUDA_OPS_INTEGER(uint16_t, uint32_t)
+CUDA_OPS_INTEGER(uint32_t, uint32_t)
+CUDA_OPS_INTEGER(uint64_t, uint64_t)
 
 /* Two neighbours, on a boundary of their size: one memory instruction moves both. */
 template <typename T> struct alignas(2 * sizeof(T)) pair {
@@ -110,6 +112,9 @@ template <typename T> union pack {
     uint4 bits;
     T e[WIDTH];
     __device__ __forceinline__ pack() : bits(make_uint4(0, 0, 0, 0))
+    {
+    }
+    explicit __device__ __forceinline__ pack(uint4 from) : bits(from)
     {
     }
 };

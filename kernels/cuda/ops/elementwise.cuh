@@ -1,87 +1,63 @@
 /* The bodies of the elementwise kernels. An op is a struct with a static apply() on wide values and ARITY 1 or 2.
  *
  * Reads are plain or evict-first loads, never the read-only path: out may be an input. Every element is read by the
- * thread that writes it, before it writes. */
+ * thread that writes it, before it writes. Where an input is read in aligned pieces of 16 bytes, its own elements are
+ * in them and others beside them, which are dropped. */
 #ifndef KOPS_CUDA_OPS_ELEMENTWISE_CUH
 #define KOPS_CUDA_OPS_ELEMENTWISE_CUH
 
 #include "dtypes.cuh"
+#include "packs.cuh"
 #include "params.h"
 #include "stamp.cuh"
 
-enum cache_hint { CACHE_DEFAULT, CACHE_STREAM };
-
-template <cache_hint HINT> __device__ __forceinline__ uint4 load_bits(const uint4 *from)
+template <typename T, typename Op> __device__ __forceinline__ T apply_one(T a, T b)
 {
-    return HINT == CACHE_STREAM ? __ldcs(from) : *from;
+    return element<T>::narrow(Op::apply(widen(a), widen(b)));
 }
 
-template <cache_hint HINT> __device__ __forceinline__ void store_bits(uint4 *to, uint4 bits)
+template <typename T, typename Op> __device__ __forceinline__ uint4 apply_pack(uint4 a, uint4 b)
 {
-    if (HINT == CACHE_STREAM)
-        __stcs(to, bits);
-    else
-        *to = bits;
-}
-
-template <typename T, typename Op> __device__ __forceinline__ pack<T> apply_pack(const pack<T> &a, const pack<T> &b)
-{
-    pack<T> y;
+    pack<T> x(a), y(b), z;
 #pragma unroll
     for (int i = 0; i < pack<T>::WIDTH; i++)
-        y.e[i] = element<T>::narrow(Op::apply(widen(a.e[i]), widen(b.e[i])));
-    return y;
+        z.e[i] = apply_one<T, Op>(x.e[i], y.e[i]);
+    return z.bits;
 }
 
-/* Pack `index` of an operand that is a scalar, aligned, or not aligned. */
-template <typename T, cache_hint HINT>
-__device__ __forceinline__ pack<T> read_pack(const T *from, uint64_t index, uint32_t step, uint32_t aligned)
-{
-    pack<T> x;
-    if (step && aligned) {
-        x.bits = load_bits<HINT>(reinterpret_cast<const uint4 *>(from) + index);
-    } else {
-        const T *first = from + (step ? index * pack<T>::WIDTH : 0);
-#pragma unroll
-        for (int i = 0; i < pack<T>::WIDTH; i++)
-            x.e[i] = first[step ? i : 0];
-    }
-    return x;
-}
+/* ---- vector: all operands are contiguous, or one element ---- */
 
-/* Blocks take tiles of BLOCK · UNROLL packs; UNROLL independent 16-byte loads an operand are in flight a thread. */
-template <typename T, typename Op, int BLOCK, int UNROLL, cache_hint LOADS, cache_hint STORES>
-__device__ __forceinline__ void vector_packs(const cuda_ops_vector &p, uint64_t packs)
+/* Tiles of BLOCK · UNROLL packs; UNROLL independent 16-byte loads an operand are in flight a thread, or twice as many
+ * where the operand lies at another offset from a 16-byte boundary than out. */
+template <typename T, typename Op, int BLOCK, int UNROLL, cache_hint LOADS, cache_hint STORES, bool ALIGNED>
+__device__ __forceinline__ void vector_tiles(const pack_source &a, const pack_source &b, uint4 *out, uint64_t packs)
 {
     constexpr uint32_t TILE = BLOCK * UNROLL;
-    const T *a = reinterpret_cast<const T *>(p.a) + (p.a_step ? p.head : 0);
-    const T *b = reinterpret_cast<const T *>(p.b) + (p.b_step ? p.head : 0);
-    uint4 *out = reinterpret_cast<uint4 *>(reinterpret_cast<T *>(p.out) + p.head);
-    const bool all_aligned = p.a_step && p.a_aligned && (Op::ARITY == 1 || (p.b_step && p.b_aligned));
 
     for (uint64_t tile = (uint64_t)blockIdx.x * TILE; tile < packs; tile += (uint64_t)gridDim.x * TILE) {
         const uint64_t first = tile + threadIdx.x;
-        if (all_aligned && packs - tile >= TILE) {
-            pack<T> x[UNROLL], y[UNROLL];
-            const uint4 *from_a = reinterpret_cast<const uint4 *>(a) + first;
-            const uint4 *from_b = reinterpret_cast<const uint4 *>(b) + first;
+        pack_bits x[UNROLL], y[UNROLL];
+        if (packs - tile >= TILE) {
 #pragma unroll
             for (int u = 0; u < UNROLL; u++) {
-                x[u].bits = load_bits<LOADS>(from_a + u * BLOCK);
+                x[u] = load_pack<LOADS, ALIGNED>(a, first + u * BLOCK);
                 if (Op::ARITY == 2)
-                    y[u].bits = load_bits<LOADS>(from_b + u * BLOCK);
+                    y[u] = load_pack<LOADS, ALIGNED>(b, first + u * BLOCK);
             }
 #pragma unroll
-            for (int u = 0; u < UNROLL; u++)
-                store_bits<STORES>(out + first + u * BLOCK, apply_pack<T, Op>(x[u], y[u]).bits);
+            for (int u = 0; u < UNROLL; u++) {
+                const uint4 of_a = join_pack<sizeof(T), ALIGNED>(a, x[u]);
+                const uint4 of_b = Op::ARITY == 2 ? join_pack<sizeof(T), ALIGNED>(b, y[u]) : of_a;
+                store_bits<STORES>(out + first + u * BLOCK, apply_pack<T, Op>(of_a, of_b));
+            }
         } else {
-            const uint64_t end = packs - tile < TILE ? packs : tile + TILE;
 #pragma unroll 1
-            for (uint64_t i = first; i < end; i += BLOCK) {
-                pack<T> x = read_pack<T, LOADS>(a, i, p.a_step, p.a_aligned), y;
+            for (uint64_t i = first; i < packs; i += BLOCK) {
+                const uint4 of_a = join_pack<sizeof(T), ALIGNED>(a, load_pack<LOADS, ALIGNED>(a, i));
+                uint4 of_b = of_a;
                 if (Op::ARITY == 2)
-                    y = read_pack<T, LOADS>(b, i, p.b_step, p.b_aligned);
-                store_bits<STORES>(out + i, apply_pack<T, Op>(x, y).bits);
+                    of_b = join_pack<sizeof(T), ALIGNED>(b, load_pack<LOADS, ALIGNED>(b, i));
+                store_bits<STORES>(out + i, apply_pack<T, Op>(of_a, of_b));
             }
         }
     }
@@ -92,20 +68,26 @@ template <typename T, typename Op, int BLOCK = CUDA_OPS_THREADS, int UNROLL = CU
 __device__ __forceinline__ void vector_kernel(const cuda_ops_vector &p)
 {
     const uint64_t packs = (p.count - p.head) / pack<T>::WIDTH;
+    const pack_source a = source_of<T>(p.a, p.a_step, p.head);
+    const pack_source b = Op::ARITY == 2 ? source_of<T>(p.b, p.b_step, p.head) : a;
+    uint4 *out = reinterpret_cast<uint4 *>(reinterpret_cast<T *>(p.out) + p.head);
 
-    vector_packs<T, Op, BLOCK, UNROLL, LOADS, STORES>(p, packs);
+    if (a.plain && b.plain)
+        vector_tiles<T, Op, BLOCK, UNROLL, LOADS, STORES, true>(a, b, out, packs);
+    else
+        vector_tiles<T, Op, BLOCK, UNROLL, LOADS, STORES, false>(a, b, out, packs);
 
     /* Elements before and behind the packs: fewer than two packs together. */
     const uint32_t tail = (uint32_t)(p.count - p.head - packs * pack<T>::WIDTH);
     if (blockIdx.x == 0 && threadIdx.x < p.head + tail) {
         const uint64_t i = threadIdx.x < p.head ? threadIdx.x : p.count - tail + (threadIdx.x - p.head);
-        const auto x = widen(reinterpret_cast<const T *>(p.a)[p.a_step ? i : 0]);
-        auto y = x;
-        if (Op::ARITY == 2)
-            y = widen(reinterpret_cast<const T *>(p.b)[p.b_step ? i : 0]);
-        reinterpret_cast<T *>(p.out)[i] = element<T>::narrow(Op::apply(x, y));
+        const T x = reinterpret_cast<const T *>(p.a)[p.a_step ? i : 0];
+        const T y = Op::ARITY == 2 ? reinterpret_cast<const T *>(p.b)[p.b_step ? i : 0] : x;
+        reinterpret_cast<T *>(p.out)[i] = apply_one<T, Op>(x, y);
     }
 }
+
+/* ---- rows: the innermost dimension is contiguous in out, and contiguous or repeated in the inputs ---- */
 
 __device__ __forceinline__ uint32_t divide(uint32_t n, const cuda_ops_divider &d)
 {
@@ -117,31 +99,170 @@ __device__ __forceinline__ uint64_t divide(uint64_t n, const cuda_ops_divider &d
     return (__umul64hi(n, d.magic) + n) >> d.shift;
 }
 
-/* Element number n of the iteration space as element offsets. Index is uint32_t where the count and all offsets are
- * below 2^31, else uint64_t. */
-template <int ARITY, typename Index>
-__device__ __forceinline__ void locate(const cuda_ops_strided &p, Index n, Index &out, Index &a, Index &b)
+/* n / d; *ret_rest is what is left. */
+template <typename Index> __device__ __forceinline__ Index divide(Index n, const cuda_ops_divider &d, Index *ret_rest)
 {
-    out = a = b = 0;
-#pragma unroll
-    for (int d = 0; d < CUDA_OPS_MAX_RANK; d++) {
-        Index i = n;
-        const bool last = d + 1 == CUDA_OPS_MAX_RANK || d + 1 == (int)p.rank;
-        if (!last) {
-            const Index quotient = divide(n, p.sizes[d]);
-            i = n - quotient * (Index)p.sizes[d].divisor;
-            n = quotient;
-        }
-        out += i * (Index)p.out_strides[d];
-        a += i * (Index)p.a_strides[d];
+    const Index quotient = divide(n, d);
+    *ret_rest = n - quotient * (Index)d.divisor;
+    return quotient;
+}
+
+/* Addresses of each operand. */
+struct places {
+    uint64_t out, a, b;
+};
+
+/* The places of the row (or tile of rows) `n`, counted through the dimensions from `from` on. */
+template <typename T, int ARITY>
+__device__ __forceinline__ places locate_outer(const cuda_ops_strided &p, uint32_t from, uint32_t n)
+{
+    places at = {p.out, p.a, p.b};
+#pragma unroll 1
+    for (uint32_t d = from; d < p.rank; d++) {
+        uint32_t i = n;
+        if (d + 1 < p.rank)
+            n = divide(n, p.sizes[d], &i);
+        at.out += i * p.out_strides[d] * sizeof(T);
+        at.a += i * p.a_strides[d] * sizeof(T);
         if (ARITY == 2)
-            b += i * (Index)p.b_strides[d];
-        if (last)
-            break;
+            at.b += i * p.b_strides[d] * sizeof(T);
+    }
+    return at;
+}
+
+/* A thread takes one aligned 16-byte piece of a row of out, which at the row's ends is only partly the row's. */
+template <typename T, typename Op, int BLOCK = CUDA_OPS_THREADS>
+__device__ __forceinline__ void rows_kernel(const cuda_ops_strided &p)
+{
+    constexpr int WIDTH = pack<T>::WIDTH;
+    const int64_t size = (int64_t)p.sizes[0].divisor;
+
+    for (uint64_t n = (uint64_t)blockIdx.x * BLOCK + threadIdx.x; n < p.work; n += (uint64_t)gridDim.x * BLOCK) {
+        uint32_t piece;
+        const uint32_t row = divide((uint32_t)n, p.pieces, &piece);
+        const places at = locate_outer<T, Op::ARITY>(p, 1, row);
+        /* The piece's first element, counted in the row; before the row where out is not aligned. */
+        const int64_t first = (int64_t)piece * WIDTH - (int64_t)(at.out % 16 / sizeof(T));
+        const int64_t begin = first < 0 ? 0 : first, end = first + WIDTH < size ? first + WIDTH : size;
+        if (first >= size)
+            continue;
+        const uint4 x = read_row<T>(at.a, p.a_strides[0] != 0, first, begin, end);
+        const uint4 y = Op::ARITY == 2 ? read_row<T>(at.b, p.b_strides[0] != 0, first, begin, end) : x;
+        const pack<T> z(apply_pack<T, Op>(x, y));
+        T *to = reinterpret_cast<T *>(at.out + (uint64_t)first * sizeof(T));
+        if (end - begin == WIDTH) {
+            *reinterpret_cast<uint4 *>(to) = z.bits;
+        } else {
+#pragma unroll
+            for (int i = 0; i < WIDTH; i++) {
+                if (first + i >= begin && first + i < end)
+                    to[i] = z.e[i];
+            }
+        }
     }
 }
 
-/* Neighbouring threads take neighbouring elements of out; UNROLL of them a thread are in flight. */
+/* ---- tiles: an input is contiguous along dimension 1, and out along dimension 0 ---- */
+
+/* Elements of a square tile of SIDE · SIDE that a thread takes: column `across`, and COUNT rows from `down` on. */
+template <typename T, int BLOCK> struct tile_shape {
+    static constexpr int SIDE = sizeof(T) == 8 ? CUDA_OPS_TILE_SIDE_8 : CUDA_OPS_TILE_SIDE;
+    static constexpr int STEP = BLOCK / SIDE, COUNT = SIDE / STEP;
+    static constexpr int PITCH = SIDE + (sizeof(T) < 4 ? 4 / sizeof(T) : 1); /* no bank conflicts */
+};
+
+/* The thread's elements of a tile: number u is at `down + u · STEP` along one dimension and `across` along the other,
+ * of which `width` and `height` exist. */
+template <typename T, int BLOCK>
+__device__ __forceinline__ void read_tile(T (&into)[tile_shape<T, BLOCK>::COUNT], uint64_t address,
+                                          uint64_t down_stride, uint64_t across_stride, uint32_t height, uint32_t width)
+{
+    using shape = tile_shape<T, BLOCK>;
+    const uint32_t across = threadIdx.x % shape::SIDE, down = threadIdx.x / shape::SIDE;
+    const T *from = reinterpret_cast<const T *>(address) + across * across_stride + down * down_stride;
+#pragma unroll
+    for (int u = 0; u < shape::COUNT; u++) {
+        if (across < width && down + u * shape::STEP < height)
+            into[u] = from[u * shape::STEP * down_stride];
+    }
+}
+
+template <typename T, int BLOCK>
+__device__ __forceinline__ void write_tile(const T (&values)[tile_shape<T, BLOCK>::COUNT], uint64_t address,
+                                           uint64_t down_stride, uint32_t height, uint32_t width)
+{
+    using shape = tile_shape<T, BLOCK>;
+    const uint32_t across = threadIdx.x % shape::SIDE, down = threadIdx.x / shape::SIDE;
+    T *to = reinterpret_cast<T *>(address) + across + down * down_stride;
+#pragma unroll
+    for (int u = 0; u < shape::COUNT; u++) {
+        if (across < width && down + u * shape::STEP < height)
+            to[u * shape::STEP * down_stride] = values[u];
+    }
+}
+
+/* From elements along dimension 1 to elements along dimension 0, for the whole block. */
+template <typename T, int BLOCK> __device__ __forceinline__ void turn_tile(T (&values)[tile_shape<T, BLOCK>::COUNT])
+{
+    using shape = tile_shape<T, BLOCK>;
+    __shared__ T tile[shape::SIDE][shape::PITCH];
+    const uint32_t across = threadIdx.x % shape::SIDE, down = threadIdx.x / shape::SIDE;
+#pragma unroll
+    for (int u = 0; u < shape::COUNT; u++)
+        tile[across][down + u * shape::STEP] = values[u];
+    __syncthreads();
+#pragma unroll
+    for (int u = 0; u < shape::COUNT; u++)
+        values[u] = tile[down + u * shape::STEP][across];
+    __syncthreads(); /* the next tile may come */
+}
+
+/* Inputs that are turned (a bit each in p.turned) are read along dimension 1. Where all are, the result is turned, else
+ * the one that is. */
+template <typename T, typename Op, int BLOCK = CUDA_OPS_THREADS>
+__device__ __forceinline__ void tiles_kernel(const cuda_ops_strided &p)
+{
+    using shape = tile_shape<T, BLOCK>;
+    constexpr uint32_t ALL = (1 << Op::ARITY) - 1;
+
+    for (uint64_t n = blockIdx.x; n < p.work; n += gridDim.x) {
+        uint32_t x, y;
+        const uint32_t outer = divide(divide((uint32_t)n, p.pieces, &x), p.pieces_down, &y);
+        places at = locate_outer<T, Op::ARITY>(p, 2, outer);
+        const uint64_t x0 = (uint64_t)x * shape::SIDE, y0 = (uint64_t)y * shape::SIDE;
+        const uint64_t x_left = p.sizes[0].divisor - x0, y_left = p.sizes[1].divisor - y0;
+        const uint32_t width = x_left < shape::SIDE ? (uint32_t)x_left : shape::SIDE;
+        const uint32_t height = y_left < shape::SIDE ? (uint32_t)y_left : shape::SIDE;
+        T a[shape::COUNT] = {}, b[shape::COUNT] = {};
+
+        at.out += (x0 + y0 * p.out_strides[1]) * sizeof(T);
+        at.a += (x0 * p.a_strides[0] + y0 * p.a_strides[1]) * sizeof(T);
+        at.b += (x0 * p.b_strides[0] + y0 * p.b_strides[1]) * sizeof(T);
+        if (p.turned & 1)
+            read_tile<T, BLOCK>(a, at.a, p.a_strides[0], p.a_strides[1], width, height);
+        else
+            read_tile<T, BLOCK>(a, at.a, p.a_strides[1], p.a_strides[0], height, width);
+        if (Op::ARITY == 2 && p.turned & 2)
+            read_tile<T, BLOCK>(b, at.b, p.b_strides[0], p.b_strides[1], width, height);
+        else if (Op::ARITY == 2)
+            read_tile<T, BLOCK>(b, at.b, p.b_strides[1], p.b_strides[0], height, width);
+        if (p.turned != ALL && p.turned & 1)
+            turn_tile<T, BLOCK>(a);
+        else if (p.turned != ALL)
+            turn_tile<T, BLOCK>(b);
+#pragma unroll
+        for (int u = 0; u < shape::COUNT; u++)
+            a[u] = apply_one<T, Op>(a[u], Op::ARITY == 2 ? b[u] : a[u]);
+        if (p.turned == ALL)
+            turn_tile<T, BLOCK>(a);
+        write_tile<T, BLOCK>(a, at.out, p.out_strides[1], height, width);
+    }
+}
+
+/* ---- strided: any strides ---- */
+
+/* Neighbouring threads take neighbouring elements of out; UNROLL of them a thread are in flight. Index is uint32_t
+ * where the count and all offsets are below 2^31, else uint64_t. */
 template <typename T, typename Op, typename Index, int BLOCK = CUDA_OPS_THREADS, int UNROLL = CUDA_OPS_STRIDED_ELEMENTS>
 __device__ __forceinline__ void strided_kernel(const cuda_ops_strided &p)
 {
@@ -150,55 +271,71 @@ __device__ __forceinline__ void strided_kernel(const cuda_ops_strided &p)
 
     for (uint64_t tile = (uint64_t)blockIdx.x * (BLOCK * UNROLL); tile < p.count;
          tile += (uint64_t)gridDim.x * (BLOCK * UNROLL)) {
-        Index out[UNROLL], a[UNROLL], b[UNROLL];
+        Index n[UNROLL], out[UNROLL], a[UNROLL], b[UNROLL];
         T x[UNROLL], y[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
-            const uint64_t n = tile + u * BLOCK + threadIdx.x;
-            if (n >= p.count)
-                continue;
-            locate<Op::ARITY>(p, (Index)n, out[u], a[u], b[u]);
+            const uint64_t at = tile + u * BLOCK + threadIdx.x;
+            n[u] = (Index)(at < p.count ? at : 0);
+            out[u] = a[u] = b[u] = 0;
+        }
+#pragma unroll 1
+        for (uint32_t d = 0; d < p.rank; d++) {
+#pragma unroll
+            for (int u = 0; u < UNROLL; u++) {
+                Index i = n[u];
+                if (d + 1 < p.rank)
+                    n[u] = divide(n[u], p.sizes[d], &i);
+                out[u] += i * (Index)p.out_strides[d];
+                a[u] += i * (Index)p.a_strides[d];
+                if (Op::ARITY == 2)
+                    b[u] += i * (Index)p.b_strides[d];
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
             x[u] = in_a[a[u]];
             y[u] = Op::ARITY == 2 ? in_b[b[u]] : x[u];
         }
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
             if (tile + u * BLOCK + threadIdx.x < p.count)
-                to[out[u]] = element<T>::narrow(Op::apply(widen(x[u]), widen(y[u])));
+                to[out[u]] = apply_one<T, Op>(x[u], y[u]);
         }
     }
 }
 
-#define CUDA_OPS_ELEMENTWISE(op, dtype, T, Op)                                                                         \
-    extern "C" __global__ void __launch_bounds__(CUDA_OPS_THREADS)                                                     \
-        kops_##op##_##dtype##_vector(const __grid_constant__ cuda_ops_vector p)                                        \
-    {                                                                                                                  \
-        stamp_start(p.stamps);                                                                                         \
-        vector_kernel<T, Op>(p);                                                                                       \
-        stamp_end(p.stamps);                                                                                           \
-    }                                                                                                                  \
-    CUDA_OPS_STRIDED(op##_##dtype, T, Op)
+/* ---- the kernels ---- */
 
-#define CUDA_OPS_STRIDED(name, T, Op)                                                                                  \
-    extern "C" __global__ void __launch_bounds__(CUDA_OPS_THREADS)                                                     \
-        kops_##name##_strided(const __grid_constant__ cuda_ops_strided p)                                              \
+/* `resident`: blocks of a multiprocessor, for which registers must do. */
+#define CUDA_OPS_KERNEL(name, Params, resident, ...)                                                                   \
+    extern "C" __global__ void __launch_bounds__(CUDA_OPS_THREADS, resident)                                           \
+        kops_##name(const __grid_constant__ Params p)                                                                  \
     {                                                                                                                  \
         stamp_start(p.stamps);                                                                                         \
-        strided_kernel<T, Op, uint32_t>(p);                                                                            \
-        stamp_end(p.stamps);                                                                                           \
-    }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(CUDA_OPS_THREADS)                                                     \
-        kops_##name##_strided64(const __grid_constant__ cuda_ops_strided p)                                            \
-    {                                                                                                                  \
-        stamp_start(p.stamps);                                                                                         \
-        strided_kernel<T, Op, uint64_t>(p);                                                                            \
+        __VA_ARGS__(p);                                                                                                \
         stamp_end(p.stamps);                                                                                           \
     }
 
-#define CUDA_OPS_ELEMENTWISE_ALL(op, Op)                                                                               \
+#define CUDA_OPS_ELEMENTWISE(op, dtype, T, Op)                                                                         \
+    CUDA_OPS_KERNEL(op##_##dtype##_vector, cuda_ops_vector, 8, vector_kernel<T, Op>)                                   \
+    CUDA_OPS_KERNEL(op##_##dtype##_rows, cuda_ops_strided, 8, rows_kernel<T, Op>)                                      \
+    CUDA_OPS_KERNEL(op##_##dtype##_tiles, cuda_ops_strided, 4, tiles_kernel<T, Op>)                                    \
+    CUDA_OPS_KERNEL(op##_##dtype##_strided, cuda_ops_strided, 8, strided_kernel<T, Op, uint32_t>)                      \
+    CUDA_OPS_KERNEL(op##_##dtype##_strided64, cuda_ops_strided, 4, strided_kernel<T, Op, uint64_t>)
+
+#define CUDA_OPS_ELEMENTWISE_FLOATS(op, Op)                                                                            \
     CUDA_OPS_ELEMENTWISE(op, f32, float, Op)                                                                           \
     CUDA_OPS_ELEMENTWISE(op, f64, double, Op)                                                                          \
     CUDA_OPS_ELEMENTWISE(op, f16, __half, Op)                                                                          \
     CUDA_OPS_ELEMENTWISE(op, bf16, __nv_bfloat16, Op)
+
+/* Signed integers take the kernels of unsigned ones. */
+#define CUDA_OPS_ELEMENTWISE_NUMBERS(op, Op)                                                                           \
+    CUDA_OPS_ELEMENTWISE_FLOATS(op, Op)                                                                                \
+    CUDA_OPS_ELEMENTWISE(op, u8, uint8_t, Op)                                                                          \
+    CUDA_OPS_ELEMENTWISE(op, u16, uint16_t, Op)                                                                        \
+    CUDA_OPS_ELEMENTWISE(op, u32, uint32_t, Op)                                                                        \
+    CUDA_OPS_ELEMENTWISE(op, u64, uint64_t, Op)
 
 #endif

@@ -1,6 +1,6 @@
 /* What a product goes through between its sums and out: a bias is added, and an activation applied, in the type of the
- * sums. It is done to the sums in place, before they are written as those of a plain product are, which it costs one
- * branch. */
+ * sums. It is done to the sums in place, before they are written, by kernels of their own (kops_linear_…): in the
+ * kernels of plain products this code would cost the loop over k registers. */
 #ifndef KOPS_CUDA_OPS_GEMM_EPILOGUE_CUH
 #define KOPS_CUDA_OPS_GEMM_EPILOGUE_CUH
 
@@ -48,45 +48,44 @@ __device__ __forceinline__ bool gemm_has_epilogue(const cuda_ops_gemm &p)
     return p.bias.address != 0;
 }
 
-template <typename W> __device__ __forceinline__ W gemm_activate(W x, uint32_t activation)
-{
-    switch (activation) {
-    case CUDA_OPS_RELU:
-        return gemm_relu(x);
-    case CUDA_OPS_GELU:
-        return gemm_gelu(x);
-    case CUDA_OPS_GELU_TANH:
-        return gemm_gelu_tanh(x);
-    default:
-        return x;
-    }
-}
-
-/* Finishes a thread's `sums`, of which the n-th is at place_of(n), a row and a column of the tile; those outside of the
- * tile's `rows` and `columns` have no bias, and stay. The tile's bias begins at element `first`.
- *
- * The sums are copied to an array that a loop walks over, in local memory: unrolled over registers, the activations
- * would be most of a kernel's code, and cost the loop over k registers. */
-template <typename T, typename W, int N, typename Place>
+/* Finishes a thread's I × J sums. at(i, j) is one of them, at row row_of(i) and column column_of(j) of the tile; those
+ * outside of the tile's `rows` and `columns` have no bias. The tile's bias begins at element `first`. */
+template <typename T, typename W, int I, int J, typename RowOf, typename ColumnOf, typename At>
 __device__ __forceinline__ void gemm_epilogue(const cuda_ops_gemm &p, uint64_t first, int rows, int columns,
-                                              W (&sums)[N], Place place_of)
+                                              RowOf row_of, ColumnOf column_of, At at)
 {
     const T *bias = reinterpret_cast<const T *>(p.bias.address) + first;
     const W alpha = (W)p.alpha;
-    W x[N];
+    const bool rows_alike = p.bias.row == 0;
 
 #pragma unroll
-    for (int n = 0; n < N; n++)
-        x[n] = sums[n];
-#pragma unroll 2
-    for (int n = 0; n < N; n++) {
-        const int2 at = place_of(n);
-        if (at.x < rows && at.y < columns)
-            x[n] = gemm_activate(alpha * x[n] + widen(bias[at.x * p.bias.row + at.y * p.bias.column]), p.activation);
-    }
+    for (int j = 0; j < J; j++) {
+        const bool inside = column_of(j) < columns;
+        const T *place = bias + column_of(j) * p.bias.column;
+        const W of_all = inside && rows_alike ? widen(*place) : W(0);
 #pragma unroll
-    for (int n = 0; n < N; n++)
-        sums[n] = x[n];
+        for (int i = 0; i < I; i++) {
+            const bool own = inside && !rows_alike && row_of(i) < rows;
+            at(i, j) = alpha * at(i, j) + (own ? widen(place[row_of(i) * p.bias.row]) : of_all);
+        }
+    }
+#define CUDA_OPS_ACTIVATE(function)                                                                                    \
+    _Pragma("unroll") for (int j = 0; j < J; j++) _Pragma("unroll") for (int i = 0; i < I; i++) at(i, j) =             \
+        function(at(i, j))
+    switch (p.activation) {
+    case CUDA_OPS_RELU:
+        CUDA_OPS_ACTIVATE(gemm_relu);
+        break;
+    case CUDA_OPS_GELU:
+        CUDA_OPS_ACTIVATE(gemm_gelu);
+        break;
+    case CUDA_OPS_GELU_TANH:
+        CUDA_OPS_ACTIVATE(gemm_gelu_tanh);
+        break;
+    default:
+        break;
+    }
+#undef CUDA_OPS_ACTIVATE
 }
 
 #endif

@@ -2,7 +2,8 @@
  * operand in shared memory, so that one is filled while the other is used.
  *
  * A Method defines the rest: its tile (ROWS × COLUMNS) and DEPTH of a panel, the form of a panel in shared memory
- * (put()), the sums that a thread keeps, multiply(), finish() and write(). */
+ * (put()), the sums that a thread keeps, multiply(), write(), and for
+ * GENERAL kernels finish() and write_general(). */
 #ifndef KOPS_CUDA_OPS_GEMM_LOOP_CUH
 #define KOPS_CUDA_OPS_GEMM_LOOP_CUH
 
@@ -21,7 +22,8 @@ struct gemm_tile {
 
 /* Tile number `work` of tiles_m · tiles_n · batch_count. Tiles that run together are GEMM_TILE_GROUP rows high, so that
  * they share panels in the L2 cache. */
-template <int M, int N> __device__ __forceinline__ gemm_tile gemm_locate(const cuda_ops_gemm &p, uint64_t work)
+template <int M, int N, bool GENERAL>
+__device__ __forceinline__ gemm_tile gemm_locate(const cuda_ops_gemm &p, uint64_t work)
 {
     const uint64_t tiles = p.tiles_m * p.tiles_n;
     uint64_t batch = work / tiles, offset_a = 0, offset_b = 0, offset_out = 0, offset_bias = 0;
@@ -32,7 +34,8 @@ template <int M, int N> __device__ __forceinline__ gemm_tile gemm_locate(const c
         offset_a += i * p.a.batch[d];
         offset_b += i * p.b.batch[d];
         offset_out += i * p.out.batch[d];
-        offset_bias += i * p.bias.batch[d];
+        if (GENERAL)
+            offset_bias += i * p.bias.batch[d];
     }
 
     const uint64_t group = tile / (GEMM_TILE_GROUP * p.tiles_n), in_group = tile - group * GEMM_TILE_GROUP * p.tiles_n;
@@ -44,7 +47,7 @@ template <int M, int N> __device__ __forceinline__ gemm_tile gemm_locate(const c
     t.a = offset_a + t.row * p.a.row;
     t.b = offset_b + t.column * p.b.column;
     t.out = offset_out;
-    t.bias = offset_bias + t.row * p.bias.row + t.column * p.bias.column;
+    t.bias = !GENERAL ? 0 : offset_bias + t.row * p.bias.row + t.column * p.bias.column;
     return t;
 }
 
@@ -55,7 +58,9 @@ __device__ __forceinline__ int gemm_left(uint64_t total, uint64_t done, int limi
     return left < (uint64_t)limit ? (int)left : limit;
 }
 
-template <typename Method, bool WIDE> __device__ __forceinline__ void gemm_run(const cuda_ops_gemm &p)
+/* GENERAL: with a bias, or an out of another type than a and b; without it `bias`, `activation` and `out_wide` are 0.
+ */
+template <typename Method, bool WIDE, bool GENERAL> __device__ __forceinline__ void gemm_run(const cuda_ops_gemm &p)
 {
     using T = typename Method::dtype;
     constexpr int M = Method::ROWS, N = Method::COLUMNS, K = Method::DEPTH;
@@ -68,7 +73,7 @@ template <typename Method, bool WIDE> __device__ __forceinline__ void gemm_run(c
 
     for (uint64_t work = blockIdx.x; work < works; work += gridDim.x) {
         if (threadIdx.x == 0)
-            tile = gemm_locate<M, N>(p, work);
+            tile = gemm_locate<M, N, GENERAL>(p, work);
         __syncthreads();
         const int rows = gemm_left(p.m, tile.row, M), columns = gemm_left(p.n, tile.column, N);
         typename Method::sums sum = {};
@@ -98,20 +103,27 @@ template <typename Method, bool WIDE> __device__ __forceinline__ void gemm_run(c
         }
         if (left)
             Method::multiply(p, shared_a[now], shared_b[now], sum);
-        if (gemm_has_epilogue(p))
+        if (GENERAL && gemm_has_epilogue(p))
             Method::finish(p, tile, sum);
-        Method::write(p, tile, sum);
+        if (GENERAL)
+            Method::write_general(p, tile, sum);
+        else
+            Method::template write<T, false>(p, tile, sum);
         __syncthreads(); /* the next tile replaces this one and its panels */
     }
 }
 
-#define CUDA_OPS_GEMM(name, blocks, wide, ...)                                                                         \
-    extern "C" __global__ void __launch_bounds__(GEMM_THREADS, blocks)                                                 \
-        kops_gemm_##name(const __grid_constant__ cuda_ops_gemm p)                                                      \
+#define CUDA_OPS_GEMM_KERNEL(symbol, blocks, ...)                                                                      \
+    extern "C" __global__ void __launch_bounds__(GEMM_THREADS, blocks) symbol(const __grid_constant__ cuda_ops_gemm p) \
     {                                                                                                                  \
         stamp_start(p.stamps);                                                                                         \
-        gemm_run<__VA_ARGS__, wide>(p);                                                                                \
+        gemm_run<__VA_ARGS__>(p);                                                                                      \
         stamp_end(p.stamps);                                                                                           \
     }
+
+/* kops_gemm_<name>, and kops_linear_<name>, the GENERAL one. */
+#define CUDA_OPS_GEMM(name, blocks, wide, ...)                                                                         \
+    CUDA_OPS_GEMM_KERNEL(kops_gemm_##name, blocks, __VA_ARGS__, wide, false)                                           \
+    CUDA_OPS_GEMM_KERNEL(kops_linear_##name, blocks, __VA_ARGS__, wide, true)
 
 #endif

@@ -59,9 +59,8 @@ template <typename T, int M, int N, int K, int WARP_M, int WARP_N> struct gemm_m
     static constexpr int WARPS_N = N / WARP_N, STEPS_M = WARP_M / 16, STEPS_N = WARP_N / 8;
     static_assert(M / WARP_M * WARPS_N * 32 == GEMM_THREADS && WARP_N % 16 == 0 && K % 16 == 0, "whole fragments");
 
-    union sums {
+    struct sums {
         float at[STEPS_M][STEPS_N][4];
-        float all[STEPS_M * STEPS_N * 4];
     };
 
     static __device__ __forceinline__ int warp_row()
@@ -97,32 +96,33 @@ template <typename T, int M, int N, int K, int WARP_M, int WARP_N> struct gemm_m
         }
     }
 
-    /* As write(): the bias and the activation, to the sums in place. */
+    /* The bias and the activation, to the sums in place; where they lie is as in write(). */
     static __device__ __forceinline__ void finish(const cuda_ops_gemm &p, const gemm_tile &tile, sums &sum)
     {
         const int lane = threadIdx.x % 32, row = warp_row() + lane / 4, column = warp_column() + lane % 4 * 2;
         const int rows = gemm_left(p.m, tile.row, M), columns = gemm_left(p.n, tile.column, N);
 
-        gemm_epilogue<T, float>(p, tile.bias, rows, columns, sum.all, [=](int n) {
-            const int e = n % 4, j = n / 4 % STEPS_N, i = n / 4 / STEPS_N;
-            return make_int2(row + i * 16 + e / 2 * 8, column + j * 8 + e % 2);
-        });
+        gemm_epilogue<T, float, STEPS_M * 2, STEPS_N * 2>(
+            p, tile.bias, rows, columns, [=](int i) { return row + i * 8; },
+            [=](int j) { return column + j / 2 * 8 + j % 2; },
+            [&](int i, int j) -> float & { return sum.at[i / 2][j / 2][i % 2 * 2 + j % 2]; });
     }
 
-    static __device__ __forceinline__ void write(const cuda_ops_gemm &p, const gemm_tile &tile, const sums &sum)
+    static __device__ __forceinline__ void write_general(const cuda_ops_gemm &p, const gemm_tile &tile, const sums &sum)
     {
         if (p.out_wide)
-            write_as<float>(p, tile, sum);
+            write<float, true>(p, tile, sum);
         else
-            write_as<T>(p, tile, sum);
+            write<T, true>(p, tile, sum);
     }
 
     /* Out's elements are O. A thread holds rows r and r + 8, columns c and c + 1 of every 16 × 8 product. */
-    template <typename O>
-    static __device__ __forceinline__ void write_as(const cuda_ops_gemm &p, const gemm_tile &tile, const sums &sum)
+    template <typename O, bool GENERAL>
+    static __device__ __forceinline__ void write(const cuda_ops_gemm &p, const gemm_tile &tile, const sums &sum)
     {
         const int lane = threadIdx.x % 32, row = warp_row() + lane / 4, column = warp_column() + lane % 4 * 2;
         const int rows = gemm_left(p.m, tile.row, M), columns = gemm_left(p.n, tile.column, N);
+        const float alpha = GENERAL && gemm_has_epilogue(p) ? 1 : (float)p.alpha;
 #pragma unroll
         for (int i = 0; i < STEPS_M * 2; i++) {
             const int r = row + i * 8;
@@ -131,8 +131,8 @@ template <typename T, int M, int N, int K, int WARP_M, int WARP_N> struct gemm_m
 #pragma unroll
             for (int j = 0; j < STEPS_N; j++) {
                 if (r < rows)
-                    write_pair(p, to, column + j * 8, columns, sum.at[i / 2][j][i % 2 * 2],
-                               sum.at[i / 2][j][i % 2 * 2 + 1]);
+                    write_pair(p, to, column + j * 8, columns, alpha * sum.at[i / 2][j][i % 2 * 2],
+                               alpha * sum.at[i / 2][j][i % 2 * 2 + 1]);
             }
         }
     }
@@ -141,11 +141,9 @@ template <typename T, int M, int N, int K, int WARP_M, int WARP_N> struct gemm_m
     static __device__ __forceinline__ void write_pair(const cuda_ops_gemm &p, O *row, int column, int columns,
                                                       float low, float high)
     {
-        const float alpha = gemm_has_epilogue(p) ? 1 : (float)p.alpha, beta = (float)p.beta;
+        const float beta = (float)p.beta;
         O *place = row + column * p.out.column;
 
-        low *= alpha;
-        high *= alpha;
         if (p.out_vector && column + 1 < columns) {
             pair<O> y;
             if (beta != 0) {

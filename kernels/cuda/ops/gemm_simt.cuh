@@ -62,9 +62,8 @@ template <typename T, int M, int N, int K, int TM, int TN> struct gemm_simt {
     static constexpr int WARP_M = 4 * TM, WARP_N = 8 * TN, WARPS_N = N / WARP_N;
     static_assert(M / WARP_M * WARPS_N * 32 == GEMM_THREADS, "one warp for each part of the tile");
 
-    union sums {
+    struct sums {
         W at[TM][TN];
-        W all[TM * TN];
     };
 
     /* Rows and columns within the tile of this thread's first group; group g is 4·G rows (8·G columns) further. */
@@ -100,32 +99,31 @@ template <typename T, int M, int N, int K, int TM, int TN> struct gemm_simt {
         }
     }
 
-    /* As write(): the bias and the activation, to the sums in place. */
+    /* The bias and the activation, to the sums in place; where they lie is as in write(). */
     static __device__ __forceinline__ void finish(const cuda_ops_gemm &p, const gemm_tile &tile, sums &sum)
     {
         const int row = first_row(), column = first_column();
         const int rows = gemm_left(p.m, tile.row, M), columns = gemm_left(p.n, tile.column, N);
 
-        gemm_epilogue<T, W>(p, tile.bias, rows, columns, sum.all, [=](int n) {
-            const int i = n / TN, j = n % TN;
-            return make_int2(row + i / G * 4 * G + i % G, column + j / G * 8 * G + j % G);
-        });
+        gemm_epilogue<T, W, TM, TN>(
+            p, tile.bias, rows, columns, [=](int i) { return row + i / G * 4 * G + i % G; },
+            [=](int j) { return column + j / G * 8 * G + j % G; }, [&](int i, int j) -> W & { return sum.at[i][j]; });
     }
 
-    static __device__ __forceinline__ void write(const cuda_ops_gemm &p, const gemm_tile &tile, const sums &sum)
+    static __device__ __forceinline__ void write_general(const cuda_ops_gemm &p, const gemm_tile &tile, const sums &sum)
     {
         if (sizeof(T) != sizeof(W) && p.out_wide)
-            write_as<W>(p, tile, sum);
+            write<W, true>(p, tile, sum);
         else
-            write_as<T>(p, tile, sum);
+            write<T, true>(p, tile, sum);
     }
 
     /* Out's elements are O. */
-    template <typename O>
-    static __device__ __forceinline__ void write_as(const cuda_ops_gemm &p, const gemm_tile &tile, const sums &sum)
+    template <typename O, bool GENERAL>
+    static __device__ __forceinline__ void write(const cuda_ops_gemm &p, const gemm_tile &tile, const sums &sum)
     {
         const int row = first_row(), column = first_column();
-        const W alpha = gemm_has_epilogue(p) ? 1 : (W)p.alpha, beta = (W)p.beta;
+        const W alpha = GENERAL && gemm_has_epilogue(p) ? 1 : (W)p.alpha, beta = (W)p.beta;
         const int rows = gemm_left(p.m, tile.row, M), columns = gemm_left(p.n, tile.column, N);
 #pragma unroll
         for (int i = 0; i < TM; i++) {

@@ -3,10 +3,13 @@
 #ifndef KOPS_CUDA_OPS_KERNEL_LIST_H
 #define KOPS_CUDA_OPS_KERNEL_LIST_H
 
+#include "proto/generated/op_ids.h"
+
+#define CUDA_OPS_BINARY_OF_OP(X, NAME, op, inputs, dtypes) X(op)
+
 /* X(name): <name>.cu, embedded as <name>.fatbin; the order is the index in cuda_ops_binaries. */
 #define CUDA_OPS_BINARIES(X)                                                                                           \
-    X(add)                                                                                                             \
-    X(square)                                                                                                          \
+    OP_ARITHMETIC(CUDA_OPS_BINARY_OF_OP, X)                                                                            \
     X(stamp)                                                                                                           \
     X(copy)                                                                                                            \
     X(repack)                                                                                                          \
@@ -17,25 +20,40 @@
 
 #define CUDA_OPS_OF_DTYPE(X, binary, op, dtype)                                                                        \
     X(binary, kops_##op##_##dtype##_vector)                                                                            \
+    X(binary, kops_##op##_##dtype##_rows)                                                                              \
+    X(binary, kops_##op##_##dtype##_tiles)                                                                             \
     X(binary, kops_##op##_##dtype##_strided)                                                                           \
     X(binary, kops_##op##_##dtype##_strided64)
 
-#define CUDA_OPS_OF_OP(X, op)                                                                                          \
+#define CUDA_OPS_OF_FLOATS(X, op)                                                                                      \
     CUDA_OPS_OF_DTYPE(X, op, op, f32)                                                                                  \
     CUDA_OPS_OF_DTYPE(X, op, op, f64)                                                                                  \
     CUDA_OPS_OF_DTYPE(X, op, op, f16)                                                                                  \
     CUDA_OPS_OF_DTYPE(X, op, op, bf16)
 
+/* Signed integers take the kernels of unsigned ones. */
+#define CUDA_OPS_OF_NUMBERS(X, op)                                                                                     \
+    CUDA_OPS_OF_FLOATS(X, op)                                                                                          \
+    CUDA_OPS_OF_DTYPE(X, op, op, u8)                                                                                   \
+    CUDA_OPS_OF_DTYPE(X, op, op, u16)                                                                                  \
+    CUDA_OPS_OF_DTYPE(X, op, op, u32)                                                                                  \
+    CUDA_OPS_OF_DTYPE(X, op, op, u64)
+
+#define CUDA_OPS_OF_OP(X, NAME, op, inputs, dtypes) CUDA_OPS_OF_##dtypes(X, op)
+
 #define CUDA_OPS_OF_GEMM(X, dtype)                                                                                     \
     X(gemm_##dtype, kops_gemm_##dtype##_tiled_large)                                                                   \
     X(gemm_##dtype, kops_gemm_##dtype##_tiled_large_any)                                                               \
     X(gemm_##dtype, kops_gemm_##dtype##_tiled_small)                                                                   \
-    X(gemm_##dtype, kops_gemm_##dtype##_tiled_small_any)
+    X(gemm_##dtype, kops_gemm_##dtype##_tiled_small_any)                                                               \
+    X(gemm_##dtype, kops_linear_##dtype##_tiled_large)                                                                 \
+    X(gemm_##dtype, kops_linear_##dtype##_tiled_large_any)                                                             \
+    X(gemm_##dtype, kops_linear_##dtype##_tiled_small)                                                                 \
+    X(gemm_##dtype, kops_linear_##dtype##_tiled_small_any)
 
 /* X(binary, symbol) */
 #define CUDA_OPS_KERNELS(X)                                                                                            \
-    CUDA_OPS_OF_OP(X, add)                                                                                             \
-    CUDA_OPS_OF_OP(X, square)                                                                                          \
+    OP_ARITHMETIC(CUDA_OPS_OF_OP, X)                                                                                   \
     X(stamp, kops_gate)                                                                                                \
     CUDA_OPS_OF_DTYPE(X, copy, copy, 1)                                                                                \
     CUDA_OPS_OF_DTYPE(X, copy, copy, 2)                                                                                \

@@ -5,27 +5,14 @@
 
 #include "plan_launch.h"
 
-static const char *const elementwise_variants[] = {"vector", "strided", NULL};
+static const char *const elementwise_variants[] = {"vector", "rows", "tiles", "strided", NULL};
 static const char *const gemm_variants[] = {"tiled", NULL};
 
 const char *const *cuda_ops_variants(enum op_id op, enum dtype dtype)
 {
-    if (op == OP_COPY)
-        return elementwise_variants;
-    if (cuda_ops_element(dtype) == ELEMENT_COUNT)
-        return NULL;
-    switch (op) {
-    case OP_ADD:
-    case OP_SQUARE:
-        return elementwise_variants;
-    case OP_GEMM:
-    case OP_LINEAR:
-        return gemm_variants;
-    case OP_COPY:
-    case OP_COUNT:
-        break;
-    }
-    return NULL;
+    if (op == OP_GEMM || op == OP_LINEAR)
+        return cuda_ops_element(dtype) == ELEMENT_COUNT ? NULL : gemm_variants;
+    return cuda_ops_has_elementwise(op, dtype) ? elementwise_variants : NULL;
 }
 
 static int check_variant(const char *const *variants, const char *variant, struct error *e)

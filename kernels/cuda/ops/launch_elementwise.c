@@ -6,21 +6,41 @@
 /* Offsets and counts below this are computed in 32 bits. */
 #define NARROW_LIMIT ((uint64_t)1 << 31)
 
-/* Side of the square that a block of a transposing launch takes. */
-enum { SQUARE_SIDE_MAX = 32, SQUARE_SIDE_MIN = 8 };
+enum {
+    ROW_BYTES_MIN = 32, /* of rows that are worth pieces of 16 bytes */
+    TILE_EDGE_MIN = 16, /* of a side that is worth a tile */
+};
 
 struct names {
-    const char *vector, *strided, *strided64;
+    const char *vector, *rows, *tiles, *strided, *strided64;
 };
 
 #define NAMES(name)                                                                                                    \
     {                                                                                                                  \
-        "kops_" #name "_vector", "kops_" #name "_strided", "kops_" #name "_strided64"                                  \
+        "kops_" #name "_vector", "kops_" #name "_rows", "kops_" #name "_tiles", "kops_" #name "_strided",              \
+            "kops_" #name "_strided64"                                                                                 \
     }
 
-static const struct names op_names[OP_COUNT][ELEMENT_COUNT] = {
-    [OP_ADD] = {NAMES(add_f32), NAMES(add_f64), NAMES(add_f16), NAMES(add_bf16)},
-    [OP_SQUARE] = {NAMES(square_f32), NAMES(square_f64), NAMES(square_f16), NAMES(square_bf16)},
+#define NAMES_FLOATS(op)                                                                                               \
+    [DTYPE_F32] = NAMES(op##_f32), [DTYPE_F64] = NAMES(op##_f64), [DTYPE_F16] = NAMES(op##_f16),                       \
+    [DTYPE_BF16] = NAMES(op##_bf16)
+
+/* Sums and products of signed integers have the bits of the unsigned ones. */
+#define NAMES_NUMBERS(op)                                                                                              \
+    NAMES_FLOATS(op), [DTYPE_I8] = NAMES(op##_u8), [DTYPE_U8] = NAMES(op##_u8), [DTYPE_I16] = NAMES(op##_u16),         \
+                      [DTYPE_U16] = NAMES(op##_u16), [DTYPE_I32] = NAMES(op##_u32), [DTYPE_U32] = NAMES(op##_u32),     \
+                      [DTYPE_I64] = NAMES(op##_u64), [DTYPE_U64] = NAMES(op##_u64)
+
+enum {
+#define X(NAME, name, value, size) +1
+    DTYPES = 1 KOPS_DTYPES(X) /* an array indexed by dtype */
+#undef X
+};
+
+static const struct names op_names[OP_COUNT][DTYPES] = {
+#define X(WITH, NAME, name, inputs, dtypes) [OP_##NAME] = {NAMES_##dtypes(name)},
+    OP_ARITHMETIC(X, )
+#undef X
 };
 
 /* By the size of an element. */
@@ -30,7 +50,7 @@ static const struct names copy_names[ELEMENT_BYTES_MAX + 1] = {
 
 static const struct names *names_of(enum op_id op, enum dtype dtype)
 {
-    return op == OP_COPY ? &copy_names[dtype_size(dtype)] : &op_names[op][cuda_ops_element(dtype)];
+    return op == OP_COPY ? &copy_names[dtype_size(dtype)] : &op_names[op][dtype];
 }
 
 /* An elementwise plan in the kernels' terms: dimension 0 innermost; a unary op has all strides of b 0. */
@@ -85,8 +105,6 @@ static void set_vector(const struct space *s, uint64_t out, uint64_t a, uint64_t
     p.head = (uint32_t)((CUDA_OPS_PACK_BYTES - out % CUDA_OPS_PACK_BYTES) % CUDA_OPS_PACK_BYTES / size);
     if (p.head > s->count)
         p.head = (uint32_t)s->count;
-    p.a_aligned = (a + p.head * size) % CUDA_OPS_PACK_BYTES == 0;
-    p.b_aligned = (b + p.head * size) % CUDA_OPS_PACK_BYTES == 0;
     cuda_ops_set_launch(ret_launch, kernel, "vector", (s->count - p.head + tile - 1) / tile, &p, sizeof(p));
 }
 
@@ -105,86 +123,151 @@ static bool is_narrow(const struct space *s)
     return out < NARROW_LIMIT && a < NARROW_LIMIT && b < NARROW_LIMIT;
 }
 
-static void insert_front(uint64_t *values, unsigned rank, uint64_t value)
+/* ---- rows ---- */
+
+/* The most aligned pieces that a row of out touches. */
+static uint64_t pieces_of_row(const struct space *s, uint64_t out, size_t size)
 {
-    memmove(&values[1], &values[0], rank * sizeof(values[0]));
-    values[0] = value;
+    uint64_t before = out % CUDA_OPS_PACK_BYTES; /* the row's first element */
+
+    for (unsigned d = 1; d < s->rank; d++)
+        if (s->out[d] * size % CUDA_OPS_PACK_BYTES != 0)
+            before = CUDA_OPS_PACK_BYTES - size; /* rows begin anywhere */
+    return (before + s->size[0] * size + CUDA_OPS_PACK_BYTES - 1) / CUDA_OPS_PACK_BYTES;
 }
 
-/* Makes `side` steps of dimension d the innermost dimension; the rest of d stays where it was, now d + 1. */
-static void split_dimension(struct space *s, unsigned d, uint64_t side)
+static bool has_rows(const struct space *s, uint64_t out, size_t size)
 {
-    const uint64_t out = s->out[d], a = s->a[d], b = s->b[d];
+    return s->out[0] == 1 && s->a[0] <= 1 && s->b[0] <= 1 &&
+           pieces_of_row(s, out, size) <= (NARROW_LIMIT - 1) / (s->count / s->size[0]);
+}
 
-    s->size[d] /= side;
-    s->out[d] = out * side;
-    s->a[d] = a * side;
-    s->b[d] = b * side;
-    insert_front(s->size, s->rank, side);
-    insert_front(s->out, s->rank, out);
-    insert_front(s->a, s->rank, a);
-    insert_front(s->b, s->rank, b);
-    s->rank++;
+/* ---- tiles ---- */
+
+static void exchange(uint64_t *values, unsigned i, unsigned j)
+{
+    const uint64_t x = values[i];
+
+    values[i] = values[j];
+    values[j] = x;
+}
+
+/* Whether each input is contiguous or repeated along out's innermost dimension, or contiguous along dimension d. */
+static bool fits_tiles(const struct space *s, unsigned d)
+{
+    return (s->a[0] <= 1 || s->a[d] == 1) && (s->b[0] <= 1 || s->b[d] == 1) && (s->a[0] > 1 || s->b[0] > 1);
 }
 
 /* Where an input is contiguous along another dimension than out, walking along out alone would touch one element of a
- * memory sector at a time. Reorders the walk so that a block covers a square of both dimensions. Any order of the
- * dimensions computes the same. */
-static void walk_in_squares(struct space *s)
+ * memory sector at a time. Makes that dimension number 1: any order of the outer dimensions computes the same. */
+static bool has_tiles(struct space *s)
 {
-    uint64_t side = SQUARE_SIDE_MAX;
-    unsigned across = 0;
+    unsigned d = 1;
 
-    for (unsigned d = 1; d < s->rank && !across; d++) {
-        if ((s->a[d] == 1 && s->a[0] > 1) || (s->b[d] == 1 && s->b[0] > 1))
-            across = d;
-    }
-    if (!across || s->out[0] != 1 || s->rank + 2 > CUDA_OPS_MAX_RANK)
-        return;
-    while (side >= SQUARE_SIDE_MIN && (s->size[0] % side != 0 || s->size[across] % side != 0))
-        side /= 2;
-    if (side < SQUARE_SIDE_MIN)
-        return;
-    split_dimension(s, across, side);
-    split_dimension(s, 1, side);
+    while (d < s->rank && !fits_tiles(s, d))
+        d++;
+    if (d >= s->rank || s->out[0] != 1 || s->size[0] < TILE_EDGE_MIN || s->size[d] < TILE_EDGE_MIN)
+        return false;
+    exchange(s->size, 1, d);
+    exchange(s->out, 1, d);
+    exchange(s->a, 1, d);
+    exchange(s->b, 1, d);
+    /* Even the smallest tile has so many elements. */
+    return s->count / (TILE_EDGE_MIN * TILE_EDGE_MIN) < NARROW_LIMIT;
 }
 
-static void set_strided(struct space *s, uint64_t out, uint64_t a, uint64_t b, const struct names *names,
+/* ---- the choice ---- */
+
+static void set_space(const struct space *s, uint64_t out, uint64_t a, uint64_t b, bool narrow,
+                      struct cuda_ops_strided *ret)
+{
+    *ret = (struct cuda_ops_strided){.out = out, .a = a, .b = b, .count = s->count, .rank = s->rank};
+    for (unsigned d = 0; d < s->rank; d++) {
+        ret->sizes[d] = cuda_ops_divider(s->size[d], !narrow);
+        ret->out_strides[d] = s->out[d];
+        ret->a_strides[d] = s->a[d];
+        ret->b_strides[d] = s->b[d];
+    }
+}
+
+static void set_rows(const struct space *s, uint64_t out, uint64_t a, uint64_t b, size_t size, const char *kernel,
+                     struct cuda_launch *ret_launch)
+{
+    const uint64_t pieces = pieces_of_row(s, out, size);
+    struct cuda_ops_strided p;
+
+    set_space(s, out, a, b, true, &p);
+    p.work = pieces * (s->count / s->size[0]);
+    p.pieces = cuda_ops_divider(pieces, false);
+    cuda_ops_set_launch(ret_launch, kernel, "rows", (p.work - 1) / CUDA_OPS_THREADS + 1, &p, sizeof(p));
+}
+
+static void set_tiles(const struct space *s, uint64_t out, uint64_t a, uint64_t b, size_t size, const char *kernel,
+                      struct cuda_launch *ret_launch)
+{
+    const uint64_t side = size == ELEMENT_BYTES_MAX ? CUDA_OPS_TILE_SIDE_8 : CUDA_OPS_TILE_SIDE;
+    const uint64_t across = (s->size[0] - 1) / side + 1, down = (s->size[1] - 1) / side + 1;
+    struct cuda_ops_strided p;
+
+    set_space(s, out, a, b, true, &p);
+    p.turned = (s->a[0] > 1 ? 1U : 0) | (s->b[0] > 1 ? 2U : 0);
+    p.work = across * down * (s->count / s->size[0] / s->size[1]);
+    p.pieces = cuda_ops_divider(across, false);
+    p.pieces_down = cuda_ops_divider(down, false);
+    cuda_ops_set_launch(ret_launch, kernel, "tiles", p.work, &p, sizeof(p));
+}
+
+static void set_strided(const struct space *s, uint64_t out, uint64_t a, uint64_t b, const struct names *names,
                         struct cuda_launch *ret_launch)
 {
     const uint64_t tile = (uint64_t)CUDA_OPS_THREADS * CUDA_OPS_STRIDED_ELEMENTS;
     const bool narrow = is_narrow(s);
-    struct cuda_ops_strided p = {.out = out, .a = a, .b = b, .count = s->count};
+    struct cuda_ops_strided p;
 
-    walk_in_squares(s);
-    p.rank = s->rank;
-    for (unsigned d = 0; d < s->rank; d++) {
-        p.sizes[d] = cuda_ops_divider(s->size[d], !narrow);
-        p.out_strides[d] = s->out[d];
-        p.a_strides[d] = s->a[d];
-        p.b_strides[d] = s->b[d];
-    }
+    set_space(s, out, a, b, narrow, &p);
     cuda_ops_set_launch(ret_launch, narrow ? names->strided : names->strided64, "strided", (s->count - 1) / tile + 1,
                         &p, sizeof(p));
+}
+
+/* `variant`: NULL, or the only kernel that may be taken. False where it cannot. */
+static bool choose(struct space *s, uint64_t out, uint64_t a, uint64_t b, size_t size, const struct names *names,
+                   const char *variant, struct cuda_launch *ret_launch)
+{
+    const bool any = !variant;
+
+    if ((any || strcmp(variant, "vector") == 0) && one_dimension(s))
+        set_vector(s, out, a, b, size, names->vector, ret_launch);
+    else if (((any && s->size[0] * size >= ROW_BYTES_MIN) || (!any && strcmp(variant, "rows") == 0)) &&
+             has_rows(s, out, size))
+        set_rows(s, out, a, b, size, names->rows, ret_launch);
+    else if ((any || strcmp(variant, "tiles") == 0) && has_tiles(s))
+        set_tiles(s, out, a, b, size, names->tiles, ret_launch);
+    else if (any || strcmp(variant, "strided") == 0)
+        set_strided(s, out, a, b, names, ret_launch);
+    else
+        return false;
+    return true;
+}
+
+bool cuda_ops_has_elementwise(enum op_id op, enum dtype dtype)
+{
+    return names_of(op, dtype)->vector != NULL;
 }
 
 int cuda_ops_launch_elementwise(enum op_id op, const struct plan *plan, const uint64_t *addresses, const char *variant,
                                 struct cuda_launch *ret_launch, struct error *e)
 {
-    const unsigned n_inputs = op == OP_ADD ? 2 : 1;
+    const unsigned n_inputs = op_get(op)->n_inputs;
     const uint64_t out = addresses[n_inputs], a = addresses[0], b = n_inputs > 1 ? addresses[1] : 0;
-    const struct names *names = names_of(op, plan->dtype);
     struct space s = space_of(&plan->elementwise, n_inputs);
-    const bool vector = one_dimension(&s);
 
-    if (variant && strcmp(variant, "vector") == 0 && !vector)
-        return error_set(e, ERROR_INVALID_ARGUMENT,
-                         "variant \"vector\" needs contiguous tensors (inputs may be scalars); use \"strided\"");
-    if (vector && !(variant && strcmp(variant, "strided") == 0))
-        set_vector(&s, out, a, b, dtype_size(plan->dtype), names->vector, ret_launch);
-    else
-        set_strided(&s, out, a, b, names, ret_launch);
-    return 0;
+    if (choose(&s, out, a, b, dtype_size(plan->dtype), names_of(op, plan->dtype), variant, ret_launch))
+        return 0;
+    return error_set(e, ERROR_INVALID_ARGUMENT,
+                     "variant \"%s\" does not take these strides: \"vector\" needs contiguous tensors (inputs may be "
+                     "scalars), \"rows\" contiguous rows (of inputs, or repeated elements), \"tiles\" an input that is "
+                     "contiguous along another dimension than out; use \"strided\"",
+                     variant);
 }
 
 int cuda_ops_copy(const struct plan_elementwise *plan, size_t element_size, uint64_t source, uint64_t target,
@@ -194,7 +277,7 @@ int cuda_ops_copy(const struct plan_elementwise *plan, size_t element_size, uint
 
     if (element_size > ELEMENT_BYTES_MAX || !copy_names[element_size].strided)
         return error_set(e, ERROR_UNSUPPORTED, "elements of %zu bytes cannot be copied on the device", element_size);
-    set_strided(&s, target, source, 0, &copy_names[element_size], ret_launch);
+    choose(&s, target, source, 0, element_size, &copy_names[element_size], NULL, ret_launch);
     ret_launch->variant = "copy";
     return 0;
 }

@@ -3,7 +3,8 @@
 
 #define CONFIG(dtype, name, m, n, c)                                                                                   \
     {                                                                                                                  \
-        (m), (n), (c), "kops_gemm_" #dtype "_tiled_" #name, "kops_gemm_" #dtype "_tiled_" #name "_any"                 \
+        (m), (n), (c), "kops_gemm_" #dtype "_tiled_" #name, "kops_gemm_" #dtype "_tiled_" #name "_any",                \
+            "kops_linear_" #dtype "_tiled_" #name, "kops_linear_" #dtype "_tiled_" #name "_any"                        \
     }
 
 static const struct cuda_ops_gemm_config configs[ELEMENT_COUNT][CUDA_OPS_GEMM_CONFIGS] = {
@@ -105,10 +106,13 @@ static void transpose(struct cuda_ops_gemm *p)
 void cuda_ops_set_gemm(struct cuda_launch *launch, struct cuda_ops_gemm *p, const struct cuda_ops_gemm_config *config,
                        bool wide)
 {
+    const char *kernel = wide ? config->wide : config->any;
+
     p->tiles_m = tiles_of(p->m, config->rows);
     p->tiles_n = tiles_of(p->n, config->columns);
-    cuda_ops_set_launch(launch, wide ? config->wide : config->any, "tiled", p->tiles_m * p->tiles_n * p->batch_count, p,
-                        sizeof(*p));
+    if (p->bias.address || p->out_wide)
+        kernel = wide ? config->linear_wide : config->linear_any;
+    cuda_ops_set_launch(launch, kernel, "tiled", p->tiles_m * p->tiles_n * p->batch_count, p, sizeof(*p));
 }
 
 void cuda_ops_launch_gemm(const struct plan *plan, const uint64_t *addresses, unsigned multiprocessors,

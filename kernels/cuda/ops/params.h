@@ -3,11 +3,14 @@
  *
  * Kernel symbols (extern "C", one parameter):
  *
- *     kops_<op>_<dtype>_vector            struct cuda_ops_vector    op: add, square; dtype: f32, f64, f16, bf16
+ *     kops_<op>_<dtype>_vector            struct cuda_ops_vector    op: of OP_ARITHMETIC; dtype: f32, f64, f16, bf16,
+ *                                                                   u8, u16, u32, u64, which signed integers take, too
+ *     kops_<op>_<dtype>_rows              struct cuda_ops_strided   where the members for it are set
+ *     kops_<op>_<dtype>_tiles             struct cuda_ops_strided   where the members for it are set
  *     kops_<op>_<dtype>_strided…          struct cuda_ops_strided   the suffix never changes the result
- *     kops_copy_<bytes>_vector            struct cuda_ops_vector    bytes: 1, 2, 4, 8; out = a, bits unchanged
- *     kops_copy_<bytes>_strided…          struct cuda_ops_strided
+ *     kops_copy_<bytes>_…                 the same                  bytes: 1, 2, 4, 8; out = a, bits unchanged
  *     kops_gemm_<dtype>_tiled_<config>    struct cuda_ops_gemm      the suffix never changes the result
+ *     kops_linear_<dtype>_tiled_<config>  struct cuda_ops_gemm      the same with a bias, or an out wider than a and b
  *     kops_repack_<bytes>                 struct cuda_ops_repack    bytes: 2, 4; bits unchanged
  *     kops_repack_bf16x<pieces>           struct cuda_ops_repack    pieces: 2, 3; from f32
  *     kops_gate                           struct cuda_ops_gate      one thread
@@ -27,6 +30,8 @@ enum {
     CUDA_OPS_THREADS = 256,        /* of every block */
     CUDA_OPS_VECTOR_PACKS = 1,     /* 16-byte packs of out that a thread takes of a tile */
     CUDA_OPS_STRIDED_ELEMENTS = 4, /* elements of out that a thread takes of a tile */
+    CUDA_OPS_TILE_SIDE = 64,       /* elements of a square tile along each side */
+    CUDA_OPS_TILE_SIDE_8 = 32,     /* where an element has 8 bytes */
 };
 
 /* Where the kernel writes its times; all zero: nowhere. The first member of every struct of parameters. */
@@ -57,14 +62,12 @@ struct cuda_ops_vector {
     uint64_t out, a, b;
     uint64_t count;
     uint32_t a_step, b_step;
-    /* For speed alone: elements before the first 16-byte boundary of out, and whether a and b lie on such a boundary
-     * there too (so that they are read in 16-byte pieces). */
+    /* For speed alone: elements before the first 16-byte boundary of out. */
     uint32_t head;
-    uint32_t a_aligned, b_aligned;
     uint32_t reserved;
 };
 
-/* Division by `divisor` of n < 2^31 (strided) or n < 2^63 (strided64) with N = 32 or 64:
+/* Division by `divisor` of n < 2^31 or, in strided64, n < 2^63, with N = 32 or 64:
  * n / divisor = (high N bits of n · magic + n) >> shift. */
 struct cuda_ops_divider {
     uint64_t divisor, magic;
@@ -78,10 +81,16 @@ struct cuda_ops_strided {
     struct cuda_ops_stamps stamps;
     uint64_t out, a, b;
     uint64_t count;
-    uint32_t rank; /* ≥ 1 */
-    uint32_t reserved;
+    uint32_t rank;   /* ≥ 1 */
+    uint32_t turned; /* tiles: inputs that are read along dimension 1, a bit each; at least one */
     struct cuda_ops_divider sizes[CUDA_OPS_MAX_RANK];
     uint64_t out_strides[CUDA_OPS_MAX_RANK], a_strides[CUDA_OPS_MAX_RANK], b_strides[CUDA_OPS_MAX_RANK];
+    /* rows: out_strides[0] is 1, a_strides[0] and b_strides[0] are 0 or 1; `pieces` are the most aligned 16-byte pieces
+     * that a row of out (dimension 0) touches. tiles: rank ≥ 2, out_strides[0] is 1; an input in `turned` has stride 1
+     * along dimension 1, and any other 0 or 1 along dimension 0; `pieces` and `pieces_down` are the tiles along
+     * dimensions 0 and 1. `work`: pieces, or tiles, of all; below 2^31. */
+    uint64_t work;
+    struct cuda_ops_divider pieces, pieces_down;
 };
 
 /* a is m × k, b is k × n, out is m × n; element (i, j) of batch (c0, c1, …) is address[i·row + j·column + Σ

@@ -10,7 +10,7 @@ enum {
     CUDA_OPS_MAX_GRID = 0x7fffffff, /* blocks along x */
 };
 
-/* The dtype's name in kernel symbols is its place in these tables. */
+/* A dtype's place in the tables of gemm. */
 enum cuda_ops_element { ELEMENT_F32, ELEMENT_F64, ELEMENT_F16, ELEMENT_BF16, ELEMENT_COUNT };
 enum cuda_ops_element cuda_ops_element(enum dtype dtype);
 
@@ -26,7 +26,8 @@ struct cuda_ops_divider cuda_ops_divider(uint64_t divisor, bool wide);
 struct cuda_ops_gemm_config {
     uint64_t rows, columns;
     double cost;
-    const char *wide, *any; /* for operands that can be read in 16-byte pieces, and for all */
+    const char *wide, *any;               /* for operands that can be read in 16-byte pieces, and for all */
+    const char *linear_wide, *linear_any; /* the same with a bias, or where out is wider than the operands */
 };
 
 /* The CUDA_OPS_GEMM_CONFIGS kernels of a dtype, largest tile first. */
@@ -37,6 +38,8 @@ const struct cuda_ops_gemm_config *cuda_ops_gemm_configs(enum dtype dtype);
 void cuda_ops_set_gemm(struct cuda_launch *launch, struct cuda_ops_gemm *p, const struct cuda_ops_gemm_config *config,
                        bool wide);
 
+/* Whether there are elementwise kernels of the op for the dtype. */
+bool cuda_ops_has_elementwise(enum op_id op, enum dtype dtype);
 /* `variant` is NULL or one of cuda_ops_variants(). */
 int cuda_ops_launch_elementwise(enum op_id op, const struct plan *plan, const uint64_t *addresses, const char *variant,
                                 struct cuda_launch *ret_launch, struct error *e);

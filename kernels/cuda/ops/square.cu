@@ -9,4 +9,4 @@ struct square {
     }
 };
 
-CUDA_OPS_ELEMENTWISE_ALL(square, square)
+CUDA_OPS_ELEMENTWISE_NUMBERS(square, square)

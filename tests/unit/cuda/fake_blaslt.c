@@ -3,7 +3,8 @@
  * a product of 16 bits before it is added to out with a beta of exactly 1.
  *
  * An algorithm remembers, in its opaque words, what it was chosen for. FAKE_BLASLT in the environment: "none" finds no
- * algorithm at all. */
+ * algorithm at all. KOPS_STANDIN_BLASLT, which executors have, too: "slow", every product takes 3 ms; "second", all but
+ * those by the second algorithm do; "refuse", no algorithm is taken back that a caller has kept. */
 #include <cublasLt.h>
 #include <cuda.h>
 #include <dlfcn.h>
@@ -12,12 +13,13 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "standin_cuda/standin.h" /* conversions of math.c */
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { WORKSPACE = 1 << 20, COOKIE = 0x4b4f5053 };
+enum { WORKSPACE = 1 << 20, COOKIE = 0x4b4f5053, RESULTS = 3, SLOW_NS = 3 * 1000 * 1000 };
 
 struct layout {
     cudaDataType type;
@@ -46,6 +48,21 @@ EXPORT int fake_blaslt_compute;
 EXPORT unsigned fake_blaslt_misaligned; /* products of which the fast kernels of tensor cores could not be asked */
 
 static int handle;
+
+/* Of an algorithm's opaque words. */
+enum { WORD_COOKIE, WORD_ALIGNMENT, WORD_WORKSPACE = WORD_ALIGNMENT + 4, WORD_NUMBER };
+
+static bool is_mode(const char *mode)
+{
+    const char *set = getenv("KOPS_STANDIN_BLASLT");
+
+    return set && strcmp(set, mode) == 0;
+}
+
+EXPORT size_t cublasLtGetVersion(void)
+{
+    return 130000;
+}
 
 EXPORT cublasStatus_t cublasLtCreate(cublasLtHandle_t *ret_handle)
 {
@@ -187,18 +204,36 @@ EXPORT cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasL
 
     (void)a, (void)b, (void)c, (void)out, (void)d;
     fake_blaslt_heuristics++;
-    if ((void *)h != (void *)&handle || wanted < 2)
+    if ((void *)h != (void *)&handle || wanted < RESULTS)
         return CUBLAS_STATUS_INVALID_VALUE;
     if (mode && strcmp(mode, "none") == 0)
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    memset(results, 0, 2 * sizeof(results[0]));
+    memset(results, 0, RESULTS * sizeof(results[0]));
     results[0].state = CUBLAS_STATUS_NOT_SUPPORTED; /* the first one is not usable */
-    results[1].state = CUBLAS_STATUS_SUCCESS;
-    results[1].workspaceSize = p->workspace < WORKSPACE ? p->workspace : WORKSPACE;
-    results[1].algo.data[0] = COOKIE;
-    for (unsigned i = 0; i < 4; i++)
-        results[1].algo.data[1 + i] = p->alignment[i];
-    *ret_count = 2;
+    for (unsigned n = 1; n < RESULTS; n++) {
+        results[n].state = CUBLAS_STATUS_SUCCESS;
+        results[n].workspaceSize = p->workspace < WORKSPACE ? p->workspace : WORKSPACE;
+        results[n].algo.data[WORD_COOKIE] = COOKIE;
+        results[n].algo.data[WORD_WORKSPACE] = results[n].workspaceSize;
+        results[n].algo.data[WORD_NUMBER] = n;
+        for (unsigned i = 0; i < 4; i++)
+            results[n].algo.data[WORD_ALIGNMENT + i] = p->alignment[i];
+    }
+    *ret_count = RESULTS;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t h, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a,
+                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
+                                              cublasLtMatrixLayout_t out, const cublasLtMatmulAlgo_t *algo,
+                                              cublasLtMatmulHeuristicResult_t *ret)
+{
+    (void)h, (void)d, (void)a, (void)b, (void)c, (void)out;
+    memset(ret, 0, sizeof(*ret));
+    if (algo->data[WORD_COOKIE] != COOKIE || is_mode("refuse"))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    ret->algo = *algo;
+    ret->workspaceSize = algo->data[WORD_WORKSPACE];
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -330,6 +365,16 @@ static CUresult wait_for(cudaStream_t stream)
     return synchronize((CUstream)stream);
 }
 
+static void spend(long ns)
+{
+    struct timespec begin, now;
+
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    do
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    while ((now.tv_sec - begin.tv_sec) * 1000000000L + now.tv_nsec - begin.tv_nsec < ns);
+}
+
 EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const void *alpha, const void *a,
                                      cublasLtMatrixLayout_t la, const void *b, cublasLtMatrixLayout_t lb,
                                      const void *beta, const void *c, cublasLtMatrixLayout_t lc, void *out,
@@ -339,17 +384,19 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
     const struct operation *o = (const struct operation *)(const void *)d;
     const void *addresses[] = {a, b, c, out};
 
-    if ((void *)h != (void *)&handle || algo->data[0] != COOKIE || c != out || lc != l || !workspace ||
-        workspace_size != WORKSPACE ||
+    if ((void *)h != (void *)&handle || algo->data[WORD_COOKIE] != COOKIE || c != out || lc != l || !workspace ||
+        workspace_size != algo->data[WORD_WORKSPACE] ||
         !shapes_agree(o, (const struct layout *)(void *)la, (const struct layout *)(void *)lb,
                       (const struct layout *)(void *)l))
         fake_blaslt_wrong++;
     for (unsigned i = 0; i < 4; i++)
-        if (!algo->data[1 + i] || (uintptr_t)addresses[i] % algo->data[1 + i] != 0)
+        if (!algo->data[WORD_ALIGNMENT + i] || (uintptr_t)addresses[i] % algo->data[WORD_ALIGNMENT + i] != 0)
             fake_blaslt_wrong++;
     if (wait_for(stream) != CUDA_SUCCESS)
         return CUBLAS_STATUS_EXECUTION_FAILED;
     fake_blaslt_products++;
+    if (is_mode("slow") || (is_mode("second") && algo->data[WORD_NUMBER] != 2))
+        spend(SLOW_NS);
     if (!is_aligned((const struct layout *)(void *)la, a) || !is_aligned((const struct layout *)(void *)lb, b) ||
         !is_aligned((const struct layout *)(void *)l, out))
         fake_blaslt_misaligned++;

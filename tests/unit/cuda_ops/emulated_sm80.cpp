@@ -3,6 +3,7 @@
 
 #define __CUDA_ARCH__ 800
 #include "ops/add.cu"
+#include "ops/add_square.cu"
 #include "ops/copy.cu"
 #include "ops/gemm_bf16.cu"
 #include "ops/gemm_f16.cu"
@@ -11,6 +12,7 @@
 #include "ops/repack.cu"
 #include "ops/square.cu"
 #include "ops/stamp.cu"
+#include "ops/sub_square.cu"
 
 #include "emulated_table.hpp"
 #include "ops/kernel_list.h"

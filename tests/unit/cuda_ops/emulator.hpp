@@ -47,6 +47,11 @@ template <typename T> static inline void __stcs(T *to, T value)
     *to = value;
 }
 
+static inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t shift)
+{
+    return (uint32_t)(((uint64_t)high << 32 | low) >> (shift & 31));
+}
+
 static inline uint32_t __umulhi(uint32_t a, uint32_t b)
 {
     return (uint32_t)((uint64_t)a * b >> 32);

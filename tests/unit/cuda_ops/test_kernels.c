@@ -16,7 +16,8 @@
 
 enum { WARP = 32 };
 
-static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F64, DTYPE_F16, DTYPE_BF16};
+static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F64, DTYPE_F16, DTYPE_BF16, DTYPE_I8,  DTYPE_U8,
+                                    DTYPE_I16, DTYPE_U16, DTYPE_I32, DTYPE_U32,  DTYPE_I64, DTYPE_U64};
 
 /* Memory ends at a page that cannot be touched, as close as its alignment allows. */
 static size_t mapped_size(size_t size)
@@ -149,6 +150,18 @@ static void square_equals_the_reference(void **state)
     check_elementwise(OP_SQUARE, 2);
 }
 
+static void add_square_equals_the_reference(void **state)
+{
+    (void)state;
+    check_elementwise(OP_ADD_SQUARE, 10);
+}
+
+static void sub_square_equals_the_reference(void **state)
+{
+    (void)state;
+    check_elementwise(OP_SUB_SQUARE, 11);
+}
+
 static void copy_equals_the_reference(void **state)
 {
     (void)state;
@@ -223,6 +236,8 @@ int main(void)
         cmocka_unit_test(a_gate_opens_by_the_hosts_word_or_by_itself),
         cmocka_unit_test(add_equals_the_reference),
         cmocka_unit_test(square_equals_the_reference),
+        cmocka_unit_test(add_square_equals_the_reference),
+        cmocka_unit_test(sub_square_equals_the_reference),
         cmocka_unit_test(copy_equals_the_reference),
         cmocka_unit_test(copies_move_bits_unchanged),
         cmocka_unit_test(gemm_f32_meets_the_tolerance),

@@ -94,17 +94,12 @@ static void contiguous_tensors_take_the_vector_kernel_of_their_dtype(void **stat
 
 static void the_head_ends_where_out_is_aligned(void **state)
 {
-    const uint64_t together[] = {0x10004, 0x20004, 0x30004}, apart[] = {0x10004, 0x20008, 0x30004};
+    const uint64_t together[] = {0x10004, 0x20004, 0x30004};
     const struct plan plan = flat(DTYPE_F32, 1000, 1, 1, 1), shorter = flat(DTYPE_F32, 2, 1, 1, 1);
     struct cuda_launch launch = launch_of(OP_ADD, &plan, together, NULL);
-    struct cuda_ops_vector p = vector_of(&launch);
 
     (void)state;
-    assert_int_equal(p.head, 3);
-    assert_true(p.a_aligned && p.b_aligned);
-    launch = launch_of(OP_ADD, &plan, apart, NULL);
-    p = vector_of(&launch);
-    assert_true(p.a_aligned && !p.b_aligned);
+    assert_int_equal(vector_of(&launch).head, 3);
     launch = launch_of(OP_ADD, &shorter, together, NULL);
     assert_int_equal(vector_of(&launch).head, 2);
 }
@@ -204,27 +199,82 @@ static void dividers_divide(void **state)
     }
 }
 
-static void a_transposed_input_is_walked_in_squares(void **state)
+/* A matrix plan of 96 · 64 elements with these strides. */
+static struct plan matrix(enum dtype dtype, const int64_t strides[3][2])
 {
-    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000};
     struct plan plan = {
-        .kind = PLAN_ELEMENTWISE,
-        .dtype = DTYPE_F32,
-        .elementwise = {.rank = 2, .shape = {96, 64}, .strides = {{64, 1}, {1, 96}, {64, 1}}, .count = 96 * 64}};
+        .kind = PLAN_ELEMENTWISE, .dtype = dtype, .elementwise = {.rank = 2, .shape = {96, 64}, .count = 96 * 64}};
+
+    memcpy(plan.elementwise.strides[0], strides[0], sizeof(strides[0]));
+    memcpy(plan.elementwise.strides[1], strides[1], sizeof(strides[1]));
+    memcpy(plan.elementwise.strides[2], strides[2], sizeof(strides[2]));
+    return plan;
+}
+
+static void contiguous_rows_are_taken_in_pieces(void **state)
+{
+    static const int64_t even[3][2] = {{64, 1}, {0, 1}, {72, 1}}, odd[3][2] = {{64, 1}, {1, 0}, {65, 1}};
+    const uint64_t addresses[] = {0x10004, 0x20000, 0x30000};
+    struct plan plan = matrix(DTYPE_F32, even);
     struct cuda_launch launch = launch_of(OP_ADD, &plan, addresses, NULL);
     struct cuda_ops_strided p = strided_of(&launch);
 
     (void)state;
-    assert_int_equal(p.rank, 4);
-    assert_int_equal(p.sizes[0].divisor, 32);
-    assert_int_equal(p.sizes[1].divisor, 32);
-    assert_int_equal(p.out_strides[0], 1);
-    assert_int_equal(p.b_strides[1], 1);
-    assert_int_equal(p.sizes[0].divisor * p.sizes[1].divisor * p.sizes[2].divisor * p.sizes[3].divisor, 96 * 64);
-    plan.elementwise.shape[0] = 97;
-    plan.elementwise.count = 97 * 64;
+    assert_string_equal(launch.kernel, "kops_add_f32_rows");
+    assert_string_equal(launch.variant, "rows");
+    assert_int_equal(p.pieces.divisor, 16); /* every row of out begins at a boundary */
+    assert_int_equal(p.work, 16 * 96);
+    assert_int_equal(launch.grid[0], 6);
+    plan = matrix(DTYPE_F32, odd);
     launch = launch_of(OP_ADD, &plan, addresses, NULL);
-    assert_int_equal(strided_of(&launch).rank, 2);
+    assert_string_equal(launch.kernel, "kops_add_f32_rows");
+    assert_int_equal(strided_of(&launch).pieces.divisor, 17);
+    /* Rows of few bytes. */
+    plan = matrix(DTYPE_I8, even);
+    plan.elementwise.shape[1] = 31;
+    plan.elementwise.count = 96 * 31;
+    launch = launch_of(OP_ADD, &plan, addresses, NULL);
+    assert_string_equal(launch.kernel, "kops_add_u8_strided");
+}
+
+static void a_transposed_input_is_turned_in_tiles(void **state)
+{
+    static const int64_t one[3][2] = {{64, 1}, {1, 96}, {64, 1}}, both[3][2] = {{1, 96}, {1, 100}, {64, 1}};
+    static const int64_t other[3][2] = {{64, 2}, {1, 96}, {64, 1}};
+    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000};
+    struct plan plan = matrix(DTYPE_F32, one);
+    struct cuda_launch launch = launch_of(OP_ADD, &plan, addresses, NULL);
+    struct cuda_ops_strided p = strided_of(&launch);
+
+    (void)state;
+    assert_string_equal(launch.kernel, "kops_add_f32_tiles");
+    assert_string_equal(launch.variant, "tiles");
+    assert_int_equal(p.turned, 2);
+    assert_int_equal(p.work, 2);
+    assert_int_equal(p.pieces.divisor, 1);
+    assert_int_equal(p.pieces_down.divisor, 2);
+    plan = matrix(DTYPE_F64, both);
+    launch = launch_of(OP_ADD, &plan, addresses, NULL);
+    assert_string_equal(launch.kernel, "kops_add_f64_tiles");
+    assert_int_equal(strided_of(&launch).turned, 3);
+    assert_int_equal(launch.grid[0], 6);
+    plan = matrix(DTYPE_F64, other);
+    assert_string_equal(launch_of(OP_ADD, &plan, addresses, NULL).kernel, "kops_add_f64_strided");
+    /* The dimension along which the input is contiguous need not be the next one. */
+    plan = (struct plan){
+        .kind = PLAN_ELEMENTWISE,
+        .dtype = DTYPE_F32,
+        .elementwise = {
+            .rank = 3, .shape = {40, 3, 50}, .strides = {{1, 40, 120}, {0}, {150, 50, 1}}, .count = 40 * 3 * 50}};
+    memcpy(plan.elementwise.strides[1], plan.elementwise.strides[2], sizeof(plan.elementwise.strides[1]));
+    launch = launch_of(OP_SQUARE, &plan, addresses, NULL);
+    assert_int_not_equal(launch.params_size, 0);
+    assert_string_equal(launch.kernel, "kops_square_f32_tiles");
+    p = strided_of(&launch);
+    assert_int_equal(p.sizes[1].divisor, 40);
+    assert_int_equal(p.sizes[2].divisor, 3);
+    assert_int_equal(p.a_strides[1], 1);
+    assert_int_equal(p.a_strides[2], 40);
 }
 
 static void a_variant_that_cannot_run_is_refused(void **state)
@@ -244,12 +294,14 @@ static void a_variant_that_cannot_run_is_refused(void **state)
 
 static void every_variant_that_is_offered_runs(void **state)
 {
+    static const int64_t strides[2][3][2] = {{{1, 96}, {64, 1}}, {{64, 1}, {1, 96}, {64, 1}}}; /* by inputs */
     const uint64_t addresses[] = {0x10000, 0x20000, 0x30000, 0x40000};
 
     (void)state;
     for (unsigned op = 0; op < OP_COUNT; op++) {
         const char *const *variants = cuda_ops_variants((enum op_id)op, DTYPE_BF16);
         struct plan plan = flat(DTYPE_BF16, 10, 1, 1, 1);
+        const struct plan turned = matrix(DTYPE_BF16, strides[op_get((enum op_id)op)->n_inputs - 1]);
 
         if (op == OP_GEMM || op == OP_LINEAR)
             plan = (struct plan){.kind = PLAN_GEMM,
@@ -258,7 +310,9 @@ static void every_variant_that_is_offered_runs(void **state)
                                  .gemm = {.m = 1, .n = 1, .batch_count = 1, .has_bias = op == OP_LINEAR}};
         assert_non_null(variants);
         for (; *variants; variants++)
-            assert_string_equal(launch_of((enum op_id)op, &plan, addresses, *variants).variant, *variants);
+            assert_string_equal(
+                launch_of((enum op_id)op, strcmp(*variants, "tiles") ? &plan : &turned, addresses, *variants).variant,
+                *variants);
     }
 }
 
@@ -439,7 +493,8 @@ int main(void)
         cmocka_unit_test(other_strides_take_the_strided_kernel),
         cmocka_unit_test(counts_and_offsets_from_2_31_on_take_64_bits),
         cmocka_unit_test(dividers_divide),
-        cmocka_unit_test(a_transposed_input_is_walked_in_squares),
+        cmocka_unit_test(contiguous_rows_are_taken_in_pieces),
+        cmocka_unit_test(a_transposed_input_is_turned_in_tiles),
         cmocka_unit_test(a_variant_that_cannot_run_is_refused),
         cmocka_unit_test(every_variant_that_is_offered_runs),
         cmocka_unit_test(copies_go_by_element_size),

@@ -142,8 +142,14 @@ void operand_init(struct operand *o, enum dtype dtype, unsigned rank, const int6
         .kind = MEMORY_MEMFD, .size = o->tensor.offset + o->tensor.extent + 64 * size, .writable = true};
     o->memory.host = malloc(o->memory.size);
     o->before = malloc(o->memory.size);
-    for (size_t i = 0; i < o->memory.size / size; i++)
-        encode(dtype, random_double(), o->memory.host + i * size);
+    for (size_t i = 0; i < o->memory.size / size; i++) {
+        const uint64_t bits = random_bits();
+
+        if (dtype_is_float(dtype))
+            encode(dtype, random_double(), o->memory.host + i * size);
+        else
+            memcpy(o->memory.host + i * size, &bits, size);
+    }
 }
 
 void operand_deinit(struct operand *o)
@@ -176,6 +182,14 @@ double operand_get(const struct operand *o, uint64_t index)
 double operand_get_before(const struct operand *o, uint64_t index)
 {
     return decode(o->tensor.dtype, o->before + byte_of(o, index));
+}
+
+uint64_t operand_bits_before(const struct operand *o, uint64_t index)
+{
+    uint64_t bits = 0;
+
+    memcpy(&bits, o->before + byte_of(o, index), dtype_size(o->tensor.dtype));
+    return bits;
 }
 
 void operand_check_surroundings(const struct operand *o)

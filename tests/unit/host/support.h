@@ -14,7 +14,9 @@
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-static const enum dtype all_dtypes[] = {DTYPE_F32, DTYPE_F64, DTYPE_F16, DTYPE_BF16};
+static const enum dtype all_dtypes[] = {DTYPE_F32, DTYPE_F64, DTYPE_F16, DTYPE_BF16}; /* of gemm */
+static const enum dtype number_dtypes[] = {DTYPE_F32, DTYPE_F64, DTYPE_F16, DTYPE_BF16, DTYPE_I8,  DTYPE_U8,
+                                           DTYPE_I16, DTYPE_U16, DTYPE_I32, DTYPE_U32,  DTYPE_I64, DTYPE_U64};
 
 /* ---- numbers ---- */
 
@@ -44,6 +46,8 @@ unsigned char *operand_at(const struct operand *o, uint64_t index);
 double operand_get(const struct operand *o, uint64_t index);
 /* The element as it was when the job was made. */
 double operand_get_before(const struct operand *o, uint64_t index);
+/* Its bits, in the low ones. */
+uint64_t operand_bits_before(const struct operand *o, uint64_t index);
 /* Fails the test if a byte outside the tensor's elements changed since the job was made. */
 void operand_check_surroundings(const struct operand *o);
 

@@ -1,0 +1,70 @@
+/* A process that measures for core/tuning.h: it has contexts of its own, the built-in kernels and memory of its own,
+ * nothing of any client, and is in the same sandbox as executors. What comes from it is checked like a client's bytes.
+ */
+#ifndef KOPS_EXECUTOR_TUNER_H
+#define KOPS_EXECUTOR_TUNER_H
+
+#include "backend/backend.h"
+#include "core/tuning.h"
+
+/* ---- the daemon's side ---- */
+
+struct tuner;
+
+/* `config` lives as long as the tuner. No process is started yet. NULL: no memory. */
+struct tuner *tuner_new(const struct backend_config *config);
+
+/* Tunes on the device of that UUID in the process, which is started where there is none. Waits as `pace` does between
+ * measurements. One thread at a time. Errors: those of the backend's tune(); device_lost: the process has ended;
+ * cancelled: tuner_stop() was called. */
+int tuner_tune(struct tuner *t, const char *uuid, const struct tuning_request *request, struct tuning_pace *pace,
+               struct tuning_result *ret, struct error *e);
+
+/* Whether there is a process. The same thread. */
+bool tuner_has_process(const struct tuner *t);
+
+/* Ends the process, if there is one: its context takes memory of the GPU. The thread of tuner_tune(). */
+void tuner_rest(struct tuner *t);
+
+/* tuner_tune() fails soon from now on. Thread: any. */
+void tuner_stop(struct tuner *t);
+
+/* No thread uses it. NULL is allowed. */
+void tuner_free(struct tuner *t);
+
+/* ---- the process's side ---- */
+
+#define TUNER_ARGUMENT "--tuner"
+
+/* Whether main() was called for a tuner. */
+bool tuner_wanted(int argc, char **argv);
+/* Its life; returns the status to end with. To be called before anything else in main(). */
+int tuner_main(int argc, char **argv, const struct backend *local);
+
+/* ---- between both ---- */
+
+enum tuner_message_kind {
+    TUNER_READY,  /* the process: devices are described; or `error` */
+    TUNER_TUNE,   /* the daemon: `uuid`, `request` */
+    TUNER_PAUSE,  /* the process: may it go on? */
+    TUNER_GO,     /* the daemon: it may. Its very first message, with the descriptor of the table where there is one */
+    TUNER_CANCEL, /* the daemon: it may not, the tuning is to end */
+    TUNER_DONE,   /* the process: `error`, or `result` */
+};
+
+/* Messages are as long as their kind: what follows `kind` may be left out. */
+struct tuner_message {
+    uint32_t kind, reserved;
+    union {
+        struct {
+            char uuid[48];
+            struct tuning_request request;
+        };
+        struct {
+            struct error error; /* ERROR_NONE: none */
+            struct tuning_result result;
+        };
+    };
+};
+
+#endif

@@ -1,0 +1,251 @@
+/* The methods tune and tuning. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/decode.h"
+#include "server/exec/run.h"
+#include "server/peer/access.h"
+#include "server/peer/connection.h"
+#include "server/tune/room.h"
+#include "util/log.h"
+
+enum { ROWS_MAX = 256, PATH_LENGTH = 32, ALIGNMENT = 256 };
+
+/* The state of a request: its task, which points back. */
+struct tune_wait {
+    struct tune_task *task;
+};
+const size_t tune_state_bytes = sizeof(struct tune_wait);
+
+static const struct rpc_field tensor_fields[] = {KOPS_PARAMS_TENSOR(RPC_FIELD)};
+enum { N_TENSOR_FIELDS = sizeof(tensor_fields) / sizeof(tensor_fields[0]) };
+
+/* ---- what is asked ---- */
+
+/* A tensor map without memory: shape, strides, dtype, and of `offset` what it says of the alignment. */
+static int decode_tensor(const struct rpc_value *value, const char *key, unsigned i, struct tensor *t, struct error *e)
+{
+    struct rpc_arg args[N_TENSOR_FIELDS];
+    char path[PATH_LENGTH], name[PATH_LENGTH];
+
+    snprintf(path, sizeof(path), "%s[%u].", key, i);
+    snprintf(name, sizeof(name), "%s[%u]", key, i);
+    if (rpc_decode_map(value, tensor_fields, N_TENSOR_FIELDS, path, args, e) < 0)
+        return -1;
+    if (args[TENSOR_buffer].present || args[TENSOR_ipc].present)
+        return error_at(e, ERROR_INVALID_ARGUMENT, path, args[TENSOR_buffer].present ? "buffer" : "ipc",
+                        "tune takes no memory: shape, strides, dtype and offset say what it needs to know");
+    return tensor_decode_layout(args, path, t, e) < 0 ? -1 : tensor_measure(t, name, e);
+}
+
+static int decode_list(const struct rpc_arg *list, const char *key, unsigned n, struct tensor *tensors, struct error *e)
+{
+    const struct rpc_value *value = NULL;
+
+    if (list->length != n) {
+        error_at(e, ERROR_INVALID_ARGUMENT, "", key, "as many tensors as the op has are expected");
+        return error_detail_number(e, "expected", n);
+    }
+    for (unsigned i = 0; i < n; i++) {
+        value = rpc_list_next(list, value);
+        if (decode_tensor(value, key, i, &tensors[i], e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int decode_step(const struct rpc_arg *args, struct tuning_request *request, struct error *e)
+{
+    const struct op *op = op_find(args[TUNE_op].text, args[TUNE_op].length);
+    struct tensor tensors[PLAN_MAX_OPERANDS];
+    struct op_call call = {.op = op};
+    struct rpc_arg variant = {.present = false};
+
+    if (!op)
+        return error_at(e, ERROR_UNKNOWN_OP, "", "op", "no such op; hello lists them");
+    if (decode_list(&args[TUNE_in], "in", op->n_inputs, tensors, e) < 0 ||
+        decode_list(&args[TUNE_out], "out", op->n_outputs, tensors + op->n_inputs, e) < 0 ||
+        op_attrs_decode(op, args[TUNE_attrs].present ? args[TUNE_attrs].items : NULL, call.attrs, &variant, e) < 0)
+        return -1;
+    if (variant.present)
+        return error_at(e, ERROR_INVALID_ARGUMENT, "attrs.", "variant", "tuning chooses it");
+    for (unsigned i = 0; i < op->n_inputs + op->n_outputs; i++) {
+        call.tensors[i] = &tensors[i];
+        request->alignment[i] = (uint32_t)(tensors[i].offset % ALIGNMENT);
+    }
+    if (op_plan(&call, &request->step.plan, e) < 0)
+        return -1;
+    step_set_op(&request->step, op);
+    request->step.in_place = -1;
+    memcpy(request->step.attrs, call.attrs, sizeof(call.attrs));
+    return 0;
+}
+
+static int check_device(const struct backend_device *d, const struct step *step, struct error *e)
+{
+    if (d->backend->tunes && d->backend->tunes(step))
+        return d->info.exclusive
+                   ? error_set(e, ERROR_UNSUPPORTED,
+                               "tuning needs a second process on the GPU, whose compute mode allows one: an "
+                               "administrator can set it to DEFAULT (nvidia-smi -c)")
+                   : 0;
+    error_set(e, ERROR_UNSUPPORTED, "there is nothing to tune: one kernel serves %s on %s", step_op_name(step),
+              d->info.uuid);
+    return error_detail_text(e, "key", "op");
+}
+
+static int begin(struct request *r, const struct rpc_arg *args, struct tune_task *task, struct error *e)
+{
+    struct account *account = r->connection->account;
+
+    task->device = server_device(r->connection->server, &args[TUNE_device], e);
+    if (!task->device || decode_step(args, &task->request, e) < 0 ||
+        check_device(task->device, &task->request.step, e) < 0)
+        return -1;
+    if (account->tuning)
+        return error_set(e, ERROR_LIMIT_EXCEEDED,
+                         "a tuning of this user's is under way: wait for its reply, one is done at a time");
+    task->waiting = r;
+    task->account = account;
+    if (tune_begin(r->connection->server, task, e) < 0)
+        return -1;
+    account->tuning = true;
+    return 0;
+}
+
+void handle_tune(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
+{
+    struct tune_wait *wait = request_state(r);
+    struct error e;
+
+    (void)fds;
+    wait->task = calloc(1, sizeof(*wait->task));
+    if (!wait->task) {
+        error_set(&e, ERROR_OUT_OF_MEMORY, "no memory for a tuning");
+        request_end_error(r, &e);
+    } else if (begin(r, args, wait->task, &e) < 0) {
+        free(wait->task);
+        request_end_error(r, &e);
+    }
+}
+
+/* ---- the reply ---- */
+
+static const char *const state_names[] = {[TUNING_LEFT_OUT] = "left_out",
+                                          [TUNING_MEASURED] = "measured",
+                                          [TUNING_SLOWER] = "slower",
+                                          [TUNING_FAILED] = "unfit"};
+
+static void write_candidate(struct rpc_output *out, const struct tuning_candidate *c)
+{
+    const bool timed = !isnan(c->us);
+
+    rpc_write_map(out, 3 + timed);
+    rpc_write_entry_text(out, "variant", c->choice.variant);
+    rpc_write_text(out, "what");
+    rpc_write_any_text(out, c->text);
+    rpc_write_entry_text(out, "state", state_names[c->state]);
+    if (timed)
+        rpc_write_entry_double(out, "us", c->us);
+}
+
+void tune_answer(struct request *r, const struct tune_task *task)
+{
+    const struct tuning_result *result = &task->result;
+    struct rpc_output *out;
+
+    if (task->failed) {
+        request_end_error(r, &task->error);
+        return;
+    }
+    out = request_result(r);
+    if (out) {
+        rpc_write_map(out, 9);
+        rpc_write_entry_text(out, "device", task->device->info.uuid);
+        rpc_write_text(out, "machine");
+        rpc_write_any_text(out, result->machine);
+        rpc_write_text(out, "problem");
+        rpc_write_any_text(out, result->problem);
+        rpc_write_entry_uint(out, "best", result->best);
+        rpc_write_entry_uint(out, "before", result->before);
+        rpc_write_entry_uint(out, "usual", result->usual);
+        rpc_write_entry_double(out, "noise", result->noise);
+        rpc_write_entry_double(out, "took_us", (double)task->took_ns * 1e-3);
+        rpc_write_text(out, "candidates");
+        rpc_write_array(out, result->n);
+        for (unsigned i = 0; i < result->n; i++)
+            write_candidate(out, &result->candidates[i]);
+    }
+    request_end(r);
+}
+
+/* ---- tuning ---- */
+
+static void write_tuned(struct rpc_output *out, const struct tuned *t)
+{
+    const bool timed = !isnan(t->usual_us);
+
+    rpc_write_map(out, 8 + timed);
+    rpc_write_text(out, "machine");
+    rpc_write_any_text(out, t->machine);
+    rpc_write_text(out, "problem");
+    rpc_write_any_text(out, t->problem);
+    rpc_write_entry_text(out, "variant", t->choice.variant);
+    rpc_write_text(out, "what");
+    rpc_write_any_text(out, t->chosen);
+    rpc_write_entry_double(out, "us", t->us);
+    rpc_write_text(out, "usual");
+    rpc_write_any_text(out, t->usual);
+    if (timed)
+        rpc_write_entry_double(out, "usual_us", t->usual_us);
+    rpc_write_entry_double(out, "noise", t->noise);
+    rpc_write_entry_double(out, "at", (double)t->at_s);
+}
+
+static void write_list(struct request *r, const struct tune *t, uint64_t from)
+{
+    struct rpc_output *out = request_result(r);
+    const uint64_t left = from < t->n_tuned ? t->n_tuned - from : 0, n = left < ROWS_MAX ? left : ROWS_MAX;
+
+    if (!out)
+        return;
+    rpc_write_map(out, 2);
+    rpc_write_entry_uint(out, "total", t->n_tuned);
+    rpc_write_text(out, "choices");
+    rpc_write_array(out, (uint32_t)n);
+    for (uint64_t i = 0; i < n; i++)
+        write_tuned(out, &t->tuned[t->n_tuned - 1 - from - i]);
+}
+
+static int clear(struct request *r, struct error *e)
+{
+    struct tune *t = r->connection->server->tune;
+
+    if (!access_allows(r->connection, ACCESS_ADMINISTER))
+        return access_refuse(r->connection, "tuning", ACCESS_ADMINISTER, e);
+    log_info("tuning", "action=clear pid=%d uid=%d", (int)r->connection->pid, (int)r->connection->uid);
+    pthread_mutex_lock(&t->lock);
+    t->n_tuned = 0;
+    t->clear_wanted = true;
+    pthread_cond_signal(&t->wanted);
+    pthread_mutex_unlock(&t->lock);
+    return tune_start(r->connection->server, e);
+}
+
+void handle_tuning(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
+{
+    struct tune *t = r->connection->server->tune;
+    struct error e;
+
+    (void)fds;
+    if (args[TUNING_clear].b && clear(r, &e) < 0) {
+        request_end_error(r, &e);
+        return;
+    }
+    pthread_mutex_lock(&t->lock);
+    write_list(r, t, args[TUNING_from].u);
+    pthread_mutex_unlock(&t->lock);
+    request_end(r);
+}

@@ -1,0 +1,217 @@
+/* The file of choices, by SQLite, which is loaded at run time: a daemon without it forgets its choices when it ends. */
+#include <dlfcn.h>
+#include <limits.h>
+#include <math.h>
+#include <sqlite3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "server/tune/room.h"
+#include "util/log.h"
+
+/* X(name): sqlite3_<name>. */
+#define FUNCTIONS(X)                                                                                                   \
+    X(open_v2)                                                                                                         \
+    X(close_v2)                                                                                                        \
+    X(errmsg)                                                                                                          \
+    X(exec)                                                                                                            \
+    X(busy_timeout)                                                                                                    \
+    X(prepare_v2)                                                                                                      \
+    X(step)                                                                                                            \
+    X(finalize)                                                                                                        \
+    X(bind_blob)                                                                                                       \
+    X(bind_text)                                                                                                       \
+    X(bind_double)                                                                                                     \
+    X(bind_int64)                                                                                                      \
+    X(column_blob)                                                                                                     \
+    X(column_bytes)                                                                                                    \
+    X(column_text)                                                                                                     \
+    X(column_double)                                                                                                   \
+    X(column_int64)                                                                                                    \
+    X(column_type)
+
+struct store {
+    void *library;
+    sqlite3 *file; /* NULL: nothing is kept */
+#define X(name) __typeof__(sqlite3_##name) *name;
+    FUNCTIONS(X)
+#undef X
+};
+
+static const char schema[] =
+    "CREATE TABLE IF NOT EXISTS tuned (problem_key BLOB PRIMARY KEY, choice BLOB NOT NULL, machine TEXT NOT NULL,"
+    " problem TEXT NOT NULL, chosen TEXT NOT NULL, usual TEXT NOT NULL, us REAL, usual_us REAL, noise REAL NOT NULL,"
+    " at INTEGER NOT NULL)";
+static const char all[] =
+    "SELECT problem_key, choice, machine, problem, chosen, usual, us, usual_us, noise, at FROM tuned"
+    " ORDER BY at, rowid";
+static const char put[] = "INSERT OR REPLACE INTO tuned VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
+/* As many as the daemon keeps. */
+static const char trim[] = "DELETE FROM tuned WHERE rowid NOT IN (SELECT rowid FROM tuned ORDER BY at DESC LIMIT 4096)";
+_Static_assert(TUNED_MAX == 4096, "the statement above says so");
+
+static bool load(struct store *s)
+{
+    static const char *const names[] = {
+#define X(name) "sqlite3_" #name,
+        FUNCTIONS(X)
+#undef X
+    };
+    void **const slots[] = {
+#define X(name) (void **)&s->name,
+        FUNCTIONS(X)
+#undef X
+    };
+
+    s->library = dlopen("libsqlite3.so.0", RTLD_NOW | RTLD_LOCAL);
+    for (size_t i = 0; s->library && i < sizeof(names) / sizeof(names[0]); i++)
+        if (!(*slots[i] = dlsym(s->library, names[i]))) {
+            dlclose(s->library);
+            s->library = NULL;
+        }
+    return s->library != NULL;
+}
+
+static void complain(const struct store *s, const char *what)
+{
+    char quoted[300];
+    const char *why = s->file ? s->errmsg(s->file) : "out of memory";
+
+    log_warning("tuning_file", "what=\"%s\" why=%s", what, log_quote(quoted, sizeof(quoted), why, strlen(why)));
+}
+
+static void open_file(struct store *s, const char *directory)
+{
+    char path[PATH_MAX];
+
+    snprintf(path, sizeof(path), "%s/tuning.sqlite3", directory);
+    if (s->open_v2(path, &s->file, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_FULLMUTEX, NULL) ==
+            SQLITE_OK &&
+        s->busy_timeout(s->file, 1000) == SQLITE_OK && s->exec(s->file, schema, NULL, NULL, NULL) == SQLITE_OK) {
+        chmod(path, S_IRUSR | S_IWUSR);
+        return;
+    }
+    complain(s, "cannot be opened: choices are lost when the daemon ends");
+    s->close_v2(s->file);
+    s->file = NULL;
+}
+
+struct store *store_open(const char *directory)
+{
+    struct store *s = calloc(1, sizeof(*s));
+
+    if (!s || !directory)
+        return s;
+    if (load(s))
+        open_file(s, directory);
+    else
+        log_warning("tuning_file", "why=\"there is no libsqlite3.so.0: choices are lost when the daemon ends\"");
+    return s;
+}
+
+struct store *store_close(struct store *s)
+{
+    if (s && s->file)
+        s->close_v2(s->file);
+    if (s && s->library)
+        dlclose(s->library);
+    free(s);
+    return NULL;
+}
+
+/* ---- rows ---- */
+
+static bool read_blob(const struct store *s, sqlite3_stmt *row, int column, void *into, size_t size)
+{
+    const void *blob = s->column_blob(row, column);
+
+    if (!blob || (size_t)s->column_bytes(row, column) != size)
+        return false;
+    memcpy(into, blob, size);
+    return true;
+}
+
+static void read_text(const struct store *s, sqlite3_stmt *row, int column, char *into, size_t size)
+{
+    const unsigned char *text = s->column_text(row, column);
+
+    snprintf(into, size, "%s", text ? (const char *)text : "");
+}
+
+static double read_number(const struct store *s, sqlite3_stmt *row, int column)
+{
+    return s->column_type(row, column) == SQLITE_NULL ? (double)NAN : s->column_double(row, column);
+}
+
+/* False: a row of another version of the daemon. */
+static bool read_row(const struct store *s, sqlite3_stmt *row, struct tuned *t)
+{
+    memset(t, 0, sizeof(*t));
+    if (!read_blob(s, row, 0, &t->key, sizeof(t->key)) || !read_blob(s, row, 1, &t->choice, sizeof(t->choice)) ||
+        !memchr(t->choice.variant, '\0', sizeof(t->choice.variant)))
+        return false;
+    read_text(s, row, 2, t->machine, sizeof(t->machine));
+    read_text(s, row, 3, t->problem, sizeof(t->problem));
+    read_text(s, row, 4, t->chosen, sizeof(t->chosen));
+    read_text(s, row, 5, t->usual, sizeof(t->usual));
+    t->us = read_number(s, row, 6);
+    t->usual_us = read_number(s, row, 7);
+    t->noise = read_number(s, row, 8);
+    t->at_s = s->column_int64(row, 9);
+    return true;
+}
+
+void store_read(struct store *s, void (*each)(void *context, const struct tuned *tuned), void *context)
+{
+    sqlite3_stmt *rows = NULL;
+    struct tuned t;
+    int r;
+
+    if (!s || !s->file)
+        return;
+    if (s->prepare_v2(s->file, all, -1, &rows, NULL) != SQLITE_OK) {
+        complain(s, "cannot be read");
+        return;
+    }
+    while ((r = s->step(rows)) == SQLITE_ROW)
+        if (read_row(s, rows, &t))
+            each(context, &t);
+    if (r != SQLITE_DONE)
+        complain(s, "cannot be read to its end");
+    s->finalize(rows);
+}
+
+static bool bind_row(const struct store *s, sqlite3_stmt *row, const struct tuned *t)
+{
+    const char *const texts[] = {t->machine, t->problem, t->chosen, t->usual};
+    const double numbers[] = {t->us, t->usual_us, t->noise}; /* NaN becomes NULL */
+    bool ok = s->bind_blob(row, 1, &t->key, sizeof(t->key), SQLITE_STATIC) == SQLITE_OK &&
+              s->bind_blob(row, 2, &t->choice, sizeof(t->choice), SQLITE_STATIC) == SQLITE_OK &&
+              s->bind_int64(row, 10, t->at_s) == SQLITE_OK;
+
+    for (int i = 0; ok && i < 4; i++)
+        ok = s->bind_text(row, 3 + i, texts[i], -1, SQLITE_STATIC) == SQLITE_OK;
+    for (int i = 0; ok && i < 3; i++)
+        ok = s->bind_double(row, 7 + i, numbers[i]) == SQLITE_OK;
+    return ok;
+}
+
+void store_put(struct store *s, const struct tuned *tuned)
+{
+    sqlite3_stmt *row = NULL;
+
+    if (!s || !s->file)
+        return;
+    if (s->prepare_v2(s->file, put, -1, &row, NULL) != SQLITE_OK || !bind_row(s, row, tuned) ||
+        s->step(row) != SQLITE_DONE || s->exec(s->file, trim, NULL, NULL, NULL) != SQLITE_OK)
+        complain(s, "cannot be written");
+    s->finalize(row);
+}
+
+void store_clear(struct store *s)
+{
+    if (s && s->file && s->exec(s->file, "DELETE FROM tuned", NULL, NULL, NULL) != SQLITE_OK)
+        complain(s, "cannot be cleared");
+}

@@ -1,0 +1,208 @@
+#include "server/tune/tune.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "server/exec/exec.h"
+#include "server/peer/connection.h"
+#include "server/tune/room.h"
+#include "util/log.h"
+
+/* What an earlier daemon has found. */
+static void read_store(struct server *s)
+{
+    struct store *store = store_open(s->config.code.directory);
+
+    store_read(store, tuned_publish, s->tune);
+    store_close(store);
+}
+
+int tune_new(struct server *s, struct error *e)
+{
+    struct tune *t = calloc(1, sizeof(*t));
+
+    if (!t)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to start");
+    t->server = s;
+    t->table_fd = -1;
+    pthread_mutex_init(&t->lock, NULL);
+    pthread_cond_init(&t->wanted, NULL);
+    list_init(&t->queue);
+    list_init(&t->done);
+    s->tune = t;
+    if (tuning_table_new(&t->table, &t->table_fd, e) < 0)
+        return -1;
+    s->config.backend_config.tuning = t->table;
+    s->config.backend_config.tuning_fd = t->table_fd;
+    idle_init(s);
+    read_store(s);
+    return 0;
+}
+
+static void end_measurer(struct tune *t)
+{
+    pthread_mutex_lock(&t->lock);
+    t->ending = true;
+    pthread_cond_signal(&t->wanted);
+    pthread_mutex_unlock(&t->lock);
+    for (unsigned i = 0; i < t->server->devices.count; i++) {
+        struct backend_device *d = t->server->devices.all[i];
+
+        if (d->backend->tune_stop)
+            d->backend->tune_stop(d);
+    }
+}
+
+void tune_stop(struct server *s)
+{
+    idle_close(s);
+    end_measurer(s->tune);
+}
+
+static void free_tasks(struct list *tasks)
+{
+    struct list *node;
+
+    while ((node = list_pop(tasks)))
+        free(list_entry(node, struct tune_task, link));
+}
+
+void tune_free(struct server *s)
+{
+    struct tune *t = s->tune;
+
+    if (!t)
+        return;
+    if (t->has_thread) {
+        end_measurer(t);
+        pthread_join(t->thread, NULL);
+    }
+    free_tasks(&t->queue);
+    free_tasks(&t->done);
+    tuning_table_free(t->table);
+    if (t->table_fd >= 0)
+        close(t->table_fd);
+    pthread_cond_destroy(&t->wanted);
+    pthread_mutex_destroy(&t->lock);
+    free(t->seen);
+    free(t->tuned);
+    free(t);
+    s->tune = NULL;
+}
+
+bool tune_is_there(const struct server *s)
+{
+    for (unsigned i = 0; i < s->devices.count; i++)
+        if (s->devices.all[i]->backend->tunes)
+            return true;
+    return false;
+}
+
+/* ---- tasks ---- */
+
+int tune_start(struct server *s, struct error *e)
+{
+    struct tune *t = s->tune;
+
+    if (t->has_thread)
+        return 0;
+    if (pthread_create(&t->thread, NULL, measurer_run, t) != 0)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a thread that tunes");
+    t->has_thread = true;
+    return 0;
+}
+
+int tune_begin(struct server *s, struct tune_task *task, struct error *e)
+{
+    struct tune *t = s->tune;
+
+    if (t->n_tasks >= TASKS_MAX) {
+        error_set(e, ERROR_LIMIT_EXCEEDED, "%u tunings wait already: ask again later", t->n_tasks);
+        return error_detail_number(e, "limit", TASKS_MAX);
+    }
+    if (tune_start(s, e) < 0)
+        return -1;
+    t->n_tasks++;
+    pthread_mutex_lock(&t->lock);
+    list_append(&t->queue, &task->link);
+    pthread_cond_signal(&t->wanted);
+    pthread_mutex_unlock(&t->lock);
+    return 0;
+}
+
+/* The daemon's devices may be busy at any time between two turns; what matters to the measurer is the time after a
+ * turn. */
+static void publish(struct server *s)
+{
+    struct tune *t = s->tune;
+
+    for (unsigned i = 0; i < s->devices.count; i++)
+        atomic_store_explicit(&t->busy[i], exec_jobs_on(s, s->devices.all[i]) > 0, memory_order_relaxed);
+    atomic_store_explicit(&t->jobs, s->counters.jobs, memory_order_relaxed);
+}
+
+static struct tune_task *take_done(struct tune *t)
+{
+    struct list *node;
+
+    pthread_mutex_lock(&t->lock);
+    node = list_pop(&t->done);
+    pthread_mutex_unlock(&t->lock);
+    return node ? list_entry(node, struct tune_task, link) : NULL;
+}
+
+void tune_step(struct server *s)
+{
+    struct tune *t = s->tune;
+    struct tune_task *task;
+
+    if (t->has_thread)
+        publish(s);
+    idle_step(s);
+    if (!atomic_exchange_explicit(&t->news, false, memory_order_acquire))
+        return;
+    while ((task = take_done(t))) {
+        t->n_tasks--;
+        if (task->account)
+            task->account->tuning = false;
+        if (task->idle)
+            idle_done(s, task);
+        if (task->waiting)
+            tune_answer(task->waiting, task);
+        free(task);
+    }
+}
+
+bool tune_is_busy(const struct server *s)
+{
+    return s->tune->n_tasks > 0;
+}
+
+/* Those of a connection, or of all. */
+static void cancel(struct tune *t, const struct connection *c)
+{
+    pthread_mutex_lock(&t->lock);
+    list_for_each_safe (node, after, &t->queue) {
+        struct tune_task *task = list_entry(node, struct tune_task, link);
+
+        if (!c || (task->waiting && task->waiting->connection == c))
+            atomic_store(&task->cancelled, true);
+    }
+    if (t->current && (!c || (t->current->waiting && t->current->waiting->connection == c)))
+        atomic_store(&t->current->cancelled, true);
+    pthread_cond_signal(&t->wanted);
+    pthread_mutex_unlock(&t->lock);
+}
+
+void tune_cancel_all(struct server *s)
+{
+    cancel(s->tune, NULL);
+}
+
+static void on_connection_end(struct connection *c)
+{
+    cancel(c->server->tune, c);
+}
+
+const struct connection_part connection_tune_part = {.end = on_connection_end};

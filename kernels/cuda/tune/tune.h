@@ -1,0 +1,73 @@
+/* Measures what can run a step, and chooses.
+ *
+ * Operands are the tuner's own, with the layouts and alignments of the request, filled with random values; there are so
+ * many sets of them, used in turn, that small ones do not stay in the GPU's cache. Every candidate is measured once;
+ * those that are far behind are left out; the others take turns, and the median of each counts. The usual candidate
+ * stays unless another is faster by more than the noise.
+ *
+ * Thread: one at a time in a process that does nothing else with the device. */
+#ifndef KOPS_CUDA_TUNE_H
+#define KOPS_CUDA_TUNE_H
+
+#include "compute/work.h"
+#include "core/tuning.h"
+#include "driver/device.h"
+#include "driver/scratch.h"
+
+struct cuda_kernels;
+
+/* tune() and tunes() of struct backend. */
+int cuda_tune(const struct cuda_kernels *k, const struct tuning_request *request, struct tuning_pace *pace,
+              struct tuning_result *ret, struct error *e);
+bool cuda_tunes(const struct step *step);
+
+/* ---- operands.c ---- */
+
+enum { TUNE_SETS_MAX = 64 };
+
+struct tune_operands {
+    struct cuda_device *device;
+    CUdeviceptr memory;
+    unsigned n_sets, n_operands, next;
+    uint64_t addresses[TUNE_SETS_MAX][STEP_MAX_OPERANDS]; /* of the first elements */
+};
+
+/* Allocates and fills. Errors: out_of_memory, device_lost. After an error nothing is left. */
+int tune_operands_make(struct tune_operands *o, struct cuda_device *d, CUstream stream,
+                       const struct tuning_request *request, struct error *e);
+void tune_operands_free(struct tune_operands *o, CUstream stream);
+/* The addresses of the next set. */
+const uint64_t *tune_operands_next(struct tune_operands *o);
+
+/* ---- candidates.c ---- */
+
+/* Lists them into ret->candidates, without measurements; ret->usual is what runs without tuning. */
+int tune_list(const struct cuda_kernels *k, const struct step *step, const uint64_t *addresses,
+              struct tuning_result *ret, struct error *e);
+
+/* ---- measure.c ---- */
+
+struct tune_bench {
+    const struct cuda_kernels *kernels;
+    struct cuda_queue queue;
+    struct tune_operands operands;
+    const struct step *step;
+    struct tuning_pace *pace;
+    atomic_ullong *go; /* a word of host memory that lets a gate's work begin; NULL: there are no gates */
+    CUdeviceptr go_address;
+    CUfunction gate;
+    uint64_t gates;
+    CUevent begin, end;
+};
+
+int tune_bench_open(struct tune_bench *b, const struct cuda_kernels *k, const struct tuning_request *request,
+                    struct tuning_pace *pace, struct error *e);
+void tune_bench_close(struct tune_bench *b);
+
+/* The time of one execution of the candidate, the mean of as many in a row as fit into some 1.5 ms (`guess_us`: how
+ * long one is thought to take; 0: unknown, one execution). -1: *e; where only the candidate cannot run,
+ * cuda_device_is_broken() says no. */
+int tune_measure(struct tune_bench *b, const struct tuning_choice *choice, double guess_us, double *ret_us,
+                 struct error *e);
+
+#endif

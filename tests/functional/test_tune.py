@@ -1,0 +1,215 @@
+"""Tuning: what is measured to be the fastest runs from then on, for everybody, also in the next daemon."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gpu_machine import Machine, only_with_the_standin
+from support import memfd, proc, raw
+from support.daemon import build_folder
+from support.raw import tensor
+
+FAKE = build_folder() / "lib/libcuda_fake_blaslt.so"
+pytestmark = [only_with_the_standin, pytest.mark.skipif(not FAKE.exists(), reason="there is no stand-in for cuBLASLt")]
+
+M, N, K = 16, 24, 40
+
+
+def layouts(dtype: str = "f32", m: int = M, n: int = N, k: int = K, **more: Any) -> dict[str, Any]:
+    def one(*shape: int) -> dict[str, Any]:
+        return {"shape": list(shape), "dtype": dtype}
+
+    return {"op": "gemm", "in": [one(m, k), one(k, n)], "out": [one(m, n)], **more}
+
+
+class Tuned:
+    """A daemon whose cuBLASLt is a slow one, and what a client does with it."""
+
+    def __init__(self, folder: Path, mode: str = "slow", **env: str) -> None:
+        self.folder = folder
+        (folder / "cache").mkdir(exist_ok=True)
+        self.machine = Machine(
+            folder,
+            env={
+                "KOPSD_CUDA_BLASLT": str(FAKE),
+                "KOPS_STANDIN_BLASLT": mode,
+                "KOPSD_CACHE_DIRECTORY": str(folder / "cache"),
+                "KOPSD_TUNING_IDLE_RUNS": "0",
+                **env,
+            },
+        )
+
+    def __enter__(self) -> Tuned:
+        self.machine.daemon.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.machine.daemon.__exit__(*error)
+
+    def connect(self) -> raw.Connection:
+        return self.machine.daemon.connect()
+
+    def tune(self, connection: raw.Connection, **more: Any) -> dict[str, Any]:
+        return connection.call("tune", layouts(device=self.machine.gpu, **more))
+
+    def run(self, connection: raw.Connection) -> str:
+        """Multiplies, sees that the product is right, and returns the variant that ran."""
+        rng = np.random.default_rng()
+        a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((M, K), (K, N)))
+        shared = memfd.Shared(4 * (M * K + K * N + M * N))
+        numbers = shared.view(np.float32, M * K + K * N + M * N)
+        numbers[:] = np.concatenate([a.ravel(), b.ravel(), np.full(M * N, np.nan)])
+        buffer = connection.register(shared)
+        places = [([M, K], 0), ([K, N], M * K), ([M, N], M * K + K * N)]
+        views = [tensor(buffer, shape, offset=4 * at) for shape, at in places]
+        reply = connection.run("gemm", views[:2], views[2:], device=self.machine.gpu)
+        np.testing.assert_allclose(numbers[-M * N :].reshape(M, N), a.astype(np.float64) @ b, rtol=1e-5, atol=1e-5)
+        connection.call("release", {"buffer": buffer})
+        return str(reply["variant"])
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Tuned]]:
+    def make(mode: str = "slow", **env: str) -> Tuned:
+        return Tuned(tmp_path, mode, **env)
+
+    yield make
+
+
+def named(reply: dict[str, Any], which: str) -> dict[str, Any]:
+    return reply["candidates"][reply[which]]  # type: ignore[no-any-return]
+
+
+def test_what_is_fastest_runs_for_everybody(start: Callable[..., Tuned]) -> None:
+    with start() as d, d.connect() as one, d.connect() as other:
+        assert "tune" in one.call("hello")["features"]
+        assert d.run(one) == "cublaslt"
+        reply = d.tune(one)
+        assert named(reply, "usual")["variant"] == named(reply, "before")["variant"] == "cublaslt"
+        assert named(reply, "best")["variant"] == "tiled"
+        assert named(reply, "best")["us"] < named(reply, "usual")["us"]
+        assert reply["device"] == d.machine.gpu and "16x24x40" in reply["problem"] and reply["noise"] >= 0
+        assert d.run(one) == d.run(other) == "tiled"
+        (row,) = other.call("tuning")["choices"]
+        assert row["variant"] == "tiled" and row["machine"] == reply["machine"] and row["us"] < row["usual_us"]
+
+
+def test_an_algorithm_of_the_library_is_chosen(start: Callable[..., Tuned]) -> None:
+    with start("second") as d, d.connect() as one:
+        reply = d.tune(one, attrs={"alpha": 2.0})
+        library = [c for c in reply["candidates"] if c["variant"] == "cublaslt" and c["state"] in ("measured", "slower")]
+        fastest = min(library, key=lambda c: c["us"])
+        assert fastest is not named(reply, "usual") and fastest["us"] < named(reply, "usual")["us"]
+
+
+def test_the_next_daemon_knows(start: Callable[..., Tuned]) -> None:
+    with start() as d, d.connect() as one:
+        d.tune(one)
+    with start() as d, d.connect() as one:
+        assert d.run(one) == "tiled"
+        assert one.call("tuning")["total"] == 1
+        assert one.call("tuning", {"clear": True}) == {"total": 0, "choices": []}
+        proc.eventually(lambda: d.run(one) == "cublaslt", "the choice is forgotten")
+    with start() as d, d.connect() as one:
+        assert one.call("tuning")["total"] == 0 and d.run(one) == "cublaslt"
+
+
+def test_an_algorithm_that_the_library_takes_no_more(start: Callable[..., Tuned]) -> None:
+    """Products are then as without tuning."""
+    with start("second") as d, d.connect() as one:
+        d.tune(one)
+    with start("refuse") as d, d.connect() as one:
+        assert d.run(one) in ("cublaslt", "tiled")
+
+
+def test_a_file_that_is_none(start: Callable[..., Tuned], tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache/tuning.sqlite3").write_bytes(b"no database at all, but long enough to be one" * 100)
+    with start() as d, d.connect() as one:
+        assert d.tune(one)["best"] is not None
+        assert d.run(one) == "tiled"
+
+
+def test_problems_that_come_often_are_tuned_when_nothing_else_runs(start: Callable[..., Tuned]) -> None:
+    with start(KOPSD_TUNING_IDLE_RUNS="5") as d, d.connect() as one:
+        for _ in range(5):
+            d.run(one)
+        proc.eventually(lambda: one.call("tuning")["total"] == 1, "the daemon has tuned it by itself")
+        assert d.run(one) == "tiled"
+
+
+def test_bad_requests(start: Callable[..., Tuned]) -> None:
+    with start() as d, d.connect() as one:
+
+        def error(**changed: Any) -> raw.RpcError:
+            return one.error("tune", {**layouts(device=d.machine.gpu), **changed})
+
+        vector = {"shape": [8], "dtype": "f32"}
+        add = error(op="add", **{"in": [vector, vector], "out": [vector]})
+        assert add.code == "unsupported" and "one kernel serves add" in add.message
+        assert error(op="nonsense").code == "unknown_op"
+        assert error(**{"in": [vector]}).code == "invalid_argument"
+        assert error(attrs={"variant": "tiled"}).detail["key"] == "attrs.variant"
+        assert error(out=[{"shape": [M, N + 1], "dtype": "f32"}]).code == "shape_mismatch"
+        assert "memory" in error(out=[{"shape": [M, N], "dtype": "f32", "buffer": 1}]).message
+        huge = layouts(m=1 << 20, n=1 << 20, k=1 << 10, device=d.machine.gpu)
+        assert one.error("tune", huge).code == "limit_exceeded"
+        host = next(x["uuid"] for x in d.machine.hello()["devices"] if x["backend"] == "host")
+        assert one.error("tune", layouts(device=host)).code == "unsupported"
+        assert one.call("ping", {"still": "here"}) == {"still": "here"}
+
+
+def test_a_user_tunes_one_problem_at_a_time(start: Callable[..., Tuned]) -> None:
+    with start() as d, d.connect() as one, d.connect() as other:
+        first = one.request("tune", layouts(device=d.machine.gpu))
+        error = other.error("tune", layouts(device=d.machine.gpu))
+        assert error.code == "limit_exceeded" and "one is done at a time" in error.message
+        assert one.reply(first).get()["candidates"]
+        assert d.tune(other)["candidates"]
+
+
+def test_a_client_that_goes_takes_its_tuning_along(start: Callable[..., Tuned]) -> None:
+    with start() as d, d.connect() as other:
+        with d.connect() as one:
+            one.request("tune", layouts(device=d.machine.gpu))
+
+        def tunes() -> bool:
+            try:
+                return bool(d.tune(other, m=2 * M)["candidates"])
+            except raw.RpcError as error:
+                assert error.code == "limit_exceeded"
+                return False
+
+        proc.eventually(tunes, "the user may tune again")
+
+
+def test_others_are_served_while_something_is_tuned(start: Callable[..., Tuned]) -> None:
+    with start() as d, d.connect() as one, d.connect() as other:
+        waiting = one.request("tune", layouts(device=d.machine.gpu))
+        done = threading.Event()
+        runs = 0
+        reply: dict[str, Any] = {}
+
+        def wait() -> None:
+            reply.update(one.reply(waiting).get())
+            done.set()
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        while not done.is_set():
+            d.run(other)
+            runs += 1
+        thread.join()
+        assert reply["candidates"] and runs > 0
+
+
+def test_the_daemon_ends_while_it_tunes(start: Callable[..., Tuned]) -> None:
+    d = start()
+    with d, d.connect() as one:
+        one.request("tune", layouts(device=d.machine.gpu))
+        d.machine.daemon.stop()
