@@ -82,6 +82,8 @@ struct backend_host {
 struct backend_config {
     unsigned host_threads;             /* worker threads of the host device; 0: one a core that the process may use */
     const char *host_blas;             /* "auto", "none", or a library's path */
+    const char *host_onednn;           /* the same of oneDNN */
+    bool host_first_variant;           /* of gemm on the host; false: the fastest one, as measured in use */
     const char *cuda_driver;           /* path of libcuda, "none" to do without; NULL: libcuda.so.1 */
     const char *cuda_blaslt;           /* path of cuBLASLt, "none" to do without; NULL: the usual names */
     const char *cuda_cupti;            /* path of CUPTI, "off" to do without; NULL: the usual names and places */

@@ -26,9 +26,9 @@ struct config {
     uint64_t message_bytes, inflight, buffers, programs, inline_mappings, output_bytes, stuck_reader_s,
         partial_message_s, idle_close_s;
     /* host */
-    bool host_enabled;
+    bool host_enabled, host_choose;
     uint64_t host_threads;
-    char *host_blas;
+    char *host_blas, *host_onednn;
     /* cuda */
     bool cuda_enabled;
     bool executors_counters_privileged;

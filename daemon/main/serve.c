@@ -98,6 +98,8 @@ static struct server_config server_config_of(const struct config *c)
         .code = code_config_of(c),
         .backend_config = {.host_threads = (unsigned)c->host_threads,
                            .host_blas = c->host_blas,
+                           .host_onednn = c->host_onednn,
+                           .host_first_variant = !c->host_choose,
                            .cuda_driver = c->cuda_driver,
                            .cuda_blaslt = c->cuda_blaslt,
                            .cuda_cupti = c->executors_cupti,

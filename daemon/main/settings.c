@@ -69,6 +69,10 @@ const struct setting settings[] = {
     {"host", "threads", NUMBER, AT(host_threads), "0", 0, 4096, FIXED, "Worker threads; 0: one a usable core."},
     {"host", "blas", TEXT, AT(host_blas), "auto", 0, 0, FIXED,
      "auto, none, or the path of a library with cblas_sgemm."},
+    {"host", "onednn", TEXT, AT(host_onednn), "auto", 0, 0, FIXED, "auto, none, or the path of oneDNN (libdnnl)."},
+    {"host", "choose", SWITCH, AT(host_choose), "true", 0, 0, FIXED,
+     "gemm: measure its variants while they serve, and use the fastest for each size; false: the first that \"kopsctl "
+     "ops\" lists, so that equal calls give equal bits."},
     {"cuda", "enabled", SWITCH, AT(cuda_enabled), "true", 0, 0, FIXED, "Serve the visible GPUs."},
     {"cuda", "driver", TEXT, AT(cuda_driver), NULL, 0, 0, FIXED,
      "Path of the CUDA driver library; libcuda.so.1 by default."},

@@ -17,24 +17,11 @@ static struct host_device *to_host(struct backend_device *device)
 
 static void list_variants(struct host_device *d)
 {
-    static const char *const blocked[CPU_ISAS] = {
-        [CPU_GENERIC] = "blocked-generic", [CPU_AVX2] = "blocked-avx2", [CPU_AVX512] = "blocked-avx512"};
-    unsigned n = 0, g = 0, h = 0;
-    bool best = true;
+    unsigned n = 0;
 
-    if (d->blas.name)
-        d->gemm_variants[g++] = d->blas.name;
-    for (int isa = CPU_ISAS - 1; isa >= CPU_GENERIC; isa--) {
-        const struct kernels *kernels = kernels_get((enum cpu_isa)isa);
-
-        if (!kernels)
-            continue;
-        d->elementwise_variants[n++] = kernels->name;
-        d->gemm_variants[g++] = d->gemm_half_variants[h++] = best ? "blocked" : blocked[isa];
-        best = false;
-    }
-    if (d->blas.name)
-        d->gemm_half_variants[h++] = d->blas.name;
+    for (int isa = CPU_ISAS - 1; isa >= CPU_GENERIC; isa--)
+        if (kernels_get((enum cpu_isa)isa))
+            d->elementwise_variants[n++] = kernels_get((enum cpu_isa)isa)->name;
 }
 
 static int host_open(const struct backend_config *config, const struct backend_host *host,
@@ -58,6 +45,8 @@ static int host_open(const struct backend_config *config, const struct backend_h
         d->host = *host;
     d->bypass_bytes = cpu_cache_bytes() / 4;
     blas_init(&d->blas, config ? config->host_blas : NULL, threads);
+    onednn_init(&d->onednn, config ? config->host_onednn : NULL);
+    gemm_ways_init(d, !(config && config->host_first_variant));
     list_variants(d);
     if (executor_new(d, threads, &d->executor, e) < 0)
         goto free_device;
@@ -66,6 +55,8 @@ static int host_open(const struct backend_config *config, const struct backend_h
     return 0;
 
 free_device:
+    gemm_ways_deinit(&d->gemm);
+    onednn_deinit(&d->onednn);
     blas_deinit(&d->blas);
     free(d);
     return -1;
@@ -76,6 +67,8 @@ static void host_close(struct backend_device *device)
     struct host_device *d = to_host(device);
 
     executor_free(d->executor);
+    gemm_ways_deinit(&d->gemm);
+    onednn_deinit(&d->onednn);
     blas_deinit(&d->blas);
     free(d);
 }

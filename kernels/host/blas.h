@@ -1,27 +1,18 @@
-/* A BLAS library. It is found when the device opens and loaded at the first product that uses it: loading costs tens of
- * milliseconds and megabytes. Thread: any. */
+/* A BLAS library, found when the device opens and loaded at the first product that uses it. Thread: any. */
 #ifndef KOPS_HOST_BLAS_H
 #define KOPS_HOST_BLAS_H
 
-#include <limits.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "util/error.h"
+#include "library.h"
 
 enum { BLAS_ROW_MAJOR = 101, BLAS_NO_TRANS = 111, BLAS_TRANS = 112 };
 
 struct blas {
     const char *name; /* "openblas", "blis", "mkl", "blas"; NULL: none was found */
-    char path[PATH_MAX];
     unsigned threads;
-
-    pthread_mutex_t lock; /* guards the members below, until `ready` */
-    atomic_bool ready;
-    bool tried;
-    struct error why; /* the reason that it could not be loaded */
+    struct library library;
 
     void (*sgemm)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float *a, int lda,
                   const float *b, int ldb, float beta, float *c, int ldc);

@@ -16,6 +16,7 @@
 struct features {
     unsigned basic;     /* ECX of leaf 1 */
     unsigned extended;  /* EBX of leaf 7 */
+    unsigned more;      /* EAX of leaf 7, subleaf 1 */
     unsigned registers; /* that the system keeps for threads: the lower half of XCR0 */
 };
 
@@ -28,6 +29,8 @@ static struct features ask(void)
         f.basic = c;
     if (__get_cpuid_count(7, 0, &a, &b, &c, &d))
         f.extended = b;
+    if (__get_cpuid_count(7, 1, &a, &b, &c, &d))
+        f.more = a;
     if (f.basic & bit_OSXSAVE)
         __asm__("xgetbv" : "=a"(f.registers), "=d"(d) : "c"(0));
     return f;
@@ -56,7 +59,9 @@ static bool detect(enum cpu_isa isa, const struct features *f)
     }
 }
 
-static bool supported[CPU_ISAS];
+enum { AVX512_BF16 = 1 << 5 }; /* of `more`; not every compiler's header has the name */
+
+static bool supported[CPU_ISAS], supported_bf16;
 
 static void detect_all(void)
 {
@@ -64,15 +69,22 @@ static void detect_all(void)
 
     for (int isa = CPU_GENERIC; isa < CPU_ISAS; isa++)
         supported[isa] = detect((enum cpu_isa)isa, &f);
+    supported_bf16 = supported[CPU_AVX512] && has_all(f.more, AVX512_BF16);
 }
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 /* Asked once: in a virtual machine each cpuid is a call of the hypervisor, for microseconds. */
 bool cpu_has(enum cpu_isa isa)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-
     pthread_once(&once, detect_all);
     return supported[isa];
+}
+
+bool cpu_has_bf16(void)
+{
+    pthread_once(&once, detect_all);
+    return supported_bf16;
 }
 
 const char *cpu_arch(void)
@@ -85,6 +97,11 @@ const char *cpu_arch(void)
 bool cpu_has(enum cpu_isa isa)
 {
     return isa == CPU_GENERIC;
+}
+
+bool cpu_has_bf16(void)
+{
+    return false;
 }
 
 const char *cpu_arch(void)

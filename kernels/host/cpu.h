@@ -11,6 +11,9 @@ enum cpu_isa { CPU_GENERIC, CPU_AVX2, CPU_AVX512, CPU_ISAS };
 
 bool cpu_has(enum cpu_isa isa);
 
+/* AVX-512's products of bf16 pairs (AVX512_BF16). */
+bool cpu_has_bf16(void);
+
 /* "avx512", "avx2", "x86-64", "aarch64", … */
 const char *cpu_arch(void);
 

@@ -5,7 +5,9 @@
 
 #include "backend/backend.h"
 #include "blas.h"
+#include "gemm_way.h"
 #include "kernels.h"
+#include "onednn.h"
 
 struct executor;
 
@@ -14,9 +16,9 @@ struct host_device {
     struct backend_host host;   /* wake may be NULL */
     size_t bypass_bytes;        /* results larger than this are stored past the caches */
     struct blas blas;
+    struct onednn onednn;
+    struct gemm_ways gemm;
     const char *elementwise_variants[CPU_ISAS + 1];
-    const char *gemm_variants[CPU_ISAS + 2];      /* the BLAS first where there is one */
-    const char *gemm_half_variants[CPU_ISAS + 2]; /* of f16 and bf16: the BLAS last */
     struct executor *executor;
 };
 

@@ -7,6 +7,7 @@
 #include "device.h"
 #include "elementwise.h"
 #include "gemm.h"
+#include "gemm_way.h"
 #include "linear.h"
 
 enum {
@@ -20,7 +21,7 @@ const char *const *execute_variants(struct host_device *device, const struct op 
     if (!(op->dtypes & DTYPE_BIT(dtype)))
         return NULL;
     if (op->id == OP_GEMM || op->id == OP_LINEAR)
-        return dtype == DTYPE_F16 || dtype == DTYPE_BF16 ? device->gemm_half_variants : device->gemm_variants;
+        return device->gemm.variants[dtype];
     return kernels_generic.elementwise[op->id][dtype] ? device->elementwise_variants : NULL;
 }
 
@@ -48,7 +49,7 @@ static double step_cost_ns(const struct step *step, bool *ret_heavy)
 enum execute_place execute_place(struct host_device *device, const struct backend_job *job)
 {
     const double executions = (double)job->warmup + job->repeat;
-    bool needs_blas = false;
+    bool needs_worker = false;
     double ns = 0;
 
     for (unsigned i = 0; i < job->n_steps; i++) {
@@ -58,14 +59,12 @@ enum execute_place execute_place(struct host_device *device, const struct backen
         ns += step_cost_ns(step, &heavy);
         if (heavy)
             return EXECUTE_HEAVY;
-        needs_blas = needs_blas || (step->plan.kind == PLAN_GEMM && !plan_is_empty(&step->plan));
+        needs_worker = needs_worker ||
+                       (step->plan.kind == PLAN_GEMM && !plan_is_empty(&step->plan) && gemm_needs_worker(device, step));
     }
     if (ns * executions > INLINE_NS)
         return EXECUTE_LIGHT;
-    /* The first product loads the BLAS, which the loop must not wait for. */
-    if (needs_blas && device->blas.name && !blas_is_loaded(&device->blas))
-        return EXECUTE_LIGHT;
-    return EXECUTE_INLINE;
+    return needs_worker ? EXECUTE_LIGHT : EXECUTE_INLINE;
 }
 
 static const struct kernels *kernels_named(const char *name)
@@ -79,24 +78,16 @@ static const struct kernels *kernels_named(const char *name)
     return NULL;
 }
 
-int execute_begin(struct host_device *device, const struct step *step, struct execution *ret_execution, struct error *e)
+int execute_begin(struct host_device *device, const struct thread_context *context, const struct step *step,
+                  struct execution *ret_execution, struct error *e)
 {
-    struct execution x = {.kernels = kernels_best()};
+    struct execution x = {0};
 
+    if (step->plan.kind == PLAN_GEMM)
+        return gemm_begin(device, context, step, ret_execution, e);
     x.variant = step_variant(step) ? step_variant(step)
                                    : execute_variants(device, op_get((enum op_id)step->op), step->plan.dtype)[0];
-    if (step->plan.kind == PLAN_ELEMENTWISE) {
-        x.kernels = kernels_named(x.variant);
-    } else if (device->blas.name && !strcmp(x.variant, device->blas.name)) {
-        x.blas = blas_load(&device->blas, e) == 0;
-        if (!x.blas) {
-            if (step_variant(step))
-                return -1;
-            x.variant = "blocked";
-        }
-    } else if (strcmp(x.variant, "blocked") != 0) {
-        x.kernels = kernels_named(x.variant + strlen("blocked-"));
-    }
+    x.kernels = kernels_named(x.variant);
     *ret_execution = x;
     return 0;
 }
@@ -110,38 +101,35 @@ static unsigned char *operand_address(const struct step_operand *o)
     return memory ? memory->host + o->offset : NULL;
 }
 
-/* What products need beside their plan. */
+/* What the product of a step with a bias needs beside its plan. */
 struct multiplier {
     struct host_device *device;
     const struct thread_context *context;
+    const struct step *step;
     const struct execution *execution;
 };
 
 static int multiply(void *context, const struct plan *plan, unsigned char *const *pointers, struct error *e)
 {
     const struct multiplier *m = context;
-    const struct execution *x = m->execution;
-    const struct gemm_call call = {.plan = plan, .pointers = pointers, .kernels = x->kernels, .pool = m->context->pool};
+    struct step product = *m->step;
 
-    if (plan->gemm.k == 0 || plan->gemm.alpha == 0) {
-        gemm_scale(&call);
-        return 0;
-    }
-    return x->blas ? gemm_blas(&call, &m->device->blas, e) : gemm_blocked(&call, e);
+    product.plan = *plan;
+    return gemm_run(m->device, m->context, &product, pointers, m->execution, e);
 }
 
-static int run_gemm(struct host_device *device, const struct thread_context *context, const struct step *step,
-                    unsigned char *const *pointers, const struct execution *x, struct error *e)
+static int run_linear(struct host_device *device, const struct thread_context *context, const struct step *step,
+                      unsigned char *const *pointers, const struct execution *x, struct error *e)
 {
-    struct multiplier m = {device, context, x};
+    struct multiplier m = {device, context, step, x};
     const struct linear_call linear = {.plan = &step->plan,
                                        .pointers = pointers,
-                                       .kernels = x->kernels,
+                                       .kernels = kernels_best(),
                                        .pool = context->pool,
                                        .product = multiply,
                                        .context = &m};
 
-    return step->plan.gemm.has_bias ? linear_run(&linear, e) : multiply(&m, &step->plan, pointers, e);
+    return linear_run(&linear, e);
 }
 
 int execute_once(struct host_device *device, const struct thread_context *context, const struct step *step,
@@ -163,7 +151,8 @@ int execute_once(struct host_device *device, const struct thread_context *contex
     }
     guard_begin(context->guard, ranges, n_ranges);
     if (step->plan.kind == PLAN_GEMM) {
-        result = run_gemm(device, context, step, pointers, x, e);
+        result = step->plan.gemm.has_bias ? run_linear(device, context, step, pointers, x, e)
+                                          : gemm_run(device, context, step, pointers, x, e);
     } else {
         const bool bypass = step->in_place < 0 && step->operands[operands - 1].extent > device->bypass_bytes;
 

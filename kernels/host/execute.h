@@ -19,8 +19,11 @@ struct thread_context {
 /* How one step is executed, the same at every repeat. */
 struct execution {
     const struct kernels *kernels;
-    bool blas;
     const char *variant;
+    /* of gemm, see gemm_way.h */
+    unsigned way;
+    bool measure;
+    uint64_t key;
 };
 
 /* The place to execute a job: on the loop thread, for a few µs; by one thread; or by all threads. */
@@ -30,9 +33,9 @@ enum execute_place execute_place(struct host_device *device, const struct backen
 /* The NULL-terminated variants of an op, best first; NULL: none. */
 const char *const *execute_variants(struct host_device *device, const struct op *op, enum dtype dtype);
 
-/* Resolves the variant; loads the BLAS where that is the variant. Error: unsupported. */
-int execute_begin(struct host_device *device, const struct step *step, struct execution *ret_execution,
-                  struct error *e);
+/* Resolves the variant; loads the library that it is of. Error: unsupported. */
+int execute_begin(struct host_device *device, const struct thread_context *context, const struct step *step,
+                  struct execution *ret_execution, struct error *e);
 
 /* Errors: memory_fault, out_of_memory. */
 int execute_once(struct host_device *device, const struct thread_context *context, const struct step *step,

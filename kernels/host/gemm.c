@@ -1,5 +1,12 @@
 #include "gemm.h"
 
+#include <limits.h>
+
+static int64_t most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
 struct gemm_problem gemm_problem_at(const struct gemm_call *call, uint64_t index)
 {
     const struct plan_gemm *p = &call->plan->gemm;
@@ -34,6 +41,24 @@ struct gemm_problem gemm_problem_at(const struct gemm_call *call, uint64_t index
         return t;
     }
     return g;
+}
+
+bool gemm_as_cblas(const struct gemm_matrix *x, int64_t rows, int64_t columns, struct cblas_matrix *ret)
+{
+    int64_t ld;
+
+    if ((x->column == 1 || columns <= 1) && (x->row >= most(1, columns) || rows <= 1)) {
+        ret->transposed = false;
+        ld = rows <= 1 ? most(1, columns) : x->row;
+    } else if ((x->row == 1 || rows <= 1) && (x->column >= most(1, rows) || columns <= 1)) {
+        ret->transposed = true;
+        ld = columns <= 1 ? most(1, rows) : x->column;
+    } else {
+        return false;
+    }
+    ret->at = x->at;
+    ret->ld = (int)ld;
+    return ld <= INT_MAX;
 }
 
 static void scale_item(void *context, unsigned thread, size_t item)

@@ -16,40 +16,9 @@ enum {
 /* A library's call cannot be stopped, so products are cut where a call would take longer than some 100 ms. */
 static const double CALL_FLOPS_A_THREAD = 4e9;
 
-/* A matrix as CBLAS wants it in row-major order. */
-struct cblas_matrix {
-    void *at;
-    bool transposed;
-    int ld;
-};
-
-static int64_t most(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 static int64_t least(int64_t a, int64_t b)
 {
     return a < b ? a : b;
-}
-
-/* Whether a matrix of f32 or f64 can be used in place. */
-static bool as_cblas(const struct gemm_matrix *x, int64_t rows, int64_t columns, struct cblas_matrix *ret)
-{
-    int64_t ld;
-
-    if ((x->column == 1 || columns <= 1) && (x->row >= most(1, columns) || rows <= 1)) {
-        ret->transposed = false;
-        ld = rows <= 1 ? most(1, columns) : x->row;
-    } else if ((x->row == 1 || rows <= 1) && (x->column >= most(1, rows) || columns <= 1)) {
-        ret->transposed = true;
-        ld = columns <= 1 ? most(1, rows) : x->column;
-    } else {
-        return false;
-    }
-    ret->at = x->at;
-    ret->ld = (int)ld;
-    return ld <= INT_MAX;
 }
 
 static void multiply(const struct blas *blas, enum dtype dtype, int64_t m, int64_t n, int64_t k, double alpha,
@@ -80,7 +49,7 @@ static bool multiply_vector(const struct gemm_call *call, const struct blas *bla
     v_step = columns == 1 ? 1 : v_step;
     y_step = rows == 1 ? 1 : y_step;
     if (v_step < 1 || v_step > INT_MAX || y_step < 1 || y_step > INT_MAX || rows > INT_MAX || columns > INT_MAX ||
-        !as_cblas(x, rows, columns, &stored))
+        !gemm_as_cblas(x, rows, columns, &stored))
         return false;
     /* Some libraries scale y by 0 where they should write it, which keeps its NaNs. */
     if (g->beta == 0) {
@@ -129,8 +98,8 @@ static bool try_direct(const struct gemm_call *call, const struct blas *blas, co
         return true;
     if (2.0 * (double)g->m * (double)g->n * (double)g->k > call_flops(blas))
         return false;
-    if (g->m > INT_MAX || g->n > INT_MAX || g->k > INT_MAX || !as_cblas(&g->a, g->m, g->k, &a) ||
-        !as_cblas(&g->b, g->k, g->n, &b) || !as_cblas(&g->out, g->m, g->n, &out) || out.transposed)
+    if (g->m > INT_MAX || g->n > INT_MAX || g->k > INT_MAX || !gemm_as_cblas(&g->a, g->m, g->k, &a) ||
+        !gemm_as_cblas(&g->b, g->k, g->n, &b) || !gemm_as_cblas(&g->out, g->m, g->n, &out) || out.transposed)
         return false;
     multiply(blas, g->dtype, g->m, g->n, g->k, g->alpha, &a, &b, g->beta, &out);
     return true;
@@ -226,9 +195,10 @@ static int plan_blocks(const struct gemm_call *call, const struct blas *blas, co
     const enum dtype computed = kernels_compute_dtype(g->dtype);
     const size_t element = dtype_size(computed);
     struct cblas_matrix unused, out;
-    struct blocks s = {.copy_a = g->dtype != computed || !as_cblas(&g->a, g->m, g->k, &unused),
-                       .copy_b = g->dtype != computed || !as_cblas(&g->b, g->k, g->n, &unused),
-                       .copy_out = g->out_dtype != computed || !as_cblas(&g->out, g->m, g->n, &out) || out.transposed};
+    struct blocks s = {.copy_a = g->dtype != computed || !gemm_as_cblas(&g->a, g->m, g->k, &unused),
+                       .copy_b = g->dtype != computed || !gemm_as_cblas(&g->b, g->k, g->n, &unused),
+                       .copy_out =
+                           g->out_dtype != computed || !gemm_as_cblas(&g->out, g->m, g->n, &out) || out.transposed};
     size_t a, b;
 
     s.m = s.copy_a || s.copy_out ? least(g->m, BLOCK) : cut(g->m, flops / ((double)g->n * (double)g->k), LEAST_EDGE);
@@ -255,7 +225,7 @@ static void run_block(const struct gemm_call *call, const struct blas *blas, con
     struct cblas_matrix out = {s->out, false, (int)n};
 
     if (!s->copy_out)
-        as_cblas(&target, m, n, &out);
+        gemm_as_cblas(&target, m, n, &out);
     for (int64_t p = 0; p < g->k && !pool_is_stopped(call->pool); p += s->k) {
         const int64_t k = least(s->k, g->k - p);
         struct gemm_matrix from_a = part_of(&g->a, g->dtype, i, p), from_b = part_of(&g->b, g->dtype, p, j);
@@ -265,11 +235,11 @@ static void run_block(const struct gemm_call *call, const struct blas *blas, con
         if (s->copy_a)
             a = copy_in(call, g->dtype, s->a, from_a, m, k);
         else
-            as_cblas(&from_a, m, k, &a);
+            gemm_as_cblas(&from_a, m, k, &a);
         if (s->copy_b)
             b = copy_in(call, g->dtype, s->b, from_b, k, n);
         else
-            as_cblas(&from_b, k, n, &b);
+            gemm_as_cblas(&from_b, k, n, &b);
         multiply(blas, computed, m, n, k, alpha, &a, &b, p == 0 ? beta : 1, &out);
     }
     if (s->copy_out) {

@@ -2,12 +2,15 @@
  * is packed to lie in the second-level cache, slivers of A pass by in the first, and a tile of accumulators stays in
  * registers. The result is cut into tiles that threads take independently; each packs for itself, so that no
  * thread waits for another. f16 and bf16 become f32 while they are packed and are rounded once at the end. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "gemm.h"
 
 enum {
-    DEPTH = 256,             /* of a packed panel, along k */
+    DEPTH = 256,             /* of a packed panel, along k, in units */
+    DIRECT_A = 16 << 10,     /* bytes over which a sliver of A may spread to be used where it lies */
+    DIRECT_B = 32 << 10,     /* the same of B for one column of tiles */
     PANEL_BYTES = 512 << 10, /* of B: half of a usual second-level cache */
     TILE_ROWS = 768,         /* of the result: B is packed once for as many */
     HALF_TILE_ROWS = 384,    /* the same where a tile is accumulated in scratch */
@@ -18,10 +21,11 @@ struct blocked {
     const struct gemm_call *call;
     enum dtype dtype, out_dtype, computed;
     struct kernels_gemm micro;
-    size_t element; /* bytes, of the type that is computed in */
+    kernel_load *load;
+    size_t element; /* bytes of a unit, which has the size of the type that is computed in */
     size_t tile_rows, tile_columns;
     size_t tiles_down, tiles_across;
-    size_t depth;    /* of a panel; at most DEPTH */
+    size_t depth;    /* of a panel, in units; at most DEPTH */
     bool accumulate; /* in scratch: several panels, and out's type is too narrow to hold their sums */
     /* offsets into a thread's scratch */
     size_t at_b, at_acc, at_tile, scratch;
@@ -33,6 +37,7 @@ struct part {
     const struct gemm_problem *g;
     unsigned char *sliver_a, *panel_b, *acc, *tile;
     size_t row, column, rows, columns; /* of the tile, in out */
+    size_t direct_b;                   /* the tile's columns of B below it are used where they lie */
 };
 
 static size_t round_up(size_t n, size_t to)
@@ -45,26 +50,51 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* into[p][width] = the matrix's lines [from, from + lines) at depths [p0, p0 + depth); missing lines are zero. */
-static void pack(const struct blocked *b, void *into, const struct gemm_matrix *m, ptrdiff_t along, ptrdiff_t down,
-                 size_t from, size_t lines, size_t width, size_t p0, size_t depth)
-{
-    const unsigned char *at =
-        m->at + ((ptrdiff_t)from * along + (ptrdiff_t)p0 * down) * (ptrdiff_t)dtype_size(b->dtype);
+/* The part of a matrix that is multiplied at a time: lines across k, and elements along k. */
+struct run {
+    ptrdiff_t along, down; /* strides in elements: to the next line, and along k */
+    size_t p0, length;     /* elements along k */
+};
 
-    if (lines < width)
-        memset(into, 0, depth * width * b->element);
-    b->call->kernels->load[b->dtype](into, width, at, depth, lines, down, along);
+static size_t units(const struct blocked *b, size_t length)
+{
+    return (length + b->micro.pair - 1) / b->micro.pair;
 }
 
-static void pack_b(const struct part *t, size_t p0, size_t depth)
+static const unsigned char *address(const struct blocked *b, const struct gemm_matrix *m, const struct run *r,
+                                    size_t line)
+{
+    return m->at + ((ptrdiff_t)line * r->along + (ptrdiff_t)r->p0 * r->down) * (ptrdiff_t)dtype_size(b->dtype);
+}
+
+/* into[p][width] = the matrix's lines [from, from + lines); missing lines are zero. */
+static void pack(const struct blocked *b, void *into, const struct gemm_matrix *m, const struct run *r, size_t from,
+                 size_t lines, size_t width)
+{
+    if (lines < width)
+        memset(into, 0, units(b, r->length) * width * b->element);
+    b->load(into, width, address(b, m, r, from), r->length, lines, r->down, r->along);
+}
+
+/* Whether units of the matrix can be read where they lie: `lines` of them, within `most` bytes, so that they do not
+ * displace each other from the first-level cache. */
+static bool is_direct(const struct blocked *b, const struct run *r, size_t lines, size_t most)
+{
+    const size_t spread = (lines * (size_t)labs(r->along) + r->length * (size_t)labs(r->down)) * dtype_size(b->dtype);
+
+    if (b->micro.pair > 1)
+        return r->down == 1 && r->length % b->micro.pair == 0 && spread <= most;
+    return b->dtype == b->computed && spread <= most;
+}
+
+/* Packs the columns of B that are not used where they lie. */
+static void pack_b(const struct part *t, const struct run *r)
 {
     const struct blocked *b = t->b;
-    const size_t nr = b->micro.nr;
+    const size_t nr = b->micro.nr, depth = units(b, r->length);
 
-    for (size_t j = 0; j < t->columns; j += nr)
-        pack(b, t->panel_b + j * depth * b->element, &t->g->b, t->g->b.column, t->g->b.row, t->column + j,
-             least(nr, t->columns - j), nr, p0, depth);
+    for (size_t j = t->direct_b; j < t->columns; j += nr)
+        pack(b, t->panel_b + j * depth * b->element, &t->g->b, r, t->column + j, least(nr, t->columns - j), nr);
 }
 
 static void finish_micro_tile(const struct part *t, size_t i, size_t j, bool first)
@@ -84,24 +114,48 @@ static void finish_micro_tile(const struct part *t, size_t i, size_t j, bool fir
             g->out.row, g->out.column, t->acc, b->micro.nr, rows, columns, g->alpha, first ? g->beta : 1);
 }
 
-static void run_tile(const struct part *t)
+/* Multiplies one sliver of A, `rows` high, by all columns of the tile. */
+static void run_sliver(const struct part *t, size_t i, const struct run *along_a, const struct run *along_b)
+{
+    const struct blocked *b = t->b;
+    const size_t rows = least(b->micro.mr, t->rows - i), depth = units(b, along_a->length), step = b->micro.mr_step;
+    const size_t height = least((rows - 1) / step, MICRO_HEIGHTS - 1), size = dtype_size(b->dtype);
+    const unsigned char *a = t->sliver_a;
+    ptrdiff_t row = (ptrdiff_t)b->element, next = (ptrdiff_t)(b->micro.mr * b->element);
+
+    if (rows % step == 0 && is_direct(b, along_a, rows, DIRECT_A)) {
+        a = address(b, &t->g->a, along_a, t->row + i);
+        row = along_a->along * (ptrdiff_t)size;
+        next = along_a->down * (ptrdiff_t)(size * b->micro.pair);
+    } else {
+        pack(b, t->sliver_a, &t->g->a, along_a, t->row + i, rows, b->micro.mr);
+    }
+    for (size_t j = 0; j < t->columns; j += b->micro.nr) {
+        if (j < t->direct_b)
+            b->micro.micro[height](depth, a, row, next, address(b, &t->g->b, along_b, t->column + j),
+                                   along_b->down * (ptrdiff_t)size, t->acc);
+        else
+            b->micro.micro[height](depth, a, row, next, t->panel_b + j * depth * b->element,
+                                   (ptrdiff_t)(b->micro.nr * b->element), t->acc);
+        finish_micro_tile(t, i, j, along_a->p0 == 0);
+    }
+}
+
+static void run_tile(struct part *t)
 {
     const struct blocked *b = t->b;
     const struct gemm_problem *g = t->g;
-    const size_t k = (size_t)g->k;
+    const size_t k = (size_t)g->k, most = b->depth * b->micro.pair, nr = b->micro.nr;
 
-    for (size_t p0 = 0; p0 < k && !pool_is_stopped(b->call->pool); p0 += b->depth) {
-        const size_t depth = least(b->depth, k - p0);
+    for (size_t p0 = 0; p0 < k && !pool_is_stopped(b->call->pool); p0 += most) {
+        const size_t length = least(most, k - p0);
+        const struct run along_a = {g->a.row, g->a.column, p0, length}, along_b = {g->b.column, g->b.row, p0, length};
+        const bool direct = along_b.along == 1 && b->micro.pair == 1 && is_direct(b, &along_b, nr, DIRECT_B);
 
-        pack_b(t, p0, depth);
-        for (size_t i = 0; i < t->rows; i += b->micro.mr) {
-            pack(b, t->sliver_a, &g->a, g->a.row, g->a.column, t->row + i, least(b->micro.mr, t->rows - i), b->micro.mr,
-                 p0, depth);
-            for (size_t j = 0; j < t->columns; j += b->micro.nr) {
-                b->micro.micro(depth, t->sliver_a, t->panel_b + j * depth * b->element, t->acc);
-                finish_micro_tile(t, i, j, p0 == 0);
-            }
-        }
+        t->direct_b = direct ? t->columns / nr * nr : 0;
+        pack_b(t, &along_b);
+        for (size_t i = 0; i < t->rows; i += b->micro.mr)
+            run_sliver(t, i, &along_a, &along_b);
     }
     if (b->accumulate)
         b->call->kernels->store[b->out_dtype](
@@ -160,7 +214,7 @@ static void choose_tiles(struct blocked *b, const struct gemm_problem *g)
     }
 }
 
-int gemm_blocked(const struct gemm_call *call, struct error *e)
+int gemm_blocked(const struct gemm_call *call, const struct kernels_gemm *micro, struct error *e)
 {
     const struct gemm_problem g = gemm_problem_at(call, 0);
     const enum dtype computed = kernels_compute_dtype(g.dtype);
@@ -168,11 +222,12 @@ int gemm_blocked(const struct gemm_call *call, struct error *e)
                         .dtype = g.dtype,
                         .out_dtype = g.out_dtype,
                         .computed = computed,
-                        .micro = call->kernels->gemm[computed],
-                        .element = dtype_size(computed),
-                        .depth = least(DEPTH, (size_t)g.k)};
+                        .micro = micro ? *micro : call->kernels->gemm[computed],
+                        .element = dtype_size(computed)};
 
-    b.accumulate = g.out_dtype != computed && (size_t)g.k > b.depth;
+    b.load = b.micro.load ? b.micro.load : call->kernels->load[g.dtype];
+    b.depth = least(DEPTH, units(&b, (size_t)g.k));
+    b.accumulate = g.out_dtype != computed && (size_t)g.k > b.depth * b.micro.pair;
     choose_tiles(&b, &g);
     b.at_b = round_up(b.micro.mr * b.depth * b.element, 64);
     b.at_acc = b.at_b + round_up(b.tile_columns * b.depth * b.element, 64);

@@ -9,7 +9,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { GUARDS = 64 };
+enum {
+    GUARDS = 64,
+    STACK_BYTES = 64 << 10 /* of the handler: the registers that are saved are up to 11 KiB, with AMX */
+};
 
 struct range {
     _Atomic uintptr_t start, end; /* announced; end 0: none */
@@ -110,6 +113,47 @@ static int install(struct error *e)
     }
     pthread_mutex_unlock(&install_lock);
     return result;
+}
+
+/* ---- a stack for the handler ---- */
+
+static pthread_key_t stack_key;
+static bool have_key;
+
+static void free_stack(void *stack)
+{
+    sigaltstack(&(stack_t){.ss_flags = SS_DISABLE}, NULL);
+    munmap(stack, STACK_BYTES);
+}
+
+static void make_key(void)
+{
+    have_key = pthread_key_create(&stack_key, free_stack) == 0;
+}
+
+bool guard_own_stack(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    stack_t stack = {.ss_size = STACK_BYTES}, present;
+
+    pthread_once(&once, make_key);
+    if (have_key && pthread_getspecific(stack_key))
+        return true;
+    /* Sanitizers give each thread one. */
+    if (sigaltstack(NULL, &present) == 0 && !(present.ss_flags & SS_DISABLE))
+        return true;
+    if (!have_key)
+        return false;
+    stack.ss_sp = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (stack.ss_sp == MAP_FAILED)
+        return false;
+    if (pthread_setspecific(stack_key, stack.ss_sp) == 0) {
+        if (sigaltstack(&stack, NULL) == 0)
+            return true;
+        pthread_setspecific(stack_key, NULL);
+    }
+    munmap(stack.ss_sp, STACK_BYTES);
+    return false;
 }
 
 int guard_new(struct guard **ret_guard, struct error *e)

@@ -31,6 +31,11 @@ int guard_new(struct guard **ret_guard, struct error *e);
 /* NULL is allowed; returns NULL. */
 struct guard *guard_free(struct guard *guard);
 
+/* Gives the calling thread a stack for the handler, unless it has one; it is freed when the thread ends. Needed before
+ * code that uses the stack pointer for memory of its own, as oneDNN's does: the handler would run over what lies below
+ * that. False: no memory. */
+bool guard_own_stack(void);
+
 void guard_begin(struct guard *guard, const struct guard_range *ranges, unsigned count);
 /* True when a page was missing since guard_begin(): the results are meaningless. */
 bool guard_end(struct guard *guard);

@@ -18,6 +18,15 @@ const struct kernels *kernels_get(enum cpu_isa isa)
     }
 }
 
+const struct kernels_gemm *kernels_gemm_bf16(void)
+{
+#ifdef __x86_64__
+    return cpu_has_bf16() ? &kernels_gemm_avx512bf16 : NULL;
+#else
+    return NULL;
+#endif
+}
+
 const struct kernels *kernels_best(void)
 {
     for (int isa = CPU_ISAS - 1; isa > CPU_GENERIC; isa--)

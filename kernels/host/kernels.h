@@ -28,12 +28,20 @@ typedef void kernel_load(void *into, size_t ld, const void *from, size_t rows, s
 typedef void kernel_store(void *out, ptrdiff_t row, ptrdiff_t column, const void *acc, size_t ld, size_t rows,
                           size_t columns, double alpha, double beta);
 
-/* acc[mr][nr] = Σ_p a[p][mr]·b[p][nr]: a tile of the product from packed panels. */
-typedef void kernel_micro(size_t k, const void *a, const void *b, void *acc);
+/* acc[i][j] = Σ_p A[i][p]·B[p][j] for the rows of the kernel and nr columns: a tile of the product. A[i][p] lies at
+ * a + i·row + p·step, B[p] at b + p·b_step, in bytes. They count units: one element, or a pair of bf16 that follow each
+ * other along k. */
+typedef void kernel_micro(size_t k, const void *a, ptrdiff_t row, ptrdiff_t step, const void *b, ptrdiff_t b_step,
+                          void *acc);
+
+enum { MICRO_HEIGHTS = 3 };
 
 struct kernels_gemm {
-    unsigned mr, nr;
-    kernel_micro *micro;
+    unsigned mr, nr;   /* rows of the highest tile, columns */
+    unsigned mr_step;  /* micro[h] computes (h + 1)·mr_step rows, the last one mr */
+    unsigned pair;     /* elements of a unit along k */
+    kernel_load *load; /* packs units; NULL: the element's own */
+    kernel_micro *micro[MICRO_HEIGHTS];
 };
 
 struct kernels {
@@ -45,6 +53,11 @@ struct kernels {
 };
 
 extern const struct kernels kernels_generic, kernels_avx2, kernels_avx512;
+
+/* gemm of bf16 by the processor's own products of bf16 pairs. NULL: not built for this target, or the processor lacks
+ * them. They take subnormal numbers for zero. */
+const struct kernels_gemm *kernels_gemm_bf16(void);
+extern const struct kernels_gemm kernels_gemm_avx512bf16;
 
 /* NULL: not built for this target, or the processor lacks it. */
 const struct kernels *kernels_get(enum cpu_isa isa);

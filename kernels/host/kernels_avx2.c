@@ -3,6 +3,7 @@
 #define KERNELS_NAME  "avx2"
 #define VECTOR_BYTES  32
 #define MICRO_ROWS    6
+#define MICRO_STEP    2
 #define MICRO_VECTORS 2
 #include "kernels_elementwise.inc.h"
 #include "kernels_gemm.inc.h"

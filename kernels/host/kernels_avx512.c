@@ -3,6 +3,7 @@
 #define KERNELS_NAME  "avx512"
 #define VECTOR_BYTES  64
 #define MICRO_ROWS    12
+#define MICRO_STEP    4
 #define MICRO_VECTORS 2
 #include "kernels_elementwise.inc.h"
 #include "kernels_gemm.inc.h"

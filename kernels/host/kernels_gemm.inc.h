@@ -1,10 +1,5 @@
 /* gemm's inner loops: packing, the register tile, and writing results. Included after kernels_elementwise.inc.h. */
-
-#ifdef __clang__
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 32")
-#endif
+#include "kernels_micro.inc.h"
 
 /* ---- load: a strided block of any dtype as rows of the type that is computed in ---- */
 
@@ -35,11 +30,7 @@ INLINE void row_f64(double *into, const double *from, size_t n)
 DEFINE_HALF_ROW(f16, get_f16, f16_to_f32)
 DEFINE_HALF_ROW(bf16, get_bf16, bf16_to_f32)
 
-/* Columns that are contiguous in memory, as when a panel of a row-major A is packed: read whole cache lines of
- * TRANSPOSE_RUN elements and scatter them. */
-enum { TRANSPOSE_RUN = 16 };
-
-#define DEFINE_LOAD(name, type, computed, one)                                                                         \
+#define DEFINE_LOAD(name, type, computed, turn, one)                                                                   \
     static void load_##name(void *into_, size_t ld, const void *from_, size_t rows, size_t columns, ptrdiff_t row,     \
                             ptrdiff_t column)                                                                          \
     {                                                                                                                  \
@@ -54,13 +45,23 @@ enum { TRANSPOSE_RUN = 16 };
         if (row == 1) {                                                                                                \
             size_t r = 0;                                                                                              \
                                                                                                                        \
-            for (; r + TRANSPOSE_RUN <= rows; r += TRANSPOSE_RUN)                                                      \
-                for (size_t c = 0; c < columns; c++) {                                                                 \
+            for (; r + TRANSPOSE_RUN <= rows; r += TRANSPOSE_RUN) {                                                    \
+                size_t c = 0;                                                                                          \
+                                                                                                                       \
+                for (; c + 4 <= columns; c += 4) {                                                                     \
+                    computed run[4 * TRANSPOSE_RUN];                                                                   \
+                                                                                                                       \
+                    UNROLL for (size_t i = 0; i < 4; i++)                                                              \
+                        row_##name(run + i * TRANSPOSE_RUN, from + r + (ptrdiff_t)(c + i) * column, TRANSPOSE_RUN);    \
+                    UNROLL for (size_t i = 0; i < TRANSPOSE_RUN; i += 4) turn(into + (r + i) * ld + c, ld, run + i);   \
+                }                                                                                                      \
+                for (; c < columns; c++) {                                                                             \
                     computed run[TRANSPOSE_RUN];                                                                       \
                                                                                                                        \
                     row_##name(run, from + r + (ptrdiff_t)c * column, TRANSPOSE_RUN);                                  \
                     UNROLL for (size_t i = 0; i < TRANSPOSE_RUN; i++) into[(r + i) * ld + c] = run[i];                 \
                 }                                                                                                      \
+            }                                                                                                          \
             into += r * ld;                                                                                            \
             from += r;                                                                                                 \
             rows -= r;                                                                                                 \
@@ -70,10 +71,10 @@ enum { TRANSPOSE_RUN = 16 };
                 into[r * ld + c] = one(from[(ptrdiff_t)r * row + (ptrdiff_t)c * column]);                              \
     }
 
-DEFINE_LOAD(f32, float, float, SAME)
-DEFINE_LOAD(f64, double, double, SAME)
-DEFINE_LOAD(f16, uint16_t, float, f16_to_f32)
-DEFINE_LOAD(bf16, uint16_t, float, bf16_to_f32)
+DEFINE_LOAD(f32, float, float, turn_f32, SAME)
+DEFINE_LOAD(f64, double, double, turn_f64, SAME)
+DEFINE_LOAD(f16, uint16_t, float, turn_f32, f16_to_f32)
+DEFINE_LOAD(bf16, uint16_t, float, turn_f32, bf16_to_f32)
 
 /* ---- store ---- */
 
@@ -119,28 +120,25 @@ DEFINE_STORE(f64, double, double, v_f64, LANES_F64, get_f64, SAME, v_f64, SAME, 
 DEFINE_STORE(f16, uint16_t, float, v_f32, LANES_F32, get_f16, round_f16, v_u16, f16_to_f32, f32_to_f16)
 DEFINE_STORE(bf16, uint16_t, float, v_f32, LANES_F32, get_bf16, round_bf16, v_u16, bf16_to_f32, f32_to_bf16)
 
-/* ---- the register tile: MICRO_ROWS × MICRO_VECTORS accumulators ---- */
+/* ---- the register tile ---- */
 
-#define DEFINE_MICRO(name, type, vector, lanes, get)                                                                   \
-    static void micro_##name(size_t k, const void *a_, const void *b_, void *acc_)                                     \
-    {                                                                                                                  \
-        const type *a = a_, *b = b_;                                                                                   \
-        vector acc[MICRO_ROWS][MICRO_VECTORS];                                                                         \
-                                                                                                                       \
-        UNROLL for (int i = 0; i < MICRO_ROWS; i++) UNROLL for (int j = 0; j < MICRO_VECTORS; j++) acc[i][j] =         \
-            (vector){0};                                                                                               \
-        for (; k > 0; k--) {                                                                                           \
-            vector row[MICRO_VECTORS];                                                                                 \
-                                                                                                                       \
-            UNROLL for (int j = 0; j < MICRO_VECTORS; j++) row[j] = get(b + j * lanes);                                \
-            UNROLL for (int i = 0; i < MICRO_ROWS; i++) UNROLL for (int j = 0; j < MICRO_VECTORS; j++) acc[i][j] +=    \
-                a[i] * row[j];                                                                                         \
-            a += MICRO_ROWS;                                                                                           \
-            b += MICRO_VECTORS * lanes;                                                                                \
-        }                                                                                                              \
-        UNROLL for (int i = 0; i < MICRO_ROWS; i++) UNROLL for (int j = 0; j < MICRO_VECTORS; j++)                     \
-            memcpy((type *)acc_ + (i * MICRO_VECTORS + j) * lanes, &acc[i][j], sizeof(vector));                        \
-    }
+#define MULTIPLY_ADD(acc, a, b) ((acc) + (a) * (b))
 
-DEFINE_MICRO(f32, float, v_f32, LANES_F32, get_f32)
-DEFINE_MICRO(f64, double, v_f64, LANES_F64, get_f64)
+INLINE float get_one_f32(const unsigned char *p)
+{
+    float x;
+
+    memcpy(&x, p, sizeof(x));
+    return x;
+}
+
+INLINE double get_one_f64(const unsigned char *p)
+{
+    double x;
+
+    memcpy(&x, p, sizeof(x));
+    return x;
+}
+
+DEFINE_MICRO(f32, float, v_f32, float, v_f32, get_one_f32, get_f32, MULTIPLY_ADD)
+DEFINE_MICRO(f64, double, v_f64, double, v_f64, get_one_f64, get_f64, MULTIPLY_ADD)

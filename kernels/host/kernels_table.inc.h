@@ -31,6 +31,6 @@ const struct kernels KERNELS = {
         },
     .load = {[DTYPE_F32] = load_f32, [DTYPE_F64] = load_f64, [DTYPE_F16] = load_f16, [DTYPE_BF16] = load_bf16},
     .store = {[DTYPE_F32] = store_f32, [DTYPE_F64] = store_f64, [DTYPE_F16] = store_f16, [DTYPE_BF16] = store_bf16},
-    .gemm = {[DTYPE_F32] = {MICRO_ROWS, MICRO_VECTORS *LANES_F32, micro_f32},
-             [DTYPE_F64] = {MICRO_ROWS, MICRO_VECTORS *LANES_F64, micro_f64}},
+    .gemm = {[DTYPE_F32] = {MICRO_ROWS, MICRO_VECTORS *LANES_F32, MICRO_STEP, 1, NULL, MICRO(f32)},
+             [DTYPE_F64] = {MICRO_ROWS, MICRO_VECTORS *LANES_F64, MICRO_STEP, 1, NULL, MICRO(f64)}},
 };

@@ -12,15 +12,25 @@ void progress_fail(struct backend_job *job, const struct error *e)
     job->error = *e;
 }
 
-/* Decides how each step is executed, which may load a library, before anything is timed. */
-static int begin(struct host_device *device, struct progress *p, struct backend_job *job, struct error *e)
+/* Decides how a step is executed, which may load a library. */
+static int begin_step(struct host_device *device, const struct thread_context *context, struct step *step,
+                      struct execution *ret_execution, struct error *e)
+{
+    if (execute_begin(device, context, step, ret_execution, e) < 0)
+        return -1;
+    step_copy_variant(step->variant_used, ret_execution->variant);
+    return 0;
+}
+
+/* Decides how each step is executed before anything is timed. */
+static int begin(struct host_device *device, const struct thread_context *context, struct progress *p,
+                 struct backend_job *job, struct error *e)
 {
     for (unsigned i = 0; i < job->n_steps; i++) {
-        if (execute_begin(device, &job->steps[i], &p->execution, e) < 0) {
+        if (begin_step(device, context, &job->steps[i], &p->execution, e) < 0) {
             backend_job_blame(job, i, e);
             return -1;
         }
-        step_copy_variant(job->steps[i].variant_used, p->execution.variant);
     }
     job->started_ns = clock_now_ns();
     return 0;
@@ -68,7 +78,7 @@ static int execute(struct host_device *device, struct progress *p, struct backen
             return 0;
         if (stopped)
             error_set(e, ERROR_CANCELLED, "cancelled before op %u", i);
-        if (stopped || (job->n_steps > 1 && execute_begin(device, step, &p->execution, e) < 0) ||
+        if (stopped || (job->n_steps > 1 && begin_step(device, context, step, &p->execution, e) < 0) ||
             execute_step(device, p, job, context, step, e) < 0) {
             backend_job_blame(job, i, e);
             return -1;
@@ -93,7 +103,7 @@ bool progress_run(struct host_device *device, struct progress *p, struct backend
             progress_fail(job, &e);
             return true;
         }
-        if (p->executed == 0 && p->step == 0 && begin(device, p, job, &e) < 0) {
+        if (p->executed == 0 && p->step == 0 && begin(device, context, p, job, &e) < 0) {
             progress_fail(job, &e);
             return true;
         }

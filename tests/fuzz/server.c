@@ -57,7 +57,7 @@ static void start(void)
         .output_bytes = 65536,
         .shutdown_grace_ms = 1000,
         .code = {.compiler = {.nvrtc = "none", .helpers = 1}, .memory_bytes = 1 << 20, .source_bytes = 65536},
-        .backend_config = {.host_threads = 1, .host_blas = "none"},
+        .backend_config = {.host_threads = 1, .host_blas = "none", .host_onednn = "none"},
         .backends = {&host_backend},
     };
     struct sockaddr_un address = {.sun_family = AF_UNIX};

@@ -87,7 +87,6 @@ static bool parse_repack(const char *symbol, struct kernel *k)
             k->layout = LAYOUT_REPACK;
             k->size = kinds[i].size;
             k->pieces = kinds[i].pieces;
-            snprintf(k->symbol, sizeof(k->symbol), "%s", symbol);
             return true;
         }
     return false;

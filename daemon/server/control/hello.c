@@ -91,24 +91,38 @@ static void write_out_dtypes(struct rpc_output *out, const struct op *op)
     }
 }
 
-/* Variants of the op's first dtype: a device has the same kernels for all dtypes. */
+enum { VARIANTS = 2 * BACKEND_MAX_VARIANTS };
+
+/* Adds names that are not there yet. */
+static unsigned add_names(const char **names, unsigned n, const char *const *more)
+{
+    for (; more && *more && n < VARIANTS; more++) {
+        unsigned i = 0;
+
+        while (i < n && strcmp(names[i], *more) != 0)
+            i++;
+        if (i == n)
+            names[n++] = *more;
+    }
+    return n;
+}
+
+/* Variants for any of the op's dtypes: in the order of the first one's list, then those that only others have. */
 static void write_variants(struct rpc_output *out, const struct server *s, const struct op *op)
 {
-    enum dtype dtype = (enum dtype)__builtin_ctz(op->dtypes);
-
     rpc_write_text(out, "variants");
     rpc_write_map(out, s->devices.count);
     for (unsigned i = 0; i < s->devices.count; i++) {
         struct backend_device *d = s->devices.all[i];
-        const char *const *variants = d->backend->variants(d, op, dtype);
+        const char *names[VARIANTS];
         unsigned n = 0;
 
-        while (variants && variants[n])
-            n++;
+        for (unsigned dtypes = op->dtypes; dtypes; dtypes &= dtypes - 1)
+            n = add_names(names, n, d->backend->variants(d, op, (enum dtype)__builtin_ctz(dtypes)));
         rpc_write_text(out, d->info.uuid);
         rpc_write_array(out, n);
         for (unsigned j = 0; j < n; j++)
-            rpc_write_text(out, variants[j]);
+            rpc_write_text(out, names[j]);
     }
 }
 

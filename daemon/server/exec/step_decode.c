@@ -106,7 +106,8 @@ static int choose_variant(struct step *step, const struct op *op, struct backend
         if (n < (int)sizeof(all) - 1)
             n += snprintf(all + n, sizeof(all) - (size_t)n, " %s", *names);
     }
-    error_set(e, ERROR_INVALID_ARGUMENT, "attrs.variant: this device has for %s only:%s", op->name, all);
+    error_set(e, ERROR_INVALID_ARGUMENT, "attrs.variant: this device has for %s of %s only:%s", op->name,
+              dtype_name(step->plan.dtype), all);
     return error_detail_text(e, "key", "attrs.variant");
 }
 

@@ -12,7 +12,7 @@
 __attribute__((visibility("default"))) const char *__tsan_default_suppressions(void);
 const char *__tsan_default_suppressions(void)
 {
-    return "race:libopenblas\n";
+    return "race:libopenblas\nrace:libdnnl\n";
 }
 
 /* ---- numbers ---- */

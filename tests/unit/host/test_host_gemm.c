@@ -148,7 +148,8 @@ static void test_shapes(void **state)
     static const struct product products[] = {
         {1, 1, 1, .alpha = 1},     {2, 3, 4, .alpha = 1},      {1000, 333, 17, .alpha = 1}, {131, 127, 129, .alpha = 1},
         {1, 300, 70, .alpha = 1},  {300, 1, 70, .alpha = 1},   {1, 1, 1500, .alpha = 1},    {13, 33, 700, .alpha = 1},
-        {65, 31, 257, .alpha = 1}, {100, 90, 513, .alpha = 1},
+        {65, 31, 257, .alpha = 1}, {100, 90, 513, .alpha = 1}, {64, 64, 64, .alpha = 1},    {32, 96, 64, .alpha = 1},
+        {64, 64, 63, .alpha = 1},  {12, 32, 600, .alpha = 1},  {24, 64, 1100, .alpha = 1},
     };
 
     (void)state;
@@ -296,35 +297,158 @@ static void run_tiny(struct fixture *f, const char *variant, struct backend_job 
     operand_deinit(&out);
 }
 
-/* Without a BLAS, or with one that does not load, gemm runs on our own kernel, unless the BLAS was asked for. */
-static void test_no_blas(void **state)
+/* Without libraries, or with ones that do not load, gemm runs on our own kernel, unless the library was asked for. */
+static void test_no_libraries(void **state)
 {
+    static const char *const missing[] = {"/nonexistent/libopenblas.so.0", "/nonexistent/libdnnl.so.2"};
+    static const char *const names[] = {"openblas", "onednn"};
     struct backend_job job;
     struct fixture f;
 
     (void)state;
-    fixture_open(&f, &(struct backend_config){.host_blas = "none"});
+    fixture_open(&f, &(struct backend_config){.host_blas = "none", .host_onednn = "none"});
     assert_string_equal(host_backend.variants(f.device, op_get(OP_GEMM), DTYPE_F32)[0], "blocked");
     run_tiny(&f, NULL, &job);
     assert_false(job.failed);
     assert_string_equal(job.steps->variant_used, "blocked");
     fixture_close(&f);
 
-    fixture_open(&f, &(struct backend_config){.host_blas = "/nonexistent/libopenblas.so.0"});
-    run_tiny(&f, NULL, &job);
-    assert_false(job.failed);
-    assert_string_equal(job.steps->variant_used, "blocked");
-    run_tiny(&f, "openblas", &job);
+    fixture_open(&f, &(struct backend_config){.host_blas = missing[0], .host_onednn = missing[1]});
+    for (unsigned i = 0; i < 20; i++) {
+        run_tiny(&f, NULL, &job);
+        assert_false(job.failed);
+        assert_string_equal(job.steps->variant_used, "blocked");
+    }
+    for (unsigned i = 0; i < COUNT(names); i++) {
+        run_tiny(&f, names[i], &job);
+        assert_true(job.failed);
+        assert_int_equal(job.error.code, ERROR_UNSUPPORTED);
+        assert_non_null(strstr(job.error.message, missing[i]));
+    }
+    fixture_close(&f);
+}
+
+/* ---- the choice ---- */
+
+static bool is_listed(struct fixture *f, enum dtype dtype, const char *variant)
+{
+    for (const char *const *v = host_backend.variants(f->device, op_get(OP_GEMM), dtype); *v; v++)
+        if (!strcmp(*v, variant))
+            return true;
+    return false;
+}
+
+static void check_choice(struct fixture *f, const struct product *p)
+{
+    struct host_device *device = (struct host_device *)(void *)f->device;
+    struct gemm_choice c;
+    unsigned n = 0;
+
+    for (; gemm_ways_get(&device->gemm, n, &c); n++) {
+        double chosen = INFINITY, least = INFINITY;
+
+        assert_non_null(c.chosen);
+        assert_true(c.m <= p->m && p->m < 2 * c.m && c.n <= p->n && p->n < 2 * c.n && c.k <= p->k && p->k < 2 * c.k);
+        assert_true(c.row_major[0] && c.row_major[1] && c.row_major[2] && !c.batched);
+        assert_true(c.count > 1);
+        for (unsigned w = 0; w < c.count; w++) {
+            least = fmin(least, c.ways[w].ns_a_product);
+            if (!strcmp(c.chosen, c.ways[w].name))
+                chosen = c.ways[w].ns_a_product;
+        }
+        assert_true(chosen <= 1.06 * least && isfinite(chosen));
+    }
+    assert_true(n <= COUNT(all_dtypes)); /* those that had a choice */
+}
+
+/* Every execution of a client who names no variant is right, whatever computes it, and in the end it is the fastest. */
+static void test_each_turn_is_right(void **state)
+{
+    static const struct product p = {130, 110, 120, .alpha = 1.5, .beta = -1};
+    struct fixture f;
+
+    (void)state;
+    fixture_open(&f, NULL);
+    for (unsigned d = 0; d < COUNT(all_dtypes); d++) {
+        const struct operand made[] = {make(all_dtypes[d], 0, p.m, p.k, false, CONTIGUOUS),
+                                       make(all_dtypes[d], 0, p.k, p.n, false, CONTIGUOUS),
+                                       make(all_dtypes[d], 0, p.m, p.n, false, CONTIGUOUS)};
+        const union op_attr_value attrs[OP_MAX_ATTRS] = {[GEMM_ALPHA] = {.f = p.alpha}, [GEMM_BETA] = {.f = p.beta}};
+        struct operand a = made[0], b = made[1], out = made[2];
+        struct backend_job job;
+
+        for (unsigned i = 0; i < 40; i++) {
+            job_init(&job, OP_GEMM, (struct operand *[]){&a, &b}, &out, attrs);
+            job_run(&f, &job);
+            assert_false(job.failed);
+            assert_true(is_listed(&f, all_dtypes[d], job.steps->variant_used));
+            check_product(&p, &a, &b, &out);
+            memcpy(out.memory.host, out.before, out.memory.size);
+        }
+        operand_deinit(&a);
+        operand_deinit(&b);
+        operand_deinit(&out);
+    }
+    check_choice(&f, &p);
+    fixture_close(&f);
+}
+
+/* A oneDNN that does not compute is found out at its first turn, whose product another way computes. */
+static void test_a_library_that_refuses(void **state)
+{
+    static const struct product p = {130, 110, 120, .alpha = 1.5, .beta = -1};
+    const union op_attr_value attrs[OP_MAX_ATTRS] = {[GEMM_ALPHA] = {.f = p.alpha}, [GEMM_BETA] = {.f = p.beta}};
+    struct operand a = make(DTYPE_F32, 0, p.m, p.k, false, CONTIGUOUS),
+                   b = make(DTYPE_F32, 0, p.k, p.n, false, CONTIGUOUS),
+                   out = make(DTYPE_F32, 0, p.m, p.n, false, CONTIGUOUS);
+    unsigned turns = 0;
+    struct backend_job job;
+    struct fixture f;
+
+    (void)state;
+    fixture_open(&f, &(struct backend_config){.host_blas = "none", .host_onednn = KOPS_REFUSING_DNNL});
+    for (unsigned i = 0; i < 20; i++) {
+        job_init(&job, OP_GEMM, (struct operand *[]){&a, &b}, &out, attrs);
+        job_run(&f, &job);
+        assert_false(job.failed);
+        turns += !strcmp(job.steps->variant_used, "onednn");
+        check_product(&p, &a, &b, &out);
+        memcpy(out.memory.host, out.before, out.memory.size);
+    }
+    assert_int_equal(turns, 1);
+    step_copy_variant(job.steps->variant, "onednn");
+    job.impl = NULL;
+    job_run(&f, &job);
     assert_true(job.failed);
     assert_int_equal(job.error.code, ERROR_UNSUPPORTED);
-    assert_non_null(strstr(job.error.message, "/nonexistent/libopenblas.so.0"));
+    fixture_close(&f);
+    operand_deinit(&a);
+    operand_deinit(&b);
+    operand_deinit(&out);
+}
+
+/* The first variant of the list where the daemon is told not to choose, and a forced one always. */
+static void test_no_choice(void **state)
+{
+    struct backend_job job;
+    struct fixture f;
+
+    (void)state;
+    fixture_open(&f, &(struct backend_config){.host_first_variant = true});
+    for (unsigned i = 0; i < 20; i++) {
+        run_tiny(&f, NULL, &job);
+        assert_string_equal(job.steps->variant_used, host_backend.variants(f.device, op_get(OP_GEMM), DTYPE_F32)[0]);
+    }
     fixture_close(&f);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_blas),
+        cmocka_unit_test(test_no_libraries),
+        cmocka_unit_test(test_each_turn_is_right),
+        cmocka_unit_test(test_a_library_that_refuses),
+        cmocka_unit_test(test_no_choice),
         cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_more_threads_than_processors),
         cmocka_unit_test(test_layouts),
