@@ -166,6 +166,16 @@ static int set_product(const struct op_call *call, struct plan_gemm *p, struct e
     return set_batches(call, p, e);
 }
 
+/* linear has gemm's choices, in the same order. */
+static void set_precision(struct plan_gemm *p, unsigned choice)
+{
+    _Static_assert((int)GEMM_PRECISION_HIGHEST == (int)LINEAR_PRECISION_HIGHEST &&
+                       (int)GEMM_PRECISION_MEDIUM == (int)LINEAR_PRECISION_MEDIUM,
+                   "the same choices");
+    p->high_precision_only = choice != GEMM_PRECISION_MEDIUM;
+    p->in_pieces = choice != GEMM_PRECISION_HIGHEST;
+}
+
 int op_rule_gemm(const struct op_call *call, struct plan *ret_plan, struct error *e)
 {
     struct plan_gemm *p = &ret_plan->gemm;
@@ -173,8 +183,7 @@ int op_rule_gemm(const struct op_call *call, struct plan *ret_plan, struct error
     ret_plan->kind = PLAN_GEMM;
     memset(p, 0, sizeof(*p));
     p->beta = call->attrs[GEMM_BETA].f;
-    p->high_precision_only = call->attrs[GEMM_PRECISION].choice != GEMM_PRECISION_MEDIUM;
-    p->in_pieces = call->attrs[GEMM_PRECISION].choice != GEMM_PRECISION_HIGHEST;
+    set_precision(p, call->attrs[GEMM_PRECISION].choice);
     return set_product(call, p, e);
 }
 
@@ -190,6 +199,6 @@ int op_rule_linear(const struct op_call *call, struct plan *ret_plan, struct err
     memset(p, 0, sizeof(*p));
     p->has_bias = true;
     p->activation = activations[call->attrs[LINEAR_ACTIVATION].choice];
-    p->high_precision_only = call->attrs[LINEAR_PRECISION].choice != LINEAR_PRECISION_MEDIUM;
+    set_precision(p, call->attrs[LINEAR_PRECISION].choice);
     return set_product(call, p, e);
 }

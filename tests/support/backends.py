@@ -40,7 +40,7 @@ def config(backend: str) -> str:
     driver = {HOST: "none", STANDIN: str(standin_driver()), CUDA: "libcuda.so.1"}[backend]
     lines = ["[cuda]", f"driver = {driver}"]
     if backend == STANDIN:
-        lines.append("blaslt = none")
+        lines.append(f"blaslt = {os.environ.get('KOPS_STANDIN_BLASLT', 'none')}")  # of tests/unit/cuda/fake_blaslt.c
     return "\n".join(lines) + "\n"
 
 

@@ -62,12 +62,12 @@ struct kops_linear_params {
     bool trans_a, trans_b; /**< Swap the last two dimensions of an operand first. */
     double alpha;          /**< Scales the product, before bias is added. */
     enum kops_activation activation;
-    bool high; /**< precision "high": f32 operands may be rounded to tf32. */
+    bool high, medium; /**< precision, as of kops_gemm(). */
 };
 
 #define KOPS_LINEAR_INIT                                                                                               \
     {                                                                                                                  \
-        false, false, 1.0, KOPS_ACTIVATION_NONE, false                                                                 \
+        false, false, 1.0, KOPS_ACTIVATION_NONE, false, false                                                          \
     }
 
 /** out = activation(alpha · op(a) · op(b) + bias), in one pass: the product is that of kops_gemm(), bias broadcasts to

@@ -92,7 +92,7 @@ enum kops_code kops_linear(kops_client *client, const struct kops_tensor *a, con
         return fail(ret_error, KOPS_ERR_BAD_ARGUMENT, "params->activation is %d, which is none", (int)p->activation);
     if (p->activation != KOPS_ACTIVATION_NONE)
         attrs[n++] = kops_attr_text("activation", activations[p->activation]);
-    if (p->high)
-        attrs[n++] = kops_attr_text("precision", "high");
+    if (p->high || p->medium)
+        attrs[n++] = kops_attr_text("precision", p->medium ? "medium" : "high");
     return run_op(client, "linear", inputs, 3, out, attrs, n, options, ret_result, ret_error);
 }

@@ -245,12 +245,21 @@ size_t blaslt_plan_workspace(const struct blaslt_plan *p)
     return p->algorithm.workspaceSize;
 }
 
+/* With a beta of exactly 1, and out of 16 bits, the library rounds the product to 16 bits before out is added to it.
+ * The next larger number of f32 makes it add first; that is less than f32 rounds. */
+static float beta_of(const struct blaslt_plan *p, double beta)
+{
+    const bool is_wide = p->problem.out_dtype == DTYPE_F32 || p->problem.out_dtype == DTYPE_F64;
+
+    return beta == 1 && !is_wide ? 0x1.000002p0f : (float)beta;
+}
+
 static cublasStatus_t run_call(const struct cuda_queue *queue, struct blaslt_plan *p, const struct plan_gemm *g,
                                const struct blaslt_layout *layout, const struct blaslt_call *call,
                                const uint64_t *addresses)
 {
     bool f64 = p->problem.dtype == DTYPE_F64;
-    float scale32[] = {(float)g->alpha, (float)g->beta};
+    float scale32[] = {(float)g->alpha, beta_of(p, g->beta)};
     double scale64[] = {g->alpha, g->beta};
     void *at[BLASLT_OPERANDS];
 

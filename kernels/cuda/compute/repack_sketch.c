@@ -8,41 +8,35 @@
 const char repack_padded[] = "padded", repack_bf16x3[] = "bf16x3", repack_bf16x6[] = "bf16x6";
 
 enum {
-    OUT_OPERAND = 2,      /* of a plan */
-    ALIGNMENT_BYTES = 16, /* that the fast kernels need of rows and extents */
-    ROW_BYTES = 128,      /* rows of copies begin on such boundaries: 2 to 8 % faster than 16 (H100, 4097 × 4097) */
-    REGION_BYTES = 256,   /* copies begin on these */
-    PANEL_STEP = 256,     /* panels are multiples of so many rows or columns of out */
-    PANELS_MAX = 64,      /* of one product */
-    ACTIONS_MAX = 256     /* launches of one product; a stream has 512 in flight */
+    PANEL_STEP = 256, /* panels are multiples of so many rows or columns of out */
+    PANELS_MAX = 64,  /* of one product */
+    ACTIONS_MAX = 256 /* launches of one product; a stream has 512 in flight */
 };
 
-static const struct mode {
-    const char *name;
-    unsigned pieces; /* 0: bits are copied */
-    enum cuda_ops_repack_kind kind;
-} modes[] = {
+static const struct repack_mode modes[] = {
     {repack_padded, 0, CUDA_OPS_REPACK_2},
     {repack_bf16x3, 2, CUDA_OPS_REPACK_BF16X2},
     {repack_bf16x6, 3, CUDA_OPS_REPACK_BF16X3},
 };
 
-static const struct mode *mode_of(const char *variant)
+const struct repack_mode *repack_mode(const char *variant)
 {
-    const struct mode *m = modes;
+    const struct repack_mode *m = modes;
 
     while (strcmp(m->name, variant) != 0)
         m++;
     return m;
 }
 
-const char *const *repack_variants(enum dtype dtype)
+const char *const *repack_variants(enum op_id op, enum dtype dtype)
 {
-    static const char *const of_16_bits[] = {repack_padded, NULL};
+    static const char *const padded[] = {repack_padded, NULL};
     static const char *const of_f32[] = {repack_bf16x3, repack_bf16x6, repack_padded, NULL};
     static const char *const none[] = {NULL};
 
-    return dtype == DTYPE_F32 ? of_f32 : dtype_size(dtype) == 2 ? of_16_bits : none;
+    if ((op != OP_GEMM && op != OP_LINEAR) || (dtype != DTYPE_F32 && dtype != DTYPE_F16 && dtype != DTYPE_BF16))
+        return none;
+    return op == OP_GEMM && dtype == DTYPE_F32 ? of_f32 : padded;
 }
 
 static int refuse(struct error *e, const char *variant, const char *why)
@@ -51,14 +45,26 @@ static int refuse(struct error *e, const char *variant, const char *why)
     return error_detail_text(e, "variant", variant);
 }
 
+/* As cuBLASLt takes it. */
+static bool bias_is_vector(const struct plan *plan)
+{
+    const struct plan_gemm *g = &plan->gemm;
+    bool vector = (g->m == 1 || g->bias.row == 0) && (g->n == 1 || g->bias.column == 1) && g->activation != PLAN_GELU;
+
+    for (unsigned d = 0; d < g->batch_rank; d++)
+        vector = vector && g->bias.batch[d] == 0;
+    return vector && plan->dtype == plan->out_dtype;
+}
+
 int repack_check(const struct plan *plan, const char *variant, struct error *e)
 {
-    const struct mode *mode = mode_of(variant);
+    const struct repack_mode *mode = repack_mode(variant);
 
     if (plan->kind != PLAN_GEMM || plan_is_empty(plan) || plan->gemm.k == 0)
         return refuse(e, variant, "is for products of matrices that are not empty");
-    if (plan->gemm.has_bias)
-        return refuse(e, variant, "is for products without a bias");
+    if (plan->gemm.has_bias && (mode->pieces || !bias_is_vector(plan)))
+        return refuse(e, variant,
+                      mode->pieces ? "has no bias" : "takes a vector [n] of out's dtype as bias, and no gelu");
     if (mode->pieces && (plan->dtype != DTYPE_F32 || plan->out_dtype != DTYPE_F32))
         return refuse(e, variant, "multiplies f32");
     if (dtype_size(plan->dtype) != 2 && plan->dtype != DTYPE_F32)
@@ -70,167 +76,7 @@ int repack_check(const struct plan *plan, const char *variant, struct error *e)
     return 0;
 }
 
-/* ---- one panel's layout ---- */
-
-/* An operand: x is m of a, and n of b. */
-struct side {
-    const struct plan_matrix *source;
-    int64_t x, x_stride, k_stride;
-    bool along_k; /* its rows, and its copy's, lie along k */
-    bool is_copied;
-    /* The copy: `rows` of `columns`, a piece; `ld` from row to row; `matrix` elements of all pieces of one matrix. */
-    uint64_t offset;
-    int64_t rows, columns, ld, matrix;
-};
-
-struct panel {
-    const struct plan *plan;
-    const struct mode *mode;
-    struct plan_gemm g;
-    uint64_t addresses[PLAN_MAX_OPERANDS];
-    struct side a, b;
-    bool out_is_copied, out_is_wide; /* wide: its rows lie along n */
-    int64_t m, n, k;                 /* of the product, with zeros; k of one piece */
-    int64_t out_ld, out_matrix;      /* of out's copy */
-    uint64_t out_offset, bytes;
-};
-
-static int64_t round_up(int64_t x, int64_t step)
-{
-    return (x + step - 1) / step * step;
-}
-
-static size_t out_size(const struct plan *plan)
-{
-    return dtype_size(plan->out_dtype);
-}
-
-/* Of an element that is multiplied. */
-static size_t in_size(const struct panel *p)
-{
-    return p->mode->pieces ? 2 : dtype_size(p->plan->dtype);
-}
-
-static int64_t width_of(const struct panel *p)
-{
-    return ALIGNMENT_BYTES / (int64_t)in_size(p);
-}
-
-/* Whether rows with `other` between `others` of them begin on 16-byte boundaries, and their elements follow each other.
- * A dimension of size 1 has no stride. */
-static bool is_aligned(const struct plan_gemm *g, const struct plan_matrix *m, uint64_t address, size_t size,
-                       int64_t extent, int64_t unit, int64_t others, int64_t other)
-{
-    uint64_t bits = address;
-
-    if (extent > 1 && unit != 1)
-        return false;
-    if (others > 1)
-        bits |= (uint64_t)other * size;
-    for (unsigned d = 0; d < g->batch_rank; d++)
-        bits |= (uint64_t)m->batch[d] * size;
-    return bits % ALIGNMENT_BYTES == 0;
-}
-
-static struct side side_of(const struct plan_gemm *g, const struct plan_matrix *m, bool is_a)
-{
-    struct side s = {.source = m, .x = is_a ? g->m : g->n};
-
-    s.x_stride = is_a ? m->row : m->column;
-    s.k_stride = is_a ? m->column : m->row;
-    s.along_k = s.x == 1 || (g->k > 1 && s.k_stride == 1) || (s.x_stride != 1 && s.k_stride < s.x_stride);
-    return s;
-}
-
-static bool side_is_aligned(const struct panel *p, const struct side *s, uint64_t address)
-{
-    const size_t size = dtype_size(p->plan->dtype);
-
-    return s->along_k ? is_aligned(&p->g, s->source, address, size, p->g.k, s->k_stride, s->x, s->x_stride)
-                      : is_aligned(&p->g, s->source, address, size, s->x, s->x_stride, p->g.k, s->k_stride);
-}
-
-static bool out_is_aligned(const struct panel *p)
-{
-    const struct plan_gemm *g = &p->g;
-    const uint64_t address = p->addresses[OUT_OPERAND];
-    const size_t size = out_size(p->plan);
-
-    return p->out_is_wide ? is_aligned(g, &g->out, address, size, g->n, g->out.column, g->m, g->out.row)
-                          : is_aligned(g, &g->out, address, size, g->m, g->out.row, g->n, g->out.column);
-}
-
-/* Matrices of the batch that the operand has: dimensions along which it repeats count once. */
-static uint64_t batches_of(const struct plan_gemm *g, const struct plan_matrix *m)
-{
-    uint64_t n = 1;
-
-    for (unsigned d = 0; d < g->batch_rank; d++)
-        if (m->batch[d] != 0)
-            n *= (uint64_t)g->batch_shape[d];
-    return n;
-}
-
-static uint64_t place(struct panel *p, uint64_t bytes)
-{
-    const uint64_t at = p->bytes;
-
-    p->bytes += (bytes + REGION_BYTES - 1) / REGION_BYTES * REGION_BYTES;
-    return at;
-}
-
-static void place_side(struct panel *p, struct side *s, int64_t x)
-{
-    const int64_t pieces = p->mode->pieces ? p->mode->pieces : 1, width = width_of(p);
-
-    if (!s->is_copied)
-        return;
-    s->rows = s->along_k ? x : p->k;
-    s->columns = round_up(s->along_k ? p->k : x, width);
-    s->ld = round_up(s->along_k ? pieces * s->columns : s->columns, ROW_BYTES / (int64_t)in_size(p));
-    s->matrix = s->rows * s->ld * (s->along_k ? 1 : pieces);
-    s->offset = place(p, (uint64_t)s->matrix * in_size(p) * batches_of(&p->g, s->source));
-}
-
-/* Operands that do not lie well are copied. An extent that is no multiple of 16 bytes is filled up with zeros, which
- * needs copies of both matrices that have it: the fast kernels are out of question for the product also where only one
- * matrix has rows along it. */
-static void choose_copies(struct panel *p)
-{
-    const struct plan_gemm *g = &p->g;
-    const int64_t width = width_of(p);
-    const bool pad_m = g->m % width && (!p->a.along_k || !p->out_is_wide);
-    const bool pad_n = g->n % width && (!p->b.along_k || p->out_is_wide);
-    const bool pad_k = g->k % width && (p->a.along_k || p->b.along_k);
-
-    p->a.is_copied = p->mode->pieces || pad_m || pad_k || !side_is_aligned(p, &p->a, p->addresses[0]);
-    p->b.is_copied = p->mode->pieces || pad_n || pad_k || !side_is_aligned(p, &p->b, p->addresses[1]);
-    p->out_is_copied = pad_m || pad_n || !out_is_aligned(p);
-}
-
-static void lay_out(struct panel *p)
-{
-    const struct plan_gemm *g = &p->g;
-    const int64_t width = width_of(p);
-
-    p->a = side_of(g, &g->a, true);
-    p->b = side_of(g, &g->b, false);
-    p->out_is_wide = g->n == 1 ? g->m == 1 : g->out.column == 1 || g->out.row != 1;
-    choose_copies(p);
-    p->m = p->a.is_copied && p->out_is_copied ? round_up(g->m, width) : g->m;
-    p->n = p->b.is_copied && p->out_is_copied ? round_up(g->n, width) : g->n;
-    p->k = p->a.is_copied && p->b.is_copied ? round_up(g->k, width) : g->k;
-    p->bytes = 0;
-    place_side(p, &p->a, p->m);
-    place_side(p, &p->b, p->n);
-    if (p->out_is_copied) {
-        p->out_ld = round_up(p->out_is_wide ? p->n : p->m, ROW_BYTES / (int64_t)out_size(p->plan));
-        p->out_matrix = p->out_ld * (p->out_is_wide ? p->m : p->n);
-        p->out_offset = place(p, (uint64_t)p->out_matrix * out_size(p->plan) * g->batch_count);
-    }
-}
-
-/* ---- one panel's actions ---- */
+/* ---- the actions of a panel ---- */
 
 static struct repack_action *add_action(struct repack_sketch *s, enum repack_action_kind kind)
 {
@@ -272,8 +118,8 @@ static void copy_batches(const struct plan_gemm *g, const struct plan_matrix *m,
     }
 }
 
-static struct cuda_ops_repack_part part_of_side(const struct panel *p, const struct side *s, uint64_t address,
-                                                bool is_a)
+static struct cuda_ops_repack_part part_of_side(const struct repack_panel *p, const struct repack_side *s,
+                                                uint64_t address, bool is_a)
 {
     struct cuda_ops_repack_part part = {.from = address, .to = s->offset, .to_column = 1};
     const int64_t last = (int64_t)p->mode->pieces - 1;
@@ -295,9 +141,36 @@ static struct cuda_ops_repack_part part_of_side(const struct panel *p, const str
     return part;
 }
 
-static int copy_inputs(const struct panel *p, struct repack_sketch *sketch)
+static enum cuda_ops_repack_kind kind_of(const struct repack_panel *p)
 {
-    const struct side *sides[] = {&p->a, &p->b};
+    if (p->mode->pieces)
+        return p->mode->kind;
+    return dtype_size(p->plan->dtype) == 2 ? CUDA_OPS_REPACK_2 : CUDA_OPS_REPACK_4;
+}
+
+/* With zeros behind it, since the product's columns are so many. */
+static int copy_bias(const struct repack_panel *p, struct repack_sketch *sketch)
+{
+    struct repack_action *action = add_action(sketch, REPACK_COPY);
+
+    if (!action)
+        return -1;
+    action->copy.kind = kind_of(p);
+    action->copy.to_scratch[0] = true;
+    action->copy.params.parts[0] = (struct cuda_ops_repack_part){.from = p->addresses[PLAN_GEMM_BIAS],
+                                                                 .to = p->bias_offset,
+                                                                 .rows = 1,
+                                                                 .columns = (uint64_t)p->g.n,
+                                                                 .column = 1,
+                                                                 .to_rows = 1,
+                                                                 .to_columns = (uint64_t)p->n,
+                                                                 .to_column = 1};
+    return 0;
+}
+
+static int copy_inputs(const struct repack_panel *p, struct repack_sketch *sketch)
+{
+    const struct repack_side *sides[] = {&p->a, &p->b};
     struct repack_action *action;
     unsigned n = 0;
 
@@ -306,9 +179,7 @@ static int copy_inputs(const struct panel *p, struct repack_sketch *sketch)
     action = add_action(sketch, REPACK_COPY);
     if (!action)
         return -1;
-    action->copy.kind = p->mode->pieces                   ? p->mode->kind
-                        : dtype_size(p->plan->dtype) == 2 ? CUDA_OPS_REPACK_2
-                                                          : CUDA_OPS_REPACK_4;
+    action->copy.kind = kind_of(p);
     for (unsigned i = 0; i < 2; i++)
         if (sides[i]->is_copied) {
             action->copy.to_scratch[n] = true;
@@ -318,7 +189,7 @@ static int copy_inputs(const struct panel *p, struct repack_sketch *sketch)
 }
 
 /* The strides of out's copy. */
-static struct plan_matrix out_copy(const struct panel *p)
+static struct plan_matrix out_copy(const struct repack_panel *p)
 {
     struct plan_matrix m = {.row = p->out_is_wide ? p->out_ld : 1, .column = p->out_is_wide ? 1 : p->out_ld};
 
@@ -326,17 +197,17 @@ static struct plan_matrix out_copy(const struct panel *p)
     return m;
 }
 
-static int copy_out(const struct panel *p, bool to_copy, struct repack_sketch *sketch)
+static int copy_out(const struct repack_panel *p, bool to_copy, struct repack_sketch *sketch)
 {
     struct repack_action *action = add_action(sketch, REPACK_COPY);
     const struct plan_matrix *there = &p->g.out, here = out_copy(p);
     const struct plan_matrix *from = to_copy ? there : &here, *to = to_copy ? &here : there;
-    const uint64_t address = p->addresses[OUT_OPERAND];
+    const uint64_t address = p->addresses[plan_gemm_out(&p->g)];
     struct cuda_ops_repack_part *part;
 
     if (!action)
         return -1;
-    action->copy.kind = out_size(p->plan) == 2 ? CUDA_OPS_REPACK_2 : CUDA_OPS_REPACK_4;
+    action->copy.kind = repack_out_size(p->plan) == 2 ? CUDA_OPS_REPACK_2 : CUDA_OPS_REPACK_4;
     action->copy.to_scratch[0] = to_copy;
     action->copy.from_scratch[0] = !to_copy;
     part = &action->copy.params.parts[0];
@@ -359,7 +230,7 @@ static int copy_out(const struct panel *p, bool to_copy, struct repack_sketch *s
 }
 
 /* A side's matrix in the product. */
-static struct plan_matrix matrix_of(const struct panel *p, const struct side *s, bool is_a)
+static struct plan_matrix matrix_of(const struct repack_panel *p, const struct repack_side *s, bool is_a)
 {
     struct plan_matrix m = *s->source;
 
@@ -374,7 +245,7 @@ static struct plan_matrix matrix_of(const struct panel *p, const struct side *s,
 }
 
 /* The product of `k` steps of the copies, from k_a and k_b on: `first` of all is added to beta · out. */
-static int multiply(const struct panel *p, int64_t k_a, int64_t k_b, int64_t k, double scale, bool first,
+static int multiply(const struct repack_panel *p, int64_t k_a, int64_t k_b, int64_t k, double scale, bool first,
                     struct repack_sketch *sketch)
 {
     struct repack_action *action = add_action(sketch, REPACK_PRODUCT);
@@ -405,23 +276,27 @@ static int multiply(const struct panel *p, int64_t k_a, int64_t k_b, int64_t k, 
     action->product.in_scratch[1] = p->b.is_copied;
     if (p->out_is_copied) {
         g->out = out_copy(p);
-        action->product.addresses[OUT_OPERAND] = p->out_offset;
-        action->product.in_scratch[OUT_OPERAND] = true;
+        action->product.addresses[plan_gemm_out(g)] = p->out_offset;
+        action->product.in_scratch[plan_gemm_out(g)] = true;
+    }
+    if (p->bias_is_copied) {
+        action->product.addresses[PLAN_GEMM_BIAS] = p->bias_offset;
+        action->product.in_scratch[PLAN_GEMM_BIAS] = true;
     }
     return 0;
 }
 
-/* Steps along k of the first pieces' product between its additions in f32. What tensor cores cut off grows with them:
- * 3.6e-9 of the sum a step, for sums of one sign (H100). "bf16x3" may have 4e-5 of it. "bf16x6" is to stay below twice
- * what f32 has, which grows with the square root of k: 1.2e-6 at 8192. */
-static int64_t chunk_of(const struct panel *p)
+/* Steps along k of the first pieces' product between its additions in f32. What tensor cores cut off grows with them,
+ * for sums of one sign: 1.7e-6 of the sum with 1024 steps, 3e-5 with 8192 (H100). So "bf16x3" stays below 4e-5 for any
+ * k. f32 itself has 1.2e-6 at 8192, less where k is less; smaller chunks cost an addition to all of out each. */
+static int64_t chunk_of(const struct repack_panel *p)
 {
     if (p->mode->pieces == 2)
         return 8192;
     return p->k >= 8192 ? 1024 : p->k >= 2048 ? 512 : 256;
 }
 
-static int multiply_pieces(const struct panel *p, struct repack_sketch *sketch)
+static int multiply_pieces(const struct repack_panel *p, struct repack_sketch *sketch)
 {
     const int64_t last = (int64_t)p->mode->pieces - 1, chunk = chunk_of(p);
     bool first = true;
@@ -437,9 +312,10 @@ static int multiply_pieces(const struct panel *p, struct repack_sketch *sketch)
     return 0;
 }
 
-static int add_panel(const struct panel *p, struct repack_sketch *sketch)
+static int add_panel(const struct repack_panel *p, struct repack_sketch *sketch)
 {
-    if (copy_inputs(p, sketch) < 0 || (p->out_is_copied && p->g.beta != 0 && copy_out(p, true, sketch) < 0))
+    if (copy_inputs(p, sketch) < 0 || (p->bias_is_copied && copy_bias(p, sketch) < 0) ||
+        (p->out_is_copied && p->g.beta != 0 && copy_out(p, true, sketch) < 0))
         return -1;
     if (p->mode->pieces ? multiply_pieces(p, sketch) < 0 : multiply(p, 0, 0, p->k, 1, true, sketch) < 0)
         return -1;
@@ -448,18 +324,13 @@ static int add_panel(const struct panel *p, struct repack_sketch *sketch)
 
 /* ---- panels ---- */
 
-/* Extents of a panel: of the outermost batch dimension, of m and of n. */
-struct extents {
-    int64_t batch, m, n;
-};
-
 static int64_t half(int64_t x)
 {
-    return round_up((x + 1) / 2, PANEL_STEP);
+    return repack_round_up((x + 1) / 2, PANEL_STEP);
 }
 
 /* Makes panels smaller; false: there are none. */
-static bool shrink(struct extents *e)
+static bool shrink(struct repack_extents *e)
 {
     if (e->batch > 1)
         e->batch = (e->batch + 1) / 2;
@@ -472,49 +343,21 @@ static bool shrink(struct extents *e)
     return true;
 }
 
-static struct panel panel_at(const struct plan *plan, const struct mode *mode, const uint64_t *addresses,
-                             struct extents at, struct extents size)
-{
-    const size_t in = dtype_size(plan->dtype), out = out_size(plan);
-    struct panel p = {.plan = plan, .mode = mode, .g = plan->gemm};
-    struct plan_gemm *g = &p.g;
-
-    if (g->batch_rank) {
-        const int64_t all = g->batch_shape[0];
-
-        g->batch_shape[0] = all - at.batch < size.batch ? all - at.batch : size.batch;
-        g->batch_count = g->batch_count / (uint64_t)all * (uint64_t)g->batch_shape[0];
-    }
-    g->m = g->m - at.m < size.m ? g->m - at.m : size.m;
-    g->n = g->n - at.n < size.n ? g->n - at.n : size.n;
-    p.addresses[0] = addresses[0] + (uint64_t)(at.batch * g->a.batch[0] + at.m * g->a.row) * in;
-    p.addresses[1] = addresses[1] + (uint64_t)(at.batch * g->b.batch[0] + at.n * g->b.column) * in;
-    p.addresses[OUT_OPERAND] = addresses[OUT_OPERAND] +
-                               (uint64_t)(at.batch * g->out.batch[0] + at.m * g->out.row + at.n * g->out.column) * out;
-    lay_out(&p);
-    return p;
-}
-
 static int64_t parts_of(int64_t whole, int64_t part)
 {
     return (whole + part - 1) / part;
 }
 
-static int64_t batch_of(const struct plan *plan)
-{
-    return plan->gemm.batch_rank ? plan->gemm.batch_shape[0] : 1;
-}
-
 /* The largest panels that fit. */
-static int choose_panels(const struct plan *plan, const struct mode *mode, const uint64_t *addresses,
-                         uint64_t scratch_max, struct extents *size, struct error *e)
+static int choose_panels(const struct plan *plan, const struct repack_mode *mode, const uint64_t *addresses,
+                         uint64_t scratch_max, struct repack_extents *size, struct error *e)
 {
     const struct plan_gemm *g = &plan->gemm;
 
-    *size = (struct extents){batch_of(plan), g->m, g->n};
-    while (panel_at(plan, mode, addresses, (struct extents){0, 0, 0}, *size).bytes > scratch_max)
+    *size = (struct repack_extents){repack_batch(plan), g->m, g->n};
+    while (repack_lay_out(plan, mode, addresses, (struct repack_extents){0, 0, 0}, *size).bytes > scratch_max)
         if (!shrink(size) ||
-            parts_of(batch_of(plan), size->batch) * parts_of(g->m, size->m) * parts_of(g->n, size->n) > PANELS_MAX)
+            parts_of(repack_batch(plan), size->batch) * parts_of(g->m, size->m) * parts_of(g->n, size->n) > PANELS_MAX)
             return refuse(e, mode->name, "needs more scratch memory than [cuda] repack_bytes allows");
     return 0;
 }
@@ -522,16 +365,16 @@ static int choose_panels(const struct plan *plan, const struct mode *mode, const
 int repack_sketch(const struct plan *plan, const uint64_t *addresses, const char *variant, uint64_t scratch_max,
                   struct repack_sketch *ret_sketch, struct error *e)
 {
-    const struct mode *mode = mode_of(variant);
+    const struct repack_mode *mode = repack_mode(variant);
     struct repack_sketch s = {.variant = mode->name};
-    struct extents size, at;
+    struct repack_extents size, at;
 
     if (repack_check(plan, variant, e) < 0 || choose_panels(plan, mode, addresses, scratch_max, &size, e) < 0)
         return -1;
-    for (at.batch = 0; at.batch < batch_of(plan); at.batch += size.batch)
+    for (at.batch = 0; at.batch < repack_batch(plan); at.batch += size.batch)
         for (at.n = 0; at.n < plan->gemm.n; at.n += size.n)
             for (at.m = 0; at.m < plan->gemm.m; at.m += size.m) {
-                const struct panel p = panel_at(plan, mode, addresses, at, size);
+                const struct repack_panel p = repack_lay_out(plan, mode, addresses, at, size);
 
                 if (add_panel(&p, &s) < 0)
                     goto free_sketch;
@@ -561,45 +404,4 @@ void repack_sketch_free(struct repack_sketch *s)
     free(s->actions);
     s->actions = NULL;
     s->n = 0;
-}
-
-/* ---- whether it pays ---- */
-
-/* What an H100 does, as measured at 4096 and 8192: products of 2·m·n·k operations a second with operands as they are
- * and as copies, and bytes that a copy reads and writes. Another device is slower in all of these by much the same
- * factor, so the choice is the same. */
-#define MISALIGNED_16 130e12
-#define ALIGNED_16    650e12
-#define MISALIGNED_32 115e12
-#define ALIGNED_32    270e12
-#define F32           51e12
-#define BYTES         2.5e12
-#define LAUNCH        4e-6 /* seconds between one launch and the next */
-
-const char *repack_estimate(const struct plan *plan, const uint64_t *addresses)
-{
-    const struct plan_gemm *g = &plan->gemm;
-    const double work = 2.0 * (double)g->m * (double)g->n * (double)g->k * (double)g->batch_count;
-    const bool in_pieces = plan->dtype == DTYPE_F32 && g->in_pieces && g->high_precision_only;
-    const bool is_16 = dtype_size(plan->dtype) == 2;
-    const char *variant = in_pieces ? repack_bf16x3 : repack_padded;
-    struct panel p;
-    struct error ignored;
-    double copied;
-
-    if ((plan->dtype == DTYPE_F32 && g->high_precision_only && !in_pieces) || repack_check(plan, variant, &ignored) < 0)
-        return NULL;
-    p = panel_at(plan, mode_of(variant), addresses, (struct extents){0, 0, 0},
-                 (struct extents){batch_of(plan), g->m, g->n});
-    copied = (double)p.bytes * 2 / BYTES + LAUNCH * (1 + p.out_is_copied);
-    if (in_pieces) /* a product of the first pieces, and one of twice their k, which each read or write out */
-        return 3 * work / ALIGNED_16 + copied + 3 * 4 * (double)(g->m * g->n) * (double)g->batch_count / BYTES +
-                           LAUNCH <
-                       work / F32
-                   ? variant
-                   : NULL;
-    if (p.bytes == 0)
-        return NULL;
-    return work / (is_16 ? ALIGNED_16 : ALIGNED_32) + copied < work / (is_16 ? MISALIGNED_16 : MISALIGNED_32) ? variant
-                                                                                                              : NULL;
 }

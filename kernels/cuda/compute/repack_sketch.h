@@ -2,7 +2,8 @@
  * functions.
  *
  * "padded": operands whose rows, extents or first elements do not lie on 16-byte boundaries are copied to rows that do,
- * with zeros around. The fast kernels of tensor cores need that.
+ * with zeros around. The fast kernels of tensor cores need that. A bias is copied, too, where the product has zeros
+ * behind its columns.
  *
  * "bf16x3", "bf16x6": each f32 is split into 2 or 3 numbers of bf16, its pieces (ops/params.h), of which piece p counts
  * 2^(-7p). The products of pieces p of a and q of b with p + q < the number of pieces are added up in f32; those left
@@ -19,6 +20,7 @@
 
 #include "ops/launch.h"
 #include "ops/params.h"
+#include "repack_layout.h"
 
 enum repack_action_kind { REPACK_COPY, REPACK_PRODUCT };
 
@@ -48,8 +50,11 @@ struct repack_sketch {
 
 extern const char repack_padded[], repack_bf16x3[], repack_bf16x6[];
 
-/* Names of the variants for a dtype, NULL-terminated. */
-const char *const *repack_variants(enum dtype dtype);
+/* `variant` is one of these. */
+const struct repack_mode *repack_mode(const char *variant);
+
+/* Names of the op's variants for a dtype, NULL-terminated. */
+const char *const *repack_variants(enum op_id op, enum dtype dtype);
 
 /* invalid_argument when the variant cannot serve the plan, wherever its operands lie. */
 int repack_check(const struct plan *plan, const char *variant, struct error *e);

@@ -12,14 +12,14 @@ const char cuda_variant_blaslt[] = "cublaslt";
 
 static void init_one(const char **names, enum op_id op, enum dtype dtype, bool have_blaslt, bool have_copies)
 {
-    const char *const *own = cuda_ops_variants(op, dtype), *const *repacked = repack_variants(dtype);
+    const char *const *own = cuda_ops_variants(op, dtype), *const *repacked = repack_variants(op, dtype);
     unsigned n = 0;
 
     if (!own)
         return;
     if ((op == OP_GEMM || op == OP_LINEAR) && have_blaslt)
         names[n++] = cuda_variant_blaslt;
-    while (op == OP_GEMM && have_blaslt && have_copies && *repacked)
+    while (have_blaslt && have_copies && *repacked)
         names[n++] = *repacked++;
     while (*own)
         names[n++] = *own++;

@@ -1,5 +1,6 @@
 /* A cuBLASLt that multiplies on the CPU in f64 and checks what it is told: strides against shapes, addresses against
- * the alignment that the plan promised, the workspace against what the algorithm asked for.
+ * the alignment that the plan promised, the workspace against what the algorithm asked for. Like the real one it rounds
+ * a product of 16 bits before it is added to out with a beta of exactly 1.
  *
  * An algorithm remembers, in its opaque words, what it was chosen for. FAKE_BLASLT in the environment: "none" finds no
  * algorithm at all. KOPS_STANDIN_BLASLT, which executors have, too: "slow", every product takes 3 ms; "second", all but
@@ -13,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#include "standin_cuda/standin.h" /* conversions of math.c */
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -234,39 +237,54 @@ EXPORT cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t h, cublasLtMatmul
     return CUBLAS_STATUS_SUCCESS;
 }
 
-static double load_bf16(const void *base, int64_t index)
-{
-    uint32_t bits = (uint32_t)((const uint16_t *)base)[index] << 16;
-    float value;
-
-    memcpy(&value, &bits, sizeof(value));
-    return (double)value;
-}
-
 static double load(const void *base, cudaDataType type, int64_t index)
 {
-    if (type == CUDA_R_16BF)
-        return load_bf16(base, index);
-    return type == CUDA_R_64F ? ((const double *)base)[index] : (double)((const float *)base)[index];
-}
-
-static void store_bf16(void *base, int64_t index, double value)
-{
-    float rounded = (float)value;
-    uint32_t bits;
-
-    memcpy(&bits, &rounded, sizeof(bits));
-    ((uint16_t *)base)[index] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    switch (type) {
+    case CUDA_R_16BF:
+        return (double)bfloat_to_float(((const uint16_t *)base)[index]);
+    case CUDA_R_16F:
+        return (double)half_to_float(((const uint16_t *)base)[index]);
+    case CUDA_R_64F:
+        return ((const double *)base)[index];
+    default:
+        return (double)((const float *)base)[index];
+    }
 }
 
 static void store(void *base, cudaDataType type, int64_t index, double value)
 {
-    if (type == CUDA_R_16BF)
-        store_bf16(base, index, value);
-    else if (type == CUDA_R_64F)
+    switch (type) {
+    case CUDA_R_16BF:
+        ((uint16_t *)base)[index] = float_to_bfloat((float)value);
+        break;
+    case CUDA_R_16F:
+        ((uint16_t *)base)[index] = float_to_half((float)value);
+        break;
+    case CUDA_R_64F:
         ((double *)base)[index] = value;
-    else
+        break;
+    default:
         ((float *)base)[index] = (float)value;
+    }
+}
+
+static bool has_16_bits(cudaDataType type)
+{
+    return type == CUDA_R_16BF || type == CUDA_R_16F;
+}
+
+/* op(A) or op(B)ᵀ of one batch as rows of doubles, along which the product sums. */
+static double *rows_of(const void *base, const struct layout *l, int64_t batch, bool along_columns)
+{
+    const int64_t rows = (int64_t)(along_columns ? l->rows : l->columns);
+    const int64_t depth = (int64_t)(along_columns ? l->columns : l->rows);
+    double *values = malloc((size_t)(rows * depth) * sizeof(*values));
+
+    for (int64_t i = 0; values && i < rows; i++)
+        for (int64_t k = 0; k < depth; k++)
+            values[i * depth + k] =
+                load(base, l->type, batch * l->batch_stride + (along_columns ? i + k * l->ld : k + i * l->ld));
+    return values;
 }
 
 /* What the library's epilogue makes of element i of a column. */
@@ -287,22 +305,32 @@ static double finish(const struct operation *o, double x, cudaDataType type, int
 static void product(const struct operation *o, double alpha, double beta, const void *a, const struct layout *la,
                     const void *b, const struct layout *lb, void *out, const struct layout *l)
 {
-    uint64_t depth = o->transpose_a ? la->rows : la->columns;
+    const int64_t depth = (int64_t)(o->transpose_a ? la->rows : la->columns);
 
-    for (int64_t batch = 0; batch < l->batch_count; batch++)
-        for (int64_t i = 0; i < (int64_t)l->rows; i++)
+    for (int64_t batch = 0; batch < l->batch_count; batch++) {
+        double *x = rows_of(a, la, batch, !o->transpose_a), *y = rows_of(b, lb, batch, o->transpose_b);
+
+        for (int64_t i = 0; x && y && i < (int64_t)l->rows; i++)
             for (int64_t j = 0; j < (int64_t)l->columns; j++) {
                 int64_t at = batch * l->batch_stride + i + j * l->ld;
                 double sum = 0.0;
 
-                for (int64_t k = 0; k < (int64_t)depth; k++)
-                    sum += load(a, la->type,
-                                batch * la->batch_stride + (o->transpose_a ? k + i * la->ld : i + k * la->ld)) *
-                           load(b, lb->type,
-                                batch * lb->batch_stride + (o->transpose_b ? j + k * lb->ld : k + j * lb->ld));
-                store(out, l->type, at,
-                      finish(o, alpha * sum + (beta != 0.0 ? beta * load(out, l->type, at) : 0.0), l->type, i));
+                for (int64_t k = 0; k < depth; k++)
+                    sum += x[i * depth + k] * y[j * depth + k];
+                sum *= alpha;
+                if (beta == 1 && has_16_bits(l->type)) {
+                    _Alignas(8) unsigned char rounded[8];
+
+                    store(rounded, l->type, 0, sum);
+                    sum = load(rounded, l->type, 0);
+                }
+                sum += beta != 0.0 ? beta * load(out, l->type, at) : 0.0;
+                store(out, l->type, at, finish(o, sum, l->type, i));
             }
+        fake_blaslt_wrong += !x || !y;
+        free(x);
+        free(y);
+    }
 }
 
 static bool shapes_agree(const struct operation *o, const struct layout *a, const struct layout *b,
@@ -313,13 +341,13 @@ static bool shapes_agree(const struct operation *o, const struct layout *a, cons
 
     return ka == kb && m == out->rows && n == out->columns && a->batch_count == out->batch_count &&
            b->batch_count == out->batch_count && a->type == b->type &&
-           (a->type == out->type || (a->type == CUDA_R_16BF && out->type == CUDA_R_32F));
+           (a->type == out->type || (has_16_bits(a->type) && out->type == CUDA_R_32F));
 }
 
 /* Whether rows and extents are multiples of 16 bytes, and every matrix begins on such a boundary. */
 static bool is_aligned(const struct layout *l, const void *address)
 {
-    const uint64_t size = l->type == CUDA_R_16BF ? 2 : l->type == CUDA_R_64F ? 8 : 4;
+    const uint64_t size = has_16_bits(l->type) ? 2 : l->type == CUDA_R_64F ? 8 : 4;
 
     return ((uintptr_t)address | l->rows * size | (l->columns > 1 ? (uint64_t)l->ld * size : 0) |
             (l->batch_count > 1 ? (uint64_t)l->batch_stride * size : 0)) %

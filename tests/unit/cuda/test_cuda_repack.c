@@ -1,5 +1,7 @@
 /* Gemm through copies of its operands: results of every layout beside plain loops in f64, what cuBLASLt is given,
  * special numbers, panels, and scratch memory that is not there. */
+#include "driver/scratch.h" /* before support.h, whose `device` its parameters would shadow */
+
 #include "support.h"
 
 #include <dlfcn.h>
@@ -469,6 +471,54 @@ static void tensors_in_host_memory_are_copied_there_and_here(void **state)
         close_memory(host[i]);
 }
 
+/* The smallest product for which the estimate takes pieces. */
+static void make_high(struct test_job *t, struct backend_memory **large)
+{
+    enum { N = 768 };
+    const struct view views[] = {MATRIX(large[0], N, N), MATRIX(large[1], N, N), MATRIX(large[2], N, N)};
+
+    fill(large[0], N * N, 1);
+    fill(large[1], N * N, 2);
+    make_gemm(t, views, 1, 0);
+    t->step.plan.gemm.in_pieces = true;
+}
+
+static void without_memory_operands_are_not_copied(void **state)
+{
+    struct backend_memory *large[3];
+    struct test_job t;
+
+    (void)state;
+    for (unsigned i = 0; i < 3; i++)
+        large[i] = device_memory(768 * 768 * sizeof(float));
+    make_high(&t, large);
+    run_job(stream, &t);
+    assert_string_equal(t.step.variant_used, "bf16x3");
+    make_high(&t, large);
+    inject("cuMemAllocFromPoolAsync", 2 /* CUDA_ERROR_OUT_OF_MEMORY */, false);
+    run_job(stream, &t);
+    assert_string_equal(t.step.variant_used, "cublaslt");
+    for (unsigned i = 0; i < 3; i++)
+        close_memory(large[i]);
+}
+
+/* The memory for copies is bounded for all streams together. */
+static void the_share_for_copies_is_bounded(void **state)
+{
+    struct cuda_device *d = cuda_device(device);
+    CUdeviceptr first, second;
+    struct error e;
+
+    (void)state;
+    assert_int_equal(cuda_scratch_take(d, d->service, REPACK_BYTES / 2 + 1, &first, &e), 0);
+    assert_int_equal(cuda_scratch_take(d, d->service, REPACK_BYTES / 2, &second, &e), -1);
+    assert_int_equal(e.code, ERROR_OUT_OF_MEMORY);
+    cuda_scratch_give(d, d->service, first, REPACK_BYTES / 2 + 1);
+    assert_int_equal(cuda_scratch_take(d, d->service, REPACK_BYTES, &second, &e), 0);
+    cuda_scratch_give(d, d->service, second, REPACK_BYTES);
+    assert_int_equal(atomic_load(&d->repack_used), 0);
+}
+
 /* ---- the choice ---- */
 
 static const char *estimate(enum dtype dtype, int64_t m, int64_t n, int64_t k, bool high, bool medium)
@@ -510,6 +560,8 @@ int main(void)
         cmocka_unit_test(variants_that_do_not_apply_say_why),
         cmocka_unit_test(jobs_repeat_and_follow_each_other),
         cmocka_unit_test(without_memory_a_forced_variant_fails),
+        cmocka_unit_test(without_memory_operands_are_not_copied),
+        cmocka_unit_test(the_share_for_copies_is_bounded),
         cmocka_unit_test(tensors_in_host_memory_are_copied_there_and_here),
         cmocka_unit_test(large_misaligned_products_are_copied),
     };
