@@ -140,7 +140,8 @@ int tensor_decode(struct connection *c, const struct rpc_value *value, const cha
     uint64_t size = 0;
 
     *ret_buffer = 0;
-    if (rpc_decode_map(value, tensor_fields, N_TENSOR_FIELDS, path, args, e) < 0 || tensor_decode_layout(args, path, t, e) < 0)
+    if (rpc_decode_map(value, tensor_fields, N_TENSOR_FIELDS, path, args, e) < 0 ||
+        tensor_decode_layout(args, path, t, e) < 0)
         return -1;
     if (tensor_measure(t, path, e) < 0)
         return tensor_measure(t, name_of(path, name), e); /* the same error, with the tensor's own name */
