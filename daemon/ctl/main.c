@@ -26,6 +26,8 @@ static const struct {
     {"metrics", "metrics for Prometheus: print, write to a file, serve on a port", ctl_metrics, OF_OTHERS},
     {"drain", "take no new work, wait for work in flight, stop", ctl_drain, OF_OTHERS},
     {"run", "run an op on random data, measure it, check it", ctl_run},
+    {"tune", "measure what can run an op; the fastest runs from then on", ctl_tune},
+    {"tuning", "what tuning has chosen; forget it", ctl_tuning},
     {"compile", "compile CUDA C++, show the resulting kernels", ctl_compile},
     {"launch", "launch a kernel of a file on random data or files, measure it", ctl_launch},
     {"cache", "list, clear, export and import compiled kernels", ctl_cache},

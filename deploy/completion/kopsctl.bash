@@ -1,7 +1,7 @@
 # bash completion of kopsctl. As /usr/share/bash-completion/completions/kopsctl, or sourced.
 
 _kopsctl() {
-    local commands="ping info ops stats clients top trace report metrics drain run compile launch cache"
+    local commands="ping info ops stats clients top trace report metrics drain run tune tuning compile launch cache"
     local common="--help --json --socket --timeout"
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} command="" i at=0 socket=()
     COMPREPLY=()
@@ -45,7 +45,7 @@ _kopsctl() {
             ;;
         *:--timeout) return ;;
         stats:--op | report:--op) _kopsctl_ops && return ;;
-        stats:--dtype | run:--dtype | run:-t) _kopsctl_words "f32 f64 f16 bf16" && return ;;
+        stats:--dtype | run:--dtype | run:-t | tune:--dtype | tune:-t) _kopsctl_words "f32 f64 f16 bf16" && return ;;
         stats:--sort)
             _kopsctl_words "op shapes dtype variant device user calls errors total share mean p50 p99 gb_s gflop_s queue_p99 total_p99" && return
             ;;
@@ -58,6 +58,7 @@ _kopsctl() {
         ping:--count | ping:-c | ping:--spin | stats:--device | report:--device | stats:--limit | top:--iterations | top:-n | top:--delay | top:-d | metrics:--interval) return ;;
         trace:--seconds | trace:-s | trace:--events) return ;;
         run:--shape | run:-s | run:--device | run:-d | run:--repeat | run:-n | run:--warmup | run:-w | run:--variant | run:-v) return ;;
+        tune:--shape | tune:-s | tune:--device | tune:-d | tune:--attr | tune:-a | tune:--out-shape) return ;;
         run:--attr | run:-a | run:--seed | run:--out-shape | cache:--key) return ;;
         compile:--entry | compile:-e | compile:--option | compile:-o | compile:--arch | compile:-a | compile:--device | compile:-d) return ;;
         launch:--param | launch:-p | launch:--grid | launch:-g | launch:--block | launch:-b | launch:--cluster | launch:--shared) return ;;
@@ -78,6 +79,8 @@ _kopsctl() {
             metrics) _kopsctl_words "$common --textfile --interval --listen --allow-remote" ;;
             drain) _kopsctl_words "$common --stop --resume" ;;
             run) _kopsctl_words "$common --shape --dtype --device --repeat --warmup --variant --attr --memory --check --counters --cache --seed --out-shape" ;;
+            tune) _kopsctl_words "$common --shape --dtype --attr --device --out-shape" ;;
+            tuning) _kopsctl_words "$common --clear" ;;
             compile) _kopsctl_words "$common --entry --option --arch --device --include-file" ;;
             launch)
                 _kopsctl_words "$common --param --grid --block --cluster --shared --option --arch --device --include-file --repeat \
@@ -90,7 +93,7 @@ _kopsctl() {
 
     case $command in
         "") _kopsctl_words "$commands" ;;
-        ops | run) ((COMP_CWORD == at + 1)) && _kopsctl_ops ;;
+        ops | run | tune) ((COMP_CWORD == at + 1)) && _kopsctl_ops ;;
         compile | launch) ((COMP_CWORD == at + 1)) && _kopsctl_files ;;
         cache)
             if ((COMP_CWORD == at + 1)); then

@@ -496,4 +496,5 @@ KOPS_API enum kops_code kops_cancel(kops_client *client, kops_ticket ticket, str
 #include <kops/program.h>
 #include <kops/stats.h>
 #include <kops/trace.h>
+#include <kops/tune.h>
 #endif

@@ -15,12 +15,7 @@ struct run {
     struct job job;
 };
 
-static const struct kops_tensor *operand(const struct kops_request *r, size_t i)
-{
-    return i < r->n_inputs ? &r->inputs[i] : &r->outputs[i - r->n_inputs];
-}
-
-static enum kops_code check(const struct kops_client *c, const struct kops_request *r, struct kops_error *e)
+enum kops_code request_check(const struct kops_client *c, const struct kops_request *r, struct kops_error *e)
 {
     size_t n = r->n_inputs + r->n_outputs;
     enum kops_code code;
@@ -32,7 +27,7 @@ static enum kops_code check(const struct kops_client *c, const struct kops_reque
     for (size_t i = 0; i < n; i++) {
         bool input = i < r->n_inputs;
 
-        code = operand_check(c, operand(r, i), input ? "inputs" : "outputs", input ? i : i - r->n_inputs, e);
+        code = operand_check(c, request_tensor(r, i), input ? "inputs" : "outputs", input ? i : i - r->n_inputs, e);
         if (code)
             return code;
     }
@@ -46,7 +41,7 @@ static bool resolve(struct kops_client *c, struct job *job)
     bool known = true;
 
     for (unsigned i = 0; i < run->wire.n_inputs + run->wire.n_outputs; i++)
-        known &= operand_resolve(c, operand(run->request, i), &run->tensors[i]);
+        known &= operand_resolve(c, request_tensor(run->request, i), &run->tensors[i]);
     return known;
 }
 
@@ -55,7 +50,7 @@ static enum kops_code ensure(struct kops_client *c, struct job *job, uint64_t de
     const struct run *run = job->context;
 
     for (unsigned i = 0; i < run->wire.n_inputs + run->wire.n_outputs; i++) {
-        struct kops_buffer *b = operand(run->request, i)->buffer;
+        struct kops_buffer *b = request_tensor(run->request, i)->buffer;
 
         if (b && !remote_known(c, &b->remote))
             return buffer_ensure(b, deadline, e);
@@ -123,7 +118,7 @@ enum kops_code run_request(struct kops_client *c, const struct kops_request *req
     enum kops_code r;
 
     client_enter(c, e);
-    r = check(c, request, e);
+    r = request_check(c, request, e);
     if (!r && request->options.where == KOPS_WHERE_HERE)
         return op_here(c, request, d, e);
     if (!r)

@@ -1,11 +1,12 @@
 #include "table.h"
 
 #include <err.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "text.h"
 
 /* Columns that a terminal shows: UTF-8 continuation bytes take none. */
 static size_t width(const char *text)
@@ -48,10 +49,7 @@ void table_cell(struct table *t, const char *format, ...)
 
 void table_us(struct table *t, double us)
 {
-    if (isnan(us))
-        table_cell(t, "-");
-    else
-        table_cell(t, us < 10 ? "%.2f" : us < 1000 ? "%.1f" : "%.0f", us);
+    text_us(us, next_cell(t), TABLE_CELL);
 }
 
 void table_write(struct table *t, FILE *to, size_t max_rows)

@@ -45,6 +45,24 @@ const char *text_rate(double per_s, char *into, size_t size)
     return into;
 }
 
+const char *text_us(double us, char *into, size_t size)
+{
+    if (isnan(us))
+        snprintf(into, size, "-");
+    else
+        snprintf(into, size, us < 10 ? "%.2f" : us < 1000 ? "%.1f" : "%.0f", us);
+    return into;
+}
+
+const char *text_gain(double usual_us, double us, char *into, size_t size)
+{
+    if (isnan(usual_us) || isnan(us) || us <= 0)
+        snprintf(into, size, "-");
+    else
+        snprintf(into, size, "%.2fx", usual_us / us);
+    return into;
+}
+
 const char *text_percent(double share, char *into, size_t size)
 {
     if (isnan(share))

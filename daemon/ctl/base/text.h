@@ -15,6 +15,12 @@ const char *text_bytes(uint64_t bytes, char *into, size_t size);
 /* "950", "1.2k", "3.4M", for rates. Returns `into`. */
 const char *text_rate(double per_s, char *into, size_t size);
 
+/* A number of microseconds, with three digits or all before the point; "-" for NAN. Returns `into`. */
+const char *text_us(double us, char *into, size_t size);
+
+/* "1.21x", how many times faster `us` is than `usual_us`; "-" where one is NAN. Returns `into`. */
+const char *text_gain(double usual_us, double us, char *into, size_t size);
+
 /* "25 %", "2.5 %" of a share of 1; "-" for NAN. Returns `into`. */
 const char *text_percent(double share, char *into, size_t size);
 

@@ -67,32 +67,10 @@ static void release_operands(struct run *r)
 
 /* ---- running and checking ---- */
 
-/* `inputs`: room for them. */
-static struct kops_request request_of(const struct run *r, struct kops_tensor *inputs, double *samples)
-{
-    for (size_t i = 0; i < r->n_inputs; i++)
-        inputs[i] = r->operands[i].tensor;
-    return (struct kops_request){
-        .op = r->op->name,
-        .inputs = inputs,
-        .n_inputs = r->n_inputs,
-        .outputs = &r->operands[r->n_inputs].tensor,
-        .n_outputs = 1,
-        .attrs = r->attrs,
-        .n_attrs = r->args->n_attrs,
-        .options = {.device = r->args->device_memory ? NULL : r->args->device,
-                    .variant = r->args->variant,
-                    .warmup = (uint32_t)r->args->warmup,
-                    .repeat = (uint32_t)r->args->repeat,
-                    .samples = samples,
-                    .samples_room = r->args->repeat},
-    };
-}
-
 static enum ctl_exit count(struct ctl *ctl, const struct run *r)
 {
     struct kops_tensor inputs[CASE_MAX_INPUTS];
-    const struct kops_request request = request_of(r, inputs, NULL);
+    const struct kops_request request = run_make_request(r, inputs, NULL);
     struct kops_counters *counters;
     struct kops_error error;
 
@@ -109,7 +87,7 @@ static enum ctl_exit count(struct ctl *ctl, const struct run *r)
 static enum ctl_exit execute(struct ctl *ctl, struct run *r, double *samples, struct kops_result *ret)
 {
     struct kops_tensor inputs[CASE_MAX_INPUTS];
-    const struct kops_request request = request_of(r, inputs, samples);
+    const struct kops_request request = run_make_request(r, inputs, samples);
     struct kops_error error;
 
     if (r->args->repeat > 1)
@@ -171,19 +149,7 @@ enum ctl_exit ctl_run(struct ctl *ctl, int argc, char **argv)
     status = ctl_connect(ctl);
     if (status)
         return status;
-    r.op = kops_info_op(ctl->client, args.op_name);
-    if (!r.op)
-        return ctl_usage("the daemon has no op `%s`; `kopsctl ops` lists them", args.op_name);
-    r.reference = reference_find(args.op_name);
-    while (r.op->inputs[r.n_inputs])
-        r.n_inputs++;
-    if (r.n_inputs > CASE_MAX_INPUTS || !r.op->outputs[0] || r.op->outputs[1])
-        return ctl_usage("kopsctl runs ops with up to %d inputs and one output", CASE_MAX_INPUTS);
-    if (args.check && !r.reference)
-        return ctl_usage("--check: this kopsctl has no reference for %s", args.op_name);
-    status = run_resolve_attrs(&r);
-    if (!status)
-        status = run_resolve_shapes(&r);
+    status = run_resolve(ctl, &r);
     if (!status)
         status = make_operands(ctl, &r);
     if (!status)

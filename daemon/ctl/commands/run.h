@@ -1,4 +1,5 @@
-/* What `kopsctl run` was asked to do, parsed (run_args.c), and carried out (run.c). */
+/* What `kopsctl run` was asked to do, parsed (run_args.c), and carried out (run.c). `kopsctl tune` shares the parsing.
+ */
 #ifndef KOPS_CTL_RUN_H
 #define KOPS_CTL_RUN_H
 
@@ -37,11 +38,17 @@ struct run {
 /* The command line. Returns -1 to go on, or the exit status. */
 int run_parse(struct ctl *ctl, int argc, char **argv, struct run_args *ret);
 
-/* Fills r->attrs by the types that the op declares, and the attributes in r->c. */
-enum ctl_exit run_resolve_attrs(struct run *r);
+/* One option of run's own, by the value that getopt_long returned; and, behind all options, the op. Return -1, or
+ * CTL_USAGE. */
+int run_take_option(struct run_args *a, int option);
+int run_take_op(struct run_args *a, int argc, char **argv);
 
-/* Fills the operands' tensors from --shape. */
-enum ctl_exit run_resolve_shapes(struct run *r);
+/* Asks the daemon for the op, and fills the attributes by the types that it declares, the operands' tensors from
+ * --shape, and what the reference needs to know. After ctl_connect(). */
+enum ctl_exit run_resolve(struct ctl *ctl, struct run *r);
+
+/* The request for libkops. `inputs`: room for them. `samples` may be NULL. */
+struct kops_request run_make_request(const struct run *r, struct kops_tensor *inputs, double *samples);
 
 /* Prints the outcome; `report` is NULL without --check. */
 void run_print(const struct ctl *ctl, const struct run *r, const struct kops_result *result, const double *samples,

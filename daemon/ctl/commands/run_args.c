@@ -36,8 +36,7 @@ static bool parse_memory(const char *text, bool *ret_device)
     return *ret_device || !strcmp(text, "shared");
 }
 
-/* One option of run's own: -1, or CTL_USAGE. */
-static int take_option(struct run_args *a, int option)
+int run_take_option(struct run_args *a, int option)
 {
     switch (option) {
     case 's':
@@ -90,6 +89,16 @@ static int take_option(struct run_args *a, int option)
     }
 }
 
+int run_take_op(struct run_args *a, int argc, char **argv)
+{
+    if (optind == argc)
+        return (int)ctl_usage("%s takes an op; `kopsctl ops` lists them", argv[0]);
+    if (optind + 1 < argc)
+        return (int)ctl_usage("%s takes one op; `%s` is too much", argv[0], argv[optind + 1]);
+    a->op_name = argv[optind];
+    return -1;
+}
+
 int run_parse(struct ctl *ctl, int argc, char **argv, struct run_args *ret)
 {
     static const struct option options[] = {
@@ -104,17 +113,12 @@ int run_parse(struct ctl *ctl, int argc, char **argv, struct run_args *ret)
 
     *ret = (struct run_args){.dtype = KOPS_F32, .repeat = 1, .seed = 1};
     while ((option = getopt_long(argc, argv, "s:t:d:n:w:v:a:m:ch", options, NULL)) != -1) {
-        int end = strchr("stdnwvamcCHeO", option) ? take_option(ret, option) : ctl_common(ctl, option, usage);
+        int end = strchr("stdnwvamcCHeO", option) ? run_take_option(ret, option) : ctl_common(ctl, option, usage);
 
         if (end >= 0)
             return end;
     }
-    if (optind + 1 != argc)
-        return (int)ctl_usage(optind < argc ? "run takes one op; `%s` is too much"
-                                            : "run takes an op; `kopsctl ops` lists them",
-                              argv[optind < argc ? optind + 1 : 0]);
-    ret->op_name = argv[optind];
-    return -1;
+    return run_take_op(ret, argc, argv);
 }
 
 /* ---- shapes ---- */
@@ -169,7 +173,7 @@ static enum ctl_exit parse_input_shapes(struct run *r, const char *text)
     return CTL_OK;
 }
 
-enum ctl_exit run_resolve_shapes(struct run *r)
+static enum ctl_exit resolve_shapes(struct run *r)
 {
     const char *text = r->args->shapes ? r->args->shapes : r->reference ? r->reference->default_shape : NULL;
     struct kops_tensor *out = &r->operands[r->n_inputs].tensor;
@@ -261,7 +265,7 @@ static void note_attr(struct reference_case *c, const struct kops_attr *a)
         c->activation = a->value.text;
 }
 
-enum ctl_exit run_resolve_attrs(struct run *r)
+static enum ctl_exit resolve_attrs(struct run *r)
 {
     r->c.alpha = 1;
     r->c.precision = "";
@@ -279,4 +283,45 @@ enum ctl_exit run_resolve_attrs(struct run *r)
         note_attr(&r->c, &r->attrs[i]);
     }
     return CTL_OK;
+}
+
+/* ---- both ---- */
+
+enum ctl_exit run_resolve(struct ctl *ctl, struct run *r)
+{
+    enum ctl_exit status;
+
+    r->op = kops_info_op(ctl->client, r->args->op_name);
+    if (!r->op)
+        return ctl_usage("the daemon has no op `%s`; `kopsctl ops` lists them", r->args->op_name);
+    r->reference = reference_find(r->args->op_name);
+    while (r->op->inputs[r->n_inputs])
+        r->n_inputs++;
+    if (r->n_inputs > CASE_MAX_INPUTS || !r->op->outputs[0] || r->op->outputs[1])
+        return ctl_usage("kopsctl runs ops with up to %d inputs and one output", CASE_MAX_INPUTS);
+    if (r->args->check && !r->reference)
+        return ctl_usage("--check: this kopsctl has no reference for %s", r->args->op_name);
+    status = resolve_attrs(r);
+    return status ? status : resolve_shapes(r);
+}
+
+struct kops_request run_make_request(const struct run *r, struct kops_tensor *inputs, double *samples)
+{
+    for (size_t i = 0; i < r->n_inputs; i++)
+        inputs[i] = r->operands[i].tensor;
+    return (struct kops_request){
+        .op = r->op->name,
+        .inputs = inputs,
+        .n_inputs = r->n_inputs,
+        .outputs = &r->operands[r->n_inputs].tensor,
+        .n_outputs = 1,
+        .attrs = r->attrs,
+        .n_attrs = r->args->n_attrs,
+        .options = {.device = r->args->device_memory ? NULL : r->args->device,
+                    .variant = r->args->variant,
+                    .warmup = (uint32_t)r->args->warmup,
+                    .repeat = (uint32_t)r->args->repeat,
+                    .samples = samples,
+                    .samples_room = r->args->repeat},
+    };
 }

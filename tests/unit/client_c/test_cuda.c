@@ -62,9 +62,25 @@ struct seen {
     char kind[16], device[48];
     unsigned char handle[64];
     uint64_t handle_size, size, alloc_id, offset;
+    char tuned_on[48]; /* the device that `tune` names */
     unsigned registers;
     atomic_bool hang_up; /* at the next run; the connection that follows sees that it was done */
 };
+
+static void answer_tune(struct fake_connection *c, const struct fake_request *r)
+{
+    msgpack_sbuffer b;
+    msgpack_packer p;
+
+    fake_begin(&b, &p, 4);
+    fake_text(&p, "candidates");
+    msgpack_pack_array(&p, 1);
+    msgpack_pack_map(&p, 0);
+    fake_uint_pair(&p, "best", 0);
+    fake_uint_pair(&p, "before", 0);
+    fake_uint_pair(&p, "usual", 0);
+    fake_reply_map(c, r->msgid, &b);
+}
 
 static void serve_seeing(struct fake_connection *c, void *context_)
 {
@@ -89,6 +105,16 @@ static void serve_seeing(struct fake_connection *c, void *context_)
             if (atomic_exchange(&s->hang_up, false))
                 return;
             s->offset = fake_param(&fake_param(&r.params, "in")->via.array.ptr[0], "offset")->via.u64;
+        }
+        if (!strcmp(r.method, "tune")) {
+            const msgpack_object *in = fake_param(&r.params, "in")->via.array.ptr,
+                                 *device = fake_param(&r.params, "device");
+
+            s->offset = fake_param(&in[0], "offset")->via.u64;
+            if (!fake_param(&in[0], "buffer"))
+                snprintf(s->tuned_on, sizeof(s->tuned_on), "%.*s", (int)device->via.str.size, device->via.str.ptr);
+            answer_tune(c, &r);
+            continue;
         }
         fake_answer(c, &r);
     }
@@ -162,6 +188,41 @@ static void from_the_middle_of_an_allocation(void **state)
     kops_close(client);
     fake_stop(f);
     cu.free(p);
+}
+
+/* Its place tells the alignment, its device is the one that is meant; the daemon does not get to know the memory. */
+static void memory_is_tuned_for_where_it_lies(void **state)
+{
+    static const char *const features[] = {"memfd", "tune", NULL};
+    struct seen seen = {0};
+    struct kops_tensor t;
+    const struct kops_request request = {.op = "square", .inputs = &t, .n_inputs = 1, .outputs = &t, .n_outputs = 1};
+    struct kops_tune *tune;
+    kops_client *client;
+    kops_buffer *buffer;
+    pointer p, base;
+    struct fake *f;
+    size_t size;
+
+    (void)state;
+    load();
+    fake_set_features(features);
+    f = fake_start(serve_seeing, &seen);
+    client = connect_to(f);
+    assert_int_equal(cu.alloc(&p, 10000), 0);
+    assert_int_equal(cu.range(&base, &size, p), 0);
+    assert_ok(kops_buffer_register_cuda(client, p + 528, KOPS_ACCESS_RW, &buffer, NULL));
+    t = kops_vector(buffer, KOPS_F32, 16);
+    t.offset = 8;
+    assert_ok(kops_tune(client, &request, &tune, NULL));
+    assert_int_equal(seen.offset, p + 536 - base);
+    assert_string_equal(seen.tuned_on, kops_buffer_device(buffer));
+    kops_tune_free(tune);
+    kops_buffer_release(buffer);
+    kops_close(client);
+    fake_stop(f);
+    fake_set_features(NULL);
+    assert_int_equal(cu.free(p), 0);
 }
 
 static void without_a_current_context(void **state)
@@ -336,6 +397,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_a_driver),
         cmocka_unit_test(from_the_middle_of_an_allocation),
+        cmocka_unit_test(memory_is_tuned_for_where_it_lies),
         cmocka_unit_test(without_a_current_context),
         cmocka_unit_test(what_cannot_be_exported),
         cmocka_unit_test(registered_anew_but_not_in_a_child),

@@ -1,4 +1,5 @@
 /* The golden vectors that concern a client: bytes that it must produce, take, and refuse. */
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -8,6 +9,7 @@
 #include "session/client.h"
 #include "test.h"
 #include "wire/trace_wire.h"
+#include "wire/tune_wire.h"
 
 static const struct golden_vector *find(const char *name)
 {
@@ -95,6 +97,38 @@ static void traces_are_canonical(void **state)
     produces("trace_end_not_begun", wire_pack_trace_read, 1, &end);
 }
 
+static void tuning_is_canonical(void **state)
+{
+    static const int64_t in_shape[2] = {2, 3}, in_strides[2] = {1, 2}, vector_shape[1] = {8};
+    const struct native_tensor all[2] = {
+        {.offset = 16, .shape = in_shape, .strides = in_strides, .rank = 2, .dtype = KOPS_BF16}, {.dtype = KOPS_F32}};
+    const struct native_tensor vectors[2] = {{.shape = vector_shape, .rank = 1, .dtype = KOPS_F32},
+                                             {.shape = vector_shape, .rank = 1, .dtype = KOPS_F32}};
+    const struct kops_attr alpha = kops_attr_float("alpha", 0.5), variant = kops_attr_text("variant", "rows");
+    const struct wire_tune unknown = {.op = "no_such_op",
+                                      .n_inputs = 1,
+                                      .n_outputs = 1,
+                                      .tensors = all,
+                                      .attrs = &alpha,
+                                      .n_attrs = 1,
+                                      .device = "0"},
+                           none = {.op = "gemm"},
+                           forced = {.op = "square",
+                                     .n_inputs = 1,
+                                     .n_outputs = 1,
+                                     .tensors = vectors,
+                                     .attrs = &variant,
+                                     .n_attrs = 1};
+    const struct wire_tuning first = {0}, beyond = {.from = UINT64_C(1) << 32};
+
+    (void)state;
+    produces("tune_unknown_op", wire_pack_tune, 1, &unknown);
+    produces("tune_minimal", wire_pack_tune, 1, &none);
+    produces("tune_variant", wire_pack_tune, 1, &forced);
+    produces("tuning", wire_pack_tuning, 1, &first);
+    produces("tuning_from", wire_pack_tuning, 1, &beyond);
+}
+
 /* ---- bytes that it is sent ---- */
 
 /* Sends the vector when it is pinged; answers the ping if the client is still there. */
@@ -133,6 +167,8 @@ union decoded {
     struct wire_timings timings;
     struct wire_info info;
     struct wire_trace trace;
+    struct wire_tuned tuned;
+    struct wire_choices choices;
 };
 
 static wire_decode *decoder_for(const char *name)
@@ -145,6 +181,10 @@ static wire_decode *decoder_for(const char *name)
         return wire_decode_run;
     if (!strncmp(name, "result_trace", 12))
         return wire_decode_trace;
+    if (!strncmp(name, "result_tune", 11))
+        return wire_decode_tune;
+    if (!strcmp(name, "result_tuning"))
+        return wire_decode_tuning;
     return strcmp(name, "result_hello") ? wire_decode_nothing : wire_decode_info;
 }
 
@@ -178,7 +218,8 @@ static uint32_t msgid_of(const struct golden_vector *v)
                   {"error_key", 8},           {"error_no_detail_entries", 9},
                   {"error_numbers", 10},      {"error_extra_keys", 11},
                   {"error_unknown_code", 12}, {"result_trace", 13},
-                  {"result_trace_newer", 13}};
+                  {"result_trace_newer", 13}, {"result_tune", 14},
+                  {"result_tune_newer", 14},  {"result_tuning", 15}};
 
     for (size_t i = 0; i < sizeof(msgids) / sizeof(msgids[0]); i++)
         if (!strcmp(msgids[i].name, v->name))
@@ -216,6 +257,38 @@ static void check_trace(const char *name, const struct kops_trace *t)
     assert_memory_equal(&t->events[1], &second, offsetof(struct kops_trace_event, failed) + 1);
 }
 
+static void check_tune(const char *name, const struct kops_tune *t)
+{
+    if (!strcmp(name, "result_tune_newer")) {
+        assert_true(t->n_candidates == 1 && t->candidates[0]->us == 20 && t->took_us == 1 && t->noise == 0);
+        assert_string_equal(t->candidates[0]->state, "later");
+        return;
+    }
+    assert_string_equal(t->device, "GPU-1");
+    assert_string_equal(t->machine, "Example GPU; driver 580.1");
+    assert_string_equal(t->problem, "gemm f32 16x24x40");
+    assert_true(t->best == 1 && t->before == 0 && t->usual == 0 && t->noise == 0.0125 && t->took_us == 2500);
+    assert_true(t->n_candidates == 3 && !t->candidates[3]);
+    assert_string_equal(t->candidates[1]->variant, "tiled");
+    assert_true(t->candidates[0]->us == 30 && t->candidates[1]->us == 20 && isnan(t->candidates[2]->us));
+    assert_string_equal(t->candidates[2]->what, "cublaslt 2, scratch 64 KiB");
+    assert_string_equal(t->candidates[2]->state, "unfit");
+}
+
+static void check_tuning(const struct kops_tuning *t)
+{
+    const struct kops_choice *first = t->choices[0];
+
+    assert_true(t->total == 258 && t->choices[1] && !t->choices[2]);
+    assert_string_equal(first->machine, "m");
+    assert_string_equal(first->problem, "gemm f32 16x24x40");
+    assert_string_equal(first->variant, "tiled");
+    assert_string_equal(first->what, "tiled");
+    assert_string_equal(first->usual, "cublaslt 1, scratch 0 KiB");
+    assert_true(first->us == 20 && first->usual_us == 30 && first->noise == 0.0125 && first->at == 1790000000.5);
+    assert_true(isnan(t->choices[1]->usual_us));
+}
+
 static void check_result(const char *name, const union decoded *d)
 {
     if (decoder_for(name) == wire_decode_register) {
@@ -243,6 +316,10 @@ static void check_result(const char *name, const union decoded *d)
         assert_string_equal(d->info.info.devices[0]->name, "Example CPU");
     } else if (decoder_for(name) == wire_decode_trace) {
         check_trace(name, &d->trace.trace);
+    } else if (decoder_for(name) == wire_decode_tune) {
+        check_tune(name, &d->tuned.tune);
+    } else if (decoder_for(name) == wire_decode_tuning) {
+        check_tuning(&d->choices.tuning);
     }
 }
 
@@ -280,6 +357,10 @@ static void takes(const struct golden_vector *v)
         arena_free(&into.info.arena);
     if (decoder_for(v->name) == wire_decode_trace)
         arena_free(&into.trace.arena);
+    if (decoder_for(v->name) == wire_decode_tune)
+        arena_free(&into.tuned.arena);
+    if (decoder_for(v->name) == wire_decode_tuning)
+        arena_free(&into.choices.arena);
     kops_close(client);
     fake_stop(f);
 }
@@ -338,9 +419,8 @@ static void bad_responses_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(requests_are_canonical),
-        cmocka_unit_test(traces_are_canonical),
-        cmocka_unit_test(responses_are_taken),
+        cmocka_unit_test(requests_are_canonical),    cmocka_unit_test(traces_are_canonical),
+        cmocka_unit_test(tuning_is_canonical),       cmocka_unit_test(responses_are_taken),
         cmocka_unit_test(bad_responses_are_refused),
     };
 
