@@ -111,4 +111,28 @@ struct cuda_ops_gemm {
     uint64_t tiles_m, tiles_n;   /* tiles of the kernel's size that cover out */
 };
 
+/* A tensor as the tensor memory accelerator sees it: an encoded CUtensorMap. */
+#ifdef __cplusplus
+struct alignas(64) cuda_ops_map {
+    uint64_t opaque[16];
+};
+#else
+struct cuda_ops_map {
+    _Alignas(64) uint64_t opaque[16];
+};
+#endif
+
+/* The same product for f16 and bf16 on one generation of GPUs: out's rows are contiguous, a and b each along k or across.
+ * The maps' dimensions are the contiguous one, the other one, and the batch. */
+struct cuda_ops_gemm_mapped {
+    struct cuda_ops_stamps stamps;
+    struct cuda_ops_map a, b, out;
+    uint64_t out_address, out_row, out_batch; /* where beta reads out; in elements */
+    uint32_t m, n, k, batch_count;
+    float alpha, beta;
+    uint32_t a_batch, b_batch;        /* 0: all batches have this operand in common; else 1 */
+    uint32_t tiles_m, tiles_n, group; /* tiles of a cluster that cover out; rows of them that run together */
+    uint32_t reserved;
+};
+
 #endif
