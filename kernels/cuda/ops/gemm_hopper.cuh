@@ -204,6 +204,23 @@ struct gemm_hopper {
         return y.bits;
     }
 
+    /* TMA stores 16 bytes or nothing: columns behind the last whole 16 bytes are not in the map. */
+    __device__ __forceinline__ void write_rest(uint32_t bits, const hopper_tile &t, int row, int column) const
+    {
+        union {
+            uint32_t bits;
+            T e[2];
+        } y = {bits};
+        T *place = reinterpret_cast<T *>(p.out_address) + t.batch * p.out_batch + row * p.out_row + column;
+
+        if ((uint32_t)row >= p.m || (uint32_t)column < p.n / 8 * 8)
+            return;
+        if ((uint32_t)column < p.n)
+            place[0] = y.e[0];
+        if ((uint32_t)column + 1 < p.n)
+            place[1] = y.e[1];
+    }
+
     /* 64 × 64 elements at a time. `turn` counts them: two are on their way. */
     __device__ __forceinline__ void write(const float (&sum)[PARTS][N / 2], const hopper_tile &t, int consumer, int &turn) const
     {
@@ -224,9 +241,16 @@ struct gemm_hopper {
                 for (int j = 0; j < 4; j++) { /* 16 columns each */
                     const float *s = &sum[i][(c * 4 + j) * 8];
                     const int r = row + warp * 16 + lane / 4, x = t.column + c * 64 + j * 16 + lane % 4 * 2;
-                    store_blocks(buffer + row_here * 128 + (((j * 2 + lane / 16) ^ swizzle) << 4),
-                                 finish(s[0], s[1], t, r, x), finish(s[2], s[3], t, r + 8, x),
-                                 finish(s[4], s[5], t, r, x + 8), finish(s[6], s[7], t, r + 8, x + 8));
+                    uint32_t y[4];
+#pragma unroll
+                    for (int q = 0; q < 4; q++)
+                        y[q] = finish(s[q * 2], s[q * 2 + 1], t, r + q % 2 * 8, x + q / 2 * 8);
+                    store_blocks(buffer + row_here * 128 + (((j * 2 + lane / 16) ^ swizzle) << 4), y[0], y[1], y[2], y[3]);
+                    if (p.n % 8 && t.column + c * 64 + 64 > (int)p.n) {
+#pragma unroll
+                        for (int q = 0; q < 4; q++)
+                            write_rest(y[q], t, r + q % 2 * 8, x + q / 2 * 8);
+                    }
                 }
                 store_prepare();
                 named_barrier(1 + consumer, HOPPER_GROUP);

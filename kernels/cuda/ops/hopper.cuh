@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "clock.cuh"
+#include "cluster.cuh"
 #include "params.h"
 
 __device__ __forceinline__ uint32_t shared_address(const void *p)
@@ -79,21 +80,6 @@ __device__ __forceinline__ void named_barrier(int number, int threads)
 __device__ __forceinline__ void named_barrier_arrive(int number, int threads)
 {
     asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
-}
-
-/* ---- clusters ---- */
-
-__device__ __forceinline__ uint32_t cluster_rank()
-{
-    uint32_t rank;
-    asm volatile("mov.u32 %0, %cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-
-/* All threads of all blocks of the cluster. */
-__device__ __forceinline__ void cluster_barrier()
-{
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
 /* ---- TMA ---- */

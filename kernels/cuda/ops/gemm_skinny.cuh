@@ -1,0 +1,281 @@
+/* Matrix product where a has at most 16 rows: b is read once, and everything else hides behind it. A warp takes 32 columns or
+ * so and a few steps of k at a time, straight from memory to registers; the warps of a block and the blocks of a cluster share
+ * the sum over k.
+ *
+ * b is read in 16-byte pieces along k or along its rows. Elements in any order of k make the same sum, so each thread
+ * multiplies what its pieces hold, and a is read to fit. Rows and columns that do not exist are read as the last that
+ * does, and not written. */
+#ifndef KOPS_CUDA_OPS_GEMM_SKINNY_CUH
+#define KOPS_CUDA_OPS_GEMM_SKINNY_CUH
+
+#include "gemm_split.cuh"
+
+enum { SKINNY_ROWS = 16 };
+
+/* A piece of which `left` elements exist; the others are 0. `stride` is 1 where it is a piece in memory, too. */
+template <typename T> __device__ __forceinline__ pack<T> skinny_piece(const T *from, uint64_t stride, int64_t left)
+{
+    pack<T> piece;
+
+    if (stride == 1 && left >= piece.WIDTH) {
+        piece.bits = *reinterpret_cast<const uint4 *>(from);
+        return piece;
+    }
+#pragma unroll
+    for (int i = 0; i < piece.WIDTH; i++)
+        piece.e[i] = i < left ? from[i * stride] : T(0.0f);
+    return piece;
+}
+
+/* The same of b, which no other block reads. */
+template <typename T> __device__ __forceinline__ pack<T> skinny_stream(const T *from, int64_t left)
+{
+    pack<T> piece;
+
+    if (left < piece.WIDTH)
+        return skinny_piece(from, (uint64_t)1, left);
+    piece.bits = __ldcs(reinterpret_cast<const uint4 *>(from));
+    return piece;
+}
+
+/* Operands at this warp's tile. */
+template <typename T> struct skinny_operands {
+    const T *a, *b;
+    uint64_t a_row, a_k, b_column, b_k;
+    uint64_t m, n, k, column; /* of the tile's first */
+    bool a_pieces;
+
+    /* Elements of row `row` of a from k on. */
+    __device__ __forceinline__ pack<T> rows(uint64_t row, uint64_t from) const
+    {
+        const T *at = a + (row < m ? row : m - 1) * a_row + from * a_k;
+        const int64_t left = (int64_t)(k - from);
+        return a_pieces ? skinny_piece(at, (uint64_t)1, left) : skinny_piece_any(at, left);
+    }
+
+    __device__ __forceinline__ pack<T> skinny_piece_any(const T *at, int64_t left) const
+    {
+        pack<T> piece;
+#pragma unroll
+        for (int i = 0; i < piece.WIDTH; i++)
+            piece.e[i] = i < left ? at[i * a_k] : T(0.0f);
+        return piece;
+    }
+
+    /* Elements of column `x` of b from k on; b lies along k. */
+    __device__ __forceinline__ pack<T> along(uint64_t x, uint64_t from) const
+    {
+        return skinny_stream(b + (x < n ? x : n - 1) * b_column + from, (int64_t)(k - from));
+    }
+
+    /* Elements of row `from` of b from column x on; b lies across. */
+    __device__ __forceinline__ pack<T> across(uint64_t x, uint64_t from) const
+    {
+        return skinny_stream(b + from * b_k + x, from < k ? (int64_t)(n - x) : 0);
+    }
+};
+
+/* Lanes exchange halves of what they have until each has the sums of `COUNT / lanes` of it: for masks MASK, MASK / 2, … LAST
+ * the lane whose bit is set keeps the upper half. */
+template <int COUNT, int MASK, int LAST> __device__ __forceinline__ void skinny_gather(float *sum, int lane)
+{
+    constexpr int HALF = COUNT / 2;
+    const bool upper = lane & MASK;
+#pragma unroll
+    for (int i = 0; i < HALF; i++) {
+        const float keep = upper ? sum[i + HALF] : sum[i], give = upper ? sum[i] : sum[i + HALF];
+        sum[i] = keep + __shfl_xor_sync(~0u, give, MASK);
+    }
+    if constexpr (MASK > LAST)
+        skinny_gather<HALF, MASK / 2, LAST>(sum, lane);
+}
+
+/* In ordinary arithmetic: each lane has four columns and four steps of k, and 16 sums for each column. */
+template <bool ALONG> struct skinny_f32 {
+    using dtype = float;
+    static constexpr int LANES_K = ALONG ? 8 : 4, LANES_X = 32 / LANES_K, COLUMNS = LANES_X * 4, STEPS = LANES_K * 4;
+    static constexpr int COUNT = SKINNY_ROWS * 4;
+    float sum[COUNT];
+
+    static __device__ __forceinline__ int lane_k()
+    {
+        return ALONG ? threadIdx.x % 32 % LANES_K : threadIdx.x % 32 / LANES_X;
+    }
+
+    static __device__ __forceinline__ int lane_x()
+    {
+        return ALONG ? threadIdx.x % 32 / LANES_K : threadIdx.x % 32 % LANES_X;
+    }
+
+    __device__ __forceinline__ void add(const skinny_operands<float> &o, uint64_t k)
+    {
+        const uint64_t from = k + lane_k() * 4, x = o.column + lane_x() * 4;
+        pack<float> b[4];
+
+        if (from >= o.k)
+            return;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            b[i] = ALONG ? o.along(x + i, from) : o.across(x, from + i);
+#pragma unroll
+        for (int r = 0; r < SKINNY_ROWS; r += 4) {
+            pack<float> a[4];
+            if (r >= o.m)
+                break;
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                a[i] = o.rows(r + i, from);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+#pragma unroll
+                for (int c = 0; c < 4; c++) {
+#pragma unroll
+                    for (int l = 0; l < 4; l++)
+                        sum[(r + i) * 4 + c] += a[i].e[l] * (ALONG ? b[c].e[l] : b[l].e[c]);
+                }
+            }
+        }
+    }
+
+    __device__ __forceinline__ void put(float *part)
+    {
+        constexpr int LEFT = COUNT / LANES_K;
+        skinny_gather<COUNT, ALONG ? LANES_K / 2 : 16, ALONG ? 1 : LANES_X>(sum, threadIdx.x % 32);
+#pragma unroll
+        for (int i = 0; i < LEFT; i++) {
+            const int v = lane_k() * LEFT + i;
+            part[v / 4 * COLUMNS + lane_x() * 4 + v % 4] = sum[i];
+        }
+    }
+};
+
+/* On tensor cores: m16n8k16 products, the rows of which are a's. In a lane's piece of eight steps of k are two products' shares
+ * of a column; where pieces lie along a row of b, they are of eight columns, and the share is put together of four of them. */
+template <typename T, bool ALONG> struct skinny_mma {
+    using dtype = T;
+    static constexpr int COLUMNS = ALONG ? 32 : 64, GROUPS = COLUMNS / 8, STEPS = ALONG ? 64 : 32;
+    float sum[GROUPS][4];
+
+    static __device__ __forceinline__ uint32_t pair(T low, T high)
+    {
+        union {
+            T e[2];
+            uint32_t bits;
+        } both = {{low, high}};
+        return both.bits;
+    }
+
+    static __device__ __forceinline__ gemm_fragment fragment(const pack<T> &upper, const pack<T> &lower, int s)
+    {
+        gemm_fragment f;
+        f.block[0] = pair(upper.e[s * 4], upper.e[s * 4 + 1]);
+        f.block[1] = pair(lower.e[s * 4], lower.e[s * 4 + 1]);
+        f.block[2] = pair(upper.e[s * 4 + 2], upper.e[s * 4 + 3]);
+        f.block[3] = pair(lower.e[s * 4 + 2], lower.e[s * 4 + 3]);
+        return f;
+    }
+
+    __device__ __forceinline__ void add(const skinny_operands<T> &o, uint64_t k)
+    {
+        const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+
+        if constexpr (ALONG) {
+            pack<T> b[STEPS / 32][GROUPS];
+#pragma unroll
+            for (int h = 0; h < STEPS / 32; h++) {
+#pragma unroll
+                for (int j = 0; j < GROUPS; j++)
+                    b[h][j] = o.along(o.column + j * 8 + g, k + h * 32 + t * 8);
+            }
+#pragma unroll
+            for (int h = 0; h < STEPS / 32; h++) {
+                const pack<T> upper = o.rows(g, k + h * 32 + t * 8), lower = o.rows(g + 8, k + h * 32 + t * 8);
+#pragma unroll
+                for (int s = 0; s < 2; s++) {
+                    const gemm_fragment a = fragment(upper, lower, s);
+#pragma unroll
+                    for (int j = 0; j < GROUPS; j++)
+                        multiply_add(sum[j], a, pair(b[h][j].e[s * 4], b[h][j].e[s * 4 + 1]),
+                                     pair(b[h][j].e[s * 4 + 2], b[h][j].e[s * 4 + 3]), T());
+                }
+            }
+        } else {
+            pack<T> b[8];
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                b[i] = o.across(o.column + g * 8, k + t * 8 + i);
+            const pack<T> upper = o.rows(g, k + t * 8), lower = o.rows(g + 8, k + t * 8);
+#pragma unroll
+            for (int s = 0; s < 2; s++) {
+                const gemm_fragment a = fragment(upper, lower, s);
+#pragma unroll
+                for (int j = 0; j < GROUPS; j++)
+                    multiply_add(sum[j], a, pair(b[s * 4].e[j], b[s * 4 + 1].e[j]), pair(b[s * 4 + 2].e[j], b[s * 4 + 3].e[j]), T());
+            }
+        }
+    }
+
+    /* Column g of group j is 8j + g of the tile, or 8g + j where pieces lie along rows. */
+    __device__ __forceinline__ void put(float *part)
+    {
+        const int lane = threadIdx.x % 32;
+#pragma unroll
+        for (int j = 0; j < GROUPS; j++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int row = lane / 4 + i / 2 * 8, x = lane % 4 * 2 + i % 2;
+                part[row * COLUMNS + (ALONG ? j * 8 + x : x * 8 + j)] = sum[j][i];
+            }
+        }
+    }
+};
+
+template <typename Method, int SPLIT> __device__ __forceinline__ void skinny_run(const cuda_ops_gemm &p)
+{
+    using T = typename Method::dtype;
+    constexpr int SIZE = SKINNY_ROWS * Method::COLUMNS;
+    __shared__ float part[SPLIT_WARPS * SIZE];
+    const uint64_t works = p.tiles_n * p.batch_count;
+    const uint32_t rank = split_rank<SPLIT>(), warp = threadIdx.x / 32;
+
+    for (uint64_t work = blockIdx.x / SPLIT; work < works; work += gridDim.x / SPLIT) {
+        const gemm_tile tile = gemm_locate<SKINNY_ROWS, Method::COLUMNS>(p, work);
+        const skinny_operands<T> o = {
+            .a = reinterpret_cast<const T *>(p.a.address) + tile.a,
+            .b = reinterpret_cast<const T *>(p.b.address) + (tile.b - tile.column * p.b.column),
+            .a_row = p.a.row,
+            .a_k = p.a.column,
+            .b_column = p.b.column,
+            .b_k = p.b.row,
+            .m = p.m,
+            .n = p.n,
+            .k = p.k,
+            .column = tile.column,
+            .a_pieces = p.a_access == CUDA_OPS_ACCESS_ALONG_K,
+        };
+        Method method = {};
+
+        for (uint64_t k = (rank * SPLIT_WARPS + warp) * Method::STEPS; k < p.k; k += SPLIT * SPLIT_WARPS * Method::STEPS)
+            method.add(o, k);
+        method.put(part + warp * SIZE);
+        split_write<T, SPLIT, SKINNY_ROWS, Method::COLUMNS>(p, tile, part, rank);
+        split_barrier<SPLIT>(); /* the next tile's sums replace these */
+    }
+}
+
+#define CUDA_OPS_GEMM_SKINNY_BODY(name, split, ...)                                                                    \
+    kops_gemm_##name(const __grid_constant__ cuda_ops_gemm p)                                                          \
+    {                                                                                                                  \
+        stamp_start(p.stamps);                                                                                         \
+        skinny_run<__VA_ARGS__, split>(p);                                                                             \
+        stamp_end(p.stamps);                                                                                           \
+    }
+
+/* For one block a tile, and for clusters. */
+#define CUDA_OPS_GEMM_SKINNY(name, ...)                                                                                \
+    extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 2) CUDA_OPS_GEMM_SKINNY_BODY(name##_1, 1, __VA_ARGS__)
+#define CUDA_OPS_GEMM_SKINNY_SPLIT(name, split, ...)                                                                   \
+    extern "C" __global__ void __cluster_dims__(split, 1, 1) __launch_bounds__(GEMM_THREADS, 2)                        \
+        CUDA_OPS_GEMM_SKINNY_BODY(name##_##split, split, __VA_ARGS__)
+
+#endif
