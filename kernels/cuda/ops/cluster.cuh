@@ -17,6 +17,12 @@ __device__ __forceinline__ void cluster_barrier()
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
+/* The same, but what was written becomes visible to nobody: for what was read. */
+__device__ __forceinline__ void cluster_barrier_relaxed()
+{
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
 /* The value of this block's `place` in shared memory, of block `rank`. */
 __device__ __forceinline__ float cluster_load(const float *place, uint32_t rank)
 {

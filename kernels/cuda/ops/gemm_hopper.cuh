@@ -12,7 +12,7 @@
 #include "stamp.cuh"
 #include "wgmma.cuh"
 
-enum { HOPPER_GROUP = 128 /* threads of a warpgroup */, HOPPER_CONSUMERS = 2, HOPPER_THREADS = 384 };
+enum { HOPPER_GROUP = 128 /* threads of a warpgroup */, HOPPER_CONSUMERS = 2, HOPPER_THREADS = CUDA_OPS_MAPPED_THREADS };
 
 /* The place of a tile. */
 struct hopper_tile {
@@ -29,7 +29,8 @@ struct gemm_hopper {
     static constexpr int OUT_BYTES = 64 * 128, OUT_BUFFERS = 2; /* 64 × 64 elements on their way to memory */
     static constexpr int RING_BYTES = STAGES * STAGE_BYTES;
     static constexpr int BARRIERS = RING_BYTES + HOPPER_CONSUMERS * OUT_BUFFERS * OUT_BYTES;
-    static constexpr int SHARED_BYTES = BARRIERS + STAGES * 16 + 1024 /* for the alignment of its begin */;
+    static_assert(BARRIERS + STAGES * 16 + 1024 <= CUDA_OPS_MAPPED_SHARED_MAX, "it fits, wherever its begin is");
+    static_assert(BARRIERS - RING_BYTES + STAGES * 16 + 1024 <= CUDA_OPS_MAPPED_SHARED, "as the launcher has it");
     static constexpr int A_SHARE = M / CLUSTER_N, B_SHARE = N / CLUSTER_M; /* rows and columns that a block loads */
     static constexpr int NEIGHBOURS = CLUSTER_M + CLUSTER_N - 1; /* blocks that load for a block, and it for them */
     static_assert(M % (HOPPER_CONSUMERS * 64) == 0 && A_SHARE % 64 == 0 && B_SHARE % 64 == 0, "whole pieces");
@@ -181,7 +182,7 @@ struct gemm_hopper {
     }
 
     /* Two elements of out, next to each other. */
-    __device__ __forceinline__ uint32_t finish(float low, float high, const hopper_tile &t, int row, int column) const
+    template <bool BETA> __device__ __forceinline__ uint32_t finish(float low, float high, const hopper_tile &t, int row, int column) const
     {
         union {
             uint32_t bits;
@@ -190,7 +191,7 @@ struct gemm_hopper {
 
         low *= p.alpha;
         high *= p.alpha;
-        if (p.beta != 0 && (uint32_t)row < p.m && (uint32_t)column < p.n) {
+        if (BETA && (uint32_t)row < p.m && (uint32_t)column < p.n) {
             const T *place = reinterpret_cast<const T *>(p.out_address) + t.batch * p.out_batch + row * p.out_row + column;
             if ((uint32_t)column + 1 < p.n)
                 y.bits = *reinterpret_cast<const uint32_t *>(place);
@@ -222,7 +223,7 @@ struct gemm_hopper {
     }
 
     /* 64 × 64 elements at a time. `turn` counts them: two are on their way. */
-    __device__ __forceinline__ void write(const float (&sum)[PARTS][N / 2], const hopper_tile &t, int consumer, int &turn) const
+    template <bool BETA> __device__ __forceinline__ void write(const float (&sum)[PARTS][N / 2], const hopper_tile &t, int consumer, int &turn) const
     {
         const int thread = threadIdx.x % HOPPER_GROUP, warp = thread / 32, lane = thread % 32;
         const uint32_t buffers = ring + RING_BYTES + consumer * OUT_BUFFERS * OUT_BYTES;
@@ -244,7 +245,7 @@ struct gemm_hopper {
                     uint32_t y[4];
 #pragma unroll
                     for (int q = 0; q < 4; q++)
-                        y[q] = finish(s[q * 2], s[q * 2 + 1], t, r + q % 2 * 8, x + q / 2 * 8);
+                        y[q] = finish<BETA>(s[q * 2], s[q * 2 + 1], t, r + q % 2 * 8, x + q / 2 * 8);
                     store_blocks(buffer + row_here * 128 + (((j * 2 + lane / 16) ^ swizzle) << 4), y[0], y[1], y[2], y[3]);
                     if (p.n % 8 && t.column + c * 64 + 64 > (int)p.n) {
 #pragma unroll
@@ -271,7 +272,10 @@ struct gemm_hopper {
         for (uint32_t work = blockIdx.x / (CLUSTER_M * CLUSTER_N); work < count; work += clusters) {
             float sum[PARTS][N / 2];
             multiply(sum, consumer, work < clusters, stage, parity);
-            write(sum, locate(work), consumer, turn);
+            if (p.beta != 0)
+                write<true>(sum, locate(work), consumer, turn);
+            else
+                write<false>(sum, locate(work), consumer, turn);
         }
         if (threadIdx.x % HOPPER_GROUP == 0)
             store_wait();
@@ -311,8 +315,6 @@ struct gemm_hopper {
     }
 };
 
-/* For all architectures: only sm_90a has the instructions, and the launcher asks for the kernel only there. */
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define CUDA_OPS_GEMM_HOPPER(name, cluster, ...)                                                                       \
     extern "C" __global__ void __cluster_dims__(cluster, 1, 1) __launch_bounds__(HOPPER_THREADS, 1)                    \
         kops_gemm_##name(const __grid_constant__ cuda_ops_gemm_mapped p)                                               \
@@ -323,11 +325,5 @@ struct gemm_hopper {
         g.run();                                                                                                       \
         stamp_end(p.stamps);                                                                                           \
     }
-#else
-#define CUDA_OPS_GEMM_HOPPER(name, cluster, ...)                                                                       \
-    extern "C" __global__ void kops_gemm_##name(const __grid_constant__ cuda_ops_gemm_mapped)                          \
-    {                                                                                                                  \
-    }
-#endif
 
 #endif

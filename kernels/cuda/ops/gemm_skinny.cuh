@@ -259,7 +259,7 @@ template <typename Method, int SPLIT> __device__ __forceinline__ void skinny_run
             method.add(o, k);
         method.put(part + warp * SIZE);
         split_write<T, SPLIT, SKINNY_ROWS, Method::COLUMNS>(p, tile, part, rank);
-        split_barrier<SPLIT>(); /* the next tile's sums replace these */
+        split_end<SPLIT>(); /* the next tile's sums replace these */
     }
 }
 

@@ -128,7 +128,7 @@ template <bool WIDE, int SPLIT> __device__ __forceinline__ void small_run(const 
                        small_panel::place<8>(j, lane_n, b_along)] = sum[i][j];
         }
         split_write<float, SPLIT, SMALL_TILE, SMALL_TILE>(p, tile, memory, rank);
-        split_barrier<SPLIT>(); /* the next tile's panels replace these sums */
+        split_end<SPLIT>(); /* the next tile's panels replace these sums */
     }
 }
 

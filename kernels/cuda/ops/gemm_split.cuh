@@ -24,8 +24,17 @@ template <int SPLIT> __device__ __forceinline__ void split_barrier()
         __syncthreads();
 }
 
+/* Behind it nobody reads what the blocks have shared. */
+template <int SPLIT> __device__ __forceinline__ void split_end()
+{
+    if constexpr (SPLIT > 1)
+        cluster_barrier_relaxed();
+    else
+        __syncthreads();
+}
+
 /* `part[w]` are the sums of warp w, SPLIT_WARPS times ROWS × COLUMNS, written by all warps of all blocks, and a part of the
- * block's shared memory that it uses for nothing else before the next split_barrier(). Adds them up and writes the tile, each
+ * block's shared memory that it uses for nothing else before the next split_end(). Adds them up and writes the tile, each
  * block a share of it. */
 template <typename T, int SPLIT, int ROWS, int COLUMNS>
 __device__ __forceinline__ void split_write(const cuda_ops_gemm &p, const gemm_tile &tile, float *part, uint32_t rank)

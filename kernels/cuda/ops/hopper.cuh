@@ -33,12 +33,13 @@ __device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes)
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-/* Arrives at the barrier that lies at this address in block `rank` of the cluster. */
+/* Arrives at the barrier that lies at this address in block `rank` of the cluster. Nothing that threads have written becomes
+ * visible to that block with it: that would take a fence each time. */
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier, uint32_t rank)
 {
     asm volatile("{\n.reg .b32 there;\n"
                  "mapa.shared::cluster.u32 there, %0, %1;\n"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}\n" ::"r"(barrier),
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n}\n" ::"r"(barrier),
                  "r"(rank)
                  : "memory");
 }

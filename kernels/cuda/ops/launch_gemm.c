@@ -1,5 +1,8 @@
-/* Launches of the gemm kernels: chooses the way that operands are read, and the tile. Thread: any. */
+/* Launches of gemm: the choice among the variants, and the tiled kernels, which do every product: the way that operands are
+ * read, and the tile. Thread: any. */
 #include "plan_launch.h"
+
+#include <string.h>
 
 #define CONFIG(dtype, name, m, n, c)                                                                                   \
     {                                                                                                                  \
@@ -18,7 +21,7 @@ const struct cuda_ops_gemm_config *cuda_ops_gemm_configs(enum dtype dtype)
     return configs[cuda_ops_element(dtype)];
 }
 
-static uint64_t tiles_of(uint64_t extent, uint64_t tile)
+uint64_t cuda_ops_tiles_of(uint64_t extent, uint64_t tile)
 {
     return (extent - 1) / tile + 1;
 }
@@ -26,9 +29,9 @@ static uint64_t tiles_of(uint64_t extent, uint64_t tile)
 /* Rounds of tiles that the busiest multiprocessor works through, times the work in a tile. */
 static double estimate(const struct cuda_ops_gemm_config *c, const struct cuda_ops_gemm *p, unsigned multiprocessors)
 {
-    const uint64_t tiles = tiles_of(p->m, c->rows) * tiles_of(p->n, c->columns) * p->batch_count;
+    const uint64_t tiles = cuda_ops_tiles_of(p->m, c->rows) * cuda_ops_tiles_of(p->n, c->columns) * p->batch_count;
 
-    return (double)tiles_of(tiles, multiprocessors ? multiprocessors : 1) * (double)(c->rows * c->columns) * c->cost;
+    return (double)cuda_ops_tiles_of(tiles, multiprocessors ? multiprocessors : 1) * (double)(c->rows * c->columns) * c->cost;
 }
 
 static const struct cuda_ops_gemm_config *choose(const struct cuda_ops_gemm_config *from, const struct cuda_ops_gemm *p,
@@ -52,9 +55,8 @@ static struct cuda_ops_matrix matrix_of(const struct plan_gemm *g, const struct 
     return x;
 }
 
-/* Whether 16-byte pieces along the dimension of stride `unit` lie on 16-byte boundaries, whatever the other indices. */
-static bool in_pieces(const struct cuda_ops_gemm *p, const struct cuda_ops_matrix *m, uint64_t unit, uint64_t other,
-                      uint64_t other_extent, size_t size)
+bool cuda_ops_in_pieces(const struct cuda_ops_gemm *p, const struct cuda_ops_matrix *m, uint64_t unit, uint64_t other,
+                        uint64_t other_extent, size_t size)
 {
     if (unit != 1 || m->address % CUDA_OPS_PACK_BYTES != 0)
         return false;
@@ -71,11 +73,11 @@ static bool in_pieces(const struct cuda_ops_gemm *p, const struct cuda_ops_matri
 static bool choose_access(const struct cuda_ops_gemm *p, const struct cuda_ops_matrix *m, uint64_t stride_x,
                           uint64_t extent_x, uint64_t stride_k, size_t size, uint32_t *ret_access)
 {
-    if (in_pieces(p, m, stride_k, stride_x, extent_x, size)) {
+    if (cuda_ops_in_pieces(p, m, stride_k, stride_x, extent_x, size)) {
         *ret_access = CUDA_OPS_ACCESS_ALONG_K;
         return true;
     }
-    if (in_pieces(p, m, stride_x, stride_k, p->k, size)) {
+    if (cuda_ops_in_pieces(p, m, stride_x, stride_k, p->k, size)) {
         *ret_access = CUDA_OPS_ACCESS_ACROSS_K;
         return true;
     }
@@ -83,8 +85,7 @@ static bool choose_access(const struct cuda_ops_gemm *p, const struct cuda_ops_m
     return false;
 }
 
-/* out is contiguous down its columns: computes the transposed product, whose rows are then contiguous. */
-static void transpose(struct cuda_ops_gemm *p)
+void cuda_ops_transpose(struct cuda_ops_gemm *p)
 {
     struct cuda_ops_matrix *all[] = {&p->a, &p->b, &p->out};
     const struct cuda_ops_matrix a = p->a;
@@ -105,35 +106,125 @@ static void transpose(struct cuda_ops_gemm *p)
 void cuda_ops_set_gemm(struct cuda_launch *launch, struct cuda_ops_gemm *p, const struct cuda_ops_gemm_config *config,
                        bool wide)
 {
-    p->tiles_m = tiles_of(p->m, config->rows);
-    p->tiles_n = tiles_of(p->n, config->columns);
+    p->tiles_m = cuda_ops_tiles_of(p->m, config->rows);
+    p->tiles_n = cuda_ops_tiles_of(p->n, config->columns);
     cuda_ops_set_launch(launch, wide ? config->wide : config->any, "tiled", p->tiles_m * p->tiles_n * p->batch_count, p,
                         sizeof(*p));
 }
 
-void cuda_ops_launch_gemm(const struct plan *plan, const uint64_t *addresses, unsigned multiprocessors,
-                          struct cuda_launch *ret_launch)
+/* The product without tiles and ways to read; out's rows are contiguous, where its columns are. */
+static void read_plan(const struct plan_gemm *g, const uint64_t *addresses, struct cuda_ops_gemm *p)
 {
-    const struct plan_gemm *g = &plan->gemm;
-    const size_t size = dtype_size(plan->dtype);
-    struct cuda_ops_gemm p = {.m = (uint64_t)g->m, .n = (uint64_t)g->n, .k = (uint64_t)g->k};
-    const struct cuda_ops_gemm_config *config;
-    bool wide_a, wide_b;
-
-    p.a = matrix_of(g, &g->a, addresses[0]);
-    p.b = matrix_of(g, &g->b, addresses[1]);
-    p.out = matrix_of(g, &g->out, addresses[2]);
-    p.alpha = g->alpha;
-    p.beta = g->beta;
-    p.batch_count = g->batch_count;
-    p.batch_rank = g->batch_rank;
+    *p = (struct cuda_ops_gemm){.m = (uint64_t)g->m, .n = (uint64_t)g->n, .k = (uint64_t)g->k};
+    p->a = matrix_of(g, &g->a, addresses[0]);
+    p->b = matrix_of(g, &g->b, addresses[1]);
+    p->out = matrix_of(g, &g->out, addresses[2]);
+    p->alpha = g->alpha;
+    p->beta = g->beta;
+    p->batch_count = g->batch_count;
+    p->batch_rank = g->batch_rank;
     for (unsigned d = 0; d < g->batch_rank; d++)
-        p.batch_shape[d] = (uint64_t)g->batch_shape[g->batch_rank - 1 - d];
-    if (p.out.column != 1 && p.out.row == 1)
-        transpose(&p);
-    wide_a = choose_access(&p, &p.a, p.a.row, p.m, p.a.column, size, &p.a_access);
-    wide_b = choose_access(&p, &p.b, p.b.column, p.n, p.b.row, size, &p.b_access);
-    p.out_vector = in_pieces(&p, &p.out, p.out.column, p.out.row, p.m, size);
-    config = choose(cuda_ops_gemm_configs(plan->dtype), &p, multiprocessors);
-    cuda_ops_set_gemm(ret_launch, &p, config, wide_a && wide_b);
+        p->batch_shape[d] = (uint64_t)g->batch_shape[g->batch_rank - 1 - d];
+    if (p->out.column != 1 && p->out.row == 1)
+        cuda_ops_transpose(p);
+}
+
+static bool set_access(struct cuda_ops_gemm *p, size_t size)
+{
+    const bool wide_a = choose_access(p, &p->a, p->a.row, p->m, p->a.column, size, &p->a_access);
+    const bool wide_b = choose_access(p, &p->b, p->b.column, p->n, p->b.row, size, &p->b_access);
+
+    p->out_vector = cuda_ops_in_pieces(p, &p->out, p->out.column, p->out.row, p->m, size);
+    return wide_a && wide_b;
+}
+
+static int launch_tiled(struct cuda_ops_gemm *p, enum dtype dtype, const struct cuda_ops_device *device,
+                        struct cuda_launch *ret_launch, struct error *e)
+{
+    const bool wide = set_access(p, dtype_size(dtype));
+
+    (void)e;
+    cuda_ops_set_gemm(ret_launch, p, choose(cuda_ops_gemm_configs(dtype), p, device->multiprocessors), wide);
+    return 0;
+}
+
+static int launch_small(struct cuda_ops_gemm *p, enum dtype dtype, const struct cuda_ops_device *device,
+                        struct cuda_launch *ret_launch, struct error *e)
+{
+    const bool wide = set_access(p, dtype_size(dtype));
+
+    return cuda_ops_launch_small(p, wide, device, ret_launch, e);
+}
+
+/* ---- variants ---- */
+
+static const struct variant {
+    const char *name;
+    int (*launch)(struct cuda_ops_gemm *p, enum dtype dtype, const struct cuda_ops_device *device,
+                  struct cuda_launch *ret_launch, struct error *e);
+} variants[] = {
+    {"tiled", launch_tiled},
+    {"skinny", cuda_ops_launch_skinny},
+    {"small", launch_small},
+    {"hopper", cuda_ops_launch_hopper},
+};
+
+const char *const *cuda_ops_gemm_variants(enum dtype dtype, enum cuda_ops_level level)
+{
+    static const char *const all[] = {"tiled", NULL}, *const f32[] = {"skinny", "small", "tiled", NULL},
+                             *const half[] = {"skinny", "tiled", NULL},
+                             *const half_hopper[] = {"skinny", "hopper", "tiled", NULL};
+
+    switch (cuda_ops_element(dtype)) {
+    case ELEMENT_F32:
+        return f32;
+    case ELEMENT_F16:
+    case ELEMENT_BF16:
+        return level >= CUDA_OPS_SM90A ? half_hopper : level >= CUDA_OPS_SM80 ? half : all;
+    case ELEMENT_F64:
+    case ELEMENT_COUNT:
+        break;
+    }
+    return all;
+}
+
+static const struct variant *find_variant(const char *name)
+{
+    const struct variant *v = variants;
+
+    while (strcmp(v->name, name) != 0)
+        v++;
+    return v;
+}
+
+/* Where a variant is likely to be faster than the tiled kernels (measured in kernels/cuda/lab). */
+static bool is_likely(const char *variant, const struct plan_gemm *g)
+{
+    if (strcmp(variant, "skinny") == 0)
+        return (g->m <= 16 || g->n <= 16) && g->k >= 64;
+    if (strcmp(variant, "small") == 0)
+        return (uint64_t)g->m * (uint64_t)g->n * g->batch_count <= 1 << 17 && g->k <= 1024;
+    return strcmp(variant, "hopper") == 0 && g->m >= 64 && g->n >= 64 && g->k >= 64;
+}
+
+int cuda_ops_launch_gemm(const struct plan *plan, const uint64_t *addresses, const char *variant,
+                         const struct cuda_ops_device *device, struct cuda_launch *ret_launch, struct error *e)
+{
+    const char *const *names = cuda_ops_gemm_variants(plan->dtype, device->level);
+    struct cuda_ops_gemm p;
+    struct error ignored;
+
+    if (variant) {
+        read_plan(&plan->gemm, addresses, &p);
+        return find_variant(variant)->launch(&p, plan->dtype, device, ret_launch, e);
+    }
+    for (; names[1]; names++) {
+        if (!is_likely(*names, &plan->gemm))
+            continue;
+        read_plan(&plan->gemm, addresses, &p);
+        if (find_variant(*names)->launch(&p, plan->dtype, device, ret_launch, &ignored) == 0)
+            return 0;
+    }
+    read_plan(&plan->gemm, addresses, &p);
+    return find_variant(*names)->launch(&p, plan->dtype, device, ret_launch, e);
 }

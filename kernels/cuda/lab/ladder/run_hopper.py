@@ -45,7 +45,7 @@ class Kernel:
         return tensor_map(self.dtype, tensor.data_ptr(), (inner, outer, batch), (lead * 2, max(tensor.stride(0), 1) * 2),
                           (64, 64 if across else share, 1), promotion=promotion)
 
-    def prepare(self, a, b, out, alpha=1.0, beta=0.0, group=8, promotion=2):
+    def prepare(self, a, b, out, alpha=1.0, beta=0.0, group=8, promotion=3):
         """a: [batch, m, k], b: [batch, n, k] (views in any order), out: [batch, m, n]; returns grid and parameters."""
         from cuda_calls import tensor_map
         batch, m, n = out.shape
@@ -187,7 +187,7 @@ def work(args, names, done):
             for size in SIZES:
                 variants = {f"g{g}": {"group": g} for g in GROUPS}
                 if args.promotions:
-                    variants |= {f"g8 p{p}": {"promotion": p} for p in (0, 3)}
+                    variants |= {f"g8 p{p}": {"promotion": p} for p in (0, 2)}
                 say("result", json.dumps(measure(torch, kernel, peers, size, variants)))
         say("end", name)
     say("all")
