@@ -8,13 +8,14 @@
 #include <string.h>
 
 #include "kernels/cuda/ops/params.h"
+#include "maps.h"
 #include "standin.h"
 
 _Static_assert(sizeof(struct cuda_ops_gemm) <= MAX_PARAMS && sizeof(struct cuda_ops_strided) <= MAX_PARAMS,
                "an operation has room for every kernel's parameters");
 
 enum kernel_op { KERNEL_ADD, KERNEL_SQUARE, KERNEL_COPY, KERNEL_GEMM };
-enum kernel_layout { LAYOUT_VECTOR, LAYOUT_STRIDED, LAYOUT_GEMM, LAYOUT_GATE };
+enum kernel_layout { LAYOUT_VECTOR, LAYOUT_STRIDED, LAYOUT_GEMM, LAYOUT_MAPPED, LAYOUT_GATE };
 
 struct kernel {
     struct kernel *next;
@@ -50,6 +51,11 @@ static bool parse_element(const char *name, struct kernel *k)
 static bool parse_symbol(const char *symbol, struct kernel *k)
 {
     static const char *const ops[] = {"add", "square", "copy", "gemm"};
+    static const struct {
+        const char *begin;
+        enum kernel_layout layout;
+    } layouts[] = {{"vector", LAYOUT_VECTOR}, {"strided", LAYOUT_STRIDED}, {"tiled_", LAYOUT_GEMM},
+                   {"skinny_", LAYOUT_GEMM},  {"small_", LAYOUT_GEMM},     {"hopper_", LAYOUT_MAPPED}};
     char op[16], element[16], layout[64];
 
     if (strcmp(symbol, "kops_gate") == 0) {
@@ -64,16 +70,14 @@ static bool parse_symbol(const char *symbol, struct kernel *k)
         ;
     if (k->op > KERNEL_GEMM || !parse_element(element, k))
         return false;
-    if (k->op == KERNEL_GEMM)
-        k->layout = LAYOUT_GEMM;
-    else
-        k->layout = strcmp(layout, "vector") == 0 ? LAYOUT_VECTOR : LAYOUT_STRIDED;
     snprintf(k->symbol, sizeof(k->symbol), "%s", symbol);
-    return strncmp(layout,
-                   k->layout == LAYOUT_GEMM      ? "tiled_"
-                   : k->layout == LAYOUT_STRIDED ? "strided"
-                                                 : "vector",
-                   6) == 0;
+    for (size_t i = 0; i < sizeof(layouts) / sizeof(*layouts); i++)
+        if ((layouts[i].layout >= LAYOUT_GEMM) == (k->op == KERNEL_GEMM) &&
+            strncmp(layout, layouts[i].begin, strlen(layouts[i].begin)) == 0) {
+            k->layout = layouts[i].layout;
+            return true;
+        }
+    return false;
 }
 
 const struct kernel *kernel_find(const char *symbol)
@@ -100,6 +104,7 @@ size_t kernel_params_size(const struct kernel *kernel)
     static const size_t sizes[] = {[LAYOUT_VECTOR] = sizeof(struct cuda_ops_vector),
                                    [LAYOUT_STRIDED] = sizeof(struct cuda_ops_strided),
                                    [LAYOUT_GEMM] = sizeof(struct cuda_ops_gemm),
+                                   [LAYOUT_MAPPED] = sizeof(struct cuda_ops_gemm_mapped),
                                    [LAYOUT_GATE] = sizeof(struct cuda_ops_gate)};
 
     return sizes[kernel->layout];
@@ -195,6 +200,13 @@ static bool gemm_uses(const struct kernel *k, const struct cuda_ops_gemm *p, str
             matrix_uses(k, p, &p->b, p->k, p->n, false, op));
 }
 
+static bool mapped_uses(const struct kernel *k, const struct cuda_ops_gemm_mapped *p, struct op *op)
+{
+    struct cuda_ops_gemm gemm;
+
+    return maps_read(p, k->symbol, &gemm) && gemm_uses(k, &gemm, op);
+}
+
 /* Every struct of parameters begins with them. */
 static const struct cuda_ops_stamps *stamps_of(const void *params)
 {
@@ -218,6 +230,8 @@ bool kernel_uses(const struct kernel *kernel, const void *params, struct op *op)
         return vector_uses(kernel, params, op);
     case LAYOUT_STRIDED:
         return strided_uses(kernel, params, op);
+    case LAYOUT_MAPPED:
+        return mapped_uses(kernel, params, op);
     case LAYOUT_GATE:
         op_use(op, ((const struct cuda_ops_gate *)params)->go, sizeof(uint64_t), false);
         return true;
@@ -346,6 +360,14 @@ static void gemm_run(const struct kernel *k, const struct cuda_ops_gemm *p)
     free(sums);
 }
 
+static void mapped_run(const struct kernel *k, const struct cuda_ops_gemm_mapped *p)
+{
+    struct cuda_ops_gemm gemm;
+
+    if (maps_read(p, k->symbol, &gemm))
+        gemm_run(k, &gemm);
+}
+
 static void gate_run(const struct cuda_ops_gate *p)
 {
     const uint64_t begin = now_ns();
@@ -397,6 +419,9 @@ void kernel_run(const struct kernel *kernel, const void *params)
         break;
     case LAYOUT_GEMM:
         gemm_run(kernel, params);
+        break;
+    case LAYOUT_MAPPED:
+        mapped_run(kernel, params);
         break;
     case LAYOUT_GATE:
         gate_run(params);

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 
 #include "backend/backend.h"
+#include "ops/launch.h"
 
 enum { CUDA_DTYPE_SLOTS = 32 }; /* dtypes are bits of an unsigned */
 
@@ -14,7 +15,7 @@ struct cuda_variants {
 
 extern const char cuda_variant_blaslt[];
 
-void cuda_variants_init(struct cuda_variants *v, bool have_blaslt);
+void cuda_variants_init(struct cuda_variants *v, enum cuda_ops_level level, bool have_blaslt);
 
 /* variants() of struct backend. */
 const char *const *cuda_variants_find(const struct cuda_variants *v, const struct op *op, enum dtype dtype);

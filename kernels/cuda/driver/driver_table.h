@@ -20,7 +20,8 @@
     X(DevicePrimaryCtxRetain, "", REQUIRED)                                                                            \
     X(DevicePrimaryCtxRelease, "_v2", REQUIRED)                                                                        \
     X(CtxSetCurrent, "", REQUIRED)                                                                                     \
-    X(DeviceCanAccessPeer, "", OPTIONAL)
+    X(DeviceCanAccessPeer, "", OPTIONAL)                                                                               \
+    X(TensorMapEncodeTiled, "", OPTIONAL)
 
 /* In a context: they act on the current one, or take handles that belong to one. Those of virtual memory would do
  * without, and are held to the same rule. Only cuda_on() gives them out. */

@@ -120,7 +120,7 @@ template <bool ALONG> struct skinny_f32 {
 #pragma unroll
         for (int r = 0; r < SKINNY_ROWS; r += 4) {
             pack<float> a[4];
-            if (r >= o.m)
+            if ((uint64_t)r >= o.m)
                 break;
 #pragma unroll
             for (int i = 0; i < 4; i++)

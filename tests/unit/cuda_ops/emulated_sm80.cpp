@@ -8,6 +8,7 @@
 #include "ops/gemm_f16.cu"
 #include "ops/gemm_f32.cu"
 #include "ops/gemm_f64.cu"
+#include "ops/gemm_short.cu"
 #include "ops/square.cu"
 #include "ops/stamp.cu"
 
@@ -16,7 +17,7 @@
 
 const emulated_kernel emulated_sm80[] = {
 #define X(image, symbol) emulated_entry(#symbol, symbol),
-    CUDA_OPS_KERNELS(X)
+    CUDA_OPS_KERNELS(X) CUDA_OPS_KERNELS_SM80(X)
 #undef X
         {nullptr, 0, nullptr, nullptr},
 };

@@ -13,6 +13,8 @@
 #define __global__
 #undef __launch_bounds__
 #define __launch_bounds__(...)
+#undef __cluster_dims__
+#define __cluster_dims__(...)
 #undef __grid_constant__
 #define __grid_constant__
 
@@ -69,10 +71,46 @@ static inline bool arrive_last(uint32_t *count, uint32_t n)
     return *count == 0;
 }
 
+/* ---- cluster.cuh: of one block ---- */
+
+#define KOPS_CUDA_OPS_CLUSTER_CUH
+
+static inline uint32_t cluster_rank()
+{
+    return 0;
+}
+
+static inline void cluster_barrier()
+{
+    emulated_block_barrier();
+}
+
+static inline void cluster_barrier_relaxed()
+{
+    emulated_block_barrier();
+}
+
+static inline float cluster_load(const float *place, uint32_t)
+{
+    return *place;
+}
+
 /* ---- warp.cuh ---- */
 
 #define KOPS_CUDA_OPS_WARP_CUH
 #include "ops/dtypes.cuh"
+
+/* What the lanes of each warp give each other by shuffles. */
+extern float emulated_given[1024];
+
+static inline float __shfl_xor_sync(unsigned, float value, int mask)
+{
+    emulated_given[threadIdx.x] = value;
+    emulated_warp_barrier();
+    const float taken = emulated_given[threadIdx.x ^ mask];
+    emulated_warp_barrier();
+    return taken;
+}
 
 struct gemm_fragment {
     uint32_t block[4];
