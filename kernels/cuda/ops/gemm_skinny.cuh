@@ -10,20 +10,25 @@
 
 #include "gemm_split.cuh"
 
-enum { SKINNY_ROWS = 16 };
+enum { SKINNY_ROWS = 16, SKINNY_WARPS = 2 * SPLIT_PARTS, SKINNY_THREADS = CUDA_OPS_SKINNY_THREADS };
 
-/* A piece of which `left` elements exist; the others are 0. `stride` is 1 where it is a piece in memory, too. */
-template <typename T> __device__ __forceinline__ pack<T> skinny_piece(const T *from, uint64_t stride, int64_t left)
+/* A piece of which `left` elements exist; the others are 0. */
+template <typename T> __device__ __forceinline__ pack<T> skinny_elements(const T *from, uint64_t stride, int64_t left)
 {
     pack<T> piece;
-
-    if (stride == 1 && left >= piece.WIDTH) {
-        piece.bits = *reinterpret_cast<const uint4 *>(from);
-        return piece;
-    }
 #pragma unroll
     for (int i = 0; i < piece.WIDTH; i++)
         piece.e[i] = i < left ? from[i * stride] : T(0.0f);
+    return piece;
+}
+
+template <typename T> __device__ __forceinline__ pack<T> skinny_piece(const T *from, int64_t left)
+{
+    pack<T> piece;
+
+    if (left < piece.WIDTH)
+        return skinny_elements(from, (uint64_t)1, left);
+    piece.bits = *reinterpret_cast<const uint4 *>(from);
     return piece;
 }
 
@@ -33,7 +38,7 @@ template <typename T> __device__ __forceinline__ pack<T> skinny_stream(const T *
     pack<T> piece;
 
     if (left < piece.WIDTH)
-        return skinny_piece(from, (uint64_t)1, left);
+        return skinny_piece(from, left);
     piece.bits = __ldcs(reinterpret_cast<const uint4 *>(from));
     return piece;
 }
@@ -50,16 +55,7 @@ template <typename T> struct skinny_operands {
     {
         const T *at = a + (row < m ? row : m - 1) * a_row + from * a_k;
         const int64_t left = (int64_t)(k - from);
-        return a_pieces ? skinny_piece(at, (uint64_t)1, left) : skinny_piece_any(at, left);
-    }
-
-    __device__ __forceinline__ pack<T> skinny_piece_any(const T *at, int64_t left) const
-    {
-        pack<T> piece;
-#pragma unroll
-        for (int i = 0; i < piece.WIDTH; i++)
-            piece.e[i] = i < left ? at[i * a_k] : T(0.0f);
-        return piece;
+        return a_pieces ? skinny_piece(at, left) : skinny_elements(at, a_k, left);
     }
 
     /* Elements of column `x` of b from k on; b lies along k. */
@@ -96,6 +92,9 @@ template <bool ALONG> struct skinny_f32 {
     static constexpr int LANES_K = ALONG ? 8 : 4, LANES_X = 32 / LANES_K, COLUMNS = LANES_X * 4, STEPS = LANES_K * 4;
     static constexpr int COUNT = SKINNY_ROWS * 4;
     float sum[COUNT];
+    struct pieces {
+        pack<float> at[4];
+    };
 
     static __device__ __forceinline__ int lane_k()
     {
@@ -107,44 +106,49 @@ template <bool ALONG> struct skinny_f32 {
         return ALONG ? threadIdx.x % 32 / LANES_K : threadIdx.x % 32 % LANES_X;
     }
 
-    __device__ __forceinline__ void add(const skinny_operands<float> &o, uint64_t k)
+    static __device__ __forceinline__ pieces load(const skinny_operands<float> &o, uint64_t k)
     {
         const uint64_t from = k + lane_k() * 4, x = o.column + lane_x() * 4;
-        pack<float> b[4];
-
-        if (from >= o.k)
-            return;
+        pieces b;
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            b[i] = ALONG ? o.along(x + i, from) : o.across(x, from + i);
+            b.at[i] = ALONG ? o.along(x + i, from) : o.across(x, from + i);
+        return b;
+    }
+
+    template <int ROWS> __device__ __forceinline__ void add_rows(const skinny_operands<float> &o, uint64_t from, const pieces &b)
+    {
 #pragma unroll
-        for (int r = 0; r < SKINNY_ROWS; r += 4) {
-            pack<float> a[4];
-            if ((uint64_t)r >= o.m)
-                break;
+        for (int r = 0; r < ROWS; r++) {
+            const pack<float> a = o.rows(r, from);
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-                a[i] = o.rows(r + i, from);
+            for (int c = 0; c < 4; c++) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-#pragma unroll
-                for (int c = 0; c < 4; c++) {
-#pragma unroll
-                    for (int l = 0; l < 4; l++)
-                        sum[(r + i) * 4 + c] += a[i].e[l] * (ALONG ? b[c].e[l] : b[l].e[c]);
-                }
+                for (int l = 0; l < 4; l++)
+                    sum[r * 4 + c] += a.e[l] * (ALONG ? b.at[c].e[l] : b.at[l].e[c]);
             }
         }
     }
 
-    __device__ __forceinline__ void put(float *part)
+    __device__ __forceinline__ void add(const skinny_operands<float> &o, uint64_t k, const pieces &b)
+    {
+        const uint64_t from = k + lane_k() * 4;
+        if (o.m <= 4)
+            add_rows<4>(o, from, b);
+        else
+            add_rows<SKINNY_ROWS>(o, from, b);
+    }
+
+    /* Writes the sums, or adds them to what is there. */
+    template <bool ADD> __device__ __forceinline__ void put(float *part)
     {
         constexpr int LEFT = COUNT / LANES_K;
         skinny_gather<COUNT, ALONG ? LANES_K / 2 : 16, ALONG ? 1 : LANES_X>(sum, threadIdx.x % 32);
 #pragma unroll
         for (int i = 0; i < LEFT; i++) {
             const int v = lane_k() * LEFT + i;
-            part[v / 4 * COLUMNS + lane_x() * 4 + v % 4] = sum[i];
+            float *place = part + v / 4 * COLUMNS + lane_x() * 4 + v % 4;
+            *place = ADD ? *place + sum[i] : sum[i];
         }
     }
 };
@@ -155,6 +159,10 @@ template <typename T, bool ALONG> struct skinny_mma {
     using dtype = T;
     static constexpr int COLUMNS = ALONG ? 32 : 64, GROUPS = COLUMNS / 8, STEPS = ALONG ? 64 : 32;
     float sum[GROUPS][4];
+    struct pieces {
+        pack<T> at[8];
+    };
+    static_assert(STEPS / 32 * GROUPS == 8, "as many either way");
 
     static __device__ __forceinline__ uint32_t pair(T low, T high)
     {
@@ -175,18 +183,23 @@ template <typename T, bool ALONG> struct skinny_mma {
         return f;
     }
 
-    __device__ __forceinline__ void add(const skinny_operands<T> &o, uint64_t k)
+    static __device__ __forceinline__ pieces load(const skinny_operands<T> &o, uint64_t k)
     {
         const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+        pieces b;
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            b.at[i] = ALONG ? o.along(o.column + i % 4 * 8 + g, k + i / 4 * 32 + t * 8)
+                            : o.across(o.column + g * 8, k + t * 8 + i);
+        return b;
+    }
+
+    __device__ __forceinline__ void add(const skinny_operands<T> &o, uint64_t k, const pieces &pieces)
+    {
+        const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+        const pack<T> *b = pieces.at;
 
         if constexpr (ALONG) {
-            pack<T> b[STEPS / 32][GROUPS];
-#pragma unroll
-            for (int h = 0; h < STEPS / 32; h++) {
-#pragma unroll
-                for (int j = 0; j < GROUPS; j++)
-                    b[h][j] = o.along(o.column + j * 8 + g, k + h * 32 + t * 8);
-            }
 #pragma unroll
             for (int h = 0; h < STEPS / 32; h++) {
                 const pack<T> upper = o.rows(g, k + h * 32 + t * 8), lower = o.rows(g + 8, k + h * 32 + t * 8);
@@ -195,15 +208,11 @@ template <typename T, bool ALONG> struct skinny_mma {
                     const gemm_fragment a = fragment(upper, lower, s);
 #pragma unroll
                     for (int j = 0; j < GROUPS; j++)
-                        multiply_add(sum[j], a, pair(b[h][j].e[s * 4], b[h][j].e[s * 4 + 1]),
-                                     pair(b[h][j].e[s * 4 + 2], b[h][j].e[s * 4 + 3]), T());
+                        multiply_add(sum[j], a, pair(b[h * 4 + j].e[s * 4], b[h * 4 + j].e[s * 4 + 1]),
+                                     pair(b[h * 4 + j].e[s * 4 + 2], b[h * 4 + j].e[s * 4 + 3]), T());
                 }
             }
         } else {
-            pack<T> b[8];
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-                b[i] = o.across(o.column + g * 8, k + t * 8 + i);
             const pack<T> upper = o.rows(g, k + t * 8), lower = o.rows(g + 8, k + t * 8);
 #pragma unroll
             for (int s = 0; s < 2; s++) {
@@ -216,7 +225,7 @@ template <typename T, bool ALONG> struct skinny_mma {
     }
 
     /* Column g of group j is 8j + g of the tile, or 8g + j where pieces lie along rows. */
-    __device__ __forceinline__ void put(float *part)
+    template <bool ADD> __device__ __forceinline__ void put(float *part)
     {
         const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -224,7 +233,8 @@ template <typename T, bool ALONG> struct skinny_mma {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const int row = lane / 4 + i / 2 * 8, x = lane % 4 * 2 + i % 2;
-                part[row * COLUMNS + (ALONG ? j * 8 + x : x * 8 + j)] = sum[j][i];
+                float *place = part + row * COLUMNS + (ALONG ? j * 8 + x : x * 8 + j);
+                *place = ADD ? *place + sum[j][i] : sum[j][i];
             }
         }
     }
@@ -234,12 +244,13 @@ template <typename Method, int SPLIT> __device__ __forceinline__ void skinny_run
 {
     using T = typename Method::dtype;
     constexpr int SIZE = SKINNY_ROWS * Method::COLUMNS;
-    __shared__ float part[SPLIT_WARPS * SIZE];
-    const uint64_t works = p.tiles_n * p.batch_count;
+    constexpr uint64_t STRIDE = SPLIT * SKINNY_WARPS * Method::STEPS;
+    __shared__ float part[SPLIT_PARTS * SIZE];
+    const uint32_t works = (uint32_t)(p.tiles_n * p.batch_count);
     const uint32_t rank = split_rank<SPLIT>(), warp = threadIdx.x / 32;
 
-    for (uint64_t work = blockIdx.x / SPLIT; work < works; work += gridDim.x / SPLIT) {
-        const gemm_tile tile = gemm_locate<SKINNY_ROWS, Method::COLUMNS>(p, work);
+    for (uint32_t work = blockIdx.x / SPLIT; work < works; work += gridDim.x / SPLIT) {
+        const gemm_tile tile = split_locate<SKINNY_ROWS, Method::COLUMNS>(p, work);
         const skinny_operands<T> o = {
             .a = reinterpret_cast<const T *>(p.a.address) + tile.a,
             .b = reinterpret_cast<const T *>(p.b.address) + (tile.b - tile.column * p.b.column),
@@ -255,10 +266,19 @@ template <typename Method, int SPLIT> __device__ __forceinline__ void skinny_run
         };
         Method method = {};
 
-        for (uint64_t k = (rank * SPLIT_WARPS + warp) * Method::STEPS; k < p.k; k += SPLIT * SPLIT_WARPS * Method::STEPS)
-            method.add(o, k);
-        method.put(part + warp * SIZE);
-        split_write<T, SPLIT, SKINNY_ROWS, Method::COLUMNS>(p, tile, part, rank);
+        uint64_t k = (rank * SKINNY_WARPS + warp) * Method::STEPS;
+        typename Method::pieces now = Method::load(o, k);
+        for (; k < p.k; k += STRIDE) {
+            const typename Method::pieces next = Method::load(o, k + STRIDE);
+            method.add(o, k, now);
+            now = next;
+        }
+        if (warp >= SPLIT_PARTS)
+            method.template put<false>(part + (warp - SPLIT_PARTS) * SIZE);
+        __syncthreads();
+        if (warp < SPLIT_PARTS)
+            method.template put<true>(part + warp * SIZE);
+        split_write<T, SPLIT, SKINNY_ROWS, Method::COLUMNS, SKINNY_THREADS>(p, tile, part, Method::COLUMNS, rank);
         split_end<SPLIT>(); /* the next tile's sums replace these */
     }
 }
@@ -273,9 +293,9 @@ template <typename Method, int SPLIT> __device__ __forceinline__ void skinny_run
 
 /* For one block a tile, and for clusters. */
 #define CUDA_OPS_GEMM_SKINNY(name, ...)                                                                                \
-    extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 2) CUDA_OPS_GEMM_SKINNY_BODY(name##_1, 1, __VA_ARGS__)
+    extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, 1) CUDA_OPS_GEMM_SKINNY_BODY(name##_1, 1, __VA_ARGS__)
 #define CUDA_OPS_GEMM_SKINNY_SPLIT(name, split, ...)                                                                   \
-    extern "C" __global__ void __cluster_dims__(split, 1, 1) __launch_bounds__(GEMM_THREADS, 2)                        \
+    extern "C" __global__ void __cluster_dims__(split, 1, 1) __launch_bounds__(SKINNY_THREADS, 1)                        \
         CUDA_OPS_GEMM_SKINNY_BODY(name##_##split, split, __VA_ARGS__)
 
 #endif

@@ -6,7 +6,7 @@
 
 #include "gemm_split.cuh"
 
-enum { SMALL_TILE = 32, SMALL_DEPTH = 128, SMALL_SLICE = SMALL_DEPTH / SPLIT_WARPS /* steps of k of a warp */ };
+enum { SMALL_TILE = 32, SMALL_DEPTH = 128, SMALL_SLICE = SMALL_DEPTH / SPLIT_PARTS /* steps of k of a warp */ };
 
 /* A panel as it lay in memory: [x][k] or [k][x]. Rows are padded, so that threads read different banks. */
 struct small_panel {
@@ -76,18 +76,18 @@ struct small_panel {
 
 template <bool WIDE, int SPLIT> __device__ __forceinline__ void small_run(const cuda_ops_gemm &p)
 {
-    constexpr int SIZE = SMALL_TILE * SMALL_TILE;
-    /* The panels, then the sums. */
-    __shared__ __align__(16) float memory[2 * small_panel::SIZE];
-    static_assert(SPLIT_WARPS * SIZE <= 2 * small_panel::SIZE, "room for both");
+    constexpr int PITCH_MOST = 40, SIZE = SPLIT_PARTS * SMALL_TILE * PITCH_MOST;
+    /* The panels, then the sums of each warp. */
+    __shared__ __align__(16) float memory[SIZE];
+    static_assert(2 * small_panel::SIZE <= SIZE, "room for both");
     float *panel_a = memory, *panel_b = memory + small_panel::SIZE;
-    const uint64_t works = p.tiles_m * p.tiles_n * p.batch_count;
+    const uint32_t works = (uint32_t)(p.tiles_m * p.tiles_n * p.batch_count);
     const uint32_t rank = split_rank<SPLIT>();
     const int warp = threadIdx.x / 32, lane_m = threadIdx.x % 32 / 8, lane_n = threadIdx.x % 8;
     const bool a_along = p.a_access == CUDA_OPS_ACCESS_ALONG_K, b_along = p.b_access == CUDA_OPS_ACCESS_ALONG_K;
 
-    for (uint64_t work = blockIdx.x / SPLIT; work < works; work += gridDim.x / SPLIT) {
-        const gemm_tile tile = gemm_locate<SMALL_TILE, SMALL_TILE>(p, work);
+    for (uint32_t work = blockIdx.x / SPLIT; work < works; work += gridDim.x / SPLIT) {
+        const gemm_tile tile = split_locate<SMALL_TILE, SMALL_TILE>(p, work);
         const int rows = gemm_left(p.m, tile.row, SMALL_TILE), columns = gemm_left(p.n, tile.column, SMALL_TILE);
         float sum[8][4] = {};
 
@@ -120,14 +120,20 @@ template <bool WIDE, int SPLIT> __device__ __forceinline__ void small_run(const 
             }
         }
         __syncthreads();
+        /* Rows so far apart that lanes write to different banks. */
+        const int pitch = a_along ? PITCH_MOST : b_along ? 34 : 36;
 #pragma unroll
         for (int i = 0; i < 8; i++) {
+            float *row = memory + (warp * SMALL_TILE + small_panel::place<4>(i, lane_m, a_along)) * pitch;
+            if (b_along) {
 #pragma unroll
-            for (int j = 0; j < 4; j++)
-                memory[warp * SIZE + small_panel::place<4>(i, lane_m, a_along) * SMALL_TILE +
-                       small_panel::place<8>(j, lane_n, b_along)] = sum[i][j];
+                for (int j = 0; j < 4; j++)
+                    row[small_panel::place<8>(j, lane_n, true)] = sum[i][j];
+            } else {
+                *reinterpret_cast<float4 *>(row + lane_n * 4) = make_float4(sum[i][0], sum[i][1], sum[i][2], sum[i][3]);
+            }
         }
-        split_write<float, SPLIT, SMALL_TILE, SMALL_TILE>(p, tile, memory, rank);
+        split_write<float, SPLIT, SMALL_TILE, SMALL_TILE, GEMM_THREADS>(p, tile, memory, pitch, rank);
         split_end<SPLIT>(); /* the next tile's panels replace these sums */
     }
 }

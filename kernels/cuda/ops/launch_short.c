@@ -6,7 +6,7 @@ enum {
     SMALL_TILE = 32,  /* as in gemm_small.cuh */
     SMALL_DEPTH = 128,
     SMALL_MOST = 1 << 22, /* elements of out: more is no small product, and tiles would be without number */
-    WARPS = CUDA_OPS_THREADS / 32,
+    WARPS = CUDA_OPS_SKINNY_THREADS / 32,
     SPLITS = 4 /* by 1, 2, 4, 8 */
 };
 
@@ -59,7 +59,7 @@ static void set_split(struct cuda_launch *launch, const char *kernel, const char
 int cuda_ops_launch_skinny(struct cuda_ops_gemm *p, enum dtype dtype, const struct cuda_ops_device *device,
                            struct cuda_launch *ret_launch, struct error *e)
 {
-    enum { BLOCKS_EACH = 2 /* for a multiprocessor */ };
+    enum { BLOCKS_EACH = 1 /* for a multiprocessor */ };
     const size_t size = dtype_size(dtype);
     const struct skinny *s;
     uint64_t tiles;
@@ -81,8 +81,11 @@ int cuda_ops_launch_skinny(struct cuda_ops_gemm *p, enum dtype dtype, const stru
     p->tiles_m = 1;
     p->tiles_n = cuda_ops_tiles_of(p->n, s->columns);
     tiles = p->tiles_n * p->batch_count;
+    if (p->tiles_n > INT32_MAX || tiles > INT32_MAX)
+        return refuse("skinny", "it has more than 2^31 tiles", e);
     split = choose_split(device, tiles, p->k / (WARPS * s->steps), BLOCKS_EACH);
     set_split(ret_launch, s->kernels[split], "skinny", tiles, split, p);
+    ret_launch->block[0] = CUDA_OPS_SKINNY_THREADS;
     return 0;
 }
 

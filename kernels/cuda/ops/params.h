@@ -25,6 +25,8 @@
 
 enum { CUDA_OPS_MAX_RANK = 8 };
 
+enum { CUDA_OPS_SKINNY_THREADS = 512 /* of every block of the skinny kernels */ };
+
 /* Shapes of the elementwise kernels, chosen by measurement (kernels/cuda/lab). */
 enum {
     CUDA_OPS_THREADS = 256,        /* of every block */

@@ -46,7 +46,9 @@ static struct cuda_launch launch_of(enum op_id op, const struct plan *plan, cons
     if (cuda_ops_launch(op, plan, addresses, variant, &device, &launch, &e) < 0)
         fail_msg("%s", e.message);
     assert_true(launch.grid[0] >= 1 && launch.grid[1] == 1 && launch.grid[2] == 1);
-    assert_int_equal(launch.block[0], launch.n_maps ? CUDA_OPS_MAPPED_THREADS : 256);
+    assert_int_equal(launch.block[0], launch.n_maps                               ? CUDA_OPS_MAPPED_THREADS
+                                         : strcmp(launch.variant, "skinny") == 0 ? CUDA_OPS_SKINNY_THREADS
+                                                                                 : 256);
     return launch;
 }
 

@@ -25,4 +25,8 @@ LADDER(bf16_kk_128x128_s6_c11_l0, __nv_bfloat16, 0, 0, 128, 128, 6, 1, 1, 0)
 LADDER(bf16_kk_256x128_s4_c12_l0, __nv_bfloat16, 0, 0, 256, 128, 4, 1, 2, 0)
 LADDER(f16_kx_128x256_s4_c21_l0, __half, 0, 1, 128, 256, 4, 2, 1, 0)
 LADDER(f16_kk_128x256_s4_c21_l0, __half, 0, 0, 128, 256, 4, 2, 1, 0)
+LADDER(bf16_kk_128x256_s4_c21_l1, __nv_bfloat16, 0, 0, 128, 256, 4, 2, 1, 1)
+LADDER(bf16_kx_128x128_s6_c21_l1, __nv_bfloat16, 0, 1, 128, 128, 6, 2, 1, 1)
+LADDER(bf16_kx_256x128_s4_c12_l1, __nv_bfloat16, 0, 1, 256, 128, 4, 1, 2, 1)
+LADDER(f16_kx_128x256_s4_c21_l1, __half, 0, 1, 128, 256, 4, 2, 1, 1)
 #endif

@@ -52,7 +52,7 @@ class Kernels:
         if name not in self.functions:
             self.functions[name] = self.module.kernel(name)
         blocks, params = prepared
-        launch(self.functions[name], (blocks, 1, 1), (256, 1, 1), 0, params, torch.cuda.current_stream().cuda_stream)
+        launch(self.functions[name], (blocks, 1, 1), (512 if "skinny" in name else 256, 1, 1), 0, params, torch.cuda.current_stream().cuda_stream)
 
 
 def random(dtype, batch, rows, columns, turned, pad=0):
