@@ -301,7 +301,9 @@ struct gemm_hopper {
             }
             barrier_init_done();
         }
-        cluster_barrier();
+        __syncwarp();
+        cluster_arrive();
+        cluster_wait();
         if (group == 0) {
             registers_give<24>();
             if (threadIdx.x == 0)
@@ -311,7 +313,8 @@ struct gemm_hopper {
             registers_take<240>();
             consume(group - 1);
         }
-        cluster_barrier(); /* no block ends while another one writes to it */
+        cluster_arrive(); /* no block ends while another one writes to it */
+        cluster_wait();
     }
 };
 

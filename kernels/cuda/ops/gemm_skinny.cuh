@@ -32,42 +32,46 @@ template <typename T> __device__ __forceinline__ pack<T> skinny_piece(const T *f
     return piece;
 }
 
-/* The same of b, which no other block reads. */
-template <typename T> __device__ __forceinline__ pack<T> skinny_stream(const T *from, int64_t left)
-{
-    pack<T> piece;
-
-    if (left < piece.WIDTH)
-        return skinny_piece(from, left);
-    piece.bits = __ldcs(reinterpret_cast<const uint4 *>(from));
-    return piece;
-}
-
-/* Operands at this warp's tile. */
-template <typename T> struct skinny_operands {
+/* The operands of a tile. WHOLE: nothing of what is read is outside. */
+template <typename T, bool A_PIECES> struct skinny_operands {
     const T *a, *b;
     uint64_t a_row, a_k, b_column, b_k;
     uint64_t m, n, k, column; /* of the tile's first */
-    bool a_pieces;
 
     /* Elements of row `row` of a from k on. */
-    __device__ __forceinline__ pack<T> rows(uint64_t row, uint64_t from) const
+    template <bool WHOLE> __device__ __forceinline__ pack<T> rows(uint64_t row, uint64_t from) const
     {
         const T *at = a + (row < m ? row : m - 1) * a_row + from * a_k;
-        const int64_t left = (int64_t)(k - from);
-        return a_pieces ? skinny_piece(at, left) : skinny_elements(at, a_k, left);
+        const int64_t left = WHOLE ? pack<T>::WIDTH : (int64_t)(k - from);
+        pack<T> piece;
+        if (!A_PIECES)
+            return skinny_elements(at, a_k, left);
+        if (!WHOLE)
+            return skinny_piece(at, left);
+        piece.bits = *reinterpret_cast<const uint4 *>(at);
+        return piece;
+    }
+
+    /* b, which no other block reads. */
+    template <bool WHOLE> static __device__ __forceinline__ pack<T> stream(const T *from, int64_t left)
+    {
+        pack<T> piece;
+        if (!WHOLE)
+            return skinny_piece(from, left);
+        piece.bits = __ldcs(reinterpret_cast<const uint4 *>(from));
+        return piece;
     }
 
     /* Elements of column `x` of b from k on; b lies along k. */
-    __device__ __forceinline__ pack<T> along(uint64_t x, uint64_t from) const
+    template <bool WHOLE> __device__ __forceinline__ pack<T> along(uint64_t x, uint64_t from) const
     {
-        return skinny_stream(b + (x < n ? x : n - 1) * b_column + from, (int64_t)(k - from));
+        return stream<WHOLE>(b + (WHOLE || x < n ? x : n - 1) * b_column + from, (int64_t)(k - from));
     }
 
     /* Elements of row `from` of b from column x on; b lies across. */
-    __device__ __forceinline__ pack<T> across(uint64_t x, uint64_t from) const
+    template <bool WHOLE> __device__ __forceinline__ pack<T> across(uint64_t x, uint64_t from) const
     {
-        return skinny_stream(b + from * b_k + x, from < k ? (int64_t)(n - x) : 0);
+        return stream<WHOLE>(b + from * b_k + x, from < k ? (int64_t)(n - x) : 0);
     }
 };
 
@@ -86,14 +90,16 @@ template <int COUNT, int MASK, int LAST> __device__ __forceinline__ void skinny_
         skinny_gather<HALF, MASK / 2, LAST>(sum, lane);
 }
 
-/* In ordinary arithmetic: each lane has four columns and four steps of k, and 16 sums for each column. */
+/* In ordinary arithmetic: each lane has four columns and four steps of k, and 16 sums for each column. The part of a that the
+ * warp's lanes have in common goes through shared memory. */
 template <bool ALONG> struct skinny_f32 {
     using dtype = float;
     static constexpr int LANES_K = ALONG ? 8 : 4, LANES_X = 32 / LANES_K, COLUMNS = LANES_X * 4, STEPS = LANES_K * 4;
-    static constexpr int COUNT = SKINNY_ROWS * 4;
+    static constexpr int COUNT = SKINNY_ROWS * 4, SCRATCH = SKINNY_ROWS * STEPS; /* elements of shared memory, of a warp */
+    static constexpr int AHEAD = 1;
     float sum[COUNT];
     struct pieces {
-        pack<float> at[4];
+        pack<float> a[SCRATCH / 4 / 32], b[4];
     };
 
     static __device__ __forceinline__ int lane_k()
@@ -106,37 +112,47 @@ template <bool ALONG> struct skinny_f32 {
         return ALONG ? threadIdx.x % 32 / LANES_K : threadIdx.x % 32 % LANES_X;
     }
 
-    static __device__ __forceinline__ pieces load(const skinny_operands<float> &o, uint64_t k)
+    template <bool WHOLE, typename Operands> static __device__ __forceinline__ pieces load(const Operands &o, uint64_t k)
     {
         const uint64_t from = k + lane_k() * 4, x = o.column + lane_x() * 4;
-        pieces b;
+        const int lane = threadIdx.x % 32;
+        pieces p;
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            b.at[i] = ALONG ? o.along(x + i, from) : o.across(x, from + i);
-        return b;
+            p.b[i] = ALONG ? o.template along<WHOLE>(x + i, from) : o.template across<WHOLE>(x, from + i);
+#pragma unroll
+        for (int i = 0; i < SCRATCH / 4 / 32; i++)
+            p.a[i] = o.template rows<WHOLE>((i * 32 + lane) / LANES_K, k + lane % LANES_K * 4);
+        return p;
     }
 
-    template <int ROWS> __device__ __forceinline__ void add_rows(const skinny_operands<float> &o, uint64_t from, const pieces &b)
+    template <int ROWS> __device__ __forceinline__ void add_rows(const float *a, const pieces &p)
     {
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            const pack<float> a = o.rows(r, from);
+            pack<float> x;
+            x.bits = *reinterpret_cast<const uint4 *>(a + r * STEPS + lane_k() * 4);
 #pragma unroll
             for (int c = 0; c < 4; c++) {
 #pragma unroll
                 for (int l = 0; l < 4; l++)
-                    sum[r * 4 + c] += a.e[l] * (ALONG ? b.at[c].e[l] : b.at[l].e[c]);
+                    sum[r * 4 + c] += x.e[l] * (ALONG ? p.b[c].e[l] : p.b[l].e[c]);
             }
         }
     }
 
-    __device__ __forceinline__ void add(const skinny_operands<float> &o, uint64_t k, const pieces &b)
+    template <bool WHOLE, typename Operands>
+    __device__ __forceinline__ void add(const Operands &o, uint64_t, const pieces &p, float *scratch)
     {
-        const uint64_t from = k + lane_k() * 4;
+#pragma unroll
+        for (int i = 0; i < SCRATCH / 4 / 32; i++)
+            *reinterpret_cast<uint4 *>(scratch + (i * 32 + threadIdx.x % 32) * 4) = p.a[i].bits;
+        __syncwarp();
         if (o.m <= 4)
-            add_rows<4>(o, from, b);
+            add_rows<4>(scratch, p);
         else
-            add_rows<SKINNY_ROWS>(o, from, b);
+            add_rows<SKINNY_ROWS>(scratch, p);
+        __syncwarp();
     }
 
     /* Writes the sums, or adds them to what is there. */
@@ -158,6 +174,7 @@ template <bool ALONG> struct skinny_f32 {
 template <typename T, bool ALONG> struct skinny_mma {
     using dtype = T;
     static constexpr int COLUMNS = ALONG ? 32 : 64, GROUPS = COLUMNS / 8, STEPS = ALONG ? 64 : 32;
+    static constexpr int SCRATCH = 0, AHEAD = 2;
     float sum[GROUPS][4];
     struct pieces {
         pack<T> at[8];
@@ -183,18 +200,19 @@ template <typename T, bool ALONG> struct skinny_mma {
         return f;
     }
 
-    static __device__ __forceinline__ pieces load(const skinny_operands<T> &o, uint64_t k)
+    template <bool WHOLE, typename Operands> static __device__ __forceinline__ pieces load(const Operands &o, uint64_t k)
     {
         const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
         pieces b;
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            b.at[i] = ALONG ? o.along(o.column + i % 4 * 8 + g, k + i / 4 * 32 + t * 8)
-                            : o.across(o.column + g * 8, k + t * 8 + i);
+            b.at[i] = ALONG ? o.template along<WHOLE>(o.column + i % 4 * 8 + g, k + i / 4 * 32 + t * 8)
+                            : o.template across<WHOLE>(o.column + g * 8, k + t * 8 + i);
         return b;
     }
 
-    __device__ __forceinline__ void add(const skinny_operands<T> &o, uint64_t k, const pieces &pieces)
+    template <bool WHOLE, typename Operands>
+    __device__ __forceinline__ void add(const Operands &o, uint64_t k, const pieces &pieces, float *)
     {
         const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
         const pack<T> *b = pieces.at;
@@ -202,7 +220,7 @@ template <typename T, bool ALONG> struct skinny_mma {
         if constexpr (ALONG) {
 #pragma unroll
             for (int h = 0; h < STEPS / 32; h++) {
-                const pack<T> upper = o.rows(g, k + h * 32 + t * 8), lower = o.rows(g + 8, k + h * 32 + t * 8);
+                const pack<T> upper = o.template rows<WHOLE>(g, k + h * 32 + t * 8), lower = o.template rows<WHOLE>(g + 8, k + h * 32 + t * 8);
 #pragma unroll
                 for (int s = 0; s < 2; s++) {
                     const gemm_fragment a = fragment(upper, lower, s);
@@ -213,7 +231,7 @@ template <typename T, bool ALONG> struct skinny_mma {
                 }
             }
         } else {
-            const pack<T> upper = o.rows(g, k + t * 8), lower = o.rows(g + 8, k + t * 8);
+            const pack<T> upper = o.template rows<WHOLE>(g, k + t * 8), lower = o.template rows<WHOLE>(g + 8, k + t * 8);
 #pragma unroll
             for (int s = 0; s < 2; s++) {
                 const gemm_fragment a = fragment(upper, lower, s);
@@ -240,18 +258,39 @@ template <typename T, bool ALONG> struct skinny_mma {
     }
 };
 
-template <typename Method, int SPLIT> __device__ __forceinline__ void skinny_run(const cuda_ops_gemm &p)
+/* This warp's share of the sum. Where there are registers, two pieces of work at a time: the second is on its way while the
+ * first is done. */
+template <int STRIDE, typename Method, typename Operands>
+__device__ __forceinline__ void skinny_sum(Method &method, const Operands &o, uint64_t k, float *scratch)
+{
+    const bool whole = o.column + Method::COLUMNS <= o.n;
+
+    if constexpr (Method::AHEAD == 2) {
+        for (; whole && k + STRIDE + Method::STEPS <= o.k; k += 2 * STRIDE) {
+            const typename Method::pieces first = Method::template load<true>(o, k);
+            const typename Method::pieces second = Method::template load<true>(o, k + STRIDE);
+            method.template add<true>(o, k, first, scratch);
+            method.template add<true>(o, k + STRIDE, second, scratch);
+        }
+    }
+    for (; whole && k + Method::STEPS <= o.k; k += STRIDE)
+        method.template add<true>(o, k, Method::template load<true>(o, k), scratch);
+    for (; k < o.k; k += STRIDE)
+        method.template add<false>(o, k, Method::template load<false>(o, k), scratch);
+}
+
+template <typename Method, int SPLIT, bool A_PIECES>
+__device__ __forceinline__ void skinny_tiles(const cuda_ops_gemm &p, float *scratch, float *part,
+                                             split_exchange<SPLIT, SKINNY_ROWS * Method::COLUMNS> &exchange)
 {
     using T = typename Method::dtype;
     constexpr int SIZE = SKINNY_ROWS * Method::COLUMNS;
-    constexpr uint64_t STRIDE = SPLIT * SKINNY_WARPS * Method::STEPS;
-    __shared__ float part[SPLIT_PARTS * SIZE];
-    const uint32_t works = (uint32_t)(p.tiles_n * p.batch_count);
-    const uint32_t rank = split_rank<SPLIT>(), warp = threadIdx.x / 32;
+    const uint32_t works = (uint32_t)(p.tiles_n * p.batch_count), warp = threadIdx.x / 32;
+    uint32_t turn = 0;
 
-    for (uint32_t work = blockIdx.x / SPLIT; work < works; work += gridDim.x / SPLIT) {
+    for (uint32_t work = blockIdx.x / SPLIT; work < works; work += gridDim.x / SPLIT, turn++) {
         const gemm_tile tile = split_locate<SKINNY_ROWS, Method::COLUMNS>(p, work);
-        const skinny_operands<T> o = {
+        const skinny_operands<T, A_PIECES> o = {
             .a = reinterpret_cast<const T *>(p.a.address) + tile.a,
             .b = reinterpret_cast<const T *>(p.b.address) + (tile.b - tile.column * p.b.column),
             .a_row = p.a.row,
@@ -262,25 +301,34 @@ template <typename Method, int SPLIT> __device__ __forceinline__ void skinny_run
             .n = p.n,
             .k = p.k,
             .column = tile.column,
-            .a_pieces = p.a_access == CUDA_OPS_ACCESS_ALONG_K,
         };
         Method method = {};
 
-        uint64_t k = (rank * SKINNY_WARPS + warp) * Method::STEPS;
-        typename Method::pieces now = Method::load(o, k);
-        for (; k < p.k; k += STRIDE) {
-            const typename Method::pieces next = Method::load(o, k + STRIDE);
-            method.add(o, k, now);
-            now = next;
-        }
+        skinny_sum<SPLIT * SKINNY_WARPS * Method::STEPS>(method, o, (split_rank<SPLIT>() * SKINNY_WARPS + warp) * Method::STEPS,
+                                                           scratch + warp * Method::SCRATCH);
         if (warp >= SPLIT_PARTS)
             method.template put<false>(part + (warp - SPLIT_PARTS) * SIZE);
         __syncthreads();
         if (warp < SPLIT_PARTS)
             method.template put<true>(part + warp * SIZE);
-        split_write<T, SPLIT, SKINNY_ROWS, Method::COLUMNS, SKINNY_THREADS>(p, tile, part, Method::COLUMNS, rank);
-        split_end<SPLIT>(); /* the next tile's sums replace these */
+        split_write<T, SPLIT, SKINNY_ROWS, Method::COLUMNS, SKINNY_THREADS>(p, tile, part, Method::COLUMNS, exchange, turn);
+        if (work + gridDim.x / SPLIT < works)
+            exchange.again(); /* the next tile's sums replace these */
     }
+}
+
+template <typename Method, int SPLIT> __device__ __forceinline__ void skinny_run(const cuda_ops_gemm &p)
+{
+    constexpr int SIZE = SKINNY_ROWS * Method::COLUMNS;
+    __shared__ __align__(16) float scratch[Method::SCRATCH ? SKINNY_WARPS * Method::SCRATCH : 1];
+    __shared__ float part[SPLIT_PARTS * SIZE];
+    __shared__ split_exchange<SPLIT, SIZE> exchange;
+
+    exchange.begin();
+    if (p.a_access == CUDA_OPS_ACCESS_ALONG_K)
+        skinny_tiles<Method, SPLIT, true>(p, scratch, part, exchange);
+    else
+        skinny_tiles<Method, SPLIT, false>(p, scratch, part, exchange);
 }
 
 #define CUDA_OPS_GEMM_SKINNY_BODY(name, split, ...)                                                                    \

@@ -80,13 +80,17 @@ template <bool WIDE, int SPLIT> __device__ __forceinline__ void small_run(const 
     /* The panels, then the sums of each warp. */
     __shared__ __align__(16) float memory[SIZE];
     static_assert(2 * small_panel::SIZE <= SIZE, "room for both");
+    __shared__ split_exchange<SPLIT, SMALL_TILE * SMALL_TILE> exchange;
     float *panel_a = memory, *panel_b = memory + small_panel::SIZE;
     const uint32_t works = (uint32_t)(p.tiles_m * p.tiles_n * p.batch_count);
     const uint32_t rank = split_rank<SPLIT>();
     const int warp = threadIdx.x / 32, lane_m = threadIdx.x % 32 / 8, lane_n = threadIdx.x % 8;
     const bool a_along = p.a_access == CUDA_OPS_ACCESS_ALONG_K, b_along = p.b_access == CUDA_OPS_ACCESS_ALONG_K;
 
-    for (uint32_t work = blockIdx.x / SPLIT; work < works; work += gridDim.x / SPLIT) {
+    uint32_t turn = 0;
+
+    exchange.begin();
+    for (uint32_t work = blockIdx.x / SPLIT; work < works; work += gridDim.x / SPLIT, turn++) {
         const gemm_tile tile = split_locate<SMALL_TILE, SMALL_TILE>(p, work);
         const int rows = gemm_left(p.m, tile.row, SMALL_TILE), columns = gemm_left(p.n, tile.column, SMALL_TILE);
         float sum[8][4] = {};
@@ -133,8 +137,9 @@ template <bool WIDE, int SPLIT> __device__ __forceinline__ void small_run(const 
                 *reinterpret_cast<float4 *>(row + lane_n * 4) = make_float4(sum[i][0], sum[i][1], sum[i][2], sum[i][3]);
             }
         }
-        split_write<float, SPLIT, SMALL_TILE, SMALL_TILE, GEMM_THREADS>(p, tile, memory, pitch, rank);
-        split_end<SPLIT>(); /* the next tile's panels replace these sums */
+        split_write<float, SPLIT, SMALL_TILE, SMALL_TILE, GEMM_THREADS>(p, tile, memory, pitch, exchange, turn);
+        if (work + gridDim.x / SPLIT < works)
+            exchange.again(); /* the next tile's panels replace these sums */
     }
 }
 

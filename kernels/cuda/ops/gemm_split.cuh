@@ -40,62 +40,104 @@ template <int SPLIT> __device__ __forceinline__ uint32_t split_rank()
     return 0;
 }
 
-/* All blocks that have a part in a tile. */
-template <int SPLIT> __device__ __forceinline__ void split_barrier()
-{
-    if constexpr (SPLIT > 1)
-        cluster_barrier();
-    else
+/* Where the blocks of a cluster, which share the sum of a tile of SIZE elements, send each other their parts: every block adds
+ * up a share of the tile. */
+template <int SPLIT, int SIZE> struct split_exchange {
+    static constexpr int SHARE = SIZE / SPLIT;
+    static_assert(SHARE * SPLIT == SIZE, "equal shares");
+    float from[SPLIT > 1 ? SPLIT : 1][SPLIT > 1 ? SHARE : 1];
+    uint64_t barrier;
+
+    __device__ __forceinline__ void expect()
+    {
+        if (threadIdx.x == 0)
+            barrier_expect(shared_address(&barrier), (SPLIT - 1) * SHARE * sizeof(float));
+    }
+
+    /* At the beginning of the kernel; ready() before the first send. */
+    __device__ __forceinline__ void begin()
+    {
+        if constexpr (SPLIT > 1) {
+            if (threadIdx.x == 0) {
+                barrier_init(shared_address(&barrier), 1);
+                barrier_init_done();
+            }
+            expect();
+            __syncthreads();
+            cluster_arrive();
+        }
+    }
+
+    __device__ __forceinline__ void ready()
+    {
+        if constexpr (SPLIT > 1)
+            cluster_wait();
+    }
+
+    /* Before the next tile: all have read what they were sent. */
+    __device__ __forceinline__ void again()
+    {
         __syncthreads();
+        if constexpr (SPLIT > 1) {
+            expect();
+            cluster_arrive();
+            cluster_wait();
+        }
+    }
+};
+
+template <typename T>
+__device__ __forceinline__ void split_store(const cuda_ops_gemm &p, const gemm_tile &tile, int row, int column, float sum)
+{
+    if (tile.row + row >= p.m || tile.column + column >= p.n)
+        return;
+    T *to = reinterpret_cast<T *>(p.out.address) + tile.out + (tile.row + row) * p.out.row +
+            (tile.column + column) * p.out.column;
+    const float beta = (float)p.beta;
+    sum *= (float)p.alpha;
+    *to = element<T>::narrow(beta != 0 ? sum + beta * widen(*to) : sum);
 }
 
-/* Behind it nobody reads what the blocks have shared. */
-template <int SPLIT> __device__ __forceinline__ void split_end()
-{
-    if constexpr (SPLIT > 1)
-        cluster_barrier_relaxed();
-    else
-        __syncthreads();
-}
-
-/* `part` are SPLIT_PARTS sums of a tile, in rows that are `pitch` elements apart, written by all warps of all blocks. This is
- * shared memory that the block uses for nothing else before the next split_end(). Adds them up and writes the tile, each block
- * a share of it. */
+/* `part` are SPLIT_PARTS sums of a tile in shared memory, in rows that are `pitch` elements apart, written by all warps. Adds
+ * them up and writes the tile, each block a share of it. `turn` counts the tiles. */
 template <typename T, int SPLIT, int ROWS, int COLUMNS, int THREADS>
-__device__ __forceinline__ void split_write(const cuda_ops_gemm &p, const gemm_tile &tile, float *part, int pitch,
-                                            uint32_t rank)
+__device__ __forceinline__ void split_write(const cuda_ops_gemm &p, const gemm_tile &tile, const float *part, int pitch,
+                                            split_exchange<SPLIT, ROWS * COLUMNS> &exchange, uint32_t turn)
 {
     constexpr int SIZE = ROWS * COLUMNS, SHARE = SIZE / SPLIT;
-    const float alpha = (float)p.alpha, beta = (float)p.beta;
+    const uint32_t rank = split_rank<SPLIT>();
 
     __syncthreads();
+    if (turn == 0)
+        exchange.ready();
     for (int i = threadIdx.x; i < SIZE; i += THREADS) {
-        float *first = part + i / COLUMNS * pitch + i % COLUMNS;
+        const float *first = part + i / COLUMNS * pitch + i % COLUMNS;
         float sum = *first;
 #pragma unroll
         for (int w = 1; w < SPLIT_PARTS; w++)
             sum += first[w * ROWS * pitch];
-        *first = sum;
-    }
-    split_barrier<SPLIT>();
-    for (int j = threadIdx.x; j < SHARE; j += THREADS) {
-        const int i = rank * SHARE + j;
-        const uint64_t row = tile.row + i / COLUMNS, column = tile.column + i % COLUMNS;
-        const float *first = part + i / COLUMNS * pitch + i % COLUMNS;
-        float sum = 0;
-
-        if (row >= p.m || column >= p.n)
-            continue;
-        if constexpr (SPLIT > 1) {
-#pragma unroll
-            for (int s = 0; s < SPLIT; s++)
-                sum += cluster_load(first, s);
+        if constexpr (SPLIT == 1) {
+            split_store<T>(p, tile, i / COLUMNS, i % COLUMNS, sum);
         } else {
-            sum = *first;
+            const uint32_t owner = i / SHARE;
+            float *place = &exchange.from[rank][i % SHARE];
+            if (owner == rank)
+                *place = sum;
+            else
+                cluster_send(place, owner, sum, shared_address(&exchange.barrier));
         }
-        T *to = reinterpret_cast<T *>(p.out.address) + tile.out + row * p.out.row + column * p.out.column;
-        sum *= alpha;
-        *to = element<T>::narrow(beta != 0 ? sum + beta * widen(*to) : sum);
+    }
+    if constexpr (SPLIT > 1) {
+        __syncthreads();
+        barrier_wait(shared_address(&exchange.barrier), turn & 1);
+        for (int j = threadIdx.x; j < SHARE; j += THREADS) {
+            const int i = rank * SHARE + j;
+            float sum = exchange.from[0][j];
+#pragma unroll
+            for (int s = 1; s < SPLIT; s++)
+                sum += exchange.from[s][j];
+            split_store<T>(p, tile, i / COLUMNS, i % COLUMNS, sum);
+        }
     }
 }
 

@@ -6,71 +6,10 @@
 
 #include <stdint.h>
 
-#include "clock.cuh"
 #include "cluster.cuh"
 #include "params.h"
 
-__device__ __forceinline__ uint32_t shared_address(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
-/* ---- barriers in shared memory: a phase ends when all arrivals and all announced bytes have come ---- */
-
-__device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t arrivals)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-
-/* Makes barriers that were initialised visible to the cluster and to TMA. */
-__device__ __forceinline__ void barrier_init_done()
-{
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
-__device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-
-/* Arrives at the barrier that lies at this address in block `rank` of the cluster. Nothing that threads have written becomes
- * visible to that block with it: that would take a fence each time. */
-__device__ __forceinline__ void barrier_arrive(uint32_t barrier, uint32_t rank)
-{
-    asm volatile("{\n.reg .b32 there;\n"
-                 "mapa.shared::cluster.u32 there, %0, %1;\n"
-                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n}\n" ::"r"(barrier),
-                 "r"(rank)
-                 : "memory");
-}
-
-__device__ __forceinline__ bool barrier_try(uint32_t barrier, uint32_t parity)
-{
-    uint32_t done;
-    asm volatile("{\n.reg .pred p;\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-                 "selp.u32 %0, 1, 0, p;\n}\n"
-                 : "=r"(done)
-                 : "r"(barrier), "r"(parity)
-                 : "memory");
-    return done;
-}
-
-/* Waits for the end of the phase of that parity. KOPS_LAB_BOUNDED, for kernels in the making: a wait that never ends
- * becomes a fault. */
-__device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity)
-{
-#ifdef KOPS_LAB_BOUNDED
-    const uint64_t begin = gpu_clock();
-    while (!barrier_try(barrier, parity)) {
-        if (gpu_clock() - begin > 1000000000)
-            __trap();
-    }
-#else
-    while (!barrier_try(barrier, parity))
-        ;
-#endif
-}
+/* ---- barriers ---- */
 
 /* Threads of the block that share one of its 16 numbered barriers; 0 is that of __syncthreads(). */
 __device__ __forceinline__ void named_barrier(int number, int threads)

@@ -27,7 +27,7 @@ static const struct config {
     const char *kernels[2][2][2];
 } configs[] = {
     {128, 256, 4, 2, 1, 1.0, {WAYS(f16, 128x256), WAYS(bf16, 128x256)}},
-    {128, 128, 6, 2, 1, 1.2, {WAYS(f16, 128x128), WAYS(bf16, 128x128)}},
+    {128, 128, 6, 2, 1, 1.12, {WAYS(f16, 128x128), WAYS(bf16, 128x128)}},
 };
 
 static int refuse(const char *why, struct error *e)

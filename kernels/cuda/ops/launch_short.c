@@ -34,16 +34,15 @@ static int refuse(const char *variant, const char *why, struct error *e)
     return error_detail_text(e, "variant", variant);
 }
 
-/* The number of the power of two by which the sum over k is divided: blocks for all multiprocessors, `per` each, as long as
- * every warp has something to do. */
-static unsigned choose_split(const struct cuda_ops_device *device, uint64_t tiles, uint64_t shares, unsigned per)
+/* The number of the power of two by which the sum over k is divided: as many blocks as multiprocessors work on at a time, as
+ * long as each of `shares` has something to do. */
+static unsigned choose_split(const struct cuda_ops_device *device, uint64_t tiles, uint64_t shares)
 {
     unsigned split = 0;
 
     if (device->level < CUDA_OPS_SM90)
         return 0;
-    while (split + 1 < SPLITS && (tiles << split) < (uint64_t)per * device->multiprocessors &&
-           ((uint64_t)2 << split) <= shares)
+    while (split + 1 < SPLITS && (tiles << (split + 1)) <= device->multiprocessors && ((uint64_t)2 << split) <= shares)
         split++;
     return split;
 }
@@ -59,7 +58,6 @@ static void set_split(struct cuda_launch *launch, const char *kernel, const char
 int cuda_ops_launch_skinny(struct cuda_ops_gemm *p, enum dtype dtype, const struct cuda_ops_device *device,
                            struct cuda_launch *ret_launch, struct error *e)
 {
-    enum { BLOCKS_EACH = 1 /* for a multiprocessor */ };
     const size_t size = dtype_size(dtype);
     const struct skinny *s;
     uint64_t tiles;
@@ -83,7 +81,7 @@ int cuda_ops_launch_skinny(struct cuda_ops_gemm *p, enum dtype dtype, const stru
     tiles = p->tiles_n * p->batch_count;
     if (p->tiles_n > INT32_MAX || tiles > INT32_MAX)
         return refuse("skinny", "it has more than 2^31 tiles", e);
-    split = choose_split(device, tiles, p->k / (WARPS * s->steps), BLOCKS_EACH);
+    split = choose_split(device, tiles, p->k / (WARPS * s->steps));
     set_split(ret_launch, s->kernels[split], "skinny", tiles, split, p);
     ret_launch->block[0] = CUDA_OPS_SKINNY_THREADS;
     return 0;
@@ -107,7 +105,7 @@ int cuda_ops_launch_small(struct cuda_ops_gemm *p, bool wide, const struct cuda_
     p->tiles_m = cuda_ops_tiles_of(p->m, SMALL_TILE);
     p->tiles_n = cuda_ops_tiles_of(p->n, SMALL_TILE);
     tiles = p->tiles_m * p->tiles_n * p->batch_count;
-    split = choose_split(device, tiles * 2, cuda_ops_tiles_of(p->k ? p->k : 1, SMALL_DEPTH), 2);
+    split = choose_split(device, tiles, cuda_ops_tiles_of(p->k ? p->k : 1, SMALL_DEPTH));
     set_split(ret_launch, kernels[wide][split], "small", tiles, split, p);
     return 0;
 }

@@ -33,6 +33,7 @@ void emulated_block_barrier();
 void emulated_warp_barrier();
 
 #define __syncthreads emulated_block_barrier
+#define __syncwarp    emulated_warp_barrier
 
 template <typename T> static inline T __ldcs(const T *from)
 {
@@ -71,29 +72,19 @@ static inline bool arrive_last(uint32_t *count, uint32_t n)
     return *count == 0;
 }
 
-/* ---- cluster.cuh: of one block ---- */
+/* ---- cluster.cuh: kernels for clusters are not run here, and what they would call is only named ---- */
 
 #define KOPS_CUDA_OPS_CLUSTER_CUH
 
-static inline uint32_t cluster_rank()
-{
-    return 0;
-}
-
-static inline void cluster_barrier()
-{
-    emulated_block_barrier();
-}
-
-static inline void cluster_barrier_relaxed()
-{
-    emulated_block_barrier();
-}
-
-static inline float cluster_load(const float *place, uint32_t)
-{
-    return *place;
-}
+uint32_t cluster_rank();
+uint32_t shared_address(const void *);
+void cluster_arrive();
+void cluster_wait();
+void cluster_send(const float *, uint32_t, float, uint32_t);
+void barrier_init(uint32_t, uint32_t);
+void barrier_init_done();
+void barrier_expect(uint32_t, uint32_t);
+void barrier_wait(uint32_t, uint32_t);
 
 /* ---- warp.cuh ---- */
 
