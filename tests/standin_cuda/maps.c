@@ -18,7 +18,8 @@ _Static_assert(sizeof(struct map) <= sizeof(struct cuda_ops_map), "it fits");
 
 static bool is_valid(const struct map *m)
 {
-    if (m->address % STRIDE || (m->type != CU_TENSOR_MAP_DATA_TYPE_FLOAT16 && m->type != CU_TENSOR_MAP_DATA_TYPE_BFLOAT16))
+    if (m->address % STRIDE ||
+        (m->type != CU_TENSOR_MAP_DATA_TYPE_FLOAT16 && m->type != CU_TENSOR_MAP_DATA_TYPE_BFLOAT16))
         return false;
     for (unsigned d = 0; d < DIMENSIONS; d++)
         if (!m->extents[d] || m->extents[d] > UINT64_C(1) << 32 || !m->box[d] || m->box[d] > 256)
@@ -84,7 +85,8 @@ bool maps_read(const struct cuda_ops_gemm_mapped *p, const char *symbol, struct 
     ret->beta = p->beta;
     ret->batch_count = ret->batch_shape[0] = p->batch_count;
     ret->batch_rank = 1;
-    if (!p->k || !p->tiles_m || !p->tiles_n || !p->group || !read_matrix(&p->out, p->m, p->n / 8 * 8, false, p->batch_count, &ret->out))
+    if (!p->k || !p->tiles_m || !p->tiles_n || !p->group ||
+        !read_matrix(&p->out, p->m, p->n / 8 * 8, false, p->batch_count, &ret->out))
         return false;
     return ret->out.address == p->out_address && (p->m == 1 || ret->out.row == p->out_row) &&
            (p->batch_count == 1 || ret->out.batch[0] == p->out_batch) &&

@@ -6,8 +6,8 @@
 
 #include "kernels/cuda/ops/params.h"
 
-/* The product that a kernel of that symbol computes by its maps; false where they are none, or of another shape than the
- * rest of the parameters says. */
+/* The product that a kernel of that symbol computes by its maps; false where they are none, or of another shape than
+ * the rest of the parameters says. */
 bool maps_read(const struct cuda_ops_gemm_mapped *p, const char *symbol, struct cuda_ops_gemm *ret);
 
 #endif

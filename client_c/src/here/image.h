@@ -19,8 +19,8 @@ enum kops_code here_image_keep(const char *name, int fd, size_t size, struct kop
 enum kops_code here_image_function(const struct cuda_driver *d, cuda_context context, const char *symbol,
                                    struct here_function *ret, const char **ret_missing, struct kops_error *e);
 
-/* The least level of devices that have the kernel. Where a device lacks it all the same, the daemon's binaries have no code
- * of that level: here_image_function() fails with unsupported. */
+/* The least level of devices that have the kernel. Where a device lacks it all the same, the daemon's binaries have no
+ * code of that level: here_image_function() fails with unsupported. */
 enum cuda_ops_level here_image_level(const char *symbol);
 
 #endif

@@ -92,8 +92,8 @@ static int plan(const struct here_op_call *call, const struct cuda_ops_device *d
         return -1;
     if (plan_is_empty(&r->plan))
         return 0;
-    return cuda_ops_launch(r->call.op->id, &r->plan, r->addresses, r->variant[0] ? r->variant : NULL, device, &r->launch,
-                           e);
+    return cuda_ops_launch(r->call.op->id, &r->plan, r->addresses, r->variant[0] ? r->variant : NULL, device,
+                           &r->launch, e);
 }
 
 /* ---- the device ---- */
@@ -211,7 +211,8 @@ static enum kops_code launch(const struct cuda_driver *d, const struct place *pl
 /* The daemon's binaries may have been built without code for the kernels of this device's level. */
 static bool lacks_kernel(enum kops_code r, const struct reading *reading, struct place *place)
 {
-    const enum cuda_ops_level level = r == KOPS_ERR_UNSUPPORTED ? here_image_level(reading->launch.kernel) : CUDA_OPS_ANY;
+    const enum cuda_ops_level level =
+        r == KOPS_ERR_UNSUPPORTED ? here_image_level(reading->launch.kernel) : CUDA_OPS_ANY;
 
     if (level == CUDA_OPS_ANY)
         return false;

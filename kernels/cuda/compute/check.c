@@ -24,8 +24,7 @@ static int check_forced(const struct backend_device_info *info, const struct ste
     if (cuda_transfer_is_forced(step))
         return step->plan.elementwise.contiguous ? 0 : cuda_transfer_refuse(e);
     cuda_step_alignments(step, addresses);
-    return cuda_ops_launch((enum op_id)step->op, &step->plan, addresses, step_variant(step), &device, &launch,
-                           e);
+    return cuda_ops_launch((enum op_id)step->op, &step->plan, addresses, step_variant(step), &device, &launch, e);
 }
 
 int cuda_check_step(struct backend_device *base, const struct step *step, struct error *e)

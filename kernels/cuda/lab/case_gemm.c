@@ -255,8 +255,8 @@ static int check_variants(struct lab_case *c, const struct lab_machine *m, const
     return ways;
 }
 
-/* The tiled kernels: the launcher's choice, then every tile with and without 16-byte pieces, the first on a grid that is too
- * small. */
+/* The tiled kernels: the launcher's choice, then every tile with and without 16-byte pieces, the first on a grid that
+ * is too small. */
 static int check_tiles(struct lab_case *c, const struct lab_machine *m, const struct plan *plan,
                        const uint64_t *addresses, const struct reference *reference, unsigned char *got)
 {

@@ -125,7 +125,8 @@ static int start_launch(struct lab_gpu *gpu, CUfunction function, const struct c
     if (check(gpu, (CUresult)cuda_ops_encode(&encoded, encode), "encoding a tensor map") < 0 ||
         (launch->shared_bytes > 48 << 10 &&
          check(gpu,
-               gpu->FuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, (int)launch->shared_bytes),
+               gpu->FuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                     (int)launch->shared_bytes),
                launch->kernel) < 0))
         return -1;
     return check(gpu,

@@ -1,4 +1,5 @@
-/* The embedded fatbins. KOPS_CUDA_BINARIES is the folder of the built fatbins, KOPS_CUDA_ARCHITECTURES what they are for.
+/* The embedded fatbins. KOPS_CUDA_BINARIES is the folder of the built fatbins, KOPS_CUDA_ARCHITECTURES what they are
+ * for.
  *
  * The table of binaries is written in assembly too, since a binary's size is known only to the assembler: three words
  * an entry, as struct cuda_ops_binary lays them out. */

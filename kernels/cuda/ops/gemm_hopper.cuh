@@ -1,7 +1,7 @@
-/* Matrix product of 16-bit elements with sums in f32, for sm_90a. One warpgroup of a block, the producer, has TMA load panels
- * of a and b to a ring in shared memory; two others, the consumers, multiply them by wgmma, each half of the rows of the
- * tile. Blocks of a cluster load parts of the panels that they have in common, each for all. Blocks stay and take one tile
- * after the other: the producer is at the next one while the consumers write.
+/* Matrix product of 16-bit elements with sums in f32, for sm_90a. One warpgroup of a block, the producer, has TMA load
+ * panels of a and b to a ring in shared memory; two others, the consumers, multiply them by wgmma, each half of the
+ * rows of the tile. Blocks of a cluster load parts of the panels that they have in common, each for all. Blocks stay
+ * and take one tile after the other: the producer is at the next one while the consumers write.
  *
  * The design is that of CUTLASS's warp-specialised persistent cooperative kernels, as NVIDIA has described them. */
 #ifndef KOPS_CUDA_OPS_GEMM_HOPPER_CUH
@@ -12,16 +12,20 @@
 #include "stamp.cuh"
 #include "wgmma.cuh"
 
-enum { HOPPER_GROUP = 128 /* threads of a warpgroup */, HOPPER_CONSUMERS = 2, HOPPER_THREADS = CUDA_OPS_MAPPED_THREADS };
+enum {
+    HOPPER_GROUP = 128 /* threads of a warpgroup */,
+    HOPPER_CONSUMERS = 2,
+    HOPPER_THREADS = CUDA_OPS_MAPPED_THREADS
+};
 
 /* The place of a tile. */
 struct hopper_tile {
     int row, column, batch;
 };
 
-/* X_ACROSS: the operand does not lie along k. M × N: the tile of a block. CLUSTER_M × CLUSTER_N: blocks of a cluster, and
- * neighbours in out. LEAD: panels that the first consumer is ahead of the second, which then multiplies while the first
- * writes. */
+/* X_ACROSS: the operand does not lie along k. M × N: the tile of a block. CLUSTER_M × CLUSTER_N: blocks of a cluster,
+ * and neighbours in out. LEAD: panels that the first consumer is ahead of the second, which then multiplies while the
+ * first writes. */
 template <typename T, int A_ACROSS, int B_ACROSS, int M, int N, int STAGES, int CLUSTER_M, int CLUSTER_N, int LEAD>
 struct gemm_hopper {
     static constexpr int PARTS = M / HOPPER_CONSUMERS / 64; /* products of 64 rows that a consumer has */
@@ -59,8 +63,8 @@ struct gemm_hopper {
         return ring + stage * STAGE_BYTES + A_BYTES;
     }
 
-    /* Tile number `work` of the clusters': those that run together are `group` high, so that they share panels in the L2
-     * cache. */
+    /* Tile number `work` of the clusters': those that run together are `group` high, so that they share panels in the
+     * L2 cache. */
     __device__ __forceinline__ hopper_tile locate(uint32_t work) const
     {
         const uint32_t tiles = p.tiles_m * p.tiles_n, batch = work / tiles, tile = work - batch * tiles;
@@ -119,10 +123,10 @@ struct gemm_hopper {
             for (int step = 0; step < n_steps; step++) {
                 barrier_wait(empty(stage), parity);
                 barrier_expect(full(stage), STAGE_BYTES);
-                load<A_ACROSS, A_SHARE, CLUSTER_N>(panel_a(stage), p.a, t.row, step * PANEL_STEPS, t.batch * p.a_batch, rank_n,
-                                                   row_blocks, full(stage));
-                load<B_ACROSS, B_SHARE, CLUSTER_M>(panel_b(stage), p.b, t.column, step * PANEL_STEPS, t.batch * p.b_batch,
-                                                   rank_m, column_blocks, full(stage));
+                load<A_ACROSS, A_SHARE, CLUSTER_N>(panel_a(stage), p.a, t.row, step * PANEL_STEPS, t.batch * p.a_batch,
+                                                   rank_n, row_blocks, full(stage));
+                load<B_ACROSS, B_SHARE, CLUSTER_M>(panel_b(stage), p.b, t.column, step * PANEL_STEPS,
+                                                   t.batch * p.b_batch, rank_m, column_blocks, full(stage));
                 if (++stage == STAGES) {
                     stage = 0;
                     parity ^= 1;
@@ -182,7 +186,8 @@ struct gemm_hopper {
     }
 
     /* Two elements of out, next to each other. */
-    template <bool BETA> __device__ __forceinline__ uint32_t finish(float low, float high, const hopper_tile &t, int row, int column) const
+    template <bool BETA>
+    __device__ __forceinline__ uint32_t finish(float low, float high, const hopper_tile &t, int row, int column) const
     {
         union {
             uint32_t bits;
@@ -192,7 +197,8 @@ struct gemm_hopper {
         low *= p.alpha;
         high *= p.alpha;
         if (BETA && (uint32_t)row < p.m && (uint32_t)column < p.n) {
-            const T *place = reinterpret_cast<const T *>(p.out_address) + t.batch * p.out_batch + row * p.out_row + column;
+            const T *place =
+                reinterpret_cast<const T *>(p.out_address) + t.batch * p.out_batch + row * p.out_row + column;
             if ((uint32_t)column + 1 < p.n)
                 y.bits = *reinterpret_cast<const uint32_t *>(place);
             else
@@ -223,7 +229,9 @@ struct gemm_hopper {
     }
 
     /* 64 × 64 elements at a time. `turn` counts them: two are on their way. */
-    template <bool BETA> __device__ __forceinline__ void write(const float (&sum)[PARTS][N / 2], const hopper_tile &t, int consumer, int &turn) const
+    template <bool BETA>
+    __device__ __forceinline__ void write(const float (&sum)[PARTS][N / 2], const hopper_tile &t, int consumer,
+                                          int &turn) const
     {
         const int thread = threadIdx.x % HOPPER_GROUP, warp = thread / 32, lane = thread % 32;
         const uint32_t buffers = ring + RING_BYTES + consumer * OUT_BUFFERS * OUT_BYTES;
@@ -246,7 +254,8 @@ struct gemm_hopper {
 #pragma unroll
                     for (int q = 0; q < 4; q++)
                         y[q] = finish<BETA>(s[q * 2], s[q * 2 + 1], t, r + q % 2 * 8, x + q / 2 * 8);
-                    store_blocks(buffer + row_here * 128 + (((j * 2 + lane / 16) ^ swizzle) << 4), y[0], y[1], y[2], y[3]);
+                    store_blocks(buffer + row_here * 128 + (((j * 2 + lane / 16) ^ swizzle) << 4), y[0], y[1], y[2],
+                                 y[3]);
                     if (p.n % 8 && t.column + c * 64 + 64 > (int)p.n) {
 #pragma unroll
                         for (int q = 0; q < 4; q++)

@@ -1,4 +1,5 @@
-/* gemm for few rows, and for small matrices. Clusters are there from sm_90 on, products of bf16 by mma.sync from sm_80 on. */
+/* gemm for few rows, and for small matrices. Clusters are there from sm_90 on, products of bf16 by mma.sync from sm_80
+ * on. */
 #include "gemm_mma.cuh"
 #include "gemm_skinny.cuh"
 #include "gemm_small.cuh"

@@ -1,6 +1,6 @@
-/* Matrix product where a has at most 16 rows: b is read once, and everything else hides behind it. A warp takes 32 columns or
- * so and a few steps of k at a time, straight from memory to registers; the warps of a block and the blocks of a cluster share
- * the sum over k.
+/* Matrix product where a has at most 16 rows: b is read once, and everything else hides behind it. A warp takes 32
+ * columns or so and a few steps of k at a time, straight from memory to registers; the warps of a block and the blocks
+ * of a cluster share the sum over k.
  *
  * b is read in 16-byte pieces along k or along its rows. Elements in any order of k make the same sum, so each thread
  * multiplies what its pieces hold, and a is read to fit. Rows and columns that do not exist are read as the last that
@@ -75,8 +75,8 @@ template <typename T, bool A_PIECES> struct skinny_operands {
     }
 };
 
-/* Lanes exchange halves of what they have until each has the sums of `COUNT / lanes` of it: for masks MASK, MASK / 2, … LAST
- * the lane whose bit is set keeps the upper half. */
+/* Lanes exchange halves of what they have until each has the sums of `COUNT / lanes` of it: for masks MASK, MASK / 2, …
+ * LAST the lane whose bit is set keeps the upper half. */
 template <int COUNT, int MASK, int LAST> __device__ __forceinline__ void skinny_gather(float *sum, int lane)
 {
     constexpr int HALF = COUNT / 2;
@@ -90,12 +90,13 @@ template <int COUNT, int MASK, int LAST> __device__ __forceinline__ void skinny_
         skinny_gather<HALF, MASK / 2, LAST>(sum, lane);
 }
 
-/* In ordinary arithmetic: each lane has four columns and four steps of k, and 16 sums for each column. The part of a that the
- * warp's lanes have in common goes through shared memory. */
+/* In ordinary arithmetic: each lane has four columns and four steps of k, and 16 sums for each column. The part of a
+ * that the warp's lanes have in common goes through shared memory. */
 template <bool ALONG> struct skinny_f32 {
     using dtype = float;
     static constexpr int LANES_K = ALONG ? 8 : 4, LANES_X = 32 / LANES_K, COLUMNS = LANES_X * 4, STEPS = LANES_K * 4;
-    static constexpr int COUNT = SKINNY_ROWS * 4, SCRATCH = SKINNY_ROWS * STEPS; /* elements of shared memory, of a warp */
+    static constexpr int COUNT = SKINNY_ROWS * 4,
+                         SCRATCH = SKINNY_ROWS * STEPS; /* elements of shared memory, of a warp */
     static constexpr int AHEAD = 1;
     float sum[COUNT];
     struct pieces {
@@ -112,7 +113,8 @@ template <bool ALONG> struct skinny_f32 {
         return ALONG ? threadIdx.x % 32 / LANES_K : threadIdx.x % 32 % LANES_X;
     }
 
-    template <bool WHOLE, typename Operands> static __device__ __forceinline__ pieces load(const Operands &o, uint64_t k)
+    template <bool WHOLE, typename Operands>
+    static __device__ __forceinline__ pieces load(const Operands &o, uint64_t k)
     {
         const uint64_t from = k + lane_k() * 4, x = o.column + lane_x() * 4;
         const int lane = threadIdx.x % 32;
@@ -169,8 +171,9 @@ template <bool ALONG> struct skinny_f32 {
     }
 };
 
-/* On tensor cores: m16n8k16 products, the rows of which are a's. In a lane's piece of eight steps of k are two products' shares
- * of a column; where pieces lie along a row of b, they are of eight columns, and the share is put together of four of them. */
+/* On tensor cores: m16n8k16 products, the rows of which are a's. In a lane's piece of eight steps of k are two
+ * products' shares of a column; where pieces lie along a row of b, they are of eight columns, and the share is put
+ * together of four of them. */
 template <typename T, bool ALONG> struct skinny_mma {
     using dtype = T;
     static constexpr int COLUMNS = ALONG ? 32 : 64, GROUPS = COLUMNS / 8, STEPS = ALONG ? 64 : 32;
@@ -200,7 +203,8 @@ template <typename T, bool ALONG> struct skinny_mma {
         return f;
     }
 
-    template <bool WHOLE, typename Operands> static __device__ __forceinline__ pieces load(const Operands &o, uint64_t k)
+    template <bool WHOLE, typename Operands>
+    static __device__ __forceinline__ pieces load(const Operands &o, uint64_t k)
     {
         const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
         pieces b;
@@ -220,7 +224,8 @@ template <typename T, bool ALONG> struct skinny_mma {
         if constexpr (ALONG) {
 #pragma unroll
             for (int h = 0; h < STEPS / 32; h++) {
-                const pack<T> upper = o.template rows<WHOLE>(g, k + h * 32 + t * 8), lower = o.template rows<WHOLE>(g + 8, k + h * 32 + t * 8);
+                const pack<T> upper = o.template rows<WHOLE>(g, k + h * 32 + t * 8),
+                              lower = o.template rows<WHOLE>(g + 8, k + h * 32 + t * 8);
 #pragma unroll
                 for (int s = 0; s < 2; s++) {
                     const gemm_fragment a = fragment(upper, lower, s);
@@ -231,13 +236,15 @@ template <typename T, bool ALONG> struct skinny_mma {
                 }
             }
         } else {
-            const pack<T> upper = o.template rows<WHOLE>(g, k + t * 8), lower = o.template rows<WHOLE>(g + 8, k + t * 8);
+            const pack<T> upper = o.template rows<WHOLE>(g, k + t * 8),
+                          lower = o.template rows<WHOLE>(g + 8, k + t * 8);
 #pragma unroll
             for (int s = 0; s < 2; s++) {
                 const gemm_fragment a = fragment(upper, lower, s);
 #pragma unroll
                 for (int j = 0; j < GROUPS; j++)
-                    multiply_add(sum[j], a, pair(b[s * 4].e[j], b[s * 4 + 1].e[j]), pair(b[s * 4 + 2].e[j], b[s * 4 + 3].e[j]), T());
+                    multiply_add(sum[j], a, pair(b[s * 4].e[j], b[s * 4 + 1].e[j]),
+                                 pair(b[s * 4 + 2].e[j], b[s * 4 + 3].e[j]), T());
             }
         }
     }
@@ -258,8 +265,8 @@ template <typename T, bool ALONG> struct skinny_mma {
     }
 };
 
-/* This warp's share of the sum. Where there are registers, two pieces of work at a time: the second is on its way while the
- * first is done. */
+/* This warp's share of the sum. Where there are registers, two pieces of work at a time: the second is on its way while
+ * the first is done. */
 template <int STRIDE, typename Method, typename Operands>
 __device__ __forceinline__ void skinny_sum(Method &method, const Operands &o, uint64_t k, float *scratch)
 {
@@ -304,14 +311,15 @@ __device__ __forceinline__ void skinny_tiles(const cuda_ops_gemm &p, float *scra
         };
         Method method = {};
 
-        skinny_sum<SPLIT * SKINNY_WARPS * Method::STEPS>(method, o, (split_rank<SPLIT>() * SKINNY_WARPS + warp) * Method::STEPS,
-                                                           scratch + warp * Method::SCRATCH);
+        skinny_sum<SPLIT * SKINNY_WARPS * Method::STEPS>(
+            method, o, (split_rank<SPLIT>() * SKINNY_WARPS + warp) * Method::STEPS, scratch + warp * Method::SCRATCH);
         if (warp >= SPLIT_PARTS)
             method.template put<false>(part + (warp - SPLIT_PARTS) * SIZE);
         __syncthreads();
         if (warp < SPLIT_PARTS)
             method.template put<true>(part + warp * SIZE);
-        split_write<T, SPLIT, SKINNY_ROWS, Method::COLUMNS, SKINNY_THREADS>(p, tile, part, Method::COLUMNS, exchange, turn);
+        split_write<T, SPLIT, SKINNY_ROWS, Method::COLUMNS, SKINNY_THREADS>(p, tile, part, Method::COLUMNS, exchange,
+                                                                            turn);
         if (work + gridDim.x / SPLIT < works)
             exchange.again(); /* the next tile's sums replace these */
     }
@@ -343,7 +351,7 @@ template <typename Method, int SPLIT> __device__ __forceinline__ void skinny_run
 #define CUDA_OPS_GEMM_SKINNY(name, ...)                                                                                \
     extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, 1) CUDA_OPS_GEMM_SKINNY_BODY(name##_1, 1, __VA_ARGS__)
 #define CUDA_OPS_GEMM_SKINNY_SPLIT(name, split, ...)                                                                   \
-    extern "C" __global__ void __cluster_dims__(split, 1, 1) __launch_bounds__(SKINNY_THREADS, 1)                        \
+    extern "C" __global__ void __cluster_dims__(split, 1, 1) __launch_bounds__(SKINNY_THREADS, 1)                      \
         CUDA_OPS_GEMM_SKINNY_BODY(name##_##split, split, __VA_ARGS__)
 
 #endif

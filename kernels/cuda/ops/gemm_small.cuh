@@ -1,6 +1,6 @@
-/* Matrix product of small matrices in f32, for the least time from begin to end: tiles of 32 × 32, so that there are many; all
- * of a tile's operands loaded at once, where they are SMALL_DEPTH steps of k; these shared among the warps of a block, and
- * longer sums among the blocks of a cluster. */
+/* Matrix product of small matrices in f32, for the least time from begin to end: tiles of 32 × 32, so that there are
+ * many; all of a tile's operands loaded at once, where they are SMALL_DEPTH steps of k; these shared among the warps of
+ * a block, and longer sums among the blocks of a cluster. */
 #ifndef KOPS_CUDA_OPS_GEMM_SMALL_CUH
 #define KOPS_CUDA_OPS_GEMM_SMALL_CUH
 
@@ -38,8 +38,8 @@ struct small_panel {
         }
     }
 
-    /* Which of the panel's rows (columns, of b) is number i of lane `lane` of `LANES`: such that reading is free of bank
-     * conflicts. */
+    /* Which of the panel's rows (columns, of b) is number i of lane `lane` of `LANES`: such that reading is free of
+     * bank conflicts. */
     template <int LANES> static __device__ __forceinline__ int place(int i, int lane, bool along)
     {
         return along ? i * LANES + lane : i / 4 * 4 * LANES + lane * 4 + i % 4;
@@ -64,7 +64,8 @@ struct small_panel {
 #pragma unroll
                 for (int i = 0; i < COUNT; i += 4) {
                     pack<float> piece;
-                    piece.bits = *reinterpret_cast<const uint4 *>(at + (k + l) * ROW_ACROSS + place<LANES>(i, lane, false));
+                    piece.bits =
+                        *reinterpret_cast<const uint4 *>(at + (k + l) * ROW_ACROSS + place<LANES>(i, lane, false));
 #pragma unroll
                     for (int j = 0; j < 4; j++)
                         to[i + j][l] = piece.e[j];
@@ -99,8 +100,10 @@ template <bool WIDE, int SPLIT> __device__ __forceinline__ void small_run(const 
             small_panel::loaded<WIDE> a, b;
             const int left = gemm_left(p.k, k, SMALL_DEPTH);
 
-            a.start(reinterpret_cast<const float *>(p.a.address) + tile.a + k * p.a.column, p.a.row, p.a.column, p.a_access);
-            b.start(reinterpret_cast<const float *>(p.b.address) + tile.b + k * p.b.row, p.b.column, p.b.row, p.b_access);
+            a.start(reinterpret_cast<const float *>(p.a.address) + tile.a + k * p.a.column, p.a.row, p.a.column,
+                    p.a_access);
+            b.start(reinterpret_cast<const float *>(p.b.address) + tile.b + k * p.b.row, p.b.column, p.b.row,
+                    p.b_access);
             a.fetch(rows, left);
             b.fetch(columns, left);
             __syncthreads(); /* the panels before have been read */
@@ -153,12 +156,13 @@ template <bool WIDE, int SPLIT> __device__ __forceinline__ void small_run(const 
 
 /* kops_gemm_<name> for operands that can be read in 16-byte pieces, kops_gemm_<name>_any for all. */
 #define CUDA_OPS_GEMM_SMALL(name)                                                                                      \
-    extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 1) CUDA_OPS_GEMM_SMALL_BODY(name##_1, true, 1)          \
-    extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 1) CUDA_OPS_GEMM_SMALL_BODY(name##_1_any, false, 1)
+    extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 1)                                                      \
+        CUDA_OPS_GEMM_SMALL_BODY(name##_1, true, 1) extern "C" __global__ void                                         \
+        __launch_bounds__(GEMM_THREADS, 1) CUDA_OPS_GEMM_SMALL_BODY(name##_1_any, false, 1)
 #define CUDA_OPS_GEMM_SMALL_SPLIT(name, split)                                                                         \
     extern "C" __global__ void __cluster_dims__(split, 1, 1) __launch_bounds__(GEMM_THREADS, 1)                        \
-        CUDA_OPS_GEMM_SMALL_BODY(name##_##split, true, split)                                                          \
-    extern "C" __global__ void __cluster_dims__(split, 1, 1) __launch_bounds__(GEMM_THREADS, 1)                        \
-        CUDA_OPS_GEMM_SMALL_BODY(name##_##split##_any, false, split)
+        CUDA_OPS_GEMM_SMALL_BODY(name##_##split, true, split) extern "C" __global__ void                               \
+        __cluster_dims__(split, 1, 1) __launch_bounds__(GEMM_THREADS, 1)                                               \
+            CUDA_OPS_GEMM_SMALL_BODY(name##_##split##_any, false, split)
 
 #endif

@@ -1,5 +1,5 @@
-/* What gemm kernels have in common that share the sum over k among the warps of a block, and among the blocks of a cluster:
- * the last steps, in an order that never changes, so that a result never does. */
+/* What gemm kernels have in common that share the sum over k among the warps of a block, and among the blocks of a
+ * cluster: the last steps, in an order that never changes, so that a result never does. */
 #ifndef KOPS_CUDA_OPS_GEMM_SPLIT_CUH
 #define KOPS_CUDA_OPS_GEMM_SPLIT_CUH
 
@@ -9,7 +9,8 @@
 enum { SPLIT_PARTS = 8 /* sums of a tile that a block adds up */ };
 
 /* Tile number `work`, row by row. There are fewer than 2^32: divisions of 64 bits would take longer than all else. */
-template <int ROWS, int COLUMNS> __device__ __forceinline__ gemm_tile split_locate(const cuda_ops_gemm &p, uint32_t work)
+template <int ROWS, int COLUMNS>
+__device__ __forceinline__ gemm_tile split_locate(const cuda_ops_gemm &p, uint32_t work)
 {
     const uint32_t tiles_n = (uint32_t)p.tiles_n, tiles = (uint32_t)p.tiles_m * tiles_n;
     gemm_tile t = {0, 0, 0, 0, 0};
@@ -40,8 +41,8 @@ template <int SPLIT> __device__ __forceinline__ uint32_t split_rank()
     return 0;
 }
 
-/* Where the blocks of a cluster, which share the sum of a tile of SIZE elements, send each other their parts: every block adds
- * up a share of the tile. */
+/* Where the blocks of a cluster, which share the sum of a tile of SIZE elements, send each other their parts: every
+ * block adds up a share of the tile. */
 template <int SPLIT, int SIZE> struct split_exchange {
     static constexpr int SHARE = SIZE / SPLIT;
     static_assert(SHARE * SPLIT == SIZE, "equal shares");
@@ -87,7 +88,8 @@ template <int SPLIT, int SIZE> struct split_exchange {
 };
 
 template <typename T>
-__device__ __forceinline__ void split_store(const cuda_ops_gemm &p, const gemm_tile &tile, int row, int column, float sum)
+__device__ __forceinline__ void split_store(const cuda_ops_gemm &p, const gemm_tile &tile, int row, int column,
+                                            float sum)
 {
     if (tile.row + row >= p.m || tile.column + column >= p.n)
         return;
@@ -98,8 +100,8 @@ __device__ __forceinline__ void split_store(const cuda_ops_gemm &p, const gemm_t
     *to = element<T>::narrow(beta != 0 ? sum + beta * widen(*to) : sum);
 }
 
-/* `part` are SPLIT_PARTS sums of a tile in shared memory, in rows that are `pitch` elements apart, written by all warps. Adds
- * them up and writes the tile, each block a share of it. `turn` counts the tiles. */
+/* `part` are SPLIT_PARTS sums of a tile in shared memory, in rows that are `pitch` elements apart, written by all
+ * warps. Adds them up and writes the tile, each block a share of it. `turn` counts the tiles. */
 template <typename T, int SPLIT, int ROWS, int COLUMNS, int THREADS>
 __device__ __forceinline__ void split_write(const cuda_ops_gemm &p, const gemm_tile &tile, const float *part, int pitch,
                                             split_exchange<SPLIT, ROWS * COLUMNS> &exchange, uint32_t turn)

@@ -1,6 +1,6 @@
-/* Instructions of sm_90a that move tiles and order their movers: the tensor memory accelerator (TMA), barriers in shared
- * memory, clusters, registers between warpgroups. Each function is one instruction of NVIDIA's PTX ISA document. Addresses
- * of shared memory are 32-bit. */
+/* Instructions of sm_90a that move tiles and order their movers: the tensor memory accelerator (TMA), barriers in
+ * shared memory, clusters, registers between warpgroups. Each function is one instruction of NVIDIA's PTX ISA document.
+ * Addresses of shared memory are 32-bit. */
 #ifndef KOPS_CUDA_OPS_HOPPER_CUH
 #define KOPS_CUDA_OPS_HOPPER_CUH
 
@@ -29,32 +29,34 @@ __device__ __forceinline__ void map_prefetch(const cuda_ops_map &map)
     asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
-/* Loads the map's box at (x, y, z), x innermost, to shared memory; its bytes arrive at the barrier. What is outside of the
- * tensor becomes 0, and its bytes arrive, too. */
+/* Loads the map's box at (x, y, z), x innermost, to shared memory; its bytes arrive at the barrier. What is outside of
+ * the tensor becomes 0, and its bytes arrive, too. */
 __device__ __forceinline__ void map_load(uint32_t to, const cuda_ops_map &map, int x, int y, int z, uint32_t barrier)
 {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
-                 "[%5];" ::"r"(to),
-                 "l"(&map), "r"(x), "r"(y), "r"(z), "r"(barrier)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
+        "[%5];" ::"r"(to),
+        "l"(&map), "r"(x), "r"(y), "r"(z), "r"(barrier)
+        : "memory");
 }
 
 /* The same to every block of the cluster whose bit is in `blocks`, each to the same place and barrier of its own. */
 __device__ __forceinline__ void map_load(uint32_t to, const cuda_ops_map &map, int x, int y, int z, uint32_t barrier,
                                          uint16_t blocks)
 {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
-                 "[%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
-                 "l"(&map), "r"(x), "r"(y), "r"(z), "r"(barrier), "h"(blocks)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+        "[%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+        "l"(&map), "r"(x), "r"(y), "r"(z), "r"(barrier), "h"(blocks)
+        : "memory");
 }
 
 /* Stores a box of shared memory; what is outside of the tensor is left out. The writes of other threads to that box end
  * with store_prepare() and a barrier. */
 __device__ __forceinline__ void map_store(const cuda_ops_map &map, uint32_t from, int x, int y, int z)
 {
-    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map), "r"(x),
-                 "r"(y), "r"(z), "r"(from)
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map),
+                 "r"(x), "r"(y), "r"(z), "r"(from)
                  : "memory");
 }
 
@@ -96,16 +98,16 @@ template <int COUNT> __device__ __forceinline__ void registers_take()
  * 2(lane mod 4) and the next of row lane / 4. */
 __device__ __forceinline__ void store_blocks(uint32_t row, uint32_t b0, uint32_t b1, uint32_t b2, uint32_t b3)
 {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(b0), "r"(b1), "r"(b2),
-                 "r"(b3)
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(b0), "r"(b1),
+                 "r"(b2), "r"(b3)
                  : "memory");
 }
 
 /* ---- panels as wgmma reads them ---- */
 
 /* A panel in shared memory, at a multiple of 1,024 bytes, as TMA writes it with 128-byte swizzle: rows of 128 bytes (64
- * elements) that lie along k, or pieces of 64 rows or columns by 64 steps of k that lie across. "Matrix Descriptor" in the
- * document: the address, from piece to piece, from eight rows to the next, all in units of 16 bytes. */
+ * elements) that lie along k, or pieces of 64 rows or columns by 64 steps of k that lie across. "Matrix Descriptor" in
+ * the document: the address, from piece to piece, from eight rows to the next, all in units of 16 bytes. */
 enum { PANEL_STEPS = 64, PANEL_PIECE_BYTES = 64 * 128 };
 
 template <int ACROSS> __device__ __forceinline__ uint64_t panel_descriptor(uint32_t address)

@@ -28,17 +28,17 @@ struct cuda_ops_device {
     enum cuda_ops_level level;
 };
 
-/* `capability`: 10 · major + minor. `architectures`: of the build, as in KOPS_CUDA_ARCHS, and PTX of the first; NULL: the
- * device's own is among them. */
+/* `capability`: 10 · major + minor. `architectures`: of the build, as in KOPS_CUDA_ARCHS, and PTX of the first; NULL:
+ * the device's own is among them. */
 enum cuda_ops_level cuda_ops_level_of(const char *architectures, unsigned capability);
 
-/* A tensor of three dimensions, the innermost contiguous, that the kernel reads or writes through a CUtensorMap: elements of
- * 16 bits, boxes with 128-byte swizzle, 0 outside. */
+/* A tensor of three dimensions, the innermost contiguous, that the kernel reads or writes through a CUtensorMap:
+ * elements of 16 bits, boxes with 128-byte swizzle, 0 outside. */
 struct cuda_launch_map {
     uint64_t address;
     uint64_t extents[3], strides[2]; /* strides in bytes, not of the innermost */
     uint32_t box[3];
-    int type; /* CUtensorMapDataType */
+    int type;  /* CUtensorMapDataType */
     size_t at; /* where in params the encoded map goes */
 };
 
@@ -54,8 +54,8 @@ struct cuda_launch {
     struct cuda_launch_map maps[CUDA_LAUNCH_MAPS_MAX];
 };
 
-/* Encodes the launch's maps, which are values: once for any number of launches. `encode` is cuTensorMapEncodeTiled(), which
- * needs no context. Returns its first status that is not 0, or 0. */
+/* Encodes the launch's maps, which are values: once for any number of launches. `encode` is cuTensorMapEncodeTiled(),
+ * which needs no context. Returns its first status that is not 0, or 0. */
 typedef int cuda_ops_encoder(void *map, int type, unsigned rank, void *address, const uint64_t *extents,
                              const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,
                              int swizzle, int promotion, int fill);

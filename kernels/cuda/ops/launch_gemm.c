@@ -1,5 +1,5 @@
-/* Launches of gemm: the choice among the variants, and the tiled kernels, which do every product: the way that operands are
- * read, and the tile. Thread: any. */
+/* Launches of gemm: the choice among the variants, and the tiled kernels, which do every product: the way that operands
+ * are read, and the tile. Thread: any. */
 #include "plan_launch.h"
 
 #include <string.h>
@@ -31,7 +31,8 @@ static double estimate(const struct cuda_ops_gemm_config *c, const struct cuda_o
 {
     const uint64_t tiles = cuda_ops_tiles_of(p->m, c->rows) * cuda_ops_tiles_of(p->n, c->columns) * p->batch_count;
 
-    return (double)cuda_ops_tiles_of(tiles, multiprocessors ? multiprocessors : 1) * (double)(c->rows * c->columns) * c->cost;
+    return (double)cuda_ops_tiles_of(tiles, multiprocessors ? multiprocessors : 1) * (double)(c->rows * c->columns) *
+           c->cost;
 }
 
 static const struct cuda_ops_gemm_config *choose(const struct cuda_ops_gemm_config *from, const struct cuda_ops_gemm *p,

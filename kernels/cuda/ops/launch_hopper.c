@@ -19,8 +19,8 @@ enum {
         }                                                                                                              \
     }
 
-/* As in gemm_hopper.cu: tile of a block, stages, cluster; how long a multiprocessor works for an element of out, relative
- * to the first; kernels of f16 and bf16, by whether a and b lie across. */
+/* As in gemm_hopper.cu: tile of a block, stages, cluster; how long a multiprocessor works for an element of out,
+ * relative to the first; kernels of f16 and bf16, by whether a and b lie across. */
 static const struct config {
     unsigned rows, columns, stages, cluster_m, cluster_n;
     double cost;
@@ -93,7 +93,8 @@ static void set_map(struct cuda_launch_map *map, const struct cuda_ops_matrix *m
     map->box[2] = 1;
 }
 
-/* What maps cannot have as stride: more than 40 bits, or none. Multiples of 16 bytes are cuda_ops_in_pieces()'s matter. */
+/* What maps cannot have as stride: more than 40 bits, or none. Multiples of 16 bytes are cuda_ops_in_pieces()'s matter.
+ */
 static bool strides_fit(const struct cuda_ops_matrix *m, uint64_t lead, uint64_t outer)
 {
     const uint64_t most = (UINT64_C(1) << 40) / SIZE;
@@ -124,8 +125,8 @@ static int check(const struct cuda_ops_gemm *p, bool *ret_a_across, bool *ret_b_
         return refuse("rows of out (or columns, where it lies so) have fewer than 8 elements", e);
     if (p->batch_rank > 1)
         return refuse("its batches are not one after the other in equal steps", e);
-    if (!cuda_ops_in_pieces(p, &p->out, p->out.column, p->out.row, p->m, SIZE) || !strides_fit(&p->out, p->out.row, p->m) ||
-        (p->batch_count > 1 && p->out.batch[0] == 0))
+    if (!cuda_ops_in_pieces(p, &p->out, p->out.column, p->out.row, p->m, SIZE) ||
+        !strides_fit(&p->out, p->out.row, p->m) || (p->batch_count > 1 && p->out.batch[0] == 0))
         return refuse("out's rows, or columns, do not lie on 16-byte boundaries, each without gaps", e);
     if (!lies_well(p, &p->a, p->a.row, p->m, p->a.column, ret_a_across) ||
         !lies_well(p, &p->b, p->b.column, p->n, p->b.row, ret_b_across))
@@ -169,8 +170,8 @@ static void set_launch(const struct config *c, const struct cuda_ops_gemm *p, bo
     static const size_t places[] = {offsetof(struct cuda_ops_gemm_mapped, a), offsetof(struct cuda_ops_gemm_mapped, b),
                                     offsetof(struct cuda_ops_gemm_mapped, out)};
 
-    cuda_ops_set_launch(launch, c->kernels[bf16][a_across][b_across], "hopper", (works < clusters ? works : clusters) * cluster,
-                        &mapped, sizeof(mapped));
+    cuda_ops_set_launch(launch, c->kernels[bf16][a_across][b_across], "hopper",
+                        (works < clusters ? works : clusters) * cluster, &mapped, sizeof(mapped));
     launch->block[0] = CUDA_OPS_MAPPED_THREADS;
     launch->shared_bytes = c->stages * (c->rows + c->columns) * CUDA_OPS_MAPPED_DEPTH * SIZE + CUDA_OPS_MAPPED_SHARED;
     set_operand(&launch->maps[0], p, &p->a, p->m, p->a.row, p->a.column, a_across, c->rows / c->cluster_n);

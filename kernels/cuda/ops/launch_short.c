@@ -34,8 +34,8 @@ static int refuse(const char *variant, const char *why, struct error *e)
     return error_detail_text(e, "variant", variant);
 }
 
-/* The number of the power of two by which the sum over k is divided: as many blocks as multiprocessors work on at a time, as
- * long as each of `shares` has something to do. */
+/* The number of the power of two by which the sum over k is divided: as many blocks as multiprocessors work on at a
+ * time, as long as each of `shares` has something to do. */
 static unsigned choose_split(const struct cuda_ops_device *device, uint64_t tiles, uint64_t shares)
 {
     unsigned split = 0;
@@ -73,7 +73,7 @@ int cuda_ops_launch_skinny(struct cuda_ops_gemm *p, enum dtype dtype, const stru
         return refuse("skinny",
                       "rows (or columns) of the larger operand do not lie on 16-byte boundaries, each without gaps", e);
     p->a_access = cuda_ops_in_pieces(p, &p->a, p->a.column, p->a.row, p->m, size) ? CUDA_OPS_ACCESS_ALONG_K
-                                                                                   : CUDA_OPS_ACCESS_ACROSS_K;
+                                                                                  : CUDA_OPS_ACCESS_ACROSS_K;
     p->b_access = along ? CUDA_OPS_ACCESS_ALONG_K : CUDA_OPS_ACCESS_ACROSS_K;
     s = &skinnies[cuda_ops_element(dtype)][along];
     p->tiles_m = 1;
@@ -92,15 +92,14 @@ int cuda_ops_launch_skinny(struct cuda_ops_gemm *p, enum dtype dtype, const stru
 int cuda_ops_launch_small(struct cuda_ops_gemm *p, bool wide, const struct cuda_ops_device *device,
                           struct cuda_launch *ret_launch, struct error *e)
 {
-    static const char *const kernels[2][SPLITS] = {{"kops_gemm_f32_small_1_any", "kops_gemm_f32_small_2_any",
-                                                    "kops_gemm_f32_small_4_any", "kops_gemm_f32_small_8_any"},
-                                                   {"kops_gemm_f32_small_1", "kops_gemm_f32_small_2",
-                                                    "kops_gemm_f32_small_4", "kops_gemm_f32_small_8"}};
+    static const char *const kernels[2][SPLITS] = {
+        {"kops_gemm_f32_small_1_any", "kops_gemm_f32_small_2_any", "kops_gemm_f32_small_4_any",
+         "kops_gemm_f32_small_8_any"},
+        {"kops_gemm_f32_small_1", "kops_gemm_f32_small_2", "kops_gemm_f32_small_4", "kops_gemm_f32_small_8"}};
     uint64_t tiles;
     unsigned split;
 
-    if (p->m > SMALL_MOST || p->n > SMALL_MOST || p->m * p->n > SMALL_MOST ||
-        p->m * p->n * p->batch_count > SMALL_MOST)
+    if (p->m > SMALL_MOST || p->n > SMALL_MOST || p->m * p->n > SMALL_MOST || p->m * p->n * p->batch_count > SMALL_MOST)
         return refuse("small", "out has more than 4194304 elements", e);
     p->tiles_m = cuda_ops_tiles_of(p->m, SMALL_TILE);
     p->tiles_n = cuda_ops_tiles_of(p->n, SMALL_TILE);

@@ -68,7 +68,8 @@ enum cuda_ops_level cuda_ops_level_of(const char *architectures, unsigned capabi
             first_is_plain = plain;
         }
         /* A plain one of the same number is taken to come first: what it lacks is then missed by nobody. */
-        if (own ? number == capability && number > best : plain && number / 10 == capability / 10 && number <= capability && number >= best) {
+        if (own ? number == capability && number > best
+                : plain && number / 10 == capability / 10 && number <= capability && number >= best) {
             best = number;
             level = own && number == 90 ? CUDA_OPS_SM90A : level_of_code(number);
         }

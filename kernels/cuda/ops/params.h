@@ -15,9 +15,9 @@
  *
  * A config's last number, of skinny and small, is how many blocks share the sum over k.
  *
- * Every kernel loops over its work: any grid of whole clusters gives the same result with the block size of the launch. Addresses are
- * device addresses of first elements; strides count elements. f16 and bf16 are computed in f32 and rounded once, to
- * nearest even. */
+ * Every kernel loops over its work: any grid of whole clusters gives the same result with the block size of the launch.
+ * Addresses are device addresses of first elements; strides count elements. f16 and bf16 are computed in f32 and
+ * rounded once, to nearest even. */
 #ifndef KOPS_CUDA_OPS_PARAMS_H
 #define KOPS_CUDA_OPS_PARAMS_H
 
@@ -130,21 +130,21 @@ struct cuda_ops_map {
 #endif
 
 enum {
-    CUDA_OPS_MAPPED_THREADS = 384,       /* of every block */
-    CUDA_OPS_MAPPED_DEPTH = 64,          /* steps of k in a panel */
-    CUDA_OPS_MAPPED_PIECE = 64,          /* rows and columns of a box that is stored, or that does not lie along k */
-    CUDA_OPS_MAPPED_SHARED = 34 << 10,   /* shared memory of a block but for its panels */
+    CUDA_OPS_MAPPED_THREADS = 384,     /* of every block */
+    CUDA_OPS_MAPPED_DEPTH = 64,        /* steps of k in a panel */
+    CUDA_OPS_MAPPED_PIECE = 64,        /* rows and columns of a box that is stored, or that does not lie along k */
+    CUDA_OPS_MAPPED_SHARED = 34 << 10, /* shared memory of a block but for its panels */
     CUDA_OPS_MAPPED_SHARED_MAX = 227 << 10
 };
 
-/* The same product for f16 and bf16 on one generation of GPUs: out's rows are contiguous, a and b each along k or across.
- * The maps' dimensions are the contiguous one, the other one, and the batch; that of out ends with the last whole 16 bytes of its
- * rows. */
+/* The same product for f16 and bf16 on one generation of GPUs: out's rows are contiguous, a and b each along k or
+ * across. The maps' dimensions are the contiguous one, the other one, and the batch; that of out ends with the last
+ * whole 16 bytes of its rows. */
 struct cuda_ops_gemm_mapped {
     struct cuda_ops_stamps stamps;
     struct cuda_ops_map a, b, out;
     uint64_t out_address, out_row, out_batch; /* where beta reads out; in elements */
-    uint32_t m, n, k, batch_count; /* all below 2^31, n from 8 on, k from 1 on */
+    uint32_t m, n, k, batch_count;            /* all below 2^31, n from 8 on, k from 1 on */
     float alpha, beta;
     uint32_t a_batch, b_batch;        /* 0: all batches have this operand in common; else 1 */
     uint32_t tiles_m, tiles_n, group; /* tiles of a cluster that cover out; rows of them that run together */

@@ -51,10 +51,12 @@ class Kernel:
         batch, m, n = out.shape
         k = a.shape[2]
         tiles_m, tiles_n = -(-m // (self.m * self.cm)), -(-n // (self.n * self.cn))
-        maps = self.operand(a, self.a_across, self.m // self.cn, promotion) + self.operand(b, self.b_across, self.n // self.cm, promotion)
+        maps = self.operand(a, self.a_across, self.m // self.cn, promotion)
+        maps += self.operand(b, self.b_across, self.n // self.cm, promotion)
         maps += tensor_map(self.dtype, out.data_ptr(), (n // 8 * 8, m, batch), (out.stride(1) * 2, out.stride(0) * 2), (64, 64, 1))
-        params = bytes(64) + maps + struct.pack("<QQQIIIIffIIIIII", out.data_ptr(), out.stride(1), out.stride(0), m, n, k, batch, alpha, beta,
-                                                int(a.shape[0] > 1), int(b.shape[0] > 1), tiles_m, tiles_n, group, 0)
+        params = bytes(64) + maps
+        params += struct.pack("<QQQIIIIffIIIIII", out.data_ptr(), out.stride(1), out.stride(0), m, n, k, batch, alpha, beta,
+                              int(a.shape[0] > 1), int(b.shape[0] > 1), tiles_m, tiles_n, group, 0)
         params += bytes(-len(params) % 64)
         cluster = self.cm * self.cn
         blocks = min(132 // cluster * cluster, tiles_m * tiles_n * batch * cluster)
@@ -95,7 +97,8 @@ def check(torch, kernel, m, n, k, batch=1, alpha=1.0, beta=0.0, a_batch=None, gr
     around = whole.clone()
     around[:, :m, :n] = float("nan")
     clean = bool(around.isnan().all())
-    return worst <= 1 and clean, f"{m}x{n}x{k} batch {batch} alpha {alpha} beta {beta}: {worst:.3f} of the tolerance" + ("" if clean else ", wrote outside")
+    text = f"{m}x{n}x{k} batch {batch} alpha {alpha} beta {beta}: {worst:.3f} of the tolerance"
+    return worst <= 1 and clean, text + ("" if clean else ", wrote outside")
 
 
 CASES = ((128, 256, 64), (256, 256, 256), (1, 9, 8), (136, 264, 72), (100, 1000, 200), (77, 77, 77), (300, 513, 1001), (2048, 1536, 512))
@@ -128,8 +131,8 @@ class Peers:
     def best(self, kernel, size, a, b, out):
         key = (kernel.dtype, kernel.a_across, kernel.b_across, size)
         if key not in self.known:
-            product = self.calls.Product(self.blas, kernel.dtype, size, size, size, kernel.a_across, not kernel.b_across, size, size, size,
-                                         self.workspace.data_ptr(), 64 << 20)
+            product = self.calls.Product(self.blas, kernel.dtype, size, size, size, kernel.a_across, not kernel.b_across, size,
+                                         size, size, self.workspace.data_ptr(), 64 << 20)
             timed = []
             for algorithm in product.algorithms:
                 def run(algorithm=algorithm):
@@ -140,9 +143,7 @@ class Peers:
                 except RuntimeError:
                     pass
             timed.sort(key=lambda t: t[0])
-            finals = [(median([time_of(self.torch, lambda: product.run(g, a.data_ptr(), b.data_ptr(), out.data_ptr()), 20 if size < 8000 else 5)
-                               for _ in range(3)]), g) for _, g in timed[:3]]
-            self.known[key] = (product, min(finals, key=lambda t: t[0])[1])
+            self.known[key] = (product, timed[0][1])
         product, algorithm = self.known[key]
         return lambda: product.run(algorithm, a.data_ptr(), b.data_ptr(), out.data_ptr())
 
@@ -214,7 +215,8 @@ def main():
     begin, done, results, wrong = time.monotonic(), 0, [], []
     while done < len(names) and time.monotonic() - begin < args.seconds:
         command = [sys.executable, os.path.abspath(__file__), *sys.argv[1:], "--worker", str(done)]
-        child = subprocess.Popen(["timeout", str(int(max(5, args.seconds - (time.monotonic() - begin)))), *command], stdout=subprocess.PIPE, text=True)
+        left = int(max(5, args.seconds - (time.monotonic() - begin)))
+        child = subprocess.Popen(["timeout", str(left), *command], stdout=subprocess.PIPE, text=True)
         finished = False
         for line in child.stdout:
             kind, _, rest = line.strip().partition(" ")

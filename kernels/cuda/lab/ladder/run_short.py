@@ -16,6 +16,7 @@ from cuda_calls import Module, Product, find_blas, launch
 TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 ROUNDING = {"f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
 WORKSPACE = 64 << 20
+CASES = ((16, 64, 128), (1, 64, 4096), (5, 1000, 1000), (16, 333, 777), (13, 8, 2048), (1, 1, 1), (7, 95, 63))
 
 
 def say(*words):
@@ -38,7 +39,7 @@ def prepare(kernel, split, tile, a, b, out, alpha=1.0, beta=0.0):
     tiles_m, tiles_n = -(-m // tile[0]), -(-n // tile[1])
     a_along = in_pieces(a, 2, 1) if "skinny" in kernel else a.stride(2) == 1
     b_along = b.stride(1) == 1
-    params = bytes(24) + matrix(a, a.stride(1), a.stride(2)) + matrix(b, b.stride(1), b.stride(2)) + matrix(out, out.stride(1), out.stride(2))
+    params = bytes(24) + b"".join(matrix(t, t.stride(1), t.stride(2)) for t in (a, b, out))
     params += struct.pack("<3Q2dQ8Q4I2Q", m, n, k, alpha, beta, batch, batch, *[0] * 7, 1, a_along, b_along, 0, tiles_m, tiles_n)
     return min(tiles_m * tiles_n * batch, 1 << 20) * split, params
 
@@ -52,7 +53,8 @@ class Kernels:
         if name not in self.functions:
             self.functions[name] = self.module.kernel(name)
         blocks, params = prepared
-        launch(self.functions[name], (blocks, 1, 1), (512 if "skinny" in name else 256, 1, 1), 0, params, torch.cuda.current_stream().cuda_stream)
+        threads = 512 if "skinny" in name else 256
+        launch(self.functions[name], (blocks, 1, 1), (threads, 1, 1), 0, params, torch.cuda.current_stream().cuda_stream)
 
 
 def random(dtype, batch, rows, columns, turned, pad=0):
@@ -84,7 +86,8 @@ def check(kernels, name, split, tile, dtype, m, n, k, a_turned, b_turned, batch=
     around[:, :m, :n] = float("nan")
     good = worst <= 1 and bool(around.isnan().all())
     if not good:
-        say("WRONG", name, f"{m}x{n}x{k} turned {a_turned:d}{b_turned:d} batch {batch} beta {beta}: {worst:.3g} of the tolerance", bool(around.isnan().all()))
+        say("WRONG", name, f"{m}x{n}x{k} turned {a_turned:d}{b_turned:d} batch {batch} beta {beta}: {worst:.3g} of the tolerance,",
+            "nothing outside" if around.isnan().all() else "wrote outside")
     return good
 
 
@@ -138,10 +141,11 @@ def compare(kernels, blas, workspace, dtype, m, n, k, b_turned, candidates):
         ready = {id(s): prepare(name, split, tile, *s) for s in sets}
         ways[label] = lambda s, name=name, ready=ready: kernels.run(name, ready[id(s)])
     for label, way in ways.items():
-        row["us"][label] = [graph_time([lambda s=s: way(s) for s in used]) * 1e6 for used in ([sets[0]] * 20, (sets * 20)[:20])]
+        row["us"][label] = [graph_time([lambda s=s, way=way: way(s) for s in used]) * 1e6 for used in ([sets[0]] * 20, (sets * 20)[:20])]
     lt = lt_best(blas, workspace, dtype, m, n, k, b_turned, sets)
     row["us"]["lt best"] = [lt["hot"] * 1e6, lt["cold"] * 1e6]
-    say(dtype, f"{m}x{n}x{k}", "b along k" if b_turned else "b across", " ".join(f"{w}={h:.1f}/{c:.1f}" for w, (h, c) in row["us"].items()))
+    times = " ".join(f"{w}={h:.1f}/{c:.1f}" for w, (h, c) in row["us"].items())
+    say(dtype, f"{m}x{n}x{k}", "b along k" if b_turned else "b across", times)
     return row
 
 
@@ -164,7 +168,7 @@ def main():
     for name in kernels.names:
         dtype, split = re.search(r"gemm_(\w+?)_", name)[1], int(re.search(r"_(\d)(_any)?$", name)[1])
         b_turned = "along" in name
-        for i, (m, n, k) in enumerate(((16, 64, 128), (1, 64, 4096), (5, 1000, 1000), (16, 333, 777), (13, 8, 2048), (1, 1, 1), (7, 95, 63))):
+        for i, (m, n, k) in enumerate(CASES):
             more = [{}, {"batch": 3, "alpha": 2.0, "beta": 0.5}, {"beta": 1.0}][i % 3]
             if "small" in name:
                 for a_turned in (False, True):
@@ -172,7 +176,8 @@ def main():
                         wide = not name.endswith("_any")
                         m4 = m if wide else m * 9
                         checks += 1
-                        wrong += not check(kernels, name, split, tile_of(name, dtype), dtype, m4, n, k, a_turned, turned, pad=0 if wide else 1, **more)
+                        wrong += not check(kernels, name, split, tile_of(name, dtype), dtype, m4, n, k, a_turned, turned,
+                                           pad=0 if wide else 1, **more)
             else:
                 for a_turned in (False, True):
                     checks += 1
@@ -186,7 +191,8 @@ def main():
                                     {f"/{s}": (f"{base}_{s}", s, tile_of(base, dtype)) for s in (1, 2, 4, 8)}))
     for m, n, k in ((64, 64, 64), (128, 128, 128), (256, 256, 256), (96, 96, 1024), (192, 256, 512)):
         for turned in (True, False):
-            rows.append(compare(kernels, blas, workspace, "f32", m, n, k, turned, {f"/{s}": (f"kops_gemm_f32_small_{s}", s, (32, 32)) for s in (1, 2, 4, 8)}))
+            rows.append(compare(kernels, blas, workspace, "f32", m, n, k, turned,
+                                {f"/{s}": (f"kops_gemm_f32_small_{s}", s, (32, 32)) for s in (1, 2, 4, 8)}))
     if args.out:
         with open(args.out, "w") as f:
             json.dump({"wrong": wrong, "rows": rows}, f, indent=1)

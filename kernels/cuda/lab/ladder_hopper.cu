@@ -1,11 +1,12 @@
-/* Steps 5 to 9 of the ladder: one kernel, its parts added one after the other, and shapes of tiles and clusters beside each
- * other. The name says dtype, how a and b lie (k: along k, x: across), tile, stages of the ring, cluster, lead. */
-#include "../../ops/gemm_hopper.cuh"
+/* Steps 4 to 7 of the ladder: one kernel, its parts added one after the other, and shapes of tiles and clusters beside
+ * each other. The name says dtype, how a and b lie (k: along k, x: across), tile, stages of the ring, cluster, lead. */
+#include "../ops/gemm_hopper.cuh"
 
-#define LADDER(name, T, a, b, m, n, stages, cm, cn, lead)                                                         \
+#define LADDER(name, T, a, b, m, n, stages, cm, cn, lead)                                                              \
     CUDA_OPS_GEMM_HOPPER(name, cm *cn, T, a, b, m, n, stages, cm, cn, lead)
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+LADDER(bf16_kx_128x128_s1_c11_l0, __nv_bfloat16, 0, 1, 128, 128, 1, 1, 1, 0)
 LADDER(bf16_kx_128x256_s4_c11_l0, __nv_bfloat16, 0, 1, 128, 256, 4, 1, 1, 0)
 LADDER(bf16_kx_128x256_s4_c21_l0, __nv_bfloat16, 0, 1, 128, 256, 4, 2, 1, 0)
 LADDER(bf16_kx_128x256_s4_c21_l1, __nv_bfloat16, 0, 1, 128, 256, 4, 2, 1, 1)
