@@ -75,20 +75,37 @@ static void write_dtypes(struct rpc_output *out, const struct op *op)
 #undef X
 }
 
-/* Variants of the op's first dtype: a device has the same kernels for all dtypes. */
+enum { VARIANTS_MOST = 2 * BACKEND_MAX_VARIANTS /* of all dtypes; more are not told */ };
+
+/* Adds those of `names` that are not there. */
+static unsigned add_variants(const char **all, unsigned n, const char *const *names)
+{
+    for (; names && *names; names++) {
+        unsigned i = 0;
+
+        while (i < n && strcmp(all[i], *names) != 0)
+            i++;
+        if (i == n && n < VARIANTS_MOST)
+            all[n++] = *names;
+    }
+    return n;
+}
+
+/* Those of all dtypes: some kernels are for some of them. */
 static void write_variants(struct rpc_output *out, const struct server *s, const struct op *op)
 {
-    enum dtype dtype = (enum dtype)__builtin_ctz(op->dtypes);
-
     rpc_write_text(out, "variants");
     rpc_write_map(out, s->devices.count);
     for (unsigned i = 0; i < s->devices.count; i++) {
         struct backend_device *d = s->devices.all[i];
-        const char *const *variants = d->backend->variants(d, op, dtype);
+        const char *variants[VARIANTS_MOST];
         unsigned n = 0;
 
-        while (variants && variants[n])
-            n++;
+#define X(NAME, name, value, size)                                                                                     \
+    if (op->dtypes & DTYPE_BIT(DTYPE_##NAME))                                                                          \
+        n = add_variants(variants, n, d->backend->variants(d, op, DTYPE_##NAME));
+        KOPS_DTYPES(X)
+#undef X
         rpc_write_text(out, d->info.uuid);
         rpc_write_array(out, n);
         for (unsigned j = 0; j < n; j++)
