@@ -61,7 +61,8 @@ typedef int cuda_ops_encoder(void *map, int type, unsigned rank, void *address, 
                              int swizzle, int promotion, int fill);
 int cuda_ops_encode(struct cuda_launch *launch, cuda_ops_encoder *encode);
 
-/* Names of our own kernels for the op and dtype on devices of that level, NULL-terminated. The last runs every plan. */
+/* Names of our own kernels for the op and dtype on devices of that level, NULL-terminated. One of them
+ * runs every plan; of gemm that is the first. */
 const char *const *cuda_ops_variants(enum op_id op, enum dtype dtype, enum cuda_ops_level level);
 
 /* Chooses the kernel and its geometry. `addresses` are the device addresses of the operands' first elements (inputs,

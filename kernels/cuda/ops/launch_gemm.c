@@ -172,9 +172,9 @@ static const struct variant {
 
 const char *const *cuda_ops_gemm_variants(enum dtype dtype, enum cuda_ops_level level)
 {
-    static const char *const all[] = {"tiled", NULL}, *const f32[] = {"skinny", "small", "tiled", NULL},
-                             *const half[] = {"skinny", "tiled", NULL},
-                             *const half_hopper[] = {"skinny", "hopper", "tiled", NULL};
+    static const char *const all[] = {"tiled", NULL}, *const f32[] = {"tiled", "skinny", "small", NULL},
+                             *const half[] = {"tiled", "skinny", NULL},
+                             *const half_hopper[] = {"tiled", "skinny", "hopper", NULL};
 
     switch (cuda_ops_element(dtype)) {
     case ELEMENT_F32:
@@ -201,11 +201,13 @@ static const struct variant *find_variant(const char *name)
 /* Where a variant is likely to be faster than the tiled kernels (measured in kernels/cuda/lab). */
 static bool is_likely(const char *variant, const struct plan_gemm *g)
 {
+    const int64_t less = g->m < g->n ? g->m : g->n, more = g->m < g->n ? g->n : g->m;
+
     if (strcmp(variant, "skinny") == 0)
-        return (g->m <= 16 || g->n <= 16) && g->k >= 64;
+        return less <= 16 && more >= 64 && g->k >= 64;
     if (strcmp(variant, "small") == 0)
-        return (uint64_t)g->m * (uint64_t)g->n * g->batch_count <= 1 << 17 && g->k <= 1024;
-    return strcmp(variant, "hopper") == 0 && g->m >= 64 && g->n >= 64 && g->k >= 64;
+        return less >= 32 && g->k >= 32 && g->k <= 1024 && (uint64_t)g->m * (uint64_t)g->n * g->batch_count <= 1 << 17;
+    return strcmp(variant, "hopper") == 0 && less >= 64 && g->k >= 64;
 }
 
 int cuda_ops_launch_gemm(const struct plan *plan, const uint64_t *addresses, const char *variant,
@@ -219,13 +221,13 @@ int cuda_ops_launch_gemm(const struct plan *plan, const uint64_t *addresses, con
         read_plan(&plan->gemm, addresses, &p);
         return find_variant(variant)->launch(&p, plan->dtype, device, ret_launch, e);
     }
-    for (; names[1]; names++) {
-        if (!is_likely(*names, &plan->gemm))
+    for (unsigned i = 1; names[i]; i++) {
+        if (!is_likely(names[i], &plan->gemm))
             continue;
         read_plan(&plan->gemm, addresses, &p);
-        if (find_variant(*names)->launch(&p, plan->dtype, device, ret_launch, &ignored) == 0)
+        if (find_variant(names[i])->launch(&p, plan->dtype, device, ret_launch, &ignored) == 0)
             return 0;
     }
     read_plan(&plan->gemm, addresses, &p);
-    return find_variant(*names)->launch(&p, plan->dtype, device, ret_launch, e);
+    return launch_tiled(&p, plan->dtype, device, ret_launch, e);
 }
