@@ -9,13 +9,14 @@
 #include <string.h>
 
 #include "kernels/cuda/ops/params.h"
+#include "maps.h"
 #include "standin.h"
 
 _Static_assert(sizeof(struct cuda_ops_gemm) <= MAX_PARAMS && sizeof(struct cuda_ops_strided) <= MAX_PARAMS,
                "an operation has room for every kernel's parameters");
 
 enum kernel_op { KERNEL_ADD, KERNEL_ADD_SQUARE, KERNEL_SQUARE, KERNEL_SUB_SQUARE, KERNEL_COPY, KERNEL_GEMM };
-enum kernel_layout { LAYOUT_VECTOR, LAYOUT_STRIDED, LAYOUT_GEMM, LAYOUT_GATE, LAYOUT_REPACK };
+enum kernel_layout { LAYOUT_VECTOR, LAYOUT_STRIDED, LAYOUT_GEMM, LAYOUT_MAPPED, LAYOUT_GATE, LAYOUT_REPACK };
 
 struct kernel {
     struct kernel *next;
@@ -64,8 +65,9 @@ static bool parse_op(const char *symbol, const char *op, enum kernel_op id, unsi
         !parse_element(element, k))
         return false;
     if (id == KERNEL_GEMM) {
-        k->layout = LAYOUT_GEMM;
-        return strncmp(layout, "tiled_", 6) == 0;
+        k->layout = strncmp(layout, "hopper_", 7) == 0 ? LAYOUT_MAPPED : LAYOUT_GEMM;
+        return k->layout == LAYOUT_MAPPED || strncmp(layout, "tiled_", 6) == 0 || strncmp(layout, "skinny_", 7) == 0 ||
+               strncmp(layout, "small_", 6) == 0;
     }
     k->layout = strcmp(layout, "vector") == 0 ? LAYOUT_VECTOR : LAYOUT_STRIDED;
     for (size_t i = 0; i < sizeof(layouts) / sizeof(*layouts); i++)
@@ -138,11 +140,10 @@ const struct kernel *kernel_find(const char *symbol)
 
 size_t kernel_params_size(const struct kernel *kernel)
 {
-    static const size_t sizes[] = {[LAYOUT_VECTOR] = sizeof(struct cuda_ops_vector),
-                                   [LAYOUT_STRIDED] = sizeof(struct cuda_ops_strided),
-                                   [LAYOUT_GEMM] = sizeof(struct cuda_ops_gemm),
-                                   [LAYOUT_GATE] = sizeof(struct cuda_ops_gate),
-                                   [LAYOUT_REPACK] = sizeof(struct cuda_ops_repack)};
+    static const size_t sizes[] = {
+        [LAYOUT_VECTOR] = sizeof(struct cuda_ops_vector), [LAYOUT_STRIDED] = sizeof(struct cuda_ops_strided),
+        [LAYOUT_GEMM] = sizeof(struct cuda_ops_gemm),     [LAYOUT_MAPPED] = sizeof(struct cuda_ops_gemm_mapped),
+        [LAYOUT_GATE] = sizeof(struct cuda_ops_gate),     [LAYOUT_REPACK] = sizeof(struct cuda_ops_repack)};
 
     return sizes[kernel->layout];
 }
@@ -254,6 +255,13 @@ static bool gemm_uses(const struct kernel *k, const struct cuda_ops_gemm *p, str
             (!p->bias.address || matrix_uses(k, p, &p->bias, p->m, p->n, false, op)));
 }
 
+static bool mapped_uses(const struct kernel *k, const struct cuda_ops_gemm_mapped *p, struct op *op)
+{
+    struct cuda_ops_gemm gemm;
+
+    return maps_read(p, k->symbol, &gemm) && gemm_uses(k, &gemm, op);
+}
+
 /* Every struct of parameters begins with them. */
 static const struct cuda_ops_stamps *stamps_of(const void *params)
 {
@@ -279,6 +287,8 @@ bool kernel_uses(const struct kernel *kernel, const void *params, struct op *op)
         return strided_uses(kernel, params, op);
     case LAYOUT_REPACK:
         return repack_uses(kernel->size, kernel->pieces, params, op);
+    case LAYOUT_MAPPED:
+        return mapped_uses(kernel, params, op);
     case LAYOUT_GATE:
         op_use(op, ((const struct cuda_ops_gate *)params)->go, sizeof(uint64_t), false);
         return true;
@@ -448,6 +458,14 @@ static void gemm_run(const struct kernel *k, const struct cuda_ops_gemm *p)
     free(sums);
 }
 
+static void mapped_run(const struct kernel *k, const struct cuda_ops_gemm_mapped *p)
+{
+    struct cuda_ops_gemm gemm;
+
+    if (maps_read(p, k->symbol, &gemm))
+        gemm_run(k, &gemm);
+}
+
 static void gate_run(const struct cuda_ops_gate *p)
 {
     const uint64_t begin = now_ns();
@@ -502,6 +520,9 @@ void kernel_run(const struct kernel *kernel, const void *params)
         break;
     case LAYOUT_REPACK:
         repack_run(kernel->size, kernel->pieces, params);
+        break;
+    case LAYOUT_MAPPED:
+        mapped_run(kernel, params);
         break;
     case LAYOUT_GATE:
         gate_run(params);

@@ -132,6 +132,9 @@ enum {
       (cuda_function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, cuda_queue, void **,       \
        void **))                                                                                                       \
     X(launch_ex, cuLaunchKernelEx, (const struct cuda_launch_config *, cuda_function, void **, void **))               \
+    X(map_encode, cuTensorMapEncodeTiled,                                                                              \
+      (void *, int, unsigned, void *, const uint64_t *, const uint64_t *, const uint32_t *, const uint32_t *, int,     \
+       int, int, int))                                                                                                 \
     X(context_device, cuCtxGetDevice, (cuda_device *))                                                                 \
     X(device_attribute, cuDeviceGetAttribute, (int *, int, cuda_device))                                               \
     X(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, (int *))                                               \

@@ -172,7 +172,7 @@ static enum kops_code find_function(struct here_code *c, const struct cuda_drive
         return r;
     status = d->module_function(&f->function, module, symbol);
     if (status == NOT_FOUND)
-        return fail(e, KOPS_ERR_INTERNAL, "the code has no kernel %.128s", symbol);
+        return fail(e, KOPS_ERR_UNSUPPORTED, "the code has no kernel %.128s for this GPU", symbol);
     if (status)
         return cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "cuModuleGetFunction");
     /* Loads now even where the environment asks for lazy loading: a capture must not meet it. */

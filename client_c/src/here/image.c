@@ -8,7 +8,7 @@
 #include "ops/launch.h"
 #include "proto/generated/cuda_ops_layout.h"
 
-enum { SLOTS = 128 /* a power of two, above the number of kernels */ };
+enum { SLOTS = 256 /* a power of two, above the number of kernels */ };
 
 /* A function that was found before. */
 struct slot {
@@ -41,14 +41,27 @@ enum kops_code here_image_keep(const char *name, int fd, size_t size, struct kop
     return fail(e, KOPS_ERR_BAD_ARGUMENT, "the daemon's kernels have no binary %.64s", name);
 }
 
-/* The name of the binary that holds the kernel. */
-static const char *binary_of(const char *symbol)
+/* Its name is NULL where there is none. */
+static const struct cuda_ops_kernel *find_kernel(const char *symbol)
 {
     const struct cuda_ops_kernel *k = cuda_ops_kernels;
 
     while (k->name && strcmp(k->name, symbol) != 0)
         k++;
+    return k;
+}
+
+/* The name of the binary that holds the kernel. */
+static const char *binary_of(const char *symbol)
+{
+    const struct cuda_ops_kernel *k = find_kernel(symbol);
+
     return k->name ? cuda_ops_binary_names[k->binary] : NULL;
+}
+
+enum cuda_ops_level here_image_level(const char *symbol)
+{
+    return find_kernel(symbol)->level;
 }
 
 /* Each kernel has a place of its own for a context; where two meet, the later one takes it. */
@@ -56,7 +69,7 @@ static struct slot *place(const char *symbol, cuda_context context)
 {
     const uint64_t mixed = ((uint64_t)(uintptr_t)symbol ^ (uint64_t)(uintptr_t)context << 7) * 0x9e3779b97f4a7c15U;
 
-    return &slots[mixed >> 57];
+    return &slots[mixed >> 56];
 }
 
 enum kops_code here_image_function(const struct cuda_driver *d, cuda_context context, const char *symbol,

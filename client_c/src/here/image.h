@@ -4,6 +4,7 @@
 #define KOPS_CLIENT_HERE_IMAGE_H
 
 #include "code.h"
+#include "ops/launch.h"
 
 /* unsupported unless the daemon's kernels take parameters as this library lays them out. */
 enum kops_code here_image_check(uint64_t layout, struct kops_error *e);
@@ -17,5 +18,9 @@ enum kops_code here_image_keep(const char *name, int fd, size_t size, struct kop
  * here_code_function(). */
 enum kops_code here_image_function(const struct cuda_driver *d, cuda_context context, const char *symbol,
                                    struct here_function *ret, const char **ret_missing, struct kops_error *e);
+
+/* The least level of devices that have the kernel. Where a device lacks it all the same, the daemon's binaries have no
+ * code of that level: here_image_function() fails with unsupported. */
+enum cuda_ops_level here_image_level(const char *symbol);
 
 #endif

@@ -84,14 +84,15 @@ static int check_overlap(const struct reading *r, struct error *e)
     return overlap_check(&overlap, &in_place, e);
 }
 
-static int plan(const struct here_op_call *call, unsigned multiprocessors, struct reading *r, struct error *e)
+static int plan(const struct here_op_call *call, const struct cuda_ops_device *device, struct reading *r,
+                struct error *e)
 {
     if (read_op(call, r, e) < 0 || read_tensors(call, r, e) < 0 || read_attrs(call, r, e) < 0 ||
         op_plan(&r->call, &r->plan, e) < 0 || check_overlap(r, e) < 0)
         return -1;
     if (plan_is_empty(&r->plan))
         return 0;
-    return cuda_ops_launch(r->call.op->id, &r->plan, r->addresses, r->variant[0] ? r->variant : NULL, multiprocessors,
+    return cuda_ops_launch(r->call.op->id, &r->plan, r->addresses, r->variant[0] ? r->variant : NULL, device,
                            &r->launch, e);
 }
 
@@ -101,19 +102,26 @@ static int plan(const struct here_op_call *call, unsigned multiprocessors, struc
 struct place {
     cuda_context context;
     cuda_device device;
-    unsigned multiprocessors;
+    struct cuda_ops_device kernels;
     char uuid[CUDA_UUID_TEXT]; /* "": the driver does not tell */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct place last; /* nearly always the next one, too; guarded by the lock */
 
+static void keep_place(const struct place *place)
+{
+    pthread_mutex_lock(&lock);
+    last = *place;
+    pthread_mutex_unlock(&lock);
+}
+
 static enum kops_code find_place(const struct cuda_driver *d, cuda_context context, struct place *ret,
                                  struct kops_error *e)
 {
-    enum { MULTIPROCESSOR_COUNT = 16 /* CUdevice_attribute */ };
+    enum { MULTIPROCESSOR_COUNT = 16, CAPABILITY_MAJOR = 75, CAPABILITY_MINOR = 76 /* CUdevice_attribute */ };
     cuda_status status;
-    int count = 0;
+    int count = 0, major = 0, minor = 0;
 
     pthread_mutex_lock(&lock);
     *ret = last;
@@ -123,15 +131,20 @@ static enum kops_code find_place(const struct cuda_driver *d, cuda_context conte
     status = d->context_device(&ret->device);
     if (!status)
         status = d->device_attribute(&count, MULTIPROCESSOR_COUNT, ret->device);
+    if (!status)
+        status = d->device_attribute(&major, CAPABILITY_MAJOR, ret->device);
+    if (!status)
+        status = d->device_attribute(&minor, CAPABILITY_MINOR, ret->device);
     if (status)
         return cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "cuDeviceGetAttribute");
     if (cuda_device_uuid(d, ret->device, ret->uuid, NULL))
         ret->uuid[0] = '\0';
     ret->context = context;
-    ret->multiprocessors = count > 0 ? (unsigned)count : 1;
-    pthread_mutex_lock(&lock);
-    last = *ret;
-    pthread_mutex_unlock(&lock);
+    ret->kernels.multiprocessors = count > 0 ? (unsigned)count : 1;
+    ret->kernels.level = cuda_ops_level_of(NULL, (unsigned)(10 * major + minor));
+    if (ret->kernels.level == CUDA_OPS_SM90A && !d->map_encode)
+        ret->kernels.level = CUDA_OPS_SM90;
+    keep_place(ret);
     return KOPS_OK;
 }
 
@@ -175,6 +188,11 @@ static enum kops_code launch(const struct cuda_driver *d, const struct place *pl
 
     if (r || ret->missing)
         return r;
+    if (l->n_maps) {
+        status = cuda_ops_encode(l, d->map_encode);
+        if (status)
+            return cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "cuTensorMapEncodeTiled");
+    }
     work = (struct work){f.function, l};
     ret->variant = l->variant;
     tally = call->ops ? here_ops_tally(call->ops, d, reading->call.op, reading->plan.dtype, reading->plan.out_dtype,
@@ -190,6 +208,19 @@ static enum kops_code launch(const struct cuda_driver *d, const struct place *pl
     }
     status = here_counted(tally, d, place->context, call->stream, enqueue, &work, &shapes, &ret->due);
     return status ? cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "cuLaunchKernel") : KOPS_OK;
+}
+
+/* The daemon's binaries may have been built without code for the kernels of this device's level. */
+static bool lacks_kernel(enum kops_code r, const struct reading *reading, struct place *place)
+{
+    const enum cuda_ops_level level =
+        r == KOPS_ERR_UNSUPPORTED ? here_image_level(reading->launch.kernel) : CUDA_OPS_ANY;
+
+    if (level == CUDA_OPS_ANY)
+        return false;
+    place->kernels.level = (enum cuda_ops_level)(level - 1);
+    keep_place(place);
+    return true;
 }
 
 enum kops_code here_op(const struct here_op_call *call, struct here_op_result *ret, struct kops_error *e)
@@ -208,9 +239,12 @@ enum kops_code here_op(const struct here_op_call *call, struct here_op_result *r
         r = here_check_device(call->device, call->uuid, place.device, place.uuid, e);
     if (r)
         return r;
-    if (plan(call, place.multiprocessors, &reading, &why) < 0)
-        return here_error(&why, e);
-    if (plan_is_empty(&reading.plan))
-        return KOPS_OK;
-    return launch(d, &place, call, &reading, ret, e);
+    do {
+        if (plan(call, &place.kernels, &reading, &why) < 0)
+            return here_error(&why, e);
+        if (plan_is_empty(&reading.plan))
+            return KOPS_OK;
+        r = launch(d, &place, call, &reading, ret, e);
+    } while (lacks_kernel(r, &reading, &place));
+    return r;
 }

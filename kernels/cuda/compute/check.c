@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "blaslt/blaslt.h"
+#include "embedded.h"
 #include "memory/operand.h"
 #include "repack.h"
 #include "repack_sketch.h"
@@ -15,6 +16,7 @@
  * are. */
 static int check_forced(const struct backend_device_info *info, const struct step *step, struct error *e)
 {
+    const struct cuda_ops_device device = cuda_embedded_device(info);
     uint64_t addresses[STEP_MAX_OPERANDS];
     struct cuda_launch launch;
 
@@ -26,8 +28,7 @@ static int check_forced(const struct backend_device_info *info, const struct ste
     if (cuda_transfer_is_forced(step))
         return step->plan.elementwise.contiguous ? 0 : cuda_transfer_refuse(e);
     cuda_step_alignments(step, addresses);
-    return cuda_ops_launch((enum op_id)step->op, &step->plan, addresses, step_variant(step), info->compute_units,
-                           &launch, e);
+    return cuda_ops_launch((enum op_id)step->op, &step->plan, addresses, step_variant(step), &device, &launch, e);
 }
 
 int cuda_check_step(struct backend_device *base, const struct step *step, struct error *e)

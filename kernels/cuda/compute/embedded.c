@@ -6,6 +6,7 @@
 
 #include "backend/backend.h"
 #include "driver/device.h"
+#include "ops/params.h"
 #include "proto/generated/cuda_ops_layout.h"
 
 struct cuda_embedded_kernel {
@@ -32,6 +33,24 @@ static struct cuda_embedded_kernel *place(const struct cuda_embedded *k, const c
     return &k->table[i];
 }
 
+/* "sm_90" is 90. */
+static unsigned capability_of(const char *arch)
+{
+    const char *digits = strpbrk(arch, "0123456789");
+
+    return digits ? (unsigned)strtoul(digits, NULL, 10) : 0;
+}
+
+struct cuda_ops_device cuda_embedded_device(const struct backend_device_info *info)
+{
+    struct cuda_ops_device device = {.multiprocessors = info->compute_units};
+
+    device.level = cuda_ops_level_of(cuda_ops_architectures, capability_of(info->arch));
+    if (device.level == CUDA_OPS_SM90A && !cuda.TensorMapEncodeTiled) /* a driver before 12.0 */
+        device.level = CUDA_OPS_SM90;
+    return device;
+}
+
 static int load_kernel(const struct cuda_device *d, struct cuda_embedded *k, const struct cuda_ops_kernel *declared,
                        struct error *e)
 {
@@ -40,6 +59,10 @@ static int load_kernel(const struct cuda_device *d, struct cuda_embedded *k, con
     if (CUDA_OPEN_CALL(d, e, ModuleGetFunction, &kernel->function, k->modules[declared->binary], declared->name) < 0)
         return -1;
     kernel->name = declared->name;
+    if (declared->level == CUDA_OPS_SM90A &&
+        CUDA_OPEN_CALL(d, e, FuncSetAttribute, kernel->function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                       CUDA_OPS_MAPPED_SHARED_MAX) < 0)
+        return -1;
     /* Loads now even where the environment asks for lazy loading. */
     return CUDA_HAS(FuncLoad) ? CUDA_OPEN_CALL(d, e, FuncLoad, kernel->function) : 0;
 }
@@ -56,6 +79,7 @@ static int find_counts(const struct cuda_device *d, struct cuda_embedded *k, str
 
 int cuda_embedded_load(const struct cuda_device *d, struct cuda_embedded *k, struct error *e)
 {
+    const enum cuda_ops_level level = cuda_embedded_device(&d->base.info).level;
     unsigned count = 0, places = 16;
 
     *k = (struct cuda_embedded){0};
@@ -74,7 +98,7 @@ int cuda_embedded_load(const struct cuda_device *d, struct cuda_embedded *k, str
         if (CUDA_OPEN_CALL(d, e, ModuleLoadData, &k->modules[k->n_modules], cuda_ops_binaries[k->n_modules].data) < 0)
             goto unload;
     for (unsigned i = 0; i < count; i++)
-        if (load_kernel(d, k, &cuda_ops_kernels[i], e) < 0)
+        if (cuda_ops_kernels[i].level <= level && load_kernel(d, k, &cuda_ops_kernels[i], e) < 0)
             goto unload;
     if (find_counts(d, k, e) < 0)
         goto unload;
@@ -110,6 +134,19 @@ bool cuda_embedded_image(const char *name, size_t length, struct backend_image *
         return true;
     }
     return false;
+}
+
+static int encode(void *map, int type, unsigned rank, void *address, const uint64_t *extents, const uint64_t *strides,
+                  const uint32_t *box, const uint32_t *steps, int interleave, int swizzle, int promotion, int fill)
+{
+    return (int)cuda.TensorMapEncodeTiled(map, (CUtensorMapDataType)type, rank, address, extents, strides, box, steps,
+                                          (CUtensorMapInterleave)interleave, (CUtensorMapSwizzle)swizzle,
+                                          (CUtensorMapL2promotion)promotion, (CUtensorMapFloatOOBfill)fill);
+}
+
+int cuda_embedded_encode(struct cuda_launch *l, struct error *e)
+{
+    return cuda_check(NULL, (CUresult)cuda_ops_encode(l, encode), "cuTensorMapEncodeTiled", e);
 }
 
 int cuda_embedded_launch(const struct cuda_queue *q, CUfunction function, struct cuda_launch *l, struct error *e)

@@ -8,6 +8,7 @@
 #include "ops/launch.h"
 #include "util/error.h"
 
+struct backend_device_info;
 struct backend_image;
 struct cuda_device;
 struct cuda_embedded_kernel;
@@ -21,7 +22,10 @@ struct cuda_embedded {
     CUdeviceptr stamp_counts; /* kops_stamp_counts of stamp.cu */
 };
 
-/* Loads every binary and looks up every kernel in the device's context. */
+/* What launches of the embedded kernels on the device depend on. */
+struct cuda_ops_device cuda_embedded_device(const struct backend_device_info *info);
+
+/* Loads every binary and looks up every kernel that the device has in its context. */
 int cuda_embedded_load(const struct cuda_device *d, struct cuda_embedded *k, struct error *e);
 /* Harmless where nothing is loaded. */
 void cuda_embedded_unload(const struct cuda_device *d, struct cuda_embedded *k);
@@ -31,6 +35,9 @@ CUfunction cuda_embedded_find(const struct cuda_embedded *k, const char *name);
 
 /* image() of struct backend. */
 bool cuda_embedded_image(const char *name, size_t length, struct backend_image *ret_image);
+
+/* Encodes the maps of a launch, before it is enqueued for the first time. Thread: any. */
+int cuda_embedded_encode(struct cuda_launch *l, struct error *e);
 
 /* Enqueues a launch of an embedded kernel. Thread: any. */
 int cuda_embedded_launch(const struct cuda_queue *q, CUfunction function, struct cuda_launch *l, struct error *e);

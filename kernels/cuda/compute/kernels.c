@@ -18,7 +18,8 @@ void cuda_kernels_describe(struct cuda_kernels *k, struct cuda_device *d, bool h
     if (cuda_scratch_is_there(d))
         k->workspace_bytes = workspace_bytes ? workspace_bytes : WORKSPACE_BYTES;
     k->blaslt = have_blaslt ? blaslt_new(d, k->workspace_bytes) : NULL;
-    cuda_variants_init(&k->variants, k->blaslt != NULL, d->repack_bytes != 0);
+    cuda_variants_init(&k->variants, cuda_embedded_device(&d->base.info).level, k->blaslt != NULL,
+                       d->repack_bytes != 0);
 }
 
 int cuda_kernels_load(struct cuda_kernels *k, struct error *e)

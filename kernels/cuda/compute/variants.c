@@ -10,9 +10,10 @@
 
 const char cuda_variant_blaslt[] = "cublaslt";
 
-static void init_one(const char **names, enum op_id op, enum dtype dtype, bool have_blaslt, bool have_copies)
+static void init_one(const char **names, enum op_id op, enum dtype dtype, enum cuda_ops_level level, bool have_blaslt,
+                     bool have_copies)
 {
-    const char *const *own = cuda_ops_variants(op, dtype), *const *repacked = repack_variants(op, dtype);
+    const char *const *own = cuda_ops_variants(op, dtype, level), *const *repacked = repack_variants(op, dtype);
     unsigned n = 0;
 
     if (!own)
@@ -27,12 +28,12 @@ static void init_one(const char **names, enum op_id op, enum dtype dtype, bool h
         names[n++] = cuda_variant_transfer;
 }
 
-void cuda_variants_init(struct cuda_variants *v, bool have_blaslt, bool have_copies)
+void cuda_variants_init(struct cuda_variants *v, enum cuda_ops_level level, bool have_blaslt, bool have_copies)
 {
     memset(v, 0, sizeof(*v));
     for (unsigned op = 0; op < OP_COUNT; op++) {
 #define X(NAME, name, value, size)                                                                                     \
-    init_one(v->names[op][DTYPE_##NAME], (enum op_id)op, DTYPE_##NAME, have_blaslt, have_copies);
+    init_one(v->names[op][DTYPE_##NAME], (enum op_id)op, DTYPE_##NAME, level, have_blaslt, have_copies);
         KOPS_DTYPES(X)
 #undef X
     }

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 
 #include "backend/backend.h"
+#include "ops/launch.h"
 
 enum { CUDA_DTYPE_SLOTS = 32 }; /* dtypes are bits of an unsigned */
 
@@ -15,7 +16,7 @@ struct cuda_variants {
 extern const char cuda_variant_blaslt[];
 
 /* `have_copies`: there is memory for copies of operands. */
-void cuda_variants_init(struct cuda_variants *v, bool have_blaslt, bool have_copies);
+void cuda_variants_init(struct cuda_variants *v, enum cuda_ops_level level, bool have_blaslt, bool have_copies);
 
 /* variants() of struct backend. */
 const char *const *cuda_variants_find(const struct cuda_variants *v, const struct op *op, enum dtype dtype);

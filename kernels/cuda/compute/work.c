@@ -41,6 +41,8 @@ static const char *wants_repack(const struct cuda_kernels *k, const struct step 
 static int prepare_own(const struct cuda_kernels *k, const struct step *step, const char *variant,
                        struct cuda_work *work, struct error *e)
 {
+    const struct cuda_ops_device device = cuda_embedded_device(&k->device->base.info);
+
     cuda_work_release(work);
     if (work->plan->kind == PLAN_KERNEL) {
         cuda_user_launch(&work->plan->kernel, work->addresses, &work->launch);
@@ -49,14 +51,13 @@ static int prepare_own(const struct cuda_kernels *k, const struct step *step, co
     }
     if (cuda_transfer_is_forced(step))
         return cuda_transfer_refuse(e);
-    if (cuda_ops_launch((enum op_id)step->op, work->plan, work->addresses, variant, k->device->base.info.compute_units,
-                        &work->launch, e) < 0)
+    if (cuda_ops_launch((enum op_id)step->op, work->plan, work->addresses, variant, &device, &work->launch, e) < 0)
         return -1;
     work->function = cuda_embedded_find(&k->embedded, work->launch.kernel);
     if (!work->function)
         return error_set(e, ERROR_INTERNAL, "no embedded binary has the kernel %s", work->launch.kernel);
     work->variant = work->launch.variant;
-    return 0;
+    return cuda_embedded_encode(&work->launch, e);
 }
 
 int cuda_work_prepare_own(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work,

@@ -21,7 +21,8 @@
     X(DevicePrimaryCtxRelease, "_v2", REQUIRED)                                                                        \
     X(CtxSetCurrent, "", REQUIRED)                                                                                     \
     X(DeviceCanAccessPeer, "", OPTIONAL)                                                                               \
-    X(DriverGetVersion, "", OPTIONAL)
+    X(DriverGetVersion, "", OPTIONAL)                                                                                  \
+    X(TensorMapEncodeTiled, "", OPTIONAL)
 
 /* In a context: they act on the current one, or take handles that belong to one. Those of virtual memory would do
  * without, and are held to the same rule. Only cuda_on() gives them out. */

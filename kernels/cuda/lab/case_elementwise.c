@@ -246,7 +246,7 @@ static int check_ways(struct lab_case *c, const struct lab_machine *m, const str
         struct error e;
         char name[64];
 
-        if (cuda_ops_launch(op, plan, addresses, variants[v], m->multiprocessors, &launch, &e) < 0) {
+        if (cuda_ops_launch(op, plan, addresses, variants[v], &m->device, &launch, &e) < 0) {
             if (!always)
                 continue;
             describe(c, e.message, "refused");

@@ -303,21 +303,40 @@ static int check_launch(struct lab_case *c, const struct lab_machine *m, const s
     return compare(c, launch, reference, got);
 }
 
-/* The launcher's choice, then every tile with and without 16-byte pieces, the last on a grid that is too small. */
-static int check_ways(struct lab_case *c, const struct lab_machine *m, const struct plan *plan,
-                      const struct reference *reference, unsigned char *got)
+/* Every other variant that can do the product. Returns how many. */
+static int check_variants(struct lab_case *c, const struct lab_machine *m, const struct plan *plan,
+                          const uint64_t *addresses, const struct reference *reference, unsigned char *got)
+{
+    const char *const *variants = cuda_ops_variants(OP_GEMM, plan->dtype, m->device.level);
+    int ways = 0;
+
+    for (; *variants; variants++) {
+        struct cuda_launch launch;
+        struct error e;
+
+        if (strcmp(*variants, "tiled") == 0 ||
+            cuda_ops_launch(OP_GEMM, plan, addresses, *variants, &m->device, &launch, &e) < 0)
+            continue;
+        if (check_launch(c, m, &launch, reference, got) < 0)
+            return -1;
+        ways++;
+    }
+    return ways;
+}
+
+/* The tiled kernels: the launcher's choice, then every tile with and without 16-byte pieces, the first on a grid that
+ * is too small. */
+static int check_tiles(struct lab_case *c, const struct lab_machine *m, const struct plan *plan,
+                       const uint64_t *addresses, const struct reference *reference, unsigned char *got)
 {
     const struct cuda_ops_gemm_config *configs = cuda_ops_gemm_configs(plan->dtype);
-    uint64_t addresses[PLAN_MAX_OPERANDS];
     struct cuda_launch launch;
     struct cuda_ops_gemm p;
     struct error e;
     bool wide;
     int ways = 1;
 
-    for (unsigned t = A; t <= out_of(c); t++)
-        addresses[t] = lab_array_first(&c->arrays[t]);
-    if (cuda_ops_launch(c->call.op->id, plan, addresses, "tiled", m->multiprocessors, &launch, &e) < 0) {
+    if (cuda_ops_launch(c->call.op->id, plan, addresses, "tiled", &m->device, &launch, &e) < 0) {
         describe(c, e.message, "refused");
         return -1;
     }
@@ -336,6 +355,19 @@ static int check_ways(struct lab_case *c, const struct lab_machine *m, const str
         }
     }
     return ways;
+}
+
+static int check_ways(struct lab_case *c, const struct lab_machine *m, const struct plan *plan,
+                      const struct reference *reference, unsigned char *got)
+{
+    uint64_t addresses[PLAN_MAX_OPERANDS];
+    int tiles, others;
+
+    for (unsigned t = A; t <= out_of(c); t++)
+        addresses[t] = lab_array_first(&c->arrays[t]);
+    tiles = check_tiles(c, m, plan, addresses, reference, got);
+    others = tiles < 0 ? -1 : check_variants(c, m, plan, addresses, reference, got);
+    return others < 0 ? -1 : tiles + others;
 }
 
 int case_check_gemm(struct lab_case *c, const struct lab_machine *m)

@@ -169,7 +169,7 @@ int main(int argc, char **argv)
     gpu = lab_gpu_open();
     if (!gpu)
         return 2;
-    printf("%s, %u multiprocessors\n", lab_gpu_name(gpu), lab_gpu_machine(gpu)->multiprocessors);
+    printf("%s, %u multiprocessors\n", lab_gpu_name(gpu), lab_gpu_machine(gpu)->device.multiprocessors);
     if (o.check) {
         wrong = check_random(gpu, &o, tallies);
         if (check_large(gpu) < 0)

@@ -26,6 +26,8 @@
     X(MemcpyHtoD, "_v2")                                                                                               \
     X(MemcpyDtoH, "_v2")                                                                                               \
     X(MemcpyDtoDAsync, "_v2")                                                                                          \
+    X(FuncSetAttribute, "")                                                                                            \
+    X(TensorMapEncodeTiled, "")                                                                                        \
     X(MemsetD16, "_v2")                                                                                                \
     X(LaunchKernel, "")                                                                                                \
     X(EventCreate, "")                                                                                                 \
@@ -103,12 +105,30 @@ static int machine_read(void *context, void *to, uint64_t from, size_t size)
     return size ? check(gpu, gpu->MemcpyDtoH(to, from, size), "copying from the device") : 0;
 }
 
+/* cuda_ops_encode() has no place for the lab's driver; the lab has one GPU. */
+static __typeof__(cuTensorMapEncodeTiled) *encoder;
+
+static int encode(void *map, int type, unsigned rank, void *address, const uint64_t *extents, const uint64_t *strides,
+                  const uint32_t *box, const uint32_t *steps, int interleave, int swizzle, int promotion, int fill)
+{
+    return (int)encoder(map, (CUtensorMapDataType)type, rank, address, extents, strides, box, steps,
+                        (CUtensorMapInterleave)interleave, (CUtensorMapSwizzle)swizzle,
+                        (CUtensorMapL2promotion)promotion, (CUtensorMapFloatOOBfill)fill);
+}
+
 static int start_launch(struct lab_gpu *gpu, CUfunction function, const struct cuda_launch *launch)
 {
-    unsigned char params[CUDA_LAUNCH_PARAMS_MAX];
-    void *all[] = {params};
+    struct cuda_launch encoded = *launch;
+    void *all[] = {encoded.params};
 
-    memcpy(params, launch->params, sizeof(params));
+    encoder = gpu->TensorMapEncodeTiled;
+    if (check(gpu, (CUresult)cuda_ops_encode(&encoded, encode), "encoding a tensor map") < 0 ||
+        (launch->shared_bytes > 48 << 10 &&
+         check(gpu,
+               gpu->FuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                     (int)launch->shared_bytes),
+               launch->kernel) < 0))
+        return -1;
     return check(gpu,
                  gpu->LaunchKernel(function, launch->grid[0], launch->grid[1], launch->grid[2], launch->block[0],
                                    launch->block[1], launch->block[2], launch->shared_bytes, NULL, all, NULL),
@@ -145,7 +165,7 @@ static int load_library(struct lab_gpu *gpu)
 
 static int open_device(struct lab_gpu *gpu)
 {
-    int multiprocessors = 0;
+    int multiprocessors = 0, major = 0, minor = 0;
 
     if (check(gpu, gpu->Init(0), "cuInit") < 0 || check(gpu, gpu->DeviceGet(&gpu->device, 0), "cuDeviceGet") < 0 ||
         check(gpu, gpu->DevicePrimaryCtxRetain(&gpu->context, gpu->device), "opening the device") < 0 ||
@@ -155,8 +175,11 @@ static int open_device(struct lab_gpu *gpu)
         return -1;
     gpu->DeviceGetName(gpu->name, sizeof(gpu->name), gpu->device);
     gpu->DeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, gpu->device);
+    gpu->DeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, gpu->device);
+    gpu->DeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, gpu->device);
     gpu->machine = (struct lab_machine){
-        .multiprocessors = (unsigned)multiprocessors,
+        .device = {.multiprocessors = (unsigned)multiprocessors,
+                   .level = cuda_ops_level_of(cuda_ops_architectures, (unsigned)(10 * major + minor))},
         .context = gpu,
         .alloc = machine_alloc,
         .free = machine_free,

@@ -72,7 +72,7 @@ int check_large(struct lab_gpu *gpu)
         struct error e;
 
         if (lab_gpu_fill(gpu, out, 0xffff, count) < 0 ||
-            cuda_ops_launch(OP_SQUARE, &plan, addresses, variants[v], m->multiprocessors, &launch, &e) < 0 ||
+            cuda_ops_launch(OP_SQUARE, &plan, addresses, variants[v], &m->device, &launch, &e) < 0 ||
             m->launch(m->context, &launch) < 0 || compare_output(m, out, count, squares, piece, launch.kernel) < 0)
             goto free_all;
     }

@@ -5,7 +5,7 @@
 #include "ops/launch.h"
 
 struct lab_machine {
-    unsigned multiprocessors;
+    struct cuda_ops_device device;
     void *context;
     /* Memory whose address is a multiple of 16; 0: there is none. `size` may be 0. */
     uint64_t (*alloc)(void *context, size_t size);

@@ -33,7 +33,7 @@ static int plan_launch(struct lab_gpu *gpu, enum op_id op, const struct plan *pl
     const uint64_t addresses[] = {buffers[0], op == OP_SQUARE ? buffers[2] : buffers[1], buffers[2]};
     struct error e;
 
-    if (cuda_ops_launch(op, plan, addresses, variant, lab_gpu_machine(gpu)->multiprocessors, ret_launch, &e) < 0) {
+    if (cuda_ops_launch(op, plan, addresses, variant, &lab_gpu_machine(gpu)->device, ret_launch, &e) < 0) {
         fprintf(stderr, "%s\n", e.message);
         return -1;
     }
@@ -61,7 +61,7 @@ static const struct candidate {
 static int time_grids(struct lab_gpu *gpu, const struct cuda_launch *base, unsigned tensors)
 {
     static const unsigned all_waves[] = {0, 1, 2, 8};
-    const unsigned multiprocessors = lab_gpu_machine(gpu)->multiprocessors;
+    const unsigned multiprocessors = lab_gpu_machine(gpu)->device.multiprocessors;
     struct cuda_launch launch = *base;
 
     for (unsigned i = 0; i < sizeof(all_waves) / sizeof(all_waves[0]); i++) {

@@ -39,7 +39,7 @@ static int prepare(struct lab_gpu *gpu, const struct plan *plan, const uint64_t 
 {
     struct error e;
 
-    if (cuda_ops_launch(OP_GEMM, plan, buffers, NULL, lab_gpu_machine(gpu)->multiprocessors, ret_launch, &e) < 0) {
+    if (cuda_ops_launch(OP_GEMM, plan, buffers, NULL, &lab_gpu_machine(gpu)->device, ret_launch, &e) < 0) {
         fprintf(stderr, "%s\n", e.message);
         return -1;
     }

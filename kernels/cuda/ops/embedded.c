@@ -1,4 +1,5 @@
-/* The embedded fatbins. KOPS_CUDA_BINARIES is the folder of the built fatbins.
+/* The embedded fatbins. KOPS_CUDA_BINARIES is the folder of the built fatbins, KOPS_CUDA_ARCHITECTURES what they are
+ * for.
  *
  * The table of binaries is written in assembly too, since a binary's size is known only to the assembler: three words
  * an entry, as struct cuda_ops_binary lays them out. */
@@ -9,6 +10,8 @@
 _Static_assert(sizeof(struct cuda_ops_binary) == 24 && offsetof(struct cuda_ops_binary, data) == 8 &&
                    offsetof(struct cuda_ops_binary, size) == 16,
                "the table below has this layout");
+
+const char cuda_ops_architectures[] = KOPS_CUDA_ARCHITECTURES;
 
 #define NAME(binary) "cuda_ops_name_" #binary ": .asciz \"" #binary "\"\n"
 #define DATA(binary)                                                                                                   \

@@ -16,7 +16,9 @@
     X(gemm_f32)                                                                                                        \
     X(gemm_f64)                                                                                                        \
     X(gemm_f16)                                                                                                        \
-    X(gemm_bf16)
+    X(gemm_bf16)                                                                                                       \
+    X(gemm_short)                                                                                                      \
+    X(gemm_hopper)
 
 #define CUDA_OPS_OF_DTYPE(X, binary, op, dtype)                                                                        \
     X(binary, kops_##op##_##dtype##_vector)                                                                            \
@@ -51,7 +53,24 @@
     X(gemm_##dtype, kops_linear_##dtype##_tiled_small)                                                                 \
     X(gemm_##dtype, kops_linear_##dtype##_tiled_small_any)
 
-/* X(binary, symbol) */
+#define CUDA_OPS_OF_SKINNY(X, dtype, split)                                                                            \
+    X(gemm_short, kops_gemm_##dtype##_skinny_along_##split)                                                            \
+    X(gemm_short, kops_gemm_##dtype##_skinny_across_##split)
+
+#define CUDA_OPS_OF_SPLIT(X, split)                                                                                    \
+    CUDA_OPS_OF_SKINNY(X, f32, split)                                                                                  \
+    CUDA_OPS_OF_SKINNY(X, f16, split)                                                                                  \
+    CUDA_OPS_OF_SKINNY(X, bf16, split)                                                                                 \
+    X(gemm_short, kops_gemm_f32_small_##split)                                                                         \
+    X(gemm_short, kops_gemm_f32_small_##split##_any)
+
+#define CUDA_OPS_OF_HOPPER(X, dtype, tile)                                                                             \
+    X(gemm_hopper, kops_gemm_##dtype##_hopper_##tile##_kk)                                                             \
+    X(gemm_hopper, kops_gemm_##dtype##_hopper_##tile##_kx)                                                             \
+    X(gemm_hopper, kops_gemm_##dtype##_hopper_##tile##_xk)                                                             \
+    X(gemm_hopper, kops_gemm_##dtype##_hopper_##tile##_xx)
+
+/* X(binary, symbol): kernels that every architecture has. */
 #define CUDA_OPS_KERNELS(X)                                                                                            \
     OP_ARITHMETIC(CUDA_OPS_OF_OP, X)                                                                                   \
     X(stamp, kops_gate)                                                                                                \
@@ -66,6 +85,25 @@
     CUDA_OPS_OF_GEMM(X, f32)                                                                                           \
     CUDA_OPS_OF_GEMM(X, f64)                                                                                           \
     CUDA_OPS_OF_GEMM(X, f16)                                                                                           \
-    CUDA_OPS_OF_GEMM(X, bf16)
+    CUDA_OPS_OF_GEMM(X, bf16)                                                                                          \
+    CUDA_OPS_OF_SKINNY(X, f32, 1)                                                                                      \
+    X(gemm_short, kops_gemm_f32_small_1)                                                                               \
+    X(gemm_short, kops_gemm_f32_small_1_any)
+
+/* Kernels that there are from sm_80 on, those from sm_90 on, and those of sm_90a alone. */
+#define CUDA_OPS_KERNELS_SM80(X)                                                                                       \
+    CUDA_OPS_OF_SKINNY(X, f16, 1)                                                                                      \
+    CUDA_OPS_OF_SKINNY(X, bf16, 1)
+
+#define CUDA_OPS_KERNELS_SM90(X)                                                                                       \
+    CUDA_OPS_OF_SPLIT(X, 2)                                                                                            \
+    CUDA_OPS_OF_SPLIT(X, 4)                                                                                            \
+    CUDA_OPS_OF_SPLIT(X, 8)
+
+#define CUDA_OPS_KERNELS_SM90A(X)                                                                                      \
+    CUDA_OPS_OF_HOPPER(X, f16, 128x256)                                                                                \
+    CUDA_OPS_OF_HOPPER(X, f16, 128x128)                                                                                \
+    CUDA_OPS_OF_HOPPER(X, bf16, 128x256)                                                                               \
+    CUDA_OPS_OF_HOPPER(X, bf16, 128x128)
 
 #endif

@@ -19,8 +19,17 @@ const char *const cuda_ops_binary_names[] = {
 };
 
 const struct cuda_ops_kernel cuda_ops_kernels[] = {
-#define X(binary, symbol) {#symbol, BINARY_##binary},
+#define X(binary, symbol) {#symbol, BINARY_##binary, CUDA_OPS_ANY},
     CUDA_OPS_KERNELS(X)
 #undef X
-        {NULL, 0},
+#define X(binary, symbol) {#symbol, BINARY_##binary, CUDA_OPS_SM80},
+        CUDA_OPS_KERNELS_SM80(X)
+#undef X
+#define X(binary, symbol) {#symbol, BINARY_##binary, CUDA_OPS_SM90},
+            CUDA_OPS_KERNELS_SM90(X)
+#undef X
+#define X(binary, symbol) {#symbol, BINARY_##binary, CUDA_OPS_SM90A},
+                CUDA_OPS_KERNELS_SM90A(X)
+#undef X
+                    {NULL, 0, CUDA_OPS_ANY},
 };

@@ -6,12 +6,16 @@
 #include "plan_launch.h"
 
 static const char *const elementwise_variants[] = {"vector", "rows", "tiles", "strided", NULL};
-static const char *const gemm_variants[] = {"tiled", NULL};
+static const char *const linear_variants[] = {"tiled", NULL};
 
-const char *const *cuda_ops_variants(enum op_id op, enum dtype dtype)
+const char *const *cuda_ops_variants(enum op_id op, enum dtype dtype, enum cuda_ops_level level)
 {
-    if (op == OP_GEMM || op == OP_LINEAR)
-        return cuda_ops_element(dtype) == ELEMENT_COUNT ? NULL : gemm_variants;
+    if ((op == OP_GEMM || op == OP_LINEAR) && cuda_ops_element(dtype) == ELEMENT_COUNT)
+        return NULL;
+    if (op == OP_GEMM)
+        return cuda_ops_gemm_variants(dtype, level);
+    if (op == OP_LINEAR)
+        return linear_variants;
     return cuda_ops_has_elementwise(op, dtype) ? elementwise_variants : NULL;
 }
 
@@ -21,25 +25,43 @@ static int check_variant(const char *const *variants, const char *variant, struc
         if (strcmp(variants[i], variant) == 0)
             return 0;
     }
-    error_set(e, ERROR_INVALID_ARGUMENT, "no such variant of this op; the first choice would be \"%s\"", variants[0]);
+    error_set(e, ERROR_INVALID_ARGUMENT,
+              "this op has no such variant for this dtype on this device; one that it has is \"%s\"", variants[0]);
     return error_detail_text(e, "variant", variant);
 }
 
 int cuda_ops_launch(enum op_id op, const struct plan *plan, const uint64_t *addresses, const char *variant,
-                    unsigned multiprocessors, struct cuda_launch *ret_launch, struct error *e)
+                    const struct cuda_ops_device *device, struct cuda_launch *ret_launch, struct error *e)
 {
-    const char *const *variants = cuda_ops_variants(op, plan->dtype);
+    const char *const *variants = cuda_ops_variants(op, plan->dtype, device->level);
 
     if (!variants)
         return error_set(e, ERROR_UNSUPPORTED, "there is no CUDA kernel for this op and dtype %s",
                          dtype_name(plan->dtype));
     if (variant && check_variant(variants, variant, e) < 0)
         return -1;
-    if (plan->kind == PLAN_GEMM) {
-        cuda_ops_launch_gemm(plan, addresses, multiprocessors, ret_launch);
-        return 0;
-    }
+    if (plan->kind == PLAN_GEMM)
+        return cuda_ops_launch_gemm(plan, addresses, variant, device, ret_launch, e);
     return cuda_ops_launch_elementwise(op, plan, addresses, variant, ret_launch, e);
+}
+
+int cuda_ops_encode(struct cuda_launch *launch, cuda_ops_encoder *encode)
+{
+    /* Of cuda.h: no interleaving, 128-byte swizzle, 256-byte promotion in the L2 cache, 0 for what is outside. */
+    enum { INTERLEAVE_NONE = 0, SWIZZLE_128B = 3, PROMOTION_256B = 3, FILL_NONE = 0 };
+    static const uint32_t steps[] = {1, 1, 1};
+
+    for (unsigned i = 0; i < launch->n_maps; i++) {
+        const struct cuda_launch_map *m = &launch->maps[i];
+        _Alignas(64) unsigned char encoded[CUDA_MAP_BYTES];
+        const int status = encode(encoded, m->type, 3, (void *)(uintptr_t)m->address, m->extents, m->strides, m->box,
+                                  steps, INTERLEAVE_NONE, SWIZZLE_128B, PROMOTION_256B, FILL_NONE);
+
+        if (status)
+            return status;
+        memcpy(launch->params + m->at, encoded, sizeof(encoded));
+    }
+    return 0;
 }
 
 void cuda_ops_nothing(struct cuda_launch *ret_launch)

@@ -12,7 +12,35 @@
 #include "core/plan.h"
 #include "util/error.h"
 
-enum { CUDA_LAUNCH_PARAMS_MAX = 768 };
+enum { CUDA_LAUNCH_PARAMS_MAX = 768, CUDA_LAUNCH_MAPS_MAX = 3, CUDA_MAP_BYTES = 128 };
+
+/* Which of the kernels a device has: those of its level, and of all levels below. */
+enum cuda_ops_level {
+    CUDA_OPS_ANY,
+    CUDA_OPS_SM80, /* products of bf16 on tensor cores */
+    CUDA_OPS_SM90, /* clusters */
+    CUDA_OPS_SM90A /* wgmma, and tensor maps: compute capability 9.0 alone */
+};
+
+/* What launches depend on. */
+struct cuda_ops_device {
+    unsigned multiprocessors;
+    enum cuda_ops_level level;
+};
+
+/* `capability`: 10 · major + minor. `architectures`: of the build, as in KOPS_CUDA_ARCHS, and PTX of the first; NULL:
+ * the device's own is among them. */
+enum cuda_ops_level cuda_ops_level_of(const char *architectures, unsigned capability);
+
+/* A tensor of three dimensions, the innermost contiguous, that the kernel reads or writes through a CUtensorMap:
+ * elements of 16 bits, boxes with 128-byte swizzle, 0 outside. */
+struct cuda_launch_map {
+    uint64_t address;
+    uint64_t extents[3], strides[2]; /* strides in bytes, not of the innermost */
+    uint32_t box[3];
+    int type;  /* CUtensorMapDataType */
+    size_t at; /* where in params the encoded map goes */
+};
 
 /* One cuLaunchKernel: the kernel takes one parameter, a struct passed by value (params.h), whose bytes are `params`. */
 struct cuda_launch {
@@ -22,16 +50,26 @@ struct cuda_launch {
     unsigned shared_bytes; /* dynamic; over 48 KiB needs the function attribute */
     size_t params_size;
     _Alignas(16) unsigned char params[CUDA_LAUNCH_PARAMS_MAX];
+    unsigned n_maps; /* to be encoded before the launch: cuda_ops_encode() */
+    struct cuda_launch_map maps[CUDA_LAUNCH_MAPS_MAX];
 };
 
-/* Names of our own kernels for the op and dtype, best first, NULL-terminated. */
-const char *const *cuda_ops_variants(enum op_id op, enum dtype dtype);
+/* Encodes the launch's maps, which are values: once for any number of launches. `encode` is cuTensorMapEncodeTiled(),
+ * which needs no context. Returns its first status that is not 0, or 0. */
+typedef int cuda_ops_encoder(void *map, int type, unsigned rank, void *address, const uint64_t *extents,
+                             const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,
+                             int swizzle, int promotion, int fill);
+int cuda_ops_encode(struct cuda_launch *launch, cuda_ops_encoder *encode);
+
+/* Names of our own kernels for the op and dtype on devices of that level, NULL-terminated. One of them
+ * runs every plan; of gemm that is the first. */
+const char *const *cuda_ops_variants(enum op_id op, enum dtype dtype, enum cuda_ops_level level);
 
 /* Chooses the kernel and its geometry. `addresses` are the device addresses of the operands' first elements (inputs,
- * then outputs), `multiprocessors` are the device's. `variant` forces one of cuda_ops_variants() or is NULL. The plan
+ * then outputs). `variant` forces one of cuda_ops_variants() or is NULL. The plan
  * is not empty. Errors: invalid_argument when the forced variant cannot run this plan (the message says why). */
 int cuda_ops_launch(enum op_id op, const struct plan *plan, const uint64_t *addresses, const char *variant,
-                    unsigned multiprocessors, struct cuda_launch *ret_launch, struct error *e);
+                    const struct cuda_ops_device *device, struct cuda_launch *ret_launch, struct error *e);
 
 /* A copy of a strided tensor: element (i, j, …) from `source` to `target` over plan's shape, where strides[0] are the
  * source's and strides[1] the target's. Staging writes results back with it, so that bytes between the elements stay as
@@ -64,6 +102,7 @@ struct cuda_ops_binary {
     size_t size;
 };
 extern const struct cuda_ops_binary cuda_ops_binaries[];
+extern const char cuda_ops_architectures[]; /* for cuda_ops_level_of() */
 
 /* Their number and names, in the same order, also where they are not embedded. */
 extern const unsigned cuda_ops_binary_count;
@@ -73,6 +112,7 @@ extern const char *const cuda_ops_binary_names[];
 struct cuda_ops_kernel {
     const char *name;
     unsigned binary;
+    enum cuda_ops_level level; /* devices below do not have it */
 };
 extern const struct cuda_ops_kernel cuda_ops_kernels[];
 

@@ -1,5 +1,8 @@
-/* Launches of the gemm kernels: chooses the way that operands are read, and the tile. Thread: any. */
+/* Launches of gemm: the choice among the variants, and the tiled kernels, which do every product: the way that operands
+ * are read, and the tile. Thread: any. */
 #include "plan_launch.h"
+
+#include <string.h>
 
 #define CONFIG(dtype, name, m, n, c)                                                                                   \
     {                                                                                                                  \
@@ -19,7 +22,7 @@ const struct cuda_ops_gemm_config *cuda_ops_gemm_configs(enum dtype dtype)
     return configs[cuda_ops_element(dtype)];
 }
 
-static uint64_t tiles_of(uint64_t extent, uint64_t tile)
+uint64_t cuda_ops_tiles_of(uint64_t extent, uint64_t tile)
 {
     return (extent - 1) / tile + 1;
 }
@@ -27,9 +30,10 @@ static uint64_t tiles_of(uint64_t extent, uint64_t tile)
 /* Rounds of tiles that the busiest multiprocessor works through, times the work in a tile. */
 static double estimate(const struct cuda_ops_gemm_config *c, const struct cuda_ops_gemm *p, unsigned multiprocessors)
 {
-    const uint64_t tiles = tiles_of(p->m, c->rows) * tiles_of(p->n, c->columns) * p->batch_count;
+    const uint64_t tiles = cuda_ops_tiles_of(p->m, c->rows) * cuda_ops_tiles_of(p->n, c->columns) * p->batch_count;
 
-    return (double)tiles_of(tiles, multiprocessors ? multiprocessors : 1) * (double)(c->rows * c->columns) * c->cost;
+    return (double)cuda_ops_tiles_of(tiles, multiprocessors ? multiprocessors : 1) * (double)(c->rows * c->columns) *
+           c->cost;
 }
 
 static const struct cuda_ops_gemm_config *choose(const struct cuda_ops_gemm_config *from, const struct cuda_ops_gemm *p,
@@ -53,9 +57,8 @@ static struct cuda_ops_matrix matrix_of(const struct plan_gemm *g, const struct 
     return x;
 }
 
-/* Whether 16-byte pieces along the dimension of stride `unit` lie on 16-byte boundaries, whatever the other indices. */
-static bool in_pieces(const struct cuda_ops_gemm *p, const struct cuda_ops_matrix *m, uint64_t unit, uint64_t other,
-                      uint64_t other_extent, size_t size)
+bool cuda_ops_in_pieces(const struct cuda_ops_gemm *p, const struct cuda_ops_matrix *m, uint64_t unit, uint64_t other,
+                        uint64_t other_extent, size_t size)
 {
     if (unit != 1 || m->address % CUDA_OPS_PACK_BYTES != 0)
         return false;
@@ -72,11 +75,11 @@ static bool in_pieces(const struct cuda_ops_gemm *p, const struct cuda_ops_matri
 static bool choose_access(const struct cuda_ops_gemm *p, const struct cuda_ops_matrix *m, uint64_t stride_x,
                           uint64_t extent_x, uint64_t stride_k, size_t size, uint32_t *ret_access)
 {
-    if (in_pieces(p, m, stride_k, stride_x, extent_x, size)) {
+    if (cuda_ops_in_pieces(p, m, stride_k, stride_x, extent_x, size)) {
         *ret_access = CUDA_OPS_ACCESS_ALONG_K;
         return true;
     }
-    if (in_pieces(p, m, stride_x, stride_k, p->k, size)) {
+    if (cuda_ops_in_pieces(p, m, stride_x, stride_k, p->k, size)) {
         *ret_access = CUDA_OPS_ACCESS_ACROSS_K;
         return true;
     }
@@ -84,8 +87,7 @@ static bool choose_access(const struct cuda_ops_gemm *p, const struct cuda_ops_m
     return false;
 }
 
-/* out is contiguous down its columns: computes the transposed product, whose rows are then contiguous. */
-static void transpose(struct cuda_ops_gemm *p)
+void cuda_ops_transpose(struct cuda_ops_gemm *p)
 {
     struct cuda_ops_matrix *all[] = {&p->a, &p->b, &p->out, &p->bias};
     const struct cuda_ops_matrix a = p->a;
@@ -108,45 +110,149 @@ void cuda_ops_set_gemm(struct cuda_launch *launch, struct cuda_ops_gemm *p, cons
 {
     const char *kernel = wide ? config->wide : config->any;
 
-    p->tiles_m = tiles_of(p->m, config->rows);
-    p->tiles_n = tiles_of(p->n, config->columns);
+    p->tiles_m = cuda_ops_tiles_of(p->m, config->rows);
+    p->tiles_n = cuda_ops_tiles_of(p->n, config->columns);
     if (p->bias.address || p->out_wide)
         kernel = wide ? config->linear_wide : config->linear_any;
     cuda_ops_set_launch(launch, kernel, "tiled", p->tiles_m * p->tiles_n * p->batch_count, p, sizeof(*p));
 }
 
-void cuda_ops_launch_gemm(const struct plan *plan, const uint64_t *addresses, unsigned multiprocessors,
-                          struct cuda_launch *ret_launch)
+/* The product without tiles and ways to read; out's rows are contiguous, where its columns are. */
+static void read_plan(const struct plan *plan, const uint64_t *addresses, struct cuda_ops_gemm *p)
 {
     static const uint32_t activations[] = {[PLAN_NONE] = CUDA_OPS_NONE,
                                            [PLAN_RELU] = CUDA_OPS_RELU,
                                            [PLAN_GELU] = CUDA_OPS_GELU,
                                            [PLAN_GELU_TANH] = CUDA_OPS_GELU_TANH};
     const struct plan_gemm *g = &plan->gemm;
-    const size_t size = dtype_size(plan->dtype);
-    struct cuda_ops_gemm p = {.m = (uint64_t)g->m, .n = (uint64_t)g->n, .k = (uint64_t)g->k};
-    const struct cuda_ops_gemm_config *config;
-    bool wide_a, wide_b;
 
-    p.a = matrix_of(g, &g->a, addresses[0]);
-    p.b = matrix_of(g, &g->b, addresses[1]);
-    p.out = matrix_of(g, &g->out, addresses[plan_gemm_out(g)]);
+    *p = (struct cuda_ops_gemm){.m = (uint64_t)g->m, .n = (uint64_t)g->n, .k = (uint64_t)g->k};
+    p->a = matrix_of(g, &g->a, addresses[0]);
+    p->b = matrix_of(g, &g->b, addresses[1]);
+    p->out = matrix_of(g, &g->out, addresses[plan_gemm_out(g)]);
     if (g->has_bias) {
-        p.bias = matrix_of(g, &g->bias, addresses[PLAN_GEMM_BIAS]);
-        p.activation = activations[g->activation];
+        p->bias = matrix_of(g, &g->bias, addresses[PLAN_GEMM_BIAS]);
+        p->activation = activations[g->activation];
     }
-    p.alpha = g->alpha;
-    p.beta = g->beta;
-    p.out_wide = plan->out_dtype != plan->dtype;
-    p.batch_count = g->batch_count;
-    p.batch_rank = g->batch_rank;
+    p->out_wide = plan->out_dtype != plan->dtype;
+    p->alpha = g->alpha;
+    p->beta = g->beta;
+    p->batch_count = g->batch_count;
+    p->batch_rank = g->batch_rank;
     for (unsigned d = 0; d < g->batch_rank; d++)
-        p.batch_shape[d] = (uint64_t)g->batch_shape[g->batch_rank - 1 - d];
-    if (p.out.column != 1 && p.out.row == 1)
-        transpose(&p);
-    wide_a = choose_access(&p, &p.a, p.a.row, p.m, p.a.column, size, &p.a_access);
-    wide_b = choose_access(&p, &p.b, p.b.column, p.n, p.b.row, size, &p.b_access);
-    p.out_vector = in_pieces(&p, &p.out, p.out.column, p.out.row, p.m, dtype_size(plan->out_dtype));
-    config = choose(cuda_ops_gemm_configs(plan->dtype), &p, multiprocessors);
-    cuda_ops_set_gemm(ret_launch, &p, config, wide_a && wide_b);
+        p->batch_shape[d] = (uint64_t)g->batch_shape[g->batch_rank - 1 - d];
+    if (p->out.column != 1 && p->out.row == 1)
+        cuda_ops_transpose(p);
+}
+
+static bool set_access(struct cuda_ops_gemm *p, size_t size)
+{
+    const size_t out = p->out_wide ? sizeof(float) : size;
+    const bool wide_a = choose_access(p, &p->a, p->a.row, p->m, p->a.column, size, &p->a_access);
+    const bool wide_b = choose_access(p, &p->b, p->b.column, p->n, p->b.row, size, &p->b_access);
+
+    p->out_vector = cuda_ops_in_pieces(p, &p->out, p->out.column, p->out.row, p->m, out);
+    return wide_a && wide_b;
+}
+
+static int launch_tiled(struct cuda_ops_gemm *p, enum dtype dtype, const struct cuda_ops_device *device,
+                        struct cuda_launch *ret_launch, struct error *e)
+{
+    const bool wide = set_access(p, dtype_size(dtype));
+
+    (void)e;
+    cuda_ops_set_gemm(ret_launch, p, choose(cuda_ops_gemm_configs(dtype), p, device->multiprocessors), wide);
+    return 0;
+}
+
+static int launch_small(struct cuda_ops_gemm *p, enum dtype dtype, const struct cuda_ops_device *device,
+                        struct cuda_launch *ret_launch, struct error *e)
+{
+    const bool wide = set_access(p, dtype_size(dtype));
+
+    return cuda_ops_launch_small(p, wide, device, ret_launch, e);
+}
+
+/* ---- variants ---- */
+
+static const struct variant {
+    const char *name;
+    int (*launch)(struct cuda_ops_gemm *p, enum dtype dtype, const struct cuda_ops_device *device,
+                  struct cuda_launch *ret_launch, struct error *e);
+} variants[] = {
+    {"tiled", launch_tiled},
+    {"skinny", cuda_ops_launch_skinny},
+    {"small", launch_small},
+    {"hopper", cuda_ops_launch_hopper},
+};
+
+const char *const *cuda_ops_gemm_variants(enum dtype dtype, enum cuda_ops_level level)
+{
+    static const char *const all[] = {"tiled", NULL}, *const f32[] = {"tiled", "skinny", "small", NULL},
+                             *const half[] = {"tiled", "skinny", NULL},
+                             *const half_hopper[] = {"tiled", "skinny", "hopper", NULL};
+
+    switch (cuda_ops_element(dtype)) {
+    case ELEMENT_F32:
+        return f32;
+    case ELEMENT_F16:
+    case ELEMENT_BF16:
+        return level >= CUDA_OPS_SM90A ? half_hopper : level >= CUDA_OPS_SM80 ? half : all;
+    case ELEMENT_F64:
+    case ELEMENT_COUNT:
+        break;
+    }
+    return all;
+}
+
+/* A bias, an activation and an out that is wider than the operands are the tiled kernels'. */
+static bool is_plain(const struct plan *plan)
+{
+    return !plan->gemm.has_bias && plan->out_dtype == plan->dtype;
+}
+
+static int launch_variant(const char *name, const struct plan *plan, const uint64_t *addresses,
+                          const struct cuda_ops_device *device, struct cuda_launch *ret_launch, struct error *e)
+{
+    struct cuda_ops_gemm p;
+
+    for (size_t i = 0; i < sizeof(variants) / sizeof(variants[0]); i++) {
+        if (strcmp(variants[i].name, name) != 0)
+            continue;
+        if (variants[i].launch != launch_tiled && !is_plain(plan)) {
+            error_set(e, ERROR_INVALID_ARGUMENT,
+                      "variant \"%s\" has no bias, no activation, and no out of another dtype; leave it out", name);
+            return error_detail_text(e, "key", "attrs.variant");
+        }
+        read_plan(plan, addresses, &p);
+        return variants[i].launch(&p, plan->dtype, device, ret_launch, e);
+    }
+    return error_set(e, ERROR_INVALID_ARGUMENT, "gemm has no variant \"%.40s\"", name);
+}
+
+/* Where a variant is likely to be faster than the tiled kernels (measured in kernels/cuda/lab). */
+static bool is_likely(const char *variant, const struct plan_gemm *g)
+{
+    const int64_t less = g->m < g->n ? g->m : g->n, more = g->m < g->n ? g->n : g->m;
+
+    if (strcmp(variant, "skinny") == 0)
+        return less <= 16 && more >= 64 && g->k >= 64;
+    if (strcmp(variant, "small") == 0)
+        return less >= 32 && g->k >= 32 && g->k <= 1024 && (uint64_t)g->m * (uint64_t)g->n * g->batch_count <= 1 << 17;
+    return strcmp(variant, "hopper") == 0 && less >= 64 && g->k >= 64;
+}
+
+int cuda_ops_launch_gemm(const struct plan *plan, const uint64_t *addresses, const char *variant,
+                         const struct cuda_ops_device *device, struct cuda_launch *ret_launch, struct error *e)
+{
+    const char *const *names = cuda_ops_gemm_variants(plan->dtype, device->level);
+    struct error ignored;
+
+    if (variant)
+        return launch_variant(variant, plan, addresses, device, ret_launch, e);
+    for (unsigned i = 1; names[i] && is_plain(plan); i++)
+        if (is_likely(names[i], &plan->gemm) &&
+            launch_variant(names[i], plan, addresses, device, ret_launch, &ignored) == 0)
+            return 0;
+    return launch_variant("tiled", plan, addresses, device, ret_launch, e);
 }

@@ -1,5 +1,9 @@
 #include "limits.h"
 
+#include <stdlib.h>
+
+#include "launch.h"
+
 /* Of CUdevice_attribute. */
 enum {
     MAX_THREADS_PER_BLOCK = 1,
@@ -35,4 +39,42 @@ void cuda_limits_of(cuda_limits_attribute *attribute, const void *device, bool c
         ret->max_block[i] = ask(attribute, device, MAX_BLOCK_DIM_X + i);
         ret->max_grid[i] = ask(attribute, device, MAX_GRID_DIM_X + i);
     }
+}
+
+static enum cuda_ops_level level_of_code(unsigned number)
+{
+    return number >= 90 ? CUDA_OPS_SM90 : number >= 80 ? CUDA_OPS_SM80 : CUDA_OPS_ANY;
+}
+
+/* Machine code runs on its own generation from its own number on, that of the suffix "a" on its own number only; PTX on
+ * all that is newer. */
+enum cuda_ops_level cuda_ops_level_of(const char *architectures, unsigned capability)
+{
+    enum cuda_ops_level level = CUDA_OPS_ANY;
+    unsigned best = 0, first = 0;
+    bool first_is_plain = false;
+    char *end;
+
+    if (!architectures)
+        return capability == 90 ? CUDA_OPS_SM90A : level_of_code(capability);
+    for (const char *next = architectures; *next; next = *end ? end + 1 : end) {
+        const unsigned number = (unsigned)strtoul(next, &end, 10);
+        const bool own = *end == 'a', plain = *end == ';' || *end == '\0';
+
+        while (*end && *end != ';')
+            end++;
+        if (next == architectures) {
+            first = number;
+            first_is_plain = plain;
+        }
+        /* A plain one of the same number is taken to come first: what it lacks is then missed by nobody. */
+        if (own ? number == capability && number > best
+                : plain && number / 10 == capability / 10 && number <= capability && number >= best) {
+            best = number;
+            level = own && number == 90 ? CUDA_OPS_SM90A : level_of_code(number);
+        }
+    }
+    if (!best && first_is_plain && first <= capability)
+        level = level_of_code(first);
+    return level;
 }

@@ -13,17 +13,24 @@
  *     kops_linear_<dtype>_tiled_<config>  struct cuda_ops_gemm      the same with a bias, or an out wider than a and b
  *     kops_repack_<bytes>                 struct cuda_ops_repack    bytes: 2, 4; bits unchanged
  *     kops_repack_bf16x<pieces>           struct cuda_ops_repack    pieces: 2, 3; from f32
+ *     kops_gemm_<dtype>_skinny_<config>   struct cuda_ops_gemm      m ≤ 16; b lies along k or across, see below
+ *     kops_gemm_f32_small_<config>        struct cuda_ops_gemm
+ *     kops_gemm_<dtype>_hopper_<config>   struct cuda_ops_gemm_mapped
  *     kops_gate                           struct cuda_ops_gate      one thread
  *
- * Every kernel loops over its work: any grid gives the same result with the block size of the launch. Addresses are
- * device addresses of first elements; strides count elements. f16 and bf16 are computed in f32 and rounded once, to
- * nearest even. */
+ * A config's last number, of skinny and small, is how many blocks share the sum over k.
+ *
+ * Every kernel loops over its work: any grid of whole clusters gives the same result with the block size of the launch.
+ * Addresses are device addresses of first elements; strides count elements. f16 and bf16 are computed in f32 and
+ * rounded once, to nearest even. */
 #ifndef KOPS_CUDA_OPS_PARAMS_H
 #define KOPS_CUDA_OPS_PARAMS_H
 
 #include <stdint.h>
 
 enum { CUDA_OPS_MAX_RANK = 8 };
+
+enum { CUDA_OPS_SKINNY_THREADS = 512 /* of every block of the skinny kernels */ };
 
 /* Shapes of the elementwise kernels, chosen by measurement (kernels/cuda/lab). */
 enum {
@@ -162,6 +169,39 @@ struct cuda_ops_repack {
     struct cuda_ops_stamps stamps;
     uint64_t first_blocks; /* the blocks up to this one take part 0, the others part 1 */
     struct cuda_ops_repack_part parts[CUDA_OPS_REPACK_PARTS]; /* count 0: none */
+};
+
+/* A tensor as the tensor memory accelerator sees it: an encoded CUtensorMap. */
+#ifdef __cplusplus
+struct alignas(64) cuda_ops_map {
+    uint64_t opaque[16];
+};
+#else
+struct cuda_ops_map {
+    _Alignas(64) uint64_t opaque[16];
+};
+#endif
+
+enum {
+    CUDA_OPS_MAPPED_THREADS = 384,     /* of every block */
+    CUDA_OPS_MAPPED_DEPTH = 64,        /* steps of k in a panel */
+    CUDA_OPS_MAPPED_PIECE = 64,        /* rows and columns of a box that is stored, or that does not lie along k */
+    CUDA_OPS_MAPPED_SHARED = 34 << 10, /* shared memory of a block but for its panels */
+    CUDA_OPS_MAPPED_SHARED_MAX = 227 << 10
+};
+
+/* The same product for f16 and bf16 on one generation of GPUs: out's rows are contiguous, a and b each along k or
+ * across. The maps' dimensions are the contiguous one, the other one, and the batch; that of out ends with the last
+ * whole 16 bytes of its rows. */
+struct cuda_ops_gemm_mapped {
+    struct cuda_ops_stamps stamps;
+    struct cuda_ops_map a, b, out;
+    uint64_t out_address, out_row, out_batch; /* where beta reads out; in elements */
+    uint32_t m, n, k, batch_count;            /* all below 2^31, n from 8 on, k from 1 on */
+    float alpha, beta;
+    uint32_t a_batch, b_batch;        /* 0: all batches have this operand in common; else 1 */
+    uint32_t tiles_m, tiles_n, group; /* tiles of a cluster that cover out; rows of them that run together */
+    uint32_t reserved;
 };
 
 #endif

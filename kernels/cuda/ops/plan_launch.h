@@ -43,7 +43,29 @@ bool cuda_ops_has_elementwise(enum op_id op, enum dtype dtype);
 /* `variant` is NULL or one of cuda_ops_variants(). */
 int cuda_ops_launch_elementwise(enum op_id op, const struct plan *plan, const uint64_t *addresses, const char *variant,
                                 struct cuda_launch *ret_launch, struct error *e);
-void cuda_ops_launch_gemm(const struct plan *plan, const uint64_t *addresses, unsigned multiprocessors,
-                          struct cuda_launch *ret_launch);
+int cuda_ops_launch_gemm(const struct plan *plan, const uint64_t *addresses, const char *variant,
+                         const struct cuda_ops_device *device, struct cuda_launch *ret_launch, struct error *e);
+
+/* ---- gemm ---- */
+
+const char *const *cuda_ops_gemm_variants(enum dtype dtype, enum cuda_ops_level level);
+
+uint64_t cuda_ops_tiles_of(uint64_t extent, uint64_t tile);
+
+/* Whether 16-byte pieces along the dimension of stride `unit` lie on 16-byte boundaries, whatever the other indices. */
+bool cuda_ops_in_pieces(const struct cuda_ops_gemm *p, const struct cuda_ops_matrix *m, uint64_t unit, uint64_t other,
+                        uint64_t other_extent, size_t size);
+
+/* Computes the transposed product: outᵀ = bᵀ · aᵀ. */
+void cuda_ops_transpose(struct cuda_ops_gemm *p);
+
+/* Launches of the other variants for the product that `p` says, whose tiles and ways to read are set here (`wide`: as
+ * of cuda_ops_set_gemm()). Errors: invalid_argument, where the variant cannot do it. */
+int cuda_ops_launch_skinny(struct cuda_ops_gemm *p, enum dtype dtype, const struct cuda_ops_device *device,
+                           struct cuda_launch *ret_launch, struct error *e);
+int cuda_ops_launch_small(struct cuda_ops_gemm *p, bool wide, const struct cuda_ops_device *device,
+                          struct cuda_launch *ret_launch, struct error *e);
+int cuda_ops_launch_hopper(struct cuda_ops_gemm *p, enum dtype dtype, const struct cuda_ops_device *device,
+                           struct cuda_launch *ret_launch, struct error *e);
 
 #endif

@@ -10,6 +10,7 @@
 #include "ops/gemm_f32.cu"
 #include "ops/gemm_f64.cu"
 #include "ops/repack.cu"
+#include "ops/gemm_short.cu"
 #include "ops/square.cu"
 #include "ops/stamp.cu"
 #include "ops/sub_square.cu"
@@ -19,7 +20,7 @@
 
 const emulated_kernel emulated_sm80[] = {
 #define X(image, symbol) emulated_entry(#symbol, symbol),
-    CUDA_OPS_KERNELS(X)
+    CUDA_OPS_KERNELS(X) CUDA_OPS_KERNELS_SM80(X)
 #undef X
         {nullptr, 0, nullptr, nullptr},
 };

@@ -12,6 +12,7 @@ enum { MAX_THREADS = 1024, STACK_BYTES = 64 << 10, WARP = 32 };
 
 emulated_place emulated_thread, emulated_block, emulated_block_size, emulated_grid_size;
 emulated_lane emulated_lanes[MAX_THREADS];
+float emulated_given[MAX_THREADS];
 
 /* What a thread waits for. */
 enum state { READY, AT_WARP_BARRIER, AT_BLOCK_BARRIER, ENDED };

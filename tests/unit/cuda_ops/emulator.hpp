@@ -18,6 +18,8 @@ using std::isinf;
 #define __global__
 #undef __launch_bounds__
 #define __launch_bounds__(...)
+#undef __cluster_dims__
+#define __cluster_dims__(...)
 #undef __grid_constant__
 #define __grid_constant__
 
@@ -36,6 +38,7 @@ void emulated_block_barrier();
 void emulated_warp_barrier();
 
 #define __syncthreads emulated_block_barrier
+#define __syncwarp    emulated_warp_barrier
 
 template <typename T> static inline T __ldcs(const T *from)
 {
@@ -86,10 +89,36 @@ static inline bool arrive_last(uint32_t *count, uint32_t n)
     return *count == 0;
 }
 
+/* ---- cluster.cuh: kernels for clusters are not run here, and what they would call is only named ---- */
+
+#define KOPS_CUDA_OPS_CLUSTER_CUH
+
+uint32_t cluster_rank();
+uint32_t shared_address(const void *);
+void cluster_arrive();
+void cluster_wait();
+void cluster_send(const float *, uint32_t, float, uint32_t);
+void barrier_init(uint32_t, uint32_t);
+void barrier_init_done();
+void barrier_expect(uint32_t, uint32_t);
+void barrier_wait(uint32_t, uint32_t);
+
 /* ---- warp.cuh ---- */
 
 #define KOPS_CUDA_OPS_WARP_CUH
 #include "ops/dtypes.cuh"
+
+/* What the lanes of each warp give each other by shuffles. */
+extern float emulated_given[1024];
+
+static inline float __shfl_xor_sync(unsigned, float value, int mask)
+{
+    emulated_given[threadIdx.x] = value;
+    emulated_warp_barrier();
+    const float taken = emulated_given[threadIdx.x ^ mask];
+    emulated_warp_barrier();
+    return taken;
+}
 
 struct gemm_fragment {
     uint32_t block[4];

@@ -85,7 +85,7 @@ static int machine_launch(void *context, const struct cuda_launch *launch)
 static struct lab_machine machine_of(enum emulated_arch *arch)
 {
     return (struct lab_machine){
-        .multiprocessors = 2,
+        .device = {.multiprocessors = 2, .level = *arch == EMULATED_SM_80 ? CUDA_OPS_SM80 : CUDA_OPS_ANY},
         .context = arch,
         .alloc = machine_alloc,
         .free = machine_free,

@@ -1,0 +1,30 @@
+/* gemm for few rows, and for small matrices. Clusters are there from sm_90 on, products of bf16 by mma.sync from sm_80
+ * on. */
+#include "gemm_mma.cuh"
+#include "gemm_skinny.cuh"
+#include "gemm_small.cuh"
+
+CUDA_OPS_GEMM_SKINNY(f32_skinny_along, skinny_f32<true>)
+CUDA_OPS_GEMM_SKINNY(f32_skinny_across, skinny_f32<false>)
+CUDA_OPS_GEMM_SMALL(f32_small)
+
+#if __CUDA_ARCH__ >= 800
+CUDA_OPS_GEMM_SKINNY(f16_skinny_along, skinny_mma<__half, true>)
+CUDA_OPS_GEMM_SKINNY(f16_skinny_across, skinny_mma<__half, false>)
+CUDA_OPS_GEMM_SKINNY(bf16_skinny_along, skinny_mma<__nv_bfloat16, true>)
+CUDA_OPS_GEMM_SKINNY(bf16_skinny_across, skinny_mma<__nv_bfloat16, false>)
+#endif
+
+#if __CUDA_ARCH__ >= 900
+#define SPLIT(n)                                                                                                       \
+    CUDA_OPS_GEMM_SKINNY_SPLIT(f32_skinny_along, n, skinny_f32<true>)                                                  \
+    CUDA_OPS_GEMM_SKINNY_SPLIT(f32_skinny_across, n, skinny_f32<false>)                                                \
+    CUDA_OPS_GEMM_SKINNY_SPLIT(f16_skinny_along, n, skinny_mma<__half, true>)                                          \
+    CUDA_OPS_GEMM_SKINNY_SPLIT(f16_skinny_across, n, skinny_mma<__half, false>)                                        \
+    CUDA_OPS_GEMM_SKINNY_SPLIT(bf16_skinny_along, n, skinny_mma<__nv_bfloat16, true>)                                  \
+    CUDA_OPS_GEMM_SKINNY_SPLIT(bf16_skinny_across, n, skinny_mma<__nv_bfloat16, false>)                                \
+    CUDA_OPS_GEMM_SMALL_SPLIT(f32_small, n)
+SPLIT(2)
+SPLIT(4)
+SPLIT(8)
+#endif

@@ -1,0 +1,50 @@
+/* For the tests of the launcher. */
+#ifndef KOPS_TESTS_LAUNCHES_H
+#define KOPS_TESTS_LAUNCHES_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "ops/launch.h"
+#include "ops/params.h"
+#include "ops/plan_launch.h"
+
+static const struct cuda_ops_device device = {.multiprocessors = 132, .level = CUDA_OPS_SM90A};
+
+static inline struct plan product(enum dtype dtype, int64_t m, int64_t n, int64_t k)
+{
+    return (struct plan){.kind = PLAN_GEMM,
+                         .dtype = dtype,
+                         .out_dtype = dtype,
+                         .gemm = {.m = m,
+                                  .n = n,
+                                  .k = k,
+                                  .batch_count = 1,
+                                  .a = {.row = k, .column = 1},
+                                  .b = {.row = n, .column = 1},
+                                  .out = {.row = n, .column = 1},
+                                  .alpha = 2,
+                                  .beta = 3}};
+}
+
+static inline struct cuda_launch launch_of(enum op_id op, const struct plan *plan, const uint64_t *addresses,
+                                           const char *variant)
+{
+    struct cuda_launch launch;
+    struct error e;
+
+    if (cuda_ops_launch(op, plan, addresses, variant, &device, &launch, &e) < 0)
+        fail_msg("%s", e.message);
+    assert_true(launch.grid[0] >= 1 && launch.grid[1] == 1 && launch.grid[2] == 1);
+    assert_int_equal(launch.block[0], launch.n_maps                           ? CUDA_OPS_MAPPED_THREADS
+                                      : strcmp(launch.variant, "skinny") == 0 ? CUDA_OPS_SKINNY_THREADS
+                                                                              : 256);
+    return launch;
+}
+
+#endif

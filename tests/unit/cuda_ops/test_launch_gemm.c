@@ -1,0 +1,379 @@
+/* What the launcher chooses for gemm: kernels, grids, parameters, tensor maps; no kernel is run. */
+#include "launches.h"
+
+static struct cuda_ops_gemm gemm_of(const struct cuda_launch *launch)
+{
+    struct cuda_ops_gemm p;
+
+    assert_int_equal(launch->params_size, sizeof(p));
+    memcpy(&p, launch->params, sizeof(p));
+    return p;
+}
+
+static void a_bias_turns_with_the_product(void **state)
+{
+    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000, 0x40000};
+    struct plan plan = product(DTYPE_BF16, 512, 256, 128);
+    struct cuda_ops_gemm p;
+    struct cuda_launch launch;
+
+    (void)state;
+    plan.gemm.beta = 0;
+    plan.gemm.has_bias = true;
+    plan.gemm.activation = PLAN_GELU;
+    plan.gemm.bias = (struct plan_matrix){.row = 0, .column = 1};
+    launch = launch_of(OP_LINEAR, &plan, addresses, NULL);
+    p = gemm_of(&launch);
+    assert_int_equal(p.bias.address, 0x30000);
+    assert_int_equal(p.out.address, 0x40000);
+    assert_true(p.bias.row == 0 && p.bias.column == 1);
+    assert_int_equal(p.activation, CUDA_OPS_GELU);
+    plan.gemm.out = (struct plan_matrix){.row = 1, .column = 512};
+    plan.out_dtype = DTYPE_F32;
+    launch = launch_of(OP_LINEAR, &plan, addresses, NULL);
+    p = gemm_of(&launch);
+    assert_int_equal(p.m, 256);
+    assert_true(p.bias.row == 1 && p.bias.column == 0);
+    assert_int_equal(p.out_wide, 1);
+    plan = product(DTYPE_BF16, 512, 256, 128);
+    launch = launch_of(OP_GEMM, &plan, addresses, "tiled");
+    p = gemm_of(&launch);
+    assert_int_equal(p.bias.address, 0);
+    assert_int_equal(p.out.address, 0x30000);
+    assert_int_equal(p.out_wide, 0);
+}
+
+static void gemm_reads_aligned_operands_in_pieces(void **state)
+{
+    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000}, odd[] = {0x10002, 0x20000, 0x30000};
+    struct plan plan = product(DTYPE_F16, 4096, 4096, 4096);
+    struct cuda_launch launch = launch_of(OP_GEMM, &plan, addresses, "tiled");
+    struct cuda_ops_gemm p = gemm_of(&launch);
+
+    (void)state;
+    assert_string_equal(launch.kernel, "kops_gemm_f16_tiled_large");
+    assert_string_equal(launch.variant, "tiled");
+    assert_int_equal(launch.grid[0], 32 * 32);
+    assert_int_equal(p.a_access, CUDA_OPS_ACCESS_ALONG_K);
+    assert_int_equal(p.b_access, CUDA_OPS_ACCESS_ACROSS_K);
+    assert_int_equal(p.out_vector, 1);
+    assert_true(p.alpha == 2 && p.beta == 3);
+    launch = launch_of(OP_GEMM, &plan, odd, "tiled");
+    assert_string_equal(launch.kernel, "kops_gemm_f16_tiled_large_any");
+    plan = product(DTYPE_F16, 4096, 4096, 4095);
+    launch = launch_of(OP_GEMM, &plan, addresses, "tiled");
+    assert_string_equal(launch.kernel, "kops_gemm_f16_tiled_large_any");
+    plan = product(DTYPE_F16, 4096, 4095, 4096);
+    launch = launch_of(OP_GEMM, &plan, addresses, "tiled");
+    assert_int_equal(gemm_of(&launch).out_vector, 0);
+    /* A batch that starts off a boundary. */
+    plan = product(DTYPE_F16, 4096, 4096, 4096);
+    plan.gemm.batch_rank = 1;
+    plan.gemm.batch_count = 2;
+    plan.gemm.batch_shape[0] = 2;
+    plan.gemm.a.batch[0] = 4097;
+    launch = launch_of(OP_GEMM, &plan, addresses, "tiled");
+    assert_string_equal(launch.kernel, "kops_gemm_f16_tiled_large_any");
+}
+
+static void small_products_take_small_tiles(void **state)
+{
+    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000};
+    struct plan plan = product(DTYPE_F32, 640, 640, 640);
+    struct cuda_launch launch = launch_of(OP_GEMM, &plan, addresses, "tiled");
+
+    (void)state;
+    assert_string_equal(launch.kernel, "kops_gemm_f32_tiled_small");
+    assert_int_equal(launch.grid[0], 100);
+    /* Many of them fill the GPU with large ones. */
+    plan.gemm.batch_rank = 1;
+    plan.gemm.batch_count = plan.gemm.batch_shape[0] = 1000;
+    launch = launch_of(OP_GEMM, &plan, addresses, "tiled");
+    assert_string_equal(launch.kernel, "kops_gemm_f32_tiled_large");
+    assert_int_equal(launch.grid[0], 25 * 1000);
+}
+
+static void an_out_that_is_contiguous_down_its_columns_is_computed_transposed(void **state)
+{
+    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000};
+    struct plan plan = product(DTYPE_F32, 300, 200, 100);
+    struct cuda_launch launch;
+    struct cuda_ops_gemm p;
+
+    (void)state;
+    plan.gemm.out = (struct plan_matrix){.row = 1, .column = 300};
+    launch = launch_of(OP_GEMM, &plan, addresses, "tiled");
+    p = gemm_of(&launch);
+    assert_int_equal(p.m, 200);
+    assert_int_equal(p.n, 300);
+    assert_int_equal(p.a.address, 0x20000);
+    assert_int_equal(p.a.row, 1);
+    assert_int_equal(p.a.column, 200);
+    assert_int_equal(p.b.address, 0x10000);
+    assert_int_equal(p.b.row, 1);
+    assert_int_equal(p.b.column, 100);
+    assert_int_equal(p.out.row, 300);
+    assert_int_equal(p.out.column, 1);
+}
+
+static void batches_are_listed_from_the_innermost(void **state)
+{
+    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000};
+    struct plan plan = product(DTYPE_F64, 3, 4, 5);
+    struct cuda_launch launch;
+    struct cuda_ops_gemm p;
+
+    (void)state;
+    plan.gemm.batch_rank = 2;
+    plan.gemm.batch_shape[0] = 6;
+    plan.gemm.batch_shape[1] = 7;
+    plan.gemm.batch_count = 42;
+    plan.gemm.a.batch[0] = 1000;
+    plan.gemm.b.batch[1] = 20;
+    launch = launch_of(OP_GEMM, &plan, addresses, "tiled");
+    p = gemm_of(&launch);
+    assert_int_equal(launch.grid[0], 42);
+    assert_int_equal(p.batch_shape[0], 7);
+    assert_int_equal(p.batch_shape[1], 6);
+    assert_int_equal(p.a.batch[0], 0);
+    assert_int_equal(p.a.batch[1], 1000);
+    assert_int_equal(p.b.batch[0], 20);
+}
+
+static void no_launch(const struct plan *plan, const uint64_t *addresses, const char *variant, const char *why)
+{
+    struct cuda_launch launch = {.kernel = "untouched"};
+    struct error e = {0};
+
+    assert_int_equal(cuda_ops_launch(OP_GEMM, plan, addresses, variant, &device, &launch, &e), -1);
+    assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
+    if (!strstr(e.message, why))
+        fail_msg("\"%s\" does not say \"%s\"", e.message, why);
+    assert_string_equal(launch.kernel, "untouched");
+}
+
+static struct cuda_ops_gemm_mapped mapped_of(const struct cuda_launch *launch)
+{
+    struct cuda_ops_gemm_mapped p;
+
+    assert_int_equal(launch->params_size, sizeof(p));
+    memcpy(&p, launch->params, sizeof(p));
+    return p;
+}
+
+static void check_map(const struct cuda_launch *launch, unsigned i, uint64_t address, uint64_t inner, uint64_t outer,
+                      uint64_t lead, uint32_t rows)
+{
+    const struct cuda_launch_map *m = &launch->maps[i];
+
+    assert_int_equal(m->address, address);
+    assert_int_equal(m->extents[0], inner);
+    assert_int_equal(m->extents[1], outer);
+    assert_int_equal(m->strides[0], 2 * lead);
+    assert_int_equal(m->strides[1] % 16, 0);
+    assert_int_equal(m->box[0], 64);
+    assert_int_equal(m->box[1], rows);
+    assert_int_equal(m->box[2], 1);
+    assert_true(m->at % 64 == 0 && m->at + CUDA_MAP_BYTES <= launch->params_size);
+}
+
+static void hopper_describes_its_operands(void **state)
+{
+    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000};
+    struct plan plan = product(DTYPE_BF16, 4096, 3848, 1024);
+    struct cuda_launch launch = launch_of(OP_GEMM, &plan, addresses, "hopper");
+    struct cuda_ops_gemm_mapped p = mapped_of(&launch);
+
+    (void)state;
+    assert_string_equal(launch.kernel, "kops_gemm_bf16_hopper_128x256_kx");
+    assert_string_equal(launch.variant, "hopper");
+    assert_int_equal(launch.n_maps, 3);
+    assert_int_equal(launch.grid[0], 132);
+    assert_true(launch.shared_bytes > 4 * 48 << 10 && launch.shared_bytes <= CUDA_OPS_MAPPED_SHARED_MAX);
+    check_map(&launch, 0, 0x10000, 1024, 4096, 1024, 128);
+    check_map(&launch, 1, 0x20000, 3848, 1024, 3848, 64);
+    check_map(&launch, 2, 0x30000, 3848, 4096, 3848, 64);
+    assert_int_equal(launch.maps[0].type, 9);
+    assert_true(p.alpha == 2 && p.beta == 3 && p.m == 4096 && p.n == 3848 && p.k == 1024 && p.batch_count == 1);
+    assert_int_equal(p.tiles_m, 16);
+    assert_int_equal(p.tiles_n, 16);
+    /* The transposed product, for an out with contiguous columns: a is now b. */
+    plan.gemm.out = (struct plan_matrix){.row = 1, .column = 4096};
+    launch = launch_of(OP_GEMM, &plan, addresses, "hopper");
+    assert_string_equal(launch.kernel, "kops_gemm_bf16_hopper_128x256_xk");
+    check_map(&launch, 0, 0x20000, 3848, 1024, 3848, 64);
+    check_map(&launch, 1, 0x10000, 1024, 4096, 1024, 128);
+    check_map(&launch, 2, 0x30000, 4096, 3848, 4096, 64);
+}
+
+static void hopper_does_batches_and_ends_of_rows(void **state)
+{
+    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000};
+    struct plan plan = product(DTYPE_F16, 100, 101, 72);
+    struct cuda_launch launch;
+    struct cuda_ops_gemm_mapped p;
+
+    (void)state;
+    plan.gemm.b.row = plan.gemm.out.row = 104;
+    plan.gemm.batch_rank = 1;
+    plan.gemm.batch_shape[0] = 5;
+    plan.gemm.batch_count = 5;
+    plan.gemm.a.batch[0] = 7200;
+    plan.gemm.out.batch[0] = 10400;
+    launch = launch_of(OP_GEMM, &plan, addresses, "hopper");
+    p = mapped_of(&launch);
+    check_map(&launch, 2, 0x30000, 96, 100, 104, 64);
+    assert_true(p.a_batch == 1 && p.b_batch == 0 && p.out_batch == 10400 && p.out_row == 104);
+    assert_int_equal(launch.maps[0].extents[2], 5);
+    assert_int_equal(launch.maps[0].strides[1], 14400);
+    assert_int_equal(launch.maps[1].extents[2], 1);
+    assert_int_equal(launch.maps[2].extents[2], 5);
+    assert_int_equal(launch.maps[0].type, 6);
+    assert_int_equal(launch.grid[0] % 2, 0);
+}
+
+static void hopper_says_what_it_cannot_do(void **state)
+{
+    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000}, odd[] = {0x10000, 0x20008, 0x30000};
+    const struct cuda_ops_device others[] = {{132, CUDA_OPS_SM90}, {108, CUDA_OPS_SM80}, {40, CUDA_OPS_ANY}};
+    struct plan plan = product(DTYPE_BF16, 64, 64, 64);
+    struct cuda_launch launch;
+    struct error e = {0};
+
+    (void)state;
+    launch_of(OP_GEMM, &plan, addresses, "hopper");
+    no_launch(&plan, odd, "hopper", "boundaries");
+    plan.gemm.a.row = 68;
+    no_launch(&plan, addresses, "hopper", "an operand");
+    plan = product(DTYPE_BF16, 64, 60, 64);
+    no_launch(&plan, addresses, "hopper", "out's");
+    plan = product(DTYPE_BF16, 64, 64, 0);
+    no_launch(&plan, addresses, "hopper", "terms");
+    plan = product(DTYPE_BF16, 64, 7, 64);
+    no_launch(&plan, addresses, "hopper", "fewer than 8");
+    plan = product(DTYPE_BF16, 64, 64, 64);
+    plan.gemm.batch_rank = 2;
+    plan.gemm.batch_shape[0] = plan.gemm.batch_shape[1] = 2;
+    plan.gemm.batch_count = 4;
+    no_launch(&plan, addresses, "hopper", "batches");
+    plan = product(DTYPE_F32, 64, 64, 64);
+    no_launch(&plan, addresses, "hopper", "no such variant");
+    plan = product(DTYPE_BF16, 64, 64, 64);
+    for (unsigned i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        assert_int_equal(cuda_ops_launch(OP_GEMM, &plan, addresses, "hopper", &others[i], &launch, &e), -1);
+}
+
+static void few_rows_share_the_sum_among_blocks(void **state)
+{
+    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000};
+    const struct cuda_ops_device old = {132, CUDA_OPS_ANY};
+    struct plan plan = product(DTYPE_F32, 16, 4096, 4096);
+    struct cuda_launch launch = launch_of(OP_GEMM, &plan, addresses, "skinny");
+    struct cuda_ops_gemm p = gemm_of(&launch);
+    struct error e;
+
+    (void)state;
+    assert_non_null(strstr(launch.kernel, "kops_gemm_f32_skinny_across_"));
+    assert_int_equal(launch.grid[0], p.tiles_n * (uint64_t)(launch.kernel[strlen(launch.kernel) - 1] - '0'));
+    assert_int_equal(p.tiles_n, 128);
+    assert_int_equal(p.a_access, CUDA_OPS_ACCESS_ALONG_K);
+    /* Few columns: the transposed product. */
+    plan = product(DTYPE_F32, 4096, 16, 4096);
+    launch = launch_of(OP_GEMM, &plan, addresses, "skinny");
+    p = gemm_of(&launch);
+    assert_non_null(strstr(launch.kernel, "kops_gemm_f32_skinny_along_"));
+    assert_int_equal(p.m, 16);
+    assert_int_equal(p.b.address, 0x10000);
+    assert_int_equal(p.a_access, CUDA_OPS_ACCESS_ACROSS_K);
+    /* Where there are no clusters, one block a tile. */
+    assert_int_equal(cuda_ops_launch(OP_GEMM, &plan, addresses, "skinny", &old, &launch, &e), 0);
+    assert_string_equal(launch.kernel, "kops_gemm_f32_skinny_along_1");
+    plan = product(DTYPE_F32, 17, 17, 64);
+    no_launch(&plan, addresses, "skinny", "more than 16");
+    plan = product(DTYPE_F32, 16, 33, 64);
+    no_launch(&plan, addresses, "skinny", "boundaries");
+}
+
+static void small_products_are_shared_among_all_multiprocessors(void **state)
+{
+    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000}, odd[] = {0x10004, 0x20000, 0x30000};
+    struct plan plan = product(DTYPE_F32, 256, 256, 256);
+    struct cuda_launch launch = launch_of(OP_GEMM, &plan, addresses, "small");
+
+    (void)state;
+    assert_string_equal(launch.kernel, "kops_gemm_f32_small_2");
+    assert_int_equal(launch.grid[0], 128);
+    launch = launch_of(OP_GEMM, &plan, odd, "small");
+    assert_string_equal(launch.kernel, "kops_gemm_f32_small_2_any");
+    plan = product(DTYPE_F32, 4096, 4096, 64);
+    no_launch(&plan, addresses, "small", "4194304");
+}
+
+static void the_choice_falls_on_a_variant_that_can(void **state)
+{
+    static const struct {
+        enum dtype dtype;
+        int64_t m, n, k;
+        const char *variant;
+    } cases[] = {{DTYPE_BF16, 4096, 4096, 4096, "hopper"}, {DTYPE_BF16, 4096, 4095, 4096, "tiled"},
+                 {DTYPE_BF16, 16, 4096, 4096, "skinny"},   {DTYPE_F32, 16, 4096, 4096, "skinny"},
+                 {DTYPE_F32, 256, 256, 256, "small"},      {DTYPE_F32, 4096, 4096, 4096, "tiled"},
+                 {DTYPE_F64, 16, 4096, 4096, "tiled"}};
+    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000};
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const struct plan plan = product(cases[i].dtype, cases[i].m, cases[i].n, cases[i].k);
+
+        assert_string_equal(launch_of(OP_GEMM, &plan, addresses, NULL).variant, cases[i].variant);
+    }
+}
+
+static void levels_follow_from_the_code_that_runs(void **state)
+{
+    static const struct {
+        const char *architectures;
+        unsigned capability;
+        enum cuda_ops_level level;
+    } cases[] = {{"75;80;86;89;90a;100;120", 90, CUDA_OPS_SM90A},
+                 {"75;80;86;89;90a;100;120", 100, CUDA_OPS_SM90},
+                 {"75;80;86;89;90a;100;120", 103, CUDA_OPS_SM90},
+                 {"75;80;86;89;90a;100;120", 80, CUDA_OPS_SM80},
+                 {"75;80;86;89;90a;100;120", 75, CUDA_OPS_ANY},
+                 {"75;80;86;89;90a;100;120", 110, CUDA_OPS_ANY},
+                 {"80", 90, CUDA_OPS_SM80},
+                 {"90", 90, CUDA_OPS_SM90},
+                 {"90;90a", 90, CUDA_OPS_SM90},
+                 {"90a;90", 90, CUDA_OPS_SM90},
+                 {"90a", 100, CUDA_OPS_ANY},
+                 {"90", 120, CUDA_OPS_SM90},
+                 {NULL, 90, CUDA_OPS_SM90A},
+                 {NULL, 120, CUDA_OPS_SM90},
+                 {NULL, 86, CUDA_OPS_SM80},
+                 {NULL, 75, CUDA_OPS_ANY}};
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        if (cuda_ops_level_of(cases[i].architectures, cases[i].capability) != cases[i].level)
+            fail_msg("%s on %u", cases[i].architectures ? cases[i].architectures : "all", cases[i].capability);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_bias_turns_with_the_product),
+        cmocka_unit_test(gemm_reads_aligned_operands_in_pieces),
+        cmocka_unit_test(small_products_take_small_tiles),
+        cmocka_unit_test(an_out_that_is_contiguous_down_its_columns_is_computed_transposed),
+        cmocka_unit_test(batches_are_listed_from_the_innermost),
+        cmocka_unit_test(hopper_describes_its_operands),
+        cmocka_unit_test(hopper_does_batches_and_ends_of_rows),
+        cmocka_unit_test(hopper_says_what_it_cannot_do),
+        cmocka_unit_test(few_rows_share_the_sum_among_blocks),
+        cmocka_unit_test(small_products_are_shared_among_all_multiprocessors),
+        cmocka_unit_test(the_choice_falls_on_a_variant_that_can),
+        cmocka_unit_test(levels_follow_from_the_code_that_runs),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
