@@ -38,14 +38,15 @@ def event_times(torch: Any, calls: Sequence[Callable[[], None]]) -> list[float]:
     return [before.elapsed_time(after) * 1e3 for before, after in events]
 
 
-def kernel_times(torch: Any, calls: Sequence[Callable[[], Any]], each: int = 1) -> list[float]:
-    """Microseconds of calls of `each` kernels, by CUPTI's records: the sum of theirs. The daemon's own kernels of
-    elementwise ops tell the same time."""
+def kernel_times(torch: Any, calls: Sequence[Callable[[], Any]], each: int | None = 1) -> list[float]:
+    """Microseconds of calls of `each` kernels, by CUPTI's records: the sum of theirs; None: as many kernels each as all of them
+    have together. The daemon's own kernels of elementwise ops tell the same time."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for call in calls:
             call()
         torch.cuda.synchronize()
     kernels = [event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    each = max(1, len(kernels) // len(calls)) if each is None else each
     if len(kernels) != len(calls) * each:
         raise RuntimeError(f"{len(calls)} calls ran {len(kernels)} kernels: {sorted({event.name for event in kernels})}")
     times = [float(event.time_range.elapsed_us()) for event in sorted(kernels, key=lambda event: event.time_range.start)]

@@ -43,8 +43,8 @@ int cuda_tuned_key(const struct cuda_kernels *k, const struct plan *plan, const 
     ret->machine = machine_of(k, true);
     if (blaslt_problem_of(plan, addresses, ret->problem, e) == 0)
         return 0;
-    e->code = ERROR_UNSUPPORTED;
-    return -1;
+    return error_set(e, ERROR_UNSUPPORTED,
+                     "there is nothing to tune: with these layouts our own kernel serves the product, as it is");
 }
 
 bool cuda_tuned_find(const struct cuda_kernels *k, const struct plan *plan, const uint64_t *addresses, bool may_block,

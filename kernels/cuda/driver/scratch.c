@@ -52,14 +52,13 @@ void cuda_scratch_free(const struct cuda_device *d, CUstream stream, CUdeviceptr
 
 int cuda_scratch_take(struct cuda_device *d, CUstream stream, uint64_t bytes, CUdeviceptr *ret_address, struct error *e)
 {
-    uint64_t used = atomic_load_explicit(&d->repack_used, memory_order_relaxed);
+    unsigned long long used = atomic_load_explicit(&d->repack_used, memory_order_relaxed);
 
     do {
         if (bytes > d->repack_bytes || used > d->repack_bytes - bytes)
             return error_set(e, ERROR_OUT_OF_MEMORY,
                              "copies of operands would take %llu bytes, and %llu of %llu are in use on %s",
-                             (unsigned long long)bytes, (unsigned long long)used, (unsigned long long)d->repack_bytes,
-                             d->base.info.name);
+                             (unsigned long long)bytes, used, (unsigned long long)d->repack_bytes, d->base.info.name);
     } while (!atomic_compare_exchange_weak(&d->repack_used, &used, used + bytes));
     if (cuda_scratch_alloc(d, stream, bytes, ret_address, e) == 0)
         return 0;

@@ -66,7 +66,8 @@ int cuda_ops_encode(struct cuda_launch *launch, cuda_ops_encoder *encode)
 
 void cuda_ops_nothing(struct cuda_launch *ret_launch)
 {
-    const struct cuda_ops_vector nothing = {.count = 0};
+    /* Without steps the kernel would read the one element that there is. */
+    const struct cuda_ops_vector nothing = {.count = 0, .a_step = 1, .b_step = 1};
 
     cuda_ops_set_launch(ret_launch, "kops_square_f32_vector", "vector", 1, &nothing, sizeof(nothing));
 }

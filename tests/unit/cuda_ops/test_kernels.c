@@ -95,6 +95,19 @@ static struct lab_machine machine_of(enum emulated_arch *arch)
     };
 }
 
+/* Its operands are nowhere. */
+static void a_launch_of_nothing_touches_no_memory(void **state)
+{
+    struct cuda_launch launch;
+
+    (void)state;
+    cuda_ops_nothing(&launch);
+    for (unsigned arch = 0; arch < EMULATED_ARCHS; arch++)
+        assert_int_equal(emulate((enum emulated_arch)arch, launch.kernel, launch.grid[0], launch.block[0], launch.params,
+                                 launch.params_size),
+                         0);
+}
+
 /* The clock of emulated kernels ticks whenever it is read, and a block has whole warps. */
 static void a_gate_opens_by_the_hosts_word_or_by_itself(void **state)
 {
@@ -233,6 +246,7 @@ static void gemm_bf16_meets_the_tolerance_without_tensor_cores(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_launch_of_nothing_touches_no_memory),
         cmocka_unit_test(a_gate_opens_by_the_hosts_word_or_by_itself),
         cmocka_unit_test(add_equals_the_reference),
         cmocka_unit_test(square_equals_the_reference),
