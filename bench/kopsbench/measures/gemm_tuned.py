@@ -1,0 +1,89 @@
+"""gemm as tuning has chosen it, against torch.mm: kernel time, and how long a tuning takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from ..calls import pipelined, profile
+from ..context import Context
+from ..cuda import DTYPES, Rotation, cache_note, kernel_times, sets_for
+from ..record import Record, summarise, summarise_rate
+from . import add, alternate
+
+# (m, n, k)
+SHAPES = [
+    (64, 64, 64), (256, 256, 256), (640, 640, 640), (1000, 1000, 1000), (1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096),
+    (4097, 4097, 4097), (8192, 8192, 8192), (16, 4096, 4096), (128, 8192, 8192), (8192, 128, 8192), (32768, 512, 512),
+    (512, 512, 65536),
+]  # fmt: skip
+KINDS = {"f32": ("f32", "highest"), "tf32": ("f32", "medium"), "bf16": ("bf16", "highest"), "f16": ("f16", "highest"),
+         "f64": ("f64", "highest")}  # fmt: skip
+TARGET, GEOMEAN_TARGET, TUNING_TARGET_US = 0.99, 1.08, 1e6
+
+
+def one(context: Context, kind: str, shape: tuple[int, int, int]) -> tuple[Record, float]:
+    """The record of one shape, and how long its tuning took in microseconds."""
+    torch, client = context.torch, context.gpu_client()
+    dtype, precision = KINDS[kind]
+    m, n, k = shape
+    torch_dtype = getattr(torch, DTYPES[dtype])
+    size = (m * k + k * n + m * n) * torch.empty(0, dtype=torch_dtype).element_size()
+    n_sets = sets_for(size)
+    generator = torch.Generator(device="cuda").manual_seed(1)
+
+    def operands() -> tuple[Any, Any, Any]:
+        a, b = (torch.randn(s, device="cuda", generator=generator).to(torch_dtype) for s in ((m, k), (k, n)))
+        return a, b, torch.empty((m, n), device="cuda", dtype=torch_dtype)
+
+    sets = [operands() for _ in range(n_sets)]
+    torch.cuda.synchronize()
+    tuned = client.tune("gemm", sets[0][0], sets[0][1], out=sets[0][2], precision=precision)
+    used: list[str] = []
+    our_sets, peer_sets = Rotation(sets), Rotation(sets)
+
+    def ours(count: int) -> Iterable[float]:
+        if n_sets == 1:
+            a, b, out = sets[0]
+            return profile(client, "gemm", (a, b), out, repeat=count, ret_variant=used, precision=precision)
+        return pipelined(client, "gemm", our_sets.take(count), ret_variant=used, precision=precision)
+
+    def peer(count: int) -> Iterable[float]:
+        return kernel_times(torch, [lambda s=s: torch.mm(s[0], s[1], out=s[2]) for s in peer_sets.take(count)], each=None)
+
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = kind == "tf32"
+    try:
+        our_times, peer_times = alternate(context, ours, peer, warmup=max(3, n_sets))
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+    name = f"gemm_tuned_{kind}_" + (str(m) if m == n == k else f"{m}x{n}x{k}")
+    work = 2.0 * m * n * k
+    detail = {
+        "measured": "gpu_us of executions in the daemon against CUPTI's times of the kernels of torch.mm",
+        "cache": cache_note(size, n_sets),
+        "chosen": tuned.best.what,
+        "gain_over_usual": tuned.gain,
+        "candidates": len(tuned.candidates),
+        "variant": used[-1],
+        "m": m,
+        "n": n,
+        "k": k,
+    }
+    ours_rate, peer_rate = summarise_rate(our_times, work), summarise_rate(peer_times, work, "torch.mm(out=)")
+    return Record(name, "GFLOP/s", "higher", ours_rate, peer_rate, detail, target=TARGET), tuned.took_us
+
+
+def run(context: Context, kind: str) -> list[Record]:
+    made = [one(context, kind, shape) for shape in (SHAPES[:2] if context.smoke else SHAPES)]
+    records = [record for record, _ in made]
+    ratios = [record.ratio for record in records if record.ratio]
+    geomean = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
+    detail = {"geomean_ratio": geomean, "target_of_geomean": GEOMEAN_TARGET, "shapes": len(made), "one_of_the_tunings_us": made[0][1]}
+    took = summarise([took for _, took in made])
+    return [*records, Record(f"gemm_tuned_{kind}_tuning", "us", "lower", took, None, detail, TUNING_TARGET_US, True, "max")]
+
+
+for _kind in KINDS:
+    add(f"gemm_tuned_{_kind}", lambda c, kind=_kind: run(c, kind), on_gpu=True, seconds=240)

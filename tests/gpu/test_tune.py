@@ -1,0 +1,41 @@
+"""Tuning on a GPU: what is chosen computes the same, is no slower than what ran before, and runs from then on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+CASES = [
+    ("bfloat16", "highest", (256, 256, 256)), ("bfloat16", "highest", (1025, 1027, 1031)), ("float16", "highest", (16, 4096, 4096)),
+    ("float32", "highest", (16, 1024, 4096)), ("float32", "high", (1024, 1024, 1024)), ("float32", "medium", (513, 512, 511)),
+    ("float64", "highest", (256, 128, 512)),
+]  # fmt: skip
+
+
+def scaled_error(torch: Any, out: Any, a: Any, b: Any) -> float:
+    """The largest error, as a part of the sum of the terms' magnitudes."""
+    exact, terms = a.double() @ b.double(), a.double().abs() @ b.double().abs()
+    return float(((out.double() - exact).abs() / terms).max())
+
+
+ALLOWED = {"bfloat16": 4e-3, "float16": 5e-4, "float32": 1e-5, "float64": 1e-13, "high": 8e-5, "medium": 2e-3}
+
+
+@pytest.mark.parametrize(("dtype", "precision", "shape"), CASES)
+def test_what_is_chosen(torch: Any, k: Any, dtype: str, precision: str, shape: tuple[int, int, int]) -> None:
+    m, n, depth = shape
+    a = torch.randn((m, depth), device="cuda", dtype=torch.float32).to(getattr(torch, dtype))
+    b = torch.randn((depth, n), device="cuda", dtype=torch.float32).to(getattr(torch, dtype))
+    tuned = k.tune("gemm", a, b, precision=precision)
+    assert tuned.best.us <= tuned.before.us and len(tuned.candidates) > 1
+    out = torch.full((m, n), float("nan"), device="cuda", dtype=a.dtype)
+    result, timings = k.gemm(a, b, out=out, precision=precision, timing=True)
+    assert timings.variant == tuned.best.variant
+    assert scaled_error(torch, out, a, b) <= ALLOWED.get(precision, ALLOWED[dtype])
+    again = k.tune("gemm", a, b, precision=precision)
+    assert again.before == next(c for c in again.candidates if (c.variant, c.what) == (tuned.best.variant, tuned.best.what))
+    for candidate in tuned.candidates:  # also what was not chosen is right
+        if candidate.state in ("measured", "slower"):
+            k.gemm(a, b, out=out.fill_(float("nan")), precision=precision, variant=candidate.variant)
+            assert scaled_error(torch, out, a, b) <= ALLOWED.get(precision, ALLOWED[dtype]), candidate
