@@ -2,7 +2,6 @@
 #include <dlfcn.h>
 #include <limits.h>
 #include <math.h>
-#include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,31 +10,48 @@
 #include "server/tune/room.h"
 #include "util/log.h"
 
-/* X(name): sqlite3_<name>. */
+struct sqlite3;
+struct sqlite3_stmt;
+
+/* Of sqlite3.h, whose interface and numbers never change: so the build needs no SQLite.
+ *
+ * X(name, result, parameters): sqlite3_<name>. */
 #define FUNCTIONS(X)                                                                                                   \
-    X(open_v2)                                                                                                         \
-    X(close_v2)                                                                                                        \
-    X(errmsg)                                                                                                          \
-    X(exec)                                                                                                            \
-    X(busy_timeout)                                                                                                    \
-    X(prepare_v2)                                                                                                      \
-    X(step)                                                                                                            \
-    X(finalize)                                                                                                        \
-    X(bind_blob)                                                                                                       \
-    X(bind_text)                                                                                                       \
-    X(bind_double)                                                                                                     \
-    X(bind_int64)                                                                                                      \
-    X(column_blob)                                                                                                     \
-    X(column_bytes)                                                                                                    \
-    X(column_text)                                                                                                     \
-    X(column_double)                                                                                                   \
-    X(column_int64)                                                                                                    \
-    X(column_type)
+    X(open_v2, int, (const char *path, struct sqlite3 **ret, int flags, const char *vfs))                              \
+    X(close_v2, int, (struct sqlite3 * file))                                                                          \
+    X(errmsg, const char *, (struct sqlite3 * file))                                                                   \
+    X(exec, int, (struct sqlite3 * file, const char *sql, void *each, void *context, char **ret_error))                \
+    X(busy_timeout, int, (struct sqlite3 * file, int ms))                                                              \
+    X(prepare_v2, int, (struct sqlite3 * file, const char *sql, int size, struct sqlite3_stmt **ret, void *ret_rest))  \
+    X(step, int, (struct sqlite3_stmt * row))                                                                          \
+    X(finalize, int, (struct sqlite3_stmt * row))                                                                      \
+    X(bind_blob, int, (struct sqlite3_stmt * row, int at, const void *bytes, int size, void *give_back))               \
+    X(bind_text, int, (struct sqlite3_stmt * row, int at, const char *text, int size, void *give_back))                \
+    X(bind_double, int, (struct sqlite3_stmt * row, int at, double number))                                            \
+    X(bind_int64, int, (struct sqlite3_stmt * row, int at, int64_t number))                                            \
+    X(column_blob, const void *, (struct sqlite3_stmt * row, int column))                                              \
+    X(column_bytes, int, (struct sqlite3_stmt * row, int column))                                                      \
+    X(column_text, const unsigned char *, (struct sqlite3_stmt * row, int column))                                     \
+    X(column_double, double, (struct sqlite3_stmt * row, int column))                                                  \
+    X(column_int64, int64_t, (struct sqlite3_stmt * row, int column))                                                  \
+    X(column_type, int, (struct sqlite3_stmt * row, int column))
+
+enum {
+    SQLITE_OK = 0,
+    SQLITE_ROW = 100,
+    SQLITE_DONE = 101,
+    SQLITE_NULL = 5, /* a type */
+    SQLITE_OPEN_READWRITE = 2,
+    SQLITE_OPEN_CREATE = 4,
+    SQLITE_OPEN_FULLMUTEX = 0x10000
+};
+/* What is bound stays where it is until the statement has run. */
+#define SQLITE_STATIC NULL
 
 struct store {
     void *library;
-    sqlite3 *file; /* NULL: nothing is kept */
-#define X(name) __typeof__(sqlite3_##name) *name;
+    struct sqlite3 *file; /* NULL: nothing is kept */
+#define X(name, result, parameters) result(*name) parameters;
     FUNCTIONS(X)
 #undef X
 };
@@ -55,12 +71,12 @@ _Static_assert(TUNED_MAX == 4096, "the statement above says so");
 static bool load(struct store *s)
 {
     static const char *const names[] = {
-#define X(name) "sqlite3_" #name,
+#define X(name, result, parameters) "sqlite3_" #name,
         FUNCTIONS(X)
 #undef X
     };
     void **const slots[] = {
-#define X(name) (void **)&s->name,
+#define X(name, result, parameters) (void **)&s->name,
         FUNCTIONS(X)
 #undef X
     };
@@ -123,7 +139,7 @@ struct store *store_close(struct store *s)
 
 /* ---- rows ---- */
 
-static bool read_blob(const struct store *s, sqlite3_stmt *row, int column, void *into, size_t size)
+static bool read_blob(const struct store *s, struct sqlite3_stmt *row, int column, void *into, size_t size)
 {
     const void *blob = s->column_blob(row, column);
 
@@ -133,20 +149,20 @@ static bool read_blob(const struct store *s, sqlite3_stmt *row, int column, void
     return true;
 }
 
-static void read_text(const struct store *s, sqlite3_stmt *row, int column, char *into, size_t size)
+static void read_text(const struct store *s, struct sqlite3_stmt *row, int column, char *into, size_t size)
 {
     const unsigned char *text = s->column_text(row, column);
 
     snprintf(into, size, "%s", text ? (const char *)text : "");
 }
 
-static double read_number(const struct store *s, sqlite3_stmt *row, int column)
+static double read_number(const struct store *s, struct sqlite3_stmt *row, int column)
 {
     return s->column_type(row, column) == SQLITE_NULL ? (double)NAN : s->column_double(row, column);
 }
 
 /* False: a row of another version of the daemon. */
-static bool read_row(const struct store *s, sqlite3_stmt *row, struct tuned *t)
+static bool read_row(const struct store *s, struct sqlite3_stmt *row, struct tuned *t)
 {
     memset(t, 0, sizeof(*t));
     if (!read_blob(s, row, 0, &t->key, sizeof(t->key)) || !read_blob(s, row, 1, &t->choice, sizeof(t->choice)) ||
@@ -165,7 +181,7 @@ static bool read_row(const struct store *s, sqlite3_stmt *row, struct tuned *t)
 
 void store_read(struct store *s, void (*each)(void *context, const struct tuned *tuned), void *context)
 {
-    sqlite3_stmt *rows = NULL;
+    struct sqlite3_stmt *rows = NULL;
     struct tuned t;
     int r;
 
@@ -183,7 +199,7 @@ void store_read(struct store *s, void (*each)(void *context, const struct tuned 
     s->finalize(rows);
 }
 
-static bool bind_row(const struct store *s, sqlite3_stmt *row, const struct tuned *t)
+static bool bind_row(const struct store *s, struct sqlite3_stmt *row, const struct tuned *t)
 {
     const char *const texts[] = {t->machine, t->problem, t->chosen, t->usual};
     const double numbers[] = {t->us, t->usual_us, t->noise}; /* NaN becomes NULL */
@@ -200,7 +216,7 @@ static bool bind_row(const struct store *s, sqlite3_stmt *row, const struct tune
 
 void store_put(struct store *s, const struct tuned *tuned)
 {
-    sqlite3_stmt *row = NULL;
+    struct sqlite3_stmt *row = NULL;
 
     if (!s || !s->file)
         return;
