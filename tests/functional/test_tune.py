@@ -18,6 +18,7 @@ FAKE = build_folder() / "lib/libcuda_fake_blaslt.so"
 pytestmark = [only_with_the_standin, pytest.mark.skipif(not FAKE.exists(), reason="there is no stand-in for cuBLASLt")]
 
 M, N, K = 16, 24, 40
+OWN = ("tiled", "skinny", "small")  # which of them is the fastest on a CPU is chance
 
 
 def layouts(dtype: str = "f32", m: int = M, n: int = N, k: int = K, **more: Any) -> dict[str, Any]:
@@ -91,12 +92,12 @@ def test_what_is_fastest_runs_for_everybody(start: Callable[..., Tuned]) -> None
         assert d.run(one) == "cublaslt"
         reply = d.tune(one)
         assert named(reply, "usual")["variant"] == named(reply, "before")["variant"] == "cublaslt"
-        assert named(reply, "best")["variant"] == "tiled"
+        assert named(reply, "best")["variant"] in OWN
         assert named(reply, "best")["us"] < named(reply, "usual")["us"]
         assert reply["device"] == d.machine.gpu and "16x24x40" in reply["problem"] and reply["noise"] >= 0
-        assert d.run(one) == d.run(other) == "tiled"
+        assert d.run(one) == d.run(other) == named(reply, "best")["variant"]
         (row,) = other.call("tuning")["choices"]
-        assert row["variant"] == "tiled" and row["machine"] == reply["machine"] and row["us"] < row["usual_us"]
+        assert row["variant"] in OWN and row["machine"] == reply["machine"] and row["us"] < row["usual_us"]
 
 
 def test_an_algorithm_of_the_library_is_chosen(start: Callable[..., Tuned]) -> None:
@@ -111,7 +112,7 @@ def test_the_next_daemon_knows(start: Callable[..., Tuned]) -> None:
     with start() as d, d.connect() as one:
         d.tune(one)
     with start() as d, d.connect() as one:
-        assert d.run(one) == "tiled"
+        assert d.run(one) in OWN
         assert one.call("tuning")["total"] == 1
         assert one.call("tuning", {"clear": True}) == {"total": 0, "choices": []}
         proc.eventually(lambda: d.run(one) == "cublaslt", "the choice is forgotten")
@@ -124,7 +125,7 @@ def test_an_algorithm_that_the_library_takes_no_more(start: Callable[..., Tuned]
     with start("second") as d, d.connect() as one:
         d.tune(one)
     with start("refuse") as d, d.connect() as one:
-        assert d.run(one) in ("cublaslt", "tiled")
+        assert d.run(one) in ("cublaslt", *OWN)
 
 
 def test_a_file_that_is_none(start: Callable[..., Tuned], tmp_path: Path) -> None:
@@ -132,7 +133,7 @@ def test_a_file_that_is_none(start: Callable[..., Tuned], tmp_path: Path) -> Non
     (tmp_path / "cache/tuning.sqlite3").write_bytes(b"no database at all, but long enough to be one" * 100)
     with start() as d, d.connect() as one:
         assert d.tune(one)["best"] is not None
-        assert d.run(one) == "tiled"
+        assert d.run(one) in OWN
 
 
 def test_problems_that_come_often_are_tuned_when_nothing_else_runs(start: Callable[..., Tuned]) -> None:
@@ -140,7 +141,7 @@ def test_problems_that_come_often_are_tuned_when_nothing_else_runs(start: Callab
         for _ in range(5):
             d.run(one)
         proc.eventually(lambda: one.call("tuning")["total"] == 1, "the daemon has tuned it by itself")
-        assert d.run(one) == "tiled"
+        assert d.run(one) in OWN
 
 
 def test_bad_requests(start: Callable[..., Tuned]) -> None:
@@ -213,10 +214,10 @@ def test_the_python_client(start: Callable[..., Tuned]) -> None:
     with start() as d, kops.connect(d.machine.daemon.socket_path) as k:
         a, b = k.array(np.ones((M, K), np.float32)), k.array(np.ones((K, N), np.float32))
         tuned = k.tune("gemm", a, b, device=d.machine.gpu)
-        assert tuned.best.variant == "tiled" and tuned.usual.variant == "cublaslt" and tuned.gain > 1
+        assert tuned.best.variant in OWN and tuned.usual.variant == "cublaslt" and tuned.gain > 1
         assert f"{M}x{N}x{K}" in str(tuned) and "cublaslt" in str(tuned)
         (choice,) = k.tuning()
-        assert choice.variant == "tiled" and choice.us < choice.usual_us and choice.machine == tuned.machine
+        assert choice.variant in OWN and choice.us < choice.usual_us and choice.machine == tuned.machine
         with pytest.raises(kops.Unsupported, match="one kernel serves add"):
             k.tune("add", a, a, device=d.machine.gpu)
         assert k.tuning(clear=True) == []
