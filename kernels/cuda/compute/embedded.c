@@ -46,7 +46,8 @@ struct cuda_ops_device cuda_embedded_device(const struct backend_device_info *in
     struct cuda_ops_device device = {.multiprocessors = info->compute_units};
 
     device.level = cuda_ops_level_of(cuda_ops_architectures, capability_of(info->arch));
-    if (device.level == CUDA_OPS_SM90A && !cuda.TensorMapEncodeTiled) /* a driver before 12.0 */
+    /* A driver before 12.0. The daemon's own process has none where executors do the work. */
+    if (device.level == CUDA_OPS_SM90A && cuda.Init && !cuda.TensorMapEncodeTiled)
         device.level = CUDA_OPS_SM90;
     return device;
 }

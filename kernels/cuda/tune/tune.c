@@ -2,6 +2,7 @@
 #include "tune.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -184,8 +185,16 @@ static void find_before(const struct cuda_kernels *k, struct tuning_result *ret)
     if (!tuning_table_find(k->tuning, &ret->key, &choice))
         return;
     for (unsigned i = 0; i < ret->n; i++)
-        if (memcmp(&ret->candidates[i].choice, &choice, sizeof(choice)) == 0)
+        if (memcmp(&ret->candidates[i].choice, &choice, sizeof(choice)) == 0) {
             ret->before = i;
+            return;
+        }
+    if (ret->n == TUNING_CANDIDATES_MAX)
+        return;
+    ret->before = ret->n++;
+    ret->candidates[ret->before] = (struct tuning_candidate){.choice = choice};
+    snprintf(ret->candidates[ret->before].text, sizeof(ret->candidates[0].text), "%.24s, as chosen before",
+             choice.variant);
 }
 
 static int compete(struct tune_bench *b, struct tuning_result *ret, struct error *e)
