@@ -237,6 +237,26 @@ def truth(records: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
+# ---- gemm as it was tuned ----
+
+
+def tuned(records: Mapping[str, Mapping[str, Any]]) -> str:
+    """The records of `bench/run gemm_tuned`, in Markdown: a line a shape (m × n × k), a column a type, in each cell the ratio
+    to torch.mm and what the tuning chose."""
+    prefix = "gemm_tuned_"
+    cells: dict[str, dict[str, str]] = {}
+    for name, record in records.items():
+        dtype, _, shape = name.removeprefix(prefix).partition("_")
+        if not name.startswith(prefix) or shape == "tuning" or record.get("error"):
+            continue
+        plan = record["detail"]["chosen"].split(",")[0]
+        cells.setdefault(shape, {})[dtype] = f"{record['ratio']:.2f} × ({plan})"
+    dtypes = list(dict.fromkeys(dtype for row in cells.values() for dtype in row))
+    rows = [["shape", *dtypes], ["---"] * (1 + len(dtypes))]
+    rows += [[shape if "x" in shape else f"{shape}³", *(row.get(dtype, "") for dtype in dtypes)] for shape, row in cells.items()]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
 # ---- ten of them, for the first page ----
 
 BRIEF = {
