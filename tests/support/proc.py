@@ -50,10 +50,14 @@ def fds(pid: int) -> Counter[str]:
     return kinds
 
 
+# What a daemon shares with its executors for as long as both live: calls and answers, and what was tuned.
+OWN_MAPPINGS = ("kopsd-executor", "kops-tuning")
+
+
 def maps(pid: int) -> int:
-    """How many mappings are of shared memory that a client or the daemon made."""
+    """How many mappings are of shared memory of clients' tensors."""
     with open(f"/proc/{pid}/maps", encoding="utf-8") as file:
-        return sum("/memfd:" in line and "kopsd-executor" not in line for line in file)
+        return sum("/memfd:" in line and not any(own in line for own in OWN_MAPPINGS) for line in file)
 
 
 def memfd_bytes(pid: int) -> int:
