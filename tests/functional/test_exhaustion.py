@@ -75,7 +75,9 @@ def test_newcomers_are_turned_away(daemon: Daemon) -> None:
         assert told["code"] == "quota_exceeded" and "descriptors" in str(told["message"]), told
         detail = told["detail"]
         assert isinstance(detail, dict) and detail.pop("quota") == "descriptors"
-        assert detail == {"current": detail["limit"], "limit": LIMIT - LIMIT // 8, "connections": len(there) + 1}
+        # The one before took two: its socket, and what tells that its process has ended.
+        assert detail["current"] in (detail["limit"], detail["limit"] + 1)
+        assert (detail["limit"], detail["connections"]) == (LIMIT - LIMIT // 8, len(there) + 1)
         assert len(there) > LIMIT // 4
         works(first)
         works(there[-1])
