@@ -103,8 +103,8 @@ static void a_launch_of_nothing_touches_no_memory(void **state)
     (void)state;
     cuda_ops_nothing(&launch);
     for (unsigned arch = 0; arch < EMULATED_ARCHS; arch++)
-        assert_int_equal(emulate((enum emulated_arch)arch, launch.kernel, launch.grid[0], launch.block[0], launch.params,
-                                 launch.params_size),
+        assert_int_equal(emulate((enum emulated_arch)arch, launch.kernel, launch.grid[0], launch.block[0],
+                                 launch.params, launch.params_size),
                          0);
 }
 
