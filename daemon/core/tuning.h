@@ -2,7 +2,7 @@
  * GPUs reads; and the request and the result of one tuning.
  *
  * A problem is what a choice depends on: an op with its sizes, layouts, dtypes and alignments, as the device's backend
- * sees it. The table compares problems as bytes; what they mean is the backend's own. */
+ * sees it. The table compares problems as bytes; only the backend reads them. */
 #ifndef KOPS_CORE_TUNING_H
 #define KOPS_CORE_TUNING_H
 
@@ -22,13 +22,13 @@ enum {
     TUNING_TEXT_BYTES = 96,
 };
 
-/* A problem on one kind of device. Every byte is set. */
+/* A problem on one kind of device. Every byte is set, since keys are hashed and compared as bytes. */
 struct tuning_key {
     uint64_t machine; /* a hash of tuning_result.machine: kind of GPU, driver, libraries, our kernels */
     unsigned char problem[TUNING_PROBLEM_BYTES];
 };
 
-/* What is to run it. Every byte is set. */
+/* What runs a problem. Every byte is set, so that choices compare as bytes. */
 struct tuning_choice {
     char variant[STEP_VARIANT_BYTES];
     uint32_t workspace_bytes;
@@ -74,7 +74,7 @@ enum tuning_state {
 
 struct tuning_candidate {
     struct tuning_choice choice;
-    char text[48];          /* what it is, for people */
+    char text[48];          /* its description, to be shown */
     double us;              /* the median of its measurements */
     double low_us, high_us; /* their quartiles */
     uint32_t state, n;
@@ -83,7 +83,7 @@ struct tuning_candidate {
 struct tuning_result {
     struct tuning_key key;
     char machine[TUNING_TEXT_BYTES * 2]; /* "NVIDIA H200 sm_90 132; driver 580.1; …": choices are for equal ones */
-    char problem[TUNING_TEXT_BYTES];     /* what the key stands for, for people */
+    char problem[TUNING_TEXT_BYTES];     /* description of the key, to be shown */
     struct tuning_candidate candidates[TUNING_CANDIDATES_MAX];
     uint32_t n;
     /* Indices: what runs without any tuning; what ran before this one; what is to run. `best` is `before` unless

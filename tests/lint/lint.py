@@ -7,6 +7,7 @@
     text        no marks of unfinished work, no paths of one machine, no stray blanks
     generated   tables derived from proto/ are up to date
     python      ruff finds nothing
+    size        no file is over 1 MiB
     length      files and functions are short (warns, never fails)
 
 Exit status: 0 clean, 1 findings, 77 a tool is missing (with --strict: 1).
@@ -79,6 +80,7 @@ PYTHON_LAYERS = (
     "_base", "_source", "interpret", "_memory", "_tensors", "_session", "_calls", "_kernels", "_clients", "torch", "profiler",
 )  # fmt: skip
 MAX_FILE, MAX_FUNCTION = 500, 80
+MAX_BYTES = 1 << 20
 SKIPPED = 77
 
 BANNED = (
@@ -334,6 +336,13 @@ def function_lengths(path: Path) -> Iterator[tuple[int, int]]:
             start = None
 
 
+def check_size() -> Iterator[str]:
+    """Files that got in by mistake, such as a download or a build: every clone would carry them for ever."""
+    for path in project_files():
+        if path.stat().st_size > MAX_BYTES:
+            yield f"{name(path)}: {path.stat().st_size >> 10} KiB, more than {MAX_BYTES >> 10}; has it been added by mistake?"
+
+
 def check_length() -> Iterator[str]:
     for path in project_files():
         if path.suffix not in C_SUFFIXES | {".py"} or "generated" in path.parts or path.name == "declarations.py":
@@ -354,6 +363,7 @@ CHECKS: dict[str, Callable[[], Iterator[str]]] = {
     "text": check_text,
     "generated": check_generated,
     "python": check_python,
+    "size": check_size,
     "length": check_length,
 }
 WARN_ONLY = {"length"}

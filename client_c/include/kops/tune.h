@@ -20,7 +20,7 @@ extern "C" {
 /** Something that can run the op. */
 struct kops_candidate {
     const char *variant; /**< The kernel, as in kops_options.variant; several candidates may be of one. */
-    const char *what;    /**< What it is, for people. */
+    const char *what;    /**< Its description, to be shown: "cublaslt 3, scratch 0 KiB". */
     const char *state;   /**< "measured"; "slower": left behind after its first measurement; "left_out": not measured,
                               for want of time; "unfit": it cannot run this. */
     double us; /**< Time of one execution on the device, in microseconds: the median of several. NAN: not measured. */
@@ -31,7 +31,7 @@ struct kops_tune {
     const char *device;  /**< UUID. */
     const char *machine; /**< The kind of GPU, its driver, the library and the daemon's kernels: the choice is for equal
                               ones. */
-    const char *problem; /**< What was tuned, for people. */
+    const char *problem; /**< Description of the op's sizes, layouts and dtypes, to be shown. */
     const struct kops_candidate *const *candidates; /**< NULL-terminated. */
     unsigned n_candidates;                          /**< At least 1. */
     unsigned best;                                  /**< Index of the candidate that runs from now on. */
@@ -65,7 +65,7 @@ struct kops_choice {
     const char *machine, *problem; /**< As in struct kops_tune. */
     const char *variant, *what;    /**< As in struct kops_candidate. */
     double us;                     /**< Its time then, in microseconds. */
-    const char *usual;             /**< What would run without tuning, for people. */
+    const char *usual;             /**< Description of what runs where nothing was tuned. */
     double usual_us;               /**< Its time then; NAN: it could not run. */
     double noise;                  /**< As in struct kops_tune. */
     double at;                     /**< When it was chosen, in seconds since 1970. */

@@ -99,7 +99,7 @@ enum kops_code kops_tuning(kops_client *client, uint64_t from, bool clear, struc
         return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for the list of choices");
     client_enter(client, e);
     r = check_feature(client, e);
-    if (!r) /* a second `clear` would forget what was chosen meanwhile */
+    if (!r) /* `clear` is not sent again after a lost connection: it would also delete newer choices */
         r = session_call(client, wire_pack_tuning, &request, -1, wire_decode_tuning, w, client_deadline(client, 0),
                          clear ? SESSION_ONCE : SESSION_ATTEMPTS, e);
     client_leave(client);
