@@ -28,8 +28,8 @@ struct cuda_ops_device {
     enum cuda_ops_level level;
 };
 
-/* `capability`: 10 · major + minor. `architectures`: of the build, as in KOPS_CUDA_ARCHS, and PTX of the first; NULL:
- * the device's own is among them. */
+/* `capability`: 10 · major + minor. `architectures`: of the build, as in KOPS_CUDA_ARCHS but with commas between them,
+ * and PTX of the first; NULL: the device's own is among them. */
 enum cuda_ops_level cuda_ops_level_of(const char *architectures, unsigned capability);
 
 /* A tensor of three dimensions, the innermost contiguous, that the kernel reads or writes through a CUtensorMap:

@@ -59,9 +59,9 @@ enum cuda_ops_level cuda_ops_level_of(const char *architectures, unsigned capabi
         return capability == 90 ? CUDA_OPS_SM90A : level_of_code(capability);
     for (const char *next = architectures; *next; next = *end ? end + 1 : end) {
         const unsigned number = (unsigned)strtoul(next, &end, 10);
-        const bool own = *end == 'a', plain = *end == ';' || *end == '\0';
+        const bool own = *end == 'a', plain = *end == ',' || *end == '\0';
 
-        while (*end && *end != ';')
+        while (*end && *end != ',')
             end++;
         if (next == architectures) {
             first = number;
