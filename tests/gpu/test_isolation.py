@@ -229,6 +229,27 @@ def test_memory_of_others_is_not_there(backend: str, driver: Any, client: Callab
         assert (np.frombuffer(driver.read(mine.pointer + BYTES, 64), np.uint32) == SECRET).all()
 
 
+# ---- too far ----
+
+
+def test_one_element_too_far(backend: str, driver: Any, client: Callable[..., Client]) -> None:
+    """Memory of `alloc` ends where it ends: the last word can be read, the next one faults. The same at its beginning."""
+    with start(backend, "connection") as daemon:
+        one = client(daemon)
+        reply = one.connection.reply(one.connection.request("alloc", {"size": 1, "device": one.gpu}))
+        made = reply.get()
+        os.close(reply.fds.pop())
+        out = tensor(one.out["buffer"], [1], "u32", offset=one.out["offset"])
+        told = tensor(one.other["buffer"], [1], "u64", offset=one.other["offset"])
+        # One past the end, and up to 16 MiB farther; one before the start.
+        for away, fine in ((0, True), (made["size"] - 4, True), (made["size"], False), (made["size"] + 16 * MIB - 4, False), (-4, False)):
+            one.launch(one.kernel("tell_address"), told, tensor(made["buffer"], [1]))
+            (address,) = struct.unpack("<Q", driver.read(one.pointer + 2 * BYTES, 8))
+            msgid = one.connection.request("launch", {"kernel": one.kernel("read_range"), "args": [out, address + away, 1]})
+            error = one.connection.reply(msgid).error
+            assert error is None if fine else error is not None and error["code"] == "device_fault", (away, error)
+
+
 # ---- executors that are killed ----
 
 

@@ -17,12 +17,13 @@ from .._base.errors import (
     UnknownDevice,
     Unsupported,
 )
+from .._base.results import Device
 from .._memory.device_pool import DeviceSegment
 from .._memory.pool import Source, prune
 from .._session.connection import Peer
 from .._session.session import Call
 from .._tensors.array_numbers import NumberSource
-from .._tensors.device_array import Array
+from .._tensors.device_array import Array, new_guarded
 
 Plan: TypeAlias = Generator[Call, Any, Any]
 
@@ -48,6 +49,16 @@ def make_array(connection: Peer, array: Array) -> Plan:
     source = None if array._block is None else array._block.segment
     while isinstance(source, DeviceSegment) and source.fd < 0:
         yield from register(connection, source)
+
+
+def make_guarded(connection: Peer, device: Device, shape: Any, dtype: str, at_end: bool, client: Any) -> Plan:
+    """An array in memory of its own that ends, or begins, where the memory does."""
+    connection.need("guards")
+    made = new_guarded(client, device, shape, dtype)
+    yield from make_array(connection, made)
+    if at_end and made._block is not None:
+        made._start = made._block.segment.size - made.nbytes
+    return made
 
 
 def register(connection: Peer, source: Source) -> Plan:
@@ -107,6 +118,7 @@ def _alloc(connection: Peer, segment: DeviceSegment) -> Plan:
         connection.garbage.append(reply["buffer"])
         raise BadReply(f"the daemon gave {reply['size']} bytes of {reply['kind']} for {segment.size} on the GPU {segment.device}")
     if segment.adopt(reply["fds"]):
+        segment.made(reply["size"])
         _know(connection, segment, reply["buffer"])
     else:
         connection.garbage.append(reply["buffer"])  # another thread was faster

@@ -105,6 +105,10 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncFormulaMe
             await made.set(value)
         return made
 
+    async def _guarded(self, device: Any, shape: Any, dtype: Any, at_end: bool) -> Any:
+        connection = await self._live()
+        return await self._drive(connection, self._plan_guarded(device, shape, dtype, at_end), DEFAULT_TIMEOUT)
+
     async def _copy(self, source: Any, out: Any, stream: int, blocking: bool) -> Any:
         return await self.run("copy", source, out=out, stream=stream)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
-from .._base.errors import ConnectFailed
+from .._base.errors import BadArgument, ConnectFailed
 from .._base.log import log
 from .._base.results import Device, Info, Op
 from .._base.timeouts import DefaultTimeout
+from .._calls import memory
 from .._session.autostart import may_start
 from .._session.connection import Peer
 from .._session.recovery import Backoff, shorter
@@ -68,6 +70,28 @@ class BaseClient(DefaultTimeout):
             return _arrays().array(value, dtype)
         made = device_array.dtype_of(value) if dtype is None else dtype
         return self._on_device(device, device_array.shape_of(value), made, (value,))
+
+    def guarded(self, shape: Any, dtype: Any = "f32", device: Any = 0, side: str = "end") -> Any:
+        """A zeroed `kops.Array` on a GPU in an allocation of its own, between addresses without memory: at least 16 MiB of them on
+        each side, in every process of the daemon that works on it. With `side="end"` the array's last byte is the memory's last one,
+        with "start" its first byte is the first one. A kernel that goes one element too far on that side faults (`DeviceFault`) and
+        neither reads nor changes anything else; on the other side there are at most 2 MiB of the allocation's own.
+
+        At the start the address is a multiple of 2 MiB. At the end it is a multiple of the greatest power of two that divides the
+        array's bytes, up to 2 MiB: always of the element's size, and of 16, which kernels with vector loads want, where `nbytes` is.
+        Memory is taken in multiples of 2 MiB and given back after the last reference is gone, not kept for reuse: at the next call
+        that takes memory, or `trim()`. With asyncio the call is awaited. Raises `Unsupported` on the host device, whose kernels the
+        interpreter checks, and where the daemon is older."""
+        if side not in ("start", "end"):
+            raise BadArgument(f'side is "start" or "end", not {side!r}')
+        return self._guarded(device, shape, dtype, side == "end")
+
+    def _guarded(self, device: Any, shape: Any, dtype: Any, at_end: bool) -> Any:
+        raise NotImplementedError
+
+    def _plan_guarded(self, device: Any, shape: Any, dtype: Any, at_end: bool) -> Callable[[Peer], memory.Plan]:
+        found, name = device_array.find_device(self.devices, device), device_array.dtype_name(dtype)
+        return lambda link: memory.make_guarded(link, found, shape, name, at_end, self)
 
     def _on_device(self, device: Any, shape: Any, dtype: Any, values: tuple[Any, ...] = ()) -> Any:
         """A `kops.Array`, set to a value where one is given."""

@@ -135,6 +135,10 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
             made.set(value)
         return made
 
+    def _guarded(self, device: Any, shape: Any, dtype: Any, at_end: bool) -> Any:
+        live = self._live()
+        return self._drive(live, self._plan_guarded(device, shape, dtype, at_end), DEFAULT_TIMEOUT)
+
     def _copy(self, source: Any, out: Any, stream: int, blocking: bool) -> Any:
         if blocking:
             return self.run("copy", source, out=out, stream=stream, blocking=None if self._recorder() is not None else True)

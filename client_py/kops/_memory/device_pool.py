@@ -29,16 +29,17 @@ class DeviceSegment(Source):
     """One allocation on a GPU. Its `base` is where this process's CUDA sees it, before that an address of nobody's, by which its
     arrays are told from others: the daemon's address is the daemon's own."""
 
-    __slots__ = ("pool", "size", "fd", "blocks", "pointer", "process")
+    __slots__ = ("pool", "size", "fd", "blocks", "pointer", "process", "alone")
     on_host = False
     chunks = None  # it is one piece
     _next = ADDRESSES
     _lock = threading.Lock()
 
-    def __init__(self, pool: DevicePool, size: int) -> None:
+    def __init__(self, pool: DevicePool, size: int, alone: bool = False) -> None:
         super().__init__()
         self.pool = pool
         self.size = size
+        self.alone = alone  # one array's: no block of it is used again
         self.fd = -1  # not made yet
         self.blocks = 0  # cut from it, in use or free
         self.pointer = 0  # where this process's CUDA sees it; 0: nowhere yet
@@ -58,6 +59,14 @@ class DeviceSegment(Source):
                 return False
             self.fd = fds.pop()
             return True
+
+    def made(self, size: int) -> None:
+        """The daemon made memory of that many bytes. All of them are an array's that has the segment for itself."""
+        if self.alone and size != self.size:
+            with DeviceSegment._lock:
+                self.pool.bytes += size - self.size
+                self.base, self.size = DeviceSegment._next, size
+                DeviceSegment._next += size
 
     def registrations(self) -> Generator[tuple[dict[str, Any], tuple[int, ...]], None, None]:
         yield {"kind": "cuda_vmm", "size": self.size, "device": self.device, "fd": 0, "nfds": 1}, (self.fd,)
@@ -120,11 +129,22 @@ class DevicePool:
                 self._idle += (segment.blocks - 1) * rounded
             return DeviceBlock(segment, 0, rounded)
 
+    def take_alone(self, size: int) -> DeviceBlock:
+        """A segment of its own, which is closed once nothing uses it. It may have more bytes when it is made."""
+        with self._lock:
+            self._collect()
+            segment = DeviceSegment(self, -(-size // GRANULARITY) * GRANULARITY, alone=True)
+            self.bytes += segment.size
+            segment.blocks = 1
+            return DeviceBlock(segment, 0, segment.size)
+
     def trim(self) -> int:
         """Closes every segment that no block in use lies in; the bytes that were given back."""
         with self._lock:
+            before = self.bytes
             self._collect()
-            return self._close_idle(0)
+            self._close_idle(0)
+            return before - self.bytes
 
     def usage(self) -> dict[str, int]:
         """The bytes of its segments, and how many of these are free for reuse."""
@@ -135,7 +155,7 @@ class DevicePool:
     def _collect(self) -> None:
         while self.returned:
             segment, offset, size, epoch = self.returned.popleft()
-            if epoch == self.epoch:
+            if epoch == self.epoch and not segment.alone:
                 self._free.setdefault(size, []).append((segment, offset))
                 self._idle += size
             else:
@@ -153,9 +173,8 @@ class DevicePool:
         self.bytes -= segment.size
         segment.close()
 
-    def _close_idle(self, limit: int) -> int:
+    def _close_idle(self, limit: int) -> None:
         """Closes wholly free segments, those of the largest blocks first, until no more than `limit` bytes are idle."""
-        closed = 0
         for size in sorted(self._free, reverse=True):
             count: dict[int, int] = {}
             for segment, _ in self._free[size]:
@@ -167,9 +186,7 @@ class DevicePool:
                     self._idle -= segment.blocks * size
             self._free[size] = [(segment, offset) for segment, offset in self._free[size] if id(segment) not in gone]
             for segment in gone.values():
-                closed += segment.size
                 self._close(segment)
-        return closed
 
     def after_fork(self, child: bool) -> None:
         """Nothing that is in use now may be reused, by either side, and nothing that is free by the child."""

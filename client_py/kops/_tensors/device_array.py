@@ -9,7 +9,7 @@ from typing import Any
 
 from .._base.declarations import DTYPES
 from .._base.dtypes import NAMES, TYPESTRS
-from .._base.errors import BadArgument, NoCuda, ShapeMismatch, UnknownDevice, WrongType
+from .._base.errors import BadArgument, NoCuda, ShapeMismatch, UnknownDevice, Unsupported, WrongType
 from .._base.results import Device
 from .._memory.device_pool import DeviceSegment, pool_of
 from .._memory.mapping import pointer_of
@@ -268,19 +268,34 @@ class Array:
         return dlpack.capsule(self, address, self._type, self.shape, self._strides, self.__dlpack_device__(), versioned)
 
 
-def new(client: Any, device: Device, shape: Any, dtype: str) -> Array:
-    """An array whose content is whatever was there. Memory on a GPU is made at its first use."""
+def _checked_shape(shape: Any) -> tuple[int, ...]:
     try:
         wanted = tuple(map(operator.index, shape)) if hasattr(shape, "__iter__") else (operator.index(shape),)
     except TypeError:
         raise WrongType(f"a shape is an integer or a tuple of integers, not {shape!r}") from None
     if any(n < 0 for n in wanted):
         raise BadArgument(f"negative dimensions in shape {wanted}")
+    return wanted
+
+
+def new(client: Any, device: Device, shape: Any, dtype: str) -> Array:
+    """An array whose content is whatever was there. Memory on a GPU is made at its first use."""
+    wanted = _checked_shape(shape)
     size = math.prod(wanted) * DTYPES[dtype]
     block: Any = None
     if size:
         block = pool.take(size) if device.backend == "host" else pool_of(device.uuid).take(size)
     return Array(client, device, block, block.offset if block is not None else 0, wanted, row_major(wanted), dtype)
+
+
+def new_guarded(client: Any, device: Device, shape: Any, dtype: str) -> Array:
+    """An array at the beginning of memory on a GPU that it has for itself."""
+    wanted = _checked_shape(shape)
+    size = math.prod(wanted) * DTYPES[dtype]
+    if device.backend == "host":
+        raise Unsupported("memory of the host device has no unmapped ranges around it: the interpreter checks each access of a kernel")
+    block = pool_of(device.uuid).take_alone(size) if size else None
+    return Array(client, device, block, 0, wanted, row_major(wanted), dtype)
 
 
 def dtype_name(dtype: Any) -> str:
@@ -327,4 +342,4 @@ def find_device(devices: Sequence[Device], device: Any) -> Device:
     raise UnknownDevice(f"the daemon has no device {uuid!r}; it has {known}", {"key": "device"})
 
 
-__all__ = ["Array", "dtype_name", "dtype_of", "find_device", "new", "row_major", "shape_of"]
+__all__ = ["Array", "dtype_name", "dtype_of", "find_device", "new", "new_guarded", "row_major", "shape_of"]

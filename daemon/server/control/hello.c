@@ -199,7 +199,7 @@ static void write_features(struct rpc_output *out, const struct connection *c)
     bool ordered = false, counters = false, peers = has_peers(s), compile = user_code_compiles(c);
     bool kernels = compile && user_code_device(s), code = compile && user_code_hands_out(c);
     const bool tune = tune_is_there(s);
-    bool images = user_code_image_backend(s) && user_code_hands_out(c);
+    bool images = user_code_image_backend(s) && user_code_hands_out(c), guards;
 
     for (unsigned i = 0; i < s->devices.count; i++) {
         struct backend_device *d = s->devices.all[i];
@@ -208,14 +208,17 @@ static void write_features(struct rpc_output *out, const struct connection *c)
         ordered = ordered || d->signals;
         counters = counters || (d->counts && d->ends);
     }
+    guards = (kinds & 1U << MEMORY_CUDA_VMM) != 0;
     rpc_write_text(out, "features");
-    rpc_write_array(out, n + (unsigned)__builtin_popcount(kinds) + ordered + counters + peers + compile + kernels +
-                             code + images + tune);
+    rpc_write_array(out, n + (unsigned)__builtin_popcount(kinds) + guards + ordered + counters + peers + compile +
+                             kernels + code + images + tune);
     for (uint32_t i = 0; i < n; i++)
         rpc_write_text(out, always[i]);
     for (unsigned i = 0; i < sizeof(memory) / sizeof(memory[0]); i++)
         if (kinds & 1U << i)
             rpc_write_text(out, memory[i]);
+    if (guards)
+        rpc_write_text(out, "guards");
     if (ordered)
         rpc_write_text(out, "ordered");
     if (counters)

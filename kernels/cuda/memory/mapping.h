@@ -19,8 +19,9 @@ struct cuda_memory {
     CUipcMemHandle handle;
     uint64_t seen_at[BACKEND_MAX_DEVICES];
 
-    /* MEMORY_CUDA_VMM: the range of addresses, and the allocations mapped from its start on */
-    uint64_t reserved, mapped;
+    /* MEMORY_CUDA_VMM: the range of addresses, before and behind which `guard` bytes of addresses have no memory, and
+     * the allocations mapped from its start on */
+    uint64_t reserved, guard, mapped;
     uint64_t *chunks; /* bytes of each */
     unsigned n_chunks;
     bool stuck; /* the driver did not unmap a piece: the range stays taken, and nothing more is mapped there */

@@ -1,5 +1,7 @@
 /* Owns ranges of addresses and the allocations that are mapped there. A range is reserved for all allocations at once,
- * so that more can be mapped behind the first ones while jobs use those. */
+ * so that more can be mapped behind the first ones while jobs use those. Before the first byte and behind the last one
+ * of every range are addresses that belong to it and have no memory: a kernel that goes too far faults there, and meets
+ * neither another allocation nor anything else of its process. */
 #include "vmm.h"
 
 #include <errno.h>
@@ -26,33 +28,56 @@ static int find_granularity(struct cuda_device *d, size_t *ret, struct error *e)
     return CUDA_CALL(d, e, MemGetAllocationGranularity, ret, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
 }
 
-/* Rounds `size` up to the granularity of the driver's allocations. */
-static int round_size(struct cuda_device *d, uint64_t size, uint64_t *ret_size, struct error *e)
+/* What is reserved before and behind a range. Addresses cost nothing but addresses, of which a process has 2^47. */
+enum { GUARD_BYTES = 16 << 20 };
+
+static uint64_t round_up(uint64_t size, uint64_t granularity)
 {
+    return (size + granularity - 1) / granularity * granularity;
+}
+
+static void unreserve(const struct cuda_device *d, const struct cuda_memory *m)
+{
+    cuda_on(d)->MemAddressFree(m->base.address - m->guard, m->guard + m->reserved + m->guard);
+}
+
+static void free_record(struct cuda_memory *m)
+{
+    free(m->chunks);
+    free(m);
+}
+
+/* Reserves addresses for `size` bytes, rounded up to the granularity of the driver's allocations. The record has
+ * nothing mapped, and room for one allocation's size. */
+static struct cuda_memory *reserve(struct cuda_device *d, uint64_t size, bool writable, struct error *e)
+{
+    struct cuda_memory *m = NULL;
+    CUdeviceptr address;
     size_t granularity;
 
     if (find_granularity(d, &granularity, e) < 0)
-        return -1;
-    if (size > INT64_MAX - granularity)
-        return error_set(e, ERROR_OUT_OF_MEMORY, "no device has that much memory");
-    *ret_size = (size + granularity - 1) / granularity * granularity;
-    return 0;
-}
-
-/* The record of a reserved range with nothing mapped, and room for one allocation's size. */
-static struct cuda_memory *vmm_new(struct cuda_device *d, uint64_t address, uint64_t reserved, bool writable,
-                                   struct error *e)
-{
-    struct cuda_memory *m = cuda_memory_new(d, MEMORY_CUDA_VMM, address, 0, writable, e);
-
+        return NULL;
+    if (size > INT64_MAX / 2) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no device has that much memory");
+        return NULL;
+    }
+    m = cuda_memory_new(d, MEMORY_CUDA_VMM, 0, 0, writable, e);
     if (!m)
         return NULL;
-    m->reserved = reserved;
+    m->reserved = round_up(size, granularity);
+    m->guard = round_up(GUARD_BYTES, granularity);
     m->chunks = malloc(sizeof(*m->chunks));
-    if (m->chunks)
-        return m;
-    free(m);
-    error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a mapping's record");
+    if (!m->chunks) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a mapping's record");
+        goto free_memory;
+    }
+    if (CUDA_CALL(d, e, MemAddressReserve, &address, m->guard + m->reserved + m->guard, 0, 0, 0) < 0)
+        goto free_memory;
+    m->base.address = address + m->guard;
+    return m;
+
+free_memory:
+    free_record(m);
     return NULL;
 }
 
@@ -66,18 +91,12 @@ static bool unmap_pieces(const struct cuda_device *d, CUdeviceptr address, const
     return gone;
 }
 
-static void unmap(const struct cuda_device *d, CUdeviceptr address, uint64_t size)
-{
-    if (unmap_pieces(d, address, &size, 1))
-        cuda_on(d)->MemAddressFree(address, size);
-}
-
 void cuda_vmm_close(struct cuda_memory *m)
 {
     const struct cuda_device *d = cuda_device(m->base.device);
 
     if (unmap_pieces(d, m->base.address, m->chunks, m->n_chunks) && !m->stuck)
-        cuda_on(d)->MemAddressFree(m->base.address, m->reserved);
+        unreserve(d, m);
 }
 
 /* ---- of other processes ---- */
@@ -178,39 +197,26 @@ int cuda_vmm_import(struct cuda_device *d, const struct backend_import *given, s
                     struct error *e)
 {
     struct backend_import rounded, *import = &rounded;
-    uint64_t reserved = 0;
-    CUdeviceptr address;
     struct cuda_memory *m;
-    bool stuck;
 
     if (given->size > d->base.info.memory_bytes)
         return cuda_memory_too_small(given->size, d->base.info.memory_bytes, e);
-    if (round_size(d, given->size, &reserved, e) < 0)
+    m = reserve(d, given->size, given->writable, e);
+    if (!m)
         return -1;
     rounded = *given;
     if (!rounded.fd_bytes[0])
-        rounded.fd_bytes[0] = reserved;
-    if (check_chunks(d, import, reserved, e) < 0)
-        return -1;
-    if (CUDA_CALL(d, e, MemAddressReserve, &address, reserved, 0, 0, 0) < 0)
-        return -1;
-    m = vmm_new(d, address, reserved, import->writable, e);
-    if (!m)
-        goto free_address;
-    if (map_chunks(d, m, import, e) < 0)
+        rounded.fd_bytes[0] = m->reserved;
+    if (check_chunks(d, import, m->reserved, e) < 0 || map_chunks(d, m, import, e) < 0)
         goto free_memory;
     m->base.size = m->mapped;
     *ret_memory = m;
     return 0;
 
 free_memory:
-    stuck = m->stuck;
-    free(m->chunks);
-    free(m);
-    if (stuck)
-        return -1;
-free_address:
-    cuda_on(d)->MemAddressFree(address, reserved);
+    if (!m->stuck)
+        unreserve(d, m);
+    free_record(m);
     return -1;
 }
 
@@ -240,28 +246,23 @@ static int zero(struct cuda_device *d, CUdeviceptr address, uint64_t size, struc
     return CUDA_CALL(d, e, StreamSynchronize, d->service);
 }
 
-/* Maps the allocation where the device may read and write it. */
-static int map_own(struct cuda_device *d, CUmemGenericAllocationHandle handle, uint64_t size, CUdeviceptr *ret_address,
-                   struct error *e)
+/* Maps the allocation, all that the memory has, where the device may read and write it. */
+static int map_own(struct cuda_device *d, CUmemGenericAllocationHandle handle, struct cuda_memory *m, struct error *e)
 {
-    CUdeviceptr address;
+    const CUdeviceptr address = m->base.address;
+    const uint64_t size = m->reserved;
 
-    if (CUDA_CALL(d, e, MemAddressReserve, &address, size, 0, 0, 0) < 0)
-        return -1;
     if (CUDA_CALL(d, e, MemMap, address, size, 0, handle, 0) < 0)
-        goto free_address;
-    if (cuda_check(d, cuda_peer_set_access(d, address, size, true), "cuMemSetAccess", e) < 0)
+        return -1;
+    if (cuda_check(d, cuda_peer_set_access(d, address, size, true), "cuMemSetAccess", e) < 0 ||
+        zero(d, address, size, e) < 0)
         goto unmap;
-    if (zero(d, address, size, e) < 0)
-        goto unmap;
-    *ret_address = address;
+    m->base.size = m->mapped = m->chunks[0] = size;
+    m->n_chunks = 1;
     return 0;
 
 unmap:
-    unmap(d, address, size);
-    return -1;
-free_address:
-    cuda_on(d)->MemAddressFree(address, size);
+    m->stuck = !unmap_pieces(d, address, &size, 1);
     return -1;
 }
 
@@ -286,34 +287,32 @@ int cuda_memory_alloc(struct backend_device *base, uint64_t size, struct backend
     CUmemAllocationProp prop = shareable_on(d);
     CUmemGenericAllocationHandle handle;
     struct cuda_memory *m;
-    CUdeviceptr address;
-    uint64_t rounded = 0;
     int fd = -1;
 
-    if (cuda_enter(d, e) < 0 || round_size(d, size, &rounded, e) < 0)
+    if (cuda_enter(d, e) < 0)
         return -1;
-    if (CUDA_CALL(d, e, MemCreate, &handle, rounded, &prop, 0) < 0)
+    m = reserve(d, size, true, e);
+    if (!m)
         return -1;
-    if (map_own(d, handle, rounded, &address, e) < 0)
+    if (CUDA_CALL(d, e, MemCreate, &handle, m->reserved, &prop, 0) < 0)
+        goto free_memory;
+    if (map_own(d, handle, m, e) < 0)
         goto release_handle;
     if (export_fd(d, handle, &fd, e) < 0)
         goto unmap;
-    m = vmm_new(d, address, rounded, true, e);
-    if (!m)
-        goto close_fd;
-    m->base.size = m->mapped = m->chunks[0] = rounded;
-    m->n_chunks = 1;
     m->base.made = true;
     cuda_on(d)->MemRelease(handle); /* the mapping and the descriptor keep the memory */
     *ret_memory = &m->base;
     *ret_fd = fd;
     return 0;
 
-close_fd:
-    close(fd);
 unmap:
-    unmap(d, address, rounded);
+    m->stuck = !unmap_pieces(d, m->base.address, m->chunks, m->n_chunks);
 release_handle:
     cuda_on(d)->MemRelease(handle);
+free_memory:
+    if (!m->stuck)
+        unreserve(d, m);
+    free_record(m);
     return -1;
 }

@@ -1,0 +1,133 @@
+"""`k.guarded`: arrays that end, or begin, where the memory does. With the real daemon on the stand-in CUDA driver."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import kops
+import numpy
+import pytest
+from kops._memory import device_pool
+from test_daemon_cuda import Daemon, backends, driver, k  # noqa: F401
+
+READ = """extern "C" __global__ void read_range(unsigned* out, unsigned long long address, int n) {
+    for (int i = 0; i < n; i++) out[i] = ((const unsigned*)address)[i]; }"""
+TELL = """extern "C" __global__ void tell_address(unsigned long long* out, const float* p) { *out = (unsigned long long)p; }"""
+GRANULE = 2 << 20
+
+
+@pytest.fixture
+def real(driver: Any) -> Iterator[Daemon]:  # noqa: F811
+    running = Daemon(config=backends.config(backends.STANDIN) + "[executors]\nisolate = user\nfaults = 0\n")
+    yield running
+    running.cleanup()
+
+
+@pytest.fixture
+def read(k: kops.Client) -> Any:  # noqa: F811
+    return k.kernel(READ, "read_range", "out unsigned* out[4], unsigned long long address, int n", grid=1, block=1)
+
+
+@pytest.fixture
+def where(k: kops.Client) -> Any:  # noqa: F811
+    tell = k.kernel(TELL, "tell_address", "out unsigned long long* out[1], const float* p", grid=1, block=1)
+
+    def address(array: kops.Array) -> int:
+        out = k.zeros(1, "u64", device=0)
+        tell(out, array)
+        return int(out.get()[0])
+
+    return address
+
+
+@pytest.mark.parametrize("n", [4, 1, 1001, GRANULE // 4])
+def test_an_array_ends_where_the_memory_does(k: kops.Client, where: Any, read: Any, n: int) -> None:  # noqa: F811
+    a = k.guarded(n)
+    assert a.shape == (n,) and a.contiguous and not a.get().any(), "zeroed"
+    a.set(numpy.arange(n))
+    assert a.get().tolist() == list(range(n))
+    end = where(a) + a.nbytes
+    assert end % GRANULE == 0
+    if n >= 4:
+        out = k.zeros(4, "u32", device=0)
+        read(out, end - 16, 4)
+        assert out.get().view("float32").tolist() == list(range(n - 4, n))
+    for past in (0, GRANULE, (16 << 20) - 4):
+        out = k.zeros(4, "u32", device=0)
+        with pytest.raises(kops.DeviceFault):
+            read(out, where(a) + a.nbytes + past, 1)
+        assert not out.get().any()
+    assert a.get().tolist() == list(range(n)), "it is still the same memory, in a new process"
+
+
+def test_an_array_begins_where_the_memory_does(k: kops.Client, where: Any, read: Any) -> None:  # noqa: F811
+    a = k.guarded((3, 5), "f32", side="start")
+    a.set(numpy.ones((3, 5)))
+    start = where(a.reshape(15))
+    assert start % GRANULE == 0
+    out = k.zeros(4, "u32", device=0)
+    read(out, start, 4)
+    assert (out.get().view("float32") == 1).all()
+    for before in (4, GRANULE, 16 << 20):
+        with pytest.raises(kops.DeviceFault):
+            read(out, where(a.reshape(15)) - before, 1)
+
+
+def test_neighbours_do_not_meet(k: kops.Client, where: Any) -> None:  # noqa: F811
+    arrays = [k.guarded(1 << 10, side=side) for side in ("end", "start") * 4]
+    places = sorted(where(a) // GRANULE * GRANULE for a in arrays)
+    assert all(b - a >= GRANULE + (32 << 20) for a, b in zip(places, places[1:], strict=False))
+
+
+def test_alignment_is_what_the_bytes_allow(k: kops.Client, where: Any) -> None:  # noqa: F811
+    for n, wanted in ((1, 4), (2, 8), (3, 4), (4, 16), (1001, 4), (1024, 4096)):
+        address = where(k.guarded(n))
+        assert address % wanted == 0 and address % (2 * wanted) != 0
+
+
+def test_ops_use_them(k: kops.Client) -> None:  # noqa: F811
+    a, b = k.guarded(1003), k.guarded(1003, side="start")
+    a.set(numpy.arange(1003))
+    b.set(numpy.ones(1003))
+    assert (k.add(a, b).get() == numpy.arange(1003) + 1).all()
+    out = k.guarded((1003,), "f32")
+    assert k.add(a, b, out=out) is out and (out.get() == numpy.arange(1003) + 1).all()
+
+
+def test_memory_goes_back(k: kops.Client) -> None:  # noqa: F811
+    pool = device_pool.pool_of(next(d.uuid for d in k.devices if d.backend == "cuda"))
+    k.trim()
+    before = pool.bytes
+    a = k.guarded(GRANULE)  # 8 MiB
+    assert pool.bytes == before + 4 * GRANULE
+    del a
+    gc.collect()
+    assert k.trim()["freed"] >= 4 * GRANULE and pool.bytes == before
+    assert k.guarded((0, 3)).get().shape == (0, 3)
+
+
+def test_what_cannot_be(k: kops.Client) -> None:  # noqa: F811
+    with pytest.raises(kops.BadArgument, match="side"):
+        k.guarded(4, side="middle")
+    with pytest.raises(kops.Unsupported, match="interpreter"):
+        k.guarded(4, device="host")
+    with pytest.raises(kops.UnknownDevice):
+        k.guarded(4, device=77)
+    with pytest.raises(kops.BadArgument):
+        k.guarded(-1)
+
+
+def test_with_asyncio(k: kops.Client, real: Daemon) -> None:  # noqa: F811
+    async def main() -> None:
+        async with kops.connect_async(real.socket_path, timeout=120) as client:
+            a = await client.guarded(1001)
+            await a.set(numpy.arange(1001))
+            assert (await a.get()).tolist() == list(range(1001))
+            assert a._start == GRANULE - 4004
+            with pytest.raises(kops.BadArgument):
+                await client.guarded(1, side="x")
+
+    asyncio.run(main())
