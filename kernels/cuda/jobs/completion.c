@@ -25,11 +25,11 @@ static bool happened(struct cuda_device *d, CUevent event)
 }
 
 /* True when the execution has ended. */
-static bool has_ended(const struct cuda_stream *s, const struct cuda_execution *x)
+static bool has_ended(struct cuda_stream *s, const struct cuda_execution *x)
 {
     if (!x->mark)
         return happened(s->queue.device, x->end);
-    return atomic_load_explicit(s->flag, memory_order_acquire) >= x->mark;
+    return cuda_marks_ended(&s->marks, s->flag) >= x->mark;
 }
 
 /* Returns the event to the pool; a waiter that still sleeps on it does so when it wakes. */
@@ -209,12 +209,22 @@ void cuda_stream_fail(struct cuda_stream *s, struct list *finished)
     }
 }
 
+/* All work of the stream has ended. Whether the flag has another value than the last mark: a kernel wrote it. */
+static bool flag_was_overwritten(struct cuda_stream *s)
+{
+    return s->flag && cuda_stream_executions_ahead(s);
+}
+
 void cuda_stream_check(struct cuda_stream *s)
 {
     struct cuda_device *d = s->queue.device;
     CUresult r = cuda_on(d)->StreamQuery(s->queue.stream);
     struct error ignored;
 
+    if (r == CUDA_SUCCESS && flag_was_overwritten(s)) {
+        log_warning("cuda_flag_overwritten", "device=%s", d->base.info.uuid);
+        r = CUDA_ERROR_ILLEGAL_ADDRESS; /* the kernel wrote to where it had no business */
+    }
     if (r == CUDA_SUCCESS || r == CUDA_ERROR_NOT_READY)
         return;
     cuda_fail(d, r, "cuStreamQuery", &ignored);

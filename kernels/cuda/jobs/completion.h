@@ -24,7 +24,8 @@ void cuda_stream_finish(struct cuda_stream *s, struct list *finished);
  * flags and events still tell; the others fail. Of an abandoned device all fail, and no event is asked. */
 void cuda_stream_fail(struct cuda_stream *s, struct list *finished);
 
-/* Marks the device broken when the driver says that the stream's context is. */
+/* Marks the device broken when the driver says that the stream's context is, or when a kernel has written to the
+ * stream's flag, so that the end of its work would never be seen. */
 void cuda_stream_check(struct cuda_stream *s);
 
 #endif

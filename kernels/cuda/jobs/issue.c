@@ -12,6 +12,8 @@
 #include "timed.h"
 #include "util/clock.h"
 
+_Static_assert((int)STAMPS_WINDOW < (int)MARKS_WINDOW, "each execution in flight has a mark");
+
 /* Launches block when a channel's queue of some 1000 is full. */
 enum {
     STREAM_WINDOW = STAMPS_WINDOW, /* executions of all jobs of a stream */
@@ -125,14 +127,14 @@ static int mark_end(struct cuda_stream *s, struct backend_job *base, struct cuda
     if (signal)
         write_value(&ops[n++], cuda_signal_address(d, &base->signal), base->signal.value);
     if (s->flag)
-        write_value(&ops[n++], s->flag_address, s->marks + 1);
+        write_value(&ops[n++], s->flag_address, cuda_marks_next(&s->marks, &s->streams->random));
     if (n && CUDA_CALL(d, e, StreamBatchMemOp, s->queue.stream, n, ops, 0) < 0) {
         /* The event stays recorded, which its next use overwrites. */
         cuda_event_return(d, cuda_end_kind(s, x), x->end);
         return -1;
     }
     if (s->flag)
-        x->mark = ++s->marks;
+        x->mark = cuda_marks_issue(&s->marks);
     else if (cuda_event_mark(d, cuda_end_kind(s, x), s->queue.stream, &x->end, e) < 0)
         return -1; /* the only mark, so it comes behind the signal */
     job->signalled = job->signalled || signal;

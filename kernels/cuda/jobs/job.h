@@ -20,11 +20,11 @@ struct cuda_execution {
     uint64_t issued_ns;         /* of a timed one: before it was */
     CUevent start;              /* EVENT_TIMED; NULL: not timed by events */
     CUevent end;                /* NULL: not timed by events, and the mark tells */
-    uint64_t mark;         /* the stream's flag has at least this value once it has ended; 0: only the event tells */
-    unsigned steps;        /* launches that it counts for */
-    bool by_events;        /* a start was marked */
-    struct cuda_gate gate; /* of one that is timed by events */
-    bool settled;          /* all of it was on the stream, the events too, before the GPU began with it */
+    uint64_t mark;              /* its number among the stream's marks; 0: only the event tells of its end */
+    unsigned steps;             /* launches that it counts for */
+    bool by_events;             /* a start was marked */
+    struct cuda_gate gate;      /* of one that is timed by events */
+    bool settled;               /* all of it was on the stream, the events too, before the GPU began with it */
 };
 
 /* An execution that has ended, whose record may come later. */

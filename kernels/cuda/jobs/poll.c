@@ -19,19 +19,22 @@ static void advance_stream(struct cuda_stream *s, struct list *finished)
     }
 }
 
-/* In a context that broke no flag is written: the driver is asked about the context now and then. Reading the clock at
- * each poll would cost more than the poll. */
+/* In a context that broke no flag is written, and one that a kernel wrote tells nothing: the driver is asked about the
+ * context, and a stream, now and then. Reading the clock at each poll would cost more than the poll. */
 static void check_health(struct cuda_executor *x)
 {
+    struct list *node = list_first(&x->busy);
     uint64_t now;
 
-    if (list_empty(&x->busy) || ++x->polls % POLLS_A_CLOCK)
+    if (!node || ++x->polls % POLLS_A_CLOCK)
         return;
     now = clock_now_ns();
     if (now - x->health_checked_ns < HEALTH_NS)
         return;
     x->health_checked_ns = now;
-    cuda_stream_check(list_entry(list_first(&x->busy), struct cuda_stream, link));
+    cuda_stream_check(list_entry(node, struct cuda_stream, link));
+    list_remove(node); /* another one's turn is next */
+    list_append(&x->busy, node);
 }
 
 static void poll_streams(struct cuda_executor *x, struct list *finished)

@@ -1,7 +1,9 @@
 /* Owns driver streams and their workspaces. */
 #include "stream.h"
 
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "driver/scratch.h"
 #include "timed.h"
@@ -33,6 +35,8 @@ int cuda_streams_open(struct cuda_streams *streams, struct cuda_device *d, uint6
         list_init(&streams->idle[i]);
     if (find_priorities(streams, e) < 0)
         return -1;
+    if (!cuda_random_seed(&streams->random))
+        return error_set(e, ERROR_INTERNAL, "getrandom: %s", strerror(errno));
     return cuda_flags_open(d, &streams->flags, e);
 }
 

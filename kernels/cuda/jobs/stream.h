@@ -7,6 +7,7 @@
 
 #include "driver/device.h"
 #include "flags.h"
+#include "marks.h"
 #include "util/list.h"
 
 struct cuda_executor;
@@ -16,6 +17,7 @@ struct cuda_streams {
     struct cuda_device *device;
     uint64_t workspace_bytes;
     struct cuda_flags flags;
+    struct cuda_random random;        /* of the streams' marks */
     int priorities[PRIORITY_COUNT];   /* the driver's numbers */
     struct list idle[PRIORITY_COUNT]; /* struct cuda_stream, for the next connection */
     unsigned idle_count[PRIORITY_COUNT];
@@ -35,10 +37,10 @@ struct cuda_stream {
     unsigned steps_in_flight; /* launches in them */
     atomic_ullong *flag;      /* a word that the GPU writes behind each execution; NULL: events tell */
     CUdeviceptr flag_address;
-    uint64_t marks; /* the last value that was sent to the flag */
-    CUevent wake;   /* EVENT_PLAIN_END behind the last mark, for a thread to sleep on; or NULL */
-    CUevent waited; /* the event that a waiter was last given */
-    double last_us; /* of the last execution that was timed by events or records */
+    struct cuda_marks marks; /* the values that it gets */
+    CUevent wake;            /* EVENT_PLAIN_END behind the last mark, for a thread to sleep on; or NULL */
+    CUevent waited;          /* the event that a waiter was last given */
+    double last_us;          /* of the last execution that was timed by events or records */
     struct {
         CUevent event;     /* EVENT_TIMED, before an execution behind a gate; or NULL */
         uint64_t begin_ns; /* when that execution began, by the GPU's clock */
@@ -52,9 +54,9 @@ static inline struct cuda_stream *cuda_stream(struct backend_stream *s)
 }
 
 /* Of those in flight that have not ended, as far as the GPU has told; 0 where it tells by events only. */
-static inline unsigned cuda_stream_executions_ahead(const struct cuda_stream *s)
+static inline unsigned cuda_stream_executions_ahead(struct cuda_stream *s)
 {
-    return s->flag ? (unsigned)(s->marks - atomic_load_explicit(s->flag, memory_order_acquire)) : 0;
+    return s->flag ? (unsigned)(s->marks.issued - cuda_marks_ended(&s->marks, s->flag)) : 0;
 }
 
 /* `workspace_bytes`: of each stream, for cuBLASLt. The context is current. */

@@ -32,7 +32,7 @@ static bool stamps_are_there(const struct cuda_stream *s)
 }
 
 /* Behind work that takes long enough all is on the stream in time by itself. */
-static bool wants_gate(const struct cuda_stream *s)
+static bool wants_gate(struct cuda_stream *s)
 {
     return s->executor->gates.function && s->flag &&
            ((double)cuda_stream_executions_ahead(s) * (s->last_us + AROUND_US) < AHEAD_US || !s->anchor.event ||
@@ -44,7 +44,7 @@ static int begin_events(struct cuda_stream *s, struct cuda_execution *x, struct 
     const struct cuda_flags *flags = &s->streams->flags;
 
     if (wants_gate(s) && cuda_gate_close(&s->executor->gates, &s->queue, flags, cuda_flag_number(flags, s->flag),
-                                         s->marks, &x->gate, e) < 0)
+                                         s->marks.issued, &x->gate, e) < 0)
         return -1;
     x->by_events = cuda_event_mark(s->queue.device, EVENT_TIMED, s->queue.stream, &x->start, e) == 0;
     if (x->by_events)
@@ -86,8 +86,8 @@ int cuda_timed_begin(struct cuda_stream *s, struct backend_job *base, struct cud
     base->timer = stamps ? TIMER_KERNEL : TIMER_EVENTS;
     if (!stamps)
         return begin_events(s, x, e);
-    x->times =
-        cuda_stamps_take(&s->executor->stamps, cuda_flag_number(&s->streams->flags, s->flag), s->marks, &work->launch);
+    x->times = cuda_stamps_take(&s->executor->stamps, cuda_flag_number(&s->streams->flags, s->flag), s->marks.issued,
+                                &work->launch);
     return 0;
 }
 
@@ -96,7 +96,7 @@ void cuda_timed_go(struct cuda_execution *x)
     cuda_gate_open(&x->gate);
 }
 
-void cuda_timed_enqueued(const struct cuda_stream *s, struct cuda_execution *x)
+void cuda_timed_enqueued(struct cuda_stream *s, struct cuda_execution *x)
 {
     const bool behind_another = cuda_stream_executions_ahead(s);
 

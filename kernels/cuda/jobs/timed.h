@@ -14,7 +14,7 @@ int cuda_timed_begin(struct cuda_stream *s, struct backend_job *base, struct cud
 /* The GPU may begin with what is on the stream. Harmless for executions without a gate, and twice. */
 void cuda_timed_go(struct cuda_execution *x);
 /* All of it is on the stream, the event behind it too. */
-void cuda_timed_enqueued(const struct cuda_stream *s, struct cuda_execution *x);
+void cuda_timed_enqueued(struct cuda_stream *s, struct cuda_execution *x);
 
 /* It has ended: its time becomes a sample of the job, or will when CUPTI's record has come. */
 void cuda_timed_end(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct cuda_execution *x,

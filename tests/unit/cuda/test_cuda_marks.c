@@ -1,0 +1,171 @@
+/* Ends that a kernel cannot forge: what a flag gets is random, and only the outstanding values count. */
+#include "jobs/stream.h"
+
+#include <sched.h>
+#include <string.h>
+
+#include "support.h"
+
+enum { N = 1000 };
+
+/* The published vector of SipHash-2-4 for the message 00 01 … 07 under the key 00 01 … 0f. */
+static void test_the_generator_is_what_it_says(void **state)
+{
+    struct cuda_random random = {.key = {UINT64_C(0x0706050403020100), UINT64_C(0x0f0e0d0c0b0a0908)},
+                                 .drawn = UINT64_C(0x0706050403020100)};
+    struct cuda_random other[2];
+
+    (void)state;
+    assert_int_equal(cuda_random_next(&random), UINT64_C(0x93f5f5799a932462));
+    assert_true(cuda_random_seed(&other[0]) && cuda_random_seed(&other[1]));
+    assert_memory_not_equal(other[0].key, other[1].key, sizeof(other[0].key));
+}
+
+static void test_only_outstanding_values_count(void **state)
+{
+    struct cuda_marks marks = {.issued = 0};
+    struct cuda_random random;
+    uint64_t values[40];
+    atomic_ullong flag = 0;
+
+    (void)state;
+    assert_true(cuda_random_seed(&random));
+    for (unsigned i = 0; i < 40; i++) {
+        values[i] = cuda_marks_next(&marks, &random);
+        assert_int_not_equal(values[i], 0);
+        assert_int_equal(cuda_marks_issue(&marks), i + 1);
+    }
+    assert_int_equal(cuda_marks_ended(&marks, &flag), 0);
+    for (uint64_t forged = 1; forged; forged <<= 1) {
+        atomic_store(&flag, forged);
+        assert_int_equal(cuda_marks_ended(&marks, &flag), 0);
+        atomic_store(&flag, UINT64_MAX - forged);
+        assert_int_equal(cuda_marks_ended(&marks, &flag), 0);
+        atomic_store(&flag, values[7] ^ forged);
+        assert_int_equal(cuda_marks_ended(&marks, &flag), 0);
+    }
+    atomic_store(&flag, values[2]);
+    assert_int_equal(cuda_marks_ended(&marks, &flag), 3);
+    atomic_store(&flag, values[1]); /* one that was */
+    assert_int_equal(cuda_marks_ended(&marks, &flag), 3);
+    atomic_store(&flag, values[39]);
+    assert_int_equal(cuda_marks_ended(&marks, &flag), 40);
+    /* Places are used again. */
+    for (unsigned i = 0; i < 1000; i++) {
+        const uint64_t value = cuda_marks_next(&marks, &random);
+
+        cuda_marks_issue(&marks);
+        assert_int_equal(cuda_marks_ended(&marks, &flag), 40 + i);
+        atomic_store(&flag, value);
+        assert_int_equal(cuda_marks_ended(&marks, &flag), 41 + i);
+    }
+}
+
+/* What the flag has after each of some jobs. */
+static void test_values_follow_no_rule(void **state)
+{
+    struct backend_memory *m = device_memory(N * sizeof(float));
+    struct backend_stream *streams[2] = {stream_open(), stream_open()};
+    uint64_t seen[64], step = 0, all = 0, none = UINT64_MAX;
+    struct test_job t;
+
+    (void)state;
+    for (unsigned i = 0; i < 64; i++) {
+        make_job(&t, OP_SQUARE, (struct view[]){VECTOR(m, N), VECTOR(m, N)});
+        run_job(streams[i % 2], &t);
+        seen[i] = atomic_load(cuda_stream(streams[i % 2])->flag);
+        for (unsigned k = 0; k < i; k++)
+            assert_int_not_equal(seen[i], seen[k]);
+        assert_true(i < 2 || seen[i] - seen[i - 1] != step);
+        step = i ? seen[i] - seen[i - 1] : 0;
+        all |= seen[i];
+        none &= seen[i];
+    }
+    assert_int_equal(all, UINT64_MAX); /* each bit is 1 somewhere, and 0 elsewhere */
+    assert_int_equal(none, 0);
+    for (unsigned i = 0; i < 2; i++)
+        backend->stream_free(streams[i]);
+    close_memory(m);
+}
+
+static void test_a_forged_flag_ends_nothing(void **state)
+{
+    struct backend_memory *m = device_memory(N * sizeof(float));
+    struct backend_stream *stream = stream_open();
+    struct cuda_stream *s = cuda_stream(stream);
+    const uint64_t forged[] = {0, 1, 2, 3, UINT64_MAX, UINT64_MAX / 2, 1000};
+    struct test_job before, t;
+    struct error e;
+    uint64_t last;
+
+    (void)state;
+    fill(m, N, 1);
+    make_job(&before, OP_SQUARE, (struct view[]){VECTOR(m, N), VECTOR(m, N)});
+    run_job(stream, &before);
+    last = atomic_load(s->flag);
+    gate_close(STANDIN_GATE_kernel);
+    make_job(&t, OP_ADD, (struct view[]){VECTOR(m, N), VECTOR(m, N), VECTOR(m, N)});
+    assert_true(start(stream, &t, &e));
+    wait_at_gate(STANDIN_GATE_kernel, 1);
+    for (unsigned i = 0; i < sizeof(forged) / sizeof(forged[0]) + 2; i++) {
+        atomic_store(s->flag, i < sizeof(forged) / sizeof(forged[0]) ? forged[i] : last + i % 2);
+        for (unsigned poll = 0; poll < 200; poll++)
+            assert_int_equal(backend->poll(device), 1);
+        assert_false(t.done);
+        assert_int_equal(t.job.ended, 0);
+    }
+    gate_open(STANDIN_GATE_kernel);
+    finish(&t);
+    assert_false(t.job.failed);
+    for (unsigned i = 0; i < N; i++)
+        assert_true(floats(m)[i] == 2 * value(i, 1) * value(i, 1));
+    backend->stream_free(stream);
+    close_memory(m);
+}
+
+/* Last, since the context is lost: a job whose end would never be seen fails, whichever stream it is on. */
+static void test_a_flag_that_was_overwritten_is_a_fault(void **state)
+{
+    struct backend_memory *m = device_memory(N * sizeof(float));
+    struct backend_stream *streams[2] = {stream_open(), stream_open()};
+    struct test_job jobs[2];
+    struct error e;
+
+    (void)state;
+    gate_close(STANDIN_GATE_kernel);
+    for (unsigned i = 0; i < 2; i++) {
+        make_job(&jobs[i], OP_ADD, (struct view[]){VECTOR(m, N), VECTOR(m, N), VECTOR(m, N)});
+        assert_true(start(streams[i], &jobs[i], &e));
+    }
+    wait_at_gate(STANDIN_GATE_kernel, 2);
+    gate_pass_one(STANDIN_GATE_kernel);
+    /* One of them ends, and its flag is written over before the loop looks. */
+    for (unsigned i = 0;; i = !i)
+        if (atomic_load(cuda_stream(streams[i])->flag) != cuda_stream(streams[i])->marks.seen) {
+            atomic_store(cuda_stream(streams[i])->flag, 77);
+            break;
+        } else {
+            sched_yield();
+        }
+    while (backend->poll(device))
+        sched_yield();
+    for (unsigned i = 0; i < 2; i++) {
+        assert_true(jobs[i].done && jobs[i].job.failed);
+        assert_int_equal(jobs[i].job.error.code, ERROR_DEVICE_LOST);
+    }
+    assert_true(device->lost);
+    gate_open(STANDIN_GATE_kernel);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_generator_is_what_it_says),
+        cmocka_unit_test(test_only_outstanding_values_count),
+        cmocka_unit_test(test_values_follow_no_rule),
+        cmocka_unit_test(test_a_forged_flag_ends_nothing),
+        cmocka_unit_test(test_a_flag_that_was_overwritten_is_a_fault),
+    };
+
+    return cmocka_run_group_tests(tests, setup, NULL);
+}
