@@ -159,8 +159,8 @@ static PyObject *ns_or_none(uint64_t ns)
 PyObject *fast_timings(const struct fast *f)
 {
     const struct kops_result *r = &f->result;
-    const double times[] = {r->recv_to_start_us, r->map_us, r->queue_us, r->wait_us, r->h2d_us,
-                            r->d2h_us,           r->gpu_us, r->host_us,  r->end_us,  r->total_us};
+    const double times[] = {r->recv_to_start_us, r->map_us,  r->queue_us, r->wait_us,  r->h2d_us, r->d2h_us,
+                            r->gpu_us,           r->host_us, r->end_us,   r->total_us, r->wall_us};
     enum { TIMES = sizeof(times) / sizeof(times[0]) };
     const char *const texts[] = {r->device, r->variant, r->timer};
     enum { TEXTS = sizeof(texts) / sizeof(texts[0]) };

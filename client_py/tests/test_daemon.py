@@ -107,6 +107,7 @@ def test_timings_and_profile(k: kops.Client) -> None:
     a = k.array(normal(1 << 16))
     _, timings = k.add(a, a, timing=True)
     assert timings.host_us is not None and timings.total_us is not None and timings.total_us >= timings.host_us > 0
+    assert timings.wall_us is not None and timings.host_us <= timings.wall_us <= timings.total_us
 
     assert timings.timer == "host" and k.add(a, a, timing=False) is not None
     profile = k.profile("add", a, a, warmup=1, repeat=9)

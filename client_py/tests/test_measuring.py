@@ -90,3 +90,30 @@ def test_comparing_with_the_asynchronous_client(daemon: FakeDaemon) -> None:
                 await k.compare("add", "add", a, b, rounds=5)
 
     asyncio.run(main())
+
+
+def test_the_daemon_s_own_clock_goes_on_over_all_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kops._base.intervals import Goal
+    from kops._calls import measure
+
+    replies = [{"timings": {"samples": [1.0, 2.0, 3.0], "host_us": 2.0, "wall_us": 7.5}} for _ in range(3)]
+
+    class Rounds(Goal):
+        def begin(self) -> None:
+            pass
+
+        def over(self, rounds: Any) -> bool:
+            return len(rounds) == 3
+
+        def interval(self, rounds: Any) -> Any:
+            return None
+
+    def plan(connection: Any, request: Any) -> Any:
+        return replies.pop()
+        yield
+
+    monkeypatch.setattr(measure, "execute", plan)
+    with pytest.raises(StopIteration) as ended:
+        next(measure.repeated(None, None, Rounds.__new__(Rounds)))  # type: ignore[arg-type]
+    timings, _ = ended.value.value
+    assert len(timings.samples) == 9 and timings.wall_us == 22.5

@@ -272,6 +272,8 @@ struct backend_job {
     bool timed_later;         /* there is no sample, but host->timed() may be called */
     uint64_t gpu_begin_ns, gpu_end_ns; /* CLOCK_MONOTONIC, of the timed executions on the device; 0: not known */
     double h2d_us, d2h_us; /* NAN: no copy, or not timed; copies between the steps of a job count as execution */
+    double wall_us; /* by this process's clock, where another one does the work: from handing it the job to seeing the
+                     * job's end; NAN: this one does it, or it is not known */
 
     /* The backend's own from submit() (or prepare()) until done(). */
     struct list link;

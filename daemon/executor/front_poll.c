@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "executor/front_policy.h"
+#include "executor/front_times.h"
 #include "util/clock.h"
 
 /* ---- records from the executor ---- */
@@ -125,55 +126,6 @@ static void end_job(struct front_job *own)
     job->done(job);
 }
 
-static bool is_time(double us)
-{
-    return us >= 0 && us < 1e15; /* also false for a NaN */
-}
-
-static bool is_copy_time(double us)
-{
-    return isnan(us) || is_time(us); /* a NaN: there was none */
-}
-
-/* The job cannot have started before it was submitted, nor later than now. */
-static uint64_t started_of(const struct front_job *own, uint64_t said_ns)
-{
-    uint64_t now_ns;
-
-    if (!said_ns)
-        return 0;
-    now_ns = clock_now_ns();
-    return said_ns < own->submitted_ns ? own->submitted_ns : said_ns > now_ns ? now_ns : said_ns;
-}
-
-/* Forgets a span that cannot be: nothing is on the device before it was given, or ends later than now. The clocks of
- * GPUs are known within microseconds. */
-static void accept_span(uint64_t from_ns, uint64_t *begin_ns, uint64_t *end_ns)
-{
-    enum { FUZZ_NS = 5000 };
-    const uint64_t now_ns = clock_now_ns();
-
-    if (!from_ns || *begin_ns < from_ns - FUZZ_NS || *end_ns < *begin_ns || *end_ns > now_ns + FUZZ_NS) {
-        *begin_ns = *end_ns = 0;
-        return;
-    }
-    if (*begin_ns < from_ns)
-        *begin_ns = from_ns;
-    if (*end_ns > now_ns)
-        *end_ns = now_ns;
-}
-
-/* A time is taken once, of a job that the executor had. */
-static void expect_time(struct executor *x, const struct front_job *own, bool later)
-{
-    struct backend_job *job = own->job;
-
-    job->timed_later = later && job->timing == TIMING_STATISTIC && job->token && !job->n_samples;
-    if (job->timed_later)
-        x->expected[job->token % FRONT_EXPECTED_MAX] =
-            (struct front_expected){.token = job->token, .started_ns = own->submitted_ns};
-}
-
 /* Behind a job that the executor lost come others. */
 static bool is_told(const struct front_stream *s)
 {
@@ -194,7 +146,8 @@ static void take_done(struct executor *x, const unsigned char *from, uint32_t si
     job = own->job;
     if (record.has_sample && job->n_samples < job->repeat)
         job->samples[job->n_samples++] = record.sample;
-    if (record.n_samples != job->n_samples || !is_copy_time(record.h2d_us) || !is_copy_time(record.d2h_us) ||
+    if (record.n_samples != job->n_samples || !front_is_copy_time(record.h2d_us) ||
+        !front_is_copy_time(record.d2h_us) ||
         !take_rest(own->stream->device, job, &record, from + sizeof(record), size - (uint32_t)sizeof(record))) {
         break_off(x, "an end");
         return;
@@ -204,9 +157,10 @@ static void take_done(struct executor *x, const unsigned char *from, uint32_t si
         break_off(x, "an end out of order");
         return;
     }
-    for (uint32_t i = 0; i < job->n_samples; i++)
-        if (!is_time(job->samples[i]))
-            job->samples[i] = 0;
+    if (!front_accept_samples(own) && !lost) {
+        break_off(x, "times longer than it had the job");
+        return;
+    }
     if (lost) {
         own->told = true; /* the executor is about to be lost: see front_recover.c */
         own->begun = record.started_ns != 0;
@@ -215,20 +169,12 @@ static void take_done(struct executor *x, const unsigned char *from, uint32_t si
     job->failed = record.failed != 0;
     job->ended = record.ended;
     job->timer = record.timer < TIMER_KINDS ? (enum backend_timer)record.timer : TIMER_EVENTS;
-    job->started_ns = started_of(own, record.started_ns);
-    job->gpu_begin_ns = record.gpu_begin_ns;
-    job->gpu_end_ns = record.gpu_end_ns;
-    accept_span(job->started_ns, &job->gpu_begin_ns, &job->gpu_end_ns);
-    expect_time(x, own, record.timed_later != 0);
-    job->h2d_us = record.h2d_us;
-    job->d2h_us = record.d2h_us;
+    front_accept_times(x, own, &record);
     end_job(own);
 }
 
 static void take_timed(struct executor *x, const unsigned char *from, uint32_t size)
 {
-    const struct front *f = x->front;
-    struct front_expected *expected;
     struct record_timed record;
 
     if (size < sizeof(record)) {
@@ -236,13 +182,7 @@ static void take_timed(struct executor *x, const unsigned char *from, uint32_t s
         return;
     }
     memcpy(&record, from, sizeof(record));
-    expected = &x->expected[record.token % FRONT_EXPECTED_MAX];
-    if (!record.token || expected->token != record.token || !is_time(record.times.us))
-        return; /* forgotten meanwhile, or made up */
-    expected->token = 0;
-    accept_span(expected->started_ns, &record.times.begin_ns, &record.times.end_ns);
-    if (f->host.timed)
-        f->host.timed(f->host.context, record.token, &record.times);
+    front_take_time(x, &record);
 }
 
 static void take_lost(struct executor *x)

@@ -396,7 +396,7 @@ void front_submit(struct backend_stream *stream, struct backend_job *job)
     job->started_ns = 0;
     job->ended = 0;
     job->n_samples = 0;
-    job->h2d_us = job->d2h_us = NAN;
+    job->h2d_us = job->d2h_us = job->wall_us = NAN;
     set_stream(job, s);
     if (list_empty(&s->jobs))
         list_append(&f->busy, &s->link);

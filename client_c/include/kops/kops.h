@@ -446,7 +446,7 @@ struct kops_result {
                                    that waits. send_us, total_us and reply_us are all of a blocking call. NAN where the
                                    daemon does not tell when it got the request, or has another CLOCK_MONOTONIC. */
     uint64_t received_ns;     /**< Request decoded, by CLOCK_MONOTONIC: the other times count from here. 0: not told. */
-    uint64_t reserved[1];
+    double wall_us; /**< Handed to the process that does the work → its end seen, by the daemon; NAN: not told. */
 };
 
 /** Runs an op and waits for it. `ret_result` may be NULL.

@@ -132,6 +132,7 @@ struct kops_result launch_here_result(double us, bool timed, const char *variant
                             .total_us = unknown,
                             .wait_us = unknown,
                             .end_us = unknown,
+                            .wall_us = unknown,
                             .min_us = unknown,
                             .median_us = unknown,
                             .p90_us = unknown,

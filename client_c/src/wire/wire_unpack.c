@@ -324,6 +324,7 @@ static const struct wire_field timing_fields[] = {
     TIMING("d2h_us", d2h_us),
     TIMING("wait_us", wait_us),
     TIMING("end_us", end_us),
+    TIMING("wall_us", wall_us),
     TIMING("min", min_us),
     TIMING("median", median_us),
     TIMING("p90", p90_us),

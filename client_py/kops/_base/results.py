@@ -32,6 +32,10 @@ class Timings:
     1. Where the GPU tells when it began, `recv_to_start_us`, `wait_us` (the launch, and other processes' time slices),
     `gpu_us` and `end_us` (until the reply) add up to `total_us`. With `send_us` before and `reply_us` behind it that is all of
     a blocking call. `times` has the same as absolute times.
+
+    `wall_us` is what the daemon's own clock says: from handing the work to the process that runs it to seeing the end of its last
+    execution, warm-up, gaps and earlier work of the stream included. The other execution times are claims of the process in which
+    the kernels run.
     """
 
     recv_to_start_us: float | None = None
@@ -44,6 +48,7 @@ class Timings:
     host_us: float | None = None
     end_us: float | None = None
     total_us: float | None = None
+    wall_us: float | None = None
     min: float | None = None
     median: float | None = None
     p90: float | None = None
@@ -146,8 +151,8 @@ _PARTS = (
 _SPREAD = ("min", "median", "p90", "max")
 _TIMINGS = {f.name for f in fields(Timings)} - {"device", "variant", "timer", "sent_ns", "seen_ns"}
 _OF_ONE = (
-    "recv_to_start_us", "map_us", "queue_us", "wait_us", "h2d_us", "d2h_us", "gpu_us", "host_us", "end_us", "total_us", "device",
-    "variant", "timer", "received_ns",
+    "recv_to_start_us", "map_us", "queue_us", "wait_us", "h2d_us", "d2h_us", "gpu_us", "host_us", "end_us", "total_us", "wall_us",
+    "device", "variant", "timer", "received_ns",
 )  # fmt: skip
 
 

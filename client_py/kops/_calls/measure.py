@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -22,12 +23,15 @@ def repeated(connection: Peer, request: Prepared, goal: Goal) -> Plan:
     goal.begin()
     reply = yield from execute(connection, request)
     timings = Timings.of(reply)
-    rounds = [_samples(timings)]
+    rounds, walls = [_samples(timings)], [timings.wall_us]
     while not goal.over(rounds):
         reply = yield from execute(connection, request)
-        rounds.append(_samples(Timings.of(reply)))
+        more = Timings.of(reply)
+        rounds.append(_samples(more))
+        walls.append(more.wall_us)
     if len(rounds) > 1:
-        timings = timings.with_samples(tuple(chain.from_iterable(rounds)))
+        wall_us = None if None in walls else sum(us for us in walls if us is not None)
+        timings = replace(timings.with_samples(tuple(chain.from_iterable(rounds))), wall_us=wall_us)
     return timings, goal.interval(rounds)
 
 

@@ -42,6 +42,7 @@ void result_json_timings(const struct kops_result *result, const double *samples
     json_number("host_us", result->host_us);
     json_number("end_us", result->end_us);
     json_number("total_us", result->total_us);
+    json_number("wall_us", result->wall_us);
     json_number("reply_us", result->reply_us);
     json_number("min", result->min_us);
     json_number("median", result->median_us);

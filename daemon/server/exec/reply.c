@@ -85,6 +85,9 @@ static void write_timings(struct rpc_output *out, const struct request *r, const
     const bool told = n == 1 && run->job.repeat == 1 && !run->job.warmup && run->job.gpu_begin_ns && started_ns;
     double *sorted = several ? sort_samples(run->samples, n) : NULL;
     const double *all = many ? sorted : NULL, of_one = n ? run->samples[0] : NAN;
+    /* Where this process does the work itself, its clock is all there is. */
+    const double wall_us =
+        isnan(run->job.wall_us) && started_ns ? clock_us_between(started_ns, now_ns) : run->job.wall_us;
     const struct rpc_number timings[] = {
         {"recv_to_start_us", started_ns ? clock_us_between(r->received_ns, started_ns) : NAN},
         {"queue_us", started_ns ? clock_us_between(run->ready_ns, started_ns) : NAN},
@@ -99,6 +102,7 @@ static void write_timings(struct rpc_output *out, const struct request *r, const
         {"wait_us", told ? fmax(clock_us_between(started_ns, run->job.gpu_end_ns) - of_one, 0) : NAN},
         {"end_us", told ? clock_us_between(run->job.gpu_end_ns, now_ns) : NAN},
         {"total_us", total_us},
+        {"wall_us", asked ? wall_us : NAN},
     };
 
     rpc_write_entry_numbers(out, "timings", timings, sizeof(timings) / sizeof(timings[0]), many + asked);

@@ -235,7 +235,7 @@ void run_init(struct run *run)
     run->job.started_ns = 0;
     run->job.n_samples = 0;
     run->job.ended = 0;
-    run->job.h2d_us = run->job.d2h_us = NAN;
+    run->job.h2d_us = run->job.d2h_us = run->job.wall_us = NAN;
     run->job.impl = NULL;
     run->job.forced = run->job.waits = run->job.timed_later = false;
     run->job.timer = TIMER_EVENTS;

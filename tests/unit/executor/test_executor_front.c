@@ -35,18 +35,23 @@ static const struct record_submit *submit(struct front_fixture *f, unsigned i, u
     return &f->sent[i];
 }
 
-static void put_samples(struct front_fixture *f, const struct record_submit *of, uint32_t n)
+static void put_times(struct front_fixture *f, const struct record_submit *of, uint32_t n, double first_us)
 {
     _Alignas(8) unsigned char bytes[sizeof(struct record_samples) + (REPEAT + 1) * sizeof(double)];
     const struct record_samples head = {.kind = RECORD_SAMPLES, .slot = of->slot, .serial = of->serial, .n = n};
 
     memcpy(bytes, &head, sizeof(head));
     for (uint32_t i = 0; i < n; i++) {
-        const double us = 1.5 + i;
+        const double us = first_us + i;
 
         memcpy(bytes + sizeof(head) + i * sizeof(us), &us, sizeof(us));
     }
     front_fixture_put(f, bytes, (uint32_t)(sizeof(head) + n * sizeof(double)));
+}
+
+static void put_samples(struct front_fixture *f, const struct record_submit *of, uint32_t n)
+{
+    put_times(f, of, n, 1.5);
 }
 
 static void put_done(struct front_fixture *f, const struct record_submit *of, uint32_t n_samples)
@@ -88,6 +93,50 @@ static void test_a_job_and_its_times(void **state)
     assert_int_equal(f->jobs[0].n_samples, 4);
     assert_true(f->samples[0][0] == 1.5 && f->samples[0][3] == 3.5);
     assert_string_equal(f->steps[0].variant_used, "vector4");
+    assert_true(f->jobs[0].wall_us >= 0 && f->jobs[0].wall_us < 1e9);
+}
+
+/* The clock of the daemon runs between handing the job over and its end, whatever the executor says. */
+static void test_the_daemon_has_its_own_clock(void **state)
+{
+    struct front_fixture *f = *state;
+    const uint64_t before_ns = clock_now_ns();
+    const struct record_submit *got = submit(f, 0, 0);
+    const uint64_t handed_ns = clock_now_ns();
+    uint64_t seen_ns;
+
+    while (clock_now_ns() < handed_ns + 3000000)
+        ;
+    put_samples(f, got, REPEAT);
+    put_done(f, got, REPEAT);
+    seen_ns = clock_now_ns();
+    assert_int_equal(front_fixture_poll(f), 0);
+    assert_true(f->jobs[0].wall_us >= (double)(seen_ns - handed_ns) / 1e3);
+    assert_true(f->jobs[0].wall_us <= (double)(clock_now_ns() - before_ns) / 1e3);
+}
+
+/* Each of them may be, and together they cannot. */
+static void test_times_that_cannot_be(void **state)
+{
+    struct front_fixture *f = *state;
+    const struct record_submit *got = submit(f, 0, 0);
+    const double each_us = 1e9 / REPEAT; /* the test is not that slow */
+
+    put_times(f, got, REPEAT, each_us);
+    put_done(f, got, REPEAT);
+    front_fixture_poll(f);
+    lost(f, 0);
+}
+
+static void test_a_time_that_cannot_be(void **state)
+{
+    struct front_fixture *f = *state;
+    const struct record_submit *got = submit(f, 0, 0);
+
+    put_times(f, got, 1, 3600e6);
+    put_done(f, got, 1);
+    front_fixture_poll(f);
+    lost(f, 0);
 }
 
 static void test_an_end_out_of_order(void **state)
@@ -296,6 +345,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_job_and_its_times, setup, teardown),
         cmocka_unit_test_setup_teardown(test_an_end_out_of_order, setup, teardown),
         cmocka_unit_test_setup_teardown(test_an_end_that_comes_twice, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_the_daemon_has_its_own_clock, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_times_that_cannot_be, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_time_that_cannot_be, setup, teardown),
         cmocka_unit_test_setup_teardown(test_more_samples_than_executions, setup, teardown),
         cmocka_unit_test_setup_teardown(test_the_executor_ends, setup, teardown),
         cmocka_unit_test_setup_teardown(test_samples_of_nothing, setup, teardown),
