@@ -126,6 +126,7 @@ struct front *front_new(const struct backend_config *config, const struct backen
     list_init(&f->programs);
     list_init(&f->busy);
     list_init(&f->failed);
+    list_init(&f->alone);
     ids_init(&f->handles, EXECUTOR_HANDLES_MAX);
     ids_init(&f->codes, EXECUTOR_CODES_MAX);
     ids_init(&f->functions, EXECUTOR_FUNCTIONS_MAX);

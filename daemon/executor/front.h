@@ -41,6 +41,7 @@ struct front_job {
     struct front_stream *stream;
     uint64_t submitted_ns, first_ns; /* first_ns: no job of its stream was before it any more */
     uint32_t slot, serial;           /* the serial tells the slot's jobs apart */
+    bool alone;                      /* it is exclusive, and no other job was on the GPUs so far */
     bool told, begun;                /* the executor said that it lost the job (job->error), and that it had begun */
     bool again;                      /* the next executor gets it, see front_repeat.c */
     uint64_t end_ns;                 /* it is to end by then; 0: no haste */
@@ -178,7 +179,18 @@ struct front_stream {
     int prepared;       /* 0, or negative: prepare_error */
     bool refused;       /* the first unsent job ends with prepare_error */
     struct error prepare_error;
+    /* While its first unsent job waits to be alone on the GPUs; see front_alone.c. */
+    struct list alone_link; /* in front.alone */
+    uint64_t alone_ns;      /* since when */
+    bool beside;            /* it has waited long enough, and runs beside others */
 };
+
+/* When a user's exclusive job last began. */
+struct front_hold_user {
+    uint64_t owner, last_ns;
+};
+
+enum { FRONT_HOLD_USERS = 32 /* that are remembered, the last ones */ };
 
 struct front {
     struct backend_host host;
@@ -210,21 +222,28 @@ struct front {
     unsigned n_turns, n_waiting;
     uint64_t last_start_ns;
     /* See front_hold.c. */
-    struct executor *holder; /* the only one that is sent a job; NULL: all are */
-    uint64_t hold_key;       /* its domain */
-    bool counting;           /* the holder has its job */
-    uint64_t hold_since_ns;  /* it waits for the others since then, or it counts */
-    uint64_t hold_kept_ns;   /* a job of others waits for the hold's end since then; 0: none does */
-    uint64_t hold_again_ns;  /* no other hold before */
-    bool hold_ended;         /* all domains may go on */
-    bool hold_wanted;        /* a job waits for hold_again_ns */
-    bool slept;              /* the loop has, since the last look */
-    unsigned polls;          /* counted, to look after executors now and then */
-    bool wants_room;         /* a domain waits until another one's executor has nothing to do */
-    int watch;               /* an epoll of bells and control sockets (data: the executor) and of `timer` (NULL) */
-    int timer;               /* see front_set_timer() */
-    uint64_t timer_ns;       /* what it is set to; UINT64_MAX: nothing */
-    uint64_t next_end_ns;    /* the earliest front_job.end_ns; UINT64_MAX: none */
+    struct executor *holder;          /* the only one that is sent a job; NULL: all are */
+    uint64_t hold_key;                /* its domain */
+    struct front_stream *hold_stream; /* whose job it is, or is to be; NULL: it has ended */
+    uint64_t hold_owner;              /* the job's */
+    bool hold_exclusive;              /* the job is exclusive, and does not count */
+    bool counting;                    /* the holder has its job */
+    uint64_t hold_since_ns;           /* it waits for the others since then, or it counts */
+    uint64_t hold_kept_ns;            /* a job of others waits for the hold's end since then; 0: none does */
+    uint64_t hold_asked_ns;           /* the same of another exclusive one */
+    uint64_t hold_again_ns;           /* no other hold before */
+    bool hold_ended;                  /* all domains may go on */
+    bool hold_wanted;                 /* a job waits for hold_again_ns */
+    struct list alone; /* struct front_stream.alone_link: wait to be alone, those first that wait for longest */
+    struct front_stream *hold_next; /* of these, the one whose turn it is; NULL: not chosen */
+    struct front_hold_user hold_users[FRONT_HOLD_USERS];
+    bool slept;           /* the loop has, since the last look */
+    unsigned polls;       /* counted, to look after executors now and then */
+    bool wants_room;      /* a domain waits until another one's executor has nothing to do */
+    int watch;            /* an epoll of bells and control sockets (data: the executor) and of `timer` (NULL) */
+    int timer;            /* see front_set_timer() */
+    uint64_t timer_ns;    /* what it is set to; UINT64_MAX: nothing */
+    uint64_t next_end_ns; /* the earliest front_job.end_ns; UINT64_MAX: none */
     struct backend_process_counts counts;
     struct tuner *tuner; /* its functions have rules of their own */
 };

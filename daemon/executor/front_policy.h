@@ -38,13 +38,35 @@ void front_turn_drop(struct front *f, struct front_domain *d);
 
 /* ---- front_hold.c: work that is alone on the GPUs ---- */
 
-/* Whether the job may be sent now; `d` has its executor, which has all that the job needs. One that counts waits until
- * no executor has a job, and holds the others until it has ended. */
-bool front_hold_take(struct front *f, const struct front_domain *d, const struct backend_job *job);
+/* Whether the stream's next job counts, or is to be alone. */
+bool front_hold_is_wanted(const struct front_stream *s, const struct backend_job *job);
+/* Whether the stream's next job may be sent now; its domain has an executor, which has all that the job needs. One that
+ * counts, or is exclusive, waits until no executor has a job, and holds the others until it has ended, or, exclusive,
+ * for as long as others may wait. */
+bool front_hold_take(struct front *f, struct front_stream *s, const struct backend_job *job);
+/* The job was sent. */
+void front_hold_sent(const struct front_stream *s, struct front_job *own);
+/* The stream's first unsent job ends, or goes. */
+void front_hold_forget(struct front_stream *s);
 /* Holds that are over, or last too long, end. */
 void front_hold_turn(struct front *f);
 /* The executor is about to be freed. */
 void front_hold_end(const struct executor *x);
+
+/* ---- front_alone.c: exclusive jobs that wait ---- */
+
+/* Whether it is the turn of the stream, of those that wait. */
+bool front_alone_is_next(struct front *f, const struct front_stream *s);
+/* The stream waits, from now on or already. */
+void front_alone_wait(struct front_stream *s, uint64_t now_ns);
+/* It does no more. */
+void front_alone_leave(struct front_stream *s);
+/* A user's exclusive job begins. */
+void front_alone_note(struct front *f, uint64_t owner, uint64_t now_ns);
+/* Lets those go that have waited for long, beside others. Whether there were any. */
+bool front_alone_turn(struct front *f, uint64_t now_ns);
+
+/* ---- front_hold.c: privileges ---- */
 
 /* Counters by a privilege, see privilege.h: the device whose counters the domain's new process is to take; -1: none, or
  * no privilege is needed, or allowed. */

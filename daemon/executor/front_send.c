@@ -50,6 +50,7 @@ int front_stream_new(struct backend_device *device, enum backend_priority priori
     list_init(&s->on_link);
     list_init(&s->blocked_link);
     list_init(&s->prepared_link);
+    list_init(&s->alone_link);
     s->unsent = &s->jobs;
     *ret_stream = (struct backend_stream *)(void *)s;
     return 0;
@@ -183,6 +184,7 @@ static bool send_job(struct front_stream *s, struct backend_job *job)
     own->submitted_ns = clock_now_ns();
     own->first_ns = s->sent ? 0 : own->submitted_ns;
     job->impl = own;
+    front_hold_sent(s, own);
     job->started_ns = own->first_ns; /* until the executor says it better */
     fill_record(s, job, &record);
     record.slot = slot;
@@ -213,8 +215,10 @@ static void wait_for(struct front_stream *s, struct front_domain *d)
 
 void front_leave_stream(struct front_stream *s, struct backend_job *job)
 {
-    if (s->unsent == &job->link)
+    if (s->unsent == &job->link) {
         s->unsent = job->link.next;
+        front_hold_forget(s);
+    }
     if (s->prepare_job == job)
         s->refused = false;
     list_remove(&job->link);
@@ -283,6 +287,7 @@ static bool advance_one(struct front_stream *s, struct backend_job *job, struct 
 
     if (atomic_load_explicit(&job->cancel, memory_order_relaxed)) {
         error_set(&e, ERROR_CANCELLED, "the job was cancelled before it began");
+        front_hold_forget(s);
         return end_next(s, job, &e);
     }
     if (job->failed) { /* with an executor that had it */
@@ -299,7 +304,7 @@ static bool advance_one(struct front_stream *s, struct backend_job *job, struct 
     if (s->on != x && s->sent)
         return false; /* two executors have no order: the earlier jobs end first */
     job->waits = !x || !x->ready || atomic_load(&x->gone);
-    if (job->waits || !list_empty(&x->overflow) || (!job->counters && !front_turn_take(f, d))) {
+    if (job->waits || !list_empty(&x->overflow) || (!front_hold_is_wanted(s, job) && !front_turn_take(f, d))) {
         wait_for(s, d);
         return false;
     }
@@ -309,7 +314,7 @@ static bool advance_one(struct front_stream *s, struct backend_job *job, struct 
             wait_for(s, d);
         return false;
     }
-    job->waits = !front_hold_take(f, d, job);
+    job->waits = !front_hold_take(f, s, job);
     if (job->waits) {
         wait_for(s, d);
         return false;
@@ -321,6 +326,7 @@ static bool advance_one(struct front_stream *s, struct backend_job *job, struct 
         return false;
     }
     s->unsent = s->unsent->next;
+    s->beside = false;
     return true;
 }
 
@@ -392,7 +398,7 @@ void front_submit(struct backend_stream *stream, struct backend_job *job)
     job->failed = false;
     job->forced = false;
     job->begun_anew = 0;
-    job->waits = false;
+    job->waits = job->was_alone = false;
     job->started_ns = 0;
     job->ended = 0;
     job->n_samples = 0;
@@ -443,6 +449,9 @@ void front_take_back(struct front_job *own)
     struct list *next;
 
     x->in_a_row++;
+    own->job->was_alone = own->alone;
+    if (x->front->hold_stream == s && x->front->counting)
+        x->front->hold_stream = NULL;
     if (!x->common && own->first_ns)
         note_duration(x, own);
     set_stream(own->job, s);

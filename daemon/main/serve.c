@@ -109,6 +109,7 @@ static struct server_config server_config_of(const struct config *c)
                            .spin_us = c->executors_spin_us,
                            .executors_max = (unsigned)c->executors_max,
                            .executors_active = (unsigned)c->executors_active,
+                           .executors_exclusive_ms = (unsigned)c->executors_exclusive_ms,
                            .executors_spares = c->isolate >= ISOLATE_USER ? (unsigned)c->executors_spares : 0,
                            .executors_sandbox = c->executors_sandbox_mode,
                            .executors_user = c->executors_user,

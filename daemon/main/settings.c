@@ -96,6 +96,10 @@ const struct setting settings[] = {
      "Executors at one time, the common one and the spares included. Each takes about 0.5 GB of a GPU's memory."},
     {"executors", "active", NUMBER, AT(executors_active), "1", 1, 60, FIXED,
      "Users (or connections) whose own kernels run on the GPUs at one time; others wait for their turn."},
+    {"executors", "exclusive_ms", NUMBER, AT(executors_exclusive_ms), "50", 1, 5000, FIXED,
+     "Milliseconds that work of others waits at most for a client's exclusive work, which is alone on the GPUs that "
+     "long; "
+     "then others have as long before the next."},
     {"executors", "spares", NUMBER, AT(executors_spares), "1", 0, 8, FIXED,
      "Executors that are kept ready: after a fault, and for a user's first kernel, one begins at once."},
     {"executors", "faults", NUMBER, AT(executors_faults), "3", 0, ACCOUNT_FAULTS_MAX, LIVE,

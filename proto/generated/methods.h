@@ -129,6 +129,7 @@
     X(stream, UINT, 0, UINT64_C(0), UINT64_C(255), 0) \
     X(timing, BOOL, 0, UINT64_C(0), UINT64_C(18446744073709551615), 1) \
     X(exact, BOOL, 0, UINT64_C(0), UINT64_C(18446744073709551615), 0) \
+    X(exclusive, BOOL, 0, UINT64_C(0), UINT64_C(18446744073709551615), 0) \
     X(warmup, UINT, 0, UINT64_C(0), UINT64_C(10000), 0) \
     X(repeat, UINT, 0, UINT64_C(1), UINT64_C(10000), 1) \
     X(deadline_ms, UINT, 0, UINT64_C(1), UINT64_C(86400000), 0) \
@@ -149,6 +150,7 @@
     X(stream, UINT, 0, UINT64_C(0), UINT64_C(255), 0) \
     X(timing, BOOL, 0, UINT64_C(0), UINT64_C(18446744073709551615), 1) \
     X(exact, BOOL, 0, UINT64_C(0), UINT64_C(18446744073709551615), 0) \
+    X(exclusive, BOOL, 0, UINT64_C(0), UINT64_C(18446744073709551615), 0) \
     X(warmup, UINT, 0, UINT64_C(0), UINT64_C(10000), 0) \
     X(repeat, UINT, 0, UINT64_C(1), UINT64_C(10000), 1) \
     X(deadline_ms, UINT, 0, UINT64_C(1), UINT64_C(86400000), 0) \
@@ -173,6 +175,7 @@
     X(stream, UINT, 0, UINT64_C(0), UINT64_C(255), 0) \
     X(timing, BOOL, 0, UINT64_C(0), UINT64_C(18446744073709551615), 1) \
     X(exact, BOOL, 0, UINT64_C(0), UINT64_C(18446744073709551615), 0) \
+    X(exclusive, BOOL, 0, UINT64_C(0), UINT64_C(18446744073709551615), 0) \
     X(warmup, UINT, 0, UINT64_C(0), UINT64_C(10000), 0) \
     X(repeat, UINT, 0, UINT64_C(1), UINT64_C(10000), 1) \
     X(deadline_ms, UINT, 0, UINT64_C(1), UINT64_C(86400000), 0) \
@@ -220,6 +223,7 @@
     X(stream, UINT, 0, UINT64_C(0), UINT64_C(255), 0) \
     X(timing, BOOL, 0, UINT64_C(0), UINT64_C(18446744073709551615), 1) \
     X(exact, BOOL, 0, UINT64_C(0), UINT64_C(18446744073709551615), 0) \
+    X(exclusive, BOOL, 0, UINT64_C(0), UINT64_C(18446744073709551615), 0) \
     X(warmup, UINT, 0, UINT64_C(0), UINT64_C(10000), 0) \
     X(repeat, UINT, 0, UINT64_C(1), UINT64_C(10000), 1) \
     X(deadline_ms, UINT, 0, UINT64_C(1), UINT64_C(86400000), 0) \

@@ -59,6 +59,7 @@ class Timings:
     sent_ns: int | None = None  # the call began in this process; as the next two by CLOCK_MONOTONIC
     received_ns: int | None = None  # the daemon had decoded the request
     seen_ns: int | None = None  # this process had the reply
+    exclusive: bool | None = None  # of work that was to be alone on the GPUs: whether it was all the time
     timer: str = ""  # told `gpu_us` or `host_us`: "cupti" (the driver's records), "kernel" (it, by the GPU's clock), "events", "host"
 
     @property
@@ -109,8 +110,8 @@ class Timings:
         if "samples" in times:
             times["samples"] = tuple(times["samples"])
         return cls(
-            **times, device=reply.get("device", ""), variant=reply.get("variant", ""), timer=reply.get("timer", ""), sent_ns=sent_ns,
-            seen_ns=time.monotonic_ns(),
+            **times, device=reply.get("device", ""), variant=reply.get("variant", ""), timer=reply.get("timer", ""),
+            exclusive=reply.get("exclusive"), sent_ns=sent_ns, seen_ns=time.monotonic_ns(),
         )  # fmt: skip
 
     def __str__(self) -> str:
@@ -149,7 +150,7 @@ _PARTS = (
     "send", "recv_to_start", "map", "queue", "wait", "h2d", "gpu", "host", "d2h", "end", "total", "reply",
 )  # in the order of a request  # fmt: skip
 _SPREAD = ("min", "median", "p90", "max")
-_TIMINGS = {f.name for f in fields(Timings)} - {"device", "variant", "timer", "sent_ns", "seen_ns"}
+_TIMINGS = {f.name for f in fields(Timings)} - {"device", "variant", "timer", "exclusive", "sent_ns", "seen_ns"}
 _OF_ONE = (
     "recv_to_start_us", "map_us", "queue_us", "wait_us", "h2d_us", "d2h_us", "gpu_us", "host_us", "end_us", "total_us", "wall_us",
     "device", "variant", "timer", "received_ns",

@@ -23,15 +23,16 @@ def repeated(connection: Peer, request: Prepared, goal: Goal) -> Plan:
     goal.begin()
     reply = yield from execute(connection, request)
     timings = Timings.of(reply)
-    rounds, walls = [_samples(timings)], [timings.wall_us]
+    rounds, walls, alone = [_samples(timings)], [timings.wall_us], timings.exclusive
     while not goal.over(rounds):
         reply = yield from execute(connection, request)
         more = Timings.of(reply)
         rounds.append(_samples(more))
         walls.append(more.wall_us)
+        alone = None if alone is None or more.exclusive is None else alone and more.exclusive
     if len(rounds) > 1:
         wall_us = None if None in walls else sum(us for us in walls if us is not None)
-        timings = replace(timings.with_samples(tuple(chain.from_iterable(rounds))), wall_us=wall_us)
+        timings = replace(timings.with_samples(tuple(chain.from_iterable(rounds))), wall_us=wall_us, exclusive=alone)
     return timings, goal.interval(rounds)
 
 

@@ -16,6 +16,7 @@ from .._base.errors import (
     ShapeMismatch,
     StaleBuffer,
     UnknownOp,
+    Unsupported,
     WrongType,
 )
 from .._base.results import Device, Timing, Timings
@@ -290,6 +291,7 @@ def options_of(
     priority: str | None = None,
     warmup: int = 0,
     repeat: int = 1,
+    exclusive: bool = False,
 ) -> dict[str, Any]:
     """The optional keys of `run`, `sequence` and `run_program`; defaults are left out."""
     options: dict[str, Any] = {}
@@ -316,4 +318,19 @@ def options_of(
         options["warmup"] = warmup
     if repeat != 1:
         options["repeat"] = repeat
+    if exclusive:
+        if connection.info is None or "exclusive" not in connection.info.features:
+            raise Unsupported(
+                "exclusive=True needs a daemon with executors on a GPU, whose work it can hold back: this one has no GPU, has "
+                "executors.isolate = off, or is older",
+                {"key": "exclusive"},
+            )
+        options["exclusive"] = True
     return options
+
+
+def blocking_of(exclusive: bool, blocking: bool | None) -> bool | None:
+    """Exclusive work is waited for: a stream that waits for it would wait for other users' work."""
+    if exclusive and blocking is False:
+        raise BadArgument("exclusive work is not ordered on a CUDA stream: leave blocking=False out; submit() does not wait either")
+    return True if exclusive else blocking

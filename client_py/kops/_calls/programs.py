@@ -179,11 +179,11 @@ class BaseProgram(Recorder):
 
     def _prepared(
         self, connection: Peer, bind: Any, stream: int, timing: Timing, deadline_ms: int | None, priority: str | None,
-        warmup: int, repeat: int,
+        warmup: int, repeat: int, exclusive: bool,
     ) -> ProgramRun:  # fmt: skip
         connection.need("program")
         self._closed = True
-        options = plans.options_of(connection, None, stream, timing, deadline_ms, priority, warmup, repeat)
+        options = plans.options_of(connection, None, stream, timing, deadline_ms, priority, warmup, repeat, exclusive)
         return ProgramRun(self, bind, options)
 
 
@@ -214,15 +214,16 @@ class Program(BaseProgram):
         deadline_ms: int | None = None,
         priority: str | None = None,
         blocking: bool | None = None,
+        exclusive: bool = False,
         timeout: float | None = DEFAULT_TIMEOUT,
     ) -> Timings | None:
         """Runs the program on the arrays that it was recorded with; the outputs are then in those that recording
         returned. `bind` names other arrays for this run: a mapping, or pairs, of a recorded array and another one of
         the same shape, strides and dtype. `repeat` with `timing` measures. The other options are those of an op; on
-        torch CUDA tensors a run is ordered as an op is. Returns the Timings with `timing=True`."""
+        torch CUDA tensors a run is ordered as an op is. `exclusive`: as in a kernel's call. Returns the Timings with `timing=True`."""
         client = self._client
         link = client._live()
-        plain = not (bind or stream or timing or warmup or repeat != 1 or deadline_ms or priority)
+        plain = not (bind or stream or timing or warmup or repeat != 1 or deadline_ms or priority or exclusive)
         failed = None
         try:
             if plain and (client.blocking if blocking is None else blocking) and self._run_again(link, timeout):
@@ -230,8 +231,8 @@ class Program(BaseProgram):
                 return None
         except LOSSES as error:
             failed = error
-        run = self._prepared(link, bind, stream, timing, deadline_ms, priority, warmup, repeat)
-        answer = client._carry(link, run, timing, stream, blocking, timeout, failed)
+        run = self._prepared(link, bind, stream, timing, deadline_ms, priority, warmup, repeat, exclusive)
+        answer = client._carry(link, run, timing, stream, plans.blocking_of(exclusive, blocking), timeout, failed)
         self._ran()
         return answer[1] if timing else None
 
@@ -271,12 +272,13 @@ class AsyncProgram(BaseProgram):
         repeat: int = 1,
         deadline_ms: int | None = None,
         priority: str | None = None,
+        exclusive: bool = False,
         timeout: float | None = DEFAULT_TIMEOUT,
     ) -> Timings | None:
         """As `Program.run`; returns when the outputs are ready."""
         client = self._client
         connection = await client._live()
-        run = self._prepared(connection, bind, stream, timing, deadline_ms, priority, warmup, repeat)
+        run = self._prepared(connection, bind, stream, timing, deadline_ms, priority, warmup, repeat, exclusive)
         answer = await client._drive(connection, lambda link: plans.run(link, run, timing), timeout, lambda: run.hazard)
         self._ran()
         return answer[1] if timing else None

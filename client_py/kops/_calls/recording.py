@@ -234,7 +234,7 @@ class BaseSequence(Recorder):
         connection.need("sequence")
         self._closed = True
         options = self._run_options
-        names = ("stream", "timing", "deadline_ms", "priority", "warmup", "repeat")
+        names = ("stream", "timing", "deadline_ms", "priority", "warmup", "repeat", "exclusive")
         self._wire = plans.options_of(connection, self._device, **{name: options[name] for name in names})
         return self
 

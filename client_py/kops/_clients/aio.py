@@ -158,12 +158,13 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncFormulaMe
         repeat: int = 1,
         deadline_ms: int | None = None,
         priority: str | None = None,
+        exclusive: bool = False,
         timeout: float | None = DEFAULT_TIMEOUT,
     ) -> AsyncSequence:
         """As `Client.sequence`: `async with k.sequence() as s:`, and the ops are called on `s`, without `await`."""
         options = {
             "stream": stream, "timing": timing, "warmup": warmup, "repeat": repeat, "deadline_ms": deadline_ms,
-            "priority": priority, "timeout": timeout,
+            "priority": priority, "exclusive": exclusive, "timeout": timeout,
         }  # fmt: skip
         return AsyncSequence(self, device, options)
 

@@ -228,6 +228,7 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
         deadline_ms: int | None = None,
         priority: str | None = None,
         blocking: bool | None = None,
+        exclusive: bool = False,
         timeout: float | None = DEFAULT_TIMEOUT,
     ) -> Any:
         """Several ops in one request, run in order.
@@ -236,11 +237,11 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
         its end: what they returned is filled then. With steps, `(op, *inputs)` or `(op, *inputs, {keyword: value})`,
         also with a kernel for the op, sends them at once and returns the list of results, with its Timings for
         `timing=True` (of the whole sequence; in `s.timings` for the other form). The options are those of an op;
-        everything is checked before the first one runs.
+        everything is checked before the first one runs. `exclusive`: as in a kernel's call, for all of it.
         """
         options = {
             "stream": stream, "timing": timing, "warmup": warmup, "repeat": repeat, "deadline_ms": deadline_ms,
-            "priority": priority, "blocking": blocking, "timeout": timeout,
+            "priority": priority, "blocking": plans.blocking_of(exclusive, blocking), "exclusive": exclusive, "timeout": timeout,
         }  # fmt: skip
         made = Sequence(self, device, options)
         if steps is None:

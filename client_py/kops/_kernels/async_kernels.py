@@ -23,7 +23,7 @@ class AsyncKernel(BaseKernel):
 
     async def __call__(
         self, *arguments: Any, grid: Any = None, block: Any = None, shared: Any = None, cluster: Any = None, stream: int = 0,
-        timing: Timing = False, deadline_ms: int | None = None, priority: str | None = None,
+        timing: Timing = False, deadline_ms: int | None = None, priority: str | None = None, exclusive: bool = False,
         timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
     ) -> Any:  # fmt: skip
         """As `Kernel`'s; returns when the launch has ended."""
@@ -32,11 +32,11 @@ class AsyncKernel(BaseKernel):
         sizes = {"grid": grid, "block": block, "shared": shared, "cluster": cluster}
         connection = await client._live()
         if self.interprets(connection):
-            if timing:
-                refuse_interpreted(self.name, "the interpreter has no times")
+            if timing or exclusive:
+                refuse_interpreted(self.name, "the interpreter has no times, and holds nobody back")
             return await asyncio.to_thread(self.interpret, *arguments, **sizes)
         geometry = self._geometry.of_call(arguments, sizes)
-        options = options_of(connection, None, stream, timing, deadline_ms, priority)
+        options = options_of(connection, None, stream, timing, deadline_ms, priority, exclusive=exclusive)
         request = Launch(self, arguments, geometry, options)
         return await client._drive(connection, lambda link: run(link, request, timing), timeout, lambda: request.hazard)
 
@@ -48,7 +48,7 @@ class AsyncKernel(BaseKernel):
         self, *arguments: Any, warmup: int = 3, repeat: int = 50, until: float | None = None, at_most: float = SECONDS_MOST,
         cache: str = "warm", conditions: bool = True, counters: bool | str = False, grid: Any = None, block: Any = None,
         shared: Any = None, cluster: Any = None, stream: int = 0, deadline_ms: int | None = None, priority: str | None = None,
-        timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
+        exclusive: bool = False, timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
     ) -> Profile:  # fmt: skip
         """As `Kernel.profile`."""
         client = self._client
@@ -56,7 +56,8 @@ class AsyncKernel(BaseKernel):
         sizes = {"grid": grid, "block": block, "shared": shared, "cluster": cluster}
         caches, goal = caches_of(counters, cache), Goal(until, at_most)
         if is_cold(cache):
-            again = {**sizes, "stream": stream, "deadline_ms": deadline_ms, "priority": priority, "timeout": timeout}
+            how = {"stream": stream, "deadline_ms": deadline_ms, "priority": priority, "exclusive": exclusive}
+            again = {**sizes, **how, "timeout": timeout}
             launch_timed = partial(self.__call__, timing=truest(await client._live()), **again)
             return await cold_profile_async(
                 lambda n, g: self.profile(
@@ -67,7 +68,8 @@ class AsyncKernel(BaseKernel):
         geometry = self._geometry.of_call(arguments, sizes)
         connection = await client._live()
         self._check_launched(connection, "a profile")
-        how = {"stream": stream, "deadline_ms": deadline_ms, "priority": priority, "warmup": warmup, "repeat": repeat}
+        how = {"stream": stream, "deadline_ms": deadline_ms, "priority": priority, "exclusive": exclusive}
+        how.update(warmup=warmup, repeat=repeat)
         launch = self._measured(connection, arguments, geometry, how)
         answer: Profile = await client._drive(
             connection, lambda link: profile(link, launch, goal, conditions, caches), timeout, lambda: launch.hazard

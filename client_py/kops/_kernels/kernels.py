@@ -22,7 +22,7 @@ from .._calls.launch import Launch, profile, run
 from .._calls.launchable import Launchable
 from .._calls.pending import Pending
 from .._calls.places import Place, place
-from .._calls.plans import Plan, options_of, truest
+from .._calls.plans import Plan, blocking_of, options_of, truest
 from .._memory.pool import prune
 from .._session.connection import Peer
 from .._session.recovery import KERNEL_HAZARD, SHORT_LOSSES, Trial, short_call
@@ -237,7 +237,7 @@ class Kernel(BaseKernel):
     def __call__(
         self, *arguments: Any, grid: Any = None, block: Any = None, shared: Any = None, cluster: Any = None, stream: int = 0,
         timing: Timing = False, deadline_ms: int | None = None, priority: str | None = None, blocking: bool | None = None,
-        timeout: float | None = DEFAULT_TIMEOUT, where: str | None = None, **named: Any,
+        exclusive: bool = False, timeout: float | None = DEFAULT_TIMEOUT, where: str | None = None, **named: Any,
     ) -> Any:  # fmt: skip
         """Launches the kernel, with arguments by position or by parameter name.
 
@@ -253,14 +253,18 @@ class Kernel(BaseKernel):
         checks: as fast as a kernel of its own, and what it does wrong takes this process alone. `timing=True` then waits, and
         its `gpu_us` is between two events. By default a launch is the daemon's, and on a stream that is captured into a graph
         it is here; "daemon" refuses captures. "auto" takes what was measured to be faster: `place` tells which, and why.
+
+        `exclusive=True` waits for the result, and keeps all other work of the daemon's clients off its GPUs while the launch is
+        there, for a time that is bounded (`executors.exclusive_ms`, where others wait): `timings.exclusive` says whether it
+        was alone all the time.
         """
         sent = time.monotonic_ns() if timing else None
         client = self._client
         if named or len(arguments) != self._count:
             arguments = self._positional(arguments, named)
         if self.fallback is not None and self.interprets(client._live()):
-            if timing or client._recorder() is not None:
-                refuse_interpreted(self.name, "the interpreter has no times and records nothing")
+            if timing or exclusive or client._recorder() is not None:
+                refuse_interpreted(self.name, "the interpreter has no times, records nothing, and holds nobody back")
             return self.interpret(*arguments, grid=grid, block=block, shared=shared, cluster=cluster)
         if grid is None and block is None and shared is None and cluster is None and not self._functions:
             geometry = None
@@ -269,13 +273,15 @@ class Kernel(BaseKernel):
         if where == "auto":
             where = self._chosen(arguments) if not client._scopes else None
         if where is not None and (where == "here" or contexts.checked_place(where) != "daemon"):
-            if stream or deadline_ms is not None or priority is not None or blocking is not None:
-                contexts.check_options(self.name, stream=stream, deadline_ms=deadline_ms, priority=priority, blocking=blocking)
+            if stream or exclusive or deadline_ms is not None or priority is not None or blocking is not None:
+                contexts.check_options(
+                    self.name, stream=stream, deadline_ms=deadline_ms, priority=priority, blocking=blocking, exclusive=exclusive
+                )
             return self._launch_here(arguments, geometry, timing, timeout, sent)
         try:
-            return self._in_daemon(arguments, geometry, stream, timing, deadline_ms, priority, blocking, timeout, sent)
+            return self._in_daemon(arguments, geometry, stream, timing, deadline_ms, priority, blocking, exclusive, timeout, sent)
         except Capturing:
-            if where is not None or stream or timing or deadline_ms is not None or priority is not None:
+            if where is not None or stream or timing or exclusive or deadline_ms is not None or priority is not None:
                 raise
             if not (self._here or contexts.offered(client._live(), here.FEATURE)):
                 raise
@@ -314,14 +320,15 @@ class Kernel(BaseKernel):
 
     def _in_daemon(
         self, arguments: tuple[Any, ...], geometry: Any, stream: int, timing: Timing, deadline_ms: int | None, priority: str | None,
-        blocking: bool | None, timeout: Any, sent: int | None,
+        blocking: bool | None, exclusive: bool, timeout: Any, sent: int | None,
     ) -> Any:  # fmt: skip
         client = self._client
-        if native is not None and not (client._scopes or stream or timing == "exact") and deadline_ms is None and priority is None:
+        plain = not (client._scopes or stream or timing == "exact" or exclusive)
+        if native is not None and plain and deadline_ms is None and priority is None:
             made = self._fast(client._live(), arguments, geometry, blocking, timing, timeout, sent)
             if made is not NotImplemented:
                 return made
-        return self._slow(arguments, geometry, stream, timing, deadline_ms, priority, blocking, timeout, sent)
+        return self._slow(arguments, geometry, stream, timing, deadline_ms, priority, blocking, timeout, sent, exclusive)
 
     def _fast(
         self, link: Any, arguments: tuple[Any, ...], given: Any, blocking: bool | None, timing: Timing, timeout: Any,
@@ -370,19 +377,19 @@ class Kernel(BaseKernel):
 
     def _slow(
         self, arguments: tuple[Any, ...], given: Any, stream: int, timing: Timing, deadline_ms: int | None, priority: str | None,
-        blocking: bool | None, timeout: Any, sent: int | None = None,
+        blocking: bool | None, timeout: Any, sent: int | None = None, exclusive: bool = False,
     ) -> Any:  # fmt: skip
         client = self._client
         recorder = client._recorder()
         if recorder is not None:
-            if timing or stream or deadline_ms is not None or priority is not None or blocking is not None:
+            if timing or stream or exclusive or deadline_ms is not None or priority is not None or blocking is not None:
                 raise BadArgument(f"{self.name} is being recorded: timing, stream and the like belong to the whole {recorder.name}")
             return recorder.launch(self, *arguments, **(given or {}))
         contexts.refuse_capture(arguments)
         link = client._live()
-        options = options_of(link, None, stream, timing, deadline_ms, priority)
+        options = options_of(link, None, stream, timing, deadline_ms, priority, exclusive=exclusive)
         request = Launch(self, arguments, self._geometry.of_call(arguments, given or {}), options)
-        answer = client._carry(link, request, timing, stream, blocking, timeout, sent=sent)
+        answer = client._carry(link, request, timing, stream, blocking_of(exclusive, blocking), timeout, sent=sent)
         return answer[1] if timing else answer
 
     def __getitem__(self, sizes: Any) -> Bound:
@@ -393,17 +400,19 @@ class Kernel(BaseKernel):
         self, *arguments: Any, warmup: int = 3, repeat: int = 50, until: float | None = None, at_most: float = SECONDS_MOST,
         cache: str = "warm", conditions: bool = True, counters: bool | str = False, grid: Any = None, block: Any = None,
         shared: Any = None, cluster: Any = None, stream: int = 0, deadline_ms: int | None = None, priority: str | None = None,
-        timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
+        exclusive: bool = False, timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
     ) -> Profile:  # fmt: skip
         """Launches it `warmup` times untimed, then `repeat` times timed, inside the daemon: a `Profile`. More than one
         launch needs every pointer that is written to be marked `out` in the signature. `until`, `at_most`, `cache`,
-        `conditions` and `counters`: as `Client.profile`."""
+        `conditions` and `counters`: as `Client.profile`. `exclusive`: as in a call; all launches of a round are exclusive work together,
+        so few of them (`until=` makes several rounds) are likelier to stay alone."""
         client = self._client
         arguments = self._positional(arguments, named)
         sizes = {"grid": grid, "block": block, "shared": shared, "cluster": cluster}
         caches, goal = caches_of(counters, cache), Goal(until, at_most)
         if is_cold(cache):
-            again = {**sizes, "stream": stream, "deadline_ms": deadline_ms, "priority": priority, "timeout": timeout}
+            how = {"stream": stream, "deadline_ms": deadline_ms, "priority": priority, "exclusive": exclusive}
+            again = {**sizes, **how, "timeout": timeout}
             return cold_profile(
                 lambda n, g: self.profile(
                     *arguments, warmup=warmup, repeat=n, until=g.until, at_most=g.at_most, conditions=conditions, **again
@@ -413,14 +422,15 @@ class Kernel(BaseKernel):
         geometry = self._geometry.of_call(arguments, sizes)
         link = client._live()
         self._check_launched(link, "a profile")
-        how = {"stream": stream, "deadline_ms": deadline_ms, "priority": priority, "warmup": warmup, "repeat": repeat}
+        how = {"stream": stream, "deadline_ms": deadline_ms, "priority": priority, "exclusive": exclusive}
+        how.update(warmup=warmup, repeat=repeat)
         launch = self._measured(link, arguments, geometry, how)
         answer: Profile = client._drive(link, lambda link: profile(link, launch, goal, conditions, caches), timeout, lambda: launch.hazard)
         return answer
 
     def submit(
         self, *arguments: Any, grid: Any = None, block: Any = None, shared: Any = None, cluster: Any = None, stream: int = 0,
-        timing: Timing = False, deadline_ms: int | None = None, priority: str | None = None,
+        timing: Timing = False, deadline_ms: int | None = None, priority: str | None = None, exclusive: bool = False,
         timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
     ) -> Pending:  # fmt: skip
         """Launches it without waiting for the reply, as `Client.submit` does an op."""
@@ -429,7 +439,7 @@ class Kernel(BaseKernel):
         arguments = self._positional(arguments, named)
         geometry = self._geometry.of_call(arguments, {"grid": grid, "block": block, "shared": shared, "cluster": cluster})
         link = client._live()
-        options = options_of(link, None, stream, timing, deadline_ms, priority)
+        options = options_of(link, None, stream, timing, deadline_ms, priority, exclusive=exclusive)
         made: Pending = client._submit(link, Launch(self, arguments, geometry, options), timing, timeout, run)
         return made
 

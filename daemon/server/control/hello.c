@@ -196,7 +196,7 @@ static void write_features(struct rpc_output *out, const struct connection *c)
         [MEMORY_CUDA_IPC] = "cuda_ipc", [MEMORY_CUDA_VMM] = "cuda_vmm", [MEMORY_CUDA_POOL] = "cuda_pool"};
     const uint32_t n = sizeof(always) / sizeof(always[0]);
     unsigned kinds = 0;
-    bool ordered = false, counters = false, peers = has_peers(s), compile = user_code_compiles(c);
+    bool ordered = false, counters = false, exclusive = false, peers = has_peers(s), compile = user_code_compiles(c);
     bool kernels = compile && user_code_device(s), code = compile && user_code_hands_out(c);
     const bool tune = tune_is_there(s);
     bool images = user_code_image_backend(s) && user_code_hands_out(c), guards;
@@ -207,11 +207,12 @@ static void write_features(struct rpc_output *out, const struct connection *c)
         kinds |= d->backend->memory_kinds ? d->backend->memory_kinds(d) : 0;
         ordered = ordered || d->signals;
         counters = counters || (d->counts && d->ends);
+        exclusive = exclusive || d->ends;
     }
     guards = (kinds & 1U << MEMORY_CUDA_VMM) != 0;
     rpc_write_text(out, "features");
     rpc_write_array(out, n + (unsigned)__builtin_popcount(kinds) + guards + ordered + counters + peers + compile +
-                             kernels + code + images + tune);
+                             kernels + code + images + tune + exclusive);
     for (uint32_t i = 0; i < n; i++)
         rpc_write_text(out, always[i]);
     for (unsigned i = 0; i < sizeof(memory) / sizeof(memory[0]); i++)
@@ -223,6 +224,8 @@ static void write_features(struct rpc_output *out, const struct connection *c)
         rpc_write_text(out, "ordered");
     if (counters)
         rpc_write_text(out, "counters");
+    if (exclusive)
+        rpc_write_text(out, "exclusive");
     if (peers)
         rpc_write_text(out, "peer");
     if (compile)

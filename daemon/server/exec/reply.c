@@ -187,11 +187,13 @@ void run_reply(struct request *r, struct run *run)
         return;
     }
     timer = timer_of(run);
-    rpc_write_map(out, 2 + !run->program + (timer != NULL));
+    rpc_write_map(out, 2 + !run->program + (timer != NULL) + run->job.exclusive);
     write_timings(out, r, run, total_us, now);
     rpc_write_entry_text(out, "device", run->device->info.uuid);
     if (timer)
         rpc_write_entry_text(out, "timer", timer);
+    if (run->job.exclusive)
+        rpc_write_entry_bool(out, "exclusive", run->job.was_alone);
     if (!run->program)
         write_variants(out, &run->commands, r->method == METHOD_SEQUENCE);
 }

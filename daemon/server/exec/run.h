@@ -15,7 +15,7 @@ enum run_state { RUN_QUEUED, RUN_PREPARING, RUN_SUBMITTED };
 /* How a run is to be run. */
 struct run_options {
     uint64_t stream, warmup, repeat;
-    bool timing, exact;
+    bool timing, exact, exclusive;
     uint64_t deadline_ms, ready, done; /* 0: none */
 };
 
@@ -87,7 +87,7 @@ int run_set_job(struct run *run, const struct run_options *o, struct error *e);
 #define RUN_OPTIONS(METHOD)                                                                                            \
     {                                                                                                                  \
         .stream = args[METHOD##_stream].u, .warmup = args[METHOD##_warmup].u, .repeat = args[METHOD##_repeat].u,       \
-        .timing = args[METHOD##_timing].b, .exact = args[METHOD##_exact].b,                                            \
+        .timing = args[METHOD##_timing].b, .exact = args[METHOD##_exact].b, .exclusive = args[METHOD##_exclusive].b,   \
         .deadline_ms = args[METHOD##_deadline_ms].u, .ready = args[METHOD##_ready].u, .done = args[METHOD##_done].u    \
     }
 

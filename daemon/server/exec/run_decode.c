@@ -237,6 +237,7 @@ void run_init(struct run *run)
     run->job.ended = 0;
     run->job.h2d_us = run->job.d2h_us = run->job.wall_us = NAN;
     run->job.impl = NULL;
+    run->job.exclusive = run->job.was_alone = false;
     run->job.forced = run->job.waits = run->job.timed_later = false;
     run->job.timer = TIMER_EVENTS;
     run->job.gpu_begin_ns = run->job.gpu_end_ns = 0;
@@ -244,8 +245,31 @@ void run_init(struct run *run)
     atomic_init(&run->job.end_now, false);
 }
 
+/* Exclusive work needs others that can be held back, and a client that waits for it. */
+static int check_exclusive(const struct run *run, const struct run_options *o, struct error *e)
+{
+    if (!o->exclusive)
+        return 0;
+    if (run->device->backend->host_memory)
+        error_set(e, ERROR_UNSUPPORTED, "exclusive is for GPUs, and this work is for the host device: leave it out");
+    else if (!run->device->ends)
+        error_set(e, ERROR_UNSUPPORTED,
+                  "exclusive needs executors, whose work the daemon can hold back, and executors.isolate is off here: "
+                  "the daemon's administrator can set it to none, user or connection");
+    else if (o->ready || o->done)
+        error_set(
+            e, ERROR_INVALID_ARGUMENT,
+            "exclusive work waits for others, and ordered work may not keep a stream waiting: leave ready and done "
+            "out, or exclusive");
+    else
+        return 0;
+    return error_detail_text(e, "key", "exclusive");
+}
+
 int run_set_job(struct run *run, const struct run_options *o, struct error *e)
 {
+    if (check_exclusive(run, o, e) < 0)
+        return -1;
     if (o->repeat + o->warmup > 1 && command_list_check_repeat(&run->commands, e) < 0)
         return -1;
     run->job.steps = run->commands.steps;
@@ -254,6 +278,7 @@ int run_set_job(struct run *run, const struct run_options *o, struct error *e)
     run->job.warmup = (uint32_t)o->warmup;
     run->job.timing = !o->timing ? TIMING_NONE : o->exact ? TIMING_EXACT : TIMING_NOW;
     run->job.counters = run->counters;
+    run->job.exclusive = o->exclusive;
     run->samples = &run->sample;
     if (run->job.repeat > 1)
         run->samples = malloc(run->job.repeat * sizeof(double));

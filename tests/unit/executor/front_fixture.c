@@ -133,8 +133,7 @@ void front_fixture_free(struct front_fixture *f)
     free(f);
 }
 
-/* Takes what the daemon has sent. */
-static void take(struct front_fixture *f)
+void front_fixture_take(struct front_fixture *f)
 {
     const void *at;
     uint32_t size, kind;
@@ -161,11 +160,17 @@ void front_fixture_submit(struct front_fixture *f, unsigned i, unsigned stream)
         f->steps[i] = (struct step){.op = OP_ADD, .n_inputs = 2, .n_outputs = 1, .in_place = -1};
     f->steps[i].plan.elementwise.rank = 1;
     f->sent[i].kind = RECORD_LOST;
-    *job = (struct backend_job){
-        .steps = &f->steps[i], .n_steps = 1, .repeat = REPEAT, .timing = true, .samples = f->samples[i], .done = done};
+    *job = (struct backend_job){.steps = &f->steps[i],
+                                .n_steps = 1,
+                                .repeat = REPEAT,
+                                .timing = true,
+                                .samples = f->samples[i],
+                                .done = done,
+                                .owner = f->exclusive[i],
+                                .exclusive = f->exclusive[i] != 0};
     front_submit(f->streams[stream], job);
     if (f->x)
-        take(f);
+        front_fixture_take(f);
 }
 
 void front_fixture_put(struct front_fixture *f, const void *record, uint32_t size)

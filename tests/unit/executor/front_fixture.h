@@ -4,7 +4,7 @@
 
 #include "executor/front.h"
 
-enum { JOBS = 32, REPEAT = 4, STREAMS = 2 };
+enum { JOBS = 32, REPEAT = 4, STREAMS = 4 };
 
 struct front_fixture {
     struct front *front;
@@ -14,6 +14,7 @@ struct front_fixture {
     struct backend_stream *streams[STREAMS];
     struct backend_job jobs[JOBS];
     struct step steps[JOBS];
+    uint64_t exclusive[JOBS]; /* whose exclusive job it is; 0: it is an ordinary one */
     double samples[JOBS][REPEAT];
     struct record_submit sent[JOBS]; /* as the executor got it; kind is not RECORD_SUBMIT: never */
     unsigned done[JOBS];             /* how often done() came */
@@ -29,6 +30,8 @@ void front_fixture_free(struct front_fixture *f);
 /* Submits job `i`, of one step (steps[i]; an op without memory where that has no output) with REPEAT timed executions,
  * and takes it as the executor does. */
 void front_fixture_submit(struct front_fixture *f, unsigned i, unsigned stream);
+/* Takes what the daemon has sent. */
+void front_fixture_take(struct front_fixture *f);
 /* Writes a record as the executor does; what finds no room is left out. */
 void front_fixture_put(struct front_fixture *f, const void *record, uint32_t size);
 /* The daemon looks; where it kills the executor, that has ended at once. */

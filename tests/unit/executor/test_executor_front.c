@@ -139,6 +139,86 @@ static void test_a_time_that_cannot_be(void **state)
     lost(f, 0);
 }
 
+static bool is_sent(struct front_fixture *f, unsigned i)
+{
+    front_fixture_take(f);
+    return f->sent[i].kind == RECORD_SUBMIT;
+}
+
+/* Of exclusive jobs one is sent at a time, of each user in turn, and no other job beside it. */
+static void test_exclusive_jobs_take_turns(void **state)
+{
+    static const unsigned order[] = {0, 4, 1, 5, 2, 3}; /* user 1 has 0 to 3, user 2 has 4 and 5 */
+    struct front_fixture *f = *state;
+
+    for (unsigned i = 0; i < 6; i++)
+        f->exclusive[i] = i < 4 ? 1 : 2;
+    for (unsigned i = 0; i < 6; i++)
+        front_fixture_submit(f, i, i < 4 ? i % 2 : 2 + i % 2); /* two streams of each */
+    for (unsigned k = 0; k < 6; k++) {
+        for (unsigned i = 0; i < 6; i++)
+            assert_int_equal(is_sent(f, i), i == order[k] || f->done[i]);
+        put_done(f, &f->sent[order[k]], 0);
+        front_fixture_poll(f);
+        front_fixture_poll(f);
+        assert_int_equal(f->done[order[k]], 1);
+        assert_true(f->jobs[order[k]].was_alone);
+    }
+    assert_null(f->front->holder);
+}
+
+/* Those of others wait while it runs, and those that had begun end before it. */
+static void test_an_exclusive_job_is_alone(void **state)
+{
+    struct front_fixture *f = *state;
+    const struct record_submit *before = submit(f, 0, 0);
+    uint64_t waited_ns, ended_ns;
+
+    f->exclusive[1] = 1;
+    front_fixture_submit(f, 1, 1);
+    front_fixture_submit(f, 2, 2);
+    assert_false(is_sent(f, 1) || is_sent(f, 2));
+    waited_ns = clock_now_ns();
+    put_done(f, before, 0);
+    front_fixture_poll(f);
+    front_fixture_poll(f);
+    assert_true(is_sent(f, 1) && !is_sent(f, 2));
+    ended_ns = clock_now_ns();
+    put_done(f, &f->sent[1], 0);
+    front_fixture_poll(f);
+    front_fixture_poll(f);
+    assert_true(f->jobs[1].was_alone && is_sent(f, 2));
+    /* Others waited, so no other exclusive one may begin for as long. */
+    f->exclusive[3] = 1;
+    front_fixture_submit(f, 3, 3);
+    put_done(f, &f->sent[2], 0);
+    front_fixture_poll(f);
+    assert_true(f->front->hold_again_ns >= ended_ns + (ended_ns - waited_ns));
+    while (!is_sent(f, 3))
+        front_fixture_poll(f);
+    assert_true(clock_now_ns() >= f->front->hold_again_ns);
+    put_done(f, &f->sent[3], 0);
+    front_fixture_poll(f);
+}
+
+/* The bound passes while it runs: the others go on, and it says that it was not alone. */
+static void test_an_exclusive_job_is_bounded(void **state)
+{
+    struct front_fixture *f = *state;
+
+    f->exclusive[0] = 1;
+    submit(f, 0, 0);
+    front_fixture_submit(f, 1, 1);
+    assert_false(is_sent(f, 1));
+    assert_int_not_equal(f->front->hold_kept_ns, 0);
+    while (!is_sent(f, 1))
+        front_fixture_poll(f);
+    assert_false(f->done[0]);
+    put_done(f, &f->sent[0], 0);
+    front_fixture_poll(f);
+    assert_true(f->done[0] && !f->jobs[0].failed && !f->jobs[0].was_alone);
+}
+
 static void test_an_end_out_of_order(void **state)
 {
     struct front_fixture *f = *state;
@@ -345,6 +425,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_job_and_its_times, setup, teardown),
         cmocka_unit_test_setup_teardown(test_an_end_out_of_order, setup, teardown),
         cmocka_unit_test_setup_teardown(test_an_end_that_comes_twice, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_exclusive_jobs_take_turns, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_an_exclusive_job_is_alone, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_an_exclusive_job_is_bounded, setup, teardown),
         cmocka_unit_test_setup_teardown(test_the_daemon_has_its_own_clock, setup, teardown),
         cmocka_unit_test_setup_teardown(test_times_that_cannot_be, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_time_that_cannot_be, setup, teardown),
