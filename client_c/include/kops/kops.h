@@ -403,9 +403,9 @@ struct kops_options {
                                kops_submit() it stays in use until kops_wait(). */
     size_t samples_room;  /**< Elements of `samples`; more are dropped. */
     enum kops_priority priority; /**< Which queued work the device takes first, where it has priorities. */
-    bool exact; /**< gpu_us and the samples are what the driver recorded of the kernels, where CUPTI is there to
-                     tell: kops_result.timer is "cupti" then. The reply comes some 20 us later. A daemon
-                     without the feature "exact" times as without it. */
+    bool exact;     /**< gpu_us and the samples are what the driver recorded of the kernels, where CUPTI is there:
+                         kops_result.timer is "cupti". Some 20 us later. Without the feature "exact" as without it. */
+    bool exclusive; /**< Alone on the daemon's GPUs, or kops_result.exclusive is false. Not for enqueued work. */
     enum kops_where where; /**< With KOPS_WHERE_HERE all other options but variant, no_timing and timeout_ms must be
                                 zero; gpu_us is then between two events (timer "events"). Not for tickets. */
     uint64_t reserved[4];
@@ -429,19 +429,19 @@ struct kops_result {
     double map_us;           /**< Opening mappings that the run had to wait for. */
     double queue_us;         /**< Ready to run → first work given to the device. */
     double h2d_us, d2h_us;   /**< Copies to and from the device, for shared memory on a GPU. */
-    double gpu_us;   /**< One execution's kernels; the median with repeat > 1. The daemon's own kernels read the GPU's
-                          clock themselves, others lie between two device events, or have the driver's records:
-                          see kops_options.exact. */
-    double host_us;  /**< The same on the host. */
-    double total_us; /**< Request decoded → reply encoded. */
-    double wait_us;  /**< Given to the device → begins there: the launch, and other processes' time slices. */
-    double end_us;   /**< Ends there → reply encoded. With wait_us and the rest it adds up to total_us. */
+    double gpu_us;           /**< One execution's kernels; the median with repeat > 1. `timer` is what told it: see also
+                                  kops_options.exact. */
+    double host_us;          /**< The same on the host. */
+    double total_us;         /**< Request decoded → reply encoded. */
+    double wait_us;          /**< Given to the device → begins there: the launch, and other processes' time slices. */
+    double end_us;           /**< Ends there → reply encoded. With wait_us and the rest it adds up to total_us. */
     double min_us, median_us, p90_us, max_us; /**< Over the executions, with repeat > 1. */
     size_t n_samples;                         /**< Execution times that the daemon sent. */
     char device[48];                          /**< UUID of the device used. */
     char variant[48];                         /**< The kernel used. */
-    char timer[16]; /**< What told gpu_us or host_us: "cupti" (the driver's records), "kernel" (our own kernel, by the
+    char timer[15]; /**< What told gpu_us or host_us: "cupti" (the driver's records), "kernel" (our own kernel, by the
                          GPU's clock), "events" or "host"; empty where nothing was timed. */
+    bool exclusive; /**< With kops_options.exclusive: it was alone all the time. */
     double send_us, reply_us; /**< From the call that sends the run to the daemon, and from there to the end of the call
                                    that waits. send_us, total_us and reply_us are all of a blocking call. NAN where the
                                    daemon does not tell when it got the request, or has another CLOCK_MONOTONIC. */

@@ -84,10 +84,12 @@ enum kops_code launch_here_check(const struct dispatch *d, const struct kops_opt
     if (d->way == DISPATCH_SUBMIT || d->way == DISPATCH_COUNT)
         return fail(e, KOPS_ERR_BAD_ARGUMENT,
                     "options.where: a launch here is made by a call that waits, or one that enqueues on a stream");
-    if (o && (o->stream || o->warmup || o->repeat > 1 || o->deadline_ms || o->samples || o->priority || o->exact))
-        return fail(e, KOPS_ERR_BAD_ARGUMENT,
-                    "options.where: stream, warmup, repeat, deadline_ms, samples, priority and exact are the daemon's; "
-                    "leave them zero for a launch here");
+    if (o && (o->stream || o->warmup || o->repeat > 1 || o->deadline_ms || o->samples || o->priority || o->exact ||
+              o->exclusive))
+        return fail(
+            e, KOPS_ERR_BAD_ARGUMENT,
+            "options.where: stream, warmup, repeat, deadline_ms, samples, priority, exact and exclusive are the "
+            "daemon's; leave them zero for a launch here");
     return KOPS_OK;
 }
 

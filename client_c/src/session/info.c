@@ -50,6 +50,7 @@ struct wire_how client_how(const struct kops_client *c, const struct kops_option
                              .stream = options ? options->stream : 0,
                              .no_timing = options && options->no_timing,
                              .exact = options && options->exact && c->features & FEATURE_EXACT,
+                             .exclusive = options && options->exclusive,
                              .priority = client_priority(c, options)};
 }
 

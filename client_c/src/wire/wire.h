@@ -40,7 +40,7 @@ struct wire_alloc {
 struct wire_how {
     const struct kops_options *options; /* NULL: the defaults; its variant, samples and timeout are not for the wire */
     unsigned stream;
-    bool no_timing, exact;
+    bool no_timing, exact, exclusive;
     const char *priority; /* NULL: normal, or the daemon has none */
     uint64_t ready, done; /* of an ordered call; 0: none */
 };

@@ -87,8 +87,8 @@ unsigned wire_count_how(const struct wire_how *h)
 {
     const struct kops_options *o = h->options;
 
-    return (h->stream != 0) + h->no_timing + h->exact + (h->priority != NULL) + (h->ready != 0) + (h->done != 0) +
-           (o ? (o->device != NULL) + (o->warmup != 0) + (o->repeat != 0) + (o->deadline_ms != 0) : 0);
+    return (h->stream != 0) + h->no_timing + h->exact + h->exclusive + (h->priority != NULL) + (h->ready != 0) +
+           (h->done != 0) + (o ? (o->device != NULL) + (o->warmup != 0) + (o->repeat != 0) + (o->deadline_ms != 0) : 0);
 }
 
 void wire_pack_how(struct bytes *b, const struct wire_how *h)
@@ -105,6 +105,8 @@ void wire_pack_how(struct bytes *b, const struct wire_how *h)
         mp_pair_bool(b, "timing", false);
     if (h->exact)
         mp_pair_bool(b, "exact", true);
+    if (h->exclusive)
+        mp_pair_bool(b, "exclusive", true);
     if (o && o->warmup)
         mp_pair_uint(b, "warmup", o->warmup);
     if (o && o->repeat)

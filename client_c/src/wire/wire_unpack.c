@@ -340,6 +340,7 @@ static const struct wire_field run_fields[] = {
     {WIRE_KEY("device"), .type = WIRE_CHARS, .required = true, WIRE_AT(struct wire_timings, result.device)},
     {WIRE_KEY("variant"), .type = WIRE_CHARS, WIRE_AT(struct wire_timings, result.variant)},
     {WIRE_KEY("timer"), .type = WIRE_CHARS, WIRE_AT(struct wire_timings, result.timer)},
+    WIRE_FIELD(struct wire_timings, BOOL, "exclusive", result.exclusive),
 };
 static const struct wire_record run_record = WIRE_RECORD(struct wire_timings, run_fields);
 

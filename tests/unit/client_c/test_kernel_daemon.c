@@ -95,6 +95,32 @@ static const struct kops_sequence *three_steps(struct steps *s)
     return &s->sequence;
 }
 
+/* Only where the daemon has executors, whose work it can hold back; elsewhere it is refused. */
+static void exclusive_work_says_whether_it_was(void **state)
+{
+    const struct kops_options alone = {.device = NULL, .exclusive = true, .repeat = 5};
+    struct kops_result result;
+    struct steps s;
+    kops_buffer *buffer;
+
+    (void)state;
+    assert_ok(kops_buffer_alloc(client, 3 * N * sizeof(float), "0", &buffer, &error));
+    place(buffer);
+    if (!kops_info_feature(client, "exclusive")) {
+        assert_int_equal(kops_square(client, &a, &b, &alone, &result, &error), KOPS_ERR_UNSUPPORTED);
+        kops_buffer_release(buffer);
+        return;
+    }
+    assert_ok(kops_square(client, &a, &b, &alone, &result, &error));
+    assert_true(result.exclusive && result.wall_us > 0 && result.wall_us <= result.total_us);
+    assert_ok(kops_sequence_run(client, three_steps(&s), &(struct kops_options){.exclusive = true}, &result, &error));
+    assert_true(result.exclusive);
+    assert_ok(kops_sequence_run(client, three_steps(&s), NULL, &result, &error));
+    assert_false(result.exclusive);
+    assert_holds(&c, 8);
+    kops_buffer_release(buffer);
+}
+
 static void sequences_and_programs_launch_them(void **state)
 {
     struct steps s;
@@ -252,9 +278,9 @@ static void a_new_connection_finds_the_kernel_again(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sequences_and_programs_launch_them),      cmocka_unit_test(what_is_wrong_with_a_step_is_named),
-        cmocka_unit_test(a_stream_launches_them_in_order),         cmocka_unit_test(statistics_have_launches_here),
-        cmocka_unit_test(a_new_connection_finds_the_kernel_again),
+        cmocka_unit_test(exclusive_work_says_whether_it_was), cmocka_unit_test(sequences_and_programs_launch_them),
+        cmocka_unit_test(what_is_wrong_with_a_step_is_named), cmocka_unit_test(a_stream_launches_them_in_order),
+        cmocka_unit_test(statistics_have_launches_here),      cmocka_unit_test(a_new_connection_finds_the_kernel_again),
     };
 
     return cmocka_run_group_tests(tests, connect_and_compile, close_client);
