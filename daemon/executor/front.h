@@ -121,7 +121,8 @@ struct executor {
     uint64_t ready_ns;         /* since when it could have jobs */
     uint64_t started_ns, used_ns, busy_ns, device_ns; /* used: had its last job; busy: since when; device: in all */
     unsigned in_a_row;                                /* jobs that ended since it had none */
-    uint64_t job_ns; /* how long a domain's job takes once it is the first of its stream, the last ones mostly */
+    uint64_t outlasts_ns; /* since when its exclusive job has no hold any more, and others are beside it; 0: it has */
+    uint64_t job_ns;      /* how long a domain's job takes once it is the first of its stream, the last ones mostly */
 };
 
 /* ---- domains ---- */
@@ -233,6 +234,7 @@ struct front {
     uint64_t hold_asked_ns;           /* the same of another exclusive one */
     uint64_t hold_again_ns;           /* no other hold before */
     bool hold_ended;                  /* all domains may go on */
+    bool hold_outlasted;              /* an executor has outlasts_ns */
     bool hold_wanted;                 /* a job waits for hold_again_ns */
     struct list alone; /* struct front_stream.alone_link: wait to be alone, those first that wait for longest */
     struct front_stream *hold_next; /* of these, the one whose turn it is; NULL: not chosen */

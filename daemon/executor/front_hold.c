@@ -33,14 +33,52 @@ static bool is_quiet(const struct front *f)
 }
 
 /* The job goes on, if it runs yet, and others beside it. */
-static void end_alone(const struct front *f)
+static void end_alone(struct front *f, uint64_t now_ns)
 {
     struct front_stream *s = f->hold_stream;
     struct front_job *own =
         s && s->sent ? front_job_of(list_entry(list_first(&s->jobs), struct backend_job, link)) : NULL;
 
-    if (own && f->counting)
-        own->alone = false;
+    if (!own || !f->counting)
+        return;
+    own->alone = false;
+    s->on->outlasts_ns = now_ns;
+    f->hold_outlasted = true;
+    front_set_timer(f, now_ns);
+}
+
+/* Whether another executor has work, or had some just now. */
+static bool has_others(const struct front *f, const struct executor *x, uint64_t now_ns)
+{
+    list_for_each_safe (node, after, &f->executors) {
+        const struct executor *other = list_entry(node, struct executor, link);
+
+        if (other != x && (other->unfinished || now_ns < other->used_ns + FRONT_LONGEST_NS / 4))
+            return true;
+    }
+    return false;
+}
+
+/* Exclusive jobs that outlast their hold last no longer beside others than jobs may while somebody waits. */
+static void end_outlasting(struct front *f, uint64_t now_ns)
+{
+    f->hold_outlasted = false;
+    list_for_each_safe (node, after, &f->executors) {
+        struct executor *x = list_entry(node, struct executor, link);
+
+        if (!x->outlasts_ns)
+            continue;
+        if (!x->unfinished) {
+            x->outlasts_ns = 0;
+            continue;
+        }
+        if (!has_others(f, x, now_ns))
+            x->outlasts_ns = now_ns;
+        else if (!x->common)
+            front_end_late(x, x->outlasts_ns, FRONT_LONGEST_NS);
+        f->hold_outlasted = true;
+        front_set_timer(f, now_ns + FRONT_LONGEST_NS / 8);
+    }
 }
 
 /* The others go on. For as long as they waited no one holds them again; where none waited, the next one may at once. */
@@ -50,7 +88,7 @@ static void release(struct front *f)
 
     if (f->hold_kept_ns)
         f->hold_again_ns = now_ns + (now_ns - f->hold_kept_ns);
-    end_alone(f);
+    end_alone(f, now_ns);
     f->hold_kept_ns = f->hold_asked_ns = 0;
     f->holder = NULL;
     f->hold_stream = NULL;
@@ -215,11 +253,13 @@ static bool is_over(const struct front *f, uint64_t now_ns)
 
 void front_hold_turn(struct front *f)
 {
-    const bool any = f->holder || f->hold_ended || f->hold_wanted || !list_empty(&f->alone);
+    const bool any = f->holder || f->hold_ended || f->hold_wanted || f->hold_outlasted || !list_empty(&f->alone);
     const uint64_t now_ns = any ? clock_now_ns() : 0;
 
     if (any && front_alone_turn(f, now_ns))
         f->hold_ended = true;
+    if (f->hold_outlasted)
+        end_outlasting(f, now_ns);
     if (f->holder && is_over(f, now_ns)) {
         release(f);
     } else if (f->holder && f->hold_exclusive) {

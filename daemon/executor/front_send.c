@@ -278,6 +278,14 @@ static bool end_next(struct front_stream *s, struct backend_job *job, const stru
     return true;
 }
 
+/* Whether the job is not kept by the turns of domains: one that is alone needs none. */
+static bool may_go_next(const struct front_stream *s, const struct backend_job *job, struct front_domain *d)
+{
+    if (front_hold_is_wanted(s, job))
+        return job->counters || !d->leaving_ns;
+    return front_turn_take(s->device->front, d);
+}
+
 /* Sends the stream's next job, or ends it. False: the stream waits. */
 static bool advance_one(struct front_stream *s, struct backend_job *job, struct front_domain *d)
 {
@@ -304,7 +312,7 @@ static bool advance_one(struct front_stream *s, struct backend_job *job, struct 
     if (s->on != x && s->sent)
         return false; /* two executors have no order: the earlier jobs end first */
     job->waits = !x || !x->ready || atomic_load(&x->gone);
-    if (job->waits || !list_empty(&x->overflow) || (!front_hold_is_wanted(s, job) && !front_turn_take(f, d))) {
+    if (job->waits || !list_empty(&x->overflow) || !may_go_next(s, job, d)) {
         wait_for(s, d);
         return false;
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 from collections.abc import Callable
 from typing import Any
 
@@ -138,6 +139,21 @@ def test_one_whose_executor_is_lost_holds_nobody(start: Callable[..., Domains], 
     fault = {"kernel": hostile_kernel(one.connection, "fault_kernel"), "args": [one.tensors[1]], "exclusive": True}
     assert one.connection.error("launch", fault).code == "device_fault"
     third.square()
+    assert one.connection.call("launch", launch(one, exclusive=True))["exclusive"] is True
+
+
+def test_one_that_does_not_end_is_ended_while_others_work(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    machine = machine_of(start, 50)
+    one, other = client(machine), client(machine)
+    own_executor(machine, one)
+    own_executor(machine, other)
+    spin = {"kernel": hostile_kernel(one.connection, "spin_forever"), "args": [one.tensors[1]], "exclusive": True}
+    endless = one.connection.request("launch", spin)
+    other.launch_own()
+    while not select.select([one.connection.socket], [], [], 0)[0]:
+        other.launch_own()
+    assert one.connection.reply_error(endless).code == "job_timeout"
+    one.own()
     assert one.connection.call("launch", launch(one, exclusive=True))["exclusive"] is True
 
 
