@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -248,6 +249,35 @@ def test_one_element_too_far(backend: str, driver: Any, client: Callable[..., Cl
             msgid = one.connection.request("launch", {"kernel": one.kernel("read_range"), "args": [out, address + away, 1]})
             error = one.connection.reply(msgid).error
             assert error is None if fine else error is not None and error["code"] == "device_fault", (away, error)
+
+
+# ---- alone ----
+
+
+def test_exclusive_work_is_alone(backend: str, driver: Any, client: Callable[..., Client]) -> None:
+    """Beside a client that never rests: each round has the GPU for itself, and its times are within what the daemon waited."""
+    with start(backend, "connection", more="exclusive_ms = 1000\n") as daemon:
+        one, other = client(daemon), client(daemon)
+        one.launch_own()
+        over = threading.Event()
+
+        def work() -> None:
+            while not over.is_set():
+                other.connection.run("square", [other.a], [other.other])
+
+        busy = threading.Thread(target=work)
+        busy.start()
+        try:
+            for _ in range(10):
+                request = {"kernel": one.custom, "args": [one.out, one.a, N], "repeat": 100, "exclusive": True}
+                result = one.connection.call("launch", request)
+                times = result["timings"]
+                assert result["exclusive"] is True, times
+                assert sum(times["samples"]) <= times["wall_us"] <= times["total_us"], times
+        finally:
+            over.set()
+            busy.join()
+        other.square()
 
 
 # ---- executors that are killed ----
