@@ -335,12 +335,24 @@ static bool is_sparse(const struct tensor *t)
     return t && t->count * dtype_size(t->dtype) != t->extent;
 }
 
+/* Behind the parameters, see struct plan_kernel. */
+static void list_params(const struct kernel_signature *s, struct plan_kernel *k)
+{
+    unsigned char *at = k->params + s->param_bytes;
+
+    for (unsigned i = 0; i < s->n_params; i++, at += sizeof(uint16_t))
+        memcpy(at, &s->params[i].offset, sizeof(uint16_t));
+    k->n_listed = (uint16_t)s->n_params;
+    k->param_bytes = (uint16_t)(at - k->params);
+}
+
 static void set_params(const struct kernel_signature *s, const struct tensor *const *tensors,
                        const struct kernel_arg *args, struct plan_kernel *k)
 {
     k->param_bytes = (uint16_t)s->param_bytes;
     k->n_pointers = (uint16_t)s->n_tensors;
-    k->sparse = k->inout = 0;
+    k->n_listed = 0;
+    k->sparse = k->inout = k->maps = 0;
     memset(k->params, 0, s->param_bytes);
     for (unsigned i = 0; i < s->n_params; i++) {
         const struct kernel_param *p = &s->params[i];
@@ -351,8 +363,23 @@ static void set_params(const struct kernel_signature *s, const struct tensor *co
             k->pointers[p->operand] = p->offset;
             k->sparse |= (uint16_t)(is_sparse(tensors[p->operand]) << p->operand);
             k->inout |= (uint16_t)((p->kind == KERNEL_INOUT) << p->operand);
+            k->maps |= (uint16_t)((p->map.rank != 0) << p->operand);
         }
     }
+    if (s->has_maps)
+        list_params(s, k);
+}
+
+/* Where nothing runs no tensor has to be one that a map can describe. */
+static int set_maps(const struct planning *g, struct plan *plan, struct error *e)
+{
+    struct plan_kernel *k = &plan->kernel;
+
+    for (unsigned i = 0; k->maps >> i && !plan_is_empty(plan); i++)
+        if (k->maps >> i & 1 && kernel_map_describe(g->s->operands[i], g->inputs.tensors[i], &g->inputs, g->limits,
+                                                    k->params + k->pointers[i], e) < 0)
+            return -1;
+    return 0;
 }
 
 int kernel_plan(const struct kernel_signature *s, const struct tensor *const *tensors, const struct kernel_arg *args,
@@ -376,5 +403,5 @@ int kernel_plan(const struct kernel_signature *s, const struct tensor *const *te
     ret_plan->dtype = s->n_tensors ? s->operands[0]->dtype : DTYPE_F32;
     ret_plan->out_dtype = ret_plan->dtype;
     set_params(s, tensors, args, &ret_plan->kernel);
-    return 0;
+    return ret_plan->kernel.maps ? set_maps(&g, ret_plan, e) : 0;
 }

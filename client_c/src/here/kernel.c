@@ -10,6 +10,7 @@
 #include "core/overlap.h"
 #include "errors.h"
 #include "last.h"
+#include "ops/launch.h"
 #include "timed.h"
 #include "wire/mp.h"
 
@@ -198,7 +199,7 @@ static int plan(const struct here_kernel *k, const struct here_function *f, cons
 }
 
 static cuda_status launch_clusters(const struct cuda_driver *d, cuda_function function, const struct plan_kernel *p,
-                                   void **extra, cuda_queue stream)
+                                   void **params, void **extra, cuda_queue stream)
 {
     struct cuda_launch_attribute cluster = {.id = CLUSTER_DIMENSION};
     struct cuda_launch_config config = {
@@ -207,7 +208,7 @@ static cuda_status launch_clusters(const struct cuda_driver *d, cuda_function fu
     memcpy(config.grid, p->grid, sizeof(config.grid));
     memcpy(config.block, p->block, sizeof(config.block));
     memcpy(cluster.value.cluster, p->cluster, sizeof(cluster.value.cluster));
-    return d->launch_ex(&config, function, NULL, extra);
+    return d->launch_ex(&config, function, params, extra);
 }
 
 static cuda_status launch(const struct cuda_driver *d, cuda_function function, struct plan_kernel *p, cuda_queue stream)
@@ -216,10 +217,13 @@ static cuda_status launch(const struct cuda_driver *d, cuda_function function, s
     void *extra[] = {(void *)(uintptr_t)LAUNCH_BUFFER_POINTER, p->params, (void *)(uintptr_t)LAUNCH_BUFFER_SIZE, &size,
                      NULL};
 
+    void *list[KERNELS_PARAMS_MAX], **params = cuda_ops_list_params(p, p->params, list);
+    void **buffer = params || !size ? NULL : extra;
+
     if (p->cluster[0])
-        return launch_clusters(d, function, p, size ? extra : NULL, stream);
+        return launch_clusters(d, function, p, params, buffer, stream);
     return d->launch(function, p->grid[0], p->grid[1], p->grid[2], p->block[0], p->block[1], p->block[2],
-                     p->shared_bytes, stream, NULL, size ? extra : NULL);
+                     p->shared_bytes, stream, params, buffer);
 }
 
 /* What a launch needs. */
@@ -262,6 +266,7 @@ static enum kops_code prepare_new(struct here_kernel *k, const struct here_call 
     struct plan_kernel *p = &ret->planned.plan;
     struct reading reading;
     struct error why;
+    cuda_status status;
 
     if (plan(k, &ret->function, call, &reading, &why) < 0)
         return here_error(&why, e);
@@ -272,6 +277,8 @@ static enum kops_code prepare_new(struct here_kernel *k, const struct here_call 
     *p = reading.plan.kernel;
     for (unsigned i = 0; i < p->n_pointers; i++)
         memcpy(p->params + p->pointers[i], &reading.addresses[i], sizeof(reading.addresses[i]));
+    if (p->maps && (status = cuda_ops_encode_params(p, p->params, ret->driver->map_encode)))
+        return cuda_fail(ret->driver, e, KOPS_ERR_INVALID_ARGUMENT, status, "cuTensorMapEncodeTiled");
     here_shapes_of(reading.operands, n_operands(k), &ret->planned.shapes);
     pthread_mutex_lock(&k->lock);
     if (k->context == ret->function.context)

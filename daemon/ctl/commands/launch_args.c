@@ -18,7 +18,7 @@ static const char usage[] =
     "                         read; another one is written, and with DATA also read. SHAPE: 640x333, or numbers and\n"
     "                         names of integer parameters with commas: n,4. DATA: random (the default of tensors that\n"
     "                         are read), zeros, arange, a number, null, or @FILE with the elements' bytes. TYPE: C's,\n"
-    "                         or f32, i64, bf16 ...\n"
+    "                         or f32, i64, bf16 ... For a tensor map: tma TYPE* NAME[SHAPE] box[64,64] swizzle 128\n"
     "  -g, --grid SIZES       blocks, up to three numbers or expressions with commas: 'ceil_div(n, 256), 2'\n"
     "  -b, --block SIZES      threads of a block\n"
     "      --cluster SIZES    blocks of a cluster\n"

@@ -3,6 +3,10 @@
 
 #include <string.h>
 
+#include "embedded.h"
+
+_Static_assert((int)KERNEL_PARAM_BYTES <= (int)CUDA_LAUNCH_PARAMS_MAX, "a launch has room for them");
+
 const char cuda_variant_user[] = "user";
 
 int cuda_user_check(const struct backend_device_info *info, const struct plan *plan, struct error *e)
@@ -12,7 +16,21 @@ int cuda_user_check(const struct backend_device_info *info, const struct plan *p
     return 0;
 }
 
-void cuda_user_launch(const struct plan_kernel *k, const uint64_t *addresses, struct cuda_launch *ret_launch)
+/* The tensors were checked against all that the driver's documentation asks for. */
+static int encode(const struct plan_kernel *k, struct cuda_launch *l, struct error *e)
+{
+    const int status = cuda_ops_encode_params(k, l->params, cuda_embedded_encoder);
+
+    if (!status)
+        return 0;
+    error_set(e, ERROR_INVALID_ARGUMENT,
+              "the driver encodes no tensor map for these tensors (%s): look at their strides and boxes",
+              cuda_result_name((CUresult)status));
+    return error_detail_text(e, "driver", cuda_result_name((CUresult)status));
+}
+
+int cuda_user_launch(const struct plan_kernel *k, const uint64_t *addresses, struct cuda_launch *ret_launch,
+                     struct error *e)
 {
     struct cuda_launch *l = ret_launch;
 
@@ -24,10 +42,11 @@ void cuda_user_launch(const struct plan_kernel *k, const uint64_t *addresses, st
     memcpy(l->params, k->params, k->param_bytes);
     for (unsigned i = 0; i < k->n_pointers; i++)
         memcpy(l->params + k->pointers[i], &addresses[i], sizeof(addresses[i]));
+    return k->maps ? encode(k, l, e) : 0;
 }
 
 static CUresult launch_clusters(const struct cuda_queue *q, const struct plan_kernel *k, const struct cuda_launch *l,
-                                void **extra)
+                                void **params, void **extra)
 {
     const unsigned *cluster = k->cluster;
     CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
@@ -43,16 +62,16 @@ static CUresult launch_clusters(const struct cuda_queue *q, const struct plan_ke
                              .attrs = &attribute,
                              .numAttrs = 1};
 
-    return cuda_on(q->device)->LaunchKernelEx(&config, (CUfunction)(uintptr_t)k->function, NULL, extra);
+    return cuda_on(q->device)->LaunchKernelEx(&config, (CUfunction)(uintptr_t)k->function, params, extra);
 }
 
 static CUresult launch(const struct cuda_queue *q, const struct plan_kernel *k, const struct cuda_launch *l,
-                       void **extra)
+                       void **params, void **extra)
 {
     if (k->cluster[0])
-        return launch_clusters(q, k, l, extra);
+        return launch_clusters(q, k, l, params, extra);
     return cuda_on(q->device)->LaunchKernel((CUfunction)(uintptr_t)k->function, l->grid[0], l->grid[1], l->grid[2],
-                                            l->block[0], l->block[1], l->block[2], l->shared_bytes, q->stream, NULL,
+                                            l->block[0], l->block[1], l->block[2], l->shared_bytes, q->stream, params,
                                             extra);
 }
 
@@ -80,7 +99,8 @@ int cuda_user_issue(const struct cuda_queue *q, const struct plan_kernel *k, str
 {
     void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, l->params, CU_LAUNCH_PARAM_BUFFER_SIZE, &l->params_size,
                      CU_LAUNCH_PARAM_END};
-    CUresult r = launch(q, k, l, l->params_size ? extra : NULL);
+    void *list[KERNELS_PARAMS_MAX], **params = cuda_ops_list_params(k, l->params, list);
+    CUresult r = launch(q, k, l, params, params || !l->params_size ? NULL : extra);
 
     return r == CUDA_SUCCESS ? 0 : refuse_launch(q->device, r, l, e);
 }

@@ -45,7 +45,8 @@ static int prepare_own(const struct cuda_kernels *k, const struct step *step, co
 
     cuda_work_release(work);
     if (work->plan->kind == PLAN_KERNEL) {
-        cuda_user_launch(&work->plan->kernel, work->addresses, &work->launch);
+        if (cuda_user_launch(&work->plan->kernel, work->addresses, &work->launch, e) < 0)
+            return -1;
         work->variant = cuda_variant_user;
         return 0;
     }

@@ -1,0 +1,170 @@
+"""What kernels for compute capability 9.0 need of a launch. The real compiler makes the code, the stand-in driver checks what it
+is given and computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import user_kernels as kernels
+from gpu_machine import FIXTURES, N, only_with_the_standin, values
+from support import memfd, raw
+from support.cuda_exporter import Memory
+from support.raw import tensor
+from user_kernels import compile_source, declare, only_with_nvrtc, pointer
+
+pytestmark = [only_with_the_standin, only_with_nvrtc]
+shared_machine, machine, connect, connection, exporter = FIXTURES
+compilers, steady, vectors = kernels.FIXTURES
+
+# ---- tensor maps ----
+
+MAPS = """#include <cuda.h>
+extern "C" __global__ void square_by_maps(const __grid_constant__ CUtensorMap out, const __grid_constant__ CUtensorMap in)
+{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&in) : "memory");
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&out) : "memory");
+}
+"""
+ROWS, COLUMNS = 16, 32
+BOX = {"box": [8, 16], "swizzle": 64}
+SHAPE = [ROWS, COLUMNS]
+
+
+def mapped(name: str, kind: str, **more: Any) -> dict[str, Any]:
+    return pointer(name, kind, map={**BOX, **more})
+
+
+def square_by_maps(connection: raw.Connection, **more: Any) -> int:
+    module = compile_source(connection, MAPS, "square_by_maps")["module"]
+    params = [mapped("out", "out"), mapped("in_", "in")]
+    return declare(connection, module, **{"entry": "square_by_maps", "params": params, "grid": [1], "block": [32], **more})
+
+
+def squares(memory: Memory) -> Any:
+    return values(memory)[: ROWS * COLUMNS] ** 2
+
+
+def test_a_map_is_encoded_for_its_tensor(connection: raw.Connection, vectors: list[Memory]) -> None:
+    args = [v.inline(SHAPE) for v in vectors[:2]]
+    result = connection.call("launch", {"kernel": square_by_maps(connection), "args": args})
+    assert np.array_equal(values(vectors[0])[: ROWS * COLUMNS], squares(vectors[1]))
+    assert result["variant"] == "user"
+
+
+def test_a_map_has_the_strides_of_its_tensor(connection: raw.Connection, vectors: list[Memory]) -> None:
+    before = values(vectors[0]).copy().reshape(ROWS, -1)
+    wide = before.shape[1]  # 64 floats a row
+    want = values(vectors[1]).reshape(ROWS, wide)[:, 4 : 4 + COLUMNS] ** 2
+    args = [v.inline(SHAPE, strides=[wide, 1], offset=16) for v in vectors[:2]]
+    connection.call("launch", {"kernel": square_by_maps(connection), "args": args})
+    after = values(vectors[0]).reshape(ROWS, wide)
+    assert np.array_equal(after[:, 4 : 4 + COLUMNS], want)
+    assert np.array_equal(after[:, :4], before[:, :4]) and np.array_equal(after[:, 4 + COLUMNS :], before[:, 4 + COLUMNS :])
+
+
+def test_each_launch_has_its_own_maps(connection: raw.Connection, vectors: list[Memory]) -> None:
+    kernel = square_by_maps(connection)
+    for v in (vectors[2], vectors[3], vectors[2]):
+        connection.call("launch", {"kernel": kernel, "args": [vectors[0].inline(SHAPE), v.inline(SHAPE)]})
+        assert np.array_equal(values(vectors[0])[: ROWS * COLUMNS], squares(v))
+
+
+def test_shared_host_memory_has_maps_of_its_copies(connection: raw.Connection) -> None:
+    shared = memfd.Shared(2 * 4 * N)
+    buffer = connection.register(shared)
+    data = np.frombuffer(shared.map, np.float32).reshape(2, N)
+    data[:] = np.arange(2 * N).reshape(2, N)
+    args = [tensor(buffer, SHAPE, offset=4 * N * i) for i in range(2)]
+    want = data[1, : ROWS * COLUMNS] ** 2
+    connection.call("launch", {"kernel": square_by_maps(connection), "args": args})
+    assert np.array_equal(data[0, : ROWS * COLUMNS], want)
+    del data
+
+
+def test_a_program_encodes_maps_for_the_memory_it_runs_on(connection: raw.Connection, vectors: list[Memory]) -> None:
+    small = (np.arange(N) % 5).astype(np.float32)
+    for v in vectors:
+        v.write(small.tobytes())
+    kernel = square_by_maps(connection)
+    buffers = [connection.call("register", v.register_params())["buffer"] for v in vectors]
+    ops = [{"kernel": kernel, "args": [1, 0]}, {"kernel": kernel, "args": [2, 1]}]
+    program = connection.call("program", {"tensors": [tensor(b, SHAPE) for b in buffers[:3]], "ops": ops})["program"]
+    for _ in range(3):
+        connection.call("run_program", {"program": program})
+    assert np.array_equal(values(vectors[2])[: ROWS * COLUMNS], small[: ROWS * COLUMNS] ** 4)
+    for _ in range(2):  # recorded for this memory at first, then launched again
+        vectors[3].write(bytes(4 * N))
+        connection.call("run_program", {"program": program, "bind": [{"index": 2, "buffer": buffers[3]}]})
+        assert np.array_equal(values(vectors[3])[: ROWS * COLUMNS], small[: ROWS * COLUMNS] ** 4)
+
+
+def test_a_sequence_on_maps(connection: raw.Connection, vectors: list[Memory]) -> None:
+    small = (np.arange(N) % 5).astype(np.float32)
+    vectors[0].write(small.tobytes())
+    kernel = square_by_maps(connection)
+    ops = [{"kernel": kernel, "args": [1, 0]}, {"kernel": kernel, "args": [2, 1]}]
+    connection.call("sequence", {"tensors": [v.inline(SHAPE) for v in vectors[:3]], "ops": ops})
+    assert np.array_equal(values(vectors[2])[: ROWS * COLUMNS], small[: ROWS * COLUMNS] ** 4)
+
+
+@pytest.mark.parametrize(
+    "change, code",
+    [
+        ({"offset": 8}, "misaligned"),
+        ({"strides": [COLUMNS + 1, 1]}, "misaligned"),
+        ({"strides": [0, 1]}, "misaligned"),
+        ({"strides": [1, ROWS]}, "shape_mismatch"),
+        ({"shape": [ROWS]}, "shape_mismatch"),
+        ({"shape": [0, COLUMNS]}, "shape_mismatch"),
+        ({"dtype": "f64"}, "dtype_mismatch"),
+    ],
+)
+def test_what_no_map_describes(connection: raw.Connection, vectors: list[Memory], change: dict[str, Any], code: str) -> None:
+    args = [vectors[0].inline(SHAPE), {**vectors[1].inline(SHAPE), **change}]
+    error = connection.error("launch", {"kernel": square_by_maps(connection), "args": args})
+    assert error.code == code and error.key == "args[1]"
+
+
+def test_a_map_is_of_no_null_pointer(connection: raw.Connection, vectors: list[Memory]) -> None:
+    error = connection.error("launch", {"kernel": square_by_maps(connection), "args": [vectors[0].inline(SHAPE), None]})
+    assert error.code == "shape_mismatch" and error.key == "args[1]"
+
+
+@pytest.mark.parametrize(
+    "change, code, key",
+    [
+        ({"box": []}, "invalid_argument", "params[1].map.box"),
+        ({"box": [1] * 6}, "invalid_argument", "params[1].map.box"),
+        ({"box": [8, None]}, "wrong_type", "params[1].map.box[1]"),
+        ({"box": [8, "nobody"]}, "invalid_argument", "params[1].map.box[1]"),
+        ({"steps": [1]}, "invalid_argument", "params[1].map.steps"),
+        ({"steps": [9, 1]}, "invalid_argument", "params[1].map.steps"),
+        ({"steps": ["1", 1]}, "wrong_type", "params[1].map.steps"),
+        ({"swizzle": 48}, "invalid_argument", "params[1].map.swizzle"),
+        ({"swizzle": 129}, "out_of_range", "params[1].map.swizzle"),
+        ({"interleave": 16}, "invalid_argument", "params[1].map.interleave"),
+        ({"l2": 1}, "invalid_argument", "params[1].map.l2"),
+        ({"size": 1}, "unknown_key", "params[1].map.size"),
+    ],
+)
+def test_declarations_of_maps(connection: raw.Connection, change: dict[str, Any], code: str, key: str) -> None:
+    module = compile_source(connection, MAPS, "square_by_maps")["module"]
+    params = [mapped("out", "out"), mapped("in_", "in", **change)]
+    error = connection.error("kernel", {"module": module, "entry": "square_by_maps", "params": params})
+    assert error.code == code and error.key == key
+
+
+def test_a_pointer_is_no_map(connection: raw.Connection) -> None:
+    module = compile_source(connection, MAPS, "square_by_maps")["module"]
+    params = [mapped("out", "out"), pointer("in_", "in")]
+    error = connection.error("kernel", {"module": module, "entry": "square_by_maps", "params": params})
+    assert error.code == "signature_mismatch" and error.key == "params[1]"
+
+
+def test_a_box_may_be_too_large_in_a_call(connection: raw.Connection, vectors: list[Memory]) -> None:
+    params = [mapped("out", "out"), mapped("in_", "in", box=["20 * in_.shape[0]", 16])]
+    kernel = square_by_maps(connection, params=params)
+    error = connection.error("launch", {"kernel": kernel, "args": [v.inline(SHAPE) for v in vectors[:2]]})
+    assert error.code == "out_of_range" and error.key == "args[1]" and error.detail["max"] == 256
