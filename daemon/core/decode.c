@@ -159,6 +159,8 @@ int kernel_declaration_decode(const struct rpc_arg *args, struct kernel_param_de
     d->n_params = args[KERNEL_params].length;
     d->params = params;
     d->alias = args[KERNEL_alias].b;
+    d->cooperative = args[KERNEL_cooperative].b;
+    d->pdl = args[KERNEL_pdl].b;
     if (d->n_params > KERNEL_MAX_PARAMS) {
         error_set(e, ERROR_LIMIT_EXCEEDED, "params: at most %u parameters", KERNEL_MAX_PARAMS);
         error_detail_text(e, "key", "params");

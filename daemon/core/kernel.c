@@ -335,6 +335,36 @@ static bool is_sparse(const struct tensor *t)
     return t && t->count * dtype_size(t->dtype) != t->extent;
 }
 
+static int set_flags(const struct kernel_signature *s, const struct kernel_limits *limits, struct plan_kernel *k,
+                     struct error *e)
+{
+    if (s->cooperative && !limits->cooperative) {
+        error_set(e, ERROR_UNSUPPORTED, "cooperative: the device, or its driver, has no cooperative launches");
+        return error_detail_text(e, "key", "cooperative");
+    }
+    k->cooperative = s->cooperative;
+    k->pdl = s->pdl && limits->pdl;
+    return 0;
+}
+
+int kernel_check_cooperative(const struct plan_kernel *k, uint64_t most, struct error *e)
+{
+    const uint64_t blocks = (uint64_t)k->grid[0] * k->grid[1] * k->grid[2];
+
+    if (blocks <= most)
+        return 0;
+    error_set(
+        e, ERROR_OUT_OF_RANGE,
+        "grid: %u x %u x %u are %llu blocks, but all blocks of a cooperative kernel run at one time, and the device "
+        "has room for %llu with %u threads and %u bytes of dynamic shared memory each",
+        k->grid[0], k->grid[1], k->grid[2], (unsigned long long)blocks, (unsigned long long)most,
+        k->block[0] * k->block[1] * k->block[2], k->shared_bytes);
+    error_detail_text(e, "key", "grid");
+    error_detail_number(e, "value", (int64_t)blocks);
+    error_detail_number(e, "min", 1);
+    return error_detail_number(e, "max", (int64_t)most);
+}
+
 /* Behind the parameters, see struct plan_kernel. */
 static void list_params(const struct kernel_signature *s, struct plan_kernel *k)
 {
@@ -397,7 +427,8 @@ int kernel_plan(const struct kernel_signature *s, const struct tensor *const *te
     for (unsigned i = 0; i < s->n_params; i++)
         if (s->integers >> i & 1 && kernel_scalar_to_int(&s->params[i], args[i].value, &integers[i], e) < 0)
             return -1;
-    if (check_tensors(&g, e) < 0 || set_geometry(&g, &ret_plan->kernel, e) < 0)
+    if (check_tensors(&g, e) < 0 || set_geometry(&g, &ret_plan->kernel, e) < 0 ||
+        set_flags(s, limits, &ret_plan->kernel, e) < 0)
         return -1;
     ret_plan->kind = PLAN_KERNEL;
     ret_plan->dtype = s->n_tensors ? s->operands[0]->dtype : DTYPE_F32;

@@ -79,6 +79,7 @@ struct kernel_declaration {
     struct kernel_dimensions_declaration grid, block, cluster;
     struct kernel_value shared; /* dynamic bytes; absent: 0 */
     bool alias;                 /* written tensors may overlap other tensors and themselves */
+    bool cooperative, pdl;      /* see struct plan_kernel */
     /* Of the parameters in the binary. With offsets NULL the binary does not tell: parameters are then laid out as C
      * lays out a struct of them. */
     unsigned n_binary;
@@ -121,7 +122,7 @@ struct kernel_signature {
     char *entry; /* op.name */
     struct kernel_dimensions grid, block, cluster;
     struct expr *shared; /* NULL: 0 */
-    bool alias;
+    bool alias, cooperative, pdl;
     unsigned n_params, n_tensors;
     unsigned param_bytes; /* up to the end of the last */
     bool has_maps;
@@ -138,6 +139,8 @@ struct kernel_limits {
     unsigned multiprocessors;
     unsigned max_cluster;  /* blocks; 0: the device has no clusters */
     unsigned max_map_rank; /* dimensions of a tensor map; 0: the device, or its driver, has none */
+    unsigned cooperative;  /* whether there are cooperative launches, and */
+    unsigned pdl;          /* programmatic dependent ones: without these such kernels begin in order */
     /* Of the function; 0: not known. */
     unsigned function_threads, static_shared;
 };
@@ -186,5 +189,9 @@ int kernel_scalar_from_bool(const struct kernel_param *p, bool value, unsigned c
 int kernel_plan(const struct kernel_signature *s, const struct tensor *const *tensors, const struct kernel_arg *args,
                 const struct kernel_launch *launch, const struct kernel_limits *limits, struct plan *ret_plan,
                 struct error *e);
+
+/* Refuses a cooperative launch of more blocks than the device runs at one time, `most`. Error: out_of_range, key
+ * `grid`. */
+int kernel_check_cooperative(const struct plan_kernel *k, uint64_t most, struct error *e);
 
 #endif

@@ -280,6 +280,9 @@ int kernel_signature_new(const struct kernel_declaration *d, struct kernel_signa
         return too_many(e, "params", "parameters", d->n_params, KERNEL_MAX_PARAMS);
     if (d->entry_length == 0 || d->entry_length > MAX_ENTRY)
         return error_at(e, ERROR_INVALID_ARGUMENT, "", "entry", "must be the name of a compiled function");
+    if (d->cooperative && d->pdl)
+        return error_at(e, ERROR_INVALID_ARGUMENT, "", "pdl",
+                        "not with cooperative: such a kernel begins when all its blocks have room");
     s = calloc(1, sizeof(*s) + d->n_params * sizeof(s->params[0]));
     if (!s || !(s->entry = strndup(d->entry, d->entry_length))) {
         free(s);
@@ -287,6 +290,8 @@ int kernel_signature_new(const struct kernel_declaration *d, struct kernel_signa
     }
     s->refs = 1;
     s->alias = d->alias;
+    s->cooperative = d->cooperative;
+    s->pdl = d->pdl;
     s->n_params = d->n_params;
     s->op = (struct op){.id = OP_COUNT, .code = d->code, .name = s->entry, .summary = "", .doc = "", .dtypes = ~0U};
     for (unsigned i = 0; i < d->n_params; i++)

@@ -89,6 +89,8 @@ struct plan_kernel {
     uint16_t sparse; /* operands with other bytes between their elements, a bit each: those are not the kernel's */
     uint16_t inout;  /* operands that it reads and writes, a bit each */
     uint16_t maps;   /* operands that are tensor maps, a bit each: a struct plan_map lies at their places in params */
+    uint8_t cooperative; /* 1: all blocks run at one time */
+    uint8_t pdl;         /* 1: it may begin before the user's kernel right before it in the job has ended */
     /* Parameters whose offsets, a uint16_t each, are the last of `params`, and counted in param_bytes; 0: none. With
      * tensor maps: a device aligns those from where its parameters begin, so that only the driver knows what a buffer
      * of all looks like. It gets each parameter by itself. */

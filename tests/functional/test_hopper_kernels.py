@@ -3,20 +3,39 @@ is given and computes."""
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import user_kernels as kernels
-from gpu_machine import FIXTURES, N, only_with_the_standin, values
+from gpu_machine import FIXTURES, Machine, N, only_with_the_standin, values
 from support import memfd, raw
 from support.cuda_exporter import Memory
 from support.raw import tensor
-from user_kernels import compile_source, declare, only_with_nvrtc, pointer
+from user_kernels import ADD_PARAMS, CUSTOM_PARAMS, add_kernel, compile_source, custom_kernel, declare, only_with_nvrtc, pointer
 
 pytestmark = [only_with_the_standin, only_with_nvrtc]
 shared_machine, machine, connect, connection, exporter = FIXTURES
 compilers, steady, vectors = kernels.FIXTURES
+
+
+def gpu_sources() -> Any:
+    path = Path(__file__).parents[1] / "gpu/hopper_sources.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("source, entry", gpu_sources().ALL, ids=[entry for _, entry in gpu_sources().ALL])
+def test_what_runs_on_a_gpu_compiles(connection: raw.Connection, source: str, entry: str) -> None:
+    compiled = compile_source(connection, source, entry, arch="sm_90a")["entries"][0]
+    maps = source.count("CUtensorMap in") and {"copy_boxes": 1, "copy_swizzled": 1, "square_boxes": 2}[entry]
+    assert compiled["params"].count(128) == maps
+
 
 # ---- tensor maps ----
 
@@ -168,3 +187,107 @@ def test_a_box_may_be_too_large_in_a_call(connection: raw.Connection, vectors: l
     kernel = square_by_maps(connection, params=params)
     error = connection.error("launch", {"kernel": kernel, "args": [v.inline(SHAPE) for v in vectors[:2]]})
     assert error.code == "out_of_range" and error.key == "args[1]" and error.detail["max"] == 256
+
+
+# ---- cooperative launches ----
+
+GRID_SYNC = """#include <cooperative_groups.h>
+extern "C" __global__ void custom_kernel(float* out, const float* in, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n)
+        out[i] = in[i];
+    cooperative_groups::this_grid().sync();
+    if (i < n)
+        out[n - 1 - i] += in[i];
+}
+"""
+ROOM = 32  # blocks of 256 threads that the stand-in runs at one time
+
+
+def grid_sync(connection: raw.Connection, **more: Any) -> int:
+    module = compile_source(connection, GRID_SYNC, "custom_kernel")["module"]
+    how = {"entry": "custom_kernel", "params": CUSTOM_PARAMS, "cooperative": True, **more}
+    return declare(connection, module, **how)
+
+
+def test_a_cooperative_launch(machine: Machine, connection: raw.Connection, vectors: list[Memory]) -> None:
+    before = machine.row.cooperative_launches
+    connection.call("launch", {"kernel": grid_sync(connection), "args": [v.inline([N]) for v in vectors[:2]] + [N]})
+    assert machine.row.cooperative_launches == before + 1
+    assert np.array_equal(values(vectors[0]), 2 * values(vectors[1]))  # what the stand-in computes by this name
+
+
+@pytest.mark.parametrize("more", [{}, {"cluster": [2]}], ids=["blocks", "clusters"])
+def test_its_blocks_run_at_one_time(connection: raw.Connection, vectors: list[Memory], more: dict[str, Any]) -> None:
+    launch = {"kernel": grid_sync(connection, **more), "args": [v.inline([N]) for v in vectors[:2]] + [N]}
+    connection.call("launch", {**launch, "grid": [ROOM]})
+    error = connection.error("launch", {**launch, "grid": [ROOM + 2]})
+    assert error.code == "out_of_range" and error.key == "grid"
+    assert (error.detail["value"], error.detail["max"]) == (ROOM + 2, ROOM)
+    connection.call("launch", {**launch, "grid": [ROOM, 2], "block": [128]})
+    error = connection.error("launch", {**launch, "grid": [ROOM], "shared": 100 << 10})
+    assert error.code == "out_of_range" and error.detail["max"] == 8
+
+
+def test_a_cooperative_kernel_in_a_program(machine: Machine, connection: raw.Connection, vectors: list[Memory]) -> None:
+    a = values(vectors[1]).copy()
+    kernel = grid_sync(connection)
+    ops = [{"kernel": kernel, "args": [0, 1, N]}, {"kernel": kernel, "args": [2, 0, N]}]
+    program = connection.call("program", {"tensors": [v.inline([N]) for v in vectors[:3]], "ops": ops})["program"]
+    for _ in range(3):
+        connection.call("run_program", {"program": program})
+    assert np.array_equal(values(vectors[2]), 4 * a)
+
+
+# ---- programmatic dependent launches ----
+
+
+def early(connection: raw.Connection) -> int:
+    return custom_kernel(connection, pdl=True)
+
+
+def test_a_step_behind_a_kernel_may_begin_early(machine: Machine, connection: raw.Connection, vectors: list[Memory]) -> None:
+    a, kernel, before = values(vectors[0]).copy(), early(connection), machine.row.early_launches
+    ops = [{"kernel": kernel, "args": [i + 1, i, N]} for i in range(3)]
+    connection.call("sequence", {"tensors": [v.inline([N]) for v in vectors], "ops": ops})
+    assert machine.row.early_launches == before + 2  # not the first, which is behind other work
+    assert np.array_equal(values(vectors[3]), 8 * a)
+
+
+def test_a_launch_by_itself_does_not(machine: Machine, connection: raw.Connection, vectors: list[Memory]) -> None:
+    kernel, before = early(connection), machine.row.early_launches
+    launch = {"kernel": kernel, "args": [v.inline([N]) for v in vectors[:2]] + [N]}
+    for _ in range(3):
+        connection.call("launch", {**launch, "repeat": 3, "warmup": 1})
+    assert machine.row.early_launches == before
+
+
+def test_nor_does_a_step_behind_something_else(machine: Machine, connection: raw.Connection, vectors: list[Memory]) -> None:
+    kernel, before = early(connection), machine.row.early_launches
+    square = {"op": "square", "in": [0], "out": [1]}
+    ops = [square, {"kernel": kernel, "args": [2, 1, N]}, square]
+    connection.call("sequence", {"tensors": [v.inline([N]) for v in vectors[:3]], "ops": ops})
+    nothing = {"kernel": add_kernel(connection), "args": [3, 3, 3, 0]}
+    empty = {**vectors[3].inline([0])}
+    ops = [nothing, {"kernel": kernel, "args": [1, 0, N]}]
+    connection.call("sequence", {"tensors": [*(v.inline([N]) for v in vectors[:3]), empty], "ops": ops})
+    assert machine.row.early_launches == before
+
+
+def test_a_program_that_begins_early_is_no_graph(machine: Machine, connection: raw.Connection, vectors: list[Memory]) -> None:
+    a, kernel = values(vectors[0]).copy(), early(connection)
+    ops = [{"kernel": kernel, "args": [i + 1, i, N]} for i in range(2)]
+    program = connection.call("program", {"tensors": [v.inline([N]) for v in vectors[:3]], "ops": ops})["program"]
+    graphs, before = machine.row.graph_launches, machine.row.early_launches
+    connection.call("run_program", {"program": program})
+    connection.call("run_program", {"program": program, "repeat": 4, "warmup": 1})
+    assert machine.row.graph_launches == graphs and machine.row.early_launches == before + 6
+    assert np.array_equal(values(vectors[2]), 4 * a)
+
+
+def test_a_kernel_is_not_both(connection: raw.Connection) -> None:
+    module = compile_source(connection)["module"]
+    how = {"module": module, "entry": "add2_kernel", "params": ADD_PARAMS, "cooperative": True, "pdl": True}
+    error = connection.error("kernel", how)
+    assert error.code == "invalid_argument" and error.key == "pdl"

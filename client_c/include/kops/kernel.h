@@ -73,6 +73,8 @@ struct kops_kernels_info {
     const char *policy;      /**< Who may launch any: "off", "owner", "group", "all". */
     bool allowed;            /**< Whether this client may. */
     const char *const *arch; /**< What is compiled for each of kops_info.devices; "" for the host. */
+    const char *const
+        *include_extra; /**< Folders beside the toolkit's whose headers a source may include. NULL-terminated. */
 };
 
 enum {
@@ -206,7 +208,10 @@ struct kops_signature {
     const struct kops_param *params;
     size_t n_params;
     struct kops_geometry geometry;
-    bool alias; /**< Outputs may overlap other tensors. */
+    bool alias;       /**< Outputs may overlap other tensors. */
+    bool cooperative; /**< All blocks run at one time, as grid.sync() needs. More than fit: out_of_range. */
+    bool pdl; /**< Programmatic dependent launch: behind another kernel of the same sequence or program it may begin
+                 before that one has ended; it reads what that one writes after `griddepcontrol.wait` alone. */
     uint64_t reserved[4];
 };
 

@@ -162,7 +162,7 @@ void wire_pack_declaration(struct bytes *out, const struct wire_kernel *w)
     const struct kops_geometry *g = &s->geometry;
 
     mp_map(out, 3 + (size_t)(g->grid[0] != NULL) + (g->block[0] != NULL) + (g->shared != NULL) +
-                    (g->cluster[0] != NULL) + s->alias);
+                    (g->cluster[0] != NULL) + s->alias + s->cooperative + s->pdl);
     mp_pair_uint(out, "module", w->module);
     mp_pair_text(out, "entry", s->entry);
     mp_key(out, "params");
@@ -178,6 +178,10 @@ void wire_pack_declaration(struct bytes *out, const struct wire_kernel *w)
     pack_sizes(out, "cluster", g->cluster);
     if (s->alias)
         mp_pair_bool(out, "alias", true);
+    if (s->cooperative)
+        mp_pair_bool(out, "cooperative", true);
+    if (s->pdl)
+        mp_pair_bool(out, "pdl", true);
 }
 
 void wire_pack_kernel(struct bytes *out, uint32_t msgid, const void *request)

@@ -31,7 +31,7 @@ struct launch {
     const char *saves[LAUNCH_MAX_SAVES];
     size_t n_saves;
     uint64_t repeat, warmup, seed, show;
-    bool device_memory;
+    bool device_memory, cooperative;
     struct conditions_pair conditions; /* around several launches */
     bool counters;                     /* in place of times and results: what the GPU counts, with these caches */
     enum kops_counter_caches caches;

@@ -11,11 +11,12 @@ enum {
     MAX_GRID_DIM_X = 5,  /* likewise */
     MULTIPROCESSOR_COUNT = 16,
     COMPUTE_CAPABILITY_MAJOR = 75,
+    COOPERATIVE_LAUNCH = 95,
     MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97,
     CLUSTER_LAUNCH = 120,
 };
 
-enum { MAPS_FROM = 9 /* the generation */ };
+enum { MAPS_FROM = 9, EARLY_FROM = 9 /* generations */ };
 
 /* A device never has a negative limit. */
 static unsigned ask(cuda_limits_attribute *attribute, const void *device, int which)
@@ -36,9 +37,11 @@ void cuda_limits_of(cuda_limits_attribute *attribute, const void *device, struct
         .multiprocessors = ask(attribute, device, MULTIPROCESSOR_COUNT),
     };
     /* Generations 9 and 10 take 16 blocks where a kernel allows it, others that have clusters 8. */
+    ret->cooperative = driver.attributes && driver.occupancy && ask(attribute, device, COOPERATIVE_LAUNCH);
+    ret->pdl = driver.attributes && major >= EARLY_FROM;
     if (driver.maps && major >= MAPS_FROM)
         ret->max_map_rank = PLAN_MAP_RANK;
-    if (driver.clusters && ask(attribute, device, CLUSTER_LAUNCH))
+    if (driver.attributes && ask(attribute, device, CLUSTER_LAUNCH))
         ret->max_cluster = major == 9 || major == 10 ? CLUSTER_LARGE : CLUSTER_PORTABLE;
     for (int i = 0; i < 3; i++) {
         ret->max_block[i] = ask(attribute, device, MAX_BLOCK_DIM_X + i);

@@ -17,7 +17,8 @@ typedef int cuda_limits_attribute(const void *device, int which);
 
 /* What the driver has functions for. */
 struct cuda_limits_driver {
-    bool clusters, maps;
+    bool attributes; /* of launches: clusters and the like */
+    bool maps, occupancy;
 };
 
 /* Fills what depends on the device and its driver alone. */

@@ -43,7 +43,6 @@ static struct call call_of(const struct kernel_signature *s, const struct tensor
 {
     struct call call = {.tensors = {a, c}, .limits = H200};
 
-    call.limits.max_map_rank = PLAN_MAP_RANK;
     set_integer(&call, s, ROWS, 128);
     set_integer(&call, s, COLUMNS, 96);
     return call;
