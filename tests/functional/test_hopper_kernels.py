@@ -4,6 +4,7 @@ is given and computes."""
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import user_kernels as kernels
 from gpu_machine import FIXTURES, Machine, N, only_with_the_standin, values
 from support import memfd, raw
 from support.cuda_exporter import Memory
+from support.daemon import binary
 from support.raw import tensor
 from user_kernels import ADD_PARAMS, CUSTOM_PARAMS, add_kernel, compile_source, custom_kernel, declare, only_with_nvrtc, pointer
 
@@ -291,3 +293,37 @@ def test_a_kernel_is_not_both(connection: raw.Connection) -> None:
     how = {"module": module, "entry": "add2_kernel", "params": ADD_PARAMS, "cooperative": True, "pdl": True}
     error = connection.error("kernel", how)
     assert error.code == "invalid_argument" and error.key == "pdl"
+
+
+# ---- from a shell ----
+
+
+def kopsctl(machine: Machine, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [str(binary("kopsctl")), "launch", *arguments, "--socket", machine.daemon.socket_path]
+    return subprocess.run(command, check=False, capture_output=True, text=True)
+
+
+def test_kopsctl_launches_on_maps(machine: Machine, tmp_path: Path) -> None:
+    source = tmp_path / "maps.cu"
+    source.write_text(MAPS)
+    what = [str(source), "square_by_maps", "--grid", "1", "--block", "32", "-p"]
+    out, read = "tma float* out[4,8] box[2,4]", "tma const float* in_[4x8] box[ceil_div(8, 4), 4] swizzle 32 l2 128=arange"
+    done = kopsctl(machine, *what, out, "-p", read, "--save", f"out={tmp_path / 'out'}")
+    assert done.returncode == 0, done.stderr
+    assert np.array_equal(np.fromfile(tmp_path / "out", np.float32), np.arange(32, dtype=np.float32) ** 2)
+    done = kopsctl(machine, *what, out, "-p", read.replace("swizzle 32", "swizzle 48"))
+    assert done.returncode == 1 and "0, 32, 64 or 128" in done.stderr
+    for wrong in ("swizzle", "swizzle 32 32", "steps[x,1]", "box[1,2", "fill zeros", "padding 3", "box[1,1,1,1,1,1]"):
+        done = kopsctl(machine, *what, out, "-p", f"tma const float* in_[4x8] {wrong}")
+        assert done.returncode == 2 and "--param takes tma" in done.stderr, wrong
+
+
+def test_kopsctl_launches_cooperatively(machine: Machine, tmp_path: Path) -> None:
+    source = tmp_path / "sync.cu"
+    source.write_text(GRID_SYNC)
+    params = ["-p", "float* out[n]", "-p", "const float* in_[n]", "-p", "int n=1000"]
+    before = machine.row.cooperative_launches
+    done = kopsctl(machine, str(source), "custom_kernel", *params, "--grid", "4", "--block", "256", "--cooperative")
+    assert done.returncode == 0 and machine.row.cooperative_launches == before + 1, done.stderr
+    done = kopsctl(machine, str(source), "custom_kernel", *params, "--grid", "33", "--block", "256", "--cooperative")
+    assert done.returncode == 1 and "run at one time" in done.stderr
