@@ -37,6 +37,7 @@ from ._kernels.elementwise import AsyncElementwise, Elementwise
 from ._kernels.kernels import Kernel
 from ._kernels.modules import AsyncModule, Module
 from ._kernels.reduction import AsyncReduction, Reduction
+from ._source.maps import TensorMap
 from ._source.signature import Param
 from ._tensors.device_array import Array
 from ._version import VERSION as __version__
@@ -86,6 +87,7 @@ __all__ = [
     "Sequence",
     "Spread",
     "Stats",
+    "TensorMap",
     "Timings",
     "Tuned",
     "UserInfo",

@@ -98,6 +98,23 @@ def test_batches_sequences_and_programs(k: kops.Client, driver: Any) -> None:  #
     assert numbers(driver, e) == [40, 80, 120, 160]
 
 
+def test_scratch_between_kernels_is_one_request(k: kops.Client, driver: Any) -> None:  # noqa: F811
+    c, a, b = vectors(driver)
+    kern = add2(k)
+    scratch = k.empty(4, device=0)
+    kern(c, a, b, 4)
+    k.synchronize()
+    before = k.stats()
+    with k.sequence(timing=True) as s:
+        kern(scratch, a, b, 4)
+        kern(c, scratch, a, 4)
+    after = k.stats()
+    assert numbers(driver, c) == [12, 24, 36, 48]
+    assert after["kernels"]["launches"] == before["kernels"]["launches"] + 2
+    assert after["counters"]["jobs"] == before["counters"]["jobs"] + 1
+    assert s.timings.gpu_us > 0
+
+
 def test_ordinary_arrays_go_to_the_gpu_and_back(k: kops.Client) -> None:  # noqa: F811
     kern = add2(k)
     a, b, c = numpy.arange(1000, dtype="float32"), numpy.ones(1000, "float32"), numpy.zeros(1000, "float32")

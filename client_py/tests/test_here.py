@@ -80,6 +80,43 @@ def test_the_same_checks(k: kops.Client, driver: Any) -> None:  # noqa: F811
     assert numbers(driver, c) == [11, 22, 33, 44], "nothing was lost by it"
 
 
+MAPS = """#include <cuda.h>
+extern "C" __global__ void square_by_maps(const __grid_constant__ CUtensorMap out, const __grid_constant__ CUtensorMap in)
+{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&in) : "memory");
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&out) : "memory");
+}
+"""
+
+
+@pytest.mark.parametrize("where", ["here", "daemon"])
+def test_tensor_maps(k: kops.Client, driver: Any, where: str) -> None:  # noqa: F811
+    kern = k.kernel(MAPS, "square_by_maps", "tma out float* out[][] box[2][4], tma const float* in_[][] box[2][4]", grid=1, block=32)
+    numpys = [numpy.arange(n, n + 64, dtype="float32").reshape(8, 8) for n in (0, 3)]
+    out, *ins = (driver.array(value) for value in (numpys[0], *numpys))
+    for _ in range(2):  # each call has maps of its own
+        for given, value in zip(ins, numpys):
+            kern(out, given, where=where)
+            k.synchronize()
+            driver.synchronize()
+            assert numpy.array_equal(out.numpy(), value**2)
+    with pytest.raises(kops.Misaligned, match="a tensor map takes multiples of 16 bytes"):
+        kern(driver.array(numpy.zeros((8, 7), "float32")), ins[0], where=where, **({} if where == "here" else {"blocking": True}))
+
+
+@pytest.mark.parametrize("where", ["here", "daemon"])
+def test_cooperative_launches(k: kops.Client, driver: Any, where: str) -> None:  # noqa: F811
+    c, a, b = vectors(driver)
+    kern = k.kernel(ADD2, "add2_kernel", SIGNATURE, block=256, cooperative=True)
+    how = {"where": where, **({} if where == "here" else {"blocking": True})}
+    kern(c, a, b, 4, grid=32, **how)
+    assert numbers(driver, c) == [11, 22, 33, 44]
+    for cluster in (None, 2):
+        with pytest.raises(kops.OutOfRange, match="run at one time") as failure:
+            kern(c, a, b, 4, grid=34, cluster=cluster, **how)
+        assert failure.value.detail["key"] == "grid" and failure.value.detail["max"] == 32
+
+
 def test_what_a_launch_here_does_not_take(k: kops.Client, driver: Any) -> None:  # noqa: F811
     c, a, b = vectors(driver)
     kern = add2(k)

@@ -103,6 +103,16 @@ def test_geometry_of_one_launch(k: kops.Client, daemon: FakeDaemon) -> None:
         assert error.value.detail["key"] == next(iter(wrong))
 
 
+def test_ways_to_launch_are_declared(k: kops.Client, daemon: FakeDaemon) -> None:
+    add2(k, cooperative=True)
+    add2(k, pdl=True)
+    k.compile(ADD2).kernel("add2_kernel", grid=1, block=1, cooperative=True)
+    together, early, of_module = sent(daemon, "kernel")
+    assert together["cooperative"] is True and "pdl" not in together
+    assert early["pdl"] is True and "cooperative" not in early
+    assert of_module["cooperative"] is True
+
+
 def test_geometry_of_the_declaration(k: kops.Client, daemon: FakeDaemon) -> None:
     c, a, b = vectors(k)
     kern = k.kernel(

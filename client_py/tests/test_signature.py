@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kops._base.declarations import DTYPES
-from kops._source.signature import Param, declarations, parse
+from kops._source.maps import TensorMap
+from kops._source.signature import Param, declarations, fault, parse
 from kops._source.source import check, gather, names, scan, signature
 from kops._source.tokens import tokens
 
@@ -87,12 +88,64 @@ def test_vectors_are_aligned_elements() -> None:
         ("__nv_fp8_e5m2 x", "tensors only"),
         ("float a b", "no type"),
         ("f(int) x", "not understood"),
+        ("tma const half* a[m][k]", "needs its box"),
+        ("tma half* a box[64] swizzle wide", "a number of bytes"),
+        ("tma half* a box[64] fill one", "is not understood"),
+        ("tma half* a box[64] box[64]", "twice"),
+        ("tma half* a box[64] steps[n]", "steps are numbers"),
+        ("tma half2* a box[64]", "of vectors"),
+        ("CUtensorMap a", "declare it as a tensor map"),
     ],
 )  # fmt: skip
 def test_what_is_not_understood(text: str, why: str) -> None:
     with pytest.raises(kops.BadArgument, match="signature") as error:
         parse(text)
     assert why in str(error.value) and error.value.detail["key"] == "signature"
+
+
+def test_tensor_maps() -> None:
+    a, c, n = parse("tma const half* a[rows][cols] box[64][bn] swizzle 128, tma out float* c[rows, max(cols, 8)] box[8, 32] l2 256, int n")
+    assert a == Param("a", "in", "f16", shape=("rows", "cols"), map=TensorMap((64, "bn"), swizzle=128))
+    assert c == Param("c", "out", "f32", shape=("rows", "max(cols, 8)"), map=TensorMap((8, 32), l2=256))
+    assert n.map is None and a.strided
+    assert a.wire()["map"] == {"box": [64, "bn"], "swizzle": 128}
+    (x,) = parse("tma float* x box[1][2][4] steps[1][2][4] interleave 16 fill nan as tf32")
+    assert x.kind == "inout" and x.shape is None
+    assert x.wire()["map"] == {"box": [1, 2, 4], "steps": [1, 2, 4], "interleave": 16, "nan": True, "tf32": True}
+    (declared,) = declarations("tma const half* a[n] box[64]")
+    assert declared.c == "const __grid_constant__ CUtensorMap a" and declared.param.shape == ("n",)
+    assert parse("int tma, float* box[n]")[1].elements == "n"  # the words are names elsewhere
+
+
+@pytest.mark.parametrize(
+    "made, dtype, rank, why",
+    [
+        (TensorMap((8,) * 6), "f16", None, "1 to 5"),
+        (TensorMap((8, 8)), "f16", 3, "another number of dimensions"),
+        (TensorMap((8, 8), steps=(1,)), "f16", None, "as many"),
+        (TensorMap((8, 8), steps=(9, 1)), "f16", None, "1 to 8"),
+        (TensorMap((8, 8), steps=(1, 2)), "f16", None, "the last"),
+        (TensorMap((8, 8), swizzle=16), "f16", None, "swizzle"),
+        (TensorMap((8, 8), interleave=16), "f16", None, "at least 3"),
+        (TensorMap((8, 8, 8), interleave=32), "f16", None, "must be 32"),
+        (TensorMap((8, 8), l2=32), "f16", None, "l2"),
+        (TensorMap((8, 8), nan=True), "i32", None, "fill nan"),
+        (TensorMap((8, 8), tf32=True), "f16", None, "tf32"),
+        (TensorMap((8, 8), (1, 1), 128, 0, 256, True, True), "f32", 2, None),
+    ],
+)
+def test_rules_of_tensor_maps(made: TensorMap, dtype: str, rank: int | None, why: str | None) -> None:
+    wrong = fault([Param("a", "in", dtype, rank=rank, map=made)])
+    assert wrong is None if why is None else why in str(wrong)
+
+
+def test_a_source_with_tensor_maps() -> None:
+    text = '#include <cuda.h>\n__global__ void f(const __grid_constant__ CUtensorMap a, const __grid_constant__ int n, float* c) {}'
+    with pytest.raises(kops.BadArgument, match="declare it as a tensor map"):
+        signature(scan(text), "f")
+    check(scan(text), "f", parse("tma const half* a box[64], int n, float* c"))
+    with pytest.raises(kops.SignatureMismatch, match="c"):
+        check(scan(text), "f", parse("tma const half* a box[64], int n, tma float* c box[64]"))
 
 
 def test_explicit_parameters() -> None:

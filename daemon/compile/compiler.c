@@ -64,12 +64,16 @@ struct compiler *compiler_new(uv_loop_t *loop, const struct compiler_config *con
 {
     struct compiler *c = calloc(1, sizeof(*c));
 
+    error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the compiler");
     if (!c)
-        goto fail;
+        return NULL;
     c->loop = loop;
     c->user = strdup(config->user && *config->user ? config->user : "nobody");
     c->binary = strdup(config->binary ? config->binary : "/proc/self/exe");
     if (!c->user || !c->binary)
+        goto free_texts;
+    look(c, config);
+    if (!c->unusable && nvrtc_add_trees(config->include_extra, &c->place, e) < 0)
         goto free_texts;
     c->sandbox = config->sandbox;
     c->helpers = config->helpers ? config->helpers : 1;
@@ -86,15 +90,12 @@ struct compiler *compiler_new(uv_loop_t *loop, const struct compiler_config *con
     uv_timer_init(loop, &c->kick);
     c->idle.data = c->kick.data = c;
     c->handles = 2;
-    look(c, config);
     return c;
 
 free_texts:
     free(c->user);
     free(c->binary);
     free(c);
-fail:
-    error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the compiler");
     return NULL;
 }
 
@@ -422,6 +423,16 @@ const char *compiler_identity(const struct compiler *compiler)
 const char *compiler_include(const struct compiler *compiler)
 {
     return compiler->place.n_includes ? compiler->place.includes[0] : NULL;
+}
+
+unsigned compiler_trees(const struct compiler *compiler)
+{
+    return compiler->place.n_trees;
+}
+
+const char *compiler_tree(const struct compiler *compiler, unsigned i)
+{
+    return compiler->place.includes[compiler->place.n_includes - compiler->place.n_trees + i];
 }
 
 bool compiler_usable(const struct compiler *compiler, struct error *e)

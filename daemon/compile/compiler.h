@@ -50,10 +50,11 @@ enum compiler_sandbox {
 
 /* Texts are copied. */
 struct compiler_config {
-    const char *nvrtc;   /* path of libnvrtc.so; NULL: searched; "none": there is no compiler */
-    const char *include; /* the toolkit's headers; NULL: beside NVRTC */
-    const char *user;    /* compiles run as this user where the daemon is root; NULL: `nobody` */
-    const char *binary;  /* the program that takes --compile-helper; NULL: this one */
+    const char *nvrtc;         /* path of libnvrtc.so; NULL: searched; "none": there is no compiler */
+    const char *include;       /* the toolkit's headers; NULL: beside NVRTC */
+    const char *include_extra; /* further folders of headers, with colons between them; NULL: none */
+    const char *user;          /* compiles run as this user where the daemon is root; NULL: `nobody` */
+    const char *binary;        /* the program that takes --compile-helper; NULL: this one */
     enum compiler_sandbox sandbox;
     unsigned helpers;    /* compiles at one time, ≥ 1 */
     unsigned memory_mib; /* address space that one compile may add */
@@ -73,7 +74,8 @@ struct compile_failure {
 typedef void compile_done(void *context, struct compiled *compiled, const struct error *e,
                           const struct compile_failure *failure);
 
-/* Cheap: starts no process, only looks whether there is a library file. NULL: failed. */
+/* Starts no process, only looks whether there is a library file, and reads the trees of include_extra. NULL: failed;
+ * invalid_argument: people other than the administrator could change such a tree. */
 struct compiler *compiler_new(uv_loop_t *loop, const struct compiler_config *config, struct error *e);
 
 /* Kills all helpers; the jobs' done() are called with ERROR_CANCELLED before closed(). Frees the compiler. */
@@ -89,6 +91,10 @@ const char *compiler_identity(const struct compiler *compiler);
 
 /* The directory of the toolkit's headers; NULL: none was found. Valid as long as the compiler. */
 const char *compiler_include(const struct compiler *compiler);
+
+/* The folders of include_extra. */
+unsigned compiler_trees(const struct compiler *compiler);
+const char *compiler_tree(const struct compiler *compiler, unsigned i);
 
 /* Whether a compile can be expected to work: there is a library, this kernel supports the sandbox, and the last start
  * of a helper did not fail. `e` (may be NULL) has the reason. */

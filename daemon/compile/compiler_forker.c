@@ -56,6 +56,8 @@ static struct arguments *arguments_new(const struct compiler *c)
         add(a, "alone=1");
     for (unsigned i = 0; i < c->place.n_includes; i++)
         add(a, "include=%s", c->place.includes[i]);
+    add(a, "trees=%u", c->place.n_trees);
+    add(a, "stamp=%llx", (unsigned long long)c->place.stamp);
     return a;
 }
 

@@ -197,6 +197,20 @@ static const struct {
                     "#include <cuda_bf16.h>\n"
                     "#include <cuda_fp16.h>\n"
                     "#include <library_types.h>\n"},
+    {"cuda.h", "/* What a kernel may use of it: the type of tensor maps, and names for what host code has. */\n"
+               "#pragma once\n"
+               "typedef struct CUtensorMap_st {\n"
+               "    alignas(64) unsigned long long opaque[16];\n"
+               "} CUtensorMap;\n"
+               "typedef unsigned long long CUdeviceptr;\n"
+               "typedef int CUdevice;\n"
+               "typedef struct CUctx_st *CUcontext;\n"
+               "typedef struct CUmod_st *CUmodule;\n"
+               "typedef struct CUfunc_st *CUfunction;\n"
+               "typedef struct CUstream_st *CUstream;\n"
+               "typedef struct CUevent_st *CUevent;\n"},
+    {"cudaTypedefs.h", "#pragma once\n"
+                       "#include <cuda.h>\n"},
     {"float.h", "#pragma once\n"
                 "#ifndef FLT_RADIX\n"
                 "#define FLT_RADIX 2\n"

@@ -6,6 +6,7 @@
 
 #include "compile/cubin.h"
 #include "compile/helper_attempt.h"
+#include "compile/include_tree.h"
 
 static int fail(struct helper_outcome *o, enum error_code code, enum failure_reason reason, const char *message)
 {
@@ -218,6 +219,16 @@ static unsigned count_errors(const struct attempt *a)
 /* A source that compiles is never changed. Any other is tried once more as nvcc would take it. When both attempts fail,
  * the messages are those of the attempt with fewer errors: errors of the first, such as an unknown `uint`, may be no
  * faults of the source. */
+/* Whether the trees are what they were when the daemon began: the keys of its cache stand for that. */
+static bool trees_are_unchanged(const struct helper_toolkit *toolkit)
+{
+    uint64_t stamp = 0;
+
+    for (unsigned i = toolkit->n_includes - toolkit->n_trees; i < toolkit->n_includes; i++)
+        stamp = include_tree_mix(stamp, include_tree_stamp(toolkit->includes[i]));
+    return stamp == toolkit->stamp;
+}
+
 void helper_compile(const struct helper_toolkit *toolkit, const struct compile_input *input,
                     struct helper_outcome *ret_outcome)
 {
@@ -225,6 +236,11 @@ void helper_compile(const struct helper_toolkit *toolkit, const struct compile_i
     struct adapted adapted;
 
     *ret_outcome = (struct helper_outcome){0};
+    if (!trees_are_unchanged(toolkit)) {
+        fail(ret_outcome, ERROR_UNSUPPORTED, FAILURE_SOURCE,
+             "headers of kernels.include_extra have changed since the daemon began: it must be started anew");
+        return;
+    }
     attempt_run(&first, toolkit, input, true);
     if (first.result != NVRTC_COMPILATION || adapted_make(&adapted, input) < 0) {
         conclude(toolkit, input, &first, ret_outcome);

@@ -16,6 +16,8 @@ struct helper_toolkit {
     const char *includes[HELPER_MAX_INCLUDES]; /* directories */
     const char *shown[HELPER_MAX_INCLUDES];    /* what a log calls each */
     unsigned n_includes;
+    unsigned n_trees; /* the last of them, which are no toolkit's; as long as they have */
+    uint64_t stamp;   /* this stamp, sources are compiled */
 };
 
 /* Either `compiled`, or the failure and its log. */

@@ -22,8 +22,10 @@ static void set_number(struct helper_settings *s, const char *argument)
         const char *key;
         int *as_int;
         unsigned *as_unsigned;
-    } numbers[] = {{"sandbox", &sandbox, NULL}, {"parent", &s->parent, NULL},       {"memory", NULL, &s->memory_mib},
-                   {"time", NULL, &s->time_s},  {"processes", NULL, &s->processes}, {"alone", &alone, NULL}};
+    } numbers[] = {{"sandbox", &sandbox, NULL},         {"parent", &s->parent, NULL},
+                   {"memory", NULL, &s->memory_mib},    {"time", NULL, &s->time_s},
+                   {"processes", NULL, &s->processes},  {"alone", &alone, NULL},
+                   {"trees", NULL, &s->toolkit.n_trees}};
 
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
         const char *value = value_of(argument, numbers[i].key);
@@ -52,10 +54,12 @@ int helper_settings_parse(int argc, char **argv, struct helper_settings *ret_set
             s.user = value;
         else if ((value = value_of(argv[i], "include")) && s.toolkit.n_includes < HELPER_MAX_INCLUDES)
             s.toolkit.includes[s.toolkit.n_includes++] = value;
+        else if ((value = value_of(argv[i], "stamp")))
+            s.toolkit.stamp = strtoull(value, NULL, 16);
         else
             set_number(&s, argv[i]);
     }
-    if (!s.nvrtc || !s.parent || !s.memory_mib || !s.time_s)
+    if (s.toolkit.n_trees > s.toolkit.n_includes || !s.nvrtc || !s.parent || !s.memory_mib || !s.time_s)
         return -1;
     *ret_settings = s;
     return 0;

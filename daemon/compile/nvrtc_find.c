@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "compile/include_tree.h"
 #include "util/packages.h"
 
 static const char *const libraries[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"};
@@ -242,5 +243,44 @@ int nvrtc_find(const char *nvrtc, const char *include, struct nvrtc_place *ret_p
     read_version(p);
     find_headers(include && *include ? include : NULL, p);
     identify(p);
+    return 0;
+}
+
+static int add_tree(const char *path, struct nvrtc_place *p, uint64_t *digest, struct error *e)
+{
+    uint64_t own;
+
+    if (p->n_trees == INCLUDE_TREES_MAX || p->n_includes == HELPER_MAX_INCLUDES)
+        return error_set(e, ERROR_INVALID_ARGUMENT, "kernels.include_extra: more than %d folders", INCLUDE_TREES_MAX);
+    if (include_tree_check(path, p->includes[p->n_includes], e) < 0)
+        return -1;
+    /* The stamp first: what changes while the digest is made then differs from it. */
+    own = include_tree_stamp(p->includes[p->n_includes]);
+    p->stamp = include_tree_mix(p->stamp, own);
+    if (include_tree_digest(p->includes[p->n_includes], &own, e) < 0)
+        return -1;
+    *digest = include_tree_mix(*digest, own);
+    p->n_includes++;
+    p->n_trees++;
+    return 0;
+}
+
+int nvrtc_add_trees(const char *extra, struct nvrtc_place *p, struct error *e)
+{
+    const size_t length = strlen(p->identity);
+    uint64_t digest = 0;
+    char path[PATH_MAX];
+
+    for (const char *at = extra; at && *at; at += strcspn(at, ":"), at += *at == ':') {
+        const size_t n = strcspn(at, ":");
+
+        if (!n)
+            continue;
+        snprintf(path, sizeof(path), "%.*s", (int)(n < sizeof(path) ? n : sizeof(path) - 1), at);
+        if (add_tree(path, p, &digest, e) < 0)
+            return -1;
+    }
+    if (p->n_trees)
+        snprintf(p->identity + length, sizeof(p->identity) - length, " %016llx", (unsigned long long)digest);
     return 0;
 }

@@ -11,6 +11,13 @@ enum { N_PARAM_FIELDS = sizeof(param_fields) / sizeof(param_fields[0]), PATH_MAX
 enum { KOPS_PARAMS_PARAM(X) };
 #undef X
 
+static const struct rpc_field map_fields[] = {KOPS_PARAMS_TENSOR_MAP(RPC_FIELD)};
+enum { N_MAP_FIELDS = sizeof(map_fields) / sizeof(map_fields[0]) };
+
+#define X(key, ...) MAP_##key,
+enum { KOPS_PARAMS_TENSOR_MAP(X) };
+#undef X
+
 int dtype_decode(const struct rpc_arg *name, const char *path, enum dtype *ret, struct error *e)
 {
 #define X(NAME, text, value, size)                                                                                     \
@@ -50,7 +57,7 @@ static int decode_values(const struct rpc_arg *list, const char *path, const cha
                          struct kernel_value *into, struct error *e)
 {
     const struct rpc_value *value = NULL;
-    char name[PATH_MAX_LENGTH];
+    char name[PATH_MAX_LENGTH + sizeof("map.")];
 
     if (list->length > max || (!may_be_nil && !list->length)) {
         error_set(e, ERROR_INVALID_ARGUMENT, "%s%s: takes %u to %u, not %u", path, key, may_be_nil ? 0U : 1U, max,
@@ -82,6 +89,28 @@ static int decode_kind(const struct rpc_arg *arg, const char *path, enum kernel_
     return error_at(e, ERROR_INVALID_ARGUMENT, path, "kind", "must be in, out, inout or scalar");
 }
 
+static int decode_map(const struct rpc_value *value, const char *path, struct kernel_map_declaration *ret,
+                      struct error *e)
+{
+    struct rpc_arg args[N_MAP_FIELDS];
+    char dotted[PATH_MAX_LENGTH + sizeof("map.")];
+
+    snprintf(dotted, sizeof(dotted), "%smap.", path);
+    if (rpc_decode_map(value, map_fields, N_MAP_FIELDS, dotted, args, e) < 0 ||
+        decode_values(&args[MAP_box], dotted, "box", PLAN_MAP_RANK, false, ret->box, e) < 0)
+        return -1;
+    ret->n_box = args[MAP_box].length;
+    if (args[MAP_steps].present && args[MAP_steps].length != ret->n_box)
+        return error_at(e, ERROR_INVALID_ARGUMENT, dotted, "steps", "has as many numbers as box");
+    ret->n_steps = args[MAP_steps].present ? args[MAP_steps].length : 0;
+    ret->swizzle = args[MAP_swizzle].u;
+    ret->interleave = args[MAP_interleave].u;
+    ret->l2 = args[MAP_l2].u;
+    ret->nan = args[MAP_nan].b;
+    ret->tf32 = args[MAP_tf32].b;
+    return ret->n_steps ? rpc_decode_ints(&args[MAP_steps], dotted, "steps", ret->steps, e) : 0;
+}
+
 static int decode_param(const struct rpc_value *value, const char *path, struct kernel_param_declaration *ret,
                         struct error *e)
 {
@@ -104,6 +133,8 @@ static int decode_param(const struct rpc_value *value, const char *path, struct 
         return -1;
     if (args[PARAM_shape].present &&
         decode_values(&args[PARAM_shape], dotted, "shape", TENSOR_MAX_RANK, true, ret->shape, e) < 0)
+        return -1;
+    if (args[PARAM_map].present && decode_map(args[PARAM_map].items, dotted, &ret->map, e) < 0)
         return -1;
     return args[PARAM_elements].present
                ? decode_value(args[PARAM_elements].items, dotted, "elements", &ret->elements, e)
@@ -128,6 +159,8 @@ int kernel_declaration_decode(const struct rpc_arg *args, struct kernel_param_de
     d->n_params = args[KERNEL_params].length;
     d->params = params;
     d->alias = args[KERNEL_alias].b;
+    d->cooperative = args[KERNEL_cooperative].b;
+    d->pdl = args[KERNEL_pdl].b;
     if (d->n_params > KERNEL_MAX_PARAMS) {
         error_set(e, ERROR_LIMIT_EXCEEDED, "params: at most %u parameters", KERNEL_MAX_PARAMS);
         error_detail_text(e, "key", "params");

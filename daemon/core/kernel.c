@@ -335,12 +335,54 @@ static bool is_sparse(const struct tensor *t)
     return t && t->count * dtype_size(t->dtype) != t->extent;
 }
 
+static int set_flags(const struct kernel_signature *s, const struct kernel_limits *limits, struct plan_kernel *k,
+                     struct error *e)
+{
+    if (s->cooperative && !limits->cooperative) {
+        error_set(e, ERROR_UNSUPPORTED, "cooperative: the device, or its driver, has no cooperative launches");
+        return error_detail_text(e, "key", "cooperative");
+    }
+    k->cooperative = s->cooperative;
+    k->pdl = s->pdl && limits->pdl;
+    return 0;
+}
+
+int kernel_check_cooperative(const struct plan_kernel *k, uint64_t most, struct error *e)
+{
+    const uint64_t blocks = (uint64_t)k->grid[0] * k->grid[1] * k->grid[2];
+
+    if (blocks <= most)
+        return 0;
+    error_set(
+        e, ERROR_OUT_OF_RANGE,
+        "grid: %u x %u x %u are %llu blocks, but all blocks of a cooperative kernel run at one time, and the device "
+        "has room for %llu with %u threads and %u bytes of dynamic shared memory each",
+        k->grid[0], k->grid[1], k->grid[2], (unsigned long long)blocks, (unsigned long long)most,
+        k->block[0] * k->block[1] * k->block[2], k->shared_bytes);
+    error_detail_text(e, "key", "grid");
+    error_detail_number(e, "value", (int64_t)blocks);
+    error_detail_number(e, "min", 1);
+    return error_detail_number(e, "max", (int64_t)most);
+}
+
+/* Behind the parameters, see struct plan_kernel. */
+static void list_params(const struct kernel_signature *s, struct plan_kernel *k)
+{
+    unsigned char *at = k->params + s->param_bytes;
+
+    for (unsigned i = 0; i < s->n_params; i++, at += sizeof(uint16_t))
+        memcpy(at, &s->params[i].offset, sizeof(uint16_t));
+    k->n_listed = (uint16_t)s->n_params;
+    k->param_bytes = (uint16_t)(at - k->params);
+}
+
 static void set_params(const struct kernel_signature *s, const struct tensor *const *tensors,
                        const struct kernel_arg *args, struct plan_kernel *k)
 {
     k->param_bytes = (uint16_t)s->param_bytes;
     k->n_pointers = (uint16_t)s->n_tensors;
-    k->sparse = k->inout = 0;
+    k->n_listed = 0;
+    k->sparse = k->inout = k->maps = 0;
     memset(k->params, 0, s->param_bytes);
     for (unsigned i = 0; i < s->n_params; i++) {
         const struct kernel_param *p = &s->params[i];
@@ -351,8 +393,23 @@ static void set_params(const struct kernel_signature *s, const struct tensor *co
             k->pointers[p->operand] = p->offset;
             k->sparse |= (uint16_t)(is_sparse(tensors[p->operand]) << p->operand);
             k->inout |= (uint16_t)((p->kind == KERNEL_INOUT) << p->operand);
+            k->maps |= (uint16_t)((p->map.rank != 0) << p->operand);
         }
     }
+    if (s->has_maps)
+        list_params(s, k);
+}
+
+/* Where nothing runs no tensor has to be one that a map can describe. */
+static int set_maps(const struct planning *g, struct plan *plan, struct error *e)
+{
+    struct plan_kernel *k = &plan->kernel;
+
+    for (unsigned i = 0; k->maps >> i && !plan_is_empty(plan); i++)
+        if (k->maps >> i & 1 && kernel_map_describe(g->s->operands[i], g->inputs.tensors[i], &g->inputs, g->limits,
+                                                    k->params + k->pointers[i], e) < 0)
+            return -1;
+    return 0;
 }
 
 int kernel_plan(const struct kernel_signature *s, const struct tensor *const *tensors, const struct kernel_arg *args,
@@ -370,11 +427,12 @@ int kernel_plan(const struct kernel_signature *s, const struct tensor *const *te
     for (unsigned i = 0; i < s->n_params; i++)
         if (s->integers >> i & 1 && kernel_scalar_to_int(&s->params[i], args[i].value, &integers[i], e) < 0)
             return -1;
-    if (check_tensors(&g, e) < 0 || set_geometry(&g, &ret_plan->kernel, e) < 0)
+    if (check_tensors(&g, e) < 0 || set_geometry(&g, &ret_plan->kernel, e) < 0 ||
+        set_flags(s, limits, &ret_plan->kernel, e) < 0)
         return -1;
     ret_plan->kind = PLAN_KERNEL;
     ret_plan->dtype = s->n_tensors ? s->operands[0]->dtype : DTYPE_F32;
     ret_plan->out_dtype = ret_plan->dtype;
     set_params(s, tensors, args, &ret_plan->kernel);
-    return 0;
+    return ret_plan->kernel.maps ? set_maps(&g, ret_plan, e) : 0;
 }

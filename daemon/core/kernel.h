@@ -39,6 +39,16 @@ struct kernel_value {
     size_t length;
 };
 
+/* A tensor map in place of a pointer; dimensions as the tensor's, the outermost first. Sizes are bytes, 0: none. */
+struct kernel_map_declaration {
+    unsigned n_box; /* the tensor's rank; 0: there is no map */
+    struct kernel_value box[PLAN_MAP_RANK];
+    unsigned n_steps; /* 0: 1 in each dimension */
+    int64_t steps[PLAN_MAP_RANK];
+    uint64_t swizzle, interleave, l2;
+    bool nan, tf32;
+};
+
 struct kernel_param_declaration {
     const char *name;
     size_t name_length;
@@ -51,6 +61,7 @@ struct kernel_param_declaration {
     struct kernel_value elements;               /* at least so many; absent: any number */
     uint64_t align;                             /* bytes; 0: the element's size */
     bool strided;                               /* any strides; false: row-major and dense */
+    struct kernel_map_declaration map;
 };
 
 /* One number for each dimension; n = 0: not declared. */
@@ -68,6 +79,7 @@ struct kernel_declaration {
     struct kernel_dimensions_declaration grid, block, cluster;
     struct kernel_value shared; /* dynamic bytes; absent: 0 */
     bool alias;                 /* written tensors may overlap other tensors and themselves */
+    bool cooperative, pdl;      /* see struct plan_kernel */
     /* Of the parameters in the binary. With offsets NULL the binary does not tell: parameters are then laid out as C
      * lays out a struct of them. */
     unsigned n_binary;
@@ -75,6 +87,14 @@ struct kernel_declaration {
 };
 
 /* ---- The checked signature. ---- */
+
+/* Enumerations by CUDA's numbers; the rest as declared. */
+struct kernel_map {
+    uint8_t rank; /* 0: a pointer */
+    uint8_t type, interleave, swizzle, promotion, fill;
+    uint8_t steps[PLAN_MAP_RANK];
+    struct expr *box[PLAN_MAP_RANK]; /* owned */
+};
 
 struct kernel_param {
     char name[KERNEL_MAX_NAME];
@@ -88,6 +108,7 @@ struct kernel_param {
     unsigned align;                      /* 0: the element's size is enough */
     unsigned operand;                    /* of a tensor: its place among the operands */
     uint16_t offset, size;               /* in the kernel's parameter bytes */
+    struct kernel_map map;
 };
 
 struct kernel_dimensions {
@@ -101,9 +122,10 @@ struct kernel_signature {
     char *entry; /* op.name */
     struct kernel_dimensions grid, block, cluster;
     struct expr *shared; /* NULL: 0 */
-    bool alias;
+    bool alias, cooperative, pdl;
     unsigned n_params, n_tensors;
-    unsigned param_bytes;                                    /* up to the end of the last */
+    unsigned param_bytes; /* up to the end of the last */
+    bool has_maps;
     uint32_t integers;                                       /* parameters that expressions read: a bit each */
     const struct kernel_param *operands[KERNEL_MAX_TENSORS]; /* the parameter of each operand */
     struct kernel_param params[];
@@ -115,7 +137,10 @@ struct kernel_limits {
     unsigned max_block[3], max_grid[3];
     unsigned max_shared; /* bytes of a block, static and dynamic */
     unsigned multiprocessors;
-    unsigned max_cluster; /* blocks; 0: the device has no clusters */
+    unsigned max_cluster;  /* blocks; 0: the device has no clusters */
+    unsigned max_map_rank; /* dimensions of a tensor map; 0: the device, or its driver, has none */
+    unsigned cooperative;  /* whether there are cooperative launches, and */
+    unsigned pdl;          /* programmatic dependent ones: without these such kernels begin in order */
     /* Of the function; 0: not known. */
     unsigned function_threads, static_shared;
 };
@@ -164,5 +189,9 @@ int kernel_scalar_from_bool(const struct kernel_param *p, bool value, unsigned c
 int kernel_plan(const struct kernel_signature *s, const struct tensor *const *tensors, const struct kernel_arg *args,
                 const struct kernel_launch *launch, const struct kernel_limits *limits, struct plan *ret_plan,
                 struct error *e);
+
+/* Refuses a cooperative launch of more blocks than the device runs at one time, `most`. Error: out_of_range, key
+ * `grid`. */
+int kernel_check_cooperative(const struct plan_kernel *k, uint64_t most, struct error *e);
 
 #endif

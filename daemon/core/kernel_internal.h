@@ -13,4 +13,12 @@ bool kernel_is_integer(enum dtype dtype);
 /* The value of an integer parameter's bytes. Error: out_of_range, for a u64 of 2^63 or more. */
 int kernel_scalar_to_int(const struct kernel_param *p, const unsigned char value[8], int64_t *ret, struct error *e);
 
+/* Tensor maps (kernel_map.c). The declaration, all but its expressions: sets the parameter's rank, too. */
+int kernel_map_declare(struct kernel_param *p, const struct kernel_map_declaration *d, struct error *e);
+
+/* What a call's tensor is as a map: a struct plan_map at `into`, without its address. The tensor is NULL for a null
+ * pointer. Errors name `args[i]`. */
+int kernel_map_describe(const struct kernel_param *p, const struct tensor *t, const struct expr_inputs *inputs,
+                        const struct kernel_limits *limits, unsigned char *into, struct error *e);
+
 #endif

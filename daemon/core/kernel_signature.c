@@ -5,7 +5,10 @@
 
 #include "core/kernel_internal.h"
 
-_Static_assert(KERNEL_MAX_PARAMS * 8 <= KERNEL_PARAM_BYTES, "a plan has room for the parameters");
+/* A plan also lists the offsets of those with maps. */
+enum { PARAM_BYTES_MAX = KERNEL_PARAM_BYTES - KERNEL_MAX_PARAMS * (int)sizeof(uint16_t) };
+
+_Static_assert((int)KERNEL_MAX_PARAMS * 8 <= (int)PARAM_BYTES_MAX, "a plan has room for the parameters");
 _Static_assert((int)KERNEL_MAX_PARAMS <= (int)EXPR_MAX_NAMES, "each parameter can be a name in an expression");
 
 enum { POINTER_SIZE = 8, MAX_ENTRY = 4096 };
@@ -57,9 +60,9 @@ static int set_name(struct kernel_signature *s, unsigned i, const struct kernel_
 
 static int set_scalar(struct kernel_param *p, const struct kernel_param_declaration *d, struct error *e)
 {
-    if (d->n_shape >= 0 || d->rank >= 0 || d->elements.type != KERNEL_ABSENT || d->align || d->strided)
+    if (d->n_shape >= 0 || d->rank >= 0 || d->elements.type != KERNEL_ABSENT || d->align || d->strided || d->map.n_box)
         return refuse(e, ERROR_INVALID_ARGUMENT, p->index, "",
-                      "a scalar has no shape, elements, rank, align or strided");
+                      "a scalar has no shape, elements, rank, align, strided or map");
     if (p->dtype == DTYPE_F8_E4M3 || p->dtype == DTYPE_F8_E5M2)
         return refuse(e, ERROR_UNKNOWN_DTYPE, p->index, ".dtype", "a scalar cannot be of this type, only a tensor");
     p->size = (uint16_t)dtype_size(p->dtype);
@@ -80,7 +83,7 @@ static int set_tensor(struct kernel_param *p, const struct kernel_param_declarat
     p->strided = d->strided;
     p->align = d->align > dtype_size(p->dtype) ? (unsigned)d->align : 0;
     p->size = POINTER_SIZE;
-    return 0;
+    return d->map.n_box ? kernel_map_declare(p, &d->map, e) : 0;
 }
 
 /* All of a parameter but its expressions, which may name those that follow. */
@@ -101,7 +104,9 @@ static int size_mismatch(const struct kernel_param *p, const struct kernel_decla
     snprintf(key, sizeof(key), "params[%u]", p->index);
     error_set(e, ERROR_SIGNATURE_MISMATCH,
               "%s: %s is declared as %s%s, %u bytes, but the compiled kernel's parameter %u has %u", key, p->name,
-              p->kind == KERNEL_SCALAR ? "a scalar of type " : "a tensor, a pointer",
+              p->kind == KERNEL_SCALAR ? "a scalar of type "
+              : p->map.rank            ? "a tensor map, a CUtensorMap"
+                                       : "a tensor, a pointer",
               p->kind == KERNEL_SCALAR ? dtype_name(p->dtype) : "", p->size, p->index, d->sizes[p->index]);
     error_detail_text(e, "key", key);
     error_detail_number(e, "declared", p->size);
@@ -127,9 +132,10 @@ static int lay_out(struct kernel_signature *s, const struct kernel_declaration *
 
         if (d->offsets && d->sizes[i] != p->size)
             return size_mismatch(p, d, e);
-        if (offset > (unsigned)(KERNEL_PARAM_BYTES - p->size))
-            return too_many(e, "params", "bytes of parameters", offset + p->size, KERNEL_PARAM_BYTES);
+        if (offset + p->size > PARAM_BYTES_MAX)
+            return too_many(e, "params", "bytes of parameters", offset + p->size, PARAM_BYTES_MAX);
         p->offset = (uint16_t)offset;
+        s->has_maps |= p->map.rank != 0;
         end = offset + p->size > end ? offset + p->size : end;
     }
     s->param_bytes = end;
@@ -210,6 +216,11 @@ static int set_param_expressions(struct kernel_signature *s, const struct expr_s
         if (set_value(s, scope, &d->shape[j], key, &p->shape[j], e) < 0)
             return -1;
     }
+    for (unsigned j = 0; j < p->map.rank; j++) {
+        snprintf(key, sizeof(key), "params[%u].map.box[%u]", i, j);
+        if (set_value(s, scope, &d->map.box[j], key, &p->map.box[j], e) < 0)
+            return -1;
+    }
     snprintf(key, sizeof(key), "params[%u].elements", i);
     return set_value(s, scope, &d->elements, key, &p->elements, e);
 }
@@ -249,6 +260,8 @@ static void free_signature(struct kernel_signature *s)
     for (unsigned i = 0; i < s->n_params; i++) {
         for (unsigned j = 0; j < TENSOR_MAX_RANK; j++)
             expr_free(s->params[i].shape[j]);
+        for (unsigned j = 0; j < PLAN_MAP_RANK; j++)
+            expr_free(s->params[i].map.box[j]);
         expr_free(s->params[i].elements);
     }
     free_dimensions(&s->grid);
@@ -267,6 +280,9 @@ int kernel_signature_new(const struct kernel_declaration *d, struct kernel_signa
         return too_many(e, "params", "parameters", d->n_params, KERNEL_MAX_PARAMS);
     if (d->entry_length == 0 || d->entry_length > MAX_ENTRY)
         return error_at(e, ERROR_INVALID_ARGUMENT, "", "entry", "must be the name of a compiled function");
+    if (d->cooperative && d->pdl)
+        return error_at(e, ERROR_INVALID_ARGUMENT, "", "pdl",
+                        "not with cooperative: such a kernel begins when all its blocks have room");
     s = calloc(1, sizeof(*s) + d->n_params * sizeof(s->params[0]));
     if (!s || !(s->entry = strndup(d->entry, d->entry_length))) {
         free(s);
@@ -274,6 +290,8 @@ int kernel_signature_new(const struct kernel_declaration *d, struct kernel_signa
     }
     s->refs = 1;
     s->alias = d->alias;
+    s->cooperative = d->cooperative;
+    s->pdl = d->pdl;
     s->n_params = d->n_params;
     s->op = (struct op){.id = OP_COUNT, .code = d->code, .name = s->entry, .summary = "", .doc = "", .dtypes = ~0U};
     for (unsigned i = 0; i < d->n_params; i++)

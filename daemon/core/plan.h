@@ -13,7 +13,7 @@
 enum { PLAN_MAX_OPERANDS = OP_MAX_INPUTS + OP_MAX_OUTPUTS };
 
 /* Of one step: a user kernel has more than any op. */
-enum { STEP_MAX_OPERANDS = KERNELS_TENSORS_MAX, KERNEL_PARAM_BYTES = 256 };
+enum { STEP_MAX_OPERANDS = KERNELS_TENSORS_MAX, KERNEL_PARAM_BYTES = 768 };
 
 enum plan_kind { PLAN_ELEMENTWISE, PLAN_GEMM, PLAN_KERNEL };
 
@@ -62,6 +62,20 @@ static inline unsigned plan_gemm_out(const struct plan_gemm *p)
     return p->has_bias ? 3 : 2;
 }
 
+/* A tensor as a tensor map (CUtensorMap) describes it: what cuTensorMapEncodeTiled() is given, dimensions from the
+ * innermost, enumerations by CUDA's numbers. It lies where the encoded map is to be, so that an operand's address goes
+ * where a pointer's would: an encoded map holds the address, so each set of addresses is encoded anew. */
+enum { PLAN_MAP_BYTES = 128, PLAN_MAP_RANK = 5 };
+struct plan_map {
+    uint64_t address; /* the first member */
+    uint64_t extents[PLAN_MAP_RANK];
+    uint64_t strides[PLAN_MAP_RANK - 1]; /* bytes, not of the innermost */
+    uint16_t box[PLAN_MAP_RANK];
+    uint8_t steps[PLAN_MAP_RANK];
+    uint8_t rank, type, interleave, swizzle, promotion, fill;
+};
+_Static_assert(sizeof(struct plan_map) <= PLAN_MAP_BYTES, "a description has room where its map will be");
+
 /* A launch of a user kernel. */
 struct plan_kernel {
     uint64_t function; /* which one: a number of the backend's own */
@@ -74,6 +88,13 @@ struct plan_kernel {
     uint16_t pointers[STEP_MAX_OPERANDS]; /* where in params the i-th operand's address belongs */
     uint16_t sparse; /* operands with other bytes between their elements, a bit each: those are not the kernel's */
     uint16_t inout;  /* operands that it reads and writes, a bit each */
+    uint16_t maps;   /* operands that are tensor maps, a bit each: a struct plan_map lies at their places in params */
+    uint8_t cooperative; /* 1: all blocks run at one time */
+    uint8_t pdl;         /* 1: it may begin before the user's kernel right before it in the job has ended */
+    /* Parameters whose offsets, a uint16_t each, are the last of `params`, and counted in param_bytes; 0: none. With
+     * tensor maps: a device aligns those from where its parameters begin, so that only the driver knows what a buffer
+     * of all looks like. It gets each parameter by itself. */
+    uint16_t n_listed;
     _Alignas(8) unsigned char params[KERNEL_PARAM_BYTES]; /* addresses are 0 */
 };
 

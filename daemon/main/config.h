@@ -39,7 +39,7 @@ struct config {
     uint64_t cuda_workspace_bytes, cuda_repack_bytes;
     /* kernels */
     uint64_t kernels, source_bytes, job_timeout_s, helpers, compile_memory_mib, compile_time_s, compile_keep_s;
-    char *user_kernels, *user_kernels_group, *hand_out, *nvrtc, *include, *sandbox, *compile_user;
+    char *user_kernels, *user_kernels_group, *hand_out, *nvrtc, *include, *include_extra, *sandbox, *compile_user;
     /* cache */
     char *cache_directory; /* "": none */
     uint64_t cache_disk_mib, cache_memory_mib;

@@ -37,6 +37,7 @@ static struct code_service_config code_config_of(const struct config *c)
 
     return (struct code_service_config){.compiler = {.nvrtc = off ? "none" : c->nvrtc,
                                                      .include = c->include,
+                                                     .include_extra = off ? NULL : c->include_extra,
                                                      .user = c->compile_user,
                                                      .sandbox = (enum compiler_sandbox)c->sandbox_mode,
                                                      .helpers = (unsigned)c->helpers,

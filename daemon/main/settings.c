@@ -136,6 +136,12 @@ const struct setting settings[] = {
      "Path of NVRTC's library, or none; the usual names and places by default."},
     {"kernels", "include", TEXT, AT(include), NULL, 0, 0, FIXED,
      "Directory of the CUDA toolkit's headers; beside NVRTC by default."},
+    {"kernels", "include_extra", TEXT, AT(include_extra), NULL, 0, 0, FIXED,
+     "Further folders of headers that every source may include, such as CUTLASS's, with colons between them, at most "
+     "8. "
+     "They belong to root or the daemon's user, and nobody else can write them. After a change of theirs the daemon "
+     "must be "
+     "started anew."},
     {"kernels", "sandbox", TEXT, AT(sandbox), "required", 0, 0, FIXED,
      "required: sources are compiled only where Landlock and seccomp confine the compiler; best_effort: with those "
      "of them that the system has; off: without them."},

@@ -83,7 +83,7 @@ _kopsctl() {
             tuning) _kopsctl_words "$common --clear" ;;
             compile) _kopsctl_words "$common --entry --option --arch --device --include-file" ;;
             launch)
-                _kopsctl_words "$common --param --grid --block --cluster --shared --option --arch --device --include-file --repeat \
+                _kopsctl_words "$common --param --grid --block --cluster --cooperative --shared --option --arch --device --include-file --repeat \
                     --warmup --memory --show --save --seed --counters --cache"
                 ;;
             cache) _kopsctl_words "$common --key" ;;

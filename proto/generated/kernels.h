@@ -81,6 +81,7 @@ enum {
     X("volatile") \
     X("__restrict__") \
     X("__restrict") \
-    X("restrict")
+    X("restrict") \
+    X("__grid_constant__")
 
 #endif

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import kops
 import numpy as np
 import pytest
 from conftest import launch, params_of
@@ -126,6 +127,15 @@ def test_clusters(fails: Fails) -> None:
     fill(np.zeros(64, "f4"), cluster=2)
     for cluster in (17, (4, 4, 2), 0, 3):
         fails("launch", FILL, "fill", SIGNATURE, np.zeros(64, "f4"), 1, 64, grid=2, cluster=cluster)
+
+
+def test_what_blocks_one_after_another_cannot_do(fails: Fails) -> None:
+    fill(np.zeros(64, "f4"), grid=1, cooperative=True)
+    fill(np.zeros(64, "f4"), pdl=True)
+    fails("launch", FILL, "fill", SIGNATURE, np.zeros(64, "f4"), 1, 64, grid=2, cooperative=True)
+    mapped = kops.kernel("__global__ void f(const __grid_constant__ CUtensorMap x) {}", "f", "tma float* x box[8]", grid=1, block=1)
+    with pytest.raises(kops.interpret.InterpretError, match="x is a tensor map"):
+        mapped.interpret(np.zeros(64, "f4"))
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,8 @@ enum {
     X(launches)                                                                                                        \
     X(stream_gates)                                                                                                    \
     X(cluster_launches)                                                                                                \
+    X(cooperative_launches)                                                                                            \
+    X(early_launches)  /* that may begin before the kernel before them has ended */                                    \
     X(unknown_kernels) /* launches of code that user_kernels.c does not know */                                        \
     X(kernels_run)                                                                                                     \
     X(copies_h2d)                                                                                                      \

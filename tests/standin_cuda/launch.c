@@ -162,7 +162,82 @@ static CUresult cluster_check(CUfunction handle, const CUlaunchConfig *c, const 
     return fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CLUSTER_SIZE;
 }
 
-/* Other attributes say how a device goes about it: accepted as they are. */
+enum { MULTIPROCESSORS = 4, MOST_THREADS = 2048, MOST_BLOCKS = 32, MOST_SHARED = 228 << 10, RESERVED_SHARED = 1024 };
+
+/* As if registers were no limit. Under the mutex. */
+static unsigned blocks_at_one_time(const struct function *f, uint64_t threads, uint64_t shared)
+{
+    const uint64_t own = shared + RESERVED_SHARED + (f->code ? f->code->static_shared : 0);
+    const uint64_t by_threads = threads ? MOST_THREADS / threads : 0, by_shared = MOST_SHARED / own;
+    const uint64_t least = by_threads < by_shared ? by_threads : by_shared;
+
+    return (unsigned)(least < MOST_BLOCKS ? least : MOST_BLOCKS);
+}
+
+API cuOccupancyMaxActiveBlocksPerMultiprocessor(int *ret_blocks, CUfunction handle, int threads, size_t shared)
+{
+    CUresult r = enter("cuOccupancyMaxActiveBlocksPerMultiprocessor");
+    const struct function *f;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    f = handle_get(HANDLE_FUNCTION, handle);
+    if (!f || !ret_blocks || threads < 1)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    *ret_blocks = (int)blocks_at_one_time(f, (uint64_t)threads, shared);
+    return leave(CUDA_SUCCESS);
+}
+
+static uint64_t cluster_of(const CUlaunchConfig *c)
+{
+    for (unsigned i = 0; i < c->numAttrs; i++)
+        if (c->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
+            return (uint64_t)c->attrs[i].value.clusterDim.x * c->attrs[i].value.clusterDim.y *
+                   c->attrs[i].value.clusterDim.z;
+    return 1;
+}
+
+static uint64_t all_at_one_time(const struct function *f, const CUlaunchConfig *c)
+{
+    return MULTIPROCESSORS *
+           (uint64_t)blocks_at_one_time(f, (uint64_t)c->blockDimX * c->blockDimY * c->blockDimZ, c->sharedMemBytes);
+}
+
+API cuOccupancyMaxActiveClusters(int *ret_clusters, CUfunction handle, const CUlaunchConfig *c)
+{
+    CUresult r = enter("cuOccupancyMaxActiveClusters");
+    const struct function *f;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    f = handle_get(HANDLE_FUNCTION, handle);
+    if (!f || !ret_clusters || !c)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    *ret_clusters = (int)(all_at_one_time(f, c) / cluster_of(c));
+    return leave(CUDA_SUCCESS);
+}
+
+static CUresult cooperative_check(CUfunction handle, const CUlaunchConfig *c)
+{
+    const struct function *f;
+    bool fits;
+
+    pthread_mutex_lock(&standin_lock);
+    f = handle_get(HANDLE_FUNCTION, handle);
+    fits = f && (uint64_t)c->gridDimX * c->gridDimY * c->gridDimZ <= all_at_one_time(f, c);
+    count(STANDIN_COUNTER_cooperative_launches, fits);
+    pthread_mutex_unlock(&standin_lock);
+    return fits ? CUDA_SUCCESS : CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+}
+
+static void note_early(void)
+{
+    pthread_mutex_lock(&standin_lock);
+    count(STANDIN_COUNTER_early_launches, 1);
+    pthread_mutex_unlock(&standin_lock);
+}
+
+/* Other attributes say how a device goes about it: accepted as they are. What may begin early begins in order. */
 API cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction function, void **params, void **extra)
 {
     if (!c || (c->numAttrs && !c->attrs))
@@ -175,6 +250,14 @@ API cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction function, void **params
 
             if (r != CUDA_SUCCESS)
                 return r;
+        } else if (c->attrs[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE && c->attrs[i].value.cooperative) {
+            CUresult r = cooperative_check(function, c);
+
+            if (r != CUDA_SUCCESS)
+                return r;
+        } else if (c->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
+                   c->attrs[i].value.programmaticStreamSerializationAllowed) {
+            note_early();
         }
     return launch("cuLaunchKernel", c->hStream,
                   &(CUDA_KERNEL_NODE_PARAMS){function, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX,

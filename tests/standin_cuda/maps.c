@@ -5,29 +5,49 @@
 
 #include "standin.h"
 
-enum { DIMENSIONS = 3, MAGIC = 0x6d617073, STRIDE = 16, ELEMENT_BYTES = 2 };
+enum { DIMENSIONS = 3, MAGIC = 0x6d617073, STRIDE = 16, ELEMENT_BYTES = 2, MOST_BOX = 256, MOST_STEP = 8 };
 
 /* In place of the 128 bytes of a CUtensorMap. */
 struct map {
-    uint32_t magic, type;
-    uint64_t address, extents[DIMENSIONS], strides[DIMENSIONS - 1];
-    uint32_t box[DIMENSIONS];
+    uint32_t magic;
+    uint8_t type, rank;
+    uint64_t address, extents[MAPS_RANK], strides[MAPS_RANK - 1];
+    uint16_t box[MAPS_RANK];
 };
 
 _Static_assert(sizeof(struct map) <= sizeof(struct cuda_ops_map), "it fits");
 
-static bool is_valid(const struct map *m)
+static unsigned size_of(CUtensorMapDataType type)
 {
-    if (m->address % STRIDE ||
-        (m->type != CU_TENSOR_MAP_DATA_TYPE_FLOAT16 && m->type != CU_TENSOR_MAP_DATA_TYPE_BFLOAT16))
+    static const unsigned char sizes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};
+
+    return (unsigned)type < sizeof(sizes) ? sizes[type] : 0;
+}
+
+static bool is_float(CUtensorMapDataType type)
+{
+    return type >= CU_TENSOR_MAP_DATA_TYPE_FLOAT16 && type <= CU_TENSOR_MAP_DATA_TYPE_TFLOAT32_FTZ;
+}
+
+/* The conditions of cuda.h. */
+static bool is_valid(const struct map *m, const cuuint32_t *steps, CUtensorMapInterleave interleave,
+                     CUtensorMapSwizzle swizzle)
+{
+    static const unsigned spans[] = {0, 32, 64, 128};
+    const unsigned size = size_of((CUtensorMapDataType)m->type), row = m->box[0] * size;
+    const unsigned unit = interleave == CU_TENSOR_MAP_INTERLEAVE_32B ? 2 * STRIDE : STRIDE;
+
+    if (!size || m->address % unit || (unsigned)swizzle > CU_TENSOR_MAP_SWIZZLE_128B || (interleave && m->rank < 3) ||
+        (interleave == CU_TENSOR_MAP_INTERLEAVE_32B && swizzle != 1))
         return false;
-    for (unsigned d = 0; d < DIMENSIONS; d++)
-        if (!m->extents[d] || m->extents[d] > UINT64_C(1) << 32 || !m->box[d] || m->box[d] > 256)
+    for (unsigned d = 0; d < m->rank; d++)
+        if (!m->extents[d] || m->extents[d] > UINT64_C(1) << 32 || !m->box[d] || m->box[d] > MOST_BOX || !steps[d] ||
+            steps[d] > MOST_STEP)
             return false;
-    for (unsigned d = 0; d < DIMENSIONS - 1; d++)
-        if (!m->strides[d] || m->strides[d] % STRIDE || m->strides[d] >= UINT64_C(1) << 40)
+    for (unsigned d = 0; d + 1 < m->rank; d++)
+        if (!m->strides[d] || m->strides[d] % unit || m->strides[d] >= UINT64_C(1) << 40)
             return false;
-    return m->box[0] * ELEMENT_BYTES <= 128; /* of the swizzle */
+    return interleave || (row % STRIDE == 0 && (!swizzle || row <= spans[swizzle]));
 }
 
 API cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address,
@@ -35,25 +55,60 @@ API cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_
                            const cuuint32_t *steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                            CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill)
 {
-    struct map m = {.magic = MAGIC, .type = (uint32_t)type, .address = (uint64_t)(uintptr_t)address};
+    struct map m = {
+        .magic = MAGIC, .type = (uint8_t)type, .rank = (uint8_t)rank, .address = (uint64_t)(uintptr_t)address};
 
-    (void)promotion;
-    if (rank != DIMENSIONS || interleave != CU_TENSOR_MAP_INTERLEAVE_NONE || swizzle != CU_TENSOR_MAP_SWIZZLE_128B ||
-        fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE || (uintptr_t)map % 64)
+    if (rank < 1 || rank > MAPS_RANK || (unsigned)interleave > CU_TENSOR_MAP_INTERLEAVE_32B ||
+        (unsigned)promotion > CU_TENSOR_MAP_L2_PROMOTION_L2_256B || (fill && !is_float(type)) || (uintptr_t)map % 64)
         return CUDA_ERROR_INVALID_VALUE;
-    for (unsigned d = 0; d < DIMENSIONS; d++) {
-        if (steps[d] != 1)
-            return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned d = 0; d < rank; d++) {
         m.extents[d] = extents[d];
-        m.box[d] = box[d];
-        if (d < DIMENSIONS - 1)
+        m.box[d] = (uint16_t)(box[d] > UINT16_MAX ? 0 : box[d]);
+        if (d + 1 < rank)
             m.strides[d] = strides[d];
     }
-    if (!is_valid(&m))
+    if (!is_valid(&m, steps, interleave, swizzle))
         return CUDA_ERROR_INVALID_VALUE;
     memset(map, 0, sizeof(*map));
     memcpy(map, &m, sizeof(m));
     return CUDA_SUCCESS;
+}
+
+bool maps_find(const void *map, struct maps_tensor *ret)
+{
+    struct map m;
+
+    memcpy(&m, map, sizeof(m));
+    if (m.magic != MAGIC)
+        return false;
+    *ret = (struct maps_tensor){.address = m.address, .count = 1, .size = size_of((CUtensorMapDataType)m.type)};
+    ret->bytes = ret->size;
+    for (unsigned d = 0; d < m.rank; d++) {
+        ret->extents[d] = m.extents[d];
+        ret->strides[d] = d ? m.strides[d - 1] : ret->size;
+        ret->count *= m.extents[d];
+        ret->bytes += (m.extents[d] - 1) * ret->strides[d];
+    }
+    return true;
+}
+
+size_t maps_next(const unsigned char *params, size_t at, size_t size)
+{
+    const uint32_t magic = MAGIC;
+
+    for (at = (at + STRIDE - 1) / STRIDE * STRIDE; at + sizeof(CUtensorMap) < size; at += STRIDE)
+        if (memcmp(params + at, &magic, sizeof(magic)) == 0)
+            return at;
+    return 0;
+}
+
+uint64_t maps_element(const struct maps_tensor *t, uint64_t i)
+{
+    uint64_t at = t->address;
+
+    for (unsigned d = 0; d < MAPS_RANK && t->extents[d]; i /= t->extents[d], d++)
+        at += i % t->extents[d] * t->strides[d];
+    return at;
 }
 
 /* An operand with `rows` rows and `columns` columns; `turned`: its columns are contiguous. */
@@ -64,7 +119,8 @@ static bool read_matrix(const struct cuda_ops_map *map, uint64_t rows, uint64_t 
     uint64_t lead;
 
     memcpy(&m, map, sizeof(m));
-    if (m.magic != MAGIC || m.extents[0] != (turned ? rows : columns) || m.extents[1] != (turned ? columns : rows) ||
+    if (m.magic != MAGIC || m.rank != DIMENSIONS || size_of((CUtensorMapDataType)m.type) != ELEMENT_BYTES ||
+        m.extents[0] != (turned ? rows : columns) || m.extents[1] != (turned ? columns : rows) ||
         m.extents[2] != batches)
         return false;
     lead = m.strides[0] / ELEMENT_BYTES;

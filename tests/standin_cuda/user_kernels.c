@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "cubin.h"
+#include "maps.h"
 #include "standin.h"
 
 enum { BINS = 256 };
@@ -16,6 +17,7 @@ enum { BINS = 256 };
 struct arguments {
     uint64_t pointers[3];
     int32_t numbers[3];
+    const unsigned char *maps[2];
 };
 
 struct launch {
@@ -25,7 +27,7 @@ struct launch {
 
 struct user_kernel {
     const char *name;
-    const char *parameters; /* p: a pointer or an address, i: an int */
+    const char *parameters; /* p: a pointer or an address, i: an int, m: a tensor map */
     void (*uses)(const struct arguments *a, const struct launch *l, struct op *op);
     CUresult (*run)(const struct arguments *a, const struct launch *l, const struct context *context);
 };
@@ -365,6 +367,33 @@ static CUresult times_run(const struct arguments *a, const struct launch *l, con
     return CUDA_SUCCESS;
 }
 
+/* ---- (CUtensorMap out, CUtensorMap in) ---- */
+
+static void maps_uses(const struct arguments *a, const struct launch *l, struct op *op)
+{
+    struct maps_tensor out, in;
+
+    (void)l;
+    if (maps_find(a->maps[0], &out) && maps_find(a->maps[1], &in)) {
+        op_use(op, out.address, out.bytes, true);
+        op_use(op, in.address, in.bytes, false);
+    }
+}
+
+static CUresult maps_run(const struct arguments *a, const struct launch *l, const struct context *context)
+{
+    struct maps_tensor out, in;
+
+    (void)l;
+    (void)context;
+    if (!maps_find(a->maps[0], &out) || !maps_find(a->maps[1], &in) || out.count != in.count || out.size != in.size ||
+        out.size != sizeof(float))
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
+    for (uint64_t i = 0; i < out.count; i++)
+        *f32(maps_element(&out, i)) = *f32(maps_element(&in, i)) * *f32(maps_element(&in, i));
+    return CUDA_SUCCESS;
+}
+
 /* ---- the table ---- */
 
 static const struct user_kernel kernels[] = {
@@ -382,14 +411,20 @@ static const struct user_kernel kernels[] = {
     {"read_range", "ppi", read_uses, read_run},
     {"tell_address", "pp", tell_uses, tell_run},
     {"note_times", "pi", times_uses, times_run},
+    {"square_by_maps", "mm", maps_uses, maps_run},
 };
+
+static size_t size_of(char parameter)
+{
+    return parameter == 'p' ? sizeof(uint64_t) : parameter == 'm' ? sizeof(CUtensorMap) : sizeof(int32_t);
+}
 
 static bool parameters_are(const struct cubin_kernel *kernel, const char *parameters)
 {
     unsigned n = 0;
 
     for (; parameters[n]; n++)
-        if (n >= kernel->n_params || kernel->sizes[n] != (parameters[n] == 'p' ? sizeof(uint64_t) : sizeof(int32_t)))
+        if (n >= kernel->n_params || kernel->sizes[n] != size_of(parameters[n]))
             return false;
     return n == kernel->n_params;
 }
@@ -419,18 +454,20 @@ const char *user_kernel_name(const struct user_kernel *kernel)
     return kernel->name;
 }
 
-/* As C lays them out, which an image's offsets say, too. */
+/* As C lays them out, which an image's offsets say, too, but of maps: those are aligned where the device has them. */
 static struct arguments arguments_of(const struct user_kernel *kernel, const unsigned char *params)
 {
     struct arguments a = {0};
-    size_t at = 0, pointers = 0, numbers = 0;
+    size_t at = 0, pointers = 0, numbers = 0, maps = 0;
 
     for (const char *p = kernel->parameters; *p; p++) {
-        size_t size = *p == 'p' ? sizeof(a.pointers[0]) : sizeof(a.numbers[0]);
+        const size_t size = size_of(*p);
 
-        at = (at + size - 1) / size * size;
+        at = *p == 'm' ? maps_next(params, at, MAX_PARAMS) : (at + size - 1) / size * size;
         if (*p == 'p')
             memcpy(&a.pointers[pointers++], params + at, size);
+        else if (*p == 'm')
+            a.maps[maps++] = params + at;
         else
             memcpy(&a.numbers[numbers++], params + at, size);
         at += size;

@@ -73,6 +73,8 @@ struct kops_kernels_info {
     const char *policy;      /**< Who may launch any: "off", "owner", "group", "all". */
     bool allowed;            /**< Whether this client may. */
     const char *const *arch; /**< What is compiled for each of kops_info.devices; "" for the host. */
+    const char *const
+        *include_extra; /**< Folders beside the toolkit's whose headers a source may include. NULL-terminated. */
 };
 
 enum {
@@ -160,17 +162,37 @@ enum kops_param_kind {
     KOPS_PARAM_SCALAR = 4 /**< A number. */
 };
 
+enum {
+    KOPS_MAX_MAP_RANK = 5 /**< Dimensions of a tensor map. */
+};
+
+/** A tensor map (CUtensorMap) that a kernel takes by value, `const __grid_constant__ CUtensorMap`, in place of a
+ * pointer. Each launch encodes it for its tensor. Dimensions are in the order of the tensor's shape: the contiguous
+ * one, which cuTensorMapEncodeTiled() has first, is the last. Needs a device of compute capability 9.0 or newer. */
+struct kops_tensor_map {
+    unsigned rank;                      /**< The tensor's dimensions, 1 to 5. */
+    const char *box[KOPS_MAX_MAP_RANK]; /**< Expressions: elements of a box, 1 to 256. */
+    unsigned steps[KOPS_MAX_MAP_RANK];  /**< Elements from one to the next, 1 to 8. 0: 1. */
+    unsigned swizzle;                   /**< Bytes: 0 (none), 32, 64, 128. */
+    unsigned interleave;                /**< Bytes: 0 (none), 16, 32. */
+    unsigned l2;                        /**< Bytes that the L2 cache gets at once: 0 (no promotion), 64, 128, 256. */
+    bool nan;                           /**< What lies outside of the tensor is read as NaN; otherwise as 0. */
+    bool tf32;                          /**< Of f32: rounded to tf32 as it is read. */
+    uint64_t reserved[4];
+};
+
 /** A parameter of the kernel, in C's order. */
 struct kops_param {
     const char *name; /**< For expressions and messages. */
     enum kops_param_kind kind;
-    enum kops_dtype dtype;            /**< Of the elements, or of the scalar. */
-    unsigned rank;                    /**< Dimensions that a tensor must have. 0: any number. */
-    const char *shape[KOPS_MAX_RANK]; /**< Expressions for them, `rank` many. NULL: any size. */
-    const char *elements;             /**< Expression: how many elements it has at least. NULL: any. */
-    unsigned align;                   /**< Of the address, in bytes. 0: of an element. */
-    bool strided;                     /**< Any strides; otherwise a tensor must be row-major without gaps. */
-    uint64_t reserved[2];
+    enum kops_dtype dtype;             /**< Of the elements, or of the scalar. */
+    unsigned rank;                     /**< Dimensions that a tensor must have. 0: any number. */
+    const char *shape[KOPS_MAX_RANK];  /**< Expressions for them, `rank` many. NULL: any size. */
+    const char *elements;              /**< Expression: how many elements it has at least. NULL: any. */
+    unsigned align;                    /**< Of the address, in bytes. 0: of an element. */
+    bool strided;                      /**< Any strides; otherwise a tensor must be row-major without gaps. */
+    const struct kops_tensor_map *map; /**< A tensor map of the tensor, not a pointer to it. NULL: a pointer. */
+    uint64_t reserved[1];
 };
 
 /** How many blocks and threads: expressions, NULL from the first unused dimension on. */
@@ -186,7 +208,10 @@ struct kops_signature {
     const struct kops_param *params;
     size_t n_params;
     struct kops_geometry geometry;
-    bool alias; /**< Outputs may overlap other tensors. */
+    bool alias;       /**< Outputs may overlap other tensors. */
+    bool cooperative; /**< All blocks run at one time, as grid.sync() needs. More than fit: out_of_range. */
+    bool pdl; /**< Programmatic dependent launch: behind another kernel of the same sequence or program it may begin
+                 before that one has ended; it reads what that one writes after `griddepcontrol.wait` alone. */
     uint64_t reserved[4];
 };
 

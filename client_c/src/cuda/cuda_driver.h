@@ -42,12 +42,13 @@ struct cuda_memory_op { /* CUstreamBatchMemOpParams: a wait or a write */
     uint64_t unused;
 };
 
-struct cuda_launch_attribute { /* CUlaunchAttribute: of a cluster's dimensions */
+struct cuda_launch_attribute { /* CUlaunchAttribute: a cluster's dimensions, or whether it is cooperative */
     int id;
     char pad[4];
     union {
         char bytes[64];
         unsigned cluster[3];
+        int cooperative;
     } value;
 };
 
@@ -132,6 +133,8 @@ enum {
       (cuda_function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, cuda_queue, void **,       \
        void **))                                                                                                       \
     X(launch_ex, cuLaunchKernelEx, (const struct cuda_launch_config *, cuda_function, void **, void **))               \
+    X(occupancy_blocks, cuOccupancyMaxActiveBlocksPerMultiprocessor, (int *, cuda_function, int, size_t))              \
+    X(occupancy_clusters, cuOccupancyMaxActiveClusters, (int *, cuda_function, const struct cuda_launch_config *))     \
     X(map_encode, cuTensorMapEncodeTiled,                                                                              \
       (void *, int, unsigned, void *, const uint64_t *, const uint64_t *, const uint32_t *, const uint32_t *, int,     \
        int, int, int))                                                                                                 \

@@ -150,7 +150,11 @@ static cuda_status describe(const struct cuda_driver *d, struct here_function *f
     f->device = on.device;
     if (cuda_device_uuid(d, on.device, f->uuid, NULL))
         f->uuid[0] = '\0';
-    cuda_limits_of(attribute, &on, d->launch_ex != NULL, &f->limits);
+    cuda_limits_of(attribute, &on,
+                   (struct cuda_limits_driver){.attributes = d->launch_ex,
+                                               .maps = d->map_encode,
+                                               .occupancy = d->occupancy_blocks && d->occupancy_clusters},
+                   &f->limits);
     f->limits.function_threads = threads > 0 ? (unsigned)threads : 0;
     f->limits.static_shared = shared > 0 ? (unsigned)shared : 0;
     if (f->limits.static_shared < f->limits.max_shared)

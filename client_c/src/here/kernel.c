@@ -10,10 +10,16 @@
 #include "core/overlap.h"
 #include "errors.h"
 #include "last.h"
+#include "ops/launch.h"
 #include "timed.h"
 #include "wire/mp.h"
 
-enum { LAUNCH_BUFFER_POINTER = 1, LAUNCH_BUFFER_SIZE = 2, CLUSTER_DIMENSION = 4 /* of cuLaunchKernel's */ };
+enum {
+    LAUNCH_BUFFER_POINTER = 1,
+    LAUNCH_BUFFER_SIZE = 2,
+    CLUSTER_DIMENSION = 4,
+    COOPERATIVE = 2 /* of cuLaunchKernel's */
+};
 
 struct here_kernel {
     struct kernel_signature *signature;
@@ -197,29 +203,67 @@ static int plan(const struct here_kernel *k, const struct here_function *f, cons
     return overlap_check(&overlap, &in_place, e);
 }
 
-static cuda_status launch_clusters(const struct cuda_driver *d, cuda_function function, const struct plan_kernel *p,
-                                   void **extra, cuda_queue stream)
+enum { MAX_ATTRIBUTES = 2 };
+
+static struct cuda_launch_config configure(const struct plan_kernel *p, cuda_queue stream,
+                                           struct cuda_launch_attribute attributes[MAX_ATTRIBUTES])
 {
-    struct cuda_launch_attribute cluster = {.id = CLUSTER_DIMENSION};
-    struct cuda_launch_config config = {
-        .shared_bytes = p->shared_bytes, .stream = stream, .attributes = &cluster, .n_attributes = 1};
+    struct cuda_launch_config config = {.shared_bytes = p->shared_bytes, .stream = stream, .attributes = attributes};
 
     memcpy(config.grid, p->grid, sizeof(config.grid));
     memcpy(config.block, p->block, sizeof(config.block));
-    memcpy(cluster.value.cluster, p->cluster, sizeof(cluster.value.cluster));
-    return d->launch_ex(&config, function, NULL, extra);
+    memset(attributes, 0, MAX_ATTRIBUTES * sizeof(*attributes));
+    if (p->cluster[0]) {
+        attributes[0].id = CLUSTER_DIMENSION;
+        memcpy(attributes[config.n_attributes++].value.cluster, p->cluster, sizeof(p->cluster));
+    }
+    if (p->cooperative) {
+        attributes[config.n_attributes].id = COOPERATIVE;
+        attributes[config.n_attributes++].value.cooperative = 1;
+    }
+    return config;
 }
 
+/* Whether all blocks of a cooperative kernel run at one time. */
+static enum kops_code check_room(const struct cuda_driver *d, const struct here_function *f,
+                                 const struct plan_kernel *p, struct kops_error *e)
+{
+    struct cuda_launch_attribute attributes[MAX_ATTRIBUTES];
+    const struct cuda_launch_config config = configure(p, NULL, attributes);
+    struct error why;
+    uint64_t room;
+    cuda_status status;
+    int n = 0;
+
+    if (p->cluster[0])
+        status = d->occupancy_clusters(&n, f->function, &config);
+    else
+        status = d->occupancy_blocks(&n, f->function, (int)(p->block[0] * p->block[1] * p->block[2]), p->shared_bytes);
+    if (status)
+        return cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "cuOccupancyMaxActiveBlocksPerMultiprocessor");
+    room = (uint64_t)(n > 0 ? n : 0) *
+           (p->cluster[0] ? (uint64_t)p->cluster[0] * p->cluster[1] * p->cluster[2] : f->limits.multiprocessors);
+    return kernel_check_cooperative(p, room, &why) < 0 ? here_error(&why, e) : KOPS_OK;
+}
+
+/* A kernel that may begin early does not here: what is before it on the stream is not known. */
 static cuda_status launch(const struct cuda_driver *d, cuda_function function, struct plan_kernel *p, cuda_queue stream)
 {
     size_t size = p->param_bytes;
     void *extra[] = {(void *)(uintptr_t)LAUNCH_BUFFER_POINTER, p->params, (void *)(uintptr_t)LAUNCH_BUFFER_SIZE, &size,
                      NULL};
 
-    if (p->cluster[0])
-        return launch_clusters(d, function, p, size ? extra : NULL, stream);
+    void *list[KERNELS_PARAMS_MAX], **params = cuda_ops_list_params(p, p->params, list);
+    void **buffer = params || !size ? NULL : extra;
+
+    if (p->cluster[0] || p->cooperative) {
+        struct cuda_launch_attribute attributes[MAX_ATTRIBUTES];
+        const struct cuda_launch_config config = configure(p, stream, attributes);
+
+        return d->launch_ex(&config, function, params, buffer);
+    }
     return d->launch(function, p->grid[0], p->grid[1], p->grid[2], p->block[0], p->block[1], p->block[2],
-                     p->shared_bytes, stream, NULL, size ? extra : NULL);
+                     p->shared_bytes, stream, params, buffer);
 }
 
 /* What a launch needs. */
@@ -262,6 +306,8 @@ static enum kops_code prepare_new(struct here_kernel *k, const struct here_call 
     struct plan_kernel *p = &ret->planned.plan;
     struct reading reading;
     struct error why;
+    cuda_status status;
+    enum kops_code r;
 
     if (plan(k, &ret->function, call, &reading, &why) < 0)
         return here_error(&why, e);
@@ -270,8 +316,12 @@ static enum kops_code prepare_new(struct here_kernel *k, const struct here_call 
         return KOPS_OK;
     }
     *p = reading.plan.kernel;
+    if (p->cooperative && (r = check_room(ret->driver, &ret->function, p, e)))
+        return r;
     for (unsigned i = 0; i < p->n_pointers; i++)
         memcpy(p->params + p->pointers[i], &reading.addresses[i], sizeof(reading.addresses[i]));
+    if (p->maps && (status = cuda_ops_encode_params(p, p->params, ret->driver->map_encode)))
+        return cuda_fail(ret->driver, e, KOPS_ERR_INVALID_ARGUMENT, status, "cuTensorMapEncodeTiled");
     here_shapes_of(reading.operands, n_operands(k), &ret->planned.shapes);
     pthread_mutex_lock(&k->lock);
     if (k->context == ret->function.context)

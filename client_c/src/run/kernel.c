@@ -10,6 +10,21 @@
 
 /* ---- the declaration ---- */
 
+static enum kops_code check_map(const struct kops_tensor_map *m, size_t i, struct kops_error *e)
+{
+    if (m->rank < 1 || m->rank > KOPS_MAX_MAP_RANK)
+        return fail(e, KOPS_ERR_BAD_ARGUMENT, "params[%zu].map->rank is %u, but a tensor map has 1 to %d dimensions", i,
+                    m->rank, KOPS_MAX_MAP_RANK);
+    for (unsigned d = 0; d < m->rank; d++)
+        if (!m->box[d])
+            return fail(e, KOPS_ERR_BAD_ARGUMENT, "params[%zu].map->box[%u] is NULL", i, d);
+    for (size_t r = 0; r < sizeof(m->reserved) / sizeof(m->reserved[0]); r++)
+        if (m->reserved[r])
+            return fail(e, KOPS_ERR_BAD_ARGUMENT,
+                        "params[%zu].map->reserved is not zero: initialise the struct with {0}", i);
+    return KOPS_OK;
+}
+
 static enum kops_code check_param(const struct kops_param *p, size_t i, struct kops_error *e)
 {
     if (!p->name)
@@ -24,7 +39,7 @@ static enum kops_code check_param(const struct kops_param *p, size_t i, struct k
         if (p->reserved[r])
             return fail(e, KOPS_ERR_BAD_ARGUMENT, "params[%zu].reserved is not zero: initialise the struct with {0}",
                         i);
-    return KOPS_OK;
+    return p->map ? check_map(p->map, i, e) : KOPS_OK;
 }
 
 static enum kops_code check_signature(const struct kops_signature *s, struct kops_error *e)
@@ -47,6 +62,15 @@ static void copy_sizes(struct arena *a, const char *const *from, const char **to
         to[i] = copy_text(a, from[i], whole);
 }
 
+static const struct kops_tensor_map *copy_map(struct arena *a, const struct kops_tensor_map *from, bool *whole)
+{
+    struct kops_tensor_map *map = copy_bytes(a, from, sizeof(*from), whole);
+
+    for (unsigned d = 0; map && d < map->rank; d++)
+        map->box[d] = copy_text(a, map->box[d], whole);
+    return map;
+}
+
 /* False: there is no memory. */
 static bool copy_signature(struct kops_kernel *k, const struct kops_signature *s)
 {
@@ -59,6 +83,8 @@ static bool copy_signature(struct kops_kernel *k, const struct kops_signature *s
         params[i].elements = copy_text(a, params[i].elements, &whole);
         for (unsigned d = 0; d < params[i].rank; d++)
             params[i].shape[d] = copy_text(a, params[i].shape[d], &whole);
+        if (params[i].map)
+            params[i].map = copy_map(a, params[i].map, &whole);
     }
     k->signature = *s;
     k->signature.entry = copy_text(a, s->entry, &whole);

@@ -93,12 +93,42 @@ static bool has_shape(const struct kops_param *p)
     return false;
 }
 
+static void pack_map(struct bytes *b, const struct kops_tensor_map *m)
+{
+    bool steps = false;
+
+    for (unsigned i = 0; i < m->rank; i++)
+        steps |= m->steps[i] > 1;
+    mp_key(b, "map");
+    mp_map(b, 1 + (size_t)steps + (m->swizzle != 0) + (m->interleave != 0) + (m->l2 != 0) + m->nan + m->tf32);
+    mp_key(b, "box");
+    mp_array(b, m->rank);
+    for (unsigned i = 0; i < m->rank; i++)
+        pack_expression(b, m->box[i]);
+    if (steps) {
+        mp_key(b, "steps");
+        mp_array(b, m->rank);
+    }
+    for (unsigned i = 0; steps && i < m->rank; i++)
+        mp_uint(b, m->steps[i] ? m->steps[i] : 1);
+    if (m->swizzle)
+        mp_pair_uint(b, "swizzle", m->swizzle);
+    if (m->interleave)
+        mp_pair_uint(b, "interleave", m->interleave);
+    if (m->l2)
+        mp_pair_uint(b, "l2", m->l2);
+    if (m->nan)
+        mp_pair_bool(b, "nan", true);
+    if (m->tf32)
+        mp_pair_bool(b, "tf32", true);
+}
+
 static void pack_param(struct bytes *b, const struct kops_param *p)
 {
     static const char *const kinds[] = {
         [KOPS_PARAM_IN] = "in", [KOPS_PARAM_OUT] = "out", [KOPS_PARAM_INOUT] = "inout", [KOPS_PARAM_SCALAR] = "scalar"};
 
-    mp_map(b, 3 + (size_t)(p->rank != 0) + (p->elements != NULL) + (p->align != 0) + p->strided);
+    mp_map(b, 3 + (size_t)(p->rank != 0) + (p->elements != NULL) + (p->align != 0) + p->strided + (p->map != NULL));
     mp_pair_text(b, "name", p->name);
     mp_pair_text(b, "kind", kinds[p->kind]);
     mp_pair_text(b, "dtype", kops_dtype_name(p->dtype));
@@ -122,6 +152,8 @@ static void pack_param(struct bytes *b, const struct kops_param *p)
         mp_pair_uint(b, "align", p->align);
     if (p->strided)
         mp_pair_bool(b, "strided", true);
+    if (p->map)
+        pack_map(b, p->map);
 }
 
 void wire_pack_declaration(struct bytes *out, const struct wire_kernel *w)
@@ -130,7 +162,7 @@ void wire_pack_declaration(struct bytes *out, const struct wire_kernel *w)
     const struct kops_geometry *g = &s->geometry;
 
     mp_map(out, 3 + (size_t)(g->grid[0] != NULL) + (g->block[0] != NULL) + (g->shared != NULL) +
-                    (g->cluster[0] != NULL) + s->alias);
+                    (g->cluster[0] != NULL) + s->alias + s->cooperative + s->pdl);
     mp_pair_uint(out, "module", w->module);
     mp_pair_text(out, "entry", s->entry);
     mp_key(out, "params");
@@ -146,6 +178,10 @@ void wire_pack_declaration(struct bytes *out, const struct wire_kernel *w)
     pack_sizes(out, "cluster", g->cluster);
     if (s->alias)
         mp_pair_bool(out, "alias", true);
+    if (s->cooperative)
+        mp_pair_bool(out, "cooperative", true);
+    if (s->pdl)
+        mp_pair_bool(out, "pdl", true);
 }
 
 void wire_pack_kernel(struct bytes *out, uint32_t msgid, const void *request)

@@ -355,7 +355,7 @@ KERNEL_WORDS = {'kernel_marks': ('__global__', '__tile_global__'),
  'kept': ('using', 'typedef', 'static_assert', 'asm', 'concept', 'friend'),
  'constant_expressions': ('constexpr', 'consteval', 'constinit'),
  'access': ('public', 'private', 'protected'),
- 'qualifiers': ('const', 'volatile', '__restrict__', '__restrict', 'restrict')}
+ 'qualifiers': ('const', 'volatile', '__restrict__', '__restrict', 'restrict', '__grid_constant__')}
 
 OPS = {'add': {'summary': 'out = a + b',
          'doc': "Element by element, with NumPy's broadcasting of `a` and `b`; `out` has the "

@@ -51,11 +51,13 @@ def load(path: str | os.PathLike[str], entries: str | Iterable[str] | None = Non
 def kernel(
     source: str | os.PathLike[str], entry: str | None = None, signature: Any = None, grid: Sizes = None, block: Sizes = None, *,
     shared: Any = 0, cluster: Sizes = None, options: Iterable[str] = (), files: Mapping[str, str] | None = None,
-    name: str | None = None, arch: str | None = None, device: Any = None, alias: bool = False, fallback: str | None = None,
+    name: str | None = None, arch: str | None = None, device: Any = None, alias: bool = False, cooperative: bool = False,
+    pdl: bool = False, fallback: str | None = None,
 ) -> Kernel:  # fmt: skip
     """As `Client.kernel`, with the default client, and compiled at its first call: `interpret` works without a daemon."""
     code = Code(source, entry, options, files, name, arch, device)
-    return Kernel(default_client(), code, code.only(), signature, Geometry(grid, block, shared, cluster), alias, fallback)
+    geometry = Geometry(grid, block, shared, cluster, cooperative, pdl)
+    return Kernel(default_client(), code, code.only(), signature, geometry, alias, fallback)
 
 
 def elementwise(inputs: str, outputs: str | None = None, operation: str | None = None, **how: Any) -> Elementwise:

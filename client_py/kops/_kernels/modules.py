@@ -100,13 +100,15 @@ class BaseModule:
         return Entries(self._compiled)
 
     def _make(
-        self, entry: str | None, signature: Signature, grid: Sizes, block: Sizes, shared: Any, cluster: Sizes, alias: bool
-    ) -> Any:
+        self, entry: str | None, signature: Signature, grid: Sizes, block: Sizes, shared: Any, cluster: Sizes, alias: bool,
+        cooperative: bool, pdl: bool,
+    ) -> Any:  # fmt: skip
         if entry is None:
             entry = self._code.only()
         elif entry not in self._code.entries:
             raise BadArgument(f"no kernel {entry!r} was compiled; there are {', '.join(self._code.entries)}", {"key": "entry"})
-        return self._kernel_type(self._client, self._code, entry, signature, Geometry(grid, block, shared, cluster), alias)
+        geometry = Geometry(grid, block, shared, cluster, cooperative, pdl)
+        return self._kernel_type(self._client, self._code, entry, signature, geometry, alias)
 
     def __getitem__(self, name: str) -> Any:
         found = self._kernels.get(name)
@@ -140,10 +142,10 @@ class Module(BaseModule):
 
     def kernel(
         self, entry: str | None = None, signature: Signature = None, grid: Sizes = None, block: Sizes = None, *, shared: Any = 0,
-        cluster: Sizes = None, alias: bool = False,
+        cluster: Sizes = None, alias: bool = False, cooperative: bool = False, pdl: bool = False,
     ) -> Kernel:  # fmt: skip
         """Declares one of its kernels, see `Client.kernel`. Without a name the only one."""
-        made: Kernel = self._make(entry, signature, grid, block, shared, cluster, alias)
+        made: Kernel = self._make(entry, signature, grid, block, shared, cluster, alias, cooperative, pdl)
         return made._declare(DEFAULT_TIMEOUT)
 
 
@@ -154,10 +156,10 @@ class AsyncModule(BaseModule):
 
     def kernel(
         self, entry: str | None = None, signature: Signature = None, grid: Sizes = None, block: Sizes = None, *, shared: Any = 0,
-        cluster: Sizes = None, alias: bool = False,
+        cluster: Sizes = None, alias: bool = False, cooperative: bool = False, pdl: bool = False,
     ) -> AsyncKernel:  # fmt: skip
         """As `Module.kernel`; the first call declares it."""
-        made: AsyncKernel = self._make(entry, signature, grid, block, shared, cluster, alias)
+        made: AsyncKernel = self._make(entry, signature, grid, block, shared, cluster, alias, cooperative, pdl)
         return made
 
 
@@ -197,7 +199,8 @@ class KernelMethods:
         self, source: str | os.PathLike[str], entry: str | None = None, signature: Signature = None, grid: Sizes = None,
         block: Sizes = None, *, shared: Any = 0, cluster: Sizes = None, options: Iterable[str] = (),
         files: Mapping[str, str] | None = None, name: str | None = None, arch: str | None = None, device: Any = None,
-        alias: bool = False, fallback: str | None = None, timeout: float | None = DEFAULT_TIMEOUT,
+        alias: bool = False, cooperative: bool = False, pdl: bool = False, fallback: str | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT,
     ) -> Kernel:  # fmt: skip
         """Compiles a kernel and declares how it is called: a `Kernel`.
 
@@ -214,12 +217,15 @@ class KernelMethods:
         256)", "a.shape[0]", "a.numel", "multiprocessors"), or functions of the arguments that return numbers. `shared` is
         the dynamic shared memory of a block in bytes, `cluster` the blocks of a cluster. Those that are left out are given with
         each launch: `kern[grid, block](…)`. With `alias` written tensors may overlap others. With `fallback="interpret"` calls run
-        in this process, on the CPU and with the checks of `interpret`, where the daemon has no GPU.
+        in this process, on the CPU and with the checks of `interpret`, where the daemon has no GPU. `cooperative`: all blocks run at
+        one time, as `grid.sync()` needs; a grid with more blocks than fit raises `OutOfRange`. `pdl`: in a sequence or program, behind
+        another kernel, it may begin before that one has ended, and waits for it with `griddepcontrol.wait`.
 
         The rest is as in `compile`. Raises also `SignatureMismatch` where the binary has other parameters.
         """
         code = Code(source, entry, options, files, name, arch, device)
-        return Kernel(self, code, code.only(), signature, Geometry(grid, block, shared, cluster), alias, fallback)._declare(timeout)
+        geometry = Geometry(grid, block, shared, cluster, cooperative, pdl)
+        return Kernel(self, code, code.only(), signature, geometry, alias, fallback)._declare(timeout)
 
     def load(self, path: str | os.PathLike[str], entries: str | Iterable[str] | None = None, **how: Any) -> Module:
         """Compiles a .cu file: a `Module` whose attributes are its kernels. The keywords are those of `compile`.
@@ -237,13 +243,15 @@ class KernelMethods:
     def cuda_kernel(
         self, function: None = None, *, grid: Sizes = None, block: Sizes = None, shared: Any = 0,
         cluster: Sizes = None, prelude: str = "", options: Iterable[str] = (), files: Mapping[str, str] | None = None,
-        arch: str | None = None, device: Any = None, alias: bool = False, fallback: str | None = None,
+        arch: str | None = None, device: Any = None, alias: bool = False, cooperative: bool = False,
+        pdl: bool = False, fallback: str | None = None,
     ) -> Callable[[Callable[..., object]], Kernel]: ...  # fmt: skip
 
     def cuda_kernel(
         self, function: Callable[..., object] | None = None, *, grid: Sizes = None, block: Sizes = None, shared: Any = 0,
         cluster: Sizes = None, prelude: str = "", options: Iterable[str] = (), files: Mapping[str, str] | None = None,
-        arch: str | None = None, device: Any = None, alias: bool = False, fallback: str | None = None,
+        arch: str | None = None, device: Any = None, alias: bool = False, cooperative: bool = False,
+        pdl: bool = False, fallback: str | None = None,
     ) -> Any:  # fmt: skip
         """Makes a kernel of a Python function: its annotations are the parameters' types, its docstring is the body.
 
@@ -258,7 +266,7 @@ class KernelMethods:
         A docstring that holds a `__global__` function of the same name is the whole source, and the annotations may be
         left out. `prelude` comes before the kernel: includes, other functions. Compiled at its first call.
         """
-        geometry = Geometry(grid, block, shared, cluster)
+        geometry = Geometry(grid, block, shared, cluster, cooperative, pdl)
         return _decorate(self, Kernel, function, geometry, prelude, options, files, arch, device, alias, fallback)
 
 
@@ -282,11 +290,13 @@ class AsyncKernelMethods:
         self, source: str | os.PathLike[str], entry: str | None = None, signature: Signature = None, grid: Sizes = None,
         block: Sizes = None, *, shared: Any = 0, cluster: Sizes = None, options: Iterable[str] = (),
         files: Mapping[str, str] | None = None, name: str | None = None, arch: str | None = None, device: Any = None,
-        alias: bool = False, fallback: str | None = None, timeout: float | None = DEFAULT_TIMEOUT,
+        alias: bool = False, cooperative: bool = False, pdl: bool = False, fallback: str | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT,
     ) -> AsyncKernel:  # fmt: skip
         """As `Client.kernel`: `kern = await k.kernel(…)`, then `await kern(c, a, b, n)`."""
         code = Code(source, entry, options, files, name, arch, device)
-        made = AsyncKernel(self, code, code.only(), signature, Geometry(grid, block, shared, cluster), alias, fallback)
+        geometry = Geometry(grid, block, shared, cluster, cooperative, pdl)
+        made = AsyncKernel(self, code, code.only(), signature, geometry, alias, fallback)
         return await made._declare(timeout)
 
     async def load(self, path: str | os.PathLike[str], entries: str | Iterable[str] | None = None, **how: Any) -> AsyncModule:
@@ -300,16 +310,18 @@ class AsyncKernelMethods:
     def cuda_kernel(
         self, function: None = None, *, grid: Sizes = None, block: Sizes = None, shared: Any = 0,
         cluster: Sizes = None, prelude: str = "", options: Iterable[str] = (), files: Mapping[str, str] | None = None,
-        arch: str | None = None, device: Any = None, alias: bool = False, fallback: str | None = None,
+        arch: str | None = None, device: Any = None, alias: bool = False, cooperative: bool = False,
+        pdl: bool = False, fallback: str | None = None,
     ) -> Callable[[Callable[..., object]], AsyncKernel]: ...  # fmt: skip
 
     def cuda_kernel(
         self, function: Callable[..., object] | None = None, *, grid: Sizes = None, block: Sizes = None, shared: Any = 0,
         cluster: Sizes = None, prelude: str = "", options: Iterable[str] = (), files: Mapping[str, str] | None = None,
-        arch: str | None = None, device: Any = None, alias: bool = False, fallback: str | None = None,
+        arch: str | None = None, device: Any = None, alias: bool = False, cooperative: bool = False,
+        pdl: bool = False, fallback: str | None = None,
     ) -> Any:  # fmt: skip
         """As `Client.cuda_kernel`; the kernel is awaited."""
-        geometry = Geometry(grid, block, shared, cluster)
+        geometry = Geometry(grid, block, shared, cluster, cooperative, pdl)
         return _decorate(self, AsyncKernel, function, geometry, prelude, options, files, arch, device, alias, fallback)
 
 

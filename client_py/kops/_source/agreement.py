@@ -31,7 +31,7 @@ class _Declared(Protocol):
 
 def _differs(declared: _Declared, found: Found) -> bool:
     tensor = declared.kind != "scalar"
-    if tensor != found.pointer:
+    if tensor != found.pointer or getattr(declared, "map", None) is not None:
         return True
     if found.type is None:
         return not tensor and found.size not in (0, DTYPES[declared.dtype])

@@ -45,7 +45,7 @@ def encode(name: str, value: Any, expressions: bool) -> Any:
 class Geometry:
     """What a kernel was declared with: what the daemon is told, and the functions that are called here."""
 
-    def __init__(self, grid: Any, block: Any, shared: Any, cluster: Any) -> None:
+    def __init__(self, grid: Any, block: Any, shared: Any, cluster: Any, cooperative: bool = False, pdl: bool = False) -> None:
         self.declared: dict[str, Any] = {}
         self.functions: dict[str, Callable[..., Any]] = {}
         for name, value in zip(NAMES, (grid, block, shared, cluster), strict=True):
@@ -53,6 +53,7 @@ class Geometry:
                 self.functions[name] = value
             elif value is not None and not (name == SCALAR and value == 0):
                 self.declared[name] = encode(name, value, True)
+        self.declared.update({name: True for name, wanted in (("cooperative", cooperative), ("pdl", pdl)) if wanted})
         self._complete = not self.functions and "grid" in self.declared and "block" in self.declared
 
     def of_call(self, arguments: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:

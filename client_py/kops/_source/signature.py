@@ -4,6 +4,8 @@ A parameter is `[in|out|inout] type [*] name [[size]…]`. The type is one of C 
 pointer is a tensor of the type's elements: to const it is `in`, else `inout` unless it says `out`; the rest are scalars.
 `name[n]` asks for at least n elements, `name[h][w]` for exactly that shape, in expressions over the other arguments. A
 pointer to a vector (`float4*`) is a tensor of its elements, aligned for it, and sizes count vectors.
+
+`tma type* name[h][w] box[64][64] swizzle 128` is a tensor map (`const __grid_constant__ CUtensorMap name` in the source).
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from typing import Any, NamedTuple
 
 from .._base.declarations import DTYPES, KERNEL_LIMITS, KERNEL_WORDS
 from .._base.errors import BadArgument, WrongType
+from . import maps
+from .maps import TensorMap
 from .tokens import DIRECTIVE, NAME, Token, tokens
 from .types import C_NAMES, MAX_VECTOR, TENSORS_ONLY, WORDS, Type, is_type_name, type_of
 
@@ -30,7 +34,8 @@ class Param:
     `kind`: "in", "out", "inout" or "scalar". `dtype`: of the elements, or of the scalar: f32 f64 f16 bf16 i8 u8 i16 u16
     i32 u32 i64 u64 bool, for tensors also f8_e4m3 f8_e5m2. Of tensors: `shape` is exact, an entry None for any size;
     `elements` at least so many; `rank` exact; `align` of the address in bytes; `strided` allows other layouts than
-    row-major. Sizes are numbers or expressions over the other arguments: "n", "a.numel", "a.shape[0]", "ceil_div(n, 4)".
+    row-major; `map` (a `kops.TensorMap`) makes it a tensor map, whose layout is any that maps take.
+    Sizes are numbers or expressions over the other arguments: "n", "a.numel", "a.shape[0]", "ceil_div(n, 4)".
     """
 
     name: str
@@ -41,6 +46,7 @@ class Param:
     rank: int | None = None
     align: int | None = None
     strided: bool = False
+    map: TensorMap | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -51,6 +57,8 @@ class Param:
             raise BadArgument(f"parameter {self.name}: {self.dtype} is for tensors only")
         if self.shape is not None:
             object.__setattr__(self, "shape", tuple(self.shape))
+        if self.map is not None:
+            object.__setattr__(self, "strided", True)
 
     @property
     def is_tensor(self) -> bool:
@@ -64,6 +72,8 @@ class Param:
                 params[key] = getattr(self, key)
         if self.strided:
             params["strided"] = True
+        if self.map is not None:
+            params["map"] = self.map.wire()
         return params
 
 
@@ -88,9 +98,13 @@ def _type_of(words: list[str], only_c: bool) -> Type:
         name = " ".join(words)
         if all(word in WORDS for word in words):
             raise NotParsed(f"{name} is no type")
-        hint = ": say what its elements are" if name == "void" else ""
+        hint = {"void": ": say what its elements are", "CUtensorMap": f": declare it as a tensor map, {maps.FORM}"}.get(name, "")
         raise NotParsed(f"{name} is no type that is known here{hint}")
     return found
+
+
+def _number_or_text(size: str) -> int | str:
+    return int(size) if size.isascii() and size.isdecimal() else size
 
 
 class _Parameter:
@@ -98,6 +112,9 @@ class _Parameter:
 
     def __init__(self, found: list[Token], text: str, only_c: bool) -> None:
         self.text, self.only_c = text, only_c
+        self.map: TensorMap | None = None
+        if not only_c and len(found) > 2 and found[0].text == "tma" and found[1].kind == NAME:
+            found = self._without_map(found[1:])
         bracket = next((i for i, t in enumerate(found) if t.text == "["), len(found))
         self.head, self.tail = found[:bracket], found[bracket:]
         if only_c and self.tail:
@@ -106,20 +123,44 @@ class _Parameter:
         if not only_c and len(self.head) > 2 and self.head[0].text in KINDS[:3] and self.head[1].kind == NAME:
             self.kind = self.head.pop(0).text
 
+    def _without_map(self, found: list[Token]) -> list[Token]:
+        """Takes what is said of a tensor map, behind the name and its sizes, from a parameter's tokens."""
+        star = next((i for i, t in enumerate(found) if t.text == "*"), len(found))
+        depth, places = 0, []
+        for i, token in enumerate(found):
+            depth += {"[": 1, "]": -1}.get(token.text, 0)
+            if depth == 0 and i > star + 1 and token.text in maps.WORDS:
+                places.append(i)
+        said: list[tuple[str, Any]] = []
+        for start, end in zip(places, [*places[1:], len(found)]):
+            word, rest = found[start].text, found[start + 1 : end]
+            if word in maps.LISTS:
+                said.append((word, [_number_or_text(size) for size in self._bracketed(rest)]))
+            else:
+                said.append((word, " ".join(token.text for token in rest)))
+        self.map = maps.made_of(said)
+        return found[: places[0]]
+
     def sizes(self) -> list[str]:
         """The expressions in brackets."""
+        return self._bracketed(self.tail)
+
+    def _bracketed(self, found: Sequence[Token]) -> list[str]:
+        """Those in `[a][b]` or `[a, b]`."""
         result, depth, start = [], 0, 0
-        for token in self.tail:
+        for token in found:
+            depth += {"(": 1, ")": -1}.get(token.text, 0)
             if token.text == "[":
                 depth += 1
                 if depth == 1:
                     start = token.start + 1
-            elif token.text == "]":
-                depth -= 1
-                if depth == 0:
-                    result.append(self.text[start : token.start].strip())
-                elif depth < 0:
+            elif token.text == "]" or (token.text == "," and depth == 1):
+                depth -= token.text == "]"
+                if depth < 0:
                     break
+                if depth == 0 or token.text == ",":
+                    result.append(self.text[start : token.start].strip())
+                    start = token.start + 1
             elif depth == 0:
                 raise NotParsed(f"`{token.text}` after the sizes")
         if depth:
@@ -155,6 +196,8 @@ class _Parameter:
         dtype, lanes = _type_of(words, self.only_c)
         texts = [C_NAMES.get(t.text, t.text) if t.text == words[0] else t.text for t in self.head[:-1]]
         declaration = " ".join([*texts, name]).replace("std :: ", "std::") + ("[]" if sizes and not pointers else "")
+        if self.map is not None:
+            return Declared(self._mapped(name, dtype, lanes, const, sizes), f"{maps.C_TYPE} {name}", Type(dtype))
         if pointers or sizes:
             return Declared(self._tensor(name, dtype, lanes, const, sizes), declaration, Type(dtype, lanes))
         if self.kind:
@@ -163,13 +206,20 @@ class _Parameter:
             raise NotParsed("a vector as a scalar: pass its elements one by one")
         return Declared(Param(name, "scalar", dtype), declaration, Type(dtype))
 
+    def _mapped(self, name: str, dtype: str, lanes: int, const: bool, sizes: list[str]) -> Param:
+        if lanes > 1:
+            raise NotParsed("a tensor map of vectors: say its elements' type")
+        plain = self._tensor(name, dtype, lanes, const, sizes)
+        shape = plain.shape if plain.elements is None else (plain.elements,)
+        return Param(name, plain.kind, dtype, shape=shape, map=self.map)
+
     def _tensor(self, name: str, dtype: str, lanes: int, const: bool, sizes: list[str]) -> Param:
         kind = self.kind or ("in" if const else "inout")
         if const and kind != "in":
             raise NotParsed(f"a pointer to const is `in`, not `{kind}`")
         if sizes and lanes > 1 and sizes[-1]:
             sizes[-1] = f"{lanes} * ({sizes[-1]})"
-        wanted: list[int | str | None] = [int(size) if size.isascii() and size.isdecimal() else size or None for size in sizes]
+        wanted = [_number_or_text(size) if size else None for size in sizes]
         align = min(lanes * DTYPES[dtype], MAX_VECTOR) if lanes in (2, 4) else None
         if len(wanted) > 1:
             return Param(name, kind, dtype, shape=tuple(wanted), align=align)
@@ -246,13 +296,15 @@ def _param_fault(param: Any) -> str | None:
     if param.kind == "scalar":
         if param.dtype in TENSORS_ONLY:
             return f"{param.dtype} is for tensors only"
-        given = (param.shape, param.elements, param.rank, param.align)
-        return "a scalar has no shape, elements, rank, align or strided" if param.strided or given != (None,) * 4 else None
+        given = (param.shape, param.elements, param.rank, param.align, param.map)
+        return "a scalar has no shape, elements, rank, align, strided or map" if param.strided or given != (None,) * 5 else None
     ranks = {rank for rank in (param.rank, None if param.shape is None else len(param.shape)) if rank is not None}
     if len(ranks) > 1 or not ranks <= set(range(MAX_RANK + 1)):
         return f"its rank must be at most {MAX_RANK}, and that of its shape"
     align = param.align or 0
-    return "align must be a power of two, at most 256" if align & (align - 1) or not 0 <= align <= KERNEL_LIMITS["align"] else None
+    if align & (align - 1) or not 0 <= align <= KERNEL_LIMITS["align"]:
+        return "align must be a power of two, at most 256"
+    return None if param.map is None else maps.fault(param.map, param.dtype, next(iter(ranks), None))
 
 
 def fault(params: Sequence[Any]) -> str | None:

@@ -19,7 +19,7 @@ from ._arguments import Arguments, Parameter, parameters
 from ._compiler import compile_kernel
 from ._errors import InterpretError
 from ._expressions import evaluate
-from ._geometry import cluster_of, dimensions
+from ._geometry import cluster_of, dimensions, one_block
 from ._report import error_of
 
 __all__ = ["InterpretError", "run"]
@@ -123,6 +123,8 @@ def run(
     block: Any,
     shared: int | str = 0,
     cluster: Any = None,
+    cooperative: bool = False,
+    pdl: bool = False,
     files: Mapping[str, str] | None = None,
     options: Sequence[str] = (),
     device: Any = None,
@@ -140,7 +142,8 @@ def run(
     as in launches; bfloat16 is that of ml_dtypes or of torch, or uint16 with the bits. Written ones are written in
     place, when the kernel has ended without an error.
 
-    `grid`, `block` and `shared` are numbers or expressions as for a launch; `cluster` and `device` change nothing here.
+    `grid`, `block` and `shared` are numbers or expressions as for a launch; `cluster`, `pdl` and `device` change nothing
+    here; a `cooperative` kernel runs with one block only.
     `files` are what the source includes by name, `options` those of the compile: macros count, the rest does not.
     With `check=False` accesses are watched in the first block only, which is faster; a collection chooses among "race" and
     "uninitialised", bounds are always watched then. A barrier that some threads cannot reach because they have returned is an
@@ -158,6 +161,8 @@ def run(
     dynamic = 0 if nothing else evaluate(shared, arguments.names, "shared")
     if cluster is not None and not nothing:
         cluster_of(cluster, arguments.names, grid3)
+    if cooperative:
+        one_block(grid3)
     if exited_threads not in ("error", "allow"):
         raise InterpretError(f"exited_threads is {exited_threads!r}; it is \"error\" or \"allow\"", "launch")
     kernel = _load(source, name, entry, files or {}, options, check is not False)

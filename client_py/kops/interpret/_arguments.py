@@ -40,6 +40,7 @@ class Parameter(NamedTuple):
     rank: int | None = None
     align: int | None = None
     strided: bool = False
+    map: Any = None
 
     @property
     def is_tensor(self) -> bool:
@@ -72,8 +73,14 @@ def parameters(items: Sequence[Any]) -> list[Parameter]:
         get = item.get if isinstance(item, Mapping) else lambda key, item=item: getattr(item, key, None)
         made = Parameter(
             str(get("name") or f"argument_{i}"), str(get("kind")), str(get("dtype")), get("shape"), get("elements"), get("rank"),
-            get("align"), bool(get("strided")),
+            get("align"), bool(get("strided")), get("map"),
         )  # fmt: skip
+        if made.map is not None:
+            raise InterpretError(
+                f"{made.name} is a tensor map: what copies through it is a GPU's own unit, which the interpreter has not; run this "
+                "kernel on a GPU, or interpret a version of it that takes pointers",
+                "signature",
+            )
         result.append(made)
     wrong = fault(result)
     if wrong is not None:

@@ -8,7 +8,7 @@ from typing import Any
 from ._errors import InterpretError
 from ._expressions import evaluate
 
-__all__ = ["cluster_of", "dimensions"]
+__all__ = ["cluster_of", "dimensions", "one_block"]
 
 _LIMITS = {"block": (1024, 1024, 64), "grid": (2**31 - 1, 65535, 65535), "cluster": (16, 16, 16)}
 _TOGETHER = {"block": 1024, "cluster": 16}
@@ -27,6 +27,16 @@ def dimensions(value: Any, names: Mapping[str, Any], what: str, lowest: int = 1)
     if what in _TOGETHER and x * y * z > _TOGETHER[what]:
         raise InterpretError(f"a {what} of {x} * {y} * {z}; at most {_TOGETHER[what]} are possible", "launch")
     return x, y, z
+
+
+def one_block(grid: tuple[int, int, int]) -> None:
+    """Refuses what a cooperative kernel needs and is not here."""
+    if grid[0] * grid[1] * grid[2] > 1:
+        raise InterpretError(
+            f"a cooperative kernel with a grid of {grid[0]} * {grid[1]} * {grid[2]}: blocks run one after another here, and would wait "
+            "for each other for ever; interpret it with one block, or run it on a GPU",
+            "launch",
+        )
 
 
 def cluster_of(value: Any, names: Mapping[str, Any], grid: tuple[int, int, int]) -> None:

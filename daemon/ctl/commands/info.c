@@ -67,6 +67,7 @@ static void kernels_json(const struct kops_kernels_info *k)
     json_text("policy", k->policy);
     json_bool("allowed", k->allowed);
     json_texts("arch", k->arch);
+    json_texts("include_extra", k->include_extra);
     json_end('}');
 }
 
@@ -77,6 +78,8 @@ static void kernels_text(const struct kops_kernels_info *k)
     for (const char *const *arch = k->arch; *arch; arch++)
         if (**arch)
             printf(", %s", *arch);
+    for (const char *const *folder = k->include_extra; *folder; folder++)
+        printf(", headers of %s", *folder);
     printf("\n");
 }
 

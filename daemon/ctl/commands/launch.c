@@ -126,8 +126,11 @@ static enum ctl_exit execute(struct ctl *ctl, struct launch *l, kops_kernel *ker
 static enum ctl_exit define(struct launch *l, kops_module *module, kops_kernel **ret_kernel)
 {
     struct kops_param params[KOPS_MAX_PARAMS];
-    const struct kops_signature signature = {
-        .entry = l->entry, .params = params, .n_params = l->n_params, .geometry = l->geometry};
+    const struct kops_signature signature = {.entry = l->entry,
+                                             .params = params,
+                                             .n_params = l->n_params,
+                                             .geometry = l->geometry,
+                                             .cooperative = l->cooperative};
     struct kops_error error;
 
     for (size_t i = 0; i < l->n_params; i++)

@@ -1,5 +1,5 @@
-/* The arguments of `kopsctl launch` (launch_args.c, launch_param.c), the launch (launch.c), and its report
- * (launch_print.c). */
+/* The arguments of `kopsctl launch` (launch_args.c, launch_param.c, launch_map.c), the launch (launch.c), and its
+ * report (launch_print.c). */
 #ifndef KOPS_CTL_LAUNCH_H
 #define KOPS_CTL_LAUNCH_H
 
@@ -16,7 +16,8 @@ struct launch_param {
     char name[64];
     const char *dims, *value; /* dims: "640x333", "n,4"; NULL: a scalar. value: NULL: none */
     struct kops_param declared;
-    struct operand operand; /* of a tensor */
+    struct kops_tensor_map map; /* of `declared`, where it is one */
+    struct operand operand;     /* of a tensor */
     struct kops_argument argument;
 };
 
@@ -30,7 +31,7 @@ struct launch {
     const char *saves[LAUNCH_MAX_SAVES];
     size_t n_saves;
     uint64_t repeat, warmup, seed, show;
-    bool device_memory;
+    bool device_memory, cooperative;
     struct conditions_pair conditions; /* around several launches */
     bool counters;                     /* in place of times and results: what the GPU counts, with these caches */
     enum kops_counter_caches caches;
@@ -41,6 +42,10 @@ int launch_parse(struct ctl *ctl, int argc, char **argv, struct launch *l);
 
 /* Takes one --param apart. */
 enum ctl_exit launch_param_parse(struct launch_param *p, const char *text);
+
+/* Takes "tma" and what follows the shape from a --param's text. Returns what is left, which is the text itself for any
+ * other parameter; NULL: it is not understood. */
+char *launch_map_cut(struct launch_param *p, char *text);
 
 /* Shapes and scalars, once all parameters are known. */
 enum ctl_exit launch_params_resolve(struct launch *l);

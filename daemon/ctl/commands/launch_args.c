@@ -18,10 +18,11 @@ static const char usage[] =
     "                         read; another one is written, and with DATA also read. SHAPE: 640x333, or numbers and\n"
     "                         names of integer parameters with commas: n,4. DATA: random (the default of tensors that\n"
     "                         are read), zeros, arange, a number, null, or @FILE with the elements' bytes. TYPE: C's,\n"
-    "                         or f32, i64, bf16 ...\n"
+    "                         or f32, i64, bf16 ... For a tensor map: tma TYPE* NAME[SHAPE] box[64,64] swizzle 128\n"
     "  -g, --grid SIZES       blocks, up to three numbers or expressions with commas: 'ceil_div(n, 256), 2'\n"
     "  -b, --block SIZES      threads of a block\n"
     "      --cluster SIZES    blocks of a cluster\n"
+    "      --cooperative      all blocks run at one time, as grid.sync() needs\n"
     "      --shared BYTES     dynamic shared memory of a block, a number or an expression\n" SOURCE_USAGE
     "  -n, --repeat N         timed executions (default 1); 1 where a tensor is both read and written\n"
     "  -w, --warmup N         untimed executions before them (default 0)\n"
@@ -98,6 +99,9 @@ static int take_option(struct launch *l, int option)
         if (l->device_memory || !strcmp(optarg, "shared"))
             return -1;
         return (int)ctl_usage("--memory is `shared` or `device`, not `%s`", optarg);
+    case 'C':
+        l->cooperative = true;
+        return -1;
     case 'K':
         l->counters = true;
         return -1;
@@ -136,6 +140,7 @@ int launch_parse(struct ctl *ctl, int argc, char **argv, struct launch *l)
                                             {"grid", required_argument, NULL, 'g'},
                                             {"block", required_argument, NULL, 'b'},
                                             {"cluster", required_argument, NULL, 'c'},
+                                            {"cooperative", no_argument, NULL, 'C'},
                                             {"shared", required_argument, NULL, 's'},
                                             {"repeat", required_argument, NULL, 'n'},
                                             {"warmup", required_argument, NULL, 'w'},
@@ -152,7 +157,7 @@ int launch_parse(struct ctl *ctl, int argc, char **argv, struct launch *l)
     l->repeat = l->seed = 1;
     l->show = 8;
     while ((option = getopt_long(argc, argv, "p:g:b:n:w:m:" SOURCE_LETTERS "h", options, NULL)) != -1) {
-        if (strchr("pgbcsnwmNfeKH", option))
+        if (strchr("pgbcsnwmNfeKHC", option))
             end = take_option(l, option);
         else
             end = strchr(SOURCE_LETTERS, option) ? source_option(&l->source, option) : ctl_common(ctl, option, usage);

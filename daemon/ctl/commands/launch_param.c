@@ -98,7 +98,11 @@ enum ctl_exit launch_param_parse(struct launch_param *p, const char *text)
         *equals = 0;
         p->value = trim(equals + 1);
     }
-    head = trim(p->text);
+    head = launch_map_cut(p, trim(p->text));
+    if (!head)
+        return ctl_usage("--param takes tma TYPE* NAME[SHAPE] box[SIZES] with swizzle, interleave, l2 and a number of "
+                         "bytes, steps[SIZES], fill nan, as tf32, not `%s`",
+                         text);
     if (!cut_name(p, head) || !cut_type(head, type, sizeof(type), &is_const, &pointer))
         return ctl_usage("--param takes TYPE NAME=NUMBER or TYPE* NAME[SHAPE], not `%s`", text);
     if (!kops_dtype_parse(type, &p->declared.dtype))

@@ -102,19 +102,27 @@ const struct backend *user_code_image_backend(const struct server *s)
 void user_code_write_hello(struct rpc_output *out, const struct connection *c)
 {
     const struct server *s = c->server;
+    const struct compiler *compiler = code_service_compiler(s->modules->service);
+    const unsigned trees = compiler_trees(compiler);
     char arch[COMPILED_ARCH_SIZE];
 
     rpc_write_text(out, "kernels");
-    rpc_write_map(out, 4);
+    rpc_write_map(out, trees ? 5 : 4);
     rpc_write_entry_text(out, "policy", user_kernels_names[s->config.user_kernels]);
     rpc_write_entry_bool(out, "allowed", is_allowed(c));
-    rpc_write_entry_text(out, "compiler", compiler_name(code_service_compiler(s->modules->service)));
+    rpc_write_entry_text(out, "compiler", compiler_name(compiler));
     rpc_write_text(out, "arch");
     rpc_write_array(out, s->devices.count);
     for (unsigned i = 0; i < s->devices.count; i++) {
         module_default_arch(s->devices.all[i], arch);
         rpc_write_text(out, arch);
     }
+    if (!trees)
+        return;
+    rpc_write_text(out, "include_extra");
+    rpc_write_array(out, trees);
+    for (unsigned i = 0; i < trees; i++)
+        rpc_write_text(out, compiler_tree(compiler, i));
 }
 
 bool user_code_compiles(const struct connection *c)

@@ -137,8 +137,9 @@ bool cuda_embedded_image(const char *name, size_t length, struct backend_image *
     return false;
 }
 
-static int encode(void *map, int type, unsigned rank, void *address, const uint64_t *extents, const uint64_t *strides,
-                  const uint32_t *box, const uint32_t *steps, int interleave, int swizzle, int promotion, int fill)
+int cuda_embedded_encoder(void *map, int type, unsigned rank, void *address, const uint64_t *extents,
+                          const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,
+                          int swizzle, int promotion, int fill)
 {
     return (int)cuda.TensorMapEncodeTiled(map, (CUtensorMapDataType)type, rank, address, extents, strides, box, steps,
                                           (CUtensorMapInterleave)interleave, (CUtensorMapSwizzle)swizzle,
@@ -147,7 +148,7 @@ static int encode(void *map, int type, unsigned rank, void *address, const uint6
 
 int cuda_embedded_encode(struct cuda_launch *l, struct error *e)
 {
-    return cuda_check(NULL, (CUresult)cuda_ops_encode(l, encode), "cuTensorMapEncodeTiled", e);
+    return cuda_check(NULL, (CUresult)cuda_ops_encode(l, cuda_embedded_encoder), "cuTensorMapEncodeTiled", e);
 }
 
 int cuda_embedded_launch(const struct cuda_queue *q, CUfunction function, struct cuda_launch *l, struct error *e)

@@ -36,6 +36,9 @@ CUfunction cuda_embedded_find(const struct cuda_embedded *k, const char *name);
 /* image() of struct backend. */
 bool cuda_embedded_image(const char *name, size_t length, struct backend_image *ret_image);
 
+/* The driver's function, as the launchers know it. Thread: any. */
+cuda_ops_encoder cuda_embedded_encoder;
+
 /* Encodes the maps of a launch, before it is enqueued for the first time. Thread: any. */
 int cuda_embedded_encode(struct cuda_launch *l, struct error *e);
 

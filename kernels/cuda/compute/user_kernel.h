@@ -11,10 +11,15 @@ extern const char cuda_variant_user[];
 /* Refuses launches that the driver is too old for. Error: unsupported. Thread: any. */
 int cuda_user_check(const struct backend_device_info *info, const struct plan *plan, struct error *e);
 
-/* Fills the launch. Thread: any. */
-void cuda_user_launch(const struct plan_kernel *k, const uint64_t *addresses, struct cuda_launch *ret_launch);
+/* Fills the launch, and encodes its tensor maps for these addresses. Errors: invalid_argument, where the driver takes
+ * no such map; out_of_range, where a cooperative kernel's blocks do not run at one time. Thread: any, with the device's
+ * context. */
+int cuda_user_prepare(struct cuda_device *d, const struct plan_kernel *k, const uint64_t *addresses,
+                      struct cuda_launch *ret_launch, struct error *e);
 
-/* Enqueues the launch. Thread: loop. */
-int cuda_user_issue(const struct cuda_queue *q, const struct plan_kernel *k, struct cuda_launch *l, struct error *e);
+/* Enqueues the launch. `early`: it may begin before the kernel right before it on the stream has ended. Thread: loop.
+ */
+int cuda_user_issue(const struct cuda_queue *q, const struct plan_kernel *k, bool early, struct cuda_launch *l,
+                    struct error *e);
 
 #endif

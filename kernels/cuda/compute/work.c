@@ -45,7 +45,8 @@ static int prepare_own(const struct cuda_kernels *k, const struct step *step, co
 
     cuda_work_release(work);
     if (work->plan->kind == PLAN_KERNEL) {
-        cuda_user_launch(&work->plan->kernel, work->addresses, &work->launch);
+        if (cuda_user_prepare(k->device, &work->plan->kernel, work->addresses, &work->launch, e) < 0)
+            return -1;
         work->variant = cuda_variant_user;
         return 0;
     }
@@ -179,7 +180,7 @@ int cuda_work_issue(const struct cuda_queue *q, struct cuda_work *work, struct e
     if (work->host)
         return cuda_transfer_issue(q, work, e);
     if (work->plan->kind == PLAN_KERNEL)
-        return cuda_user_issue(q, &work->plan->kernel, &work->launch, e);
+        return cuda_user_issue(q, &work->plan->kernel, work->early, &work->launch, e);
     if (work->repack)
         return cuda_repack_issue(q, work->repack, e);
     if (!work->blaslt)

@@ -25,6 +25,7 @@ struct cuda_work {
     struct cuda_repack *repack; /* owned, or NULL: a gemm of copies */
     CUfunction function;        /* an embedded kernel; a user's is in the plan */
     struct cuda_launch launch;
+    bool early; /* set by the caller: a user's kernel that may begin before the one before it in its job has ended */
 
     unsigned char *host; /* a transfer from or to here in place of a kernel; NULL: none */
     uint64_t host_bytes;

@@ -38,6 +38,8 @@
     X(FuncLoad, "", OPTIONAL)                                                                                          \
     X(LaunchKernel, "", REQUIRED)                                                                                      \
     X(LaunchKernelEx, "", OPTIONAL)                                                                                    \
+    X(OccupancyMaxActiveBlocksPerMultiprocessor, "", OPTIONAL)                                                         \
+    X(OccupancyMaxActiveClusters, "", OPTIONAL)                                                                        \
     /* streams and events */                                                                                           \
     X(StreamCreate, "", REQUIRED)                                                                                      \
     X(StreamCreateWithPriority, "", REQUIRED)                                                                          \

@@ -61,12 +61,21 @@ static struct backend_program *program_of(const struct backend_job *job)
     return p;
 }
 
+/* A graph would put its kernels one behind the other: drivers keep early launches only from 12.3 on. */
+static bool begins_early(const struct backend_job *job)
+{
+    for (unsigned i = 1; i < job->n_steps; i++)
+        if (job->steps[i].plan.kind == PLAN_KERNEL && job->steps[i].plan.kernel.pdl)
+            return true;
+    return false;
+}
+
 bool cuda_graph_is_wanted(const struct backend_job *job)
 {
     struct backend_program *p;
     bool plain;
 
-    if (!job->program || job->n_steps < 2 || !CUDA_HAS(GraphInstantiateWithFlags))
+    if (!job->program || job->n_steps < 2 || !CUDA_HAS(GraphInstantiateWithFlags) || begins_early(job))
         return false;
     p = program_of(job);
     if (!p)

@@ -76,6 +76,23 @@ static int start_step(struct cuda_stream *s, struct step *step, struct cuda_work
     return 0;
 }
 
+/* A step may begin early behind a user's kernel of the same execution alone, with nothing between them on the stream:
+ * never behind work of another job, which it would not wait for. */
+static void find_early(const struct backend_job *base, struct cuda_job *job)
+{
+    const struct cuda_step *before = NULL;
+
+    for (unsigned i = 0; i < base->n_steps; i++) {
+        struct cuda_step *step = &job->steps[i];
+        const bool kernel = base->steps[i].plan.kind == PLAN_KERNEL;
+
+        if (!step->work.variant)
+            continue;
+        step->work.early = kernel && base->steps[i].plan.kernel.pdl && before && !step->staged;
+        before = kernel && !step->staged ? step : NULL;
+    }
+}
+
 static int start(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct error *e)
 {
     if (base->counters)
@@ -95,6 +112,7 @@ static int start(struct cuda_stream *s, struct backend_job *base, struct cuda_jo
             }
             job->launches += cuda_work_launches(&job->steps[i].work);
         }
+        find_early(base, job);
     }
     return 0;
 }

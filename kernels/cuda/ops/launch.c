@@ -45,23 +45,59 @@ int cuda_ops_launch(enum op_id op, const struct plan *plan, const uint64_t *addr
     return cuda_ops_launch_elementwise(op, plan, addresses, variant, ret_launch, e);
 }
 
+/* The driver writes to a place of its alignment. */
+static int encode_map(const struct plan_map *m, unsigned char *into, cuda_ops_encoder *encode)
+{
+    _Alignas(PLAN_MAP_BYTES) unsigned char encoded[PLAN_MAP_BYTES];
+    uint32_t box[PLAN_MAP_RANK], steps[PLAN_MAP_RANK];
+    int status;
+
+    for (unsigned i = 0; i < PLAN_MAP_RANK; i++) {
+        box[i] = m->box[i];
+        steps[i] = m->steps[i];
+    }
+    status = encode(encoded, m->type, m->rank, (void *)(uintptr_t)m->address, m->extents, m->strides, box, steps,
+                    m->interleave, m->swizzle, m->promotion, m->fill);
+    if (status == 0)
+        memcpy(into, encoded, sizeof(encoded));
+    return status;
+}
+
 int cuda_ops_encode(struct cuda_launch *launch, cuda_ops_encoder *encode)
 {
-    /* Of cuda.h: no interleaving, 128-byte swizzle, 256-byte promotion in the L2 cache, 0 for what is outside. */
-    enum { INTERLEAVE_NONE = 0, SWIZZLE_128B = 3, PROMOTION_256B = 3, FILL_NONE = 0 };
-    static const uint32_t steps[] = {1, 1, 1};
+    int status = 0;
 
-    for (unsigned i = 0; i < launch->n_maps; i++) {
-        const struct cuda_launch_map *m = &launch->maps[i];
-        _Alignas(64) unsigned char encoded[CUDA_MAP_BYTES];
-        const int status = encode(encoded, m->type, 3, (void *)(uintptr_t)m->address, m->extents, m->strides, m->box,
-                                  steps, INTERLEAVE_NONE, SWIZZLE_128B, PROMOTION_256B, FILL_NONE);
+    for (unsigned i = 0; status == 0 && i < launch->n_maps; i++)
+        status = encode_map(&launch->maps[i].map, launch->params + launch->maps[i].at, encode);
+    return status;
+}
 
-        if (status)
-            return status;
-        memcpy(launch->params + m->at, encoded, sizeof(encoded));
+int cuda_ops_encode_params(const struct plan_kernel *plan, unsigned char *params, cuda_ops_encoder *encode)
+{
+    int status = 0;
+
+    for (unsigned i = 0; status == 0 && plan->maps >> i; i++) {
+        struct plan_map described;
+
+        if (!(plan->maps >> i & 1))
+            continue;
+        memcpy(&described, params + plan->pointers[i], sizeof(described));
+        status = encode_map(&described, params + plan->pointers[i], encode);
     }
-    return 0;
+    return status;
+}
+
+void **cuda_ops_list_params(const struct plan_kernel *plan, unsigned char *params, void *list[KERNELS_PARAMS_MAX])
+{
+    const unsigned char *offsets = params + plan->param_bytes - plan->n_listed * sizeof(uint16_t);
+
+    for (unsigned i = 0; i < plan->n_listed; i++) {
+        uint16_t offset;
+
+        memcpy(&offset, offsets + i * sizeof(offset), sizeof(offset));
+        list[i] = params + offset;
+    }
+    return plan->n_listed ? list : NULL;
 }
 
 void cuda_ops_nothing(struct cuda_launch *ret_launch)

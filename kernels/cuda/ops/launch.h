@@ -12,7 +12,7 @@
 #include "core/plan.h"
 #include "util/error.h"
 
-enum { CUDA_LAUNCH_PARAMS_MAX = 768, CUDA_LAUNCH_MAPS_MAX = 3, CUDA_MAP_BYTES = 128 };
+enum { CUDA_LAUNCH_PARAMS_MAX = 768, CUDA_LAUNCH_MAPS_MAX = 3 };
 
 /* Which of the kernels a device has: those of its level, and of all levels below. */
 enum cuda_ops_level {
@@ -32,13 +32,10 @@ struct cuda_ops_device {
  * and PTX of the first; NULL: the device's own is among them. */
 enum cuda_ops_level cuda_ops_level_of(const char *architectures, unsigned capability);
 
-/* A tensor of three dimensions, the innermost contiguous, that the kernel reads or writes through a CUtensorMap:
- * elements of 16 bits, boxes with 128-byte swizzle, 0 outside. */
+/* A tensor that one of our kernels reads or writes through a CUtensorMap: three dimensions, elements of 16 bits, boxes
+ * with 128-byte swizzle, 0 outside. */
 struct cuda_launch_map {
-    uint64_t address;
-    uint64_t extents[3], strides[2]; /* strides in bytes, not of the innermost */
-    uint32_t box[3];
-    int type;  /* CUtensorMapDataType */
+    struct plan_map map;
     size_t at; /* where in params the encoded map goes */
 };
 
@@ -54,12 +51,21 @@ struct cuda_launch {
     struct cuda_launch_map maps[CUDA_LAUNCH_MAPS_MAX];
 };
 
-/* Encodes the launch's maps, which are values: once for any number of launches. `encode` is cuTensorMapEncodeTiled(),
- * which needs no context. Returns its first status that is not 0, or 0. */
+/* cuTensorMapEncodeTiled(), which needs no context. */
 typedef int cuda_ops_encoder(void *map, int type, unsigned rank, void *address, const uint64_t *extents,
                              const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,
                              int swizzle, int promotion, int fill);
+
+/* Encodes the launch's maps, which are values: once for any number of launches. Returns the encoder's first status that
+ * is not 0, or 0. */
 int cuda_ops_encode(struct cuda_launch *launch, cuda_ops_encoder *encode);
+
+/* The same for a user's kernel: `params` are its plan's, with the addresses filled in. */
+int cuda_ops_encode_params(const struct plan_kernel *plan, unsigned char *params, cuda_ops_encoder *encode);
+
+/* The parameters one by one, as cuLaunchKernel() takes them; NULL: they are not listed, so launch `params` as a buffer.
+ */
+void **cuda_ops_list_params(const struct plan_kernel *plan, unsigned char *params, void *list[KERNELS_PARAMS_MAX]);
 
 /* Names of our own kernels for the op and dtype on devices of that level, NULL-terminated. One of them
  * runs every plan; of gemm that is the first. */

@@ -6,6 +6,10 @@
 enum {
     MAP_F16 = 6, /* CU_TENSOR_MAP_DATA_TYPE_FLOAT16 */
     MAP_BF16 = 9,
+    INTERLEAVE_NONE = 0, /* of cuda.h, too */
+    SWIZZLE_128B = 3,
+    PROMOTION_256B = 3,
+    FILL_ZERO = 0,
     SIZE = 2,        /* bytes of an element */
     MAP_STRIDE = 16, /* strides are multiples of it */
     TILE_GROUP = 8   /* clusters' tiles that run together, from row to row */
@@ -82,15 +86,16 @@ static void set_map(struct cuda_launch_map *map, const struct cuda_ops_matrix *m
     const uint64_t lead = s.outer > 1 ? s.lead * SIZE : (s.inner * SIZE + MAP_STRIDE - 1) / MAP_STRIDE * MAP_STRIDE;
     const uint64_t batch = batches > 1 ? m->batch[0] * SIZE : lead;
 
-    map->address = m->address;
-    map->extents[0] = s.inner;
-    map->extents[1] = s.outer;
-    map->extents[2] = batches;
-    map->strides[0] = lead;
-    map->strides[1] = batch;
-    map->box[0] = CUDA_OPS_MAPPED_PIECE;
-    map->box[1] = rows;
-    map->box[2] = 1;
+    map->map = (struct plan_map){.address = m->address,
+                                 .extents = {s.inner, s.outer, batches},
+                                 .strides = {lead, batch},
+                                 .box = {CUDA_OPS_MAPPED_PIECE, (uint16_t)rows, 1},
+                                 .steps = {1, 1, 1},
+                                 .rank = 3,
+                                 .interleave = INTERLEAVE_NONE,
+                                 .swizzle = SWIZZLE_128B,
+                                 .promotion = PROMOTION_256B,
+                                 .fill = FILL_ZERO};
 }
 
 /* What maps cannot have as stride: more than 40 bits, or none. Multiples of 16 bytes are cuda_ops_in_pieces()'s matter.
@@ -179,7 +184,7 @@ static void set_launch(const struct config *c, const struct cuda_ops_gemm *p, bo
     set_map(&launch->maps[2], &p->out, out, p->batch_count, CUDA_OPS_MAPPED_PIECE);
     launch->n_maps = 3;
     for (unsigned i = 0; i < launch->n_maps; i++) {
-        launch->maps[i].type = bf16 ? MAP_BF16 : MAP_F16;
+        launch->maps[i].map.type = bf16 ? MAP_BF16 : MAP_F16;
         launch->maps[i].at = places[i];
     }
 }

@@ -11,9 +11,12 @@ enum {
     MAX_GRID_DIM_X = 5,  /* likewise */
     MULTIPROCESSOR_COUNT = 16,
     COMPUTE_CAPABILITY_MAJOR = 75,
+    COOPERATIVE_LAUNCH = 95,
     MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97,
     CLUSTER_LAUNCH = 120,
 };
+
+enum { MAPS_FROM = 9, EARLY_FROM = 9 /* generations */ };
 
 /* A device never has a negative limit. */
 static unsigned ask(cuda_limits_attribute *attribute, const void *device, int which)
@@ -23,7 +26,8 @@ static unsigned ask(cuda_limits_attribute *attribute, const void *device, int wh
     return value > 0 ? (unsigned)value : 0;
 }
 
-void cuda_limits_of(cuda_limits_attribute *attribute, const void *device, bool clusters, struct kernel_limits *ret)
+void cuda_limits_of(cuda_limits_attribute *attribute, const void *device, struct cuda_limits_driver driver,
+                    struct kernel_limits *ret)
 {
     const unsigned major = ask(attribute, device, COMPUTE_CAPABILITY_MAJOR);
 
@@ -33,7 +37,11 @@ void cuda_limits_of(cuda_limits_attribute *attribute, const void *device, bool c
         .multiprocessors = ask(attribute, device, MULTIPROCESSOR_COUNT),
     };
     /* Generations 9 and 10 take 16 blocks where a kernel allows it, others that have clusters 8. */
-    if (clusters && ask(attribute, device, CLUSTER_LAUNCH))
+    ret->cooperative = driver.attributes && driver.occupancy && ask(attribute, device, COOPERATIVE_LAUNCH);
+    ret->pdl = driver.attributes && major >= EARLY_FROM;
+    if (driver.maps && major >= MAPS_FROM)
+        ret->max_map_rank = PLAN_MAP_RANK;
+    if (driver.attributes && ask(attribute, device, CLUSTER_LAUNCH))
         ret->max_cluster = major == 9 || major == 10 ? CLUSTER_LARGE : CLUSTER_PORTABLE;
     for (int i = 0; i < 3; i++) {
         ret->max_block[i] = ask(attribute, device, MAX_BLOCK_DIM_X + i);

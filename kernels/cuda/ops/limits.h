@@ -15,7 +15,14 @@ enum {
 /* The value of a CUdevice_attribute of the device that `device` stands for; negative or 0 where it has none. */
 typedef int cuda_limits_attribute(const void *device, int which);
 
-/* Fills what depends on the device alone. `clusters`: whether the driver launches them. */
-void cuda_limits_of(cuda_limits_attribute *attribute, const void *device, bool clusters, struct kernel_limits *ret);
+/* What the driver has functions for. */
+struct cuda_limits_driver {
+    bool attributes; /* of launches: clusters and the like */
+    bool maps, occupancy;
+};
+
+/* Fills what depends on the device and its driver alone. */
+void cuda_limits_of(cuda_limits_attribute *attribute, const void *device, struct cuda_limits_driver driver,
+                    struct kernel_limits *ret);
 
 #endif

@@ -101,6 +101,43 @@ static void declarations(void **state)
                  "alias\xc3");
 }
 
+static void maps_and_ways_to_launch(void **state)
+{
+    const struct kops_tensor_map least = {.rank = 1, .box = {"64"}};
+    const struct kops_tensor_map most = {.rank = 2,
+                                         .box = {"bm", "8"},
+                                         .steps = {2, 0},
+                                         .swizzle = 32,
+                                         .interleave = 16,
+                                         .l2 = 64,
+                                         .nan = true,
+                                         .tf32 = true};
+    const struct kops_param params[] = {{.name = "a", .kind = KOPS_PARAM_IN, .dtype = KOPS_F16, .map = &least},
+                                        {.name = "b", .kind = KOPS_PARAM_OUT, .dtype = KOPS_F32, .map = &most}};
+    const struct kops_signature signature = {
+        .entry = "f", .params = params, .n_params = 2, .cooperative = true, .pdl = true};
+    const struct wire_kernel kernel = {3, &signature};
+
+    (void)state;
+    assert_packs(wire_pack_kernel, &kernel,
+                 "\x94\x00\x01\xa6kernel\x91\x85\xa6module\x03\xa5"
+                 "entry\xa1"
+                 "f\xa6params\x92"
+                 "\x84\xa4name\xa1"
+                 "a\xa4kind\xa2in\xa5"
+                 "dtype\xa3"
+                 "f16\xa3map\x81\xa3"
+                 "box\x91\x40"
+                 "\x84\xa4name\xa1"
+                 "b\xa4kind\xa3out\xa5"
+                 "dtype\xa3"
+                 "f32\xa3map\x87\xa3"
+                 "box\x92\xa2"
+                 "bm\x08\xa5steps\x92\x02\x01\xa7swizzle\x20\xaainterleave\x10\xa2l2\x40\xa3nan\xc3\xa4tf32\xc3"
+                 "\xab"
+                 "cooperative\xc3\xa3pdl\xc3");
+}
+
 static void launches(void **state)
 {
     const int64_t shape[] = {4};
@@ -210,8 +247,8 @@ static void administration(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sources), cmocka_unit_test(declarations),   cmocka_unit_test(launches),
-        cmocka_unit_test(steps),   cmocka_unit_test(administration),
+        cmocka_unit_test(sources),  cmocka_unit_test(declarations), cmocka_unit_test(maps_and_ways_to_launch),
+        cmocka_unit_test(launches), cmocka_unit_test(steps),        cmocka_unit_test(administration),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -109,6 +109,19 @@ const char *compiler_include(const struct compiler *compiler)
     return "/opt/toolkit/include";
 }
 
+unsigned compiler_trees(const struct compiler *compiler)
+{
+    (void)compiler;
+    return 0;
+}
+
+const char *compiler_tree(const struct compiler *compiler, unsigned i)
+{
+    (void)compiler;
+    (void)i;
+    return NULL;
+}
+
 bool compiler_usable(const struct compiler *compiler, struct error *e)
 {
     (void)compiler;

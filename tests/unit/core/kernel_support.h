@@ -38,6 +38,9 @@ static const struct kernel_limits H200 = {
     .max_shared = 232448,
     .multiprocessors = 132,
     .max_cluster = 8,
+    .max_map_rank = PLAN_MAP_RANK,
+    .cooperative = 1,
+    .pdl = 1,
 };
 
 static inline struct tensor dense(enum dtype dtype, unsigned rank, const int64_t *shape)

@@ -41,6 +41,41 @@ static void an_empty_grid_is_for_empty_tensors(void **state)
     kernel_signature_unref(s);
 }
 
+static void ways_to_launch(void **state)
+{
+    struct kernel_declaration d = declaration_of(ADD, 4);
+    struct kernel_signature *s = signature_of(&d), *both = NULL;
+    struct tensor t = DENSE(DTYPE_F32, 1000);
+    struct call c = add_call(s, &t, 1000);
+    struct plan p = plans(s, &c);
+    struct error e = {0};
+
+    (void)state;
+    assert_int_equal(p.kernel.cooperative, 0);
+    assert_int_equal(p.kernel.pdl, 0);
+    kernel_signature_unref(s);
+    d.pdl = true;
+    s = signature_of(&d);
+    assert_int_equal(plans(s, &c).kernel.pdl, 1);
+    c.limits.pdl = 0;
+    assert_int_equal(plans(s, &c).kernel.pdl, 0); /* in order is right, too */
+    kernel_signature_unref(s);
+    d.cooperative = true;
+    assert_int_equal(kernel_signature_new(&d, &both, &e), -1);
+    is_error(&e, ERROR_INVALID_ARGUMENT, "pdl", "not with cooperative");
+    d.pdl = false;
+    s = signature_of(&d);
+    p = plans(s, &c);
+    assert_int_equal(p.kernel.cooperative, 1);
+    assert_int_equal(kernel_check_cooperative(&p.kernel, 4, &e), 0);
+    assert_int_equal(kernel_check_cooperative(&p.kernel, 3, &e), -1);
+    is_error(&e, ERROR_OUT_OF_RANGE, "grid", "4 x 1 x 1 are 4 blocks");
+    is_number(&e, "max", 3);
+    c.limits.cooperative = 0;
+    refuses_call(s, &c, ERROR_UNSUPPORTED, "cooperative", "no cooperative launches");
+    kernel_signature_unref(s);
+}
+
 static void geometry_has_the_devices_limits(void **state)
 {
     struct kernel_declaration d = declaration_of(ADD, 4);
@@ -151,6 +186,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_empty_grid_is_for_empty_tensors),
+        cmocka_unit_test(ways_to_launch),
         cmocka_unit_test(geometry_has_the_devices_limits),
         cmocka_unit_test(geometry_may_be_declared_in_expressions),
     };

@@ -164,7 +164,7 @@ static struct cuda_ops_gemm_mapped mapped_of(const struct cuda_launch *launch)
 static void check_map(const struct cuda_launch *launch, unsigned i, uint64_t address, uint64_t inner, uint64_t outer,
                       uint64_t lead, uint32_t rows)
 {
-    const struct cuda_launch_map *m = &launch->maps[i];
+    const struct plan_map *m = &launch->maps[i].map;
 
     assert_int_equal(m->address, address);
     assert_int_equal(m->extents[0], inner);
@@ -174,7 +174,7 @@ static void check_map(const struct cuda_launch *launch, unsigned i, uint64_t add
     assert_int_equal(m->box[0], 64);
     assert_int_equal(m->box[1], rows);
     assert_int_equal(m->box[2], 1);
-    assert_true(m->at % 64 == 0 && m->at + CUDA_MAP_BYTES <= launch->params_size);
+    assert_true(launch->maps[i].at % 64 == 0 && launch->maps[i].at + PLAN_MAP_BYTES <= launch->params_size);
 }
 
 static void hopper_describes_its_operands(void **state)
@@ -193,7 +193,7 @@ static void hopper_describes_its_operands(void **state)
     check_map(&launch, 0, 0x10000, 1024, 4096, 1024, 128);
     check_map(&launch, 1, 0x20000, 3848, 1024, 3848, 64);
     check_map(&launch, 2, 0x30000, 3848, 4096, 3848, 64);
-    assert_int_equal(launch.maps[0].type, 9);
+    assert_int_equal(launch.maps[0].map.type, 9);
     assert_true(p.alpha == 2 && p.beta == 3 && p.m == 4096 && p.n == 3848 && p.k == 1024 && p.batch_count == 1);
     assert_int_equal(p.tiles_m, 16);
     assert_int_equal(p.tiles_n, 16);
@@ -224,11 +224,11 @@ static void hopper_does_batches_and_ends_of_rows(void **state)
     p = mapped_of(&launch);
     check_map(&launch, 2, 0x30000, 96, 100, 104, 64);
     assert_true(p.a_batch == 1 && p.b_batch == 0 && p.out_batch == 10400 && p.out_row == 104);
-    assert_int_equal(launch.maps[0].extents[2], 5);
-    assert_int_equal(launch.maps[0].strides[1], 14400);
-    assert_int_equal(launch.maps[1].extents[2], 1);
-    assert_int_equal(launch.maps[2].extents[2], 5);
-    assert_int_equal(launch.maps[0].type, 6);
+    assert_int_equal(launch.maps[0].map.extents[2], 5);
+    assert_int_equal(launch.maps[0].map.strides[1], 14400);
+    assert_int_equal(launch.maps[1].map.extents[2], 1);
+    assert_int_equal(launch.maps[2].map.extents[2], 5);
+    assert_int_equal(launch.maps[0].map.type, 6);
     assert_int_equal(launch.grid[0] % 2, 0);
 }
 

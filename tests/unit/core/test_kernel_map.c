@@ -1,0 +1,293 @@
+/* Tensor maps of user kernels: declarations, and what a call's tensor becomes. */
+#include "kernel_support.h"
+
+/* f(CUtensorMap a, float *c, int rows, int columns) */
+enum { A, C, ROWS, COLUMNS };
+
+static const struct kernel_param_declaration MAPPED[] = {
+    TENSOR("a", KERNEL_IN, DTYPE_F16, .map = {.n_box = 2, .box = {TEXT("rows / 2"), NUMBER(64)}, .swizzle = 128}),
+    TENSOR("c", KERNEL_OUT, DTYPE_F32),
+    SCALAR("rows", DTYPE_I32),
+    SCALAR("columns", DTYPE_I32),
+};
+static const uint32_t OFFSETS[] = {0, 128, 136, 140}, SIZES[] = {128, 8, 4, 4};
+
+struct mapped {
+    struct kernel_param_declaration params[4];
+    struct kernel_declaration d;
+};
+
+static struct mapped mapped(void)
+{
+    struct mapped m;
+
+    memcpy(m.params, MAPPED, sizeof(m.params));
+    m.d = (struct kernel_declaration){.entry = "f",
+                                      .entry_length = 1,
+                                      .n_params = 4,
+                                      .grid = {1, {NUMBER(1)}},
+                                      .block = {1, {NUMBER(32)}},
+                                      .n_binary = 4,
+                                      .offsets = OFFSETS,
+                                      .sizes = SIZES};
+    return m;
+}
+
+static struct kernel_signature *declared(struct mapped *m)
+{
+    m->d.params = m->params;
+    return signature_of(&m->d);
+}
+
+static struct call call_of(const struct kernel_signature *s, const struct tensor *a, const struct tensor *c)
+{
+    struct call call = {.tensors = {a, c}, .limits = H200};
+
+    set_integer(&call, s, ROWS, 128);
+    set_integer(&call, s, COLUMNS, 96);
+    return call;
+}
+
+static struct plan_map map_of(const struct plan *p, unsigned operand)
+{
+    struct plan_map m;
+
+    assert_true(p->kernel.maps >> operand & 1);
+    memcpy(&m, p->kernel.params + p->kernel.pointers[operand], sizeof(m));
+    return m;
+}
+
+static void a_tensor_becomes_a_map(void **state)
+{
+    struct tensor a = DENSE(DTYPE_F16, 128, 96), c = DENSE(DTYPE_F32, 4);
+    struct mapped d = mapped();
+    struct kernel_signature *s = declared(&d);
+    const struct call call = call_of(s, &a, &c);
+    const struct plan p = plans(s, &call);
+    const struct plan_map m = map_of(&p, 0);
+
+    (void)state;
+    assert_int_equal(p.kernel.n_listed, 4);
+    assert_int_equal(p.kernel.param_bytes, 144 + 4 * sizeof(uint16_t));
+    assert_memory_equal(p.kernel.params + 144, ((const uint16_t[]){0, 128, 136, 140}), 8);
+    assert_int_equal(p.kernel.maps, 1);
+    assert_int_equal(p.kernel.pointers[0], 0);
+    assert_int_equal(m.address, 0);
+    assert_int_equal(m.rank, 2);
+    assert_int_equal(m.type, 6);
+    assert_int_equal(m.swizzle, 3);
+    assert_int_equal(m.interleave, 0);
+    assert_int_equal(m.extents[0], 96);
+    assert_int_equal(m.extents[1], 128);
+    assert_int_equal(m.strides[0], 192);
+    assert_int_equal(m.box[0], 64);
+    assert_int_equal(m.box[1], 64);
+    assert_int_equal(m.steps[0], 1);
+    assert_int_equal(m.steps[1], 1);
+    kernel_signature_unref(s);
+}
+
+static void everything_that_is_declared_arrives(void **state)
+{
+    struct tensor a = DENSE(DTYPE_F32, 3, 1, 8, 32), c = DENSE(DTYPE_F32, 4);
+    struct mapped d = mapped();
+    struct kernel_signature *s;
+    struct call call;
+    struct plan p;
+    struct plan_map m;
+
+    (void)state;
+    d.params[A].dtype = DTYPE_F32;
+    d.params[A].map = (struct kernel_map_declaration){.n_box = 4,
+                                                      .box = {NUMBER(1), NUMBER(1), NUMBER(4), NUMBER(8)},
+                                                      .n_steps = 4,
+                                                      .steps = {1, 1, 2, 3},
+                                                      .interleave = 32,
+                                                      .swizzle = 32,
+                                                      .l2 = 256,
+                                                      .nan = true,
+                                                      .tf32 = true};
+    s = declared(&d);
+    call = call_of(s, &a, &c);
+    p = plans(s, &call);
+    m = map_of(&p, 0);
+    assert_int_equal(m.rank, 4);
+    assert_int_equal(m.type, 11);
+    assert_int_equal(m.interleave, 2);
+    assert_int_equal(m.swizzle, 1);
+    assert_int_equal(m.promotion, 3);
+    assert_int_equal(m.fill, 1);
+    assert_int_equal(m.steps[0], 3);
+    assert_int_equal(m.steps[1], 2);
+    assert_int_equal(m.box[1], 4);
+    assert_int_equal(m.strides[0], 128);
+    assert_int_equal(m.strides[1], 128); /* of a dimension of one element: any that a map takes */
+    assert_int_equal(m.strides[2], 1024);
+    a.offset = 16;
+    refuses_call(s, &call, ERROR_MISALIGNED, "args[0]", "a multiple of 32");
+    kernel_signature_unref(s);
+}
+
+static void strides_are_those_of_maps(void **state)
+{
+    struct tensor a = DENSE(DTYPE_F16, 128, 96), c = DENSE(DTYPE_F32, 4);
+    struct mapped d = mapped();
+    struct kernel_signature *s = declared(&d);
+    struct call call = call_of(s, &a, &c);
+    struct plan p;
+
+    (void)state;
+    a.strides[0] = 104; /* rows with gaps */
+    a.extent = 127 * 208 + 192;
+    p = plans(s, &call);
+    assert_int_equal(map_of(&p, 0).strides[0], 208);
+    a.strides[0] = 100;
+    refuses_call(s, &call, ERROR_MISALIGNED, "args[0]", "a has stride 100 in dimension 0, 200 bytes");
+    a.strides[0] = 0;
+    refuses_call(s, &call, ERROR_MISALIGNED, "args[0]", "a has stride 0 in dimension 0");
+    a.strides[0] = -96;
+    refuses_call(s, &call, ERROR_MISALIGNED, "args[0]", "a has stride -96 in dimension 0");
+    a.strides[0] = INT64_C(1) << 39;
+    refuses_call(s, &call, ERROR_MISALIGNED, "args[0]", "below 2^40");
+    a.strides[0] = 96;
+    a.strides[1] = 2;
+    refuses_call(s, &call, ERROR_SHAPE_MISMATCH, "args[0]", "stride 2 in its last dimension");
+    a.strides[1] = 1;
+    a.offset = 8;
+    refuses_call(s, &call, ERROR_MISALIGNED, "args[0]", "a multiple of 16");
+    a.offset = 0;
+    plans(s, &call);
+    kernel_signature_unref(s);
+}
+
+static void tensors_that_no_map_describes(void **state)
+{
+    struct tensor a = DENSE(DTYPE_F16, 128, 96), c = DENSE(DTYPE_F32, 4), empty = DENSE(DTYPE_F16, 0, 96);
+    struct tensor cube = DENSE(DTYPE_F16, 2, 4, 8), nothing = DENSE(DTYPE_F32, 0);
+    struct mapped d = mapped();
+    struct kernel_signature *s = declared(&d);
+    struct call call = call_of(s, &a, &c);
+    struct plan p;
+
+    (void)state;
+    call.tensors[0] = &empty;
+    refuses_call(s, &call, ERROR_SHAPE_MISMATCH, "args[0]", "a has size 0 in dimension 0");
+    call.tensors[1] = &nothing;
+    call.launch.grid = (struct kernel_launch_dimensions){1, {0}};
+    p = plans(s, &call);
+    assert_true(plan_is_empty(&p)); /* nothing is launched, so no map is needed */
+    call = call_of(s, &a, &c);
+    call.tensors[0] = NULL;
+    refuses_call(s, &call, ERROR_SHAPE_MISMATCH, "args[0]", "a is a null pointer");
+    call.tensors[0] = &cube;
+    refuses_call(s, &call, ERROR_SHAPE_MISMATCH, "args[0]", "3 dimensions, but the kernel takes 2");
+    call.tensors[0] = &a;
+    call.limits.max_map_rank = 0;
+    refuses_call(s, &call, ERROR_UNSUPPORTED, "args[0]", "compute capability 9.0");
+    kernel_signature_unref(s);
+}
+
+static void boxes_have_limits(void **state)
+{
+    struct tensor a = DENSE(DTYPE_F16, 128, 96), c = DENSE(DTYPE_F32, 4);
+    struct mapped d = mapped();
+    struct kernel_signature *s = declared(&d);
+    struct call call = call_of(s, &a, &c);
+    struct error e;
+
+    (void)state;
+    set_integer(&call, s, ROWS, 514);
+    e = refuses_call(s, &call, ERROR_OUT_OF_RANGE, "args[0]", "the box of a is `rows / 2`, 257, in dimension 0");
+    is_number(&e, "max", 256);
+    set_integer(&call, s, ROWS, 0);
+    refuses_call(s, &call, ERROR_OUT_OF_RANGE, "args[0]", "0, in dimension 0");
+    kernel_signature_unref(s);
+    d.params[A].map.box[1] = (struct kernel_value)NUMBER(72);
+    s = declared(&d);
+    call = call_of(s, &a, &c);
+    refuses_call(s, &call, ERROR_INVALID_ARGUMENT, "args[0]", "144 bytes: with swizzle 128");
+    kernel_signature_unref(s);
+    d.params[A].map.swizzle = 0;
+    s = declared(&d);
+    plans(s, &call);
+    kernel_signature_unref(s);
+    d.params[A].map.box[1] = (struct kernel_value)TEXT("columns - 95");
+    s = declared(&d);
+    call = call_of(s, &a, &c);
+    refuses_call(s, &call, ERROR_INVALID_ARGUMENT, "args[0]", "rows of 1 elements, 2 bytes");
+    kernel_signature_unref(s);
+}
+
+static void declarations_are_checked(void **state)
+{
+    static const struct {
+        struct kernel_map_declaration map;
+        enum dtype dtype;
+        int rank;
+        const char *key, *word;
+    } wrong[] = {
+        {{.n_box = 6}, DTYPE_F16, -1, "params[0].map.box", "at most 5"},
+        {{.n_box = 2}, DTYPE_F16, 3, "params[0].map.box", "number of the tensor's dimensions"},
+        {{.n_box = 2, .swizzle = 16}, DTYPE_F16, -1, "params[0].map.swizzle", "0, 32, 64 or 128"},
+        {{.n_box = 3, .interleave = 64}, DTYPE_F16, -1, "params[0].map.interleave", "0, 16 or 32"},
+        {{.n_box = 2, .interleave = 16}, DTYPE_F16, -1, "params[0].map.interleave", "at least 3"},
+        {{.n_box = 3, .interleave = 32, .swizzle = 64}, DTYPE_F16, -1, "params[0].map.swizzle", "must be 32"},
+        {{.n_box = 2, .l2 = 32}, DTYPE_F16, -1, "params[0].map.l2", "64, 128 or 256"},
+        {{.n_box = 2, .nan = true}, DTYPE_I32, -1, "params[0].map.nan", "f16"},
+        {{.n_box = 2, .tf32 = true}, DTYPE_F16, -1, "params[0].map.tf32", "f32"},
+        {{.n_box = 2, .n_steps = 1, .steps = {1}}, DTYPE_F16, -1, "params[0].map.steps", "as many"},
+        {{.n_box = 2, .n_steps = 2, .steps = {9, 1}}, DTYPE_F16, -1, "params[0].map.steps", "1 to 8"},
+        {{.n_box = 2, .n_steps = 2, .steps = {0, 1}}, DTYPE_F16, -1, "params[0].map.steps", "1 to 8"},
+        {{.n_box = 2, .n_steps = 2, .steps = {1, 2}}, DTYPE_F16, -1, "params[0].map.steps", "the last"},
+        {{.n_box = 2, .box = {TEXT("nobody"), NUMBER(8)}}, DTYPE_F16, -1, "params[0].map.box[0]", "nobody"},
+    };
+    struct kernel_signature *s;
+    struct mapped d;
+    struct error e;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        d = mapped();
+        d.params[A].map = wrong[i].map;
+        d.params[A].dtype = wrong[i].dtype;
+        d.params[A].rank = wrong[i].rank;
+        d.d.params = d.params;
+        e = (struct error){0};
+        assert_int_equal(kernel_signature_new(&d.d, &s, &e), -1);
+        is_error(&e, ERROR_INVALID_ARGUMENT, wrong[i].key, wrong[i].word);
+    }
+    d = mapped();
+    d.params[COLUMNS].map = d.params[A].map;
+    d.d.params = d.params;
+    assert_int_equal(kernel_signature_new(&d.d, &s, &e), -1);
+    is_error(&e, ERROR_INVALID_ARGUMENT, "params[3]", "a scalar has no");
+}
+
+static void the_binary_has_a_map_there(void **state)
+{
+    static const uint32_t pointers[] = {8, 8, 4, 4}, maps[] = {128, 128, 4, 4};
+    struct mapped d = mapped();
+    struct kernel_signature *s;
+    struct error e = {0};
+
+    (void)state;
+    d.d.params = d.params;
+    d.d.sizes = pointers;
+    assert_int_equal(kernel_signature_new(&d.d, &s, &e), -1);
+    is_error(&e, ERROR_SIGNATURE_MISMATCH, "params[0]", "a tensor map, a CUtensorMap, 128 bytes");
+    d.d.sizes = maps;
+    assert_int_equal(kernel_signature_new(&d.d, &s, &e), -1);
+    is_error(&e, ERROR_SIGNATURE_MISMATCH, "params[1]", "a tensor, a pointer, 8 bytes");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_tensor_becomes_a_map),     cmocka_unit_test(everything_that_is_declared_arrives),
+        cmocka_unit_test(strides_are_those_of_maps),  cmocka_unit_test(tensors_that_no_map_describes),
+        cmocka_unit_test(boxes_have_limits),          cmocka_unit_test(declarations_are_checked),
+        cmocka_unit_test(the_binary_has_a_map_there),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
