@@ -8,15 +8,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cuda/ops/params.h"
+#include "kernels/cuda/ops/params_scaled.h"
 #include "maps.h"
 #include "standin.h"
 
-_Static_assert(sizeof(struct cuda_ops_gemm) <= MAX_PARAMS && sizeof(struct cuda_ops_strided) <= MAX_PARAMS,
+_Static_assert(sizeof(struct cuda_ops_gemm_scaled) <= MAX_PARAMS && sizeof(struct cuda_ops_strided) <= MAX_PARAMS,
                "an operation has room for every kernel's parameters");
 
 enum kernel_op { KERNEL_ADD, KERNEL_ADD_SQUARE, KERNEL_SQUARE, KERNEL_SUB_SQUARE, KERNEL_COPY, KERNEL_GEMM };
-enum kernel_layout { LAYOUT_VECTOR, LAYOUT_STRIDED, LAYOUT_GEMM, LAYOUT_MAPPED, LAYOUT_GATE, LAYOUT_REPACK };
+enum kernel_layout {
+    LAYOUT_VECTOR,
+    LAYOUT_STRIDED,
+    LAYOUT_GEMM,
+    LAYOUT_MAPPED,
+    LAYOUT_SCALED,
+    LAYOUT_GATE,
+    LAYOUT_REPACK
+};
 
 struct kernel {
     struct kernel *next;
@@ -113,6 +121,10 @@ static bool parse_symbol(const char *symbol, struct kernel *k)
     }
     if (parse_repack(k->symbol, k))
         return true;
+    if (strncmp(symbol, "scaled_gemm_f8_tiled_", 21) == 0) {
+        k->layout = LAYOUT_SCALED;
+        return true;
+    }
     for (size_t i = 0; i < sizeof(ops) / sizeof(*ops); i++)
         if (parse_op(symbol, ops[i].name, (enum kernel_op)i, ops[i].inputs, k))
             return true;
@@ -141,9 +153,10 @@ const struct kernel *kernel_find(const char *symbol)
 size_t kernel_params_size(const struct kernel *kernel)
 {
     static const size_t sizes[] = {
-        [LAYOUT_VECTOR] = sizeof(struct cuda_ops_vector), [LAYOUT_STRIDED] = sizeof(struct cuda_ops_strided),
-        [LAYOUT_GEMM] = sizeof(struct cuda_ops_gemm),     [LAYOUT_MAPPED] = sizeof(struct cuda_ops_gemm_mapped),
-        [LAYOUT_GATE] = sizeof(struct cuda_ops_gate),     [LAYOUT_REPACK] = sizeof(struct cuda_ops_repack)};
+        [LAYOUT_VECTOR] = sizeof(struct cuda_ops_vector),      [LAYOUT_STRIDED] = sizeof(struct cuda_ops_strided),
+        [LAYOUT_GEMM] = sizeof(struct cuda_ops_gemm),          [LAYOUT_MAPPED] = sizeof(struct cuda_ops_gemm_mapped),
+        [LAYOUT_SCALED] = sizeof(struct cuda_ops_gemm_scaled), [LAYOUT_GATE] = sizeof(struct cuda_ops_gate),
+        [LAYOUT_REPACK] = sizeof(struct cuda_ops_repack)};
 
     return sizes[kernel->layout];
 }
@@ -237,9 +250,8 @@ static bool matrix_uses(const struct kernel *k, const struct cuda_ops_gemm *p, c
     return use_strided(op, k, x->address, 2 + p->batch_rank, shape, strides, write);
 }
 
-static bool gemm_uses(const struct kernel *k, const struct cuda_ops_gemm *p, struct op *op)
+static bool batches_agree(const struct cuda_ops_gemm *p)
 {
-    const struct kernel o = out_kind(k, p);
     uint64_t batches = 1;
 
     if (p->batch_rank > CUDA_OPS_MAX_RANK)
@@ -247,12 +259,46 @@ static bool gemm_uses(const struct kernel *k, const struct cuda_ops_gemm *p, str
     for (unsigned d = 0; d < p->batch_rank; d++)
         if (!p->batch_shape[d] || __builtin_mul_overflow(batches, p->batch_shape[d], &batches))
             return false;
-    if (batches != p->batch_count)
+    return batches == p->batch_count;
+}
+
+static bool gemm_uses(const struct kernel *k, const struct cuda_ops_gemm *p, struct op *op)
+{
+    const struct kernel o = out_kind(k, p);
+
+    if (!batches_agree(p))
         return false;
     return !p->m || !p->n ||
            (matrix_uses(&o, p, &p->out, p->m, p->n, true, op) && matrix_uses(k, p, &p->a, p->m, p->k, false, op) &&
             matrix_uses(k, p, &p->b, p->k, p->n, false, op) &&
             (!p->bias.address || matrix_uses(k, p, &p->bias, p->m, p->n, false, op)));
+}
+
+static struct kernel of_element(enum element element, unsigned size)
+{
+    return (struct kernel){.element = element, .size = size};
+}
+
+static struct kernel scaled_out(const struct cuda_ops_gemm_scaled *p)
+{
+    return p->out_type == CUDA_OPS_OUT_F32   ? of_element(ELEMENT_F32, 4)
+           : p->out_type == CUDA_OPS_OUT_F16 ? of_element(ELEMENT_F16, 2)
+                                             : of_element(ELEMENT_BF16, 2);
+}
+
+static bool scaled_uses(const struct cuda_ops_gemm_scaled *p, struct op *op)
+{
+    const struct kernel f8 = of_element(ELEMENT_RAW, 1), f32 = of_element(ELEMENT_F32, 4), out = scaled_out(p);
+    const struct cuda_ops_gemm *g = &p->gemm;
+
+    if (p->a_format > CUDA_OPS_E5M2 || p->b_format > CUDA_OPS_E5M2 || p->out_type > CUDA_OPS_OUT_BF16 ||
+        g->alpha != 1 || g->beta != 0 || g->bias.address || g->activation || g->out_wide || !batches_agree(g))
+        return false;
+    return !g->m || !g->n ||
+           (matrix_uses(&out, g, &g->out, g->m, g->n, true, op) && matrix_uses(&f8, g, &g->a, g->m, g->k, false, op) &&
+            matrix_uses(&f8, g, &g->b, g->k, g->n, false, op) &&
+            matrix_uses(&f32, g, &p->scale_a, g->m, g->n, false, op) &&
+            matrix_uses(&f32, g, &p->scale_b, g->m, g->n, false, op));
 }
 
 static bool mapped_uses(const struct kernel *k, const struct cuda_ops_gemm_mapped *p, struct op *op)
@@ -289,6 +335,8 @@ bool kernel_uses(const struct kernel *kernel, const void *params, struct op *op)
         return repack_uses(kernel->size, kernel->pieces, params, op);
     case LAYOUT_MAPPED:
         return mapped_uses(kernel, params, op);
+    case LAYOUT_SCALED:
+        return scaled_uses(params, op);
     case LAYOUT_GATE:
         op_use(op, ((const struct cuda_ops_gate *)params)->go, sizeof(uint64_t), false);
         return true;
@@ -458,6 +506,43 @@ static void gemm_run(const struct kernel *k, const struct cuda_ops_gemm *p)
     free(sums);
 }
 
+static float load_f8(uint64_t address, uint32_t format)
+{
+    const uint8_t bits = *(const uint8_t *)(uintptr_t)address;
+
+    return format == CUDA_OPS_E4M3 ? e4m3_to_float(bits) : e5m2_to_float(bits);
+}
+
+static float load_scale(const struct cuda_ops_matrix *x, uint64_t from, uint64_t i, uint64_t j)
+{
+    return load_float(ELEMENT_F32, from + (i * x->row + j * x->column) * sizeof(float));
+}
+
+static void scaled_run(const struct cuda_ops_gemm_scaled *p)
+{
+    const struct cuda_ops_gemm *g = &p->gemm;
+    const struct kernel o = scaled_out(p);
+
+    for (uint64_t c = 0; c < g->batch_count; c++) {
+        const uint64_t a = batch_address(g, &g->a, c, 1), b = batch_address(g, &g->b, c, 1),
+                       out = batch_address(g, &g->out, c, o.size),
+                       scale_a = batch_address(g, &p->scale_a, c, sizeof(float)),
+                       scale_b = batch_address(g, &p->scale_b, c, sizeof(float));
+
+        for (uint64_t i = 0; i < g->m; i++)
+            for (uint64_t j = 0; j < g->n; j++) {
+                float sum = 0;
+
+                for (uint64_t l = 0; l < g->k; l++)
+                    sum += load_f8(a + i * g->a.row + l * g->a.column, p->a_format) *
+                           load_f8(b + l * g->b.row + j * g->b.column, p->b_format);
+                sum *= load_scale(&p->scale_a, scale_a, i, j);
+                sum *= load_scale(&p->scale_b, scale_b, i, j);
+                store_float(o.element, out + (i * g->out.row + j * g->out.column) * o.size, sum);
+            }
+    }
+}
+
 static void mapped_run(const struct kernel *k, const struct cuda_ops_gemm_mapped *p)
 {
     struct cuda_ops_gemm gemm;
@@ -523,6 +608,9 @@ void kernel_run(const struct kernel *kernel, const void *params)
         break;
     case LAYOUT_MAPPED:
         mapped_run(kernel, params);
+        break;
+    case LAYOUT_SCALED:
+        scaled_run(params);
         break;
     case LAYOUT_GATE:
         gate_run(params);

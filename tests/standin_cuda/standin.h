@@ -443,6 +443,8 @@ void repack_run(unsigned size, unsigned pieces, const struct cuda_ops_repack *p)
 enum element { ELEMENT_F32, ELEMENT_F64, ELEMENT_F16, ELEMENT_BF16, ELEMENT_RAW };
 
 float half_to_float(uint16_t bits);
+float e4m3_to_float(uint8_t bits);
+float e5m2_to_float(uint8_t bits);
 uint16_t float_to_half(float value);
 float bfloat_to_float(uint16_t bits);
 uint16_t float_to_bfloat(float value);

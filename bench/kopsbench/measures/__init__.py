@@ -59,6 +59,7 @@ def everything() -> dict[str, Measure]:
         launches,
         layouts,
         linear,
+        scaled_gemm,
         load,
         named_parts,
         neighbours,
