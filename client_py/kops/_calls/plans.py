@@ -94,9 +94,9 @@ class Request:
             raise BadArgument(f"{op} takes {counted(len(declared['inputs']), 'input')} ({names}), got {len(values)}")
         self.operands = operands if operands is not None else Operands()
         own = [rules.own_dtype(op, i) for i in range(len(values))]
-        self.inputs = inputs(values, self.operands, own)
-        if not self.rule.broadcasts and any(o.adapter.number and dtype is None for o, dtype in zip(self.inputs, own, strict=True)):
+        if not self.rule.broadcasts and any(adapter_of(value).number and dtype is None for value, dtype in zip(values, own, strict=True)):
             raise WrongType(f"{op} takes arrays, and no numbers beside them")
+        self.inputs = inputs(values, self.operands, own)
         if declared:
             check_dtypes(op, [o for o, taken in zip(self.inputs, rules.OWN[op]) if not taken])
         self.row, self.column = self._vectors()
