@@ -153,3 +153,7 @@ def test_torch_ops_are_compiled_and_mapped(op: Any) -> None:
     mapped = torch.func.vmap(lambda scale: op(a, b, scale, columns, out_dtype=torch.float32))(scales)
     for i in range(3):
         torch.testing.assert_close(mapped[i], op(a, b, scales[i], columns, out_dtype=torch.float32))
+    several = torch.stack([x.float() for x in (a, 2 * a.float(), -a.float())]).to(E4M3)
+    mapped = torch.func.vmap(lambda one, scale: op(one, b, scale, columns, out_dtype=torch.float32))(several, scales)
+    for i in range(3):
+        torch.testing.assert_close(mapped[i], op(several[i], b, scales[i], columns, out_dtype=torch.float32))

@@ -73,14 +73,14 @@ static void read_attr(struct run *r, unsigned i)
 /* "f32", or "f8_e4m3,f8_e5m2,f32,f32". */
 static bool read_dtypes(struct run *r, char *words)
 {
-    const char *word = strtok(words, ",");
     enum kops_dtype dtype = KOPS_F32;
 
     for (unsigned i = 0; i < r->n_inputs; i++) {
+        const char *word = strsep(&words, ",");
+
         if (word && !kops_dtype_parse(word, &dtype))
             return false;
         r->dtypes[i] = dtype;
-        word = word ? strtok(NULL, ",") : NULL;
     }
     return true;
 }

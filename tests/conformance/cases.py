@@ -199,5 +199,6 @@ def random_cases(rng: np.random.Generator, count: int) -> list[Case]:
             shapes = [tuple(s) for s in shapes]
         layouts = tuple(str(x) for x in rng.choice(LAYOUTS, len(shapes) + 1))
         shape = out_shape(op, shapes, attrs)
-        out.append(Case(op["name"], dtype, tuple(shapes), shape, layouts, attrs, out_dtype=out_dtype, in_dtypes=in_dtypes(op, dtype, given)))
+        mixed = in_dtypes(op, dtype, given)
+        out.append(Case(op["name"], dtype, tuple(shapes), shape, layouts, attrs, out_dtype=out_dtype, in_dtypes=mixed))
     return out

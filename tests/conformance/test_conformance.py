@@ -56,7 +56,8 @@ def run_case(case: Case, runner: runners.Runner, device: dict[str, Any], **attrs
     inputs, before = fill(case, memory)
     operands, end = case.place()
     untouched = memory[:end].copy()
-    result = runner.run(case.op, ",".join(case.dtypes_of_inputs), operands[:-1], operands[-1], {**case.attrs, **attrs}, device["uuid"], case.dtype_of_out)
+    given = ",".join(case.dtypes_of_inputs)
+    result = runner.run(case.op, given, operands[:-1], operands[-1], {**case.attrs, **attrs}, device["uuid"], case.dtype_of_out)
     assert result["device"] == device["uuid"]
     got = operands[-1].view(memory, case.dtype_of_out)
     with np.errstate(invalid="ignore", over="ignore"):

@@ -93,12 +93,13 @@ class Request:
             names = ", ".join(declared["inputs"])
             raise BadArgument(f"{op} takes {counted(len(declared['inputs']), 'input')} ({names}), got {len(values)}")
         self.operands = operands if operands is not None else Operands()
-        own = [rules.own_dtype(op, i) for i in range(len(values))]
-        if not self.rule.broadcasts and any(adapter_of(value).number and dtype is None for value, dtype in zip(values, own, strict=True)):
+        one = [rules.own_dtype(op, i) for i in range(len(values))]
+        if not self.rule.broadcasts and any(adapter_of(value).number and dtype is None for value, dtype in zip(values, one, strict=True)):
             raise WrongType(f"{op} takes arrays, and no numbers beside them")
-        self.inputs = inputs(values, self.operands, own)
+        self.inputs = inputs(values, self.operands, one)
         if declared:
-            check_dtypes(op, [o for o, taken in zip(self.inputs, rules.OWN[op]) if not taken])
+            taken = rules.own_dtypes(op)
+            check_dtypes(op, [o for o, own in zip(self.inputs, taken, strict=True) if not own] if taken else self.inputs)
         self.row, self.column = self._vectors()
         self.outputs = self._outputs(out)
         self.given = out is not None
@@ -149,7 +150,7 @@ class Request:
         if not self.inputs:
             raise BadArgument(f"{self.op} without inputs needs out=")
         like = next((operand for operand in self.inputs if not operand.adapter.plain), self.inputs[0])
-        if not any(rules.OWN[self.op]):
+        if not rules.own_dtypes(self.op):
             dtype = rules.result_dtype([operand.dtype for operand in (like, *self.inputs)])
         else:
             dtype = rules.check_inputs(self.op, [operand.dtype for operand in self.inputs])

@@ -61,7 +61,9 @@ def _linear_shapes(shapes: Sequence[Shape], attrs: Attrs) -> tuple[int, ...]:
 
 def _scaled_shapes(shapes: Sequence[Shape], attrs: Attrs) -> tuple[int, ...]:
     product = _gemm_shapes(shapes, attrs)
-    for name, scale, of in (("scale_a", tuple(shapes[2]), (*product[:-1], 1)), ("scale_b", tuple(shapes[3]), (*product[:-2], 1, product[-1]))):
+    wholes = {"scale_a": (*product[:-1], 1), "scale_b": (*product[:-2], 1, product[-1])}
+    for (name, of), shape in zip(wholes.items(), shapes[2:]):
+        scale = tuple(shape)
         if len(scale) > len(of) or any(size not in (1, whole) for size, whole in zip(reversed(scale), reversed(of))):
             raise ShapeMismatch(f"{name} of shape {scale} does not broadcast to {of}: one number, or one for each {_ONE_EACH[name]}")
     return product
@@ -121,22 +123,24 @@ VECTORS = frozenset(op for op, declared in OPS.items() if declared["rule"] in RU
 UNKNOWN = Rule(_no_shape, lambda shapes, attrs: {}, known=False, broadcasts=True)
 
 
-OWN: dict[str, tuple[Sequence[str], ...]] = {
-    op: tuple(declared.get("in_dtypes", {}).get(name, ()) for name in declared["inputs"]) for op, declared in _DECLARED.items()
-}
-"""By op, for each input: the dtypes that it may have where these do not follow from the first one's."""
+def own_dtypes(op: str) -> Sequence[Sequence[str]]:
+    """For each input: the dtypes that it may have where these do not follow from the first one's. Empty: there is no such input."""
+    declared: Mapping[str, Any] = _DECLARED.get(op, {})
+    if "in_dtypes" not in declared:
+        return ()
+    return [declared["in_dtypes"].get(name, ()) for name in declared["inputs"]]
 
 
 def own_dtype(op: str, i: int) -> str | None:
     """The one dtype that an input has whatever the others have."""
-    own = OWN.get(op, ())
+    own = own_dtypes(op)
     return own[i][0] if i < len(own) and len(own[i]) == 1 else None
 
 
 def check_inputs(op: str, dtypes: Sequence[str]) -> str:
     """The dtype of the inputs: the first one's, and of all that have none of their own. Raises DtypeMismatch."""
-    own = OWN.get(op, ())
-    if not any(own):
+    own = own_dtypes(op)
+    if not own:
         return result_dtype(dtypes)
     for name, dtype, taken in zip(_DECLARED[op]["inputs"], dtypes, own):
         if taken and dtype not in taken:

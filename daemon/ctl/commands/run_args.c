@@ -231,6 +231,9 @@ static enum ctl_exit resolve_shapes(struct run *r)
     if (!text)
         return ctl_usage("--shape is needed for %s", r->op->name);
     r->c.dtype = dtype_of(r);
+    if (r->op->in_dtypes && *r->op->in_dtypes && !has_name(r->op->dtypes, kops_dtype_name(r->c.dtype)))
+        return ctl_usage("--dtype: %s does not take %s; `kopsctl ops %s` lists what it takes", r->op->name,
+                         kops_dtype_name(r->c.dtype), r->op->name);
     status = parse_input_shapes(r, text);
     if (status)
         return status;
