@@ -236,8 +236,8 @@ static struct kernel out_kind(const struct kernel *k, const struct cuda_ops_gemm
     return o;
 }
 
-static bool matrix_uses(const struct kernel *k, const struct cuda_ops_gemm *p, const struct cuda_ops_matrix *x,
-                        uint64_t rows, uint64_t columns, bool write, struct op *op)
+bool gemm_matrix_uses(unsigned size, const struct cuda_ops_gemm *p, const struct cuda_ops_matrix *x, uint64_t rows,
+                      uint64_t columns, bool write, struct op *op)
 {
     uint64_t shape[CUDA_OPS_MAX_RANK + 2] = {rows, columns}, strides[CUDA_OPS_MAX_RANK + 2] = {x->row, x->column};
 
@@ -247,10 +247,10 @@ static bool matrix_uses(const struct kernel *k, const struct cuda_ops_gemm *p, c
         shape[2 + d] = p->batch_shape[d];
         strides[2 + d] = x->batch[d];
     }
-    return use_strided(op, k, x->address, 2 + p->batch_rank, shape, strides, write);
+    return op_use_strided(op, size, x->address, 2 + p->batch_rank, shape, strides, write);
 }
 
-static bool batches_agree(const struct cuda_ops_gemm *p)
+bool gemm_batches_agree(const struct cuda_ops_gemm *p)
 {
     uint64_t batches = 1;
 
@@ -266,39 +266,13 @@ static bool gemm_uses(const struct kernel *k, const struct cuda_ops_gemm *p, str
 {
     const struct kernel o = out_kind(k, p);
 
-    if (!batches_agree(p))
+    if (!gemm_batches_agree(p))
         return false;
     return !p->m || !p->n ||
-           (matrix_uses(&o, p, &p->out, p->m, p->n, true, op) && matrix_uses(k, p, &p->a, p->m, p->k, false, op) &&
-            matrix_uses(k, p, &p->b, p->k, p->n, false, op) &&
-            (!p->bias.address || matrix_uses(k, p, &p->bias, p->m, p->n, false, op)));
-}
-
-static struct kernel of_element(enum element element, unsigned size)
-{
-    return (struct kernel){.element = element, .size = size};
-}
-
-static struct kernel scaled_out(const struct cuda_ops_gemm_scaled *p)
-{
-    return p->out_type == CUDA_OPS_OUT_F32   ? of_element(ELEMENT_F32, 4)
-           : p->out_type == CUDA_OPS_OUT_F16 ? of_element(ELEMENT_F16, 2)
-                                             : of_element(ELEMENT_BF16, 2);
-}
-
-static bool scaled_uses(const struct cuda_ops_gemm_scaled *p, struct op *op)
-{
-    const struct kernel f8 = of_element(ELEMENT_RAW, 1), f32 = of_element(ELEMENT_F32, 4), out = scaled_out(p);
-    const struct cuda_ops_gemm *g = &p->gemm;
-
-    if (p->a_format > CUDA_OPS_E5M2 || p->b_format > CUDA_OPS_E5M2 || p->out_type > CUDA_OPS_OUT_BF16 ||
-        g->alpha != 1 || g->beta != 0 || g->bias.address || g->activation || g->out_wide || !batches_agree(g))
-        return false;
-    return !g->m || !g->n ||
-           (matrix_uses(&out, g, &g->out, g->m, g->n, true, op) && matrix_uses(&f8, g, &g->a, g->m, g->k, false, op) &&
-            matrix_uses(&f8, g, &g->b, g->k, g->n, false, op) &&
-            matrix_uses(&f32, g, &p->scale_a, g->m, g->n, false, op) &&
-            matrix_uses(&f32, g, &p->scale_b, g->m, g->n, false, op));
+           (gemm_matrix_uses(o.size, p, &p->out, p->m, p->n, true, op) &&
+            gemm_matrix_uses(k->size, p, &p->a, p->m, p->k, false, op) &&
+            gemm_matrix_uses(k->size, p, &p->b, p->k, p->n, false, op) &&
+            (!p->bias.address || gemm_matrix_uses(k->size, p, &p->bias, p->m, p->n, false, op)));
 }
 
 static bool mapped_uses(const struct kernel *k, const struct cuda_ops_gemm_mapped *p, struct op *op)
@@ -427,8 +401,8 @@ static void strided_run(const struct kernel *k, const struct cuda_ops_strided *p
     }
 }
 
-static uint64_t batch_address(const struct cuda_ops_gemm *p, const struct cuda_ops_matrix *x, uint64_t batch,
-                              unsigned size)
+uint64_t gemm_batch_address(const struct cuda_ops_gemm *p, const struct cuda_ops_matrix *x, uint64_t batch,
+                            unsigned size)
 {
     uint64_t offset = 0;
 
@@ -491,9 +465,9 @@ static void gemm_run(const struct kernel *k, const struct cuda_ops_gemm *p)
     const struct kernel o = out_kind(k, p);
 
     for (uint64_t c = 0; sums && c < p->batch_count; c++) {
-        uint64_t a = batch_address(p, &p->a, c, k->size), b = batch_address(p, &p->b, c, k->size),
-                 out = batch_address(p, &p->out, c, o.size),
-                 bias = p->bias.address ? batch_address(p, &p->bias, c, k->size) : 0;
+        uint64_t a = gemm_batch_address(p, &p->a, c, k->size), b = gemm_batch_address(p, &p->b, c, k->size),
+                 out = gemm_batch_address(p, &p->out, c, o.size),
+                 bias = p->bias.address ? gemm_batch_address(p, &p->bias, c, k->size) : 0;
 
         if (k->element == ELEMENT_F64)
             GEMM(double, LOAD_DOUBLE, LOAD_DOUBLE, STORE_DOUBLE);
@@ -504,43 +478,6 @@ static void gemm_run(const struct kernel *k, const struct cuda_ops_gemm *p)
         fprintf(stderr, "cuda_standin: no memory for a gemm of %llu × %llu\n", (unsigned long long)p->k,
                 (unsigned long long)p->n);
     free(sums);
-}
-
-static float load_f8(uint64_t address, uint32_t format)
-{
-    const uint8_t bits = *(const uint8_t *)(uintptr_t)address;
-
-    return format == CUDA_OPS_E4M3 ? e4m3_to_float(bits) : e5m2_to_float(bits);
-}
-
-static float load_scale(const struct cuda_ops_matrix *x, uint64_t from, uint64_t i, uint64_t j)
-{
-    return load_float(ELEMENT_F32, from + (i * x->row + j * x->column) * sizeof(float));
-}
-
-static void scaled_run(const struct cuda_ops_gemm_scaled *p)
-{
-    const struct cuda_ops_gemm *g = &p->gemm;
-    const struct kernel o = scaled_out(p);
-
-    for (uint64_t c = 0; c < g->batch_count; c++) {
-        const uint64_t a = batch_address(g, &g->a, c, 1), b = batch_address(g, &g->b, c, 1),
-                       out = batch_address(g, &g->out, c, o.size),
-                       scale_a = batch_address(g, &p->scale_a, c, sizeof(float)),
-                       scale_b = batch_address(g, &p->scale_b, c, sizeof(float));
-
-        for (uint64_t i = 0; i < g->m; i++)
-            for (uint64_t j = 0; j < g->n; j++) {
-                float sum = 0;
-
-                for (uint64_t l = 0; l < g->k; l++)
-                    sum += load_f8(a + i * g->a.row + l * g->a.column, p->a_format) *
-                           load_f8(b + l * g->b.row + j * g->b.column, p->b_format);
-                sum *= load_scale(&p->scale_a, scale_a, i, j);
-                sum *= load_scale(&p->scale_b, scale_b, i, j);
-                store_float(o.element, out + (i * g->out.row + j * g->out.column) * o.size, sum);
-            }
-    }
 }
 
 static void mapped_run(const struct kernel *k, const struct cuda_ops_gemm_mapped *p)
