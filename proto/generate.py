@@ -31,7 +31,8 @@ ATTR_TYPES = {"bool": "BOOL", "float": "FLOAT", "int": "INT", "choice": "CHOICE"
 FLOATS = ("f32", "f64", "f16", "bf16")
 INTEGERS = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64")
 NUMBERS = {"FLOATS": FLOATS, "NUMBERS": FLOATS + INTEGERS}
-SIZES = {"elementwise": (), "gemm": ("m", "n", "k"), "linear": ("m", "n", "k")}  # of a rule, for `flops` of its ops
+_MATRICES = ("m", "n", "k")
+SIZES = {"elementwise": (), "gemm": _MATRICES, "linear": _MATRICES, "scaled_gemm": _MATRICES}  # of a rule, for `flops` of its ops
 
 
 def load(name: str) -> dict:
@@ -124,7 +125,7 @@ def kernels_header(kernels: dict) -> str:
 
 
 # Files of kernels/cuda/ops that say what a kernel takes: its parameters, its name and the work of a block.
-LAYOUT_FILES = ("params.h", "kernel_list.h", "gemm_*.cu")  # and the elementwise ops' names
+LAYOUT_FILES = ("params.h", "params_*.h", "kernel_list.h", "gemm_*.cu")  # and the elementwise ops' names
 
 
 def layout_header(ops: list[dict]) -> str:
@@ -239,6 +240,16 @@ def out_dtypes_table(op: dict) -> list[str]:
     return [f"static const unsigned {op['name']}_out_dtypes[DTYPE_SLOTS] = {{", *rows, "};"]
 
 
+def in_dtypes_table(op: dict) -> list[str]:
+    """The declared `in_dtypes`: of inputs whose dtype does not follow from the first one's, those that they may have."""
+    declared = op.get("in_dtypes", {})
+    if not set(declared) <= set(op["inputs"][1:]) or not all(declared.values()):
+        raise SystemExit(f"generate.py: ops/{op['name']}.json: in_dtypes: not an input behind the first, or an empty list")
+    if not declared:
+        return []
+    return [f"        .in_dtypes = {{{', '.join(dtype_bits(declared[i]) if i in declared else '0' for i in op['inputs'])}}},"]
+
+
 def op_table_header(ops: list[dict]) -> str:
     out = ["/* Included once, by daemon/core/op.c. */"]
     for o in ops:
@@ -268,6 +279,7 @@ def op_table_header(ops: list[dict]) -> str:
                 f"        .n_inputs = {len(o['inputs'])},",
                 f"        .n_outputs = {len(o['outputs'])},",
                 f"        .dtypes = {dtypes},",
+                *in_dtypes_table(o),
                 *([f"        .out_dtypes = {o['name']}_out_dtypes,"] if "out_dtypes" in o else []),
                 f"        .attrs = {attrs},",
                 f"        .n_attrs = {len(o['attrs'])},",
@@ -391,12 +403,17 @@ def out_dtypes_text(op: dict) -> str:
     return f"dtypes of the outputs, where they may be others: {'; '.join(rows)}. " if rows else ""
 
 
+def in_dtypes_text(op: dict) -> str:
+    rows = [f"`{name}`: {' or '.join(dtypes)}" for name, dtypes in op.get("in_dtypes", {}).items()]
+    return f"dtypes of inputs that have their own: {'; '.join(rows)}. " if rows else ""
+
+
 def ops_section(ops: list[dict]) -> str:
     out = []
     for o in ops:
         out += [f"### `{o['name']}`: {o['summary']}", "", o["doc"], "",
                 f"Inputs: {', '.join(f'`{i}`' for i in o['inputs'])}. Outputs: {', '.join(f'`{i}`' for i in o['outputs'])}. "
-                f"dtypes: {', '.join(o['dtypes'])}. {out_dtypes_text(o)}Arithmetic: {o['flops']}.", ""]
+                f"dtypes: {', '.join(o['dtypes'])}. {in_dtypes_text(o)}{out_dtypes_text(o)}Arithmetic: {o['flops']}.", ""]
         if o["attrs"]:
             rows = [[f"`{a['name']}`", " / ".join(a["choices"]) if a["type"] == "choice" else a["type"], json.dumps(a["default"]), a["doc"]] for a in o["attrs"]]
             out += [markdown_table(["attribute", "type", "default", "meaning"], rows), ""]

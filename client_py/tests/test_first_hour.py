@@ -80,7 +80,7 @@ def test_an_op_that_there_is_not_is_answered_with_those_that_there_are(k: kops.C
     a = k.array([1.0])
     for call in (lambda: k.submit("mul", a, a), lambda: k.run("mul", a, a), lambda: k.sequence([("mul", a, a)]),
                  lambda: k.profile("mul", a, a)):  # fmt: skip
-        known = "add, add_square, copy, gemm, linear, square, sub_square"
+        known = "add, add_square, copy, gemm, linear, scaled_gemm, square, sub_square"
         with pytest.raises(ValueError, match=f"no op 'mul' is known here; there are {known}") as caught:
             call()
         assert isinstance(caught.value, kops.UnknownOp)

@@ -35,24 +35,48 @@ unsigned op_out_dtypes(const struct op *op, enum dtype dtype)
     return declared ? declared : DTYPE_BIT(dtype);
 }
 
+/* "bf16 or f32" */
+static const char *set_names(unsigned set, char into[160])
+{
+    int n = 0;
+
+    into[0] = '\0';
+#define X(NAME, name, value, size)                                                                                     \
+    if (set & DTYPE_BIT(DTYPE_##NAME) && n < 160)                                                                      \
+        n += snprintf(into + n, (size_t)(160 - n), "%s" name, n ? " or " : "");
+    KOPS_DTYPES(X)
+#undef X
+    return into;
+}
+
 /* "out[0] is f64; beside inputs of bf16 it may be bf16 or f32" */
 static int refuse_output(const struct op *op, unsigned i, enum dtype given, enum dtype inputs, struct error *e)
 {
-    const unsigned taken = op_out_dtypes(op, inputs);
-    char key[16], names[160] = "";
-    int n = 0;
+    char key[16], names[160];
 
-#define X(NAME, name, value, size)                                                                                     \
-    if (taken & DTYPE_BIT(DTYPE_##NAME) && n < (int)sizeof(names))                                                     \
-        n += snprintf(names + n, sizeof(names) - (size_t)n, "%s" name, n ? " or " : "");
-    KOPS_DTYPES(X)
-#undef X
     error_set(e, ERROR_DTYPE_MISMATCH, "%s is %s; beside inputs of %s it may be %s", tensor_key(op, i, key),
-              dtype_name(given), dtype_name(inputs), names);
+              dtype_name(given), dtype_name(inputs), set_names(op_out_dtypes(op, inputs), names));
     return error_detail_text(e, "key", key);
 }
 
-/* The op takes the inputs' dtype, which is one, and gives that of the outputs, which is one, too. */
+/* Inputs with dtypes of their own. */
+static int check_own_dtypes(const struct op_call *call, struct error *e)
+{
+    const struct op *op = call->op;
+    char key[16], names[160];
+
+    for (unsigned i = 1; i < op->n_inputs; i++) {
+        if (!op->in_dtypes[i] || op->in_dtypes[i] & DTYPE_BIT(call->tensors[i]->dtype))
+            continue;
+        error_set(e, ERROR_DTYPE_MISMATCH, "%s is %s; %s's %s is %s", tensor_key(op, i, key),
+                  dtype_name(call->tensors[i]->dtype), op->name, op->inputs[i], set_names(op->in_dtypes[i], names));
+        return error_detail_text(e, "key", key);
+    }
+    return 0;
+}
+
+/* The op takes the inputs' dtype, which is one but for those with their own, and gives that of the outputs, which is
+ * one, too. */
 static int check_dtypes(const struct op_call *call, struct error *e)
 {
     const struct op *op = call->op;
@@ -66,9 +90,13 @@ static int check_dtypes(const struct op_call *call, struct error *e)
     for (unsigned i = op->n_inputs; op->out_dtypes && i < op->n_inputs + op->n_outputs; i++)
         if (!(op_out_dtypes(op, dtype) & DTYPE_BIT(call->tensors[i]->dtype)))
             return refuse_output(op, i, call->tensors[i]->dtype, dtype, e);
+    if (check_own_dtypes(call, e) < 0)
+        return -1;
     for (unsigned i = 1; i < op->n_inputs + op->n_outputs; i++) {
         const unsigned first = op->out_dtypes && i >= op->n_inputs ? op->n_inputs : 0;
 
+        if (i < op->n_inputs && op->in_dtypes[i])
+            continue;
         if (call->tensors[i]->dtype != (first ? of_output : dtype)) {
             error_set(e, ERROR_DTYPE_MISMATCH, "%s is %s, but %s is %s; convert one of them first",
                       tensor_key(op, i, key), dtype_name(call->tensors[i]->dtype), first ? "out[0]" : "in[0]",

@@ -42,7 +42,8 @@ struct op {
     const char *name, *summary, *doc;
     const char *inputs[OP_MAX_INPUTS], *outputs[OP_MAX_OUTPUTS];
     unsigned n_inputs, n_outputs;
-    unsigned dtypes;            /* DTYPE_BIT set, of the inputs */
+    unsigned dtypes;                   /* DTYPE_BIT set, of the inputs */
+    unsigned in_dtypes[OP_MAX_INPUTS]; /* DTYPE_BIT sets of inputs whose dtype is their own; 0: it is the first one's */
     const unsigned *out_dtypes; /* DTYPE_BIT sets of the outputs, by the inputs' dtype; NULL, or 0 there: the inputs' */
     const struct op_attr *attrs;
     unsigned n_attrs;
@@ -80,7 +81,7 @@ int64_t op_bytes(const struct op_call *call);
  * is not known, or more than INT64_MAX. */
 int64_t op_operations(const struct op_call *call);
 
-op_rule op_rule_elementwise, op_rule_gemm, op_rule_linear;
-op_sizes op_sizes_gemm, op_sizes_linear;
+op_rule op_rule_elementwise, op_rule_gemm, op_rule_linear, op_rule_scaled_gemm;
+op_sizes op_sizes_gemm, op_sizes_linear, op_sizes_scaled_gemm;
 
 #endif

@@ -1,5 +1,5 @@
-/* Shape rules "gemm": matrix products over the last two dimensions, leading ones broadcast as batches; and "linear",
- * the same with a bias and an activation. */
+/* Shape rules "gemm": matrix products over the last two dimensions, leading ones broadcast as batches; "linear", the
+ * same with a bias and an activation; and "scaled_gemm", with a scale for each input. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -42,11 +42,12 @@ static int set_batch(const struct tensor *t, const struct tensor *out, unsigned 
 
 static bool mergeable(const struct plan_gemm *p, unsigned outer, unsigned inner)
 {
-    const struct plan_matrix *all[] = {&p->a, &p->b, &p->out, &p->bias};
+    for (unsigned t = 0; t <= plan_gemm_out(p); t++) {
+        const struct plan_matrix *x = plan_gemm_matrix(p, t);
 
-    for (unsigned t = 0; t < (p->has_bias ? 4 : 3); t++)
-        if (all[t]->batch[outer] != all[t]->batch[inner] * p->batch_shape[inner])
+        if (x->batch[outer] != x->batch[inner] * p->batch_shape[inner])
             return false;
+    }
     return true;
 }
 
@@ -74,6 +75,33 @@ static int set_bias(const struct tensor *bias, const struct tensor *out, struct 
     return 0;
 }
 
+/* One of a row or a column of out's, or for all of out: `is_row` has a size for each row. */
+static int set_scale(const struct tensor *scale, const struct tensor *out, bool is_row, struct plan_matrix *ret,
+                     struct error *e)
+{
+    const char *key = is_row ? "in[2]" : "in[3]";
+
+    if (scale->rank > out->rank)
+        return mismatch(e, key, "has %u dimensions, the product has %u", scale->rank, out->rank);
+    for (unsigned i = 0; i < scale->rank; i++) {
+        const unsigned at = out->rank - scale->rank + i;
+        const bool repeats = at == out->rank - (is_row ? 1 : 2);
+        const int64_t size = repeats ? 1 : out->shape[at];
+
+        if (scale->shape[i] == 1 || scale->shape[i] == size)
+            continue;
+        if (repeats)
+            return mismatch(e, key, "dimension %u has size %lld; %s", i, (long long)scale->shape[i],
+                            is_row ? "a scale of each row has the shape [rows, 1]"
+                                   : "a scale of each column has the shape [columns]");
+        return mismatch(e, key, "dimension %u of size %lld does not broadcast to the product's %lld", i,
+                        (long long)scale->shape[i], (long long)size);
+    }
+    ret->row = repeated_stride(scale, out, out->rank - 2);
+    ret->column = repeated_stride(scale, out, out->rank - 1);
+    return 0;
+}
+
 static int set_batches(const struct op_call *call, struct plan_gemm *p, struct error *e)
 {
     const struct tensor *a = call->tensors[0], *b = call->tensors[1], *out = call->tensors[plan_gemm_out(p)];
@@ -87,8 +115,8 @@ static int set_batches(const struct op_call *call, struct plan_gemm *p, struct e
         if (set_batch(a, out, i, "in[0]", &p->a.batch[n], e) < 0 ||
             set_batch(b, out, i, "in[1]", &p->b.batch[n], e) < 0)
             return -1;
-        if (p->has_bias)
-            p->bias.batch[n] = repeated_stride(call->tensors[PLAN_GEMM_BIAS], out, i);
+        for (unsigned x = 0; x < plan_gemm_extras(p); x++)
+            p->extra[x].batch[n] = repeated_stride(call->tensors[PLAN_GEMM_BIAS + x], out, i);
         if (size > 1 && (i < from_a || a->shape[i - from_a] == 1) && (i < from_b || b->shape[i - from_b] == 1))
             return mismatch(e, "out[0]", "batch dimension %u has size %lld, but no input has it", i, (long long)size);
         p->batch_count *= (uint64_t)size;
@@ -100,7 +128,8 @@ static int set_batches(const struct op_call *call, struct plan_gemm *p, struct e
             p->batch_shape[n - 1] *= size;
             p->a.batch[n - 1] = p->a.batch[n];
             p->b.batch[n - 1] = p->b.batch[n];
-            p->bias.batch[n - 1] = p->bias.batch[n];
+            for (unsigned x = 0; x < plan_gemm_extras(p); x++)
+                p->extra[x].batch[n - 1] = p->extra[x].batch[n];
             p->out.batch[n - 1] = p->out.batch[n];
         } else {
             n++;
@@ -125,11 +154,17 @@ void op_sizes_linear(const struct op_call *call, int64_t ret_sizes[OP_SIZES])
     op_sizes_gemm(call, ret_sizes);
 }
 
-_Static_assert((int)LINEAR_TRANS_A == GEMM_TRANS_A && (int)LINEAR_TRANS_B == GEMM_TRANS_B &&
-                   (int)LINEAR_ALPHA == GEMM_ALPHA,
-               "both rules read these attributes at the same places");
+void op_sizes_scaled_gemm(const struct op_call *call, int64_t ret_sizes[OP_SIZES])
+{
+    op_sizes_gemm(call, ret_sizes);
+}
 
-/* The product of in[0] and in[1]; `p` says already whether there is a bias. */
+_Static_assert((int)LINEAR_TRANS_A == GEMM_TRANS_A && (int)LINEAR_TRANS_B == GEMM_TRANS_B &&
+                   (int)SCALED_GEMM_TRANS_A == GEMM_TRANS_A && (int)SCALED_GEMM_TRANS_B == GEMM_TRANS_B &&
+                   (int)LINEAR_ALPHA == GEMM_ALPHA,
+               "the rules read these attributes at the same places");
+
+/* The product of in[0] and in[1]; `p` says already which operands there are beside them. */
 static int set_product(const struct op_call *call, struct plan_gemm *p, struct error *e)
 {
     static const char *const keys[] = {"in[0]", "in[1]", "out[0]"};
@@ -160,9 +195,12 @@ static int set_product(const struct op_call *call, struct plan_gemm *p, struct e
     set_matrix(&p->a, a, trans_a);
     set_matrix(&p->b, b, trans_b);
     set_matrix(&p->out, out, false);
-    p->alpha = call->attrs[GEMM_ALPHA].f;
-    if (p->has_bias && set_bias(call->tensors[PLAN_GEMM_BIAS], out, &p->bias, e) < 0)
+    p->alpha = p->has_scales ? 1 : call->attrs[GEMM_ALPHA].f;
+    if (p->has_bias && set_bias(call->tensors[PLAN_GEMM_BIAS], out, &p->extra[0], e) < 0)
         return -1;
+    for (unsigned x = 0; p->has_scales && x < 2; x++)
+        if (set_scale(call->tensors[PLAN_GEMM_SCALE_A + x], out, x == 0, &p->extra[x], e) < 0)
+            return -1;
     return set_batches(call, p, e);
 }
 
@@ -200,5 +238,18 @@ int op_rule_linear(const struct op_call *call, struct plan *ret_plan, struct err
     p->has_bias = true;
     p->activation = activations[call->attrs[LINEAR_ACTIVATION].choice];
     set_precision(p, call->attrs[LINEAR_PRECISION].choice);
+    return set_product(call, p, e);
+}
+
+int op_rule_scaled_gemm(const struct op_call *call, struct plan *ret_plan, struct error *e)
+{
+    struct plan_gemm *p = &ret_plan->gemm;
+
+    ret_plan->kind = PLAN_GEMM;
+    memset(p, 0, sizeof(*p));
+    p->has_scales = true;
+    p->b_dtype = call->tensors[PLAN_GEMM_B]->dtype;
+    p->all_in_f32 = call->attrs[SCALED_GEMM_PRECISION].choice == SCALED_GEMM_PRECISION_HIGHEST;
+    p->fast_sums = call->attrs[SCALED_GEMM_PRECISION].choice == SCALED_GEMM_PRECISION_MEDIUM;
     return set_product(call, p, e);
 }

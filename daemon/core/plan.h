@@ -39,7 +39,10 @@ enum plan_activation { PLAN_NONE, PLAN_RELU, PLAN_GELU, PLAN_GELU_TANH };
 
 /* out[b, i, j] = activation(alpha · Σ_k a[b, i, k] · b[b, k, j] + beta · out[b, i, j] + bias[b, i, j]), for every batch
  * index. Any of m, n, k and the batch count may be 0. beta = 0: out is not read. With a bias, an operand between b and
- * out, beta is 0; without one there is no activation. */
+ * out, beta is 0; without one there is no activation.
+ *
+ * With scales, two operands of f32 between b and out, it is (Σ_k a[b, i, k] · b[b, k, j]) · scale_a[b, i, j] ·
+ * scale_b[b, i, j]: there is no bias, alpha is 1 and beta 0, and a's and b's elements are f8 of either kind. */
 struct plan_gemm {
     int64_t m, n, k;
     unsigned batch_rank; /* merged where all operands allow it; 0: one matrix */
@@ -49,17 +52,45 @@ struct plan_gemm {
     double alpha, beta;
     bool high_precision_only; /* precision = "highest" or "high": no tf32 */
     bool in_pieces;           /* precision = "high" or "medium": products of f32's pieces do, see proto/ops/gemm.json */
-    bool has_bias;
+    bool has_bias, has_scales;
     enum plan_activation activation;
-    struct plan_matrix bias; /* the last member: not set without one. Broadcast: stride 0 where it repeats */
+    bool all_in_f32;    /* with scales and precision = "highest": no sums of the 8-bit tensor cores */
+    bool fast_sums;     /* with scales and precision = "medium": all sums may be theirs */
+    enum dtype b_dtype; /* with scales: b's own */
+    /* Operands between b and out, as many as there are; others are not set. Broadcast: stride 0 where they repeat. The
+     * last member. */
+    union {
+        struct plan_matrix bias;
+        struct plan_matrix extra[2]; /* the bias, or scale_a and scale_b */
+    };
 };
 
-enum plan_gemm_operand { PLAN_GEMM_A, PLAN_GEMM_B, PLAN_GEMM_BIAS /* if there is one */ };
+/* Behind b come a bias, if there is one, or two scales, if there are. */
+enum plan_gemm_operand {
+    PLAN_GEMM_A,
+    PLAN_GEMM_B,
+    PLAN_GEMM_BIAS,
+    PLAN_GEMM_SCALE_A = PLAN_GEMM_BIAS,
+    PLAN_GEMM_SCALE_B
+};
+
+static inline unsigned plan_gemm_extras(const struct plan_gemm *p)
+{
+    return p->has_scales ? 2 : p->has_bias ? 1 : 0;
+}
 
 /* The number of the operand that is written. */
 static inline unsigned plan_gemm_out(const struct plan_gemm *p)
 {
-    return p->has_bias ? 3 : 2;
+    return 2 + plan_gemm_extras(p);
+}
+
+/* The operand of that number. */
+static inline const struct plan_matrix *plan_gemm_matrix(const struct plan_gemm *p, unsigned operand)
+{
+    if (operand == plan_gemm_out(p))
+        return &p->out;
+    return operand == PLAN_GEMM_A ? &p->a : operand == PLAN_GEMM_B ? &p->b : &p->extra[operand - PLAN_GEMM_BIAS];
 }
 
 /* A tensor as a tensor map (CUtensorMap) describes it: what cuTensorMapEncodeTiled() is given, dimensions from the
@@ -100,7 +131,7 @@ struct plan_kernel {
 
 struct plan {
     enum plan_kind kind;
-    enum dtype dtype;     /* of the inputs */
+    enum dtype dtype;     /* of the first input, and of those that have none of their own */
     enum dtype out_dtype; /* of the outputs */
     union {
         struct plan_elementwise elementwise;
@@ -108,6 +139,16 @@ struct plan {
         struct plan_kernel kernel;
     };
 };
+
+/* The dtype of operand number `operand`, of which `n_inputs` are inputs. */
+static inline enum dtype plan_dtype(const struct plan *p, unsigned n_inputs, unsigned operand)
+{
+    if (operand >= n_inputs)
+        return p->out_dtype;
+    if (p->kind != PLAN_GEMM || !p->gemm.has_scales || operand == PLAN_GEMM_A)
+        return p->dtype;
+    return operand == PLAN_GEMM_B ? p->gemm.b_dtype : DTYPE_F32;
+}
 
 /* True when nothing is to be written. */
 static inline bool plan_is_empty(const struct plan *p)

@@ -41,7 +41,7 @@ static inline unsigned step_operands(const struct step *s)
 /* The dtype of a built-in op's operand. */
 static inline enum dtype step_dtype(const struct step *s, unsigned operand)
 {
-    return operand < s->n_inputs ? s->plan.dtype : s->plan.out_dtype;
+    return plan_dtype(&s->plan, s->n_inputs, operand);
 }
 
 /* The op's name; of a user's kernel "kernel". */

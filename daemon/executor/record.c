@@ -11,7 +11,7 @@ struct packed {
     uint8_t n_inputs, n_outputs;
     int8_t in_place;
     uint8_t kind, dtype, out_dtype;
-    uint8_t rank;         /* of an elementwise plan; of a product's: whether it has a bias */
+    uint8_t rank;         /* of an elementwise plan; of a product's: its extra operands: a bias, or two scales */
     uint16_t param_bytes; /* of a kernel's plan */
     char variant[STEP_VARIANT_BYTES];
 };
@@ -38,7 +38,7 @@ static uint32_t plan_bytes(const struct packed *head)
     case PLAN_ELEMENTWISE:
         return (uint32_t)(sizeof(struct packed_elementwise) + head->rank * (1 + operands_of(head)) * sizeof(int64_t));
     case PLAN_GEMM:
-        return head->rank ? sizeof(struct plan_gemm) : offsetof(struct plan_gemm, bias);
+        return (uint32_t)(offsetof(struct plan_gemm, extra) + head->rank * sizeof(struct plan_matrix));
     case PLAN_KERNEL:
         return (uint32_t)offsetof(struct plan_kernel, params) + head->param_bytes;
     }
@@ -63,7 +63,7 @@ static void make_head(const struct step *step, struct packed *ret_head)
     if (step->plan.kind == PLAN_ELEMENTWISE)
         ret_head->rank = (uint8_t)step->plan.elementwise.rank;
     else if (step->plan.kind == PLAN_GEMM)
-        ret_head->rank = step->plan.gemm.has_bias;
+        ret_head->rank = (uint8_t)plan_gemm_extras(&step->plan.gemm);
     else if (step->plan.kind == PLAN_KERNEL)
         ret_head->param_bytes = step->plan.kernel.param_bytes;
     memcpy(ret_head->variant, step->variant, sizeof(ret_head->variant));
@@ -147,7 +147,7 @@ static bool is_sound(const struct packed *head, uint32_t size)
 {
     if (head->op > OP_COUNT || head->kind > PLAN_KERNEL || operands_of(head) > STEP_MAX_OPERANDS)
         return false;
-    if (head->kind == PLAN_GEMM && operands_of(head) != (head->rank ? 4 : 3))
+    if (head->kind == PLAN_GEMM && (head->rank > 2 || operands_of(head) != 3U + head->rank))
         return false;
     if (head->kind == PLAN_KERNEL && head->param_bytes > KERNEL_PARAM_BYTES)
         return false;
@@ -184,8 +184,10 @@ uint32_t step_unpack(const unsigned char *from, uint32_t size, struct step *ret_
         at = get(at, &plan->gemm, plan_bytes(&head));
     else
         at = get(at, &plan->kernel, plan_bytes(&head));
-    if (plan->kind == PLAN_GEMM)
-        plan->gemm.has_bias = head.rank != 0;
+    if (plan->kind == PLAN_GEMM) {
+        plan->gemm.has_bias = head.rank == 1;
+        plan->gemm.has_scales = head.rank == 2;
+    }
     if (plan->kind == PLAN_KERNEL && plan->kernel.param_bytes != head.param_bytes)
         return 0;
     get(at, ret_step->operands, operands_of(&head) * sizeof(ret_step->operands[0]));

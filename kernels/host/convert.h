@@ -1,4 +1,5 @@
-/* f16 and bf16 to and from f32, one value at a time: the definition that every vectorised path agrees with.
+/* f16 and bf16 to and from f32, and f8 to f32, one value at a time: the definition that every vectorised path agrees
+ * with.
  * To f32 is exact; from f32 rounds to nearest even, overflow gives infinity, NaNs stay NaNs and become quiet. Only
  * integer arithmetic and one f32 addition, so that any target's compiler can do it. */
 #ifndef KOPS_HOST_CONVERT_H
@@ -60,6 +61,23 @@ static inline uint16_t f32_to_bf16(float x)
     if ((bits & 0x7fffffffU) > 0x7f800000U)
         return (uint16_t)(bits >> 16 | 0x40U);
     return (uint16_t)((bits + 0x7fffU + (bits >> 16 & 1U)) >> 16);
+}
+
+/* Exact. e5m2 is the upper half of f16; e4m3 has no infinities, and one NaN of each sign. */
+static inline float e5m2_to_f32(uint8_t b)
+{
+    return f16_to_f32((uint16_t)(b << 8));
+}
+
+static inline float e4m3_to_f32(uint8_t b)
+{
+    uint32_t sign = (uint32_t)(b & 0x80U) << 24, magnitude = b & 0x7fU;
+
+    if (magnitude == 0x7fU)
+        return bits_float(sign | 0x7fc00000U);
+    if (magnitude < 0x08U) /* zero, subnormal: a multiple of 2^-9 */
+        return bits_float(sign | float_bits((float)(int32_t)magnitude * 0x1p-9f));
+    return bits_float(sign | ((magnitude << 20) + (120U << 23)));
 }
 
 #endif

@@ -9,6 +9,7 @@
 #include "gemm.h"
 #include "gemm_way.h"
 #include "linear.h"
+#include "scaled.h"
 
 enum {
     INLINE_NS = 4000,         /* less than the cost of handing a job to another thread and back */
@@ -22,6 +23,8 @@ const char *const *execute_variants(struct host_device *device, const struct op 
         return NULL;
     if (op->id == OP_GEMM || op->id == OP_LINEAR)
         return device->gemm.variants[dtype];
+    if (op->id == OP_SCALED_GEMM)
+        return device->gemm.variants[DTYPE_F32];
     return kernels_generic.elementwise[op->id][dtype] ? device->elementwise_variants : NULL;
 }
 
@@ -83,6 +86,12 @@ int execute_begin(struct host_device *device, const struct thread_context *conte
 {
     struct execution x = {0};
 
+    if (step->plan.kind == PLAN_GEMM && step->plan.gemm.has_scales) {
+        struct step product = *step;
+
+        product.plan = scaled_product(&step->plan); /* of f32: that is what is chosen a way for */
+        return gemm_begin(device, context, &product, ret_execution, e);
+    }
     if (step->plan.kind == PLAN_GEMM)
         return gemm_begin(device, context, step, ret_execution, e);
     x.variant = step_variant(step) ? step_variant(step)
@@ -101,7 +110,7 @@ static unsigned char *operand_address(const struct step_operand *o)
     return memory ? memory->host + o->offset : NULL;
 }
 
-/* What the product of a step with a bias needs beside its plan. */
+/* What the product of a step with more operands needs beside its plan. */
 struct multiplier {
     struct host_device *device;
     const struct thread_context *context;
@@ -118,8 +127,9 @@ static int multiply(void *context, const struct plan *plan, unsigned char *const
     return gemm_run(m->device, m->context, &product, pointers, m->execution, e);
 }
 
-static int run_linear(struct host_device *device, const struct thread_context *context, const struct step *step,
-                      unsigned char *const *pointers, const struct execution *x, struct error *e)
+/* A product that is followed by a pass over its sums. */
+static int run_more(struct host_device *device, const struct thread_context *context, const struct step *step,
+                    unsigned char *const *pointers, const struct execution *x, struct error *e)
 {
     struct multiplier m = {device, context, step, x};
     const struct linear_call linear = {.plan = &step->plan,
@@ -129,7 +139,7 @@ static int run_linear(struct host_device *device, const struct thread_context *c
                                        .product = multiply,
                                        .context = &m};
 
-    return linear_run(&linear, e);
+    return step->plan.gemm.has_scales ? scaled_run(&linear, e) : linear_run(&linear, e);
 }
 
 int execute_once(struct host_device *device, const struct thread_context *context, const struct step *step,
@@ -151,8 +161,8 @@ int execute_once(struct host_device *device, const struct thread_context *contex
     }
     guard_begin(context->guard, ranges, n_ranges);
     if (step->plan.kind == PLAN_GEMM) {
-        result = step->plan.gemm.has_bias ? run_linear(device, context, step, pointers, x, e)
-                                          : gemm_run(device, context, step, pointers, x, e);
+        result = plan_gemm_extras(&step->plan.gemm) ? run_more(device, context, step, pointers, x, e)
+                                                    : gemm_run(device, context, step, pointers, x, e);
     } else {
         const bool bypass = step->in_place < 0 && step->operands[operands - 1].extent > device->bypass_bytes;
 

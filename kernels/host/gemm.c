@@ -94,7 +94,10 @@ double gemm_cost_ns(const struct plan *plan)
     const double bytes = ((double)p->m * (double)p->k + (double)p->k * (double)p->n) * (double)dtype_size(plan->dtype) +
                          (double)p->m * (double)p->n * (double)dtype_size(plan->out_dtype);
 
-    const double each = !p->has_bias ? 0 : p->activation == PLAN_GELU || p->activation == PLAN_GELU_TANH ? 10 : 1;
+    const double each = p->has_scales                                                   ? 1
+                        : !p->has_bias                                                  ? 0
+                        : p->activation == PLAN_GELU || p->activation == PLAN_GELU_TANH ? 10
+                                                                                        : 1;
 
     return flops_of(plan) / 40 + bytes * (double)p->batch_count / 10 + 200 * (double)p->batch_count +
            each * (double)p->m * (double)p->n * (double)p->batch_count;

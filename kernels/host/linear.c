@@ -54,8 +54,7 @@ struct finish {
     size_t step;          /* rows of an item, over all batches */
 };
 
-/* Elements from a batch's first matrix to the one with that number. */
-static uint64_t batch_offset(const struct plan_gemm *g, const struct plan_matrix *x, uint64_t index)
+uint64_t linear_batch_offset(const struct plan_gemm *g, const struct plan_matrix *x, uint64_t index)
 {
     uint64_t offset = 0;
 
@@ -100,8 +99,8 @@ static void finish_row(const struct finish *f, uint64_t batch, int64_t row)
     const struct plan *plan = f->call->plan;
     const struct plan_gemm *g = &plan->gemm;
     const bool whole = f->batch_count > 1;
-    const uint64_t out = (whole ? batch_offset(g, &g->out, batch) : 0) + (uint64_t)(row * g->out.row);
-    const uint64_t bias = (whole ? batch_offset(g, &g->bias, batch) : 0) + (uint64_t)(row * g->bias.row);
+    const uint64_t out = (whole ? linear_batch_offset(g, &g->out, batch) : 0) + (uint64_t)(row * g->out.row);
+    const uint64_t bias = (whole ? linear_batch_offset(g, &g->bias, batch) : 0) + (uint64_t)(row * g->bias.row);
     const uint64_t sums = (batch * (uint64_t)f->rows + (uint64_t)row) * (uint64_t)f->columns;
 
     for (int64_t j = 0; j < f->columns; j += WIDTH)
@@ -177,12 +176,12 @@ static int run_part(const struct linear_call *call, enum dtype computed, unsigne
     const struct plan_gemm *g = &call->plan->gemm;
     const size_t in = dtype_size(call->plan->dtype), out = dtype_size(call->plan->out_dtype);
     struct plan product = product_of(call->plan, computed);
-    const uint64_t at_a = batch_offset(g, &g->a, batch) + (uint64_t)(i * g->a.row);
-    const uint64_t at_b = batch_offset(g, &g->b, batch) + (uint64_t)(j * g->b.column);
+    const uint64_t at_a = linear_batch_offset(g, &g->a, batch) + (uint64_t)(i * g->a.row);
+    const uint64_t at_b = linear_batch_offset(g, &g->b, batch) + (uint64_t)(j * g->b.column);
     const uint64_t at_bias =
-        batch_offset(g, &g->bias, batch) + (uint64_t)(i * g->bias.row) + (uint64_t)(j * g->bias.column);
+        linear_batch_offset(g, &g->bias, batch) + (uint64_t)(i * g->bias.row) + (uint64_t)(j * g->bias.column);
     const uint64_t at_out =
-        batch_offset(g, &g->out, batch) + (uint64_t)(i * g->out.row) + (uint64_t)(j * g->out.column);
+        linear_batch_offset(g, &g->out, batch) + (uint64_t)(i * g->out.row) + (uint64_t)(j * g->out.column);
     unsigned char *const pointers[] = {call->pointers[PLAN_GEMM_A] + at_a * in, call->pointers[PLAN_GEMM_B] + at_b * in,
                                        sums};
     struct finish f = {.call = call,

@@ -20,6 +20,9 @@ struct linear_call {
     void *context;
 };
 
+/* Elements from a batch's first matrix to the one with that number. */
+uint64_t linear_batch_offset(const struct plan_gemm *g, const struct plan_matrix *x, uint64_t index);
+
 /* Errors: out_of_memory, and those of `product`. */
 int linear_run(const struct linear_call *call, struct error *e);
 

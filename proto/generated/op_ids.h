@@ -8,6 +8,7 @@ enum op_id {
     OP_COPY,
     OP_GEMM,
     OP_LINEAR,
+    OP_SCALED_GEMM,
     OP_SQUARE,
     OP_SUB_SQUARE,
     OP_COUNT
@@ -50,6 +51,19 @@ enum {
     LINEAR_PRECISION_MEDIUM,
 };
 
+/* Attributes of scaled_gemm, in declared order. */
+enum {
+    SCALED_GEMM_TRANS_A,
+    SCALED_GEMM_TRANS_B,
+    SCALED_GEMM_PRECISION,
+};
+
+enum {
+    SCALED_GEMM_PRECISION_HIGHEST,
+    SCALED_GEMM_PRECISION_HIGH,
+    SCALED_GEMM_PRECISION_MEDIUM,
+};
+
 /* Sizes of shape rules. */
 enum op_size {
     OP_SIZE_M,
@@ -59,7 +73,7 @@ enum op_size {
 };
 
 #define OP_MAX_ATTRS 5
-#define OP_MAX_INPUTS 3
+#define OP_MAX_INPUTS 4
 #define OP_MAX_OUTPUTS 1
 
 /* Elementwise ops that compute: X(WITH, NAME, name, inputs, dtypes), dtypes: FLOATS, or NUMBERS (integers, too). */

@@ -28,6 +28,16 @@ static const unsigned linear_out_dtypes[DTYPE_SLOTS] = {
     [DTYPE_F16] = DTYPE_BIT(DTYPE_F16) | DTYPE_BIT(DTYPE_F32),
     [DTYPE_BF16] = DTYPE_BIT(DTYPE_BF16) | DTYPE_BIT(DTYPE_F32),
 };
+static const char *const scaled_gemm_precision_choices[] = {"highest", "high", "medium", NULL};
+static const struct op_attr scaled_gemm_attrs[] = {
+    {"trans_a", OP_ATTR_BOOL, {.b = false}, NULL, "Swap the last two dimensions of `a`."},
+    {"trans_b", OP_ATTR_BOOL, {.b = false}, NULL, "Swap the last two dimensions of `b`."},
+    {"precision", OP_ATTR_CHOICE, {.choice = 1}, scaled_gemm_precision_choices, "How exact sums are. `highest` adds every product in f32. `high` may add groups of up to 128 products as a GPU's tensor cores for 8-bit floats do, which keep 14 bits, and adds the groups in f32. `medium` may add all products so."},
+};
+static const unsigned scaled_gemm_out_dtypes[DTYPE_SLOTS] = {
+    [DTYPE_F8_E4M3] = DTYPE_BIT(DTYPE_BF16) | DTYPE_BIT(DTYPE_F16) | DTYPE_BIT(DTYPE_F32),
+    [DTYPE_F8_E5M2] = DTYPE_BIT(DTYPE_BF16) | DTYPE_BIT(DTYPE_F16) | DTYPE_BIT(DTYPE_F32),
+};
 
 static const struct op op_table[OP_COUNT] = {
     [OP_ADD] = {
@@ -107,6 +117,24 @@ static const struct op op_table[OP_COUNT] = {
         .n_attrs = 5,
         .rule = op_rule_linear,
         .sizes = op_sizes_linear,
+        .operations = {2, 1U << OP_SIZE_K},
+    },
+    [OP_SCALED_GEMM] = {
+        .id = OP_SCALED_GEMM,
+        .name = "scaled_gemm",
+        .summary = "out = scale_a * scale_b * (op(a) @ op(b))",
+        .doc = "A matrix product of 8-bit floats, with the batches and `trans_a`, `trans_b` of `gemm`. `a` and `b` may have different dtypes. The scales are f32: `scale_a` broadcasts to [.., m, 1], `scale_b` to [.., 1, n], as NumPy does. So each is one number for all, or one for each row of op(a) and each column of op(b). Products are exact, and are added in f32. The sum is multiplied by `scale_a` and `scale_b` in f32, and rounded to `out`'s dtype once; what is too large for f16 becomes infinite. NaN and infinite elements and scales count as in any arithmetic. With k = 0 the sum is 0.",
+        .inputs = {"a", "b", "scale_a", "scale_b"},
+        .outputs = {"out"},
+        .n_inputs = 4,
+        .n_outputs = 1,
+        .dtypes = DTYPE_BIT(DTYPE_F8_E4M3) | DTYPE_BIT(DTYPE_F8_E5M2),
+        .in_dtypes = {0, DTYPE_BIT(DTYPE_F8_E4M3) | DTYPE_BIT(DTYPE_F8_E5M2), DTYPE_BIT(DTYPE_F32), DTYPE_BIT(DTYPE_F32)},
+        .out_dtypes = scaled_gemm_out_dtypes,
+        .attrs = scaled_gemm_attrs,
+        .n_attrs = 3,
+        .rule = op_rule_scaled_gemm,
+        .sizes = op_sizes_scaled_gemm,
         .operations = {2, 1U << OP_SIZE_K},
     },
     [OP_SQUARE] = {

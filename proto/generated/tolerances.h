@@ -55,6 +55,15 @@
     X("linear", F16, "", 0.00098, 2e-05, 6e-08) \
     X("linear", BF16, "", 0.0079, 2e-05, 0.0) \
     X("linear", F32, "medium", 1.2e-07, 0.002, 0.0) \
+    X("scaled_gemm", BF16, "", 0.0079, 0.0005, 0.0) \
+    X("scaled_gemm", F16, "", 0.00098, 0.0005, 6e-08) \
+    X("scaled_gemm", F32, "", 3.6e-07, 0.0005, 0.0) \
+    X("scaled_gemm", BF16, "highest", 0.0079, 2e-05, 0.0) \
+    X("scaled_gemm", F16, "highest", 0.00098, 2e-05, 6e-08) \
+    X("scaled_gemm", F32, "highest", 3.6e-07, 2e-05, 0.0) \
+    X("scaled_gemm", BF16, "medium", 0.0079, 0.02, 0.0) \
+    X("scaled_gemm", F16, "medium", 0.00098, 0.02, 6e-08) \
+    X("scaled_gemm", F32, "medium", 3.6e-07, 0.02, 0.0) \
     X("square", F32, "", 6e-08, 0.0, 0.0) \
     X("square", F64, "", 1.2e-16, 0.0, 0.0) \
     X("square", F16, "", 0.00049, 0.0, 3e-08) \

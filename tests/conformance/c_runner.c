@@ -1,9 +1,11 @@
 /* Runs ops and kernels through libkops as lines on stdin say: `kops_c_runner FD SIZE [here]`, FD being a sealed memfd
  * of SIZE bytes. With `here` kernels are launched in this process's context, on a copy of that memory.
  *
- *     run OP DTYPE OUT_DTYPE INPUTS OUTPUTS ATTRS DEVICE VARIANT     DEVICE and VARIANT may be "-"
+ *     run OP DTYPES OUT_DTYPE INPUTS OUTPUTS ATTRS DEVICE VARIANT    DEVICE and VARIANT may be "-"; DTYPES: see below
  *     tensor OFFSET RANK SHAPE… STRIDES…                   one a tensor, inputs first
  *     attr NAME bool|int|float|text VALUE                  one an attribute
+ *
+ * DTYPES is the dtype of all inputs, or one each, with commas between them.
  *
  *     kernel PATH ENTRY ARCH PARAMS GRID BLOCK             compiles a file; sizes are separated by ";", "-" is none
  *     param NAME in|out|inout|scalar DTYPE RANK ELEMENTS   one a parameter; RANK may be 0, ELEMENTS "-"
@@ -31,7 +33,7 @@ enum { WORD = 64, TEXT = 4096, MAX_ATTRS = 8, USAGE = 2 };
 
 struct run {
     char op[WORD], device[WORD], variant[WORD];
-    enum kops_dtype dtype, out_dtype;
+    enum kops_dtype dtypes[KOPS_MAX_OPERANDS], out_dtype; /* dtypes: of the inputs */
     struct kops_tensor tensors[KOPS_MAX_OPERANDS];
     struct kops_attr attrs[MAX_ATTRS];
     char names[MAX_ATTRS][WORD], texts[MAX_ATTRS][WORD];
@@ -68,6 +70,21 @@ static void read_attr(struct run *r, unsigned i)
         r->attrs[i] = kops_attr_text(r->names[i], r->texts[i]);
 }
 
+/* "f32", or "f8_e4m3,f8_e5m2,f32,f32". */
+static bool read_dtypes(struct run *r, char *words)
+{
+    enum kops_dtype dtype = KOPS_F32;
+
+    for (unsigned i = 0; i < r->n_inputs; i++) {
+        const char *word = strsep(&words, ",");
+
+        if (word && !kops_dtype_parse(word, &dtype))
+            return false;
+        r->dtypes[i] = dtype;
+    }
+    return true;
+}
+
 static void read_run(struct run *r, kops_buffer *buffer)
 {
     char dtype[WORD], out_dtype[WORD];
@@ -75,10 +92,10 @@ static void read_run(struct run *r, kops_buffer *buffer)
                   &r->n_attrs, r->device, r->variant);
 
     if (n != 8 || r->n_inputs > KOPS_MAX_OPERANDS || r->n_outputs > KOPS_MAX_OPERANDS - r->n_inputs ||
-        r->n_attrs > MAX_ATTRS || !kops_dtype_parse(dtype, &r->dtype) || !kops_dtype_parse(out_dtype, &r->out_dtype))
-        errx(USAGE, "expected: run OP DTYPE OUT_DTYPE INPUTS OUTPUTS ATTRS DEVICE VARIANT");
+        r->n_attrs > MAX_ATTRS || !read_dtypes(r, dtype) || !kops_dtype_parse(out_dtype, &r->out_dtype))
+        errx(USAGE, "expected: run OP DTYPES OUT_DTYPE INPUTS OUTPUTS ATTRS DEVICE VARIANT");
     for (unsigned i = 0; i < r->n_inputs + r->n_outputs; i++)
-        read_tensor(&r->tensors[i], buffer, i < r->n_inputs ? r->dtype : r->out_dtype);
+        read_tensor(&r->tensors[i], buffer, i < r->n_inputs ? r->dtypes[i] : r->out_dtype);
     for (unsigned i = 0; i < r->n_attrs; i++)
         read_attr(r, i);
 }

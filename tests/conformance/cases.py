@@ -53,16 +53,22 @@ class Case:
     in_place: int | None = None
     values: tuple[tuple[float, ...], ...] | None = None
     out_dtype: str = ""  # "": the inputs'
+    in_dtypes: tuple[str, ...] = ()  # (): all inputs have `dtype`
 
     def __str__(self) -> str:
         shapes = "_".join("x".join(map(str, s)) or "scalar" for s in self.shapes)
-        parts = [self.op, self.dtype + (f"_{self.out_dtype}" if self.out_dtype else ""), shapes]
+        given = "_".join(dict.fromkeys(self.dtypes_of_inputs))
+        parts = [self.op, given + (f"_{self.out_dtype}" if self.out_dtype else ""), shapes]
         if set(self.layouts) != {"contiguous"}:
             parts.append("+".join(layout[:4] for layout in self.layouts))
         if self.in_place is not None:
             parts.append(f"in_place{self.in_place}")
         parts += [f"{k}={v}" for k, v in self.attrs.items()]
         return "-".join(parts)
+
+    @property
+    def dtypes_of_inputs(self) -> tuple[str, ...]:
+        return self.in_dtypes or (self.dtype,) * len(self.shapes)
 
     @property
     def dtype_of_out(self) -> str:
@@ -75,7 +81,7 @@ class Case:
             if len(operands) == len(self.shapes) and self.in_place is not None:
                 operands.append(operands[self.in_place])
                 break
-            dtype = self.dtype_of_out if len(operands) == len(self.shapes) else self.dtype
+            dtype = (*self.dtypes_of_inputs, self.dtype_of_out)[len(operands)]
             operand, end = lay_out(shape, layout, at, dtypes.size(dtype))
             operands.append(operand)
             at = -(-(end + GUARD) // 64) * 64
@@ -111,6 +117,13 @@ def out_shape(op: dict[str, Any], shapes: list[tuple[int, ...]], attrs: dict[str
     return (*np.broadcast_shapes(a[:-2], b[:-2]), m, n)
 
 
+def in_dtypes(op: dict[str, Any], dtype: str, given: dict[str, str]) -> tuple[str, ...]:
+    """Those of the inputs: given, the first one's where they may have it, or the one that they have; (): all have the first one's."""
+    own = op.get("in_dtypes", {})
+    found = [given.get(name) or (dtype if dtype in own.get(name, (dtype,)) else own[name][0]) for name in op["inputs"]]
+    return () if set(found) == {dtype} else tuple(found)
+
+
 def load_ops() -> dict[str, dict[str, Any]]:
     ops = (json.loads(p.read_text(encoding="utf-8")) for p in sorted(OPS.glob("*.json")))
     return {op["name"]: op for op in ops}
@@ -128,10 +141,13 @@ def declared_cases() -> list[Case]:
             values = tuple(tuple(v) for v in case["values"]) if "values" in case else None
             wanted = case.get("out_dtype", "")
             for dtype in op["dtypes"]:
-                if wanted and (wanted == dtype or wanted not in op["out_dtypes"].get(dtype, ())):
+                outs = op.get("out_dtypes", {}).get(dtype, (dtype,))
+                if wanted and (wanted == dtype or wanted not in outs):
                     continue
+                out_dtype = wanted or ("" if dtype in outs else outs[0])
+                mixed = in_dtypes(op, dtype, case.get("in_dtypes", {}))
                 shape = out_shape(op, shapes, attrs)
-                out.append(Case(op["name"], dtype, tuple(shapes), shape, layouts, attrs, case.get("in_place"), values, wanted))
+                out.append(Case(op["name"], dtype, tuple(shapes), shape, layouts, attrs, case.get("in_place"), values, out_dtype, mixed))
     return out
 
 
@@ -152,13 +168,16 @@ def random_cases(rng: np.random.Generator, count: int) -> list[Case]:
         op = list(ops.values())[i % len(ops)]
         dtype = str(rng.choice(op["dtypes"]))
         outs = [name for name in op.get("out_dtypes", {}).get(dtype, ()) if name != dtype]
-        out_dtype = str(rng.choice(outs)) if outs and rng.random() < 0.4 else ""
+        must = dtype not in op.get("out_dtypes", {}).get(dtype, (dtype,))
+        out_dtype = str(rng.choice(outs)) if outs and (must or rng.random() < 0.4) else ""
+        given = {name: str(rng.choice(taken)) for name, taken in op.get("in_dtypes", {}).items()}
         attrs: dict[str, Any] = {}
-        if op["rule"] in ("gemm", "linear"):
+        if op["rule"] in ("gemm", "linear", "scaled_gemm"):
             m, n, k = (int(x) for x in rng.integers(1, 80, 3))
             batch = random_shape(rng, int(rng.integers(0, 3)), 4)
             attrs = {"trans_a": bool(rng.integers(2)), "trans_b": bool(rng.integers(2))}
-            attrs["alpha"] = float(np.float32(rng.normal()))
+            if op["rule"] != "scaled_gemm":
+                attrs["alpha"] = float(np.float32(rng.normal()))
             if op["rule"] == "gemm" and rng.random() < 0.5:
                 attrs["beta"] = float(np.float32(rng.normal()))
             shapes = [
@@ -169,6 +188,10 @@ def random_cases(rng: np.random.Generator, count: int) -> list[Case]:
                 attrs["activation"] = str(rng.choice(["none", "relu", "gelu", "gelu_tanh"]))
                 whole = out_shape(op, shapes, attrs)
                 shapes.append((n,) if rng.random() < 0.4 else random_broadcast(rng, whole))
+            if op["rule"] == "scaled_gemm":
+                attrs["precision"] = "highest"
+                whole = out_shape(op, shapes, attrs)
+                shapes += [random_broadcast(rng, (*whole[:-1], 1)), random_broadcast(rng, (*whole[:-2], 1, n))]
         else:
             whole = random_shape(rng, int(rng.integers(1, 6)), 12)
             shapes = [whole] + [random_broadcast(rng, whole) for _ in op["inputs"][1:]]
@@ -176,5 +199,6 @@ def random_cases(rng: np.random.Generator, count: int) -> list[Case]:
             shapes = [tuple(s) for s in shapes]
         layouts = tuple(str(x) for x in rng.choice(LAYOUTS, len(shapes) + 1))
         shape = out_shape(op, shapes, attrs)
-        out.append(Case(op["name"], dtype, tuple(shapes), shape, layouts, attrs, out_dtype=out_dtype))
+        mixed = in_dtypes(op, dtype, given)
+        out.append(Case(op["name"], dtype, tuple(shapes), shape, layouts, attrs, out_dtype=out_dtype, in_dtypes=mixed))
     return out

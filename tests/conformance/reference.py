@@ -69,9 +69,15 @@ def linear(inputs: list[np.ndarray], out: np.ndarray, attrs: dict[str, Any]) -> 
     return ACTIVATIONS[attrs.get("activation", "none")](ref + bias), scale + np.abs(bias)
 
 
+def scaled_gemm(inputs: list[np.ndarray], out: np.ndarray, attrs: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    a, b, scale_a, scale_b = inputs
+    ref, scale = gemm([a, b], out, attrs)
+    return ref * scale_a * scale_b, scale * np.abs(scale_a) * np.abs(scale_b)
+
+
 REFERENCES: dict[str, Reference] = {
     "add": add, "square": square, "add_square": add_square, "sub_square": sub_square, "gemm": gemm,
-    "linear": linear, "copy": copy,
+    "linear": linear, "scaled_gemm": scaled_gemm, "copy": copy,
 }  # fmt: skip
 
 

@@ -70,7 +70,7 @@ class Runner(Protocol):
         self, op: str, dtype: str, inputs: list[Operand], out: Operand, attrs: dict[str, Any], device: str,
         out_dtype: str | None = None,
     ) -> dict[str, Any]:  # fmt: skip
-        """Returns {"device", "variant", "timings"}; raises Refused."""
+        """`dtype`: of all inputs, or one each, with commas between them. Returns {"device", "variant", "timings"}; raises Refused."""
         ...
 
     def define(self, kernel: Kernel) -> str:
@@ -82,6 +82,11 @@ class Runner(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def each(dtype: str, inputs: list[Operand]) -> list[str]:
+    """The dtypes of a run's inputs."""
+    return dtype.split(",") if "," in dtype else [dtype] * len(inputs)
 
 
 @contextmanager
@@ -106,11 +111,12 @@ class RawRunner:
         self, op: str, dtype: str, inputs: list[Operand], out: Operand, attrs: dict[str, Any], device: str,
         out_dtype: str | None = None,
     ) -> dict[str, Any]:  # fmt: skip
-        def tensor(o: Operand, dtype: str = dtype) -> dict[str, Any]:
+        def tensor(o: Operand, dtype: str) -> dict[str, Any]:
             return raw.tensor(self.buffer, o.shape, dtype, offset=o.offset, strides=list(o.strides))
 
         with refusals():
-            return self.connection.run(op, [tensor(o) for o in inputs], [tensor(out, out_dtype or dtype)], attrs=attrs, device=device)
+            given = [tensor(o, of) for o, of in zip(inputs, each(dtype, inputs), strict=True)]
+            return self.connection.run(op, given, [tensor(out, out_dtype or dtype)], attrs=attrs, device=device)
 
     def define(self, kernel: Kernel) -> str:
         params = [
@@ -270,14 +276,15 @@ class PythonRunner:
         self, op: str, dtype: str, inputs: list[Operand], out: Operand, attrs: dict[str, Any], device: str,
         out_dtype: str | None = None,
     ) -> dict[str, Any]:  # fmt: skip
-        def array(o: Operand, dtype: str = dtype) -> np.ndarray:
+        def array(o: Operand, dtype: str) -> np.ndarray:
             view = o.view(self.memory, dtype)
             if dtype not in OF_ML_DTYPES:
                 return view
             ml_dtypes = pytest.importorskip("ml_dtypes", reason=f"NumPy has no {dtype} without ml_dtypes")
             return view.view(getattr(ml_dtypes, OF_ML_DTYPES[dtype]))
 
-        arrays, target = [array(o) for o in inputs], array(out, out_dtype or dtype)
+        arrays = [array(o, of) for o, of in zip(inputs, each(dtype, inputs), strict=True)]
+        target = array(out, out_dtype or dtype)
         for i, operand in enumerate(inputs):
             if operand == out:
                 target = arrays[i]

@@ -28,22 +28,22 @@ def fill(case: Case, memory: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
     assert end <= memory.size
     memory[:end] = POISON
     inputs = []
-    for i, operand in enumerate(operands[:-1]):
-        view = operand.view(memory, case.dtype)
+    for i, (operand, dtype) in enumerate(zip(operands[:-1], case.dtypes_of_inputs, strict=True)):
+        view = operand.view(memory, dtype)
         if case.values:
             values = np.reshape(case.values[i], operand.shape)
-        elif case.dtype in dtypes.FLOATS:
+        elif dtype in dtypes.FLOATS:
             values = rng.normal(size=operand.shape)
-        elif case.dtype in dtypes.INTEGERS:
+        elif dtype in dtypes.INTEGERS:
             limits = np.iinfo(view.dtype)
             values = rng.integers(limits.min, limits.max, operand.shape, view.dtype, endpoint=True)
         else:
-            values = rng.integers(0, 2 if case.dtype == "bool" else 127, operand.shape)
-        if case.dtype in dtypes.INTEGERS:
+            values = rng.integers(0, 2, operand.shape)
+        if dtype in dtypes.INTEGERS:
             view[...] = values
         else:
-            view[...] = dtypes.encode(np.asarray(values, dtype=np.float64), case.dtype)
-        inputs.append(dtypes.decode(view, case.dtype).copy())
+            view[...] = dtypes.encode(np.asarray(values, dtype=np.float64), dtype)
+        inputs.append(dtypes.decode(view, dtype).copy())
     out = operands[-1].view(memory, case.dtype_of_out)
     if case.attrs.get("beta"):
         out[...] = dtypes.encode(rng.normal(size=out.shape), case.dtype_of_out)
@@ -56,7 +56,8 @@ def run_case(case: Case, runner: runners.Runner, device: dict[str, Any], **attrs
     inputs, before = fill(case, memory)
     operands, end = case.place()
     untouched = memory[:end].copy()
-    result = runner.run(case.op, case.dtype, operands[:-1], operands[-1], {**case.attrs, **attrs}, device["uuid"], case.dtype_of_out)
+    given = ",".join(case.dtypes_of_inputs)
+    result = runner.run(case.op, given, operands[:-1], operands[-1], {**case.attrs, **attrs}, device["uuid"], case.dtype_of_out)
     assert result["device"] == device["uuid"]
     got = operands[-1].view(memory, case.dtype_of_out)
     with np.errstate(invalid="ignore", over="ignore"):

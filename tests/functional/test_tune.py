@@ -228,3 +228,28 @@ def test_the_daemon_ends_while_it_tunes(start: Callable[..., Tuned]) -> None:
     with d, d.connect() as one:
         one.request("tune", layouts(device=d.machine.gpu))
         d.machine.daemon.stop()
+
+
+def test_products_of_8_bit_floats_are_tuned(start: Callable[..., Tuned]) -> None:
+    """The library's slow algorithms lose to our own kernel, and the choice runs; a product that only one kernel takes is refused."""
+    m, n, k = 32, 64, 48
+    out = {"shape": [m, n], "dtype": "bf16"}
+
+    def layouts(b_strides: list[int], of_b: str, scales: list[int]) -> list[dict[str, Any]]:
+        a, b = {"shape": [m, k], "dtype": "f8_e4m3"}, {"shape": [k, n], "strides": b_strides, "dtype": of_b}
+        return [a, b, {"shape": scales, "dtype": "f32"}, {"shape": scales, "dtype": "f32"}]
+
+    with start() as tuned, tuned.connect() as connection:
+        given = {"op": "scaled_gemm", "device": tuned.machine.gpu, "out": [out]}
+        found = connection.call("tune", {**given, "in": layouts([1, k], "f8_e5m2", [])})
+        assert found["problem"] == "f8_e4m3 by f8_e5m2 to bf16 32x64x48 nt"
+        assert {c["variant"] for c in found["candidates"]} == {"cublaslt", "tiled"}
+        assert found["candidates"][found["usual"]]["variant"] == "cublaslt" and found["candidates"][found["best"]]["variant"] == "tiled"
+        buffer = connection.register(memfd.Shared(1 << 16))
+        places = [{**t, "buffer": buffer, "offset": 4096 * i} for i, t in enumerate([*layouts([1, k], "f8_e5m2", []), out])]
+        assert connection.run("scaled_gemm", places[:4], places[4:], device=tuned.machine.gpu)["variant"] == "tiled"
+        places[1]["dtype"] = "f8_e4m3"  # another problem
+        assert connection.run("scaled_gemm", places[:4], places[4:], device=tuned.machine.gpu)["variant"] == "cublaslt"
+        with pytest.raises(raw.RpcError) as refused:
+            connection.call("tune", {**given, "in": layouts([n, 1], "f8_e5m2", [])})
+        assert refused.value.code == "unsupported"

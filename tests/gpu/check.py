@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 OPS = Path(__file__).resolve().parents[2] / "proto" / "ops"
-NAMES = {"torch.float32": "f32", "torch.float64": "f64", "torch.float16": "f16", "torch.bfloat16": "bf16"}
+NAMES = {"torch.float32": "f32", "torch.float64": "f64", "torch.float16": "f16", "torch.bfloat16": "bf16"}  # of results
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 
 

@@ -8,15 +8,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cuda/ops/params.h"
+#include "kernels/cuda/ops/params_scaled.h"
 #include "maps.h"
 #include "standin.h"
 
-_Static_assert(sizeof(struct cuda_ops_gemm) <= MAX_PARAMS && sizeof(struct cuda_ops_strided) <= MAX_PARAMS,
+_Static_assert(sizeof(struct cuda_ops_gemm_scaled) <= MAX_PARAMS && sizeof(struct cuda_ops_strided) <= MAX_PARAMS,
                "an operation has room for every kernel's parameters");
 
 enum kernel_op { KERNEL_ADD, KERNEL_ADD_SQUARE, KERNEL_SQUARE, KERNEL_SUB_SQUARE, KERNEL_COPY, KERNEL_GEMM };
-enum kernel_layout { LAYOUT_VECTOR, LAYOUT_STRIDED, LAYOUT_GEMM, LAYOUT_MAPPED, LAYOUT_GATE, LAYOUT_REPACK };
+enum kernel_layout {
+    LAYOUT_VECTOR,
+    LAYOUT_STRIDED,
+    LAYOUT_GEMM,
+    LAYOUT_MAPPED,
+    LAYOUT_SCALED,
+    LAYOUT_GATE,
+    LAYOUT_REPACK
+};
 
 struct kernel {
     struct kernel *next;
@@ -113,6 +121,10 @@ static bool parse_symbol(const char *symbol, struct kernel *k)
     }
     if (parse_repack(k->symbol, k))
         return true;
+    if (strncmp(symbol, "scaled_gemm_f8_tiled_", 21) == 0) {
+        k->layout = LAYOUT_SCALED;
+        return true;
+    }
     for (size_t i = 0; i < sizeof(ops) / sizeof(*ops); i++)
         if (parse_op(symbol, ops[i].name, (enum kernel_op)i, ops[i].inputs, k))
             return true;
@@ -141,9 +153,10 @@ const struct kernel *kernel_find(const char *symbol)
 size_t kernel_params_size(const struct kernel *kernel)
 {
     static const size_t sizes[] = {
-        [LAYOUT_VECTOR] = sizeof(struct cuda_ops_vector), [LAYOUT_STRIDED] = sizeof(struct cuda_ops_strided),
-        [LAYOUT_GEMM] = sizeof(struct cuda_ops_gemm),     [LAYOUT_MAPPED] = sizeof(struct cuda_ops_gemm_mapped),
-        [LAYOUT_GATE] = sizeof(struct cuda_ops_gate),     [LAYOUT_REPACK] = sizeof(struct cuda_ops_repack)};
+        [LAYOUT_VECTOR] = sizeof(struct cuda_ops_vector),      [LAYOUT_STRIDED] = sizeof(struct cuda_ops_strided),
+        [LAYOUT_GEMM] = sizeof(struct cuda_ops_gemm),          [LAYOUT_MAPPED] = sizeof(struct cuda_ops_gemm_mapped),
+        [LAYOUT_SCALED] = sizeof(struct cuda_ops_gemm_scaled), [LAYOUT_GATE] = sizeof(struct cuda_ops_gate),
+        [LAYOUT_REPACK] = sizeof(struct cuda_ops_repack)};
 
     return sizes[kernel->layout];
 }
@@ -223,8 +236,8 @@ static struct kernel out_kind(const struct kernel *k, const struct cuda_ops_gemm
     return o;
 }
 
-static bool matrix_uses(const struct kernel *k, const struct cuda_ops_gemm *p, const struct cuda_ops_matrix *x,
-                        uint64_t rows, uint64_t columns, bool write, struct op *op)
+bool gemm_matrix_uses(unsigned size, const struct cuda_ops_gemm *p, const struct cuda_ops_matrix *x, uint64_t rows,
+                      uint64_t columns, bool write, struct op *op)
 {
     uint64_t shape[CUDA_OPS_MAX_RANK + 2] = {rows, columns}, strides[CUDA_OPS_MAX_RANK + 2] = {x->row, x->column};
 
@@ -234,12 +247,11 @@ static bool matrix_uses(const struct kernel *k, const struct cuda_ops_gemm *p, c
         shape[2 + d] = p->batch_shape[d];
         strides[2 + d] = x->batch[d];
     }
-    return use_strided(op, k, x->address, 2 + p->batch_rank, shape, strides, write);
+    return op_use_strided(op, size, x->address, 2 + p->batch_rank, shape, strides, write);
 }
 
-static bool gemm_uses(const struct kernel *k, const struct cuda_ops_gemm *p, struct op *op)
+bool gemm_batches_agree(const struct cuda_ops_gemm *p)
 {
-    const struct kernel o = out_kind(k, p);
     uint64_t batches = 1;
 
     if (p->batch_rank > CUDA_OPS_MAX_RANK)
@@ -247,12 +259,20 @@ static bool gemm_uses(const struct kernel *k, const struct cuda_ops_gemm *p, str
     for (unsigned d = 0; d < p->batch_rank; d++)
         if (!p->batch_shape[d] || __builtin_mul_overflow(batches, p->batch_shape[d], &batches))
             return false;
-    if (batches != p->batch_count)
+    return batches == p->batch_count;
+}
+
+static bool gemm_uses(const struct kernel *k, const struct cuda_ops_gemm *p, struct op *op)
+{
+    const struct kernel o = out_kind(k, p);
+
+    if (!gemm_batches_agree(p))
         return false;
     return !p->m || !p->n ||
-           (matrix_uses(&o, p, &p->out, p->m, p->n, true, op) && matrix_uses(k, p, &p->a, p->m, p->k, false, op) &&
-            matrix_uses(k, p, &p->b, p->k, p->n, false, op) &&
-            (!p->bias.address || matrix_uses(k, p, &p->bias, p->m, p->n, false, op)));
+           (gemm_matrix_uses(o.size, p, &p->out, p->m, p->n, true, op) &&
+            gemm_matrix_uses(k->size, p, &p->a, p->m, p->k, false, op) &&
+            gemm_matrix_uses(k->size, p, &p->b, p->k, p->n, false, op) &&
+            (!p->bias.address || gemm_matrix_uses(k->size, p, &p->bias, p->m, p->n, false, op)));
 }
 
 static bool mapped_uses(const struct kernel *k, const struct cuda_ops_gemm_mapped *p, struct op *op)
@@ -289,6 +309,8 @@ bool kernel_uses(const struct kernel *kernel, const void *params, struct op *op)
         return repack_uses(kernel->size, kernel->pieces, params, op);
     case LAYOUT_MAPPED:
         return mapped_uses(kernel, params, op);
+    case LAYOUT_SCALED:
+        return scaled_uses(params, op);
     case LAYOUT_GATE:
         op_use(op, ((const struct cuda_ops_gate *)params)->go, sizeof(uint64_t), false);
         return true;
@@ -379,8 +401,8 @@ static void strided_run(const struct kernel *k, const struct cuda_ops_strided *p
     }
 }
 
-static uint64_t batch_address(const struct cuda_ops_gemm *p, const struct cuda_ops_matrix *x, uint64_t batch,
-                              unsigned size)
+uint64_t gemm_batch_address(const struct cuda_ops_gemm *p, const struct cuda_ops_matrix *x, uint64_t batch,
+                            unsigned size)
 {
     uint64_t offset = 0;
 
@@ -443,9 +465,9 @@ static void gemm_run(const struct kernel *k, const struct cuda_ops_gemm *p)
     const struct kernel o = out_kind(k, p);
 
     for (uint64_t c = 0; sums && c < p->batch_count; c++) {
-        uint64_t a = batch_address(p, &p->a, c, k->size), b = batch_address(p, &p->b, c, k->size),
-                 out = batch_address(p, &p->out, c, o.size),
-                 bias = p->bias.address ? batch_address(p, &p->bias, c, k->size) : 0;
+        uint64_t a = gemm_batch_address(p, &p->a, c, k->size), b = gemm_batch_address(p, &p->b, c, k->size),
+                 out = gemm_batch_address(p, &p->out, c, o.size),
+                 bias = p->bias.address ? gemm_batch_address(p, &p->bias, c, k->size) : 0;
 
         if (k->element == ELEMENT_F64)
             GEMM(double, LOAD_DOUBLE, LOAD_DOUBLE, STORE_DOUBLE);
@@ -523,6 +545,9 @@ void kernel_run(const struct kernel *kernel, const void *params)
         break;
     case LAYOUT_MAPPED:
         mapped_run(kernel, params);
+        break;
+    case LAYOUT_SCALED:
+        scaled_run(params);
         break;
     case LAYOUT_GATE:
         gate_run(params);

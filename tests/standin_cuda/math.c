@@ -1,4 +1,5 @@
-/* Conversions between the 16-bit dtypes and float, rounding to nearest even. */
+/* Conversions between the 16-bit dtypes and float, rounding to nearest even, and from the 8-bit ones. */
+#include <math.h>
 #include <string.h>
 
 #include "standin.h"
@@ -59,4 +60,21 @@ uint16_t float_to_bfloat(float value)
     if ((bits & 0x7fffffff) > 0x7f800000)
         return (uint16_t)(bits >> 16 | 0x40);
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+float e5m2_to_float(uint8_t bits)
+{
+    return half_to_float((uint16_t)(bits << 8));
+}
+
+float e4m3_to_float(uint8_t bits)
+{
+    const int exponent = bits >> 3 & 15, fraction = bits & 7;
+    float value;
+
+    if (exponent == 15 && fraction == 7)
+        value = float_of(0x7fc00000);
+    else
+        value = exponent ? ldexpf((float)(8 + fraction), exponent - 10) : ldexpf((float)fraction, -9);
+    return bits & 0x80 ? -value : value;
 }

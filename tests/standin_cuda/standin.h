@@ -438,11 +438,30 @@ struct cuda_ops_repack;
 bool repack_uses(unsigned size, unsigned pieces, const struct cuda_ops_repack *p, struct op *op);
 void repack_run(unsigned size, unsigned pieces, const struct cuda_ops_repack *p);
 
+/* ---- parts of kernels.c that other products have, too ---- */
+
+struct cuda_ops_gemm;
+struct cuda_ops_matrix;
+bool gemm_batches_agree(const struct cuda_ops_gemm *p);
+/* Adds a matrix of the product's batch, of elements of `size` bytes, as op_use_strided() does. */
+bool gemm_matrix_uses(unsigned size, const struct cuda_ops_gemm *p, const struct cuda_ops_matrix *x, uint64_t rows,
+                      uint64_t columns, bool write, struct op *op);
+uint64_t gemm_batch_address(const struct cuda_ops_gemm *p, const struct cuda_ops_matrix *x, uint64_t batch,
+                            unsigned size);
+
+/* ---- scaled.c ---- */
+
+struct cuda_ops_gemm_scaled;
+bool scaled_uses(const struct cuda_ops_gemm_scaled *p, struct op *op);
+void scaled_run(const struct cuda_ops_gemm_scaled *p);
+
 /* ---- math.c: what the kernels compute ---- */
 
 enum element { ELEMENT_F32, ELEMENT_F64, ELEMENT_F16, ELEMENT_BF16, ELEMENT_RAW };
 
 float half_to_float(uint16_t bits);
+float e4m3_to_float(uint8_t bits);
+float e5m2_to_float(uint8_t bits);
 uint16_t float_to_half(float value);
 float bfloat_to_float(uint16_t bits);
 uint16_t float_to_bfloat(float value);

@@ -251,6 +251,7 @@ def check_vmap(device: str) -> None:
         ("gemm", OPS.gemm, (x, z), (0, 0)),
         ("gemm", OPS.gemm, (x, z[0]), (0, None)),
         ("gemm", OPS.gemm, (x[0], z), (None, 0)),
+        ("linear", OPS.linear, (x[0], z[0], normal(device, 6, 5)), (None, None, 0)),
     ]
     for name, ours, given, dimensions in calls:
         torch.testing.assert_close(torch.vmap(ours, dimensions)(*given), torch.vmap(EXPECTED[name], dimensions)(*given))

@@ -70,6 +70,7 @@ def everything() -> dict[str, Measure]:
         recovery,
         reference,
         resources,
+        scaled_gemm,
         timing,
         timing_off,
         timing_python,

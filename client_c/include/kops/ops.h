@@ -77,6 +77,33 @@ KOPS_API enum kops_code kops_linear(kops_client *client, const struct kops_tenso
                                     const struct kops_linear_params *params, const struct kops_options *options,
                                     struct kops_result *ret_result, struct kops_error *ret_error);
 
+/** How exact the sums of kops_scaled_gemm() are. */
+enum kops_sums {
+    KOPS_SUMS_HIGH, /**< Groups of up to 128 products are added as a GPU's tensor cores for f8 do, the groups in f32. */
+    KOPS_SUMS_HIGHEST, /**< Every product is added in f32. */
+    KOPS_SUMS_MEDIUM   /**< All products may be added as tensor cores for f8 do, which keep 14 bits. */
+};
+
+/** How to multiply. Start from KOPS_SCALED_GEMM_INIT. */
+struct kops_scaled_gemm_params {
+    bool trans_a, trans_b; /**< Swap the last two dimensions of an operand first. */
+    enum kops_sums sums;   /**< The attribute `precision`. */
+};
+
+#define KOPS_SCALED_GEMM_INIT                                                                                          \
+    {                                                                                                                  \
+        false, false, KOPS_SUMS_HIGH                                                                                   \
+    }
+
+/** out = scale_a · scale_b · op(a) · op(b). a and b are KOPS_F8_E4M3 or KOPS_F8_E5M2, each as it likes; the scales are
+ * KOPS_F32, scale_a broadcasts to [.., m, 1], scale_b to [.., 1, n]; out is KOPS_BF16, KOPS_F16 or KOPS_F32. `params`
+ * may be NULL: KOPS_SCALED_GEMM_INIT. */
+KOPS_API enum kops_code kops_scaled_gemm(kops_client *client, const struct kops_tensor *a, const struct kops_tensor *b,
+                                         const struct kops_tensor *scale_a, const struct kops_tensor *scale_b,
+                                         const struct kops_tensor *out, const struct kops_scaled_gemm_params *params,
+                                         const struct kops_options *options, struct kops_result *ret_result,
+                                         struct kops_error *ret_error);
+
 #ifdef __cplusplus
 }
 #endif

@@ -179,6 +179,7 @@ static enum kops_code launch(const struct cuda_driver *d, const struct place *pl
                              struct reading *reading, struct here_op_result *ret, struct kops_error *e)
 {
     struct cuda_launch *l = &reading->launch;
+    enum dtype dtypes[PLAN_MAX_OPERANDS];
     struct here_shapes shapes;
     struct here_tally *tally;
     struct here_function f;
@@ -195,9 +196,9 @@ static enum kops_code launch(const struct cuda_driver *d, const struct place *pl
     }
     work = (struct work){f.function, l};
     ret->variant = l->variant;
-    tally = call->ops ? here_ops_tally(call->ops, d, reading->call.op, reading->plan.dtype, reading->plan.out_dtype,
-                                       place->device)
-                      : NULL;
+    for (unsigned i = 0; i < call->n_inputs + call->n_outputs; i++)
+        dtypes[i] = reading->call.tensors[i]->dtype;
+    tally = call->ops ? here_ops_tally(call->ops, d, reading->call.op, dtypes, place->device) : NULL;
     here_shapes_of(reading->call.tensors, call->n_inputs + call->n_outputs, &shapes);
     shapes.flags = flags_of(&reading->call);
     if (call->timed) {

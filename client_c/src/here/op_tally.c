@@ -3,13 +3,14 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "wire/mp.h"
 
 /* One tally, with its key. The key is constant; the tally has its own lock. */
 struct entry {
     const struct op *op;
-    enum dtype dtype, out_dtype;
+    enum dtype dtypes[PLAN_MAX_OPERANDS]; /* 0 behind the last */
     cuda_device device;
     char uuid[CUDA_UUID_TEXT]; /* of the device; "": the driver does not tell */
     struct here_tally *tally;  /* owned */
@@ -48,26 +49,34 @@ struct here_ops *here_ops_free(struct here_ops *o)
     return NULL;
 }
 
-static struct entry *find(struct here_ops *o, const struct op *op, enum dtype dtype, enum dtype out_dtype,
-                          cuda_device device)
+static unsigned tensors_of(const struct op *op)
+{
+    return op->n_inputs + op->n_outputs;
+}
+
+static bool are(const struct entry *e, const enum dtype *dtypes)
+{
+    return !memcmp(e->dtypes, dtypes, tensors_of(e->op) * sizeof(*dtypes));
+}
+
+static struct entry *find(struct here_ops *o, const struct op *op, const enum dtype *dtypes, cuda_device device)
 {
     struct entry *e = atomic_load_explicit(&o->first, memory_order_acquire);
 
-    while (e && (e->op != op || e->dtype != dtype || e->out_dtype != out_dtype || e->device != device))
+    while (e && (e->op != op || e->device != device || !are(e, dtypes)))
         e = e->next;
     return e;
 }
 
-static struct entry *add(struct here_ops *o, const struct cuda_driver *d, const struct op *op, enum dtype dtype,
-                         enum dtype out_dtype, cuda_device device)
+static struct entry *add(struct here_ops *o, const struct cuda_driver *d, const struct op *op, const enum dtype *dtypes,
+                         cuda_device device)
 {
     struct entry *e = calloc(1, sizeof(*e));
 
     if (!e)
         return NULL;
     e->op = op;
-    e->dtype = dtype;
-    e->out_dtype = out_dtype;
+    memcpy(e->dtypes, dtypes, tensors_of(op) * sizeof(*dtypes));
     e->device = device;
     e->tally = here_tally_new();
     if (!e->tally) {
@@ -82,15 +91,15 @@ static struct entry *add(struct here_ops *o, const struct cuda_driver *d, const 
 }
 
 struct here_tally *here_ops_tally(struct here_ops *o, const struct cuda_driver *d, const struct op *op,
-                                  enum dtype dtype, enum dtype out_dtype, cuda_device device)
+                                  const enum dtype *dtypes, cuda_device device)
 {
-    struct entry *e = find(o, op, dtype, out_dtype, device);
+    struct entry *e = find(o, op, dtypes, device);
 
     if (!e) {
         pthread_mutex_lock(&o->lock);
-        e = find(o, op, dtype, out_dtype, device);
+        e = find(o, op, dtypes, device);
         if (!e)
-            e = add(o, d, op, dtype, out_dtype, device);
+            e = add(o, d, op, dtypes, device);
         pthread_mutex_unlock(&o->lock);
     }
     return e ? e->tally : NULL;
@@ -104,7 +113,7 @@ void here_ops_read(struct here_ops *o)
 
 static void tell_one(const struct entry *e, here_ops_told *tell, void *to)
 {
-    const unsigned n = e->op->n_inputs + e->op->n_outputs;
+    const unsigned n = tensors_of(e->op);
     struct bytes params = {.data = NULL};
 
     mp_map(&params, e->uuid[0] ? 4 : 3);
@@ -114,7 +123,7 @@ static void tell_one(const struct entry *e, here_ops_told *tell, void *to)
     mp_key(&params, "dtypes");
     mp_array(&params, n);
     for (unsigned i = 0; i < n; i++)
-        mp_text(&params, dtype_name(i < e->op->n_inputs ? e->dtype : e->out_dtype));
+        mp_text(&params, dtype_name(e->dtypes[i]));
     mp_key(&params, "rows");
     if (here_tally_take(e->tally, e->op, &params) && !params.failed)
         tell(to, params.data, params.length);

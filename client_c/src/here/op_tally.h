@@ -1,4 +1,4 @@
-/* Launches of built-in ops in this process, of one client: a tally for each op, dtype and device, for the daemon's
+/* Launches of built-in ops in this process, of one client: a tally for each op, dtypes and device, for the daemon's
  * statistics. Thread: any. */
 #ifndef KOPS_CLIENT_HERE_OP_TALLY_H
 #define KOPS_CLIENT_HERE_OP_TALLY_H
@@ -11,9 +11,10 @@ struct here_ops *here_ops_new(void); /* NULL: no memory */
 /* NULL is allowed; returns NULL. */
 struct here_ops *here_ops_free(struct here_ops *o);
 
-/* The tally of an op on a device, an ordinal of this process's; NULL: no memory. */
+/* The tally of an op on tensors of these dtypes, inputs and then outputs, on a device, an ordinal of this process's;
+ * NULL: no memory. */
 struct here_tally *here_ops_tally(struct here_ops *o, const struct cuda_driver *d, const struct op *op,
-                                  enum dtype dtype, enum dtype out_dtype, cuda_device device);
+                                  const enum dtype *dtypes, cuda_device device);
 
 /* As here_tally_read(), of all of them. */
 void here_ops_read(struct here_ops *o);

@@ -96,3 +96,29 @@ enum kops_code kops_linear(kops_client *client, const struct kops_tensor *a, con
         attrs[n++] = kops_attr_text("precision", p->medium ? "medium" : "high");
     return run_op(client, "linear", inputs, 3, out, attrs, n, options, ret_result, ret_error);
 }
+
+enum kops_code kops_scaled_gemm(kops_client *client, const struct kops_tensor *a, const struct kops_tensor *b,
+                                const struct kops_tensor *scale_a, const struct kops_tensor *scale_b,
+                                const struct kops_tensor *out, const struct kops_scaled_gemm_params *params,
+                                const struct kops_options *options, struct kops_result *ret_result,
+                                struct kops_error *ret_error)
+{
+    static const struct kops_scaled_gemm_params defaults = KOPS_SCALED_GEMM_INIT;
+    static const char *const precisions[] = {
+        [KOPS_SUMS_HIGH] = "high", [KOPS_SUMS_HIGHEST] = "highest", [KOPS_SUMS_MEDIUM] = "medium"};
+    const struct kops_scaled_gemm_params *p = params ? params : &defaults;
+    const struct kops_tensor inputs[4] = {*a, *b, *scale_a, *scale_b};
+    struct kops_attr attrs[3];
+    size_t n = 0;
+
+    if (p->trans_a)
+        attrs[n++] = kops_attr_bool("trans_a", true);
+    if (p->trans_b)
+        attrs[n++] = kops_attr_bool("trans_b", true);
+    if ((unsigned)p->sums > KOPS_SUMS_MEDIUM)
+        return fail(ret_error, KOPS_ERR_BAD_ARGUMENT, "params->sums is %d, which is none of enum kops_sums",
+                    (int)p->sums);
+    if (p->sums != KOPS_SUMS_HIGH)
+        attrs[n++] = kops_attr_text("precision", precisions[p->sums]);
+    return run_op(client, "scaled_gemm", inputs, 4, out, attrs, n, options, ret_result, ret_error);
+}

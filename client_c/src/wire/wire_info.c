@@ -134,6 +134,26 @@ static bool read_out_dtypes(struct arena *a, const unsigned char *value, void *i
     return list != NULL;
 }
 
+/* {input: [dtype]} */
+static bool read_in_dtypes(struct arena *a, const unsigned char *value, void *into)
+{
+    const uint32_t n = wire_pairs(value, &value);
+    const struct kops_op_in_dtypes **list = arena_new(a, ((size_t)n + 1) * sizeof(*list));
+
+    for (uint32_t i = 0; list && i < n; i++, value = codec_skip(value)) {
+        struct kops_op_in_dtypes *d = arena_new(a, sizeof(*d));
+
+        if (!d || !(d->input = wire_get_text(a, value)))
+            return false;
+        value = codec_skip(value);
+        if (!(d->names = wire_get_texts(a, value)))
+            return false;
+        list[i] = d;
+    }
+    *(const struct kops_op_in_dtypes *const **)into = list;
+    return list != NULL;
+}
+
 static const struct wire_field op_fields[] = {
     WIRE_FIELD(struct kops_op, TEXT, "name", name),
     WIRE_FIELD(struct kops_op, TEXT, "summary", summary),
@@ -142,6 +162,7 @@ static const struct wire_field op_fields[] = {
     WIRE_FIELD(struct kops_op, TEXTS, "outputs", outputs),
     WIRE_FIELD(struct kops_op, TEXTS, "dtypes", dtypes),
     WIRE_READ(struct kops_op, "out_dtypes", out_dtypes, read_out_dtypes),
+    WIRE_READ(struct kops_op, "in_dtypes", in_dtypes, read_in_dtypes),
     WIRE_READ(struct kops_op, "attrs", attrs, read_attrs),
     WIRE_READ(struct kops_op, "variants", variants, read_variants),
 };

@@ -24,7 +24,7 @@ from .dtypes import NAMES
 from .errors import BY_CODE, KopsError
 from .log import log
 
-_RULES: dict[Any, int] = {"elementwise": 1, "gemm": 2, "linear": 2}
+_RULES: dict[Any, int] = {"elementwise": 1, "gemm": 2, "linear": 2}  # with results of the inputs' dtype
 FAST_RULES = {op: _RULES.get(declared["rule"], 0) for op, declared in OPS.items()}
 NUMBERS = {name: number for number, name in enumerate(DTYPES, 1)}  # enum kops_dtype
 SWITCHED_OFF = "KOPS_NATIVE=0 switches it off"

@@ -3,7 +3,7 @@ floating-point operations."""
 
 from __future__ import annotations
 
-FLOATS = ("f32", "f64", "f16", "bf16")
+FLOATS = ("f32", "f64", "f16", "bf16", "f8_e4m3", "f8_e5m2")
 
 # The wire's name -> NumPy's, which torch and others have as well.
 NAMES = {

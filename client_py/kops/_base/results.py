@@ -331,6 +331,7 @@ class Op:
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
+    in_dtypes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     out_dtypes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     attrs: tuple[Attr, ...] = ()
     variants: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -394,6 +395,6 @@ def _op(reply: Mapping[str, Any]) -> Op:
     for key in ("inputs", "outputs", "dtypes"):
         members[key] = tuple(members.get(key, ()))
     members["attrs"] = tuple(Attr(**{**known(Attr, attr), "choices": tuple(attr.get("choices", ()))}) for attr in reply.get("attrs", ()))
-    for key in ("variants", "out_dtypes"):
+    for key in ("variants", "in_dtypes", "out_dtypes"):
         members[key] = {name: tuple(names) for name, names in reply.get(key, {}).items()}
     return Op(**members)

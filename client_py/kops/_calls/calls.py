@@ -106,7 +106,7 @@ class Calls(DefaultTimeout):
             return NotImplemented
         if op in VECTORS and any(len(getattr(value, "shape", ())) < 2 for value in values[:2]):
             return NotImplemented  # what the daemon gets are matrices
-        if attrs and out_dtypes.KEY in attrs:
+        if (attrs and out_dtypes.KEY in attrs) or (out is None and op in out_dtypes.OTHERS):
             if any(type(value) not in fast_types for value in values):
                 return NotImplemented
             attrs, out = out_dtypes.for_tensors(op, values, attrs, out)

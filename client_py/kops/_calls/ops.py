@@ -88,6 +88,7 @@ def signature_source(op: str) -> tuple[str, str]:
 def documentation(op: str) -> str:
     declared = OPS[op]
     lines = [declared["summary"], "", declared["doc"], "", "dtypes: " + ", ".join(declared["dtypes"])]
+    lines += [f"{name}: " + ", ".join(dtypes) for name, dtypes in declared.get("in_dtypes", {}).items()]
     if declared["attrs"]:
         lines += ["", "Attributes:"]
         lines += [f"    {attr['name']} ({attr['type']}, {attr['default']!r}): {attr['doc']}" for attr in declared["attrs"]]

@@ -313,6 +313,61 @@ class OpMethods:
         timeout: float | None = ...,
     ) -> tuple[T, Timings]: ...
     @overload
+    def scaled_gemm(
+        self,
+        a: T,
+        b: Any,
+        scale_a: Any,
+        scale_b: Any,
+        *,
+        trans_a: bool = False,
+        trans_b: bool = False,
+        precision: Literal["highest", "high", "medium"] = "high",
+        out_dtype: Any = None,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[False] = False,
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        where: Literal["daemon", "here", "auto"] | None = None,
+        timeout: float | None = ...,
+    ) -> T:
+        """out = scale_a * scale_b * (op(a) @ op(b))
+
+        A matrix product of 8-bit floats, with the batches and `trans_a`, `trans_b` of `gemm`. `a` and `b` may
+        have different dtypes. The scales are f32: `scale_a` broadcasts to [.., m, 1], `scale_b` to [.., 1,
+        n], as NumPy does. So each is one number for all, or one for each row of op(a) and each column of
+        op(b). Products are exact, and are added in f32. The sum is multiplied by `scale_a` and `scale_b` in
+        f32, and rounded to `out`'s dtype once; what is too large for f16 becomes infinite. NaN and infinite
+        elements and scales count as in any arithmetic. With k = 0 the sum is 0.
+        """
+    @overload
+    def scaled_gemm(
+        self,
+        a: T,
+        b: Any,
+        scale_a: Any,
+        scale_b: Any,
+        *,
+        trans_a: bool = False,
+        trans_b: bool = False,
+        precision: Literal["highest", "high", "medium"] = "high",
+        out_dtype: Any = None,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[True, "exact"],
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        where: Literal["daemon", "here", "auto"] | None = None,
+        timeout: float | None = ...,
+    ) -> tuple[T, Timings]: ...
+    @overload
     def square(
         self,
         a: T,
@@ -701,6 +756,59 @@ class AsyncOpMethods:
         alpha: float = 1.0,
         activation: Literal["none", "relu", "gelu", "gelu_tanh"] = "none",
         precision: Literal["highest", "high", "medium"] = "highest",
+        out_dtype: Any = None,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[True, "exact"],
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = ...,
+    ) -> tuple[T, Timings]: ...
+    @overload
+    async def scaled_gemm(
+        self,
+        a: T,
+        b: Any,
+        scale_a: Any,
+        scale_b: Any,
+        *,
+        trans_a: bool = False,
+        trans_b: bool = False,
+        precision: Literal["highest", "high", "medium"] = "high",
+        out_dtype: Any = None,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[False] = False,
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = ...,
+    ) -> T:
+        """out = scale_a * scale_b * (op(a) @ op(b))
+
+        A matrix product of 8-bit floats, with the batches and `trans_a`, `trans_b` of `gemm`. `a` and `b` may
+        have different dtypes. The scales are f32: `scale_a` broadcasts to [.., m, 1], `scale_b` to [.., 1,
+        n], as NumPy does. So each is one number for all, or one for each row of op(a) and each column of
+        op(b). Products are exact, and are added in f32. The sum is multiplied by `scale_a` and `scale_b` in
+        f32, and rounded to `out`'s dtype once; what is too large for f16 becomes infinite. NaN and infinite
+        elements and scales count as in any arithmetic. With k = 0 the sum is 0.
+        """
+    @overload
+    async def scaled_gemm(
+        self,
+        a: T,
+        b: Any,
+        scale_a: Any,
+        scale_b: Any,
+        *,
+        trans_a: bool = False,
+        trans_b: bool = False,
+        precision: Literal["highest", "high", "medium"] = "high",
         out_dtype: Any = None,
         out: Any = None,
         variant: str | None = None,

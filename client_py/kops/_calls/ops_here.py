@@ -10,6 +10,7 @@ from typing import Any
 
 from .._base.compiled import native, pack
 from .._base.declarations import OPS
+from .._base.dtypes import NAMES
 from .._base.errors import BadArgument, ReadOnly, ShapeMismatch, Unsupported, WrongType
 from .._base.results import Timing
 from .._base.texts import counted
@@ -85,24 +86,24 @@ def _inputs(op: str, values: tuple[Any, ...], rule: rules.Rule) -> tuple[tuple[A
         raise BadArgument(f"{op} takes {counted(len(names), 'input')} ({', '.join(names)}), got {len(values)}")
     like = next((value for value in values if _is_array(value) and contexts.on_device(value)), None)
     made = []
-    for name, value in zip(names, values, strict=True):
+    for i, (name, value) in enumerate(zip(names, values, strict=True)):
         if contexts.on_device(value):
             made.append(contexts.settled(f"{op}: {name}", value))
         elif like is None or _is_array(value) or not adapter_of(value).number:
             raise _not_here(op, name)
-        elif not rule.broadcasts:
+        elif not rule.broadcasts and rules.own_dtype(op, i) is None:
             raise WrongType(f"{op} takes arrays, and no numbers beside them")
         else:
-            made.append(_number(op, name, value, like))
+            made.append(_number(op, name, value, like, rules.own_dtype(op, i)))
     return tuple(made), like
 
 
-def _number(op: str, name: str, value: Any, like: Any) -> Any:
+def _number(op: str, name: str, value: Any, like: Any, dtype: str | None) -> Any:
     """A number as a tensor; the fill is put on the stream, or into the graph, as the launch is."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(like, torch.Tensor):
         raise _not_here(op, name)
-    return torch.full((), value, dtype=like.dtype, device=like.device)
+    return torch.full((), value, dtype=getattr(torch, NAMES[dtype]) if dtype else like.dtype, device=like.device)
 
 
 def _layout(value: Any) -> Layout:

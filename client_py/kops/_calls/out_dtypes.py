@@ -10,10 +10,14 @@ from .._base.declarations import OPS
 from .._base.dtypes import NAMES
 from .._base.errors import BadArgument, DtypeMismatch
 from .._tensors.operands import Operand
-from .rules import RULES, result_dtype
+from .rules import RULES, check_inputs
 
 KEY = "out_dtype"
 _DECLARED: Mapping[str, Any] = OPS
+
+
+# Ops whose results have other dtypes than their inputs, whether one is asked for or not.
+OTHERS = frozenset(op for op, d in _DECLARED.items() if any(i not in outs for i, outs in d.get("out_dtypes", {}).items()))
 
 
 def offered(op: str) -> bool:
@@ -56,11 +60,11 @@ def as_dtype(operand: Operand, dtype: str) -> Operand:
 def for_tensors(op: str, values: Sequence[Any], attrs: Mapping[str, Any], out: Any) -> tuple[Mapping[str, Any], Any]:
     """The attributes without `out_dtype`, and the output that it asks for beside torch tensors."""
     attrs, wanted = split(op, attrs, out)
-    if wanted is None:
+    if wanted is None and op not in OTHERS:
         return attrs, out
     from .._tensors.device_array import dtype_name
 
-    dtype = result(op, result_dtype([dtype_name(value.dtype) for value in values]), wanted)
+    dtype = result(op, check_inputs(op, [dtype_name(value.dtype) for value in values]), wanted)
     shape = RULES[_DECLARED[op]["rule"]].out_shape([value.shape for value in values], attrs)
     import torch
 

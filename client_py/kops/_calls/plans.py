@@ -94,17 +94,19 @@ class Request:
             names = ", ".join(declared["inputs"])
             raise BadArgument(f"{op} takes {counted(len(declared['inputs']), 'input')} ({names}), got {len(values)}")
         self.operands = operands if operands is not None else Operands()
-        self.inputs = inputs(values, self.operands)
-        if not self.rule.broadcasts and any(operand.adapter.number for operand in self.inputs):
+        one = [rules.own_dtype(op, i) for i in range(len(values))]
+        if not self.rule.broadcasts and any(adapter_of(value).number and dtype is None for value, dtype in zip(values, one, strict=True)):
             raise WrongType(f"{op} takes arrays, and no numbers beside them")
+        self.inputs = inputs(values, self.operands, one)
         if declared:
-            check_dtypes(op, self.inputs)
+            taken = rules.own_dtypes(op)
+            check_dtypes(op, [o for o, own in zip(self.inputs, taken, strict=True) if not own] if taken else self.inputs)
         self.row, self.column = self._vectors()
         self.outputs = self._outputs(out)
         self.given = out is not None
         if op not in BETWEEN_DEVICES:
             check_devices(self.inputs, self.outputs)
-        if declared and self.given:
+        if declared and self.given and op not in out_dtypes.OTHERS:
             check_dtypes(op, self.outputs)
 
     def _vectors(self) -> tuple[bool, bool]:
@@ -149,7 +151,10 @@ class Request:
         if not self.inputs:
             raise BadArgument(f"{self.op} without inputs needs out=")
         like = next((operand for operand in self.inputs if not operand.adapter.plain), self.inputs[0])
-        dtype = rules.result_dtype([operand.dtype for operand in (like, *self.inputs)])
+        if not rules.own_dtypes(self.op):
+            dtype = rules.result_dtype([operand.dtype for operand in (like, *self.inputs)])
+        else:
+            dtype = rules.check_inputs(self.op, [operand.dtype for operand in self.inputs])
         like = out_dtypes.as_dtype(like, out_dtypes.result(self.op, dtype, self.out_dtype))
         shape = self._result_shape()
         return self._matrices([like.adapter.allocate(like, shape, operands) for _ in names])

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .._base.declarations import DTYPES, OPS
-from .._base.dtypes import FLOATS
+from .._base.dtypes import FLOATS, NAMES
 from .._base.errors import BadArgument, DtypeMismatch, ShapeMismatch
 
+_DECLARED: Mapping[str, Any] = OPS
 Shape = Sequence[int]
 Attrs = Mapping[str, Any]
 
@@ -58,6 +59,19 @@ def _linear_shapes(shapes: Sequence[Shape], attrs: Attrs) -> tuple[int, ...]:
     return product
 
 
+def _scaled_shapes(shapes: Sequence[Shape], attrs: Attrs) -> tuple[int, ...]:
+    product = _gemm_shapes(shapes, attrs)
+    wholes = {"scale_a": (*product[:-1], 1), "scale_b": (*product[:-2], 1, product[-1])}
+    for (name, of), shape in zip(wholes.items(), shapes[2:]):
+        scale = tuple(shape)
+        if len(scale) > len(of) or any(size not in (1, whole) for size, whole in zip(reversed(scale), reversed(of))):
+            raise ShapeMismatch(f"{name} of shape {scale} does not broadcast to {of}: one number, or one for each {_ONE_EACH[name]}")
+    return product
+
+
+_ONE_EACH = {"scale_a": "row of a, of shape (rows, 1)", "scale_b": "column of b, of shape (columns,)"}
+
+
 class Rule(NamedTuple):
     """`out_scale`: the attribute that scales the previous values of `out`; they are read where it is not 0."""
 
@@ -80,6 +94,7 @@ RULES: dict[str, Rule] = {
         out_scale="beta",
         vectors=True,
     ),
+    "scaled_gemm": Rule(_scaled_shapes, lambda shapes, attrs: dict(zip("mnk", _gemm_sizes(shapes, attrs), strict=True)), vectors=True),
     "linear": Rule(_linear_shapes, lambda shapes, attrs: dict(zip("mnk", _gemm_sizes(shapes, attrs), strict=True)), vectors=True),
 }
 
@@ -108,8 +123,33 @@ VECTORS = frozenset(op for op, declared in OPS.items() if declared["rule"] in RU
 UNKNOWN = Rule(_no_shape, lambda shapes, attrs: {}, known=False, broadcasts=True)
 
 
+def own_dtypes(op: str) -> Sequence[Sequence[str]]:
+    """For each input: the dtypes that it may have where these do not follow from the first one's. Empty: there is no such input."""
+    declared: Mapping[str, Any] = _DECLARED.get(op, {})
+    if "in_dtypes" not in declared:
+        return ()
+    return [declared["in_dtypes"].get(name, ()) for name in declared["inputs"]]
+
+
+def own_dtype(op: str, i: int) -> str | None:
+    """The one dtype that an input has whatever the others have."""
+    own = own_dtypes(op)
+    return own[i][0] if i < len(own) and len(own[i]) == 1 else None
+
+
+def check_inputs(op: str, dtypes: Sequence[str]) -> str:
+    """The dtype of the inputs: the first one's, and of all that have none of their own. Raises DtypeMismatch."""
+    own = own_dtypes(op)
+    if not own:
+        return result_dtype(dtypes)
+    for name, dtype, taken in zip(_DECLARED[op]["inputs"], dtypes, own):
+        if taken and dtype not in taken:
+            raise DtypeMismatch(f"{op}: {name} is {NAMES[dtype]}, and must be {' or '.join(NAMES[one] for one in taken)}")
+    return result_dtype([dtype for dtype, taken in zip(dtypes, own) if not taken])
+
+
 def result_dtype(dtypes: Sequence[str]) -> str:
-    """The dtype of an op's results: that of all its inputs."""
+    """The dtype of all of them."""
     for dtype in dtypes:
         if dtype != dtypes[0]:
             raise DtypeMismatch(f"the inputs have dtypes {dtypes[0]} and {dtype}: convert one of them")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .._base.errors import WrongType
@@ -64,9 +64,9 @@ def _is_number(value: Any) -> bool:
     )
 
 
-def inputs(values: Iterable[Any], operands: Operands) -> list[Operand]:
+def inputs(values: Iterable[Any], operands: Operands, own: Sequence[str | None] = ()) -> list[Operand]:
     """The operands of an op's inputs. Lists take the dtype of the first tensor, else f32; numbers need something
-    that has a dtype, if only a number of NumPy's."""
+    that has a dtype, if only a number of NumPy's. `own` has the dtypes of inputs that are always of one."""
     known = _by_type.get
     result: list[Any] = []
     plain = False
@@ -77,12 +77,25 @@ def inputs(values: Iterable[Any], operands: Operands) -> list[Operand]:
     if plain:
         like = _first(result)
         dtype = like.dtype if like is not None else None
-        result = [o if type(o) is Operand or o[0].number else o[0].convert(o[1], dtype, operands) for o in result]
+        owned = [*own, *(None,) * (len(result) - len(own))]
+        result = [
+            o if type(o) is Operand or o[0].number else o[0].convert(o[1], mine or dtype, operands)
+            for o, mine in zip(result, owned, strict=True)
+        ]
         if like is None and _first(result) is None:
             result = [o if type(o) is Operand or not hasattr(o[1], "dtype") else o[0].convert(o[1], None, operands) for o in result]
         like = _first(result)
-        result = [o if type(o) is Operand else o[0].beside(o[1], like, operands) for o in result]
+        result = [
+            o if type(o) is Operand else o[0].beside(o[1], _of_dtype(like, mine), operands) for o, mine in zip(result, owned, strict=True)
+        ]
     return result
+
+
+def _of_dtype(like: Operand | None, dtype: str | None) -> Operand | None:
+    """What a number is put beside: `like`, as if it had the dtype."""
+    if like is None or dtype is None or like.dtype == dtype:
+        return like
+    return Operand(like.value, None, 0, (), None, dtype, like.adapter)
 
 
 def _first(found: list[Any]) -> Operand | None:

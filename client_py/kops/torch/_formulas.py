@@ -149,6 +149,7 @@ def widest(values: Sequence[Any], device: str) -> list[Any]:
     return [v.to(dtype) if _castable(v, device) else v for v in values]
 
 
+# No entry for scaled_gemm: a tensor of 8 bits with its scale is no number that another dtype could have.
 AUTOCAST: dict[str, Callable[[Sequence[Any], str], list[Any]]] = {"elementwise": widest, "gemm": lower, "linear": lower}
 
 
@@ -174,4 +175,20 @@ def _broadcasting(op: Any) -> Callable[..., Any]:
     return rule
 
 
-BATCHED: dict[str, Callable[[Any], Callable[..., Any]]] = {"elementwise": _broadcasting, "gemm": _broadcasting, "linear": _broadcasting}
+def _product(op: Any) -> Callable[..., Any]:
+    """A product has the leading dimensions of its first two inputs: where only another one is mapped, the first one is repeated."""
+    broadcasting = _broadcasting(op)
+
+    def rule(info: Any, dimensions: Sequence[Any], *inputs: Any, **attrs: Any) -> tuple[Any, int]:
+        if dimensions[0] is None and dimensions[1] is None:
+            first = inputs[0].expand(info.batch_size, *inputs[0].shape)
+            dimensions, inputs = (0, *dimensions[1:]), (first, *inputs[1:])
+        made: tuple[Any, int] = broadcasting(info, dimensions, *inputs, **attrs)
+        return made
+
+    return rule
+
+
+BATCHED: dict[str, Callable[[Any], Callable[..., Any]]] = {
+    "elementwise": _broadcasting, **dict.fromkeys(("gemm", "linear", "scaled_gemm"), _product)
+}  # fmt: skip

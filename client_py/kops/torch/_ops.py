@@ -13,7 +13,7 @@ from .._base.dtypes import NAMES
 from .._base.errors import BadArgument, Capturing, ShapeMismatch
 from .._calls import out_dtypes
 from .._calls.ops import check_attrs, signature_source
-from .._calls.rules import RULES, UNKNOWN, Rule, broadcast, result_dtype
+from .._calls.rules import RULES, UNKNOWN, Rule, broadcast, check_inputs, own_dtypes, result_dtype
 from .._tensors.operands import check_dtype, unknown_dtype
 from . import _clients
 from ._dispatch import Spec, register, tags
@@ -82,15 +82,16 @@ def _result(name: str, inputs: Sequence[Any], start: Any, attrs: Mapping[str, An
     plain, wanted = out_dtypes.split(name, attrs, None)
     checked = check_attrs(name, dict(plain), None)
     dtypes = [dtype_name(tensor.dtype) for tensor in inputs]
-    for dtype in dtypes:
-        check_dtype(name, dtype)
+    for dtype, own in zip(dtypes, own_dtypes(name) or [()] * len(dtypes), strict=True):
+        if not own:
+            check_dtype(name, dtype)
     reads = rule.reads_out(checked)
     if reads and start is None:
         raise BadArgument(
             f"{name} with {rule.out_scale} reads what it scales: give {SCALED}, or call torch.ops.{NAMESPACE}.{name}.out",
             {"key": SCALED},
         )
-    result = out_dtypes.result(name, result_dtype(dtypes), wanted)
+    result = out_dtypes.result(name, check_inputs(name, dtypes), wanted)
     if reads and dtype_name(start.dtype) != result:  # autocast makes `c` of the inputs' dtype
         result_dtype([*dtypes, dtype_name(start.dtype)])
     if rule.vectors:

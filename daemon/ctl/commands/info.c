@@ -241,6 +241,10 @@ static void op_json(const struct kops_op *op)
     json_texts("inputs", op->inputs);
     json_texts("outputs", op->outputs);
     json_texts("dtypes", op->dtypes);
+    json_begin("in_dtypes", '{');
+    for (const struct kops_op_in_dtypes *const *d = op->in_dtypes; d && *d; d++)
+        json_texts((*d)->input, (*d)->names);
+    json_end('}');
     json_begin("attrs", '[');
     for (const struct kops_op_attr *const *a = op->attrs; *a; a++) {
         attr_value(&(*a)->fallback, value, sizeof(value));
@@ -277,6 +281,8 @@ static void op_text(const struct kops_op *op)
     print_texts("inputs", op->inputs);
     print_texts("outputs", op->outputs);
     print_texts("dtypes", op->dtypes);
+    for (const struct kops_op_in_dtypes *const *d = op->in_dtypes; d && *d; d++)
+        print_texts((*d)->input, (*d)->names);
     for (const struct kops_op_attr *const *a = op->attrs; *a; a++) {
         attr_value(&(*a)->fallback, value, sizeof(value));
         printf("  %-9s  %s = %s", a == op->attrs ? "attrs" : "", (*a)->name, value);

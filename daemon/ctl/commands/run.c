@@ -18,7 +18,7 @@ static enum ctl_exit fill(struct run *r, struct operand *o, uint64_t seed)
     struct kops_error error;
     enum kops_code code;
 
-    data_fill(o->host, (size_t)kops_tensor_count(&o->tensor), r->args->dtype, seed);
+    data_fill(o->host, (size_t)kops_tensor_count(&o->tensor), o->tensor.dtype, seed);
     code = operand_push(o, &error);
     if (code == KOPS_ERR_NO_CUDA && !r->args->check) {
         if (!r->zeros)
@@ -105,8 +105,8 @@ static enum ctl_exit check(struct run *r, struct report *ret)
     struct tolerance tolerance;
     struct kops_error error;
 
-    if (!reference_tolerance(r->op->name, r->args->dtype, r->c.precision, &tolerance))
-        return ctl_usage("--check: %s declares no tolerance for %s", r->op->name, kops_dtype_name(r->args->dtype));
+    if (!reference_tolerance(r->op->name, out->tensor.dtype, r->c.precision, &tolerance))
+        return ctl_usage("--check: %s declares no tolerance for %s", r->op->name, kops_dtype_name(out->tensor.dtype));
     if (operand_pull(out, &error))
         return ctl_failed("reading device memory", &error);
     for (size_t i = 0; i < r->n_inputs; i++)

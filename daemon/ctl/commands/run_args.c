@@ -12,8 +12,11 @@ static const char usage[] =
     "Usage: kopsctl run OP [--shape SHAPES] [--dtype DTYPE] [OPTION]...\n\n"
     "Makes random data, runs the op, and prints how long it took.\n\n"
     "  -s, --shape SHAPES     the inputs' shapes, such as 640x640,640x333; one shape is that of all inputs\n"
-    "                         (`scalar`: no dimensions). Default: 1048576, for gemm and linear 1024x1024\n"
-    "  -t, --dtype DTYPE      f32 (default), f64, f16, bf16, or integers: i8, u8 to i64, u64\n"
+    "                         (`scalar`: no dimensions), but for scales, which are scalars then. Default: 1048576,\n"
+    "                         for products 1024x1024\n"
+    "  -t, --dtype DTYPE      f32 (default, where the op takes it), f64, f16, bf16, f8_e4m3, f8_e5m2, or integers: "
+    "i8,\n"
+    "                         u8 to i64, u64\n"
     "  -d, --device DEVICE    UUID, or index of `kopsctl info`; default: the daemon's own\n"
     "  -n, --repeat N         timed executions (default 1)\n"
     "  -w, --warmup N         untimed executions before them (default 0)\n"
@@ -48,7 +51,8 @@ int run_take_option(struct run_args *a, int option)
     case 't':
         if (kops_dtype_parse(optarg, &a->dtype))
             return -1;
-        return (int)ctl_usage("no dtype `%s`: f32, f64, f16, bf16, i8, u8, i16, u16, i32, u32, i64 or u64", optarg);
+        return (int)ctl_usage(
+            "no dtype `%s`: f32, f64, f16, bf16, f8_e4m3, f8_e5m2, i8, u8, i16, u16, i32, u32, i64 or u64", optarg);
     case 'd':
         a->device = optarg;
         return -1;
@@ -147,6 +151,47 @@ static bool parse_shape(const char *text, size_t length, struct kops_tensor *ret
     return true;
 }
 
+static bool has_name(const char *const *names, const char *name)
+{
+    while (*names && strcmp(*names, name) != 0)
+        names++;
+    return *names != NULL;
+}
+
+/* The dtype of the inputs: as asked for, or f32, where the op takes it. */
+static enum kops_dtype dtype_of(const struct run *r)
+{
+    enum kops_dtype first;
+
+    if (r->args->dtype != KOPS_F32 || has_name(r->op->dtypes, "f32") || !kops_dtype_parse(r->op->dtypes[0], &first))
+        return r->args->dtype;
+    return first;
+}
+
+/* Sets the dtype of an input; true: it has one of its own, that of scales. */
+static bool set_own_dtype(const struct run *r, size_t input, struct kops_tensor *t)
+{
+    const struct kops_op_in_dtypes *const *own = r->op->in_dtypes;
+
+    t->dtype = r->c.dtype;
+    while (own && *own && strcmp((*own)->input, r->op->inputs[input]) != 0)
+        own++;
+    if (!own || !*own || has_name((*own)->names, kops_dtype_name(t->dtype)))
+        return false;
+    return kops_dtype_parse((*own)->names[0], &t->dtype);
+}
+
+/* The inputs' dtype, or the first one that the output may have beside it. */
+static enum kops_dtype out_dtype_of(const struct run *r)
+{
+    enum kops_dtype dtype = r->c.dtype;
+
+    for (const struct kops_op_out_dtypes *const *d = r->op->out_dtypes; *d; d++)
+        if (!strcmp((*d)->dtype, kops_dtype_name(r->c.dtype)) && !has_name((*d)->names, (*d)->dtype))
+            kops_dtype_parse((*d)->names[0], &dtype);
+    return dtype;
+}
+
 static enum ctl_exit parse_input_shapes(struct run *r, const char *text)
 {
     size_t n = 0;
@@ -156,7 +201,7 @@ static enum ctl_exit parse_input_shapes(struct run *r, const char *text)
 
         if (n == r->n_inputs)
             return ctl_usage("%s takes %zu inputs, --shape has more", r->op->name, r->n_inputs);
-        r->operands[n].tensor.dtype = r->args->dtype;
+        set_own_dtype(r, n, &r->operands[n].tensor);
         if (!parse_shape(at, length, &r->operands[n].tensor))
             return ctl_usage("`%.*s` is no shape such as 640x640 (at most %d dimensions)", (int)length, at,
                              KOPS_MAX_RANK);
@@ -166,8 +211,11 @@ static enum ctl_exit parse_input_shapes(struct run *r, const char *text)
         at += length + 1;
     }
     if (n == 1)
-        for (; n < r->n_inputs; n++)
+        for (; n < r->n_inputs; n++) {
             r->operands[n].tensor = r->operands[0].tensor;
+            if (set_own_dtype(r, n, &r->operands[n].tensor))
+                r->operands[n].tensor.rank = 0;
+        }
     if (n < r->n_inputs)
         return ctl_usage("%s takes %zu inputs, --shape has %zu", r->op->name, r->n_inputs, n);
     return CTL_OK;
@@ -182,11 +230,14 @@ static enum ctl_exit resolve_shapes(struct run *r)
 
     if (!text)
         return ctl_usage("--shape is needed for %s", r->op->name);
+    r->c.dtype = dtype_of(r);
+    if (r->op->in_dtypes && *r->op->in_dtypes && !has_name(r->op->dtypes, kops_dtype_name(r->c.dtype)))
+        return ctl_usage("--dtype: %s does not take %s; `kopsctl ops %s` lists what it takes", r->op->name,
+                         kops_dtype_name(r->c.dtype), r->op->name);
     status = parse_input_shapes(r, text);
     if (status)
         return status;
-    out->dtype = r->args->dtype;
-    r->c.dtype = r->args->dtype;
+    out->dtype = out_dtype_of(r);
     r->c.n_inputs = r->n_inputs;
     for (size_t i = 0; i < r->n_inputs; i++)
         r->c.inputs[i] = r->operands[i].tensor;

@@ -49,7 +49,7 @@ static void print_text(const struct run *r, const struct kops_result *result, co
                                      by_bytes ? "GB/s" : "GFLOP/s", "check"});
     table_cell(&t, "%s", r->op->name);
     table_cell(&t, "%s", shapes);
-    table_cell(&t, "%s", kops_dtype_name(r->args->dtype));
+    table_cell(&t, "%s", kops_dtype_name(r->c.dtype));
     table_cell(&t, "%s", *result->variant ? result->variant : "-");
     table_cell(&t, "%.12s", result->device);
     table_us(&t, us);
@@ -78,7 +78,7 @@ static void print_json(const struct run *r, const struct kops_result *result, co
 
     json_begin(NULL, '{');
     json_text("op", r->op->name);
-    json_text("dtype", kops_dtype_name(r->args->dtype));
+    json_text("dtype", kops_dtype_name(r->c.dtype));
     json_begin("shapes", '[');
     for (size_t i = 0; i <= r->n_inputs; i++)
         json_ints(NULL, r->operands[i].tensor.shape, r->operands[i].tensor.rank);

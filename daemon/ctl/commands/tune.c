@@ -18,7 +18,7 @@ static const char usage[] =
     "also in the next daemon. It takes about a second; other work goes first. `kopsctl tuning` lists the choices.\n\n"
     "  -s, --shape SHAPES     the inputs' shapes, as for `kopsctl run`: such as 640x640,640x333; one shape is that of\n"
     "                         all inputs. Default: 1024x1024\n"
-    "  -t, --dtype DTYPE      f32 (default), f64, f16, bf16\n"
+    "  -t, --dtype DTYPE      f32 (default, where the op takes it), f64, f16, bf16, f8_e4m3, f8_e5m2\n"
     "  -a, --attr NAME=VALUE  an attribute of the op; may be repeated\n"
     "  -d, --device DEVICE    UUID, or index of `kopsctl info`; default: the daemon's own\n"
     "      --out-shape SHAPE  the output's shape, for an op that kopsctl does not know\n"

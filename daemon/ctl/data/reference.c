@@ -11,7 +11,7 @@ const struct reference *reference_find(const char *op)
 {
     static const struct reference *const all[] = {&reference_add,    &reference_add_square, &reference_copy,
                                                   &reference_square, &reference_sub_square, &reference_gemm,
-                                                  &reference_linear};
+                                                  &reference_linear, &reference_scaled_gemm};
 
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         if (!strcmp(all[i]->op, op))

@@ -12,12 +12,12 @@ enum { CASE_MAX_INPUTS = 4 };
 
 /* One run: tensors are contiguous. */
 struct reference_case {
-    enum kops_dtype dtype;
+    enum kops_dtype dtype; /* of the first input */
     size_t n_inputs;
     struct kops_tensor inputs[CASE_MAX_INPUTS], out;
     const void *data[CASE_MAX_INPUTS]; /* of the inputs, here */
     const void *before, *after;        /* of out; `before` only where it is read */
-    bool trans_a, trans_b;             /* gemm's and linear's attributes */
+    bool trans_a, trans_b;             /* attributes of products */
     const char *precision;             /* "": the op's default */
     double alpha, beta;
     const char *activation; /* linear's; NULL: none */
@@ -58,6 +58,6 @@ void report_element(struct report *r, const struct tolerance *t, uint64_t at, do
 uint64_t reference_source(const struct kops_tensor *in, const struct kops_tensor *out, uint64_t at);
 
 extern const struct reference reference_add, reference_add_square, reference_copy, reference_square,
-    reference_sub_square, reference_gemm, reference_linear;
+    reference_sub_square, reference_gemm, reference_linear, reference_scaled_gemm;
 
 #endif

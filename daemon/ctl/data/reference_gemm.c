@@ -1,5 +1,5 @@
-/* The references of gemm and linear. Small products are checked whole; of big ones a random sample, since they would
- * take minutes. */
+/* The references of gemm, linear and scaled_gemm. Small products are checked whole; of big ones a random sample, since
+ * they would take minutes. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,6 +67,24 @@ static bool shape_linear(struct reference_case *c, const char **ret_why)
     return true;
 }
 
+static bool shape_scaled(struct reference_case *c, const char **ret_why)
+{
+    if (!shape(c, ret_why))
+        return false;
+    *ret_why = "scale_a is one number, or one for each row of a (rows x 1), and scale_b one for each column of b";
+    for (unsigned i = 0; i < 2; i++) {
+        const struct kops_tensor *scale = &c->inputs[2 + i];
+
+        if (scale->rank > c->out.rank)
+            return false;
+        for (unsigned d = 1; d <= scale->rank; d++)
+            if (scale->shape[scale->rank - d] != 1 &&
+                (d == 1 + i || scale->shape[scale->rank - d] != c->out.shape[c->out.rank - d]))
+                return false;
+    }
+    return true;
+}
+
 static struct problem problem_of(const struct reference_case *c)
 {
     struct problem p = {.c = c, .batch = 1};
@@ -124,16 +142,29 @@ static bool is_linear(const struct reference_case *c)
     return c->n_inputs == 3;
 }
 
+static bool is_scaled(const struct reference_case *c)
+{
+    return c->n_inputs == 4;
+}
+
+/* The element of an input that broadcasts to out's. */
+static double repeated(const struct reference_case *c, unsigned input, uint64_t at)
+{
+    const struct kops_tensor *t = &c->inputs[input];
+
+    return data_get(c->data[input], reference_source(t, &c->out, at), t->dtype);
+}
+
 static void finish_element(const struct problem *p, const struct tolerance *t, struct report *r, uint64_t at,
                            double sum, double magnitude)
 {
     const struct reference_case *c = p->c;
-    double before = c->beta != 0 ? c->beta * data_get(c->before, at, c->dtype) : 0;
+    double before = c->beta != 0 ? c->beta * data_get(c->before, at, c->out.dtype) : 0;
+    double bias = is_linear(c) ? repeated(c, 2, at) : 0;
+    double alpha = is_scaled(c) ? repeated(c, 2, at) * repeated(c, 3, at) : c->alpha;
 
-    double bias = is_linear(c) ? data_get(c->data[2], reference_source(&c->inputs[2], &c->out, at), c->dtype) : 0;
-
-    report_element(r, t, at, data_get(c->after, at, c->dtype), activate(c->activation, c->alpha * sum + before + bias),
-                   fabs(c->alpha) * magnitude + fabs(before) + fabs(bias));
+    report_element(r, t, at, data_get(c->after, at, c->out.dtype), activate(c->activation, alpha * sum + before + bias),
+                   fabs(alpha) * magnitude + fabs(before) + fabs(bias));
 }
 
 /* ---- a sample ---- */
@@ -148,8 +179,8 @@ static void check_sample(const struct problem *p, const struct tolerance *t, str
         double sum = 0, magnitude = 0;
 
         for (uint64_t l = 0; l < p->k; l++) {
-            double product = data_get(a.data, a.start + i * a.row + l * a.column, p->c->dtype) *
-                             data_get(b.data, b.start + l * b.row + j * b.column, p->c->dtype);
+            double product = data_get(a.data, a.start + i * a.row + l * a.column, p->c->inputs[0].dtype) *
+                             data_get(b.data, b.start + l * b.row + j * b.column, p->c->inputs[1].dtype);
 
             sum += product;
             magnitude += fabs(product);
@@ -199,8 +230,9 @@ static void check_whole(const struct problem *p, const struct tolerance *t, stru
     for (uint64_t batch = 0; batch < p->batch; batch++) {
         struct view av = view_of(p->c, 0, batch), bv = view_of(p->c, 1, batch);
 
-        unpack(a, &av, p->m, p->k, av.row, av.column, p->c->dtype);
-        unpack(b, &bv, p->n, p->k, bv.column, bv.row, p->c->dtype); /* transposed: rows are columns of op(b) */
+        unpack(a, &av, p->m, p->k, av.row, av.column, p->c->inputs[0].dtype);
+        unpack(b, &bv, p->n, p->k, bv.column, bv.row,
+               p->c->inputs[1].dtype); /* transposed: rows are columns of op(b) */
         for (uint64_t i = 0; i < p->m; i++) {
             for (uint64_t j = 0; j < p->n; j++) {
                 double sum, magnitude;
@@ -237,3 +269,10 @@ const struct reference reference_gemm = {
 
 const struct reference reference_linear = {
     .op = "linear", .default_shape = "1024x1024", .n_inputs = 3, .shape = shape_linear, .flops = flops, .check = check};
+
+const struct reference reference_scaled_gemm = {.op = "scaled_gemm",
+                                                .default_shape = "1024x1024",
+                                                .n_inputs = 4,
+                                                .shape = shape_scaled,
+                                                .flops = flops,
+                                                .check = check};

@@ -91,6 +91,21 @@ static void write_out_dtypes(struct rpc_output *out, const struct op *op)
     }
 }
 
+static void write_in_dtypes(struct rpc_output *out, const struct op *op)
+{
+    unsigned own = 0;
+
+    for (unsigned i = 0; i < op->n_inputs; i++)
+        own += op->in_dtypes[i] != 0;
+    rpc_write_text(out, "in_dtypes");
+    rpc_write_map(out, own);
+    for (unsigned i = 0; i < op->n_inputs; i++)
+        if (op->in_dtypes[i]) {
+            rpc_write_text(out, op->inputs[i]);
+            write_dtype_names(out, op->in_dtypes[i]);
+        }
+}
+
 enum { VARIANTS = 2 * BACKEND_MAX_VARIANTS };
 
 /* Adds names that are not there yet. */
@@ -133,7 +148,7 @@ static void write_ops(struct rpc_output *out, const struct server *s)
     for (unsigned i = 0; i < OP_COUNT; i++) {
         const struct op *op = op_get((enum op_id)i);
 
-        rpc_write_map(out, 9);
+        rpc_write_map(out, 10);
         rpc_write_entry_text(out, "name", op->name);
         rpc_write_entry_text(out, "summary", op->summary);
         rpc_write_entry_text(out, "doc", op->doc);
@@ -151,6 +166,7 @@ static void write_ops(struct rpc_output *out, const struct server *s)
             write_attr(out, &op->attrs[j]);
         rpc_write_text(out, "dtypes");
         write_dtype_names(out, op->dtypes);
+        write_in_dtypes(out, op);
         write_out_dtypes(out, op);
         write_variants(out, s, op);
     }

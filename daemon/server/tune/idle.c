@@ -53,10 +53,15 @@ static uint64_t hash_of(const struct backend_device *d, const struct step *step,
                                g->activation,
                                g->has_bias ? g->bias.row : 0,
                                g->has_bias ? g->bias.column : 0,
+                               g->has_scales ? g->b_dtype : 0,
+                               g->has_scales ? 1 + g->all_in_f32 + 2 * g->fast_sums : 0,
+                               g->has_scales ? g->extra[0].row : 0,
+                               g->has_scales ? g->extra[1].column : 0,
                                alignment[0],
                                alignment[1],
                                alignment[2],
-                               alignment[3]};
+                               alignment[3],
+                               alignment[4]};
 
     return tuning_hash(numbers, sizeof(numbers));
 }

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { EPILOGUE_ALIGNMENT = 16 };
+enum { EPILOGUE_ALIGNMENT = 16, F8_ALIGNMENT = 16 /* bytes, and elements of f8 */ };
 
 /* Whether rows × columns with these strides is a column-major matrix, and its leading dimension. A stride over a
  * dimension of size 1 is never used, so it may be anything. */
@@ -37,17 +37,23 @@ static struct plan_matrix transposed(const struct plan_matrix *m)
     return t;
 }
 
+/* Whether the scales of a batch of rows are those of one larger matrix. */
+static bool scales_fold(const struct plan_gemm *g)
+{
+    return !g->has_scales || (g->extra[0].batch[0] == g->m * g->extra[0].row && g->extra[1].batch[0] == 0);
+}
+
 /* A batch whose matrices follow each other like rows of one larger matrix, times one shared matrix, is one product. */
 static void fold_batch(struct plan_gemm *g)
 {
     int64_t count = g->batch_shape[0];
 
-    if (g->batch_rank != 1)
+    if (g->batch_rank != 1 || !scales_fold(g))
         return;
     if (g->b.batch[0] == 0 && g->a.batch[0] == g->m * g->a.row && g->out.batch[0] == g->m * g->out.row &&
         g->m <= INT32_MAX / count)
         g->m *= count;
-    else if (!g->has_bias && g->a.batch[0] == 0 && g->b.batch[0] == g->n * g->b.column &&
+    else if (!plan_gemm_extras(g) && g->a.batch[0] == 0 && g->b.batch[0] == g->n * g->b.column &&
              g->out.batch[0] == g->n * g->out.column && g->n <= INT32_MAX / count)
         g->n *= count;
     else
@@ -91,7 +97,6 @@ static bool orient(const struct plan_gemm *g, struct blaslt_layout *l)
  * elements. */
 static bool split_batch(const struct plan_gemm *g, const size_t *sizes, struct blaslt_layout *l)
 {
-    const struct plan_matrix *sources[] = {&g->a, &g->b, g->has_bias ? &g->bias : &g->out, &g->out};
     unsigned strided = 0;
     uint64_t calls = 1;
 
@@ -100,7 +105,7 @@ static bool split_batch(const struct plan_gemm *g, const size_t *sizes, struct b
             strided = i;
     l->problem.batch_count = g->batch_rank ? g->batch_shape[strided] : 1;
     for (unsigned o = 0; g->batch_rank && o < BLASLT_OPERANDS; o++)
-        l->problem.batch_stride[o] = sources[l->source[o]]->batch[strided];
+        l->problem.batch_stride[o] = plan_gemm_matrix(g, l->source[o])->batch[strided];
     for (unsigned i = 0; i < g->batch_rank; i++)
         if (i != strided && (calls *= (uint64_t)g->batch_shape[i]) > BLASLT_CALLS_MAX)
             return false;
@@ -115,7 +120,7 @@ static bool split_batch(const struct plan_gemm *g, const size_t *sizes, struct b
             rest /= (uint64_t)g->batch_shape[i];
             for (unsigned o = 0; o < BLASLT_OPERANDS; o++)
                 l->calls[l->n_calls].offset[o] +=
-                    index * (uint64_t)sources[l->source[o]]->batch[i] * sizes[l->source[o]];
+                    index * (uint64_t)plan_gemm_matrix(g, l->source[o])->batch[i] * sizes[l->source[o]];
         }
     }
     return l->problem.batch_count <= INT32_MAX;
@@ -176,16 +181,85 @@ static int check_aligned(const struct blaslt_layout *l, const struct plan *plan,
     return error_detail_text(e, "key", "attrs.variant");
 }
 
+/* Whether a scale, whose stride along out's rows or columns is `stride` and size there `size`, is one number, and
+ * whether it is a vector. */
+static bool is_number(int64_t size, int64_t stride)
+{
+    return size == 1 || stride == 0;
+}
+
+static bool is_vector(int64_t size, int64_t stride)
+{
+    return size == 1 || stride == 1;
+}
+
+/* The forms of scales that the library has; BLASLT_NO_SCALES: these are none of them. */
+static enum blaslt_scales scales_of(const struct plan_gemm *g)
+{
+    const int64_t row = g->extra[0].row, column = g->extra[1].column;
+
+    for (unsigned d = 0; d < g->batch_rank; d++)
+        if (g->extra[0].batch[d] != 0 || g->extra[1].batch[d] != 0)
+            return BLASLT_NO_SCALES;
+    if (is_number(g->m, row) && is_number(g->n, column))
+        return BLASLT_SCALE_NUMBERS;
+    return is_vector(g->m, row) && is_vector(g->n, column) ? BLASLT_SCALE_VECTORS : BLASLT_NO_SCALES;
+}
+
+/* Products of f8, as all GPUs that multiply them have them: both matrices along k, in whole pieces of 16. */
+static int check_f8(const struct plan_gemm *g, enum dtype a_dtype, const struct blaslt_layout *l, struct error *e)
+{
+    const struct blaslt_problem *p = &l->problem;
+    const char *why = NULL;
+
+    if (g->all_in_f32)
+        why = "cublaslt does not add every product in f32, which precision \"highest\" asks for; leave the variant out";
+    else if (a_dtype == DTYPE_F8_E5M2 && g->b_dtype == DTYPE_F8_E5M2)
+        why = "cublaslt does not multiply f8_e5m2 by f8_e5m2; leave the variant out";
+    else if (!p->transpose_a || p->transpose_b)
+        why = "cublaslt multiplies f8 where rows of a and columns of b are contiguous; leave the variant out";
+    else if (p->m % F8_ALIGNMENT || p->k % F8_ALIGNMENT || p->ld[BLASLT_A] % F8_ALIGNMENT ||
+             p->ld[BLASLT_B] % F8_ALIGNMENT)
+        why = "cublaslt multiplies f8 where the inner size, and the length of a row of out, are multiples of 16; leave "
+              "the variant out";
+    else if (p->scales == BLASLT_NO_SCALES)
+        why = "cublaslt takes one scale for all of each input, or contiguous ones for each row of a and each column of "
+              "b; leave the variant out";
+    if (!why)
+        return 0;
+    error_set(e, ERROR_INVALID_ARGUMENT, "%s", why);
+    return error_detail_text(e, "key", "attrs.variant");
+}
+
+static int check_f8_aligned(const struct blaslt_layout *l, size_t out_size, const uint64_t *addresses, struct error *e)
+{
+    const struct blaslt_problem *p = &l->problem;
+    bool aligned = (uint64_t)p->ld[BLASLT_D] * out_size % F8_ALIGNMENT == 0;
+
+    for (unsigned o = 0; addresses && o < BLASLT_OPERANDS; o++)
+        aligned = aligned && p->alignment[o] >= F8_ALIGNMENT;
+    for (unsigned i = 0; addresses && p->scales == BLASLT_SCALE_VECTORS && i < 2; i++)
+        aligned = aligned && addresses[PLAN_GEMM_SCALE_A + i] % F8_ALIGNMENT == 0;
+    if (aligned)
+        return 0;
+    error_set(e, ERROR_INVALID_ARGUMENT,
+              "cublaslt multiplies f8 where matrices, their rows, and scales that are vectors begin at multiples of %d "
+              "bytes; leave the variant out",
+              F8_ALIGNMENT);
+    return error_detail_text(e, "key", "attrs.variant");
+}
+
 int blaslt_layout(const struct plan *plan, const uint64_t *addresses, struct blaslt_layout *ret_layout, struct error *e)
 {
-    const size_t in = dtype_size(plan->dtype), out = dtype_size(plan->out_dtype);
-    const size_t sizes[] = {in, in, plan->kind == PLAN_GEMM && plan->gemm.has_bias ? in : out, out};
+    size_t sizes[PLAN_MAX_OPERANDS] = {0};
     struct blaslt_problem *p = &ret_layout->problem;
     struct plan_gemm g;
 
     if (plan->kind != PLAN_GEMM || plan_is_empty(plan))
         return error_set(e, ERROR_INVALID_ARGUMENT, "cublaslt multiplies matrices only");
     g = plan->gemm;
+    for (unsigned i = 0; i <= plan_gemm_out(&g); i++)
+        sizes[i] = dtype_size(plan_dtype(plan, plan_gemm_out(&g), i));
     memset(ret_layout, 0, sizeof(*ret_layout));
     fold_batch(&g);
     if (g.k == 0 || g.k > INT32_MAX || g.m > INT32_MAX || g.n > INT32_MAX) {
@@ -207,13 +281,20 @@ int blaslt_layout(const struct plan *plan, const uint64_t *addresses, struct bla
                   BLASLT_CALLS_MAX);
         return error_detail_text(e, "key", "attrs.variant");
     }
-    p->dtype = (uint8_t)plan->dtype;
+    p->dtype = (uint8_t)plan_dtype(plan, plan_gemm_out(&g), ret_layout->source[BLASLT_A]);
+    p->b_dtype = (uint8_t)plan_dtype(plan, plan_gemm_out(&g), ret_layout->source[BLASLT_B]);
     p->out_dtype = (uint8_t)plan->out_dtype;
     p->tf32 = plan->dtype == DTYPE_F32 && !g.high_precision_only;
     p->has_bias = g.has_bias;
     p->activation = (uint8_t)g.activation;
+    p->scales = (uint8_t)(g.has_scales ? scales_of(&g) : BLASLT_NO_SCALES);
+    p->fast_sums = g.fast_sums;
+    if (g.has_scales && check_f8(&g, plan->dtype, ret_layout, e) < 0)
+        return -1;
     for (unsigned o = 0; addresses && o < BLASLT_OPERANDS; o++)
         p->alignment[o] = alignment(ret_layout, (enum blaslt_operand)o, addresses[ret_layout->source[o]],
                                     sizes[ret_layout->source[o]]);
+    if (g.has_scales)
+        return check_f8_aligned(ret_layout, dtype_size(plan->out_dtype), addresses, e);
     return p->has_bias ? check_aligned(ret_layout, plan, addresses, e) : 0;
 }

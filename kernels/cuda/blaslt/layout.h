@@ -12,6 +12,9 @@ enum { BLASLT_CALLS_MAX = 16 }; /* for batches that no single stride describes *
 
 enum blaslt_operand { BLASLT_A, BLASLT_B, BLASLT_D, BLASLT_OPERANDS };
 
+/* Of A and B, of which both have the same: one number each, or one for each row of D and each column of D. */
+enum blaslt_scales { BLASLT_NO_SCALES, BLASLT_SCALE_NUMBERS, BLASLT_SCALE_VECTORS };
+
 /* All that the choice of an algorithm depends on; compared as bytes, so every byte of it is set. D is column-major m ×
  * n, op(A) is m × k, op(B) is k × n. */
 struct blaslt_problem {
@@ -20,12 +23,14 @@ struct blaslt_problem {
     int64_t batch_count;
     int64_t batch_stride[BLASLT_OPERANDS];
     uint32_t alignment[BLASLT_OPERANDS]; /* bytes, a power of two ≤ 256, of every matrix of the batch */
-    uint8_t dtype, out_dtype;
+    uint8_t dtype, b_dtype, out_dtype;   /* of A, of B, of D */
     uint8_t tf32;
     uint8_t transpose_a, transpose_b;
     uint8_t has_bias;
     uint8_t activation;  /* enum plan_activation */
-    uint8_t reserved[5]; /* 0; the compiler pads nothing */
+    uint8_t scales;      /* enum blaslt_scales */
+    uint8_t fast_sums;   /* precision = "medium" of f8 */
+    uint8_t reserved[2]; /* 0; the compiler pads nothing */
 };
 _Static_assert(sizeof(struct blaslt_problem) == 10 * sizeof(int64_t) + 3 * sizeof(uint32_t) + 12, "no padding");
 

@@ -9,7 +9,7 @@ struct types {
     cublasComputeType_t compute;
 };
 
-/* f32 multiplies in f32 (no tf32) unless the request allowed less; f16 and bf16 accumulate in f32. */
+/* f32 multiplies in f32 (no tf32) unless the request allowed less; f8, f16 and bf16 accumulate in f32. */
 static struct types types_of(const struct blaslt_problem *problem)
 {
     if (problem->dtype == DTYPE_F64)
@@ -26,6 +26,10 @@ static cudaDataType_t data_type(uint8_t dtype)
         return CUDA_R_16F;
     case DTYPE_BF16:
         return CUDA_R_16BF;
+    case DTYPE_F8_E4M3:
+        return CUDA_R_8F_E4M3;
+    case DTYPE_F8_E5M2:
+        return CUDA_R_8F_E5M2;
     default:
         break;
     }
@@ -37,6 +41,40 @@ static void keep(cublasStatus_t *first, cublasStatus_t status)
 {
     if (*first == CUBLAS_STATUS_SUCCESS)
         *first = status;
+}
+
+static cublasStatus_t set_pointer(struct blaslt_plan *p, cublasLtMatmulDescAttributes_t attribute, uint64_t address)
+{
+    const void *pointer = (const void *)(uintptr_t)address;
+
+    return blaslt_api.MatmulDescSetAttribute(p->operation, attribute, &pointer, sizeof(pointer));
+}
+
+/* Without addresses of scales the library would look for algorithms that have none: it sees that they are there, and
+ * reads nothing before a run, which has set others. */
+enum { SOME_SCALE = 256 };
+
+/* What products of f8 have beside others. Libraries before 12.9 do not know scales that are vectors. */
+static void set_scales(struct blaslt_plan *p, cublasStatus_t *status)
+{
+    const int8_t fast = p->problem.fast_sums != 0;
+
+    keep(status, set_pointer(p, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, SOME_SCALE));
+    keep(status, set_pointer(p, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, SOME_SCALE));
+    keep(status, blaslt_api.MatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof(fast)));
+    if (p->problem.scales != BLASLT_SCALE_VECTORS)
+        return;
+    p->is_refused = true;
+#if CUBLAS_VERSION >= 120900
+    const int32_t mode = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    const cublasLtMatmulDescAttributes_t modes[] = {CUBLASLT_MATMUL_DESC_A_SCALE_MODE,
+                                                    CUBLASLT_MATMUL_DESC_B_SCALE_MODE};
+
+    p->is_refused = false;
+    for (unsigned i = 0; i < 2; i++)
+        p->is_refused |=
+            blaslt_api.MatmulDescSetAttribute(p->operation, modes[i], &mode, sizeof(mode)) != CUBLAS_STATUS_SUCCESS;
+#endif
 }
 
 static cublasStatus_t make_operation(struct blaslt_plan *p, struct types types)
@@ -56,6 +94,8 @@ static cublasStatus_t make_operation(struct blaslt_plan *p, struct types types)
     if (p->problem.has_bias)
         keep(&status, blaslt_api.MatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
                                                         sizeof(epilogue)));
+    if (p->problem.scales)
+        set_scales(p, &status);
     return status;
 }
 
@@ -81,20 +121,19 @@ static cublasStatus_t make_layout(struct blaslt_plan *p, enum blaslt_operand o, 
 static cublasStatus_t describe(struct blaslt_plan *p)
 {
     const struct blaslt_problem *q = &p->problem;
-    const cudaDataType_t in = data_type(q->dtype), out = data_type(q->out_dtype);
     cublasStatus_t status = make_operation(p, types_of(q));
 
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = make_layout(p, BLASLT_A, in, q->m, q->k, q->transpose_a);
+        status = make_layout(p, BLASLT_A, data_type(q->dtype), q->m, q->k, q->transpose_a);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = make_layout(p, BLASLT_B, in, q->k, q->n, q->transpose_b);
+        status = make_layout(p, BLASLT_B, data_type(q->b_dtype), q->k, q->n, q->transpose_b);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = make_layout(p, BLASLT_D, out, q->m, q->n, false);
+        status = make_layout(p, BLASLT_D, data_type(q->out_dtype), q->m, q->n, false);
     return status;
 }
 
-/* The limits of algorithms: their workspace, their rounding, the alignment of operands. Partial sums of f16 and bf16
- * products are added in f32 only: there is one rounding, at the end. */
+/* The limits of algorithms: their workspace, their rounding, the alignment of operands. Partial sums of products of 8
+ * and 16 bits are added in f32 only: there is one rounding, at the end. */
 static cublasStatus_t make_preference(const struct blaslt_problem *q, uint64_t workspace_bytes,
                                       cublasLtMatmulPreference_t *ret_preference)
 {
@@ -107,8 +146,8 @@ static cublasStatus_t make_preference(const struct blaslt_problem *q, uint64_t w
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, BLASLT_D},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, BLASLT_D},
     };
-    uint32_t reduction = q->dtype == DTYPE_F16 || q->dtype == DTYPE_BF16 ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
-                                                                         : CUBLASLT_REDUCTION_SCHEME_MASK;
+    uint32_t reduction =
+        dtype_size((enum dtype)q->dtype) <= 2 ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE : CUBLASLT_REDUCTION_SCHEME_MASK;
     cublasLtMatmulPreference_t preference;
     cublasStatus_t status = blaslt_api.MatmulPreferenceCreate(&preference);
 
@@ -138,7 +177,7 @@ int blaslt_plan_describe(struct cuda_device *d, cublasLtHandle_t handle, const s
     if (!p)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a plan");
     atomic_init(&p->refs, 1);
-    pthread_mutex_init(&p->bias_lock, NULL);
+    pthread_mutex_init(&p->pointers_lock, NULL);
     list_init(&p->link);
     p->device = d;
     p->handle = handle;
@@ -160,6 +199,8 @@ cublasStatus_t blaslt_plan_ask(const struct blaslt_plan *p, uint64_t workspace_b
     int found = 0;
 
     *ret_n = 0;
+    if (p->is_refused)
+        return CUBLAS_STATUS_SUCCESS;
     status = make_preference(&p->problem, workspace_bytes, &preference);
     if (status != CUBLAS_STATUS_SUCCESS)
         return status;
@@ -196,6 +237,8 @@ static bool take(struct blaslt_plan *p, const struct tuning_choice *choice, uint
     cublasStatus_t status;
 
     _Static_assert(sizeof(algorithm) <= sizeof(choice->algorithm), "a choice has room for an algorithm");
+    if (p->is_refused)
+        return false;
     memcpy(&algorithm, choice->algorithm, sizeof(algorithm));
     status =
         blaslt_on(p->device)->MatmulAlgoCheck(p->handle, p->operation, p->layouts[BLASLT_A], p->layouts[BLASLT_B],
@@ -235,7 +278,7 @@ struct blaslt_plan *blaslt_plan_unref(struct blaslt_plan *p)
             blaslt_api.MatrixLayoutDestroy(p->layouts[o]);
     if (p->operation)
         blaslt_api.MatmulDescDestroy(p->operation);
-    pthread_mutex_destroy(&p->bias_lock);
+    pthread_mutex_destroy(&p->pointers_lock);
     free(p);
     return NULL;
 }
@@ -273,19 +316,26 @@ static cublasStatus_t run_call(const struct cuda_queue *queue, struct blaslt_pla
                  blaslt_plan_workspace(p), (cudaStream_t)queue->stream);
 }
 
-/* The bias's address is part of the descriptor, which all runs of the plan share, those that a graph records, too. */
-static cublasStatus_t run_biased(const struct cuda_queue *queue, struct blaslt_plan *p, const struct plan_gemm *g,
-                                 const struct blaslt_layout *layout, const struct blaslt_call *call,
-                                 const uint64_t *addresses)
+/* The addresses of a bias and of scales are part of the descriptor, which all runs of the plan share, those that a
+ * graph records, too. */
+static cublasStatus_t run_pointed(const struct cuda_queue *queue, struct blaslt_plan *p, const struct plan_gemm *g,
+                                  const struct blaslt_layout *layout, const struct blaslt_call *call,
+                                  const uint64_t *addresses)
 {
-    const void *bias = (const void *)(uintptr_t)addresses[PLAN_GEMM_BIAS];
-    cublasStatus_t status;
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
 
-    pthread_mutex_lock(&p->bias_lock);
-    status = blaslt_api.MatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias));
+    pthread_mutex_lock(&p->pointers_lock);
+    if (p->problem.has_bias)
+        status = set_pointer(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, addresses[PLAN_GEMM_BIAS]);
+    if (p->problem.scales) {
+        keep(&status, set_pointer(p, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
+                                  addresses[PLAN_GEMM_SCALE_A + layout->source[BLASLT_A]]));
+        keep(&status, set_pointer(p, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
+                                  addresses[PLAN_GEMM_SCALE_A + layout->source[BLASLT_B]]));
+    }
     if (status == CUBLAS_STATUS_SUCCESS)
         status = run_call(queue, p, g, layout, call, addresses);
-    pthread_mutex_unlock(&p->bias_lock);
+    pthread_mutex_unlock(&p->pointers_lock);
     return status;
 }
 
@@ -297,8 +347,8 @@ int blaslt_plan_run(const struct cuda_queue *queue, struct blaslt_plan *p, const
     if (blaslt_layout(plan, addresses, &layout, e) < 0)
         return -1;
     for (unsigned i = 0; i < layout.n_calls; i++) {
-        cublasStatus_t status = layout.problem.has_bias
-                                    ? run_biased(queue, p, &plan->gemm, &layout, &layout.calls[i], addresses)
+        cublasStatus_t status = layout.problem.has_bias || layout.problem.scales
+                                    ? run_pointed(queue, p, &plan->gemm, &layout, &layout.calls[i], addresses)
                                     : run_call(queue, p, &plan->gemm, &layout, &layout.calls[i], addresses);
 
         if (status != CUBLAS_STATUS_SUCCESS)

@@ -15,7 +15,7 @@ enum {
     BLASLT_TUNED_FROM = 32, /* a workspace, where they are measured */
 };
 
-/* Fixed once it is in the cache, but for the address of the bias, which each run sets. */
+/* Fixed once it is in the cache, but for the addresses of a bias or of scales, which each run sets. */
 struct blaslt_plan {
     atomic_uint refs; /* the cache's and each job's */
     struct list link; /* the cache's, like `next` */
@@ -25,8 +25,9 @@ struct blaslt_plan {
     struct blaslt_problem problem;
     struct blaslt_cached cached; /* the cache's */
     cublasLtMatmulDesc_t operation;
-    pthread_mutex_t bias_lock; /* guards the address of the bias in `operation` while a product is enqueued */
+    pthread_mutex_t pointers_lock; /* guards the addresses in `operation` while a product is enqueued */
     cublasLtMatrixLayout_t layouts[BLASLT_OPERANDS];
+    bool is_refused;    /* the library does not know such scales: it is not asked for an algorithm */
     bool has_algorithm; /* false: the library has none for this problem */
     cublasLtMatmulHeuristicResult_t algorithm;
 };

@@ -51,9 +51,11 @@ void blaslt_problem_text(const struct plan *plan, const uint64_t *addresses, cha
 {
     static const char *const activations[] = {
         [PLAN_NONE] = "", [PLAN_RELU] = " relu", [PLAN_GELU] = " gelu", [PLAN_GELU_TANH] = " gelu_tanh"};
+    static const char *const scales[] = {
+        [BLASLT_NO_SCALES] = "", [BLASLT_SCALE_NUMBERS] = "", [BLASLT_SCALE_VECTORS] = " scaled by rows"};
     const struct plan_gemm *g = &plan->gemm;
     struct blaslt_layout layout;
-    const bool widens = plan->out_dtype != plan->dtype;
+    const bool widens = plan->out_dtype != plan->dtype, two = g->has_scales && g->b_dtype != plan->dtype;
     const char *precision = "";
     struct error ignored;
     int n;
@@ -64,10 +66,13 @@ void blaslt_problem_text(const struct plan *plan, const uint64_t *addresses, cha
     }
     if (plan->dtype == DTYPE_F32)
         precision = layout.problem.tf32 ? " medium" : g->in_pieces ? " high" : "";
+    if (g->fast_sums)
+        precision = " medium";
     /* In the words of the op: n, a matrix by rows; t, by columns. */
-    n = snprintf(into, size, "%s%s%s%s %lldx%lldx%lld %c%c", dtype_name(plan->dtype), widens ? " to " : "",
-                 widens ? dtype_name(plan->out_dtype) : "", precision, (long long)g->m, (long long)g->n,
-                 (long long)g->k, g->a.column == 1 || g->k == 1 ? 'n' : 't', g->b.column == 1 || g->n == 1 ? 'n' : 't');
+    n = snprintf(into, size, "%s%s%s%s%s%s%s %lldx%lldx%lld %c%c", dtype_name(plan->dtype), two ? " by " : "",
+                 two ? dtype_name(g->b_dtype) : "", widens ? " to " : "", widens ? dtype_name(plan->out_dtype) : "",
+                 scales[layout.problem.scales], precision, (long long)g->m, (long long)g->n, (long long)g->k,
+                 g->a.column == 1 || g->k == 1 ? 'n' : 't', g->b.column == 1 || g->n == 1 ? 'n' : 't');
     if (g->batch_count > 1 && n > 0 && (size_t)n < size)
         n += snprintf(into + n, size - (size_t)n, " batch %llu", (unsigned long long)g->batch_count);
     if (g->beta != 0 && n > 0 && (size_t)n < size)

@@ -18,7 +18,7 @@ static void init_one(const char **names, enum op_id op, enum dtype dtype, enum c
 
     if (!own)
         return;
-    if ((op == OP_GEMM || op == OP_LINEAR) && have_blaslt)
+    if ((op == OP_GEMM || op == OP_LINEAR || op == OP_SCALED_GEMM) && have_blaslt)
         names[n++] = cuda_variant_blaslt;
     while (have_blaslt && have_copies && *repacked)
         names[n++] = *repacked++;

@@ -1,15 +1,15 @@
-/* Cases of gemm and of linear. */
+/* Cases of gemm, of linear and of scaled_gemm. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cases.h"
-#include "ops/params.h"
+#include "ops/params_scaled.h"
 #include "ops/plan_launch.h"
 #include "values.h"
 
-enum { A, B, BIAS };
+enum { A, B, BIAS, SCALE_A = BIAS, SCALE_B };
 
 /* The number of a case's output, behind its inputs. */
 static unsigned out_of(const struct lab_case *c)
@@ -22,11 +22,16 @@ static bool is_linear(const struct lab_case *c)
     return c->call.op->id == OP_LINEAR;
 }
 
+static bool is_scaled(const struct lab_case *c)
+{
+    return c->call.op->id == OP_SCALED_GEMM;
+}
+
 /* As the ops' declarations have it: |got − exact| ≤ rtol · |exact| + scaled · Σ|terms| + atol. */
 static const struct tolerance {
     double rtol, scaled, atol;
 } tolerances[] = {
-    [DTYPE_F32] = {1.2e-7, 2.0e-5, 0},
+    [DTYPE_F32] = {3.6e-7, 2.0e-5, 0},
     [DTYPE_F64] = {2.3e-16, 4.0e-14, 0},
     [DTYPE_F16] = {9.8e-4, 2.0e-5, 6.0e-8},
     [DTYPE_BF16] = {7.9e-3, 2.0e-5, 0},
@@ -71,14 +76,52 @@ static void set_bias(struct tensor *t, enum dtype dtype, const struct tensor *ou
         t->shape[d] = lab_random(r) % 4 ? out->shape[first + d] : 1;
 }
 
+/* One number, or one for each row (each column), of any batches. */
+static void set_scale(struct tensor *t, const struct tensor *out, bool of_rows, struct lab_random *r)
+{
+    const unsigned repeated = out->rank - (of_rows ? 1 : 2);
+    const unsigned first = lab_random(r) % 2 ? out->rank - 2 : (unsigned)lab_random_between(r, 0, out->rank);
+
+    t->dtype = DTYPE_F32;
+    t->rank = out->rank - first;
+    for (unsigned d = 0; d < t->rank; d++)
+        t->shape[d] = first + d != repeated && lab_random(r) % 4 ? out->shape[first + d] : 1;
+}
+
+/* Any numbers up to 448: sums stay below what f16 has. */
+static void fill_f8(struct lab_array *array, struct lab_random *r)
+{
+    const unsigned numbers = array->tensor.dtype == DTYPE_F8_E4M3 ? 0x7f : 0x60;
+
+    for (size_t i = 0; i < array->size; i++)
+        array->host[i] = (unsigned char)(lab_random(r) % numbers | (lab_random(r) % 2 ? 0x80 : 0));
+}
+
+/* Powers of two and others, that keep sums as small. */
+static void shrink_scales(struct lab_array *array)
+{
+    for (size_t i = 0; i < array->size / sizeof(float); i++)
+        value_set(DTYPE_F32, array->host, i, value_get(DTYPE_F32, array->host, i) * 0x1p-9);
+}
+
+static bool reads_out(const struct lab_case *c)
+{
+    return !is_linear(c) && !is_scaled(c) && c->call.attrs[GEMM_BETA].f != 0;
+}
+
 static void fill_array(struct lab_case *c, unsigned t, struct lab_random *r)
 {
     const bool out = t == out_of(c);
     const enum lab_layout layout = (enum lab_layout)(lab_random(r) % (out ? LAYOUT_EXPANDED : LAYOUT_COUNT));
 
     lab_array_make(&c->arrays[t], r, lab_random(r) % 2 ? LAYOUT_CONTIGUOUS : layout, out);
-    lab_array_fill(&c->arrays[t], r, false);
-    if (out && (is_linear(c) || c->call.attrs[GEMM_BETA].f == 0))
+    if (is_scaled(c) && t <= B)
+        fill_f8(&c->arrays[t], r);
+    else
+        lab_array_fill(&c->arrays[t], r, false);
+    if (is_scaled(c) && (t == SCALE_A || t == SCALE_B))
+        shrink_scales(&c->arrays[t]);
+    if (out && !reads_out(c))
         memset(c->arrays[t].host, 0xff, c->arrays[t].size); /* NaN: reading it would show */
     c->call.tensors[t] = &c->arrays[t].tensor;
 }
@@ -90,16 +133,25 @@ void case_gemm(struct lab_case *c, struct lab_random *r, enum dtype dtype, int64
     const int64_t k = lab_random(r) % 16 == 0 ? 0 : random_extent(r, scale);
     const bool trans_a = lab_random(r) % 2, trans_b = lab_random(r) % 2;
     const unsigned batch_rank = lab_random(r) % 3 ? 0 : (unsigned)lab_random_between(r, 1, 3);
-    const bool wide = dtype_size(dtype) == 2 && lab_random(r) % 3 == 0;
+    const bool wide = dtype_size(dtype) == 2 && lab_random(r) % 3 == 0, f8 = dtype_size(dtype) == 1;
+    static const enum dtype f8_outs[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+    enum dtype b_dtype = dtype, out_dtype = wide ? DTYPE_F32 : dtype;
     int64_t batch[3];
 
     memset(c, 0, sizeof(*c));
-    c->call.op = op_get(lab_random(r) % 2 ? OP_GEMM : OP_LINEAR);
+    c->call.op = op_get(f8 ? OP_SCALED_GEMM : lab_random(r) % 2 ? OP_GEMM : OP_LINEAR);
+    if (f8) {
+        b_dtype = lab_random(r) % 2 ? DTYPE_F8_E4M3 : DTYPE_F8_E5M2;
+        out_dtype = f8_outs[lab_random(r) % 3];
+    }
     c->in_place = -1;
     c->call.attrs[GEMM_TRANS_A].b = trans_a;
     c->call.attrs[GEMM_TRANS_B].b = trans_b;
-    c->call.attrs[GEMM_ALPHA].f = lab_random(r) % 2 ? 1 : factors[lab_random(r) % 5];
-    if (is_linear(c)) {
+    if (!f8)
+        c->call.attrs[GEMM_ALPHA].f = lab_random(r) % 2 ? 1 : factors[lab_random(r) % 5];
+    if (f8) {
+        c->call.attrs[SCALED_GEMM_PRECISION].choice = SCALED_GEMM_PRECISION_HIGHEST;
+    } else if (is_linear(c)) {
         c->call.attrs[LINEAR_ACTIVATION].choice = lab_random(r) % 4;
         c->call.attrs[LINEAR_PRECISION].choice = LINEAR_PRECISION_HIGHEST;
     } else {
@@ -109,8 +161,8 @@ void case_gemm(struct lab_case *c, struct lab_random *r, enum dtype dtype, int64
     for (unsigned d = 0; d < batch_rank; d++)
         batch[d] = lab_random_between(r, 1, 3);
     set_matrix(&c->arrays[A].tensor, dtype, batch_rank, batch, m, k, trans_a);
-    set_matrix(&c->arrays[B].tensor, dtype, batch_rank, batch, k, n, trans_b);
-    set_matrix(&c->arrays[out_of(c)].tensor, wide ? DTYPE_F32 : dtype, batch_rank, batch, m, n, false);
+    set_matrix(&c->arrays[B].tensor, b_dtype, batch_rank, batch, k, n, trans_b);
+    set_matrix(&c->arrays[out_of(c)].tensor, out_dtype, batch_rank, batch, m, n, false);
     if (batch_rank && lab_random(r) % 2)
         c->arrays[lab_random(r) % 2].tensor.shape[lab_random(r) % batch_rank] = 1;
     for (unsigned d = 0; d < batch_rank; d++) {
@@ -120,6 +172,8 @@ void case_gemm(struct lab_case *c, struct lab_random *r, enum dtype dtype, int64
     }
     if (is_linear(c))
         set_bias(&c->arrays[BIAS].tensor, dtype, &c->arrays[out_of(c)].tensor, r);
+    for (unsigned t = SCALE_A; f8 && t <= SCALE_B; t++)
+        set_scale(&c->arrays[t].tensor, &c->arrays[out_of(c)].tensor, t == SCALE_A, r);
     for (unsigned t = A; t <= out_of(c); t++)
         fill_array(c, t, r);
 }
@@ -176,21 +230,23 @@ static double activated(double x, unsigned activation)
     }
 }
 
-/* The element of the bias that broadcasts to out's at `index`. */
-static double bias_at(const struct lab_case *c, const int64_t *index)
+/* The element of the bias, or of a scale, that broadcasts to out's at `index`. */
+static double repeated_at(const struct lab_case *c, unsigned operand, const int64_t *index)
 {
-    const struct tensor *t = c->call.tensors[BIAS], *out = c->call.tensors[out_of(c)];
+    const struct tensor *t = c->call.tensors[operand], *out = c->call.tensors[out_of(c)];
     int64_t own[TENSOR_MAX_RANK];
 
     for (unsigned d = 0; d < t->rank; d++)
         own[d] = t->shape[d] == 1 ? 0 : index[out->rank - t->rank + d];
-    return value_get(t->dtype, c->arrays[BIAS].host, lab_element(t, own));
+    return value_get(t->dtype, c->arrays[operand].host, lab_element(t, own));
 }
 
 static struct reference reference_of(const struct lab_case *c, const struct matrix *a, const struct matrix *b,
                                      int64_t k, const int64_t *index)
 {
-    const double alpha = c->call.attrs[GEMM_ALPHA].f, beta = is_linear(c) ? 0 : c->call.attrs[GEMM_BETA].f;
+    const double beta = reads_out(c) ? c->call.attrs[GEMM_BETA].f : 0;
+    const double alpha =
+        !is_scaled(c) ? c->call.attrs[GEMM_ALPHA].f : repeated_at(c, SCALE_A, index) * repeated_at(c, SCALE_B, index);
     const struct tensor *out = c->call.tensors[out_of(c)];
     const struct tolerance *tolerance = &tolerances[out->dtype];
     const double *row = batch_of(a, index) + index[out->rank - 2] * a->row;
@@ -213,8 +269,8 @@ static struct reference reference_of(const struct lab_case *c, const struct matr
         magnitude += fabs(beta * before);
     }
     if (is_linear(c)) {
-        r.exact = activated(r.exact + bias_at(c, index), c->call.attrs[LINEAR_ACTIVATION].choice);
-        magnitude += fabs(bias_at(c, index));
+        r.exact = activated(r.exact + repeated_at(c, BIAS, index), c->call.attrs[LINEAR_ACTIVATION].choice);
+        magnitude += fabs(repeated_at(c, BIAS, index));
     }
     r.bound = tolerance->rtol * fabs(r.exact) + tolerance->scaled * magnitude + tolerance->atol;
     return r;
@@ -247,11 +303,11 @@ static void describe(struct lab_case *c, const char *kernel, const char *what)
 {
     const union op_attr_value *attrs = c->call.attrs;
     size_t n = (size_t)snprintf(c->text, sizeof(c->text), "%s %s trans %d%d alpha %g ", kernel, what,
-                                attrs[GEMM_TRANS_A].b, attrs[GEMM_TRANS_B].b, attrs[GEMM_ALPHA].f);
+                                attrs[GEMM_TRANS_A].b, attrs[GEMM_TRANS_B].b, is_scaled(c) ? 1 : attrs[GEMM_ALPHA].f);
 
     if (is_linear(c) && n < sizeof(c->text))
         n += (size_t)snprintf(c->text + n, sizeof(c->text) - n, "activation %u", attrs[LINEAR_ACTIVATION].choice);
-    else if (n < sizeof(c->text))
+    else if (reads_out(c) && n < sizeof(c->text))
         n += (size_t)snprintf(c->text + n, sizeof(c->text) - n, "beta %g", attrs[GEMM_BETA].f);
 
     for (unsigned t = A; t <= out_of(c) && n + 8 < sizeof(c->text); t++) {
@@ -307,7 +363,8 @@ static int check_launch(struct lab_case *c, const struct lab_machine *m, const s
 static int check_variants(struct lab_case *c, const struct lab_machine *m, const struct plan *plan,
                           const uint64_t *addresses, const struct reference *reference, unsigned char *got)
 {
-    const char *const *variants = cuda_ops_variants(OP_GEMM, plan->dtype, m->device.level);
+    const char *const *variants =
+        cuda_ops_variants(is_scaled(c) ? OP_SCALED_GEMM : OP_GEMM, plan->dtype, m->device.level);
     int ways = 0;
 
     for (; *variants; variants++) {
@@ -329,7 +386,9 @@ static int check_variants(struct lab_case *c, const struct lab_machine *m, const
 static int check_tiles(struct lab_case *c, const struct lab_machine *m, const struct plan *plan,
                        const uint64_t *addresses, const struct reference *reference, unsigned char *got)
 {
-    const struct cuda_ops_gemm_config *configs = cuda_ops_gemm_configs(plan->dtype);
+    const struct cuda_ops_gemm_config *configs =
+        is_scaled(c) ? cuda_ops_scaled_configs() : cuda_ops_gemm_configs(plan->dtype);
+    struct cuda_ops_gemm_scaled scaled = {0};
     struct cuda_launch launch;
     struct cuda_ops_gemm p;
     struct error e;
@@ -344,9 +403,14 @@ static int check_tiles(struct lab_case *c, const struct lab_machine *m, const st
         return -1;
     wide = !strstr(launch.kernel, "_any");
     memcpy(&p, launch.params, sizeof(p));
+    if (is_scaled(c))
+        memcpy(&scaled, launch.params, sizeof(scaled));
     for (unsigned i = 0; i < CUDA_OPS_GEMM_CONFIGS; i++) {
         for (int pieces = 0; pieces <= (wide ? 1 : 0); pieces++) {
-            cuda_ops_set_gemm(&launch, &p, &configs[i], pieces);
+            if (is_scaled(c))
+                cuda_ops_set_scaled(&launch, &scaled, &configs[i], pieces);
+            else
+                cuda_ops_set_gemm(&launch, &p, &configs[i], pieces);
             if (i == 0)
                 launch.grid[0] = (launch.grid[0] + 1) / 2;
             if (check_launch(c, m, &launch, reference, got) < 0)

@@ -21,8 +21,8 @@ struct options {
 };
 
 /* Those of each op that it takes. */
-static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F64, DTYPE_F16, DTYPE_BF16,
-                                    DTYPE_I8,  DTYPE_U16, DTYPE_I32, DTYPE_U64};
+static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F64, DTYPE_F16, DTYPE_BF16,    DTYPE_I8,
+                                    DTYPE_U16, DTYPE_I32, DTYPE_U64, DTYPE_F8_E4M3, DTYPE_F8_E5M2};
 
 enum { DTYPES = sizeof(dtypes) / sizeof(dtypes[0]), GROUPS = OP_COUNT * DTYPES + 1 };
 
@@ -41,10 +41,11 @@ static int run_case(unsigned g, struct lab_random *r, const struct lab_machine *
     int ways;
 
     if (g == GROUPS - 1)
-        return case_check_copy(r, m, dtypes[lab_random(r) % DTYPES], ELEMENTWISE_SCALE, text);
-    if (!(op_get(op)->dtypes & DTYPE_BIT(dtype)))
-        return 0;
-    if (op != OP_GEMM) {
+        return case_check_copy(r, m, dtypes[lab_random(r) % (DTYPES - 2)], ELEMENTWISE_SCALE, text);
+    if (!(op_get(op)->dtypes & DTYPE_BIT(dtype)) ||
+        (op == OP_COPY && (dtype == DTYPE_F8_E4M3 || dtype == DTYPE_F8_E5M2)))
+        return 0; /* copies of bytes are those of i8 */
+    if (op_get(op)->rule == op_rule_elementwise) {
         case_elementwise(&c, r, op, dtype, ELEMENTWISE_SCALE);
         ways = case_check_elementwise(&c, m);
     } else {

@@ -65,6 +65,16 @@ static double from_bf16(uint16_t h)
     return x;
 }
 
+static double from_e4m3(uint8_t b)
+{
+    const double sign = b & 0x80 ? -1 : 1;
+    const int exponent = b >> 3 & 15, fraction = b & 7;
+
+    if (exponent == 15 && fraction == 7)
+        return NAN;
+    return sign * (exponent ? ldexp(fraction + 8, exponent - 10) : ldexp(fraction, -9));
+}
+
 uint64_t value_bits(enum dtype dtype, const unsigned char *array, size_t i)
 {
     const size_t size = dtype_size(dtype);
@@ -100,6 +110,10 @@ double value_get(enum dtype dtype, const unsigned char *array, size_t i)
     case DTYPE_BF16:
         memcpy(&h, array + i * sizeof(h), sizeof(h));
         return from_bf16(h);
+    case DTYPE_F8_E4M3:
+        return from_e4m3(array[i]);
+    case DTYPE_F8_E5M2:
+        return from_f16((uint16_t)(array[i] << 8));
     default:
         break;
     }

@@ -14,7 +14,7 @@ void value_set_bits(enum dtype dtype, unsigned char *array, size_t i, uint64_t b
 /* Of integers: the bits, as an unsigned number. */
 double value_get(enum dtype dtype, const unsigned char *array, size_t i);
 
-/* f64 is stored as it is, the others are first rounded to f32. */
+/* f64 is stored as it is, the others are first rounded to f32. Not for f8. */
 void value_set(enum dtype dtype, unsigned char *array, size_t i, double value);
 
 #endif

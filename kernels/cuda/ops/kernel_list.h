@@ -17,6 +17,7 @@
     X(gemm_f64)                                                                                                        \
     X(gemm_f16)                                                                                                        \
     X(gemm_bf16)                                                                                                       \
+    X(gemm_f8)                                                                                                         \
     X(gemm_short)                                                                                                      \
     X(gemm_hopper)
 
@@ -86,6 +87,10 @@
     CUDA_OPS_OF_GEMM(X, f64)                                                                                           \
     CUDA_OPS_OF_GEMM(X, f16)                                                                                           \
     CUDA_OPS_OF_GEMM(X, bf16)                                                                                          \
+    X(gemm_f8, kops_scaled_gemm_f8_tiled_large)                                                                        \
+    X(gemm_f8, kops_scaled_gemm_f8_tiled_large_any)                                                                    \
+    X(gemm_f8, kops_scaled_gemm_f8_tiled_small)                                                                        \
+    X(gemm_f8, kops_scaled_gemm_f8_tiled_small_any)                                                                    \
     CUDA_OPS_OF_SKINNY(X, f32, 1)                                                                                      \
     X(gemm_short, kops_gemm_f32_small_1)                                                                               \
     X(gemm_short, kops_gemm_f32_small_1_any)

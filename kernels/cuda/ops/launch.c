@@ -10,6 +10,8 @@ static const char *const linear_variants[] = {"tiled", NULL};
 
 const char *const *cuda_ops_variants(enum op_id op, enum dtype dtype, enum cuda_ops_level level)
 {
+    if (op == OP_SCALED_GEMM)
+        return cuda_ops_scaled_variants(dtype);
     if ((op == OP_GEMM || op == OP_LINEAR) && cuda_ops_element(dtype) == ELEMENT_COUNT)
         return NULL;
     if (op == OP_GEMM)
@@ -40,6 +42,10 @@ int cuda_ops_launch(enum op_id op, const struct plan *plan, const uint64_t *addr
                          dtype_name(plan->dtype));
     if (variant && check_variant(variants, variant, e) < 0)
         return -1;
+    if (plan->kind == PLAN_GEMM && plan->gemm.has_scales) {
+        cuda_ops_launch_scaled(plan, addresses, device, ret_launch);
+        return 0;
+    }
     if (plan->kind == PLAN_GEMM)
         return cuda_ops_launch_gemm(plan, addresses, variant, device, ret_launch, e);
     return cuda_ops_launch_elementwise(op, plan, addresses, variant, ret_launch, e);

@@ -36,8 +36,8 @@ static double estimate(const struct cuda_ops_gemm_config *c, const struct cuda_o
            c->cost;
 }
 
-static const struct cuda_ops_gemm_config *choose(const struct cuda_ops_gemm_config *from, const struct cuda_ops_gemm *p,
-                                                 unsigned multiprocessors)
+const struct cuda_ops_gemm_config *cuda_ops_choose_config(const struct cuda_ops_gemm_config *from,
+                                                          const struct cuda_ops_gemm *p, unsigned multiprocessors)
 {
     const struct cuda_ops_gemm_config *best = &from[0];
 
@@ -48,7 +48,7 @@ static const struct cuda_ops_gemm_config *choose(const struct cuda_ops_gemm_conf
     return best;
 }
 
-static struct cuda_ops_matrix matrix_of(const struct plan_gemm *g, const struct plan_matrix *m, uint64_t address)
+struct cuda_ops_matrix cuda_ops_matrix_of(const struct plan_gemm *g, const struct plan_matrix *m, uint64_t address)
 {
     struct cuda_ops_matrix x = {.address = address, .row = (uint64_t)m->row, .column = (uint64_t)m->column};
 
@@ -117,8 +117,7 @@ void cuda_ops_set_gemm(struct cuda_launch *launch, struct cuda_ops_gemm *p, cons
     cuda_ops_set_launch(launch, kernel, "tiled", p->tiles_m * p->tiles_n * p->batch_count, p, sizeof(*p));
 }
 
-/* The product without tiles and ways to read; out's rows are contiguous, where its columns are. */
-static void read_plan(const struct plan *plan, const uint64_t *addresses, struct cuda_ops_gemm *p)
+void cuda_ops_read_product(const struct plan *plan, const uint64_t *addresses, struct cuda_ops_gemm *p)
 {
     static const uint32_t activations[] = {[PLAN_NONE] = CUDA_OPS_NONE,
                                            [PLAN_RELU] = CUDA_OPS_RELU,
@@ -127,11 +126,11 @@ static void read_plan(const struct plan *plan, const uint64_t *addresses, struct
     const struct plan_gemm *g = &plan->gemm;
 
     *p = (struct cuda_ops_gemm){.m = (uint64_t)g->m, .n = (uint64_t)g->n, .k = (uint64_t)g->k};
-    p->a = matrix_of(g, &g->a, addresses[0]);
-    p->b = matrix_of(g, &g->b, addresses[1]);
-    p->out = matrix_of(g, &g->out, addresses[plan_gemm_out(g)]);
+    p->a = cuda_ops_matrix_of(g, &g->a, addresses[0]);
+    p->b = cuda_ops_matrix_of(g, &g->b, addresses[1]);
+    p->out = cuda_ops_matrix_of(g, &g->out, addresses[plan_gemm_out(g)]);
     if (g->has_bias) {
-        p->bias = matrix_of(g, &g->bias, addresses[PLAN_GEMM_BIAS]);
+        p->bias = cuda_ops_matrix_of(g, &g->bias, addresses[PLAN_GEMM_BIAS]);
         p->activation = activations[g->activation];
     }
     p->out_wide = plan->out_dtype != plan->dtype;
@@ -141,18 +140,28 @@ static void read_plan(const struct plan *plan, const uint64_t *addresses, struct
     p->batch_rank = g->batch_rank;
     for (unsigned d = 0; d < g->batch_rank; d++)
         p->batch_shape[d] = (uint64_t)g->batch_shape[g->batch_rank - 1 - d];
+}
+
+/* Out's rows are contiguous, where its columns are. */
+static void read_plan(const struct plan *plan, const uint64_t *addresses, struct cuda_ops_gemm *p)
+{
+    cuda_ops_read_product(plan, addresses, p);
     if (p->out.column != 1 && p->out.row == 1)
         cuda_ops_transpose(p);
 }
 
-static bool set_access(struct cuda_ops_gemm *p, size_t size)
+bool cuda_ops_set_access(struct cuda_ops_gemm *p, size_t size, size_t out_size)
 {
-    const size_t out = p->out_wide ? sizeof(float) : size;
     const bool wide_a = choose_access(p, &p->a, p->a.row, p->m, p->a.column, size, &p->a_access);
     const bool wide_b = choose_access(p, &p->b, p->b.column, p->n, p->b.row, size, &p->b_access);
 
-    p->out_vector = cuda_ops_in_pieces(p, &p->out, p->out.column, p->out.row, p->m, out);
+    p->out_vector = cuda_ops_in_pieces(p, &p->out, p->out.column, p->out.row, p->m, out_size);
     return wide_a && wide_b;
+}
+
+static bool set_access(struct cuda_ops_gemm *p, size_t size)
+{
+    return cuda_ops_set_access(p, size, p->out_wide ? sizeof(float) : size);
 }
 
 static int launch_tiled(struct cuda_ops_gemm *p, enum dtype dtype, const struct cuda_ops_device *device,
@@ -161,7 +170,8 @@ static int launch_tiled(struct cuda_ops_gemm *p, enum dtype dtype, const struct 
     const bool wide = set_access(p, dtype_size(dtype));
 
     (void)e;
-    cuda_ops_set_gemm(ret_launch, p, choose(cuda_ops_gemm_configs(dtype), p, device->multiprocessors), wide);
+    cuda_ops_set_gemm(ret_launch, p, cuda_ops_choose_config(cuda_ops_gemm_configs(dtype), p, device->multiprocessors),
+                      wide);
     return 0;
 }
 

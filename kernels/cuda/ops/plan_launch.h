@@ -34,6 +34,10 @@ struct cuda_ops_gemm_config {
 enum { CUDA_OPS_GEMM_CONFIGS = 2 };
 const struct cuda_ops_gemm_config *cuda_ops_gemm_configs(enum dtype dtype);
 
+/* The one of CUDA_OPS_GEMM_CONFIGS that is likely to be the fastest for the product. */
+const struct cuda_ops_gemm_config *cuda_ops_choose_config(const struct cuda_ops_gemm_config *from,
+                                                          const struct cuda_ops_gemm *p, unsigned multiprocessors);
+
 /* Launches `p` (tiles are set here) with the config's kernel; `wide` only where both operands allow it. */
 void cuda_ops_set_gemm(struct cuda_launch *launch, struct cuda_ops_gemm *p, const struct cuda_ops_gemm_config *config,
                        bool wide);
@@ -46,9 +50,28 @@ int cuda_ops_launch_elementwise(enum op_id op, const struct plan *plan, const ui
 int cuda_ops_launch_gemm(const struct plan *plan, const uint64_t *addresses, const char *variant,
                          const struct cuda_ops_device *device, struct cuda_launch *ret_launch, struct error *e);
 
+/* A plan with scales. The names are those of its variants; NULL: there are none for the dtype. */
+const char *const *cuda_ops_scaled_variants(enum dtype dtype);
+const struct cuda_ops_gemm_config *cuda_ops_scaled_configs(void);
+/* As cuda_ops_set_gemm(). */
+struct cuda_ops_gemm_scaled;
+void cuda_ops_set_scaled(struct cuda_launch *launch, struct cuda_ops_gemm_scaled *p,
+                         const struct cuda_ops_gemm_config *config, bool wide);
+void cuda_ops_launch_scaled(const struct plan *plan, const uint64_t *addresses, const struct cuda_ops_device *device,
+                            struct cuda_launch *ret_launch);
+
 /* ---- gemm ---- */
 
 const char *const *cuda_ops_gemm_variants(enum dtype dtype, enum cuda_ops_level level);
+
+struct cuda_ops_matrix cuda_ops_matrix_of(const struct plan_gemm *g, const struct plan_matrix *m, uint64_t address);
+
+/* The product without tiles, ways to read and scales. */
+void cuda_ops_read_product(const struct plan *plan, const uint64_t *addresses, struct cuda_ops_gemm *p);
+
+/* Sets how a, b and out, of elements of these sizes, are read and written; returns whether a and b can both be read in
+ * 16-byte pieces. */
+bool cuda_ops_set_access(struct cuda_ops_gemm *p, size_t size, size_t out_size);
 
 uint64_t cuda_ops_tiles_of(uint64_t extent, uint64_t tile);
 

@@ -24,14 +24,13 @@ static void add(struct cuda_layout *v, int64_t size, int64_t *stride)
 
 static struct cuda_layout layout_of_matrix(struct plan_gemm *g, unsigned operand)
 {
-    struct plan_matrix *matrices[] = {&g->a, &g->b, g->has_bias ? &g->bias : &g->out, &g->out};
-    const int64_t rows[] = {g->m, g->k, g->m, g->m}, columns[] = {g->k, g->n, g->n, g->n};
+    struct plan_matrix *matrix = (struct plan_matrix *)plan_gemm_matrix(g, operand);
     struct cuda_layout v = {.count = 1};
 
     for (unsigned i = 0; i < g->batch_rank; i++)
-        add(&v, g->batch_shape[i], &matrices[operand]->batch[i]);
-    add(&v, rows[operand], &matrices[operand]->row);
-    add(&v, columns[operand], &matrices[operand]->column);
+        add(&v, g->batch_shape[i], &matrix->batch[i]);
+    add(&v, operand == PLAN_GEMM_B ? g->k : g->m, &matrix->row);
+    add(&v, operand == PLAN_GEMM_A ? g->k : g->n, &matrix->column);
     return v;
 }
 

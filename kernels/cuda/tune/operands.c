@@ -31,17 +31,15 @@ static void sizes_of(const struct tuning_request *request, uint64_t *sizes, unsi
 {
     const struct plan *plan = &request->step.plan;
     const struct plan_gemm *g = &plan->gemm;
-    const unsigned out = plan_gemm_out(g);
-    uint64_t extents[] = {extent_of(g, &g->a, g->m, g->k), extent_of(g, &g->b, g->k, g->n), 0, 0};
 
-    if (g->has_bias)
-        extents[PLAN_GEMM_BIAS] = extent_of(g, &g->bias, g->m, g->n);
-    extents[out] = extent_of(g, &g->out, g->m, g->n);
-    *ret_n = out + 1;
-    for (unsigned i = 0; i < *ret_n; i++)
-        sizes[i] =
-            (extents[i] * dtype_size(step_dtype(&request->step, i)) + request->alignment[i] + 2 * ALIGNMENT - 1) /
-            ALIGNMENT * ALIGNMENT;
+    *ret_n = plan_gemm_out(g) + 1;
+    for (unsigned i = 0; i < *ret_n; i++) {
+        const uint64_t extent =
+            extent_of(g, plan_gemm_matrix(g, i), i == PLAN_GEMM_B ? g->k : g->m, i == PLAN_GEMM_A ? g->k : g->n);
+
+        sizes[i] = (extent * dtype_size(step_dtype(&request->step, i)) + request->alignment[i] + 2 * ALIGNMENT - 1) /
+                   ALIGNMENT * ALIGNMENT;
+    }
 }
 
 /* ---- values ---- */
@@ -78,6 +76,17 @@ static uint16_t half_of(float f)
     return (uint16_t)((bits >> 16 & 0x8000) | (uint32_t)exponent << 10 | (bits >> 13 & 0x3ff));
 }
 
+/* Both f8 from f16, by truncation; small ones become 0. */
+static uint8_t eighth_of(float f, enum dtype dtype)
+{
+    const uint16_t half = half_of(f);
+    const int magnitude = (half >> 7 & 0xff) - (8 << 3); /* e4m3: the exponent's bias is 7, not 15 */
+
+    if (dtype == DTYPE_F8_E5M2)
+        return (uint8_t)(half >> 8);
+    return (uint8_t)((half >> 8 & 0x80) | (magnitude < 0 ? 0 : magnitude));
+}
+
 static void fill(void *piece, enum dtype dtype, uint64_t state)
 {
     const size_t n = PIECE_BYTES / dtype_size(dtype);
@@ -94,8 +103,10 @@ static void fill(void *piece, enum dtype dtype, uint64_t state)
             ((float *)piece)[i] = f;
         else if (dtype == DTYPE_BF16)
             ((uint16_t *)piece)[i] = (uint16_t)(bits >> 16);
-        else
+        else if (dtype == DTYPE_F16)
             ((uint16_t *)piece)[i] = half_of(f);
+        else
+            ((uint8_t *)piece)[i] = eighth_of(f, dtype);
     }
 }
 

@@ -7,7 +7,7 @@
 
 static struct reference_case matrices(enum kops_dtype dtype, const int64_t *a, const int64_t *b, unsigned rank)
 {
-    struct reference_case c = {.dtype = dtype, .n_inputs = 2, .alpha = 1};
+    struct reference_case c = {.dtype = dtype, .n_inputs = 2, .out = {.dtype = dtype}, .alpha = 1};
 
     c.inputs[0] = kops_tensor_of(NULL, dtype, rank, a);
     c.inputs[1] = kops_tensor_of(NULL, dtype, rank, b);
@@ -207,7 +207,8 @@ static void gemm_batches_broadcast(void **state)
     const float a[] = {1, 2, 3, 4, 5, 6}; /* [3, 1, 1, 2] */
     const float b[] = {1, 1, 2, 2};       /* [2, 2, 1] */
     const float after[] = {3, 6, 7, 14, 11, 22};
-    struct reference_case c = {.dtype = KOPS_F32, .n_inputs = 2, .alpha = 1, .after = after};
+    struct reference_case c = {
+        .dtype = KOPS_F32, .n_inputs = 2, .out = {.dtype = KOPS_F32}, .alpha = 1, .after = after};
     struct report report = {0};
     struct tolerance t;
     const char *why;
@@ -225,6 +226,35 @@ static void gemm_batches_broadcast(void **state)
     reference_gemm.check(&c, &t, &report);
     assert_int_equal(report.checked, 6);
     assert_int_equal(report.wrong, 0);
+}
+
+/* e4m3 and e5m2 of 1, 2 and -3, times scales of each row and for all. */
+static void scaled_gemm_has_two_dtypes(void **state)
+{
+    const unsigned char a[] = {0x38, 0x40, 0xc4, 0x38}, b[] = {0x40, 0xc2}; /* 1 2; -3 1 and 2 -3 */
+    const float rows[] = {0.5F, 4}, all = 3, after[] = {-4 * 1.5F, -9 * 12};
+    struct reference_case c = {.dtype = KOPS_F8_E4M3, .n_inputs = 4, .out = {.dtype = KOPS_F32}, .after = after};
+    struct report report = {0};
+    struct tolerance t;
+    const char *why;
+
+    (void)state;
+    c.inputs[0] = kops_tensor_of(NULL, KOPS_F8_E4M3, 2, (const int64_t[]){2, 2});
+    c.inputs[1] = kops_tensor_of(NULL, KOPS_F8_E5M2, 2, (const int64_t[]){2, 1});
+    c.inputs[2] = kops_tensor_of(NULL, KOPS_F32, 2, (const int64_t[]){2, 1});
+    c.inputs[3] = kops_tensor_of(NULL, KOPS_F32, 0, NULL);
+    c.data[0] = a;
+    c.data[1] = b;
+    c.data[2] = rows;
+    c.data[3] = &all;
+    assert_true(reference_scaled_gemm.shape(&c, &why));
+    assert_true(c.out.rank == 2 && c.out.shape[0] == 2 && c.out.shape[1] == 1);
+    assert_true(reference_tolerance("scaled_gemm", KOPS_F32, "highest", &t));
+    reference_scaled_gemm.check(&c, &t, &report);
+    assert_int_equal(report.checked, 2);
+    assert_int_equal(report.wrong, 0);
+    c.inputs[2] = kops_tensor_of(NULL, KOPS_F32, 1, (const int64_t[]){2});
+    assert_false(reference_scaled_gemm.shape(&c, &why));
 }
 
 /* Too much to check whole: a product of ones, with a band of wrong elements that a sample meets. */
@@ -286,6 +316,7 @@ int main(void)
         cmocka_unit_test(add_broadcasts),
         cmocka_unit_test(gemm_transposes_and_scales),
         cmocka_unit_test(gemm_batches_broadcast),
+        cmocka_unit_test(scaled_gemm_has_two_dtypes),
         cmocka_unit_test(a_sample_finds_what_is_wrong),
         cmocka_unit_test(tolerances_are_the_declared_ones),
     };

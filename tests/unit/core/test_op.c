@@ -265,6 +265,61 @@ static void outputs_have_a_declared_dtype(void **state)
     assert_string_equal(e.message, "out[0] is f32, but in[0] is bf16; convert one of them first");
 }
 
+/* A product of 7 x 3 by 3 x 4 in two batches, whose scales have these shapes. */
+static int plan_scaled(struct tensor a, struct tensor b, struct tensor scale_a, struct tensor scale_b, enum dtype out,
+                       struct plan *ret, struct error *e)
+{
+    struct tensor product = of_dtype(DENSE(2, 7, 4), out);
+    struct op_call call = {.op = op_find("scaled_gemm", 11), .tensors = {&a, &b, &scale_a, &scale_b, &product}};
+
+    call.attrs[SCALED_GEMM_PRECISION].choice = SCALED_GEMM_PRECISION_MEDIUM;
+    return op_plan(&call, ret, e);
+}
+
+static void scales_are_of_all_or_of_rows_and_columns(void **state)
+{
+    const struct tensor a = of_dtype(DENSE(2, 7, 3), DTYPE_F8_E4M3), b = of_dtype(DENSE(3, 4), DTYPE_F8_E5M2);
+    struct tensor one = {.dtype = DTYPE_F32};
+    struct plan p;
+    struct error e;
+
+    (void)state;
+    assert_int_equal(tensor_measure(&one, "t", &e), 0);
+    assert_int_equal(plan_scaled(a, b, one, one, DTYPE_BF16, &p, &e), 0);
+    assert_true(p.gemm.has_scales && p.gemm.fast_sums && !p.gemm.all_in_f32 && p.gemm.alpha == 1 && p.gemm.beta == 0);
+    assert_true(p.dtype == DTYPE_F8_E4M3 && p.gemm.b_dtype == DTYPE_F8_E5M2 && p.out_dtype == DTYPE_BF16);
+    assert_int_equal(plan_dtype(&p, 4, 0), DTYPE_F8_E4M3);
+    assert_int_equal(plan_dtype(&p, 4, 1), DTYPE_F8_E5M2);
+    assert_int_equal(plan_dtype(&p, 4, 3), DTYPE_F32);
+    assert_int_equal(plan_dtype(&p, 4, 4), DTYPE_BF16);
+    assert_true(p.gemm.extra[0].row == 0 && p.gemm.extra[1].column == 0);
+    assert_int_equal(plan_scaled(a, b, DENSE(7, 1), DENSE(4), DTYPE_F32, &p, &e), 0);
+    assert_true(p.gemm.extra[0].row == 1 && p.gemm.extra[0].column == 0 && p.gemm.extra[0].batch[0] == 0);
+    assert_true(p.gemm.extra[1].row == 0 && p.gemm.extra[1].column == 1);
+    assert_int_equal(plan_scaled(a, b, DENSE(2, 7, 1), DENSE(2, 1, 1), DTYPE_F16, &p, &e), 0);
+    assert_true(p.gemm.extra[0].batch[0] == 7 && p.gemm.extra[1].batch[0] == 1);
+
+    assert_int_equal(plan_scaled(a, b, DENSE(7), one, DTYPE_F32, &p, &e), -1);
+    assert_int_equal(e.code, ERROR_SHAPE_MISMATCH);
+    assert_string_equal(e.message, "in[2]: dimension 0 has size 7; a scale of each row has the shape [rows, 1]");
+    assert_int_equal(plan_scaled(a, b, one, DENSE(4, 1), DTYPE_F32, &p, &e), -1);
+    assert_string_equal(e.message, "in[3]: dimension 0 has size 4; a scale of each column has the shape [columns]");
+    assert_int_equal(plan_scaled(a, b, DENSE(6, 1), one, DTYPE_F32, &p, &e), -1);
+    assert_string_equal(e.message, "in[2]: dimension 0 of size 6 does not broadcast to the product's 7");
+    assert_int_equal(plan_scaled(a, b, DENSE(1, 1, 1, 1), one, DTYPE_F32, &p, &e), -1);
+    assert_string_equal(e.message, "in[2]: has 4 dimensions, the product has 3");
+
+    assert_int_equal(plan_scaled(a, of_dtype(b, DTYPE_I8), one, one, DTYPE_F32, &p, &e), -1);
+    assert_int_equal(e.code, ERROR_DTYPE_MISMATCH);
+    assert_string_equal(e.message, "in[1] is i8; scaled_gemm's b is f8_e4m3 or f8_e5m2");
+    assert_int_equal(plan_scaled(a, b, one, of_dtype(one, DTYPE_F16), DTYPE_F32, &p, &e), -1);
+    assert_string_equal(e.message, "in[3] is f16; scaled_gemm's scale_b is f32");
+    assert_int_equal(plan_scaled(a, b, one, one, DTYPE_F64, &p, &e), -1);
+    assert_string_equal(e.message, "out[0] is f64; beside inputs of f8_e4m3 it may be f32 or f16 or bf16");
+    assert_int_equal(plan_scaled(of_dtype(DENSE(2, 7, 3), DTYPE_F16), b, one, one, DTYPE_F32, &p, &e), -1);
+    assert_int_equal(e.code, ERROR_UNKNOWN_DTYPE);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -274,6 +329,7 @@ int main(void)
         cmocka_unit_test(gemm_plan_has_the_operands_strides),
         cmocka_unit_test(amounts),
         cmocka_unit_test(outputs_have_a_declared_dtype),
+        cmocka_unit_test(scales_are_of_all_or_of_rows_and_columns),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,7 +4,8 @@
  *
  * An algorithm remembers, in its opaque words, what it was chosen for. FAKE_BLASLT in the environment: "none" finds no
  * algorithm at all. KOPS_STANDIN_BLASLT, which executors have, too: "slow", every product takes 3 ms; "second", all but
- * those by the second algorithm do; "refuse", no algorithm is taken back that a caller has kept. */
+ * those by the second algorithm do; "refuse", no algorithm is taken back that a caller has kept; "numbers", scales that
+ * are vectors are not known. */
 #include <cublasLt.h>
 #include <cuda.h>
 #include <dlfcn.h>
@@ -35,6 +36,9 @@ struct operation {
     int32_t transpose_a, transpose_b;
     uint32_t epilogue;
     const void *bias;
+    const void *scales[2]; /* of A and B; of products of f8 alone */
+    int32_t modes[2];
+    int8_t fast_sums;
 };
 
 struct preference {
@@ -44,7 +48,7 @@ struct preference {
 
 /* Read by the tests. */
 EXPORT unsigned fake_blaslt_heuristics, fake_blaslt_products, fake_blaslt_handles, fake_blaslt_wrong;
-EXPORT int fake_blaslt_compute;
+EXPORT int fake_blaslt_compute, fake_blaslt_fast_sums;
 EXPORT unsigned fake_blaslt_misaligned; /* products of which the fast kernels of tensor cores could not be asked */
 
 static int handle;
@@ -111,10 +115,18 @@ EXPORT cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cub
 {
     struct operation *o = (struct operation *)(void *)d;
 
-    if (attribute == CUBLASLT_MATMUL_DESC_BIAS_POINTER) {
+    if (attribute == CUBLASLT_MATMUL_DESC_BIAS_POINTER || attribute == CUBLASLT_MATMUL_DESC_A_SCALE_POINTER ||
+        attribute == CUBLASLT_MATMUL_DESC_B_SCALE_POINTER) {
         if (size != sizeof(o->bias))
             return CUBLAS_STATUS_INVALID_VALUE;
-        memcpy(&o->bias, value, size);
+        memcpy(attribute == CUBLASLT_MATMUL_DESC_BIAS_POINTER      ? &o->bias
+               : attribute == CUBLASLT_MATMUL_DESC_A_SCALE_POINTER ? &o->scales[0]
+                                                                   : &o->scales[1],
+               value, size);
+        return CUBLAS_STATUS_SUCCESS;
+    }
+    if (attribute == CUBLASLT_MATMUL_DESC_FAST_ACCUM && size == sizeof(o->fast_sums)) {
+        memcpy(&o->fast_sums, value, size);
         return CUBLAS_STATUS_SUCCESS;
     }
     if (size != sizeof(int32_t))
@@ -125,6 +137,10 @@ EXPORT cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cub
         memcpy(&o->transpose_a, value, size);
     else if (attribute == CUBLASLT_MATMUL_DESC_TRANSB)
         memcpy(&o->transpose_b, value, size);
+    else if (attribute == CUBLASLT_MATMUL_DESC_A_SCALE_MODE && !is_mode("numbers"))
+        memcpy(&o->modes[0], value, size);
+    else if (attribute == CUBLASLT_MATMUL_DESC_B_SCALE_MODE && !is_mode("numbers"))
+        memcpy(&o->modes[1], value, size);
     else
         return CUBLAS_STATUS_INVALID_VALUE;
     return CUBLAS_STATUS_SUCCESS;
@@ -193,6 +209,27 @@ EXPORT cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPrefere
     return CUBLAS_STATUS_SUCCESS;
 }
 
+static bool has_f8(const struct layout *l)
+{
+    return l->type == CUDA_R_8F_E4M3 || l->type == CUDA_R_8F_E5M2;
+}
+
+/* What a GPU of compute capability 9.0 takes, by the library's documentation. */
+static bool takes_f8(const struct operation *o, const struct layout *a, const struct layout *b,
+                     const struct layout *out, const struct preference *p)
+{
+    bool aligned = a->rows % 16 == 0 && a->columns % 16 == 0 && a->ld % 16 == 0 && b->ld % 16 == 0;
+
+    for (unsigned i = 0; i < 4; i++)
+        aligned = aligned && p->alignment[i] % 16 == 0;
+    if (o->modes[0] != o->modes[1] || (o->modes[0] != CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F &&
+                                       o->modes[0] != CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F))
+        return false;
+    return aligned && o->transpose_a && !o->transpose_b && o->scales[0] && o->scales[1] && has_f8(b) &&
+           !(a->type == CUDA_R_8F_E5M2 && b->type == CUDA_R_8F_E5M2) &&
+           (out->type == CUDA_R_16BF || out->type == CUDA_R_16F || out->type == CUDA_R_32F);
+}
+
 EXPORT cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
                                                      cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                                      cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t out,
@@ -202,8 +239,12 @@ EXPORT cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasL
     const struct preference *p = (const struct preference *)(const void *)preference;
     const char *mode = getenv("FAKE_BLASLT");
 
-    (void)a, (void)b, (void)c, (void)out, (void)d;
+    (void)c;
     fake_blaslt_heuristics++;
+    if (has_f8((const struct layout *)(const void *)a) &&
+        !takes_f8((const struct operation *)(const void *)d, (const struct layout *)(const void *)a,
+                  (const struct layout *)(const void *)b, (const struct layout *)(const void *)out, p))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     if ((void *)h != (void *)&handle || wanted < RESULTS)
         return CUBLAS_STATUS_INVALID_VALUE;
     if (mode && strcmp(mode, "none") == 0)
@@ -240,6 +281,10 @@ EXPORT cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t h, cublasLtMatmul
 static double load(const void *base, cudaDataType type, int64_t index)
 {
     switch (type) {
+    case CUDA_R_8F_E4M3:
+        return (double)e4m3_to_float(((const uint8_t *)base)[index]);
+    case CUDA_R_8F_E5M2:
+        return (double)e5m2_to_float(((const uint8_t *)base)[index]);
     case CUDA_R_16BF:
         return (double)bfloat_to_float(((const uint16_t *)base)[index]);
     case CUDA_R_16F:
@@ -302,6 +347,14 @@ static double finish(const struct operation *o, double x, cudaDataType type, int
     return x;
 }
 
+/* Of row or column i of D. */
+static double scale_of(const struct operation *o, unsigned of, int64_t i)
+{
+    const bool is_vector = o->modes[of] == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+
+    return o->scales[of] ? (double)((const float *)o->scales[of])[is_vector ? i : 0] : 1;
+}
+
 static void product(const struct operation *o, double alpha, double beta, const void *a, const struct layout *la,
                     const void *b, const struct layout *lb, void *out, const struct layout *l)
 {
@@ -317,7 +370,7 @@ static void product(const struct operation *o, double alpha, double beta, const 
 
                 for (int64_t k = 0; k < depth; k++)
                     sum += x[i * depth + k] * y[j * depth + k];
-                sum *= alpha;
+                sum *= alpha * scale_of(o, 0, i) * scale_of(o, 1, j);
                 if (beta == 1 && has_16_bits(l->type)) {
                     _Alignas(8) unsigned char rounded[8];
 
@@ -340,14 +393,15 @@ static bool shapes_agree(const struct operation *o, const struct layout *a, cons
     uint64_t kb = o->transpose_b ? b->columns : b->rows, n = o->transpose_b ? b->rows : b->columns;
 
     return ka == kb && m == out->rows && n == out->columns && a->batch_count == out->batch_count &&
-           b->batch_count == out->batch_count && a->type == b->type &&
-           (a->type == out->type || (has_16_bits(a->type) && out->type == CUDA_R_32F));
+           b->batch_count == out->batch_count && (a->type == b->type || has_f8(a)) && !has_f8(out) &&
+           has_f8(a) == has_f8(b) && has_f8(a) == (o->scales[0] && o->scales[1]) &&
+           (has_f8(a) || a->type == out->type || (has_16_bits(a->type) && out->type == CUDA_R_32F));
 }
 
 /* Whether rows and extents are multiples of 16 bytes, and every matrix begins on such a boundary. */
 static bool is_aligned(const struct layout *l, const void *address)
 {
-    const uint64_t size = has_16_bits(l->type) ? 2 : l->type == CUDA_R_64F ? 8 : 4;
+    const uint64_t size = has_f8(l) ? 1 : has_16_bits(l->type) ? 2 : l->type == CUDA_R_64F ? 8 : 4;
 
     return ((uintptr_t)address | l->rows * size | (l->columns > 1 ? (uint64_t)l->ld * size : 0) |
             (l->batch_count > 1 ? (uint64_t)l->batch_stride * size : 0)) %
@@ -401,6 +455,7 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
         !is_aligned((const struct layout *)(void *)l, out))
         fake_blaslt_misaligned++;
     fake_blaslt_compute = (int)o->compute;
+    fake_blaslt_fast_sums = o->fast_sums;
     product(o, load(alpha, o->scale, 0), load(beta, o->scale, 0), a, (const struct layout *)(void *)la, b,
             (const struct layout *)(void *)lb, out, (const struct layout *)(void *)l);
     return CUBLAS_STATUS_SUCCESS;

@@ -9,6 +9,7 @@
 #include "ops/gemm_f16.cu"
 #include "ops/gemm_f32.cu"
 #include "ops/gemm_f64.cu"
+#include "ops/gemm_f8.cu"
 #include "ops/repack.cu"
 #include "ops/gemm_short.cu"
 #include "ops/square.cu"

@@ -1,4 +1,5 @@
 /* Random requests on the emulated kernels: results, and that nothing outside of the tensors is touched. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +13,8 @@
 
 #include "emulator.h"
 #include "lab/cases.h"
-#include "ops/params.h"
+#include "ops/params_scaled.h"
+#include "ops/plan_launch.h"
 
 enum { WARP = 32 };
 
@@ -231,6 +233,78 @@ static void gemm_f16_meets_the_tolerance(void **state)
     check_gemm(DTYPE_F16, EMULATED_SM_80, 6, 40);
 }
 
+static void scaled_gemm_meets_the_tolerance(void **state)
+{
+    (void)state;
+    check_gemm(DTYPE_F8_E4M3, EMULATED_SM_80, 12, 40);
+    check_gemm(DTYPE_F8_E5M2, EMULATED_SM_80, 13, 40);
+}
+
+/* The value of a byte by the definition of its dtype. */
+static double value_of(unsigned byte, bool e4m3)
+{
+    const unsigned mantissa = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15, fraction = byte & ((1U << mantissa) - 1);
+    const unsigned exponent = (byte & 0x7f) >> mantissa;
+    const double sign = byte & 0x80 ? -1 : 1;
+
+    if (e4m3 ? (byte & 0x7f) == 0x7f : exponent == 31)
+        return e4m3 || fraction ? (double)NAN : sign * (double)INFINITY;
+    return sign * ldexp(exponent ? fraction + (1U << mantissa) : fraction,
+                        (int)(exponent ? exponent : 1) - (int)bias - (int)mantissa);
+}
+
+/* A column of all bytes times one, read byte by byte (k = 1) and in pieces of 16. */
+static void every_byte_has_its_value(void **state)
+{
+    static unsigned char a[256][16], b[2][16]; /* b: one, of both dtypes, and zeros */
+    static float out[256];
+    const float one = 1;
+    const struct cuda_ops_device device = {.multiprocessors = 2, .level = CUDA_OPS_SM80};
+
+    (void)state;
+    b[0][0] = 0x38;
+    b[1][0] = 0x3c;
+    for (unsigned i = 0; i < 256; i++)
+        a[i][0] = (unsigned char)i;
+    for (unsigned way = 0; way < 8; way++) {
+        const enum dtype of_a = way & 1 ? DTYPE_F8_E5M2 : DTYPE_F8_E4M3, of_b = way & 2 ? DTYPE_F8_E5M2 : DTYPE_F8_E4M3;
+        const bool wide = way & 4;
+        struct plan plan = {.kind = PLAN_GEMM, .dtype = of_a, .out_dtype = DTYPE_F32};
+        const uint64_t addresses[] = {(uint64_t)(uintptr_t)a, (uint64_t)(uintptr_t)b[way >> 1 & 1],
+                                      (uint64_t)(uintptr_t)&one, (uint64_t)(uintptr_t)&one, (uint64_t)(uintptr_t)out};
+        struct cuda_launch launch;
+        struct error e;
+
+        plan.gemm = (struct plan_gemm){.m = 256,
+                                       .n = 1,
+                                       .k = wide ? 16 : 1,
+                                       .batch_count = 1,
+                                       .a = {.row = 16, .column = 1},
+                                       .b = {.row = 1, .column = 17},
+                                       .out = {.row = 1, .column = 256},
+                                       .alpha = 1,
+                                       .has_scales = true,
+                                       .b_dtype = of_b};
+        memset(out, 0x55, sizeof(out));
+        assert_int_equal(cuda_ops_launch(OP_SCALED_GEMM, &plan, addresses, NULL, &device, &launch, &e), 0);
+        if (!wide) { /* also where pieces could be read */
+            struct cuda_ops_gemm_scaled p;
+
+            memcpy(&p, launch.params, sizeof(p));
+            cuda_ops_set_scaled(&launch, &p, &cuda_ops_scaled_configs()[1], false);
+        }
+        assert_int_equal(strstr(launch.kernel, "_any") == NULL, wide);
+        assert_int_equal(
+            emulate(EMULATED_SM_80, launch.kernel, launch.grid[0], launch.block[0], launch.params, launch.params_size),
+            0);
+        for (unsigned i = 0; i < 256; i++) {
+            const double want = value_of(i, of_a == DTYPE_F8_E4M3);
+
+            assert_true(isnan(want) ? isnan(out[i]) : (double)out[i] == want);
+        }
+    }
+}
+
 static void gemm_bf16_meets_the_tolerance(void **state)
 {
     (void)state;
@@ -258,6 +332,8 @@ int main(void)
         cmocka_unit_test(gemm_f64_meets_the_tolerance),
         cmocka_unit_test(gemm_f16_meets_the_tolerance),
         cmocka_unit_test(gemm_bf16_meets_the_tolerance),
+        cmocka_unit_test(scaled_gemm_meets_the_tolerance),
+        cmocka_unit_test(every_byte_has_its_value),
         cmocka_unit_test(gemm_bf16_meets_the_tolerance_without_tensor_cores),
     };
 

@@ -261,17 +261,20 @@ static void a_variant_that_cannot_run_is_refused(void **state)
 static void every_variant_that_is_offered_runs(void **state)
 {
     static const int64_t strides[2][3][2] = {{{1, 96}, {64, 1}}, {{64, 1}, {1, 96}, {64, 1}}}; /* by inputs */
-    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000, 0x40000};
+    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000, 0x40000, 0x50000};
 
     (void)state;
     for (unsigned op = 0; op < OP_COUNT; op++) {
-        const char *const *variants = cuda_ops_variants((enum op_id)op, DTYPE_BF16, device.level);
+        const enum dtype dtype = op == OP_SCALED_GEMM ? DTYPE_F8_E4M3 : DTYPE_BF16;
+        const char *const *variants = cuda_ops_variants((enum op_id)op, dtype, device.level);
         struct plan plan = flat(DTYPE_BF16, 10, 1, 1, 1);
-        const struct plan turned = matrix(DTYPE_BF16, strides[op_get((enum op_id)op)->n_inputs - 1]);
+        const struct plan turned = matrix(DTYPE_BF16, strides[op_get((enum op_id)op)->n_inputs > 1]);
 
-        if (op == OP_GEMM || op == OP_LINEAR) {
-            plan = product(DTYPE_BF16, 16, 64, 64);
+        if (op == OP_GEMM || op == OP_LINEAR || op == OP_SCALED_GEMM) {
+            plan = product(dtype, 16, 64, 64);
             plan.gemm.has_bias = op == OP_LINEAR;
+            plan.gemm.has_scales = op == OP_SCALED_GEMM;
+            plan.gemm.b_dtype = dtype;
         }
         assert_non_null(variants);
         for (; *variants; variants++)

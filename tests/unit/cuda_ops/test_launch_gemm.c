@@ -1,5 +1,6 @@
 /* What the launcher chooses for gemm: kernels, grids, parameters, tensor maps; no kernel is run. */
 #include "launches.h"
+#include "ops/params_scaled.h"
 
 static struct cuda_ops_gemm gemm_of(const struct cuda_launch *launch)
 {
@@ -41,6 +42,39 @@ static void a_bias_turns_with_the_product(void **state)
     assert_int_equal(p.bias.address, 0);
     assert_int_equal(p.out.address, 0x30000);
     assert_int_equal(p.out_wide, 0);
+}
+
+static void scales_turn_with_the_product(void **state)
+{
+    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000, 0x40000, 0x50000};
+    struct plan plan = product(DTYPE_F8_E4M3, 512, 256, 128);
+    struct cuda_ops_gemm_scaled p;
+    struct cuda_launch launch;
+
+    (void)state;
+    plan.out_dtype = DTYPE_BF16;
+    plan.gemm.beta = 0;
+    plan.gemm.alpha = 1;
+    plan.gemm.has_scales = true;
+    plan.gemm.b_dtype = DTYPE_F8_E5M2;
+    plan.gemm.extra[0] = (struct plan_matrix){.row = 1, .column = 0};
+    plan.gemm.extra[1] = (struct plan_matrix){.row = 0, .column = 0};
+    launch = launch_of(OP_SCALED_GEMM, &plan, addresses, NULL);
+    assert_int_equal(launch.params_size, sizeof(p));
+    memcpy(&p, launch.params, sizeof(p));
+    assert_string_equal(launch.variant, "tiled");
+    assert_true(p.scale_a.address == 0x30000 && p.scale_a.row == 1 && p.scale_a.column == 0);
+    assert_true(p.scale_b.address == 0x40000 && p.scale_b.row == 0 && p.scale_b.column == 0);
+    assert_true(p.a_format == CUDA_OPS_E4M3 && p.b_format == CUDA_OPS_E5M2 && p.out_type == CUDA_OPS_OUT_BF16);
+    assert_true(p.gemm.out.address == 0x50000 && p.gemm.out_wide == 0 && p.gemm.bias.address == 0);
+    plan.gemm.out = (struct plan_matrix){.row = 1, .column = 512};
+    plan.out_dtype = DTYPE_F32;
+    launch = launch_of(OP_SCALED_GEMM, &plan, addresses, NULL);
+    memcpy(&p, launch.params, sizeof(p));
+    assert_true(p.gemm.m == 256 && p.gemm.a.address == 0x20000 && p.out_type == CUDA_OPS_OUT_F32);
+    assert_true(p.scale_b.address == 0x30000 && p.scale_b.row == 0 && p.scale_b.column == 1);
+    assert_true(p.scale_a.address == 0x40000);
+    assert_true(p.a_format == CUDA_OPS_E5M2 && p.b_format == CUDA_OPS_E4M3);
 }
 
 static void gemm_reads_aligned_operands_in_pieces(void **state)
@@ -362,6 +396,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_bias_turns_with_the_product),
+        cmocka_unit_test(scales_turn_with_the_product),
         cmocka_unit_test(gemm_reads_aligned_operands_in_pieces),
         cmocka_unit_test(small_products_take_small_tiles),
         cmocka_unit_test(an_out_that_is_contiguous_down_its_columns_is_computed_transposed),

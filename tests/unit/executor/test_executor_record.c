@@ -39,8 +39,9 @@ static void make_step(struct step *s, enum plan_kind kind)
         s->plan.kernel.param_bytes = (uint16_t)(rand() % (KERNEL_PARAM_BYTES + 1));
     if (kind == PLAN_GEMM) {
         s->plan.gemm.high_precision_only = rand() % 2;
-        s->plan.gemm.has_bias = rand() % 2;
-        s->n_inputs = s->plan.gemm.has_bias ? 3 : 2;
+        s->plan.gemm.has_bias = s->plan.gemm.has_scales = false;
+        *(rand() % 2 ? &s->plan.gemm.has_bias : &s->plan.gemm.has_scales) = rand() % 2;
+        s->n_inputs = (uint8_t)(2 + plan_gemm_extras(&s->plan.gemm));
     }
     for (unsigned i = 0; i < step_operands(s); i++)
         s->operands[i].memory = (uint32_t)any();
@@ -72,7 +73,8 @@ static void same_step(const struct step *a, const struct step *b, const uint32_t
         same_elementwise(&a->plan.elementwise, &b->plan.elementwise, step_operands(a));
     else if (a->plan.kind == PLAN_GEMM)
         assert_memory_equal(&a->plan.gemm, &b->plan.gemm,
-                            a->plan.gemm.has_bias ? sizeof(a->plan.gemm) : offsetof(struct plan_gemm, bias));
+                            offsetof(struct plan_gemm, extra) +
+                                plan_gemm_extras(&a->plan.gemm) * sizeof(struct plan_matrix));
     else
         assert_memory_equal(&a->plan.kernel, &b->plan.kernel,
                             offsetof(struct plan_kernel, params) + a->plan.kernel.param_bytes);

@@ -1,0 +1,191 @@
+"""scaled_gemm: products of 8-bit floats, by every kernel of the daemon and in this process, against float64 and torch._scaled_mm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from check import assert_right
+
+NAMES = ("float8_e4m3fn", "float8_e5m2")
+PAIRS = [(a, b) for a in NAMES for b in NAMES]
+OUTS = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
+SHAPES = ((256, 256, 256), (515, 256, 128), (1, 512, 4096), (16, 4096, 64), (130, 96, 259), (1024, 768, 8192), (3, 5, 1))
+
+
+def random(torch: Any, *shape: int, dtype: str) -> Any:
+    return torch.randn(shape, device="cuda").to(getattr(torch, dtype))
+
+
+def reference(a: Any, b: Any, scale_a: Any, scale_b: Any) -> tuple[Any, Any]:
+    """The result in float64, and the sum of the terms' absolute values."""
+    a, b, scale = a.double(), b.double(), scale_a.double() * scale_b.double()
+    return scale * (a @ b), scale.abs() * (a.abs() @ b.abs())
+
+
+def scales(torch: Any, m: int, n: int) -> Iterator[tuple[Any, Any]]:
+    """Numbers, vectors of both, and what cuBLASLt has not."""
+    rows, columns = torch.rand(m, 1, device="cuda") + 0.5, torch.rand(1, n, device="cuda") + 0.5
+    yield rows[0, 0].clone(), columns[0, :1].clone()
+    yield rows, columns
+    yield rows, columns[0, 0].clone()
+    yield torch.rand(2 * m, 1, device="cuda")[::2], columns.flatten()
+
+
+def variants(k: Any) -> list[str]:
+    gpu = next(device for device in k.devices if device.backend == "cuda")
+    return list(k.ops["scaled_gemm"].variants[gpu.uuid])
+
+
+@pytest.mark.parametrize("precision", ["highest", "high", "medium"])
+@pytest.mark.parametrize(("of_a", "of_b"), PAIRS)
+def test_every_variant(torch: Any, k: Any, of_a: str, of_b: str, precision: str) -> None:
+    """Every kernel that takes the product is right, and so is the one that is chosen."""
+    import kops
+
+    ran = set()
+    for m, n, depth in SHAPES:
+        a, b = random(torch, m, depth, dtype=of_a), random(torch, n, depth, dtype=of_b).t()
+        for scale_a, scale_b in scales(torch, m, n):
+            exact, terms = reference(a, b, scale_a, scale_b)
+            for short, long in OUTS.items():
+                for variant in (*variants(k), None):
+                    out = torch.full((m, n), torch.nan, dtype=getattr(torch, long), device="cuda")
+                    try:
+                        k.scaled_gemm(a, b, scale_a, scale_b, out=out, variant=variant, precision=precision, blocking=True)
+                    except (kops.InvalidArgument, kops.Unsupported):
+                        assert variant == "cublaslt"
+                        continue
+                    assert_right("scaled_gemm", out, exact, terms, precision)
+                    ran.add(variant)
+                assert k.scaled_gemm(a, b, scale_a, scale_b, out_dtype=short).dtype is getattr(torch, long)
+    assert "tiled" in ran
+    f8 = torch.cuda.get_device_capability() >= (8, 9)
+    if "cublaslt" in variants(k) and f8 and precision != "highest" and (of_a, of_b) != (NAMES[1], NAMES[1]):
+        assert "cublaslt" in ran
+
+
+@pytest.mark.parametrize("rows", [False, True])
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize(("of_a", "of_b"), PAIRS[:3])
+def test_beside_torch(torch: Any, k: Any, of_a: str, of_b: str, fast: bool, rows: bool) -> None:
+    """Both are as close to the exact result as the precision says."""
+    if torch.cuda.get_device_capability() < (8, 9):
+        pytest.skip("torch._scaled_mm needs tensor cores for 8-bit floats")
+    m, n, depth = 512, 1024, 2048
+    a, b = random(torch, m, depth, dtype=of_a), random(torch, n, depth, dtype=of_b).t()
+    scale_a = torch.rand((m, 1) if rows else (1, 1), device="cuda") + 0.5
+    scale_b = torch.rand((1, n) if rows else (1, 1), device="cuda") + 0.5
+    precision = "medium" if fast else "high"
+    exact, terms = reference(a, b, scale_a, scale_b)
+    try:
+        theirs = torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=torch.bfloat16, use_fast_accum=fast)
+    except (RuntimeError, ValueError) as error:
+        pytest.skip(f"this torch has no such product: {error}")
+    ours = k.scaled_gemm(a, b, scale_a, scale_b, precision=precision)
+    assert_right("scaled_gemm", ours, exact, terms, precision)
+    assert_right("scaled_gemm", theirs, exact, terms, precision)
+    by_op = torch.ops.kops.scaled_gemm(a, b, scale_a, scale_b, precision=precision)
+    assert_right("scaled_gemm", by_op, exact, terms, precision)
+
+
+@pytest.mark.parametrize(("of_a", "of_b"), PAIRS)
+def test_layouts(torch: Any, k: Any, of_a: str, of_b: str) -> None:
+    """Every layout of a, b and out, batches, and views that begin anywhere, in the daemon and in this process."""
+    for where in ("daemon", "here"):
+        for m, n, depth in ((96, 80, 64), (33, 47, 21)):
+            for turned in range(8):
+                a = random(torch, depth, m, dtype=of_a).t() if turned & 1 else random(torch, m, depth, dtype=of_a)
+                b = random(torch, depth, n, dtype=of_b) if turned & 2 else random(torch, n, depth, dtype=of_b).t()
+                out = torch.full((n, m) if turned & 4 else (m, n), torch.nan, device="cuda")
+                target = out.t() if turned & 4 else out
+                for scale_a, scale_b in scales(torch, m, n):
+                    k.scaled_gemm(a, b, scale_a, scale_b, out=target, where=where, precision="highest")
+                    assert_right("scaled_gemm", target, *reference(a, b, scale_a, scale_b))
+        a, b = random(torch, 3, 1, 70, 90, dtype=of_a), random(torch, 2, 90, 48, dtype=of_b)
+        scale_a, scale_b = torch.rand(3, 1, 70, 1, device="cuda"), torch.rand(2, 1, 48, device="cuda")
+        got = k.scaled_gemm(a, b, scale_a, scale_b, out_dtype="f32", where=where)
+        assert_right("scaled_gemm", got, *reference(a, b, scale_a, scale_b), "high")
+        a, b = random(torch, 40, 70, dtype=of_a)[1:, 3:], random(torch, 64, 80, dtype=of_b).t()[5:72, 2:]
+        one = torch.ones((), device="cuda")
+        got = k.scaled_gemm(a, b, one, one, out_dtype="f16", where=where, precision="highest")
+        assert_right("scaled_gemm", got, *reference(a, b, one, one))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_byte_has_its_value(torch: Any, k: Any, name: str) -> None:
+    """By the own kernel and, in whole pieces of 16, by the library: NaN and infinities, too."""
+    column = torch.arange(256, dtype=torch.uint8, device="cuda").view(getattr(torch, name))[:, None]
+    one = torch.ones(1, 1, device="cuda").to(torch.float8_e4m3fn)
+    scale = torch.ones((), device="cuda")
+    expected = column.float()
+    for where in ("daemon", "here"):
+        got = k.scaled_gemm(column, one, scale, scale, out_dtype="f32", where=where)
+        assert torch.equal(got.isnan(), expected.isnan()) and torch.equal(got.nan_to_num(7.0), expected.nan_to_num(7.0))
+    padded = torch.zeros(256, 16, dtype=torch.uint8, device="cuda")
+    padded[:, :1] = column.view(torch.uint8)
+    ones = torch.zeros(16, 16, device="cuda")
+    ones[:, 0] = 1
+    got = k.scaled_gemm(padded.view(column.dtype), ones.to(torch.float8_e4m3fn).t(), scale, scale, out_dtype="f32")[:, :1]
+    assert torch.equal(got.isnan(), expected.isnan()) and torch.equal(got.nan_to_num(7.0), expected.nan_to_num(7.0))
+
+
+def test_one_plan_with_many_scales(torch: Any, k: Any) -> None:
+    """cuBLASLt's descriptors are kept, and have the scales' addresses."""
+    a, b = random(torch, 256, 128, dtype=NAMES[0]), random(torch, 512, 128, dtype=NAMES[0]).t()
+    given = [(torch.rand((), device="cuda"), torch.rand((), device="cuda")) for _ in range(40)]
+    given += [(torch.rand(256, 1, device="cuda"), torch.rand(512, device="cuda")) for _ in range(40)]
+    results = [k.scaled_gemm(a, b, *pair) for pair in given]
+    for pair, got in zip(given, results):
+        assert_right("scaled_gemm", got, *reference(a, b, *pair), "high")
+
+
+def test_scales_are_read_in_the_streams_order(torch: Any, k: Any) -> None:
+    a, b = random(torch, 64, 128, dtype=NAMES[0]), random(torch, 96, 128, dtype=NAMES[0]).t()
+    scale, one = torch.zeros((), device="cuda"), torch.ones((), device="cuda")
+    torch.cuda._sleep(10_000_000)
+    scale.fill_(3.0)
+    got = k.scaled_gemm(a, b, scale, one)
+    scale.zero_()
+    assert_right("scaled_gemm", got, *reference(a, b, 3 * one, one), "high")
+
+
+def test_in_graphs_and_compiled(torch: Any, k: Any) -> None:
+    import kops.torch  # noqa: F401
+
+    a, b = random(torch, 64, 128, dtype=NAMES[0]), random(torch, 96, 128, dtype=NAMES[1]).t()
+    scale_a, scale_b = torch.rand(64, 1, device="cuda"), torch.rand(96, device="cuda")
+    compiled = torch.compile(lambda *given: torch.ops.kops.scaled_gemm(*given) + 1, fullgraph=True)
+    exact, terms = reference(a, b, scale_a, scale_b)
+    assert_right("scaled_gemm", compiled(a, b, scale_a, scale_b), exact + 1, terms + 1, "high")
+    k.scaled_gemm(a, b, scale_a, scale_b, where="here")  # its kernel is there before the capture
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = torch.ops.kops.scaled_gemm(a, b, scale_a, scale_b)
+    got.zero_()
+    graph.replay()
+    assert_right("scaled_gemm", got, exact, terms, "high")
+
+
+def test_a_number_is_a_scale(torch: Any, k: Any) -> None:
+    a, b = random(torch, 64, 128, dtype=NAMES[0]), random(torch, 96, 128, dtype=NAMES[0]).t()
+    two = torch.tensor(2.0, device="cuda")
+    for where in ("daemon", "here"):
+        got = k.scaled_gemm(a, b, 2.0, 0.5, where=where)
+        assert_right("scaled_gemm", got, *reference(a, b, two, two / 4), "high")
+
+
+def test_it_is_tuned(torch: Any, k: Any) -> None:
+    """The choice among cuBLASLt's algorithms and our kernel is measured, and is right."""
+    import kops
+
+    a, b = random(torch, 512, 512, dtype=NAMES[0]), random(torch, 512, 512, dtype=NAMES[0]).t()
+    one = torch.ones((), device="cuda")
+    if "cublaslt" not in variants(k):
+        pytest.skip("no cuBLASLt: there is nothing to choose")
+    try:
+        print(k.tune("scaled_gemm", a, b, one, one))
+    except kops.Unsupported as error:
+        pytest.skip(str(error))
+    assert_right("scaled_gemm", k.scaled_gemm(a, b, one, one), *reference(a, b, one, one), "high")

@@ -1,0 +1,301 @@
+/* scaled_gemm: which products cuBLASLt is given, how it is told of their scales, and that others are our own kernel's.
+ */
+#include "support.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    BYTES = 1 << 16,
+    SCALES = 8192 /* the first scale of a, in floats of memory 1; then those of b */,
+    M = 32,
+    N = 64,
+    K = 48
+};
+
+static unsigned *heuristics, *products, *wrong;
+static int *fast_sums;
+
+static struct backend_memory *memory[3];
+static struct backend_stream *stream;
+
+static int open_with_library(void **state)
+{
+    void *library;
+
+    (void)state;
+    open_device(KOPS_FAKE_BLASLT);
+    library = dlopen(KOPS_FAKE_BLASLT, RTLD_NOW | RTLD_NOLOAD);
+    assert_non_null(library);
+    heuristics = dlsym(library, "fake_blaslt_heuristics");
+    products = dlsym(library, "fake_blaslt_products");
+    wrong = dlsym(library, "fake_blaslt_wrong");
+    fast_sums = dlsym(library, "fake_blaslt_fast_sums");
+    for (unsigned i = 0; i < 3; i++)
+        memory[i] = device_memory(BYTES);
+    stream = stream_open();
+    return 0;
+}
+
+static int close_all(void **state)
+{
+    backend->stream_free(stream);
+    for (unsigned i = 0; i < 3; i++)
+        close_memory(memory[i]);
+    teardown(state);
+    return 0;
+}
+
+/* A small integer, and the byte that is that. */
+static int number(uint64_t i, unsigned seed)
+{
+    return (int)((i * 7 + i / 5 + seed * 3) % 9) - 4;
+}
+
+static unsigned char byte_of(int x, enum dtype dtype)
+{
+    static const unsigned char e4m3[] = {0x00, 0x38, 0x40, 0x44, 0x48}, e5m2[] = {0x00, 0x3c, 0x40, 0x42, 0x44};
+
+    return (unsigned char)((dtype == DTYPE_F8_E4M3 ? e4m3 : e5m2)[abs(x)] | (x < 0 ? 0x80 : 0));
+}
+
+static float scale(uint64_t i)
+{
+    return (float)(1 << i % 4) / 8;
+}
+
+/* Operands of a product: a is M × K by rows, b K × N by columns, the scales are numbers. */
+static void make_views(struct view views[5], enum dtype a, enum dtype b)
+{
+    views[0] = (struct view){.memory = memory[0], .rank = 2, .shape = {M, K}, .dtype = a};
+    views[1] =
+        (struct view){.memory = memory[1], .rank = 2, .shape = {K, N}, .strides = {1, K}, .strided = true, .dtype = b};
+    views[2] = (struct view){.memory = memory[1], .offset = SCALES};
+    views[3] = (struct view){.memory = memory[1], .offset = SCALES + 4096};
+    views[4] = MATRIX(memory[2], M, N);
+}
+
+static int64_t at(const struct view *v, int64_t batch, int64_t i, int64_t j)
+{
+    const int64_t index[] = {batch, i, j};
+    int64_t place = (int64_t)v->offset, stride = 1;
+
+    for (unsigned d = v->rank; d-- > 0;) {
+        const int64_t own = index[3 - v->rank + d];
+
+        place += v->shape[d] == 1 ? 0 : own * (v->strided ? v->strides[d] : stride);
+        stride *= v->shape[d];
+    }
+    return place;
+}
+
+static void expect_element(const struct view *views, int64_t batch, int64_t i, int64_t j, int64_t k)
+{
+    float want = 0;
+
+    for (int64_t l = 0; l < k; l++)
+        want +=
+            (float)(number((uint64_t)at(&views[0], batch, i, l), 1) * number((uint64_t)at(&views[1], batch, l, j), 2));
+    want *= scale((uint64_t)at(&views[2], batch, i, 0)) * scale((uint64_t)at(&views[3], batch, 0, j));
+    assert_true(floats(memory[2])[at(&views[4], batch, i, j)] == want);
+}
+
+/* Runs it, with out of f32, and compares every element with a plain loop. */
+static void expect(const struct view *views, unsigned precision, const char *variant)
+{
+    const struct view *a = &views[0], *out = &views[4];
+    const int64_t k = a->shape[a->rank - 1], batches = out->rank == 3 ? out->shape[0] : 1;
+    const unsigned before = *products;
+    struct test_job t;
+
+    for (unsigned i = 0; i < 4 * SCALES; i++) {
+        ((unsigned char *)floats(memory[0]))[i] = byte_of(number(i, 1), a->dtype);
+        ((unsigned char *)floats(memory[1]))[i] = byte_of(number(i, 2), views[1].dtype);
+    }
+    for (unsigned i = SCALES; i < BYTES / sizeof(float); i++)
+        floats(memory[1])[i] = scale(i);
+    make_job(&t, OP_SCALED_GEMM, views);
+    t.step.plan.gemm.all_in_f32 = precision == SCALED_GEMM_PRECISION_HIGHEST;
+    t.step.plan.gemm.fast_sums = precision == SCALED_GEMM_PRECISION_MEDIUM;
+    run_job(stream, &t);
+    assert_string_equal(t.step.variant_used, variant);
+    assert_int_equal(*products > before, strcmp(variant, "cublaslt") == 0);
+    assert_int_equal(*wrong, 0);
+    for (int64_t batch = 0; batch < batches; batch++)
+        for (int64_t i = 0; i < out->shape[out->rank - 2]; i++)
+            for (int64_t j = 0; j < out->shape[out->rank - 1]; j++)
+                expect_element(views, batch, i, j, k);
+}
+
+static void test_numbers_and_vectors(void **state)
+{
+    struct view views[5];
+    unsigned before = *heuristics;
+
+    (void)state;
+    make_views(views, DTYPE_F8_E4M3, DTYPE_F8_E4M3);
+    expect(views, SCALED_GEMM_PRECISION_HIGH, "cublaslt");
+    assert_int_equal(*fast_sums, 0);
+    views[2].offset += 3;
+    views[3].offset += 2; /* other scales of the same plan */
+    expect(views, SCALED_GEMM_PRECISION_HIGH, "cublaslt");
+    assert_int_equal(*heuristics, before + 1);
+    expect(views, SCALED_GEMM_PRECISION_MEDIUM, "cublaslt");
+    assert_int_equal(*fast_sums, 1);
+    expect(views, SCALED_GEMM_PRECISION_HIGHEST, "tiled");
+
+    make_views(views, DTYPE_F8_E4M3, DTYPE_F8_E4M3);
+    views[2].rank = 2;
+    views[2].shape[0] = M;
+    views[2].shape[1] = 1;
+    expect(views, SCALED_GEMM_PRECISION_HIGH, "tiled"); /* one is a number, the other a vector */
+    views[3].rank = 1;
+    views[3].shape[0] = N;
+    expect(views, SCALED_GEMM_PRECISION_HIGH, "cublaslt");
+    views[3].offset++; /* not aligned */
+    expect(views, SCALED_GEMM_PRECISION_HIGH, "tiled");
+    views[3].offset--;
+    views[3].strided = true;
+    views[3].strides[0] = 2;
+    expect(views, SCALED_GEMM_PRECISION_HIGH, "tiled");
+}
+
+static void test_dtypes(void **state)
+{
+    struct view views[5];
+
+    (void)state;
+    make_views(views, DTYPE_F8_E4M3, DTYPE_F8_E5M2);
+    expect(views, SCALED_GEMM_PRECISION_HIGH, "cublaslt");
+    make_views(views, DTYPE_F8_E5M2, DTYPE_F8_E4M3);
+    expect(views, SCALED_GEMM_PRECISION_HIGH, "cublaslt");
+    make_views(views, DTYPE_F8_E5M2, DTYPE_F8_E5M2);
+    expect(views, SCALED_GEMM_PRECISION_HIGH, "tiled");
+}
+
+static void test_layouts(void **state)
+{
+    struct view views[5];
+
+    (void)state;
+    make_views(views, DTYPE_F8_E4M3, DTYPE_F8_E5M2);
+    views[4].strided = true; /* by columns: the library computes it as it is, not transposed */
+    views[4].strides[0] = 1;
+    views[4].strides[1] = M;
+    views[2].rank = views[3].rank = 2;
+    views[2].shape[0] = M;
+    views[2].shape[1] = views[3].shape[0] = 1;
+    views[3].shape[1] = N;
+    expect(views, SCALED_GEMM_PRECISION_HIGH, "cublaslt");
+
+    make_views(views, DTYPE_F8_E4M3, DTYPE_F8_E5M2);
+    views[1].strided = false; /* by rows */
+    expect(views, SCALED_GEMM_PRECISION_HIGH, "tiled");
+    make_views(views, DTYPE_F8_E4M3, DTYPE_F8_E5M2);
+    views[0].strided = true; /* by columns */
+    views[0].strides[0] = 1;
+    views[0].strides[1] = M;
+    expect(views, SCALED_GEMM_PRECISION_HIGH, "tiled");
+    make_views(views, DTYPE_F8_E4M3, DTYPE_F8_E5M2);
+    views[0].offset = 1;
+    expect(views, SCALED_GEMM_PRECISION_HIGH, "tiled");
+    make_views(views, DTYPE_F8_E4M3, DTYPE_F8_E5M2);
+    views[0].shape[1] = views[1].shape[0] = 40; /* not whole pieces of 16 */
+    expect(views, SCALED_GEMM_PRECISION_HIGH, "tiled");
+    make_views(views, DTYPE_F8_E4M3, DTYPE_F8_E5M2);
+    views[1].shape[1] = views[4].shape[1] = 40;
+    expect(views, SCALED_GEMM_PRECISION_HIGH, "tiled");
+    make_views(views, DTYPE_F8_E4M3, DTYPE_F8_E5M2);
+    views[0].shape[0] = views[4].shape[0] = 3; /* rows may be any number */
+    expect(views, SCALED_GEMM_PRECISION_HIGH, "cublaslt");
+}
+
+/* a is 3 matrices that follow each other, b one. */
+static void make_batch(struct view views[5])
+{
+    make_views(views, DTYPE_F8_E4M3, DTYPE_F8_E4M3);
+    views[0].rank = views[4].rank = 3;
+    views[0].shape[0] = views[4].shape[0] = 3;
+    views[0].shape[1] = views[4].shape[1] = M;
+    views[0].shape[2] = K;
+    views[4].shape[2] = N;
+}
+
+static void test_batches(void **state)
+{
+    struct view views[5];
+
+    (void)state;
+    make_batch(views);
+    expect(views, SCALED_GEMM_PRECISION_HIGH, "cublaslt"); /* as one product of 3 · M rows */
+    views[3].rank = 1;
+    views[3].shape[0] = N;
+    views[2].rank = 3;
+    views[2].shape[0] = 3;
+    views[2].shape[1] = M;
+    views[2].shape[2] = 1;
+    expect(views, SCALED_GEMM_PRECISION_HIGH, "cublaslt"); /* so are their scales */
+    views[2].rank = 2;                                     /* the same scales for each of them: no vector of 3 · M */
+    views[2].shape[0] = M;
+    views[2].shape[1] = 1;
+    expect(views, SCALED_GEMM_PRECISION_HIGH, "cublaslt");
+    make_batch(views);
+    views[2].rank = 3;
+    views[2].shape[0] = 3; /* one number for each matrix */
+    views[2].shape[1] = views[2].shape[2] = 1;
+    expect(views, SCALED_GEMM_PRECISION_HIGH, "tiled");
+}
+
+/* A library that does not know scales that are vectors: it is asked once, and not for an algorithm. */
+static void test_older_libraries(void **state)
+{
+    struct view views[5];
+    struct test_job t;
+    unsigned before;
+
+    (void)state;
+    setenv("KOPS_STANDIN_BLASLT", "numbers", 1);
+    make_views(views, DTYPE_F8_E4M3, DTYPE_F8_E4M3);
+    views[0].shape[0] = views[4].shape[0] = 48;
+    expect(views, SCALED_GEMM_PRECISION_HIGH, "cublaslt");
+    before = *heuristics;
+    views[2].rank = views[3].rank = 2;
+    views[2].shape[0] = 48;
+    views[2].shape[1] = views[3].shape[0] = 1;
+    views[3].shape[1] = N;
+    expect(views, SCALED_GEMM_PRECISION_HIGH, "tiled");
+    make_job(&t, OP_SCALED_GEMM, views);
+    assert_false(backend->needs_prepare(device, &t.job));
+    assert_int_equal(*heuristics, before);
+    unsetenv("KOPS_STANDIN_BLASLT");
+}
+
+static void test_what_it_cannot_do_is_an_error_where_it_is_forced(void **state)
+{
+    struct view views[5];
+    struct test_job t;
+    struct error e;
+
+    (void)state;
+    make_views(views, DTYPE_F8_E5M2, DTYPE_F8_E5M2);
+    make_job(&t, OP_SCALED_GEMM, views);
+    step_copy_variant(t.step.variant, "cublaslt");
+    assert_int_equal(backend->check(device, &t.step, &e), -1);
+    assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
+    assert_non_null(strstr(e.message, "f8_e5m2 by f8_e5m2"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_numbers_and_vectors),
+        cmocka_unit_test(test_dtypes),
+        cmocka_unit_test(test_layouts),
+        cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_older_libraries),
+        cmocka_unit_test(test_what_it_cannot_do_is_an_error_where_it_is_forced),
+    };
+
+    return cmocka_run_group_tests(tests, open_with_library, close_all);
+}
