@@ -73,6 +73,9 @@ struct kops_kernels_info {
     const char *policy;      /**< Who may launch any: "off", "owner", "group", "all". */
     bool allowed;            /**< Whether this client may. */
     const char *const *arch; /**< What is compiled for each of kops_info.devices; "" for the host. */
+    /** The compile cache that several machines share: "starting", "serving", "resting", "down"; NULL: there is none. */
+    const char *remote;
+    const char *remote_why; /**< Its last failure; NULL: none so far. */
 };
 
 enum {
@@ -123,7 +126,7 @@ struct kops_module_info {
     const char *key;      /**< Of the compiled code in the daemon's cache: 64 hexadecimal digits. */
     const char *arch;     /**< "sm_90a" */
     const char *compiler; /**< "NVRTC 13.0" */
-    const char *cached;   /**< Where it was found: "no" (it was compiled just now), "memory", "disk". */
+    const char *cached;   /**< Where it was found: "no" (it was compiled just now), "memory", "disk", "remote". */
     const char *log;      /**< The compiler's warnings; "" when there are none. */
     double compile_us;    /**< What compiling took, whenever that was. */
     uint64_t image_bytes;

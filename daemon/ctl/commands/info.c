@@ -67,6 +67,10 @@ static void kernels_json(const struct kops_kernels_info *k)
     json_text("policy", k->policy);
     json_bool("allowed", k->allowed);
     json_texts("arch", k->arch);
+    if (k->remote)
+        json_text("remote", k->remote);
+    if (k->remote_why)
+        json_text("remote_why", k->remote_why);
     json_end('}');
 }
 
@@ -77,6 +81,12 @@ static void kernels_text(const struct kops_kernels_info *k)
     for (const char *const *arch = k->arch; *arch; arch++)
         if (**arch)
             printf(", %s", *arch);
+    printf("\n");
+    if (!k->remote)
+        return;
+    printf("remote cache: %s", k->remote);
+    if (k->remote_why)
+        printf(", last failure: %s", k->remote_why);
     printf("\n");
 }
 
