@@ -196,8 +196,21 @@ bool service_remote_ask(struct inflight *f)
     return true;
 }
 
+static bool others_ask(const struct inflight *f)
+{
+    list_for_each_safe (node, after, &f->service->inflight) {
+        const struct inflight *other = list_entry(node, struct inflight, link);
+
+        if (other != f && other->state == ASKING)
+            return true;
+    }
+    return false;
+}
+
 void service_remote_leave(struct inflight *f, bool too_late)
 {
+    uv_timer_t *patience = &f->service->remote.patience;
+
     f->service->remote.counters.late += too_late && (f->asked || f->verified);
     if (f->asked)
         remote_cancel(f->asked, too_late);
@@ -205,6 +218,8 @@ void service_remote_leave(struct inflight *f, bool too_late)
         f->verified->inflight = NULL;
     f->asked = NULL;
     f->verified = NULL;
+    if (uv_is_active((uv_handle_t *)patience) && !others_ask(f))
+        uv_timer_stop(patience);
 }
 
 /* ---- the server ---- */
