@@ -89,7 +89,7 @@ static int set_text(const struct setting *s, const char *value, char **text, str
 static int set_list(const struct setting *s, const char *value, char **list, struct error *e)
 {
     for (const char *p = value; *p; p++)
-        if (!isalnum((unsigned char)*p) && !strchr(" \t,_.@*$-", *p))
+        if (!isalnum((unsigned char)*p) && !strchr(" \t,_.@*$:-", *p))
             return error_set(e, ERROR_INVALID_ARGUMENT, "%s.%s: \"%.40s\" is no list of names between commas",
                              s->section, s->key, value);
     return config_set_text(list, value, e);

@@ -183,6 +183,7 @@ static int set_options(struct transfer *t)
     r |= c->easy_setopt(t->easy, CURL_OPTION_WRITEFUNCTION, on_body);
     r |= c->easy_setopt(t->easy, CURL_OPTION_WRITEDATA, t);
     r |= c->easy_setopt(t->easy, CURL_OPTION_PRIVATE, t);
+    r |= c->easy_setopt(t->easy, CURL_OPTION_MAXFILESIZE_LARGE, (int64_t)s->max_bytes); /* as it is announced */
     if (*s->ca)
         r |= c->easy_setopt(t->easy, CURL_OPTION_CAINFO, s->ca);
     if (t->order.kind == REMOTE_ORDER_PUT) {

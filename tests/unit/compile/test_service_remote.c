@@ -18,18 +18,14 @@ static struct signing_key key, stranger;
 
 static int make_keys(void **state)
 {
-    char path[] = "/tmp/kops-unit-keys-XXXXXX", one[64], other[64];
+    const char *directory = directory_new();
     struct error e;
 
     (void)state;
-    assert_non_null(mkdtemp(path));
-    snprintf(one, sizeof(one), "%s/one", path);
-    snprintf(other, sizeof(other), "%s/other", path);
-    assert_int_equal(signing_key_make(one, &key, &e), 0);
-    assert_int_equal(signing_key_make(other, &stranger, &e), 0);
-    unlink(one);
-    unlink(other);
-    return rmdir(path);
+    assert_int_equal(signing_key_make(path_of(directory, "one"), &key, &e), 0);
+    assert_int_equal(signing_key_make(path_of(directory, "other"), &stranger, &e), 0);
+    directory_remove(directory);
+    return 0;
 }
 
 static struct code_remote_config remote_of(unsigned wait_ms, bool publishes)
