@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import prometheus
 import pytest
 from support import backends, http_store, proc, raw, shared_cache
 from support.daemon import Daemon, binary
@@ -107,6 +108,7 @@ def test_figures_say_what_became_of_it(store: Store, keys: tuple[Key, Key]) -> N
         compile_on(c)
         wait_for(c, "remote_uploads")
         text = c.call("metrics")["text"]
+        prometheus.parse(text)
         assert 'kopsd_remote_cache_requests_total{result="miss"} 1\n' in text
         assert 'kopsd_remote_cache_uploads_total{result="stored"} 1\n' in text
         assert "kopsd_remote_cache_up 1\n" in text
