@@ -23,7 +23,7 @@ static const char usage[] =
     "                          print its socket; further options are the daemon's\n"
     "      --spin-us N         microseconds of polling for requests and completions before sleeping; 0: none\n"
     "      --set NAME=VALUE    any setting, as in --set host.threads=4\n"
-    "      --cache-keygen FILE make a key that signs code for cache.remote, print its public half, and exit\n"
+    "      --cache-keygen FILE  make a key that signs code for cache.remote, print its public half, and exit\n"
     "      --check-config      check the settings, print nothing but errors, and exit\n"
     "      --print-config      print every setting with its value and meaning, and exit\n"
     "  -V, --version\n"
