@@ -149,7 +149,7 @@ def nginx() -> str | None:
 def documented_configuration() -> str:
     """The block of deploy/README.md."""
     text = (ROOT / "deploy/README.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```nginx\n(.*?)```", text, re.S)
+    (block,) = re.findall(r"```text\n(server \{\n.*?)```", text, re.S)
     return str(block)
 
 
