@@ -121,6 +121,53 @@ def test_figures_say_what_became_of_it(store: Store, keys: tuple[Key, Key]) -> N
         )
 
 
+def certificate(folder: Path, name: str) -> Path:
+    """Signed by itself, for an address and a name; its key is in the same file."""
+    path = folder / name
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+         "-subj", "/CN=kops", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost", "-keyout", path, "-out", f"{path}.crt"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    with path.open("ab") as both:
+        both.write(Path(f"{path}.crt").read_bytes())
+    Path(f"{path}.crt").chmod(0o644)
+    return path
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl here")
+def test_a_servers_certificate_is_checked(tmp_path: Path, keys: tuple[Key, Key]) -> None:
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)  # root's helper is another user
+    cert, other = certificate(tmp_path, "one"), certificate(tmp_path, "other")
+    with Store(certificate=cert) as store:
+        by_name = store.url.replace("127.0.0.1", "localhost")
+        for url, ca, trusted in ((store.url, cert, True), (by_name, cert, True), (store.url, other, False), (store.url, None, False)):
+            settings = {"remote_key": keys[0].path, **PATIENT, **({"remote_ca": f"{ca}.crt"} if ca else {})}
+            with node(url, **settings) as d, d.connect() as c:
+                compile_on(c, f"{url} {ca}")
+                if trusted:
+                    wait_for(c, "remote_uploads")
+                    assert counters(c)["remote_misses"] == 1
+                else:
+                    assert counters(c)["remote_failures"] == 1
+                    assert "certificate" in c.call("hello")["kernels"]["remote_why"]
+        assert [r.method for r in store.requests] == ["GET", "PUT"] * 2  # to nobody else was anything said
+    with node(store.url, remote_key=keys[0].path, remote_ca="/nowhere/ca.crt") as d, d.connect() as c:
+        proc.eventually(lambda: "cache.remote_ca" in c.call("hello")["kernels"].get("remote_why", ""), "the log says why")
+        assert compile_on(c)["cached"] == "no"
+
+
+def test_a_name_that_nobody_knows(keys: tuple[Key, Key]) -> None:
+    """The helper ends then, since it may only lack the resolver's new configuration, and another one comes."""
+    with node("http://nobody.invalid/kops", remote_key=keys[0].path, **PATIENT) as d, d.connect() as c:
+        pid = helper(d)
+        assert compile_on(c)["cached"] == "no"
+        assert counters(c)["remote_failures"] == 1
+        proc.eventually(lambda: shared_cache.helpers(d) not in ([], [pid]), "there is another one")
+        assert compile_on(c, "another")["cached"] == "no"
+
+
 # ---- keys ----
 
 

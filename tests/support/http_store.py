@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import socket
+import ssl
 import struct
 import subprocess
 import threading
@@ -65,10 +66,16 @@ class Store:
     bodies: dict[str, bytes] = field(default_factory=dict)
     requests: list[Request] = field(default_factory=list)
     behave: Behaviour | None = None
+    certificate: Path | None = None  # with its key in one file: then it speaks TLS
 
     def __post_init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}/kops"
+        self.tls: ssl.SSLContext | None = None
+        if self.certificate:
+            self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self.tls.load_cert_chain(self.certificate)
+        self.port = self.listener.getsockname()[1]
+        self.url = f"http{'s' if self.tls else ''}://127.0.0.1:{self.port}/kops"
         self.over = threading.Event()
         self.lock = threading.Lock()
         self.connections: set[socket.socket] = set()
@@ -104,7 +111,10 @@ class Store:
         return Request(method, path, headers, body)
 
     def talk(self, connection: socket.socket) -> None:
+        plain = connection
         try:
+            if self.tls:
+                connection = self.tls.wrap_socket(plain, server_side=True)
             request = self.read(connection)
             if request:
                 self.requests.append(request)
@@ -113,8 +123,9 @@ class Store:
             pass
         finally:
             with self.lock:
-                self.connections.discard(connection)
+                self.connections.discard(plain)
             connection.close()
+            plain.close()
 
     def keep(self, x: Exchange) -> None:
         if x.request.method == "PUT":
