@@ -28,7 +28,7 @@ target_include_directories(kops_dep_msgpack_headers SYSTEM INTERFACE ${msgpack_I
 if(KOPS_DAEMON)
     # The daemon's event loop and thread pool [libuv1-dev].
     kops_dependency(libuv libuv_a.a libuv)
-    # Hashes of sources and seals of cached code [libsodium-dev].
+    # Hashes of sources, seals of cached code, signatures of code that machines share [libsodium-dev].
     kops_dependency(libsodium libsodium.a libsodium)
     # System call filters of the compiling processes [libseccomp-dev].
     kops_dependency(libseccomp libseccomp.a libseccomp)
@@ -71,6 +71,12 @@ if(KOPS_TESTS)
     # Functional and conformance tests, the Python client's tests [python3-pytest python3-numpy python3-msgpack].
     find_package(Python3 3.10 COMPONENTS Interpreter REQUIRED)
 endif()
+
+# libcurl [libcurl4]: HTTP and TLS for the cache that machines share. Loaded at run time by one helper process
+# (daemon/remote/curl.c), so that nothing here is needed to build; without it the helper says so, and kopsd compiles for itself.
+# Where its headers are [libcurl4-openssl-dev] a test compares our numbers with theirs.
+find_path(KOPS_CURL_INCLUDE curl/curl.h)
+mark_as_advanced(KOPS_CURL_INCLUDE)
 
 # CUDA toolkit: nvcc for the kernels, cuda.h and cublasLt.h for types. Never linked: the driver and the
 # libraries are loaded at run time, so one binary starts with or without a GPU.

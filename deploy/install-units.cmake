@@ -1,6 +1,6 @@
 # Run by an installation: units with the paths of its prefix.
 foreach(unit kopsd.socket kopsd.service kopsd@.socket kopsd@.service kopsd-devices.service kopsd-metrics.service
-        kopsd-mps.service)
+        kopsd-mps.service kopsd-cache.socket kopsd-cache@.service)
     file(READ "${kops_deploy}/${unit}" kops_text)
     foreach(program sbin/kopsd bin/kopsctl libexec/kopsd/)
         string(REPLACE "=/usr/${program}" "=${CMAKE_INSTALL_PREFIX}/${program}" kops_text "${kops_text}")

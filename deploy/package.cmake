@@ -33,9 +33,9 @@ set(CPACK_DEBIAN_SERVICE_PACKAGE_NAME kopsd)
 set(CPACK_DEBIAN_SERVICE_PACKAGE_SECTION admin)
 set(CPACK_DEBIAN_SERVICE_PACKAGE_DEPENDS "systemd | systemd-standalone-sysusers")
 # Both are loaded at run time for gemm on the host. oneDNN is 40 MB, and the kernels here
-# are about as fast but for AMX.
+# are about as fast but for AMX. libcurl speaks to a cache of many nodes, where one is set.
 set(CPACK_DEBIAN_SERVICE_PACKAGE_RECOMMENDS libopenblas0-pthread)
-set(CPACK_DEBIAN_SERVICE_PACKAGE_SUGGESTS "libdnnl2 | libdnnl3")
+set(CPACK_DEBIAN_SERVICE_PACKAGE_SUGGESTS "libdnnl2 | libdnnl3, libcurl4 | libcurl3-gnutls")
 set(CPACK_COMPONENT_SERVICE_DESCRIPTION
 "Any process hands kopsd tensors by reference over a Unix socket; it runs
 compiled kernels on them. The daemon, its command-line tool kopsctl, and the

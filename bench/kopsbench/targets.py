@@ -57,6 +57,7 @@ ROWS = {
     "compile_second_process_vs_load_inline": "the same",
     "compile_second_process_with_imports_vs_load_inline": "the same, with the imports of each",
     "compile_after_restart": "the same, of a kernel on the disk of a restarted daemon",
+    "remote_cache": "compile request of a second node, served by an HTTP server on the same machine",
     "compile_single_flight": "compiles when 64 processes ask for the same new kernel",
     "compile_node_cpu": "8 processes that start at once and need the same 20 new kernels: processor time of all",
     "compile_node_compiles": "the same: compiles",

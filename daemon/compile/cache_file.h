@@ -1,6 +1,6 @@
-/* The form of a file in the cache on disk: a magic number, the length of the rest, compiled_serialize()'s bytes, and a
- * keyed BLAKE2b-256 of all before it. The secret is this directory's own (see cache_secret.h), so only its readers can
- * make files that count as binaries.
+/* The form of a file in the cache on disk: a magic number, which also says how the module came here, the length of the
+ * rest, compiled_serialize()'s bytes, and a keyed BLAKE2b-256 of all before it. The secret is this directory's own (see
+ * cache_secret.h), so only its readers can make files that count as binaries.
  *
  * Thread: any; nothing here keeps state. */
 #ifndef KOPS_COMPILE_CACHE_FILE_H

@@ -36,8 +36,12 @@ struct compiled_entry {
     uint32_t param_sizes[COMPILED_MAX_PARAMS], param_offsets[COMPILED_MAX_PARAMS]; /* in the order of the source */
 };
 
+/* How this machine got it. Known to its own caches only: it is no part of compiled_serialize()'s form. */
+enum compiled_from { COMPILED_HERE, COMPILED_IMPORTED, COMPILED_REMOTE, COMPILED_FROM_COUNT };
+
 struct compiled {
     atomic_uint refs;
+    enum compiled_from from;               /* set before others see it */
     unsigned char key[COMPILED_KEY_BYTES]; /* of the cache; zero until it is set */
     char arch[COMPILED_ARCH_SIZE];         /* "sm_90a" */
     char compiler[COMPILED_COMPILER_SIZE]; /* "NVRTC 13.0" */

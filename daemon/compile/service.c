@@ -14,22 +14,6 @@
 /* Files of modules that memory answers for are told that they are in use this often. */
 #define TOUCH_NS (UINT64_C(3600) * 1000000000)
 
-enum inflight_state { READING, QUEUED, COMPILING, FINISHED };
-
-/* An in-flight compile: one module and all requests for it. */
-struct inflight {
-    struct list link;
-    struct work work; /* of READING */
-    struct code_service *service;
-    enum inflight_state state;
-    unsigned char key[KEY_BYTES];
-    struct compile_input *input; /* owned; NULL once the compiler has it */
-    struct compile_job *job;     /* of COMPILING */
-    struct turn_place *place;    /* of COMPILING: a reference to that of the waiter whose turn it was */
-    struct compiled *compiled;   /* read from disk */
-    struct list waiters;
-};
-
 struct code_request {
     struct list link; /* of its compile */
     struct inflight *inflight;
@@ -41,7 +25,8 @@ struct code_request {
 
 const char *code_origin_name(enum code_origin origin)
 {
-    static const char *const names[] = {[CODE_COMPILED] = "no", [CODE_MEMORY] = "memory", [CODE_DISK] = "disk"};
+    static const char *const names[] = {
+        [CODE_COMPILED] = "no", [CODE_MEMORY] = "memory", [CODE_DISK] = "disk", [CODE_REMOTE] = "remote"};
 
     return names[origin];
 }
@@ -86,6 +71,8 @@ struct code_service *code_service_new(uv_loop_t *loop, const struct code_service
     if (!s->compiler)
         goto free_memory;
     open_disk(s, config);
+    service_remote_begin(s);
+    code_service_use_remote(s, &config->remote);
     return s;
 
 free_memory:
@@ -139,6 +126,7 @@ static void inflight_leave_compiler(struct inflight *f)
 
 static void inflight_free(struct inflight *f)
 {
+    service_remote_leave(f, false);
     list_remove(&f->link);
     compiled_unref(f->compiled);
     free(f->input);
@@ -161,9 +149,10 @@ void code_service_close(struct code_service *service, void (*closed)(void *conte
             compile_job_cancel(f->job);
             inflight_leave_compiler(f);
         }
-        if (f->state == COMPILING || f->state == QUEUED)
+        if (f->state == COMPILING || f->state == QUEUED || f->state == ASKING)
             inflight_free(f);
     }
+    service_remote_end(s);
     service_drop_tasks(s);
     compiler_close(s->compiler, compiler_closed, s);
 }
@@ -198,6 +187,7 @@ static void finish(struct inflight *f, struct compiled *compiled, enum code_orig
     struct list *node;
 
     f->state = FINISHED;
+    service_remote_leave(f, false);
     service_hold(s);
     while ((node = list_first(&f->waiters))) {
         struct code_request *q = list_entry(node, struct code_request, link);
@@ -225,6 +215,8 @@ static void compile_is_done(void *context, struct compiled *compiled, const stru
         memcpy(compiled->key, f->key, KEY_BYTES); /* no other reader yet */
         cache_memory_put(s->memory, compiled, clock_now_ns());
         service_store(s, compiled);
+        service_publish(s, compiled);
+        service_remote_leave(f, true);
     } else {
         s->counters.failures++;
     }
@@ -322,10 +314,32 @@ static void read_done(struct work *work)
         compiled_unref(compiled);
     } else if (list_empty(&f->waiters)) { /* all have gone, perhaps with the service */
         inflight_free(f);
-    } else {
-        f->state = QUEUED;
-        start_queued(s);
+    } else if (!service_remote_ask(f)) {
+        inflight_queue(f);
     }
+    service_let_go(s);
+}
+
+void inflight_queue(struct inflight *f)
+{
+    f->state = QUEUED;
+    start_queued(f->service);
+}
+
+void inflight_succeed(struct inflight *f, struct compiled *compiled, enum code_origin origin)
+{
+    struct code_service *s = f->service;
+
+    service_hold(s);
+    if (f->state == COMPILING) {
+        compile_job_cancel(f->job);
+        inflight_leave_compiler(f);
+    }
+    cache_memory_put(s->memory, compiled, clock_now_ns());
+    service_store(s, compiled);
+    finish(f, compiled, origin, NULL, NULL);
+    if (!s->closing)
+        start_queued(s);
     service_let_go(s);
 }
 
@@ -344,7 +358,7 @@ static struct inflight *find_inflight(struct code_service *s, const unsigned cha
 static struct inflight *inflight_new(struct code_service *s, const unsigned char *key, struct turn_place *place,
                                      const struct compile_input *input, struct error *e)
 {
-    const bool later = s->disk || s->n_compiling >= s->most;
+    const bool later = s->disk || s->remote.server || s->n_compiling >= s->most;
     struct inflight *f = calloc(1, sizeof(*f));
 
     if (f && later)
@@ -364,10 +378,15 @@ static struct inflight *inflight_new(struct code_service *s, const unsigned char
         f->state = READING;
         service_hold(s);
         work_submit(s->loop, &f->work, read_run, read_done);
-    } else if (!later && !inflight_compile(f, place, input)) {
+    } else if (service_remote_ask(f) || s->n_compiling >= s->most) {
+        return f;
+    } else if (!inflight_compile(f, place, input)) {
         inflight_free(f);
         no_memory(input, e);
         return NULL;
+    } else {
+        free(f->input);
+        f->input = NULL;
     }
     return f;
 }
@@ -451,7 +470,7 @@ void code_request_cancel(struct code_request *request)
     request_free(request);
     if (!list_empty(&f->waiters))
         return;
-    if (f->state == QUEUED) {
+    if (f->state == QUEUED || f->state == ASKING) {
         inflight_free(f);
     } else if (f->state == COMPILING) {
         compile_job_cancel(f->job);

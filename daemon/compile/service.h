@@ -1,8 +1,8 @@
-/* Binaries for sources, from memory, from disk or from the compiler. One source is compiled once, however many requests
- * for it come at the same time.
+/* Binaries for sources, from memory, from disk, from a cache that several machines share, or from the compiler. One
+ * source is compiled once, however many requests for it come at the same time.
  *
- * Owns the compiler, the cache in memory and the cache on disk. Thread: the loop's, for everything here; no function
- * blocks. Blocking work (reading, writing, hashing of whole archives) runs on the pool. */
+ * Owns the compiler, the cache in memory, the cache on disk and the way to the shared one. Thread: the loop's, for
+ * everything here; no function blocks. Blocking work (reading, writing, hashing of whole archives) runs on the pool. */
 #ifndef KOPS_COMPILE_SERVICE_H
 #define KOPS_COMPILE_SERVICE_H
 
@@ -14,6 +14,8 @@
 #include "compile/compiled.h"
 #include "compile/compiler.h"
 #include "compile/options.h"
+#include "compile/signed.h"
+#include "remote/remote.h"
 #include "util/error.h"
 
 struct code_service;
@@ -22,6 +24,15 @@ struct code_task;    /* an administrator's action */
 
 enum { CODE_MAX_FILES = OPTIONS_MAX_FILES, CODE_MAX_OPTIONS = OPTIONS_MAX, CODE_KEY_HEX = 64 };
 
+/* The cache that several machines share. Texts are copied. */
+struct code_remote_config {
+    struct remote_config server; /* without a URL: there is none */
+    struct signed_trust trust;   /* whose modules are taken */
+    bool publishes;              /* what is compiled here is signed and put there */
+    struct signing_key key;      /* of a publisher */
+    unsigned wait_ms;            /* that a compile waits for its answer; then both race */
+};
+
 /* Texts are copied. */
 struct code_service_config {
     struct compiler_config compiler;
@@ -29,6 +40,7 @@ struct code_service_config {
     uint64_t disk_bytes;   /* that the files there may take; 0: no cache on disk */
     uint64_t memory_bytes; /* of binaries that no client holds, at most */
     uint64_t source_bytes; /* that one source with its files may have */
+    struct code_remote_config remote;
 };
 
 /* Blocks: it opens the directory. A directory that cannot be used is a warning in the log, and the service works
@@ -38,6 +50,9 @@ struct code_service *code_service_new(uv_loop_t *loop, const struct code_service
 /* Another limit of source bytes, for later requests. */
 void code_service_limit_source(struct code_service *service, uint64_t source_bytes);
 
+/* Another shared cache, or none, or other keys. One that is the same goes on. What is wrong is a line in the log. */
+void code_service_use_remote(struct code_service *service, const struct code_remote_config *remote);
+
 /* Drops the requests and tasks without calling their done(), ends the compiler, waits for the pool, frees the service
  * and calls closed(). */
 void code_service_close(struct code_service *service, void (*closed)(void *context), void *context);
@@ -45,9 +60,9 @@ void code_service_close(struct code_service *service, void (*closed)(void *conte
 /* For its name, whether it is usable, to warm it up. */
 struct compiler *code_service_compiler(struct code_service *service);
 
-enum code_origin { CODE_COMPILED, CODE_MEMORY, CODE_DISK };
+enum code_origin { CODE_COMPILED, CODE_MEMORY, CODE_DISK, CODE_REMOTE };
 
-/* "no", "memory", "disk": the wire's `cached`. */
+/* "no", "memory", "disk", "remote": the wire's `cached`. */
 const char *code_origin_name(enum code_origin origin);
 
 /* `compiled` is a reference for the callee, with its key set; NULL: failed, `e` is the reason and `failure` (may be
@@ -79,6 +94,23 @@ struct code_counters {
     uint64_t evictions;     /* files removed to make room */
 };
 
+/* Of the shared cache. */
+struct code_remote_counters {
+    uint64_t hits;     /* modules that came from there and were used */
+    uint64_t misses;   /* that it did not have */
+    uint64_t late;     /* questions that the compiler answered first */
+    uint64_t failures; /* without an answer */
+    uint64_t rejected; /* answers that were not what was asked for, or not signed by who is trusted */
+    uint64_t skipped;  /* questions that were not asked: it rests, or there were too many */
+    uint64_t uploads;  /* that it took */
+    uint64_t upload_failures;
+    uint64_t upload_drops; /* that were not tried: it rests, or there were too many */
+};
+
+/* False: there is no shared cache. */
+bool code_service_remote(const struct code_service *service, struct code_remote_counters *ret_counters,
+                         struct remote_report *ret_report);
+
 struct code_counters code_service_counters(const struct code_service *service);
 
 /* ---- for administrators: the server checks the caller's rights ---- */
@@ -91,6 +123,7 @@ struct code_listed {
     double age_s;   /* since it was last used */
     bool loaded;    /* in memory */
     bool on_disk;
+    const char *from; /* how it came here: "compiler", "import", "remote" */
 };
 
 /* Each action fills its own part. */

@@ -1,5 +1,6 @@
 /* Shared by the service's files: its state, requests for binaries (service.c), files on disk (service_files.c), the
- * administrator's actions (service_tasks.c). Thread: the loop's, except where a function says pool. */
+ * cache that machines share (service_remote.c, service_publish.c), the administrator's actions (service_tasks.c).
+ * Thread: the loop's, except where a function says pool. */
 #ifndef KOPS_COMPILE_SERVICE_INTERNAL_H
 #define KOPS_COMPILE_SERVICE_INTERNAL_H
 
@@ -9,6 +10,40 @@
 #include "compile/turns.h"
 #include "util/list.h"
 #include "util/work.h"
+
+enum inflight_state { READING, ASKING, QUEUED, COMPILING, FINISHED };
+
+/* An in-flight compile: one module and all requests for it. */
+struct inflight {
+    struct list link;
+    struct work work; /* of READING */
+    struct code_service *service;
+    enum inflight_state state;
+    unsigned char key[KEY_BYTES];
+    struct compile_input *input;   /* owned; NULL once the compiler has it */
+    struct compile_job *job;       /* of COMPILING */
+    struct turn_place *place;      /* of COMPILING: a reference to that of the waiter whose turn it was */
+    struct compiled *compiled;     /* read from disk */
+    struct remote_request *asked;  /* the shared cache is; also of QUEUED and COMPILING. NULL: it is not */
+    struct verification *verified; /* its answer is being looked at; NULL: none is */
+    uint64_t patient_until_ms;     /* of ASKING: then the compiler is asked, too */
+    struct list waiters;
+};
+
+/* The shared cache, as the service has it. */
+struct service_remote {
+    struct remote *server; /* NULL: none */
+    unsigned generation;   /* of servers */
+    struct signed_trust trust;
+    bool publishes;
+    struct signing_key key;
+    unsigned wait_ms;
+    uv_timer_t patience; /* the next ASKING that has waited long enough */
+    struct code_remote_counters counters;
+    struct list uploads; /* that are being made, or wait for their answer */
+    unsigned n_uploads;
+    uint64_t upload_bytes; /* of those */
+};
 
 struct code_service {
     uv_loop_t *loop;
@@ -25,6 +60,7 @@ struct code_service {
     void (*closed)(void *context);
     void *closed_context;
     struct code_counters counters;
+    struct service_remote remote;
 };
 
 static inline void service_hold(struct code_service *s)
@@ -41,6 +77,28 @@ struct compile_input *service_copy_input(const struct compile_input *input);
 /* Writes the module's file on the pool, or marks it as used. A failure is a line in the log. */
 void service_store(struct code_service *s, struct compiled *compiled);
 void service_touch(struct code_service *s, struct compiled *compiled);
+
+/* ---- service.c, for the shared cache ---- */
+
+/* It waits for the compiler. */
+void inflight_queue(struct inflight *f);
+/* Its module has come from elsewhere: answers all requests, frees it. The compiler stops. */
+void inflight_succeed(struct inflight *f, struct compiled *compiled, enum code_origin origin);
+
+/* ---- service_remote.c ---- */
+
+int service_remote_begin(struct code_service *s);
+/* The service closes: whatever is on its way is nobody's. */
+void service_remote_end(struct code_service *s);
+/* Asks; ASKING at the return of true. */
+bool service_remote_ask(struct inflight *f);
+/* Its answer is not wanted any more. `too_late`: since the compiler was faster. */
+void service_remote_leave(struct inflight *f, bool too_late);
+
+/* service_publish.c. Signs a module that was compiled here and sends it, where this machine does that. */
+void service_publish(struct code_service *s, struct compiled *compiled);
+/* The server goes: forgets those that it has not answered. */
+void service_publish_end(struct code_service *s);
 
 /* Detaches the tasks from their owners; work on the pool ends by itself. */
 void service_drop_tasks(struct code_service *s);

@@ -166,12 +166,20 @@ static int copy_names(struct code_listed *item, const struct compiled *compiled,
     return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to list the cache");
 }
 
+static const char *name_of_from(enum compiled_from from)
+{
+    static const char *const names[COMPILED_FROM_COUNT] = {
+        [COMPILED_HERE] = "compiler", [COMPILED_IMPORTED] = "import", [COMPILED_REMOTE] = "remote"};
+
+    return names[from];
+}
+
 static int list_one(struct code_task *t, void *state, const struct compiled *compiled,
                     const struct cache_disk_file *file, const struct loaded *loaded, struct error *e)
 {
     struct code_result *r = &t->result;
     unsigned *capacity = state;
-    struct code_listed item = {.loaded = loaded, .on_disk = file};
+    struct code_listed item = {.loaded = loaded, .on_disk = file, .from = name_of_from(compiled->from)};
 
     if (r->n_listed == *capacity) {
         unsigned wanted = *capacity ? 2 * *capacity : 64;
@@ -319,6 +327,7 @@ static int read_archive(struct code_task *t, bool keep, struct error *e)
     int r = archive_open_fd(&reader, &t->fd, e);
 
     while (!r && (r = archive_next(&reader, &compiled, e)) == 1) {
+        compiled->from = COMPILED_IMPORTED;
         bytes += compiled_memory(compiled) + sizeof(struct cache_item);
         r = 0;
         if (keep && t->service->disk)

@@ -89,7 +89,7 @@ static int set_text(const struct setting *s, const char *value, char **text, str
 static int set_list(const struct setting *s, const char *value, char **list, struct error *e)
 {
     for (const char *p = value; *p; p++)
-        if (!isalnum((unsigned char)*p) && !strchr(" \t,_.@*$-", *p))
+        if (!isalnum((unsigned char)*p) && !strchr(" \t,_.@*$:-", *p))
             return error_set(e, ERROR_INVALID_ARGUMENT, "%s.%s: \"%.40s\" is no list of names between commas",
                              s->section, s->key, value);
     return config_set_text(list, value, e);
@@ -140,6 +140,8 @@ void config_free(struct config *c)
         if (holds_text(&settings[i]))
             free(*text_at(c, &settings[i]));
     subordinates_free(&c->subordinates);
+    signing_key_forget(&c->remote_key);
+    explicit_bzero(c->remote_authorization, sizeof(c->remote_authorization));
 }
 
 static const struct setting *find(const char *section, size_t length, const char *key)
@@ -333,7 +335,10 @@ void config_take_live(struct config *c, struct config *fresh)
     old = c->subordinates;
     c->subordinates = fresh->subordinates;
     fresh->subordinates = old;
-    c->access = fresh->access; /* made of lists by config_finish(); these settings are live */
+    c->access = fresh->access;             /* made of lists by config_finish(); these settings are live */
+    c->remote_trust = fresh->remote_trust; /* likewise, and of files that may have changed */
+    c->remote_key = fresh->remote_key;
+    memcpy(c->remote_authorization, fresh->remote_authorization, sizeof(c->remote_authorization));
     for (unsigned i = 0; i < n_settings; i++) {
         const struct setting *s = &settings[i];
 

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <sys/types.h>
 
+#include "compile/secret_file.h"
+#include "compile/signed.h"
 #include "server/account/access_list.h"
 #include "server/account/account.h"
 #include "util/error.h"
@@ -43,6 +45,9 @@ struct config {
     /* cache */
     char *cache_directory; /* "": none */
     uint64_t cache_disk_mib, cache_memory_mib;
+    char *cache_remote, *cache_remote_trust, *cache_remote_key, *cache_remote_credentials, *cache_remote_ca,
+        *cache_remote_helper;
+    uint64_t cache_remote_wait_ms, cache_remote_timeout_ms, cache_remote_max_days;
     /* access */
     char *subuid;
     struct subordinates subordinates;
@@ -56,6 +61,10 @@ struct config {
      * group. */
     unsigned policy, hand_out_policy, sandbox_mode, isolate, executors_sandbox_mode;
     gid_t kernels_gid;
+    /* Made of settings and files by config_finish_remote(). */
+    struct signed_trust remote_trust;
+    struct signing_key remote_key;
+    char remote_authorization[SECRET_FILE_SIZE]; /* "": none */
 };
 
 int config_init(struct config *c, struct error *e);
@@ -103,6 +112,11 @@ uint64_t config_descriptors(void);
 int config_check_trust(int fd, const char *path, bool root, struct error *e);
 /* config_nearest.c: the setting that a name, "section.key" or SECTION_KEY, is a slip of; NULL: none. */
 const struct setting *config_nearest(const char *name);
+/* config_remote.c: the cache of several machines, whose files it reads; for config_finish(). */
+int config_finish_remote(struct config *c, struct error *e);
+/* Texts are those of `c`. */
+struct code_remote_config;
+void config_remote(const struct config *c, struct code_remote_config *ret);
 /* config_lists.c: those of [access]. */
 int config_resolve_access(struct config *c, struct error *e);
 

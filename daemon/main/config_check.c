@@ -134,6 +134,8 @@ int config_finish(struct config *c, struct error *e)
 
     if (choose_socket(c, e) < 0 || choose_cache(c, e) < 0 || check_executors(c, e) < 0 || check_kernels(c, e) < 0)
         return -1;
+    if (config_finish_remote(c, e) < 0)
+        return -1;
     config_finish_shares(c);
     if (strlen(c->socket) >= sizeof(((struct sockaddr_un *)0)->sun_path))
         return error_set(e, ERROR_INVALID_ARGUMENT,

@@ -23,6 +23,7 @@ static const char usage[] =
     "                          print its socket; further options are the daemon's\n"
     "      --spin-us N         microseconds of polling for requests and completions before sleeping; 0: none\n"
     "      --set NAME=VALUE    any setting, as in --set host.threads=4\n"
+    "      --cache-keygen FILE  make a key that signs code for cache.remote, print its public half, and exit\n"
     "      --check-config      check the settings, print nothing but errors, and exit\n"
     "      --print-config      print every setting with its value and meaning, and exit\n"
     "  -V, --version\n"
@@ -74,20 +75,15 @@ static int remember_setting(struct flags *f, const char *text)
 
 int flags_parse(int argc, char **argv, struct flags *f)
 {
-    enum { CHECK = 256, PRINT, SET, SPIN, SUPERVISE, AUTOSTART };
-    static const struct option options[] = {{"socket", required_argument, NULL, 's'},
-                                            {"config", required_argument, NULL, 'c'},
-                                            {"backend", required_argument, NULL, 'b'},
-                                            {"log-level", required_argument, NULL, 'l'},
-                                            {"set", required_argument, NULL, SET},
-                                            {"check-config", no_argument, NULL, CHECK},
-                                            {"print-config", no_argument, NULL, PRINT},
-                                            {"version", no_argument, NULL, 'V'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {"spin-us", required_argument, NULL, SPIN},
-                                            {"supervise", no_argument, NULL, SUPERVISE},
-                                            {"autostart", no_argument, NULL, AUTOSTART},
-                                            {0}};
+    enum { CHECK = 256, PRINT, SET, SPIN, SUPERVISE, AUTOSTART, KEYGEN };
+    static const struct option options[] = {
+        {"socket", required_argument, NULL, 's'},    {"config", required_argument, NULL, 'c'},
+        {"backend", required_argument, NULL, 'b'},   {"log-level", required_argument, NULL, 'l'},
+        {"set", required_argument, NULL, SET},       {"cache-keygen", required_argument, NULL, KEYGEN},
+        {"check-config", no_argument, NULL, CHECK},  {"print-config", no_argument, NULL, PRINT},
+        {"version", no_argument, NULL, 'V'},         {"help", no_argument, NULL, 'h'},
+        {"spin-us", required_argument, NULL, SPIN},  {"supervise", no_argument, NULL, SUPERVISE},
+        {"autostart", no_argument, NULL, AUTOSTART}, {0}};
     int option, r = 0;
 
     *f = (struct flags){.argc = argc, .argv = argv, .root = geteuid() == 0};
@@ -110,6 +106,9 @@ int flags_parse(int argc, char **argv, struct flags *f)
             break;
         case SET:
             r = remember_setting(f, optarg);
+            break;
+        case KEYGEN:
+            f->keygen = optarg;
             break;
         case CHECK:
             f->check = true;

@@ -19,6 +19,7 @@ struct flags {
     unsigned count;
     bool check, print, supervise, autostart;
     const char *supervise_argument, *autostart_argument; /* in argv */
+    const char *keygen;                                  /* the file of a key to be made; NULL: none is */
     bool root;                                           /* the process began as root */
 };
 

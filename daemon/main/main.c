@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "compile/helper.h"
+#include "compile/signing.h"
 #include "executor/executor.h"
 #include "executor/tuner.h"
 #include "main/autostart.h"
@@ -9,6 +10,24 @@
 #include "main/flags.h"
 #include "main/serve.h"
 #include "main/supervise.h"
+#include "remote/fetch.h"
+
+/* Prints the setting of machines that are to trust the key. */
+static int make_key(const char *path)
+{
+    char word[SIGNING_WORD_SIZE];
+    struct signing_key key;
+    struct error e;
+
+    if (signing_key_make(path, &key, &e) < 0) {
+        fprintf(stderr, "kopsd: %s\n", e.message);
+        return EXIT_USAGE;
+    }
+    signing_public_print(key.public, word);
+    signing_key_forget(&key);
+    printf("remote_trust = %s\n", word);
+    return 0;
+}
 
 int main(int argc, char **argv)
 {
@@ -17,8 +36,10 @@ int main(int argc, char **argv)
     struct error e;
     int status;
 
-    /* Compilers, executors and tuners are this program, too: so they are there wherever it is, and of the same version.
-     */
+    /* Compilers, executors, tuners and the one that speaks HTTP are this program, too: so they are there wherever it
+     * is, and of the same version. */
+    if (remote_helper_wanted(argc, argv))
+        return remote_helper_main(argc, argv);
     if (compile_helper_wanted(argc, argv))
         return compile_helper_main(argc, argv);
 #ifdef KOPS_HAVE_CUDA
@@ -30,6 +51,8 @@ int main(int argc, char **argv)
     status = flags_parse(argc, argv, &flags);
     if (status >= 0)
         return status;
+    if (flags.keygen)
+        return make_key(flags.keygen);
     if (flags_load(&flags, &config, &e) < 0) {
         fprintf(stderr, "kopsd: %s\n", e.message);
         config_free(&config);

@@ -34,8 +34,13 @@ struct daemon {
 static struct code_service_config code_config_of(const struct config *c)
 {
     const bool off = c->policy == USER_KERNELS_OFF;
+    struct code_remote_config remote;
 
-    return (struct code_service_config){.compiler = {.nvrtc = off ? "none" : c->nvrtc,
+    config_remote(c, &remote);
+    if (off)
+        remote.server.url = NULL;
+    return (struct code_service_config){.remote = remote,
+                                        .compiler = {.nvrtc = off ? "none" : c->nvrtc,
                                                      .include = c->include,
                                                      .include_extra = off ? NULL : c->include_extra,
                                                      .user = c->compile_user,

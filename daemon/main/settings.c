@@ -161,6 +161,34 @@ const struct setting settings[] = {
      "Size of the directory; 0: no code is kept there."},
     {"cache", "memory_mib", NUMBER, AT(cache_memory_mib), "256", 0, 1U << 20, FIXED,
      "Size of the compiled code that is kept in memory."},
+    {"cache", "remote", TEXT, AT(cache_remote), NULL, 0, 0, LIVE,
+     "URL (https://… or http://…) of a folder that several machines keep compiled code in, on a server that answers "
+     "GET "
+     "and, for machines that publish, PUT. It is asked after memory and disk. none: there is none, the default."},
+    {"cache", "remote_trust", LIST, AT(cache_remote_trust), "", 0, 0, LIVE,
+     "Public keys (ed25519:…) of those whose code is taken from there, separated by commas or blanks. Whoever has such "
+     "a "
+     "key's private half can have code run here, as the users who ask for it."},
+    {"cache", "remote_key", TEXT, AT(cache_remote_key), NULL, 0, 0, LIVE,
+     "File of a private key (kopsd --cache-keygen FILE makes one), mode 0600 and the daemon's user's or root's. With "
+     "it "
+     "the code that is compiled here is signed and put on the server; without it nothing is put there."},
+    {"cache", "remote_credentials", TEXT, AT(cache_remote_credentials), NULL, 0, 0, LIVE,
+     "File, mode 0600, whose first line is what the server wants to hear: bearer TOKEN, or basic USER:PASSWORD."},
+    {"cache", "remote_ca", TEXT, AT(cache_remote_ca), NULL, 0, 0, LIVE,
+     "File of the certificates of authorities that the server's is checked by; the system's by default."},
+    {"cache", "remote_wait_ms", NUMBER, AT(cache_remote_wait_ms), "50", 0, 60000, LIVE,
+     "Milliseconds that a compile waits for the server; then it begins, and whichever is first answers. 0: both begin "
+     "at "
+     "once."},
+    {"cache", "remote_timeout_ms", NUMBER, AT(cache_remote_timeout_ms), "10000", 100, 600000, LIVE,
+     "Milliseconds that one transfer may take."},
+    {"cache", "remote_max_days", NUMBER, AT(cache_remote_max_days), "0", 0, 36500, LIVE,
+     "Days after which code on the server is too old to be taken; 0: never."},
+    {"cache", "remote_helper", TEXT, AT(cache_remote_helper), NULL, 0, 0, LIVE,
+     "Socket of the helper that speaks HTTP, where that is a service of its own (kopsd-cache.socket makes "
+     "/run/kopsd-cache.sock). By default the daemon starts one, which its own systemd unit does not let reach a "
+     "network."},
     {"access", "allow", LIST, AT(access_allow), "*", 0, 0, LIVE,
      "Users that may connect: users, numbers, @groups, @numbers, * for all users, owner for only root and the daemon's "
      "own user, which always may; separated by commas or blanks."},

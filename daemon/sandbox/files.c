@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -44,7 +45,7 @@ static int failed(struct error *e)
     return error_set(e, ERROR_UNSUPPORTED, "Landlock: %s", strerror(errno));
 }
 
-int files_begin(struct files *f, struct error *e)
+static int begin(struct files *f, bool network, struct error *e)
 {
     const unsigned version = files_version();
     struct ruleset_attributes a = {.files = ACCESS_FIRST};
@@ -55,13 +56,23 @@ int files_begin(struct files *f, struct error *e)
         return failed(e);
     a.files |=
         (version >= 2 ? ACCESS_REFER : 0) | (version >= 3 ? ACCESS_TRUNCATE : 0) | (version >= 5 ? ACCESS_DEVICE : 0);
-    a.network = version >= 4 ? NETWORK_ALL : 0;
+    a.network = version >= 4 && !network ? NETWORK_ALL : 0;
     a.scoped = version >= 6 ? SCOPE_ALL : 0;
     ruleset = (int)syscall(SYS_landlock_create_ruleset, &a, size, 0);
     if (ruleset < 0)
         return failed(e);
     *f = (struct files){.ruleset = ruleset, .known = a.files};
     return 0;
+}
+
+int files_begin(struct files *f, struct error *e)
+{
+    return begin(f, false, e);
+}
+
+int files_begin_with_network(struct files *f, struct error *e)
+{
+    return begin(f, true, e);
 }
 
 static uint64_t rights(unsigned what)

@@ -29,6 +29,8 @@ struct files {
 unsigned files_version(void);
 
 int files_begin(struct files *f, struct error *e);
+/* For a process that keeps the network. */
+int files_begin_with_network(struct files *f, struct error *e);
 
 /* Returns 0, or -1 with errno. Folders of /proc want `ret_fd`, a descriptor to be kept for as long as the process
  * lives: the kernel forgets them when nobody uses them, makes them anew at the next look, and the rule is for the old

@@ -61,7 +61,10 @@
     X(refusals_total, "kopsd_refusals_total", "counter", "Refusals to all users. what is the quota that was used up; limits: a connection's; connect, method, user_kernels: not permitted; handle: another user's memory.") \
     X(compiles_total, "kopsd_compiles_total", "counter", "Sources compiled.") \
     X(compile_failures_total, "kopsd_compile_failures_total", "counter", "Sources that were not compiled.") \
-    X(compile_cache_hits_total, "kopsd_compile_cache_hits_total", "counter", "Sources found compiled, in memory or on disk.") \
+    X(compile_cache_hits_total, "kopsd_compile_cache_hits_total", "counter", "Sources found compiled: in memory, on disk, or in the remote cache that several machines share.") \
+    X(remote_cache_requests_total, "kopsd_remote_cache_requests_total", "counter", "Questions to the remote cache: hit, miss, late (the compiler was first), failed, rejected (not what was asked for, or not signed by a trusted key), skipped (not asked: it rested, or too many were on their way).") \
+    X(remote_cache_uploads_total, "kopsd_remote_cache_uploads_total", "counter", "Modules for the remote cache: stored, failed, dropped (not offered: it rested, or too many were on their way).") \
+    X(remote_cache_up, "kopsd_remote_cache_up", "gauge", "Whether the remote cache is asked: 0 where it rests after failures or has no helper. No sample where none is set.") \
     X(compile_joins_total, "kopsd_compile_joins_total", "counter", "Requests that waited for an in-flight compile of another request.") \
     X(op_queue_seconds, "kopsd_op_queue_seconds", "histogram", "From ready to run until given to the device. op is an op's name, user_kernel, sequence or program; dtype is empty where there are several.") \
     X(op_device_seconds, "kopsd_op_device_seconds", "histogram", "Device time of a run's timed executions together: on a GPU of runs with timing, and of one in 61 of the others.") \

@@ -11,7 +11,7 @@ from deployed import DEPLOY, SERVICES, SOCKETS, needs, run, with_paths_of_this_b
 from support.daemon import build_folder
 
 # The highest exposure that systemd-analyze may find, in tenths; 0 is none and 100 all.
-EXPOSURE = {"kopsd.service": 25, "kopsd@.service": 25, "kopsd-metrics.service": 20, "kopsd-mps.service": 80}
+EXPOSURE = {"kopsd.service": 25, "kopsd@.service": 25, "kopsd-metrics.service": 20, "kopsd-mps.service": 80, "kopsd-cache@.service": 22}
 
 
 def unit(name: str) -> str:

@@ -27,6 +27,7 @@ def read(connection: raw.Connection) -> dict[str, Family]:
 
 
 TOLD = tuple(f"kopsd_device_{name}_" for name in ("clock", "temperature", "power", "slowed"))  # where a device tells them
+REMOTE = "kopsd_remote_cache_"  # where machines share a cache: test_shared_cache.py
 
 
 def test_as_declared(connection: raw.Connection) -> None:
@@ -41,7 +42,7 @@ def test_as_declared(connection: raw.Connection) -> None:
         labels = {tuple(sorted(m["labels"]))}
         if m["type"] == "histogram":
             labels.add(tuple(sorted([*m["labels"], "le"])))
-        if m["name"].startswith(TOLD):  # test_conditions.py has a device that tells
+        if m["name"].startswith((*TOLD, REMOTE)):  # test_conditions.py has a device that tells
             assert family.labels() <= labels, m["name"]
         else:
             assert family.labels() == labels, m["name"]

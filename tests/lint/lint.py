@@ -179,10 +179,14 @@ def allowed_include(path: Path, included: str) -> bool:
             return top in ("kops", "proto", *allowed)
         if layer == "sandbox":  # beside rpc: it knows util only
             return top in ("sandbox", "util", "proto")
+        if layer == "remote":  # beside rpc, above sandbox
+            return top in ("remote", "sandbox", "util", "proto")
+        if top == "remote":
+            return layer in ("compile", "server", "main")
         if top == "sandbox":
             return layer in ("compile", "executor")
-        if layer == "compile":  # beside rpc, above sandbox
-            return top in ("compile", "sandbox", "util", "proto")
+        if layer == "compile":  # beside rpc, above sandbox and remote
+            return top in ("compile", "remote", "sandbox", "util", "proto")
         if top == "compile":
             return layer in ("server", "main")
         if layer == "executor":  # beside server

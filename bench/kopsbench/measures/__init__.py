@@ -69,6 +69,7 @@ def everything() -> dict[str, Measure]:
         programs,
         recovery,
         reference,
+        remote_cache,
         resources,
         scaled_gemm,
         timing,

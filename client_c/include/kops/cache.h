@@ -19,6 +19,7 @@ struct kops_cache_entry {
     uint64_t bytes;
     double age_s;            /**< Since its last use. */
     bool in_memory, on_disk; /**< In the daemon's memory; in its cache directory. */
+    const char *from;        /**< How it came there: "compiler", "import", "remote"; "": the daemon is older. */
 };
 
 /** Free it with kops_cache_free(). */

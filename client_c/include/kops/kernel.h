@@ -75,6 +75,9 @@ struct kops_kernels_info {
     const char *const *arch; /**< What is compiled for each of kops_info.devices; "" for the host. */
     const char *const
         *include_extra; /**< Folders beside the toolkit's whose headers a source may include. NULL-terminated. */
+    /** The compile cache that several machines share: "starting", "serving", "resting", "down"; NULL: there is none. */
+    const char *remote;
+    const char *remote_why; /**< Its last failure; NULL: none so far. */
 };
 
 enum {
@@ -125,7 +128,7 @@ struct kops_module_info {
     const char *key;      /**< Of the compiled code in the daemon's cache: 64 hexadecimal digits. */
     const char *arch;     /**< "sm_90a" */
     const char *compiler; /**< "NVRTC 13.0" */
-    const char *cached;   /**< Where it was found: "no" (it was compiled just now), "memory", "disk". */
+    const char *cached;   /**< Where it was found: "no" (it was compiled just now), "memory", "disk", "remote". */
     const char *log;      /**< The compiler's warnings; "" when there are none. */
     double compile_us;    /**< What compiling took, whenever that was. */
     uint64_t image_bytes;

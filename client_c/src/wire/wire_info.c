@@ -191,6 +191,8 @@ static const struct wire_field kernels_fields[] = {
     WIRE_FIELD(struct kops_kernels_info, BOOL, "allowed", allowed),
     WIRE_FIELD(struct kops_kernels_info, TEXTS, "arch", arch),
     WIRE_FIELD(struct kops_kernels_info, TEXTS, "include_extra", include_extra),
+    WIRE_FIELD(struct kops_kernels_info, OPTIONAL_TEXT, "remote", remote),
+    WIRE_FIELD(struct kops_kernels_info, OPTIONAL_TEXT, "remote_why", remote_why),
 };
 static const struct wire_record kernels_record = WIRE_RECORD(struct kops_kernels_info, kernels_fields);
 

@@ -130,6 +130,7 @@ static const struct wire_field cache_entry_fields[] = {
     WIRE_FIELD(struct kops_cache_entry, F64, "age_s", age_s),
     WIRE_FIELD(struct kops_cache_entry, BOOL, "in_memory", in_memory),
     WIRE_FIELD(struct kops_cache_entry, BOOL, "on_disk", on_disk),
+    WIRE_FIELD(struct kops_cache_entry, TEXT, "from", from),
 };
 static const struct wire_record cache_entry_record = WIRE_RECORD(struct kops_cache_entry, cache_entry_fields);
 

@@ -76,7 +76,7 @@ class BaseModule:
 
     @property
     def cached(self) -> str:
-        """Where the daemon had it: "no" (it was compiled now), "memory" or "disk"."""
+        """Where the daemon had it: "no" (it was compiled now), "memory", "disk" or "remote"."""
         return self._compiled.cached
 
     @property

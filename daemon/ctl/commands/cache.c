@@ -29,7 +29,8 @@ static void list_text(const struct kops_cache *cache)
     struct table t;
     size_t n = 0;
 
-    table_init(&t, "llrrlll", (const char *const[]){"key", "arch", "bytes", "unused s", "memory", "disk", "entries"});
+    table_init(&t, "llrrllll",
+               (const char *const[]){"key", "arch", "bytes", "unused s", "memory", "disk", "from", "entries"});
     for (const struct kops_cache_entry *const *e = cache->entries; *e; e++, n++) {
         char names[TABLE_CELL] = "";
         size_t length = 0;
@@ -42,6 +43,7 @@ static void list_text(const struct kops_cache *cache)
         table_cell(&t, "%.0f", (*e)->age_s);
         table_cell(&t, "%s", (*e)->in_memory ? "yes" : "no");
         table_cell(&t, "%s", (*e)->on_disk ? "yes" : "no");
+        table_cell(&t, "%s", (*e)->from);
         table_cell(&t, "%s", names);
     }
     table_print(&t);
@@ -62,6 +64,7 @@ static void list_json(const struct kops_cache *cache)
         json_number("age_s", (*e)->age_s);
         json_bool("in_memory", (*e)->in_memory);
         json_bool("on_disk", (*e)->on_disk);
+        json_text("from", (*e)->from);
         json_end('}');
     }
     json_end(']');

@@ -68,6 +68,10 @@ static void kernels_json(const struct kops_kernels_info *k)
     json_bool("allowed", k->allowed);
     json_texts("arch", k->arch);
     json_texts("include_extra", k->include_extra);
+    if (k->remote)
+        json_text("remote", k->remote);
+    if (k->remote_why)
+        json_text("remote_why", k->remote_why);
     json_end('}');
 }
 
@@ -80,6 +84,12 @@ static void kernels_text(const struct kops_kernels_info *k)
             printf(", %s", *arch);
     for (const char *const *folder = k->include_extra; *folder; folder++)
         printf(", headers of %s", *folder);
+    printf("\n");
+    if (!k->remote)
+        return;
+    printf("remote cache: %s", k->remote);
+    if (k->remote_why)
+        printf(", last failure: %s", k->remote_why);
     printf("\n");
 }
 

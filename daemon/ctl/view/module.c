@@ -15,6 +15,7 @@ void module_print(const struct kops_module_info *info, const char *name)
            strcmp(info->cached, "no") == 0       ? "compiled now"
            : strcmp(info->cached, "disk") == 0   ? "found on disk"
            : strcmp(info->cached, "memory") == 0 ? "found in memory"
+           : strcmp(info->cached, "remote") == 0 ? "found in the remote cache"
                                                  : info->cached,
            info->compile_us * 1e-3, info->key);
     table_init(&t, "lrrrrrrl",

@@ -36,7 +36,7 @@ static void write_listed(struct rpc_output *out, const struct code_result *resul
     for (unsigned i = 0; i < result->n_listed; i++) {
         const struct code_listed *l = &result->listed[i];
 
-        rpc_write_map(out, 8);
+        rpc_write_map(out, 9);
         rpc_write_entry_text(out, "key", l->key);
         rpc_write_entry_text(out, "arch", l->arch);
         rpc_write_entry_text(out, "compiler", l->compiler);
@@ -48,6 +48,7 @@ static void write_listed(struct rpc_output *out, const struct code_result *resul
         rpc_write_entry_double(out, "age_s", l->age_s);
         rpc_write_entry_bool(out, "in_memory", l->loaded);
         rpc_write_entry_bool(out, "on_disk", l->on_disk);
+        rpc_write_entry_text(out, "from", l->from);
     }
 }
 

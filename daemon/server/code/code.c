@@ -43,11 +43,17 @@ void modules_free(struct server *s)
 void code_reload(struct server *s)
 {
     code_service_limit_source(s->modules->service, s->config.code.source_bytes);
+    code_service_use_remote(s->modules->service, &s->config.code.remote);
 }
 
 struct code_counters code_counters_of(const struct server *s)
 {
     return code_service_counters(s->modules->service);
+}
+
+bool code_remote_of(const struct server *s, struct code_remote_counters *ret_counters, struct remote_report *ret_report)
+{
+    return code_service_remote(s->modules->service, ret_counters, ret_report);
 }
 
 /* ---- a connection's ---- */

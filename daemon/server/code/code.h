@@ -58,5 +58,8 @@ void user_code_write_hello(struct rpc_output *out, const struct connection *c);
 /* Writes `kernels` of stats. */
 void user_code_write_stats(struct rpc_output *out, const struct server *s, uint64_t launches);
 struct code_counters code_counters_of(const struct server *s);
+/* As code_service_remote(). */
+bool code_remote_of(const struct server *s, struct code_remote_counters *ret_counters,
+                    struct remote_report *ret_report);
 
 #endif

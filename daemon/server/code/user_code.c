@@ -106,8 +106,16 @@ void user_code_write_hello(struct rpc_output *out, const struct connection *c)
     const unsigned trees = compiler_trees(compiler);
     char arch[COMPILED_ARCH_SIZE];
 
+    struct code_remote_counters counters;
+    struct remote_report remote;
+    const bool shared = code_service_remote(s->modules->service, &counters, &remote);
+
     rpc_write_text(out, "kernels");
-    rpc_write_map(out, trees ? 5 : 4);
+    rpc_write_map(out, 4 + (trees > 0) + shared + (shared && *remote.why));
+    if (shared)
+        rpc_write_entry_text(out, "remote", remote_state_names[remote.state]);
+    if (shared && *remote.why)
+        rpc_write_entry_text(out, "remote_why", remote.why);
     rpc_write_entry_text(out, "policy", user_kernels_names[s->config.user_kernels]);
     rpc_write_entry_bool(out, "allowed", is_allowed(c));
     rpc_write_entry_text(out, "compiler", compiler_name(compiler));
@@ -133,13 +141,27 @@ bool user_code_compiles(const struct connection *c)
 void user_code_write_stats(struct rpc_output *out, const struct server *s, uint64_t launches)
 {
     const struct code_counters n = code_service_counters(s->modules->service);
+    struct code_remote_counters r;
+    struct remote_report report;
+    const bool shared = code_service_remote(s->modules->service, &r, &report);
 
     rpc_write_text(out, "kernels");
-    rpc_write_map(out, 6);
+    rpc_write_map(out, shared ? 15 : 6);
     rpc_write_entry_uint(out, "compiles", n.compiles);
     rpc_write_entry_uint(out, "cache_memory_hits", n.memory_hits);
     rpc_write_entry_uint(out, "cache_disk_hits", n.disk_hits);
     rpc_write_entry_uint(out, "failures", n.failures);
     rpc_write_entry_uint(out, "single_flight_joins", n.joins);
     rpc_write_entry_uint(out, "launches", launches);
+    if (!shared)
+        return;
+    rpc_write_entry_uint(out, "cache_remote_hits", r.hits);
+    rpc_write_entry_uint(out, "remote_misses", r.misses);
+    rpc_write_entry_uint(out, "remote_late", r.late);
+    rpc_write_entry_uint(out, "remote_failures", r.failures);
+    rpc_write_entry_uint(out, "remote_rejected", r.rejected);
+    rpc_write_entry_uint(out, "remote_skipped", r.skipped);
+    rpc_write_entry_uint(out, "remote_uploads", r.uploads);
+    rpc_write_entry_uint(out, "remote_upload_failures", r.upload_failures);
+    rpc_write_entry_uint(out, "remote_upload_drops", r.upload_drops);
 }

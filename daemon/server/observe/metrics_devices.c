@@ -147,6 +147,8 @@ METRIC(compile_joins_total)
 METRIC(compile_cache_hits_total)
 {
     const struct code_counters n = code_counters_of(m->s);
+    struct code_remote_counters remote;
+    struct remote_report report;
 
     metrics_sample(&m->text, METRIC_compile_cache_hits_total, "");
     metrics_label(&m->text, "cache", "memory");
@@ -154,6 +156,59 @@ METRIC(compile_cache_hits_total)
     metrics_sample(&m->text, METRIC_compile_cache_hits_total, "");
     metrics_label(&m->text, "cache", "disk");
     metrics_uint(&m->text, n.disk_hits);
+    if (!code_remote_of(m->s, &remote, &report))
+        return;
+    metrics_sample(&m->text, METRIC_compile_cache_hits_total, "");
+    metrics_label(&m->text, "cache", "remote");
+    metrics_uint(&m->text, remote.hits);
+}
+
+METRIC(remote_cache_requests_total)
+{
+    struct code_remote_counters n;
+    struct remote_report report;
+
+    if (!code_remote_of(m->s, &n, &report))
+        return;
+    const struct {
+        const char *result;
+        uint64_t count;
+    } rows[] = {{"hit", n.hits},        {"miss", n.misses},       {"late", n.late},
+                {"failed", n.failures}, {"rejected", n.rejected}, {"skipped", n.skipped}};
+
+    for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        metrics_sample(&m->text, METRIC_remote_cache_requests_total, "");
+        metrics_label(&m->text, "result", rows[i].result);
+        metrics_uint(&m->text, rows[i].count);
+    }
+}
+
+METRIC(remote_cache_uploads_total)
+{
+    struct code_remote_counters n;
+    struct remote_report report;
+
+    if (!code_remote_of(m->s, &n, &report))
+        return;
+    const struct {
+        const char *result;
+        uint64_t count;
+    } rows[] = {{"stored", n.uploads}, {"failed", n.upload_failures}, {"dropped", n.upload_drops}};
+
+    for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        metrics_sample(&m->text, METRIC_remote_cache_uploads_total, "");
+        metrics_label(&m->text, "result", rows[i].result);
+        metrics_uint(&m->text, rows[i].count);
+    }
+}
+
+METRIC(remote_cache_up)
+{
+    struct code_remote_counters n;
+    struct remote_report report;
+
+    if (code_remote_of(m->s, &n, &report))
+        metrics_one(m, METRIC_remote_cache_up, report.state == REMOTE_SERVING || report.state == REMOTE_STARTING);
 }
 
 /* ---- ops ---- */

@@ -1,0 +1,305 @@
+/* The cache that several machines share: it is asked after memory and disk, and before the compiler, which waits a
+ * short time for its answer and then begins; the first that has the module ends the other. */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "compile/cache_disk_internal.h"
+#include "compile/service_internal.h"
+#include "util/clock.h"
+#include "util/log.h"
+
+enum { LINES_A_SECOND = 1 };
+
+/* An answer that is being looked at, on the pool. */
+struct verification {
+    struct work work;
+    struct code_service *service;
+    struct inflight *inflight; /* NULL: nobody wants it any more */
+    unsigned generation;
+    int fd;
+    unsigned char key[KEY_BYTES];
+    struct signed_trust trust;
+    struct compiled *compiled; /* NULL: refused */
+    struct error error;
+};
+
+static uint64_t now_ms(const struct code_service *s)
+{
+    return uv_now(s->loop);
+}
+
+/* ---- an answer ---- */
+
+/* The bytes in memory of our own: nothing of what the network brings is looked at in a place that others could reach.
+ */
+static int read_body(int fd, unsigned char **ret_bytes, size_t *ret_size, struct error *e)
+{
+    const char *why = NULL;
+    const int64_t size = remote_body_size(fd, SIGNED_MAX, &why);
+    unsigned char *bytes;
+
+    if (size < 0)
+        return error_set(e, ERROR_INVALID_ARGUMENT, "%s", why);
+    bytes = malloc(size ? (size_t)size : 1);
+    if (!bytes)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for it");
+    if (lseek(fd, 0, SEEK_SET) < 0 || cache_read_all(fd, bytes, (size_t)size) != size) {
+        free(bytes);
+        return error_set(e, ERROR_INVALID_ARGUMENT, "it cannot be read");
+    }
+    *ret_bytes = bytes;
+    *ret_size = (size_t)size;
+    return 0;
+}
+
+static void verify_run(struct work *work)
+{
+    struct verification *v = (struct verification *)work;
+    unsigned char *bytes = NULL;
+    size_t size = 0;
+
+    if (read_body(v->fd, &bytes, &size, &v->error) == 0 &&
+        signed_open(bytes, size, &v->trust, v->key, (uint64_t)time(NULL), &v->compiled, &v->error) == 0)
+        v->compiled->from = COMPILED_REMOTE;
+    free(bytes);
+    close(v->fd);
+}
+
+static void tell_refusal(struct verification *v)
+{
+    static struct log_limit limit; /* of the loop's thread */
+    char hex[KEY_HEX + 1], quoted[2 * ERROR_MESSAGE_MAX];
+    unsigned held_back;
+
+    if (!log_limit_pass(&limit, clock_now_ns(), LINES_A_SECOND, &held_back))
+        return;
+    key_to_hex(v->key, hex);
+    log_warning("remote_cache", "refused=%s why=%s", hex,
+                log_quote(quoted, sizeof(quoted), v->error.message, strlen(v->error.message)));
+}
+
+static void verify_done(struct work *work)
+{
+    struct verification *v = (struct verification *)work;
+    struct code_service *s = v->service;
+    struct inflight *f = v->inflight;
+
+    if (!v->compiled && !s->closing) {
+        s->remote.counters.rejected++;
+        tell_refusal(v);
+    }
+    if (!s->closing && s->remote.server && v->generation == s->remote.generation)
+        remote_judge(s->remote.server, v->compiled, v->error.message);
+    if (f) {
+        f->verified = NULL;
+        if (v->compiled) {
+            s->remote.counters.hits++;
+            inflight_succeed(f, v->compiled, CODE_REMOTE);
+        } else if (f->state == ASKING) {
+            inflight_queue(f);
+        }
+    }
+    compiled_unref(v->compiled);
+    free(v);
+    service_let_go(s);
+}
+
+/* False: there was no memory. Takes `fd`. */
+static bool verify(struct inflight *f, int fd)
+{
+    struct code_service *s = f->service;
+    struct verification *v = calloc(1, sizeof(*v));
+
+    if (!v) {
+        close(fd);
+        return false;
+    }
+    v->service = s;
+    v->inflight = f;
+    v->generation = s->remote.generation;
+    v->fd = fd;
+    v->trust = s->remote.trust;
+    memcpy(v->key, f->key, KEY_BYTES);
+    f->verified = v;
+    service_hold(s);
+    work_submit(s->loop, &v->work, verify_run, verify_done);
+    return true;
+}
+
+static void on_answer(void *context, enum remote_status status, int fd, const char *why)
+{
+    struct inflight *f = context;
+    struct code_service *s = f->service;
+
+    (void)why; /* the server's state has it */
+    f->asked = NULL;
+    if (status == REMOTE_HIT) {
+        if (verify(f, fd))
+            return;
+        remote_judge(s->remote.server, true, NULL); /* nothing is known against it */
+    }
+    s->remote.counters.misses += status == REMOTE_MISS;
+    s->remote.counters.failures += status != REMOTE_MISS;
+    if (f->state == ASKING)
+        inflight_queue(f);
+}
+
+/* ---- questions ---- */
+
+/* The first that has waited for long enough; NULL: *ret_next_ms is when the next one has, 0: none waits. */
+static struct inflight *find_patient(struct code_service *s, uint64_t *ret_next_ms)
+{
+    *ret_next_ms = 0;
+    list_for_each_safe (node, after, &s->inflight) {
+        struct inflight *f = list_entry(node, struct inflight, link);
+
+        if (f->state != ASKING)
+            continue;
+        if (f->patient_until_ms <= now_ms(s))
+            return f;
+        if (!*ret_next_ms || f->patient_until_ms < *ret_next_ms)
+            *ret_next_ms = f->patient_until_ms;
+    }
+    return NULL;
+}
+
+static void on_patience(uv_timer_t *timer)
+{
+    struct code_service *s = timer->data;
+    struct inflight *f;
+    uint64_t next_ms;
+
+    service_hold(s);
+    while (!s->closing && (f = find_patient(s, &next_ms)))
+        inflight_queue(f);
+    if (!s->closing && next_ms)
+        uv_timer_start(timer, on_patience, next_ms - now_ms(s), 0);
+    service_let_go(s);
+}
+
+bool service_remote_ask(struct inflight *f)
+{
+    struct code_service *s = f->service;
+    struct service_remote *r = &s->remote;
+
+    if (!r->server || s->closing)
+        return false;
+    f->asked = remote_get(r->server, f->key, on_answer, f);
+    if (!f->asked || !r->wait_ms)
+        return false; /* with no patience at all both begin at once */
+    f->state = ASKING;
+    f->patient_until_ms = now_ms(s) + r->wait_ms;
+    if (!uv_is_active((uv_handle_t *)&r->patience))
+        uv_timer_start(&r->patience, on_patience, r->wait_ms, 0);
+    return true;
+}
+
+static bool others_ask(const struct inflight *f)
+{
+    list_for_each_safe (node, after, &f->service->inflight) {
+        const struct inflight *other = list_entry(node, struct inflight, link);
+
+        if (other != f && other->state == ASKING)
+            return true;
+    }
+    return false;
+}
+
+void service_remote_leave(struct inflight *f, bool too_late)
+{
+    uv_timer_t *patience = &f->service->remote.patience;
+
+    f->service->remote.counters.late += too_late && (f->asked || f->verified);
+    if (f->asked)
+        remote_cancel(f->asked, too_late);
+    if (f->verified)
+        f->verified->inflight = NULL;
+    f->asked = NULL;
+    f->verified = NULL;
+    if (uv_is_active((uv_handle_t *)patience) && !others_ask(f))
+        uv_timer_stop(patience);
+}
+
+/* ---- the server ---- */
+
+int service_remote_begin(struct code_service *s)
+{
+    struct service_remote *r = &s->remote;
+
+    list_init(&r->uploads);
+    r->patience.data = s;
+    return uv_timer_init(s->loop, &r->patience);
+}
+
+static void server_closed(void *context)
+{
+    service_let_go(context);
+}
+
+static void drop_server(struct code_service *s)
+{
+    struct service_remote *r = &s->remote;
+    struct remote *server = r->server;
+
+    if (!server)
+        return;
+    list_for_each_safe (node, after, &s->inflight)
+        service_remote_leave(list_entry(node, struct inflight, link), false);
+    service_publish_end(s);
+    r->server = NULL;
+    service_hold(s);
+    remote_close(server, server_closed, s);
+    /* Those that waited for its answer go on with the next turn of the loop. */
+    if (!s->closing)
+        uv_timer_start(&r->patience, on_patience, 0, 0);
+}
+
+void code_service_use_remote(struct code_service *service, const struct code_remote_config *remote)
+{
+    struct service_remote *r = &service->remote;
+    struct error e;
+
+    r->trust = remote->trust;
+    r->publishes = remote->publishes;
+    r->key = remote->key;
+    r->wait_ms = remote->wait_ms;
+    if (r->server && remote->server.url && remote_is(r->server, &remote->server))
+        return;
+    drop_server(service);
+    list_for_each_safe (node, after, &service->inflight)
+        list_entry(node, struct inflight, link)->patient_until_ms = 0;
+    if (!remote->server.url)
+        return;
+    r->generation++;
+    r->server = remote_new(service->loop, &remote->server, &e);
+    if (!r->server)
+        log_error("remote_cache", "why=\"%s\"", e.message);
+}
+
+static void timer_closed(uv_handle_t *handle)
+{
+    service_let_go(handle->data);
+}
+
+void service_remote_end(struct code_service *s)
+{
+    drop_server(s);
+    signing_key_forget(&s->remote.key);
+    service_hold(s);
+    uv_close((uv_handle_t *)&s->remote.patience, timer_closed);
+}
+
+bool code_service_remote(const struct code_service *service, struct code_remote_counters *ret_counters,
+                         struct remote_report *ret_report)
+{
+    const struct service_remote *r = &service->remote;
+
+    if (!r->server)
+        return false;
+    *ret_counters = r->counters;
+    remote_report(r->server, ret_report);
+    ret_counters->skipped = ret_report->skipped;
+    return true;
+}

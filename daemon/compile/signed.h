@@ -1,0 +1,43 @@
+/* A module as caches of several machines hold it: a header, compiled_serialize()'s bytes, and an Ed25519 signature of
+ * all before it. So what is signed is also the key that the module was asked for by (source, options, architecture, the
+ * compiler's identity), and a server that hands out a module under another name, an older form, half of one or its own
+ * is refused, whatever its transport.
+ *
+ *     16  "KOPS signed 1"       8  when it was signed, seconds since 1970
+ *     32  the signer's public key
+ *     32  the key               8  the payload's length
+ *      …  the payload          64  the signature
+ *
+ * Thread: any; nothing here keeps state or blocks. */
+#ifndef KOPS_COMPILE_SIGNED_H
+#define KOPS_COMPILE_SIGNED_H
+
+#include "compile/cache_file.h"
+#include "compile/compiled.h"
+#include "compile/key.h"
+#include "compile/signing.h"
+#include "util/buffer.h"
+#include "util/error.h"
+
+enum {
+    SIGNED_HEADER_BYTES = 16 + SIGNING_PUBLIC_BYTES + KEY_BYTES + 8 + 8,
+    SIGNED_MAX = SIGNED_HEADER_BYTES + CACHE_PAYLOAD_MAX + SIGNING_BYTES,
+    SIGNED_MAX_TRUSTED = 32,
+};
+
+/* Whose signatures count. */
+struct signed_trust {
+    unsigned n;
+    unsigned char keys[SIGNED_MAX_TRUSTED][SIGNING_PUBLIC_BYTES];
+    uint64_t max_age_s; /* of a signature; 0: any */
+};
+
+/* Appends the whole to `into`, whose maximum is SIGNED_MAX or more; -1 when it does not fit in memory. `now_s`: seconds
+ * since 1970. */
+int signed_make(const struct compiled *compiled, const struct signing_key *key, uint64_t now_s, struct buffer *into);
+
+/* Bytes from anywhere. Nothing of the payload is read before its signature is right. */
+int signed_open(const void *bytes, size_t size, const struct signed_trust *trust, const unsigned char key[KEY_BYTES],
+                uint64_t now_s, struct compiled **ret_compiled, struct error *e);
+
+#endif

@@ -1,0 +1,111 @@
+/* The settings of the cache that several machines share: their checks, and the files that they name. */
+#include <ctype.h>
+#include <string.h>
+
+#include "compile/service.h"
+#include "main/config.h"
+
+enum { DAY_S = 24 * 60 * 60 };
+
+static bool is_none(const char *text)
+{
+    return !text || !*text || !strcmp(text, "none");
+}
+
+/* What libcurl would make of a stranger URL is not to be found out. */
+static int check_url(const char *url, struct error *e)
+{
+    const char *host = !strncmp(url, "https://", 8) ? url + 8 : !strncmp(url, "http://", 7) ? url + 7 : NULL;
+
+    if (!host || !*host || *host == '/')
+        return error_set(e, ERROR_INVALID_ARGUMENT,
+                         "cache.remote: \"%.100s\" is no URL as https://cache.example.org/kops, and not none", url);
+    if (memchr(host, '@', strcspn(host, "/")))
+        return error_set(e, ERROR_INVALID_ARGUMENT,
+                         "cache.remote: a URL must not hold a password; name a file with cache.remote_credentials");
+    for (const char *c = url; *c; c++)
+        if (!isgraph((unsigned char)*c) || strchr("?#\\\"<>^`{|}", *c))
+            return error_set(
+                e, ERROR_INVALID_ARGUMENT,
+                "cache.remote: the URL holds a character that it must not (0x%02x): the path of a folder is "
+                "wanted",
+                (unsigned)(unsigned char)*c);
+    if (strlen(url) >= REMOTE_URL_SIZE)
+        return error_set(e, ERROR_INVALID_ARGUMENT, "cache.remote: the URL has more than %d bytes",
+                         REMOTE_URL_SIZE - 1);
+    return 0;
+}
+
+static int add_trusted(struct signed_trust *t, const unsigned char *public, struct error *e)
+{
+    for (unsigned i = 0; i < t->n; i++)
+        if (!memcmp(t->keys[i], public, SIGNING_PUBLIC_BYTES))
+            return 0;
+    if (t->n == SIGNED_MAX_TRUSTED)
+        return error_set(e, ERROR_INVALID_ARGUMENT, "cache.remote_trust: there are more than %d keys",
+                         SIGNED_MAX_TRUSTED);
+    memcpy(t->keys[t->n++], public, SIGNING_PUBLIC_BYTES);
+    return 0;
+}
+
+static int read_trusted(struct config *c, struct error *e)
+{
+    static const char between[] = ", \t\n";
+    const char *at = c->cache_remote_trust;
+    unsigned char public[SIGNING_PUBLIC_BYTES];
+    char word[160];
+
+    while (*(at += strspn(at, between))) {
+        const size_t n = strcspn(at, between);
+
+        snprintf(word, sizeof(word), "%.*s", (int)n, at);
+        if (signing_public_parse(word, public, e) < 0)
+            return error_prefix(e, "cache.remote_trust: ");
+        if (add_trusted(&c->remote_trust, public, e) < 0)
+            return -1;
+        at += n;
+    }
+    return 0;
+}
+
+int config_finish_remote(struct config *c, struct error *e)
+{
+    signing_key_forget(&c->remote_key);
+    c->remote_trust = (struct signed_trust){.max_age_s = c->cache_remote_max_days * DAY_S};
+    *c->remote_authorization = '\0';
+    if (is_none(c->cache_remote))
+        return 0;
+    if (check_url(c->cache_remote, e) < 0 || read_trusted(c, e) < 0)
+        return -1;
+    if (!is_none(c->cache_remote_key)) {
+        if (signing_key_read(c->cache_remote_key, &c->remote_key, e) < 0)
+            return error_prefix(e, "cache.remote_key: ");
+        /* What this machine has put there it may take back. */
+        if (add_trusted(&c->remote_trust, c->remote_key.public, e) < 0)
+            return -1;
+    }
+    if (!c->remote_trust.n)
+        return error_set(
+            e, ERROR_INVALID_ARGUMENT,
+            "cache.remote needs cache.remote_trust, the public keys of those who may put code there (kopsd "
+            "--cache-keygen FILE makes a pair), or cache.remote_key");
+    if (!is_none(c->cache_remote_credentials) &&
+        secret_file_authorization(c->cache_remote_credentials, c->remote_authorization, e) < 0)
+        return error_prefix(e, "cache.remote_credentials: ");
+    return 0;
+}
+
+void config_remote(const struct config *c, struct code_remote_config *ret)
+{
+    *ret = (struct code_remote_config){
+        .server = {.url = is_none(c->cache_remote) ? NULL : c->cache_remote,
+                   .authorization = *c->remote_authorization ? c->remote_authorization : NULL,
+                   .ca = is_none(c->cache_remote_ca) ? NULL : c->cache_remote_ca,
+                   .helper = is_none(c->cache_remote_helper) ? NULL : c->cache_remote_helper,
+                   .timeout_ms = (unsigned)c->cache_remote_timeout_ms,
+                   .max_bytes = SIGNED_MAX},
+        .trust = c->remote_trust,
+        .publishes = !is_none(c->cache_remote) && !is_none(c->cache_remote_key),
+        .key = c->remote_key,
+        .wait_ms = (unsigned)c->cache_remote_wait_ms};
+}

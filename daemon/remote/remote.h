@@ -1,0 +1,87 @@
+/* A store of bodies by key on an HTTP server, as the daemon sees it. HTTP itself is spoken by a helper, a process that
+ * has the network and none of the daemon's memory (fetch.h); the daemon has no network.
+ *
+ * The store is never waited for: questions are refused when there are too many of them, when the helper is not there,
+ * and for a while after failures (breaker.h). What comes from it is bytes from a stranger: whoever asked has to verify
+ * them, and says what came of it.
+ *
+ * Thread: the loop's, for everything here; no function blocks. */
+#ifndef KOPS_REMOTE_REMOTE_H
+#define KOPS_REMOTE_REMOTE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "remote/wire.h"
+#include "util/error.h"
+
+struct remote;
+struct remote_request;
+
+enum {
+    REMOTE_GETS = 16,     /* on their way at one time */
+    REMOTE_PUTS = 4,      /* likewise */
+    REMOTE_WAITING = 256, /* gets and puts that wait for those */
+};
+
+/* Texts are copied; NULL: none. */
+struct remote_config {
+    const char *url;           /* of the folder that the bodies are below */
+    const char *authorization; /* the header's value */
+    const char *ca;            /* file of certificates of authorities, in place of the system's */
+    const char *helper;        /* path of the socket of a helper that is a service of its own; NULL: one is started */
+    const char *user;          /* of a helper that root starts; NULL: nobody */
+    const char *binary;        /* the program that is started; NULL: this one */
+    unsigned timeout_ms;       /* of one transfer */
+    uint64_t max_bytes;        /* of one body */
+};
+
+/* Starts the helper at once, so that the first question finds it ready. */
+struct remote *remote_new(uv_loop_t *loop, const struct remote_config *config, struct error *e);
+
+/* Whether it was made of the same. */
+bool remote_is(const struct remote *r, const struct remote_config *config);
+
+/* Drops the requests without calling their done(), ends the helper, frees it all and calls closed(). */
+void remote_close(struct remote *r, void (*closed)(void *context), void *context);
+
+enum remote_status { REMOTE_HIT, REMOTE_MISS, REMOTE_FAILED };
+
+/* HIT of a get: `fd` is a descriptor that the helper sent, the callee's now, unchecked (remote_body_size()); `why` is
+ * the reason of FAILED. After the HIT of a get the callee calls remote_judge() once. */
+typedef void remote_done(void *context, enum remote_status status, int fd, const char *why);
+
+/* done() is called later, once, unless the request is cancelled. NULL: it is not asked now (or there is no memory). */
+struct remote_request *remote_get(struct remote *r, const unsigned char key[REMOTE_KEY_BYTES], remote_done *done,
+                                  void *context);
+/* `fd`: a sealed memfd, taken in every case. */
+struct remote_request *remote_put(struct remote *r, const unsigned char key[REMOTE_KEY_BYTES], int fd,
+                                  remote_done *done, void *context);
+/* done() is not called. `too_slow`: somebody else has answered before it, which counts as a failure. */
+void remote_cancel(struct remote_request *q, bool too_slow);
+
+/* Whether the body that a get brought was what was asked for. A server whose answers are not is treated as one that
+ * does not answer. */
+void remote_judge(struct remote *r, bool good, const char *why);
+
+enum remote_state {
+    REMOTE_STARTING, /* the helper gets ready: questions wait */
+    REMOTE_SERVING,
+    REMOTE_RESTING, /* it failed, and is not asked */
+    REMOTE_DOWN,    /* there is no helper */
+};
+
+/* "starting", … */
+extern const char *const remote_state_names[];
+
+struct remote_report {
+    enum remote_state state;
+    uint64_t rests_ms;         /* of RESTING */
+    uint64_t skipped;          /* questions that were not asked */
+    char why[REMOTE_WHY_SIZE]; /* the last failure; "": none so far */
+};
+
+void remote_report(const struct remote *r, struct remote_report *ret);
+
+#endif

@@ -1,0 +1,425 @@
+"""A compile cache for several machines: what one node compiles another one gets, signed, from a plain HTTP server."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import prometheus
+import pytest
+from support import backends, http_store, proc, raw, shared_cache
+from support.daemon import Daemon, binary
+from support.http_store import Nginx, Store
+from support.shared_cache import PATIENT, Key, compile_on, counters, helper, node, state, wait_for
+
+pytestmark = pytest.mark.skipif(backends.nvrtc() is None, reason="there is no NVRTC here")
+
+
+def has_curl() -> bool:
+    try:
+        import ctypes
+
+        ctypes.CDLL("libcurl.so.4")
+    except OSError:
+        return False
+    return True
+
+
+if not has_curl():
+    pytest.skip("there is no libcurl here", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Key, Key]:
+    folder = tmp_path_factory.mktemp("keys")
+    return Key(folder / "one"), Key(folder / "two")
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with Store() as s:
+        yield s
+
+
+# ---- what it is for ----
+
+
+@pytest.mark.skipif(http_store.nginx() is None, reason="there is no nginx here")
+def test_nodes_share_code_by_nginx(tmp_path: Path, keys: tuple[Key, Key]) -> None:
+    """With the configuration of deploy/README.md: a publisher with its password, and nodes that only read."""
+    password = tmp_path / "password"
+    password.write_text("basic node1:open sesame\n")
+    password.chmod(0o600)
+    (tmp_path / "nginx").mkdir()
+    with Nginx(tmp_path / "nginx") as server:
+        with node(server.url, remote_key=keys[0].path, remote_credentials=password, **PATIENT) as first, first.connect() as c:
+            assert compile_on(c)["cached"] == "no"
+            wait_for(c, "remote_uploads")
+            assert counters(c)["remote_misses"] == 1
+        (file,) = [f for f in (server.store / "kops").rglob("*") if f.is_file()]
+        assert file.parent.name == file.name[:2] and len(file.name) == 64
+        with node(server.url, remote_trust=keys[0].public, **PATIENT) as second:
+            with second.connect() as c:
+                reply = compile_on(c)
+                assert reply["cached"] == "remote" and reply["key"] == file.name
+                assert compile_on(c)["cached"] == "memory"
+                (entry,) = c.call("cache", {"action": "list"})["entries"]
+                assert entry["from"] == "remote"
+                # It has no key: what it compiles stays here.
+                assert compile_on(c, "of the second")["cached"] == "no"
+                n = counters(c)
+                assert (n["cache_remote_hits"], n["compiles"], n["remote_uploads"], n["remote_upload_drops"]) == (1, 1, 0, 0)
+                proc.eventually(
+                    lambda: all(e["on_disk"] for e in c.call("cache", {"action": "list"})["entries"]), "all is on disk"
+                )
+            second.stop()
+            second.start()
+            with second.connect() as c:
+                assert compile_on(c)["cached"] == "disk"
+                assert {e["from"] for e in c.call("cache", {"action": "list"})["entries"]} == {"remote", "compiler"}
+        # A publisher without the password cannot publish, and reads on.
+        with node(server.url, remote_key=keys[0].path, **PATIENT) as third, third.connect() as c:
+            assert compile_on(c, "of the third")["cached"] == "no"
+            wait_for(c, "remote_upload_failures")
+            assert compile_on(c)["cached"] == "remote"
+        assert server.log().count('"PUT ') == 2
+
+
+def test_a_bearer_token_is_said_at_each_request(store: Store, tmp_path: Path, keys: tuple[Key, Key]) -> None:
+    token = tmp_path / "token"
+    token.write_text("bearer abc.DEF-123\n")
+    token.chmod(0o600)
+    with node(store.url + "/", remote_key=keys[0].path, remote_credentials=token) as d, d.connect() as c:
+        compile_on(c)
+        wait_for(c, "remote_uploads")
+    assert [r.method for r in store.requests] == ["GET", "PUT"]
+    assert all(r.headers["authorization"] == "Bearer abc.DEF-123" for r in store.requests)
+    assert all("//" not in r.path for r in store.requests)
+    assert "abc.DEF" not in d.log() if d.log_path.exists() else True
+
+
+def test_figures_say_what_became_of_it(store: Store, keys: tuple[Key, Key]) -> None:
+    with node(store.url, remote_key=keys[0].path, **PATIENT) as d, d.connect() as c:
+        compile_on(c)
+        wait_for(c, "remote_uploads")
+        text = c.call("metrics")["text"]
+        prometheus.parse(text)
+        assert 'kopsd_remote_cache_requests_total{result="miss"} 1\n' in text
+        assert 'kopsd_remote_cache_uploads_total{result="stored"} 1\n' in text
+        assert "kopsd_remote_cache_up 1\n" in text
+        assert 'kopsd_compile_cache_hits_total{cache="remote"} 0\n' in text
+        assert state(c) == "serving"
+    with Daemon(config=backends.config(backends.HOST)) as d, d.connect() as c:  # without one nothing is said
+        assert "remote" not in c.call("hello")["kernels"] and "remote_misses" not in counters(c)
+        assert "remote_cache_up " not in c.call("metrics")["text"].replace("# HELP kopsd_remote_cache_up ", "").replace(
+            "# TYPE kopsd_remote_cache_up ", ""
+        )
+
+
+def certificate(folder: Path, name: str) -> Path:
+    """Signed by itself, for an address and a name; its key is in the same file."""
+    path = folder / name
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+         "-subj", "/CN=kops", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost", "-keyout", path, "-out", f"{path}.crt"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    with path.open("ab") as both:
+        both.write(Path(f"{path}.crt").read_bytes())
+    Path(f"{path}.crt").chmod(0o644)
+    return path
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl here")
+def test_a_servers_certificate_is_checked(tmp_path: Path, keys: tuple[Key, Key]) -> None:
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)  # root's helper is another user
+    cert, other = certificate(tmp_path, "one"), certificate(tmp_path, "other")
+    with Store(certificate=cert) as store:
+        by_name = store.url.replace("127.0.0.1", "localhost")
+        for url, ca, trusted in ((store.url, cert, True), (by_name, cert, True), (store.url, other, False), (store.url, None, False)):
+            settings = {"remote_key": keys[0].path, **PATIENT, **({"remote_ca": f"{ca}.crt"} if ca else {})}
+            with node(url, **settings) as d, d.connect() as c:
+                compile_on(c, f"{url} {ca}")
+                if trusted:
+                    wait_for(c, "remote_uploads")
+                    assert counters(c)["remote_misses"] == 1
+                else:
+                    assert counters(c)["remote_failures"] == 1
+                    assert "certificate" in c.call("hello")["kernels"]["remote_why"]
+        assert [r.method for r in store.requests] == ["GET", "PUT"] * 2  # to nobody else was anything said
+    with node(store.url, remote_key=keys[0].path, remote_ca="/nowhere/ca.crt") as d, d.connect() as c:
+        proc.eventually(lambda: "cache.remote_ca" in c.call("hello")["kernels"].get("remote_why", ""), "the log says why")
+        assert compile_on(c)["cached"] == "no"
+
+
+def test_a_name_that_nobody_knows(keys: tuple[Key, Key]) -> None:
+    """The helper ends then, since it may only lack the resolver's new configuration, and another one comes."""
+    with node("http://nobody.invalid/kops", remote_key=keys[0].path, **PATIENT) as d, d.connect() as c:
+        pid = helper(d)
+        assert compile_on(c)["cached"] == "no"
+        assert counters(c)["remote_failures"] == 1
+        proc.eventually(lambda: shared_cache.helpers(d) not in ([], [pid]), "there is another one")
+        assert compile_on(c, "another")["cached"] == "no"
+
+
+# ---- keys ----
+
+
+def test_a_key_is_replaced_by_trusting_two_for_a_while(store: Store, keys: tuple[Key, Key]) -> None:
+    old, new = keys
+    with node(store.url, remote_key=old.path, **PATIENT) as d, d.connect() as c:
+        compile_on(c, "old")
+        wait_for(c, "remote_uploads")
+    with node(store.url, remote_key=new.path, **PATIENT) as d, d.connect() as c:
+        compile_on(c, "new")
+        wait_for(c, "remote_uploads")
+    with node(store.url, remote_trust=old.public, **PATIENT) as d, d.connect() as c:
+        assert [compile_on(c, name)["cached"] for name in ("old", "new")] == ["remote", "no"]
+        assert counters(c)["remote_rejected"] == 1
+        c.call("cache", {"action": "clear"})
+        both = shared_cache.config(store.url, remote_trust=f"{old.public}, {new.public}", **PATIENT)
+        (d.folder / "kopsd.conf").write_text(both)
+        os.kill(d.pid, signal.SIGHUP)
+        d.heard("RELOADING=1")
+        d.heard("READY=1")
+        assert [compile_on(c, name)["cached"] for name in ("old", "new")] == ["remote", "remote"]
+        assert "refused=" in d.log() and "which is not trusted" in d.log()
+
+
+def test_a_reload_brings_a_cache_and_takes_it(store: Store, keys: tuple[Key, Key]) -> None:
+    def reload(text: str) -> None:
+        (d.folder / "kopsd.conf").write_text(text)
+        os.kill(d.pid, signal.SIGHUP)
+        d.heard("RELOADING=1")
+        d.heard("READY=1")
+
+    with_it = shared_cache.config(store.url, remote_key=keys[0].path, **PATIENT)
+    with node("none") as d, d.connect() as c:
+        before = d.holdings()
+        compile_on(c, "before")
+        reload(with_it)
+        assert compile_on(c, "with it")["cached"] == "no"
+        wait_for(c, "remote_uploads")
+        pid = helper(d)
+        reload(with_it + "remote_max_days = 30\n")
+        assert helper(d) == pid  # another age needs no other helper
+        reload(with_it + "remote_timeout_ms = 5000\n")
+        proc.eventually(lambda: shared_cache.helpers(d) not in ([], [pid]), "a helper with the new settings")
+        reload(shared_cache.config("none"))
+        proc.eventually(lambda: not shared_cache.helpers(d), "the helper is gone")
+        assert compile_on(c, "after")["cached"] == "no"
+        assert len(store.requests) == 2
+        reload(with_it.replace("remote = http", "remote = gopher"))
+        assert "event=reload why=" in d.log() and "cache.remote: " in d.log()
+        assert proc.zombies(d.pid) == 0 and before
+
+
+@pytest.mark.parametrize(
+    "settings, complaint",
+    [
+        ({"remote": "ftp://example.org/x"}, 'cache.remote: "ftp://example.org/x" is no URL'),
+        ({"remote": "file:///etc"}, "is no URL"),
+        ({"remote": "http://"}, "is no URL"),
+        ({"remote": "http://user:pw@example.org/"}, "must not hold a password"),
+        ({"remote": "http://example.org/a?b"}, "must not"),
+        ({"remote": "http://example.org/" + "x" * 1100}, "more than"),
+        ({"remote_trust": ""}, "needs cache.remote_trust"),
+        ({"remote_trust": "ed25519:12"}, "is no public key"),
+        ({"remote_trust": "ed25519-private:" + "0" * 64}, "private key"),
+        ({"remote_key": "/nowhere/key"}, "cache.remote_key: /nowhere/key cannot be read"),
+        ({"remote_credentials": "/nowhere/token"}, "cache.remote_credentials: "),
+    ],
+)
+def test_settings_that_are_wrong_are_named(settings: dict[str, str], complaint: str) -> None:
+    all_of_it = {"remote": "http://example.org/kops", "remote_trust": "ed25519:" + "0" * 64, **settings}
+    flags = [f"--set=cache.{k}={v}" for k, v in all_of_it.items()]
+    done = subprocess.run([binary(), "--config", "/dev/null", "--check-config", *flags], capture_output=True, text=True)
+    assert done.returncode == 2 and complaint in done.stderr
+
+
+def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    key = Key(tmp_path / "key")
+    assert key.path.stat().st_mode & 0o777 == 0o600
+    again = subprocess.run([binary(), "--cache-keygen", key.path], capture_output=True, text=True)
+    assert again.returncode == 2 and "File exists" in again.stderr
+    key.path.chmod(0o644)
+    settings = ["--set", "cache.remote=http://example.org", "--set", f"cache.remote_key={key.path}"]
+    done = subprocess.run([binary(), "--config", "/dev/null", "--check-config", *settings], capture_output=True, text=True)
+    assert done.returncode == 2 and "make it 0600" in done.stderr
+
+
+# ---- when the server is away ----
+
+
+def test_a_server_that_is_not_there_delays_nothing_for_long(keys: tuple[Key, Key]) -> None:
+    """After three failures it is not asked, and the log says so once."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # it listens to nobody once it is closed
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    with node(url, remote_key=keys[0].path, **PATIENT) as d, d.connect() as c:
+        for i in range(3):
+            assert compile_on(c, f"{i}")["cached"] == "no"
+        assert counters(c)["remote_failures"] == 3
+        assert state(c) == "resting" and "onnect" in c.call("hello")["kernels"]["remote_why"]
+        assert "kopsd_remote_cache_up 0\n" in c.call("metrics")["text"]
+        for i in range(3, 6):
+            compile_on(c, f"{i}")
+        n = counters(c)
+        assert n["remote_skipped"] + n["remote_failures"] == 6 and n["remote_skipped"] >= 1
+        assert d.log().count("state=resting what=get") == 1
+
+
+def test_a_server_that_comes_back_is_asked_again(store: Store, keys: tuple[Key, Key]) -> None:
+    with node(store.url, remote_key=keys[0].path, **PATIENT) as d, d.connect() as c:
+        store.behave = lambda x: x.answer(503)
+        for i in range(3):
+            compile_on(c, f"{i}")
+        assert state(c) == "resting"
+        store.behave = None
+        tries = iter(range(3, 1000))
+        proc.eventually(lambda: bool(compile_on(c, f"{next(tries)}")) and state(c) == "serving", "it is asked again")
+        assert d.log().count("state=serving what=get") == 1
+
+
+def test_a_server_that_hangs_costs_the_patience_and_no_more(store: Store, keys: tuple[Key, Key]) -> None:
+    store.behave = lambda x: x.over.wait() and None
+    with node(store.url, remote_key=keys[0].path, remote_wait_ms=1) as d, d.connect() as c:
+        for i in range(3):
+            assert compile_on(c, f"{i}")["cached"] == "no"
+        n = counters(c)
+        assert n["remote_late"] == 3 and n["remote_failures"] == 0
+        assert state(c) == "resting"  # a server that is slower than the compiler is of no use
+        compile_on(c, "4")
+        assert counters(c)["remote_skipped"] >= 1 or counters(c)["remote_late"] == 4
+
+
+def test_who_is_first_wins(store: Store, keys: tuple[Key, Key]) -> None:
+    """The compiler has begun; the server's answer ends it."""
+    slow = """template <int D, int P> struct B { static constexpr long v = B<D - 1, 2 * P>::v + B<D - 1, 2 * P + 1>::v; };
+    template <int P> struct B<0, P> { static constexpr long v = P; };
+    extern "C" __global__ void k(long* p) { *p = B<40, 1>::v; }"""
+    with node(store.url, remote_trust=keys[0].public, remote_wait_ms=0) as d, d.connect() as c, d.connect() as watcher:
+        store.behave = lambda x: x.over.wait() and None
+        waits = c.request("compile", {"source": slow, "entries": ["k"], "arch": shared_cache.ARCH})
+        proc.eventually(lambda: counters(watcher)["compiles"] == 1, "it is being compiled")
+        c.request("cancel", {"msgid": waits})
+        assert c.reply(waits).error is not None
+        assert d.running() and compile_on(watcher, "another")["cached"] == "no"
+
+
+# ---- the helper ----
+
+
+def test_the_helper_is_confined(store: Store, keys: tuple[Key, Key]) -> None:
+    with node(store.url, remote_key=keys[0].path) as d, d.connect() as c:
+        compile_on(c)
+        pid = helper(d)
+        status = Path(f"/proc/{pid}/status").read_text()
+        assert "Seccomp:\t2" in status and "NoNewPrivs:\t1" in status and "CapEff:\t0000000000000000" in status
+        if os.geteuid() == 0:
+            assert "Uid:\t0" not in status
+        maps = Path(f"/proc/{pid}/maps").read_text() if os.geteuid() == 0 else "libcurl"
+        assert "libcurl" in maps
+        assert "libcurl" not in Path(f"/proc/{d.pid}/maps").read_text()  # nothing of it is in the daemon
+        inet = [line for line in subprocess.run(["ss", "-tnp"], capture_output=True, text=True).stdout.splitlines() if
+                f"pid={d.pid}," in line] if shutil.which("ss") else []  # fmt: skip
+        assert not inet
+
+
+def test_a_helper_that_is_killed_is_replaced(store: Store, keys: tuple[Key, Key]) -> None:
+    with node(store.url, remote_key=keys[0].path, **PATIENT) as d, d.connect() as c:
+        compile_on(c, "before")
+        wait_for(c, "remote_uploads")
+        c.call("cache", {"action": "clear"})
+        pid = helper(d)
+        os.kill(pid, signal.SIGKILL)
+        proc.eventually(lambda: shared_cache.helpers(d) not in ([], [pid]), "there is another one")
+        proc.eventually(lambda: state(c) == "serving", "it is ready")
+        assert compile_on(c, "before")["cached"] == "remote"
+        assert d.log().count("helper=down") == 1 and d.log().count("helper=ready") == 1
+        proc.eventually(lambda: proc.zombies(d.pid) == 0, "it was reaped")
+
+
+def test_a_question_of_a_helper_that_dies_is_compiled(store: Store, keys: tuple[Key, Key]) -> None:
+    store.behave = lambda x: x.over.wait() and None
+    with node(store.url, remote_key=keys[0].path, **PATIENT) as d, d.connect() as c, d.connect() as watcher:
+        waits = c.request("compile", {"source": shared_cache.SOURCE.format(1), "entries": ["scale"], "arch": shared_cache.ARCH})
+        proc.eventually(lambda: store.count("GET") == 1, "the server is asked")
+        assert counters(watcher)["compiles"] == 0
+        os.kill(helper(d), signal.SIGKILL)
+        assert c.reply(waits).get()["cached"] == "no"
+        assert counters(watcher)["remote_failures"] == 1
+
+
+def test_the_daemons_end_is_the_helpers(store: Store, keys: tuple[Key, Key]) -> None:
+    with node(store.url, remote_key=keys[0].path) as d:
+        pidfd = os.pidfd_open(helper(d))
+        d.stop()
+        proc.wait_exit(pidfd)
+        os.close(pidfd)
+
+
+def test_a_helper_of_the_service_manager(store: Store, tmp_path: Path, keys: tuple[Key, Key]) -> None:
+    """As kopsd-cache.socket does it: a process for each connection, which is its descriptor 3."""
+    path = str(tmp_path / "cache.sock")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(path)
+    listener.listen()
+
+    def accept() -> subprocess.Popen[bytes]:
+        connection, _ = listener.accept()
+        with connection:
+            shell = 'exec 3<&"$1"; exec "$2" --cache-helper'
+            return subprocess.Popen(
+                ["/bin/bash", "-c", shell, "bash", str(connection.fileno()), str(binary())], pass_fds=[connection.fileno()]
+            )
+
+    with node(store.url, remote_key=keys[0].path, remote_helper=path, **PATIENT) as d, d.connect() as c:
+        process = accept()
+        compile_on(c, "it")
+        wait_for(c, "remote_uploads")
+        assert not shared_cache.helpers(d)
+        process.kill()
+        process.wait()
+        process = accept()  # the daemon connects anew
+        c.call("cache", {"action": "clear"})
+        proc.eventually(lambda: state(c) == "serving", "the next one is ready")
+        assert compile_on(c, "it")["cached"] == "remote"
+        d.stop()
+        assert process.wait(raw.PATIENCE) == 0
+    listener.close()
+
+
+def test_without_its_socket_compiles_go_on(tmp_path: Path, keys: tuple[Key, Key]) -> None:
+    path = tmp_path / "nobody.sock"
+    with node("http://127.0.0.1:1", remote_key=keys[0].path, remote_helper=path) as d, d.connect() as c:
+        proc.eventually(lambda: state(c) == "down", "there is no helper")
+        assert compile_on(c)["cached"] == "no"
+        assert d.log().count("helper=down") == 1
+
+
+def test_a_user_of_its_own_serves_it(store: Store, tmp_path: Path, keys: tuple[Key, Key]) -> None:
+    """A daemon without any privilege."""
+    if os.geteuid() != 0:
+        pytest.skip("the other tests are of such a daemon")
+    given = backends.nvrtc()
+    assert given
+    file = tmp_path / "key"
+    shutil.copy(keys[0].path, file)
+    os.chown(file, 65534, 65534)
+    file.chmod(0o600)
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    text = shared_cache.config(store.url, remote_key=file, **PATIENT)
+    with Daemon(config=text, user=65534, env={"KOPSD_KERNELS_NVRTC": str(given)}) as d, d.connect() as c:
+        assert compile_on(c)["cached"] == "no"
+        wait_for(c, "remote_uploads")
+        c.call("cache", {"action": "clear"})
+        assert compile_on(c)["cached"] == "remote"
+
+

@@ -1,0 +1,352 @@
+"""What a server can do to the nodes that share code by it, and what the helper could that speaks to it: nothing but cost them
+their own compiler's time. After each attack the daemon serves on, holds nothing more, and takes a right answer."""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support import backends, proc, raw, shared_cache
+from support.http_store import Exchange, Store
+from support.shared_cache import PATIENT, Key, compile_on, counters, helper, node, state, wait_for
+from test_shared_cache import has_curl
+
+pytestmark = [
+    pytest.mark.skipif(backends.nvrtc() is None, reason="there is no NVRTC here"),
+    pytest.mark.skipif(not has_curl(), reason="there is no libcurl here"),
+]
+# Far more than a body may have, and than is ever sent.
+HUGE = 10 << 30
+
+
+@dataclass
+class Bodies:
+    """What honest nodes have put on a server: of the source that is asked for, of another one, and by a stranger."""
+
+    key: Key
+    right: bytes
+    other: bytes
+    strangers: bytes
+    path: str
+
+
+def published(store: Store, key: Key, name: str) -> tuple[str, bytes]:
+    with node(store.url, remote_key=key.path, **PATIENT) as d, d.connect() as c:
+        compile_on(c, name)
+        wait_for(c, "remote_uploads")
+    ((path, body),) = store.bodies.items()
+    store.bodies.clear()
+    return path, body
+
+
+@pytest.fixture(scope="module")
+def bodies(tmp_path_factory: pytest.TempPathFactory) -> Bodies:
+    folder = tmp_path_factory.mktemp("keys")
+    key, stranger = Key(folder / "one"), Key(folder / "two")
+    with Store() as store:
+        path, right = published(store, key, "asked")
+        _, other = published(store, key, "another")
+        _, strangers = published(store, stranger, "asked")
+    return Bodies(key, right, other, strangers, path)
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with Store() as s:
+        yield s
+
+
+def flipped(body: bytes, at: int) -> bytes:
+    return body[:at] + bytes([body[at] ^ 0x10]) + body[at + 1 :]
+
+
+def pours_body(x: Exchange) -> None:
+    x.raw(f"HTTP/1.1 200 OK\r\nContent-Length: {HUGE}\r\n\r\n".encode())
+    x.pour(b"KOPS signed 1\0\0\0" * 65536)
+
+
+def pours_chunks(x: Exchange) -> None:
+    x.raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    x.pour(b"100000\r\n" + b"x" * 0x100000 + b"\r\n")
+
+
+def pours_headers(x: Exchange) -> None:
+    x.raw(b"HTTP/1.1 200 OK\r\n")
+    x.pour(b"X-More: " + b"y" * 1000 + b"\r\n")
+
+
+def pours_answers(x: Exchange) -> None:
+    x.pour(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+
+def drips(x: Exchange) -> None:
+    x.raw(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+    while not x.over.wait(0.05):
+        x.raw(b"x")
+
+
+REJECTED: dict[str, Callable[[Bodies], bytes]] = {
+    "garbage": lambda b: os.urandom(5000),
+    "an error page with status 200": lambda b: b"<html>please log in</html>",
+    "nothing": lambda b: b"",
+    "an archive that is cut off": lambda b: b.right[:-1],
+    "only a header": lambda b: b.right[:104],
+    "one more byte": lambda b: b.right + b"\0",
+    "another key's archive": lambda b: b.other,
+    "a stranger's archive": lambda b: b.strangers,
+    "a stranger's signature under the right name": lambda b: b.right[:-64] + b.strangers[-64:],
+    "a stranger's archive that names the right signer": lambda b: b.strangers[:16] + b.right[16:48] + b.strangers[48:],
+    "no signature": lambda b: b.right[:-64],
+    "a signature of zeros": lambda b: b.right[:-64] + bytes(64),
+    "another form": lambda b: b"KOPS signed 0" + b.right[13:],
+    "another key in the header": lambda b: b.other[:48] + b.right[48:80] + b.other[80:],
+    "another time": lambda b: flipped(b.right, 80),
+    "a changed binary": lambda b: flipped(b.right, len(b.right) - 100),
+    "a length beyond the end": lambda b: b.right[:88] + struct.pack("<Q", 1 << 60) + b.right[96:],
+    "an archive of kopsctl's": lambda b: b"KOPS archive 1\0\0" + struct.pack("<QQ", 1, len(b.right)) + b.right[96:],
+}
+FAILED: dict[str, Callable[[Exchange], None]] = {
+    "status 500": lambda x: x.answer(500, b"no"),
+    "status 401": lambda x: x.answer(401, b"no", 'WWW-Authenticate: Basic realm="x"'),
+    "status 206": lambda x: x.answer(206, b"part"),
+    "status 304": lambda x: x.answer(304),
+    "a redirect to a file": lambda x: x.answer(302, b"", "Location: file:///etc/passwd"),
+    "a redirect to itself": lambda x: x.answer(307, b"", f"Location: {x.request.path}"),
+    "a redirect to another protocol": lambda x: x.answer(301, b"", "Location: gopher://127.0.0.1:1/x"),
+    "no HTTP": lambda x: x.raw(b"SSH-2.0-OpenSSH_9.2\r\n"),
+    "HTTP 0.9": lambda x: x.raw(b"just a body"),
+    "an end before the answer": lambda x: None,
+    "a reset": lambda x: x.reset(),
+    "an end in the first line": lambda x: x.raw(b"HTTP/1.1 20"),
+    "less than was promised": lambda x: x.raw(b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\nKOPS signed 1"),
+    "a length that is none": lambda x: x.raw(b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\nx"),
+    "a negative length": lambda x: x.raw(b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nx"),
+    "chunks that are none": lambda x: x.raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzzz\r\n"),
+    "a body of 10 GB": pours_body,
+    "a body without an end": pours_chunks,
+    "headers without an end": pours_headers,
+    "intermediate answers without an end": pours_answers,
+    "no answer": lambda x: x.over.wait() and None,
+    "a body that drips": drips,
+}
+
+
+def after(d: shared_cache.Daemon, c: raw.Connection, store: Store, bodies: Bodies, before: dict[str, int]) -> None:
+    """The daemon is as it was, and takes what is right."""
+    d.wait_holdings(before)
+    c.call("cache", {"action": "clear"})
+    store.behave = None
+    store.bodies[bodies.path] = bodies.right
+    assert compile_on(c, "asked")["cached"] == "remote"
+    assert d.running() and helper(d)
+
+
+@pytest.mark.parametrize("what", REJECTED)
+def test_what_is_not_right_is_refused(what: str, store: Store, bodies: Bodies) -> None:
+    with node(store.url, remote_trust=bodies.key.public, **PATIENT) as d, d.connect() as c:
+        compile_on(c, "warm")
+        before = d.holdings()
+        store.bodies[bodies.path] = REJECTED[what](bodies)
+        reply = compile_on(c, "asked")
+        n = counters(c)
+        assert reply["cached"] == "no" and (n["remote_rejected"], n["cache_remote_hits"]) == (1, 0), n
+        assert "event=remote_cache refused=" in d.log()
+        after(d, c, store, bodies, before)
+
+
+@pytest.mark.parametrize("what", FAILED)
+def test_what_is_no_answer_is_a_failure(what: str, store: Store, bodies: Bodies) -> None:
+    settings = {**PATIENT, "remote_timeout_ms": 1500}
+    with node(store.url, remote_trust=bodies.key.public, **settings) as d, d.connect() as c:
+        compile_on(c, "warm")
+        before = d.holdings()
+        store.behave = FAILED[what]
+        assert compile_on(c, "asked")["cached"] == "no"
+        n = counters(c)
+        assert n["remote_failures"] == 1 and n["cache_remote_hits"] == 0, n
+        if (why := c.call("hello")["kernels"]["remote_why"]) and "redirect" in what:
+            assert "it answers with status 30" in why
+        assert store.count("GET") == 2  # no redirect was followed
+        after(d, c, store, bodies, before)
+
+
+def test_a_body_that_unpacks_is_not_unpacked(store: Store, bodies: Bodies) -> None:
+    """A small one that would be a large one, were it asked for."""
+    bomb = gzip.compress(bytes(200 << 20))
+    with node(store.url, remote_trust=bodies.key.public, **PATIENT) as d, d.connect() as c:
+        store.behave = lambda x: x.answer(200, bomb, "Content-Encoding: gzip")
+        assert compile_on(c, "asked")["cached"] == "no"
+        assert counters(c)["remote_rejected"] == 1 and len(bomb) < 1 << 20
+        assert all("accept-encoding" not in r.headers for r in store.requests)
+
+
+def test_memory_and_time_are_bounded_for_many_at_once(store: Store, bodies: Bodies) -> None:
+    """As many as may be on their way pour at once: neither the daemon nor the helper grows by what they pour."""
+    settings = {**PATIENT, "remote_timeout_ms": 2000}
+    with node(store.url, remote_trust=bodies.key.public, **settings) as d, d.connect() as c, d.connect() as watcher:
+        compile_on(c, "warm")
+        pid, before, poured = helper(d), proc.status(d.pid, "VmRSS"), threading.Event()
+
+        def pour(x: Exchange) -> None:
+            poured.set()
+            pours_chunks(x)
+
+        store.behave = pour
+        ids = [
+            c.request("compile", {"source": shared_cache.SOURCE.format(i), "entries": ["scale"], "arch": shared_cache.ARCH})
+            for i in range(24)
+        ]
+        assert poured.wait(raw.PATIENCE)
+        for i in ids:
+            assert c.reply(i).get()["cached"] == "no"
+        assert counters(watcher)["remote_failures"] == 24 - counters(watcher)["remote_skipped"]
+        assert helper(d) == pid and state(watcher) == "resting"
+        assert proc.status(d.pid, "VmRSS") - before < 64 << 10  # KiB
+
+
+def test_a_server_that_hangs_at_uploads_holds_up_nothing(store: Store, bodies: Bodies) -> None:
+    def get_only(x: Exchange) -> None:
+        if x.request.method == "PUT":
+            x.over.wait()
+        else:
+            store.keep(x)
+
+    store.behave = get_only
+    with node(store.url, remote_key=bodies.key.path, remote_timeout_ms=1000, **PATIENT) as d, d.connect() as c:
+        for i in range(3):
+            assert compile_on(c, f"{i}")["cached"] == "no"
+        wait_for(c, "remote_upload_failures", 3)
+        assert state(c) == "serving"  # questions go on
+        compile_on(c, "another")
+        n = counters(c)
+        assert n["remote_misses"] == 4
+        wait_for(c, "remote_upload_drops")  # uploads rest
+        store.bodies[bodies.path] = bodies.right
+        assert compile_on(c, "asked")["cached"] == "remote"
+
+
+# ---- a helper that was taken over: it says what it likes ----
+
+READY, FAILED_EVENT, ANSWER = 1, 2, 3
+OK, MISSING, NO = 0, 1, 2
+EVENT = struct.Struct("<IIQ160s")
+ORDER = struct.Struct("<IIQ32s")
+
+
+@dataclass
+class Helper:
+    """The test's own in the place of kopsd's, by the socket of the service manager."""
+
+    listener: socket.socket
+    socket: socket.socket | None = None
+
+    def accept(self) -> None:
+        self.socket, _ = self.listener.accept()
+        assert len(self.socket.recv(1 << 16)) > 4096  # the setup
+        self.say(READY)
+
+    def say(self, kind: int, answer: int = 0, number: int = 0, why: bytes = b"", fds: tuple[int, ...] = ()) -> None:
+        assert self.socket is not None
+        socket.send_fds(self.socket, [EVENT.pack(kind, answer, number, why)], list(fds))
+
+    def order(self) -> int:
+        assert self.socket is not None
+        return int(ORDER.unpack(self.socket.recv(1 << 16))[2])
+
+
+def sealed(data: bytes) -> int:
+    fd = os.memfd_create("x", os.MFD_ALLOW_SEALING)
+    os.write(fd, data)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL)
+    return fd
+
+
+def unsealed(data: bytes) -> int:
+    fd = os.memfd_create("x", os.MFD_ALLOW_SEALING)
+    os.write(fd, data)
+    return fd
+
+
+# What it does for an order of that number, and whether the daemon must give it up for that.
+LIES: dict[str, tuple[Callable[[Helper, int, Bodies], None], bool]] = {
+    "a body that can still change": (lambda h, n, b: h.say(ANSWER, OK, n, fds=(unsealed(b.right),)), False),
+    "a pipe": (lambda h, n, b: h.say(ANSWER, OK, n, fds=(os.pipe()[0],)), False),
+    "a device": (lambda h, n, b: h.say(ANSWER, OK, n, fds=(os.open("/dev/zero", os.O_RDONLY),)), False),
+    "a folder": (lambda h, n, b: h.say(ANSWER, OK, n, fds=(os.open("/", os.O_RDONLY),)), False),
+    "another archive": (lambda h, n, b: h.say(ANSWER, OK, n, fds=(sealed(b.other),)), False),
+    "an end within its bytes": (lambda h, n, b: h.say(ANSWER, OK, n, fds=(sealed(b.right[:50]),)), False),
+    "no body": (lambda h, n, b: h.say(ANSWER, OK, n), True),
+    "a body with a miss": (lambda h, n, b: h.say(ANSWER, MISSING, n, fds=(sealed(b.right),)), True),
+    "two bodies": (lambda h, n, b: h.say(ANSWER, OK, n, fds=(sealed(b.right), sealed(b.right))), True),
+    "many descriptors": (lambda h, n, b: h.say(ANSWER, OK, n, fds=tuple(sealed(b"") for _ in range(20))), True),
+    "half a packet": (lambda h, n, b: h.socket.send(b"x" * 7) and None, True),  # type: ignore[union-attr]
+    "a packet that is too long": (lambda h, n, b: h.socket.send(b"x" * 70000) and None, True),  # type: ignore[union-attr]
+    "words that are no text": (lambda h, n, b: h.say(ANSWER, NO, n, b"\xff\x00\x1b[2J\n" * 12), False),
+    "a failure without an end": (lambda h, n, b: h.say(ANSWER, NO, n, b"\xff" * 160), False),
+    "an end": (lambda h, n, b: h.say(FAILED_EVENT, 0, 0, b"it was \xfe nice"), True),
+    "a kind that is none": (
+        lambda h, n, b: (h.say(99, 0, n), h.say(ANSWER, 77, n), h.say(ANSWER, NO, n))[-1],
+        False,
+    ),
+    "answers that nobody asked for": (
+        lambda h, n, b: ([h.say(ANSWER, OK, n + 1 + i, fds=(sealed(b.right),)) for i in range(50)], h.say(ANSWER, NO, n))[-1],
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", LIES)
+def test_a_helper_that_lies_is_as_harmless(what: str, tmp_path: Path, bodies: Bodies) -> None:
+    lie, gives_up = LIES[what]
+    path = str(tmp_path / "cache.sock")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(path)
+        listener.listen()
+        h = Helper(listener)
+        settings = {"remote_trust": bodies.key.public, "remote_helper": path, **PATIENT}
+        with node("http://127.0.0.1:1", **settings) as d, d.connect() as c:
+            h.accept()
+            warm = c.request("compile", {"source": shared_cache.SOURCE.format(0), "entries": ["scale"], "arch": shared_cache.ARCH})
+            h.say(ANSWER, MISSING, h.order())
+            c.reply(warm).get()
+            before = d.holdings()
+            source = {"source": shared_cache.SOURCE.format("asked"), "entries": ["scale"], "arch": shared_cache.ARCH}
+            waits = c.request("compile", source)
+            lie(h, h.order(), bodies)
+            assert c.reply(waits).get()["cached"] == "no"
+            if gives_up:
+                h.accept()  # the daemon connects anew
+                assert "helper=down" in d.log()
+            proc.eventually(lambda: state(c) == "serving", lambda: state(c))
+            assert c.call("hello")["kernels"].get("remote_why", "").isascii()
+            d.wait_holdings(before)
+            c.call("cache", {"action": "clear"})
+            waits = c.request("compile", source)
+            number = h.order()
+            h.say(ANSWER, OK, number, fds=(sealed(bodies.right),))
+            assert c.reply(waits).get()["cached"] == "remote"
+
+
+def test_a_helper_that_says_nothing_is_given_up(tmp_path: Path, bodies: Bodies) -> None:
+    path = str(tmp_path / "cache.sock")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(path)
+        listener.listen()
+        h = Helper(listener)
+        settings = {"remote_trust": bodies.key.public, "remote_helper": path, "remote_timeout_ms": 100, **PATIENT}
+        with node("http://127.0.0.1:1", **settings) as d, d.connect() as c:
+            h.accept()
+            assert compile_on(c, "asked")["cached"] == "no"  # though it waits for the answer as long as there may be one
+            assert counters(c)["remote_failures"] == 1
+            h.accept()
+            assert "the helper does not answer" in d.log()
+
+

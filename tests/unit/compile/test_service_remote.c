@@ -1,0 +1,501 @@
+/* A cache that machines share: who is asked when, who wins, what is refused, what is sent. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "compile/signed.h"
+#include "fake_compiler.h"
+#include "fake_remote.h"
+#include "service_support.h"
+
+enum { FOREVER_MS = 1000000 };
+
+static struct signing_key key, stranger;
+
+static int make_keys(void **state)
+{
+    const char *directory = directory_new();
+    struct error e;
+
+    (void)state;
+    assert_int_equal(signing_key_make(path_of(directory, "one"), &key, &e), 0);
+    assert_int_equal(signing_key_make(path_of(directory, "other"), &stranger, &e), 0);
+    directory_remove(directory);
+    return 0;
+}
+
+static struct code_remote_config remote_of(unsigned wait_ms, bool publishes)
+{
+    struct code_remote_config c = {
+        .server = {.url = "http://fake"}, .trust = {.n = 1}, .publishes = publishes, .key = key, .wait_ms = wait_ms};
+
+    memcpy(c.trust.keys[0], key.public, SIGNING_PUBLIC_BYTES);
+    return c;
+}
+
+static struct code_service *fresh(const char *directory, unsigned wait_ms, bool publishes)
+{
+    struct code_remote_config c = remote_of(wait_ms, publishes);
+    struct code_service *s;
+
+    fake_reset("fake 1");
+    fake_remote_reset();
+    s = service_open(directory);
+    code_service_use_remote(s, &c);
+    assert_int_equal(fake_remote_servers(), 1);
+    return s;
+}
+
+static struct code_remote_counters counters(const struct code_service *s)
+{
+    struct code_remote_counters n;
+    struct remote_report report;
+
+    assert_true(code_service_remote(s, &n, &report));
+    return n;
+}
+
+static void until_asked(unsigned n)
+{
+    while (fake_remote_waiting() < n)
+        uv_run(&loop, UV_RUN_ONCE);
+}
+
+static void compile_here(struct asker *a)
+{
+    until_compiling(1);
+    fake_succeed(module_new(3, 1000));
+    until_answered(a);
+    assert_int_equal(a->origin, CODE_COMPILED);
+}
+
+/* The key of a source is what the service made of it: a first asker without a shared cache learns it. */
+static void key_of(const char *source, unsigned char ret_key[KEY_BYTES])
+{
+    struct code_service *s;
+    struct asker a = {0};
+
+    fake_reset("fake 1");
+    s = service_open(NULL);
+    ask(&a, s, source);
+    until_compiling(1);
+    fake_succeed(module_new(1, 1000));
+    until_answered(&a);
+    memcpy(ret_key, a.compiled->key, KEY_BYTES);
+    asker_clear(&a);
+    service_close(s);
+    fake_reset("fake 1");
+}
+
+static void sign(const char *source, unsigned seed, const struct signing_key *by, struct buffer *into)
+{
+    struct compiled *c = module_new(seed, 1000);
+
+    key_of(source, c->key);
+    buffer_init(into, SIGNED_MAX);
+    assert_int_equal(signed_make(c, by, (uint64_t)time(NULL), into), 0);
+    compiled_unref(c);
+}
+
+static void answer(const struct buffer *b)
+{
+    fake_remote_answer(b->data + b->start, buffer_length(b));
+}
+
+static void it_is_asked_before_the_compiler(void **state)
+{
+    const char *directory = directory_new();
+    struct buffer body;
+
+    (void)state;
+    sign("a", 7, &key, &body);
+    for (unsigned disk = 0; disk < 2; disk++) {
+        struct code_service *s = fresh(disk ? directory : NULL, FOREVER_MS, true);
+        struct asker a = {0}, b = {0};
+
+        ask(&a, s, "a");
+        ask(&b, s, "a");
+        until_asked(1);
+        assert_int_equal(fake_begun(), 0);
+        answer(&body);
+        until_answered(&a);
+        assert_int_equal(a.origin, CODE_REMOTE);
+        assert_int_equal(b.origin, CODE_REMOTE);
+        assert_ptr_equal(a.compiled, b.compiled);
+        assert_int_equal(a.compiled->image[1], (unsigned char)(31 + 7));
+        assert_int_equal(a.compiled->from, COMPILED_REMOTE);
+        assert_int_equal(fake_begun(), 0);
+        assert_int_equal(fake_remote_good(), 1);
+        assert_int_equal(counters(s).hits, 1);
+        assert_int_equal(fetch(s, "a", 7), CODE_MEMORY);
+        until_idle();
+        assert_int_equal(fake_remote_puts(), 0); /* it has that */
+        assert_int_equal(fake_remote_asked(), 1);
+        asker_clear(&a);
+        asker_clear(&b);
+        service_close(s);
+    }
+    {
+        struct code_service *s = fresh(directory, FOREVER_MS, true);
+        struct asker a = {0};
+
+        ask(&a, s, "a");
+        until_answered(&a);
+        assert_int_equal(a.origin, CODE_DISK);
+        assert_int_equal(a.compiled->from, COMPILED_REMOTE); /* its file says so */
+        assert_int_equal(fake_remote_asked(), 0);
+        asker_clear(&a);
+        service_close(s);
+    }
+    buffer_free(&body);
+    directory_remove(directory);
+}
+
+static void what_it_does_not_have_is_compiled_and_sent(void **state)
+{
+    (void)state;
+    for (unsigned how = 0; how < 2; how++) { /* a miss, a failure */
+        struct code_service *s = fresh(NULL, FOREVER_MS, true);
+        struct signed_trust trust = remote_of(0, true).trust;
+        struct compiled *read;
+        struct asker a = {0};
+        struct error e;
+        void *bytes;
+        size_t size;
+
+        ask(&a, s, "a");
+        until_asked(1);
+        if (how)
+            fake_remote_fail();
+        else
+            fake_remote_miss();
+        compile_here(&a);
+        while (!fake_remote_puts())
+            uv_run(&loop, UV_RUN_ONCE);
+        bytes = fake_remote_put_bytes(&size);
+        assert_int_equal(signed_open(bytes, size, &trust, a.compiled->key, (uint64_t)time(NULL), &read, &e), 0);
+        assert_same_module(read, a.compiled);
+        compiled_unref(read);
+        free(bytes);
+        fake_remote_put_done(!how);
+        assert_int_equal(counters(s).misses, !how);
+        assert_int_equal(counters(s).failures, how);
+        assert_int_equal(counters(s).uploads, !how);
+        assert_int_equal(counters(s).upload_failures, how);
+        asker_clear(&a);
+        service_close(s);
+    }
+}
+
+static void without_a_key_nothing_is_sent(void **state)
+{
+    struct code_service *s = fresh(NULL, FOREVER_MS, false);
+    struct asker a = {0};
+
+    (void)state;
+    ask(&a, s, "a");
+    until_asked(1);
+    fake_remote_miss();
+    until_compiling(1);
+    fake_succeed(module_new(3, 1000));
+    until_answered(&a);
+    until_idle();
+    assert_int_equal(fake_remote_puts(), 0);
+    assert_int_equal(counters(s).upload_drops, 0);
+    asker_clear(&a);
+    service_close(s);
+}
+
+/* What a server may hand out in the place of a module. */
+static void lies_are_compiled(void **state)
+{
+    enum { GARBAGE, EMPTY, CUT, LONGER, FLIPPED, OTHER_KEY, STRANGER, UNSEALED, A_PIPE, KINDS };
+
+    (void)state;
+    for (unsigned kind = 0; kind < KINDS; kind++) {
+        struct code_service *s;
+        struct buffer body;
+        struct asker a = {0};
+        int ends[2];
+
+        sign(kind == OTHER_KEY ? "b" : "a", 7, kind == STRANGER ? &stranger : &key, &body);
+        s = fresh(NULL, FOREVER_MS, true);
+        if (kind == FLIPPED)
+            body.data[body.start + 300] ^= 1;
+        if (kind == LONGER)
+            buffer_append(&body, "x", 1);
+        ask(&a, s, "a");
+        until_asked(1);
+        log_begin();
+        if (kind == GARBAGE)
+            fake_remote_answer("hello, I am a proxy", 19);
+        else if (kind == EMPTY)
+            fake_remote_answer("", 0);
+        else if (kind == CUT)
+            fake_remote_answer(body.data + body.start, buffer_length(&body) - 100);
+        else if (kind == UNSEALED) {
+            int fd = memfd_create("fake", MFD_ALLOW_SEALING | MFD_CLOEXEC);
+
+            assert_int_equal(write(fd, body.data + body.start, buffer_length(&body)), buffer_length(&body));
+            fake_remote_answer_fd(fd);
+        } else if (kind == A_PIPE) {
+            assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+            fake_remote_answer_fd(ends[0]);
+        } else {
+            answer(&body);
+        }
+        until_compiling(1);
+        log_end("event=remote_cache refused=");
+        assert_int_equal(fake_remote_bad(), 1);
+        assert_int_equal(fake_remote_good(), 0);
+        assert_int_equal(counters(s).rejected, 1);
+        assert_int_equal(counters(s).hits, 0);
+        compile_here(&a);
+        assert_int_equal(a.compiled->image[1], (unsigned char)(31 + 3));
+        asker_clear(&a);
+        if (kind == A_PIPE)
+            close(ends[1]);
+        service_close(s);
+        buffer_free(&body);
+    }
+}
+
+/* After its patience a compile begins; then the first one wins. */
+static void a_race(void **state)
+{
+    struct buffer body;
+
+    (void)state;
+    sign("a", 7, &key, &body);
+    for (unsigned wins = 0; wins < 2; wins++) { /* the compiler, the server */
+        for (unsigned wait_ms = 0; wait_ms < 2; wait_ms++) {
+            struct code_service *s = fresh(NULL, wait_ms, false);
+            struct asker a = {0};
+
+            ask(&a, s, "a");
+            until_compiling(1); /* the server says nothing */
+            if (wins) {
+                answer(&body);
+                until_answered(&a);
+                assert_int_equal(a.origin, CODE_REMOTE);
+                assert_int_equal(fake_cancelled(), 1);
+                assert_int_equal(fake_remote_late(), 0);
+            } else {
+                compile_here(&a);
+                assert_int_equal(fake_remote_waiting(), 0);
+                assert_int_equal(fake_remote_late(), 1);
+                assert_int_equal(counters(s).late, 1);
+            }
+            assert_int_equal(a.answers, 1);
+            asker_clear(&a);
+            service_close(s);
+        }
+    }
+    buffer_free(&body);
+}
+
+/* The compiler is done while the answer is being looked at. */
+static void a_race_to_the_end(void **state)
+{
+    struct code_service *s;
+    struct buffer body;
+    struct asker a = {0};
+
+    (void)state;
+    sign("a", 7, &key, &body);
+    s = fresh(NULL, 0, false);
+    ask(&a, s, "a");
+    until_compiling(1);
+    answer(&body);                     /* to the pool */
+    fake_succeed(module_new(3, 1000)); /* before its result is seen */
+    assert_int_equal(a.answers, 1);
+    assert_int_equal(a.origin, CODE_COMPILED);
+    until_idle();
+    assert_int_equal(a.answers, 1);
+    assert_int_equal(fake_remote_good(), 1); /* it was right, and counts as that */
+    asker_clear(&a);
+    service_close(s);
+    buffer_free(&body);
+}
+
+static void a_source_that_is_wrong_ends_the_question(void **state)
+{
+    struct code_service *s = fresh(NULL, 0, true);
+    struct asker a = {0};
+
+    (void)state;
+    ask(&a, s, "a");
+    until_compiling(1);
+    fake_fail("source", "k.cu(1): error");
+    until_answered(&a);
+    assert_null(a.compiled);
+    assert_int_equal(fake_remote_waiting(), 0);
+    assert_int_equal(fake_remote_late(), 0); /* that is nothing against it */
+    assert_int_equal(fake_remote_cancelled(), 1);
+    until_idle();
+    assert_int_equal(fake_remote_puts(), 0);
+    asker_clear(&a);
+    service_close(s);
+}
+
+static void where_it_rests_compiles_begin_at_once(void **state)
+{
+    const char *directory = directory_new();
+
+    (void)state;
+    for (unsigned disk = 0; disk < 2; disk++) {
+        struct code_service *s = fresh(disk ? directory : NULL, FOREVER_MS, true);
+        struct asker a = {0};
+
+        fake_remote_rest(true);
+        ask(&a, s, "a");
+        compile_here(&a);
+        until_idle();
+        assert_int_equal(counters(s).upload_drops, 1);
+        asker_clear(&a);
+        service_close(s);
+    }
+    directory_remove(directory);
+}
+
+static void those_who_go_away(void **state)
+{
+    struct code_service *s = fresh(NULL, FOREVER_MS, true);
+    struct asker a = {0}, b = {0};
+    struct buffer body;
+
+    (void)state;
+    ask(&a, s, "a");
+    ask(&b, s, "a");
+    until_asked(1);
+    code_request_cancel(a.request);
+    assert_int_equal(fake_remote_waiting(), 1);
+    code_request_cancel(b.request);
+    assert_int_equal(fake_remote_waiting(), 0);
+    assert_int_equal(fake_remote_cancelled(), 1);
+    service_close(s);
+
+    sign("a", 7, &key, &body);
+    s = fresh(NULL, FOREVER_MS, true);
+    ask(&a, s, "a");
+    until_asked(1);
+    answer(&body); /* and while the answer is looked at */
+    code_request_cancel(a.request);
+    until_idle();
+    assert_int_equal(a.answers + b.answers, 0);
+    assert_int_equal(fake_begun(), 0);
+    buffer_free(&body);
+    service_close(s);
+}
+
+/* A change of settings, or the end, at any time. */
+static void it_goes_while_it_is_asked(void **state)
+{
+    enum { TO_NONE, TO_ANOTHER, THE_END, KINDS };
+    struct buffer body;
+
+    (void)state;
+    sign("a", 7, &key, &body);
+    for (unsigned kind = 0; kind < KINDS; kind++) {
+        for (unsigned looked_at = 0; looked_at < 2; looked_at++) {
+            struct code_service *s = fresh(NULL, FOREVER_MS, true);
+            struct code_remote_config none = {0}, another = remote_of(FOREVER_MS, true);
+            struct asker a = {0};
+
+            another.server.url = "http://another";
+            ask(&a, s, "a");
+            until_asked(1);
+            if (looked_at)
+                answer(&body);
+            if (kind == THE_END) {
+                service_close(s);
+                assert_int_equal(a.answers, 0);
+                continue;
+            }
+            code_service_use_remote(s, kind == TO_NONE ? &none : &another);
+            assert_int_equal(fake_remote_servers(), kind == TO_NONE ? 1 : 2);
+            compile_here(&a);
+            asker_clear(&a);
+            service_close(s);
+        }
+    }
+    buffer_free(&body);
+}
+
+static void keys_are_replaced_while_it_serves(void **state)
+{
+    struct code_remote_config c = remote_of(FOREVER_MS, true);
+    struct code_service *s;
+    struct buffer body;
+    struct asker a = {0};
+
+    (void)state;
+    sign("a", 7, &stranger, &body);
+    s = fresh(NULL, FOREVER_MS, true);
+    memcpy(c.trust.keys[c.trust.n++], stranger.public, SIGNING_PUBLIC_BYTES);
+    code_service_use_remote(s, &c);
+    assert_int_equal(fake_remote_servers(), 1); /* the same goes on */
+    ask(&a, s, "a");
+    until_asked(1);
+    answer(&body);
+    until_answered(&a);
+    assert_int_equal(a.origin, CODE_REMOTE);
+    asker_clear(&a);
+    service_close(s);
+    buffer_free(&body);
+}
+
+static void uploads_are_bounded(void **state)
+{
+    enum { MANY = 70, BOUND = 64 };
+    struct code_service *s = fresh(NULL, FOREVER_MS, true);
+
+    (void)state;
+    for (unsigned i = 0; i < MANY; i++) {
+        struct asker a = {0};
+        char source[16];
+
+        snprintf(source, sizeof(source), "source %u", i);
+        ask(&a, s, source);
+        until_asked(1);
+        fake_remote_miss();
+        until_compiling(1);
+        fake_succeed(module_new(i, 1000));
+        until_answered(&a);
+        asker_clear(&a);
+    }
+    until_idle();
+    assert_int_equal(fake_remote_puts(), BOUND);
+    assert_int_equal(counters(s).upload_drops, MANY - BOUND);
+    for (unsigned i = 0; i < 10; i++)
+        fake_remote_put_done(true);
+    assert_int_equal(counters(s).uploads, 10);
+    service_close(s); /* with those that are on their way */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(it_is_asked_before_the_compiler),
+        cmocka_unit_test(what_it_does_not_have_is_compiled_and_sent),
+        cmocka_unit_test(without_a_key_nothing_is_sent),
+        cmocka_unit_test(lies_are_compiled),
+        cmocka_unit_test(a_race),
+        cmocka_unit_test(a_race_to_the_end),
+        cmocka_unit_test(a_source_that_is_wrong_ends_the_question),
+        cmocka_unit_test(where_it_rests_compiles_begin_at_once),
+        cmocka_unit_test(those_who_go_away),
+        cmocka_unit_test(it_goes_while_it_is_asked),
+        cmocka_unit_test(keys_are_replaced_while_it_serves),
+        cmocka_unit_test(uploads_are_bounded),
+    };
+    int failures;
+
+    uv_loop_init(&loop);
+    failures = cmocka_run_group_tests(tests, make_keys, NULL);
+    return uv_loop_close(&loop) || failures;
+}

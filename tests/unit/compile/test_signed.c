@@ -1,0 +1,278 @@
+/* Signed modules and the keys that sign them: what is right comes back, whatever else is refused with its reason. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cache_support.h"
+#include "compile/secret_file.h"
+#include "compile/signed.h"
+
+enum { NOW = 2000000000 };
+
+static const char *folder;
+static struct signing_key keys[2];
+
+static const char *in_folder(const char *name)
+{
+    static char paths[4][128];
+    static unsigned next;
+    char *path = paths[next++ % 4];
+
+    snprintf(path, sizeof(paths[0]), "%s/%s", folder, name);
+    return path;
+}
+
+static int set_up(void **state)
+{
+    struct error e;
+
+    (void)state;
+    folder = directory_new();
+    assert_int_equal(signing_key_make(in_folder("key0"), &keys[0], &e), 0);
+    assert_int_equal(signing_key_make(in_folder("key1"), &keys[1], &e), 0);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    directory_remove(folder);
+    return 0;
+}
+
+static struct signed_trust trust_of(unsigned i)
+{
+    struct signed_trust t = {.n = 1};
+
+    memcpy(t.keys[0], keys[i].public, SIGNING_PUBLIC_BYTES);
+    return t;
+}
+
+static struct buffer sign(unsigned seed, unsigned by)
+{
+    struct compiled *c = module_new(seed, 1000);
+    struct buffer b;
+
+    buffer_init(&b, SIGNED_MAX);
+    assert_int_equal(signed_make(c, &keys[by], NOW, &b), 0);
+    compiled_unref(c);
+    return b;
+}
+
+static void refused(const unsigned char *bytes, size_t size, const struct signed_trust *trust, unsigned seed,
+                    uint64_t now, const char *why)
+{
+    struct compiled *none = NULL;
+    unsigned char key[KEY_BYTES];
+    struct error e = {0};
+
+    module_key(seed, key);
+    assert_int_equal(signed_open(bytes, size, trust, key, now, &none, &e), -1);
+    assert_null(none);
+    assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
+    if (!strstr(e.message, why))
+        fail_msg("\"%s\" does not say \"%s\"", e.message, why);
+}
+
+static void what_is_right_comes_back(void **state)
+{
+    struct compiled *wanted = module_new(1, 1000), *c;
+    struct signed_trust trust = trust_of(0);
+    struct buffer b = sign(1, 0);
+    struct error e;
+
+    (void)state;
+    assert_int_equal(signed_open(b.data + b.start, buffer_length(&b), &trust, wanted->key, NOW, &c, &e), 0);
+    assert_same_module(c, wanted);
+    compiled_unref(c);
+    compiled_unref(wanted);
+    buffer_free(&b);
+}
+
+static void every_bit_counts(void **state)
+{
+    struct signed_trust trust = trust_of(0);
+    struct buffer b = sign(1, 0);
+    unsigned char *bytes = b.data + b.start;
+    const size_t size = buffer_length(&b);
+
+    (void)state;
+    for (size_t i = 0; i < size; i++) {
+        bytes[i] ^= (unsigned char)(1 << i % 8);
+        refused(bytes, size, &trust, 1, NOW, "");
+        bytes[i] ^= (unsigned char)(1 << i % 8);
+    }
+    for (size_t n = 0; n < size; n++) { /* in memory of its own, so that a sanitizer sees what is read */
+        unsigned char *part = malloc(n ? n : 1);
+
+        memcpy(part, bytes, n);
+        refused(part, n, &trust, 1, NOW, "");
+        free(part);
+    }
+    buffer_free(&b);
+}
+
+static void others(void **state)
+{
+    struct signed_trust trust = trust_of(0), nobody = {0}, both = trust_of(1);
+    struct buffer b = sign(1, 0), by_other = sign(1, 1);
+    struct compiled *c;
+    unsigned char key[KEY_BYTES];
+    struct error e;
+
+    (void)state;
+    refused(b.data + b.start, buffer_length(&b), &trust, 2, NOW, "another key's module");
+    refused(by_other.data + by_other.start, buffer_length(&by_other), &trust, 1, NOW, "which is not trusted");
+    refused(b.data + b.start, buffer_length(&b), &nobody, 1, NOW, "which is not trusted");
+    memcpy(by_other.data + by_other.start + 16, keys[0].public, SIGNING_PUBLIC_BYTES); /* it says it were the other's */
+    refused(by_other.data + by_other.start, buffer_length(&by_other), &trust, 1, NOW, "its signature is wrong");
+    buffer_append(&b, "", 1);
+    refused(b.data + b.start, buffer_length(&b), &trust, 1, NOW, "something stands behind it");
+    buffer_free(&b);
+    b = sign(1, 0);
+    memcpy(both.keys[both.n++], keys[0].public, SIGNING_PUBLIC_BYTES); /* a rotation: both count */
+    module_key(1, key);
+    assert_int_equal(signed_open(b.data + b.start, buffer_length(&b), &both, key, NOW, &c, &e), 0);
+    compiled_unref(c);
+    buffer_free(&b);
+    buffer_free(&by_other);
+}
+
+/* A signer who signs nonsense is trusted, and still no binary reaches a device that its own description does not fit.
+ */
+static void what_a_signer_must_not_sign(void **state)
+{
+    struct signed_trust trust = trust_of(0);
+    struct compiled *c = module_new(1, 1000);
+    struct buffer b;
+
+    (void)state;
+    memcpy(c->image, "bad", 3);
+    buffer_init(&b, SIGNED_MAX);
+    assert_int_equal(signed_make(c, &keys[0], NOW, &b), 0);
+    refused(b.data + b.start, buffer_length(&b), &trust, 1, NOW, "no such kernel");
+    compiled_unref(c);
+    buffer_free(&b);
+}
+
+static void age(void **state)
+{
+    struct signed_trust trust = trust_of(0);
+    struct buffer b = sign(1, 0);
+    const unsigned char *bytes = b.data + b.start;
+    unsigned char key[KEY_BYTES];
+    struct compiled *c;
+    struct error e;
+
+    (void)state;
+    module_key(1, key);
+    trust.max_age_s = 100;
+    for (int64_t passed = -1000; passed <= 100; passed += 100) { /* also by a clock that is behind */
+        assert_int_equal(signed_open(bytes, buffer_length(&b), &trust, key, (uint64_t)(NOW + passed), &c, &e), 0);
+        compiled_unref(c);
+    }
+    refused(bytes, buffer_length(&b), &trust, 1, NOW + 101, "too old");
+    buffer_free(&b);
+}
+
+static void keys_and_their_files(void **state)
+{
+    struct signing_key again, other;
+    unsigned char public[SIGNING_PUBLIC_BYTES];
+    char word[SIGNING_WORD_SIZE];
+    struct stat st;
+    struct error e;
+
+    (void)state;
+    assert_int_equal(stat(in_folder("key0"), &st), 0);
+    assert_int_equal(st.st_mode & 07777, 0600);
+    assert_int_equal(signing_key_read(in_folder("key0"), &again, &e), 0);
+    assert_memory_equal(&again, &keys[0], sizeof(again));
+    assert_int_equal(signing_key_make(in_folder("key0"), &other, &e), -1); /* it is never overwritten */
+    assert_non_null(strstr(e.message, "File exists"));
+    signing_public_print(keys[0].public, word);
+    assert_int_equal(signing_public_parse(word, public, &e), 0);
+    assert_memory_equal(public, keys[0].public, sizeof(public));
+    assert_int_equal(signing_public_parse("ed25519:00", public, &e), -1);
+    assert_int_equal(signing_public_parse("ed25519-private:00", public, &e), -1);
+    assert_non_null(strstr(e.message, "private key"));
+    assert_int_equal(chmod(in_folder("key0"), 0640), 0);
+    assert_int_equal(signing_key_read(in_folder("key0"), &again, &e), -1);
+    assert_non_null(strstr(e.message, "make it 0600"));
+    assert_int_equal(chmod(in_folder("key0"), 0600), 0);
+    assert_int_equal(signing_key_read(in_folder("nothing"), &again, &e), -1);
+    assert_int_equal(signing_key_read(folder, &again, &e), -1);
+}
+
+static void put(const char *name, const char *text)
+{
+    int fd = open(in_folder(name), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+    close(fd);
+}
+
+static void files_that_are_no_keys(void **state)
+{
+    static const char *const texts[] = {"",
+                                        "#",
+                                        "# only a comment\n",
+                                        "ed25519-private:\n",
+                                        "ed25519-private:00\n",
+                                        "ed25519:0000000000000000000000000000000000000000000000000000000000000000\n",
+                                        "ed25519-private:00000000000000000000000000000000000000000000000000000000000000"
+                                        "00 and more\n",
+                                        "ed25519-private:0000000000000000000000000000000000000000000000000000000000000"
+                                        "0G0\n"};
+    struct signing_key k;
+    struct error e;
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        put("bad", texts[i]);
+        assert_int_equal(signing_key_read(in_folder("bad"), &k, &e), -1);
+        assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
+    }
+}
+
+static void credentials(void **state)
+{
+    char value[SECRET_FILE_SIZE];
+    struct error e;
+
+    (void)state;
+    put("c", "bearer abc.def\nmore\n");
+    assert_int_equal(secret_file_authorization(in_folder("c"), value, &e), 0);
+    assert_string_equal(value, "Bearer abc.def");
+    put("c", "basic Aladdin:open sesame\r\n");
+    assert_int_equal(secret_file_authorization(in_folder("c"), value, &e), 0);
+    assert_string_equal(value, "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ=="); /* RFC 7617 */
+    put("c", "bearer \n");
+    assert_int_equal(secret_file_authorization(in_folder("c"), value, &e), -1);
+    put("c", "basic nobody\n");
+    assert_int_equal(secret_file_authorization(in_folder("c"), value, &e), -1);
+    put("c", "bearer a\tX-Other: b\n");
+    assert_int_equal(secret_file_authorization(in_folder("c"), value, &e), -1);
+    put("c", "secret\n");
+    assert_int_equal(secret_file_authorization(in_folder("c"), value, &e), -1);
+    assert_null(strstr(e.message, "secret\"")); /* the secret is in no message */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_right_comes_back),
+        cmocka_unit_test(every_bit_counts),
+        cmocka_unit_test(others),
+        cmocka_unit_test(what_a_signer_must_not_sign),
+        cmocka_unit_test(age),
+        cmocka_unit_test(keys_and_their_files),
+        cmocka_unit_test(files_that_are_no_keys),
+        cmocka_unit_test(credentials),
+    };
+
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

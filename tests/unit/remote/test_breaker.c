@@ -1,0 +1,92 @@
+/* The circuit breaker by a clock of the test's. */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "remote/breaker.h"
+
+static void opens_after_failures_in_a_row(void **state)
+{
+    struct breaker b = {0};
+
+    (void)state;
+    for (unsigned i = 0; i < 10; i++) { /* an answer in between forgets them */
+        assert_true(breaker_allows(&b, 0));
+        assert_false(breaker_fail(&b, 0));
+        assert_true(breaker_allows(&b, 0));
+        assert_false(breaker_fail(&b, 0));
+        assert_true(breaker_allows(&b, 0));
+        assert_false(breaker_succeed(&b));
+    }
+    for (unsigned i = 1; i <= BREAKER_FAILURES; i++) {
+        assert_true(breaker_allows(&b, 5));
+        assert_int_equal(breaker_fail(&b, 5), i == BREAKER_FAILURES);
+    }
+    assert_false(breaker_allows(&b, 5));
+    assert_int_equal(breaker_rests(&b, 5), BREAKER_FIRST_MS);
+    assert_false(breaker_allows(&b, 5 + BREAKER_FIRST_MS - 1));
+}
+
+static void rests_twice_as_long_each_time(void **state)
+{
+    struct breaker b = {0};
+    uint64_t now = 0;
+    unsigned rest = BREAKER_FIRST_MS;
+
+    (void)state;
+    for (unsigned i = 0; i < BREAKER_FAILURES; i++)
+        breaker_fail(&b, now);
+    for (unsigned i = 0; i < 20; i++) {
+        assert_int_equal(breaker_rests(&b, now), rest);
+        now += rest;
+        assert_true(breaker_allows(&b, now));  /* one trial … */
+        assert_false(breaker_allows(&b, now)); /* … and no more */
+        assert_false(breaker_fail(&b, now));   /* which is no news */
+        rest = 2 * rest < BREAKER_LAST_MS ? 2 * rest : BREAKER_LAST_MS;
+    }
+    assert_int_equal(rest, BREAKER_LAST_MS);
+    now += rest;
+    assert_true(breaker_allows(&b, now));
+    assert_true(breaker_succeed(&b));
+    assert_true(breaker_allows(&b, now));
+    assert_int_equal(breaker_rests(&b, now), 0);
+}
+
+static void late_failures_change_nothing(void **state)
+{
+    struct breaker b = {0};
+
+    (void)state;
+    for (unsigned i = 0; i < BREAKER_FAILURES + 10; i++) /* those that were on their way when it opened */
+        breaker_fail(&b, i);
+    assert_int_equal(b.rest_ms, BREAKER_FIRST_MS);
+    assert_int_equal(breaker_rests(&b, 0), BREAKER_FIRST_MS + BREAKER_FAILURES - 1);
+}
+
+static void a_trial_that_nobody_waits_for(void **state)
+{
+    struct breaker b = {0};
+
+    (void)state;
+    for (unsigned i = 0; i < BREAKER_FAILURES; i++)
+        breaker_fail(&b, 0);
+    assert_true(breaker_allows(&b, BREAKER_FIRST_MS));
+    breaker_abandon(&b);
+    assert_true(breaker_allows(&b, BREAKER_FIRST_MS)); /* the next one is a trial */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(opens_after_failures_in_a_row),
+        cmocka_unit_test(rests_twice_as_long_each_time),
+        cmocka_unit_test(late_failures_change_nothing),
+        cmocka_unit_test(a_trial_that_nobody_waits_for),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
