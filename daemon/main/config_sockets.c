@@ -162,8 +162,8 @@ static int fill_in(const char *pattern, const char *name, char *into, size_t siz
     const char *star = strchr(pattern, '*');
 
     if (snprintf(into, size, "%.*s%s%s", (int)(star - pattern), pattern, name, star + 1) >= (int)size)
-        return error_set(e, ERROR_INVALID_ARGUMENT, "socket %s.path: the path is too long, a socket's has at most %zu bytes",
-                         name, size - 1);
+        return error_set(e, ERROR_INVALID_ARGUMENT,
+                         "socket %s.path: the path is too long, a socket's has at most %zu bytes", name, size - 1);
     return 0;
 }
 
@@ -206,7 +206,8 @@ static int parse_classes(const char *name, const char *text, unsigned *ret, stru
 static int parse_switch(const char *name, const char *key, const char *text, bool automatic, bool *ret, struct error *e)
 {
     if (text && strcmp(text, "on") != 0 && strcmp(text, "off") != 0 && strcmp(text, "auto") != 0)
-        return error_set(e, ERROR_INVALID_ARGUMENT, "socket %s.%s: \"%.40s\" is none of on, off, auto", name, key, text);
+        return error_set(e, ERROR_INVALID_ARGUMENT, "socket %s.%s: \"%.40s\" is none of on, off, auto", name, key,
+                         text);
     *ret = text && strcmp(text, "auto") != 0 ? !strcmp(text, "on") : automatic;
     return 0;
 }

@@ -1,5 +1,5 @@
-/* Listening sockets: the daemon's own, taken from the service manager, or made. Nothing here follows a link that another user may have
- * put in the socket's place: see THREATS in listen.c. Thread: main. */
+/* Listening sockets: the daemon's own, taken from the service manager, or made. Nothing here follows a link that
+ * another user may have put in the socket's place: see THREATS in listen.c. Thread: main. */
 #ifndef KOPS_MAIN_LISTEN_H
 #define KOPS_MAIN_LISTEN_H
 

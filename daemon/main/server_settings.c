@@ -24,26 +24,25 @@ static struct code_service_config code_config_of(const struct config *c)
 
 struct quota_limits quota_limits_of(const struct config *c)
 {
-    return (struct quota_limits){
-        .subordinates = c->subordinates,
-        .of = {[QUOTA_CONNECTIONS] = c->quota_connections,
-                         [QUOTA_BUFFERS] = c->quota_buffers,
-                         [QUOTA_MAPPINGS] = c->quota_mappings,
-                         [QUOTA_MAPPED] = c->quota_mapped_mib << 20,
-                         [QUOTA_ALLOCATED] = c->quota_allocated_mib << 20,
-                         [QUOTA_HOST] = c->quota_host_mib << 20,
-                         [QUOTA_PROGRAMS] = c->quota_program_mib << 20,
-                         [QUOTA_WAITING] = c->quota_waiting_mib << 20,
-                         [QUOTA_INFLIGHT] = c->quota_inflight,
-                         [QUOTA_FDS] = c->quota_fds,
-                         [QUOTA_KERNEL] = c->quota_kernel_mib << 20},
-        .of_all = {[QUOTA_CONNECTIONS] = c->max_connections,
-                             [QUOTA_MAPPINGS] = MAPPINGS_MAX,
-                             [QUOTA_HOST] = c->quota_host_all_mib << 20,
-                             [QUOTA_FDS] = config_descriptors()},
-        .messages_per_s = c->quota_messages_per_s,
-        .device_share = c->quota_device_share,
-        .faults = c->executors_faults};
+    return (struct quota_limits){.subordinates = c->subordinates,
+                                 .of = {[QUOTA_CONNECTIONS] = c->quota_connections,
+                                        [QUOTA_BUFFERS] = c->quota_buffers,
+                                        [QUOTA_MAPPINGS] = c->quota_mappings,
+                                        [QUOTA_MAPPED] = c->quota_mapped_mib << 20,
+                                        [QUOTA_ALLOCATED] = c->quota_allocated_mib << 20,
+                                        [QUOTA_HOST] = c->quota_host_mib << 20,
+                                        [QUOTA_PROGRAMS] = c->quota_program_mib << 20,
+                                        [QUOTA_WAITING] = c->quota_waiting_mib << 20,
+                                        [QUOTA_INFLIGHT] = c->quota_inflight,
+                                        [QUOTA_FDS] = c->quota_fds,
+                                        [QUOTA_KERNEL] = c->quota_kernel_mib << 20},
+                                 .of_all = {[QUOTA_CONNECTIONS] = c->max_connections,
+                                            [QUOTA_MAPPINGS] = MAPPINGS_MAX,
+                                            [QUOTA_HOST] = c->quota_host_all_mib << 20,
+                                            [QUOTA_FDS] = config_descriptors()},
+                                 .messages_per_s = c->quota_messages_per_s,
+                                 .device_share = c->quota_device_share,
+                                 .faults = c->executors_faults};
 }
 
 struct server_config server_config_of(const struct config *c)

@@ -146,10 +146,8 @@ static int make(struct open_socket *was, const char *name, const struct config *
     snprintf(ret->name, sizeof(ret->name), "%s", name);
     if (config_socket(c, name, &settings, e) < 0)
         return -1;
-    place = (struct listener_place){.path = settings.path,
-                                    .group = settings.group,
-                                    .mode = (mode_t)settings.mode,
-                                    .backlog = (unsigned)c->backlog};
+    place = (struct listener_place){
+        .path = settings.path, .group = settings.group, .mode = (mode_t)settings.mode, .backlog = (unsigned)c->backlog};
     if (was && !strcmp(was->listener.path, settings.path) && listener_is_there(&was->listener)) {
         ret->listener = was->listener;
         was->name[0] = '\0';

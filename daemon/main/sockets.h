@@ -1,5 +1,5 @@
-/* The sockets of identities: those that the settings name, and those of the folders that [socket *] stands for. They are
- * made, changed and closed while the server runs. */
+/* The sockets of identities: those that the settings name, and those of the folders that [socket *] stands for. They
+ * are made, changed and closed while the server runs. */
 #ifndef KOPS_MAIN_SOCKETS_H
 #define KOPS_MAIN_SOCKETS_H
 

@@ -159,7 +159,8 @@ def test_the_node_s_daemon_is_handed_out(scenario: Scenario, tmp_path: Path) -> 
     done = scenario(
         f"""
         slurm prolog; echo $?; echo "<$(slurm task-prolog)>"
-        {binary()} --backend host --config /dev/null --socket {node} --set cache.directory=none 2>/dev/null & until [ -S {node} ]; do sleep 0.05; done
+        {binary()} --backend host --config /dev/null --socket {node} --set cache.directory=none 2>/dev/null &
+        until [ -S {node} ]; do sleep 0.05; done
         slurm prolog; echo $?; slurm task-prolog; slurm epilog
         {binary("kopsctl")} --socket {node} ping --count 1 >/dev/null && echo lives; kill $!; wait
         """,

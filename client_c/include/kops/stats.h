@@ -43,10 +43,10 @@ struct kops_stats_row {
     struct kops_spread exec_us;  /**< Of executions that were timed: all of the host's; on a GPU those of runs with
                                       timing, and one in 61 of the others. */
     struct kops_spread total_us;
-    int64_t uid;        /**< The user of the runs; -1: the daemon does not say. */
-    int64_t bytes;      /**< Of one execution: the elements of every tensor, each tensor once; -1: not known. */
-    int64_t operations; /**< Floating-point operations of one execution, as the op declares them; -1: not known, as of
-                             user kernels and of older daemons. */
+    int64_t uid;          /**< The user of the runs; -1: the daemon does not say. */
+    int64_t bytes;        /**< Of one execution: the elements of every tensor, each tensor once; -1: not known. */
+    int64_t operations;   /**< Floating-point operations of one execution, as the op declares them; -1: not known, as of
+                               user kernels and of older daemons. */
     const char *identity; /**< Of an identity, whose `uid` is a number of the daemon's own; "": of a user. */
 };
 

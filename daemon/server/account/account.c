@@ -231,7 +231,8 @@ static int exceeded(struct account *a, pid_t pid, unsigned what, uint64_t curren
     account_refused(a, pid, what, current, limit);
     error_set(e, ERROR_QUOTA_EXCEEDED, "%s asked for %llu, has %llu and may have %llu %s (quota%c%s)%s%s",
               account_name(a, name), (unsigned long long)asked, (unsigned long long)current, (unsigned long long)limit,
-              r->things, uid_is_identity(a->uid) ? '_' : '.', r->setting, current ? "; " : "", current ? r->advice : "");
+              r->things, uid_is_identity(a->uid) ? '_' : '.', r->setting, current ? "; " : "",
+              current ? r->advice : "");
     error_detail_text(e, "quota", account_refused_name(what));
     error_detail_number(e, "current", (int64_t)current);
     return error_detail_number(e, "limit", (int64_t)limit);
@@ -244,12 +245,11 @@ static int all_exceeded(struct account *a, pid_t pid, enum quota quota, uint64_t
     char name[WHO_MAX];
 
     account_refused(a, pid, quota, current, limit);
-    error_set(
-        e, ERROR_QUOTA_EXCEEDED,
-        "%s asked for %llu, all users together have %llu and may have %llu %s%s, one user twice what is left "
-        "to others at most",
-        account_name(a, name), (unsigned long long)asked, (unsigned long long)current, (unsigned long long)limit,
-        refusals[quota].things, host ? " (quota.host_all_mib)" : "");
+    error_set(e, ERROR_QUOTA_EXCEEDED,
+              "%s asked for %llu, all users together have %llu and may have %llu %s%s, one user twice what is left "
+              "to others at most",
+              account_name(a, name), (unsigned long long)asked, (unsigned long long)current, (unsigned long long)limit,
+              refusals[quota].things, host ? " (quota.host_all_mib)" : "");
     error_detail_text(e, "quota", host ? "host_all_bytes" : quota_names[quota]);
     if (!host)
         error_detail_text(e, "users", "all");

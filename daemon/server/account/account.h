@@ -1,5 +1,5 @@
-/* A user's account, or an identity's: the resources that all connections of a user have together, the quotas on them, the rate limit on
- * messages (messages_per_s, with a burst of one second's messages) and the device share.
+/* A user's account, or an identity's: the resources that all connections of a user have together, the quotas on them,
+ * the rate limit on messages (messages_per_s, with a burst of one second's messages) and the device share.
  *
  * An account is made when a user's first connection comes. Connections, and objects that outlive them, hold references.
  * An account without references must have nothing charged, which is checked. It is kept for a while, so that connecting
@@ -39,7 +39,7 @@ enum { ACCOUNT_FAULTS_MAX = 64 };
 struct connection;
 
 struct accounts {
-    const struct quota_limits *limits;    /* the server's, of users and of all: may change at any time */
+    const struct quota_limits *limits; /* the server's, of users and of all: may change at any time */
     struct identities identities;
     struct list buckets[ACCOUNT_BUCKETS]; /* struct account by bucket_link */
     struct list all;                      /* by link; accounts without references, too */

@@ -83,8 +83,8 @@ struct server_socket {
 /* Functions by which a server reports to its process. They are called on the loop's thread, but for read() and alive().
  * NULL: left out. */
 struct server_hooks {
-    void (*ready)(void *context);                    /* the server takes requests */
-    void (*served)(void *context);                   /* the first request has ended */
+    void (*ready)(void *context);  /* the server takes requests */
+    void (*served)(void *context); /* the first request has ended */
     /* On a thread of the pool: SIGHUP came; or, with `only_sockets`, something changed in the folder of sockets. */
     void (*read)(void *context, bool only_sockets);
     void (*reload)(void *context);                   /* after read() */

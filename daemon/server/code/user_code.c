@@ -93,10 +93,11 @@ int user_code_check(const struct connection *c, struct error *e)
     if (is_allowed(c))
         return 0;
     account_refused(c->account, c->pid, REFUSED_KERNELS, 0, 0);
-    error_set(
-        e, ERROR_PERMISSION_DENIED,
-        "kernels of users are not for %s here (%s is %s): ask the daemon's administrator, or start a daemon of your own",
-        account_name(c->account, name), c->identity ? "its socket's user_kernels" : "kernels.user_kernels", policy);
+    error_set(e, ERROR_PERMISSION_DENIED,
+              "kernels of users are not for %s here (%s is %s): ask the daemon's administrator, or start a daemon of "
+              "your own",
+              account_name(c->account, name), c->identity ? "its socket's user_kernels" : "kernels.user_kernels",
+              policy);
     return error_detail_text(e, "policy", policy);
 }
 

@@ -71,8 +71,8 @@ static void begin(struct request *r, bool stop, uint64_t timeout_ms)
     struct server *s = r->connection->server;
     char who[CONNECTION_WHO_MAX];
 
-    log_info("drain", "%s stop=%s timeout_ms=%llu jobs=%u", connection_who(r->connection, who),
-             stop ? "true" : "false", (unsigned long long)timeout_ms, s->admission.work);
+    log_info("drain", "%s stop=%s timeout_ms=%llu jobs=%u", connection_who(r->connection, who), stop ? "true" : "false",
+             (unsigned long long)timeout_ms, s->admission.work);
     s->admission.draining = true;
     s->control->drain.done = false;
     watchdog_tell(s);

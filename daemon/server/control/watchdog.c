@@ -129,8 +129,7 @@ static _Noreturn void end_stuck(struct watchdog *w, unsigned device)
 
     if (log_has_room()) {
         describe(&a->oldest[device], what, sizeof(what));
-        log_error("job_timeout",
-                  "uuid=%s pid=%d %s timeout_s=%llu what=%s why=\"a call of the driver waits for it\"",
+        log_error("job_timeout", "uuid=%s pid=%d %s timeout_s=%llu what=%s why=\"a call of the driver waits for it\"",
                   w->server->devices.all[device]->info.uuid, activity_load(&owner->pid), who_of(w, owner, who),
                   (unsigned long long)(atomic_load(&w->job_limit_ns) / SECOND),
                   log_quote(quoted, sizeof(quoted), what, strlen(what)));

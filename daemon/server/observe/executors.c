@@ -55,7 +55,7 @@ struct executor_row {
     bool has_domain;
     enum isolation kind;
     uint64_t number;
-    uid_t uid; /* or an identity's number; (uid_t)-1: not known */
+    uid_t uid;                       /* or an identity's number; (uid_t)-1: not known */
     const struct connection *client; /* of ISOLATE_CONNECTION, while it is connected */
 };
 

@@ -30,12 +30,12 @@ struct connection {
     struct schedule_task task; /* in its user's turns */
     int fd, pidfd;
     uv_poll_t poll, exit_poll;
-    unsigned open_handles; /* uv handles whose close callback has not come */
+    unsigned open_handles;           /* uv handles whose close callback has not come */
     const struct identity *identity; /* of its socket; NULL: its user counts */
     uid_t uid;                       /* the user, or the identity's number: for accounts, rights and domains */
     uid_t peer_uid;                  /* the user of the process, as the kernel says */
     gid_t gid;
-    pid_t pid; /* 0: the process is in a pid namespace that the daemon does not see */
+    pid_t pid;                /* 0: the process is in a pid namespace that the daemon does not see */
     uint64_t number;          /* no other connection ever has it */
     enum isolation isolation; /* of its kernels: as configured, or more; it stays once has_loaded */
     bool has_loaded;          /* a module was loaded for its domain */
@@ -98,8 +98,8 @@ struct connection {
     struct connection_statistics *statistics;
 };
 
-/* Takes over an accepted, non-blocking socket. `identity`: that of the listening socket, or NULL. NULL: the connection cannot be served, and the socket stays the
- * caller's; *e is sent to the peer, and the log has a line. */
+/* Takes over an accepted, non-blocking socket. `identity`: that of the listening socket, or NULL. NULL: the connection
+ * cannot be served, and the socket stays the caller's; *e is sent to the peer, and the log has a line. */
 struct connection *connection_new(struct server *server, int fd, const struct identity *identity, struct error *e);
 
 /* Closes the connection: no more replies are sent, its resources are given back, its jobs are stopped. It is freed

@@ -39,11 +39,10 @@ void event_disconnect(struct connection *c, const char *why)
         return;
     now = clock_now_ns();
     if (pass(&c->server->peers->disconnect_limit, now, &held_back))
-        log_debug(
-            "disconnect",
-            "%s client=%s why=\"%s\" inflight=%u requests=%llu errors=%llu connected_s=%.3f held_back=%u",
-            connection_who(c, who), quoted_client(c, client), why, c->inflight, (unsigned long long)c->requests,
-            (unsigned long long)c->errors, clock_us_between(c->connected_ns, now) * 1e-6, held_back);
+        log_debug("disconnect",
+                  "%s client=%s why=\"%s\" inflight=%u requests=%llu errors=%llu connected_s=%.3f held_back=%u",
+                  connection_who(c, who), quoted_client(c, client), why, c->inflight, (unsigned long long)c->requests,
+                  (unsigned long long)c->errors, clock_us_between(c->connected_ns, now) * 1e-6, held_back);
 }
 
 void event_protocol_error(struct connection *c, const struct error *e)
@@ -71,8 +70,8 @@ void event_fault(const struct connection *c, const char *uuid, const char *op, c
         return;
     c->server->totals.faults++;
     if (pass(&c->server->peers->fault_limit, clock_now_ns(), &held_back))
-        log_warning("fault", "code=%s uuid=%s op=%s %s client=%s why=%s held_back=%u",
-                    error_code_name(e->code), uuid, op, connection_who(c, who), quoted_client(c, client),
+        log_warning("fault", "code=%s uuid=%s op=%s %s client=%s why=%s held_back=%u", error_code_name(e->code), uuid,
+                    op, connection_who(c, who), quoted_client(c, client),
                     log_quote(why, sizeof(why), e->message, strlen(e->message)), held_back);
 }
 
