@@ -224,7 +224,12 @@ def test_the_settings_are_valid() -> None:
     assert f"path = {NAMESPACES}/*/kopsd.sock" in printed and NAMESPACES in mounted
     assert mounted["/etc/kopsd/kopsd.conf"]["subPath"] == "kopsd.conf"
     environment = {entry["name"]: entry["value"] for entry in container("kopsd")["env"]}
-    assert environment["CACHE_DIRECTORY"] in mounted and environment["CUDA_CACHE_PATH"] in mounted
+    volumes = {volume["name"]: volume for volume in one("DaemonSet")["spec"]["template"]["spec"]["volumes"]}
+    # An emptyDir has mode 0777, which the daemon takes neither for its sockets' folders nor for its cache.
+    for path in (os.path.dirname(socket), NAMESPACES):
+        assert "hostPath" in volumes[mounted[path]["name"]] and volumes[mounted[path]["name"]]["hostPath"]["path"] == path
+    for name in ("CACHE_DIRECTORY", "CUDA_CACHE_PATH"):
+        assert environment[name] not in mounted and os.path.dirname(environment[name]) in mounted
 
 
 def test_commands_are_of_these_programs() -> None:
@@ -265,6 +270,9 @@ class Node(Daemon):
         text = settings().replace("/run/kopsd", str(self.folder)) + "[cuda]\nenabled = false\n"
         (self.folder / "kopsd.conf").write_text(text, encoding="utf-8")
         (self.folder / "namespaces").mkdir()
+        (self.folder / "empty").mkdir()
+        (self.folder / "empty").chmod(0o777)  # an emptyDir, as it is mounted
+        self.env["CACHE_DIRECTORY"] = str(self.folder / "empty" / "kopsd")
 
     def here(self, command: list[str]) -> list[str]:
         return [word.replace("/run/kopsd", str(self.folder)) for word in command]
@@ -291,6 +299,10 @@ def test_the_first_pod_of_a_namespace_makes_its_folder(node: Node) -> None:
     (node.folder / "namespaces" / "team-a").mkdir()  # as the kubelet does
     proc.eventually(lambda: node.served("team-a"), node.log)
     assert os.stat(node.socket_of("team-a")).st_mode & 0o777 == 0o666
+    assert os.stat(node.folder / "empty" / "kopsd").st_mode & 0o777 == 0o700
+    complaints = [line for line in node.log().splitlines() if "level=info" not in line]
+    # The file of tuned choices is looked for before its folder is made.
+    assert not [line for line in complaints if "event=tuning_file" not in line], node.log()
 
 
 def test_probes_and_metrics(node: Node) -> None:
