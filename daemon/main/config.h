@@ -17,7 +17,7 @@ struct setting;
 
 /* [socket NAME], the socket of an identity, or [socket *], whose settings hold where a section leaves them out and for
  * the folders that its path stands for. NULL and CONFIG_UNSAID: left out. */
-enum { SOCKET_QUOTAS = 13, SOCKET_SECTIONS_MAX = 1024 };
+enum { SOCKET_QUOTAS = 13, SOCKET_SECTIONS_MAX = 1024, SOCKET_PATH_BYTES = 108 /* of struct sockaddr_un */ };
 #define CONFIG_UNSAID UINT64_MAX
 struct socket_section {
     char *name; /* of an identity; NULL: [socket *] */
@@ -131,7 +131,7 @@ void config_print_sockets(const struct config *c, FILE *to);
 int config_finish_sockets(const struct config *c, struct error *e);
 /* The settings of one identity, its section's and those of [socket *] together. */
 struct socket_settings {
-    char path[108]; /* as in struct sockaddr_un */
+    char path[SOCKET_PATH_BYTES];
     uint64_t mode;
     const char *group; /* NULL: none is named; lives as long as the configuration */
     struct identity_rights rights;

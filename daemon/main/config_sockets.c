@@ -172,8 +172,8 @@ static int check_pattern(const char *path, struct error *e)
 {
     const char *star = strchr(path, '*');
 
-    if (*path == '/' && star && star[-1] == '/' && star[1] == '/' && star[2] && !strchr(star + 1, '*') &&
-        path[strlen(path) - 1] != '/')
+    if (strlen(path) < SOCKET_PATH_BYTES && *path == '/' && star && star[-1] == '/' && star[1] == '/' && star[2] &&
+        !strchr(star + 1, '*') && path[strlen(path) - 1] != '/')
         return 0;
     return error_set(e, ERROR_INVALID_ARGUMENT,
                      "socket *.path: \"%.80s\" has no * in the place of one folder, as in "
@@ -288,28 +288,42 @@ void config_with_quotas(const struct config *c, const char *name, struct config 
     }
 }
 
+/* `paths`: those of the sections before number `i`; its own is added. */
+static int check_section(const struct config *c, unsigned i, char (*paths)[SOCKET_PATH_BYTES], struct error *e)
+{
+    const char *name = c->sockets[i].name;
+    struct socket_settings settings;
+    gid_t gid;
+
+    if (config_socket(c, name, &settings, e) < 0)
+        return -1;
+    if (!strcmp(settings.path, c->socket))
+        return error_set(e, ERROR_INVALID_ARGUMENT, "socket %s.path is that of server.socket", name);
+    if (settings.group && *settings.group && config_find_group(settings.group, &gid) < 0)
+        return error_set(e, ERROR_INVALID_ARGUMENT, "socket %s.group: no group \"%.40s\"", name, settings.group);
+    for (unsigned j = 0; j < i; j++)
+        if (!strcmp(paths[j], settings.path))
+            return error_set(e, ERROR_INVALID_ARGUMENT, "socket %s.path is that of [socket %s]", name,
+                             c->sockets[j].name);
+    memcpy(paths[i], settings.path, sizeof(paths[i]));
+    return 0;
+}
+
 int config_finish_sockets(const struct config *c, struct error *e)
 {
-    struct socket_settings one, other;
-    gid_t gid;
+    char(*paths)[SOCKET_PATH_BYTES];
+    struct identity_rights rights;
+    int r = 0;
 
     if (c->any_socket.path && check_pattern(c->any_socket.path, e) < 0)
         return -1;
-    if (find_rights(c, "*", &c->any_socket, &one.rights, e) < 0)
+    if (find_rights(c, "*", &c->any_socket, &rights, e) < 0)
         return -1;
-    for (unsigned i = 0; i < c->n_sockets; i++) {
-        const char *name = c->sockets[i].name;
-
-        if (config_socket(c, name, &one, e) < 0)
-            return -1;
-        if (!strcmp(one.path, c->socket))
-            return error_set(e, ERROR_INVALID_ARGUMENT, "socket %s.path is that of server.socket", name);
-        if (one.group && *one.group && config_find_group(one.group, &gid) < 0)
-            return error_set(e, ERROR_INVALID_ARGUMENT, "socket %s.group: no group \"%.40s\"", name, one.group);
-        for (unsigned j = 0; j < i; j++)
-            if (config_socket(c, c->sockets[j].name, &other, e) == 0 && !strcmp(one.path, other.path))
-                return error_set(e, ERROR_INVALID_ARGUMENT, "socket %s.path is that of [socket %s]", name,
-                                 c->sockets[j].name);
-    }
-    return 0;
+    paths = calloc(c->n_sockets + 1, sizeof(*paths));
+    if (!paths)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the configuration");
+    for (unsigned i = 0; r == 0 && i < c->n_sockets; i++)
+        r = check_section(c, i, paths, e);
+    free(paths);
+    return r;
 }

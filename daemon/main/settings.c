@@ -196,17 +196,15 @@ const struct setting settings[] = {
     {"quota", "device_share", NUMBER, AT(quota_device_share), "0", 0, 100 * 64, LIVE,
      "Percent of one device's time in the last second; a user above it gets no new run while others have work."},
     {"sockets", "max", NUMBER, AT(sockets_max), "256", 0, SOCKET_SECTIONS_MAX, LIVE,
-     "Sockets of identities at one time, those of sections and those that the path of [socket *] stands for; 0: none "
-     "is "
-     "made. A daemon that a client starts (--autostart) makes none."},
+     "Sockets of identities at one time, those of sections and those that the path of [socket *] stands for; 0: "
+     "none is made. A daemon that a client starts (--autostart) makes none."},
     {"socket *", "path", TEXT, AT(any_socket.path), NULL, 0, 0, LIVE,
-     "A section [socket NAME] makes one more socket at its path. Its peers count as the identity NAME: their user has "
-     "no "
-     "part in accounts, rights and isolation, and root is nobody. This section, [socket *], has the values for all "
-     "such "
-     "sockets that their own sections leave out. A path here has * in the place of one folder, as in "
-     "/run/kopsd/namespaces/*/kopsd.sock: each such folder whose name could be NAME has a socket, as soon as it is "
-     "made. Default: only the sockets of sections."},
+     "A section [socket NAME] makes one more socket at its path. Its peers count as the identity NAME: their user "
+     "has no part in accounts, rights and isolation, and root is nobody. This section, [socket *], has the values "
+     "for all such sockets that their own sections leave out. A path here has * in the place of one folder, as in "
+     "/run/kopsd/namespaces/*/kopsd.sock: each such folder whose name could be NAME has a socket, as soon as it "
+     "is made. The daemon's user makes the socket, so that it must be able to write there. Default: only the "
+     "sockets of sections."},
     {"socket *", "mode", OCTAL, AT(any_socket.mode), NULL, 0, 0777, LIVE,
      "Permissions of the socket, octal; 0660 by default. 0666 where the folder alone says who may come, as in "
      "containers."},
@@ -215,15 +213,14 @@ const struct setting settings[] = {
     {"socket *", "classes", TEXT, AT(any_socket.classes), NULL, 0, 0, LIVE,
      "Access classes of the peers: use, tune, administer, separated by commas; use by default."},
     {"socket *", "isolate", TEXT, AT(any_socket.isolate), NULL, 0, 0, LIVE,
-     "connection: each peer's kernels have an executor of their own; user: those of the identity share one; connection "
-     "by default, where executors.isolate is user or connection. New connections have it."},
+     "connection: each peer's kernels have an executor of their own; user: those of the identity share one; "
+     "connection by default, where executors.isolate is user or connection. New connections have it."},
     {"socket *", "user_kernels", TEXT, AT(any_socket.user_kernels), NULL, 0, 0, LIVE,
-     "Whether peers may bring kernels: on, off, or auto: on where executors.isolate is user or connection; auto by "
-     "default. Never where kernels.user_kernels is off."},
+     "Whether peers may bring kernels: on, off, or auto: on where executors.isolate is user or connection; auto "
+     "by default. Never where kernels.user_kernels is off."},
     {"socket *", "hand_out", TEXT, AT(any_socket.hand_out), NULL, 0, 0, LIVE,
-     "Whether peers may have code handed out: on, off, or auto: on where kernels.hand_out is all; auto by default. "
-     "Never "
-     "where kernels.hand_out is off."},
+     "Whether peers may have code handed out: on, off, or auto: on where kernels.hand_out is all; auto by "
+     "default. Never where kernels.hand_out is off."},
     {"socket *", "quota_connections", NUMBER, AT(any_socket.quotas[0]), NULL, 0, 1000000, LIVE,
      "As quota.connections, of one identity; that setting's value by default."},
     {"socket *", "quota_buffers", NUMBER, AT(any_socket.quotas[1]), NULL, 0, 1U << 30, LIVE,

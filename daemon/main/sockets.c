@@ -49,13 +49,12 @@ static int compare_names(const void *a, const void *b)
 }
 
 /* The folder of which [socket *] stands for the folders: its path up to the star. False: it has none. */
-static bool watched_folder(const struct config *c, char into[108])
+static bool watched_folder(const struct config *c, char into[SOCKET_PATH_BYTES])
 {
     const char *star = c->any_socket.path ? strchr(c->any_socket.path, '*') : NULL;
 
     if (star)
-        snprintf(into, 108, "%.*s", star - c->any_socket.path < 107 ? (int)(star - c->any_socket.path) : 107,
-                 c->any_socket.path);
+        snprintf(into, SOCKET_PATH_BYTES, "%.*s", (int)(star - c->any_socket.path), c->any_socket.path);
     return star && c->sockets_max;
 }
 
@@ -71,7 +70,7 @@ enum { FOLDER_ENTRIES_MAX = 65536 };
 
 static int add_folders(const struct config *c, struct names *names)
 {
-    char path[108];
+    char path[SOCKET_PATH_BYTES];
     struct dirent *entry;
     unsigned looked = 0;
     DIR *folder;
@@ -238,7 +237,7 @@ void sockets_serve(struct sockets *s, const struct config *c, struct server *ser
     struct server_socket *list = calloc(s->n + 1, sizeof(*list));
     struct socket_settings settings;
     struct config quotas;
-    char folder[108];
+    char folder[SOCKET_PATH_BYTES];
     struct error e;
     unsigned n = 0;
 
