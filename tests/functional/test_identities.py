@@ -341,6 +341,8 @@ def test_what_is_no_folder_of_a_name_has_none(start: Callable[..., Identities]) 
     """A link may lead to another identity's folder."""
     daemon = start(names=("a",))
     (daemon.folders / "link").symlink_to("a")
+    (daemon.folder / "elsewhere").mkdir()
+    (daemon.folders / "away").symlink_to(daemon.folder / "elsewhere")
     (daemon.folders / "file").write_text("", encoding="utf-8")
     for name in (".hidden", "-x", "with blank", "x" * 64, "ü"):
         (daemon.folders / name).mkdir()
