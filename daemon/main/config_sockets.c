@@ -292,20 +292,20 @@ void config_with_quotas(const struct config *c, const char *name, struct config 
 static int check_section(const struct config *c, unsigned i, char (*paths)[SOCKET_PATH_BYTES], struct error *e)
 {
     const char *name = c->sockets[i].name;
-    struct socket_settings settings;
+    struct socket_settings own;
     gid_t gid;
 
-    if (config_socket(c, name, &settings, e) < 0)
+    if (config_socket(c, name, &own, e) < 0)
         return -1;
-    if (!strcmp(settings.path, c->socket))
+    if (!strcmp(own.path, c->socket))
         return error_set(e, ERROR_INVALID_ARGUMENT, "socket %s.path is that of server.socket", name);
-    if (settings.group && *settings.group && config_find_group(settings.group, &gid) < 0)
-        return error_set(e, ERROR_INVALID_ARGUMENT, "socket %s.group: no group \"%.40s\"", name, settings.group);
+    if (own.group && *own.group && config_find_group(own.group, &gid) < 0)
+        return error_set(e, ERROR_INVALID_ARGUMENT, "socket %s.group: no group \"%.40s\"", name, own.group);
     for (unsigned j = 0; j < i; j++)
-        if (!strcmp(paths[j], settings.path))
+        if (!strcmp(paths[j], own.path))
             return error_set(e, ERROR_INVALID_ARGUMENT, "socket %s.path is that of [socket %s]", name,
                              c->sockets[j].name);
-    memcpy(paths[i], settings.path, sizeof(paths[i]));
+    memcpy(paths[i], own.path, sizeof(paths[i]));
     return 0;
 }
 
