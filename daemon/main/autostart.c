@@ -107,9 +107,9 @@ static int await_predecessor(const struct place *p, struct error *e)
 static char **daemon_arguments(struct starter *s)
 {
     static char supervise[] = "--supervise", option[] = "--socket", set[] = "--set", mode[] = "server.socket_mode=0600",
-                size[] = "server.log_kib=1024", idle[] = "server.idle_exit_s=300";
+                size[] = "server.log_kib=1024", sockets[] = "sockets.max=0", idle[] = "server.idle_exit_s=300";
     const struct flags *f = s->flags;
-    char *own[] = {f->argv[0], supervise, option, s->place.socket, set, mode, set, size, set, idle};
+    char *own[] = {f->argv[0], supervise, option, s->place.socket, set, mode, set, size, set, sockets, set, idle};
     char **argv = calloc((size_t)f->argc + sizeof(own) / sizeof(own[0]), sizeof(*argv));
     /* The user's own setting wins, also where it says never. */
     const bool says_when = s->config->idle_exit_s || getenv("KOPSD_SERVER_IDLE_EXIT_S");

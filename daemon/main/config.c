@@ -13,9 +13,9 @@
 
 enum { LISTS_MAX = 16 };
 
-static char **text_at(struct config *c, const struct setting *s)
+static char **text_at(void *base, const struct setting *s)
 {
-    return (char **)(void *)((char *)c + s->offset);
+    return (char **)(void *)((char *)base + s->offset);
 }
 
 static bool holds_text(const struct setting *s)
@@ -23,14 +23,14 @@ static bool holds_text(const struct setting *s)
     return s->type == TEXT || s->type == LIST;
 }
 
-static uint64_t *number_at(struct config *c, const struct setting *s)
+static uint64_t *number_at(void *base, const struct setting *s)
 {
-    return (uint64_t *)(void *)((char *)c + s->offset);
+    return (uint64_t *)(void *)((char *)base + s->offset);
 }
 
-static bool *switch_at(struct config *c, const struct setting *s)
+static bool *switch_at(void *base, const struct setting *s)
 {
-    return (bool *)((char *)c + s->offset);
+    return (bool *)((char *)base + s->offset);
 }
 
 static int set_number(const struct setting *s, const char *value, int base, uint64_t *ret, struct error *e)
@@ -95,19 +95,19 @@ static int set_list(const struct setting *s, const char *value, char **list, str
     return config_set_text(list, value, e);
 }
 
-static int apply(struct config *c, const struct setting *s, const char *value, struct error *e)
+int config_apply(void *base, const struct setting *s, const char *value, struct error *e)
 {
     switch (s->type) {
     case TEXT:
-        return set_text(s, value, text_at(c, s), e);
+        return set_text(s, value, text_at(base, s), e);
     case LIST:
-        return set_list(s, value, text_at(c, s), e);
+        return set_list(s, value, text_at(base, s), e);
     case NUMBER:
-        return set_number(s, value, 10, number_at(c, s), e);
+        return set_number(s, value, 10, number_at(base, s), e);
     case OCTAL:
-        return set_number(s, value, 8, number_at(c, s), e);
+        return set_number(s, value, 8, number_at(base, s), e);
     case SWITCH:
-        return set_switch(s, value, switch_at(c, s), e);
+        return set_switch(s, value, switch_at(base, s), e);
     }
     return -1;
 }
@@ -128,8 +128,11 @@ int config_init(struct config *c, struct error *e)
     c->spin_us = usable_cores() >= 4 ? 50 : 0;
     c->helpers = usable_cores() > 0 ? (uint64_t)usable_cores() : 1;
     config_init_shares(c);
+    c->any_socket.mode = CONFIG_UNSAID;
+    for (unsigned i = 0; i < SOCKET_QUOTAS; i++)
+        c->any_socket.quotas[i] = CONFIG_UNSAID;
     for (unsigned i = 0; i < n_settings; i++)
-        if (settings[i].fallback && apply(c, &settings[i], settings[i].fallback, e) < 0)
+        if (settings[i].fallback && config_apply(c, &settings[i], settings[i].fallback, e) < 0)
             return -1;
     return 0;
 }
@@ -142,6 +145,7 @@ void config_free(struct config *c)
     subordinates_free(&c->subordinates);
     signing_key_forget(&c->remote_key);
     explicit_bzero(c->remote_authorization, sizeof(c->remote_authorization));
+    config_free_sockets(c);
 }
 
 static const struct setting *find(const char *section, size_t length, const char *key)
@@ -161,7 +165,9 @@ int config_set(struct config *c, const char *name, const char *value, struct err
     const struct setting *nearest;
 
     if (s)
-        return apply(c, s, value, e);
+        return config_apply(c, s, value, e);
+    if (dot && config_is_socket(name, (size_t)(strrchr(name, '.') - name)))
+        return config_set_socket(c, name, value, e);
     nearest = config_nearest(name);
     if (nearest)
         return error_set(e, ERROR_UNKNOWN_KEY,
@@ -176,6 +182,7 @@ struct file_context {
     FILE *file;
     struct error error;                     /* the first one */
     unsigned line, failed;                  /* the line that was read last; that of the error, 0: none */
+    char section[80];                       /* "socket NAME", which inih cuts; "": another one */
     bool entries;                           /* in this section, so that an indented line goes on with the last */
     const struct setting *lists[LISTS_MAX]; /* that this file has set: further values are added */
     unsigned n_lists;
@@ -192,25 +199,25 @@ static int add_to_list(struct file_context *f, const struct setting *s, const ch
             continue;
         if (asprintf(&longer, "%s,%s", *list, value) < 0)
             return error_set(&f->error, ERROR_OUT_OF_MEMORY, "no memory for the configuration");
-        r = apply(f->config, s, longer, &f->error);
+        r = config_apply(f->config, s, longer, &f->error);
         free(longer);
         return r;
     }
     if (f->n_lists < LISTS_MAX)
         f->lists[f->n_lists++] = s;
-    return apply(f->config, s, value, &f->error);
+    return config_apply(f->config, s, value, &f->error);
 }
 
 static int on_entry(void *context, const char *section, const char *name, const char *value)
 {
     struct file_context *f = context;
     const struct setting *s = find(section, strlen(section), name);
-    char full[128];
+    char full[160];
     int r;
 
     if (f->failed)
         return 1; /* the first error counts */
-    snprintf(full, sizeof(full), "%s.%s", section, name);
+    snprintf(full, sizeof(full), "%s.%s", *f->section ? f->section : section, name);
     r = s && s->type == LIST ? add_to_list(f, s, value) : config_set(f->config, full, value, &f->error);
     if (r < 0)
         f->failed = f->line;
@@ -232,6 +239,11 @@ static int check_section(struct file_context *f, const char *text)
     length = strcspn(++text, "]");
     if (text[length] != ']') /* which inih says */
         return 0;
+    *f->section = '\0';
+    if (config_is_socket(text, length)) {
+        snprintf(f->section, sizeof(f->section), "%.*s", (int)length, text);
+        return config_add_socket(f->config, f->section, &f->error); /* also where it has no entry */
+    }
     for (unsigned i = 0; i < n_settings; i++)
         if (strlen(settings[i].section) == length && !strncmp(settings[i].section, text, length))
             return 0;
@@ -325,6 +337,17 @@ static void exchange(struct config *a, struct config *b, const struct setting *s
     memcpy(other, kept, size);
 }
 
+static void swap_sockets(struct config *a, struct config *b)
+{
+    struct socket_section *const sections = a->sockets;
+    const unsigned n = a->n_sockets;
+
+    a->sockets = b->sockets;
+    a->n_sockets = b->n_sockets;
+    b->sockets = sections;
+    b->n_sockets = n;
+}
+
 void config_take_live(struct config *c, struct config *fresh)
 {
     struct subordinates old;
@@ -335,6 +358,7 @@ void config_take_live(struct config *c, struct config *fresh)
     old = c->subordinates;
     c->subordinates = fresh->subordinates;
     fresh->subordinates = old;
+    swap_sockets(c, fresh);
     c->access = fresh->access;             /* made of lists by config_finish(); these settings are live */
     c->remote_trust = fresh->remote_trust; /* likewise, and of files that may have changed */
     c->remote_key = fresh->remote_key;
@@ -390,14 +414,21 @@ void config_print(const struct config *config, FILE *to)
                 fprintf(to, **text_at(c, s) ? "%s = %s\n" : "%s =%s\n", s->key, *text_at(c, s));
             break;
         case NUMBER:
-            fprintf(to, "%s = %llu\n", s->key, (unsigned long long)*number_at(c, s));
+            if (*number_at(c, s) == CONFIG_UNSAID)
+                fprintf(to, ";%s =\n", s->key);
+            else
+                fprintf(to, "%s = %llu\n", s->key, (unsigned long long)*number_at(c, s));
             break;
         case OCTAL:
-            fprintf(to, "%s = %04llo\n", s->key, (unsigned long long)*number_at(c, s));
+            if (*number_at(c, s) == CONFIG_UNSAID)
+                fprintf(to, ";%s =\n", s->key);
+            else
+                fprintf(to, "%s = %04llo\n", s->key, (unsigned long long)*number_at(c, s));
             break;
         case SWITCH:
             fprintf(to, "%s = %s\n", s->key, *switch_at(c, s) ? "true" : "false");
             break;
         }
     }
+    config_print_sockets(c, to);
 }

@@ -12,9 +12,20 @@
 #include "compile/signed.h"
 #include "server/account/access_list.h"
 #include "server/account/account.h"
+#include "server/account/identity.h"
 #include "util/error.h"
 
 struct setting;
+
+/* [socket NAME], the socket of an identity, or [socket *], whose settings hold where a section leaves them out and for
+ * the folders that its path stands for. NULL and CONFIG_UNSAID: left out. */
+enum { SOCKET_QUOTAS = 13, SOCKET_SECTIONS_MAX = 1024, SOCKET_PATH_BYTES = 108 /* of struct sockaddr_un */ };
+#define CONFIG_UNSAID UINT64_MAX
+struct socket_section {
+    char *name; /* of an identity; NULL: [socket *] */
+    char *path, *group, *classes, *isolate, *user_kernels, *hand_out;
+    uint64_t mode, quotas[SOCKET_QUOTAS];
+};
 
 struct config {
     bool root; /* the process was root's when it began: where things are by default */
@@ -57,6 +68,10 @@ struct config {
     uint64_t quota_connections, quota_buffers, quota_mappings, quota_mapped_mib, quota_allocated_mib, quota_host_mib,
         quota_host_all_mib, quota_program_mib, quota_waiting_mib, quota_inflight, quota_fds, quota_kernel_mib,
         quota_messages_per_s, quota_device_share;
+    /* sockets */
+    uint64_t sockets_max;
+    struct socket_section any_socket, *sockets;
+    unsigned n_sockets;
     /* Made of texts by config_finish(): enum user_kernels twice, compiler_sandbox, isolation, executor_sandbox; the
      * group. */
     unsigned policy, hand_out_policy, sandbox_mode, isolate, executors_sandbox_mode;
@@ -75,6 +90,9 @@ int config_set(struct config *c, const char *name, const char *value, struct err
 
 /* Replaces a text of the struct by a copy of `value`. */
 int config_set_text(char **text, const char *value, struct error *e);
+
+/* Sets the setting at its offset from `base`. */
+int config_apply(void *base, const struct setting *s, const char *value, struct error *e);
 
 /* Reads an INI file; errors say the line. A file that others than its owner may write to is an error for a process that
  * root started (c->root), otherwise a line in the log. */
@@ -117,6 +135,25 @@ int config_finish_remote(struct config *c, struct error *e);
 /* Texts are those of `c`. */
 struct code_remote_config;
 void config_remote(const struct config *c, struct code_remote_config *ret);
+/* config_sockets.c: the sections of sockets. `name` is "socket NAME" of `length` bytes. */
+bool config_is_socket(const char *name, size_t length);
+/* The section "socket NAME", which is made where there is none. */
+int config_add_socket(struct config *c, const char *section, struct error *e);
+/* "socket NAME.key": the section is made where there is none. */
+int config_set_socket(struct config *c, const char *name, const char *value, struct error *e);
+void config_free_sockets(struct config *c);
+void config_print_sockets(const struct config *c, FILE *to);
+int config_finish_sockets(const struct config *c, struct error *e);
+/* The settings of one identity, its section's and those of [socket *] together. */
+struct socket_settings {
+    char path[SOCKET_PATH_BYTES];
+    uint64_t mode;
+    const char *group; /* NULL: none is named; lives as long as the configuration */
+    struct identity_rights rights;
+};
+int config_socket(const struct config *c, const char *name, struct socket_settings *ret, struct error *e);
+/* *ret is *c, without a copy of its texts, with the quotas of that identity. */
+void config_with_quotas(const struct config *c, const char *name, struct config *ret);
 /* config_lists.c: those of [access]. */
 int config_resolve_access(struct config *c, struct error *e);
 

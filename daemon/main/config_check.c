@@ -137,6 +137,8 @@ int config_finish(struct config *c, struct error *e)
     if (config_finish_remote(c, e) < 0)
         return -1;
     config_finish_shares(c);
+    if (config_finish_sockets(c, e) < 0)
+        return -1;
     if (strlen(c->socket) >= sizeof(((struct sockaddr_un *)0)->sun_path))
         return error_set(e, ERROR_INVALID_ARGUMENT,
                          "server.socket: the path is too long, a socket's has at most %zu bytes",

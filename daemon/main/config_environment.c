@@ -36,6 +36,8 @@ static int unknown(const char *variable, size_t length, struct error *e)
 
     snprintf(given, sizeof(given), "%.*s", (int)(length < 100 ? length : 100), variable);
     nearest = config_nearest(given + strlen(prefix));
+    if (nearest && strchr(nearest->section, '*')) /* which no variable names */
+        nearest = NULL;
     if (nearest)
         variable_of(nearest, name);
     return error_set(e, ERROR_UNKNOWN_KEY,

@@ -211,18 +211,24 @@ static int clear_stale(const struct listener *l, const struct sockaddr_un *addre
 }
 
 /* The file that bind() has made; no client can use it yet. */
-static int own_file(const struct config *config, const struct privileges *owner, struct listener *l, struct error *e)
+static int own_file(const struct listener_place *place, const struct privileges *owner, struct listener *l,
+                    struct error *e)
 {
-    const bool named = config->socket_group && *config->socket_group;
+    const bool named = place->group && *place->group;
     gid_t gid = owner->drop ? owner->gid : (gid_t)-1;
+    char by_number[40];
     struct stat st;
     int fd, r = -1;
 
-    if (named && config_find_group(config->socket_group, &gid) < 0)
-        return error_set(e, ERROR_INVALID_ARGUMENT, "server.socket_group: no group \"%.40s\"", config->socket_group);
+    if (named && config_find_group(place->group, &gid) < 0)
+        return error_set(e, ERROR_INVALID_ARGUMENT, "%s: there is no group \"%.40s\"", l->path, place->group);
     fd = openat(l->directory_fd, file_name(l->path), O_PATH | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &st) < 0 || !S_ISSOCK(st.st_mode) || st.st_uid != geteuid() || st.st_nlink != 1)
+    snprintf(by_number, sizeof(by_number), "/proc/self/fd/%d", fd);
+    if (fd < 0 || fstat(fd, &st) < 0 || !S_ISSOCK(st.st_mode) || st.st_nlink != 1 ||
+        (st.st_uid != geteuid() && st.st_uid != owner->uid))
         error_set(e, ERROR_PERMISSION_DENIED, "somebody has put something else in the place of %s", l->path);
+    else if (chmod(by_number, place->mode) < 0)
+        error_set(e, ERROR_PERMISSION_DENIED, "giving %s its mode: %s", l->path, strerror(errno));
     else if ((named || owner->drop) && fchownat(fd, "", owner->drop ? owner->uid : (uid_t)-1, gid, AT_EMPTY_PATH) < 0)
         error_set(e, ERROR_PERMISSION_DENIED, "giving %s to group %u: %s", l->path, (unsigned)gid, strerror(errno));
     else
@@ -236,12 +242,12 @@ static int own_file(const struct config *config, const struct privileges *owner,
     return r;
 }
 
-static int bind_and_listen(const struct config *config, const struct privileges *owner, struct listener *l,
+/* Nobody connects before listen(), so that the file may have another mode until then: one that fewer may use. The umask
+ * stays, because other threads may make files at this time. */
+static int bind_and_listen(const struct listener_place *place, const struct privileges *owner, struct listener *l,
                            struct error *e)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int bound;
-    mode_t mask;
 
     memcpy(address.sun_path, l->path, sizeof(l->path));
     if (clear_stale(l, &address, e) < 0)
@@ -249,42 +255,64 @@ static int bind_and_listen(const struct config *config, const struct privileges 
     l->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (l->fd < 0)
         return error_set(e, ERROR_INTERNAL, "socket: %s", strerror(errno));
-    mask = umask(0777 & ~(mode_t)config->socket_mode); /* the mode holds from the first moment */
-    bound = bind(l->fd, (const struct sockaddr *)&address, sizeof(address));
-    umask(mask);
-    if (bound < 0)
+    if (fchmod(l->fd, place->mode) < 0 || bind(l->fd, (const struct sockaddr *)&address, sizeof(address)) < 0)
         return error_set(e, ERROR_PERMISSION_DENIED, "binding %s: %s", l->path, strerror(errno));
-    if (own_file(config, owner, l, e) < 0) {
+    if (own_file(place, owner, l, e) < 0) {
         unlinkat(l->directory_fd, file_name(l->path), 0);
         return -1;
     }
-    if (listen(l->fd, (int)config->backlog) < 0)
+    if (listen(l->fd, (int)place->backlog) < 0)
         return error_set(e, ERROR_INTERNAL, "listening on %s: %s", l->path, strerror(errno));
     return 0;
+}
+
+int listener_make(const struct listener_place *place, const struct privileges *owner, struct listener *ret_listener,
+                  struct error *e)
+{
+    struct listener l = {.fd = -1, .lock_fd = -1, .directory_fd = -1};
+
+    snprintf(l.path, sizeof(l.path), "%s", place->path);
+    if (open_directory(l.path, owner, &l.directory_fd, e) < 0 || take_lock(owner, &l, e) < 0 ||
+        bind_and_listen(place, owner, &l, e) < 0) {
+        listener_close(&l);
+        return -1;
+    }
+    *ret_listener = l;
+    return 0;
+}
+
+int listener_change(struct listener *l, const struct listener_place *place, const struct privileges *owner,
+                    struct error *e)
+{
+    return own_file(place, owner, l, e);
 }
 
 int listener_open(const struct config *config, const struct privileges *owner, struct listener *ret_listener,
                   struct error *e)
 {
+    const struct listener_place place = {.path = config->socket,
+                                         .group = config->socket_group,
+                                         .mode = (mode_t)config->socket_mode,
+                                         .backlog = (unsigned)config->backlog};
     struct listener l = {.fd = -1, .lock_fd = -1, .directory_fd = -1};
 
     if (inherited_socket(&l.fd, e) < 0)
         return -1;
-    if (l.fd >= 0) {
-        name_inherited(&l);
-    } else {
-        if (!*config->socket)
-            return error_set(e, ERROR_INVALID_ARGUMENT,
-                             "XDG_RUNTIME_DIR is not set: say where to listen with --socket or KOPS_SOCKET");
-        snprintf(l.path, sizeof(l.path), "%s", config->socket);
-        if (open_directory(l.path, owner, &l.directory_fd, e) < 0 || take_lock(owner, &l, e) < 0 ||
-            bind_and_listen(config, owner, &l, e) < 0) {
-            listener_close(&l);
-            return -1;
-        }
-    }
+    if (l.fd < 0 && !*config->socket)
+        return error_set(e, ERROR_INVALID_ARGUMENT,
+                         "XDG_RUNTIME_DIR is not set: say where to listen with --socket or KOPS_SOCKET");
+    if (l.fd < 0)
+        return listener_make(&place, owner, ret_listener, e);
+    name_inherited(&l);
     *ret_listener = l;
     return 0;
+}
+
+bool listener_is_there(const struct listener *l)
+{
+    struct stat st;
+
+    return lstat(l->path, &st) == 0 && st.st_dev == l->device && st.st_ino == l->inode;
 }
 
 static void remove_file(const struct listener *l)

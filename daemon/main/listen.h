@@ -1,5 +1,5 @@
-/* The listening socket: taken from the service manager, or made. Nothing here follows a link that another user may have
- * put in the socket's place: see THREATS in listen.c. Thread: main. */
+/* Listening sockets: the daemon's own, taken from the service manager, or made. Nothing here follows a link that
+ * another user may have put in the socket's place: see THREATS in listen.c. Thread: main. */
 #ifndef KOPS_MAIN_LISTEN_H
 #define KOPS_MAIN_LISTEN_H
 
@@ -22,6 +22,20 @@ struct listener {
  * daemon becomes. */
 int listener_open(const struct config *config, const struct privileges *owner, struct listener *ret_listener,
                   struct error *e);
+
+/* A socket at a path of its own. `group` NULL or "": the user's own. Threads may run. */
+struct listener_place {
+    const char *path, *group;
+    mode_t mode;
+    unsigned backlog;
+};
+int listener_make(const struct listener_place *place, const struct privileges *owner, struct listener *ret_listener,
+                  struct error *e);
+/* Gives the socket another mode and group. */
+int listener_change(struct listener *listener, const struct listener_place *place, const struct privileges *owner,
+                    struct error *e);
+/* Whether the socket that was made is at its path still. */
+bool listener_is_there(const struct listener *listener);
 
 /* Closes the descriptors, and removes the socket's file where this daemon made it. */
 void listener_close(struct listener *listener);

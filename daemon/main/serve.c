@@ -9,10 +9,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "backend/mapping.h"
-#include "executor/executor.h"
 #include "main/listen.h"
 #include "main/notify.h"
+#include "main/server_settings.h"
+#include "main/sockets.h"
 #include "server/control/server.h"
 #include "util/clock.h"
 #include "util/log.h"
@@ -22,115 +22,14 @@ struct daemon {
     const struct flags *flags;
     struct config *config;
     struct listener listener;
+    struct sockets sockets; /* of identities */
     struct notifier notifier;
     int served_fd; /* see take_served_file() */
     struct server *server;
     struct config fresh; /* from on_read() to on_reload() */
-    bool unreadable;
+    bool unreadable, only_sockets;
     struct error error; /* then */
 };
-
-/* How kernels of users are compiled and kept. */
-static struct code_service_config code_config_of(const struct config *c)
-{
-    const bool off = c->policy == USER_KERNELS_OFF;
-    struct code_remote_config remote;
-
-    config_remote(c, &remote);
-    if (off)
-        remote.server.url = NULL;
-    return (struct code_service_config){.remote = remote,
-                                        .compiler = {.nvrtc = off ? "none" : c->nvrtc,
-                                                     .include = c->include,
-                                                     .include_extra = off ? NULL : c->include_extra,
-                                                     .user = c->compile_user,
-                                                     .sandbox = (enum compiler_sandbox)c->sandbox_mode,
-                                                     .helpers = (unsigned)c->helpers,
-                                                     .memory_mib = (unsigned)c->compile_memory_mib,
-                                                     .time_s = (unsigned)c->compile_time_s,
-                                                     .keep_s = (unsigned)c->compile_keep_s},
-                                        .directory = off || !*c->cache_directory ? NULL : c->cache_directory,
-                                        .disk_bytes = c->cache_disk_mib << 20,
-                                        .memory_bytes = c->cache_memory_mib << 20,
-                                        .source_bytes = c->source_bytes};
-}
-
-static struct server_config server_config_of(const struct config *c)
-{
-    struct server_config s = {
-        .default_device = c->default_device,
-        .max_connections = c->max_connections,
-        .message_bytes = c->message_bytes,
-        .inflight = c->inflight,
-        .buffers = c->buffers,
-        .programs = c->programs,
-        .stall_timeout_ms = c->stall_timeout_ms,
-        .inline_mappings = c->inline_mappings,
-        .output_bytes = c->output_bytes,
-        .stuck_reader_s = c->stuck_reader_s,
-        .partial_message_s = c->partial_message_s,
-        .spin_us = c->spin_us,
-        .idle_close_s = c->idle_close_s,
-        .shutdown_grace_ms = c->shutdown_grace_ms,
-        .tuning_idle_runs = c->tuning_idle_runs,
-        .job_timeout_s = c->job_timeout_s,
-        .loop_timeout_s = c->loop_timeout_s,
-        .idle_exit_s = c->idle_exit_s,
-        .kernels = c->kernels,
-        .isolation = (enum isolation)c->isolate,
-        .user_kernels = (enum user_kernels)c->policy,
-        .hand_out = (enum user_kernels)c->hand_out_policy,
-        .user_kernels_group = c->kernels_gid,
-        .access = c->access,
-        .quota = {.subordinates = c->subordinates,
-                  .of = {[QUOTA_CONNECTIONS] = c->quota_connections,
-                         [QUOTA_BUFFERS] = c->quota_buffers,
-                         [QUOTA_MAPPINGS] = c->quota_mappings,
-                         [QUOTA_MAPPED] = c->quota_mapped_mib << 20,
-                         [QUOTA_ALLOCATED] = c->quota_allocated_mib << 20,
-                         [QUOTA_HOST] = c->quota_host_mib << 20,
-                         [QUOTA_PROGRAMS] = c->quota_program_mib << 20,
-                         [QUOTA_WAITING] = c->quota_waiting_mib << 20,
-                         [QUOTA_INFLIGHT] = c->quota_inflight,
-                         [QUOTA_FDS] = c->quota_fds,
-                         [QUOTA_KERNEL] = c->quota_kernel_mib << 20},
-                  .of_all = {[QUOTA_CONNECTIONS] = c->max_connections,
-                             [QUOTA_MAPPINGS] = MAPPINGS_MAX,
-                             [QUOTA_HOST] = c->quota_host_all_mib << 20,
-                             [QUOTA_FDS] = config_descriptors()},
-                  .messages_per_s = c->quota_messages_per_s,
-                  .device_share = c->quota_device_share,
-                  .faults = c->executors_faults},
-        .code = code_config_of(c),
-        .backend_config = {.host_threads = (unsigned)c->host_threads,
-                           .host_blas = c->host_blas,
-                           .host_onednn = c->host_onednn,
-                           .host_first_variant = !c->host_choose,
-                           .cuda_driver = c->cuda_driver,
-                           .cuda_blaslt = c->cuda_blaslt,
-                           .cuda_cupti = c->executors_cupti,
-                           .cuda_nvml = c->cuda_nvml,
-                           .cuda_workspace_bytes = c->cuda_workspace_bytes,
-                           .cuda_repack_bytes = c->cuda_repack_bytes,
-                           .spin_us = c->executors_spin_us,
-                           .executors_max = (unsigned)c->executors_max,
-                           .executors_active = (unsigned)c->executors_active,
-                           .executors_exclusive_ms = (unsigned)c->executors_exclusive_ms,
-                           .executors_spares = c->isolate >= ISOLATE_USER ? (unsigned)c->executors_spares : 0,
-                           .executors_sandbox = c->executors_sandbox_mode,
-                           .executors_user = c->executors_user,
-                           .executors_counters_privileged = c->executors_counters_privileged},
-    };
-    unsigned n = 0;
-
-#ifdef KOPS_HAVE_CUDA
-    if (c->cuda_enabled)
-        s.backends[n++] = c->isolate == ISOLATE_OFF ? &cuda_backend : executor_backend(&cuda_backend);
-#endif
-    if (c->host_enabled)
-        s.backends[n++] = &host_backend;
-    return s;
-}
 
 static void prepare_process(void)
 {
@@ -204,12 +103,19 @@ static void on_alive(void *context)
     notify_maybe(&d->notifier, "WATCHDOG=1");
 }
 
-static void on_read(void *context)
+static void on_read(void *context, bool only_sockets)
 {
     struct daemon *d = context;
 
+    d->only_sockets = only_sockets;
+    if (only_sockets) {
+        sockets_look(&d->sockets, d->config);
+        return;
+    }
     notify(&d->notifier, "RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)clock_now_ns() / 1000);
     d->unreadable = flags_load(d->flags, &d->fresh, &d->error) < 0;
+    if (!d->unreadable)
+        sockets_look(&d->sockets, &d->fresh);
 }
 
 static void on_reload(void *context)
@@ -218,6 +124,10 @@ static void on_reload(void *context)
     struct server_config settings;
     char quoted[2 * ERROR_MESSAGE_MAX];
 
+    if (d->only_sockets) {
+        sockets_serve(&d->sockets, d->config, d->server);
+        return;
+    }
     if (d->unreadable) {
         log_error("reload", "why=%s", log_quote(quoted, sizeof(quoted), d->error.message, strlen(d->error.message)));
         notify(&d->notifier, "READY=1\nSTATUS=the settings are the old ones: %s", d->error.message);
@@ -225,6 +135,7 @@ static void on_reload(void *context)
         config_take_live(d->config, &d->fresh);
         settings = server_config_of(d->config);
         server_reload(d->server, &settings);
+        sockets_serve(&d->sockets, d->config, d->server);
         config_apply_log(d->config);
         config_log_shares(d->config);
         log_info("reload", "done=true");
@@ -247,16 +158,21 @@ static int open_all(struct daemon *d, struct error *e)
         return -1;
     if (listener_open(d->config, &privileges, &d->listener, e) < 0)
         goto free_privileges;
+    if (sockets_begin(&d->sockets, d->config, &privileges, e) < 0)
+        goto close_listener;
     privileges_give_cache(&privileges, settings.code.directory ? settings.code.directory : "");
     if (privileges_drop(&privileges, e) < 0)
         goto close_listener;
     settings.watchdog_us = notify_take_watchdog();
     r = server_new(&settings, d->listener.fd, &d->server, e);
     d->listener.fd = -1;
-    if (r == 0)
+    if (r == 0) {
+        sockets_serve(&d->sockets, d->config, d->server);
         goto free_privileges;
+    }
 
 close_listener:
+    sockets_close(&d->sockets);
     listener_close(&d->listener);
 free_privileges:
     privileges_free(&privileges);
@@ -290,6 +206,7 @@ int serve(const struct flags *flags, struct config *config)
         return SERVER_EXIT_FAILED;
     }
     status = server_run(d.server, &hooks);
+    sockets_close(&d.sockets);
     listener_close(&d.listener);
     if (status == SERVER_EXIT_DEVICE_LOST) {
         /* Threads may be in calls of the driver that never return, and exit() would wait for them. */

@@ -233,6 +233,58 @@ const struct setting settings[] = {
      "Requests of one user in a second; as many may come in one burst."},
     {"quota", "device_share", NUMBER, AT(quota_device_share), "0", 0, 100 * 64, LIVE,
      "Percent of one device's time in the last second; a user above it gets no new run while others have work."},
+    {"sockets", "max", NUMBER, AT(sockets_max), "256", 0, SOCKET_SECTIONS_MAX, LIVE,
+     "Sockets of identities at one time, those of sections and those that the path of [socket *] stands for; 0: "
+     "none is made. A daemon that a client starts (--autostart) makes none."},
+    {"socket *", "path", TEXT, AT(any_socket.path), NULL, 0, 0, LIVE,
+     "A section [socket NAME] makes one more socket at its path. Its peers count as the identity NAME: their user "
+     "has no part in accounts, rights and isolation, and root is nobody. This section, [socket *], has the values "
+     "for all such sockets that their own sections leave out. A path here has * in the place of one folder, as in "
+     "/run/kopsd/namespaces/*/kopsd.sock: each such folder whose name could be NAME has a socket, as soon as it "
+     "is made. The daemon's user makes the socket, so that it must be able to write there. Default: only the "
+     "sockets of sections."},
+    {"socket *", "mode", OCTAL, AT(any_socket.mode), NULL, 0, 0777, LIVE,
+     "Permissions of the socket, octal; 0660 by default. 0666 where the folder alone says who may come, as in "
+     "containers."},
+    {"socket *", "group", TEXT, AT(any_socket.group), NULL, 0, 0, LIVE,
+     "Group of the socket; the daemon's own by default."},
+    {"socket *", "classes", TEXT, AT(any_socket.classes), NULL, 0, 0, LIVE,
+     "Access classes of the peers: use, tune, administer, separated by commas; use by default."},
+    {"socket *", "isolate", TEXT, AT(any_socket.isolate), NULL, 0, 0, LIVE,
+     "connection: each peer's kernels have an executor of their own; user: those of the identity share one; "
+     "connection by default, where executors.isolate is user or connection. New connections have it."},
+    {"socket *", "user_kernels", TEXT, AT(any_socket.user_kernels), NULL, 0, 0, LIVE,
+     "Whether peers may bring kernels: on, off, or auto: on where executors.isolate is user or connection; auto "
+     "by default. Never where kernels.user_kernels is off."},
+    {"socket *", "hand_out", TEXT, AT(any_socket.hand_out), NULL, 0, 0, LIVE,
+     "Whether peers may have code handed out: on, off, or auto: on where kernels.hand_out is all; auto by "
+     "default. Never where kernels.hand_out is off."},
+    {"socket *", "quota_connections", NUMBER, AT(any_socket.quotas[0]), NULL, 0, 1000000, LIVE,
+     "As quota.connections, of one identity; that setting's value by default."},
+    {"socket *", "quota_buffers", NUMBER, AT(any_socket.quotas[1]), NULL, 0, 1U << 30, LIVE,
+     "As quota.buffers, of one identity; that setting's value by default."},
+    {"socket *", "quota_mappings", NUMBER, AT(any_socket.quotas[2]), NULL, 0, 1U << 30, LIVE,
+     "As quota.mappings, of one identity; that setting's value by default."},
+    {"socket *", "quota_mapped_mib", NUMBER, AT(any_socket.quotas[3]), NULL, 0, 1U << 30, LIVE,
+     "As quota.mapped_mib, of one identity; that setting's value by default."},
+    {"socket *", "quota_allocated_mib", NUMBER, AT(any_socket.quotas[4]), NULL, 0, 1U << 30, LIVE,
+     "As quota.allocated_mib, of one identity; that setting's value by default."},
+    {"socket *", "quota_host_mib", NUMBER, AT(any_socket.quotas[5]), NULL, 0, 1U << 30, LIVE,
+     "As quota.host_mib, of one identity; that setting's value by default."},
+    {"socket *", "quota_program_mib", NUMBER, AT(any_socket.quotas[6]), NULL, 0, 1U << 30, LIVE,
+     "As quota.program_mib, of one identity; that setting's value by default."},
+    {"socket *", "quota_waiting_mib", NUMBER, AT(any_socket.quotas[7]), NULL, 0, 1U << 30, LIVE,
+     "As quota.waiting_mib, of one identity; that setting's value by default."},
+    {"socket *", "quota_inflight", NUMBER, AT(any_socket.quotas[8]), NULL, 0, 1U << 30, LIVE,
+     "As quota.inflight, of one identity; that setting's value by default."},
+    {"socket *", "quota_fds", NUMBER, AT(any_socket.quotas[9]), NULL, 0, 1U << 30, LIVE,
+     "As quota.fds, of one identity; that setting's value by default."},
+    {"socket *", "quota_kernel_mib", NUMBER, AT(any_socket.quotas[10]), NULL, 0, 1U << 30, LIVE,
+     "As quota.kernel_mib, of one identity; that setting's value by default."},
+    {"socket *", "quota_messages_per_s", NUMBER, AT(any_socket.quotas[11]), NULL, 0, 10000000, LIVE,
+     "As quota.messages_per_s, of one identity; that setting's value by default."},
+    {"socket *", "quota_device_share", NUMBER, AT(any_socket.quotas[12]), NULL, 0, 100 * 64, LIVE,
+     "As quota.device_share, of one identity; that setting's value by default."},
 #undef AT
 };
 const unsigned n_settings = sizeof(settings) / sizeof(settings[0]);

@@ -13,7 +13,7 @@ def settings(text: str) -> dict[str, str]:
     found: dict[str, str] = {}
     section = ""
     for line in text.splitlines():
-        if heading := re.fullmatch(r"\[(\w+)\]", line.strip()):
+        if heading := re.fullmatch(r"\[([\w *]+)\]", line.strip()):
             section = heading[1]
         elif entry := re.fullmatch(r";?(\w+) ?=\s*(.*)", line.strip()):
             found[f"{section}.{entry[1]}"] = entry[2]
@@ -52,7 +52,7 @@ def explained(text: str) -> dict[str, str]:
     found: dict[str, str] = {}
     section, said = "", []
     for line in text.splitlines():
-        if heading := re.fullmatch(r"\[(\w+)\]", line.strip()):
+        if heading := re.fullmatch(r"\[([\w *]+)\]", line.strip()):
             section = heading[1]
         elif entry := re.fullmatch(r";?(\w+) =.*", line.strip()):
             found[f"{section}.{entry[1]}"] = " ".join(said)

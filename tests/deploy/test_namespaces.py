@@ -3,8 +3,11 @@ common but a way to the socket; what CUDA IPC needs beyond that takes a GPU, see
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -65,7 +68,7 @@ class Contained(Daemon):
     """A daemon in namespaces of its own. In a pid namespace its clients have no pid: SO_PEERCRED says 0."""
 
     def __init__(self, *flags: str) -> None:
-        start = unshare(*flags, *(["--kill-child"] if "--fork" in flags else []))
+        start = unshare(*flags, *(["--kill-child"] if "--fork" in flags else [])) if flags else []
         super().__init__("--backend", "host", start=False)
         self.command = [*start, *self.command]
 
@@ -103,12 +106,29 @@ def test_a_daemon_in_namespaces_of_its_own(kind: str) -> None:
             add(connection)
 
 
-def test_a_client_without_a_pid_holds_nothing_after_its_end() -> None:
-    """The daemon cannot watch its process, and lets it go when its socket ends."""
+def tells_peers_of_any_namespace() -> bool:
+    """SO_PEERPIDFD, of Linux 6.5."""
+    one, other = socket.socketpair()
+    with one, other:
+        try:
+            os.close(struct.unpack("i", one.getsockopt(socket.SOL_SOCKET, 77, 4))[0])
+        except OSError:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("heir", [False, True])
+def test_a_client_without_a_pid_holds_nothing_after_its_end(heir: bool) -> None:
+    """The daemon does not know its process's number. Where the kernel gives it the process itself, the connection ends with
+    that, also where a child keeps the socket."""
+    if heir and not tells_peers_of_any_namespace():
+        pytest.skip("this kernel has no SO_PEERPIDFD")
     script = (
-        "import sys; sys.path[:0] = sys.argv[2:]\n"
+        "import os, sys; sys.path[:0] = sys.argv[2:]\n"
         "from support import raw; from support.memfd import Shared\n"
-        "c = raw.Connection(sys.argv[1]); c.register(Shared(4096)); print('registered', flush=True); sys.stdin.read()"
+        "c = raw.Connection(sys.argv[1]); c.register(Shared(4096))\n"
+        f"if not ({heir} and os.fork() == 0): print('registered', flush=True)\n"
+        "sys.stdin.read()"
     )
     with Contained(*NAMESPACES["pid"]) as daemon:
         daemon.start()
@@ -131,3 +151,30 @@ def test_a_client_without_a_pid_holds_nothing_after_its_end() -> None:
         client.kill()
         client.wait()
         proc.eventually(lambda: held() == before, lambda: f"{before}, but {held()}")
+        client.communicate()  # the end of its input ends the child
+
+
+@pytest.mark.parametrize("contained", [False, True])
+def test_a_pod_is_its_namespace(contained: bool) -> None:
+    """As in Kubernetes: root in namespaces of its own, with the folder of its namespace's socket, which it cannot write
+    to. The daemon, in namespaces of its own or not, knows it by that socket alone."""
+    start = unshare(*NAMESPACES["all"] if os.geteuid() else [*NAMESPACES["pid"], "--ipc", "--net", "--mount", "--uts"])
+    with Contained(*(["--pid", "--fork", "--mount-proc", "--ipc"] if contained else [])) as daemon:
+        folder = daemon.folder / "namespaces" / "team-a"
+        folder.mkdir(parents=True)
+        (daemon.folder / "kopsd.conf").write_text(f"[socket *]\npath = {folder.parent}/*/kopsd.sock\nmode = 0666\n", encoding="utf-8")
+        daemon.start()
+        read_only = f"mount --bind {folder} {folder} && mount -o remount,bind,ro {folder}"
+        kopsctl = f"{binary('kopsctl')} --socket {folder}/kopsd.sock"
+        script = (
+            f"{read_only}; ! touch {folder}/x 2>/dev/null || echo writable; id -u; {kopsctl} run gemm --shape 64x48,48x32 --check;"
+            f"{kopsctl} clients --json; {kopsctl} drain"
+        )
+        done = run(*start, "sh", "-c", script)
+        assert done.stdout.startswith("0\n"), done.stdout + done.stderr
+        (client,) = json.loads(done.stdout[done.stdout.index("{") :])["clients"]
+        assert client["identity"] == "team-a" and (client["pid"] == 0) == contained
+        assert 'identity "team-a" may not do this' in done.stderr
+        with daemon.connect() as connection:
+            assert connection.alive()
+            assert "team-a" not in {row.get("identity") for row in connection.call("clients")["clients"]}

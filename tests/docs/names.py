@@ -22,8 +22,9 @@ from support.daemon import binary  # noqa: E402
 
 # Programs of the system that the pages tell people to run: those who write another down here have looked at its manual.
 OF_THE_SYSTEM = {
-    "apt", "cc", "cd", "cp", "curl", "docker", "echo", "export", "install", "man", "nvidia-cuda-mps-control", "pip", "pytest",
-    "python", "python3", "sudo", "systemctl", "systemd-sysusers", "systemd-tmpfiles", "usermod",
+    "apt", "cc", "cd", "cp", "curl", "docker", "echo", "export", "install", "kubectl", "ln", "man",
+    "nvidia-cuda-mps-control", "pip", "podman", "pytest", "python", "python3", "sudo", "systemctl", "systemd-sysusers",
+    "systemd-tmpfiles", "usermod",
 }  # fmt: skip
 # Names that the pages use for a client.
 CLIENTS = {"k": kops.Client}

@@ -191,7 +191,7 @@ def check_json(block: Block) -> None:
 
 def check_ini(block: Block) -> None:
     for line in block.text.splitlines():
-        assert re.fullmatch(r"\s*|[#;].*|\[\w+\]|\w+ ?= ?.*", line), line
+        assert re.fullmatch(r"\s*|[#;].*|\[\w+( [\w.*-]+)?\]|\w+ ?= ?.*", line), line
 
 
 def check_text(block: Block) -> None:

@@ -59,9 +59,9 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Domains]]:
 class Client:
     """A connection with memory and kernels."""
 
-    def __init__(self, machine: Domains) -> None:
+    def __init__(self, machine: Domains, path: str | None = None) -> None:
         self.exporter: Exporter = machine.exporter()
-        self.connection = machine.daemon.connect()
+        self.connection = machine.daemon.connect() if path is None else raw.Connection(path)
         self.memory: list[Memory] = [vector(self.exporter.alloc(4 * N)) for _ in range(3)]
         self.tensors = [tensor(register(self.connection, m), [N]) for m in self.memory]
 

@@ -242,7 +242,7 @@ def test_users_and_their_limits() -> None:
             assert row["device_us"] == owner["device_us"]
             text = root.call("metrics")["text"]
             assert 'kopsd_refusals_total{what="buffers"} 1\n' in text
-            assert f'kopsd_user_refused_total{{uid="{STRANGER}"}} 1\n' in text
+            assert f'kopsd_user_refused_total{{uid="{STRANGER}",identity=""}} 1\n' in text
 
 
 def test_closed_ones_are_gone(daemon: Daemon, watcher: raw.Connection) -> None:

@@ -148,10 +148,10 @@ def test_gauges(connection: raw.Connection, connect: Callable[..., raw.Connectio
     assert now["kopsd_jobs_running"].value(device="0") == 1 and now["kopsd_jobs_queued"].value() == 1
     assert now["kopsd_requests_in_flight"].value() == 3, "with metrics itself"
     assert now["kopsd_work_in_flight"].value() == 2
-    assert now["kopsd_user_requests_in_flight"].value(uid=uid) == 3
-    grown = now["kopsd_user_mapped_bytes"].value(uid=uid) - before["kopsd_user_mapped_bytes"].value(uid=uid)
+    assert now["kopsd_user_requests_in_flight"].value(uid=uid, identity="") == 3
+    grown = now["kopsd_user_mapped_bytes"].value(uid=uid, identity="") - before["kopsd_user_mapped_bytes"].value(uid=uid, identity="")
     assert grown == 10_000 + long.vectors.shared.size
-    assert now["kopsd_user_connections"].value(uid=uid) == now["kopsd_connections"].value() == 3
+    assert now["kopsd_user_connections"].value(uid=uid, identity="") == now["kopsd_connections"].value() == 3
     assert now["kopsd_mappings"].value(state="open") == before["kopsd_mappings"].value(state="open") + 2
     connection.call("cancel", {"msgid": long.msgid})
     connection.reply(long.msgid)

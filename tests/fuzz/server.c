@@ -222,7 +222,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < 1 || size < 1 + 3 * (size_t)data[0])
         return 0;
     FUZZ_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) == 0);
-    FUZZ_CHECK(connection_new(server, pair[0], &e));
+    FUZZ_CHECK(connection_new(server, pair[0], NULL, &e));
     register_two(pair[1]);
     have = settle(pair[1], replies, have);
     send_script(pair[1], data, size, replies, &have);

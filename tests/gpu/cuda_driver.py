@@ -139,6 +139,27 @@ class Driver:
             "device": self.uuid(),
         }
 
+    def export_fd(self, pointer: int) -> int:
+        """The descriptor of the memory that map_new() mapped there."""
+        handle, fd = ctypes.c_uint64(), ctypes.c_int(-1)
+        self.call("cuMemRetainAllocationHandle", ctypes.byref(handle), ctypes.c_void_p(pointer))
+        try:
+            self.call("cuMemExportToShareableHandle", ctypes.byref(fd), handle, POSIX_FD, ctypes.c_uint64(0))
+        finally:
+            self.call("cuMemRelease", handle)
+        return fd.value
+
+    def export_pooled(self, pool: int, pointer: int, size: int) -> tuple[dict[str, Any], list[int]]:
+        """What `register` takes for memory of the pool."""
+        fd, alloc_id = ctypes.c_int(-1), ctypes.c_uint64()
+        self.call("cuMemPoolExportToShareableHandle", ctypes.byref(fd), ctypes.c_void_p(pool), POSIX_FD, ctypes.c_uint64(0))
+        handle = IpcHandle()
+        self.call("cuMemPoolExportPointer", ctypes.byref(handle), ctypes.c_uint64(pointer))
+        self.call("cuPointerGetAttribute", ctypes.byref(alloc_id), BUFFER_ID, ctypes.c_uint64(pointer))
+        params = {"kind": "cuda_pool", "size": size, "handle": bytes(ctypes.string_at(ctypes.byref(handle), 64)),
+                  "alloc_id": alloc_id.value, "device": self.uuid(), "fd": 0}  # fmt: skip
+        return params, [fd.value]
+
     def map_fd(self, fd: int, size: int) -> int:
         """Maps shareable memory by its descriptor: a device pointer. unmap() ends it."""
         handle, pointer = ctypes.c_uint64(), ctypes.c_uint64()

@@ -59,6 +59,8 @@ struct kops_client_info {
                                 "": the daemon does not say. */
     int64_t executor;      /**< Pid of the process that its kernels run in; 0: none at present. */
     uint64_t here;         /**< Launches in its own context that it told the daemon of. */
+    const char *identity;  /**< The socket's that it connected to, which counts in place of `uid`; "": the daemon's
+                                own, where users count. */
 };
 
 /** What one user may have at the same time; KOPS_NO_LIMIT: as much as there is. */
@@ -69,7 +71,7 @@ struct kops_user_limits {
     uint64_t device_share; /**< Percent of one device's time. */
 };
 
-/** One user: all connections of one uid together. */
+/** One user: all connections of one uid, or of one identity, together. */
 struct kops_user_info {
     int64_t uid;
     uint64_t connections, buffers;
@@ -84,6 +86,7 @@ struct kops_user_info {
     uint64_t refused;      /**< Of them because of a limit. */
     double device_us;
     struct kops_user_limits limits;
+    const char *identity; /**< Of an identity, whose `uid` is a number of the daemon's own; "": of a user. */
 };
 
 /** What a device's speed depends on at one time. NAN: the device does not tell. */

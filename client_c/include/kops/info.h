@@ -84,6 +84,9 @@ struct kops_info {
     /** What shares a process with this client's kernels: "off" (the daemon), "none" (all work), "user" (the user's
      * kernels) or "connection" (nothing else). "" of an older daemon. */
     const char *isolation;
+    /** The name of the daemon's socket that this client connected to, which counts in place of its user; "": the
+     * daemon's own socket, where users count. */
+    const char *identity;
 };
 
 /** Belongs to the client and lives as long. */

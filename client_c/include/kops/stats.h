@@ -43,10 +43,11 @@ struct kops_stats_row {
     struct kops_spread exec_us;  /**< Of executions that were timed: all of the host's; on a GPU those of runs with
                                       timing, and one in 61 of the others. */
     struct kops_spread total_us;
-    int64_t uid;        /**< The user of the runs; -1: the daemon does not say. */
-    int64_t bytes;      /**< Of one execution: the elements of every tensor, each tensor once; -1: not known. */
-    int64_t operations; /**< Floating-point operations of one execution, as the op declares them; -1: not known, as of
-                             user kernels and of older daemons. */
+    int64_t uid;          /**< The user of the runs; -1: the daemon does not say. */
+    int64_t bytes;        /**< Of one execution: the elements of every tensor, each tensor once; -1: not known. */
+    int64_t operations;   /**< Floating-point operations of one execution, as the op declares them; -1: not known, as of
+                               user kernels and of older daemons. */
+    const char *identity; /**< Of an identity, whose `uid` is a number of the daemon's own; "": of a user. */
 };
 
 /** One mapping of the daemon's registry. */
@@ -69,7 +70,8 @@ struct kops_executor {
     int64_t client_pid;  /**< The process that has that connection; 0: none, or not known. */
     uint64_t jobs;       /**< That it has now. */
     double uptime_s;
-    double device_us; /**< Time in which it had work on a GPU. */
+    double device_us;     /**< Time in which it had work on a GPU. */
+    const char *identity; /**< The domain's, whose `uid` is then a number of the daemon's own; "": none. */
 };
 
 /** Every list is NULL-terminated. */

@@ -44,6 +44,7 @@ struct kops_trace_client {
     int64_t pid, uid; /**< As in struct kops_client_info. */
     const char *name; /**< The name that the client gave, see kops_connect_options.name; "": none. Nobody checks it. */
     const char *comm; /**< Its process's name; "" where that could not be read. */
+    const char *identity; /**< Then `uid` is a number of the daemon's own; "": of a user. */
 };
 
 /** One run or one compilation. Times are since the trace's origin; 0: there is none, such as of the start of a run that

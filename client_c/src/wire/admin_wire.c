@@ -77,6 +77,7 @@ static const struct wire_field client_fields[] = {
     FIELD(TEXT, isolation),
     FIELD(I64, executor),
     FIELD(U64, here),
+    FIELD(TEXT, identity),
     {WIRE_KEY("latency"), .type = WIRE_MAP, .record = &latency_record}, /* its record is the whole client's */
 };
 static const struct wire_record client_record = WIRE_RECORD(RECORD, client_fields);
@@ -102,6 +103,7 @@ static const struct wire_field user_fields[] = {
     FIELD(U64, fds),           FIELD(U64, kernel_bytes),
     FIELD(U64, requests),      FIELD(U64, refused),
     FIELD(F64, device_us),     WIRE_NESTED(RECORD, MAP, "limits", limits, limit_record),
+    FIELD(TEXT, identity),
 };
 static const struct wire_record user_record = WIRE_RECORD(RECORD, user_fields);
 #undef RECORD

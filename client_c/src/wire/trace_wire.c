@@ -56,7 +56,12 @@ static const struct wire_record kind_record = WIRE_RECORD(RECORD, kind_fields);
 
 #define RECORD struct kops_trace_client
 static const struct wire_field client_fields[] = {
-    WIRE_NEEDED(RECORD, U64, "client", client), FIELD(I64, pid), FIELD(I64, uid), FIELD(TEXT, name), FIELD(TEXT, comm),
+    WIRE_NEEDED(RECORD, U64, "client", client),
+    FIELD(I64, pid),
+    FIELD(I64, uid),
+    FIELD(TEXT, identity),
+    FIELD(TEXT, name),
+    FIELD(TEXT, comm),
 };
 static const struct wire_record client_record = WIRE_RECORD(RECORD, client_fields);
 #undef RECORD

@@ -217,6 +217,7 @@ static const struct wire_field info_fields[] = {
     WIRE_FIELD(struct kops_info, TEXTS, "features", features),
     WIRE_READ(struct kops_info, "kernels", kernels, read_kernels),
     WIRE_FIELD(struct kops_info, TEXT, "isolation", isolation),
+    WIRE_FIELD(struct kops_info, TEXT, "identity", identity),
 };
 static const struct wire_record info_record = WIRE_RECORD(struct kops_info, info_fields);
 
@@ -269,6 +270,7 @@ static const struct wire_field row_fields[] = {
     WIRE_NESTED(struct kops_stats_row, MAP, "exec_us", exec_us, spread_record),
     WIRE_NESTED(struct kops_stats_row, MAP, "total_us", total_us, spread_record),
     WIRE_FIELD(struct kops_stats_row, ID, "uid", uid),
+    WIRE_FIELD(struct kops_stats_row, TEXT, "identity", identity),
     WIRE_FIELD(struct kops_stats_row, ID, "bytes", bytes),
     WIRE_FIELD(struct kops_stats_row, ID, "operations", operations),
 };
@@ -307,6 +309,7 @@ static const struct wire_field executor_fields[] = {
     WIRE_FIELD(struct kops_executor, TEXT, "state", state),
     WIRE_FIELD(struct kops_executor, OPTIONAL_TEXT, "domain", domain),
     WIRE_FIELD(struct kops_executor, ID, "uid", uid),
+    WIRE_FIELD(struct kops_executor, TEXT, "identity", identity),
     WIRE_FIELD(struct kops_executor, U64, "connection", connection),
     WIRE_FIELD(struct kops_executor, I64, "client_pid", client_pid),
     WIRE_FIELD(struct kops_executor, U64, "jobs", jobs),

@@ -357,6 +357,7 @@ class Info:
     instance: str = ""  # 32 digits that this start of the daemon has made up
     connection: int = 0  # the number of this client's connection; 0: the daemon is too old to tell
     isolation: str = ""  # what shares a process with the client's kernels: "off", "none", "user", "connection"; "" of an older daemon
+    identity: str = ""  # the socket's that the client connected to, which counts in place of its user; "": the daemon's own
 
     def __repr__(self) -> str:
         devices = ", ".join(device.name for device in self.devices)
@@ -370,6 +371,7 @@ class Info:
         lines.append("limits: " + ", ".join(f"{name} {value}" for name, value in self.limits.items()))
         lines.append("kernels of your own: " + (", ".join(f"{name} {value}" for name, value in self.kernels.items()) or "not known here"))
         lines += [f"isolation: {self.isolation}"] if self.isolation else []
+        lines += [f"identity: {self.identity}"] if self.identity else []
         return "\n".join(lines)
 
     @classmethod
@@ -386,6 +388,7 @@ class Info:
             kernels=dict(reply.get("kernels", {})),
             instance=reply.get("instance", ""),
             isolation=reply.get("isolation", ""),
+            identity=reply.get("identity", ""),
             connection=reply.get("connection", 0),
         )
 

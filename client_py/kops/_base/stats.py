@@ -30,13 +30,17 @@ class _Measured(TypedDict, total=False):
     total_us: Spread
 
 
-class OpStats(_Measured):
+class _OfAnIdentity(TypedDict, total=False):
+    identity: str
+
+
+class OpStats(_Measured, _OfAnIdentity):
     """One op, or kernel of a user's, on one device with one variant, dtype and shapes (inputs, then outputs).
 
     `count` executions, each with `bytes` of its tensors' elements and, where the op declares them, floating-point
     `operations`; `queue_us` from ready to run until given to the device, `exec_us`
     device time of one execution, `total_us` from the request's decoding to the reply's encoding. One that was never
-    measured is not there.
+    measured is not there. `uid` is the user's; where there is an `identity`, it is a number of the daemon's own for that.
     """
 
     op: str
@@ -68,6 +72,7 @@ class MappingStats(_OnADevice):
 class _Domain(TypedDict, total=False):
     domain: str
     uid: int
+    identity: str
     connection: int
     client_pid: int
 
@@ -77,7 +82,7 @@ class ExecutorStats(_Domain):
     or "ending"; `jobs` it has now; `device_us` is the time in which it had work on a GPU, in the `uptime_s` since its start.
 
     `domain` is whose jobs it runs: "common", "user" (`uid`) or "connection" (its number; while it is open also the client's
-    `uid` and process, `client_pid`).
+    `uid` and process, `client_pid`). Of an `identity` the `uid` is a number of the daemon's own.
     """
 
     pid: int

@@ -34,7 +34,10 @@ TITLES = {
 }
 
 
-def _user(uid: int) -> str:
+def _user(of: tuple[int, str]) -> str:
+    uid, identity = of
+    if identity:
+        return table.text(f"[{identity}]")
     with contextlib.suppress(KeyError, OverflowError):
         return table.text(pwd.getpwuid(uid).pw_name)
     return str(uid) if uid >= 0 else table.NONE
@@ -47,7 +50,7 @@ KEYS: dict[str, tuple[Callable[[Row], Any], Callable[[Any], str]]] = {
     "dtype": (lambda row: row.get("dtype", ""), table.text),
     "variant": (lambda row: row.get("variant", ""), table.text),
     "device": (lambda row: row.get("device", ""), lambda uuid: table.text(uuid[:12])),
-    "user": (lambda row: row.get("uid", -1), _user),
+    "user": (lambda row: (row.get("uid", -1), row.get("identity", "")), _user),
 }
 COUNTS = ("calls", "errors")
 

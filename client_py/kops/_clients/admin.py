@@ -65,11 +65,13 @@ class ClientInfo:
     isolation: str = ""  # whose work shares a GPU process with its kernels: "off", "none", "user" or "connection"
     executor: int | None = None  # the pid of the process that its kernels run in; None: none at present
     here: int = 0  # launches in its own CUDA context that it told the daemon of
+    identity: str = ""  # the socket's that it connected to, which counts in place of `uid`; "": the daemon's own, where users count
 
 
 @dataclass(frozen=True)
 class UserInfo:
-    """One user: all connections of a uid together. `limits` has its limits by name."""
+    """One user: all connections of a uid, or of an `identity`, together. `limits` has its limits by name. The `uid` of an
+    identity is a number of the daemon's own."""
 
     uid: int
     connections: int = 0
@@ -87,6 +89,7 @@ class UserInfo:
     refused: int = 0  # requests, because of a limit
     device_us: float = 0.0
     limits: Mapping[str, int] = field(default_factory=dict)
+    identity: str = ""  # "": a user
 
 
 @dataclass(frozen=True)
@@ -192,7 +195,7 @@ class AdminMethods:
 
     def clients(self, *, timeout: float | None = DEFAULT_TIMEOUT) -> Clients:
         """The connections, the memory that each one uses and how it is served. Administrators (by default root and the user that
-        the daemon runs as) see everybody, others the connections of their own uid."""
+        the daemon runs as) see everybody, others the connections of their own uid, or identity."""
         answer: Clients = self._drive(self._live(), lambda _: clients(), timeout)
         return answer
 

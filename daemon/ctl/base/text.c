@@ -96,3 +96,13 @@ const char *text_user(int64_t uid, char *into, size_t size)
     snprintf(into, size, "%lld", (long long)uid);
     return into;
 }
+
+const char *text_owner(int64_t uid, const char *identity, char *into, size_t size)
+{
+    char name[80];
+
+    if (!*identity)
+        return text_user(uid, into, size);
+    snprintf(into, size, "[%s]", text_clean(identity, name, sizeof(name)));
+    return into;
+}

@@ -29,5 +29,7 @@ const char *text_duration(double seconds, char *into, size_t size);
 
 /* A user's name; the number where there is none. Returns `into`. */
 const char *text_user(int64_t uid, char *into, size_t size);
+/* "[NAME]" of an identity; of "" the user's name. */
+const char *text_owner(int64_t uid, const char *identity, char *into, size_t size);
 
 #endif

@@ -15,7 +15,7 @@ static const char usage[] =
     "Usage: kopsctl clients [--users] [--json]\n\n"
     "Lists the daemon's connections with their memory, requests and latency. Administrators (by default root and the\n"
     "daemon's own user) see all connections, others their own. \"executor\" is the process that the client's own\n"
-    "kernels run in.\n\n"
+    "kernels run in. A \"user\" in brackets is an identity: the name of the socket that the client connected to.\n\n"
     "      --users   add a table of users: the use of all connections of a user together, and the limits\n"
     "      --json    print JSON: clients, users and devices\n";
 
@@ -46,11 +46,11 @@ static void print_json(const struct kops_clients *s)
 
 /* ---- tables ---- */
 
-static void cell_user(struct table *t, int64_t uid)
+static void cell_user(struct table *t, int64_t uid, const char *identity)
 {
     char text[TABLE_CELL];
 
-    table_cell(t, "%s", text_user(uid, text, sizeof(text)));
+    table_cell(t, "%s", text_owner(uid, identity, text, sizeof(text)));
 }
 
 static void cell_bytes(struct table *t, uint64_t bytes)
@@ -73,7 +73,7 @@ static void clients_text(const struct kops_clients *s)
         const struct kops_client_info *c = *p;
 
         table_cell(&t, "%lld", (long long)c->pid);
-        cell_user(&t, c->uid);
+        cell_user(&t, c->uid, c->identity);
         table_cell(&t, "%s", text_clean(*c->comm ? c->comm : "-", text, sizeof(text)));
         table_cell(&t, "%.0f", c->connected_s);
         table_cell(&t, "%llu", (unsigned long long)c->requests);
@@ -126,7 +126,7 @@ static void users_text(const struct kops_clients *s)
     for (const struct kops_user_info *const *p = s->users; *p; p++) {
         const struct kops_user_info *u = *p;
 
-        cell_user(&t, u->uid);
+        cell_user(&t, u->uid, u->identity);
         cell_of(&t, u->connections, u->limits.connections);
         cell_of(&t, u->buffers, u->limits.buffers);
         cell_of(&t, u->mappings, u->limits.mappings);

@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "base/options.h"
 #include "base/table.h"
+#include "base/text.h"
 #include "commands.h"
 #include "view/conditions.h"
 #include "view/executors.h"
@@ -103,6 +104,8 @@ static void info_json(kops_client *client, const struct kops_info *info, const s
     json_int("pid", info->pid);
     json_uint("protocol", info->protocol);
     json_uint("protocol_min", info->protocol_min);
+    if (*info->identity)
+        json_text("identity", info->identity);
     json_begin("devices", '[');
     for (const struct kops_device *const *d = info->devices; *d; d++) {
         json_begin(NULL, '{');
@@ -157,9 +160,13 @@ static void conditions_lines(kops_client *client, const struct kops_info *info)
 
 static void info_text(kops_client *client, const struct kops_info *info, const struct kops_stats *stats)
 {
+    char text[TABLE_CELL];
     struct table t;
 
-    printf("%s, pid %lld, at %s, protocol %u\n\n", info->server, (long long)info->pid, info->socket, info->protocol);
+    printf("%s, pid %lld, at %s, protocol %u\n", info->server, (long long)info->pid, info->socket, info->protocol);
+    if (*info->identity)
+        printf("you count as the identity %s, whose socket that is\n", text_clean(info->identity, text, sizeof(text)));
+    printf("\n");
     table_init(&t, "rllllrrl", (const char *const[]){"#", "device", "backend", "arch", "mps", "GiB", "units", "uuid"});
     for (const struct kops_device *const *d = info->devices; *d; d++) {
         table_cell(&t, "%u%s", (*d)->index, (*d)->is_default ? "*" : "");

@@ -59,7 +59,7 @@ void top_print_clients(const struct top_view *v, FILE *to, size_t max_rows)
         const struct kops_client_info *info = c->info;
 
         table_cell(&t, "%lld", (long long)info->pid);
-        table_cell(&t, "%s", text_user(info->uid, text, sizeof(text)));
+        table_cell(&t, "%s", text_owner(info->uid, info->identity, text, sizeof(text)));
         table_cell(&t, "%s", text_clean(*info->comm ? info->comm : "-", text, sizeof(text)));
         cell_rate(&t, c->requests_s);
         cell_rate(&t, c->errors_s);

@@ -21,6 +21,8 @@ void view_client_json(const struct kops_client_info *c)
 {
     json_int("pid", c->pid);
     json_int("uid", c->uid);
+    if (*c->identity)
+        json_text("identity", c->identity);
     json_int("gid", c->gid);
     json_text("client", c->client);
     json_text("comm", c->comm);
@@ -77,6 +79,8 @@ static void user_json(const struct kops_user_info *u)
 {
     json_begin(NULL, '{');
     json_int("uid", u->uid);
+    if (*u->identity)
+        json_text("identity", u->identity);
     json_uint("connections", u->connections);
     json_uint("buffers", u->buffers);
     json_uint("mappings", u->mappings);

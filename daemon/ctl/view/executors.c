@@ -14,19 +14,19 @@ static double executor_share(const struct kops_executor *x)
 
 static void cell_domain(struct table *t, const struct kops_executor *x)
 {
-    char user[32], text[TABLE_CELL];
+    char user[TABLE_CELL], text[TABLE_CELL];
 
     if (!x->domain)
         table_cell(t, "-");
     else if (strcmp(x->domain, "user") == 0)
-        table_cell(t, "user %s", text_user(x->uid, user, sizeof(user)));
+        table_cell(t, "user %s", text_owner(x->uid, x->identity, user, sizeof(user)));
     else if (strcmp(x->domain, "connection") != 0)
         table_cell(t, "%s", text_clean(x->domain, text, sizeof(text)));
     else if (x->uid < 0)
         table_cell(t, "connection %llu (closed)", (unsigned long long)x->connection);
     else
         table_cell(t, "connection %llu (pid %lld, user %s)", (unsigned long long)x->connection,
-                   (long long)x->client_pid, text_user(x->uid, user, sizeof(user)));
+                   (long long)x->client_pid, text_owner(x->uid, x->identity, user, sizeof(user)));
 }
 
 void executors_print(const struct kops_executor *const *list, const double *shares, FILE *to, size_t max_rows)
@@ -79,6 +79,8 @@ void executor_json(const struct kops_executor *x)
         json_text("domain", x->domain);
     if (x->uid >= 0)
         json_int("uid", x->uid);
+    if (*x->identity)
+        json_text("identity", x->identity);
     if (x->connection)
         json_uint("connection", x->connection);
     if (x->client_pid)

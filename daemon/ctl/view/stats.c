@@ -34,6 +34,8 @@ void stats_row_json(const struct kops_stats_row *row)
     json_uint("errors", row->errors);
     if (row->uid >= 0)
         json_int("uid", row->uid);
+    if (*row->identity)
+        json_text("identity", row->identity);
     if (row->bytes >= 0)
         json_int("bytes", row->bytes);
     if (row->operations >= 0)

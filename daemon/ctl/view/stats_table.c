@@ -201,7 +201,7 @@ static void key_cell(struct table *t, enum stats_column key, const struct kops_s
         text_cell(t, text);
         break;
     default: /* STATS_USER */
-        text_cell(t, row->uid < 0 ? "" : text_user(row->uid, text, sizeof(text)));
+        text_cell(t, row->uid < 0 ? "" : text_owner(row->uid, row->identity, text, sizeof(text)));
         break;
     }
 }

@@ -9,6 +9,8 @@
 #include "util/error.h"
 
 enum { ACCESS_LIST_MAX = 64 };
+/* The classes of methods. */
+enum access_class { ACCESS_USE, ACCESS_TUNE, ACCESS_ADMINISTER };
 
 struct access_list {
     bool everybody; /* "*" */

@@ -1,6 +1,7 @@
 #include "server/account/account.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -61,6 +62,7 @@ void accounts_free(struct accounts *all)
 
         log_error("account_leak", "uid=%u references=%u", (unsigned)a->uid, a->references);
     }
+    identities_free(&all->identities);
 }
 
 static struct list *bucket_of(struct accounts *all, uid_t uid)
@@ -79,7 +81,9 @@ static void on_closed(struct close_queue *queue, unsigned count)
 
 struct account *account_get(struct accounts *all, uid_t user)
 {
-    const uid_t uid = subordinates_owner(&all->limits->subordinates, user);
+    const uid_t owner = subordinates_owner(&all->limits->subordinates, user);
+    const struct identity *identity = identities_find(&all->identities, user);
+    const uid_t uid = uid_is_identity(user) || uid_is_identity(owner) ? user : owner;
     struct list *bucket = bucket_of(all, uid);
     struct account *a;
 
@@ -93,6 +97,7 @@ struct account *account_get(struct accounts *all, uid_t user)
         return NULL;
     a->all = all;
     a->uid = uid;
+    a->limits = identity ? &identity->limits : all->limits;
     a->references = 1;
     close_queue_init(&a->files.close_queue, on_closed);
     close_queue_init(&a->sockets.close_queue, on_closed);
@@ -164,9 +169,19 @@ const char *account_refused_name(unsigned what)
     return what < QUOTA_COUNT ? quota_names[what] : names[what];
 }
 
+const char *account_name(const struct account *a, char into[WHO_MAX])
+{
+    if (uid_is_identity(a->uid))
+        snprintf(into, WHO_MAX, "identity \"%s\"", identities_name(&a->all->identities, a->uid));
+    else
+        snprintf(into, WHO_MAX, "user %u", (unsigned)a->uid);
+    return into;
+}
+
 void account_refused(struct account *a, pid_t pid, unsigned what, uint64_t current, uint64_t limit)
 {
     uint64_t now = clock_now_ns();
+    char who[WHO_MAX];
 
     a->refused++;
     a->all->refused[what]++;
@@ -174,13 +189,14 @@ void account_refused(struct account *a, pid_t pid, unsigned what, uint64_t curre
         a->said[what].unsaid++;
         return;
     }
+    identities_who(&a->all->identities, a->uid, who);
     if (limit)
-        log_warning("refuse", "what=%s pid=%d uid=%u current=%llu limit=%llu unsaid=%llu", account_refused_name(what),
-                    (int)pid, (unsigned)a->uid, (unsigned long long)current, (unsigned long long)limit,
+        log_warning("refuse", "what=%s pid=%d %s current=%llu limit=%llu unsaid=%llu", account_refused_name(what),
+                    (int)pid, who, (unsigned long long)current, (unsigned long long)limit,
                     (unsigned long long)a->said[what].unsaid);
     else
-        log_warning("refuse", "what=%s pid=%d uid=%u unsaid=%llu", account_refused_name(what), (int)pid,
-                    (unsigned)a->uid, (unsigned long long)a->said[what].unsaid);
+        log_warning("refuse", "what=%s pid=%d %s unsaid=%llu", account_refused_name(what), (int)pid, who,
+                    (unsigned long long)a->said[what].unsaid);
     a->said[what].logged_ns = now;
     a->said[what].unsaid = 0;
 }
@@ -210,11 +226,13 @@ static int exceeded(struct account *a, pid_t pid, unsigned what, uint64_t curren
                     struct error *e)
 {
     const struct refusal *r = &refusals[what];
+    char name[WHO_MAX];
 
     account_refused(a, pid, what, current, limit);
-    error_set(e, ERROR_QUOTA_EXCEEDED, "user %u asked for %llu, has %llu and may have %llu %s (quota.%s)%s%s",
-              (unsigned)a->uid, (unsigned long long)asked, (unsigned long long)current, (unsigned long long)limit,
-              r->things, r->setting, current ? "; " : "", current ? r->advice : "");
+    error_set(e, ERROR_QUOTA_EXCEEDED, "%s asked for %llu, has %llu and may have %llu %s (quota%c%s)%s%s",
+              account_name(a, name), (unsigned long long)asked, (unsigned long long)current, (unsigned long long)limit,
+              r->things, uid_is_identity(a->uid) ? '_' : '.', r->setting, current ? "; " : "",
+              current ? r->advice : "");
     error_detail_text(e, "quota", account_refused_name(what));
     error_detail_number(e, "current", (int64_t)current);
     return error_detail_number(e, "limit", (int64_t)limit);
@@ -224,14 +242,14 @@ static int all_exceeded(struct account *a, pid_t pid, enum quota quota, uint64_t
                         uint64_t asked, struct error *e)
 {
     const bool host = quota == QUOTA_HOST; /* QUOTA_HOST's bound for all users has a setting of its own */
+    char name[WHO_MAX];
 
     account_refused(a, pid, quota, current, limit);
-    error_set(
-        e, ERROR_QUOTA_EXCEEDED,
-        "user %u asked for %llu, all users together have %llu and may have %llu %s%s, one user twice what is left "
-        "to others at most",
-        (unsigned)a->uid, (unsigned long long)asked, (unsigned long long)current, (unsigned long long)limit,
-        refusals[quota].things, host ? " (quota.host_all_mib)" : "");
+    error_set(e, ERROR_QUOTA_EXCEEDED,
+              "%s asked for %llu, all users together have %llu and may have %llu %s%s, one user twice what is left "
+              "to others at most",
+              account_name(a, name), (unsigned long long)asked, (unsigned long long)current, (unsigned long long)limit,
+              refusals[quota].things, host ? " (quota.host_all_mib)" : "");
     error_detail_text(e, "quota", host ? "host_all_bytes" : quota_names[quota]);
     if (!host)
         error_detail_text(e, "users", "all");
@@ -275,7 +293,7 @@ unsigned account_excess_sockets(struct account *a)
 
 int account_check_closing(struct account *a, pid_t pid, struct error *e)
 {
-    uint64_t limit = a->all->limits->of[QUOTA_FDS];
+    uint64_t limit = a->limits->of[QUOTA_FDS];
 
     if (a->files.fds.amount + a->sockets.fds.amount < CLOSING_MAX || !limit || a->used[QUOTA_FDS] < limit)
         return 0;
@@ -298,7 +316,7 @@ static bool is_within_share(uint64_t of_all, uint64_t all_used, uint64_t used, u
 /* `apart`, a part of the amount in use, is replaced by `amount`. */
 static int check(struct account *a, pid_t pid, enum quota quota, uint64_t apart, uint64_t amount, struct error *e)
 {
-    const uint64_t limit = a->all->limits->of[quota], of_all = a->all->limits->of_all[quota];
+    const uint64_t limit = a->limits->of[quota], of_all = a->all->limits->of_all[quota];
     const uint64_t used = a->used[quota] - apart, all_used = a->all->used[quota] - apart;
     int r = 0;
 
@@ -338,7 +356,7 @@ int charge_check(const struct charge *charge, pid_t pid, struct error *e)
 
 int account_refuse_inflight(struct account *a, pid_t pid, struct error *e)
 {
-    return exceeded(a, pid, QUOTA_INFLIGHT, a->used[QUOTA_INFLIGHT] - 1, a->all->limits->of[QUOTA_INFLIGHT], 1, e);
+    return exceeded(a, pid, QUOTA_INFLIGHT, a->used[QUOTA_INFLIGHT] - 1, a->limits->of[QUOTA_INFLIGHT], 1, e);
 }
 
 /* ---- rates ---- */
@@ -350,7 +368,7 @@ static uint64_t ms_above(uint64_t ns)
 
 int account_limit_messages(struct account *a, pid_t pid, uint64_t now_ns, struct error *e)
 {
-    const uint64_t rate = a->all->limits->messages_per_s, each = second_ns / rate;
+    const uint64_t rate = a->limits->messages_per_s, each = second_ns / rate;
     const uint64_t due = (a->due_ns > now_ns ? a->due_ns : now_ns) + each;
     if (due - now_ns <= second_ns) {
         a->due_ns = due;
@@ -382,7 +400,7 @@ void account_add_device_us(struct account *a, double us, uint64_t now_ns)
     if (!(us > 0))
         return;
     a->device_us += us;
-    if (!a->all->limits->device_share)
+    if (!a->limits->device_share)
         return;
     turn_to(a, now_ns);
     for (uint64_t i = 0; us > 0 && i < SHARE_SLOTS && i <= a->newest; i++) {
@@ -396,7 +414,7 @@ void account_add_device_us(struct account *a, double us, uint64_t now_ns)
 
 int account_limit_share(struct account *a, pid_t pid, uint64_t now_ns, struct error *e)
 {
-    uint64_t percent = a->all->limits->device_share, retry_ns = 0;
+    uint64_t percent = a->limits->device_share, retry_ns = 0;
     const double us_a_percent = (double)second_ns * 1e-5;
     double used = 0, share = us_a_percent * (double)percent, left;
 

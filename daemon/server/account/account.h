@@ -1,5 +1,5 @@
-/* A user's account: the resources that all connections of a user have together, the quotas on them, the rate limit on
- * messages (messages_per_s, with a burst of one second's messages) and the device share.
+/* A user's account, or an identity's: the resources that all connections of a user have together, the quotas on them,
+ * the rate limit on messages (messages_per_s, with a burst of one second's messages) and the device share.
  *
  * An account is made when a user's first connection comes. Connections, and objects that outlive them, hold references.
  * An account without references must have nothing charged, which is checked. It is kept for a while, so that connecting
@@ -11,52 +11,12 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "server/account/identity.h"
+#include "server/account/limits.h"
 #include "server/account/schedule.h"
 #include "util/close_queue.h"
 #include "util/error.h"
 #include "util/list.h"
-
-enum quota {
-    QUOTA_CONNECTIONS,
-    QUOTA_BUFFERS,
-    QUOTA_MAPPINGS,  /* areas of memory that the user's mappings take: a part of MAPPINGS_MAX */
-    QUOTA_MAPPED,    /* bytes of other processes' memory that is registered or referred to, each mapping once */
-    QUOTA_ALLOCATED, /* bytes that alloc made, for as long as the daemon has them */
-    QUOTA_HOST, /* bytes of host memory that the daemon has mapped (registered, from alloc, of rings), each file once */
-    QUOTA_PROGRAMS, /* bytes of memory that programs take in the daemon */
-    QUOTA_WAITING, /* bytes that wait in the daemon: partial messages, command lists of runs, sources, unread replies */
-    QUOTA_INFLIGHT,
-    QUOTA_FDS,    /* descriptors that the daemon holds: sockets, pidfds, doorbells, kept memory, waiting replies */
-    QUOTA_KERNEL, /* bytes of modules and kernels, the binary of each module once */
-    QUOTA_COUNT
-};
-
-/* The names in errors and in the log, and the keys of `clients`. */
-extern const char *const quota_names[QUOTA_COUNT];
-
-/* Subordinate users: /etc/subuid lets a user become them, so their charges go to the account of that user, the owner.
- * The ranges rise and do not overlap. */
-struct subordinates {
-    struct subordinate {
-        uint32_t first, last, owner;
-    } * ranges;
-    unsigned count;
-};
-/* Reads a file of "owner:first:count" lines, owners by name or number. A missing file has no ranges; malformed lines
- * are skipped. -1: no memory. Blocks: looking up names may ask the network. */
-int subordinates_read(struct subordinates *s, const char *path);
-void subordinates_free(struct subordinates *s);
-uid_t subordinates_owner(const struct subordinates *s, uid_t uid);
-
-/* The settings of [quota]. 0: no limit. */
-struct quota_limits {
-    struct subordinates subordinates; /* owned by the settings */
-    uint64_t of[QUOTA_COUNT];
-    uint64_t of_all[QUOTA_COUNT]; /* bounds for all users together; each user may have a share, see account_share() */
-    uint64_t messages_per_s;
-    uint64_t device_share; /* percent of one device's time */
-    uint64_t faults;       /* of a user's kernels in a minute, at most ACCOUNT_FAULTS_MAX: [executors] faults */
-};
 
 /* Reasons of refusals, for counters and the log: the quotas, then these. */
 enum {
@@ -79,7 +39,8 @@ enum { ACCOUNT_FAULTS_MAX = 64 };
 struct connection;
 
 struct accounts {
-    const struct quota_limits *limits;    /* the server's: may change at any time */
+    const struct quota_limits *limits; /* the server's, of users and of all: may change at any time */
+    struct identities identities;
     struct list buckets[ACCOUNT_BUCKETS]; /* struct account by bucket_link */
     struct list all;                      /* by link; accounts without references, too */
     struct list pressed;                  /* by pressed_link: accounts over QUOTA_WAITING with paused connections */
@@ -119,7 +80,8 @@ struct account_close_queue {
 struct account {
     struct list bucket_link, link, idle_link;
     struct accounts *all;
-    uid_t uid;
+    uid_t uid;                         /* or an identity's number */
+    const struct quota_limits *limits; /* of all users, or the identity's own */
     unsigned references;
     struct list pressed_link, paused; /* paused: connections that are not read, see peer/user_pressure.h */
     const void *exempt;               /* the connection that is read all the same; NULL: none */
@@ -152,7 +114,8 @@ void accounts_init(struct accounts *all, const struct quota_limits *limits);
 /* Every reference has been given back by now. */
 void accounts_free(struct accounts *all);
 
-/* A reference to the account of the user, or of the owner of a subordinate user. NULL: no memory. */
+/* A reference to the account of the user, of the owner of a subordinate user, or of an identity by its number. NULL: no
+ * memory. */
 struct account *account_get(struct accounts *all, uid_t uid);
 struct account *account_ref(struct account *a);
 /* NULL is allowed; returns NULL. */
@@ -215,6 +178,9 @@ static inline struct charge charge_move(struct charge *from)
     return moved;
 }
 
+/* For errors: "user 1000" or "identity \"NAME\"". Returns `into`. */
+const char *account_name(const struct account *a, char into[WHO_MAX]);
+
 /* Closes descriptors that came from the user and are not kept. Takes ownership. They stay charged until they are
  * closed, and the user decides how long that takes. */
 void account_close_fds(struct account *a, const int *fds, unsigned count);
@@ -223,7 +189,7 @@ void account_close_socket(struct account *a, int fd);
 /* Whether the user has less than the quota. */
 static inline bool account_has_room(const struct account *a, enum quota quota)
 {
-    return !a->all->limits->of[quota] || a->used[quota] < a->all->limits->of[quota];
+    return !a->limits->of[quota] || a->used[quota] < a->limits->of[quota];
 }
 
 /* Returns how many of the user's sockets wait to be closed beyond the number that may; those are hurried along. */
@@ -240,13 +206,13 @@ int account_limit_share(struct account *a, pid_t pid, uint64_t now_ns, struct er
 static inline int account_admit_message(struct account *a, pid_t pid, uint64_t now_ns, struct error *e)
 {
     a->requests++;
-    return a->all->limits->messages_per_s ? account_limit_messages(a, pid, now_ns, e) : 0;
+    return a->limits->messages_per_s ? account_limit_messages(a, pid, now_ns, e) : 0;
 }
 
 /* Call it after the request was counted in QUOTA_INFLIGHT. */
 static inline int account_check_inflight(struct account *a, pid_t pid, struct error *e)
 {
-    uint64_t limit = a->all->limits->of[QUOTA_INFLIGHT];
+    uint64_t limit = a->limits->of[QUOTA_INFLIGHT];
 
     return limit && a->used[QUOTA_INFLIGHT] > limit ? account_refuse_inflight(a, pid, e) : 0;
 }
@@ -270,7 +236,7 @@ void account_add_device_us(struct account *a, double us, uint64_t now_ns);
  * other users have runs that wait or run. */
 static inline int account_check_share(struct account *a, pid_t pid, uint64_t now_ns, struct error *e)
 {
-    return a->all->limits->device_share ? account_limit_share(a, pid, now_ns, e) : 0;
+    return a->limits->device_share ? account_limit_share(a, pid, now_ns, e) : 0;
 }
 
 /* A kernel of the user's faulted, or was ended while it ran. Several ends with one `incident` count once: they have one

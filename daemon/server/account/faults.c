@@ -24,8 +24,9 @@ static bool is_over_an_hour(uint64_t from_ns, uint64_t now_ns)
 
 void account_note_fault(struct account *a, uint64_t incident, uint64_t now_ns)
 {
-    const uint64_t limit = a->all->limits->faults;
+    const uint64_t limit = a->limits->faults;
     struct account_faults *f = &a->faults;
+    char who[WHO_MAX];
 
     if (incident == f->incident)
         return;
@@ -39,23 +40,24 @@ void account_note_fault(struct account *a, uint64_t incident, uint64_t now_ns)
     f->n = 0;
     f->pause_ns = !f->pause_ns ? minute_ns : f->pause_ns < hour_ns / 2 ? 2 * f->pause_ns : hour_ns;
     f->until_ns = now_ns + f->pause_ns;
-    log_warning("faults", "uid=%u faults=%llu refused_s=%llu", (unsigned)a->uid, (unsigned long long)limit,
-                (unsigned long long)(f->pause_ns / 1000000000));
+    log_warning("faults", "%s faults=%llu refused_s=%llu", identities_who(&a->all->identities, a->uid, who),
+                (unsigned long long)limit, (unsigned long long)(f->pause_ns / 1000000000));
 }
 
 int account_refuse_faults(struct account *a, pid_t pid, uint64_t now_ns, struct error *e)
 {
-    const uint64_t limit = a->all->limits->faults, left_ms = (a->faults.until_ns - now_ns + 999999) / 1000000;
+    const uint64_t limit = a->limits->faults, left_ms = (a->faults.until_ns - now_ns + 999999) / 1000000;
+    char name[WHO_MAX];
 
     if (!limit)
         return 0;
     account_refused(a, pid, REFUSED_FAULTS, limit, limit);
     error_set(
         e, ERROR_QUOTA_EXCEEDED,
-        "kernels of user %u faulted or hung %llu times within a minute (executors.faults), so they are refused for "
+        "kernels of %s faulted or hung %llu times within a minute (executors.faults), so they are refused for "
         "%llu s more; built-in ops go on: find the fault, with kops.interpret or compute-sanitizer, before you try "
         "again",
-        (unsigned)a->uid, (unsigned long long)limit, (unsigned long long)(left_ms + 999) / 1000);
+        account_name(a, name), (unsigned long long)limit, (unsigned long long)(left_ms + 999) / 1000);
     error_detail_text(e, "quota", account_refused_name(REFUSED_FAULTS));
     error_detail_number(e, "current", (int64_t)limit);
     error_detail_number(e, "limit", (int64_t)limit);

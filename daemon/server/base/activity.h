@@ -14,7 +14,7 @@
 struct activity_owner {
     _Atomic(const char *) what; /* a string of a table; NULL: nothing */
     atomic_int pid;
-    atomic_uint uid;
+    atomic_uint uid; /* or an identity's number */
 };
 
 enum { ACTIVITY_NO_DTYPE = 255 }; /* the op has no tensor */

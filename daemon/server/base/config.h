@@ -72,12 +72,21 @@ struct server_config {
     const struct backend *backends[4]; /* in the order of hello's devices; the rest NULL */
 };
 
+/* The socket of an identity. */
+struct server_socket {
+    const char *identity;
+    int fd; /* listening, non-blocking; -1: it is as it was */
+    struct identity_rights rights;
+    struct quota_limits limits;
+};
+
 /* Functions by which a server reports to its process. They are called on the loop's thread, but for read() and alive().
  * NULL: left out. */
 struct server_hooks {
-    void (*ready)(void *context);                    /* the server takes requests */
-    void (*served)(void *context);                   /* the first request has ended */
-    void (*read)(void *context);                     /* on a thread of the pool: SIGHUP came */
+    void (*ready)(void *context);  /* the server takes requests */
+    void (*served)(void *context); /* the first request has ended */
+    /* On a thread of the pool: SIGHUP came; or, with `only_sockets`, something changed in the folder of sockets. */
+    void (*read)(void *context, bool only_sockets);
     void (*reload)(void *context);                   /* after read() */
     void (*status)(void *context, const char *text); /* a few words about the server's state, when it has changed */
     void (*stopping)(void *context, uint64_t at_most_ms); /* the shutdown has begun, or takes this much longer */

@@ -100,10 +100,11 @@ static int decode_action(const struct connection *c, const struct rpc_arg *arg, 
 {
     static const char *const names[] = {
         [CACHE_LIST] = "list", [CACHE_CLEAR] = "clear", [CACHE_EXPORT] = "export", [CACHE_IMPORT] = "import"};
+    char who[CONNECTION_WHO_MAX];
 
     for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (rpc_text_is(arg, names[i])) {
-            log_info("cache", "action=%s pid=%d uid=%d", names[i], (int)c->pid, (int)c->uid);
+            log_info("cache", "action=%s %s", names[i], connection_who(c, who));
             *ret = (enum cache_action)i;
             return 0;
         }

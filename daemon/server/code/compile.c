@@ -342,11 +342,12 @@ static void on_compiled(void *context, struct compiled *compiled, enum code_orig
                         const struct compile_failure *failure)
 {
     struct request *r = context;
+    char who[CONNECTION_WHO_MAX];
     struct error error;
 
     forget_source(r);
     if (!compiled) {
-        log_debug("compile", "pid=%d uid=%d failed=%s", (int)r->connection->pid, (int)r->connection->uid,
+        log_debug("compile", "%s failed=%s", connection_who(r->connection, who),
                   failure ? failure->reason : error_code_name(e->code));
         tell(r, NULL);
         list_remove(&r->queue_link);

@@ -42,43 +42,63 @@ static bool is_among(const struct connection *c, enum user_kernels policy)
     return false;
 }
 
+/* The policy for this connection: an identity's own, where kernels of users are allowed at all. */
+static enum user_kernels policy_for(const struct connection *c, enum user_kernels all, bool identity_may)
+{
+    if (!c->identity || all == USER_KERNELS_OFF)
+        return all;
+    return identity_may ? USER_KERNELS_ALL : USER_KERNELS_OFF;
+}
+
+static enum user_kernels kernels_policy(const struct connection *c)
+{
+    return policy_for(c, c->server->config.user_kernels, c->identity && c->identity->rights.kernels);
+}
+
+static enum user_kernels codes_policy(const struct connection *c)
+{
+    return policy_for(c, c->server->config.hand_out, c->identity && c->identity->rights.codes);
+}
+
 static bool is_allowed(const struct connection *c)
 {
-    return is_among(c, c->server->config.user_kernels);
+    return is_among(c, kernels_policy(c));
 }
 
 bool user_code_hands_out(const struct connection *c)
 {
-    return is_among(c, c->server->config.hand_out);
+    return is_among(c, codes_policy(c));
 }
 
 int user_code_check_hand_out(const struct connection *c, struct error *e)
 {
-    const char *policy = user_kernels_names[c->server->config.hand_out];
+    const char *policy = user_kernels_names[codes_policy(c)];
+    char name[WHO_MAX];
 
     if (user_code_hands_out(c))
         return 0;
     account_refused(c->account, c->pid, REFUSED_KERNELS, 0, 0);
     error_set(e, ERROR_PERMISSION_DENIED,
-              "code is not handed out to uid %d here (kernels.hand_out is %s): launch it in the daemon, or ask the "
-              "daemon's administrator",
-              (int)c->uid, policy);
+              "code is not handed out to %s here (%s is %s): launch it in the daemon, or ask the daemon's "
+              "administrator",
+              account_name(c->account, name), c->identity ? "its socket's hand_out" : "kernels.hand_out", policy);
     return error_detail_text(e, "policy", policy);
 }
 
 int user_code_check(const struct connection *c, struct error *e)
 {
-    const struct server *s = c->server;
+    const char *policy = user_kernels_names[kernels_policy(c)];
+    char name[WHO_MAX];
 
     if (is_allowed(c))
         return 0;
     account_refused(c->account, c->pid, REFUSED_KERNELS, 0, 0);
-    error_set(
-        e, ERROR_PERMISSION_DENIED,
-        "kernels of users are not for uid %d here (kernels.user_kernels is %s): ask the daemon's administrator, or "
-        "start a daemon of your own",
-        (int)c->uid, user_kernels_names[s->config.user_kernels]);
-    return error_detail_text(e, "policy", user_kernels_names[s->config.user_kernels]);
+    error_set(e, ERROR_PERMISSION_DENIED,
+              "kernels of users are not for %s here (%s is %s): ask the daemon's administrator, or start a daemon of "
+              "your own",
+              account_name(c->account, name), c->identity ? "its socket's user_kernels" : "kernels.user_kernels",
+              policy);
+    return error_detail_text(e, "policy", policy);
 }
 
 struct backend_device *user_code_device(const struct server *s)
@@ -116,7 +136,7 @@ void user_code_write_hello(struct rpc_output *out, const struct connection *c)
         rpc_write_entry_text(out, "remote", remote_state_names[remote.state]);
     if (shared && *remote.why)
         rpc_write_entry_text(out, "remote_why", remote.why);
-    rpc_write_entry_text(out, "policy", user_kernels_names[s->config.user_kernels]);
+    rpc_write_entry_text(out, "policy", user_kernels_names[kernels_policy(c)]);
     rpc_write_entry_bool(out, "allowed", is_allowed(c));
     rpc_write_entry_text(out, "compiler", compiler_name(compiler));
     rpc_write_text(out, "arch");

@@ -56,10 +56,10 @@ static void answer_all(struct server *s)
 static void resume(struct request *r)
 {
     struct server *s = r->connection->server;
+    char who[CONNECTION_WHO_MAX];
 
     if (s->admission.draining && !s->admission.stopping)
-        log_info("resume", "pid=%d uid=%d jobs=%u", (int)r->connection->pid, (int)r->connection->uid,
-                 s->admission.work);
+        log_info("resume", "%s jobs=%u", connection_who(r->connection, who), s->admission.work);
     s->admission.draining = s->control->drain.stop = s->control->drain.done = false;
     watchdog_tell(s);
     answer_all(s);
@@ -69,9 +69,10 @@ static void resume(struct request *r)
 static void begin(struct request *r, bool stop, uint64_t timeout_ms)
 {
     struct server *s = r->connection->server;
+    char who[CONNECTION_WHO_MAX];
 
-    log_info("drain", "pid=%d uid=%d stop=%s timeout_ms=%llu jobs=%u", (int)r->connection->pid, (int)r->connection->uid,
-             stop ? "true" : "false", (unsigned long long)timeout_ms, s->admission.work);
+    log_info("drain", "%s stop=%s timeout_ms=%llu jobs=%u", connection_who(r->connection, who), stop ? "true" : "false",
+             (unsigned long long)timeout_ms, s->admission.work);
     s->admission.draining = true;
     s->control->drain.done = false;
     watchdog_tell(s);

@@ -322,7 +322,7 @@ void handle_hello(struct request *r, const struct rpc_arg *args, struct request_
     }
     out = request_result(r);
     if (out) {
-        rpc_write_map(out, shm ? 14 : 12);
+        rpc_write_map(out, (shm ? 14U : 12U) + (c->identity != NULL));
         rpc_write_entry_text(out, "server", "kopsd " KOPS_VERSION);
         rpc_write_entry_text(out, "instance", c->server->instance);
         rpc_write_entry_uint(out, "protocol", PROTOCOL);
@@ -335,6 +335,8 @@ void handle_hello(struct request *r, const struct rpc_arg *args, struct request_
         user_code_write_hello(out, c);
         rpc_write_entry_text(out, "isolation", isolation_names[c->isolation]);
         rpc_write_entry_uint(out, "connection", c->number);
+        if (c->identity)
+            rpc_write_entry_text(out, "identity", c->identity->name);
         if (shm)
             write_shm(out);
         for (unsigned i = 0; shm && i < CHANNEL_FDS; i++)

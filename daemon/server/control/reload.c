@@ -24,7 +24,7 @@ static void read_run(struct work *work)
 {
     const struct server *s = list_entry(work, struct control, read_settings)->server;
 
-    s->hooks.read(s->hooks.context);
+    s->hooks.read(s->hooks.context, s->control->only_sockets);
 }
 
 static void read_done(struct work *work)
@@ -36,10 +36,11 @@ static void read_done(struct work *work)
         s->hooks.reload(s->hooks.context);
 }
 
-void server_read_settings(struct server *s)
+void server_read_settings(struct server *s, bool only_sockets)
 {
     if (!s->hooks.read || !s->hooks.reload)
         return;
+    s->control->only_sockets = only_sockets;
     s->control->reading_settings = true;
     work_submit(&s->loop, &s->control->read_settings, read_run, read_done);
 }

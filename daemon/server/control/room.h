@@ -25,7 +25,14 @@ struct control {
     struct drain drain;
     struct watchdog *watchdog; /* NULL: nothing to watch */
     struct work read_settings;
-    bool reading_settings;
+    bool reading_settings, only_sockets; /* what is being read */
+    struct {
+        uv_fs_event_t watch;
+        uv_timer_t timer; /* changes come in groups */
+        char *path;       /* that is watched; NULL: none */
+        dev_t device;
+        ino_t inode; /* 0: the watch failed */
+    } socket_folder; /* where sockets of identities come and go */
     struct server *server;
     uv_timer_t shutdown_timer;
     uv_timer_t idle_exit; /* runs while there is no connection, where that ends the daemon */

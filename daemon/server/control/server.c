@@ -15,6 +15,7 @@
 #include "server/control/methods.h"
 #include "server/control/room.h"
 #include "server/control/shutdown.h"
+#include "server/control/socket_folder.h"
 #include "server/control/watchdog.h"
 #include "server/exec/exec.h"
 #include "server/exec/run.h"
@@ -138,6 +139,7 @@ static int start(struct server *s, struct error *e)
     trimming_init(&s->trimming, &s->loop);
     drain_init(s);
     idle_exit_init(s);
+    socket_folder_init(s);
     if (observe_new(s, e) < 0 || peers_start(s, e) < 0 || exec_new(s, &tune_runs, e) < 0 || tune_new(s, e) < 0)
         return -1;
     if (event_loop_init(s, e) < 0)
@@ -156,6 +158,7 @@ static void free_rooms(struct server *s)
 {
     peers_free(s);
     observe_free(s);
+    socket_folder_free(s);
     free(s->control);
     free(s);
 }

@@ -9,6 +9,7 @@
 #include "server/control/event_loop.h"
 #include "server/control/idle_exit.h"
 #include "server/control/room.h"
+#include "server/control/socket_folder.h"
 #include "server/control/watchdog.h"
 #include "server/exec/exec.h"
 #include "server/observe/observe.h"
@@ -65,7 +66,7 @@ void shutdown_check_signals(struct server *s)
         return;
     if (reload_seen && !s->control->reading_settings) {
         reload_seen = 0;
-        server_read_settings(s);
+        server_read_settings(s, false);
     }
     if (!signal_seen)
         return;
@@ -174,5 +175,6 @@ void shutdown_step(struct server *s)
     uv_close((uv_handle_t *)&s->control->shutdown_timer, NULL);
     drain_close(s);
     idle_exit_close(s);
+    socket_folder_close(s);
     close_queues_stop(s->accounts.close_queues);
 }

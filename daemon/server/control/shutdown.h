@@ -11,7 +11,7 @@ void shutdown_init(struct server *s);
 void shutdown_check_signals(struct server *s);
 
 /* In reload.c: calls the hook read() on the pool, then reload(), unless the shutdown has begun by then. */
-void server_read_settings(struct server *s);
+void server_read_settings(struct server *s, bool only_sockets);
 
 /* Begins the shutdown; harmless when called again. */
 void shutdown_begin(struct server *s);

@@ -87,14 +87,20 @@ static const char *owned(struct activity_owner *o)
     return what ? what : "none";
 }
 
+static const char *who_of(const struct watchdog *w, struct activity_owner *owner, char into[WHO_MAX])
+{
+    return identities_who(&w->server->accounts.identities, activity_load(&owner->uid), into);
+}
+
 static _Noreturn void end_blocked(struct watchdog *w)
 {
     struct activity *a = &w->server->activity;
+    char who[WHO_MAX];
 
     if (log_has_room())
-        log_error("loop_blocked", "timeout_s=%llu in=%s pid=%d uid=%u device=%d action=exit status=%d",
+        log_error("loop_blocked", "timeout_s=%llu in=%s pid=%d %s device=%d action=exit status=%d",
                   (unsigned long long)(w->limit_ns / SECOND), owned(&a->request), activity_load(&a->request.pid),
-                  activity_load(&a->request.uid), (int)activity_load(&a->device) - 1, SERVER_EXIT_LOOP_BLOCKED);
+                  who_of(w, &a->request, who), (int)activity_load(&a->device) - 1, SERVER_EXIT_LOOP_BLOCKED);
     _exit(SERVER_EXIT_LOOP_BLOCKED);
 }
 
@@ -119,18 +125,17 @@ static _Noreturn void end_stuck(struct watchdog *w, unsigned device)
 {
     struct activity *a = &w->server->activity;
     struct activity_owner *owner = &a->oldest[device].owner;
-    char what[WHAT_MAX], quoted[2 * WHAT_MAX];
+    char what[WHAT_MAX], quoted[2 * WHAT_MAX], who[WHO_MAX];
 
     if (log_has_room()) {
         describe(&a->oldest[device], what, sizeof(what));
-        log_error("job_timeout",
-                  "uuid=%s pid=%d uid=%u timeout_s=%llu what=%s why=\"a call of the driver waits for it\"",
-                  w->server->devices.all[device]->info.uuid, activity_load(&owner->pid), activity_load(&owner->uid),
+        log_error("job_timeout", "uuid=%s pid=%d %s timeout_s=%llu what=%s why=\"a call of the driver waits for it\"",
+                  w->server->devices.all[device]->info.uuid, activity_load(&owner->pid), who_of(w, owner, who),
                   (unsigned long long)(atomic_load(&w->job_limit_ns) / SECOND),
                   log_quote(quoted, sizeof(quoted), what, strlen(what)));
-        log_error("device_lost", "uuid=%s action=exit status=%d in=%s pid=%d uid=%u",
+        log_error("device_lost", "uuid=%s action=exit status=%d in=%s pid=%d %s",
                   w->server->devices.all[device]->info.uuid, SERVER_EXIT_DEVICE_LOST, owned(&a->request),
-                  activity_load(&a->request.pid), activity_load(&a->request.uid));
+                  activity_load(&a->request.pid), who_of(w, &a->request, who));
     }
     _exit(SERVER_EXIT_DEVICE_LOST);
 }

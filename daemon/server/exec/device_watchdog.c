@@ -86,11 +86,11 @@ static void report(struct server *s, struct run *run)
 {
     const struct connection *c = request_of(run)->connection;
     const bool goes_on = run->device->ends;
-    char what[200], quoted[400], client[2 * CLIENT_NAME_MAX];
+    char what[200], quoted[400], client[2 * CLIENT_NAME_MAX], who[CONNECTION_WHO_MAX];
 
     describe(run, what, sizeof(what));
-    log_error("job_timeout", "uuid=%s pid=%d uid=%d client=%s timeout_s=%llu action=%s what=%s", run->device->info.uuid,
-              (int)c->pid, (int)c->uid, log_quote(client, sizeof(client), c->client, strlen(c->client)),
+    log_error("job_timeout", "uuid=%s %s client=%s timeout_s=%llu action=%s what=%s", run->device->info.uuid,
+              connection_who(c, who), log_quote(client, sizeof(client), c->client, strlen(c->client)),
               (unsigned long long)s->config.job_timeout_s, goes_on ? "end_job" : "exit",
               log_quote(quoted, sizeof(quoted), what, strlen(what)));
     if (run->failed)

@@ -31,6 +31,12 @@ bool may_see_account(const struct connection *viewer, const struct account *a)
     return viewer->account == a || may_see(viewer, a->uid);
 }
 
+void write_identity(struct rpc_output *out, const struct server *s, uid_t number)
+{
+    if (uid_is_identity(number))
+        rpc_write_entry_text(out, "identity", identities_name(&s->accounts.identities, number));
+}
+
 /* ---- the method ---- */
 
 static void write_histogram(struct rpc_output *out, const char *key, const struct histogram *h)
@@ -68,9 +74,10 @@ static void write_client(struct rpc_output *out, struct connection *c, const str
     const int executor = executors_pid(executors, connection_domain(c));
 
     connection_name_process(c);
-    rpc_write_map(out, 24 + (executor != 0));
+    rpc_write_map(out, 24 + (executor != 0) + (c->identity != NULL));
     rpc_write_entry_uint(out, "pid", (uint64_t)c->pid);
-    rpc_write_entry_uint(out, "uid", c->uid);
+    rpc_write_entry_uint(out, "uid", c->peer_uid);
+    write_identity(out, c->server, c->uid);
     rpc_write_entry_uint(out, "gid", c->gid);
     rpc_write_text(out, "client");
     rpc_write_any_text(out, c->client);
@@ -117,16 +124,17 @@ static void write_user_limits(struct rpc_output *out, const struct quota_limits 
         rpc_write_entry_uint(out, "device_share", limits->device_share);
 }
 
-static void write_user(struct rpc_output *out, const struct account *a)
+static void write_user(struct rpc_output *out, const struct server *s, const struct account *a)
 {
-    rpc_write_map(out, 5 + QUOTA_COUNT);
+    rpc_write_map(out, 5 + QUOTA_COUNT + uid_is_identity(a->uid));
     rpc_write_entry_uint(out, "uid", a->uid);
+    write_identity(out, s, a->uid);
     for (unsigned i = 0; i < QUOTA_COUNT; i++)
         rpc_write_entry_uint(out, quota_names[i], a->used[i]);
     rpc_write_entry_uint(out, "requests", a->requests);
     rpc_write_entry_uint(out, "refused", a->refused);
     rpc_write_entry_double(out, "device_us", a->device_us);
-    write_user_limits(out, a->all->limits);
+    write_user_limits(out, a->limits);
 }
 
 /* Writes the users that hold something in the daemon: connections, or memory that outlives them. */
@@ -146,7 +154,7 @@ static void write_users(struct rpc_output *out, const struct connection *viewer)
         const struct account *a = list_entry(node, struct account, link);
 
         if (a->references && may_see_account(viewer, a))
-            write_user(out, a);
+            write_user(out, viewer->server, a);
     }
 }
 

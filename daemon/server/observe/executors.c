@@ -55,6 +55,7 @@ struct executor_row {
     bool has_domain;
     enum isolation kind;
     uint64_t number;
+    uid_t uid;                       /* or an identity's number; (uid_t)-1: not known */
     const struct connection *client; /* of ISOLATE_CONNECTION, while it is connected */
 };
 
@@ -77,6 +78,7 @@ static struct executor_row row_of(const struct server *s, const struct backend_p
     row.has_domain = process->state == PROCESS_SERVING || row.kind != ISOLATE_NONE;
     if (row.kind == ISOLATE_CONNECTION)
         row.client = connection_of(s, row.number);
+    row.uid = row.kind == ISOLATE_USER ? (uid_t)row.number : row.client ? row.client->uid : (uid_t)-1;
     return row;
 }
 
@@ -92,24 +94,24 @@ static bool may_see_row(const struct connection *viewer, const struct executor_r
     }
 }
 
-static void write_row(struct rpc_output *out, const struct executor_row *row, uint64_t now)
+static void write_row(struct rpc_output *out, const struct server *s, const struct executor_row *row, uint64_t now)
 {
     const struct backend_process *p = row->process;
     const bool of_connection = row->kind == ISOLATE_CONNECTION;
 
-    rpc_write_map(out, 5 + row->has_domain + (row->kind == ISOLATE_USER) + of_connection + 2 * (row->client != NULL));
+    rpc_write_map(out, 5 + row->has_domain + (row->uid != (uid_t)-1) + uid_is_identity(row->uid) + of_connection +
+                           (row->client != NULL));
     rpc_write_entry_uint(out, "pid", (uint64_t)p->pid);
     rpc_write_entry_text(out, "state", executor_state_names[p->state]);
     if (row->has_domain)
         rpc_write_entry_text(out, "domain", executor_domain_names[row->kind]);
-    if (row->kind == ISOLATE_USER)
-        rpc_write_entry_uint(out, "uid", row->number);
+    if (row->uid != (uid_t)-1)
+        rpc_write_entry_uint(out, "uid", row->uid);
+    write_identity(out, s, row->uid);
     if (of_connection)
         rpc_write_entry_uint(out, "connection", row->number);
-    if (row->client) {
-        rpc_write_entry_uint(out, "uid", row->client->uid);
+    if (row->client)
         rpc_write_entry_uint(out, "client_pid", (uint64_t)row->client->pid);
-    }
     rpc_write_entry_uint(out, "jobs", p->jobs);
     rpc_write_entry_double(out, "uptime_s", clock_us_between(p->started_ns, now) * 1e-6);
     rpc_write_entry_double(out, "device_us", (double)p->device_ns * 1e-3);
@@ -131,7 +133,7 @@ void executors_write(struct rpc_output *out, const struct connection *viewer)
 
         if (!may_see_row(viewer, &row))
             continue;
-        write_row(out, &row, now);
+        write_row(out, s, &row, now);
         n++;
     }
     rpc_patch_array_head(out, count_at, n);

@@ -180,6 +180,16 @@ METRIC_VALUE(profile_rows_dropped, profile_rows_dropped(m->s->observe->profile))
 
 /* ---- users ---- */
 
+/* Of an identity the number says nothing to people. */
+static void label_account(struct metrics *m, const struct account *a)
+{
+    if (uid_is_identity(a->uid))
+        metrics_label(&m->text, "uid", "");
+    else
+        metrics_label_uint(&m->text, "uid", a->uid);
+    metrics_label(&m->text, "identity", identities_name(&m->s->accounts.identities, a->uid));
+}
+
 /* An account is kept for a while after the user's last connection, and so are its series. */
 static void of_users(struct metrics *m, enum metric metric, uint64_t (*value)(const struct account *a))
 {
@@ -189,7 +199,7 @@ static void of_users(struct metrics *m, enum metric metric, uint64_t (*value)(co
         if (!may_see_account(m->viewer, a))
             continue;
         metrics_sample(&m->text, metric, "");
-        metrics_label_uint(&m->text, "uid", a->uid);
+        label_account(m, a);
         metrics_uint(&m->text, value(a));
     }
 }
@@ -226,7 +236,7 @@ METRIC(user_device_seconds_total)
         if (!may_see_account(m->viewer, a))
             continue;
         metrics_sample(&m->text, METRIC_user_device_seconds_total, "");
-        metrics_label_uint(&m->text, "uid", a->uid);
+        label_account(m, a);
         metrics_double(&m->text, a->device_us * 1e-6);
     }
 }

@@ -253,12 +253,16 @@ static void write_histogram(struct rpc_output *out, const char *key, const struc
     rpc_write_entry_double(out, "max", h->max_us);
 }
 
-static void write_row(struct rpc_output *out, const struct row *row)
+static void write_row(struct rpc_output *out, const struct row *row, const struct identities *identities)
 {
-    rpc_write_map(out, 8U + (row->bytes >= 0) + (row->operations >= 0) + (row->queue.count > 0) +
+    const bool of_identity = uid_is_identity(row->head.uid);
+
+    rpc_write_map(out, 8U + of_identity + (row->bytes >= 0) + (row->operations >= 0) + (row->queue.count > 0) +
                            (row->execution.count > 0) + (row->total.count > 0));
     rpc_write_entry_text(out, "op", row->name);
     rpc_write_entry_uint(out, "uid", row->head.uid);
+    if (of_identity)
+        rpc_write_entry_text(out, "identity", identities_name(identities, row->head.uid));
     rpc_write_entry_text(out, "device", row->head.device->info.uuid);
     rpc_write_entry_text(out, "variant", row->head.variant);
     rpc_write_entry_text(out, "dtype", dtype_name(row->head.dtype));
@@ -301,7 +305,8 @@ bool profile_knows(const struct profile *p, const struct profile_filter *filter)
     return false;
 }
 
-void profile_write(const struct profile *p, const struct profile_filter *filter, struct rpc_output *out)
+void profile_write(const struct profile *p, const struct profile_filter *filter, const struct identities *identities,
+                   struct rpc_output *out)
 {
     uint32_t n = 0;
 
@@ -310,7 +315,7 @@ void profile_write(const struct profile *p, const struct profile_filter *filter,
     rpc_write_array(out, n);
     for (const struct list *node = p->recent.prev; node != &p->recent; node = node->prev)
         if (matches(list_entry(node, struct row, recent), filter))
-            write_row(out, list_entry(node, struct row, recent));
+            write_row(out, list_entry(node, struct row, recent), identities);
 }
 
 uint64_t profile_rows_dropped(const struct profile *p)

@@ -9,6 +9,7 @@
 #include "backend/backend.h"
 #include "core/op.h"
 #include "rpc/output.h"
+#include "server/account/identity.h"
 #include "util/list.h"
 
 enum { PROFILE_MAX_ROWS = 1024, PROFILE_NAME_MAX = 128 /* longer names are cut */ };
@@ -47,7 +48,8 @@ struct profile_filter {
 bool profile_knows(const struct profile *p, const struct profile_filter *filter);
 
 /* Writes the list of rows, the most recently used first. */
-void profile_write(const struct profile *p, const struct profile_filter *filter, struct rpc_output *out);
+void profile_write(const struct profile *p, const struct profile_filter *filter, const struct identities *identities,
+                   struct rpc_output *out);
 uint64_t profile_rows_dropped(const struct profile *p);
 void profile_reset(struct profile *p);
 

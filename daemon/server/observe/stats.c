@@ -248,7 +248,7 @@ static bool stats_begin(struct long_reply *reply)
     rpc_write_entry_double(&reply->out, "uptime_s", clock_us_between(s->started_ns, clock_now_ns()) * 1e-6);
     write_counters(&reply->out, s);
     rpc_write_text(&reply->out, "ops");
-    profile_write(s->observe->profile, &stats_of(r)->filter, &reply->out);
+    profile_write(s->observe->profile, &stats_of(r)->filter, &s->accounts.identities, &reply->out);
     if (stats_of(r)->reset)
         reset(s);
     reply->step = mappings_begin;

@@ -35,12 +35,13 @@ static void write_kind(struct rpc_output *out, const struct server *s, uint32_t 
         rpc_write_array(out, 0);
 }
 
-static void write_client(struct rpc_output *out, const struct trace_client *client)
+static void write_client(struct rpc_output *out, const struct server *s, const struct trace_client *client)
 {
-    rpc_write_map(out, 5);
+    rpc_write_map(out, 5 + uid_is_identity(client->uid));
     rpc_write_entry_uint(out, "client", client->number);
     rpc_write_entry_uint(out, "pid", (uint64_t)client->pid);
     rpc_write_entry_uint(out, "uid", client->uid);
+    write_identity(out, s, client->uid);
     rpc_write_text(out, "name");
     rpc_write_any_text(out, client->name);
     rpc_write_text(out, "comm");
@@ -123,7 +124,7 @@ static bool read_begin(struct long_reply *reply)
     rpc_write_text(out, "clients");
     rpc_write_array(out, nothing ? 0 : t->n_clients - t->clients_read);
     for (; !nothing && t->clients_read < t->n_clients; t->clients_read++)
-        write_client(out, &t->clients[t->clients_read]);
+        write_client(out, c->server, &t->clients[t->clients_read]);
     rpc_write_text(out, "events");
     rpc_write_array(out, (uint32_t)(reading->end - t->read));
     reply->step = read_events;

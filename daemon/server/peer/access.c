@@ -43,15 +43,27 @@ static int ask_groups(struct connection *c, struct error *e)
 
 bool access_is_owner(const struct connection *c)
 {
-    return c->uid == 0 || c->uid == geteuid();
+    return !c->identity && (c->uid == 0 || c->uid == geteuid());
 }
 
 bool access_in_group(const struct connection *c, gid_t group)
 {
+    if (c->identity) /* of other groups than this machine's */
+        return false;
     for (unsigned i = 0; i < c->n_groups; i++)
         if (c->groups[i] == group)
             return true;
     return c->gid == group;
+}
+
+enum isolation access_isolation(const struct connection *c)
+{
+    const enum isolation all = c->server->config.isolation;
+
+    /* Without executors for users there is nothing to choose from. */
+    return c->identity && all >= ISOLATE_USER && c->identity->rights.isolation > all
+               ? (enum isolation)c->identity->rights.isolation
+               : all;
 }
 
 /* ---- access classes ---- */
@@ -65,6 +77,8 @@ static unsigned classes_of(const struct connection *c)
 {
     const struct access_policy *p = &c->server->config.access;
 
+    if (c->identity)
+        return c->identity->open ? c->identity->rights.classes : 0;
     if (access_is_owner(c))
         return 1U << ACCESS_USE | 1U << ACCESS_TUNE | 1U << ACCESS_ADMINISTER;
     if (is_in(c, &p->deny) || !is_in(c, &p->allow))
@@ -76,6 +90,11 @@ static unsigned classes_of(const struct connection *c)
 static int not_allowed(const struct connection *c, struct error *e)
 {
     account_refused(c->account, c->pid, REFUSED_CONNECT, 0, 0);
+    if (c->identity) {
+        error_set(e, ERROR_PERMISSION_DENIED, "the socket of \"%s\" is not served any more: ask its administrator",
+                  c->identity->name);
+        return error_detail_text(e, "identity", c->identity->name);
+    }
     error_set(e, ERROR_PERMISSION_DENIED,
               "user %u may not use this daemon: ask its administrator (access.allow, access.deny)", (unsigned)c->uid);
     return error_detail_number(e, "uid", c->uid);
@@ -83,6 +102,9 @@ static int not_allowed(const struct connection *c, struct error *e)
 
 int access_enter(struct connection *c, struct error *e)
 {
+    if (!c->identity && uid_is_identity(c->uid))
+        return error_set(e, ERROR_PERMISSION_DENIED, "users from number %u on are not served: identities have these",
+                         IDENTITY_FIRST);
     c->account = account_get(&c->server->accounts, c->uid);
     if (!c->account)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for another connection");
@@ -105,10 +127,18 @@ void access_leave(struct connection *c)
 int access_refuse(struct connection *c, const char *method, enum access_class class, struct error *e)
 {
     account_refused(c->account, c->pid, REFUSED_METHOD, 0, 0);
-    error_set(e, ERROR_PERMISSION_DENIED, "user %u may not do this: ask the daemon's administrator (access.%s)",
-              (unsigned)c->uid, class_names[class]);
+    if (c->identity)
+        error_set(e, ERROR_PERMISSION_DENIED,
+                  "identity \"%s\" may not do this, and root has no more rights here: ask the daemon's administrator "
+                  "(classes of [socket %s])",
+                  c->identity->name, c->identity->name);
+    else
+        error_set(e, ERROR_PERMISSION_DENIED, "user %u may not do this: ask the daemon's administrator (access.%s)",
+                  (unsigned)c->uid, class_names[class]);
     error_detail_text(e, "method", method);
     error_detail_text(e, "class", class_names[class]);
+    if (c->identity)
+        return error_detail_text(e, "identity", c->identity->name);
     return error_detail_number(e, "uid", c->uid);
 }
 

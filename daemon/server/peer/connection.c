@@ -30,9 +30,25 @@ static void on_exit_of_peer(uv_poll_t *poll, int status, int events)
     connection_close(poll->data, "its process ended");
 }
 
-static int pidfd_open_(pid_t pid)
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77 /* of Linux 6.5; the C library may be older */
+#endif
+
+/* The process that connected: also one of another pid namespace, which has no number here, and never another one that
+ * has got its number since. Older kernels know a process by its number only. -1: it has ended, or cannot be known. */
+static int open_peer(const struct connection *c)
 {
-    return (int)syscall(SYS_pidfd_open, pid, 0);
+    int fd = -1;
+    socklen_t length = sizeof(fd);
+
+    if (getsockopt(c->fd, SOL_SOCKET, SO_PEERPIDFD, &fd, &length) == 0)
+        return fd; /* close-on-exec, as all pidfds are */
+    if (errno != ENOPROTOOPT)
+        return -1;
+    if (c->pid > 0)
+        return (int)syscall(SYS_pidfd_open, c->pid, 0);
+    errno = ESRCH;
+    return -1;
 }
 
 /* Watches the process that connected, and ends the connection with it: a forked child may keep the socket open. */
@@ -40,12 +56,11 @@ static int watch_process(struct connection *c, struct error *e)
 {
     int r;
 
-    if (c->pid <= 0) /* the process is in another pid namespace: end of file must do */
-        return 0;
-    c->pidfd = pidfd_open_(c->pid);
+    c->pidfd = open_peer(c);
     if (c->pidfd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM))
         return error_shortage(e, errno, "watching your process");
-    if (c->pidfd < 0) /* the process has ended and another one has the socket, or the kernel has no pidfds */
+    if (c->pidfd < 0) /* the process has ended and another one has the socket, or the kernel does not tell: end of file
+                       * must do */
         return 0;
     r = uv_poll_init(&c->server->loop, &c->exit_poll, c->pidfd);
     if (r < 0)
@@ -115,7 +130,8 @@ static int identify(struct connection *c, struct error *e)
 
     if (getsockopt(c->fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0)
         return error_set(e, ERROR_INTERNAL, "asking who you are: %s", strerror(errno));
-    c->uid = peer.uid;
+    c->peer_uid = peer.uid;
+    c->uid = c->identity ? c->identity->number : peer.uid;
     c->gid = peer.gid;
     c->pid = peer.pid;
     if (access_enter(c, e) < 0)
@@ -159,7 +175,7 @@ static void end_parts(struct connection *c)
             (*part)->end(c);
 }
 
-struct connection *connection_new(struct server *server, int fd, struct error *e)
+struct connection *connection_new(struct server *server, int fd, const struct identity *identity, struct error *e)
 {
     struct connection *c = calloc(1, sizeof(*c));
 
@@ -170,6 +186,7 @@ struct connection *connection_new(struct server *server, int fd, struct error *e
     }
     c->server = server;
     c->fd = fd;
+    c->identity = identity;
     c->pidfd = -1;
     c->connected_ns = clock_now_ns();
     init(c);
@@ -192,7 +209,7 @@ struct connection *connection_new(struct server *server, int fd, struct error *e
         goto close_connection;
     }
     c->number = ++server->counters.connections_total;
-    c->isolation = server->config.isolation;
+    c->isolation = access_isolation(c);
     event_connect(c);
     return c;
 

@@ -7,7 +7,7 @@
 #include "rpc/output.h"
 #include "server/base/shared.h"
 
-enum { MSGID_BUCKETS = 256, CLIENT_NAME_MAX = 64, COMM_MAX = 15 };
+enum { MSGID_BUCKETS = 256, CLIENT_NAME_MAX = 64, COMM_MAX = 15, CONNECTION_WHO_MAX = WHO_MAX + 40 };
 enum { OUTPUT_MAX = 64 * 1024 * 1024 }; /* bytes of waiting replies; reading stops long before */
 /* Bytes of memory that a connection's requests in flight may take before it is paused. */
 enum { REQUEST_BYTES_MAX = 32 << 20 };
@@ -30,10 +30,12 @@ struct connection {
     struct schedule_task task; /* in its user's turns */
     int fd, pidfd;
     uv_poll_t poll, exit_poll;
-    unsigned open_handles; /* uv handles whose close callback has not come */
-    uid_t uid;
+    unsigned open_handles;           /* uv handles whose close callback has not come */
+    const struct identity *identity; /* of its socket; NULL: its user counts */
+    uid_t uid;                       /* the user, or the identity's number: for accounts, rights and domains */
+    uid_t peer_uid;                  /* the user of the process, as the kernel says */
     gid_t gid;
-    pid_t pid;
+    pid_t pid;                /* 0: the process is in a pid namespace that the daemon does not see */
     uint64_t number;          /* no other connection ever has it */
     enum isolation isolation; /* of its kernels: as configured, or more; it stays once has_loaded */
     bool has_loaded;          /* a module was loaded for its domain */
@@ -96,9 +98,9 @@ struct connection {
     struct connection_statistics *statistics;
 };
 
-/* Takes over an accepted, non-blocking socket. NULL: the connection cannot be served, and the socket stays the
- * caller's; *e is sent to the peer, and the log has a line. */
-struct connection *connection_new(struct server *server, int fd, struct error *e);
+/* Takes over an accepted, non-blocking socket. `identity`: that of the listening socket, or NULL. NULL: the connection
+ * cannot be served, and the socket stays the caller's; *e is sent to the peer, and the log has a line. */
+struct connection *connection_new(struct server *server, int fd, const struct identity *identity, struct error *e);
 
 /* Closes the connection: no more replies are sent, its resources are given back, its jobs are stopped. It is freed
  * after its last request has ended. `why` is for the log. */
@@ -150,6 +152,8 @@ enum isolation domain_kind(uint64_t domain, uint64_t *ret_number);
 
 /* Looks up the name of the peer's process, once. */
 void connection_name_process(struct connection *c);
+/* For the log: "pid=1 uid=0", and " identity=NAME" where there is one. Returns `into`. */
+const char *connection_who(const struct connection *c, char into[CONNECTION_WHO_MAX]);
 
 /* peers_connections(): every connection by `link`, closed ones too. peers_open_connections(): the number of connections
  * that are not closed. */

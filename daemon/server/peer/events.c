@@ -22,15 +22,16 @@ static const char *quoted_client(const struct connection *c, char into[QUOTED_MA
 
 void event_connect(struct connection *c)
 {
+    char who[CONNECTION_WHO_MAX];
     unsigned held_back;
 
     if (log_enabled(LOG_LEVEL_DEBUG) && pass(&c->server->peers->connect_limit, c->connected_ns, &held_back))
-        log_debug("connect", "pid=%d uid=%u held_back=%u", (int)c->pid, (unsigned)c->uid, held_back);
+        log_debug("connect", "%s held_back=%u", connection_who(c, who), held_back);
 }
 
 void event_disconnect(struct connection *c, const char *why)
 {
-    char client[QUOTED_MAX];
+    char client[QUOTED_MAX], who[CONNECTION_WHO_MAX];
     unsigned held_back;
     uint64_t now;
 
@@ -38,20 +39,19 @@ void event_disconnect(struct connection *c, const char *why)
         return;
     now = clock_now_ns();
     if (pass(&c->server->peers->disconnect_limit, now, &held_back))
-        log_debug(
-            "disconnect",
-            "pid=%d uid=%u client=%s why=\"%s\" inflight=%u requests=%llu errors=%llu connected_s=%.3f held_back=%u",
-            (int)c->pid, (unsigned)c->uid, quoted_client(c, client), why, c->inflight, (unsigned long long)c->requests,
-            (unsigned long long)c->errors, clock_us_between(c->connected_ns, now) * 1e-6, held_back);
+        log_debug("disconnect",
+                  "%s client=%s why=\"%s\" inflight=%u requests=%llu errors=%llu connected_s=%.3f held_back=%u",
+                  connection_who(c, who), quoted_client(c, client), why, c->inflight, (unsigned long long)c->requests,
+                  (unsigned long long)c->errors, clock_us_between(c->connected_ns, now) * 1e-6, held_back);
 }
 
 void event_protocol_error(struct connection *c, const struct error *e)
 {
-    char client[QUOTED_MAX], why[2 * ERROR_MESSAGE_MAX];
+    char client[QUOTED_MAX], why[2 * ERROR_MESSAGE_MAX], who[CONNECTION_WHO_MAX];
     unsigned held_back;
 
     if (pass(&c->server->peers->protocol_limit, clock_now_ns(), &held_back))
-        log_warning("protocol_error", "pid=%d uid=%u client=%s why=%s held_back=%u", (int)c->pid, (unsigned)c->uid,
+        log_warning("protocol_error", "%s client=%s why=%s held_back=%u", connection_who(c, who),
                     quoted_client(c, client), log_quote(why, sizeof(why), e->message, strlen(e->message)), held_back);
 }
 
@@ -63,15 +63,15 @@ static bool is_fault(enum error_code code)
 
 void event_fault(const struct connection *c, const char *uuid, const char *op, const struct error *e)
 {
-    char client[QUOTED_MAX], why[2 * ERROR_MESSAGE_MAX];
+    char client[QUOTED_MAX], why[2 * ERROR_MESSAGE_MAX], who[CONNECTION_WHO_MAX];
     unsigned held_back;
 
     if (!is_fault(e->code))
         return;
     c->server->totals.faults++;
     if (pass(&c->server->peers->fault_limit, clock_now_ns(), &held_back))
-        log_warning("fault", "code=%s uuid=%s op=%s pid=%d uid=%u client=%s why=%s held_back=%u",
-                    error_code_name(e->code), uuid, op, (int)c->pid, (unsigned)c->uid, quoted_client(c, client),
+        log_warning("fault", "code=%s uuid=%s op=%s %s client=%s why=%s held_back=%u", error_code_name(e->code), uuid,
+                    op, connection_who(c, who), quoted_client(c, client),
                     log_quote(why, sizeof(why), e->message, strlen(e->message)), held_back);
 }
 

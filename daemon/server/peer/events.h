@@ -5,7 +5,8 @@
  *     protocol_error  warning  pid uid client why: a request was malformed, and the connection is closed
  *     fault           warning  code uuid op pid uid client why: a device or memory failed while a run used it
  *
- * Each kind has at most EVENTS_A_SECOND lines a second; `held_back` is the number of lines of its kind left out since
+ * `uid` is the user of the process, as the kernel says; a peer at an identity's socket also has `identity`. Each kind
+ * has at most EVENTS_A_SECOND lines a second; `held_back` is the number of lines of its kind left out since
  * the last one. Thread: loop. */
 #ifndef KOPS_SERVER_PEER_EVENTS_H
 #define KOPS_SERVER_PEER_EVENTS_H

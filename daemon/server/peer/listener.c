@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -30,10 +31,10 @@ static void on_listener(uv_poll_t *poll, int status, int events);
 
 /* ---- turning away ---- */
 
-static int accept_one(struct server *s)
+static int accept_one(const struct listening *l)
 {
     const int on = 1;
-    int fd = accept4(s->peers->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), cause = errno;
+    int fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), cause = errno;
 
     /* Without SO_OOBINLINE the kernel would drop out-of-band data on the way, with the descriptors that came with
      * it. */
@@ -51,13 +52,18 @@ static void close_socket_of(struct server *s, struct account *a, int fd)
 }
 
 /* Closes the socket with its unread input, which may hold descriptors. */
-static void close_newcomer(struct server *s, int fd)
+static void close_newcomer(const struct listening *l, int fd)
 {
     struct ucred peer = {.uid = (uid_t)-1};
     socklen_t length = sizeof(peer);
+    struct server *s = l->server;
     struct account *a;
 
     getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length);
+    if (l->identity)
+        peer.uid = l->identity->number;
+    else if (uid_is_identity(peer.uid)) /* access_enter() refuses it */
+        peer.uid = (uid_t)-1;
     a = account_get(&s->accounts, peer.uid);
     if (a)
         close_socket_of(s, a, fd);
@@ -67,14 +73,14 @@ static void close_newcomer(struct server *s, int fd)
 }
 
 /* Tells a new connection why it cannot be served, and closes it. */
-static void refuse(struct server *s, int fd, const struct error *e)
+static void refuse(const struct listening *l, int fd, const struct error *e)
 {
-    struct rpc_output *notice = &s->peers->listener.notice;
+    struct rpc_output *notice = &l->server->peers->listener.notice;
 
     rpc_write_error_notification(notice, e);
     rpc_output_flush(notice, fd);
     buffer_consume(&notice->bytes, buffer_length(&notice->bytes));
-    close_newcomer(s, fd);
+    close_newcomer(l, fd);
 }
 
 /* New connections get descriptors below this number: connected clients need some for the memory they register, and the
@@ -118,11 +124,30 @@ static int take_reserve(struct server *s)
 
 /* ---- accepting ---- */
 
+static void pause_all(struct server *s)
+{
+    list_for_each_safe (node, after, &s->peers->listener.sockets) {
+        uv_poll_stop(&list_entry(node, struct listening, link)->poll);
+    }
+    s->peers->listener.paused = true;
+}
+
+/* -1: no memory; the sockets that were not reached stay paused. */
+static int resume_all(struct server *s)
+{
+    list_for_each_safe (node, after, &s->peers->listener.sockets) {
+        if (watch_start(&list_entry(node, struct listening, link)->poll, UV_READABLE, on_listener) < 0)
+            return -1;
+    }
+    s->peers->listener.paused = false;
+    return 0;
+}
+
 static void on_rested(uv_timer_t *timer)
 {
     struct server *s = timer->data;
 
-    if (take_reserve(s) < 0 || watch_start(&s->peers->listener.poll, UV_READABLE, on_listener) < 0)
+    if (take_reserve(s) < 0 || resume_all(s) < 0)
         uv_timer_start(timer, on_rested, REST_MS, 0);
 }
 
@@ -133,7 +158,7 @@ static void rest(struct server *s, int cause)
 
     error_set(&e, ERROR_OUT_OF_MEMORY, "nobody can be accepted: %s", strerror(cause));
     event_turned_away(s, -1, &e);
-    uv_poll_stop(&s->peers->listener.poll);
+    pause_all(s);
     uv_update_time(&s->loop);
     uv_timer_start(&s->peers->listener.timer, on_rested, REST_MS, 0);
 }
@@ -147,7 +172,7 @@ static void on_closing(uv_timer_t *timer)
     s->peers->listener.excess_was = now;
     if (now && s->peers->listener.still < CLOSING_STILL)
         return;
-    if (watch_start(&s->peers->listener.poll, UV_READABLE, on_listener) < 0)
+    if (resume_all(s) < 0)
         return; /* tried again at the next tick */
     uv_timer_stop(timer);
     s->peers->listener.awaited = account_unref(s->peers->listener.awaited);
@@ -159,15 +184,16 @@ static void on_closing(uv_timer_t *timer)
 static void wait_for_closing(struct server *s)
 {
     s->peers->listener.still = 0;
-    uv_poll_stop(&s->peers->listener.poll);
+    pause_all(s);
     uv_update_time(&s->loop);
     uv_timer_start(&s->peers->listener.timer, on_closing, CLOSING_MS, CLOSING_MS);
 }
 
 /* Out of descriptors: closes the reserve to take one connection off the queue, tell it so and close it. -1: that
  * failed, because the whole machine has no descriptors, or another thread took the freed one. */
-static int shed(struct server *s, int cause)
+static int shed(const struct listening *l, int cause)
 {
+    struct server *s = l->server;
     struct error e;
     int fd;
 
@@ -175,7 +201,7 @@ static int shed(struct server *s, int cause)
         return -1;
     close(s->peers->listener.reserve_fd);
     s->peers->listener.reserve_fd = -1;
-    fd = accept_one(s);
+    fd = accept_one(l);
     if (fd < 0) {
         const bool nobody = errno == EAGAIN; /* accept4() takes the descriptor before it looks into the queue */
 
@@ -183,13 +209,14 @@ static int shed(struct server *s, int cause)
     }
     out_of_descriptors(s, cause, shortage_descriptors_max(), &e);
     event_turned_away(s, fd, &e);
-    refuse(s, fd, &e);
+    refuse(l, fd, &e);
     return take_reserve(s);
 }
 
-static void take(struct server *s, int fd)
+static void take(const struct listening *l, int fd)
 {
     const uint64_t began_ns = clock_now_ns();
+    struct server *s = l->server;
     struct connection *c = NULL;
     struct error e;
     int r = 0;
@@ -201,24 +228,25 @@ static void take(struct server *s, int fd)
     if (r < 0)
         event_turned_away(s, fd, &e);
     else
-        c = connection_new(s, fd, &e);
+        c = connection_new(s, fd, l->identity, &e);
     if (c)
         schedule_charge(&c->account->turns, clock_now_ns() - began_ns);
     else
-        refuse(s, fd, &e);
+        refuse(l, fd, &e);
 }
 
 static void on_listener(uv_poll_t *poll, int status, int events)
 {
-    struct server *s = poll->data;
+    const struct listening *l = poll->data;
+    struct server *s = l->server;
 
     (void)status;
     (void)events;
     for (unsigned i = 0; i < ACCEPTS_A_TURN; i++) {
-        int fd = accept_one(s), cause = errno;
+        int fd = accept_one(l), cause = errno;
 
         if (fd >= 0)
-            take(s, fd);
+            take(l, fd);
         if (s->peers->listener.awaited) {
             wait_for_closing(s);
             return;
@@ -229,7 +257,7 @@ static void on_listener(uv_poll_t *poll, int status, int events)
             return;
         if (cause == EINTR || cause == ECONNABORTED)
             continue;
-        if ((cause == EMFILE || cause == ENFILE) && shed(s, cause) == 0)
+        if ((cause == EMFILE || cause == ENFILE) && shed(l, cause) == 0)
             continue;
         rest(s, cause);
         return;
@@ -238,11 +266,58 @@ static void on_listener(uv_poll_t *poll, int status, int events)
 
 /* ---- life ---- */
 
+static void on_unwatched(uv_handle_t *handle)
+{
+    free(handle->data);
+}
+
+/* Closes the socket. Its memory is freed when the loop has let go of it. */
+static void listening_close(struct listening *l)
+{
+    list_remove(&l->link);
+    close(l->fd);
+    l->fd = -1;
+    if (l->watched)
+        uv_close((uv_handle_t *)&l->poll, on_unwatched);
+    else
+        free(l);
+}
+
+static struct listening *listening_new(struct server *s, int fd, struct identity *identity, struct error *e)
+{
+    struct listening *l = calloc(1, sizeof(*l));
+
+    if (!l) {
+        close(fd);
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a listening socket");
+        return NULL;
+    }
+    l->server = s;
+    l->fd = fd;
+    l->identity = identity;
+    l->poll.data = l;
+    list_append(&s->peers->listener.sockets, &l->link);
+    return l;
+}
+
+static int watch(struct listening *l, struct error *e)
+{
+    int r = uv_poll_init(&l->server->loop, &l->poll, l->fd);
+
+    if (r < 0)
+        return error_set(e, ERROR_INTERNAL, "watching the socket: %s", uv_strerror(r));
+    l->watched = true;
+    r = l->server->peers->listener.paused ? 0 : watch_start(&l->poll, UV_READABLE, on_listener);
+    return r < 0 ? error_set(e, ERROR_INTERNAL, "watching the socket: %s", uv_strerror(r)) : 0;
+}
+
 int listener_begin(struct server *s, int fd, struct error *e)
 {
-    s->peers->listener.fd = fd;
+    list_init(&s->peers->listener.sockets);
     s->peers->listener.reserve_fd = -1;
     rpc_output_init(&s->peers->listener.notice, NOTICE_BYTES);
+    if (!listening_new(s, fd, NULL, e))
+        return -1;
     if (!buffer_reserve(&s->peers->listener.notice.bytes, NOTICE_BYTES))
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to start");
     if (take_reserve(s) < 0)
@@ -252,40 +327,60 @@ int listener_begin(struct server *s, int fd, struct error *e)
 
 int listener_start(struct server *s, struct error *e)
 {
-    int r = uv_poll_init(&s->loop, &s->peers->listener.poll, s->peers->listener.fd);
-
-    if (r < 0)
-        return error_set(e, ERROR_INTERNAL, "watching the socket: %s", uv_strerror(r));
-    s->peers->listener.poll.data = s;
     uv_timer_init(&s->loop, &s->peers->listener.timer);
     s->peers->listener.timer.data = s;
     s->peers->listener.started = true;
-    r = watch_start(&s->peers->listener.poll, UV_READABLE, on_listener);
-    if (r < 0) {
+    if (watch(list_entry(list_first(&s->peers->listener.sockets), struct listening, link), e) < 0) {
         listener_stop(s);
-        return error_set(e, ERROR_INTERNAL, "watching the socket: %s", uv_strerror(r));
+        return -1;
     }
     return 0;
+}
+
+int listener_add(struct server *s, int fd, struct identity *identity, struct error *e)
+{
+    struct listening *l = listening_new(s, fd, identity, e);
+
+    if (!l)
+        return -1;
+    if (watch(l, e) < 0) {
+        listening_close(l);
+        return -1;
+    }
+    return 0;
+}
+
+void listener_remove(struct server *s, const struct identity *identity)
+{
+    list_for_each_safe (node, after, &s->peers->listener.sockets) {
+        struct listening *l = list_entry(node, struct listening, link);
+
+        if (l->identity == identity)
+            listening_close(l);
+    }
 }
 
 void listener_stop(struct server *s)
 {
     if (s->peers->listener.started) {
-        uv_close((uv_handle_t *)&s->peers->listener.poll, NULL);
         uv_close((uv_handle_t *)&s->peers->listener.timer, NULL);
         s->peers->listener.started = false;
     }
     s->peers->listener.awaited = account_unref(s->peers->listener.awaited);
-    if (s->peers->listener.fd >= 0)
-        close(s->peers->listener.fd);
-    s->peers->listener.fd = -1;
+    list_for_each_safe (node, after, &s->peers->listener.sockets) {
+        listening_close(list_entry(node, struct listening, link));
+    }
 }
 
 bool listener_has_newcomers(const struct server *s)
 {
-    struct pollfd queue = {.fd = s->peers->listener.fd, .events = POLLIN};
+    list_for_each_safe (node, after, &s->peers->listener.sockets) {
+        struct pollfd queue = {.fd = list_entry(node, struct listening, link)->fd, .events = POLLIN};
 
-    return poll(&queue, 1, 0) > 0;
+        if (poll(&queue, 1, 0) > 0)
+            return true;
+    }
+    return false;
 }
 
 void listener_free(struct server *s)

@@ -1,4 +1,4 @@
-/* The name of a connection's process, and the bytes it sent and received. */
+/* The name of a connection's process, its description for the log, and the bytes it sent and received. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,6 +23,13 @@ void connection_name_process(struct connection *c)
     close(fd);
     c->comm[n > 0 ? n : 0] = '\0';
     c->comm[strcspn(c->comm, "\n")] = '\0';
+}
+
+const char *connection_who(const struct connection *c, char into[CONNECTION_WHO_MAX])
+{
+    snprintf(into, CONNECTION_WHO_MAX, "pid=%d uid=%u%s%s", (int)c->pid, (unsigned)c->peer_uid,
+             c->identity ? " identity=" : "", c->identity ? c->identity->name : "");
+    return into;
 }
 
 uint64_t connection_bytes_in(const struct connection *c)

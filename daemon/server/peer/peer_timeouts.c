@@ -135,6 +135,7 @@ static void drop(struct connection *c, enum peer_timeout what)
     static const char *const why[] = {[PEER_TIMEOUT_READER] = "it does not read its replies",
                                       [PEER_TIMEOUT_MESSAGE] = "the rest of a message did not come"};
     struct server *s = c->server;
+    char who[CONNECTION_WHO_MAX];
     unsigned held_back;
     struct error e;
 
@@ -143,8 +144,8 @@ static void drop(struct connection *c, enum peer_timeout what)
     else
         s->totals.dropped_senders++;
     if (log_limit_pass(&s->peers->peer_timeouts.log_limit, clock_now_ns(), LINES_A_SECOND, &held_back))
-        log_warning("drop", "pid=%d uid=%d why=\"%s\" output_bytes=%zu input_bytes=%zu held_back=%u", (int)c->pid,
-                    (int)c->uid, why[what], buffer_length(&c->output.bytes), buffer_length(&c->input.bytes), held_back);
+        log_warning("drop", "%s why=\"%s\" output_bytes=%zu input_bytes=%zu held_back=%u", connection_who(c, who),
+                    why[what], buffer_length(&c->output.bytes), buffer_length(&c->input.bytes), held_back);
     if (what == PEER_TIMEOUT_READER) {
         connection_close(c, why[what]);
         return;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "server/peer/access.h"
+#include "server/peer/back_pressure.h"
 #include "server/peer/listener.h"
 #include "server/peer/peer_timeouts.h"
 #include "server/peer/ring.h"
@@ -90,6 +91,50 @@ void peers_reload(struct server *s)
             connection_fail(c, &e, "not allowed any more");
     }
     peer_timeouts_reload(s);
+}
+
+/* -1: it is not served; *e says why. */
+static int set_socket(struct server *s, const struct server_socket *socket, struct error *e)
+{
+    struct identity *identity = identities_get(&s->accounts.identities, socket->identity, e);
+
+    if (!identity) {
+        if (socket->fd >= 0)
+            close(socket->fd);
+        return -1;
+    }
+    identity->rights = socket->rights;
+    identity->limits = socket->limits;
+    if (socket->fd >= 0) {
+        listener_remove(s, identity);
+        if (listener_add(s, socket->fd, identity, e) < 0)
+            return -1;
+    }
+    identity->open = true;
+    return 0;
+}
+
+void peers_set_sockets(struct server *s, const struct server_socket *sockets, unsigned n)
+{
+    struct identities *all = &s->accounts.identities;
+    struct error e;
+
+    for (unsigned i = 0; i < all->count; i++)
+        identities_find(all, IDENTITY_FIRST + i)->open = false;
+    for (unsigned i = 0; i < n; i++)
+        if (set_socket(s, &sockets[i], &e) < 0)
+            log_error("socket", "identity=%s why=\"%s\"", sockets[i].identity, e.message);
+    for (unsigned i = 0; i < all->count; i++)
+        if (!identities_find(all, IDENTITY_FIRST + i)->open)
+            listener_remove(s, identities_find(all, IDENTITY_FIRST + i));
+    list_for_each_safe (node, after, &s->peers->connections) {
+        struct connection *c = list_entry(node, struct connection, link);
+
+        if (c->identity && !c->closed && access_renew(c, &e) < 0)
+            connection_fail(c, &e, "its socket is not served any more");
+        else if (c->identity && !c->closed)
+            connection_mark_dirty(c); /* a higher quota may resume it */
+    }
 }
 
 struct list *peers_connections(const struct server *s)

@@ -25,5 +25,7 @@ bool peers_sleep(struct server *s);
 
 /* Applies a changed configuration: access lists and peer timeouts. */
 void peers_reload(struct server *s);
+/* See server_serve_sockets(). */
+void peers_set_sockets(struct server *s, const struct server_socket *sockets, unsigned n);
 
 #endif

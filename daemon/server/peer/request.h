@@ -160,8 +160,6 @@ typedef void request_handler(struct request *r, const struct rpc_arg *args, stru
 KOPS_METHODS(X)
 #undef X
 
-enum access_class { ACCESS_USE, ACCESS_TUNE, ACCESS_ADMINISTER };
-
 /* A method as dispatch() sees it. */
 struct method_entry {
     const char *name;

@@ -7,15 +7,24 @@
 #include "server/peer/request.h"
 #include "util/log.h"
 
+/* A listening socket. */
+struct listening {
+    struct list link;
+    struct server *server;
+    struct identity *identity; /* of its peers; NULL: they are users */
+    int fd;
+    uv_poll_t poll;
+    bool watched; /* the handle exists */
+};
+
 struct peers {
     const struct method_entry *methods;
     const struct connection_part *const *parts; /* NULL-terminated, in the order of begin(); end() goes backwards */
     struct {
-        int fd;         /* the listening socket */
-        int reserve_fd; /* a spare descriptor, to close when there are no others; -1: none */
-        uv_poll_t poll;
-        uv_timer_t timer; /* runs while nothing is accepted */
-        bool started;
+        struct list sockets; /* struct listening, the users' first */
+        int reserve_fd;      /* a spare descriptor, to close when there are no others; -1: none */
+        uv_timer_t timer;    /* runs while nothing is accepted */
+        bool started, paused;
         struct account *awaited; /* a reference: the account whose sockets are being closed; NULL: none is waited for */
         unsigned excess_was, still; /* excess_was: sockets at the last look; still: looks without a change */
         struct rpc_output notice;   /* its memory is reserved for when there is no other */

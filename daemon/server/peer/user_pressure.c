@@ -122,7 +122,7 @@ static void on_tick(uv_timer_t *timer)
 
         /* Replies to an exempt connection add to the waiting bytes: a user far over its quota must read replies
          * first. */
-        if (!a->exempt && a->used[QUOTA_WAITING] / 2 < s->accounts.limits->of[QUOTA_WAITING])
+        if (!a->exempt && a->used[QUOTA_WAITING] / 2 < a->limits->of[QUOTA_WAITING])
             exempt_one(a);
     }
 }

@@ -222,10 +222,11 @@ static void write_list(struct request *r, const struct tune *t, uint64_t from)
 static int clear(struct request *r, struct error *e)
 {
     struct tune *t = r->connection->server->tune;
+    char who[CONNECTION_WHO_MAX];
 
     if (!access_allows(r->connection, ACCESS_ADMINISTER))
         return access_refuse(r->connection, "tuning", ACCESS_ADMINISTER, e);
-    log_info("tuning", "action=clear pid=%d uid=%d", (int)r->connection->pid, (int)r->connection->uid);
+    log_info("tuning", "action=clear %s", connection_who(r->connection, who));
     pthread_mutex_lock(&t->lock);
     t->n_tuned = 0;
     t->clear_wanted = true;

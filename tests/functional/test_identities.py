@@ -1,0 +1,481 @@
+"""Sockets with identities: their peers count as the socket's name, whoever the process's user is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import stat
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import prometheus
+import pytest
+from arrays import Vectors, run_params
+from domains import Client, Domains
+from gpu_machine import only_with_the_standin
+from quotas import check, refusals, register, register_error
+from support import proc, raw
+from support.daemon import Daemon, binary
+from support.users import STRANGER, as_root, reload
+from user_kernels import ADD, ARCH, only_with_nvrtc
+
+HOST = "[cuda]\nenabled = false\n"
+FIRST = 0xFFFF0000  # the number of the first identity
+
+
+class Identities(Daemon):
+    """A daemon whose sockets are folders/NAME/kopsd.sock, and those of `sections`."""
+
+    def __init__(self, sections: str = "", config: str = HOST, names: tuple[str, ...] = ("a", "b")) -> None:
+        super().__init__(config="", start=False)
+        self.folders = self.folder / "folders"
+        self.folders.mkdir()
+        for name in names:
+            (self.folders / name).mkdir()
+        self.write(sections, config)
+
+    def text(self, sections: str = "", config: str = HOST) -> str:
+        return f"{config}[socket *]\npath = {self.folders}/*/kopsd.sock\n{sections}"
+
+    def write(self, sections: str = "", config: str = HOST) -> None:
+        (self.folder / "kopsd.conf").write_text(self.text(sections, config), encoding="utf-8")
+
+    def path(self, name: str) -> str:
+        return str(self.folders / name / "kopsd.sock")
+
+    def at(self, name: str) -> raw.Connection:
+        return raw.Connection(self.path(name))
+
+    def may_connect(self, name: str) -> bool:
+        with suppress(FileNotFoundError, ConnectionRefusedError), self.at(name) as connection:
+            return connection.alive()
+        return False
+
+    def log_to(self, after: int) -> str:
+        return "\n".join(self.log().splitlines()[after:])
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Identities]]:
+    daemons: list[Identities] = []
+
+    def new(*args: Any, **options: Any) -> Identities:
+        daemons.append(Identities(*args, **options))
+        daemons[-1].start()
+        return daemons[-1]
+
+    yield new
+    for daemon in daemons:
+        with daemon:
+            pass
+
+
+def run(connection: raw.Connection) -> None:
+    vectors = Vectors(connection, 2, 1000)
+    connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
+
+
+def config_error(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "kopsd.conf"
+    path.write_text(HOST + text, encoding="utf-8")
+    command = [str(binary()), "--check-config", "--config", str(path), "--socket", "/tmp/unused.sock"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 2)
+    return done.stderr
+
+
+# ---- who a peer is ----
+
+
+def test_a_peer_is_the_socket_s_identity(start: Callable[..., Identities]) -> None:
+    daemon = start()
+    with daemon.at("a") as a, daemon.at("b") as b, daemon.connect() as user:
+        assert a.call("hello")["identity"] == "a"
+        assert b.call("hello")["identity"] == "b"
+        assert "identity" not in user.call("hello")
+        for connection in (a, b, user):
+            run(connection)
+        (row,) = a.call("clients")["clients"]
+        assert (row["uid"], row["identity"], row["pid"]) == (os.getuid(), "a", os.getpid())
+        (mine,) = a.call("clients")["users"]
+        assert (mine["identity"], mine["connections"]) == ("a", 1) and mine["uid"] >= FIRST
+        assert {op["identity"] for op in a.call("stats")["ops"]} == {"a"}
+        # Administrators, at the daemon's own socket, see all.
+        rows = {client.get("identity") for client in user.call("clients")["clients"]}
+        assert rows == {"a", "b", None}
+        assert {op.get("identity") for op in user.call("stats")["ops"]} == {"a", "b", None}
+        families = prometheus.parse(user.call("metrics")["text"])
+        of = families["kopsd_user_connections"]
+        assert of.value(uid="", identity="a") == of.value(uid="", identity="b") == of.value(uid=str(os.getuid()), identity="") == 1
+        families = prometheus.parse(b.call("metrics")["text"])
+        assert {dict(labels)["identity"] for _, labels in families["kopsd_user_connections"].samples} == {"b"}
+
+
+def test_a_trace_names_identities(start: Callable[..., Identities]) -> None:
+    daemon = start()
+    with daemon.at("a") as a, daemon.at("b") as b, daemon.connect() as user:
+        a.call("trace", {"begin": True})
+        user.call("trace", {"begin": True, "everybody": True})
+        run(a)
+        run(b)
+        assert [client["identity"] for client in a.call("trace")["clients"]] == ["a"]
+        assert {client["identity"] for client in user.call("trace")["clients"]} == {"a", "b"}
+        assert a.error("trace", {"begin": True, "everybody": True}).code == "permission_denied"
+
+
+@as_root
+def test_root_is_nobody(start: Callable[..., Identities]) -> None:
+    """Root of a container may do what any peer may there, and nothing of a daemon's administrator."""
+    daemon = start("[socket c]\nclasses = use, tune\n[socket d]\nclasses = administer\n", names=("a", "c", "d"))
+    with daemon.at("a") as a, daemon.at("c") as c, daemon.at("d") as d:
+        for method, params in (("drain", {}), ("cache", {"action": "clear"}), ("stats", {"reset": True})):
+            error = a.error(method, params)
+            assert (error.code, error.detail["identity"]) == ("permission_denied", "a"), method
+            assert "[socket a]" in error.message and "uid" not in error.detail
+        assert not c.call("stats", {"reset": True})["ops"]
+        assert c.error("cache", {"action": "clear"}).code == "permission_denied"
+        d.call("cache", {"action": "clear"})
+        assert {row.get("identity") for row in d.call("clients")["clients"]} == {"a", "c", "d"}
+        assert "action=clear pid=" in daemon.log() and f"uid={os.getuid()} identity=d" in daemon.log()
+    assert "identity=a" in refusals(daemon, "method")[0]
+
+
+@as_root
+def test_users_and_lists_do_not_count_there(start: Callable[..., Identities]) -> None:
+    """Whoever may open the socket is served, as the identity."""
+    from support import users
+
+    daemon = start("mode = 0666\n[access]\nallow = owner\n")
+    daemon.folder.chmod(0o755)
+    with users.acting_as(STRANGER):
+        connection = daemon.at("a")
+    with connection:
+        assert connection.call("hello")["identity"] == "a"
+        (row,) = connection.call("clients")["clients"]
+        assert (row["uid"], row["identity"]) == (STRANGER, "a")
+
+
+@as_root
+def test_a_user_with_an_identity_s_number_is_refused(start: Callable[..., Identities]) -> None:
+    from support import users
+
+    daemon = start(config=HOST + users.OPEN)
+    with daemon.at("a") as connection:
+        number = connection.call("clients")["users"][0]["uid"]
+        os.chmod(daemon.folder, 0o755)
+        with users.acting_as(number):
+            other = daemon.connect()
+        with other:
+            notification = other.wait_closed()
+            assert notification is not None and notification["code"] == "permission_denied"
+            assert str(FIRST) in notification["message"]
+        assert connection.call("clients")["users"][0]["connections"] == 1
+
+
+# ---- quotas ----
+
+
+def test_quotas_are_the_identity_s(start: Callable[..., Identities]) -> None:
+    daemon = start("quota_buffers = 2\n[socket b]\nquota_buffers = 3\nquota_connections = 2\n")
+    with daemon.at("a") as a, daemon.at("a") as other, daemon.at("b") as b, daemon.at("b") as second, daemon.connect() as user:
+        register(a, 4096)
+        register(other, 4096)
+        check(register_error(a, 4096), "buffers", 2, 2)
+        assert "quota_buffers" in register_error(other, 4096).message and 'identity "a"' in register_error(a, 4096).message
+        for _ in range(3):
+            register(b, 4096)
+        check(register_error(second, 4096), "buffers", 3, 3)
+        with daemon.at("b") as third:
+            check(third.wait_closed(), "connections", 2, 2)
+        for _ in range(4):
+            register(user, 4096)
+        limits = {row.get("identity"): row["limits"]["buffers"] for row in user.call("clients")["users"]}
+        assert limits == {"a": 2, "b": 3, None: 65536}
+    assert "identity=a" in refusals(daemon, "buffers")[0]
+
+
+def test_a_reload_changes_quotas_and_rights(start: Callable[..., Identities]) -> None:
+    daemon = start("quota_buffers = 1\n")
+    with daemon.at("a") as a:
+        register(a, 4096)
+        check(register_error(a, 4096), "buffers", 1, 1)
+        assert a.error("drain", {"resume": True}).code == "permission_denied"
+        reload(daemon, daemon.text("quota_buffers = 2\n[socket a]\nclasses = use administer\n"))
+        register(a, 4096)
+        a.call("drain", {"resume": True})
+        reload(daemon, daemon.text("[socket a]\nquota_buffers = 2\n"))
+        check(register_error(a, 4096), "buffers", 2, 2)
+        assert a.error("drain", {"resume": True}).code == "permission_denied"
+
+
+# ---- kernels ----
+
+
+@only_with_nvrtc
+@pytest.mark.parametrize(
+    ("section", "allowed"),
+    [("", True), ("user_kernels = off\n", False), ("user_kernels = on\n", True), ("user_kernels = auto\nhand_out = off\n", True)],
+)
+def test_a_socket_says_who_brings_kernels(start: Callable[..., Identities], section: str, allowed: bool) -> None:
+    daemon = start(section, config="[cuda]\ndriver = none\n")
+    with daemon.at("a") as a:
+        hello = a.call("hello")
+        assert hello["kernels"]["allowed"] == allowed == ("compile" in hello["features"])
+        assert hello["kernels"]["policy"] == ("all" if allowed else "off")
+        params = {"source": ADD, "entries": ["add2_kernel"], "arch": ARCH}
+        if allowed:
+            a.call("compile", params)
+        else:
+            error = a.error("compile", params)
+            assert error.code == "permission_denied" and 'identity "a"' in error.message
+
+
+@only_with_nvrtc
+def test_none_where_the_daemon_allows_none(start: Callable[..., Identities]) -> None:
+    daemon = start("user_kernels = on\n", config="[cuda]\ndriver = none\n[kernels]\nuser_kernels = off\n")
+    with daemon.at("a") as a:
+        assert not a.call("hello")["kernels"]["allowed"]
+
+
+@pytest.mark.parametrize(
+    ("isolate", "section", "expected"),
+    [
+        ("user", "", "connection"),
+        ("user", "isolate = user\n", "user"),
+        ("connection", "isolate = user\n", "connection"),  # never less than all have
+        ("none", "", "none"),
+        ("off", "", "off"),
+    ],
+)
+def test_the_isolation_of_a_socket(start: Callable[..., Identities], isolate: str, section: str, expected: str) -> None:
+    daemon = start(section, config=HOST + f"[executors]\nisolate = {isolate}\n")
+    with daemon.at("a") as a, daemon.connect() as user:
+        assert a.call("hello")["isolation"] == expected
+        assert user.call("hello")["isolation"] == isolate
+        allowed = user.call("hello")["kernels"]["policy"]
+        assert a.call("hello")["kernels"]["policy"] == ("off" if isolate in ("none", "off") else allowed)
+
+
+# ---- which sockets there are ----
+
+
+def test_a_new_folder_has_a_socket(start: Callable[..., Identities]) -> None:
+    """Without a reload: as where a pod is the first of its namespace."""
+    daemon = start(names=())
+    (daemon.folders / "late").mkdir()
+    proc.eventually(lambda: daemon.may_connect("late"), daemon.log)
+    with daemon.at("late") as connection:
+        assert connection.call("hello")["identity"] == "late"
+
+
+def test_a_folder_s_end_is_the_end_of_its_connections(start: Callable[..., Identities]) -> None:
+    daemon = start()
+    with daemon.at("a") as a, daemon.at("b") as b:
+        assert a.alive() and b.alive()
+        shutil.rmtree(daemon.folders / "a")
+        notification = a.wait_closed()
+        assert notification is not None and notification["code"] == "permission_denied"
+        assert b.alive()
+        before = daemon.holdings()
+        (daemon.folders / "a").mkdir()  # and it may come again, as the same identity
+        proc.eventually(lambda: daemon.may_connect("a"), daemon.log)
+        with daemon.at("a") as again:
+            assert again.alive()
+        shutil.rmtree(daemon.folders / "a")
+        proc.eventually(lambda: not daemon.may_connect("a"), daemon.log)
+        daemon.wait_holdings(before)
+        assert b.alive()
+
+
+def test_a_reload_adds_and_takes_sockets_away(start: Callable[..., Identities]) -> None:
+    daemon = start()
+    extra = daemon.folder / "extra.sock"
+    reload(daemon, daemon.text(f"[socket extra]\npath = {extra}\nmode = 0640\n"))
+    with raw.Connection(str(extra)) as connection, daemon.at("a") as a:
+        assert connection.call("hello")["identity"] == "extra"
+        assert stat.S_IMODE(extra.stat().st_mode) == 0o640
+        reload(daemon, daemon.text(f"[socket extra]\npath = {extra}\nmode = 0600\n"))
+        assert stat.S_IMODE(extra.stat().st_mode) == 0o600 and connection.alive()
+        reload(daemon, daemon.text())
+        assert connection.wait_closed()
+        assert not extra.exists() and a.alive()
+
+
+def test_a_socket_that_was_removed_comes_again_at_a_reload(start: Callable[..., Identities]) -> None:
+    daemon = start()
+    with daemon.at("a") as a:
+        os.unlink(daemon.path("a"))
+        reload(daemon, daemon.text())
+        assert daemon.may_connect("a") and a.alive()
+
+
+def test_settings_that_cannot_be_read_leave_the_sockets(start: Callable[..., Identities]) -> None:
+    daemon = start()
+    with daemon.at("a") as a:
+        (daemon.folder / "kopsd.conf").write_text("[socket a]\nnonsense = 1\n", encoding="utf-8")
+        os.kill(daemon.pid, signal.SIGHUP)
+        proc.eventually(lambda: "nonsense" in daemon.log(), daemon.log)
+        assert a.alive() and daemon.may_connect("b")
+
+
+def test_there_is_a_most_of_sockets(start: Callable[..., Identities]) -> None:
+    """Those of sections come first, and one that is there stays."""
+    daemon = start("[socket z]\n[sockets]\nmax = 3\n", names=("a", "b", "c", "z"))
+    assert [name for name in "abcz" if daemon.may_connect(name)] == ["a", "b", "z"]
+    assert 'identity=c left_out=1 why="there are 3 sockets, the most (sockets.max)"' in daemon.log()
+    (daemon.folders / "0").mkdir()
+    proc.eventually(lambda: "left_out=2" in daemon.log(), daemon.log)
+    assert [name for name in "0abcz" if daemon.may_connect(name)] == ["a", "b", "z"]
+    shutil.rmtree(daemon.folders / "b")
+    proc.eventually(lambda: daemon.may_connect("0"), daemon.log)
+    assert not daemon.may_connect("c")
+    reload(daemon, daemon.text("[sockets]\nmax = 0\n"))
+    assert not any(daemon.may_connect(name) for name in "0acz")
+
+
+def test_what_is_no_folder_of_a_name_has_none(start: Callable[..., Identities]) -> None:
+    """A link may lead to another identity's folder."""
+    daemon = start(names=("a",))
+    (daemon.folders / "link").symlink_to("a")
+    (daemon.folder / "elsewhere").mkdir()
+    (daemon.folders / "away").symlink_to(daemon.folder / "elsewhere")
+    (daemon.folders / "file").write_text("", encoding="utf-8")
+    for name in (".hidden", "-x", "with blank", "x" * 64, "ü"):
+        (daemon.folders / name).mkdir()
+    (daemon.folders / "last").mkdir()
+    proc.eventually(lambda: daemon.may_connect("last"), daemon.log)
+    made = [line.split("identity=")[1].split()[0] for line in daemon.log().splitlines() if "event=socket_made" in line]
+    assert sorted(made) == ["a", "last"]
+
+
+def test_a_socket_that_cannot_be_made_is_told_of(start: Callable[..., Identities]) -> None:
+    """Another program's, or a folder that all may write to; the other sockets are served."""
+    daemon = start(names=("a",))
+    (daemon.folders / "b").mkdir()
+    with suppress(FileExistsError):
+        (daemon.folders / "b" / "kopsd.sock").write_text("mine", encoding="utf-8")
+    reload(daemon, daemon.text(f"[socket open]\npath = {daemon.folder}/open/x.sock\n"))
+    assert 'event=socket identity=open why="the socket\'s directory' in daemon.log()
+    assert daemon.may_connect("a")
+
+
+def test_at_its_start_the_daemon_wants_the_sockets_of_sections() -> None:
+    daemon = Identities("[socket c]\npath = /nonexistent/x.sock\n")
+    done = subprocess.run(daemon.command, env=daemon.env, capture_output=True, text=True, timeout=raw.PATIENCE, check=False)
+    assert done.returncode == 1
+    assert "a socket of an identity: the socket's directory /nonexistent" in done.stderr
+    assert not os.path.exists(daemon.socket_path) and not os.path.exists(daemon.path("a"))
+    shutil.rmtree(daemon.folder)
+
+
+def test_files_are_gone_with_the_daemon() -> None:
+    daemon = Identities()
+    with daemon:
+        daemon.start()
+        assert daemon.may_connect("a")
+        paths = [daemon.path("a"), daemon.path("b")]
+        assert all(map(os.path.exists, paths))
+        daemon.stop()
+        assert not any(map(os.path.exists, paths))
+
+
+def test_a_killed_daemon_s_sockets_are_made_again() -> None:
+    with Identities() as daemon:
+        daemon.start()
+        os.kill(daemon.pid, signal.SIGKILL)
+        assert daemon.process is not None
+        daemon.process.wait()
+        assert os.path.exists(daemon.path("a"))
+        daemon.start()
+        assert daemon.may_connect("a")
+
+
+# ---- settings ----
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("[socket *]\n", ""),
+        ("[socket a]\n[socket *]\n", "socket a.path is missing"),
+        ("[socket a]\npath = /x/a.sock\n[socket b]\npath = /x/a.sock\n", "socket b.path is that of [socket a]"),
+        ("[socket a]\nclasses = use\n", "socket a.path is missing"),
+        ("[socket a]\npath = x.sock\n", "a path from /"),
+        ("[socket a]\npath = /tmp/unused.sock\n", "that of server.socket"),
+        ("[socket a]\npath = /x/a.sock\nclasses = root\n", '"root" is none of use, tune, administer'),
+        ("[socket a]\npath = /x/a.sock\nisolate = none\n", '"none" is none of user, connection'),
+        ("[executors]\nisolate = off\n[socket *]\nisolate = user\n", "executors.isolate is off"),
+        ("[socket a]\npath = /x/a.sock\nuser_kernels = owner\n", '"owner" is none of on, off, auto'),
+        ("[socket a]\npath = /x/a.sock\nmode = 9\n", 'socket a.mode: "9" is no octal number'),
+        ("[socket a]\npath = /x/a.sock\ngroup = nonesuch\n", 'no group "nonesuch"'),
+        ("[socket a]\nuid = 1\n", 'no setting "uid" of a socket'),
+        ("[socket a b]\npath = /x\n", "no section [socket a b]"),
+        ("[socket .a]\npath = /x\n", "no section [socket .a]"),
+        (f"[socket {'x' * 64}]\npath = /x\n", "no section [socket xxx"),
+        (f"[socket {'x' * 63}]\npath = /x\n", ""),
+        ("[socket *]\npath = /x/y.sock\n", "no * in the place of one folder"),
+        ("[socket *]\npath = /x/*\n", "no * in the place of one folder"),
+        ("[socket *]\npath = /x/a*/y\n", "no * in the place of one folder"),
+        ("[socket *]\npath = /*/*/y\n", "no * in the place of one folder"),
+        ("[socket *]\npath = /" + "x" * 99 + "/*/y\n[socket abcdefgh]\n", "the path is too long"),
+    ],
+)
+def test_errors_of_the_settings(tmp_path: Path, text: str, error: str) -> None:
+    said = config_error(tmp_path, text)
+    assert error in said if error else not said
+
+
+def test_a_name_keeps_all_its_letters(tmp_path: Path) -> None:
+    """The reader of such files cuts the names of sections at 49 bytes."""
+    name, other = "x" * 63, "x" * 62 + "y"
+    (tmp_path / "kopsd.conf").write_text(f"[socket {name}]\npath = /x/1\n[socket {other}]\npath = /x/2\n", encoding="utf-8")
+    command = [str(binary()), "--print-config", "--config", str(tmp_path / "kopsd.conf"), "--socket", "/tmp/unused.sock"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert f"[socket {name}]\npath = /x/1\n" in printed and f"[socket {other}]\npath = /x/2\n" in printed
+    (tmp_path / "again.conf").write_text(printed, encoding="utf-8")
+    command[3] = str(tmp_path / "again.conf")
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == printed
+
+
+def test_flags_may_name_sockets(tmp_path: Path) -> None:
+    command = [str(binary()), "--print-config", "--config", os.devnull, "--set", "socket a.b.path=/x/a"]
+    assert "[socket a.b]\npath = /x/a\n" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+# ---- GPU work ----
+
+
+@only_with_the_standin
+@only_with_nvrtc
+def test_executors_are_by_connection(tmp_path: Path) -> None:
+    """Two pods of one namespace have a process each; `stats` names the identity of each."""
+    folders = tmp_path / "folders"
+    for name in ("a", "b"):
+        (folders / name).mkdir(parents=True)
+    machine = Domains(tmp_path, isolate="user", more=f"[socket *]\npath = {folders}/*/kopsd.sock\n[socket b]\nisolate = user\n")
+    with machine.daemon:
+        clients = [Client(machine, path=str(folders / name / "kopsd.sock")) for name in "aabb"]
+        for client in clients:
+            client.own()
+        with machine.daemon.connect() as user:
+            rows = user.call("stats")["executors"]
+        assert sorted((row["domain"], row["identity"]) for row in rows if "identity" in row) == [
+            ("connection", "a"), ("connection", "a"), ("user", "b"),
+        ]  # fmt: skip
+        for client in clients:
+            client.close()
+
+
+def test_runs_of_many_identities_take_turns(start: Callable[..., Identities]) -> None:
+    daemon = start()
+    with daemon.at("a") as a, daemon.at("b") as b:
+        vectors = {c: Vectors(c, 2, 1000) for c in (a, b)}
+        asked = [
+            (c, c.request("run", run_params("square", [vectors[c].tensor(0)], vectors[c].tensor(1)))) for _ in range(20) for c in (a, b)
+        ]
+        for connection, msgid in asked:
+            assert connection.reply(msgid).error is None
