@@ -72,7 +72,7 @@ static bool orient(const struct plan_gemm *g, struct blaslt_layout *l)
         l->source[BLASLT_D] = plan_gemm_out(g);
         return true;
     }
-    if (g->has_bias)
+    if (g->has_bias && !l->any_epilogue)
         return false;
     if (column_major(g->m, g->n, g->out.row, g->out.column, &p->ld[BLASLT_D]) &&
         either_major(g->m, g->k, &g->a, &p->ld[BLASLT_A], &p->transpose_a) &&
@@ -176,7 +176,8 @@ static int check_aligned(const struct blaslt_layout *l, const struct plan *plan,
     return error_detail_text(e, "key", "attrs.variant");
 }
 
-int blaslt_layout(const struct plan *plan, const uint64_t *addresses, struct blaslt_layout *ret_layout, struct error *e)
+static int lay_out(const struct plan *plan, const uint64_t *addresses, bool any_epilogue,
+                   struct blaslt_layout *ret_layout, struct error *e)
 {
     const size_t in = dtype_size(plan->dtype), out = dtype_size(plan->out_dtype);
     const size_t sizes[] = {in, in, plan->kind == PLAN_GEMM && plan->gemm.has_bias ? in : out, out};
@@ -187,12 +188,13 @@ int blaslt_layout(const struct plan *plan, const uint64_t *addresses, struct bla
         return error_set(e, ERROR_INVALID_ARGUMENT, "cublaslt multiplies matrices only");
     g = plan->gemm;
     memset(ret_layout, 0, sizeof(*ret_layout));
+    ret_layout->any_epilogue = any_epilogue;
     fold_batch(&g);
     if (g.k == 0 || g.k > INT32_MAX || g.m > INT32_MAX || g.n > INT32_MAX) {
         error_set(e, ERROR_INVALID_ARGUMENT, "cublaslt takes dimensions from 1 to 2^31 - 1; leave the variant out");
         return error_detail_text(e, "key", "attrs.variant");
     }
-    if (g.has_bias && check_epilogue(plan, e) < 0)
+    if (g.has_bias && !any_epilogue && check_epilogue(plan, e) < 0)
         return -1;
     if (!orient(&g, ret_layout)) {
         error_set(
@@ -215,5 +217,16 @@ int blaslt_layout(const struct plan *plan, const uint64_t *addresses, struct bla
     for (unsigned o = 0; addresses && o < BLASLT_OPERANDS; o++)
         p->alignment[o] = alignment(ret_layout, (enum blaslt_operand)o, addresses[ret_layout->source[o]],
                                     sizes[ret_layout->source[o]]);
-    return p->has_bias ? check_aligned(ret_layout, plan, addresses, e) : 0;
+    return p->has_bias && !any_epilogue ? check_aligned(ret_layout, plan, addresses, e) : 0;
+}
+
+int blaslt_layout(const struct plan *plan, const uint64_t *addresses, struct blaslt_layout *ret_layout, struct error *e)
+{
+    return lay_out(plan, addresses, false, ret_layout, e);
+}
+
+int blaslt_layout_any(const struct plan *plan, const uint64_t *addresses, struct blaslt_layout *ret_layout,
+                      struct error *e)
+{
+    return lay_out(plan, addresses, true, ret_layout, e);
 }

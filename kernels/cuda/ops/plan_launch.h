@@ -48,7 +48,7 @@ int cuda_ops_launch_gemm(const struct plan *plan, const uint64_t *addresses, con
 
 /* ---- gemm ---- */
 
-const char *const *cuda_ops_gemm_variants(enum dtype dtype, enum cuda_ops_level level);
+const char *const *cuda_ops_gemm_variants(bool with_bias, enum dtype dtype, enum cuda_ops_level level);
 
 uint64_t cuda_ops_tiles_of(uint64_t extent, uint64_t tile);
 
