@@ -63,6 +63,7 @@ uint32_t tuning_table_generation(const struct tuning_table *t);
 struct tuning_request {
     struct step step;                      /* its plan; memory is the tuner's own */
     uint32_t alignment[STEP_MAX_OPERANDS]; /* what is left of the operands' addresses modulo 256 */
+    bool patient; /* nobody waits for it: only the time of measurements is bounded, not that of pauses between them */
 };
 
 enum tuning_state {
