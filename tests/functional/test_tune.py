@@ -174,19 +174,35 @@ def test_a_user_tunes_one_problem_at_a_time(start: Callable[..., Tuned]) -> None
         assert d.tune(other)["candidates"]
 
 
+def tunes(d: Tuned, connection: raw.Connection) -> bool:
+    """Whether the user may tune."""
+    try:
+        return bool(d.tune(connection, m=2 * M)["candidates"])
+    except raw.RpcError as error:
+        assert error.code == "limit_exceeded"
+        return False
+
+
 def test_a_client_that_goes_takes_its_tuning_along(start: Callable[..., Tuned]) -> None:
+    """It ends early: nothing is chosen."""
     with start() as d, d.connect() as other:
         with d.connect() as one:
             one.request("tune", layouts(device=d.machine.gpu))
+        proc.eventually(lambda: tunes(d, other), "the user may tune again")
+        (row,) = other.call("tuning")["choices"]
+        assert f"{2 * M}x{N}x{K} " in row["problem"]
 
-        def tunes() -> bool:
-            try:
-                return bool(d.tune(other, m=2 * M)["candidates"])
-            except raw.RpcError as error:
-                assert error.code == "limit_exceeded"
-                return False
 
-        proc.eventually(tunes, "the user may tune again")
+def test_a_tuning_is_cancelled_by_its_msgid(start: Callable[..., Tuned]) -> None:
+    with start() as d, d.connect() as one, d.connect() as other:
+        other.call("ping")
+        waiting = one.request("tune", layouts(device=d.machine.gpu))
+        assert other.call("cancel", {"msgid": waiting}) == {"cancelled": False}, "it is another connection's"
+        assert one.call("cancel", {"msgid": waiting}) == {"cancelled": True}
+        error = one.reply_error(waiting)
+        assert error.code == "cancelled" and "tuning" in error.message
+        assert one.call("cancel", {"msgid": waiting}) == {"cancelled": False}, "it is over"
+        assert tunes(d, one) and other.call("tuning")["total"] == 1
 
 
 def test_others_are_served_while_something_is_tuned(start: Callable[..., Tuned]) -> None:
