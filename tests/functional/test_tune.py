@@ -190,7 +190,7 @@ def test_a_client_that_goes_takes_its_tuning_along(start: Callable[..., Tuned]) 
             one.request("tune", layouts(device=d.machine.gpu))
         proc.eventually(lambda: tunes(d, other), "the user may tune again")
         (row,) = other.call("tuning")["choices"]
-        assert f"{2 * M}x{N}x{K} " in row["problem"]
+        assert row["problem"].startswith(f"gemm f32 {2 * M}x{N}x{K} ")
 
 
 def test_a_tuning_is_cancelled_by_its_msgid(start: Callable[..., Tuned]) -> None:

@@ -70,6 +70,15 @@ static double operations(const struct plan_gemm *g)
     return 2.0 * (double)g->m * (double)g->n * (double)g->k * (double)g->batch_count;
 }
 
+/* "linear bf16 4096x4096x4096 nt bias gelu". */
+static void describe(const struct tuning_request *request, const uint64_t *addresses, char *into, size_t size)
+{
+    const int n = snprintf(into, size, "%.32s ", step_op_name(&request->step));
+
+    if (n > 0 && (size_t)n < size)
+        blaslt_problem_text(&request->step.plan, addresses, into + n, size - (size_t)n);
+}
+
 int cuda_tune(const struct cuda_kernels *k, const struct tuning_request *request, struct tuning_pace *pace,
               struct tuning_result *ret, struct error *e)
 {
@@ -87,7 +96,7 @@ int cuda_tune(const struct cuda_kernels *k, const struct tuning_request *request
         return -1;
     addresses = bench.operands.addresses[0];
     cuda_tuned_machine(k, ret->machine, sizeof(ret->machine));
-    blaslt_problem_text(&request->step.plan, addresses, ret->problem, sizeof(ret->problem));
+    describe(request, addresses, ret->problem, sizeof(ret->problem));
     r = cuda_tuned_key(k, &request->step.plan, addresses, &ret->key, e);
     if (r == 0)
         r = tune_list(k, &request->step, addresses, ret, e);
