@@ -85,6 +85,11 @@ int repack_check(const struct plan *plan, const char *variant, struct error *e)
     return 0;
 }
 
+bool repack_is_as_exact(const struct plan *plan)
+{
+    return plan->gemm.k >= 1024;
+}
+
 /* ---- the actions of a panel ---- */
 
 static struct repack_action *add_action(struct repack_sketch *s, enum repack_action_kind kind)

@@ -72,6 +72,10 @@ bool repack_should_activate(const struct plan *plan);
 int repack_sketch_activated(const struct plan *plan, const uint64_t *addresses, struct repack_sketch *ret_sketch,
                             struct error *e);
 
+/* Whether "bf16x6" has at most twice the error of f32. It has that of f32 that is added up in order; but products of
+ * fewer than 1024 steps along k are for kernels that add up in parts, which is more exact. */
+bool repack_is_as_exact(const struct plan *plan);
+
 /* The variant that is estimated to be faster than the plan as it is, or NULL. */
 const char *repack_estimate(const struct plan *plan, const uint64_t *addresses);
 
