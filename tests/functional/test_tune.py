@@ -144,6 +144,28 @@ def test_problems_that_come_often_are_tuned_when_nothing_else_runs(start: Callab
         assert d.run(one) in OWN
 
 
+def test_what_the_library_has_no_epilogue_for(start: Callable[..., Tuned]) -> None:
+    """gelu by erf, and biases that are no vector [n]: own kernels compete, and the same bias finds the choice again."""
+    with start() as d, d.connect() as one:
+
+        def tune(bias: list[int], activation: str) -> dict[str, Any]:
+            request = layouts(device=d.machine.gpu, op="linear", attrs={"activation": activation})
+            request["in"].append({"shape": bias, "dtype": "f32"})
+            return one.call("tune", request)
+
+        gelu = tune([N], "gelu")
+        assert gelu["problem"] == f"linear f32 {M}x{N}x{K} nn bias gelu"
+        measured = {c["variant"] for c in gelu["candidates"] if c["state"] in ("measured", "slower")}
+        assert {"tiled", "skinny", "activated"} <= measured and "cublaslt" not in measured
+        assert named(gelu, "usual")["variant"] in OWN
+        column = tune([M, 1], "none")
+        assert {c["variant"] for c in column["candidates"] if c["state"] in ("measured", "slower")} == {"tiled", "skinny"}
+        assert "cublaslt" in {c["variant"] for c in tune([N], "none")["candidates"]}
+        assert one.call("tuning")["total"] == 3
+        again = tune([N], "gelu")
+        assert named(again, "before")["variant"] == named(gelu, "best")["variant"] and one.call("tuning")["total"] == 3
+
+
 def test_bad_requests(start: Callable[..., Tuned]) -> None:
     with start() as d, d.connect() as one:
 
@@ -153,6 +175,9 @@ def test_bad_requests(start: Callable[..., Tuned]) -> None:
         vector = {"shape": [8], "dtype": "f32"}
         add = error(op="add", **{"in": [vector, vector], "out": [vector]})
         assert add.code == "unsupported" and "one kernel serves add" in add.message
+        apart = {"shape": [M, K], "strides": [2 * K, 2], "dtype": "f32"}
+        strided = error(**{"in": [apart, {"shape": [K, N], "dtype": "f32"}]})
+        assert strided.code == "unsupported" and "no stride of 1" in strided.message
         assert error(op="nonsense").code == "unknown_op"
         assert error(**{"in": [vector]}).code == "invalid_argument"
         assert error(attrs={"variant": "tiled"}).detail["key"] == "attrs.variant"
