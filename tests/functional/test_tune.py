@@ -41,6 +41,7 @@ class Tuned:
                 "KOPS_STANDIN_BLASLT": mode,
                 "KOPSD_CACHE_DIRECTORY": str(folder / "cache"),
                 "KOPSD_TUNING_IDLE_RUNS": "0",
+                "KOPSD_TUNING_BUDGET_MS": "60000",  # a machine with other work is slow
                 **env,
             },
         )
@@ -164,6 +165,14 @@ def test_what_the_library_has_no_epilogue_for(start: Callable[..., Tuned]) -> No
         assert one.call("tuning")["total"] == 3
         again = tune([N], "gelu")
         assert named(again, "before")["variant"] == named(gelu, "best")["variant"] and one.call("tuning")["total"] == 3
+
+
+def test_a_tuning_keeps_to_its_budget(start: Callable[..., Tuned]) -> None:
+    """One execution takes it all: the usual candidate alone is measured, and stays."""
+    with start(KOPSD_TUNING_BUDGET_MS="100") as d, d.connect() as one:
+        reply = d.tune(one, m=64, n=2000, k=2000)
+        assert reply["best"] == reply["usual"] and named(reply, "usual")["state"] == "measured"
+        assert [c["state"] for c in reply["candidates"]].count("left_out") == len(reply["candidates"]) - 1
 
 
 def test_bad_requests(start: Callable[..., Tuned]) -> None:

@@ -21,8 +21,9 @@ static const double BEHIND = 1.25, BEHIND_LONG = 1.5;
 static const double HOPELESS = 3;
 /* The part of the time that the first round may take. */
 static const double FIRST_ROUND = 0.55;
-/* The least gain for which the choice that runs now is left, and by a single measurement. */
-static const double LEAST_GAIN = 0.01, LEAST_GAIN_ONCE = 0.05;
+/* The least gain for which the choice that runs now is left; and by a single measurement, of a long execution and of
+ * one that is not, for which there is no time only where other work of the device takes it. */
+static const double LEAST_GAIN = 0.01, LEAST_GAIN_ONCE = 0.05, LEAST_GAIN_DISTURBED = 0.25;
 
 struct finals {
     unsigned members[MEMBERS_MAX], n, rounds;
@@ -253,6 +254,7 @@ static double spread_of(const struct tuning_candidate *c)
 static void conclude(struct tuning_result *r, struct finals *f)
 {
     const bool is_final = f->rounds >= ROUNDS_MIN;
+    const double least_gain = is_final ? LEAST_GAIN : best_of(r) > LONG_US ? LEAST_GAIN_ONCE : LEAST_GAIN_DISTURBED;
     double spreads[2];
 
     for (unsigned i = 0; i < r->n; i++)
@@ -261,8 +263,7 @@ static void conclude(struct tuning_result *r, struct finals *f)
         take_medians(r, f);
     r->best = r->before;
     for (unsigned i = 0; i < f->n; i++)
-        if (f->members[i] != r->before &&
-            is_better(r, &r->candidates[f->members[i]], is_final ? LEAST_GAIN : LEAST_GAIN_ONCE))
+        if (f->members[i] != r->before && is_better(r, &r->candidates[f->members[i]], least_gain))
             r->best = f->members[i];
     spreads[0] = spread_of(&r->candidates[r->before]);
     spreads[1] = spread_of(&r->candidates[r->best]);

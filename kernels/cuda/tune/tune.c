@@ -13,9 +13,6 @@
 /* A single execution of more would keep other users from the GPU for long. */
 static const double OPERATIONS_MAX = 0x1p45;
 
-/* From the beginning of a tuning to its last measurement but one: a second is what people wait for gladly. */
-static const uint64_t BUDGET_NS = 800 * 1000 * 1000;
-
 bool cuda_tunes(const struct step *step)
 {
     return step->plan.kind == PLAN_GEMM && !plan_is_empty(&step->plan) && !step_variant(step);
@@ -82,7 +79,7 @@ static void describe(const struct tuning_request *request, const uint64_t *addre
 int cuda_tune(const struct cuda_kernels *k, const struct tuning_request *request, struct tuning_pace *pace,
               struct tuning_result *ret, struct error *e)
 {
-    const uint64_t until_ns = clock_now_ns() + BUDGET_NS;
+    const uint64_t until_ns = clock_now_ns() + (uint64_t)request->budget_ms * 1000 * 1000;
     const uint64_t *addresses;
     struct tune_bench bench;
     int r;

@@ -178,6 +178,23 @@ static void long_executions_are_compared_once(void **state)
     assert_int_equal(f.r.best, 1);
 }
 
+/* Where pauses take all the time, short ones are not compared well either. */
+static void a_disturbed_tuning_changes_little(void **state)
+{
+    struct error e;
+
+    (void)state;
+    for (unsigned gain = 0; gain < 2; gain++) {
+        struct fake f = fake_of(3, 0, 100);
+
+        f.us[2] = gain ? 50 : 90;
+        f.wait_us = 70000;
+        assert_int_equal(run(&f, &e), 0);
+        assert_int_equal(f.r.best, gain ? 2 : 0);
+        assert_true(took_ms(&f) < 1000);
+    }
+}
+
 static void the_choice_is_never_slower_than_the_usual_one(void **state)
 {
     (void)state;
@@ -228,6 +245,7 @@ int main(void)
         cmocka_unit_test(noise_moves_nothing),
         cmocka_unit_test(it_ends_in_time),
         cmocka_unit_test(long_executions_are_compared_once),
+        cmocka_unit_test(a_disturbed_tuning_changes_little),
         cmocka_unit_test(the_choice_is_never_slower_than_the_usual_one),
         cmocka_unit_test(one_that_cannot_is_none_and_a_cancelled_tuning_ends),
     };
