@@ -11,6 +11,7 @@ import sys
 import time
 import xml.etree.ElementTree as xml
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ import pytest
 BENCH = Path(__file__).resolve().parent
 sys.path[:0] = [str(BENCH), str(BENCH.parent / "client_py"), str(BENCH.parent / "tests")]
 
-from kopsbench import measures, recorded, runner, user_kernels  # noqa: E402
+from kopsbench import calls, context, measures, recorded, runner, user_kernels  # noqa: E402
+from kopsbench.measures import gemm_tuned  # noqa: E402
 from kopsbench.measures.compile import versus  # noqa: E402
 from kopsbench.measures.counters_ncu import of_cells  # noqa: E402
 from kopsbench.measures.trace_skew import Found, spans_in  # noqa: E402
@@ -182,6 +184,37 @@ def test_the_times_of_kernels_are_compared_with_records_of_another_daemon(tmp_pa
     assert records["truth_kernel_1k_exact"]["peer"]["n"] == 6 and records["truth_program_20_repeated"]["peer"]["n"] == 10
     table = run(str(BENCH / "table"), "--truth", str(tmp_path / "r.json"))
     assert table.returncode == 0 and "a user's vector_add of 1K f32" in table.stdout, table.stderr
+
+
+def test_shapes_of_tuned_products_are_chosen(tmp_path: Path) -> None:
+    def chosen(*names: str) -> list[tuple[int, int, int]]:
+        return gemm_tuned.shapes(context.Context(build=tmp_path, calls=1, blocks=1, spin_us=None, shapes=names))
+
+    assert chosen() == gemm_tuned.SHAPES
+    assert chosen("16x4096x4096", "64") == [(16, 4096, 4096), (64, 64, 64)]
+    with pytest.raises(context.Skipped, match="no shape 65; it has 64, 256"):
+        chosen("64", "65")
+
+
+class Submitting:
+    """A client whose calls take 1, 2, … µs."""
+
+    def __init__(self) -> None:
+        self.asked: list[object] = []
+
+    def submit(self, op: str, *inputs: object, timing: object, **more: object) -> Submitting:
+        self.asked.append(timing)
+        return self
+
+    def result(self) -> tuple[None, SimpleNamespace]:
+        self.done = getattr(self, "done", 0) + 1
+        return None, SimpleNamespace(variant="skinny", exec_us=float(self.done), timer="cupti")
+
+
+def test_pipelined_calls_say_who_has_timed_them() -> None:
+    client, used, timers = Submitting(), [], set()
+    times = calls.pipelined(client, "gemm", [(1, 2, 3)] * 3, ret_variant=used, timing="exact", ret_timers=timers)
+    assert times == [1.0, 2.0, 3.0] and used == ["skinny"] and timers == {"cupti"} and client.asked == ["exact"] * 3
 
 
 def test_executions_are_told_apart() -> None:

@@ -37,6 +37,7 @@ class Context:
     faults: int = 1000  # of isolation_storm
     hangs: int = 200
     storm_seconds: float = 180.0  # then it ends before it has made them all
+    shapes: tuple[str, ...] = ()  # of gemm_tuned; all without one
     smoke: bool = False  # tiny counts, a stand-in for the GPU: the numbers mean nothing
     notes: dict[str, Any] = field(default_factory=dict)
     _stack: ExitStack = field(default_factory=ExitStack)

@@ -63,6 +63,8 @@ uint32_t tuning_table_generation(const struct tuning_table *t);
 struct tuning_request {
     struct step step;                      /* its plan; memory is the tuner's own */
     uint32_t alignment[STEP_MAX_OPERANDS]; /* what is left of the operands' addresses modulo 256 */
+    uint32_t budget_ms;                    /* from its beginning to its last measurement */
+    bool patient;                          /* nobody waits for it: the pauses between measurements do not count */
 };
 
 enum tuning_state {

@@ -35,7 +35,7 @@ struct config {
     uint64_t socket_mode, backlog, max_connections, spin_us, shutdown_grace_ms, stall_timeout_ms, loop_timeout_s,
         idle_exit_s, log_kib;
     /* limits */
-    uint64_t tuning_idle_runs;
+    uint64_t tuning_idle_runs, tuning_budget_ms;
     uint64_t message_bytes, inflight, buffers, programs, inline_mappings, output_bytes, stuck_reader_s,
         partial_message_s, idle_close_s;
     /* host */

@@ -89,6 +89,8 @@ const struct setting settings[] = {
      "Runs of an op with equal shapes and layouts, after which the daemon measures what runs them fastest, while "
      "neither it "
      "nor anybody else has work on the GPU; 0: only when a client asks for it."},
+    {"tuning", "budget_ms", NUMBER, AT(tuning_budget_ms), "800", 100, 600000, LIVE,
+     "Time of a tuning's measurements. Candidates that there is no time for are left out, the least promising first."},
     {"executors", "isolate", TEXT, AT(executors_isolate), "user", 0, 0, FIXED,
      "Whose GPU work shares a process: user (kernels of users run in executors of their own, one a user), connection "
      "(one a connection), none (one executor does the work of all users), or off (the daemon itself does all of it)."},

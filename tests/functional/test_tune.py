@@ -41,6 +41,7 @@ class Tuned:
                 "KOPS_STANDIN_BLASLT": mode,
                 "KOPSD_CACHE_DIRECTORY": str(folder / "cache"),
                 "KOPSD_TUNING_IDLE_RUNS": "0",
+                "KOPSD_TUNING_BUDGET_MS": "60000",  # a machine with other work is slow
                 **env,
             },
         )
@@ -144,6 +145,36 @@ def test_problems_that_come_often_are_tuned_when_nothing_else_runs(start: Callab
         assert d.run(one) in OWN
 
 
+def test_what_the_library_has_no_epilogue_for(start: Callable[..., Tuned]) -> None:
+    """gelu by erf, and biases that are no vector [n]: own kernels compete, and the same bias finds the choice again."""
+    with start() as d, d.connect() as one:
+
+        def tune(bias: list[int], activation: str) -> dict[str, Any]:
+            request = layouts(device=d.machine.gpu, op="linear", attrs={"activation": activation})
+            request["in"].append({"shape": bias, "dtype": "f32"})
+            return one.call("tune", request)
+
+        gelu = tune([N], "gelu")
+        assert gelu["problem"] == f"linear f32 {M}x{N}x{K} nn bias gelu"
+        measured = {c["variant"] for c in gelu["candidates"] if c["state"] in ("measured", "slower")}
+        assert {"tiled", "skinny", "activated"} <= measured and "cublaslt" not in measured
+        assert named(gelu, "usual")["variant"] in OWN
+        column = tune([M, 1], "none")
+        assert {c["variant"] for c in column["candidates"] if c["state"] in ("measured", "slower")} == {"tiled", "skinny"}
+        assert "cublaslt" in {c["variant"] for c in tune([N], "none")["candidates"]}
+        assert one.call("tuning")["total"] == 3
+        again = tune([N], "gelu")
+        assert named(again, "before")["variant"] == named(gelu, "best")["variant"] and one.call("tuning")["total"] == 3
+
+
+def test_a_tuning_keeps_to_its_budget(start: Callable[..., Tuned]) -> None:
+    """One execution takes it all: the usual candidate alone is measured, and stays."""
+    with start(KOPSD_TUNING_BUDGET_MS="100") as d, d.connect() as one:
+        reply = d.tune(one, m=64, n=2000, k=2000)
+        assert reply["best"] == reply["usual"] and named(reply, "usual")["state"] == "measured"
+        assert [c["state"] for c in reply["candidates"]].count("left_out") == len(reply["candidates"]) - 1
+
+
 def test_bad_requests(start: Callable[..., Tuned]) -> None:
     with start() as d, d.connect() as one:
 
@@ -153,6 +184,9 @@ def test_bad_requests(start: Callable[..., Tuned]) -> None:
         vector = {"shape": [8], "dtype": "f32"}
         add = error(op="add", **{"in": [vector, vector], "out": [vector]})
         assert add.code == "unsupported" and "one kernel serves add" in add.message
+        apart = {"shape": [M, K], "strides": [2 * K, 2], "dtype": "f32"}
+        strided = error(**{"in": [apart, {"shape": [K, N], "dtype": "f32"}]})
+        assert strided.code == "unsupported" and "no stride of 1" in strided.message
         assert error(op="nonsense").code == "unknown_op"
         assert error(**{"in": [vector]}).code == "invalid_argument"
         assert error(attrs={"variant": "tiled"}).detail["key"] == "attrs.variant"
@@ -174,19 +208,35 @@ def test_a_user_tunes_one_problem_at_a_time(start: Callable[..., Tuned]) -> None
         assert d.tune(other)["candidates"]
 
 
+def tunes(d: Tuned, connection: raw.Connection) -> bool:
+    """Whether the user may tune."""
+    try:
+        return bool(d.tune(connection, m=2 * M)["candidates"])
+    except raw.RpcError as error:
+        assert error.code == "limit_exceeded"
+        return False
+
+
 def test_a_client_that_goes_takes_its_tuning_along(start: Callable[..., Tuned]) -> None:
+    """It ends early: nothing is chosen."""
     with start() as d, d.connect() as other:
         with d.connect() as one:
             one.request("tune", layouts(device=d.machine.gpu))
+        proc.eventually(lambda: tunes(d, other), "the user may tune again")
+        (row,) = other.call("tuning")["choices"]
+        assert row["problem"].startswith(f"gemm f32 {2 * M}x{N}x{K} ")
 
-        def tunes() -> bool:
-            try:
-                return bool(d.tune(other, m=2 * M)["candidates"])
-            except raw.RpcError as error:
-                assert error.code == "limit_exceeded"
-                return False
 
-        proc.eventually(tunes, "the user may tune again")
+def test_a_tuning_is_cancelled_by_its_msgid(start: Callable[..., Tuned]) -> None:
+    with start() as d, d.connect() as one, d.connect() as other:
+        other.call("ping")
+        waiting = one.request("tune", layouts(device=d.machine.gpu))
+        assert other.call("cancel", {"msgid": waiting}) == {"cancelled": False}, "it is another connection's"
+        assert one.call("cancel", {"msgid": waiting}) == {"cancelled": True}
+        error = one.reply_error(waiting)
+        assert error.code == "cancelled" and "tuning" in error.message
+        assert one.call("cancel", {"msgid": waiting}) == {"cancelled": False}, "it is over"
+        assert tunes(d, one) and other.call("tuning")["total"] == 1
 
 
 def test_others_are_served_while_something_is_tuned(start: Callable[..., Tuned]) -> None:

@@ -22,6 +22,21 @@ def scaled_error(torch: Any, out: Any, a: Any, b: Any) -> float:
 ALLOWED = {"bfloat16": 4e-3, "float16": 5e-4, "float32": 1e-5, "float64": 1e-13, "high": 8e-5, "medium": 2e-3}
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("columns", [True, False])
+def test_linear_without_the_librarys_epilogue(torch: Any, k: Any, dtype: str, columns: bool) -> None:
+    """gelu by erf, with a vector as bias and with one along the columns."""
+    a, b = (torch.randn(512, 512, device="cuda").to(getattr(torch, dtype)) for _ in range(2))
+    bias = torch.randn(*(512, 1) if columns else (512,), device="cuda").to(a.dtype)
+    tuned = k.tune("linear", a, b, bias, activation="gelu")
+    assert tuned.problem.startswith("linear ") and tuned.best.us <= tuned.before.us
+    out, timings = k.linear(a, b, bias, activation="gelu", timing=True)
+    assert timings.variant == tuned.best.variant
+    exact = torch.nn.functional.gelu(a.double() @ b.double() + bias.double())
+    terms = a.double().abs() @ b.double().abs() + bias.double().abs()
+    assert float(((out.double() - exact).abs() / terms).max()) <= ALLOWED[dtype]
+
+
 @pytest.mark.parametrize(("dtype", "precision", "shape"), CASES)
 def test_what_is_chosen(torch: Any, k: Any, dtype: str, precision: str, shape: tuple[int, int, int]) -> None:
     m, n, depth = shape

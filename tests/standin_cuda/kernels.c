@@ -15,7 +15,15 @@
 _Static_assert(sizeof(struct cuda_ops_gemm_scaled) <= MAX_PARAMS && sizeof(struct cuda_ops_strided) <= MAX_PARAMS,
                "an operation has room for every kernel's parameters");
 
-enum kernel_op { KERNEL_ADD, KERNEL_ADD_SQUARE, KERNEL_SQUARE, KERNEL_SUB_SQUARE, KERNEL_COPY, KERNEL_GEMM };
+enum kernel_op {
+    KERNEL_ADD,
+    KERNEL_ADD_SQUARE,
+    KERNEL_SQUARE,
+    KERNEL_SUB_SQUARE,
+    KERNEL_COPY,
+    KERNEL_GELU,
+    KERNEL_GEMM
+};
 enum kernel_layout {
     LAYOUT_VECTOR,
     LAYOUT_STRIDED,
@@ -109,7 +117,8 @@ static bool parse_symbol(const char *symbol, struct kernel *k)
         unsigned inputs;
     } ops[] = {[KERNEL_ADD] = {"add", 2},       [KERNEL_ADD_SQUARE] = {"add_square", 2},
                [KERNEL_SQUARE] = {"square", 1}, [KERNEL_SUB_SQUARE] = {"sub_square", 2},
-               [KERNEL_COPY] = {"copy", 1},     [KERNEL_GEMM] = {"gemm", 2}};
+               [KERNEL_COPY] = {"copy", 1},     [KERNEL_GELU] = {"gelu", 1},
+               [KERNEL_GEMM] = {"gemm", 2}};
 
     if (strlen(symbol) >= sizeof(k->symbol) || strncmp(symbol, "kops_", 5) != 0)
         return false;
@@ -340,8 +349,24 @@ static void store_float(enum element e, uint64_t address, float value)
         *(uint16_t *)p = e == ELEMENT_F16 ? float_to_half(value) : float_to_bfloat(value);
 }
 
+/* As the kernels do with a sum and its bias. */
+static double finish(double x, uint32_t activation)
+{
+    switch (activation) {
+    case CUDA_OPS_RELU:
+        return x < 0 ? 0 : x;
+    case CUDA_OPS_GELU:
+        return 0.5 * x * (1 + erf(x * 0.70710678118654752));
+    case CUDA_OPS_GELU_TANH:
+        return 0.5 * x * (1 + tanh(0.79788456080286536 * (x + 0.044715 * x * x * x)));
+    default:
+        return x;
+    }
+}
+
 #define COMPUTE(T, op, a, b)                                                                                           \
     ((op) == KERNEL_ADD          ? (T)((a) + (b))                                                                      \
+     : (op) == KERNEL_GELU       ? (T)finish((double)(a), CUDA_OPS_GELU)                                               \
      : (op) == KERNEL_ADD_SQUARE ? (T)((T)((a) + (b)) * (T)((a) + (b)))                                                \
      : (op) == KERNEL_SUB_SQUARE ? (T)((T)((a) - (b)) * (T)((a) - (b)))                                                \
                                  : (T)((a) * (a)))
@@ -411,21 +436,6 @@ uint64_t gemm_batch_address(const struct cuda_ops_gemm *p, const struct cuda_ops
         batch /= p->batch_shape[d];
     }
     return x->address + offset * size;
-}
-
-/* As the kernels do with a sum and its bias. */
-static double finish(double x, uint32_t activation)
-{
-    switch (activation) {
-    case CUDA_OPS_RELU:
-        return x < 0 ? 0 : x;
-    case CUDA_OPS_GELU:
-        return 0.5 * x * (1 + erf(x * 0.70710678118654752));
-    case CUDA_OPS_GELU_TANH:
-        return 0.5 * x * (1 + tanh(0.79788456080286536 * (x + 0.044715 * x * x * x)));
-    default:
-        return x;
-    }
 }
 
 /* The bias of element (i, j), 0 where there is none. */

@@ -141,6 +141,9 @@ bool maps_read(const struct cuda_ops_gemm_mapped *p, const char *symbol, struct 
     ret->beta = p->beta;
     ret->batch_count = ret->batch_shape[0] = p->batch_count;
     ret->batch_rank = 1;
+    ret->activation = p->activation;
+    ret->bias = (struct cuda_ops_matrix){
+        .address = p->bias_address, .row = p->bias_row, .column = p->bias_column, .batch = {p->bias_batch}};
     if (!p->k || !p->tiles_m || !p->tiles_n || !p->group ||
         !read_matrix(&p->out, p->m, p->n / 8 * 8, false, p->batch_count, &ret->out))
         return false;

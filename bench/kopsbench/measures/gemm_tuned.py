@@ -1,4 +1,6 @@
-"""gemm as tuning has chosen it, against torch.mm: kernel time, and how long a tuning takes."""
+"""gemm as tuning has chosen it, against torch.mm: kernel time, and how long a tuning takes. Both sides' times are CUPTI's
+records of the kernels: a product of several kernels is ours from the first's begin to the last's end, torch's without what
+lies between."""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from ..calls import pipelined, profile
-from ..context import Context
+from ..calls import pipelined
+from ..context import Context, Skipped
 from ..cuda import DTYPES, Rotation, cache_note, kernel_times, sets_for
 from ..record import Record, summarise, summarise_rate
 from . import add, alternate
@@ -21,6 +23,20 @@ SHAPES = [
 KINDS = {"f32": ("f32", "highest"), "tf32": ("f32", "medium"), "bf16": ("bf16", "highest"), "f16": ("f16", "highest"),
          "f64": ("f64", "highest")}  # fmt: skip
 TARGET, GEOMEAN_TARGET, TUNING_TARGET_US = 0.99, 1.08, 1e6
+
+
+def name_of(shape: tuple[int, int, int]) -> str:
+    m, n, k = shape
+    return str(m) if m == n == k else f"{m}x{n}x{k}"
+
+
+def shapes(context: Context) -> list[tuple[int, int, int]]:
+    """Those of `--shapes`; all without it."""
+    known = {name_of(shape): shape for shape in SHAPES}
+    unknown = set(context.shapes) - set(known)
+    if unknown:
+        raise Skipped(f"gemm_tuned has no shape {', '.join(sorted(unknown))}; it has {', '.join(known)}")
+    return [known[name] for name in context.shapes] or (SHAPES[:2] if context.smoke else SHAPES)
 
 
 def one(context: Context, kind: str, shape: tuple[int, int, int]) -> tuple[Record, float]:
@@ -41,13 +57,13 @@ def one(context: Context, kind: str, shape: tuple[int, int, int]) -> tuple[Recor
     torch.cuda.synchronize()
     tuned = client.tune("gemm", sets[0][0], sets[0][1], out=sets[0][2], precision=precision)
     used: list[str] = []
+    timers: set[str] = set()
     our_sets, peer_sets = Rotation(sets), Rotation(sets)
 
     def ours(count: int) -> Iterable[float]:
-        if n_sets == 1:
-            a, b, out = sets[0]
-            return profile(client, "gemm", (a, b), out, repeat=count, ret_variant=used, precision=precision)
-        return pipelined(client, "gemm", our_sets.take(count), ret_variant=used, precision=precision)
+        return pipelined(
+            client, "gemm", our_sets.take(count), ret_variant=used, timing="exact", ret_timers=timers, precision=precision
+        )
 
     def peer(count: int) -> Iterable[float]:
         return kernel_times(torch, [lambda s=s: torch.mm(s[0], s[1], out=s[2]) for s in peer_sets.take(count)], each=None)
@@ -58,10 +74,11 @@ def one(context: Context, kind: str, shape: tuple[int, int, int]) -> tuple[Recor
         our_times, peer_times = alternate(context, ours, peer, warmup=max(3, n_sets))
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
-    name = f"gemm_tuned_{kind}_" + (str(m) if m == n == k else f"{m}x{n}x{k}")
+    name = f"gemm_tuned_{kind}_{name_of(shape)}"
     work = 2.0 * m * n * k
     detail = {
-        "measured": "gpu_us of executions in the daemon against CUPTI's times of the kernels of torch.mm",
+        "measured": "CUPTI's times of the kernels in the daemon against CUPTI's times of the kernels of torch.mm",
+        "timer": "+".join(sorted(timers)),
         "cache": cache_note(size, n_sets),
         "chosen": tuned.best.what,
         "gain_over_usual": tuned.gain,
@@ -76,7 +93,7 @@ def one(context: Context, kind: str, shape: tuple[int, int, int]) -> tuple[Recor
 
 
 def run(context: Context, kind: str) -> list[Record]:
-    made = [one(context, kind, shape) for shape in (SHAPES[:2] if context.smoke else SHAPES)]
+    made = [one(context, kind, shape) for shape in shapes(context)]
     records = [record for record, _ in made]
     ratios = [record.ratio for record in records if record.ratio]
     geomean = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan

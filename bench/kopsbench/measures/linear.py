@@ -1,5 +1,5 @@
-"""linear on the GPU, a product with its bias and activation in one pass, against torch's ops one after the other, and against what
-torch.compile makes of them."""
+"""linear on the GPU, a product with its bias and activation in one pass, against torch's ops one after the other, against its product
+with the bias and then the activation, and against what torch.compile makes of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ from . import add, alternate
 
 # (m, n, k): a layer of a model over a long prompt, square, and over few tokens.
 SHAPES = {"4096": (4096, 4096, 4096), "8192x4096x1024": (8192, 4096, 1024), "16x4096x4096": (16, 4096, 4096)}
-SEPARATE_TARGET, COMPILED_TARGET = 1.1, 1.0
+# How torch does it: what that is called, and the target of the square product.
+PEERS = {
+    "": ("torch's mm, add, activation", 1.1),
+    "_addmm": ("torch's addmm, activation", None),
+    "_compiled": ("torch.compile of mm, add, activation", 1.0),
+}
 
 
 def activations(torch: Any) -> dict[str, Callable[[Any], Any]]:
@@ -23,7 +28,7 @@ def activations(torch: Any) -> dict[str, Callable[[Any], Any]]:
     return {"none": lambda x: x, "relu": torch.relu, "gelu": gelu, "gelu_tanh": partial(gelu, approximate="tanh")}
 
 
-def run(context: Context, name: str, dtype: str, shape: str, activation: str, compiled: bool, target: float | None) -> Record:
+def run(context: Context, name: str, dtype: str, shape: str, activation: str, against: str, target: float | None) -> Record:
     torch = context.torch
     client = context.gpu_client()
     m, n, k = SHAPES[shape]
@@ -47,7 +52,10 @@ def run(context: Context, name: str, dtype: str, shape: str, activation: str, co
     def separate(a: Any, b: Any, bias: Any) -> Any:
         return apply(torch.mm(a, b) + bias)
 
-    theirs = torch.compile(separate) if compiled else separate
+    def with_bias(a: Any, b: Any, bias: Any) -> Any:
+        return apply(torch.addmm(bias, a, b))
+
+    theirs = {"": lambda: separate, "_addmm": lambda: with_bias, "_compiled": lambda: torch.compile(separate)}[against]()
 
     def ours(count: int) -> Iterable[float]:
         attributes = {"activation": activation}
@@ -61,13 +69,12 @@ def run(context: Context, name: str, dtype: str, shape: str, activation: str, co
 
     our_times, peer_times = alternate(context, ours, peer, warmup=max(3, n_sets))
     work = 2.0 * m * n * k
-    what = "torch.compile of mm, add, activation" if compiled else "torch's mm, add, activation"
     return Record(
         name,
         "GFLOP/s",
         "higher",
         summarise_rate(our_times, work),
-        summarise_rate(peer_times, work, what),
+        summarise_rate(peer_times, work, PEERS[against][0]),
         {
             "measured": (
                 f"gpu_us of {'repeated executions' if n_sets == 1 else 'pipelined requests'} in the daemon"
@@ -86,11 +93,12 @@ def run(context: Context, name: str, dtype: str, shape: str, activation: str, co
 
 for _activation in ("none", "relu", "gelu", "gelu_tanh"):
     for _shape in SHAPES:
-        for _compiled in (False, True):
-            _name = f"linear_bf16_{_activation}_{_shape}{'_compiled' if _compiled else ''}"
-            _target = (COMPILED_TARGET if _compiled else SEPARATE_TARGET) if _shape == "4096" and _activation != "none" else None
+        for _against, (_, _target) in PEERS.items():
+            _name = f"linear_bf16_{_activation}_{_shape}{_against}"
+            if _shape != "4096" or _activation == "none":
+                _target = None
             add(
                 _name,
-                lambda c, name=_name, s=_shape, a=_activation, other=_compiled, target=_target: run(c, name, "bf16", s, a, other, target),
+                lambda c, name=_name, s=_shape, a=_activation, other=_against, target=_target: run(c, name, "bf16", s, a, other, target),
                 on_gpu=True,
             )

@@ -33,6 +33,10 @@ unsigned exec_jobs_on(const struct server *s, const struct backend_device *devic
 unsigned exec_programs(const struct connection *c);
 unsigned exec_queued(const struct connection *c);
 
+/* Whether the request is a run that can be cancelled, and then is answered so; does it. */
+bool exec_can_cancel(const struct request *r);
+void exec_cancel(struct request *r);
+
 /* Ends all of the connection's runs as cancelled, also those that a device can end only at its domain's cost. */
 void exec_cancel_all(struct connection *c);
 

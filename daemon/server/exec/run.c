@@ -392,25 +392,19 @@ void exec_cancel_all(struct connection *c)
     }
 }
 
-void handle_cancel(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
+static struct run *run_to_cancel(const struct request *r)
 {
-    struct request *target = request_find(r->connection, (uint32_t)args[CANCEL_msgid].u);
-    struct rpc_output *out = request_result(r);
-    struct run *run = target && target != r && request_is_run(target) ? request_state(target) : NULL;
-    bool found = run && (run->stop == RUN_GOES_ON || run->stop == RUN_CANCELLED);
-    struct error cancelled;
-    bool compiles;
+    struct run *run = request_is_run(r) ? request_state((struct request *)(uintptr_t)r) : NULL;
 
-    (void)fds;
-    error_set(&cancelled, ERROR_CANCELLED, "the compile was cancelled");
-    compiles = target && target != r && compile_can_cancel(target);
-    if (out) {
-        rpc_write_map(out, 1);
-        rpc_write_entry_bool(out, "cancelled", found || compiles);
-    }
-    if (found)
-        run_stop(run, RUN_CANCELLED);
-    if (compiles)
-        compile_cancel(target, &cancelled);
-    request_end(r);
+    return run && (run->stop == RUN_GOES_ON || run->stop == RUN_CANCELLED) ? run : NULL;
+}
+
+bool exec_can_cancel(const struct request *r)
+{
+    return run_to_cancel(r) != NULL;
+}
+
+void exec_cancel(struct request *r)
+{
+    run_stop(run_to_cancel(r), RUN_CANCELLED);
 }

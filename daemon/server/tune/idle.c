@@ -165,6 +165,7 @@ static void begin(struct server *s, const struct seen *seen)
         return;
     task->device = seen->device;
     task->request = seen->request;
+    task->request.patient = true;
     task->idle = true;
     task->seen = seen->hash;
     if (tune_begin(s, task, &e) < 0)

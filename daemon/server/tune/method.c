@@ -131,6 +131,19 @@ void handle_tune(struct request *r, const struct rpc_arg *args, struct request_f
     }
 }
 
+bool tune_can_cancel(const struct request *r)
+{
+    return r->method == METHOD_TUNE;
+}
+
+/* The measurer sees it before its next measurement, and hands the task back. */
+void tune_cancel(struct request *r)
+{
+    const struct tune_wait *wait = request_state(r);
+
+    atomic_store(&wait->task->cancelled, true);
+}
+
 /* ---- the reply ---- */
 
 static const char *const state_names[] = {[TUNING_LEFT_OUT] = "left_out",
@@ -154,10 +167,17 @@ static void write_candidate(struct rpc_output *out, const struct tuning_candidat
 void tune_answer(struct request *r, const struct tune_task *task)
 {
     const struct tuning_result *result = &task->result;
+    struct error cancelled;
     struct rpc_output *out;
 
     if (task->failed) {
         request_end_error(r, &task->error);
+        return;
+    }
+    /* Whoever has cancelled it was told that this is the answer, also where all was measured by then. */
+    if (atomic_load(&task->cancelled)) {
+        error_set(&cancelled, ERROR_CANCELLED, "the tuning was cancelled");
+        request_end_error(r, &cancelled);
         return;
     }
     out = request_result(r);

@@ -124,6 +124,7 @@ int tune_begin(struct server *s, struct tune_task *task, struct error *e)
     if (tune_start(s, e) < 0)
         return -1;
     t->n_tasks++;
+    task->request.budget_ms = (uint32_t)s->config.tuning_budget_ms;
     pthread_mutex_lock(&t->lock);
     list_append(&t->queue, &task->link);
     pthread_cond_signal(&t->wanted);

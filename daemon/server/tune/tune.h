@@ -19,6 +19,9 @@ void tune_free(struct server *s);
 void tune_step(struct server *s);
 /* Whether a request waits. */
 bool tune_is_busy(const struct server *s);
+/* Whether the request is a tune, which then is answered with `cancelled`; does it. */
+bool tune_can_cancel(const struct request *r);
+void tune_cancel(struct request *r);
 /* The daemon ends: requests that wait end as cancelled. */
 void tune_cancel_all(struct server *s);
 

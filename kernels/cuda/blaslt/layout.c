@@ -78,7 +78,7 @@ static bool orient(const struct plan_gemm *g, struct blaslt_layout *l)
         l->source[BLASLT_D] = plan_gemm_out(g);
         return true;
     }
-    if (g->has_bias)
+    if (g->has_bias && !l->any_epilogue)
         return false;
     if (column_major(g->m, g->n, g->out.row, g->out.column, &p->ld[BLASLT_D]) &&
         either_major(g->m, g->k, &g->a, &p->ld[BLASLT_A], &p->transpose_a) &&
@@ -249,7 +249,8 @@ static int check_f8_aligned(const struct blaslt_layout *l, size_t out_size, cons
     return error_detail_text(e, "key", "attrs.variant");
 }
 
-int blaslt_layout(const struct plan *plan, const uint64_t *addresses, struct blaslt_layout *ret_layout, struct error *e)
+static int lay_out(const struct plan *plan, const uint64_t *addresses, bool any_epilogue,
+                   struct blaslt_layout *ret_layout, struct error *e)
 {
     size_t sizes[PLAN_MAX_OPERANDS] = {0};
     struct blaslt_problem *p = &ret_layout->problem;
@@ -261,12 +262,13 @@ int blaslt_layout(const struct plan *plan, const uint64_t *addresses, struct bla
     for (unsigned i = 0; i <= plan_gemm_out(&g); i++)
         sizes[i] = dtype_size(plan_dtype(plan, plan_gemm_out(&g), i));
     memset(ret_layout, 0, sizeof(*ret_layout));
+    ret_layout->any_epilogue = any_epilogue;
     fold_batch(&g);
     if (g.k == 0 || g.k > INT32_MAX || g.m > INT32_MAX || g.n > INT32_MAX) {
         error_set(e, ERROR_INVALID_ARGUMENT, "cublaslt takes dimensions from 1 to 2^31 - 1; leave the variant out");
         return error_detail_text(e, "key", "attrs.variant");
     }
-    if (g.has_bias && check_epilogue(plan, e) < 0)
+    if (g.has_bias && !any_epilogue && check_epilogue(plan, e) < 0)
         return -1;
     if (!orient(&g, ret_layout)) {
         error_set(
@@ -296,5 +298,16 @@ int blaslt_layout(const struct plan *plan, const uint64_t *addresses, struct bla
                                     sizes[ret_layout->source[o]]);
     if (g.has_scales)
         return check_f8_aligned(ret_layout, dtype_size(plan->out_dtype), addresses, e);
-    return p->has_bias ? check_aligned(ret_layout, plan, addresses, e) : 0;
+    return p->has_bias && !any_epilogue ? check_aligned(ret_layout, plan, addresses, e) : 0;
+}
+
+int blaslt_layout(const struct plan *plan, const uint64_t *addresses, struct blaslt_layout *ret_layout, struct error *e)
+{
+    return lay_out(plan, addresses, false, ret_layout, e);
+}
+
+int blaslt_layout_any(const struct plan *plan, const uint64_t *addresses, struct blaslt_layout *ret_layout,
+                      struct error *e)
+{
+    return lay_out(plan, addresses, true, ret_layout, e);
 }

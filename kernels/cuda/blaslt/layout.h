@@ -51,10 +51,15 @@ struct blaslt_layout {
         source[BLASLT_OPERANDS]; /* the plan's operand that A, B and D are: enum plan_gemm_operand, plan_gemm_out() */
     unsigned n_calls;
     struct blaslt_call calls[BLASLT_CALLS_MAX];
+    bool any_epilogue; /* whatever bias and activation there is: the library may not have it */
 };
 
 /* invalid_argument when it cannot be expressed; the message says why. `addresses` may be NULL, for the check alone. */
 int blaslt_layout(const struct plan *plan, const uint64_t *addresses, struct blaslt_layout *ret_layout,
                   struct error *e);
+
+/* The same of the product alone, whatever is done to it: what the library has no epilogue for is expressed, too. */
+int blaslt_layout_any(const struct plan *plan, const uint64_t *addresses, struct blaslt_layout *ret_layout,
+                      struct error *e);
 
 #endif

@@ -12,12 +12,24 @@ int blaslt_check(const struct plan *plan, struct error *e)
     return blaslt_layout(plan, NULL, &layout, e);
 }
 
-/* The precision decides whether products of pieces may serve, beta decides whether out is read, and the batch whether
- * one call does: candidates of our own differ in both. */
+/* The precision decides whether products of pieces may serve, beta decides whether out is read, the batch whether one
+ * call does, and how the bias lies who can add it: candidates of our own differ in all. */
 struct problem {
     struct blaslt_problem of;
-    uint32_t reads_out, calls, in_pieces, reserved;
+    uint32_t reads_out, calls, in_pieces, bias_alignment;
+    int64_t bias_row, bias_column, bias_batch;
 };
+
+static void describe_bias(const struct plan_gemm *g, const uint64_t *addresses, struct problem *p)
+{
+    const uint64_t bits = addresses[PLAN_GEMM_BIAS] | 16;
+
+    p->bias_alignment = (uint32_t)(bits & -bits);
+    p->bias_row = g->m > 1 ? g->bias.row : 0;
+    p->bias_column = g->n > 1 ? g->bias.column : 0;
+    for (unsigned d = 0; d < g->batch_rank; d++)
+        p->bias_batch = p->bias_batch * 31 + g->bias.batch[d];
+}
 
 int blaslt_problem_of(const struct plan *plan, const uint64_t *addresses, unsigned char ret[TUNING_PROBLEM_BYTES],
                       struct error *e)
@@ -26,10 +38,12 @@ int blaslt_problem_of(const struct plan *plan, const uint64_t *addresses, unsign
     struct problem problem;
 
     _Static_assert(sizeof(problem) <= TUNING_PROBLEM_BYTES, "a key has room for a problem");
-    if (blaslt_layout(plan, addresses, &layout, e) < 0)
+    if (blaslt_layout_any(plan, addresses, &layout, e) < 0)
         return -1;
     problem = (struct problem){layout.problem, plan->gemm.beta != 0, layout.n_calls,
-                               plan->dtype == DTYPE_F32 && plan->gemm.in_pieces, 0};
+                               plan->dtype == DTYPE_F32 && plan->gemm.in_pieces};
+    if (plan->gemm.has_bias)
+        describe_bias(&plan->gemm, addresses, &problem);
     memset(ret, 0, TUNING_PROBLEM_BYTES);
     memcpy(ret, &problem, sizeof(problem));
     return 0;
@@ -60,7 +74,7 @@ void blaslt_problem_text(const struct plan *plan, const uint64_t *addresses, cha
     struct error ignored;
     int n;
 
-    if (blaslt_layout(plan, addresses, &layout, &ignored) < 0) {
+    if (blaslt_layout_any(plan, addresses, &layout, &ignored) < 0) {
         snprintf(into, size, "not a product");
         return;
     }

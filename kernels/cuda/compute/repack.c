@@ -12,7 +12,7 @@
 
 /* An action's means. */
 struct means {
-    CUfunction function; /* of a copy, … */
+    CUfunction function; /* of a copy or of what is done to the product, … */
     struct cuda_launch launch;
     struct blaslt_plan *blaslt; /* … or a reference of a product */
 };
@@ -26,7 +26,7 @@ struct cuda_repack {
 
 const char *cuda_repack_variant(const char *name)
 {
-    static const char *const all[] = {repack_padded, repack_bf16x3, repack_bf16x6};
+    static const char *const all[] = {repack_padded, repack_bf16x3, repack_bf16x6, repack_activated};
 
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         if (strcmp(all[i], name) == 0)
@@ -34,9 +34,12 @@ const char *cuda_repack_variant(const char *name)
     return NULL;
 }
 
-static int prepare_copy(const struct cuda_kernels *k, struct repack_action *a, struct means *m, struct error *e)
+static int prepare_launch(const struct cuda_kernels *k, struct repack_action *a, struct means *m, struct error *e)
 {
-    cuda_ops_launch_repack(a->copy.kind, &a->copy.params, &m->launch);
+    if (a->kind == REPACK_COPY)
+        cuda_ops_launch_repack(a->copy.kind, &a->copy.params, &m->launch);
+    else
+        cuda_ops_gelu(&a->gelu.all, a->gelu.dtype, a->gelu.address, &m->launch);
     m->function = cuda_embedded_find(&k->embedded, m->launch.kernel);
     if (!m->function)
         return error_set(e, ERROR_INTERNAL, "no embedded binary has the kernel %s", m->launch.kernel);
@@ -59,7 +62,8 @@ static int prepare_product(const struct cuda_kernels *k, struct cuda_repack *r, 
 
 static int check(const struct cuda_kernels *k, const char *variant, struct error *e)
 {
-    if (k->blaslt && !blaslt_is_absent(k->blaslt) && k->device->repack_bytes)
+    if (k->blaslt && !blaslt_is_absent(k->blaslt) &&
+        (k->device->repack_bytes || strcmp(variant, repack_activated) == 0))
         return 0;
     error_set(e, ERROR_INVALID_ARGUMENT, "variant \"%s\" needs cuBLASLt, and memory for copies: %s; leave it out",
               variant, k->device->repack_bytes ? "cuBLASLt is not there" : "[cuda] repack_bytes is 0");
@@ -83,8 +87,8 @@ int cuda_repack_prepare(const struct cuda_kernels *k, const struct plan *plan, c
     for (unsigned i = 0; i < sketch.n; i++) {
         struct repack_action *a = &sketch.actions[i];
 
-        if (a->kind == REPACK_COPY ? prepare_copy(k, a, &r->means[i], e) < 0
-                                   : prepare_product(k, r, a, &r->means[i], e) < 0)
+        if (a->kind == REPACK_PRODUCT ? prepare_product(k, r, a, &r->means[i], e) < 0
+                                      : prepare_launch(k, a, &r->means[i], e) < 0)
             goto free_repack;
     }
     *ret_repack = r;
@@ -116,7 +120,7 @@ bool cuda_repack_is_ready(const struct cuda_kernels *k, const struct plan *plan,
     for (unsigned i = 0; ready && i < sketch.n; i++) {
         const struct repack_action *a = &sketch.actions[i];
 
-        ready = a->kind == REPACK_COPY || product_is_ready(k, a);
+        ready = a->kind != REPACK_PRODUCT || product_is_ready(k, a);
     }
     repack_sketch_free(&sketch);
     return ready;
@@ -159,14 +163,24 @@ static int issue_product(const struct cuda_queue *q, const struct repack_action 
     return blaslt_plan_run(q, m->blaslt, &a->product.plan, addresses, e);
 }
 
+static int issue(const struct cuda_queue *q, const struct repack_action *a, struct means *m, struct error *e)
+{
+    switch (a->kind) {
+    case REPACK_COPY:
+        return issue_copy(q, a, m, e);
+    case REPACK_PRODUCT:
+        return issue_product(q, a, m, e);
+    case REPACK_GELU:
+        break;
+    }
+    return cuda_embedded_launch(q, m->function, &m->launch, e);
+}
+
 int cuda_repack_issue(const struct cuda_queue *q, struct cuda_repack *r, struct error *e)
 {
-    for (unsigned i = 0; i < r->sketch.n; i++) {
-        const struct repack_action *a = &r->sketch.actions[i];
-
-        if (a->kind == REPACK_COPY ? issue_copy(q, a, &r->means[i], e) < 0 : issue_product(q, a, &r->means[i], e) < 0)
+    for (unsigned i = 0; i < r->sketch.n; i++)
+        if (issue(q, &r->sketch.actions[i], &r->means[i], e) < 0)
             return -1;
-    }
     return 0;
 }
 

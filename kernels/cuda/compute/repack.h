@@ -1,4 +1,5 @@
-/* Gemms whose operands are copied first: to aligned rows, or split into pieces (repack_sketch.h). One is prepared once
+/* Gemms of more than one launch: operands are copied first, to aligned rows or split into pieces, or the product is
+ * activated behind (repack_sketch.h). One is prepared once
  * and issued as often as the job repeats. The copies lie in the queue's scratch memory, which the products of one queue
  * share: they run one after the other. */
 #ifndef KOPS_CUDA_REPACK_H

@@ -32,6 +32,8 @@ const char *repack_estimate(const struct plan *plan, const uint64_t *addresses)
     struct error ignored;
     struct repack_panel p;
 
+    if (repack_should_activate(plan))
+        return repack_activated;
     if ((is_f32 && g->high_precision_only && !in_pieces) || repack_check(plan, variant, &ignored) < 0)
         return NULL;
     p = repack_lay_out(plan, repack_mode(variant), addresses, (struct repack_extents){0, 0, 0}, all);

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char repack_padded[] = "padded", repack_bf16x3[] = "bf16x3", repack_bf16x6[] = "bf16x6";
+const char repack_padded[] = "padded", repack_bf16x3[] = "bf16x3", repack_bf16x6[] = "bf16x6",
+           repack_activated[] = "activated";
 
 enum {
     PANEL_STEP = 256, /* panels are multiples of so many rows or columns of out */
@@ -32,8 +33,13 @@ const char *const *repack_variants(enum op_id op, enum dtype dtype)
 {
     static const char *const padded[] = {repack_padded, NULL};
     static const char *const of_f32[] = {repack_bf16x3, repack_bf16x6, repack_padded, NULL};
-    static const char *const none[] = {NULL};
+    static const char *const linear_f32[] = {repack_padded, repack_activated, NULL};
+    static const char *const linear_f64[] = {repack_activated, NULL}, *const none[] = {NULL};
 
+    if (op == OP_LINEAR && dtype == DTYPE_F64)
+        return linear_f64;
+    if (op == OP_LINEAR && dtype == DTYPE_F32)
+        return linear_f32;
     if ((op != OP_GEMM && op != OP_LINEAR) || (dtype != DTYPE_F32 && dtype != DTYPE_F16 && dtype != DTYPE_BF16))
         return none;
     return op == OP_GEMM && dtype == DTYPE_F32 ? of_f32 : padded;
@@ -58,8 +64,11 @@ static bool bias_is_vector(const struct plan *plan)
 
 int repack_check(const struct plan *plan, const char *variant, struct error *e)
 {
-    const struct repack_mode *mode = repack_mode(variant);
+    const struct repack_mode *mode;
 
+    if (strcmp(variant, repack_activated) == 0)
+        return repack_check_activated(plan, e);
+    mode = repack_mode(variant);
     if (plan->kind != PLAN_GEMM || plan_is_empty(plan) || plan->gemm.k == 0)
         return refuse(e, variant, "is for products of matrices that are not empty");
     if (plan->gemm.has_bias && (mode->pieces || !bias_is_vector(plan)))
@@ -74,6 +83,11 @@ int repack_check(const struct plan *plan, const char *variant, struct error *e)
     if (plan->gemm.k > INT32_MAX / 4 || plan->gemm.m > INT32_MAX / 4 || plan->gemm.n > INT32_MAX / 4)
         return refuse(e, variant, "takes dimensions up to 2^29");
     return 0;
+}
+
+bool repack_is_as_exact(const struct plan *plan)
+{
+    return plan->gemm.k >= 1024;
 }
 
 /* ---- the actions of a panel ---- */
@@ -365,10 +379,14 @@ static int choose_panels(const struct plan *plan, const struct repack_mode *mode
 int repack_sketch(const struct plan *plan, const uint64_t *addresses, const char *variant, uint64_t scratch_max,
                   struct repack_sketch *ret_sketch, struct error *e)
 {
-    const struct repack_mode *mode = repack_mode(variant);
-    struct repack_sketch s = {.variant = mode->name};
+    const struct repack_mode *mode;
+    struct repack_sketch s = {0};
     struct repack_extents size, at;
 
+    if (strcmp(variant, repack_activated) == 0)
+        return repack_sketch_activated(plan, addresses, ret_sketch, e);
+    mode = repack_mode(variant);
+    s.variant = mode->name;
     if (repack_check(plan, variant, e) < 0 || choose_panels(plan, mode, addresses, scratch_max, &size, e) < 0)
         return -1;
     for (at.batch = 0; at.batch < repack_batch(plan); at.batch += size.batch)

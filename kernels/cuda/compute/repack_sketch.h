@@ -1,4 +1,4 @@
-/* A gemm as copies of its operands and products of the copies: what is copied where, and what is multiplied. Pure
+/* A gemm as more than one launch: what is copied where, what is multiplied, and what is done to the product. Pure
  * functions.
  *
  * "padded": operands whose rows, extents or first elements do not lie on 16-byte boundaries are copied to rows that do,
@@ -12,6 +12,8 @@
  * first pieces are made of a few steps along k, each of which is added in f32 to out: tensor cores add with fewer bits
  * than f32 has, and cut them off.
  *
+ * "activated" copies nothing: see repack_activate.c.
+ *
  * An infinite or NaN element is in its last piece, the others are 0: there it meets the other operand's first pieces
  * alone, which are 0 only where the element is 0 (or below 2^-134), so that no infinity is multiplied by a 0 that f32
  * would not have. Only an infinity times an infinity becomes NaN instead. */
@@ -22,7 +24,7 @@
 #include "ops/params.h"
 #include "repack_layout.h"
 
-enum repack_action_kind { REPACK_COPY, REPACK_PRODUCT };
+enum repack_action_kind { REPACK_COPY, REPACK_PRODUCT, REPACK_GELU };
 
 /* Addresses of copies count from the beginning of the scratch memory, which lies on a 256-byte boundary. */
 struct repack_action {
@@ -38,6 +40,11 @@ struct repack_action {
             uint64_t addresses[PLAN_MAX_OPERANDS];
             bool in_scratch[PLAN_MAX_OPERANDS];
         } product;
+        struct {
+            struct plan_elementwise all;
+            enum dtype dtype;
+            uint64_t address;
+        } gelu;
     };
 };
 
@@ -48,9 +55,9 @@ struct repack_sketch {
     struct repack_action *actions;
 };
 
-extern const char repack_padded[], repack_bf16x3[], repack_bf16x6[];
+extern const char repack_padded[], repack_bf16x3[], repack_bf16x6[], repack_activated[];
 
-/* `variant` is one of these. */
+/* `variant` is one of the first three. */
 const struct repack_mode *repack_mode(const char *variant);
 
 /* Names of the op's variants for a dtype, NULL-terminated. */
@@ -58,6 +65,16 @@ const char *const *repack_variants(enum op_id op, enum dtype dtype);
 
 /* invalid_argument when the variant cannot serve the plan, wherever its operands lie. */
 int repack_check(const struct plan *plan, const char *variant, struct error *e);
+
+/* repack_activate.c: the same of "activated"; whether the plan is large enough for it; the sketch. */
+int repack_check_activated(const struct plan *plan, struct error *e);
+bool repack_should_activate(const struct plan *plan);
+int repack_sketch_activated(const struct plan *plan, const uint64_t *addresses, struct repack_sketch *ret_sketch,
+                            struct error *e);
+
+/* Whether "bf16x6" has at most twice the error of f32. It has that of f32 that is added up in order; but products of
+ * fewer than 1024 steps along k are for kernels that add up in parts, which is more exact. */
+bool repack_is_as_exact(const struct plan *plan);
 
 /* The variant that is estimated to be faster than the plan as it is, or NULL. */
 const char *repack_estimate(const struct plan *plan, const uint64_t *addresses);

@@ -43,8 +43,11 @@ int cuda_tuned_key(const struct cuda_kernels *k, const struct plan *plan, const 
     ret->machine = machine_of(k, true);
     if (blaslt_problem_of(plan, addresses, ret->problem, e) == 0)
         return 0;
-    return error_set(e, ERROR_UNSUPPORTED,
-                     "there is nothing to tune: with these layouts our own kernel serves the product, as it is");
+    return error_set(
+        e, ERROR_UNSUPPORTED,
+        "there is nothing to tune: one kernel, \"tiled\", serves products whose matrices have no stride of 1 "
+        "along rows or columns, that add nothing up (k is 0), or whose batches would need more than 16 "
+        "calls of cuBLASLt");
 }
 
 bool cuda_tuned_find(const struct cuda_kernels *k, const struct plan *plan, const uint64_t *addresses, bool may_block,

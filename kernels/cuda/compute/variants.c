@@ -20,8 +20,9 @@ static void init_one(const char **names, enum op_id op, enum dtype dtype, enum c
         return;
     if ((op == OP_GEMM || op == OP_LINEAR || op == OP_SCALED_GEMM) && have_blaslt)
         names[n++] = cuda_variant_blaslt;
-    while (have_blaslt && have_copies && *repacked)
-        names[n++] = *repacked++;
+    for (; have_blaslt && *repacked; repacked++)
+        if (have_copies || strcmp(*repacked, repack_activated) == 0)
+            names[n++] = *repacked;
     while (*own)
         names[n++] = *own++;
     if (op == OP_COPY)

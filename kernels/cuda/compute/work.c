@@ -32,8 +32,10 @@ static const char *wants_repack(const struct cuda_kernels *k, const struct step 
         return NULL;
     if (step_variant(step))
         return cuda_repack_variant(step_variant(step));
-    if (!k->blaslt || blaslt_is_absent(k->blaslt) || !k->device->repack_bytes)
+    if (!k->blaslt || blaslt_is_absent(k->blaslt))
         return NULL;
+    if (!k->device->repack_bytes)
+        return repack_should_activate(plan) ? repack_activated : NULL;
     return repack_estimate(plan, addresses);
 }
 

@@ -22,7 +22,7 @@ struct cuda_work {
 
     const char *variant;        /* lives as long as the device */
     struct blaslt_plan *blaslt; /* a reference, or NULL: a kernel of `function` */
-    struct cuda_repack *repack; /* owned, or NULL: a gemm of copies */
+    struct cuda_repack *repack; /* owned, or NULL: a gemm of several launches */
     CUfunction function;        /* an embedded kernel; a user's is in the plan */
     struct cuda_launch launch;
     bool early; /* set by the caller: a user's kernel that may begin before the one before it in its job has ended */

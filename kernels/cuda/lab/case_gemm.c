@@ -363,8 +363,7 @@ static int check_launch(struct lab_case *c, const struct lab_machine *m, const s
 static int check_variants(struct lab_case *c, const struct lab_machine *m, const struct plan *plan,
                           const uint64_t *addresses, const struct reference *reference, unsigned char *got)
 {
-    const char *const *variants =
-        cuda_ops_variants(is_scaled(c) ? OP_SCALED_GEMM : OP_GEMM, plan->dtype, m->device.level);
+    const char *const *variants = cuda_ops_variants(c->call.op->id, plan->dtype, m->device.level);
     int ways = 0;
 
     for (; *variants; variants++) {
@@ -372,7 +371,7 @@ static int check_variants(struct lab_case *c, const struct lab_machine *m, const
         struct error e;
 
         if (strcmp(*variants, "tiled") == 0 ||
-            cuda_ops_launch(OP_GEMM, plan, addresses, *variants, &m->device, &launch, &e) < 0)
+            cuda_ops_launch(c->call.op->id, plan, addresses, *variants, &m->device, &launch, &e) < 0)
             continue;
         if (check_launch(c, m, &launch, reference, got) < 0)
             return -1;

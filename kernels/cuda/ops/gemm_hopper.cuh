@@ -8,6 +8,7 @@
 #define KOPS_CUDA_OPS_GEMM_HOPPER_CUH
 
 #include "dtypes.cuh"
+#include "gemm_epilogue.cuh"
 #include "hopper.cuh"
 #include "stamp.cuh"
 #include "wgmma.cuh"
@@ -25,8 +26,9 @@ struct hopper_tile {
 
 /* X_ACROSS: the operand does not lie along k. M × N: the tile of a block. CLUSTER_M × CLUSTER_N: blocks of a cluster,
  * and neighbours in out. LEAD: panels that the first consumer is ahead of the second, which then multiplies while the
- * first writes. */
-template <typename T, int A_ACROSS, int B_ACROSS, int M, int N, int STAGES, int CLUSTER_M, int CLUSTER_N, int LEAD>
+ * first writes. LINEAR: with a bias and an activation, in place of beta. */
+template <typename T, int A_ACROSS, int B_ACROSS, int M, int N, int STAGES, int CLUSTER_M, int CLUSTER_N, int LEAD,
+          bool LINEAR = false>
 struct gemm_hopper {
     static constexpr int PARTS = M / HOPPER_CONSUMERS / 64; /* products of 64 rows that a consumer has */
     static constexpr int A_BYTES = M * 128, B_BYTES = N * 128, STAGE_BYTES = A_BYTES + B_BYTES;
@@ -185,6 +187,82 @@ struct gemm_hopper {
             wgmma_settle(sum[i]);
     }
 
+    /* Sum number n of a thread: column_of(n) and row_of(n) of the 64 × N elements that a warpgroup has of one product.
+     */
+    static __device__ __forceinline__ int row_of(int n)
+    {
+        return threadIdx.x % HOPPER_GROUP / 32 * 16 + threadIdx.x % 32 / 4 + n / 2 % 2 * 8;
+    }
+
+    static __device__ __forceinline__ int column_of(int n)
+    {
+        return n / 4 * 8 + threadIdx.x % 4 * 2 + n % 2;
+    }
+
+    /* Elements of the bias for the columns x and x + 1, where all rows have the same; 0 behind the last. */
+    __device__ __forceinline__ pair<T> bias_of(const T *bias, int x) const
+    {
+        pair<T> y = {{T(0.0f), T(0.0f)}};
+
+        if (p.bias_pairs && (uint32_t)x + 1 < p.n)
+            return pair<T>::load(bias + x);
+        if ((uint32_t)x < p.n)
+            y.e[0] = bias[x * p.bias_column];
+        if ((uint32_t)x + 1 < p.n)
+            y.e[1] = bias[(x + 1) * p.bias_column];
+        return y;
+    }
+
+    /* Adds the bias to the scaled sums. */
+    __device__ __forceinline__ void add_bias(float (&sum)[PARTS][N / 2], const hopper_tile &t, int consumer) const
+    {
+        const T *bias = reinterpret_cast<const T *>(p.bias_address) + t.batch * p.bias_batch;
+
+        if (p.bias_row == 0) {
+#pragma unroll
+            for (int n = 0; n < N / 2; n += 4) {
+                const pair<T> y = bias_of(bias, t.column + column_of(n));
+#pragma unroll
+                for (int i = 0; i < PARTS * 4; i++)
+                    sum[i / 4][n + i % 4] = fmaf(p.alpha, sum[i / 4][n + i % 4], widen(y.e[i % 2]));
+            }
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < PARTS; i++) {
+#pragma unroll
+            for (int n = 0; n < N / 2; n++) {
+                const uint32_t row = t.row + (consumer * PARTS + i) * 64 + row_of(n), column = t.column + column_of(n);
+                const bool inside = row < p.m && column < p.n;
+                const float y = inside ? widen(bias[row * p.bias_row + column * p.bias_column]) : 0.0f;
+                sum[i][n] = fmaf(p.alpha, sum[i][n], y);
+            }
+        }
+    }
+
+    /* Bias and activation, before the sums are written. */
+    __device__ __forceinline__ void finish_linear(float (&sum)[PARTS][N / 2], const hopper_tile &t, int consumer) const
+    {
+        add_bias(sum, t, consumer);
+#define HOPPER_ACTIVATE(function)                                                                                      \
+    _Pragma("unroll") for (int i = 0; i < PARTS * N / 2; i++) sum[i / (N / 2)][i % (N / 2)] =                          \
+        function(sum[i / (N / 2)][i % (N / 2)])
+        switch (p.activation) {
+        case CUDA_OPS_RELU:
+            HOPPER_ACTIVATE(gemm_relu);
+            break;
+        case CUDA_OPS_GELU:
+            HOPPER_ACTIVATE(gemm_gelu_quick);
+            break;
+        case CUDA_OPS_GELU_TANH:
+            HOPPER_ACTIVATE(gemm_gelu_tanh_quick);
+            break;
+        default:
+            break;
+        }
+#undef HOPPER_ACTIVATE
+    }
+
     /* Two elements of out, next to each other. */
     template <bool BETA>
     __device__ __forceinline__ uint32_t finish(float low, float high, const hopper_tile &t, int row, int column) const
@@ -194,8 +272,10 @@ struct gemm_hopper {
             T e[2];
         } y = {0};
 
-        low *= p.alpha;
-        high *= p.alpha;
+        if (!LINEAR) {
+            low *= p.alpha;
+            high *= p.alpha;
+        }
         if (BETA && (uint32_t)row < p.m && (uint32_t)column < p.n) {
             const T *place =
                 reinterpret_cast<const T *>(p.out_address) + t.batch * p.out_batch + row * p.out_row + column;
@@ -281,7 +361,9 @@ struct gemm_hopper {
         for (uint32_t work = blockIdx.x / (CLUSTER_M * CLUSTER_N); work < count; work += clusters) {
             float sum[PARTS][N / 2];
             multiply(sum, consumer, work < clusters, stage, parity);
-            if (p.beta != 0)
+            if (LINEAR)
+                finish_linear(sum, locate(work), consumer);
+            if (!LINEAR && p.beta != 0)
                 write<true>(sum, locate(work), consumer, turn);
             else
                 write<false>(sum, locate(work), consumer, turn);
@@ -327,9 +409,9 @@ struct gemm_hopper {
     }
 };
 
-#define CUDA_OPS_GEMM_HOPPER(name, cluster, ...)                                                                       \
+#define CUDA_OPS_HOPPER_KERNEL(symbol, cluster, ...)                                                                   \
     extern "C" __global__ void __cluster_dims__(cluster, 1, 1) __launch_bounds__(HOPPER_THREADS, 1)                    \
-        kops_gemm_##name(const __grid_constant__ cuda_ops_gemm_mapped p)                                               \
+        symbol(const __grid_constant__ cuda_ops_gemm_mapped p)                                                         \
     {                                                                                                                  \
         extern __shared__ unsigned char memory[];                                                                      \
         stamp_start(p.stamps);                                                                                         \
@@ -337,5 +419,8 @@ struct gemm_hopper {
         g.run();                                                                                                       \
         stamp_end(p.stamps);                                                                                           \
     }
+#define CUDA_OPS_GEMM_HOPPER(name, cluster, ...) CUDA_OPS_HOPPER_KERNEL(kops_gemm_##name, cluster, __VA_ARGS__)
+#define CUDA_OPS_LINEAR_HOPPER(name, cluster, ...)                                                                     \
+    CUDA_OPS_HOPPER_KERNEL(kops_linear_##name, cluster, __VA_ARGS__, true)
 
 #endif

@@ -4,25 +4,25 @@
 #include "gemm_skinny.cuh"
 #include "gemm_small.cuh"
 
-CUDA_OPS_GEMM_SKINNY(f32_skinny_along, skinny_f32<true>)
-CUDA_OPS_GEMM_SKINNY(f32_skinny_across, skinny_f32<false>)
+CUDA_OPS_SKINNY(gemm, false, f32_skinny_along, skinny_f32<true>)
+CUDA_OPS_SKINNY(gemm, false, f32_skinny_across, skinny_f32<false>)
 CUDA_OPS_GEMM_SMALL(f32_small)
 
 #if __CUDA_ARCH__ >= 800
-CUDA_OPS_GEMM_SKINNY(f16_skinny_along, skinny_mma<__half, true>)
-CUDA_OPS_GEMM_SKINNY(f16_skinny_across, skinny_mma<__half, false>)
-CUDA_OPS_GEMM_SKINNY(bf16_skinny_along, skinny_mma<__nv_bfloat16, true>)
-CUDA_OPS_GEMM_SKINNY(bf16_skinny_across, skinny_mma<__nv_bfloat16, false>)
+CUDA_OPS_SKINNY(gemm, false, f16_skinny_along, skinny_mma<__half, true>)
+CUDA_OPS_SKINNY(gemm, false, f16_skinny_across, skinny_mma<__half, false>)
+CUDA_OPS_SKINNY(gemm, false, bf16_skinny_along, skinny_mma<__nv_bfloat16, true>)
+CUDA_OPS_SKINNY(gemm, false, bf16_skinny_across, skinny_mma<__nv_bfloat16, false>)
 #endif
 
 #if __CUDA_ARCH__ >= 900
 #define SPLIT(n)                                                                                                       \
-    CUDA_OPS_GEMM_SKINNY_SPLIT(f32_skinny_along, n, skinny_f32<true>)                                                  \
-    CUDA_OPS_GEMM_SKINNY_SPLIT(f32_skinny_across, n, skinny_f32<false>)                                                \
-    CUDA_OPS_GEMM_SKINNY_SPLIT(f16_skinny_along, n, skinny_mma<__half, true>)                                          \
-    CUDA_OPS_GEMM_SKINNY_SPLIT(f16_skinny_across, n, skinny_mma<__half, false>)                                        \
-    CUDA_OPS_GEMM_SKINNY_SPLIT(bf16_skinny_along, n, skinny_mma<__nv_bfloat16, true>)                                  \
-    CUDA_OPS_GEMM_SKINNY_SPLIT(bf16_skinny_across, n, skinny_mma<__nv_bfloat16, false>)                                \
+    CUDA_OPS_SKINNY_SPLIT(gemm, false, f32_skinny_along, n, skinny_f32<true>)                                          \
+    CUDA_OPS_SKINNY_SPLIT(gemm, false, f32_skinny_across, n, skinny_f32<false>)                                        \
+    CUDA_OPS_SKINNY_SPLIT(gemm, false, f16_skinny_along, n, skinny_mma<__half, true>)                                  \
+    CUDA_OPS_SKINNY_SPLIT(gemm, false, f16_skinny_across, n, skinny_mma<__half, false>)                                \
+    CUDA_OPS_SKINNY_SPLIT(gemm, false, bf16_skinny_along, n, skinny_mma<__nv_bfloat16, true>)                          \
+    CUDA_OPS_SKINNY_SPLIT(gemm, false, bf16_skinny_across, n, skinny_mma<__nv_bfloat16, false>)                        \
     CUDA_OPS_GEMM_SMALL_SPLIT(f32_small, n)
 SPLIT(2)
 SPLIT(4)

@@ -286,7 +286,7 @@ __device__ __forceinline__ void skinny_sum(Method &method, const Operands &o, ui
         method.template add<false>(o, k, Method::template load<false>(o, k), scratch);
 }
 
-template <typename Method, int SPLIT, bool A_PIECES>
+template <typename Method, int SPLIT, bool LINEAR, bool A_PIECES>
 __device__ __forceinline__ void skinny_tiles(const cuda_ops_gemm &p, float *scratch, float *part,
                                              split_exchange<SPLIT, SKINNY_ROWS * Method::COLUMNS> &exchange)
 {
@@ -296,7 +296,7 @@ __device__ __forceinline__ void skinny_tiles(const cuda_ops_gemm &p, float *scra
     uint32_t turn = 0;
 
     for (uint32_t work = blockIdx.x / SPLIT; work < works; work += gridDim.x / SPLIT, turn++) {
-        const gemm_tile tile = split_locate<SKINNY_ROWS, Method::COLUMNS>(p, work);
+        const gemm_tile tile = split_locate<SKINNY_ROWS, Method::COLUMNS, LINEAR>(p, work);
         const skinny_operands<T, A_PIECES> o = {
             .a = reinterpret_cast<const T *>(p.a.address) + tile.a,
             .b = reinterpret_cast<const T *>(p.b.address) + (tile.b - tile.column * p.b.column),
@@ -318,14 +318,14 @@ __device__ __forceinline__ void skinny_tiles(const cuda_ops_gemm &p, float *scra
         __syncthreads();
         if (warp < SPLIT_PARTS)
             method.template put<true>(part + warp * SIZE);
-        split_write<T, SPLIT, SKINNY_ROWS, Method::COLUMNS, SKINNY_THREADS>(p, tile, part, Method::COLUMNS, exchange,
-                                                                            turn);
+        split_write<T, SPLIT, SKINNY_ROWS, Method::COLUMNS, SKINNY_THREADS, LINEAR>(p, tile, part, Method::COLUMNS,
+                                                                                    exchange, turn);
         if (work + gridDim.x / SPLIT < works)
             exchange.again(); /* the next tile's sums replace these */
     }
 }
 
-template <typename Method, int SPLIT> __device__ __forceinline__ void skinny_run(const cuda_ops_gemm &p)
+template <typename Method, int SPLIT, bool LINEAR> __device__ __forceinline__ void skinny_run(const cuda_ops_gemm &p)
 {
     constexpr int SIZE = SKINNY_ROWS * Method::COLUMNS;
     __shared__ __align__(16) float scratch[Method::SCRATCH ? SKINNY_WARPS * Method::SCRATCH : 1];
@@ -334,24 +334,25 @@ template <typename Method, int SPLIT> __device__ __forceinline__ void skinny_run
 
     exchange.begin();
     if (p.a_access == CUDA_OPS_ACCESS_ALONG_K)
-        skinny_tiles<Method, SPLIT, true>(p, scratch, part, exchange);
+        skinny_tiles<Method, SPLIT, LINEAR, true>(p, scratch, part, exchange);
     else
-        skinny_tiles<Method, SPLIT, false>(p, scratch, part, exchange);
+        skinny_tiles<Method, SPLIT, LINEAR, false>(p, scratch, part, exchange);
 }
 
-#define CUDA_OPS_GEMM_SKINNY_BODY(name, split, ...)                                                                    \
-    kops_gemm_##name(const __grid_constant__ cuda_ops_gemm p)                                                          \
+#define CUDA_OPS_SKINNY_BODY(symbol, linear, split, ...)                                                               \
+    symbol(const __grid_constant__ cuda_ops_gemm p)                                                                    \
     {                                                                                                                  \
         stamp_start(p.stamps);                                                                                         \
-        skinny_run<__VA_ARGS__, split>(p);                                                                             \
+        skinny_run<__VA_ARGS__, split, linear>(p);                                                                     \
         stamp_end(p.stamps);                                                                                           \
     }
 
-/* For one block a tile, and for clusters. */
-#define CUDA_OPS_GEMM_SKINNY(name, ...)                                                                                \
-    extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, 1) CUDA_OPS_GEMM_SKINNY_BODY(name##_1, 1, __VA_ARGS__)
-#define CUDA_OPS_GEMM_SKINNY_SPLIT(name, split, ...)                                                                   \
+/* kops_<op>_<name>_<split>: for one block a tile, and for clusters; `linear` is LINEAR of gemm_split.cuh. */
+#define CUDA_OPS_SKINNY(op, linear, name, ...)                                                                         \
+    extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, 1)                                                    \
+        CUDA_OPS_SKINNY_BODY(kops_##op##_##name##_1, linear, 1, __VA_ARGS__)
+#define CUDA_OPS_SKINNY_SPLIT(op, linear, name, split, ...)                                                            \
     extern "C" __global__ void __cluster_dims__(split, 1, 1) __launch_bounds__(SKINNY_THREADS, 1)                      \
-        CUDA_OPS_GEMM_SKINNY_BODY(name##_##split, split, __VA_ARGS__)
+        CUDA_OPS_SKINNY_BODY(kops_##op##_##name##_##split, linear, split, __VA_ARGS__)
 
 #endif

@@ -92,7 +92,7 @@ template <bool WIDE, int SPLIT> __device__ __forceinline__ void small_run(const 
 
     exchange.begin();
     for (uint32_t work = blockIdx.x / SPLIT; work < works; work += gridDim.x / SPLIT, turn++) {
-        const gemm_tile tile = split_locate<SMALL_TILE, SMALL_TILE>(p, work);
+        const gemm_tile tile = split_locate<SMALL_TILE, SMALL_TILE, false>(p, work);
         const int rows = gemm_left(p.m, tile.row, SMALL_TILE), columns = gemm_left(p.n, tile.column, SMALL_TILE);
         float sum[8][4] = {};
 
@@ -140,7 +140,7 @@ template <bool WIDE, int SPLIT> __device__ __forceinline__ void small_run(const 
                 *reinterpret_cast<float4 *>(row + lane_n * 4) = make_float4(sum[i][0], sum[i][1], sum[i][2], sum[i][3]);
             }
         }
-        split_write<float, SPLIT, SMALL_TILE, SMALL_TILE, GEMM_THREADS>(p, tile, memory, pitch, exchange, turn);
+        split_write<float, SPLIT, SMALL_TILE, SMALL_TILE, GEMM_THREADS, false>(p, tile, memory, pitch, exchange, turn);
         if (work + gridDim.x / SPLIT < works)
             exchange.again(); /* the next tile's panels replace these sums */
     }

@@ -8,8 +8,10 @@
 
 enum { SPLIT_PARTS = 8 /* sums of a tile that a block adds up */ };
 
-/* Tile number `work`, row by row. There are fewer than 2^32: divisions of 64 bits would take longer than all else. */
-template <int ROWS, int COLUMNS>
+/* LINEAR: with a bias and an activation, in place of beta.
+ *
+ * Tile number `work`, row by row. There are fewer than 2^32: divisions of 64 bits would take longer than all else. */
+template <int ROWS, int COLUMNS, bool LINEAR>
 __device__ __forceinline__ gemm_tile split_locate(const cuda_ops_gemm &p, uint32_t work)
 {
     const uint32_t tiles_n = (uint32_t)p.tiles_n, tiles = (uint32_t)p.tiles_m * tiles_n;
@@ -24,6 +26,8 @@ __device__ __forceinline__ gemm_tile split_locate(const cuda_ops_gemm &p, uint32
             t.a += i * p.a.batch[d];
             t.b += i * p.b.batch[d];
             t.out += i * p.out.batch[d];
+            if (LINEAR)
+                t.bias += i * p.bias.batch[d];
         }
     }
     const uint32_t row = work / tiles_n;
@@ -87,7 +91,7 @@ template <int SPLIT, int SIZE> struct split_exchange {
     }
 };
 
-template <typename T>
+template <typename T, bool LINEAR>
 __device__ __forceinline__ void split_store(const cuda_ops_gemm &p, const gemm_tile &tile, int row, int column,
                                             float sum)
 {
@@ -95,6 +99,12 @@ __device__ __forceinline__ void split_store(const cuda_ops_gemm &p, const gemm_t
         return;
     T *to = reinterpret_cast<T *>(p.out.address) + tile.out + (tile.row + row) * p.out.row +
             (tile.column + column) * p.out.column;
+    if constexpr (LINEAR) {
+        const T *bias = reinterpret_cast<const T *>(p.bias.address) + tile.bias;
+        const float y = widen(bias[(tile.row + row) * p.bias.row + (tile.column + column) * p.bias.column]);
+        *to = element<T>::narrow(gemm_activate((float)p.alpha * sum + y, p.activation));
+        return;
+    }
     const float beta = (float)p.beta;
     sum *= (float)p.alpha;
     *to = element<T>::narrow(beta != 0 ? sum + beta * widen(*to) : sum);
@@ -102,7 +112,7 @@ __device__ __forceinline__ void split_store(const cuda_ops_gemm &p, const gemm_t
 
 /* `part` are SPLIT_PARTS sums of a tile in shared memory, in rows that are `pitch` elements apart, written by all
  * warps. Adds them up and writes the tile, each block a share of it. `turn` counts the tiles. */
-template <typename T, int SPLIT, int ROWS, int COLUMNS, int THREADS>
+template <typename T, int SPLIT, int ROWS, int COLUMNS, int THREADS, bool LINEAR>
 __device__ __forceinline__ void split_write(const cuda_ops_gemm &p, const gemm_tile &tile, const float *part, int pitch,
                                             split_exchange<SPLIT, ROWS * COLUMNS> &exchange, uint32_t turn)
 {
@@ -119,7 +129,7 @@ __device__ __forceinline__ void split_write(const cuda_ops_gemm &p, const gemm_t
         for (int w = 1; w < SPLIT_PARTS; w++)
             sum += first[w * ROWS * pitch];
         if constexpr (SPLIT == 1) {
-            split_store<T>(p, tile, i / COLUMNS, i % COLUMNS, sum);
+            split_store<T, LINEAR>(p, tile, i / COLUMNS, i % COLUMNS, sum);
         } else {
             const uint32_t owner = i / SHARE;
             float *place = &exchange.from[rank][i % SHARE];
@@ -138,7 +148,7 @@ __device__ __forceinline__ void split_write(const cuda_ops_gemm &p, const gemm_t
 #pragma unroll
             for (int s = 1; s < SPLIT; s++)
                 sum += exchange.from[s][j];
-            split_store<T>(p, tile, i / COLUMNS, i % COLUMNS, sum);
+            split_store<T, LINEAR>(p, tile, i / COLUMNS, i % COLUMNS, sum);
         }
     }
 }

@@ -19,7 +19,10 @@
     X(gemm_bf16)                                                                                                       \
     X(gemm_f8)                                                                                                         \
     X(gemm_short)                                                                                                      \
-    X(gemm_hopper)
+    X(gemm_hopper)                                                                                                     \
+    X(linear_short)                                                                                                    \
+    X(linear_hopper)                                                                                                   \
+    X(gelu)
 
 #define CUDA_OPS_OF_DTYPE(X, binary, op, dtype)                                                                        \
     X(binary, kops_##op##_##dtype##_vector)                                                                            \
@@ -56,7 +59,9 @@
 
 #define CUDA_OPS_OF_SKINNY(X, dtype, split)                                                                            \
     X(gemm_short, kops_gemm_##dtype##_skinny_along_##split)                                                            \
-    X(gemm_short, kops_gemm_##dtype##_skinny_across_##split)
+    X(gemm_short, kops_gemm_##dtype##_skinny_across_##split)                                                           \
+    X(linear_short, kops_linear_##dtype##_skinny_along_##split)                                                        \
+    X(linear_short, kops_linear_##dtype##_skinny_across_##split)
 
 #define CUDA_OPS_OF_SPLIT(X, split)                                                                                    \
     CUDA_OPS_OF_SKINNY(X, f32, split)                                                                                  \
@@ -65,11 +70,15 @@
     X(gemm_short, kops_gemm_f32_small_##split)                                                                         \
     X(gemm_short, kops_gemm_f32_small_##split##_any)
 
+#define CUDA_OPS_OF_HOPPER_WAYS(X, op, dtype, tile)                                                                    \
+    X(op##_hopper, kops_##op##_##dtype##_hopper_##tile##_kk)                                                           \
+    X(op##_hopper, kops_##op##_##dtype##_hopper_##tile##_kx)                                                           \
+    X(op##_hopper, kops_##op##_##dtype##_hopper_##tile##_xk)                                                           \
+    X(op##_hopper, kops_##op##_##dtype##_hopper_##tile##_xx)
+
 #define CUDA_OPS_OF_HOPPER(X, dtype, tile)                                                                             \
-    X(gemm_hopper, kops_gemm_##dtype##_hopper_##tile##_kk)                                                             \
-    X(gemm_hopper, kops_gemm_##dtype##_hopper_##tile##_kx)                                                             \
-    X(gemm_hopper, kops_gemm_##dtype##_hopper_##tile##_xk)                                                             \
-    X(gemm_hopper, kops_gemm_##dtype##_hopper_##tile##_xx)
+    CUDA_OPS_OF_HOPPER_WAYS(X, gemm, dtype, tile)                                                                      \
+    CUDA_OPS_OF_HOPPER_WAYS(X, linear, dtype, tile)
 
 /* X(binary, symbol): kernels that every architecture has. */
 #define CUDA_OPS_KERNELS(X)                                                                                            \
@@ -79,6 +88,8 @@
     CUDA_OPS_OF_DTYPE(X, copy, copy, 2)                                                                                \
     CUDA_OPS_OF_DTYPE(X, copy, copy, 4)                                                                                \
     CUDA_OPS_OF_DTYPE(X, copy, copy, 8)                                                                                \
+    CUDA_OPS_OF_DTYPE(X, gelu, gelu, f32)                                                                              \
+    CUDA_OPS_OF_DTYPE(X, gelu, gelu, f64)                                                                              \
     X(repack, kops_repack_2)                                                                                           \
     X(repack, kops_repack_4)                                                                                           \
     X(repack, kops_repack_bf16x2)                                                                                      \

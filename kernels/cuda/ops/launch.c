@@ -6,7 +6,6 @@
 #include "plan_launch.h"
 
 static const char *const elementwise_variants[] = {"vector", "rows", "tiles", "strided", NULL};
-static const char *const linear_variants[] = {"tiled", NULL};
 
 const char *const *cuda_ops_variants(enum op_id op, enum dtype dtype, enum cuda_ops_level level)
 {
@@ -14,10 +13,8 @@ const char *const *cuda_ops_variants(enum op_id op, enum dtype dtype, enum cuda_
         return cuda_ops_scaled_variants(dtype);
     if ((op == OP_GEMM || op == OP_LINEAR) && cuda_ops_element(dtype) == ELEMENT_COUNT)
         return NULL;
-    if (op == OP_GEMM)
-        return cuda_ops_gemm_variants(dtype, level);
-    if (op == OP_LINEAR)
-        return linear_variants;
+    if (op == OP_GEMM || op == OP_LINEAR)
+        return cuda_ops_gemm_variants(op == OP_LINEAR, dtype, level);
     return cuda_ops_has_elementwise(op, dtype) ? elementwise_variants : NULL;
 }
 

@@ -83,6 +83,9 @@ int cuda_ops_launch(enum op_id op, const struct plan *plan, const uint64_t *addr
 int cuda_ops_copy(const struct plan_elementwise *plan, size_t element_size, uint64_t source, uint64_t target,
                   struct cuda_launch *ret_launch, struct error *e);
 
+/* out = gelu(out), by erf, over plan's shape with strides[0]; f32 and f64. */
+void cuda_ops_gelu(const struct plan_elementwise *plan, enum dtype dtype, uint64_t out, struct cuda_launch *ret_launch);
+
 /* Copies of matrices (params.h): bits of elements of 2 or 4 bytes, or f32 into 2 or 3 pieces of bf16. */
 enum cuda_ops_repack_kind { CUDA_OPS_REPACK_2, CUDA_OPS_REPACK_4, CUDA_OPS_REPACK_BF16X2, CUDA_OPS_REPACK_BF16X3 };
 

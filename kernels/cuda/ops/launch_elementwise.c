@@ -288,3 +288,12 @@ int cuda_ops_copy(const struct plan_elementwise *plan, size_t element_size, uint
     ret_launch->variant = "copy";
     return 0;
 }
+
+void cuda_ops_gelu(const struct plan_elementwise *plan, enum dtype dtype, uint64_t out, struct cuda_launch *ret_launch)
+{
+    static const struct names gelu_names[] = {[false] = NAMES(gelu_f32), [true] = NAMES(gelu_f64)};
+    struct space s = space_of(plan, 1);
+
+    choose(&s, out, out, 0, dtype_size(dtype), &gelu_names[dtype == DTYPE_F64], NULL, ret_launch);
+    ret_launch->variant = "gelu";
+}

@@ -187,24 +187,25 @@ static int launch_small(struct cuda_ops_gemm *p, enum dtype dtype, const struct 
 
 static const struct variant {
     const char *name;
+    bool has_bias; /* there are kernels with a bias */
     int (*launch)(struct cuda_ops_gemm *p, enum dtype dtype, const struct cuda_ops_device *device,
                   struct cuda_launch *ret_launch, struct error *e);
 } variants[] = {
-    {"tiled", launch_tiled},
-    {"skinny", cuda_ops_launch_skinny},
-    {"small", launch_small},
-    {"hopper", cuda_ops_launch_hopper},
+    {"tiled", true, launch_tiled},
+    {"skinny", true, cuda_ops_launch_skinny},
+    {"small", false, launch_small},
+    {"hopper", true, cuda_ops_launch_hopper},
 };
 
-const char *const *cuda_ops_gemm_variants(enum dtype dtype, enum cuda_ops_level level)
+const char *const *cuda_ops_gemm_variants(bool with_bias, enum dtype dtype, enum cuda_ops_level level)
 {
     static const char *const all[] = {"tiled", NULL}, *const f32[] = {"tiled", "skinny", "small", NULL},
-                             *const half[] = {"tiled", "skinny", NULL},
+                             *const f32_bias[] = {"tiled", "skinny", NULL}, *const half[] = {"tiled", "skinny", NULL},
                              *const half_hopper[] = {"tiled", "skinny", "hopper", NULL};
 
     switch (cuda_ops_element(dtype)) {
     case ELEMENT_F32:
-        return f32;
+        return with_bias ? f32_bias : f32;
     case ELEMENT_F16:
     case ELEMENT_BF16:
         return level >= CUDA_OPS_SM90A ? half_hopper : level >= CUDA_OPS_SM80 ? half : all;
@@ -215,12 +216,6 @@ const char *const *cuda_ops_gemm_variants(enum dtype dtype, enum cuda_ops_level 
     return all;
 }
 
-/* A bias, an activation and an out that is wider than the operands are the tiled kernels'. */
-static bool is_plain(const struct plan *plan)
-{
-    return !plan->gemm.has_bias && plan->out_dtype == plan->dtype;
-}
-
 static int launch_variant(const char *name, const struct plan *plan, const uint64_t *addresses,
                           const struct cuda_ops_device *device, struct cuda_launch *ret_launch, struct error *e)
 {
@@ -229,9 +224,10 @@ static int launch_variant(const char *name, const struct plan *plan, const uint6
     for (size_t i = 0; i < sizeof(variants) / sizeof(variants[0]); i++) {
         if (strcmp(variants[i].name, name) != 0)
             continue;
-        if (variants[i].launch != launch_tiled && !is_plain(plan)) {
-            error_set(e, ERROR_INVALID_ARGUMENT,
-                      "variant \"%s\" has no bias, no activation, and no out of another dtype; leave it out", name);
+        if ((plan->gemm.has_bias && !variants[i].has_bias) ||
+            (plan->out_dtype != plan->dtype && variants[i].launch != launch_tiled)) {
+            error_set(e, ERROR_INVALID_ARGUMENT, "variant \"%s\" has no %s; leave it out", name,
+                      plan->out_dtype != plan->dtype ? "out of another dtype" : "bias, and no activation");
             return error_detail_text(e, "key", "attrs.variant");
         }
         read_plan(plan, addresses, &p);
@@ -255,12 +251,12 @@ static bool is_likely(const char *variant, const struct plan_gemm *g)
 int cuda_ops_launch_gemm(const struct plan *plan, const uint64_t *addresses, const char *variant,
                          const struct cuda_ops_device *device, struct cuda_launch *ret_launch, struct error *e)
 {
-    const char *const *names = cuda_ops_gemm_variants(plan->dtype, device->level);
+    const char *const *names = cuda_ops_gemm_variants(plan->gemm.has_bias, plan->dtype, device->level);
     struct error ignored;
 
     if (variant)
         return launch_variant(variant, plan, addresses, device, ret_launch, e);
-    for (unsigned i = 1; names[i] && is_plain(plan); i++)
+    for (unsigned i = 1; names[i] && plan->out_dtype == plan->dtype; i++)
         if (is_likely(names[i], &plan->gemm) &&
             launch_variant(names[i], plan, addresses, device, ret_launch, &ignored) == 0)
             return 0;

@@ -15,23 +15,30 @@ enum {
     TILE_GROUP = 8   /* clusters' tiles that run together, from row to row */
 };
 
-#define WAYS(dtype, tile)                                                                                              \
+#define WAYS(op, dtype, tile)                                                                                          \
     {                                                                                                                  \
-        {"kops_gemm_" #dtype "_hopper_" #tile "_kk", "kops_gemm_" #dtype "_hopper_" #tile "_kx"},                      \
+        {"kops_" #op "_" #dtype "_hopper_" #tile "_kk", "kops_" #op "_" #dtype "_hopper_" #tile "_kx"},                \
         {                                                                                                              \
-            "kops_gemm_" #dtype "_hopper_" #tile "_xk", "kops_gemm_" #dtype "_hopper_" #tile "_xx"                     \
+            "kops_" #op "_" #dtype "_hopper_" #tile "_xk", "kops_" #op "_" #dtype "_hopper_" #tile "_xx"               \
+        }                                                                                                              \
+    }
+#define KERNELS(tile)                                                                                                  \
+    {                                                                                                                  \
+        {WAYS(gemm, f16, tile), WAYS(gemm, bf16, tile)},                                                               \
+        {                                                                                                              \
+            WAYS(linear, f16, tile), WAYS(linear, bf16, tile)                                                          \
         }                                                                                                              \
     }
 
 /* As in gemm_hopper.cu: tile of a block, stages, cluster; how long a multiprocessor works for an element of out,
- * relative to the first; kernels of f16 and bf16, by whether a and b lie across. */
+ * relative to the first; kernels without and with a bias, of f16 and bf16, by whether a and b lie across. */
 static const struct config {
     unsigned rows, columns, stages, cluster_m, cluster_n;
     double cost;
-    const char *kernels[2][2][2];
+    const char *kernels[2][2][2][2];
 } configs[] = {
-    {128, 256, 4, 2, 1, 1.0, {WAYS(f16, 128x256), WAYS(bf16, 128x256)}},
-    {128, 128, 6, 2, 1, 1.12, {WAYS(f16, 128x128), WAYS(bf16, 128x128)}},
+    {128, 256, 4, 2, 1, 1.0, KERNELS(128x256)},
+    {128, 128, 6, 2, 1, 1.12, KERNELS(128x128)},
 };
 
 static int refuse(const char *why, struct error *e)
@@ -150,6 +157,12 @@ static void set_operand(struct cuda_launch_map *map, const struct cuda_ops_gemm 
     set_map(map, m, across ? along_x : along_k, batches, across ? CUDA_OPS_MAPPED_PIECE : share);
 }
 
+/* Whether neighbours of the bias can be read together, at an even column. */
+static bool is_in_pairs(const struct cuda_ops_gemm *p)
+{
+    return p->bias.address % (2 * SIZE) == 0 && p->bias.row == 0 && p->bias.column == 1 && p->bias.batch[0] % 2 == 0;
+}
+
 static void set_launch(const struct config *c, const struct cuda_ops_gemm *p, bool bf16, bool a_across, bool b_across,
                        unsigned multiprocessors, struct cuda_launch *launch)
 {
@@ -170,12 +183,18 @@ static void set_launch(const struct config *c, const struct cuda_ops_gemm *p, bo
         .tiles_m = (uint32_t)cuda_ops_tiles_of(p->m, (uint64_t)c->rows * c->cluster_m),
         .tiles_n = (uint32_t)cuda_ops_tiles_of(p->n, (uint64_t)c->columns * c->cluster_n),
         .group = TILE_GROUP,
+        .activation = p->activation,
+        .bias_address = p->bias.address,
+        .bias_row = p->bias.row,
+        .bias_column = p->bias.column,
+        .bias_batch = p->bias.batch[0],
+        .bias_pairs = is_in_pairs(p),
     };
     const struct sheet out = {p->n / 8 * 8, p->m, p->out.row};
     static const size_t places[] = {offsetof(struct cuda_ops_gemm_mapped, a), offsetof(struct cuda_ops_gemm_mapped, b),
                                     offsetof(struct cuda_ops_gemm_mapped, out)};
 
-    cuda_ops_set_launch(launch, c->kernels[bf16][a_across][b_across], "hopper",
+    cuda_ops_set_launch(launch, c->kernels[p->bias.address != 0][bf16][a_across][b_across], "hopper",
                         (works < clusters ? works : clusters) * cluster, &mapped, sizeof(mapped));
     launch->block[0] = CUDA_OPS_MAPPED_THREADS;
     launch->shared_bytes = c->stages * (c->rows + c->columns) * CUDA_OPS_MAPPED_DEPTH * SIZE + CUDA_OPS_MAPPED_SHARED;

@@ -12,16 +12,21 @@ enum {
 
 /* ---- few rows ---- */
 
-#define SKINNY(dtype, way, split) "kops_gemm_" #dtype "_skinny_" #way "_" #split
+#define SKINNY(op, dtype, way, split) "kops_" #op "_" #dtype "_skinny_" #way "_" #split
+#define SKINNY_SPLITS(op, dtype, way)                                                                                  \
+    {                                                                                                                  \
+        SKINNY(op, dtype, way, 1), SKINNY(op, dtype, way, 2), SKINNY(op, dtype, way, 4), SKINNY(op, dtype, way, 8)     \
+    }
 #define SKINNY_WAYS(dtype, way)                                                                                        \
     {                                                                                                                  \
-        SKINNY(dtype, way, 1), SKINNY(dtype, way, 2), SKINNY(dtype, way, 4), SKINNY(dtype, way, 8)                     \
+        SKINNY_SPLITS(gemm, dtype, way), SKINNY_SPLITS(linear, dtype, way)                                             \
     }
 
-/* Of each dtype, where b lies across and along k: columns of a tile, and steps of k that a warp takes at a time. */
+/* Of each dtype, where b lies across and along k: columns of a tile, and steps of k that a warp takes at a time;
+ * kernels without and with a bias. */
 static const struct skinny {
     unsigned columns, steps;
-    const char *kernels[SPLITS];
+    const char *kernels[2][SPLITS];
 } skinnies[ELEMENT_COUNT][2] = {
     [ELEMENT_F32] = {{32, 16, SKINNY_WAYS(f32, across)}, {16, 32, SKINNY_WAYS(f32, along)}},
     [ELEMENT_F16] = {{64, 32, SKINNY_WAYS(f16, across)}, {32, 64, SKINNY_WAYS(f16, along)}},
@@ -82,7 +87,7 @@ int cuda_ops_launch_skinny(struct cuda_ops_gemm *p, enum dtype dtype, const stru
     if (p->tiles_n > INT32_MAX || tiles > INT32_MAX)
         return refuse("skinny", "it has more than 2^31 tiles", e);
     split = choose_split(device, tiles, p->k / (WARPS * s->steps));
-    set_split(ret_launch, s->kernels[split], "skinny", tiles, split, p);
+    set_split(ret_launch, s->kernels[p->bias.address != 0][split], "skinny", tiles, split, p);
     ret_launch->block[0] = CUDA_OPS_SKINNY_THREADS;
     return 0;
 }

@@ -9,14 +9,17 @@
  *     kops_<op>_<dtype>_tiles             struct cuda_ops_strided   where the members for it are set
  *     kops_<op>_<dtype>_strided…          struct cuda_ops_strided   the suffix never changes the result
  *     kops_copy_<bytes>_…                 the same                  bytes: 1, 2, 4, 8; out = a, bits unchanged
+ *     kops_gelu_<dtype>_…                 the same                  dtype: f32, f64; out = gelu(a), by erf
  *     kops_gemm_<dtype>_tiled_<config>    struct cuda_ops_gemm      the suffix never changes the result
  *     kops_linear_<dtype>_tiled_<config>  struct cuda_ops_gemm      the same with a bias, or an out wider than a and b
  *     kops_scaled_gemm_f8_tiled_<config>  struct cuda_ops_gemm_scaled, of params_scaled.h
  *     kops_repack_<bytes>                 struct cuda_ops_repack    bytes: 2, 4; bits unchanged
  *     kops_repack_bf16x<pieces>           struct cuda_ops_repack    pieces: 2, 3; from f32
  *     kops_gemm_<dtype>_skinny_<config>   struct cuda_ops_gemm      m ≤ 16; b lies along k or across, see below
+ *     kops_linear_<dtype>_skinny_<config> struct cuda_ops_gemm      the same with a bias
  *     kops_gemm_f32_small_<config>        struct cuda_ops_gemm
  *     kops_gemm_<dtype>_hopper_<config>   struct cuda_ops_gemm_mapped
+ *     kops_linear_<dtype>_hopper_<config> struct cuda_ops_gemm_mapped, with a bias
  *     kops_gate                           struct cuda_ops_gate      one thread
  *
  * A config's last number, of skinny and small, is how many blocks share the sum over k.
@@ -202,6 +205,10 @@ struct cuda_ops_gemm_mapped {
     float alpha, beta;
     uint32_t a_batch, b_batch;        /* 0: all batches have this operand in common; else 1 */
     uint32_t tiles_m, tiles_n, group; /* tiles of a cluster that cover out; rows of them that run together */
+    uint32_t activation;              /* enum cuda_ops_activation; without a bias none */
+    uint64_t bias_address;            /* of elements of the type of out; 0: none. Strides in elements */
+    uint64_t bias_row, bias_column, bias_batch;
+    uint32_t bias_pairs; /* for speed alone: a vector in 4-byte pieces that all rows have in common */
     uint32_t reserved;
 };
 

@@ -62,7 +62,7 @@ void cuda_ops_launch_scaled(const struct plan *plan, const uint64_t *addresses, 
 
 /* ---- gemm ---- */
 
-const char *const *cuda_ops_gemm_variants(enum dtype dtype, enum cuda_ops_level level);
+const char *const *cuda_ops_gemm_variants(bool with_bias, enum dtype dtype, enum cuda_ops_level level);
 
 struct cuda_ops_matrix cuda_ops_matrix_of(const struct plan_gemm *g, const struct plan_matrix *m, uint64_t address);
 

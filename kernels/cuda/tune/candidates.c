@@ -25,12 +25,13 @@ static int list_library(const struct cuda_kernels *k, const struct step *step, c
     return 0;
 }
 
-/* Products of pieces are for those who have asked for less than the highest precision. */
+/* Products of pieces are for those who have asked for less than the highest precision, and where they keep what is
+ * documented of them. */
 static bool is_allowed(const struct plan *plan, const char *variant)
 {
-    const bool in_pieces = strcmp(variant, repack_bf16x3) == 0 || strcmp(variant, repack_bf16x6) == 0;
-
-    return !in_pieces || plan->gemm.in_pieces;
+    if (strcmp(variant, repack_bf16x3) == 0)
+        return plan->gemm.in_pieces;
+    return strcmp(variant, repack_bf16x6) != 0 || (plan->gemm.in_pieces && repack_is_as_exact(plan));
 }
 
 /* Each is tried when it is measured: whether it serves this step is for itself to say. */

@@ -4,10 +4,11 @@
 
 #include "blaslt/blaslt.h"
 #include "compute/kernels.h"
+#include "tournament.h"
 #include "tune.h"
+#include "util/clock.h"
 
 enum {
-    SLICE_US = 1500,          /* of work between two pauses */
     IN_A_ROW_MAX = 64,        /* launches that a gate waits for */
     GATE_NS = 2 * 1000 * 1000 /* after which a gate opens by itself: many times what enqueuing takes */
 };
@@ -35,7 +36,7 @@ int tune_bench_open(struct tune_bench *b, const struct cuda_kernels *k, const st
 {
     struct cuda_device *d = k->device;
 
-    *b = (struct tune_bench){.kernels = k, .step = &request->step, .pace = pace, .queue = {.device = d}};
+    *b = (struct tune_bench){.kernels = k, .request = request, .pace = pace, .queue = {.device = d}};
     if (cuda_enter(d, e) < 0)
         return -1;
     if (!cuda_scratch_is_there(d))
@@ -112,9 +113,9 @@ static int prepare(struct tune_bench *b, const struct tuning_choice *choice, str
 {
     for (unsigned i = 0; i < n; i++) {
         memset(&works[i], 0, sizeof(works[i]));
-        works[i].plan = &b->step->plan;
+        works[i].plan = &b->request->step.plan;
         memcpy(works[i].addresses, tune_operands_next(&b->operands), sizeof(works[i].addresses));
-        if (cuda_work_prepare_choice(b->kernels, b->step, choice, &works[i], e) < 0 ||
+        if (cuda_work_prepare_choice(b->kernels, &b->request->step, choice, &works[i], e) < 0 ||
             need_scratch(&b->queue, cuda_work_scratch(&works[i]), e) < 0)
             return -1;
     }
@@ -141,13 +142,15 @@ static int run_all(struct tune_bench *b, struct cuda_work *works, unsigned n, st
 int tune_measure(struct tune_bench *b, const struct tuning_choice *choice, double guess_us, double *ret_us,
                  struct error *e)
 {
-    const double fit = guess_us > 0 ? SLICE_US / guess_us : 1;
+    const double fit = guess_us > 0 ? TOURNAMENT_SLICE_US / guess_us : 1;
     const unsigned n = fit < 1 ? 1 : fit > IN_A_ROW_MAX ? IN_A_ROW_MAX : (unsigned)fit;
+    const uint64_t begin_ns = clock_now_ns();
     struct cuda_work works[IN_A_ROW_MAX];
     int r;
 
     if (b->pace && b->pace->wait(b->pace, e) < 0)
         return -1;
+    b->paused_ns += clock_now_ns() - begin_ns;
     memset(works, 0, n * sizeof(works[0]));
     r = prepare(b, choice, works, n, e);
     if (r == 0)

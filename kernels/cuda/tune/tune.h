@@ -1,9 +1,7 @@
 /* Measures what can run a step, and chooses.
  *
  * Operands are the tuner's own, with the layouts and alignments of the request, filled with random values; there are so
- * many sets of them, used in turn, that small ones do not stay in the GPU's cache. Every candidate is measured once;
- * those that are far behind are left out; the others take turns, and the median of each counts. The usual candidate
- * stays unless another is faster by more than the noise.
+ * many sets of them, used in turn, that small ones do not stay in the GPU's cache. Who wins is tournament.c's matter.
  *
  * Thread: one at a time in a process that does nothing else with the device. */
 #ifndef KOPS_CUDA_TUNE_H
@@ -51,9 +49,10 @@ struct tune_bench {
     const struct cuda_kernels *kernels;
     struct cuda_queue queue;
     struct tune_operands operands;
-    const struct step *step;
+    const struct tuning_request *request;
     struct tuning_pace *pace;
-    atomic_ullong *go; /* a word of host memory that lets a gate's work begin; NULL: there are no gates */
+    uint64_t paused_ns; /* between measurements so far */
+    atomic_ullong *go;  /* a word of host memory that lets a gate's work begin; NULL: there are no gates */
     CUdeviceptr go_address;
     CUfunction gate;
     uint64_t gates;

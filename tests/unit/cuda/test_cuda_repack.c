@@ -1,7 +1,5 @@
 /* Gemm through copies of its operands: results of every layout beside plain loops in f64, what cuBLASLt is given,
- * special numbers, panels, and scratch memory that is not there. */
-#include "driver/scratch.h" /* before support.h, whose `device` its parameters would shadow */
-
+ * special numbers, panels. */
 #include "support.h"
 
 #include <dlfcn.h>
@@ -391,166 +389,6 @@ static void variants_that_do_not_apply_say_why(void **state)
 
 /* ---- memory ---- */
 
-static void make_odd(struct test_job *t)
-{
-    const struct view views[] = {MATRIX(memory[0], 5, 3), MATRIX(memory[1], 3, 7), MATRIX(memory[2], 5, 7)};
-
-    fill(memory[0], 15, 1);
-    fill(memory[1], 21, 2);
-    make_gemm(t, views, 1, 0);
-    step_copy_variant(t->step.variant, "bf16x6");
-}
-
-static void expect_odd(void)
-{
-    for (unsigned i = 0; i < 5; i++)
-        for (unsigned j = 0; j < 7; j++) {
-            float want = 0;
-
-            for (unsigned k = 0; k < 3; k++)
-                want += value(i * 3 + k, 1) * value(k * 7 + j, 2);
-            assert_true(floats(memory[2])[i * 7 + j] == want);
-        }
-}
-
-static void jobs_repeat_and_follow_each_other(void **state)
-{
-    struct test_job jobs[3];
-    struct error e;
-
-    (void)state;
-    for (unsigned i = 0; i < 3; i++) {
-        make_odd(&jobs[i]);
-        jobs[i].job.repeat = 40;
-        assert_true(start(stream, &jobs[i], &e));
-    }
-    for (unsigned i = 0; i < 3; i++) {
-        finish(&jobs[i]);
-        assert_false(jobs[i].job.failed);
-        assert_int_equal(jobs[i].job.n_samples, 40);
-    }
-    expect_odd();
-}
-
-/* A forced variant is not exchanged for another one. */
-static void without_memory_a_forced_variant_fails(void **state)
-{
-    struct backend_stream *fresh = stream_open();
-    struct test_job t;
-    struct error e;
-
-    (void)state;
-    make_odd(&t);
-    run_job(fresh, &t); /* cuBLASLt's workspace is there */
-    make_odd(&t);
-    inject("cuMemAllocFromPoolAsync", 2 /* CUDA_ERROR_OUT_OF_MEMORY */, false);
-    assert_true(start(fresh, &t, &e));
-    finish(&t);
-    assert_int_equal(t.job.error.code, ERROR_OUT_OF_MEMORY);
-    make_odd(&t);
-    run_job(fresh, &t);
-    expect_odd();
-    backend->stream_free(fresh);
-}
-
-static void tensors_in_host_memory_are_copied_there_and_here(void **state)
-{
-    struct backend_memory *host[3] = {host_memory(4096), host_memory(4096), host_memory(4096)};
-    const struct view views[] = {MATRIX(host[0], 5, 3), MATRIX(host[1], 3, 7), MATRIX(host[2], 5, 7)};
-    struct test_job t;
-
-    (void)state;
-    fill(host[0], 15, 1);
-    fill(host[1], 21, 2);
-    make_gemm(&t, views, 1, 0);
-    step_copy_variant(t.step.variant, "bf16x6");
-    run_job(stream, &t);
-    memcpy(floats(memory[2]), floats(host[2]), 35 * sizeof(float));
-    expect_odd();
-    for (unsigned i = 0; i < 3; i++)
-        close_memory(host[i]);
-}
-
-/* The smallest product for which the estimate takes pieces. */
-static void make_high(struct test_job *t, struct backend_memory **large)
-{
-    enum { N = 768 };
-    const struct view views[] = {MATRIX(large[0], N, N), MATRIX(large[1], N, N), MATRIX(large[2], N, N)};
-
-    fill(large[0], N * N, 1);
-    fill(large[1], N * N, 2);
-    make_gemm(t, views, 1, 0);
-    t->step.plan.gemm.in_pieces = true;
-}
-
-static void without_memory_operands_are_not_copied(void **state)
-{
-    struct backend_memory *large[3];
-    struct test_job t;
-
-    (void)state;
-    for (unsigned i = 0; i < 3; i++)
-        large[i] = device_memory(768 * 768 * sizeof(float));
-    make_high(&t, large);
-    run_job(stream, &t);
-    assert_string_equal(t.step.variant_used, "bf16x3");
-    make_high(&t, large);
-    inject("cuMemAllocFromPoolAsync", 2 /* CUDA_ERROR_OUT_OF_MEMORY */, false);
-    run_job(stream, &t);
-    assert_string_equal(t.step.variant_used, "cublaslt");
-    for (unsigned i = 0; i < 3; i++)
-        close_memory(large[i]);
-}
-
-/* The memory for copies is bounded for all streams together. */
-static void the_share_for_copies_is_bounded(void **state)
-{
-    struct cuda_device *d = cuda_device(device);
-    CUdeviceptr first, second;
-    struct error e;
-
-    (void)state;
-    assert_int_equal(cuda_scratch_take(d, d->service, REPACK_BYTES / 2 + 1, &first, &e), 0);
-    assert_int_equal(cuda_scratch_take(d, d->service, REPACK_BYTES / 2, &second, &e), -1);
-    assert_int_equal(e.code, ERROR_OUT_OF_MEMORY);
-    cuda_scratch_give(d, d->service, first, REPACK_BYTES / 2 + 1);
-    assert_int_equal(cuda_scratch_take(d, d->service, REPACK_BYTES, &second, &e), 0);
-    cuda_scratch_give(d, d->service, second, REPACK_BYTES);
-    assert_int_equal(atomic_load(&d->repack_used), 0);
-}
-
-/* ---- the choice ---- */
-
-static const char *estimate(enum dtype dtype, int64_t m, int64_t n, int64_t k, bool high, bool medium)
-{
-    struct plan plan = {.kind = PLAN_GEMM, .dtype = dtype, .out_dtype = dtype};
-    const uint64_t addresses[STEP_MAX_OPERANDS] = {0};
-
-    plan.gemm = (struct plan_gemm){.m = m, .n = n, .k = k, .batch_count = 1, .alpha = 1};
-    plan.gemm.a = (struct plan_matrix){.row = k, .column = 1};
-    plan.gemm.b = plan.gemm.out = (struct plan_matrix){.row = n, .column = 1};
-    plan.gemm.high_precision_only = !medium;
-    plan.gemm.in_pieces = high || medium;
-    return repack_estimate(&plan, addresses);
-}
-
-static void large_misaligned_products_are_copied(void **state)
-{
-    (void)state;
-    assert_ptr_equal(estimate(DTYPE_BF16, 4097, 4097, 4097, false, false), repack_padded);
-    assert_ptr_equal(estimate(DTYPE_F16, 4095, 4095, 4095, false, false), repack_padded);
-    assert_ptr_equal(estimate(DTYPE_F32, 4097, 4097, 4097, false, true), repack_padded);
-    assert_ptr_equal(estimate(DTYPE_F32, 8192, 8192, 8192, true, false), repack_bf16x3);
-    assert_ptr_equal(estimate(DTYPE_F32, 4097, 4097, 4097, true, false), repack_bf16x3);
-    assert_null(estimate(DTYPE_BF16, 4096, 4096, 4096, false, false));
-    assert_null(estimate(DTYPE_BF16, 4097, 4096, 4096, false, false)); /* rows of no matrix lie along m */
-    assert_null(estimate(DTYPE_BF16, 65, 65, 65, false, false));
-    assert_null(estimate(DTYPE_BF16, 1, 8191, 8191, false, false)); /* the copy would take longer */
-    assert_null(estimate(DTYPE_F32, 4097, 4097, 4097, false, false));
-    assert_null(estimate(DTYPE_F32, 64, 64, 64, true, false));
-    assert_null(estimate(DTYPE_F64, 4097, 4097, 4097, true, true));
-}
-
 int main(void)
 {
     const struct CMUnitTest plenty[] = {
@@ -558,12 +396,6 @@ int main(void)
         cmocka_unit_test(products_of_pieces_are_as_exact_as_stated),
         cmocka_unit_test(infinities_and_the_ends_of_the_range_stay),
         cmocka_unit_test(variants_that_do_not_apply_say_why),
-        cmocka_unit_test(jobs_repeat_and_follow_each_other),
-        cmocka_unit_test(without_memory_a_forced_variant_fails),
-        cmocka_unit_test(without_memory_operands_are_not_copied),
-        cmocka_unit_test(the_share_for_copies_is_bounded),
-        cmocka_unit_test(tensors_in_host_memory_are_copied_there_and_here),
-        cmocka_unit_test(large_misaligned_products_are_copied),
     };
     const struct CMUnitTest little[] = {
         cmocka_unit_test(large_products_come_in_panels),

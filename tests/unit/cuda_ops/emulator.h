@@ -19,6 +19,13 @@ enum emulated_arch { EMULATED_SM_80, EMULATED_SM_75, EMULATED_ARCHS };
 int emulate(enum emulated_arch arch, const char *kernel, unsigned grid, unsigned block, const void *params,
             size_t params_size);
 
+enum { EMULATED_HOPPER_SUMS = 128 };
+
+/* Bias and activation of kops_linear_<bf16 or f16>_hopper_128x256: what one of the 128 threads of a consumer does to
+ * its sums of the tile whose first row, column and batch are `place`. */
+void emulate_hopper_finish(const void *params, int bf16, const int place[3], unsigned consumer, unsigned thread,
+                           float *sums);
+
 #ifdef __cplusplus
 }
 #endif

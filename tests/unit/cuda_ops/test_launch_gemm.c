@@ -23,7 +23,7 @@ static void a_bias_turns_with_the_product(void **state)
     plan.gemm.has_bias = true;
     plan.gemm.activation = PLAN_GELU;
     plan.gemm.bias = (struct plan_matrix){.row = 0, .column = 1};
-    launch = launch_of(OP_LINEAR, &plan, addresses, NULL);
+    launch = launch_of(OP_LINEAR, &plan, addresses, "tiled");
     p = gemm_of(&launch);
     assert_int_equal(p.bias.address, 0x30000);
     assert_int_equal(p.out.address, 0x40000);
@@ -240,6 +240,46 @@ static void hopper_describes_its_operands(void **state)
     check_map(&launch, 2, 0x30000, 4096, 3848, 4096, 64);
 }
 
+static struct plan biased(struct plan plan)
+{
+    plan.gemm.beta = 0;
+    plan.gemm.has_bias = true;
+    plan.gemm.bias = (struct plan_matrix){.row = 0, .column = 1};
+    plan.gemm.activation = PLAN_GELU;
+    return plan;
+}
+
+static void a_bias_has_kernels_of_its_own(void **state)
+{
+    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000, 0x40000}, odd[] = {0x10000, 0x20000, 0x30002, 0x40000};
+    struct plan plan = biased(product(DTYPE_BF16, 512, 256, 128));
+    struct cuda_launch launch = launch_of(OP_LINEAR, &plan, addresses, NULL);
+    struct cuda_ops_gemm_mapped p = mapped_of(&launch);
+    struct error e;
+
+    (void)state;
+    assert_string_equal(launch.kernel, "kops_linear_bf16_hopper_128x128_kx");
+    assert_true(p.bias_address == 0x30000 && p.bias_row == 0 && p.bias_column == 1 && p.bias_pairs);
+    assert_true(p.out_address == 0x40000 && p.activation == CUDA_OPS_GELU);
+    launch = launch_of(OP_LINEAR, &plan, odd, NULL);
+    assert_false(mapped_of(&launch).bias_pairs);
+    plan.gemm.out = (struct plan_matrix){.row = 1, .column = 512};
+    launch = launch_of(OP_LINEAR, &plan, addresses, NULL);
+    p = mapped_of(&launch);
+    assert_true(p.m == 256 && p.bias_row == 1 && p.bias_column == 0 && !p.bias_pairs);
+
+    plan = biased(product(DTYPE_F16, 16, 4096, 4096));
+    launch = launch_of(OP_LINEAR, &plan, addresses, NULL);
+    assert_string_equal(launch.kernel, "kops_linear_f16_skinny_across_2");
+    assert_int_equal(gemm_of(&launch).bias.address, 0x30000);
+    plan.out_dtype = DTYPE_F32; /* they have none of another dtype */
+    assert_string_equal(launch_of(OP_LINEAR, &plan, addresses, NULL).variant, "tiled");
+    assert_int_equal(cuda_ops_launch(OP_LINEAR, &plan, addresses, "hopper", &device, &launch, &e), -1);
+    assert_non_null(strstr(e.message, "out of another dtype"));
+    plan = biased(product(DTYPE_F32, 256, 256, 256));
+    assert_string_equal(launch_of(OP_LINEAR, &plan, addresses, NULL).variant, "tiled");
+}
+
 static void hopper_does_batches_and_ends_of_rows(void **state)
 {
     const uint64_t addresses[] = {0x10000, 0x20000, 0x30000};
@@ -402,6 +442,7 @@ int main(void)
         cmocka_unit_test(an_out_that_is_contiguous_down_its_columns_is_computed_transposed),
         cmocka_unit_test(batches_are_listed_from_the_innermost),
         cmocka_unit_test(hopper_describes_its_operands),
+        cmocka_unit_test(a_bias_has_kernels_of_its_own),
         cmocka_unit_test(hopper_does_batches_and_ends_of_rows),
         cmocka_unit_test(hopper_says_what_it_cannot_do),
         cmocka_unit_test(few_rows_share_the_sum_among_blocks),

@@ -1,0 +1,14 @@
+/* out = gelu(a), by erf, behind products of f32 and f64 that a library makes. */
+#include "elementwise.cuh"
+#include "gemm_epilogue.cuh"
+
+struct gelu {
+    static constexpr int ARITY = 1;
+    template <typename W> static __device__ __forceinline__ W apply(W a, W)
+    {
+        return gemm_gelu(a);
+    }
+};
+
+CUDA_OPS_ELEMENTWISE(gelu, f32, float, gelu)
+CUDA_OPS_ELEMENTWISE(gelu, f64, double, gelu)

@@ -1,0 +1,172 @@
+/* linear with what cuBLASLt has no epilogue for: who computes it, and that it is right. */
+#include "support.h"
+
+#include <dlfcn.h>
+#include <math.h>
+#include <string.h>
+
+enum { BYTES = 1 << 20 };
+
+static unsigned *products, *wrong;
+static struct backend_memory *memory[3];
+static struct backend_stream *stream;
+
+static int open_with_library(void **state)
+{
+    void *library;
+
+    (void)state;
+    open_device(KOPS_FAKE_BLASLT);
+    library = dlopen(KOPS_FAKE_BLASLT, RTLD_NOW | RTLD_NOLOAD);
+    assert_non_null(library);
+    products = dlsym(library, "fake_blaslt_products");
+    wrong = dlsym(library, "fake_blaslt_wrong");
+    for (unsigned i = 0; i < 3; i++)
+        memory[i] = device_memory(BYTES);
+    stream = stream_open();
+    return 0;
+}
+
+static int close_all(void **state)
+{
+    backend->stream_free(stream);
+    for (unsigned i = 0; i < 3; i++)
+        close_memory(memory[i]);
+    return teardown(state);
+}
+
+static struct view gapped(unsigned m, int64_t rows, int64_t columns, int64_t row, int64_t column)
+{
+    return (struct view){
+        .memory = memory[m], .rank = 2, .shape = {rows, columns}, .strides = {row, column}, .strided = true};
+}
+
+/* gelu(a · b + bias) of f32, a and b row-major from their memory's beginning; values lie around 0. */
+static void expect_gelu(const struct view *views, const char *forced, const char *variant)
+{
+    const int64_t m = views[0].shape[0], k = views[0].shape[1], n = views[1].shape[1];
+    const int64_t row = views[3].strided ? views[3].strides[0] : n, column = views[3].strided ? views[3].strides[1] : 1;
+    const unsigned before = *products;
+    struct test_job t;
+
+    for (unsigned i = 0; i < 3; i++)
+        fill(memory[i], BYTES / sizeof(float), i + 1);
+    make_linear(&t, views, LINEAR_ACTIVATION_GELU);
+    step_copy_variant(t.step.variant, forced);
+    run_job(stream, &t);
+    assert_string_equal(t.step.variant_used, variant);
+    assert_int_equal(*products - before, strcmp(variant, "activated") == 0);
+    assert_int_equal(*wrong, 0);
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) {
+            const double got = (double)floats(memory[2])[i * row + j * column];
+            double x = (double)value((unsigned)(views[2].offset + (uint64_t)j), 2);
+
+            for (int64_t l = 0; l < k; l++)
+                x += (double)value((unsigned)(i * k + l), 1) * (double)value((unsigned)(l * n + j), 2);
+            x = 0.5 * x * erfc(-x * 0.70710678118654752);
+            if (!(fabs(got - x) <= 2e-6 * (1 + fabs(x))))
+                fail_msg("element %lld, %lld: %g, not %g", (long long)i, (long long)j, got, x);
+        }
+    /* What lies between the rows stays. */
+    for (int64_t at = n; row > n && column == 1 && at < row; at++)
+        assert_true(floats(memory[2])[at] == value((unsigned)at, 3));
+}
+
+static void test_large_products_are_the_librarys(void **state)
+{
+    struct view views[] = {MATRIX(memory[0], 256, 512),
+                           MATRIX(memory[1], 512, 256),
+                           {.memory = memory[1], .offset = 4096, .rank = 1, .shape = {256}},
+                           MATRIX(memory[2], 256, 256)};
+
+    (void)state;
+    expect_gelu(views, "", "activated");
+    views[3] = gapped(2, 256, 256, 300, 1);
+    expect_gelu(views, "", "activated");
+    views[3] = gapped(2, 256, 256, 1, 256); /* then the library would add the bias to the wrong side */
+    expect_gelu(views, "", "tiled");
+    views[0] = MATRIX(memory[0], 16, 512);
+    views[3] = MATRIX(memory[2], 16, 256);
+    expect_gelu(views, "", "skinny");
+}
+
+static void test_small_products_when_asked(void **state)
+{
+    struct view views[] = {MATRIX(memory[0], 9, 5),
+                           MATRIX(memory[1], 5, 8),
+                           {.memory = memory[1], .offset = 4096, .rank = 1, .shape = {8}},
+                           MATRIX(memory[2], 9, 8)};
+
+    (void)state;
+    expect_gelu(views, "", "tiled");
+    expect_gelu(views, "activated", "activated");
+    views[3] = gapped(2, 9, 8, 12, 1);
+    expect_gelu(views, "activated", "activated");
+    views[0] = MATRIX(memory[0], 1, 5);
+    views[3] = MATRIX(memory[2], 1, 8);
+    expect_gelu(views, "activated", "activated");
+}
+
+static void test_batches(void **state)
+{
+    enum { BATCHES = 3, M = 7, N = 8, K = 6 };
+    /* Rows with gaps, and matrices with more. */
+    struct view views[] = {
+        {.memory = memory[0], .rank = 3, .shape = {BATCHES, M, K}},
+        {.memory = memory[1], .rank = 3, .shape = {BATCHES, K, N}},
+        {.memory = memory[1], .offset = 4096, .rank = 1, .shape = {N}},
+        {.memory = memory[2], .rank = 3, .shape = {BATCHES, M, N}, .strides = {100, 12, 1}, .strided = true}};
+    struct test_job t;
+
+    (void)state;
+    for (unsigned i = 0; i < 3; i++)
+        fill(memory[i], BYTES / sizeof(float), i + 1);
+    make_linear(&t, views, LINEAR_ACTIVATION_GELU);
+    step_copy_variant(t.step.variant, "activated");
+    run_job(stream, &t);
+    assert_int_equal(*wrong, 0);
+    for (unsigned at = 0; at < BATCHES * M * N; at++) {
+        const unsigned j = at % N, i = at / N % M, c = at / N / M;
+        double x = (double)value(4096 + j, 2);
+
+        for (unsigned l = 0; l < K; l++)
+            x += (double)value((c * M + i) * K + l, 1) * (double)value((c * K + l) * N + j, 2);
+        x = 0.5 * x * erfc(-x * 0.70710678118654752);
+        assert_true(fabs((double)floats(memory[2])[c * 100 + i * 12 + j] - x) <= 2e-6 * (1 + fabs(x)));
+    }
+}
+
+static void test_it_says_what_it_is_for(void **state)
+{
+    struct view views[] = {MATRIX(memory[0], 9, 5),
+                           MATRIX(memory[1], 5, 8),
+                           {.memory = memory[1], .offset = 4096, .rank = 1, .shape = {8}},
+                           MATRIX(memory[2], 9, 8)};
+    struct test_job t;
+    struct error e;
+
+    (void)state;
+    make_linear(&t, views, LINEAR_ACTIVATION_RELU);
+    step_copy_variant(t.step.variant, "activated");
+    assert_int_equal(backend->check(device, &t.step, &e), -1);
+    assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
+    assert_non_null(strstr(e.message, "gelu"));
+    views[2] = (struct view){.memory = memory[1], .rank = 2, .shape = {9, 1}};
+    make_linear(&t, views, LINEAR_ACTIVATION_GELU);
+    step_copy_variant(t.step.variant, "activated");
+    assert_int_equal(backend->check(device, &t.step, &e), -1);
+    assert_non_null(strstr(e.message, "vector [n]"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_large_products_are_the_librarys),
+        cmocka_unit_test(test_small_products_when_asked),
+        cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_it_says_what_it_is_for),
+    };
+
+    return cmocka_run_group_tests(tests, open_with_library, close_all);
+}

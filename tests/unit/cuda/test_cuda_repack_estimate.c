@@ -1,0 +1,76 @@
+/* Which gemms are copied without being asked to. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "compute/repack_sketch.h"
+
+static const char *estimate(enum dtype dtype, int64_t m, int64_t n, int64_t k, bool high, bool medium)
+{
+    struct plan plan = {.kind = PLAN_GEMM, .dtype = dtype, .out_dtype = dtype};
+    const uint64_t addresses[STEP_MAX_OPERANDS] = {0};
+
+    plan.gemm = (struct plan_gemm){.m = m, .n = n, .k = k, .batch_count = 1, .alpha = 1};
+    plan.gemm.a = (struct plan_matrix){.row = k, .column = 1};
+    plan.gemm.b = plan.gemm.out = (struct plan_matrix){.row = n, .column = 1};
+    plan.gemm.high_precision_only = !medium;
+    plan.gemm.in_pieces = high || medium;
+    return repack_estimate(&plan, addresses);
+}
+
+static void large_misaligned_products_are_copied(void **state)
+{
+    (void)state;
+    assert_ptr_equal(estimate(DTYPE_BF16, 4097, 4097, 4097, false, false), repack_padded);
+    assert_ptr_equal(estimate(DTYPE_F16, 4095, 4095, 4095, false, false), repack_padded);
+    assert_ptr_equal(estimate(DTYPE_F32, 4097, 4097, 4097, false, true), repack_padded);
+    assert_ptr_equal(estimate(DTYPE_F32, 8192, 8192, 8192, true, false), repack_bf16x3);
+    assert_ptr_equal(estimate(DTYPE_F32, 4097, 4097, 4097, true, false), repack_bf16x3);
+    assert_null(estimate(DTYPE_BF16, 4096, 4096, 4096, false, false));
+    assert_null(estimate(DTYPE_BF16, 4097, 4096, 4096, false, false)); /* rows of no matrix lie along m */
+    assert_null(estimate(DTYPE_BF16, 65, 65, 65, false, false));
+    assert_null(estimate(DTYPE_BF16, 1, 8191, 8191, false, false)); /* the copy would take longer */
+    assert_null(estimate(DTYPE_F32, 4097, 4097, 4097, false, false));
+    assert_null(estimate(DTYPE_F32, 64, 64, 64, true, false));
+    assert_null(estimate(DTYPE_F64, 4097, 4097, 4097, true, true));
+}
+
+/* Where our own kernels for few rows, and for small products, are not as good. */
+static void large_products_with_gelu_are_activated(void **state)
+{
+    static const struct {
+        enum dtype dtype;
+        int64_t m;
+        enum plan_activation activation;
+        bool wanted;
+    } cases[] = {{DTYPE_F32, 1024, PLAN_GELU, true}, {DTYPE_F64, 1024, PLAN_GELU, true},
+                 {DTYPE_F32, 16, PLAN_GELU, false},  {DTYPE_BF16, 1024, PLAN_GELU, false},
+                 {DTYPE_F32, 17, PLAN_GELU, false},  {DTYPE_F32, 1024, PLAN_RELU, false}};
+    const uint64_t addresses[STEP_MAX_OPERANDS] = {0};
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct plan plan = {.kind = PLAN_GEMM, .dtype = cases[i].dtype, .out_dtype = cases[i].dtype};
+
+        plan.gemm = (struct plan_gemm){.m = cases[i].m, .n = 1024, .k = 1024, .batch_count = 1, .alpha = 1};
+        plan.gemm.a = plan.gemm.b = plan.gemm.out = (struct plan_matrix){.row = 1024, .column = 1};
+        plan.gemm.high_precision_only = plan.gemm.has_bias = true;
+        plan.gemm.bias = (struct plan_matrix){.row = 0, .column = 1};
+        plan.gemm.activation = cases[i].activation;
+        if ((repack_estimate(&plan, addresses) == repack_activated) != cases[i].wanted)
+            fail_msg("case %u", i);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(large_products_with_gelu_are_activated),
+        cmocka_unit_test(large_misaligned_products_are_copied),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

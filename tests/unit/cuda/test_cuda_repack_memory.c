@@ -1,0 +1,172 @@
+/* Gemm through copies of its operands, in jobs: the memory of the copies, which they share, and which may not be there.
+ */
+#include "driver/scratch.h" /* before support.h, whose `device` its parameters would shadow */
+
+#include "support.h"
+
+#include <string.h>
+
+enum { BYTES = 4096, REPACK_BYTES = 8 << 20 };
+
+static struct backend_memory *memory[3];
+static struct backend_stream *stream;
+
+static int open_with_library(void **state)
+{
+    (void)state;
+    test_config.cuda_repack_bytes = REPACK_BYTES;
+    open_device(KOPS_FAKE_BLASLT);
+    for (unsigned i = 0; i < 3; i++)
+        memory[i] = device_memory(BYTES);
+    stream = stream_open();
+    return 0;
+}
+
+static int close_all(void **state)
+{
+    backend->stream_free(stream);
+    for (unsigned i = 0; i < 3; i++)
+        close_memory(memory[i]);
+    return teardown(state);
+}
+
+static void make_odd(struct test_job *t)
+{
+    const struct view views[] = {MATRIX(memory[0], 5, 3), MATRIX(memory[1], 3, 7), MATRIX(memory[2], 5, 7)};
+
+    fill(memory[0], 15, 1);
+    fill(memory[1], 21, 2);
+    make_gemm(t, views, 1, 0);
+    step_copy_variant(t->step.variant, "bf16x6");
+}
+
+static void expect_odd(void)
+{
+    for (unsigned i = 0; i < 5; i++)
+        for (unsigned j = 0; j < 7; j++) {
+            float want = 0;
+
+            for (unsigned k = 0; k < 3; k++)
+                want += value(i * 3 + k, 1) * value(k * 7 + j, 2);
+            assert_true(floats(memory[2])[i * 7 + j] == want);
+        }
+}
+
+static void jobs_repeat_and_follow_each_other(void **state)
+{
+    struct test_job jobs[3];
+    struct error e;
+
+    (void)state;
+    for (unsigned i = 0; i < 3; i++) {
+        make_odd(&jobs[i]);
+        jobs[i].job.repeat = 40;
+        assert_true(start(stream, &jobs[i], &e));
+    }
+    for (unsigned i = 0; i < 3; i++) {
+        finish(&jobs[i]);
+        assert_false(jobs[i].job.failed);
+        assert_int_equal(jobs[i].job.n_samples, 40);
+    }
+    expect_odd();
+}
+
+/* A forced variant is not exchanged for another one. */
+static void without_memory_a_forced_variant_fails(void **state)
+{
+    struct backend_stream *fresh = stream_open();
+    struct test_job t;
+    struct error e;
+
+    (void)state;
+    make_odd(&t);
+    run_job(fresh, &t); /* cuBLASLt's workspace is there */
+    make_odd(&t);
+    inject("cuMemAllocFromPoolAsync", 2 /* CUDA_ERROR_OUT_OF_MEMORY */, false);
+    assert_true(start(fresh, &t, &e));
+    finish(&t);
+    assert_int_equal(t.job.error.code, ERROR_OUT_OF_MEMORY);
+    make_odd(&t);
+    run_job(fresh, &t);
+    expect_odd();
+    backend->stream_free(fresh);
+}
+
+static void tensors_in_host_memory_are_copied_there_and_here(void **state)
+{
+    struct backend_memory *host[3] = {host_memory(4096), host_memory(4096), host_memory(4096)};
+    const struct view views[] = {MATRIX(host[0], 5, 3), MATRIX(host[1], 3, 7), MATRIX(host[2], 5, 7)};
+    struct test_job t;
+
+    (void)state;
+    fill(host[0], 15, 1);
+    fill(host[1], 21, 2);
+    make_gemm(&t, views, 1, 0);
+    step_copy_variant(t.step.variant, "bf16x6");
+    run_job(stream, &t);
+    memcpy(floats(memory[2]), floats(host[2]), 35 * sizeof(float));
+    expect_odd();
+    for (unsigned i = 0; i < 3; i++)
+        close_memory(host[i]);
+}
+
+/* The smallest product for which the estimate takes pieces. */
+static void make_high(struct test_job *t, struct backend_memory **large)
+{
+    enum { N = 768 };
+    const struct view views[] = {MATRIX(large[0], N, N), MATRIX(large[1], N, N), MATRIX(large[2], N, N)};
+
+    fill(large[0], N * N, 1);
+    fill(large[1], N * N, 2);
+    make_gemm(t, views, 1, 0);
+    t->step.plan.gemm.in_pieces = true;
+}
+
+static void without_memory_operands_are_not_copied(void **state)
+{
+    struct backend_memory *large[3];
+    struct test_job t;
+
+    (void)state;
+    for (unsigned i = 0; i < 3; i++)
+        large[i] = device_memory(768 * 768 * sizeof(float));
+    make_high(&t, large);
+    run_job(stream, &t);
+    assert_string_equal(t.step.variant_used, "bf16x3");
+    make_high(&t, large);
+    inject("cuMemAllocFromPoolAsync", 2 /* CUDA_ERROR_OUT_OF_MEMORY */, false);
+    run_job(stream, &t);
+    assert_string_equal(t.step.variant_used, "cublaslt");
+    for (unsigned i = 0; i < 3; i++)
+        close_memory(large[i]);
+}
+
+/* The memory for copies is bounded for all streams together. */
+static void the_share_for_copies_is_bounded(void **state)
+{
+    struct cuda_device *d = cuda_device(device);
+    CUdeviceptr first, second;
+    struct error e;
+
+    (void)state;
+    assert_int_equal(cuda_scratch_take(d, d->service, REPACK_BYTES / 2 + 1, &first, &e), 0);
+    assert_int_equal(cuda_scratch_take(d, d->service, REPACK_BYTES / 2, &second, &e), -1);
+    assert_int_equal(e.code, ERROR_OUT_OF_MEMORY);
+    cuda_scratch_give(d, d->service, first, REPACK_BYTES / 2 + 1);
+    assert_int_equal(cuda_scratch_take(d, d->service, REPACK_BYTES, &second, &e), 0);
+    cuda_scratch_give(d, d->service, second, REPACK_BYTES);
+    assert_int_equal(atomic_load(&d->repack_used), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(jobs_repeat_and_follow_each_other),
+        cmocka_unit_test(without_memory_a_forced_variant_fails),
+        cmocka_unit_test(without_memory_operands_are_not_copied),
+        cmocka_unit_test(the_share_for_copies_is_bounded),
+        cmocka_unit_test(tensors_in_host_memory_are_copied_there_and_here),
+    };
+
+    return cmocka_run_group_tests(tests, open_with_library, close_all);
+}
