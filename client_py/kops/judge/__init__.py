@@ -16,6 +16,7 @@ from ._files import load_solution, load_task, load_tasks
 from ._judge import Judge, judge
 from ._solution import Launch, Scratch, Solution
 from ._task import Case, Task, Tolerance
+from ._timed import Limits
 from ._verdict import KINDS, REASONS, Fault, Measured, Time, Verdict, Worst
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Fault",
     "Judge",
     "Launch",
+    "Limits",
     "Measured",
     "Scratch",
     "Solution",

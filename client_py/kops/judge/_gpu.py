@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
 
 from .._base.errors import BY_CODE, KopsError
-from .._base.results import Device
+from .._base.needs_numpy import numpy
+from .._base.results import Device, Timings
+from .._calls.plans import truest
 from .._clients.client import Client
 from ._bind import Bound, Plan
-from ._device import buffer, typed
+from ._device import Block, alone
 from ._draws import Draw
 from ._errors import Refused
 from ._poison import poisons_of
@@ -25,6 +27,7 @@ from ._verdict import Fault
 __all__ = ["Executor", "GpuRunner", "compiled", "errors"]
 
 PER_EXECUTOR = 16
+Memory: TypeAlias = dict[str, Block]
 _LOST = tuple(BY_CODE[code] for code in ("connection_lost", "connect_failed", "shutting_down", "device_lost", "timeout", "buffer_lost",
                                          "bad_reply", "stale_buffer", "internal"))  # fmt: skip
 _SPENT = tuple(BY_CODE[code] for code in ("out_of_memory", "no_memory"))
@@ -96,7 +99,7 @@ class GpuRunner(Runner):
         executor.seen.add(solution.key)
         self._module = compiled(self.client, solution, device)
         self._kernels: dict[tuple[str, str], Any] = {}
-        self._buffers: dict[str, tuple[Any, dict[str, Any]]] = {}
+        self._buffers: dict[str, tuple[Any, Memory]] = {}
 
     def kernel(self, one: Bound) -> Any:
         key = (one.launch.entry, one.launch.signature)
@@ -105,19 +108,19 @@ class GpuRunner(Runner):
                 self._kernels[key] = self._module.kernel(one.launch.entry, one.launch.params, grid=1, block=1)
         return self._kernels[key]
 
-    def memory(self, plan: Plan, side: str) -> dict[str, Any]:
+    def memory(self, plan: Plan, side: str) -> Memory:
         """Memory for all areas of a plan."""
         with errors():
-            return {area.name: buffer(self.client, area.shape, area.dtype, self.gpu, side) for area in plan.areas.values()}
+            return {area.name: Block(self.client, area.shape, area.dtype, self.gpu, side) for area in plan.areas.values()}
 
-    def fill(self, plan: Plan, memory: dict[str, Any], draw: Draw, poisons: dict[str, Any]) -> None:
+    def fill(self, memory: Memory, draw: Draw, poisons: dict[str, Any], seed: int) -> None:
+        rng = numpy.random.default_rng(seed)
         with errors():
-            for name, array in memory.items():
-                if array.size:
-                    array.set(draw.tensors[name].data if plan.areas[name].role == "input" else poisons[name])
+            for name, block in memory.items():
+                block.set(draw.tensors[name].data if name in draw.tensors else poisons[name], rng)
 
-    def arguments(self, plan: Plan, one: Bound, memory: dict[str, Any]) -> list[Any]:
-        return [typed(memory[a], plan.areas[a].dtype) if isinstance(a, str) else a for a in one.arguments]
+    def arguments(self, one: Bound, memory: Memory) -> list[Any]:
+        return [memory[a].tensor if isinstance(a, str) else a for a in one.arguments]
 
     @staticmethod
     def geometry(one: Bound) -> dict[str, Any]:
@@ -125,11 +128,49 @@ class GpuRunner(Runner):
         made |= {"shared": one.shared} if one.shared else {}
         return made | ({"cluster": one.cluster} if one.cluster else {})
 
-    def read(self, plan: Plan, memory: dict[str, Any], draw: Draw) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Outputs, and inputs as they are now."""
+    def launched(self, plan: Plan, memory: Memory, timed: bool = False) -> Timings | None:
+        """All launches, once."""
+        end = time.monotonic() + self.deadline
+        if timed and len(plan.launches) > 1:
+            return self._sequence(plan, [memory])
+        for one in plan.launches:
+            kernel = self.kernel(one)
+            left = max(int((end - time.monotonic()) * 1e3), 1)
+            with errors(one.launch.entry):
+                arguments = self.arguments(one, memory)
+                if timed:
+                    how = {**alone(self.client, kernel), "timing": truest(self.client._live())}
+                    made: Timings = kernel(*arguments, **self.geometry(one), deadline_ms=left, **how)
+                    return made
+                kernel(*arguments, **self.geometry(one), deadline_ms=left, blocking=True)
+        return None
+
+    def _sequence(self, plan: Plan, memories: Sequence[Memory]) -> Timings:
+        steps = [
+            (self.kernel(one), *self.arguments(one, memory), self.geometry(one)) for memory in memories for one in plan.launches
+        ]
+        with errors("one of " + ", ".join(dict.fromkeys(one.launch.entry for one in plan.launches))):
+            how = {**alone(self.client, self.client.sequence), "timing": truest(self.client._live())}
+            answer = self.client.sequence(steps, deadline_ms=max(int(self.deadline * len(memories) * 1e3), 1), **how)
+            made: Timings = answer[1]
+            return made
+
+    def together(self, plan: Plan, memories: Sequence[Memory]) -> Timings:
+        """The launches on several draws, one behind the other, timed as a whole."""
+        return self._sequence(plan, memories)
+
+    def read(self, plan: Plan, memory: Memory, draw: Draw) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Outputs, and inputs as they are now. Raises Stop where something was written outside of them."""
+        found: dict[str, Any] = {}
         with errors():
-            outputs = {area.name: Tensor(area.dtype, memory[area.name].get()) for area in plan.of("output")}
-            return outputs, {name: memory[name].get() for name in draw.tensors}
+            for name, block in memory.items():
+                found[name], at = block.get()
+                if at is not None:
+                    kernels = ", ".join(dict.fromkeys(one.launch.entry for one in plan.launches))
+                    text = f"a write outside of {name}, which has {block.size} bytes, at its byte {at}, in the case {draw.case}"
+                    raise Stop("faulted", f"{kernels}: {text}", True, fault=Fault(kernels, text, "out_of_bounds"))
+        outputs = {area.name: Tensor(area.dtype, found[area.name]) for area in plan.of("output")}
+        return outputs, {name: found[name] for name in draw.tensors}
 
     def run(self, plan: Plan, draw: Draw, buffers: str, side: str, seed: int) -> Ran:
         known = self._buffers.get(buffers)
@@ -138,13 +179,8 @@ class GpuRunner(Runner):
             known = self._buffers[buffers] = ((plan.areas, side), self.memory(plan, side))
         memory = known[1]
         poisons = poisons_of(plan, seed)
-        self.fill(plan, memory, draw, poisons)
-        end = time.monotonic() + self.deadline
-        for one in plan.launches:
-            kernel = self.kernel(one)
-            left = max(int((end - time.monotonic()) * 1e3), 1)
-            with errors(one.launch.entry):
-                kernel(*self.arguments(plan, one, memory), **self.geometry(one), deadline_ms=left, blocking=True)
+        self.fill(memory, draw, poisons, seed)
+        self.launched(plan, memory)
         outputs, inputs = self.read(plan, memory, draw)
         return Ran(outputs, inputs, poisons)
 

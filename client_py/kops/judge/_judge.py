@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import threading
@@ -15,7 +16,9 @@ from typing import Any
 from .._base.errors import BadArgument, ConnectFailed, KopsError
 from .._base.results import Device
 from .._clients.client import Client
+from ._baseline import Baseline, baseline_of
 from ._device import gpu_of
+from ._draws import Draw
 from ._errors import Refused, TaskFault
 from ._gpu import Executor, GpuRunner, compiled
 from ._host import HostRunner
@@ -25,6 +28,7 @@ from ._rounds import DRAWS
 from ._solution import Solution
 from ._stop import Gone, HeldBack, Stop
 from ._task import Task
+from ._timed import TIMED_DRAWS, Found, Limits, timed
 from ._verdict import Verdict
 
 __all__ = ["Judge", "judge"]
@@ -33,6 +37,8 @@ WAITING_MAX = 256  # solutions that were handed in and have no verdict; the next
 MORE_INTERPRETED = 4  # launches in one module state, beyond the steps of a case
 TIMEOUT = 120.0  # seconds for a request of the judge's own
 HELD_BACK_MAX = 7200.0  # seconds that a solution waits while the daemon takes no kernels of this user, because others faulted
+TIMED_FEWEST, TIMED_BYTES = 8, 512 << 20  # draws of the timed case
+PEAK_ELEMENTS = 16 << 20
 HOWS = (None, "gpu", "interpreter")
 
 
@@ -64,14 +70,16 @@ class Judge:
     `client` or `socket` says which daemon; the judge makes connections of its own. `device`: an index or UUID of `client.devices`, by
     default the first GPU. `how`: "gpu", "interpreter" (needs no daemon), or None: the GPU where the daemon has one.
     `strict`: a process of its own on the GPU for each solution. `deadline`: seconds for the launches of a solution together, on one
-    draw; `interpreted_deadline` for one launch in the interpreter. `time`: whether right solutions are timed. `seed` makes the draws
-    the same each time: for tests, since they are no secret then.
+    draw; `interpreted_deadline` for one launch in the interpreter. `time`: whether right solutions are timed, within `limits`; with
+    `counters` also counted, where the device does. `peak_gb_s`: the bandwidth that is the roof; measured where it is not given. `seed`
+    makes the draws the same each time: for tests, since they are no secret then.
     Raises `Unsupported` where the daemon gives strangers' kernels no process of their own.
     """
 
     def __init__(
         self, socket: str | os.PathLike[str] | None = None, *, client: Client | None = None, device: Any = None, strict: bool = False,
-        deadline: float = 1.0, interpreted_deadline: float = 20.0, time: bool = True, seed: int | None = None, how: str | None = None,
+        deadline: float = 1.0, interpreted_deadline: float = 20.0, time: bool = True, limits: Limits | None = None,
+        counters: bool = True, peak_gb_s: float | None = None, seed: int | None = None, how: str | None = None,
     ) -> None:  # fmt: skip
         if how not in HOWS:
             raise BadArgument(f'how={how!r}: "gpu", "interpreter" or None')
@@ -79,6 +87,7 @@ class Judge:
             raise BadArgument("a deadline is more than 0 seconds")
         self.strict, self.deadline, self.interpreted_deadline, self.seed, self._timed = strict, deadline, interpreted_deadline, seed, time
         self._path = socket if client is None else client._path
+        self.limits, self.counters, self.peak_gb_s, self._peak_tried = limits or Limits(), counters, peak_gb_s, False
         self._pool = Pool()
         self._trusted: Client | None = None
         self._gpu: Device | None = None
@@ -221,6 +230,8 @@ class Judge:
                 drawn = self._pool.take(task, case, DRAWS + more, self.seed)
                 job.draws[case], rest[case] = drawn.draws[:DRAWS], drawn.draws[DRAWS:]
                 warnings += drawn.warnings
+            if self._timed and not interpreted:
+                job.timed = self._timed_draws(task, job.draws[task.timed_case][0])
             job.more = rest
         except Refused as error:
             self._finish(job, job.verdict("refused", error.message))
@@ -232,6 +243,11 @@ class Judge:
                 self._lane.queue.put(job)
             else:
                 self._beside.queue.put(lambda: self._guarded(job, lambda: self._compile(job)))
+
+    def _timed_draws(self, task: Task, one: Draw) -> tuple[Draw, ...]:
+        """Beyond those that a solution is checked with."""
+        count = max(TIMED_FEWEST, min(TIMED_DRAWS, TIMED_BYTES // max(one.nbytes, 1)))
+        return self._pool.take(task, task.timed_case, DRAWS + count, self.seed).draws[DRAWS:]
 
     def _compile(self, job: Job) -> None:
         """Beside the GPU: on the solution's own connection the code is there then."""
@@ -256,8 +272,7 @@ class Judge:
         why, losses, waited = "", 0, 0.0
         while losses < 2 and waited < HELD_BACK_MAX:
             try:
-                runner = lambda: GpuRunner(self._executor_for(job.solution), job.solution, self._gpu, self.deadline)  # type: ignore[arg-type]  # noqa: E731
-                verdict, dirty = verdict_of(job, runner)
+                verdict, dirty = verdict_of(job, lambda: self._runner(job.solution), self._time(job) if self._timed else None)
             except HeldBack as error:
                 why = str(error)
                 waited += error.seconds
@@ -288,6 +303,31 @@ class Judge:
         except (TaskFault, Refused, Gone):
             pass
         self._finish(job, verdict)
+
+    def _runner(self, solution: Solution) -> GpuRunner:
+        assert self._gpu is not None
+        return GpuRunner(self._executor_for(solution), solution, self._gpu, self.deadline)
+
+    def _time(self, job: Job) -> Any:
+        def measure(runner: Any) -> Found:
+            return timed(job, runner, lambda: self._baseline(job.task), self.limits, self._peak(), self.counters)
+
+        return measure
+
+    def _baseline(self, task: Task) -> Baseline | None:
+        assert self._gpu is not None
+        gpu, deadline = self._gpu, self.deadline
+        return baseline_of(task, lambda one: GpuRunner(Executor(self._path, TIMEOUT), one, gpu, deadline), self._trusted, gpu)
+
+    def _peak(self) -> float | None:
+        """10^9 bytes a second that an op of the daemon's reaches on the device, measured once."""
+        if self.peak_gb_s is None and not self._peak_tried and self._trusted is not None and self._gpu is not None:
+            self._peak_tried = True
+            with contextlib.suppress(KopsError):
+                a, b, c = (self._trusted.zeros((PEAK_ELEMENTS,), "f32", device=self._gpu) for _ in range(3))
+                made = self._trusted.profile("add", a, b, out=c, warmup=2, repeat=10, conditions=False)
+                self.peak_gb_s = made.bytes / made.min / 1e3 if made.min else None
+        return self.peak_gb_s
 
     def _executor_for(self, solution: Solution) -> Executor:
         if self._executor is not None and not self._executor.takes(solution):

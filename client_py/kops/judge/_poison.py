@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from .._base.needs_numpy import numpy
 from ._bind import Plan
 from ._values import bits_dtype
+
+PERIOD = 65_521  # elements after which the rubbish repeats: a prime, so that no layout meets it
 
 # NaNs whose other bits are drawn: all exponent bits and the quiet bit.
 _NAN = {
@@ -17,16 +20,17 @@ _NAN = {
 
 def poison(dtype: str, shape: tuple[int, ...], rng: Any, nan: bool) -> Any:
     """An array of such elements: NaNs, or random bytes."""
+    count = math.prod(shape)
+    if not count:
+        return numpy.empty(shape, bits_dtype(dtype))
     if nan and dtype in _NAN:
         base, free, unsigned = _NAN[dtype]
-        made = rng.integers(1, free, shape, numpy.dtype(unsigned), endpoint=True)
-        return (made | numpy.array(base, unsigned)).astype(unsigned).view(bits_dtype(dtype))
+        made = rng.integers(1, free, min(count, PERIOD), numpy.dtype(unsigned), endpoint=True)
+        return numpy.resize((made | numpy.array(base, unsigned)).astype(unsigned), count).view(bits_dtype(dtype)).reshape(shape)
     size = bits_dtype(dtype).itemsize
-    count = 1
-    for n in shape:
-        count *= n
     low = 2 if dtype == "bool" else 0  # no bool has that
-    return rng.integers(low, 256, count * size, numpy.uint8).view(bits_dtype(dtype)).reshape(shape)
+    made = rng.integers(low, 256, min(count, PERIOD) * size, numpy.uint8)
+    return numpy.resize(made, count * size).view(bits_dtype(dtype)).reshape(shape)
 
 
 def poisons_of(plan: Plan, seed: int) -> dict[str, Any]:
