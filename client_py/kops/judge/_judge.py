@@ -299,7 +299,7 @@ class Judge:
     def _locate(self, job: Job, verdict: Verdict) -> None:
         try:
             draw = self._pool.take(job.task, job.task.small_cases[0], DRAWS, self.seed).draws[0]
-            verdict = located(job, verdict, draw)
+            verdict = located(job, verdict, draw, self.interpreted_deadline)
         except (TaskFault, Refused, Gone):
             pass
         self._finish(job, verdict)

@@ -48,7 +48,6 @@ class Limits(NamedTuple):
 
 class Found(NamedTuple):
     time: Time
-    launches: int
     warnings: tuple[str, ...]
 
 
@@ -67,7 +66,6 @@ class _Timing:
         self.random = random.Random(new_seed())
         self.random.shuffle(self.unseen)
         self.number = max((one.number for one in job.timed), default=0)
-        self.launches = 0
         self.checks: list[Future[Worst | None]] = []
         self.walls: list[float] = []
         self._flushes: tuple[Any, Any] | None = None
@@ -116,7 +114,6 @@ class _Timing:
     def check(self, draw: Draw, plan: Plan, memory: Memory, poisons: dict[str, Any]) -> None:
         """Reads what was written, and has it compared beside the next launches."""
         outputs, inputs = self.runner.read(plan, memory, draw)
-        self.launches += 1
         self.checks.append(
             self._pool.submit(lambda: changed_input(draw, inputs) or check_outputs(self.task, draw, outputs, poisons))
         )
@@ -129,6 +126,7 @@ class _Timing:
             worst = one.result()
             if worst is not None:
                 raise failed(worst)
+            self.runner.checked += 1
 
     def launch(self, cold: bool) -> _Launched:
         draw = self.draw()
@@ -260,6 +258,6 @@ def timed(
         warnings = [] if one is not None else ["the device tells no times"]
         if one is not None and intervals.width((one.low or 0, one.high or 0), one.us) > 5 * limits.until:
             warnings.append("the times vary widely: the GPU had other work, or its clocks changed")
-        return Found(_time(timing, cold, warm, peak, counted), timing.launches, tuple(warnings))
+        return Found(_time(timing, cold, warm, peak, counted), tuple(warnings))
     finally:
         timing.close()
