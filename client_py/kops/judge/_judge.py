@@ -72,20 +72,21 @@ class Judge:
     `strict`: a process of its own on the GPU for each solution. `deadline`: seconds for the launches of a solution together, on one
     draw; `interpreted_deadline` for one launch in the interpreter. `time`: whether right solutions are timed, within `limits`; with
     `counters` also counted, where the device does. `peak_gb_s`: the bandwidth that is the roof; measured where it is not given. `seed`
-    makes the draws the same each time: for tests, since they are no secret then.
+    makes the draws the same each time: for tests, since they are no secret then. `timeout`: seconds for a request to the daemon.
     Raises `Unsupported` where the daemon gives strangers' kernels no process of their own.
     """
 
     def __init__(
         self, socket: str | os.PathLike[str] | None = None, *, client: Client | None = None, device: Any = None, strict: bool = False,
         deadline: float = 1.0, interpreted_deadline: float = 20.0, time: bool = True, limits: Limits | None = None,
-        counters: bool = True, peak_gb_s: float | None = None, seed: int | None = None, how: str | None = None,
+        counters: bool = True, peak_gb_s: float | None = None, seed: int | None = None, how: str | None = None, timeout: float = TIMEOUT,
     ) -> None:  # fmt: skip
         if how not in HOWS:
             raise BadArgument(f'how={how!r}: "gpu", "interpreter" or None')
         if not deadline > 0 or not interpreted_deadline > 0:
             raise BadArgument("a deadline is more than 0 seconds")
         self.strict, self.deadline, self.interpreted_deadline, self.seed, self._timed = strict, deadline, interpreted_deadline, seed, time
+        self._timeout = timeout
         self._path = socket if client is None else client._path
         self.limits, self.counters, self.peak_gb_s, self._peak_tried = limits or Limits(), counters, peak_gb_s, False
         self._pool = Pool()
@@ -107,13 +108,13 @@ class Judge:
         self._lane = _Stages("lane", 1 if self._gpu is not None else max(1, min(cores, 16)), self._judge)
 
     def _connect(self, device: Any, needed: bool) -> None:
-        self._trusted = Client(self._path, timeout=TIMEOUT)
+        self._trusted = Client(self._path, timeout=self._timeout)
         try:
             self._gpu = gpu_of(self._trusted, device)
             if self._gpu is None and needed:
                 raise BadArgument('this daemon has no such GPU: how="interpreter" needs none')
             if self._gpu is not None:
-                self._executor = Executor(self._path, TIMEOUT)
+                self._executor = Executor(self._path, self._timeout)
         except BaseException:
             self._trusted.close()
             raise
@@ -316,8 +317,9 @@ class Judge:
 
     def _baseline(self, task: Task) -> Baseline | None:
         assert self._gpu is not None
-        gpu, deadline = self._gpu, self.deadline
-        return baseline_of(task, lambda one: GpuRunner(Executor(self._path, TIMEOUT), one, gpu, deadline), self._trusted, gpu)
+        gpu = self._gpu
+        make = lambda one: GpuRunner(Executor(self._path, self._timeout), one, gpu, self.deadline)  # noqa: E731
+        return baseline_of(task, make, self._trusted, gpu)
 
     def _peak(self) -> float | None:
         """10^9 bytes a second that an op of the daemon's reaches on the device, measured once."""
@@ -334,7 +336,7 @@ class Judge:
             self._drop()
         if self._executor is None:
             try:
-                self._executor = Executor(self._path, TIMEOUT)
+                self._executor = Executor(self._path, self._timeout)
             except (ConnectFailed, KopsError) as error:
                 raise Gone(f"no connection: {error.message}") from None
         return self._executor
