@@ -35,6 +35,7 @@ class Job:
     more: Mapping[Case, tuple[Draw, ...]] = field(default_factory=dict)
     timed: tuple[Draw, ...] = ()
     warnings: tuple[str, ...] = ()
+    ahead: bool = False  # it counts as one whose draws are in memory
 
     def verdict(self, kind: str, text: str = "", **members: Any) -> Verdict:
         members["warnings"] = tuple(dict.fromkeys((*self.warnings, *members.get("warnings", ()))))
