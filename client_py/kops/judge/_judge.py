@@ -363,7 +363,8 @@ class Judge:
 
     def _time(self, job: Job) -> Any:
         def measure(runner: Any) -> Found:
-            return timed(job, runner, lambda: self._baseline(job.task), self.limits, self._peak(), self.counters)
+            assert self._trusted is not None
+            return timed(job, runner, self._trusted, lambda: self._baseline(job.task), self.limits, self._peak(), self.counters)
 
         return measure
 
