@@ -15,7 +15,7 @@ from .._clients.client import Client
 from .._tensors.device_array import Array, find_device, row_major
 from ._values import bits_dtype
 
-__all__ = ["Block", "alone", "gpu_of", "guards", "wall_us"]
+__all__ = ["Block", "alone", "gpu_of", "guards", "wall_us", "was_alone"]
 
 ALIGNMENT = 256  # of the first element, as every allocator of GPU memory gives it
 MARGIN = 4096  # bytes on both sides of a tensor that are looked at afterwards, where no unmapped range bounds it
@@ -97,6 +97,12 @@ def alone(client: Client, call: Any) -> Mapping[str, Any]:
     if "exclusive" not in inspect.signature(call).parameters or "exclusive" not in client.info.features:
         return {}
     return {"exclusive": True}
+
+
+def was_alone(timings: Timings) -> bool | None:
+    """Whether no other work of the daemon's was on the GPU meanwhile. None: it does not tell."""
+    found = getattr(timings, "exclusive", None)
+    return None if found is None else bool(found)
 
 
 def wall_us(timings: Timings) -> float | None:
