@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-import time
+import time as clock
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from statistics import mean, median
@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 from .._base import intervals
 from .._base.errors import KopsError
 from .._base.results import Timings
+from .._calls.plans import truest
 from .._clients.client import Client
 from ._baseline import Baseline
 from ._bind import Plan, plan_of
 from ._check import changed_input, check_outputs
-from ._device import wall_us, was_alone
+from ._device import alone, wall_us, was_alone
 from ._draws import Draw, changed, new_seed
 from ._gpu import GpuRunner, Memory, errors
 from ._lane import Job
@@ -31,13 +32,14 @@ __all__ = ["TIMED_DRAWS", "Found", "Limits", "timed"]
 
 TIMED_DRAWS = 24  # of which each is used once
 # Above what the launches took one by one, their time together may be so much: gaps between kernels, the daemon's wake-up.
-TOGETHER_FACTOR, GAP_US = 1.5, 10.0
+TOGETHER_FACTOR = 1.5
 TOGETHER, TOGETHER_FEW, TOGETHER_BYTES = 32, 8, 1 << 30  # runs behind each other: few where the reference is slow
 SLOW = 0.02  # seconds for a draw
 TRIALS = 3
 STEPS_MOST = 256  # of a sequence
-OVERHEAD_LEAST, OVERHEAD_FACTOR = 200.0, 2.0
+OVERHEAD_LEAST, OVERHEAD_FACTOR = 200.0, 3.0
 IMPOSSIBLE, IMPOSSIBLE_US = 1.05, 10.0  # a kernel cannot be longer than the daemon's clock around it, but for such errors
+ROOF_MOST = 1.15  # of what is possible for operands that no cache has
 LATENCY = 0.3  # of the roof: below, neither memory nor arithmetic holds it up
 
 
@@ -162,14 +164,14 @@ class _Timing:
 
     def series(self, cold: bool, least: int) -> list[_Launched]:
         """Launches until the median is known, or it lasts too long."""
-        end = time.monotonic() + self.limits.at_most
+        end = clock.monotonic() + self.limits.at_most
         self.launch(cold)  # the first one loads code, and is checked like the others
         found: list[_Launched] = []
         while len(found) < self.limits.launches:
             if len(found) >= least:
                 samples = [one.timings.exec_us for one in found if one.timings.exec_us is not None]
                 narrow = intervals.width(intervals.of_median(samples), median(samples)) <= self.limits.until if samples else True
-                if narrow or time.monotonic() >= end:
+                if narrow or clock.monotonic() >= end:
                     break
             found.append(self.launch(cold))
         return found
@@ -179,19 +181,19 @@ class _Timing:
         GPU is no solution's fault: it is tried again, and without the daemon's word that there was none it is a warning."""
         undisturbed = 0
         for _ in range(TRIALS):
-            late, alone = self.behind_each_other(us)
+            late, undisturbed_run = self.behind_each_other(us)
             if late is None:
                 return
-            undisturbed += alone is True
+            undisturbed += undisturbed_run is True
             if undisturbed > 1:
                 raise late
         self.warnings.append(f"{late}; that may be other work on the GPU, since the daemon does not say that there was none")
 
     def behind_each_other(self, us: float) -> tuple[Stop | None, bool | None]:
         """How a judgement ends if that is too slow, and whether it was alone."""
-        begun = time.monotonic()
+        begun = clock.monotonic()
         first = self.draw()
-        most = TOGETHER if time.monotonic() - begun < SLOW else TOGETHER_FEW
+        most = TOGETHER if clock.monotonic() - begun < SLOW else TOGETHER_FEW
         count = max(1, min(most, STEPS_MOST // len(self.solution.launches), TOGETHER_BYTES // max(self.plan(first).nbytes, 1)))
         draws = [first, *(self.draw() for _ in range(count - 1))]
         ready = [self.filled(draw) for draw in draws]
@@ -201,19 +203,21 @@ class _Timing:
         wall = wall_us(timings)
         if wall is None:
             return None, None
-        gaps = GAP_US * count * len(ready[0][0].launches)
-        slack = self.limits.slack_us if self.limits.slack_us is not None else self.overhead()
-        if wall > TOGETHER_FACTOR * us * count + gaps + slack:
+        launches = count * len(self.solution.launches)
+        slack = self.limits.slack_us if self.limits.slack_us is not None else self.overhead(launches)
+        if wall > TOGETHER_FACTOR * us * count + slack:
             late = _disagrees(first, us, wall / count, f"{count} runs behind each other take longer than one by one")
             return late, was_alone(timings)
         return None, None
 
-    def overhead(self) -> float:
-        """What the daemon's clock shows for almost no work, several times: from giving it away to seeing its end."""
+    def overhead(self, launches: int) -> float:
+        """What the daemon's clock may show beyond the GPU's for so many launches: several times what it shows for as many trivial ones
+        of its own, from giving them away to seeing the end."""
         client, device = self.trusted, self.runner.gpu
         with errors():
             a, b = (client.zeros((256,), "f32", device=device) for _ in range(2))
-            walls = [wall_us(client.run("square", a, out=b, timing=True)) for _ in range(9)]
+            how = {**alone(client, client.sequence), "timing": truest(client._live())}
+            walls = [wall_us(client.sequence([("square", a, {"out": b})] * launches, **how)[1]) for _ in range(5)]
         return OVERHEAD_LEAST + OVERHEAD_FACTOR * max(wall or 0.0 for wall in walls)
 
     def close(self) -> None:
@@ -300,6 +304,9 @@ def timed(
             warnings.append("other work was on the GPU during most of the timed launches")
         if one is not None and intervals.width((one.low or 0, one.high or 0), one.us) > 5 * limits.until:
             warnings.append("the times vary widely: the GPU had other work, or its clocks changed")
-        return Found(_time(timing, cold, warm, peak, counted), tuple(warnings))
+        time = _time(timing, cold, warm, peak, counted)
+        if time.roof is not None and time.roof > ROOF_MOST and time.bytes > limits.flush_bytes:
+            warnings.append(f"{100 * time.roof:.0f} % of the bandwidth that was measured: does it read all inputs?")
+        return Found(time, tuple(warnings))
     finally:
         timing.close()
