@@ -97,3 +97,18 @@ def test_solutions_as_json() -> None:
     solution = add(scratch={"tmp": judge.Scratch("2 * n", "f64")}, options=("-DN=3",), name="mine")
     again = judge.Solution.of(json.loads(solution.json()))
     assert again.json() == solution.json() and again.key == solution.key and tuple(again.launches) == (ADD,)
+
+
+def test_an_input_that_is_changed(interpreter: judge.Judge) -> None:
+    const = add("c[i] = a[i] + b[i]; ((float*)b)[7] = 3;")
+    writes = judge.Launch("add2_kernel", SIGNATURE.replace("const float* b", "float* b"), grid="ceil_div(n, 256)")
+    for solution in (const, judge.Solution(const.source.replace("const float* b", "float* b"), [writes])):
+        verdict = interpreter.judge(task(), solution)
+        assert (verdict.kind, verdict.why) == ("wrong", "input_changed") and verdict.worst is not None
+        assert (verdict.worst.output, verdict.worst.index) == ("b", (7,))
+
+
+def test_what_is_right_once(interpreter: judge.Judge) -> None:
+    """The third launch has the inputs of the first."""
+    verdict = interpreter.judge(task(), add("if (i == 0) count++; c[i] = a[i] + b[i] + (count > 2);", "__device__ int count;"))
+    assert (verdict.kind, verdict.why) == ("wrong", "unstable") and verdict.launches == 2 and "earlier launch" in verdict.text
