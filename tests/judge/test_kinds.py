@@ -12,7 +12,7 @@ from material import ADD, FAULT, SIGNATURE, SPIN, VECTOR, add, task
 def test_right_in_the_interpreter(interpreter: judge.Judge) -> None:
     verdict = interpreter.judge(task(), add())
     assert verdict.right and verdict.how == "interpreter" and verdict.time is None
-    assert verdict.cases == ("n=1000",) and verdict.launches == 8
+    assert verdict.cases == ("n=1000",) and verdict.launches == 9
     assert "right" in str(verdict) and "without times" in str(verdict)
 
 

@@ -12,6 +12,7 @@ A task is Python, and trusted; a solution is CUDA C++, and not. On a daemon with
 in; elsewhere in the interpreter, with checks and without times. Needs NumPy.
 """
 
+from ._board import leaderboard, load_verdicts, ranked
 from ._files import load_solution, load_task, load_tasks
 from ._judge import Judge, judge
 from ._solution import Launch, Scratch, Solution
@@ -36,7 +37,10 @@ __all__ = [
     "Verdict",
     "Worst",
     "judge",
+    "leaderboard",
     "load_solution",
     "load_task",
     "load_tasks",
+    "load_verdicts",
+    "ranked",
 ]

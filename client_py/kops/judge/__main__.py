@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._base.errors import BadArgument, ConnectFailed, KopsError
+from ._board import leaderboard, load_verdicts
 from ._files import load_solution, load_task
 from ._judge import Judge
 from ._solution import Solution
@@ -31,6 +32,8 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--deadline", metavar="SECONDS", type=float, default=1.0, help="for a solution's launches, together (1)")
     parser.add_argument("--timeout", metavar="SECONDS", type=float, default=120.0, help="for each request of the judge's own")
     parser.add_argument("--page", metavar="FILE", help="write the verdicts as a page of HTML")
+    parser.add_argument("--kept", metavar="FILE", help="add the verdicts to a file, a line of JSON each")
+    parser.add_argument("--board", metavar="FILE", help="write a leaderboard of them, and of all in --kept, as a page of HTML")
     parser.add_argument("--json", action="store_true", help="a verdict a line, as JSON, as they end")
     return parser.parse_args(arguments)
 
@@ -63,6 +66,18 @@ def _judged(wanted: argparse.Namespace) -> list[Verdict]:
     return [verdicts[number] for number in sorted(verdicts)]
 
 
+def _write(wanted: argparse.Namespace, verdicts: Sequence[Verdict]) -> None:
+    if wanted.page:
+        from ._page import write
+
+        write(verdicts, wanted.page)
+    if wanted.kept:
+        with open(wanted.kept, "a", encoding="utf-8") as file:
+            file.writelines(f"{verdict.json()}\n" for verdict in verdicts)
+    if wanted.board:
+        leaderboard(load_verdicts(wanted.kept) if wanted.kept else verdicts, wanted.board)
+
+
 def _tell(wanted: argparse.Namespace, verdict: Verdict) -> None:
     print(verdict.json() if wanted.json else text(verdict), flush=True)
 
@@ -79,10 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         verdicts = _judged(wanted)
         if not wanted.json and len(verdicts) > 1:
             print("\n" + summary(verdicts))
-        if wanted.page:
-            from ._page import write
-
-            write(verdicts, wanted.page)
+        _write(wanted, verdicts)
     except KopsError as error:
         _complain(wanted, error.code, str(error))
         return NO_DAEMON if isinstance(error, ConnectFailed) else FAILED

@@ -21,10 +21,16 @@ _FRONT = re.compile(r"\s*/\*\s*kops\.solution\b(.*?)\*/", re.S)
 
 
 def load_tasks(path: str | os.PathLike[str]) -> dict[str, Task]:
-    """The tasks of a Python file by name: its `task`, or its `tasks`, which are several. Runs the file."""
+    """The tasks of a Python file by name: its `task`, or its `tasks`, which are several; or the problem of a file in
+    KernelBench's form. Runs the file."""
     file = Path(path)
     if not file.is_file():
         raise BadArgument(f"{file}: there is no such file; a task is a .py that has a `task`")
+    if _is_problem(file):
+        from .kernelbench import load
+
+        problem = load(file)
+        return {problem.name: problem}
     name = f"kops_judge_task_{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
@@ -42,6 +48,15 @@ def load_tasks(path: str | os.PathLike[str]) -> dict[str, Task]:
     if not items or not all(isinstance(one, Task) for one in items):
         raise BadArgument(f"{file}: it has no `task`, a kops.judge.Task, and no `tasks`, a list of them")
     return {one.name: one for one in items}
+
+
+def _is_problem(file: Path) -> bool:
+    from .kernelbench import is_problem
+
+    try:
+        return is_problem(file.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        return False
 
 
 def load_task(path: str | os.PathLike[str]) -> Task:

@@ -274,7 +274,7 @@ class Judge:
             rest = {}
             for case in task.small_cases if interpreted else task.all_cases:
                 drawn = self._pool.take(task, case, DRAWS + more, self.seed)
-                job.draws[case], rest[case] = drawn.draws[:DRAWS], drawn.draws[DRAWS:]
+                job.draws[case], rest[case] = drawn.draws[:DRAWS], (drawn.variant, *drawn.draws[DRAWS:])
                 warnings += drawn.warnings
             if self._timed and not interpreted:
                 job.timed = self._timed_draws(task, job.draws[task.timed_case][0])

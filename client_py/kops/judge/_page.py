@@ -13,7 +13,7 @@ from ..profiler._page import STYLE
 from ._table import WORDS, plain
 from ._verdict import Measured, Verdict
 
-__all__ = ["page", "write"]
+__all__ = ["MORE", "escaped", "page", "times", "write"]
 
 MORE = """
 .right { color: var(--c2); } .wrong, .faulted, .hangs, .not_compiled, .refused { color: var(--c1); } .no_verdict { color: var(--rest); }
@@ -22,7 +22,7 @@ pre { background: var(--stripe); padding: .6em; overflow-x: auto; } td.text { wh
 WIDTH, BAR, LEFT = 860, 22, 220
 
 
-def _e(text: object) -> str:
+def escaped(text: object) -> str:
     return escape(plain(str(text)))
 
 
@@ -38,10 +38,10 @@ def _rows(verdicts: Sequence[Verdict]) -> Iterable[str]:
         speed = f"{time.speedup:.2f} ×" if time is not None and time.speedup is not None else ""
         gb_s = _number(time.gb_s) if time is not None and time.gb_s is not None else ""
         kind = WORDS[one.kind] + (f": {one.why}" if one.why else "")
-        name = f'<a href="#v{number}">{_e(one.solution or number)}</a>'
+        name = f'<a href="#v{number}">{escaped(one.solution or number)}</a>'
         yield (
-            f'<tr><td class="l">{_e(one.task)}</td><td class="l">{name}</td><td class="l {one.kind}">{_e(kind)}</td><td>{us}</td>'
-            f'<td>{speed}</td><td>{gb_s}</td><td class="l text">{_e(one.text)}</td></tr>'
+            f'<tr><td class="l">{escaped(one.task)}</td><td class="l">{name}</td><td class="l {one.kind}">{escaped(kind)}</td><td>{us}</td>'
+            f'<td>{speed}</td><td>{gb_s}</td><td class="l text">{escaped(one.text)}</td></tr>'
         )
 
 
@@ -60,14 +60,14 @@ def _bar(name: str, one: Measured, at: int, scale: float, colour: str) -> str:
     y = 20 + at * BAR
     middle = y + 7
     return (
-        f'<text x="4" y="{y + 12}">{_e(name[:34])}</text>'
+        f'<text x="4" y="{y + 12}">{escaped(name[:34])}</text>'
         f'<rect x="{LEFT}" y="{y}" width="{one.us * scale:.1f}" height="14" style="fill:{colour}"/>'
         f'<line x1="{LEFT + low * scale:.1f}" x2="{LEFT + high * scale:.1f}" y1="{middle}" y2="{middle}" stroke="currentColor"/>'
         f'<text class="over" x="{LEFT + one.us * scale + 6:.1f}" y="{y + 12}">{_number(one.us)} µs</text>'
     )
 
 
-def _times(verdicts: Sequence[Verdict]) -> str:
+def times(verdicts: Sequence[Verdict]) -> str:
     """Bars with the intervals in which the medians lie."""
     bars: list[tuple[str, Measured, str]] = []
     for one in sorted((v for v in verdicts if v.time is not None), key=lambda v: v.time.us if v.time else 0):
@@ -86,9 +86,9 @@ def _times(verdicts: Sequence[Verdict]) -> str:
 
 
 def _details(number: int, one: Verdict) -> str:
-    parts = [f'<h2 id="v{number}" class="{one.kind}">{_e(one.solution or number)}: {_e(WORDS[one.kind])}</h2>', f"<pre>{_e(one)}</pre>"]
+    parts = [f'<h2 id="v{number}" class="{one.kind}">{escaped(one.solution or number)}: {escaped(WORDS[one.kind])}</h2>', f"<pre>{escaped(one)}</pre>"]
     if one.log:
-        parts.append(f"<details><summary>The compiler's log</summary><pre>{_e(one.log)}</pre></details>")
+        parts.append(f"<details><summary>The compiler's log</summary><pre>{escaped(one.log)}</pre></details>")
     return "".join(parts)
 
 
@@ -97,7 +97,7 @@ def page(verdicts: Sequence[Verdict]) -> str:
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">',
         f"<title>kops judge</title><style>{STYLE}{MORE}</style></head><body>",
-        _head(verdicts), _table(verdicts), _times(verdicts),
+        _head(verdicts), _table(verdicts), times(verdicts),
         *(_details(number, one) for number, one in enumerate(verdicts)),
     ]  # fmt: skip
     return "\n".join([*parts, "</body></html>\n"])

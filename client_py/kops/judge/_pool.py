@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from typing import NamedTuple
 
-from ._draws import Draw, Examined, draw, examine, new_seed
+from ._draws import Draw, Examined, changed, draw, examine, new_seed
 from ._errors import TaskFault
 from ._task import Case, Task
 
@@ -19,12 +19,14 @@ REFRESH = 8  # solutions that see the same draws
 class Drawn(NamedTuple):
     draws: tuple[Draw, ...]
     warnings: tuple[str, ...]
+    variant: Draw  # the first one with few elements exchanged
 
 
 class _Entry:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.draws: list[Draw] = []
+        self.variant: Draw | None = None
         self.examined: Examined | None = None
         self.fault: TaskFault | None = None
         self.used = 0
@@ -32,7 +34,7 @@ class _Entry:
 
     @property
     def nbytes(self) -> int:
-        return sum(one.nbytes for one in self.draws)
+        return sum(one.nbytes for one in self.draws) + (self.variant.nbytes if self.variant is not None else 0)
 
 
 class Pool:
@@ -57,8 +59,8 @@ class Pool:
             except TaskFault as fault:
                 entry.fault = fault
                 raise
-            assert entry.examined is not None
-            drawn = Drawn(tuple(entry.draws[:count]), entry.examined.warnings)
+            assert entry.examined is not None and entry.variant is not None
+            drawn = Drawn(tuple(entry.draws[:count]), entry.examined.warnings, entry.variant)
         self._evict()
         return drawn
 
@@ -66,12 +68,16 @@ class Pool:
         entry.used += 1
         if seed is None and entry.examined is not None and entry.used % REFRESH == 0:
             del entry.draws[0]
+            entry.variant = None
         while len(entry.draws) < max(count, 2):
             number = entry.made
             entry.draws.append(draw(task, case, new_seed() if seed is None else seed + number, number))
             entry.made += 1
             if len(entry.draws) == 2 and entry.examined is None:
                 entry.examined = examine(task, case, *entry.draws)
+        if entry.variant is None:
+            entry.variant = changed(task, entry.draws[0], new_seed() if seed is None else seed + entry.made, entry.made)
+            entry.made += 1
 
     def _evict(self) -> None:
         """The entries that were not used for the longest time go; the last one stays."""
