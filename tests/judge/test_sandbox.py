@@ -49,9 +49,9 @@ def test_calls_that_fail(call: str) -> None:
 @confined
 def test_files_that_a_source_cannot_include(tmp_path: Path) -> None:
     secret = tmp_path / "secret.h"
-    secret.write_text("#define SECRET 1\nthe secret is 42\n")
+    secret.write_text("#define SECRET 1\nthe secret is open sesame\n")
     verdict = judge.judge(task(), add(prelude=f'#include "{secret}"'), how="interpreter")
-    assert verdict.kind == "not_compiled" and "42" not in verdict.log and "ermission denied" in verdict.log
+    assert verdict.kind == "not_compiled" and "sesame" not in verdict.log and "ermission denied" in verdict.log
 
 
 def test_a_process_that_ends(interpreter: judge.Judge) -> None:
