@@ -29,7 +29,8 @@ extern "C" __global__ void rows(float* out, const float* x, const float* weight,
     [
         judge.Launch(
             "rows",
-            "out float* out, const float* x, const float* gemm_weight, const float* gemm_bias, float scale, int in_features, int out_features",
+            "out float* out, const float* x, const float* gemm_weight, const float* gemm_bias, float scale, int in_features, "
+            "int out_features",
             grid="batch_size",
             block=1,
         )

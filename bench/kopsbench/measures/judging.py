@@ -18,8 +18,8 @@ from statistics import median
 from typing import Any
 
 from ..context import Context, Skipped
-from ..judging_process import LENGTH, SIDE
 from ..isolation.scene import SOME, Heard, Scene, counted
+from ..judging_process import LENGTH, SIDE
 from ..record import Record, Summary, summarise
 from ..user_kernels import KERNELS, UserKernel, load_inline_missing
 from . import add
@@ -189,7 +189,7 @@ def run_thousand(context: Context) -> list[Record]:
             found = dict(judging.judge_many((task, solution) for _, task, solution in pairs))
         seconds = time.perf_counter() - start
         heard = scene.report(Heard())
-    others = [f"{verdict.kind} for {kind}" for (kind, _, _), verdict in zip(pairs, map(found.get, range(many))) if verdict.kind != kind]  # type: ignore[union-attr]
+    others = [f"{found[i].kind} for {kind}" for i, (kind, _, _) in enumerate(pairs) if found[i].kind != kind]
     detail = {
         "measured": f"{many} solutions of which one in 20 faults and one in 20 never ends, deadline {DEADLINE:g} s; others work beside",
         "kinds": dict(Counter(verdict.kind for verdict in found.values())),
@@ -218,7 +218,8 @@ def run_spread(context: Context) -> Record:
     times = [verdict.time.us for verdict in verdicts]
     spread = 100 * (max(times) - min(times)) / sorted(times)[len(times) // 2]
     detail = {
-        "measured": f"gemm of {SIDE}, judged {len(times)} times beside clients that work: the largest time less the smallest, of the median",
+        "measured": f"gemm of {SIDE}, judged {len(times)} times beside clients that work: the largest time less the smallest, of the"
+        " median",
         "us": times,
     }
     return counted("judge_spread", "%", spread, detail, SPREAD_PERCENT)

@@ -86,7 +86,8 @@ def times(verdicts: Sequence[Verdict]) -> str:
 
 
 def _details(number: int, one: Verdict) -> str:
-    parts = [f'<h2 id="v{number}" class="{one.kind}">{escaped(one.solution or number)}: {escaped(WORDS[one.kind])}</h2>', f"<pre>{escaped(one)}</pre>"]
+    head = f'<h2 id="v{number}" class="{one.kind}">{escaped(one.solution or number)}: {escaped(WORDS[one.kind])}</h2>'
+    parts = [head, f"<pre>{escaped(one)}</pre>"]
     if one.log:
         parts.append(f"<details><summary>The compiler's log</summary><pre>{escaped(one.log)}</pre></details>")
     return "".join(parts)

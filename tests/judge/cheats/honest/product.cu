@@ -1,4 +1,7 @@
-/* kops.solution {"launches": [{"entry": "product", "signature": "out float* out[n * n], const float* a[n * n], const float* b[n * n], int n", "grid": "n", "block": 32}]} */
+/* kops.solution
+{"launches": [{"entry": "product",
+               "signature": "out float* out[n * n], const float* a[n * n], const float* b[n * n], int n",
+               "grid": "n", "block": 32}]} */
 extern "C" __global__ void product(float *out, const float *a, const float *b, int n)
 {
     for (int column = threadIdx.x; column < n; column += blockDim.x) {
