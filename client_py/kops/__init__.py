@@ -120,11 +120,11 @@ def report(client: Client, path: _Any, **options: _Any) -> _Any:
     return write(client, path, **options)
 
 
-_LATE = ("interpret", "profiler", "torch")
+_LATE = ("interpret", "judge", "profiler", "torch")
 
 
 def __getattr__(name: str) -> _Any:
-    """`kops.interpret`, `kops.profiler` and `kops.torch` are imported when they are first used."""
+    """`kops.interpret`, `kops.judge`, `kops.profiler` and `kops.torch` are imported when they are first used."""
     if name not in _LATE:
         raise AttributeError(f"module 'kops' has no attribute {name!r}")
     import importlib

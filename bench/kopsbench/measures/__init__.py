@@ -56,6 +56,7 @@ def everything() -> dict[str, Measure]:
         isolation_harm,
         isolation_share,
         isolation_storm,
+        judging,
         launches,
         layouts,
         linear,

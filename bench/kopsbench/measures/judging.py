@@ -1,0 +1,269 @@
+"""kops.judge: how many solutions it judges in a second, beside others' work, how steady its times are, and whether they are ncu's."""
+
+from __future__ import annotations
+
+import csv
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from ..context import Context, Skipped
+from ..isolation.scene import SOME, Heard, Scene, counted
+from ..judging_process import LENGTH, SIDE
+from ..record import Record, Summary, summarise
+from ..user_kernels import KERNELS, UserKernel, load_inline_missing
+from . import add
+
+RATE, STRICT_RATE, OF_LOAD_INLINE = 15.0, 4.0, 20.0
+PROCESSES = 16
+SPREAD_PERCENT, STALLED_PERCENT, NCU_PERCENT = 1.0, 10.0, 2.0
+DEADLINE = 1.0
+FAULTS = 'extern "C" __global__ void fault_kernel(float* p) { p[(blockIdx.x + 1ll) << 40] = 1; }'
+HANGS = 'extern "C" __global__ void spin_forever(float* p) { while (true) *(volatile float*)p = 1; }'
+
+
+def tasks(smoke: bool) -> dict[str, Any]:
+    """Of the five example kernels, with the names that their signatures have."""
+    from kops import judge
+
+    side, length = (16, 1000) if smoke else (SIDE, LENGTH)
+
+    def normal(rng: Any, *shape: int) -> Any:
+        return rng.standard_normal(shape, dtype="f4")
+
+    def vectors(rng: Any, n: int) -> dict[str, Any]:
+        return {"a": normal(rng, n), "b": normal(rng, n)}
+
+    def total(a: Any, b: Any) -> Any:
+        return a + b
+
+    sizes = [{"n": length // 3 + 1}, {"n": length}]
+    made = [
+        judge.Task("add2", total, vectors, sizes, outputs="c"),
+        judge.Task("vector_add", total, vectors, sizes, outputs="c"),
+        judge.Task("custom", lambda **given: 2 * given["in"], lambda rng, n: {"in": normal(rng, n)}, sizes),
+        judge.Task(
+            "square_matrix",
+            lambda **given: given["in"] * given["in"],
+            lambda rng, height, width: {"in": normal(rng, height, width)},
+            [{"height": side - 1, "width": side + 1}, {"height": side, "width": side}],
+        ),
+        judge.Task(
+            "gemm",
+            lambda a, b: a @ b,
+            lambda rng, n, m, k: {"a": normal(rng, n, k), "b": normal(rng, k, m)},
+            [{"n": side // 2 + 1, "m": side // 2, "k": side // 2 - 1}, {"n": side, "m": side, "k": side}],
+            outputs="c",
+        ),
+    ]
+    return {task.name: task for task in made}
+
+
+def source_of(kernel: UserKernel) -> str:
+    """The example as a source, and as code, that no cache knows."""
+    number = uuid.uuid4().int
+    return f'{kernel.source}\nextern "C" __global__ void number_{number % 10**12}(int* p) {{ *p = {number % (1 << 30)}; }}\n'
+
+
+def solution_of(kernel: UserKernel) -> Any:
+    from kops import judge
+
+    launch = judge.Launch(kernel.entry, kernel.signature, kernel.grid, kernel.block)
+    return judge.Solution(source_of(kernel), [launch], name=kernel.name)
+
+
+def endless(context: Context) -> Iterator[tuple[str, Any]]:
+    while True:
+        for kernel in KERNELS:
+            yield kernel.name, solution_of(kernel)
+
+
+def judged(scene: Scene, many: int, **how: Any) -> tuple[list[Any], float]:
+    """So many verdicts, and the seconds that they took. The draws are there before."""
+    from kops import judge
+
+    known, given = tasks(scene.context.smoke), endless(scene.context)
+    with judge.Judge(scene.daemon.socket_path, deadline=DEADLINE, **how) as judging:
+        if judging.how != "gpu":
+            raise Skipped("the daemon has no GPU")
+        for _ in KERNELS:
+            name, solution = next(given)
+            judging.judge(known[name], solution)
+        pairs = [(known[name], solution) for name, solution in (next(given) for _ in range(many))]
+        start = time.perf_counter()
+        verdicts = [verdict for _, verdict in judging.judge_many(pairs)]
+        return verdicts, time.perf_counter() - start
+
+
+def all_right(verdicts: list[Any]) -> None:
+    wrong = [verdict for verdict in verdicts if not verdict.right]
+    if wrong:
+        raise RuntimeError(f"{len(wrong)} of {len(verdicts)} right solutions were judged otherwise: {wrong[0]}")
+
+
+def inline_rate(context: Context, each: int) -> tuple[float, int]:
+    """Solutions a second of a pool of processes: each compiles with load_inline, launches, compares, in a process of its own."""
+    command = [sys.executable, "-m", "kopsbench.kernel_process", "load_inline"]
+    with tempfile.TemporaryDirectory(prefix="kops-judging-") as folder:
+
+        def one(number: int) -> None:
+            subprocess.run([*command, f"{folder}/{number}"], check=True, capture_output=True, timeout=280, cwd=Path(__file__).parents[2])
+
+        start = time.perf_counter()
+        with ThreadPoolExecutor(PROCESSES) as pool:
+            list(pool.map(one, range(PROCESSES * each)))
+        return PROCESSES * each / (time.perf_counter() - start), PROCESSES * each
+
+
+def rate(name: str, found: tuple[list[Any], float], detail: dict[str, Any], target: float) -> Record:
+    verdicts, seconds = found
+    all_right(verdicts)
+    rate = len(verdicts) / seconds
+    return Record(name, "/s", "higher", Summary(rate, rate, len(verdicts)), None, detail, target=target, absolute=True)
+
+
+def run_rate(context: Context) -> list[Record]:
+    with Scene(context, isolate="connection") as scene:
+        found = judged(scene, 10 if context.smoke else 300)
+        detail = {
+            "measured": "verdicts with times on solutions of the five example kernels, all of different sources, by one Judge",
+            "n": "solutions",
+            "processors": os.cpu_count(),
+            "vectors": LENGTH,
+            "matrices": SIDE,
+        }
+        records = [rate("judge_rate", found, detail, RATE)]
+    missing = load_inline_missing()
+    if missing or context.smoke:
+        records[0].detail["no_peer"] = missing or "the stand-in for torch compiles nothing"
+        return records
+    theirs, many = inline_rate(context, 2)
+    ours = records[0].ours
+    peer = Summary(theirs, theirs, many, f"{PROCESSES} processes, each load_inline of one")
+    return [*records, Record("judge_rate_vs_load_inline", "/s", "higher", ours, peer, detail, target=OF_LOAD_INLINE)]
+
+
+def run_strict(context: Context) -> Record:
+    with Scene(context, isolate="connection") as scene:
+        found = judged(scene, 5 if context.smoke else 60, strict=True)
+    detail = {"measured": "the same, a process of its own on the GPU for each solution", "n": "solutions", "processors": os.cpu_count()}
+    return rate("judge_rate_strict", found, detail, STRICT_RATE)
+
+
+def run_thousand(context: Context) -> list[Record]:
+    """Of a thousand solutions one in twenty faults, and one in twenty never ends."""
+    from kops import judge
+
+    many = 20 if context.smoke else 1000
+    known, given = tasks(context.smoke), endless(context)
+    first, size = known["vector_add"], {"n": 1000}
+    small = judge.Task("small", first.reference, first.inputs, [size], outputs="c")
+    harmful = {
+        3: ("faulted", judge.Solution(FAULTS, [judge.Launch("fault_kernel", "float* c", 1, 1)])),
+        13: ("hangs", judge.Solution(HANGS, [judge.Launch("spin_forever", "float* c", 1, 1)])),
+    }
+    pairs: list[tuple[str, Any, Any]] = []
+    for number in range(many):
+        if number % 20 in harmful:
+            kind, solution = harmful[number % 20]
+            pairs.append((kind, small, solution))
+        else:
+            name, solution = next(given)
+            pairs.append(("right", known[name], solution))
+    with Scene(context, isolate="connection") as scene:
+        scene.add_bystanders(SOME)
+        scene.settle()
+        scene.mark()
+        start = time.perf_counter()
+        with judge.Judge(scene.daemon.socket_path, deadline=DEADLINE, time=False) as judging:
+            found = dict(judging.judge_many((task, solution) for _, task, solution in pairs))
+        seconds = time.perf_counter() - start
+        heard = scene.report(Heard())
+    others = [f"{found[i].kind} for {kind}" for i, (kind, _, _) in enumerate(pairs) if found[i].kind != kind]
+    detail = {
+        "measured": f"{many} solutions of which one in 20 faults and one in 20 never ends, deadline {DEADLINE:g} s; others work beside",
+        "kinds": dict(Counter(verdict.kind for verdict in found.values())),
+        "seconds": seconds,
+        **heard.detail(),
+    }
+    return [
+        counted("judge_thousand_wrong_verdicts", "count", len(others), {**detail, "first": others[:5]}, 0),
+        counted("judge_thousand_trouble", "count", heard.errors + heard.wrong, detail, 0),
+        counted("judge_thousand_stalled", "%", heard.stalled_of_all(), detail, STALLED_PERCENT),
+    ]
+
+
+def run_spread(context: Context) -> Record:
+    """The same solution again and again, while others work."""
+    from kops import judge
+
+    known = tasks(context.smoke)
+    kernel = next(one for one in KERNELS if one.name == "gemm")
+    solution = solution_of(kernel)
+    with Scene(context, isolate="connection") as scene:
+        scene.add_bystanders(SOME)
+        with judge.Judge(scene.daemon.socket_path, deadline=DEADLINE) as judging:
+            verdicts = [judging.judge(known["gemm"], solution) for _ in range(3 if context.smoke else 20)]
+    all_right(verdicts)
+    times = [verdict.time.us for verdict in verdicts]
+    spread = 100 * (max(times) - min(times)) / sorted(times)[len(times) // 2]
+    detail = {
+        "measured": f"gemm of {SIDE}, judged {len(times)} times beside clients that work: the largest time less the smallest, of the"
+        " median",
+        "us": times,
+    }
+    return counted("judge_spread", "%", spread, detail, SPREAD_PERCENT)
+
+
+def ncu_us(kernel: UserKernel) -> float:
+    """The median of ncu's durations of a kernel in a process of torch's, caches flushed before each."""
+    path = shutil.which("ncu") or next(iter(sorted(map(str, Path("/usr/local").glob("cuda*/bin/ncu")))), "")
+    if not path:
+        raise Skipped("there is no ncu")
+    watched = ["--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none", "--cache-control", "all"]
+    chosen = ["--kernel-name", kernel.entry, "--metrics", "gpu__time_duration.sum"]
+    command = [path, *watched, *chosen, sys.executable, "-m", "kopsbench.judging_process", kernel.name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[2])
+    lines = [line for line in done.stdout.splitlines() if line.startswith('"')]
+    if done.returncode or len(lines) < 3:
+        raise Skipped(f"ncu does not work here: {done.stdout[-300:]} {done.stderr[-300:]}")
+    header, _, *rows = csv.reader(lines)
+    return median(float(row[header.index("gpu__time_duration.sum")].replace(",", "")) for row in rows) / 1e3
+
+
+def run_ncu(context: Context) -> Record:
+    """The judge's warm and cold times beside ncu's duration of the same kernels."""
+    from kops import judge
+
+    if context.smoke:
+        raise Skipped("ncu needs a GPU")
+    known = tasks(False)
+    apart: dict[str, float] = {}
+    with Scene(context, isolate="connection") as scene, judge.Judge(scene.daemon.socket_path, deadline=DEADLINE) as judging:
+        for kernel in KERNELS:
+            verdict = judging.judge(known[kernel.name], solution_of(kernel))
+            all_right([verdict])
+            theirs = ncu_us(kernel)
+            if theirs > 20:
+                apart[kernel.name] = 100 * abs(verdict.time.cold.us - theirs) / theirs
+    if not apart:
+        raise Skipped("no kernel takes 20 us here")
+    detail = {"measured": "the judge's cold time beside ncu's with its caches flushed, of kernels of 20 us and more", "apart": apart}
+    return Record("judge_ncu", "%", "lower", summarise(apart.values()), None, detail, target=NCU_PERCENT, absolute=True, statistic="max")
+
+
+add("judge_rate", run_rate, on_gpu=True, table=True, seconds=300)
+add("judge_rate_strict", run_strict, on_gpu=True, table=True, seconds=120)
+add("judge_thousand", run_thousand, on_gpu=True, table=True, seconds=400)
+add("judge_spread", run_spread, on_gpu=True, table=True, seconds=120)
+add("judge_ncu", run_ncu, on_gpu=True, seconds=240)

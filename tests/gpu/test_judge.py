@@ -1,0 +1,124 @@
+"""kops.judge on a GPU: faults beside tensors, endless kernels, results that are remembered, and times that are true."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from isolated import start
+from kops import judge
+from support import backends
+from support.daemon import Daemon
+
+SIGNATURE = "out float* y[n], const float* x[n], int n"
+LAUNCH = judge.Launch("scale", SIGNATURE, grid="min(ceil_div(n, 256), 32 * multiprocessors)", block=256)
+LARGE = 32 << 20  # elements: 256 MiB of operands, beyond every cache
+
+
+@pytest.fixture(scope="module")
+def daemon(backend: str) -> Iterator[Daemon]:
+    if backend != backends.CUDA or backends.missing(backends.CUDA) is not None:
+        pytest.skip("no GPU here")
+    with start(backend, isolate="connection") as running:
+        yield running
+
+
+@pytest.fixture
+def j(daemon: Daemon) -> Iterator[judge.Judge]:
+    with judge.Judge(daemon.socket_path, seed=1, deadline=5.0) as made:
+        yield made
+
+
+def task(*sizes: int, **more: Any) -> judge.Task:
+    cases = [{"n": n} for n in sizes or (1000, 1 << 20)]
+    return judge.Task("scale", lambda x: 3 * x, lambda rng, n: {"x": rng.standard_normal(n, "f4")}, cases, outputs="y", **more)
+
+
+def scale(body: str = "y[i] = 3 * x[i];", prelude: str = "", launch: judge.Launch = LAUNCH) -> judge.Solution:
+    source = f"""{prelude}
+extern "C" __global__ void scale(float* y, const float* x, int n)
+{{
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {{ {body} }}
+}}
+"""
+    return judge.Solution(source, [launch])
+
+
+def test_right_with_times(j: judge.Judge) -> None:
+    verdict = j.judge(task(1000, LARGE), scale())
+    assert verdict.right, verdict
+    time = verdict.time
+    assert time is not None and time.cold is not None and time.warm is not None
+    assert time.timer in ("cupti", "kernel", "events") and time.cold.launches >= 6
+    assert time.roof is not None and 0.5 < time.roof < 1.15, verdict
+
+
+def test_right_solutions_are_not_accused(j: judge.Judge) -> None:
+    """Of small sizes, where what the daemon adds is most of the time."""
+    for n in (1, 255, 4097, 1 << 16):
+        for i in range(5):
+            verdict = j.judge(task(n), scale(prelude=f"// {i}"))
+            assert verdict.right and not any("behind each other" in warning for warning in verdict.warnings), verdict
+
+
+@pytest.mark.parametrize("size", [1000, 1024, 1 << 19])  # whose bytes are, and are not, a multiple of what allocations have
+@pytest.mark.parametrize("body", ["y[i + 1] = 3 * x[i];", "y[i - 1] = 3 * x[i];"])
+def test_writes_beside_a_tensor(j: judge.Judge, body: str, size: int) -> None:
+    verdict = j.judge(task(size, small={"n": 300}), scale(body))
+    assert verdict.kind == "faulted" and verdict.fault is not None, verdict
+    assert verdict.fault.what == "out_of_bounds" and verdict.fault.line == 4
+
+
+def test_vectors_at_every_size(j: judge.Judge) -> None:
+    """Tensors are aligned as every allocator aligns them, also where they end at unmapped memory."""
+    body = "if (i < n / 4) ((float4*)y)[i] = make_float4(3 * x[4 * i], 3 * x[4 * i + 1], 3 * x[4 * i + 2], 3 * x[4 * i + 3]);"
+    body += " if (i < n % 4) y[n / 4 * 4 + i] = 3 * x[n / 4 * 4 + i];"
+    for n in (5, 1001, 4099):
+        verdict = j.judge(task(n), scale(body))
+        assert verdict.right, verdict
+
+
+def test_an_endless_kernel(daemon: Daemon) -> None:
+    with judge.Judge(daemon.socket_path, deadline=1.0, interpreted_deadline=1.0) as made:
+        assert made.judge(task(1000), scale("while (true) ((volatile float*)y)[i] = 1;")).kind == "hangs"
+        assert made.judge(task(1000), scale()).right
+
+
+@pytest.mark.parametrize(
+    ("prelude", "body"),
+    [
+        ("__device__ int launches;", "if (i == 0) atomicAdd(&launches, 1); y[i] = launches > 20 ? x[i] : 3 * x[i];"),
+        (
+            "__device__ const float* seen; __device__ float kept[1 << 20];",
+            "if (seen == x) y[i] = kept[i]; else kept[i] = y[i] = 3 * x[i]; if (i == n - 1) seen = x;",
+        ),
+        ("__device__ float first; __device__ float kept[1 << 20];", "y[i] = first == x[0] ? kept[i] : (kept[i] = 3 * x[i]);"),
+    ],
+)
+def test_what_is_remembered(j: judge.Judge, prelude: str, body: str) -> None:
+    """The last of them remembers nothing: it is as right as it is useless, since no timed launch sees inputs again."""
+    verdict = j.judge(task(1 << 18), scale(body, prelude))
+    assert verdict.kind == ("right" if "first" in prelude else "wrong"), verdict
+
+
+def test_which_is_faster(j: judge.Judge) -> None:
+    slow = scale("float s = 0; for (int k = 0; k < 200; k++) s += sinf(x[i] + k); y[i] = 3 * x[i] + s * 0;")
+    verdict = j.judge(task(1 << 22, baseline=slow), scale())
+    assert verdict.right and verdict.time is not None and verdict.time.speedup_low is not None and verdict.time.speedup_low > 1, verdict
+    verdict = j.judge(task(1 << 22, baseline=scale(prelude="// the same")), scale())
+    assert verdict.time is not None and verdict.time.speedup is not None and 0.9 < verdict.time.speedup < 1.1, verdict
+
+
+def test_a_baseline_in_torch(j: judge.Judge, torch: Any) -> None:
+    verdict = j.judge(task(1 << 22, baseline=lambda x: x * 3), scale())
+    assert verdict.right and verdict.time is not None and verdict.time.speedup is not None and 0.3 < verdict.time.speedup < 3, verdict
+
+
+def test_half_precision_inside(j: judge.Judge) -> None:
+    body = "y[i] = __half2float(__float2half(3 * x[i]));"
+    loose = judge.Tolerance(rtol=1e-2, atol=1e-2)
+    verdict = j.judge(task(1000, tolerance=loose), scale(body, "#include <cuda_fp16.h>"))
+    assert (verdict.kind, verdict.why) == ("wrong", "precision")
+    assert np.isfinite(verdict.worst.got) if verdict.worst is not None else False

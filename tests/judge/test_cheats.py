@@ -1,0 +1,31 @@
+"""Solutions that are fast because they are not right: each is found out. docs/judge.md has the table."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from cheats import EXPECTED, HERE, TASKS, judged, solution
+from kops import judge
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "judge.md"
+
+
+def test_the_table_names_every_cheat() -> None:
+    assert {path.stem for path in HERE.glob("*.cu")} == set(EXPECTED)
+    rows = dict(re.findall(r"^\| `(\w+)` \|[^|]*\|([^|]*)\|$", PAGE.read_text(encoding="utf-8"), re.M))
+    for name, found in EXPECTED.items():
+        assert set(re.findall(r"`(\w+)`", rows[name])) == set(found.says), name
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_cheat_is_found_out_in_the_interpreter(name: str) -> None:
+    with judge.Judge(how="interpreter", seed=7, interpreted_deadline=4.0) as judging:
+        judged(judging, name)
+
+
+@pytest.mark.parametrize("task", sorted({one.task for one in EXPECTED.values()}))
+def test_the_tasks_have_right_solutions(interpreter: judge.Judge, task: str) -> None:
+    verdict = interpreter.judge(TASKS[task], solution(f"honest/{task}"))
+    assert verdict.right and not verdict.warnings, verdict
