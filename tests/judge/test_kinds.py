@@ -6,7 +6,7 @@ import json
 
 import pytest
 from kops import judge
-from material import ADD, FAULT, SIGNATURE, SPIN, VECTOR, add, task
+from material import ADD, FAULT, SIGNATURE, SPIN, VECTOR, add, inputs, task
 
 
 def test_right_in_the_interpreter(interpreter: judge.Judge) -> None:
@@ -112,3 +112,14 @@ def test_what_is_right_once(interpreter: judge.Judge) -> None:
     """The third launch has the inputs of the first."""
     verdict = interpreter.judge(task(), add("if (i == 0) count++; c[i] = a[i] + b[i] + (count > 2);", "__device__ int count;"))
     assert (verdict.kind, verdict.why) == ("wrong", "unstable") and verdict.launches == 2 and "earlier launch" in verdict.text
+
+
+def test_a_write_beside_a_tensor_on_a_gpu(gpu: judge.Judge) -> None:
+    """The stand-in's vector_add takes one element more than there are: its read is not found, its write is."""
+    beside = SIGNATURE.replace("c[n]", "c").replace("int n", "int m").replace("[n]", "")
+    solution = judge.Solution(VECTOR, [judge.Launch("vector_add", beside, grid=8, block=256)])
+    for n in (1000, 1001):
+        verdict = gpu.judge(task(cases=[{"n": n, "m": n + 1}], inputs=lambda rng, n, m: inputs(rng, n)), solution)
+        assert verdict.kind == "faulted" and verdict.fault is not None, verdict
+        assert verdict.fault.what == "out_of_bounds" and verdict.fault.line == 5 and f"at its byte {4 * n}," in verdict.text
+    assert gpu.judge(task(), add()).right

@@ -19,7 +19,7 @@ from .._clients.client import Client
 from ._baseline import Baseline
 from ._bind import Plan, plan_of
 from ._check import changed_input, check_outputs
-from ._device import alone, wall_us, was_alone
+from ._device import Block, alone, wall_us, was_alone
 from ._draws import Draw, changed, new_seed
 from ._gpu import GpuRunner, Memory, errors
 from ._lane import Job
@@ -102,15 +102,15 @@ class _Timing:
         self.runner.fill(memory, draw, poisons, seed)
         return plan, memory, poisons
 
-    # Caches
+    # Caches. All memory on the solution's connection is allocated apart from the judge's other memory, which may hold what is right.
 
     def flush(self) -> None:
         client, device = self.runner.client, self.runner.gpu
         with errors():
             if self._flushes is None:
                 size = max(self.limits.flush_bytes // 4, 1)
-                self._flushes = client.zeros((size,), "f32", device=device), client.empty((size,), "f32", device=device)
-            client.run("square", self._flushes[0], out=self._flushes[1])
+                self._flushes = Block(client, (size,), "f32", device, "end"), Block(client, (size,), "f32", device, "end")
+            client.run("square", self._flushes[0].tensor, out=self._flushes[1].tensor)
 
     def warm(self, memory: Memory) -> None:
         """Reads the operands by an op of the daemon's, not by the solution: it must not see the inputs twice."""
@@ -119,7 +119,7 @@ class _Timing:
             for block in memory.values():
                 if block.size >= 4:
                     whole = block.bytes_as("f32")
-                    client.run("square", whole, out=client.empty(whole.shape, "f32", device=device))
+                    client.run("square", whole, out=Block(client, whole.shape, "f32", device, "end").tensor)
 
     # Launches
 
