@@ -1,0 +1,19 @@
+"""Ray itself, for this package's modules: with an error that names the extra where it is missing."""
+
+from __future__ import annotations
+
+try:
+    import ray as ray
+    import ray.exceptions
+except ImportError as error:
+    raise ImportError(f'kops.ray needs Ray, which cannot be imported ({error}): pip install "kops[ray]"', name=error.name) from error
+
+# A worker has ended, or its node has, or Ray lost touch with it: what it was doing may or may not have been done.
+LOST = (
+    ray.exceptions.RayActorError,
+    ray.exceptions.WorkerCrashedError,
+    ray.exceptions.NodeDiedError,
+    ray.exceptions.LocalRayletDiedError,
+    ray.exceptions.ObjectLostError,
+    ray.exceptions.OutOfMemoryError,
+)
