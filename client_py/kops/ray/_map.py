@@ -10,7 +10,8 @@ from . import _apply
 from ._client import WorkerClient
 from ._pool import Pool
 from ._ray import ray
-from ._run import Item, Plan, Run
+from ._run import Run
+from ._work import Item, Plan, Work
 
 LARGE = 1 << 16  # bytes of what all blocks share, from which on it is put into Ray's memory once
 
@@ -57,14 +58,14 @@ def map(
     - a function of a client and of a block, `lambda k, x: k.add(k.square(x), 1.0)`. Its client works on the worker's GPU.
     Kernels and functions travel by value with what they refer to, functions of importable modules by name.
 
-    A block is a tuple of arguments, a mapping of named ones, or one argument. Arrays are NumPy's or torch CPU tensors; an `ObjectRef` of
-    `ray.put` stands for its array. `shared` are named arguments that all blocks have; large ones travel to each node once. `blocks` may be a
-    generator: it is read as workers get free. Results that are large arrays lie in Ray's memory, and are read-only.
+    A block is a tuple of arguments, a mapping of named ones, or one argument. Arrays are NumPy's or torch CPU tensors; an `ObjectRef`
+    of `ray.put` stands for its array. `shared` are named arguments that all blocks have; large ones travel to each node once. `blocks`
+    may be a generator: it is read as workers get free. Results that are large arrays lie in Ray's memory, and are read-only.
 
     Each item is in the results once. Where a worker, its node or the daemon there is lost, another worker does the item: it may then run
     twice, so it should have no effects but its result. An item at which `tries` workers were lost, or that took longer than
-    `timeout` seconds each time, is given up: `GivenUp`. An item's own error is not tried again. The first error ends the work and is raised, with a
-    note that names the item, or with `errors="return"` the error is that item's result.
+    `timeout` seconds each time, is given up: `GivenUp`. An item's own error is not tried again. The first error ends the work and is
+    raised, with a note that names the item, or with `errors="return"` the error is that item's result.
 
     `ordered`: in the order of the blocks. `in_flight`: items that a worker has at one time; by default one, and more where they are
     short. `progress`: a bar on stderr, by default where that is a terminal; `total`, if `blocks` has no length. `pool` are workers of an
@@ -79,4 +80,4 @@ def map(
         total = len(blocks)
     title = kern if isinstance(kern, str) else getattr(kern, "name", None) or getattr(kern, "__name__", "map")
     plan = Plan(str(title), total, ordered, errors, tries, timeout, in_flight, progress)
-    return Run(_Job(kern), _items(blocks, given), plan, pool, workers)
+    return Run(Work(_Job(kern), _items(blocks, given), plan, pool, workers))

@@ -68,8 +68,8 @@ class Pool:
     own in the interpreter where they are declared with `fallback="interpret"`.
 
     `workers`: how many; None: one for each GPU of the cluster (or part of one), without GPUs one for each node. `resources` are Ray's
-    custom resources of each, `runtime_env` is Ray's. Those for which the cluster has no room begin when it has. A worker that is lost is replaced,
-    wherever there is room. `start_timeout`: seconds after which it is an error that no worker has begun.
+    custom resources of each, `runtime_env` is Ray's. Those for which the cluster has no room begin when it has. A worker that is lost is
+    replaced, wherever there is room. `start_timeout`: seconds after which it is an error that no worker has begun.
 
     One piece of work at a time. `close()` ends the workers, whatever they do; the daemons stay for the next ones.
     """
