@@ -64,6 +64,7 @@ class Machines:
         """A node goes as a machine does: at once, with its daemon."""
         self.cluster.remove_node(node, allow_graceful=False)
         if daemon is not None:
+            os.kill(proc.status(daemon, "PPid"), signal.SIGKILL)
             os.kill(daemon, signal.SIGKILL)
 
     def log(self) -> str:
@@ -96,6 +97,7 @@ class Machines:
 
 
 def daemon_pid(path: Path) -> int | None:
+    """Of the supervisor, which made the socket and starts the daemon again."""
     import socket
     import struct
 

@@ -27,13 +27,15 @@ WINDOW_LEAST = 16
 
 @dataclass(eq=False)
 class Item:
-    """`tries` counts the workers that were lost while they did it, `losses` the daemons that went away meanwhile, for whatever reason."""
+    """`tries` counts the workers that were lost while they had this item alone, `losses` the daemons that went away meanwhile, for
+    whatever reason. A `suspect` was one of several of a worker that was lost: it gets a worker for itself, which tells."""
 
     index: int
     values: Sequence[Any]  # by position, then by name
     names: Sequence[str] = ()
     tries: int = 0
     losses: int = 0
+    suspect: bool = False
     why: str = ""
     node: str = ""
 
@@ -148,9 +150,9 @@ class Work:
 
     def _give(self, pool: Pool) -> bool:
         """Gives items to the workers that have room, each time to one with the fewest; whether any is under way."""
-        depth = self._depth
         while True:
-            free = min((member for member in pool.ready if len(member.doing) < depth), key=lambda m: len(m.doing), default=None)
+            depth = 1 if self._again and self._again[0].suspect else self._depth
+            free = min((member for member in pool.ready if _has_room(member, depth)), key=lambda m: len(m.doing), default=None)
             item = self._take(pool) if free is not None else None
             if free is None or item is None:
                 return any(member.doing for member in pool.ready)
@@ -212,17 +214,22 @@ class Work:
         yield item.index, error
 
     def _lost(self, pool: Pool, member: Member, reference: Any, error: Exception) -> Iterator[tuple[int, Any]]:
-        """A worker is lost, or a result of its: the first of its items is to blame, if one is; the others had not begun."""
+        """A worker is lost, or a result of its. Which of several items is to blame is not known: of some that it had done Ray may have
+        lost the word."""
         if isinstance(error, ray.exceptions.ObjectLostError):  # the worker may go on
             self._again.append(self._take_off(member, reference))
             return
         items, why = list(member.doing.values()), _first_line(error)
         member.doing.clear()
         pool.lose(member, why)
-        items[0].tries += 1
-        self._again.extend(items[1:])
-        self.retried += len(items) - 1
-        yield from self._once_more(items[0], why, member.info.node if member.info is not None else "")
+        if len(items) == 1:
+            items[0].tries += 1
+            yield from self._once_more(items[0], why, member.info.node if member.info is not None else "")
+            return
+        for item in items:
+            item.suspect = True
+        self.retried += len(items)
+        self._again.extendleft(reversed(items))
 
     def _once_more(self, item: Item, why: str, node: str) -> Iterator[tuple[int, Any]]:
         """Another worker may do the item, unless too many have tried."""
@@ -264,6 +271,10 @@ class Work:
         while self._next in self._waiting:
             self._next += 1
             yield self._next - 1, self._waiting.pop(self._next - 1)
+
+
+def _has_room(member: Member, depth: int) -> bool:
+    return len(member.doing) < depth and not any(item.suspect for item in member.doing.values())
 
 
 def _first_line(error: Exception) -> str:

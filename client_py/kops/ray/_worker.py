@@ -78,7 +78,7 @@ class Worker:
             return VERSION, node, None, ()
         context = ray.get_runtime_context()
         self._given = [str(one) for one in context.get_accelerator_ids().get("GPU", ())]
-        client = self._connected()
+        client = self._connected(0)
         info, place = client.info, client.place
         if place is None:
             place = next((device for device in info.devices if device.default), info.devices[0])
@@ -128,10 +128,10 @@ class Worker:
             if client is not None:
                 client.close()
 
-    def _connected(self) -> WorkerClient:
+    def _connected(self, patience_s: float = PATIENCE_S) -> WorkerClient:
         """The client; a new one where the daemon has gone, which is started anew where nothing else does that."""
         if self._client is None:
-            until = time.monotonic() + PATIENCE_S
+            until = time.monotonic() + patience_s
             while True:
                 try:
                     made = connect()
