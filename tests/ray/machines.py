@@ -122,3 +122,14 @@ def stop_daemon(path: Path) -> None:
     if pid is not None:
         with contextlib.suppress(ProcessLookupError):
             end(pid, signal.SIGTERM)
+
+
+def wait_for(pool: Any, count: int) -> None:
+    """Until so many workers have begun: a pool looks for them while it works."""
+    import kops.ray
+
+    def begun() -> bool:
+        list(kops.ray.map(lambda k, i: i, [0], pool=pool))
+        return len(pool.workers) == count
+
+    proc.eventually(begun, f"{count} workers have begun")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import ray
-from machines import Machines, end, stop_daemon
+from machines import Machines, end, stop_daemon, wait_for
 from support import proc
 
 import kops
@@ -44,7 +44,7 @@ def gather(run: kops.ray.Run, harm: Any, after: int = 30) -> dict[int, Any]:
 
 def test_a_node_that_goes_half_way(cluster: Machines) -> None:
     with kops.ray.Pool() as pool:
-        _wait_for(pool, 3)
+        wait_for(pool, 3)
         victim = next(w for w in pool.workers if w.node_id == cluster.nodes[1].node_id)
         run = kops.ray.map(pause, range(N), pool=pool)
         results = gather(run, lambda: cluster.kill(cluster.nodes[1], victim.daemon))
@@ -60,22 +60,14 @@ def test_a_new_node_takes_part(cluster: Machines) -> None:
         run = kops.ray.map(pause, range(N), pool=pool)
         results = gather(run, lambda: cluster.node(), after=5)
         assert len(results) == N
-        _wait_for(pool, 4)
-
-
-def _wait_for(pool: kops.ray.Pool, count: int) -> None:
-    def ready() -> bool:
-        list(kops.ray.map(lambda k, i: i, [0], pool=pool))
-        return len(pool.workers) == count
-
-    proc.eventually(ready, f"{count} workers have begun")
+        wait_for(pool, 4)
 
 
 @pytest.mark.parametrize("supervised", [True, False], ids=["supervised", "alone"])
 def test_a_daemon_that_goes_half_way(cluster: Machines, supervised: bool) -> None:
     """Its worker has another one: the supervisor's, or one that it starts."""
     with kops.ray.Pool() as pool:
-        _wait_for(pool, 3)
+        wait_for(pool, 3)
         victim = pool.workers[0]
 
         def harm() -> None:
@@ -137,7 +129,7 @@ def test_an_item_that_takes_too_long_is_given_up(machines: Machines) -> None:
 
 def test_a_result_that_is_handed_out_late_is_no_reason_to_end_its_worker(machines: Machines) -> None:
     with kops.ray.Pool() as pool:
-        _wait_for(pool, 3)
+        wait_for(pool, 3)
         workers = {worker.pid for worker in pool.workers}
         for n, _ in enumerate(kops.ray.map(lambda k, i: i, range(9), pool=pool, timeout=0.5, in_flight=1)):
             if n < 2:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import ray
-from machines import Machines
+from machines import Machines, wait_for
 from support import proc
 from support.daemon import ROOT
 
@@ -33,15 +33,10 @@ def test_each_result_is_there_once_and_all_nodes_work(machines: Machines, pool: 
     results = list(kops.ray.map(lambda k, i: (i * i, k.info.pid), [(i,) for i in range(N)], pool=pool))
     assert sorted(index for index, _ in results) == list(range(N))
     assert all(value[0] == index * index for index, value in results)
-    proc.eventually(lambda: len(_workers(pool)) == 3, "three workers have begun")
+    wait_for(pool, 3)
     assert len({worker.node for worker in pool.workers}) == 3 and len({worker.daemon for worker in pool.workers}) == 3
     met = list(kops.ray.map(_meet, [(str(machines.folder / "met"), i) for i in range(3)], pool=pool, in_flight=1))
     assert len({pid for _, pid in met}) == 3
-
-
-def _workers(pool: kops.ray.Pool) -> tuple[Any, ...]:
-    list(kops.ray.map(lambda k, i: i, [0], pool=pool))
-    return pool.workers
 
 
 def _meet(k: kops.Client, folder: str, i: int) -> int:
