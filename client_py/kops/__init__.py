@@ -118,11 +118,11 @@ def report(client: Client, path: _Any, **options: _Any) -> _Any:
     return write(client, path, **options)
 
 
-_LATE = ("interpret", "profiler", "ray", "torch")
+_LATE = ("interpret", "judge", "profiler", "ray", "torch")
 
 
 def __getattr__(name: str) -> _Any:
-    """`kops.interpret`, `kops.profiler`, `kops.ray` and `kops.torch` are imported when they are first used."""
+    """`kops.interpret`, `kops.judge`, `kops.profiler`, `kops.ray` and `kops.torch` are imported when they are first used."""
     if name not in _LATE:
         raise AttributeError(f"module 'kops' has no attribute {name!r}")
     import importlib

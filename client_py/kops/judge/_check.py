@@ -1,0 +1,104 @@
+"""Comparing what a solution wrote with what is right. On the CPU, in float64; integers exactly."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from .._base.needs_numpy import numpy
+from ._task import Case, Task
+from ._values import FLOATS, Tensor, numbers
+from ._verdict import Worst
+
+if TYPE_CHECKING:
+    from ._draws import Draw, Expected
+
+__all__ = ["changed_input", "check_outputs", "compare"]
+
+UNTOUCHED_BYTES = 2  # of an element from which on keeping its poison is no coincidence
+
+
+def _worst(why: str, name: str, got: Any, expected: Any, far: Any, bad: Any, case: Case, number: int) -> Worst:
+    """`far` orders the elements, of which those in `bad` are wrong."""
+    at = int(numpy.argmax(numpy.where(bad, far, -1.0).reshape(-1)))
+    index = tuple(int(i) for i in numpy.unravel_index(at, got.shape)) if got.shape else ()
+    values = [one.reshape(-1)[at].item() for one in (got, expected)]
+    return Worst(why, name, index, values[0], values[1], str(case), number, int(numpy.count_nonzero(bad)), int(bad.size))
+
+
+def _compare_exact(expected: Expected, got: Any, rtol: float, atol: float) -> tuple[Any, Any]:
+    if not rtol and not atol:
+        bad = got != expected.values
+        far = numpy.abs(got.astype(numpy.float64) - expected.values.astype(numpy.float64))
+        return bad, numpy.where(bad, far, 0)
+    far = numpy.abs(got.astype(numpy.longdouble) - expected.values.astype(numpy.longdouble))
+    return far > atol + rtol * numpy.abs(expected.values.astype(numpy.longdouble)), far.astype(numpy.float64)
+
+
+def _compare_floats(expected: Expected, got: Any, rtol: float, atol: float) -> tuple[Any, Any]:
+    want = expected.values
+    with numpy.errstate(all="ignore"):
+        far = numpy.abs(got - want)
+        allowed = atol + rtol * numpy.abs(want)
+        finite = numpy.isfinite(want) & numpy.isfinite(got)
+        bad = numpy.where(finite, far > allowed, ~((got == want) | (numpy.isnan(got) & numpy.isnan(want))))
+        return bad, numpy.where(finite, far, numpy.where(bad, math.inf, 0.0))
+
+
+def compare(task: Task, expected: Expected, got: Any, case: Case, number: int) -> Worst | None:
+    """`got`: numbers, of floats in float64. What is wrong by its value, or by the precision of all."""
+    if not got.size:
+        return None
+    tolerance = task.tolerance_of(expected.dtype)
+    rtol, atol = tolerance.bounds(expected.dtype, expected.scale)
+    floats = expected.dtype in FLOATS
+    bad, far = (_compare_floats if floats else _compare_exact)(expected, got, rtol, atol)
+    if bad.any():
+        return _worst("value", expected.name, got, expected.values, far, bad, case, number)
+    if not floats:
+        return None
+    allowed = tolerance.allowed_rms(expected.dtype, expected.scale, expected.noise)
+    with numpy.errstate(over="ignore"):
+        rms = float(numpy.sqrt(numpy.mean(far * far)))
+    if rms > allowed:
+        return Worst("precision", expected.name, (), rms, allowed, str(case), number, 0, int(got.size))
+    return None
+
+
+def _untouched(got: Tensor, poison: Any, expected: Expected, worst: Worst) -> Worst:
+    """The same, if the element has still the bits that were there before: a better reason."""
+    if worst.why != "value":
+        return worst
+    same = got.data.view(numpy.uint8).reshape(-1, got.data.itemsize) == poison.view(numpy.uint8).reshape(-1, got.data.itemsize)
+    kept = same.all(axis=1)
+    at = int(numpy.ravel_multi_index(worst.index, got.shape)) if got.shape else 0
+    if not kept[at] or (got.data.itemsize < UNTOUCHED_BYTES and not kept.all()):
+        return worst
+    return replace(worst, why="untouched", wrong=int(numpy.count_nonzero(kept)))
+
+
+def check_outputs(task: Task, draw: Draw, got: dict[str, Tensor], poisons: dict[str, Any]) -> Worst | None:
+    """The first output that is wrong."""
+    for expected in draw.expected:
+        one = got[expected.name]
+        worst = compare(task, expected, numbers(one), draw.case, draw.number)
+        if worst is not None:
+            return _untouched(one, poisons[expected.name], expected, worst)
+    return None
+
+
+def changed_input(draw: Draw, after: dict[str, Any]) -> Worst | None:
+    """The first input whose bits are not what they were; `after` has them by name."""
+    for name, tensor in draw.tensors.items():
+        before, now = tensor.data, after[name]
+        bad = before.view(numpy.uint8).reshape(-1, before.itemsize) != now.view(numpy.uint8).reshape(-1, before.itemsize)
+        where = bad.any(axis=1)
+        if not where.any():
+            continue
+        at = int(numpy.argmax(where))
+        index = tuple(int(i) for i in numpy.unravel_index(at, before.shape)) if before.shape else ()
+        values = [numbers(Tensor(tensor.dtype, one)).reshape(-1)[at].item() for one in (now, before)]
+        count = int(numpy.count_nonzero(where))
+        return Worst("input_changed", name, index, values[0], values[1], str(draw.case), draw.number, count, int(before.size))
+    return None

@@ -1,0 +1,206 @@
+"""Draws: inputs of a case from a hidden seed, with what is right for them. Made on the CPU, kept for all solutions of a task.
+
+A task is examined at its first draw: what its own fault is must never become a solution's.
+"""
+
+from __future__ import annotations
+
+import secrets
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from .._base.needs_numpy import numpy
+from ._check import compare
+from ._errors import TaskFault
+from ._task import NAME, Case, Task
+from ._values import FLOATS, Tensor, as_like, floats_of, is_tensor, numbers, tensor_of
+
+__all__ = ["Draw", "Examined", "Expected", "changed", "draw", "examine", "new_seed"]
+
+INPUTS_MAX = 32
+
+
+def new_seed() -> int:
+    return secrets.randbits(63)
+
+
+class Expected(NamedTuple):
+    """One output. `values` are float64 where the output is of floats. `noise` is the root mean square of the error that the
+    reference makes in the inputs' own precision; `scale` that of the values."""
+
+    name: str
+    dtype: str
+    values: Any
+    noise: float = 0.0
+    scale: float = 0.0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(int(n) for n in self.values.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """`number` tells draws of a verdict apart. `originals` are what the generator made: frameworks and numbers."""
+
+    number: int
+    case: Case
+    tensors: Mapping[str, Tensor]
+    numbers: Mapping[str, Any]
+    originals: Mapping[str, Any]
+    expected: tuple[Expected, ...]
+    warning: str = ""
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.nbytes for t in self.tensors.values()) + sum(int(e.values.nbytes) for e in self.expected)
+
+
+def _called(task: Task, what: str, function: Any, *args: Any, **keywords: Any) -> Any:
+    try:
+        with warnings.catch_warnings(), numpy.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            return function(*args, **keywords)
+    except (Exception, SystemExit) as error:
+        raise TaskFault(f"task {task.name}: its {what} raises {type(error).__name__}: {str(error)[:500]}") from None
+
+
+def _generated(task: Task, case: Case, seed: int) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, Any]]:
+    made = _called(task, "generator of inputs", task.inputs, numpy.random.default_rng(seed), **case)
+    if not isinstance(made, Mapping) or not made or len(made) > INPUTS_MAX:
+        raise TaskFault(f"task {task.name}: inputs(rng, …) must return a dict of 1 to {INPUTS_MAX} arrays, not {type(made).__name__}")
+    tensors: dict[str, Tensor] = {}
+    plain: dict[str, Any] = {}
+    for name, value in made.items():
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise TaskFault(f"task {task.name}: the names of inputs are identifiers, not {name!r:.80}")
+        if name in task.outputs:
+            raise TaskFault(f"task {task.name}: {name} is an input and an output: give one another name")
+        if is_tensor(value):
+            tensors[name] = tensor_of(value, f"task {task.name}: the input {name}")
+        elif isinstance(value, (bool, int, float, numpy.generic)):
+            plain[name] = value.item() if isinstance(value, numpy.generic) else value
+        else:
+            raise TaskFault(f"task {task.name}: the input {name} is of {type(value).__name__}: use an array, a torch tensor or a number")
+    if plain.keys() & case.numbers.keys():
+        both = next(iter(plain.keys() & case.numbers.keys()))
+        raise TaskFault(f"task {task.name}: {both} is a number of the case and of the inputs: give one another name")
+    return tensors, plain, dict(made)
+
+
+def _asked(task: Task, tensors: Mapping[str, Tensor], originals: Mapping[str, Any], double: bool) -> list[Tensor]:
+    """What the reference answers, on memory of its own."""
+    given = {name: as_like(tensors[name], value, double) if name in tensors else value for name, value in originals.items()}
+    answer = _called(task, "reference", task.reference, **given)
+    values = list(answer) if isinstance(answer, (tuple, list)) else [answer]
+    if len(values) != len(task.outputs):
+        raise TaskFault(f"task {task.name}: its reference returns {len(values)} arrays for the outputs {', '.join(task.outputs)}")
+    return [tensor_of(value, f"task {task.name}: the output {name}") for name, value in zip(task.outputs, values)]
+
+
+def _wide(task: Task, tensors: Mapping[str, Tensor], originals: Mapping[str, Any], plain: list[Tensor]) -> tuple[list[Tensor], str]:
+    """The same in float64 where inputs are floats; and what to warn of where that is not to be had."""
+    if task.precision == "native" or not any(tensor.dtype in FLOATS for tensor in tensors.values()):
+        return plain, ""
+    try:
+        made = _asked(task, tensors, originals, True)
+        if [t.shape for t in made] != [t.shape for t in plain]:
+            raise TaskFault(f"task {task.name}: its reference returns other shapes for float64 inputs")
+        return made, ""
+    except TaskFault as error:
+        if task.precision == "f64":
+            raise
+        return plain, f'the reference does not take float64, so the precision is judged loosely (precision="native" says so): {error}'
+
+
+def _rms(values: Any) -> float:
+    finite = values[numpy.isfinite(values)]
+    return float(numpy.sqrt(numpy.mean(finite * finite))) if finite.size else 0.0
+
+
+def _expected(name: str, plain: Tensor, wide: Tensor) -> Expected:
+    if plain.dtype not in FLOATS:
+        values = wide.data if wide.dtype == plain.dtype else wide.data.astype(plain.data.dtype)
+        return Expected(name, plain.dtype, values)
+    values = numbers(wide).astype(numpy.float64)
+    with numpy.errstate(all="ignore"):
+        return Expected(name, plain.dtype, values, _rms(floats_of(plain) - values), _rms(values))
+
+
+def _answered(task: Task, tensors: Mapping[str, Tensor], originals: Mapping[str, Any]) -> tuple[tuple[Expected, ...], str]:
+    plain = _asked(task, tensors, originals, False)
+    wide, warning = _wide(task, tensors, originals, plain)
+    return tuple(_expected(*one) for one in zip(task.outputs, plain, wide)), warning
+
+
+def draw(task: Task, case: Case, seed: int, number: int = 0) -> Draw:
+    """Raises TaskFault."""
+    tensors, plain, originals = _generated(task, case, seed)
+    expected, warning = _answered(task, tensors, originals)
+    return Draw(number, case, tensors, plain, originals, expected, warning)
+
+
+def changed(task: Task, one: Draw, seed: int, number: int) -> Draw:
+    """The draw with one element of each input of floats exchanged with another one: inputs that nobody has seen, for the price of
+    the reference alone. Where nothing can be exchanged the draw is made of a new seed."""
+    rng = numpy.random.default_rng(seed)
+    tensors = dict(one.tensors)
+    for name, tensor in one.tensors.items():
+        if tensor.dtype not in FLOATS or tensor.data.size < 2:
+            continue
+        data = tensor.data.copy()
+        flat = data.reshape(-1)
+        a, b = (int(i) for i in rng.choice(flat.size, 2, replace=False)) if flat.size < 1 << 16 else map(int, rng.integers(0, flat.size, 2))
+        flat[a], flat[b] = flat[b], flat[a]
+        tensors[name] = Tensor(tensor.dtype, data)
+    if all(tensors[name] is one.tensors[name] or (tensors[name].data == one.tensors[name].data).all() for name in tensors):
+        return draw(task, one.case, seed, number)
+    expected, warning = _answered(task, tensors, one.originals)
+    return Draw(number, one.case, tensors, one.numbers, one.originals, expected, warning)
+
+
+class Examined(NamedTuple):
+    """Nothing is wrong with the task, for a case; `warnings` go into each verdict."""
+
+    warnings: tuple[str, ...]
+
+
+def _same(a: tuple[Expected, ...], b: tuple[Expected, ...]) -> bool:
+    return all(
+        x.dtype == y.dtype and x.shape == y.shape and numpy.array_equal(x.values, y.values, equal_nan=x.dtype in FLOATS)
+        for x, y in zip(a, b)
+    )
+
+
+def _passes(task: Task, one: Draw, other: Draw) -> bool:
+    """The right result of one draw would pass for another's."""
+    for mine, its in zip(one.expected, other.expected):
+        got = its.values
+        if compare(task, mine, got, one.case, 0) is not None:
+            return False
+    return True
+
+
+def examine(task: Task, case: Case, first: Draw, second: Draw) -> Examined:
+    """Whether the task is one, by two draws of a case. Raises TaskFault."""
+    again, _ = _answered(task, first.tensors, first.originals)
+    if not _same(first.expected, again):
+        raise TaskFault(f"task {task.name}: its reference is random, two calls with the same inputs differ: seed what it draws")
+    for mine, its in zip(first.expected, second.expected):
+        if mine.dtype != its.dtype or mine.shape != its.shape:
+            raise TaskFault(
+                f"task {task.name}: {mine.name} is {mine.dtype}{list(mine.shape)} in one draw and {its.dtype}{list(its.shape)} in another "
+                f"of the case {case}: shapes and dtypes must depend on the case alone"
+            )
+    for name, tensor in first.tensors.items():
+        other = second.tensors.get(name)
+        if other is None or other.dtype != tensor.dtype or other.shape != tensor.shape:
+            raise TaskFault(f"task {task.name}: the input {name} has another shape or dtype in another draw of the case {case}")
+    if len(first.tensors) != len(second.tensors) or first.numbers.keys() != second.numbers.keys():
+        raise TaskFault(f"task {task.name}: two draws of the case {case} have different inputs")
+    said = [one.warning for one in (first, second) if one.warning][:1]
+    if _passes(task, first, second):
+        said.append(f"the case {case}: the results of two draws are equal within the tolerance, so a constant would pass for right")
+    return Examined(tuple(said))

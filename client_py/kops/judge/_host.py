@@ -1,0 +1,160 @@
+"""Running a solution in the interpreter, in a process of its own: one for each solution, so that its module state is new."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from .._base.needs_numpy import numpy
+from ..interpret import InterpretError
+from ..interpret._compiler import compiler
+from ._bind import Plan
+from ._draws import Draw
+from ._pipe import receive, send
+from ._poison import poisons_of
+from ._runner import Ran, Runner
+from ._solution import Solution
+from ._stop import Stop
+from ._values import Tensor
+from ._verdict import Fault, Worst
+
+__all__ = ["HostRunner"]
+
+COMPILE_SECONDS = 330.0
+PACKAGE = Path(__file__).resolve().parents[2]
+
+
+class HostRunner(Runner):
+    """`deadline`: seconds for one launch."""
+
+    how = "interpreter"
+    device = "the interpreter"
+
+    def __init__(self, solution: Solution, deadline: float, check: bool = True) -> None:
+        self.deadline = deadline
+        try:
+            compiler()
+        except InterpretError as error:
+            raise Stop("no_verdict", f"the interpreter cannot work here: {error}") from None
+        down, up = os.pipe(), os.pipe()
+        path = os.pathsep.join([str(PACKAGE), *filter(None, [os.environ.get("PYTHONPATH")])])
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "kops.judge._worker", str(down[0]), str(up[1])], pass_fds=(down[0], up[1]),
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+                env={**os.environ, "PYTHONPATH": path},
+            )  # fmt: skip
+        finally:
+            os.close(down[0])
+            os.close(up[1])
+        self._to: BinaryIO = os.fdopen(down[1], "wb")
+        self._from: BinaryIO = os.fdopen(up[0], "rb", buffering=0)
+        self._send({"source": solution.source, "options": list(solution.options), "check": check}, {})
+
+    def _send(self, header: dict[str, Any], arrays: dict[str, Any]) -> None:
+        try:
+            send(self._to, header, arrays)
+        except (BrokenPipeError, OSError):
+            raise self._ended() from None
+
+    def _ended(self) -> Stop:
+        """Its process is gone: that is the solution's doing, since nothing else runs there."""
+        status = self._process.wait()
+        why = f"signal {-status}" if status < 0 else f"status {status}"
+        fault = Fault("", "the process ended", driver=why)
+        return Stop("faulted", f"the solution ended the process that interprets it, by {why}", fault=fault)
+
+    def run(self, plan: Plan, draw: Draw, buffers: str, side: str, seed: int) -> Ran:
+        poisons = poisons_of(plan, seed)
+        arrays = {name: tensor.data.copy() for name, tensor in draw.tensors.items()} | {name: one.copy() for name, one in poisons.items()}
+        wanted = [area.name for area in plan.areas.values() if area.role != "scratch"]
+        launches = [
+            {
+                "entry": one.launch.entry, "params": [param.wire() for param in one.launch.params],
+                "arguments": [["area", a] if isinstance(a, str) else ["number", a] for a in one.arguments], "grid": one.grid,
+                "block": one.block, "shared": one.shared, "cluster": one.cluster, "timeout": self.deadline,
+            }
+            for one in plan.launches
+        ]  # fmt: skip
+        bools = [area.name for area in plan.areas.values() if area.dtype == "bool"]
+        begun = time.monotonic()
+        self._send({"launches": launches, "wanted": wanted, "bools": bools}, arrays)
+        header, got = self._answer(begun + self.deadline * len(launches) + COMPILE_SECONDS, sum(plan.areas[n].nbytes for n in wanted))
+        if "error" in header:
+            raise self._stopped(header["error"], draw)
+        for name in wanted:
+            area = plan.areas[name]
+            if name not in got or tuple(got[name].shape) != area.shape or got[name].dtype != arrays[name].dtype:
+                raise _broken()
+        outputs = {area.name: Tensor(area.dtype, got[area.name]) for area in plan.of("output")}
+        return Ran(outputs, {name: got[name] for name in draw.tensors}, poisons)
+
+    def _answer(self, end: float, most: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        left = end - time.monotonic()
+        if not select.select([self._from], [], [], max(left, 0))[0]:
+            raise Stop("hangs", "the solution did not end in time in the interpreter")
+        try:
+            return receive(_Whole(self._from, end), most)  # type: ignore[arg-type]
+        except EOFError:
+            raise self._ended() from None
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise _broken() from None
+
+    def _stopped(self, error: dict[str, Any], draw: Draw) -> Stop:
+        """The interpreter's error as the end of the judgement."""
+        kind, text, kernel = str(error.get("kind")), str(error.get("message")), str(error.get("kernel"))
+        if kind == "compile":
+            return Stop("not_compiled", text, log=str(error.get("log") or text))
+        if kind in ("signature", "launch"):
+            return Stop("refused", f"{kernel}: {text}")
+        if kind == "unsupported":
+            return Stop("no_verdict", f"the interpreter cannot run it, a GPU could: {text}")
+        block, thread = (tuple(error[name]) if error.get(name) else None for name in ("block", "thread"))
+        fault = Fault(kernel, text, kind, block, thread, error.get("line"))
+        if kind == "timeout":
+            return Stop("hangs", f"{kernel} did not end within {self.deadline:g} s in the interpreter", fault=fault)
+        tensor = str(error.get("tensor"))
+        if kind == "read_only" and tensor in draw.tensors:
+            at = error.get("index")
+            shape = draw.tensors[tensor].shape
+            inside = isinstance(at, int) and 0 <= at < draw.tensors[tensor].data.size
+            index = tuple(int(i) for i in numpy.unravel_index(at, shape)) if inside and shape else ()
+            worst = Worst("input_changed", tensor, index, case=str(draw.case), draw=draw.number)
+            return Stop("wrong", f"{kernel} writes to the input {tensor}: {text}", worst=worst, fault=fault)
+        return Stop("faulted", text, fault=fault)
+
+    def close(self) -> None:
+        for file in (self._to, self._from):
+            with contextlib.suppress(OSError):
+                file.close()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, 9)
+        self._process.wait()
+
+
+def _broken() -> Stop:
+    return Stop("faulted", "the solution broke the process that interprets it", fault=Fault("", "the process answered nonsense"))
+
+
+class _Whole:
+    """Reads as many bytes as are asked for, until a time."""
+
+    def __init__(self, file: BinaryIO, end: float) -> None:
+        self._file, self._end = file, end
+
+    def read(self, count: int) -> bytes:
+        data = bytearray()
+        while len(data) < count:
+            if not select.select([self._file], [], [], max(self._end - time.monotonic(), 0))[0]:
+                break
+            part = self._file.read(min(count - len(data), 1 << 20))
+            if not part:
+                break
+            data += part
+        return bytes(data)

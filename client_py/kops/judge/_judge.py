@@ -1,0 +1,351 @@
+"""The queue: solutions come from any thread, are prepared beside the GPU, and judged one after the other on it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from .._base.errors import BadArgument, ConnectFailed, KopsError
+from .._base.results import Device
+from .._clients.client import Client
+from ._baseline import Baseline, baseline_of
+from ._device import gpu_of
+from ._draws import Draw
+from ._errors import Refused, TaskFault
+from ._gpu import Executor, GpuRunner, compiled
+from ._host import HostRunner
+from ._lane import Job, located, verdict_of
+from ._pool import Pool
+from ._rounds import DRAWS
+from ._solution import Solution
+from ._stop import Gone, HeldBack, Stop
+from ._task import Task
+from ._timed import TIMED_DRAWS, Found, Limits, timed
+from ._verdict import Verdict
+
+__all__ = ["Judge", "judge"]
+
+WAITING_MAX = 256  # solutions that were handed in and have no verdict; the next `submit` waits
+MORE_INTERPRETED = 4  # launches in one module state, beyond the steps of a case
+TIMEOUT = 120.0  # seconds for a request of the judge's own
+HELD_BACK_MAX = 7200.0  # seconds that a solution waits while the daemon takes no kernels of this user, because others faulted
+TIMED_FEWEST, TIMED_BYTES = 8, 512 << 20  # draws of the timed case
+PEAK_ELEMENTS = 16 << 20
+HOWS = (None, "gpu", "interpreter")
+
+
+class _Stages:
+    """Threads that take jobs from one queue. Daemon threads: a generator that never ends does not hold up the end of the program."""
+
+    def __init__(self, name: str, count: int, work: Any) -> None:
+        self.queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._work = work
+        self.threads = [threading.Thread(target=self._run, name=f"kops-judge-{name}-{i}", daemon=True) for i in range(count)]
+        for thread in self.threads:
+            thread.start()
+
+    def _run(self) -> None:
+        while (job := self.queue.get()) is not None:
+            self._work(job)
+
+    def end(self, seconds: float | None) -> None:
+        for _ in self.threads:
+            self.queue.put(None)
+        for thread in self.threads:
+            thread.join(seconds)
+
+
+class Judge:
+    """A queue of solutions for one device. A context manager; leaving it waits for the verdicts, or where an exception leaves it,
+    gives up those that have not begun. Thread-safe.
+
+    `client` or `socket` says which daemon; the judge makes connections of its own. `device`: an index or UUID of `client.devices`, by
+    default the first GPU. `how`: "gpu", "interpreter" (needs no daemon), or None: the GPU where the daemon has one.
+    `strict`: a process of its own on the GPU for each solution. `deadline`: seconds for the launches of a solution together, on one
+    draw; `interpreted_deadline` for one launch in the interpreter. `time`: whether right solutions are timed, within `limits`; with
+    `counters` also counted, where the device does. `peak_gb_s`: the bandwidth that is the roof; measured where it is not given. `seed`
+    makes the draws the same each time: for tests, since they are no secret then.
+    Raises `Unsupported` where the daemon gives strangers' kernels no process of their own.
+    """
+
+    def __init__(
+        self, socket: str | os.PathLike[str] | None = None, *, client: Client | None = None, device: Any = None, strict: bool = False,
+        deadline: float = 1.0, interpreted_deadline: float = 20.0, time: bool = True, limits: Limits | None = None,
+        counters: bool = True, peak_gb_s: float | None = None, seed: int | None = None, how: str | None = None,
+    ) -> None:  # fmt: skip
+        if how not in HOWS:
+            raise BadArgument(f'how={how!r}: "gpu", "interpreter" or None')
+        if not deadline > 0 or not interpreted_deadline > 0:
+            raise BadArgument("a deadline is more than 0 seconds")
+        self.strict, self.deadline, self.interpreted_deadline, self.seed, self._timed = strict, deadline, interpreted_deadline, seed, time
+        self._path = socket if client is None else client._path
+        self.limits, self.counters, self.peak_gb_s, self._peak_tried = limits or Limits(), counters, peak_gb_s, False
+        self._pool = Pool()
+        self._trusted: Client | None = None
+        self._gpu: Device | None = None
+        self._executor: Executor | None = None
+        if how != "interpreter":
+            self._connect(device, how == "gpu")
+        self.how = "interpreter" if self._gpu is None else "gpu"
+        self._room = threading.BoundedSemaphore(WAITING_MAX)
+        self._lock = threading.Lock()
+        self._closed = False
+        self._ending = threading.Event()
+        self._jobs: set[Job] = set()
+        self._parked: dict[object, deque[Job]] = {}  # of a task whose draws are being made
+        cores = os.cpu_count() or 1
+        self._preparing = _Stages("prepare", max(2, min(cores, 8)), self._prepare)
+        self._beside = _Stages("beside", max(2, min(cores, 8)), lambda call: call())
+        self._lane = _Stages("lane", 1 if self._gpu is not None else max(1, min(cores, 16)), self._judge)
+
+    def _connect(self, device: Any, needed: bool) -> None:
+        self._trusted = Client(self._path, timeout=TIMEOUT)
+        try:
+            self._gpu = gpu_of(self._trusted, device)
+            if self._gpu is None and needed:
+                raise BadArgument('this daemon has no such GPU: how="interpreter" needs none')
+            if self._gpu is not None:
+                self._executor = Executor(self._path, TIMEOUT)
+        except BaseException:
+            self._trusted.close()
+            raise
+
+    # What callers use
+
+    def submit(self, task: Task, solution: Solution) -> Future[Verdict]:
+        """The verdict, later. Waits while very many are under way. The future fails only where the judge itself has a fault."""
+        if not isinstance(task, Task) or not isinstance(solution, Solution):
+            raise BadArgument(f"submit takes a Task and a Solution, not {type(task).__name__} and {type(solution).__name__}")
+        self._room.acquire()
+        job = Job(task, solution, Future())
+        with self._lock:
+            if self._closed:
+                self._room.release()
+                raise BadArgument("the judge is closed")
+            self._jobs.add(job)
+        job.future.add_done_callback(lambda _: self._over(job))
+        self._preparing.queue.put(job)
+        future: Future[Verdict] = job.future
+        return future
+
+    def judge(self, task: Task, solution: Solution) -> Verdict:
+        """The verdict."""
+        return self.submit(task, solution).result()
+
+    def judge_many(self, pairs: Iterable[tuple[Task, Solution]]) -> Iterator[tuple[int, Verdict]]:
+        """The verdicts with the numbers of their pairs, in the order in which they end. `pairs` may be endless: it is read as there is
+        room."""
+        waiting: dict[Future[Verdict], int] = {}
+        for index, (task, solution) in enumerate(pairs):
+            waiting[self.submit(task, solution)] = index
+            done, _ = wait(waiting, timeout=0) if len(waiting) < WAITING_MAX // 2 else wait(waiting, return_when=FIRST_COMPLETED)
+            yield from ((waiting.pop(one), one.result()) for one in done)
+        while waiting:
+            done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+            yield from ((waiting.pop(one), one.result()) for one in done)
+
+    def close(self, cancel: bool = False) -> None:
+        """Waits for the verdicts; with `cancel` the futures of those that have not begun are cancelled. Idempotent."""
+        with self._lock:
+            already, self._closed = self._closed, True
+            jobs = list(self._jobs)
+        if already:
+            return
+        if cancel:
+            self._ending.set()
+            for job in jobs:
+                job.future.cancel()
+        wait([job.future for job in jobs])
+        for stages in (self._preparing, self._beside, self._lane):
+            stages.end(1.0)
+        for one in (self._executor, self._trusted):
+            if one is not None:
+                one.close()
+
+    def __enter__(self) -> Judge:
+        return self
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        self.close(cancel=kind is not None)
+
+    def __repr__(self) -> str:
+        return f"<kops.judge.Judge, {self.how}, {len(self._jobs)} under way>"
+
+    # The stages of a job
+
+    def _over(self, job: Job) -> None:
+        with self._lock:
+            self._jobs.discard(job)
+        self._room.release()
+
+    def _finish(self, job: Job, verdict: Verdict) -> None:
+        if not job.future.done():
+            job.future.set_result(verdict)
+
+    def _guarded(self, job: Job, call: Any) -> None:
+        """A fault of the judge's own must not leave a caller waiting."""
+        try:
+            call()
+        except BaseException as error:
+            if not job.future.done():
+                job.future.set_exception(error)
+
+    def _prepare(self, job: Job) -> None:
+        if not job.future.set_running_or_notify_cancel():
+            return
+        self._draw(job)
+
+    def _draw(self, job: Job) -> None:
+        key = job.task.key
+        with self._lock:
+            if key in self._parked:
+                self._parked[key].append(job)
+                return
+            self._parked[key] = deque()
+        try:
+            self._guarded(job, lambda: self._drawn(job))
+        finally:
+            with self._lock:
+                waiting = self._parked.pop(key)
+            for one in waiting:
+                self._beside.queue.put(lambda one=one: self._draw(one))
+
+    def _drawn(self, job: Job) -> None:
+        task = job.task
+        interpreted = self._gpu is None
+        more = MORE_INTERPRETED if interpreted else 0
+        warnings: list[str] = []
+        try:
+            job.solution.check()
+            rest = {}
+            for case in task.small_cases if interpreted else task.all_cases:
+                drawn = self._pool.take(task, case, DRAWS + more, self.seed)
+                job.draws[case], rest[case] = drawn.draws[:DRAWS], drawn.draws[DRAWS:]
+                warnings += drawn.warnings
+            if self._timed and not interpreted:
+                job.timed = self._timed_draws(task, job.draws[task.timed_case][0])
+            job.more = rest
+        except Refused as error:
+            self._finish(job, job.verdict("refused", error.message))
+        except TaskFault as error:
+            self._finish(job, job.verdict("no_verdict", error.message))
+        else:
+            job.warnings = tuple(warnings)
+            if interpreted:
+                self._lane.queue.put(job)
+            else:
+                self._beside.queue.put(lambda: self._guarded(job, lambda: self._compile(job)))
+
+    def _timed_draws(self, task: Task, one: Draw) -> tuple[Draw, ...]:
+        """Beyond those that a solution is checked with."""
+        count = max(TIMED_FEWEST, min(TIMED_DRAWS, TIMED_BYTES // max(one.nbytes, 1)))
+        return self._pool.take(task, task.timed_case, DRAWS + count, self.seed).draws[DRAWS:]
+
+    def _compile(self, job: Job) -> None:
+        """Beside the GPU: on the solution's own connection the code is there then."""
+        assert self._trusted is not None and self._gpu is not None
+        try:
+            compiled(self._trusted, job.solution, self._gpu)
+        except Stop as stop:
+            self._finish(job, job.verdict(stop.kind, stop.text, **stop.members))
+            return
+        except Gone:
+            pass  # the lane finds out
+        self._lane.queue.put(job)
+
+    def _judge(self, job: Job) -> None:
+        if self._gpu is None:
+            make = lambda: HostRunner(job.solution, self.interpreted_deadline)  # noqa: E731
+            self._guarded(job, lambda: self._finish(job, verdict_of(job, make)[0]))
+        else:
+            self._guarded(job, lambda: self._on_gpu(job))
+
+    def _on_gpu(self, job: Job) -> None:
+        why, losses, waited = "", 0, 0.0
+        while losses < 2 and waited < HELD_BACK_MAX:
+            try:
+                verdict, dirty = verdict_of(job, lambda: self._runner(job.solution), self._time(job) if self._timed else None)
+            except HeldBack as error:
+                why = str(error)
+                waited += error.seconds
+                if self._ending.wait(error.seconds):
+                    break
+                continue
+            except Gone as error:
+                self._drop()
+                why, losses = str(error), losses + 1
+                continue
+            if waited:
+                said = f"it waited {waited:.0f} s, since the daemon refuses kernels after some that faulted: set executors.faults = 0"
+                verdict = replace(verdict, warnings=(*verdict.warnings, said))
+            if dirty or self.strict:
+                self._drop()
+            if verdict.kind in ("faulted", "hangs"):
+                self._beside.queue.put(partial(self._guarded, job, partial(self._locate, job, verdict)))
+            else:
+                self._finish(job, verdict)
+            return
+        what = "the daemon went away twice while it was judged" if losses else "the daemon takes no kernels of this user"
+        self._finish(job, job.verdict("no_verdict", f"{what}: {why}", how="gpu"))
+
+    def _locate(self, job: Job, verdict: Verdict) -> None:
+        try:
+            draw = self._pool.take(job.task, job.task.small_cases[0], DRAWS, self.seed).draws[0]
+            verdict = located(job, verdict, draw)
+        except (TaskFault, Refused, Gone):
+            pass
+        self._finish(job, verdict)
+
+    def _runner(self, solution: Solution) -> GpuRunner:
+        assert self._gpu is not None
+        return GpuRunner(self._executor_for(solution), solution, self._gpu, self.deadline)
+
+    def _time(self, job: Job) -> Any:
+        def measure(runner: Any) -> Found:
+            return timed(job, runner, lambda: self._baseline(job.task), self.limits, self._peak(), self.counters)
+
+        return measure
+
+    def _baseline(self, task: Task) -> Baseline | None:
+        assert self._gpu is not None
+        gpu, deadline = self._gpu, self.deadline
+        return baseline_of(task, lambda one: GpuRunner(Executor(self._path, TIMEOUT), one, gpu, deadline), self._trusted, gpu)
+
+    def _peak(self) -> float | None:
+        """10^9 bytes a second that an op of the daemon's reaches on the device, measured once."""
+        if self.peak_gb_s is None and not self._peak_tried and self._trusted is not None and self._gpu is not None:
+            self._peak_tried = True
+            with contextlib.suppress(KopsError):
+                a, b, c = (self._trusted.zeros((PEAK_ELEMENTS,), "f32", device=self._gpu) for _ in range(3))
+                made = self._trusted.profile("add", a, b, out=c, warmup=2, repeat=10, conditions=False)
+                self.peak_gb_s = made.bytes / made.min / 1e3 if made.min else None
+        return self.peak_gb_s
+
+    def _executor_for(self, solution: Solution) -> Executor:
+        if self._executor is not None and not self._executor.takes(solution):
+            self._drop()
+        if self._executor is None:
+            try:
+                self._executor = Executor(self._path, TIMEOUT)
+            except (ConnectFailed, KopsError) as error:
+                raise Gone(f"no connection: {error.message}") from None
+        return self._executor
+
+    def _drop(self) -> None:
+        executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.close()
+
+
+def judge(task: Task, solution: Solution, client: Client | None = None, **how: Any) -> Verdict:
+    """One verdict, by a judge that is made for it. The keywords are those of `Judge`."""
+    with Judge(client=client, **how) as made:
+        return made.judge(task, solution)

@@ -1,0 +1,80 @@
+"""One solution judged from its draws on: what is asked of a runner, and the verdict that comes of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ._draws import Draw
+from ._errors import Refused, TaskFault
+from ._host import HostRunner
+from ._rounds import check_case
+from ._runner import Runner
+from ._solution import Solution
+from ._stop import Stop
+from ._task import Case, Task
+from ._verdict import Fault, Verdict
+
+__all__ = ["Job", "located", "verdict_of"]
+
+LOCATE_SECONDS = 20.0  # of the interpreter, for one launch
+
+
+@dataclass(eq=False)
+class Job:
+    """A solution on its way. `draws` are those of each case, the timed ones apart."""
+
+    task: Task
+    solution: Solution
+    future: Any
+    begun: float = field(default_factory=time.monotonic)
+    draws: dict[Case, tuple[Draw, ...]] = field(default_factory=dict)
+    more: Mapping[Case, tuple[Draw, ...]] = field(default_factory=dict)
+    timed: tuple[Draw, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def verdict(self, kind: str, text: str = "", **members: Any) -> Verdict:
+        members["warnings"] = tuple(dict.fromkeys((*self.warnings, *members.get("warnings", ()))))
+        return Verdict(kind, text, self.task.name, self.solution.name, seconds=time.monotonic() - self.begun, **members)
+
+
+def verdict_of(job: Job, make: Callable[[], Runner], timing: Callable[[Runner], Any] | None = None) -> tuple[Verdict, bool]:
+    """The verdict, and whether the runner's process is to be given up. `timing` answers the verdict's time, for a right solution.
+    Raises Gone."""
+    runner: Runner | None = None
+    done: list[str] = []
+    launches = 0
+    try:
+        runner = make()
+        for case, draws in job.draws.items():
+            launches += check_case(job.task, job.solution, runner, draws, job.more.get(case, ()))
+            done.append(str(case))
+        found = timing(runner) if timing is not None else None
+    except Refused as error:
+        stop = Stop("refused", error.message)
+    except TaskFault as error:
+        stop = Stop("no_verdict", error.message)
+    except Stop as error:
+        stop = error
+    else:
+        members: dict[str, Any] = {"how": runner.how, "device": runner.device, "cases": tuple(done), "launches": launches}
+        if found is not None:
+            members |= {"time": found.time, "launches": launches + found.launches, "warnings": found.warnings}
+        return job.verdict("right", **members), False
+    finally:
+        if runner is not None:
+            runner.close()
+    how = {"how": runner.how, "device": runner.device} if runner is not None else {}
+    return job.verdict(stop.kind, stop.text, cases=tuple(done), launches=launches, **how, **stop.members), stop.dirty
+
+
+def located(job: Job, verdict: Verdict, draw: Draw) -> Verdict:
+    """A fault on a GPU with its place, if the interpreter finds one in a small case: block, thread and line."""
+    again = Job(job.task, job.solution, None, draws={draw.case: (draw, draw, draw)})
+    found, _ = verdict_of(again, lambda: HostRunner(job.solution, LOCATE_SECONDS))
+    if found.kind not in ("faulted", "hangs") or found.fault is None or verdict.fault is None:
+        return verdict
+    place: Fault = replace(found.fault, driver=verdict.fault.driver, kernel=found.fault.kernel or verdict.fault.kernel)
+    return replace(verdict, fault=place, text=f"{verdict.text}. The interpreter, in the case {draw.case}: {place.text}")

@@ -1,0 +1,39 @@
+"""What lies in outputs and scratch before a solution runs: other rubbish each time."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .._base.needs_numpy import numpy
+from ._bind import Plan
+from ._values import bits_dtype
+
+PERIOD = 65_521  # elements after which the rubbish repeats: a prime, so that no layout meets it
+
+# NaNs whose other bits are drawn: all exponent bits and the quiet bit.
+_NAN = {
+    "f16": (0x7E00, 0x01FF, "u2"), "bf16": (0x7FC0, 0x003F, "u2"), "f32": (0x7FC00000, 0x003FFFFF, "u4"),
+    "f64": (0x7FF8 << 48, (1 << 51) - 1, "u8"),
+}  # fmt: skip
+
+
+def poison(dtype: str, shape: tuple[int, ...], rng: Any, nan: bool) -> Any:
+    """An array of such elements: NaNs, or random bytes."""
+    count = math.prod(shape)
+    if not count:
+        return numpy.empty(shape, bits_dtype(dtype))
+    if nan and dtype in _NAN:
+        base, free, unsigned = _NAN[dtype]
+        made = rng.integers(1, free, min(count, PERIOD), numpy.dtype(unsigned), endpoint=True)
+        return numpy.resize((made | numpy.array(base, unsigned)).astype(unsigned), count).view(bits_dtype(dtype)).reshape(shape)
+    size = bits_dtype(dtype).itemsize
+    low = 2 if dtype == "bool" else 0  # no bool has that
+    made = rng.integers(low, 256, min(count, PERIOD) * size, numpy.uint8)
+    return numpy.resize(made, count * size).view(bits_dtype(dtype)).reshape(shape)
+
+
+def poisons_of(plan: Plan, seed: int) -> dict[str, Any]:
+    rng = numpy.random.default_rng(seed)
+    nan = bool(seed & 1)
+    return {area.name: poison(area.dtype, area.shape, rng, nan) for area in plan.areas.values() if area.role != "input"}

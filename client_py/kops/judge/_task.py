@@ -1,0 +1,175 @@
+"""What a task is: a reference, a generator of inputs, cases, outputs and how exactly they are to be met."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .._base.errors import BadArgument
+from ._values import EPS, FLOATS
+
+__all__ = ["Case", "Task", "Tolerance"]
+
+NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+PRECISIONS = ("auto", "f64", "native")
+CASES_MAX = 64
+# Of the outputs' typical size (their root mean square) and of each element; wide enough for another order of additions.
+_RTOL = {"f64": 1e-9, "f32": 1e-4, "f16": 1e-2, "bf16": 4e-2, "f8_e4m3": 0.15, "f8_e5m2": 0.3}
+# Roundings of the result's own precision that a solution may be off on average, beside what the reference is off.
+_ROUNDINGS = {"f64": 32.0, "f32": 32.0, "f16": 2.0, "bf16": 2.0, "f8_e4m3": 1.0, "f8_e5m2": 1.0}
+
+
+class Case(Mapping[str, Any]):
+    """A named set of numbers, such as `n=1024, m=4096`: the keywords of the generator, the numbers of a kernel's parameters, and
+    the names in expressions. Texts and None are for the generator alone. Immutable."""
+
+    def __init__(self, values: Mapping[str, Any] | None = None, **more: Any) -> None:
+        self._values = {**(values or {}), **more}
+        for name, value in self._values.items():
+            if not isinstance(name, str) or not NAME.fullmatch(name):
+                raise BadArgument(f"a case's names are identifiers, not {name!r}")
+            if value is not None and not isinstance(value, (bool, int, float, str)):
+                raise BadArgument(f"a case's values are numbers and texts, not {name} = {value!r:.80}")
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Any:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        return {name: value for name, value in self._values.items() if isinstance(value, (bool, int, float))}
+
+    @property
+    def size(self) -> int:
+        """What cases are ordered by: the product of the whole numbers."""
+        return math.prod(abs(v) for v in self._values.values() if isinstance(v, int) and not isinstance(v, bool) and v)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}={value}" for name, value in self._values.items()) or "the only case"
+
+    def __repr__(self) -> str:
+        return f"Case({str(self) if self._values else ''})"
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._values.items()))
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """An element is right within `atol + rtol * |expected|`. None: by the output's dtype, `atol` then of the outputs' root mean
+    square (f32: 1e-4 of each).
+
+    `precision` bounds the root mean square of all errors, against float64: so many times the error that the reference has in the
+    inputs' own precision, and some roundings of the output's. math.inf: no bound."""
+
+    rtol: float | None = None
+    atol: float | None = None
+    precision: float = 8.0
+
+    def __post_init__(self) -> None:
+        for name in ("rtol", "atol", "precision"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0):
+                raise BadArgument(f"{name} is a number of at least 0, or None, not {value!r}")
+
+    def bounds(self, dtype: str, scale: float) -> tuple[float, float]:
+        """rtol and atol for an output whose root mean square is `scale`."""
+        if dtype not in FLOATS:
+            return self.rtol or 0.0, self.atol or 0.0
+        rtol = _RTOL[dtype] if self.rtol is None else self.rtol
+        return rtol, (rtol * scale if self.rtol is None else 0.0) if self.atol is None else self.atol
+
+    def allowed_rms(self, dtype: str, scale: float, noise: float) -> float:
+        """The largest root mean square of errors, where the reference's own is `noise`."""
+        if dtype not in FLOATS or math.isinf(self.precision):
+            return math.inf
+        return self.precision * noise + _ROUNDINGS[dtype] * EPS[dtype] * scale
+
+
+_DEFAULT = Tolerance()
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What a solution is to compute.
+
+    `inputs(rng, **case)` makes the inputs of a case with a `numpy.random.Generator`: a dict of NumPy arrays, torch tensors and
+    numbers. `reference(**inputs)` returns what is right: an array or a tuple of them, for the names in `outputs`; their shapes and
+    dtypes are those that a solution writes. Both may be slow: results are kept and shared by all solutions.
+
+    `cases` are dicts of numbers; the last one is timed unless `timed` is another's index. `small` is the case, or cases, for the
+    interpreter, where the smallest of `cases` would take it too long.
+    `tolerance` is a `Tolerance`, or a dict of them by dtype. `precision`: "f64" gives the reference float64 where inputs are floats,
+    "native" gives it the inputs as they are, "auto" tries the first and then the second.
+    `baseline` is what a solution's time is compared with: a `Solution` of the same task.
+
+    A task is Python, and trusted.
+    """
+
+    name: str
+    reference: Callable[..., Any]
+    inputs: Callable[..., Mapping[str, Any]]
+    cases: Sequence[Mapping[str, Any]] = ({},)
+    outputs: Sequence[str] = ("out",)
+    tolerance: Tolerance | Mapping[str, Tolerance] | None = None
+    precision: str = "auto"
+    baseline: Any = None
+    small: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None
+    timed: int = -1
+    text: str = ""  # for the people who solve it
+    key: object = field(default_factory=object, repr=False)  # what results of the task are kept by
+
+    def __post_init__(self) -> None:
+        if not callable(self.reference) or not callable(self.inputs):
+            raise BadArgument(f"task {self.name}: reference and inputs are functions")
+        if self.precision not in PRECISIONS:
+            raise BadArgument(f"task {self.name}: precision is one of {', '.join(PRECISIONS)}, not {self.precision!r}")
+        outputs = (self.outputs,) if isinstance(self.outputs, str) else tuple(self.outputs)
+        if not outputs or len(set(outputs)) != len(outputs) or not all(isinstance(o, str) and NAME.fullmatch(o) for o in outputs):
+            raise BadArgument(f"task {self.name}: outputs are different identifiers, not {outputs!r:.80}")
+        object.__setattr__(self, "outputs", outputs)
+        cases = self._cases(self.cases)
+        if not 1 <= len(cases) <= CASES_MAX:
+            raise BadArgument(f"task {self.name}: {len(cases)} cases; 1 to {CASES_MAX} are possible")
+        object.__setattr__(self, "cases", cases)
+        if not -len(cases) <= self.timed < len(cases):
+            raise BadArgument(f"task {self.name}: timed={self.timed} is no index of its {len(cases)} cases")
+        if self.small is not None:
+            object.__setattr__(self, "small", self._cases(self.small))
+        given = self.tolerance.values() if isinstance(self.tolerance, Mapping) else [self.tolerance]
+        if not all(one is None or isinstance(one, Tolerance) for one in given):
+            raise BadArgument(f"task {self.name}: tolerance is a kops.judge.Tolerance, or a dict of them by dtype")
+
+    def _cases(self, given: Any) -> tuple[Case, ...]:
+        items = [given] if isinstance(given, Mapping) else list(given)
+        if not all(isinstance(one, Mapping) for one in items):
+            raise BadArgument(f"task {self.name}: a case is a dict of numbers")
+        return tuple(one if isinstance(one, Case) else Case(one) for one in items)
+
+    @property
+    def all_cases(self) -> tuple[Case, ...]:
+        return tuple(self.cases)  # type: ignore[arg-type]
+
+    @property
+    def timed_case(self) -> Case:
+        return self.all_cases[self.timed]
+
+    @property
+    def small_cases(self) -> tuple[Case, ...]:
+        """For the interpreter."""
+        if self.small is not None:
+            return tuple(self.small)  # type: ignore[arg-type]
+        return (min(self.all_cases, key=lambda case: case.size),)
+
+    def tolerance_of(self, dtype: str) -> Tolerance:
+        if isinstance(self.tolerance, Mapping):
+            return self.tolerance.get(dtype, _DEFAULT)
+        return self.tolerance or _DEFAULT

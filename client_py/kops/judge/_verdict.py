@@ -1,0 +1,171 @@
+"""What a judgement says. Frozen, and the same after a way through JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from .._base.errors import BadArgument
+
+__all__ = ["KINDS", "REASONS", "Fault", "Measured", "Time", "Verdict", "Worst"]
+
+KINDS = ("right", "not_compiled", "refused", "wrong", "faulted", "hangs", "no_verdict")
+REASONS = ("value", "precision", "input_changed", "untouched", "unstable", "time_disagrees")  # of `wrong`
+_NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+@dataclass(frozen=True)
+class Worst:
+    """The element that is furthest from right. `output` may be an input's name, where that was changed. `wrong` elements of `of`
+    are. Of "precision", `got` and `expected` are the root mean squares of errors: the solution's, and the largest that is right."""
+
+    why: str
+    output: str = ""
+    index: tuple[int, ...] = ()
+    got: float | int = 0
+    expected: float | int = 0
+    case: str = ""
+    draw: int = 0
+    wrong: int = 0
+    of: int = 0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What a kernel did. `block`, `thread`, `line` and the text are the interpreter's, which found the fault in a small case;
+    `driver` is what the GPU's driver said."""
+
+    kernel: str
+    text: str = ""
+    what: str = ""  # the interpreter's word for it: out_of_bounds, race, …
+    block: tuple[int, ...] | None = None
+    thread: tuple[int, ...] | None = None
+    line: int | None = None
+    driver: str = ""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A median in microseconds, where it lies with 95 % confidence, and of how many launches."""
+
+    us: float
+    low: float | None = None
+    high: float | None = None
+    launches: int = 0
+
+
+@dataclass(frozen=True)
+class Time:
+    """How long the timed case takes on the GPU: all launches of the solution together."""
+
+    case: str
+    cold: Measured | None = None  # nothing of the operands is in the second-level cache
+    warm: Measured | None = None
+    baseline: Measured | None = None  # in turns with `cold`, where that is there, else with `warm`
+    speedup: float | None = None  # the baseline's time over the solution's
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+    wall_us: float | None = None  # the daemon's own clock over the same launches, their mean
+    timer: str = ""  # what told the times
+    bytes: int = 0  # of inputs and outputs, each once
+    gb_s: float | None = None
+    roof: float | None = None  # the part that is reached of the bandwidth that the device was measured to have
+    bound: str = ""
+    counters: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def us(self) -> float:
+        """The one number: cold where that was measured."""
+        one = self.cold or self.warm
+        return one.us if one is not None else math.nan
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`kind` is one of KINDS. `text` says in a sentence what is wrong and what to do. `how` is "gpu" or "interpreter": the latter
+    runs one small case and measures no time."""
+
+    kind: str
+    text: str = ""
+    task: str = ""
+    solution: str = ""
+    how: str = ""
+    device: str = ""
+    worst: Worst | None = None
+    fault: Fault | None = None
+    log: str = ""  # the compiler's
+    time: Time | None = None
+    cases: tuple[str, ...] = ()  # those that were right
+    launches: int = 0  # of the solution, that were checked
+    warnings: tuple[str, ...] = ()
+    seconds: float = 0.0  # that judging took
+
+    @property
+    def right(self) -> bool:
+        return self.kind == "right"
+
+    @property
+    def why(self) -> str:
+        """Of `wrong`: one of REASONS."""
+        return self.worst.why if self.worst is not None else ""
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON has it: what is empty is left out, and numbers that JSON lacks are texts."""
+        made: Any = _plain(asdict(self))
+        return {key: value for key, value in made.items() if value not in (None, "", [], {})}
+
+    def json(self, indent: int | None = None) -> str:
+        return json.dumps(self.plain(), indent=indent, allow_nan=False)
+
+    @classmethod
+    def of(cls, plain: str | Mapping[str, Any]) -> Verdict:
+        """From `json()` or `plain()`. Members of a newer version are left out."""
+        given = json.loads(plain) if isinstance(plain, str) else dict(plain)
+        if not isinstance(given, dict) or given.get("kind") not in KINDS:
+            raise BadArgument("this is no verdict: it has no `kind`, or one that is not known here")
+        made: Verdict = _made(cls, given)
+        return made
+
+    def __str__(self) -> str:
+        from ._table import text
+
+        return text(self)
+
+    def page(self, path: Any) -> None:
+        """Writes it as a page of HTML."""
+        from ._page import write
+
+        write([self], path)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items() if one is not None}
+    if isinstance(value, (tuple, list)):
+        return [_plain(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+_PARTS: dict[str, Any] = {"worst": Worst, "fault": Fault, "time": Time, "cold": Measured, "warm": Measured, "baseline": Measured}
+_TEXTS = ("kind", "text", "task", "solution", "how", "device", "log", "why", "output", "case", "kernel", "what", "driver", "timer", "bound")
+
+
+def _made(cls: Any, plain: Mapping[str, Any]) -> Any:
+    members: dict[str, Any] = {}
+    for one in fields(cls):
+        if one.name not in plain:
+            continue
+        value = plain[one.name]
+        if one.name in _PARTS and isinstance(value, Mapping):
+            value = _made(_PARTS[one.name], value)
+        elif isinstance(value, list):
+            value = tuple(value)
+        elif isinstance(value, str) and one.name not in _TEXTS:
+            value = _NUMBERS.get(value, value)
+        members[one.name] = value
+    return cls(**members)

@@ -1,0 +1,67 @@
+"""Judges: one that interprets, and one on a daemon with the stand-in driver, whose executors serve a connection each."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "client_py")]
+pytest.importorskip("numpy")
+
+from kops import judge  # noqa: E402
+from support import backends  # noqa: E402
+from support.daemon import Daemon, binary  # noqa: E402
+
+LIMITS = judge.Limits(at_most=0.2, launches=8, flush_bytes=1 << 16)  # the stand-in's times are noise
+CONFIG = "[executors]\nisolate = {isolate}\nfaults = {faults}\nspares = 0\n"
+
+
+@pytest.fixture(scope="session")
+def interpreter() -> Iterator[judge.Judge]:
+    if not (shutil.which("g++") or shutil.which("clang++")):
+        pytest.skip("the interpreter needs a C++ compiler")
+    with judge.Judge(how="interpreter", seed=1) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Daemon]]:
+    """Starts daemons on the stand-in."""
+    if "KOPSD" not in os.environ and not binary().exists():
+        pytest.skip("no daemon: name it in KOPSD, or its build folder in KOPS_BUILD")
+    if (why := backends.missing(backends.STANDIN)) is not None:
+        pytest.skip(why)
+    if backends.nvrtc() is None:
+        pytest.skip("there is no NVRTC here")
+    from standin_cuda import Control
+
+    running: list[Daemon] = []
+
+    def begin(isolate: str = "connection", faults: int = 0, env: dict[str, str] | None = None) -> Daemon:
+        control = Control(tmp_path_factory.mktemp("standin") / "control")
+        config = backends.config(backends.STANDIN) + CONFIG.format(isolate=isolate, faults=faults)
+        running.append(Daemon(config=config, env={**control.env, **(env or {})}))
+        return running[-1]
+
+    yield begin
+    for daemon in running:
+        daemon.cleanup()
+
+
+@pytest.fixture(scope="module")
+def daemon(start: Callable[..., Daemon]) -> Daemon:
+    return start()
+
+
+@pytest.fixture
+def gpu(daemon: Daemon) -> Iterator[Any]:
+    with judge.Judge(daemon.socket_path, seed=1, deadline=2.0, limits=LIMITS, peak_gb_s=100.0) as made:
+        assert made.how == "gpu"
+        yield made

@@ -1,0 +1,43 @@
+"""Tasks and solutions of the tests. The stand-in driver computes `add2_kernel`, `vector_add` and others by their names alone, whatever
+their code; the interpreter runs the code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kops import judge
+
+SIGNATURE = "out float* c[n], const float* a[n], const float* b[n], int n"
+ADD = judge.Launch("add2_kernel", SIGNATURE, grid="ceil_div(n, 256)", block=256)
+
+
+def inputs(rng: Any, n: int) -> dict[str, Any]:
+    return {name: rng.standard_normal(n, dtype="f4") for name in "ab"}
+
+
+def task(**more: Any) -> judge.Task:
+    how: dict[str, Any] = {"reference": lambda a, b: a + b, "inputs": inputs, "cases": [{"n": 1000}, {"n": 3001}], "outputs": "c"}
+    return judge.Task("add2", **{**how, **more})
+
+
+def add(body: str = "c[i] = a[i] + b[i];", prelude: str = "", launch: judge.Launch = ADD, **more: Any) -> judge.Solution:
+    """add2_kernel with another body: a thread an element."""
+    source = f"""{prelude}
+extern "C" __global__ void add2_kernel(float* c, const float* a, const float* b, int n)
+{{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) {{ {body} }}
+}}
+"""
+    return judge.Solution(source, [launch], **more)
+
+
+VECTOR = """
+extern "C" __global__ void vector_add(float* c, const float* a, const float* b, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) c[i] = a[i] + b[i];
+}
+"""
+FAULT = 'extern "C" __global__ void fault_kernel(float* p) { p[-1] = 1; }'
+SPIN = 'extern "C" __global__ void spin_forever(float* p) { while (true) *(volatile float*)p = 1; }'

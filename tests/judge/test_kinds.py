@@ -1,0 +1,99 @@
+"""Each kind of verdict, in the interpreter and on a daemon."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from kops import judge
+from material import ADD, FAULT, SIGNATURE, SPIN, VECTOR, add, task
+
+
+def test_right_in_the_interpreter(interpreter: judge.Judge) -> None:
+    verdict = interpreter.judge(task(), add())
+    assert verdict.right and verdict.how == "interpreter" and verdict.time is None
+    assert verdict.cases == ("n=1000",) and verdict.launches == 8
+    assert "right" in str(verdict) and "without times" in str(verdict)
+
+
+def test_right_on_a_gpu(gpu: judge.Judge) -> None:
+    verdict = gpu.judge(task(), add())
+    assert verdict.right and verdict.how == "gpu" and "Stand-in" in verdict.device
+    assert verdict.cases == ("n=1000", "n=3001")
+
+
+@pytest.mark.parametrize("which", ["interpreter", "gpu"])
+def test_what_is_not_compiled(which: str, request: pytest.FixtureRequest) -> None:
+    verdict = request.getfixturevalue(which).judge(task(), add("c[i] = a[i] +;"))
+    assert verdict.kind == "not_compiled" and "error" in verdict.log and "solution.cu" in verdict.log
+
+
+REFUSED = {
+    "dtype": (judge.Launch("add2_kernel", SIGNATURE.replace("out float", "out double"), grid=4), "of f64, and c of f32"),
+    "no such memory": (judge.Launch("add2_kernel", SIGNATURE.replace("* b[", "* d["), grid=4), "no memory of that name"),
+    "no such number": (judge.Launch("add2_kernel", SIGNATURE.replace("int n", "int k"), grid=4), "the case has none"),
+    "not understood": (judge.Launch("add2_kernel", "float** c", grid=4), "pointer to a pointer"),
+    "grid": (judge.Launch("add2_kernel", SIGNATURE, grid="n - 5000"), "grid"),
+    "block": (judge.Launch("add2_kernel", SIGNATURE, grid=4, block=2000), "block"),
+    "shared": (judge.Launch("add2_kernel", SIGNATURE, grid=4, shared=1 << 30), "shared memory"),
+    "expression": (judge.Launch("add2_kernel", SIGNATURE, grid="ceil_div(m, 256)"), "no parameter"),
+    "too few": (judge.Launch("add2_kernel", "out float* c, const float* a, int n", grid=4), "4 parameters"),
+    "nothing is written": (judge.Launch("add2_kernel", SIGNATURE.replace("out float", "const float"), grid=4), "no launch writes c"),
+    "too small": (judge.Launch("add2_kernel", SIGNATURE.replace("c[n]", "c[n + 1]"), grid=4), "c"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+@pytest.mark.parametrize("which", ["interpreter", "gpu"])
+def test_what_is_refused(which: str, what: str, request: pytest.FixtureRequest) -> None:
+    launch, text = REFUSED[what]
+    verdict = request.getfixturevalue(which).judge(task(), add(launch=launch))
+    assert verdict.kind == "refused" and text in verdict.text, verdict
+
+
+def test_wrong_by_its_value(interpreter: judge.Judge) -> None:
+    verdict = interpreter.judge(task(), add("c[i] = i == 77 ? a[i] - b[i] : a[i] + b[i];"))
+    assert verdict.kind == "wrong" and verdict.why == "value" and verdict.worst is not None
+    worst = verdict.worst
+    assert (worst.output, worst.index, worst.wrong, worst.of, worst.case) == ("c", (77,), 1, 1000, "n=1000")
+    assert "c[77]" in verdict.text
+
+
+def test_an_element_that_is_not_written(interpreter: judge.Judge, gpu: judge.Judge) -> None:
+    verdict = interpreter.judge(task(), add("if (i != 5) c[i] = a[i] + b[i];"))
+    assert (verdict.kind, verdict.why) == ("wrong", "untouched") and verdict.worst is not None and verdict.worst.index == (5,)
+    short = judge.Solution(VECTOR, [judge.Launch("vector_add", SIGNATURE, grid="n / 256", block=256)])
+    verdict = gpu.judge(task(), short)
+    assert (verdict.kind, verdict.why) == ("wrong", "untouched") and verdict.worst is not None
+    assert verdict.worst.wrong == 1000 - 3 * 256
+
+
+def test_a_fault_with_its_place(interpreter: judge.Judge, gpu: judge.Judge) -> None:
+    verdict = interpreter.judge(task(), add("c[i + 1] = a[i] + b[i];"))
+    assert verdict.kind == "faulted" and verdict.fault is not None
+    assert (verdict.fault.what, verdict.fault.kernel, verdict.fault.line) == ("out_of_bounds", "add2_kernel", 5)
+    assert verdict.fault.block is not None and verdict.fault.thread is not None
+    verdict = gpu.judge(task(), judge.Solution(FAULT, [judge.Launch("fault_kernel", "float* c", block=1)]))
+    assert verdict.kind == "faulted" and verdict.fault is not None
+    assert verdict.fault.driver == "CUDA_ERROR_ILLEGAL_ADDRESS" and verdict.fault.line == 1 and verdict.fault.block == (0, 0, 0)
+    assert gpu.judge(task(), add()).right  # by another executor
+
+
+def test_a_kernel_that_never_ends(gpu: judge.Judge) -> None:
+    verdict = gpu.judge(task(), judge.Solution(SPIN, [judge.Launch("spin_forever", "float* c", block=1)]))
+    assert verdict.kind == "hangs" and "spin_forever" in verdict.text
+    assert gpu.judge(task(), add()).right
+
+
+def test_verdicts_as_json(interpreter: judge.Judge) -> None:
+    for solution in (add(), add("c[i] = 0;"), add("c[i + 1] = 0;"), add("c[i] = 1.f / 0.f;"), add("x"), add(launch=judge.Launch("", ""))):
+        verdict = interpreter.judge(task(), solution)
+        again = judge.Verdict.of(verdict.json())
+        assert again.json() == verdict.json() and again.kind == verdict.kind and str(again) == str(verdict)
+        json.loads(verdict.json(), parse_constant=pytest.fail)
+
+
+def test_solutions_as_json() -> None:
+    solution = add(scratch={"tmp": judge.Scratch("2 * n", "f64")}, options=("-DN=3",), name="mine")
+    again = judge.Solution.of(json.loads(solution.json()))
+    assert again.json() == solution.json() and again.key == solution.key and tuple(again.launches) == (ADD,)
