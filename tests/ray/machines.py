@@ -16,7 +16,7 @@ from typing import Any
 
 import ray
 from ray.cluster_utils import Cluster
-from support import proc
+from support import backends, proc
 from support.daemon import ROOT, binary, build_folder
 
 STORE = 80 << 20
@@ -32,10 +32,20 @@ def environment() -> dict[str, str]:
     }  # fmt: skip
 
 
+def standin(gpus: int, **more: str) -> dict[str, str]:
+    """Of a node with so many GPUs of the stand-in driver's."""
+    driver = str(backends.standin_driver())
+    return {
+        "KOPS_CUDA_DRIVER": driver, "KOPSD_CUDA_DRIVER": driver, "KOPSD_CUDA_ENABLED": "true", "KOPSD_CUDA_BLASLT": "none",
+        "KOPSD_EXECUTORS_SANDBOX": "off", "KOPSD_EXECUTORS_ISOLATE": "off", "KOPS_STANDIN_DEVICES": str(gpus), **more,
+    }  # fmt: skip
+
+
 class Machines:
     """`node(env)` adds one; a context manager that is connected to the cluster."""
 
     def __init__(self, nodes: int = 0, env: dict[str, str] | None = None, **how: Any) -> None:
+        assert not ray.is_initialized(), "one cluster at a time: a process is connected to one"
         self.folder = Path(tempfile.mkdtemp(prefix="kops-ray-"))
         self._kept = dict(os.environ)
         for name in [name for name in os.environ if name.startswith(("KOPS_SOCKET", "KOPSD_", "XDG_"))]:

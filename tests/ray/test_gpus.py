@@ -8,17 +8,16 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import kops
+import kops.ray
 import numpy as np
 import pytest
-from machines import Machines, wait_for
+from kops._base.results import Device
+from kops.ray import _place
+from machines import Machines, standin, wait_for
 from support import backends, proc
 from support.daemon import Daemon
 from support.kernels import ADD
-
-import kops
-import kops.ray
-from kops._base.results import Device
-from kops.ray import _place
 
 WHY_NOT = backends.missing(backends.STANDIN)
 only_with_standin = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
@@ -26,19 +25,11 @@ only_with_nvrtc = pytest.mark.skipif(backends.nvrtc() is None, reason="there is 
 GPUS = 4
 
 
-def standin(**more: str) -> dict[str, str]:
-    driver = str(backends.standin_driver())
-    return {
-        "KOPS_CUDA_DRIVER": driver, "KOPSD_CUDA_DRIVER": driver, "KOPSD_CUDA_ENABLED": "true", "KOPSD_CUDA_BLASLT": "none",
-        "KOPSD_EXECUTORS_SANDBOX": "off", "KOPSD_EXECUTORS_ISOLATE": "off", "KOPS_STANDIN_DEVICES": str(GPUS), **more,
-    }  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def node() -> Iterator[Machines]:
     """One machine with four GPUs, which CUDA counts in another order than the daemon that is started there."""
     with Machines() as made:
-        made.node(standin(KOPS_STANDIN_CONTROL=str(made.folder / "control")), num_cpus=8, num_gpus=GPUS)
+        made.node(standin(GPUS, KOPS_STANDIN_CONTROL=str(made.folder / "control")), num_cpus=8, num_gpus=GPUS)
         yield made
 
 
@@ -127,14 +118,14 @@ def test_without_a_gpu_of_its_own_a_worker_leaves_those_of_others_alone(node: Ma
 def uuid_of(ordinal: int) -> str:
     """By the driver, in a process that sees all."""
     program = f"from kops._memory.driver import Driver; print(Driver().uuid({ordinal}))"
-    env = {**os.environ, **standin()}
+    env = {**os.environ, **standin(GPUS)}
     return subprocess.run([sys.executable, "-c", program], env=env, text=True, capture_output=True, check=True).stdout.strip()
 
 
 @only_with_standin
 def test_gpus_that_the_nodes_process_sees_in_another_order(node: Machines) -> None:
     """Ray's numbers are CUDA's; the daemon counts those that it sees."""
-    env = standin(CUDA_VISIBLE_DEVICES="3,1", KOPS_STANDIN_CONTROL=str(node.folder / "control2"))
+    env = standin(GPUS, CUDA_VISIBLE_DEVICES="3,1", KOPS_STANDIN_CONTROL=str(node.folder / "control2"))
     other = node.node(env, num_cpus=2, num_gpus=2, resources={"other": 2})
     try:
         with kops.ray.Pool(2, resources={"other": 1}) as pool:
@@ -148,7 +139,7 @@ def test_gpus_that_the_nodes_process_sees_in_another_order(node: Machines) -> No
 
 @only_with_standin
 def test_a_daemon_that_does_not_see_the_workers_gpu_is_told(node: Machines) -> None:
-    env = {name: value for name, value in standin().items()}
+    env = {name: value for name, value in standin(GPUS).items()}
     with Daemon(config=backends.config(backends.STANDIN), env={**env, "CUDA_VISIBLE_DEVICES": "2"}) as daemon:
         how = {"env_vars": {"KOPS_SOCKET": daemon.socket_path}}
         with kops.ray.Pool(4, runtime_env=how) as pool:

@@ -8,13 +8,12 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import kops
+import kops.ray
 import pytest
 import ray
 from machines import Machines, end, stop_daemon, wait_for
 from support import proc
-
-import kops
-import kops.ray
 
 N = 120
 

@@ -8,15 +8,14 @@ import subprocess
 import sys
 from typing import Any
 
+import kops
+import kops.ray
 import numpy as np
 import pytest
 import ray
 from machines import Machines, wait_for
 from support import proc
 from support.daemon import ROOT
-
-import kops
-import kops.ray
 
 SCALE = """
 __global__ void scale(float *y, const float *x, float a, int n)
@@ -25,6 +24,7 @@ __global__ void scale(float *y, const float *x, float a, int n)
     if (i < n) y[i] = a * x[i];
 }
 """
+SIGNATURE = "out float* y[n], const float* x[n], float a, int n"
 N = 24
 
 
@@ -52,7 +52,8 @@ def test_an_op_by_name(pool: kops.ray.Pool) -> None:
     results = dict(kops.ray.map("gemm", blocks, pool=pool))
     for i in range(N):
         np.testing.assert_array_equal(results[i], np.full((3, 2), 4.0 * i, "f4"))
-    assert dict(kops.ray.map("gemm", [(np.ones((4, 3), "f4"), np.ones((4, 2), "f4"))], shared={"trans_a": True}, pool=pool))[0].shape == (3, 2)
+    turned = kops.ray.map("gemm", [(np.ones((4, 3), "f4"), np.ones((4, 2), "f4"))], shared={"trans_a": True}, pool=pool)
+    assert next(turned)[1].shape == (3, 2) and not list(turned)
 
 
 def test_ordered_is_the_order_of_the_blocks(pool: kops.ray.Pool) -> None:
@@ -93,7 +94,7 @@ def test_results_that_wait_for_an_earlier_one_are_bounded(pool: kops.ray.Pool) -
 
 def test_a_kernel_makes_its_results(pool: kops.ray.Pool) -> None:
     """By the sizes in its signature, in the interpreter, as no node has a GPU."""
-    kern = kops.kernel(SCALE, "scale", "out float* y[n], const float* x[n], float a, int n", grid="ceil_div(n, 32)", block=32, fallback="interpret")
+    kern = kops.kernel(SCALE, "scale", SIGNATURE, grid="ceil_div(n, 32)", block=32, fallback="interpret")
     blocks: list[Any] = [(np.arange(40, dtype="f4"), 2.0, 40), {"x": np.ones(7, "f4"), "a": 3.0, "n": 7}]
     blocks.append((np.empty(5, "f4"), np.ones(5, "f4"), -1.0, 5))  # with what it writes
     results = dict(kops.ray.map(kern, blocks, pool=pool))
@@ -121,7 +122,7 @@ def test_formulas(pool: kops.ray.Pool) -> None:
 
 
 def test_a_kernel_without_a_gpu_and_without_the_interpreter_says_so(pool: kops.ray.Pool) -> None:
-    kern = kops.kernel(SCALE, "scale", "out float* y[n], const float* x[n], float a, int n", grid=1, block=32)
+    kern = kops.kernel(SCALE, "scale", SIGNATURE, grid=1, block=32)
     with pytest.raises(kops.Unsupported, match="fallback"):
         list(kops.ray.map(kern, [(np.ones(4, "f4"), 1.0, 4)], pool=pool))
 
@@ -145,7 +146,7 @@ def test_what_is_shared_and_what_is_in_rays_memory_already(pool: kops.ray.Pool) 
 
 
 def test_clients_and_kernels_that_a_function_refers_to_are_the_workers(pool: kops.ray.Pool) -> None:
-    kern = kops.kernel(SCALE, "scale", "out float* y[n], const float* x[n], float a, int n", grid=1, block=32, fallback="interpret")
+    kern = kops.kernel(SCALE, "scale", SIGNATURE, grid=1, block=32, fallback="interpret")
     other = kops.Client.unconnected("/nowhere/kopsd.sock")
 
     def both(k: kops.Client, x: Any) -> Any:
@@ -200,12 +201,9 @@ def test_what_cannot_be_mapped_is_refused_at_once() -> None:
         kops.ray.map("add", [], errors="ignore")
     with pytest.raises(kops.BadArgument, match="tries"):
         kops.ray.map("add", [], tries=0)
+    other = kops.AsyncClient.__new__(kops.AsyncClient)
     with pytest.raises(kops.BadArgument, match="asyncio"):
-        kops.ray.map(lambda k, x, c=kops.AsyncClient.unconnected() if hasattr(kops.AsyncClient, "unconnected") else _async(): x, [])
-
-
-def _async() -> kops.AsyncClient:
-    return kops.AsyncClient.__new__(kops.AsyncClient)
+        kops.ray.map(lambda k, x: (other, x), [])
 
 
 def test_no_blocks_no_results(pool: kops.ray.Pool) -> None:

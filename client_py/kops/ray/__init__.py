@@ -4,6 +4,8 @@
 
     for index, y in kops.ray.map(kern, blocks):
         ...
+    for index, verdict in kops.ray.judge_many(task, solutions):
+        ...
 
 Each worker is an actor with one GPU that talks to its node's daemon, which is started where there is none. Work goes to whichever worker
 is free, and to another one where a worker, a node or a daemon is lost; each result is there once. Needs Ray: `pip install "kops[ray]"`.
@@ -11,10 +13,11 @@ is free, and to another one where a worker, a node or a daemon is lost; each res
 
 from . import _ray as _ray
 from ._errors import GivenUp, WorkersFailed
+from ._judge import judge_many
 from ._map import map
 from ._pool import Pool
 from ._run import Run
 from ._stats import ClusterStats
 from ._worker import WorkerInfo
 
-__all__ = ["ClusterStats", "GivenUp", "Pool", "Run", "WorkerInfo", "WorkersFailed", "map"]
+__all__ = ["ClusterStats", "GivenUp", "Pool", "Run", "WorkerInfo", "WorkersFailed", "judge_many", "map"]

@@ -17,6 +17,12 @@ class WorkerClient(Client):
     """`place` is the worker's device; None: the daemon's default. Arrays that lie on a GPU are worked on there."""
 
     place: Device | None = None
+    instance = ""  # of the daemon; known also when the client is closed
+
+    @property
+    def path(self) -> str | None:
+        """Where the daemon has answered."""
+        return self._found
 
     def _usually(self, device: Any, values: tuple[Any, ...]) -> Any:
         if device is not None or self.place is None or self._scopes or any(map(on_device, values)):
@@ -47,6 +53,7 @@ def connect() -> WorkerClient:
     `kops.default_client()`, or to a client of the driver's, go through it."""
     with node_environment():
         made = WorkerClient(reconnect_timeout=0)
+    made.instance = made.info.instance
     inline._default = made
     return made
 

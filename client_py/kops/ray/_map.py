@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from typing import Any
 
@@ -22,8 +23,14 @@ class _Job:
     def __init__(self, what: Any) -> None:
         self.what = what
 
-    def caller(self, client: WorkerClient, on_gpu: bool, kept: dict[str, Any]) -> _apply.Call:
-        return _apply.caller(self.what, client, on_gpu)
+    def caller(self, client: WorkerClient, on_gpu: bool) -> _apply.Call:
+        call, lock = _apply.caller(self.what, client, on_gpu), threading.Lock()
+
+        def one_at_a_time(arguments: Any, named: Any) -> Any:
+            with lock:
+                return call(arguments, named)
+
+        return one_at_a_time
 
 
 def _items(blocks: Iterable[Any], shared: Mapping[str, Any]) -> Iterator[Item]:

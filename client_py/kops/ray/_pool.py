@@ -15,7 +15,7 @@ from .._version import VERSION
 from ._errors import WorkersFailed
 from ._ray import ray
 from ._stats import Gathered
-from ._worker import Worker, WorkerInfo
+from ._worker import THREADS, Worker, WorkerInfo
 
 FAILURES_MOST = 3  # starts that fail one after the other, for a pool of few workers
 SPREAD = "SPREAD"
@@ -98,7 +98,8 @@ class Pool:
         self._names: dict[str, str] = {}  # of the nodes, by their ids
         self.busy = False  # with a piece of work
         self.gathered = Gathered()
-        options: dict[str, Any] = {"num_gpus": self._gpus, "num_cpus": cpus, "max_restarts": 0, "max_task_retries": 0}
+        options: dict[str, Any] = {"num_gpus": self._gpus, "num_cpus": cpus, "max_concurrency": THREADS}
+        options |= {"max_restarts": 0, "max_task_retries": 0}  # what is lost is given to others, see _work.py
         if resources:
             options["resources"] = dict(resources)
         if runtime_env:

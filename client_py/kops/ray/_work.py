@@ -17,6 +17,7 @@ from ._pool import Member, Pool
 from ._progress import Progress
 from ._ray import LOST, ray
 from ._stats import ClusterStats
+from ._worker import THREADS
 
 TICK_S = 1.0  # between two looks at what takes too long
 QUEUE_S = 0.05  # of work that waits at a worker beside the item that it does
@@ -38,6 +39,7 @@ class Item:
     suspect: bool = False
     why: str = ""
     node: str = ""
+    note: str = ""  # of who made it
 
 
 @dataclass
@@ -59,14 +61,14 @@ class Plan:
             raise BadArgument(f'errors must be "raise" or "return", not {self.errors!r}', {"key": "errors"})
         if self.tries < 1:
             raise BadArgument(f"tries={self.tries}: at least one is needed", {"key": "tries"})
-        if self.in_flight is not None and self.in_flight < 1:
-            raise BadArgument(f"in_flight={self.in_flight}: at least one item has to be", {"key": "in_flight"})
+        if self.in_flight is not None and not 1 <= self.in_flight <= THREADS:
+            raise BadArgument(f"in_flight={self.in_flight}: a worker has 1 to {THREADS} items at one time", {"key": "in_flight"})
         if self.timeout is not None and not self.timeout > 0:
             raise BadArgument(f"timeout={self.timeout}: seconds that one item may take, or None", {"key": "timeout"})
 
 
 class Work:
-    """Its state, and `results`, which does it. Not referred to by anything that it refers to: it ends with the iterator over the results."""
+    """Its state, and `results`, which does it. Nothing that it refers to refers to it: it ends with the iterator over the results."""
 
     def __init__(self, job: Any, items: Iterable[Item], plan: Plan, pool: Pool | None, how: Mapping[str, Any]) -> None:
         if pool is not None and how:
