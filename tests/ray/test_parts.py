@@ -6,10 +6,9 @@ import io
 import sys
 from typing import Any
 
-import pytest
-
 import kops
 import kops.ray
+import pytest
 from kops.ray import _errors, _progress
 from kops.ray._stats import Gathered, Snapshot, since
 
