@@ -67,6 +67,7 @@ def everything() -> dict[str, Measure]:
         peers,
         priority,
         programs,
+        ray_scaling,
         recovery,
         reference,
         resources,
