@@ -113,6 +113,16 @@ def test_an_item_that_ends_its_daemon_is_given_up(machines: Machines) -> None:
     assert results == {i: i + 1 for i in range(20) if i != 3}
 
 
+def test_an_argument_that_is_lost_is_no_reason_to_try_for_ever(machines: Machines) -> None:
+    from ray._private.internal_api import free
+
+    lost = ray.put(bytes(1 << 20))
+    free([lost])
+    results = gather(kops.ray.map(lambda k, x: len(x), [b"12", (lost,), b"123"], errors="return", tries=1), lambda: None)
+    error = results.pop(1)
+    assert results == {0: 2, 2: 3} and isinstance(error, kops.ray.GivenUp) and "data were lost" in str(error)
+
+
 def test_an_item_that_takes_too_long_is_given_up(machines: Machines) -> None:
     def slow(k: kops.Client, i: int) -> int:
         if i == 2:

@@ -146,7 +146,7 @@ class Pool:
             return f"no worker could begin: {self._failures[-1]}"
         return (
             f"no worker has begun within {seconds:.0f} s: each needs {self._wanted}, and of {_text(ray.cluster_resources())} "
-            f"{_text(ray.available_resources())} is free. Ask for less, or wait for longer: start_timeout="
+            f"{_text(ray.available_resources())} is free. Ask for less, or wait longer (start_timeout)"
         )
 
     def greet(self, member: Member) -> None:

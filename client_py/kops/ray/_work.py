@@ -28,8 +28,8 @@ WINDOW_LEAST = 16
 
 @dataclass(eq=False)
 class Item:
-    """`tries` counts the workers that were lost while they had this item alone, `losses` the daemons that went away meanwhile, for
-    whatever reason. A `suspect` was one of several of a worker that was lost: it gets a worker for itself, which tells."""
+    """`tries` counts the workers that were lost while they had this item alone, `losses` the daemons, and data in Ray's
+    memory, that went away meanwhile, for whatever reason. A `suspect` was one of several of a worker that was lost: it gets a worker for itself, which tells."""
 
     index: int
     values: Sequence[Any]  # by position, then by name
@@ -37,8 +37,6 @@ class Item:
     tries: int = 0
     losses: int = 0
     suspect: bool = False
-    why: str = ""
-    node: str = ""
     note: str = ""  # of who made it
 
 
@@ -94,15 +92,13 @@ class Work:
         pool = self._pool if self._pool is not None else Pool(**self._how)
         self._pool = pool
         pool.check_open()
-        pool.busy = True
+        self._job, self._reference = uuid.uuid4().hex, [ray.put(self._packed)]
         progress = Progress(self._plan.what, self._plan.total, self._plan.progress)
-        self._job = uuid.uuid4().hex
-        self._reference = [ray.put(self._packed)]
-        if not self._own:
-            pool.last_words()
-        pool.gathered.begin()
-        whole = False
+        pool.busy, whole = True, False
         try:
+            if not self._own:
+                pool.last_words()
+            pool.gathered.begin()
             while self._give(pool) or not self._exhausted or self._again:
                 for index, value in self._ended(pool):
                     progress.step(len(pool.ready), self.retried)
@@ -218,15 +214,18 @@ class Work:
     def _lost(self, pool: Pool, member: Member, reference: Any, error: Exception) -> Iterator[tuple[int, Any]]:
         """A worker is lost, or a result of its. Which of several items is to blame is not known: of some that it had done Ray may have
         lost the word."""
-        if isinstance(error, ray.exceptions.ObjectLostError):  # the worker may go on
-            self._again.append(self._take_off(member, reference))
+        why, node = _first_line(error), member.info.node if member.info is not None else ""
+        if isinstance(error, ray.exceptions.ObjectLostError):  # a result, or an argument that was in Ray's memory; the worker may go on
+            item = self._take_off(member, reference)
+            item.losses += 1
+            yield from self._once_more(item, why, node)
             return
-        items, why = list(member.doing.values()), _first_line(error)
+        items = list(member.doing.values())
         member.doing.clear()
         pool.lose(member, why)
         if len(items) == 1:
             items[0].tries += 1
-            yield from self._once_more(items[0], why, member.info.node if member.info is not None else "")
+            yield from self._once_more(items[0], why, node)
             return
         for item in items:
             item.suspect = True
@@ -235,15 +234,14 @@ class Work:
 
     def _once_more(self, item: Item, why: str, node: str) -> Iterator[tuple[int, Any]]:
         """Another worker may do the item, unless too many have tried."""
-        item.why, item.node = why, node
         if item.tries < self._plan.tries and item.losses < 2 * self._plan.tries:
             self.retried += 1
             self._again.append(item)
             return
         tries = max(item.tries, item.losses)
         error = GivenUp(
-            f"item {item.index} was given up after {tries} {'try' if tries == 1 else 'tries'}, at each of which its worker or daemon was "
-            f"lost; the last on {node}: {why}",
+            f"item {item.index} was given up after {tries} {'try' if tries == 1 else 'tries'}, at each of which its worker, its daemon or "
+            f"its data were lost; the last on {node}: {why}",
             {"index": item.index, "tries": tries, "node": node, "why": why},
         )
         if self._plan.given_up is not None:
