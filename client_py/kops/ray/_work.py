@@ -28,8 +28,9 @@ WINDOW_LEAST = 16
 
 @dataclass(eq=False)
 class Item:
-    """`tries` counts the workers that were lost while they had this item alone, `losses` the daemons, and data in Ray's
-    memory, that went away meanwhile, for whatever reason. A `suspect` was one of several of a worker that was lost: it gets a worker for itself, which tells."""
+    """`tries` counts the workers that were lost while they had this item alone, `losses` the daemons, and data in Ray's memory, that
+    went away meanwhile, for whatever reason. A `suspect` was one of several of a worker that was lost: it gets a worker for itself, which
+    tells."""
 
     index: int
     values: Sequence[Any]  # by position, then by name
