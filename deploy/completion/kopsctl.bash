@@ -1,7 +1,7 @@
 # bash completion of kopsctl. As /usr/share/bash-completion/completions/kopsctl, or sourced.
 
 _kopsctl() {
-    local commands="ping info ops stats clients top trace report metrics drain run tune tuning compile launch cache"
+    local commands="ping info ops stats clients top trace report metrics drain run tune tuning compile launch judge cache"
     local common="--help --json --socket --timeout"
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} command="" i at=0 socket=()
     COMPREPLY=()
@@ -39,7 +39,7 @@ _kopsctl() {
     _kopsctl_ops() { _kopsctl_words "$(kopsctl --timeout 1 "${socket[@]}" ops 2>/dev/null | awk 'NR > 1 { print $1 }')"; }
 
     case $command:$prev in
-        *:--socket | metrics:--textfile | trace:--output | trace:-o | report:--output | report:-o | report:--peaks | compile:--include-file | compile:-i | launch:--include-file | launch:-i | launch:--save)
+        *:--socket | metrics:--textfile | trace:--output | trace:-o | report:--output | report:-o | report:--peaks | compile:--include-file | compile:-i | launch:--include-file | launch:-i | launch:--save | judge:--page)
             _kopsctl_files
             return
             ;;
@@ -63,6 +63,7 @@ _kopsctl() {
         compile:--entry | compile:-e | compile:--option | compile:-o | compile:--arch | compile:-a | compile:--device | compile:-d) return ;;
         launch:--param | launch:-p | launch:--grid | launch:-g | launch:--block | launch:-b | launch:--cluster | launch:--shared) return ;;
         launch:--option | launch:-o | launch:--arch | launch:-a | launch:--device | launch:-d | launch:--repeat | launch:-n) return ;;
+        judge:--device | judge:--deadline) return ;;
         launch:--warmup | launch:-w | launch:--show | launch:--seed) return ;;
     esac
 
@@ -86,6 +87,7 @@ _kopsctl() {
                 _kopsctl_words "$common --param --grid --block --cluster --shared --option --arch --device --include-file --repeat \
                     --warmup --memory --show --save --seed --counters --cache"
                 ;;
+            judge) _kopsctl_words "$common --device --strict --deadline --interpret --no-time --page" ;;
             cache) _kopsctl_words "$common --key" ;;
         esac
         return
@@ -95,6 +97,7 @@ _kopsctl() {
         "") _kopsctl_words "$commands" ;;
         ops | run | tune) ((COMP_CWORD == at + 1)) && _kopsctl_ops ;;
         compile | launch) ((COMP_CWORD == at + 1)) && _kopsctl_files ;;
+        judge) _kopsctl_files ;;
         cache)
             if ((COMP_CWORD == at + 1)); then
                 _kopsctl_words "list clear export import"

@@ -98,7 +98,10 @@ def test_values(tmp_path: Path) -> None:
     assert bash("run", "gemm", "--dtype", "f") == ["f32", "f64", "f16"]
     assert bash("cache", "") == ["list", "clear", "export", "import"] and bash("cache", "clear", "") == []
     (tmp_path / "kernel.cu").touch()
-    files = (["compile"], ["launch"], ["cache", "import"], ["metrics", "--textfile"], ["report", "-o"], ["report", "--peaks"], ["--socket"])
+    files = (
+        ["compile"], ["launch"], ["judge"], ["cache", "import"], ["metrics", "--textfile"], ["report", "-o"], ["report", "--peaks"],
+        ["--socket"],
+    )  # fmt: skip
     for words in files:
         assert bash(*words, f"{tmp_path}/k") == [f"{tmp_path}/kernel.cu"], words
 

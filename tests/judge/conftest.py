@@ -19,7 +19,7 @@ from kops import judge  # noqa: E402
 from support import backends  # noqa: E402
 from support.daemon import Daemon, binary  # noqa: E402
 
-LIMITS = judge.Limits(at_most=0.2, launches=8, flush_bytes=1 << 16)  # the stand-in's times are noise
+LIMITS = judge.Limits(at_most=0.2, launches=8, flush_bytes=1 << 16, slack_us=1e9)  # the stand-in's times are noise
 CONFIG = "[executors]\nisolate = {isolate}\nfaults = {faults}\nspares = 0\n"
 
 
@@ -62,6 +62,6 @@ def daemon(start: Callable[..., Daemon]) -> Daemon:
 
 @pytest.fixture
 def gpu(daemon: Daemon) -> Iterator[Any]:
-    with judge.Judge(daemon.socket_path, seed=1, deadline=2.0, limits=LIMITS, peak_gb_s=100.0) as made:
+    with judge.Judge(daemon.socket_path, seed=1, deadline=2.0, interpreted_deadline=3.0, limits=LIMITS, peak_gb_s=100.0) as made:
         assert made.how == "gpu"
         yield made

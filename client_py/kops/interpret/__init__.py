@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .._source.agreement import Found, disagreement
@@ -45,12 +45,12 @@ def _check_signature(kernel: _runtime.Kernel, declared: Sequence[Parameter], ent
 def _load(
     source: str, name: str, entry: str, files: Mapping[str, str], options: Sequence[str], instrumented: bool
 ) -> _runtime.Kernel:
-    path = compile_kernel(source, name, entry, files, options, instrumented)
+    path = compile_kernel(source, name, (entry,), files, options, instrumented)
     try:
         return _runtime.load(path)
     except OSError:  # something happened to it: once more
         path.unlink(missing_ok=True)
-        return _runtime.load(compile_kernel(source, name, entry, files, options, instrumented))
+        return _runtime.load(compile_kernel(source, name, (entry,), files, options, instrumented))
 
 
 def _regions(arguments: Arguments) -> Any:
@@ -77,6 +77,7 @@ class _How(NamedTuple):
     shared: int
     timeout: float
     exited_pass: bool
+    keeps: bool
 
 
 def _launch(kernel: _runtime.Kernel, arguments: Arguments, how: _How, checks: int, only_first: bool = False) -> None:
@@ -90,6 +91,7 @@ def _launch(kernel: _runtime.Kernel, arguments: Arguments, how: _How, checks: in
         n_regions=count,
         only_first=only_first,
         exited_pass=how.exited_pass,
+        keeps=how.keeps,
         regions=ctypes.cast(regions, ctypes.c_void_p),
         guards=ctypes.cast(kernel.guards, ctypes.c_void_p),
         n_guards=len(kernel.guards),
@@ -150,6 +152,30 @@ def run(
     Local variables that are read before they are written are not found, but hold a pattern (0xfe in every byte) and not 0
     where the compiler knows -ftrivial-auto-var-init.
     """
+    launch(
+        lambda instrumented: _load(source, name, entry, files or {}, options, instrumented), entry, params, args, grid=grid, block=block,
+        shared=shared, cluster=cluster, alias=alias, exited_threads=exited_threads, check=check, timeout=timeout,
+    )  # fmt: skip
+
+
+def launch(
+    load: Callable[[bool], _runtime.Kernel],
+    entry: str,
+    params: Sequence[Any],
+    args: Sequence[Any],
+    *,
+    grid: Any,
+    block: Any,
+    shared: int | str = 0,
+    cluster: Any = None,
+    alias: bool = False,
+    exited_threads: str = "error",
+    check: bool | Collection[str] = True,
+    timeout: float = 60.0,
+    keeps: bool = False,
+) -> None:
+    """The same with a kernel that `load` answers: with all its accesses watched, or without. `keeps`: the variables of its source are
+    as the launch before left them, as in a module on a device, and not new."""
     declared = parameters(params)
     arguments = Arguments(declared, args, alias)
     grid3 = dimensions(grid, arguments.names, "grid", 0)
@@ -160,7 +186,7 @@ def run(
         cluster_of(cluster, arguments.names, grid3)
     if exited_threads not in ("error", "allow"):
         raise InterpretError(f"exited_threads is {exited_threads!r}; it is \"error\" or \"allow\"", "launch")
-    kernel = _load(source, name, entry, files or {}, options, check is not False)
+    kernel = load(check is not False)
     _check_signature(kernel, declared, entry)
     if not 0 <= dynamic <= MAX_SHARED - kernel.static_bytes:
         raise InterpretError(
@@ -170,9 +196,9 @@ def run(
         return
     if 0 in grid3:
         raise InterpretError(f"grid is {grid3}: there is no block to run", "launch")
-    how = _How(grid3, block3, dynamic, timeout, exited_threads == "allow")
+    how = _How(grid3, block3, dynamic, timeout, exited_threads == "allow", keeps)
     with arguments:
         if check is False:
-            _try_first_block(_load(source, name, entry, files or {}, options, True), arguments, how)
+            _try_first_block(load(True), arguments, how)
         _launch(kernel, arguments, how, _checks(check))
         arguments.copy_back()

@@ -197,11 +197,11 @@ def _compile(folder: str, name: str, unit: str, files: Mapping[str, str], flags:
     return made
 
 
-def _objects(folder: str, source: str, name: str, entry: str, files: Mapping[str, str], flags: Sequence[str]) -> str:
+def _objects(folder: str, source: str, name: str, entries: Sequence[str], files: Mapping[str, str], flags: Sequence[str]) -> str:
     """As it is; or else, if there is host code in it that could be why it does not compile, without that."""
     os.makedirs(os.path.join(folder, "whole"))
     try:
-        return _compile(os.path.join(folder, "whole"), name, translation_unit(source, name, entry), files, flags)
+        return _compile(os.path.join(folder, "whole"), name, translation_unit(source, name, entries), files, flags)
     except InterpretError as error:
         texts = [source, *files.values()]
         blanked = blank(texts)
@@ -210,7 +210,7 @@ def _objects(folder: str, source: str, name: str, entry: str, files: Mapping[str
     os.makedirs(os.path.join(folder, "device"))
     rest = dict(zip(files, blanked[1:]))
     try:
-        return _compile(os.path.join(folder, "device"), name, translation_unit(blanked[0], name, entry), rest, flags)
+        return _compile(os.path.join(folder, "device"), name, translation_unit(blanked[0], name, entries), rest, flags)
     except InterpretError as error:
         raise _named_ptx(error, source, name, files) from None
 
@@ -239,21 +239,21 @@ def _named_ptx(error: InterpretError, source: str, name: str, files: Mapping[str
 
 
 def compile_kernel(
-    source: str, name: str, entry: str, files: Mapping[str, str], options: Sequence[str], instrumented: bool
+    source: str, name: str, entries: Sequence[str], files: Mapping[str, str], options: Sequence[str], instrumented: bool
 ) -> Path:
-    """The shared object of a kernel, made now or before."""
+    """The shared object of kernels of a source, made now or before."""
     runtime = compile_runtime()
     flags = [*_COMMON, *_translate(options), "-O1", "-fvisibility=hidden", "-fvisibility-inlines-hidden"]
     flags += _CLANG_PLAIN if _is_clang() else _GCC_PLAIN
     flags += _pattern()
     flags += _instrumentation(instrumented)
-    texts = [translation_unit(source, name, entry), *(t for item in sorted(files.items()) for t in item)]
+    texts = [translation_unit(source, name, entries), *(t for item in sorted(files.items()) for t in item)]
     path = directory() / f"kernel-{_key(str(runtime), *flags, *texts)}.so"
     if _mine(path):
         os.utime(path)
         return path
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        thing = _objects(folder, source, name, entry, files, flags)
+        thing = _objects(folder, source, name, entries, files, flags)
         made = os.path.join(folder, "kernel.so")
         dynamic = [f"-Wl,--defsym={symbol}=kops_host_dynamic" for symbol in dynamic_names(Path(thing).read_bytes())]
         wrapped = [f"-Wl,--wrap={symbol}" for symbol in (*_WRAPPED, *(_COPIES if instrumented else ()))]

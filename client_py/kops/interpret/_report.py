@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ._arguments import Arguments
 from ._compiler import INCLUDE, SOURCE_ROOT
@@ -18,17 +18,23 @@ TENSOR, SHARED_STATIC, SHARED_DYNAMIC, LOCAL_ARRAY, OTHER_STACK, CODE = range(1,
 _ACCESS = {-1: "access", 0: "read", 1: "write", 2: "atomic access", 3: "atomic access"}
 
 
+def addresses(path: str, offset: int) -> str:
+    """What a tool tells of an offset in an object: a line for each function that was inlined there. Empty without such a tool."""
+    tool = shutil.which("addr2line") or shutil.which("llvm-addr2line")
+    if not tool:
+        return ""
+    try:
+        return subprocess.run([tool, "-i", "-e", path, hex(offset)], capture_output=True, text=True, timeout=20, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+teller: Callable[[str, int], str] = addresses  # another one where this process can start no program
+
+
 def _source_line(kernel: Kernel, offset: int) -> tuple[str, int] | None:
     """File and line of the kernel's source for what is at `offset` in its object; None if no tool here tells."""
-    tool = shutil.which("addr2line") or shutil.which("llvm-addr2line")
-    if offset < 0 or not tool:
-        return None
-    command = [tool, "-i", "-e", str(kernel.path), hex(offset)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    for line in done.stdout.splitlines():
+    for line in teller(str(kernel.path), offset).splitlines() if offset >= 0 else ():
         file, _, number = line.partition(" (")[0].rpartition(":")
         if file.startswith(SOURCE_ROOT) and number.isdigit() and int(number):
             return file[len(SOURCE_ROOT) :], int(number)

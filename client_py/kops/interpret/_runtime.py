@@ -44,6 +44,7 @@ class Launch(ctypes.Structure):
         ("n_regions", ctypes.c_uint32),
         ("only_first", ctypes.c_uint32),
         ("exited_pass", ctypes.c_uint32),
+        ("keeps", ctypes.c_uint32),
         ("regions", ctypes.c_void_p),
         ("guards", ctypes.c_void_p),
         ("n_guards", ctypes.c_uint64),
@@ -88,15 +89,16 @@ class _ParameterInfo(ctypes.Structure):
 
 
 class Kernel:
-    """A kernel's object in this process. It stays loaded."""
+    """A kernel's object in this process, of an object of several the kernel of that number. It stays loaded."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, number: int = 0) -> None:
         self.path = path
         self.library = ctypes.CDLL(str(path))
-        self.entry: int = ctypes.c_void_p.in_dll(self.library, "kops_host_call").value or 0
+        suffix = f"_{number}" if number else ""
+        self.entry: int = ctypes.c_void_p.in_dll(self.library, f"kops_host_call{suffix}").value or 0
         self.dynamic: int = ctypes.addressof(ctypes.c_char.in_dll(self.library, "kops_host_dynamic"))
-        count = ctypes.c_uint32.in_dll(self.library, "kops_host_count").value
-        table = ctypes.c_void_p.in_dll(self.library, "kops_host_parameters").value or 0
+        count = ctypes.c_uint32.in_dll(self.library, f"kops_host_count{suffix}").value
+        table = ctypes.c_void_p.in_dll(self.library, f"kops_host_parameters{suffix}").value or 0
         self.parameters: list[Any] = list((_ParameterInfo * count).from_address(table)) if count else []
         data = path.read_bytes()
         self.shared = shared_variables(data)
@@ -119,8 +121,8 @@ def _runtime() -> Any:
 
 
 @lru_cache(maxsize=256)
-def load(path: Path) -> Kernel:
-    return Kernel(path)
+def load(path: Path, number: int = 0) -> Kernel:
+    return Kernel(path, number)
 
 
 def _printer(failures: list[BaseException]) -> Callable[[int, int], int]:

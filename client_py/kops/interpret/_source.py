@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 __all__ = ["HOST_HEADERS", "for_compiler", "translation_unit"]
 
@@ -30,8 +31,20 @@ def for_compiler(text: str) -> str:
     return _NOT_INLINED.sub("KOPS_HOST_NOINLINE", _ALIGNED.sub(r"\1\2__align__", text))
 
 
-def translation_unit(source: str, name: str, entry: str) -> str:
-    """The source with what makes an object of it that can be called."""
+def _callable(entry: str, number: int) -> str:
+    """What makes a kernel callable from outside: the symbols of the first have no number."""
+    suffix = f"_{number}" if number else ""
+    return f"""typedef kops_host_entry_of<(&{entry})> kops_host_entry{suffix};
+extern "C" {{
+__attribute__((visibility("default"))) unsigned kops_host_count{suffix} = kops_host_entry{suffix}::n;
+__attribute__((visibility("default"))) const kops_host_parameter *kops_host_parameters{suffix} = kops_host_entry{suffix}::parameters;
+__attribute__((visibility("default"))) void (*kops_host_call{suffix})(void **) = kops_host_entry{suffix}::call;
+}}
+"""
+
+
+def translation_unit(source: str, name: str, entries: Sequence[str]) -> str:
+    """The source with what makes an object of it whose kernels can be called. They share its variables."""
     quoted = (name.rpartition("/")[2] if name.startswith("/") else name).replace("\\", "\\\\").replace('"', '\\"')
     return f"""#line 1 "{quoted}"
 {for_compiler(source)}
@@ -39,10 +52,4 @@ def translation_unit(source: str, name: str, entry: str) -> str:
 extern "C" {{
 __attribute__((visibility("default"), aligned(1024))) char kops_host_dynamic[KOPS_HOST_DYNAMIC_BYTES];
 }}
-typedef kops_host_entry_of<(&{entry})> kops_host_entry;
-extern "C" {{
-__attribute__((visibility("default"))) unsigned kops_host_count = kops_host_entry::n;
-__attribute__((visibility("default"))) const kops_host_parameter *kops_host_parameters = kops_host_entry::parameters;
-__attribute__((visibility("default"))) void (*kops_host_call)(void **) = kops_host_entry::call;
-}}
-"""
+""" + "".join(_callable(entry, number) for number, entry in enumerate(entries))

@@ -29,6 +29,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--strict", action="store_true", help="a process of its own on the GPU for each solution")
     parser.add_argument("--no-time", action="store_true", help="only whether they are right")
     parser.add_argument("--deadline", metavar="SECONDS", type=float, default=1.0, help="for a solution's launches, together (1)")
+    parser.add_argument("--timeout", metavar="SECONDS", type=float, default=120.0, help="for each request of the judge's own")
     parser.add_argument("--page", metavar="FILE", help="write the verdicts as a page of HTML")
     parser.add_argument("--json", action="store_true", help="a verdict a line, as JSON, as they end")
     return parser.parse_args(arguments)
@@ -53,7 +54,8 @@ def _judged(wanted: argparse.Namespace) -> list[Verdict]:
     how = "interpreter" if wanted.interpret else None
     if solutions:
         with Judge(
-            wanted.socket, device=device, strict=wanted.strict, deadline=wanted.deadline, time=not wanted.no_time, how=how
+            wanted.socket, device=device, strict=wanted.strict, deadline=wanted.deadline, time=not wanted.no_time, how=how,
+            timeout=wanted.timeout,
         ) as judge:
             for index, verdict in judge.judge_many((task, solution) for _, solution in solutions):
                 verdicts[solutions[index][0]] = verdict

@@ -8,7 +8,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -39,6 +39,8 @@ TIMEOUT = 120.0  # seconds for a request of the judge's own
 HELD_BACK_MAX = 7200.0  # seconds that a solution waits while the daemon takes no kernels of this user, because others faulted
 TIMED_FEWEST, TIMED_BYTES = 8, 512 << 20  # draws of the timed case
 PEAK_ELEMENTS = 16 << 20
+AHEAD = 16  # solutions whose draws are in memory, and which wait for the device
+TASK_TIMEOUT = 600.0
 HOWS = (None, "gpu", "interpreter")
 
 
@@ -51,6 +53,13 @@ class _Stages:
         self.threads = [threading.Thread(target=self._run, name=f"kops-judge-{name}-{i}", daemon=True) for i in range(count)]
         for thread in self.threads:
             thread.start()
+        self._name = name
+
+    def more(self) -> None:
+        """Another thread, since one is stuck."""
+        thread = threading.Thread(target=self._run, name=f"kops-judge-{self._name}-{len(self.threads)}", daemon=True)
+        self.threads.append(thread)
+        thread.start()
 
     def _run(self) -> None:
         while (job := self.queue.get()) is not None:
@@ -60,7 +69,7 @@ class _Stages:
         for _ in self.threads:
             self.queue.put(None)
         for thread in self.threads:
-            thread.join(seconds)
+            thread.join(seconds)  # one that a task's Python holds does not come
 
 
 class Judge:
@@ -72,20 +81,23 @@ class Judge:
     `strict`: a process of its own on the GPU for each solution. `deadline`: seconds for the launches of a solution together, on one
     draw; `interpreted_deadline` for one launch in the interpreter. `time`: whether right solutions are timed, within `limits`; with
     `counters` also counted, where the device does. `peak_gb_s`: the bandwidth that is the roof; measured where it is not given. `seed`
-    makes the draws the same each time: for tests, since they are no secret then.
+    makes the draws the same each time: for tests, since they are no secret then. `timeout`: seconds for a request to the daemon;
+    `task_timeout`: for a task's own Python, which makes the draws of a solution.
     Raises `Unsupported` where the daemon gives strangers' kernels no process of their own.
     """
 
     def __init__(
         self, socket: str | os.PathLike[str] | None = None, *, client: Client | None = None, device: Any = None, strict: bool = False,
         deadline: float = 1.0, interpreted_deadline: float = 20.0, time: bool = True, limits: Limits | None = None,
-        counters: bool = True, peak_gb_s: float | None = None, seed: int | None = None, how: str | None = None,
+        counters: bool = True, peak_gb_s: float | None = None, seed: int | None = None, how: str | None = None, timeout: float = TIMEOUT,
+        task_timeout: float = TASK_TIMEOUT,
     ) -> None:  # fmt: skip
         if how not in HOWS:
             raise BadArgument(f'how={how!r}: "gpu", "interpreter" or None')
         if not deadline > 0 or not interpreted_deadline > 0:
             raise BadArgument("a deadline is more than 0 seconds")
         self.strict, self.deadline, self.interpreted_deadline, self.seed, self._timed = strict, deadline, interpreted_deadline, seed, time
+        self._timeout, self.task_timeout = timeout, task_timeout
         self._path = socket if client is None else client._path
         self.limits, self.counters, self.peak_gb_s, self._peak_tried = limits or Limits(), counters, peak_gb_s, False
         self._pool = Pool()
@@ -102,18 +114,19 @@ class Judge:
         self._jobs: set[Job] = set()
         self._parked: dict[object, deque[Job]] = {}  # of a task whose draws are being made
         cores = os.cpu_count() or 1
-        self._preparing = _Stages("prepare", max(2, min(cores, 8)), self._prepare)
+        self._ahead = threading.Semaphore(AHEAD)
+        self._preparing = _Stages("prepare", max(4, min(cores, 8)), self._prepare)
         self._beside = _Stages("beside", max(2, min(cores, 8)), lambda call: call())
         self._lane = _Stages("lane", 1 if self._gpu is not None else max(1, min(cores, 16)), self._judge)
 
     def _connect(self, device: Any, needed: bool) -> None:
-        self._trusted = Client(self._path, timeout=TIMEOUT)
+        self._trusted = Client(self._path, timeout=self._timeout)
         try:
             self._gpu = gpu_of(self._trusted, device)
             if self._gpu is None and needed:
                 raise BadArgument('this daemon has no such GPU: how="interpreter" needs none')
             if self._gpu is not None:
-                self._executor = Executor(self._path, TIMEOUT)
+                self._executor = Executor(self._path, self._timeout)
         except BaseException:
             self._trusted.close()
             raise
@@ -163,7 +176,7 @@ class Judge:
             self._ending.set()
             for job in jobs:
                 job.future.cancel()
-        wait([job.future for job in jobs])
+        wait([job.future for job in jobs if not job.future.cancelled()])
         for stages in (self._preparing, self._beside, self._lane):
             stages.end(1.0)
         for one in (self._executor, self._trusted):
@@ -184,41 +197,74 @@ class Judge:
     def _over(self, job: Job) -> None:
         with self._lock:
             self._jobs.discard(job)
+            ahead, job.ahead = job.ahead, False
         self._room.release()
+        if ahead:
+            self._ahead.release()
 
     def _finish(self, job: Job, verdict: Verdict) -> None:
-        if not job.future.done():
+        with contextlib.suppress(InvalidStateError):  # cancelled, or given up
             job.future.set_result(verdict)
+
+    def _dropped(self, job: Job) -> bool:
+        """Nobody waits for it any more."""
+        if job.future.cancelled():
+            with contextlib.suppress(RuntimeError):
+                job.future.set_running_or_notify_cancel()
+        return bool(job.future.done())
 
     def _guarded(self, job: Job, call: Any) -> None:
         """A fault of the judge's own must not leave a caller waiting."""
         try:
             call()
         except BaseException as error:
-            if not job.future.done():
+            with contextlib.suppress(InvalidStateError):
                 job.future.set_exception(error)
 
     def _prepare(self, job: Job) -> None:
-        if not job.future.set_running_or_notify_cancel():
+        """One solution of a task at a time: the others find its draws made."""
+        if self._dropped(job):
             return
-        self._draw(job)
-
-    def _draw(self, job: Job) -> None:
         key = job.task.key
         with self._lock:
             if key in self._parked:
                 self._parked[key].append(job)
                 return
             self._parked[key] = deque()
+        timer = threading.Timer(self.task_timeout, self._stuck, (job,))
+        timer.daemon = True
+        timer.start()
         try:
             self._guarded(job, lambda: self._drawn(job))
         finally:
-            with self._lock:
-                waiting = self._parked.pop(key)
-            for one in waiting:
-                self._beside.queue.put(lambda one=one: self._draw(one))
+            timer.cancel()
+            self._unpark(key)
+
+    def _unpark(self, key: object) -> None:
+        with self._lock:
+            waiting = self._parked.pop(key, deque())
+        for one in waiting:
+            self._preparing.queue.put(one)
+
+    def _stuck(self, job: Job) -> None:
+        """The task's Python has not come back, and may never: another thread takes the place of the one that it holds, and those
+        who wait are told."""
+        text = f"task {job.task.name}: its generator of inputs and its reference take longer than {self.task_timeout:g} s"
+        with self._lock:
+            waiting = [job, *self._parked.get(job.task.key, ())]
+            if job.task.key in self._parked:
+                self._parked[job.task.key].clear()
+        for one in waiting:
+            self._finish(one, one.verdict("no_verdict", text))
+        self._preparing.more()
 
     def _drawn(self, job: Job) -> None:
+        self._ahead.acquire()
+        with self._lock:
+            if job.future.done():
+                self._ahead.release()
+                return
+            job.ahead = True
         task = job.task
         interpreted = self._gpu is None
         more = MORE_INTERPRETED if interpreted else 0
@@ -252,6 +298,8 @@ class Judge:
     def _compile(self, job: Job) -> None:
         """Beside the GPU: on the solution's own connection the code is there then."""
         assert self._trusted is not None and self._gpu is not None
+        if self._dropped(job):
+            return
         try:
             compiled(self._trusted, job.solution, self._gpu)
         except Stop as stop:
@@ -262,6 +310,8 @@ class Judge:
         self._lane.queue.put(job)
 
     def _judge(self, job: Job) -> None:
+        if self._dropped(job) or not job.future.set_running_or_notify_cancel():
+            return
         if self._gpu is None:
             make = lambda: HostRunner(job.solution, self.interpreted_deadline)  # noqa: E731
             self._guarded(job, lambda: self._finish(job, verdict_of(job, make)[0]))
@@ -269,6 +319,7 @@ class Judge:
             self._guarded(job, lambda: self._on_gpu(job))
 
     def _on_gpu(self, job: Job) -> None:
+        assert self._trusted is not None and self._gpu is not None
         why, losses, waited = "", 0, 0.0
         while losses < 2 and waited < HELD_BACK_MAX:
             try:
@@ -282,6 +333,8 @@ class Judge:
             except Gone as error:
                 self._drop()
                 why, losses = str(error), losses + 1
+                with contextlib.suppress(KopsError):
+                    self._trusted.ping()  # waits for a daemon that comes back
                 continue
             if waited:
                 said = f"it waited {waited:.0f} s, since the daemon refuses kernels after some that faulted: set executors.faults = 0"
@@ -294,12 +347,12 @@ class Judge:
                 self._finish(job, verdict)
             return
         what = "the daemon went away twice while it was judged" if losses else "the daemon takes no kernels of this user"
-        self._finish(job, job.verdict("no_verdict", f"{what}: {why}", how="gpu"))
+        self._finish(job, job.verdict("no_verdict", f"{what}: {why}", how="gpu", device=self._gpu.name))
 
     def _locate(self, job: Job, verdict: Verdict) -> None:
         try:
             draw = self._pool.take(job.task, job.task.small_cases[0], DRAWS, self.seed).draws[0]
-            verdict = located(job, verdict, draw)
+            verdict = located(job, verdict, draw, self.interpreted_deadline)
         except (TaskFault, Refused, Gone):
             pass
         self._finish(job, verdict)
@@ -310,14 +363,16 @@ class Judge:
 
     def _time(self, job: Job) -> Any:
         def measure(runner: Any) -> Found:
-            return timed(job, runner, lambda: self._baseline(job.task), self.limits, self._peak(), self.counters)
+            assert self._trusted is not None
+            return timed(job, runner, self._trusted, lambda: self._baseline(job.task), self.limits, self._peak(), self.counters)
 
         return measure
 
     def _baseline(self, task: Task) -> Baseline | None:
         assert self._gpu is not None
-        gpu, deadline = self._gpu, self.deadline
-        return baseline_of(task, lambda one: GpuRunner(Executor(self._path, TIMEOUT), one, gpu, deadline), self._trusted, gpu)
+        gpu = self._gpu
+        make = lambda one: GpuRunner(Executor(self._path, self._timeout), one, gpu, self.deadline)  # noqa: E731
+        return baseline_of(task, make, self._trusted, gpu)
 
     def _peak(self) -> float | None:
         """10^9 bytes a second that an op of the daemon's reaches on the device, measured once."""
@@ -334,7 +389,7 @@ class Judge:
             self._drop()
         if self._executor is None:
             try:
-                self._executor = Executor(self._path, TIMEOUT)
+                self._executor = Executor(self._path, self._timeout)
             except (ConnectFailed, KopsError) as error:
                 raise Gone(f"no connection: {error.message}") from None
         return self._executor

@@ -12,6 +12,7 @@ from ._errors import Refused, TaskFault
 from ._host import HostRunner
 from ._rounds import check_case
 from ._runner import Runner
+from ._sandbox import missing
 from ._solution import Solution
 from ._stop import Stop
 from ._task import Case, Task
@@ -34,6 +35,7 @@ class Job:
     more: Mapping[Case, tuple[Draw, ...]] = field(default_factory=dict)
     timed: tuple[Draw, ...] = ()
     warnings: tuple[str, ...] = ()
+    ahead: bool = False  # it counts as one whose draws are in memory
 
     def verdict(self, kind: str, text: str = "", **members: Any) -> Verdict:
         members["warnings"] = tuple(dict.fromkeys((*self.warnings, *members.get("warnings", ()))))
@@ -45,11 +47,10 @@ def verdict_of(job: Job, make: Callable[[], Runner], timing: Callable[[Runner], 
     Raises Gone."""
     runner: Runner | None = None
     done: list[str] = []
-    launches = 0
     try:
         runner = make()
         for case, draws in job.draws.items():
-            launches += check_case(job.task, job.solution, runner, draws, job.more.get(case, ()))
+            check_case(job.task, job.solution, runner, draws, job.more.get(case, ()))
             done.append(str(case))
         found = timing(runner) if timing is not None else None
     except Refused as error:
@@ -59,21 +60,26 @@ def verdict_of(job: Job, make: Callable[[], Runner], timing: Callable[[Runner], 
     except Stop as error:
         stop = error
     else:
-        members: dict[str, Any] = {"how": runner.how, "device": runner.device, "cases": tuple(done), "launches": launches}
+        members: dict[str, Any] = {"how": runner.how, "device": runner.device, "cases": tuple(done), "launches": runner.checked}
+        members["warnings"] = runner.warnings
         if found is not None:
-            members |= {"time": found.time, "launches": launches + found.launches, "warnings": found.warnings}
+            members |= {"time": found.time, "warnings": (*runner.warnings, *found.warnings)}
         return job.verdict("right", **members), False
     finally:
         if runner is not None:
             runner.close()
-    how = {"how": runner.how, "device": runner.device} if runner is not None else {}
-    return job.verdict(stop.kind, stop.text, cases=tuple(done), launches=launches, **how, **stop.members), stop.dirty
+    how: dict[str, Any] = {}
+    if runner is not None:
+        how = {"how": runner.how, "device": runner.device, "warnings": runner.warnings, "launches": runner.checked}
+    return job.verdict(stop.kind, stop.text, cases=tuple(done), **how, **stop.members), stop.dirty
 
 
-def located(job: Job, verdict: Verdict, draw: Draw) -> Verdict:
+def located(job: Job, verdict: Verdict, draw: Draw, deadline: float) -> Verdict:
     """A fault on a GPU with its place, if the interpreter finds one in a small case: block, thread and line."""
+    if missing():
+        return verdict  # a stranger's code is not run here
     again = Job(job.task, job.solution, None, draws={draw.case: (draw, draw, draw)})
-    found, _ = verdict_of(again, lambda: HostRunner(job.solution, LOCATE_SECONDS))
+    found, _ = verdict_of(again, lambda: HostRunner(job.solution, min(LOCATE_SECONDS, deadline)))
     if found.kind not in ("faulted", "hangs") or found.fault is None or verdict.fault is None:
         return verdict
     place: Fault = replace(found.fault, driver=verdict.fault.driver, kernel=found.fault.kernel or verdict.fault.kernel)

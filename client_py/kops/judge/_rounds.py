@@ -52,9 +52,8 @@ def failed(worst: Worst) -> Stop:
     return Stop("wrong", say(worst), dirty=True, worst=worst)
 
 
-def check_case(task: Task, solution: Solution, runner: Runner, draws: Sequence[Draw], more: Sequence[Draw] = ()) -> int:
-    """Runs a case in all steps, and `more` draws in the memory of the last one. How many were right. Raises Stop for the first that is
-    not, Refused."""
+def check_case(task: Task, solution: Solution, runner: Runner, draws: Sequence[Draw], more: Sequence[Draw] = ()) -> None:
+    """Runs a case in all steps, and `more` draws in the memory of the last one. Raises Stop for the first that is not right, Refused."""
     right: set[int] = set()
     steps = [(draws[step.draw], step.buffers, step.side) for step in STEPS]
     steps += [(draw, STEPS[-1].buffers, STEPS[-1].side) for draw in more]
@@ -67,4 +66,4 @@ def check_case(task: Task, solution: Solution, runner: Runner, draws: Sequence[D
                 worst = replace(worst, why="unstable")
             raise failed(worst)
         right.add(id(draw))
-    return len(steps)
+        runner.checked += 1

@@ -25,6 +25,8 @@ class Runner:
     how = ""
     device = ""
     multiprocessors: int | None = None
+    warnings: tuple[str, ...] = ()
+    checked = 0  # launches whose results were right
 
     def run(self, plan: Plan, draw: Draw, buffers: str, side: str, seed: int) -> Ran:
         """All launches, once. Calls with one name in `buffers` use the same memory for the same plan, as far as that can be. `side`:

@@ -19,8 +19,22 @@ __all__ = ["Launch", "Scratch", "Solution"]
 
 SIGNATURE_MAX = 16 << 10
 OPTIONS_MAX, OPTION_MAX = 64, 4096
-ENTRY_MAX = 1024
+ENTRY_MAX, NAME_MAX = 1024, 512
 Size = Any  # an int, an expression, or one to three of them
+
+
+def _check_text(value: Any, most: int, what: str) -> None:
+    """Raises Refused for what is no text, too long, or cannot be sent."""
+    if not isinstance(value, str):
+        raise Refused(f"{what} is a text, not {value!r:.80}")
+    try:
+        size = len(value.encode()) if len(value) <= most else len(value)
+    except UnicodeEncodeError:
+        raise Refused(f"{what} has characters that are none (surrogates)") from None
+    if size > most:
+        raise Refused(f"{what} has more than {most} bytes")
+    if "\0" in value:
+        raise Refused(f"{what} has a character NUL")
 
 
 def _is_size(value: Any) -> bool:
@@ -43,8 +57,7 @@ class Launch:
     @cached_property
     def params(self) -> tuple[Param, ...]:
         """The parameters. Raises Refused."""
-        if not isinstance(self.signature, str) or len(self.signature) > SIGNATURE_MAX:
-            raise Refused(f"{self.entry}: the signature is a text of at most {SIGNATURE_MAX} characters")
+        _check_text(self.signature, SIGNATURE_MAX, f"{self.entry}: the signature")
         try:
             return parse(self.signature)
         except KopsError as error:
@@ -52,8 +65,9 @@ class Launch:
 
     def check(self) -> None:
         """Raises Refused."""
-        if not isinstance(self.entry, str) or not 0 < len(self.entry) <= ENTRY_MAX:
-            raise Refused(f"entry is the name of a kernel, not {self.entry!r:.80}")
+        _check_text(self.entry, ENTRY_MAX, "entry, the name of a kernel,")
+        if not self.entry.strip():
+            raise Refused("entry is the name of a kernel, and is empty")
         for name in ("grid", "block", "cluster"):
             value = getattr(self, name)
             items = value if isinstance(value, (tuple, list)) else [value]
@@ -107,10 +121,8 @@ class Solution:
 
     def check(self) -> None:
         """Raises Refused for what can be seen without the task: forms and sizes."""
-        if not isinstance(self.source, str):
-            raise Refused("source is a text")
-        if len(self.source) > self.SOURCE_MAX or len(self.source.encode(errors="surrogatepass")) > self.SOURCE_MAX:
-            raise Refused(f"the source has more than {self.SOURCE_MAX} bytes")
+        _check_text(self.source, self.SOURCE_MAX, "the source")
+        _check_text(self.name, NAME_MAX, "the name")
         launches = self.launches
         if not isinstance(launches, (list, tuple)) or not all(isinstance(one, Launch) for one in launches):
             raise Refused("launches is a list of Launch")
@@ -125,10 +137,10 @@ class Solution:
                 raise Refused(f"scratch is a dict of Scratch by name, and {name!r:.80} is none")
             one.check(name)
         options = self.options
-        if isinstance(options, str) or not isinstance(options, Sequence) or not all(isinstance(one, str) for one in options):
-            raise Refused("options is a list of texts")
-        if len(options) > OPTIONS_MAX or any(len(one) > OPTION_MAX for one in options):
-            raise Refused(f"at most {OPTIONS_MAX} options of {OPTION_MAX} characters are possible")
+        if isinstance(options, str) or not isinstance(options, Sequence) or len(options) > OPTIONS_MAX:
+            raise Refused(f"options is a list of at most {OPTIONS_MAX} texts")
+        for option in options:
+            _check_text(option, OPTION_MAX, "an option")
 
     @property
     def entries(self) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from .._base import intervals
 from .._base.errors import KopsError
 from .._base.results import Timings
+from .._clients.client import Client
 from ._baseline import Baseline
 from ._bind import Plan, plan_of
 from ._check import changed_input, check_outputs
@@ -30,25 +31,30 @@ __all__ = ["TIMED_DRAWS", "Found", "Limits", "timed"]
 
 TIMED_DRAWS = 24  # of which each is used once
 # Above what the launches took one by one, their time together may be so much: gaps between kernels, the daemon's wake-up.
-TOGETHER_FACTOR, TOGETHER_US, GAP_US = 1.5, 1000.0, 25.0
-TOGETHER_BYTES = 1 << 30
+TOGETHER_FACTOR, GAP_US = 1.5, 10.0
+TOGETHER, TOGETHER_FEW, TOGETHER_BYTES = 32, 8, 1 << 30  # runs behind each other: few where the reference is slow
+SLOW = 0.02  # seconds for a draw
+STEPS_MOST = 256  # of a sequence
+OVERHEAD_LEAST, OVERHEAD_FACTOR = 200.0, 2.0
 IMPOSSIBLE, IMPOSSIBLE_US = 1.05, 10.0  # a kernel cannot be longer than the daemon's clock around it, but for such errors
 LATENCY = 0.3  # of the roof: below, neither memory nor arithmetic holds it up
 
 
 class Limits(NamedTuple):
     """Of a measurement, cold and warm each. `until`: the half width of the interval as a part of the median that is enough; `at_most`:
-    seconds for that; `launches`: at most. `flush_bytes`: more than the second-level cache has, read and written before cold ones."""
+    seconds for that; `launches`: at most. `flush_bytes`: more than the second-level cache has, read and written before cold ones.
+    `slack_us`: what the daemon's clock may show beyond the GPU's for many runs behind each other; None: by what trivial work of the
+    daemon's own takes there."""
 
     until: float = 0.02
     at_most: float = 3.0
     launches: int = 64
     flush_bytes: int = 128 << 20
+    slack_us: float | None = None
 
 
 class Found(NamedTuple):
     time: Time
-    launches: int
     warnings: tuple[str, ...]
 
 
@@ -60,14 +66,13 @@ class _Launched(NamedTuple):
 class _Timing:
     """The measurement of one solution. `flush` puts other things into the caches."""
 
-    def __init__(self, job: Job, runner: GpuRunner, baseline: Baseline | None, limits: Limits) -> None:
+    def __init__(self, job: Job, runner: GpuRunner, trusted: Client, baseline: Baseline | None, limits: Limits) -> None:
         self.job, self.task, self.solution = job, job.task, job.solution
-        self.runner, self.baseline, self.limits = runner, baseline, limits
+        self.runner, self.trusted, self.baseline, self.limits = runner, trusted, baseline, limits
         self.unseen = list(job.timed)
         self.random = random.Random(new_seed())
         self.random.shuffle(self.unseen)
         self.number = max((one.number for one in job.timed), default=0)
-        self.launches = 0
         self.checks: list[Future[Worst | None]] = []
         self.walls: list[float] = []
         self._flushes: tuple[Any, Any] | None = None
@@ -116,7 +121,6 @@ class _Timing:
     def check(self, draw: Draw, plan: Plan, memory: Memory, poisons: dict[str, Any]) -> None:
         """Reads what was written, and has it compared beside the next launches."""
         outputs, inputs = self.runner.read(plan, memory, draw)
-        self.launches += 1
         self.checks.append(
             self._pool.submit(lambda: changed_input(draw, inputs) or check_outputs(self.task, draw, outputs, poisons))
         )
@@ -129,6 +133,7 @@ class _Timing:
             worst = one.result()
             if worst is not None:
                 raise failed(worst)
+            self.runner.checked += 1
 
     def launch(self, cold: bool) -> _Launched:
         draw = self.draw()
@@ -167,8 +172,10 @@ class _Timing:
 
     def together(self, us: float) -> None:
         """Several draws behind each other, by the daemon's own clock: what each launch claims must fit into that."""
+        begun = time.monotonic()
         first = self.draw()
-        count = max(1, min(8, TOGETHER_BYTES // max(self.plan(first).nbytes, 1)))
+        most = TOGETHER if time.monotonic() - begun < SLOW else TOGETHER_FEW
+        count = max(1, min(most, STEPS_MOST // len(self.solution.launches), TOGETHER_BYTES // max(self.plan(first).nbytes, 1)))
         draws = [first, *(self.draw() for _ in range(count - 1))]
         ready = [self.filled(draw) for draw in draws]
         timings = self.runner.together(ready[0][0], [memory for _, memory, _ in ready])
@@ -178,8 +185,17 @@ class _Timing:
         if wall is None:
             return
         gaps = GAP_US * count * len(ready[0][0].launches)
-        if wall > TOGETHER_FACTOR * us * count + gaps + TOGETHER_US:
+        slack = self.limits.slack_us if self.limits.slack_us is not None else self.overhead()
+        if wall > TOGETHER_FACTOR * us * count + gaps + slack:
             raise _disagrees(first, us, wall / count, f"{count} runs behind each other take longer than one by one")
+
+    def overhead(self) -> float:
+        """What the daemon's clock shows for almost no work, several times: from giving it away to seeing its end."""
+        client, device = self.trusted, self.runner.gpu
+        with errors():
+            a, b = (client.zeros((256,), "f32", device=device) for _ in range(2))
+            walls = [wall_us(client.run("square", a, out=b, timing=True)) for _ in range(9)]
+        return OVERHEAD_LEAST + OVERHEAD_FACTOR * max(wall or 0.0 for wall in walls)
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
@@ -245,10 +261,11 @@ def _time(timing: _Timing, cold: Sequence[_Launched], warm: Sequence[_Launched],
 
 
 def timed(
-    job: Job, runner: GpuRunner, baseline: Callable[[], Baseline | None], limits: Limits, peak: float | None, counters: bool
+    job: Job, runner: GpuRunner, trusted: Client, baseline: Callable[[], Baseline | None], limits: Limits, peak: float | None,
+    counters: bool,
 ) -> Found:
     """Raises Stop for a launch whose result is wrong, or whose time cannot be."""
-    timing = _Timing(job, runner, baseline(), limits)
+    timing = _Timing(job, runner, trusted, baseline(), limits)
     try:
         cold = timing.series(True, intervals.FEWEST)
         warm = timing.series(False, intervals.FEWEST)
@@ -260,6 +277,6 @@ def timed(
         warnings = [] if one is not None else ["the device tells no times"]
         if one is not None and intervals.width((one.low or 0, one.high or 0), one.us) > 5 * limits.until:
             warnings.append("the times vary widely: the GPU had other work, or its clocks changed")
-        return Found(_time(timing, cold, warm, peak, counted), timing.launches, tuple(warnings))
+        return Found(_time(timing, cold, warm, peak, counted), tuple(warnings))
     finally:
         timing.close()

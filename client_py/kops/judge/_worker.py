@@ -1,29 +1,106 @@
 """`python3 -m kops.judge._worker IN OUT`: the process that interprets one solution. It is given inputs and never what is right, keeps the
-kernels' module state between launches, and is ended by its parent."""
+kernels' module state between launches, and is ended by its parent.
+
+In the interpreter a stranger's kernel is machine code of this machine. So the process first loses what the compiler does not need,
+then, before the code is loaded, all that running it does not need.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from .. import interpret
 from .._base.errors import KopsError
+from ..interpret import _compiler, _report, _runtime
+from . import _sandbox
 from ._pipe import receive, send
 
 BYTES_MAX = 1 << 40  # from the judge, which is trusted
+READABLE = ("/usr", "/lib", "/lib64", "/bin", "/opt", "/etc/ld.so.cache", "/etc/alternatives", "/proc/self", "/dev/null", "/dev/urandom")
 
 
-def _run(spec: dict[str, Any], launches: list[dict[str, Any]], arrays: dict[str, Any]) -> None:
-    for launch in launches:
-        args = [arrays[one[1]] if one[0] == "area" else one[1] for one in launch["arguments"]]
+class _Kernels:
+    """The solution's, in one object: they share its variables. `load` answers one."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.entries: list[str] = spec["entries"]
+        make: Callable[[bool], Path] = lambda watched: _compiler.compile_kernel(  # noqa: E731
+            spec["source"], "solution.cu", self.entries, {}, spec["options"], watched
+        )
+        self.paths = {watched: make(watched) for watched in ({True} if spec["check"] else {True, False})}
+
+    def load(self, entry: str, watched: bool) -> Any:
+        return _runtime.load(self.paths[watched], self.entries.index(entry))
+
+
+def _confined_compile(spec: dict[str, Any]) -> _Kernels:
+    """With the system's and the compiler's files alone."""
+    _compiler.compile_runtime()
+    cache = _compiler.directory()
+    made = tempfile.mkdtemp(prefix="judge-", dir=cache)
+    os.environ["TMPDIR"] = made
+    try:
+        if spec["sandbox"]:
+            compiler = Path(os.path.realpath(_which(_compiler.compiler()[0][0]))).parent
+            python = [sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
+            package = Path(__file__).resolve().parents[1]
+            _sandbox.confine_files([*READABLE, *python, compiler, package, *filter(None, sys.path)], [cache, "/dev/null"])
+        return _Kernels(spec)
+    finally:
+        os.rmdir(made)
+
+
+def _which(name: str) -> str:
+    import shutil
+
+    return shutil.which(name) or name
+
+
+def _start_teller(others: list[int]) -> None:
+    """A process that has what the compiler has: it tells lines of the source, since this one will start no program. `others`:
+    descriptors that it must not hold open."""
+    (asked, ask), (told, tell) = os.pipe(), os.pipe()
+    if os.fork() == 0:
+        for fd in (ask, told, *others):
+            os.close(fd)
+        with open(asked, encoding="utf-8") as questions, open(tell, "w", encoding="utf-8") as answers:
+            for line in questions:
+                path, offset = json.loads(line)
+                answers.write(json.dumps(_report.addresses(str(path), int(offset))) + "\n")
+                answers.flush()
+        os._exit(0)
+    os.close(asked)
+    os.close(tell)
+    questions, answers = open(ask, "w", encoding="utf-8"), open(told, encoding="utf-8")
+
+    def teller(path: str, offset: int) -> str:
+        questions.write(json.dumps([path, offset]) + "\n")
+        questions.flush()
+        return str(json.loads(answers.readline() or '""'))
+
+    _report.teller = teller
+
+
+def _run(kernels: _Kernels, check: bool, launches: list[dict[str, Any]], arrays: dict[str, Any]) -> None:
+    for one in launches:
+        args = [arrays[value] if what == "area" else value for what, value in one["arguments"]]
         try:
-            interpret.run(
-                spec["source"], launch["entry"], launch["params"], args, grid=tuple(launch["grid"]), block=tuple(launch["block"]),
-                shared=launch["shared"], cluster=tuple(launch["cluster"]) if launch["cluster"] else None, options=spec["options"],
-                exited_threads="allow", check=spec["check"], timeout=launch["timeout"], name="solution.cu",
+            interpret.launch(
+                partial(kernels.load, one["entry"]), one["entry"], one["params"], args,
+                grid=tuple(one["grid"]), block=tuple(one["block"]), shared=one["shared"],
+                cluster=tuple(one["cluster"]) if one["cluster"] else None, exited_threads="allow", check=check, timeout=one["timeout"],
+                keeps=True,
             )  # fmt: skip
         except interpret.InterpretError as error:
-            error.detail["kernel"] = launch["entry"]
+            error.detail["kernel"] = one["entry"]
             raise
 
 
@@ -32,9 +109,29 @@ def _described(error: KopsError) -> dict[str, Any]:
     return {"message": str(error)[:4000], "kernel": error.detail.get("kernel", ""), **{name: getattr(error, name, None) for name in names}}
 
 
+def _prepared(spec: dict[str, Any], others: list[int]) -> _Kernels:
+    _sandbox.limit()
+    kernels = _confined_compile(spec)
+    _runtime._runtime()
+    _start_teller(others)
+    if spec["sandbox"]:
+        _sandbox.confine_files(kernels.paths.values())
+        _sandbox.confine_calls()
+    for entry in kernels.entries:
+        for watched in kernels.paths:
+            kernels.load(entry, watched)
+    return kernels
+
+
 def main() -> None:
     source, target = open(int(sys.argv[1]), "rb"), open(int(sys.argv[2]), "wb")
     spec, _ = receive(source, BYTES_MAX)
+    try:
+        kernels = _prepared(spec, [source.fileno(), target.fileno()])
+    except KopsError as error:
+        send(target, {"error": _described(error)}, {})
+        return
+    send(target, {}, {})
     while True:
         try:
             asked, arrays = receive(source, BYTES_MAX)
@@ -43,7 +140,7 @@ def main() -> None:
         for name in asked["bools"]:
             arrays[name] = arrays[name].view(bool)
         try:
-            _run(spec, asked["launches"], arrays)
+            _run(kernels, spec["check"], asked["launches"], arrays)
         except KopsError as error:
             send(target, {"error": _described(error)}, {})
         else:

@@ -1,14 +1,10 @@
 /* kopsctl report: the Python package makes the page, in this process's place, so that the layout, the judgement of each
  * row and the measuring of a device's peaks are written once. */
-#include <errno.h>
-#include <spawn.h>
 #include <stdio.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/complain.h"
 #include "base/options.h"
+#include "base/python.h"
 #include "commands.h"
 
 static const char usage[] =
@@ -25,90 +21,6 @@ static const char usage[] =
     "                     option all are measured. That takes some seconds of the device, and adds to its statistics\n"
     "      --json         print what was written as JSON: file, measured\n";
 
-/* Python looks for modules in the working directory first, which may be anybody's. */
-#define NOT_FROM_HERE "import sys\nif not sys.path[0]: del sys.path[0]\n"
-
-static const char probe_text[] = NOT_FROM_HERE "try: import kops.profiler.__main__\n"
-                                               "except ImportError as error: sys.exit(str(error))\n";
-static const char report_text[] = NOT_FROM_HERE "from kops.profiler.__main__ import main\n"
-                                                "sys.exit(main())\n";
-
-enum { MOST_ARGUMENTS = 20, WHY_MAX = 256 };
-
-struct arguments {
-    const char *list[MOST_ARGUMENTS]; /* NULL-terminated */
-    size_t n;
-};
-
-static void add(struct arguments *a, const char *option, const char *value)
-{
-    if (option)
-        a->list[a->n++] = option;
-    if (value)
-        a->list[a->n++] = value;
-}
-
-/* What the process says on stderr, and its end. Returns its status as waitpid() has it, or -errno. */
-static int listen_to(pid_t process, int from, char *ret_why, size_t size)
-{
-    size_t n = 0;
-    int status;
-    ssize_t got;
-
-    while ((got = read(from, ret_why + n, size - 1 - n)) > 0 || (got < 0 && errno == EINTR))
-        n += got > 0 ? (size_t)got : 0;
-    close(from);
-    ret_why[n] = '\0';
-    ret_why[strcspn(ret_why, "\n")] = '\0';
-    while (waitpid(process, &status, 0) < 0)
-        if (errno != EINTR)
-            return -errno;
-    return status;
-}
-
-/* Runs the probe. Returns 0: Python has the package; otherwise -errno, or what listen_to() returned. */
-static int probe(char *ret_why, size_t size)
-{
-    char *const arguments[] = {"python3", "-c", (char *)probe_text, NULL};
-    posix_spawn_file_actions_t actions;
-    int ends[2], r;
-    pid_t process;
-
-    *ret_why = '\0';
-    if (pipe(ends))
-        return -errno;
-    posix_spawn_file_actions_init(&actions);
-    r = posix_spawn_file_actions_adddup2(&actions, ends[1], STDERR_FILENO);
-    r = r ? r : posix_spawn_file_actions_addclose(&actions, ends[0]);
-    r = r ? r : posix_spawn_file_actions_addclose(&actions, ends[1]);
-    r = r ? r : posix_spawnp(&process, arguments[0], &actions, NULL, arguments, environ);
-    posix_spawn_file_actions_destroy(&actions);
-    close(ends[1]);
-    if (!r)
-        return listen_to(process, ends[0], ret_why, size);
-    close(ends[0]);
-    return -r;
-}
-
-/* Becomes Python. Returns where that is not possible. */
-static enum ctl_exit become(struct arguments *a)
-{
-    char why[WHY_MAX];
-    const int r = probe(why, sizeof(why));
-
-    if (r < 0)
-        return ctl_complain("os_error", "a report needs python3 with kopsd's Python package; running python3: %s",
-                            strerror(-r));
-    if (r)
-        return ctl_complain(
-            "unsupported",
-            "a report needs kopsd's Python package, which python3 does not have%s%s%s; in kopsd's sources: "
-            "pip install ./client_py numpy",
-            *why ? " (" : "", why, *why ? ")" : "");
-    execvp(a->list[0], (char *const *)a->list);
-    return ctl_complain("os_error", "running python3: %s", strerror(errno));
-}
-
 enum ctl_exit ctl_report(struct ctl *ctl, int argc, char **argv)
 {
     static const struct option options[] = {{"output", required_argument, NULL, 'o'},
@@ -117,8 +29,7 @@ enum ctl_exit ctl_report(struct ctl *ctl, int argc, char **argv)
                                             {"peaks", required_argument, NULL, 'P'},
                                             CTL_COMMON_OPTIONS};
     const char *output = "kops-report.html", *op = NULL, *device = NULL, *peaks = NULL;
-    struct arguments a = {{"python3", "-c", report_text}, 3};
-    char seconds[32];
+    struct python python;
     int option, end;
 
     while ((option = getopt_long(argc, argv, "o:h", options, NULL)) != -1) {
@@ -137,13 +48,11 @@ enum ctl_exit ctl_report(struct ctl *ctl, int argc, char **argv)
         return ctl_usage("report takes no `%s`", argv[optind]);
     if (!*output || (peaks && !*peaks))
         return ctl_usage("%s takes a path", *output ? "--peaks" : "--output");
-    snprintf(seconds, sizeof(seconds), "%.3f", (double)ctl->timeout_ms / 1000);
-    add(&a, "--output", output);
-    add(&a, op ? "--op" : NULL, op);
-    add(&a, device ? "--device" : NULL, device);
-    add(&a, peaks ? "--peaks" : NULL, peaks);
-    add(&a, ctl->socket ? "--socket" : NULL, ctl->socket);
-    add(&a, ctl->timeout_ms ? "--timeout" : NULL, ctl->timeout_ms ? seconds : NULL);
-    add(&a, ctl->json ? "--json" : NULL, NULL);
-    return become(&a);
+    python_begin(&python, "kops.profiler", "a report");
+    python_add(&python, "--output", output);
+    python_add(&python, "--op", op);
+    python_add(&python, "--device", device);
+    python_add(&python, "--peaks", peaks);
+    python_common(&python, ctl);
+    return python_become(&python);
 }

@@ -75,6 +75,7 @@ struct Launch {
     uint32_t n_regions;
     uint32_t only_first;  // block of the grid
     uint32_t exited_pass; // a barrier waits only for threads that have not returned
+    uint32_t keeps;       // the kernel's variables are as the launch before left them, and not new
     const Region *regions;
     const uint64_t *guards; // offsets of marks of initialisation in static shared memory, which are always set
     uint64_t n_guards;

@@ -203,8 +203,10 @@ int kops_host_run(const kops::Launch *launch, kops::Report *report)
         report->kind = kops::UNSUPPORTED;
         return report->kind;
     }
-    for (const kops::Module::Variables &variables : module->variables)
-        memcpy(variables.address, variables.bytes.data(), variables.bytes.size());
+    for (const kops::Module::Variables &variables : module->variables) {
+        if (!launch->keeps)
+            memcpy(variables.address, variables.bytes.data(), variables.bytes.size());
+    }
     kops::TlsIndex index{module->tls_module, 0};
     kops::run.n_statics = module->tls_size;
     kops::run.statics = module->tls_size ? reinterpret_cast<uintptr_t>(__tls_get_addr(&index)) : 0;

@@ -1,0 +1,274 @@
+"""The queue: many threads, ends in the middle, tasks that hold it up, executors and their faults."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from typing import Any
+
+import kops
+import pytest
+from conftest import LIMITS
+from kops import judge
+from kops.judge import _gpu, _judge
+from material import ADD, FAULT, SIGNATURE, VECTOR, add, inputs, task
+
+from support.daemon import Daemon  # isort: skip
+
+FAULTY = judge.Solution(FAULT, [judge.Launch("fault_kernel", "float* c", block=1)])
+VECTOR_ADD = judge.Solution(VECTOR, [judge.Launch("vector_add", SIGNATURE, grid="ceil_div(n, 256)", block=256)])
+SHORT = judge.Solution(VECTOR, [judge.Launch("vector_add", SIGNATURE, grid=1, block=256)], name="short")
+
+
+def judge_of(daemon: Daemon, **more: Any) -> judge.Judge:
+    return judge.Judge(daemon.socket_path, **{"deadline": 5.0, "interpreted_deadline": 2.0, "time": False, **more})
+
+
+def test_many_threads(daemon: Daemon) -> None:
+    one = task()
+    kinds = ["right", "wrong", "not_compiled", "refused"]
+    solutions = [add(), SHORT, add("x"), add(launch=judge.Launch("add2_kernel", "float* c"))]
+    with judge_of(daemon) as made, ThreadPoolExecutor(8) as pool:
+        verdicts = list(pool.map(lambda i: made.judge(one, solutions[i % 4]), range(80)))
+    assert [verdict.kind for verdict in verdicts] == kinds * 20
+
+
+def test_as_they_end(daemon: Daemon) -> None:
+    one, read = task(), 0
+
+    def endless() -> Any:
+        nonlocal read
+        while True:
+            read += 1
+            yield one, add() if read % 2 else SHORT
+
+    with judge_of(daemon) as made:
+        seen = {}
+        for index, verdict in made.judge_many(endless()):
+            seen[index] = verdict.kind
+            if len(seen) == 40:
+                break
+        assert read <= 40 + _judge.WAITING_MAX
+        assert all(kind == ("wrong" if index % 2 else "right") for index, kind in seen.items())
+        made.close(cancel=True)
+
+
+def test_a_close_in_the_middle(daemon: Daemon) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def slow(rng: Any, n: int) -> Any:
+        begun.set()
+        go.wait(60)
+        return inputs(rng, n)
+
+    held = task(inputs=slow)
+    made = judge_of(daemon)
+    futures = [made.submit(held, add()) for _ in range(20)]
+    assert begun.wait(60)
+    threading.Timer(0, go.set).start()
+    made.close(cancel=True)
+    made.close()
+    for future in futures:
+        assert future.done()
+        if not future.cancelled():
+            assert future.result().right
+    with pytest.raises(CancelledError):
+        futures[-1].result()
+    with pytest.raises(kops.BadArgument, match="closed"):
+        made.submit(held, add())
+
+
+def test_leaving_waits_and_an_exception_does_not(daemon: Daemon) -> None:
+    with judge_of(daemon) as made:
+        futures = [made.submit(task(), add()) for _ in range(3)]
+    assert all(future.result().right for future in futures)
+    with pytest.raises(KeyboardInterrupt), judge_of(daemon) as made:
+        futures = [made.submit(task(), add()) for _ in range(50)]
+        raise KeyboardInterrupt
+    assert all(future.done() for future in futures)
+
+
+def test_a_slow_task_holds_up_no_other(daemon: Daemon) -> None:
+    go = threading.Event()
+
+    def slow(rng: Any, n: int) -> Any:
+        go.wait(60)
+        return inputs(rng, n)
+
+    with judge_of(daemon) as made:
+        try:
+            held = task(inputs=slow)
+            waiting = [made.submit(held, add()) for _ in range(30)]
+            assert made.judge(task(), add()).right
+            assert not any(future.done() for future in waiting)
+        finally:
+            go.set()
+        assert all(future.result().right for future in waiting)
+
+
+def test_a_task_that_never_comes_back(daemon: Daemon) -> None:
+    never = threading.Event()
+
+    def stuck(rng: Any, n: int) -> Any:
+        never.wait()
+
+    with judge_of(daemon, task_timeout=0.2) as made:
+        for _ in range(12):  # more than there are threads
+            verdict = made.judge(task(inputs=stuck), add())
+            assert verdict.kind == "no_verdict" and "longer than 0.2 s" in verdict.text
+        made.task_timeout = 60
+        assert made.judge(task(), add()).right
+        never.set()
+
+
+def test_the_judges_own_fault_is_told(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    with judge_of(daemon) as made:
+        monkeypatch.setattr(_judge, "verdict_of", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            made.judge(task(), add())
+        monkeypatch.undo()
+        assert made.judge(task(), add()).right
+
+
+@pytest.fixture
+def executors(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    made: list[Any] = []
+    begin = _gpu.Executor.__init__
+
+    def spy(self: Any, *args: Any) -> None:
+        begin(self, *args)
+        made.append(self)
+
+    monkeypatch.setattr(_gpu.Executor, "__init__", spy)
+    return made
+
+
+def different(i: int) -> judge.Solution:
+    return add(prelude=f"// {i}")
+
+
+def test_executors_are_used_again_but_not_for_ever(daemon: Daemon, executors: list[Any]) -> None:
+    with judge_of(daemon) as made:
+        one = task()
+        assert all(made.judge(one, different(i)).right for i in range(_gpu.PER_EXECUTOR))
+        assert len(executors) == 1
+        assert made.judge(one, different(-1)).right and len(executors) == 2
+        assert made.judge(one, different(-1)).right and len(executors) == 3  # its module may be loaded still, with its variables
+        assert made.judge(one, SHORT).kind == "wrong"
+        assert made.judge(one, different(-2)).right and len(executors) == 4
+    assert all(one.client._closed for one in executors)
+
+
+def test_strict(daemon: Daemon, executors: list[Any]) -> None:
+    with judge_of(daemon, strict=True) as made:
+        assert all(made.judge(task(), different(i)).right for i in range(3))
+    assert len(executors) == 3
+
+
+def test_a_daemon_that_ends_in_the_middle(start: Callable[..., Daemon], monkeypatch: pytest.MonkeyPatch) -> None:
+    daemon = start()
+    with judge_of(daemon) as made:
+        assert made.judge(task(), add()).right
+        fill, ended = _gpu.GpuRunner.fill, []
+
+        def end(self: Any, *args: Any) -> None:
+            if not ended:
+                ended.append(1)
+                os.kill(daemon.pid, signal.SIGKILL)
+                assert daemon.process is not None
+                daemon.process.wait()
+                daemon.start()
+            fill(self, *args)
+
+        monkeypatch.setattr(_gpu.GpuRunner, "fill", end)
+        assert made.judge(task(), different(1)).right and ended  # judged again, on the new one
+        ended.clear()
+
+        def gone(self: Any, *args: Any) -> None:
+            if not ended:
+                ended.append(1)
+                made._trusted.reconnect_timeout = 0  # type: ignore[union-attr]
+                os.kill(daemon.pid, signal.SIGKILL)
+            fill(self, *args)
+
+        monkeypatch.setattr(_gpu.GpuRunner, "fill", gone)
+        verdict = made.judge(task(), different(2))
+        assert verdict.kind == "no_verdict" and "went away twice" in verdict.text
+
+
+def test_faults_that_the_daemon_counts(start: Callable[..., Daemon], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the default of `executors.faults` it refuses kernels for a minute: the judge waits, and a right solution is right."""
+    daemon = start(faults=1)
+    with judge_of(daemon) as made:
+        assert made.judge(task(), FAULTY).kind == "faulted"
+        waited: list[float] = []
+
+        def wait(seconds: float) -> bool:
+            waited.append(seconds)
+            return len(waited) > 1
+
+        monkeypatch.setattr(made._ending, "wait", wait)
+        verdict = made.judge(task(), add())
+        assert waited and 0 < waited[0] <= 60
+        assert verdict.kind == "no_verdict" and "takes no kernels of this user" in verdict.text and "executors.faults" in verdict.text
+
+
+def test_a_daemon_without_executors(start: Callable[..., Daemon]) -> None:
+    with pytest.raises(kops.Unsupported):
+        judge_of(start(isolate="off"))
+
+
+def test_which_device(daemon: Daemon) -> None:
+    with kops.connect(daemon.socket_path) as client:
+        index = next(device.index for device in client.devices if device.backend != "host")
+        host = next(device.index for device in client.devices if device.backend == "host")
+        assert judge.judge(task(), add(), client, device=index, time=False).right
+        assert judge.judge(task(), add(), client, device=host).how == "interpreter"
+        with pytest.raises(kops.BadArgument, match="no such GPU"):
+            judge.Judge(client=client, device=host, how="gpu")
+        with pytest.raises(kops.UnknownDevice):
+            judge.Judge(client=client, device=77)
+    with pytest.raises(kops.BadArgument, match="how="):
+        judge.Judge(how="quantum")
+
+
+BOUNDS: dict[str, tuple[Any, str]] = {
+    "source": (lambda: judge.Solution(" " * (judge.Solution.SOURCE_MAX + 1), [ADD]), "more than 4194304 bytes"),
+    "source of wide characters": (lambda: judge.Solution("ä" * (judge.Solution.SOURCE_MAX // 2 + 1), [ADD]), "more than 4194304 bytes"),
+    "surrogates": (lambda: add(prelude="// \ud800"), "surrogates"),
+    "NUL": (lambda: add(prelude="// \0"), "NUL"),
+    "launches": (lambda: judge.Solution("", [ADD] * 65), "65 launches"),
+    "none": (lambda: judge.Solution("", []), "0 launches"),
+    "scratch": (lambda: add(scratch={"s": judge.Scratch("n * 1000000000")}), "more than 4294967296 bytes"),
+    "scratch in parts": (lambda: add(scratch={f"s{i}": judge.Scratch(1 << 27, "f64") for i in range(5)}), "more than 4294967296 bytes"),
+    "scratches": (lambda: add(scratch={f"s{i}": judge.Scratch(1) for i in range(33)}), "at most 32"),
+    "a negative scratch": (lambda: add(scratch={"s": judge.Scratch("n - 5000")}), "-4000 elements"),
+    "the name of an input": (lambda: add(scratch={"a": judge.Scratch(1)}), "something of this name"),
+    "options": (lambda: add(options=["-DX"] * 65), "at most 64"),
+    "an option": (lambda: add(options=["-D" + "X" * 5000]), "more than 4096"),
+    "a long expression": (lambda: add(launch=judge.Launch("add2_kernel", SIGNATURE, "+".join("1" * 200))), "longer than 256"),
+    "a huge grid": (lambda: add(launch=judge.Launch("add2_kernel", SIGNATURE, 10**400)), "grid"),
+    "a division": (lambda: add(launch=judge.Launch("add2_kernel", SIGNATURE, "1 / (n - n)")), "zero"),
+    "a signature": (lambda: add(launch=judge.Launch("add2_kernel", "int x," * 5000)), "more than 16384"),
+    "a float": (lambda: add(launch=judge.Launch("add2_kernel", SIGNATURE, 1.5)), "numbers or expressions"),
+    "nonsense": (lambda: judge.Solution(3, {"a": 1}, 7, 9), "is a text"),  # type: ignore[arg-type]
+    "nonsense launches": (lambda: judge.Solution("", [3]), "list of Launch"),  # type: ignore[list-item]
+}
+
+
+@pytest.mark.parametrize("what", BOUNDS)
+def test_bounds(interpreter: judge.Judge, what: str) -> None:
+    make, text = BOUNDS[what]
+    verdict = interpreter.judge(task(), make())
+    assert verdict.kind == "refused" and text in verdict.text and len(verdict.text) < 1000, verdict
+
+
+def test_timed_with_many_launches(daemon: Daemon) -> None:
+    """A solution of several launches, as one sequence each time."""
+    twice = judge.Solution(add().source, [ADD, ADD])
+    with judge_of(daemon, time=True, limits=LIMITS, peak_gb_s=1.0) as made:
+        verdict = made.judge(task(), twice)
+    assert verdict.right and verdict.time is not None and verdict.time.us > 0, verdict

@@ -1,0 +1,105 @@
+"""What a solution's code cannot do in the interpreter, where it is machine code; and the module state that its kernels share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kops import judge
+from kops.judge import _sandbox
+from material import SIGNATURE, add, task
+
+confined = pytest.mark.skipif(bool(_sandbox.missing()), reason=_sandbox.missing())
+ESCAPE = """
+#ifdef KOPS_INTERPRET
+#include <fcntl.h>
+#include <unistd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <signal.h>
+#include <cstdlib>
+#include <cerrno>
+static int tried() {{ return {call}; }}
+static int at_load = tried(), failure = errno;
+#endif
+"""
+
+
+def asked(call: str) -> judge.Verdict:
+    """A solution that is right if the call fails when its code is loaded, and when it runs."""
+    body = "c[i] = a[i] + b[i] + (at_load >= 0 || tried() >= 0 ? 100 : 0);"
+    return judge.judge(task(), add(body, ESCAPE.format(call=call)), how="interpreter")
+
+
+@confined
+@pytest.mark.parametrize(
+    "call",
+    [
+        'open("/etc/passwd", O_RDONLY)', 'open("/tmp/judge-was-here", O_CREAT | O_WRONLY, 0600)', "socket(AF_UNIX, SOCK_STREAM, 0)",
+        "socket(AF_INET, SOCK_STREAM, 0)", "fork()", "kill(getppid(), 0)", 'open("/proc/self/mem", O_RDWR)',
+        'execl("/bin/true", "true", nullptr)', 'mkdir("/tmp/judge-was-here", 0700)',
+    ],
+)  # fmt: skip
+def test_calls_that_fail(call: str) -> None:
+    verdict = asked(call)
+    assert verdict.right, verdict
+    assert not Path("/tmp/judge-was-here").exists() and not verdict.warnings
+
+
+@confined
+def test_files_that_a_source_cannot_include(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.h"
+    secret.write_text("#define SECRET 1\nthe secret is 42\n")
+    verdict = judge.judge(task(), add(prelude=f'#include "{secret}"'), how="interpreter")
+    assert verdict.kind == "not_compiled" and "42" not in verdict.log and "ermission denied" in verdict.log
+
+
+def test_a_process_that_ends(interpreter: judge.Judge) -> None:
+    verdict = interpreter.judge(task(), add("c[i] = a[i] + b[i];", "#include <unistd.h>\nstatic int over = (_exit(0), 0);"))
+    assert verdict.kind == "faulted" and "ended the process" in verdict.text
+    assert interpreter.judge(task(), add()).right
+
+
+def test_an_answer_that_is_none(interpreter: judge.Judge) -> None:
+    """The code writes to the descriptors that it finds."""
+    noise = "static int noise() { char t[4096] = {1}; for (int i = 3; i < 40; i++) (void)!write(i, t, 4096); return 0; }"
+    verdict = interpreter.judge(task(), add("static int n = noise(); c[i] = a[i] + b[i] + n;", f"#include <unistd.h>\n{noise}"))
+    assert verdict.kind == "faulted", verdict
+    assert interpreter.judge(task(), add()).right
+
+
+def test_without_a_sandbox_there_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kops.judge._host.missing", lambda: "none is here")
+    verdict = judge.judge(task(), add(), how="interpreter")
+    assert verdict.right and "without a sandbox" in verdict.warnings[0] and "none is here" in str(verdict)
+
+
+TWO = """
+__device__ float offset;
+extern "C" __global__ void first(const float* a) { if (threadIdx.x == 0 && blockIdx.x == 0) offset = a[0] - a[0] + 1; }
+extern "C" __global__ void second(float* c, const float* a, const float* b, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) c[i] = a[i] + b[i] + offset - 1;
+}
+"""
+
+
+def test_kernels_share_their_modules_variables(interpreter: judge.Judge) -> None:
+    launches = [judge.Launch("first", "const float* a"), judge.Launch("second", SIGNATURE, grid="ceil_div(n, 256)")]
+    assert interpreter.judge(task(), judge.Solution(TWO, launches)).right
+    assert interpreter.judge(task(), judge.Solution(TWO, launches[1:])).kind == "wrong"  # nobody has set it: state is new each time
+
+
+@pytest.mark.parametrize("right", [1, 3, 7])
+def test_launches_that_are_counted(interpreter: judge.Judge, right: int) -> None:
+    body = f"if (i == 0) launches++; c[i] = a[i] + b[i] + (launches > {right} ? 1 : 0);"
+    verdict = interpreter.judge(task(cases=[{"n": 200}]), add(body, "__device__ int launches;"))
+    assert verdict.kind == "wrong" and verdict.launches == right
+
+
+def test_results_that_are_kept_by_address(interpreter: judge.Judge) -> None:
+    prelude = "__device__ const float* seen; __device__ float kept[200];"
+    body = "if (seen == a) c[i] = kept[i]; else c[i] = kept[i] = a[i] + b[i]; if (i == n - 1) seen = a;"
+    verdict = interpreter.judge(task(cases=[{"n": 200}]), add(body, prelude))
+    assert verdict.kind == "wrong" and verdict.launches >= 1
