@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
 from .._base.errors import BadArgument, ConnectionLost, KopsError
-from ..judge import Judge, Solution, Task, Verdict
+from ..judge import Judge, Limits, Solution, Task, Verdict
 from . import _travel
 from ._client import WorkerClient
 from ._errors import GivenUp
@@ -101,9 +101,10 @@ def _no_verdict(item: Item, error: GivenUp) -> Verdict:
 
 def judge_many(
     tasks: Task | Iterable[Task], solutions: Iterable[Solution], *, strict: bool = False, deadline: float = 1.0,
-    interpreted_deadline: float = 20.0, time: bool = True, limits: Any = None, counters: bool = True, peak_gb_s: float | None = None,
-    seed: int | None = None, ordered: bool = False, tries: int = 3, timeout: float | None = None, in_flight: int = IN_FLIGHT,
-    progress: bool | None = None, total: int | None = None, pool: Pool | None = None, **workers: Any,
+    interpreted_deadline: float = 20.0, task_timeout: float = 600.0, time: bool = True, limits: Limits | None = None,
+    counters: bool = True, peak_gb_s: float | None = None, seed: int | None = None, ordered: bool = False, tries: int = 3,
+    timeout: float | None = None, in_flight: int = IN_FLIGHT, progress: bool | None = None, total: int | None = None,
+    pool: Pool | None = None, **workers: Any,
 ) -> Run:  # fmt: skip
     """Judges solutions on the GPUs of a Ray cluster, each GPU with a judge of its own: an iterator of `(index, verdict)`, in the order in
     which they end. `index` is the solution's.
@@ -114,16 +115,16 @@ def judge_many(
     `tasks` is the task of all solutions, or an iterable with one for each. A task travels once to each worker, with its functions, and
     a worker keeps its inputs and expected results; so give the same object again. Workers without a GPU interpret, without times.
 
-    `strict`, `deadline`, `interpreted_deadline`, `time`, `limits`, `counters`, `peak_gb_s` and `seed` are those of `kops.judge.Judge`.
-    The other options are those of `kops.ray.map`. Times of different GPUs are comparable where the GPUs are alike: `verdict.device` says
-    on which it was judged.
+    `strict`, `deadline`, `interpreted_deadline`, `task_timeout`, `time`, `limits`, `counters`, `peak_gb_s` and `seed` are those of
+    `kops.judge.Judge`. The other options are those of `kops.ray.map`; with `gpus` below 1 judges that share a GPU would time each other.
+    Times of different GPUs are comparable where the GPUs are alike: `verdict.device` says on which it was judged.
 
     Each solution has one verdict, whatever is lost meanwhile. One at which `tries` workers were lost has "no_verdict", with the reason.
     Errors of the judge as a whole, such as a daemon that gives strangers' kernels no process of their own, are raised.
     """
     how = {
-        "strict": strict, "deadline": deadline, "interpreted_deadline": interpreted_deadline, "time": time, "limits": limits,
-        "counters": counters, "peak_gb_s": peak_gb_s, "seed": seed,
+        "strict": strict, "deadline": deadline, "interpreted_deadline": interpreted_deadline, "task_timeout": task_timeout,
+        "time": time, "limits": limits, "counters": counters, "peak_gb_s": peak_gb_s, "seed": seed,
     }  # fmt: skip
     if total is None and isinstance(solutions, Sized):
         total = len(solutions)
