@@ -56,7 +56,7 @@ def test_each_worker_has_a_gpu_and_all_share_the_daemon(node: Machines) -> None:
 @only_with_standin
 @only_with_nvrtc
 def test_kernels_run_on_the_workers_gpu(node: Machines) -> None:
-    """Also one that a module of the worker's declares, one within a function, and one that was declared for a device of the driver's."""
+    """Also those that a function declares, with its client and without one, and one that was declared for a device of the driver's."""
     kern = kops.kernel(
         ADD, "add2_kernel", "out float* c[n], const float* a[n], const float* b[n], int n", grid=4, block=32, device=0
     )
@@ -72,11 +72,13 @@ def test_kernels_run_on_the_workers_gpu(node: Machines) -> None:
 
         def inside(k: kops.Client, folder: str, i: int) -> Any:
             meet(k, folder, i)
-            made = k.kernel(ADD, "add2_kernel", "out float* c[n], const float* a[n], const float* b[n], int n", grid=4, block=32)
-            return made(np.empty(16, "f4"), np.full(16, i, "f4"), np.ones(16, "f4"), 16, timing=True).device, k.place.uuid
+            signature = "out float* c[n], const float* a[n], const float* b[n], int n"
+            made = [one(ADD, "add2_kernel", signature, grid=4, block=32) for one in (k.kernel, kops.kernel)]
+            arguments = np.empty(16, "f4"), np.full(16, i, "f4"), np.ones(16, "f4"), 16
+            return {kern(*arguments, timing=True).device for kern in made}, k.place.uuid
 
         places = dict(kops.ray.map(inside, [(str(node.folder / "kernels"), i) for i in range(GPUS)], in_flight=1, pool=pool))
-        assert all(ran == own for ran, own in places.values()) and {own for _, own in places.values()} == declared
+        assert all(ran == {own} for ran, own in places.values()) and {own for _, own in places.values()} == declared
 
 
 @only_with_standin
