@@ -62,6 +62,7 @@ def test_kernels_run_on_the_workers_gpu(node: Machines) -> None:
     )
     blocks = [(np.full(16, i, "f4"), np.ones(16, "f4"), 16) for i in range(24)]
     with kops.ray.Pool() as pool:
+        wait_for(pool, GPUS)
         run = kops.ray.map(kern, blocks, pool=pool)
         for i, c in run:
             np.testing.assert_array_equal(c, np.full(16, i + 1, "f4"))

@@ -95,3 +95,37 @@ def test_errors_as_bytes() -> None:
     assert isinstance(error, kops.OutOfRange) and error.detail == {"key": "n"} and error.kops_item == 7  # type: ignore[attr-defined]
     strange = _errors.unpacked(b"no pickle", "Traceback …\nOwn: what happened", 7, "a")
     assert isinstance(strange, kops.KopsError) and str(strange) == "Own: what happened" and strange.detail["node"] == "a"
+
+
+def test_a_verdict_that_is_missing_because_the_daemon_went_is_another_workers() -> None:
+    from kops import judge
+    from kops.ray._judge import _Court, _Job
+
+    class Client:
+        place = None
+        devices = ()
+        gone = False
+
+        def ping(self) -> None:
+            if self.gone:
+                raise kops.ConnectionLost("it went")
+
+    def fails(rng: Any) -> dict[str, Any]:
+        raise ValueError("no inputs")
+
+    task = judge.Task("t", lambda **given: None, fails)
+    client: Any = Client()
+    court = _Job({}).caller(client, False)
+    assert isinstance(court, _Court)
+    court._tasks["0"] = task
+    try:
+        solution = judge.Solution("", [judge.Launch("f", "out float* out[1]")])
+        verdict = court(("0", [], solution), {})
+        assert verdict.kind == "no_verdict" and "no inputs" in verdict.text, "the task's own fault"
+        client.gone = True
+        with pytest.raises(kops.ConnectionLost, match="no inputs"):
+            court(("0", [], solution), {})
+    finally:
+        court.close()
+    client.gone = False
+    assert "the judge failed" in court(("0", [], solution), {}).text, "it is closed"
