@@ -9,11 +9,5 @@ except ImportError as error:
     raise ImportError(f'kops.ray needs Ray, which cannot be imported ({error}): pip install "kops[ray]"', name=error.name) from error
 
 # A worker has ended, or its node has, or Ray lost touch with it: what it was doing may or may not have been done.
-LOST = (
-    ray.exceptions.RayActorError,
-    ray.exceptions.WorkerCrashedError,
-    ray.exceptions.NodeDiedError,
-    ray.exceptions.LocalRayletDiedError,
-    ray.exceptions.ObjectLostError,
-    ray.exceptions.OutOfMemoryError,
-)
+_LOST = ("RayActorError", "WorkerCrashedError", "NodeDiedError", "LocalRayletDiedError", "ObjectLostError", "OutOfMemoryError")
+LOST: tuple[type[Exception], ...] = tuple(getattr(ray.exceptions, name) for name in _LOST if hasattr(ray.exceptions, name))
