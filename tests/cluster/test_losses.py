@@ -108,7 +108,7 @@ def test_an_item_that_ends_its_daemon_is_given_up(machines: Machines) -> None:
             k.add([1.0], [2.0])
         return int(k.add([float(i)], [1.0])[0])
 
-    results = gather(kops.ray.map(poison, range(20), errors="return", tries=2), lambda: None)
+    results = gather(kops.ray.map(poison, range(20), errors="return", tries=2, in_flight=8), lambda: None)
     assert isinstance(results.pop(3), kops.ray.GivenUp)
     assert results == {i: i + 1 for i in range(20) if i != 3}
 

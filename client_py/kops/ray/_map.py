@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
 from .._base.errors import BadArgument
@@ -23,14 +23,19 @@ class _Job:
     def __init__(self, what: Any) -> None:
         self.what = what
 
-    def caller(self, client: WorkerClient, on_gpu: bool) -> _apply.Call:
-        call, lock = _apply.caller(self.what, client, on_gpu), threading.Lock()
+    def caller(self, client: WorkerClient, on_gpu: bool) -> _OneAtATime:
+        return _OneAtATime(_apply.caller(self.what, client, on_gpu))
 
-        def one_at_a_time(arguments: Any, named: Any) -> Any:
-            with lock:
-                return call(arguments, named)
 
-        return one_at_a_time
+class _OneAtATime:
+    """In a worker: what is called, with the lock that its thread holds meanwhile."""
+
+    def __init__(self, call: _apply.Call) -> None:
+        self.lock = threading.Lock()
+        self._call = call
+
+    def __call__(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        return self._call(arguments, named)
 
 
 def _items(blocks: Iterable[Any], shared: Mapping[str, Any]) -> Iterator[Item]:

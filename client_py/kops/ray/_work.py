@@ -29,8 +29,8 @@ WINDOW_LEAST = 16
 @dataclass(eq=False)
 class Item:
     """`tries` counts the workers that were lost while they had this item alone, `losses` the daemons, and data in Ray's memory, that
-    went away meanwhile, for whatever reason. A `suspect` was one of several of a worker that was lost: it gets a worker for itself, which
-    tells."""
+    went away meanwhile, for whatever reason. A `suspect` was with others when a worker or a daemon was lost: it gets a worker for itself,
+    which tells."""
 
     index: int
     values: Sequence[Any]  # by position, then by name
@@ -199,6 +199,7 @@ class Work:
             yield from self._failed(item, unpacked(outcome.error, outcome.text, item.index, node))
         else:
             item.losses += 1
+            item.suspect = True
             yield from self._once_more(item, outcome.text, node)
 
     @staticmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -95,10 +96,16 @@ class Worker:
         began = time.monotonic()
         client: WorkerClient | None = None
         try:
-            client, call = self._ready(job, what)
             split = len(values) - len(names)
-            began = time.monotonic()
-            value = call(values[:split], dict(zip(names, values[split:], strict=True)))
+            arguments = values[:split], dict(zip(names, values[split:], strict=True))
+            while True:
+                client, call = self._ready(job, what)
+                with getattr(call, "lock", None) or contextlib.nullcontext():
+                    if client is not self._client:  # the daemon went while the item waited for its turn
+                        continue
+                    began = time.monotonic()
+                    value = call(*arguments)
+                    break
         except DAEMON_LOST as error:
             self._after(client, error)
             return Outcome("lost", text=f"{type(error).__name__}: {error}", seconds=time.monotonic() - began)
