@@ -38,7 +38,7 @@ def gpus(torch: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     os.environ.update(KOPSD=str(binary()), PYTHONPATH=f"{ROOT / 'client_py'}:{ROOT / 'tests'}", RAY_USAGE_STATS_ENABLED="0")
     os.environ["KOPSD_SERVER_IDLE_EXIT_S"] = "10"
     count = torch.cuda.device_count()
-    ray.init(num_cpus=2 * count, num_gpus=count, object_store_memory=256 << 20, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=2 * count, num_gpus=count, object_store_memory=256 << 20, include_dashboard=False, log_to_driver=False)
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     yield count
     ray.shutdown()

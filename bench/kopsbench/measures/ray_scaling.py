@@ -57,7 +57,7 @@ def cluster(context: Context) -> Iterator[str]:
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         cloudpickle.register_pickle_by_value(sys.modules[__name__])
         ray.init(
-            num_cpus=2 * GPUS, num_gpus=count, object_store_memory=STORE, include_dashboard=False, log_to_driver=False,
+            "local", num_cpus=2 * GPUS, num_gpus=count, object_store_memory=STORE, include_dashboard=False, log_to_driver=False,
             logging_level="ERROR",
         )  # fmt: skip
         try:
