@@ -120,11 +120,11 @@ def report(client: Client, path: _Any, **options: _Any) -> _Any:
     return write(client, path, **options)
 
 
-_LATE = ("interpret", "judge", "profiler", "torch")
+_LATE = ("interpret", "judge", "profiler", "ray", "torch")
 
 
 def __getattr__(name: str) -> _Any:
-    """`kops.interpret`, `kops.judge`, `kops.profiler` and `kops.torch` are imported when they are first used."""
+    """`kops.interpret`, `kops.judge`, `kops.profiler`, `kops.ray` and `kops.torch` are imported when they are first used."""
     if name not in _LATE:
         raise AttributeError(f"module 'kops' has no attribute {name!r}")
     import importlib
@@ -135,5 +135,5 @@ def __getattr__(name: str) -> _Any:
 def __dir__() -> list[str]:
     from importlib.util import find_spec
 
-    late = [name for name in _LATE if name != "torch" or find_spec("torch") is not None]
+    late = [name for name in _LATE if name not in ("ray", "torch") or find_spec(name) is not None]
     return sorted([*__all__, *late, *(name for name in globals() if name.startswith("__"))])

@@ -51,7 +51,7 @@ def look_up(names: list[str]) -> tuple[Any, str | None]:
     else:
         return None, None
     for name in names[1:]:
-        if found is kops and name == "torch" and importlib.util.find_spec("torch") is None:
+        if found is kops and name in ("ray", "torch") and importlib.util.find_spec(name) is None:
             return None, None  # it cannot be imported
         if isinstance(found, property) or not (inspect.ismodule(found) or inspect.isclass(found)):
             return None, None  # of an instance

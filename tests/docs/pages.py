@@ -6,6 +6,7 @@ A fence says its language. A comment on the line before it says how the block is
     <!-- doctest: with SETUP -->         run after setups/SETUP.py or between the halves of setups/SETUP.c
     <!-- doctest: gpu with SETUP -->     the same on a daemon with a GPU, here the stand-in's; checked where there is none
     <!-- doctest: torch with SETUP -->   the same with PyTorch; checked where it is not installed
+    <!-- doctest: ray with SETUP -->     the same with Ray
     <!-- doctest: check, REASON -->      not run: parsed, and every name, command and option in it must exist
 """
 
@@ -21,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LANGUAGES = ("python", "c", "sh", "json", "ini", "text")
 FENCE = re.compile(r"^\s*```(\S*)\s*$")
 MARKER = re.compile(r"^\s*<!-- doctest: (.*?) -->$")
-KIND = re.compile(r"file (?P<file>[\w.]+)|(?:(?P<gpu>gpu )|(?P<torch>torch ))?with (?P<setup>\w+)|check, (?P<reason>.+)")
+KIND = re.compile(r"file (?P<file>[\w.]+)|(?:(?P<gpu>gpu )|(?P<torch>torch )|(?P<ray>ray ))?with (?P<setup>\w+)|check, (?P<reason>.+)")
 
 
 @dataclass(frozen=True)

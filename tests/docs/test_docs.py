@@ -198,6 +198,7 @@ def check_text(block: Block) -> None:
     """Drawings and lists: nothing that could be run."""
 
 
+PACKAGES = {"torch": "PyTorch", "ray": "Ray"}
 CHECKS = {"python": check_python, "c": check_c, "sh": check_sh, "json": check_json, "ini": check_ini, "text": check_text}
 RUNS = {"python": run_python, "c": run_c, "sh": run_sh}
 
@@ -209,8 +210,8 @@ def test_block(block: Block, folders: dict[str, Folder], host: Daemon, gpu: Daem
         CHECKS[block.language](block)
     if "reason" in block.kind or block.language not in RUNS:
         CHECKS[block.language](block)
-    elif "torch" in block.kind and importlib.util.find_spec("torch") is None:
-        pytest.skip("PyTorch is not installed: the block was checked, and not run")
+    elif lacking := [name for name in PACKAGES if name in block.kind and importlib.util.find_spec(name) is None]:
+        pytest.skip(f"{PACKAGES[lacking[0]]} is not installed: the block was checked, and not run")
     elif "gpu" not in block.kind:
         RUNS[block.language](block, folders[block.page], host)
     elif gpu is not None:

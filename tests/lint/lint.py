@@ -78,6 +78,7 @@ CTL_LAYERS = {  # the same for daemon/ctl
 # Of client_py/kops.
 PYTHON_LAYERS = (
     "_base", "_source", "interpret", "_memory", "_tensors", "_session", "_calls", "_kernels", "_clients", "torch", "profiler", "judge",
+    "ray",
 )  # fmt: skip
 MAX_FILE, MAX_FUNCTION = 500, 80
 MAX_BYTES = 1 << 20

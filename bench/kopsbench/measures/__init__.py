@@ -68,6 +68,7 @@ def everything() -> dict[str, Measure]:
         peers,
         priority,
         programs,
+        ray_scaling,
         recovery,
         reference,
         remote_cache,

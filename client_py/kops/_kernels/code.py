@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from .._base.errors import BadArgument, InvalidArgument, MissingKey, Unsupported, WrongType
 from .._base.results import known
@@ -100,6 +100,8 @@ class Code:
     """A source with all that its compilation depends on. `ids` has its module on each connection, by the connection's
     key; a new connection gets a new one when a kernel is used on it."""
 
+    usual_device: ClassVar[str | int | None] = None  # of this process's sources that name none; None: the daemon's first GPU
+
     def __init__(
         self,
         source: str | os.PathLike[str],
@@ -143,6 +145,8 @@ class Code:
             value = getattr(self, key)
             if value is not None and (value != () and value != {}):
                 params[key] = value
+        if self.device is None and self.usual_device is not None:
+            params["device"] = self.usual_device
         return params
 
     def define(self, connection: Peer) -> Plan:

@@ -1,0 +1,23 @@
+"""kops on a Ray cluster: work over many blocks, on all GPUs of all nodes.
+
+    import kops.ray
+
+    for index, y in kops.ray.map(kern, blocks):
+        ...
+    for index, verdict in kops.ray.judge_many(task, solutions):
+        ...
+
+Each worker is an actor with one GPU that talks to its node's daemon, which is started where there is none. Work goes to whichever worker
+is free, and to another one where a worker, a node or a daemon is lost; each result is there once. Needs Ray: `pip install "kops[ray]"`.
+"""
+
+from . import _ray as _ray
+from ._errors import GivenUp, WorkersFailed
+from ._judge import judge_many
+from ._map import map
+from ._pool import Pool
+from ._run import Run
+from ._stats import ClusterStats
+from ._worker import WorkerInfo
+
+__all__ = ["ClusterStats", "GivenUp", "Pool", "Run", "WorkerInfo", "WorkersFailed", "judge_many", "map"]

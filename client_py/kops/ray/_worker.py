@@ -1,0 +1,181 @@
+"""A worker: an actor of Ray's that has one GPU, or none, and talks to its node's daemon."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .._base.errors import ConnectFailed, ConnectionLost, DeviceLost, KopsError, ShuttingDown
+from .._version import VERSION
+from . import _travel
+from ._client import WorkerClient, connect, use_device
+from ._errors import packed
+from ._place import device_of
+from ._ray import ray
+from ._stats import Snapshot
+
+SNAPSHOT_S = 1.0  # the statistics that go with results are no more frequent
+PATIENCE_S = 15.0  # a daemon that has gone may take so long to come back
+PAUSE_S = 0.1
+THREADS = 16  # of a worker: calls under way at one time
+DAEMON_LOST = (ConnectionLost, ConnectFailed, ShuttingDown, DeviceLost)
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """A worker of a pool.
+
+    `node` is the name of its machine, `node_id` Ray's id of it; `device` and `uuid` are what its calls run on, `daemon` the process
+    id of the daemon there, and `instance` tells that daemon from all others.
+    """
+
+    number: int
+    node: str
+    node_id: str
+    pid: int
+    device: str
+    uuid: str
+    on_gpu: bool
+    daemon: int
+    instance: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of an item: "done" with its value, "failed" with the item's own error, or "lost" because the daemon went away."""
+
+    kind: str
+    value: Any = None
+    error: bytes | None = None
+    text: str = ""
+    seconds: float = 0.0
+    instance: str = ""  # of the daemon
+    snapshots: tuple[Snapshot, ...] = ()
+
+
+class Worker:
+    """Made by `Pool`, which makes it an actor with THREADS threads. Of most work one item is done at a time: its call sees to that."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._lock = threading.RLock()  # of all that follows
+        self._given: list[str] = []
+        self._client: WorkerClient | None = None
+        self._job: str | None = None
+        self._call: Any = None  # the job's on this connection
+        self._told = 0.0
+        self._news: list[Snapshot] = []  # of daemons that the driver does not know yet
+
+    def hello(self, version: str) -> tuple[str, str, WorkerInfo | None, tuple[Snapshot, ...]]:
+        """Connects to the daemon; its errors tell why that is not possible. Nothing but its own version and the node's name, of a driver
+        with another version."""
+        node = socket.gethostname()
+        if version != VERSION:
+            return VERSION, node, None, ()
+        context = ray.get_runtime_context()
+        with self._lock:
+            self._given = [str(one) for one in context.get_accelerator_ids().get("GPU", ())]
+            client = self._connected(0)
+            info, place = client.info, client.place
+            if place is None:
+                place = next((device for device in info.devices if device.default), info.devices[0])
+            me = WorkerInfo(
+                self._number, node, context.get_node_id(), os.getpid(), place.name, place.uuid, bool(self._given), info.pid, info.instance
+            )
+            return VERSION, node, me, self._word()
+
+    def run(self, job: str, what: Sequence[Any], names: Sequence[str], *values: Any) -> Outcome:
+        """One item. `what` is a list with a reference to what is called, which is fetched once a job; `names` are those of the last
+        values."""
+        began = time.monotonic()
+        client: WorkerClient | None = None
+        try:
+            split = len(values) - len(names)
+            arguments = values[:split], dict(zip(names, values[split:], strict=True))
+            while True:
+                client, call = self._ready(job, what)
+                with getattr(call, "lock", None) or contextlib.nullcontext():
+                    if client is not self._client:  # the daemon went while the item waited for its turn
+                        continue
+                    began = time.monotonic()
+                    value = call(*arguments)
+                    break
+        except DAEMON_LOST as error:
+            self._after(client, error)
+            return Outcome("lost", text=f"{type(error).__name__}: {error}", seconds=time.monotonic() - began)
+        except (Exception, SystemExit) as error:
+            made, text = packed(error)
+            return Outcome("failed", error=made, text=text, seconds=time.monotonic() - began)
+        seconds = time.monotonic() - began
+        due = time.monotonic() - self._told >= SNAPSHOT_S
+        return Outcome("done", value, seconds=seconds, instance=client.instance, snapshots=self.stats() if due else ())
+
+    def stats(self) -> tuple[Snapshot, ...]:
+        """What the driver is told of the daemons' statistics; nothing where the daemon has gone."""
+        with self._lock:
+            client = self._client
+            try:
+                return self._word()
+            except KopsError as error:
+                self._after(client, error)
+                return ()
+
+    def _after(self, client: WorkerClient | None, error: KopsError) -> None:
+        """The daemon went away: the next item has a new client. Not where only the process that has the GPU was lost."""
+        with self._lock:
+            if client is None or client is not self._client or error.detail.get("daemon") == "goes_on":
+                return
+            self._client = None
+            self._end_job()
+            client.close()
+
+    def _end_job(self) -> None:
+        """What has threads of its own ends beside the work of others that it still has."""
+        call, self._call, self._job = self._call, None, None
+        if hasattr(call, "close"):
+            threading.Thread(target=call.close, daemon=True).start()
+
+    def _connected(self, patience_s: float = PATIENCE_S) -> WorkerClient:
+        """The client; a new one where the daemon has gone, which is started anew where nothing else does that."""
+        if self._client is None:
+            until = time.monotonic() + patience_s
+            while True:
+                try:
+                    made = connect()
+                    break
+                except DAEMON_LOST:
+                    if time.monotonic() > until:
+                        raise
+                    time.sleep(PAUSE_S)
+            try:
+                use_device(made, device_of(self._given, made.devices, f"the daemon of {socket.gethostname()}"))
+                self._news.append(self._snapshot(made))
+            except BaseException:
+                made.close()
+                raise
+            self._client = made
+        return self._client
+
+    def _ready(self, job: str, what: Sequence[Any]) -> tuple[WorkerClient, Any]:
+        """The client, and what is called, for this job and on this connection."""
+        with self._lock:
+            client = self._connected()
+            if self._job != job:
+                self._end_job()
+                self._call, self._job = _travel.unpack(ray.get(what[0])).caller(client, bool(self._given)), job
+            return client, self._call
+
+    def _word(self) -> tuple[Snapshot, ...]:
+        now = self._snapshot(self._connected())
+        news, self._news = self._news, []
+        return (*news, now)
+
+    def _snapshot(self, client: WorkerClient) -> Snapshot:
+        self._told = time.monotonic()
+        return Snapshot(client.info.instance, self._told, [dict(row) for row in client.stats().get("ops", ())])

@@ -1,0 +1,181 @@
+"""Workers with a GPU each, which share their node's daemon: four of the stand-in driver's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import kops
+import kops.ray
+import numpy as np
+import pytest
+from kops._base.results import Device
+from kops.ray import _place
+from machines import Machines, standin, wait_for
+from support import backends, proc
+from support.daemon import Daemon
+from support.kernels import ADD
+
+WHY_NOT = backends.missing(backends.STANDIN)
+only_with_standin = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+only_with_nvrtc = pytest.mark.skipif(backends.nvrtc() is None, reason="there is no NVRTC here")
+GPUS = 4
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Machines]:
+    """One machine with four GPUs, which CUDA counts in another order than the daemon that is started there."""
+    with Machines() as made:
+        made.node(standin(GPUS, KOPS_STANDIN_CONTROL=str(made.folder / "control")), num_cpus=8, num_gpus=GPUS)
+        yield made
+
+
+def meet(k: kops.Client, folder: str, i: int) -> tuple[Any, ...]:
+    """Where a worker is, once four of them run at one time."""
+    os.makedirs(folder, exist_ok=True)
+    open(os.path.join(folder, str(i)), "w").close()
+    proc.eventually(lambda: len(os.listdir(folder)) == GPUS, "all four run at one time")
+    y, timings = k.square(np.full(3, i, "f4"), timing=True)
+    return list(y), timings.device, k.info.pid, os.environ["CUDA_VISIBLE_DEVICES"], [device.uuid for device in k.devices]
+
+
+@only_with_standin
+def test_each_worker_has_a_gpu_and_all_share_the_daemon(node: Machines) -> None:
+    results = dict(kops.ray.map(meet, [(str(node.folder / "met"), i) for i in range(GPUS)], in_flight=1))
+    assert [results[i][0] for i in range(GPUS)] == [[i * i] * 3 for i in range(GPUS)]
+    uuids = {result[1] for result in results.values()}
+    assert len(uuids) == GPUS and all(uuid.startswith("GPU-") for uuid in uuids)
+    assert len({result[2] for result in results.values()}) == 1, "one daemon, though four clients asked for one at a time"
+    assert {result[3] for result in results.values()} == {"0", "1", "2", "3"}
+    assert all(uuids <= set(result[4]) for result in results.values()), "which was started by a worker that sees one GPU"
+
+
+@only_with_standin
+@only_with_nvrtc
+def test_kernels_run_on_the_workers_gpu(node: Machines) -> None:
+    """Also those that a function declares, with its client and without one, and one that was declared for a device of the driver's."""
+    kern = kops.kernel(
+        ADD, "add2_kernel", "out float* c[n], const float* a[n], const float* b[n], int n", grid=4, block=32, device=0
+    )
+    blocks = [(np.full(16, i, "f4"), np.ones(16, "f4"), 16) for i in range(24)]
+    with kops.ray.Pool() as pool:
+        wait_for(pool, GPUS)
+        run = kops.ray.map(kern, blocks, pool=pool)
+        for i, c in run:
+            np.testing.assert_array_equal(c, np.full(16, i + 1, "f4"))
+        rows = [row for row in run.stats()["ops"] if row["op"] == "add2_kernel"]
+        assert sum(row["count"] for row in rows) == 24
+        declared = {worker.uuid for worker in pool.workers}
+        assert len(declared) == GPUS and {row["device"] for row in rows} <= declared
+
+        def inside(k: kops.Client, folder: str, i: int) -> Any:
+            meet(k, folder, i)
+            signature = "out float* c[n], const float* a[n], const float* b[n], int n"
+            made = [one(ADD, "add2_kernel", signature, grid=4, block=32) for one in (k.kernel, kops.kernel)]
+            arguments = np.empty(16, "f4"), np.full(16, i, "f4"), np.ones(16, "f4"), 16
+            return {kern(*arguments, timing=True).device for kern in made}, k.place.uuid
+
+        places = dict(kops.ray.map(inside, [(str(node.folder / "kernels"), i) for i in range(GPUS)], in_flight=1, pool=pool))
+        assert all(ran == {own} for ran, own in places.values()) and {own for _, own in places.values()} == declared
+
+
+@only_with_standin
+def test_recordings_and_measurements_run_there_too(node: Machines) -> None:
+    def record(k: kops.Client, i: int) -> Any:
+        x = k.array(np.full(8, i, "f4"))
+        with k.sequence(timing=True) as s:
+            y = k.square(x)
+        with k.program() as p:
+            z = k.add(x, x)
+        p.run()
+        profile = k.profile("square", x, repeat=2)
+        pending = k.submit("square", x, timing=True).result()
+        return k.place.uuid, s.timings.device, profile.device, pending[1].device, y[0], z[0]
+
+    for i, (own, *ran, y, z) in kops.ray.map(record, range(16)):
+        assert ran == [own] * 3 and y == i * i and z == 2 * i
+
+
+@only_with_standin
+def test_parts_of_a_gpu(node: Machines) -> None:
+    with kops.ray.Pool(gpus=0.5) as pool:
+        wait_for(pool, 2 * GPUS)
+        assert len({worker.uuid for worker in pool.workers}) == GPUS
+
+
+@only_with_standin
+def test_without_a_gpu_of_its_own_a_worker_leaves_those_of_others_alone(node: Machines) -> None:
+    def where(k: kops.Client, i: int) -> Any:
+        return k.square(np.ones(3, "f4"), timing=True)[1].device
+
+    assert {device for _, device in kops.ray.map(where, range(4), gpus=0)} == {"host"}
+    kern = kops.kernel(ADD, "add2_kernel", "out float* c[n], const float* a[n], const float* b[n], int n", grid=4, block=32)
+    block = (np.ones(4, "f4"), np.ones(4, "f4"), 4)
+    with pytest.raises(kops.Unsupported, match="gpus=1"):
+        list(kops.ray.map(kern, [block], gpus=0))
+
+
+def uuid_of(ordinal: int) -> str:
+    """By the driver, in a process that sees all."""
+    program = f"from kops._memory.driver import Driver; print(Driver().uuid({ordinal}))"
+    env = {**os.environ, **standin(GPUS)}
+    return subprocess.run([sys.executable, "-c", program], env=env, text=True, capture_output=True, check=True).stdout.strip()
+
+
+@only_with_standin
+def test_gpus_that_the_nodes_process_sees_in_another_order(node: Machines) -> None:
+    """Ray's numbers are CUDA's; the daemon counts those that it sees."""
+    env = standin(GPUS, CUDA_VISIBLE_DEVICES="3,1", KOPS_STANDIN_CONTROL=str(node.folder / "control2"))
+    other = node.node(env, num_cpus=2, num_gpus=2, resources={"other": 2})
+    try:
+        with kops.ray.Pool(2, resources={"other": 1}) as pool:
+            wait_for(pool, 2)
+            results = kops.ray.map(lambda k, i: (os.environ["CUDA_VISIBLE_DEVICES"], k.place.uuid), range(40), pool=pool)
+            assert dict(value for _, value in results).items() <= {"3": uuid_of(3), "1": uuid_of(1)}.items()
+            assert {worker.uuid for worker in pool.workers} == {uuid_of(3), uuid_of(1)}
+    finally:
+        node.cluster.remove_node(other, allow_graceful=False)
+
+
+@only_with_standin
+def test_a_daemon_that_does_not_see_the_workers_gpu_is_told(node: Machines) -> None:
+    env = {name: value for name, value in standin(GPUS).items()}
+    with Daemon(config=backends.config(backends.STANDIN), env={**env, "CUDA_VISIBLE_DEVICES": "2"}) as daemon:
+        how = {"env_vars": {"KOPS_SOCKET": daemon.socket_path}}
+        with kops.ray.Pool(4, runtime_env=how) as pool:
+            assert len(list(kops.ray.map(lambda k, i: i, range(8), pool=pool))) == 8, "the one worker whose GPU it sees does all"
+            assert len(pool.workers) == 1
+    with Daemon(config=backends.config(backends.HOST)) as daemon:
+        with pytest.raises(kops.ray.WorkersFailed, match="Ray gave GPU . to this worker, and .* has no GPU"):
+            list(kops.ray.map(lambda k, i: i, range(8), runtime_env={"env_vars": {"KOPS_SOCKET": daemon.socket_path}}))
+
+
+def device(index: int, uuid: str, backend: str = "cuda") -> Device:
+    return Device(index, "G", uuid, backend)
+
+
+def test_the_device_of_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    host, a, b = device(0, "host", "host"), device(1, "GPU-aa"), device(2, "GPU-bb")
+    assert _place.device_of([], [host], "it") is None
+    assert _place.device_of([], [a, host], "it") is host
+    assert _place.device_of(["GPU-b"], [host, a, b], "it") is b
+    with pytest.raises(kops.UnknownDevice, match="does not see GPU-cc"):
+        _place.device_of(["GPU-cc"], [host, a, b], "it")
+    with pytest.raises(kops.KopsError, match="neither a number"):
+        _place.device_of(["first"], [host, a, b], "it")
+
+
+def test_the_nodes_environment_shows_all_of_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
+    monkeypatch.setattr(_place, "_of_the_raylet", lambda: "3,2,1")
+    with _place.node_environment():
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "3,2,1"
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "2"
+    monkeypatch.setattr(_place, "_of_the_raylet", lambda: None)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    with _place.node_environment():
+        assert "CUDA_VISIBLE_DEVICES" not in os.environ
+    assert "CUDA_VISIBLE_DEVICES" not in os.environ

@@ -1,0 +1,170 @@
+"""Workers, nodes and daemons that are lost: every item is in the results once, and an item that is to blame is given up alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import kops
+import kops.ray
+import pytest
+import ray
+from machines import Machines, end, stop_daemon, wait_for
+from support import proc
+
+N = 120
+
+
+@pytest.fixture
+def cluster() -> Iterator[Machines]:
+    """For one test, which may harm it."""
+    with Machines(3) as made:
+        yield made
+
+
+def pause(k: kops.Client, i: int) -> tuple[int, int]:
+    time.sleep(0.02)
+    return int(k.add([float(i)], [1.0])[0]), k.info.pid
+
+
+def gather(run: kops.ray.Run, harm: Any, after: int = 30) -> dict[int, Any]:
+    """The results, with the harm done once there are some; each once."""
+    results: dict[int, Any] = {}
+    for n, (index, value) in enumerate(run):
+        assert index not in results
+        results[index] = value
+        if n == after:
+            harm()
+    return results
+
+
+def test_a_node_that_goes_half_way(cluster: Machines) -> None:
+    with kops.ray.Pool() as pool:
+        wait_for(pool, 3)
+        victim = next(w for w in pool.workers if w.node_id == cluster.nodes[1].node_id)
+        run = kops.ray.map(pause, range(N), pool=pool)
+        results = gather(run, lambda: cluster.kill(cluster.nodes[1], victim.daemon))
+        assert {i: value[0] for i, value in results.items()} == {i: i + 1 for i in range(N)}
+        assert run.retried >= 1 and victim.node not in {worker.node for worker in pool.workers}
+        assert [node["lost"] for node in run.stats()["nodes"] if node["node"] == victim.node] == [True]
+        assert sum(node["items"] for node in run.stats()["nodes"]) == N
+
+
+def test_a_new_node_takes_part(cluster: Machines) -> None:
+    """A pool that asks for more workers than there is room for begins with those that it gets."""
+    with kops.ray.Pool(4) as pool:
+        run = kops.ray.map(pause, range(N), pool=pool)
+        results = gather(run, lambda: cluster.node(), after=5)
+        assert len(results) == N
+        wait_for(pool, 4)
+
+
+@pytest.mark.parametrize("supervised", [True, False], ids=["supervised", "alone"])
+def test_a_daemon_that_goes_half_way(cluster: Machines, supervised: bool) -> None:
+    """Its worker has another one: the supervisor's, or one that it starts."""
+    with kops.ray.Pool() as pool:
+        wait_for(pool, 3)
+        victim = pool.workers[0]
+
+        def harm() -> None:
+            if not supervised:
+                end(proc.status(victim.daemon, "PPid"))
+            end(victim.daemon)
+
+        results = gather(kops.ray.map(pause, range(N), pool=pool, in_flight=2), harm)
+        assert {i: value[0] for i, value in results.items()} == {i: i + 1 for i in range(N)}
+        assert len({value[1] for value in results.values()}) == 4 and len(pool.workers) == 3
+
+
+@pytest.mark.parametrize("in_flight", [1, 4])
+def test_an_item_that_ends_its_worker_is_given_up_alone(machines: Machines, in_flight: int) -> None:
+    tries = machines.folder / f"tries-{in_flight}"
+
+    def poison(k: kops.Client, i: int) -> int:
+        if i == 13:
+            with open(tries, "a") as file:
+                file.write("x")
+            os._exit(1)
+        return i
+
+    results = gather(kops.ray.map(poison, range(40), errors="return", in_flight=in_flight), lambda: None)
+    given_up = results.pop(13)
+    assert results == {i: i for i in range(40) if i != 13}
+    assert isinstance(given_up, kops.ray.GivenUp) and given_up.detail["index"] == 13 and given_up.detail["tries"] == 3
+    assert isinstance(given_up, kops.KopsError) and "item 13 was given up after 3 tries" in str(given_up)
+    assert len(tries.read_text()) in ((3,) if in_flight == 1 else (3, 4))
+    with pytest.raises(kops.ray.GivenUp, match="after 1 try"):
+        list(kops.ray.map(poison, range(40), tries=1))
+    machines.wait_free(3)
+
+
+def test_an_item_that_ends_its_daemon_is_given_up(machines: Machines) -> None:
+    def poison(k: kops.Client, i: int) -> Any:
+        if i == 3:
+            os.kill(k.info.pid, signal.SIGKILL)
+            k.add([1.0], [2.0])
+        return int(k.add([float(i)], [1.0])[0])
+
+    results = gather(kops.ray.map(poison, range(20), errors="return", tries=2, in_flight=8), lambda: None)
+    assert isinstance(results.pop(3), kops.ray.GivenUp)
+    assert results == {i: i + 1 for i in range(20) if i != 3}
+
+
+def test_an_argument_that_is_lost_is_no_reason_to_try_for_ever(machines: Machines) -> None:
+    from ray._private.internal_api import free
+
+    lost = ray.put(bytes(1 << 20))
+    free([lost])
+    results = gather(kops.ray.map(lambda k, x: len(x), [b"12", (lost,), b"123"], errors="return", tries=1), lambda: None)
+    error = results.pop(1)
+    assert results == {0: 2, 2: 3} and isinstance(error, kops.ray.GivenUp) and "data were lost" in str(error)
+
+
+def test_an_item_that_takes_too_long_is_given_up(machines: Machines) -> None:
+    def slow(k: kops.Client, i: int) -> int:
+        if i == 2:
+            time.sleep(3600)
+        return i
+
+    results = gather(kops.ray.map(slow, range(8), errors="return", timeout=1.0, tries=2), lambda: None)
+    error = results.pop(2)
+    assert isinstance(error, kops.ray.GivenUp) and "longer than 1 s" in str(error) and error.detail["tries"] == 2
+    assert results == {i: i for i in range(8) if i != 2}
+    machines.wait_free(3)
+
+
+def test_a_result_that_is_handed_out_late_is_no_reason_to_end_its_worker(machines: Machines) -> None:
+    with kops.ray.Pool() as pool:
+        wait_for(pool, 3)
+        workers = {worker.pid for worker in pool.workers}
+        for n, _ in enumerate(kops.ray.map(lambda k, i: i, range(9), pool=pool, timeout=0.5, in_flight=1)):
+            if n < 2:
+                time.sleep(1.0)
+        assert {worker.pid for worker in pool.workers} == workers
+
+
+def test_a_worker_that_is_lost_in_a_map_in_order(machines: Machines) -> None:
+    done = machines.folder / "done"
+
+    def once(k: kops.Client, i: int) -> int:
+        if i == 5 and not done.exists():
+            done.touch()
+            os._exit(1)
+        return i
+
+    assert list(kops.ray.map(once, range(60), ordered=True)) == [(i, i) for i in range(60)]
+
+
+def test_a_daemon_that_cannot_be_started_is_told(machines: Machines) -> None:
+    """And workers are not made again and again."""
+    broken = {"env_vars": {"KOPSD": "/bin/false"}}
+    with pytest.raises(kops.ray.WorkersFailed, match="no daemon could be started") as raised:
+        for place in machines.places:
+            stop_daemon(place / "kopsd.sock")
+        list(kops.ray.map(lambda k, i: i, [0], runtime_env=broken))
+    assert 1 <= len(raised.value.detail["reasons"]) <= 5
+    machines.wait_free(3)
+    assert ray.is_initialized()
