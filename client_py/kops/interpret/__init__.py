@@ -157,7 +157,7 @@ def run(
     """
     launch(
         lambda instrumented: _load(source, name, entry, files or {}, options, instrumented), entry, params, args, grid=grid, block=block,
-        shared=shared, cluster=cluster, alias=alias, exited_threads=exited_threads, check=check, timeout=timeout,
+        shared=shared, cluster=cluster, cooperative=cooperative, alias=alias, exited_threads=exited_threads, check=check, timeout=timeout,
     )  # fmt: skip
 
 
@@ -171,6 +171,7 @@ def launch(
     block: Any,
     shared: int | str = 0,
     cluster: Any = None,
+    cooperative: bool = False,
     alias: bool = False,
     exited_threads: str = "error",
     check: bool | Collection[str] = True,

@@ -48,7 +48,7 @@ class Block:
         self._whole: Any = None
         self._margins: Any = None
         if self.size and guarded:
-            self._whole = client.guarded((total,), "u8", device=device, side=side)  # type: ignore[attr-defined]
+            self._whole = client.guarded((total,), "u8", device=device, side=side)
         elif self.size:
             self._whole = client.empty((total,), "u8", device=device)
         self._empty: Any = client.empty(shape, dtype, device=device) if not self.size else None
