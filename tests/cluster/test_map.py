@@ -237,9 +237,14 @@ def test_the_statistics_of_all_nodes_are_added_up(pool: kops.ray.Pool) -> None:
         stats.table(sort_by="nothing")
 
 
-def test_the_end_of_a_map_of_its_own_frees_the_cluster(machines: Machines, pool: kops.ray.Pool) -> None:
+def _free(machines: Machines, pool: kops.ray.Pool) -> None:
+    """The tests that follow have workers of their own."""
     pool.close()
     machines.wait_free(3)
+
+
+def test_the_end_of_a_map_of_its_own_frees_the_cluster(machines: Machines, pool: kops.ray.Pool) -> None:
+    _free(machines, pool)
     run = kops.ray.map(lambda k, i: i, range(1000))
     for _ in range(5):
         next(run)
@@ -270,8 +275,8 @@ except KeyboardInterrupt:
 """
 
 
-def test_ctrl_c_ends_the_work(machines: Machines) -> None:
-    machines.wait_free(3)
+def test_ctrl_c_ends_the_work(machines: Machines, pool: kops.ray.Pool) -> None:
+    _free(machines, pool)
     program = subprocess.Popen([sys.executable, "-c", INTERRUPTED, machines.cluster.address], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert program.stdout and program.stdout.readline() == "one\n"
     program.send_signal(signal.SIGINT)
@@ -280,10 +285,12 @@ def test_ctrl_c_ends_the_work(machines: Machines) -> None:
     machines.wait_free(3)
 
 
-def test_another_version_of_the_package_is_an_error(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_of_the_package_is_an_error(
+    machines: Machines, pool: kops.ray.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from kops.ray import _pool
 
-    machines.wait_free(3)
+    _free(machines, pool)
     monkeypatch.setattr(_pool, "VERSION", "0.0.1")
     with pytest.raises(kops.Unsupported, match=r"0\.0\.1 here: install the same version"):
         list(kops.ray.map(lambda k, i: i, range(3)))
