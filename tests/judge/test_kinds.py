@@ -94,9 +94,19 @@ def test_verdicts_as_json(interpreter: judge.Judge) -> None:
 
 
 def test_solutions_as_json() -> None:
-    solution = add(scratch={"tmp": judge.Scratch("2 * n", "f64")}, options=("-DN=3",), name="mine")
-    again = judge.Solution.of(json.loads(solution.json()))
-    assert again.json() == solution.json() and again.key == solution.key and tuple(again.launches) == (ADD,)
+    coop = judge.Launch("add2_kernel", SIGNATURE, grid=(1, 2), block="n", shared=8, cluster=2, cooperative=True, pdl=True)
+    for launch in (ADD, coop):
+        solution = add(launch=launch, scratch={"tmp": judge.Scratch("2 * n", "f64")}, options=("-DN=3",), name="mine")
+        again = judge.Solution.of(json.loads(solution.json()))
+        assert again.json() == solution.json() and again.key == solution.key and tuple(again.launches) == (launch,)
+
+
+def test_cooperative_kernels(interpreter: judge.Judge) -> None:
+    one = judge.Launch("add2_kernel", SIGNATURE, grid=1, block=1000, cooperative=True)
+    assert interpreter.judge(task(), add(launch=one)).right
+    several = judge.Launch("add2_kernel", SIGNATURE, grid=4, block=256, cooperative=True)
+    verdict = interpreter.judge(task(), add(launch=several))
+    assert verdict.kind == "no_verdict" and "a GPU could" in verdict.text, verdict
 
 
 def test_an_input_that_is_changed(interpreter: judge.Judge) -> None:

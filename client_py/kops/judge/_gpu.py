@@ -98,14 +98,15 @@ class GpuRunner(Runner):
         executor.solutions += 1
         executor.seen.add(solution.key)
         self._module = compiled(self.client, solution, device)
-        self._kernels: dict[tuple[str, str], Any] = {}
+        self._kernels: dict[tuple[Any, ...], Any] = {}
         self._buffers: dict[str, tuple[Any, Memory]] = {}
 
     def kernel(self, one: Bound) -> Any:
-        key = (one.launch.entry, one.launch.signature)
+        how = {"cooperative": one.launch.cooperative, "pdl": one.launch.pdl}
+        key = (one.launch.entry, one.launch.signature, *how.values())
         if key not in self._kernels:
             with errors(one.launch.entry):
-                self._kernels[key] = self._module.kernel(one.launch.entry, one.launch.params, grid=1, block=1)
+                self._kernels[key] = self._module.kernel(one.launch.entry, one.launch.params, grid=1, block=1, **how)
         return self._kernels[key]
 
     def memory(self, plan: Plan, side: str) -> Memory:

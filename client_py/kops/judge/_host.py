@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import subprocess
@@ -85,11 +86,16 @@ class HostRunner(Runner):
         poisons = poisons_of(plan, seed)
         arrays = {name: tensor.data.copy() for name, tensor in draw.tensors.items()} | {name: one.copy() for name, one in poisons.items()}
         wanted = [area.name for area in plan.areas.values() if area.role != "scratch"]
+        for one in plan.launches:
+            if one.launch.cooperative and math.prod(one.grid) > 1:
+                text = f"{one.launch.entry}: the interpreter runs cooperative kernels of one block only, a GPU could run it"
+                raise Stop("no_verdict", text)
         launches = [
             {
                 "entry": one.launch.entry, "params": [param.wire() for param in one.launch.params],
                 "arguments": [["area", a] if isinstance(a, str) else ["number", a] for a in one.arguments], "grid": one.grid,
-                "block": one.block, "shared": one.shared, "cluster": one.cluster, "timeout": self.deadline,
+                "block": one.block, "shared": one.shared, "cluster": one.cluster, "cooperative": one.launch.cooperative,
+                "timeout": self.deadline,
             }
             for one in plan.launches
         ]  # fmt: skip

@@ -45,7 +45,7 @@ def _is_size(value: Any) -> bool:
 class Launch:
     """One launch of a kernel of the source. `signature` is its parameter list as C writes it, with `out` before what is only written;
     its parameters are bound by name: to the task's inputs, its outputs, the solution's scratch, and the numbers of the case.
-    `grid`, `block`, `cluster` and `shared` are numbers or expressions of these."""
+    `grid`, `block`, `cluster` and `shared` are numbers or expressions of these. `cooperative` and `pdl`: as for `Client.kernel`."""
 
     entry: str
     signature: str
@@ -53,6 +53,8 @@ class Launch:
     block: Size = 256
     shared: int | str = 0
     cluster: Size = None
+    cooperative: bool = False
+    pdl: bool = False
 
     @cached_property
     def params(self) -> tuple[Param, ...]:
@@ -75,11 +77,14 @@ class Launch:
                 raise Refused(f"{self.entry}: {name} is one to three numbers or expressions, not {value!r:.80}")
         if not _is_size(self.shared):
             raise Refused(f"{self.entry}: shared is a number of bytes or an expression, not {self.shared!r:.80}")
+        if not isinstance(self.cooperative, bool) or not isinstance(self.pdl, bool):
+            raise Refused(f"{self.entry}: cooperative and pdl are true or false")
         _ = self.params
 
     def plain(self) -> dict[str, Any]:
         made = {"entry": self.entry, "signature": self.signature, "grid": self.grid, "block": self.block}
         made |= {"shared": self.shared} if self.shared else {}
+        made |= {name: True for name in ("cooperative", "pdl") if getattr(self, name)}
         return made | ({"cluster": self.cluster} if self.cluster is not None else {})
 
 
@@ -181,7 +186,8 @@ class Solution:
             made = [Launch(**{key: _tupled(value) for key, value in one.items()}) for one in launches]
             areas = {key: Scratch(**one) if isinstance(one, Mapping) else Scratch(*one) for key, one in scratch.items()}
         except (TypeError, AttributeError) as error:
-            raise BadArgument(f"a launch has entry, signature, grid, block, shared, cluster; a scratch elements, dtype: {error}") from None
+            members = "a launch has entry, signature, grid, block, shared, cluster, cooperative, pdl; a scratch elements, dtype"
+            raise BadArgument(f"{members}: {error}") from None
         return cls(source, made, areas, tuple(options), str(plain.get("name", name)))
 
 

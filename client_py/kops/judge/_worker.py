@@ -96,8 +96,8 @@ def _run(kernels: _Kernels, check: bool, launches: list[dict[str, Any]], arrays:
             interpret.launch(
                 partial(kernels.load, one["entry"]), one["entry"], one["params"], args,
                 grid=tuple(one["grid"]), block=tuple(one["block"]), shared=one["shared"],
-                cluster=tuple(one["cluster"]) if one["cluster"] else None, exited_threads="allow", check=check, timeout=one["timeout"],
-                keeps=True,
+                cluster=tuple(one["cluster"]) if one["cluster"] else None, cooperative=one["cooperative"],
+                exited_threads="allow", check=check, timeout=one["timeout"], keeps=True,
             )  # fmt: skip
         except interpret.InterpretError as error:
             error.detail["kernel"] = one["entry"]
