@@ -11,7 +11,7 @@
  * one NaN. */
 __device__ __forceinline__ uint32_t f8_from_e4m3(uint32_t upper)
 {
-    const uint32_t magnitude = upper >> 1 & 0x3f803f80, nan = magnitude + 0x00800080 & 0x40004000;
+    const uint32_t magnitude = upper >> 1 & 0x3f803f80, nan = (magnitude + 0x00800080) & 0x40004000;
     const uint32_t bits = magnitude | (upper & 0x80008000);
     __half2 x;
 
