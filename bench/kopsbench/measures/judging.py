@@ -263,7 +263,7 @@ def run_ncu(context: Context) -> Record:
 
 
 add("judge_rate", run_rate, on_gpu=True, table=True, seconds=300)
-add("judge_rate_strict", run_strict, on_gpu=True, table=True, seconds=120)
-add("judge_thousand", run_thousand, on_gpu=True, table=True, seconds=400)
-add("judge_spread", run_spread, on_gpu=True, table=True, seconds=120)
+add("judge_rate_strict", run_strict, on_gpu=True, seconds=120)
+add("judge_thousand", run_thousand, on_gpu=True, seconds=400)
+add("judge_spread", run_spread, on_gpu=True, seconds=120)
 add("judge_ncu", run_ncu, on_gpu=True, seconds=240)
