@@ -16,11 +16,12 @@ static int open_secret(const char *path, struct error *e)
     struct stat st;
 
     if (fd < 0)
-        return error_set(e, ERROR_INVALID_ARGUMENT, "%.200s cannot be read: %s", path, strerror(errno));
+        return error_set(e, errno == EACCES ? ERROR_PERMISSION_DENIED : ERROR_INVALID_ARGUMENT,
+                         "%.200s cannot be read: %s", path, strerror(errno));
     if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
         error_set(e, ERROR_INVALID_ARGUMENT, "%.200s is no regular file", path);
     else if (st.st_uid != geteuid() && st.st_uid != 0)
-        error_set(e, ERROR_INVALID_ARGUMENT, "%.200s belongs to user %u: it must be the daemon's user's, or root's",
+        error_set(e, ERROR_PERMISSION_DENIED, "%.200s belongs to user %u: it must be the daemon's user's, or root's",
                   path, (unsigned)st.st_uid);
     else if (st.st_mode & 077)
         error_set(e, ERROR_INVALID_ARGUMENT, "%.200s can be read or written by others (mode %03o): make it 0600", path,

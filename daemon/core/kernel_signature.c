@@ -132,7 +132,7 @@ static int lay_out(struct kernel_signature *s, const struct kernel_declaration *
 
         if (d->offsets && d->sizes[i] != p->size)
             return size_mismatch(p, d, e);
-        if (offset + p->size > PARAM_BYTES_MAX)
+        if (offset > (unsigned)(PARAM_BYTES_MAX - p->size))
             return too_many(e, "params", "bytes of parameters", offset + p->size, PARAM_BYTES_MAX);
         p->offset = (uint16_t)offset;
         s->has_maps |= p->map.rank != 0;

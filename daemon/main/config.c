@@ -352,6 +352,7 @@ void config_take_live(struct config *c, struct config *fresh)
 {
     struct subordinates old;
 
+    config_take_remote(c, fresh);
     for (unsigned i = 0; i < n_settings; i++)
         if (settings[i].live)
             exchange(c, fresh, &settings[i]);
@@ -359,10 +360,7 @@ void config_take_live(struct config *c, struct config *fresh)
     c->subordinates = fresh->subordinates;
     fresh->subordinates = old;
     swap_sockets(c, fresh);
-    c->access = fresh->access;             /* made of lists by config_finish(); these settings are live */
-    c->remote_trust = fresh->remote_trust; /* likewise, and of files that may have changed */
-    c->remote_key = fresh->remote_key;
-    memcpy(c->remote_authorization, fresh->remote_authorization, sizeof(c->remote_authorization));
+    c->access = fresh->access; /* made of lists by config_finish(); these settings are live */
     for (unsigned i = 0; i < n_settings; i++) {
         const struct setting *s = &settings[i];
 

@@ -79,6 +79,7 @@ struct config {
     /* Made of settings and files by config_finish_remote(). */
     struct signed_trust remote_trust;
     struct signing_key remote_key;
+    bool remote_signs;                           /* there is a key, and this process may have it */
     char remote_authorization[SECRET_FILE_SIZE]; /* "": none */
 };
 
@@ -132,6 +133,8 @@ int config_check_trust(int fd, const char *path, bool root, struct error *e);
 const struct setting *config_nearest(const char *name);
 /* config_remote.c: the cache of several machines, whose files it reads; for config_finish(). */
 int config_finish_remote(struct config *c, struct error *e);
+/* What a reload takes over, before the texts are. */
+void config_take_remote(struct config *c, const struct config *fresh);
 /* Texts are those of `c`. */
 struct code_remote_config;
 void config_remote(const struct config *c, struct code_remote_config *ret);

@@ -4,6 +4,7 @@
 
 #include "compile/service.h"
 #include "main/config.h"
+#include "util/log.h"
 
 enum { DAY_S = 24 * 60 * 60 };
 
@@ -73,39 +74,70 @@ int config_finish_remote(struct config *c, struct error *e)
     signing_key_forget(&c->remote_key);
     c->remote_trust = (struct signed_trust){.max_age_s = c->cache_remote_max_days * DAY_S};
     *c->remote_authorization = '\0';
+    c->remote_signs = false;
     if (is_none(c->cache_remote))
         return 0;
     if (check_url(c->cache_remote, e) < 0 || read_trusted(c, e) < 0)
         return -1;
     if (!is_none(c->cache_remote_key)) {
-        if (signing_key_read(c->cache_remote_key, &c->remote_key, e) < 0)
+        c->remote_signs = signing_key_read(c->cache_remote_key, &c->remote_key, e) == 0;
+        if (!c->remote_signs && e->code != ERROR_PERMISSION_DENIED)
             return error_prefix(e, "cache.remote_key: ");
+        /* Several daemons read one file of settings. One whose user may not have the key only takes code from there. */
+        if (!c->remote_signs)
+            log_warning("remote_cache", "publishes=false why=\"%s\"", e->message);
         /* What this machine has put there it may take back. */
-        if (add_trusted(&c->remote_trust, c->remote_key.public, e) < 0)
+        else if (add_trusted(&c->remote_trust, c->remote_key.public, e) < 0)
             return -1;
     }
-    if (!c->remote_trust.n)
+    if (!c->remote_trust.n && is_none(c->cache_remote_key))
         return error_set(
             e, ERROR_INVALID_ARGUMENT,
             "cache.remote needs cache.remote_trust, the public keys of those who may put code there (kopsd "
             "--cache-keygen FILE makes a pair), or cache.remote_key");
-    if (!is_none(c->cache_remote_credentials) &&
-        secret_file_authorization(c->cache_remote_credentials, c->remote_authorization, e) < 0)
+    if (is_none(c->cache_remote_credentials) ||
+        secret_file_authorization(c->cache_remote_credentials, c->remote_authorization, e) == 0)
+        return 0;
+    if (e->code != ERROR_PERMISSION_DENIED)
         return error_prefix(e, "cache.remote_credentials: ");
+    log_warning("remote_cache", "credentials=false why=\"%s\"", e->message);
+    *c->remote_authorization = '\0';
     return 0;
+}
+
+/* A daemon that has given root up cannot read root's files again: with the same name it goes on with what it has. */
+void config_take_remote(struct config *c, const struct config *fresh)
+{
+    const bool keeps_key = c->remote_signs && !fresh->remote_signs && !is_none(fresh->cache_remote_key) &&
+                           !strcmp(c->cache_remote_key, fresh->cache_remote_key);
+    const bool keeps_credentials = *c->remote_authorization && !*fresh->remote_authorization &&
+                                   !is_none(fresh->cache_remote_credentials) &&
+                                   !strcmp(c->cache_remote_credentials, fresh->cache_remote_credentials);
+    struct error e;
+
+    c->remote_trust = fresh->remote_trust;
+    if (keeps_key) {
+        if (add_trusted(&c->remote_trust, c->remote_key.public, &e) < 0)
+            log_warning("remote_cache", "why=\"%s\"", e.message);
+    } else {
+        c->remote_key = fresh->remote_key;
+        c->remote_signs = fresh->remote_signs;
+    }
+    if (!keeps_credentials)
+        memcpy(c->remote_authorization, fresh->remote_authorization, sizeof(c->remote_authorization));
 }
 
 void config_remote(const struct config *c, struct code_remote_config *ret)
 {
     *ret = (struct code_remote_config){
-        .server = {.url = is_none(c->cache_remote) ? NULL : c->cache_remote,
+        .server = {.url = is_none(c->cache_remote) || !c->remote_trust.n ? NULL : c->cache_remote,
                    .authorization = *c->remote_authorization ? c->remote_authorization : NULL,
                    .ca = is_none(c->cache_remote_ca) ? NULL : c->cache_remote_ca,
                    .helper = is_none(c->cache_remote_helper) ? NULL : c->cache_remote_helper,
                    .timeout_ms = (unsigned)c->cache_remote_timeout_ms,
                    .max_bytes = SIGNED_MAX},
         .trust = c->remote_trust,
-        .publishes = !is_none(c->cache_remote) && !is_none(c->cache_remote_key),
+        .publishes = c->remote_signs,
         .key = c->remote_key,
         .wait_ms = (unsigned)c->cache_remote_wait_ms};
 }

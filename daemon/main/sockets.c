@@ -81,8 +81,11 @@ static int add_folders(const struct config *c, struct names *names)
         return 0;
     folder = opendir(path);
     if (!folder) {
-        log_error("socket", "folder=%s why=\"%s\"", path, strerror(errno));
-        return 0;
+        const int cause = errno;
+
+        log_error("socket", "folder=%s why=\"%s\"", path, strerror(cause));
+        /* Where there was no room to look, all stays as it is: nobody has lost a socket. */
+        return cause == EMFILE || cause == ENFILE || cause == ENOMEM ? -1 : 0;
     }
     while (r == 0 && looked++ < FOLDER_ENTRIES_MAX && (entry = readdir(folder)))
         if (*entry->d_name != '.' && identity_name_is_valid(entry->d_name) && is_folder(dirfd(folder), entry->d_name))
@@ -250,6 +253,7 @@ void sockets_serve(struct sockets *s, const struct config *c, struct server *ser
 
         if (config_socket(c, socket->name, &settings, &e) < 0) {
             log_error("socket", "identity=%s why=\"%s\"", socket->name, e.message);
+            listener_close(&socket->listener); /* the server lets go of it: the next look makes it anew */
             continue;
         }
         config_with_quotas(c, socket->name, &quotas);

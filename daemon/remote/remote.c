@@ -87,7 +87,10 @@ static void end(struct remote_request *q, enum remote_status status, int fd, con
     void *context = q->context;
 
     request_free(q);
-    done(context, status, fd, why);
+    if (done)
+        done(context, status, fd, why);
+    else if (fd >= 0)
+        close(fd);
 }
 
 static struct remote_request *first(const struct list *head)
@@ -205,6 +208,10 @@ void remote_cancel(struct remote_request *q, bool too_slow)
         fail(r, q->kind, "its answer came too late");
     else
         breaker_abandon(&r->breakers[q->kind]);
+    if (too_slow && q->id && r->link) { /* on_tick() sees whether the helper answers at all */
+        q->done = NULL;
+        return;
+    }
     leave(q);
     if (q->id && r->link && r->link->ready)
         remote_send(r->link->fd, &order, sizeof(order), -1); /* not heard: its answer is for nobody */
@@ -231,9 +238,10 @@ void remote_link_answer(struct remote *r, const struct remote_event *event, int 
     }
     r->served = true;
     leave(q);
-    if (event->answer == REMOTE_ANSWER_FAILED)
+    /* What came too late is counted already. */
+    if (q->done && event->answer == REMOTE_ANSWER_FAILED)
         fail(r, q->kind, event->why);
-    else if (fd < 0)
+    else if (q->done && fd < 0)
         succeed(r, q->kind); /* a body is judged by who asked for it */
     end(q,
         event->answer == REMOTE_ANSWER_OK        ? REMOTE_HIT

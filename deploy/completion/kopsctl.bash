@@ -87,7 +87,7 @@ _kopsctl() {
                 _kopsctl_words "$common --param --grid --block --cluster --cooperative --shared --option --arch --device --include-file --repeat \
                     --warmup --memory --show --save --seed --counters --cache"
                 ;;
-            judge) _kopsctl_words "$common --device --strict --deadline --interpret --no-time --page" ;;
+            judge) _kopsctl_words "$common --device --strict --deadline --interpret --no-time --page --kept --board" ;;
             cache) _kopsctl_words "$common --key" ;;
         esac
         return

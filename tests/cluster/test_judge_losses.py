@@ -38,7 +38,7 @@ def test_a_node_that_goes_while_it_judges() -> None:
 @pytest.mark.skipif(backends.nvrtc() is None, reason="there is no NVRTC here")
 def test_on_gpus_and_a_daemon_that_is_lost() -> None:
     """Two GPUs of the stand-in, whose daemon is killed half-way."""
-    limits = judge.Limits(at_most=0.2, launches=8, flush_bytes=1 << 16)
+    limits = judge.Limits(at_most=0.2, launches=8, flush_bytes=1 << 16, slack_us=1e9)
     with Machines() as cluster:
         env = standin(2, KOPSD_EXECUTORS_ISOLATE="connection", KOPSD_EXECUTORS_FAULTS="0", KOPS_STANDIN_CONTROL=str(cluster.folder / "c"))
         cluster.node(env, num_cpus=4, num_gpus=2)

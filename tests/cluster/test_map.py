@@ -67,6 +67,7 @@ def test_ordered_is_the_order_of_the_blocks(pool: kops.ray.Pool) -> None:
 
     run = kops.ray.map(slow_first, range(100), ordered=True, pool=pool)
     assert list(run) == [(i, i) for i in range(100)]
+    wait_for(pool, 3)
     unordered = list(kops.ray.map(slow_first, range(100), pool=pool))
     assert sorted(unordered) == [(i, i) for i in range(100)] and unordered[0] != (0, 0)
 

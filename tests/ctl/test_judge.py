@@ -40,11 +40,13 @@ def judge(folder: Path, *args: str, status: int = 0, package: bool = True) -> tu
 def test_what_is_asked(folder: Path, tmp_path: Path) -> None:  # noqa: F811
     log = tmp_path / "log"
     put(folder, f'for argument in "$@"; do printf "%s|" "$argument"; done >>{log}; echo >>{log}')
-    options = ["--strict", "--interpret", "--no-time", "--deadline", "2.5", "--device", "1", "--page", "p.html", "--json", "--socket", "/s"]
+    options = ["--strict", "--interpret", "--no-time", "--deadline", "2.5", "--device", "1", "--page", "p.html", "--kept", "k.jsonl"]
+    options += ["--board", "b.html", "--json", "--socket", "/s"]
     judge(folder, "task.py", "a.cu", *options, "--", "-b.cu")
     asked = log.read_text(encoding="utf-8").rsplit("sys.exit(main())", 1)[1].strip()
     assert asked == (
-        "|--strict|--interpret|--no-time|--deadline|2.5|--device|1|--page|p.html|--socket|/s|--json|--|task.py|a.cu|-b.cu|"
+        "|--strict|--interpret|--no-time|--deadline|2.5|--device|1|--page|p.html|--kept|k.jsonl|--board|b.html"
+        "|--socket|/s|--json|--|task.py|a.cu|-b.cu|"
     )
 
 

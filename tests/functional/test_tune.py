@@ -292,7 +292,7 @@ def test_products_of_8_bit_floats_are_tuned(start: Callable[..., Tuned]) -> None
     with start() as tuned, tuned.connect() as connection:
         given = {"op": "scaled_gemm", "device": tuned.machine.gpu, "out": [out]}
         found = connection.call("tune", {**given, "in": layouts([1, k], "f8_e5m2", [])})
-        assert found["problem"] == "f8_e4m3 by f8_e5m2 to bf16 32x64x48 nt"
+        assert found["problem"] == "scaled_gemm f8_e4m3 by f8_e5m2 to bf16 32x64x48 nt"
         assert {c["variant"] for c in found["candidates"]} == {"cublaslt", "tiled"}
         assert found["candidates"][found["usual"]]["variant"] == "cublaslt" and found["candidates"][found["best"]]["variant"] == "tiled"
         buffer = connection.register(memfd.Shared(1 << 16))

@@ -48,7 +48,7 @@ def test_free_memory(machine: Machine) -> None:
         assert before["memory_free"] - after["memory_free"] == buffer["size"]
         index = str(after["index"])
         assert metric(connection, "kopsd_device_memory_free_bytes", device=index) == after["memory_free"]
-        assert metric(connection, "kopsd_user_allocated_bytes", uid=str(os.getuid())) == buffer["size"]
+        assert metric(connection, "kopsd_user_allocated_bytes", uid=str(os.getuid()), identity="") == buffer["size"]
 
 
 def test_a_driver_that_hangs_holds_up_nobody(machine: Machine) -> None:
@@ -90,7 +90,7 @@ def test_kernels_of_users_are_one_kind(machine: Machine) -> None:
         assert metric(connection, "kopsd_launches_total") == 3
         (row,) = connection.call("clients")["clients"]
         assert row["kernels"] == 1 and row["device_us"] > 0
-        assert metric(connection, "kopsd_user_kernel_bytes", uid=str(os.getuid())) > 0
+        assert metric(connection, "kopsd_user_kernel_bytes", uid=str(os.getuid()), identity="") > 0
     exporter.close()
 
 

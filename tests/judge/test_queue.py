@@ -119,6 +119,8 @@ def test_a_task_that_never_comes_back(daemon: Daemon) -> None:
         for _ in range(12):  # more than there are threads
             verdict = made.judge(task(inputs=stuck), add())
             assert verdict.kind == "no_verdict" and "longer than 0.2 s" in verdict.text
+        same = task(inputs=stuck)
+        assert [made.judge(same, add()).kind for _ in range(3)] == ["no_verdict"] * 3, "it is not waited for again and again"
         made.task_timeout = 60
         assert made.judge(task(), add()).right
         never.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,54 @@ def test_files_that_a_source_cannot_include(tmp_path: Path) -> None:
     assert verdict.kind == "not_compiled" and "sesame" not in verdict.log and "ermission denied" in verdict.log
 
 
+@confined
+def test_files_beside_the_judge_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge's working directory may be somebody's home."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "id_key").write_text("open sesame\n")
+    monkeypatch.chdir(tmp_path)
+    verdict = judge.judge(task(), add(prelude=f'#include "{tmp_path}/sub/id_key"'), how="interpreter")
+    assert verdict.kind == "not_compiled" and "sesame" not in verdict.log and "ermission denied" in verdict.log
+
+
+TELLS = """
+#include <string.h>
+#include <unistd.h>
+extern char **environ;
+static int tell() { for (char **e = environ; *e; e++) if (strstr(*e, "SESAME")) _exit(7); return 0; }
+static int told = tell();
+"""
+
+
+def test_the_judge_s_environment_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SESAME_KEY", "SESAME")
+    assert judge.judge(task(), add(prelude=TELLS), how="interpreter").right
+
+
+@pytest.mark.parametrize(
+    "begins",
+    [
+        "for (int i = 3; i < 1024; i++) close(i); for (;;);",
+        "for (;;);",
+        r'const char t[] = "\x0d\0\0\0\0\0\0\0{\"arrays\":{}}"; for (int i = 3; i < 1024; i++) (void)!write(i, t, 21); for (;;);',
+    ],
+)
+def test_code_that_holds_up_its_process_when_it_is_loaded(begins: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kops.judge._host.SLACK", 1.0)
+    prelude = f"#include <unistd.h>\nstatic int hold() {{ {begins} return 0; }}\nstatic int held = hold();"
+    verdict = judge.judge(task(small={"n": 40_000}), add(prelude=prelude), how="interpreter", interpreted_deadline=1.0)
+    assert verdict.kind in ("faulted", "hangs"), verdict
+
+
+@pytest.mark.parametrize("answer", ["3", '{"block": 3}', '{"block": [{}]}', '{"line": "x", "kind": 5}', "[" * 20000])
+def test_an_answer_that_a_stranger_made_up(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it says, there is a verdict."""
+    from kops.judge import _host
+
+    monkeypatch.setattr(_host, "receive", lambda file, most: (json.loads(f'{{"error": {answer}}}'), {}))
+    assert judge.judge(task(), add(), how="interpreter").kind == "faulted"
+
+
 def test_a_process_that_ends(interpreter: judge.Judge) -> None:
     verdict = interpreter.judge(task(), add("c[i] = a[i] + b[i];", "#include <unistd.h>\nstatic int over = (_exit(0), 0);"))
     assert verdict.kind == "faulted" and "ended the process" in verdict.text
@@ -62,7 +111,7 @@ def test_a_process_that_ends(interpreter: judge.Judge) -> None:
 
 def test_an_answer_that_is_none(interpreter: judge.Judge) -> None:
     """The code writes to the descriptors that it finds."""
-    noise = "static int noise() { char t[4096] = {1}; for (int i = 3; i < 40; i++) (void)!write(i, t, 4096); return 0; }"
+    noise = "static int noise() { char t[4096] = {1}; for (int i = 3; i < 1024; i++) (void)!write(i, t, 4096); return 0; }"
     verdict = interpreter.judge(task(), add("static int n = noise(); c[i] = a[i] + b[i] + n;", f"#include <unistd.h>\n{noise}"))
     assert verdict.kind == "faulted", verdict
     assert interpreter.judge(task(), add()).right

@@ -182,3 +182,25 @@ def test_torch_tensors_of_bfloat16(interpreter: judge.Judge) -> None:
 def test_small_cases(interpreter: judge.Judge) -> None:
     assert interpreter.judge(task(small={"n": 7}), add()).cases == ("n=7",)
     assert interpreter.judge(task(small=[{"n": 7}, {"n": 300}]), add()).cases == ("n=7", "n=300")
+
+
+def test_infinities_of_the_outputs_own_precision_are_right(interpreter: judge.Judge) -> None:
+    """The reference in float64 has none."""
+    squares = judge.Task("squares", lambda a: a * a, lambda rng, n: {"a": (300 * rng.standard_normal(n)).astype("f2")}, [{"n": 200}])
+    source = """#include <cuda_fp16.h>
+extern "C" __global__ void square(__half* out, const __half* a, int n) { int i = threadIdx.x; if (i < n) out[i] = a[i] * a[i]; }"""
+    solution = judge.Solution(source, [judge.Launch("square", "out __half* out[n], const __half* a[n], int n", block=256)])
+    verdict = interpreter.judge(squares, solution)
+    assert verdict.right, verdict
+
+
+def test_inputs_keep_their_form_unless_elements_may_be_exchanged(interpreter: judge.Judge) -> None:
+    """A reference that refuses anything else would notice."""
+    def highest(a: Any) -> Any:
+        assert (np.diff(a) >= 0).all()
+        return a[-1:]
+
+    ordered = judge.Task("highest", highest, lambda rng, n: {"a": np.sort(rng.standard_normal(n))}, [{"n": 500}])
+    source = 'extern "C" __global__ void highest(double* out, const double* a, int n) { *out = a[n - 1]; }'
+    solution = judge.Solution(source, [judge.Launch("highest", "out double* out[1], const double* a[n], int n", block=1)])
+    assert interpreter.judge(ordered, solution).right

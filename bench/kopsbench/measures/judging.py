@@ -49,14 +49,15 @@ def tasks(smoke: bool) -> dict[str, Any]:
 
     sizes = [{"n": length // 3 + 1}, {"n": length}]
     made = [
-        judge.Task("add2", total, vectors, sizes, outputs="c"),
-        judge.Task("vector_add", total, vectors, sizes, outputs="c"),
-        judge.Task("custom", lambda **given: 2 * given["in"], lambda rng, n: {"in": normal(rng, n)}, sizes),
+        judge.Task("add2", total, vectors, sizes, outputs="c", exchange=True),
+        judge.Task("vector_add", total, vectors, sizes, outputs="c", exchange=True),
+        judge.Task("custom", lambda **given: 2 * given["in"], lambda rng, n: {"in": normal(rng, n)}, sizes, exchange=True),
         judge.Task(
             "square_matrix",
             lambda **given: given["in"] * given["in"],
             lambda rng, height, width: {"in": normal(rng, height, width)},
             [{"height": side - 1, "width": side + 1}, {"height": side, "width": side}],
+            exchange=True,
         ),
         judge.Task(
             "gemm",
@@ -64,6 +65,7 @@ def tasks(smoke: bool) -> dict[str, Any]:
             lambda rng, n, m, k: {"a": normal(rng, n, k), "b": normal(rng, k, m)},
             [{"n": side // 2 + 1, "m": side // 2, "k": side // 2 - 1}, {"n": side, "m": side, "k": side}],
             outputs="c",
+            exchange=True,
         ),
     ]
     return {task.name: task for task in made}

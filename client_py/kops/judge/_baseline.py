@@ -13,7 +13,7 @@ from ._errors import Refused, TaskFault
 from ._gpu import GpuRunner
 from ._poison import poisons_of
 from ._solution import Solution
-from ._stop import Gone, Stop
+from ._stop import Stop
 from ._task import Task
 from ._values import as_like
 
@@ -36,12 +36,21 @@ class _Solution(Baseline):
         self.runner = make(solution)
 
     def us(self, draw: Draw, flush: Callable[[], None]) -> float | None:
-        plan: Plan = plan_of(self.task, self.solution, draw, self.runner.multiprocessors)
-        memory = self.runner.memory(plan, "end")
-        self.runner.fill(memory, draw, poisons_of(plan, draw.number), draw.number)
+        try:
+            plan: Plan = plan_of(self.task, self.solution, draw, self.runner.multiprocessors)
+            memory = self.runner.memory(plan, "end")
+            self.runner.fill(memory, draw, poisons_of(plan, draw.number), draw.number)
+        except (Stop, Refused) as error:
+            raise self._fault(error) from None
         flush()
-        timings = self.runner.launched(plan, memory, timed=True)
+        try:
+            timings = self.runner.launched(plan, memory, timed=True)
+        except Stop as error:
+            raise self._fault(error) from None
         return timings.exec_us if timings is not None else None
+
+    def _fault(self, error: Exception) -> TaskFault:
+        return TaskFault(f"task {self.task.name}: its baseline does not run: {error}")
 
     def close(self) -> None:
         self.runner.close()
@@ -117,7 +126,7 @@ def baseline_of(task: Task, make: Callable[[Solution], GpuRunner], client: Any, 
             return _Op(task, given[0], dict(given[1]), client, device)
         if callable(given):
             return _Torch(task, given, _cuda_index(task, device))
-    except (Stop, Refused, Gone) as error:
+    except (Stop, Refused) as error:
         raise TaskFault(f"task {task.name}: its baseline does not run: {error}") from None
     raise TaskFault(f"task {task.name}: its baseline is a Solution, a function in torch, or an op's name; not {given!r:.80}")
 

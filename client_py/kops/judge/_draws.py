@@ -124,9 +124,10 @@ def _expected(name: str, plain: Tensor, wide: Tensor) -> Expected:
     if plain.dtype not in FLOATS:
         values = wide.data if wide.dtype == plain.dtype else wide.data.astype(plain.data.dtype)
         return Expected(name, plain.dtype, values)
-    values = numbers(wide).astype(numpy.float64)
+    narrow = floats_of(plain)
+    values = numpy.where(numpy.isinf(narrow), narrow, numbers(wide).astype(numpy.float64))
     with numpy.errstate(all="ignore"):
-        return Expected(name, plain.dtype, values, _rms(floats_of(plain) - values), _rms(values))
+        return Expected(name, plain.dtype, values, _rms(narrow - values), _rms(values))
 
 
 def _answered(task: Task, tensors: Mapping[str, Tensor], originals: Mapping[str, Any]) -> tuple[tuple[Expected, ...], str]:
@@ -144,7 +145,9 @@ def draw(task: Task, case: Case, seed: int, number: int = 0) -> Draw:
 
 def changed(task: Task, one: Draw, seed: int, number: int) -> Draw:
     """The draw with one element of each input of floats exchanged with another one: inputs that nobody has seen, for the price of
-    the reference alone. Where nothing can be exchanged the draw is made of a new seed."""
+    the reference alone. Where the task allows no exchange, or there is nothing to exchange, the draw is made of a new seed."""
+    if not task.exchange:
+        return draw(task, one.case, seed, number)
     rng = numpy.random.default_rng(seed)
     tensors = dict(one.tensors)
     for name, tensor in one.tensors.items():

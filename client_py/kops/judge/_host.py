@@ -8,6 +8,7 @@ import os
 import select
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -30,6 +31,9 @@ __all__ = ["HostRunner"]
 
 COMPILE_SECONDS = 700.0  # the compiler's own limit is 300 for each of two objects
 SLACK = 10.0  # seconds for a launch beyond its deadline: what the interpreter does before and after it
+ENDING = 1.0  # seconds for a process to end that has closed its pipe
+# Of the environment: the rest is nothing for a stranger.
+KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "CXX", "XDG_CACHE_HOME", "LD_LIBRARY_PATH", "PYTHONDONTWRITEBYTECODE")
 PACKAGE = Path(__file__).resolve().parents[2]
 
 
@@ -51,7 +55,7 @@ class HostRunner(Runner):
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "kops.judge._worker", str(down[0]), str(up[1])], pass_fds=(down[0], up[1]),
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-                env={**os.environ, "PYTHONPATH": path},
+                env={**{name: os.environ[name] for name in KEPT if name in os.environ}, "PYTHONPATH": path},
             )  # fmt: skip
         finally:
             os.close(down[0])
@@ -70,14 +74,28 @@ class HostRunner(Runner):
             raise
 
     def _send(self, header: dict[str, Any], arrays: dict[str, Any]) -> None:
+        """A process that does not read is ended."""
+        watch = threading.Timer(self.deadline + SLACK, self._kill)
+        watch.daemon = True
+        watch.start()
         try:
             send(self._to, header, arrays)
-        except (BrokenPipeError, OSError):
+        except OSError:
             raise self._ended() from None
+        finally:
+            watch.cancel()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, 9)
 
     def _ended(self) -> Stop:
         """Its process is gone: that is the solution's doing, since nothing else runs there."""
-        status = self._process.wait()
+        try:
+            status = self._process.wait(ENDING)
+        except subprocess.TimeoutExpired:
+            self._kill()
+            status = self._process.wait()
         why = f"signal {-status}" if status < 0 else f"status {status}"
         fault = Fault("", "the process ended", driver=why)
         return Stop("faulted", f"the solution ended the process that interprets it, by {why}", fault=fault)
@@ -105,8 +123,7 @@ class HostRunner(Runner):
         begun = time.monotonic()
         self._send({"launches": launches, "wanted": wanted, "bools": bools}, arrays)
         header, got = self._answer(begun + (self.deadline + SLACK) * len(launches), sum(plan.areas[n].nbytes for n in wanted))
-        if "error" in header:
-            raise self._stopped(header["error"], draw)
+        self._check(header, draw)
         for name in wanted:
             area = plan.areas[name]
             if name not in got or tuple(got[name].shape) != area.shape or got[name].dtype != arrays[name].dtype:
@@ -115,21 +132,32 @@ class HostRunner(Runner):
         return Ran(outputs, {name: got[name] for name in draw.tensors}, poisons)
 
     def _begin(self, draw: Draw) -> None:
-        """Waits for the compiler."""
-        header, _ = self._answer(time.monotonic() + COMPILE_SECONDS, 0)
-        if "error" in header:
-            raise self._stopped(header["error"], draw)
+        """Waits for the compiler, then for what the code does when it is loaded."""
+        for seconds in (COMPILE_SECONDS, self.deadline + SLACK):
+            header, _ = self._answer(time.monotonic() + seconds, 0)
+            self._check(header, draw)
         self._begun = True
 
+    def _check(self, header: Any, draw: Draw) -> None:
+        """Raises what an answer says went wrong. The answer may be a stranger's: anything."""
+        if not isinstance(header, dict):
+            raise _broken()
+        if "error" not in header:
+            return
+        try:
+            stop = self._stopped(header["error"], draw)
+        except (TypeError, ValueError, AttributeError):
+            stop = _broken()
+        raise stop
+
     def _answer(self, end: float, most: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        left = end - time.monotonic()
-        if not select.select([self._from], [], [], max(left, 0))[0]:
+        if not _readable(self._from, end):
             raise Stop("hangs", "the solution did not end in time in the interpreter")
         try:
             return receive(_Whole(self._from, end), most)  # type: ignore[arg-type]
         except EOFError:
             raise self._ended() from None
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, SyntaxError, OverflowError, MemoryError):
             raise _broken() from None
 
     def _stopped(self, error: dict[str, Any], draw: Draw) -> Stop:
@@ -141,8 +169,9 @@ class HostRunner(Runner):
             return Stop("refused", f"{kernel}: {text}")
         if kind == "unsupported":
             return Stop("no_verdict", f"the interpreter cannot run it, a GPU could: {text}")
-        block, thread = (tuple(error[name]) if error.get(name) else None for name in ("block", "thread"))
-        fault = Fault(kernel, text, kind, block, thread, error.get("line"))
+        block, thread = (tuple(int(i) for i in error[name][:3]) if error.get(name) else None for name in ("block", "thread"))
+        line = error.get("line")
+        fault = Fault(kernel, text, kind, block, thread, line if isinstance(line, int) else None)
         if kind == "timeout":
             return Stop("hangs", f"{kernel} did not end within {self.deadline:g} s in the interpreter", fault=fault)
         tensor = str(error.get("tensor"))
@@ -159,9 +188,15 @@ class HostRunner(Runner):
         for file in (self._to, self._from):
             with contextlib.suppress(OSError):
                 file.close()
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, 9)
+        self._kill()
         self._process.wait()
+
+
+def _readable(file: BinaryIO, end: float) -> bool:
+    """Whether there is something to read, or the end, before a time."""
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    return bool(poll.poll(max(end - time.monotonic(), 0) * 1e3))
 
 
 def _broken() -> Stop:
@@ -177,7 +212,7 @@ class _Whole:
     def read(self, count: int) -> bytes:
         data = bytearray()
         while len(data) < count:
-            if not select.select([self._file], [], [], max(self._end - time.monotonic(), 0))[0]:
+            if not _readable(self._file, self._end):
                 break
             part = self._file.read(min(count - len(data), 1 << 20))
             if not part:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from .._base.errors import BadArgument, ConnectFailed, KopsError
+from .._base.errors import BadArgument, KopsError
 from .._base.results import Device
 from .._clients.client import Client
 from ._baseline import Baseline, baseline_of
@@ -113,6 +113,7 @@ class Judge:
         self._ending = threading.Event()
         self._jobs: set[Job] = set()
         self._parked: dict[object, deque[Job]] = {}  # of a task whose draws are being made
+        self._held: set[object] = set()  # of tasks whose Python does not come back
         cores = os.cpu_count() or 1
         self._ahead = threading.Semaphore(AHEAD)
         self._preparing = _Stages("prepare", max(4, min(cores, 8)), self._prepare)
@@ -227,11 +228,19 @@ class Judge:
             return
         key = job.task.key
         with self._lock:
-            if key in self._parked:
+            stuck, waits = key in self._held, key in self._parked
+            if not stuck and waits:
                 self._parked[key].append(job)
                 return
-            self._parked[key] = deque()
-        timer = threading.Timer(self.task_timeout, self._stuck, (job,))
+            if not stuck:
+                waiting = self._parked[key] = deque()
+        if stuck:
+            self._finish(job, job.verdict("no_verdict", self._too_slow(job.task)))
+            return
+        if not self._go_ahead(job):
+            self._unpark(key)
+            return
+        timer = threading.Timer(self.task_timeout, self._stuck, (job, waiting))
         timer.daemon = True
         timer.start()
         try:
@@ -242,29 +251,39 @@ class Judge:
 
     def _unpark(self, key: object) -> None:
         with self._lock:
+            self._held.discard(key)
             waiting = self._parked.pop(key, deque())
         for one in waiting:
             self._preparing.queue.put(one)
 
-    def _stuck(self, job: Job) -> None:
+    def _stuck(self, job: Job, parked: deque[Job]) -> None:
         """The task's Python has not come back, and may never: another thread takes the place of the one that it holds, and those
         who wait are told."""
-        text = f"task {job.task.name}: its generator of inputs and its reference take longer than {self.task_timeout:g} s"
+        text = self._too_slow(job.task)
         with self._lock:
-            waiting = [job, *self._parked.get(job.task.key, ())]
-            if job.task.key in self._parked:
-                self._parked[job.task.key].clear()
+            if self._parked.get(job.task.key) is not parked:
+                return  # it has come back just now
+            self._held.add(job.task.key)
+            waiting = [job, *parked]
+            parked.clear()
         for one in waiting:
             self._finish(one, one.verdict("no_verdict", text))
         self._preparing.more()
 
-    def _drawn(self, job: Job) -> None:
+    def _too_slow(self, task: Task) -> str:
+        return f"task {task.name}: its generator of inputs and its reference take longer than {self.task_timeout:g} s"
+
+    def _go_ahead(self, job: Job) -> bool:
+        """Waits until there is room for its draws. False: nobody waits for the job any more."""
         self._ahead.acquire()
         with self._lock:
             if job.future.done():
                 self._ahead.release()
-                return
+                return False
             job.ahead = True
+        return True
+
+    def _drawn(self, job: Job) -> None:
         task = job.task
         interpreted = self._gpu is None
         more = MORE_INTERPRETED if interpreted else 0
@@ -371,7 +390,15 @@ class Judge:
     def _baseline(self, task: Task) -> Baseline | None:
         assert self._gpu is not None
         gpu = self._gpu
-        make = lambda one: GpuRunner(Executor(self._path, self._timeout), one, gpu, self.deadline)  # noqa: E731
+
+        def make(one: Solution) -> GpuRunner:
+            executor = self._new_executor()
+            try:
+                return GpuRunner(executor, one, gpu, self.deadline)
+            except BaseException:
+                executor.close()
+                raise
+
         return baseline_of(task, make, self._trusted, gpu)
 
     def _peak(self) -> float | None:
@@ -388,11 +415,14 @@ class Judge:
         if self._executor is not None and not self._executor.takes(solution):
             self._drop()
         if self._executor is None:
-            try:
-                self._executor = Executor(self._path, self._timeout)
-            except (ConnectFailed, KopsError) as error:
-                raise Gone(f"no connection: {error.message}") from None
+            self._executor = self._new_executor()
         return self._executor
+
+    def _new_executor(self) -> Executor:
+        try:
+            return Executor(self._path, self._timeout)
+        except KopsError as error:
+            raise Gone(f"no connection: {error.message}") from None
 
     def _drop(self) -> None:
         executor, self._executor = self._executor, None

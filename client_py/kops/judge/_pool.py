@@ -34,7 +34,8 @@ class _Entry:
 
     @property
     def nbytes(self) -> int:
-        return sum(one.nbytes for one in self.draws) + (self.variant.nbytes if self.variant is not None else 0)
+        variant = self.variant
+        return sum(one.nbytes for one in list(self.draws)) + (variant.nbytes if variant is not None else 0)
 
 
 class Pool:

@@ -111,6 +111,9 @@ class Task:
     "native" gives it the inputs as they are, "auto" tries the first and then the second.
     `baseline` is what a solution's time is compared with: a `Solution` of the same task.
 
+    `exchange`: elements of an input may change places, and it is still one. Then inputs that nobody has seen cost no generator, and
+    what takes inputs for others that are nearly the same is found out. False where inputs are sorted, symmetric, normalised.
+
     A task is Python, and trusted.
     """
 
@@ -124,6 +127,7 @@ class Task:
     baseline: Any = None
     small: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None
     timed: int = -1
+    exchange: bool = False
     text: str = ""  # for the people who solve it
     key: object = field(default_factory=object, repr=False)  # what results of the task are kept by
 

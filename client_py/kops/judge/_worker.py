@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import sysconfig
 import tempfile
@@ -52,15 +53,19 @@ def _confined_compile(spec: dict[str, Any]) -> _Kernels:
             compiler = Path(os.path.realpath(_which(_compiler.compiler()[0][0]))).parent
             python = [sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
             package = Path(__file__).resolve().parents[1]
-            _sandbox.confine_files([*READABLE, *python, compiler, package, *filter(None, sys.path)], [cache, "/dev/null"])
+            _sandbox.confine_files([*READABLE, *python, compiler, package, *_libraries()], [cache, "/dev/null"])
         return _Kernels(spec)
     finally:
-        os.rmdir(made)
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _libraries() -> list[Path]:
+    """Where the packages lie that this process uses. Not all of sys.path: the judge's working directory is on it."""
+    found = (getattr(sys.modules.get(name), "__file__", None) for name in ("numpy", "msgpack"))
+    return [Path(file).resolve().parents[1] for file in found if file]
 
 
 def _which(name: str) -> str:
-    import shutil
-
     return shutil.which(name) or name
 
 
@@ -117,9 +122,6 @@ def _prepared(spec: dict[str, Any], others: list[int]) -> _Kernels:
     if spec["sandbox"]:
         _sandbox.confine_files(kernels.paths.values())
         _sandbox.confine_calls()
-    for entry in kernels.entries:
-        for watched in kernels.paths:
-            kernels.load(entry, watched)
     return kernels
 
 
@@ -131,7 +133,14 @@ def main() -> None:
     except KopsError as error:
         send(target, {"error": _described(error)}, {})
         return
-    send(target, {}, {})
+    except OSError as error:
+        send(target, {"error": {"kind": "unsupported", "message": f"what the judge needs fails: {error}"}}, {})
+        return
+    send(target, {}, {})  # it is compiled
+    for entry in kernels.entries:
+        for watched in kernels.paths:
+            kernels.load(entry, watched)
+    send(target, {}, {})  # from here on the stranger's code has run
     while True:
         try:
             asked, arrays = receive(source, BYTES_MAX)

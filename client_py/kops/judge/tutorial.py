@@ -111,6 +111,7 @@ tasks = [
         outputs=("c",),
         baseline=_baseline("vector_add", _ADD, Launch("add", _VECTORS, "ceil_div(n, 256)")),
         small={"n": 300},
+        exchange=True,
         text="c = a + b, vectors of n elements",
     ),
     Task(
@@ -121,6 +122,7 @@ tasks = [
         outputs=("c",),
         baseline=_baseline("add2", _ADD, Launch("add", _VECTORS, "ceil_div(n, 256)")),
         small={"n": 300},
+        exchange=True,
         text="c = a + b again, of vectors so large that a grid may be smaller than they are",
     ),
     Task(
@@ -130,6 +132,7 @@ tasks = [
         _SIZES,
         baseline=_baseline("custom", _CUSTOM, Launch("twice", "out float* out[n], const float* x[n], int n", "ceil_div(n, 256)")),
         small={"n": 300},
+        exchange=True,
         text="out = 2 x, vectors of n elements",
     ),
     Task(
@@ -148,6 +151,7 @@ tasks = [
             ),
         ),
         small={"height": 9, "width": 35},
+        exchange=True,
         text="each element of a matrix [height, width], squared",
     ),
     Task(
@@ -167,6 +171,7 @@ tasks = [
             ),
         ),
         small={"n": 17, "m": 18, "k": 19},
+        exchange=True,
         text="c = a b, of float32: a is [n, k], b [k, m]",
     ),
     Task(
@@ -180,6 +185,7 @@ tasks = [
             Launch("softmax", "out float* out[rows][columns], const float* x[rows][columns], int rows, int columns", "rows"),
         ),
         small={"rows": 3, "columns": 300},
+        exchange=True,
         text="exp(x) over the sum of exp(x), row by row of a matrix [rows, columns]",
     ),
 ]

@@ -6,7 +6,7 @@
 
 static const char usage[] =
     "Usage: kopsctl judge TASK SOLUTION... [--strict] [--deadline SECONDS] [--interpret] [--no-time] [--page FILE] "
-    "[--json]\n\n"
+    "[--kept FILE] [--board FILE] [--json]\n\n"
     "Judges CUDA kernels of strangers: whether they are right, how fast they are, and what they did wrong. It needs\n"
     "python3 with kopsd's Python package, kops, and NumPy.\n\n"
     "TASK is a Python file with a `task`, or FILE.py:NAME for one of its `tasks`. It is run: trust it. A SOLUTION is\n"
@@ -18,6 +18,8 @@ static const char usage[] =
     "      --interpret         in the interpreter, on the CPU: no daemon, and no times\n"
     "      --no-time           only whether they are right\n"
     "      --page FILE         also a page of HTML\n"
+    "      --kept FILE         add the verdicts to a file, as lines of JSON\n"
+    "      --board FILE        a leaderboard of them, and of all in --kept, as a page of HTML\n"
     "      --json              a verdict a line, as they end\n\n"
     "Exit status 0: all are right.\n";
 
@@ -29,6 +31,8 @@ enum ctl_exit ctl_judge(struct ctl *ctl, int argc, char **argv)
                                             {"interpret", no_argument, NULL, 'i'},
                                             {"no-time", no_argument, NULL, 'n'},
                                             {"page", required_argument, NULL, 'p'},
+                                            {"kept", required_argument, NULL, 'k'},
+                                            {"board", required_argument, NULL, 'b'},
                                             CTL_COMMON_OPTIONS};
     static struct python python; /* too large for a stack */
     double seconds;
@@ -46,6 +50,10 @@ enum ctl_exit ctl_judge(struct ctl *ctl, int argc, char **argv)
             python_argument(&python, "--no-time");
         else if (option == 'p')
             python_add(&python, "--page", optarg);
+        else if (option == 'k')
+            python_add(&python, "--kept", optarg);
+        else if (option == 'b')
+            python_add(&python, "--board", optarg);
         else if (option == 'd' && !ctl_parse_seconds(optarg, 1e-3, 86400, &seconds))
             return ctl_usage("--deadline takes seconds, 0.001 to 86400, not `%s`", optarg);
         else if (option == 'd')

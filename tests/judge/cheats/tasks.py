@@ -19,6 +19,7 @@ tasks = [
         lambda rng, n: {"x": _normal(rng, n), "y": _normal(rng, n)},
         [{"n": 1000}, {"n": 2500}, {"n": 1024}],
         small=[{"n": 1000}, {"n": 1500}, {"n": 1024}],
+        exchange=True,
     ),
     Task(
         "product",
@@ -26,6 +27,7 @@ tasks = [
         lambda rng, n: {"a": _normal(rng, n, n), "b": _normal(rng, n, n)},
         [{"n": 100}, {"n": 256}],
         small={"n": 40},
+        exchange=True,
     ),
     Task(
         "sums",
@@ -33,5 +35,6 @@ tasks = [
         lambda rng, rows, columns: {"x": rng.random((rows, columns), dtype=np.float32)},
         [{"rows": 50, "columns": 1000}, {"rows": 1000, "columns": 4096}],
         small={"rows": 20, "columns": 500},
+        exchange=True,
     ),
 ]
