@@ -39,7 +39,7 @@ _kopsctl() {
     _kopsctl_ops() { _kopsctl_words "$(kopsctl --timeout 1 "${socket[@]}" ops 2>/dev/null | awk 'NR > 1 { print $1 }')"; }
 
     case $command:$prev in
-        *:--socket | metrics:--textfile | trace:--output | trace:-o | report:--output | report:-o | report:--peaks | compile:--include-file | compile:-i | launch:--include-file | launch:-i | launch:--save | judge:--page)
+        *:--socket | metrics:--textfile | trace:--output | trace:-o | report:--output | report:-o | report:--peaks | compile:--include-file | compile:-i | launch:--include-file | launch:-i | launch:--save | judge:--page | judge:--kept | judge:--board)
             _kopsctl_files
             return
             ;;
