@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "remote/fetch_internal.h"
@@ -49,7 +50,8 @@ static int close_others(void)
     for (int fd = 0; fd < REMOTE_HELPER_FD; fd++)
         if (dup2(null, fd) < 0)
             return -1;
-    return close_range(REMOTE_HELPER_FD + 1, ~0U, 0);
+    return (int)syscall(SYS_close_range, (unsigned)REMOTE_HELPER_FD + 1, ~0U,
+                        0); /* older C libraries have no function */
 }
 
 static void tell(enum remote_event_kind kind, const char *why)
