@@ -66,6 +66,8 @@ struct code_service *code_service_new(uv_loop_t *loop, const struct code_service
     s->most = config->compiler.helpers ? config->compiler.helpers : UINT_MAX;
     list_init(&s->inflight);
     list_init(&s->tasks);
+    list_init(&s->stores);
+    pthread_rwlock_init(&s->storing, NULL);
     turns_init(&s->turns);
     s->compiler = compiler_new(loop, &config->compiler, e);
     if (!s->compiler)
@@ -76,6 +78,7 @@ struct code_service *code_service_new(uv_loop_t *loop, const struct code_service
     return s;
 
 free_memory:
+    pthread_rwlock_destroy(&s->storing);
     cache_memory_free(s->memory);
 free_service:
     free(s);
@@ -88,6 +91,7 @@ void service_let_go(struct code_service *s)
         return;
     cache_memory_free(s->memory);
     cache_disk_close(s->disk);
+    pthread_rwlock_destroy(&s->storing);
     if (s->closed)
         s->closed(s->closed_context);
     free(s);

@@ -4,6 +4,8 @@
 #ifndef KOPS_COMPILE_SERVICE_INTERNAL_H
 #define KOPS_COMPILE_SERVICE_INTERNAL_H
 
+#include <pthread.h>
+
 #include "compile/cache_disk.h"
 #include "compile/cache_memory.h"
 #include "compile/service.h"
@@ -52,6 +54,8 @@ struct code_service {
     struct cache_disk *disk; /* NULL: none */
     uint64_t source_bytes, memory_bytes;
     struct list inflight, tasks;
+    struct list stores;       /* files that are being written */
+    pthread_rwlock_t storing; /* shared by those that write a file, alone by one that clears the cache; pool */
     unsigned n_compiling, most; /* the compiler has so many sources, and is given at most so many */
     struct turns turns;         /* of requests that wait for the compiler */
     uint64_t n_requests;        /* so far */
@@ -77,6 +81,9 @@ struct compile_input *service_copy_input(const struct compile_input *input);
 /* Writes the module's file on the pool, or marks it as used. A failure is a line in the log. */
 void service_store(struct code_service *s, struct compiled *compiled);
 void service_touch(struct code_service *s, struct compiled *compiled);
+/* Files of modules with this key, of all where it is NULL, that were to be written and are not there yet are not
+ * written any more; a task of the pool that then takes `storing` alone finds none. */
+void service_drop_stores(struct code_service *s, const unsigned char *key);
 
 /* ---- service.c, for the shared cache ---- */
 

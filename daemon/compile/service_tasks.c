@@ -224,8 +224,9 @@ static int list_run(struct code_task *t, struct error *e)
 
 /* ---- clear ---- */
 
-/* Memory was cleared when the task began; its binaries count once. Files are removed unread, also damaged ones. */
-static int clear_run(struct code_task *t, struct error *e)
+/* Memory was cleared when the task began, and files to be written were dropped; its binaries count once. Files are
+ * removed unread, also damaged ones. */
+static int clear_files(struct code_task *t, struct error *e)
 {
     struct cache_disk_file *files = NULL;
     struct loaded *loaded;
@@ -243,6 +244,16 @@ static int clear_run(struct code_task *t, struct error *e)
     }
     free(files);
     return t->one && !t->result.removed ? not_there(e) : 0;
+}
+
+static int clear_run(struct code_task *t, struct error *e)
+{
+    int r;
+
+    pthread_rwlock_wrlock(&t->service->storing);
+    r = clear_files(t, e);
+    pthread_rwlock_unlock(&t->service->storing);
+    return r;
 }
 
 /* ---- export ---- */
@@ -441,6 +452,7 @@ int code_cache_clear(struct code_service *service, const char *key, code_task_do
         return -1;
     for (unsigned i = 0; i < t->n_loaded; i++)
         cache_memory_remove(service->memory, t->loaded[i].compiled->key);
+    service_drop_stores(service, t->one ? t->key : NULL);
     *ret_task = t;
     return 0;
 }

@@ -184,7 +184,7 @@ const struct setting settings[] = {
      "at "
      "once."},
     {"cache", "remote_timeout_ms", NUMBER, AT(cache_remote_timeout_ms), "10000", 100, 600000, LIVE,
-     "Milliseconds that one transfer may take."},
+     "Milliseconds that one transfer may take; a third of them until the server has accepted the connection."},
     {"cache", "remote_max_days", NUMBER, AT(cache_remote_max_days), "0", 0, 36500, LIVE,
      "Days after which code on the server is too old to be taken; 0: never."},
     {"cache", "remote_helper", TEXT, AT(cache_remote_helper), NULL, 0, 0, LIVE,

@@ -11,7 +11,7 @@
 enum {
     HEADER_BYTES = 64 << 10,  /* of one answer's header lines, those of intermediate answers included */
     USELESS_BYTES = 64 << 10, /* of a body that nobody wants: an error page */
-    CONNECT_MS = 3000,
+    CONNECT_SHARE = 3, /* of the time for a request, at most, until the server has accepted it: a third */
 };
 
 struct transfer {
@@ -113,6 +113,17 @@ static size_t on_upload(char *into, size_t one, size_t n, void *context)
     return (size_t)got;
 }
 
+/* A server may close a connection that was kept while the next body is on its way: libcurl then sends it again. */
+static int on_rewind(void *context, int64_t offset, int origin)
+{
+    struct transfer *t = context;
+
+    if (origin != SEEK_SET || offset < 0)
+        return CURL_SEEK_FAILED;
+    t->bytes = (uint64_t)offset;
+    return CURL_SEEK_OK;
+}
+
 /* ---- the request ---- */
 
 /* BASE/ab/ab….: two digits, so that no folder gets too large for some file systems and listings. */
@@ -164,7 +175,7 @@ static int set_options(struct transfer *t)
 {
     const struct remote_setup *s = &t->fetch->setup;
     const struct curl_functions *c = &t->fetch->curl;
-    const long timeout = (long)s->timeout_ms, connect = timeout < CONNECT_MS ? timeout : CONNECT_MS;
+    const long timeout = (long)s->timeout_ms, connect = timeout / CONNECT_SHARE;
     char url[REMOTE_URL_SIZE + 2 * REMOTE_KEY_BYTES + 8];
     int r = 0;
 
@@ -190,6 +201,8 @@ static int set_options(struct transfer *t)
         r |= c->easy_setopt(t->easy, CURL_OPTION_UPLOAD, 1L);
         r |= c->easy_setopt(t->easy, CURL_OPTION_READFUNCTION, on_upload);
         r |= c->easy_setopt(t->easy, CURL_OPTION_READDATA, t);
+        r |= c->easy_setopt(t->easy, CURL_OPTION_SEEKFUNCTION, on_rewind);
+        r |= c->easy_setopt(t->easy, CURL_OPTION_SEEKDATA, t);
         r |= c->easy_setopt(t->easy, CURL_OPTION_INFILESIZE_LARGE, (int64_t)t->size);
     }
     return r;

@@ -169,6 +169,17 @@ def test_the_cache_is_listed_exported_cleared_and_imported(start: Callable[[str]
         assert connection.alive()
 
 
+@pytest.mark.parametrize("one", [False, True])
+def test_what_is_cleared_is_gone(one: bool, start: Callable[[str], Daemon]) -> None:
+    """Also what was compiled a moment ago, whose file is written behind the answer."""
+    with start(HOST).connect() as c:
+        for _ in range(20):
+            reply = compile_source(c, arch=ARCH)
+            assert reply["cached"] == "no"
+            assert c.call("cache", {"action": "clear", **({"key": reply["key"]} if one else {})}) == {"removed": 1}
+            assert c.call("cache", {"action": "list"})["entries"] == []
+
+
 @pytest.mark.parametrize(
     "params, code, key",
     [

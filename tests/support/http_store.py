@@ -3,6 +3,7 @@ the configuration of deploy/README.md."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -149,7 +150,8 @@ class Store:
         self.listener.close()
         with self.lock:
             for connection in self.connections:
-                connection.shutdown(socket.SHUT_RDWR)
+                with contextlib.suppress(OSError):  # the other side has gone
+                    connection.shutdown(socket.SHUT_RDWR)
         self.thread.join()
 
 

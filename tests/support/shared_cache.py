@@ -12,7 +12,7 @@ from .daemon import Daemon, binary
 SOURCE = 'extern "C" __global__ void scale(float* y, const float* x, float f, int n) {{ if (n) y[0] = f * x[0]; }} // {}\n'
 ARCH = "sm_90"
 # A compile waits for the server as long as a transfer may take: what comes of it does not depend on who is faster.
-PATIENT = {"remote_wait_ms": 60000}
+PATIENT = {"remote_wait_ms": 60000, "remote_timeout_ms": 60000}
 
 
 class Key:
@@ -49,7 +49,10 @@ def counters(connection: raw.Connection) -> dict[str, int]:
 
 
 def wait_for(connection: raw.Connection, counter: str, value: int = 1) -> None:
-    proc.eventually(lambda: counters(connection)[counter] >= value, lambda: f"{counter}: {counters(connection)}")
+    def told() -> str:
+        return f"{counter}: {counters(connection)}, {connection.call('hello')['kernels']}"
+
+    proc.eventually(lambda: counters(connection)[counter] >= value, told)
 
 
 def state(connection: raw.Connection) -> str:
