@@ -54,8 +54,8 @@ struct code_service {
     struct cache_disk *disk; /* NULL: none */
     uint64_t source_bytes, memory_bytes;
     struct list inflight, tasks;
-    struct list stores;       /* files that are being written */
-    pthread_rwlock_t storing; /* shared by those that write a file, alone by one that clears the cache; pool */
+    struct list stores;         /* files that are being written */
+    pthread_rwlock_t storing;   /* shared by those that write a file, alone by one that clears the cache; pool */
     unsigned n_compiling, most; /* the compiler has so many sources, and is given at most so many */
     struct turns turns;         /* of requests that wait for the compiler */
     uint64_t n_requests;        /* so far */

@@ -11,7 +11,7 @@
 enum {
     HEADER_BYTES = 64 << 10,  /* of one answer's header lines, those of intermediate answers included */
     USELESS_BYTES = 64 << 10, /* of a body that nobody wants: an error page */
-    CONNECT_SHARE = 3, /* of the time for a request, at most, until the server has accepted it: a third */
+    CONNECT_SHARE = 3,        /* of the time for a request, at most, until the server has accepted it: a third */
 };
 
 struct transfer {
