@@ -27,7 +27,7 @@ if not (ROOT / "tests" / "support").is_dir() or not ("KOPSD" in os.environ or (B
 sys.path.insert(0, str(ROOT / "tests"))
 import kops.torch  # noqa: E402
 import torch  # noqa: E402
-from support import backends, torch_ops  # noqa: E402
+from support import backends, torch_kernels, torch_ops  # noqa: E402
 from support.daemon import Daemon  # noqa: E402
 from test_forks import in_child  # noqa: E402
 
@@ -308,20 +308,20 @@ def test_a_new_declaration_needs_no_code(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_kernel() -> None:
-    torch_ops.check_kernel("cpu", kops.kernel, interpret=True)
+    torch_kernels.check_kernel("cpu", kops.kernel, interpret=True)
 
 
 def test_kernel_compiled() -> None:
-    torch_ops.check_kernel_compiled("cpu", kops.kernel, "aot_eager", interpret=True)
+    torch_kernels.check_kernel_compiled("cpu", kops.kernel, "aot_eager", interpret=True)
 
 
 def test_kernel_that_mutates() -> None:
-    torch_ops.check_kernel_that_mutates("cpu", kops.kernel, "aot_eager", interpret=True)
+    torch_kernels.check_kernel_that_mutates("cpu", kops.kernel, "aot_eager", interpret=True)
 
 
 @pytest.mark.parametrize("backend", [None, "aot_eager"])
 def test_training(backend: str | None) -> None:
-    torch_ops.check_training("cpu", kops.kernel, backend, steps=12, interpret=True)
+    torch_kernels.check_training("cpu", kops.kernel, backend, steps=12, interpret=True)
 
 
 def kernel(signature: str) -> Any:
@@ -350,7 +350,7 @@ def test_other_things_are_no_kernels() -> None:
 
 
 def test_gradients_by_position() -> None:
-    kern = kops.kernel(torch_ops.SOURCE, "scale", "out double* y[n], const double* x, double factor, int n", **torch_ops.SIZES)
+    kern = kops.kernel(torch_kernels.SOURCE, "scale", "out double* y[n], const double* x, double factor, int n", **torch_kernels.SIZES)
     x = torch.randn(4, dtype=torch.float64, requires_grad=True)
     for backward, right in ((lambda ctx, g: (3 * g, None, None), True), (lambda ctx, g: (g, None), False)):
         op = kops.torch.custom_op(kern, "kops_kernels::positions", backward=backward, interpret=True)  # takes the place of the last one
@@ -363,7 +363,7 @@ def test_gradients_by_position() -> None:
 
 
 def test_what_is_saved_may_be_chosen() -> None:
-    kern = kops.kernel(torch_ops.SOURCE, "scale", "out double* y[n], const double* x, double factor, int n", **torch_ops.SIZES)
+    kern = kops.kernel(torch_kernels.SOURCE, "scale", "out double* y[n], const double* x, double factor, int n", **torch_kernels.SIZES)
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.factor = inputs[1]

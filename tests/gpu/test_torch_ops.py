@@ -16,7 +16,7 @@ if importlib.util.find_spec("torch") is None:
     pytest.skip("torch is not installed", allow_module_level=True)
 import kops  # noqa: E402
 import kops.torch  # noqa: E402
-from support import torch_ops  # noqa: E402
+from support import torch_kernels, torch_ops  # noqa: E402
 from support.torch_ops import OPS  # noqa: E402
 from torch import sigmoid  # noqa: E402
 
@@ -60,23 +60,23 @@ def test_compiled(backend: str) -> None:
 
 
 def test_kernel(k: Any) -> None:
-    torch_ops.check_kernel("cuda", k.kernel)
+    torch_kernels.check_kernel("cuda", k.kernel)
 
 
 def test_kernel_compiled(k: Any, backend: str) -> None:
-    torch_ops.check_kernel_compiled("cuda", k.kernel, backend)
+    torch_kernels.check_kernel_compiled("cuda", k.kernel, backend)
 
 
 def test_kernel_that_mutates(k: Any, backend: str) -> None:
-    torch_ops.check_kernel_that_mutates("cuda", k.kernel, backend)
+    torch_kernels.check_kernel_that_mutates("cuda", k.kernel, backend)
 
 
 def test_training(k: Any) -> None:
-    torch_ops.check_training("cuda", k.kernel, None)
+    torch_kernels.check_training("cuda", k.kernel, None)
 
 
 def test_training_compiled(k: Any, backend: str) -> None:
-    torch_ops.check_training("cuda", k.kernel, backend)
+    torch_kernels.check_training("cuda", k.kernel, backend)
 
 
 def test_calls_are_in_the_stream_s_order(torch: Any, k: Any) -> None:
