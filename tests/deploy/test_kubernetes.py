@@ -300,9 +300,7 @@ def test_the_first_pod_of_a_namespace_makes_its_folder(node: Node) -> None:
     proc.eventually(lambda: node.served("team-a"), node.log)
     assert os.stat(node.socket_of("team-a")).st_mode & 0o777 == 0o666
     assert os.stat(node.folder / "empty" / "kopsd").st_mode & 0o777 == 0o700
-    complaints = [line for line in node.log().splitlines() if "level=info" not in line]
-    # The file of tuned choices is looked for before its folder is made.
-    assert not [line for line in complaints if "event=tuning_file" not in line], node.log()
+    assert not [line for line in node.log().splitlines() if "level=info" not in line], node.log()
 
 
 def test_probes_and_metrics(node: Node) -> None:

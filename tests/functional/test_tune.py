@@ -33,7 +33,6 @@ class Tuned:
 
     def __init__(self, folder: Path, mode: str = "slow", **env: str) -> None:
         self.folder = folder
-        (folder / "cache").mkdir(exist_ok=True)
         self.machine = Machine(
             folder,
             env={

@@ -171,7 +171,7 @@ static void forget(struct tune *t, struct store *store)
 void *measurer_run(void *argument)
 {
     struct tune *t = argument;
-    struct store *store = store_open(t->server->config.code.directory);
+    struct store *store = store_open(t->server->config.code.directory, true);
     bool ending = false;
 
     while (!ending) {

@@ -102,9 +102,9 @@ void tuned_publish(void *tune, const struct tuned *tuned);
 
 struct store;
 
-/* Opens `directory`/tuning.sqlite3, or keeps nothing where there is no directory or no SQLite: the log says why. Never
- * NULL but without memory. */
-struct store *store_open(const char *directory);
+/* Opens `directory`/tuning.sqlite3; where it is missing it is made, or there is nothing to read without `make`. Keeps
+ * nothing where there is no directory or no SQLite: the log says why. Never NULL but without memory. */
+struct store *store_open(const char *directory, bool make);
 struct store *store_close(struct store *s);
 /* Calls `each` for every choice, the oldest first. */
 void store_read(struct store *s, void (*each)(void *context, const struct tuned *tuned), void *context);

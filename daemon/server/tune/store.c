@@ -1,11 +1,13 @@
 /* The file of choices, by SQLite, which is loaded at run time: a daemon without it forgets its choices when it ends. */
 #include <dlfcn.h>
+#include <errno.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "server/tune/room.h"
 #include "util/log.h"
@@ -98,11 +100,13 @@ static void complain(const struct store *s, const char *what)
     log_warning("tuning_file", "what=\"%s\" why=%s", what, log_quote(quoted, sizeof(quoted), why, strlen(why)));
 }
 
-static void open_file(struct store *s, const char *directory)
+static void open_file(struct store *s, const char *directory, bool make)
 {
     char path[PATH_MAX];
 
     snprintf(path, sizeof(path), "%s/tuning.sqlite3", directory);
+    if (!make && access(path, F_OK) < 0 && errno == ENOENT)
+        return;
     if (s->open_v2(path, &s->file, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_FULLMUTEX, NULL) ==
             SQLITE_OK &&
         s->busy_timeout(s->file, 1000) == SQLITE_OK && s->exec(s->file, schema, NULL, NULL, NULL) == SQLITE_OK) {
@@ -114,14 +118,14 @@ static void open_file(struct store *s, const char *directory)
     s->file = NULL;
 }
 
-struct store *store_open(const char *directory)
+struct store *store_open(const char *directory, bool make)
 {
     struct store *s = calloc(1, sizeof(*s));
 
     if (!s || !directory)
         return s;
     if (load(s))
-        open_file(s, directory);
+        open_file(s, directory, make);
     else
         log_warning("tuning_file", "why=\"there is no libsqlite3.so.0: choices are lost when the daemon ends\"");
     return s;

@@ -12,7 +12,7 @@
 /* What an earlier daemon has found. */
 static void read_store(struct server *s)
 {
-    struct store *store = store_open(s->config.code.directory);
+    struct store *store = store_open(s->config.code.directory, false);
 
     store_read(store, tuned_publish, s->tune);
     store_close(store);
