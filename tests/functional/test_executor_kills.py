@@ -142,7 +142,7 @@ def running(scene: Scene, victim: Victim) -> Iterator[None]:
         victim.memory.data[N:] = 0
         first = victim.connection.request("run", {"op": "square", "in": [victim.a], "out": [victim.b]})
         second = victim.connection.request("run", {"op": "add", "in": [victim.a, victim.b], "out": [victim.c]})
-        victim.reaches("kernel")
+        victim.reaches("kernel", streams=2 if lost else 1)
         yield
     victim.connection.reply(first).get()
     victim.connection.reply(second).get()
