@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,17 +25,19 @@ def test_the_shells_like_it(shell: str) -> None:
 
 
 @pytest.fixture
-def scenario(tmp_path: Path) -> Scenario:
+def public() -> Iterator[Path]:
+    with users.public_folder() as folder:
+        yield folder
+
+
+@pytest.fixture
+def scenario(public: Path) -> Scenario:
     """Runs a script in a pid namespace of its own; `left` is a function that prints the other processes there."""
     start = [needs("unshare"), *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), "--pid", "--fork", "--mount-proc"]
     if run(*start, "true").returncode:
         pytest.skip("there are no namespaces here")
-    tmp_path.chmod(0o755)
-    for parent in tmp_path.parents[:3]:
-        if parent.name.startswith("pytest"):
-            parent.chmod(0o755)
-    jobs = tmp_path / "jobs"
-    env = tmp_path / "env"  # shows the variables of the daemon
+    jobs = public / "jobs"
+    env = public / "env"  # shows the variables of the daemon
 
     def settings(**changes: str) -> None:
         given = {
@@ -43,7 +45,7 @@ def scenario(tmp_path: Path) -> Scenario:
             "options": "--backend host --config /dev/null --set cache.directory=none", **changes,
         }  # fmt: skip
         lines = [f"{key}={shlex.quote(value)}\n" for key, value in given.items()]
-        (tmp_path / "slurm.conf").write_text("".join(lines), encoding="utf-8")
+        (public / "slurm.conf").write_text("".join(lines), encoding="utf-8")
 
     def play(script: str, job: dict[str, str] = JOB, **changes: str) -> subprocess.CompletedProcess[str]:
         settings(**changes)
@@ -53,7 +55,7 @@ def scenario(tmp_path: Path) -> Scenario:
         slurm() {{ timeout 100 {PROGRAM} "$@"; }}
         kopsctl() {{ {binary("kopsctl")} --socket "$jobs/17/kopsd.sock" "$@"; }}
         """
-        environment = {"PATH": os.environ["PATH"], "KOPS_SLURM_CONF": str(tmp_path / "slurm.conf"), **job}
+        environment = {"PATH": os.environ["PATH"], "KOPS_SLURM_CONF": str(public / "slurm.conf"), **job}
         # The shell is the namespace's first process: it lives until the scenario's end.
         return run(*start, "--kill-child", "bash", "-c", begin + script, env=environment)
 
@@ -115,8 +117,8 @@ def test_a_daemon_that_does_not_start(scenario: Scenario, options: str, required
     assert "kops-slurm: job 17: the daemon does not answer: kopsd:" in done.stderr
 
 
-def test_a_daemon_that_does_not_answer_takes_bounded_time(scenario: Scenario, tmp_path: Path) -> None:
-    silent = tmp_path / "silent"
+def test_a_daemon_that_does_not_answer_takes_bounded_time(scenario: Scenario, public: Path) -> None:
+    silent = public / "silent"
     silent.write_text("#!/bin/sh\ntrap '' TERM\nwhile :; do sleep 1; done\n", encoding="utf-8")
     silent.chmod(0o755)
     done = scenario("slurm prolog; echo $?; left", kopsd=str(silent), start_s="1", stop_s="1")
@@ -154,8 +156,8 @@ def test_numbers_only(scenario: Scenario, value: str) -> None:
         assert f"{name} is no number" in done.stderr
 
 
-def test_the_node_s_daemon_is_handed_out(scenario: Scenario, tmp_path: Path) -> None:
-    node = f"{tmp_path}/node.sock"
+def test_the_node_s_daemon_is_handed_out(scenario: Scenario, public: Path) -> None:
+    node = f"{public}/node.sock"
     done = scenario(
         f"""
         slurm prolog; echo $?; echo "<$(slurm task-prolog)>"
@@ -170,10 +172,10 @@ def test_the_node_s_daemon_is_handed_out(scenario: Scenario, tmp_path: Path) -> 
     assert f"no daemon answers at {node}" in done.stderr
 
 
-def test_its_name_says_what_to_do(scenario: Scenario, tmp_path: Path) -> None:
+def test_its_name_says_what_to_do(scenario: Scenario, public: Path) -> None:
     for name in ("50-kops-prolog", "kops-task-prolog", "kops-epilog"):
-        (tmp_path / name).symlink_to(PROGRAM)
-    done = scenario(f"{tmp_path}/50-kops-prolog; {tmp_path}/kops-task-prolog; {tmp_path}/kops-epilog; left; {PROGRAM}; echo $?")
+        (public / name).symlink_to(PROGRAM)
+    done = scenario(f"{public}/50-kops-prolog; {public}/kops-task-prolog; {public}/kops-epilog; left; {PROGRAM}; echo $?")
     assert done.stdout.splitlines()[0].startswith("export KOPS_SOCKET=") and done.stdout.splitlines()[1:] == ["2"]
     assert "usage" in done.stderr
 

@@ -13,6 +13,13 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "proto" / "go
 from arrays import BACKEND, LongRun, Vectors  # noqa: E402
 from support import backends, proc, raw  # noqa: E402
 from support.daemon import Daemon  # noqa: E402
+from support.users import public_folder  # noqa: E402
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    with public_folder() as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,6 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -275,14 +274,6 @@ def test_settings_of_the_users_own_win(place: Place) -> None:
     place.stop()
     assert place.autostart().returncode == 0
     assert b"server.idle_exit_s=300" in Path(f"/proc/{place.pid()}/cmdline").read_bytes().split(b"\0")
-
-
-@pytest.fixture
-def public() -> Iterator[Path]:
-    """A folder that other users can enter. Every pytest that starts closes the one that its `tmp_path` are in."""
-    with tempfile.TemporaryDirectory(prefix="kops-test-") as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes other users")

@@ -136,10 +136,8 @@ def certificate(folder: Path, name: str) -> Path:
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl here")
-def test_a_servers_certificate_is_checked(tmp_path: Path, keys: tuple[Key, Key]) -> None:
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)  # root's helper is another user
-    cert, other = certificate(tmp_path, "one"), certificate(tmp_path, "other")
+def test_a_servers_certificate_is_checked(public: Path, keys: tuple[Key, Key]) -> None:
+    cert, other = certificate(public, "one"), certificate(public, "other")  # root's helper is another user
     with Store(certificate=cert) as store:
         by_name = store.url.replace("127.0.0.1", "localhost")
         for url, ca, trusted in ((store.url, cert, True), (by_name, cert, True), (store.url, other, False), (store.url, None, False)):
@@ -404,18 +402,16 @@ def test_without_its_socket_compiles_go_on(tmp_path: Path, keys: tuple[Key, Key]
         assert d.log().count("helper=down") == 1
 
 
-def test_a_user_of_its_own_serves_it(store: Store, tmp_path: Path, keys: tuple[Key, Key]) -> None:
+def test_a_user_of_its_own_serves_it(store: Store, public: Path, keys: tuple[Key, Key]) -> None:
     """A daemon without any privilege."""
     if os.geteuid() != 0:
         pytest.skip("the other tests are of such a daemon")
     given = backends.nvrtc()
     assert given
-    file = tmp_path / "key"
+    file = public / "key"
     shutil.copy(keys[0].path, file)
     os.chown(file, 65534, 65534)
     file.chmod(0o600)
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
     text = shared_cache.config(store.url, remote_key=file, **PATIENT)
     with Daemon(config=text, user=65534, env={"KOPSD_KERNELS_NVRTC": str(given)}) as d, d.connect() as c:
         assert compile_on(c)["cached"] == "no"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -31,6 +33,14 @@ def acting_as(uid: int, gid: int | None = None, groups: Sequence[int] = ()) -> I
         os.seteuid(0)
         os.setegid(0)
         os.setgroups(had)
+
+
+@contextmanager
+def public_folder() -> Iterator[Path]:
+    """A folder that other users can enter. Every pytest that starts closes the one that its `tmp_path` are in to them."""
+    with tempfile.TemporaryDirectory(prefix="kops-test-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
 
 def reload(daemon: Daemon, config: str) -> None:

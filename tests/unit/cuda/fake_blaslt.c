@@ -3,7 +3,7 @@
  * a product of 16 bits before it is added to out with a beta of exactly 1.
  *
  * An algorithm remembers, in its opaque words, what it was chosen for. FAKE_BLASLT in the environment: "none" finds no
- * algorithm at all. KOPS_STANDIN_BLASLT, which executors have, too: "slow", every product takes 3 ms; "second", all but
+ * algorithm at all. KOPS_STANDIN_BLASLT, which executors have, too: "slow", every product takes 10 ms; "second", all but
  * those by the second algorithm do; "refuse", no algorithm is taken back that a caller has kept; "numbers", scales that
  * are vectors are not known. */
 #include <cublasLt.h>
@@ -20,7 +20,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { WORKSPACE = 1 << 20, COOKIE = 0x4b4f5053, RESULTS = 3, SLOW_NS = 3 * 1000 * 1000 };
+enum { WORKSPACE = 1 << 20, COOKIE = 0x4b4f5053, RESULTS = 3, SLOW_NS = 10 * 1000 * 1000 };
 
 struct layout {
     cudaDataType type;
