@@ -3,9 +3,9 @@
  * a product of 16 bits before it is added to out with a beta of exactly 1.
  *
  * An algorithm remembers, in its opaque words, what it was chosen for. FAKE_BLASLT in the environment: "none" finds no
- * algorithm at all. KOPS_STANDIN_BLASLT, which executors have, too: "slow", every product takes 10 ms; "second", all but
- * those by the second algorithm do; "refuse", no algorithm is taken back that a caller has kept; "numbers", scales that
- * are vectors are not known. */
+ * algorithm at all. KOPS_STANDIN_BLASLT, which executors have, too: "slow", every product takes 10 ms; "second", all
+ * but those by the second algorithm do; "refuse", no algorithm is taken back that a caller has kept; "numbers", scales
+ * that are vectors are not known. */
 #include <cublasLt.h>
 #include <cuda.h>
 #include <dlfcn.h>
