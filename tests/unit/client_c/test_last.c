@@ -35,30 +35,23 @@ static void prepare(struct scene *s)
 /* Whether the scene's call is the one that is kept. */
 static bool is_kept(const struct here_last *last, const struct scene *s)
 {
-    struct here_planned found;
-    struct here_key key;
-
-    here_key_of(&s->call, &key);
-    return here_last_find(last, &key, &found);
+    return here_last_is(last, &s->call);
 }
 
 static void keep(struct here_last *last, const struct scene *s)
 {
-    struct here_planned planned;
-    struct here_key key;
+    const struct here_shapes shapes = {.n_operands = 1, .n_words = 2, .words = {1, 5}};
+    struct plan_kernel plan;
 
-    memset(&planned, 7, sizeof(planned));
-    planned.plan.param_bytes = 16;
-    planned.shapes = (struct here_shapes){.n_operands = 1, .n_words = 2, .words = {1, 5}};
-    here_key_of(&s->call, &key);
-    here_last_keep(last, &key, &planned);
+    memset(&plan, 7, sizeof(plan));
+    plan.param_bytes = 16;
+    last->row = (struct here_row){.generation = 3, .index = 4};
+    here_last_keep(last, &s->call, &plan, &shapes);
 }
 
 static void the_same_call_has_its_plan(void **state)
 {
-    struct here_last last = {.key.length = 0};
-    struct here_planned found;
-    struct here_key key;
+    struct here_last last = {.kept = false};
     struct scene s, again;
 
     (void)state;
@@ -66,11 +59,11 @@ static void the_same_call_has_its_plan(void **state)
     prepare(&again);
     assert_false(is_kept(&last, &s));
     keep(&last, &s);
-    here_key_of(&again.call, &key);
-    assert_true(here_last_find(&last, &key, &found));
-    assert_int_equal(found.plan.param_bytes, 16);
-    assert_int_equal(found.plan.params[15], 7);
-    assert_int_equal(found.shapes.words[1], 5);
+    assert_true(is_kept(&last, &again));
+    assert_int_equal(last.plan.param_bytes, 16);
+    assert_int_equal(last.plan.params[15], 7);
+    assert_int_equal(last.shapes.words[1], 5);
+    assert_int_equal(last.row.generation, 0); /* the row of other shapes is not theirs */
     again.call.stream = (cuda_queue)&s; /* depends on no check */
     assert_true(is_kept(&last, &again));
     here_last_drop(&last);
@@ -79,7 +72,7 @@ static void the_same_call_has_its_plan(void **state)
 
 static void every_other_call_is_checked(void **state)
 {
-    struct here_last last = {.key.length = 0};
+    struct here_last last = {.kept = false};
     struct scene s;
 
     (void)state;
@@ -107,6 +100,8 @@ static void every_other_call_is_checked(void **state)
     OTHER(s.call.device = 0);
     OTHER(s.call.geometry = NULL);
     OTHER(s.args[1] = kops_arg_tensor(NULL));
+    OTHER(s.args[0] = kops_arg_null());
+    OTHER(s.args[3] = kops_arg_float(-1));
     OTHER(s.args[3] = kops_arg_int(-2));
     OTHER(s.args[3] = kops_arg_uint(UINT64_MAX));
     OTHER(s.args[4] = kops_arg_float(-0.5));
@@ -125,7 +120,7 @@ static void the_longest_call_has_room_and_longer_ones_are_not_kept(void **state)
     static const int64_t ones[TENSOR_MAX_RANK + 1] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
     struct here_tensor tensors[KERNEL_MAX_TENSORS + 1];
     struct kops_argument args[KERNEL_MAX_PARAMS + 1];
-    struct here_last last = {.key.length = 0};
+    struct here_last last = {.kept = false};
     struct scene s;
 
     (void)state;
