@@ -294,7 +294,8 @@ static unsigned n_operands(const struct here_kernel *k)
     return k->signature->op.n_inputs + k->signature->op.n_outputs;
 }
 
-/* Checks a call and plans it, with the addresses in its parameters. *ret_shapes is set where something is to be done. */
+/* Checks a call and plans it, with the addresses in its parameters. *ret_shapes is set where something is to be done.
+ */
 static enum kops_code check(const struct here_kernel *k, const struct here_function *f, const struct here_call *call,
                             struct prepared *ret, struct here_shapes *ret_shapes, struct kops_error *e)
 {

@@ -108,7 +108,6 @@ void here_last_keep(struct here_last *last, const struct here_call *call, const 
     if (!last->kept)
         return;
     here_plan_copy(&last->plan, plan);
-    memcpy(&last->shapes, shapes,
-           offsetof(struct here_shapes, words) + shapes->n_words * sizeof(shapes->words[0]));
+    memcpy(&last->shapes, shapes, offsetof(struct here_shapes, words) + shapes->n_words * sizeof(shapes->words[0]));
     last->row = (struct here_row){.generation = 0};
 }

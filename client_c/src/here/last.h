@@ -8,10 +8,7 @@
 #include "tally.h"
 
 /* All that the checks of the longest call depend on, besides its kernel and context. */
-enum {
-    LAST_WORDS_MAX =
-        1 + 2 * KERNEL_MAX_PARAMS + KERNEL_MAX_TENSORS * (3 + 2 * TENSOR_MAX_RANK) + 3 * (1 + 3) + 2
-};
+enum { LAST_WORDS_MAX = 1 + 2 * KERNEL_MAX_PARAMS + KERNEL_MAX_TENSORS * (3 + 2 * TENSOR_MAX_RANK) + 3 * (1 + 3) + 2 };
 
 struct here_last {
     bool kept; /* false: there is none */

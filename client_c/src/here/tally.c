@@ -294,8 +294,7 @@ struct here_counted here_tally_count(struct here_tally *t, const struct here_sha
     counted = find_row(t, *row);
     if (counted)
         counted->count++;
-    return (struct here_counted){
-        .row = *row, .timed = t->launches++ % TALLY_EVERY == FIRST_TIMED, .due = is_due(t)};
+    return (struct here_counted){.row = *row, .timed = t->launches++ % TALLY_EVERY == FIRST_TIMED, .due = is_due(t)};
 }
 
 void here_tally_uncount(struct here_tally *t, struct here_row row)

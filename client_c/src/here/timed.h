@@ -7,8 +7,8 @@
 /* Puts it on the stream. */
 typedef cuda_status here_enqueue(const struct cuda_driver *d, void *work, cuda_queue stream);
 
-/* Enqueues it, timed where it is its turn. Where the driver refuses it it is not counted. `tally` NULL: it is not in any
- * case. */
+/* Enqueues it, timed where it is its turn. Where the driver refuses it it is not counted. `tally` NULL: it is not in
+ * any case. */
 cuda_status here_enqueue_counted(struct here_tally *tally, const struct here_counted *counted,
                                  const struct cuda_driver *d, cuda_context context, cuda_queue stream,
                                  here_enqueue *enqueue, void *work);

@@ -28,8 +28,7 @@ enum kops_code here_tensors_map(const struct kops_tensor *t, struct kops_error *
 enum kops_code here_tensors_refuse(const struct here_tensors *h, const struct kops_tensor *t, struct kops_error *e);
 
 /* Adds one. Without the lock. Errors: no_cuda, bad_argument (shared memory), out_of_bounds, device_mismatch. */
-static inline enum kops_code here_tensors_add(struct here_tensors *h, const struct kops_tensor *t,
-                                              struct kops_error *e)
+static inline enum kops_code here_tensors_add(struct here_tensors *h, const struct kops_tensor *t, struct kops_error *e)
 {
     struct here_tensor *at = &h->at[h->n++];
     struct kops_buffer *b = t->buffer;

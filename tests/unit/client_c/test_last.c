@@ -64,7 +64,7 @@ static void the_same_call_has_its_plan(void **state)
     assert_int_equal(last.plan.params[15], 7);
     assert_int_equal(last.shapes.words[1], 5);
     assert_int_equal(last.row.generation, 0); /* the row of other shapes is not theirs */
-    again.call.stream = (cuda_queue)&s; /* depends on no check */
+    again.call.stream = (cuda_queue)&s;       /* depends on no check */
     assert_true(is_kept(&last, &again));
     here_last_drop(&last);
     assert_false(is_kept(&last, &s));
