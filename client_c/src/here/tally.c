@@ -285,6 +285,15 @@ static bool is_due(struct here_tally *t)
     return true;
 }
 
+/* Lock held. Whether a launch that is counted in the row, which may be NULL, is to be timed: events cost the launch
+ * time, and a row takes so many times until the daemon is told. */
+static bool is_timed(struct here_tally *t, const struct row *row)
+{
+    const bool turn = t->launches++ % TALLY_EVERY == FIRST_TIMED;
+
+    return turn && row && row->n_us < TALLY_SAMPLES;
+}
+
 struct here_counted here_tally_count(struct here_tally *t, const struct here_shapes *shapes, struct here_row *row)
 {
     struct row *counted;
@@ -294,7 +303,7 @@ struct here_counted here_tally_count(struct here_tally *t, const struct here_sha
     counted = find_row(t, *row);
     if (counted)
         counted->count++;
-    return (struct here_counted){.row = *row, .timed = t->launches++ % TALLY_EVERY == FIRST_TIMED, .due = is_due(t)};
+    return (struct here_counted){.row = *row, .timed = is_timed(t, counted), .due = is_due(t)};
 }
 
 void here_tally_uncount(struct here_tally *t, struct here_row row)

@@ -1,5 +1,6 @@
 /* Launches in this process, counted by their shapes: the daemon sees nothing of them, and is told for its statistics.
- * One of TALLY_EVERY is timed by two events, which are read later: nothing waits for them.
+ * One of TALLY_EVERY is timed by two events, which are read later: nothing waits for them; and none is timed whose time
+ * there would be no room for.
  *
  * A launch on a stream under capture counts once, without a time; what the graph runs later is not seen. Thread: any.
  * No call of the driver's is made with the tally's lock: a full queue of the GPU holds up only who launches.

@@ -177,6 +177,21 @@ static void test_times_one_in_many_and_waits_for_none(void **state)
     TELLS(t, "\x91\x83" SHAPES("\x08") COUNT("\x3d") QUARTER_MS);
 }
 
+static void test_times_no_more_than_it_tells(void **state)
+{
+    struct here_tally *t = *state;
+    struct bytes told = {.data = NULL};
+
+    for (unsigned i = 0; i < 20 * TALLY_EVERY; i++)
+        launch(t, 8);
+    assert_int_equal(records, 2 * (TALLY_SAMPLES + 1)); /* a time is read when the next launch is timed */
+    assert_true(here_tally_take(t, NULL, &told));
+    bytes_free(&told);
+    for (unsigned i = 0; i < TALLY_EVERY; i++)
+        launch(t, 8);
+    assert_int_equal(records, 2 * (TALLY_SAMPLES + 2));
+}
+
 static void test_puts_no_events_into_graphs(void **state)
 {
     struct here_tally *t = *state;
@@ -341,6 +356,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_counts_by_shapes),
         TEST(test_times_one_in_many_and_waits_for_none),
+        TEST(test_times_no_more_than_it_tells),
         TEST(test_puts_no_events_into_graphs),
         TEST(test_follows_the_context),
         TEST(test_goes_on_where_the_driver_does_not),
