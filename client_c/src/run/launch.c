@@ -32,6 +32,12 @@ static enum kops_code check_geometry(const struct kops_launch_geometry *g, struc
     return r ? r : check_dims("cluster", &g->cluster, e);
 }
 
+/* Whether a launch says anything of its geometry itself. */
+static bool is_given(const struct kops_launch_geometry *g)
+{
+    return g->grid.n || g->block.n || g->cluster.n || g->has_shared;
+}
+
 static enum kops_code check_options(const struct kops_options *o, struct kops_error *e)
 {
     if (o->device || o->variant)
@@ -184,7 +190,7 @@ static enum kops_code run_here(struct kops_kernel *k, const struct kops_argument
                               .n_tensors = tensors.n,
                               .args = args,
                               .n_args = (unsigned)n_args,
-                              .geometry = how ? &how->geometry : NULL,
+                              .geometry = how && is_given(&how->geometry) ? &how->geometry : NULL,
                               .stream = d->way == DISPATCH_ENQUEUE ? d->stream : NULL,
                               .device = here_tensors_device(&tensors)};
     return launch_here(k, &call, d, o, e);
