@@ -324,7 +324,7 @@ static enum kops_code check(const struct here_kernel *k, const struct here_funct
     return KOPS_OK;
 }
 
-/* Checks a call that is not the last one again, and keeps it as the last one. */
+/* Checks a call that is none of the last ones again, and keeps it as one. */
 static enum kops_code prepare_new(struct here_kernel *k, const struct here_function *f, const struct here_call *call,
                                   struct prepared *ret, struct kops_error *e)
 {
@@ -342,23 +342,25 @@ static enum kops_code prepare_new(struct here_kernel *k, const struct here_funct
     return KOPS_OK;
 }
 
-/* A call that is the last one again, in its context, was checked: nothing else was looked at then. One lock for it. */
+/* A call that is one of the last ones again, in their context, was checked: nothing else was looked at then. One lock
+ * for it. */
 static enum kops_code prepare(struct here_kernel *k, const struct here_call *call, struct prepared *ret,
                               struct kops_error *e)
 {
     struct here_function function;
-    bool known, again;
+    struct here_last_call *again;
+    bool known;
     enum kops_code r = here_context(&ret->driver, &ret->context, e);
 
     if (r)
         return r;
     here_tally_lock(k->tally);
     known = k->context == ret->context;
-    again = known && here_last_is(&k->last, call);
+    again = known ? here_last_find(&k->last, call) : NULL;
     if (again) {
         ret->function = k->function.function;
-        here_plan_copy(&ret->plan, &k->last.plan);
-        ret->counted = here_tally_count(k->tally, &k->last.shapes, &k->last.row);
+        here_plan_copy(&ret->plan, &again->plan);
+        ret->counted = here_tally_count(k->tally, &again->shapes, &again->row);
     } else if (known) {
         function = k->function;
     }

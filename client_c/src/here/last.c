@@ -65,7 +65,7 @@ ALWAYS_INLINE void look_at_geometry(struct walk *w, const struct kops_launch_geo
     look(w, g->has_shared ? g->shared : 0);
 }
 
-/* False: the call is too long. */
+/* False: the call is too long, or differs. */
 ALWAYS_INLINE bool look_at_call(struct walk *w, const struct here_call *call)
 {
     if (call->n_args > KERNEL_MAX_PARAMS || call->n_tensors > KERNEL_MAX_TENSORS)
@@ -78,18 +78,32 @@ ALWAYS_INLINE bool look_at_call(struct walk *w, const struct here_call *call)
         if (call->tensors[i].rank > TENSOR_MAX_RANK)
             return false;
         look_at_tensor(w, &call->tensors[i]);
+        if (w->differs)
+            return false;
     }
     if (call->geometry)
         look_at_geometry(w, call->geometry);
-    return true;
+    return !w->differs;
 }
 
-bool here_last_is(const struct here_last *last, const struct here_call *call)
+static bool is(struct here_last_call *kept, const struct here_call *call)
 {
-    /* Not written to. */
-    struct walk w = {.writes = false, .at = (uint64_t *)(uintptr_t)last->words};
+    struct walk w = {.writes = false, .at = kept->words};
 
-    return last->kept && look_at_call(&w, call) && !w.differs;
+    return kept->kept && look_at_call(&w, call);
+}
+
+struct here_last_call *here_last_find(struct here_last *last, const struct here_call *call)
+{
+    for (unsigned i = 0; i < LAST_CALLS; i++) {
+        const unsigned at = (last->found + i) % LAST_CALLS; /* the next one after the last where they take turns */
+
+        if (is(&last->calls[at], call)) {
+            last->found = at;
+            return &last->calls[at];
+        }
+    }
+    return NULL;
 }
 
 /* ---- what is kept ---- */
@@ -102,12 +116,21 @@ void here_plan_copy(struct plan_kernel *to, const struct plan_kernel *from)
 void here_last_keep(struct here_last *last, const struct here_call *call, const struct plan_kernel *plan,
                     const struct here_shapes *shapes)
 {
-    struct walk w = {.writes = true, .at = last->words};
+    const unsigned at = (last->found + 1) % LAST_CALLS;
+    struct here_last_call *kept = &last->calls[at];
+    struct walk w = {.writes = true, .at = kept->words};
 
-    last->kept = look_at_call(&w, call);
-    if (!last->kept)
+    kept->kept = look_at_call(&w, call);
+    if (!kept->kept)
         return;
-    here_plan_copy(&last->plan, plan);
-    memcpy(&last->shapes, shapes, offsetof(struct here_shapes, words) + shapes->n_words * sizeof(shapes->words[0]));
-    last->row = (struct here_row){.generation = 0};
+    here_plan_copy(&kept->plan, plan);
+    memcpy(&kept->shapes, shapes, offsetof(struct here_shapes, words) + shapes->n_words * sizeof(shapes->words[0]));
+    kept->row = (struct here_row){.generation = 0};
+    last->found = at;
+}
+
+void here_last_drop(struct here_last *last)
+{
+    for (unsigned i = 0; i < LAST_CALLS; i++)
+        last->calls[i].kept = false;
 }
