@@ -1,8 +1,8 @@
 """One op, registered with torch's dispatcher: its kernels for CPU and CUDA, what they mean to autograd, to torch.compile and vmap.
 
 A call from Python with tensors by position alone does not pass the dispatcher where nothing in it could see the call: no gradient, mode,
-transform, autocast, tracer or profiler. (An `ExecutionTraceObserver` without a profiler sees the overloads alone, `add.default`.) Through
-the dispatcher an op costs what a launch does. Otherwise the call passes it once: the
+transform, autocast, tracer or profiler: the compiled part asks, `native.Shortcut`. (An `ExecutionTraceObserver` without a profiler sees
+the overloads alone, `add.default`.) Through the dispatcher an op costs what a launch does. Otherwise the call passes it once: the
 kernel at the autograd keys runs the op at once where nothing below it could see the call. Every other call goes on below autograd,
 through the dispatcher, by a `torch.autograd.Function` where gradients are asked for.
 """
