@@ -46,6 +46,8 @@ static enum kops_code fetch(struct kops_client *c, const char *name, uint64_t de
 
 /* ---- an execution ---- */
 
+_Static_assert((int)KOPS_MAX_OPERANDS <= (int)KOPS_MAX_KERNEL_TENSORS, "an op's tensors have room in here_tensors");
+
 static enum kops_code check_options(const struct kops_options *o, const struct dispatch *d, struct kops_error *e)
 {
     enum kops_code r = launch_here_check(d, o, e);
