@@ -12,14 +12,14 @@
 
 struct setting {
     struct bench_connection connection;
-    size_t rounds, ops, elements;
+    size_t rounds, ops, elements, calls;
 };
 
 struct bench {
     struct add_kernel add; /* the driver's side, and the vectors */
     kops_client *client;
     kops_kernel *kernel;
-    size_t ops;
+    size_t ops, calls;
 };
 
 static const char SOURCE[] =
@@ -51,14 +51,16 @@ static int define(struct bench *bench)
 static int round_here(struct bench *bench)
 {
     const struct kops_tensor *t = bench->add.tensors;
-    const struct kops_argument args[] = {kops_arg_tensor(&t[2]), kops_arg_tensor(&t[0]), kops_arg_tensor(&t[1]),
-                                         kops_arg_int((int64_t)bench->add.elements)};
+    struct kops_argument args[] = {kops_arg_tensor(&t[2]), kops_arg_tensor(&t[0]), kops_arg_tensor(&t[1]),
+                                   kops_arg_null()};
     const struct kops_launch_options how = {.options = {.where = KOPS_WHERE_HERE}};
     struct kops_error error;
 
-    for (size_t i = 0; i < bench->ops; i++)
+    for (size_t i = 0; i < bench->ops; i++) {
+        args[3] = kops_arg_int((int64_t)(bench->add.elements - i % bench->calls));
         if (check_kops(kops_kernel_enqueue(bench->kernel, args, 4, &how, bench->add.stream, &error), &error, "launch"))
             return -1;
+    }
     return 0;
 }
 
@@ -116,7 +118,7 @@ free_series:
 
 int main(int argc, char **argv)
 {
-    struct setting setting = {.rounds = 40, .ops = 500, .elements = 1024};
+    struct setting setting = {.rounds = 40, .ops = 500, .elements = 1024, .calls = 1};
     const struct bench_option options[] = {
         {.name = "socket", .text = &setting.connection.socket},
         {.name = "transport", .text = &setting.connection.transport},
@@ -124,6 +126,7 @@ int main(int argc, char **argv)
         {.name = "rounds", .count = &setting.rounds},
         {.name = "ops", .count = &setting.ops},
         {.name = "elements", .count = &setting.elements},
+        {.name = "calls", .count = &setting.calls}, /* that differ, by turns */
         {0},
     };
     struct bench bench = {0};
@@ -134,6 +137,7 @@ int main(int argc, char **argv)
     if (r)
         return r;
     bench.ops = setting.ops;
+    bench.calls = setting.calls ? setting.calls : 1;
     bench.client = connect_or_exit(&setting.connection);
     need_feature(bench.client, "code");
     r = add_kernel_register(&bench.add, bench.client) || define(&bench) || measure(&bench, setting.rounds) ? 1 : 0;

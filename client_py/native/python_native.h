@@ -131,6 +131,10 @@ PyObject *here_keep_image(PyObject *module, PyObject *arguments);
 PyObject *link_remember(PyObject *self, PyObject *arguments);
 PyObject *link_forget(PyObject *self, PyObject *arguments);
 
+/* shortcut.c */
+
+extern PyType_Spec shortcut_spec;
+
 /* tensor.c */
 
 struct operand {

@@ -11,8 +11,12 @@ import fake_torch as torch
 import kops
 import numpy
 import pytest
+from kops._base import compiled
 from kops._base.compiled import native
+from kops._base.declarations import DTYPES
 from kops._calls import places
+from kops._kernels import here
+from kops._tensors import adapters
 from test_daemon_cuda import driver, k, numbers, real, tensor  # noqa: F401
 from test_daemon_kernels import OTHERS, SIGNATURE, add2, vectors
 from test_kernels import ADD2
@@ -53,6 +57,20 @@ def test_the_daemon_is_not_needed_any_more(real: Daemon, k: kops.Client, driver:
     for n in (1, 2):
         kern(c, a, a, n, where="here")
     assert numbers(driver, c) == [2, 4, 33, 44]
+
+
+def test_the_first_launch_is_the_compiled_part_s(
+    k: kops.Client, driver: Any, real: Daemon, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+) -> None:
+    """Where torch is imported before the connection is made, no launch goes by Python."""
+    native.configure((), (None,) * len(DTYPES), None, None, None, None)  # as in a process that has seen no tensor yet
+    monkeypatch.setattr(compiled, "_configured", None)
+    monkeypatch.setattr(adapters, "_by_type", {})
+    monkeypatch.setattr(here, "_array", None)  # what Python describes arrays by
+    c, a, b = vectors(driver)
+    with kops.connect(real.socket_path) as fresh:
+        add2(fresh)(c, a, b, 4, where="here")
+        assert numbers(driver, c) == [11, 22, 33, 44]
 
 
 def test_the_same_checks(k: kops.Client, driver: Any) -> None:  # noqa: F811

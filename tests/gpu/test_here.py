@@ -6,6 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
+import kops
 import pytest
 
 SOURCE = """
@@ -62,6 +63,27 @@ def test_results_on_torch_s_streams(torch: Any, k: Any, scaled: Any) -> None:
     assert not stream.query(), "nothing was waited for"
     stream.synchronize()
     assert bool((y == 6).all()) and launches(k) == before
+
+
+def test_calls_by_turns_and_what_differs_from_them(torch: Any, k: Any, scaled: Any) -> None:
+    """Calls that were made before are not checked anew; every other one is."""
+    n = 10_000
+    x = torch.randn(n, device="cuda")
+    outs = [torch.empty_like(x) for _ in range(6)]
+    for turn in range(3):
+        for i, out in enumerate(outs[: 2 + 2 * turn]):
+            scaled(out, x, float(i), n, where="here")
+        assert all(torch.equal(out, i * x) for i, out in enumerate(outs[: 2 + 2 * turn]))
+    for other in ((outs[0], x[:-1], 0.0, n), (outs[0], x, 0.0, n + 1), (outs[0].int(), x, 0.0, n), (x, x, 0.0, n)):
+        with pytest.raises((kops.ShapeMismatch, kops.DtypeMismatch, kops.Overlap)):
+            scaled(*other, where="here")
+    address = outs[1].data_ptr()
+    del outs[1]
+    half = torch.full((n // 2,), 7.0, device="cuda")  # likely where the freed one was
+    assert scaled(half, x[: n // 2], 3.0, n // 2, where="here") is half and torch.equal(half, 3 * x[: n // 2])
+    if half.data_ptr() == address:
+        with pytest.raises(kops.ShapeMismatch):
+            scaled(half, x, 1.0, n, where="here")
 
 
 def test_templates_shared_memory_and_clusters(torch: Any, k: Any, scaled: Any) -> None:

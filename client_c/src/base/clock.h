@@ -9,6 +9,10 @@
 
 uint64_t clock_ns(void);
 
+/* The same clock as the system's last tick left it, some milliseconds late: a fraction of the cost. Never ahead of
+ * clock_ns(). */
+uint64_t clock_coarse_ns(void);
+
 /* The deadline that lies `ms` ahead; negative: never. */
 uint64_t deadline_in(int64_t ms);
 

@@ -1,7 +1,5 @@
 #include "context.h"
 
-#include <string.h>
-
 #include "base/fail.h"
 
 enum kops_code here_context(const struct cuda_driver **ret_driver, cuda_context *ret_context, struct kops_error *e)
@@ -20,16 +18,11 @@ enum kops_code here_context(const struct cuda_driver **ret_driver, cuda_context 
     return KOPS_OK;
 }
 
-enum kops_code here_check_device(int tensors, const char *tensors_uuid, cuda_device context, const char *context_uuid,
-                                 struct kops_error *e)
+enum kops_code here_check_device(int tensors, cuda_device context, struct kops_error *e)
 {
-    if (tensors >= 0 && tensors != context)
-        return fail(e, KOPS_ERR_DEVICE_MISMATCH,
-                    "the tensors live on GPU %d, but the current context is of GPU %d: make that device current first",
-                    tensors, context);
-    if (tensors_uuid && context_uuid[0] && strcmp(tensors_uuid, context_uuid) != 0)
-        return fail(e, KOPS_ERR_DEVICE_MISMATCH,
-                    "the tensors live on %s, but the current context is of %s: make that device current first",
-                    tensors_uuid, context_uuid);
-    return KOPS_OK;
+    if (tensors < 0 || tensors == context)
+        return KOPS_OK;
+    return fail(e, KOPS_ERR_DEVICE_MISMATCH,
+                "the tensors live on GPU %d, but the current context is of GPU %d: make that device current first",
+                tensors, context);
 }

@@ -7,9 +7,7 @@
 /* Errors: no_cuda (no driver, after a fork, or no context is current). */
 enum kops_code here_context(const struct cuda_driver **ret_driver, cuda_context *ret_context, struct kops_error *e);
 
-/* device_mismatch unless the tensors' device, by ordinal (-1: any) and by UUID (NULL: any), is the context's, whose
- * UUID may be "" where it is not known. */
-enum kops_code here_check_device(int tensors, const char *tensors_uuid, cuda_device context, const char *context_uuid,
-                                 struct kops_error *e);
+/* device_mismatch unless the tensors' device, by its number in this process (-1: any), is the context's. */
+enum kops_code here_check_device(int tensors, cuda_device context, struct kops_error *e);
 
 #endif

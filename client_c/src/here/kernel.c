@@ -1,6 +1,5 @@
 #include "kernel.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,9 +24,8 @@ struct here_kernel {
     struct kernel_signature *signature;
     struct here_code *code;
     char *symbol;
-    struct here_tally *tally;
-    pthread_mutex_t lock; /* of all below */
-    cuda_context context; /* where `function` is */
+    struct here_tally *tally; /* its lock is that of all below: a launch takes no other */
+    cuda_context context;     /* where `function` is */
     struct here_function function;
     struct here_last last; /* of that context */
 };
@@ -68,7 +66,6 @@ enum kops_code here_kernel_new(const struct here_declaration *d, struct here_ker
         return here_error(&why, e);
     }
     k->code = d->code;
-    pthread_mutex_init(&k->lock, NULL);
     *ret = k;
     return KOPS_OK;
 }
@@ -266,32 +263,30 @@ static cuda_status launch(const struct cuda_driver *d, cuda_function function, s
                      p->shared_bytes, stream, params, buffer);
 }
 
-/* What a launch needs. */
+/* ---- what a launch needs ---- */
+
 struct prepared {
     const struct cuda_driver *driver; /* NULL: nothing is to be done */
-    struct here_function function;    /* in the current context: nearly always that of the last launch */
-    struct here_planned planned;
+    cuda_context context;
+    cuda_function function; /* in that context */
+    struct plan_kernel plan;
+    struct here_counted counted;
 };
 
-/* Finds the function, and the plan if the last call was the same: *ret_same. */
-static enum kops_code find(struct here_kernel *k, const struct here_key *key, struct prepared *ret, bool *ret_same,
-                           struct kops_error *e)
+/* Takes the kernel to another context. */
+static enum kops_code find_function(struct here_kernel *k, const struct cuda_driver *d, cuda_context context,
+                                    struct here_function *ret, struct kops_error *e)
 {
-    cuda_context context = NULL;
-    enum kops_code r = here_context(&ret->driver, &context, e);
+    enum kops_code r = here_code_function(k->code, d, context, k->symbol, ret, e);
 
     if (r)
         return r;
-    pthread_mutex_lock(&k->lock);
-    if (k->context != context) {
-        here_last_drop(&k->last);
-        r = here_code_function(k->code, ret->driver, context, k->symbol, &k->function, e);
-        k->context = r ? NULL : context;
-    }
-    ret->function = k->function;
-    *ret_same = !r && here_last_find(&k->last, key, &ret->planned);
-    pthread_mutex_unlock(&k->lock);
-    return r;
+    here_tally_lock(k->tally);
+    here_last_drop(&k->last);
+    k->function = *ret;
+    k->context = context;
+    here_tally_unlock(k->tally);
+    return KOPS_OK;
 }
 
 static unsigned n_operands(const struct here_kernel *k)
@@ -299,56 +294,94 @@ static unsigned n_operands(const struct here_kernel *k)
     return k->signature->op.n_inputs + k->signature->op.n_outputs;
 }
 
-/* A call that is not the last one again. */
-static enum kops_code prepare_new(struct here_kernel *k, const struct here_call *call, const struct here_key *key,
-                                  struct prepared *ret, struct kops_error *e)
+/* Checks a call and plans it, with the addresses in its parameters. *ret_shapes is set where something is to be done.
+ */
+static enum kops_code check(const struct here_kernel *k, const struct here_function *f, const struct here_call *call,
+                            struct prepared *ret, struct here_shapes *ret_shapes, struct kops_error *e)
 {
-    struct plan_kernel *p = &ret->planned.plan;
+    struct plan_kernel *p = &ret->plan;
     struct reading reading;
     struct error why;
     cuda_status status;
-    enum kops_code r;
+    enum kops_code r = here_check_device(call->device, f->device, e);
 
-    if (plan(k, &ret->function, call, &reading, &why) < 0)
+    if (r)
+        return r;
+    if (plan(k, f, call, &reading, &why) < 0)
         return here_error(&why, e);
     if (plan_is_empty(&reading.plan)) {
         ret->driver = NULL;
         return KOPS_OK;
     }
-    *p = reading.plan.kernel;
-    if (p->cooperative && (r = check_room(ret->driver, &ret->function, p, e)))
+    here_plan_copy(p, &reading.plan.kernel);
+    if (p->cooperative && (r = check_room(ret->driver, f, p, e)))
         return r;
     for (unsigned i = 0; i < p->n_pointers; i++)
         memcpy(p->params + p->pointers[i], &reading.addresses[i], sizeof(reading.addresses[i]));
     if (p->maps && (status = cuda_ops_encode_params(p, p->params, ret->driver->map_encode)))
         return cuda_fail(ret->driver, e, KOPS_ERR_INVALID_ARGUMENT, status, "cuTensorMapEncodeTiled");
-    here_shapes_of(reading.operands, n_operands(k), &ret->planned.shapes);
-    pthread_mutex_lock(&k->lock);
-    if (k->context == ret->function.context)
-        here_last_keep(&k->last, key, &ret->planned);
-    pthread_mutex_unlock(&k->lock);
+    here_shapes_of(reading.operands, n_operands(k), ret_shapes);
     return KOPS_OK;
 }
 
+/* Checks a call that is none of the last ones again, and keeps it as one. */
+static enum kops_code prepare_new(struct here_kernel *k, const struct here_function *f, const struct here_call *call,
+                                  struct prepared *ret, struct kops_error *e)
+{
+    struct here_row row = {.generation = 0};
+    struct here_shapes shapes;
+    enum kops_code r = check(k, f, call, ret, &shapes, e);
+
+    if (r || !ret->driver)
+        return r;
+    here_tally_lock(k->tally);
+    ret->counted = here_tally_count(k->tally, &shapes, &row);
+    if (k->context == ret->context) /* another thread may have taken the kernel to its own */
+        here_last_keep(&k->last, call, &ret->plan, &shapes);
+    here_tally_unlock(k->tally);
+    return KOPS_OK;
+}
+
+/* A call that is one of the last ones again, in their context, was checked: nothing else was looked at then. One lock
+ * for it. */
 static enum kops_code prepare(struct here_kernel *k, const struct here_call *call, struct prepared *ret,
                               struct kops_error *e)
 {
-    struct here_key key;
-    bool same = false;
-    enum kops_code r;
+    struct here_function function;
+    struct here_last_call *again;
+    bool known;
+    enum kops_code r = here_context(&ret->driver, &ret->context, e);
 
-    here_key_of(call, &key);
-    r = find(k, &key, ret, &same, e);
-    if (!r)
-        r = here_check_device(call->device, call->uuid, ret->function.device, ret->function.uuid, e);
-    return r || same ? r : prepare_new(k, call, &key, ret, e);
+    if (r)
+        return r;
+    here_tally_lock(k->tally);
+    known = k->context == ret->context;
+    again = known ? here_last_find(&k->last, call) : NULL;
+    if (again) {
+        ret->function = k->function.function;
+        here_plan_copy(&ret->plan, &again->plan);
+        ret->counted = here_tally_count(k->tally, &again->shapes, &again->row);
+    } else if (known) {
+        function = k->function;
+    }
+    here_tally_unlock(k->tally);
+    if (again)
+        return KOPS_OK;
+    if (!known)
+        r = find_function(k, ret->driver, ret->context, &function, e);
+    if (r)
+        return r;
+    ret->function = function.function;
+    return prepare_new(k, &function, call, ret, e);
 }
+
+/* ---- the launch ---- */
 
 static cuda_status enqueue(const struct cuda_driver *d, void *work, cuda_queue stream)
 {
     struct prepared *p = work;
 
-    return launch(d, p->function.function, &p->planned.plan, stream);
+    return launch(d, p->function, &p->plan, stream);
 }
 
 enum kops_code here_launch(struct here_kernel *k, const struct here_call *call, bool *ret_due, struct kops_error *e)
@@ -360,8 +393,8 @@ enum kops_code here_launch(struct here_kernel *k, const struct here_call *call, 
     *ret_due = false;
     if (r || !p.driver)
         return r;
-    status =
-        here_counted(k->tally, p.driver, p.function.context, call->stream, enqueue, &p, &p.planned.shapes, ret_due);
+    *ret_due = p.counted.due;
+    status = here_enqueue_counted(k->tally, &p.counted, p.driver, p.context, call->stream, enqueue, &p);
     return status ? cuda_fail(p.driver, e, KOPS_ERR_DEVICE_ERROR, status, "cuLaunchKernel") : KOPS_OK;
 }
 
@@ -374,10 +407,7 @@ enum kops_code here_launch_timed(struct here_kernel *k, const struct here_call *
     *ret_us = 0;
     if (r || !p.driver)
         return r;
-    r = here_timed(p.driver, call->stream, enqueue, &p, ret_us, e);
-    if (!r)
-        here_tally_count(k->tally, &p.planned.shapes, *ret_us);
-    return r;
+    return here_timed(k->tally, &p.counted, p.driver, call->stream, enqueue, &p, ret_us, e);
 }
 
 void here_kernel_read(struct here_kernel *k)
@@ -392,9 +422,9 @@ bool here_kernel_tell(struct here_kernel *k, uint64_t module, struct bytes *out)
     const size_t from = out->length;
     char uuid[CUDA_UUID_TEXT];
 
-    pthread_mutex_lock(&k->lock);
+    here_tally_lock(k->tally);
     memcpy(uuid, k->function.uuid, sizeof(uuid));
-    pthread_mutex_unlock(&k->lock);
+    here_tally_unlock(k->tally);
     mp_map(out, uuid[0] ? 5 : 4);
     mp_pair_uint(out, "module", module);
     mp_pair_text(out, "entry", s->op.name);

@@ -32,8 +32,7 @@ struct here_call {
     unsigned n_args;
     const struct kops_launch_geometry *geometry; /* NULL: as declared */
     cuda_queue stream;                           /* of the current context; may be under capture */
-    int device;                                  /* the tensors' ordinal, which the context must be of; -1: any */
-    const char *uuid;                            /* the same by UUID; NULL: any */
+    int device; /* the tensors', by its number in this process, which the context must be of; -1: any */
 };
 
 /* Checks and launches; returns when it is on the stream. *ret_due: it is time for here_kernel_tell(). Errors: those of

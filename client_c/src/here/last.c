@@ -2,83 +2,135 @@
 
 #include <string.h>
 
-static uint64_t *put_argument(uint64_t *at, const struct kops_argument *a)
+/* ---- the words of a call ---- */
+
+/* Writes the words of a call, or compares them with those that are there: what is looked at is said once. A call's own
+ * counts and ranks lead through the words, so that there is room for them whatever is there, and calls of other counts
+ * or ranks differ in the word that has these. */
+struct walk {
+    const bool writes;
+    uint64_t *at;
+    uint64_t differs; /* not 0: some word does */
+};
+
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+ALWAYS_INLINE void look(struct walk *w, uint64_t word)
 {
-    *at++ = (uint64_t)a->kind;
+    if (w->writes)
+        *w->at = word;
+    else
+        w->differs |= *w->at ^ word;
+    w->at++;
+}
+
+ALWAYS_INLINE void look_at_argument(struct walk *w, const struct kops_argument *a)
+{
+    look(w, (uint64_t)a->kind);
     if (a->kind == KOPS_ARG_BOOL)
-        *at++ = a->value.boolean;
+        look(w, a->value.boolean);
     else if (a->kind != KOPS_ARG_TENSOR && a->kind != KOPS_ARG_NULL)
-        *at++ = a->value.natural; /* of a float its bits */
-    return at;
+        look(w, a->value.natural); /* of a float its bits */
 }
 
-static uint64_t *put_tensor(uint64_t *at, const struct here_tensor *t)
+ALWAYS_INLINE void look_at_sizes(struct walk *w, const int64_t *sizes, unsigned n)
 {
-    *at++ = t->pointer;
-    *at++ = t->bytes;
-    *at++ = (uint64_t)t->rank << 32 | (uint64_t)t->dtype << 1 | (t->strides != NULL);
-    for (unsigned d = 0; d < t->rank; d++)
-        *at++ = (uint64_t)t->shape[d];
-    for (unsigned d = 0; t->strides && d < t->rank; d++)
-        *at++ = (uint64_t)t->strides[d];
-    return at;
+    for (unsigned i = 0; i < n; i++)
+        look(w, (uint64_t)sizes[i]);
 }
 
-static uint64_t *put_dims(uint64_t *at, const struct kops_dims *d)
+ALWAYS_INLINE void look_at_tensor(struct walk *w, const struct here_tensor *t)
 {
-    *at++ = d->n;
+    look(w, t->pointer);
+    look(w, t->bytes);
+    look(w, (uint64_t)t->rank << 32 | (uint64_t)t->dtype << 1 | (t->strides != NULL));
+    look_at_sizes(w, t->shape, t->rank);
+    if (t->strides)
+        look_at_sizes(w, t->strides, t->rank);
+}
+
+ALWAYS_INLINE void look_at_dims(struct walk *w, const struct kops_dims *d)
+{
+    look(w, d->n);
     for (unsigned i = 0; i < d->n && i < 3; i++)
-        *at++ = (uint64_t)d->size[i];
-    return at;
+        look(w, (uint64_t)d->size[i]);
 }
 
-static uint64_t *put_geometry(uint64_t *at, const struct kops_launch_geometry *g)
+ALWAYS_INLINE void look_at_geometry(struct walk *w, const struct kops_launch_geometry *g)
 {
-    at = put_dims(put_dims(put_dims(at, &g->grid), &g->block), &g->cluster);
-    *at++ = g->has_shared;
-    *at++ = g->has_shared ? g->shared : 0;
-    return at;
+    look_at_dims(w, &g->grid);
+    look_at_dims(w, &g->block);
+    look_at_dims(w, &g->cluster);
+    look(w, g->has_shared);
+    look(w, g->has_shared ? g->shared : 0);
 }
 
-void here_key_of(const struct here_call *call, struct here_key *ret)
+/* False: the call is too long, or differs. */
+ALWAYS_INLINE bool look_at_call(struct walk *w, const struct here_call *call)
 {
-    uint64_t *at = ret->words;
-
-    ret->length = 0;
     if (call->n_args > KERNEL_MAX_PARAMS || call->n_tensors > KERNEL_MAX_TENSORS)
-        return;
-    *at++ = (uint64_t)(uint32_t)call->device << 32 | call->n_args << 16 | call->n_tensors;
+        return false;
+    look(w, (uint64_t)(uint32_t)call->device << 32 | (uint64_t)(call->geometry != NULL) << 31 | call->n_args << 16 |
+                call->n_tensors);
     for (unsigned i = 0; i < call->n_args; i++)
-        at = put_argument(at, &call->args[i]);
+        look_at_argument(w, &call->args[i]);
     for (unsigned i = 0; i < call->n_tensors; i++) {
         if (call->tensors[i].rank > TENSOR_MAX_RANK)
-            return;
-        at = put_tensor(at, &call->tensors[i]);
+            return false;
+        look_at_tensor(w, &call->tensors[i]);
+        if (w->differs)
+            return false;
     }
     if (call->geometry)
-        at = put_geometry(at, call->geometry);
-    ret->length = (unsigned)(at - ret->words);
+        look_at_geometry(w, call->geometry);
+    return !w->differs;
 }
 
-static void copy(struct here_planned *to, const struct here_planned *from)
+static bool is(struct here_last_call *kept, const struct here_call *call)
 {
-    memcpy(&to->plan, &from->plan, offsetof(struct plan_kernel, params) + from->plan.param_bytes);
-    memcpy(&to->shapes, &from->shapes,
-           offsetof(struct here_shapes, words) + from->shapes.n_words * sizeof(from->shapes.words[0]));
+    struct walk w = {.writes = false, .at = kept->words};
+
+    return kept->kept && look_at_call(&w, call);
 }
 
-bool here_last_find(const struct here_last *last, const struct here_key *key, struct here_planned *ret)
+struct here_last_call *here_last_find(struct here_last *last, const struct here_call *call)
 {
-    if (!key->length || last->key.length != key->length ||
-        memcmp(last->key.words, key->words, key->length * sizeof(key->words[0])) != 0)
-        return false;
-    copy(ret, &last->planned);
-    return true;
+    for (unsigned i = 0; i < LAST_CALLS; i++) {
+        const unsigned at = (last->found + i) % LAST_CALLS; /* the next one after the last where they take turns */
+
+        if (is(&last->calls[at], call)) {
+            last->found = at;
+            return &last->calls[at];
+        }
+    }
+    return NULL;
 }
 
-void here_last_keep(struct here_last *last, const struct here_key *key, const struct here_planned *planned)
+/* ---- what is kept ---- */
+
+void here_plan_copy(struct plan_kernel *to, const struct plan_kernel *from)
 {
-    last->key.length = key->length;
-    memcpy(last->key.words, key->words, key->length * sizeof(key->words[0]));
-    copy(&last->planned, planned);
+    memcpy(to, from, offsetof(struct plan_kernel, params) + from->param_bytes);
+}
+
+void here_last_keep(struct here_last *last, const struct here_call *call, const struct plan_kernel *plan,
+                    const struct here_shapes *shapes)
+{
+    const unsigned at = (last->found + 1) % LAST_CALLS;
+    struct here_last_call *kept = &last->calls[at];
+    struct walk w = {.writes = true, .at = kept->words};
+
+    kept->kept = look_at_call(&w, call);
+    if (!kept->kept)
+        return;
+    here_plan_copy(&kept->plan, plan);
+    memcpy(&kept->shapes, shapes, offsetof(struct here_shapes, words) + shapes->n_words * sizeof(shapes->words[0]));
+    kept->row = (struct here_row){.generation = 0};
+    last->found = at;
+}
+
+void here_last_drop(struct here_last *last)
+{
+    for (unsigned i = 0; i < LAST_CALLS; i++)
+        last->calls[i].kept = false;
 }

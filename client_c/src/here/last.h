@@ -1,5 +1,5 @@
-/* The last launch of a kernel, as it was checked and planned: a call that is equal to the byte, addresses too, is
- * launched without doing that again. Loops make such calls. Not thread safe. */
+/* The last calls of a kernel, as they were checked and planned: a call that is equal to one of them to the byte,
+ * addresses too, is launched without doing that again. Loops make such calls, also some by turns. Not thread safe. */
 #ifndef KOPS_CLIENT_HERE_LAST_H
 #define KOPS_CLIENT_HERE_LAST_H
 
@@ -7,31 +7,34 @@
 #include "kernel.h"
 #include "tally.h"
 
-/* A launch that was planned. */
-struct here_planned {
+/* All that the checks of the longest call depend on, besides its kernel and context. */
+enum { LAST_WORDS_MAX = 1 + 2 * KERNEL_MAX_PARAMS + KERNEL_MAX_TENSORS * (3 + 2 * TENSOR_MAX_RANK) + 3 * (1 + 3) + 2 };
+
+struct here_last_call {
+    bool kept; /* false: there is none */
+    uint64_t words[LAST_WORDS_MAX];
     struct plan_kernel plan; /* the addresses are in its params */
     struct here_shapes shapes;
+    struct here_row row; /* of the shapes, in the kernel's tally */
 };
 
-/* What the checks of a call depend on, besides its kernel and context; `length` 0: they refuse it in any case. */
-struct here_key {
-    unsigned length; /* of `words`, which have room for the longest call */
-    uint64_t words[1 + 2 * KERNEL_MAX_PARAMS + KERNEL_MAX_TENSORS * (3 + 2 * TENSOR_MAX_RANK) + 3 * (1 + 3) + 2];
-};
+enum { LAST_CALLS = 4 };
 
 struct here_last {
-    struct here_key key; /* `length` 0: there is none */
-    struct here_planned planned;
+    struct here_last_call calls[LAST_CALLS];
+    unsigned found; /* the one that was found or kept last */
 };
 
-void here_key_of(const struct here_call *call, struct here_key *ret);
+/* NULL: it is none of the last ones. The result is good until the next is kept. */
+struct here_last_call *here_last_find(struct here_last *last, const struct here_call *call);
 
-/* False: the last call was another one. */
-bool here_last_find(const struct here_last *last, const struct here_key *key, struct here_planned *ret);
-void here_last_keep(struct here_last *last, const struct here_key *key, const struct here_planned *planned);
-static inline void here_last_drop(struct here_last *last)
-{
-    last->key.length = 0;
-}
+/* Instead of one that was kept before. A call that the checks refuse in any case, since it is too long, is not kept. */
+void here_last_keep(struct here_last *last, const struct here_call *call, const struct plan_kernel *plan,
+                    const struct here_shapes *shapes);
+
+void here_last_drop(struct here_last *last);
+
+/* A plan without the room in it that is not used. */
+void here_plan_copy(struct plan_kernel *to, const struct plan_kernel *from);
 
 #endif

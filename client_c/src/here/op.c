@@ -103,7 +103,6 @@ struct place {
     cuda_context context;
     cuda_device device;
     struct cuda_ops_device kernels;
-    char uuid[CUDA_UUID_TEXT]; /* "": the driver does not tell */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -137,8 +136,6 @@ static enum kops_code find_place(const struct cuda_driver *d, cuda_context conte
         status = d->device_attribute(&minor, CAPABILITY_MINOR, ret->device);
     if (status)
         return cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "cuDeviceGetAttribute");
-    if (cuda_device_uuid(d, ret->device, ret->uuid, NULL))
-        ret->uuid[0] = '\0';
     ret->context = context;
     ret->kernels.multiprocessors = count > 0 ? (unsigned)count : 1;
     ret->kernels.level = cuda_ops_level_of(NULL, (unsigned)(10 * major + minor));
@@ -175,12 +172,24 @@ static uint32_t flags_of(const struct op_call *call)
     return flags;
 }
 
+static struct here_counted count(struct here_tally *tally, const struct here_shapes *shapes)
+{
+    struct here_row row = {.generation = 0};
+    struct here_counted counted;
+
+    here_tally_lock(tally);
+    counted = here_tally_count(tally, shapes, &row);
+    here_tally_unlock(tally);
+    return counted;
+}
+
 static enum kops_code launch(const struct cuda_driver *d, const struct place *place, const struct here_op_call *call,
                              struct reading *reading, struct here_op_result *ret, struct kops_error *e)
 {
     struct cuda_launch *l = &reading->launch;
     enum dtype dtypes[PLAN_MAX_OPERANDS];
     struct here_shapes shapes;
+    struct here_counted counted = {.timed = false};
     struct here_tally *tally;
     struct here_function f;
     struct work work;
@@ -201,13 +210,12 @@ static enum kops_code launch(const struct cuda_driver *d, const struct place *pl
     tally = call->ops ? here_ops_tally(call->ops, d, reading->call.op, dtypes, place->device) : NULL;
     here_shapes_of(reading->call.tensors, call->n_inputs + call->n_outputs, &shapes);
     shapes.flags = flags_of(&reading->call);
-    if (call->timed) {
-        r = here_timed(d, call->stream, enqueue, &work, &ret->us, e);
-        if (!r && tally)
-            ret->due = here_tally_count(tally, &shapes, ret->us);
-        return r;
-    }
-    status = here_counted(tally, d, place->context, call->stream, enqueue, &work, &shapes, &ret->due);
+    if (tally)
+        counted = count(tally, &shapes);
+    ret->due = counted.due;
+    if (call->timed)
+        return here_timed(tally, &counted, d, call->stream, enqueue, &work, &ret->us, e);
+    status = here_enqueue_counted(tally, &counted, d, place->context, call->stream, enqueue, &work);
     return status ? cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "cuLaunchKernel") : KOPS_OK;
 }
 
@@ -237,7 +245,7 @@ enum kops_code here_op(const struct here_op_call *call, struct here_op_result *r
     if (!r)
         r = find_place(d, context, &place, e);
     if (!r)
-        r = here_check_device(call->device, call->uuid, place.device, place.uuid, e);
+        r = here_check_device(call->device, place.device, e);
     if (r)
         return r;
     do {

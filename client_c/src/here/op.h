@@ -15,8 +15,7 @@ struct here_op_call {
     unsigned n_inputs, n_outputs;
     const void *attrs;    /* one MessagePack map: a request's attrs; NULL: as declared */
     cuda_queue stream;    /* of the current context; may be under capture */
-    int device;           /* the tensors' ordinal, which the context must be of; -1: any */
-    const char *uuid;     /* the same by UUID; NULL: any */
+    int device;           /* the tensors', by its number in this process, which the context must be of; -1: any */
     bool timed;           /* waits until it has ended */
     struct here_ops *ops; /* to be counted in; NULL: it is not counted */
 };

@@ -2,7 +2,6 @@
 
 #include <math.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,14 +26,15 @@ struct row {
 enum timing { TIMING_IDLE, TIMING_OWNED, TIMING_PENDING };
 
 struct here_tally {
-    atomic_uint launches;
     pthread_mutex_t lock; /* of all below but the events, which are the owner's */
-    pid_t process;        /* whose launches these are: a forked child tells of none of its parent's */
-    uint64_t told_ns;     /* when it was time to tell last */
+    unsigned launches;
+    pid_t process;    /* whose launches these are: a forked child tells of none of its parent's */
+    uint64_t told_ns; /* when it was time to tell last, by the coarse clock */
     struct row rows[TALLY_ROWS];
+    uint32_t generation; /* of the rows; never 0 */
     unsigned n_rows, last, n_operands;
     enum timing timing;
-    unsigned timed; /* the row of the launch between the events */
+    struct here_row timed; /* of the launch between the events */
     const struct cuda_driver *driver;
     cuda_context context; /* of the events */
     cuda_event start, end;
@@ -47,7 +47,8 @@ struct here_tally *here_tally_new(void)
     if (!t)
         return NULL;
     pthread_mutex_init(&t->lock, NULL);
-    t->told_ns = clock_ns();
+    t->generation = 1;
+    t->told_ns = clock_coarse_ns();
     t->process = process_id();
     return t;
 }
@@ -57,7 +58,7 @@ static void drop_rows(struct here_tally *t)
     for (unsigned i = 0; i < t->n_rows; i++)
         free(t->rows[i].words);
     t->n_rows = t->last = 0;
-    t->timed = TALLY_ROWS; /* a time that comes later has no row any more */
+    t->generation += t->generation == UINT32_MAX ? 2 : 1; /* a time that comes later has no row any more */
 }
 
 /* Events of a context that is gone are gone as well: the driver then refuses, which does no harm. */
@@ -79,6 +80,22 @@ struct here_tally *here_tally_free(struct here_tally *t)
     pthread_mutex_destroy(&t->lock);
     free(t);
     return NULL;
+}
+
+void here_tally_lock(struct here_tally *t)
+{
+    pthread_mutex_lock(&t->lock);
+}
+
+void here_tally_unlock(struct here_tally *t)
+{
+    pthread_mutex_unlock(&t->lock);
+}
+
+/* Lock held. NULL: there is none, or it is gone. */
+static struct row *find_row(struct here_tally *t, struct here_row row)
+{
+    return row.generation == t->generation && row.index < t->n_rows ? &t->rows[row.index] : NULL;
 }
 
 /* ---- times ---- */
@@ -103,10 +120,19 @@ static enum timing ask_time(struct here_tally *t, double *ret_us)
 }
 
 /* Lock held. */
-static void add_time(struct here_tally *t, unsigned row, double us)
+static void add_time(struct here_tally *t, struct here_row of, double us)
 {
-    if (!isnan(us) && row < t->n_rows && t->rows[row].n_us < TALLY_SAMPLES)
-        t->rows[row].us[t->rows[row].n_us++] = us;
+    struct row *row = find_row(t, of);
+
+    if (!isnan(us) && row && row->n_us < TALLY_SAMPLES)
+        row->us[row->n_us++] = us;
+}
+
+void here_tally_time(struct here_tally *t, struct here_row row, double us)
+{
+    pthread_mutex_lock(&t->lock);
+    add_time(t, row, us);
+    pthread_mutex_unlock(&t->lock);
 }
 
 /* Takes the events, reading the launch between them; false: another thread has them, or the launch goes on. */
@@ -163,14 +189,22 @@ bool here_tally_begin(struct here_tally *t, const struct cuda_driver *d, cuda_co
 {
     int capturing = 0;
 
-    if (atomic_fetch_add_explicit(&t->launches, 1, memory_order_relaxed) % TALLY_EVERY != FIRST_TIMED)
-        return false;
     if (d->stream_is_capturing(stream, &capturing) || capturing || !own(t))
         return false;
     if (make_events(t, d, context) && !d->event_record(t->start, stream))
         return true;
     disown(t);
     return false;
+}
+
+void here_tally_end(struct here_tally *t, const struct cuda_driver *d, cuda_queue stream, struct here_row row)
+{
+    const bool recorded = !d->event_record(t->end, stream);
+
+    pthread_mutex_lock(&t->lock);
+    t->timing = recorded ? TIMING_PENDING : TIMING_IDLE;
+    t->timed = row;
+    pthread_mutex_unlock(&t->lock);
 }
 
 void here_tally_read(struct here_tally *t)
@@ -230,22 +264,20 @@ static unsigned find_or_add(struct here_tally *t, const struct here_shapes *shap
 }
 
 /* Lock held. */
-static unsigned count(struct here_tally *t, const struct here_shapes *shapes)
+static struct here_row row_of(struct here_tally *t, const struct here_shapes *shapes)
 {
     const unsigned found = find_or_add(t, shapes);
 
     t->n_operands = shapes->n_operands;
-    if (found == TALLY_ROWS)
-        return found;
-    t->last = found;
-    t->rows[found].count++;
-    return found;
+    if (found != TALLY_ROWS)
+        t->last = found;
+    return (struct here_row){.generation = t->generation, .index = found};
 }
 
 /* Lock held. Once true, it is not again for a while, whether the daemon could be told or not. */
 static bool is_due(struct here_tally *t)
 {
-    const uint64_t now = clock_ns();
+    const uint64_t now = clock_coarse_ns();
 
     if (now - t->told_ns < (t->n_rows == TALLY_ROWS ? TELL_FULL_EVERY_NS : TELL_EVERY_NS))
         return false;
@@ -253,29 +285,36 @@ static bool is_due(struct here_tally *t)
     return true;
 }
 
-bool here_tally_count(struct here_tally *t, const struct here_shapes *shapes, double us)
+/* Lock held. Whether a launch that is counted in the row, which may be NULL, is to be timed: events cost the launch
+ * time, and a row takes so many times until the daemon is told. */
+static bool is_timed(struct here_tally *t, const struct row *row)
 {
-    bool due;
+    const bool turn = t->launches++ % TALLY_EVERY == FIRST_TIMED;
 
-    pthread_mutex_lock(&t->lock);
-    add_time(t, count(t, shapes), us);
-    due = is_due(t);
-    pthread_mutex_unlock(&t->lock);
-    return due;
+    return turn && row && row->n_us < TALLY_SAMPLES;
 }
 
-bool here_tally_end(struct here_tally *t, const struct cuda_driver *d, cuda_queue stream,
-                    const struct here_shapes *shapes)
+struct here_counted here_tally_count(struct here_tally *t, const struct here_shapes *shapes, struct here_row *row)
 {
-    const bool recorded = !d->event_record(t->end, stream);
-    bool due;
+    struct row *counted;
+
+    if (row->generation != t->generation)
+        *row = row_of(t, shapes);
+    counted = find_row(t, *row);
+    if (counted)
+        counted->count++;
+    return (struct here_counted){.row = *row, .timed = is_timed(t, counted), .due = is_due(t)};
+}
+
+void here_tally_uncount(struct here_tally *t, struct here_row row)
+{
+    struct row *counted;
 
     pthread_mutex_lock(&t->lock);
-    t->timing = recorded ? TIMING_PENDING : TIMING_IDLE;
-    t->timed = count(t, shapes);
-    due = is_due(t);
+    counted = find_row(t, row);
+    if (counted && counted->count) /* 0: it was told of already */
+        counted->count--;
     pthread_mutex_unlock(&t->lock);
-    return due;
 }
 
 /* ---- telling ---- */
@@ -335,7 +374,7 @@ bool here_tally_take(struct here_tally *t, const struct op *op, struct bytes *ou
     if (t->process != process_id())
         return false;
     pthread_mutex_lock(&t->lock);
-    t->told_ns = clock_ns();
+    t->told_ns = clock_coarse_ns();
     for (unsigned i = 0; i < t->n_rows; i++)
         n += has_news(&t->rows[i]);
     if (n)

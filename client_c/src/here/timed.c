@@ -1,20 +1,18 @@
 #include "timed.h"
 
-#include <math.h>
-
 #include "base/fail.h"
 
-cuda_status here_counted(struct here_tally *tally, const struct cuda_driver *d, cuda_context context, cuda_queue stream,
-                         here_enqueue *enqueue, void *work, const struct here_shapes *shapes, bool *ret_due)
+cuda_status here_enqueue_counted(struct here_tally *tally, const struct here_counted *counted,
+                                 const struct cuda_driver *d, cuda_context context, cuda_queue stream,
+                                 here_enqueue *enqueue, void *work)
 {
-    const bool timed = tally && here_tally_begin(tally, d, context, stream);
+    const bool timed = tally && counted->timed && here_tally_begin(tally, d, context, stream);
     const cuda_status status = enqueue(d, work, stream);
 
-    *ret_due = false;
     if (timed)
-        *ret_due = here_tally_end(tally, d, stream, shapes);
-    else if (tally && !status)
-        *ret_due = here_tally_count(tally, shapes, (double)NAN);
+        here_tally_end(tally, d, stream, counted->row);
+    if (tally && status)
+        here_tally_uncount(tally, counted->row);
     return status;
 }
 
@@ -32,8 +30,8 @@ static cuda_status between(const struct cuda_driver *d, cuda_queue stream, here_
     return status ? status : d->event_elapsed(ret_ms, events[0], events[1]);
 }
 
-enum kops_code here_timed(const struct cuda_driver *d, cuda_queue stream, here_enqueue *enqueue, void *work,
-                          double *ret_us, struct kops_error *e)
+static enum kops_code wait_for_time(const struct cuda_driver *d, cuda_queue stream, here_enqueue *enqueue, void *work,
+                                    double *ret_us, struct kops_error *e)
 {
     cuda_event events[2] = {NULL, NULL};
     int capturing = 0, mode = CUDA_CAPTURE_RELAXED;
@@ -55,4 +53,16 @@ enum kops_code here_timed(const struct cuda_driver *d, cuda_queue stream, here_e
     cuda_exchange_capture_mode(d, &mode);
     *ret_us = (double)ms * 1e3;
     return status ? cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "a timed launch") : KOPS_OK;
+}
+
+enum kops_code here_timed(struct here_tally *tally, const struct here_counted *counted, const struct cuda_driver *d,
+                          cuda_queue stream, here_enqueue *enqueue, void *work, double *ret_us, struct kops_error *e)
+{
+    const enum kops_code r = wait_for_time(d, stream, enqueue, work, ret_us, e);
+
+    if (tally && r)
+        here_tally_uncount(tally, counted->row);
+    else if (tally)
+        here_tally_time(tally, counted->row, *ret_us);
+    return r;
 }

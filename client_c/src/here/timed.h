@@ -1,4 +1,4 @@
-/* Launches, counted and sometimes timed; and those between two events, which are waited for. */
+/* Launches that were counted, sometimes timed; and those between two events, which are waited for. */
 #ifndef KOPS_CLIENT_HERE_TIMED_H
 #define KOPS_CLIENT_HERE_TIMED_H
 
@@ -7,12 +7,15 @@
 /* Puts it on the stream. */
 typedef cuda_status here_enqueue(const struct cuda_driver *d, void *work, cuda_queue stream);
 
-/* Enqueues and counts it; `tally` NULL: it is not counted. *ret_due: it is time to tell the daemon. */
-cuda_status here_counted(struct here_tally *tally, const struct cuda_driver *d, cuda_context context, cuda_queue stream,
-                         here_enqueue *enqueue, void *work, const struct here_shapes *shapes, bool *ret_due);
+/* Enqueues it, timed where it is its turn. Where the driver refuses it it is not counted. `tally` NULL: it is not in
+ * any case. */
+cuda_status here_enqueue_counted(struct here_tally *tally, const struct here_counted *counted,
+                                 const struct cuda_driver *d, cuda_context context, cuda_queue stream,
+                                 here_enqueue *enqueue, void *work);
 
-/* Returns when it has ended. *ret_us: the time between the events. Errors: capturing, device_error. */
-enum kops_code here_timed(const struct cuda_driver *d, cuda_queue stream, here_enqueue *enqueue, void *work,
-                          double *ret_us, struct kops_error *e);
+/* The same between two events, which are waited for: returns when it has ended. *ret_us: the time between them. Errors:
+ * capturing, device_error. */
+enum kops_code here_timed(struct here_tally *tally, const struct here_counted *counted, const struct cuda_driver *d,
+                          cuda_queue stream, here_enqueue *enqueue, void *work, double *ret_us, struct kops_error *e);
 
 #endif

@@ -6,6 +6,7 @@
 #ifndef KOPS_CLIENT_BUFFER_H
 #define KOPS_CLIENT_BUFFER_H
 
+#include <stdatomic.h>
 #include <sys/types.h>
 
 #include "cuda/cuda_driver.h"
@@ -28,9 +29,11 @@ struct kops_buffer {
     uint64_t base_offset; /* CUDA, CHUNKS, POOL: of the caller's pointer in its allocation */
     uint64_t *chunks;     /* CHUNKS: bytes of each allocation that is mapped there, in order */
     unsigned n_chunks;
-    pid_t
-        cuda_process; /* the process in which `pointer` means something, since CUDA does not survive a fork; 0: none */
+    /* The process in which `pointer` and `ordinal` mean something, since CUDA does not survive a fork; 0: none. It is
+     * written after these two, which are constant from then on: whoever reads it first needs no lock for them. */
+    _Atomic pid_t cuda_process;
     cuda_pointer pointer; /* CUDA, CHUNKS, POOL: the caller's; VMM: once mapped */
+    int ordinal;          /* of `device` in that process */
 
     struct remote remote; /* as which the daemon knows it */
     bool lost;            /* no daemon will take it any more */

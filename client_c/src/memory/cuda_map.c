@@ -1,7 +1,6 @@
 #include "cuda_map.h"
 
 #include "base/fail.h"
-#include "base/process.h"
 
 /* Where the driver does not unmap, nothing else may come to lie. */
 static void unmap(const struct cuda_driver *d, cuda_pointer pointer, size_t size)
@@ -35,7 +34,8 @@ static enum kops_code map_allocation(const struct cuda_driver *d, struct kops_bu
         goto unmap;
     d->vmm_release(allocation); /* the mapping keeps it */
     b->pointer = pointer;
-    b->cuda_process = process_id();
+    b->ordinal = ordinal;
+    atomic_store_explicit(&b->cuda_process, process_id(), memory_order_release);
     return KOPS_OK;
 
 unmap:
@@ -54,7 +54,7 @@ enum kops_code cuda_map_pointer(const struct cuda_driver *d, struct kops_buffer 
     enum kops_code r;
     int ordinal;
 
-    if (b->cuda_process == process_id())
+    if (cuda_map_is_here(b, process_id()))
         return KOPS_OK;
     if (b->kind != BUFFER_VMM)
         return fail(e, KOPS_ERR_BAD_ARGUMENT, "the buffer is %s",
@@ -80,7 +80,7 @@ void cuda_map_drop(struct kops_buffer *b)
     struct kops_error unwanted;
     const struct cuda_driver *d;
 
-    if (b->kind != BUFFER_VMM || b->cuda_process != process_id())
+    if (b->kind != BUFFER_VMM || !cuda_map_is_here(b, process_id()))
         return;
     d = cuda_load(&unwanted);
     if (!d)

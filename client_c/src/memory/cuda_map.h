@@ -2,12 +2,19 @@
 #ifndef KOPS_CLIENT_CUDA_MAP_H
 #define KOPS_CLIENT_CUDA_MAP_H
 
+#include "base/process.h"
 #include "buffer.h"
+
+/* Whether b->pointer and b->ordinal are those of this process, process_id(): then they stay. Without the lock. */
+static inline bool cuda_map_is_here(const struct kops_buffer *b, pid_t process)
+{
+    return atomic_load_explicit(&b->cuda_process, memory_order_acquire) == process;
+}
 
 /* Gives the mapping back, where there is one. */
 void cuda_map_drop(struct kops_buffer *b);
 
-/* Makes b->pointer the buffer's address in this process, mapping memory of the daemon's first. Errors: bad_argument (it
+/* Makes b->pointer and b->ordinal those of this process, mapping memory of the daemon's first. Errors: bad_argument (it
  * is no device memory), no_cuda, device_error. */
 enum kops_code cuda_map_pointer(const struct cuda_driver *d, struct kops_buffer *b, struct kops_error *e);
 

@@ -24,6 +24,7 @@ struct place {
     cuda_pointer base;
     size_t size;
     uint64_t alloc_id;
+    int ordinal;
     char device[CUDA_UUID_TEXT];
 };
 
@@ -31,17 +32,16 @@ static enum kops_code find_place(const struct cuda_driver *d, cuda_pointer point
                                  struct kops_error *e)
 {
     unsigned long long id = 0;
-    int ordinal = 0;
     cuda_status status = d->address_range(&ret->base, &ret->size, pointer);
 
     if (!status)
         status = d->pointer_attribute(&id, CUDA_ATTRIBUTE_BUFFER_ID, pointer);
     if (!status)
-        status = d->pointer_attribute(&ordinal, CUDA_ATTRIBUTE_DEVICE_ORDINAL, pointer);
+        status = d->pointer_attribute(&ret->ordinal, CUDA_ATTRIBUTE_DEVICE_ORDINAL, pointer);
     if (status)
         return cuda_fail(d, e, KOPS_ERR_NOT_EXPORTABLE, status, "looking up the allocation of the pointer");
     ret->alloc_id = id;
-    return cuda_device_uuid(d, ordinal, ret->device, e);
+    return cuda_device_uuid(d, ret->ordinal, ret->device, e);
 }
 
 /* ---- virtual memory ---- */
@@ -123,6 +123,7 @@ static enum kops_code export_in_context(const struct cuda_driver *d, struct kops
     b->base_offset = b->pointer - at.base;
     b->size = at.size - b->base_offset;
     b->alloc_id = at.alloc_id;
+    b->ordinal = at.ordinal;
     memcpy(b->device, at.device, sizeof(b->device));
     /* Drivers before 11.7 do not know the attribute; there the call for the handle says so. */
     if (d->pointer_attribute(&capable, CUDA_ATTRIBUTE_LEGACY_IPC, b->pointer))
@@ -156,7 +157,6 @@ enum kops_code export_memory(const struct cuda_driver *d, cuda_pointer pointer, 
         return r;
     ret->kind = BUFFER_CUDA;
     ret->pointer = pointer;
-    ret->cuda_process = process_id();
     /* The calling thread need not have a context: the memory's own will do. */
     d->pointer_attribute(&context, CUDA_ATTRIBUTE_CONTEXT, pointer);
     if (context)
@@ -164,6 +164,8 @@ enum kops_code export_memory(const struct cuda_driver *d, cuda_pointer pointer, 
     if (status)
         return cuda_fail(d, e, KOPS_ERR_NO_CUDA, status, "cuCtxPushCurrent");
     r = export_in_context(d, ret, e);
+    if (!r)
+        ret->cuda_process = process_id();
     if (context)
         cuda_pop(d);
     return r;

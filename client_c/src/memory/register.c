@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "base/fail.h"
-#include "base/process.h"
+#include "cuda_map.h"
 #include "export.h"
 #include "session/call.h"
 #include "session/recover.h"
@@ -114,7 +114,7 @@ static enum kops_code register_now(void *thing, uint64_t deadline, struct kops_e
 
     if (b->lost)
         return fail(e, KOPS_ERR_BUFFER_LOST, "the buffer was lost when the daemon ended: release it and make it anew");
-    if (buffer_is_foreign(b) && b->cuda_process != process_id())
+    if (buffer_is_foreign(b) && !cuda_map_is_here(b, process_id()))
         return fail(e, KOPS_ERR_NOT_EXPORTABLE,
                     "the buffer is CUDA memory of the parent process: register the child's own memory instead");
     r = b->kind == BUFFER_CHUNKS ? register_all_chunks(b, &request, &made, deadline, e)

@@ -2,6 +2,8 @@
 #ifndef KOPS_CLIENT_KERNEL_H
 #define KOPS_CLIENT_KERNEL_H
 
+#include <stdatomic.h>
+
 #include "here/kernel.h"
 #include "session/remote.h"
 
@@ -23,7 +25,8 @@ struct kops_kernel {
     struct kops_signature signature;
     const char *name; /* lives as long as the client */
     struct remote remote;
-    struct here_kernel *here;      /* owned; NULL until it is launched in this process */
+    /* Owned; NULL until the kernel is launched in this process, then constant: launches look at it without the lock. */
+    _Atomic(struct here_kernel *) here;
     struct kops_kernel *next_here; /* of the client's that are */
 };
 

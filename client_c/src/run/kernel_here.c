@@ -7,7 +7,6 @@
 #include "base/fail.h"
 #include "code_file.h"
 #include "launch_here.h"
-#include "memory/cuda_map.h"
 #include "session/call.h"
 #include "wire/wire.h"
 
@@ -93,32 +92,26 @@ enum kops_code launch_here_check(const struct dispatch *d, const struct kops_opt
     return KOPS_OK;
 }
 
-enum kops_code launch_here_tensors(const struct kops_tensor *const *given, unsigned n, struct here_tensor *into,
-                                   const char **ret_uuid, struct kops_error *e)
+enum kops_code here_tensors_map(const struct kops_tensor *t, struct kops_error *e)
 {
-    const struct cuda_driver *d = cuda_loaded() ? cuda_loaded() : cuda_load(e);
-    enum kops_code r = d ? KOPS_OK : KOPS_ERR_NO_CUDA;
+    const struct cuda_driver *d = cuda_load(e);
+    struct kops_buffer *b = t->buffer;
+    enum kops_code r;
 
-    *ret_uuid = NULL;
-    for (unsigned i = 0; !r && i < n; i++) {
-        const struct kops_tensor *t = given[i];
-        struct kops_buffer *b = t->buffer;
-
-        into[i] = (struct here_tensor){
-            .shape = t->shape, .strides = t->has_strides ? t->strides : NULL, .rank = t->rank, .dtype = t->dtype};
-        if (!b)
-            continue;
-        r = cuda_map_pointer(d, b, e);
-        if (!r && t->offset > b->size)
-            r = fail(e, KOPS_ERR_OUT_OF_BOUNDS, "a tensor begins behind the end of its buffer");
-        into[i].pointer = b->pointer + t->offset;
-        into[i].bytes = b->size - t->offset;
-        if (!r && *ret_uuid && strcmp(*ret_uuid, b->device) != 0)
-            r = fail(e, KOPS_ERR_DEVICE_MISMATCH, "tensors live on %s and on %s: a launch here takes those of one GPU",
-                     *ret_uuid, b->device);
-        *ret_uuid = b->device;
-    }
+    if (!d)
+        return KOPS_ERR_NO_CUDA;
+    client_enter(b->client, e);
+    r = cuda_map_pointer(d, b, e);
+    client_leave(b->client);
     return r;
+}
+
+enum kops_code here_tensors_refuse(const struct here_tensors *h, const struct kops_tensor *t, struct kops_error *e)
+{
+    if (t->offset > t->buffer->size)
+        return fail(e, KOPS_ERR_OUT_OF_BOUNDS, "a tensor begins behind the end of its buffer");
+    return fail(e, KOPS_ERR_DEVICE_MISMATCH, "tensors live on %s and on %s: a launch here takes those of one GPU",
+                h->with->device, t->buffer->device);
 }
 
 struct kops_result launch_here_result(double us, bool timed, const char *variant)

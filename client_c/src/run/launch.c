@@ -32,6 +32,12 @@ static enum kops_code check_geometry(const struct kops_launch_geometry *g, struc
     return r ? r : check_dims("cluster", &g->cluster, e);
 }
 
+/* Whether a launch says anything of its geometry itself. */
+static bool is_given(const struct kops_launch_geometry *g)
+{
+    return g->grid.n || g->block.n || g->cluster.n || g->has_shared;
+}
+
 static enum kops_code check_options(const struct kops_options *o, struct kops_error *e)
 {
     if (o->device || o->variant)
@@ -40,27 +46,38 @@ static enum kops_code check_options(const struct kops_options *o, struct kops_er
     return options_check(o, e);
 }
 
-/* Notes the tensors; how many there are is for the daemon to compare, unless there is no room. */
+/* The i-th argument, where it is a tensor: in *ret_tensor, else NULL. `n` tensors came before it; how many there are is
+ * for the daemon to compare, unless there is no room. */
+static inline enum kops_code check_arg(const struct kops_client *c, const struct kops_argument *args, size_t i,
+                                       unsigned n, const struct kops_tensor **ret_tensor, struct kops_error *e)
+{
+    *ret_tensor = NULL;
+    if (args[i].kind < KOPS_ARG_NULL || args[i].kind > KOPS_ARG_BOOL)
+        return fail(e, KOPS_ERR_BAD_ARGUMENT, "args[%zu].kind is %d: no kind, or one for sequences", i,
+                    (int)args[i].kind);
+    if (args[i].kind != KOPS_ARG_TENSOR)
+        return KOPS_OK;
+    if (!args[i].value.tensor)
+        return fail(e, KOPS_ERR_BAD_ARGUMENT, "args[%zu] is no tensor: kops_arg_null() makes a null pointer", i);
+    if (n == KOPS_MAX_KERNEL_TENSORS)
+        return fail(e, KOPS_ERR_BAD_ARGUMENT, "a kernel takes at most %d tensors", KOPS_MAX_KERNEL_TENSORS);
+    *ret_tensor = args[i].value.tensor;
+    return operand_check(c, *ret_tensor, "args", i, e);
+}
+
+/* Notes the tensors. */
 static enum kops_code check_args(struct launch *l, const struct kops_client *c, const struct kops_argument *args,
                                  size_t n_args, struct kops_error *e)
 {
-    unsigned n = 0;
+    const struct kops_tensor *t;
     enum kops_code r = KOPS_OK;
 
+    l->wire.n_inputs = 0;
     for (size_t i = 0; !r && i < n_args; i++) {
-        if (args[i].kind < KOPS_ARG_NULL || args[i].kind > KOPS_ARG_BOOL)
-            return fail(e, KOPS_ERR_BAD_ARGUMENT, "args[%zu].kind is %d: no kind, or one for sequences", i,
-                        (int)args[i].kind);
-        if (args[i].kind != KOPS_ARG_TENSOR)
-            continue;
-        if (!args[i].value.tensor)
-            return fail(e, KOPS_ERR_BAD_ARGUMENT, "args[%zu] is no tensor: kops_arg_null() makes a null pointer", i);
-        if (n == KOPS_MAX_KERNEL_TENSORS)
-            return fail(e, KOPS_ERR_BAD_ARGUMENT, "a kernel takes at most %d tensors", KOPS_MAX_KERNEL_TENSORS);
-        l->given[n++] = args[i].value.tensor;
-        r = operand_check(c, args[i].value.tensor, "args", i, e);
+        r = check_arg(c, args, i, l->wire.n_inputs, &t, e);
+        if (t)
+            l->given[l->wire.n_inputs++] = t;
     }
-    l->wire.n_inputs = n;
     return r;
 }
 
@@ -121,28 +138,62 @@ static enum kops_code begin(struct launch *l, struct kops_kernel *k, const struc
     return check_args(l, k->client, args, n_args, e);
 }
 
-/* The launch in the caller's context. Drops the lock for it, so that a full queue of the GPU holds up nobody else. */
-static enum kops_code run_here(struct launch *l, const struct kops_argument *args, size_t n_args,
+/* ---- in the caller's context ---- */
+
+/* Checks the arguments and finds their tensors. */
+static enum kops_code find_here(const struct kops_client *c, const struct kops_argument *args, size_t n_args,
+                                struct here_tensors *h, struct kops_error *e)
+{
+    const struct kops_tensor *t;
+    enum kops_code r = KOPS_OK;
+
+    for (size_t i = 0; !r && i < n_args; i++) {
+        r = check_arg(c, args, i, h->n, &t, e);
+        if (!r && t)
+            r = here_tensors_add(h, t, e);
+    }
+    return r;
+}
+
+/* Has the kernel's code here. */
+static enum kops_code ensure_here(struct kops_kernel *k, const struct kops_options *o, struct kops_error *e)
+{
+    struct kops_client *c = k->client;
+    enum kops_code r;
+
+    client_enter(c, e);
+    r = kernel_ensure_here(k, client_deadline(c, o ? o->timeout_ms : 0), e);
+    client_leave(c);
+    return r;
+}
+
+/* Without the lock, so that a full queue of the GPU holds up nobody else, and that a launch that repeats others waits
+ * for nobody: it is taken where the code or an address is not here yet. Geometry and options were checked. */
+static enum kops_code run_here(struct kops_kernel *k, const struct kops_argument *args, size_t n_args,
                                const struct kops_launch_options *how, const struct dispatch *d, struct kops_error *e)
 {
-    struct here_tensor tensors[KOPS_MAX_KERNEL_TENSORS];
     const struct kops_options *o = how ? &how->options : NULL;
-    struct here_call call = {.tensors = tensors,
-                             .n_tensors = l->wire.n_inputs,
-                             .args = args,
-                             .n_args = (unsigned)n_args,
-                             .geometry = how ? &how->geometry : NULL,
-                             .stream = d->way == DISPATCH_ENQUEUE ? d->stream : NULL,
-                             .device = -1};
-    struct kops_client *c = l->kernel->client;
+    struct here_tensors tensors;
+    struct here_call call;
     enum kops_code r = launch_here_check(d, o, e);
 
-    if (!r && !l->kernel->here)
-        r = kernel_ensure_here(l->kernel, client_deadline(c, o ? o->timeout_ms : 0), e);
+    tensors.n = 0;
+    tensors.process = process_id();
+    tensors.with = NULL;
     if (!r)
-        r = launch_here_tensors(l->given, l->wire.n_inputs, tensors, &call.uuid, e);
-    client_leave(c);
-    return r ? r : launch_here(l->kernel, &call, d, o, e);
+        r = find_here(k->client, args, n_args, &tensors, e);
+    if (!r && !atomic_load_explicit(&k->here, memory_order_acquire))
+        r = ensure_here(k, o, e);
+    if (r)
+        return r;
+    call = (struct here_call){.tensors = tensors.at,
+                              .n_tensors = tensors.n,
+                              .args = args,
+                              .n_args = (unsigned)n_args,
+                              .geometry = how && is_given(&how->geometry) ? &how->geometry : NULL,
+                              .stream = d->way == DISPATCH_ENQUEUE ? d->stream : NULL,
+                              .device = here_tensors_device(&tensors)};
+    return launch_here(k, &call, d, o, e);
 }
 
 /* Whether a launch that a capture refused can be part of it. */
@@ -151,16 +202,15 @@ static bool can_be_captured(const struct kops_client *c, const struct kops_optio
     return d->way == DISPATCH_ENQUEUE && c->features & FEATURE_CODE && (!o || o->where == KOPS_WHERE_DEFAULT);
 }
 
-/* What a launch here needs of begin(). */
-static enum kops_code begin_here(struct launch *l, struct kops_kernel *k, const struct kops_argument *args,
-                                 size_t n_args, const struct kops_launch_options *how, struct kops_error *e)
+static enum kops_code request_here(struct kops_kernel *k, const struct kops_argument *args, size_t n_args,
+                                   const struct kops_launch_options *how, const struct dispatch *d,
+                                   struct kops_error *e)
 {
     enum kops_code r = check_geometry(&how->geometry, e);
 
-    l->kernel = k;
     if (!r)
         r = check_options(&how->options, e);
-    return r ? r : check_args(l, k->client, args, n_args, e);
+    return r ? r : run_here(k, args, n_args, how, d, e);
 }
 
 enum kops_code launch_request(struct kops_kernel *k, const struct kops_argument *args, size_t n_args,
@@ -173,14 +223,11 @@ enum kops_code launch_request(struct kops_kernel *k, const struct kops_argument 
     struct launch l;
     enum kops_code r;
 
-    client_enter(c, e);
     if (o && o->where == KOPS_WHERE_HERE) {
-        r = begin_here(&l, k, args, n_args, how, e);
-        if (!r)
-            return run_here(&l, args, n_args, how, d, e);
-        client_leave(c);
-        return r;
+        fail_clear(e);
+        return request_here(k, args, n_args, how, d, e);
     }
+    client_enter(c, e);
     r = dispatch_check(d, o, e);
     if (!r)
         r = begin(&l, k, args, n_args, how, e);
@@ -188,8 +235,9 @@ enum kops_code launch_request(struct kops_kernel *k, const struct kops_argument 
     if (!r)
         r = dispatch(d, c, &l.job, client_deadline(c, o ? o->timeout_ms : 0), e);
     if (r == KOPS_ERR_CAPTURING && can_be_captured(c, o, d)) {
+        client_leave(c);
         fail_clear(e);
-        return run_here(&l, args, n_args, how, d, e);
+        return run_here(k, args, n_args, how, d, e);
     }
     client_leave(c);
     return r;

@@ -4,14 +4,56 @@
 
 #include "jobs/dispatch.h"
 #include "kernel.h"
+#include "memory/cuda_map.h"
 
 /* Refuses ways and options that only the daemon has. `options` may be NULL. */
 enum kops_code launch_here_check(const struct dispatch *d, const struct kops_options *options, struct kops_error *e);
 
-/* The tensors' addresses in this process, and the UUID of their device (NULL: none has memory), which lives as long as
- * their buffers. Lock held. Errors: no_cuda, bad_argument (shared memory), out_of_bounds, device_mismatch. */
-enum kops_code launch_here_tensors(const struct kops_tensor *const *given, unsigned n, struct here_tensor *into,
-                                   const char **ret_uuid, struct kops_error *e);
+/* The tensors of one launch, as they lie in this process. */
+struct here_tensors {
+    struct here_tensor at[KOPS_MAX_KERNEL_TENSORS];
+    unsigned n;
+    pid_t process;            /* this one: process_id() */
+    struct kops_buffer *with; /* of the first tensor that has memory: all others' is of its device; NULL: none has */
+};
+
+/* The device's number in this process; -1: there is no memory. */
+static inline int here_tensors_device(const struct here_tensors *h)
+{
+    return h->with ? h->with->ordinal : -1;
+}
+
+/* Takes the lock where the buffer is to be mapped first. */
+enum kops_code here_tensors_map(const struct kops_tensor *t, struct kops_error *e);
+enum kops_code here_tensors_refuse(const struct here_tensors *h, const struct kops_tensor *t, struct kops_error *e);
+
+/* Adds one. Without the lock. Errors: no_cuda, bad_argument (shared memory), out_of_bounds, device_mismatch. */
+static inline enum kops_code here_tensors_add(struct here_tensors *h, const struct kops_tensor *t, struct kops_error *e)
+{
+    struct here_tensor *at = &h->at[h->n++];
+    struct kops_buffer *b = t->buffer;
+
+    at->shape = t->shape;
+    at->strides = t->has_strides ? t->strides : NULL;
+    at->rank = t->rank;
+    at->dtype = t->dtype;
+    at->pointer = at->bytes = 0;
+    if (!b)
+        return KOPS_OK;
+    if (!cuda_map_is_here(b, h->process)) {
+        enum kops_code r = here_tensors_map(t, e);
+
+        if (r)
+            return r;
+    }
+    if (!h->with)
+        h->with = b;
+    if (t->offset > b->size || b->ordinal != h->with->ordinal)
+        return here_tensors_refuse(h, t, e);
+    at->pointer = b->pointer + t->offset;
+    at->bytes = b->size - t->offset;
+    return KOPS_OK;
+}
 
 /* The result of a launch here. `us` is the time between two events, taken where `timed`. The device is not filled in.
  */

@@ -46,6 +46,8 @@ static enum kops_code fetch(struct kops_client *c, const char *name, uint64_t de
 
 /* ---- an execution ---- */
 
+_Static_assert((int)KOPS_MAX_OPERANDS <= (int)KOPS_MAX_KERNEL_TENSORS, "an op's tensors have room in here_tensors");
+
 static enum kops_code check_options(const struct kops_options *o, const struct dispatch *d, struct kops_error *e)
 {
     enum kops_code r = launch_here_check(d, o, e);
@@ -56,17 +58,14 @@ static enum kops_code check_options(const struct kops_options *o, const struct d
     return r;
 }
 
-static enum kops_code find_tensors(const struct kops_request *request, struct here_tensor *into, const char **ret_uuid,
-                                   struct kops_error *e)
+static enum kops_code add_tensors(struct here_tensors *h, const struct kops_tensor *tensors, size_t n,
+                                  struct kops_error *e)
 {
-    const struct kops_tensor *given[KOPS_MAX_OPERANDS];
-    unsigned n = 0;
+    enum kops_code r = KOPS_OK;
 
-    for (size_t i = 0; i < request->n_inputs; i++)
-        given[n++] = &request->inputs[i];
-    for (size_t i = 0; i < request->n_outputs; i++)
-        given[n++] = &request->outputs[i];
-    return launch_here_tensors(given, n, into, ret_uuid, e);
+    for (size_t i = 0; !r && i < n; i++)
+        r = here_tensors_add(h, &tensors[i], e);
+    return r;
 }
 
 /* Called without the client's lock, so that a full queue of the GPU holds up no other thread. Takes the lock to fetch a
@@ -118,26 +117,28 @@ enum kops_code op_here(struct kops_client *c, const struct kops_request *request
 {
     const struct kops_options *o = &request->options;
     const uint64_t deadline = client_deadline(c, o->timeout_ms);
-    struct here_tensor tensors[KOPS_MAX_OPERANDS];
+    struct here_tensors tensors = {.process = process_id()};
     struct bytes attrs = {.data = NULL};
     struct here_op_result result;
     struct here_op_call call = {.op = request->op,
-                                .tensors = tensors,
+                                .tensors = tensors.at,
                                 .n_inputs = (unsigned)request->n_inputs,
                                 .n_outputs = (unsigned)request->n_outputs,
                                 .stream = d->way == DISPATCH_ENQUEUE ? d->stream : NULL,
-                                .device = -1,
                                 .timed = d->way == DISPATCH_RUN};
     enum kops_code r = check_options(o, d, e);
 
-    if (!r)
-        r = find_tensors(request, tensors, &call.uuid, e);
     if (!r && !c->ops_here)
         c->ops_here = here_ops_new();
     call.ops = c->ops_here;
     client_leave(c);
+    if (!r)
+        r = add_tensors(&tensors, request->inputs, request->n_inputs, e);
+    if (!r)
+        r = add_tensors(&tensors, request->outputs, request->n_outputs, e);
     if (r)
         return r;
+    call.device = here_tensors_device(&tensors);
     wire_pack_attrs(&attrs, request->attrs, request->n_attrs, o->variant);
     call.attrs = attrs.data;
     r = attrs.failed ? fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for an op")

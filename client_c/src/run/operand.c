@@ -4,17 +4,21 @@
 
 #include "base/fail.h"
 
-enum kops_code operand_check(const struct kops_client *c, const struct kops_tensor *t, const char *list, size_t place,
-                             struct kops_error *e)
+enum kops_code operand_refuse(enum operand_fault fault, const struct kops_tensor *t, const char *list, size_t place,
+                              struct kops_error *e)
 {
-    if (t->rank > KOPS_MAX_RANK)
+    switch (fault) {
+    case OPERAND_HAS_TOO_MANY_DIMENSIONS:
         return fail(e, KOPS_ERR_BAD_ARGUMENT, "%s[%zu].rank is %u, more than %d", list, place, t->rank, KOPS_MAX_RANK);
-    if (!kops_dtype_size(t->dtype))
+    case OPERAND_HAS_NO_DTYPE:
         return fail(e, KOPS_ERR_BAD_ARGUMENT, "%s[%zu].dtype is %d, which is no dtype", list, place, (int)t->dtype);
-    if (t->buffer && t->buffer->client != c)
+    case OPERAND_IS_FOREIGN:
         return fail(e, KOPS_ERR_BAD_ARGUMENT, "%s[%zu].buffer belongs to another client", list, place);
-    if (t->buffer && t->offset > UINT64_MAX - t->buffer->base_offset)
+    case OPERAND_LIES_TOO_FAR:
         return fail(e, KOPS_ERR_BAD_ARGUMENT, "%s[%zu].offset is too large", list, place);
+    case OPERAND_IS_GOOD:
+        break;
+    }
     return KOPS_OK;
 }
 

@@ -2,12 +2,44 @@
 #ifndef KOPS_CLIENT_OPERAND_H
 #define KOPS_CLIENT_OPERAND_H
 
+#include "base/dtype.h"
 #include "memory/buffer.h"
 
-/* Refuses an operand whose message would mean something else; the daemon checks everything about the op. `list` and
- * `place` name the tensor in messages. */
-enum kops_code operand_check(const struct kops_client *c, const struct kops_tensor *t, const char *list, size_t place,
-                             struct kops_error *e);
+/* What makes an operand's message mean something else; the daemon checks everything about the op. */
+enum operand_fault {
+    OPERAND_IS_GOOD,
+    OPERAND_HAS_TOO_MANY_DIMENSIONS,
+    OPERAND_HAS_NO_DTYPE,
+    OPERAND_IS_FOREIGN,
+    OPERAND_LIES_TOO_FAR
+};
+
+static inline enum operand_fault operand_fault_of(const struct kops_client *c, const struct kops_tensor *t)
+{
+    const struct kops_buffer *b = t->buffer;
+
+    if (t->rank > KOPS_MAX_RANK)
+        return OPERAND_HAS_TOO_MANY_DIMENSIONS;
+    if (!dtype_is_known(t->dtype))
+        return OPERAND_HAS_NO_DTYPE;
+    if (b && b->client != c)
+        return OPERAND_IS_FOREIGN;
+    return b && t->offset > UINT64_MAX - b->base_offset ? OPERAND_LIES_TOO_FAR : OPERAND_IS_GOOD;
+}
+
+/* Refuses it. `list` and `place` name the tensor in the message. */
+enum kops_code operand_refuse(enum operand_fault fault, const struct kops_tensor *t, const char *list, size_t place,
+                              struct kops_error *e);
+
+/* Refuses an operand with a fault. */
+static inline enum kops_code operand_check(const struct kops_client *c, const struct kops_tensor *t, const char *list,
+                                           size_t place, struct kops_error *e)
+{
+    const enum operand_fault fault = operand_fault_of(c, t);
+
+    return fault ? operand_refuse(fault, t, list, place, e) : KOPS_OK;
+}
+
 enum kops_code attrs_check(const struct kops_attr *attrs, size_t n, struct kops_error *e);
 /* Whether an op with these attributes writes its outputs without reading them. */
 bool attrs_only_write(const struct kops_attr *attrs, size_t n);

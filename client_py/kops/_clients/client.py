@@ -33,6 +33,7 @@ from .._session.native_link import NativeLink
 from .._session.recovery import LOSSES, Backoff, reconnect_timeout_of
 from .._session.session import Call
 from .._session.socket_link import SocketLink
+from .._tensors.adapters import meet_torch
 from .admin import AdminMethods
 from .base import BaseClient
 from .measuring import MeasureMethods
@@ -352,6 +353,7 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
                 time.sleep(pause)
             else:
                 self._remember(made)
+                meet_torch()
                 return made
 
     def _greeted(self, made: Link, backoff: Backoff) -> Link:

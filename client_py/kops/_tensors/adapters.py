@@ -21,6 +21,16 @@ def adapter_of(value: Any) -> Adapter:
     return adapter if adapter is not None else _find_adapter(value)
 
 
+def meet_torch() -> None:
+    """Gets ready for torch's tensors where the program has imported torch: the first call with one need not, and goes by the
+    compiled part at once."""
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "empty_like") and torch.Tensor not in _by_type:  # all of it is imported
+        from .torch import TorchAdapter
+
+        _by_type.setdefault(torch.Tensor, TorchAdapter(torch))
+
+
 def _find_adapter(value: Any) -> Adapter:
     kind = type(value)
     torch = sys.modules.get("torch")

@@ -1,8 +1,8 @@
 """One op, registered with torch's dispatcher: its kernels for CPU and CUDA, what they mean to autograd, to torch.compile and vmap.
 
 A call from Python with tensors by position alone does not pass the dispatcher where nothing in it could see the call: no gradient, mode,
-transform, autocast, tracer or profiler. (An `ExecutionTraceObserver` without a profiler sees the overloads alone, `add.default`.) Through
-the dispatcher an op costs what a launch does. Otherwise the call passes it once: the
+transform, autocast, tracer or profiler: the compiled part asks, `native.Shortcut`. (An `ExecutionTraceObserver` without a profiler sees
+the overloads alone, `add.default`.) Through the dispatcher an op costs what a launch does. Otherwise the call passes it once: the
 kernel at the autograd keys runs the op at once where nothing below it could see the call. Every other call goes on below autograd,
 through the dispatcher, by a `torch.autograd.Function` where gradients are asked for.
 """
@@ -10,9 +10,12 @@ through the dispatcher, by a `torch.autograd.Function` where gradients are asked
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+
+from .._base.compiled import native
 
 DEVICES = ("CPU", "CUDA")
 PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
@@ -107,7 +110,6 @@ def parameters(schema: str) -> list[str]:
 
 _SCOPE: Mapping[str, Any] = {
     "plain": PLAIN, "modes": _modes, "transforms": _transforms, "forward_ad": _forward_ad, "grad": torch.is_grad_enabled,
-    "function_modes": _function_modes, "autocasts": _autocasts, "traced": _traced, "profiled": _profiled, "Tensor": torch.Tensor,
 }  # fmt: skip
 
 
@@ -117,26 +119,16 @@ def _local(i: int) -> str:
 
 
 def _shorten(packet: Any, op: Any, run: Callable[..., Any], autocast: bool) -> None:
-    """Lets calls of the packet, `torch.ops.kops.add(a, b)`, run the op at once where nothing in the dispatcher would see them."""
+    """Lets calls of the packet, `torch.ops.kops.add(a, b)`, run the op at once where nothing in the dispatcher would see them. The
+    compiled part asks; without it calls go through the dispatcher, whose cost is not what they wait for then."""
     required = [argument for argument in op._schema.arguments if not argument.has_default_value() and not argument.kwarg_only]
-    if not required or not all(str(argument.type) == "Tensor" for argument in required):
+    if native is None or not required or not all(str(argument.type) == "Tensor" for argument in required):
         return
     kind = torch._ops.OpOverloadPacket
-    original: Any = kind.__call__
-    names = [_local(i) for i in range(len(required))]
-    source = (
-        "def call(self, /, *arguments, **keywords):\n"
-        f"    if len(arguments) == {len(names)} and not keywords:\n"
-        f"        {', '.join(names)}, = arguments\n"
-        f"        if {' and '.join(f'type({n}) is Tensor and ({n}.is_cuda or {n}.is_cpu) and not {n}.requires_grad' for n in names)}"
-        f" and not (modes() or transforms() or function_modes() or {'autocasts() or ' if autocast else ''}traced() or profiled())"
-        " and forward_ad._current_level < 0:\n"
-        f"            return run({', '.join(names)})\n"
-        "    return original(self, *arguments, **keywords)\n"
-    )
-    scope = {**_SCOPE, "run": run, "original": original}
-    exec(compile(source, f"<{op}>", "exec"), scope)
-    packet.__class__ = type(kind.__name__, (kind,), {"__call__": scope["call"], "__module__": kind.__module__})
+    questions = (_modes, _transforms, _function_modes, *((_autocasts,) if autocast else ()), _traced, _profiled)
+    original = partial(kind.__call__, packet)
+    shortcut = native.Shortcut(torch.Tensor, len(required), questions, _forward_ad, run, original)
+    packet.__class__ = type(kind.__name__, (kind,), {"__call__": shortcut, "__module__": kind.__module__})
 
 
 def _at_autograd(op: Any, tensors: list[str], run: Callable[..., Any], differentiated: Callable[..., Any]) -> Callable[..., Any]:

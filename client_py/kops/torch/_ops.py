@@ -131,12 +131,14 @@ def _run(name: str) -> Callable[..., Any]:
     first = _DECLARED[name]["inputs"][0]
     lines += [
         f"    if TREES in modules and warms_up({first}): return ordered({given})",
-        f"    try: return client().{name}({given}, where='daemon')",
+        "    used = clients._used",
+        "    if used is None or used._closed: used = clients.client()",
+        f"    try: return used.{name}({given}, where='daemon')",
         "    except Capturing: pass",
         f"    return ordered({given})",
     ]
     scope: dict[str, Any] = {
-        "client": _clients.client, "scaled": _run_scaled(name), "check_matrices": _check_matrices, "ordered": ordered(name),
+        "clients": _clients, "scaled": _run_scaled(name), "check_matrices": _check_matrices, "ordered": ordered(name),
         "TREES": TREES, "modules": sys.modules, "warms_up": warms_up, "Capturing": Capturing,
     }  # fmt: skip
     exec(compile("\n".join(lines), f"<torch.ops.{NAMESPACE}.{name}>", "exec"), scope)

@@ -1,4 +1,5 @@
-/* The last launch of a kernel: only a call that is equal in every respect is launched without being checked. */
+/* The last calls of a kernel: only one that is equal to one of them in every respect is launched without being checked.
+ */
 #include "here/last.h"
 #include "test.h"
 
@@ -33,32 +34,27 @@ static void prepare(struct scene *s)
 }
 
 /* Whether the scene's call is the one that is kept. */
-static bool is_kept(const struct here_last *last, const struct scene *s)
+static bool is_kept(struct here_last *last, const struct scene *s)
 {
-    struct here_planned found;
-    struct here_key key;
-
-    here_key_of(&s->call, &key);
-    return here_last_find(last, &key, &found);
+    return here_last_find(last, &s->call) != NULL;
 }
 
 static void keep(struct here_last *last, const struct scene *s)
 {
-    struct here_planned planned;
-    struct here_key key;
+    const struct here_shapes shapes = {.n_operands = 1, .n_words = 2, .words = {1, 5}};
+    struct plan_kernel plan;
 
-    memset(&planned, 7, sizeof(planned));
-    planned.plan.param_bytes = 16;
-    planned.shapes = (struct here_shapes){.n_operands = 1, .n_words = 2, .words = {1, 5}};
-    here_key_of(&s->call, &key);
-    here_last_keep(last, &key, &planned);
+    memset(&plan, 7, sizeof(plan));
+    plan.param_bytes = 16;
+    for (unsigned i = 0; i < LAST_CALLS; i++)
+        last->calls[i].row = (struct here_row){.generation = 3, .index = 4};
+    here_last_keep(last, &s->call, &plan, &shapes);
 }
 
 static void the_same_call_has_its_plan(void **state)
 {
-    struct here_last last = {.key.length = 0};
-    struct here_planned found;
-    struct here_key key;
+    struct here_last last = {.found = 0};
+    const struct here_last_call *found;
     struct scene s, again;
 
     (void)state;
@@ -66,12 +62,13 @@ static void the_same_call_has_its_plan(void **state)
     prepare(&again);
     assert_false(is_kept(&last, &s));
     keep(&last, &s);
-    here_key_of(&again.call, &key);
-    assert_true(here_last_find(&last, &key, &found));
-    assert_int_equal(found.plan.param_bytes, 16);
-    assert_int_equal(found.plan.params[15], 7);
-    assert_int_equal(found.shapes.words[1], 5);
-    again.call.stream = (cuda_queue)&s; /* depends on no check */
+    found = here_last_find(&last, &again.call);
+    assert_non_null(found);
+    assert_int_equal(found->plan.param_bytes, 16);
+    assert_int_equal(found->plan.params[15], 7);
+    assert_int_equal(found->shapes.words[1], 5);
+    assert_int_equal(found->row.generation, 0); /* the row of other shapes is not theirs */
+    again.call.stream = (cuda_queue)&s;         /* depends on no check */
     assert_true(is_kept(&last, &again));
     here_last_drop(&last);
     assert_false(is_kept(&last, &s));
@@ -79,7 +76,7 @@ static void the_same_call_has_its_plan(void **state)
 
 static void every_other_call_is_checked(void **state)
 {
-    struct here_last last = {.key.length = 0};
+    struct here_last last = {.found = 0};
     struct scene s;
 
     (void)state;
@@ -107,6 +104,8 @@ static void every_other_call_is_checked(void **state)
     OTHER(s.call.device = 0);
     OTHER(s.call.geometry = NULL);
     OTHER(s.args[1] = kops_arg_tensor(NULL));
+    OTHER(s.args[0] = kops_arg_null());
+    OTHER(s.args[3] = kops_arg_float(-1));
     OTHER(s.args[3] = kops_arg_int(-2));
     OTHER(s.args[3] = kops_arg_uint(UINT64_MAX));
     OTHER(s.args[4] = kops_arg_float(-0.5));
@@ -120,12 +119,48 @@ static void every_other_call_is_checked(void **state)
 #undef OTHER
 }
 
+static void calls_by_turns_are_kept_until_there_are_more(void **state)
+{
+    struct here_last last = {.found = 0};
+    const struct here_last_call *found[LAST_CALLS];
+    struct scene s;
+
+    (void)state;
+    prepare(&s);
+    for (int i = 0; i < LAST_CALLS; i++) {
+        s.args[3] = kops_arg_int(i);
+        keep(&last, &s);
+    }
+    for (int round = 0; round < 2; round++)
+        for (int i = 0; i < LAST_CALLS; i++) {
+            s.args[3] = kops_arg_int(i);
+            found[i] = here_last_find(&last, &s.call);
+            assert_non_null(found[i]);
+            assert_true(i == 0 || found[i] != found[i - 1]);
+        }
+    s.args[3] = kops_arg_int(LAST_CALLS);
+    assert_false(is_kept(&last, &s));
+    keep(&last, &s);
+    assert_true(is_kept(&last, &s));
+    s.args[3] = kops_arg_int(0); /* the oldest made room */
+    assert_false(is_kept(&last, &s));
+    for (int i = 1; i < LAST_CALLS; i++) {
+        s.args[3] = kops_arg_int(i);
+        assert_true(is_kept(&last, &s));
+    }
+    here_last_drop(&last);
+    for (int i = 1; i <= LAST_CALLS; i++) {
+        s.args[3] = kops_arg_int(i);
+        assert_false(is_kept(&last, &s));
+    }
+}
+
 static void the_longest_call_has_room_and_longer_ones_are_not_kept(void **state)
 {
     static const int64_t ones[TENSOR_MAX_RANK + 1] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
     struct here_tensor tensors[KERNEL_MAX_TENSORS + 1];
     struct kops_argument args[KERNEL_MAX_PARAMS + 1];
-    struct here_last last = {.key.length = 0};
+    struct here_last last = {.found = 0};
     struct scene s;
 
     (void)state;
@@ -159,6 +194,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_same_call_has_its_plan),
         cmocka_unit_test(every_other_call_is_checked),
+        cmocka_unit_test(calls_by_turns_are_kept_until_there_are_more),
         cmocka_unit_test(the_longest_call_has_room_and_longer_ones_are_not_kept),
     };
 

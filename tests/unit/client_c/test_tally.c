@@ -1,5 +1,4 @@
 /* Launches in this process, as they are counted and told. */
-#include <math.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -95,17 +94,30 @@ static int tear_down(void **state)
     return 0;
 }
 
+static struct here_counted count(struct here_tally *t, const struct here_shapes *shapes, struct here_row *row)
+{
+    struct here_counted counted;
+
+    here_tally_lock(t);
+    counted = here_tally_count(t, shapes, row);
+    here_tally_unlock(t);
+    return counted;
+}
+
 /* One launch, as here_launch() makes them. */
 static bool launch_in(struct here_tally *t, int64_t length, uintptr_t context)
 {
     const struct tensor tensor = {.rank = 1, .shape = {length}};
     const struct tensor *const operands[] = {&tensor, NULL};
+    struct here_row row = {.generation = 0};
+    struct here_counted counted;
     struct here_shapes shapes;
 
     here_shapes_of(operands, 2, &shapes);
-    if (here_tally_begin(t, &driver, (cuda_context)context, NULL))
-        return here_tally_end(t, &driver, NULL, &shapes);
-    return here_tally_count(t, &shapes, (double)NAN);
+    counted = count(t, &shapes, &row);
+    if (counted.timed && here_tally_begin(t, &driver, (cuda_context)context, NULL))
+        here_tally_end(t, &driver, NULL, counted.row);
+    return counted.due;
 }
 
 static bool launch(struct here_tally *t, int64_t length)
@@ -163,6 +175,21 @@ static void test_times_one_in_many_and_waits_for_none(void **state)
         launch(t, 8);
     assert_int_equal(records, 4);
     TELLS(t, "\x91\x83" SHAPES("\x08") COUNT("\x3d") QUARTER_MS);
+}
+
+static void test_times_no_more_than_it_tells(void **state)
+{
+    struct here_tally *t = *state;
+    struct bytes told = {.data = NULL};
+
+    for (unsigned i = 0; i < 20 * TALLY_EVERY; i++)
+        launch(t, 8);
+    assert_int_equal(records, 2 * (TALLY_SAMPLES + 1)); /* a time is read when the next launch is timed */
+    assert_true(here_tally_take(t, NULL, &told));
+    bytes_free(&told);
+    for (unsigned i = 0; i < TALLY_EVERY; i++)
+        launch(t, 8);
+    assert_int_equal(records, 2 * (TALLY_SAMPLES + 2));
 }
 
 static void test_puts_no_events_into_graphs(void **state)
@@ -246,9 +273,9 @@ static void test_attributes_make_other_rows(void **state)
     struct here_shapes shapes;
 
     here_shapes_of(operands, 2, &shapes);
-    here_tally_count(t, &shapes, (double)NAN);
+    count(t, &shapes, &(struct here_row){.generation = 0});
     shapes.flags = 1; /* gemm's trans_a */
-    here_tally_count(t, &shapes, (double)NAN);
+    count(t, &shapes, &(struct here_row){.generation = 0});
     assert_true(here_tally_take(t, op_find("gemm", 4), &out));
 #define TRANSPOSED                                                                                                     \
     "\xa5"                                                                                                             \
@@ -258,6 +285,53 @@ static void test_attributes_make_other_rows(void **state)
     assert_memory_equal(
         out.data, "\x92\x82" SHAPES("\x08") COUNT("\x01") "\x83" SHAPES("\x08") COUNT("\x01") TRANSPOSED, out.length);
     bytes_free(&out);
+}
+
+static void shapes_of_length(int64_t length, struct here_shapes *ret)
+{
+    const struct tensor tensor = {.rank = 1, .shape = {length}};
+    const struct tensor *const operands[] = {&tensor, NULL};
+
+    here_shapes_of(operands, 2, ret);
+}
+
+static void test_a_row_is_found_once_and_not_after_it_is_gone(void **state)
+{
+    struct here_row row = {.generation = 0}, before;
+    struct here_tally *t = *state;
+    struct bytes out = {.data = NULL};
+    struct here_shapes shapes;
+
+    shapes_of_length(TALLY_ROWS, &shapes);
+    count(t, &shapes, &row);
+    before = row;
+    count(t, &shapes, &row);
+    assert_memory_equal(&row, &before, sizeof(row));
+    for (int64_t i = 1; i < TALLY_ROWS; i++)
+        launch(t, i);
+    assert_true(here_tally_take(t, NULL, &out)); /* the table was full: it begins anew */
+    bytes_free(&out);
+    launch(t, 8); /* has the place of the row that is gone */
+    here_tally_uncount(t, before);
+    here_tally_time(t, before, 250);
+    count(t, &shapes, &row);
+    TELLS(t, "\x92\x82" SHAPES("\x08") COUNT("\x01") "\x82" SHAPES("\x40") COUNT("\x01"));
+}
+
+static void test_a_launch_that_is_refused_does_not_count(void **state)
+{
+    struct here_row row = {.generation = 0};
+    struct here_tally *t = *state;
+    struct here_shapes shapes;
+
+    shapes_of_length(8, &shapes);
+    for (unsigned i = 0; i < 3; i++)
+        count(t, &shapes, &row);
+    here_tally_uncount(t, row);
+    here_tally_time(t, row, 250);
+    TELLS(t, "\x91\x83" SHAPES("\x08") COUNT("\x02") QUARTER_MS);
+    here_tally_uncount(t, row); /* was told of already */
+    TELLS(t, "");
 }
 
 static void test_a_child_tells_nothing_of_its_parent(void **state)
@@ -282,6 +356,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_counts_by_shapes),
         TEST(test_times_one_in_many_and_waits_for_none),
+        TEST(test_times_no_more_than_it_tells),
         TEST(test_puts_no_events_into_graphs),
         TEST(test_follows_the_context),
         TEST(test_goes_on_where_the_driver_does_not),
@@ -289,6 +364,8 @@ int main(void)
         TEST(test_is_due_now_and_then),
         TEST(test_a_lost_time_is_not_waited_for),
         TEST(test_attributes_make_other_rows),
+        TEST(test_a_row_is_found_once_and_not_after_it_is_gone),
+        TEST(test_a_launch_that_is_refused_does_not_count),
         TEST(test_a_child_tells_nothing_of_its_parent),
     };
 

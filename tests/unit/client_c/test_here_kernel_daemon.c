@@ -1,0 +1,416 @@
+/* Launches of a kernel in the caller's own context, many in a row, with a daemon that compiles it (examples_test starts
+ * it): a launch that repeats the last one is not checked again, and every other one is, whatever it differs in. */
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "ordered_fake.h"
+
+enum { N = 1000, BYTES = N * sizeof(float), SKIP = 77, CAPTURE_RELAXED = 2 };
+
+static const char text[] = "extern \"C\" __global__ void custom_kernel(float *out, const float *in, int n)\n"
+                           "{\n"
+                           "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+                           "    if (i < n)\n"
+                           "        out[i] = 2 * in[i];\n"
+                           "}\n";
+static const struct kops_launch_options here = {.options = {.where = KOPS_WHERE_HERE}};
+
+static kops_client *client;
+static kops_kernel *twice;
+
+/* Two vectors, and the call that a test repeats before it makes another one. */
+struct scene {
+    uint64_t memory[2];
+    kops_buffer *in, *out;
+    struct kops_tensor a, b;
+    struct kops_argument args[3];
+    struct kops_error error;
+};
+
+static enum kops_code define(unsigned rank, const char *size, kops_kernel **ret, struct kops_error *e)
+{
+    const struct kops_param params[] = {
+        {.name = "out", .kind = KOPS_PARAM_OUT, .dtype = KOPS_F32, .rank = rank, .shape = {size}},
+        {.name = "in", .kind = KOPS_PARAM_IN, .dtype = KOPS_F32, .rank = rank, .shape = {size}},
+        {.name = "n", .kind = KOPS_PARAM_SCALAR, .dtype = KOPS_I32}};
+    const struct kops_source source = {.text = text};
+    const struct kops_signature signature = {.entry = "custom_kernel",
+                                             .params = params,
+                                             .n_params = 3,
+                                             .geometry = {.grid = {"ceil_div(n, 128)"}, .block = {"128"}}};
+
+    return kops_kernel_compile(client, &source, &signature, ret, NULL, e);
+}
+
+static int connect_and_compile(void **state)
+{
+    struct kops_error error;
+
+    (void)state;
+    setenv("KOPS_STANDIN_DEVICES", "2", 1); /* in this process; the tensors are on the first */
+    open_control();
+    load();
+    assert_ok(kops_connect(NULL, &client, &error));
+    if (!kops_info_feature(client, "code"))
+        exit(SKIP);
+    assert_ok(define(1, "n", &twice, &error));
+    return 0;
+}
+
+static int close_client(void **state)
+{
+    (void)state;
+    kops_kernel_free(twice);
+    kops_close(client);
+    close_control();
+    return 0;
+}
+
+static float *values_of(uint64_t memory)
+{
+    return (float *)memory; /* NOLINT(performance-no-int-to-ptr): the stand-in's device memory is the host's */
+}
+
+static void set_call(struct scene *s)
+{
+    s->a = kops_vector(s->in, KOPS_F32, N);
+    s->b = kops_vector(s->out, KOPS_F32, N);
+    s->args[0] = kops_arg_tensor(&s->b);
+    s->args[1] = kops_arg_tensor(&s->a);
+    s->args[2] = kops_arg_int(N);
+}
+
+static enum kops_code launch_on(struct scene *s, void *on)
+{
+    return kops_kernel_enqueue(twice, s->args, 3, &here, on, &s->error);
+}
+
+static enum kops_code launch(struct scene *s)
+{
+    return launch_on(s, stream);
+}
+
+/* Launches the call twice, so that the second repeats the first, and empties what it wrote. */
+static void repeat_call(struct scene *s)
+{
+    set_call(s);
+    assert_ok(launch(s));
+    assert_ok(launch(s));
+    assert_int_equal(cu.stream_synchronize(stream), 0);
+    for (int i = 0; i < N; i++)
+        assert_true(values_of(s->memory[1])[i] == 2.0F * (float)i);
+    memset(values_of(s->memory[1]), 0, BYTES);
+}
+
+static int begin(void **state)
+{
+    struct scene *s = calloc(1, sizeof(*s));
+
+    if (!s)
+        return -1;
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(cu.mem_alloc(&s->memory[i], BYTES), 0);
+    assert_ok(kops_buffer_register_cuda(client, s->memory[0], KOPS_ACCESS_RW, &s->in, &s->error));
+    assert_ok(kops_buffer_register_cuda(client, s->memory[1], KOPS_ACCESS_RW, &s->out, &s->error));
+    for (int i = 0; i < N; i++)
+        values_of(s->memory[0])[i] = (float)i;
+    repeat_call(s);
+    *state = s;
+    return 0;
+}
+
+static int end(void **state)
+{
+    struct scene *s = *state;
+
+    kops_buffer_release(s->in);
+    kops_buffer_release(s->out);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(cu.mem_free(s->memory[i]), 0);
+    free(s);
+    return 0;
+}
+
+/* That nothing was launched, and that the call can be repeated as before. */
+static void assert_nothing_ran(struct scene *s)
+{
+    assert_int_equal(cu.stream_synchronize(stream), 0);
+    for (int i = 0; i < N; i++)
+        assert_true(values_of(s->memory[1])[i] == 0);
+    repeat_call(s);
+}
+
+static void every_other_call_is_checked(void **state)
+{
+    struct scene *s = *state;
+    struct kops_launch_options wide = here;
+
+#define REFUSED(change, expected)                                                                                      \
+    do {                                                                                                               \
+        change;                                                                                                        \
+        if (launch(s) != KOPS_ERR_##expected)                                                                          \
+            fail_msg("%s: %d, %s", #change, (int)s->error.code, s->error.message);                                     \
+        assert_nothing_ran(s);                                                                                         \
+    } while (0)
+    REFUSED(s->a.shape[0] = N - 1, SHAPE_MISMATCH);
+    REFUSED(s->args[2] = kops_arg_int(N + 1), SHAPE_MISMATCH);
+    REFUSED(s->args[2] = kops_arg_float(N + 0.5), WRONG_TYPE);
+    REFUSED(s->args[2] = kops_arg_uint(UINT64_MAX), OUT_OF_RANGE);
+    REFUSED((s->a.has_strides = true, s->a.strides[0] = 0), SHAPE_MISMATCH);
+    REFUSED((s->a.has_strides = true, s->a.strides[0] = 2), OUT_OF_BOUNDS);
+    REFUSED(s->a.dtype = KOPS_I32, DTYPE_MISMATCH);
+    REFUSED(s->a.dtype = (enum kops_dtype)99, BAD_ARGUMENT);
+    REFUSED(s->a.rank = 2, SHAPE_MISMATCH);
+    REFUSED(s->a.rank = KOPS_MAX_RANK + 1, BAD_ARGUMENT);
+    REFUSED(s->a.offset = 4, OUT_OF_BOUNDS);
+    REFUSED(s->a.offset = 2, MISALIGNED);
+    REFUSED(s->a.offset = UINT64_MAX, OUT_OF_BOUNDS);
+    REFUSED(s->a.buffer = s->out, OVERLAP);
+    REFUSED(s->args[1] = kops_arg_null(), SHAPE_MISMATCH);
+    REFUSED(s->args[1] = kops_arg_int(1), WRONG_TYPE);
+#undef REFUSED
+    wide.geometry.block = (struct kops_dims){1, {4096}};
+    assert_int_equal(kops_kernel_enqueue(twice, s->args, 3, &wide, stream, &s->error), KOPS_ERR_OUT_OF_RANGE);
+    assert_nothing_ran(s);
+    assert_int_equal(kops_kernel_enqueue(twice, s->args, 2, &here, stream, &s->error), KOPS_ERR_INVALID_ARGUMENT);
+    assert_nothing_ran(s);
+}
+
+static void what_differs_is_launched_as_it_is(void **state)
+{
+    struct scene *s = *state;
+    struct kops_launch_options few = here;
+
+    s->a.shape[0] = s->b.shape[0] = 3;
+    s->a.offset = 8;
+    s->args[2] = kops_arg_int(3);
+    assert_ok(launch(s));
+    assert_int_equal(cu.stream_synchronize(stream), 0);
+    for (int i = 0; i < N; i++)
+        assert_true(values_of(s->memory[1])[i] == (i < 3 ? 2.0F * (float)(i + 2) : 0));
+    memset(values_of(s->memory[1]), 0, BYTES);
+    repeat_call(s);
+    few.geometry.grid = (struct kops_dims){1, {1}};
+    assert_ok(kops_kernel_enqueue(twice, s->args, 3, &few, stream, &s->error));
+    assert_int_equal(cu.stream_synchronize(stream), 0);
+    for (int i = 0; i < N; i++)
+        assert_true(values_of(s->memory[1])[i] == (i < 128 ? 2.0F * (float)i : 0));
+}
+
+/* A smaller allocation has the address of one that was freed, and its buffer is as likely where the old one was. */
+static void memory_that_took_the_place_of_other_is_checked(void **state)
+{
+    struct scene *s = *state;
+    const uint64_t before = s->memory[0];
+
+    kops_buffer_release(s->in);
+    assert_int_equal(cu.mem_free(s->memory[0]), 0);
+    assert_int_equal(cu.mem_alloc(&s->memory[0], BYTES / 2), 0);
+    assert_int_equal(s->memory[0], before);
+    assert_ok(kops_buffer_register_cuda(client, s->memory[0], KOPS_ACCESS_RW, &s->in, &s->error));
+    s->a.buffer = s->in;
+    assert_int_equal(launch(s), KOPS_ERR_OUT_OF_BOUNDS);
+    for (int i = 0; i < N / 2; i++)
+        values_of(s->memory[0])[i] = 5;
+    s->a.shape[0] = s->b.shape[0] = N / 2;
+    s->args[2] = kops_arg_int(N / 2);
+    assert_ok(launch(s));
+    assert_int_equal(cu.stream_synchronize(stream), 0);
+    for (int i = 0; i < N; i++)
+        assert_true(values_of(s->memory[1])[i] == (i < N / 2 ? 10 : 0));
+}
+
+static void a_buffer_of_another_client_is_refused(void **state)
+{
+    struct scene *s = *state;
+    kops_buffer *same_memory;
+    kops_client *other;
+
+    assert_ok(kops_connect(NULL, &other, &s->error));
+    assert_ok(kops_buffer_register_cuda(other, s->memory[0], KOPS_ACCESS_RW, &same_memory, &s->error));
+    s->a.buffer = same_memory;
+    assert_int_equal(launch(s), KOPS_ERR_BAD_ARGUMENT);
+    assert_nothing_ran(s);
+    kops_buffer_release(same_memory);
+    kops_close(other);
+}
+
+static void the_stream_is_each_launch_s_own(void **state)
+{
+    struct scene *s = *state;
+    void *graph = NULL, *ready = NULL, *other = NULL;
+
+    assert_int_equal(cu.stream_create(&other, 1), 0);
+    close_gate(); /* of `stream` */
+    assert_ok(launch_on(s, other));
+    assert_int_equal(cu.stream_synchronize(other), 0);
+    assert_true(values_of(s->memory[1])[N - 1] == 2.0F * (N - 1));
+    open_gate();
+    assert_int_equal(cu.stream_synchronize(stream), 0);
+    memset(values_of(s->memory[1]), 0, BYTES);
+
+    assert_int_equal(cu.begin_capture(other, CAPTURE_RELAXED), 0);
+    assert_ok(launch_on(s, other));
+    assert_int_equal(cu.end_capture(other, &graph), 0);
+    assert_true(values_of(s->memory[1])[1] == 0); /* captured, and not run */
+    assert_int_equal(cu.instantiate(&ready, graph, 0), 0);
+    assert_int_equal(cu.graph_launch(ready, other), 0);
+    assert_int_equal(cu.stream_synchronize(other), 0);
+    assert_true(values_of(s->memory[1])[1] == 2);
+    assert_int_equal(cu.stream_destroy(other), 0);
+}
+
+static void the_context_is_each_launch_s_own(void **state)
+{
+    struct scene *s = *state;
+    void *second = NULL;
+    int device;
+
+    assert_int_equal(cu.set(NULL), 0);
+    assert_int_equal(launch(s), KOPS_ERR_NO_CUDA);
+    assert_int_equal(cu.device_get(&device, 1), 0);
+    assert_int_equal(cu.retain(&second, device), 0);
+    assert_int_equal(cu.set(second), 0);
+    assert_int_equal(launch_on(s, NULL), KOPS_ERR_DEVICE_MISMATCH);
+    assert_int_equal(launch_on(s, NULL), KOPS_ERR_DEVICE_MISMATCH);
+    assert_int_equal(cu.set(context), 0);
+    assert_nothing_ran(s);
+}
+
+static void another_declaration_has_its_own_checks(void **state)
+{
+    struct scene *s = *state;
+    kops_kernel *strict, *first = twice;
+
+    assert_ok(define(1, "n + 1", &strict, &s->error));
+    twice = strict;
+    assert_int_equal(launch(s), KOPS_ERR_SHAPE_MISMATCH);
+    kops_kernel_free(strict);
+    /* It may well be where the one before was. */
+    assert_ok(define(1, "2 * n", &strict, &s->error));
+    twice = strict;
+    assert_int_equal(launch(s), KOPS_ERR_SHAPE_MISMATCH);
+    s->args[2] = kops_arg_int(N / 2);
+    assert_ok(launch(s));
+    assert_int_equal(cu.stream_synchronize(stream), 0);
+    for (int i = 0; i < N; i++)
+        assert_true(values_of(s->memory[1])[i] == (i < N / 2 ? 2.0F * (float)i : 0));
+    kops_kernel_free(strict);
+    twice = first;
+}
+
+/* A launch is not one of the daemon's where its memory is the parent's. */
+static void a_child_launches_nothing(void **state)
+{
+    struct scene *s = *state;
+    int status = 0;
+    pid_t child = fork();
+
+    assert_true(child >= 0);
+    if (!child)
+        _exit(launch(s) == KOPS_ERR_NO_CUDA ? 0 : 1);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_nothing_ran(s);
+}
+
+/* ---- threads ---- */
+
+enum { THREADS = 4, LAUNCHES = 500 };
+
+struct worker {
+    pthread_t thread;
+    struct kops_tensor out;
+    const struct scene *scene;
+    void *stream;
+    unsigned failed;
+};
+
+/* Launches two calls by turns, each twice, on a part of the memory of its own. */
+static void *work(void *context_of_thread)
+{
+    struct worker *w = context_of_thread;
+    struct kops_error error;
+
+    w->failed = cu.set(context) != 0;
+    for (int i = 0; i < LAUNCHES; i++) {
+        const int n = i & 2 ? 50 : 100;
+        struct kops_tensor in = kops_vector(w->scene->in, KOPS_F32, n), out = w->out;
+        const struct kops_argument args[] = {kops_arg_tensor(&out), kops_arg_tensor(&in), kops_arg_int(n)};
+
+        out.shape[0] = n;
+        w->failed += kops_kernel_enqueue(twice, args, 3, &here, w->stream, &error) != KOPS_OK;
+    }
+    w->failed += cu.stream_synchronize(w->stream) != 0;
+    return NULL;
+}
+
+/* Launches that the daemon's statistics have of the kernel in clients' own contexts. */
+static uint64_t told_of(void)
+{
+    struct kops_error error;
+    struct kops_stats *stats;
+    uint64_t n = 0;
+
+    assert_ok(kops_stats_get(client, NULL, &stats, &error));
+    for (const struct kops_stats_row *const *row = stats->rows; *row; row++)
+        n += strcmp((*row)->variant, "here") == 0 ? (*row)->count : 0;
+    kops_stats_free(stats);
+    return n;
+}
+
+static void a_launch_that_the_driver_refuses_is_not_counted(void **state)
+{
+    enum { INVALID_VALUE = 1 /* CUDA_ERROR_INVALID_VALUE */ };
+    struct scene *s = *state;
+    const uint64_t before = told_of();
+
+    fail_next("cuLaunchKernel", 1, INVALID_VALUE, false);
+    assert_int_equal(launch(s), KOPS_ERR_DEVICE_ERROR);
+    assert_int_equal(told_of(), before);
+    assert_ok(launch(s));
+    assert_int_equal(told_of(), before + 1);
+}
+
+static void threads_share_a_kernel(void **state)
+{
+    struct scene *s = *state;
+    struct worker workers[THREADS];
+    const uint64_t before = told_of();
+
+    for (int i = 0; i < THREADS; i++) {
+        workers[i] = (struct worker){.scene = s, .out = kops_vector(s->out, KOPS_F32, 100)};
+        workers[i].out.offset = (uint64_t)i * 100 * sizeof(float);
+        assert_int_equal(cu.stream_create(&workers[i].stream, 1), 0);
+    }
+    for (int i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
+    for (int i = 0; i < THREADS; i++) {
+        assert_int_equal(pthread_join(workers[i].thread, NULL), 0);
+        assert_int_equal(workers[i].failed, 0);
+        assert_int_equal(cu.stream_destroy(workers[i].stream), 0);
+    }
+    for (int i = 0; i < N; i++)
+        assert_true(values_of(s->memory[1])[i] == (i < 100 * THREADS ? 2.0F * (float)(i % 100) : 0));
+    assert_int_equal(told_of(), before + (uint64_t)THREADS * LAUNCHES);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
+    const struct CMUnitTest tests[] = {
+        TEST(every_other_call_is_checked),
+        TEST(what_differs_is_launched_as_it_is),
+        TEST(memory_that_took_the_place_of_other_is_checked),
+        TEST(a_buffer_of_another_client_is_refused),
+        TEST(the_stream_is_each_launch_s_own),
+        TEST(the_context_is_each_launch_s_own),
+        TEST(another_declaration_has_its_own_checks),
+        TEST(a_child_launches_nothing),
+        TEST(a_launch_that_the_driver_refuses_is_not_counted),
+        TEST(threads_share_a_kernel),
+    };
+
+    return cmocka_run_group_tests(tests, connect_and_compile, close_client);
+}
