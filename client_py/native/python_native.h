@@ -107,6 +107,11 @@ size_t link_collect(struct link *link);
 
 PyObject *link_run(PyObject *self, PyObject *const *arguments, Py_ssize_t count);
 
+/* compare.c */
+
+PyObject *compare_floats(PyObject *module, PyObject *args);
+PyObject *compare_bytes(PyObject *module, PyObject *args);
+
 /* launch.c */
 
 extern PyType_Spec kernel_spec;

@@ -1,0 +1,61 @@
+"""Whether arrays are right, quickly: in one pass without the GIL where the package's compiled part is there, else in NumPy, by parts
+that fit into a cache. What is wrong with an array that is not is for `_check`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .._base.compiled import native
+from .._base.needs_numpy import numpy
+from ._values import Tensor, floats_of
+
+__all__ = ["float_errors", "same_bytes"]
+
+PART = 1 << 15  # elements
+
+
+def _address(array: Any) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def same_bytes(a: Any, b: Any) -> bool:
+    """Of contiguous arrays of one size in bytes."""
+    if a.nbytes != b.nbytes or not (a.flags.c_contiguous and b.flags.c_contiguous):
+        raise ValueError("arrays of different sizes, or with gaps")
+    if native is not None:
+        return bool(native.compare_bytes(_address(a), _address(b), a.nbytes))
+    flat = [one.reshape(-1).view(numpy.uint8) for one in (a, b)]
+    return all(numpy.array_equal(flat[0][at : at + 8 * PART], flat[1][at : at + 8 * PART]) for at in range(0, a.nbytes, 8 * PART))
+
+
+def float_errors(got: Tensor, want: Any, rtol: float, atol: float) -> tuple[int, float]:
+    """How many elements of a tensor of floats are wrong, and the sum of the squares of the errors of those that are finite. `want`
+    is of float64. Right is what is within `atol + rtol * |want|`, the same infinity, or NaN for NaN."""
+    if want.dtype != numpy.float64 or want.shape != got.data.shape or not (want.flags.c_contiguous and got.data.flags.c_contiguous):
+        raise ValueError("what is right is float64 of the same shape, without gaps")
+    if native is not None:
+        found = native.compare_floats(got.dtype, _address(got.data), _address(want), want.size, rtol, atol)
+        if found is not None:
+            return int(found[0]), float(found[1])
+    wrong, squares = 0, 0.0
+    flat, right = got.data.reshape(-1), want.reshape(-1)
+    with numpy.errstate(all="ignore"):
+        for at in range(0, right.size, PART):
+            some, squared = _part(floats_of(Tensor(got.dtype, flat[at : at + PART])), right[at : at + PART], rtol, atol)
+            wrong, squares = wrong + some, squares + squared
+    return wrong, squares
+
+
+def _part(got: Any, want: Any, rtol: float, atol: float) -> tuple[int, float]:
+    far = numpy.abs(got - want)
+    allowed = numpy.abs(want)
+    allowed *= rtol
+    allowed += atol
+    right = far <= allowed
+    squares = float(numpy.dot(far, far))
+    if numpy.isfinite(squares):
+        return int(right.size - numpy.count_nonzero(right)), squares
+    finite = numpy.isfinite(got) & numpy.isfinite(want)
+    right = numpy.where(finite, right, (got == want) | (numpy.isnan(got) & numpy.isnan(want)))
+    far[~finite] = 0
+    return int(right.size - numpy.count_nonzero(right)), float(numpy.dot(far, far))
