@@ -122,3 +122,53 @@ def test_half_precision_inside(j: judge.Judge) -> None:
     verdict = j.judge(task(1000, tolerance=loose), scale(body, "#include <cuda_fp16.h>"))
     assert (verdict.kind, verdict.why) == ("wrong", "precision")
     assert np.isfinite(verdict.worst.got) if verdict.worst is not None else False
+
+
+GEMM = """
+extern "C" __global__ void gemm(float* c, const float* a, const float* b, int n)
+{
+    int column = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y * blockDim.y + threadIdx.y;
+    float sum = 0;
+    for (int k = 0; k < n; k++) sum += a[row * n + k] * b[k * n + column];
+    c[row * n + column] = sum;
+}
+"""
+
+
+def test_which_roof_bounds(j: judge.Judge) -> None:
+    def matrices(rng: Any, n: int) -> dict[str, Any]:
+        return {name: rng.standard_normal((n, n), "f4") for name in "ab"}
+
+    product = judge.Task("gemm", lambda a, b: a @ b, matrices, [{"n": 2048}], outputs="c", flops="2 * n * n * n")
+    signature = "out float* c[n][n], const float* a[n][n], const float* b[n][n], int n"
+    verdict = j.judge(product, judge.Solution(GEMM, [judge.Launch("gemm", signature, ("n / 16", "n / 16"), (16, 16))]))
+    assert verdict.right and verdict.time is not None, verdict
+    time = verdict.time
+    assert time.roof_of == "arithmetic" and time.arithmetic_roof is not None and 0.01 < time.arithmetic_roof < 1, verdict
+    assert time.memory_roof is not None and time.memory_roof < time.arithmetic_roof and time.roof == time.arithmetic_roof
+    verdict = j.judge(task(LARGE, flops="n"), scale())
+    assert verdict.time is not None and verdict.time.roof_of == "memory" and verdict.time.bound == "memory", verdict
+
+
+def test_nothing_is_left_for_the_next_solution(j: judge.Judge) -> None:
+    """A tensor that begins where its memory does has memory behind it that no fault bounds."""
+    first = "((unsigned long long)y & ((2 << 20) - 1)) == 0"
+    left = scale(f"y[i] = 3 * x[i]; if ({first} && i == 0) y[n + 100] = 42;")
+    found = scale(f"y[i] = {first} && y[n + 100] == 42 ? 0 : 3 * x[i];")
+    both = scale(f"y[i] = {first} && y[n + 100] == 42 ? 0 : 3 * x[i]; if ({first} && i == 0) y[n + 100] = 42;")
+    one = task(1000)
+    assert j.judge(one, both).kind == "wrong", "within one solution it is there"
+    for _ in range(2):
+        assert j.judge(one, left).right
+        assert j.judge(one, found).right
+
+
+def test_many_of_different_sources(daemon: Daemon) -> None:
+    """With memory that is used again, several processes, and some that fault between them."""
+    one = task(1000, 1 << 18)
+    bodies = ["y[i] = 3 * x[i];"] * 6 + ["y[i] = 2 * x[i];", "y[i + (1 << 30)] = 1;"]
+    kinds = ["right"] * 6 + ["wrong", "faulted"]
+    with judge.Judge(daemon.socket_path, deadline=5.0, interpreted_deadline=1.0) as made:
+        pairs = [(one, scale(bodies[i % 8], f"// {i}")) for i in range(48)]
+        found = dict(made.judge_many(pairs))
+    assert [found[i].kind for i in range(48)] == kinds * 6

@@ -116,7 +116,8 @@ def worst(dtype: str, expected: Any, got: Any, tolerance: Any = None, **more: An
     values = np.asarray(expected)
     scale = float(np.sqrt(np.mean(np.square(values, dtype="f8")))) if values.size else 0.0
     one = _draws.Expected("c", dtype, values, scale=scale, **more)
-    return _check.compare(task(tolerance=tolerance), one, np.asarray(got), judge.Case(n=1), 0)
+    kept = "f64" if dtype in _values.FLOATS else dtype
+    return _check.compare(task(tolerance=tolerance), one, _values.Tensor(kept, np.asarray(got)), judge.Case(n=1), 0)
 
 
 def test_the_tolerance_at_its_edge() -> None:

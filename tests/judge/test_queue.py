@@ -176,25 +176,25 @@ def test_a_daemon_that_ends_in_the_middle(start: Callable[..., Daemon], monkeypa
         assert made.judge(task(), add()).right
         fill, ended = _gpu.GpuRunner.fill, []
 
-        def end(self: Any, *args: Any) -> None:
+        def end(self: Any, *args: Any) -> Any:
             if not ended:
                 ended.append(1)
                 os.kill(daemon.pid, signal.SIGKILL)
                 assert daemon.process is not None
                 daemon.process.wait()
                 daemon.start()
-            fill(self, *args)
+            return fill(self, *args)
 
         monkeypatch.setattr(_gpu.GpuRunner, "fill", end)
         assert made.judge(task(), different(1)).right and ended  # judged again, on the new one
         ended.clear()
 
-        def gone(self: Any, *args: Any) -> None:
+        def gone(self: Any, *args: Any) -> Any:
             if not ended:
                 ended.append(1)
                 made._trusted.reconnect_timeout = 0  # type: ignore[union-attr]
                 os.kill(daemon.pid, signal.SIGKILL)
-            fill(self, *args)
+            return fill(self, *args)
 
         monkeypatch.setattr(_gpu.GpuRunner, "fill", gone)
         verdict = made.judge(task(), different(2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,6 +28,33 @@ def test_a_right_solution_has_times(gpu: judge.Judge) -> None:
     assert "baseline" in str(verdict) and judge.Verdict.of(verdict.json()).json() == verdict.json()
 
 
+def test_what_takes_how_long(gpu: judge.Judge) -> None:
+    assert gpu.judge(task(), add()).right
+    assert set(gpu.spent) == {"begin", "check", "cold", "warm", "together", "counters", "end"}
+    assert all(one >= 0 for one in gpu.spent.values())
+
+
+def test_a_baseline_is_kept(gpu: judge.Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For all solutions of its task, in one process."""
+    made: list[Any] = []
+    begin = _gpu.Executor.__init__
+
+    def spy(self: Any, *args: Any) -> None:
+        made.append(self)
+        begin(self, *args)
+
+    monkeypatch.setattr(_gpu.Executor, "__init__", spy)
+    vector = judge.Solution(VECTOR, [judge.Launch("vector_add", SIGNATURE, grid="ceil_div(n, 256)", block=256)])
+    several = [task(baseline=vector) for _ in range(2)]
+    for i in range(3):
+        for one in several:
+            verdict = gpu.judge(one, add(prelude=f"// {i} {one.key}"))
+            assert verdict.right and verdict.time is not None and verdict.time.speedup is not None, verdict
+    assert len(made) == 1, "the solutions' is there already"
+    assert gpu.judge(task(baseline=add("x")), add(prelude="// z")).kind == "no_verdict"
+    assert gpu.judge(several[0], add(prelude="// y")).right and len(made) == 2
+
+
 def test_an_op_as_the_baseline(gpu: judge.Judge) -> None:
     verdict = gpu.judge(task(baseline="add"), add())
     assert verdict.right and verdict.time is not None and verdict.time.speedup is not None
@@ -38,14 +66,14 @@ def test_an_op_as_the_baseline(gpu: judge.Judge) -> None:
 def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """The timed launches: which inputs, and where the outputs are."""
     seen: list[Any] = []
-    filled = _timed._Timing.filled
+    filling = _timed._Timing.filling
 
-    def spy(self: Any, draw: Any) -> Any:
-        made = filled(self, draw)
-        seen.append((draw, made[1]["c"]))
+    def spy(self: Any, staged: Any) -> Any:
+        made = filling(self, staged)
+        seen.append((staged.draw, made[0]["c"]))
         return made
 
-    monkeypatch.setattr(_timed._Timing, "filled", spy)
+    monkeypatch.setattr(_timed._Timing, "filling", spy)
     yield seen
 
 
@@ -62,18 +90,16 @@ def test_no_timed_launch_sees_inputs_again(gpu: judge.Judge, launches: list[Any]
 @pytest.mark.parametrize("after", [1, 7, 20])
 def test_a_result_that_turns_wrong_while_it_is_timed(gpu: judge.Judge, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     """As a solution would do that counts its launches."""
-    count = 0
-    read = _gpu.GpuRunner.read
+    count = itertools.count(1)
+    ended = _gpu.GpuRunner.ended
 
-    def spoiled(self: Any, plan: Any, memory: Any, draw: Any) -> Any:
-        nonlocal count
-        outputs, inputs = read(self, plan, memory, draw)
-        count += 1
-        if count == 8 + after:  # those of two cases come first
-            outputs["c"].data[100] += 1
-        return outputs, inputs
+    def spoiled(copies: Any) -> Any:
+        images = ended(copies)
+        if images and next(count) == 10 + after:  # those of two cases come first
+            images["c"][400:404].view("f4")[0] += 1
+        return images
 
-    monkeypatch.setattr(_gpu.GpuRunner, "read", spoiled)
+    monkeypatch.setattr(_gpu.GpuRunner, "ended", staticmethod(spoiled))
     verdict = gpu.judge(task(), add())
     assert (verdict.kind, verdict.why) == ("wrong", "value") and verdict.worst is not None and verdict.worst.index == (100,)
 

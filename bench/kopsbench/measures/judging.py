@@ -66,9 +66,17 @@ def tasks(smoke: bool) -> dict[str, Any]:
             [{"n": side // 2 + 1, "m": side // 2, "k": side // 2 - 1}, {"n": side, "m": side, "k": side}],
             outputs="c",
             exchange=True,
+            flops="2 * n * m * k",
         ),
     ]
     return {task.name: task for task in made}
+
+
+def on_standin(context: Context) -> dict[str, Any]:
+    """Of a judge: what takes the stand-in, which has no caches, hours to measure or to flush."""
+    from kops import judge
+
+    return {"peak_gflop_s": {"f32": 1.0}, "limits": judge.Limits(flush_bytes=1 << 16)} if context.smoke else {}
 
 
 def source_of(kernel: UserKernel) -> str:
@@ -90,11 +98,13 @@ def endless(context: Context) -> Iterator[tuple[str, Any]]:
             yield kernel.name, solution_of(kernel)
 
 
-def judged(scene: Scene, many: int, **how: Any) -> tuple[list[Any], float]:
-    """So many verdicts, and the seconds that they took. The draws are there before."""
+def judged(scene: Scene, many: int, detail: dict[str, Any], **how: Any) -> tuple[list[Any], float]:
+    """So many verdicts, and the seconds that they took. The draws are there before. `detail` gets what a solution takes of the process that
+    judges, and of the time in which nothing else is judged, by part."""
     from kops import judge
 
     known, given = tasks(scene.context.smoke), endless(scene.context)
+    how |= on_standin(scene.context)
     with judge.Judge(scene.daemon.socket_path, deadline=DEADLINE, **how) as judging:
         if judging.how != "gpu":
             raise Skipped("the daemon has no GPU")
@@ -102,9 +112,13 @@ def judged(scene: Scene, many: int, **how: Any) -> tuple[list[Any], float]:
             name, solution = next(given)
             judging.judge(known[name], solution)
         pairs = [(known[name], solution) for name, solution in (next(given) for _ in range(many))]
-        start = time.perf_counter()
+        judging.spent.clear()
+        start, used = time.perf_counter(), time.process_time()
         verdicts = [verdict for _, verdict in judging.judge_many(pairs)]
-        return verdicts, time.perf_counter() - start
+        seconds = time.perf_counter() - start
+        detail["judge_cpu_ms"] = 1e3 * (time.process_time() - used) / many
+        detail["part_ms"] = {part: 1e3 * spent / many for part, spent in judging.spent.items()}
+        return verdicts, seconds
 
 
 def all_right(verdicts: list[Any]) -> None:
@@ -136,14 +150,14 @@ def rate(name: str, found: tuple[list[Any], float], detail: dict[str, Any], targ
 
 def run_rate(context: Context) -> list[Record]:
     with Scene(context, isolate="connection") as scene:
-        found = judged(scene, 10 if context.smoke else 300)
-        detail = {
+        detail: dict[str, Any] = {
             "measured": "verdicts with times on solutions of the five example kernels, all of different sources, by one Judge",
             "n": "solutions",
             "processors": os.cpu_count(),
             "vectors": LENGTH,
             "matrices": SIDE,
         }
+        found = judged(scene, 10 if context.smoke else 300, detail)
         records = [rate("judge_rate", found, detail, RATE)]
     missing = load_inline_missing()
     if missing or context.smoke:
@@ -156,9 +170,10 @@ def run_rate(context: Context) -> list[Record]:
 
 
 def run_strict(context: Context) -> Record:
+    measured = "the same, a process of its own on the GPU for each solution"
+    detail: dict[str, Any] = {"measured": measured, "n": "solutions", "processors": os.cpu_count()}
     with Scene(context, isolate="connection") as scene:
-        found = judged(scene, 5 if context.smoke else 60, strict=True)
-    detail = {"measured": "the same, a process of its own on the GPU for each solution", "n": "solutions", "processors": os.cpu_count()}
+        found = judged(scene, 5 if context.smoke else 60, detail, strict=True)
     return rate("judge_rate_strict", found, detail, STRICT_RATE)
 
 
@@ -214,7 +229,7 @@ def run_spread(context: Context) -> Record:
     solution = solution_of(kernel)
     with Scene(context, isolate="connection") as scene:
         scene.add_bystanders(SOME)
-        with judge.Judge(scene.daemon.socket_path, deadline=DEADLINE) as judging:
+        with judge.Judge(scene.daemon.socket_path, deadline=DEADLINE, **on_standin(context)) as judging:
             verdicts = [judging.judge(known["gemm"], solution) for _ in range(3 if context.smoke else 20)]
     all_right(verdicts)
     times = [verdict.time.us for verdict in verdicts]

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .._base.errors import KopsError
-from ._bind import Plan, plan_of
 from ._draws import Draw
 from ._errors import Refused, TaskFault
 from ._gpu import GpuRunner
-from ._poison import poisons_of
 from ._solution import Solution
 from ._stop import Stop
 from ._task import Task
 from ._values import as_like
 
-__all__ = ["Baseline", "baseline_of"]
+__all__ = ["Baseline", "Baselines", "baseline_of"]
+
+KEPT = 8  # of tasks
 
 
 class Baseline:
-    """`us(draw)` runs it once on a draw, with cold caches, and answers how long it took."""
+    """`us` runs it once on a draw, with cold caches, and answers how long it took. `images` are those of the inputs' memory."""
 
-    def us(self, draw: Draw, flush: Callable[[], None]) -> float | None:
+    def us(self, draw: Draw, images: Mapping[str, Any], flush: Callable[[], None]) -> float | None:
         raise NotImplementedError
 
     def close(self) -> None:
@@ -32,29 +33,27 @@ class Baseline:
 
 class _Solution(Baseline):
     def __init__(self, task: Task, solution: Solution, make: Callable[[Solution], GpuRunner]) -> None:
-        self.task, self.solution = task, solution
+        self.task = task
         self.runner = make(solution)
+        self.failed = False
 
-    def us(self, draw: Draw, flush: Callable[[], None]) -> float | None:
+    def us(self, draw: Draw, images: Mapping[str, Any], flush: Callable[[], None]) -> float | None:
+        runner = self.runner
+        self.failed = True
         try:
-            plan: Plan = plan_of(self.task, self.solution, draw, self.runner.multiprocessors)
-            memory = self.runner.memory(plan, "end")
-            self.runner.fill(memory, draw, poisons_of(plan, draw.number), draw.number)
+            plan = runner.plan(self.task, draw)
+            memory = runner.memory(plan, "end")
+            runner.ended(runner.fill(memory, {name: images[name] for name in draw.tensors if name in images}))
+            flush()
+            timings = runner.launched(plan, memory, timed=True)
         except (Stop, Refused) as error:
-            raise self._fault(error) from None
-        flush()
-        try:
-            timings = self.runner.launched(plan, memory, timed=True)
-        except Stop as error:
-            raise self._fault(error) from None
+            raise TaskFault(f"task {self.task.name}: its baseline does not run: {error}") from None
+        self.failed = False
+        runner.release(memory)
         return timings.exec_us if timings is not None else None
 
-    def _fault(self, error: Exception) -> TaskFault:
-        return TaskFault(f"task {self.task.name}: its baseline does not run: {error}")
-
     def close(self) -> None:
-        self.runner.close()
-        self.runner.executor.close()
+        self.runner.close(lost=self.failed)
 
 
 class _Torch(Baseline):
@@ -67,7 +66,7 @@ class _Torch(Baseline):
         self.device = torch.device("cuda", index)
         self.warmed = False
 
-    def us(self, draw: Draw, flush: Callable[[], None]) -> float | None:
+    def us(self, draw: Draw, images: Mapping[str, Any], flush: Callable[[], None]) -> float | None:
         torch = self.torch
         given: dict[str, Any] = dict(draw.numbers)
         for name, tensor in draw.tensors.items():
@@ -97,7 +96,7 @@ class _Op(Baseline):
         if op not in client.ops:
             raise TaskFault(f"task {task.name}: the daemon has no op {op!r} for a baseline; it has {', '.join(client.ops)}")
 
-    def us(self, draw: Draw, flush: Callable[[], None]) -> float | None:
+    def us(self, draw: Draw, images: Mapping[str, Any], flush: Callable[[], None]) -> float | None:
         made: Any = []
         try:
             for one in draw.tensors.values():
@@ -131,6 +130,31 @@ def baseline_of(task: Task, make: Callable[[Solution], GpuRunner], client: Any, 
     raise TaskFault(f"task {task.name}: its baseline is a Solution, a function in torch, or an op's name; not {given!r:.80}")
 
 
+class Baselines:
+    """Those of the last few tasks, for all solutions of them. One thread at a time."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[object, Baseline | None] = OrderedDict()
+
+    def of(self, task: Task, make: Callable[[Task], Baseline | None]) -> Baseline | None:
+        if task.key in self._kept:
+            self._kept.move_to_end(task.key)
+            return self._kept[task.key]
+        while len(self._kept) >= KEPT:
+            self._close(self._kept.popitem(last=False)[1])
+        made = self._kept[task.key] = make(task)
+        return made
+
+    def clear(self) -> None:
+        while self._kept:
+            self._close(self._kept.popitem()[1])
+
+    @staticmethod
+    def _close(one: Baseline | None) -> None:
+        if one is not None:
+            one.close()
+
+
 def _cuda_index(task: Task, device: Any) -> int:
     """The number that the same GPU has in torch, by its UUID."""
     try:
@@ -143,5 +167,3 @@ def _cuda_index(task: Task, device: Any) -> int:
             if str(torch.cuda.get_device_properties(index).uuid).removeprefix("GPU-").lower() == wanted:
                 return index
     raise TaskFault(f"task {task.name}: its baseline is a function in torch, which does not see the GPU {device.uuid}")
-
-

@@ -1,4 +1,5 @@
-"""Comparing what a solution wrote with what is right. On the CPU, in float64; integers exactly."""
+"""Comparing what a solution wrote with what is right. On the CPU, in float64; integers exactly. `_compare` finds out quickly whether
+something is wrong, and this file then what is."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .._base.needs_numpy import numpy
+from ._compare import float_errors, same_bytes
 from ._task import Case, Task
 from ._values import FLOATS, Tensor, numbers
 from ._verdict import Worst
@@ -46,23 +48,28 @@ def _compare_floats(expected: Expected, got: Any, rtol: float, atol: float) -> t
         return bad, numpy.where(finite, far, numpy.where(bad, math.inf, 0.0))
 
 
-def compare(task: Task, expected: Expected, got: Any, case: Case, number: int) -> Worst | None:
-    """`got`: numbers, of floats in float64. What is wrong by its value, or by the precision of all."""
-    if not got.size:
+def compare(task: Task, expected: Expected, got: Tensor, case: Case, number: int) -> Worst | None:
+    """What is wrong by its value, or by the precision of all. `got`: an output, or what may be one, in float64."""
+    size = got.data.size
+    if not size:
         return None
     tolerance = task.tolerance_of(expected.dtype)
     rtol, atol = tolerance.bounds(expected.dtype, expected.scale)
-    floats = expected.dtype in FLOATS
-    bad, far = (_compare_floats if floats else _compare_exact)(expected, got, rtol, atol)
-    if bad.any():
-        return _worst("value", expected.name, got, expected.values, far, bad, case, number)
-    if not floats:
-        return None
+    if expected.dtype not in FLOATS:
+        if not rtol and not atol and same_bytes(got.data, expected.values):
+            return None
+        bad, far = _compare_exact(expected, got.data, rtol, atol)
+        return _worst("value", expected.name, got.data, expected.values, far, bad, case, number) if bad.any() else None
+    wrong, squares = float_errors(got, expected.values, rtol, atol)
+    if wrong:
+        wide = numbers(got)
+        bad, far = _compare_floats(expected, wide, rtol, atol)
+        if bad.any():
+            return _worst("value", expected.name, wide, expected.values, far, bad, case, number)
     allowed = tolerance.allowed_rms(expected.dtype, expected.scale, expected.noise)
-    with numpy.errstate(over="ignore"):
-        rms = float(numpy.sqrt(numpy.mean(far * far)))
+    rms = math.sqrt(squares / size)
     if rms > allowed:
-        return Worst("precision", expected.name, (), rms, allowed, str(case), number, 0, int(got.size))
+        return Worst("precision", expected.name, (), rms, allowed, str(case), number, 0, size)
     return None
 
 
@@ -82,7 +89,7 @@ def check_outputs(task: Task, draw: Draw, got: dict[str, Tensor], poisons: dict[
     """The first output that is wrong."""
     for expected in draw.expected:
         one = got[expected.name]
-        worst = compare(task, expected, numbers(one), draw.case, draw.number)
+        worst = compare(task, expected, one, draw.case, draw.number)
         if worst is not None:
             return _untouched(one, poisons[expected.name], expected, worst)
     return None
@@ -92,10 +99,10 @@ def changed_input(draw: Draw, after: dict[str, Any]) -> Worst | None:
     """The first input whose bits are not what they were; `after` has them by name."""
     for name, tensor in draw.tensors.items():
         before, now = tensor.data, after[name]
+        if same_bytes(before, now):
+            continue
         bad = before.view(numpy.uint8).reshape(-1, before.itemsize) != now.view(numpy.uint8).reshape(-1, before.itemsize)
         where = bad.any(axis=1)
-        if not where.any():
-            continue
         at = int(numpy.argmax(where))
         index = tuple(int(i) for i in numpy.unravel_index(at, before.shape)) if before.shape else ()
         values = [numbers(Tensor(tensor.dtype, one)).reshape(-1)[at].item() for one in (now, before)]

@@ -5,7 +5,9 @@ A task is examined at its first draw: what its own fault is must never become a 
 
 from __future__ import annotations
 
+import math
 import secrets
+import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from .._base.needs_numpy import numpy
 from ._check import compare
 from ._errors import TaskFault
 from ._task import NAME, Case, Task
-from ._values import FLOATS, Tensor, as_like, floats_of, is_tensor, numbers, tensor_of
+from ._values import FLOATS, Tensor, as_like, floats_of, is_tensor, numbers, tensor_of, without_elements
 
 __all__ = ["Draw", "Examined", "Expected", "changed", "draw", "examine", "new_seed"]
 
@@ -43,7 +45,8 @@ class Expected(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Draw:
-    """`number` tells draws of a verdict apart. `originals` are what the generator made: frameworks and numbers."""
+    """`number` tells draws of a verdict apart. `originals` are as what the generator made: frameworks, without elements, and numbers.
+    `seconds`: that it took to make."""
 
     number: int
     case: Case
@@ -52,6 +55,7 @@ class Draw:
     originals: Mapping[str, Any]
     expected: tuple[Expected, ...]
     warning: str = ""
+    seconds: float = 0.0
 
     @property
     def nbytes(self) -> int:
@@ -73,6 +77,7 @@ def _generated(task: Task, case: Case, seed: int) -> tuple[dict[str, Tensor], di
         raise TaskFault(f"task {task.name}: inputs(rng, …) must return a dict of 1 to {INPUTS_MAX} arrays, not {type(made).__name__}")
     tensors: dict[str, Tensor] = {}
     plain: dict[str, Any] = {}
+    originals = dict(made)
     for name, value in made.items():
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise TaskFault(f"task {task.name}: the names of inputs are identifiers, not {name!r:.80}")
@@ -80,6 +85,7 @@ def _generated(task: Task, case: Case, seed: int) -> tuple[dict[str, Tensor], di
             raise TaskFault(f"task {task.name}: {name} is an input and an output: give one another name")
         if is_tensor(value):
             tensors[name] = tensor_of(value, f"task {task.name}: the input {name}")
+            originals[name] = without_elements(value)
         elif isinstance(value, (bool, int, float, numpy.generic)):
             plain[name] = value.item() if isinstance(value, numpy.generic) else value
         else:
@@ -87,7 +93,7 @@ def _generated(task: Task, case: Case, seed: int) -> tuple[dict[str, Tensor], di
     if plain.keys() & case.numbers.keys():
         both = next(iter(plain.keys() & case.numbers.keys()))
         raise TaskFault(f"task {task.name}: {both} is a number of the case and of the inputs: give one another name")
-    return tensors, plain, dict(made)
+    return tensors, plain, originals
 
 
 def _asked(task: Task, tensors: Mapping[str, Tensor], originals: Mapping[str, Any], double: bool) -> list[Tensor]:
@@ -116,6 +122,9 @@ def _wide(task: Task, tensors: Mapping[str, Tensor], originals: Mapping[str, Any
 
 
 def _rms(values: Any) -> float:
+    squares = float(numpy.dot(values.reshape(-1), values.reshape(-1)))
+    if math.isfinite(squares):
+        return math.sqrt(squares / values.size) if values.size else 0.0
     finite = values[numpy.isfinite(values)]
     return float(numpy.sqrt(numpy.mean(finite * finite))) if finite.size else 0.0
 
@@ -125,9 +134,14 @@ def _expected(name: str, plain: Tensor, wide: Tensor) -> Expected:
         values = wide.data if wide.dtype == plain.dtype else wide.data.astype(plain.data.dtype)
         return Expected(name, plain.dtype, values)
     narrow = floats_of(plain)
-    values = numpy.where(numpy.isinf(narrow), narrow, numbers(wide).astype(numpy.float64))
+    infinite = numpy.isinf(narrow)
+    values = numpy.asarray(numbers(wide), numpy.float64, order="C")
+    if infinite.any():
+        values = numpy.where(infinite, narrow, values)
     with numpy.errstate(all="ignore"):
-        return Expected(name, plain.dtype, values, _rms(narrow - values), _rms(values))
+        scale = _rms(values)
+        narrow -= values
+        return Expected(name, plain.dtype, values, _rms(narrow), scale)
 
 
 def _answered(task: Task, tensors: Mapping[str, Tensor], originals: Mapping[str, Any]) -> tuple[tuple[Expected, ...], str]:
@@ -138,9 +152,10 @@ def _answered(task: Task, tensors: Mapping[str, Tensor], originals: Mapping[str,
 
 def draw(task: Task, case: Case, seed: int, number: int = 0) -> Draw:
     """Raises TaskFault."""
+    begun = time.monotonic()
     tensors, plain, originals = _generated(task, case, seed)
     expected, warning = _answered(task, tensors, originals)
-    return Draw(number, case, tensors, plain, originals, expected, warning)
+    return Draw(number, case, tensors, plain, originals, expected, warning, time.monotonic() - begun)
 
 
 def changed(task: Task, one: Draw, seed: int, number: int) -> Draw:
@@ -148,6 +163,7 @@ def changed(task: Task, one: Draw, seed: int, number: int) -> Draw:
     the reference alone. Where the task allows no exchange, or there is nothing to exchange, the draw is made of a new seed."""
     if not task.exchange:
         return draw(task, one.case, seed, number)
+    begun = time.monotonic()
     rng = numpy.random.default_rng(seed)
     tensors = dict(one.tensors)
     for name, tensor in one.tensors.items():
@@ -161,7 +177,7 @@ def changed(task: Task, one: Draw, seed: int, number: int) -> Draw:
     if all(tensors[name] is one.tensors[name] or (tensors[name].data == one.tensors[name].data).all() for name in tensors):
         return draw(task, one.case, seed, number)
     expected, warning = _answered(task, tensors, one.originals)
-    return Draw(number, one.case, tensors, one.numbers, one.originals, expected, warning)
+    return Draw(number, one.case, tensors, one.numbers, one.originals, expected, warning, time.monotonic() - begun)
 
 
 class Examined(NamedTuple):
@@ -180,7 +196,7 @@ def _same(a: tuple[Expected, ...], b: tuple[Expected, ...]) -> bool:
 def _passes(task: Task, one: Draw, other: Draw) -> bool:
     """The right result of one draw would pass for another's."""
     for mine, its in zip(one.expected, other.expected):
-        got = its.values
+        got = Tensor("f64" if mine.dtype in FLOATS else mine.dtype, its.values)
         if compare(task, mine, got, one.case, 0) is not None:
             return False
     return True

@@ -4,30 +4,41 @@ after a fault and after so many solutions."""
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
+import random
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
 
+from .._base.declarations import DTYPES
 from .._base.errors import BY_CODE, KopsError
 from .._base.needs_numpy import numpy
 from .._base.results import Device, Timings
 from .._calls.plans import truest
 from .._clients.client import Client
 from ._bind import Bound, Plan
-from ._device import Block, alone
-from ._draws import Draw
+from ._carrier import Block, Carrier, Copies, Key, Memory, Room, Staged
+from ._check import changed_input, check_outputs
+from ._device import alone
+from ._draws import Draw, new_seed
 from ._errors import Refused
-from ._poison import poisons_of
-from ._runner import Ran, Runner
+from ._runner import Runner, Step
 from ._solution import Solution
 from ._stop import Gone, HeldBack, Stop
-from ._values import Tensor
-from ._verdict import Fault
+from ._task import Task
+from ._values import Tensor, bits_dtype
+from ._verdict import Fault, Worst
 
-__all__ = ["Executor", "GpuRunner", "compiled", "errors"]
+__all__ = ["Executor", "GpuRunner", "compiled", "errors", "wrong_in"]
 
 PER_EXECUTOR = 16
-Memory: TypeAlias = dict[str, Block]
+AHEAD = 3  # launches that are prepared, and as many that are looked at, beside the one that runs
+VARIETY = 4  # pieces of memory of one size, from which each launch gets one
+VARIED_BYTES = 1 << 30  # of a solution, beyond which it is made with fewer
+BEGIN = 'extern "C" __global__ void begin(int* p) {}'
 _LOST = tuple(BY_CODE[code] for code in ("connection_lost", "connect_failed", "shutting_down", "device_lost", "timeout", "buffer_lost",
                                          "bad_reply", "stale_buffer", "internal"))  # fmt: skip
 _SPENT = tuple(BY_CODE[code] for code in ("out_of_memory", "no_memory"))
@@ -80,6 +91,12 @@ class Executor:
         self.solutions = 0
         self.seen: set[str] = set()  # what it has run: module state may stay loaded
 
+    def begin(self, device: Device) -> None:
+        """Has its process be there before it is needed, if that can be."""
+        with contextlib.suppress(KopsError):
+            module = self.client.compile(BEGIN, "begin", name="begin.cu", device=device)
+            module.kernel("begin", "int* p[1]", grid=1, block=1)(self.client.guarded((1,), "i32", device=device))
+
     def takes(self, solution: Solution) -> bool:
         return self.solutions < PER_EXECUTOR and solution.key not in self.seen
 
@@ -91,15 +108,21 @@ class Executor:
 class GpuRunner(Runner):
     how = "gpu"
 
-    def __init__(self, executor: Executor, solution: Solution, device: Device, deadline: float) -> None:
+    def __init__(self, executor: Executor, carrier: Carrier, solution: Solution, device: Device, deadline: float) -> None:
+        super().__init__(solution)
         self.executor, self.client, self.gpu, self.deadline = executor, executor.client, device, deadline
+        self.carrier, self.crew = carrier, carrier.crew
         self.device = device.name
         self.multiprocessors = device.compute_units or None
         executor.solutions += 1
         executor.seen.add(solution.key)
-        self._module = compiled(self.client, solution, device)
         self._kernels: dict[tuple[Any, ...], Any] = {}
         self._buffers: dict[str, tuple[Any, Memory]] = {}
+        self._rooms: list[Room] = []  # of this solution
+        self._bytes = 0
+        self._free: dict[Key, list[Room]] = {}  # those of them that no launch uses
+        self._random = random.SystemRandom()
+        self._module = compiled(self.client, solution, device)
 
     def kernel(self, one: Bound) -> Any:
         how = {"cooperative": one.launch.cooperative, "pdl": one.launch.pdl}
@@ -109,16 +132,48 @@ class GpuRunner(Runner):
                 self._kernels[key] = self._module.kernel(one.launch.entry, one.launch.params, grid=1, block=1, **how)
         return self._kernels[key]
 
+    # Memory. What a launch is done with may come again, but not at once.
+
+    def block(self, shape: tuple[int, ...], dtype: str, side: str) -> Block:
+        size = math.prod(shape) * DTYPES[dtype]
+        with errors():
+            return self.carrier.block(shape, dtype, self._room(self.carrier.key_of(size, side)) if size else None)
+
+    def _room(self, key: Key) -> Room:
+        free = self._free.setdefault(key, [])
+        if not free or (len(free) < VARIETY and self._bytes < VARIED_BYTES):
+            room = self.carrier.take(key)
+            self._rooms.append(room)
+            self._bytes += room.nbytes
+            return room
+        return free.pop(self._random.randrange(len(free)))
+
     def memory(self, plan: Plan, side: str) -> Memory:
         """Memory for all areas of a plan."""
-        with errors():
-            return {area.name: Block(self.client, area.shape, area.dtype, self.gpu, side) for area in plan.areas.values()}
+        return {area.name: self.block(area.shape, area.dtype, side) for area in plan.areas.values()}
 
-    def fill(self, memory: Memory, draw: Draw, poisons: dict[str, Any], seed: int) -> None:
-        rng = numpy.random.default_rng(seed)
+    def release(self, memory: Memory) -> None:
+        """Other launches may have it."""
+        for block in memory.values():
+            if block.room is not None:
+                self._free.setdefault(block.room.key, []).append(block.room)
+
+    def fill(self, memory: Memory, images: Mapping[str, Any]) -> Copies:
         with errors():
-            for name, block in memory.items():
-                block.set(draw.tensors[name].data if name in draw.tensors else poisons[name], rng)
+            return self.carrier.up(memory, images)
+
+    def read(self, memory: Memory) -> Copies:
+        with errors():
+            return self.carrier.down(memory)
+
+    @staticmethod
+    def ended(copies: Copies) -> Mapping[str, Any]:
+        """Waits for copies; what they have read."""
+        with errors():
+            copies.wait()
+            return copies.images
+
+    # Launches
 
     def arguments(self, one: Bound, memory: Memory) -> list[Any]:
         return [memory[a].tensor if isinstance(a, str) else a for a in one.arguments]
@@ -160,32 +215,80 @@ class GpuRunner(Runner):
         """The launches on several draws, one behind the other, timed as a whole."""
         return self._sequence(plan, memories)
 
-    def read(self, plan: Plan, memory: Memory, draw: Draw) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Outputs, and inputs as they are now. Raises Stop where something was written outside of them."""
-        found: dict[str, Any] = {}
-        with errors():
-            for name, block in memory.items():
-                found[name], at = block.get()
-                if at is not None:
-                    kernels = ", ".join(dict.fromkeys(one.launch.entry for one in plan.launches))
-                    text = f"a write outside of {name}, which has {block.size} bytes, at its byte {at}, in the case {draw.case}"
-                    raise Stop("faulted", f"{kernels}: {text}", True, fault=Fault(kernels, text, "out_of_bounds"))
-        outputs = {area.name: Tensor(area.dtype, found[area.name]) for area in plan.of("output")}
-        return outputs, {name: found[name] for name in draw.tensors}
+    def steps(self, task: Task, steps: Sequence[Step]) -> Iterator[Callable[[], Worst | None]]:
+        """What is copied for a step is prepared during those before it, and looked at during those behind it."""
+        ahead: deque[Future[Staged]] = deque()
+        behind: deque[Callable[[], Worst | None]] = deque()
+        reading: tuple[Staged, Copies] | None = None
+        rest = iter(steps)
 
-    def run(self, plan: Plan, draw: Draw, buffers: str, side: str, seed: int) -> Ran:
-        known = self._buffers.get(buffers)
-        if known is None or known[0] != (plan.areas, side):
-            self._buffers.pop(buffers, None)
-            known = self._buffers[buffers] = ((plan.areas, side), self.memory(plan, side))
-        memory = known[1]
-        poisons = poisons_of(plan, seed)
-        self.fill(memory, draw, poisons, seed)
-        self.launched(plan, memory)
-        outputs, inputs = self.read(plan, memory, draw)
-        return Ran(outputs, inputs, poisons)
+        def looked_at(staged: Staged, copies: Copies) -> None:
+            behind.append(self.crew.submit(wrong_in, task, staged, self.ended(copies)).result)
 
-    def close(self) -> None:
+        for step in steps:
+            for later in itertools.islice(rest, 1 + AHEAD - len(ahead)):
+                ahead.append(self.crew.submit(self._stage, task, later.draw))
+            try:
+                staged = ahead.popleft().result()
+                memory = self._memory_of(staged.plan, step)
+                filling = self.fill(memory, staged.images)
+                if reading is not None:
+                    last, reading = reading, None
+                    looked_at(*last)
+                self.ended(filling)
+                self.launched(staged.plan, memory)
+                reading = staged, self.read(memory)
+            except BaseException:
+                if reading is not None:
+                    looked_at(*reading)
+                yield from behind
+                raise
+            if len(behind) > AHEAD:
+                yield behind.popleft()
+        if reading is not None:
+            looked_at(*reading)
+        yield from behind
+
+    def _stage(self, task: Task, draw: Draw) -> Staged:
+        return self.carrier.stage(self.plan(task, draw), draw, new_seed())
+
+    def _memory_of(self, plan: Plan, step: Step) -> Memory:
+        known = self._buffers.get(step.buffers)
+        if known is None or known[0] != (plan.areas, step.side):
+            if known is not None:
+                self.release(known[1])
+            known = self._buffers[step.buffers] = ((plan.areas, step.side), self.memory(plan, step.side))
+        return known[1]
+
+    def close(self, lost: bool = False) -> None:
         self._buffers.clear()
         self._kernels.clear()
+        self._free.clear()
         self._module = None
+        rooms, self._rooms = self._rooms, []
+        if lost:
+            self.carrier.lose(rooms)
+        else:
+            self.carrier.give(rooms)
+
+
+def wrong_in(task: Task, staged: Staged, images: Mapping[str, Any]) -> Worst | None:
+    """What is wrong with what a launch has left. Raises Stop where something was written outside of the tensors. Any thread's."""
+    plan, draw = staged.plan, staged.draw
+    found: dict[str, Any] = {}
+    poisons: dict[str, Any] = {}
+    for name, area in plan.areas.items():
+        dtype = bits_dtype(area.dtype)
+        if name not in images:
+            found[name] = poisons[name] = numpy.empty(area.shape, dtype)
+            continue
+        at = staged.changed_margin(name, images[name])
+        if at is not None:
+            kernels = ", ".join(dict.fromkeys(one.launch.entry for one in plan.launches))
+            text = f"a write outside of {name}, which has {area.nbytes} bytes, at its byte {at}, in the case {draw.case}"
+            raise Stop("faulted", f"{kernels}: {text}", True, fault=Fault(kernels, text, "out_of_bounds"))
+        found[name] = staged.part(name, images[name]).view(dtype).reshape(area.shape)
+        if area.role == "output":
+            poisons[name] = staged.part(name, staged.images[name]).view(dtype).reshape(area.shape)
+    outputs = {area.name: Tensor(area.dtype, found[area.name]) for area in plan.of("output")}
+    return changed_input(draw, found) or check_outputs(task, draw, outputs, poisons)

@@ -20,7 +20,7 @@ from ._bind import Plan
 from ._draws import Draw
 from ._pipe import receive, send
 from ._poison import poisons_of
-from ._runner import Ran, Runner
+from ._runner import Ran, Runner, Step
 from ._sandbox import missing
 from ._solution import Solution
 from ._stop import Stop
@@ -44,6 +44,7 @@ class HostRunner(Runner):
     device = "the interpreter"
 
     def __init__(self, solution: Solution, deadline: float, check: bool = True) -> None:
+        super().__init__(solution)
         self.deadline = deadline
         try:
             compiler()
@@ -100,7 +101,8 @@ class HostRunner(Runner):
         fault = Fault("", "the process ended", driver=why)
         return Stop("faulted", f"the solution ended the process that interprets it, by {why}", fault=fault)
 
-    def run(self, plan: Plan, draw: Draw, buffers: str, side: str, seed: int) -> Ran:
+    def run(self, plan: Plan, step: Step, seed: int) -> Ran:
+        draw = step.draw
         poisons = poisons_of(plan, seed)
         arrays = {name: tensor.data.copy() for name, tensor in draw.tensors.items()} | {name: one.copy() for name, one in poisons.items()}
         wanted = [area.name for area in plan.areas.values() if area.role != "scratch"]
@@ -184,7 +186,7 @@ class HostRunner(Runner):
             return Stop("wrong", f"{kernel} writes to the input {tensor}: {text}", worst=worst, fault=fault)
         return Stop("faulted", text, fault=fault)
 
-    def close(self) -> None:
+    def close(self, lost: bool = False) -> None:
         for file in (self._to, self._from):
             with contextlib.suppress(OSError):
                 file.close()

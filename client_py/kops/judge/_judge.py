@@ -7,8 +7,8 @@ import os
 import queue
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,14 +16,14 @@ from typing import Any
 from .._base.errors import BadArgument, KopsError
 from .._base.results import Device
 from .._clients.client import Client
-from ._baseline import Baseline, baseline_of
 from ._device import gpu_of
-from ._draws import Draw
 from ._errors import Refused, TaskFault
-from ._gpu import Executor, GpuRunner, compiled
+from ._gpu import compiled
 from ._host import HostRunner
 from ._lane import Job, located, verdict_of
+from ._machine import Machine
 from ._pool import Pool
+from ._roof import dtype_of, flops_of
 from ._rounds import DRAWS
 from ._solution import Solution
 from ._stop import Gone, HeldBack, Stop
@@ -38,7 +38,7 @@ MORE_INTERPRETED = 4  # launches in one module state, beyond the steps of a case
 TIMEOUT = 120.0  # seconds for a request of the judge's own
 HELD_BACK_MAX = 7200.0  # seconds that a solution waits while the daemon takes no kernels of this user, because others faulted
 TIMED_FEWEST, TIMED_BYTES = 8, 512 << 20  # draws of the timed case
-PEAK_ELEMENTS = 16 << 20
+CREW = 3, 12  # threads that prepare what is copied and look at it: at least, at most; in between three of four cores
 AHEAD = 16  # solutions whose draws are in memory, and which wait for the device
 TASK_TIMEOUT = 600.0
 HOWS = (None, "gpu", "interpreter")
@@ -80,17 +80,18 @@ class Judge:
     default the first GPU. `how`: "gpu", "interpreter" (needs no daemon), or None: the GPU where the daemon has one.
     `strict`: a process of its own on the GPU for each solution. `deadline`: seconds for the launches of a solution together, on one
     draw; `interpreted_deadline` for one launch in the interpreter. `time`: whether right solutions are timed, within `limits`; with
-    `counters` also counted, where the device does. `peak_gb_s`: the bandwidth that is the roof; measured where it is not given. `seed`
-    makes the draws the same each time: for tests, since they are no secret then. `timeout`: seconds for a request to the daemon;
-    `task_timeout`: for a task's own Python, which makes the draws of a solution.
+    `counters` also counted, where the device does. `peak_gb_s`: the bandwidth that is the roof, and `peak_gflop_s` that of arithmetic,
+    10^9 operations a second by dtype ("f32") for tasks with `flops`; measured where they are not given. `seed` makes the draws the same
+    each time: for tests, since they are no secret then. `timeout`: seconds for a request to the daemon; `task_timeout`: for a task's own
+    Python, which makes the draws of a solution.
     Raises `Unsupported` where the daemon gives strangers' kernels no process of their own.
     """
 
     def __init__(
         self, socket: str | os.PathLike[str] | None = None, *, client: Client | None = None, device: Any = None, strict: bool = False,
         deadline: float = 1.0, interpreted_deadline: float = 20.0, time: bool = True, limits: Limits | None = None,
-        counters: bool = True, peak_gb_s: float | None = None, seed: int | None = None, how: str | None = None, timeout: float = TIMEOUT,
-        task_timeout: float = TASK_TIMEOUT,
+        counters: bool = True, peak_gb_s: float | None = None, peak_gflop_s: Mapping[str, float] | None = None, seed: int | None = None,
+        how: str | None = None, timeout: float = TIMEOUT, task_timeout: float = TASK_TIMEOUT,
     ) -> None:  # fmt: skip
         if how not in HOWS:
             raise BadArgument(f'how={how!r}: "gpu", "interpreter" or None')
@@ -99,11 +100,14 @@ class Judge:
         self.strict, self.deadline, self.interpreted_deadline, self.seed, self._timed = strict, deadline, interpreted_deadline, seed, time
         self._timeout, self.task_timeout = timeout, task_timeout
         self._path = socket if client is None else client._path
-        self.limits, self.counters, self.peak_gb_s, self._peak_tried = limits or Limits(), counters, peak_gb_s, False
+        self.limits, self.counters, self.peak_gb_s, self.peak_gflop_s = limits or Limits(), counters, peak_gb_s, dict(peak_gflop_s or {})
+        self.spent: dict[str, float] = {}  # seconds on the GPU's side by part, of all solutions that had a verdict there
         self._pool = Pool()
         self._trusted: Client | None = None
         self._gpu: Device | None = None
-        self._executor: Executor | None = None
+        self._machine: Machine | None = None
+        cores = os.cpu_count() or 1
+        self._crew = ThreadPoolExecutor(max(CREW[0], min(3 * cores // 4, CREW[1])), "kops-judge-crew")
         if how != "interpreter":
             self._connect(device, how == "gpu")
         self.how = "interpreter" if self._gpu is None else "gpu"
@@ -114,7 +118,6 @@ class Judge:
         self._jobs: set[Job] = set()
         self._parked: dict[object, deque[Job]] = {}  # of a task whose draws are being made
         self._held: set[object] = set()  # of tasks whose Python does not come back
-        cores = os.cpu_count() or 1
         self._ahead = threading.Semaphore(AHEAD)
         self._preparing = _Stages("prepare", max(4, min(cores, 8)), self._prepare)
         self._beside = _Stages("beside", max(2, min(cores, 8)), lambda call: call())
@@ -127,7 +130,10 @@ class Judge:
             if self._gpu is None and needed:
                 raise BadArgument('this daemon has no such GPU: how="interpreter" needs none')
             if self._gpu is not None:
-                self._executor = Executor(self._path, self._timeout)
+                beside = lambda call: self._beside.queue.put(call)  # noqa: E731
+                self._machine = Machine(
+                    self._path, self._timeout, self._trusted, self._gpu, self._crew, self.strict, self.deadline, beside
+                )  # fmt: skip
         except BaseException:
             self._trusted.close()
             raise
@@ -178,11 +184,13 @@ class Judge:
             for job in jobs:
                 job.future.cancel()
         wait([job.future for job in jobs if not job.future.cancelled()])
-        for stages in (self._preparing, self._beside, self._lane):
+        for stages in (self._preparing, self._lane, self._beside):
             stages.end(1.0)
-        for one in (self._executor, self._trusted):
-            if one is not None:
-                one.close()
+        if self._machine is not None:
+            self._machine.let_go()
+        self._crew.shutdown(wait=False, cancel_futures=True)
+        if self._trusted is not None:
+            self._trusted.close()
 
     def __enter__(self) -> Judge:
         return self
@@ -296,7 +304,7 @@ class Judge:
                 job.draws[case], rest[case] = drawn.draws[:DRAWS], (drawn.variant, *drawn.draws[DRAWS:])
                 warnings += drawn.warnings
             if self._timed and not interpreted:
-                job.timed = self._timed_draws(task, job.draws[task.timed_case][0])
+                self._draw_timed(job)
             job.more = rest
         except Refused as error:
             self._finish(job, job.verdict("refused", error.message))
@@ -309,10 +317,14 @@ class Judge:
             else:
                 self._beside.queue.put(lambda: self._guarded(job, lambda: self._compile(job)))
 
-    def _timed_draws(self, task: Task, one: Draw) -> tuple[Draw, ...]:
-        """Beyond those that a solution is checked with."""
+    def _draw_timed(self, job: Job) -> None:
+        """Those beyond what a solution is checked with."""
+        task, one = job.task, job.draws[job.task.timed_case][0]
         count = max(TIMED_FEWEST, min(TIMED_DRAWS, TIMED_BYTES // max(one.nbytes, 1)))
-        return self._pool.take(task, task.timed_case, DRAWS + count, self.seed).draws[DRAWS:]
+        job.flops, job.dtype = flops_of(task, one), dtype_of(one)
+        job.timed = self._pool.take(task, task.timed_case, DRAWS + count, self.seed).draws[DRAWS:]
+        if self.seed is None:
+            job.kept, job.keep = partial(self._pool.variants, task), partial(self._pool.keep, task)
 
     def _compile(self, job: Job) -> None:
         """Beside the GPU: on the solution's own connection the code is there then."""
@@ -338,11 +350,13 @@ class Judge:
             self._guarded(job, lambda: self._on_gpu(job))
 
     def _on_gpu(self, job: Job) -> None:
-        assert self._trusted is not None and self._gpu is not None
+        assert self._trusted is not None and self._gpu is not None and self._machine is not None
+        machine = self._machine
         why, losses, waited = "", 0, 0.0
         while losses < 2 and waited < HELD_BACK_MAX:
             try:
-                verdict, dirty = verdict_of(job, lambda: self._runner(job.solution), self._time(job) if self._timed else None)
+                make = lambda: machine.runner(job.solution, len(self._jobs) - 1)  # noqa: E731
+                verdict, dirty = verdict_of(job, make, self._time(job) if self._timed else None)
             except HeldBack as error:
                 why = str(error)
                 waited += error.seconds
@@ -350,16 +364,18 @@ class Judge:
                     break
                 continue
             except Gone as error:
-                self._drop()
+                machine.let_go()
                 why, losses = str(error), losses + 1
                 with contextlib.suppress(KopsError):
                     self._trusted.ping()  # waits for a daemon that comes back
                 continue
+            for part, seconds in job.spent.items():
+                self.spent[part] = self.spent.get(part, 0.0) + seconds
             if waited:
                 said = f"it waited {waited:.0f} s, since the daemon refuses kernels after some that faulted: set executors.faults = 0"
                 verdict = replace(verdict, warnings=(*verdict.warnings, said))
             if dirty or self.strict:
-                self._drop()
+                machine.drop()
             if verdict.kind in ("faulted", "hangs"):
                 self._beside.queue.put(partial(self._guarded, job, partial(self._locate, job, verdict)))
             else:
@@ -376,58 +392,18 @@ class Judge:
             pass
         self._finish(job, verdict)
 
-    def _runner(self, solution: Solution) -> GpuRunner:
-        assert self._gpu is not None
-        return GpuRunner(self._executor_for(solution), solution, self._gpu, self.deadline)
-
     def _time(self, job: Job) -> Any:
         def measure(runner: Any) -> Found:
-            assert self._trusted is not None
-            return timed(job, runner, self._trusted, lambda: self._baseline(job.task), self.limits, self._peak(), self.counters)
-
-        return measure
-
-    def _baseline(self, task: Task) -> Baseline | None:
-        assert self._gpu is not None
-        gpu = self._gpu
-
-        def make(one: Solution) -> GpuRunner:
-            executor = self._new_executor()
+            assert self._machine is not None
+            machine = self._machine
             try:
-                return GpuRunner(executor, one, gpu, self.deadline)
-            except BaseException:
-                executor.close()
+                peaks = machine.peaks(self.peak_gb_s, self.peak_gflop_s, job.dtype if job.flops else "")
+                return timed(job, runner, machine.trusted, machine.baseline(job.task), self.limits, peaks, self.counters)
+            except TaskFault:
+                machine.drop_baselines()
                 raise
 
-        return baseline_of(task, make, self._trusted, gpu)
-
-    def _peak(self) -> float | None:
-        """10^9 bytes a second that an op of the daemon's reaches on the device, measured once."""
-        if self.peak_gb_s is None and not self._peak_tried and self._trusted is not None and self._gpu is not None:
-            self._peak_tried = True
-            with contextlib.suppress(KopsError):
-                a, b, c = (self._trusted.zeros((PEAK_ELEMENTS,), "f32", device=self._gpu) for _ in range(3))
-                made = self._trusted.profile("add", a, b, out=c, warmup=2, repeat=10, conditions=False)
-                self.peak_gb_s = made.bytes / made.min / 1e3 if made.min else None
-        return self.peak_gb_s
-
-    def _executor_for(self, solution: Solution) -> Executor:
-        if self._executor is not None and not self._executor.takes(solution):
-            self._drop()
-        if self._executor is None:
-            self._executor = self._new_executor()
-        return self._executor
-
-    def _new_executor(self) -> Executor:
-        try:
-            return Executor(self._path, self._timeout)
-        except KopsError as error:
-            raise Gone(f"no connection: {error.message}") from None
-
-    def _drop(self) -> None:
-        executor, self._executor = self._executor, None
-        if executor is not None:
-            executor.close()
+        return measure
 
 
 def judge(task: Task, solution: Solution, client: Client | None = None, **how: Any) -> Verdict:

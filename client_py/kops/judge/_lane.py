@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,8 +35,23 @@ class Job:
     draws: dict[Case, tuple[Draw, ...]] = field(default_factory=dict)
     more: Mapping[Case, tuple[Draw, ...]] = field(default_factory=dict)
     timed: tuple[Draw, ...] = ()
+    flops: float | None = None  # of the timed case
+    dtype: str = ""  # in which it is computed
     warnings: tuple[str, ...] = ()
     ahead: bool = False  # it counts as one whose draws are in memory
+    kept: Callable[[], Sequence[Draw]] = lambda: ()  # more for its times, which were made for other solutions
+    keep: Callable[[Draw], None] = lambda draw: None  # takes one that was made for its times, for later solutions
+
+    spent: dict[str, float] = field(default_factory=dict)  # seconds by part
+
+    @contextlib.contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Of the time in which nothing else is judged."""
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self.spent[name] = self.spent.get(name, 0.0) + time.monotonic() - begun
 
     def verdict(self, kind: str, text: str = "", **members: Any) -> Verdict:
         members["warnings"] = tuple(dict.fromkeys((*self.warnings, *members.get("warnings", ()))))
@@ -47,18 +63,22 @@ def verdict_of(job: Job, make: Callable[[], Runner], timing: Callable[[Runner], 
     Raises Gone."""
     runner: Runner | None = None
     done: list[str] = []
+    lost = True
     try:
-        runner = make()
-        for case, draws in job.draws.items():
-            check_case(job.task, job.solution, runner, draws, job.more.get(case, ()))
-            done.append(str(case))
+        with job.part("begin"):
+            runner = make()
+        with job.part("check"):
+            for case, draws in job.draws.items():
+                check_case(job.task, runner, draws, job.more.get(case, ()))
+                done.append(str(case))
         found = timing(runner) if timing is not None else None
+        lost = False
     except Refused as error:
-        stop = Stop("refused", error.message)
+        stop, lost = Stop("refused", error.message), False
     except TaskFault as error:
-        stop = Stop("no_verdict", error.message)
+        stop, lost = Stop("no_verdict", error.message), False
     except Stop as error:
-        stop = error
+        stop, lost = error, error.kind in ("faulted", "hangs")
     else:
         members: dict[str, Any] = {"how": runner.how, "device": runner.device, "cases": tuple(done), "launches": runner.checked}
         members["warnings"] = runner.warnings
@@ -67,7 +87,8 @@ def verdict_of(job: Job, make: Callable[[], Runner], timing: Callable[[Runner], 
         return job.verdict("right", **members), False
     finally:
         if runner is not None:
-            runner.close()
+            with job.part("end"):
+                runner.close(lost)
     how: dict[str, Any] = {}
     if runner is not None:
         how = {"how": runner.how, "device": runner.device, "warnings": runner.warnings, "launches": runner.checked}

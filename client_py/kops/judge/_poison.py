@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from .._base.needs_numpy import numpy
 from ._bind import Plan
 from ._values import bits_dtype
+
+__all__ = ["fill", "poison", "poisons_of"]
 
 PERIOD = 65_521  # elements after which the rubbish repeats: a prime, so that no layout meets it
 
@@ -18,19 +19,31 @@ _NAN = {
 }  # fmt: skip
 
 
-def poison(dtype: str, shape: tuple[int, ...], rng: Any, nan: bool) -> Any:
-    """An array of such elements: NaNs, or random bytes."""
-    count = math.prod(shape)
-    if not count:
-        return numpy.empty(shape, bits_dtype(dtype))
+def _period(dtype: str, count: int, rng: Any, nan: bool) -> Any:
+    """The bytes that repeat."""
     if nan and dtype in _NAN:
         base, free, unsigned = _NAN[dtype]
         made = rng.integers(1, free, min(count, PERIOD), numpy.dtype(unsigned), endpoint=True)
-        return numpy.resize((made | numpy.array(base, unsigned)).astype(unsigned), count).view(bits_dtype(dtype)).reshape(shape)
-    size = bits_dtype(dtype).itemsize
+        return (made | numpy.array(base, unsigned)).astype(unsigned).view(numpy.uint8)
     low = 2 if dtype == "bool" else 0  # no bool has that
-    made = rng.integers(low, 256, min(count, PERIOD) * size, numpy.uint8)
-    return numpy.resize(made, count * size).view(bits_dtype(dtype)).reshape(shape)
+    return rng.integers(low, 256, min(count, PERIOD) * bits_dtype(dtype).itemsize, numpy.uint8)
+
+
+def fill(target: Any, dtype: str, rng: Any, nan: bool) -> None:
+    """Writes such elements to an array of bytes: NaNs, or random bytes."""
+    if not target.size:
+        return
+    period = _period(dtype, target.size // bits_dtype(dtype).itemsize, rng, nan)
+    whole = target.size // period.size * period.size
+    target[:whole].reshape(-1, period.size)[:] = period
+    target[whole:] = period[: target.size - whole]
+
+
+def poison(dtype: str, shape: tuple[int, ...], rng: Any, nan: bool) -> Any:
+    """An array of such elements."""
+    made = numpy.empty(shape, bits_dtype(dtype))
+    fill(made.reshape(-1).view(numpy.uint8), dtype, rng, nan)
+    return made
 
 
 def poisons_of(plan: Plan, seed: int) -> dict[str, Any]:

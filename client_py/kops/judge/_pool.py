@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from typing import NamedTuple
@@ -12,8 +13,9 @@ from ._task import Case, Task
 
 __all__ = ["Pool", "Drawn"]
 
-BYTES_MAX = 2 << 30  # of all draws that are kept
-REFRESH = 8  # solutions that see the same draws
+BYTES = 2 << 30, 16 << 30  # of all draws that are kept: at least, at most; in between a sixteenth of the machine's memory
+REFRESH = 8  # times that draws are taken, after which some go
+VARIANTS, VARIANTS_BYTES, VARIANTS_GO = 48, 1 << 30, 4  # of one case that are kept; that go at once
 
 
 class Drawn(NamedTuple):
@@ -22,10 +24,19 @@ class Drawn(NamedTuple):
     variant: Draw  # the first one with few elements exchanged
 
 
+def _default_bytes() -> int:
+    least, most = BYTES
+    try:
+        return max(least, min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 16, most))
+    except (ValueError, OSError):
+        return least
+
+
 class _Entry:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.draws: list[Draw] = []
+        self.variants: list[Draw] = []
         self.variant: Draw | None = None
         self.examined: Examined | None = None
         self.fault: TaskFault | None = None
@@ -35,16 +46,17 @@ class _Entry:
     @property
     def nbytes(self) -> int:
         variant = self.variant
-        return sum(one.nbytes for one in list(self.draws)) + (variant.nbytes if variant is not None else 0)
+        kept = [*self.draws, *self.variants, *([variant] if variant is not None else [])]
+        return sum(one.nbytes for one in kept)
 
 
 class Pool:
     """Thread-safe. A draw is made by the thread that asks for it; others that ask for the same task and case wait."""
 
-    def __init__(self, most: int = BYTES_MAX) -> None:
+    def __init__(self, most: int | None = None) -> None:
         self._lock = threading.Lock()
         self._entries: OrderedDict[tuple[object, Case, int | None], _Entry] = OrderedDict()
-        self._most = most
+        self._most = _default_bytes() if most is None else most
 
     def take(self, task: Task, case: Case, count: int, seed: int | None = None) -> Drawn:
         """So many different draws of a case. With a seed they are the same each time, and no secret. Raises TaskFault."""
@@ -65,10 +77,29 @@ class Pool:
         self._evict()
         return drawn
 
+    def variants(self, task: Task) -> tuple[Draw, ...]:
+        """Draws of the timed case that were made to time other solutions: most are one of those that `take` answers, but for few
+        elements. Never waits."""
+        with self._lock:
+            entry = self._entries.get((task.key, task.timed_case, None))
+        return () if entry is None else tuple(entry.variants)
+
+    def keep(self, task: Task, made: Draw) -> None:
+        """A draw that a solution was timed with, for others. Not for judges with a seed, whose draws are the same each time."""
+        with self._lock:
+            entry = self._entries.get((task.key, made.case, None))
+        if entry is None or not entry.lock.acquire(blocking=False):  # which a slow reference may hold
+            return
+        try:
+            if len(entry.variants) < min(VARIANTS, VARIANTS_BYTES // max(made.nbytes, 1)):
+                entry.variants.append(made)
+        finally:
+            entry.lock.release()
+
     def _fill(self, entry: _Entry, task: Task, case: Case, count: int, seed: int | None) -> None:
         entry.used += 1
         if seed is None and entry.examined is not None and entry.used % REFRESH == 0:
-            del entry.draws[0]
+            del entry.draws[0], entry.variants[:VARIANTS_GO]
             entry.variant = None
         while len(entry.draws) < max(count, 2):
             number = entry.made

@@ -6,11 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ._bind import plan_of
-from ._check import changed_input, check_outputs
-from ._draws import Draw, new_seed
-from ._runner import Runner
-from ._solution import Solution
+from ._draws import Draw
+from ._runner import Runner, Step
 from ._stop import Stop
 from ._task import Task
 from ._verdict import Worst
@@ -18,14 +15,14 @@ from ._verdict import Worst
 __all__ = ["DRAWS", "check_case", "failed", "say"]
 
 
-class _Step(NamedTuple):
+class _Planned(NamedTuple):
     draw: int
     buffers: str
     side: str
 
 
 # What was remembered of another launch is wrong here: other inputs at the same addresses, the same ones at others.
-STEPS = (_Step(0, "a", "end"), _Step(1, "a", "end"), _Step(0, "b", "start"), _Step(2, "b", "start"))
+STEPS = (_Planned(0, "a", "end"), _Planned(1, "a", "end"), _Planned(0, "b", "start"), _Planned(2, "b", "start"))
 DRAWS = 1 + max(step.draw for step in STEPS)
 
 
@@ -52,18 +49,16 @@ def failed(worst: Worst) -> Stop:
     return Stop("wrong", say(worst), dirty=True, worst=worst)
 
 
-def check_case(task: Task, solution: Solution, runner: Runner, draws: Sequence[Draw], more: Sequence[Draw] = ()) -> None:
+def check_case(task: Task, runner: Runner, draws: Sequence[Draw], more: Sequence[Draw] = ()) -> None:
     """Runs a case in all steps, and `more` draws in the memory of the last one. Raises Stop for the first that is not right, Refused."""
     right: set[int] = set()
-    steps = [(draws[step.draw], step.buffers, step.side) for step in STEPS]
-    steps += [(draw, STEPS[-1].buffers, STEPS[-1].side) for draw in more]
-    for draw, buffers, side in steps:
-        plan = plan_of(task, solution, draw, runner.multiprocessors)
-        ran = runner.run(plan, draw, buffers, side, new_seed())
-        worst = changed_input(draw, ran.inputs) or check_outputs(task, draw, ran.outputs, ran.poisons)
+    steps = [Step(draws[one.draw], one.buffers, one.side) for one in STEPS]
+    steps += [Step(draw, STEPS[-1].buffers, STEPS[-1].side) for draw in more]
+    for step, wrong in zip(steps, runner.steps(task, steps)):
+        worst = wrong()
         if worst is not None:
-            if id(draw) in right and worst.why != "input_changed":
+            if id(step.draw) in right and worst.why != "input_changed":
                 worst = replace(worst, why="unstable")
             raise failed(worst)
-        right.add(id(draw))
+        right.add(id(step.draw))
         runner.checked += 1

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from .._base import table
-from ._verdict import Measured, Verdict
+from ._verdict import Measured, Time, Verdict
 
 __all__ = ["plain", "row", "summary", "text"]
 
@@ -44,6 +44,14 @@ def summary(verdicts: Sequence[Verdict]) -> str:
     return table.layout([[plain(cell).replace("\n", " ")[: table.CELL_MAX] for cell in cells] for cells in rows], "llrrl")
 
 
+def _roof(time: Time) -> str:
+    if time.roof is None:
+        return ""
+    of = f" of {time.roof_of}" if time.flops else ""
+    with_dtype = f" with {time.dtype}" if time.roof_of == "arithmetic" else ""
+    return f"{100 * time.roof:.0f} % of the roof{of}{with_dtype}, bound by {time.bound}"
+
+
 def text(verdict: Verdict) -> str:
     """All that it says."""
     names = " ".join(filter(None, (verdict.task, verdict.solution)))
@@ -64,7 +72,8 @@ def text(verdict: Verdict) -> str:
         lines += [f"  {line}" for line in table.layout(rows, "lrrr").splitlines()]
         facts = [f"{time.speedup:.2f} × the baseline's speed" if time.speedup is not None else ""]
         facts.append(f"{time.gb_s:,.0f} GB/s" if time.gb_s is not None else "")
-        facts.append(f"{100 * time.roof:.0f} % of the roof, bound by {time.bound}" if time.roof is not None else "")
+        facts.append(f"{time.gflop_s:,.0f} GFLOP/s" if time.gflop_s is not None else "")
+        facts.append(_roof(time))
         lines += [f"  {', '.join(filter(None, facts))}"] if any(facts) else []
     where = {"gpu": f"on {verdict.device}", "interpreter": "in the interpreter, without times"}.get(verdict.how, "")
     lines += [f"  {where}, in {verdict.seconds:.2f} s"] if where else []

@@ -111,6 +111,10 @@ class Task:
     "native" gives it the inputs as they are, "auto" tries the first and then the second.
     `baseline` is what a solution's time is compared with: a `Solution` of the same task.
 
+    `flops` are the floating-point operations that the timed case takes: a number, an expression such as "2 * n * m * k" of the case's
+    numbers and the inputs' shapes, as in a launch's grid, or a function with the case's values as keywords; None: nobody has counted.
+    With them a verdict says whether memory or arithmetic is the roof.
+
     `exchange`: elements of an input may change places, and it is still one. Then inputs that nobody has seen cost no generator, and
     what takes inputs for others that are nearly the same is found out. False where inputs are sorted, symmetric, normalised.
 
@@ -128,6 +132,7 @@ class Task:
     small: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None
     timed: int = -1
     exchange: bool = False
+    flops: Any = None
     text: str = ""  # for the people who solve it
     key: object = field(default_factory=object, repr=False)  # what results of the task are kept by
 
@@ -151,6 +156,9 @@ class Task:
         given = self.tolerance.values() if isinstance(self.tolerance, Mapping) else [self.tolerance]
         if not all(one is None or isinstance(one, Tolerance) for one in given):
             raise BadArgument(f"task {self.name}: tolerance is a kops.judge.Tolerance, or a dict of them by dtype")
+        number = isinstance(self.flops, (int, float)) and not isinstance(self.flops, bool)
+        if not (self.flops is None or number or isinstance(self.flops, str) or callable(self.flops)):
+            raise BadArgument(f"task {self.name}: flops is a number, an expression or a function of the case, not {self.flops!r:.80}")
 
     def _cases(self, given: Any) -> tuple[Case, ...]:
         items = [given] if isinstance(given, Mapping) else list(given)

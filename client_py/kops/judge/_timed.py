@@ -4,10 +4,13 @@ poisoned outputs, and is checked: a result that was remembered, or not computed,
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
+import threading
 import time as clock
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, wait
 from statistics import mean, median
 from typing import Any, NamedTuple
 
@@ -17,24 +20,24 @@ from .._base.results import Timings
 from .._calls.plans import truest
 from .._clients.client import Client
 from ._baseline import Baseline
-from ._bind import Plan, plan_of
-from ._check import changed_input, check_outputs
-from ._device import Block, alone, wall_us, was_alone
+from ._carrier import Block, Copies, Memory, Staged
+from ._device import alone, wall_us, was_alone
 from ._draws import Draw, changed, new_seed
-from ._gpu import GpuRunner, Memory, errors
+from ._gpu import AHEAD, GpuRunner, errors, wrong_in
 from ._lane import Job
-from ._poison import poisons_of
+from ._roof import roof_of
 from ._rounds import failed
 from ._stop import Stop
 from ._verdict import Measured, Time, Worst
 
-__all__ = ["TIMED_DRAWS", "Found", "Limits", "timed"]
+__all__ = ["TIMED_DRAWS", "Found", "Limits", "Peaks", "timed"]
 
 TIMED_DRAWS = 24  # of which each is used once
 # Above what the launches took one by one, their time together may be so much: gaps between kernels, the daemon's wake-up.
 TOGETHER_FACTOR = 1.5
 TOGETHER, TOGETHER_FEW, TOGETHER_BYTES = 32, 8, 1 << 30  # runs behind each other: few where the reference is slow
-SLOW = 0.02  # seconds for a draw
+SLOW = 2.0  # seconds for the draws that are missing for many
+COPIES = 2  # of draws, that are asked for before the one before has ended
 TRIALS = 3
 STEPS_MOST = 256  # of a sequence
 OVERHEAD_LEAST, OVERHEAD_FACTOR = 200.0, 3.0
@@ -56,6 +59,13 @@ class Limits(NamedTuple):
     slack_us: float | None = None
 
 
+class Peaks(NamedTuple):
+    """What the device was measured to do: the roofs."""
+
+    gb_s: float | None = None
+    gflop_s: Mapping[str, float] = {}  # by dtype
+
+
 class Found(NamedTuple):
     time: Time
     warnings: tuple[str, ...]
@@ -72,88 +82,105 @@ class _Timing:
     def __init__(self, job: Job, runner: GpuRunner, trusted: Client, baseline: Baseline | None, limits: Limits) -> None:
         self.job, self.task, self.solution = job, job.task, job.solution
         self.runner, self.trusted, self.baseline, self.limits = runner, trusted, baseline, limits
-        self.unseen = list(job.timed)
+        self.unseen = [*job.timed, *job.kept()]
         self.random = random.Random(new_seed())
         self.random.shuffle(self.unseen)
-        self.number = max((one.number for one in job.timed), default=0)
-        self.checks: list[Future[Worst | None]] = []
+        self.number = max((one.number for one in self.unseen), default=0)
+        self.checks: deque[Future[Worst | None]] = deque()
         self.walls: list[float] = []
         self.disturbed = 0  # timed launches that were not alone
         self.warnings: list[str] = []
-        self._flushes: tuple[Any, Any] | None = None
-        self._pool = ThreadPoolExecutor(2, "kops-judge-check")
+        self._flushes: tuple[Block, Block] | None = None
+        self._warmed: Block | None = None
+        self._ahead: deque[Future[Staged]] = deque()
+        self._reading: deque[tuple[Staged, Memory, Copies]] = deque()
+        self._drawing = threading.Lock()
 
-    # Inputs
+    # Inputs. They are drawn and put into shared memory beside the launches before.
 
     def draw(self) -> Draw:
-        """Inputs that the solution has not seen: of those that are kept, then with exchanged elements."""
-        if self.unseen:
-            return self.unseen.pop()
-        self.number += 1
-        return changed(self.task, self.random.choice(self.job.timed), new_seed(), self.number)
+        """Inputs that the solution has not seen: of those that are kept, then with exchanged elements. Any thread's."""
+        with self._drawing:
+            if self.unseen:
+                return self.unseen.pop()
+            self.number += 1
+            number, seed, of = self.number, new_seed(), self.random.choice(self.job.timed)
+        made = changed(self.task, of, seed, number)
+        self.job.keep(made)
+        return made
 
-    def plan(self, draw: Draw) -> Plan:
-        return plan_of(self.task, self.solution, draw, self.runner.multiprocessors)
+    def _stage(self) -> Staged:
+        draw = self.draw()
+        return self.runner.carrier.stage(self.runner.plan(self.task, draw), draw, new_seed())
 
-    def filled(self, draw: Draw) -> tuple[Plan, Memory, dict[str, Any]]:
-        plan, seed = self.plan(draw), new_seed()
-        memory = self.runner.memory(plan, self.random.choice(("end", "start")))
-        poisons = poisons_of(plan, seed)
-        self.runner.fill(memory, draw, poisons, seed)
-        return plan, memory, poisons
+    def staged(self) -> Staged:
+        while len(self._ahead) <= AHEAD:
+            self._ahead.append(self.runner.crew.submit(self._stage))
+        return self._ahead.popleft().result()
+
+    def filling(self, staged: Staged) -> tuple[Memory, Copies]:
+        memory = self.runner.memory(staged.plan, self.random.choice(("end", "start")))
+        return memory, self.runner.fill(memory, staged.images)
 
     # Caches. All memory on the solution's connection is allocated apart from the judge's other memory, which may hold what is right.
 
     def flush(self) -> None:
-        client, device = self.runner.client, self.runner.gpu
+        runner, size = self.runner, max(self.limits.flush_bytes // 4, 1)
+        if self._flushes is None:
+            self._flushes = runner.block((size,), "f32", "end"), runner.block((size,), "f32", "end")
         with errors():
-            if self._flushes is None:
-                size = max(self.limits.flush_bytes // 4, 1)
-                self._flushes = Block(client, (size,), "f32", device, "end"), Block(client, (size,), "f32", device, "end")
-            client.run("square", self._flushes[0].tensor, out=self._flushes[1].tensor)
+            runner.client.run("square", self._flushes[0].tensor, out=self._flushes[1].tensor)
 
     def warm(self, memory: Memory) -> None:
         """Reads the operands by an op of the daemon's, not by the solution: it must not see the inputs twice."""
-        client, device = self.runner.client, self.runner.gpu
+        most = max(block.size for block in memory.values())
+        if self._warmed is None or self._warmed.size < most:
+            self._warmed = self.runner.block((most,), "u8", "end")
         with errors():
             for block in memory.values():
-                if block.size >= 4:
-                    whole = block.bytes_as("f32")
-                    client.run("square", whole, out=Block(client, whole.shape, "f32", device, "end").tensor)
+                count = block.size // 4
+                if count:
+                    self.runner.client.run("square", block.bytes_as("f32", (count,)), out=self._warmed.bytes_as("f32", (count,)))
 
     # Launches
 
-    def check(self, draw: Draw, plan: Plan, memory: Memory, poisons: dict[str, Any]) -> None:
-        """Reads what was written, and has it compared beside the next launches."""
-        outputs, inputs = self.runner.read(plan, memory, draw)
-        self.checks.append(
-            self._pool.submit(lambda: changed_input(draw, inputs) or check_outputs(self.task, draw, outputs, poisons))
-        )
-        if len(self.checks) > 4:
-            self.settle(len(self.checks) - 4)
+    def read(self, staged: Staged, memory: Memory) -> None:
+        """Has what was written read. `check` comes behind it, so that other copies may be asked for in between."""
+        self._reading.append((staged, memory, self.runner.read(memory)))
+
+    def check(self, leave: int = 0) -> None:
+        """Has what was read compared, beside the next launches, but for so many."""
+        while len(self._reading) > leave:
+            staged, memory, copies = self._reading.popleft()
+            images = self.runner.ended(copies)
+            self.runner.release(memory)
+            self.checks.append(self.runner.crew.submit(wrong_in, self.task, staged, images))
+            self.settle(len(self.checks) - 1 - AHEAD)
 
     def settle(self, count: int) -> None:
-        done, self.checks = self.checks[:count], self.checks[count:]
-        for one in done:
-            worst = one.result()
+        for _ in range(count):
+            worst = self.checks.popleft().result()
             if worst is not None:
                 raise failed(worst)
             self.runner.checked += 1
 
     def launch(self, cold: bool) -> _Launched:
-        draw = self.draw()
+        staged = self.staged()
+        draw = staged.draw
         before = self.random.random() < 0.5
-        baseline_us = self.baseline.us(draw, self.flush) if cold and self.baseline is not None and before else None
-        plan, memory, poisons = self.filled(draw)
+        baseline_us = self.baseline.us(draw, staged.images, self.flush) if cold and self.baseline is not None and before else None
+        memory, copies = self.filling(staged)
+        self.check()
+        self.runner.ended(copies)
         if cold:
             self.flush()
         else:
             self.warm(memory)
-        timings = self.runner.launched(plan, memory, timed=True)
+        timings = self.runner.launched(staged.plan, memory, timed=True)
         assert timings is not None
-        self.check(draw, plan, memory, poisons)
+        self.read(staged, memory)
         if cold and self.baseline is not None and not before:
-            baseline_us = self.baseline.us(draw, self.flush)
+            baseline_us = self.baseline.us(draw, staged.images, self.flush)
         self.disturbed += was_alone(timings) is False
         wall = wall_us(timings)
         if wall is not None and timings.exec_us is not None:
@@ -191,22 +218,34 @@ class _Timing:
 
     def behind_each_other(self, us: float) -> tuple[Stop | None, bool | None]:
         """How a judgement ends if that is too slow, and whether it was alone."""
-        begun = clock.monotonic()
-        first = self.draw()
-        most = TOGETHER if clock.monotonic() - begun < SLOW else TOGETHER_FEW
-        count = max(1, min(most, STEPS_MOST // len(self.solution.launches), TOGETHER_BYTES // max(self.plan(first).nbytes, 1)))
-        draws = [first, *(self.draw() for _ in range(count - 1))]
-        ready = [self.filled(draw) for draw in draws]
-        timings = self.runner.together(ready[0][0], [memory for _, memory, _ in ready])
-        for draw, (plan, memory, poisons) in zip(draws, ready):
-            self.check(draw, plan, memory, poisons)
+        self.check()
+        first = self.staged()
+        missing = TOGETHER - 1 - len(self._ahead) - len(self.unseen)
+        slow = missing * median(one.seconds for one in self.job.timed) / (1 + AHEAD) > SLOW
+        most = TOGETHER_FEW if slow else TOGETHER
+        count = max(1, min(most, STEPS_MOST // len(self.solution.launches), TOGETHER_BYTES // max(first.plan.nbytes, 1)))
+        ready: list[tuple[Staged, Memory]] = []
+        filling: deque[Copies] = deque()
+        for one in itertools.chain([first], (self.staged() for _ in range(count - 1))):
+            memory, copies = self.filling(one)
+            ready.append((one.uploaded(), memory))
+            filling.append(copies)
+            if len(filling) > COPIES:
+                self.runner.ended(filling.popleft())
+        for copies in filling:
+            self.runner.ended(copies)
+        timings = self.runner.together(first.plan, [memory for _, memory in ready])
+        for staged, memory in ready:
+            self.read(staged, memory)
+            self.check(COPIES)
+        self.check()
         wall = wall_us(timings)
         if wall is None:
             return None, None
         launches = count * len(self.solution.launches)
         slack = self.limits.slack_us if self.limits.slack_us is not None else self.overhead(launches)
         if wall > TOGETHER_FACTOR * us * count + slack:
-            late = _disagrees(first, us, wall / count, f"{count} runs behind each other take longer than one by one")
+            late = _disagrees(first.draw, us, wall / count, f"{count} runs behind each other take longer than one by one")
             return late, was_alone(timings)
         return None, None
 
@@ -221,9 +260,11 @@ class _Timing:
         return OVERHEAD_LEAST + OVERHEAD_FACTOR * max(wall or 0.0 for wall in walls)
 
     def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
-        if self.baseline is not None:
-            self.baseline.close()
+        """Waits for what still uses the draws."""
+        for one in self._ahead:
+            one.cancel()
+        wait(self._ahead)
+        wait(self.checks)
 
 
 def _disagrees(draw: Draw, us: float, wall: float, why: str) -> Stop:
@@ -252,9 +293,10 @@ def _ratios(launched: Sequence[_Launched]) -> list[float]:
 
 def _counters(timing: _Timing) -> dict[str, Any]:
     """Of the solution's first launch; nothing where the device does not count."""
-    draw = timing.draw()
-    plan, memory, poisons = timing.filled(draw)
-    one = plan.launches[0]
+    staged = timing.staged()
+    memory, copies = timing.filling(staged)
+    timing.runner.ended(copies)
+    one = staged.plan.launches[0]
     with contextlib.suppress(KopsError):
         profile = timing.runner.kernel(one).profile(
             *timing.runner.arguments(one, memory), warmup=0, repeat=1, counters=True, conditions=False, **timing.runner.geometry(one)
@@ -265,38 +307,44 @@ def _counters(timing: _Timing) -> dict[str, Any]:
     return {}
 
 
-def _time(timing: _Timing, cold: Sequence[_Launched], warm: Sequence[_Launched], peak: float | None, counters: dict[str, Any]) -> Time:
-    case = timing.task.timed_case
-    size = timing.plan(timing.job.timed[0]).operand_bytes
+def _time(timing: _Timing, cold: Sequence[_Launched], warm: Sequence[_Launched], peaks: Peaks, counters: dict[str, Any]) -> Time:
+    case, job = timing.task.timed_case, timing.job
+    size = timing.runner.plan(timing.task, timing.job.timed[0]).operand_bytes
     one = _measured(cold)
-    gb_s = size / one.us / 1e3 if one is not None and one.us else None
-    roof = gb_s / peak if gb_s is not None and peak else None
+    took = one.us if one is not None else 0.0
+    roof = roof_of(took, size, job.flops, peaks.gb_s, peaks.gflop_s, job.dtype)
     bound = str(counters.get("verdict") or "")
-    if not bound and roof is not None:
-        bound = "memory" if roof >= LATENCY else "latency or compute"
+    if not bound and roof.part is not None:
+        bound = roof.name if roof.part >= LATENCY else "latency" if roof.arithmetic is not None else "latency or compute"
     ratios = _ratios(cold)
     low, high = intervals.of_median(ratios) or (None, None)
+    flops = job.flops
     return Time(
         str(case), one, _measured(warm), measured([us for launch in cold if (us := launch.baseline_us) is not None]),
         median(ratios) if ratios else None, low, high, mean(timing.walls) if timing.walls else None,
-        cold[0].timings.timer if cold else "", size, gb_s, roof, bound, counters,
+        cold[0].timings.timer if cold else "", size, size / took / 1e3 if took else None, roof.part, bound, counters, roof.name,
+        roof.memory, roof.arithmetic, flops, flops / took / 1e3 if flops and took else None, job.dtype if flops else "",
     )  # fmt: skip
 
 
 def timed(
-    job: Job, runner: GpuRunner, trusted: Client, baseline: Callable[[], Baseline | None], limits: Limits, peak: float | None,
-    counters: bool,
+    job: Job, runner: GpuRunner, trusted: Client, baseline: Baseline | None, limits: Limits, peaks: Peaks, counters: bool,
 ) -> Found:
     """Raises Stop for a launch whose result is wrong, or whose time cannot be."""
-    timing = _Timing(job, runner, trusted, baseline(), limits)
+    timing = _Timing(job, runner, trusted, baseline, limits)
     try:
-        cold = timing.series(True, intervals.FEWEST)
-        warm = timing.series(False, intervals.FEWEST)
+        with job.part("cold"):
+            cold = timing.series(True, intervals.FEWEST)
+        with job.part("warm"):
+            warm = timing.series(False, intervals.FEWEST)
         one = _measured(cold)
-        if one is not None:
-            timing.together(one.us)
-        timing.settle(len(timing.checks))
-        counted = _counters(timing) if counters else {}
+        with job.part("together"):
+            if one is not None:
+                timing.together(one.us)
+            timing.check()
+            timing.settle(len(timing.checks))
+        with job.part("counters"):
+            counted = _counters(timing) if counters else {}
         warnings = timing.warnings
         if one is None:
             warnings.append("the device tells no times")
@@ -304,9 +352,12 @@ def timed(
             warnings.append("other work was on the GPU during most of the timed launches")
         if one is not None and intervals.width((one.low or 0, one.high or 0), one.us) > 5 * limits.until:
             warnings.append("the times vary widely: the GPU had other work, or its clocks changed")
-        time = _time(timing, cold, warm, peak, counted)
-        if time.roof is not None and time.roof > ROOF_MOST and time.bytes > limits.flush_bytes:
-            warnings.append(f"{100 * time.roof:.0f} % of the bandwidth that was measured: does it read all inputs?")
+        time = _time(timing, cold, warm, peaks, counted)
+        if time.memory_roof is not None and time.memory_roof > ROOF_MOST and time.bytes > limits.flush_bytes:
+            warnings.append(f"{100 * time.memory_roof:.0f} % of the bandwidth that was measured: does it read all inputs?")
+        if time.arithmetic_roof is not None and time.arithmetic_roof > ROOF_MOST:
+            reached = f"{100 * time.arithmetic_roof:.0f} % of the arithmetic that was measured with {time.dtype}"
+            warnings.append(f"{reached}: does it compute it all?")
         return Found(time, tuple(warnings))
     finally:
         timing.close()

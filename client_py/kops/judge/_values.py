@@ -12,7 +12,7 @@ from .._base.dtypes import NAMES
 from .._base.needs_numpy import numpy
 from ._errors import TaskFault
 
-__all__ = ["EPS", "FLOATS", "Tensor", "as_like", "bits_dtype", "floats_of", "is_tensor", "numbers", "tensor_of"]
+__all__ = ["EPS", "FLOATS", "Tensor", "as_like", "bits_dtype", "floats_of", "is_tensor", "numbers", "tensor_of", "without_elements"]
 
 FLOATS = ("f16", "bf16", "f32", "f64", "f8_e4m3", "f8_e5m2")
 _BITS = {"bf16": "uint16", "f8_e4m3": "uint8", "f8_e5m2": "uint8", "bool": "uint8"}
@@ -76,6 +76,15 @@ def tensor_of(value: Any, name: str) -> Tensor:
     return Tensor(short, native.view(bits_dtype(short)) if short in _BITS else native)
 
 
+def without_elements(value: Any) -> Any:
+    """An array or torch tensor of the same dtype, on the same device: what `as_like` wants to know."""
+    if _is_torch(value):
+        import torch
+
+        return torch.empty(0, dtype=value.dtype, device=value.device)
+    return numpy.empty(0, numpy.asarray(value).dtype)
+
+
 def as_like(tensor: Tensor, value: Any, double: bool = False) -> Any:
     """The tensor as `value` is: a NumPy array or a torch tensor of its own memory. `double`: floats become float64."""
     wide = double and tensor.dtype in FLOATS
@@ -111,7 +120,8 @@ def floats_of(tensor: Tensor) -> Any:
     """The numbers of a tensor of floats, in float64."""
     bits = tensor.data
     if tensor.dtype == "bf16":
-        return (bits.astype(numpy.uint32) << 16).view(numpy.float32).astype(numpy.float64)
+        with numpy.errstate(invalid="ignore"):  # signalling NaNs
+            return (bits.astype(numpy.uint32) << 16).view(numpy.float32).astype(numpy.float64)
     if tensor.dtype == "f8_e4m3":
         return _E4M3[bits]
     if tensor.dtype == "f8_e5m2":

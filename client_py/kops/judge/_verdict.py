@@ -72,9 +72,15 @@ class Time:
     timer: str = ""  # what told the times
     bytes: int = 0  # of inputs and outputs, each once
     gb_s: float | None = None
-    roof: float | None = None  # the part that is reached of the bandwidth that the device was measured to have
+    roof: float | None = None  # the part that is reached of what the device was measured to do, of the roof that bounds
     bound: str = ""
     counters: Mapping[str, Any] = field(default_factory=dict)
+    roof_of: str = ""  # which one that is: "memory", or "arithmetic", where the task says how many operations it takes
+    memory_roof: float | None = None  # the parts of both
+    arithmetic_roof: float | None = None
+    flops: float | None = None  # floating-point operations, by the task
+    gflop_s: float | None = None
+    dtype: str = ""  # of the arithmetic
 
     @property
     def us(self) -> float:
@@ -152,7 +158,10 @@ def _plain(value: Any) -> Any:
 
 
 _PARTS: dict[str, Any] = {"worst": Worst, "fault": Fault, "time": Time, "cold": Measured, "warm": Measured, "baseline": Measured}
-_TEXTS = ("kind", "text", "task", "solution", "how", "device", "log", "why", "output", "case", "kernel", "what", "driver", "timer", "bound")
+_TEXTS = (
+    "kind", "text", "task", "solution", "how", "device", "log", "why", "output", "case", "kernel", "what", "driver", "timer", "bound",
+    "roof_of", "dtype",
+)  # fmt: skip
 
 
 def _made(cls: Any, plain: Mapping[str, Any]) -> Any:

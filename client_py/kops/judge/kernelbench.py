@@ -135,6 +135,7 @@ class _Draws:
         self.cases = [Case({**numbers, **problem.numbers}) for problem, (_, _, numbers) in zip(problems, self.made)]
         self.forward = list(inspect.signature(problems[0].model.forward).parameters)[1:]
         self._models: dict[int, Any] = {}
+        self._flops: dict[int, float | None] = {}
         self._computing = threading.Lock()  # a model has one state at a time
 
     def _model(self, index: int) -> Any:
@@ -156,6 +157,25 @@ class _Draws:
             sizes = _flat(name, tuple(value.shape)) if hasattr(value, "shape") else {}
             made |= {size: sizes[size] for size in sizes.keys() - made.keys() - self.cases[index].keys()}
         return made
+
+    def flops(self, **case: Any) -> float | None:
+        """What torch counts of the model's products of matrices and convolutions, on tensors without memory. None: it has none, or not
+        everything of it works without memory."""
+        import torch
+        from torch.utils.flop_counter import FlopCounterMode
+
+        index = self.cases.index(Case(case))
+        if index not in self._flops:
+            counter = FlopCounterMode(display=False)
+            try:
+                with _drawing, torch.random.fork_rng(devices=[]), torch.no_grad(), torch.device("meta"):
+                    model, given = self._model(index), list(self.problems[index].inputs())
+                    with counter:
+                        model(*given)
+                self._flops[index] = float(counter.get_total_flops()) or None
+            except Exception:
+                self._flops[index] = None
+        return self._flops[index]
 
     def reference(self, **values: Any) -> Any:
         import torch
@@ -179,6 +199,7 @@ def load(
     `sizes`: more cases, each a dict of the numbers and tuples that the file assigns, with other values; a solution has to be right
     for these, too. `small` is one for the interpreter. Without any the file's own sizes are the only case, and what only
     knows these is not found out.
+    `flops` are torch's count of products of matrices and convolutions, where there are some, unless they are given.
     `device`: where the reference is computed; most problems are too large for "cpu". `how`: what else `Task` takes.
 
     Raises BadArgument for a file of another kind, and what running it raises."""
@@ -195,5 +216,5 @@ def load(
     text = inspect.getdoc(draws.problems[len(more)].model) or ""
     return Task(
         Path(path).stem, draws.reference, draws.inputs, draws.cases[: len(more) + 1], outputs, tolerance,
-        small=draws.cases[-1] if small is not None else None, text=text, **how,
+        small=draws.cases[-1] if small is not None else None, text=text, **{"flops": draws.flops, **how},
     )  # fmt: skip

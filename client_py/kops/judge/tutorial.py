@@ -172,6 +172,7 @@ tasks = [
         ),
         small={"n": 17, "m": 18, "k": 19},
         exchange=True,
+        flops="2 * n * m * k",
         text="c = a b, of float32: a is [n, k], b [k, m]",
     ),
     Task(

@@ -28,24 +28,33 @@ class Peaks:
 
 def measure(client: Client, device: Device) -> Peaks:
     """Some seconds of work on the device, on copies of host memory. Needs NumPy."""
+    found = ((dtype, gflop_s(client, device, dtype)) for dtype in DTYPES)
+    return Peaks(device.uuid, device.name, gb_s(client, device), {dtype: top for dtype, top in found if top is not None})
+
+
+def gb_s(client: Client, device: Device) -> float:
+    """The roof of memory."""
+    import numpy
+
+    vectors = [numpy.ones((HOST if device.backend == "host" else GPU)[0], "float32") for _ in range(3)]
+    best = _best(client, "add", vectors, device)
+    return float(best.bytes / best.min / 1e3)
+
+
+def gflop_s(client: Client, device: Device, dtype: str) -> float | None:
+    """The roof of arithmetic with a dtype, by its name on the wire. None: the daemon's `gemm` has it not, or nothing counts its work."""
     import numpy
 
     from .._tensors.numpy import Bfloat16Bits
 
-    length, side = HOST if device.backend == "host" else GPU
-    vectors = [numpy.ones(length, "float32") for _ in range(3)]
-    best = _best(client, "add", vectors, device)
-    compute: dict[str, float] = {}
-    for dtype, name in DTYPES.items():
-        if dtype not in client.ops["gemm"].dtypes:
-            continue
-        # Zeros would take less power, and so run at higher clocks.
-        a, b = (numpy.random.default_rng(seed).standard_normal((side, side)).astype(name) for seed in (1, 2))
-        operands = [a, b, numpy.empty_like(a)]
-        made = _best(client, "gemm", [Bfloat16Bits.of(one) for one in operands] if dtype == "bf16" else operands, device)
-        if made.gflop_s is not None and made.min:
-            compute[dtype] = made.operations / made.min / 1e3
-    return Peaks(device.uuid, device.name, best.bytes / best.min / 1e3, compute)
+    if dtype not in DTYPES or dtype not in client.ops["gemm"].dtypes:
+        return None
+    side = (HOST if device.backend == "host" else GPU)[1]
+    # Zeros would take less power, and so run at higher clocks.
+    a, b = (numpy.random.default_rng(seed).standard_normal((side, side)).astype(DTYPES[dtype]) for seed in (1, 2))
+    operands = [a, b, numpy.empty_like(a)]
+    made = _best(client, "gemm", [Bfloat16Bits.of(one) for one in operands] if dtype == "bf16" else operands, device)
+    return made.operations / made.min / 1e3 if made.gflop_s is not None and made.min else None
 
 
 def _best(client: Client, op: str, operands: list[Any], device: Device) -> Any:

@@ -1,0 +1,245 @@
+"""The memory that solutions work in, and what is copied to it and from it: by a connection of the judge's own.
+
+So a solution's process maps the memory of its tensors, and no memory of the host that has inputs, least of all those to come. The memory
+is made once and used again by other launches and solutions, since to make and map it takes longer than to fill it. Between two
+solutions all of it is overwritten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeAlias
+
+from .._base.declarations import DTYPES
+from .._base.errors import BY_CODE, KopsError
+from .._base.needs_numpy import numpy
+from .._base.results import Device
+from .._clients.client import Client
+from .._tensors.device_array import Array, row_major
+from .._tensors.numpy import empty
+from ._bind import Area, Plan
+from ._device import guards
+from ._draws import Draw
+from ._poison import fill
+
+__all__ = ["Block", "Carrier", "Copies", "Key", "Memory", "Room", "Staged"]
+
+ALIGNMENT = 256  # of the first element, as every allocator of GPU memory gives it
+MARGIN = 4096  # bytes on both sides of a tensor that are looked at afterwards, where no unmapped range bounds it
+WORD = 8  # bytes, of which all memory here is a multiple
+ZEROS = 2 << 20  # bytes: so many are an allocation of their own
+KEPT_BYTES = 4 << 30  # of memory that is made, beyond which what is free is given up
+_SPENT = tuple(BY_CODE[code] for code in ("out_of_memory", "no_memory"))
+_bytes = numpy.dtype("u1")
+
+
+Key: TypeAlias = tuple[int, str]  # bytes, and which end touches what is not mapped
+
+
+class Room:
+    """An allocation. `whole` are the bytes of a tensor, with the margins; `reach` all that a kernel gets to from there, as words."""
+
+    def __init__(self, whole: Array, key: Key) -> None:
+        self.whole, self.key = whole, key
+        segment = whole._block.segment
+        alone = getattr(segment, "alone", False)
+        start, self.nbytes = (0, int(segment.size)) if alone else (whole._start, whole.size)
+        self.reach = Array(whole._client, whole.device, whole._block, start, (self.nbytes // WORD,), (1,), "u64")
+
+
+class Block:
+    """The memory of one tensor. With guards it touches unmapped memory at its end or its start, but for what the alignment of the
+    first element takes; else it lies between margins. Bytes that are not the tensor's are watched."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: str, room: Room | None, before: int, nothing: Any = None) -> None:
+        self.shape, self.dtype, self.room, self.before = shape, dtype, room, before
+        self.size = math.prod(shape) * DTYPES[dtype]
+        self._nothing = nothing  # in place of memory, where there are no elements
+
+    @property
+    def tensor(self) -> Array:
+        """What kernels get."""
+        return self.bytes_as(self.dtype, self.shape)
+
+    def bytes_as(self, dtype: str, shape: tuple[int, ...]) -> Array:
+        """Its bytes from the first on, as another array."""
+        if self.room is None:
+            made: Array = self._nothing
+            return made
+        whole = self.room.whole
+        return Array(whole._client, whole.device, whole._block, whole._start + self.before, shape, row_major(shape), dtype)
+
+
+Memory: TypeAlias = dict[str, Block]
+
+
+class Staged(NamedTuple):
+    """What the memory of a launch is to hold before it, by the names of areas: inputs, and rubbish in all else. In shared memory."""
+
+    plan: Plan
+    draw: Draw
+    images: Mapping[str, Any]
+    edges: Mapping[str, tuple[Any, Any]]  # of each image, what is before and behind the tensor
+    before: int  # bytes of the margin that each begins with
+
+    def part(self, name: str, image: Any) -> Any:
+        """The bytes of an area's tensor in an image of its memory."""
+        return image[self.before : self.before + self.plan.areas[name].nbytes]
+
+    def changed_margin(self, name: str, image: Any) -> int | None:
+        """The number of the first byte outside of a tensor that is not what it was, counted from the first element."""
+        end = self.before + self.plan.areas[name].nbytes
+        for begin, now, was in zip((0, end), (image[: self.before], image[end:]), self.edges[name]):
+            bad = numpy.flatnonzero(now != was)
+            if bad.size:
+                return begin + int(bad[0]) - self.before
+        return None
+
+    def uploaded(self) -> Staged:
+        """Without the images that are not needed any more once they were copied."""
+        return self._replace(images={area.name: self.images[area.name] for area in self.plan.of("output") if area.name in self.images})
+
+
+class Copies(NamedTuple):
+    """Copies that were asked for. `images` have what is read, once they have ended."""
+
+    images: Mapping[str, Any]
+    asked: Sequence[Any]
+
+    def wait(self) -> None:
+        """Until all have ended. Raises the first error."""
+        failed: list[BaseException] = []
+        for one in self.asked:
+            try:
+                one.result()
+            except KopsError as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
+
+
+class Carrier:
+    """`crew` are the threads that prepare what is copied, and look at it afterwards. One thread at a time calls the other methods."""
+
+    def __init__(self, path: Any, timeout: float, device: Device, crew: ThreadPoolExecutor) -> None:
+        self.client = Client(path, timeout=timeout, reconnect_timeout=0, autostart=False)
+        self.device, self.crew = device, crew
+        self._guarded = guards(self.client)
+        self._free: OrderedDict[Key, list[Room]] = OrderedDict()
+        self._made = 0  # bytes, of those in use too
+        self._zeros: Any = None
+
+    # Memory
+
+    def _room_of(self, size: int) -> int:
+        return -(-size // ALIGNMENT) * ALIGNMENT + (0 if self._guarded else 2 * MARGIN)
+
+    def key_of(self, size: int, side: str) -> Key:
+        return self._room_of(size), side if self._guarded else ""
+
+    def block(self, shape: tuple[int, ...], dtype: str, room: Room | None) -> Block:
+        """A tensor in a room; None: it has no elements."""
+        if room is None:
+            return Block(shape, dtype, None, 0, self.client.empty(shape, dtype, device=self.device))
+        return Block(shape, dtype, room, 0 if self._guarded else MARGIN)
+
+    def take(self, key: Key) -> Room:
+        """Memory in which nothing is left of what others had there."""
+        free = self._free.get(key)
+        if free:
+            self._free.move_to_end(key)
+            return free.pop()
+        try:
+            return self._new(key)
+        except _SPENT:
+            self.lose()
+            self.client.trim()
+            return self._new(key)
+
+    def give(self, rooms: Sequence[Room]) -> None:
+        """Memory that nothing uses any more: it is overwritten, all that a solution could reach, and others may have it."""
+        try:
+            Copies({}, [self.client.submit("copy", self._nothing(room.nbytes), out=room.reach) for room in rooms]).wait()
+        except KopsError:
+            self.lose(rooms)
+            return
+        for room in rooms:
+            self._free.setdefault(room.key, []).append(room)
+        self._shrink(KEPT_BYTES)
+
+    def lose(self, rooms: Sequence[Room] = ()) -> None:
+        """Something may still write to memory: nobody gets it, nor what else there is."""
+        self._made -= sum(room.nbytes for room in rooms)
+        self._shrink(-1)
+
+    def _new(self, key: Key) -> Room:
+        size, side = key
+        self._shrink(max(KEPT_BYTES - size, 0))
+        if self._guarded:
+            whole = self.client.guarded((size,), "u8", device=self.device, side=side)
+        else:
+            whole = self.client.zeros((size,), "u8", device=self.device)
+        room = Room(whole, key)
+        self._made += room.nbytes
+        return room
+
+    def _nothing(self, size: int) -> Any:
+        """So many zeros."""
+        count = size // WORD
+        if self._zeros is None or self._zeros.size < count:
+            self._zeros = self.client.zeros((max(size, ZEROS) // WORD,), "u64", device=self.device)
+        return self._zeros[:count]
+
+    def _shrink(self, most: int) -> None:
+        """Gives up free memory, of the sizes that were not used for the longest time first."""
+        for key in list(self._free):
+            rooms = self._free[key]
+            while rooms and self._made > most:
+                self._made -= rooms.pop().nbytes
+            if not rooms:
+                del self._free[key]
+
+    # Copies
+
+    def stage(self, plan: Plan, draw: Draw, seed: int) -> Staged:
+        """Any thread's. `seed`: of the rubbish."""
+        rng = numpy.random.default_rng(seed)
+        before, nan = 0 if self._guarded else MARGIN, bool(seed & 1)
+        images: dict[str, Any] = {}
+        edges: dict[str, tuple[Any, Any]] = {}
+        for name, area in plan.areas.items():
+            if not area.nbytes:
+                continue
+            image = images[name] = empty((self._room_of(area.nbytes),), _bytes)
+            self._fill(image, before, area, draw, rng, nan)
+            edges[name] = image[:before].copy(), image[before + area.nbytes :].copy()
+        return Staged(plan, draw, images, edges, before)
+
+    def _fill(self, image: Any, before: int, area: Area, draw: Draw, rng: Any, nan: bool) -> None:
+        end = before + area.nbytes
+        if area.role == "input":
+            image[before:end] = draw.tensors[area.name].data.reshape(-1).view(_bytes)
+        else:
+            fill(image[before:end], area.dtype, rng, nan)
+        for margin in (image[:before], image[end:]):
+            if margin.size:
+                margin[:] = rng.integers(0, 256, margin.size, _bytes)
+
+    def up(self, memory: Memory, images: Mapping[str, Any]) -> Copies:
+        """Writes images to memory. They must stay as they are until that has ended."""
+        pairs = [(block.room.whole, images[name]) for name, block in memory.items() if block.room is not None and name in images]
+        return Copies({}, [self.client.submit("copy", image, out=whole) for whole, image in pairs])
+
+    def down(self, memory: Memory) -> Copies:
+        """Reads memory, behind the copies that were asked for before."""
+        rooms = {name: block.room for name, block in memory.items() if block.room is not None}
+        images = {name: empty((room.whole.size,), _bytes) for name, room in rooms.items()}
+        return Copies(images, [self.client.submit("copy", room.whole, out=images[name]) for name, room in rooms.items()])
+
+    def close(self) -> None:
+        with contextlib.suppress(KopsError):
+            self.client.close()

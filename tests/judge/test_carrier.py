@@ -1,0 +1,267 @@
+"""The memory that solutions work in: used again, with nothing in it of the solution before, and nothing of the host's beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import kops
+import numpy as np
+import pytest
+from conftest import LIMITS
+from kops import judge
+from kops._memory.pool import pool
+from kops.judge import _bind, _carrier, _draws, _gpu, _machine, _pool, _stop
+from material import FAULT, SIGNATURE, VECTOR, add, task
+
+from support.daemon import Daemon  # isort: skip
+
+FAULTY = judge.Solution(FAULT, [judge.Launch("fault_kernel", "float* c", block=1)])
+SHORT = judge.Solution(VECTOR, [judge.Launch("vector_add", SIGNATURE, grid=1, block=256)], name="short")
+
+
+@pytest.fixture
+def rooms(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """All that were made."""
+    made: list[Any] = []
+    new = _carrier.Carrier._new
+
+    def spy(self: Any, key: Any) -> Any:
+        made.append(new(self, key))
+        return made[-1]
+
+    monkeypatch.setattr(_carrier.Carrier, "_new", spy)
+    return made
+
+
+def judge_of(daemon: Daemon, **more: Any) -> judge.Judge:
+    return judge.Judge(daemon.socket_path, **{"deadline": 5.0, "interpreted_deadline": 2.0, "limits": LIMITS, "peak_gb_s": 1.0, **more})
+
+
+def carrier_of(made: judge.Judge) -> _carrier.Carrier:
+    assert made._machine is not None and made._machine.carrier is not None
+    return made._machine.carrier
+
+
+def free(made: judge.Judge) -> list[Any]:
+    return [room for some in carrier_of(made)._free.values() for room in some]
+
+
+def test_it_is_used_again_and_overwritten(daemon: Daemon, rooms: list[Any]) -> None:
+    one = task()
+    with judge_of(daemon) as made:
+        assert made.judge(one, add()).right
+        first = len(rooms)
+        for i in range(3):
+            assert made.judge(one, add(prelude=f"// {i}")).right
+            assert made.judge(one, SHORT).kind == "wrong"
+            assert len(free(made)) == len(rooms) > 0
+            for room in rooms:
+                assert room.nbytes >= room.whole.size and not room.reach.get().any(), "it has something of the solution's"
+        assert len(rooms) < 1.5 * first, "of seven judgements"
+
+
+def test_what_a_wild_kernel_may_write_to_is_given_up(daemon: Daemon, rooms: list[Any]) -> None:
+    with judge_of(daemon) as made:
+        assert made.judge(task(), add()).right and free(made)
+        assert made.judge(task(), FAULTY).kind == "faulted"
+        assert not free(made) and carrier_of(made)._made == 0
+        assert made.judge(task(), add()).right
+
+
+def test_the_solution_s_process_has_no_memory_of_the_host(daemon: Daemon) -> None:
+    with judge_of(daemon) as made:
+        assert made.judge(task(), add()).right
+        assert made._machine is not None and made._machine.executor is not None
+        its, ours = (client._live().key for client in (made._machine.executor.client, carrier_of(made).client))
+        segments = pool._table[1]
+        assert any(ours in segment.ids for segment in segments) and not any(its in segment.ids for segment in segments)
+
+
+def test_how_much_is_kept(daemon: Daemon, rooms: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_carrier, "KEPT_BYTES", 16 << 20)
+    with judge_of(daemon) as made:
+        for n in (1000, 300_000, 700_000, 1000):
+            assert made.judge(task(cases=[{"n": n}]), add()).right
+            assert carrier_of(made)._made <= 16 << 20
+            assert carrier_of(made)._made == sum(room.nbytes for room in free(made))
+
+
+def test_there_is_no_memory_left(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept makes room for what is needed."""
+    new, failed = _carrier.Carrier._new, []
+
+    def spent(self: Any, key: Any) -> Any:
+        if any(self._free.values()):
+            failed.append(key)
+            raise _carrier._SPENT[0]("none left")
+        return new(self, key)
+
+    with judge_of(daemon) as made:
+        assert made.judge(task(), add()).right
+        monkeypatch.setattr(_carrier.Carrier, "_new", spent)
+        assert made.judge(task(cases=[{"n": 600_000}]), add()).right and failed
+
+
+def test_launches_get_memory_of_others_in_turns(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    places: list[int] = []
+    launched = _gpu.GpuRunner.launched
+
+    def spy(self: Any, plan: Any, memory: Any, timed: bool = False) -> Any:
+        if timed:
+            places.append(id(memory["c"].room))
+        return launched(self, plan, memory, timed)
+
+    monkeypatch.setattr(_gpu.GpuRunner, "launched", spy)
+    with judge_of(daemon, limits=LIMITS._replace(until=1e-9, at_most=60, launches=20)) as made:
+        assert made.judge(task(), add()).right
+    assert len(places) >= 14 and len(set(places)) >= _gpu.VARIETY
+
+
+def test_strict_with_the_next_process_ready(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_for: list[Any] = []
+    ready = _machine.Machine._ready_spare
+
+    def spy(self: Any) -> Any:
+        made_for.append(ready(self))
+        return made_for[-1]
+
+    monkeypatch.setattr(_machine.Machine, "_ready_spare", spy)
+    used: list[Any] = []
+    begin = _gpu.GpuRunner.__init__
+
+    def using(self: Any, executor: Any, *rest: Any) -> None:
+        used.append(executor)
+        begin(self, executor, *rest)
+
+    monkeypatch.setattr(_gpu.GpuRunner, "__init__", using)
+    with judge_of(daemon, strict=True, time=False) as made:
+        one = task()
+        futures = [made.submit(one, add(prelude=f"// {i}")) for i in range(6)]
+        assert all(future.result().right for future in futures)
+    assert len(set(used)) == 6 and made_for
+    assert {spare.result() for spare in made_for} & set(used), "those that were made ready are used"
+    assert all(executor.client._closed for executor in [*used, *(spare.result() for spare in made_for)])
+
+
+def test_a_process_that_begins_early(daemon: Daemon) -> None:
+    """Also where its kernel cannot run, which the stand-in does not know."""
+    with kops.connect(daemon.socket_path) as client:
+        gpu = next(device for device in client.devices if device.backend != "host")
+
+        def serving() -> int:
+            return sum(one.get("domain") == "connection" for one in client.stats()["executors"])
+
+        before, executor = serving(), _gpu.Executor(daemon.socket_path, 60.0)
+        try:
+            assert serving() == before
+            executor.begin(gpu)
+            assert serving() == before + 1
+        finally:
+            executor.close()
+
+
+@pytest.mark.parametrize("bad", [SHORT, FAULTY])
+def test_a_spare_outlives_what_is_wrong(daemon: Daemon, bad: judge.Solution) -> None:
+    with judge_of(daemon, strict=True, time=False) as made:
+        one = task()
+        futures = [made.submit(one, add(prelude=f"// {i}") if i % 2 else bad) for i in range(8)]
+        assert [future.result().kind == "right" for future in futures] == [False, True] * 4
+
+
+def test_draws_that_are_kept() -> None:
+    """For the times of later solutions; they go little by little, and those that are made anew come from the generator."""
+    one = task()
+    kept = _pool.Pool()
+    assert kept.variants(one) == ()
+    first = kept.take(one, one.timed_case, 5).draws
+    for number in range(_pool.VARIANTS + 5):
+        kept.keep(one, _draws.changed(one, first[0], number, 100 + number))
+    there = kept.variants(one)
+    assert len(there) == _pool.VARIANTS and not set(map(id, there)) & set(map(id, first))
+    for _ in range(_pool.REFRESH):
+        last = kept.take(one, one.timed_case, 5).draws
+    assert len(kept.variants(one)) == _pool.VARIANTS - _pool.VARIANTS_GO and kept.variants(one)[0] is there[_pool.VARIANTS_GO]
+    assert last[:4] == first[1:] and len({draw.tensors["a"].data.tobytes() for draw in last}) == 5
+
+
+def test_draws_of_five_tasks_are_not_made_again_and_again() -> None:
+    made = 0
+
+    def inputs(rng: Any, n: int) -> dict[str, Any]:
+        nonlocal made
+        made += 1
+        return {name: rng.standard_normal(n, dtype="f4") for name in "ab"}
+
+    several = [task(inputs=inputs, cases=[{"n": 1 << 20}]) for _ in range(5)]
+    kept = _pool.Pool()
+    for _ in range(2):
+        for one in several:
+            kept.take(one, one.timed_case, 3)
+    assert made == 15
+    assert all("a" in draw.originals and draw.originals["a"].size == 0 for draw in kept.take(one, one.timed_case, 3).draws)
+
+
+def test_what_others_kept_is_seen_in_times(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No launch of one solution sees inputs twice, and later solutions need few new ones."""
+    seen: list[bytes] = []
+    stage: Callable[..., Any] = _carrier.Carrier.stage
+
+    def spy(self: Any, plan: Any, draw: Any, seed: int) -> Any:
+        seen.append(draw.tensors["a"].data.tobytes())
+        return stage(self, plan, draw, seed)
+
+    changed = _draws.changed
+    made: list[int] = []
+    monkeypatch.setattr("kops.judge._timed.changed", lambda *rest: made.append(1) or changed(*rest))
+    monkeypatch.setattr(_carrier.Carrier, "stage", spy)
+    counts = []
+    with judge_of(daemon) as judging:
+        one = task(cases=[{"n": 3001}])
+        for i in range(4):
+            seen.clear()
+            made.clear()
+            assert judging.judge(one, add(prelude=f"// {i}")).right
+            counts.append(len(made))
+            assert len(seen[5:]) == len(set(seen[5:]))  # behind those of the check, which come twice
+    assert counts[0] > 10 > counts[-1]
+
+
+def test_the_inputs_fill_memory_to_its_ends(daemon: Daemon) -> None:
+    with judge_of(daemon) as made:
+        assert made.judge(task(), add()).right
+        carrier = carrier_of(made)
+        rooms = [carrier.take(carrier.key_of(4004, side)) for side in ("end", "start")]
+        blocks = [carrier.block((1001,), "f32", room) for room in rooms]
+        for block in blocks:
+            values = np.arange(1001, dtype="f4")
+            images = {"x": np.zeros(block.room.whole.size, "u1")}
+            images["x"][block.before : block.before + 4004] = values.view("u1")
+            carrier.up({"x": block}, images).wait()
+            copies = carrier.down({"x": block})
+            copies.wait()
+            assert np.array_equal(block.tensor.get(), values) and np.array_equal(copies.images["x"], images["x"])
+        carrier.give(rooms)
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+@pytest.mark.parametrize("uploaded", [False, True])
+def test_what_is_written_beside_a_tensor(guarded: bool, uploaded: bool) -> None:
+    one = task(cases=[{"n": 1001}])
+    drawn = _draws.draw(one, one.timed_case, 1)
+    carrier = object.__new__(_carrier.Carrier)
+    carrier._guarded = guarded
+    staged = carrier.stage(_bind.plan_of(one, add(), drawn), drawn, 4)
+    right = {name: image.copy() for name, image in staged.images.items()}
+    staged.part("c", right["c"])[:] = (drawn.tensors["a"].data + drawn.tensors["b"].data).view("u1")
+    staged = staged.uploaded() if uploaded else staged
+    assert _gpu.wrong_in(one, staged, right) is None
+    for name, image in right.items():
+        for at in (-1, 4004) if not guarded else (4004, 4095):
+            image[staged.before + at] ^= 1
+            with pytest.raises(_stop.Stop, match=f"outside of {name}, which has 4004 bytes, at its byte {at},"):
+                _gpu.wrong_in(one, staged, right)
+            image[staged.before + at] ^= 1
+    staged.part("a", right["a"])[7] ^= 1
+    found = _gpu.wrong_in(one, staged, right)
+    assert found is not None and (found.why, found.output, found.index) == ("input_changed", "a", (1,))
