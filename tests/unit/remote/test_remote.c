@@ -87,7 +87,7 @@ static struct fixture *fixture_open(unsigned timeout_ms)
 
     assert_non_null(f);
     f->helper = -1;
-    snprintf(f->folder, sizeof(f->folder), "/tmp/kops-remote-XXXXXX");
+    snprintf(f->folder, sizeof(f->folder), "/tmp/remote-XXXXXX");
     assert_non_null(mkdtemp(f->folder));
     f->address.sun_family = AF_UNIX;
     snprintf(f->address.sun_path, sizeof(f->address.sun_path), "%s/helper.sock", f->folder);
