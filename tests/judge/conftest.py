@@ -16,6 +16,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "client_py")]
 pytest.importorskip("numpy")
 
 from kops import judge  # noqa: E402
+from material import NO_SANDBOX  # noqa: E402
 from support import backends  # noqa: E402
 from support.daemon import Daemon, binary  # noqa: E402
 
@@ -40,6 +41,8 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Da
         pytest.skip(why)
     if backends.nvrtc() is None:
         pytest.skip("there is no NVRTC here")
+    if NO_SANDBOX:
+        pytest.skip(f"the daemon compiles no strangers' code here: {NO_SANDBOX}")
     from standin_cuda import Control
 
     running: list[Daemon] = []

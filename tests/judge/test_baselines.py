@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Callable
 from typing import Any
 
 import numpy
 import pytest
-from conftest import LIMITS
 from kops import judge
 from kops.judge import _baseline, _gpu, _trial
 from material import FAULT, SIGNATURE, SPIN, VECTOR, add, inputs, task
-
-from support.daemon import Daemon  # isort: skip
 
 RIGHT = judge.Solution(VECTOR, [judge.Launch("vector_add", SIGNATURE, grid="ceil_div(n, 256)", block=256)])
 BAD: dict[str, tuple[Any, str]] = {
@@ -63,15 +59,6 @@ def test_it_costs_the_solutions_no_executor(gpu: judge.Judge, executors: list[An
     assert [gpu.judge(bad, add(prelude=f"// {i}")).kind for i in range(4)] == ["no_verdict"] * 4
     assert len(executors) <= before + 1, "the baseline's own, once"
     assert gpu.judge(task(), add(prelude="// last")).right and len(executors) <= before + 1
-
-
-def test_its_faults_hold_nobody_back(start: Callable[..., Daemon]) -> None:
-    """A daemon that refuses kernels after two faults: the solutions of a bad task cost one."""
-    with judge.Judge(start(faults=2).socket_path, seed=1, deadline=5.0, limits=LIMITS, peak_gb_s=1.0) as made:
-        bad = task(baseline=BAD["an illegal access"][0])
-        assert [made.judge(bad, add(prelude=f"// {i}")).kind for i in range(5)] == ["no_verdict"] * 5
-        verdict = made.judge(task(), add())
-        assert verdict.right and not any("it waited" in warning for warning in verdict.warnings), verdict
 
 
 # ---- functions in torch, which is none here ----
