@@ -65,6 +65,6 @@ def daemon(start: Callable[..., Daemon]) -> Daemon:
 
 @pytest.fixture
 def gpu(daemon: Daemon) -> Iterator[Any]:
-    with judge.Judge(daemon.socket_path, seed=1, deadline=2.0, interpreted_deadline=3.0, limits=LIMITS, peak_gb_s=100.0) as made:
+    with judge.Judge(daemon.socket_path, seed=1, deadline=5.0, interpreted_deadline=6.0, limits=LIMITS, peak_gb_s=100.0) as made:
         assert made.how == "gpu"
         yield made

@@ -20,7 +20,7 @@ from support import proc, raw
 from support.daemon import Daemon  # isort: skip
 
 LONG_MS = 5000  # the most that exclusive work may keep others waiting
-DEADLINE = 1.0  # seconds, of which a launch takes no part worth mentioning
+DEADLINE = 2.0  # seconds, of which a launch takes no part worth mentioning
 TIMES = 3  # more than a daemon may be gone
 
 
