@@ -262,7 +262,7 @@ def test_a_daemon_that_is_ending_is_asked_again(call: Any, k: kops.Client, daemo
 
 
 def test_it_is_asked_no_longer_than_the_time_allows(daemon: FakeDaemon) -> None:
-    with kops.connect(daemon.path, timeout=20, reconnect_timeout=0.1) as k:
+    with kops.connect(daemon.path, timeout=20, reconnect_timeout=1) as k:
         asked = always(daemon, "run", refuse)
         with pytest.raises(kops.ShuttingDown, match="is ending.*Nothing ran"):
             k.square(k.zeros(4))

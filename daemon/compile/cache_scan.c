@@ -67,8 +67,10 @@ int cache_disk_list(struct cache_disk *d, struct cache_disk_file **ret_files, un
             close(fd);
         return -1;
     }
-    while (!r && (entry = readdir(stream)))
+    for (errno = 0; !r && (entry = readdir(stream)); errno = 0)
         r = look_at(d, entry->d_name, &files, e);
+    if (!r && errno)
+        r = error_set(e, ERROR_INTERNAL, "reading the cache directory: %s", strerror(errno));
     closedir(stream);
     if (r < 0) {
         free(files.list);

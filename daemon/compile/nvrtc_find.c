@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <elf.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -88,28 +89,56 @@ static bool find_library(const char *nvrtc, struct nvrtc_place *p)
     return library_in_versions(p);
 }
 
+/* What is made of a folder's names is part of the keys of compiled code: half a list would be another compiler, or the
+ * same as another. Calls see() for each. A folder that this user may not list has none. */
+static int list_folder(const char *directory, void (*see)(DIR *d, const char *name, void *context), void *context,
+                       struct error *e)
+{
+    DIR *d = opendir(directory);
+    const struct dirent *entry;
+    int cause;
+
+    if (!d && errno == EACCES)
+        return 0;
+    if (d)
+        for (errno = 0; (entry = readdir(d)); errno = 0)
+            see(d, entry->d_name, context);
+    cause = errno;
+    if (d)
+        closedir(d);
+    if (cause)
+        return error_set(e, ERROR_UNSUPPORTED, "the compiler's folder %.150s cannot be read: %s", directory,
+                         strerror(cause));
+    return 0;
+}
+
+struct version {
+    struct nvrtc_place *place;
+    unsigned major; /* 0: not known */
+};
+
+static void see_version(DIR *d, const char *name, void *context)
+{
+    const struct version *v = context;
+    unsigned x, y, end = 0;
+
+    (void)d;
+    if (sscanf(name, "libnvrtc-builtins.so.%u.%u%n", &x, &y, &end) == 2 && !name[end] && (x == v->major || !v->major) &&
+        x < 1000 && y < 1000)
+        snprintf(v->place->name, sizeof(v->place->name), "NVRTC %u.%u", x, y);
+}
+
 /* libnvrtc-builtins.so.X.Y beside the library tells its version; X stands in the library's own name, mostly. */
-static void read_version(struct nvrtc_place *p)
+static int read_version(struct nvrtc_place *p, struct error *e)
 {
     const char *suffix = strstr(p->path, ".so.");
-    unsigned major = suffix ? (unsigned)strtoul(suffix + 4, NULL, 10) : 0;
+    struct version v = {p, suffix ? (unsigned)strtoul(suffix + 4, NULL, 10) : 0};
     char directory[PATH_MAX];
-    struct dirent *entry;
-    DIR *d;
 
     snprintf(p->name, sizeof(p->name), "NVRTC");
     snprintf(directory, sizeof(directory), "%s", p->path);
     *strrchr(directory, '/') = '\0';
-    d = opendir(directory);
-    while (d && (entry = readdir(d))) {
-        unsigned x, y, end = 0;
-
-        if (sscanf(entry->d_name, "libnvrtc-builtins.so.%u.%u%n", &x, &y, &end) == 2 && !entry->d_name[end] &&
-            (x == major || !major) && x < 1000 && y < 1000)
-            snprintf(p->name, sizeof(p->name), "NVRTC %u.%u", x, y);
-    }
-    if (d)
-        closedir(d);
+    return list_folder(directory, see_version, &v, e);
 }
 
 static bool add_include(struct nvrtc_place *p, const char *directory)
@@ -153,25 +182,17 @@ static uint64_t mix(uint64_t hash, const void *data, size_t size)
     return hash;
 }
 
-/* Of the names and sizes of the files in a directory, in no order. */
-static uint64_t hash_directory(const char *directory)
+/* Of the names and sizes of the files in a directory, in no order: a sum of each. */
+static void add_hash(DIR *d, const char *name, void *context)
 {
-    uint64_t sum = 0;
-    struct dirent *entry;
-    DIR *d = opendir(directory);
+    uint64_t *sum = context;
+    struct stat s;
 
-    while (d && (entry = readdir(d))) {
-        struct stat s;
+    if (fstatat(dirfd(d), name, &s, 0) == 0 && S_ISREG(s.st_mode)) {
+        uint64_t size = (uint64_t)s.st_size;
 
-        if (fstatat(dirfd(d), entry->d_name, &s, 0) == 0 && S_ISREG(s.st_mode)) {
-            uint64_t size = (uint64_t)s.st_size;
-
-            sum += mix(mix(0xcbf29ce484222325U, entry->d_name, strlen(entry->d_name)), &size, sizeof(size));
-        }
+        *sum += mix(mix(0xcbf29ce484222325U, name, strlen(name)), &size, sizeof(size));
     }
-    if (d)
-        closedir(d);
-    return sum;
 }
 
 /* The linker's identification of a library, from its notes. Returns whether there is one. */
@@ -211,7 +232,7 @@ static bool build_id(int fd, char *into, size_t size)
     return false;
 }
 
-static void identify(struct nvrtc_place *p)
+static int identify(struct nvrtc_place *p, struct error *e)
 {
     int fd = open(p->path, O_RDONLY | O_CLOEXEC);
     uint64_t hash = 0;
@@ -222,9 +243,15 @@ static void identify(struct nvrtc_place *p)
         snprintf(id, sizeof(id), "%lld bytes", (long long)s.st_size);
     if (fd >= 0)
         close(fd);
-    for (unsigned i = 0; i < p->n_includes; i++)
-        hash += (i + 1) * hash_directory(p->includes[i]);
+    for (unsigned i = 0; i < p->n_includes; i++) {
+        uint64_t sum = 0;
+
+        if (list_folder(p->includes[i], add_hash, &sum, e) < 0)
+            return -1;
+        hash += (i + 1) * sum;
+    }
     snprintf(p->identity, sizeof(p->identity), "%s %.90s %016llx", p->name, id, (unsigned long long)hash);
+    return 0;
 }
 
 int nvrtc_find(const char *nvrtc, const char *include, struct nvrtc_place *ret_place, struct error *e)
@@ -240,10 +267,10 @@ int nvrtc_find(const char *nvrtc, const char *include, struct nvrtc_place *ret_p
                                          : "there is no compiler: NVRTC was not found%s; install the CUDA toolkit's "
                                            "libnvrtc (with pip: kops[nvrtc]), or name it in kernels.nvrtc",
                          nvrtc && *nvrtc ? nvrtc : "");
-    read_version(p);
+    if (read_version(p, e) < 0)
+        return -1;
     find_headers(include && *include ? include : NULL, p);
-    identify(p);
-    return 0;
+    return identify(p, e);
 }
 
 static int add_tree(const char *path, struct nvrtc_place *p, uint64_t *digest, struct error *e)

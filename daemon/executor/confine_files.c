@@ -73,14 +73,19 @@ static int allow_devices(struct files *f, struct error *e)
     char path[PATH_MAX];
     int r = 0;
 
-    while (folder && r == 0 && (entry = readdir(folder))) {
+    if (!folder && (errno == ENOENT || errno == ENOTDIR || errno == EACCES))
+        return 0;
+    if (!folder)
+        return error_set(e, ERROR_UNSUPPORTED, "opening /dev: %s", strerror(errno));
+    for (errno = 0; r == 0 && (entry = readdir(folder)); errno = 0) {
         if (strncmp(entry->d_name, "nvidia", 6) != 0)
             continue;
         snprintf(path, sizeof(path), "/dev/%s", entry->d_name);
         r = allow(f, path, OF_DEVICE, NULL, e);
     }
-    if (folder)
-        closedir(folder);
+    if (r == 0 && errno)
+        r = error_set(e, ERROR_UNSUPPORTED, "reading /dev: %s", strerror(errno));
+    closedir(folder);
     return r;
 }
 

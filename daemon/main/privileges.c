@@ -102,27 +102,29 @@ static bool is_dot(const char *name)
     return !strcmp(name, ".") || !strcmp(name, "..");
 }
 
-/* False: there is something that is none of a cache's. */
-static bool give_files(const struct privileges *p, DIR *directory, bool look_only)
+/* NULL: all is a cache's, and given. Else why not. */
+static const char *give_files(const struct privileges *p, DIR *directory, bool look_only)
 {
     const struct dirent *entry;
     struct stat st;
 
     rewinddir(directory);
-    while ((entry = readdir(directory))) {
+    for (errno = 0; (entry = readdir(directory)); errno = 0) {
         if (is_dot(entry->d_name))
             continue;
-        if (fstatat(dirfd(directory), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode) ||
-            st.st_nlink != 1 || !is_of_a_cache(entry->d_name))
-            return false;
+        if (fstatat(dirfd(directory), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+            return strerror(errno);
+        if (!S_ISREG(st.st_mode) || st.st_nlink != 1 || !is_of_a_cache(entry->d_name))
+            return "it holds something else";
         if (!look_only && fchownat(dirfd(directory), entry->d_name, p->uid, p->gid, AT_SYMLINK_NOFOLLOW) < 0)
-            return false;
+            return strerror(errno);
     }
-    return true;
+    return errno ? strerror(errno) : NULL;
 }
 
 void privileges_give_cache(const struct privileges *p, const char *path)
 {
+    const char *why = NULL;
     struct stat st;
     DIR *directory;
     int fd;
@@ -131,15 +133,25 @@ void privileges_give_cache(const struct privileges *p, const char *path)
         return;
     mkdir(path, 0700); /* also when it is there */
     fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &st) < 0 || !is_roots(&st) || !(directory = fdopendir(fd))) {
+    if (fd < 0 || fstat(fd, &st) < 0 || !is_roots(&st)) {
         if (fd >= 0)
             close(fd);
         return;
     }
-    if (!give_files(p, directory, true) || !give_files(p, directory, false) || fchown(fd, p->uid, p->gid) < 0)
-        log_warning("privileges", "why=\"the cache's directory is not given to user %u: it holds something else\"",
-                    (unsigned)p->uid);
-    closedir(directory);
+    directory = fdopendir(fd);
+    if (!directory) {
+        why = strerror(errno);
+        close(fd);
+    } else {
+        why = give_files(p, directory, true);
+        if (!why)
+            why = give_files(p, directory, false);
+        if (!why && fchown(fd, p->uid, p->gid) < 0)
+            why = strerror(errno);
+        closedir(directory);
+    }
+    if (why)
+        log_warning("privileges", "why=\"the cache's directory is not given to user %u: %s\"", (unsigned)p->uid, why);
 }
 
 static int check_dropped(const struct privileges *p, struct error *e)

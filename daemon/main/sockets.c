@@ -68,13 +68,35 @@ static bool is_folder(int parent, const char *name)
 
 enum { FOLDER_ENTRIES_MAX = 65536 };
 
-static int add_folders(const struct config *c, struct names *names)
+static int no_memory(struct error *e)
+{
+    return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the sockets");
+}
+
+/* Names what it has found of the folders. */
+static int read_folders(DIR *folder, struct names *names, const char *path, struct error *e)
+{
+    unsigned looked = 0;
+    struct dirent *entry;
+
+    for (errno = 0; looked < FOLDER_ENTRIES_MAX && (entry = readdir(folder)); errno = 0) {
+        looked++;
+        if (*entry->d_name == '.' || !identity_name_is_valid(entry->d_name) || !is_folder(dirfd(folder), entry->d_name))
+            continue;
+        if (add_name(names, entry->d_name) < 0)
+            return no_memory(e);
+    }
+    if (errno)
+        return error_set(e, ERROR_INTERNAL, "reading the folder %s: %s", path, strerror(errno));
+    return 0;
+}
+
+/* -1: there was no looking, or not at all of them: nobody may lose a socket by that. */
+static int add_folders(const struct config *c, struct names *names, struct error *e)
 {
     char path[SOCKET_PATH_BYTES];
-    struct dirent *entry;
-    unsigned looked = 0;
     DIR *folder;
-    int r = 0;
+    int r;
 
     names->first_of_folders = names->n;
     if (!watched_folder(c, path))
@@ -83,13 +105,12 @@ static int add_folders(const struct config *c, struct names *names)
     if (!folder) {
         const int cause = errno;
 
+        if (cause != ENOENT && cause != ENOTDIR && cause != EACCES)
+            return error_set(e, ERROR_INTERNAL, "opening the folder %s: %s", path, strerror(cause));
         log_error("socket", "folder=%s why=\"%s\"", path, strerror(cause));
-        /* Where there was no room to look, all stays as it is: nobody has lost a socket. */
-        return cause == EMFILE || cause == ENFILE || cause == ENOMEM ? -1 : 0;
+        return 0;
     }
-    while (r == 0 && looked++ < FOLDER_ENTRIES_MAX && (entry = readdir(folder)))
-        if (*entry->d_name != '.' && identity_name_is_valid(entry->d_name) && is_folder(dirfd(folder), entry->d_name))
-            r = add_name(names, entry->d_name);
+    r = read_folders(folder, names, path, e);
     closedir(folder);
     if (r == 0 && names->n > names->first_of_folders)
         qsort(names->all[names->first_of_folders], names->n - names->first_of_folders, sizeof(names->all[0]),
@@ -98,15 +119,16 @@ static int add_folders(const struct config *c, struct names *names)
 }
 
 /* Those of sections, then those that are open already, then the others. */
-static int choose_names(const struct sockets *s, const struct config *c, struct names *ret)
+static int choose_names(const struct sockets *s, const struct config *c, struct names *ret, struct error *e)
 {
     struct names wanted = {0}, chosen = {0};
     int r = 0;
 
+    no_memory(e);
     for (unsigned i = 0; r == 0 && i < c->n_sockets; i++)
         r = add_name(&wanted, c->sockets[i].name);
     if (r == 0)
-        r = add_folders(c, &wanted);
+        r = add_folders(c, &wanted, e);
     for (unsigned i = 0; r == 0 && i < wanted.first_of_folders; i++)
         r = add_name(&chosen, wanted.all[i]);
     for (unsigned i = 0; r == 0 && i < s->n; i++)
@@ -138,79 +160,109 @@ static struct open_socket *find(const struct sockets *s, const char *name)
     return NULL;
 }
 
-/* What was there is moved to *ret, or closed. */
-static int make(struct open_socket *was, const char *name, const struct config *c, const struct privileges *owner,
-                struct open_socket *ret, struct error *e)
-{
+/* One that there should be. `error`: why it cannot be. */
+struct due {
     struct socket_settings settings;
     struct listener_place place;
+    bool kept; /* it is there, at its path */
+    struct error error;
+};
 
-    snprintf(ret->name, sizeof(ret->name), "%s", name);
-    if (config_socket(c, name, &settings, e) < 0)
-        return -1;
-    place = (struct listener_place){
-        .path = settings.path, .group = settings.group, .mode = (mode_t)settings.mode, .backlog = (unsigned)c->backlog};
-    if (was && !strcmp(was->listener.path, settings.path) && listener_is_there(&was->listener)) {
-        ret->listener = was->listener;
-        was->name[0] = '\0';
-        return listener_change(&ret->listener, &place, owner, e);
-    }
-    if (was)
-        listener_close(&was->listener); /* with its lock, which may be the same file */
-    if (listener_make(&place, owner, &ret->listener, e) < 0)
-        return -1;
-    log_info("socket_made", "identity=%s path=%s", name, ret->listener.path);
-    return 0;
+static void settle(struct due *d, const char *name, const struct config *c)
+{
+    if (config_socket(c, name, &d->settings, &d->error) < 0)
+        return;
+    d->error.code = ERROR_NONE;
+    d->place = (struct listener_place){.path = d->settings.path,
+                                       .group = d->settings.group,
+                                       .mode = (mode_t)d->settings.mode,
+                                       .backlog = (unsigned)c->backlog};
 }
 
-static void close_left(struct sockets *old)
+/* Moves what goes on as it is into `new`. Its mode may change. */
+static void keep(struct sockets *old, const struct names *names, struct due *due, struct sockets *new)
+{
+    for (unsigned i = 0; i < names->n; i++) {
+        struct open_socket *was = find(old, names->all[i]);
+        struct due *d = &due[i];
+
+        snprintf(new->all[i].name, sizeof(new->all[i].name), "%s", names->all[i]);
+        new->all[i].listener.fd = -1;
+        if (d->error.code || !was || strcmp(was->listener.path, d->settings.path) != 0 ||
+            !listener_is_there(&was->listener))
+            continue;
+        d->kept = true;
+        new->all[i].listener = was->listener;
+        was->name[0] = '\0';
+        if (listener_change(&new->all[i].listener, &d->place, &old->owner, &d->error) == 0)
+            d->error.code = ERROR_NONE;
+    }
+}
+
+/* Closed before others are made: another identity may get the path, and with it the lock. */
+static void close_left(struct sockets *old, const struct names *names)
 {
     for (unsigned i = 0; i < old->n; i++) {
         if (!*old->all[i].name)
             continue;
         listener_close(&old->all[i].listener);
-        log_info("socket_gone", "identity=%s", old->all[i].name);
+        if (!has_name(names, old->all[i].name))
+            log_info("socket_gone", "identity=%s", old->all[i].name);
     }
     free(old->all);
+}
+
+static void make(struct due *d, struct open_socket *into, const struct privileges *owner)
+{
+    if (d->kept || d->error.code)
+        return;
+    if (listener_make(&d->place, owner, &into->listener, &d->error) < 0)
+        return;
+    d->kept = true;
+    d->error.code = ERROR_NONE;
+    log_info("socket_made", "identity=%s path=%s", into->name, into->listener.path);
 }
 
 /* `must`: -1 where a section's socket cannot be made. */
 static int look(struct sockets *s, const struct config *c, bool must, struct error *e)
 {
-    struct sockets new = {.owner = s->owner}, old;
+    struct sockets new = {.owner = s->owner};
+    struct due *due = NULL;
     struct names names;
     int r = 0;
 
-    if (choose_names(s, c, &names) < 0)
-        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the sockets");
+    if (choose_names(s, c, &names, e) < 0)
+        return -1;
     new.all = calloc(names.n + 1, sizeof(*new.all));
-    if (!new.all)
-        r = error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the sockets");
-    for (unsigned i = 0; r == 0 && i < names.n; i++) {
-        struct open_socket *was = find(s, names.all[i]);
-        struct error why;
-
-        new.all[new.n].listener.fd = -1;
-        if (make(was, names.all[i], c, &s->owner, &new.all[new.n], &why) == 0) {
-            new.n++;
+    due = calloc(names.n + 1, sizeof(*due));
+    if (!new.all || !due) {
+        free(new.all);
+        r = no_memory(e);
+        goto free_names;
+    }
+    for (unsigned i = 0; i < names.n; i++)
+        settle(&due[i], names.all[i], c);
+    keep(s, &names, due, &new);
+    close_left(s, &names);
+    for (unsigned i = 0; i < names.n; i++) {
+        make(&due[i], &new.all[i], &s->owner);
+        if (due[i].kept)
+            new.all[new.n++] = new.all[i];
+        if (!due[i].error.code)
             continue;
-        }
-        if (was && !*was->name) /* moved: it goes on with its old mode */
-            new.n++;
         if (must && i < names.first_of_folders) {
             r = -1;
-            *e = why;
+            *e = due[i].error;
             error_prefix(e, "a socket of an identity: ");
         } else {
-            log_error("socket", "identity=%s why=\"%s\"", names.all[i], why.message);
+            log_error("socket", "identity=%s why=\"%s\"", names.all[i], due[i].error.message);
         }
     }
-    free(names.all);
-    if (!new.all)
-        return -1;
-    old = *s;
     *s = new;
-    close_left(&old);
+
+free_names:
+    free(due);
+    free(names.all);
     return r;
 }
 

@@ -100,6 +100,8 @@ static struct remote_request *first(const struct list *head)
     return node ? list_entry(node, struct remote_request, link) : NULL;
 }
 
+static void pump(struct remote *r);
+
 static void on_tick(uv_timer_t *timer)
 {
     struct remote *r = timer->data;
@@ -110,8 +112,22 @@ static void on_tick(uv_timer_t *timer)
             return;
         }
     }
-    if (list_empty(&r->sent))
+    pump(r);
+    if (r->full_until_ms && r->full_until_ms < now_ms(r))
+        remote_link_lost(r, "the helper does not read");
+    else if (list_empty(&r->sent) && !r->full_until_ms)
         uv_timer_stop(&r->tick);
+}
+
+static uint64_t patience_ends(const struct remote *r)
+{
+    return now_ms(r) + r->setup.timeout_ms + GRACE_MS;
+}
+
+static void start_ticking(struct remote *r)
+{
+    if (!uv_is_active((uv_handle_t *)&r->tick))
+        uv_timer_start(&r->tick, on_tick, TICK_MS, TICK_MS);
 }
 
 static int send_request(struct remote *r, struct remote_request *q)
@@ -126,17 +142,17 @@ static int send_request(struct remote *r, struct remote_request *q)
         close(q->fd);
     q->fd = -1;
     q->id = order.id;
-    q->until_ms = now_ms(r) + r->setup.timeout_ms + GRACE_MS;
+    q->until_ms = patience_ends(r);
     list_remove(&q->link);
     list_append(&r->sent, &q->link);
     r->n_waiting--;
     r->n_sent[q->kind]++;
-    if (!uv_is_active((uv_handle_t *)&r->tick))
-        uv_timer_start(&r->tick, on_tick, TICK_MS, TICK_MS);
+    start_ticking(r);
     return 0;
 }
 
-/* Sends what waits, as far as the helper may have more. A full socket is tried again at the next answer. */
+/* Sends what waits, as far as the helper may have more. A full socket is tried again at the next answer, and at each
+ * tick: of questions that were cancelled there comes none. */
 static void pump(struct remote *r)
 {
     if (!r->link || !r->link->ready)
@@ -144,9 +160,14 @@ static void pump(struct remote *r)
     list_for_each_safe (node, after, &r->waiting) {
         struct remote_request *q = list_entry(node, struct remote_request, link);
 
-        if (r->n_sent[q->kind] < most_sent[q->kind] && send_request(r, q) < 0)
-            return;
+        if (r->n_sent[q->kind] >= most_sent[q->kind] || send_request(r, q) == 0)
+            continue;
+        if (!r->full_until_ms)
+            r->full_until_ms = patience_ends(r);
+        start_ticking(r);
+        return;
     }
+    r->full_until_ms = 0;
 }
 
 /* Takes `fd`. */
@@ -304,6 +325,7 @@ void remote_link_lost(struct remote *r, const char *why)
     r->told = true;
     if (r->link)
         link_stop(r->link);
+    r->full_until_ms = 0;
     uv_timer_stop(&r->tick);
     uv_timer_start(&r->again, on_again, wait_ms, 0);
     fail_all(r, kept);

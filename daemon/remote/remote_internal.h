@@ -34,7 +34,8 @@ struct remote {
     char helper[sizeof(((struct sockaddr_un *)0)->sun_path)], user[64], binary[PATH_MAX];
     struct link *link; /* NULL: none, the timer runs */
     uv_timer_t again;  /* the helper's next start */
-    uv_timer_t tick;   /* looks for requests that the helper has forgotten, while there are some */
+    uv_timer_t tick;   /* looks for requests that the helper has forgotten or does not read, while there are some */
+    uint64_t full_until_ms; /* when the helper must have read from its full socket; 0: the socket is not full */
     struct backoff backoff;
     bool served; /* this helper has answered */
     bool told;   /* the log says that there is no helper */

@@ -33,6 +33,7 @@ KINDS = (
     "fcntl",
     "open",
     "pidfd",
+    "folder",
 )
 SHORT = -1  # instead of an errno: one byte goes
 OWNER, ON, KIND, NTH, LASTS, HOW, FIRED, _, COUNTS = range(9)
@@ -58,6 +59,7 @@ ANSWERS: dict[str, tuple[int, ...]] = {
     "fcntl": (errno.EMFILE, errno.EINVAL),
     "open": (errno.EMFILE, errno.ENFILE),
     "pidfd": (errno.EMFILE, errno.ENOMEM, errno.ENOSYS),
+    "folder": (errno.ENOMEM, errno.EIO),
 }
 # What may last: whoever waits for it to pass would wait until the round is over.
 LASTING = frozenset(

@@ -3,6 +3,7 @@
  * Other processes that the daemon makes are left alone.
  *
  * Each function here stands for the one that its name says behind __wrap_ (the linker's --wrap). */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -294,6 +295,22 @@ REAL(int, openat, int folder, const char *path, int flags, ...)
 REAL(FILE *, fopen, const char *path, const char *mode)
 {
     return fails(FAULT_OPEN) ? NULL : __real_fopen(path, mode);
+}
+
+/* Opening one, and each of its entries. */
+REAL(DIR *, opendir, const char *path)
+{
+    return fails(FAULT_FOLDER) ? NULL : __real_opendir(path);
+}
+
+REAL(DIR *, fdopendir, int fd)
+{
+    return fails(FAULT_FOLDER) ? NULL : __real_fdopendir(fd);
+}
+
+REAL(struct dirent *, readdir, DIR *folder)
+{
+    return fails(FAULT_FOLDER) ? NULL : __real_readdir(folder);
 }
 
 /* Of those without a function only what a connection needs. */

@@ -26,6 +26,7 @@ enum fault_kind {
     FAULT_FCNTL,
     FAULT_OPEN,
     FAULT_PIDFD,
+    FAULT_FOLDER,
     FAULT_KINDS = 32
 };
 

@@ -354,6 +354,63 @@ def test_a_question_of_a_helper_that_dies_is_compiled(store: Store, keys: tuple[
         assert counters(watcher)["remote_failures"] == 1
 
 
+def test_a_helper_that_is_stopped_is_replaced(store: Store, keys: tuple[Key, Key]) -> None:
+    """It has neither ended nor closed anything: only that it does not answer tells."""
+    settings = {**PATIENT, "remote_timeout_ms": 3000}
+    with node(store.url, remote_key=keys[0].path, **settings) as d, d.connect() as c:
+        compile_on(c, "before")
+        wait_for(c, "remote_uploads")
+        c.call("cache", {"action": "clear"})
+        pid = helper(d)
+        stopped = os.pidfd_open(pid)
+        os.kill(pid, signal.SIGSTOP)
+        waits = [c.request("compile", shared_cache.request_of(name)) for name in ("before", "another")]
+        assert [c.reply(msgid).get()["cached"] for msgid in waits] == ["no", "no"]
+        assert counters(c)["remote_failures"] == 2 and "the helper does not answer" in d.log()
+        proc.wait_exit(stopped)
+        os.close(stopped)
+        proc.eventually(lambda: state(c) == "serving", lambda: state(c))
+        assert helper(d) != pid
+        c.call("cache", {"action": "clear"})
+        assert compile_on(c, "before")["cached"] == "remote"
+        proc.eventually(lambda: proc.zombies(d.pid) == 0, "it was reaped")
+
+
+def test_a_stopped_helper_holds_up_no_compile(store: Store, keys: tuple[Key, Key]) -> None:
+    """Longer than the patience: what nobody waits for any more is given up all the same."""
+    with node(store.url, remote_key=keys[0].path, remote_wait_ms=1, remote_timeout_ms=3000) as d, d.connect() as c:
+        proc.eventually(lambda: state(c) == "serving", lambda: state(c))
+        pid = helper(d)
+        os.kill(pid, signal.SIGSTOP)
+        assert [compile_on(c, f"{i}")["cached"] for i in range(5)] == ["no"] * 5
+        assert counters(c)["remote_late"] >= 3 and not store.requests
+        proc.eventually(lambda: shared_cache.helpers(d) not in ([], [pid]), "there is another one")
+
+
+def test_a_stopped_helper_ends_with_the_daemon(store: Store, keys: tuple[Key, Key]) -> None:
+    for killed in (False, True):
+        with node(store.url, remote_key=keys[0].path) as d, d.connect() as c:
+            proc.eventually(lambda: state(c) == "serving", lambda: state(c))
+            pidfd = os.pidfd_open(helper(d))
+            signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
+            if killed:
+                os.kill(d.pid, signal.SIGKILL)
+            d.stop(expect=-signal.SIGKILL if killed else 0)
+            proc.wait_exit(pidfd)
+            os.close(pidfd)
+
+
+def test_a_helper_that_does_not_get_ready_holds_up_no_compile(tmp_path: Path, keys: tuple[Key, Key]) -> None:
+    """Whoever listens at the service manager's socket accepts nothing."""
+    path = str(tmp_path / "cache.sock")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(path)
+        listener.listen()
+        with node("http://127.0.0.1:1", remote_key=keys[0].path, remote_helper=path, remote_wait_ms=1) as d, d.connect() as c:
+            assert [compile_on(c, f"{i}")["cached"] for i in range(5)] == ["no"] * 5
+            assert state(c) in ("starting", "resting", "down") and counters(c)["remote_failures"] == 0
+
+
 def test_the_daemons_end_is_the_helpers(store: Store, keys: tuple[Key, Key]) -> None:
     with node(store.url, remote_key=keys[0].path) as d:
         pidfd = os.pidfd_open(helper(d))

@@ -16,6 +16,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "client_py")]
 pytest.importorskip("numpy")
 
 from kops import judge  # noqa: E402
+from material import NO_SANDBOX  # noqa: E402
 from support import backends  # noqa: E402
 from support.daemon import Daemon, binary  # noqa: E402
 
@@ -40,13 +41,15 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Da
         pytest.skip(why)
     if backends.nvrtc() is None:
         pytest.skip("there is no NVRTC here")
+    if NO_SANDBOX:
+        pytest.skip(f"the daemon compiles no strangers' code here: {NO_SANDBOX}")
     from standin_cuda import Control
 
     running: list[Daemon] = []
 
-    def begin(isolate: str = "connection", faults: int = 0, env: dict[str, str] | None = None) -> Daemon:
+    def begin(isolate: str = "connection", faults: int = 0, env: dict[str, str] | None = None, more: str = "") -> Daemon:
         control = Control(tmp_path_factory.mktemp("standin") / "control")
-        config = backends.config(backends.STANDIN) + CONFIG.format(isolate=isolate, faults=faults)
+        config = backends.config(backends.STANDIN) + CONFIG.format(isolate=isolate, faults=faults) + more
         running.append(Daemon(config=config, env={**control.env, **(env or {})}))
         return running[-1]
 
@@ -62,6 +65,6 @@ def daemon(start: Callable[..., Daemon]) -> Daemon:
 
 @pytest.fixture
 def gpu(daemon: Daemon) -> Iterator[Any]:
-    with judge.Judge(daemon.socket_path, seed=1, deadline=2.0, interpreted_deadline=3.0, limits=LIMITS, peak_gb_s=100.0) as made:
+    with judge.Judge(daemon.socket_path, seed=1, deadline=5.0, interpreted_deadline=6.0, limits=LIMITS, peak_gb_s=100.0) as made:
         assert made.how == "gpu"
         yield made

@@ -5,8 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from kops import judge
+from kops.judge import _sandbox
 
+# Of tests that need the sandbox of strangers' code, or a verdict without the warning that there is none: the one rule for them.
+NO_SANDBOX = _sandbox.missing()
+confined = pytest.mark.skipif(bool(NO_SANDBOX), reason=NO_SANDBOX)
 SIGNATURE = "out float* c[n], const float* a[n], const float* b[n], int n"
 ADD = judge.Launch("add2_kernel", SIGNATURE, grid="ceil_div(n, 256)", block=256)
 

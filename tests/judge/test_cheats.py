@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from cheats import EXPECTED, HERE, TASKS, judged, solution
 from kops import judge
+from material import confined
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "judge.md"
 
@@ -25,6 +26,7 @@ def test_a_cheat_is_found_out_in_the_interpreter(name: str) -> None:
         judged(judging, name)
 
 
+@confined
 @pytest.mark.parametrize("task", sorted({one.task for one in EXPECTED.values()}))
 def test_the_tasks_have_right_solutions(interpreter: judge.Judge, task: str) -> None:
     verdict = interpreter.judge(TASKS[task], solution(f"honest/{task}"))

@@ -10,7 +10,7 @@ import kops
 import numpy as np
 import pytest
 from kops import judge
-from material import add, task
+from material import add, confined, task
 
 count = itertools.count()
 
@@ -72,6 +72,7 @@ def test_a_reference_that_changes_its_inputs(interpreter: judge.Judge) -> None:
     assert interpreter.judge(task(reference=reference), add()).right
 
 
+@confined
 def test_a_reference_that_takes_no_float64(interpreter: judge.Judge) -> None:
     def reference(a: Any, b: Any) -> Any:
         if a.dtype != np.float32:

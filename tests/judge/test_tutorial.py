@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from kops import judge
 from kops.judge.tutorial import tasks
+from material import confined
 
 KERNELS = Path(__file__).resolve().parents[2] / "client_py" / "examples" / "kernels"
 TASKS = {task.name: task for task in tasks}
@@ -34,6 +35,7 @@ def small(task: judge.Task) -> judge.Task:
     return judge.Task(task.name, task.reference, task.inputs, list(task.small or ()), task.outputs, small=task.small)
 
 
+@confined
 @pytest.mark.parametrize("name", TASKS)
 def test_the_baselines_are_right(interpreter: judge.Judge, name: str) -> None:
     verdict = interpreter.judge(TASKS[name], TASKS[name].baseline)

@@ -35,10 +35,12 @@ def node(url: str, *args: str, env: dict[str, str] | None = None, **settings: An
     return Daemon(*args, config=config(url, **settings), env={**nvrtc, **(env or {})}, manager=True)
 
 
+def request_of(name: str) -> dict[str, Any]:
+    return {"source": SOURCE.format(name), "entries": ["scale"], "arch": ARCH}
+
+
 def compile_on(connection: raw.Connection, name: str = "one") -> dict[str, Any]:
-    reply: dict[str, Any] = connection.call(
-        "compile", {"source": SOURCE.format(name), "entries": ["scale"], "arch": ARCH}
-    )
+    reply: dict[str, Any] = connection.call("compile", request_of(name))
     assert reply["entries"][0]["params"] == [8, 8, 4, 4]  # whoever made it
     return reply
 

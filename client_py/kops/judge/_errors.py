@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .._base.errors import KopsError
 
-__all__ = ["Refused", "TaskFault"]
+__all__ = ["BaselineFault", "Refused", "TaskFault"]
 
 
 class Refused(KopsError):
@@ -17,3 +17,7 @@ class TaskFault(KopsError):
     """The task itself is at fault: the verdict of each of its solutions is `no_verdict`, and the text says what to mend."""
 
     code = "bad_argument"
+
+
+class BaselineFault(TaskFault):
+    """The task's baseline faults, hangs or is wrong, and will again: it is not run for the task's other solutions."""

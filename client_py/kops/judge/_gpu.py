@@ -27,7 +27,7 @@ from ._draws import Draw, new_seed
 from ._errors import Refused
 from ._runner import Runner, Step
 from ._solution import Solution
-from ._stop import Gone, HeldBack, Stop
+from ._stop import Busy, Gone, HeldBack, Stop
 from ._task import Task
 from ._values import Tensor, bits_dtype
 from ._verdict import Fault, Worst
@@ -59,7 +59,7 @@ def errors(kernel: str = "") -> Iterator[None]:
         raise Stop("hangs", f"{kernel} did not end: {error.message}", True, fault=Fault(kernel, error.message)) from None
     except BY_CODE["deadline_exceeded"] as error:
         if "not started" in error.message:
-            raise Gone(f"the GPU was busy with other work until the deadline: {error.message}") from None
+            raise Busy(f"the GPU had other work until the deadline: {error.message}") from None
         raise Stop("hangs", f"{kernel} did not end within its deadline", True, fault=Fault(kernel, error.message)) from None
     except _LOST as error:
         raise Gone(f"{error.message} [{error.code}]") from None
@@ -192,7 +192,7 @@ class GpuRunner(Runner):
         for one in plan.launches:
             kernel = self.kernel(one)
             left = max(int((end - time.monotonic()) * 1e3), 1)
-            with errors(one.launch.entry):
+            with self._waited(left), errors(one.launch.entry):
                 arguments = self.arguments(one, memory)
                 if timed:
                     how = {**alone(self.client, kernel), "timing": truest(self.client._live())}
@@ -200,6 +200,16 @@ class GpuRunner(Runner):
                     return made
                 kernel(*arguments, **self.geometry(one), deadline_ms=left, blocking=True)
         return None
+
+    @contextlib.contextmanager
+    def _waited(self, left_ms: int) -> Iterator[None]:
+        """Where the launches before it took most of the deadline, it is not known to have waited for others alone."""
+        try:
+            yield
+        except Busy as error:
+            if left_ms < self.deadline * 500:
+                raise Gone(str(error)) from None
+            raise
 
     def _sequence(self, plan: Plan, memories: Sequence[Memory]) -> Timings:
         steps = [

@@ -6,6 +6,7 @@ import contextlib
 import os
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, ThreadPoolExecutor, wait
@@ -17,7 +18,7 @@ from .._base.errors import BadArgument, KopsError
 from .._base.results import Device
 from .._clients.client import Client
 from ._device import gpu_of
-from ._errors import Refused, TaskFault
+from ._errors import BaselineFault, Refused, TaskFault
 from ._gpu import compiled
 from ._host import HostRunner
 from ._lane import Job, located, verdict_of
@@ -26,7 +27,7 @@ from ._pool import Pool
 from ._roof import dtype_of, flops_of
 from ._rounds import DRAWS
 from ._solution import Solution
-from ._stop import Gone, HeldBack, Stop
+from ._stop import Busy, Gone, HeldBack, Stop
 from ._task import Task
 from ._timed import TIMED_DRAWS, Found, Limits, timed
 from ._verdict import Verdict
@@ -37,6 +38,8 @@ WAITING_MAX = 256  # solutions that were handed in and have no verdict; the next
 MORE_INTERPRETED = 4  # launches in one module state, beyond the steps of a case
 TIMEOUT = 120.0  # seconds for a request of the judge's own
 HELD_BACK_MAX = 7200.0  # seconds that a solution waits while the daemon takes no kernels of this user, because others faulted
+BUSY_MAX = 600.0  # seconds that a solution waits for a GPU that has other work
+BASELINES_MAX = 1024  # of which it is known that they do not run
 TIMED_FEWEST, TIMED_BYTES = 8, 512 << 20  # draws of the timed case
 CREW = 3, 12  # threads that prepare what is copied and look at it: at least, at most; in between three of four cores
 AHEAD = 16  # solutions whose draws are in memory, and which wait for the device
@@ -118,6 +121,7 @@ class Judge:
         self._jobs: set[Job] = set()
         self._parked: dict[object, deque[Job]] = {}  # of a task whose draws are being made
         self._held: set[object] = set()  # of tasks whose Python does not come back
+        self._bad_baselines: dict[object, str] = {}  # of tasks; used by the lane alone
         self._ahead = threading.Semaphore(AHEAD)
         self._preparing = _Stages("prepare", max(4, min(cores, 8)), self._prepare)
         self._beside = _Stages("beside", max(2, min(cores, 8)), lambda call: call())
@@ -352,8 +356,9 @@ class Judge:
     def _on_gpu(self, job: Job) -> None:
         assert self._trusted is not None and self._gpu is not None and self._machine is not None
         machine = self._machine
-        why, losses, waited = "", 0, 0.0
-        while losses < 2 and waited < HELD_BACK_MAX:
+        why, losses, waited, busy = "", 0, 0.0, 0.0
+        while losses < 2 and waited < HELD_BACK_MAX and busy < BUSY_MAX:
+            begun = time.monotonic()
             try:
                 make = lambda: machine.runner(job.solution, len(self._jobs) - 1)  # noqa: E731
                 verdict, dirty = verdict_of(job, make, self._time(job) if self._timed else None)
@@ -361,6 +366,12 @@ class Judge:
                 why = str(error)
                 waited += error.seconds
                 if self._ending.wait(error.seconds):
+                    break
+                continue
+            except Busy as error:
+                why = str(error)
+                busy += time.monotonic() - begun
+                if self._ending.is_set():
                     break
                 continue
             except Gone as error:
@@ -381,7 +392,12 @@ class Judge:
             else:
                 self._finish(job, verdict)
             return
-        what = "the daemon went away twice while it was judged" if losses else "the daemon takes no kernels of this user"
+        if losses:
+            what = "the daemon went away twice while it was judged"
+        elif busy:
+            what = f"the GPU had other work for {busy:.0f} s, so that it could not begin"
+        else:
+            what = "the daemon takes no kernels of this user"
         self._finish(job, job.verdict("no_verdict", f"{what}: {why}", how="gpu", device=self._gpu.name))
 
     def _locate(self, job: Job, verdict: Verdict) -> None:
@@ -396,14 +412,23 @@ class Judge:
         def measure(runner: Any) -> Found:
             assert self._machine is not None
             machine = self._machine
+            if (known := self._bad_baselines.get(job.task.key)) is not None:
+                raise TaskFault(known)
             try:
                 peaks = machine.peaks(self.peak_gb_s, self.peak_gflop_s, job.dtype if job.flops else "")
                 return timed(job, runner, machine.trusted, machine.baseline(job.task), self.limits, peaks, self.counters)
-            except TaskFault:
+            except TaskFault as error:
                 machine.drop_baselines()
+                if isinstance(error, BaselineFault):
+                    self._remember(job.task, error)
                 raise
 
         return measure
+
+    def _remember(self, task: Task, error: BaselineFault) -> None:
+        if len(self._bad_baselines) >= BASELINES_MAX:
+            self._bad_baselines.clear()
+        self._bad_baselines[task.key] = error.message
 
 
 def judge(task: Task, solution: Solution, client: Client | None = None, **how: Any) -> Verdict:

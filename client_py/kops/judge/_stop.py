@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["Gone", "HeldBack", "Stop"]
+__all__ = ["Busy", "Gone", "HeldBack", "Stop"]
 
 LOG_MAX = 32 << 10  # characters of a compiler's log that are kept
 
@@ -28,6 +28,10 @@ class Stop(Exception):
 
 class Gone(Exception):
     """What ran the solution went away, by no fault of the solution that is known: it is judged once more."""
+
+
+class Busy(Gone):
+    """The GPU had other work until the deadline, and nothing of the launch has begun: it only waited, and waits again."""
 
 
 class HeldBack(Gone):

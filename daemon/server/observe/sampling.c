@@ -1,6 +1,7 @@
 #include "server/observe/sampling.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -49,14 +50,17 @@ static uint64_t resident_bytes(void)
 static uint64_t open_fds(void)
 {
     DIR *folder = opendir("/proc/self/fd");
+    const struct dirent *entry;
     uint64_t n = 0;
+    bool whole;
 
     if (!folder)
         return UINT64_MAX;
-    for (const struct dirent *entry; (entry = readdir(folder));)
+    for (errno = 0; (entry = readdir(folder)); errno = 0)
         n += entry->d_name[0] != '.';
+    whole = errno == 0;
     closedir(folder);
-    return n - 1; /* without the folder's own */
+    return whole ? n - 1 : UINT64_MAX; /* without the folder's own */
 }
 
 /* Seldom: it takes some milliseconds of a driver. */

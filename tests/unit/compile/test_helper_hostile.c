@@ -4,9 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "compile/compiler_internal.h"
 #include "compile/helper.h"
 #include "helper_support.h"
 
@@ -211,18 +213,13 @@ static bool is_warm(void *context)
     return compiler_is_warm(((struct fixture *)context)->compiler);
 }
 
-static bool is_taken(void *context)
-{
-    return !is_warm(context);
-}
-
-/* Signals every helper with a parent of ours, or those without: the one that forks is our own child. */
-static void kill_helpers(bool those_that_compile)
+/* The helper that forks: our own child. 0: there is none. */
+static pid_t forking_helper(void)
 {
     pid_t pids[64];
     unsigned n = helper_pids(pids, 64);
 
-    assert_in_range(n, 1, 64);
+    assert_in_range(n, 0, 64);
     for (unsigned i = 0; i < n; i++) {
         char path[64], text[512], *at;
         FILE *file;
@@ -235,9 +232,18 @@ static void kill_helpers(bool those_that_compile)
         if (fgets(text, sizeof(text), file) && (at = strrchr(text, ')')))
             parent = strtol(at + 4, NULL, 10);
         fclose(file);
-        if ((parent != (long)getpid()) == those_that_compile)
-            kill(pids[i], SIGKILL);
+        if (parent == (long)getpid())
+            return pids[i];
     }
+    return 0;
+}
+
+static void kill_forking_helper(void)
+{
+    pid_t pid = forking_helper();
+
+    assert_int_not_equal(pid, 0);
+    assert_int_equal(kill(pid, SIGKILL), 0);
 }
 
 static bool no_helper(void *context)
@@ -246,46 +252,65 @@ static bool no_helper(void *context)
     return helper_pids(NULL, 0) == 0;
 }
 
-static bool some_helper(void *context)
+static bool some_forking_helper(void *context)
 {
-    return !no_helper(context);
+    (void)context;
+    return forking_helper() != 0;
 }
 
-/* Begins a compile that lasts, with a process ready beside it. */
-static void start_endless(struct fixture *f, struct outcome *o)
+/* A compile that lasts, and how often it must have begun again. Its process is known: any other sign that it compiles,
+ * such as one that waits ready beside it, can be there before the daemon has noticed that the last process was killed.
+ */
+struct endless {
+    struct compile_job *job;
+    struct outcome outcome;
+    unsigned ended, lost;
+};
+
+static bool is_compiled(void *context)
+{
+    const struct endless *x = context;
+    const struct process *p;
+
+    assert_false(x->outcome.done);
+    assert_in_range(x->job->ended, 0, x->ended);
+    assert_in_range(x->job->lost, 0, x->lost);
+    p = x->job->process;
+    return p && p->state == PROCESS_BUSY && p->pidfd >= 0 && x->job->ended == x->ended && x->job->lost == x->lost;
+}
+
+static void endless_start(struct fixture *f, struct endless *x)
 {
     static const char *const entries[] = {"k", NULL};
 
-    compiler_warm(f->compiler);
-    run_until(f, is_warm, f);
-    compile_start(f, ENDLESS, entries, o);
-    run_until(f, is_taken, f);
+    *x = (struct endless){0};
+    x->job = compile_start(f, ENDLESS, entries, &x->outcome);
+    run_until(f, is_compiled, x);
 }
 
-/* Until it has another process: only then is one kept ready again. */
-static void wait_for_repetition(struct fixture *f)
+static void kill_its_process(const struct endless *x)
 {
-    run_until(f, is_taken, f);
-    run_until(f, is_warm, f);
+    assert_int_equal(syscall(SYS_pidfd_send_signal, x->job->process->pidfd, SIGKILL, NULL, 0), 0);
 }
 
 static void test_death_of_process(void **state)
 {
     static const char *const entries[] = {"add", NULL};
     struct fixture *f = fixture_open();
-    struct outcome o, others[4];
+    struct outcome others[4];
+    struct endless x;
 
     (void)state;
-    start_endless(f, &o);
-    kill_helpers(true);
-    wait_for_repetition(f);
-    assert_false(o.done); /* it may have been no fault of its own */
+    endless_start(f, &x);
+    kill_its_process(&x);
+    x.ended = 1; /* it may have been no fault of its own */
+    run_until(f, is_compiled, &x);
     for (int i = 0; i < 4; i++)
         compile_start(f, SIMPLE_KERNEL, entries, &others[i]);
-    kill_helpers(true);
-    compile_wait(f, &o);
-    assert_failed(&o, ERROR_COMPILE_FAILED, "crash");
-    outcome_free(&o);
+    kill_its_process(&x);
+    compile_wait(f, &x.outcome);
+    assert_failed(&x.outcome, ERROR_COMPILE_FAILED, "crash");
+    outcome_free(&x.outcome);
     for (int i = 0; i < 4; i++) {
         compile_wait(f, &others[i]);
         assert_non_null(others[i].compiled);
@@ -298,26 +323,27 @@ static void test_death_of_process(void **state)
 static void test_death_of_helper(void **state)
 {
     static const char *const entries[] = {"add", NULL};
-    struct fixture *f = fixture_open();
-    struct outcome endless, others[4];
+    struct fixture *f = fixture_open_with(much_time);
+    struct outcome others[4];
+    struct endless x;
 
     (void)state;
-    start_endless(f, &endless);
+    endless_start(f, &x);
     for (int i = 0; i < 4; i++)
         compile_start(f, SIMPLE_KERNEL, entries, &others[i]);
-    for (int i = 0; i < 5; i++) {
-        kill_helpers(false);
-        wait_for_repetition(f);
+    for (x.lost = 1; x.lost <= 5; x.lost++) {
+        kill_forking_helper();
+        run_until(f, is_compiled, &x);
     }
     for (int i = 0; i < 4; i++) {
         compile_wait(f, &others[i]);
         assert_non_null(others[i].compiled);
         outcome_free(&others[i]);
     }
-    assert_false(endless.done);
+    assert_false(x.outcome.done);
     fixture_close(f);
-    assert_int_equal(endless.error.code, ERROR_CANCELLED);
-    outcome_free(&endless);
+    assert_int_equal(x.outcome.error.code, ERROR_CANCELLED);
+    outcome_free(&x.outcome);
 }
 
 /* Those who wait are not told of helpers that are killed while they start. */
@@ -331,8 +357,8 @@ static void test_death_at_the_start(void **state)
     for (int i = 0; i < 3; i++)
         compile_start(f, SIMPLE_KERNEL, entries, &o[i]);
     for (int i = 0; i < 4; i++) {
-        run_until(f, some_helper, NULL);
-        kill_helpers(false);
+        run_until(f, some_forking_helper, NULL);
+        kill_forking_helper();
         run_until(f, no_helper, NULL);
     }
     for (int i = 0; i < 3; i++) {

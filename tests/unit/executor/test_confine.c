@@ -1,5 +1,6 @@
 /* What a process can do once it is confined as executors are: by each part alone, for the others may be missing, and by
  * all together. Each probe runs in a process of its own, whose parent is the victim. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
@@ -37,6 +38,31 @@ enum { WORKS, FAILS, NOT_HERE = 77 };
 
 static char secret[] = "/tmp/confine-XXXXXX";
 static struct backend_config config;
+
+/* ---- folders that fail, by the linker's --wrap ---- */
+
+DIR *__real_opendir(const char *path);
+DIR *__wrap_opendir(const char *path);
+struct dirent *__real_readdir(DIR *folder);
+struct dirent *__wrap_readdir(DIR *folder);
+
+static int open_fails, read_fails; /* errno; 0: no */
+
+DIR *__wrap_opendir(const char *path)
+{
+    if (!open_fails)
+        return __real_opendir(path);
+    errno = open_fails;
+    return NULL;
+}
+
+struct dirent *__wrap_readdir(DIR *folder)
+{
+    if (!read_fails)
+        return __real_readdir(folder);
+    errno = read_fails;
+    return NULL;
+}
 
 /* ---- probes ---- */
 
@@ -304,6 +330,36 @@ static void test_refusals(void **state)
     }
 }
 
+/* Half of the devices is not all of them: a driver that finds some only would blame something else. */
+static bool says_why(int opening, int reading, const char *why)
+{
+    pid_t pid = fork();
+    struct error e;
+    int status;
+
+    if (pid == 0) {
+        if (process_refuse_privileges(&e) < 0)
+            _exit(3);
+        open_fails = opening;
+        read_fails = reading;
+        if (confine_files(&config, false, &e) == 0)
+            _exit(why ? 1 : 0);
+        _exit(why && strstr(e.message, why) ? 0 : 2);
+    }
+    return waitpid(pid, &status, 0) == pid && status == 0;
+}
+
+static void test_devices_that_cannot_be_listed(void **state)
+{
+    (void)state;
+    if (!files_version())
+        skip();
+    assert_true(says_why(EMFILE, 0, "opening /dev: Too many open files"));
+    assert_true(says_why(0, EIO, "reading /dev: Input/output error"));
+    assert_true(says_why(ENOENT, 0, NULL)); /* a container may have none */
+    assert_true(says_why(0, 0, NULL));
+}
+
 static int set_up(void **state)
 {
     (void)state;
@@ -319,8 +375,13 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nothing), cmocka_unit_test(test_namespace), cmocka_unit_test(test_files),
-        cmocka_unit_test(test_calls),   cmocka_unit_test(test_all),       cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_nothing),
+        cmocka_unit_test(test_namespace),
+        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_all),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_devices_that_cannot_be_listed),
     };
 
     return cmocka_run_group_tests(tests, set_up, tear_down);

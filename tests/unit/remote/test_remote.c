@@ -1,0 +1,429 @@
+/* The daemon's side of the store with helpers of the test's own: those that stop anywhere on the way are given up, and
+ * whoever waited for them is told. CMakeLists.txt has time pass a hundred times as fast for the code that is tested. */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "remote/fetch.h"
+#include "remote/remote.h"
+
+enum { FASTER = 100, TIMEOUT_MS = 1000, HOUR_MS = 3600000, MANY = 2000 };
+
+uint64_t __real_uv_now(const uv_loop_t *loop);
+uint64_t __wrap_uv_now(const uv_loop_t *loop);
+int __real_uv_timer_start(uv_timer_t *timer, uv_timer_cb call, uint64_t timeout_ms, uint64_t repeat_ms);
+int __wrap_uv_timer_start(uv_timer_t *timer, uv_timer_cb call, uint64_t timeout_ms, uint64_t repeat_ms);
+
+uint64_t __wrap_uv_now(const uv_loop_t *loop)
+{
+    return __real_uv_now(loop) * FASTER;
+}
+
+int __wrap_uv_timer_start(uv_timer_t *timer, uv_timer_cb call, uint64_t timeout_ms, uint64_t repeat_ms)
+{
+    return __real_uv_timer_start(timer, call, (timeout_ms + FASTER - 1) / FASTER, (repeat_ms + FASTER - 1) / FASTER);
+}
+
+/* A store, and the socket that its helpers are reached by. */
+struct fixture {
+    uv_loop_t loop;
+    char folder[64];
+    struct sockaddr_un address;
+    int listener, helper; /* helper: the connection that is served; -1: none */
+    struct remote *remote;
+    bool closed;
+};
+
+struct answer {
+    bool done;
+    enum remote_status status;
+    char why[REMOTE_WHY_SIZE];
+};
+
+static void on_tick(uv_timer_t *timer)
+{
+    (void)timer;
+}
+
+static void run_until(struct fixture *f, bool (*true_now)(void *context), void *context)
+{
+    uv_timer_t tick;
+
+    uv_timer_init(&f->loop, &tick);
+    __real_uv_timer_start(&tick, on_tick, 5, 5);
+    while (!true_now(context))
+        uv_run(&f->loop, UV_RUN_ONCE);
+    uv_close((uv_handle_t *)&tick, NULL);
+    uv_run(&f->loop, UV_RUN_NOWAIT);
+}
+
+static struct remote *store_new(struct fixture *f, const char *helper, unsigned timeout_ms)
+{
+    const struct remote_config config = {
+        .url = "http://nowhere", .helper = helper, .timeout_ms = timeout_ms, .max_bytes = 1 << 20};
+    struct error e;
+
+    return remote_new(&f->loop, &config, &e);
+}
+
+static struct fixture *fixture_open(unsigned timeout_ms)
+{
+    struct fixture *f = calloc(1, sizeof(*f));
+
+    assert_non_null(f);
+    f->helper = -1;
+    snprintf(f->folder, sizeof(f->folder), "/tmp/remote-XXXXXX");
+    assert_non_null(mkdtemp(f->folder));
+    f->address.sun_family = AF_UNIX;
+    snprintf(f->address.sun_path, sizeof(f->address.sun_path), "%s/helper.sock", f->folder);
+    f->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    assert_int_equal(bind(f->listener, (struct sockaddr *)&f->address, sizeof(f->address)), 0);
+    assert_int_equal(listen(f->listener, 16), 0);
+    assert_int_equal(uv_loop_init(&f->loop), 0);
+    f->remote = store_new(f, f->address.sun_path, timeout_ms);
+    assert_non_null(f->remote);
+    return f;
+}
+
+static void on_closed(void *context)
+{
+    *(bool *)context = true;
+}
+
+static void fixture_close(struct fixture *f)
+{
+    remote_close(f->remote, on_closed, &f->closed);
+    while (uv_run(&f->loop, UV_RUN_ONCE))
+        ;
+    assert_true(f->closed);
+    assert_int_equal(uv_loop_close(&f->loop), 0);
+    if (f->helper >= 0)
+        close(f->helper);
+    close(f->listener);
+    unlink(f->address.sun_path);
+    rmdir(f->folder);
+    free(f);
+}
+
+static bool is_called(void *context)
+{
+    struct fixture *f = context;
+
+    f->helper = accept4(f->listener, NULL, NULL, SOCK_CLOEXEC);
+    return f->helper >= 0;
+}
+
+/* A helper begins, in the place of an earlier one. */
+static void helper_accept(struct fixture *f)
+{
+    const int last = f->helper;
+    struct remote_setup setup;
+    int fd;
+
+    run_until(f, is_called, f);
+    if (last >= 0)
+        close(last); /* it is the daemon that gives it up */
+    assert_int_equal(remote_receive(f->helper, &setup, sizeof(setup), 0, &fd), sizeof(setup));
+    assert_string_equal(setup.url, "http://nowhere");
+}
+
+static void helper_say(struct fixture *f, enum remote_event_kind kind, enum remote_answer answer, uint64_t id)
+{
+    const struct remote_event event = {.kind = kind, .answer = answer, .id = id};
+
+    assert_int_equal(remote_send(f->helper, &event, sizeof(event), -1), 0);
+}
+
+static bool serves(void *context)
+{
+    struct remote_report report;
+
+    remote_report(context, &report);
+    return report.state == REMOTE_SERVING;
+}
+
+static void helper_begin(struct fixture *f)
+{
+    helper_accept(f);
+    helper_say(f, REMOTE_EVENT_READY, REMOTE_ANSWER_OK, 0);
+    run_until(f, serves, f->remote);
+}
+
+struct wanted {
+    struct fixture *f;
+    struct remote_order order;
+    enum remote_order_kind kind;
+};
+
+static bool is_ordered(void *context)
+{
+    struct wanted *w = context;
+    int fd;
+
+    while (remote_receive(w->f->helper, &w->order, sizeof(w->order), MSG_DONTWAIT, &fd) > 0) {
+        if (fd >= 0)
+            close(fd);
+        if (w->order.kind == w->kind)
+            return true;
+    }
+    return false;
+}
+
+/* The id of the next order of that kind; others are passed over. */
+static uint64_t helper_order(struct fixture *f, enum remote_order_kind kind)
+{
+    struct wanted w = {.f = f, .kind = kind};
+
+    run_until(f, is_ordered, &w);
+    return w.order.id;
+}
+
+static void on_answer(void *context, enum remote_status status, int fd, const char *why)
+{
+    struct answer *a = context;
+
+    assert_false(a->done);
+    assert_int_equal(fd, -1);
+    a->done = true;
+    a->status = status;
+    snprintf(a->why, sizeof(a->why), "%s", why ? why : "");
+}
+
+static bool is_answered(void *context)
+{
+    return ((struct answer *)context)->done;
+}
+
+static struct remote_request *get(struct fixture *f, struct answer *a)
+{
+    static const unsigned char key[REMOTE_KEY_BYTES] = {1};
+
+    *a = (struct answer){0};
+    return remote_get(f->remote, key, on_answer, a);
+}
+
+static struct remote_request *put(struct fixture *f, struct answer *a)
+{
+    static const unsigned char key[REMOTE_KEY_BYTES] = {2};
+    int fd = memfd_create("body", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    assert_int_equal(remote_body_seal(fd), 0);
+    *a = (struct answer){0};
+    return remote_put(f->remote, key, fd, on_answer, a);
+}
+
+static void assert_given_up(struct fixture *f, struct answer *a, const char *why)
+{
+    run_until(f, is_answered, a);
+    assert_int_equal(a->status, REMOTE_FAILED);
+    assert_string_equal(a->why, why);
+}
+
+/* The next helper is asked, and heard. */
+static void assert_next_serves(struct fixture *f)
+{
+    struct answer a;
+
+    helper_begin(f);
+    assert_non_null(get(f, &a));
+    helper_say(f, REMOTE_EVENT_ANSWER, REMOTE_ANSWER_MISSING, helper_order(f, REMOTE_ORDER_GET));
+    run_until(f, is_answered, &a);
+    assert_int_equal(a.status, REMOTE_MISS);
+}
+
+static void test_it_does_not_get_ready(void **state)
+{
+    struct fixture *f = fixture_open(TIMEOUT_MS);
+    struct answer a, b;
+
+    (void)state;
+    helper_accept(f);
+    assert_non_null(get(f, &a));
+    assert_non_null(put(f, &b));
+    assert_given_up(f, &a, "the helper does not get ready");
+    assert_given_up(f, &b, "the helper does not get ready");
+    assert_next_serves(f);
+    fixture_close(f);
+}
+
+static void test_it_does_not_even_accept(void **state)
+{
+    struct fixture *f = fixture_open(TIMEOUT_MS);
+    struct answer a;
+    int deaf;
+
+    (void)state;
+    assert_non_null(get(f, &a));
+    assert_given_up(f, &a, "the helper does not get ready");
+    deaf = accept4(f->listener, NULL, NULL, SOCK_CLOEXEC);
+    assert_true(deaf >= 0); /* the connection that was given up */
+    close(deaf);
+    assert_next_serves(f);
+    fixture_close(f);
+}
+
+static void test_it_does_not_answer(void **state)
+{
+    struct fixture *f = fixture_open(TIMEOUT_MS);
+    struct answer gets[3], puts_[2];
+
+    (void)state;
+    helper_begin(f);
+    for (unsigned i = 0; i < 3; i++)
+        assert_non_null(get(f, &gets[i]));
+    for (unsigned i = 0; i < 2; i++)
+        assert_non_null(put(f, &puts_[i]));
+    helper_say(f, REMOTE_EVENT_ANSWER, REMOTE_ANSWER_MISSING, helper_order(f, REMOTE_ORDER_GET));
+    run_until(f, is_answered, &gets[0]);
+    assert_int_equal(gets[0].status, REMOTE_MISS); /* it hangs after one answer */
+    for (unsigned i = 1; i < 3; i++)
+        assert_given_up(f, &gets[i], "the helper does not answer");
+    for (unsigned i = 0; i < 2; i++)
+        assert_given_up(f, &puts_[i], "the helper does not answer");
+    assert_next_serves(f);
+    fixture_close(f);
+}
+
+static void test_it_does_not_answer_uploads(void **state)
+{
+    struct fixture *f = fixture_open(TIMEOUT_MS);
+    struct answer a;
+
+    (void)state;
+    helper_begin(f);
+    assert_non_null(put(f, &a));
+    helper_order(f, REMOTE_ORDER_PUT);
+    assert_given_up(f, &a, "the helper does not answer");
+    assert_next_serves(f);
+    fixture_close(f);
+}
+
+/* The compiler was faster each time, so that nobody waits for an answer: it is seen all the same. */
+static void test_nobody_waits_for_it(void **state)
+{
+    struct fixture *f = fixture_open(TIMEOUT_MS);
+    struct answer a;
+
+    (void)state;
+    helper_begin(f);
+    remote_cancel(get(f, &a), true);
+    assert_next_serves(f);
+    assert_false(a.done);
+    fixture_close(f);
+}
+
+/* Questions that are taken back leave nothing to be waited for, and fill the socket. Returns one that does not fit. */
+static struct remote_request *fill_socket(struct fixture *f, struct answer *a)
+{
+    for (unsigned i = 0; i < MANY; i++) {
+        struct remote_request *q = get(f, a);
+
+        assert_non_null(q);
+        remote_cancel(q, false);
+    }
+    return get(f, a);
+}
+
+static void test_it_does_not_read(void **state)
+{
+    struct fixture *f = fixture_open(TIMEOUT_MS);
+    struct answer a;
+
+    (void)state;
+    helper_begin(f);
+    assert_non_null(fill_socket(f, &a));
+    assert_given_up(f, &a, "the helper does not read");
+    assert_next_serves(f);
+    fixture_close(f);
+}
+
+struct served {
+    struct fixture *f;
+    struct answer *last;
+};
+
+/* The helper answers what it finds in its socket. */
+static bool is_served(void *context)
+{
+    const struct served *s = context;
+    struct wanted w = {.f = s->f, .kind = REMOTE_ORDER_GET};
+
+    if (is_ordered(&w))
+        helper_say(s->f, REMOTE_EVENT_ANSWER, REMOTE_ANSWER_MISSING, w.order.id);
+    return s->last->done;
+}
+
+static void test_it_reads_late(void **state)
+{
+    struct fixture *f = fixture_open(HOUR_MS);
+    struct answer a;
+    struct served s = {f, &a};
+
+    (void)state;
+    helper_begin(f);
+    assert_non_null(fill_socket(f, &a));
+    run_until(f, is_served, &s);
+    assert_int_equal(a.status, REMOTE_MISS);
+    fixture_close(f);
+}
+
+/* ---- a process of the daemon's own: this program, which stops at once ---- */
+
+static bool is_told(void *context)
+{
+    struct remote_report report;
+
+    remote_report(context, &report);
+    return *report.why != '\0';
+}
+
+static void test_a_stopped_process_is_killed(void **state)
+{
+    struct fixture f = {0};
+    struct answer a;
+
+    (void)state;
+    assert_int_equal(uv_loop_init(&f.loop), 0);
+    f.remote = store_new(&f, NULL, TIMEOUT_MS);
+    assert_non_null(get(&f, &a));
+    assert_given_up(&f, &a, "the helper does not get ready");
+    run_until(&f, is_told, f.remote);
+    remote_close(f.remote, on_closed, &f.closed); /* also of the next one, which is stopped, too */
+    while (uv_run(&f.loop, UV_RUN_ONCE))
+        ;
+    assert_true(f.closed);
+    assert_int_equal(uv_loop_close(&f.loop), 0);
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* not even a zombie */
+    assert_int_equal(errno, ECHILD);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_it_does_not_get_ready), cmocka_unit_test(test_it_does_not_even_accept),
+        cmocka_unit_test(test_it_does_not_answer),    cmocka_unit_test(test_it_does_not_answer_uploads),
+        cmocka_unit_test(test_nobody_waits_for_it),   cmocka_unit_test(test_it_does_not_read),
+        cmocka_unit_test(test_it_reads_late),         cmocka_unit_test(test_a_stopped_process_is_killed),
+    };
+
+    if (remote_helper_wanted(argc, argv)) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* where the test fails */
+        return raise(SIGSTOP);
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
