@@ -12,6 +12,7 @@ import kops
 import kops.ray
 import pytest
 import ray
+from kops.ray import _late
 from machines import Machines, end, stop_daemon, wait_for
 from support import proc
 
@@ -129,10 +130,43 @@ def test_an_item_that_takes_too_long_is_given_up(machines: Machines) -> None:
             time.sleep(3600)
         return i
 
-    results = gather(kops.ray.map(slow, range(8), errors="return", timeout=3.0, tries=2), lambda: None)
+    results = gather(kops.ray.map(slow, range(8), errors="return", timeout=2.0, tries=2), lambda: None)
     error = results.pop(2)
-    assert isinstance(error, kops.ray.GivenUp) and "longer than 3 s" in str(error) and error.detail["tries"] == 2
+    assert isinstance(error, kops.ray.GivenUp) and "longer than 2 s" in str(error) and error.detail["tries"] == 2
     assert results == {i: i for i in range(8) if i != 2}
+    machines.wait_free(3)
+
+
+def test_those_that_wait_behind_an_item_that_takes_too_long_are_not_to_blame(machines: Machines) -> None:
+    """With one try none of them could be blamed and still have its result; and it is known at once who is."""
+    runs = machines.folder / "runs"
+
+    def slow(k: kops.Client, i: int) -> int:
+        with open(runs, "a") as file:
+            file.write(f"{i} ")
+        if i == 2:
+            time.sleep(3600)
+        return i
+
+    results = gather(kops.ray.map(slow, range(6), errors="return", timeout=2.0, tries=1, workers=1, in_flight=6), lambda: None)
+    assert isinstance(results.pop(2), kops.ray.GivenUp) and results == {i: i for i in range(6) if i != 2}
+    assert sorted(runs.read_text().split()) == ["0", "1", "2", "3", "4", "5"], "none was begun twice"
+
+
+def test_an_item_that_lets_its_worker_tell_nothing_is_given_up(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_late, "SILENT_S", 2.0)
+
+    def holds_the_interpreter(k: kops.Client, i: int) -> int:
+        if i == 1:
+            import ctypes
+
+            ctypes.PyDLL(None).sleep(3600)
+        return i
+
+    results = gather(kops.ray.map(holds_the_interpreter, range(4), errors="return", timeout=2.0, tries=1, in_flight=2), lambda: None)
+    error = results.pop(1)
+    assert isinstance(error, kops.ray.GivenUp) and "its worker answered nothing" in str(error)
+    assert results == {0: 0, 2: 2, 3: 3}
     machines.wait_free(3)
 
 
@@ -140,9 +174,9 @@ def test_a_result_that_is_handed_out_late_is_no_reason_to_end_its_worker(machine
     with kops.ray.Pool() as pool:
         wait_for(pool, 3)
         workers = {worker.pid for worker in pool.workers}
-        for n, _ in enumerate(kops.ray.map(lambda k, i: i, range(9), pool=pool, timeout=5, in_flight=1)):
+        for n, _ in enumerate(kops.ray.map(lambda k, i: i, range(9), pool=pool, timeout=1, in_flight=1)):
             if n < 2:
-                time.sleep(6.0)
+                time.sleep(1.5)
         assert {worker.pid for worker in pool.workers} == workers
 
 

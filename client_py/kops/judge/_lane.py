@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from .._base.stopwatch import Stopwatch
 from ._draws import Draw
 from ._errors import Refused, TaskFault
 from ._host import HostRunner
@@ -36,6 +37,7 @@ class Job:
     timed: tuple[Draw, ...] = ()
     warnings: tuple[str, ...] = ()
     ahead: bool = False  # it counts as one whose draws are in memory
+    work: Stopwatch = field(default_factory=Stopwatch)  # of the stages, without the queues between them
 
     def verdict(self, kind: str, text: str = "", **members: Any) -> Verdict:
         members["warnings"] = tuple(dict.fromkeys((*self.warnings, *members.get("warnings", ()))))

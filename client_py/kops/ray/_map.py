@@ -7,12 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
 from .._base.errors import BadArgument
+from .._base.stopwatch import Stopwatch
 from . import _apply
 from ._client import WorkerClient
+from ._plan import Item, Plan
 from ._pool import Pool
 from ._ray import ray
 from ._run import Run
-from ._work import Item, Plan, Work
+from ._work import Work
 
 LARGE = 1 << 16  # bytes of what all blocks share, from which on it is put into Ray's memory once
 
@@ -34,8 +36,9 @@ class _OneAtATime:
         self.lock = threading.Lock()
         self._call = call
 
-    def __call__(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        return self._call(arguments, named)
+    def __call__(self, arguments: Sequence[Any], named: Mapping[str, Any], work: Stopwatch) -> Any:
+        with work:
+            return self._call(arguments, named)
 
 
 def _items(blocks: Iterable[Any], shared: Mapping[str, Any]) -> Iterator[Item]:
@@ -75,8 +78,8 @@ def map(
     may be a generator: it is read as workers get free. Results that are large arrays lie in Ray's memory, and are read-only.
 
     Each item is in the results once. Where a worker, its node or the daemon there is lost, another worker does the item: it may then run
-    twice, so it should have no effects but its result. An item at which `tries` workers were lost, or that took longer than
-    `timeout` seconds each time, is given up: `GivenUp`. An item's own error is not tried again. The first error ends the work and is
+    twice, so it should have no effects but its result. An item at which `tries` workers were lost, or on which each of them worked for
+    longer than `timeout` seconds, is given up: `GivenUp`. An item's own error is not tried again. The first error ends the work and is
     raised, with a note that names the item, or with `errors="return"` the error is that item's result.
 
     `ordered`: in the order of the blocks. `in_flight`: items that a worker has at one time; by default one, and more where they are

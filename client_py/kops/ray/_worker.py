@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import threading
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._base.errors import ConnectFailed, ConnectionLost, DeviceLost, KopsError, ShuttingDown
+from .._base.stopwatch import Stopwatch
 from .._version import VERSION
 from . import _travel
 from ._client import WorkerClient, connect, use_device
@@ -24,6 +24,8 @@ SNAPSHOT_S = 1.0  # the statistics that go with results are no more frequent
 PATIENCE_S = 15.0  # a daemon that has gone may take so long to come back
 PAUSE_S = 0.1
 THREADS = 16  # of a worker: calls under way at one time
+ASIDE = "aside"  # the concurrency group of what a worker tells while it has items: threads of its own
+ASIDE_THREADS = 2
 DAEMON_LOST = (ConnectionLost, ConnectFailed, ShuttingDown, DeviceLost)
 
 
@@ -59,6 +61,14 @@ class Outcome:
     snapshots: tuple[Snapshot, ...] = ()
 
 
+class Turn:
+    """An item at a worker. `setup`: getting ready for the work, which the first item sees to, and the first after a daemon is lost."""
+
+    def __init__(self) -> None:
+        self.setup = Stopwatch()
+        self.work = Stopwatch()
+
+
 class Worker:
     """Made by `Pool`, which makes it an actor with THREADS threads. Of most work one item is done at a time: its call sees to that."""
 
@@ -69,6 +79,7 @@ class Worker:
         self._client: WorkerClient | None = None
         self._job: str | None = None
         self._call: Any = None  # the job's on this connection
+        self._turns: dict[str, Turn] = {}  # by their tokens; without the lock
         self._told = 0.0
         self._news: list[Snapshot] = []  # of daemons that the driver does not know yet
 
@@ -90,31 +101,36 @@ class Worker:
             )
             return VERSION, node, me, self._word()
 
-    def run(self, job: str, what: Sequence[Any], names: Sequence[str], *values: Any) -> Outcome:
+    @ray.method(concurrency_group=ASIDE)  # type: ignore[untyped-decorator,unused-ignore]
+    def turns(self) -> dict[str, tuple[float, float]]:
+        """Of each item here the seconds for which it has been worked on, and those of its setup. It answers while items hold all other
+        threads."""
+        return {token: (turn.work.seconds, turn.setup.seconds) for token, turn in self._turns.copy().items()}
+
+    def run(self, token: str, job: str, what: Sequence[Any], names: Sequence[str], *values: Any) -> Outcome:
         """One item. `what` is a list with a reference to what is called, which is fetched once a job; `names` are those of the last
         values."""
-        began = time.monotonic()
+        turn = self._turns[token] = Turn()
         client: WorkerClient | None = None
         try:
             split = len(values) - len(names)
             arguments = values[:split], dict(zip(names, values[split:], strict=True))
             while True:
-                client, call = self._ready(job, what)
-                with getattr(call, "lock", None) or contextlib.nullcontext():
-                    if client is not self._client:  # the daemon went while the item waited for its turn
-                        continue
-                    began = time.monotonic()
-                    value = call(*arguments)
-                    break
+                client, call = self._ready(turn, job, what)
+                with call.lock:
+                    if client is self._client:  # else the daemon went while the item waited for its turn
+                        value = call(*arguments, turn.work)
+                        break
         except DAEMON_LOST as error:
             self._after(client, error)
-            return Outcome("lost", text=f"{type(error).__name__}: {error}", seconds=time.monotonic() - began)
+            return Outcome("lost", text=f"{type(error).__name__}: {error}")
         except (Exception, SystemExit) as error:
             made, text = packed(error)
-            return Outcome("failed", error=made, text=text, seconds=time.monotonic() - began)
-        seconds = time.monotonic() - began
+            return Outcome("failed", error=made, text=text)
+        finally:
+            del self._turns[token]
         due = time.monotonic() - self._told >= SNAPSHOT_S
-        return Outcome("done", value, seconds=seconds, instance=client.instance, snapshots=self.stats() if due else ())
+        return Outcome("done", value, seconds=turn.work.seconds, instance=client.instance, snapshots=self.stats() if due else ())
 
     def stats(self) -> tuple[Snapshot, ...]:
         """What the driver is told of the daemons' statistics; nothing where the daemon has gone."""
@@ -162,9 +178,9 @@ class Worker:
             self._client = made
         return self._client
 
-    def _ready(self, job: str, what: Sequence[Any]) -> tuple[WorkerClient, Any]:
+    def _ready(self, turn: Turn, job: str, what: Sequence[Any]) -> tuple[WorkerClient, Any]:
         """The client, and what is called, for this job and on this connection."""
-        with self._lock:
+        with self._lock, turn.setup:
             client = self._connected()
             if self._job != job:
                 self._end_job()
