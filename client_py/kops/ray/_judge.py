@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any
@@ -110,7 +111,7 @@ def judge_many(
     interpreted_deadline: float = 20.0, task_timeout: float = 600.0, time: bool = True, limits: Limits | None = None,
     counters: bool = True, peak_gb_s: float | None = None, seed: int | None = None, ordered: bool = False, tries: int = 3,
     timeout: float | None = None, in_flight: int = IN_FLIGHT, progress: bool | None = None, total: int | None = None,
-    pool: Pool | None = None, **workers: Any,
+    trace: str | os.PathLike[str] | None = None, pool: Pool | None = None, **workers: Any,
 ) -> Run:  # fmt: skip
     """Judges solutions on the GPUs of a Ray cluster, each GPU with a judge of its own: an iterator of `(index, verdict)`, in the order in
     which they end. `index` is the solution's.
@@ -134,5 +135,5 @@ def judge_many(
     }  # fmt: skip
     if total is None and isinstance(solutions, Sized):
         total = len(solutions)
-    plan = Plan("judge", total, ordered, "raise", tries, timeout, in_flight, progress, _no_verdict)
+    plan = Plan("judge", total, ordered, "raise", tries, timeout, in_flight, progress, trace, _no_verdict)
     return Run(Work(_Job(how), _items(tasks, solutions), plan, pool, workers))

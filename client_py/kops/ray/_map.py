@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any
@@ -58,7 +59,7 @@ def _put(value: Any) -> Any:
 def map(
     kern: Any, blocks: Iterable[Any], *, shared: Mapping[str, Any] | None = None, ordered: bool = False, errors: str = "raise",
     tries: int = 3, timeout: float | None = None, in_flight: int | None = None, progress: bool | None = None, total: int | None = None,
-    pool: Pool | None = None, **workers: Any,
+    trace: str | os.PathLike[str] | None = None, pool: Pool | None = None, **workers: Any,
 ) -> Run:  # fmt: skip
     """Calls `kern` with each block on the GPUs of a Ray cluster: an iterator of `(index, result)`, in the order in which they end.
 
@@ -83,7 +84,8 @@ def map(
     raised, with a note that names the item, or with `errors="return"` the error is that item's result.
 
     `ordered`: in the order of the blocks. `in_flight`: items that a worker has at one time; by default one, and more where they are
-    short. `progress`: a bar on stderr, by default where that is a terminal; `total`, if `blocks` has no length. `pool` are workers of an
+    short. `progress`: a bar on stderr, by default where that is a terminal; `total`, if `blocks` has no length. `trace`: a
+    file for ui.perfetto.dev, `.json` or `.json.gz`, of what all nodes' daemons do meanwhile; `Run.trace` then says what is in it. `pool` are workers of an
     earlier `kops.ray.Pool`; else the call has its own, for which the other keywords are.
     Raises `kops.BadArgument` and `kops.WrongType` at once, other errors from the iterator.
     """
@@ -94,5 +96,5 @@ def map(
     if total is None and isinstance(blocks, Sized):
         total = len(blocks)
     title = kern if isinstance(kern, str) else getattr(kern, "name", None) or getattr(kern, "__name__", "map")
-    plan = Plan(str(title), total, ordered, errors, tries, timeout, in_flight, progress)
+    plan = Plan(str(title), total, ordered, errors, tries, timeout, in_flight, progress, trace)
     return Run(Work(_Job(kern), _items(blocks, given), plan, pool, workers))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +14,9 @@ from ._worker import THREADS
 
 @dataclass(eq=False)
 class Item:
-    """`tries` counts the workers that were lost while they had this item alone, or for which it took too long, `losses` the daemons, and data in Ray's memory, that
-    went away meanwhile, for whatever reason. A `suspect` was with others when a worker or a daemon was lost: it gets a worker for itself,
-    which tells."""
+    """`tries` counts the workers that were lost while they had this item alone, or that worked on it for too long, `losses` the daemons,
+    and data in Ray's memory, that went away meanwhile, for whatever reason. A `suspect` was with others when a worker or a daemon was lost:
+    it gets a worker for itself, which tells."""
 
     index: int
     values: Sequence[Any]  # by position, then by name
@@ -39,6 +40,7 @@ class Plan:
     timeout: float | None = None
     in_flight: int | None = None
     progress: bool | None = None
+    trace: str | os.PathLike[str] | None = None  # the file
     given_up: Callable[[Item, GivenUp], Any] | None = None  # the result of such an item; None: the error is it
 
     def __post_init__(self) -> None:
@@ -50,3 +52,6 @@ class Plan:
             raise BadArgument(f"in_flight={self.in_flight}: a worker has 1 to {THREADS} items at one time", {"key": "in_flight"})
         if self.timeout is not None and not self.timeout > 0:
             raise BadArgument(f"timeout={self.timeout}: seconds that a worker may work on one item, or None", {"key": "timeout"})
+        folder = os.path.dirname(os.path.abspath(self.trace)) if self.trace is not None else ""
+        if folder and not os.access(folder, os.W_OK):
+            raise BadArgument(f"trace={str(self.trace)!r}: {folder} is no folder in which files can be written", {"key": "trace"})

@@ -10,14 +10,16 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .._base.errors import BadArgument
-from . import _travel
+from . import _merge, _travel
 from ._errors import GivenUp, unpacked
 from ._late import Late
+from ._merge import ClusterTrace
 from ._plan import Item, Plan
 from ._pool import Member, Pool
 from ._progress import Progress
 from ._ray import LOST, ray
 from ._stats import ClusterStats
+from ._trace import Tracing
 
 TICK_S = 1.0  # between two looks at whether workers begin
 QUEUE_S = 0.05  # of work that waits at a worker beside the item that it does
@@ -42,8 +44,10 @@ class Work:
         self._next = 0  # of the ordered results
         self._waiting: dict[int, Any] = {}  # ordered results behind one that is not there
         self._late = Late(plan.timeout)
+        self._tracing = Tracing(plan.trace) if plan.trace is not None else None
         self._turns = itertools.count()  # numbers of the items' turns at workers
         self._stats: ClusterStats | None = None
+        self.trace: ClusterTrace | None = None
         self.retried = 0  # items that were given to a worker once more
 
     def stats(self) -> ClusterStats:
@@ -78,6 +82,9 @@ class Work:
             if whole:
                 pool.last_words()
             self._stats = pool.gathered.stats()
+            if self._tracing is not None:
+                self._tracing.finish(pool)
+                self.trace = _merge.write(self._tracing)
         finally:
             for member in pool.ready:
                 member.doing.clear()
@@ -113,13 +120,16 @@ class Work:
         """Gives items to the workers that have room, each time to one with the fewest; whether any is under way."""
         while True:
             depth = 1 if self._again and self._again[0].suspect else self._depth
-            free = min((member for member in pool.ready if _has_room(member, depth)), key=lambda m: len(m.doing), default=None)
+            free = min((one for one in pool.ready if _has_room(one, depth) and self._may_work(one)), key=lambda m: len(m.doing), default=None)
             item = self._take(pool) if free is not None else None
             if free is None or item is None:
                 return any(member.doing for member in pool.ready)
             item.token = f"{self._job}.{next(self._turns)}"
             free.doing[free.actor.run.remote(item.token, self._job, self._reference, tuple(item.names), *item.values)] = item
             self._late.given(free)
+
+    def _may_work(self, member: Member) -> bool:
+        return self._tracing is None or self._tracing.may_work(member)
 
     # Taking
 
@@ -129,7 +139,8 @@ class Work:
         starting = pool.starting()
         doing = {reference: member for member in pool.ready for reference in member.doing}
         asked = self._late.ask(pool.ready)
-        references = [*doing, *starting, *asked]
+        traced = self._tracing.ask(pool.ready) if self._tracing is not None else []
+        references = [*doing, *starting, *asked, *traced]
         ended, _ = ray.wait(references, num_returns=1, timeout=self._late.pause(TICK_S))
         if ended:
             ended, _ = ray.wait(references, num_returns=len(references), timeout=0)
@@ -142,6 +153,8 @@ class Work:
         for reference in asked:
             if reference in ended:
                 self._late.told(reference)
+        if self._tracing is not None:
+            self._tracing.took(ended)
         for member, tokens, why in self._late.found():
             yield from self._overdue(pool, member, tokens, why)
 
@@ -157,6 +170,8 @@ class Work:
         item: Item = member.doing.pop(reference)
         self._late.ended(member)
         node = member.info.node if member.info is not None else ""
+        if self._tracing is not None:
+            self._tracing.item(member, item.index, outcome)
         for word in outcome.snapshots:
             pool.gathered.take(node, word)
         if outcome.kind == "done":

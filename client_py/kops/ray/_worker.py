@@ -18,6 +18,7 @@ from ._client import WorkerClient, connect, use_device
 from ._errors import packed
 from ._place import device_of
 from ._ray import ray
+from ._recording import Begun, Part, Recording
 from ._stats import Snapshot
 
 SNAPSHOT_S = 1.0  # the statistics that go with results are no more frequent
@@ -57,6 +58,7 @@ class Outcome:
     error: bytes | None = None
     text: str = ""
     seconds: float = 0.0
+    span: tuple[int, int] = 0, 0  # when it was worked on, ns of the node's CLOCK_MONOTONIC
     instance: str = ""  # of the daemon
     snapshots: tuple[Snapshot, ...] = ()
 
@@ -67,6 +69,11 @@ class Turn:
     def __init__(self) -> None:
         self.setup = Stopwatch()
         self.work = Stopwatch()
+        self.began = time.monotonic_ns()
+
+    @property
+    def span(self) -> tuple[int, int]:
+        return self.began, time.monotonic_ns()
 
 
 class Worker:
@@ -79,6 +86,7 @@ class Worker:
         self._client: WorkerClient | None = None
         self._job: str | None = None
         self._call: Any = None  # the job's on this connection
+        self._recordings: dict[str, Recording] = {}  # by the daemons' instances; without the lock
         self._turns: dict[str, Turn] = {}  # by their tokens; without the lock
         self._told = 0.0
         self._news: list[Snapshot] = []  # of daemons that the driver does not know yet
@@ -107,6 +115,32 @@ class Worker:
         threads."""
         return {token: (turn.work.seconds, turn.setup.seconds) for token, turn in self._turns.copy().items()}
 
+    @ray.method(concurrency_group=ASIDE)  # type: ignore[untyped-decorator,unused-ignore]
+    def clock(self) -> int:
+        """CLOCK_MONOTONIC of this node, in ns."""
+        return time.monotonic_ns()
+
+    @ray.method(concurrency_group=ASIDE)  # type: ignore[untyped-decorator,unused-ignore]
+    def record(self) -> Begun:
+        """From now on the daemon's work is recorded, until `recorded` ends that."""
+        with self._lock:
+            made = Recording(self._connected(0))
+        left = self._recordings.pop(made.begun.instance, None)  # by work that did not come to its end
+        if left is not None:
+            left.stop()
+        made.start()
+        self._recordings[made.begun.instance] = made
+        return made.begun
+
+    @ray.method(concurrency_group=ASIDE)  # type: ignore[untyped-decorator,unused-ignore]
+    def recorded(self, instance: str, end: bool) -> Part:
+        """What was recorded of that daemon since this was last asked."""
+        recording = self._recordings[instance]
+        if end:
+            del self._recordings[instance]
+            recording.stop()
+        return recording.take()
+
     def run(self, token: str, job: str, what: Sequence[Any], names: Sequence[str], *values: Any) -> Outcome:
         """One item. `what` is a list with a reference to what is called, which is fetched once a job; `names` are those of the last
         values."""
@@ -119,18 +153,19 @@ class Worker:
                 client, call = self._ready(turn, job, what)
                 with call.lock:
                     if client is self._client:  # else the daemon went while the item waited for its turn
+                        turn.began = time.monotonic_ns()
                         value = call(*arguments, turn.work)
                         break
         except DAEMON_LOST as error:
             self._after(client, error)
-            return Outcome("lost", text=f"{type(error).__name__}: {error}")
+            return Outcome("lost", text=f"{type(error).__name__}: {error}", span=turn.span)
         except (Exception, SystemExit) as error:
             made, text = packed(error)
-            return Outcome("failed", error=made, text=text)
+            return Outcome("failed", error=made, text=text, span=turn.span)
         finally:
             del self._turns[token]
-        due = time.monotonic() - self._told >= SNAPSHOT_S
-        return Outcome("done", value, seconds=turn.work.seconds, instance=client.instance, snapshots=self.stats() if due else ())
+        span, due = turn.span, time.monotonic() - self._told >= SNAPSHOT_S
+        return Outcome("done", value, None, "", turn.work.seconds, span, client.instance, self.stats() if due else ())
 
     def stats(self) -> tuple[Snapshot, ...]:
         """What the driver is told of the daemons' statistics; nothing where the daemon has gone."""
