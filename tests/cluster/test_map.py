@@ -241,22 +241,22 @@ def test_the_statistics_of_all_nodes_are_added_up(pool: kops.ray.Pool) -> None:
 def _free(machines: Machines, pool: kops.ray.Pool) -> None:
     """The tests that follow have workers of their own."""
     pool.close()
-    machines.wait_free(3)
+    machines.wait_free()
 
 
 def test_the_end_of_a_map_of_its_own_frees_the_cluster(machines: Machines, pool: kops.ray.Pool) -> None:
     _free(machines, pool)
-    run = kops.ray.map(lambda k, i: i, range(1000))
+    run = kops.ray.map(lambda k, i: i, range(1000), workers=1)
     for _ in range(5):
         next(run)
     run.close()
-    machines.wait_free(3)
-    with kops.ray.map(lambda k, i: i, range(1000)) as run:
+    machines.wait_free()
+    with kops.ray.map(lambda k, i: i, range(1000), workers=1) as run:
         next(run)
-    machines.wait_free(3)
-    for _ in kops.ray.map(lambda k, i: i, range(1000)):
+    machines.wait_free()
+    for _ in kops.ray.map(lambda k, i: i, range(1000), workers=1):
         break
-    machines.wait_free(3)
+    machines.wait_free()
     with pytest.raises(kops.BadArgument, match="closed"):
         next(kops.ray.map(lambda k, i: i, range(3), pool=pool))
 
@@ -283,7 +283,7 @@ def test_ctrl_c_ends_the_work(machines: Machines, pool: kops.ray.Pool) -> None:
     program.send_signal(signal.SIGINT)
     printed = program.communicate(timeout=120)[0]
     assert "interrupted" in printed and program.returncode == 0
-    machines.wait_free(3)
+    machines.wait_free()
 
 
 def test_another_version_of_the_package_is_an_error(
@@ -295,7 +295,7 @@ def test_another_version_of_the_package_is_an_error(
     monkeypatch.setattr(_pool, "VERSION", "0.0.1")
     with pytest.raises(kops.Unsupported, match=r"0\.0\.1 here: install the same version"):
         list(kops.ray.map(lambda k, i: i, range(3)))
-    machines.wait_free(3)
+    machines.wait_free()
 
 
 def test_a_cluster_without_room_says_what_it_has(machines: Machines) -> None:

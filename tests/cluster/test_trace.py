@@ -1,10 +1,9 @@
-"""`trace=` of `kops.ray.map`: what the daemons of two nodes do, in one file."""
+"""`trace=` of `kops.ray.map`: what the daemons of the nodes do, in one file."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +17,15 @@ from support import chrome_trace, perfetto, proc
 N = 40
 
 
-@pytest.fixture(scope="module")
-def two() -> Iterator[Machines]:
-    with Machines(2) as made:
-        yield made
-
-
 def add(k: kops.Client, i: int) -> int:
     return int(k.add(np.full(64, i, "f4"), np.ones(64, "f4"))[0])
 
 
 def met(k: kops.Client, folder: str, i: int) -> int:
-    """Both nodes have an item, before one can have all of them."""
+    """All nodes have an item, before one can have all of them."""
     os.makedirs(folder, exist_ok=True)
     open(os.path.join(folder, str(i)), "w").close()
-    proc.eventually(lambda: len(os.listdir(folder)) >= 2, "both nodes have one")
+    proc.eventually(lambda: len(os.listdir(folder)) >= 3, "all nodes have one")
     return add(k, i)
 
 
@@ -54,12 +47,12 @@ class Shown:
         return str(self.names[one["pid"]]).partition(": ")[0]
 
 
-def test_all_of_two_nodes_is_in_one_file(two: Machines, tmp_path: Path) -> None:
+def test_all_of_the_nodes_is_in_one_file(machines: Machines, tmp_path: Path) -> None:
     """Also the first call of each."""
-    run = kops.ray.map(met, [(str(two.folder / "met"), i) for i in range(N)], in_flight=1, trace=tmp_path / "trace.json")
+    run = kops.ray.map(met, [(str(machines.folder / "met"), i) for i in range(N)], in_flight=1, trace=tmp_path / "trace.json")
     assert dict(run) == {i: i + 1 for i in range(N)}
     shown = Shown(tmp_path / "trace.json")
-    assert run.trace is not None and run.trace["nodes"] == shown.about["nodes"] and len(run.trace["nodes"]) == 2
+    assert run.trace is not None and run.trace["nodes"] == shown.about["nodes"] and len(run.trace["nodes"]) == 3
     assert all(not node["missing"] and not node["dropped"] and node["events"] for node in run.trace["nodes"]), str(run.trace)
     assert sum(node["items"] for node in run.trace["nodes"]) == sum(node["events"] for node in run.trace["nodes"]) == N
     nodes = {node["node"]: node for node in run.trace["nodes"]}
@@ -79,24 +72,24 @@ def _end(one: dict[str, Any]) -> float:
     return float(one["ts"] + one["dur"])
 
 
-def test_nodes_of_one_machine_have_one_clock(two: Machines, tmp_path: Path) -> None:
+def test_nodes_of_one_machine_have_one_clock(machines: Machines, tmp_path: Path) -> None:
     """What is measured of a clock is true: here the clocks are the same."""
-    run = kops.ray.map(met, [(str(two.folder / "clocks"), i) for i in range(4)], in_flight=1, trace=tmp_path / "t.json.gz")
+    run = kops.ray.map(met, [(str(machines.folder / "clocks"), i) for i in range(4)], in_flight=1, trace=tmp_path / "t.json.gz")
     assert len(list(run)) == 4
     tracing = run._work._tracing
-    assert tracing is not None and len(tracing.nodes) == 2
+    assert tracing is not None and len(tracing.nodes) == 3
     for node in tracing.nodes.values():
         assert len(node.clocks) == 2, "at the begin and at the end"
         assert all(one.least <= 0 <= one.most for one in node.clocks)
     if perfetto.IS_HERE:
         with perfetto.TraceProcessor(tmp_path / "t.json.gz") as made:
             assert made.value("select count(*) from slice where category = 'item'") == 4
-            assert made.value("select count(distinct upid) from process where name like '%kopsd (pid%'") == 2
+            assert made.value("select count(distinct upid) from process where name like '%kopsd (pid%'") == 3
 
 
-def test_a_worker_that_is_lost_takes_little_of_the_trace_with_it(two: Machines, tmp_path: Path) -> None:
+def test_a_worker_that_is_lost_takes_little_of_the_trace_with_it(machines: Machines, tmp_path: Path) -> None:
     """Its successor records the same daemon."""
-    once = two.folder / "once"
+    once = machines.folder / "once"
 
     def ends(k: kops.Client, i: int) -> int:
         made = add(k, i)
@@ -114,7 +107,7 @@ def test_a_worker_that_is_lost_takes_little_of_the_trace_with_it(two: Machines, 
     assert len(shown.slices("call")) >= N - 5, "all after the loss"
 
 
-def test_work_that_is_left_early_has_a_trace(two: Machines, tmp_path: Path) -> None:
+def test_work_that_is_left_early_has_a_trace(machines: Machines, tmp_path: Path) -> None:
     with kops.ray.Pool(1) as pool:
         for again in range(2):
             run = kops.ray.map(add, range(1000), pool=pool, trace=tmp_path / f"{again}.json")
@@ -129,20 +122,20 @@ def test_where_no_file_can_be_written(tmp_path: Path) -> None:
         kops.ray.map(add, range(3), trace=tmp_path / "nowhere" / "trace.json")
 
 
-def test_a_node_that_is_lost_is_missing_and_said_to_be(tmp_path: Path) -> None:
-    with Machines(2) as cluster, kops.ray.Pool() as pool:
-        wait_for(pool, 2)
-        victim = next(w for w in pool.workers if w.node_id == cluster.nodes[0].node_id)
-        other = next(w for w in pool.workers if w is not victim)
-        run = kops.ray.map(add, range(N), pool=pool, in_flight=1, trace=tmp_path / "trace.json")
+def test_a_node_that_is_lost_is_missing_and_said_to_be(machines: Machines, tmp_path: Path) -> None:
+    with kops.ray.Pool() as pool:
+        wait_for(pool, 3)
+        victim = next(w for w in pool.workers if w.node_id == machines.nodes[0].node_id)
+        others = [w.node for w in pool.workers if w is not victim]
+        run = kops.ray.map(met, [(str(machines.folder / "lost"), i) for i in range(N)], pool=pool, in_flight=1, trace=tmp_path / "t.json")
         results = dict([next(run) for _ in range(8)])
-        cluster.kill(cluster.nodes[0], victim.daemon)
+        machines.kill(machines.nodes[0], victim.daemon)
         results.update(run)
     assert results == {i: i + 1 for i in range(N)}
     assert run.trace is not None
     nodes = {node["node"]: node for node in run.trace["nodes"]}
-    assert nodes[victim.node]["missing"] and not nodes[other.node]["missing"]
+    assert nodes[victim.node]["missing"] and not any(nodes[name]["missing"] for name in others)
     assert f"{victim.node}: " in str(run.trace) and str(run.trace).count("INCOMPLETE") == 1
-    shown = Shown(tmp_path / "trace.json")
+    shown = Shown(tmp_path / "t.json")
     calls = Counter(map(shown.of, shown.slices("call")))
-    assert calls[other.node] == nodes[other.node]["items"] > 0
+    assert all(calls[name] == nodes[name]["items"] > 0 for name in others)

@@ -232,8 +232,8 @@ class Trace:
         self._flow("f", self._flows, pid, tid, begin)
 
     def add_rows(self, pid: int, process: str, row: str, cat: str, slices: Iterable[tuple[str, int, int, Mapping[str, Any]]]) -> None:
-        """Slices of somebody else's knowledge, each with its name, its begin, its end and its arguments, in the order of their begins. Those
-        that overlap are in several rows."""
+        """Slices of which the daemon knows nothing, each with its name, its begin, its end and its arguments, in the order of their begins.
+        Those that overlap are in several rows."""
         self._rows.process(pid, process)
         for name, begin, end, args in slices:
             lane = self._lane((pid, row), begin, end)

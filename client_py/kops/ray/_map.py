@@ -85,8 +85,8 @@ def map(
 
     `ordered`: in the order of the blocks. `in_flight`: items that a worker has at one time; by default one, and more where they are
     short. `progress`: a bar on stderr, by default where that is a terminal; `total`, if `blocks` has no length. `trace`: a
-    file for ui.perfetto.dev, `.json` or `.json.gz`, of what all nodes' daemons do meanwhile; `Run.trace` then says what is in it. `pool` are workers of an
-    earlier `kops.ray.Pool`; else the call has its own, for which the other keywords are.
+    file for ui.perfetto.dev, `.json` or `.json.gz`, of what all nodes' daemons do meanwhile; `Run.trace` then says what is in it. `pool`
+    are workers of an earlier `kops.ray.Pool`; else the call has its own, for which the other keywords are.
     Raises `kops.BadArgument` and `kops.WrongType` at once, other errors from the iterator.
     """
     _apply.check(kern)

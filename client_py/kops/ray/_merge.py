@@ -22,8 +22,8 @@ class ClusterTrace(dict[str, Any]):
     """The trace of a piece of work on a cluster: a dictionary with `path` and `nodes`. `print()` shows what is in the file.
 
     `nodes` has for each daemon its `node`, `daemon` (the process id), `events`, `items`, `dropped` (events and items that had no
-    room), `seconds` from the begin of its recording to its end, `clock_us`: how far its times may lie beside those of the driver's machine, and
-    `missing`: why something of it is not in the file, empty where all of it is.
+    room), `seconds` from the begin of its recording to its end, `clock_us`: how far its times may lie beside those of the driver's machine,
+    and `missing`: why something of it is not in the file, empty where all of it is.
     """
 
     def __str__(self) -> str:
@@ -107,7 +107,7 @@ def write(tracing: Tracing) -> ClusterTrace:
             said.append(about)
             yield made
 
-    path = os.fspath(tracing.path)
+    path = tracing.path
     beside = f"{path}.{os.getpid()}.part"
     try:
         with gzip.open(beside, "wb") if path.endswith(".gz") else open(beside, "wb") as file:

@@ -55,7 +55,16 @@ class Recording(Recorder):
         self._taking = threading.Lock()
         self._room = most
         self._part = Part()
-        self.begun = Begun(client.info.instance, client.info.pid, time.monotonic_ns(), {one.uuid: one.name for one in client.info.devices})
+        self.instance, self._daemon = client.info.instance, client.info.pid
+
+    def start(self) -> None:
+        """Raises what keeps the daemon from being recorded."""
+        try:
+            super().start()
+        except BaseException:
+            self._client.close()
+            raise
+        self.begun = Begun(self.instance, self._daemon, time.monotonic_ns(), self.devices)
 
     def _keep(self, reply: Mapping[str, Any]) -> None:
         rows = reply["events"][: self._room]

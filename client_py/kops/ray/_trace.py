@@ -74,7 +74,7 @@ class Tracing:
     """In the driver. `begin` and `took` as the work goes on, `finish` at its end."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = path
+        self.path = os.path.abspath(path)
         self.began = time.monotonic_ns()
         self.nodes: dict[str, Node] = {}  # by the daemons' instances
         self._instances: dict[Member, str] = {}  # of daemons that workers found in place of lost ones

@@ -120,7 +120,8 @@ class Work:
         """Gives items to the workers that have room, each time to one with the fewest; whether any is under way."""
         while True:
             depth = 1 if self._again and self._again[0].suspect else self._depth
-            free = min((one for one in pool.ready if _has_room(one, depth) and self._may_work(one)), key=lambda m: len(m.doing), default=None)
+            able = (member for member in pool.ready if _has_room(member, depth) and self._may_work(member))
+            free = min(able, key=lambda member: len(member.doing), default=None)
             item = self._take(pool) if free is not None else None
             if free is None or item is None:
                 return any(member.doing for member in pool.ready)

@@ -125,11 +125,11 @@ class Worker:
         """From now on the daemon's work is recorded, until `recorded` ends that."""
         with self._lock:
             made = Recording(self._connected(0))
-        left = self._recordings.pop(made.begun.instance, None)  # by work that did not come to its end
+        left = self._recordings.pop(made.instance, None)  # by work that did not come to its end
         if left is not None:
             left.stop()
         made.start()
-        self._recordings[made.begun.instance] = made
+        self._recordings[made.instance] = made
         return made.begun
 
     @ray.method(concurrency_group=ASIDE)  # type: ignore[untyped-decorator,unused-ignore]
