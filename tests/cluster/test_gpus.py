@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import kops
@@ -51,8 +52,8 @@ def meet(k: kops.Client, folder: str, i: int) -> tuple[Any, ...]:
 
 
 @only_with_standin
-def test_each_worker_has_a_gpu_and_all_share_the_daemon(node: Machines, on_gpus: kops.ray.Pool) -> None:
-    results = dict(kops.ray.map(meet, [(str(node.folder / "met"), i) for i in range(GPUS)], in_flight=1, pool=on_gpus))
+def test_each_worker_has_a_gpu_and_all_share_the_daemon(node: Machines, on_gpus: kops.ray.Pool, tmp_path: Path) -> None:
+    results = dict(kops.ray.map(meet, [(str(tmp_path / "met"), i) for i in range(GPUS)], in_flight=1, pool=on_gpus))
     assert [results[i][0] for i in range(GPUS)] == [[i * i] * 3 for i in range(GPUS)]
     uuids = {result[1] for result in results.values()}
     assert len(uuids) == GPUS and all(uuid.startswith("GPU-") for uuid in uuids)
@@ -63,7 +64,7 @@ def test_each_worker_has_a_gpu_and_all_share_the_daemon(node: Machines, on_gpus:
 
 @only_with_standin
 @only_with_nvrtc
-def test_kernels_run_on_the_workers_gpu(node: Machines, on_gpus: kops.ray.Pool) -> None:
+def test_kernels_run_on_the_workers_gpu(node: Machines, on_gpus: kops.ray.Pool, tmp_path: Path) -> None:
     """Also those that a function declares, with its client and without one, and one that was declared for a device of the driver's."""
     kern = kops.kernel(
         ADD, "add2_kernel", "out float* c[n], const float* a[n], const float* b[n], int n", grid=4, block=32, device=0
@@ -84,7 +85,7 @@ def test_kernels_run_on_the_workers_gpu(node: Machines, on_gpus: kops.ray.Pool) 
         arguments = np.empty(16, "f4"), np.full(16, i, "f4"), np.ones(16, "f4"), 16
         return {kern(*arguments, timing=True).device for kern in made}, k.place.uuid
 
-    places = dict(kops.ray.map(inside, [(str(node.folder / "kernels"), i) for i in range(GPUS)], in_flight=1, pool=on_gpus))
+    places = dict(kops.ray.map(inside, [(str(tmp_path / "kernels"), i) for i in range(GPUS)], in_flight=1, pool=on_gpus))
     assert all(ran == {own} for ran, own in places.values()) and {own for _, own in places.values()} == declared
 
 
@@ -133,9 +134,9 @@ def uuid_of(ordinal: int) -> str:
 
 
 @only_with_standin
-def test_gpus_that_the_nodes_process_sees_in_another_order(node: Machines) -> None:
+def test_gpus_that_the_nodes_process_sees_in_another_order(node: Machines, tmp_path: Path) -> None:
     """Ray's numbers are CUDA's; the daemon counts those that it sees."""
-    env = standin(STANDINS, CUDA_VISIBLE_DEVICES="3,1", KOPS_STANDIN_CONTROL=str(node.folder / "control2"))
+    env = standin(STANDINS, CUDA_VISIBLE_DEVICES="3,1", KOPS_STANDIN_CONTROL=str(tmp_path / "control2"))
     other = node.node(env, num_cpus=2, num_gpus=2, resources={"other": 2})
     try:
         with kops.ray.Pool(2, resources={"other": 1}) as pool:

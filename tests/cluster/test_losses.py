@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import kops
@@ -85,8 +86,8 @@ def test_a_daemon_that_goes_half_way(machines: Machines, supervised: bool) -> No
 
 
 @pytest.mark.parametrize("in_flight", [1, 4])
-def test_an_item_that_ends_its_worker_is_given_up_alone(machines: Machines, in_flight: int) -> None:
-    tries = machines.folder / f"tries-{in_flight}"
+def test_an_item_that_ends_its_worker_is_given_up_alone(machines: Machines, in_flight: int, tmp_path: Path) -> None:
+    tries = tmp_path / f"tries-{in_flight}"
 
     def poison(k: kops.Client, i: int) -> int:
         if i == 13:
@@ -141,9 +142,9 @@ def test_an_item_that_takes_too_long_is_given_up(machines: Machines) -> None:
     machines.wait_free()
 
 
-def test_those_that_wait_behind_an_item_that_takes_too_long_are_not_to_blame(machines: Machines) -> None:
+def test_those_that_wait_behind_an_item_that_takes_too_long_are_not_to_blame(machines: Machines, tmp_path: Path) -> None:
     """With one try none of them could be blamed and still have its result; and it is known at once who is."""
-    runs = machines.folder / "runs"
+    runs = tmp_path / "runs"
 
     def slow(k: kops.Client, i: int) -> int:
         with open(runs, "a") as file:
@@ -184,8 +185,8 @@ def test_a_result_that_is_handed_out_late_is_no_reason_to_end_its_worker(machine
         assert {worker.pid for worker in pool.workers} == workers
 
 
-def test_a_worker_that_is_lost_in_a_map_in_order(machines: Machines) -> None:
-    done = machines.folder / "done"
+def test_a_worker_that_is_lost_in_a_map_in_order(machines: Machines, tmp_path: Path) -> None:
+    done = tmp_path / "done"
 
     def once(k: kops.Client, i: int) -> int:
         if i == 5 and not done.exists():

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import kops
@@ -28,14 +29,14 @@ SIGNATURE = "out float* y[n], const float* x[n], float a, int n"
 N = 24
 
 
-def test_each_result_is_there_once_and_all_nodes_work(machines: Machines, pool: kops.ray.Pool) -> None:
+def test_each_result_is_there_once_and_all_nodes_work(machines: Machines, pool: kops.ray.Pool, tmp_path: Path) -> None:
     """A worker waits until all three have an item, so that no node can do all of them."""
     results = list(kops.ray.map(lambda k, i: (i * i, k.info.pid), [(i,) for i in range(N)], pool=pool))
     assert sorted(index for index, _ in results) == list(range(N))
     assert all(value[0] == index * index for index, value in results)
     wait_for(pool, 3)
     assert len({worker.node for worker in pool.workers}) == 3 and len({worker.daemon for worker in pool.workers}) == 3
-    met = list(kops.ray.map(_meet, [(str(machines.folder / "met"), i) for i in range(3)], pool=pool, in_flight=1))
+    met = list(kops.ray.map(_meet, [(str(tmp_path / "met"), i) for i in range(3)], pool=pool, in_flight=1))
     assert len({pid for _, pid in met}) == 3
 
 

@@ -49,7 +49,7 @@ class Shown:
 
 def test_all_of_the_nodes_is_in_one_file(machines: Machines, tmp_path: Path) -> None:
     """Also the first call of each."""
-    run = kops.ray.map(met, [(str(machines.folder / "met"), i) for i in range(N)], in_flight=1, trace=tmp_path / "trace.json")
+    run = kops.ray.map(met, [(str(tmp_path / "met"), i) for i in range(N)], in_flight=1, trace=tmp_path / "trace.json")
     assert dict(run) == {i: i + 1 for i in range(N)}
     shown = Shown(tmp_path / "trace.json")
     assert run.trace is not None and run.trace["nodes"] == shown.about["nodes"] and len(run.trace["nodes"]) == 3
@@ -74,7 +74,7 @@ def _end(one: dict[str, Any]) -> float:
 
 def test_nodes_of_one_machine_have_one_clock(machines: Machines, tmp_path: Path) -> None:
     """What is measured of a clock is true: here the clocks are the same."""
-    run = kops.ray.map(met, [(str(machines.folder / "clocks"), i) for i in range(4)], in_flight=1, trace=tmp_path / "t.json.gz")
+    run = kops.ray.map(met, [(str(tmp_path / "clocks"), i) for i in range(4)], in_flight=1, trace=tmp_path / "t.json.gz")
     assert len(list(run)) == 4
     tracing = run._work._tracing
     assert tracing is not None and len(tracing.nodes) == 3
@@ -89,7 +89,7 @@ def test_nodes_of_one_machine_have_one_clock(machines: Machines, tmp_path: Path)
 
 def test_a_worker_that_is_lost_takes_little_of_the_trace_with_it(machines: Machines, tmp_path: Path) -> None:
     """Its successor records the same daemon."""
-    once = machines.folder / "once"
+    once = tmp_path / "once"
 
     def ends(k: kops.Client, i: int) -> int:
         made = add(k, i)
@@ -127,7 +127,7 @@ def test_a_node_that_is_lost_is_missing_and_said_to_be(machines: Machines, tmp_p
         wait_for(pool, 3)
         victim = next(w for w in pool.workers if w.node_id == machines.nodes[0].node_id)
         others = [w.node for w in pool.workers if w is not victim]
-        run = kops.ray.map(met, [(str(machines.folder / "lost"), i) for i in range(N)], pool=pool, in_flight=1, trace=tmp_path / "t.json")
+        run = kops.ray.map(met, [(str(tmp_path / "lost"), i) for i in range(N)], pool=pool, in_flight=1, trace=tmp_path / "t.json")
         results = dict([next(run) for _ in range(8)])
         machines.kill(machines.nodes[0], victim.daemon)
         results.update(run)
