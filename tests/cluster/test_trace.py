@@ -114,7 +114,7 @@ def test_work_that_is_left_early_has_a_trace(machines: Machines, tmp_path: Path)
             next(run)
             run.close()
             assert run.trace is not None and len(Shown(tmp_path / f"{again}.json").slices("call")) >= 1
-            assert os.listdir(tmp_path) == [f"{i}.json" for i in range(again + 1)] or again, "nothing else is left there"
+            assert sorted(os.listdir(tmp_path)) == [f"{i}.json" for i in range(again + 1)], "nothing else is left there"
 
 
 def test_where_no_file_can_be_written(tmp_path: Path) -> None:
