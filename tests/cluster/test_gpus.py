@@ -16,7 +16,7 @@ import pytest
 from kops._base.results import Device
 from kops.ray import _place
 from machines import Machines, standin, wait_for
-from support import backends, proc
+from support import backends, chrome_trace, proc
 from support.daemon import Daemon
 from support.kernels import ADD
 
@@ -70,9 +70,12 @@ def test_kernels_run_on_the_workers_gpu(node: Machines, on_gpus: kops.ray.Pool, 
         ADD, "add2_kernel", "out float* c[n], const float* a[n], const float* b[n], int n", grid=4, block=32, device=0
     )
     blocks = [(np.full(16, i, "f4"), np.ones(16, "f4"), 16) for i in range(24)]
-    run = kops.ray.map(kern, blocks, pool=on_gpus)
+    run = kops.ray.map(kern, blocks, pool=on_gpus, trace=tmp_path / "trace.json")
     for i, c in run:
         np.testing.assert_array_equal(c, np.full(16, i + 1, "f4"))
+    events = chrome_trace.load(tmp_path / "trace.json")["traceEvents"]
+    assert run.trace is not None and [node["missing"] for node in run.trace["nodes"]] == [""], "one worker records for all of the node"
+    assert chrome_trace.check(events).categories["call"] == chrome_trace.check(events).categories["device"] == 24
     rows = [row for row in run.stats()["ops"] if row["op"] == "add2_kernel"]
     assert sum(row["count"] for row in rows) == 24
     declared = {worker.uuid for worker in on_gpus.workers}
