@@ -113,8 +113,7 @@ class Machines:
         supervisor = supervisor_of(daemon)
         self.nodes.remove(node)
         self.cluster.remove_node(node, allow_graceful=False)
-        end(supervisor)
-        end(daemon)
+        end_both(supervisor, daemon)
 
     def log(self) -> str:
         """Of the daemons."""
@@ -176,6 +175,13 @@ def end(pid: int, number: int = signal.SIGKILL) -> None:
     os.kill(pid, number)
     select.select([ended], [], [])
     os.close(ended)
+
+
+def end_both(supervisor: int, daemon: int) -> None:
+    """A daemon may end by itself once its supervisor has."""
+    end(supervisor)
+    with contextlib.suppress(ProcessLookupError):
+        end(daemon)
 
 
 def stop_daemon(path: Path) -> None:

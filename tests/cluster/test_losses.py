@@ -15,7 +15,7 @@ import kops.ray
 import pytest
 import ray
 from kops.ray import _late
-from machines import Machines, end, stop_daemon, supervisor_of, wait_for
+from machines import Machines, end, end_both, stop_daemon, supervisor_of, wait_for
 
 N = 120
 
@@ -65,9 +65,10 @@ def test_a_daemon_that_goes_half_way(machines: Machines, supervised: bool) -> No
         victim = pool.workers[0]
 
         def harm() -> None:
-            if not supervised:
-                end(supervisor_of(victim.daemon))
-            end(victim.daemon)
+            if supervised:
+                end(victim.daemon)
+            else:
+                end_both(supervisor_of(victim.daemon), victim.daemon)
 
         results: dict[int, Any] = {}
 
