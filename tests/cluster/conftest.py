@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import faulthandler
 import importlib.util
 import os
 import resource
@@ -15,6 +16,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "client_py")]
 
 WHY_NOT = None if importlib.util.find_spec("ray") else "Ray is not installed: tools/install-ray puts it into build/ray-venv"
 SYSTEM = Path("/run/kopsd/kopsd.sock")
+LONGEST_S = 300  # of a test, on a machine with other work
 ADDRESS_SPACE = 32 << 30  # bytes of each process: Ray's reserve far more than they use
 collect_ignore_glob = ["test_*.py"] if WHY_NOT else []
 
@@ -35,23 +37,40 @@ def travelling() -> None:
     """Functions of the tests' modules go to the workers by value."""
     from ray import cloudpickle
 
-    for name in ("test_map", "test_losses", "test_gpus", "test_judge", "test_judge_losses", "judging", "machines"):
+    for name in ("test_map", "test_losses", "test_gpus", "test_judge", "test_judge_losses", "test_trace", "judging", "machines"):
         if name in sys.modules:
             cloudpickle.register_pickle_by_value(sys.modules[name])
 
 
-@pytest.fixture(scope="module")
-def machines() -> Iterator[Any]:
-    """Three nodes without GPUs, for the tests of a module that harm none."""
+@pytest.fixture(autouse=True)
+def a_bound() -> Iterator[None]:
+    """A test that hangs ends the run, and says where it was."""
+    faulthandler.dump_traceback_later(LONGEST_S, exit=True, file=sys.__stderr__)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Any]:
+    """The cluster of all tests, whose head takes no work: each test sees to the nodes that it needs."""
     from machines import Machines
 
-    with Machines(3) as made:
+    with Machines() as made:
         yield made
 
 
+@pytest.fixture
+def machines(cluster: Any) -> Any:
+    """Three nodes without GPUs. A test may harm them."""
+    cluster.fill(3)
+    return cluster
+
+
 @pytest.fixture(scope="module")
-def pool(machines: Any) -> Iterator[Any]:
+def pool(cluster: Any) -> Iterator[Any]:
+    """Of a module's tests that harm no node."""
     import kops.ray
 
+    cluster.fill(3)
     with kops.ray.Pool() as made:
         yield made

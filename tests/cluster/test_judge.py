@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import kops
@@ -10,17 +11,21 @@ import kops.ray
 import pytest
 from judging import SOLUTIONS, TASK, TRIPLE, only_with_a_compiler, solution
 from kops import judge
+from support import chrome_trace
 
 pytestmark = only_with_a_compiler
 
 
-def test_each_solution_has_its_verdict(pool: kops.ray.Pool) -> None:
-    expected = [kind for kind, _ in SOLUTIONS] * 3
-    run = kops.ray.judge_many(TASK, [one for _, one in SOLUTIONS] * 3, pool=pool)
+def test_each_solution_has_its_verdict(pool: kops.ray.Pool, tmp_path: Path) -> None:
+    expected = [kind for kind, _ in SOLUTIONS] * 2
+    run = kops.ray.judge_many(TASK, [one for _, one in SOLUTIONS] * 2, pool=pool, trace=tmp_path / "trace.json")
     verdicts = dict(run)
     assert [verdicts[i].kind for i in range(len(expected))] == expected
     assert all(verdict.how == "interpreter" and verdict.task == "double" for verdict in verdicts.values() if verdict.right)
     assert isinstance(verdicts[1], judge.Verdict) and verdicts[1].worst is not None
+    assert run.trace is not None and sum(node["items"] for node in run.trace["nodes"]) == len(expected)
+    events = chrome_trace.load(tmp_path / "trace.json")["traceEvents"]
+    assert chrome_trace.check(events).categories["item"] == len(expected), "those that are judged at one time have rows of their own"
 
 
 def test_a_task_for_each_solution_in_their_order(pool: kops.ray.Pool) -> None:

@@ -16,41 +16,39 @@ from support import backends
 
 
 @only_with_a_compiler
-def test_a_node_that_goes_while_it_judges() -> None:
+def test_a_node_that_goes_while_it_judges(machines: Machines) -> None:
     def slow(rng: Any, n: int) -> dict[str, Any]:
         time.sleep(0.05)
         return make_inputs(rng, n)
 
     task = judge.Task("slow", lambda **given: 2 * given["in"], slow, [{"n": 100}])
-    with Machines(3) as cluster, kops.ray.Pool() as pool:
+    with kops.ray.Pool() as pool:
         wait_for(pool, 3)
-        victim = next(w for w in pool.workers if w.node_id == cluster.nodes[0].node_id)
+        victim = next(w for w in pool.workers if w.node_id == machines.nodes[0].node_id)
         verdicts: dict[int, Any] = {}
-        for index, verdict in kops.ray.judge_many(task, [one for _, one in SOLUTIONS] * 8, pool=pool):
+        for index, verdict in kops.ray.judge_many(task, [one for _, one in SOLUTIONS] * 4, pool=pool):
             assert index not in verdicts
             verdicts[index] = verdict
             if len(verdicts) == 6:
-                cluster.kill(cluster.nodes[0], victim.daemon)
-        assert [verdicts[i].kind for i in range(32)] == [kind for kind, _ in SOLUTIONS] * 8
+                machines.kill(machines.nodes[0], victim.daemon)
+        assert [verdicts[i].kind for i in range(16)] == [kind for kind, _ in SOLUTIONS] * 4
 
 
 @pytest.mark.skipif(backends.missing(backends.STANDIN) is not None, reason="there is no stand-in driver")
 @pytest.mark.skipif(backends.nvrtc() is None, reason="there is no NVRTC here")
-def test_on_gpus_and_a_daemon_that_is_lost() -> None:
+def test_on_gpus_and_a_daemon_that_is_lost(cluster: Machines) -> None:
     """Two GPUs of the stand-in, whose daemon is killed half-way."""
     limits = judge.Limits(at_most=0.2, launches=8, flush_bytes=1 << 16, slack_us=1e9)
-    with Machines() as cluster:
-        env = standin(2, KOPSD_EXECUTORS_ISOLATE="connection", KOPSD_EXECUTORS_FAULTS="0", KOPS_STANDIN_CONTROL=str(cluster.folder / "c"))
-        cluster.node(env, num_cpus=4, num_gpus=2)
-        with kops.ray.Pool() as pool:
-            wait_for(pool, 2)
-            run = kops.ray.judge_many(TASK, [solution("2 * in[i]", f"{i}") for i in range(24)], pool=pool, limits=limits, peak_gb_s=100.0)
-            verdicts: dict[int, Any] = {}
-            for index, verdict in run:
-                assert index not in verdicts
-                verdicts[index] = verdict
-                if len(verdicts) == 6:
-                    os.kill(pool.workers[0].daemon, signal.SIGKILL)
-        assert sorted(verdicts) == list(range(24))
-        assert [v.kind for v in verdicts.values()] == ["right"] * 24, [v.text for v in verdicts.values()]
-        assert {v.how for v in verdicts.values()} == {"gpu"} and all(v.time is not None for v in verdicts.values())
+    env = standin(2, KOPSD_EXECUTORS_ISOLATE="connection", KOPSD_EXECUTORS_FAULTS="0", KOPS_STANDIN_CONTROL=str(cluster.folder / "c"))
+    with cluster.gpus(env, num_cpus=4, num_gpus=2), kops.ray.Pool() as pool:
+        wait_for(pool, 2)
+        run = kops.ray.judge_many(TASK, [solution("2 * in[i]", f"{i}") for i in range(12)], pool=pool, limits=limits, peak_gb_s=100.0)
+        verdicts: dict[int, Any] = {}
+        for index, verdict in run:
+            assert index not in verdicts
+            verdicts[index] = verdict
+            if len(verdicts) == 4:
+                os.kill(pool.workers[0].daemon, signal.SIGKILL)
+    assert sorted(verdicts) == list(range(12))
+    assert [v.kind for v in verdicts.values()] == ["right"] * 12, [v.text for v in verdicts.values()]
+    assert {v.how for v in verdicts.values()} == {"gpu"} and all(v.time is not None for v in verdicts.values())

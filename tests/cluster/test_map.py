@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import kops
@@ -28,14 +29,14 @@ SIGNATURE = "out float* y[n], const float* x[n], float a, int n"
 N = 24
 
 
-def test_each_result_is_there_once_and_all_nodes_work(machines: Machines, pool: kops.ray.Pool) -> None:
+def test_each_result_is_there_once_and_all_nodes_work(machines: Machines, pool: kops.ray.Pool, tmp_path: Path) -> None:
     """A worker waits until all three have an item, so that no node can do all of them."""
     results = list(kops.ray.map(lambda k, i: (i * i, k.info.pid), [(i,) for i in range(N)], pool=pool))
     assert sorted(index for index, _ in results) == list(range(N))
     assert all(value[0] == index * index for index, value in results)
     wait_for(pool, 3)
     assert len({worker.node for worker in pool.workers}) == 3 and len({worker.daemon for worker in pool.workers}) == 3
-    met = list(kops.ray.map(_meet, [(str(machines.folder / "met"), i) for i in range(3)], pool=pool, in_flight=1))
+    met = list(kops.ray.map(_meet, [(str(tmp_path / "met"), i) for i in range(3)], pool=pool, in_flight=1))
     assert len({pid for _, pid in met}) == 3
 
 
@@ -241,22 +242,22 @@ def test_the_statistics_of_all_nodes_are_added_up(pool: kops.ray.Pool) -> None:
 def _free(machines: Machines, pool: kops.ray.Pool) -> None:
     """The tests that follow have workers of their own."""
     pool.close()
-    machines.wait_free(3)
+    machines.wait_free()
 
 
 def test_the_end_of_a_map_of_its_own_frees_the_cluster(machines: Machines, pool: kops.ray.Pool) -> None:
     _free(machines, pool)
-    run = kops.ray.map(lambda k, i: i, range(1000))
+    run = kops.ray.map(lambda k, i: i, range(1000), workers=1)
     for _ in range(5):
         next(run)
     run.close()
-    machines.wait_free(3)
-    with kops.ray.map(lambda k, i: i, range(1000)) as run:
+    machines.wait_free()
+    with kops.ray.map(lambda k, i: i, range(1000), workers=1) as run:
         next(run)
-    machines.wait_free(3)
-    for _ in kops.ray.map(lambda k, i: i, range(1000)):
+    machines.wait_free()
+    for _ in kops.ray.map(lambda k, i: i, range(1000), workers=1):
         break
-    machines.wait_free(3)
+    machines.wait_free()
     with pytest.raises(kops.BadArgument, match="closed"):
         next(kops.ray.map(lambda k, i: i, range(3), pool=pool))
 
@@ -283,7 +284,7 @@ def test_ctrl_c_ends_the_work(machines: Machines, pool: kops.ray.Pool) -> None:
     program.send_signal(signal.SIGINT)
     printed = program.communicate(timeout=120)[0]
     assert "interrupted" in printed and program.returncode == 0
-    machines.wait_free(3)
+    machines.wait_free()
 
 
 def test_another_version_of_the_package_is_an_error(
@@ -295,7 +296,7 @@ def test_another_version_of_the_package_is_an_error(
     monkeypatch.setattr(_pool, "VERSION", "0.0.1")
     with pytest.raises(kops.Unsupported, match=r"0\.0\.1 here: install the same version"):
         list(kops.ray.map(lambda k, i: i, range(3)))
-    machines.wait_free(3)
+    machines.wait_free()
 
 
 def test_a_cluster_without_room_says_what_it_has(machines: Machines) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import kops
 import kops.ray
 import pytest
+from kops._base.stopwatch import Stopwatch
 from kops.ray import _errors, _progress
 from kops.ray._stats import Gathered, Snapshot, since
 
@@ -120,12 +121,12 @@ def test_a_verdict_that_is_missing_because_the_daemon_went_is_another_workers() 
     court._tasks["0"] = task
     try:
         solution = judge.Solution("", [judge.Launch("f", "out float* out[1]")])
-        verdict = court(("0", [], solution), {})
+        verdict = court(("0", [], solution), {}, Stopwatch())
         assert verdict.kind == "no_verdict" and "no inputs" in verdict.text, "the task's own fault"
         client.gone = True
         with pytest.raises(kops.ConnectionLost, match="no inputs"):
-            court(("0", [], solution), {})
+            court(("0", [], solution), {}, Stopwatch())
     finally:
         court.close()
     client.gone = False
-    assert "the judge failed" in court(("0", [], solution), {}).text, "it is closed"
+    assert "the judge failed" in court(("0", [], solution), {}, Stopwatch()).text, "it is closed"

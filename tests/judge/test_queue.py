@@ -13,6 +13,7 @@ import kops
 import pytest
 from conftest import LIMITS
 from kops import judge
+from kops._base.stopwatch import Stopwatch
 from kops.judge import _gpu, _judge
 from material import ADD, FAULT, SIGNATURE, VECTOR, add, inputs, task
 
@@ -79,6 +80,26 @@ def test_a_close_in_the_middle(daemon: Daemon) -> None:
         futures[-1].result()
     with pytest.raises(kops.BadArgument, match="closed"):
         made.submit(held, add())
+
+
+def test_the_time_of_a_solution_is_without_that_of_those_before_it(daemon: Daemon) -> None:
+    """Of one task one solution's draws are made, and the others wait for these."""
+    begun, go = threading.Event(), threading.Event()
+
+    def slow(rng: Any, n: int) -> Any:
+        begun.set()
+        go.wait(60)
+        return inputs(rng, n)
+
+    with judge_of(daemon) as made:
+        held, watches = task(inputs=slow), [Stopwatch() for _ in range(5)]
+        try:
+            futures = [made.submit(held, add(), watch) for watch in watches]
+            assert begun.wait(60)
+            assert sum(watch.seconds > 0 for watch in watches) == 1
+        finally:
+            go.set()
+        assert all(future.result().right for future in futures) and all(watch.seconds > 0 for watch in watches)
 
 
 def test_leaving_waits_and_an_exception_does_not(daemon: Daemon) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from .._base.errors import BadArgument, KopsError
 from .._base.results import Device
+from .._base.stopwatch import Stopwatch
 from .._clients.client import Client
 from ._device import gpu_of
 from ._errors import BaselineFault, Refused, TaskFault
@@ -144,12 +145,13 @@ class Judge:
 
     # What callers use
 
-    def submit(self, task: Task, solution: Solution) -> Future[Verdict]:
-        """The verdict, later. Waits while very many are under way. The future fails only where the judge itself has a fault."""
+    def submit(self, task: Task, solution: Solution, work: Stopwatch | None = None) -> Future[Verdict]:
+        """The verdict, later. Waits while very many are under way. The future fails only where the judge itself has a fault. `work` runs
+        while the judge works on this solution, and not while that waits for others."""
         if not isinstance(task, Task) or not isinstance(solution, Solution):
             raise BadArgument(f"submit takes a Task and a Solution, not {type(task).__name__} and {type(solution).__name__}")
         self._room.acquire()
-        job = Job(task, solution, Future())
+        job = Job(task, solution, Future(), work=work or Stopwatch())
         with self._lock:
             if self._closed:
                 self._room.release()
@@ -229,7 +231,8 @@ class Judge:
     def _guarded(self, job: Job, call: Any) -> None:
         """A fault of the judge's own must not leave a caller waiting."""
         try:
-            call()
+            with job.work:
+                call()
         except BaseException as error:
             with contextlib.suppress(InvalidStateError):
                 job.future.set_exception(error)
@@ -365,7 +368,9 @@ class Judge:
             except HeldBack as error:
                 why = str(error)
                 waited += error.seconds
-                if self._ending.wait(error.seconds):
+                with job.work.paused():
+                    ended = self._ending.wait(error.seconds)
+                if ended:
                     break
                 continue
             except Busy as error:
@@ -377,7 +382,7 @@ class Judge:
             except Gone as error:
                 machine.let_go()
                 why, losses = str(error), losses + 1
-                with contextlib.suppress(KopsError):
+                with job.work.paused(), contextlib.suppress(KopsError):
                     self._trusted.ping()  # waits for a daemon that comes back
                 continue
             for part, seconds in job.spent.items():

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from .._base.stopwatch import Stopwatch
 from ._draws import Draw
 from ._errors import Refused, TaskFault
 from ._host import HostRunner
@@ -41,7 +42,7 @@ class Job:
     ahead: bool = False  # it counts as one whose draws are in memory
     kept: Callable[[], Sequence[Draw]] = lambda: ()  # more for its times, which were made for other solutions
     keep: Callable[[Draw], None] = lambda draw: None  # takes one that was made for its times, for later solutions
-
+    work: Stopwatch = field(default_factory=Stopwatch)  # of the stages, without the queues between them
     spent: dict[str, float] = field(default_factory=dict)  # seconds by part
 
     @contextlib.contextmanager

@@ -231,6 +231,15 @@ class Trace:
             self._flow("s", self._flows, _pid(event), call_tid, leaves)
         self._flow("f", self._flows, pid, tid, begin)
 
+    def add_rows(self, pid: int, process: str, row: str, cat: str, slices: Iterable[tuple[str, int, int, Mapping[str, Any]]]) -> None:
+        """Slices of which the daemon knows nothing, each with its name, its begin, its end and its arguments, in the order of their begins.
+        Those that overlap are in several rows."""
+        self._rows.process(pid, process)
+        for name, begin, end, args in slices:
+            lane = self._lane((pid, row), begin, end)
+            tid = self._rows.thread(pid, (row, lane), row if lane == 0 else f"{row} ({lane + 1})")
+            self._slice(cat, name, pid, tid, begin, end, args, **({"cname": "terrible"} if args.get("failed") else {}))
+
     # What this process did
 
     def add_spans(self, spans: Iterable[Span], pid: int) -> None:

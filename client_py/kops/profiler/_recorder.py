@@ -173,16 +173,22 @@ class Recorder:
         except KopsError as error:
             self._broken = True
             self._pending = 0
-            why = "kopsd was replaced" if isinstance(error, BadArgument) else str(error)
-            warn(f"the profile has nothing of what kopsd does from now on: {why}", RuntimeWarning)
+            self._end("kopsd was replaced" if isinstance(error, BadArgument) else str(error))
             return False
+        self._keep(reply)
+        self.dropped = reply["dropped"] + self._lost
+        self._pending = reply.get("pending", 0)
+        return True
+
+    def _keep(self, reply: Mapping[str, Any]) -> None:
         room = self._most - len(self.events)
         events = self._decoder.events(reply)
         self.events += events[:room]
         self._lost += max(0, len(events) - room)
-        self.dropped = reply["dropped"] + self._lost
-        self._pending = reply.get("pending", 0)
-        return True
+
+    def _end(self, why: str) -> None:
+        """There will be no more."""
+        warn(f"the profile has nothing of what kopsd does from now on: {why}", RuntimeWarning)
 
     def _read_on(self) -> None:
         while not self._ended.wait(READ_EVERY):

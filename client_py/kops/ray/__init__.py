@@ -15,9 +15,10 @@ from . import _ray as _ray
 from ._errors import GivenUp, WorkersFailed
 from ._judge import judge_many
 from ._map import map
+from ._merge import ClusterTrace
 from ._pool import Pool
 from ._run import Run
 from ._stats import ClusterStats
 from ._worker import WorkerInfo
 
-__all__ = ["ClusterStats", "GivenUp", "Pool", "Run", "WorkerInfo", "WorkersFailed", "judge_many", "map"]
+__all__ = ["ClusterStats", "ClusterTrace", "GivenUp", "Pool", "Run", "WorkerInfo", "WorkersFailed", "judge_many", "map"]

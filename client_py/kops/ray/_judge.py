@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
 from .._base.errors import BadArgument, ConnectionLost, KopsError
+from .._base.stopwatch import Stopwatch
 from ..judge import Judge, Limits, Solution, Task, Verdict
 from . import _travel
 from ._client import WorkerClient
 from ._errors import GivenUp
+from ._plan import Item, Plan
 from ._pool import Pool
 from ._ray import ray
 from ._run import Run
-from ._work import Item, Plan, Work
+from ._work import Work
 
 TASKS_KEPT = 64  # by the driver, and by each worker
 IN_FLIGHT = 4  # solutions of a worker: while the GPU judges one, others are compiled
@@ -34,6 +38,8 @@ class _Job:
 class _Court:
     """In a worker: a judge for its GPU, or one that interprets, and the tasks that it knows. Called by several threads."""
 
+    lock = contextlib.nullcontext()  # the judge has a queue
+
     def __init__(self, client: WorkerClient, on_gpu: bool, how: Mapping[str, Any]) -> None:
         self._client = client
         if on_gpu and client.place is not None:
@@ -42,15 +48,16 @@ class _Court:
             self._judge = Judge(how="interpreter", **how)
         self._tasks: OrderedDict[str, Task] = OrderedDict()
 
-    def __call__(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> Verdict:
+    def __call__(self, arguments: Sequence[Any], named: Mapping[str, Any], work: Stopwatch) -> Verdict:
         key, packed, solution = arguments
         task = self._tasks.get(key)
         if task is None:
-            task = self._tasks.setdefault(key, _travel.unpack(ray.get(packed[0])))
+            with work:
+                task = self._tasks.setdefault(key, _travel.unpack(ray.get(packed[0])))
             while len(self._tasks) > TASKS_KEPT:
                 self._tasks.popitem(last=False)
         try:
-            verdict = self._judge.judge(task, solution)
+            verdict = self._judge.submit(task, solution, work).result()
         except Exception as error:  # a fault of the judge's own, which is no reason to judge no others
             verdict = Verdict("no_verdict", f"the judge failed: {type(error).__name__}: {error}", task.name, solution.name)
         if verdict.kind == "no_verdict":
@@ -104,7 +111,7 @@ def judge_many(
     interpreted_deadline: float = 20.0, task_timeout: float = 600.0, time: bool = True, limits: Limits | None = None,
     counters: bool = True, peak_gb_s: float | None = None, seed: int | None = None, ordered: bool = False, tries: int = 3,
     timeout: float | None = None, in_flight: int = IN_FLIGHT, progress: bool | None = None, total: int | None = None,
-    pool: Pool | None = None, **workers: Any,
+    trace: str | os.PathLike[str] | None = None, pool: Pool | None = None, **workers: Any,
 ) -> Run:  # fmt: skip
     """Judges solutions on the GPUs of a Ray cluster, each GPU with a judge of its own: an iterator of `(index, verdict)`, in the order in
     which they end. `index` is the solution's.
@@ -128,5 +135,5 @@ def judge_many(
     }  # fmt: skip
     if total is None and isinstance(solutions, Sized):
         total = len(solutions)
-    plan = Plan("judge", total, ordered, "raise", tries, timeout, in_flight, progress, _no_verdict)
+    plan = Plan("judge", total, ordered, "raise", tries, timeout, in_flight, progress, trace, _no_verdict)
     return Run(Work(_Job(how), _items(tasks, solutions), plan, pool, workers))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
 from .._base.errors import BadArgument
+from .._base.stopwatch import Stopwatch
 from . import _apply
 from ._client import WorkerClient
+from ._plan import Item, Plan
 from ._pool import Pool
 from ._ray import ray
 from ._run import Run
-from ._work import Item, Plan, Work
+from ._work import Work
 
 LARGE = 1 << 16  # bytes of what all blocks share, from which on it is put into Ray's memory once
 
@@ -34,8 +37,9 @@ class _OneAtATime:
         self.lock = threading.Lock()
         self._call = call
 
-    def __call__(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        return self._call(arguments, named)
+    def __call__(self, arguments: Sequence[Any], named: Mapping[str, Any], work: Stopwatch) -> Any:
+        with work:
+            return self._call(arguments, named)
 
 
 def _items(blocks: Iterable[Any], shared: Mapping[str, Any]) -> Iterator[Item]:
@@ -55,7 +59,7 @@ def _put(value: Any) -> Any:
 def map(
     kern: Any, blocks: Iterable[Any], *, shared: Mapping[str, Any] | None = None, ordered: bool = False, errors: str = "raise",
     tries: int = 3, timeout: float | None = None, in_flight: int | None = None, progress: bool | None = None, total: int | None = None,
-    pool: Pool | None = None, **workers: Any,
+    trace: str | os.PathLike[str] | None = None, pool: Pool | None = None, **workers: Any,
 ) -> Run:  # fmt: skip
     """Calls `kern` with each block on the GPUs of a Ray cluster: an iterator of `(index, result)`, in the order in which they end.
 
@@ -75,13 +79,14 @@ def map(
     may be a generator: it is read as workers get free. Results that are large arrays lie in Ray's memory, and are read-only.
 
     Each item is in the results once. Where a worker, its node or the daemon there is lost, another worker does the item: it may then run
-    twice, so it should have no effects but its result. An item at which `tries` workers were lost, or that took longer than
-    `timeout` seconds each time, is given up: `GivenUp`. An item's own error is not tried again. The first error ends the work and is
+    twice, so it should have no effects but its result. An item at which `tries` workers were lost, or on which each of them worked for
+    longer than `timeout` seconds, is given up: `GivenUp`. An item's own error is not tried again. The first error ends the work and is
     raised, with a note that names the item, or with `errors="return"` the error is that item's result.
 
     `ordered`: in the order of the blocks. `in_flight`: items that a worker has at one time; by default one, and more where they are
-    short. `progress`: a bar on stderr, by default where that is a terminal; `total`, if `blocks` has no length. `pool` are workers of an
-    earlier `kops.ray.Pool`; else the call has its own, for which the other keywords are.
+    short. `progress`: a bar on stderr, by default where that is a terminal; `total`, if `blocks` has no length. `trace`: a
+    file for ui.perfetto.dev, `.json` or `.json.gz`, of what all nodes' daemons do meanwhile; `Run.trace` then says what is in it. `pool`
+    are workers of an earlier `kops.ray.Pool`; else the call has its own, for which the other keywords are.
     Raises `kops.BadArgument` and `kops.WrongType` at once, other errors from the iterator.
     """
     _apply.check(kern)
@@ -91,5 +96,5 @@ def map(
     if total is None and isinstance(blocks, Sized):
         total = len(blocks)
     title = kern if isinstance(kern, str) else getattr(kern, "name", None) or getattr(kern, "__name__", "map")
-    plan = Plan(str(title), total, ordered, errors, tries, timeout, in_flight, progress)
+    plan = Plan(str(title), total, ordered, errors, tries, timeout, in_flight, progress, trace)
     return Run(Work(_Job(kern), _items(blocks, given), plan, pool, workers))

@@ -15,14 +15,14 @@ from .._version import VERSION
 from ._errors import WorkersFailed
 from ._ray import ray
 from ._stats import Gathered
-from ._worker import THREADS, Worker, WorkerInfo
+from ._worker import ASIDE, ASIDE_THREADS, THREADS, Worker, WorkerInfo
 
 FAILURES_MOST = 3  # starts that fail one after the other, for a pool of few workers
 SPREAD = "SPREAD"
 
 
 class Member:
-    """A worker as the driver sees it. `doing` has its items in the order in which it does them, by the references of their outcomes."""
+    """A worker as the driver sees it. `doing` has its items in the order in which they were given, by the references of their outcomes."""
 
     def __init__(self, actor: Any, number: int) -> None:
         self.actor = actor
@@ -30,7 +30,6 @@ class Member:
         self.greeting: Any = actor.hello.remote(VERSION)
         self.info: WorkerInfo | None = None
         self.doing: dict[Any, Any] = {}
-        self.since = 0.0  # when the first of them became the first
 
     @property
     def name(self) -> str:
@@ -106,7 +105,7 @@ class Pool:
             options["runtime_env"] = dict(runtime_env)
         if not self._gpus:
             options["scheduling_strategy"] = SPREAD
-        self._actor = ray.remote(Worker).options(**options)
+        self._actor = ray.remote(concurrency_groups={ASIDE: ASIDE_THREADS})(Worker).options(**options)
         for _ in range(count):
             self._add()
 

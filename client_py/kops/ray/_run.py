@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ._merge import ClusterTrace
 from ._stats import ClusterStats
 from ._work import Work
 
@@ -41,6 +42,11 @@ class Run(Iterator[tuple[int, Any]]):
     def retried(self) -> int:
         """The items that were given to a worker once more, since one was lost."""
         return self._work.retried
+
+    @property
+    def trace(self) -> ClusterTrace | None:
+        """What is in the file that `trace=` named, once the work has ended."""
+        return self._work.trace
 
     def stats(self) -> ClusterStats:
         """What the nodes' daemons did since the work began, added up. While it is under way a daemon's part is some seconds old."""

@@ -3,67 +3,29 @@ they end, each once."""
 
 from __future__ import annotations
 
-import time
+import itertools
 import uuid
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .._base.errors import BadArgument
-from . import _travel
+from . import _merge, _travel
 from ._errors import GivenUp, unpacked
+from ._late import Late
+from ._merge import ClusterTrace
+from ._plan import Item, Plan
 from ._pool import Member, Pool
 from ._progress import Progress
 from ._ray import LOST, ray
 from ._stats import ClusterStats
-from ._worker import THREADS
+from ._trace import Tracing
 
-TICK_S = 1.0  # between two looks at what takes too long
+TICK_S = 1.0  # between two looks at whether workers begin
 QUEUE_S = 0.05  # of work that waits at a worker beside the item that it does
 QUEUE_MOST = 8
 WINDOW = 4  # with ordered=True: results that wait for an earlier one, times the workers' items
 WINDOW_LEAST = 16
-
-
-@dataclass(eq=False)
-class Item:
-    """`tries` counts the workers that were lost while they had this item alone, `losses` the daemons, and data in Ray's memory, that
-    went away meanwhile, for whatever reason. A `suspect` was with others when a worker or a daemon was lost: it gets a worker for itself,
-    which tells."""
-
-    index: int
-    values: Sequence[Any]  # by position, then by name
-    names: Sequence[str] = ()
-    tries: int = 0
-    losses: int = 0
-    suspect: bool = False
-    note: str = ""  # of who made it
-
-
-@dataclass
-class Plan:
-    """How a piece of work is done; the options of `map`."""
-
-    what: str  # the progress bar's title
-    total: int | None = None
-    ordered: bool = False
-    errors: str = "raise"
-    tries: int = 3
-    timeout: float | None = None
-    in_flight: int | None = None
-    progress: bool | None = None
-    given_up: Callable[[Item, GivenUp], Any] | None = None  # the result of such an item; None: the error is it
-
-    def __post_init__(self) -> None:
-        if self.errors not in ("raise", "return"):
-            raise BadArgument(f'errors must be "raise" or "return", not {self.errors!r}', {"key": "errors"})
-        if self.tries < 1:
-            raise BadArgument(f"tries={self.tries}: at least one is needed", {"key": "tries"})
-        if self.in_flight is not None and not 1 <= self.in_flight <= THREADS:
-            raise BadArgument(f"in_flight={self.in_flight}: a worker has 1 to {THREADS} items at one time", {"key": "in_flight"})
-        if self.timeout is not None and not self.timeout > 0:
-            raise BadArgument(f"timeout={self.timeout}: seconds that one item may take, or None", {"key": "timeout"})
 
 
 class Work:
@@ -81,7 +43,11 @@ class Work:
         self._mean_s: float | None = None  # what an item takes at a worker
         self._next = 0  # of the ordered results
         self._waiting: dict[int, Any] = {}  # ordered results behind one that is not there
+        self._late = Late(plan.timeout)
+        self._tracing = Tracing(plan.trace) if plan.trace is not None else None
+        self._turns = itertools.count()  # numbers of the items' turns at workers
         self._stats: ClusterStats | None = None
+        self.trace: ClusterTrace | None = None
         self.retried = 0  # items that were given to a worker once more
 
     def stats(self) -> ClusterStats:
@@ -116,6 +82,9 @@ class Work:
             if whole:
                 pool.last_words()
             self._stats = pool.gathered.stats()
+            if self._tracing is not None:
+                self._tracing.finish(pool)
+                self.trace = _merge.write(self._tracing)
         finally:
             for member in pool.ready:
                 member.doing.clear()
@@ -151,13 +120,17 @@ class Work:
         """Gives items to the workers that have room, each time to one with the fewest; whether any is under way."""
         while True:
             depth = 1 if self._again and self._again[0].suspect else self._depth
-            free = min((member for member in pool.ready if _has_room(member, depth)), key=lambda m: len(m.doing), default=None)
+            able = (member for member in pool.ready if _has_room(member, depth) and self._may_work(member))
+            free = min(able, key=lambda member: len(member.doing), default=None)
             item = self._take(pool) if free is not None else None
             if free is None or item is None:
                 return any(member.doing for member in pool.ready)
-            if not free.doing:
-                free.since = time.monotonic()
-            free.doing[free.actor.run.remote(self._job, self._reference, tuple(item.names), *item.values)] = item
+            item.token = f"{self._job}.{next(self._turns)}"
+            free.doing[free.actor.run.remote(item.token, self._job, self._reference, tuple(item.names), *item.values)] = item
+            self._late.given(free)
+
+    def _may_work(self, member: Member) -> bool:
+        return self._tracing is None or self._tracing.may_work(member)
 
     # Taking
 
@@ -166,17 +139,25 @@ class Work:
         pool.check_started()
         starting = pool.starting()
         doing = {reference: member for member in pool.ready for reference in member.doing}
-        references = [*doing, *starting]
-        ended, _ = ray.wait(references, num_returns=1, timeout=TICK_S)
+        asked = self._late.ask(pool.ready)
+        traced = self._tracing.ask(pool.ready) if self._tracing is not None else []
+        references = [*doing, *starting, *asked, *traced]
+        ended, _ = ray.wait(references, num_returns=1, timeout=self._late.pause(TICK_S))
         if ended:
             ended, _ = ray.wait(references, num_returns=len(references), timeout=0)
         for reference in ended:
             if reference in starting:
                 pool.greet(starting[reference])
-        for reference, member in doing.items():  # in the order in which each worker does them
+        for reference, member in doing.items():  # in the order in which they were given
             if reference in ended and reference in member.doing:
                 yield from self._one(pool, member, reference)
-        yield from self._overdue(pool)
+        for reference in asked:
+            if reference in ended:
+                self._late.told(reference)
+        if self._tracing is not None:
+            self._tracing.took(ended)
+        for member, tokens, why in self._late.found():
+            yield from self._overdue(pool, member, tokens, why)
 
     def _one(self, pool: Pool, member: Member, reference: Any) -> Iterator[tuple[int, Any]]:
         try:
@@ -185,10 +166,13 @@ class Work:
             yield from self._lost(pool, member, reference, error)
             return
         except ray.exceptions.RayError as error:  # such as an argument that cannot be read there
-            yield from self._failed(self._take_off(member, reference), error)
+            yield from self._failed(member.doing.pop(reference), error)
             return
-        item = self._take_off(member, reference)
+        item: Item = member.doing.pop(reference)
+        self._late.ended(member)
         node = member.info.node if member.info is not None else ""
+        if self._tracing is not None:
+            self._tracing.item(member, item.index, outcome)
         for word in outcome.snapshots:
             pool.gathered.take(node, word)
         if outcome.kind == "done":
@@ -202,12 +186,6 @@ class Work:
             item.suspect = True
             yield from self._once_more(item, outcome.text, node)
 
-    @staticmethod
-    def _take_off(member: Member, reference: Any) -> Item:
-        item: Item = member.doing.pop(reference)
-        member.since = time.monotonic()
-        return item
-
     def _failed(self, item: Item, error: BaseException) -> Iterator[tuple[int, Any]]:
         if self._plan.errors == "raise":
             raise error
@@ -218,21 +196,29 @@ class Work:
         lost the word."""
         why, node = _first_line(error), member.info.node if member.info is not None else ""
         if isinstance(error, ray.exceptions.ObjectLostError):  # a result, or an argument that was in Ray's memory; the worker may go on
-            item = self._take_off(member, reference)
+            item = member.doing.pop(reference)
             item.losses += 1
             yield from self._once_more(item, why, node)
             return
-        items = list(member.doing.values())
+        yield from self._end(pool, member, why, None)
+
+    def _end(self, pool: Pool, member: Member, why: str, to_blame: Sequence[Item] | None) -> Iterator[tuple[int, Any]]:
+        """A worker is lost, or is ended for the sake of some of its items; None: it is not known of which. Those beside them were only in
+        its queue."""
+        items, node = list(member.doing.values()), member.info.node if member.info is not None else ""
         member.doing.clear()
         pool.lose(member, why)
-        if len(items) == 1:
-            items[0].tries += 1
-            yield from self._once_more(items[0], why, node)
-            return
-        for item in items:
-            item.suspect = True
-        self.retried += len(items)
-        self._again.extendleft(reversed(items))
+        if to_blame is None and len(items) > 1:
+            for item in items:
+                item.suspect = True
+        elif to_blame is None:
+            to_blame = items
+        others = [item for item in items if item not in (to_blame or ())]
+        self.retried += len(others)
+        self._again.extendleft(reversed(others))
+        for item in to_blame or ():
+            item.tries += 1
+            yield from self._once_more(item, why, node)
 
     def _once_more(self, item: Item, why: str, node: str) -> Iterator[tuple[int, Any]]:
         """Another worker may do the item, unless too many have tried."""
@@ -251,17 +237,16 @@ class Work:
         else:
             yield from self._failed(item, error)
 
-    def _overdue(self, pool: Pool) -> Iterator[tuple[int, Any]]:
-        """Workers that have had an item for too long are ended."""
-        limit = self._plan.timeout
-        if limit is None:
-            return
-        for member in pool.ready:
-            if member.doing and time.monotonic() - member.since > limit:
-                first, why = next(iter(member.doing)), f"it took longer than {limit:g} s (timeout)"
-                if ray.wait([first], timeout=0)[0]:
-                    continue  # it ended while the results before it were handed out
-                yield from self._lost(pool, member, first, TimeoutError(why))
+    def _overdue(self, pool: Pool, member: Member, tokens: Sequence[str], why: str) -> Iterator[tuple[int, Any]]:
+        """A worker holds these items for too long, or any of its items where it does not tell which, and is ended. What has ended there
+        meanwhile counts."""
+        ended, _ = ray.wait(list(member.doing), num_returns=len(member.doing), timeout=0) if member.doing else ([], [])
+        for reference in ended:
+            if reference in member.doing:
+                yield from self._one(pool, member, reference)
+        late = [item for item in member.doing.values() if item.token in tokens]
+        if member in pool.ready and (late or (member.doing and not tokens and not ended)):
+            yield from self._end(pool, member, why, late or None)
 
     # Handing out
 

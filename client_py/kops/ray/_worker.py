@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import threading
@@ -12,18 +11,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._base.errors import ConnectFailed, ConnectionLost, DeviceLost, KopsError, ShuttingDown
+from .._base.stopwatch import Stopwatch
 from .._version import VERSION
 from . import _travel
 from ._client import WorkerClient, connect, use_device
 from ._errors import packed
 from ._place import device_of
 from ._ray import ray
+from ._recording import Begun, Part, Recording
 from ._stats import Snapshot
 
 SNAPSHOT_S = 1.0  # the statistics that go with results are no more frequent
 PATIENCE_S = 15.0  # a daemon that has gone may take so long to come back
 PAUSE_S = 0.1
 THREADS = 16  # of a worker: calls under way at one time
+ASIDE = "aside"  # the concurrency group of what a worker tells while it has items: threads of its own
+ASIDE_THREADS = 2
 DAEMON_LOST = (ConnectionLost, ConnectFailed, ShuttingDown, DeviceLost)
 
 
@@ -55,8 +58,22 @@ class Outcome:
     error: bytes | None = None
     text: str = ""
     seconds: float = 0.0
+    span: tuple[int, int] = 0, 0  # when it was worked on, ns of the node's CLOCK_MONOTONIC
     instance: str = ""  # of the daemon
     snapshots: tuple[Snapshot, ...] = ()
+
+
+class Turn:
+    """An item at a worker. `setup`: getting ready for the work, which the first item sees to, and the first after a daemon is lost."""
+
+    def __init__(self) -> None:
+        self.setup = Stopwatch()
+        self.work = Stopwatch()
+        self.began = time.monotonic_ns()
+
+    @property
+    def span(self) -> tuple[int, int]:
+        return self.began, time.monotonic_ns()
 
 
 class Worker:
@@ -69,6 +86,8 @@ class Worker:
         self._client: WorkerClient | None = None
         self._job: str | None = None
         self._call: Any = None  # the job's on this connection
+        self._recordings: dict[str, Recording] = {}  # by the daemons' instances; without the lock
+        self._turns: dict[str, Turn] = {}  # by their tokens; without the lock
         self._told = 0.0
         self._news: list[Snapshot] = []  # of daemons that the driver does not know yet
 
@@ -90,31 +109,63 @@ class Worker:
             )
             return VERSION, node, me, self._word()
 
-    def run(self, job: str, what: Sequence[Any], names: Sequence[str], *values: Any) -> Outcome:
+    @ray.method(concurrency_group=ASIDE)  # type: ignore[untyped-decorator,unused-ignore]
+    def turns(self) -> dict[str, tuple[float, float]]:
+        """Of each item here the seconds for which it has been worked on, and those of its setup. It answers while items hold all other
+        threads."""
+        return {token: (turn.work.seconds, turn.setup.seconds) for token, turn in self._turns.copy().items()}
+
+    @ray.method(concurrency_group=ASIDE)  # type: ignore[untyped-decorator,unused-ignore]
+    def clock(self) -> int:
+        """CLOCK_MONOTONIC of this node, in ns."""
+        return time.monotonic_ns()
+
+    @ray.method(concurrency_group=ASIDE)  # type: ignore[untyped-decorator,unused-ignore]
+    def record(self) -> Begun:
+        """From now on the daemon's work is recorded, until `recorded` ends that."""
+        with self._lock:
+            made = Recording(self._connected(0))
+        left = self._recordings.pop(made.instance, None)  # by work that did not come to its end
+        if left is not None:
+            left.stop()
+        made.start()
+        self._recordings[made.instance] = made
+        return made.begun
+
+    @ray.method(concurrency_group=ASIDE)  # type: ignore[untyped-decorator,unused-ignore]
+    def recorded(self, instance: str, end: bool) -> Part:
+        """What was recorded of that daemon since this was last asked."""
+        recording = self._recordings[instance]
+        if end:
+            del self._recordings[instance]
+            recording.stop()
+        return recording.take()
+
+    def run(self, token: str, job: str, what: Sequence[Any], names: Sequence[str], *values: Any) -> Outcome:
         """One item. `what` is a list with a reference to what is called, which is fetched once a job; `names` are those of the last
         values."""
-        began = time.monotonic()
+        turn = self._turns[token] = Turn()
         client: WorkerClient | None = None
         try:
             split = len(values) - len(names)
             arguments = values[:split], dict(zip(names, values[split:], strict=True))
             while True:
-                client, call = self._ready(job, what)
-                with getattr(call, "lock", None) or contextlib.nullcontext():
-                    if client is not self._client:  # the daemon went while the item waited for its turn
-                        continue
-                    began = time.monotonic()
-                    value = call(*arguments)
-                    break
+                client, call = self._ready(turn, job, what)
+                with call.lock:
+                    if client is self._client:  # else the daemon went while the item waited for its turn
+                        turn.began = time.monotonic_ns()
+                        value = call(*arguments, turn.work)
+                        break
         except DAEMON_LOST as error:
             self._after(client, error)
-            return Outcome("lost", text=f"{type(error).__name__}: {error}", seconds=time.monotonic() - began)
+            return Outcome("lost", text=f"{type(error).__name__}: {error}", span=turn.span)
         except (Exception, SystemExit) as error:
             made, text = packed(error)
-            return Outcome("failed", error=made, text=text, seconds=time.monotonic() - began)
-        seconds = time.monotonic() - began
-        due = time.monotonic() - self._told >= SNAPSHOT_S
-        return Outcome("done", value, seconds=seconds, instance=client.instance, snapshots=self.stats() if due else ())
+            return Outcome("failed", error=made, text=text, span=turn.span)
+        finally:
+            del self._turns[token]
+        span, due = turn.span, time.monotonic() - self._told >= SNAPSHOT_S
+        return Outcome("done", value, None, "", turn.work.seconds, span, client.instance, self.stats() if due else ())
 
     def stats(self) -> tuple[Snapshot, ...]:
         """What the driver is told of the daemons' statistics; nothing where the daemon has gone."""
@@ -162,9 +213,9 @@ class Worker:
             self._client = made
         return self._client
 
-    def _ready(self, job: str, what: Sequence[Any]) -> tuple[WorkerClient, Any]:
+    def _ready(self, turn: Turn, job: str, what: Sequence[Any]) -> tuple[WorkerClient, Any]:
         """The client, and what is called, for this job and on this connection."""
-        with self._lock:
+        with self._lock, turn.setup:
             client = self._connected()
             if self._job != job:
                 self._end_job()

@@ -1,0 +1,195 @@
+"""How an item that takes too long is found: by what its worker tells, with clocks and workers of the test's own."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from kops._base import stopwatch
+from kops._base.stopwatch import Stopwatch
+from kops.ray import _late
+from kops.ray._late import Late
+from kops.ray._plan import Item
+
+LIMIT = 10.0
+
+
+class Clock:
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Answers:
+    """In place of Ray: a reference is what is told."""
+
+    exceptions = _late.ray.exceptions
+
+    def get(self, reference: Any) -> Any:
+        if isinstance(reference.told, Exception):
+            raise reference.told
+        return reference.told
+
+
+class Answer:
+    told: Any = None
+
+
+class Worker:
+    """In place of a member: `asked` are the questions put to it."""
+
+    def __init__(self, *tokens: str) -> None:
+        self.doing = {token: Item(i, [], token=token) for i, token in enumerate(tokens)}
+        self.asked: list[Answer] = []
+        self.actor = self.turns = self
+
+    def remote(self) -> Answer:
+        self.asked.append(Answer())
+        return self.asked[-1]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(_late, "time", made)
+    monkeypatch.setattr(stopwatch, "time", made)
+    monkeypatch.setattr(_late, "ray", Answers())
+    return made
+
+
+def ask(late: Late, *workers: Any) -> list[Any]:
+    return late.ask(workers)
+
+
+def tell(late: Late, worker: Worker, told: Any) -> list[Any]:
+    """What is found after the worker has told that."""
+    worker.asked[-1].told = told
+    late.told(worker.asked[-1])
+    return [(member, tokens) for member, tokens, _ in late.found()]
+
+
+def test_nobody_is_asked_before_an_item_can_be_late(clock: Clock) -> None:
+    late, worker = Late(LIMIT), Worker("a", "b")
+    member: Any = worker
+    late.given(member)
+    clock.now += LIMIT - 1
+    late.given(member)  # one more: the first counts
+    assert not ask(late, member) and late.pause(60.0) == 1.0 and late.pause(0.5) == 0.5
+    clock.now += 1
+    assert ask(late, member) == worker.asked and len(worker.asked) == 1
+    assert ask(late, member) == worker.asked and len(worker.asked) == 1, "once"
+
+
+def test_the_time_is_that_of_an_item_and_not_of_its_worker(clock: Clock) -> None:
+    """Its second item has been there for twice the limit, and is worked on since a while."""
+    late, worker = Late(LIMIT), Worker("a", "b")
+    member: Any = worker
+    late.given(member)
+    clock.now += 2 * LIMIT
+    ask(late, member)
+    del worker.doing["a"]
+    assert tell(late, worker, {"b": (LIMIT - 2, 0.0), "c": (0.0, 0.0)}) == []
+    assert late.pause(60.0) == 2.0, "it can be late from then on"
+    clock.now += 2
+    ask(late, member)
+    assert len(worker.asked) == 2 and tell(late, worker, {"b": (LIMIT + 0.1, 0.0), "c": (0.0, 0.0)}) == [(worker, ["b"])]
+    assert list(late.found()) == [], "told once"
+
+
+def test_what_is_no_item_of_this_work_is_not_late(clock: Clock) -> None:
+    late, worker = Late(LIMIT), Worker("a")
+    member: Any = worker
+    late.given(member)
+    clock.now += LIMIT
+    ask(late, member)
+    assert tell(late, worker, {"of a map before": (3600.0, 0.0), "a": (0.0, 0.0)}) == []
+
+
+def test_getting_ready_has_a_limit_of_its_own(clock: Clock) -> None:
+    late, worker = Late(LIMIT), Worker("a", "b")
+    member: Any = worker
+    late.given(member)
+    clock.now += LIMIT
+    ask(late, member)
+    assert tell(late, worker, {"a": (0.0, LIMIT + 1), "b": (0.0, 0.0)}) == []
+    clock.now += LIMIT
+    ask(late, member)
+    assert tell(late, worker, {"a": (0.0, _late.SETUP_S + 1), "b": (0.0, 0.0)}) == [(worker, ["a"])]
+
+
+def test_a_worker_that_tells_nothing(clock: Clock) -> None:
+    late, worker = Late(1.0), Worker("a")
+    member: Any = worker
+    late.given(member)
+    clock.now += 1
+    ask(late, member)
+    clock.now += _late.SILENT_S - 1
+    assert list(late.found()) == []
+    late.ended(member)  # a result of its came
+    clock.now += 2
+    assert list(late.found()) == []
+    clock.now += _late.SILENT_S
+    assert [(one, tokens) for one, tokens, _ in late.found()] == [(worker, [])]
+    assert ask(late) == [] and list(late.found()) == [], "it is no worker of the pool any more"
+
+
+def test_a_worker_that_is_lost_while_it_is_asked(clock: Clock) -> None:
+    late, worker = Late(LIMIT), Worker("a")
+    member: Any = worker
+    late.given(member)
+    clock.now += LIMIT
+    ask(late, member)
+    assert tell(late, worker, _late.ray.exceptions.RayError("gone")) == []
+
+
+def test_without_a_limit_nobody_is_asked(clock: Clock) -> None:
+    late, worker = Late(None), Worker("a")
+    member: Any = worker
+    late.given(member)
+    clock.now += 1e6
+    assert ask(late, member) == [] and late.pause(1.0) == 1.0 and list(late.found()) == []
+
+
+def test_a_stopwatch_runs_while_a_block_is_open(clock: Clock) -> None:
+    watch = Stopwatch()
+    clock.now += 1
+    assert watch.seconds == 0
+    with watch:
+        clock.now += 2
+        assert watch.seconds == 2
+        with watch.paused():
+            clock.now += 4
+        with watch:  # the next stage begins before the one before it has ended
+            clock.now += 8
+        clock.now += 16
+    clock.now += 32
+    assert watch.seconds == 26
+
+
+def test_the_stopwatch_of_an_item_does_not_run_while_it_waits_for_its_turn() -> None:
+    """Of a worker that has two, in the worker's own code."""
+    from kops.ray._map import _OneAtATime
+
+    began, goes_on = threading.Event(), threading.Event()
+
+    def first(_arguments: Any, _named: Any) -> None:
+        began.set()
+        goes_on.wait()
+
+    call, watches = _OneAtATime(first), (Stopwatch(), Stopwatch())
+
+    def run(watch: Stopwatch) -> None:
+        with call.lock:
+            call((), {}, watch)
+
+    threads = [threading.Thread(target=run, args=(watch,)) for watch in watches]
+    threads[0].start()
+    began.wait()
+    threads[1].start()
+    assert watches[0].seconds > 0 and watches[1].seconds == 0
+    goes_on.set()
+    for thread in threads:
+        thread.join()
+    assert watches[1].seconds > 0
