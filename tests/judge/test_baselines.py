@@ -146,6 +146,7 @@ def test_a_function_that_is_right(gpu: judge.Judge, torch: Any) -> None:
     [
         (lambda a, b: a - b, "its baseline is wrong: c["),
         (lambda a, b: (a + b)[:-1], "its baseline answers c as [3000], and its reference as [3001]"),
+        (lambda a, b: (a + b).astype("i4"), "its baseline answers c as i32, and its reference as f32"),
         (lambda a, b: (a, b), "its baseline answers 2 arrays for the outputs c"),
         (lambda a, b: None, "its baseline: the output c is of NoneType"),
         (raises, "its baseline raises ZeroDivisionError: by mistake"),

@@ -11,7 +11,7 @@ from ._draws import Draw
 from ._errors import BaselineFault, TaskFault
 from ._rounds import say
 from ._task import Task
-from ._values import Tensor, numbers, tensor_of
+from ._values import FLOATS, Tensor, tensor_of
 from ._verdict import Worst
 
 __all__ = ["by_name", "ended", "is_lost", "lose", "refuse", "right", "tensors_of"]
@@ -34,7 +34,11 @@ def right(task: Task, draw: Draw, got: Mapping[str, Tensor]) -> None:
             raise BaselineFault(
                 f"task {task.name}: its baseline answers {expected.name} as {list(one.shape)}, and its reference as {list(expected.shape)}"
             )
-        refuse(task, compare(task, expected, numbers(one), draw.case, draw.number))
+        if (one.dtype in FLOATS) != (expected.dtype in FLOATS):
+            raise BaselineFault(f"task {task.name}: its baseline answers {expected.name} as {one.dtype}, and its reference as {expected.dtype}")
+        if one.dtype not in FLOATS and one.dtype != expected.dtype:
+            one = Tensor(expected.dtype, one.data.astype(expected.values.dtype))
+        refuse(task, compare(task, expected, one, draw.case, draw.number))
 
 
 def by_name(task: Task, values: Sequence[Any]) -> dict[str, Any]:
