@@ -35,7 +35,9 @@ def right(task: Task, draw: Draw, got: Mapping[str, Tensor]) -> None:
                 f"task {task.name}: its baseline answers {expected.name} as {list(one.shape)}, and its reference as {list(expected.shape)}"
             )
         if (one.dtype in FLOATS) != (expected.dtype in FLOATS):
-            raise BaselineFault(f"task {task.name}: its baseline answers {expected.name} as {one.dtype}, and its reference as {expected.dtype}")
+            raise BaselineFault(
+                f"task {task.name}: its baseline answers {expected.name} as {one.dtype}, and its reference as {expected.dtype}"
+            )
         if one.dtype not in FLOATS and one.dtype != expected.dtype:
             one = Tensor(expected.dtype, one.data.astype(expected.values.dtype))
         refuse(task, compare(task, expected, one, draw.case, draw.number))
