@@ -45,8 +45,8 @@ class Scene:
         for one in self.bystanders:
             one.goes_on(rounds)
 
-    def waits_at(self, gate: str, pid: int, threads: int = 1) -> None:
-        self.machine.wait(lambda: self.control.row(pid).waiting(gate) >= threads)
+    def waits_at(self, gate: str, pid: int) -> None:
+        self.machine.wait(lambda: self.control.row(pid).waiting(gate) >= 1)
 
     def holdings(self) -> dict[str, int]:
         """Of the daemon, and of what its executor has open for the clients that are there."""
@@ -121,8 +121,8 @@ class Victim:
         with self.scene.control.gate(gate, pid):
             yield
 
-    def reaches(self, gate: str, streams: int = 1) -> None:
-        self.scene.waits_at(gate, self.pid, streams)
+    def reaches(self, gate: str) -> None:
+        self.scene.waits_at(gate, self.pid)
 
 
 # Gets to a point, yields for the kill, and sees that all is as it should be.
