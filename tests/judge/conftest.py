@@ -16,6 +16,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "client_py")]
 pytest.importorskip("numpy")
 
 from kops import judge  # noqa: E402
+from kops.judge import _gpu  # noqa: E402
 from material import NO_SANDBOX  # noqa: E402
 from support import backends  # noqa: E402
 from support.daemon import Daemon, binary  # noqa: E402
@@ -68,3 +69,17 @@ def gpu(daemon: Daemon) -> Iterator[Any]:
     with judge.Judge(daemon.socket_path, seed=1, deadline=5.0, interpreted_deadline=6.0, limits=LIMITS, peak_gb_s=100.0) as made:
         assert made.how == "gpu"
         yield made
+
+
+@pytest.fixture
+def executors(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The executors that judges make, in order."""
+    made: list[Any] = []
+    begin = _gpu.Executor.__init__
+
+    def spy(self: Any, *args: Any) -> None:
+        begin(self, *args)
+        made.append(self)
+
+    monkeypatch.setattr(_gpu.Executor, "__init__", spy)
+    return made

@@ -9,7 +9,7 @@ from typing import Any
 import numpy
 import pytest
 from kops import judge
-from kops.judge import _baseline, _gpu, _trial
+from kops.judge import _baseline, _trial
 from material import FAULT, SIGNATURE, SPIN, VECTOR, add, inputs, task
 
 RIGHT = judge.Solution(VECTOR, [judge.Launch("vector_add", SIGNATURE, grid="ceil_div(n, 256)", block=256)])
@@ -22,19 +22,6 @@ BAD: dict[str, tuple[Any, str]] = {
     "an op that computes another thing": ("sub_square", "its baseline is wrong"),
     "an op of other operands": ("square", "its baseline does not run"),
 }
-
-
-@pytest.fixture
-def executors(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    made: list[Any] = []
-    begin = _gpu.Executor.__init__
-
-    def spy(self: Any, *args: Any) -> None:
-        begin(self, *args)
-        made.append(self)
-
-    monkeypatch.setattr(_gpu.Executor, "__init__", spy)
-    return made
 
 
 @pytest.mark.parametrize("what", BAD)

@@ -156,19 +156,6 @@ def test_the_judges_own_fault_is_told(daemon: Daemon, monkeypatch: pytest.Monkey
         assert made.judge(task(), add()).right
 
 
-@pytest.fixture
-def executors(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    made: list[Any] = []
-    begin = _gpu.Executor.__init__
-
-    def spy(self: Any, *args: Any) -> None:
-        begin(self, *args)
-        made.append(self)
-
-    monkeypatch.setattr(_gpu.Executor, "__init__", spy)
-    return made
-
-
 def different(i: int) -> judge.Solution:
     return add(prelude=f"// {i}")
 

@@ -4,7 +4,7 @@
 
 /* ---- the words of a call ---- */
 
-/* Writes the words of a call, or compares them with those that are there: what is looked at is said once. A call's own
+/* Writes the words of a call, or compares them with kept ones, by one list of what counts. A call's own
  * counts and ranks lead through the words, so that there is room for them whatever is there, and calls of other counts
  * or ranks differ in the word that has these. */
 struct walk {
@@ -106,7 +106,7 @@ struct here_last_call *here_last_find(struct here_last *last, const struct here_
     return NULL;
 }
 
-/* ---- what is kept ---- */
+/* ---- keeping a call ---- */
 
 void here_plan_copy(struct plan_kernel *to, const struct plan_kernel *from)
 {

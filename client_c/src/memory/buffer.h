@@ -30,7 +30,7 @@ struct kops_buffer {
     uint64_t *chunks;     /* CHUNKS: bytes of each allocation that is mapped there, in order */
     unsigned n_chunks;
     /* The process in which `pointer` and `ordinal` mean something, since CUDA does not survive a fork; 0: none. It is
-     * written after these two, which are constant from then on: whoever reads it first needs no lock for them. */
+     * written last, and the two do not change afterwards: a reader that finds its own process here needs no lock. */
     _Atomic pid_t cuda_process;
     cuda_pointer pointer; /* CUDA, CHUNKS, POOL: the caller's; VMM: once mapped */
     int ordinal;          /* of `device` in that process */

@@ -167,8 +167,8 @@ static enum kops_code ensure_here(struct kops_kernel *k, const struct kops_optio
     return r;
 }
 
-/* Without the lock, so that a full queue of the GPU holds up nobody else, and that a launch that repeats others waits
- * for nobody: it is taken where the code or an address is not here yet. Geometry and options were checked. */
+/* Launches without the client's lock: a full queue of the GPU then holds up nobody else. The lock is taken only to
+ * fetch code or to map memory that is not in this process yet. Geometry and options were checked before. */
 static enum kops_code run_here(struct kops_kernel *k, const struct kops_argument *args, size_t n_args,
                                const struct kops_launch_options *how, const struct dispatch *d, struct kops_error *e)
 {

@@ -25,8 +25,7 @@ from ._values import Tensor, as_like, bits_dtype
 
 __all__ = ["Baseline", "Baselines", "baseline_of"]
 
-KEPT = 8  # of tasks
-
+KEPT = 8  # baselines, each of a task
 TORCH_SECONDS = 60.0  # for one call of a function in torch, which nothing can end
 
 

@@ -32,12 +32,12 @@ ALIGNMENT = 256  # of the first element, as every allocator of GPU memory gives 
 MARGIN = 4096  # bytes on both sides of a tensor that are looked at afterwards, where no unmapped range bounds it
 WORD = 8  # bytes, of which all memory here is a multiple
 ZEROS = 2 << 20  # bytes: so many are an allocation of their own
-KEPT_BYTES = 4 << 30  # of memory that is made, beyond which what is free is given up
+KEPT_BYTES = 4 << 30  # the most that is allocated before free memory is given back
 _SPENT = tuple(BY_CODE[code] for code in ("out_of_memory", "no_memory"))
 _bytes = numpy.dtype("u1")
 
 
-Key: TypeAlias = tuple[int, str]  # bytes, and which end touches what is not mapped
+Key: TypeAlias = tuple[int, str]  # size in bytes, and the side ("end" or "start") that touches unmapped memory
 
 
 class Room:

@@ -13,6 +13,7 @@ from .._tensors.device_array import find_device
 
 __all__ = ["alone", "gpu_of", "guards", "wall_us", "was_alone"]
 
+
 def gpu_of(client: Client, device: Any) -> Device | None:
     """The GPU that is meant: an index or UUID of `client.devices`, or None for the first GPU. None: it has none."""
     if device is None:
