@@ -153,7 +153,7 @@ def run_rate(context: Context) -> list[Record]:
         detail: dict[str, Any] = {
             "measured": "verdicts with times on solutions of the five example kernels, all of different sources, by one Judge",
             "n": "solutions",
-            "processors": os.cpu_count(),
+            "processors": len(os.sched_getaffinity(0)),
             "vectors": LENGTH,
             "matrices": SIDE,
         }
@@ -171,7 +171,7 @@ def run_rate(context: Context) -> list[Record]:
 
 def run_strict(context: Context) -> Record:
     measured = "the same, a process of its own on the GPU for each solution"
-    detail: dict[str, Any] = {"measured": measured, "n": "solutions", "processors": os.cpu_count()}
+    detail: dict[str, Any] = {"measured": measured, "n": "solutions", "processors": len(os.sched_getaffinity(0))}
     with Scene(context, isolate="connection") as scene:
         found = judged(scene, 5 if context.smoke else 60, detail, strict=True)
     return rate("judge_rate_strict", found, detail, STRICT_RATE)

@@ -110,7 +110,7 @@ class Judge:
         self._trusted: Client | None = None
         self._gpu: Device | None = None
         self._machine: Machine | None = None
-        cores = os.cpu_count() or 1
+        cores = len(os.sched_getaffinity(0))
         self._crew = ThreadPoolExecutor(max(CREW[0], min(3 * cores // 4, CREW[1])), "kops-judge-crew")
         if how != "interpreter":
             self._connect(device, how == "gpu")

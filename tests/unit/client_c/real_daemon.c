@@ -41,8 +41,10 @@ static void become_kopsd(const struct real_daemon *d)
     setenv("NOTIFY_SOCKET", d->notify, 1);
     must(kopsd);
     snprintf(driver, sizeof(driver), "cuda.driver=%s", d->driver ? d->driver : "");
+    /* One that is told to end lets its work end, however slow the machine and the build are. */
     execl(kopsd, kopsd, "--socket", d->socket, "--backend", d->driver ? "cuda" : "host", "--set",
-          "cache.directory=none", "--log-level", "error", "--set", "cuda.blaslt=none", "--set", driver, (char *)NULL);
+          "cache.directory=none", "--log-level", "error", "--set", "cuda.blaslt=none", "--set",
+          "server.shutdown_grace_ms=600000", "--set", driver, (char *)NULL);
     perror(kopsd);
     _exit(127);
 }
