@@ -30,7 +30,7 @@ def up(n: int) -> int:
 
 def outside(torch: Any, m: Any, fill: float) -> Any:
     """The matrix with what a map reads around it."""
-    wanted = torch.full((up(m.shape[0]), up(m.shape[1])), fill, device="cuda")
+    wanted = torch.full((up(m.shape[0]), up(m.shape[1])), float(fill), device="cuda")
     wanted[: m.shape[0], : m.shape[1]] = m
     return wanted
 

@@ -60,6 +60,7 @@ def run_user_kernels(torch: Any, k: Any) -> None:
 
 
 def run_everything(torch: Any, k: Any) -> None:
+    import kops
     import numpy
 
     for dtype in DTYPES:
@@ -80,8 +81,13 @@ def run_everything(torch: Any, k: Any) -> None:
         for m, j, n in ((1, 1, 1), (33, 65, 17), (129, 130, 131)):
             for variant in gemm_variants(k):
                 a, b = random(m, j), random(j, n)
-                assert_gemm(k.gemm(a, b, variant=variant), a, b)
-                assert_gemm(k.gemm(b.t(), a.t(), variant=variant), b.t(), a.t())
+                for x, y in ((a, b), (b.t(), a.t())):
+                    try:
+                        got = k.gemm(x, y, variant=variant, precision="high", blocking=True)
+                    except kops.InvalidArgument:
+                        assert variant not in ("tiled", "cublaslt") and dtype != "float32"  # of other dtypes' products
+                        continue
+                    assert_gemm(got, x, y, "high")
         run_together(k, random)
     run_user_kernels(torch, k)
     gpu = next(device for device in k.devices if device.backend == "cuda")

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -102,19 +103,23 @@ def test_namespaces(backend: str, driver: Any, table: dict[str, Any], side: str,
     with Contained(backend, namespaces if side == "both" else "none") as daemon:
         with daemon.connect() as connection:
             table.setdefault("machine", describe(connection, backend))
-        for kind in KINDS:
-            if kind.startswith("torch") and not asks_for_torch(kind, backend):
-                continue
+        kinds = [kind for kind in KINDS if not kind.startswith("torch") or asks_for_torch(kind, backend)]
+
+        def ask(kind: str) -> subprocess.CompletedProcess[str]:
             command = [*start, sys.executable, str(CLIENT), daemon.socket_path, kind]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=raw.PATIENCE, check=False)
+            return subprocess.run(command, capture_output=True, text=True, timeout=raw.PATIENCE, check=False)
+
+        with ThreadPoolExecutor(len(kinds)) as pool:
+            found = list(pool.map(ask, kinds))
+        for kind, done in zip(kinds, found):
             assert done.returncode == 0, done.stderr + done.stdout
             said = json.loads(done.stdout.splitlines()[-1])
             table.setdefault("answers", {}).setdefault(side, {}).setdefault(namespaces, {})[kind] = said
             assert said["result"] != "wrong", (kind, said)  # that may never be
             if kind == "memfd" or namespaces == "none":
                 assert said["result"] == "right", (kind, said, daemon.log())
-            with daemon.connect() as connection:
-                assert connection.alive(), (kind, daemon.log())
+        with daemon.connect() as connection:
+            assert connection.alive(), daemon.log()
 
 
 def describe(connection: raw.Connection, backend: str) -> dict[str, Any]:

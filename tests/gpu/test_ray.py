@@ -35,7 +35,8 @@ def gpus(torch: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     kept = dict(os.environ)
     os.environ.pop("KOPS_SOCKET", None)
     os.environ.update({name: str(place) for name in ("XDG_RUNTIME_DIR", "XDG_STATE_HOME", "CACHE_DIRECTORY")})
-    os.environ.update(KOPSD=str(binary()), PYTHONPATH=f"{ROOT / 'client_py'}:{ROOT / 'tests'}", RAY_USAGE_STATS_ENABLED="0")
+    path = os.pathsep.join(filter(None, [str(ROOT / "client_py"), str(ROOT / "tests"), os.environ.get("PYTHONPATH")]))
+    os.environ.update(KOPSD=str(binary()), PYTHONPATH=path, RAY_USAGE_STATS_ENABLED="0")
     os.environ["KOPSD_SERVER_IDLE_EXIT_S"] = "10"
     count = torch.cuda.device_count()
     ray.init("local", num_cpus=2 * count, num_gpus=count, object_store_memory=256 << 20, include_dashboard=False, log_to_driver=False)

@@ -91,6 +91,10 @@ class Torch(types.ModuleType):
         Event = Event
 
         @staticmethod
+        def _sleep(cycles: int) -> None:
+            pass
+
+        @staticmethod
         def synchronize(device: Any) -> None:
             if Torch.broken:
                 raise RuntimeError(Torch.broken)

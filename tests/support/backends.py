@@ -37,8 +37,9 @@ def missing(backend: str) -> str | None:
 
 def config(backend: str) -> str:
     """The lines of a configuration file that give a daemon that backend."""
-    driver = {HOST: "none", STANDIN: str(standin_driver()), CUDA: "libcuda.so.1"}[backend]
-    lines = ["[cuda]", f"driver = {driver}"]
+    lines = ["[cuda]"]
+    if backend != CUDA:  # whose own driver is found, and CUPTI with it
+        lines.append(f"driver = {'none' if backend == HOST else standin_driver()}")
     if backend == STANDIN:
         lines.append(f"blaslt = {os.environ.get('KOPS_STANDIN_BLASLT', 'none')}")  # of tests/unit/cuda/fake_blaslt.c
     return "\n".join(lines) + "\n"

@@ -26,6 +26,7 @@ from ._values import Tensor, as_like, bits_dtype
 __all__ = ["Baseline", "Baselines", "baseline_of"]
 
 KEPT = 8  # baselines, each of a task
+SLEEP_CYCLES = 2_000_000  # 1 ms
 TORCH_SECONDS = 60.0  # for one call of a function in torch, which nothing can end
 
 
@@ -113,6 +114,9 @@ class _Torch(Baseline):
             torch.cuda.synchronize(self.device)
             flush()
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            # The GPU is busy here until all is enqueued: between two events there is no time in which it waits for this
+            # process, or works for another one.
+            torch.cuda._sleep(SLEEP_CYCLES)
             begin.record()
             self.function(**given)
             end.record()

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from .._base.needs_numpy import numpy
 from ._check import compare
+from ._compare import sum_of_squares
 from ._errors import TaskFault
 from ._task import NAME, Case, Task
 from ._values import FLOATS, Tensor, as_like, floats_of, is_tensor, numbers, tensor_of, without_elements
@@ -122,7 +123,7 @@ def _wide(task: Task, tensors: Mapping[str, Tensor], originals: Mapping[str, Any
 
 
 def _rms(values: Any) -> float:
-    squares = float(numpy.dot(values.reshape(-1), values.reshape(-1)))
+    squares = sum_of_squares(values.reshape(-1))
     if math.isfinite(squares):
         return math.sqrt(squares / values.size) if values.size else 0.0
     finite = values[numpy.isfinite(values)]

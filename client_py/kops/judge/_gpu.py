@@ -32,10 +32,11 @@ from ._task import Task
 from ._values import Tensor, bits_dtype
 from ._verdict import Fault, Worst
 
-__all__ = ["Executor", "GpuRunner", "compiled", "errors", "wrong_in"]
+__all__ = ["Executor", "GpuRunner", "ahead_of", "compiled", "errors", "wrong_in"]
 
 PER_EXECUTOR = 16
-AHEAD = 3  # launches that are prepared, and as many that are looked at, beside the one that runs
+# Launches that are prepared, and as many that are looked at, beside the one that runs: more where they are small.
+AHEAD, AHEAD_MOST, AHEAD_BYTES = 3, 8, 256 << 20
 VARIETY = 4  # pieces of memory of one size, from which each launch gets one
 VARIED_BYTES = 1 << 30  # of a solution, beyond which it is made with fewer
 BEGIN = 'extern "C" __global__ void begin(int* p) {}'
@@ -75,6 +76,11 @@ def errors(kernel: str = "") -> Iterator[None]:
         raise
     except KopsError as error:
         raise Stop("refused", f"{kernel}: {error.message}" if kernel else error.message) from None
+
+
+def ahead_of(nbytes: int) -> int:
+    """How many launches are prepared and looked at beside the one that runs, where each has so many bytes."""
+    return max(AHEAD, min(AHEAD_MOST, AHEAD_BYTES // max(nbytes, 1)))
 
 
 def compiled(client: Client, solution: Solution, device: Device) -> Any:
@@ -231,12 +237,13 @@ class GpuRunner(Runner):
         behind: deque[Callable[[], Worst | None]] = deque()
         reading: tuple[Staged, Copies] | None = None
         rest = iter(steps)
+        beside = ahead_of(max((step.draw.nbytes for step in steps), default=0))
 
         def looked_at(staged: Staged, copies: Copies) -> None:
             behind.append(self.crew.submit(wrong_in, task, staged, self.ended(copies)).result)
 
         for step in steps:
-            for later in itertools.islice(rest, 1 + AHEAD - len(ahead)):
+            for later in itertools.islice(rest, 1 + beside - len(ahead)):
                 ahead.append(self.crew.submit(self._stage, task, later.draw))
             try:
                 staged = ahead.popleft().result()
@@ -253,7 +260,7 @@ class GpuRunner(Runner):
                     looked_at(*reading)
                 yield from behind
                 raise
-            if len(behind) > AHEAD:
+            if len(behind) > beside:
                 yield behind.popleft()
         if reading is not None:
             looked_at(*reading)

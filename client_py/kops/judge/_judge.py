@@ -83,19 +83,20 @@ class Judge:
     `client` or `socket` says which daemon; the judge makes connections of its own. `device`: an index or UUID of `client.devices`, by
     default the first GPU. `how`: "gpu", "interpreter" (needs no daemon), or None: the GPU where the daemon has one.
     `strict`: a process of its own on the GPU for each solution. `deadline`: seconds for the launches of a solution together, on one
-    draw; `interpreted_deadline` for one launch in the interpreter. `time`: whether right solutions are timed, within `limits`; with
-    `counters` also counted, where the device does. `peak_gb_s`: the bandwidth that is the roof, and `peak_gflop_s` that of arithmetic,
-    10^9 operations a second by dtype ("f32") for tasks with `flops`; measured where they are not given. `seed` makes the draws the same
-    each time: for tests, since they are no secret then. `timeout`: seconds for a request to the daemon; `task_timeout`: for a task's own
-    Python, which makes the draws of a solution.
+    draw; `interpreted_deadline` for one launch in the interpreter. `time`: whether right solutions are timed, within `limits`.
+    `counters`: whether the device's counters are read, too, which takes about a second; None: where no other solution waits.
+    `peak_gb_s`: the bandwidth that is the roof, and `peak_gflop_s` that of arithmetic, 10^9 operations a second by dtype ("f32") for
+    tasks with `flops`; measured where they are not given. `seed` makes the draws the same each time: for tests, since they are no
+    secret then. `timeout`: seconds for a request to the daemon; `task_timeout`: for a task's own Python, which makes the draws of a
+    solution.
     Raises `Unsupported` where the daemon gives strangers' kernels no process of their own.
     """
 
     def __init__(
         self, socket: str | os.PathLike[str] | None = None, *, client: Client | None = None, device: Any = None, strict: bool = False,
         deadline: float = 1.0, interpreted_deadline: float = 20.0, time: bool = True, limits: Limits | None = None,
-        counters: bool = True, peak_gb_s: float | None = None, peak_gflop_s: Mapping[str, float] | None = None, seed: int | None = None,
-        how: str | None = None, timeout: float = TIMEOUT, task_timeout: float = TASK_TIMEOUT,
+        counters: bool | None = None, peak_gb_s: float | None = None, peak_gflop_s: Mapping[str, float] | None = None,
+        seed: int | None = None, how: str | None = None, timeout: float = TIMEOUT, task_timeout: float = TASK_TIMEOUT,
     ) -> None:  # fmt: skip
         if how not in HOWS:
             raise BadArgument(f'how={how!r}: "gpu", "interpreter" or None')
@@ -421,7 +422,8 @@ class Judge:
                 raise TaskFault(known)
             try:
                 peaks = machine.peaks(self.peak_gb_s, self.peak_gflop_s, job.dtype if job.flops else "")
-                return timed(job, runner, machine.trusted, machine.baseline(job.task), self.limits, peaks, self.counters)
+                counters = len(self._jobs) < 2 if self.counters is None else self.counters
+                return timed(job, runner, machine.trusted, machine.baseline(job.task), self.limits, peaks, counters)
             except TaskFault as error:
                 machine.drop_baselines()
                 if isinstance(error, BaselineFault):

@@ -46,6 +46,7 @@ class Machine:
         self._peak_gb_s: float | None = None
         self._peak_tried = False
         self._peak_gflop_s: dict[str, float] = {}
+        self._overheads: dict[int, float] = {}
 
     def runner(self, solution: Solution, more: int) -> GpuRunner:
         """`more`: solutions that come behind it. Raises Stop, Gone."""
@@ -138,7 +139,7 @@ class Machine:
             self._peak_gflop_s[dtype] = 0.0
             with contextlib.suppress(KopsError):
                 self._peak_gflop_s[dtype] = gflop_s(self.trusted, self.device, dtype) or 0.0
-        return Peaks(given_gb_s or self._peak_gb_s, {**self._peak_gflop_s, **given_gflop_s})
+        return Peaks(given_gb_s or self._peak_gb_s, {**self._peak_gflop_s, **given_gflop_s}, self._overheads)
 
     def _bandwidth(self) -> float | None:
         a, b, c = (self.trusted.zeros((PEAK_ELEMENTS,), "f32", device=self.device) for _ in range(3))

@@ -15,7 +15,8 @@ __all__ = ["Pool", "Drawn"]
 
 BYTES = 2 << 30, 16 << 30  # of all draws that are kept: at least, at most; in between a sixteenth of the machine's memory
 REFRESH = 8  # times that draws are taken, after which some go
-VARIANTS, VARIANTS_BYTES, VARIANTS_GO = 48, 1 << 30, 4  # of one case that are kept; that go at once
+# Of one case that are kept: as many as a solution may need to be timed, if a part of the memory has room for them. Those that go at once.
+VARIANTS, VARIANTS_PART, VARIANTS_GO = 144, 0.2, 4
 
 
 class Drawn(NamedTuple):
@@ -91,7 +92,7 @@ class Pool:
         if entry is None or not entry.lock.acquire(blocking=False):  # which a slow reference may hold
             return
         try:
-            if len(entry.variants) < min(VARIANTS, VARIANTS_BYTES // max(made.nbytes, 1)):
+            if len(entry.variants) < min(VARIANTS, int(VARIANTS_PART * self._most) // max(made.nbytes, 1)):
                 entry.variants.append(made)
         finally:
             entry.lock.release()

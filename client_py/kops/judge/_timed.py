@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import random
 import threading
 import time as clock
@@ -23,7 +24,7 @@ from ._baseline import Baseline
 from ._carrier import Block, Copies, Memory, Staged
 from ._device import alone, wall_us, was_alone
 from ._draws import Draw, changed, new_seed
-from ._gpu import AHEAD, GpuRunner, errors, wrong_in
+from ._gpu import GpuRunner, ahead_of, errors, wrong_in
 from ._lane import Job
 from ._roof import roof_of
 from ._rounds import failed
@@ -36,6 +37,7 @@ TIMED_DRAWS = 24  # of which each is used once
 # Above what the launches took one by one, their time together may be so much: gaps between kernels, the daemon's wake-up.
 TOGETHER_FACTOR = 1.5
 TOGETHER, TOGETHER_FEW, TOGETHER_BYTES = 32, 8, 1 << 30  # runs behind each other: few where the reference is slow
+TOGETHER_US = 2000.0  # beyond which more runs would say no more: many times what the daemon's clock may show besides
 SLOW = 2.0  # seconds for the draws that are missing for many
 COPIES = 2  # of draws, that are asked for before the one before has ended
 TRIALS = 3
@@ -64,6 +66,8 @@ class Peaks(NamedTuple):
 
     gb_s: float | None = None
     gflop_s: Mapping[str, float] = {}  # by dtype
+    # What its clock shows for so many trivial launches, in microseconds; filled as it is measured.
+    overheads: dict[int, float] | None = None
 
 
 class Found(NamedTuple):
@@ -79,9 +83,12 @@ class _Launched(NamedTuple):
 class _Timing:
     """The measurement of one solution. `flush` puts other things into the caches."""
 
-    def __init__(self, job: Job, runner: GpuRunner, trusted: Client, baseline: Baseline | None, limits: Limits) -> None:
+    def __init__(
+        self, job: Job, runner: GpuRunner, trusted: Client, baseline: Baseline | None, limits: Limits, overheads: dict[int, float]
+    ) -> None:
         self.job, self.task, self.solution = job, job.task, job.solution
-        self.runner, self.trusted, self.baseline, self.limits = runner, trusted, baseline, limits
+        self.runner, self.trusted, self.baseline, self.limits, self.overheads = runner, trusted, baseline, limits, overheads
+        self.beside = ahead_of(job.timed[0].nbytes)
         self.unseen = [*job.timed, *job.kept()]
         self.random = random.Random(new_seed())
         self.random.shuffle(self.unseen)
@@ -113,8 +120,9 @@ class _Timing:
         draw = self.draw()
         return self.runner.carrier.stage(self.runner.plan(self.task, draw), draw, new_seed())
 
-    def staged(self) -> Staged:
-        while len(self._ahead) <= AHEAD:
+    def staged(self, ahead: int | None = None) -> Staged:
+        """The next one, while so many are prepared for later."""
+        while len(self._ahead) <= (self.beside if ahead is None else ahead):
             self._ahead.append(self.runner.crew.submit(self._stage))
         return self._ahead.popleft().result()
 
@@ -136,11 +144,10 @@ class _Timing:
         most = max(block.size for block in memory.values())
         if self._warmed is None or self._warmed.size < most:
             self._warmed = self.runner.block((most,), "u8", "end")
+        words = {block: (block.size // 4,) for block in memory.values() if block.size >= 4}
         with errors():
-            for block in memory.values():
-                count = block.size // 4
-                if count:
-                    self.runner.client.run("square", block.bytes_as("f32", (count,)), out=self._warmed.bytes_as("f32", (count,)))
+            submit, out = self.runner.client.submit, self._warmed
+            Copies({}, [submit("square", block.bytes_as("f32", n), out=out.bytes_as("f32", n)) for block, n in words.items()]).wait()
 
     # Launches
 
@@ -155,7 +162,7 @@ class _Timing:
             images = self.runner.ended(copies)
             self.runner.release(memory)
             self.checks.append(self.runner.crew.submit(wrong_in, self.task, staged, images))
-            self.settle(len(self.checks) - 1 - AHEAD)
+            self.settle(len(self.checks) - 1 - self.beside)
 
     def settle(self, count: int) -> None:
         for _ in range(count):
@@ -172,7 +179,7 @@ class _Timing:
         memory, copies = self.filling(staged)
         self.check()
         self.runner.ended(copies)
-        if cold:
+        if cold:  # which is waited for: the solution's deadline is its own
             self.flush()
         else:
             self.warm(memory)
@@ -221,12 +228,13 @@ class _Timing:
         self.check()
         first = self.staged()
         missing = TOGETHER - 1 - len(self._ahead) - len(self.unseen)
-        slow = missing * median(one.seconds for one in self.job.timed) / (1 + AHEAD) > SLOW
+        slow = missing * median(one.seconds for one in self.job.timed) / (1 + self.beside) > SLOW
         most = TOGETHER_FEW if slow else TOGETHER
-        count = max(1, min(most, STEPS_MOST // len(self.solution.launches), TOGETHER_BYTES // max(first.plan.nbytes, 1)))
+        enough = max(TOGETHER_FEW, math.ceil(TOGETHER_US / max(us, 1e-3)))
+        count = max(1, min(most, enough, STEPS_MOST // len(self.solution.launches), TOGETHER_BYTES // max(first.plan.nbytes, 1)))
         ready: list[tuple[Staged, Memory]] = []
         filling: deque[Copies] = deque()
-        for one in itertools.chain([first], (self.staged() for _ in range(count - 1))):
+        for one in itertools.chain([first], (self.staged(left) for left in reversed(range(count - 1)))):
             memory, copies = self.filling(one)
             ready.append((one.uploaded(), memory))
             filling.append(copies)
@@ -242,16 +250,25 @@ class _Timing:
         wall = wall_us(timings)
         if wall is None:
             return None, None
-        launches = count * len(self.solution.launches)
-        slack = self.limits.slack_us if self.limits.slack_us is not None else self.overhead(launches)
-        if wall > TOGETHER_FACTOR * us * count + slack:
+        if wall > TOGETHER_FACTOR * us * count + self.slack(count * len(self.solution.launches), wall - TOGETHER_FACTOR * us * count):
             late = _disagrees(first.draw, us, wall / count, f"{count} runs behind each other take longer than one by one")
             return late, was_alone(timings)
         return None, None
 
+    def slack(self, launches: int, found: float) -> float:
+        """What the daemon's clock may show beyond the GPU's for so many launches, where it shows `found`: the least that it ever was, if
+        that is enough, and else what it is now, since the machine may be busier."""
+        if self.limits.slack_us is not None:
+            return self.limits.slack_us
+        least = self.overheads.get(launches)
+        if least is not None and found <= least:
+            return least
+        now = self.overhead(launches)
+        self.overheads[launches] = now if least is None else min(least, now)
+        return now
+
     def overhead(self, launches: int) -> float:
-        """What the daemon's clock may show beyond the GPU's for so many launches: several times what it shows for as many trivial ones
-        of its own, from giving them away to seeing the end."""
+        """Several times what the daemon's clock shows for so many trivial launches of its own, from giving them away to seeing the end."""
         client, device = self.trusted, self.runner.gpu
         with errors():
             a, b = (client.zeros((256,), "f32", device=device) for _ in range(2))
@@ -331,7 +348,7 @@ def timed(
     job: Job, runner: GpuRunner, trusted: Client, baseline: Baseline | None, limits: Limits, peaks: Peaks, counters: bool,
 ) -> Found:
     """Raises Stop for a launch whose result is wrong, or whose time cannot be."""
-    timing = _Timing(job, runner, trusted, baseline, limits)
+    timing = _Timing(job, runner, trusted, baseline, limits, {} if peaks.overheads is None else peaks.overheads)
     try:
         with job.part("cold"):
             cold = timing.series(True, intervals.FEWEST)

@@ -109,7 +109,7 @@ def _no_verdict(item: Item, error: GivenUp) -> Verdict:
 def judge_many(
     tasks: Task | Iterable[Task], solutions: Iterable[Solution], *, strict: bool = False, deadline: float = 1.0,
     interpreted_deadline: float = 20.0, task_timeout: float = 600.0, time: bool = True, limits: Limits | None = None,
-    counters: bool = True, peak_gb_s: float | None = None, seed: int | None = None, ordered: bool = False, tries: int = 3,
+    counters: bool | None = None, peak_gb_s: float | None = None, seed: int | None = None, ordered: bool = False, tries: int = 3,
     timeout: float | None = None, in_flight: int = IN_FLIGHT, progress: bool | None = None, total: int | None = None,
     trace: str | os.PathLike[str] | None = None, pool: Pool | None = None, **workers: Any,
 ) -> Run:  # fmt: skip
