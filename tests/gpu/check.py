@@ -28,6 +28,18 @@ def gemm_variants(client: Any) -> list[str]:
     return [variant for variant in client.ops["gemm"].variants[gpu.uuid] if variant not in SPECIAL_VARIANTS]
 
 
+def gemm_by(client: Any, variant: str, a: Any, b: Any, **how: Any) -> Any:
+    """The product by that kernel, or None where it does not take this one; `tiled` and `cublaslt` take all. Without `blocking` a refusal
+    would come when the result is looked at."""
+    import kops
+
+    try:
+        return client.gemm(a, b, variant=variant, blocking=True, **how)
+    except kops.InvalidArgument:
+        assert variant not in ("tiled", "cublaslt")
+        return None
+
+
 def assert_right(op: str, got: Any, reference: Any, scale: Any = None, precision: str = "highest") -> None:
     """`reference` in float64; `scale` is the sum of the terms' absolute values, element by element (gemm)."""
     import torch

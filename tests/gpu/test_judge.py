@@ -166,7 +166,7 @@ def test_nothing_is_left_for_the_next_solution(j: judge.Judge) -> None:
 def test_many_of_different_sources(daemon: Daemon) -> None:
     """With memory that is used again, several processes, and some that fault between them."""
     one = task(1000, 1 << 18)
-    bodies = ["y[i] = 3 * x[i];"] * 6 + ["y[i] = 2 * x[i];", "y[i + (1 << 30)] = 1;"]
+    bodies = ["y[i] = 3 * x[i];"] * 6 + ["y[i] = 2 * x[i];", "y[i + (1ll << 40)] = 1;"]
     kinds = ["right"] * 6 + ["wrong", "faulted"]
     with judge.Judge(daemon.socket_path, deadline=5.0, interpreted_deadline=1.0) as made:
         pairs = [(one, scale(bodies[i % 8], f"// {i}")) for i in range(48)]

@@ -240,6 +240,8 @@ def test_mixed_memory_is_refused(torch: Any, k: Any) -> None:
 @pytest.mark.parametrize("variant", ["tiled", "cublaslt"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_gemm_gives_f32(torch: Any, k: Any, dtype: str, variant: str) -> None:
+    import kops
+
     if variant not in gemm_variants(k):
         pytest.skip(f"the daemon has no {variant}")
     for batch, m, depth, n in ((), 515, 259, 130), ((), 1024, 4096, 512), ((3,), 64, 72, 40), ((), 1, 65, 1000):
@@ -253,5 +255,7 @@ def test_gemm_gives_f32(torch: Any, k: Any, dtype: str, variant: str) -> None:
         start = random(torch, *batch, m, n)
         kept = k.gemm(a, b, out=start.clone(), alpha=0.5, beta=-1.5, variant=variant)
         assert ((kept.double() - (0.5 * exact - 1.5 * start.double())).abs() <= bound + 3e-5 * start.double().abs()).all()
+    if not kops.compiled:
+        return  # nothing is launched here without the package's compiled part
     a, b = random(torch, 96, 64, dtype=dtype), random(torch, 64, 80, dtype=dtype)
     assert torch.equal(k.gemm(a, b, out_dtype="f32", where="here"), k.gemm(a, b, out_dtype="f32", variant="tiled"))

@@ -105,7 +105,7 @@ def judged(scene: Scene, many: int, detail: dict[str, Any], **how: Any) -> tuple
 
     known, given = tasks(scene.context.smoke), endless(scene.context)
     how |= on_standin(scene.context)
-    with judge.Judge(scene.daemon.socket_path, deadline=DEADLINE, **how) as judging:
+    with judge.Judge(scene.daemon.socket_path, deadline=DEADLINE, counters=False, **how) as judging:
         if judging.how != "gpu":
             raise Skipped("the daemon has no GPU")
         for _ in KERNELS:
@@ -151,7 +151,8 @@ def rate(name: str, found: tuple[list[Any], float], detail: dict[str, Any], targ
 def run_rate(context: Context) -> list[Record]:
     with Scene(context, isolate="connection") as scene:
         detail: dict[str, Any] = {
-            "measured": "verdicts with times on solutions of the five example kernels, all of different sources, by one Judge",
+            "measured": "verdicts with times, without counters, on solutions of the five example kernels, all of different sources, by"
+            " one Judge",
             "n": "solutions",
             "processors": len(os.sched_getaffinity(0)),
             "vectors": LENGTH,
@@ -163,7 +164,7 @@ def run_rate(context: Context) -> list[Record]:
     if missing or context.smoke:
         records[0].detail["no_peer"] = missing or "the stand-in for torch compiles nothing"
         return records
-    theirs, many = inline_rate(context, 2)
+    theirs, many = inline_rate(context, 1)
     ours = records[0].ours
     peer = Summary(theirs, theirs, many, f"{PROCESSES} processes, each load_inline of one")
     return [*records, Record("judge_rate_vs_load_inline", "/s", "higher", ours, peer, detail, target=OF_LOAD_INLINE)]

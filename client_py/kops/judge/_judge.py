@@ -127,6 +127,7 @@ class Judge:
         self._ahead = threading.Semaphore(AHEAD)
         self._preparing = _Stages("prepare", max(4, min(cores, 8)), self._prepare)
         self._beside = _Stages("beside", max(2, min(cores, 8)), lambda call: call())
+        self._locating = _Stages("locate", max(2, min(cores // 2, 8)), lambda call: call())  # endless kernels hold up no compiling
         self._lane = _Stages("lane", 1 if self._gpu is not None else max(1, min(cores, 16)), self._judge)
 
     def _connect(self, device: Any, needed: bool) -> None:
@@ -191,7 +192,7 @@ class Judge:
             for job in jobs:
                 job.future.cancel()
         wait([job.future for job in jobs if not job.future.cancelled()])
-        for stages in (self._preparing, self._lane, self._beside):
+        for stages in (self._preparing, self._lane, self._beside, self._locating):
             stages.end(1.0)
         if self._machine is not None:
             self._machine.let_go()
@@ -394,7 +395,7 @@ class Judge:
             if dirty or self.strict:
                 machine.drop()
             if verdict.kind in ("faulted", "hangs"):
-                self._beside.queue.put(partial(self._guarded, job, partial(self._locate, job, verdict)))
+                self._locating.queue.put(partial(self._guarded, job, partial(self._locate, job, verdict)))
             else:
                 self._finish(job, verdict)
             return

@@ -22,7 +22,7 @@ from ._verdict import Fault, Verdict
 
 __all__ = ["Job", "located", "verdict_of"]
 
-LOCATE_SECONDS = 20.0  # of the interpreter, for one launch
+LOCATE_SECONDS = {"faulted": 20.0, "hangs": 2.0}  # of the interpreter, for one launch; an endless one takes all of it
 
 
 @dataclass(eq=False)
@@ -101,7 +101,7 @@ def located(job: Job, verdict: Verdict, draw: Draw, deadline: float) -> Verdict:
     if missing():
         return verdict  # a stranger's code is not run here
     again = Job(job.task, job.solution, None, draws={draw.case: (draw, draw, draw)})
-    found, _ = verdict_of(again, lambda: HostRunner(job.solution, min(LOCATE_SECONDS, deadline)))
+    found, _ = verdict_of(again, lambda: HostRunner(job.solution, min(LOCATE_SECONDS[verdict.kind], deadline)))
     if found.kind not in ("faulted", "hangs") or found.fault is None or verdict.fault is None:
         return verdict
     place: Fault = replace(found.fault, driver=verdict.fault.driver, kernel=found.fault.kernel or verdict.fault.kernel)
