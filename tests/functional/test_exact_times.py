@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from domains import FIXTURES, Client, Domains
+from domains import FIXTURES, Client, Domains, Plain
 from gpu_machine import N, only_with_the_standin
 from support import backends, proc, raw
 from support.memfd import Shared
-from user_kernels import only_with_nvrtc
+from user_kernels import hostile_kernel, only_with_nvrtc
 
 pytestmark = [only_with_the_standin, only_with_nvrtc]
 start, client = FIXTURES
@@ -35,6 +35,18 @@ def test_a_call_waits_for_its_record(start: Callable[..., Domains], client: Call
     assert launch(own)["timer"] == "events"
     repeated = launch(own, exact=True, repeat=300)
     assert repeated["timer"] == "cupti" and len(repeated["timings"]["samples"]) == 300
+
+
+def test_a_backlog_of_long_kernels_has_its_times(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    """The stand-in's records come when the stream pauses, as CUPTI's do."""
+    own = client(start(env=RECORDS))
+    gpu = own.connection.call("hello")["devices"][0]["uuid"]
+    runs = Plain(own.connection, gpu, 1, "u32")
+    request = {"kernel": hostile_kernel(own.connection, "run_for"), "args": [runs.tensor(), 50_000], "exact": True}
+    sent = [own.connection.request("launch", request) for _ in range(6)]
+    results = [own.connection.reply(each).get() for each in sent]
+    assert [result["timer"] for result in results] == ["cupti"] * 6
+    assert all(result["timings"].get("gpu_us", 0) >= 50_000 for result in results), results
 
 
 def share(own: Client) -> None:

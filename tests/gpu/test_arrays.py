@@ -98,6 +98,20 @@ def test_copies_of_every_dtype_and_layout(client: Any, dtype: str) -> None:
     assert client.copy(a, timing=True)[1].variant == "vector"
 
 
+def test_products_without_a_pause_have_exact_times(client: Any, backend: str) -> None:
+    """20 ms each on a H100: CUPTI has the records when the stream pauses, the first of them long after its product."""
+    if backend != backends.CUDA:
+        pytest.skip("the stand-in driver loads no CUPTI here; tests/functional/test_exact_times.py")
+    n = 8192
+    a, out = client.zeros((n, n), "f32", device=0), client.empty((n, n), "f32", device=0)
+    client.gemm(a, a, out=out, timing="exact")
+    sent = [client.submit("gemm", a, a, out=out, timing="exact") for _ in range(40)]
+    times = [pending.result()[1] for pending in sent]
+    if times[0].timer != "cupti":
+        pytest.skip("there is no CUPTI")
+    assert all(t.timer == "cupti" and t.gpu_us is not None and t.gpu_us > 0 for t in times), [t.gpu_us for t in times]
+
+
 def test_contiguous_copies_are_one_transfer(client: Any, backend: str) -> None:
     bytes_ = 256 * MIB if backend == backends.CUDA else MIB
     host, back = client.array(numbers(bytes_ // 4)), client.empty(bytes_ // 4)

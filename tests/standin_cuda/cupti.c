@@ -1,5 +1,6 @@
 /* A stand-in of CUPTI over the stand-in driver: callbacks at launches, and records of kernels and graphs. Its clock is
- * far from the host's, so that whoever takes one for the other is found out. */
+ * far from the host's, so that whoever takes one for the other is found out. As CUPTI does, it has a place in a buffer
+ * for each launch, and hands a buffer out only when all launches in it have ended. */
 #include <cupti.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -12,7 +13,7 @@
 
 #define API __attribute__((visibility("default"))) CUptiResult CUPTIAPI
 
-enum { PENDING_MAX = 65536 };
+enum { PENDING_MAX = 65536, BUFFER_RECORDS = 75 };
 
 static uint64_t clock_ahead_ns = 1000000000000; /* of the records' clock; set once */
 
@@ -20,12 +21,20 @@ struct record {
     CUpti_ActivityKind kind;
     uint32_t call;
     const char *name;
-    uint64_t begin_ns, end_ns;
+    uint64_t begin_ns, end_ns; /* end_ns 0: it has not ended */
+    uint64_t buffer;
+    bool complete; /* all records of its buffer */
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct record pending[PENDING_MAX];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
+static struct record pending[PENDING_MAX];               /* in the order of their launches */
 static size_t n_pending;
+static size_t n_complete;
+static uint64_t filling; /* the buffer that launches go to */
+static size_t n_in_buffer;
+static bool lost, late; /* what is recorded; set once */
+static bool fresh;      /* `late`, and no flush came since a record was made */
+
 static CUpti_CallbackFunc callback;
 static void *callback_context;
 static CUpti_BuffersCallbackRequestFunc buffer_wanted;
@@ -33,6 +42,25 @@ static CUpti_BuffersCallbackCompleteFunc buffer_done;
 static atomic_bool kernels, graphs;
 static atomic_uint calls;
 static _Thread_local uint64_t graph_begin_ns;
+
+/* A place for the launch's record. */
+static void reserve(uint32_t call, enum standin_launch what)
+{
+    pthread_mutex_lock(&lock);
+    if (n_pending < PENDING_MAX && !lost) {
+        if (n_in_buffer == BUFFER_RECORDS) {
+            filling++;
+            n_in_buffer = 0;
+        }
+        n_in_buffer++;
+        pending[n_pending++] =
+            (struct record){.kind = what == STANDIN_LAUNCH_GRAPH ? CUPTI_ACTIVITY_KIND_GRAPH_TRACE
+                                                                 : CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
+                            .call = call,
+                            .buffer = filling};
+    }
+    pthread_mutex_unlock(&lock);
+}
 
 static uint32_t launching(enum standin_launch what)
 {
@@ -43,15 +71,25 @@ static uint32_t launching(enum standin_launch what)
 
     if (callback)
         callback(callback_context, CUPTI_CB_DOMAIN_DRIVER_API, id, &data);
-    return atomic_load(what == STANDIN_LAUNCH_GRAPH ? &graphs : &kernels) ? call : 0;
+    if (!atomic_load(what == STANDIN_LAUNCH_GRAPH ? &graphs : &kernels))
+        return 0;
+    reserve(call, what);
+    return call;
 }
 
-static bool lost, late; /* what is recorded; set once */
-static bool fresh;      /* `late`, and no flush came since a record was made */
+static struct record *record_of(uint32_t call)
+{
+    for (size_t i = 0; i < n_pending; i++)
+        if (pending[i].call == call)
+            return &pending[i];
+    return NULL;
+}
 
 static void ran(uint32_t call, enum standin_launch what, const char *name, uint64_t begin_ns, uint64_t end_ns,
                 bool last)
 {
+    struct record *record;
+
     if (what == STANDIN_LAUNCH_GRAPH) {
         graph_begin_ns = graph_begin_ns ? graph_begin_ns : begin_ns;
         if (!last)
@@ -61,14 +99,12 @@ static void ran(uint32_t call, enum standin_launch what, const char *name, uint6
     }
     pthread_mutex_lock(&lock);
     fresh = late;
-    if (n_pending < PENDING_MAX && !lost)
-        pending[n_pending++] =
-            (struct record){.kind = what == STANDIN_LAUNCH_GRAPH ? CUPTI_ACTIVITY_KIND_GRAPH_TRACE
-                                                                 : CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
-                            .call = call,
-                            .name = name,
-                            .begin_ns = begin_ns + clock_ahead_ns,
-                            .end_ns = end_ns + clock_ahead_ns};
+    record = record_of(call);
+    if (record) {
+        record->name = name;
+        record->begin_ns = begin_ns + clock_ahead_ns;
+        record->end_ns = end_ns + clock_ahead_ns;
+    }
     pthread_mutex_unlock(&lock);
 }
 
@@ -167,23 +203,46 @@ static void write_record(uint8_t *at, const struct record *record)
     }
 }
 
-/* Fills a buffer of the caller's with the oldest records. Returns how many. */
+/* Finds the buffers whose records are complete. The one that is being filled is not filled any further. */
+static void complete(void)
+{
+    for (size_t begin = 0, end; begin < n_pending; begin = end) {
+        bool whole = true;
+
+        for (end = begin; end < n_pending && pending[end].buffer == pending[begin].buffer; end++)
+            whole = whole && pending[end].end_ns;
+        for (size_t i = begin; whole && i < end; i++) {
+            n_complete += !pending[i].complete;
+            pending[i].complete = true;
+        }
+        if (whole && pending[begin].buffer == filling) {
+            filling++;
+            n_in_buffer = 0;
+        }
+    }
+}
+
+/* Fills a buffer of the caller's with the oldest complete records. Returns how many. */
 static size_t hand_out(void)
 {
-    size_t size = 0, max = 0, used = 0, n = 0;
-    uint8_t *buffer = NULL;
+    size_t size = 0, max = 0, used = 0, kept = 0, n;
+    uint8_t *wanted = NULL;
 
-    buffer_wanted(&buffer, &size, &max);
+    buffer_wanted(&wanted, &size, &max);
     pthread_mutex_lock(&lock);
-    while (buffer && n < n_pending && used + size_of(pending[n].kind) <= size) {
-        write_record(buffer + used, &pending[n]);
-        used += size_of(pending[n++].kind);
-    }
-    memmove(pending, pending + n, (n_pending - n) * sizeof(pending[0]));
-    n_pending -= n;
+    for (size_t i = 0; i < n_pending; i++)
+        if (wanted && pending[i].complete && used + size_of(pending[i].kind) <= size) {
+            write_record(wanted + used, &pending[i]);
+            used += size_of(pending[i].kind);
+        } else {
+            pending[kept++] = pending[i];
+        }
+    n = n_pending - kept;
+    n_pending = kept;
+    n_complete -= n;
     pthread_mutex_unlock(&lock);
-    if (buffer)
-        buffer_done(NULL, 0, buffer, size, used);
+    if (wanted)
+        buffer_done(NULL, 0, wanted, size, used);
     return n;
 }
 
@@ -195,8 +254,10 @@ API cuptiActivityFlushAll(uint32_t flags)
     pthread_mutex_lock(&lock);
     waits = fresh;
     fresh = false;
+    if (!waits)
+        complete();
     pthread_mutex_unlock(&lock);
-    while (!waits && n_pending && hand_out())
+    while (n_complete && hand_out())
         ;
     return CUPTI_SUCCESS;
 }

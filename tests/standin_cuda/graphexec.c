@@ -182,6 +182,15 @@ API cuGraphUpload(CUgraphExec handle, CUstream stream_handle)
     return leave(r);
 }
 
+/* Its index; exec->n: there is none. */
+static size_t last_kernel(const struct exec *exec)
+{
+    for (size_t i = exec->n; i-- > 0;)
+        if (exec->steps[i].op && exec->steps[i].op->kind == OP_KERNEL)
+            return i;
+    return exec->n;
+}
+
 API cuGraphLaunch(CUgraphExec handle, CUstream stream_handle)
 {
     struct context *context;
@@ -189,6 +198,7 @@ API cuGraphLaunch(CUgraphExec handle, CUstream stream_handle)
     CUresult r = enter_exec("cuGraphLaunch", handle, &context, &exec);
     struct stream *stream;
     uint32_t call = 0;
+    size_t last;
 
     if (r != CUDA_SUCCESS)
         return r;
@@ -199,7 +209,8 @@ API cuGraphLaunch(CUgraphExec handle, CUstream stream_handle)
         return leave(r);
     if (!stream->capture && exec->last && exec->last != stream)
         stream_order_after(stream, exec->last);
-    if (!stream->capture && standin_profiler)
+    last = last_kernel(exec);
+    if (!stream->capture && standin_profiler && last < exec->n)
         call = standin_profiler->launching(STANDIN_LAUNCH_GRAPH);
     for (size_t i = 0; i < exec->n && r == CUDA_SUCCESS; i++) {
         struct op *op;
@@ -210,7 +221,7 @@ API cuGraphLaunch(CUgraphExec handle, CUstream stream_handle)
         if (op) {
             op->call = call;
             op->what = STANDIN_LAUNCH_GRAPH;
-            op->last = i + 1 == exec->n;
+            op->last = i == last;
         }
         r = op ? stream_enqueue(stream, op) : CUDA_ERROR_OUT_OF_MEMORY;
     }

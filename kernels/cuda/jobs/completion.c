@@ -66,6 +66,25 @@ static CUevent wake_event(struct cuda_stream *s)
     return s->wake;
 }
 
+/* Whether CUPTI may hold back records of what has ended on the stream: more is under way there, or on other streams
+ * with records of its own. Where events tell of ends, all that was not seen to have ended counts. */
+static bool records_may_be_held(struct cuda_stream *s)
+{
+    return (s->flag ? cuda_stream_executions_ahead(s) : s->in_flight) || s->executor->recorded.under_way > s->recorded;
+}
+
+/* What the stream waits for when the executions of its first job that were issued have ended. */
+static enum cuda_wait waits_behind(struct cuda_stream *s, const struct cuda_job *job, CUevent *ret_event)
+{
+    if (!job || job->state != JOB_ISSUED)
+        return WAIT_NOTHING;
+    *ret_event = job->tail;
+    if (job->tail && !happened(s->queue.device, job->tail))
+        return WAIT_EVENT;
+    /* Now the job waits for records, and no event tells of these. */
+    return records_may_be_held(s) ? WAIT_FLAG : WAIT_NOTHING;
+}
+
 enum cuda_wait cuda_stream_waits_for(struct cuda_stream *s, CUevent *ret_event)
 {
     const struct backend_job *base;
@@ -76,11 +95,8 @@ enum cuda_wait cuda_stream_waits_for(struct cuda_stream *s, CUevent *ret_event)
         return WAIT_NOTHING;
     base = list_entry(s->jobs.next, struct backend_job, link);
     job = base->impl;
-    if (!job || job->ended == job->issued) {
-        *ret_event = job && job->state == JOB_ISSUED ? job->tail : NULL;
-        /* Behind a tail that has happened the job waits for records, and no event tells of these. */
-        return *ret_event && !happened(s->queue.device, *ret_event) ? WAIT_EVENT : WAIT_NOTHING;
-    }
+    if (!job || job->ended == job->issued)
+        return waits_behind(s, job, ret_event);
     x = &job->executions[job->ended % JOB_WINDOW];
     if (!x->mark) {
         *ret_event = x->end;
@@ -108,6 +124,8 @@ static void drop_execution(struct cuda_stream *s, struct cuda_job *job)
     cuda_event_return(s->queue.device, EVENT_TIMED, x->start);
     s->in_flight--;
     s->steps_in_flight -= x->steps;
+    s->recorded -= x->ticket != 0;
+    s->executor->recorded.under_way -= x->ticket != 0;
 }
 
 static void end_execution(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job)
@@ -121,8 +139,9 @@ static void end_execution(struct cuda_stream *s, struct backend_job *base, struc
 static bool collect_records(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job)
 {
     const unsigned ahead = cuda_stream_executions_ahead(s);
+    const struct cuda_rest rest = {.ended = s->in_flight - ahead, .idle = !ahead, .busy = records_may_be_held(s)};
 
-    if (!cuda_recorded_collect(&s->executor->recorded, base, job, s->in_flight - ahead, !ahead))
+    if (!cuda_recorded_collect(&s->executor->recorded, base, job, &rest))
         return false;
     if (job->n_exact && base->n_samples)
         s->last_us = base->samples[base->n_samples - 1];

@@ -215,6 +215,8 @@ static int issue_one(struct cuda_stream *s, struct backend_job *base, struct cud
     job->issued++;
     s->in_flight++;
     s->steps_in_flight += x->steps;
+    s->recorded += x->ticket != 0;
+    s->executor->recorded.under_way += x->ticket != 0;
     return r;
 
 lose_track:

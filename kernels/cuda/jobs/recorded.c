@@ -6,21 +6,31 @@
 #include "util/clock.h"
 
 enum {
-    EXACT_AT_ONCE = 256, /* executions of one job that have ended, and whose records were not read */
+    EXACT_AT_ONCE = 256, /* executions of one job that have ended: from then on their records are read meanwhile */
+    EXACT_MAX = 768,     /* of these the oldest is given up, before its ticket is forgotten and others' with it */
     ROW_AT_ONCE = 24,    /* executions in a row of jobs whose records are read together, since reading costs 20 us */
     ROW_NS = 200 * 1000, /* that such a job waits for the others */
     IDLE_NS = 30 * 1000, /* the same where the stream has nothing more to do: its client waits */
     TELL_AT_ONCE = 64,
-    TELL_NS = 20 * 1000 * 1000,     /* after which fewer are told, too: a trace waits 0.2 s for them */
-    PATIENCE_NS = 100 * 1000 * 1000 /* for a record that does not come */
+    TELL_NS = 20 * 1000 * 1000, /* after which fewer are told, too: a trace waits 0.2 s for them */
+    FLUSH_NS = 500 * 1000,      /* between two flushes while CUPTI may hold back what they are for */
 };
 
-_Static_assert(2 * ((int)EXACT_AT_ONCE + (int)RECORDED_LATE_MAX) <= (int)RECORDS_TICKETS,
+/* For a record that does not come, once the GPU has nothing more to do. */
+static const uint64_t patience_ns = 100 * 1000 * 1000;
+
+/* The same while it has more to do: CUPTI hands a buffer out when all launches in it have ended, and the next launches
+ * go to the same buffer until it is full, at some 75 of them. A stream whose first job waits runs dry after 32 more
+ * executions, so a job waits long enough where executions take 60 ms; statistics of a stream that never pauses come
+ * where they take 25 ms. For a record that is lost a reply waits as long. */
+static const uint64_t busy_patience_ns = 2000 * 1000 * 1000ULL;
+
+_Static_assert(2 * ((int)EXACT_MAX + (int)RECORDED_LATE_MAX) <= (int)RECORDS_TICKETS,
                "tickets are not forgotten before they are read");
 
 void cuda_recorded_init(struct cuda_recorded *r)
 {
-    r->late_begin = r->late_end = 0;
+    *r = (struct cuda_recorded){.late_begin = 0};
 }
 
 /* ---- which executions ---- */
@@ -85,20 +95,53 @@ void cuda_recorded_note(struct backend_job *base, const struct cuda_clock *clock
     base->samples[base->n_samples++] = (double)(span->end_ns - span->begin_ns) / 1e3;
 }
 
-static enum cuda_record_state read_one(const struct cuda_ended *ended, struct cuda_span *ret)
+/* ---- for how long they are waited ---- */
+
+/* `busy`: CUPTI may hold records back now. The first look at which it may no more still counts as busy: what was held
+ * back comes from then on. */
+static void look(struct cuda_recorded *r, bool busy, uint64_t now_ns)
+{
+    if (busy || r->busy)
+        r->busy_ns = now_ns;
+    r->busy = busy;
+}
+
+/* Returns whether records were handed out: `at_once`, or not long after the last time. */
+static bool flush(struct cuda_recorded *r, bool at_once, uint64_t now_ns)
+{
+    if (!at_once && now_ns - r->flushed_ns < FLUSH_NS)
+        return false;
+    cuda_records_flush();
+    r->flushed_ns = now_ns;
+    return true;
+}
+
+static bool is_overdue(const struct cuda_recorded *r, const struct cuda_ended *ended, uint64_t now_ns)
+{
+    if (r->busy)
+        return now_ns - ended->seen_ns > busy_patience_ns;
+    return now_ns - (ended->seen_ns > r->busy_ns ? ended->seen_ns : r->busy_ns) > patience_ns;
+}
+
+/* `flushed`: just now, so that a record which is overdue may be given up. */
+static enum cuda_record_state read_one(const struct cuda_recorded *r, const struct cuda_ended *ended, bool flushed,
+                                       uint64_t now_ns, struct cuda_span *ret)
 {
     const enum cuda_record_state state = cuda_records_read(ended->ticket, ret);
 
-    return state == RECORD_PENDING && clock_now_ns() - ended->seen_ns > PATIENCE_NS ? RECORD_MISSING : state;
+    return state == RECORD_PENDING && flushed && is_overdue(r, ended, now_ns) ? RECORD_MISSING : state;
 }
 
+/* ---- of jobs that wait ---- */
+
 /* Takes the records that are there, in order. */
-static void take_exact(struct backend_job *base, struct cuda_job *job)
+static void take_exact(const struct cuda_recorded *r, struct backend_job *base, struct cuda_job *job, bool flushed,
+                       uint64_t now_ns)
 {
     struct cuda_span span;
 
     for (; job->exact_read < job->n_exact; job->exact_read++) {
-        const enum cuda_record_state state = read_one(&job->exact[job->exact_read], &span);
+        const enum cuda_record_state state = read_one(r, &job->exact[job->exact_read], flushed, now_ns, &span);
 
         if (state == RECORD_PENDING)
             return;
@@ -107,8 +150,22 @@ static void take_exact(struct backend_job *base, struct cuda_job *job)
     }
 }
 
-void cuda_recorded_ended(struct backend_job *base, struct cuda_job *job, const struct cuda_execution *x,
-                         uint64_t seen_ns)
+/* While the job goes on. */
+static void take_some(struct cuda_recorded *r, struct backend_job *base, struct cuda_job *job, uint64_t now_ns)
+{
+    bool flushed;
+
+    look(r, true, now_ns);
+    flushed = flush(r, false, now_ns);
+    take_exact(r, base, job, flushed, now_ns);
+    while (flushed && job->n_exact - job->exact_read >= EXACT_MAX) {
+        job->exact_read++;
+        take_exact(r, base, job, flushed, now_ns);
+    }
+}
+
+void cuda_recorded_ended(struct cuda_recorded *r, struct backend_job *base, struct cuda_job *job,
+                         const struct cuda_execution *x, uint64_t seen_ns)
 {
     const struct cuda_ended ended = {.ticket = x->ticket, .seen_ns = seen_ns};
 
@@ -117,18 +174,16 @@ void cuda_recorded_ended(struct backend_job *base, struct cuda_job *job, const s
         return;
     }
     job->exact[job->n_exact++] = ended;
-    if (job->n_exact - job->exact_read >= EXACT_AT_ONCE) {
-        cuda_records_flush();
-        take_exact(base, job);
-    }
+    if (job->n_exact - job->exact_read >= EXACT_AT_ONCE)
+        take_some(r, base, job, seen_ns);
 }
 
 /* Times of a job that has many, and exact ones, are waited for alone. Of jobs in a row several are read at once, but
  * none waits long. */
-static bool are_due(const struct backend_job *base, const struct cuda_job *job, unsigned ended_behind, bool idle)
+static bool are_due(const struct backend_job *base, const struct cuda_rest *rest, uint64_t waited_ns)
 {
-    return base->timing == TIMING_EXACT || base->repeat > 1 || ended_behind >= ROW_AT_ONCE ||
-           clock_now_ns() - job->exact[job->n_exact - 1].seen_ns > (idle ? IDLE_NS : ROW_NS);
+    return base->timing == TIMING_EXACT || base->repeat > 1 || rest->ended >= ROW_AT_ONCE ||
+           waited_ns > (rest->idle ? IDLE_NS : ROW_NS);
 }
 
 /* Not before the job's end: the host would know nothing of the token yet. */
@@ -141,20 +196,29 @@ static void expect_later(struct cuda_recorded *r, struct backend_job *base, cons
 }
 
 bool cuda_recorded_collect(struct cuda_recorded *r, struct backend_job *base, struct cuda_job *job,
-                           unsigned ended_behind, bool idle)
+                           const struct cuda_rest *rest)
 {
+    uint64_t now_ns, waited_ns;
+    bool flushed;
+
     if (job->later.ticket)
         expect_later(r, base, job);
     if (job->exact_read < job->n_exact)
-        take_exact(base, job); /* those that were read with others' */
+        take_exact(r, base, job, false, 0); /* those that were read with others' */
     if (job->exact_read == job->n_exact)
         return true;
-    if (!are_due(base, job, ended_behind, idle))
+    now_ns = clock_now_ns();
+    waited_ns = now_ns - job->exact[job->n_exact - 1].seen_ns;
+    if (!are_due(base, rest, waited_ns))
         return false;
-    cuda_records_flush();
-    take_exact(base, job);
+    look(r, rest->busy, now_ns);
+    /* The stream's last job is not to wait for an interval that other streams' jobs began. */
+    flushed = flush(r, !rest->busy || (rest->idle && waited_ns < FLUSH_NS), now_ns);
+    take_exact(r, base, job, flushed, now_ns);
     return job->exact_read == job->n_exact;
 }
+
+/* ---- of jobs that the host is told of later ---- */
 
 static bool are_to_be_told(const struct cuda_recorded *r, uint64_t now_ns)
 {
@@ -166,13 +230,16 @@ static bool are_to_be_told(const struct cuda_recorded *r, uint64_t now_ns)
 bool cuda_recorded_tell(struct cuda_recorded *r, const struct backend_host *host, bool idle, uint64_t now_ns)
 {
     struct cuda_span span;
+    bool flushed;
 
     if (r->late_end == r->late_begin || (!idle && !are_to_be_told(r, now_ns)))
         return false;
-    cuda_records_flush();
+    now_ns = clock_now_ns();
+    look(r, r->under_way, now_ns);
+    flushed = flush(r, !r->under_way, now_ns);
     for (; r->late_begin < r->late_end; r->late_begin++) {
         const struct cuda_late *late = &r->late[r->late_begin % RECORDED_LATE_MAX];
-        const enum cuda_record_state state = read_one(&late->ended, &span);
+        const enum cuda_record_state state = read_one(r, &late->ended, flushed, now_ns, &span);
 
         if (state == RECORD_PENDING)
             return true;

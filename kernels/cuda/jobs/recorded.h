@@ -15,6 +15,17 @@ struct cuda_recorded {
         uint64_t token;
     } late[RECORDED_LATE_MAX]; /* a ring */
     uint64_t late_begin, late_end;
+    unsigned under_way;  /* executions with a ticket that were issued and not seen to have ended */
+    bool busy;           /* at the last look for records: CUPTI may hold back those of what has ended */
+    uint64_t busy_ns;    /* the last time that it was so */
+    uint64_t flushed_ns; /* when CUPTI was last made to hand records out */
+};
+
+/* What there is besides a job that waits for its records. */
+struct cuda_rest {
+    unsigned ended; /* executions of later jobs of the stream */
+    bool idle;      /* all executions of the stream have ended */
+    bool busy;      /* more is under way, on this stream or, with records, on another */
 };
 
 void cuda_recorded_init(struct cuda_recorded *r);
@@ -33,13 +44,13 @@ void cuda_recorded_choose(const struct cuda_execution *x);
 void cuda_recorded_end(const struct cuda_execution *x);
 
 /* An execution with a ticket was seen to have ended. */
-void cuda_recorded_ended(struct backend_job *base, struct cuda_job *job, const struct cuda_execution *x,
-                         uint64_t seen_ns);
+void cuda_recorded_ended(struct cuda_recorded *r, struct backend_job *base, struct cuda_job *job,
+                         const struct cuda_execution *x, uint64_t seen_ns);
 /* All of the job has ended, copies back too: takes its samples from the records. False: not all are there yet, or it is
- * better to read them later, with others'. `ended_behind`: executions of later jobs of the stream that have ended;
- * `idle`: all have. */
+ * better to read them later, with others'. A record that does not come is given up some time after its execution was
+ * seen to have ended, and not before CUPTI was made to hand out what it has. */
 bool cuda_recorded_collect(struct cuda_recorded *r, struct backend_job *base, struct cuda_job *job,
-                           unsigned ended_behind, bool idle);
+                           const struct cuda_rest *rest);
 
 /* Adds a sample, and notes when the job was on the device. `clock`: the span's; NULL: CLOCK_MONOTONIC. */
 void cuda_recorded_note(struct backend_job *base, const struct cuda_clock *clock, const struct cuda_span *span);

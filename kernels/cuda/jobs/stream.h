@@ -35,6 +35,7 @@ struct cuda_stream {
     enum backend_priority priority;
     unsigned in_flight;       /* executions issued and not yet seen to have ended */
     unsigned steps_in_flight; /* launches in them */
+    unsigned recorded;        /* those of them that have a ticket of CUPTI's records */
     atomic_ullong *flag;      /* a word that the GPU writes behind each execution; NULL: events tell */
     CUdeviceptr flag_address;
     struct cuda_marks marks; /* the values that it gets */

@@ -154,7 +154,7 @@ void cuda_timed_end(struct cuda_stream *s, struct backend_job *base, struct cuda
     struct cuda_span span;
 
     if (x->ticket) {
-        cuda_recorded_ended(base, job, x, seen_ns);
+        cuda_recorded_ended(&executor->recorded, base, job, x, seen_ns);
     } else if (x->times && cuda_stamps_span(x->times, &span)) {
         cuda_clock_learn(&executor->stamp_clock, x->issued_ns, span.begin_ns, span.end_ns, seen_ns);
         cuda_recorded_note(base, &executor->stamp_clock, &span);

@@ -38,7 +38,9 @@ void cuda_records_end(void);
 /* What is launched from now on leaves no record, so it costs no more than else, until the next begin(). */
 void cuda_records_pause(void);
 
-/* Has CUPTI hand out the records of all that has ended. */
+/* Has CUPTI hand out the buffers in which all launches have ended. A launch's record goes to the buffer that the one
+ * before went to, unless that was handed out or is full: where launches follow each other without a pause, records of
+ * what has ended come later. */
 void cuda_records_flush(void);
 
 enum cuda_record_state { RECORD_PENDING, RECORD_READY, RECORD_MISSING };

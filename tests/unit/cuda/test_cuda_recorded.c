@@ -1,65 +1,18 @@
 /* Executions that are timed by CUPTI's records, over a stand-in of CUPTI whose clock is far from the host's. */
-#include "kernel_support.h"
+#include "recorded_support.h"
 
 #include <stdlib.h>
 
 #include "times/clock.h"
 #include "util/clock.h"
 
-enum { N = 1000, REPEAT = 700 /* more than are read at once */ };
-
-static struct {
-    unsigned count;
-    uint64_t token;
-    struct backend_times times;
-} told;
-
-static void on_timed(void *context, uint64_t token, const struct backend_times *times)
-{
-    (void)context;
-    told.count++;
-    told.token = token;
-    told.times = *times;
-}
-
-static int setup_with_cupti(void **state)
-{
-    told.count = 0;
-    test_config.cuda_cupti = KOPS_STANDIN_CUPTI;
-    test_host.timed = on_timed;
-    return setup(state);
-}
-
-/* A kernel of a user's, which does not know its own times. */
-struct custom {
-    struct backend_memory *memory;
-    struct backend_stream *stream;
-    struct backend_code *code;
-    const struct backend_function *function;
-};
-
-static struct custom open_custom(void)
-{
-    struct custom c = {.memory = device_memory(N * sizeof(float)), .stream = stream_open(), .code = load_code()};
-
-    c.function = load_function(c.code, "custom_kernel");
-    return c;
-}
-
-static void close_custom(const struct custom *c)
-{
-    backend->stream_free(c->stream);
-    backend->code_unload(device, c->code);
-    close_memory(c->memory);
-}
+enum { REPEAT = 700 /* more than are read at once */ };
 
 static void make(const struct custom *c, struct test_job *t, enum backend_timing timing, uint32_t repeat)
 {
     static double samples[REPEAT];
 
-    KERNEL_JOB(t, c->function, N, OUT(c->memory, N), IN(c->memory, N), INT(N));
-    t->job.timing = timing;
-    t->job.token = timing == TIMING_STATISTIC ? 77 : 0;
+    make_custom(c, t, timing);
     t->job.samples = samples;
     t->job.repeat = repeat;
 }
