@@ -37,7 +37,8 @@ def travelling() -> None:
     """Functions of the tests' modules go to the workers by value."""
     from ray import cloudpickle
 
-    for name in ("test_map", "test_losses", "test_gpus", "test_judge", "test_judge_losses", "test_trace", "judging", "machines"):
+    modules = ("test_map", "test_losses", "test_faults", "test_gpus", "test_judge", "test_judge_losses", "test_trace", "judging", "machines")
+    for name in modules:
         if name in sys.modules:
             cloudpickle.register_pickle_by_value(sys.modules[name])
 

@@ -80,7 +80,8 @@ def map(
 
     Each item is in the results once. Where a worker, its node or the daemon there is lost, another worker does the item: it may then run
     twice, so it should have no effects but its result. An item at which `tries` workers were lost, or on which each of them worked for
-    longer than `timeout` seconds, is given up: `GivenUp`. An item's own error is not tried again. The first error ends the work and is
+    longer than `timeout` seconds, is given up: `GivenUp`. An item's own error is not tried again, but where a kernel faulted while those
+    of other workers ran: then each of their items runs again, with its node for itself. The first error ends the work and is
     raised, with a note that names the item, or with `errors="return"` the error is that item's result.
 
     `ordered`: in the order of the blocks. `in_flight`: items that a worker has at one time; by default one, and more where they are

@@ -16,13 +16,15 @@ from ._worker import THREADS
 class Item:
     """`tries` counts the workers that were lost while they had this item alone, or that worked on it for too long, `losses` the daemons,
     and data in Ray's memory, that went away meanwhile, for whatever reason. A `suspect` was with others when a worker or a daemon was lost:
-    it gets a worker for itself, which tells."""
+    it gets a worker for itself, which tells. `faults` counts errors that may be due to an item of another worker: it gets a node for
+    itself."""
 
     index: int
     values: Sequence[Any]  # by position, then by name
     names: Sequence[str] = ()
     tries: int = 0
     losses: int = 0
+    faults: int = 0
     suspect: bool = False
     token: str = ""  # of its present turn at a worker, by which the worker tells of it
     note: str = ""  # of who made it

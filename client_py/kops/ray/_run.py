@@ -40,7 +40,7 @@ class Run(Iterator[tuple[int, Any]]):
 
     @property
     def retried(self) -> int:
-        """The items that were given to a worker once more, since one was lost."""
+        """The items that were given to a worker once more: one was lost, or a kernel that ran beside theirs faulted."""
         return self._work.retried
 
     @property

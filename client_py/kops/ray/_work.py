@@ -10,7 +10,9 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .._base.errors import BadArgument
+from .._base.log import log
 from . import _merge, _travel
+from ._alone import Alone
 from ._errors import GivenUp, unpacked
 from ._late import Late
 from ._merge import ClusterTrace
@@ -39,6 +41,7 @@ class Work:
         self._own = pool is None
         self._pool, self._how = pool, how
         self._again: deque[Item] = deque()
+        self._alone = Alone()  # items that are to have a node for themselves
         self._exhausted = False
         self._mean_s: float | None = None  # what an item takes at a worker
         self._next = 0  # of the ordered results
@@ -66,7 +69,7 @@ class Work:
             if not self._own:
                 pool.last_words()
             pool.gathered.begin()
-            while self._give(pool) or not self._exhausted or self._again:
+            while self._give(pool) or not self._exhausted or self._again or self._alone.items:
                 for index, value in self._ended(pool):
                     progress.step(len(pool.ready), self.retried)
                     for one in self._in_order(index, value):
@@ -118,16 +121,21 @@ class Work:
 
     def _give(self, pool: Pool) -> bool:
         """Gives items to the workers that have room, each time to one with the fewest; whether any is under way."""
+        for member, alone in self._alone.next([member for member in pool.ready if self._may_work(member)], pool.ready):
+            self._hand(member, alone)
         while True:
             depth = 1 if self._again and self._again[0].suspect else self._depth
-            able = (member for member in pool.ready if _has_room(member, depth) and self._may_work(member))
+            able = (member for member in pool.ready if _has_room(member, depth) and self._may_work(member) and self._alone.allows(member))
             free = min(able, key=lambda member: len(member.doing), default=None)
             item = self._take(pool) if free is not None else None
             if free is None or item is None:
                 return any(member.doing for member in pool.ready)
-            item.token = f"{self._job}.{next(self._turns)}"
-            free.doing[free.actor.run.remote(item.token, self._job, self._reference, tuple(item.names), *item.values)] = item
-            self._late.given(free)
+            self._hand(free, item)
+
+    def _hand(self, member: Member, item: Item) -> None:
+        item.token = f"{self._job}.{next(self._turns)}"
+        member.doing[member.actor.run.remote(item.token, self._job, self._reference, tuple(item.names), *item.values)] = item
+        self._late.given(member)
 
     def _may_work(self, member: Member) -> bool:
         return self._tracing is None or self._tracing.may_work(member)
@@ -175,11 +183,18 @@ class Work:
             self._tracing.item(member, item.index, outcome)
         for word in outcome.snapshots:
             pool.gathered.take(node, word)
+        if outcome.held_s:
+            log.warning("item %d waited %.0f s: the daemon of %s takes no kernels for a while after some that faulted (executors.faults)",
+                        item.index, outcome.held_s, node)  # fmt: skip
         if outcome.kind == "done":
             self._mean_s = outcome.seconds if self._mean_s is None else 0.8 * self._mean_s + 0.2 * outcome.seconds
             pool.gathered.count(outcome.instance)
             yield item.index, outcome.value
-        elif outcome.kind == "failed":
+        elif outcome.kind == "beside" and item.faults < self._plan.tries:
+            item.faults += 1
+            self.retried += 1
+            self._alone.items.append(item)
+        elif outcome.kind in ("failed", "beside"):
             yield from self._failed(item, unpacked(outcome.error, outcome.text, item.index, node))
         else:
             item.losses += 1

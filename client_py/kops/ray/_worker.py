@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .._base.errors import ConnectFailed, ConnectionLost, DeviceLost, KopsError, ShuttingDown
+from .._base.errors import ConnectFailed, ConnectionLost, DeviceFault, DeviceLost, KopsError, QuotaExceeded, ShuttingDown
 from .._base.stopwatch import Stopwatch
 from .._version import VERSION
 from . import _travel
@@ -24,6 +24,7 @@ from ._stats import Snapshot
 SNAPSHOT_S = 1.0  # the statistics that go with results are no more frequent
 PATIENCE_S = 15.0  # a daemon that has gone may take so long to come back
 PAUSE_S = 0.1
+HELD_BACK_MOST_S = 600.0  # that an item waits where the daemon refuses this user's kernels, because others faulted
 THREADS = 16  # of a worker: calls under way at one time
 ASIDE = "aside"  # the concurrency group of what a worker tells while it has items: threads of its own
 ASIDE_THREADS = 2
@@ -51,12 +52,14 @@ class WorkerInfo:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of an item: "done" with its value, "failed" with the item's own error, or "lost" because the daemon went away."""
+    """What became of an item: "done" with its value, "failed" with the item's own error, "beside" with one that may be due to another item
+    whose kernel ran at the same time, or "lost" because the daemon went away. `held_s`: so long the daemon took no kernels of this user."""
 
     kind: str
     value: Any = None
     error: bytes | None = None
     text: str = ""
+    held_s: float = 0.0
     seconds: float = 0.0
     span: tuple[int, int] = 0, 0  # when it was worked on, ns of the node's CLOCK_MONOTONIC
     instance: str = ""  # of the daemon
@@ -74,6 +77,32 @@ class Turn:
     @property
     def span(self) -> tuple[int, int]:
         return self.began, time.monotonic_ns()
+
+
+class HeldBack:
+    """The waits of an item whose kernels the daemon refuses for a while, since others of this user faulted."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def wait(self, error: QuotaExceeded) -> None:
+        """Raises the error where that is about another quota, or where the waits are too long."""
+        seconds = float(error.detail.get("retry_after_ms", 0)) / 1e3
+        if error.detail.get("quota") != "faults" or not seconds or self.seconds + seconds > HELD_BACK_MOST_S:
+            raise error
+        self.seconds += seconds
+        time.sleep(seconds)
+
+
+def _goes_on(error: BaseException) -> bool:
+    """Only the process that has the GPU was lost."""
+    return isinstance(error, KopsError) and error.detail.get("daemon") == "goes_on"
+
+
+def _may_be_anothers(error: BaseException) -> bool:
+    """All workers of a node are one user of its daemon, whose kernels share a process. Where one of them faults, the daemon says so to each
+    that ran, and of how many it may be; what else was under way is lost."""
+    return isinstance(error, DeviceFault) and int(error.detail.get("suspects", 1)) > 1 or isinstance(error, DeviceLost) and _goes_on(error)
 
 
 class Worker:
@@ -146,6 +175,7 @@ class Worker:
         values."""
         turn = self._turns[token] = Turn()
         client: WorkerClient | None = None
+        held = HeldBack()
         try:
             split = len(values) - len(names)
             arguments = values[:split], dict(zip(names, values[split:], strict=True))
@@ -154,18 +184,21 @@ class Worker:
                 with call.lock:
                     if client is self._client:  # else the daemon went while the item waited for its turn
                         turn.began = time.monotonic_ns()
-                        value = call(*arguments, turn.work)
-                        break
-        except DAEMON_LOST as error:
-            self._after(client, error)
-            return Outcome("lost", text=f"{type(error).__name__}: {error}", span=turn.span)
+                        try:
+                            value = call(*arguments, turn.work)
+                            break
+                        except QuotaExceeded as error:
+                            held.wait(error)
         except (Exception, SystemExit) as error:
+            if isinstance(error, DAEMON_LOST) and not _goes_on(error):
+                self._after(client, error)
+                return Outcome("lost", text=f"{type(error).__name__}: {error}", span=turn.span)
             made, text = packed(error)
-            return Outcome("failed", error=made, text=text, span=turn.span)
+            return Outcome("beside" if _may_be_anothers(error) else "failed", error=made, text=text, held_s=held.seconds, span=turn.span)
         finally:
             del self._turns[token]
         span, due = turn.span, time.monotonic() - self._told >= SNAPSHOT_S
-        return Outcome("done", value, None, "", turn.work.seconds, span, client.instance, self.stats() if due else ())
+        return Outcome("done", value, None, "", held.seconds, turn.work.seconds, span, client.instance, self.stats() if due else ())
 
     def stats(self) -> tuple[Snapshot, ...]:
         """What the driver is told of the daemons' statistics; nothing where the daemon has gone."""
@@ -180,7 +213,7 @@ class Worker:
     def _after(self, client: WorkerClient | None, error: KopsError) -> None:
         """The daemon went away: the next item has a new client. Not where only the process that has the GPU was lost."""
         with self._lock:
-            if client is None or client is not self._client or error.detail.get("daemon") == "goes_on":
+            if client is None or client is not self._client or _goes_on(error):
                 return
             self._client = None
             self._end_job()

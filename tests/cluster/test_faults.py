@@ -1,0 +1,173 @@
+"""Faults of kernels, on a node whose workers share a process on its GPUs: which item's they are, and what becomes of the others."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import kops
+import kops.ray
+import numpy as np
+import pytest
+from kops.ray import _worker
+from kops.ray._alone import Alone
+from kops.ray._plan import Item
+from kops.ray._worker import Outcome, Worker
+from machines import Machines, standin, wait_for
+from standin_cuda import Control
+from support import backends, proc
+from support.kernels import HOSTILE, OTHERS
+
+WHY_NOT = backends.missing(backends.STANDIN)
+only_with_standin = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+only_with_nvrtc = pytest.mark.skipif(backends.nvrtc() is None, reason="there is no NVRTC here")
+GPUS = 3
+LONG_US = 500_000
+
+
+@pytest.fixture
+def control(cluster: Machines, tmp_path: Path) -> Iterator[Control]:
+    """Of one machine with GPUs, whose daemon has executors."""
+    made = Control(tmp_path / "control")
+    cluster.fill(0)
+    env = standin(GPUS, KOPSD_EXECUTORS_ISOLATE="user", KOPSD_EXECUTORS_FAULTS="0", **made.env)
+    with cluster.gpus(env, num_cpus=8, num_gpus=GPUS):
+        yield made
+
+
+def work(k: kops.Client, folder: str, i: int) -> int:
+    """Item 0 faults; the others add 1, the first of them for a while."""
+    began = time.monotonic_ns()
+    try:
+        if i == 0:
+            k.kernel(OTHERS, "fault_kernel", "float* p[1]", grid=1, block=1)(np.zeros(1, "f4"))
+        runs = np.zeros(1, "u4")
+        k.kernel(HOSTILE, "run_for", "unsigned* runs[1], int us", grid=1, block=1)(runs, LONG_US if i < GPUS else 1)
+        return int(runs[0])
+    finally:
+        with open(f"{folder}/{i}", "a") as file:
+            file.write(f"{began} {time.monotonic_ns()}\n")
+
+
+@contextlib.contextmanager
+def all_at_one_time(control: Control) -> Iterator[None]:
+    """The first kernels begin when each worker has one."""
+    def wait() -> None:
+        proc.eventually(lambda: control.waiting("kernel") == GPUS, lambda: f"{control.waiting('kernel')} kernels wait")
+        gate.open()
+
+    with control.gate("kernel") as gate:
+        opener = threading.Thread(target=wait)
+        opener.start()
+        yield
+        opener.join()
+
+
+@only_with_standin
+@only_with_nvrtc
+def test_a_fault_is_its_items_alone(control: Control, tmp_path: Path) -> None:
+    """Those that it may have been run again, each with the node for itself."""
+    warm, folder = tmp_path / "warm", tmp_path / "spans"
+    warm.mkdir(), folder.mkdir()
+    with kops.ray.Pool() as pool:
+        wait_for(pool, GPUS)
+        assert set(dict(kops.ray.map(work, [(str(warm), GPUS + i) for i in range(3 * GPUS)], pool=pool, in_flight=1)).values()) == {1}
+        run = kops.ray.map(work, [(str(folder), i) for i in range(20)], pool=pool, errors="return", in_flight=1)
+        with all_at_one_time(control):
+            results = dict(run)
+    fault = results.pop(0)
+    assert isinstance(fault, kops.DeviceFault) and "suspects" not in fault.detail, fault
+    assert results == {i: 1 for i in range(1, 20)} and run.retried == GPUS
+    spans = {i: [tuple(map(int, line.split())) for line in (folder / str(i)).read_text().splitlines()] for i in range(20)}
+    assert [len(spans[i]) for i in range(20)] == [2] * GPUS + [1] * (20 - GPUS)
+    for i in range(GPUS):
+        begun, ended = spans[i][1]
+        beside = [j for j in spans for one in spans[j] if one != spans[i][1] and one[0] < ended and begun < one[1]]
+        assert not beside, f"item {i} was not alone, but beside {beside}"
+
+
+@only_with_standin
+@only_with_nvrtc
+def test_one_error_ends_the_work(control: Control, tmp_path: Path) -> None:
+    """It is that of the item which is to blame, whichever ended first."""
+    with kops.ray.Pool() as pool:
+        wait_for(pool, GPUS)
+        (tmp_path / "warm").mkdir()
+        dict(kops.ray.map(work, [(str(tmp_path / "warm"), GPUS + i) for i in range(3 * GPUS)], pool=pool, in_flight=1))
+        with all_at_one_time(control), pytest.raises(kops.DeviceFault) as caught:
+            dict(kops.ray.map(work, [(str(tmp_path), i) for i in range(GPUS)], pool=pool, in_flight=1, tries=1))
+        assert caught.value.kops_item == 0  # type: ignore[attr-defined]
+
+
+# ---- without a cluster ----
+
+
+class Call:
+    """What a worker calls: raises what it is given, one by one, then returns."""
+
+    lock = contextlib.nullcontext()
+
+    def __init__(self, *errors: BaseException) -> None:
+        self.errors = list(errors)
+
+    def __call__(self, *arguments: Any) -> str:
+        if self.errors:
+            raise self.errors.pop(0)
+        return "done"
+
+
+def outcome_of(*errors: BaseException) -> Outcome:
+    worker = Worker(0)
+    client: Any = SimpleNamespace(instance="1", close=lambda: None)
+    worker._client, worker._told = client, time.monotonic()
+    call = Call(*errors)
+    worker._ready = lambda turn, job, what: (client, call)  # type: ignore[method-assign]
+    return worker.run("token", "job", [], [])
+
+
+def test_errors_that_may_be_anothers() -> None:
+    assert outcome_of(kops.DeviceFault("it faulted", {"suspects": 2})).kind == "beside"
+    assert outcome_of(kops.DeviceLost("lost", {"daemon": "goes_on"})).kind == "beside"
+    assert outcome_of(kops.DeviceFault("it faulted", {})).kind == "failed"
+    assert outcome_of(kops.DeviceLost("lost", {})).kind == "lost"
+    assert outcome_of(kops.JobTimeout("it hung", {"daemon": "goes_on"})).kind == "failed"
+
+
+def held_back(seconds: float, quota: str = "faults") -> kops.QuotaExceeded:
+    return kops.QuotaExceeded("kernels are refused", {"quota": quota, "retry_after_ms": int(seconds * 1000)})
+
+
+def test_an_item_waits_where_others_faulted(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(_worker.time, "sleep", slept.append)
+    outcome = outcome_of(held_back(60), held_back(120))
+    assert (outcome.kind, outcome.value, outcome.held_s) == ("done", "done", 180) and slept == [60, 120]
+    slept.clear()
+    assert outcome_of(held_back(60), *[held_back(500)] * 2).kind == "failed" and slept == [60, 500]
+    assert outcome_of(held_back(1, "inflight")).kind == "failed" and slept == [60, 500]
+
+
+def member(node: str, *doing: Item) -> Any:
+    return SimpleNamespace(info=SimpleNamespace(node_id=node), doing=dict(enumerate(doing)))
+
+
+def test_a_node_for_itself() -> None:
+    alone, items = Alone(), [Item(i, []) for i in range(4)]
+    a, b, c = member("1", items[2]), member("1"), member("2", items[3], items[3])
+    everywhere = [a, b, c]
+    assert not list(alone.next(everywhere, everywhere)) and all(map(alone.allows, everywhere))
+    alone.items.extend(items[:2])
+    assert not list(alone.next([b, c], everywhere)), "its node is not free yet"
+    assert [alone.allows(one) for one in everywhere] == [False, False, True]
+    a.doing.clear()
+    c.doing.clear()
+    assert list(alone.next([b, c], everywhere)) == [(b, items[0])], "the node that it waits for, and not the one that is free meanwhile"
+    b.doing[0] = items[0]
+    assert not list(alone.next(everywhere, everywhere)) and not alone.allows(a), "one at a time"
+    assert list(alone.next([c], [c])) == [(c, items[1])], "where a node is lost another one is taken"
+    assert not list(alone.next([a, b], [a, b])) and alone.allows(a), "lost with its worker: it comes another way"
