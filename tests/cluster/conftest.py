@@ -37,8 +37,8 @@ def travelling() -> None:
     """Functions of the tests' modules go to the workers by value."""
     from ray import cloudpickle
 
-    modules = ("test_map", "test_losses", "test_faults", "test_gpus", "test_judge", "test_judge_losses", "test_trace", "judging", "machines")
-    for name in modules:
+    tests = ("map", "losses", "faults", "gpus", "judge", "judge_losses", "trace")
+    for name in (*(f"test_{one}" for one in tests), "judging", "machines"):
         if name in sys.modules:
             cloudpickle.register_pickle_by_value(sys.modules[name])
 

@@ -128,3 +128,28 @@ def test_launches_that_claim_what_they_take(gpu: judge.Judge, monkeypatch: pytes
     monkeypatch.setattr(_timed, "wall_us", lambda timings: timings.exec_us + 100)
     monkeypatch.setattr(_timed, "was_alone", lambda timings: True)
     assert gpu.judge(task(), add()).right  # with a slack that no noise of the stand-in's exceeds
+
+
+@pytest.mark.parametrize(
+    ("late", "alone", "accused", "warned"),
+    [
+        (0, True, False, False),
+        (4, True, False, False),  # of five: the GPU stalled
+        (5, True, True, False),
+        (5, None, False, True),
+        (5, False, False, True),
+    ],
+)
+def test_who_is_late_every_time_is_accused(monkeypatch: pytest.MonkeyPatch, late: int, alone: bool | None, accused: bool, warned: bool) -> None:
+    """Of runs behind each other that take longer than one by one; where the GPU may have had other work it is a warning."""
+    monkeypatch.setattr(_timed, "PAUSES", (0.0,) * 5)
+    timing = object.__new__(_timed._Timing)
+    timing.warnings, timing.quiet = [], lambda: None
+    trials = iter([(_timed.Stop("wrong", "late"), alone)] * late + [(None, alone)])
+    monkeypatch.setattr(timing, "behind_each_other", lambda us: next(trials), raising=False)
+    if accused:
+        with pytest.raises(_timed.Stop):
+            timing.together(5.0)
+    else:
+        timing.together(5.0)
+    assert bool(timing.warnings) == warned

@@ -66,7 +66,7 @@ def _once(wheel: Path, program: str, on_gpu: bool) -> tuple[float, float]:
 
 def _measure(context: Context, name: str, program: str, on_gpu: bool) -> Record:
     wheel = _wheel()
-    rounds = 1 if context.smoke else max(3, min(20, context.calls // 10))
+    rounds = 1 if context.smoke else max(3, min(10, context.calls // 20))
     pairs = [_once(wheel, program, on_gpu) for _ in range(rounds)]
     install, first, both = (summarise(samples) for samples in ([a for a, _ in pairs], [b for _, b in pairs], [a + b for a, b in pairs]))
     return Record(

@@ -424,7 +424,7 @@ class Judge:
             try:
                 peaks = machine.peaks(self.peak_gb_s, self.peak_gflop_s, job.dtype if job.flops else "")
                 counters = len(self._jobs) < 2 if self.counters is None else self.counters
-                return timed(job, runner, machine.trusted, machine.baseline(job.task), self.limits, peaks, counters)
+                return timed(job, runner, machine.trusted, machine.baseline(job.task), self.limits, peaks, counters, machine.quiet)
             except TaskFault as error:
                 machine.drop_baselines()
                 if isinstance(error, BaselineFault):

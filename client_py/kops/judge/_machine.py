@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from .._base.errors import KopsError
@@ -87,6 +87,10 @@ class Machine:
 
         self._beside(begin)
         return made
+
+    def quiet(self) -> None:
+        """Waits until no process begins on the GPU for this judge."""
+        wait(self.spares)
 
     def _new_executor(self) -> Executor:
         try:

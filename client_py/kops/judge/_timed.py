@@ -10,7 +10,7 @@ import random
 import threading
 import time as clock
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from statistics import mean, median
 from typing import Any, NamedTuple
@@ -40,7 +40,7 @@ TOGETHER, TOGETHER_FEW, TOGETHER_BYTES = 32, 8, 1 << 30  # runs behind each othe
 TOGETHER_US = 2000.0  # beyond which more runs would say no more: many times what the daemon's clock may show besides
 SLOW = 2.0  # seconds for the draws that are missing for many
 COPIES = 2  # of draws, that are asked for before the one before has ended
-TRIALS = 3
+PAUSES = (0.0, 0.0, 0.1, 0.3, 1.0)  # seconds before each trial: a process that begins stalls the GPU for some 0.2 s
 STEPS_MOST = 256  # of a sequence
 OVERHEAD_LEAST, OVERHEAD_FACTOR = 200.0, 3.0
 IMPOSSIBLE, IMPOSSIBLE_US = 1.05, 10.0  # a kernel cannot be longer than the daemon's clock around it, but for such errors
@@ -84,10 +84,12 @@ class _Timing:
     """The measurement of one solution. `flush` puts other things into the caches."""
 
     def __init__(
-        self, job: Job, runner: GpuRunner, trusted: Client, baseline: Baseline | None, limits: Limits, overheads: dict[int, float]
-    ) -> None:
+        self, job: Job, runner: GpuRunner, trusted: Client, baseline: Baseline | None, limits: Limits, overheads: dict[int, float],
+        quiet: Callable[[], None],
+    ) -> None:  # fmt: skip
         self.job, self.task, self.solution = job, job.task, job.solution
         self.runner, self.trusted, self.baseline, self.limits, self.overheads = runner, trusted, baseline, limits, overheads
+        self.quiet = quiet
         self.beside = ahead_of(job.timed[0].nbytes)
         self.unseen = [*job.timed, *job.kept()]
         self.random = random.Random(new_seed())
@@ -211,16 +213,19 @@ class _Timing:
         return found
 
     def together(self, us: float) -> None:
-        """Several draws behind each other, by the daemon's own clock: what each launch claims must fit into that. Other work on the
-        GPU is no solution's fault: it is tried again, and without the daemon's word that there was none it is a warning."""
-        undisturbed = 0
-        for _ in range(TRIALS):
+        """Several draws behind each other, by the daemon's own clock: what each launch claims must fit into that. What else the GPU does
+        is no solution's fault, least of all that processes begin on it, which the daemon does not count as work: so it is tried again, at
+        last after pauses, and without the daemon's word that there was no other work it is a warning."""
+        late, undisturbed = None, 0
+        for pause in PAUSES:
+            clock.sleep(pause)
             late, undisturbed_run = self.behind_each_other(us)
             if late is None:
                 return
             undisturbed += undisturbed_run is True
-            if undisturbed > 1:
-                raise late
+            self.quiet()
+        if late is not None and undisturbed > 1:
+            raise late
         self.warnings.append(f"{late}; that may be other work on the GPU, since the daemon does not say that there was none")
 
     def behind_each_other(self, us: float) -> tuple[Stop | None, bool | None]:
@@ -346,9 +351,11 @@ def _time(timing: _Timing, cold: Sequence[_Launched], warm: Sequence[_Launched],
 
 def timed(
     job: Job, runner: GpuRunner, trusted: Client, baseline: Baseline | None, limits: Limits, peaks: Peaks, counters: bool,
+    quiet: Callable[[], None],
 ) -> Found:
-    """Raises Stop for a launch whose result is wrong, or whose time cannot be."""
-    timing = _Timing(job, runner, trusted, baseline, limits, {} if peaks.overheads is None else peaks.overheads)
+    """`quiet` waits until the judge itself does nothing else on the GPU. Raises Stop for a launch whose result is wrong, or whose time
+    cannot be."""
+    timing = _Timing(job, runner, trusted, baseline, limits, {} if peaks.overheads is None else peaks.overheads, quiet)
     try:
         with job.part("cold"):
             cold = timing.series(True, intervals.FEWEST)
