@@ -140,7 +140,9 @@ def test_launches_that_claim_what_they_take(gpu: judge.Judge, monkeypatch: pytes
         (5, False, False, True),
     ],
 )
-def test_who_is_late_every_time_is_accused(monkeypatch: pytest.MonkeyPatch, late: int, alone: bool | None, accused: bool, warned: bool) -> None:
+def test_who_is_late_every_time_is_accused(
+    monkeypatch: pytest.MonkeyPatch, late: int, alone: bool | None, accused: bool, warned: bool
+) -> None:
     """Of runs behind each other that take longer than one by one; where the GPU may have had other work it is a warning."""
     monkeypatch.setattr(_timed, "PAUSES", (0.0,) * 5)
     timing = object.__new__(_timed._Timing)
