@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from concurrent.futures import Future
 from typing import Any
 
 import kops
@@ -128,5 +129,18 @@ def test_a_verdict_that_is_missing_because_the_daemon_went_is_another_workers() 
             court(("0", [], solution), {}, Stopwatch())
     finally:
         court.close()
-    client.gone = False
-    assert "the judge failed" in court(("0", [], solution), {}, Stopwatch()).text, "it is closed"
+    client.gone = False  # the next daemon answers
+    with pytest.raises(kops.ConnectionLost, match="went away"):
+        court(("0", [], solution), {}, Stopwatch())
+    court = _Job({}).caller(client, False)
+    court._tasks["0"] = task
+    waiting: Future[Any] = Future()
+
+    def submit(*how: Any) -> Future[Any]:
+        court.close()
+        waiting.cancel()
+        return waiting
+
+    court._judge.submit = submit
+    with pytest.raises(kops.ConnectionLost, match="went away"):
+        court(("0", [], solution), {}, Stopwatch())

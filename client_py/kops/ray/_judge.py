@@ -39,6 +39,7 @@ class _Court:
     """In a worker: a judge for its GPU, or one that interprets, and the tasks that it knows. Called by several threads."""
 
     lock = contextlib.nullcontext()  # the judge has a queue
+    _closed = False
 
     def __init__(self, client: WorkerClient, on_gpu: bool, how: Mapping[str, Any]) -> None:
         self._client = client
@@ -65,13 +66,17 @@ class _Court:
         return verdict
 
     def _check_daemon(self, verdict: Verdict) -> None:
-        """Raises ConnectionLost where the daemon has gone: another worker may judge."""
+        """Raises ConnectionLost where the daemon has gone: another worker may judge. Where it has, all that the judge had is cancelled, and
+        the next daemon may answer already."""
+        if self._closed:
+            raise ConnectionLost("the judge's daemon went away")
         try:
             self._client.ping()
         except KopsError as error:
             raise ConnectionLost(f"{verdict.text} ({error})") from None
 
     def close(self) -> None:
+        self._closed = True
         self._judge.close(cancel=True)
 
 
