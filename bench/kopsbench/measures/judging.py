@@ -158,7 +158,7 @@ def run_rate(context: Context) -> list[Record]:
             "vectors": LENGTH,
             "matrices": SIDE,
         }
-        found = judged(scene, 10 if context.smoke else 300, detail)
+        found = judged(scene, 10 if context.smoke else 150, detail)
         records = [rate("judge_rate", found, detail, RATE)]
     missing = load_inline_missing()
     if missing or context.smoke:
@@ -174,7 +174,7 @@ def run_strict(context: Context) -> Record:
     measured = "the same, a process of its own on the GPU for each solution"
     detail: dict[str, Any] = {"measured": measured, "n": "solutions", "processors": len(os.sched_getaffinity(0))}
     with Scene(context, isolate="connection") as scene:
-        found = judged(scene, 5 if context.smoke else 60, detail, strict=True)
+        found = judged(scene, 5 if context.smoke else 30, detail, strict=True)
     return rate("judge_rate_strict", found, detail, STRICT_RATE)
 
 
@@ -230,7 +230,7 @@ def run_spread(context: Context) -> Record:
     solution = solution_of(kernel)
     with Scene(context, isolate="connection") as scene:
         scene.add_bystanders(SOME)
-        with judge.Judge(scene.daemon.socket_path, deadline=DEADLINE, **on_standin(context)) as judging:
+        with judge.Judge(scene.daemon.socket_path, deadline=DEADLINE, counters=False, **on_standin(context)) as judging:
             verdicts = [judging.judge(known["gemm"], solution) for _ in range(3 if context.smoke else 20)]
     all_right(verdicts)
     times = [verdict.time.us for verdict in verdicts]
@@ -267,7 +267,10 @@ def run_ncu(context: Context) -> Record:
         raise Skipped("ncu needs a GPU")
     known = tasks(False)
     apart: dict[str, float] = {}
-    with Scene(context, isolate="connection") as scene, judge.Judge(scene.daemon.socket_path, deadline=DEADLINE) as judging:
+    with (
+        Scene(context, isolate="connection") as scene,
+        judge.Judge(scene.daemon.socket_path, deadline=DEADLINE, counters=False) as judging,
+    ):
         for kernel in KERNELS:
             verdict = judging.judge(known[kernel.name], solution_of(kernel))
             all_right([verdict])
