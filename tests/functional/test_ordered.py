@@ -134,10 +134,14 @@ def test_runs_that_wait_are_not_all_looked_at_in_each_turn(
     machine: Machine, connect: Callable[[], raw.Connection], memory: tuple[Memory, Memory]
 ) -> None:
     def pings_ns() -> int:
-        before = loop_ns(machine.daemon)
-        for _ in range(500):
-            assert probe.alive()
-        return loop_ns(machine.daemon) - before
+        """The least of some times: during the first one the loop may still be taking what was sent before."""
+        found = []
+        for _ in range(4):
+            before = loop_ns(machine.daemon)
+            for _ in range(500):
+                assert probe.alive()
+            found.append(loop_ns(machine.daemon) - before)
+        return min(found)
 
     def hold(connections: int) -> None:
         for _ in range(connections):
