@@ -34,6 +34,20 @@ def test_what_takes_how_long(gpu: judge.Judge) -> None:
     assert all(one >= 0 for one in gpu.spent.values())
 
 
+def test_counters_take_nobody_elses_time(gpu: judge.Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(_timed, "_counters", lambda timing: asked.append(True) or {})
+    other: Any = object()
+    for counters, waits, reads in ((None, False, True), (None, True, False), (False, False, False), (True, True, True)):
+        gpu.counters = counters
+        asked.clear()
+        if waits:
+            gpu._jobs.add(other)
+        assert gpu.judge(task(), add()).right
+        gpu._jobs.discard(other)
+        assert bool(asked) == reads, (counters, waits)
+
+
 def test_a_baseline_is_kept(gpu: judge.Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     """For all solutions of its task, in one process."""
     made: list[Any] = []

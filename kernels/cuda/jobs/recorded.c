@@ -97,8 +97,8 @@ void cuda_recorded_note(struct backend_job *base, const struct cuda_clock *clock
 
 /* ---- for how long they are waited ---- */
 
-/* `busy`: CUPTI may hold records back now. The first look at which it may no more still counts as busy: what was held
- * back comes from then on. */
+/* `busy`: CUPTI may hold records back now. The first look after that counts as busy, too: records that were held back
+ * come from then on. */
 static void look(struct cuda_recorded *r, bool busy, uint64_t now_ns)
 {
     if (busy || r->busy)
