@@ -21,6 +21,7 @@ from support.torch_ops import OPS  # noqa: E402
 from torch import sigmoid  # noqa: E402
 
 BACKENDS = ["aot_eager", "inductor"]
+captured = pytest.mark.skipif(not kops.compiled, reason="without the compiled part nothing can be launched here, nor captured")
 DOUBLED = """
 extern "C" __global__ void doubled(float *out, const float *in, int n)
 {
@@ -106,6 +107,7 @@ torch.testing.assert_close(out, a @ a, rtol=1e-3, atol=1e-2)
 """
 
 
+@captured
 def test_a_graph_begins_with_a_product(torch: Any, daemon: Any) -> None:
     """In a process of its own, since it is about what torch does at its first product."""
     environment = {**os.environ, "KOPS_SOCKET": str(daemon.socket_path)}
@@ -113,6 +115,7 @@ def test_a_graph_begins_with_a_product(torch: Any, daemon: Any) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+@captured
 def test_graphs_of_torch(torch: Any, k: Any) -> None:
     """Captured eager code: what follows a replay is the graph's, and the daemon is not asked."""
     x, w = torch.randn(64, 64, device="cuda"), torch.randn(64, 64, device="cuda")
@@ -158,6 +161,7 @@ def expected(a: Any, w: Any, c: Any) -> Any:
     return made @ w
 
 
+@captured
 def test_graphs_of_torch_compile(torch: Any, k: Any) -> None:
     """mode="reduce-overhead": forward and backward are replayed, and the daemon runs nothing any more."""
     if importlib.util.find_spec("triton") is None:
@@ -178,6 +182,7 @@ def test_graphs_of_torch_compile(torch: Any, k: Any) -> None:
     assert not torch._dynamo.utils.counters["inductor"]["cudagraph_skips"]
 
 
+@captured
 def test_a_kernel_in_graphs_of_torch_compile(torch: Any, k: Any) -> None:
     if importlib.util.find_spec("triton") is None:
         pytest.skip("inductor needs Triton for CUDA tensors")
@@ -194,6 +199,7 @@ def test_a_kernel_in_graphs_of_torch_compile(torch: Any, k: Any) -> None:
     assert k.stats()["kernels"]["launches"] == before
 
 
+@captured
 def test_graphed_callables(torch: Any) -> None:
     class Layer(torch.nn.Module):
         def __init__(self) -> None:
