@@ -160,7 +160,8 @@ def different(i: int) -> judge.Solution:
     return add(prelude=f"// {i}")
 
 
-def test_executors_are_used_again_but_not_for_ever(daemon: Daemon, executors: list[Any]) -> None:
+def test_executors_are_used_again_but_not_for_ever(daemon: Daemon, executors: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_gpu, "PER_EXECUTOR", 5)
     with judge_of(daemon) as made:
         one = task()
         assert all(made.judge(one, different(i)).right for i in range(_gpu.PER_EXECUTOR))

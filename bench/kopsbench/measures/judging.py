@@ -28,6 +28,7 @@ RATE, STRICT_RATE, OF_LOAD_INLINE = 15.0, 4.0, 20.0
 PROCESSES = 16
 SPREAD_PERCENT, STALLED_PERCENT, NCU_PERCENT = 1.0, 10.0, 2.0
 DEADLINE = 1.0
+BEFORE = 3  # solutions of each task that are judged before, after which most draws are there
 FAULTS = 'extern "C" __global__ void fault_kernel(float* p) { p[(blockIdx.x + 1ll) << 40] = 1; }'
 HANGS = 'extern "C" __global__ void spin_forever(float* p) { while (true) *(volatile float*)p = 1; }'
 
@@ -108,8 +109,7 @@ def judged(scene: Scene, many: int, detail: dict[str, Any], **how: Any) -> tuple
     with judge.Judge(scene.daemon.socket_path, deadline=DEADLINE, counters=False, **how) as judging:
         if judging.how != "gpu":
             raise Skipped("the daemon has no GPU")
-        for _ in KERNELS:
-            name, solution = next(given)
+        for name, solution in (next(given) for _ in range((1 if scene.context.smoke else BEFORE) * len(KERNELS))):
             judging.judge(known[name], solution)
         pairs = [(known[name], solution) for name, solution in (next(given) for _ in range(many))]
         judging.spent.clear()
@@ -152,7 +152,7 @@ def run_rate(context: Context) -> list[Record]:
     with Scene(context, isolate="connection") as scene:
         detail: dict[str, Any] = {
             "measured": "verdicts with times, without counters, on solutions of the five example kernels, all of different sources, by"
-            " one Judge",
+            f" one Judge, after {BEFORE} of each kernel",
             "n": "solutions",
             "processors": len(os.sched_getaffinity(0)),
             "vectors": LENGTH,

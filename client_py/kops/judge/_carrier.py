@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeAlias
 
 from .._base.declarations import DTYPES
@@ -131,7 +131,9 @@ class Carrier:
         self._guarded = guards(self.client)
         self._free: OrderedDict[Key, list[Room]] = OrderedDict()
         self._made = 0  # bytes, of those in use too
+        self._giving: list[Future[None]] = []  # that overwrite free memory
         self._zeros: Any = None
+        self.relieve: Callable[[], None] = lambda: None  # gives up other memory of the connection's that can be made anew
 
     # Memory
 
@@ -149,6 +151,7 @@ class Carrier:
 
     def take(self, key: Key) -> Room:
         """Memory in which nothing is left of what others had there."""
+        self.settle()
         free = self._free.get(key)
         if free:
             self._free.move_to_end(key)
@@ -157,23 +160,34 @@ class Carrier:
             return self._new(key)
         except _SPENT:
             self.lose()
+            self.relieve()
             self.client.trim()
             return self._new(key)
 
     def give(self, rooms: Sequence[Room]) -> None:
-        """Memory that nothing uses any more: it is overwritten, all that a solution could reach, and others may have it."""
-        try:
-            Copies({}, [self.client.submit("copy", self._nothing(room.nbytes), out=room.reach) for room in rooms]).wait()
-        except KopsError:
-            self.lose(rooms)
-            return
+        """Memory that nothing uses any more: it is overwritten, all that a solution could reach, and others may have it then."""
         for room in rooms:
             self._free.setdefault(room.key, []).append(room)
+        zeros = [self.nothing(room.nbytes) for room in rooms]
+        self._giving.append(self.crew.submit(self._overwrite, rooms, zeros))
         self._shrink(KEPT_BYTES)
+
+    def _overwrite(self, rooms: Sequence[Room], zeros: Sequence[Any]) -> None:
+        Copies({}, [self.client.submit("copy", nothing, out=room.reach) for nothing, room in zip(zeros, rooms)]).wait()
+
+    def settle(self) -> None:
+        """Waits until all free memory is overwritten."""
+        giving, self._giving = self._giving, []
+        try:
+            for one in giving:
+                one.result()
+        except KopsError:
+            self.lose()
 
     def lose(self, rooms: Sequence[Room] = ()) -> None:
         """Something may still write to memory: nobody gets it, nor what else there is."""
         self._made -= sum(room.nbytes for room in rooms)
+        self.settle()
         self._shrink(-1)
 
     def _new(self, key: Key) -> Room:
@@ -187,8 +201,8 @@ class Carrier:
         self._made += room.nbytes
         return room
 
-    def _nothing(self, size: int) -> Any:
-        """So many zeros."""
+    def nothing(self, size: int) -> Any:
+        """So many bytes of zeros, as words."""
         count = size // WORD
         if self._zeros is None or self._zeros.size < count:
             self._zeros = self.client.zeros((max(size, ZEROS) // WORD,), "u64", device=self.device)
@@ -210,13 +224,19 @@ class Carrier:
         rng = numpy.random.default_rng(seed)
         before, nan = 0 if self._guarded else MARGIN, bool(seed & 1)
         images: dict[str, Any] = {}
-        edges: dict[str, tuple[Any, Any]] = {}
         for name, area in plan.areas.items():
             if not area.nbytes:
                 continue
             image = images[name] = empty((self._room_of(area.nbytes),), _bytes)
             self._fill(image, before, area, draw, rng, nan)
-            edges[name] = image[:before].copy(), image[before + area.nbytes :].copy()
+        return self.staged(plan, draw, images)
+
+    def staged(self, plan: Plan, draw: Draw, images: Mapping[str, Any]) -> Staged:
+        """What the memory of a launch holds before it."""
+        before = 0 if self._guarded else MARGIN
+        edges = {
+            name: (image[:before].copy(), image[before + plan.areas[name].nbytes :].copy()) for name, image in images.items()
+        }
         return Staged(plan, draw, images, edges, before)
 
     def _fill(self, image: Any, before: int, area: Area, draw: Draw, rng: Any, nan: bool) -> None:
@@ -241,5 +261,6 @@ class Carrier:
         return Copies(images, [self.client.submit("copy", room.whole, out=images[name]) for name, room in rooms.items()])
 
     def close(self) -> None:
+        self.settle()
         with contextlib.suppress(KopsError):
             self.client.close()

@@ -16,7 +16,7 @@ from ._verdict import Worst
 if TYPE_CHECKING:
     from ._draws import Draw, Expected
 
-__all__ = ["changed_input", "check_outputs", "compare"]
+__all__ = ["changed_input", "check_outputs", "compare", "precision"]
 
 UNTOUCHED_BYTES = 2  # of an element from which on keeping its poison is no coincidence
 
@@ -48,13 +48,18 @@ def _compare_floats(expected: Expected, got: Any, rtol: float, atol: float) -> t
         return bad, numpy.where(finite, far, numpy.where(bad, math.inf, 0.0))
 
 
+def precision(task: Task, expected: Expected, squares: float) -> tuple[float, float]:
+    """The largest root mean square of an output's errors that is allowed, and that of errors whose squares add up to `squares`."""
+    allowed = task.tolerance_of(expected.dtype).allowed_rms(expected.dtype, expected.scale, expected.noise)
+    return allowed, math.sqrt(squares / max(expected.values.size, 1))
+
+
 def compare(task: Task, expected: Expected, got: Tensor, case: Case, number: int) -> Worst | None:
     """What is wrong by its value, or by the precision of all. `got`: an output, or what may be one, in float64."""
     size = got.data.size
     if not size:
         return None
-    tolerance = task.tolerance_of(expected.dtype)
-    rtol, atol = tolerance.bounds(expected.dtype, expected.scale)
+    rtol, atol = task.tolerance_of(expected.dtype).bounds(expected.dtype, expected.scale)
     if expected.dtype not in FLOATS:
         if not rtol and not atol and same_bytes(got.data, expected.values):
             return None
@@ -66,8 +71,7 @@ def compare(task: Task, expected: Expected, got: Tensor, case: Case, number: int
         bad, far = _compare_floats(expected, wide, rtol, atol)
         if bad.any():
             return _worst("value", expected.name, wide, expected.values, far, bad, case, number)
-    allowed = tolerance.allowed_rms(expected.dtype, expected.scale, expected.noise)
-    rms = math.sqrt(squares / size)
+    allowed, rms = precision(task, expected, squares)
     if rms > allowed:
         return Worst("precision", expected.name, (), rms, allowed, str(case), number, 0, size)
     return None

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from .._base.declarations import DTYPES
@@ -26,21 +27,22 @@ from ._device import alone
 from ._draws import Draw, new_seed
 from ._errors import Refused
 from ._runner import Runner, Step
+from ._shelf import Held, Shelf
 from ._solution import Solution
 from ._stop import Busy, Gone, HeldBack, Stop
-from ._task import Task
+from ._task import Case, Task
 from ._values import Tensor, bits_dtype
 from ._verdict import Fault, Worst
 
-__all__ = ["Executor", "GpuRunner", "ahead_of", "compiled", "errors", "wrong_in"]
+__all__ = ["LOST", "Executor", "GpuRunner", "ahead_of", "compiled", "errors", "wrong_in"]
 
-PER_EXECUTOR = 16
+PER_EXECUTOR = 100
 # Launches that are prepared, and as many that are looked at, beside the one that runs: more where they are small.
 AHEAD, AHEAD_MOST, AHEAD_BYTES = 3, 8, 256 << 20
 VARIETY = 4  # pieces of memory of one size, from which each launch gets one
 VARIED_BYTES = 1 << 30  # of a solution, beyond which it is made with fewer
 BEGIN = 'extern "C" __global__ void begin(int* p) {}'
-_LOST = tuple(BY_CODE[code] for code in ("connection_lost", "connect_failed", "shutting_down", "device_lost", "timeout", "buffer_lost",
+LOST = tuple(BY_CODE[code] for code in ("connection_lost", "connect_failed", "shutting_down", "device_lost", "timeout", "buffer_lost",
                                          "bad_reply", "stale_buffer", "internal"))  # fmt: skip
 _SPENT = tuple(BY_CODE[code] for code in ("out_of_memory", "no_memory"))
 
@@ -62,7 +64,7 @@ def errors(kernel: str = "") -> Iterator[None]:
         if "not started" in error.message:
             raise Busy(f"the GPU had other work until the deadline: {error.message}") from None
         raise Stop("hangs", f"{kernel} did not end within its deadline", True, fault=Fault(kernel, error.message)) from None
-    except _LOST as error:
+    except LOST as error:
         raise Gone(f"{error.message} [{error.code}]") from None
     except BY_CODE["quota_exceeded"] as error:
         if error.detail.get("quota") == "faults":
@@ -114,8 +116,11 @@ class Executor:
 class GpuRunner(Runner):
     how = "gpu"
 
-    def __init__(self, executor: Executor, carrier: Carrier, solution: Solution, device: Device, deadline: float) -> None:
+    def __init__(
+        self, executor: Executor, carrier: Carrier, solution: Solution, device: Device, deadline: float, shelf: Shelf | None = None
+    ) -> None:
         super().__init__(solution)
+        self.shelf = shelf
         self.executor, self.client, self.gpu, self.deadline = executor, executor.client, device, deadline
         self.carrier, self.crew = carrier, carrier.crew
         self.device = device.name
@@ -126,6 +131,7 @@ class GpuRunner(Runner):
         self._buffers: dict[str, tuple[Any, Memory]] = {}
         self._rooms: list[Room] = []  # of this solution
         self._bytes = 0
+        self.seconds: dict[Case, float] = {}  # that the shortest launch of the check took
         self._free: dict[Key, list[Room]] = {}  # those of them that no launch uses
         self._random = random.SystemRandom()
         self._module = compiled(self.client, solution, device)
@@ -233,6 +239,9 @@ class GpuRunner(Runner):
 
     def steps(self, task: Task, steps: Sequence[Step]) -> Iterator[Callable[[], Worst | None]]:
         """What is copied for a step is prepared during those before it, and looked at during those behind it."""
+        if self.shelf is not None and all(self.shelf.takes(step.draw) for step in steps):
+            yield from self._held_steps(self.shelf, task, steps)
+            return
         ahead: deque[Future[Staged]] = deque()
         behind: deque[Callable[[], Worst | None]] = deque()
         reading: tuple[Staged, Copies] | None = None
@@ -266,6 +275,78 @@ class GpuRunner(Runner):
             looked_at(*reading)
         yield from behind
 
+    def at_once(self, task: Task, draws: Mapping[Case, Sequence[Draw]]) -> list[list[Case]]:
+        if self.shelf is None:
+            return super().at_once(task, draws)
+        groups: list[list[Case]] = [[]]
+        nbytes = 0
+        for case, some in draws.items():
+            size = 2 * self.plan(task, some[0]).nbytes
+            if groups[-1] and nbytes + size > VARIED_BYTES:
+                groups.append([])
+                nbytes = 0
+            groups[-1].append(case)
+            nbytes += size
+        return groups
+
+    def _held_steps(self, shelf: Shelf, task: Task, steps: Sequence[Step]) -> Iterator[Callable[[], Worst | None]]:
+        """In rounds, in which each memory is used once: to let another process work on the GPU in between takes longer than most
+        launches."""
+        rounds: list[list[Step]] = [[]]
+        for step in steps:
+            if any(other.buffers == step.buffers for other in rounds[-1]):
+                rounds.append([])
+            rounds[-1].append(step)
+        for some in rounds:
+            several = [shelf.hold(plan := self.plan(task, step.draw), step.draw, self._memory_of(plan, step)) for step in some]
+            shelf.fill(several)
+            launched, stop = 0, None
+            try:
+                for held in several:
+                    begun = time.monotonic()
+                    self.launched(held.plan, held.memory)
+                    took, case = time.monotonic() - begun, held.draw.case
+                    self.seconds[case] = min(self.seconds.get(case, took), took)
+                    launched += 1
+            except (Stop, Refused) as error:
+                stop = error
+            for held, right in zip(several, shelf.look(task, several[:launched])):
+                yield partial(self._worst_of, task, held, right)
+            if stop is not None:
+                raise stop
+
+    def worst_of(self, task: Task, several: Sequence[Held]) -> Worst | None:
+        """What is wrong with the first launch that has left something wrong. Raises Stop, Gone."""
+        assert self.shelf is not None
+        looked = zip(several, self.shelf.look(task, several))
+        return next((worst for held, right in looked if (worst := self._worst_of(task, held, right)) is not None), None)
+
+    def _worst_of(self, task: Task, held: Held, right: bool) -> Worst | None:
+        assert self.shelf is not None
+        return None if right else wrong_in(task, *self.shelf.staged(held))
+
+    def pipelined(self, plan: Plan, memories: Sequence[Memory], before: Callable[[Memory], Sequence[Any]]) -> list[Timings]:
+        """The launches on several draws, each timed, behind what `before` asks for. All are asked for at once, so the deadline is that of
+        all of them together."""
+        if len(plan.launches) > 1:
+            return [self._behind(plan, memory, before) for memory in memories]
+        one = plan.launches[0]
+        kernel = self.kernel(one)
+        left = max(int(self.deadline * 1e3), 1)
+        asked: list[Any] = []
+        with errors(one.launch.entry):
+            how = {**alone(self.client, kernel), "timing": truest(self.client._live()), "deadline_ms": left}
+            for memory in memories:
+                asked.append((before(memory), kernel.submit(*self.arguments(one, memory), **self.geometry(one), **how)))
+            return _results(asked)
+
+    def _behind(self, plan: Plan, memory: Memory, before: Callable[[Memory], Sequence[Any]]) -> Timings:
+        with errors():
+            Copies({}, before(memory)).wait()
+        timings = self.launched(plan, memory, timed=True)
+        assert timings is not None
+        return timings
+
     def _stage(self, task: Task, draw: Draw) -> Staged:
         return self.carrier.stage(self.plan(task, draw), draw, new_seed())
 
@@ -287,6 +368,23 @@ class GpuRunner(Runner):
             self.carrier.lose(rooms)
         else:
             self.carrier.give(rooms)
+
+
+def _results(asked: Sequence[tuple[Sequence[Any], Any]]) -> list[Timings]:
+    """Of launches, and of what was asked for before each. All have ended then. Raises the first error."""
+    found: list[Timings] = []
+    failed: BaseException | None = None
+    for before, launch in asked:
+        for one in (*before, launch):
+            try:
+                answer = one.result()
+            except KopsError as error:
+                failed = failed or error
+        if failed is None:
+            found.append(answer)
+    if failed is not None:
+        raise failed
+    return found
 
 
 def wrong_in(task: Task, staged: Staged, images: Mapping[str, Any]) -> Worst | None:

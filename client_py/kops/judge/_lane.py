@@ -12,7 +12,7 @@ from .._base.stopwatch import Stopwatch
 from ._draws import Draw
 from ._errors import Refused, TaskFault
 from ._host import HostRunner
-from ._rounds import check_case
+from ._rounds import check_cases
 from ._runner import Runner
 from ._sandbox import missing
 from ._solution import Solution
@@ -69,9 +69,9 @@ def verdict_of(job: Job, make: Callable[[], Runner], timing: Callable[[Runner], 
         with job.part("begin"):
             runner = make()
         with job.part("check"):
-            for case, draws in job.draws.items():
-                check_case(job.task, runner, draws, job.more.get(case, ()))
-                done.append(str(case))
+            for cases in runner.at_once(job.task, job.draws):
+                check_cases(job.task, runner, [(job.draws[case], job.more.get(case, ())) for case in cases])
+                done += map(str, cases)
         found = timing(runner) if timing is not None else None
         lost = False
     except Refused as error:

@@ -14,7 +14,8 @@ from .._clients.client import Client
 from ..profiler._peaks import gflop_s
 from ._baseline import Baseline, Baselines, baseline_of
 from ._carrier import Carrier
-from ._gpu import Executor, GpuRunner
+from ._gpu import LOST, Executor, GpuRunner
+from ._shelf import Shelf
 from ._solution import Solution
 from ._stop import Gone
 from ._task import Task
@@ -23,7 +24,7 @@ from ._timed import Peaks
 __all__ = ["Machine"]
 
 PEAK_ELEMENTS = 16 << 20
-SPARE_FROM = 8  # solutions of an executor, from which on the next one is made ready
+SPARE_FROM = 80  # solutions of an executor, from which on the next one is made ready
 # A process on a GPU takes longer to begin than a solution to be judged. With the solution's and the baselines' these are as many as the
 # daemon gives one user where it has eight (`executors.max`).
 SPARES, SPARES_STRICT = 1, 2
@@ -42,7 +43,9 @@ class Machine:
         self.spares: deque[Future[Executor]] = deque()  # for when the executor is given up
         self.carrier: Carrier | None = None
         self._baselines = Baselines()
-        self._baselines_executor: Executor | None = None
+        self._trusted_executor: Executor | None = None
+        self.shelf: Shelf | None = None
+        self._no_shelf = False
         self._peak_gb_s: float | None = None
         self._peak_tried = False
         self._peak_gflop_s: dict[str, float] = {}
@@ -50,7 +53,8 @@ class Machine:
 
     def runner(self, solution: Solution, more: int) -> GpuRunner:
         """`more`: solutions that come behind it. Raises Stop, Gone."""
-        return GpuRunner(self._executor_for(solution, more), self._carrier(), solution, self.device, self._deadline)
+        executor = self._executor_for(solution, more)
+        return GpuRunner(executor, self._carrier(), solution, self.device, self._deadline, self._shelf())
 
     def _carrier(self) -> Carrier:
         if self.carrier is None:
@@ -59,6 +63,18 @@ class Machine:
             except KopsError as error:
                 raise Gone(f"no connection: {error.message}") from None
         return self.carrier
+
+    def _shelf(self) -> Shelf | None:
+        """None: the device does not run the judge's own kernels."""
+        if self.shelf is None and not self._no_shelf:
+            try:
+                self.shelf = Shelf(self._carrier(), self._own_executor().client, self.device)
+            except LOST as error:
+                raise Gone(f"{error.message} [{error.code}]") from None
+            except KopsError:
+                self._no_shelf = True
+                self.drop_baselines()
+        return self.shelf
 
     # Executors
 
@@ -121,13 +137,21 @@ class Machine:
         return self._baselines.of(task, lambda one: baseline_of(one, self._baseline_runner, self.trusted, self.device))
 
     def _baseline_runner(self, solution: Solution) -> GpuRunner:
-        if self._baselines_executor is None:
-            self._baselines_executor = self._new_executor()
-        return GpuRunner(self._baselines_executor, self._carrier(), solution, self.device, self._deadline)
+        return GpuRunner(self._own_executor(), self._carrier(), solution, self.device, self._deadline)
+
+    def _own_executor(self) -> Executor:
+        """Of what is trusted: baselines, and the judge's own kernels."""
+        if self._trusted_executor is None:
+            self._trusted_executor = self._new_executor()
+        return self._trusted_executor
 
     def drop_baselines(self) -> None:
         self._baselines.clear()
-        executor, self._baselines_executor = self._baselines_executor, None
+        shelf, self.shelf = self.shelf, None
+        if shelf is not None:
+            with contextlib.suppress(Gone):
+                shelf.clear()
+        executor, self._trusted_executor = self._trusted_executor, None
         if executor is not None:
             executor.close()
 

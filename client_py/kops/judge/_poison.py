@@ -8,12 +8,12 @@ from .._base.needs_numpy import numpy
 from ._bind import Plan
 from ._values import bits_dtype
 
-__all__ = ["fill", "poison", "poisons_of"]
+__all__ = ["NANS", "fill", "poison", "poisons_of"]
 
 PERIOD = 65_521  # elements after which the rubbish repeats: a prime, so that no layout meets it
 
 # NaNs whose other bits are drawn: all exponent bits and the quiet bit.
-_NAN = {
+NANS = {
     "f16": (0x7E00, 0x01FF, "u2"), "bf16": (0x7FC0, 0x003F, "u2"), "f32": (0x7FC00000, 0x003FFFFF, "u4"),
     "f64": (0x7FF8 << 48, (1 << 51) - 1, "u8"),
 }  # fmt: skip
@@ -21,8 +21,8 @@ _NAN = {
 
 def _period(dtype: str, count: int, rng: Any, nan: bool) -> Any:
     """The bytes that repeat."""
-    if nan and dtype in _NAN:
-        base, free, unsigned = _NAN[dtype]
+    if nan and dtype in NANS:
+        base, free, unsigned = NANS[dtype]
         made = rng.integers(1, free, min(count, PERIOD), numpy.dtype(unsigned), endpoint=True)
         return (made | numpy.array(base, unsigned)).astype(unsigned).view(numpy.uint8)
     low = 2 if dtype == "bool" else 0  # no bool has that

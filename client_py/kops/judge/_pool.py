@@ -14,7 +14,7 @@ from ._task import Case, Task
 __all__ = ["Pool", "Drawn"]
 
 BYTES = 2 << 30, 16 << 30  # of all draws that are kept: at least, at most; in between a sixteenth of the machine's memory
-REFRESH = 8  # times that draws are taken, after which some go
+REFRESH = 32  # times that draws are taken, after which some go
 # Of one case that are kept: as many as a solution may need to be timed, if a part of the memory has room for them. Those that go at once.
 VARIANTS, VARIANTS_PART, VARIANTS_GO = 144, 0.2, 4
 

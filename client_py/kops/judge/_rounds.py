@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from ._stop import Stop
 from ._task import Task
 from ._verdict import Worst
 
-__all__ = ["DRAWS", "check_case", "failed", "say"]
+__all__ = ["DRAWS", "check_cases", "failed", "say"]
 
 
 class _Planned(NamedTuple):
@@ -21,9 +22,13 @@ class _Planned(NamedTuple):
     side: str
 
 
-# What was remembered of another launch is wrong here: other inputs at the same addresses, the same ones at others.
-STEPS = (_Planned(0, "a", "end"), _Planned(1, "a", "end"), _Planned(0, "b", "start"), _Planned(2, "b", "start"))
-DRAWS = 1 + max(step.draw for step in STEPS)
+# What was remembered of another launch is wrong here: the same inputs at other addresses, other ones at the same.
+ROUNDS = (
+    (_Planned(0, "a", "end"), _Planned(0, "b", "start")),
+    (_Planned(1, "a", "end"), _Planned(2, "c", "start")),
+)  # fmt: skip
+MORE = "b", "start"  # memory of further draws, which held the first one before
+DRAWS = 1 + max(step.draw for some in ROUNDS for step in some)
 
 
 def say(worst: Worst) -> str:
@@ -49,11 +54,19 @@ def failed(worst: Worst) -> Stop:
     return Stop("wrong", say(worst), dirty=True, worst=worst)
 
 
-def check_case(task: Task, runner: Runner, draws: Sequence[Draw], more: Sequence[Draw] = ()) -> None:
-    """Runs a case in all steps, and `more` draws in the memory of the last one. Raises Stop for the first that is not right, Refused."""
+def steps_of(cases: Sequence[tuple[Sequence[Draw], Sequence[Draw]]]) -> list[Step]:
+    """Of cases, each with its draws, and more that come behind them: round by round."""
+    numbered = list(enumerate(cases))
+    steps = [Step(draws[one.draw], f"{one.buffers}{i}", one.side) for some in ROUNDS for i, (draws, _) in numbered for one in some]
+    for draws in itertools.zip_longest(*(more for _, more in cases)):
+        steps += [Step(draw, f"{MORE[0]}{i}", MORE[1]) for i, draw in enumerate(draws) if draw is not None]
+    return steps
+
+
+def check_cases(task: Task, runner: Runner, cases: Sequence[tuple[Sequence[Draw], Sequence[Draw]]]) -> None:
+    """Runs cases in all their steps. Raises Stop for the first that is not right, Refused."""
     right: set[int] = set()
-    steps = [Step(draws[one.draw], one.buffers, one.side) for one in STEPS]
-    steps += [Step(draw, STEPS[-1].buffers, STEPS[-1].side) for draw in more]
+    steps = steps_of(cases)
     for step, wrong in zip(steps, runner.steps(task, steps)):
         worst = wrong()
         if worst is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ from ._bind import Plan, plan_of
 from ._check import changed_input, check_outputs
 from ._draws import Draw, new_seed
 from ._solution import Solution
-from ._task import Task
+from ._task import Case, Task
 from ._values import Tensor
 from ._verdict import Worst
 
@@ -69,6 +69,10 @@ class Runner:
         for step in steps:
             ran = self.run(self.plan(task, step.draw), step, new_seed())
             yield partial(_wrong, task, step.draw, ran)
+
+    def at_once(self, task: Task, draws: Mapping[Case, Sequence[Draw]]) -> list[list[Case]]:
+        """Cases whose steps are better run together. Raises Refused."""
+        return [[case] for case in draws]
 
     def run(self, plan: Plan, step: Step, seed: int) -> Ran:
         """All launches, once. `seed`: of the poison. Raises Stop, Gone."""

@@ -21,6 +21,7 @@ from .._base.results import Timings
 from .._calls.plans import truest
 from .._clients.client import Client
 from ._baseline import Baseline
+from ._bind import Plan
 from ._carrier import Block, Copies, Memory, Staged
 from ._device import alone, wall_us, was_alone
 from ._draws import Draw, changed, new_seed
@@ -28,6 +29,7 @@ from ._gpu import GpuRunner, ahead_of, errors, wrong_in
 from ._lane import Job
 from ._roof import roof_of
 from ._rounds import failed
+from ._shelf import Held, Image
 from ._stop import Stop
 from ._verdict import Measured, Time, Worst
 
@@ -42,6 +44,9 @@ SLOW = 2.0  # seconds for the draws that are missing for many
 COPIES = 2  # of draws, that are asked for before the one before has ended
 PAUSES = (0.0, 0.0, 0.1, 0.3, 1.0)  # seconds before each trial: a process that begins stalls the GPU for some 0.2 s
 STEPS_MOST = 256  # of a sequence
+# Launches that are asked for before the first has ended, the part of the deadline that they may take together, and their memory.
+SEVERAL, DEADLINE_PART, VARIED_BYTES = 24, 0.25, 1 << 30
+MOSTLY_ENOUGH, MORE = 14, 16  # launches, for a median whose interval is narrow enough; so many again where it is not
 OVERHEAD_LEAST, OVERHEAD_FACTOR = 200.0, 3.0
 IMPOSSIBLE, IMPOSSIBLE_US = 1.05, 10.0  # a kernel cannot be longer than the daemon's clock around it, but for such errors
 ROOF_MOST = 1.15  # of what is possible for operands that no cache has
@@ -91,6 +96,7 @@ class _Timing:
         self.runner, self.trusted, self.baseline, self.limits, self.overheads = runner, trusted, baseline, limits, overheads
         self.quiet = quiet
         self.beside = ahead_of(job.timed[0].nbytes)
+        self.shelf = runner.shelf if runner.shelf is not None and runner.shelf.takes(job.timed[0]) else None
         self.unseen = [*job.timed, *job.kept()]
         self.random = random.Random(new_seed())
         self.random.shuffle(self.unseen)
@@ -128,6 +134,30 @@ class _Timing:
             self._ahead.append(self.runner.crew.submit(self._stage))
         return self._ahead.popleft().result()
 
+    def held(self, count: int) -> list[Held]:
+        """So many launches' memory, filled from the shelf."""
+        assert self.shelf is not None
+        made = []
+        drawn = [self.unseen.pop() for _ in range(min(count, len(self.unseen)))]
+        new = [self.runner.crew.submit(self.draw) for _ in range(count - len(drawn))]
+        drawn += [one.result() for one in new]
+        images = {draw: self.runner.crew.submit(Image, draw) for draw in drawn if not self.shelf.has(draw)}
+        for draw in drawn:
+            plan = self.runner.plan(self.task, draw)
+            memory = self.runner.memory(plan, self.random.choice(("end", "start")))
+            made.append(self.shelf.hold(plan, draw, memory, images[draw].result() if draw in images else None))
+        self.shelf.fill(made)
+        return made
+
+    def look(self, several: Sequence[Held]) -> None:
+        """Whether they are right. Raises Stop."""
+        worst = self.runner.worst_of(self.task, several)
+        if worst is not None:
+            raise failed(worst)
+        self.runner.checked += len(several)
+        for held in several:
+            self.runner.release(held.memory)
+
     def filling(self, staged: Staged) -> tuple[Memory, Copies]:
         memory = self.runner.memory(staged.plan, self.random.choice(("end", "start")))
         return memory, self.runner.fill(memory, staged.images)
@@ -135,21 +165,27 @@ class _Timing:
     # Caches. All memory on the solution's connection is allocated apart from the judge's other memory, which may hold what is right.
 
     def flush(self) -> None:
+        with errors():
+            Copies({}, self.flushing()).wait()
+
+    def flushing(self, _: Memory | None = None) -> Sequence[Any]:
         runner, size = self.runner, max(self.limits.flush_bytes // 4, 1)
         if self._flushes is None:
             self._flushes = runner.block((size,), "f32", "end"), runner.block((size,), "f32", "end")
-        with errors():
-            runner.client.run("square", self._flushes[0].tensor, out=self._flushes[1].tensor)
+        return [runner.client.submit("square", self._flushes[0].tensor, out=self._flushes[1].tensor)]
 
     def warm(self, memory: Memory) -> None:
         """Reads the operands by an op of the daemon's, not by the solution: it must not see the inputs twice."""
+        with errors():
+            Copies({}, self.warming(memory)).wait()
+
+    def warming(self, memory: Memory) -> Sequence[Any]:
         most = max(block.size for block in memory.values())
         if self._warmed is None or self._warmed.size < most:
             self._warmed = self.runner.block((most,), "u8", "end")
         words = {block: (block.size // 4,) for block in memory.values() if block.size >= 4}
-        with errors():
-            submit, out = self.runner.client.submit, self._warmed
-            Copies({}, [submit("square", block.bytes_as("f32", n), out=out.bytes_as("f32", n)) for block, n in words.items()]).wait()
+        submit, out = self.runner.client.submit, self._warmed
+        return [submit("square", block.bytes_as("f32", n), out=out.bytes_as("f32", n)) for block, n in words.items()]
 
     # Launches
 
@@ -190,27 +226,60 @@ class _Timing:
         self.read(staged, memory)
         if cold and self.baseline is not None and not before:
             baseline_us = self.baseline.us(draw, staged.images, self.flush)
+        self.believe(draw, timings)
+        return _Launched(timings, baseline_us)
+
+    def believe(self, draw: Draw, timings: Timings) -> None:
+        """Raises Stop for what cannot be."""
         self.disturbed += was_alone(timings) is False
         wall = wall_us(timings)
         if wall is not None and timings.exec_us is not None:
             self.walls.append(wall)
             if timings.exec_us > IMPOSSIBLE * wall + IMPOSSIBLE_US:
                 raise _disagrees(draw, timings.exec_us, wall, "one launch took longer by the GPU's clock than by the daemon's")
-        return _Launched(timings, baseline_us)
 
     def series(self, cold: bool, least: int) -> list[_Launched]:
         """Launches until the median is known, or it lasts too long."""
         end = clock.monotonic() + self.limits.at_most
         self.launch(cold)  # the first one loads code, and is checked like the others
         found: list[_Launched] = []
-        while len(found) < self.limits.launches:
-            if len(found) >= least:
-                samples = [one.timings.exec_us for one in found if one.timings.exec_us is not None]
-                narrow = intervals.width(intervals.of_median(samples), median(samples)) <= self.limits.until if samples else True
-                if narrow or clock.monotonic() >= end:
-                    break
+        while self.wants(found, least, end):
             found.append(self.launch(cold))
         return found
+
+    def wants(self, found: Sequence[_Launched], least: int, end: float) -> bool:
+        """More launches: the median is not known yet, and there is time."""
+        if len(found) < least or len(found) >= self.limits.launches:
+            return len(found) < least
+        samples = [one.timings.exec_us for one in found if one.timings.exec_us is not None]
+        narrow = intervals.width(intervals.of_median(samples), median(samples)) <= self.limits.until if samples else True
+        return not narrow and clock.monotonic() < end
+
+    def cold_and_warm(self, least: int) -> tuple[list[_Launched], list[_Launched]]:
+        """The same for both, with memory filled from the shelf for all that is asked for at once: to let another process work on the GPU
+        in between takes longer than most launches."""
+        end = clock.monotonic() + 2 * self.limits.at_most
+        plan = self.runner.plan(self.task, self.job.timed[0])
+        seconds = self.runner.seconds.get(self.task.timed_case, self.runner.deadline)
+        most = max(1, min(SEVERAL, int(self.runner.deadline * DEADLINE_PART / seconds), VARIED_BYTES // max(plan.nbytes, 1)))
+        found: tuple[list[_Launched], list[_Launched]] = [], []
+        more = [1 + MOSTLY_ENOUGH] * 2
+        while any(more):
+            counts = [min(one, most) for one in more]
+            held = self.held(sum(counts))
+            parts = held[: counts[0]], held[counts[0] :]
+            times = [self.pipelined(plan, part, cold) if part else [] for part, cold in zip(parts, (True, False))]
+            self.look(held)
+            for launches, part, timings in zip(found, parts, times):
+                for one, timing in zip(part, timings):
+                    self.believe(one.draw, timing)
+                launches += [_Launched(timing, None) for timing in timings]
+            rest = [max(1, min(MORE, self.limits.launches + 1 - len(launches))) for launches in found]
+            more = [one if self.wants(launches[1:], least, end) else 0 for one, launches in zip(rest, found)]
+        return found[0][1:], found[1][1:]  # the first ones load code
+
+    def pipelined(self, plan: Plan, part: Sequence[Held], cold: bool) -> list[Timings]:
+        return self.runner.pipelined(plan, [one.memory for one in part], self.flushing if cold else self.warming)
 
     def together(self, us: float) -> None:
         """Several draws behind each other, by the daemon's own clock: what each launch claims must fit into that. What else the GPU does
@@ -231,12 +300,28 @@ class _Timing:
     def behind_each_other(self, us: float) -> tuple[Stop | None, bool | None]:
         """How a judgement ends if that is too slow, and whether it was alone."""
         self.check()
-        first = self.staged()
+        first = self.staged() if self.shelf is None else None
         missing = TOGETHER - 1 - len(self._ahead) - len(self.unseen)
         slow = missing * median(one.seconds for one in self.job.timed) / (1 + self.beside) > SLOW
         most = TOGETHER_FEW if slow else TOGETHER
         enough = max(TOGETHER_FEW, math.ceil(TOGETHER_US / max(us, 1e-3)))
-        count = max(1, min(most, enough, STEPS_MOST // len(self.solution.launches), TOGETHER_BYTES // max(first.plan.nbytes, 1)))
+        plan = self.runner.plan(self.task, self.job.timed[0])
+        count = max(1, min(most, enough, STEPS_MOST // len(self.solution.launches), TOGETHER_BYTES // max(plan.nbytes, 1)))
+        if first is None:
+            held = self.held(count)
+            timings = self.runner.together(plan, [one.memory for one in held])
+            self.look(held)
+        else:
+            timings = self.staged_behind_each_other(first, count)
+        wall = wall_us(timings)
+        if wall is None:
+            return None, None
+        if wall > TOGETHER_FACTOR * us * count + self.slack(count * len(self.solution.launches), wall - TOGETHER_FACTOR * us * count):
+            late = _disagrees(self.job.timed[0], us, wall / count, f"{count} runs behind each other take longer than one by one")
+            return late, was_alone(timings)
+        return None, None
+
+    def staged_behind_each_other(self, first: Staged, count: int) -> Timings:
         ready: list[tuple[Staged, Memory]] = []
         filling: deque[Copies] = deque()
         for one in itertools.chain([first], (self.staged(left) for left in reversed(range(count - 1)))):
@@ -252,13 +337,7 @@ class _Timing:
             self.read(staged, memory)
             self.check(COPIES)
         self.check()
-        wall = wall_us(timings)
-        if wall is None:
-            return None, None
-        if wall > TOGETHER_FACTOR * us * count + self.slack(count * len(self.solution.launches), wall - TOGETHER_FACTOR * us * count):
-            late = _disagrees(first.draw, us, wall / count, f"{count} runs behind each other take longer than one by one")
-            return late, was_alone(timings)
-        return None, None
+        return timings
 
     def slack(self, launches: int, found: float) -> float:
         """What the daemon's clock may show beyond the GPU's for so many launches, where it shows `found`: the least that it ever was, if
@@ -357,10 +436,14 @@ def timed(
     cannot be."""
     timing = _Timing(job, runner, trusted, baseline, limits, {} if peaks.overheads is None else peaks.overheads, quiet)
     try:
-        with job.part("cold"):
-            cold = timing.series(True, intervals.FEWEST)
-        with job.part("warm"):
-            warm = timing.series(False, intervals.FEWEST)
+        if timing.shelf is not None and baseline is None:
+            with job.part("times"):
+                cold, warm = timing.cold_and_warm(intervals.FEWEST)
+        else:
+            with job.part("cold"):
+                cold = timing.series(True, intervals.FEWEST)
+            with job.part("warm"):
+                warm = timing.series(False, intervals.FEWEST)
         one = _measured(cold)
         with job.part("together"):
             if one is not None:

@@ -1,0 +1,322 @@
+"""Draws in the GPU's memory: a launch's memory is filled from there, and what the launch has left is compared there. So neither crosses
+the bus, and the processors have little to do.
+
+The kernels that do it run in a process that runs no solutions, which do not map the memory of draws. They only find out what is right:
+what is not is copied to the host, and `wrong_in` says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from .._base.errors import BY_CODE, KopsError
+from .._base.needs_numpy import numpy
+from .._base.results import Device
+from .._clients.client import Client
+from .._tensors.device_array import Array
+from .._tensors.numpy import empty
+from ._bind import Area, Plan
+from ._carrier import ZEROS, Block, Carrier, Memory, Staged
+from ._check import precision
+from ._device_code import BLOCK, LOOKS, SOURCE, entries, masks, signature
+from ._draws import Draw, Expected, new_seed
+from ._stop import Gone
+from ._task import Task
+from ._values import FLOATS
+
+__all__ = ["Held", "Image", "Shelf"]
+
+PART_OF_DEVICE, MOST_BYTES = 8, 12 << 30  # of the GPU's memory, and at most, that draws may take
+FEWEST = 32  # draws of a kind that have room
+PLACE = 256  # bytes, of which the places of tensors are multiples
+WORD = 8
+SLAB, SLAB_BYTES = 16, 256 << 20  # draws in one allocation, and its bytes, at most
+STEPS = 192  # of one request
+GRID = 2048  # blocks, at most
+_SPENT = tuple(BY_CODE[code] for code in ("out_of_memory", "no_memory", "quota_exceeded"))
+
+
+class Image:
+    """A draw's tensors in shared memory, one behind the other: where each begins, and its size in bytes."""
+
+    def __init__(self, draw: Draw) -> None:
+        tensors = [*((name, one.data) for name, one in draw.tensors.items()), *((one.name, one.values) for one in draw.expected)]
+        self.places: dict[str, tuple[int, int]] = {}
+        end = 0
+        for name, data in tensors:
+            self.places[name] = end, data.nbytes
+            end += -(-max(data.nbytes, 1) // PLACE) * PLACE
+        # An allocation of its own on the GPU: what a solution reaches has none of it.
+        self.data = empty((max(end, ZEROS),), numpy.dtype("u1"))
+        for name, data in tensors:
+            at, nbytes = self.places[name]
+            self.data[at : at + nbytes] = data.reshape(-1).view(numpy.uint8)
+            self.data[at + nbytes : at + nbytes + PLACE] = 0  # the last word has some of it
+
+
+class _Kept:
+    """A draw's tensors, one behind the other."""
+
+    def __init__(self, whole: Array, places: Mapping[str, tuple[int, int]]) -> None:
+        self.whole, self.places = whole, places
+
+    def words(self, name: str) -> Array:
+        at, size = self.places[name]
+        return _view(self.whole, at, -(-size // WORD), "u64")
+
+    def doubles(self, name: str) -> Array:
+        at, size = self.places[name]
+        return _view(self.whole, at, size // 8, "f64")
+
+
+class _Rack:
+    """Memory for draws of one size."""
+
+    def __init__(self) -> None:
+        self.slabs: list[Array] = []
+        self.free: list[Array] = []
+
+
+class Held(NamedTuple):
+    """A launch's memory, the draw that it is filled from, and the rubbish: a seed by area, and whether it is NaNs."""
+
+    plan: Plan
+    draw: Draw
+    memory: Memory
+    kept: _Kept
+    seeds: Mapping[str, int]
+    nan: bool
+
+
+def _view(whole: Array, at: int, count: int, dtype: str) -> Array:
+    """So many elements behind byte `at` of an array without gaps."""
+    return Array(whole._client, whole.device, whole._block, whole._start + at, (count,), (1,), dtype)
+
+
+def _geometry(words: int) -> dict[str, int]:
+    return {"grid": max(1, min(GRID, -(-words // BLOCK))), "block": BLOCK}
+
+
+class Shelf:
+    """`client`: whose process runs the kernels. One thread at a time. Raises KopsError where that cannot be."""
+
+    def __init__(self, carrier: Carrier, client: Client, device: Device) -> None:
+        self.carrier, self.client, self.device = carrier, client, device
+        module = client.compile(SOURCE, list(entries()), name="judge.cu", device=device)
+        self._kernels = {entry: module.kernel(entry, signature(entry), grid=1, block=BLOCK) for entry in entries()}
+        self._most = min(MOST_BYTES, device.memory_bytes // PART_OF_DEVICE)
+        self._draws: OrderedDict[weakref.ref[Draw], _Kept] = OrderedDict()  # which do not live longer on the host for that
+        self._racks: OrderedDict[int, _Rack] = OrderedDict()  # by the size of a draw
+        self._bytes = 0
+        self._found: Array | None = None
+        self._prove()
+        carrier.relieve = self.clear
+
+    # Draws
+
+    def has(self, draw: Draw) -> bool:
+        return weakref.ref(draw) in self._draws
+
+    def hold(self, plan: Plan, draw: Draw, memory: Memory, image: Image | None = None) -> Held:
+        """Of a draw that it takes. `image`: where it has not been here before, and one is made already. Raises Gone."""
+        areas = plan.areas.values()
+        return Held(plan, draw, memory, self._kept(draw, image), {area.name: new_seed() for area in areas}, bool(new_seed() & 1))
+
+    def takes(self, draw: Draw) -> bool:
+        """Whether it is small enough for several of its kind."""
+        return max(draw.nbytes, ZEROS) <= self._most // FEWEST
+
+    def _kept(self, draw: Draw, image: Image | None) -> _Kept:
+        key = weakref.ref(draw)
+        found = self._draws.get(key)
+        if found is not None:
+            self._draws.move_to_end(key)
+            return found
+        image = image or Image(draw)
+        whole = self._slot(image.data.size)
+        try:
+            whole.set(image.data)
+        except KopsError as error:
+            raise Gone(f"{error.message} [{error.code}]") from None
+        made = self._draws[key] = _Kept(whole, image.places)
+        return made
+
+    # Memory. To make it, and to have the process that runs the kernels map it, takes longer than to fill it, so it is used again.
+
+    def _slot(self, size: int) -> Array:
+        for key in [key for key in self._draws if key() is None]:  # which the host has no more
+            self._drop(key)
+        rack = self._racks.setdefault(size, _Rack())
+        self._racks.move_to_end(size)
+        slab = min(SLAB, max(1, SLAB_BYTES // size)) * size
+        while not rack.free and self._bytes + slab > self._most and len(self._racks) > 1:
+            self._give_up(next(iter(self._racks)))
+        if not rack.free and self._bytes + slab > self._most:
+            self._drop(next(key for key, kept in self._draws.items() if kept.whole.size == size))
+        if not rack.free:
+            whole = self._new((slab,), "u8")
+            rack.slabs.append(whole)
+            rack.free += [_view(whole, at, size, "u8") for at in range(0, slab, size)]
+            self._bytes += slab
+        return rack.free.pop()
+
+    def _drop(self, key: weakref.ref[Draw]) -> None:
+        whole = self._draws.pop(key).whole
+        self._racks[whole.size].free.append(whole)
+
+    def _give_up(self, size: int) -> None:
+        """All draws of a size. Others may have the memory then, so it is overwritten."""
+        rack = self._racks.pop(size)
+        for key in [key for key, kept in self._draws.items() if kept.whole.size == size]:
+            del self._draws[key]
+        self._bytes -= sum(slab.size for slab in rack.slabs)
+        nothing = self.carrier.nothing(size)
+        try:
+            for slab in rack.slabs:
+                for at in range(0, slab.size, size):
+                    self.carrier.client.run("copy", nothing, out=_view(slab, at, size // WORD, "u64"))
+        except KopsError as error:
+            raise Gone(f"{error.message} [{error.code}]") from None
+
+    def clear(self) -> None:
+        """Gives up all draws."""
+        while self._racks:
+            self._give_up(next(iter(self._racks)))
+
+    def _new(self, shape: tuple[int, ...], dtype: str) -> Array:
+        try:
+            try:
+                made: Array = self.carrier.client.empty(shape, dtype, device=self.device)
+            except _SPENT:
+                self.clear()
+                self.carrier.client.trim()
+                made = self.carrier.client.empty(shape, dtype, device=self.device)
+            return made
+        except KopsError as error:
+            raise Gone(f"{error.message} [{error.code}]") from None
+
+    # Launches
+
+    def fill(self, several: Sequence[Held]) -> None:
+        """Inputs, and rubbish in all else. Raises Gone."""
+        self._run([step for held in several for step in self._filling(held)])
+
+    def _filling(self, held: Held) -> list[Any]:
+        steps: list[Any] = []
+        for area, block, room in _rooms(held):
+            rubbish = self._rubbish(held, area)
+            if area.role == "input":
+                tensor = held.kept.words(area.name)
+                place = (room.size, tensor.size, block.before, area.nbytes)
+                steps.append((self._kernels["put_tensor"], room, tensor, *place, *rubbish, _geometry(room.size)))
+            else:
+                steps.append((self._kernels["put_rubbish"], room, room.size, *rubbish, _geometry(room.size)))
+        return steps
+
+    def look(self, task: Task, several: Sequence[Held]) -> list[bool]:
+        """Whether each launch has left its inputs as they were, nothing outside of its tensors, and what is right. Raises Gone."""
+        steps: list[Any] = []
+        asked: list[list[tuple[int, float, Expected | None]]] = []  # by launch: rows of what is found, and what is to be found there
+        rows = sum(2 * len(held.plan.areas) for held in several)
+        found = self._rows(rows)
+        row = 0
+        for held in several:
+            asked.append([])
+            for entry, arguments, words, count, expected in self._looking(task, held):
+                steps.append((self._kernels[entry], *arguments, found, rows, row, _geometry(words)))
+                asked[-1].append((row, count, expected))
+                row += 1
+        self._run([(self._kernels["put_rubbish"], _view(found, 0, 2 * rows, "u64"), 2 * rows, 0, 0, 0, _geometry(rows)), *steps])
+        try:
+            values = found.get()
+        except KopsError as error:
+            raise Gone(f"{error.message} [{error.code}]") from None
+        return [all(_as_asked(task, values[at], count, expected) for at, count, expected in one) for one in asked]
+
+    def _looking(self, task: Task, held: Held) -> list[tuple[str, tuple[Any, ...], int, float, Expected | None]]:
+        """Kernels with their arguments, the number of words, and how much has to be right."""
+        looks: list[tuple[str, tuple[Any, ...], int, float, Expected | None]] = []
+        right = {one.name: one for one in held.draw.expected}
+        for area, block, room in _rooms(held):
+            rubbish = self._rubbish(held, area)
+            place = (room, room.size, block.before, area.nbytes)
+            expected = right.get(area.name) if area.role == "output" else None
+            if area.role == "input" or (expected is not None and area.dtype not in FLOATS):
+                tensor = held.kept.words(area.name)
+                looks.append(("look_same", (*place, tensor, tensor.size, *rubbish), room.size, room.size, None))
+                continue
+            looks.append(("look_around", (*place, *rubbish), room.size, room.size, None))
+            if expected is not None:
+                want = held.kept.doubles(area.name)
+                bounds = task.tolerance_of(expected.dtype).bounds(expected.dtype, expected.scale)
+                looks.append((LOOKS[area.dtype], (*place, want, want.size, *map(float, bounds)), want.size, want.size, expected))
+        return looks
+
+    @staticmethod
+    def _rubbish(held: Held, area: Area) -> tuple[int, int, int]:
+        return (held.seeds[area.name], *masks(area.dtype, held.nan and area.role != "input"))
+
+    def _rows(self, rows: int) -> Array:
+        if self._found is None or self._found.shape[0] < rows:
+            self._found = self._new((max(rows, 256), 2), "f64")
+        return Array(self._found._client, self._found.device, self._found._block, self._found._start, (rows, 2), (2, 1), "f64")
+
+    def _run(self, steps: Sequence[Any]) -> None:
+        try:
+            for at in range(0, len(steps), STEPS):
+                self.client.sequence(steps[at : at + STEPS], blocking=True)
+        except KopsError as error:
+            raise Gone(f"{error.message} [{error.code}]") from None
+
+    # What is not right, on the host
+
+    def staged(self, held: Held) -> tuple[Staged, Mapping[str, Any]]:
+        """As the carrier has it: what was in the memory before the launch, and what is there now. The memory is filled anew."""
+        copies = self.carrier.down(held.memory)
+        self._wait(copies)
+        self.fill([held])
+        before = self.carrier.down(held.memory)
+        self._wait(before)
+        return self.carrier.staged(held.plan, held.draw, before.images), copies.images
+
+    @staticmethod
+    def _wait(copies: Any) -> None:
+        try:
+            copies.wait()
+        except KopsError as error:
+            raise Gone(f"{error.message} [{error.code}]") from None
+
+    def _prove(self) -> None:
+        """What no kernel has computed must not pass for right: the kernels find a difference, and none where there is none."""
+        room, found = (self.carrier.client.zeros((32,), dtype, device=self.device) for dtype in ("u64", "f64"))
+        rubbish, place = (7, *masks("f32", False)), (room, 32, 0, 128)
+        two = Array(found._client, found.device, found._block, found._start, (2, 2), (2, 1), "f64")
+        put, look = self._kernels["put_rubbish"], self._kernels["look_around"]
+        steps = [(put, room, 32, *rubbish, _geometry(32)), (look, *place, *rubbish, two, 2, 0, _geometry(32))]
+        self.client.sequence([*steps, (look, *place, 8, *rubbish[1:], two, 2, 1, _geometry(32))], blocking=True)
+        if two.get().tolist() != [[32.0, 0.0], [16.0, 0.0]]:
+            raise BY_CODE["device_error"]("the judge's own kernels do not compute what they should")
+
+
+def _rooms(held: Held) -> list[tuple[Area, Block, Array]]:
+    """The areas that have memory, and that memory as words."""
+    made = []
+    for area in held.plan.areas.values():
+        block = held.memory[area.name]
+        if block.room is not None:
+            whole = block.room.whole
+            made.append((area, block, _view(whole, 0, whole.size // WORD, "u64")))
+    return made
+
+
+def _as_asked(task: Task, found: Any, count: float, expected: Expected | None) -> bool:
+    if found[0] != count:
+        return False
+    if expected is None:
+        return True
+    allowed, rms = precision(task, expected, float(found[1]))
+    return not math.isnan(rms) and rms <= allowed

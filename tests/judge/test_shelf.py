@@ -1,0 +1,306 @@
+"""Draws in the GPU's memory: the judge's own kernels run in the interpreter here, on memory of the stand-in's, which does not know them."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import LIMITS
+from kops import interpret, judge
+from kops._source.signature import parse
+from kops._tensors.device_array import Array
+from kops.judge import _check, _compare, _device_code, _draws, _gpu, _machine, _shelf, _timed, _values
+from material import FAULT, SIGNATURE, VECTOR, add, confined, task
+from test_compare import FLOATS, SPECIAL, bits_of
+
+from support.daemon import Daemon  # isort: skip
+
+ROOM, BEFORE = 1024, 256  # bytes
+SEED = 0x123456789ABCDEF
+
+
+def run(entry: str, *arguments: Any, blocks: int = 3) -> None:
+    params = parse(_device_code.signature(entry))
+    interpret.run(_device_code.SOURCE, entry, params, arguments, grid=blocks, block=_device_code.BLOCK, check=False, name="judge.cu")
+
+
+def found() -> Any:
+    return np.zeros((3, 2))
+
+
+def filled(dtype: str, bits: Any, nan: bool = False, before: int = BEFORE) -> Any:
+    room, tensor = np.zeros(ROOM // 8, "u8"), np.zeros(-(-bits.nbytes // 8), "u8")
+    tensor.view("u1")[: bits.nbytes] = bits.reshape(-1).view("u1")
+    run("put_tensor", room, tensor, room.size, tensor.size, before, bits.nbytes, SEED, *_device_code.masks(dtype, nan))
+    return room, tensor
+
+
+@pytest.mark.parametrize("size", [1, 3, 8, 13, 256])
+@pytest.mark.parametrize("before", [0, BEFORE])
+def test_a_tensor_between_rubbish(size: int, before: int) -> None:
+    bits = np.random.default_rng(size).integers(0, 256, size, "u1")
+    room, tensor = filled("u8", bits, before=before)
+    assert np.array_equal(room.view("u1")[before : before + size], bits)
+    assert len(set(room.tolist())) > ROOM // 8 - 34, "what is beside it differs from word to word"
+    how = (room.size, before, size)
+    for at in range(0, ROOM, 5):
+        one = room.copy()
+        one.view("u1")[at] ^= 4
+        same, around = found(), found()
+        run("look_same", one, *how, tensor, tensor.size, SEED, *_device_code.masks("u8", False), same, 3, 1)
+        run("look_around", one, *how, SEED, *_device_code.masks("u8", False), around, 3, 2)
+        assert same[1, 0] == room.size - 1 and not same[[0, 2]].any()
+        assert around[2, 0] == room.size - (not before <= at < before + size)
+    whole = found()
+    run("look_same", room, *how, tensor, tensor.size, SEED, *_device_code.masks("u8", False), whole, 3, 0)
+    assert whole[0].tolist() == [room.size, 0]
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64", "f8_e5m2", "i32", "bool"])
+@pytest.mark.parametrize("nan", [False, True])
+def test_rubbish(dtype: str, nan: bool) -> None:
+    room = np.zeros(ROOM // 8, "u8")
+    run("put_rubbish", room, room.size, SEED, *_device_code.masks(dtype, nan))
+    tensor = _values.Tensor(dtype, room.view(_values.bits_dtype(dtype)))
+    assert len(set(room.tolist())) == room.size
+    if nan and dtype in ("f16", "bf16", "f32", "f64"):
+        assert np.isnan(_values.floats_of(tensor)).all()
+    if dtype == "bool":
+        assert (room.view("u1") >= 2).all()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_floats_as_on_the_host(dtype: str) -> None:
+    """Numbers near the bound of the tolerance on both sides, and all that are none beside each other."""
+    rng = np.random.default_rng(5)
+    want = np.concatenate([rng.standard_normal(90), [two for one in SPECIAL for two in SPECIAL]])
+    with np.errstate(all="ignore"):
+        near = want * (1 + 1e-2 * rng.standard_normal(want.size))
+        near[90:] = [one for one in SPECIAL for _ in SPECIAL]
+        got = bits_of(dtype, near)
+        if dtype.startswith("f8"):
+            got = _values.Tensor(dtype, np.arange(want.size).astype("u1"))
+    for rtol, atol in ((1e-2, 0.0), (0.0, 1e-2), (1e-2, 1e-2), (0.0, 0.0)):
+        room = np.zeros(-(-(BEFORE + got.nbytes) // 8), "u8")
+        room.view("u1")[BEFORE : BEFORE + got.nbytes] = got.data.view("u1")
+        sums = found()
+        with np.errstate(all="ignore"):
+            run(_device_code.LOOKS[dtype], room, room.size, BEFORE, got.nbytes, want, want.size, rtol, atol, sums, 3, 1)
+        wrong, squares = _compare.float_errors(got, want, rtol, atol)
+        assert sums[1, 0] == want.size - wrong and sums[1, 1] == pytest.approx(squares, rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f8_e4m3", "f8_e5m2"])
+def test_all_numbers_of_small_dtypes(dtype: str) -> None:
+    bits = _values.bits_dtype(dtype)
+    some = np.arange(0, 1 << 8 * bits.itemsize, 1 if bits.itemsize == 1 else 7).astype(f"u{bits.itemsize}").view(bits)
+    want = _values.floats_of(_values.Tensor(dtype, some))
+    room = np.zeros(-(-some.nbytes // 8), "u8")
+    room.view("u1")[: some.nbytes] = some.view("u1")
+    sums = found()
+    run(_device_code.LOOKS[dtype], room, room.size, 0, some.nbytes, want, want.size, 0.0, 0.0, sums, 3, 0)
+    assert sums[0].tolist() == [want.size, 0]
+
+
+class Interpreted:
+    """In place of the connection whose process runs the judge's own kernels."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    def compile(self, source: str, entries: Any, **_: Any) -> Interpreted:
+        return self
+
+    def kernel(self, entry: str, signature: str, **_: Any) -> str:
+        return entry
+
+    def sequence(self, steps: Any, **_: Any) -> None:
+        for entry, *arguments, geometry in steps:
+            self.runs += 1
+            on_host = [one.get().copy() if isinstance(one, Array) else one for one in arguments]
+            run(entry, *on_host, blocks=min(geometry["grid"], 2))
+            for there, here in zip(arguments, on_host):
+                if isinstance(there, Array):
+                    there.set(here)
+
+
+@pytest.fixture
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> Interpreted:
+    """Judges have a shelf."""
+    made = Interpreted()
+
+    def shelf(self: Any) -> Any:
+        if self.shelf is None:
+            self.shelf = _shelf.Shelf(self._carrier(), made, self.device)
+        return self.shelf
+
+    monkeypatch.setattr(_machine.Machine, "_shelf", shelf)
+    return made
+
+
+Make = Callable[..., judge.Judge]
+SMALL = {"cases": [{"n": 100}, {"n": 300}]}
+
+
+@pytest.fixture
+def judge_of(daemon: Daemon) -> Iterator[Make]:
+    made: list[judge.Judge] = []
+
+    def begin(**more: Any) -> judge.Judge:
+        limits = LIMITS._replace(until=1e9)
+        how = {"deadline": 5.0, "interpreted_deadline": 2.0, "limits": limits, "peak_gb_s": 1.0, "counters": False, "seed": 1}
+        made.append(judge.Judge(daemon.socket_path, **{**how, **more}))
+        return made[-1]
+
+    yield begin
+    for one in made:
+        one.close()
+
+
+SHORT = judge.Solution(VECTOR, [judge.Launch("vector_add", SIGNATURE, grid=1, block=256)], name="short")
+TWICE = judge.Solution(
+    add().source + VECTOR, [*add().launches, judge.Launch("vector_add", SIGNATURE, grid="ceil_div(n, 256)", block=256)], name="twice"
+)
+
+
+@pytest.mark.parametrize("solution", [add(), TWICE], ids=["one launch", "two"])
+def test_right(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch, solution: judge.Solution) -> None:
+    monkeypatch.setattr(_gpu, "wrong_in", None)  # nothing is compared on the host
+    monkeypatch.setattr(_timed, "TOGETHER", 9)
+    verdict = judge_of().judge(task(**SMALL), solution)
+    assert verdict.right, verdict
+    assert verdict.time is not None and verdict.time.cold is not None and verdict.time.warm is not None
+    assert verdict.time.cold.launches >= 6 and verdict.launches >= 10 + 7 + 7 + 8
+    assert interpreted.runs > 6 * verdict.launches
+
+
+@confined
+def test_the_same_verdicts_as_on_the_host(daemon: Daemon, judge_of: Make, request: pytest.FixtureRequest) -> None:
+    one = task(**SMALL)
+    faulty = judge.Solution(FAULT, [judge.Launch("fault_kernel", "float* c", block=1)])
+    host = judge_of(time=False)
+    expected = [host.judge(one, bad) for bad in (SHORT, faulty)]
+    request.getfixturevalue("interpreted")
+    shelf = judge_of(time=False)
+    for bad, other in zip((SHORT, faulty), expected):
+        verdict = shelf.judge(one, bad)
+        assert (verdict.kind, verdict.why, verdict.how) == (other.kind, other.why, other.how)
+        if other.worst is not None:  # of elements that were not written, and had other rubbish
+            assert verdict.worst is not None and (verdict.worst.case, verdict.worst.draw) == (other.worst.case, other.worst.draw)
+            assert (verdict.worst.wrong, verdict.worst.of) == (other.worst.wrong, other.worst.of) == (44, 300)
+
+
+def spoiled(monkeypatch: pytest.MonkeyPatch, name: str, at: int) -> None:
+    """The last launch of the check changes a byte."""
+    launched, count = _gpu.GpuRunner.launched, [0]
+
+    def wrong(self: Any, plan: Any, memory: Any, timed: bool = False) -> Any:
+        made = launched(self, plan, memory, timed)
+        count[0] += 1
+        if count[0] == 8:
+            block = memory[name]
+            whole = block.room.whole
+            byte = Array(whole._client, whole.device, whole._block, whole._start + block.before + at, (1,), (1,), "u8")
+            byte.set(byte.get() ^ 64)
+        return made
+
+    monkeypatch.setattr(_gpu.GpuRunner, "launched", wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "at", "kind", "said"),
+    [
+        ("c", 7, "wrong", "c[1]"),
+        ("a", 11, "wrong", "the input a[2]"),
+        ("c", 1200, "faulted", "a write outside of c, which has 1200 bytes, at its byte 1200"),
+        ("b", 1279, "faulted", "a write outside of b, which has 1200 bytes, at its byte 1279"),
+    ],
+)
+def test_what_is_wrong_is_told(
+    interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch, name: str, at: int, kind: str, said: str
+) -> None:
+    spoiled(monkeypatch, name, at)
+    verdict = judge_of(time=False).judge(task(**SMALL), add())
+    assert verdict.kind == kind and said in verdict.text, verdict
+
+
+def test_a_draw_is_carried_once_and_overwritten_when_it_goes(
+    interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = judge_of(time=False)
+    assert made.judge(task(**SMALL), add()).right
+    assert made._machine is not None
+    shelf = made._machine.shelf
+    assert shelf is not None
+    there = list(shelf._draws.values())
+    wholes = [slab for rack in shelf._racks.values() for slab in rack.slabs]
+    assert there and len({kept.whole._start for kept in there}) == len(there)
+    assert all(kept.whole.get().any() for kept in there)
+    made._pool._entries.clear()
+    gc.collect()
+    shelf.clear()
+    assert not shelf._draws and not shelf._bytes
+    assert not any(whole.get().any() for whole in wholes)
+
+
+def test_memory_is_used_again(interpreted: Interpreted, judge_of: Make) -> None:
+    """By draws of the same size, before others have to go; then those go first that were not used for the longest time."""
+    made = judge_of(time=False)
+    one = task(**SMALL)
+    assert made.judge(one, add()).right and made._machine is not None and made._machine.shelf is not None
+    shelf = made._machine.shelf
+    shelf.clear()
+    shelf._most = 3 * (16 << 21)
+    draws = [_draws.draw(one, one.timed_case, seed) for seed in range(40)]
+    for drawn in draws[:32]:
+        shelf._kept(drawn, None)
+    assert shelf._bytes == 32 << 21 and all(shelf.has(drawn) for drawn in draws[:32])
+    last = draws[0]
+    del draws[0], drawn
+    shelf._kept(draws[31], None)
+    assert shelf._bytes == 48 << 21 and shelf.has(last)
+    other = _draws.draw(large := task(cases=[{"n": 150_000}]), large.timed_case, 1)
+    assert 1 << 21 < other.nbytes and shelf.takes(other)
+    shelf._kept(other, None)
+    assert not any(shelf.has(drawn) for drawn in draws) and shelf.has(other)
+
+
+def test_large_draws_stay_on_the_host(interpreted: Interpreted, judge_of: Make) -> None:
+    made = judge_of(time=False)
+    assert made.judge(task(**SMALL), add()).right and made._machine is not None and made._machine.shelf is not None
+    made._machine.shelf._most = 0
+    before = interpreted.runs
+    assert made.judge(task(**SMALL), add(prelude="// again")).right
+    assert interpreted.runs == before
+
+
+def test_where_the_kernels_do_not_run(daemon: Daemon, judge_of: Make) -> None:
+    """The stand-in runs none that it does not know: all is compared on the host."""
+    made = judge_of()
+    assert made.judge(task(**SMALL), add()).right
+    assert made._machine is not None and made._machine.shelf is None and made._machine._no_shelf
+
+
+def test_kernels_that_find_nothing_are_not_believed(judge_of: Make, daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Interpreted()
+    monkeypatch.setattr(made, "sequence", lambda steps, **_: None)
+    judging = judge_of(time=False)
+    assert judging._machine is not None
+    with pytest.raises(Exception, match="do not compute"):
+        _shelf.Shelf(judging._machine._carrier(), made, judging._machine.device)  # type: ignore[arg-type]
+
+
+def test_precision() -> None:
+    one = task(**SMALL)
+    drawn = _draws.draw(one, one.timed_case, 3)
+    expected = drawn.expected[0]
+    allowed = _check.precision(one, expected, 0.0)[0]
+    right = (expected.values.size, expected)
+    assert _shelf._as_asked(one, (right[0], 0.9 * allowed**2 * right[0]), *right)
+    assert not _shelf._as_asked(one, (right[0], 1.1 * allowed**2 * right[0]), *right)
+    assert not _shelf._as_asked(one, (right[0], math.nan), *right)
+    assert not _shelf._as_asked(one, (right[0] - 1, 0.0), *right)
