@@ -171,6 +171,22 @@ def test_work_with_memory_of_a_gpu_disturbs_it(make: Make, disturbs: bool) -> No
     assert out.data[0] == 1
 
 
+def test_exclusive_work_waits_for_work_with_its_gpus_memory(make: Make) -> None:
+    machine, (one, other) = make(2)
+    out = Plain(other.connection, other.gpus[1], 1, "u32")
+    square = {"op": "square", "in": [other.memory[0].tensor()], "out": [out.tensor()], "device": other.gpus[1]}
+    with machine.daemon.connect() as third, machine.control.gate("kernel", other.pid):
+        begun = other.connection.request("run", square)
+        at_gate(machine, other)
+        asked = one.ask(0, exclusive=True)
+        ours = Plain(third, one.gpus[1], 1)
+        for _ in range(5):
+            third.run("square", [ours.tensor()], [ours.tensor()])
+        assert one.runs(0) == 1
+    other.connection.reply(begun).get()
+    assert one.connection.reply(asked).get()["exclusive"] is True
+
+
 def test_counters_are_of_one_gpu(make: Make) -> None:
     """What counts on one GPU keeps nobody from the other one."""
     machine, (one, other) = make(2, env=counting())
