@@ -95,7 +95,7 @@ struct backend_config {
     int tuning_fd;                     /* the table's descriptor, for executors; meaningless where `tuning` is NULL */
     uint64_t spin_us;                  /* how long an executor polls before it sleeps */
     unsigned executors_max;            /* processes at one time, the common one and spares included; 0: 8 */
-    unsigned executors_active;         /* domains that have work on the GPUs at one time; 0: 1 */
+    unsigned executors_active;         /* domains that have work on a GPU at one time; 0: 1 */
     unsigned executors_exclusive_ms;   /* that an exclusive job keeps other users' waiting; 0: 50 */
     unsigned executors_spares;         /* processes that are kept ready for new domains */
     unsigned executors_sandbox;        /* enum executor_sandbox */
@@ -113,7 +113,7 @@ static inline uint64_t domain_of(uint32_t uid, uint64_t connection)
     return (uint64_t)1 << 63 | (uint64_t)uid << 31 | (connection & 0x7fffffff);
 }
 
-/* The domain of a connection whose one job counts: a process of its own, beside which no other has work. */
+/* The domain of a connection whose one job counts: a process of its own, and no other has work on the device. */
 static inline uint64_t domain_of_profiling(uint32_t uid, uint64_t connection)
 {
     return domain_of(uid, connection) & ~((uint64_t)1 << 63);
@@ -250,11 +250,10 @@ struct backend_job {
     double *samples;                  /* room for `repeat` execution times, µs */
     struct backend_signal signal;     /* written also when the job fails or is cancelled */
     struct backend_program **program; /* NULL, or where the backend keeps what replays these steps */
-    /* NULL, or what the counters say of the only step goes there: the job is alone on the devices, works on copies of
+    /* NULL, or what the counters say of the only step goes there: the job is alone on the device, works on copies of
      * its operands and writes to no memory of the client. Only where device->counts, in a domain_of_profiling(). */
     struct backend_counters *counters;
-    bool
-        exclusive; /* no other job is on the devices while it is, for a time that is bounded. Only where device->ends */
+    bool exclusive; /* no other job is on the device while it is, for a time that is bounded. Only where device->ends */
     void (*done)(struct backend_job *job); /* called once, on the loop thread, from poll() */
 
     /* Set by the server at any time (any thread reads it): start nothing more of this job, end it soon. */
@@ -270,7 +269,7 @@ struct backend_job {
     uint64_t started_ns;      /* CLOCK_MONOTONIC: the first work was given to the device; 0: never. Where device->ends,
                                * told as soon as it is: of jobs that stand still, one that began is at fault */
     uint32_t ended;           /* executions that have ended so far, warm-up included; kept up to date while it runs */
-    bool was_alone;           /* with `exclusive`: no other job was on the devices while it was */
+    bool was_alone;           /* with `exclusive`: no other job was on the device while it was */
     uint32_t n_samples;       /* executions timed; 0 without timing, but see times_always */
     enum backend_timer timer; /* of the samples */
     bool timed_later;         /* there is no sample, but host->timed() may be called */

@@ -62,6 +62,7 @@ static struct front_device *device_new(struct front *f, struct executor *x, uint
     d->base.backend = &table;
     d->front = f;
     d->number = number;
+    front_hold_init(&d->hold);
     take_facts(d, &x->region->devices[number]);
     return d;
 }
@@ -126,7 +127,6 @@ struct front *front_new(const struct backend_config *config, const struct backen
     list_init(&f->programs);
     list_init(&f->busy);
     list_init(&f->failed);
-    list_init(&f->alone);
     ids_init(&f->handles, EXECUTOR_HANDLES_MAX);
     ids_init(&f->codes, EXECUTOR_CODES_MAX);
     ids_init(&f->functions, EXECUTOR_FUNCTIONS_MAX);

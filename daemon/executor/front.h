@@ -15,6 +15,7 @@
 
 #include "executor/call.h"
 #include "executor/executor.h"
+#include "executor/front_share.h"
 #include "executor/ids.h"
 #include "executor/record.h"
 #include "executor/region.h"
@@ -41,7 +42,8 @@ struct front_job {
     struct front_stream *stream;
     uint64_t submitted_ns, first_ns; /* first_ns: no job of its stream was before it any more */
     uint32_t slot, serial;           /* the serial tells the slot's jobs apart */
-    bool alone;                      /* it is exclusive, and no other job was on the GPUs so far */
+    uint32_t gpus;                   /* that it works on, or with whose memory; a bit each */
+    bool alone;                      /* it is exclusive, and no other job was on its GPU so far */
     bool told, begun;                /* the executor said that it lost the job (job->error), and that it had begun */
     bool again;                      /* the next executor gets it, see front_repeat.c */
     uint64_t end_ns;                 /* it is to end by then; 0: no haste */
@@ -120,9 +122,7 @@ struct executor {
     uint64_t broken_ns;        /* since when the loop knows of `broken`; 0: it does not */
     uint64_t ready_ns;         /* since when it could have jobs */
     uint64_t started_ns, used_ns, busy_ns, device_ns; /* used: had its last job; busy: since when; device: in all */
-    unsigned in_a_row;                                /* jobs that ended since it had none */
-    uint64_t outlasts_ns; /* since when its exclusive job has no hold any more, and others are beside it; 0: it has */
-    uint64_t job_ns;      /* how long a domain's job takes once it is the first of its stream, the last ones mostly */
+    struct front_load loads[BACKEND_MAX_DEVICES];     /* by the device's number */
 };
 
 /* ---- domains ---- */
@@ -142,10 +142,7 @@ struct front_domain {
     uint64_t room_ns;          /* since when it waits for a place for one; 0: it does not */
     uint64_t leaving_ns;       /* since when its executor gets no more, since others wait for one; 0: it does */
     unsigned streams;          /* whose next job, or without one whose last, is the domain's */
-    struct list blocked;       /* struct front_stream.blocked_link: wait for the executor, room or the domain's turn */
-    /* Its turn; see front_turns.c. */
-    bool has_turn;
-    uint64_t turn_ns, waiting_ns, had_ns; /* since when it has it; since when it waits, 0: it does not; in all */
+    struct front_turn turns[BACKEND_MAX_DEVICES]; /* by the device's number */
 };
 
 /* ---- the front ---- */
@@ -154,6 +151,8 @@ struct front_device {
     struct backend_device base; /* first */
     struct front *front;
     uint32_t number; /* the executors' */
+    struct front_turns turns;
+    struct front_hold hold;
     struct executor_device facts;
     const char *variants[OP_COUNT][EXECUTOR_DTYPES][BACKEND_MAX_VARIANTS + 1];
 };
@@ -180,18 +179,11 @@ struct front_stream {
     int prepared;       /* 0, or negative: prepare_error */
     bool refused;       /* the first unsent job ends with prepare_error */
     struct error prepare_error;
-    /* While its first unsent job waits to be alone on the GPUs; see front_alone.c. */
-    struct list alone_link; /* in front.alone */
+    /* While its first unsent job waits to be alone on the GPU; see front_alone.c. */
+    struct list alone_link; /* in front_hold.alone */
     uint64_t alone_ns;      /* since when */
     bool beside;            /* it has waited long enough, and runs beside others */
 };
-
-/* When a user's exclusive job last began. */
-struct front_hold_user {
-    uint64_t owner, last_ns;
-};
-
-enum { FRONT_HOLD_USERS = 32 /* that are remembered, the last ones */ };
 
 struct front {
     struct backend_host host;
@@ -220,25 +212,7 @@ struct front {
     struct list busy;     /* struct front_stream.link: streams with jobs */
     struct list failed;   /* struct backend_job.link: ended by the front; done() comes from poll() */
     unsigned unfinished;  /* jobs, sent or not */
-    unsigned n_turns, n_waiting;
     uint64_t last_start_ns;
-    /* See front_hold.c. */
-    struct executor *holder;          /* the only one that is sent a job; NULL: all are */
-    uint64_t hold_key;                /* its domain */
-    struct front_stream *hold_stream; /* whose job it is, or is to be; NULL: it has ended */
-    uint64_t hold_owner;              /* the job's */
-    bool hold_exclusive;              /* the job is exclusive, and does not count */
-    bool counting;                    /* the holder has its job */
-    uint64_t hold_since_ns;           /* it waits for the others since then, or it counts */
-    uint64_t hold_kept_ns;            /* a job of others waits for the hold's end since then; 0: none does */
-    uint64_t hold_asked_ns;           /* the same of another exclusive one */
-    uint64_t hold_again_ns;           /* no other hold before */
-    bool hold_ended;                  /* all domains may go on */
-    bool hold_outlasted;              /* an executor has outlasts_ns */
-    bool hold_wanted;                 /* a job waits for hold_again_ns */
-    struct list alone; /* struct front_stream.alone_link: wait to be alone, those first that wait for longest */
-    struct front_stream *hold_next; /* of these, the one whose turn it is; NULL: not chosen */
-    struct front_hold_user hold_users[FRONT_HOLD_USERS];
     bool slept;           /* the loop has, since the last look */
     unsigned polls;       /* counted, to look after executors now and then */
     bool wants_room;      /* a domain waits until another one's executor has nothing to do */
@@ -457,8 +431,12 @@ struct front_job *front_job_of(const struct backend_job *job);
 
 /* Sends the stream's jobs in order, as many as may go now; the stream waits where it must. */
 void front_advance(struct front_stream *s);
-/* The same for all streams that wait for the domain. */
-void front_advance_domain(struct front_domain *d);
+/* The same for all streams of the GPU that wait for the domain. */
+void front_advance_on(struct front_domain *d, const struct front_device *gpu);
+/* The same on all GPUs. */
+void front_advance_domain(const struct front *f, struct front_domain *d);
+/* Whether a stream waits for the domain. */
+bool front_is_blocked(const struct front *f, const struct front_domain *d);
 /* The executor forgets the stream. */
 void front_stream_leave(struct front_stream *s);
 /* Ends a job that no executor has: takes it off its stream. done() comes from poll(). `why` it failed; NULL: it was

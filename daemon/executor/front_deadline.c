@@ -63,14 +63,15 @@ static void end_late(struct executor *x, struct front_job *own, uint64_t longest
     end(x, own, &e);
 }
 
-void front_end_late(struct executor *x, uint64_t since_ns, uint64_t longest_ns)
+void front_end_late(struct executor *x, const struct front_device *gpu, uint64_t since_ns, uint64_t longest_ns)
 {
     const uint64_t now_ns = clock_now_ns();
     const struct front_job *slowest = NULL;
     bool late = false;
 
     list_for_each_safe (node, after, &x->streams) {
-        const struct front_job *first = first_of(list_entry(node, struct front_stream, on_link));
+        const struct front_stream *s = list_entry(node, struct front_stream, on_link);
+        const struct front_job *first = gpu && s->device != gpu ? NULL : first_of(s);
         const uint64_t begin_ns = first && first->first_ns > since_ns ? first->first_ns : since_ns;
 
         if (!first || now_ns < begin_ns + longest_ns / 2)

@@ -28,7 +28,8 @@ struct front_domain *front_domain_get(struct front *f, uint64_t key)
     if (d || !(d = calloc(1, sizeof(*d))))
         return d;
     d->key = key;
-    list_init(&d->blocked);
+    for (unsigned i = 0; i < BACKEND_MAX_DEVICES; i++)
+        list_init(&d->turns[i].blocked);
     list_init(&d->work);
     list_append(&f->new_domains, &d->link);
     atomic_store(&f->news, true);

@@ -169,7 +169,7 @@ static void note_ready(struct executor *x)
     x->domain->wanted = false;
     pthread_cond_broadcast(&f->changed);
     pthread_mutex_unlock(&f->lock);
-    front_advance_domain(x->domain);
+    front_advance_domain(f, x->domain);
 }
 
 /* It ended before it was ready. */
@@ -211,13 +211,13 @@ static void note_end(struct executor *x)
     while ((node = list_pop(&streams)))
         front_advance(list_entry(node, struct front_stream, blocked_link));
     if (d)
-        front_advance_domain(d);
+        front_advance_domain(f, d);
 }
 
 /* Nothing needs it: no job, no code, no work, no thread that waits for it. */
-static bool is_over(const struct front_domain *d)
+static bool is_over(const struct front *f, const struct front_domain *d)
 {
-    return d->key != DOMAIN_COMMON && !d->streams && !d->codes && !d->n_work && !d->wanted && list_empty(&d->blocked);
+    return d->key != DOMAIN_COMMON && !d->streams && !d->codes && !d->n_work && !d->wanted && !front_is_blocked(f, d);
 }
 
 /* Unless a thread of the pool has come to need the domain meanwhile. */
@@ -227,7 +227,7 @@ static void forget(struct front *f, struct front_domain *d)
 
     front_turn_drop(f, d);
     pthread_mutex_lock(&f->lock);
-    over = is_over(d);
+    over = is_over(f, d);
     if (over)
         list_remove(&d->link);
     pthread_mutex_unlock(&f->lock);
@@ -252,8 +252,8 @@ static void look_at_domain(struct front *f, struct front_domain *d)
     bool wanted, over;
 
     pthread_mutex_lock(&f->lock);
-    over = is_over(d);
-    wanted = d->wanted || !list_empty(&d->work) || !list_empty(&d->blocked) || d->key == DOMAIN_COMMON;
+    over = is_over(f, d);
+    wanted = d->wanted || !list_empty(&d->work) || front_is_blocked(f, d) || d->key == DOMAIN_COMMON;
     pthread_mutex_unlock(&f->lock);
     if (over && d->executor && !d->executor->unfinished && domain_is_of_connection(d->key) && !lingers(d))
         front_executor_dismiss(d->executor);
@@ -274,9 +274,9 @@ static void look_at_domain(struct front *f, struct front_domain *d)
         d->wanted = false;
         pthread_cond_broadcast(&f->changed);
         pthread_mutex_unlock(&f->lock);
-        front_advance_domain(d); /* its jobs fail */
+        front_advance_domain(f, d); /* its jobs fail */
     } else if (d->executor && d->executor->ready) {
-        front_advance_domain(d);
+        front_advance_domain(f, d);
     }
 }
 

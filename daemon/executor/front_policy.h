@@ -25,27 +25,41 @@ void front_place_leave(struct front_domain *d);
 /* Ends an executor that has no job. The domain keeps its code; a later job gets another executor. */
 void front_executor_dismiss(struct executor *x);
 
-/* ---- front_turns.c: whose kernels go next ---- */
+/* ---- front_turns.c: whose kernels go next on a GPU ---- */
 
 enum { FRONT_LONGEST_NS = 2000000000 /* of one job, while others wait for the GPU or for an executor */ };
 
-/* Whether a job of the domain may be sent now; else the domain waits for its turn. */
-bool front_turn_take(struct front *f, struct front_domain *d);
-/* The domain's executor has no job any more, or time has passed: turns go on. */
+/* Whether a job of the domain may be sent to the GPU now; else the domain waits for its turn there. */
+bool front_turn_take(struct front_device *gpu, struct front_domain *d);
+/* A domain's executor has no job on a GPU any more, or time has passed: turns go on. */
 void front_turns_turn(struct front *f);
-/* The domain is gone, or has nothing to send. */
+/* The domain is gone. */
 void front_turn_drop(struct front *f, struct front_domain *d);
 
-/* ---- front_hold.c: work that is alone on the GPUs ---- */
+/* ---- front_load.c: the jobs that executors have on each GPU ---- */
+
+/* The GPUs that a job of `gpu` works on, or with whose memory, a bit each. */
+uint32_t front_load_gpus(const struct front_device *gpu, const struct backend_job *job);
+/* The executor has the job from now on. */
+void front_load_add(struct executor *x, const struct front_job *own);
+/* It has not any more. */
+void front_load_remove(struct executor *x, const struct front_job *own);
+
+/* ---- front_hold.c: work that is alone on its GPU ---- */
+
+/* Nobody holds the GPU. */
+void front_hold_init(struct front_hold *h);
 
 /* Whether the stream's next job counts, or is to be alone. */
 bool front_hold_is_wanted(const struct front_stream *s, const struct backend_job *job);
-/* Whether the stream's next job may be sent now; its domain has an executor, which has all that the job needs. One that
- * counts, or is exclusive, waits until no executor has a job, and holds the others until it has ended, or, exclusive,
- * for as long as others may wait. */
-bool front_hold_take(struct front *f, struct front_stream *s, const struct backend_job *job);
+/* Whether the stream's next job, which works on or with `gpus`, may be sent now; its domain has an executor, which has
+ * all that the job needs. One that counts, or is exclusive, waits until no executor has a job on or with its GPU, and
+ * holds the others until it has ended, or, exclusive, for as long as others may wait. */
+bool front_hold_take(struct front_stream *s, const struct backend_job *job, uint32_t gpus);
 /* The job was sent. */
 void front_hold_sent(const struct front_stream *s, struct front_job *own);
+/* The executor no longer has the job. */
+void front_hold_took_back(const struct front_job *own);
 /* The stream's first unsent job ends, or goes. */
 void front_hold_forget(struct front_stream *s);
 /* Holds that are over, or last too long, end. */
@@ -53,20 +67,20 @@ void front_hold_turn(struct front *f);
 /* The executor is about to be freed. */
 void front_hold_end(const struct executor *x);
 
-/* ---- front_alone.c: exclusive jobs that wait ---- */
+/* ---- front_alone.c: exclusive jobs that wait for a GPU ---- */
 
 /* Whether it is the turn of the stream, of those that wait. */
-bool front_alone_is_next(struct front *f, const struct front_stream *s);
+bool front_alone_is_next(const struct front_stream *s);
 /* The stream waits, from now on or already. */
 void front_alone_wait(struct front_stream *s, uint64_t now_ns);
 /* It does no more. */
 void front_alone_leave(struct front_stream *s);
 /* A user's exclusive job begins. */
-void front_alone_note(struct front *f, uint64_t owner, uint64_t now_ns);
+void front_alone_note(struct front_hold *h, uint64_t owner, uint64_t now_ns);
 /* Lets those go that have waited for long, beside others. Whether there were any. */
-bool front_alone_turn(struct front *f, uint64_t now_ns);
+bool front_alone_turn(struct front_device *gpu, uint64_t now_ns);
 
-/* ---- front_hold.c: privileges ---- */
+/* ---- front_privilege.c: counters by a privilege ---- */
 
 /* Counters by a privilege, see privilege.h: the device whose counters the domain's new process is to take; -1: none, or
  * no privilege is needed, or allowed. */
@@ -82,8 +96,9 @@ bool front_privilege_is_free(const struct front *f);
 void front_end_soon(struct front *f, struct front_job *own);
 /* The same, where the keeper opens what the stream's next job needs. */
 void front_end_opening(struct front_stream *s);
-/* Kills the executor where the first job of a stream has run for longer since others wait (`since_ns`). */
-void front_end_late(struct executor *x, uint64_t since_ns, uint64_t longest_ns);
+/* Kills the executor where the first job of a stream has run for longer since others wait (`since_ns`). `gpu`: of one
+ * of its streams; NULL: of any. */
+void front_end_late(struct executor *x, const struct front_device *gpu, uint64_t since_ns, uint64_t longest_ns);
 /* Kills executors whose job had its time. */
 void front_deadlines_turn(struct front *f);
 

@@ -255,6 +255,19 @@ void front_take_rest(struct executor *x)
         take_records(x);
 }
 
+/* Those whose domain has its turn on their GPU: the others' comes with front_turns_turn(). */
+static void advance_blocked(const struct executor *x)
+{
+    const struct front *f = x->front;
+
+    for (unsigned i = 0; x->domain && i < f->n_devices; i++) {
+        const struct front_turn *turn = &x->domain->turns[i];
+
+        if (!list_empty(&turn->blocked) && (x->common || turn->has))
+            front_advance_on(x->domain, f->devices[i]);
+    }
+}
+
 static void poll_executor(struct executor *x, struct backend_device *device)
 {
     enum { POLLS_STRETCHED = 1000 };
@@ -265,8 +278,7 @@ static void poll_executor(struct executor *x, struct backend_device *device)
         device->active = true;
     if (!list_empty(&x->overflow))
         front_send_overflow(x);
-    if (x->domain && !list_empty(&x->domain->blocked) && (x->common || x->domain->has_turn))
-        front_advance_domain(x->domain);
+    advance_blocked(x);
 }
 
 /* Looks which executors have rung, or have ended, and how far jobs are. */
@@ -402,7 +414,8 @@ unsigned front_poll(struct backend_device *device)
 /* Whether something came between the last look and the word that says that the daemon sleeps. */
 static bool arm_executor(struct executor *x)
 {
-    atomic_store(&x->region->wants_room, !list_empty(&x->overflow) || (x->domain && !list_empty(&x->domain->blocked)));
+    atomic_store(&x->region->wants_room,
+                 !list_empty(&x->overflow) || (x->domain && front_is_blocked(x->front, x->domain)));
     atomic_store(&x->region->daemon_sleeps, 1);
     /* The executor stores its words before it looks at these. */
     atomic_thread_fence(memory_order_seq_cst);

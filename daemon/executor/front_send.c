@@ -154,7 +154,7 @@ static void fill_record(const struct front_stream *s, const struct backend_job *
 }
 
 /* Gives the job to the stream's executor. False: there is no room now. */
-static bool send_job(struct front_stream *s, struct backend_job *job)
+static bool send_job(struct front_stream *s, struct backend_job *job, uint32_t gpus)
 {
     struct executor *x = s->on;
     struct record_submit record;
@@ -178,6 +178,7 @@ static bool send_job(struct front_stream *s, struct backend_job *job)
     own->job = job;
     own->stream = s;
     own->slot = slot;
+    own->gpus = gpus;
     own->serial++;
     own->told = own->begun = false;
     own->end_ns = 0;
@@ -196,10 +197,7 @@ static bool send_job(struct front_stream *s, struct backend_job *job)
     atomic_store_explicit(&x->region->ended[slot], 0, memory_order_relaxed);
     ring_publish(&x->out);
     front_ring_doorbell(x);
-    if (!x->unfinished++) {
-        x->busy_ns = own->submitted_ns;
-        x->in_a_row = 0;
-    }
+    front_load_add(x, own);
     s->sent++;
     return true;
 }
@@ -210,7 +208,7 @@ static void wait_for(struct front_stream *s, struct front_domain *d)
 {
     if (!list_empty(&s->blocked_link))
         return;
-    list_append(&d->blocked, &s->blocked_link);
+    list_append(&d->turns[s->device->number].blocked, &s->blocked_link);
 }
 
 void front_leave_stream(struct front_stream *s, struct backend_job *job)
@@ -283,7 +281,7 @@ static bool may_go_next(const struct front_stream *s, const struct backend_job *
 {
     if (front_hold_is_wanted(s, job))
         return job->counters || !d->leaving_ns;
-    return front_turn_take(s->device->front, d);
+    return front_turn_take(s->device, d);
 }
 
 /* Sends the stream's next job, or ends it. False: the stream waits. */
@@ -291,6 +289,7 @@ static bool advance_one(struct front_stream *s, struct backend_job *job, struct 
 {
     struct front *f = s->device->front;
     struct executor *x;
+    uint32_t gpus;
     struct error e;
 
     if (atomic_load_explicit(&job->cancel, memory_order_relaxed)) {
@@ -322,14 +321,15 @@ static bool advance_one(struct front_stream *s, struct backend_job *job, struct 
             wait_for(s, d);
         return false;
     }
-    job->waits = !front_hold_take(f, s, job);
+    gpus = front_load_gpus(s->device, job);
+    job->waits = !front_hold_take(s, job, gpus);
     if (job->waits) {
         wait_for(s, d);
         return false;
     }
     if (s->on != x)
         join(s, x);
-    if (!list_empty(&x->overflow) || !send_job(s, job)) {
+    if (!list_empty(&x->overflow) || !send_job(s, job, gpus)) {
         wait_for(s, d);
         return false;
     }
@@ -388,14 +388,28 @@ void front_advance(struct front_stream *s)
         enter(s, NULL);
 }
 
-void front_advance_domain(struct front_domain *d)
+void front_advance_on(struct front_domain *d, const struct front_device *gpu)
 {
     struct list again, *node;
 
     /* Each stream gets one look; one that must wait on enters the list again. */
-    list_take(&again, &d->blocked);
+    list_take(&again, &d->turns[gpu->number].blocked);
     while ((node = list_pop(&again)))
         front_advance(list_entry(node, struct front_stream, blocked_link));
+}
+
+void front_advance_domain(const struct front *f, struct front_domain *d)
+{
+    for (unsigned i = 0; i < f->n_devices; i++)
+        front_advance_on(d, f->devices[i]);
+}
+
+bool front_is_blocked(const struct front *f, const struct front_domain *d)
+{
+    for (unsigned i = 0; i < f->n_devices; i++)
+        if (!list_empty(&d->turns[i].blocked))
+            return true;
+    return false;
 }
 
 void front_submit(struct backend_stream *stream, struct backend_job *job)
@@ -442,26 +456,14 @@ void front_cancel(struct backend_job *job)
         front_end_soon(s->device->front, own);
 }
 
-/* The mean of the last ones, about. */
-static void note_duration(struct executor *x, const struct front_job *own)
-{
-    const uint64_t job_ns = clock_now_ns() - own->first_ns;
-
-    x->job_ns = x->job_ns ? (3 * x->job_ns + job_ns) / 4 : job_ns;
-}
-
 void front_take_back(struct front_job *own)
 {
     struct front_stream *s = own->stream;
     struct executor *x = s->on;
     struct list *next;
 
-    x->in_a_row++;
     own->job->was_alone = own->alone;
-    if (x->front->hold_stream == s && x->front->counting)
-        x->front->hold_stream = NULL;
-    if (!x->common && own->first_ns)
-        note_duration(x, own);
+    front_hold_took_back(own);
     set_stream(own->job, s);
     next = own->job->link.next;
     own->job = NULL;
@@ -473,10 +475,5 @@ void front_take_back(struct front_job *own)
         if (front_job_of(first))
             first->started_ns = front_job_of(first)->first_ns = clock_now_ns();
     }
-    if (--x->unfinished == 0) {
-        x->used_ns = clock_now_ns();
-        x->device_ns += x->used_ns - x->busy_ns;
-        if (x->front->n_waiting || x->front->holder || (x->domain && x->domain->leaving_ns))
-            front_tell(x->front); /* another domain's turn, or place */
-    }
+    front_load_remove(x, own);
 }

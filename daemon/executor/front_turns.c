@@ -1,5 +1,6 @@
-/* Turns of domains: few of them have work on the GPUs at a time, since contexts share a GPU by time slices, and every
- * one that is busy makes the others wait longer. The one that has had least goes next. Thread: loop. */
+/* Turns of domains on each GPU: few of them have work on it at a time, since contexts share a GPU by time slices, and
+ * every one that is busy makes the others wait longer. The one that has had least of the GPU goes next. Turns on one
+ * GPU know nothing of those on others: contexts on two GPUs share nothing. Thread: loop. */
 #include "executor/front_policy.h"
 #include "util/clock.h"
 
@@ -22,68 +23,84 @@ static bool has_executor(const struct front_domain *d)
     return d->executor && d->executor->ready;
 }
 
+static struct front_turn *turn_of(struct front_domain *d, const struct front_device *gpu)
+{
+    return &d->turns[gpu->number];
+}
+
+/* What the domain has on the GPU; NULL: it has no executor. */
+static const struct front_load *load_of(const struct front_domain *d, const struct front_device *gpu)
+{
+    return d->executor ? &d->executor->loads[gpu->number] : NULL;
+}
+
 /* Of the waiting domains that have an executor, the one that has had least; NULL: none. */
-static struct front_domain *next_of(const struct front *f)
+static struct front_domain *next_of(const struct front_device *gpu)
 {
     struct front_domain *next = NULL;
 
-    list_for_each_safe (node, after, &f->domains) {
+    list_for_each_safe (node, after, &gpu->front->domains) {
         struct front_domain *d = list_entry(node, struct front_domain, link);
+        const struct front_turn *turn = turn_of(d, gpu);
 
-        if (d->waiting_ns && has_executor(d) && (!next || d->had_ns < next->had_ns))
+        if (turn->waiting_ns && has_executor(d) && (!next || turn->had_ns < turn_of(next, gpu)->had_ns))
             next = d;
     }
     return next;
 }
 
 /* A domain that comes anew has no claim on the time before. */
-static void wait_in_line(struct front *f, struct front_domain *d, uint64_t now_ns)
+static void wait_in_line(struct front_device *gpu, struct front_domain *d, uint64_t now_ns)
 {
+    struct front_turn *turn = turn_of(d, gpu);
     uint64_t least_ns = UINT64_MAX;
 
-    if (d->waiting_ns)
+    if (turn->waiting_ns)
         return;
-    list_for_each_safe (node, after, &f->domains) {
-        const struct front_domain *other = list_entry(node, struct front_domain, link);
+    list_for_each_safe (node, after, &gpu->front->domains) {
+        const struct front_turn *other = turn_of(list_entry(node, struct front_domain, link), gpu);
 
-        if ((other->waiting_ns || other->has_turn) && other != d && other->had_ns < least_ns)
+        if ((other->waiting_ns || other->has) && other != turn && other->had_ns < least_ns)
             least_ns = other->had_ns;
     }
-    if (least_ns != UINT64_MAX && d->had_ns < least_ns)
-        d->had_ns = least_ns;
-    d->waiting_ns = now_ns;
-    f->n_waiting++;
+    if (least_ns != UINT64_MAX && turn->had_ns < least_ns)
+        turn->had_ns = least_ns;
+    turn->waiting_ns = now_ns;
+    gpu->turns.n_waiting++;
 }
 
-static void begin_turn(struct front *f, struct front_domain *d, uint64_t now_ns)
+static void begin_turn(struct front_device *gpu, struct front_turn *turn, uint64_t now_ns)
 {
-    if (d->waiting_ns)
-        f->n_waiting--;
-    d->waiting_ns = 0;
-    d->has_turn = true;
-    d->turn_ns = now_ns;
-    f->n_turns++;
-    if (f->n_waiting) /* end_turns() has to look again: jobs of this turn may never end */
-        front_set_timer(f, now_ns + TURN_NS);
+    if (turn->waiting_ns)
+        gpu->turns.n_waiting--;
+    turn->waiting_ns = 0;
+    turn->has = true;
+    turn->since_ns = now_ns;
+    gpu->turns.n++;
+    if (gpu->turns.n_waiting) /* end_turns() has to look again: jobs of this turn may never end */
+        front_set_timer(gpu->front, now_ns + TURN_NS);
 }
 
-static void end_turn(struct front *f, struct front_domain *d, uint64_t now_ns)
+static void end_turn(struct front_device *gpu, struct front_turn *turn, uint64_t now_ns)
 {
-    d->has_turn = false;
-    d->had_ns += now_ns - d->turn_ns;
-    f->n_turns--;
+    turn->has = false;
+    turn->had_ns += now_ns - turn->since_ns;
+    gpu->turns.n--;
 }
 
-static unsigned jobs_of(const struct front_domain *d)
+static unsigned jobs_of(const struct front_domain *d, const struct front_device *gpu)
 {
-    return d->executor ? d->executor->unfinished : 0;
+    const struct front_load *load = load_of(d, gpu);
+
+    return load ? load->jobs : 0;
 }
 
-/* How many of its jobs the domain may have in its executor: nobody knows how long the first ones take. */
-static unsigned ahead(const struct front_domain *d, unsigned most)
+/* How many of its jobs the domain may have on the GPU: nobody knows how long the first ones take. */
+static unsigned ahead(const struct front_domain *d, const struct front_device *gpu, unsigned most)
 {
-    const uint64_t job_ns = d->executor ? d->executor->job_ns : 0;
-    const unsigned ended = d->executor ? d->executor->in_a_row : 0;
+    const struct front_load *load = load_of(d, gpu);
+    const uint64_t job_ns = load ? load->job_ns : 0;
+    const unsigned ended = load ? load->in_a_row : 0;
 
     if (ended < most && ended + AHEAD_FIRST < most)
         most = ended + AHEAD_FIRST;
@@ -93,52 +110,58 @@ static unsigned ahead(const struct front_domain *d, unsigned most)
 }
 
 /* Whether the domain, which has the turn, sends on. */
-static bool goes_on(const struct front *f, const struct front_domain *d)
+static bool goes_on(const struct front_device *gpu, const struct front_domain *d)
 {
-    if (!f->n_waiting)
-        return jobs_of(d) < ahead(d, AHEAD_ALONE);
-    return jobs_of(d) < ahead(d, AHEAD) && clock_now_ns() < d->turn_ns + TURN_NS;
+    if (!gpu->turns.n_waiting)
+        return jobs_of(d, gpu) < ahead(d, gpu, AHEAD_ALONE);
+    return jobs_of(d, gpu) < ahead(d, gpu, AHEAD) && clock_now_ns() < d->turns[gpu->number].since_ns + TURN_NS;
 }
 
-bool front_turn_take(struct front *f, struct front_domain *d)
+bool front_turn_take(struct front_device *gpu, struct front_domain *d)
 {
+    struct front_turn *turn = turn_of(d, gpu);
+
     if (d->key == DOMAIN_COMMON)
         return true;
     if (d->leaving_ns)
         return false;
-    if (d->has_turn && goes_on(f, d))
+    if (turn->has && goes_on(gpu, d))
         return true;
-    if (d->has_turn || d->waiting_ns)
+    if (turn->has || turn->waiting_ns)
         return false;
-    if (f->n_turns < max_turns(f) && (!f->n_waiting || next_of(f) == d)) {
-        begin_turn(f, d, clock_now_ns());
+    if (gpu->turns.n < max_turns(gpu->front) && (!gpu->turns.n_waiting || next_of(gpu) == d)) {
+        begin_turn(gpu, turn, clock_now_ns());
         return true;
     }
-    wait_in_line(f, d, clock_now_ns());
-    front_tell(f); /* the one that has the turn may be idle */
+    wait_in_line(gpu, d, clock_now_ns());
+    front_tell(gpu->front); /* the one that has the turn may be idle */
     return false;
 }
 
 void front_turn_drop(struct front *f, struct front_domain *d)
 {
-    if (d->waiting_ns)
-        f->n_waiting--;
-    d->waiting_ns = 0;
-    if (d->has_turn)
-        end_turn(f, d, clock_now_ns());
+    for (unsigned i = 0; i < f->n_devices; i++) {
+        struct front_device *gpu = f->devices[i];
+        struct front_turn *turn = turn_of(d, gpu);
+
+        if (turn->waiting_ns)
+            gpu->turns.n_waiting--;
+        turn->waiting_ns = 0;
+        if (turn->has)
+            end_turn(gpu, turn, clock_now_ns());
+    }
 }
 
 /* Since when a domain waits that could go on. */
-static uint64_t waiting_since(const struct front *f)
+static uint64_t waiting_since(const struct front_device *gpu)
 {
     uint64_t since_ns = UINT64_MAX;
 
-    list_for_each_safe (node, after, &f->domains) {
+    list_for_each_safe (node, after, &gpu->front->domains) {
         const struct front_domain *d = list_entry(node, struct front_domain, link);
+        uint64_t own_ns = d->turns[gpu->number].waiting_ns;
 
-        uint64_t own_ns = d->waiting_ns;
-
-        if (!d->waiting_ns || !has_executor(d))
+        if (!own_ns || !has_executor(d))
             continue;
         own_ns = d->place_ns > own_ns ? d->place_ns : own_ns;
         own_ns = d->executor->ready_ns > own_ns ? d->executor->ready_ns : own_ns;
@@ -148,38 +171,46 @@ static uint64_t waiting_since(const struct front *f)
 }
 
 /* Ends turns that are over; looks for jobs that last too long. */
-static void end_turns(struct front *f, uint64_t now_ns)
+static void end_turns(struct front_device *gpu, uint64_t now_ns)
 {
-    const uint64_t since_ns = waiting_since(f);
+    const uint64_t since_ns = waiting_since(gpu);
 
-    list_for_each_safe (node, after, &f->domains) {
+    list_for_each_safe (node, after, &gpu->front->domains) {
         struct front_domain *d = list_entry(node, struct front_domain, link);
+        struct front_turn *turn = turn_of(d, gpu);
+        const uint64_t until_ns = turn->since_ns + TURN_NS;
 
-        if (!d->has_turn)
+        if (!turn->has)
             continue;
-        if (!jobs_of(d) && (list_empty(&d->blocked) || now_ns >= d->turn_ns + TURN_NS || !d->executor)) {
-            end_turn(f, d, now_ns);
-            if (!list_empty(&d->blocked))
-                wait_in_line(f, d, now_ns);
+        if (!jobs_of(d, gpu) && (list_empty(&turn->blocked) || now_ns >= until_ns || !d->executor)) {
+            end_turn(gpu, turn, now_ns);
+            if (!list_empty(&turn->blocked))
+                wait_in_line(gpu, d, now_ns);
         } else if (d->executor) {
             if (since_ns != UINT64_MAX)
-                front_end_late(d->executor, since_ns, FRONT_LONGEST_NS);
-            front_set_timer(f, now_ns < d->turn_ns + TURN_NS ? d->turn_ns + TURN_NS : now_ns + FRONT_LONGEST_NS / 8);
+                front_end_late(d->executor, gpu, since_ns, FRONT_LONGEST_NS);
+            front_set_timer(gpu->front, now_ns < until_ns ? until_ns : now_ns + FRONT_LONGEST_NS / 8);
         }
+    }
+}
+
+static void turn_of_gpu(struct front_device *gpu)
+{
+    if (!gpu->turns.n_waiting)
+        return;
+    end_turns(gpu, clock_now_ns());
+    while (gpu->turns.n_waiting && gpu->turns.n < max_turns(gpu->front)) {
+        struct front_domain *d = next_of(gpu);
+
+        if (!d)
+            return;
+        begin_turn(gpu, turn_of(d, gpu), clock_now_ns());
+        front_advance_on(d, gpu);
     }
 }
 
 void front_turns_turn(struct front *f)
 {
-    if (!f->n_waiting)
-        return;
-    end_turns(f, clock_now_ns());
-    while (f->n_waiting && f->n_turns < max_turns(f)) {
-        struct front_domain *d = next_of(f);
-
-        if (!d)
-            return;
-        begin_turn(f, d, clock_now_ns());
-        front_advance_domain(d);
-    }
+    for (unsigned i = 0; i < f->n_devices; i++)
+        turn_of_gpu(f->devices[i]);
 }

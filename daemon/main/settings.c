@@ -97,9 +97,10 @@ const struct setting settings[] = {
     {"executors", "max", NUMBER, AT(executors_max), "8", 2, 60, FIXED,
      "Executors at one time, the common one and the spares included. Each takes about 0.5 GB of a GPU's memory."},
     {"executors", "active", NUMBER, AT(executors_active), "1", 1, 60, FIXED,
-     "Users (or connections) whose own kernels run on the GPUs at one time; others wait for their turn."},
+     "Users (or connections) whose own kernels run on one GPU at one time; others wait for their turn there. GPUs know "
+     "nothing of each other's turns."},
     {"executors", "exclusive_ms", NUMBER, AT(executors_exclusive_ms), "50", 1, 5000, FIXED,
-     "Milliseconds that work of others waits at most for a client's exclusive work, which is alone on the GPUs that "
+     "Milliseconds that work of others waits at most for a client's exclusive work, which is alone on its GPU that "
      "long; "
      "then others have as long before the next."},
     {"executors", "spares", NUMBER, AT(executors_spares), "1", 0, 8, FIXED,

@@ -109,8 +109,8 @@ def custom_kernel(connection: raw.Connection, **more: Any) -> int:
     return declare(connection, module, **{"entry": "custom_kernel", "params": CUSTOM_PARAMS, **more})
 
 
-def hostile_kernel(connection: raw.Connection, entry: str, **more: Any) -> int:
-    """One of HOSTILE_PARAMS, launched as one thread; its arguments are in that order."""
+def hostile_kernel(connection: raw.Connection, entry: str, device: str = "", **more: Any) -> int:
+    """One of HOSTILE_PARAMS, launched as one thread; its arguments are in that order. `device`: that it runs on."""
     source = HOSTILE if f" {entry}(" in HOSTILE else OTHERS
-    module = compile_source(connection, source, entry)["module"]
+    module = compile_source(connection, source, entry, **({"device": device} if device else {}))["module"]
     return declare(connection, module, entry=entry, params=HOSTILE_PARAMS[entry], grid=[1], block=[1], **more)

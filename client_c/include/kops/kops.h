@@ -405,7 +405,7 @@ struct kops_options {
     enum kops_priority priority; /**< Which queued work the device takes first, where it has priorities. */
     bool exact;     /**< gpu_us and the samples are what the driver recorded of the kernels, where CUPTI is there:
                          kops_result.timer is "cupti". Some 20 us later. Without the feature "exact" as without it. */
-    bool exclusive; /**< Alone on the daemon's GPUs, or kops_result.exclusive is false. Not for enqueued work. */
+    bool exclusive; /**< Alone on its GPU, or kops_result.exclusive is false. Not for enqueued work. */
     enum kops_where where; /**< With KOPS_WHERE_HERE all other options but variant, no_timing and timeout_ms must be
                                 zero; gpu_us is then between two events (timer "events"). Not for tickets. */
     uint64_t reserved[4];

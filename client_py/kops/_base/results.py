@@ -59,7 +59,7 @@ class Timings:
     sent_ns: int | None = None  # the call began in this process; as the next two by CLOCK_MONOTONIC
     received_ns: int | None = None  # the daemon had decoded the request
     seen_ns: int | None = None  # this process had the reply
-    exclusive: bool | None = None  # of work that was to be alone on the GPUs: whether it was all the time
+    exclusive: bool | None = None  # of work that was to be alone on its GPU: whether it was all the time
     timer: str = ""  # told `gpu_us` or `host_us`: "cupti" (the driver's records), "kernel" (it, by the GPU's clock), "events", "host"
 
     @property

@@ -254,7 +254,7 @@ class Kernel(BaseKernel):
         its `gpu_us` is between two events. By default a launch is the daemon's, and on a stream that is captured into a graph
         it is here; "daemon" refuses captures. "auto" takes what was measured to be faster: `place` tells which, and why.
 
-        `exclusive=True` waits for the result, and keeps all other work of the daemon's clients off its GPUs while the launch is
+        `exclusive=True` waits for the result, and keeps all other work of the daemon's clients off its GPU while the launch is
         there, for a time that is bounded (`executors.exclusive_ms`, where others wait): `timings.exclusive` says whether it
         was alone all the time.
         """

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "executor/bell.h"
+#include "executor/front_policy.h"
 
 static struct front_fixture *now;
 
@@ -86,6 +87,7 @@ struct front_fixture *front_fixture_new(void)
     make_shared(f);
     serve(f);
     f->device.front = f->front;
+    front_hold_init(&f->device.hold);
     f->front->devices[0] = &f->device;
     f->front->n_devices = 1;
     for (unsigned i = 0; i < STREAMS; i++)

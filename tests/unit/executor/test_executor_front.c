@@ -164,7 +164,7 @@ static void test_exclusive_jobs_take_turns(void **state)
         assert_int_equal(f->done[order[k]], 1);
         assert_true(f->jobs[order[k]].was_alone);
     }
-    assert_null(f->front->holder);
+    assert_null(f->device.hold.holder);
 }
 
 /* Those of others wait while it runs, and those that had begun end before it. */
@@ -193,10 +193,10 @@ static void test_an_exclusive_job_is_alone(void **state)
     front_fixture_submit(f, 3, 3);
     put_done(f, &f->sent[2], 0);
     front_fixture_poll(f);
-    assert_true(f->front->hold_again_ns >= ended_ns + (ended_ns - waited_ns));
+    assert_true(f->device.hold.again_ns >= ended_ns + (ended_ns - waited_ns));
     while (!is_sent(f, 3))
         front_fixture_poll(f);
-    assert_true(clock_now_ns() >= f->front->hold_again_ns);
+    assert_true(clock_now_ns() >= f->device.hold.again_ns);
     put_done(f, &f->sent[3], 0);
     front_fixture_poll(f);
 }
@@ -210,7 +210,7 @@ static void test_an_exclusive_job_is_bounded(void **state)
     submit(f, 0, 0);
     front_fixture_submit(f, 1, 1);
     assert_false(is_sent(f, 1));
-    assert_int_not_equal(f->front->hold_kept_ns, 0);
+    assert_int_not_equal(f->device.hold.kept_ns, 0);
     while (!is_sent(f, 1))
         front_fixture_poll(f);
     assert_false(f->done[0]);
@@ -383,22 +383,22 @@ static void test_an_end_behind_a_lost_job(void **state)
 static void test_a_hold_lasts_until_the_process_has_ended(void **state)
 {
     struct front_fixture *f = *state;
-    struct front *front = f->front;
+    struct front_hold *hold = &f->device.hold;
 
     for (int counts = -1; counts <= 0; counts++) {
         f->x->counts = counts;
-        front->holder = f->x;
-        front->hold_key = f->x->key;
-        front->hold_since_ns = clock_now_ns();
-        front->counting = true; /* its job has ended */
+        hold->holder = f->x;
+        hold->key = f->x->key;
+        hold->since_ns = clock_now_ns();
+        hold->counting = true; /* its job has ended */
         for (unsigned i = 0; i < 3; i++) {
-            front_hold_turn(front);
-            assert_ptr_equal(front->holder, counts < 0 ? NULL : f->x);
+            front_hold_turn(f->front);
+            assert_ptr_equal(hold->holder, counts < 0 ? NULL : f->x);
         }
         assert_int_equal(f->x->stop, counts >= 0);
     }
     front_hold_end(f->x);
-    assert_null(front->holder);
+    assert_null(hold->holder);
 }
 
 /* Also where it had no job: of one that was cancelled, or is on another device. */

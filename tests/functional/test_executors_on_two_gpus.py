@@ -1,0 +1,225 @@
+"""Executors on two GPUs: kernels of two connections wait for each other on one GPU, and not where each has its own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from domains import Domains, Plain
+from domains import start as start  # noqa: PLC0414 - a fixture
+from gpu_machine import only_with_the_standin
+from support.raw import Connection
+from test_counters import counting
+from user_kernels import hostile_kernel, only_with_nvrtc
+
+pytestmark = [only_with_the_standin, only_with_nvrtc]
+
+
+class Client:
+    """A connection with an executor of its own and, on each GPU, a kernel that counts its runs."""
+
+    def __init__(self, machine: Domains, gpus: list[str]) -> None:
+        self.connection: Connection = machine.daemon.connect()
+        self.gpus = gpus
+        before = machine.executors()
+        self.kernels = [hostile_kernel(self.connection, "run_for", gpu) for gpu in gpus]
+        self.memory = [Plain(self.connection, gpu, 1, "u32") for gpu in gpus]
+        for at in range(len(gpus)):
+            self.launch(at)
+        self.pid = machine.new_executor(before)
+
+    def ask(self, at: int, **how: Any) -> int:
+        """A launch on GPU `at`, on a stream of its own: the request's number."""
+        return self.connection.request("launch", {"kernel": self.kernels[at], "args": [self.memory[at].tensor(), 1], "stream": at, **how})
+
+    def launch(self, at: int, **how: Any) -> dict[str, Any]:
+        result: dict[str, Any] = self.connection.reply(self.ask(at, **how)).get()
+        return result
+
+    def runs(self, at: int) -> int:
+        return int(self.memory[at].data[0])
+
+
+Make = Callable[..., tuple[Domains, list[Client]]]
+
+
+@pytest.fixture
+def make(start: Callable[..., Domains]) -> Iterator[Make]:
+    clients: list[Client] = []
+
+    def new(count: int, env: dict[str, str] | None = None, **how: Any) -> tuple[Domains, list[Client]]:
+        machine = start(isolate="connection", env={"KOPS_STANDIN_DEVICES": "2", **(env or {})}, **how)
+        gpus = [d["uuid"] for d in machine.hello()["devices"] if d["backend"] == "cuda"]
+        assert len(gpus) == 2
+        clients.extend(Client(machine, gpus) for _ in range(count))
+        return machine, clients
+
+    yield new
+    for one in clients:
+        one.connection.close()
+
+
+def at_gate(machine: Domains, *clients: Client) -> None:
+    machine.wait(lambda: all(machine.control.row(one.pid).waiting("kernel") == 1 for one in clients))
+
+
+# ---- turns ----
+
+
+def test_kernels_on_two_gpus_run_at_once(make: Make) -> None:
+    machine, (one, other) = make(2)
+    with machine.control.gate("kernel"):
+        asked = one.ask(0), other.ask(1)
+        at_gate(machine, one, other)  # both have begun, neither has ended
+    for client, msgid in zip((one, other), asked):
+        client.connection.reply(msgid).get()
+    assert (one.runs(0), other.runs(1)) == (2, 2)
+
+
+@pytest.mark.parametrize("active", [1, 2])
+def test_kernels_on_one_gpu_wait_for_each_other(make: Make, active: int) -> None:
+    """The one that waits works on the other GPU meanwhile. As many as are active have no need to wait."""
+    machine, (one, other) = make(2, more=f"active = {active}\n")
+    with machine.control.gate("kernel", one.pid):
+        begun = one.ask(0)
+        at_gate(machine, one)
+        waiting = other.ask(0)
+        if active > 1:
+            other.connection.reply(waiting).get()
+        for _ in range(5):
+            other.launch(1)
+        assert (other.runs(0), other.runs(1)) == (active, 6)
+    one.connection.reply(begun).get()
+    if active == 1:
+        other.connection.reply(waiting).get()
+    assert (one.runs(0), other.runs(0)) == (2, 2)
+
+
+def endless(one: Client, at: int) -> int:
+    kernel = hostile_kernel(one.connection, "spin_forever", one.gpus[at])
+    return one.connection.request("launch", {"kernel": kernel, "args": [{**one.memory[at].tensor(), "dtype": "f32"}], "stream": at})
+
+
+def test_a_long_kernel_is_ended_for_those_who_wait_for_its_gpu(make: Make) -> None:
+    machine, (one, other, third) = make(3)
+    with machine.control.gate("kernel", one.pid):
+        begun = one.ask(0)
+        at_gate(machine, one)
+        spinning = endless(other, 1)
+        third.launch(1)
+        assert other.connection.reply_error(spinning).code == "job_timeout"
+        at_gate(machine, one)  # which has had more time than that
+    one.connection.reply(begun).get()
+
+
+def test_the_one_that_others_wait_for_is_at_fault(make: Make) -> None:
+    """One executor has kernels that do not end on both GPUs: it ends for those who wait for one of them."""
+    _, (one, other) = make(2)
+    spinning = [endless(one, at) for at in range(2)]
+    other.launch(1)
+    assert [one.connection.reply_error(msgid).code for msgid in spinning] == ["device_lost", "job_timeout"]
+
+
+# ---- work that is alone ----
+
+
+def test_exclusive_work_is_alone_on_its_gpu(make: Make) -> None:
+    """What others do on the other GPU neither waits for it nor disturbs it."""
+    machine, (one, other) = make(2, more="exclusive_ms = 5000\n")
+    with machine.control.gate("kernel", one.pid):
+        begun = one.ask(0, exclusive=True)
+        at_gate(machine, one)
+        for _ in range(5):
+            other.launch(1)
+        assert other.launch(1, exclusive=True)["exclusive"] is True
+        late = other.ask(0)
+        other.launch(1)
+        assert other.runs(0) == 1, "the GPU is held"
+    assert one.connection.reply(begun).get()["exclusive"] is True
+    other.connection.reply(late).get()
+
+
+def test_exclusive_work_on_two_gpus_runs_at_once(make: Make) -> None:
+    machine, (one, other) = make(2, more="exclusive_ms = 1\n")
+    with machine.control.gate("kernel"):
+        asked = one.ask(0, exclusive=True), other.ask(1, exclusive=True)
+        at_gate(machine, one, other)
+    for client, msgid in zip((one, other), asked):
+        assert client.connection.reply(msgid).get()["exclusive"] is True
+
+
+@pytest.mark.parametrize("disturbs", [True, False])
+def test_work_with_memory_of_a_gpu_disturbs_it(make: Make, disturbs: bool) -> None:
+    """A job on one GPU that reads the other one's memory waits for that one's exclusive work."""
+    machine, (one, other) = make(2, more="exclusive_ms = 5000\n")
+    out = Plain(other.connection, other.gpus[1], 1, "u32")
+    source = other.memory[0 if disturbs else 1]
+    square = {"op": "square", "in": [source.tensor()], "out": [out.tensor()], "device": other.gpus[1], "stream": 2}
+    with machine.control.gate("kernel", one.pid):
+        begun = one.ask(0, exclusive=True)
+        at_gate(machine, one)
+        asked = other.connection.request("run", square)
+        if not disturbs:
+            other.connection.reply(asked).get()
+        for _ in range(5):
+            other.launch(1)
+        assert out.data[0] == (0 if disturbs else 1)
+    assert one.connection.reply(begun).get()["exclusive"] is True
+    if disturbs:
+        other.connection.reply(asked).get()
+    assert out.data[0] == 1
+
+
+def test_exclusive_work_waits_for_work_with_its_gpus_memory(make: Make) -> None:
+    machine, (one, other) = make(2)
+    out = Plain(other.connection, other.gpus[1], 1, "u32")
+    square = {"op": "square", "in": [other.memory[0].tensor()], "out": [out.tensor()], "device": other.gpus[1]}
+    with machine.daemon.connect() as third, machine.control.gate("kernel", other.pid):
+        begun = other.connection.request("run", square)
+        at_gate(machine, other)
+        asked = one.ask(0, exclusive=True)
+        ours = Plain(third, one.gpus[1], 1)
+        for _ in range(5):
+            third.run("square", [ours.tensor()], [ours.tensor()])
+        assert one.runs(0) == 1
+    other.connection.reply(begun).get()
+    assert one.connection.reply(asked).get()["exclusive"] is True
+
+
+def test_counters_are_of_one_gpu(make: Make) -> None:
+    """What counts on one GPU keeps nobody from the other one."""
+    machine, (one, other) = make(2, env=counting())
+    before = machine.executors()
+    with machine.control.gate("kernel"):
+        asked = one.connection.request("counters", {"kernel": one.kernels[0], "args": [one.memory[0].tensor(), 1]})
+        counter = machine.new_executor(before)
+        machine.wait(lambda: any(row.pid == counter and row.waiting("kernel") == 1 for row in machine.control.rows()))
+        waiting, begun = other.ask(0), other.ask(1)
+        at_gate(machine, other)
+    for client, msgid in ((one, asked), (other, begun), (other, waiting)):
+        client.connection.reply(msgid).get()
+    assert (other.runs(0), other.runs(1)) == (2, 2)
+
+
+def test_everybody_is_served(make: Make) -> None:
+    """Turns, exclusive work and work with the other GPU's memory of several clients, some of it cancelled: all of it ends."""
+    _, clients = make(4, maximum=16, more="exclusive_ms = 5\n")
+    rng = random.Random(1)
+    for _ in range(10):
+        sent: list[tuple[Client, int]] = []
+        for one in clients * 5:
+            at, exclusive = rng.randrange(2), rng.random() < 0.3
+            if rng.random() < 0.5:
+                sent.append((one, one.ask(at, exclusive=exclusive)))
+                continue
+            square = {"op": "square", "in": [one.memory[1 - at].tensor()], "out": [one.memory[at].tensor()], "stream": 2}
+            sent.append((one, one.connection.request("run", {**square, "device": one.gpus[at], "exclusive": exclusive})))
+        for one, msgid in rng.sample(sent, 5):
+            one.connection.call("cancel", {"msgid": msgid})
+        for one, msgid in sent:
+            error = one.connection.reply(msgid).error
+            assert error is None or error["code"] == "cancelled", error
+    for at in range(2):
+        assert clients[0].launch(at, exclusive=True)["exclusive"] is True
