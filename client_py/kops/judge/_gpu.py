@@ -121,6 +121,8 @@ class GpuRunner(Runner):
     ) -> None:
         super().__init__(solution)
         self.shelf = shelf
+        if shelf is not None:
+            shelf.begin()
         self.executor, self.client, self.gpu, self.deadline = executor, executor.client, device, deadline
         self.carrier, self.crew = carrier, carrier.crew
         self.device = device.name
@@ -315,10 +317,10 @@ class GpuRunner(Runner):
             if stop is not None:
                 raise stop
 
-    def worst_of(self, task: Task, several: Sequence[Held]) -> Worst | None:
-        """What is wrong with the first launch that has left something wrong. Raises Stop, Gone."""
+    def worst_of(self, task: Task, several: Sequence[Held], then: Sequence[Held] = ()) -> Worst | None:
+        """What is wrong with the first launch that has left something wrong; `then`: see `Shelf.look`. Raises Stop, Gone."""
         assert self.shelf is not None
-        looked = zip(several, self.shelf.look(task, several))
+        looked = zip(several, self.shelf.look(task, several, then))
         return next((worst for held, right in looked if (worst := self._worst_of(task, held, right)) is not None), None)
 
     def _worst_of(self, task: Task, held: Held, right: bool) -> Worst | None:

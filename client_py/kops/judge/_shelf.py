@@ -110,6 +110,7 @@ class Shelf:
         self._kernels = {entry: module.kernel(entry, signature(entry), grid=1, block=BLOCK) for entry in entries()}
         self._most = min(MOST_BYTES, device.memory_bytes // PART_OF_DEVICE)
         self._draws: OrderedDict[weakref.ref[Draw], _Kept] = OrderedDict()  # which do not live longer on the host for that
+        self._used: set[weakref.ref[Draw]] = set()  # by launches: those stay
         self._racks: OrderedDict[int, _Rack] = OrderedDict()  # by the size of a draw
         self._bytes = 0
         self._found: Array | None = None
@@ -118,12 +119,18 @@ class Shelf:
 
     # Draws
 
+    def begin(self) -> None:
+        """Nothing is held any more."""
+        self._used.clear()
+
     def has(self, draw: Draw) -> bool:
         return weakref.ref(draw) in self._draws
 
     def hold(self, plan: Plan, draw: Draw, memory: Memory, image: Image | None = None) -> Held:
-        """Of a draw that it takes. `image`: where it has not been here before, and one is made already. Raises Gone."""
+        """Of a draw that it takes, which stays here until `look` or `begin`. `image`: where it has not been here before, and one is made
+        already. Raises Gone."""
         areas = plan.areas.values()
+        self._used.add(weakref.ref(draw))
         return Held(plan, draw, memory, self._kept(draw, image), {area.name: new_seed() for area in areas}, bool(new_seed() & 1))
 
     def takes(self, draw: Draw) -> bool:
@@ -153,16 +160,25 @@ class Shelf:
         rack = self._racks.setdefault(size, _Rack())
         self._racks.move_to_end(size)
         slab = min(SLAB, max(1, SLAB_BYTES // size)) * size
-        while not rack.free and self._bytes + slab > self._most and len(self._racks) > 1:
-            self._give_up(next(iter(self._racks)))
         if not rack.free and self._bytes + slab > self._most:
-            self._drop(next(key for key, kept in self._draws.items() if kept.whole.size == size))
-        if not rack.free:
+            self._make_room(slab, size)
+        if not rack.free:  # where all are in use it takes more than it should
             whole = self._new((slab,), "u8")
             rack.slabs.append(whole)
             rack.free += [_view(whole, at, size, "u8") for at in range(0, slab, size)]
             self._bytes += slab
         return rack.free.pop()
+
+    def _make_room(self, slab: int, size: int) -> None:
+        """For a slab; or of a draw of that size that was not used for the longest time."""
+        used = {self._draws[key].whole.size for key in self._used if key in self._draws}
+        for other in [other for other in self._racks if other not in used and other != size]:
+            if self._bytes + slab > self._most:
+                self._give_up(other)
+        if self._bytes + slab > self._most:
+            oldest = (key for key, kept in self._draws.items() if kept.whole.size == size and key not in self._used)
+            if (key := next(oldest, None)) is not None:
+                self._drop(key)
 
     def _drop(self, key: weakref.ref[Draw]) -> None:
         whole = self._draws.pop(key).whole
@@ -217,8 +233,9 @@ class Shelf:
                 steps.append((self._kernels["put_rubbish"], room, room.size, *rubbish, _geometry(room.size)))
         return steps
 
-    def look(self, task: Task, several: Sequence[Held]) -> list[bool]:
-        """Whether each launch has left its inputs as they were, nothing outside of its tensors, and what is right. Raises Gone."""
+    def look(self, task: Task, several: Sequence[Held], then: Sequence[Held] = ()) -> list[bool]:
+        """Whether each launch has left its inputs as they were, nothing outside of its tensors, and what is right. In the same go, other
+        memory is filled for the launches `then`. Raises Gone."""
         steps: list[Any] = []
         asked: list[list[tuple[int, float, Expected | None]]] = []  # by launch: rows of what is found, and what is to be found there
         rows = sum(2 * len(held.plan.areas) for held in several)
@@ -230,7 +247,9 @@ class Shelf:
                 steps.append((self._kernels[entry], *arguments, found, rows, row, _geometry(words)))
                 asked[-1].append((row, count, expected))
                 row += 1
-        self._run([(self._kernels["put_rubbish"], _view(found, 0, 2 * rows, "u64"), 2 * rows, 0, 0, 0, _geometry(rows)), *steps])
+        steps.insert(0, (self._kernels["put_rubbish"], _view(found, 0, 2 * rows, "u64"), 2 * rows, 0, 0, 0, _geometry(rows)))
+        self._run([*steps, *(step for held in then for step in self._filling(held))])
+        self._used -= {weakref.ref(held.draw) for held in several} - {weakref.ref(held.draw) for held in then}
         try:
             values = found.get()
         except KopsError as error:

@@ -105,6 +105,7 @@ class _Timing:
         self.walls: list[float] = []
         self.disturbed = 0  # timed launches that were not alone
         self.warnings: list[str] = []
+        self.filled: list[Held] = []  # for the launches behind each other
         self._flushes: tuple[Block, Block] | None = None
         self._warmed: Block | None = None
         self._ahead: deque[Future[Staged]] = deque()
@@ -135,7 +136,7 @@ class _Timing:
         return self._ahead.popleft().result()
 
     def held(self, count: int) -> list[Held]:
-        """So many launches' memory, filled from the shelf."""
+        """So many launches' memory, which is to be filled from the shelf."""
         assert self.shelf is not None
         made = []
         drawn = [self.unseen.pop() for _ in range(min(count, len(self.unseen)))]
@@ -146,12 +147,11 @@ class _Timing:
             plan = self.runner.plan(self.task, draw)
             memory = self.runner.memory(plan, self.random.choice(("end", "start")))
             made.append(self.shelf.hold(plan, draw, memory, images[draw].result() if draw in images else None))
-        self.shelf.fill(made)
         return made
 
-    def look(self, several: Sequence[Held]) -> None:
-        """Whether they are right. Raises Stop."""
-        worst = self.runner.worst_of(self.task, several)
+    def look(self, several: Sequence[Held], then: Sequence[Held] = ()) -> None:
+        """Whether they are right; others' memory is filled. Raises Stop."""
+        worst = self.runner.worst_of(self.task, several, then)
         if worst is not None:
             raise failed(worst)
         self.runner.checked += len(several)
@@ -263,19 +263,26 @@ class _Timing:
         seconds = self.runner.seconds.get(self.task.timed_case, self.runner.deadline)
         most = max(1, min(SEVERAL, int(self.runner.deadline * DEADLINE_PART / seconds), VARIED_BYTES // max(plan.nbytes, 1)))
         found: tuple[list[_Launched], list[_Launched]] = [], []
-        more = [1 + MOSTLY_ENOUGH] * 2
-        while any(more):
-            counts = [min(one, most) for one in more]
-            held = self.held(sum(counts))
+        counts = [min(1 + MOSTLY_ENOUGH, most)] * 2
+        held = self.held(sum(counts))
+        assert self.shelf is not None
+        self.shelf.fill(held)
+        while any(counts):
             parts = held[: counts[0]], held[counts[0] :]
-            times = [self.pipelined(plan, part, cold) if part else [] for part, cold in zip(parts, (True, False))]
-            self.look(held)
-            for launches, part, timings in zip(found, parts, times):
-                for one, timing in zip(part, timings):
-                    self.believe(one.draw, timing)
-                launches += [_Launched(timing, None) for timing in timings]
-            rest = [max(1, min(MORE, self.limits.launches + 1 - len(launches))) for launches in found]
-            more = [one if self.wants(launches[1:], least, end) else 0 for one, launches in zip(rest, found)]
+            for launches, part, cold in zip(found, parts, (True, False)):
+                if part:
+                    launches += [_Launched(timing, None) for timing in self.pipelined(plan, part, cold)]
+            times = [[one.timings for one in launches[len(launches) - len(part) :]] for launches, part in zip(found, parts)]
+            rest = [max(1, min(MORE, most, self.limits.launches + 1 - len(launches))) for launches in found]
+            counts = [one if self.wants(launches[1:], least, end) else 0 for one, launches in zip(rest, found)]
+            one = _measured(found[0][1:])
+            then = self.held(sum(counts) or (self.together_count(one.us) if one is not None else 0))
+            self.look(held, then)
+            for part, timings in zip(parts, times):
+                for launched, timing in zip(part, timings):
+                    self.believe(launched.draw, timing)
+            held = then
+        self.filled = held
         return found[0][1:], found[1][1:]  # the first ones load code
 
     def pipelined(self, plan: Plan, part: Sequence[Held], cold: bool) -> list[Timings]:
@@ -300,19 +307,18 @@ class _Timing:
     def behind_each_other(self, us: float) -> tuple[Stop | None, bool | None]:
         """How a judgement ends if that is too slow, and whether it was alone."""
         self.check()
-        first = self.staged() if self.shelf is None else None
-        missing = TOGETHER - 1 - len(self._ahead) - len(self.unseen)
-        slow = missing * median(one.seconds for one in self.job.timed) / (1 + self.beside) > SLOW
-        most = TOGETHER_FEW if slow else TOGETHER
-        enough = max(TOGETHER_FEW, math.ceil(TOGETHER_US / max(us, 1e-3)))
-        plan = self.runner.plan(self.task, self.job.timed[0])
-        count = max(1, min(most, enough, STEPS_MOST // len(self.solution.launches), TOGETHER_BYTES // max(plan.nbytes, 1)))
-        if first is None:
-            held = self.held(count)
-            timings = self.runner.together(plan, [one.memory for one in held])
-            self.look(held)
-        else:
+        if self.shelf is None:
+            first = self.staged()
+            count = self.together_count(us)
             timings = self.staged_behind_each_other(first, count)
+        else:
+            held, self.filled = self.filled, []
+            if not held:
+                held = self.held(self.together_count(us))
+                self.shelf.fill(held)
+            count = len(held)
+            timings = self.runner.together(held[0].plan, [one.memory for one in held])
+            self.look(held)
         wall = wall_us(timings)
         if wall is None:
             return None, None
@@ -320,6 +326,15 @@ class _Timing:
             late = _disagrees(self.job.timed[0], us, wall / count, f"{count} runs behind each other take longer than one by one")
             return late, was_alone(timings)
         return None, None
+
+    def together_count(self, us: float) -> int:
+        """How many draws, where one takes so long."""
+        missing = TOGETHER - 1 - len(self._ahead) - len(self.unseen)
+        slow = missing * median(one.seconds for one in self.job.timed) / (1 + self.beside) > SLOW
+        most = TOGETHER_FEW if slow else TOGETHER
+        enough = max(TOGETHER_FEW, math.ceil(TOGETHER_US / max(us, 1e-3)))
+        nbytes = self.runner.plan(self.task, self.job.timed[0]).nbytes
+        return max(1, min(most, enough, STEPS_MOST // len(self.solution.launches), TOGETHER_BYTES // max(nbytes, 1)))
 
     def staged_behind_each_other(self, first: Staged, count: int) -> Timings:
         ready: list[tuple[Staged, Memory]] = []
