@@ -39,18 +39,22 @@ def event_times(torch: Any, calls: Sequence[Callable[[], None]]) -> list[float]:
 
 
 def kernel_times(torch: Any, calls: Sequence[Callable[[], Any]], each: int | None = 1) -> list[float]:
-    """Microseconds of calls of `each` kernels, by CUPTI's records: the sum of theirs; None: as many kernels each as all of them
-    have together. The daemon's own kernels of elementwise ops tell the same time."""
+    """Microseconds of calls of `each` kernels, by CUPTI's records: the sum of theirs; None: of as many kernels each as all of them
+    have together, from the begin of a call's first kernel to the end of its last one, as the daemon counts a product. The daemon's
+    own kernels of elementwise ops tell the same time."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for call in calls:
             call()
         torch.cuda.synchronize()
     kernels = [event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
-    each = max(1, len(kernels) // len(calls)) if each is None else each
-    if len(kernels) != len(calls) * each:
+    n = max(1, len(kernels) // len(calls)) if each is None else each
+    if len(kernels) != len(calls) * n:
         raise RuntimeError(f"{len(calls)} calls ran {len(kernels)} kernels: {sorted({event.name for event in kernels})}")
-    times = [float(event.time_range.elapsed_us()) for event in sorted(kernels, key=lambda event: event.time_range.start)]
-    return [sum(times[first : first + each]) for first in range(0, len(times), each)]
+    ranges = [event.time_range for event in sorted(kernels, key=lambda event: event.time_range.start)]
+    of_calls = [ranges[first : first + n] for first in range(0, len(ranges), n)]
+    if each is None:
+        return [float(call[-1].end - call[0].start) for call in of_calls]
+    return [sum(float(kernel.elapsed_us()) for kernel in call) for call in of_calls]
 
 
 class Rotation:

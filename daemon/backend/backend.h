@@ -407,13 +407,16 @@ struct backend {
     bool (*image)(const char *name, size_t length, struct backend_image *ret_image);
 
     /* any, one at a time for all devices of the backend; may block. Measures what can run the request's step, on memory
-     * of its own, with pauses where `pace` wants them. Errors: unsupported, there is nothing to choose among;
+     * of its own, asking `pace` before each measurement. Errors: unsupported, there is nothing to choose among;
      * limit_exceeded; out_of_memory; device_lost; the pace's. NULL: there is never anything to choose. */
     int (*tune)(struct backend_device *device, const struct tuning_request *request, struct tuning_pace *pace,
                 struct tuning_result *ret, struct error *e);
     /* The thread of tune(). Whether something of tune()'s takes memory of the devices between two of them; `rest`:
      * gives it back first. NULL: nothing ever does. */
     bool (*tune_rest)(struct backend_device *device, bool rest);
+    /* The thread of tune(); may block. Has ready what the next tune() needs, as far as that takes no memory of devices.
+     * NULL: nothing can be. */
+    int (*tune_prepare)(struct backend_device *device, struct error *e);
     /* any. The daemon ends: tune() fails soon from now on. NULL: the pace sees to that. */
     void (*tune_stop)(struct backend_device *device);
     /* any; asks no driver. Whether there may be something to choose for steps like this one. NULL: never. */

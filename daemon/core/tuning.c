@@ -188,3 +188,14 @@ uint32_t tuning_table_generation(const struct tuning_table *t)
 {
     return t ? atomic_load_explicit(&t->generation, memory_order_acquire) : 0;
 }
+
+/* ---- one tuning ---- */
+
+uint32_t tuning_tried(const struct tuning_result *r)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < r->n; i++)
+        n += r->candidates[i].tried != 0;
+    return n;
+}

@@ -64,13 +64,14 @@ struct tuning_request {
     struct step step;                      /* its plan; memory is the tuner's own */
     uint32_t alignment[STEP_MAX_OPERANDS]; /* what is left of the operands' addresses modulo 256 */
     uint32_t budget_ms;                    /* from its beginning to its last measurement */
-    bool patient;                          /* nobody waits for it: the pauses between measurements do not count */
+    uint64_t until_ns; /* of CLOCK_MONOTONIC: the last measurement before; 0, or in the past: none */
+    bool patient;      /* nobody waits for it: the pauses between measurements do not count */
 };
 
 enum tuning_state {
-    TUNING_LEFT_OUT, /* not measured, for want of time; `us` is NAN */
+    TUNING_LEFT_OUT, /* not measured, for want of time; `us` is NAN, or what an earlier tuning has measured */
     TUNING_MEASURED,
-    TUNING_SLOWER, /* left behind after its first measurement, which `us` is */
+    TUNING_SLOWER, /* left behind after its first measurement, which `us` is, in this tuning or an earlier one */
     TUNING_FAILED, /* it cannot run this; `us` is NAN */
 };
 
@@ -79,7 +80,8 @@ struct tuning_candidate {
     char text[48];          /* its description, to be shown */
     double us;              /* the median of its measurements */
     double low_us, high_us; /* their quartiles */
-    uint32_t state, n;
+    uint32_t state, n;      /* `n`: measurements of which `us` is the median; 0: it is that of the first execution */
+    uint32_t tried;         /* 1: it was measured, or has failed, in this tuning or an earlier one */
 };
 
 struct tuning_result {
@@ -88,18 +90,26 @@ struct tuning_result {
     char problem[TUNING_TEXT_BYTES];     /* description of the key, to be shown */
     struct tuning_candidate candidates[TUNING_CANDIDATES_MAX];
     uint32_t n;
+    uint32_t n_new; /* candidates that were tried for the first time */
     /* Indices: what runs without any tuning; what ran before this one; what is to run. `best` is `before` unless
-     * another is faster beyond noise: its upper quartile lies below the lower quartile of `before`, and its median by 1
-     * %. */
+     * another is faster beyond noise: its upper quartile lies below the lower quartile of `before`, and its median by
+     * 1 % and 0.1 us. */
     uint32_t usual, before, best;
     double noise; /* the wider of these two's spreads between quartiles, as a part of the median */
 };
 
-/* Between two measurements, each of which takes the device some milliseconds at most or runs one kernel once, the tuner
- * waits until it may go on. */
+/* What the tuner asks of whoever wants the tuning. */
 struct tuning_pace {
-    int (*wait)(struct tuning_pace *pace, struct error *e); /* 0, or -1: the tuning is to end with *e */
+    /* Between two measurements, each of which takes the device some milliseconds at most or runs one kernel once, the
+     * tuner waits until it may go on: 0, or -1: the tuning is to end with *e. */
+    int (*wait)(struct tuning_pace *pace, struct error *e);
+    /* The candidates are listed, nothing is measured yet. Those of them that an earlier tuning of the problem has tried
+     * get `tried`, `us`, and the state `slower` or `failed`. -1: the tuning is to end with *e. */
+    int (*listed)(struct tuning_pace *pace, struct tuning_result *result, struct error *e);
 };
+
+/* How many of the candidates were tried. */
+uint32_t tuning_tried(const struct tuning_result *r);
 
 /* A hash of any bytes; never 0. */
 uint64_t tuning_hash(const void *bytes, size_t size);

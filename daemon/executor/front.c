@@ -310,9 +310,14 @@ static bool front_tune_rest(struct backend_device *base, bool rest)
 {
     struct tuner *t = front_device(base)->front->tuner;
 
-    if (rest)
+    if (rest && tuner_has_context(t))
         tuner_rest(t);
-    return tuner_has_process(t);
+    return tuner_has_context(t);
+}
+
+static int front_tune_prepare(struct backend_device *base, struct error *e)
+{
+    return tuner_prepare(front_device(base)->front->tuner, e);
 }
 
 static void front_tune_stop(struct backend_device *base)
@@ -366,6 +371,7 @@ const struct backend *executor_backend(const struct backend *local)
     table.tunes = local->tunes;
     table.tune = local->tune ? front_tune : NULL;
     table.tune_rest = local->tune ? front_tune_rest : NULL;
+    table.tune_prepare = local->tune ? front_tune_prepare : NULL;
     table.tune_stop = local->tune ? front_tune_stop : NULL;
     return &table;
 }

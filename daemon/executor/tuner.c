@@ -2,6 +2,7 @@
 #include "executor/tuner.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
@@ -15,6 +16,7 @@
 #include "executor/arguments.h"
 #include "executor/call.h"
 #include "executor/confine.h"
+#include "util/clock.h"
 #include "util/log.h"
 
 enum {
@@ -26,6 +28,7 @@ struct tuner {
     const struct backend_config *config;
     pid_t pid;   /* 0: there is no process */
     int control; /* -1: there is no process. Changed under the lock, by the thread that tunes */
+    bool used;   /* the process was asked to tune */
     pthread_mutex_t lock;
     atomic_bool stopped;
     struct tuner_message message;
@@ -108,10 +111,12 @@ static int start(struct tuner *t, struct error *e)
 {
     const struct timeval limit = {.tv_sec = ANSWER_S};
     const uint32_t words[2] = {TUNER_GO, 0};
+    const uint64_t begin_ns = clock_now_ns();
     int pair[2], r;
 
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         return error_set(e, ERROR_OUT_OF_MEMORY, "the socket of a tuner: %s", strerror(errno));
+    t->used = false;
     setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
     r = spawn(t, pair[1], e);
     close(pair[1]);
@@ -126,13 +131,21 @@ static int start(struct tuner *t, struct error *e)
         tuner_rest(t);
         return -1;
     }
-    log_info("tuner", "pid=%d", (int)t->pid);
+    log_info("tuner", "pid=%d ready_ms=%llu", (int)t->pid,
+             (unsigned long long)(clock_now_ns() - begin_ns) / (1000 * 1000));
     return 0;
 }
 
-bool tuner_has_process(const struct tuner *t)
+int tuner_prepare(struct tuner *t, struct error *e)
 {
-    return t->pid > 0;
+    if (atomic_load(&t->stopped))
+        return lost(t, e);
+    return t->control < 0 ? start(t, e) : 0;
+}
+
+bool tuner_has_context(const struct tuner *t)
+{
+    return t->pid > 0 && t->used;
 }
 
 void tuner_rest(struct tuner *t)
@@ -147,6 +160,8 @@ void tuner_rest(struct tuner *t)
         shutdown(control, SHUT_RDWR); /* it ends when it sees that */
         close(control);
     }
+    if (!t->used)
+        kill(t->pid, SIGKILL); /* it has no context, and may be loading libraries */
     for (int ms = 0; ms < END_MS && (ended = waitpid(t->pid, NULL, WNOHANG)) == 0; ms++)
         nanosleep(&moment, NULL);
     if (ended == 0) {
@@ -168,16 +183,19 @@ static int answer_pause(struct tuner *t, struct tuning_pace *pace, struct error 
 }
 
 /* What a process that was taken over could say would still be a choice among what there is. */
-static int check(const struct tuning_result *r, struct error *e)
+static int check(struct tuning_result *r, struct error *e)
 {
     bool sound = r->n > 0 && r->n <= TUNING_CANDIDATES_MAX && r->usual < r->n && r->before < r->n && r->best < r->n &&
                  r->noise >= 0 && r->noise <= 1e6 && memchr(r->machine, '\0', sizeof(r->machine)) &&
                  memchr(r->problem, '\0', sizeof(r->problem));
 
-    for (unsigned i = 0; sound && i < r->n; i++)
+    sound = sound && r->n_new <= r->n;
+    for (unsigned i = 0; sound && i < r->n; i++) {
+        r->candidates[i].tried = r->candidates[i].tried != 0;
         sound = memchr(r->candidates[i].text, '\0', sizeof(r->candidates[i].text)) &&
                 memchr(r->candidates[i].choice.variant, '\0', sizeof(r->candidates[i].choice.variant)) &&
                 r->candidates[i].state <= TUNING_FAILED && !(r->candidates[i].us < 0);
+    }
     return sound ? 0 : error_set(e, ERROR_INTERNAL, "the process that tunes says what cannot be");
 }
 
@@ -192,6 +210,19 @@ static int finish(struct tuner *t, struct tuning_result *ret, struct error *e)
     return check(ret, e);
 }
 
+/* As answer_pause(). */
+static int answer_list(struct tuner *t, struct tuning_pace *pace, struct error *e)
+{
+    struct tuner_message *m = &t->message;
+    const uint32_t cancel[2] = {TUNER_CANCEL, 0};
+
+    if (check(&m->result, e) < 0)
+        return -1;
+    if (pace->listed(pace, &m->result, e) < 0)
+        return call_send(t->control, cancel, sizeof(cancel), NULL, 0);
+    return call_send(t->control, m, sizeof(*m), NULL, 0);
+}
+
 /* Returns 0 or -1 with the tuning's result; 1: the process is of no use any more. */
 static int converse(struct tuner *t, struct tuning_pace *pace, struct tuning_result *ret, struct error *e)
 {
@@ -200,6 +231,8 @@ static int converse(struct tuner *t, struct tuning_pace *pace, struct tuning_res
 
         if (got == (int)sizeof(t->message) && t->message.kind == TUNER_DONE)
             return finish(t, ret, e);
+        if (got == (int)sizeof(t->message) && t->message.kind == TUNER_LISTED && answer_list(t, pace, e) >= 0)
+            continue;
         if (got < 0 || t->message.kind != TUNER_PAUSE || answer_pause(t, pace, e) < 0) {
             lost(t, e);
             return 1;
@@ -207,27 +240,36 @@ static int converse(struct tuner *t, struct tuning_pace *pace, struct tuning_res
     }
 }
 
-int tuner_tune(struct tuner *t, const char *uuid, const struct tuning_request *request, struct tuning_pace *pace,
+/* As converse(). */
+static int ask(struct tuner *t, const char *uuid, const struct tuning_request *request, struct tuning_pace *pace,
                struct tuning_result *ret, struct error *e)
 {
     struct tuner_message *m = &t->message;
-    int r;
 
-    if (atomic_load(&t->stopped))
-        return lost(t, e);
-    if (t->control < 0 && start(t, e) < 0)
-        return -1;
     memset(m, 0, sizeof(*m));
     m->kind = TUNER_TUNE;
     strncpy(m->uuid, uuid, sizeof(m->uuid) - 1);
     m->request = *request;
-    r = call_send(t->control, m, offsetof(struct tuner_message, request) + sizeof(m->request), NULL, 0);
-    if (r < 0) {
+    t->used = true;
+    if (call_send(t->control, m, offsetof(struct tuner_message, request) + sizeof(m->request), NULL, 0) < 0) {
         lost(t, e);
-        r = 1;
-    } else {
-        r = converse(t, pace, ret, e);
+        return 1;
     }
+    return converse(t, pace, ret, e);
+}
+
+int tuner_tune(struct tuner *t, const char *uuid, const struct tuning_request *request, struct tuning_pace *pace,
+               struct tuning_result *ret, struct error *e)
+{
+    struct pollfd gone = {.fd = t->control, .events = POLLIN};
+    int r;
+
+    /* A process that was kept ready says nothing unless it has ended. */
+    if (t->control >= 0 && poll(&gone, 1, 0) > 0)
+        tuner_rest(t);
+    if (tuner_prepare(t, e) < 0)
+        return -1;
+    r = ask(t, uuid, request, pace, ret, e);
     /* A context that is broken is not used again. */
     if (r > 0 || (r < 0 && (e->code == ERROR_DEVICE_LOST || e->code == ERROR_INTERNAL)))
         tuner_rest(t);

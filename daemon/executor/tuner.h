@@ -14,16 +14,20 @@ struct tuner;
 /* `config` lives as long as the tuner. No process is started yet. NULL: no memory. */
 struct tuner *tuner_new(const struct backend_config *config);
 
-/* Tunes on the device of that UUID in the process, which is started where there is none. Waits as `pace` does between
- * measurements. One thread at a time. Errors: those of the backend's tune(); device_lost: the process has ended;
+/* Starts the process where there is none, so that it is there when it is needed: it has loaded the libraries, and has
+ * no context yet, so it takes no memory of a GPU. The thread of tuner_tune(). */
+int tuner_prepare(struct tuner *t, struct error *e);
+
+/* Tunes on the device of that UUID in the process, which is started where there is none. Asks `pace` as the backend's
+ * tune() does. One thread at a time. Errors: those of the backend's tune(); device_lost: the process has ended;
  * cancelled: tuner_stop() was called. */
 int tuner_tune(struct tuner *t, const char *uuid, const struct tuning_request *request, struct tuning_pace *pace,
                struct tuning_result *ret, struct error *e);
 
-/* Whether there is a process. The same thread. */
-bool tuner_has_process(const struct tuner *t);
+/* Whether there is a process that has tuned, and so has a context, which takes memory of the GPU. The same thread. */
+bool tuner_has_context(const struct tuner *t);
 
-/* Ends the process, if there is one: its context takes memory of the GPU. The thread of tuner_tune(). */
+/* Ends the process, if there is one. The thread of tuner_tune(). */
 void tuner_rest(struct tuner *t);
 
 /* tuner_tune() fails soon from now on. Thread: any. */
@@ -46,6 +50,7 @@ int tuner_main(int argc, char **argv, const struct backend *local);
 enum tuner_message_kind {
     TUNER_READY,  /* the process: devices are described; or `error` */
     TUNER_TUNE,   /* the daemon: `uuid`, `request` */
+    TUNER_LISTED, /* the process: `result` has the candidates; the daemon: the same, with what is known of them */
     TUNER_PAUSE,  /* the process: may it go on? */
     TUNER_GO,     /* the daemon: it may. Its very first message, with the descriptor of the table where there is one */
     TUNER_CANCEL, /* the daemon: it may not, the tuning is to end */

@@ -51,6 +51,22 @@ static int wait_for_go(struct tuning_pace *pace, struct error *e)
     return answer.kind == TUNER_GO ? 0 : error_set(e, ERROR_CANCELLED, "the tuning was cancelled");
 }
 
+static int tell_list(struct tuning_pace *pace, struct tuning_result *result, struct error *e)
+{
+    static struct tuner_message said;
+
+    (void)pace;
+    memset(&said, 0, sizeof(said));
+    said.kind = TUNER_LISTED;
+    said.result = *result;
+    if (call_send(CALL_CONTROL_FD, &said, sizeof(said), NULL, 0) < 0 || receive(&said, 2 * sizeof(uint32_t)) < 0)
+        _exit(0);
+    if (said.kind != TUNER_LISTED)
+        return error_set(e, ERROR_CANCELLED, "the tuning was cancelled");
+    *result = said.result;
+    return 0;
+}
+
 static void no_wake(void *context)
 {
     (void)context; /* nothing runs here but a tuning */
@@ -151,7 +167,7 @@ int tuner_main(int argc, char **argv, const struct backend *local)
         }
     }
     t.backend = local;
-    t.pace.wait = wait_for_go;
+    t.pace = (struct tuning_pace){.wait = wait_for_go, .listed = tell_list};
     m->kind = TUNER_READY;
     if (prepare(&t, &config, &m->error) == 0)
         m->error.code = ERROR_NONE;

@@ -36,6 +36,7 @@ struct config {
         idle_exit_s, log_kib;
     /* limits */
     uint64_t tuning_idle_runs, tuning_budget_ms;
+    bool tuning_ready;
     uint64_t message_bytes, inflight, buffers, programs, inline_mappings, output_bytes, stuck_reader_s,
         partial_message_s, idle_close_s;
     /* host */

@@ -70,6 +70,7 @@ struct server_config server_config_of(const struct config *c)
         .shutdown_grace_ms = c->shutdown_grace_ms,
         .tuning_idle_runs = c->tuning_idle_runs,
         .tuning_budget_ms = c->tuning_budget_ms,
+        .tuning_ready = c->tuning_ready,
         .job_timeout_s = c->job_timeout_s,
         .loop_timeout_s = c->loop_timeout_s,
         .idle_exit_s = c->idle_exit_s,

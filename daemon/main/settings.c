@@ -90,7 +90,12 @@ const struct setting settings[] = {
      "neither it "
      "nor anybody else has work on the GPU; 0: only when a client asks for it."},
     {"tuning", "budget_ms", NUMBER, AT(tuning_budget_ms), "800", 100, 600000, LIVE,
-     "Time of a tuning's measurements. Candidates that there is no time for are left out, the least promising first."},
+     "Time from when a tuning is asked for to its last measurement; its reply comes 150 ms later at most. Candidates "
+     "that there is no time for, the least promising ones, have their turn in a later tuning of the same shapes."},
+    {"tuning", "ready", SWITCH, AT(tuning_ready), "true", 0, 0, FIXED,
+     "Keep a process ready that tunes: the first tuning does not wait for libraries to be loaded. It takes memory of "
+     "the "
+     "host, and none of a GPU before it tunes."},
     {"executors", "isolate", TEXT, AT(executors_isolate), "user", 0, 0, FIXED,
      "Whose GPU work shares a process: user (kernels of users run in executors of their own, one a user), connection "
      "(one a connection), none (one executor does the work of all users), or off (the daemon itself does all of it)."},

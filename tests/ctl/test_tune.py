@@ -41,7 +41,8 @@ def tuned(best: int = 2, before: int = 1, **more: Any) -> dict[str, Any]:
     ]
     return {
         "device": "GPU-1", "machine": "Example GPU; driver 580.1", "problem": "gemm f32 16x24x40", "candidates": candidates,
-        "best": best, "before": before, "usual": 0, "noise": 0.012, "took_us": 2500.0, **more,
+        "best": best, "before": before, "usual": 0, "noise": 0.012, "took_us": 2500.0,
+        "tried": 6, "goes_on": False, **more,
     }  # fmt: skip
 
 
@@ -49,7 +50,8 @@ def choice(number: int, **more: Any) -> dict[str, Any]:
     """One of `tuning`."""
     return {
         "machine": "Example GPU; driver 580.1", "problem": f"gemm f32 {number}", "variant": "tiled", "what": "tiled", "us": 20.0,
-        "usual": "cublaslt 1", "usual_us": 30.0, "noise": 0.01, "at": time.time() - 3700, **more,
+        "usual": "cublaslt 1", "usual_us": 30.0, "noise": 0.01, "at": time.time() - 3700,
+        "tried": 6, "candidates": 8, **more,
     }  # fmt: skip
 
 
@@ -104,6 +106,20 @@ def test_what_ran_before_has_no_time(ctl: Ctl, tunes: FakeDaemon) -> None:
     assert {cells(line)[3] for line in lines[2:-1]} == {"-"}
 
 
+def test_what_there_was_no_time_for(ctl: Ctl, tunes: FakeDaemon) -> None:
+    tunes.answers["tune"] = tuned(tried=4)
+    assert ctl(*TUNE).stdout.splitlines()[-1] == "tried so far: 4 of 6 candidates; the next tuning goes on with the others"
+    nothing = [candidate("cublaslt 1", None, "left_out")]
+    tunes.answers["tune"] = tuned(best=0, before=0, tried=0, goes_on=True, candidates=nothing)
+    lines = ctl(*TUNE).stdout.splitlines()
+    assert cells(lines[2]) == ["cublaslt 1", "cublaslt", "-", "-", "left_out", "usual, before, now"]
+    assert lines[3] == "the time was over before all was measured: it is gone on with, ask again" and len(lines) == 4
+    unknown = tuned()
+    del unknown["tried"], unknown["goes_on"]  # an older daemon
+    tunes.answers["tune"] = unknown
+    assert "tried" not in ctl(*TUNE).stdout
+
+
 def test_json(ctl: Ctl, tunes: FakeDaemon) -> None:
     tunes.answers["tuning"] = {"total": 1, "choices": [choice(0, at=1.5)]}
     assert json.loads(ctl(*TUNE, "--json").stdout) == tuned()
@@ -154,14 +170,17 @@ def test_all_choices_are_listed(ctl: Ctl, tunes: FakeDaemon) -> None:
     rows[1].pop("usual_us")
     tunes.answers["tuning"] = lambda params: {"total": 600, "choices": rows[params.get("from", 0) :][:256]}
     lines = ctl("tuning").stdout.splitlines()
-    assert cells(lines[0]) == ["problem", "runs", "us", "usual", "usual us", "gain", "age", "machine", "software"]
-    row = ["gemm f32 0", "tiled", "20.0", "cublaslt 1", "30.0", "1.50x", "1 h 1 min", "Example GPU", "driver 580.1"]
+    assert cells(lines[0]) == ["problem", "runs", "us", "usual", "usual us", "gain", "age", "tried", "machine", "software"]
+    row = ["gemm f32 0", "tiled", "20.0", "cublaslt 1", "30.0", "1.50x", "1 h 1 min", "6 of 8", "Example GPU", "driver 580.1"]
     assert cells(lines[1]) == row
     assert cells(lines[2])[4:6] == ["-", "-"]
     assert [cells(line)[0] for line in lines[1:]] == [row["problem"] for row in rows]
     assert [params for method, params in tunes.requests if method == "tuning"] == [{}, {"from": 256}, {"from": 512}]
     answer = json.loads(ctl("tuning", "--json").stdout)
     assert answer["total"] == 600 and [c["problem"] for c in answer["choices"]] == [row["problem"] for row in rows]
+    for key in ("tried", "candidates"):  # an older daemon has chosen
+        rows[0].pop(key)
+    assert cells(ctl("tuning").stdout.splitlines()[1])[7] == "-"
 
 
 def test_choices_that_go_meanwhile(ctl: Ctl, tunes: FakeDaemon) -> None:

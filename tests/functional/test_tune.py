@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -166,12 +168,96 @@ def test_what_the_library_has_no_epilogue_for(start: Callable[..., Tuned]) -> No
         assert named(again, "before")["variant"] == named(gelu, "best")["variant"] and one.call("tuning")["total"] == 3
 
 
-def test_a_tuning_keeps_to_its_budget(start: Callable[..., Tuned]) -> None:
-    """One execution takes it all: the usual candidate alone is measured, and stays."""
-    with start(KOPSD_TUNING_BUDGET_MS="100") as d, d.connect() as one:
-        reply = d.tune(one, m=64, n=2000, k=2000)
-        assert reply["best"] == reply["usual"] and named(reply, "usual")["state"] == "measured"
-        assert [c["state"] for c in reply["candidates"]].count("left_out") == len(reply["candidates"]) - 1
+def test_a_reply_does_not_wait_for_a_measurement(start: Callable[..., Tuned]) -> None:
+    """One execution takes more than there is: the reply says that nothing was tried, and the tuning goes on without it."""
+    with start("stuck", KOPSD_TUNING_BUDGET_MS="100") as d, d.connect() as one:
+        reply = d.tune(one)
+        assert reply["goes_on"] and reply["tried"] == 0 and reply["best"] == reply["before"] == reply["usual"]
+        assert {c["state"] for c in reply["candidates"]} == {"left_out"} and not any("us" in c for c in reply["candidates"])
+        assert one.call("tuning")["total"] == 0
+        proc.eventually(lambda: one.call("tuning")["total"] == 1, "what was begun is done")
+        (row,) = one.call("tuning")["choices"]
+        assert row["tried"] >= 1 and row["what"] == row["usual"]
+
+
+def test_a_queued_tuning_is_answered_in_time(start: Callable[..., Tuned]) -> None:
+    """Another one takes all the time. What was not begun is left to when the device is idle."""
+    with start("stuck", KOPSD_TUNING_BUDGET_MS="100", KOPSD_TUNING_IDLE_RUNS="1000") as d, d.connect() as one:
+        assert d.tune(one)["goes_on"]
+        reply = d.tune(one, m=2 * M)
+        assert not reply["goes_on"] and reply["tried"] == 0 and reply["problem"] == "gemm"
+        (candidate,) = reply["candidates"]
+        assert candidate["state"] == "left_out" and candidate["variant"] == "cublaslt"
+        proc.eventually(lambda: any(f"{2 * M}x24x40" in c["problem"] for c in one.call("tuning")["choices"]), "it is tuned later")
+
+
+def finish(d: Tuned, connection: raw.Connection, reply: dict[str, Any]) -> list[int]:
+    """Tunes until every candidate was tried. How many were, after each time."""
+    counts = [reply["tried"]]
+    while counts[-1] < len(reply["candidates"]):
+        again = d.tune(connection)
+        assert [c["what"] for c in again["candidates"]] == [c["what"] for c in reply["candidates"]] and again["tried"] >= counts[-1]
+        counts.append(again["tried"])
+        assert len(counts) < 100, counts
+    return counts
+
+
+SOME = {"mode": "slower", "KOPSD_TUNING_BUDGET_MS": "1000"}  # each of the library's candidates takes some 0.2 s
+
+
+def test_what_was_not_tried_is_tried_by_the_next_tuning(start: Callable[..., Tuned]) -> None:
+    with start(**SOME) as d, d.connect() as one:
+        first = d.tune(one)
+        assert first["tried"] < len(first["candidates"])
+        counts = finish(d, one, first)
+        (row,) = one.call("tuning")["choices"]
+        assert row["tried"] == row["candidates"] == counts[-1] and row["variant"] in OWN
+        # All were: the next one begins anew.
+        assert d.tune(one)["tried"] < counts[-1]
+
+
+def test_what_was_not_tried_is_tried_by_the_next_daemon(start: Callable[..., Tuned]) -> None:
+    with start(**SOME) as d, d.connect() as one:
+        first = d.tune(one)
+        assert 0 < first["tried"] < len(first["candidates"])
+    with start() as d, d.connect() as one:  # has the time for all, and needs it for those that are left
+        (row,) = one.call("tuning")["choices"]
+        assert (row["tried"], row["candidates"]) == (first["tried"], len(first["candidates"]))
+        again = d.tune(one)
+        assert again["tried"] == len(again["candidates"])
+        slower = [i for i, c in enumerate(first["candidates"]) if c["state"] in ("measured", "slower") and i != first["usual"]]
+        for i in slower:
+            if i != first["best"]:
+                assert again["candidates"][i]["us"] == pytest.approx(first["candidates"][i]["us"]), "not measured again"
+
+
+def test_what_was_not_tried_is_tried_when_nothing_else_runs(start: Callable[..., Tuned]) -> None:
+    with start(KOPSD_TUNING_IDLE_RUNS="1000", **SOME) as d, d.connect() as one:
+        first = d.tune(one)
+        assert first["tried"] < len(first["candidates"])
+
+        def is_done() -> bool:
+            (row,) = one.call("tuning")["choices"]
+            return bool(row["tried"] == row["candidates"])
+
+        proc.eventually(is_done, lambda: f"the daemon goes on by itself\n{d.machine.daemon.log()}")
+
+
+def test_a_process_is_kept_ready(start: Callable[..., Tuned]) -> None:
+    """It is there before anything is tuned, and one that has died in the meantime is replaced."""
+    with start(KOPSD_EXECUTORS_ISOLATE="user", KOPSD_TUNING_READY="on") as d, d.connect() as one:
+        tuners: list[int] = []
+
+        def is_there() -> bool:
+            tuners[:] = proc.executors(d.machine.daemon.pid, "tuner")
+            return "event=tuner " in d.machine.daemon.log() and len(tuners) == 1
+
+        proc.eventually(is_there, "a process is ready")
+        (before,) = tuners
+        assert d.tune(one)["candidates"] and proc.executors(d.machine.daemon.pid, "tuner") == [before]
+        os.kill(before, signal.SIGKILL)
+        proc.eventually(lambda: "Z" in (Path(f"/proc/{before}/stat").read_text(encoding="utf-8").rpartition(")")[2]), "it has ended")
+        assert d.tune(one)["candidates"] and before not in proc.executors(d.machine.daemon.pid, "tuner")
 
 
 def test_bad_requests(start: Callable[..., Tuned]) -> None:

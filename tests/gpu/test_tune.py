@@ -19,6 +19,15 @@ def scaled_error(torch: Any, out: Any, a: Any, b: Any) -> float:
     return float(((out.double() - exact).abs() / terms).max())
 
 
+def tune(k: Any, *args: Any, **how: Any) -> Any:
+    """Tunes until every candidate was tried. Replies come in time: the first ones before the process that measures has started."""
+    for _ in range(50):
+        tuned = k.tune(*args, **how)
+        if not tuned.goes_on and tuned.tried == len(tuned.candidates):
+            return tuned
+    raise AssertionError(f"there is no end to it: {tuned}")
+
+
 ALLOWED = {"bfloat16": 4e-3, "float16": 5e-4, "float32": 1e-5, "float64": 1e-13, "high": 8e-5, "medium": 2e-3}
 
 
@@ -28,7 +37,7 @@ def test_linear_without_the_librarys_epilogue(torch: Any, k: Any, dtype: str, co
     """gelu by erf, with a vector as bias and with one along the columns."""
     a, b = (torch.randn(512, 512, device="cuda").to(getattr(torch, dtype)) for _ in range(2))
     bias = torch.randn(*(512, 1) if columns else (512,), device="cuda").to(a.dtype)
-    tuned = k.tune("linear", a, b, bias, activation="gelu")
+    tuned = tune(k, "linear", a, b, bias, activation="gelu")
     assert tuned.problem.startswith("linear ") and tuned.best.us <= tuned.before.us
     out, timings = k.linear(a, b, bias, activation="gelu", timing=True)
     assert timings.variant == tuned.best.variant
@@ -42,7 +51,7 @@ def test_what_is_chosen(torch: Any, k: Any, dtype: str, precision: str, shape: t
     m, n, depth = shape
     a = torch.randn((m, depth), device="cuda", dtype=torch.float32).to(getattr(torch, dtype))
     b = torch.randn((depth, n), device="cuda", dtype=torch.float32).to(getattr(torch, dtype))
-    tuned = k.tune("gemm", a, b, precision=precision)
+    tuned = tune(k, "gemm", a, b, precision=precision)
     assert tuned.best.us <= tuned.before.us and len(tuned.candidates) > 1
     out = torch.full((m, n), float("nan"), device="cuda", dtype=a.dtype)
     result, timings = k.gemm(a, b, out=out, precision=precision, timing=True)

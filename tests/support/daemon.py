@@ -102,6 +102,7 @@ class Daemon:
             self.env["KOPSD_EXECUTORS_SANDBOX"] = "off"
             if "isolate" not in config:
                 self.env.setdefault("KOPSD_EXECUTORS_ISOLATE", "off")
+        self.env["KOPSD_TUNING_READY"] = "off"  # as spares
         self.env["KOPSD_KERNELS_HELPERS"] = "1"  # one compiler at a time: what the daemon holds is steady
         self.env["CACHE_DIRECTORY"] = str(self.folder / "cache")  # not the machine's
         self.env.update(env or {})

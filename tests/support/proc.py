@@ -14,15 +14,16 @@ from pathlib import Path
 from . import raw
 
 
-def executors(pid: int) -> list[int]:
-    """The processes that do the daemon's GPU work. (A task's `children` may leave some out while others end.)"""
+def executors(pid: int, role: str = "executor") -> list[int]:
+    """The processes that do the daemon's GPU work; role "tuner": that tune. (A task's `children` may leave some out while others
+    end.)"""
     found = []
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
         try:
             parent = int((folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
-            if parent == pid and (folder / "cmdline").read_bytes().split(b"\0")[1:2] == [b"--executor"]:
+            if parent == pid and (folder / "cmdline").read_bytes().split(b"\0")[1:2] == [f"--{role}".encode()]:
                 found.append(int(folder.name))
         except (FileNotFoundError, ProcessLookupError):
             continue

@@ -21,8 +21,8 @@ extern "C" {
 struct kops_candidate {
     const char *variant; /**< The kernel, as in kops_options.variant; several candidates may be of one. */
     const char *what;    /**< Its description, to be shown: "cublaslt 3, scratch 0 KiB". */
-    const char *state;   /**< "measured"; "slower": left behind after its first measurement; "left_out": not measured,
-                              for want of time; "unfit": it cannot run this. */
+    const char *state;   /**< "measured"; "slower": left behind after its first measurement; "left_out": not measured
+                              in this tuning, for want of time; "unfit": it cannot run this. */
     double us; /**< Time of one execution on the device, in microseconds: the median of several. NAN: not measured. */
 };
 
@@ -38,12 +38,15 @@ struct kops_tune {
     unsigned before; /**< Of the one that ran before; `best` where nothing was faster beyond noise. */
     unsigned usual;  /**< Of the one that runs where nothing was tuned. */
     double noise;    /**< The wider spread of `best` and `before` between their quartiles, as a part of the time. */
-    double took_us;  /**< How long the tuning took, waiting for other work included. */
+    double took_us;  /**< From the request to the reply, waiting for other work included. */
+    unsigned tried;  /**< Candidates that this tuning or earlier ones have tried; 0: not known. Where it is less than
+                          there are, the next tuning goes on with the others. */
+    bool goes_on;    /**< There was no time to measure before the reply. It is done after it. */
 };
 
 /** Measures what can run an op on tensors of these shapes, strides, dtypes and alignments, on memory of the daemon's
- * own, and keeps the fastest for every client. Returns when that is done, usually within a second; other work goes
- * first.
+ * own, and keeps the fastest for every client. Returns when that is done, or when the daemon's time for it is over,
+ * within a second by default; other work goes first.
  *
  * `request` is that of kops_run(), so that what runs often can be tuned as it is. Its tensors need no buffers: of an
  * offset only the remainder modulo 256 counts, as the alignment. Memory of tensors that have buffers is neither read
@@ -69,6 +72,7 @@ struct kops_choice {
     double usual_us;               /**< Its time then; NAN: it could not run. */
     double noise;                  /**< As in struct kops_tune. */
     double at;                     /**< When it was chosen, in seconds since 1970. */
+    unsigned tried, candidates;    /**< It was chosen from so many, of so many that there were; 0: not known. */
 };
 
 /** Free it with kops_tuning_free(). */

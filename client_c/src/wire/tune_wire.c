@@ -61,7 +61,8 @@ static const struct wire_field tune_fields[] = {
     FIELD(TEXT, problem), WIRE_NESTED(RECORD, LIST, "candidates", candidates, candidate_record),
     NEEDED(UINT, best),   NEEDED(UINT, before),
     NEEDED(UINT, usual),  FIELD(F64, noise),
-    FIELD(F64, took_us),
+    FIELD(F64, took_us),  FIELD(UINT, tried),
+    FIELD(BOOL, goes_on),
 };
 static const struct wire_record tune_record = WIRE_RECORD(RECORD, tune_fields);
 #undef RECORD
@@ -86,8 +87,9 @@ bool wire_decode_tune(const unsigned char *result, int *fds, unsigned nfds, void
 
 #define RECORD struct kops_choice
 static const struct wire_field choice_fields[] = {
-    FIELD(TEXT, machine), FIELD(TEXT, problem), FIELD(TEXT, variant), FIELD(TEXT, what), FIELD(F64, us),
-    FIELD(TEXT, usual),   FIELD(F64, usual_us), FIELD(F64, noise),    FIELD(F64, at),
+    FIELD(TEXT, machine), FIELD(TEXT, problem), FIELD(TEXT, variant),    FIELD(TEXT, what),
+    FIELD(F64, us),       FIELD(TEXT, usual),   FIELD(F64, usual_us),    FIELD(F64, noise),
+    FIELD(F64, at),       FIELD(UINT, tried),   FIELD(UINT, candidates),
 };
 static const struct wire_record choice_record = WIRE_RECORD(RECORD, choice_fields);
 #undef RECORD

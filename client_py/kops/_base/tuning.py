@@ -13,7 +13,8 @@ from .results import known
 @dataclass(frozen=True)
 class Candidate:
     """What can run an op. `us` is the median time of an execution in microseconds; None: not measured. `state` is "measured",
-    "slower" (left behind after one measurement), "left_out" (not measured, for want of time) or "unfit" (it cannot run this)."""
+    "slower" (left behind after one measurement), "left_out" (not measured in this tuning, for want of time) or "unfit" (it cannot
+    run this)."""
 
     variant: str
     what: str
@@ -25,7 +26,9 @@ class Candidate:
 class Tuned:
     """The result of `Client.tune`. `best` runs from now on, for every client; `before` ran until now, and is `best` where nothing
     is faster beyond noise; `usual` runs where nothing was tuned. `noise` is the wider of the spreads of `best` and `before`, as a
-    part of their time; `took_us` how long the tuning took. `machine` says for which kind of GPU, driver and library it holds."""
+    part of their time; `took_us` how long the reply took. `machine` says for which kind of GPU, driver and library it holds. `tried` is
+    how many of the candidates tunings of this problem have tried so far: the next one goes on with the others (None: an older daemon).
+    `goes_on`: there was no time to measure before the reply. It is done after it."""
 
     device: str
     machine: str
@@ -36,6 +39,8 @@ class Tuned:
     usual: Candidate
     noise: float
     took_us: float
+    tried: int | None = None
+    goes_on: bool = False
 
     @property
     def gain(self) -> float | None:
@@ -51,13 +56,17 @@ class Tuned:
         head = f"{self.problem}: {self.best.what}"
         if self.gain is not None:
             head += f", {self.gain:.3g} × as fast as without tuning"
+        if self.tried is not None and self.tried < len(self.candidates):
+            head += f", of {self.tried} of {len(self.candidates)} candidates so far"
+        if self.goes_on:
+            head += " (still measuring)"
         return "\n".join([head, table.layout([["candidate", "us", "state", ""], *rows], "lrll")])
 
 
 @dataclass(frozen=True)
 class Choice:
     """A choice that was made. `us` is its time then, `usual_us` that of what would run without it; None: that cannot run. `at`:
-    when, in seconds since 1970."""
+    when, in seconds since 1970. It is the best of `tried` of `candidates`; None: an older daemon has chosen it."""
 
     machine: str
     problem: str
@@ -68,6 +77,8 @@ class Choice:
     noise: float
     at: float
     usual_us: float | None = None
+    tried: int | None = None
+    candidates: int | None = None
 
 
 def tuned_of(reply: Mapping[str, Any]) -> Tuned:

@@ -83,7 +83,9 @@ class MeasureMethods:
     ) -> Tuned:
         """Has the daemon measure what runs an op fastest on arrays like these (their shapes, strides, dtypes and alignments count,
         their values do not), and keep that for every client, also in later daemons. A `Tuned`, which prints as a table. It
-        usually takes less than a second; other work goes first. Raises `Unsupported` where there is nothing to choose among."""
+        takes less than a second (the daemon's `tuning.budget_ms`); other work goes first. Where that was not enough for all
+        candidates (`Tuned.tried`), the others are tried by the next call, or while the GPU is idle. Raises `Unsupported` where
+        there is nothing to choose among."""
         attrs = check_attrs(op, attrs, None)
         options = {} if device is None else {"device": plans.device_ref(device)}
         request = plans.Request(op, inputs, out, attrs, options)

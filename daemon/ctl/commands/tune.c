@@ -15,7 +15,8 @@
 static const char usage[] =
     "Usage: kopsctl tune OP [--shape SHAPES] [--dtype DTYPE] [--attr NAME=VALUE]... [--device DEVICE] [--json]\n\n"
     "Measures what can run the op, on memory of the daemon's own. The fastest runs from then on, for every client,\n"
-    "also in the next daemon. It takes about a second; other work goes first. `kopsctl tuning` lists the choices.\n\n"
+    "also in the next daemon. It takes less than a second; other work goes first. What there is no time for is tried\n"
+    "by the next tuning, or while the GPU is idle. `kopsctl tuning` lists the choices.\n\n"
     "  -s, --shape SHAPES     the inputs' shapes, as for `kopsctl run`: such as 640x640,640x333; one shape is that of\n"
     "                         all inputs. Default: 1024x1024\n"
     "  -t, --dtype DTYPE      f32 (default, where the op takes it), f64, f16, bf16, f8_e4m3, f8_e5m2\n"
@@ -95,6 +96,16 @@ static void print_outcome(const struct kops_tune *t)
                text_gain(before->us, best->us, more, sizeof(more)));
 }
 
+/* What was not tried. */
+static void print_rest(const struct kops_tune *t)
+{
+    if (t->goes_on)
+        printf("the time was over before all was measured: it is gone on with, ask again\n");
+    else if (t->tried && t->tried < t->n_candidates)
+        printf("tried so far: %u of %u candidates; the next tuning goes on with the others\n", t->tried,
+               t->n_candidates);
+}
+
 static enum ctl_exit print_text(const struct kops_tune *t)
 {
     const size_t size = t->n_candidates * sizeof(*t->candidates);
@@ -111,7 +122,9 @@ static enum ctl_exit print_text(const struct kops_tune *t)
     for (unsigned i = 0; i < t->n_candidates; i++)
         print_row(&table, t, (unsigned)(sorted[i] - t->candidates));
     table_print(&table);
-    print_outcome(t);
+    if (!t->goes_on)
+        print_outcome(t);
+    print_rest(t);
     free(sorted);
     return CTL_OK;
 }
@@ -141,6 +154,8 @@ static void print_json(const struct kops_tune *t)
     json_uint("usual", t->usual);
     json_number("noise", t->noise);
     json_number("took_us", t->took_us);
+    json_uint("tried", t->tried);
+    json_bool("goes_on", t->goes_on);
     json_end('}');
 }
 

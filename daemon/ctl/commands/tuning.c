@@ -15,7 +15,9 @@ static const char usage[] =
     "Usage: kopsctl tuning [--clear] [--json]\n\n"
     "Lists what tuning has chosen, the newest first. For each problem: what runs, and what would run without tuning\n"
     "(usual), with their times in microseconds when it was tuned; how many times faster the choice is (gain); its\n"
-    "age; the kind of machine and the software that it is for. `kopsctl tune` tunes a problem.\n\n"
+    "age; how many of the candidates were tried, where the others wait for a later tuning; the kind of machine and "
+    "the\n"
+    "software that it is for. `kopsctl tune` tunes a problem.\n\n"
     "      --clear   forget all choices; for administrators, by default root and the daemon's own user\n"
     "      --json    print JSON\n";
 
@@ -90,6 +92,10 @@ static void print_row(struct table *t, const struct kops_choice *c, double now_s
     table_us(t, c->usual_us);
     table_cell(t, "%s", text_gain(c->usual_us, c->us, text, sizeof(text)));
     table_cell(t, "%s", text_duration(now_s - c->at, text, sizeof(text)));
+    if (c->candidates)
+        table_cell(t, "%u of %u", c->tried, c->candidates);
+    else
+        table_cell(t, "-");
     print_machine(t, c->machine);
 }
 
@@ -98,9 +104,9 @@ static void print_text(const struct choices *all)
     const double now_s = (double)time(NULL);
     struct table t;
 
-    table_init(
-        &t, "llrlrrrll",
-        (const char *const[]){"problem", "runs", "us", "usual", "usual us", "gain", "age", "machine", "software"});
+    table_init(&t, "llrlrrrlll",
+               (const char *const[]){"problem", "runs", "us", "usual", "usual us", "gain", "age", "tried", "machine",
+                                     "software"});
     for (size_t i = 0; i < all->n_pages; i++)
         for (const struct kops_choice *const *c = all->pages[i]->choices; *c; c++)
             print_row(&t, *c, now_s);
@@ -124,6 +130,8 @@ static void print_json(const struct choices *all)
             json_number("usual_us", (*c)->usual_us);
             json_number("noise", (*c)->noise);
             json_number("at", (*c)->at);
+            json_uint("tried", (*c)->tried);
+            json_uint("candidates", (*c)->candidates);
             json_end('}');
         }
     json_end(']');

@@ -58,7 +58,8 @@ struct server_config {
     uint64_t stall_timeout_ms;  /* time an ordered op waits for its stream; 0: for ever */
     uint64_t shutdown_grace_ms;
     uint64_t tuning_idle_runs; /* of a problem, from which on it is tuned while nothing else runs; 0: never */
-    uint64_t tuning_budget_ms; /* of a tuning's measurements */
+    uint64_t tuning_budget_ms; /* from when a tuning is asked for to its last measurement */
+    bool tuning_ready;         /* a process for it is kept ready */
     uint64_t job_timeout_s;    /* time without an ended execution after which a device is given up; 0: never */
     uint64_t loop_timeout_s;   /* time without a turn of the loop after which the process ends; 0: never */
     uint64_t idle_exit_s;      /* time without a connection after which the server ends; 0: never */

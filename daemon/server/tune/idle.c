@@ -87,42 +87,54 @@ static bool is_wanted(const struct server *s, const struct seen *x)
     return x->device && !x->done && x->runs >= s->config.tuning_idle_runs;
 }
 
-static void count(struct server *server, struct backend_device *d, const struct step *step, uint64_t times,
-                  uint64_t now_ns)
+/* The problem's place, which is made; false: no memory. */
+static bool see(struct server *server, struct backend_device *d, const struct step *step, const uint32_t *alignment,
+                struct seen **ret_seen)
 {
-    uint32_t alignment[STEP_MAX_OPERANDS] = {0};
+    const uint64_t hash = hash_of(d, step, alignment);
     struct tune *t = server->tune;
     struct seen *seen;
-    uint64_t hash;
-    bool before;
 
-    for (unsigned i = 0; i < step_operands(step); i++)
-        alignment[i] = (uint32_t)(step->operands[i].offset % ALIGNMENT);
-    hash = hash_of(d, step, alignment);
+    if (!t->seen)
+        t->seen = calloc(SEEN_MAX, sizeof(*t->seen));
+    if (!t->seen)
+        return false;
     seen = place(t, hash);
     if (seen->hash != hash || !seen->device) {
         t->n_wanted -= is_wanted(server, seen);
         *seen = (struct seen){.device = d, .hash = hash};
         seen->request.step = *step;
-        memcpy(seen->request.alignment, alignment, sizeof(alignment));
+        memcpy(seen->request.alignment, alignment, sizeof(seen->request.alignment));
     }
+    *ret_seen = seen;
+    return true;
+}
+
+static void count(struct server *server, struct backend_device *d, const struct step *step, uint64_t times,
+                  uint64_t now_ns)
+{
+    uint32_t alignment[STEP_MAX_OPERANDS] = {0};
+    struct seen *seen;
+    bool before;
+
+    for (unsigned i = 0; i < step_operands(step); i++)
+        alignment[i] = (uint32_t)(step->operands[i].offset % ALIGNMENT);
+    if (!see(server, d, step, alignment, &seen))
+        return;
     before = is_wanted(server, seen);
     seen->runs += times;
-    t->n_wanted += !before && is_wanted(server, seen);
+    server->tune->n_wanted += !before && is_wanted(server, seen);
     seen->last_ns = now_ns;
 }
 
 static void on_ended(const struct request *r, const struct run *run, double device_us, double total_us, uint64_t now_ns)
 {
-    struct tune *t = r->connection->server->tune;
     const struct backend *backend = run->device ? run->device->backend : NULL;
 
     observe_runs.ended(r, run, device_us, total_us, now_ns);
     if (!r->connection->server->config.tuning_idle_runs || run->failed || !backend || !backend->tunes)
         return;
-    if (!t->seen)
-        t->seen = calloc(SEEN_MAX, sizeof(*t->seen));
-    for (unsigned i = 0; t->seen && i < run->commands.n_steps; i++)
+    for (unsigned i = 0; i < run->commands.n_steps; i++)
         if (backend->tunes(&run->commands.steps[i]))
             count(r->connection->server, run->device, &run->commands.steps[i], run->job.ended, now_ns);
 }
@@ -142,6 +154,7 @@ const struct run_observer tune_runs = {on_ended, on_program_ran, wants_times};
 
 /* ---- tuning ---- */
 
+/* Of those that are wanted as much the one that was run or tuned longest ago. */
 static struct seen *most_wanted(const struct server *s)
 {
     struct tune *t = s->tune;
@@ -150,7 +163,7 @@ static struct seen *most_wanted(const struct server *s)
     for (unsigned i = 0; t->seen && i < SEEN_MAX; i++) {
         struct seen *x = &t->seen[i];
 
-        if (is_wanted(s, x) && (!best || x->runs > best->runs))
+        if (is_wanted(s, x) && (!best || x->runs > best->runs || (x->runs == best->runs && x->last_ns < best->last_ns)))
             best = x;
     }
     return best;
@@ -167,9 +180,8 @@ static void begin(struct server *s, const struct seen *seen)
     task->request = seen->request;
     task->request.patient = true;
     task->idle = true;
-    task->seen = seen->hash;
     if (tune_begin(s, task, &e) < 0)
-        free(task);
+        tune_task_free(task);
 }
 
 static void on_timer(uv_timer_t *timer)
@@ -217,17 +229,53 @@ void idle_close(struct server *s)
     uv_close((uv_handle_t *)&s->tune->idle, NULL);
 }
 
-/* One that was interrupted is tried again later; one that failed otherwise is not. */
+static struct seen *find(struct tune *t, const struct tune_task *task)
+{
+    const uint64_t hash = hash_of(task->device, &task->request.step, task->request.alignment);
+
+    for (unsigned i = 0; t->seen && i < SEEN_MAX; i++)
+        if (t->seen[i].device && t->seen[i].hash == hash)
+            return &t->seen[i];
+    return NULL;
+}
+
+void idle_want(struct server *server, const struct tune_task *task)
+{
+    struct seen *seen;
+
+    if (!server->config.tuning_idle_runs ||
+        !see(server, task->device, &task->request.step, task->request.alignment, &seen))
+        return;
+    server->tune->n_wanted -= is_wanted(server, seen);
+    seen->done = false;
+    seen->last_ns = clock_now_ns();
+    if (seen->runs < server->config.tuning_idle_runs)
+        seen->runs = server->config.tuning_idle_runs;
+    server->tune->n_wanted += is_wanted(server, seen);
+}
+
+static void set_done(struct server *s, const struct tune_task *task)
+{
+    struct seen *seen = find(s->tune, task);
+
+    if (!seen)
+        return;
+    s->tune->n_wanted -= is_wanted(s, seen);
+    seen->done = true;
+}
+
+/* One that was interrupted is tried again later, and one that had no time for all candidates is gone on with, as long
+ * as idle tunings find time for some. One that failed otherwise is not tried again. */
 void idle_done(struct server *s, const struct tune_task *task)
 {
-    const bool again = task->failed && task->error.code == ERROR_CANCELLED;
-    struct tune *t = s->tune;
+    const bool interrupted = task->failed && task->error.code == ERROR_CANCELLED;
+    const bool is_left =
+        !task->failed && tuning_tried(&task->result) < task->result.n && (task->result.n_new > 0 || !task->idle);
 
-    if (again)
-        t->idle_next_ns = clock_now_ns() + PAUSE_NS;
-    for (unsigned i = 0; !again && i < SEEN_MAX; i++)
-        if (t->seen[i].device && t->seen[i].hash == task->seen && is_wanted(s, &t->seen[i])) {
-            t->seen[i].done = true;
-            t->n_wanted--;
-        }
+    if (task->idle && interrupted)
+        s->tune->idle_next_ns = clock_now_ns() + PAUSE_NS;
+    if (is_left)
+        idle_want(s, task);
+    else if (!task->failed || (task->idle && !interrupted))
+        set_done(s, task);
 }

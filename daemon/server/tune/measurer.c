@@ -25,7 +25,7 @@ static const struct patience {
 struct pace {
     struct tuning_pace base; /* first */
     struct tune *tune;
-    const struct tune_task *task;
+    struct tune_task *task;
 };
 
 static bool is_to_end(const struct pace *p)
@@ -63,16 +63,48 @@ static int wait_until_still(struct tuning_pace *base, struct error *e)
     }
 }
 
+/* Whoever waits may be answered with the list, and no more, where it takes too long to measure. */
+static int on_listed(struct tuning_pace *base, struct tuning_result *result, struct error *e)
+{
+    const struct pace *p = (struct pace *)(void *)base;
+    struct tuning_result *listed;
+
+    if (is_to_end(p))
+        return error_set(e, ERROR_CANCELLED, "the tuning was cancelled");
+    listed = malloc(sizeof(*listed));
+    if (!listed)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a tuning");
+    unfinished_recall(p->tune, result);
+    *listed = *result;
+    pthread_mutex_lock(&p->tune->lock);
+    free(p->task->listed);
+    p->task->listed = listed;
+    pthread_mutex_unlock(&p->tune->lock);
+    return 0;
+}
+
 /* ---- what was found ---- */
 
-static void conclude(struct tune *t, struct store *store, const struct tuning_result *r)
+/* What has been chosen. Where there was no time to measure what runs now, it is chosen still, with what was measured
+ * then. */
+static struct tuned find_out(struct tune *t, const struct tuning_result *r)
 {
     const struct tuning_candidate *best = &r->candidates[r->best], *usual = &r->candidates[r->usual];
+    const struct tuned *old;
     struct timespec now;
     struct tuned tuned;
 
     clock_gettime(CLOCK_REALTIME, &now);
     memset(&tuned, 0, sizeof(tuned));
+    pthread_mutex_lock(&t->lock);
+    old = best->state == TUNING_LEFT_OUT ? tuned_find(t, &r->key) : NULL;
+    if (old)
+        tuned = *old;
+    pthread_mutex_unlock(&t->lock);
+    tuned.tried = tuning_tried(r);
+    tuned.candidates = r->n;
+    if (old)
+        return tuned;
     tuned.key = r->key;
     tuned.choice = best->choice;
     snprintf(tuned.machine, sizeof(tuned.machine), "%s", r->machine);
@@ -83,8 +115,17 @@ static void conclude(struct tune *t, struct store *store, const struct tuning_re
     tuned.usual_us = usual->us;
     tuned.noise = r->noise;
     tuned.at_s = now.tv_sec;
-    tuned_publish(t, &tuned);
-    store_put(store, &tuned);
+    return tuned;
+}
+
+static void log_tuned(const struct tuned *tuned, uint64_t took_ns)
+{
+    char problem[2 * sizeof(tuned->problem)], chosen[2 * sizeof(tuned->chosen)];
+
+    log_info("tuned", "problem=%s choice=%s tried=%u candidates=%u took_ms=%llu",
+             log_quote(problem, sizeof(problem), tuned->problem, strlen(tuned->problem)),
+             log_quote(chosen, sizeof(chosen), tuned->chosen, strlen(tuned->chosen)), tuned->tried, tuned->candidates,
+             (unsigned long long)(took_ns / (1000 * 1000)));
 }
 
 /* ---- the thread ---- */
@@ -100,10 +141,9 @@ static bool others_use(struct backend_device *d)
     return !*c.missing && !(c.reasons & 1U << CONDITION_IDLE);
 }
 
-static void work_on(struct tune *t, struct store *store, struct tune_task *task)
+static void work_on(struct tune *t, struct tune_task *task)
 {
-    struct pace pace = {.base = {.wait = wait_until_still}, .tune = t, .task = task};
-    const uint64_t begin_ns = clock_now_ns();
+    struct pace pace = {.base = {.wait = wait_until_still, .listed = on_listed}, .tune = t, .task = task};
 
     task->failed = true;
     if (atomic_load(&task->cancelled)) {
@@ -116,19 +156,41 @@ static void work_on(struct tune *t, struct store *store, struct tune_task *task)
     }
     task->failed =
         task->device->backend->tune(task->device, &task->request, &pace.base, &task->result, &task->error) < 0;
-    task->took_ns = clock_now_ns() - begin_ns;
-    if (!task->failed)
-        conclude(t, store, &task->result);
 }
 
-static void hand_back(struct tune *t, struct tune_task *task)
+/* The file, which is made when there is something to keep. */
+static struct store *open_late(const struct tune *t, struct store **store)
 {
+    if (!*store)
+        *store = store_open(t->server->config.code.directory, true);
+    return *store;
+}
+
+/* Whoever waits has the answer before the disk has the choice. The task is the loop's from then on. */
+static void hand_back(struct tune *t, struct store **store, struct tune_task *task)
+{
+    struct tuning_result *result = NULL;
+    struct tuned tuned;
+
+    if (!task->failed) {
+        tuned = find_out(t, &task->result);
+        tuned_publish(t, &tuned);
+        log_tuned(&tuned, clock_now_ns() - task->begin_ns);
+        result = malloc(sizeof(*result));
+    }
+    if (result)
+        *result = task->result;
     pthread_mutex_lock(&t->lock);
     t->current = NULL;
     list_append(&t->done, &task->link);
     pthread_mutex_unlock(&t->lock);
     atomic_store_explicit(&t->news, true, memory_order_release);
     server_wake(t->server);
+    if (!result)
+        return;
+    store_put(open_late(t, store), &tuned);
+    unfinished_keep(t, *store, result);
+    free(result);
 }
 
 /* Whether tuning takes memory of a device while nothing is tuned; `now`: it gives that back. */
@@ -162,17 +224,37 @@ static struct tune_task *next_task(struct tune *t)
     return t->current;
 }
 
-static void forget(struct tune *t, struct store *store)
+static void forget(struct tune *t, struct store **store)
 {
     tuning_table_clear(t->table);
-    store_clear(store);
+    unfinished_clear(t);
+    store_clear(open_late(t, store));
+}
+
+/* What the next tuning needs, as far as it takes no memory of devices. */
+static void prepare(const struct server *s)
+{
+    struct error e;
+
+    for (unsigned i = 0; s->config.tuning_ready && i < s->devices.count; i++) {
+        struct backend_device *d = s->devices.all[i];
+        char quoted[300];
+
+        if (!d->backend->tune_prepare || d->info.exclusive || d->backend->tune_prepare(d, &e) == 0)
+            continue;
+        if (e.code != ERROR_CANCELLED)
+            log_warning("tuner_not_ready", "why=%s", log_quote(quoted, sizeof(quoted), e.message, strlen(e.message)));
+        return; /* the next tuning tries it again */
+    }
 }
 
 void *measurer_run(void *argument)
 {
     struct tune *t = argument;
-    struct store *store = store_open(t->server->config.code.directory, true);
+    struct store *store = NULL;
     bool ending = false;
+
+    prepare(t->server);
 
     while (!ending) {
         struct tune_task *task;
@@ -185,12 +267,14 @@ void *measurer_run(void *argument)
         t->clear_wanted = false;
         pthread_mutex_unlock(&t->lock);
         if (clear)
-            forget(t, store);
+            forget(t, &store);
         if (task) {
-            work_on(t, store, task);
-            hand_back(t, task);
+            work_on(t, task);
+            hand_back(t, &store, task);
         } else if (!clear) {
             rest(t->server, true);
+            if (!ending)
+                prepare(t->server);
         }
     }
     store_close(store);

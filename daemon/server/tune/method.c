@@ -9,6 +9,7 @@
 #include "server/peer/access.h"
 #include "server/peer/connection.h"
 #include "server/tune/room.h"
+#include "util/clock.h"
 #include "util/log.h"
 
 enum { ROWS_MAX = 256, PATH_LENGTH = 32, ALIGNMENT = 256 };
@@ -164,50 +165,103 @@ static void write_candidate(struct rpc_output *out, const struct tuning_candidat
         rpc_write_entry_double(out, "us", c->us);
 }
 
-void tune_answer(struct request *r, const struct tune_task *task)
+static void write_result(struct rpc_output *out, const struct tune_task *task, const struct tuning_result *result,
+                         bool goes_on)
 {
-    const struct tuning_result *result = &task->result;
+    rpc_write_map(out, 11);
+    rpc_write_entry_text(out, "device", task->device->info.uuid);
+    rpc_write_text(out, "machine");
+    rpc_write_any_text(out, result->machine);
+    rpc_write_text(out, "problem");
+    rpc_write_any_text(out, result->problem);
+    rpc_write_entry_uint(out, "best", result->best);
+    rpc_write_entry_uint(out, "before", result->before);
+    rpc_write_entry_uint(out, "usual", result->usual);
+    rpc_write_entry_double(out, "noise", result->noise);
+    rpc_write_entry_double(out, "took_us", (double)(clock_now_ns() - task->begin_ns) * 1e-3);
+    rpc_write_entry_uint(out, "tried", tuning_tried(result));
+    rpc_write_entry_bool(out, "goes_on", goes_on);
+    rpc_write_text(out, "candidates");
+    rpc_write_array(out, result->n);
+    for (unsigned i = 0; i < result->n; i++)
+        write_candidate(out, &result->candidates[i]);
+}
+
+/* Whoever has cancelled it was told that this is the answer, also where all was measured by then. */
+static bool end_cancelled(const struct tune_task *task)
+{
     struct error cancelled;
+
+    if (!atomic_load(&task->cancelled))
+        return false;
+    error_set(&cancelled, ERROR_CANCELLED, "the tuning was cancelled");
+    request_end_error(task->waiting, &cancelled);
+    return true;
+}
+
+void tune_answer(const struct tune_task *task)
+{
     struct rpc_output *out;
 
     if (task->failed) {
-        request_end_error(r, &task->error);
+        request_end_error(task->waiting, &task->error);
         return;
     }
-    /* Whoever has cancelled it was told that this is the answer, also where all was measured by then. */
-    if (atomic_load(&task->cancelled)) {
-        error_set(&cancelled, ERROR_CANCELLED, "the tuning was cancelled");
-        request_end_error(r, &cancelled);
+    if (end_cancelled(task))
+        return;
+    out = request_result(task->waiting);
+    if (out)
+        write_result(out, task, &task->result, false);
+    request_end(task->waiting);
+}
+
+/* Before the candidates are known there is what runs, whatever that is. */
+static void nothing_yet(const struct tune_task *task, struct tuning_result *ret)
+{
+    const struct step *step = &task->request.step;
+    const struct backend_device *d = task->device;
+    const char *const *names = d->backend->variants(task->device, op_get((enum op_id)step->op), step->plan.dtype);
+    struct tuning_candidate *c = &ret->candidates[0];
+
+    ret->n = 1;
+    snprintf(ret->machine, sizeof(ret->machine), "%s", d->info.name);
+    snprintf(ret->problem, sizeof(ret->problem), "%s", step_op_name(step));
+    step_copy_variant(c->choice.variant, names && *names ? *names : "");
+    snprintf(c->text, sizeof(c->text), "what runs now");
+    c->us = NAN;
+}
+
+void tune_answer_early(const struct tune_task *task, const struct tuning_result *listed, bool goes_on)
+{
+    struct tuning_result *none = NULL;
+    struct rpc_output *out;
+    struct error e;
+
+    if (end_cancelled(task))
+        return;
+    if (!listed)
+        none = calloc(1, sizeof(*none));
+    if (!listed && !none) {
+        error_set(&e, ERROR_OUT_OF_MEMORY, "no memory for a reply");
+        request_end_error(task->waiting, &e);
         return;
     }
-    out = request_result(r);
-    if (out) {
-        rpc_write_map(out, 9);
-        rpc_write_entry_text(out, "device", task->device->info.uuid);
-        rpc_write_text(out, "machine");
-        rpc_write_any_text(out, result->machine);
-        rpc_write_text(out, "problem");
-        rpc_write_any_text(out, result->problem);
-        rpc_write_entry_uint(out, "best", result->best);
-        rpc_write_entry_uint(out, "before", result->before);
-        rpc_write_entry_uint(out, "usual", result->usual);
-        rpc_write_entry_double(out, "noise", result->noise);
-        rpc_write_entry_double(out, "took_us", (double)task->took_ns * 1e-3);
-        rpc_write_text(out, "candidates");
-        rpc_write_array(out, result->n);
-        for (unsigned i = 0; i < result->n; i++)
-            write_candidate(out, &result->candidates[i]);
-    }
-    request_end(r);
+    if (none)
+        nothing_yet(task, none);
+    out = request_result(task->waiting);
+    if (out)
+        write_result(out, task, none ? none : listed, goes_on);
+    free(none);
+    request_end(task->waiting);
 }
 
 /* ---- tuning ---- */
 
 static void write_tuned(struct rpc_output *out, const struct tuned *t)
 {
-    const bool timed = !isnan(t->usual_us);
+    const bool timed = !isnan(t->usual_us), counted = t->candidates > 0;
 
-    rpc_write_map(out, 8 + timed);
+    rpc_write_map(out, 8U + timed + (counted ? 2 : 0));
     rpc_write_text(out, "machine");
     rpc_write_any_text(out, t->machine);
     rpc_write_text(out, "problem");
@@ -222,6 +276,10 @@ static void write_tuned(struct rpc_output *out, const struct tuned *t)
         rpc_write_entry_double(out, "usual_us", t->usual_us);
     rpc_write_entry_double(out, "noise", t->noise);
     rpc_write_entry_double(out, "at", (double)t->at_s);
+    if (counted) {
+        rpc_write_entry_uint(out, "tried", t->tried);
+        rpc_write_entry_uint(out, "candidates", t->candidates);
+    }
 }
 
 static void write_list(struct request *r, const struct tune *t, uint64_t from)

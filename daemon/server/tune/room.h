@@ -12,8 +12,9 @@
 #include "server/tune/tune.h"
 
 enum {
-    TUNED_MAX = 4096, /* choices that are kept */
-    TASKS_MAX = 64,   /* that wait, of all users together */
+    TUNED_MAX = 4096,     /* choices that are kept */
+    TASKS_MAX = 64,       /* that wait, of all users together */
+    UNFINISHED_MAX = 256, /* problems of which tunings have tried some candidates and not all */
 };
 
 /* A choice that was made. */
@@ -23,21 +24,34 @@ struct tuned {
     char machine[2 * TUNING_TEXT_BYTES], problem[TUNING_TEXT_BYTES], chosen[48], usual[48];
     double us, usual_us, noise; /* of the choice, and of what would run without it */
     int64_t at_s;               /* since 1970 */
+    uint32_t tried, candidates; /* candidates that were tried, of how many; 0: not known */
+};
+
+/* What tunings have tried of a problem's candidates, where there was no time for all of them. */
+struct unfinished {
+    struct tuning_key key;
+    uint32_t n;
+    struct unfinished_candidate {
+        uint64_t choice; /* a hash of it */
+        float us;
+        uint32_t failed;
+    } tried[TUNING_CANDIDATES_MAX];
 };
 
 struct tune_task {
     struct list link; /* in queue or done */
     struct backend_device *device;
     struct tuning_request request;
-    bool idle;               /* nobody has asked for it */
-    uint64_t seen;           /* then: which problem of idle.c it is */
-    atomic_bool cancelled;   /* the loop wants it to end */
-    struct request *waiting; /* for its reply; NULL: nobody waits. The loop's */
-    struct account *account; /* of who has asked, while it counts there. The loop's */
-    bool failed;             /* `error` says why */
+    bool idle;                    /* nobody has asked for it */
+    atomic_bool cancelled;        /* the loop wants it to end */
+    struct request *waiting;      /* for its reply; NULL: nobody waits any more. The loop's */
+    uint64_t begin_ns;            /* when it was asked for */
+    uint64_t answer_ns;           /* whoever waits has a reply then, done or not */
+    struct tuning_result *listed; /* the candidates, from when they are known on. Under the lock */
+    struct account *account;      /* of who has asked, while it counts there. The loop's */
+    bool failed;                  /* `error` says why */
     struct error error;
     struct tuning_result result;
-    uint64_t took_ns;
 };
 
 struct seen;
@@ -48,12 +62,14 @@ struct tune {
     int table_fd;
     pthread_t thread;
     bool has_thread;
+    bool was_turned; /* the loop has turned */
 
     pthread_mutex_t lock;
     pthread_cond_t wanted;
     struct list queue, done;   /* struct tune_task; under the lock */
     struct tune_task *current; /* under the lock */
     unsigned n_tasks;          /* in all; the loop's */
+    unsigned n_waiting;        /* of them with a request that waits; the loop's */
     bool ending;               /* under the lock */
     atomic_bool news;          /* there is something in `done` */
 
@@ -61,6 +77,9 @@ struct tune {
     struct tuned *tuned;
     unsigned n_tuned;
     bool clear_wanted; /* the file and the table are to forget everything */
+
+    struct unfinished *unfinished; /* the one that was tuned last comes last; the measurer's */
+    unsigned n_unfinished;
 
     /* What the loop tells the measurer. */
     atomic_bool busy[BACKEND_MAX_DEVICES];
@@ -70,14 +89,12 @@ struct tune {
     struct seen *seen;
     unsigned n_wanted; /* of them */
     uv_timer_t idle;
+    uv_timer_t overdue;    /* wakes the loop when a reply is */
     uint64_t idle_jobs;    /* jobs that were ever begun, at the timer's last tick */
     uint64_t idle_next_ns; /* no idle tuning before */
 };
 
 /* ---- tune.c ---- */
-
-/* Hands a task to the measurer. The thread is started where there is none. After an error the task is the caller's. */
-int tune_begin(struct server *s, struct tune_task *task, struct error *e);
 
 /* Starts the measurer where it does not run. */
 int tune_start(struct server *s, struct error *e);
@@ -88,8 +105,28 @@ void *measurer_run(void *tune);
 
 /* ---- method.c ---- */
 
-/* Answers a request whose task has ended. */
-void tune_answer(struct request *r, const struct tune_task *task);
+/* Answers the request that waits for a task, which has ended. */
+void tune_answer(const struct tune_task *task);
+/* The same of a task that has not: with its list of candidates, NULL where there is none yet. `goes_on`: it is being
+ * measured. */
+void tune_answer_early(const struct tune_task *task, const struct tuning_result *listed, bool goes_on);
+
+/* ---- tasks.c ---- */
+
+void tune_overdue_init(struct server *s);
+void tune_overdue_close(struct server *s);
+/* Hands a task to the measurer. The thread is started where there is none. After an error the task is the caller's. */
+int tune_begin(struct server *s, struct tune_task *task, struct error *e);
+/* Takes back those that the measurer is done with, and answers them. */
+void tune_tasks_end(struct server *s);
+/* The task is of no use any more. */
+void tune_task_free(struct tune_task *task);
+/* Nobody waits for the task any more. */
+void tune_task_let_go(struct tune *t, struct tune_task *task);
+/* In every turn of the loop: answers requests whose time is over, and sees to a turn when the next one's is. */
+void tune_answer_overdue(struct server *s);
+/* Those that somebody of the connection waits for end as cancelled; NULL: all do. */
+void tune_cancel_tasks(struct tune *t, const struct connection *c);
 
 /* ---- tuned.c ---- */
 
@@ -98,9 +135,19 @@ const struct tuned *tuned_find(const struct tune *t, const struct tuning_key *ke
 /* Adds a choice to the list and to the table. Thread: the measurer, or before it starts. */
 void tuned_publish(void *tune, const struct tuned *tuned);
 
-/* ---- store.c: the file. Thread: the measurer, or before it starts. ---- */
-
 struct store;
+
+/* ---- unfinished.c. Thread: the measurer, or before it starts. ---- */
+
+/* Tells the candidates that earlier tunings of the problem have tried. */
+void unfinished_recall(const struct tune *t, struct tuning_result *r);
+/* Keeps what has been tried, or forgets the problem where everything has. */
+void unfinished_keep(struct tune *t, struct store *store, const struct tuning_result *r);
+/* One that an earlier daemon has kept. `tune`: a struct tune. */
+void unfinished_add(void *tune, const struct unfinished *u);
+void unfinished_clear(struct tune *t);
+
+/* ---- store.c: the file. Thread: the measurer, or before it starts. ---- */
 
 /* Opens `directory`/tuning.sqlite3; where it is missing it is made, or there is nothing to read without `make`. Keeps
  * nothing where there is no directory or no SQLite: the log says why. Never NULL but without memory. */
@@ -109,6 +156,9 @@ struct store *store_close(struct store *s);
 /* Calls `each` for every choice, the oldest first. */
 void store_read(struct store *s, void (*each)(void *context, const struct tuned *tuned), void *context);
 void store_put(struct store *s, const struct tuned *tuned);
+/* The same of what is unfinished. A problem of which nothing was tried is removed. */
+void store_read_unfinished(struct store *s, void (*each)(void *context, const struct unfinished *u), void *context);
+void store_put_unfinished(struct store *s, const struct unfinished *u);
 void store_clear(struct store *s);
 
 /* ---- idle.c ---- */
@@ -117,6 +167,8 @@ void idle_init(struct server *s);
 void idle_close(struct server *s);
 /* A turn of the loop: begins an idle tuning when it is time. */
 void idle_step(struct server *s);
+/* Candidates of the problem are left: they are tuned when it is time, if anything is. */
+void idle_want(struct server *s, const struct tune_task *task);
 /* The tuning of a problem has ended. */
 void idle_done(struct server *s, const struct tune_task *task);
 

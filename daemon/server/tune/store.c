@@ -62,13 +62,27 @@ static const char schema[] =
     "CREATE TABLE IF NOT EXISTS tuned (problem_key BLOB PRIMARY KEY, choice BLOB NOT NULL, machine TEXT NOT NULL,"
     " problem TEXT NOT NULL, chosen TEXT NOT NULL, usual TEXT NOT NULL, us REAL, usual_us REAL, noise REAL NOT NULL,"
     " at INTEGER NOT NULL)";
+/* Tables of their own: daemons of other versions know the first one as it is. */
+static const char more_tables[] =
+    "CREATE TABLE IF NOT EXISTS extent (problem_key BLOB PRIMARY KEY, tried INTEGER NOT NULL,"
+    " candidates INTEGER NOT NULL);"
+    "CREATE TABLE IF NOT EXISTS unfinished (problem_key BLOB PRIMARY KEY, tried BLOB NOT NULL)";
 static const char all[] =
-    "SELECT problem_key, choice, machine, problem, chosen, usual, us, usual_us, noise, at FROM tuned"
-    " ORDER BY at, rowid";
+    "SELECT problem_key, choice, machine, problem, chosen, usual, us, usual_us, noise, at, tried, candidates"
+    " FROM tuned LEFT JOIN extent USING (problem_key) ORDER BY at, tuned.rowid";
 static const char put[] = "INSERT OR REPLACE INTO tuned VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
+static const char put_extent[] = "INSERT OR REPLACE INTO extent VALUES (?1, ?2, ?3)";
+static const char all_unfinished[] = "SELECT problem_key, tried FROM unfinished ORDER BY rowid";
+static const char put_unfinished[] = "INSERT OR REPLACE INTO unfinished VALUES (?1, ?2)";
+static const char end_unfinished[] = "DELETE FROM unfinished WHERE problem_key = ?1";
 /* As many as the daemon keeps. */
-static const char trim[] = "DELETE FROM tuned WHERE rowid NOT IN (SELECT rowid FROM tuned ORDER BY at DESC LIMIT 4096)";
+static const char trim[] = "DELETE FROM tuned WHERE rowid NOT IN (SELECT rowid FROM tuned ORDER BY at DESC LIMIT 4096);"
+                           "DELETE FROM extent WHERE problem_key NOT IN (SELECT problem_key FROM tuned)";
 _Static_assert(TUNED_MAX == 4096, "the statement above says so");
+static const char trim_unfinished[] =
+    "DELETE FROM unfinished WHERE rowid NOT IN (SELECT rowid FROM unfinished ORDER BY rowid DESC LIMIT 256)";
+_Static_assert(UNFINISHED_MAX == 256, "the statement above says so");
+static const char clear[] = "DELETE FROM tuned; DELETE FROM extent; DELETE FROM unfinished";
 
 static bool load(struct store *s)
 {
@@ -109,7 +123,8 @@ static void open_file(struct store *s, const char *directory, bool make)
         return;
     if (s->open_v2(path, &s->file, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_FULLMUTEX, NULL) ==
             SQLITE_OK &&
-        s->busy_timeout(s->file, 1000) == SQLITE_OK && s->exec(s->file, schema, NULL, NULL, NULL) == SQLITE_OK) {
+        s->busy_timeout(s->file, 1000) == SQLITE_OK && s->exec(s->file, schema, NULL, NULL, NULL) == SQLITE_OK &&
+        s->exec(s->file, more_tables, NULL, NULL, NULL) == SQLITE_OK) {
         chmod(path, S_IRUSR | S_IWUSR);
         return;
     }
@@ -180,6 +195,8 @@ static bool read_row(const struct store *s, struct sqlite3_stmt *row, struct tun
     t->usual_us = read_number(s, row, 7);
     t->noise = read_number(s, row, 8);
     t->at_s = s->column_int64(row, 9);
+    t->tried = (uint32_t)s->column_int64(row, 10); /* 0 where a daemon that does not count has chosen */
+    t->candidates = (uint32_t)s->column_int64(row, 11);
     return true;
 }
 
@@ -218,20 +235,101 @@ static bool bind_row(const struct store *s, struct sqlite3_stmt *row, const stru
     return ok;
 }
 
-void store_put(struct store *s, const struct tuned *tuned)
+static bool bind_extent(const struct store *s, struct sqlite3_stmt *row, const struct tuned *t)
+{
+    return s->bind_blob(row, 1, &t->key, sizeof(t->key), SQLITE_STATIC) == SQLITE_OK &&
+           s->bind_int64(row, 2, t->tried) == SQLITE_OK && s->bind_int64(row, 3, t->candidates) == SQLITE_OK;
+}
+
+static bool finish(struct store *s, struct sqlite3_stmt *row, bool bound)
+{
+    const bool done = bound && s->step(row) == SQLITE_DONE;
+
+    return s->finalize(row) == SQLITE_OK && done;
+}
+
+static bool put_both(struct store *s, const struct tuned *t)
 {
     struct sqlite3_stmt *row = NULL;
 
-    if (!s || !s->file)
-        return;
-    if (s->prepare_v2(s->file, put, -1, &row, NULL) != SQLITE_OK || !bind_row(s, row, tuned) ||
-        s->step(row) != SQLITE_DONE || s->exec(s->file, trim, NULL, NULL, NULL) != SQLITE_OK)
+    if (s->prepare_v2(s->file, put, -1, &row, NULL) != SQLITE_OK || !finish(s, row, bind_row(s, row, t)) ||
+        s->prepare_v2(s->file, put_extent, -1, &row, NULL) != SQLITE_OK)
+        return false;
+    return finish(s, row, bind_extent(s, row, t)) && s->exec(s->file, trim, NULL, NULL, NULL) == SQLITE_OK;
+}
+
+/* All or nothing, and the disk is waited for once. */
+static void in_one(struct store *s, bool (*put_it)(struct store *s, const void *what), const void *what)
+{
+    const bool begun = s->exec(s->file, "BEGIN", NULL, NULL, NULL) == SQLITE_OK, done = begun && put_it(s, what);
+
+    if (!done)
         complain(s, "cannot be written");
-    s->finalize(row);
+    if (begun && s->exec(s->file, done ? "COMMIT" : "ROLLBACK", NULL, NULL, NULL) != SQLITE_OK && done)
+        complain(s, "cannot be written");
+}
+
+static bool put_tuned(struct store *s, const void *what)
+{
+    return put_both(s, what);
+}
+
+void store_put(struct store *s, const struct tuned *tuned)
+{
+    if (s && s->file)
+        in_one(s, put_tuned, tuned);
 }
 
 void store_clear(struct store *s)
 {
-    if (s && s->file && s->exec(s->file, "DELETE FROM tuned", NULL, NULL, NULL) != SQLITE_OK)
+    if (s && s->file && s->exec(s->file, clear, NULL, NULL, NULL) != SQLITE_OK)
         complain(s, "cannot be cleared");
+}
+
+/* ---- what is unfinished ---- */
+
+static bool read_unfinished(const struct store *s, struct sqlite3_stmt *row, struct unfinished *u)
+{
+    const size_t one = sizeof(u->tried[0]), bytes = (size_t)s->column_bytes(row, 1);
+
+    memset(u, 0, sizeof(*u));
+    u->n = (uint32_t)(bytes / one);
+    return bytes % one == 0 && u->n > 0 && u->n <= TUNING_CANDIDATES_MAX &&
+           read_blob(s, row, 0, &u->key, sizeof(u->key)) && read_blob(s, row, 1, u->tried, bytes);
+}
+
+void store_read_unfinished(struct store *s, void (*each)(void *context, const struct unfinished *u), void *context)
+{
+    struct sqlite3_stmt *rows = NULL;
+    struct unfinished u;
+
+    if (!s || !s->file)
+        return;
+    if (s->prepare_v2(s->file, all_unfinished, -1, &rows, NULL) != SQLITE_OK) {
+        complain(s, "cannot be read");
+        return;
+    }
+    while (s->step(rows) == SQLITE_ROW)
+        if (read_unfinished(s, rows, &u))
+            each(context, &u);
+    s->finalize(rows);
+}
+
+static bool put_one_unfinished(struct store *s, const void *what)
+{
+    const struct unfinished *u = what;
+    struct sqlite3_stmt *row = NULL;
+    bool bound;
+
+    if (s->prepare_v2(s->file, u->n ? put_unfinished : end_unfinished, -1, &row, NULL) != SQLITE_OK)
+        return false;
+    bound = s->bind_blob(row, 1, &u->key, sizeof(u->key), SQLITE_STATIC) == SQLITE_OK &&
+            (!u->n || s->bind_blob(row, 2, u->tried, (int)(u->n * sizeof(u->tried[0])), SQLITE_STATIC) == SQLITE_OK);
+    return finish(s, row, bound) && s->exec(s->file, trim_unfinished, NULL, NULL, NULL) == SQLITE_OK;
+}
+
+void store_put_unfinished(struct store *s, const struct unfinished *u)
+{
+    if (s && s->file)
+        in_one(s, put_one_unfinished, u);
 }

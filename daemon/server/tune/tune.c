@@ -15,6 +15,7 @@ static void read_store(struct server *s)
     struct store *store = store_open(s->config.code.directory, false);
 
     store_read(store, tuned_publish, s->tune);
+    store_read_unfinished(store, unfinished_add, s->tune);
     store_close(store);
 }
 
@@ -36,6 +37,7 @@ int tune_new(struct server *s, struct error *e)
     s->config.backend_config.tuning = t->table;
     s->config.backend_config.tuning_fd = t->table_fd;
     idle_init(s);
+    tune_overdue_init(s);
     read_store(s);
     return 0;
 }
@@ -57,6 +59,7 @@ static void end_measurer(struct tune *t)
 void tune_stop(struct server *s)
 {
     idle_close(s);
+    tune_overdue_close(s);
     end_measurer(s->tune);
 }
 
@@ -65,7 +68,7 @@ static void free_tasks(struct list *tasks)
     struct list *node;
 
     while ((node = list_pop(tasks)))
-        free(list_entry(node, struct tune_task, link));
+        tune_task_free(list_entry(node, struct tune_task, link));
 }
 
 void tune_free(struct server *s)
@@ -87,6 +90,7 @@ void tune_free(struct server *s)
     pthread_mutex_destroy(&t->lock);
     free(t->seen);
     free(t->tuned);
+    free(t->unfinished);
     free(t);
     s->tune = NULL;
 }
@@ -113,25 +117,6 @@ int tune_start(struct server *s, struct error *e)
     return 0;
 }
 
-int tune_begin(struct server *s, struct tune_task *task, struct error *e)
-{
-    struct tune *t = s->tune;
-
-    if (t->n_tasks >= TASKS_MAX) {
-        error_set(e, ERROR_LIMIT_EXCEEDED, "%u tunings wait already: ask again later", t->n_tasks);
-        return error_detail_number(e, "limit", TASKS_MAX);
-    }
-    if (tune_start(s, e) < 0)
-        return -1;
-    t->n_tasks++;
-    task->request.budget_ms = (uint32_t)s->config.tuning_budget_ms;
-    pthread_mutex_lock(&t->lock);
-    list_append(&t->queue, &task->link);
-    pthread_cond_signal(&t->wanted);
-    pthread_mutex_unlock(&t->lock);
-    return 0;
-}
-
 /* The daemon's devices may be busy at any time between two turns; what matters to the measurer is the time after a
  * turn. */
 static void publish(struct server *s)
@@ -143,36 +128,29 @@ static void publish(struct server *s)
     atomic_store_explicit(&t->jobs, s->counters.jobs, memory_order_relaxed);
 }
 
-static struct tune_task *take_done(struct tune *t)
+/* So that the first tuning finds a process that is ready. */
+static void start_early(struct server *s)
 {
-    struct list *node;
+    struct tune *t = s->tune;
+    struct error ignored; /* the first tuning starts it, or says why not */
 
-    pthread_mutex_lock(&t->lock);
-    node = list_pop(&t->done);
-    pthread_mutex_unlock(&t->lock);
-    return node ? list_entry(node, struct tune_task, link) : NULL;
+    t->was_turned = true;
+    if (s->config.tuning_ready && tune_is_there(s))
+        tune_start(s, &ignored);
 }
 
 void tune_step(struct server *s)
 {
     struct tune *t = s->tune;
-    struct tune_task *task;
 
+    if (!t->was_turned)
+        start_early(s);
     if (t->has_thread)
         publish(s);
     idle_step(s);
-    if (!atomic_exchange_explicit(&t->news, false, memory_order_acquire))
-        return;
-    while ((task = take_done(t))) {
-        t->n_tasks--;
-        if (task->account)
-            task->account->tuning = false;
-        if (task->idle)
-            idle_done(s, task);
-        if (task->waiting)
-            tune_answer(task->waiting, task);
-        free(task);
-    }
+    if (atomic_exchange_explicit(&t->news, false, memory_order_acquire))
+        tune_tasks_end(s);
+    tune_answer_overdue(s);
 }
 
 bool tune_is_busy(const struct server *s)
@@ -180,30 +158,14 @@ bool tune_is_busy(const struct server *s)
     return s->tune->n_tasks > 0;
 }
 
-/* Those of a connection, or of all. */
-static void cancel(struct tune *t, const struct connection *c)
-{
-    pthread_mutex_lock(&t->lock);
-    list_for_each_safe (node, after, &t->queue) {
-        struct tune_task *task = list_entry(node, struct tune_task, link);
-
-        if (!c || (task->waiting && task->waiting->connection == c))
-            atomic_store(&task->cancelled, true);
-    }
-    if (t->current && (!c || (t->current->waiting && t->current->waiting->connection == c)))
-        atomic_store(&t->current->cancelled, true);
-    pthread_cond_signal(&t->wanted);
-    pthread_mutex_unlock(&t->lock);
-}
-
 void tune_cancel_all(struct server *s)
 {
-    cancel(s->tune, NULL);
+    tune_cancel_tasks(s->tune, NULL);
 }
 
 static void on_connection_end(struct connection *c)
 {
-    cancel(c->server->tune, c);
+    tune_cancel_tasks(c->server->tune, c);
 }
 
 const struct connection_part connection_tune_part = {.end = on_connection_end};

@@ -1,4 +1,5 @@
 /* What may run a step: cuBLASLt's algorithms and our own kernels. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -51,6 +52,15 @@ static void list_own(const struct cuda_kernels *k, const struct step *step, stru
     }
 }
 
+/* None was tried yet. */
+static void begin_all(struct tuning_result *ret)
+{
+    for (unsigned i = 0; i < ret->n; i++) {
+        ret->candidates[i].state = TUNING_LEFT_OUT;
+        ret->candidates[i].us = NAN;
+    }
+}
+
 /* Without tuning the library's first choice runs, or what the launcher chooses. */
 static void find_usual(const struct cuda_kernels *k, const struct step *step, const uint64_t *addresses,
                        struct tuning_result *ret)
@@ -77,6 +87,7 @@ int tune_list(const struct cuda_kernels *k, const struct step *step, const uint6
     list_own(k, step, ret);
     if (ret->n < 2)
         return error_set(e, ERROR_UNSUPPORTED, "there is nothing to tune: one kernel serves this op and dtype here");
+    begin_all(ret);
     find_usual(k, step, addresses, ret);
     return 0;
 }

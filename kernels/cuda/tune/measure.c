@@ -9,8 +9,10 @@
 #include "util/clock.h"
 
 enum {
-    IN_A_ROW_MAX = 64,        /* launches that a gate waits for */
-    GATE_NS = 2 * 1000 * 1000 /* after which a gate opens by itself: many times what enqueuing takes */
+    IN_A_ROW_MAX = 64,         /* launches that a gate waits for */
+    GATE_NS = 2 * 1000 * 1000, /* after which a gate opens by itself: many times what enqueuing takes */
+    FEW = 4,                   /* executions that tell how many are a slice */
+    LEAST_US = 1,              /* that an execution takes */
 };
 
 /* A word of host memory for the gate. Without it, or without its kernel, events tell the time of the launches, too. */
@@ -122,42 +124,99 @@ static int prepare(struct tune_bench *b, const struct tuning_choice *choice, str
     return 0;
 }
 
-static int run_all(struct tune_bench *b, struct cuda_work *works, unsigned n, struct error *e)
+/* Runs them in a row. *ret_us: the device's time; *ret_host_us, which may be NULL: what the host took to enqueue them,
+ * which is part of that time where there is no gate. */
+static int run_all(struct tune_bench *b, struct cuda_work *works, unsigned n, bool gated, double *ret_us,
+                   double *ret_host_us, struct error *e)
 {
     struct cuda_device *d = b->queue.device;
-    int r;
+    uint64_t begin_ns;
+    int r = 0;
 
-    r = close_gate(b, e);
+    if (gated)
+        r = close_gate(b, e);
     if (r == 0)
         r = CUDA_CALL(d, e, EventRecord, b->begin, b->queue.stream);
+    begin_ns = clock_now_ns();
     for (unsigned i = 0; i < n && r == 0; i++)
         r = cuda_work_issue(&b->queue, &works[i], e);
+    if (ret_host_us)
+        *ret_host_us = (double)(clock_now_ns() - begin_ns) * 1e-3;
     if (r == 0)
         r = CUDA_CALL(d, e, EventRecord, b->end, b->queue.stream);
     release_gate(b);
     /* Also what was enqueued before a failure ends before its operands go. */
-    return CUDA_CALL(d, e, StreamSynchronize, b->queue.stream) < 0 ? -1 : r;
+    if (CUDA_CALL(d, e, StreamSynchronize, b->queue.stream) < 0 || r < 0)
+        return -1;
+    *ret_us = cuda_event_us(d, b->begin, b->end);
+    return 0;
 }
 
-int tune_measure(struct tune_bench *b, const struct tuning_choice *choice, double guess_us, double *ret_us,
-                 struct error *e)
+static int prepare_and_run(struct tune_bench *b, const struct tuning_choice *choice, unsigned n, bool gated,
+                           double *ret_us, double *ret_host_us, struct error *e)
 {
-    const double fit = guess_us > 0 ? TOURNAMENT_SLICE_US / guess_us : 1;
-    const unsigned n = fit < 1 ? 1 : fit > IN_A_ROW_MAX ? IN_A_ROW_MAX : (unsigned)fit;
-    const uint64_t begin_ns = clock_now_ns();
     struct cuda_work works[IN_A_ROW_MAX];
     int r;
+
+    memset(works, 0, n * sizeof(works[0]));
+    r = prepare(b, choice, works, n, e);
+    if (r == 0)
+        r = run_all(b, works, n, gated, ret_us, ret_host_us, e);
+    for (unsigned i = 0; i < n; i++)
+        cuda_work_release(&works[i]);
+    return r;
+}
+
+/* As many in a row as fit into a slice, of `most` at most. */
+static int run_slice(struct tune_bench *b, const struct tuning_choice *choice, double guess_us, double slice_us,
+                     unsigned most, double *ret_us, struct error *e)
+{
+    const double fit = slice_us / guess_us;
+    const unsigned n = fit < 1 ? 1 : fit > most ? most : (unsigned)fit;
+
+    if (prepare_and_run(b, choice, n, true, ret_us, NULL, e) < 0)
+        return -1;
+    *ret_us /= n;
+    return 0;
+}
+
+static int wait_for_turn(struct tune_bench *b, struct error *e)
+{
+    const uint64_t begin_ns = clock_now_ns();
 
     if (b->pace && b->pace->wait(b->pace, e) < 0)
         return -1;
     b->paused_ns += clock_now_ns() - begin_ns;
-    memset(works, 0, n * sizeof(works[0]));
-    r = prepare(b, choice, works, n, e);
-    if (r == 0)
-        r = run_all(b, works, n, e);
-    if (r == 0)
-        *ret_us = cuda_event_us(b->queue.device, b->begin, b->end) / n;
-    for (unsigned i = 0; i < n; i++)
-        cuda_work_release(&works[i]);
-    return r;
+    return 0;
+}
+
+int tune_measure(struct tune_bench *b, const struct tuning_choice *choice, double guess_us, double slice_us,
+                 double *ret_us, struct error *e)
+{
+    if (wait_for_turn(b, e) < 0)
+        return -1;
+    return run_slice(b, choice, guess_us, slice_us, IN_A_ROW_MAX, ret_us, e);
+}
+
+/* A gate would keep the code from being loaded, which waits for the device. So the first execution begins while the
+ * host loads: what the host took is no time of the execution's. That is exact but for what the two do at the same time,
+ * and so what follows is a few executions, whose time says how many are a slice. */
+int tune_measure_first(struct tune_bench *b, const struct tuning_choice *choice, double slice_us, double *ret_us,
+                       bool *ret_rough, struct error *e)
+{
+    double us, host_us = 0;
+    unsigned few;
+
+    if (wait_for_turn(b, e) < 0 || prepare_and_run(b, choice, 1, false, &us, &host_us, e) < 0)
+        return -1;
+    few = us > slice_us ? 1 : FEW;
+    us = us - host_us > LEAST_US ? us - host_us : LEAST_US;
+    *ret_rough = us > TOURNAMENT_LONG_US;
+    *ret_us = us;
+    if (*ret_rough)
+        return 0;
+    if (run_slice(b, choice, us, slice_us, few, &us, e) < 0)
+        return -1;
+    *ret_us = us = us > LEAST_US ? us : LEAST_US;
+    return us * few > slice_us / 2 ? 0 : run_slice(b, choice, us, slice_us, IN_A_ROW_MAX, ret_us, e);
 }

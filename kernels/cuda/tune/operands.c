@@ -8,7 +8,7 @@
 
 enum {
     ALIGNMENT = 256,       /* of an operand's memory, before the request's own offset */
-    PIECE_BYTES = 1 << 20, /* of random values; repeated */
+    PIECE_BYTES = 1 << 18, /* of random values; repeated. Making them takes the host some milliseconds */
 };
 
 /* All sets together: several times what GPUs have as cache, where a set is small. */

@@ -1,4 +1,4 @@
-/* The rounds of a tournament, and its end. */
+/* The first round of a tournament, the finals, and what wins. */
 #include "tournament.h"
 
 #include <math.h>
@@ -8,26 +8,34 @@
 enum {
     MEMBERS_MAX = TOURNAMENT_FINALISTS + 2, /* with the usual one and what runs now */
     ROUNDS_MIN = 3,                         /* fewer tell nothing of the noise */
-    LONG_US = 3000,                         /* of one execution: then few are measured */
     LIBRARY_FIRST = 4,                      /* of the library's candidates that come before our own kernels */
     PAUSE_US = 1500,                        /* before a measurement: a device must be still */
     OWN_SLOWER = 6,                         /* than the library's fastest: what our own kernels may be at worst */
 };
 
-/* Whoever is slower than the fastest by more in the first round stays behind: a single measurement is not off by that.
- * That of a long execution is its very first, which also loads code. */
-static const double BEHIND = 1.25, BEHIND_LONG = 1.5;
-/* The same of the very first execution of a short one. */
-static const double HOPELESS = 3;
+/* Whoever is slower than the fastest by more in the first round stays behind: a brief measurement is not off by that.
+ * A rough one may be. */
+static const double BEHIND = 1.25, BEHIND_ROUGH = 1.5;
+/* The same of finalists after so many rounds: the more rounds, the closer. */
+static const double BEHIND_IN_FINALS[TOURNAMENT_ROUNDS] = {INFINITY, 1.1, 1.05, 1.03, 1.02, 1.02, 1.02, 1.02, 1.02};
 /* The part of the time that the first round may take. */
 static const double FIRST_ROUND = 0.55;
-/* The least gain for which the choice that runs now is left; and by a single measurement, of a long execution and of
- * one that is not, for which there is no time only where other work of the device takes it. */
-static const double LEAST_GAIN = 0.01, LEAST_GAIN_ONCE = 0.05, LEAST_GAIN_DISTURBED = 0.25;
+/* The least gain for which the choice that runs now is left, and of a short execution the least time: kernels that run
+ * in a row differ by as much in what lies between them. */
+static const double LEAST_GAIN = 0.01, LEAST_GAIN_US = 0.1;
+/* The least gain by a single measurement, of a long execution and of one that is not, for which there is no time only
+ * where other work of the device takes it. */
+static const double LEAST_GAIN_ONCE = 0.05, LEAST_GAIN_DISTURBED = 0.25;
+
+struct member {
+    unsigned candidate, n;
+    double samples[TOURNAMENT_ROUNDS];
+    bool out; /* clearly slower than another */
+};
 
 struct finals {
-    unsigned members[MEMBERS_MAX], n, rounds;
-    double samples[MEMBERS_MAX][TOURNAMENT_ROUNDS];
+    struct member members[MEMBERS_MAX];
+    unsigned n, rounds;
 };
 
 /* ---- time ---- */
@@ -90,47 +98,107 @@ static void order_of(const struct tuning_result *r, unsigned order[TUNING_CANDID
         n = add(order, n, i);
 }
 
-/* Twice: the first execution loads code, and tells whether the second is worth it. A long one is measured by that
- * alone, but for the usual one, of which all others are told by. */
-static int measure_first(const struct tournament *t, struct tuning_candidate *c, double best, struct error *e)
+/* A candidate that an earlier tuning has tried, and what none has. */
+static void leave_out(struct tuning_candidate *c, bool tried, double us)
 {
-    if (t->measure(t->context, &c->choice, 0, &c->us, e) < 0)
-        return -1;
-    c->n = 1;
-    c->state = c->us > best * (c->us > LONG_US ? BEHIND_LONG : HOPELESS) ? TUNING_SLOWER : TUNING_MEASURED;
-    if (c->state == TUNING_SLOWER || (c->us > LONG_US && best < INFINITY) || left_ns(t, t->until_ns) < cost_ns(c->us))
-        return 0;
-    return t->measure(t->context, &c->choice, c->us, &c->us, e);
+    c->state = TUNING_LEFT_OUT;
+    c->tried = tried;
+    c->us = us;
+    c->n = 0;
 }
 
+/* After a first execution that was long. Its time is enough to leave a candidate behind, and, where there is no time
+ * for more than a few executions, for the one that others are compared with. Whoever else there is no time for has its
+ * turn later. */
+static int measure_long(const struct tournament *t, struct tuning_candidate *c, double best, uint64_t until_ns,
+                        struct error *e)
+{
+    const bool is_reference = best == INFINITY;
+    const double wanted = cost_ns(c->us) * (is_reference ? ROUNDS_MIN : 1);
+
+    c->state = c->us > best * BEHIND_ROUGH ? TUNING_SLOWER : TUNING_MEASURED;
+    if (c->state == TUNING_SLOWER || (is_reference && left_ns(t, until_ns) < wanted))
+        return 0;
+    if (left_ns(t, until_ns) < wanted) {
+        leave_out(c, false, NAN);
+        return 0;
+    }
+    c->n = 1;
+    return t->measure(t->context, &c->choice, c->us, TOURNAMENT_SLICE_US, &c->us, e);
+}
+
+static int measure_first(const struct tournament *t, struct tuning_candidate *c, double best, uint64_t until_ns,
+                         struct error *e)
+{
+    bool rough = false;
+
+    if (t->first(t->context, &c->choice, TOURNAMENT_BRIEF_US, &c->us, &rough, e) < 0)
+        return -1;
+    c->tried = true;
+    c->n = !rough;
+    c->state = c->us > best * BEHIND ? TUNING_SLOWER : TUNING_MEASURED;
+    return rough ? measure_long(t, c, best, until_ns, e) : 0;
+}
+
+static int measure_or_fail(const struct tournament *t, struct tuning_candidate *c, double best, uint64_t until_ns,
+                           struct error *e)
+{
+    struct error why;
+
+    if (measure_first(t, c, best, until_ns, &why) == 0)
+        return 0;
+    if (t->ends_all(t->context, &why)) {
+        *e = why;
+        return -1;
+    }
+    c->us = NAN;
+    c->n = 0;
+    c->state = TUNING_FAILED;
+    c->tried = true;
+    return 0;
+}
+
+/* Whether there is time for the candidate's first measurement. Without a time to compare with there is no way to know
+ * what fits. */
+static bool fits(const struct tournament *t, const struct tuning_candidate *c, double best, uint64_t until_ns)
+{
+    return best == INFINITY || left_ns(t, until_ns) >= cost_ns(c->choice.has_algorithm ? best : best * OWN_SLOWER);
+}
+
+/* Those that an earlier tuning has tried are passed over, but for the two that all are compared with. For the first one
+ * that none has tried there is the time of the finals, too, which would find nothing without it, and, where nobody
+ * waits, all that it takes: so one tuning after the other comes to an end with all of them. */
 static int first_round(const struct tournament *t, struct tuning_result *r, struct error *e)
 {
     const uint64_t ends = first_round_ends(t);
     unsigned order[TUNING_CANDIDATES_MAX];
+    bool had_more = false;
 
     order_of(r, order);
-    for (unsigned i = 0; i < r->n; i++) {
-        struct tuning_candidate *c = &r->candidates[i];
-
-        c->us = NAN;
-        c->state = TUNING_LEFT_OUT;
-    }
+    for (unsigned i = 0; i < r->n; i++)
+        if (!r->candidates[i].tried)
+            leave_out(&r->candidates[i], false, NAN);
+        else if (r->candidates[i].state == TUNING_MEASURED)
+            r->candidates[i].state = TUNING_SLOWER; /* at another time, so there is no comparing */
     for (unsigned i = 0; i < r->n; i++) {
         struct tuning_candidate *c = &r->candidates[order[i]];
-        const double best = best_of(r);
-        struct error why;
+        const bool was_tried = c->tried;
+        const double best = best_of(r), earlier_us = c->us;
 
-        /* Without a time to compare with there is no way to know what fits. */
-        if (best < INFINITY && left_ns(t, ends) < cost_ns(c->choice.has_algorithm ? best : best * OWN_SLOWER))
+        if (was_tried && order[i] != r->usual && order[i] != r->before)
             continue;
-        if (measure_first(t, c, best, &why) == 0)
-            continue;
-        if (t->ends_all(t->context, &why)) {
-            *e = why;
-            return -1;
+        if (was_tried)
+            leave_out(c, true, earlier_us);
+        if (!fits(t, c, best, ends)) {
+            if (was_tried || r->n_new > 0 || had_more || !(t->patient || fits(t, c, best, t->until_ns)))
+                continue;
+            had_more = true;
         }
-        c->us = NAN;
-        c->state = TUNING_FAILED;
+        if (measure_or_fail(t, c, best, had_more && t->patient ? UINT64_MAX : t->until_ns, e) < 0)
+            return -1;
+        if (was_tried && !c->tried)
+            leave_out(c, true, earlier_us);
+        r->n_new += c->tried && !was_tried;
     }
     return 0;
 }
@@ -147,7 +215,7 @@ static int by_number(const void *a, const void *b)
 static bool is_member(const struct finals *f, unsigned candidate)
 {
     for (unsigned i = 0; i < f->n; i++)
-        if (f->members[i] == candidate)
+        if (f->members[i].candidate == candidate)
             return true;
     return false;
 }
@@ -167,17 +235,22 @@ static int next_fastest(const struct tuning_result *r, const struct finals *f, d
     return found;
 }
 
+static void add_member(struct finals *f, unsigned candidate)
+{
+    f->members[f->n++] = (struct member){.candidate = candidate};
+}
+
 /* What runs now, the fastest, the usual one, and as many of the next fastest as the time is for. Of all that are not
  * members the measurement of the first round stands. */
 static void choose_finalists(const struct tournament *t, struct tuning_result *r, struct finals *f)
 {
-    const double best = best_of(r), most = best * (best > LONG_US ? BEHIND_LONG : BEHIND);
+    const double best = best_of(r), most = best * BEHIND;
     double round_ns = 0, left = left_ns(t, t->until_ns);
     int next;
 
     f->n = 0;
     if (r->candidates[r->before].state == TUNING_MEASURED) {
-        f->members[f->n++] = r->before;
+        add_member(f, r->before);
         round_ns += cost_ns(r->candidates[r->before].us);
     }
     while (f->n < MEMBERS_MAX - 1 && (next = next_fastest(r, f, most)) >= 0) {
@@ -185,20 +258,55 @@ static void choose_finalists(const struct tournament *t, struct tuning_result *r
 
         if (f->n >= 2 && with * ROUNDS_MIN > left)
             break;
-        f->members[f->n++] = (unsigned)next;
+        add_member(f, (unsigned)next);
         round_ns = with;
     }
     if (r->candidates[r->usual].state == TUNING_MEASURED && !is_member(f, r->usual) &&
         (round_ns + cost_ns(r->candidates[r->usual].us)) * ROUNDS_MIN <= left) {
-        f->members[f->n++] = r->usual;
+        add_member(f, r->usual);
         round_ns += cost_ns(r->candidates[r->usual].us);
     }
-    f->rounds = round_ns * ROUNDS_MIN > left ? 0 : (unsigned)fmin(left / round_ns, TOURNAMENT_ROUNDS);
-    if (best > LONG_US && f->rounds > ROUNDS_MIN)
-        f->rounds = ROUNDS_MIN;
+    f->rounds = round_ns * ROUNDS_MIN > left ? 0 : best > TOURNAMENT_LONG_US ? ROUNDS_MIN : TOURNAMENT_ROUNDS;
     for (unsigned i = 0; i < r->n; i++)
         if (r->candidates[i].state == TUNING_MEASURED && !is_member(f, i) && i != r->usual)
             r->candidates[i].state = TUNING_SLOWER;
+}
+
+static double least_of(const struct member *m)
+{
+    double least = INFINITY;
+
+    for (unsigned i = 0; i < m->n; i++)
+        least = fmin(least, m->samples[i]);
+    return least;
+}
+
+static double median_of(const struct member *m)
+{
+    double sorted[TOURNAMENT_ROUNDS];
+
+    memcpy(sorted, m->samples, m->n * sizeof(sorted[0]));
+    qsort(sorted, m->n, sizeof(sorted[0]), by_number);
+    return sorted[m->n / 2];
+}
+
+/* Those that even in their best round are clearly slower than the fastest have no more. What runs now, which the
+ * fastest is compared with, has three. Returns how many are left. */
+static unsigned leave_behind(const struct tuning_result *r, struct finals *f, unsigned rounds)
+{
+    double fastest = INFINITY;
+    unsigned left = 0;
+
+    for (unsigned i = 0; i < f->n; i++)
+        fastest = fmin(fastest, median_of(&f->members[i]));
+    for (unsigned i = 0; i < f->n; i++) {
+        struct member *m = &f->members[i];
+
+        if (least_of(m) > fastest * BEHIND_IN_FINALS[rounds - 1] && (rounds >= ROUNDS_MIN || m->candidate != r->before))
+            m->out = true;
+        left += !m->out;
+    }
+    return left;
 }
 
 /* They take turns, so that a clock that changes meets all alike. Whole rounds count, and no more of them than there is
@@ -207,16 +315,20 @@ static int final_rounds(const struct tournament *t, const struct tuning_result *
 {
     for (unsigned round = 0; round < f->rounds; round++) {
         for (unsigned i = 0; i < f->n; i++) {
-            const unsigned at = (i + round) % f->n;
-            const struct tuning_candidate *c = &r->candidates[f->members[at]];
+            struct member *m = &f->members[(i + round) % f->n];
+            const struct tuning_candidate *c = &r->candidates[m->candidate];
 
             if (left_ns(t, t->until_ns) <= 0) {
                 f->rounds = round;
                 return 0;
             }
-            if (t->measure(t->context, &c->choice, c->us, &f->samples[at][round], e) < 0)
+            if (!m->out && t->measure(t->context, &c->choice, c->us, TOURNAMENT_SLICE_US, &m->samples[round], e) < 0)
                 return -1;
         }
+        for (unsigned i = 0; i < f->n; i++)
+            f->members[i].n += !f->members[i].out;
+        if (leave_behind(r, f, round + 1) < 2 && round + 1 >= ROUNDS_MIN)
+            f->rounds = round + 1;
     }
     return 0;
 }
@@ -224,13 +336,14 @@ static int final_rounds(const struct tournament *t, const struct tuning_result *
 static void take_medians(struct tuning_result *r, struct finals *f)
 {
     for (unsigned i = 0; i < f->n; i++) {
-        struct tuning_candidate *c = &r->candidates[f->members[i]];
+        struct member *m = &f->members[i];
+        struct tuning_candidate *c = &r->candidates[m->candidate];
 
-        qsort(f->samples[i], f->rounds, sizeof(f->samples[i][0]), by_number);
-        c->us = f->samples[i][f->rounds / 2];
-        c->low_us = f->samples[i][f->rounds / 4];
-        c->high_us = f->samples[i][f->rounds - 1 - f->rounds / 4];
-        c->n = f->rounds;
+        qsort(m->samples, m->n, sizeof(m->samples[0]), by_number);
+        c->us = m->samples[m->n / 2];
+        c->low_us = m->samples[m->n / 4];
+        c->high_us = m->samples[m->n - 1 - m->n / 4];
+        c->n = m->n;
     }
 }
 
@@ -241,9 +354,14 @@ static bool is_better(const struct tuning_result *r, const struct tuning_candida
 {
     const struct tuning_candidate *before = &r->candidates[r->before];
 
+    if (c->n == 0)
+        return false; /* its time is that of its first execution */
     if (r->best != r->before)
         return c->us < r->candidates[r->best].us;
-    return before->state != TUNING_MEASURED || (c->high_us < before->low_us && c->us < before->us * (1 - least_gain));
+    if (before->state == TUNING_LEFT_OUT)
+        return false; /* there was no time to compare with it */
+    return before->state != TUNING_MEASURED ||
+           (c->high_us < before->low_us && c->us < fmin(before->us * (1 - least_gain), before->us - LEAST_GAIN_US));
 }
 
 static double spread_of(const struct tuning_candidate *c)
@@ -254,7 +372,7 @@ static double spread_of(const struct tuning_candidate *c)
 static void conclude(struct tuning_result *r, struct finals *f)
 {
     const bool is_final = f->rounds >= ROUNDS_MIN;
-    const double least_gain = is_final ? LEAST_GAIN : best_of(r) > LONG_US ? LEAST_GAIN_ONCE : LEAST_GAIN_DISTURBED;
+    const double once = best_of(r) > TOURNAMENT_LONG_US ? LEAST_GAIN_ONCE : LEAST_GAIN_DISTURBED;
     double spreads[2];
 
     for (unsigned i = 0; i < r->n; i++)
@@ -262,9 +380,12 @@ static void conclude(struct tuning_result *r, struct finals *f)
     if (is_final)
         take_medians(r, f);
     r->best = r->before;
-    for (unsigned i = 0; i < f->n; i++)
-        if (f->members[i] != r->before && is_better(r, &r->candidates[f->members[i]], least_gain))
-            r->best = f->members[i];
+    for (unsigned i = 0; i < f->n; i++) {
+        const unsigned candidate = f->members[i].candidate;
+
+        if (candidate != r->before && is_better(r, &r->candidates[candidate], is_final ? LEAST_GAIN : once))
+            r->best = candidate;
+    }
     spreads[0] = spread_of(&r->candidates[r->before]);
     spreads[1] = spread_of(&r->candidates[r->best]);
     r->noise = spreads[spreads[0] < spreads[1]];
@@ -274,6 +395,7 @@ int tournament_run(const struct tournament *t, struct tuning_result *r, struct e
 {
     struct finals f = {.n = 0};
 
+    r->n_new = 0;
     if (first_round(t, r, e) < 0)
         return -1;
     choose_finalists(t, r, &f);

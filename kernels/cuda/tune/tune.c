@@ -1,6 +1,7 @@
 /* Owns one tuning: what is measured against what, on the device. */
 #include "tune.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -9,6 +10,7 @@
 #include "compute/tuned.h"
 #include "tournament.h"
 #include "util/clock.h"
+#include "util/log.h"
 
 /* A single execution of more would keep other users from the GPU for long. */
 static const double OPERATIONS_MAX = 0x1p45;
@@ -35,16 +37,23 @@ static void find_before(const struct cuda_kernels *k, struct tuning_result *ret)
     if (ret->n == TUNING_CANDIDATES_MAX)
         return;
     ret->before = ret->n++;
-    ret->candidates[ret->before] = (struct tuning_candidate){.choice = choice};
+    ret->candidates[ret->before] = (struct tuning_candidate){.choice = choice, .us = NAN};
     snprintf(ret->candidates[ret->before].text, sizeof(ret->candidates[0].text), "%.24s, as chosen before",
              choice.variant);
 }
 
 /* ---- the tournament, on a bench ---- */
 
-static int measure(void *context, const struct tuning_choice *choice, double guess_us, double *ret_us, struct error *e)
+static int first(void *context, const struct tuning_choice *choice, double slice_us, double *ret_us, bool *ret_rough,
+                 struct error *e)
 {
-    return tune_measure(context, choice, guess_us, ret_us, e);
+    return tune_measure_first(context, choice, slice_us, ret_us, ret_rough, e);
+}
+
+static int measure(void *context, const struct tuning_choice *choice, double guess_us, double slice_us, double *ret_us,
+                   struct error *e)
+{
+    return tune_measure(context, choice, guess_us, slice_us, ret_us, e);
 }
 
 /* A candidate that does not serve the step is none. A broken device, or the pace's word, ends it all. */
@@ -76,10 +85,18 @@ static void describe(const struct tuning_request *request, const uint64_t *addre
         blaslt_problem_text(&request->step.plan, addresses, into + n, size - (size_t)n);
 }
 
+/* Whoever has asked waits until then; when that is over nobody does, and what was begun is done in its own time. */
+static uint64_t ends_at(const struct tuning_request *request, uint64_t begin_ns)
+{
+    const uint64_t budget_ns = begin_ns + (uint64_t)request->budget_ms * 1000 * 1000;
+
+    return request->until_ns > begin_ns && request->until_ns < budget_ns ? request->until_ns : budget_ns;
+}
+
 int cuda_tune(const struct cuda_kernels *k, const struct tuning_request *request, struct tuning_pace *pace,
               struct tuning_result *ret, struct error *e)
 {
-    const uint64_t until_ns = clock_now_ns() + (uint64_t)request->budget_ms * 1000 * 1000;
+    const uint64_t begin_ns = clock_now_ns(), until_ns = ends_at(request, begin_ns);
     const uint64_t *addresses;
     struct tune_bench bench;
     int r;
@@ -98,9 +115,16 @@ int cuda_tune(const struct cuda_kernels *k, const struct tuning_request *request
     if (r == 0)
         r = tune_list(k, &request->step, addresses, ret, e);
     if (r == 0) {
-        const struct tournament t = {measure, ends_all, now_ns, &bench, clock_now_ns(), until_ns};
-
         find_before(k, ret);
+        ret->best = ret->before;
+        r = pace && pace->listed ? pace->listed(pace, ret, e) : 0;
+    }
+    if (r == 0) {
+        const struct tournament t = {first,  measure,        ends_all, now_ns,
+                                     &bench, now_ns(&bench), until_ns, request->patient};
+
+        log_debug("tuning_begins", "problem=\"%s\" candidates=%u tried=%u prepared_us=%llu", ret->problem, ret->n,
+                  tuning_tried(ret), (unsigned long long)(clock_now_ns() - begin_ns) / 1000);
         r = tournament_run(&t, ret, e);
     }
     tune_bench_close(&bench);

@@ -63,10 +63,12 @@ int tune_bench_open(struct tune_bench *b, const struct cuda_kernels *k, const st
                     struct tuning_pace *pace, struct error *e);
 void tune_bench_close(struct tune_bench *b);
 
-/* The time of one execution of the candidate, the mean of as many in a row as fit into some 1.5 ms (`guess_us`: how
- * long one is thought to take; 0: unknown, one execution). -1: *e; where only the candidate cannot run,
- * cuda_device_is_broken() says no. */
-int tune_measure(struct tune_bench *b, const struct tuning_choice *choice, double guess_us, double *ret_us,
-                 struct error *e);
+/* Of struct tournament: the first execution of a candidate with what follows it, and later measurements, the mean of as
+ * many executions in a row as fit into `slice_us` where one takes `guess_us`. -1: *e; where only the candidate cannot
+ * run, cuda_device_is_broken() says no. */
+int tune_measure_first(struct tune_bench *b, const struct tuning_choice *choice, double slice_us, double *ret_us,
+                       bool *ret_rough, struct error *e);
+int tune_measure(struct tune_bench *b, const struct tuning_choice *choice, double guess_us, double slice_us,
+                 double *ret_us, struct error *e);
 
 #endif

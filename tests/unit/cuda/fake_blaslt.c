@@ -3,9 +3,9 @@
  * a product of 16 bits before it is added to out with a beta of exactly 1.
  *
  * An algorithm remembers, in its opaque words, what it was chosen for. FAKE_BLASLT in the environment: "none" finds no
- * algorithm at all. KOPS_STANDIN_BLASLT, which executors have, too: "slow", every product takes 10 ms; "second", all
- * but those by the second algorithm do; "refuse", no algorithm is taken back that a caller has kept; "numbers", scales
- * that are vectors are not known. */
+ * algorithm at all. KOPS_STANDIN_BLASLT, which executors have, too: "slow", every product takes 10 ms, "slower", 0.1 s,
+ * "stuck", 1 s; "second", all but those by the second algorithm do; "refuse", no algorithm is taken back that a caller
+ * has kept; "numbers", scales that are vectors are not known. */
 #include <cublasLt.h>
 #include <cuda.h>
 #include <dlfcn.h>
@@ -451,6 +451,8 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
     fake_blaslt_products++;
     if (is_mode("slow") || (is_mode("second") && algo->data[WORD_NUMBER] != 2))
         spend(SLOW_NS);
+    if (is_mode("slower") || is_mode("stuck"))
+        spend(is_mode("stuck") ? 100ULL * SLOW_NS : 10ULL * SLOW_NS);
     if (!is_aligned((const struct layout *)(void *)la, a) || !is_aligned((const struct layout *)(void *)lb, b) ||
         !is_aligned((const struct layout *)(void *)l, out))
         fake_blaslt_misaligned++;
