@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from conftest import LIMITS
 from kops import interpret, judge
+from kops._base.errors import BY_CODE
 from kops._source.signature import parse
 from kops._tensors.device_array import Array
 from kops.judge import _check, _compare, _device_code, _draws, _gpu, _machine, _shelf, _timed, _values
@@ -289,6 +290,18 @@ def test_where_the_kernels_do_not_run(daemon: Daemon, judge_of: Make) -> None:
     made = judge_of()
     assert made.judge(task(**SMALL), add()).right
     assert made._machine is not None and made._machine.shelf is None and made._machine._no_shelf
+
+
+def test_where_the_daemon_runs_no_kernels_for_a_while(judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = judge_of(time=False)
+    machine = made._machine
+    assert machine is not None
+
+    def refused(*_: Any) -> Any:
+        raise BY_CODE["quota_exceeded"]("faults")
+
+    monkeypatch.setattr(_machine, "Shelf", refused)
+    assert machine._shelf() is None and not machine._no_shelf, "it is tried again"
 
 
 def test_kernels_that_find_nothing_are_not_believed(judge_of: Make, daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:

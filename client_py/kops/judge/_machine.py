@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
-from .._base.errors import KopsError
+from .._base.errors import BY_CODE, KopsError
 from .._base.results import Device
 from .._clients.client import Client
 from ..profiler._peaks import gflop_s
@@ -65,12 +65,14 @@ class Machine:
         return self.carrier
 
     def _shelf(self) -> Shelf | None:
-        """None: the device does not run the judge's own kernels."""
+        """None: the device does not run the judge's own kernels, or the daemon runs no kernels of this user just now."""
         if self.shelf is None and not self._no_shelf:
             try:
                 self.shelf = Shelf(self._carrier(), self._own_executor().client, self.device)
             except LOST as error:
                 raise Gone(f"{error.message} [{error.code}]") from None
+            except BY_CODE["quota_exceeded"]:
+                return None  # for now
             except KopsError:
                 self._no_shelf = True
                 self.drop_baselines()
