@@ -15,7 +15,7 @@ from kops import interpret, judge
 from kops._base.errors import BY_CODE
 from kops._source.signature import parse
 from kops._tensors.device_array import Array
-from kops.judge import _check, _compare, _device_code, _draws, _gpu, _machine, _shelf, _timed, _values
+from kops.judge import _check, _compare, _device_code, _draws, _gpu, _machine, _rounds, _shelf, _timed, _values
 from material import FAULT, SIGNATURE, VECTOR, add, confined, task
 from test_compare import FLOATS, SPECIAL, bits_of
 
@@ -203,7 +203,7 @@ def spoiled(monkeypatch: pytest.MonkeyPatch, name: str, at: int) -> None:
     def wrong(self: Any, plan: Any, memory: Any, timed: bool = False) -> Any:
         made = launched(self, plan, memory, timed)
         count[0] += 1
-        if count[0] == 8:
+        if count[0] == 10:
             block = memory[name]
             whole = block.room.whole
             byte = Array(whole._client, whole.device, whole._block, whole._start + block.before + at, (1,), (1,), "u8")
@@ -323,3 +323,17 @@ def test_precision() -> None:
     assert not _shelf._as_asked(one, (right[0], 1.1 * allowed**2 * right[0]), *right)
     assert not _shelf._as_asked(one, (right[0], math.nan), *right)
     assert not _shelf._as_asked(one, (right[0] - 1, 0.0), *right)
+
+
+def test_launches_in_a_row_at_the_same_addresses() -> None:
+    """With other inputs: what remembers the last launch alone is wrong, too, though cases are run together. Each memory is used once a
+    round, of which there are two."""
+    one = task(**SMALL)
+    draws = [[_draws.draw(one, case, 10 * i + seed) for seed in range(4)] for i, case in enumerate(one.all_cases)]
+    steps = _rounds.steps_of([(some[:3], some[3:]) for some in draws])
+    assert any(a.buffers == b.buffers and a.draw is not b.draw for a, b in zip(steps, steps[1:]))
+    for some in draws:
+        of = [step for step in steps if step.draw.case == some[0].case]
+        assert [some.index(step.draw) for step in of] == [0, 0, 1, 2, 3]
+        assert of[0].buffers != of[1].buffers == of[2].buffers and of[4].buffers == of[0].buffers
+    assert max([step.buffers for step in steps].count(step.buffers) for step in steps) == 2

@@ -22,9 +22,9 @@ class _Planned(NamedTuple):
     side: str
 
 
-# What was remembered of another launch is wrong here: the same inputs at other addresses, other ones at the same.
+# What was remembered of another launch is wrong here: the same inputs at other addresses, other ones at the same, at once or later.
 ROUNDS = (
-    (_Planned(0, "a", "end"), _Planned(0, "b", "start")),
+    (_Planned(0, "b", "start"), _Planned(0, "a", "end")),
     (_Planned(1, "a", "end"), _Planned(2, "c", "start")),
 )  # fmt: skip
 MORE = "b", "start"  # memory of further draws, which held the first one before
@@ -55,9 +55,13 @@ def failed(worst: Worst) -> Stop:
 
 
 def steps_of(cases: Sequence[tuple[Sequence[Draw], Sequence[Draw]]]) -> list[Step]:
-    """Of cases, each with its draws, and more that come behind them: round by round."""
+    """Of cases, each with its draws, and more that come behind them: round by round. The second round begins with the case with which the
+    first one ends, so that a launch has other inputs at the addresses of the one just before it."""
     numbered = list(enumerate(cases))
-    steps = [Step(draws[one.draw], f"{one.buffers}{i}", one.side) for some in ROUNDS for i, (draws, _) in numbered for one in some]
+    steps: list[Step] = []
+    for some in ROUNDS:
+        steps += [Step(draws[one.draw], f"{one.buffers}{i}", one.side) for i, (draws, _) in numbered for one in some]
+        numbered.reverse()
     for draws in itertools.zip_longest(*(more for _, more in cases)):
         steps += [Step(draw, f"{MORE[0]}{i}", MORE[1]) for i, draw in enumerate(draws) if draw is not None]
     return steps
