@@ -134,10 +134,14 @@ def test_runs_that_wait_are_not_all_looked_at_in_each_turn(
     machine: Machine, connect: Callable[[], raw.Connection], memory: tuple[Memory, Memory]
 ) -> None:
     def pings_ns() -> int:
-        before = loop_ns(machine.daemon)
-        for _ in range(500):
-            assert probe.alive()
-        return loop_ns(machine.daemon) - before
+        """Of the round in which others' work on the machine, which takes the caches, cost the loop least."""
+        rounds = []
+        for _ in range(10):
+            before = loop_ns(machine.daemon)
+            for _ in range(200):
+                assert probe.alive()
+            rounds.append(loop_ns(machine.daemon) - before)
+        return min(rounds)
 
     def hold(connections: int) -> None:
         for _ in range(connections):
@@ -154,7 +158,7 @@ def test_runs_that_wait_are_not_all_looked_at_in_each_turn(
     hold(2)
     few = pings_ns()
     hold(22)
-    assert pings_ns() < 4 * few, "what 6,000 streams wait for is looked at for each ping"
+    assert pings_ns() < 3.5 * few, "what 6,000 streams wait for is looked at for each ping"
     for page, ids in waiting.items():
         for stream in range(len(ids)):
             page.reach(stream, 1)
