@@ -103,6 +103,43 @@ def test_what_is_remembered(j: judge.Judge, prelude: str, body: str) -> None:
     assert verdict.kind == ("right" if "first" in prelude else "wrong"), verdict
 
 
+DEFERS = """
+__device__ const float *from[64];
+__device__ float *to[64];
+__device__ int launches;
+__device__ unsigned ended;
+extern "C" __global__ void scale(float *y, const float *x, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x, at = launches; /* of the last launch, which the last block to end counts */
+    if (i == 0 && at < 64) {
+        from[at] = x;
+        to[at] = y;
+    }
+    if (i < n && (at < 5 || at >= 34))
+        y[i] = 3 * x[i];
+    if (i < n && at == 34)
+        for (int k = 5; k < 34; k++)
+            to[k][i] = 3 * from[k][i];
+    __threadfence();
+    __syncthreads();
+    if (!threadIdx.x && atomicAdd(&ended, 1u) == gridDim.x - 1) {
+        ended = 0;
+        launches = at + 1;
+    }
+}
+"""
+
+
+def test_who_leaves_work_to_a_later_launch(j: judge.Judge) -> None:
+    """Behind the five of the check 29 launches do nothing, and the thirtieth does it all. Its results are right, and its time is what the
+    work takes."""
+    one = task(1 << 22)
+    honest, deferring = j.judge(one, scale()), j.judge(one, judge.Solution(DEFERS, scale().launches))
+    assert honest.right and deferring.right and honest.time is not None and deferring.time is not None, deferring
+    assert honest.time.us is not None and deferring.time.us is not None
+    assert 0.7 < deferring.time.us / honest.time.us < 1.5
+
+
 def test_which_is_faster(j: judge.Judge) -> None:
     slow = scale("float s = 0; for (int k = 0; k < 200; k++) s += sinf(x[i] + k); y[i] = 3 * x[i] + s * 0;")
     verdict = j.judge(task(1 << 22, baseline=slow), scale())

@@ -40,7 +40,9 @@ def judge_of(daemon: Daemon, **more: Any) -> judge.Judge:
 
 
 def carrier_of(made: judge.Judge) -> _carrier.Carrier:
+    """With all that was given back overwritten."""
     assert made._machine is not None and made._machine.carrier is not None
+    made._machine.carrier.settle()
     return made._machine.carrier
 
 
@@ -77,6 +79,17 @@ def test_the_solution_s_process_has_no_memory_of_the_host(daemon: Daemon) -> Non
         its, ours = (client._live().key for client in (made._machine.executor.client, carrier_of(made).client))
         segments = pool._table[1]
         assert any(ours in segment.ids for segment in segments) and not any(its in segment.ids for segment in segments)
+
+
+def test_what_cannot_be_overwritten_nobody_gets(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: Any, several: Any) -> None:
+        raise _carrier._SPENT[0]("no")
+
+    with judge_of(daemon, time=False) as made:
+        assert made.judge(task(), add()).right
+        monkeypatch.setattr(_carrier.Carrier, "overwrite", fails)
+        assert made.judge(task(), add(prelude="// 2")).right
+        assert not free(made) and carrier_of(made)._made == 0
 
 
 def test_how_much_is_kept(daemon: Daemon, rooms: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:

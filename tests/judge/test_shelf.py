@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import math
+import os
+import signal
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +18,7 @@ from kops import interpret, judge
 from kops._base.errors import BY_CODE
 from kops._source.signature import parse
 from kops._tensors.device_array import Array
-from kops.judge import _check, _compare, _device_code, _draws, _gpu, _machine, _rounds, _shelf, _timed, _values
+from kops.judge import _check, _compare, _device_code, _draws, _gpu, _machine, _rounds, _samples, _shelf, _timed, _values
 from material import FAULT, SIGNATURE, VECTOR, add, confined, task
 from test_compare import FLOATS, SPECIAL, bits_of
 
@@ -274,6 +277,124 @@ def test_memory_is_used_again(interpreted: Interpreted, judge_of: Make) -> None:
     shelf._give_up(shelf._draws[weakref.ref(other)].whole.size)
     shelf._kept(other, None)
     assert not any(shelf.has(drawn) for drawn in draws) and shelf.has(other) and shelf._bytes <= shelf._most
+
+
+@pytest.mark.parametrize("size", [None, 150_000])
+def test_there_is_no_memory_for_a_draw(
+    interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch, size: int | None
+) -> None:
+    """Others go for it, also all of its own size, but not those that are in use."""
+    made = judge_of(time=False)
+    one = task(**SMALL)
+    assert made.judge(one, add()).right and made._machine is not None and made._machine.shelf is not None
+    shelf = made._machine.shelf
+    shelf.begin()
+    draws = [_draws.draw(one, one.timed_case, seed) for seed in range(2)]
+    before = shelf._kept(draws[0], None).whole
+    if size is not None:
+        shelf._used.add(weakref.ref(draws[0]))
+    empty, failed = shelf.carrier.client.empty, []
+
+    def spent(shape: Any, *rest: Any, **more: Any) -> Any:
+        if not failed:
+            failed.append(shape)
+            raise BY_CODE["out_of_memory"]("none")
+        return empty(shape, *rest, **more)
+
+    monkeypatch.setattr(shelf.carrier.client, "empty", spent)
+    other = draws[1] if size is None else _draws.draw(large := task(cases=[{"n": size}]), large.timed_case, 1)
+    if size is None:
+        for rack in shelf._racks.values():
+            rack.free.clear()
+    shelf._kept(other, None)
+    assert failed and shelf.has(other) and shelf.has(draws[0]) == (size is not None)
+    assert before.get().any() == (size is not None)
+    shelf._drop(weakref.ref(other))  # its memory is known
+    shelf.clear()
+    assert not shelf._bytes and not shelf._racks and not before.get().any()
+
+
+def test_a_daemon_that_ends(interpreted: Interpreted, start: Callable[..., Daemon]) -> None:
+    """Nothing of it is the caller's to see, where draws would be overwritten."""
+    daemon = start()
+    with judge.Judge(daemon.socket_path, deadline=5.0, time=False, peak_gb_s=1.0) as made:
+        assert made.judge(task(**SMALL), add()).right
+        kill(daemon)
+        assert made.judge(task(**SMALL), add(prelude="// 2")).right
+
+
+def kill(daemon: Daemon) -> None:
+    os.kill(daemon.pid, signal.SIGKILL)
+    assert daemon.process is not None
+    daemon.process.wait()
+    daemon.start()
+
+
+def test_the_faults_of_a_user_are_counted(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A solution that faulted has faulted, though the daemon runs none of the judge's own kernels then."""
+    faulty = judge.Solution(FAULT, [judge.Launch("fault_kernel", "float* c", block=1)])
+    made = judge_of(time=False)
+    assert made.judge(task(**SMALL), add()).right
+
+    def refused(steps: Any, **_: Any) -> None:
+        if any(step[0].startswith("look") for step in steps):
+            raise BY_CODE["quota_exceeded"]("faults", {"quota": "faults", "retry_after_ms": 100})
+
+    sequence = interpreted.sequence
+    monkeypatch.setattr(interpreted, "sequence", lambda steps, **how: (refused(steps), sequence(steps, **how))[1])
+    assert made.judge(task(**SMALL), faulty).kind == "faulted"
+
+
+def test_launches_that_do_each_other_s_work(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose times do not add up are measured again, one by one."""
+    pipelined = _gpu.GpuRunner.pipelined
+
+    def deferred(self: Any, *rest: Any) -> Any:
+        made = pipelined(self, *rest)
+        return [replace(one, gpu_us=1.0, wall_us=1e6) for one in made[:-1]] + [replace(made[-1], gpu_us=1e5, wall_us=1e6)]
+
+    monkeypatch.setattr(_gpu.GpuRunner, "pipelined", deferred)
+    monkeypatch.setattr(_timed, "TOGETHER", 3)
+    made = judge_of()
+    launched, seen = _gpu.GpuRunner.launched, []
+    monkeypatch.setattr(_gpu.GpuRunner, "launched", lambda self, *rest, **how: (seen.append(how), launched(self, *rest, **how))[1])
+    verdict = made.judge(task(**SMALL), add())
+    assert verdict.right and verdict.time is not None and verdict.time.cold is not None
+    assert sum(bool(how.get("timed")) for how in seen) >= 14 and verdict.time.cold.us != 1.0
+
+
+@pytest.mark.parametrize(
+    ("times", "honest"),
+    [
+        ([[5.0] * 15, [3.0] * 15], True),
+        ([[9.0] + [5.0] * 14, [7.0] + [3.0] * 14], True),  # code that was loaded
+        ([[0.1] * 15, [0.1] * 14 + [120.0]], False),
+        ([[4.0] * 15, [2.0] * 14 + [30.0]], False),
+        ([[100.0] * 15, [90.0] * 15], True),
+        ([[100.0] * 14 + [500.0], [90.0] * 15], False),
+        ([[None, None], []], True),
+    ],
+)
+def test_times_that_add_up(times: Any, honest: bool) -> None:
+    assert _samples.adds_up(times) == honest
+
+
+def test_a_round_ends_where_nobody_knows(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a launch cannot leave its work to the next one."""
+    sizes: list[tuple[int, ...]] = []
+    look = _shelf.Shelf.look
+    made = judge_of(time=False)
+    for i in range(8):
+        some: list[int] = []
+
+        def spy(self: Any, one: Any, several: Any, then: Any = (), some: list[int] = some) -> Any:
+            some.append(len(several))
+            return look(self, one, several, then)
+
+        monkeypatch.setattr(_shelf.Shelf, "look", spy)
+        assert made.judge(task(**SMALL), add(prelude=f"// {i}")).right
+        sizes.append(tuple(some))
+    assert all(sum(one) == 10 and len(one) in (2, 3) for one in sizes) and len(set(sizes)) > 1
 
 
 def test_large_draws_stay_on_the_host(interpreted: Interpreted, judge_of: Make) -> None:

@@ -31,7 +31,8 @@ __all__ = ["Block", "Carrier", "Copies", "Key", "Memory", "Room", "Staged"]
 ALIGNMENT = 256  # of the first element, as every allocator of GPU memory gives it
 MARGIN = 4096  # bytes on both sides of a tensor that are looked at afterwards, where no unmapped range bounds it
 WORD = 8  # bytes, of which all memory here is a multiple
-ZEROS = 2 << 20  # bytes: so many are an allocation of their own
+APART = 2 << 20  # bytes: so many are an allocation of their own
+ZEROS = 16 << 20  # bytes that are overwritten at once
 KEPT_BYTES = 4 << 30  # the most that is allocated before free memory is given back
 _SPENT = tuple(BY_CODE[code] for code in ("out_of_memory", "no_memory"))
 _bytes = numpy.dtype("u1")
@@ -131,8 +132,12 @@ class Carrier:
         self._guarded = guards(self.client)
         self._free: OrderedDict[Key, list[Room]] = OrderedDict()
         self._made = 0  # bytes, of those in use too
-        self._giving: list[Future[None]] = []  # that overwrite free memory
-        self._zeros: Any = None
+        self._giving: list[tuple[Sequence[Room], Future[None]]] = []  # memory that is being overwritten
+        try:
+            self._zeros = self.client.zeros((ZEROS // WORD,), "u64", device=device)
+        except BaseException:
+            self.client.close()
+            raise
         self.relieve: Callable[[], None] = lambda: None  # gives up other memory of the connection's that can be made anew
 
     # Memory
@@ -166,23 +171,26 @@ class Carrier:
 
     def give(self, rooms: Sequence[Room]) -> None:
         """Memory that nothing uses any more: it is overwritten, all that a solution could reach, and others may have it then."""
-        for room in rooms:
-            self._free.setdefault(room.key, []).append(room)
-        zeros = [self.nothing(room.nbytes) for room in rooms]
-        self._giving.append(self.crew.submit(self._overwrite, rooms, zeros))
-        self._shrink(KEPT_BYTES)
+        self._giving.append((rooms, self.crew.submit(self.overwrite, [room.reach for room in rooms])))
 
-    def _overwrite(self, rooms: Sequence[Room], zeros: Sequence[Any]) -> None:
-        Copies({}, [self.client.submit("copy", nothing, out=room.reach) for nothing, room in zip(zeros, rooms)]).wait()
+    def overwrite(self, several: Sequence[Array]) -> None:
+        """Zeros, in arrays of words without gaps. Any thread's."""
+        pieces = [array[at : at + ZEROS // WORD] for array in several for at in range(0, array.shape[0], ZEROS // WORD)]
+        Copies({}, [self.client.submit("copy", self._zeros[: piece.shape[0]], out=piece) for piece in pieces]).wait()
 
     def settle(self) -> None:
-        """Waits until all free memory is overwritten."""
+        """Waits until all memory that was given is overwritten. What is not overwritten nobody gets."""
         giving, self._giving = self._giving, []
-        try:
-            for one in giving:
-                one.result()
-        except KopsError:
-            self.lose()
+        for rooms, overwritten in giving:
+            try:
+                overwritten.result()
+            except KopsError:
+                self._made -= sum(room.nbytes for room in rooms)
+                continue
+            for room in rooms:
+                self._free.setdefault(room.key, []).append(room)
+        if giving:
+            self._shrink(KEPT_BYTES)
 
     def lose(self, rooms: Sequence[Room] = ()) -> None:
         """Something may still write to memory: nobody gets it, nor what else there is."""
@@ -200,13 +208,6 @@ class Carrier:
         room = Room(whole, key)
         self._made += room.nbytes
         return room
-
-    def nothing(self, size: int) -> Any:
-        """So many bytes of zeros, as words."""
-        count = size // WORD
-        if self._zeros is None or self._zeros.size < count:
-            self._zeros = self.client.zeros((max(size, ZEROS) // WORD,), "u64", device=self.device)
-        return self._zeros[:count]
 
     def _shrink(self, most: int) -> None:
         """Gives up free memory, of the sizes that were not used for the longest time first."""

@@ -241,7 +241,7 @@ class GpuRunner(Runner):
 
     def steps(self, task: Task, steps: Sequence[Step]) -> Iterator[Callable[[], Worst | None]]:
         """What is copied for a step is prepared during those before it, and looked at during those behind it."""
-        if self.shelf is not None and all(self.shelf.takes(step.draw) for step in steps):
+        if self.shelf is not None and self.in_rounds([step.draw for step in steps]):
             yield from self._held_steps(self.shelf, task, steps)
             return
         ahead: deque[Future[Staged]] = deque()
@@ -277,8 +277,11 @@ class GpuRunner(Runner):
             looked_at(*reading)
         yield from behind
 
+    def in_rounds(self, draws: Sequence[Draw]) -> bool:
+        return self.shelf is not None and all(map(self.shelf.takes, draws))
+
     def at_once(self, task: Task, draws: Mapping[Case, Sequence[Draw]]) -> list[list[Case]]:
-        if self.shelf is None:
+        if not self.in_rounds([draw for some in draws.values() for draw in some]):
             return super().at_once(task, draws)
         groups: list[list[Case]] = [[]]
         nbytes = 0
@@ -294,9 +297,11 @@ class GpuRunner(Runner):
     def _held_steps(self, shelf: Shelf, task: Task, steps: Sequence[Step]) -> Iterator[Callable[[], Worst | None]]:
         """In rounds, in which each memory is used once: to let another process work on the GPU in between takes longer than most
         launches."""
+        # Somewhere a round ends early: a launch that leaves its work to the next one cannot know that there is one.
+        end_behind = steps[self._random.randrange(len(steps))] if steps else None
         rounds: list[list[Step]] = [[]]
         for step in steps:
-            if any(other.buffers == step.buffers for other in rounds[-1]):
+            if any(other.buffers == step.buffers or other is end_behind for other in rounds[-1]):
                 rounds.append([])
             rounds[-1].append(step)
         for some in rounds:
@@ -312,7 +317,13 @@ class GpuRunner(Runner):
                     launched += 1
             except (Stop, Refused) as error:
                 stop = error
-            for held, right in zip(several, shelf.look(task, several[:launched])):
+            try:
+                looked = shelf.look(task, several[:launched]) if launched else []
+            except Gone:
+                if stop is None:
+                    raise
+                looked = []
+            for held, right in zip(several, looked):
                 yield partial(self._worst_of, task, held, right)
             if stop is not None:
                 raise stop
@@ -328,13 +339,13 @@ class GpuRunner(Runner):
         return None if right else wrong_in(task, *self.shelf.staged(held))
 
     def pipelined(self, plan: Plan, memories: Sequence[Memory], before: Callable[[Memory], Sequence[Any]]) -> list[Timings]:
-        """The launches on several draws, each timed, behind what `before` asks for. All are asked for at once, so the deadline is that of
-        all of them together."""
+        """The launches on several draws, each timed, behind what `before` asks for. All are asked for at once, so each has until all of
+        them have to end."""
         if len(plan.launches) > 1:
             return [self._behind(plan, memory, before) for memory in memories]
         one = plan.launches[0]
         kernel = self.kernel(one)
-        left = max(int(self.deadline * 1e3), 1)
+        left = max(int(self.deadline * len(memories) * 1e3), 1)
         asked: list[Any] = []
         with errors(one.launch.entry):
             how = {**alone(self.client, kernel), "timing": truest(self.client._live()), "deadline_ms": left}

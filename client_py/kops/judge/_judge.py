@@ -83,12 +83,12 @@ class Judge:
     `client` or `socket` says which daemon; the judge makes connections of its own. `device`: an index or UUID of `client.devices`, by
     default the first GPU. `how`: "gpu", "interpreter" (needs no daemon), or None: the GPU where the daemon has one.
     `strict`: a process of its own on the GPU for each solution. `deadline`: seconds for the launches of a solution together, on one
-    draw; `interpreted_deadline` for one launch in the interpreter. `time`: whether right solutions are timed, within `limits`.
-    `counters`: whether the device's counters are read, too, which takes about a second; None: where no other solution waits.
-    `peak_gb_s`: the bandwidth that is the roof, and `peak_gflop_s` that of arithmetic, 10^9 operations a second by dtype ("f32") for
-    tasks with `flops`; measured where they are not given. `seed` makes the draws the same each time: for tests, since they are no
-    secret then. `timeout`: seconds for a request to the daemon; `task_timeout`: for a task's own Python, which makes the draws of a
-    solution.
+    draw, and so many times that where several draws are asked for at once; `interpreted_deadline` for one launch in the interpreter.
+    `time`: whether right solutions are timed, within `limits`. `counters`: whether the device's counters are read, too, which takes
+    about a second; None: where no other solution waits. `peak_gb_s`: the bandwidth that is the roof, and `peak_gflop_s` that of
+    arithmetic, 10^9 operations a second by dtype ("f32") for tasks with `flops`; measured where they are not given. `seed` makes the
+    draws the same each time: for tests, since they are no secret then. `timeout`: seconds for a request to the daemon; `task_timeout`:
+    for a task's own Python, which makes the draws of a solution.
     Raises `Unsupported` where the daemon gives strangers' kernels no process of their own.
     """
 

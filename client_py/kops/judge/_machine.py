@@ -28,6 +28,9 @@ SPARE_FROM = 80  # solutions of an executor, from which on the next one is made 
 # A process on a GPU takes longer to begin than a solution to be judged. With the solution's and the baselines' these are as many as the
 # daemon gives one user where it has eight (`executors.max`).
 SPARES, SPARES_STRICT = 1, 2
+# Why the judge's own kernels do not run just now, and may later.
+_FOR_NOW = tuple(BY_CODE[code] for code in ("quota_exceeded", "out_of_memory", "no_memory", "limit_exceeded", "job_timeout",
+                                            "deadline_exceeded"))  # fmt: skip
 
 
 class Machine:
@@ -71,8 +74,8 @@ class Machine:
                 self.shelf = Shelf(self._carrier(), self._own_executor().client, self.device)
             except LOST as error:
                 raise Gone(f"{error.message} [{error.code}]") from None
-            except BY_CODE["quota_exceeded"]:
-                return None  # for now
+            except _FOR_NOW:
+                return None
             except KopsError:
                 self._no_shelf = True
                 self.drop_baselines()

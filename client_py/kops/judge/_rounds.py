@@ -54,23 +54,28 @@ def failed(worst: Worst) -> Stop:
     return Stop("wrong", say(worst), dirty=True, worst=worst)
 
 
-def steps_of(cases: Sequence[tuple[Sequence[Draw], Sequence[Draw]]]) -> list[Step]:
+def steps_of(cases: Sequence[tuple[Sequence[Draw], Sequence[Draw]]], in_rounds: bool = True) -> list[Step]:
     """Of cases, each with its draws, and more that come behind them: round by round. The second round begins with the case with which the
-    first one ends, so that a launch has other inputs at the addresses of the one just before it."""
+    first one ends, so that a launch has other inputs at the addresses of the one just before it. Without rounds a case has two
+    memories at most."""
     numbered = list(enumerate(cases))
     steps: list[Step] = []
     for some in ROUNDS:
-        steps += [Step(draws[one.draw], f"{one.buffers}{i}", one.side) for i, (draws, _) in numbered for one in some]
+        steps += [Step(draws[one.draw], f"{_memory(one, in_rounds)}{i}", one.side) for i, (draws, _) in numbered for one in some]
         numbered.reverse()
     for draws in itertools.zip_longest(*(more for _, more in cases)):
         steps += [Step(draw, f"{MORE[0]}{i}", MORE[1]) for i, draw in enumerate(draws) if draw is not None]
     return steps
 
 
+def _memory(one: _Planned, in_rounds: bool) -> str:
+    return one.buffers if in_rounds or one.buffers == "a" else MORE[0]
+
+
 def check_cases(task: Task, runner: Runner, cases: Sequence[tuple[Sequence[Draw], Sequence[Draw]]]) -> None:
     """Runs cases in all their steps. Raises Stop for the first that is not right, Refused."""
     right: set[int] = set()
-    steps = steps_of(cases)
+    steps = steps_of(cases, runner.in_rounds([draw for some in cases for draws in some for draw in draws]))
     for step, wrong in zip(steps, runner.steps(task, steps)):
         worst = wrong()
         if worst is not None:

@@ -70,6 +70,10 @@ class Runner:
             ran = self.run(self.plan(task, step.draw), step, new_seed())
             yield partial(_wrong, task, step.draw, ran)
 
+    def in_rounds(self, draws: Sequence[Draw]) -> bool:
+        """Whether steps on these draws come in rounds, each of which has memory of its own for all its steps."""
+        return False
+
     def at_once(self, task: Task, draws: Mapping[Case, Sequence[Draw]]) -> list[list[Case]]:
         """Cases whose steps are better run together. Raises Refused."""
         return [[case] for case in draws]

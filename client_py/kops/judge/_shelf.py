@@ -20,11 +20,11 @@ from .._clients.client import Client
 from .._tensors.device_array import Array
 from .._tensors.numpy import empty
 from ._bind import Area, Plan
-from ._carrier import ZEROS, Block, Carrier, Memory, Staged
+from ._carrier import APART, Block, Carrier, Memory, Staged
 from ._check import precision
 from ._device_code import BLOCK, LOOKS, SOURCE, entries, masks, signature
 from ._draws import Draw, Expected, new_seed
-from ._stop import Gone
+from ._stop import Gone, HeldBack
 from ._task import Task
 from ._values import FLOATS
 
@@ -51,7 +51,7 @@ class Image:
             self.places[name] = end, data.nbytes
             end += -(-max(data.nbytes, 1) // PLACE) * PLACE
         # An allocation of its own on the GPU: what a solution reaches has none of it.
-        self.data = empty((max(end, ZEROS),), numpy.dtype("u1"))
+        self.data = empty((max(end, APART),), numpy.dtype("u1"))
         for name, data in tensors:
             at, nbytes = self.places[name]
             self.data[at : at + nbytes] = data.reshape(-1).view(numpy.uint8)
@@ -115,7 +115,7 @@ class Shelf:
         self._bytes = 0
         self._found: Array | None = None
         self._prove()
-        carrier.relieve = self.clear
+        carrier.relieve = self.relieve
 
     # Draws
 
@@ -135,7 +135,7 @@ class Shelf:
 
     def takes(self, draw: Draw) -> bool:
         """Whether it is small enough for several of its kind."""
-        return max(draw.nbytes, ZEROS) <= self._most // FEWEST
+        return max(draw.nbytes, APART) <= self._most // FEWEST
 
     def _kept(self, draw: Draw, image: Image | None) -> _Kept:
         key = weakref.ref(draw)
@@ -164,6 +164,7 @@ class Shelf:
             self._make_room(slab, size)
         if not rack.free:  # where all are in use it takes more than it should
             whole = self._new((slab,), "u8")
+            rack = self._racks.setdefault(size, _Rack())  # the one before may have been given up for that
             rack.slabs.append(whole)
             rack.free += [_view(whole, at, size, "u8") for at in range(0, slab, size)]
             self._bytes += slab
@@ -171,7 +172,7 @@ class Shelf:
 
     def _make_room(self, slab: int, size: int) -> None:
         """For a slab; or of a draw of that size that was not used for the longest time."""
-        used = {self._draws[key].whole.size for key in self._used if key in self._draws}
+        used = self._sizes_in_use()
         for other in [other for other in self._racks if other not in used and other != size]:
             if self._bytes + slab > self._most:
                 self._give_up(other)
@@ -190,25 +191,31 @@ class Shelf:
         for key in [key for key, kept in self._draws.items() if kept.whole.size == size]:
             del self._draws[key]
         self._bytes -= sum(slab.size for slab in rack.slabs)
-        nothing = self.carrier.nothing(size)
         try:
-            for slab in rack.slabs:
-                for at in range(0, slab.size, size):
-                    self.carrier.client.run("copy", nothing, out=_view(slab, at, size // WORD, "u64"))
+            self.carrier.overwrite([_view(slab, 0, slab.size // WORD, "u64") for slab in rack.slabs])
         except KopsError as error:
             raise Gone(f"{error.message} [{error.code}]") from None
 
     def clear(self) -> None:
-        """Gives up all draws."""
-        while self._racks:
-            self._give_up(next(iter(self._racks)))
+        """Gives up all draws. Raises Gone."""
+        self.begin()
+        self.relieve()
+
+    def relieve(self) -> None:
+        """Gives up all draws, but for those of a size of which some are in use. Raises Gone."""
+        used = self._sizes_in_use()
+        for size in [size for size in self._racks if size not in used]:
+            self._give_up(size)
+
+    def _sizes_in_use(self) -> set[int]:
+        return {self._draws[key].whole.size for key in self._used if key in self._draws}
 
     def _new(self, shape: tuple[int, ...], dtype: str) -> Array:
         try:
             try:
                 made: Array = self.carrier.client.empty(shape, dtype, device=self.device)
             except _SPENT:
-                self.clear()
+                self.relieve()
                 self.carrier.client.trim()
                 made = self.carrier.client.empty(shape, dtype, device=self.device)
             return made
@@ -288,6 +295,8 @@ class Shelf:
         try:
             for at in range(0, len(steps), STEPS):
                 self.client.sequence(steps[at : at + STEPS], blocking=True)
+        except BY_CODE["quota_exceeded"] as error:
+            raise HeldBack(error.message, float(error.detail.get("retry_after_ms", 60_000)) / 1e3) from None
         except KopsError as error:
             raise Gone(f"{error.message} [{error.code}]") from None
 

@@ -29,6 +29,7 @@ from ._gpu import GpuRunner, ahead_of, errors, wrong_in
 from ._lane import Job
 from ._roof import roof_of
 from ._rounds import failed
+from ._samples import adds_up, measured
 from ._shelf import Held, Image
 from ._stop import Stop
 from ._verdict import Measured, Time, Worst
@@ -139,7 +140,8 @@ class _Timing:
         """So many launches' memory, which is to be filled from the shelf."""
         assert self.shelf is not None
         made = []
-        drawn = [self.unseen.pop() for _ in range(min(count, len(self.unseen)))]
+        with self._drawing:
+            drawn = [self.unseen.pop() for _ in range(min(count, len(self.unseen)))]
         new = [self.runner.crew.submit(self.draw) for _ in range(count - len(drawn))]
         drawn += [one.result() for one in new]
         images = {draw: self.runner.crew.submit(Image, draw) for draw in drawn if not self.shelf.has(draw)}
@@ -257,12 +259,14 @@ class _Timing:
 
     def cold_and_warm(self, least: int) -> tuple[list[_Launched], list[_Launched]]:
         """The same for both, with memory filled from the shelf for all that is asked for at once: to let another process work on the GPU
-        in between takes longer than most launches."""
+        in between takes longer than most launches. Launches that were asked for together could do each other's work: where their times
+        do not say that each did its own, they are measured one by one."""
         end = clock.monotonic() + 2 * self.limits.at_most
         plan = self.runner.plan(self.task, self.job.timed[0])
         seconds = self.runner.seconds.get(self.task.timed_case, self.runner.deadline)
         most = max(1, min(SEVERAL, int(self.runner.deadline * DEADLINE_PART / seconds), VARIED_BYTES // max(plan.nbytes, 1)))
         found: tuple[list[_Launched], list[_Launched]] = [], []
+        honest = True
         counts = [min(1 + MOSTLY_ENOUGH, most)] * 2
         held = self.held(sum(counts))
         assert self.shelf is not None
@@ -281,8 +285,11 @@ class _Timing:
             for part, timings in zip(parts, times):
                 for launched, timing in zip(part, timings):
                     self.believe(launched.draw, timing)
+            honest = honest and adds_up([[timing.exec_us for timing in timings] for timings in times])
             held = then
         self.filled = held
+        if not honest:
+            return self.series(True, least), self.series(False, least)
         return found[0][1:], found[1][1:]  # the first ones load code
 
     def pipelined(self, plan: Plan, part: Sequence[Held], cold: bool) -> list[Timings]:
@@ -392,13 +399,6 @@ def _disagrees(draw: Draw, us: float, wall: float, why: str) -> Stop:
 def _measured(launched: Sequence[_Launched]) -> Measured | None:
     samples = [one.timings.exec_us for one in launched if one.timings.exec_us is not None]
     return measured(samples)
-
-
-def measured(samples: Sequence[float]) -> Measured | None:
-    if not samples:
-        return None
-    low, high = intervals.of_median(samples) or (None, None)
-    return Measured(median(samples), low, high, len(samples))
 
 
 def _ratios(launched: Sequence[_Launched]) -> list[float]:
