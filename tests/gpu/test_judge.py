@@ -14,6 +14,7 @@ from support.daemon import Daemon
 
 SIGNATURE = "out float* y[n], const float* x[n], int n"
 LAUNCH = judge.Launch("scale", SIGNATURE, grid="min(ceil_div(n, 256), 32 * multiprocessors)", block=256)
+EACH = judge.Launch("scale", SIGNATURE, grid="ceil_div(n, 256)", block=256)
 LARGE = 12 << 20  # elements: 96 MiB of operands, beyond every cache
 
 
@@ -134,7 +135,7 @@ def test_who_leaves_work_to_a_later_launch(j: judge.Judge) -> None:
     """Behind the five of the check 29 launches do nothing, and the thirtieth does it all. Its results are right, and its time is what the
     work takes."""
     one = task(1 << 22)
-    honest, deferring = j.judge(one, scale()), j.judge(one, judge.Solution(DEFERS, scale().launches))
+    honest, deferring = j.judge(one, scale()), j.judge(one, judge.Solution(DEFERS, [EACH]))
     assert honest.right and deferring.right and honest.time is not None and deferring.time is not None, deferring
     assert honest.time.us is not None and deferring.time.us is not None
     assert 0.7 < deferring.time.us / honest.time.us < 1.5
