@@ -65,7 +65,7 @@ struct tuning_request {
     uint32_t alignment[STEP_MAX_OPERANDS]; /* what is left of the operands' addresses modulo 256 */
     uint32_t budget_ms;                    /* from its beginning to its last measurement */
     uint64_t until_ns; /* of CLOCK_MONOTONIC: the last measurement before; 0, or in the past: none */
-    bool patient;      /* nobody waits for it: the pauses between measurements do not count */
+    bool patient;      /* no request waits: pauses are no part of the budget */
 };
 
 enum tuning_state {
@@ -98,7 +98,7 @@ struct tuning_result {
     double noise; /* the wider of these two's spreads between quartiles, as a part of the median */
 };
 
-/* What the tuner asks of whoever wants the tuning. */
+/* What the tuner calls between its measurements. */
 struct tuning_pace {
     /* Between two measurements, each of which takes the device some milliseconds at most or runs one kernel once, the
      * tuner waits until it may go on: 0, or -1: the tuning is to end with *e. */

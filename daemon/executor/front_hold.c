@@ -140,7 +140,7 @@ static bool is_kept(struct front *f, const struct front_stream *s, const struct 
     return kept;
 }
 
-/* Nobody holds the stream's GPU: the stream does, if it may now. */
+/* Begins a hold of the stream's GPU for the stream's job, if there may be one now. */
 static bool begin(struct front_stream *s, const struct backend_job *job, uint64_t now_ns)
 {
     struct front *f = s->device->front;
@@ -284,7 +284,7 @@ static bool is_over(const struct front_device *gpu, uint64_t now_ns)
     return list_empty(&h->holder->domain->turns[gpu->number].blocked) || now_ns >= h->since_ns + QUIET_NS;
 }
 
-/* The hold goes on: what it waits for. */
+/* Looks after a hold that goes on: ends what takes too long, sends its job, sets the timer. */
 static void keep(struct front_device *gpu, uint64_t now_ns)
 {
     const struct front_hold *h = &gpu->hold;

@@ -29,7 +29,6 @@ from gpu_machine import (
 )
 from support import memfd, proc, raw
 from support.cuda_exporter import Exporter, Memory
-from support.daemon import Daemon
 
 pytestmark = only_with_the_standin
 shared_machine, machine, connect, connection, exporter = FIXTURES
@@ -125,11 +124,6 @@ def test_many_in_flight(connection: raw.Connection, exporter: Exporter) -> None:
     assert (values(x) == want[0]).all() and (values(y) == want[1]).all()
 
 
-def loop_ns(daemon: Daemon) -> int:
-    """Processor time of the loop's thread."""
-    return int(Path(f"/proc/{daemon.pid}/task/{daemon.pid}/schedstat").read_text().split()[0])
-
-
 def test_runs_that_wait_are_not_all_looked_at_in_each_turn(
     machine: Machine, connect: Callable[[], raw.Connection], memory: tuple[Memory, Memory]
 ) -> None:
@@ -137,10 +131,10 @@ def test_runs_that_wait_are_not_all_looked_at_in_each_turn(
         """Of the round in which others' work on the machine, which takes the caches, cost the loop least."""
         rounds = []
         for _ in range(10):
-            before = loop_ns(machine.daemon)
+            before = proc.loop_ns(machine.daemon.pid)
             for _ in range(200):
                 assert probe.alive()
-            rounds.append(loop_ns(machine.daemon) - before)
+            rounds.append(proc.loop_ns(machine.daemon.pid) - before)
         return min(rounds)
 
     def hold(connections: int) -> None:

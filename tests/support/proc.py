@@ -149,3 +149,8 @@ def eventually(condition: Callable[[], bool], what: str | Callable[[], str] = ""
 
 def wait_exit(pidfd: int) -> None:
     assert select.select([pidfd], [], [], raw.PATIENCE)[0], "the process does not end"
+
+
+def loop_ns(pid: int) -> int:
+    """Processor time that a daemon's loop, its first thread, has had."""
+    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0])

@@ -34,13 +34,14 @@ from ._task import Case, Task
 from ._values import Tensor, bits_dtype
 from ._verdict import Fault, Worst
 
-__all__ = ["LOST", "Executor", "GpuRunner", "ahead_of", "compiled", "errors", "wrong_in"]
+__all__ = ["LOST", "VARIED_BYTES", "Executor", "GpuRunner", "ahead_of", "compiled", "errors", "wrong_in"]
 
 PER_EXECUTOR = 100
 # Launches that are prepared, and as many that are looked at, beside the one that runs: more where they are small.
 AHEAD, AHEAD_MOST, AHEAD_BYTES = 3, 8, 256 << 20
 VARIETY = 4  # pieces of memory of one size, from which each launch gets one
 VARIED_BYTES = 1 << 30  # of a solution, beyond which it is made with fewer
+MEMORIES = 3  # of a case, that its steps use
 BEGIN = 'extern "C" __global__ void begin(int* p) {}'
 LOST = tuple(BY_CODE[code] for code in ("connection_lost", "connect_failed", "shutting_down", "device_lost", "timeout", "buffer_lost",
                                          "bad_reply", "stale_buffer", "internal"))  # fmt: skip
@@ -286,7 +287,7 @@ class GpuRunner(Runner):
         groups: list[list[Case]] = [[]]
         nbytes = 0
         for case, some in draws.items():
-            size = 2 * self.plan(task, some[0]).nbytes
+            size = MEMORIES * self.plan(task, some[0]).nbytes
             if groups[-1] and nbytes + size > VARIED_BYTES:
                 groups.append([])
                 nbytes = 0

@@ -22,7 +22,8 @@ class _Planned(NamedTuple):
     side: str
 
 
-# What was remembered of another launch is wrong here: the same inputs at other addresses, other ones at the same, at once or later.
+# The same inputs come at other addresses, and other inputs at the same addresses: in the next launch, or later. So a kernel that
+# keeps the results of one launch for another is wrong.
 ROUNDS = (
     (_Planned(0, "b", "start"), _Planned(0, "a", "end")),
     (_Planned(1, "a", "end"), _Planned(2, "c", "start")),

@@ -1,8 +1,8 @@
-"""Draws in the GPU's memory: a launch's memory is filled from there, and what the launch has left is compared there. So neither crosses
-the bus, and the processors have little to do.
+"""Draws in the GPU's memory: kernels fill the memory of launches from there, and compare afterwards what a launch has left. So little is
+copied to the GPU and back, and the processors have little to do.
 
-The kernels that do it run in a process that runs no solutions, which do not map the memory of draws. They only find out what is right:
-what is not is copied to the host, and `wrong_in` says what is wrong with it.
+The kernels run in a process of their own. The processes of solutions do not map the memory of draws. The kernels find out whether a
+launch is right; the results of one that is not are copied to the host, where `wrong_in` finds out what is wrong.
 """
 
 from __future__ import annotations
@@ -300,7 +300,7 @@ class Shelf:
         except KopsError as error:
             raise Gone(f"{error.message} [{error.code}]") from None
 
-    # What is not right, on the host
+    # A launch that is not right, copied to the host
 
     def staged(self, held: Held) -> tuple[Staged, Mapping[str, Any]]:
         """As the carrier has it: what was in the memory before the launch, and what is there now. The memory is filled anew."""

@@ -25,7 +25,7 @@ from ._bind import Plan
 from ._carrier import Block, Copies, Memory, Staged
 from ._device import alone, wall_us, was_alone
 from ._draws import Draw, changed, new_seed
-from ._gpu import GpuRunner, ahead_of, errors, wrong_in
+from ._gpu import VARIED_BYTES, GpuRunner, ahead_of, errors, wrong_in
 from ._lane import Job
 from ._roof import roof_of
 from ._rounds import failed
@@ -45,8 +45,8 @@ SLOW = 2.0  # seconds for the draws that are missing for many
 COPIES = 2  # of draws, that are asked for before the one before has ended
 PAUSES = (0.0, 0.0, 0.1, 0.3, 1.0)  # seconds before each trial: a process that begins stalls the GPU for some 0.2 s
 STEPS_MOST = 256  # of a sequence
-# Launches that are asked for before the first has ended, the part of the deadline that they may take together, and their memory.
-SEVERAL, DEADLINE_PART, VARIED_BYTES = 24, 0.25, 1 << 30
+# Launches that are asked for before the first has ended, and the part of the deadline that they may take together.
+SEVERAL, DEADLINE_PART = 24, 0.25
 MOSTLY_ENOUGH, MORE = 14, 16  # launches, for a median whose interval is narrow enough; so many again where it is not
 OVERHEAD_LEAST, OVERHEAD_FACTOR = 200.0, 3.0
 IMPOSSIBLE, IMPOSSIBLE_US = 1.05, 10.0  # a kernel cannot be longer than the daemon's clock around it, but for such errors

@@ -96,7 +96,7 @@ static void print_outcome(const struct kops_tune *t)
                text_gain(before->us, best->us, more, sizeof(more)));
 }
 
-/* What was not tried. */
+/* How many candidates there was no time for. */
 static void print_rest(const struct kops_tune *t)
 {
     if (t->goes_on)
