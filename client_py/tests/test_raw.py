@@ -99,6 +99,24 @@ def test_a_module(host: kops.Client) -> None:
 
 
 @interpreted
+def test_a_form_is_sought_while_another_thread_adds_one(host: kops.Client) -> None:
+    source = 'extern "C" __global__ void twice(float* x, int n) { if (threadIdx.x < n) x[threadIdx.x] *= 2; }'
+    twice = kops.RawKernel(source, "twice", client=host, fallback="interpret")
+    forms = twice._untyped._forms
+
+    class Other:
+        @property
+        def params(self) -> tuple[Any, ...]:
+            forms[("theirs",)] = forms[("ours",)]
+            return ()
+
+    forms[("ours",)] = Other()
+    x = numpy.ones(8, "float32")
+    twice((1,), (8,), (x, 8))
+    assert (x == 2).all()
+
+
+@interpreted
 def test_memory_with_gaps_is_the_kernels_own_business(host: kops.Client) -> None:
     """A column's address is that of its first element; the kernel gets at the rows between."""
     axpy = kops.RawKernel(SOURCE, "axpy", client=host, fallback="interpret")

@@ -83,7 +83,7 @@ def tell(connection: Any, kernel: Any) -> None:
 
 def leave_word(kernel: Any) -> None:
     """The same for a kernel that is dropped, with the connection's next request."""
-    for key, module in kernel.code.ids.items():
+    for key, module in kernel.code.ids.copy().items():
         connection = garbage.get(key)
         if connection is not None and (params := kernel._here.tell(module)) is not None:
             connection.garbage.append(("launched", params))

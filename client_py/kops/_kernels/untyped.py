@@ -98,7 +98,7 @@ class Untyped:
         params: list[Param] = []
         for i, ((found, size), value) in enumerate(zip(self.parameters, values)):
             params.append(_param(self.entry, i, found, size, value, {param.name for param in params}))
-        same = next((kernel for kernel in self._forms.values() if list(kernel.params) == params), None)
+        same = next((kernel for kernel in list(self._forms.values()) if list(kernel.params) == params), None)
         if same is None:
             same = _Form(self.client, self.code, self.entry, params, Geometry(None, None, 0, None), True, self.fallback)
             same._declare(DEFAULT_TIMEOUT)

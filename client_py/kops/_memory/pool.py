@@ -321,16 +321,17 @@ garbage: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def prune(ids: dict[int, int]) -> None:
-    """Forgets ids on connections that are no more."""
+    """Forgets ids on connections that are no more. Other threads may add ids meanwhile: `list` copies them in one step."""
     if len(ids) > 8:
-        for key in [key for key in ids if key not in garbage]:
-            ids.pop(key, None)
+        for key in list(ids):
+            if key not in garbage:
+                ids.pop(key, None)
 
 
 def release(source: Source) -> None:
     """Forgets a source's registrations; each connection releases the id with its next request."""
     ids, source.ids = source.ids, {}
-    for key, buffer in ids.items():
+    for key, buffer in ids.copy().items():
         connection = garbage.get(key)
         if connection is not None:
             connection.garbage.append(buffer)

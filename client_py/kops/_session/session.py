@@ -265,7 +265,7 @@ class Session:
         return True
 
     def _asks_for_fds(self) -> bool:
-        return any(call.method in BRING_FDS for call in self.pending.values()) or self._taken
+        return any(call.method in BRING_FDS for call in list(self.pending.values())) or self._taken
 
     def _drop_first(self) -> None:
         """The first chunk was applied."""
