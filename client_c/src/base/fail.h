@@ -9,7 +9,7 @@ void fail_clear(struct kops_error *e);
 
 /* Replaces the error; returns its code, so that `return fail(...)` reads well. */
 enum kops_code fail(struct kops_error *e, enum kops_code code, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+    __attribute__((cold, format(printf, 3, 4)));
 
 /* os_error: "<what>: <strerror> (errno …)", with the detail `errno`. */
 enum kops_code fail_os(struct kops_error *e, int number, const char *what);

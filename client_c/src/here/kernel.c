@@ -243,22 +243,27 @@ static enum kops_code check_room(const struct cuda_driver *d, const struct here_
     return kernel_check_cooperative(p, room, &why) < 0 ? here_error(&why, e) : KOPS_OK;
 }
 
+static cuda_status launch_with_attributes(const struct cuda_driver *d, cuda_function function, struct plan_kernel *p,
+                                          cuda_queue stream, void **params, void **buffer)
+{
+    struct cuda_launch_attribute attributes[MAX_ATTRIBUTES];
+    const struct cuda_launch_config config = configure(p, stream, attributes);
+
+    return d->launch_ex(&config, function, params, buffer);
+}
+
 /* A kernel that may begin early does not here: what is before it on the stream is not known. */
-static cuda_status launch(const struct cuda_driver *d, cuda_function function, struct plan_kernel *p, cuda_queue stream)
+static inline cuda_status launch(const struct cuda_driver *d, cuda_function function, struct plan_kernel *p,
+                                 cuda_queue stream)
 {
     size_t size = p->param_bytes;
     void *extra[] = {(void *)(uintptr_t)LAUNCH_BUFFER_POINTER, p->params, (void *)(uintptr_t)LAUNCH_BUFFER_SIZE, &size,
                      NULL};
-
-    void *list[KERNELS_PARAMS_MAX], **params = cuda_ops_list_params(p, p->params, list);
+    void *list[KERNELS_PARAMS_MAX], **params = p->n_listed ? cuda_ops_list_params(p, p->params, list) : NULL;
     void **buffer = params || !size ? NULL : extra;
 
-    if (p->cluster[0] || p->cooperative) {
-        struct cuda_launch_attribute attributes[MAX_ATTRIBUTES];
-        const struct cuda_launch_config config = configure(p, stream, attributes);
-
-        return d->launch_ex(&config, function, params, buffer);
-    }
+    if (p->cluster[0] || p->cooperative)
+        return launch_with_attributes(d, function, p, stream, params, buffer);
     return d->launch(function, p->grid[0], p->grid[1], p->grid[2], p->block[0], p->block[1], p->block[2],
                      p->shared_bytes, stream, params, buffer);
 }
@@ -342,37 +347,46 @@ static enum kops_code prepare_new(struct here_kernel *k, const struct here_funct
     return KOPS_OK;
 }
 
-/* A call that is one of the last ones again, in their context, was checked: nothing else was looked at then. One lock
- * for it. */
-static enum kops_code prepare(struct here_kernel *k, const struct here_call *call, struct prepared *ret,
-                              struct kops_error *e)
+/* A call that is none of the last ones again, or in another context than they. */
+static enum kops_code prepare_unknown(struct here_kernel *k, const struct here_call *call, struct prepared *ret,
+                                      struct kops_error *e)
 {
     struct here_function function;
-    struct here_last_call *again;
+    enum kops_code r = KOPS_OK;
     bool known;
-    enum kops_code r = here_context(&ret->driver, &ret->context, e);
 
-    if (r)
-        return r;
     here_tally_lock(k->tally);
     known = k->context == ret->context;
-    again = known ? here_last_find(&k->last, call) : NULL;
-    if (again) {
-        ret->function = k->function.function;
-        here_plan_copy(&ret->plan, &again->plan);
-        ret->counted = here_tally_count(k->tally, &again->shapes, &again->row);
-    } else if (known) {
+    if (known)
         function = k->function;
-    }
     here_tally_unlock(k->tally);
-    if (again)
-        return KOPS_OK;
     if (!known)
         r = find_function(k, ret->driver, ret->context, &function, e);
     if (r)
         return r;
     ret->function = function.function;
     return prepare_new(k, &function, call, ret, e);
+}
+
+/* A call that is one of the last ones again, in their context, was checked: nothing else was looked at then. One lock
+ * for it. */
+static inline enum kops_code prepare(struct here_kernel *k, const struct here_call *call, struct prepared *ret,
+                                     struct kops_error *e)
+{
+    struct here_last_call *again;
+    enum kops_code r = here_context(&ret->driver, &ret->context, e);
+
+    if (r)
+        return r;
+    here_tally_lock(k->tally);
+    again = k->context == ret->context ? here_last_find(&k->last, call) : NULL;
+    if (again) {
+        ret->function = k->function.function;
+        here_plan_copy(&ret->plan, &again->plan);
+        ret->counted = here_tally_count(k->tally, &again->shapes, &again->row);
+    }
+    here_tally_unlock(k->tally);
+    return again ? KOPS_OK : prepare_unknown(k, call, ret, e);
 }
 
 /* ---- the launch ---- */

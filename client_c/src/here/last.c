@@ -24,13 +24,25 @@ ALWAYS_INLINE void look(struct walk *w, uint64_t word)
     w->at++;
 }
 
+/* What of an argument's value counts, by its kind: of a tensor nothing, since its own words come after the arguments'.
+ * An argument of any other kind is refused in any case. */
+enum { N_KINDS = 8 };
+static const uint64_t VALUE_MASKS[N_KINDS] = {[KOPS_ARG_INT] = UINT64_MAX,
+                                              [KOPS_ARG_UINT] = UINT64_MAX,
+                                              [KOPS_ARG_FLOAT] = UINT64_MAX,
+                                              [KOPS_ARG_BOOL] = UINT8_MAX};
+
+_Static_assert(sizeof(((struct kops_argument *)0)->value) == sizeof(uint64_t) && sizeof(bool) == 1 &&
+                   __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "a value is a word, and a bool its first byte");
+
 ALWAYS_INLINE void look_at_argument(struct walk *w, const struct kops_argument *a)
 {
+    uint64_t value;
+
+    memcpy(&value, &a->value, sizeof(value));
     look(w, (uint64_t)a->kind);
-    if (a->kind == KOPS_ARG_BOOL)
-        look(w, a->value.boolean);
-    else if (a->kind != KOPS_ARG_TENSOR && a->kind != KOPS_ARG_NULL)
-        look(w, a->value.natural); /* of a float its bits */
+    look(w, value & VALUE_MASKS[a->kind % N_KINDS]);
 }
 
 ALWAYS_INLINE void look_at_sizes(struct walk *w, const int64_t *sizes, unsigned n)
@@ -43,7 +55,8 @@ ALWAYS_INLINE void look_at_tensor(struct walk *w, const struct here_tensor *t)
 {
     look(w, t->pointer);
     look(w, t->bytes);
-    look(w, (uint64_t)t->rank << 32 | (uint64_t)t->dtype << 1 | (t->strides != NULL));
+    look(w, (uint64_t)t->rank << 32 | (uint64_t)t->dtype);
+    look(w, t->strides != NULL);
     look_at_sizes(w, t->shape, t->rank);
     if (t->strides)
         look_at_sizes(w, t->strides, t->rank);

@@ -8,14 +8,14 @@
 #include "tally.h"
 
 /* All that the checks of the longest call depend on, besides its kernel and context. */
-enum { LAST_WORDS_MAX = 1 + 2 * KERNEL_MAX_PARAMS + KERNEL_MAX_TENSORS * (3 + 2 * TENSOR_MAX_RANK) + 3 * (1 + 3) + 2 };
+enum { LAST_WORDS_MAX = 1 + 2 * KERNEL_MAX_PARAMS + KERNEL_MAX_TENSORS * (4 + 2 * TENSOR_MAX_RANK) + 3 * (1 + 3) + 2 };
 
 struct here_last_call {
-    bool kept; /* false: there is none */
-    uint64_t words[LAST_WORDS_MAX];
+    bool kept;               /* false: there is none */
+    struct here_row row;     /* of the shapes, in the kernel's tally */
     struct plan_kernel plan; /* the addresses are in its params */
+    uint64_t words[LAST_WORDS_MAX];
     struct here_shapes shapes;
-    struct here_row row; /* of the shapes, in the kernel's tally */
 };
 
 enum { LAST_CALLS = 4 };

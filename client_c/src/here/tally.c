@@ -28,9 +28,8 @@ enum timing { TIMING_IDLE, TIMING_OWNED, TIMING_PENDING };
 struct here_tally {
     pthread_mutex_t lock; /* of all below but the events, which are the owner's */
     unsigned launches;
-    pid_t process;    /* whose launches these are: a forked child tells of none of its parent's */
-    uint64_t told_ns; /* when it was time to tell last, by the coarse clock */
-    struct row rows[TALLY_ROWS];
+    pid_t process;       /* whose launches these are: a forked child tells of none of its parent's */
+    uint64_t told_ns;    /* when it was time to tell last, by the coarse clock */
     uint32_t generation; /* of the rows; never 0 */
     unsigned n_rows, last, n_operands;
     enum timing timing;
@@ -38,6 +37,7 @@ struct here_tally {
     const struct cuda_driver *driver;
     cuda_context context; /* of the events */
     cuda_event start, end;
+    struct row rows[TALLY_ROWS];
 };
 
 struct here_tally *here_tally_new(void)

@@ -2,20 +2,6 @@
 
 #include "base/fail.h"
 
-cuda_status here_enqueue_counted(struct here_tally *tally, const struct here_counted *counted,
-                                 const struct cuda_driver *d, cuda_context context, cuda_queue stream,
-                                 here_enqueue *enqueue, void *work)
-{
-    const bool timed = tally && counted->timed && here_tally_begin(tally, d, context, stream);
-    const cuda_status status = enqueue(d, work, stream);
-
-    if (timed)
-        here_tally_end(tally, d, stream, counted->row);
-    if (tally && status)
-        here_tally_uncount(tally, counted->row);
-    return status;
-}
-
 static cuda_status between(const struct cuda_driver *d, cuda_queue stream, here_enqueue *enqueue, void *work,
                            const cuda_event events[2], float *ret_ms)
 {

@@ -165,7 +165,7 @@ void kernels_tell_here(struct kops_client *c)
 
 static enum kops_code enqueue_here(struct kops_kernel *k, const struct here_call *call, struct kops_error *e)
 {
-    bool due = false;
+    bool due;
     enum kops_code r = here_launch(k->here, call, &due, e);
 
     if (due) {
@@ -177,17 +177,20 @@ static enum kops_code enqueue_here(struct kops_kernel *k, const struct here_call
     return r;
 }
 
+static enum kops_code await_here(struct kops_kernel *k, const struct here_call *call, struct kops_result *ret_result,
+                                 const struct kops_options *o, struct kops_error *e)
+{
+    double us = 0;
+    enum kops_code r = here_launch_timed(k->here, call, &us, e);
+
+    if (r || !ret_result)
+        return r;
+    *ret_result = launch_here_result(us, !(o && o->no_timing), "user");
+    return here_device(ret_result->device, e);
+}
+
 enum kops_code launch_here(struct kops_kernel *k, const struct here_call *call, const struct dispatch *d,
                            const struct kops_options *o, struct kops_error *e)
 {
-    double us = 0;
-    enum kops_code r;
-
-    if (d->way == DISPATCH_ENQUEUE)
-        return enqueue_here(k, call, e);
-    r = here_launch_timed(k->here, call, &us, e);
-    if (r || !d->ret_result)
-        return r;
-    *d->ret_result = launch_here_result(us, !(o && o->no_timing), "user");
-    return here_device(d->ret_result->device, e);
+    return d->way == DISPATCH_ENQUEUE ? enqueue_here(k, call, e) : await_here(k, call, d->ret_result, o, e);
 }

@@ -107,6 +107,7 @@ static void every_other_call_is_checked(void **state)
     OTHER(s.args[0] = kops_arg_null());
     OTHER(s.args[3] = kops_arg_float(-1));
     OTHER(s.args[3] = kops_arg_int(-2));
+    OTHER(s.args[3] = kops_arg_int(UINT32_MAX));
     OTHER(s.args[3] = kops_arg_uint(UINT64_MAX));
     OTHER(s.args[4] = kops_arg_float(-0.5));
     OTHER(s.args[5] = kops_arg_bool(false));
@@ -117,6 +118,36 @@ static void every_other_call_is_checked(void **state)
     OTHER(s.geometry.shared = 65);
     OTHER(s.geometry.has_shared = false);
 #undef OTHER
+}
+
+/* The words of the call without strides are the first ones of the other. */
+static void strides_at_the_end_count(void **state)
+{
+    struct here_last last = {.found = 0};
+    struct scene s;
+
+    (void)state;
+    prepare(&s);
+    s.call.geometry = NULL;
+    keep(&last, &s);
+    assert_true(is_kept(&last, &s));
+    s.tensors[1].strides = NULL;
+    assert_false(is_kept(&last, &s));
+}
+
+static void a_bool_is_told_apart_whatever_lies_beside_it(void **state)
+{
+    struct here_last last = {.found = 0};
+    struct scene s;
+
+    (void)state;
+    prepare(&s);
+    keep(&last, &s);
+    memset(&s.args[5].value, 0xee, sizeof(s.args[5].value));
+    s.args[5].value.boolean = true;
+    assert_true(is_kept(&last, &s));
+    s.args[5].value.boolean = false;
+    assert_false(is_kept(&last, &s));
 }
 
 static void calls_by_turns_are_kept_until_there_are_more(void **state)
@@ -194,6 +225,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_same_call_has_its_plan),
         cmocka_unit_test(every_other_call_is_checked),
+        cmocka_unit_test(strides_at_the_end_count),
+        cmocka_unit_test(a_bool_is_told_apart_whatever_lies_beside_it),
         cmocka_unit_test(calls_by_turns_are_kept_until_there_are_more),
         cmocka_unit_test(the_longest_call_has_room_and_longer_ones_are_not_kept),
     };
