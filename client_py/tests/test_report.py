@@ -14,7 +14,7 @@ from typing import Any
 import kops
 import numpy
 import pytest
-from kops._tensors.numpy import Bfloat16Bits
+from kops._tensors.bits import BITS, bits_of, numbers_of
 from kops.profiler import Peaks, profile, report
 from kops.profiler.__main__ import main, read_peaks
 from kops.profiler._page import page, roofline, timeline
@@ -176,8 +176,9 @@ def test_peaks_are_measured(real: Daemon, monkeypatch: pytest.MonkeyPatch, tmp_p
     with kops.connect(real.socket_path, timeout=120) as k:
         k.square(numpy.ones(10, "float32"))
         (found,) = report(k, tmp_path / "report.html").values()
-        measured = rows_of([row for row in k.stats()["ops"] if row["op"] == "gemm"], {"host": found})
-    assert found.device == "host" and found.gb_s > 0.1 and found.gflop_s.keys() == {"f32", "f64", "f16", "bf16"}
+        measured = rows_of([row for row in k.stats()["ops"] if row["op"] in ("gemm", "scaled_gemm")], {"host": found})
+    assert found.device == "host" and found.gb_s > 0.1
+    assert found.gflop_s.keys() == {"f32", "f64", "f16", "bf16", "f8_e4m3", "f8_e5m2"}
     assert all(value > 0.01 for value in found.gflop_s.values())
     assert {row.dtype for row in measured} >= found.gflop_s.keys(), "the daemon was asked for each"
     plot = Roofline(measured, found)
@@ -186,12 +187,34 @@ def test_peaks_are_measured(real: Daemon, monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def test_bits_of_bf16(real: Daemon) -> None:
     """In the pool's memory, and copied."""
-    a, wanted = (Bfloat16Bits.of(numpy.array(values, "float32")) for values in ([1.5, -2, 3], [2.25, 4, 9]))
+    bits = BITS["bf16"]
+    a, wanted = (bits_of(numpy.array(values, "float32"), "bf16") for values in ([1.5, -2, 3], [2.25, 4, 9]))
     with kops.connect(real.socket_path, timeout=120) as k:
-        for place in (lambda value: k.array(value).view(Bfloat16Bits), numpy.copy):
-            out = place(numpy.zeros_like(a)).view(Bfloat16Bits)
-            k.square(place(a).view(Bfloat16Bits), out=out)
+        for place in (lambda value: k.array(value).view(bits), numpy.copy):
+            out = place(numpy.zeros_like(a)).view(bits)
+            k.square(place(a).view(bits), out=out)
             assert out.tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "known"),
+    [("f8_e4m3", {0x38: 1.0, 0x7E: 448.0, 0x01: 2.0**-9, 0xC2: -2.5}), ("f8_e5m2", {0x3C: 1.0, 0x7B: 57344.0, 0x01: 2.0**-16, 0xC1: -2.5})],
+)
+def test_bits_of_8_bits(dtype: str, known: dict[int, float]) -> None:
+    numbers = numbers_of(dtype)
+    assert {byte: numbers[byte] for byte in known} == known
+    finite = numpy.array([byte for byte in range(256) if numpy.isfinite(numbers[byte]) and byte != 128], "uint8")
+    assert len(finite) == {"f8_e4m3": 253, "f8_e5m2": 247}[dtype]
+    assert bits_of(numbers[finite].astype("float32"), dtype).tolist() == finite.tolist(), "each number has its own byte"
+    assert bits_of(numpy.array([1.03, -2.4, 0], "float32"), dtype).tolist() == [next(iter(known)), [*known][3], 0]
+
+
+def test_products_of_8_bits(real: Daemon) -> None:
+    with kops.connect(real.socket_path, timeout=120) as k:
+        a, b = (bits_of(numpy.array(values, "float32"), "f8_e4m3") for values in ([[1.5, -2]], [[4, 0.5]]))
+        out, one = numpy.zeros((1, 1), "uint16").view(BITS["bf16"]), numpy.ones((), "float32")
+        k.scaled_gemm(a, b, one, one, out=out, trans_b=True)
+    assert out.tolist() == bits_of(numpy.array([[5]], "float32"), "bf16").tolist()
 
 
 # ---- the picture ----

@@ -40,11 +40,12 @@ def _find_adapter(value: Any) -> Adapter:
         return _by_type.setdefault(kind, TorchAdapter(torch))
     numpy = sys.modules.get("numpy")
     if numpy is not None and issubclass(kind, numpy.ndarray):
-        from .numpy import Bfloat16Bits, BitsAdapter, NumpyAdapter
+        from .bits import Bits, BitsAdapter
+        from .numpy import NumpyAdapter
 
         if issubclass(kind, numpy.ma.MaskedArray):
             raise WrongType("masked arrays are not supported: pass .data or .filled()")
-        return _by_type.setdefault(kind, BitsAdapter() if issubclass(kind, Bfloat16Bits) else NumpyAdapter())
+        return _by_type.setdefault(kind, BitsAdapter(kind.of) if issubclass(kind, Bits) else NumpyAdapter())
     if hasattr(value, "__cuda_array_interface__"):
         from .device import DeviceArrayAdapter
 

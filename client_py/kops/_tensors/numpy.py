@@ -156,24 +156,6 @@ class NumpyAdapter(Adapter):
         return Operand(made, block.segment, block.offset, shape, None, name, self)
 
 
-class Bfloat16Bits(numpy.ndarray):  # type: ignore[misc]
-    """uint16 with the bits of bf16, for which NumPy alone has no dtype. As operands of ops with `out`."""
-
-    @classmethod
-    def of(cls, values: Any) -> Any:
-        """float32 values without the bits that bf16 has not."""
-        return (values.view("uint32") >> 16).astype("uint16").view(cls)
-
-
-class BitsAdapter(NumpyAdapter):
-    def operand(self, value: Any, operands: Operands, *, output: bool = False, reads: bool = True) -> Operand:
-        made = super().operand(value, operands, output=output, reads=reads)
-        return Operand(made.value, made.source, made.offset, made.shape, made.strides, "bf16", self)
-
-    def filling(self, value: Any, shape: tuple[int, ...], dtype: str) -> Any:
-        return value
-
-
 class PlainAdapter(Adapter):
     """Numbers, lists and other values that NumPy makes an array of. As inputs only."""
 

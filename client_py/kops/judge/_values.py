@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from .._base.declarations import DTYPES
 from .._base.dtypes import NAMES
 from .._base.needs_numpy import numpy
+from .._tensors.bits import numbers_of
 from ._errors import TaskFault
 
 __all__ = ["EPS", "FLOATS", "Tensor", "as_like", "bits_dtype", "floats_of", "is_tensor", "numbers", "tensor_of", "without_elements"]
@@ -104,16 +105,7 @@ def as_like(tensor: Tensor, value: Any, double: bool = False) -> Any:
     return tensor.data.copy().view(numpy.asarray(value).dtype.newbyteorder("=")) if tensor.dtype in _BITS else tensor.data.copy()
 
 
-def _e4m3() -> Any:
-    """The numbers of all bytes: a sign, four bits of exponent with the bias 7, three of mantissa; no infinities."""
-    bits = numpy.arange(256)
-    exponent, mantissa = (bits >> 3) & 15, (bits & 7).astype("f8")
-    made = numpy.where(exponent, (1 + mantissa / 8) * 2.0 ** (exponent - 7.0), mantissa / 8 * 2.0**-6)
-    made[(bits & 127) == 127] = numpy.nan
-    return numpy.where(bits & 128, -made, made)
-
-
-_E4M3 = _e4m3()
+_OF_BYTES = {dtype: numbers_of(dtype) for dtype in ("f8_e4m3", "f8_e5m2")}
 
 
 def floats_of(tensor: Tensor) -> Any:
@@ -122,10 +114,8 @@ def floats_of(tensor: Tensor) -> Any:
     if tensor.dtype == "bf16":
         with numpy.errstate(invalid="ignore"):  # signalling NaNs
             return (bits.astype(numpy.uint32) << 16).view(numpy.float32).astype(numpy.float64)
-    if tensor.dtype == "f8_e4m3":
-        return _E4M3[bits]
-    if tensor.dtype == "f8_e5m2":
-        return (bits.astype(numpy.uint16) << 8).view(numpy.float16).astype(numpy.float64)
+    if tensor.dtype in _OF_BYTES:
+        return _OF_BYTES[tensor.dtype][bits]
     with numpy.errstate(invalid="ignore"):  # signalling NaNs
         return bits.astype(numpy.float64)
 
