@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from kops._base.errors import KopsError
-from kops._source.scalars import convert, to_bytes
+from kops._source.scalars import convert, is_plain, to_bytes
 
 ROWS = json.loads((Path(__file__).resolve().parents[1] / "vectors/scalars.json").read_text(encoding="utf-8"))
 
@@ -29,3 +29,14 @@ def test_scalar(row: dict[str, str]) -> None:
         assert caught.value.code == row["error"]
     else:
         assert to_bytes(row["dtype"], convert(row["dtype"], number(row), "x:", "x")).hex() == row["bytes"]
+
+
+def test_what_is_plain() -> None:
+    """A number that is passed on as it is is one that would be taken, and most are."""
+    plain = [row for row in ROWS if is_plain(row["dtype"], number(row))]
+    for row in plain:
+        assert "error" not in row, row
+        taken = convert(row["dtype"], number(row), "x:", "x")
+        assert type(taken) is type(number(row)) and taken == number(row), row
+    assert {row["dtype"] for row in plain} == {row["dtype"] for row in ROWS} - {"bool"}
+    assert not is_plain("bool", 1) and not is_plain("f32", math.nan) and not is_plain("i32", True)

@@ -16,7 +16,7 @@ from .._base.results import Profile, Timing, Timings
 from .._base.texts import counted
 from .._session.connection import Peer
 from .._session.recovery import KERNEL_HAZARD
-from .._source.scalars import convert
+from .._source.scalars import convert, is_plain
 from .._source.signature import Param
 from .._tensors.adapters import adapter_of
 from .._tensors.operands import Operand, Operands, check_devices, renew
@@ -32,6 +32,8 @@ def _refusal(kind: type[KopsError], kernel: str, index: int, param: Param, why: 
 
 def scalar(kernel: str, index: int, param: Param, value: Any) -> int | float | bool:
     """A number as its parameter wants it."""
+    if is_plain(param.dtype, value):  # texts for errors take longer than all else
+        return value  # type: ignore[no-any-return]
     return convert(param.dtype, value, f"{kernel}: argument {index + 1} ({param.name})", f"args[{index}]")
 
 

@@ -17,6 +17,8 @@ LARGEST = 2**63 - 1  # for the wire; a device takes less
 
 
 def _size(name: str, value: Any, expressions: bool) -> int | str:
+    if type(value) is int and 0 <= value <= LARGEST:
+        return value
     if isinstance(value, str):
         if not expressions:
             raise WrongType(f"{name} of one launch must be numbers; expressions are declared with the kernel", {"key": name})

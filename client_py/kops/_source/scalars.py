@@ -10,12 +10,13 @@ from typing import Any
 
 from .._base.errors import KopsError, OutOfRange, WrongType
 
-__all__ = ["convert", "to_bytes"]
+__all__ = ["convert", "is_plain", "to_bytes"]
 
 _SIGNED = {f"i{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)}
 _INTEGERS = _SIGNED | {f"u{bits}": (0, 2**bits - 1) for bits in (8, 16, 32, 64)} | {"bool": (0, 1)}
 # The least magnitudes that are rounded to infinity.
 _TOO_LARGE = {"f16": 65520.0, "bf16": 2.0**128 - 2.0**119, "f32": 2.0**128 - 2.0**103, "f64": math.inf}
+_NONE = (1, 0)
 _FORMS = {
     "f16": "e", "f32": "f", "f64": "d", "i8": "b", "u8": "B", "i16": "h", "u16": "H", "i32": "i", "u32": "I", "i64": "q", "u64": "Q",
     "bool": "?",
@@ -49,6 +50,15 @@ def _whole(value: Any) -> int:
         if isinstance(number, bool):
             return number
         raise
+
+
+def is_plain(dtype: str, value: Any) -> bool:
+    """Whether it is the number itself that `convert` gives: so it is for most."""
+    kind = type(value)
+    if kind is int:
+        low, high = _INTEGERS.get(dtype, _NONE)
+        return low <= value <= high and dtype != "bool"
+    return kind is float and abs(value) < _TOO_LARGE.get(dtype, 0.0)
 
 
 def convert(dtype: str, value: Any, where: str, key: str) -> int | float | bool:

@@ -92,7 +92,14 @@ class Array:
     @property
     def contiguous(self) -> bool:
         """Whether the elements follow each other in row-major order."""
-        return not self.size or all(n == 1 or s == t for n, s, t in zip(self.shape, self._strides, row_major(self.shape), strict=True))
+        if not self.size:
+            return True
+        step = 1
+        for size, stride in zip(reversed(self.shape), reversed(self._strides)):
+            if size != 1 and stride != step:
+                return False
+            step *= size
+        return True
 
     def __len__(self) -> int:
         if not self.shape:
