@@ -34,13 +34,14 @@ def run(entry: str, *arguments: Any, blocks: int = 3) -> None:
 
 
 def found() -> Any:
-    return np.zeros((3, 2))
+    return np.zeros((4, 2))  # three looks, and whether anything is wrong
 
 
 def filled(dtype: str, bits: Any, nan: bool = False, before: int = BEFORE) -> Any:
     room, tensor = np.zeros(ROOM // 8, "u8"), np.zeros(-(-bits.nbytes // 8), "u8")
     tensor.view("u1")[: bits.nbytes] = bits.reshape(-1).view("u1")
-    run("put_tensor", room, tensor, room.size, tensor.size, before, bits.nbytes, SEED, *_device_code.masks(dtype, nan))
+    rubbish = (SEED, *_device_code.masks(dtype, nan))
+    run("put_tensor", room, tensor, room.size, tensor.size, before, bits.nbytes, *rubbish, None, 0)
     return room, tensor
 
 
@@ -56,20 +57,33 @@ def test_a_tensor_between_rubbish(size: int, before: int) -> None:
         one = room.copy()
         one.view("u1")[at] ^= 4
         same, around = found(), found()
-        run("look_same", one, *how, tensor, tensor.size, SEED, *_device_code.masks("u8", False), same, 3, 1)
-        run("look_around", one, *how, SEED, *_device_code.masks("u8", False), around, 3, 2)
-        assert same[1, 0] == room.size - 1 and not same[[0, 2]].any()
-        assert around[2, 0] == room.size - (not before <= at < before + size)
+        run("look_same", one, *how, tensor, tensor.size, SEED, *_device_code.masks("u8", False), same, 4, 1)
+        run("look_around", one, *how, SEED, *_device_code.masks("u8", False), around, 4, 2)
+        beside = not before <= at < before + size
+        assert same[1, 0] == room.size - 1 and not same[[0, 2]].any() and same[3].tolist() == [1, 0]
+        assert around[2, 0] == room.size - beside and around[3].tolist() == [beside, 0]
     whole = found()
-    run("look_same", room, *how, tensor, tensor.size, SEED, *_device_code.masks("u8", False), whole, 3, 0)
-    assert whole[0].tolist() == [room.size, 0]
+    run("look_same", room, *how, tensor, tensor.size, SEED, *_device_code.masks("u8", False), whole, 4, 0)
+    assert whole[0].tolist() == [room.size, 0] and not whole[3].any()
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_what_is_wrong_is_not_overwritten(wrong: bool) -> None:
+    rows = found()
+    rows[3, 0] = wrong
+    tensor = np.arange(16, dtype="u8")
+    for put in ("put_rubbish", "put_tensor"):
+        room = np.full(ROOM // 8, 7, "u8")
+        place = (room, tensor, room.size, tensor.size, BEFORE, tensor.nbytes) if put == "put_tensor" else (room, room.size)
+        run(put, *place, SEED, *_device_code.masks("u8", False), rows, 4)
+        assert bool((room == 7).all()) == wrong and (wrong or len(set(room.tolist())) == room.size)
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64", "f8_e5m2", "i32", "bool"])
 @pytest.mark.parametrize("nan", [False, True])
 def test_rubbish(dtype: str, nan: bool) -> None:
     room = np.zeros(ROOM // 8, "u8")
-    run("put_rubbish", room, room.size, SEED, *_device_code.masks(dtype, nan))
+    run("put_rubbish", room, room.size, SEED, *_device_code.masks(dtype, nan), None, 0)
     tensor = _values.Tensor(dtype, room.view(_values.bits_dtype(dtype)))
     assert len(set(room.tolist())) == room.size
     if nan and dtype in ("f16", "bf16", "f32", "f64"):
@@ -94,9 +108,10 @@ def test_floats_as_on_the_host(dtype: str) -> None:
         room.view("u1")[BEFORE : BEFORE + got.nbytes] = got.data.view("u1")
         sums = found()
         with np.errstate(all="ignore"):
-            run(_device_code.LOOKS[dtype], room, room.size, BEFORE, got.nbytes, want, want.size, rtol, atol, sums, 3, 1)
+            run(_device_code.LOOKS[dtype], room, room.size, BEFORE, got.nbytes, want, want.size, rtol, atol, sums, 4, 1)
         wrong, squares = _compare.float_errors(got, want, rtol, atol)
         assert sums[1, 0] == want.size - wrong and sums[1, 1] == pytest.approx(squares, rel=1e-12)
+        assert sums[3].tolist() == [bool(wrong), 0]
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f8_e4m3", "f8_e5m2"])
@@ -107,7 +122,7 @@ def test_all_numbers_of_small_dtypes(dtype: str) -> None:
     room = np.zeros(-(-some.nbytes // 8), "u8")
     room.view("u1")[: some.nbytes] = some.view("u1")
     sums = found()
-    run(_device_code.LOOKS[dtype], room, room.size, 0, some.nbytes, want, want.size, 0.0, 0.0, sums, 3, 0)
+    run(_device_code.LOOKS[dtype], room, room.size, 0, some.nbytes, want, want.size, 0.0, 0.0, sums, 4, 0)
     assert sums[0].tolist() == [want.size, 0]
 
 
@@ -200,14 +215,14 @@ def test_the_same_verdicts_as_on_the_host(daemon: Daemon, judge_of: Make, reques
             assert (verdict.worst.wrong, verdict.worst.of) == (other.worst.wrong, other.worst.of) == (44, 300)
 
 
-def spoiled(monkeypatch: pytest.MonkeyPatch, name: str, at: int) -> None:
-    """The last launch of the check changes a byte."""
+def spoiled(monkeypatch: pytest.MonkeyPatch, name: str, at: int, launch: int) -> None:
+    """A launch of the check changes a byte."""
     launched, count = _gpu.GpuRunner.launched, [0]
 
     def wrong(self: Any, plan: Any, memory: Any, timed: bool = False) -> Any:
         made = launched(self, plan, memory, timed)
         count[0] += 1
-        if count[0] == 10:
+        if count[0] == launch:
             block = memory[name]
             whole = block.room.whole
             byte = Array(whole._client, whole.device, whole._block, whole._start + block.before + at, (1,), (1,), "u8")
@@ -217,6 +232,7 @@ def spoiled(monkeypatch: pytest.MonkeyPatch, name: str, at: int) -> None:
     monkeypatch.setattr(_gpu.GpuRunner, "launched", wrong)
 
 
+@pytest.mark.parametrize("launch", [3, 10], ids=["of the first round", "the last one"])
 @pytest.mark.parametrize(
     ("name", "at", "kind", "said"),
     [
@@ -227,9 +243,9 @@ def spoiled(monkeypatch: pytest.MonkeyPatch, name: str, at: int) -> None:
     ],
 )
 def test_what_is_wrong_is_told(
-    interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch, name: str, at: int, kind: str, said: str
+    interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch, name: str, at: int, kind: str, said: str, launch: int
 ) -> None:
-    spoiled(monkeypatch, name, at)
+    spoiled(monkeypatch, name, at, launch)
     verdict = judge_of(time=False).judge(task(**SMALL), add())
     assert verdict.kind == kind and said in verdict.text, verdict
 
@@ -383,7 +399,8 @@ def test_times_that_add_up(times: Any, honest: bool) -> None:
 def test_a_round_ends_where_nobody_knows(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """So a launch cannot leave its work to the next one."""
     sizes: list[tuple[int, ...]] = []
-    look = _shelf.Shelf.look
+    look, fill, fills = _shelf.Shelf.look, _shelf.Shelf.fill, []
+    monkeypatch.setattr(_shelf.Shelf, "fill", lambda self, several: (fills.append(len(several)), fill(self, several)))
     made = judge_of(time=False)
     for i in range(8):
         some: list[int] = []
@@ -393,7 +410,9 @@ def test_a_round_ends_where_nobody_knows(interpreted: Interpreted, judge_of: Mak
             return look(self, one, several, then)
 
         monkeypatch.setattr(_shelf.Shelf, "look", spy)
+        fills.clear()
         assert made.judge(task(**SMALL), add(prelude=f"// {i}")).right
+        assert len(fills) == 1, "later rounds are filled where the one before is looked at"
         sizes.append(tuple(some))
     assert all(sum(one) == 10 and len(one) in (2, 3) for one in sizes) and len(set(sizes)) > 1
 
@@ -439,12 +458,32 @@ def test_precision() -> None:
     one = task(**SMALL)
     drawn = _draws.draw(one, one.timed_case, 3)
     expected = drawn.expected[0]
-    allowed = _check.precision(one, expected, 0.0)[0]
-    right = (expected.values.size, expected)
-    assert _shelf._as_asked(one, (right[0], 0.9 * allowed**2 * right[0]), *right)
-    assert not _shelf._as_asked(one, (right[0], 1.1 * allowed**2 * right[0]), *right)
-    assert not _shelf._as_asked(one, (right[0], math.nan), *right)
-    assert not _shelf._as_asked(one, (right[0] - 1, 0.0), *right)
+    allowed, size = one.tolerance_of("f32").allowed_rms("f32", expected.scale, expected.noise), expected.values.size
+
+    def found(squares: float) -> Any:
+        return _check.imprecise(one, expected, squares, drawn.case, drawn.number)
+
+    assert found(0.9 * allowed**2 * size) is None and found(math.nan) is not None
+    worst = found(1.1 * allowed**2 * size)
+    assert (worst.why, worst.expected, worst.of) == ("precision", allowed, size) and worst.got == pytest.approx(1.1**0.5 * allowed)
+
+
+def test_less_precision(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each element is within the tolerance memory is filled for the next round already."""
+    launched = _gpu.GpuRunner.launched
+
+    def rounded(self: Any, plan: Any, memory: Any, timed: bool = False) -> Any:
+        made = launched(self, plan, memory, timed)
+        whole, size = memory["c"].room.whole, plan.areas["c"].nbytes // 4
+        sums = Array(whole._client, whole.device, whole._block, whole._start + memory["c"].before, (size,), (1,), "f32")
+        sums.set(sums.get().astype("f2").astype("f4"))
+        return made
+
+    monkeypatch.setattr(_gpu.GpuRunner, "launched", rounded)
+    one = task(**SMALL, tolerance=judge.Tolerance(rtol=1e-2, atol=1e-2))
+    verdict = judge_of(time=False).judge(one, add())
+    assert (verdict.kind, verdict.why) == ("wrong", "precision") and verdict.worst is not None
+    assert verdict.worst.got > verdict.worst.expected and verdict.launches == 0
 
 
 def test_launches_in_a_row_at_the_same_addresses() -> None:

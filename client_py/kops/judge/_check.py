@@ -16,7 +16,7 @@ from ._verdict import Worst
 if TYPE_CHECKING:
     from ._draws import Draw, Expected
 
-__all__ = ["changed_input", "check_outputs", "compare", "precision"]
+__all__ = ["changed_input", "check_outputs", "compare", "imprecise"]
 
 UNTOUCHED_BYTES = 2  # of an element from which on keeping its poison is no coincidence
 
@@ -48,10 +48,12 @@ def _compare_floats(expected: Expected, got: Any, rtol: float, atol: float) -> t
         return bad, numpy.where(finite, far, numpy.where(bad, math.inf, 0.0))
 
 
-def precision(task: Task, expected: Expected, squares: float) -> tuple[float, float]:
-    """The largest root mean square of an output's errors that is allowed, and that of errors whose squares add up to `squares`."""
+def imprecise(task: Task, expected: Expected, squares: float, case: Case, number: int) -> Worst | None:
+    """Where the root mean square of an output's errors, whose squares add up to `squares`, is more than is allowed."""
     allowed = task.tolerance_of(expected.dtype).allowed_rms(expected.dtype, expected.scale, expected.noise)
-    return allowed, math.sqrt(squares / max(expected.values.size, 1))
+    size = int(expected.values.size)
+    rms = math.sqrt(squares / max(size, 1))
+    return None if rms <= allowed else Worst("precision", expected.name, (), rms, allowed, str(case), number, 0, size)
 
 
 def compare(task: Task, expected: Expected, got: Tensor, case: Case, number: int) -> Worst | None:
@@ -71,10 +73,7 @@ def compare(task: Task, expected: Expected, got: Tensor, case: Case, number: int
         bad, far = _compare_floats(expected, wide, rtol, atol)
         if bad.any():
             return _worst("value", expected.name, wide, expected.values, far, bad, case, number)
-    allowed, rms = precision(task, expected, squares)
-    if rms > allowed:
-        return Worst("precision", expected.name, (), rms, allowed, str(case), number, 0, size)
-    return None
+    return imprecise(task, expected, squares, case, number)
 
 
 def _untouched(got: Tensor, poison: Any, expected: Expected, worst: Worst) -> Worst:

@@ -32,11 +32,12 @@ def _repeated(bits: int, size: int) -> int:
 
 _RUBBISH = "unsigned long long seed, unsigned long long drawn, unsigned long long set"
 _FOUND = "inout double* found[rows][2], int rows, int row"
+_UNLESS = "const double* found, int rows"  # or a null pointer
 _ROOM = "const unsigned long long* room[words], unsigned long long words, unsigned long long before, unsigned long long bytes"
 _SIGNATURES = {
-    "put_rubbish": f"out unsigned long long* room[words], unsigned long long words, {_RUBBISH}",
+    "put_rubbish": f"out unsigned long long* room[words], unsigned long long words, {_RUBBISH}, {_UNLESS}",
     "put_tensor": "out unsigned long long* room[words], const unsigned long long* tensor[held], unsigned long long words,"
-    f" unsigned long long held, unsigned long long before, unsigned long long bytes, {_RUBBISH}",
+    f" unsigned long long held, unsigned long long before, unsigned long long bytes, {_RUBBISH}, {_UNLESS}",
     "look_same": f"{_ROOM}, const unsigned long long* tensor[held], unsigned long long held, {_RUBBISH}, {_FOUND}",
     "look_around": f"{_ROOM}, {_RUBBISH}, {_FOUND}",
     **dict.fromkeys(
@@ -59,9 +60,13 @@ extern "C" __global__ void NAME(const u64 *room, u64 words, u64 before, u64 byte
 {
     const TYPE *got = (const TYPE *)((const char *)room + before);
     double right = 0, squares = 0;
-    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += (u64)gridDim.x * blockDim.x)
-        right += is_right(LOAD(got[i]), want[i], rtol, atol, &squares);
-    add_up(right, squares, found + 2 * row);
+    bool wrong = false;
+    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += (u64)gridDim.x * blockDim.x) {
+        int one = is_right(LOAD(got[i]), want[i], rtol, atol, &squares);
+        right += one;
+        wrong |= !one;
+    }
+    add_up(right, squares, wrong, found, rows, row);
 }
 """
 
@@ -74,7 +79,8 @@ _LOADS = {
     "look_e5m2": ("unsigned char", "of_e5m2"),
 }
 
-# A room is a tensor's memory with what lies before and behind the tensor, all of it words of 8 bytes, as they are addressed.
+# A room is a tensor's memory with what lies before and behind the tensor, all of it words of 8 bytes, as they are addressed. What is found
+# has a row for each look, and a last one whose first number is not 0 where anything was wrong. Memory is not filled then: it is evidence.
 SOURCE = r"""
 typedef unsigned long long u64;
 
@@ -103,8 +109,8 @@ static __device__ u64 held_at(u64 i, const u64 *tensor, u64 before, u64 bytes, u
     return (tensor[at / 8] & own) | (other & ~own);
 }
 
-/* Adds up what the threads of a block have, into found[0] and found[1]. */
-static __device__ void add_up(double right, double squares, double *found)
+/* Adds up what the threads of a block have, into a row of what is found, and says in the last one whether something is wrong. */
+static __device__ void add_up(double right, double squares, bool wrong, double *found, int rows, int row)
 {
     __shared__ double sums[2][256];
     sums[0][threadIdx.x] = right;
@@ -118,9 +124,17 @@ static __device__ void add_up(double right, double squares, double *found)
         __syncthreads();
     }
     if (!threadIdx.x) {
-        atomicAdd(found, sums[0][0]);
-        atomicAdd(found + 1, sums[1][0]);
+        atomicAdd(found + 2 * row, sums[0][0]);
+        atomicAdd(found + 2 * row + 1, sums[1][0]);
     }
+    if (wrong)
+        *(volatile double *)(found + 2 * (rows - 1)) = 1;
+}
+
+/* Whether an earlier kernel found something wrong; without `found` nothing was looked at. */
+static __device__ bool is_kept(const double *found, int rows)
+{
+    return found && *(const volatile double *)(found + 2 * (rows - 1)) != 0;
 }
 
 static __device__ bool is_finite(double x)
@@ -167,15 +181,19 @@ static __device__ double of_e4m3(unsigned char bits)
     return bits & 128 ? -size : size;
 }
 
-extern "C" __global__ void put_rubbish(u64 *room, u64 words, u64 seed, u64 drawn, u64 set)
+extern "C" __global__ void put_rubbish(u64 *room, u64 words, u64 seed, u64 drawn, u64 set, const double *found, int rows)
 {
+    if (is_kept(found, rows))
+        return;
     for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < words; i += (u64)gridDim.x * blockDim.x)
         room[i] = rubbish(i, seed, drawn, set);
 }
 
 extern "C" __global__ void put_tensor(u64 *room, const u64 *tensor, u64 words, u64 held, u64 before, u64 bytes, u64 seed, u64 drawn,
-                                      u64 set)
+                                      u64 set, const double *found, int rows)
 {
+    if (is_kept(found, rows))
+        return;
     for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < words; i += (u64)gridDim.x * blockDim.x)
         room[i] = held_at(i, tensor, before, bytes, seed, drawn, set);
 }
@@ -185,9 +203,13 @@ extern "C" __global__ void look_same(const u64 *room, u64 words, u64 before, u64
                                      u64 set, double *found, int rows, int row)
 {
     double right = 0;
-    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < words; i += (u64)gridDim.x * blockDim.x)
-        right += room[i] == held_at(i, tensor, before, bytes, seed, drawn, set);
-    add_up(right, 0, found + 2 * row);
+    bool wrong = false;
+    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < words; i += (u64)gridDim.x * blockDim.x) {
+        bool one = room[i] == held_at(i, tensor, before, bytes, seed, drawn, set);
+        right += one;
+        wrong |= !one;
+    }
+    add_up(right, 0, wrong, found, rows, row);
 }
 
 /* How many words have, beside the tensor, what put_rubbish() wrote: of those of the tensor alone nothing is asked. */
@@ -195,13 +217,17 @@ extern "C" __global__ void look_around(const u64 *room, u64 words, u64 before, u
                                        int rows, int row)
 {
     double right = 0;
+    bool wrong = false;
     for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < words; i += (u64)gridDim.x * blockDim.x) {
         u64 at = 8 * i - before, other = ~(u64)0;
+        bool one;
         if (8 * i >= before && at < bytes)
             other = bytes - at >= 8 ? 0 : ~(((u64)1 << (8 * (bytes - at))) - 1);
-        right += !other || !((room[i] ^ rubbish(i, seed, drawn, set)) & other);
+        one = !other || !((room[i] ^ rubbish(i, seed, drawn, set)) & other);
+        right += one;
+        wrong |= !one;
     }
-    add_up(right, 0, found + 2 * row);
+    add_up(right, 0, wrong, found, rows, row);
 }
 """ + "".join(
     _LOOK.replace("NAME", name).replace("TYPE", kind).replace("LOAD", load) for name, (kind, load) in _LOADS.items()

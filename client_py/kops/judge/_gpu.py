@@ -27,7 +27,7 @@ from ._device import alone
 from ._draws import Draw, new_seed
 from ._errors import Refused
 from ._runner import Runner, Step
-from ._shelf import Held, Shelf
+from ._shelf import Held, Looked, Shelf
 from ._solution import Solution
 from ._stop import Busy, Gone, HeldBack, Stop
 from ._task import Case, Task
@@ -305,38 +305,58 @@ class GpuRunner(Runner):
             if any(other.buffers == step.buffers or other is end_behind for other in rounds[-1]):
                 rounds.append([])
             rounds[-1].append(step)
-        for some in rounds:
-            several = [shelf.hold(plan := self.plan(task, step.draw), step.draw, self._memory_of(plan, step)) for step in some]
-            shelf.fill(several)
-            launched, stop = 0, None
+        filled = False
+        several = self._hold(shelf, task, rounds[0])
+        for later in [*rounds[1:], []]:
+            if not filled:
+                shelf.fill(several)
+            launched, stop = self._launched_in_turn(several)
+            then = self._hold(shelf, task, later) if stop is None else []
+            looked = Looked([], False)
             try:
-                for held in several:
-                    begun = time.monotonic()
-                    self.launched(held.plan, held.memory)
-                    took, case = time.monotonic() - begun, held.draw.case
-                    self.seconds[case] = min(self.seconds.get(case, took), took)
-                    launched += 1
-            except (Stop, Refused) as error:
-                stop = error
-            try:
-                looked = shelf.look(task, several[:launched]) if launched else []
+                if launched:
+                    looked = shelf.look(task, several[:launched], then)
             except Gone:
                 if stop is None:
                     raise
-                looked = []
-            for held, right in zip(several, looked):
+            for held, right in zip(several, looked.right):
                 yield partial(self._worst_of, task, held, right)
             if stop is not None:
                 raise stop
+            several, filled = then, looked.filled
+
+    def _hold(self, shelf: Shelf, task: Task, steps: Sequence[Step]) -> list[Held]:
+        return [shelf.hold(plan := self.plan(task, step.draw), step.draw, self._memory_of(plan, step)) for step in steps]
+
+    def _launched_in_turn(self, several: Sequence[Held]) -> tuple[int, Stop | Refused | None]:
+        """How many were launched, and why no more."""
+        for i, held in enumerate(several):
+            begun = time.monotonic()
+            try:
+                self.launched(held.plan, held.memory)
+            except (Stop, Refused) as error:
+                return i, error
+            took, case = time.monotonic() - begun, held.draw.case
+            self.seconds[case] = min(self.seconds.get(case, took), took)
+        return len(several), None
 
     def worst_of(self, task: Task, several: Sequence[Held], then: Sequence[Held] = ()) -> Worst | None:
-        """What is wrong with the first launch that has left something wrong; `then`: see `Shelf.look`. Raises Stop, Gone."""
+        """What is wrong with the first launch that has left something wrong. Memory is filled for the launches `then`, unless something
+        is wrong. Raises Stop, Gone."""
         assert self.shelf is not None
-        looked = zip(several, self.shelf.look(task, several, then))
-        return next((worst for held, right in looked if (worst := self._worst_of(task, held, right)) is not None), None)
+        looked = self.shelf.look(task, several, then)
+        for held, right in zip(several, looked.right):
+            worst = self._worst_of(task, held, right)
+            if worst is not None:
+                return worst
+        if then and not looked.filled:
+            self.shelf.fill(then)
+        return None
 
-    def _worst_of(self, task: Task, held: Held, right: bool) -> Worst | None:
+    def _worst_of(self, task: Task, held: Held, right: bool | Worst) -> Worst | None:
         assert self.shelf is not None
+        if isinstance(right, Worst):
+            return right
         return None if right else wrong_in(task, *self.shelf.staged(held))
 
     def pipelined(self, plan: Plan, memories: Sequence[Memory], before: Callable[[Memory], Sequence[Any]]) -> list[Timings]:

@@ -7,7 +7,6 @@ launch is right; the results of one that is not are copied to the host, where `w
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -21,14 +20,15 @@ from .._tensors.device_array import Array
 from .._tensors.numpy import empty
 from ._bind import Area, Plan
 from ._carrier import APART, Block, Carrier, Memory, Staged
-from ._check import precision
+from ._check import imprecise
 from ._device_code import BLOCK, LOOKS, SOURCE, entries, masks, signature
 from ._draws import Draw, Expected, new_seed
 from ._stop import Gone, HeldBack
 from ._task import Task
 from ._values import FLOATS
+from ._verdict import Worst
 
-__all__ = ["Held", "Image", "Shelf"]
+__all__ = ["Held", "Image", "Looked", "Shelf"]
 
 PART_OF_DEVICE, MOST_BYTES = 8, 12 << 30  # of the GPU's memory, and at most, that draws may take
 FEWEST = 32  # draws of a kind that have room
@@ -37,6 +37,7 @@ WORD = 8
 SLAB, SLAB_BYTES = 16, 256 << 20  # draws in one allocation, and its bytes, at most
 STEPS = 192  # of one request
 GRID = 2048  # blocks, at most
+_ALWAYS = None, 0  # memory is filled whatever was found
 _SPENT = tuple(BY_CODE[code] for code in ("out_of_memory", "no_memory", "quota_exceeded"))
 
 
@@ -90,6 +91,14 @@ class Held(NamedTuple):
     kept: _Kept
     seeds: Mapping[str, int]
     nan: bool
+
+
+class Looked(NamedTuple):
+    """What was found. `right`: by launch True, or what is wrong, or False where the host has to look for that. `filled`: whether other
+    memory was filled."""
+
+    right: list[bool | Worst]
+    filled: bool
 
 
 def _view(whole: Array, at: int, count: int, dtype: str) -> Array:
@@ -226,26 +235,26 @@ class Shelf:
 
     def fill(self, several: Sequence[Held]) -> None:
         """Inputs, and rubbish in all else. Raises Gone."""
-        self._run([step for held in several for step in self._filling(held)])
+        self._run([step for held in several for step in self._filling(held, _ALWAYS)])
 
-    def _filling(self, held: Held) -> list[Any]:
+    def _filling(self, held: Held, unless: tuple[Array | None, int]) -> list[Any]:
         steps: list[Any] = []
         for area, block, room in _rooms(held):
             rubbish = self._rubbish(held, area)
             if area.role == "input":
                 tensor = held.kept.words(area.name)
                 place = (room.size, tensor.size, block.before, area.nbytes)
-                steps.append((self._kernels["put_tensor"], room, tensor, *place, *rubbish, _geometry(room.size)))
+                steps.append((self._kernels["put_tensor"], room, tensor, *place, *rubbish, *unless, _geometry(room.size)))
             else:
-                steps.append((self._kernels["put_rubbish"], room, room.size, *rubbish, _geometry(room.size)))
+                steps.append((self._kernels["put_rubbish"], room, room.size, *rubbish, *unless, _geometry(room.size)))
         return steps
 
-    def look(self, task: Task, several: Sequence[Held], then: Sequence[Held] = ()) -> list[bool]:
-        """Whether each launch has left its inputs as they were, nothing outside of its tensors, and what is right. In the same go, other
-        memory is filled for the launches `then`. Raises Gone."""
+    def look(self, task: Task, several: Sequence[Held], then: Sequence[Held] = ()) -> Looked:
+        """Whether each launch has left its inputs as they were, nothing outside of its tensors, and what is right. In the same go, memory
+        is filled for the launches `then`, which may be the same memory, unless an element or a word is wrong. Raises Gone."""
         steps: list[Any] = []
         asked: list[list[tuple[int, float, Expected | None]]] = []  # by launch: rows of what is found, and what is to be found there
-        rows = sum(2 * len(held.plan.areas) for held in several)
+        rows = 1 + sum(2 * len(held.plan.areas) for held in several)
         found = self._rows(rows)
         row = 0
         for held in several:
@@ -254,14 +263,19 @@ class Shelf:
                 steps.append((self._kernels[entry], *arguments, found, rows, row, _geometry(words)))
                 asked[-1].append((row, count, expected))
                 row += 1
-        steps.insert(0, (self._kernels["put_rubbish"], _view(found, 0, 2 * rows, "u64"), 2 * rows, 0, 0, 0, _geometry(rows)))
-        self._run([*steps, *(step for held in then for step in self._filling(held))])
+        zeros = (2 * rows, 0, 0, 0, *_ALWAYS, _geometry(2 * rows))
+        steps.insert(0, (self._kernels["put_rubbish"], _view(found, 0, 2 * rows, "u64"), *zeros))
+        self._run([*steps, *(step for held in then for step in self._filling(held, (found, rows)))])
         self._used -= {weakref.ref(held.draw) for held in several} - {weakref.ref(held.draw) for held in then}
         try:
             values = found.get()
         except KopsError as error:
             raise Gone(f"{error.message} [{error.code}]") from None
-        return [all(_as_asked(task, values[at], count, expected) for at, count, expected in one) for one in asked]
+        counted = [all(values[at][0] == count for at, count, _ in one) for one in asked]
+        if all(counted) != (values[rows - 1][0] == 0):
+            raise Gone("the judge's own kernels do not say what they have found")
+        told = [right and (_imprecise(task, held.draw, values, one) or True) for held, right, one in zip(several, counted, asked)]
+        return Looked(told, all(counted))
 
     def _looking(self, task: Task, held: Held) -> list[tuple[str, tuple[Any, ...], int, float, Expected | None]]:
         """Kernels with their arguments, the number of words, and how much has to be right."""
@@ -322,11 +336,18 @@ class Shelf:
         """What no kernel has computed must not pass for right: the kernels find a difference, and none where there is none."""
         room, found = (self.carrier.client.zeros((32,), dtype, device=self.device) for dtype in ("u64", "f64"))
         rubbish, place = (7, *masks("f32", False)), (room, 32, 0, 128)
-        two = Array(found._client, found.device, found._block, found._start, (2, 2), (2, 1), "f64")
-        put, look = self._kernels["put_rubbish"], self._kernels["look_around"]
-        steps = [(put, room, 32, *rubbish, _geometry(32)), (look, *place, *rubbish, two, 2, 0, _geometry(32))]
-        self.client.sequence([*steps, (look, *place, 8, *rubbish[1:], two, 2, 1, _geometry(32))], blocking=True)
-        if two.get().tolist() != [[32.0, 0.0], [16.0, 0.0]]:
+        rows = Array(found._client, found.device, found._block, found._start, (3, 2), (2, 1), "f64")
+        put, look, how = self._kernels["put_rubbish"], self._kernels["look_around"], _geometry(32)
+        steps = [
+            (put, room, 32, *rubbish, *_ALWAYS, how),
+            (look, *place, *rubbish, rows, 3, 0, how),
+            (put, room, 32, 9, *rubbish[1:], rows, 3, how),
+            (look, *place, *rubbish, rows, 3, 1, how),  # finds what is wrong now
+            (put, room, 32, *rubbish, rows, 3, how),  # does nothing
+            (look, *place, 9, *rubbish[1:], rows, 3, 1, how),
+        ]
+        self.client.sequence(steps, blocking=True)
+        if rows.get().tolist() != [[32.0, 0.0], [48.0, 0.0], [1.0, 0.0]]:
             raise BY_CODE["device_error"]("the judge's own kernels do not compute what they should")
 
 
@@ -341,10 +362,10 @@ def _rooms(held: Held) -> list[tuple[Area, Block, Array]]:
     return made
 
 
-def _as_asked(task: Task, found: Any, count: float, expected: Expected | None) -> bool:
-    if found[0] != count:
-        return False
-    if expected is None:
-        return True
-    allowed, rms = precision(task, expected, float(found[1]))
-    return not math.isnan(rms) and rms <= allowed
+def _imprecise(task: Task, draw: Draw, found: Any, asked: Sequence[tuple[int, float, Expected | None]]) -> Worst | None:
+    """What is wrong with outputs of which each element is within its tolerance."""
+    for row, _, expected in asked:
+        worst = None if expected is None else imprecise(task, expected, float(found[row][1]), draw.case, draw.number)
+        if worst is not None:
+            return worst
+    return None
