@@ -228,7 +228,7 @@ def test_what_others_kept_is_seen_in_times(daemon: Daemon, monkeypatch: pytest.M
 
     changed = _draws.changed
     made: list[int] = []
-    monkeypatch.setattr("kops.judge._timed.changed", lambda *rest: made.append(1) or changed(*rest))
+    monkeypatch.setattr("kops.judge._unseen.changed", lambda *rest: made.append(1) or changed(*rest))
     monkeypatch.setattr(_carrier.Carrier, "stage", spy)
     counts = []
     with judge_of(daemon) as judging:

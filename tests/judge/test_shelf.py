@@ -11,120 +11,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from conftest import LIMITS
-from kops import interpret, judge
+from kops import judge
 from kops._base.errors import BY_CODE
-from kops._source.signature import parse
 from kops._tensors.device_array import Array
-from kops.judge import _check, _compare, _device_code, _draws, _gpu, _machine, _rounds, _samples, _shelf, _timed, _values
+from kops.judge import _check, _draws, _gpu, _machine, _rounds, _samples, _shelf, _timed, _unseen
 from material import FAULT, SIGNATURE, VECTOR, add, confined, task
-from test_compare import FLOATS, SPECIAL, bits_of
+from test_device_code import run
 
 from support.daemon import Daemon  # isort: skip
-
-ROOM, BEFORE = 1024, 256  # bytes
-SEED = 0x123456789ABCDEF
-
-
-def run(entry: str, *arguments: Any, blocks: int = 3) -> None:
-    params = parse(_device_code.signature(entry))
-    interpret.run(_device_code.SOURCE, entry, params, arguments, grid=blocks, block=_device_code.BLOCK, check=False, name="judge.cu")
-
-
-def found() -> Any:
-    return np.zeros((4, 2))  # three looks, and whether anything is wrong
-
-
-def filled(dtype: str, bits: Any, nan: bool = False, before: int = BEFORE) -> Any:
-    room, tensor = np.zeros(ROOM // 8, "u8"), np.zeros(-(-bits.nbytes // 8), "u8")
-    tensor.view("u1")[: bits.nbytes] = bits.reshape(-1).view("u1")
-    rubbish = (SEED, *_device_code.masks(dtype, nan))
-    run("put_tensor", room, tensor, room.size, tensor.size, before, bits.nbytes, *rubbish, None, 0)
-    return room, tensor
-
-
-@pytest.mark.parametrize("size", [1, 3, 8, 13, 256])
-@pytest.mark.parametrize("before", [0, BEFORE])
-def test_a_tensor_between_rubbish(size: int, before: int) -> None:
-    bits = np.random.default_rng(size).integers(0, 256, size, "u1")
-    room, tensor = filled("u8", bits, before=before)
-    assert np.array_equal(room.view("u1")[before : before + size], bits)
-    assert len(set(room.tolist())) > ROOM // 8 - 34, "what is beside it differs from word to word"
-    how = (room.size, before, size)
-    for at in range(0, ROOM, 5):
-        one = room.copy()
-        one.view("u1")[at] ^= 4
-        same, around = found(), found()
-        run("look_same", one, *how, tensor, tensor.size, SEED, *_device_code.masks("u8", False), same, 4, 1)
-        run("look_around", one, *how, SEED, *_device_code.masks("u8", False), around, 4, 2)
-        beside = not before <= at < before + size
-        assert same[1, 0] == room.size - 1 and not same[[0, 2]].any() and same[3].tolist() == [1, 0]
-        assert around[2, 0] == room.size - beside and around[3].tolist() == [beside, 0]
-    whole = found()
-    run("look_same", room, *how, tensor, tensor.size, SEED, *_device_code.masks("u8", False), whole, 4, 0)
-    assert whole[0].tolist() == [room.size, 0] and not whole[3].any()
-
-
-@pytest.mark.parametrize("wrong", [False, True])
-def test_what_is_wrong_is_not_overwritten(wrong: bool) -> None:
-    rows = found()
-    rows[3, 0] = wrong
-    tensor = np.arange(16, dtype="u8")
-    for put in ("put_rubbish", "put_tensor"):
-        room = np.full(ROOM // 8, 7, "u8")
-        place = (room, tensor, room.size, tensor.size, BEFORE, tensor.nbytes) if put == "put_tensor" else (room, room.size)
-        run(put, *place, SEED, *_device_code.masks("u8", False), rows, 4)
-        assert bool((room == 7).all()) == wrong and (wrong or len(set(room.tolist())) == room.size)
-
-
-@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64", "f8_e5m2", "i32", "bool"])
-@pytest.mark.parametrize("nan", [False, True])
-def test_rubbish(dtype: str, nan: bool) -> None:
-    room = np.zeros(ROOM // 8, "u8")
-    run("put_rubbish", room, room.size, SEED, *_device_code.masks(dtype, nan), None, 0)
-    tensor = _values.Tensor(dtype, room.view(_values.bits_dtype(dtype)))
-    assert len(set(room.tolist())) == room.size
-    if nan and dtype in ("f16", "bf16", "f32", "f64"):
-        assert np.isnan(_values.floats_of(tensor)).all()
-    if dtype == "bool":
-        assert (room.view("u1") >= 2).all()
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_floats_as_on_the_host(dtype: str) -> None:
-    """Numbers near the bound of the tolerance on both sides, and all that are none beside each other."""
-    rng = np.random.default_rng(5)
-    want = np.concatenate([rng.standard_normal(90), [two for one in SPECIAL for two in SPECIAL]])
-    with np.errstate(all="ignore"):
-        near = want * (1 + 1e-2 * rng.standard_normal(want.size))
-        near[90:] = [one for one in SPECIAL for _ in SPECIAL]
-        got = bits_of(dtype, near)
-        if dtype.startswith("f8"):
-            got = _values.Tensor(dtype, np.arange(want.size).astype("u1"))
-    for rtol, atol in ((1e-2, 0.0), (0.0, 1e-2), (1e-2, 1e-2), (0.0, 0.0)):
-        room = np.zeros(-(-(BEFORE + got.nbytes) // 8), "u8")
-        room.view("u1")[BEFORE : BEFORE + got.nbytes] = got.data.view("u1")
-        sums = found()
-        with np.errstate(all="ignore"):
-            run(_device_code.LOOKS[dtype], room, room.size, BEFORE, got.nbytes, want, want.size, rtol, atol, sums, 4, 1)
-        wrong, squares = _compare.float_errors(got, want, rtol, atol)
-        assert sums[1, 0] == want.size - wrong and sums[1, 1] == pytest.approx(squares, rel=1e-12)
-        assert sums[3].tolist() == [bool(wrong), 0]
-
-
-@pytest.mark.parametrize("dtype", ["f16", "bf16", "f8_e4m3", "f8_e5m2"])
-def test_all_numbers_of_small_dtypes(dtype: str) -> None:
-    bits = _values.bits_dtype(dtype)
-    some = np.arange(0, 1 << 8 * bits.itemsize, 1 if bits.itemsize == 1 else 7).astype(f"u{bits.itemsize}").view(bits)
-    want = _values.floats_of(_values.Tensor(dtype, some))
-    room = np.zeros(-(-some.nbytes // 8), "u8")
-    room.view("u1")[: some.nbytes] = some.view("u1")
-    sums = found()
-    run(_device_code.LOOKS[dtype], room, room.size, 0, some.nbytes, want, want.size, 0.0, 0.0, sums, 4, 0)
-    assert sums[0].tolist() == [want.size, 0]
-
 
 class Interpreted:
     """In place of the connection whose process runs the judge's own kernels."""
@@ -190,10 +86,16 @@ TWICE = judge.Solution(
 @pytest.mark.parametrize("solution", [add(), TWICE], ids=["one launch", "two"])
 def test_right(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch, solution: judge.Solution) -> None:
     monkeypatch.setattr(_gpu, "wrong_in", None)  # nothing is compared on the host
-    monkeypatch.setattr(_timed, "TOGETHER", 9)
+    monkeypatch.setattr(_unseen, "TOGETHER", 9)
     monkeypatch.setattr(_timed, "adds_up", lambda times: True)  # whatever times the stand-in has
+    calls: list[str] = []
+    for name in ("fill", "look"):
+        call = getattr(_shelf.Shelf, name)
+        monkeypatch.setattr(_shelf.Shelf, name, lambda *rest, name=name, call=call: (calls.append(name), call(*rest))[1])
     verdict = judge_of().judge(task(**SMALL), solution)
     assert verdict.right, verdict
+    assert calls[0] == "fill" and set(calls[1:]) == {"look"}, "all else is filled where something is looked at"
+    assert len(calls) in (1 + 2 + 1, 1 + 3 + 1), "rounds of the check, and the times"
     assert verdict.time is not None and verdict.time.cold is not None and verdict.time.warm is not None
     assert verdict.time.cold.launches >= 6 and verdict.launches >= 10 + 7 + 7 + 8
     assert interpreted.runs > 6 * verdict.launches
@@ -246,7 +148,7 @@ def test_what_is_wrong_is_told(
     interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch, name: str, at: int, kind: str, said: str, launch: int
 ) -> None:
     spoiled(monkeypatch, name, at, launch)
-    verdict = judge_of(time=False).judge(task(**SMALL), add())
+    verdict = judge_of(time=launch == 10).judge(task(**SMALL), add())
     assert verdict.kind == kind and said in verdict.text, verdict
 
 
@@ -371,13 +273,26 @@ def test_launches_that_do_each_other_s_work(interpreted: Interpreted, judge_of: 
         return [replace(one, gpu_us=1.0, wall_us=1e6) for one in made[:-1]] + [replace(made[-1], gpu_us=1e5, wall_us=1e6)]
 
     monkeypatch.setattr(_gpu.GpuRunner, "pipelined", deferred)
-    monkeypatch.setattr(_timed, "TOGETHER", 3)
+    monkeypatch.setattr(_unseen, "TOGETHER", 3)
     made = judge_of()
     launched, seen = _gpu.GpuRunner.launched, []
     monkeypatch.setattr(_gpu.GpuRunner, "launched", lambda self, *rest, **how: (seen.append(how), launched(self, *rest, **how))[1])
     verdict = made.judge(task(**SMALL), add())
     assert verdict.right and verdict.time is not None and verdict.time.cold is not None
     assert sum(bool(how.get("timed")) for how in seen) >= 14 and verdict.time.cold.us != 1.0
+
+
+def test_launches_that_leave_work_to_those_behind_them(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of which are looked at together: where the last ones take longer than the times say these are measured again."""
+    monkeypatch.setattr(_timed, "adds_up", lambda times: True)
+    monkeypatch.setattr(_unseen, "TOGETHER", 3)
+    late = iter([_timed.Stop("wrong", "late")])
+    monkeypatch.setattr(_timed._Timing, "lateness", lambda *_: next(late, None))
+    made = judge_of()
+    launched, seen = _gpu.GpuRunner.launched, []
+    monkeypatch.setattr(_gpu.GpuRunner, "launched", lambda self, *rest, **how: (seen.append(how), launched(self, *rest, **how))[1])
+    verdict = made.judge(task(**SMALL), add())
+    assert verdict.right and not verdict.warnings and sum(bool(how.get("timed")) for how in seen) >= 14
 
 
 @pytest.mark.parametrize(

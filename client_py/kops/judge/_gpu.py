@@ -135,6 +135,8 @@ class GpuRunner(Runner):
         self._rooms: list[Room] = []  # of this solution
         self._bytes = 0
         self.seconds: dict[Case, float] = {}  # that the shortest launch of the check took
+        self.unseen: Any = None  # what the timed launches get, where that is prepared beside the check
+        self.behind: Callable[[], list[Held]] = list  # memory that is to be filled where the check looks at its last launches
         self._free: dict[Key, list[Room]] = {}  # those of them that no launch uses
         self._random = random.SystemRandom()
         self._module = compiled(self.client, solution, device)
@@ -305,13 +307,13 @@ class GpuRunner(Runner):
             if any(other.buffers == step.buffers or other is end_behind for other in rounds[-1]):
                 rounds.append([])
             rounds[-1].append(step)
-        filled = False
         several = self._hold(shelf, task, rounds[0])
-        for later in [*rounds[1:], []]:
-            if not filled:
-                shelf.fill(several)
+        shelf.fill(several)
+        for later in [*rounds[1:], None]:
             launched, stop = self._launched_in_turn(several)
-            then = self._hold(shelf, task, later) if stop is None else []
+            then: list[Held] = []
+            if stop is None:
+                then = self.behind() if later is None else self._hold(shelf, task, later)
             looked = Looked([], False)
             try:
                 if launched:
@@ -323,7 +325,9 @@ class GpuRunner(Runner):
                 yield partial(self._worst_of, task, held, right)
             if stop is not None:
                 raise stop
-            several, filled = then, looked.filled
+            if not looked.filled:
+                shelf.fill(then)
+            several = then
 
     def _hold(self, shelf: Shelf, task: Task, steps: Sequence[Step]) -> list[Held]:
         return [shelf.hold(plan := self.plan(task, step.draw), step.draw, self._memory_of(plan, step)) for step in steps]

@@ -31,6 +31,7 @@ from ._solution import Solution
 from ._stop import Busy, Gone, HeldBack, Stop
 from ._task import Task
 from ._timed import TIMED_DRAWS, Found, Limits, timed
+from ._unseen import prepare
 from ._verdict import Verdict
 
 __all__ = ["Judge", "judge"]
@@ -366,7 +367,7 @@ class Judge:
             begun = time.monotonic()
             try:
                 make = lambda: machine.runner(job.solution, len(self._jobs) - 1)  # noqa: E731
-                verdict, dirty = verdict_of(job, make, self._time(job) if self._timed else None)
+                verdict, dirty = verdict_of(job, make, *((self._time(job), partial(prepare, job)) if self._timed else ()))
             except HeldBack as error:
                 why = str(error)
                 waited += error.seconds

@@ -59,9 +59,11 @@ class Job:
         return Verdict(kind, text, self.task.name, self.solution.name, seconds=time.monotonic() - self.begun, **members)
 
 
-def verdict_of(job: Job, make: Callable[[], Runner], timing: Callable[[Runner], Any] | None = None) -> tuple[Verdict, bool]:
-    """The verdict, and whether the runner's process is to be given up. `timing` answers the verdict's time, for a right solution.
-    Raises Gone."""
+def verdict_of(
+    job: Job, make: Callable[[], Runner], timing: Callable[[Runner], Any] | None = None, prepare: Callable[[Runner], None] | None = None
+) -> tuple[Verdict, bool]:
+    """The verdict, and whether the runner's process is to be given up. `timing` answers the verdict's time, for a right solution;
+    `prepare` is called for it before the last cases are run. Raises Gone."""
     runner: Runner | None = None
     done: list[str] = []
     lost = True
@@ -69,7 +71,10 @@ def verdict_of(job: Job, make: Callable[[], Runner], timing: Callable[[Runner], 
         with job.part("begin"):
             runner = make()
         with job.part("check"):
-            for cases in runner.at_once(job.task, job.draws):
+            groups = runner.at_once(job.task, job.draws)
+            for i, cases in enumerate(groups, 1):
+                if prepare is not None and i == len(groups):
+                    prepare(runner)
                 check_cases(job.task, runner, [(job.draws[case], job.more.get(case, ())) for case in cases])
                 done += map(str, cases)
         found = timing(runner) if timing is not None else None

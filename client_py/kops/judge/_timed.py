@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import random
-import threading
 import time as clock
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -24,14 +22,15 @@ from ._baseline import Baseline
 from ._bind import Plan
 from ._carrier import Block, Copies, Memory, Staged
 from ._device import alone, wall_us, was_alone
-from ._draws import Draw, changed, new_seed
-from ._gpu import VARIED_BYTES, GpuRunner, ahead_of, errors, wrong_in
+from ._draws import Draw, new_seed
+from ._gpu import GpuRunner, errors, wrong_in
 from ._lane import Job
 from ._roof import roof_of
 from ._rounds import failed
 from ._samples import adds_up, measured
-from ._shelf import Held, Image
+from ._shelf import Held
 from ._stop import Stop
+from ._unseen import Unseen
 from ._verdict import Measured, Time, Worst
 
 __all__ = ["TIMED_DRAWS", "Found", "Limits", "Peaks", "timed"]
@@ -39,15 +38,9 @@ __all__ = ["TIMED_DRAWS", "Found", "Limits", "Peaks", "timed"]
 TIMED_DRAWS = 24  # of which each is used once
 # Above what the launches took one by one, their time together may be so much: gaps between kernels, the daemon's wake-up.
 TOGETHER_FACTOR = 1.5
-TOGETHER, TOGETHER_FEW, TOGETHER_BYTES = 32, 8, 1 << 30  # runs behind each other: few where the reference is slow
-TOGETHER_US = 2000.0  # beyond which more runs would say no more: many times what the daemon's clock may show besides
-SLOW = 2.0  # seconds for the draws that are missing for many
 COPIES = 2  # of draws, that are asked for before the one before has ended
 PAUSES = (0.0, 0.0, 0.1, 0.3, 1.0)  # seconds before each trial: a process that begins stalls the GPU for some 0.2 s
-STEPS_MOST = 256  # of a sequence
-# Launches that are asked for before the first has ended, and the part of the deadline that they may take together.
-SEVERAL, DEADLINE_PART = 24, 0.25
-MOSTLY_ENOUGH, MORE = 14, 16  # launches, for a median whose interval is narrow enough; so many again where it is not
+MORE = 16  # launches, where the first ones were not enough
 OVERHEAD_LEAST, OVERHEAD_FACTOR = 200.0, 3.0
 IMPOSSIBLE, IMPOSSIBLE_US = 1.05, 10.0  # a kernel cannot be longer than the daemon's clock around it, but for such errors
 ROOF_MOST = 1.15  # of what is possible for operands that no cache has
@@ -96,38 +89,23 @@ class _Timing:
         self.job, self.task, self.solution = job, job.task, job.solution
         self.runner, self.trusted, self.baseline, self.limits, self.overheads = runner, trusted, baseline, limits, overheads
         self.quiet = quiet
-        self.beside = ahead_of(job.timed[0].nbytes)
-        self.shelf = runner.shelf if runner.shelf is not None and runner.shelf.takes(job.timed[0]) else None
-        self.unseen = [*job.timed, *job.kept()]
+        self.unseen: Unseen = runner.unseen or Unseen(job, runner)
+        self.beside, self.shelf = self.unseen.beside, self.unseen.shelf
         self.random = random.Random(new_seed())
-        self.random.shuffle(self.unseen)
-        self.number = max((one.number for one in self.unseen), default=0)
         self.checks: deque[Future[Worst | None]] = deque()
         self.walls: list[float] = []
         self.disturbed = 0  # timed launches that were not alone
         self.warnings: list[str] = []
-        self.filled: list[Held] = []  # for the launches behind each other
+        self.ran: tuple[Timings, int] | None = None  # launches behind each other, and how many
         self._flushes: tuple[Block, Block] | None = None
         self._warmed: Block | None = None
         self._ahead: deque[Future[Staged]] = deque()
         self._reading: deque[tuple[Staged, Memory, Copies]] = deque()
-        self._drawing = threading.Lock()
 
     # Inputs. They are drawn and put into shared memory beside the launches before.
 
-    def draw(self) -> Draw:
-        """Inputs that the solution has not seen: of those that are kept, then with exchanged elements. Any thread's."""
-        with self._drawing:
-            if self.unseen:
-                return self.unseen.pop()
-            self.number += 1
-            number, seed, of = self.number, new_seed(), self.random.choice(self.job.timed)
-        made = changed(self.task, of, seed, number)
-        self.job.keep(made)
-        return made
-
     def _stage(self) -> Staged:
-        draw = self.draw()
+        draw = self.unseen.draw()
         return self.runner.carrier.stage(self.runner.plan(self.task, draw), draw, new_seed())
 
     def staged(self, ahead: int | None = None) -> Staged:
@@ -135,21 +113,6 @@ class _Timing:
         while len(self._ahead) <= (self.beside if ahead is None else ahead):
             self._ahead.append(self.runner.crew.submit(self._stage))
         return self._ahead.popleft().result()
-
-    def held(self, count: int) -> list[Held]:
-        """So many launches' memory, which is to be filled from the shelf."""
-        assert self.shelf is not None
-        made = []
-        with self._drawing:
-            drawn = [self.unseen.pop() for _ in range(min(count, len(self.unseen)))]
-        new = [self.runner.crew.submit(self.draw) for _ in range(count - len(drawn))]
-        drawn += [one.result() for one in new]
-        images = {draw: self.runner.crew.submit(Image, draw) for draw in drawn if not self.shelf.has(draw)}
-        for draw in drawn:
-            plan = self.runner.plan(self.task, draw)
-            memory = self.runner.memory(plan, self.random.choice(("end", "start")))
-            made.append(self.shelf.hold(plan, draw, memory, images[draw].result() if draw in images else None))
-        return made
 
     def look(self, several: Sequence[Held], then: Sequence[Held] = ()) -> None:
         """Whether they are right; others' memory is filled. Raises Stop."""
@@ -161,7 +124,7 @@ class _Timing:
             self.runner.release(held.memory)
 
     def filling(self, staged: Staged) -> tuple[Memory, Copies]:
-        memory = self.runner.memory(staged.plan, self.random.choice(("end", "start")))
+        memory = self.runner.memory(staged.plan, self.unseen.side())
         return memory, self.runner.fill(memory, staged.images)
 
     # Caches. All memory on the solution's connection is allocated apart from the judge's other memory, which may hold what is right.
@@ -259,38 +222,41 @@ class _Timing:
 
     def cold_and_warm(self, least: int) -> tuple[list[_Launched], list[_Launched]]:
         """The same for both, with memory filled from the shelf for all that is asked for at once: to let another process work on the GPU
-        in between takes longer than most launches. Launches that were asked for together could do each other's work: where their times
-        do not say that each did its own, they are measured one by one."""
+        in between takes longer than most launches. The launches behind each other come with the first ones. Launches that were asked
+        for together could do each other's work: where their times do not say that each did its own, they are measured one by one."""
         end = clock.monotonic() + 2 * self.limits.at_most
         plan = self.runner.plan(self.task, self.job.timed[0])
-        seconds = self.runner.seconds.get(self.task.timed_case, self.runner.deadline)
-        most = max(1, min(SEVERAL, int(self.runner.deadline * DEADLINE_PART / seconds), VARIED_BYTES // max(plan.nbytes, 1)))
+        most = self.unseen.most
         found: tuple[list[_Launched], list[_Launched]] = [], []
         honest = True
-        counts = [min(1 + MOSTLY_ENOUGH, most)] * 2
-        held = self.held(sum(counts))
-        assert self.shelf is not None
-        self.shelf.fill(held)
+        counts = [self.unseen.alike] * 2
+        held = self.unseen.first()
         while any(counts):
-            parts = held[: counts[0]], held[counts[0] :]
+            parts = held[: counts[0]], held[counts[0] : sum(counts)]
             for launches, part, cold in zip(found, parts, (True, False)):
                 if part:
                     launches += [_Launched(timing, None) for timing in self.pipelined(plan, part, cold)]
+            behind = [one.memory for one in held[sum(counts) :]]
+            if behind:
+                self.ran = self.runner.together(plan, behind), len(behind)
             times = [[one.timings for one in launches[len(launches) - len(part) :]] for launches, part in zip(found, parts)]
             rest = [max(1, min(MORE, most, self.limits.launches + 1 - len(launches))) for launches in found]
             counts = [one if self.wants(launches[1:], least, end) else 0 for one, launches in zip(rest, found)]
-            one = _measured(found[0][1:])
-            then = self.held(sum(counts) or (self.together_count(one.us) if one is not None else 0))
+            then = self.unseen.held(sum(counts))
             self.look(held, then)
             for part, timings in zip(parts, times):
                 for launched, timing in zip(part, timings):
                     self.believe(launched.draw, timing)
             honest = honest and adds_up([[timing.exec_us for timing in timings] for timings in times])
             held = then
-        self.filled = held
-        if not honest:
+        if not honest or self.have_left_work(_measured(found[0][1:])):
+            self.ran = None
             return self.series(True, least), self.series(False, least)
         return found[0][1:], found[1][1:]  # the first ones load code
+
+    def have_left_work(self, one: Measured | None) -> bool:
+        """Whether the launches behind each other took so long that they may have done what those before them left."""
+        return one is not None and self.ran is not None and self.lateness(one.us, *self.ran) is not None
 
     def pipelined(self, plan: Plan, part: Sequence[Held], cold: bool) -> list[Timings]:
         return self.runner.pipelined(plan, [one.memory for one in part], self.flushing if cold else self.warming)
@@ -314,34 +280,29 @@ class _Timing:
     def behind_each_other(self, us: float) -> tuple[Stop | None, bool | None]:
         """How a judgement ends if that is too slow, and whether it was alone."""
         self.check()
+        ran, self.ran = self.ran or self.run_behind_each_other(us), None
+        timings, count = ran
+        return self.lateness(us, timings, count), None if wall_us(timings) is None else was_alone(timings)
+
+    def run_behind_each_other(self, us: float) -> tuple[Timings, int]:
+        count = self.unseen.behind_each_other(us, len(self._ahead))
         if self.shelf is None:
-            first = self.staged()
-            count = self.together_count(us)
-            timings = self.staged_behind_each_other(first, count)
-        else:
-            held, self.filled = self.filled, []
-            if not held:
-                held = self.held(self.together_count(us))
-                self.shelf.fill(held)
-            count = len(held)
-            timings = self.runner.together(held[0].plan, [one.memory for one in held])
-            self.look(held)
+            return self.staged_behind_each_other(self.staged(), count), count
+        held = self.unseen.held(count)
+        self.shelf.fill(held)
+        timings = self.runner.together(held[0].plan, [one.memory for one in held])
+        self.look(held)
+        return timings, count
+
+    def lateness(self, us: float, timings: Timings, count: int) -> Stop | None:
+        """How a judgement ends where so many runs behind each other took longer than their times say; None: they did not."""
         wall = wall_us(timings)
         if wall is None:
-            return None, None
-        if wall > TOGETHER_FACTOR * us * count + self.slack(count * len(self.solution.launches), wall - TOGETHER_FACTOR * us * count):
-            late = _disagrees(self.job.timed[0], us, wall / count, f"{count} runs behind each other take longer than one by one")
-            return late, was_alone(timings)
-        return None, None
-
-    def together_count(self, us: float) -> int:
-        """How many draws, where one takes so long."""
-        missing = TOGETHER - 1 - len(self._ahead) - len(self.unseen)
-        slow = missing * median(one.seconds for one in self.job.timed) / (1 + self.beside) > SLOW
-        most = TOGETHER_FEW if slow else TOGETHER
-        enough = max(TOGETHER_FEW, math.ceil(TOGETHER_US / max(us, 1e-3)))
-        nbytes = self.runner.plan(self.task, self.job.timed[0]).nbytes
-        return max(1, min(most, enough, STEPS_MOST // len(self.solution.launches), TOGETHER_BYTES // max(nbytes, 1)))
+            return None
+        longer = wall - TOGETHER_FACTOR * us * count
+        if longer <= 0 or longer <= self.slack(count * len(self.solution.launches), longer):
+            return None
+        return _disagrees(self.job.timed[0], us, wall / count, f"{count} runs behind each other take longer than one by one")
 
     def staged_behind_each_other(self, first: Staged, count: int) -> Timings:
         ready: list[tuple[Staged, Memory]] = []

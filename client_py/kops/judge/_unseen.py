@@ -1,0 +1,117 @@
+"""What the timed launches of a solution get: inputs that it has not seen, in memory of their own."""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+from statistics import median
+
+from ._draws import Draw, changed, new_seed
+from ._gpu import VARIED_BYTES, GpuRunner, ahead_of
+from ._lane import Job
+from ._runner import Runner
+from ._shelf import Held, Image
+
+__all__ = ["Unseen", "prepare"]
+
+TOGETHER, TOGETHER_FEW, TOGETHER_BYTES = 32, 8, 1 << 30  # runs behind each other: few where the reference is slow
+TOGETHER_US = 2000.0  # beyond which more runs would say no more: many times what the daemon's clock may show besides
+SLOW = 2.0  # seconds for the draws that are missing for many
+STEPS_MOST = 256  # of a sequence
+# Launches that are asked for before the first has ended, and the part of the deadline that they may take together.
+SEVERAL, DEADLINE_PART = 24, 0.25
+MOSTLY_ENOUGH = 14  # launches, for a median whose interval is narrow enough
+
+
+class Unseen:
+    """Of one solution. `shelf`: where the inputs are in the GPU's memory, if they can be."""
+
+    def __init__(self, job: Job, runner: GpuRunner) -> None:
+        self.job, self.task, self.runner = job, job.task, runner
+        self.shelf = runner.shelf if runner.shelf is not None and runner.shelf.takes(job.timed[0]) else None
+        self.beside = ahead_of(job.timed[0].nbytes)
+        self.random = random.Random(new_seed())
+        self._rest = [*job.timed, *job.kept()]
+        self.random.shuffle(self._rest)
+        self._number = max((one.number for one in self._rest), default=0)
+        self._drawing = threading.Lock()
+        self._first: list[Held] = []
+
+    def draw(self) -> Draw:
+        """Of those that are kept, then with exchanged elements. Any thread's."""
+        with self._drawing:
+            if self._rest:
+                return self._rest.pop()
+            self._number += 1
+            number, seed, of = self._number, new_seed(), self.random.choice(self.job.timed)
+        made = changed(self.task, of, seed, number)
+        self.job.keep(made)
+        return made
+
+    def side(self) -> str:
+        return self.random.choice(("end", "start"))
+
+    def held(self, count: int) -> list[Held]:
+        """So many launches' memory, which is to be filled from the shelf."""
+        assert self.shelf is not None
+        made = []
+        with self._drawing:
+            drawn = [self._rest.pop() for _ in range(min(count, len(self._rest)))]
+        new = [self.runner.crew.submit(self.draw) for _ in range(count - len(drawn))]
+        drawn += [one.result() for one in new]
+        images = {draw: self.runner.crew.submit(Image, draw) for draw in drawn if not self.shelf.has(draw)}
+        for draw in drawn:
+            plan = self.runner.plan(self.task, draw)
+            memory = self.runner.memory(plan, self.side())
+            made.append(self.shelf.hold(plan, draw, memory, images[draw].result() if draw in images else None))
+        return made
+
+    # The first launches. How long one takes is known from the check, roughly.
+
+    @property
+    def most(self) -> int:
+        """How many launches may be asked for at once."""
+        nbytes = self.runner.plan(self.task, self.job.timed[0]).nbytes
+        return max(1, min(SEVERAL, int(self.runner.deadline * DEADLINE_PART / self._seconds), VARIED_BYTES // max(nbytes, 1)))
+
+    @property
+    def alike(self) -> int:
+        """How many launches come first of each kind, cold ones and warm ones."""
+        return min(1 + MOSTLY_ENOUGH, self.most)
+
+    @property
+    def _seconds(self) -> float:
+        return self.runner.seconds.get(self.task.timed_case, self.runner.deadline)
+
+    def ask(self) -> list[Held]:
+        """Memory of the first cold launches, of as many warm ones, and of those behind each other. Who asks has it filled."""
+        self._first = self.held(2 * self.alike)
+        self._first += self.held(self.behind_each_other(1e6 * self._seconds))
+        return self._first
+
+    def first(self) -> list[Held]:
+        """The same, filled."""
+        assert self.shelf is not None
+        if not self._first:
+            self.shelf.fill(self.ask())
+        made, self._first = self._first, []
+        return made
+
+    def behind_each_other(self, us: float, ahead: int = 0) -> int:
+        """How many draws, where one takes so long, and so many are prepared already."""
+        missing = TOGETHER - 1 - ahead - len(self._rest)
+        slow = missing * median(one.seconds for one in self.job.timed) / (1 + self.beside) > SLOW
+        most = TOGETHER_FEW if slow else TOGETHER
+        enough = max(TOGETHER_FEW, math.ceil(TOGETHER_US / max(us, 1e-3)))
+        nbytes = self.runner.plan(self.task, self.job.timed[0]).nbytes
+        return max(1, min(most, enough, STEPS_MOST // len(self.job.solution.launches), TOGETHER_BYTES // max(nbytes, 1)))
+
+
+def prepare(job: Job, runner: Runner) -> None:
+    """Before the last cases of the check: where their launches are looked at the memory of the first timed ones is filled, too."""
+    if isinstance(runner, GpuRunner) and job.timed:
+        unseen = Unseen(job, runner)
+        runner.unseen = unseen
+        if unseen.shelf is not None and job.task.baseline is None:
+            runner.behind = unseen.ask
