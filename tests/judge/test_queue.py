@@ -37,6 +37,20 @@ def test_many_threads(daemon: Daemon) -> None:
     assert [verdict.kind for verdict in verdicts] == kinds * 20
 
 
+def test_compiled_ahead(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the GPU, in no process that loads it; the solution's own connection finds it there."""
+    compiled, found, modules = _gpu.compiled, [], []
+    monkeypatch.setattr(_gpu, "compiled", lambda *rest: (found.append(compiled(*rest)), found[-1])[1])
+    compile = kops.Client.compile
+    monkeypatch.setattr(kops.Client, "compile", lambda *rest, **how: (modules.append(how), compile(*rest, **how))[1])
+    with judge_of(daemon) as made:
+        assert made.judge(task(), add(prelude="// a source of its own")).right
+    (module,) = found
+    assert module._code.compiled.cached == "memory"
+    ahead = [how for how in modules if how.get("name") == "solution.cu"]
+    assert [how["device"].backend for how in ahead] == ["host", "cuda"]
+
+
 def test_as_they_end(daemon: Daemon) -> None:
     one, read = task(), 0
 

@@ -34,7 +34,7 @@ from ._task import Case, Task
 from ._values import Tensor, bits_dtype
 from ._verdict import Fault, Worst
 
-__all__ = ["LOST", "VARIED_BYTES", "Executor", "GpuRunner", "ahead_of", "compiled", "errors", "wrong_in"]
+__all__ = ["LOST", "VARIED_BYTES", "Executor", "GpuRunner", "ahead_of", "compile_ahead", "errors", "wrong_in"]
 
 PER_EXECUTOR = 100
 # Launches that are prepared, and as many that are looked at, beside the one that runs: more where they are small.
@@ -42,6 +42,7 @@ AHEAD, AHEAD_MOST, AHEAD_BYTES = 3, 8, 256 << 20
 VARIETY = 4  # pieces of memory of one size, from which each launch gets one
 VARIED_BYTES = 1 << 30  # of a solution, beyond which it is made with fewer
 MEMORIES = 3  # of a case, that its steps use
+NAME = "solution.cu"  # in messages of the compiler
 BEGIN = 'extern "C" __global__ void begin(int* p) {}'
 LOST = tuple(BY_CODE[code] for code in ("connection_lost", "connect_failed", "shutting_down", "device_lost", "timeout", "buffer_lost",
                                          "bad_reply", "stale_buffer", "internal"))  # fmt: skip
@@ -89,7 +90,19 @@ def ahead_of(nbytes: int) -> int:
 def compiled(client: Client, solution: Solution, device: Device) -> Any:
     """The solution's module on a connection. Raises Stop, Gone."""
     with errors():
-        return client.compile(solution.source, solution.entries, options=solution.options, name="solution.cu", device=device)
+        return client.compile(solution.source, solution.entries, options=solution.options, name=NAME, device=device)
+
+
+def compile_ahead(client: Client, solution: Solution, device: Device) -> None:
+    """Has the daemon compile it, for `compiled` on another connection. Nothing is loaded, which would take the GPU's time in one more
+    process: the module is the host's, where there is one. Raises Stop, Gone."""
+    host = next((one for one in client.devices if one.backend == "host"), None)
+    arch = client.info.kernels.get("arch", ())[device.index :][:1]
+    if host is None or not any(arch):
+        compiled(client, solution, device)
+        return
+    with errors():
+        client.compile(solution.source, solution.entries, options=solution.options, name=NAME, arch=arch[0], device=host)
 
 
 class Executor:

@@ -20,7 +20,7 @@ from .._base.stopwatch import Stopwatch
 from .._clients.client import Client
 from ._device import gpu_of
 from ._errors import BaselineFault, Refused, TaskFault
-from ._gpu import compiled
+from ._gpu import compile_ahead
 from ._host import HostRunner
 from ._lane import Job, located, verdict_of
 from ._machine import Machine
@@ -342,7 +342,7 @@ class Judge:
         if self._dropped(job):
             return
         try:
-            compiled(self._trusted, job.solution, self._gpu)
+            compile_ahead(self._trusted, job.solution, self._gpu)
         except Stop as stop:
             self._finish(job, job.verdict(stop.kind, stop.text, **stop.members))
             return
