@@ -1,24 +1,38 @@
 /* What a call of an op that is registered with torch begins with: kops._native.Shortcut, the `__call__` of such ops
- * (kops.torch._dispatch says when the dispatcher is passed by). It asks torch the same questions as Python would, in a
- * third of the time, which is most of what such a call costs. */
+ * (kops.torch._dispatch says when the dispatcher is passed by). It asks torch the same questions as Python would, in
+ * less than a third of the time. */
 #include "python_native.h"
+
+enum { SHORTCUT_QUESTIONS = 8, SHORTCUT_TYPES = 4 };
+
+/* A function of torch's without arguments, or with one, whose answer is true or not. Torch's are mostly C functions,
+ * and those are called without Python's way to them, which costs as much as some of the answers. */
+struct question {
+    PyObject *function;
+    PyCFunction direct; /* NULL: by Python */
+    PyObject *of;       /* what the direct one is called with, borrowed from the function */
+    int flags;
+};
 
 /* The members are as __init__ has them. */
 struct shortcut {
     PyObject ob_base;
-    PyObject *plain;
+    PyObject *types[SHORTCUT_TYPES];
     Py_ssize_t count;
-    PyObject *questions, *forward_ad, *run, *otherwise;
+    struct question questions[SHORTCUT_QUESTIONS], watched, grad;
+    PyObject *state; /* a module's dict */
+    PyObject *quick, *run, *otherwise;
 };
 
-static PyObject *name_is_cuda, *name_is_cpu, *name_requires_grad, *name_current_level;
+static PyObject *name_is_cuda, *name_is_cpu, *name_requires_grad, *name_current_level, *no_arguments;
 
 static bool intern_names(void)
 {
     return (name_is_cuda || (name_is_cuda = PyUnicode_InternFromString("is_cuda"))) &&
            (name_is_cpu || (name_is_cpu = PyUnicode_InternFromString("is_cpu"))) &&
            (name_requires_grad || (name_requires_grad = PyUnicode_InternFromString("requires_grad"))) &&
-           (name_current_level || (name_current_level = PyUnicode_InternFromString("_current_level")));
+           (name_current_level || (name_current_level = PyUnicode_InternFromString("_current_level"))) &&
+           (no_arguments || (no_arguments = PyTuple_New(0)));
 }
 
 /* Whether an answer of torch's, which is dropped, is true. -1 with an exception set. */
@@ -28,44 +42,75 @@ static int is_true(PyObject *answer)
 
     if (!answer)
         return -1;
-    made = PyObject_IsTrue(answer);
+    made = answer == Py_True ? 1 : answer == Py_False ? 0 : PyObject_IsTrue(answer);
     Py_DECREF(answer);
     return made;
 }
 
-/* A tensor, and no subclass's, on a device that the op has a kernel for, which wants no gradient. */
+/* ---- questions ---- */
+
+static void question_set(struct question *q, PyObject *function)
+{
+    native_replace(&q->function, function);
+    q->direct = NULL;
+    if (!function || !PyCFunction_CheckExact(function))
+        return;
+    q->direct = PyCFunction_GetFunction(function);
+    q->of = PyCFunction_GetSelf(function);
+    q->flags = PyCFunction_GetFlags(function);
+    PyErr_Clear();
+}
+
+static int ask(const struct question *q)
+{
+    if (q->direct && q->flags == METH_NOARGS)
+        return is_true(q->direct(q->of, NULL));
+    if (q->direct && q->flags == (METH_VARARGS | METH_KEYWORDS))
+        return is_true(((PyCFunctionWithKeywords)(void (*)(void))q->direct)(q->of, no_arguments, NULL));
+    return is_true(PyObject_CallNoArgs(q->function));
+}
+
+static int ask_of(const struct question *q, PyObject *value)
+{
+    if (q->direct && q->flags == METH_O)
+        return is_true(q->direct(q->of, value));
+    return is_true(PyObject_CallFunctionObjArgs(q->function, value, NULL));
+}
+
+/* ---- whether nothing in the dispatcher would see a call; -1 with an exception set ---- */
+
+/* A tensor, and no subclass's, which wants no gradient now. */
 static int is_plain(const struct shortcut *s, PyObject *value)
 {
-    int made;
+    PyObject *const type = (PyObject *)Py_TYPE(value);
+    int made = 0;
 
-    if ((PyObject *)Py_TYPE(value) != s->plain)
-        return 0;
-    made = is_true(PyObject_GetAttr(value, name_is_cuda));
+    for (int i = 0; i < SHORTCUT_TYPES && !made; i++)
+        made = s->types[i] == type;
     if (!made)
-        made = is_true(PyObject_GetAttr(value, name_is_cpu));
-    if (made <= 0)
-        return made;
+        return 0;
     made = is_true(PyObject_GetAttr(value, name_requires_grad));
+    if (made > 0)
+        made = ask(&s->grad);
     return made < 0 ? made : !made;
 }
 
 static int differentiates_forward(const struct shortcut *s)
 {
-    PyObject *level = PyObject_GetAttr(s->forward_ad, name_current_level);
+    PyObject *const level = PyDict_GetItemWithError(s->state, name_current_level);
     long number;
 
+    if (!level && !PyErr_Occurred())
+        PyErr_SetObject(PyExc_AttributeError, name_current_level);
     if (!level)
         return -1;
     number = PyLong_AsLong(level);
-    Py_DECREF(level);
-    return PyErr_Occurred() ? -1 : number >= 0;
+    return number == -1 && PyErr_Occurred() ? -1 : number >= 0;
 }
 
-/* Whether nothing in the dispatcher would see the call. -1 with an exception set. */
 static int is_unseen(const struct shortcut *s, PyObject *arguments)
 {
-    const Py_ssize_t n_questions = PyTuple_Size(s->questions);
-    int seen = 0;
+    int seen;
 
     if (PyTuple_Size(arguments) != s->count)
         return 0;
@@ -75,42 +120,80 @@ static int is_unseen(const struct shortcut *s, PyObject *arguments)
         if (plain <= 0)
             return plain;
     }
-    for (Py_ssize_t i = 0; !seen && i < n_questions; i++)
-        seen = is_true(PyObject_CallNoArgs(PyTuple_GetItem(s->questions, i)));
+    seen = ask_of(&s->watched, PyTuple_GetItem(arguments, 0));
+    for (int i = 0; !seen && i < SHORTCUT_QUESTIONS && s->questions[i].function; i++)
+        seen = ask(&s->questions[i]);
     if (!seen)
         seen = differentiates_forward(s);
     return seen < 0 ? seen : !seen;
 }
 
+/* Whether all are on devices that the op has kernels for. */
+static int is_reachable(PyObject *arguments)
+{
+    const Py_ssize_t n = PyTuple_Size(arguments);
+    int made = 1;
+
+    for (Py_ssize_t i = 0; made > 0 && i < n; i++) {
+        PyObject *const value = PyTuple_GetItem(arguments, i);
+
+        made = is_true(PyObject_GetAttr(value, name_is_cuda));
+        if (!made)
+            made = is_true(PyObject_GetAttr(value, name_is_cpu));
+    }
+    return made;
+}
+
 static PyObject *call(PyObject *self, PyObject *arguments, PyObject *keywords)
 {
     const struct shortcut *s = (struct shortcut *)self;
-    int unseen;
+    PyObject *made;
+    int short_way;
 
     if (!s->run) {
         PyErr_SetString(PyExc_TypeError, "the shortcut was not initialised");
         return NULL;
     }
-    unseen = keywords && PyDict_Size(keywords) ? 0 : is_unseen(s, arguments);
-    if (unseen < 0)
+    short_way = keywords && PyDict_Size(keywords) ? 0 : is_unseen(s, arguments);
+    if (short_way > 0 && s->quick != Py_None) {
+        made = PyObject_Call(s->quick, arguments, NULL);
+        if (made != Py_NotImplemented)
+            return made;
+        Py_DECREF(made);
+    }
+    if (short_way > 0)
+        short_way = is_reachable(arguments);
+    if (short_way < 0)
         return NULL;
-    return unseen ? PyObject_Call(s->run, arguments, NULL) : PyObject_Call(s->otherwise, arguments, keywords);
+    return short_way ? PyObject_Call(s->run, arguments, NULL) : PyObject_Call(s->otherwise, arguments, keywords);
 }
+
+/* ---- its life ---- */
 
 static int initialise(PyObject *self, PyObject *arguments, PyObject *keywords)
 {
-    PyObject *plain, *questions, *forward_ad, *run, *otherwise;
+    PyObject *types, *questions, *watched, *grad, *state, *quick, *run, *otherwise;
     struct shortcut *s = (struct shortcut *)self;
     Py_ssize_t count;
 
     (void)keywords;
-    if (!intern_names() || !PyArg_ParseTuple(arguments, "OnO!OOO", &plain, &count, &PyTuple_Type, &questions,
-                                             &forward_ad, &run, &otherwise))
+    if (!intern_names() ||
+        !PyArg_ParseTuple(arguments, "O!nO!OOO!OOO", &PyTuple_Type, &types, &count, &PyTuple_Type, &questions, &watched,
+                          &grad, &PyDict_Type, &state, &quick, &run, &otherwise))
         return -1;
+    if (count < 1 || PyTuple_Size(types) > SHORTCUT_TYPES || PyTuple_Size(questions) > SHORTCUT_QUESTIONS) {
+        PyErr_SetString(PyExc_ValueError, "a shortcut takes an argument or more, 4 types and 8 questions at most");
+        return -1;
+    }
     s->count = count;
-    native_replace(&s->plain, plain);
-    native_replace(&s->questions, questions);
-    native_replace(&s->forward_ad, forward_ad);
+    for (Py_ssize_t i = 0; i < SHORTCUT_TYPES; i++)
+        native_replace(&s->types[i], i < PyTuple_Size(types) ? PyTuple_GetItem(types, i) : NULL);
+    for (Py_ssize_t i = 0; i < SHORTCUT_QUESTIONS; i++)
+        question_set(&s->questions[i], i < PyTuple_Size(questions) ? PyTuple_GetItem(questions, i) : NULL);
+    question_set(&s->watched, watched);
+    question_set(&s->grad, grad);
+    native_replace(&s->state, state);
+    native_replace(&s->quick, quick);
     native_replace(&s->otherwise, otherwise);
     native_replace(&s->run, run);
     return 0;
@@ -121,9 +204,14 @@ static void deallocate(PyObject *self)
     struct shortcut *s = (struct shortcut *)self;
     PyTypeObject *type = Py_TYPE(self);
 
-    Py_XDECREF(s->plain);
-    Py_XDECREF(s->questions);
-    Py_XDECREF(s->forward_ad);
+    for (int i = 0; i < SHORTCUT_TYPES; i++)
+        Py_XDECREF(s->types[i]);
+    for (int i = 0; i < SHORTCUT_QUESTIONS; i++)
+        Py_XDECREF(s->questions[i].function);
+    Py_XDECREF(s->watched.function);
+    Py_XDECREF(s->grad.function);
+    Py_XDECREF(s->state);
+    Py_XDECREF(s->quick);
     Py_XDECREF(s->run);
     Py_XDECREF(s->otherwise);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
@@ -132,10 +220,11 @@ static void deallocate(PyObject *self)
 
 static PyType_Slot slots[] = {
     {Py_tp_doc,
-     "Shortcut(plain, count, questions, forward_ad, run, otherwise): calls run(*arguments) for `count` arguments of "
-     "type "
-     "`plain` on the CPU or CUDA that want no gradient, where each of the questions, called, says no and no level of "
-     "forward_ad is open; else otherwise(*arguments, **keywords)."},
+     "Shortcut(types, count, questions, watched, grad, state, quick, run, otherwise): for `count` arguments of exactly "
+     "these types that want no gradient while grad() says yes, where watched(the first) and each of the questions, "
+     "called, say no and no level of forward differentiation is open in `state`, a module's dict: quick(*arguments), "
+     "or, where that is None or returns NotImplemented and all are on the CPU or CUDA, run(*arguments). Else "
+     "otherwise(*arguments, **keywords)."},
     {Py_tp_init, initialise},
     {Py_tp_new, PyType_GenericNew},
     {Py_tp_dealloc, deallocate},

@@ -133,6 +133,9 @@ class Capturing:
     def empty(self, shape: Any, dtype: Any) -> Any:
         return torch.empty(shape, dtype=dtype)
 
+    def _at_once(self, *_: Any) -> Any:
+        raise kops.Capturing("a capture")
+
     def __getattr__(self, name: str) -> Any:
         def call(*inputs: Any, out: Any = None, where: str | None = None, **attrs: Any) -> Any:
             if where == "daemon":

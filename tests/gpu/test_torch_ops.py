@@ -56,6 +56,19 @@ def test_ops(check: Any) -> None:
     check("cuda")
 
 
+@pytest.mark.skipif(not kops.compiled, reason="without the compiled part the client looks at every call")
+def test_an_op_that_nothing_watches_goes_to_the_extension(torch: Any, k: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = torch.rand(8, 8, device="cuda"), torch.nn.Parameter(torch.rand(8, 8, device="cuda"))
+    OPS.add(a, a), OPS.gemm(a, b), k.synchronize()  # their memory is registered, and that of results
+    monkeypatch.setattr(type(k), "_op", None)
+    torch.testing.assert_close(OPS.add(a, a), a + a)
+    with torch.no_grad():
+        torch.testing.assert_close(OPS.gemm(a, b), a @ b)
+        assert not OPS.add(a, b).requires_grad
+    with pytest.raises(TypeError):
+        OPS.add(a, b)  # a gradient is wanted
+
+
 def test_compiled(backend: str) -> None:
     torch_ops.check_compiled("cuda", backend)
 

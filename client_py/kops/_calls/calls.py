@@ -97,6 +97,19 @@ class Calls(DefaultTimeout):
             return ops_here.offered(link)
         return ops_here.chosen(self, link, op, values).where == "here"
 
+    def _at_once(self, op: str, values: tuple[Any, ...], rule: int) -> Any:
+        """An op without attributes and options, on torch tensors, put on the current stream by the extension; NotImplemented where
+        that is not the way of such a call now, which is `_op`'s to find out."""
+        link: Any = self._connection
+        if link is None or not link.offers_ordered or self.blocking or self._scopes or self._submitted:
+            return NotImplemented
+        if link.failure is not None or link.doomed or link.garbage:  # not `alive`
+            return NotImplemented
+        try:
+            return link.run(op, values, None, None, rule, 0, self._timeout)
+        except (ConnectionLost, ConnectFailed) as error:
+            raise link.lost(error) from None
+
     def _fast(
         self, link: Any, op: str, values: tuple[Any, ...], out: Any, attrs: Mapping[str, Any], blocking: bool, timing: Timing, timeout: Any,
         sent: int | None = None,

@@ -1,10 +1,10 @@
 """One op, registered with torch's dispatcher: its kernels for CPU and CUDA, what they mean to autograd, to torch.compile and vmap.
 
 A call from Python with tensors by position alone does not pass the dispatcher where nothing in it could see the call: no gradient, mode,
-transform, autocast, tracer or profiler: the compiled part asks, `native.Shortcut`. (An `ExecutionTraceObserver` without a profiler sees
-the overloads alone, `add.default`.) Through the dispatcher an op costs what a launch does. Otherwise the call passes it once: the
-kernel at the autograd keys runs the op at once where nothing below it could see the call. Every other call goes on below autograd,
-through the dispatcher, by a `torch.autograd.Function` where gradients are asked for.
+transform, autocast, tracer or profiler. The compiled part asks, `native.Shortcut`, and tries the op's `quick` way before `run`. (An
+`ExecutionTraceObserver` without a profiler sees the overloads alone, `add.default`.) Through the dispatcher an op costs what a
+launch does. Otherwise the call passes it once: the kernel at the autograd keys runs the op at once where nothing below it could see the
+call. Every other call goes on below autograd, through the dispatcher, by a `torch.autograd.Function` where gradients are asked for.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _modes: Callable[[], int] = getattr(_C, "_len_torch_dispatch_stack", lambda: 1)
 _transforms: Callable[[], bool] = getattr(_C, "_are_functorch_transforms_active", lambda: True)
 _SingleLevel: Any = getattr(torch.autograd.function, "_SingleLevelFunction", torch.autograd.Function)
 _forward_ad: Any = torch.autograd.forward_ad
-# Whether something above autograd would see it: a function mode, autocast, torch.jit's tracer, a profiler. Where torch has no such
-# functions, every call goes through the dispatcher.
-_function_modes: Callable[[], int] = getattr(_C, "_len_torch_function_stack", lambda: 1)
+# Whether something above autograd would see it: a function mode (asked with a plain tensor), autocast, torch.jit's tracer, a profiler.
+# Where torch has no such functions, every call goes through the dispatcher.
+_watched: Callable[[Any], bool] = getattr(_C, "_has_torch_function_unary", lambda value: True)
 _autocasts: Callable[[], bool] = getattr(_C, "_is_any_autocast_enabled", lambda: True)
 _traced: Callable[[], bool] = getattr(_C, "_is_tracing", lambda: True)
 _profiled: Callable[[], bool] = getattr(_C._autograd, "_profiler_enabled", lambda: True)
@@ -54,6 +54,7 @@ class Spec(NamedTuple):
     mutates: tuple[str, ...] = ()
     tags: tuple[Any, ...] = ()
     autocast: bool = True  # whether it has, or may get, kernels for torch.autocast
+    quick: Callable[..., Any] | None = None  # `run` for plain tensors, given by position, where it is shorter; else NotImplemented
 
 
 def tags(*names: str) -> tuple[Any, ...]:
@@ -80,7 +81,7 @@ def register(library: Any, namespace: str, spec: Spec) -> Any:
         library.impl(name, kernel, f"Autograd{device}")
     library.impl(name, differentiated, "Autograd")  # on other devices
     if not overload:
-        _shorten(getattr(getattr(torch.ops, namespace), packet), op, run, spec.autocast)
+        _shorten(getattr(getattr(torch.ops, namespace), packet), op, run, spec)
     return op
 
 
@@ -118,16 +119,17 @@ def _local(i: int) -> str:
     return f"argument_{i}"
 
 
-def _shorten(packet: Any, op: Any, run: Callable[..., Any], autocast: bool) -> None:
+def _shorten(packet: Any, op: Any, run: Callable[..., Any], spec: Spec) -> None:
     """Lets calls of the packet, `torch.ops.kops.add(a, b)`, run the op at once where nothing in the dispatcher would see them. The
     compiled part asks; without it calls go through the dispatcher, whose cost is not what they wait for then."""
     required = [argument for argument in op._schema.arguments if not argument.has_default_value() and not argument.kwarg_only]
     if native is None or not required or not all(str(argument.type) == "Tensor" for argument in required):
         return
     kind = torch._ops.OpOverloadPacket
-    questions = (_modes, _transforms, _function_modes, *((_autocasts,) if autocast else ()), _traced, _profiled)
+    questions = (_modes, _transforms, *((_autocasts,) if spec.autocast else ()), _traced, _profiled)
+    seen = (questions, _watched, torch.is_grad_enabled, vars(_forward_ad))
     original = partial(kind.__call__, packet)
-    shortcut = native.Shortcut(torch.Tensor, len(required), questions, _forward_ad, run, original)
+    shortcut = native.Shortcut(tuple(PLAIN), len(required), *seen, spec.quick, run, original)
     packet.__class__ = type(kind.__name__, (kind,), {"__call__": shortcut, "__module__": kind.__module__})
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from .._base.compiled import FAST_RULES
 from .._base.declarations import OPS
 from .._base.dtypes import NAMES
 from .._base.errors import BadArgument, Capturing, ShapeMismatch
@@ -146,6 +147,27 @@ def _run(name: str) -> Callable[..., Any]:
     return run
 
 
+def _quick(name: str) -> Callable[..., Any] | None:
+    """The op without attributes, by the extension alone, on the current stream; None for an op that it does not know so."""
+    rule = FAST_RULES.get(name, 0)
+    if not rule or name in out_dtypes.OTHERS:
+        return None
+    inputs = ", ".join(_DECLARED[name]["inputs"])
+    source = (
+        f"def quick({inputs}):\n"
+        "    used = clients._used\n"
+        f"    if used is None or (TREES in modules and warms_up({_DECLARED[name]['inputs'][0]})): return NotImplemented\n"
+        f"    try: return used._at_once({name!r}, ({inputs},), {rule})\n"
+        "    except Capturing: return NotImplemented\n"
+    )
+    scope: dict[str, Any] = {
+        "clients": _clients, "TREES": TREES, "modules": sys.modules, "warms_up": warms_up, "Capturing": Capturing,
+    }  # fmt: skip
+    exec(compile(source, f"<torch.ops.{NAMESPACE}.{name}, quick>", "exec"), scope)
+    quick: Callable[..., Any] = scope["quick"]
+    return quick
+
+
 def _run_scaled(name: str) -> Callable[..., Any]:
     """The op with the previous values of `out`, which are a copy."""
     call = ordered(name)
@@ -184,7 +206,9 @@ def define(library: Any, name: str) -> None:
     """Registers an op of the declarations, and its form with `out`."""
     declared, rule = _DECLARED[name], _DECLARED[name]["rule"]
     no_gradient = f"torch.ops.{NAMESPACE}.{name} has no derivative: pass x.detach(), or write the derivative with torch.autograd.Function"
-    spec = Spec(schema(name), _run(name), _fake(name), GRADIENTS.get(name), no_gradient, tags=TAGS, autocast=rule in AUTOCAST)
+    spec = Spec(
+        schema(name), _run(name), _fake(name), GRADIENTS.get(name), no_gradient, tags=TAGS, autocast=rule in AUTOCAST, quick=_quick(name)
+    )  # fmt: skip
     op = register(library, NAMESPACE, spec)
     if rule in BATCHED:
         torch.library.register_vmap(f"{NAMESPACE}::{name}", BATCHED[rule](op), lib=library)
