@@ -162,6 +162,11 @@ def test_explicit_parameters() -> None:
         parse([1])  # type: ignore[list-item]
 
 
+def test_lines_behind_strings_of_several_lines() -> None:
+    text = 'a R"x(\n)" \n)x" b u8R"(\n)" c "d\\\n" e'
+    assert [(t.text, t.line) for t in tokens(text) if t.kind == "name"] == [("a", 1), ("b", 3), ("c", 4), ("e", 5)]
+
+
 identifiers = st.from_regex(r"p[a-z0-9_]{0,8}", fullmatch=True)
 spaces = st.sampled_from(["", " ", "\n\t", " /* float* */ ", " // int\n"])
 

@@ -170,9 +170,12 @@ class Preprocessor:
 
     def run(self, source: str, main: bool = True) -> list[tuple[Token, bool]]:
         """The tokens that remain, without directives, and whether each is the source's own (not a file's)."""
+        found = tokens(source)
+        if not self.macros and "#" not in source:
+            return [(token, main) for token in found]
         result: list[tuple[Token, bool]] = []
         branches: list[_Branch] = []
-        for token in tokens(source):
+        for token in found:
             here = branches[-1] if branches else None
             active = here is None or here.active
             if token.kind == DIRECTIVE:

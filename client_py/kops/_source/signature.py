@@ -115,7 +115,11 @@ class _Parameter:
         self.map: TensorMap | None = None
         if not only_c and len(found) > 2 and found[0].text == "tma" and found[1].kind == NAME:
             found = self._without_map(found[1:])
-        bracket = next((i for i, t in enumerate(found) if t.text == "["), len(found))
+        bracket = 0
+        for _, word, _, _ in found:
+            if word == "[":
+                break
+            bracket += 1
         self.head, self.tail = found[:bracket], found[bracket:]
         if only_c and self.tail:
             raise NotParsed("an array as a parameter")
@@ -143,58 +147,58 @@ class _Parameter:
 
     def sizes(self) -> list[str]:
         """The expressions in brackets."""
-        return self._bracketed(self.tail)
+        return self._bracketed(self.tail) if self.tail else []
 
     def _bracketed(self, found: Sequence[Token]) -> list[str]:
         """Those in `[a][b]` or `[a, b]`."""
         result, depth, start = [], 0, 0
-        for token in found:
-            depth += {"(": 1, ")": -1}.get(token.text, 0)
-            if token.text == "[":
+        for _, word, at, _ in found:
+            depth += _PARENTHESES.get(word, 0)
+            if word == "[":
                 depth += 1
                 if depth == 1:
-                    start = token.start + 1
-            elif token.text == "]" or (token.text == "," and depth == 1):
-                depth -= token.text == "]"
+                    start = at + 1
+            elif word == "]" or (word == "," and depth == 1):
+                depth -= word == "]"
                 if depth < 0:
                     break
-                if depth == 0 or token.text == ",":
-                    result.append(self.text[start : token.start].strip())
-                    start = token.start + 1
+                if depth == 0 or word == ",":
+                    result.append(self.text[start:at].strip())
+                    start = at + 1
             elif depth == 0:
-                raise NotParsed(f"`{token.text}` after the sizes")
+                raise NotParsed(f"`{word}` after the sizes")
         if depth:
             raise NotParsed("brackets that do not match")
         return result
 
     def read(self) -> Declared:
         const, pointers, words, name = False, 0, [], ""
-        for i, token in enumerate(self.head):
-            if token.kind == DIRECTIVE:
+        for i, (kind, word, _, _) in enumerate(self.head):
+            if kind == DIRECTIVE:
                 raise NotParsed("a preprocessor directive")
-            if token.text == "*":
+            if word == "*":
                 pointers += 1
-            elif token.text == "&":
+            elif word == "&":
                 raise NotParsed("a reference, which a kernel cannot take from another process")
-            elif token.text in QUALIFIERS:
-                const |= token.text == "const" and not pointers
-            elif token.text == "std" or (token.text == "::" and i and self.head[i - 1].text == "std"):
+            elif word in QUALIFIERS:
+                const |= word == "const" and not pointers
+            elif word == "std" or (word == "::" and i and self.head[i - 1].text == "std"):
                 pass
-            elif token.kind != NAME:
-                raise NotParsed(f"`{token.text}` is not understood")
+            elif kind != NAME:
+                raise NotParsed(f"`{word}` is not understood")
             elif i + 1 == len(self.head):
-                name = token.text
+                name = word
             elif pointers:
-                raise NotParsed(f"`{token.text}` after a pointer is not understood")
+                raise NotParsed(f"`{word}` after a pointer is not understood")
             else:
-                words.append(token.text)
+                words.append(word)
         if not name or is_type_name(name) or (not words and not self.only_c and name in DTYPES):
             raise NotParsed("it has no name")
         sizes = self.sizes()
         if pointers > 1 or (pointers and len(words) == 0):
             raise NotParsed("a pointer to a pointer cannot cross processes" if words else "no type")
         dtype, lanes = _type_of(words, self.only_c)
-        texts = [C_NAMES.get(t.text, t.text) if t.text == words[0] else t.text for t in self.head[:-1]]
+        texts = [C_NAMES.get(word, word) if word == words[0] else word for _, word, _, _ in self.head[:-1]]
         declaration = " ".join([*texts, name]).replace("std :: ", "std::") + ("[]" if sizes and not pointers else "")
         if self.map is not None:
             return Declared(self._mapped(name, dtype, lanes, const, sizes), f"{maps.C_TYPE} {name}", Type(dtype))
@@ -226,18 +230,20 @@ class _Parameter:
         return Param(name, kind, dtype, elements=wanted[0] if wanted else None, align=align)
 
 
+_PARENTHESES = {"(": 1, ")": -1}
 _NESTING = {"(": 1, "[": 1, "{": 1, "<": 1, ")": -1, "]": -1, "}": -1, ">": -1}
 
 
 def split(found: Sequence[Token]) -> list[list[Token]]:
     """The tokens between the commas; none for an empty list or `void`."""
-    if not found or [t.text for t in found] == ["void"]:
+    if not found or (len(found) == 1 and found[0].text == "void"):
         return []
     result: list[list[Token]] = [[]]
     depth = 0
     for token in found:
-        depth += _NESTING.get(token.text, 0)
-        if token.text == "," and depth == 0:
+        word = token[1]
+        depth += _NESTING.get(word, 0)
+        if word == "," and depth == 0:
             result.append([])
         else:
             result[-1].append(token)
@@ -280,6 +286,42 @@ def declarations(text: str) -> list[Declared]:
         return read(tokens(text), text)
     except NotParsed as error:
         raise BadArgument(f"the signature is not understood: {error}", {"key": "signature"}) from None
+
+
+# `[in|out|inout] [const] TYPE [*] NAME [[SIZE]…]` with a type of one word, and sizes that are names or numbers.
+_PLAIN = re.compile(
+    r"\s*(?:(inout|in|out)\s+)?(const\s+)?([A-Za-z_]\w*)(?:\s*(\*)\s*|\s+)([A-Za-z_]\w*)\s*((?:\[\s*\w+\s*\]\s*)*)(,|\Z)", re.ASCII
+)
+_SIZE = re.compile(r"\w+", re.ASCII)
+
+
+def _plain(text: str) -> tuple[Param, ...] | None:
+    """The parameters of a signature all of which are plain, as most are; None for any other, which has to be read. Much of the time
+    that a process takes from a source to its first launch would go into that."""
+    made: dict[str, Param] = {}
+    at, more = 0, ","
+    while more:
+        found = _PLAIN.match(text, at)
+        if found is None:
+            return None
+        kind, const, word, star, name, brackets, more = found.groups()
+        at, type = found.end(), type_of([word])
+        if type is None or type.lanes > 1 or name in made or is_type_name(name) or name in QUALIFIERS or name in DTYPES or name == "std":
+            return None
+        if not star and not brackets:
+            if kind or type.dtype in TENSORS_ONLY:
+                return None
+            made[name] = Param(name, "scalar", type.dtype)
+            continue
+        if const and kind not in (None, "in"):
+            return None
+        kind = kind or ("in" if const else "inout")
+        sizes = tuple(_number_or_text(size) for size in _SIZE.findall(brackets))
+        if len(sizes) > 1:
+            made[name] = Param(name, kind, type.dtype, sizes)
+        else:
+            made[name] = Param(name, kind, type.dtype, None, sizes[0] if sizes else None)
+    return tuple(made.values())
 
 
 _NAME = re.compile(r"[A-Za-z_][0-9A-Za-z_]*", re.ASCII)
@@ -325,7 +367,8 @@ def fault(params: Sequence[Any]) -> str | None:
 def parse(signature: str | Iterable[Param]) -> tuple[Param, ...]:
     """The parameters of a signature, which may also be a list of them."""
     if isinstance(signature, str):
-        return tuple(declared.param for declared in declarations(signature))
+        plain = _plain(signature)
+        return plain if plain is not None else tuple(declared.param for declared in declarations(signature))
     params = tuple(signature)
     for param in params:
         if not isinstance(param, Param):

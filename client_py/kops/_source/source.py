@@ -13,10 +13,12 @@ from .agreement import Found, disagreement
 from .preprocess import Preprocessor
 from .signature import Declared, NotParsed, Param, read_one, spelled, split
 from .tokens import NAME, PUNCTUATION, STRING, Token, included, tokens
+from .types import type_of
 
-MARKS, ATTRIBUTES = KERNEL_WORDS["kernel_marks"], KERNEL_WORDS["attributes"]
+MARKS, ATTRIBUTES, QUALIFIERS = KERNEL_WORDS["kernel_marks"], KERNEL_WORDS["attributes"], KERNEL_WORDS["qualifiers"]
 # Words that may stand between a kernel's mark and its name.
 SPECIFIERS = ("void", "static", "inline", "__inline__", "__forceinline__", "__noinline__", "extern", *MARKS)
+_SEEN = frozenset((*MARKS, "namespace", "{", "}", "struct", "class", "union", "enum", "using", "typedef"))  # what a scan looks at
 MAX_ALIASES = 16  # of names for names
 Words = tuple[Token, ...]
 
@@ -47,7 +49,8 @@ def _closing(found: Sequence[Token], at: int) -> int:
     """The place of the parenthesis that closes the one at `at`; -1 where none does."""
     depth = 0
     for i in range(at, len(found)):
-        depth += {"(": 1, ")": -1}.get(found[i].text, 0)
+        word = found[i][1]
+        depth += 1 if word == "(" else -1 if word == ")" else 0
         if depth == 0:
             return i
     return -1
@@ -106,12 +109,13 @@ def scan(text: str, files: Mapping[str, str] | None = None, options: Iterable[st
     found = [token for token, _ in marked]
     made.macros = {name for name in before.macros if not before.replaces(name)}
     scopes: list[tuple[str, bool]] = []  # names, and whether types in it are seen outside of functions and classes
-    i = 0
-    while i < len(found):
-        word = found[i].text
+    begin = 0  # a namespace's brace and name are part of it
+    for i, (_, word, _, _) in enumerate(found):
+        if word not in _SEEN or i < begin:
+            continue
         if word == "namespace" and (opened := _namespace(found, i)) is not None:
             scopes.append((opened[0], True))
-            i = opened[1]
+            begin = opened[1] + 1
         elif word == "{":
             linkage = i > 1 and found[i - 1].kind == STRING and found[i - 2].text == "extern"
             scopes.append(("", linkage))
@@ -121,7 +125,6 @@ def scan(text: str, files: Mapping[str, str] | None = None, options: Iterable[st
             made.kernels.append(kernel)
         elif word in ("struct", "class", "union", "enum", "using", "typedef") and all(is_open for _, is_open in scopes):
             _type(found, i, made)
-        i += 1
     return made
 
 
@@ -149,7 +152,10 @@ def names(made: Scan) -> list[str]:
 
 
 def _without_default(part: Sequence[Token]) -> Sequence[Token]:
-    return part[: next((i for i, token in enumerate(part) if token.text == "="), len(part))]
+    for i, (_, word, _, _) in enumerate(part):
+        if word == "=":
+            return part[:i]
+    return part
 
 
 def _bindings(kernel: Definition, entry: str) -> dict[str, Words]:
@@ -180,7 +186,7 @@ class _Resolver:
     def parameter(self, part: Sequence[Token]) -> Declared:
         """Raises NotParsed."""
         part = _without_default(part)
-        bracket = next((i for i, token in enumerate(part) if token.text == "["), len(part))
+        bracket = next((i for i, (_, word, _, _) in enumerate(part) if word == "["), len(part))
         if bracket and part[bracket - 1].kind == NAME:
             bracket -= 1  # the name is none of a type
         return read_one([*self.types(part[:bracket]), *part[bracket:]], only_c=True)
@@ -235,8 +241,31 @@ def _definitions(made: Scan, entry: str) -> list[Definition]:
     return same
 
 
+def _is_plainly(part: Sequence[Token], param: Param, made: Scan) -> bool:
+    """Whether a parameter of the source, such as `const float *x`, is at first sight what is declared."""
+    words = [word for _, word, _, _ in part if word not in QUALIFIERS]
+    pointer = words[-2:-1] == ["*"]
+    type_words = words[: -2 if pointer else -1]
+    if param.map is not None or pointer != (param.kind != "scalar") or part[-1].kind != NAME:
+        return False
+    if any(word in made.types or word in made.macros for word in type_words):
+        return False
+    return type_of(type_words, False) == (param.dtype, 1)
+
+
+def _agrees_plainly(made: Scan, entry: str, declared: Sequence[Param]) -> bool:
+    """Whether all of a declaration is at first sight what the source says. Where not, it has to be read."""
+    same = [kernel for kernel in made.kernels if kernel.name.rpartition("::")[2] == entry]
+    if len(same) != 1 or same[0].name != entry or same[0].template is not None:
+        return False
+    parts = split(same[0].params)
+    return len(parts) == len(declared) and all(_is_plainly(part, param, made) for part, param in zip(parts, declared))
+
+
 def check(made: Scan, entry: str, declared: Sequence[Param]) -> None:
     """Raises SignatureMismatch where a declaration is not what the source says. What cannot be read is not compared."""
+    if _agrees_plainly(made, entry, declared):
+        return
     try:
         found = parameters_found(made, entry)
     except NotParsed:

@@ -7,21 +7,27 @@ matter. The daemon cuts its tokens by the same rules (daemon/compile/hostcode_to
 from __future__ import annotations
 
 import re
-import string
 from typing import NamedTuple
 
 NAME, NUMBER, STRING, DIRECTIVE, PUNCTUATION = "name", "number", "string", "directive", "punctuation"
 
-_FIRST = frozenset(string.ascii_letters + "_$")
-_DIGITS = tuple(string.digits)
-_REST = frozenset(string.ascii_letters + string.digits + "_$")
-_NAME = re.compile(r"[0-9A-Za-z_$\x80-\U0010ffff]*")
-_NUMBER = re.compile(r"(?:[eEpP][+-]|'(?=[0-9A-Za-z_$\x80-\U0010ffff])|[0-9A-Za-z_$.\x80-\U0010ffff])*")
-_QUOTING = frozenset("\"'RLuU")  # may begin a string
+_WORD = r"[\w$\x80-\U0010ffff]"
+_NAME = re.compile(rf"{_WORD}*")
 _STRING = re.compile(r"""(u8|[LuU]?)(?:(R")|(["']))""")
 _RAW = re.compile(r'[^(]{0,16}(?=\()')  # the mark of a raw string
-_PLAIN = _REST | frozenset(" \t,;()*&{}[]=+") - _QUOTING  # no line ends in what begins so
-_LONG = ("<<<", "::", "->", "...")  # a template's >> stays two tokens
+# Spaces, and what most sources are made of; nothing after the spaces where something else comes. A template's >> is two tokens.
+_COMMON = re.compile(
+    rf"""[ \t\r\v\f]*(?:
+    ([A-KM-QSTV-Za-tv-z_$\x80-\U0010ffff]{_WORD}*)
+    |([;,()*&{{}}\[\]=+!?%|^~@`>] | <<<|<|::|:|->|-|\.\.\.|\.(?![0-9])|/(?![/*]) | [\x00-\x08\x0e-\x1f\x7f])
+    |(\n[ \t\r\v\f\n]*)
+    |(\.?[0-9](?:[eEpP][+-]|'(?={_WORD})|[\w$.\x80-\U0010ffff])*)
+    |((?!(?:u8|[LuU])?(?:R?"|'))[LRuU]{_WORD}*)
+    )?""",
+    re.X,
+)
+_KINDS = ("", NAME, PUNCTUATION, "", NUMBER, NAME)  # of its groups
+_BREAKS = 3
 # To the end of the line, which backslashes continue. A quote that is never closed ends with its line: it is prose in a part
 # that is compiled out.
 _LINE = r"(?:\\\r?\n|[^\n])*"
@@ -43,39 +49,46 @@ class Token(NamedTuple):
 def tokens(source: str) -> list[Token]:
     """The tokens, without comments. What ends in the middle (a comment, a string) ends with the source."""
     result: list[Token] = []
+    add, made = result.append, tuple.__new__  # this is much of the time from a source to its first launch
     at, line, fresh, size = 0, 1, True, len(source)  # fresh: nothing but spaces since the line's begin
     while at < size:
-        c = source[at]
-        end, kind = at + 1, ""
-        if c == "\n":
-            fresh = True
-        elif c in " \t\r\v\f":
-            pass
-        elif c == "/" and source.startswith("//", at):
-            end = _LINE_COMMENT.match(source, at).end()  # type: ignore[union-attr]
-        elif c == "/" and source.startswith("/*", at):
-            end = _after(source, "*/", at + 2)
-        elif c == "\\" and source.startswith(("\\\n", "\\\r\n"), at):
-            end = source.index("\n", at) + 1
-        elif c == "#" and fresh:
-            kind, end = DIRECTIVE, _DIRECTIVE.match(source, at).end()  # type: ignore[union-attr]
-        elif c in _QUOTING and (end := _string_end(source, at)) > at:
-            kind = STRING
-        elif c in _FIRST or c >= "\x80":
-            kind, end = NAME, _NAME.match(source, at).end()  # type: ignore[union-attr]
-        elif c in string.digits or (c == "." and source[at + 1 : at + 2] in _DIGITS):
-            kind, end = NUMBER, _NUMBER.match(source, at).end()  # type: ignore[union-attr]
-        else:
-            kind, end = PUNCTUATION, at + 1
-            if c in "<:-.":
-                end = at + next((len(long) for long in _LONG if source.startswith(long, at)), 1)
-        if kind:
-            result.append(Token(kind, source[at:end], at, line))
-            fresh = False
-        if c not in _PLAIN:
-            line += source.count("\n", at, end)
-        at = end
+        for found in _COMMON.finditer(source, at):
+            i = found.lastindex
+            if i is None:
+                at = found.end()
+                break
+            start, at = found.span(i)
+            if i != _BREAKS:
+                add(made(Token, (_KINDS[i], source[start:at], start, line)))
+                fresh = False
+            else:
+                line += source.count("\n", start, at)
+                fresh = True
+        if at < size:
+            at, line, fresh = _special(source, at, line, fresh, result)
     return result
+
+
+def _special(source: str, at: int, line: int, fresh: bool, result: list[Token]) -> tuple[int, int, bool]:
+    """What `_COMMON` does not know: a comment, a directive, a string, a joined line. Where it ends, the line there and whether nothing
+    but spaces is before it."""
+    c = source[at]
+    end, kind = at + 1, ""
+    if c == "/" and source.startswith("//", at):
+        end = _LINE_COMMENT.match(source, at).end()  # type: ignore[union-attr]
+    elif c == "/" and source.startswith("/*", at):
+        end = _after(source, "*/", at + 2)
+    elif c == "\\" and source.startswith(("\\\n", "\\\r\n"), at):
+        end = source.index("\n", at) + 1
+    elif c == "#" and fresh:
+        kind, end = DIRECTIVE, _DIRECTIVE.match(source, at).end()  # type: ignore[union-attr]
+    elif (end := _string_end(source, at)) > at:
+        kind = STRING
+    else:
+        kind, end = PUNCTUATION, at + 1
+    if kind:
+        result.append(Token(kind, source[at:end], at, line))
+    return end, line + source.count("\n", at, end), fresh and not kind
 
 
 def _after(source: str, text: str, at: int) -> int:
