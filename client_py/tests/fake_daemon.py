@@ -85,6 +85,7 @@ class Peer(KernelMethods):
         self.buffers: dict[int, Buffer] = {}
         self.ended = threading.Event()
         self.leaves = False  # it hangs up a moment after its next answer
+        self.ends = False  # it hangs up behind its next answer, before another request is read
         self.write_lock = threading.Lock()
         self.running: dict[int, threading.Event] = {}  # msgid -> set when cancelled
         self.runners: dict[int, threading.Thread] = {}  # by stream
@@ -177,7 +178,9 @@ class Peer(KernelMethods):
         if msgid is not None and result is not NotImplemented:
             fds = [result.pop("_fd")] if isinstance(result, dict) and "_fd" in result else []
             self.send([1, msgid, error, result], fds)
-        if self.leaves:
+        if self.ends:
+            self.hang_up()
+        elif self.leaves:
             threading.Timer(0.05, self.hang_up).start()
 
     def send(self, message: Any, fds: list[int] | None = None) -> None:

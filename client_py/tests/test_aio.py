@@ -88,7 +88,7 @@ def test_errors_and_timeouts(daemon: FakeDaemon) -> None:
                 await k.run("nothing", [1.0], out=k.empty(1))
             daemon.gate.clear()
             with pytest.raises(TimeoutError):
-                await k.square([1.0], timeout=0.05)
+                await k.square([1.0], timeout=0.5)
             daemon.gate.set()
             assert (await k.square([3.0])).tolist() == [9]
             assert await k.ping({"still": "here"}) == {"still": "here"}

@@ -208,7 +208,7 @@ def test_options_are_those_of_ops(k: kops.Client, daemon: FakeDaemon) -> None:
     assert (launch["stream"], launch["deadline_ms"], launch["priority"]) == (5, 1000, "high")
     daemon.gate.clear()
     with pytest.raises(kops.Timeout):
-        add2(k)(c, a, b, 3, timeout=0.05)
+        add2(k)(c, a, b, 3, timeout=0.5)
     wait_for(lambda: daemon.count("cancel") == 1)
     daemon.gate.set()
 

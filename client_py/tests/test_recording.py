@@ -228,7 +228,7 @@ def test_a_cancelled_sequence(k: kops.Client, daemon: FakeDaemon) -> None:
     a = k.array(normal(4))
     daemon.gate.clear()
     with pytest.raises(kops.Timeout):
-        k.sequence([("square", a)], timeout=0.05)
+        k.sequence([("square", a)], timeout=0.5)
     wait_for(lambda: daemon.count("cancel") == 1)
     daemon.gate.set()
     assert numpy.allclose(k.square(a), a * a)

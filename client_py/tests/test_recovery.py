@@ -242,14 +242,13 @@ def test_what_was_never_written_is_made_again_whatever_it_does(k: kops.Client, d
 
 @pytest.mark.parametrize("call", [lambda k, a: k.square(a, out=a), lambda k, a: add2(k)(a[0], a[0], a[1], 3)])
 def test_a_daemon_that_is_ending_is_asked_again(call: Any, k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
-    """Nothing ran, so that this holds for whatever it is; at first on the same connection."""
+    """Nothing ran, so that this holds for whatever it is; at first on the same connection, which ends behind the fourth answer."""
     asked = [0]
 
     def script(peer: Peer, params: dict[str, Any], fds: list[int]) -> Any:
         asked[0] += 1
-        if asked[0] == 4:
-            threading.Timer(0.01, peer.hang_up).start()
-        if asked[0] <= 4 or not daemon.peers[-2].ended.is_set():
+        peer.ends = asked[0] == 4
+        if asked[0] <= 4:
             refuse(peer)
         return getattr(peer, "do_" + ("run" if "op" in params else "launch"))(params, fds)
 
@@ -258,7 +257,7 @@ def test_a_daemon_that_is_ending_is_asked_again(call: Any, k: kops.Client, daemo
     daemon.script["run"] = daemon.script["launch"] = script
     first = numpy.array(a)
     call(k, a)
-    assert asked[0] > 4 and not (first == a).all()
+    assert asked[0] == 5 and len(daemon.peers) == 3 and not (first == a).all()
 
 
 def test_it_is_asked_no_longer_than_the_time_allows(daemon: FakeDaemon) -> None:
@@ -271,8 +270,8 @@ def test_it_is_asked_no_longer_than_the_time_allows(daemon: FakeDaemon) -> None:
 
 def test_a_calls_own_time_is_the_limit(k: kops.Client, daemon: FakeDaemon) -> None:
     always(daemon, "run", refuse)
-    with pytest.raises(kops.ShuttingDown, match=r"0\.05 s"):
-        k.square(k.zeros(4), timeout=0.05)
+    with pytest.raises(kops.ShuttingDown, match=r"for 1 s"):  # in which at least one answer comes
+        k.square(k.zeros(4), timeout=1)
 
 
 # Finding the daemon that follows
@@ -313,6 +312,7 @@ def test_nobody_comes(daemon: FakeDaemon) -> None:
         for _ in range(2):
             with pytest.raises(kops.ConnectFailed, match=r"was lost.*within 0\.1 s.*No such file"):
                 k.ping()
+        k.reconnect_timeout = 20  # the next one answers late where the machine has much to do
         daemon.start()
         assert k.ping({"x": 1}) == {"x": 1}
 
@@ -324,6 +324,7 @@ def test_one_that_accepts_and_says_nothing(daemon: FakeDaemon) -> None:
         k._connection.poll()  # type: ignore[union-attr]
         with pytest.raises(kops.ConnectFailed, match="does not answer"):
             k.ping(timeout=0.3)
+        k.reconnect_timeout = 20
         del daemon.script["hello"]
         assert k.ping({"x": 1}) == {"x": 1}
 
