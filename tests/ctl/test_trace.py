@@ -105,7 +105,7 @@ def test_what_was_told_in_an_earlier_part(fake: FakeDaemon, ctl: Ctl) -> None:
 def test_what_is_asked(fake: FakeDaemon, ctl: Ctl, tmp_path: Path) -> None:
     tell(fake, of(ONE))
     file = tmp_path / "here.json"
-    ctl("trace", "--seconds", "0.12", "--output", str(file), "--everybody", "--events", "99")
+    ctl("trace", "--seconds", "1", "--output", str(file), "--everybody", "--events", "99")
     asked = [params for method, params in fake.requests if method == "trace"]
     assert asked[0] == {"begin": True, "everybody": True, "events": 99}
     assert asked[1:-1] and all(params == {} for params in asked[1:-1]) and asked[-1] == {"end": True}

@@ -48,9 +48,12 @@ def test_an_idle_executor_costs_nothing(machine: Machine) -> None:
         connection.call("run", square(a, out))
         pid = executor_of(machine)
         proc.eventually(lambda: Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").split()[2] == "S", "it sleeps")
-        before = proc.context_switches(pid)
-        assert not connection.readable(1)
-        assert proc.context_switches(pid) - before < 10
+        seen = []
+        while not seen or seen[-1] >= 10:  # what ends some work after the last job is over by one of these seconds
+            assert len(seen) < 5, f"wake-ups in a second each: {seen}"
+            before = proc.context_switches(pid)
+            assert not connection.readable(1)
+            seen.append(proc.context_switches(pid) - before)
         exporter.close()
 
 

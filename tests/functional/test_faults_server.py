@@ -118,7 +118,7 @@ def test_done_is_written_when_the_kernel_has_ended(client: Client) -> None:
     client.a = tensor(buffer, [N])  # ordered work takes no shared memory
     page = Timelines(client.connection)
     page.reach(0, 1)
-    msgid = client.launch("spin_forever", deadline_ms=SHORT, ready=1, done=1)
+    msgid = client.launch("spin_forever", deadline_ms=10 * SHORT, ready=1, done=1)  # it is looked at before that
     client.wait_running(1)
     assert page.done(0) == 0
     page.wait_done(0, 1)
@@ -169,11 +169,12 @@ def test_a_shutdown_ends_kernels(start: Callable[..., Machine], clients: Callabl
 
 # ---- the watchdog ----
 
-WATCHED = "faults = 0\n[server]\njob_timeout_s = 1\n"
+WATCHED = "faults = 0\n[server]\njob_timeout_s = {seconds}\n"
+SOON, LATER = WATCHED.format(seconds=1), WATCHED.format(seconds=5)  # later: the test does something meanwhile
 
 
 def test_the_watchdog_ends_the_kernel_alone(start: Callable[..., Machine], clients: Callable[..., Client]) -> None:
-    machine = start(more=WATCHED)
+    machine = start(more=SOON)
     client, other = clients(machine), clients(machine)
     error = client.bad("spin_forever")
     assert error.code == "job_timeout" and error.detail == {"timeout_s": 1, "daemon": "goes_on"}
@@ -187,7 +188,7 @@ def test_the_watchdog_ends_the_kernel_alone(start: Callable[..., Machine], clien
 def test_who_waits_for_a_turn_is_not_ended(
     start: Callable[..., Machine], clients: Callable[..., Client], waits_for_longer: bool
 ) -> None:
-    machine = start("connection", WATCHED)
+    machine = start("connection", LATER)
     client, other = clients(machine), clients(machine)
     client.good()
     other.good()
@@ -208,14 +209,14 @@ def test_who_waits_for_a_turn_is_not_ended(
 def test_the_common_executor_is_ended_for_the_job_that_hangs(
     start: Callable[..., Machine], clients: Callable[..., Client]
 ) -> None:
-    machine = start(more=WATCHED)
+    machine = start(more=LATER)
     client, other = clients(machine), clients(machine)
     with machine.gate() as let:
         hangs = client.square()
         client.wait_running(1)
         waits = other.square()
         error = client.error_of(hangs)
-        assert error.code == "job_timeout" and error.detail == {"timeout_s": 1, "daemon": "goes_on"}
+        assert error.code == "job_timeout" and error.detail == {"timeout_s": 5, "daemon": "goes_on"}
         assert other.connection.alive() and waits not in other.connection.replies
         let()
         other.connection.reply(waits).get()
@@ -223,7 +224,7 @@ def test_the_common_executor_is_ended_for_the_job_that_hangs(
 
 
 def test_without_executors_the_daemon_ends(start: Callable[..., Machine], clients: Callable[..., Client]) -> None:
-    machine = start("off", WATCHED)
+    machine = start("off", SOON)
     error = clients(machine).bad("spin_forever")
     assert error.code == "job_timeout" and error.detail == {"timeout_s": 1}
     assert "the daemon ends" in error.message

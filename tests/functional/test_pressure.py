@@ -142,7 +142,7 @@ def test_cancel_without_credit(path: str, connect: Callable[..., raw.Connection]
 def test_stuck_reader_is_dropped() -> None:
     """A client that is paused because it takes no reply is dropped after limits.stuck_reader_s, with what it holds;
     one that takes some now and then is not."""
-    with Daemon("--set", "limits.stuck_reader_s=3") as daemon, daemon.connect() as other:
+    with Daemon("--set", "limits.stuck_reader_s=6") as daemon, daemon.connect() as other:
         assert other.alive()
         before = daemon.holdings()
         with daemon.connect() as stuck, daemon.connect() as slow:
@@ -166,7 +166,7 @@ def test_stuck_reader_is_dropped() -> None:
 
 def test_trickling_reader_is_dropped() -> None:
     """One that takes a byte now and then does not keep its place by it; one that takes some thousand a second does."""
-    with Daemon("--set", "limits.stuck_reader_s=2") as daemon, daemon.connect() as other:
+    with Daemon("--set", "limits.stuck_reader_s=4") as daemon, daemon.connect() as other:
         assert other.alive()
         before = daemon.holdings()
         with daemon.connect() as trickling, daemon.connect() as slow:
@@ -175,7 +175,12 @@ def test_trickling_reader_is_dropped() -> None:
             ring = Ring(trickling)
             trickling.call("hello", {"client": "trickling"})
 
+            def sip() -> None:
+                if slow.readable(0):
+                    slow.socket.recv(300)
+
             def paused() -> bool:
+                sip()
                 if ring.room() >= len(data):
                     ring.put(data)
                     ring.publish()
@@ -184,8 +189,7 @@ def test_trickling_reader_is_dropped() -> None:
             proc.eventually(paused, "it is not read any more")
 
             def dropped() -> bool:
-                if slow.readable(0):
-                    slow.socket.recv(300)
+                sip()
                 ring.tail += 1
                 ring.set(REPLY + TAIL, ring.tail)
                 ring.ring()

@@ -94,7 +94,7 @@ def test_a_bearer_token_is_said_at_each_request(store: Store, tmp_path: Path, ke
     token = tmp_path / "token"
     token.write_text("bearer abc.DEF-123\n")
     token.chmod(0o600)
-    with node(store.url + "/", remote_key=keys[0].path, remote_credentials=token) as d, d.connect() as c:
+    with node(store.url + "/", remote_key=keys[0].path, remote_credentials=token, **PATIENT) as d, d.connect() as c:
         compile_on(c)
         wait_for(c, "remote_uploads")
     assert [r.method for r in store.requests] == ["GET", "PUT"]
@@ -378,7 +378,7 @@ def test_a_helper_that_is_stopped_is_replaced(store: Store, keys: tuple[Key, Key
 
 def test_a_stopped_helper_holds_up_no_compile(store: Store, keys: tuple[Key, Key]) -> None:
     """Longer than the patience: what nobody waits for any more is given up all the same."""
-    with node(store.url, remote_key=keys[0].path, remote_wait_ms=1, remote_timeout_ms=3000) as d, d.connect() as c:
+    with node(store.url, remote_key=keys[0].path, remote_wait_ms=1, remote_timeout_ms=15000) as d, d.connect() as c:
         proc.eventually(lambda: state(c) == "serving", lambda: state(c))
         pid = helper(d)
         os.kill(pid, signal.SIGSTOP)
