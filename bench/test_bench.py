@@ -99,13 +99,9 @@ def test_a_user_works_beside_another_that_does_its_worst(tmp_path: Path) -> None
 
 def test_a_measure_that_hangs_or_dies_costs_only_its_own_number() -> None:
     names = ["good", "slow", "bad", "good"]
-    chosen = [measures.Measure(name, False, lambda context: [], seconds=0.5) for name in names]
+    chosen = [measures.Measure(name, False, lambda context: [], seconds=0.5 if name == "slow" else 60) for name in names]
     command = [sys.executable, "-c", WORKER]
-    starting, runner.STARTING_SECONDS = runner.STARTING_SECONDS, 2.0
-    try:
-        replies = [reply for _, reply in runner._run_group(chosen, command, {}, time.monotonic() + 60)]
-    finally:
-        runner.STARTING_SECONDS = starting
+    replies = [reply for _, reply in runner._run_group(chosen, command, {}, time.monotonic() + 600)]
     assert replies[0] == {"records": []} and replies[3] == {"records": []}
     assert "no answer" in replies[1]["error"] and "status 3" in replies[2]["error"]
 

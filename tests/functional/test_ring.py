@@ -237,6 +237,8 @@ def test_many_rings(daemon: Daemon) -> None:
 
 # ---- back-pressure ----
 
+WHILE_S = 1.0  # in which a daemon that reads on has made room
+
 
 def flood(ring: Ring, data: bytes) -> int:
     """Sends and reads nothing, until nobody has made room for a while; how many bytes went."""
@@ -248,7 +250,7 @@ def flood(ring: Ring, data: bytes) -> int:
             ring.publish()
             sent += len(piece)
             data = data[len(piece) :] + piece
-        elif not select.select([], [], [], 0.3)[0] and not ring.room():
+        elif not select.select([], [], [], WHILE_S)[0] and not ring.room():
             return sent
 
 
@@ -265,7 +267,7 @@ def test_flood_that_nobody_reads(ring: Ring, daemon: Daemon) -> None:
 def test_flooder_that_reads_again_is_served(ring: Ring) -> None:
     """Paused, not broken: every request is answered, in order."""
     count = 0
-    while ring.room() > 2000 or (not select.select([], [], [], 0.3)[0] and ring.room() > 2000):
+    while ring.room() > 2000 or (not select.select([], [], [], WHILE_S)[0] and ring.room() > 2000):
         ring.put(raw.pack_request(count, "ping", {"n": count, "x": bytes(900)}))
         ring.publish()
         count += 1

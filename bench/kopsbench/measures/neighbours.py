@@ -116,7 +116,7 @@ def as_adder(path: str, connections: int, link: Connection) -> None:
 
 
 def share(context: Context, binary: Path) -> dict[str, Any]:
-    seconds = 0.3 if context.smoke else ATTACK_S
+    seconds = ATTACK_S  # in less a busy machine may keep one of them from its work
     rates: dict[str, float] = {}
     with Scene(binary, cuda=False) as scene:
         path = scene.daemon.socket_path

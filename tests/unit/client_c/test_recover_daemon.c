@@ -276,7 +276,7 @@ static void drained_for_a_while(void **state)
     tagged_run(&t, "x");
     t.request.n_attrs = 0;
     assert_int_equal(kops_run(other, &t.request, NULL, &s->error), KOPS_ERR_SHUTTING_DOWN);
-    t.request.options.timeout_ms = 50;
+    t.request.options.timeout_ms = 1000; /* in which it is refused at least once */
     assert_int_equal(kops_run(s->client, &t.request, NULL, &s->error), KOPS_ERR_SHUTTING_DOWN);
     assert_int_equal(pthread_create(&p.thread, NULL, add_once, &p), 0);
     succeed(s, kops_drain(other, &(struct kops_drain_options){.resume = true}, NULL, &s->error));

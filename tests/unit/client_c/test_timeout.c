@@ -1,7 +1,7 @@
 /* Calls that take too long, their cancellation, and replies that come late. */
 #include "test.h"
 
-enum { SHORT_MS = 20 };
+enum { SHORT_MS = 20, LONG_ENOUGH_MS = 1000 /* to connect in, also where much else runs */ };
 
 /* What the daemon does with a run, by its `tag`. The message after one of these must be its cancellation. */
 static void answer_held(struct fake_connection *c, const struct fake_request *run, unsigned *cancels)
@@ -202,7 +202,7 @@ static void late_buffer_is_released(void **state)
 {
     unsigned released = 0;
     struct fake *f = fake_start(serve_late_register, &released);
-    struct kops_connect_options options = {.socket = fake_path(f), .timeout_ms = SHORT_MS};
+    struct kops_connect_options options = {.socket = fake_path(f), .timeout_ms = LONG_ENOUGH_MS};
     kops_client *client;
     struct kops_error error;
     kops_buffer *buffer;
