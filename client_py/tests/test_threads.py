@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import kops
 import pytest
+from kops._calls import ops_here
+from kops._kernels import here
 from kops._memory import pool
+from kops._session.native_link import NativeLink
 
 
 def test_ids_are_pruned_while_another_thread_adds_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,3 +27,66 @@ def test_ids_are_pruned_while_another_thread_adds_one(monkeypatch: pytest.Monkey
     monkeypatch.setattr(pool, "garbage", Connections())
     pool.prune(ids)
     assert ids == {3: 3, 100: 1}
+
+
+def test_another_thread_sends_the_last_release_that_was_due() -> None:
+    class Shared(deque[int]):
+        def __len__(self) -> int:
+            left = super().__len__()
+            if left == 1:
+                self.popleft()  # the other thread, between a look and what follows
+            return left
+
+    class Native:
+        told: list[bytes] = []
+
+        def forget(self, buffer: int) -> None:
+            pass
+
+        def notify(self, method: str, params: bytes) -> None:
+            self.told.append(params)
+
+    link = NativeLink.__new__(NativeLink)
+    link._native, link.garbage = Native(), Shared([1, 2, 3])
+    link.release()
+    assert len(Native.told) == 2 and not link.garbage
+
+
+@pytest.fixture
+def turns() -> Iterator[None]:
+    """Threads take turns as often as can be."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_the_daemon_is_told_of_launches_while_another_thread_launches(monkeypatch: pytest.MonkeyPatch, turns: None) -> None:
+    class Kernel:
+        pass
+
+    told: list[Any] = []
+    monkeypatch.setattr(here, "tell", lambda connection, kernel: told.append(kernel))
+    monkeypatch.setattr(ops_here, "tell", lambda client: None)
+    client = kops.Client.unconnected("/nowhere/kopsd.sock")
+    kept: deque[Any] = deque(maxlen=50)
+    ended = threading.Event()
+
+    def launch() -> None:
+        while not ended.is_set():
+            kernel = Kernel()
+            client._launched[id(kernel)] = kernel
+            kept.append(kernel)
+
+    other = threading.Thread(target=launch)
+    other.start()
+    try:
+        for _ in range(1000):
+            client._tell_launched()
+            told.clear()
+    finally:
+        ended.set()
+        other.join()
+    told.clear()
+    client._tell_launched()
+    assert {id(kernel) for kernel in told} >= {id(kernel) for kernel in kept}

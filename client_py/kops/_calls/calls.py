@@ -38,7 +38,8 @@ class Calls(DefaultTimeout):
         self.blocking = blocking
         self._connection: Link | None = None
         self._places: dict[tuple[int, int], Any] = {}  # what launches were measured to take, by connection and device
-        self._launched: weakref.WeakSet[Any] = weakref.WeakSet()  # kernels that were launched in this process
+        # Kernels that were launched in this process, by id(): a set cannot be gone through while other threads add to it.
+        self._launched: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._ops_here = None if native is None else native.Ops()
         self._scopes: dict[int, list[Recorder]] = {}  # open sequences and programs by thread
         self._batches: dict[int, Batch] = {}  # by thread

@@ -271,8 +271,9 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
 
     def _tell_launched(self) -> None:
         """Tells the daemon of launches in this process that its statistics do not have yet."""
-        for kernel in list(self._launched):
-            here.tell(self._connection, kernel)
+        for kernel in [reference() for reference in self._launched.valuerefs()]:
+            if kernel is not None:
+                here.tell(self._connection, kernel)
         ops_here.tell(self)
 
     def __enter__(self) -> Client:

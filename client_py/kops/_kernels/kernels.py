@@ -309,7 +309,7 @@ class Kernel(BaseKernel):
         code = self._here
         if code is None:
             code = self._here = client._drive(client._live(), lambda link: here.define(link, self), timeout)
-            client._launched.add(self)
+            client._launched[id(self)] = self
         geometry = None if given is None else self._geometry.of_call(arguments, given)
         if not timing:
             if here.launch(code, self, arguments, geometry, False):

@@ -111,9 +111,12 @@ class NativeLink:
             raise Unsupported(f"this daemon has no feature {feature!r}: a newer one is needed", {"feature": feature})
 
     def release(self) -> None:
-        """Sends the releases that are due."""
+        """Sends the releases that are due. Other threads may do the same meanwhile, and take the last one."""
         while self.garbage:
-            gone = self.garbage.popleft()
+            try:
+                gone = self.garbage.popleft()
+            except IndexError:
+                return
             if isinstance(gone, int):
                 self._native.forget(gone)
                 self._native.notify("release", pack({"buffer": gone}))
