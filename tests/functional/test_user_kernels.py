@@ -108,7 +108,9 @@ def test_a_kernel_takes_its_time(connection: raw.Connection, exporter: Exporter)
     runs = exporter.alloc(4)
     runs.write(bytes(4))
     launch = {"kernel": hostile_kernel(connection, "run_for"), "args": [runs.inline([1], dtype="u32"), 20000]}
-    assert connection.call("launch", launch)["timings"]["gpu_us"] >= 20000
+    timings = connection.call("launch", launch)["timings"]
+    # What events add is taken off, which was measured when the daemon began: much, where the machine had much else to do then.
+    assert timings["wall_us"] >= 20000 and timings["gpu_us"] > 10000
     assert runs.read(4) == (1).to_bytes(4, "little")
 
 
