@@ -7,7 +7,7 @@ from pathlib import Path
 
 import kops
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kops._base.declarations import DTYPES
 from kops._source.maps import TensorMap
@@ -171,7 +171,7 @@ identifiers = st.from_regex(r"p[a-z0-9_]{0,8}", fullmatch=True)
 spaces = st.sampled_from(["", " ", "\n\t", " /* float* */ ", " // int\n"])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.sampled_from(sorted(SCALARS)), st.booleans(), st.booleans(), identifiers), unique_by=lambda p: p[3]), spaces)
 def test_what_is_written_is_read(parts: list[tuple[str, bool, bool, str]], gap: str) -> None:
     text = ",".join(
@@ -187,7 +187,7 @@ def test_what_is_written_is_read(parts: list[tuple[str, bool, bool, str]], gap: 
     assert parse(", ".join(d.c for d in declarations(text))) == made
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text(alphabet="float*int,[]()&<>:const/\"'#\\\n =0123abcR(", max_size=60))
 def test_nonsense_is_refused_or_read(text: str) -> None:
     found = tokens(text)

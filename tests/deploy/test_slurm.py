@@ -162,11 +162,11 @@ def test_the_node_s_daemon_is_handed_out(scenario: Scenario, public: Path) -> No
         f"""
         slurm prolog; echo $?; echo "<$(slurm task-prolog)>"
         {binary()} --backend host --config /dev/null --socket {node} --set cache.directory=none 2>/dev/null &
-        until [ -S {node} ]; do sleep 0.05; done
+        until {binary("kopsctl")} --socket {node} ping --count 1 >/dev/null 2>&1; do sleep 0.05; done
         slurm prolog; echo $?; slurm task-prolog; slurm epilog
         {binary("kopsctl")} --socket {node} ping --count 1 >/dev/null && echo lives; kill $!; wait
         """,
-        mode="node", node_socket=node, start_s="1",
+        mode="node", node_socket=node, start_s="3",
     )  # fmt: skip
     assert done.stdout.splitlines() == ["0", "<>", "0", f"export KOPS_SOCKET={node}", "lives"], done.stdout + done.stderr
     assert f"no daemon answers at {node}" in done.stderr

@@ -164,7 +164,7 @@ def test_closed_reference_becomes_stale(connection: raw.Connection, exporter: Ex
 
 
 def test_idle_mappings_close_by_themselves(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, "[limits]\nidle_close_s = 1\n")
+    machine = Machine(tmp_path, "[limits]\nidle_close_s = 3\n")
     with machine.daemon, machine.daemon.connect() as connection:
         exporter = machine.exporter()
         a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
