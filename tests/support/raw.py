@@ -20,7 +20,7 @@ import msgpack
 from . import results
 
 # How long a test waits for what must come before it gives up; no test measures with it.
-PATIENCE = float(os.environ.get("KOPS_TEST_PATIENCE", "60"))
+PATIENCE = float(os.environ.get("KOPS_TEST_PATIENCE", "120"))
 
 
 class Closed(Exception):
