@@ -151,8 +151,9 @@ def test_runs_that_wait_are_not_all_looked_at_in_each_turn(
     pings_ns()
     hold(2)
     few = pings_ns()
-    hold(22)
-    assert pings_ns() < 3.5 * few, "what 6,000 streams wait for is looked at for each ping"
+    hold(40)
+    # Some are looked at, of so many with a cold cache: up to 5 times as long. All of them take 30 times as long and more.
+    assert pings_ns() < 12 * few, "what 10,000 streams wait for is looked at for each ping"
     for page, ids in waiting.items():
         for stream in range(len(ids)):
             page.reach(stream, 1)
