@@ -104,6 +104,7 @@ class Unseen:
         slow = missing * median(one.seconds for one in self.job.timed) / (1 + self.beside) > SLOW
         most = TOGETHER_FEW if slow else TOGETHER
         enough = max(TOGETHER_FEW, math.ceil(TOGETHER_US / max(us, 1e-3)))
+        enough = 1 << (enough - 1).bit_length()  # few numbers: what the daemon's clock shows besides is known by them
         nbytes = self.runner.plan(self.task, self.job.timed[0]).nbytes
         return max(1, min(most, enough, STEPS_MOST // len(self.job.solution.launches), TOGETHER_BYTES // max(nbytes, 1)))
 
