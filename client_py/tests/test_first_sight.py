@@ -64,3 +64,8 @@ def test_what_agrees_at_first_sight_agrees_when_it_is_read(form: str, can: bool,
                     patch.setattr(source, "_agrees_plainly", lambda *_: False)
                     source.check(made, entry, declared)
     assert (plainly > 0) == can
+
+
+def test_a_parameter_that_is_none() -> None:
+    """It is the compiler's to refuse."""
+    source.check(source.scan("__global__ void f(int a,) {}"), "f", signature.parse("int a, int b"))

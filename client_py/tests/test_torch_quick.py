@@ -9,6 +9,8 @@ from typing import Any
 import kops
 import pytest
 from kops._base.compiled import native
+from kops._calls.calls import Calls
+from kops.profiler import _spans
 
 if importlib.util.find_spec("torch") is None:
     pytest.skip("PyTorch is not installed; continuous integration does without its gigabytes", allow_module_level=True)
@@ -76,6 +78,19 @@ def test_an_op_that_nothing_watches_is_one_call_of_the_extension(noting: Any) ->
     link.error = kops.ConnectFailed("gone")
     with pytest.raises(kops.ConnectionLost, match="this one"):
         OPS.add(a, a)
+
+
+def test_a_call_that_is_noted_goes_the_clients_own_way(noting: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, link = noting
+    a, watch = torch.ones(4, 4), _spans.Watch(10)
+    monkeypatch.setattr(Calls, "_op", lambda self, op, values, *rest: values[0])
+    _spans.install(watch)
+    try:
+        assert OPS.add(a, a) is a and not link.calls
+    finally:
+        _spans.remove()
+    assert [span.name for span in watch.spans] == ["add"]
+    assert OPS.add(a, a) is a and len(link.calls) == 1
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import LIMITS
 from kops import judge
 from kops._base.errors import BY_CODE
 from kops._tensors.device_array import Array
-from kops.judge import _check, _draws, _gpu, _machine, _rounds, _samples, _shelf, _timed, _unseen
+from kops.judge import _check, _draws, _gpu, _machine, _rounds, _shelf, _timed, _unseen
 from material import FAULT, SIGNATURE, VECTOR, add, confined, task
 from test_device_code import run
 
@@ -86,16 +87,19 @@ TWICE = judge.Solution(
 @pytest.mark.parametrize("solution", [add(), TWICE], ids=["one launch", "two"])
 def test_right(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch, solution: judge.Solution) -> None:
     monkeypatch.setattr(_gpu, "wrong_in", None)  # nothing is compared on the host
-    monkeypatch.setattr(_unseen, "TOGETHER", 9)
+    monkeypatch.setattr(_unseen, "TOGETHER", 8)
     monkeypatch.setattr(_timed, "adds_up", lambda times: True)  # whatever times the stand-in has
     calls: list[str] = []
     for name in ("fill", "look"):
         call = getattr(_shelf.Shelf, name)
         monkeypatch.setattr(_shelf.Shelf, name, lambda *rest, name=name, call=call: (calls.append(name), call(*rest))[1])
-    verdict = judge_of().judge(task(**SMALL), solution)
+    made, one = judge_of(seed=None), task(**SMALL)
+    assert made.judge(one, replace(solution, source=solution.source + "// first")).right  # draws are kept from it
+    calls.clear()
+    verdict = made.judge(one, solution)
     assert verdict.right, verdict
     assert calls[0] == "fill" and set(calls[1:]) == {"look"}, "all else is filled where something is looked at"
-    assert len(calls) in (1 + 2 + 1, 1 + 3 + 1), "rounds of the check, and the times"
+    assert len(calls) in (1 + 2 + 2, 1 + 3 + 2), "rounds of the check, the times, and the runs behind each other"
     assert verdict.time is not None and verdict.time.cold is not None and verdict.time.warm is not None
     assert verdict.time.cold.launches >= 6 and verdict.launches >= 10 + 7 + 7 + 8
     assert interpreted.runs > 6 * verdict.launches
@@ -282,33 +286,97 @@ def test_launches_that_do_each_other_s_work(interpreted: Interpreted, judge_of: 
     assert sum(bool(how.get("timed")) for how in seen) >= 14 and verdict.time.cold.us != 1.0
 
 
-def test_launches_that_leave_work_to_those_behind_them(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of which are looked at together: where the last ones take longer than the times say these are measured again."""
-    monkeypatch.setattr(_timed, "adds_up", lambda times: True)
+def byte_of(memory: Any, name: str, at: int) -> Array:
+    whole = memory[name].room.whole
+    return Array(whole._client, whole.device, whole._block, whole._start + memory[name].before + at, (1,), (1,), "u8")
+
+
+@pytest.mark.parametrize("part", [0, 1, 2], ids=["warm", "cold", "behind each other"])
+def test_timed_launches_that_have_done_nothing(
+    interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch, part: int
+) -> None:
+    """Nothing that comes later can do the work of cold ones, which come last before a look, nor of the runs behind each other."""
     monkeypatch.setattr(_unseen, "TOGETHER", 3)
-    late = iter([_timed.Stop("wrong", "late")])
-    monkeypatch.setattr(_timed._Timing, "lateness", lambda *_: next(late, None))
-    made = judge_of()
-    launched, seen = _gpu.GpuRunner.launched, []
-    monkeypatch.setattr(_gpu.GpuRunner, "launched", lambda self, *rest, **how: (seen.append(how), launched(self, *rest, **how))[1])
-    verdict = made.judge(task(**SMALL), add())
-    assert verdict.right and not verdict.warnings and sum(bool(how.get("timed")) for how in seen) >= 14
+    seen: list[int] = []
+
+    def spoil(name: str, at: int) -> None:
+        call = getattr(_gpu.GpuRunner, name)
+
+        def wrong(self: Any, runs: Any, *rest: Any) -> Any:
+            made = call(self, runs, *rest)
+            seen.append(len(seen))
+            if seen[-1] == at:
+                byte = byte_of(runs[-1][1], "c", 3)
+                byte.set(byte.get() ^ 64)
+            return made
+
+        monkeypatch.setattr(_gpu.GpuRunner, name, wrong)
+
+    spoil("pipelined", part)
+    spoil("together", part)
+    monkeypatch.setattr(_timed, "adds_up", lambda times: True)
+    verdict = judge_of().judge(task(**SMALL), add())
+    assert verdict.kind == "wrong" and "c[0]" in verdict.text and len(seen) == (3 if part == 2 else 2), verdict
 
 
-@pytest.mark.parametrize(
-    ("times", "honest"),
-    [
-        ([[5.0] * 15, [3.0] * 15], True),
-        ([[9.0] + [5.0] * 14, [7.0] + [3.0] * 14], True),  # code that was loaded
-        ([[0.1] * 15, [0.1] * 14 + [120.0]], False),
-        ([[4.0] * 15, [2.0] * 14 + [30.0]], False),
-        ([[100.0] * 15, [90.0] * 15], True),
-        ([[100.0] * 14 + [500.0], [90.0] * 15], False),
-        ([[None, None], []], True),
-    ],
-)
-def test_times_that_add_up(times: Any, honest: bool) -> None:
-    assert _samples.adds_up(times) == honest
+CUSTOM = add().source + 'extern "C" __global__ void custom_kernel(float* c, const float* a, int m) {}'
+
+
+def test_numbers_that_are_drawn(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each timed launch has those of its own draw."""
+    monkeypatch.setattr(_unseen, "TOGETHER", 3)
+    monkeypatch.setattr(_timed, "adds_up", lambda times: True)
+
+    def drawn(rng: Any, n: int) -> dict[str, Any]:
+        return {**{name: rng.standard_normal(n, dtype="f4") for name in "ab"}, "m": int(rng.integers(10, n - 10))}
+
+    def reference(a: Any, b: Any, m: int) -> Any:
+        return np.where(np.arange(a.size) < m, 2 * a, a + b)
+
+    one = task(**SMALL, inputs=drawn, reference=reference, exchange=False)
+    twice = judge.Launch("custom_kernel", "inout float* c, const float* a, int m", grid=8, block=256)
+    solution = judge.Solution(CUSTOM, [*add().launches, twice])
+    assert judge_of().judge(one, solution).right
+
+
+def test_an_integer_that_is_off_within_its_tolerance(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge's kernels take it for wrong, and the host does not: memory is filled then where it was not."""
+    monkeypatch.setattr(_unseen, "TOGETHER", 3)
+    monkeypatch.setattr(_timed, "adds_up", lambda times: True)
+    launched, count = _gpu.GpuRunner.launched, [0]
+
+    def off(self: Any, plan: Any, memory: Any, timed: bool = False) -> Any:
+        made = launched(self, plan, memory, timed)
+        count[0] += 1
+        if count[0] in (3, 10):
+            byte = byte_of(memory, "c", 0)
+            byte.set(byte.get() ^ 1)
+        return made
+
+    monkeypatch.setattr(_gpu.GpuRunner, "launched", off)
+    loose = {"precision": "native", "tolerance": judge.Tolerance(atol=2.0), "exchange": False}
+    whole = task(**SMALL, reference=lambda a, b: (a + b).view("i4"), **loose)
+    launch = judge.Launch("add2_kernel", SIGNATURE.replace("float* c", "int* c"), grid="ceil_div(n, 256)", block=256)
+    source = add().source.replace("float* c", "int* c")
+    made = judge_of(seed=None)
+    assert made.judge(whole, judge.Solution(source + "// first", [launch])).right  # draws are kept from it
+    count[0] = 0
+    verdict = made.judge(whole, judge.Solution(source, [launch]))
+    assert verdict.right and count[0] >= 10, verdict
+
+
+def test_what_a_launch_has_left_is_told_first(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before what keeps the next ones from being prepared."""
+    spoiled(monkeypatch, "c", 3, 10)
+    asked: list[Any] = []
+
+    def spent(self: Any) -> Any:
+        asked.append(self)
+        raise _timed.Stop("no_verdict", "there is no memory for it", True)
+
+    monkeypatch.setattr(_unseen.Unseen, "ask", spent)
+    verdict = judge_of().judge(task(**SMALL), add())
+    assert asked and verdict.kind == "wrong" and "c[0]" in verdict.text
 
 
 def test_a_round_ends_where_nobody_knows(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:

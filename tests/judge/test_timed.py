@@ -9,7 +9,7 @@ from typing import Any
 import numpy
 import pytest
 from kops import judge
-from kops.judge import _gpu, _timed
+from kops.judge import _gpu, _samples, _timed
 from material import SIGNATURE, VECTOR, add, task
 
 
@@ -169,3 +169,21 @@ def test_who_is_late_every_time_is_accused(
     else:
         timing.together(5.0)
     assert bool(timing.warnings) == warned
+
+
+@pytest.mark.parametrize(
+    ("times", "honest"),
+    [
+        ([[5.0] * 15, [3.0] * 15], True),
+        ([[9.0] + [5.0] * 14, [7.0] + [3.0] * 14], True),  # code that was loaded
+        ([[0.1] * 15, [0.1] * 14 + [120.0]], False),
+        ([[4.0] * 15, [2.0] * 14 + [30.0]], False),
+        ([[100.0] * 15, [90.0] * 15], True),
+        ([[100.0] * 14 + [500.0], [90.0] * 15], False),
+        ([[50.0] * 15, [100.0] * 14 + [240.0]], True),
+        ([[10.0] * 14 + [40.0], [100.0] * 15], False),  # each kind by itself
+        ([[None, None], []], True),
+    ],
+)
+def test_times_that_add_up(times: Any, honest: bool) -> None:
+    assert _samples.adds_up(times) == honest

@@ -243,6 +243,8 @@ def _definitions(made: Scan, entry: str) -> list[Definition]:
 
 def _is_plainly(part: Sequence[Token], param: Param, made: Scan) -> bool:
     """Whether a parameter of the source, such as `const float *x`, is at first sight what is declared."""
+    if not part:
+        return False
     words = [word for _, word, _, _ in part if word not in QUALIFIERS]
     pointer = words[-2:-1] == ["*"]
     type_words = words[: -2 if pointer else -1]

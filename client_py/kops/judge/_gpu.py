@@ -25,7 +25,7 @@ from ._carrier import Block, Carrier, Copies, Key, Memory, Room, Staged
 from ._check import changed_input, check_outputs
 from ._device import alone
 from ._draws import Draw, new_seed
-from ._errors import Refused
+from ._errors import Refused, TaskFault
 from ._runner import Runner, Step
 from ._shelf import Held, Looked, Shelf
 from ._solution import Solution
@@ -149,7 +149,7 @@ class GpuRunner(Runner):
         self._bytes = 0
         self.seconds: dict[Case, float] = {}  # that the shortest launch of the check took
         self.unseen: Any = None  # what the timed launches get, where that is prepared beside the check
-        self.behind: Callable[[], list[Held]] = list  # memory that is to be filled where the check looks at its last launches
+        self.fill_at_last: Callable[[], list[Held]] = list  # memory that is filled where the check looks at its last launches
         self._free: dict[Key, list[Room]] = {}  # those of them that no launch uses
         self._random = random.SystemRandom()
         self._module = compiled(self.client, solution, device)
@@ -218,7 +218,7 @@ class GpuRunner(Runner):
         """All launches, once."""
         end = time.monotonic() + self.deadline
         if timed and len(plan.launches) > 1:
-            return self._sequence(plan, [memory])
+            return self._sequence([(plan, memory)])
         for one in plan.launches:
             kernel = self.kernel(one)
             left = max(int((end - time.monotonic()) * 1e3), 1)
@@ -241,19 +241,19 @@ class GpuRunner(Runner):
                 raise Gone(str(error)) from None
             raise
 
-    def _sequence(self, plan: Plan, memories: Sequence[Memory]) -> Timings:
+    def _sequence(self, runs: Sequence[tuple[Plan, Memory]]) -> Timings:
         steps = [
-            (self.kernel(one), *self.arguments(one, memory), self.geometry(one)) for memory in memories for one in plan.launches
+            (self.kernel(one), *self.arguments(one, memory), self.geometry(one)) for plan, memory in runs for one in plan.launches
         ]
-        with errors("one of " + ", ".join(dict.fromkeys(one.launch.entry for one in plan.launches))):
+        with errors("one of " + ", ".join(dict.fromkeys(one.launch.entry for plan, _ in runs for one in plan.launches))):
             how = {**alone(self.client, self.client.sequence), "timing": truest(self.client._live())}
-            answer = self.client.sequence(steps, deadline_ms=max(int(self.deadline * len(memories) * 1e3), 1), **how)
+            answer = self.client.sequence(steps, deadline_ms=max(int(self.deadline * len(runs) * 1e3), 1), **how)
             made: Timings = answer[1]
             return made
 
-    def together(self, plan: Plan, memories: Sequence[Memory]) -> Timings:
+    def together(self, runs: Sequence[tuple[Plan, Memory]]) -> Timings:
         """The launches on several draws, one behind the other, timed as a whole."""
-        return self._sequence(plan, memories)
+        return self._sequence(runs)
 
     def steps(self, task: Task, steps: Sequence[Step]) -> Iterator[Callable[[], Worst | None]]:
         """What is copied for a step is prepared during those before it, and looked at during those behind it."""
@@ -325,8 +325,11 @@ class GpuRunner(Runner):
         for later in [*rounds[1:], None]:
             launched, stop = self._launched_in_turn(several)
             then: list[Held] = []
-            if stop is None:
-                then = self.behind() if later is None else self._hold(shelf, task, later)
+            try:
+                if stop is None:
+                    then = self.fill_at_last() if later is None else self._hold(shelf, task, later)
+            except (Stop, Refused, TaskFault, Gone) as error:  # told behind what the launches before have left
+                stop = error
             looked = Looked([], False)
             try:
                 if launched:
@@ -345,7 +348,7 @@ class GpuRunner(Runner):
     def _hold(self, shelf: Shelf, task: Task, steps: Sequence[Step]) -> list[Held]:
         return [shelf.hold(plan := self.plan(task, step.draw), step.draw, self._memory_of(plan, step)) for step in steps]
 
-    def _launched_in_turn(self, several: Sequence[Held]) -> tuple[int, Stop | Refused | None]:
+    def _launched_in_turn(self, several: Sequence[Held]) -> tuple[int, Exception | None]:
         """How many were launched, and why no more."""
         for i, held in enumerate(several):
             begun = time.monotonic()
@@ -376,18 +379,18 @@ class GpuRunner(Runner):
             return right
         return None if right else wrong_in(task, *self.shelf.staged(held))
 
-    def pipelined(self, plan: Plan, memories: Sequence[Memory], before: Callable[[Memory], Sequence[Any]]) -> list[Timings]:
+    def pipelined(self, runs: Sequence[tuple[Plan, Memory]], before: Callable[[Memory], Sequence[Any]]) -> list[Timings]:
         """The launches on several draws, each timed, behind what `before` asks for. All are asked for at once, so each has until all of
         them have to end."""
-        if len(plan.launches) > 1:
-            return [self._behind(plan, memory, before) for memory in memories]
-        one = plan.launches[0]
-        kernel = self.kernel(one)
-        left = max(int(self.deadline * len(memories) * 1e3), 1)
+        if any(len(plan.launches) > 1 for plan, _ in runs):
+            return [self._behind(plan, memory, before) for plan, memory in runs]
+        left = max(int(self.deadline * len(runs) * 1e3), 1)
         asked: list[Any] = []
-        with errors(one.launch.entry):
-            how = {**alone(self.client, kernel), "timing": truest(self.client._live()), "deadline_ms": left}
-            for memory in memories:
+        with errors(runs[0][0].launches[0].launch.entry):
+            for plan, memory in runs:
+                one = plan.launches[0]
+                kernel = self.kernel(one)
+                how = {**alone(self.client, kernel), "timing": truest(self.client._live()), "deadline_ms": left}
                 asked.append((before(memory), kernel.submit(*self.arguments(one, memory), **self.geometry(one), **how)))
             return _results(asked)
 

@@ -77,7 +77,7 @@ def check_cases(task: Task, runner: Runner, cases: Sequence[tuple[Sequence[Draw]
     """Runs cases in all their steps. Raises Stop for the first that is not right, Refused."""
     right: set[int] = set()
     steps = steps_of(cases, runner.in_rounds([draw for some in cases for draws in some for draw in draws]))
-    for step, wrong in zip(steps, runner.steps(task, steps)):
+    for step, wrong in zip(steps, runner.steps(task, steps), strict=True):  # to the runner's end
         worst = wrong()
         if worst is not None:
             if id(step.draw) in right and worst.why != "input_changed":

@@ -2,7 +2,7 @@
 copied to the GPU and back, and the processors have little to do.
 
 The kernels run in a process of their own. The processes of solutions do not map the memory of draws. The kernels find out whether a
-launch is right; the results of one that is not are copied to the host, where `wrong_in` finds out what is wrong.
+launch is right; where an element is not, the results are copied to the host, and `wrong_in` finds out what is wrong.
 """
 
 from __future__ import annotations

@@ -19,7 +19,6 @@ from .._base.results import Timings
 from .._calls.plans import truest
 from .._clients.client import Client
 from ._baseline import Baseline
-from ._bind import Plan
 from ._carrier import Block, Copies, Memory, Staged
 from ._device import alone, wall_us, was_alone
 from ._draws import Draw, new_seed
@@ -96,7 +95,7 @@ class _Timing:
         self.walls: list[float] = []
         self.disturbed = 0  # timed launches that were not alone
         self.warnings: list[str] = []
-        self.ran: tuple[Timings, int] | None = None  # launches behind each other, and how many
+        self.filled: list[Held] = []  # for runs behind each other
         self._flushes: tuple[Block, Block] | None = None
         self._warmed: Block | None = None
         self._ahead: deque[Future[Staged]] = deque()
@@ -222,24 +221,23 @@ class _Timing:
 
     def cold_and_warm(self, least: int) -> tuple[list[_Launched], list[_Launched]]:
         """The same for both, with memory filled from the shelf for all that is asked for at once: to let another process work on the GPU
-        in between takes longer than most launches. The launches behind each other come with the first ones. Launches that were asked
-        for together could do each other's work: where their times do not say that each did its own, they are measured one by one."""
+        in between takes longer than most launches. Launches that were asked for together could do each other's work: where the times of
+        a kind do not say that each did its own, all are measured one by one. The cold ones, which count, come last, so that they leave
+        nothing to the warm ones."""
         end = clock.monotonic() + 2 * self.limits.at_most
-        plan = self.runner.plan(self.task, self.job.timed[0])
-        most = self.unseen.most
         found: tuple[list[_Launched], list[_Launched]] = [], []
+        ways: tuple[Callable[[Memory], Sequence[Any]], ...] = (self.warming, self.flushing)
         honest = True
         counts = [self.unseen.alike] * 2
         held = self.unseen.first()
+        self.filled, held = held[sum(counts) :], held[: sum(counts)]
         while any(counts):
-            parts = held[: counts[0]], held[counts[0] : sum(counts)]
-            for launches, part, cold in zip(found, parts, (True, False)):
+            parts = held[: counts[0]], held[counts[0] :]
+            for launches, part, before in zip(found, parts, ways):
                 if part:
-                    launches += [_Launched(timing, None) for timing in self.pipelined(plan, part, cold)]
-            behind = [one.memory for one in held[sum(counts) :]]
-            if behind:
-                self.ran = self.runner.together(plan, behind), len(behind)
+                    launches += [_Launched(timing, None) for timing in self.pipelined(part, before)]
             times = [[one.timings for one in launches[len(launches) - len(part) :]] for launches, part in zip(found, parts)]
+            most = self.unseen.most
             rest = [max(1, min(MORE, most, self.limits.launches + 1 - len(launches))) for launches in found]
             counts = [one if self.wants(launches[1:], least, end) else 0 for one, launches in zip(rest, found)]
             then = self.unseen.held(sum(counts))
@@ -249,17 +247,13 @@ class _Timing:
                     self.believe(launched.draw, timing)
             honest = honest and adds_up([[timing.exec_us for timing in timings] for timings in times])
             held = then
-        if not honest or self.have_left_work(_measured(found[0][1:])):
-            self.ran = None
+        if not honest:
             return self.series(True, least), self.series(False, least)
-        return found[0][1:], found[1][1:]  # the first ones load code
+        warm, cold = found
+        return cold[1:], warm[1:]  # the first ones load code
 
-    def have_left_work(self, one: Measured | None) -> bool:
-        """Whether the launches behind each other took so long that they may have done what those before them left."""
-        return one is not None and self.ran is not None and self.lateness(one.us, *self.ran) is not None
-
-    def pipelined(self, plan: Plan, part: Sequence[Held], cold: bool) -> list[Timings]:
-        return self.runner.pipelined(plan, [one.memory for one in part], self.flushing if cold else self.warming)
+    def pipelined(self, part: Sequence[Held], before: Callable[[Memory], Sequence[Any]]) -> list[Timings]:
+        return self.runner.pipelined([(one.plan, one.memory) for one in part], before)
 
     def together(self, us: float) -> None:
         """Several draws behind each other, by the daemon's own clock: what each launch claims must fit into that. What else the GPU does
@@ -280,19 +274,25 @@ class _Timing:
     def behind_each_other(self, us: float) -> tuple[Stop | None, bool | None]:
         """How a judgement ends if that is too slow, and whether it was alone."""
         self.check()
-        ran, self.ran = self.ran or self.run_behind_each_other(us), None
-        timings, count = ran
+        count = self.unseen.count_behind(us, len(self._ahead) + len(self.filled))
+        if self.shelf is None:
+            timings = self.staged_behind_each_other(self.staged(), count)
+        else:
+            held = self.enough(count)
+            timings = self.runner.together([(one.plan, one.memory) for one in held])
+            self.look(held)
         return self.lateness(us, timings, count), None if wall_us(timings) is None else was_alone(timings)
 
-    def run_behind_each_other(self, us: float) -> tuple[Timings, int]:
-        count = self.unseen.behind_each_other(us, len(self._ahead))
-        if self.shelf is None:
-            return self.staged_behind_each_other(self.staged(), count), count
-        held = self.unseen.held(count)
-        self.shelf.fill(held)
-        timings = self.runner.together(held[0].plan, [one.memory for one in held])
-        self.look(held)
-        return timings, count
+    def enough(self, count: int) -> list[Held]:
+        """Filled memory of so many runs, as far as can be of what was filled before."""
+        assert self.shelf is not None
+        held, rest, self.filled = self.filled[:count], self.filled[count:], []
+        self.unseen.put_back(rest)
+        if len(held) < count:
+            more = self.unseen.held(count - len(held))
+            self.shelf.fill(more)
+            held += more
+        return held
 
     def lateness(self, us: float, timings: Timings, count: int) -> Stop | None:
         """How a judgement ends where so many runs behind each other took longer than their times say; None: they did not."""
@@ -315,7 +315,7 @@ class _Timing:
                 self.runner.ended(filling.popleft())
         for copies in filling:
             self.runner.ended(copies)
-        timings = self.runner.together(first.plan, [memory for _, memory in ready])
+        timings = self.runner.together([(staged.plan, memory) for staged, memory in ready])
         for staged, memory in ready:
             self.read(staged, memory)
             self.check(COPIES)

@@ -21,6 +21,7 @@ SLOW = 2.0  # seconds for the draws that are missing for many
 STEPS_MOST = 256  # of a sequence
 # Launches that are asked for before the first has ended, and the part of the deadline that they may take together.
 SEVERAL, DEADLINE_PART = 24, 0.25
+ASKING_US = 300.0  # of the time that a launch takes for who waits for it: not the GPU's, mostly
 MOSTLY_ENOUGH = 14  # launches, for a median whose interval is narrow enough
 
 
@@ -85,21 +86,31 @@ class Unseen:
         return self.runner.seconds.get(self.task.timed_case, self.runner.deadline)
 
     def ask(self) -> list[Held]:
-        """Memory of the first cold launches, of as many warm ones, and of those behind each other. Who asks has it filled."""
-        self._first = self.held(2 * self.alike)
-        self._first += self.held(self.behind_each_other(1e6 * self._seconds))
+        """Memory of the first launches of each kind, and of runs behind each other, as many as will be needed by what is known now. Who
+        asks has it filled. None where inputs would have to be made for that first."""
+        count = 2 * self.alike + self.count_behind(max(1e6 * self._seconds - ASKING_US, 0.0))
+        if count <= len(self._rest):
+            self._first = self.held(count)
         return self._first
 
     def first(self) -> list[Held]:
-        """The same, filled."""
+        """The same, filled. Where nothing was asked for, memory of the launches alone."""
         assert self.shelf is not None
         if not self._first:
-            self.shelf.fill(self.ask())
+            self._first = self.held(2 * self.alike)
+            self.shelf.fill(self._first)
         made, self._first = self._first, []
         return made
 
-    def behind_each_other(self, us: float, ahead: int = 0) -> int:
-        """How many draws, where one takes so long, and so many are prepared already."""
+    def put_back(self, several: list[Held]) -> None:
+        """Memory that no launch got."""
+        with self._drawing:
+            self._rest += [held.draw for held in several]
+        for held in several:
+            self.runner.release(held.memory)
+
+    def count_behind(self, us: float, ahead: int = 0) -> int:
+        """How many runs behind each other, where one takes so long, and so many are prepared already."""
         missing = TOGETHER - 1 - ahead - len(self._rest)
         slow = missing * median(one.seconds for one in self.job.timed) / (1 + self.beside) > SLOW
         most = TOGETHER_FEW if slow else TOGETHER
@@ -115,4 +126,4 @@ def prepare(job: Job, runner: Runner) -> None:
         unseen = Unseen(job, runner)
         runner.unseen = unseen
         if unseen.shelf is not None and job.task.baseline is None:
-            runner.behind = unseen.ask
+            runner.fill_at_last = unseen.ask

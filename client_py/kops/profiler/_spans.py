@@ -124,8 +124,19 @@ def _flushed(original: Callable[..., Any]) -> Callable[..., Any]:
     return flush
 
 
+def _not_now(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A short way, for calls that are to be noted: none."""
+
+    @wraps(original)
+    def call(*_: Any) -> Any:
+        return NotImplemented
+
+    return call
+
+
 _WRAPPED: tuple[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]], ...] = (
     (Calls, "_op", lambda original: _timed(original, lambda self, op, *_: str(op))),
+    (Calls, "_at_once", _not_now),
     (Kernel, "__call__", lambda original: _timed(original, lambda self, *_: self.name)),
     (Program, "run", lambda original: _timed(original, lambda self, *_: "program")),
     (Batch, "flush", _flushed),
