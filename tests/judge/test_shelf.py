@@ -1,4 +1,4 @@
-"""Draws in the GPU's memory: the judge's own kernels run in the interpreter here, on memory of the stand-in's, which does not know them."""
+"""Draws in the GPU's memory, and checks of launches there."""
 
 from __future__ import annotations
 
@@ -7,76 +7,21 @@ import math
 import os
 import signal
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
-from conftest import LIMITS
 from kops import judge
 from kops._base.errors import BY_CODE
 from kops._tensors.device_array import Array
 from kops.judge import _check, _draws, _gpu, _machine, _rounds, _shelf, _timed, _unseen
 from material import FAULT, SIGNATURE, VECTOR, add, confined, task
-from test_device_code import run
+from shelves import SMALL, Interpreted, Make, believe, interpreted, judge_of
 
 from support.daemon import Daemon  # isort: skip
 
-class Interpreted:
-    """In place of the connection whose process runs the judge's own kernels."""
-
-    def __init__(self) -> None:
-        self.runs = 0
-
-    def compile(self, source: str, entries: Any, **_: Any) -> Interpreted:
-        return self
-
-    def kernel(self, entry: str, signature: str, **_: Any) -> str:
-        return entry
-
-    def sequence(self, steps: Any, **_: Any) -> None:
-        for entry, *arguments, geometry in steps:
-            self.runs += 1
-            on_host = [one.get().copy() if isinstance(one, Array) else one for one in arguments]
-            run(entry, *on_host, blocks=min(geometry["grid"], 2))
-            for there, here in zip(arguments, on_host):
-                if isinstance(there, Array):
-                    there.set(here)
-
-
-@pytest.fixture
-def interpreted(monkeypatch: pytest.MonkeyPatch) -> Interpreted:
-    """Judges have a shelf."""
-    made = Interpreted()
-
-    def shelf(self: Any) -> Any:
-        if self.shelf is None:
-            self.shelf = _shelf.Shelf(self._carrier(), made, self.device)
-        return self.shelf
-
-    monkeypatch.setattr(_machine.Machine, "_shelf", shelf)
-    return made
-
-
-Make = Callable[..., judge.Judge]
-SMALL = {"cases": [{"n": 100}, {"n": 300}]}
-
-
-@pytest.fixture
-def judge_of(daemon: Daemon) -> Iterator[Make]:
-    made: list[judge.Judge] = []
-
-    def begin(**more: Any) -> judge.Judge:
-        limits = LIMITS._replace(until=1e9)
-        how = {"deadline": 5.0, "interpreted_deadline": 2.0, "limits": limits, "peak_gb_s": 1.0, "counters": False, "seed": 1}
-        made.append(judge.Judge(daemon.socket_path, **{**how, **more}))
-        return made[-1]
-
-    yield begin
-    for one in made:
-        one.close()
-
+__all__ = ["interpreted", "judge_of"]
 
 SHORT = judge.Solution(VECTOR, [judge.Launch("vector_add", SIGNATURE, grid=1, block=256)], name="short")
 TWICE = judge.Solution(
@@ -88,7 +33,7 @@ TWICE = judge.Solution(
 def test_right(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch, solution: judge.Solution) -> None:
     monkeypatch.setattr(_gpu, "wrong_in", None)  # nothing is compared on the host
     monkeypatch.setattr(_unseen, "TOGETHER", 8)
-    monkeypatch.setattr(_timed, "adds_up", lambda times: True)  # whatever times the stand-in has
+    believe(monkeypatch)
     calls: list[str] = []
     for name in ("fill", "look"):
         call = getattr(_shelf.Shelf, name)
@@ -266,103 +211,6 @@ def test_the_faults_of_a_user_are_counted(interpreted: Interpreted, judge_of: Ma
     sequence = interpreted.sequence
     monkeypatch.setattr(interpreted, "sequence", lambda steps, **how: (refused(steps), sequence(steps, **how))[1])
     assert made.judge(task(**SMALL), faulty).kind == "faulted"
-
-
-def test_launches_that_do_each_other_s_work(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose times do not add up are measured again, one by one."""
-    pipelined = _gpu.GpuRunner.pipelined
-
-    def deferred(self: Any, *rest: Any) -> Any:
-        made = pipelined(self, *rest)
-        return [replace(one, gpu_us=1.0, wall_us=1e6) for one in made[:-1]] + [replace(made[-1], gpu_us=1e5, wall_us=1e6)]
-
-    monkeypatch.setattr(_gpu.GpuRunner, "pipelined", deferred)
-    monkeypatch.setattr(_unseen, "TOGETHER", 3)
-    made = judge_of()
-    launched, seen = _gpu.GpuRunner.launched, []
-    monkeypatch.setattr(_gpu.GpuRunner, "launched", lambda self, *rest, **how: (seen.append(how), launched(self, *rest, **how))[1])
-    verdict = made.judge(task(**SMALL), add())
-    assert verdict.right and verdict.time is not None and verdict.time.cold is not None
-    assert sum(bool(how.get("timed")) for how in seen) >= 14 and verdict.time.cold.us != 1.0
-
-
-def byte_of(memory: Any, name: str, at: int) -> Array:
-    whole = memory[name].room.whole
-    return Array(whole._client, whole.device, whole._block, whole._start + memory[name].before + at, (1,), (1,), "u8")
-
-
-@pytest.mark.parametrize("part", [0, 1, 2], ids=["warm", "cold", "behind each other"])
-def test_timed_launches_that_have_done_nothing(
-    interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch, part: int
-) -> None:
-    """Nothing that comes later can do the work of cold ones, which come last before a look, nor of the runs behind each other."""
-    monkeypatch.setattr(_unseen, "TOGETHER", 3)
-    seen: list[int] = []
-
-    def spoil(name: str, at: int) -> None:
-        call = getattr(_gpu.GpuRunner, name)
-
-        def wrong(self: Any, runs: Any, *rest: Any) -> Any:
-            made = call(self, runs, *rest)
-            seen.append(len(seen))
-            if seen[-1] == at:
-                byte = byte_of(runs[-1][1], "c", 3)
-                byte.set(byte.get() ^ 64)
-            return made
-
-        monkeypatch.setattr(_gpu.GpuRunner, name, wrong)
-
-    spoil("pipelined", part)
-    spoil("together", part)
-    monkeypatch.setattr(_timed, "adds_up", lambda times: True)
-    verdict = judge_of().judge(task(**SMALL), add())
-    assert verdict.kind == "wrong" and "c[0]" in verdict.text and len(seen) == (3 if part == 2 else 2), verdict
-
-
-CUSTOM = add().source + 'extern "C" __global__ void custom_kernel(float* c, const float* a, int m) {}'
-
-
-def test_numbers_that_are_drawn(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each timed launch has those of its own draw."""
-    monkeypatch.setattr(_unseen, "TOGETHER", 3)
-    monkeypatch.setattr(_timed, "adds_up", lambda times: True)
-
-    def drawn(rng: Any, n: int) -> dict[str, Any]:
-        return {**{name: rng.standard_normal(n, dtype="f4") for name in "ab"}, "m": int(rng.integers(10, n - 10))}
-
-    def reference(a: Any, b: Any, m: int) -> Any:
-        return np.where(np.arange(a.size) < m, 2 * a, a + b)
-
-    one = task(**SMALL, inputs=drawn, reference=reference, exchange=False)
-    twice = judge.Launch("custom_kernel", "inout float* c, const float* a, int m", grid=8, block=256)
-    solution = judge.Solution(CUSTOM, [*add().launches, twice])
-    assert judge_of().judge(one, solution).right
-
-
-def test_an_integer_that_is_off_within_its_tolerance(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The judge's kernels take it for wrong, and the host does not: memory is filled then where it was not."""
-    monkeypatch.setattr(_unseen, "TOGETHER", 3)
-    monkeypatch.setattr(_timed, "adds_up", lambda times: True)
-    launched, count = _gpu.GpuRunner.launched, [0]
-
-    def off(self: Any, plan: Any, memory: Any, timed: bool = False) -> Any:
-        made = launched(self, plan, memory, timed)
-        count[0] += 1
-        if count[0] in (3, 10):
-            byte = byte_of(memory, "c", 0)
-            byte.set(byte.get() ^ 1)
-        return made
-
-    monkeypatch.setattr(_gpu.GpuRunner, "launched", off)
-    loose = {"precision": "native", "tolerance": judge.Tolerance(atol=2.0), "exchange": False}
-    whole = task(**SMALL, reference=lambda a, b: (a + b).view("i4"), **loose)
-    launch = judge.Launch("add2_kernel", SIGNATURE.replace("float* c", "int* c"), grid="ceil_div(n, 256)", block=256)
-    source = add().source.replace("float* c", "int* c")
-    made = judge_of(seed=None)
-    assert made.judge(whole, judge.Solution(source + "// first", [launch])).right  # draws are kept from it
-    count[0] = 0
-    verdict = made.judge(whole, judge.Solution(source, [launch]))
-    assert verdict.right and count[0] >= 10, verdict
 
 
 def test_what_a_launch_has_left_is_told_first(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
 import pytest
-from kops import judge
+from kops import Timings, judge
 from kops.judge import _gpu, _samples, _timed
 from material import SIGNATURE, VECTOR, add, task
 
@@ -187,3 +188,25 @@ def test_who_is_late_every_time_is_accused(
 )
 def test_times_that_add_up(times: Any, honest: bool) -> None:
     assert _samples.adds_up(times) == honest
+
+
+@pytest.mark.parametrize(
+    ("warm", "cold", "none"),
+    [(5.0, 9.0, True), (9.0, 9.0, True), (12.5, 9.0, True), (14.0, 9.0, False), (120.0, 100.0, False), (None, 9.0, True)],
+)
+def test_warm_launches_do_nothing_for_cold_ones(warm: float | None, cold: float, none: bool) -> None:
+    """Their times would be longer."""
+    times = [[_timed._Launched(Timings(gpu_us=us), None) for us in (99.0, *[most] * 14)] for most in (warm, cold)]
+    assert _timed.ahead_of_none(*times) == none
+
+
+def test_each_launch_has_its_own_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers that are drawn are part of it."""
+    runner: Any = object.__new__(_gpu.GpuRunner)
+    runner.deadline, runner.client = 1.0, SimpleNamespace(_live=lambda: None)
+    monkeypatch.setattr(_gpu, "alone", lambda *_: {})
+    monkeypatch.setattr(_gpu, "truest", lambda *_: True)
+    runner.kernel = lambda one: SimpleNamespace(submit=lambda *given, **how: SimpleNamespace(result=lambda: given))
+    runner.arguments, runner.geometry = (lambda one, memory: [one.number, memory]), (lambda one: {})
+    plans = [SimpleNamespace(launches=[SimpleNamespace(number=i, launch=SimpleNamespace(entry="k"))]) for i in range(3)]
+    assert runner.pipelined([(plan, 10 * i) for i, plan in enumerate(plans)], lambda memory: []) == [(0, 0), (1, 10), (2, 20)]

@@ -354,7 +354,7 @@ class GpuRunner(Runner):
             begun = time.monotonic()
             try:
                 self.launched(held.plan, held.memory)
-            except (Stop, Refused) as error:
+            except (Stop, Refused, Gone) as error:
                 return i, error
             took, case = time.monotonic() - begun, held.draw.case
             self.seconds[case] = min(self.seconds.get(case, took), took)
@@ -384,14 +384,19 @@ class GpuRunner(Runner):
         them have to end."""
         if any(len(plan.launches) > 1 for plan, _ in runs):
             return [self._behind(plan, memory, before) for plan, memory in runs]
-        left = max(int(self.deadline * len(runs) * 1e3), 1)
+        one = runs[0][0].launches[0]
+        kernel, left = self.kernel(one), max(int(self.deadline * len(runs) * 1e3), 1)
         asked: list[Any] = []
-        with errors(runs[0][0].launches[0].launch.entry):
-            for plan, memory in runs:
-                one = plan.launches[0]
-                kernel = self.kernel(one)
-                how = {**alone(self.client, kernel), "timing": truest(self.client._live()), "deadline_ms": left}
-                asked.append((before(memory), kernel.submit(*self.arguments(one, memory), **self.geometry(one), **how)))
+        with errors(one.launch.entry):
+            how = {**alone(self.client, kernel), "timing": truest(self.client._live()), "deadline_ms": left}
+            try:
+                for plan, memory in runs:
+                    one = plan.launches[0]
+                    asked.append((before(memory), self.kernel(one).submit(*self.arguments(one, memory), **self.geometry(one), **how)))
+            except BaseException:
+                with contextlib.suppress(KopsError):
+                    _results(asked)  # which use memory
+                raise
             return _results(asked)
 
     def _behind(self, plan: Plan, memory: Memory, before: Callable[[Memory], Sequence[Any]]) -> Timings:

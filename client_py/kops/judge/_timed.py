@@ -22,13 +22,14 @@ from ._baseline import Baseline
 from ._carrier import Block, Copies, Memory, Staged
 from ._device import alone, wall_us, was_alone
 from ._draws import Draw, new_seed
+from ._errors import Refused, TaskFault
 from ._gpu import GpuRunner, errors, wrong_in
 from ._lane import Job
 from ._roof import roof_of
 from ._rounds import failed
 from ._samples import adds_up, measured
 from ._shelf import Held
-from ._stop import Stop
+from ._stop import Gone, Stop
 from ._unseen import Unseen
 from ._verdict import Measured, Time, Worst
 
@@ -39,6 +40,7 @@ TIMED_DRAWS = 24  # of which each is used once
 TOGETHER_FACTOR = 1.5
 COPIES = 2  # of draws, that are asked for before the one before has ended
 PAUSES = (0.0, 0.0, 0.1, 0.3, 1.0)  # seconds before each trial: a process that begins stalls the GPU for some 0.2 s
+AHEAD, AHEAD_US = 1.1, 3.0  # times, and µs more, that warm launches may take as long as cold ones
 MORE = 16  # launches, where the first ones were not enough
 OVERHEAD_LEAST, OVERHEAD_FACTOR = 200.0, 3.0
 IMPOSSIBLE, IMPOSSIBLE_US = 1.05, 10.0  # a kernel cannot be longer than the daemon's clock around it, but for such errors
@@ -220,37 +222,51 @@ class _Timing:
         return not narrow and clock.monotonic() < end
 
     def cold_and_warm(self, least: int) -> tuple[list[_Launched], list[_Launched]]:
-        """The same for both, with memory filled from the shelf for all that is asked for at once: to let another process work on the GPU
-        in between takes longer than most launches. Launches that were asked for together could do each other's work: where the times of
-        a kind do not say that each did its own, all are measured one by one. The cold ones, which count, come last, so that they leave
-        nothing to the warm ones."""
+        """The same for both, in batches; one by one where these are not believed twice, since other work may have been there once."""
+        for _ in range(2):
+            found = self.batches(least)
+            if found is not None:
+                return found
+            self.quiet()
+        return self.series(True, least), self.series(False, least)
+
+    def batches(self, least: int) -> tuple[list[_Launched], list[_Launched]] | None:
+        """With memory filled from the shelf for all that is asked for at once: to let another process work on the GPU in between takes
+        longer than most launches. Launches that were asked for together could do each other's work: None where their times do not say
+        that each did its own. The cold ones, which count, come last, so that they leave nothing to the warm ones."""
         end = clock.monotonic() + 2 * self.limits.at_most
-        found: tuple[list[_Launched], list[_Launched]] = [], []
+        warm: list[_Launched] = []
+        cold: list[_Launched] = []
         ways: tuple[Callable[[Memory], Sequence[Any]], ...] = (self.warming, self.flushing)
-        honest = True
         counts = [self.unseen.alike] * 2
         held = self.unseen.first()
-        self.filled, held = held[sum(counts) :], held[: sum(counts)]
-        while any(counts):
+        while held:
             parts = held[: counts[0]], held[counts[0] :]
-            for launches, part, before in zip(found, parts, ways):
-                if part:
-                    launches += [_Launched(timing, None) for timing in self.pipelined(part, before)]
-            times = [[one.timings for one in launches[len(launches) - len(part) :]] for launches, part in zip(found, parts)]
-            most = self.unseen.most
-            rest = [max(1, min(MORE, most, self.limits.launches + 1 - len(launches))) for launches in found]
-            counts = [one if self.wants(launches[1:], least, end) else 0 for one, launches in zip(rest, found)]
-            then = self.unseen.held(sum(counts))
+            made = [[_Launched(one, None) for one in self.pipelined(part, way)] if part else [] for part, way in zip(parts, ways)]
+            warm, cold = warm + made[0], cold + made[1]
+            honest = adds_up([[one.timings.exec_us for one in some] for some in made]) and ahead_of_none(warm, cold)
+            most, then, failure = self.unseen.most, [], None
+            rest = [max(1, min(MORE, most, self.limits.launches + 1 - len(some))) for some in (warm, cold)]
+            counts = [one if self.wants(some[1:], least, end) and honest else 0 for one, some in zip(rest, (warm, cold))]
+            try:
+                then = self.unseen.held(sum(counts)) if any(counts) or not honest else self.for_runs(cold)
+            except (Stop, Refused, TaskFault, Gone) as error:  # told behind what the launches have left
+                failure = error
             self.look(held, then)
-            for part, timings in zip(parts, times):
-                for launched, timing in zip(part, timings):
-                    self.believe(launched.draw, timing)
-            honest = honest and adds_up([[timing.exec_us for timing in timings] for timings in times])
-            held = then
-        if not honest:
-            return self.series(True, least), self.series(False, least)
-        warm, cold = found
+            for part, some in zip(parts, made):
+                for launched, one in zip(part, some):
+                    self.believe(launched.draw, one.timings)
+            if failure is not None:
+                raise failure
+            if not honest:
+                return None
+            held, self.filled = (then, []) if any(counts) else ([], then)
         return cold[1:], warm[1:]  # the first ones load code
+
+    def for_runs(self, cold: Sequence[_Launched]) -> list[Held]:
+        """Memory of the runs behind each other."""
+        one = _measured(cold[1:])
+        return [] if one is None else self.unseen.held(self.unseen.count_behind(one.us))
 
     def pipelined(self, part: Sequence[Held], before: Callable[[Memory], Sequence[Any]]) -> list[Timings]:
         return self.runner.pipelined([(one.plan, one.memory) for one in part], before)
@@ -274,25 +290,18 @@ class _Timing:
     def behind_each_other(self, us: float) -> tuple[Stop | None, bool | None]:
         """How a judgement ends if that is too slow, and whether it was alone."""
         self.check()
-        count = self.unseen.count_behind(us, len(self._ahead) + len(self.filled))
         if self.shelf is None:
+            count = self.unseen.count_behind(us, len(self._ahead))
             timings = self.staged_behind_each_other(self.staged(), count)
         else:
-            held = self.enough(count)
+            held, self.filled = self.filled, []
+            if not held:
+                held = self.unseen.held(self.unseen.count_behind(us))
+                self.shelf.fill(held)
+            count = len(held)
             timings = self.runner.together([(one.plan, one.memory) for one in held])
             self.look(held)
         return self.lateness(us, timings, count), None if wall_us(timings) is None else was_alone(timings)
-
-    def enough(self, count: int) -> list[Held]:
-        """Filled memory of so many runs, as far as can be of what was filled before."""
-        assert self.shelf is not None
-        held, rest, self.filled = self.filled[:count], self.filled[count:], []
-        self.unseen.put_back(rest)
-        if len(held) < count:
-            more = self.unseen.held(count - len(held))
-            self.shelf.fill(more)
-            held += more
-        return held
 
     def lateness(self, us: float, timings: Timings, count: int) -> Stop | None:
         """How a judgement ends where so many runs behind each other took longer than their times say; None: they did not."""
@@ -355,6 +364,12 @@ def _disagrees(draw: Draw, us: float, wall: float, why: str) -> Stop:
     worst = Worst("time_disagrees", "", (), us, wall, str(draw.case), draw.number)
     text = f"{why}: {us:.1f} µs by the GPU's clock, {wall:.1f} µs by the daemon's, in the case {draw.case}"
     return Stop("wrong", text, True, worst=worst)
+
+
+def ahead_of_none(warm: Sequence[_Launched], cold: Sequence[_Launched]) -> bool:
+    """Whether warm launches took no longer than cold ones: else they may have done the work of those, which come behind them."""
+    times = [[us for one in some[1:] if (us := one.timings.exec_us) is not None] for some in (warm, cold)]
+    return not all(times) or median(times[0]) <= AHEAD * median(times[1]) + AHEAD_US
 
 
 def _measured(launched: Sequence[_Launched]) -> Measured | None:

@@ -21,7 +21,6 @@ SLOW = 2.0  # seconds for the draws that are missing for many
 STEPS_MOST = 256  # of a sequence
 # Launches that are asked for before the first has ended, and the part of the deadline that they may take together.
 SEVERAL, DEADLINE_PART = 24, 0.25
-ASKING_US = 300.0  # of the time that a launch takes for who waits for it: not the GPU's, mostly
 MOSTLY_ENOUGH = 14  # launches, for a median whose interval is narrow enough
 
 
@@ -86,28 +85,19 @@ class Unseen:
         return self.runner.seconds.get(self.task.timed_case, self.runner.deadline)
 
     def ask(self) -> list[Held]:
-        """Memory of the first launches of each kind, and of runs behind each other, as many as will be needed by what is known now. Who
-        asks has it filled. None where inputs would have to be made for that first."""
-        count = 2 * self.alike + self.count_behind(max(1e6 * self._seconds - ASKING_US, 0.0))
-        if count <= len(self._rest):
-            self._first = self.held(count)
+        """Memory of the first launches of each kind, which who asks has filled; no memory where inputs would have to be made first."""
+        if 2 * self.alike <= len(self._rest):
+            self._first = self.held(2 * self.alike)
         return self._first
 
     def first(self) -> list[Held]:
-        """The same, filled. Where nothing was asked for, memory of the launches alone."""
+        """The same, filled in any case."""
         assert self.shelf is not None
-        if not self._first:
-            self._first = self.held(2 * self.alike)
-            self.shelf.fill(self._first)
         made, self._first = self._first, []
+        if not made:
+            made = self.held(2 * self.alike)
+            self.shelf.fill(made)
         return made
-
-    def put_back(self, several: list[Held]) -> None:
-        """Memory that no launch got."""
-        with self._drawing:
-            self._rest += [held.draw for held in several]
-        for held in several:
-            self.runner.release(held.memory)
 
     def count_behind(self, us: float, ahead: int = 0) -> int:
         """How many runs behind each other, where one takes so long, and so many are prepared already."""

@@ -1,0 +1,130 @@
+"""Times of solutions whose draws are in the GPU's memory: launches that are asked for, and looked at, together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from kops import judge
+from kops.judge import _gpu, _timed, _unseen
+from material import SIGNATURE, add, task
+from shelves import SMALL, Interpreted, Make, believe, byte_of, interpreted, judge_of
+
+__all__ = ["interpreted", "judge_of"]
+
+
+def test_launches_that_do_each_other_s_work(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose times do not add up are measured again, one by one."""
+    pipelined = _gpu.GpuRunner.pipelined
+
+    def deferred(self: Any, *rest: Any) -> Any:
+        made = pipelined(self, *rest)
+        return [replace(one, gpu_us=1.0, wall_us=1e6) for one in made[:-1]] + [replace(made[-1], gpu_us=1e5, wall_us=1e6)]
+
+    monkeypatch.setattr(_gpu.GpuRunner, "pipelined", deferred)
+    monkeypatch.setattr(_unseen, "TOGETHER", 3)
+    made = judge_of()
+    launched, seen = _gpu.GpuRunner.launched, []
+    monkeypatch.setattr(_gpu.GpuRunner, "launched", lambda self, *rest, **how: (seen.append(how), launched(self, *rest, **how))[1])
+    verdict = made.judge(task(**SMALL), add())
+    assert verdict.right and verdict.time is not None and verdict.time.cold is not None
+    assert sum(bool(how.get("timed")) for how in seen) >= 14 and verdict.time.cold.us != 1.0
+
+
+@pytest.mark.parametrize("part", [0, 1, 2], ids=["warm", "cold", "behind each other"])
+def test_timed_launches_that_have_done_nothing(
+    interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch, part: int
+) -> None:
+    """Nothing that comes later can do the work of cold ones, which come last before a look, nor of the runs behind each other."""
+    monkeypatch.setattr(_unseen, "TOGETHER", 3)
+    seen: list[str] = []
+
+    def spoil(name: str, at: int) -> None:
+        call = getattr(_gpu.GpuRunner, name)
+
+        def wrong(self: Any, runs: Any, *rest: Any) -> Any:
+            made = call(self, runs, *rest)
+            seen.append(rest[0].__name__ if rest else name)
+            if len(seen) == at + 1:
+                byte = byte_of(runs[-1][1], "c", 3)
+                byte.set(byte.get() ^ 64)
+            return made
+
+        monkeypatch.setattr(_gpu.GpuRunner, name, wrong)
+
+    spoil("pipelined", part)
+    spoil("together", part)
+    believe(monkeypatch)
+    verdict = judge_of().judge(task(**SMALL), add())
+    assert verdict.kind == "wrong" and "c[0]" in verdict.text, verdict
+    assert seen == ["warming", "flushing", *(["together"] if part == 2 else [])]
+
+
+CUSTOM = add().source + 'extern "C" __global__ void custom_kernel(float* c, const float* a, int m) {}'
+
+
+def test_numbers_that_are_drawn(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each timed launch has those of its own draw."""
+    monkeypatch.setattr(_unseen, "TOGETHER", 3)
+    believe(monkeypatch)
+
+    def drawn(rng: Any, n: int) -> dict[str, Any]:
+        return {**{name: rng.standard_normal(n, dtype="f4") for name in "ab"}, "m": int(rng.integers(10, n - 10))}
+
+    def reference(a: Any, b: Any, m: int) -> Any:
+        return np.where(np.arange(a.size) < m, 2 * a, a + b)
+
+    one = task(**SMALL, inputs=drawn, reference=reference, exchange=False)
+    twice = judge.Launch("custom_kernel", "inout float* c, const float* a, int m", grid=8, block=256)
+    solution = judge.Solution(CUSTOM, [*add().launches, twice])
+    assert judge_of().judge(one, solution).right
+
+
+def test_an_integer_that_is_off_within_its_tolerance(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge's kernels take it for wrong, and the host does not: memory is filled then where it was not."""
+    monkeypatch.setattr(_unseen, "TOGETHER", 3)
+    believe(monkeypatch)
+    launched, count = _gpu.GpuRunner.launched, [0]
+
+    def off(self: Any, plan: Any, memory: Any, timed: bool = False) -> Any:
+        made = launched(self, plan, memory, timed)
+        count[0] += 1
+        if count[0] in (3, 10):
+            byte = byte_of(memory, "c", 0)
+            byte.set(byte.get() ^ 1)
+        return made
+
+    monkeypatch.setattr(_gpu.GpuRunner, "launched", off)
+    loose = {"precision": "native", "tolerance": judge.Tolerance(atol=2.0), "exchange": False}
+    whole = task(**SMALL, reference=lambda a, b: (a + b).view("i4"), **loose)
+    launch = judge.Launch("add2_kernel", SIGNATURE.replace("float* c", "int* c"), grid="ceil_div(n, 256)", block=256)
+    source = add().source.replace("float* c", "int* c")
+    made = judge_of(seed=None)
+    assert made.judge(whole, judge.Solution(source + "// first", [launch])).right  # draws are kept from it
+    count[0] = 0
+    verdict = made.judge(whole, judge.Solution(source, [launch]))
+    assert verdict.right and count[0] >= 10, verdict
+
+
+def test_what_a_timed_launch_has_left_is_told_first(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    believe(monkeypatch)
+    pipelined, held, asked = _gpu.GpuRunner.pipelined, _unseen.Unseen.held, []
+
+    def wrong(self: Any, runs: Any, *rest: Any) -> Any:
+        made = pipelined(self, runs, *rest)
+        byte = byte_of(runs[0][1], "c", 3)
+        byte.set(byte.get() ^ 64)
+        return made
+
+    def spent(self: Any, count: int) -> Any:
+        asked.append(count)
+        if len(asked) > 1:
+            raise _timed.Stop("no_verdict", "there is no memory for it", True)
+        return held(self, count)
+
+    monkeypatch.setattr(_gpu.GpuRunner, "pipelined", wrong)
+    monkeypatch.setattr(_unseen.Unseen, "held", spent)
+    verdict = judge_of().judge(task(**SMALL), add())
+    assert len(asked) == 2 and verdict.kind == "wrong" and "c[0]" in verdict.text
