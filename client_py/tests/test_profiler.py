@@ -12,13 +12,15 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import kops
 import numpy
 import pytest
 from kops._calls.calls import Calls
-from kops.profiler import ProfilerAction, profile, record_function, schedule, tensorboard_trace_handler
+from kops._kernels.bound import Bound
+from kops.profiler import ProfilerAction, _spans, profile, record_function, schedule, tensorboard_trace_handler
 from kops.profiler._chrome import Trace
 from kops.profiler._recorder import Decoder
 from kops.profiler._spans import Span
@@ -66,6 +68,35 @@ def test_while_nobody_profiles_nothing_is_wrapped(k: kops.Client, real: Daemon) 
     with pytest.raises(ZeroDivisionError), profile(socket=real.socket_path):
         raise ZeroDivisionError
     assert Calls._op is plain
+
+
+def test_short_ways_are_not_taken_while_calls_are_noted() -> None:
+    """Neither that of torch's ops nor that of kernels with a geometry: the calls that they pass by are those that are noted."""
+
+    class Kernel:
+        _count = 1
+        _client = SimpleNamespace(_scopes=(), _live=lambda: None)
+
+        def _fast(self, *_: Any) -> str:
+            return "short"
+
+        def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+            return arguments, keywords
+
+    client: Any = object.__new__(Calls)
+    client._connection = SimpleNamespace(
+        offers_ordered=True, failure=None, doomed=False, garbage=(), run=lambda *_: "short", lost=lambda error: error
+    )
+    client.blocking, client._scopes, client._submitted, client._timeout = False, {}, {}, 1.0
+    bound = Bound(Kernel(), {"grid": 2}, b"")
+    assert bound(1) == "short" and client._at_once("add", (), 1) == "short"
+    _spans.install(_spans.Watch(1))
+    try:
+        assert bound(1) == ((1,), {"grid": 2}) and bound(1, grid=3) == ((1,), {"grid": 3})
+        assert client._at_once("add", (), 1) is NotImplemented
+    finally:
+        _spans.remove()
+    assert bound(1) == "short" and client._at_once("add", (), 1) == "short"
 
 
 def test_errors_of_calls_go_on(k: kops.Client, real: Daemon) -> None:

@@ -14,6 +14,7 @@ from .._base.compiled import native
 from .._calls.batch import Batch
 from .._calls.calls import Calls
 from .._calls.programs import Program
+from .._kernels.bound import Bound
 from .._kernels.kernels import Kernel
 from .._session.session import Session
 from ._recorder import Event
@@ -134,9 +135,20 @@ def _not_now(original: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _by_the_kernel(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`kernel[grid, block](…)` as the kernel's own call, which is noted."""
+
+    @wraps(original)
+    def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        return self._kernel(*arguments, **{**self._sizes, **keywords})
+
+    return call
+
+
 _WRAPPED: tuple[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]], ...] = (
     (Calls, "_op", lambda original: _timed(original, lambda self, op, *_: str(op))),
     (Calls, "_at_once", _not_now),
+    (Bound, "__call__", _by_the_kernel),
     (Kernel, "__call__", lambda original: _timed(original, lambda self, *_: self.name)),
     (Program, "run", lambda original: _timed(original, lambda self, *_: "program")),
     (Batch, "flush", _flushed),
