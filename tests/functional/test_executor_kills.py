@@ -275,8 +275,8 @@ POINTS: list[Point] = [
     closing,
 ]
 
-# Of these it is told what has begun. Where domains take turns, one may end before the job was sent, which then runs elsewhere. And many
-# jobs, on a slow machine, may outlast their turn for so long that they are ended.
+# These take no turns. A turn may end before a job is sent, which then runs elsewhere: the first three tell what has begun. The last
+# one has many jobs, and those that outlast their turn by two seconds are ended.
 AT_ONCE = (having_completed, reading_what_it_writes, running, with_a_full_ring)
 CASES = [(point, domain) for point in POINTS for domain in (False, True) if domain or point is not loading_code]
 

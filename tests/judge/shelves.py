@@ -54,7 +54,7 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> Interpreted:
 
 def believe(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever times the stand-in has."""
-    for name in ("adds_up", "ahead_of_none"):
+    for name in ("adds_up", "warm_is_no_longer"):
         monkeypatch.setattr(_timed, name, lambda *_: True)
 
 

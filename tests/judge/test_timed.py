@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy
 import pytest
-from kops import Timings, judge
+from kops import judge
 from kops.judge import _gpu, _samples, _timed
 from material import SIGNATURE, VECTOR, add, task
 
@@ -183,7 +183,7 @@ def test_who_is_late_every_time_is_accused(
         ([[100.0] * 14 + [500.0], [90.0] * 15], False),
         ([[50.0] * 15, [100.0] * 14 + [240.0]], True),
         ([[10.0] * 14 + [40.0], [100.0] * 15], False),  # each kind by itself
-        ([[None, None], []], True),
+        ([[], []], True),
     ],
 )
 def test_times_that_add_up(times: Any, honest: bool) -> None:
@@ -191,13 +191,12 @@ def test_times_that_add_up(times: Any, honest: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("warm", "cold", "none"),
-    [(5.0, 9.0, True), (9.0, 9.0, True), (12.5, 9.0, True), (14.0, 9.0, False), (120.0, 100.0, False), (None, 9.0, True)],
+    ("warm", "cold", "fits"),
+    [(5.0, 9.0, True), (9.0, 9.0, True), (12.5, 9.0, True), (14.0, 9.0, False), (120.0, 100.0, False)],
 )
-def test_warm_launches_do_nothing_for_cold_ones(warm: float | None, cold: float, none: bool) -> None:
+def test_warm_launches_do_nothing_for_cold_ones(warm: float, cold: float, fits: bool) -> None:
     """Their times would be longer."""
-    times = [[_timed._Launched(Timings(gpu_us=us), None) for us in (99.0, *[most] * 14)] for most in (warm, cold)]
-    assert _timed.ahead_of_none(*times) == none
+    assert _samples.warm_is_no_longer([warm] * 14, [cold] * 14) == fits and _samples.warm_is_no_longer([], [cold])
 
 
 def test_each_launch_has_its_own_plan(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,8 +79,9 @@ _LOADS = {
     "look_e5m2": ("unsigned char", "of_e5m2"),
 }
 
-# A room is a tensor's memory with what lies before and behind the tensor, all of it words of 8 bytes, as they are addressed. What is found
-# has a row for each look, and a last one whose first number is not 0 where anything was wrong. Memory is not filled then: it is evidence.
+# A room is a tensor's memory with what lies before and behind the tensor, all of it words of 8 bytes, in the order of their addresses.
+# `found` has a row for each look. Its last row begins with 1 once a look has found something wrong. The kernels that fill memory do
+# nothing then, since that memory is evidence.
 SOURCE = r"""
 typedef unsigned long long u64;
 
@@ -109,7 +110,7 @@ static __device__ u64 held_at(u64 i, const u64 *tensor, u64 before, u64 bytes, u
     return (tensor[at / 8] & own) | (other & ~own);
 }
 
-/* Adds up what the threads of a block have, into a row of what is found, and says in the last one whether something is wrong. */
+/* Adds what the threads of a block have to a row of `found`, and notes in its last row that something is wrong. */
 static __device__ void add_up(double right, double squares, bool wrong, double *found, int rows, int row)
 {
     __shared__ double sums[2][256];

@@ -8,16 +8,21 @@ from statistics import median
 from .._base import intervals
 from ._verdict import Measured
 
-__all__ = ["adds_up", "measured"]
+__all__ = ["adds_up", "measured", "warm_is_no_longer"]
 
 # What launches that are looked at together may take besides their median's: code that is loaded, others' work.
 DEFERRED, DEFERRED_US = 1.1, 10.0
+AHEAD, AHEAD_US = 1.1, 3.0  # a warm launch may take so many times, and so much more, what a cold one takes
 
 
-def adds_up(times: Sequence[Sequence[float | None]]) -> bool:
+def adds_up(times: Sequence[Sequence[float]]) -> bool:
     """Whether launches, all of which were looked at together, took about as long as their median says, those of each kind."""
-    known = [[us for us in some if us is not None] for some in times]
-    return all(sum(some) <= DEFERRED * len(some) * median(some) + DEFERRED_US for some in known if some)
+    return all(sum(some) <= DEFERRED * len(some) * median(some) + DEFERRED_US for some in times if some)
+
+
+def warm_is_no_longer(warm: Sequence[float], cold: Sequence[float]) -> bool:
+    """Whether warm launches took no longer than the cold ones behind them: else they may have done their work."""
+    return not warm or not cold or median(warm) <= AHEAD * median(cold) + AHEAD_US
 
 
 def measured(samples: Sequence[float]) -> Measured | None:

@@ -27,7 +27,7 @@ from ._gpu import GpuRunner, errors, wrong_in
 from ._lane import Job
 from ._roof import roof_of
 from ._rounds import failed
-from ._samples import adds_up, measured
+from ._samples import adds_up, measured, warm_is_no_longer
 from ._shelf import Held
 from ._stop import Gone, Stop
 from ._unseen import Unseen
@@ -40,7 +40,6 @@ TIMED_DRAWS = 24  # of which each is used once
 TOGETHER_FACTOR = 1.5
 COPIES = 2  # of draws, that are asked for before the one before has ended
 PAUSES = (0.0, 0.0, 0.1, 0.3, 1.0)  # seconds before each trial: a process that begins stalls the GPU for some 0.2 s
-AHEAD, AHEAD_US = 1.1, 3.0  # times, and µs more, that warm launches may take as long as cold ones
 MORE = 16  # launches, where the first ones were not enough
 OVERHEAD_LEAST, OVERHEAD_FACTOR = 200.0, 3.0
 IMPOSSIBLE, IMPOSSIBLE_US = 1.05, 10.0  # a kernel cannot be longer than the daemon's clock around it, but for such errors
@@ -217,7 +216,7 @@ class _Timing:
         """More launches: the median is not known yet, and there is time."""
         if len(found) < least or len(found) >= self.limits.launches:
             return len(found) < least
-        samples = [one.timings.exec_us for one in found if one.timings.exec_us is not None]
+        samples = _us(found)
         narrow = intervals.width(intervals.of_median(samples), median(samples)) <= self.limits.until if samples else True
         return not narrow and clock.monotonic() < end
 
@@ -244,7 +243,7 @@ class _Timing:
             parts = held[: counts[0]], held[counts[0] :]
             made = [[_Launched(one, None) for one in self.pipelined(part, way)] if part else [] for part, way in zip(parts, ways)]
             warm, cold = warm + made[0], cold + made[1]
-            honest = adds_up([[one.timings.exec_us for one in some] for some in made]) and ahead_of_none(warm, cold)
+            honest = adds_up([_us(some) for some in made]) and warm_is_no_longer(_us(warm[1:]), _us(cold[1:]))
             most, then, failure = self.unseen.most, [], None
             rest = [max(1, min(MORE, most, self.limits.launches + 1 - len(some))) for some in (warm, cold)]
             counts = [one if self.wants(some[1:], least, end) and honest else 0 for one, some in zip(rest, (warm, cold))]
@@ -366,15 +365,13 @@ def _disagrees(draw: Draw, us: float, wall: float, why: str) -> Stop:
     return Stop("wrong", text, True, worst=worst)
 
 
-def ahead_of_none(warm: Sequence[_Launched], cold: Sequence[_Launched]) -> bool:
-    """Whether warm launches took no longer than cold ones: else they may have done the work of those, which come behind them."""
-    times = [[us for one in some[1:] if (us := one.timings.exec_us) is not None] for some in (warm, cold)]
-    return not all(times) or median(times[0]) <= AHEAD * median(times[1]) + AHEAD_US
+def _us(launched: Sequence[_Launched]) -> list[float]:
+    """Those that the device tells."""
+    return [us for one in launched if (us := one.timings.exec_us) is not None]
 
 
 def _measured(launched: Sequence[_Launched]) -> Measured | None:
-    samples = [one.timings.exec_us for one in launched if one.timings.exec_us is not None]
-    return measured(samples)
+    return measured(_us(launched))
 
 
 def _ratios(launched: Sequence[_Launched]) -> list[float]:

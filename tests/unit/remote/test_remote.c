@@ -1,5 +1,6 @@
 /* The daemon's side of the store with helpers of the test's own: those that stop anywhere on the way are given up, and
- * whoever waited for them is told. CMakeLists.txt has time pass some times as fast for the code that is tested. */
+ * whoever waited for them is told. For the code that is tested time passes FASTER times as fast (CMakeLists.txt wraps
+ * its clock). */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
