@@ -408,3 +408,18 @@ def test_object_that_is_broken(tmp_path: Path) -> None:
     (made,) = (tmp_path / "kops" / "interpret").glob("kernel-*.so")
     made.write_bytes(made.read_bytes()[:100])
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+
+
+def test_two_processes_make_the_same_object(tmp_path: Path) -> None:
+    """The first one's stays: a process may have given up all files but that one. One that others could write does not."""
+    kept = tmp_path / "kernel-1.so"
+    for text in ("first", "second"):
+        made = tmp_path / text
+        made.write_text(text)
+        _compiler._keep(str(made), kept)
+        if text == "first":
+            inode = kept.stat().st_ino
+    assert kept.read_text() == "first" and kept.stat().st_ino == inode
+    kept.chmod(0o777)
+    _compiler._keep(str(tmp_path / "second"), kept)
+    assert kept.read_text() == "second"

@@ -1,7 +1,7 @@
 """Compiling: the runtime once, each kernel once for every content.
 
 Objects are kept in a directory that only the user can write, under names that are hashes of all that goes into them. An
-object is made in a directory of its own and renamed, so that what is found is whole; what fails leaves nothing.
+object is made in a directory of its own and linked, so that what is found is whole; what fails leaves nothing.
 """
 
 from __future__ import annotations
@@ -127,8 +127,13 @@ def _call(command: Sequence[str], folder: str, what: str) -> None:
 
 
 def _keep(made: str, path: Path) -> None:
+    """What another process has made meanwhile stays: it may be all that a confined process can read."""
     os.chmod(made, 0o700)
-    os.rename(made, path)
+    try:
+        os.link(made, path)
+    except OSError:
+        if not _mine(path):
+            os.rename(made, path)
     sort = path.name.partition("-")[0]
     entries = sorted(path.parent.glob(f"{sort}-*.so"), key=lambda p: p.stat().st_mtime if p.exists() else 0.0)
     for old in entries[: -KEEP[sort]]:
