@@ -200,6 +200,22 @@ def test_draws_that_are_kept() -> None:
     assert last[:4] == first[1:] and len({draw.tensors["a"].data.tobytes() for draw in last}) == 5
 
 
+def test_draws_for_times_make_room_first() -> None:
+    """They take what room there is, never that of draws of other tasks; and a task that comes later gets theirs."""
+    first, second, third = (task(cases=[{"n": 1000}]) for _ in range(3))
+    of_one = _draws.draw(first, first.timed_case, 1).nbytes
+    kept = _pool.Pool(19 * of_one)  # six of each task, one of them with exchanged elements, and one more
+    draws = {one: kept.take(one, one.timed_case, 5).draws for one in (first, second)}
+    for one in (first, second):
+        for number in range(9):
+            kept.keep(one, _draws.changed(one, draws[one][0], number, 100 + number))
+    assert [len(kept.variants(one)) for one in (first, second)] == [3, 3]  # a fifth of all, at most
+    last = kept.take(third, third.timed_case, 5).draws
+    kept.keep(third, _draws.changed(third, last[0], 1, 100))
+    assert [len(kept.variants(one)) for one in (first, second, third)] == [0, 1, 0]
+    assert [kept.take(one, one.timed_case, 5).draws for one in (first, second)] == [draws[first], draws[second]]
+
+
 def test_draws_of_five_tasks_are_not_made_again_and_again() -> None:
     made = 0
 

@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from .._base.needs_numpy import numpy
@@ -58,7 +59,7 @@ class Draw:
     warning: str = ""
     seconds: float = 0.0
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         return sum(t.nbytes for t in self.tensors.values()) + sum(int(e.values.nbytes) for e in self.expected)
 

@@ -43,12 +43,24 @@ class _Entry:
         self.fault: TaskFault | None = None
         self.used = 0
         self.made = 0
+        self.nbytes = 0
 
-    @property
-    def nbytes(self) -> int:
+    def count(self) -> None:
+        """Its bytes anew, after a change."""
         variant = self.variant
-        kept = [*self.draws, *self.variants, *([variant] if variant is not None else [])]
-        return sum(one.nbytes for one in kept)
+        self.nbytes = sum(one.nbytes for one in (*self.draws, *self.variants, *([variant] if variant is not None else [])))
+
+    def give_up_variants(self, nbytes: int) -> int:
+        """As many as have so many bytes, where nobody changes them just now. The bytes that this frees."""
+        if not self.variants or not self.lock.acquire(blocking=False):
+            return 0
+        try:
+            before = self.nbytes
+            del self.variants[: -(-nbytes // max(self.variants[0].nbytes, 1))]
+            self.count()
+            return before - self.nbytes
+        finally:
+            self.lock.release()
 
 
 class Pool:
@@ -73,6 +85,8 @@ class Pool:
             except TaskFault as fault:
                 entry.fault = fault
                 raise
+            finally:
+                entry.count()
             assert entry.examined is not None and entry.variant is not None
             drawn = Drawn(tuple(entry.draws[:count]), entry.examined.warnings, entry.variant)
         self._evict()
@@ -86,14 +100,17 @@ class Pool:
         return () if entry is None else tuple(entry.variants)
 
     def keep(self, task: Task, made: Draw) -> None:
-        """A draw that a solution was timed with, for others. Not for judges with a seed, whose draws are the same each time."""
+        """A draw that a solution was timed with, for others, where there is room besides all else. Not for judges with a seed, whose draws
+        are the same each time."""
         with self._lock:
             entry = self._entries.get((task.key, made.case, None))
-        if entry is None or not entry.lock.acquire(blocking=False):  # which a slow reference may hold
+            fits = made.nbytes + sum(one.nbytes for one in self._entries.values()) <= self._most
+        if entry is None or not fits or not entry.lock.acquire(blocking=False):  # which a slow reference may hold
             return
         try:
             if len(entry.variants) < min(VARIANTS, int(VARIANTS_PART * self._most) // max(made.nbytes, 1)):
                 entry.variants.append(made)
+                entry.nbytes += made.nbytes
         finally:
             entry.lock.release()
 
@@ -113,13 +130,18 @@ class Pool:
             entry.made += 1
 
     def _evict(self) -> None:
-        """The entries that were not used for the longest time go; the last one stays."""
+        """Of the entries that were not used for the longest time the variants go first, which are soon made again, and then the entries;
+        the last one stays."""
         with self._lock:
-            sizes = {key: entry.nbytes for key, entry in self._entries.items()}
-            total = sum(sizes.values())
-            for key in list(self._entries)[:-1]:
+            total = sum(entry.nbytes for entry in self._entries.values())
+            others = list(self._entries.items())[:-1]
+            for _, entry in others:
                 if total <= self._most:
                     return
-                if self._entries[key].fault is None:
-                    total -= sizes[key]
+                total -= entry.give_up_variants(total - self._most)
+            for key, entry in others:
+                if total <= self._most:
+                    return
+                if entry.fault is None:
+                    total -= entry.nbytes
                     del self._entries[key]
