@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,7 +21,7 @@ class Interpreted:
     """In place of the connection whose process runs the judge's own kernels."""
 
     def __init__(self) -> None:
-        self.runs = 0
+        self.runs: Counter[str] = Counter()  # by entry
 
     def compile(self, source: str, entries: Any, **_: Any) -> Interpreted:
         return self
@@ -30,7 +31,7 @@ class Interpreted:
 
     def sequence(self, steps: Any, **_: Any) -> None:
         for entry, *arguments, geometry in steps:
-            self.runs += 1
+            self.runs[entry] += 1
             on_host = [one.get().copy() if isinstance(one, Array) else one for one in arguments]
             run(entry, *on_host, blocks=min(geometry["grid"], 2))
             for there, here in zip(arguments, on_host):

@@ -128,3 +128,20 @@ def test_what_a_timed_launch_has_left_is_told_first(interpreted: Interpreted, ju
     monkeypatch.setattr(_unseen.Unseen, "held", spent)
     verdict = judge_of().judge(task(**SMALL), add())
     assert len(asked) == 2 and verdict.kind == "wrong" and "c[0]" in verdict.text
+
+
+def test_memory_comes_again(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs behind each other have the memory that launches had before: the more there is the more has to be overwritten afterwards."""
+    believe(monkeypatch)
+    monkeypatch.setattr(_unseen, "TOGETHER", 16)
+    used: dict[str, set[Any]] = {"pipelined": set(), "together": set()}
+    for name, rooms in used.items():
+        call = getattr(_gpu.GpuRunner, name)
+
+        def spy(self: Any, runs: Any, *rest: Any, call: Any = call, rooms: Any = rooms) -> Any:
+            rooms.update(block.room for _, memory in runs for block in memory.values())
+            return call(self, runs, *rest)
+
+        monkeypatch.setattr(_gpu.GpuRunner, name, spy)
+    assert judge_of().judge(task(cases=[{"n": 1000}]), add()).right
+    assert len(used["together"]) == 3 * 16 and len(used["together"] - used["pipelined"]) < 3 * 16 / 2

@@ -124,7 +124,7 @@ class Shelf:
         self._bytes = 0
         self._found: Array | None = None
         self._prove()
-        carrier.relieve = self.relieve
+        carrier.relieve, carrier.wipe = self.relieve, self._wipe
 
     # Draws
 
@@ -263,8 +263,7 @@ class Shelf:
                 steps.append((self._kernels[entry], *arguments, found, rows, row, _geometry(words)))
                 asked[-1].append((row, count, expected))
                 row += 1
-        zeros = (2 * rows, 0, 0, 0, *_ALWAYS, _geometry(2 * rows))
-        steps.insert(0, (self._kernels["put_rubbish"], _view(found, 0, 2 * rows, "u64"), *zeros))
+        steps.insert(0, self._zeros(_view(found, 0, 2 * rows, "u64")))
         self._run([*steps, *(step for held in then for step in self._filling(held, (found, rows)))])
         self._used -= {weakref.ref(held.draw) for held in several} - {weakref.ref(held.draw) for held in then}
         try:
@@ -299,6 +298,15 @@ class Shelf:
     @staticmethod
     def _rubbish(held: Held, area: Area) -> tuple[int, int, int]:
         return (held.seeds[area.name], *masks(area.dtype, held.nan and area.role != "input"))
+
+    def _zeros(self, words: Array) -> tuple[Any, ...]:
+        return (self._kernels["put_rubbish"], words, words.size, 0, 0, 0, *_ALWAYS, _geometry(words.size))
+
+    def _wipe(self, several: Sequence[Array]) -> None:
+        """Overwrites arrays of words with zeros, by few requests where copies take one each. Any thread's."""
+        steps = list(map(self._zeros, several))
+        for at in range(0, len(steps), STEPS):
+            self.client.sequence(steps[at : at + STEPS], blocking=True)
 
     def _rows(self, rows: int) -> Array:
         if self._found is None or self._found.shape[0] < rows:

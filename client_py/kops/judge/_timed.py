@@ -120,8 +120,6 @@ class _Timing:
         if worst is not None:
             raise failed(worst)
         self.runner.checked += len(several)
-        for held in several:
-            self.runner.release(held.memory)
 
     def filling(self, staged: Staged) -> tuple[Memory, Copies]:
         memory = self.runner.memory(staged.plan, self.unseen.side())
@@ -247,6 +245,8 @@ class _Timing:
             most, then, failure = self.unseen.most, [], None
             rest = [max(1, min(MORE, most, self.limits.launches + 1 - len(some))) for some in (warm, cold)]
             counts = [one if self.wants(some[1:], least, end) and honest else 0 for one, some in zip(rest, (warm, cold))]
+            for launch in held:  # it is looked at before other launches' inputs come there
+                self.runner.release(launch.memory)
             try:
                 then = self.unseen.held(sum(counts)) if any(counts) or not honest else self.for_runs(cold)
             except (Stop, Refused, TaskFault, Gone) as error:  # told behind what the launches have left
@@ -300,6 +300,8 @@ class _Timing:
             count = len(held)
             timings = self.runner.together([(one.plan, one.memory) for one in held])
             self.look(held)
+            for launch in held:
+                self.runner.release(launch.memory)
         return self.lateness(us, timings, count), None if wall_us(timings) is None else was_alone(timings)
 
     def lateness(self, us: float, timings: Timings, count: int) -> Stop | None:
