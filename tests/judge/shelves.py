@@ -12,7 +12,7 @@ from conftest import LIMITS
 from kops import judge
 from kops._tensors.device_array import Array
 from kops.judge import _machine, _shelf, _timed
-from test_device_code import run
+from test_device_code import launched
 
 from support.daemon import Daemon  # isort: skip
 
@@ -21,7 +21,7 @@ class Interpreted:
     """In place of the connection whose process runs the judge's own kernels."""
 
     def __init__(self) -> None:
-        self.runs: Counter[str] = Counter()  # by entry
+        self.runs: Counter[str] = Counter()  # rooms by entry
 
     def compile(self, source: str, entries: Any, **_: Any) -> Interpreted:
         return self
@@ -31,9 +31,10 @@ class Interpreted:
 
     def sequence(self, steps: Any, **_: Any) -> None:
         for entry, *arguments, geometry in steps:
-            self.runs[entry] += 1
             on_host = [one.get().copy() if isinstance(one, Array) else one for one in arguments]
-            run(entry, *on_host, blocks=min(geometry["grid"], 2))
+            blocks, rooms = geometry["grid"]
+            self.runs[entry] += rooms
+            launched(entry, on_host, grid=(min(blocks, 2), rooms))
             for there, here in zip(arguments, on_host):
                 if isinstance(there, Array):
                     there.set(here)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,15 @@ ROOM, BEFORE = 1024, 256  # bytes
 SEED = 0x123456789ABCDEF
 
 
-def run(entry: str, *arguments: Any, blocks: int = 3) -> None:
+def launched(entry: str, arguments: Sequence[Any], grid: tuple[int, int]) -> None:
     params = parse(_device_code.signature(entry))
-    interpret.run(_device_code.SOURCE, entry, params, arguments, grid=blocks, block=_device_code.BLOCK, check=False, name="judge.cu")
+    interpret.run(_device_code.SOURCE, entry, params, arguments, grid=grid, block=_device_code.BLOCK, check=False, name="judge.cu")
+
+
+def run(entry: str, several: tuple[Any, ...] | list[tuple[Any, ...]], *rest: Any) -> None:
+    """For one room, or several."""
+    rooms = several if isinstance(several, list) else [several]
+    launched(entry, _device_code.arguments(entry, rooms, *rest), (3, len(rooms)))
 
 
 def found() -> Any:
@@ -27,8 +34,8 @@ def found() -> Any:
 def filled(dtype: str, bits: Any, nan: bool = False, before: int = BEFORE) -> Any:
     room, tensor = np.zeros(ROOM // 8, "u8"), np.zeros(-(-bits.nbytes // 8), "u8")
     tensor.view("u1")[: bits.nbytes] = bits.reshape(-1).view("u1")
-    rubbish = (SEED, *_device_code.masks(dtype, nan))
-    run("put_tensor", room, tensor, room.size, tensor.size, before, bits.nbytes, *rubbish, None, 0)
+    how = (room.size, tensor.size, before, bits.nbytes, *_device_code.masks(dtype, nan))
+    run("put_tensor", (room, tensor, SEED), *how, None, 0)
     return room, tensor
 
 
@@ -39,18 +46,18 @@ def test_a_tensor_between_rubbish(size: int, before: int) -> None:
     room, tensor = filled("u8", bits, before=before)
     assert np.array_equal(room.view("u1")[before : before + size], bits)
     assert len(set(room.tolist())) > ROOM // 8 - 34, "what is beside it differs from word to word"
-    how = (room.size, before, size)
+    how = (before, size, *_device_code.masks("u8", False))
     for at in range(0, ROOM, 5):
         one = room.copy()
         one.view("u1")[at] ^= 4
         same, around = found(), found()
-        run("look_same", one, *how, tensor, tensor.size, SEED, *_device_code.masks("u8", False), same, 4, 1)
-        run("look_around", one, *how, SEED, *_device_code.masks("u8", False), around, 4, 2)
+        run("look_same", (one, tensor, SEED), room.size, tensor.size, *how, same, 4, 1)
+        run("look_around", (one, SEED), room.size, *how, around, 4, 2)
         beside = not before <= at < before + size
         assert same[1, 0] == room.size - 1 and not same[[0, 2]].any() and same[3].tolist() == [1, 0]
         assert around[2, 0] == room.size - beside and around[3].tolist() == [beside, 0]
     whole = found()
-    run("look_same", room, *how, tensor, tensor.size, SEED, *_device_code.masks("u8", False), whole, 4, 0)
+    run("look_same", (room, tensor, SEED), room.size, tensor.size, *how, whole, 4, 0)
     assert whole[0].tolist() == [room.size, 0] and not whole[3].any()
 
 
@@ -61,8 +68,8 @@ def test_what_is_wrong_is_not_overwritten(wrong: bool) -> None:
     tensor = np.arange(16, dtype="u8")
     for put in ("put_rubbish", "put_tensor"):
         room = np.full(ROOM // 8, 7, "u8")
-        place = (room, tensor, room.size, tensor.size, BEFORE, tensor.nbytes) if put == "put_tensor" else (room, room.size)
-        run(put, *place, SEED, *_device_code.masks("u8", False), rows, 4)
+        place = (room.size, tensor.size, BEFORE, tensor.nbytes) if put == "put_tensor" else (room.size,)
+        run(put, (room, tensor, SEED) if put == "put_tensor" else (room, SEED), *place, *_device_code.masks("u8", False), rows, 4)
         assert bool((room == 7).all()) == wrong and (wrong or len(set(room.tolist())) == room.size)
 
 
@@ -70,7 +77,7 @@ def test_what_is_wrong_is_not_overwritten(wrong: bool) -> None:
 @pytest.mark.parametrize("nan", [False, True])
 def test_rubbish(dtype: str, nan: bool) -> None:
     room = np.zeros(ROOM // 8, "u8")
-    run("put_rubbish", room, room.size, SEED, *_device_code.masks(dtype, nan), None, 0)
+    run("put_rubbish", (room, SEED), room.size, *_device_code.masks(dtype, nan), None, 0)
     tensor = _values.Tensor(dtype, room.view(_values.bits_dtype(dtype)))
     assert len(set(room.tolist())) == room.size
     if nan and dtype in ("f16", "bf16", "f32", "f64"):
@@ -95,7 +102,7 @@ def test_floats_as_on_the_host(dtype: str) -> None:
         room.view("u1")[BEFORE : BEFORE + got.nbytes] = got.data.view("u1")
         sums = found()
         with np.errstate(all="ignore"):
-            run(_device_code.LOOKS[dtype], room, room.size, BEFORE, got.nbytes, want, want.size, rtol, atol, sums, 4, 1)
+            run(_device_code.LOOKS[dtype], (room, want, atol), room.size, want.size, BEFORE, got.nbytes, rtol, sums, 4, 1)
         wrong, squares = _compare.float_errors(got, want, rtol, atol)
         assert sums[1, 0] == want.size - wrong and sums[1, 1] == pytest.approx(squares, rel=1e-12)
         assert sums[3].tolist() == [bool(wrong), 0]
@@ -109,5 +116,27 @@ def test_all_numbers_of_small_dtypes(dtype: str) -> None:
     room = np.zeros(-(-some.nbytes // 8), "u8")
     room.view("u1")[: some.nbytes] = some.view("u1")
     sums = found()
-    run(_device_code.LOOKS[dtype], room, room.size, 0, some.nbytes, want, want.size, 0.0, 0.0, sums, 4, 0)
+    run(_device_code.LOOKS[dtype], (room, want, 0.0), room.size, want.size, 0, some.nbytes, 0.0, sums, 4, 0)
     assert sums[0].tolist() == [want.size, 0]
+
+
+@pytest.mark.parametrize("count", [1, 3, _device_code.WIDE])
+def test_several_rooms_at_once(count: int) -> None:
+    """Each has its own tensor, rubbish and row; what a launch has no room for is not touched."""
+    rng = np.random.default_rng(count)
+    rooms = [np.zeros(ROOM // 8, "u8") for _ in range(count)]
+    tensors = [rng.standard_normal(30) for _ in range(count)]
+    how = (ROOM // 8, 30, BEFORE, 240)
+    bits = _device_code.masks("f64", False)
+    run("put_tensor", [(room, one.view("u8"), i) for i, (room, one) in enumerate(zip(rooms, tensors))], *how, *bits, None, 0)
+    alone = filled("f64", tensors[0])[0]
+    assert np.array_equal(rooms[0].view("f8")[32:62], alone.view("f8")[32:62]) and len({room.tobytes() for room in rooms}) == count
+    rooms[-1].view("f8")[40] += 0.5
+    same, near = np.zeros((count + 3, 2)), np.zeros((count + 3, 2))
+    run("look_same", [(room, one.view("u8"), i) for i, (room, one) in enumerate(zip(rooms, tensors))], *how, *bits, same, count + 3, 1)
+    tolerances = [1.0] * (count - 1) + [0.25]
+    several = list(zip(rooms, tensors, tolerances))
+    run("look_f64", several, *how, 0.0, near, count + 3, 1)
+    assert same[:, 0].tolist() == [0, *[128] * (count - 1), 127, 0, 1]
+    assert near[:, 0].tolist() == [0, *[30] * (count - 1), 29, 0, 1] and near[count, 1] == pytest.approx(0.25)
+    run("look_f64", [(room, one, 0.75) for room, one, _ in several], *how, 0.0, np.zeros((count + 3, 2)), count + 3, 1)

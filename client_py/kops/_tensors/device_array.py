@@ -92,6 +92,8 @@ class Array:
     @property
     def contiguous(self) -> bool:
         """Whether the elements follow each other in row-major order."""
+        if len(self.shape) == 1:
+            return self._strides[0] == 1 or self.shape[0] <= 1
         if not self.size:
             return True
         step = 1

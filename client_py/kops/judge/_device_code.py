@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from ._poison import NANS
 
-__all__ = ["BLOCK", "LOOKS", "SOURCE", "entries", "masks", "signature"]
+__all__ = ["BLOCK", "LOOKS", "SOURCE", "WIDE", "arguments", "entries", "masks", "signature"]
 
 BLOCK = 256  # threads, which the sums in shared memory are for
+WIDE = 7  # rooms of one launch, whose blocks have them by their `y`: a launch takes longer to ask for than most rooms to fill
 LOOKS = {
     "f16": "look_f16", "bf16": "look_bf16", "f32": "look_f32", "f64": "look_f64", "f8_e4m3": "look_e4m3", "f8_e5m2": "look_e5m2",
 }  # fmt: skip
@@ -30,34 +33,120 @@ def _repeated(bits: int, size: int) -> int:
     return int.from_bytes(bits.to_bytes(size, "little") * (8 // size), "little")
 
 
-_RUBBISH = "unsigned long long seed, unsigned long long drawn, unsigned long long set"
-_FOUND = "inout double* found[rows][2], int rows, int row"
-_UNLESS = "const double* found, int rows"  # or a null pointer
-_ROOM = "const unsigned long long* room[words], unsigned long long words, unsigned long long before, unsigned long long bytes"
-_SIGNATURES = {
-    "put_rubbish": f"out unsigned long long* room[words], unsigned long long words, {_RUBBISH}, {_UNLESS}",
-    "put_tensor": "out unsigned long long* room[words], const unsigned long long* tensor[held], unsigned long long words,"
-    f" unsigned long long held, unsigned long long before, unsigned long long bytes, {_RUBBISH}, {_UNLESS}",
-    "look_same": f"{_ROOM}, const unsigned long long* tensor[held], unsigned long long held, {_RUBBISH}, {_FOUND}",
-    "look_around": f"{_ROOM}, {_RUBBISH}, {_FOUND}",
+_SIZES = r"\[\w+\]"
+
+
+class _Form(NamedTuple):
+    """The parameters of a kernel. `own` are those of each room, whose number stands for #; `rest` are all rooms'. Only the first room's
+    have sizes: the others may be null pointers."""
+
+    own: tuple[str, ...]
+    rest: tuple[str, ...]
+
+    def every(self) -> list[str]:
+        own = [one.replace("#", str(i)) for one in self.own for i in range(WIDE)]
+        return [one if "0[" in one else re.sub(_SIZES, "", one) for one in own] + list(self.rest)
+
+
+_U64 = "unsigned long long"
+_ROOM, _FILLED = f"const {_U64}* room#[words]", f"out {_U64}* room#[words]"
+_TENSOR, _SEED = f"const {_U64}* tensor#[held]", f"{_U64} seed#"
+_WORDS, _HELD, _PLACE, _BITS = f"{_U64} words", f"{_U64} held", (f"{_U64} before", f"{_U64} bytes"), (f"{_U64} drawn", f"{_U64} set")
+_UNLESS = "const double* found", "int rows"  # or a null pointer
+_FOUND = "inout double* found[rows][2]", "int rows", "int row"
+_FORMS = {
+    "put_rubbish": _Form((_FILLED, _SEED), (_WORDS, *_BITS, *_UNLESS)),
+    "put_tensor": _Form((_FILLED, _TENSOR, _SEED), (_WORDS, _HELD, *_PLACE, *_BITS, *_UNLESS)),
+    "look_same": _Form((_ROOM, _TENSOR, _SEED), (_WORDS, _HELD, *_PLACE, *_BITS, *_FOUND)),
+    "look_around": _Form((_ROOM, _SEED), (_WORDS, *_PLACE, *_BITS, *_FOUND)),
     **dict.fromkeys(
-        LOOKS.values(), f"{_ROOM}, const double* want[count], unsigned long long count, double rtol, double atol, {_FOUND}"
+        LOOKS.values(),
+        _Form(
+            (_ROOM, "const double* want#[count]", "double atol#"), (_WORDS, f"{_U64} count", *_PLACE, "double rtol", *_FOUND)
+        ),
     ),
 }
 
 
 def entries() -> tuple[str, ...]:
-    return tuple(_SIGNATURES)
+    return tuple(_FORMS)
 
 
 def signature(entry: str) -> Any:
-    return _SIGNATURES[entry]
+    return ", ".join(_FORMS[entry].every())
 
+
+def arguments(entry: str, several: Sequence[tuple[Any, ...]], *rest: Any) -> list[Any]:
+    """Of a launch for at most `WIDE` rooms, each with its own arguments. The grid is as many blocks high as there are rooms; `row` is the
+    first one's, and the others' follow."""
+    made: list[Any] = []
+    for text, column in zip(_FORMS[entry].own, zip(*several, strict=True), strict=True):
+        made += column
+        made += [None if "*" in text else 0] * (WIDE - len(column))
+    return [*made, *rest]
+
+
+def _declared(text: str) -> str:
+    """A parameter in C++, of one in a signature."""
+    return re.sub(_SIZES, "", re.sub(r"^(out|inout) ", "", text))
+
+
+def _kernel(entry: str, body: str) -> str:
+    """A kernel of the body of a function, in which a block's own arguments have no number."""
+    form = _FORMS[entry]
+    chosen = []
+    for text in form.own:
+        kind, name = _declared(text).replace("#", "").rsplit(" ", 1)
+        # Not an array of them: each thread would copy it to its local memory first.
+        others = " : ".join(f"blockIdx.y == {i} ? {name}{i}" for i in range(1, WIDE))
+        chosen.append(f"    {kind} {name} = {others} : {name}0;")
+    head = ",\n    ".join(map(_declared, form.every()))
+    return f'extern "C" __global__ void {entry}(\n    {head})\n{{\n' + "\n".join(chosen) + f"\n{body.strip(chr(10))}\n}}\n\n"
+
+
+_PUT_RUBBISH = r"""
+    if (is_kept(found, rows))
+        return;
+    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < words; i += (u64)gridDim.x * blockDim.x)
+        room[i] = rubbish(i, seed, drawn, set);
+"""
+
+_PUT_TENSOR = r"""
+    if (is_kept(found, rows))
+        return;
+    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < words; i += (u64)gridDim.x * blockDim.x)
+        room[i] = held_at(i, tensor, before, bytes, seed, drawn, set);
+"""
+
+# How many words are what put_tensor() wrote.
+_LOOK_SAME = r"""
+    double right = 0;
+    bool wrong = false;
+    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < words; i += (u64)gridDim.x * blockDim.x) {
+        bool one = room[i] == held_at(i, tensor, before, bytes, seed, drawn, set);
+        right += one;
+        wrong |= !one;
+    }
+    add_up(right, 0, wrong, found, rows, row + blockIdx.y);
+"""
+
+# How many words have, beside the tensor, what put_rubbish() wrote: of those of the tensor alone nothing is asked.
+_LOOK_AROUND = r"""
+    double right = 0;
+    bool wrong = false;
+    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < words; i += (u64)gridDim.x * blockDim.x) {
+        u64 at = 8 * i - before, other = ~(u64)0;
+        bool one;
+        if (8 * i >= before && at < bytes)
+            other = bytes - at >= 8 ? 0 : ~(((u64)1 << (8 * (bytes - at))) - 1);
+        one = !other || !((room[i] ^ rubbish(i, seed, drawn, set)) & other);
+        right += one;
+        wrong |= !one;
+    }
+    add_up(right, 0, wrong, found, rows, row + blockIdx.y);
+"""
 
 _LOOK = r"""
-extern "C" __global__ void NAME(const u64 *room, u64 words, u64 before, u64 bytes, const double *want, u64 count, double rtol,
-                                double atol, double *found, int rows, int row)
-{
     const TYPE *got = (const TYPE *)((const char *)room + before);
     double right = 0, squares = 0;
     bool wrong = false;
@@ -66,8 +155,7 @@ extern "C" __global__ void NAME(const u64 *room, u64 words, u64 before, u64 byte
         right += one;
         wrong |= !one;
     }
-    add_up(right, squares, wrong, found, rows, row);
-}
+    add_up(right, squares, wrong, found, rows, row + blockIdx.y);
 """
 
 _LOADS = {
@@ -182,54 +270,10 @@ static __device__ double of_e4m3(unsigned char bits)
     return bits & 128 ? -size : size;
 }
 
-extern "C" __global__ void put_rubbish(u64 *room, u64 words, u64 seed, u64 drawn, u64 set, const double *found, int rows)
-{
-    if (is_kept(found, rows))
-        return;
-    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < words; i += (u64)gridDim.x * blockDim.x)
-        room[i] = rubbish(i, seed, drawn, set);
-}
-
-extern "C" __global__ void put_tensor(u64 *room, const u64 *tensor, u64 words, u64 held, u64 before, u64 bytes, u64 seed, u64 drawn,
-                                      u64 set, const double *found, int rows)
-{
-    if (is_kept(found, rows))
-        return;
-    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < words; i += (u64)gridDim.x * blockDim.x)
-        room[i] = held_at(i, tensor, before, bytes, seed, drawn, set);
-}
-
-/* How many words are what put_tensor() wrote. */
-extern "C" __global__ void look_same(const u64 *room, u64 words, u64 before, u64 bytes, const u64 *tensor, u64 held, u64 seed, u64 drawn,
-                                     u64 set, double *found, int rows, int row)
-{
-    double right = 0;
-    bool wrong = false;
-    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < words; i += (u64)gridDim.x * blockDim.x) {
-        bool one = room[i] == held_at(i, tensor, before, bytes, seed, drawn, set);
-        right += one;
-        wrong |= !one;
-    }
-    add_up(right, 0, wrong, found, rows, row);
-}
-
-/* How many words have, beside the tensor, what put_rubbish() wrote: of those of the tensor alone nothing is asked. */
-extern "C" __global__ void look_around(const u64 *room, u64 words, u64 before, u64 bytes, u64 seed, u64 drawn, u64 set, double *found,
-                                       int rows, int row)
-{
-    double right = 0;
-    bool wrong = false;
-    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < words; i += (u64)gridDim.x * blockDim.x) {
-        u64 at = 8 * i - before, other = ~(u64)0;
-        bool one;
-        if (8 * i >= before && at < bytes)
-            other = bytes - at >= 8 ? 0 : ~(((u64)1 << (8 * (bytes - at))) - 1);
-        one = !other || !((room[i] ^ rubbish(i, seed, drawn, set)) & other);
-        right += one;
-        wrong |= !one;
-    }
-    add_up(right, 0, wrong, found, rows, row);
-}
 """ + "".join(
-    _LOOK.replace("NAME", name).replace("TYPE", kind).replace("LOAD", load) for name, (kind, load) in _LOADS.items()
-)
+    [
+        _kernel("put_rubbish", _PUT_RUBBISH), _kernel("put_tensor", _PUT_TENSOR), _kernel("look_same", _LOOK_SAME),
+        _kernel("look_around", _LOOK_AROUND),
+        *(_kernel(name, _LOOK.replace("TYPE", kind).replace("LOAD", load)) for name, (kind, load) in _LOADS.items()),
+    ]
+)  # fmt: skip

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from .._base.errors import BY_CODE, KopsError
 from .._base.needs_numpy import numpy
@@ -21,7 +21,7 @@ from .._tensors.numpy import empty
 from ._bind import Area, Plan
 from ._carrier import APART, Block, Carrier, Memory, Staged
 from ._check import imprecise
-from ._device_code import BLOCK, LOOKS, SOURCE, entries, masks, signature
+from ._device_code import BLOCK, LOOKS, SOURCE, WIDE, arguments, entries, masks, signature
 from ._draws import Draw, Expected, new_seed
 from ._stop import Gone, HeldBack
 from ._task import Task
@@ -36,7 +36,7 @@ PLACE = 256  # bytes, of which the places of tensors are multiples
 WORD = 8
 SLAB, SLAB_BYTES = 16, 256 << 20  # draws in one allocation, and its bytes, at most
 STEPS = 192  # of one request
-GRID = 2048  # blocks, at most
+WORDS, GRID = 8, 2048  # of a room that a thread has, at least, where the room is large; blocks of a room, at most
 _ALWAYS = None, 0  # memory is filled whatever was found
 _SPENT = tuple(BY_CODE[code] for code in ("out_of_memory", "no_memory", "quota_exceeded"))
 
@@ -106,8 +106,30 @@ def _view(whole: Array, at: int, count: int, dtype: str) -> Array:
     return Array(whole._client, whole.device, whole._block, whole._start + at, (count,), (1,), dtype)
 
 
-def _geometry(words: int) -> dict[str, int]:
-    return {"grid": max(1, min(GRID, -(-words // BLOCK))), "block": BLOCK}
+def _geometry(words: int, rooms: int) -> dict[str, Any]:
+    return {"grid": (max(1, min(GRID, -(-words // (BLOCK * WORDS)))), rooms), "block": BLOCK}
+
+
+_T = TypeVar("_T")
+
+
+def _alike(several: Iterable[tuple[tuple[Any, ...], _T]]) -> Iterator[tuple[tuple[Any, ...], list[_T]]]:
+    """Those with the same key together, as many as one launch has room for."""
+    groups: dict[tuple[Any, ...], list[_T]] = {}
+    for key, one in several:
+        groups.setdefault(key, []).append(one)
+    for key, some in groups.items():
+        for at in range(0, len(some), WIDE):
+            yield key, some[at : at + WIDE]
+
+
+class _Look(NamedTuple):
+    """Of a launch's area: the number of the launch, the kernel's own arguments, how much has to be right, and the output that it is."""
+
+    launch: int
+    own: tuple[Any, ...]
+    right: int
+    expected: Expected | None
 
 
 class Shelf:
@@ -235,36 +257,38 @@ class Shelf:
 
     def fill(self, several: Sequence[Held]) -> None:
         """Inputs, and rubbish in all else. Raises Gone."""
-        self._run([step for held in several for step in self._filling(held, _ALWAYS)])
+        self._run(self._filling(several, _ALWAYS))
 
-    def _filling(self, held: Held, unless: tuple[Array | None, int]) -> list[Any]:
-        steps: list[Any] = []
-        for area, block, room in _rooms(held):
-            rubbish = self._rubbish(held, area)
-            if area.role == "input":
-                tensor = held.kept.words(area.name)
-                place = (room.size, tensor.size, block.before, area.nbytes)
-                steps.append((self._kernels["put_tensor"], room, tensor, *place, *rubbish, *unless, _geometry(room.size)))
-            else:
-                steps.append((self._kernels["put_rubbish"], room, room.size, *rubbish, *unless, _geometry(room.size)))
-        return steps
+    def _step(self, entry: str, several: Sequence[tuple[Any, ...]], words: int, *rest: Any) -> tuple[Any, ...]:
+        return (self._kernels[entry], *arguments(entry, several, *rest), _geometry(words, len(several)))
+
+    def _filling(self, several: Sequence[Held], unless: tuple[Array | None, int]) -> list[Any]:
+        """Steps."""
+        asked: list[tuple[tuple[Any, ...], tuple[Any, ...]]] = []
+        for held in several:
+            for area, block, room in _rooms(held):
+                seed, *bits = self._rubbish(held, area)
+                if area.role == "input":
+                    tensor = held.kept.words(area.name)
+                    asked.append((("put_tensor", room.size, tensor.size, block.before, area.nbytes, *bits), (room, tensor, seed)))
+                else:
+                    asked.append((("put_rubbish", room.size, *bits), (room, seed)))
+        return [self._step(entry, some, words, words, *rest, *unless) for (entry, words, *rest), some in _alike(asked)]
 
     def look(self, task: Task, several: Sequence[Held], then: Sequence[Held] = ()) -> Looked:
         """Whether each launch has left its inputs as they were, nothing outside of its tensors, and what is right. In the same go, memory
         is filled for the launches `then`, which may be the same memory, unless an element or a word is wrong. Raises Gone."""
         steps: list[Any] = []
-        asked: list[list[tuple[int, float, Expected | None]]] = []  # by launch: rows of what is found, and what is to be found there
+        asked: list[list[tuple[int, float, Expected | None]]] = [[] for _ in several]  # by launch: rows, and what is to be found there
         rows = 1 + sum(2 * len(held.plan.areas) for held in several)
         found = self._rows(rows)
         row = 0
-        for held in several:
-            asked.append([])
-            for entry, arguments, words, count, expected in self._looking(task, held):
-                steps.append((self._kernels[entry], *arguments, found, rows, row, _geometry(words)))
-                asked[-1].append((row, count, expected))
-                row += 1
-        steps.insert(0, self._zeros(_view(found, 0, 2 * rows, "u64")))
-        self._run([*steps, *(step for held in then for step in self._filling(held, (found, rows)))])
+        for (entry, words, *rest), some in _alike(self._looking(task, several)):
+            steps.append(self._step(entry, [look.own for look in some], max(words, some[0].right), words, *rest, found, rows, row))
+            for at, look in enumerate(some, row):
+                asked[look.launch].append((at, look.right, look.expected))
+            row += len(some)
+        self._run([self._zeros([_view(found, 0, 2 * rows, "u64")]), *steps, *self._filling(then, (found, rows))])
         self._used -= {weakref.ref(held.draw) for held in several} - {weakref.ref(held.draw) for held in then}
         try:
             values = found.get()
@@ -276,35 +300,38 @@ class Shelf:
         told = [right and (_imprecise(task, held.draw, values, one) or True) for held, right, one in zip(several, counted, asked)]
         return Looked(told, all(counted))
 
-    def _looking(self, task: Task, held: Held) -> list[tuple[str, tuple[Any, ...], int, float, Expected | None]]:
-        """Kernels with their arguments, the number of words, and how much has to be right."""
-        looks: list[tuple[str, tuple[Any, ...], int, float, Expected | None]] = []
-        right = {one.name: one for one in held.draw.expected}
-        for area, block, room in _rooms(held):
-            rubbish = self._rubbish(held, area)
-            place = (room, room.size, block.before, area.nbytes)
-            expected = right.get(area.name) if area.role == "output" else None
-            if area.role == "input" or (expected is not None and area.dtype not in FLOATS):
-                tensor = held.kept.words(area.name)
-                looks.append(("look_same", (*place, tensor, tensor.size, *rubbish), room.size, room.size, None))
-                continue
-            looks.append(("look_around", (*place, *rubbish), room.size, room.size, None))
-            if expected is not None:
-                want = held.kept.doubles(area.name)
-                bounds = task.tolerance_of(expected.dtype).bounds(expected.dtype, expected.scale)
-                looks.append((LOOKS[area.dtype], (*place, want, want.size, *map(float, bounds)), want.size, want.size, expected))
-        return looks
+    def _looking(self, task: Task, several: Sequence[Held]) -> Iterator[tuple[tuple[Any, ...], _Look]]:
+        """What the launches that may be one have in common: the kernel, the number of words, and further numbers."""
+        for launch, held in enumerate(several):
+            right = {one.name: one for one in held.draw.expected}
+            for area, block, room in _rooms(held):
+                seed, *bits = self._rubbish(held, area)
+                place = block.before, area.nbytes
+                expected = right.get(area.name) if area.role == "output" else None
+                if area.role == "input" or (expected is not None and area.dtype not in FLOATS):
+                    tensor = held.kept.words(area.name)
+                    own = room, tensor, seed
+                    yield ("look_same", room.size, tensor.size, *place, *bits), _Look(launch, own, room.size, None)
+                    continue
+                yield ("look_around", room.size, *place, *bits), _Look(launch, (room, seed), room.size, None)
+                if expected is not None:
+                    want = held.kept.doubles(area.name)
+                    rtol, atol = map(float, task.tolerance_of(expected.dtype).bounds(expected.dtype, expected.scale))
+                    key = LOOKS[area.dtype], room.size, want.size, *place, rtol
+                    yield key, _Look(launch, (room, want, atol), want.size, expected)
 
     @staticmethod
     def _rubbish(held: Held, area: Area) -> tuple[int, int, int]:
         return (held.seeds[area.name], *masks(area.dtype, held.nan and area.role != "input"))
 
-    def _zeros(self, words: Array) -> tuple[Any, ...]:
-        return (self._kernels["put_rubbish"], words, words.size, 0, 0, 0, *_ALWAYS, _geometry(words.size))
+    def _zeros(self, several: Sequence[Array]) -> tuple[Any, ...]:
+        """A step, for arrays of words of one size."""
+        words = several[0].size
+        return self._step("put_rubbish", [(one, 0) for one in several], words, words, 0, 0, *_ALWAYS)
 
     def _wipe(self, several: Sequence[Array]) -> None:
         """Overwrites arrays of words with zeros, by few requests where copies take one each. Any thread's."""
-        steps = list(map(self._zeros, several))
+        steps = [self._zeros(some) for _, some in _alike(((one.size,), one) for one in several)]
         for at in range(0, len(steps), STEPS):
             self.client.sequence(steps[at : at + STEPS], blocking=True)
 
@@ -343,19 +370,19 @@ class Shelf:
     def _prove(self) -> None:
         """What no kernel has computed must not pass for right: the kernels find a difference, and none where there is none."""
         room, found = (self.carrier.client.zeros((32,), dtype, device=self.device) for dtype in ("u64", "f64"))
-        rubbish, place = (7, *masks("f32", False)), (room, 32, 0, 128)
+        bits = masks("f32", False)
         rows = Array(found._client, found.device, found._block, found._start, (3, 2), (2, 1), "f64")
-        put, look, how = self._kernels["put_rubbish"], self._kernels["look_around"], _geometry(32)
-        steps = [
-            (put, room, 32, *rubbish, *_ALWAYS, how),
-            (look, *place, *rubbish, rows, 3, 0, how),
-            (put, room, 32, 9, *rubbish[1:], rows, 3, how),
-            (look, *place, *rubbish, rows, 3, 1, how),  # finds what is wrong now
-            (put, room, 32, *rubbish, rows, 3, how),  # does nothing
-            (look, *place, 9, *rubbish[1:], rows, 3, 1, how),
-        ]
+
+        def put(seed: int, *unless: Any) -> Any:
+            return self._step("put_rubbish", [(room, seed)], 32, 32, *bits, *unless)
+
+        def look(row: int, *seeds: int) -> Any:
+            return self._step("look_around", [(room, seed) for seed in seeds], 32, 32, 0, 128, *bits, rows, 3, row)
+
+        steps = [put(7, *_ALWAYS), look(0, 7), put(9, rows, 3), look(0, 7, 9)]  # what is wrong is found
+        steps += [put(7, rows, 3), look(1, 9)]  # which does nothing then
         self.client.sequence(steps, blocking=True)
-        if rows.get().tolist() != [[32.0, 0.0], [48.0, 0.0], [1.0, 0.0]]:
+        if rows.get().tolist() != [[48.0, 0.0], [64.0, 0.0], [1.0, 0.0]]:
             raise BY_CODE["device_error"]("the judge's own kernels do not compute what they should")
 
 
