@@ -11,7 +11,7 @@ import pytest
 from conftest import LIMITS
 from kops import judge
 from kops._tensors.device_array import Array
-from kops.judge import _machine, _shelf, _timed
+from kops.judge import _gpu, _machine, _shelf, _timed
 from test_device_code import launched
 
 from support.daemon import Daemon  # isort: skip
@@ -58,6 +58,19 @@ def believe(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever times the stand-in has."""
     for name in ("adds_up", "warm_is_no_longer"):
         monkeypatch.setattr(_timed, name, lambda *_: True)
+
+
+def after_launches(monkeypatch: pytest.MonkeyPatch, call: Callable[[_shelf.Held], None]) -> None:
+    """Called for each launch of a check, before it is looked at."""
+    in_turn = _gpu.GpuRunner._launched_in_turn
+
+    def spy(self: Any, several: Any) -> Any:
+        made = in_turn(self, several)
+        for held in several:
+            call(held)
+        return made
+
+    monkeypatch.setattr(_gpu.GpuRunner, "_launched_in_turn", spy)
 
 
 Make = Callable[..., judge.Judge]

@@ -18,7 +18,7 @@ from kops._base.errors import BY_CODE
 from kops._tensors.device_array import Array
 from kops.judge import _carrier, _check, _draws, _gpu, _machine, _rounds, _shelf, _timed, _unseen
 from material import FAULT, SIGNATURE, VECTOR, add, confined, task
-from shelves import SMALL, Interpreted, Make, believe, interpreted, judge_of
+from shelves import SMALL, Interpreted, Make, after_launches, believe, byte_of, interpreted, judge_of
 
 from support.daemon import Daemon  # isort: skip
 
@@ -69,19 +69,15 @@ def test_the_same_verdicts_as_on_the_host(daemon: Daemon, judge_of: Make, reques
 
 def spoiled(monkeypatch: pytest.MonkeyPatch, name: str, at: int, launch: int) -> None:
     """A launch of the check changes a byte."""
-    launched, count = _gpu.GpuRunner.launched, [0]
+    count = [0]
 
-    def wrong(self: Any, plan: Any, memory: Any, timed: bool = False) -> Any:
-        made = launched(self, plan, memory, timed)
+    def wrong(held: _shelf.Held) -> None:
         count[0] += 1
         if count[0] == launch:
-            block = memory[name]
-            whole = block.room.whole
-            byte = Array(whole._client, whole.device, whole._block, whole._start + block.before + at, (1,), (1,), "u8")
+            byte = byte_of(held.memory, name, at)
             byte.set(byte.get() ^ 64)
-        return made
 
-    monkeypatch.setattr(_gpu.GpuRunner, "launched", wrong)
+    after_launches(monkeypatch, wrong)
 
 
 @pytest.mark.parametrize("launch", [3, 10], ids=["of the first round", "the last one"])
@@ -324,18 +320,47 @@ def test_precision() -> None:
     assert (worst.why, worst.expected, worst.of) == ("precision", allowed, size) and worst.got == pytest.approx(1.1**0.5 * allowed)
 
 
+@pytest.mark.parametrize("bad", [0, 2, 4])
+def test_launches_of_a_round_are_asked_for_at_once(
+    interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch, bad: int
+) -> None:
+    """The first that does not end is told, behind those before it, though others were asked for."""
+    asked: list[Any] = []
+    in_turn = _gpu.GpuRunner._launched_in_turn
+
+    class Launch:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def result(self) -> None:
+            assert len(asked) == 5, "all have been asked for"
+            if self.number >= bad:
+                raise BY_CODE["device_fault" if self.number == bad else "device_lost"]("of this one")
+
+    class Kernel:
+        def submit(self, *_: Any, deadline_ms: int, **__: Any) -> Launch:
+            asked.append(deadline_ms)
+            return Launch(len(asked) - 1)
+
+    def spy(self: Any, several: Any) -> Any:
+        monkeypatch.setattr(self, "kernel", lambda one: Kernel())
+        made = in_turn(self, [*several, *several, *several, *several, *several][:5])
+        assert made[0] == bad and isinstance(made[1], _timed.Stop) and made[1].kind == "faulted"
+        assert asked == [5000, 10000, 15000, 20000, 25000]
+        raise made[1]
+
+    monkeypatch.setattr(_gpu.GpuRunner, "_launched_in_turn", spy)
+    assert judge_of(time=False, deadline=5.0).judge(task(**SMALL), add()).kind == "faulted" and asked
+
+
 def test_less_precision(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where each element is within the tolerance memory is filled for the next round already."""
-    launched = _gpu.GpuRunner.launched
-
-    def rounded(self: Any, plan: Any, memory: Any, timed: bool = False) -> Any:
-        made = launched(self, plan, memory, timed)
-        whole, size = memory["c"].room.whole, plan.areas["c"].nbytes // 4
-        sums = Array(whole._client, whole.device, whole._block, whole._start + memory["c"].before, (size,), (1,), "f32")
+    def rounded(held: _shelf.Held) -> None:
+        block = held.memory["c"]
+        sums = block.bytes_as("f32", (block.size // 4,))
         sums.set(sums.get().astype("f2").astype("f4"))
-        return made
 
-    monkeypatch.setattr(_gpu.GpuRunner, "launched", rounded)
+    after_launches(monkeypatch, rounded)
     one = task(**SMALL, tolerance=judge.Tolerance(rtol=1e-2, atol=1e-2))
     verdict = judge_of(time=False).judge(one, add())
     assert (verdict.kind, verdict.why) == ("wrong", "precision") and verdict.worst is not None

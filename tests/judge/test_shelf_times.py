@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from kops import judge
-from kops.judge import _gpu, _timed, _unseen
+from kops.judge import _gpu, _shelf, _timed, _unseen
 from material import SIGNATURE, add, task
-from shelves import SMALL, Interpreted, Make, believe, byte_of, interpreted, judge_of
+from shelves import SMALL, Interpreted, Make, after_launches, believe, byte_of, interpreted, judge_of
 
 __all__ = ["interpreted", "judge_of"]
 
@@ -86,17 +86,15 @@ def test_an_integer_that_is_off_within_its_tolerance(interpreted: Interpreted, j
     """The judge's kernels take it for wrong, and the host does not: memory is filled then where it was not."""
     monkeypatch.setattr(_unseen, "TOGETHER", 3)
     believe(monkeypatch)
-    launched, count = _gpu.GpuRunner.launched, [0]
+    count = [0]
 
-    def off(self: Any, plan: Any, memory: Any, timed: bool = False) -> Any:
-        made = launched(self, plan, memory, timed)
+    def off(held: _shelf.Held) -> None:
         count[0] += 1
         if count[0] in (3, 10):
-            byte = byte_of(memory, "c", 0)
+            byte = byte_of(held.memory, "c", 0)
             byte.set(byte.get() ^ 1)
-        return made
 
-    monkeypatch.setattr(_gpu.GpuRunner, "launched", off)
+    after_launches(monkeypatch, off)
     loose = {"precision": "native", "tolerance": judge.Tolerance(atol=2.0), "exchange": False}
     whole = task(**SMALL, reference=lambda a, b: (a + b).view("i4"), **loose)
     launch = judge.Launch("add2_kernel", SIGNATURE.replace("float* c", "int* c"), grid="ceil_div(n, 256)", block=256)
@@ -145,3 +143,31 @@ def test_memory_comes_again(interpreted: Interpreted, judge_of: Make, monkeypatc
         monkeypatch.setattr(_gpu.GpuRunner, name, spy)
     assert judge_of().judge(task(cases=[{"n": 1000}]), add()).right
     assert len(used["together"]) == 3 * 16 and len(used["together"] - used["pipelined"]) < 3 * 16 / 2
+
+
+def test_draws_that_are_missing_are_made_beside_the_check(
+    interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as are missing for the usual number of launches; a later solution needs none."""
+    believe(monkeypatch)
+    monkeypatch.setattr(_unseen, "TOGETHER", 16)
+    made: list[int] = []
+    changed = _unseen.changed
+    monkeypatch.setattr(_unseen, "changed", lambda *rest: (made.append(1), changed(*rest))[1])
+    before: list[int] = []
+    check = _shelf.Shelf.fill
+    monkeypatch.setattr(_shelf.Shelf, "fill", lambda self, several: (before.append(len(made)), check(self, several))[1])
+    ask = _unseen.Unseen.ask
+
+    def waits(self: Any) -> Any:
+        for one in self._coming:
+            one.result()
+        before.append(len(made))
+        return ask(self)
+
+    monkeypatch.setattr(_unseen.Unseen, "ask", waits)
+    judging, one = judge_of(seed=None), task(cases=[{"n": 1000}])
+    assert judging.judge(one, add()).right
+    enough = 2 * (1 + _unseen.MOSTLY_ENOUGH) + 16 - _timed.TIMED_DRAWS
+    assert before[1] == enough == len(made)
+    assert judging.judge(one, add(prelude="// again")).right and len(made) == enough

@@ -349,16 +349,35 @@ class GpuRunner(Runner):
         return [shelf.hold(plan := self.plan(task, step.draw), step.draw, self._memory_of(plan, step)) for step in steps]
 
     def _launched_in_turn(self, several: Sequence[Held]) -> tuple[int, Exception | None]:
-        """How many were launched, and why no more."""
+        """How many have ended, and why no more. All are asked for at once: each has the deadlines of those before it besides its own.
+        Raises Busy."""
+        asked: list[tuple[int, str, Any]] = []
+        ended = len(several)
+        failure: Exception | None = None
+        begun = last = time.monotonic()
         for i, held in enumerate(several):
-            begun = time.monotonic()
             try:
-                self.launched(held.plan, held.memory)
+                for one in held.plan.launches:
+                    with errors(one.launch.entry):
+                        how = {**self.geometry(one), "deadline_ms": max(int(self.deadline * (i + 1) * 1e3), 1)}
+                        asked.append((i, one.launch.entry, self.kernel(one).submit(*self.arguments(one, held.memory), **how)))
             except (Stop, Refused, Gone) as error:
-                return i, error
-            took, case = time.monotonic() - begun, held.draw.case
+                ended, failure = i, error
+                break
+        for i, launches in itertools.groupby(asked, lambda one: one[0]):
+            for _, entry, launch in launches:
+                try:
+                    with self._waited(int((self.deadline * (i + 1) - (last - begun)) * 1e3)), errors(entry):
+                        launch.result()
+                except (Stop, Refused, Gone, Busy) as error:
+                    if i < ended:
+                        ended, failure = i, error
+            took, case = time.monotonic() - last, several[i].draw.case
+            last += took
             self.seconds[case] = min(self.seconds.get(case, took), took)
-        return len(several), None
+        if isinstance(failure, Busy):
+            raise failure
+        return ended, failure
 
     def worst_of(self, task: Task, several: Sequence[Held], then: Sequence[Held] = ()) -> Worst | None:
         """What is wrong with the first launch that has left something wrong. Memory is filled for the launches `then`, unless something
@@ -418,6 +437,8 @@ class GpuRunner(Runner):
         return known[1]
 
     def close(self, lost: bool = False) -> None:
+        if self.unseen is not None:
+            self.unseen.close()
         self._buffers.clear()
         self._kernels.clear()
         self._free.clear()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import random
 import threading
+from collections import deque
+from concurrent.futures import Future
 from statistics import median
 
 from ._draws import Draw, changed, new_seed
@@ -37,12 +39,17 @@ class Unseen:
         self._number = max((one.number for one in self._rest), default=0)
         self._drawing = threading.Lock()
         self._first: list[Held] = []
+        self._coming: deque[Future[Draw]] = deque()
 
     def draw(self) -> Draw:
         """Of those that are kept, then with exchanged elements. Any thread's."""
         with self._drawing:
             if self._rest:
                 return self._rest.pop()
+        return self._new()
+
+    def _new(self) -> Draw:
+        with self._drawing:
             self._number += 1
             number, seed, of = self._number, new_seed(), self.random.choice(self.job.timed)
         made = changed(self.task, of, seed, number)
@@ -58,7 +65,7 @@ class Unseen:
         made = []
         with self._drawing:
             drawn = [self._rest.pop() for _ in range(min(count, len(self._rest)))]
-        new = [self.runner.crew.submit(self.draw) for _ in range(count - len(drawn))]
+        new = [self._coming.popleft() if self._coming else self.runner.crew.submit(self._new) for _ in range(count - len(drawn))]
         drawn += [one.result() for one in new]
         images = {draw: self.runner.crew.submit(Image, draw) for draw in drawn if not self.shelf.has(draw)}
         for draw in drawn:
@@ -67,18 +74,37 @@ class Unseen:
             made.append(self.shelf.hold(plan, draw, memory, images[draw].result() if draw in images else None))
         return made
 
+    def expect(self) -> None:
+        """Has the draws that are missing for the usual number of launches made beside the check."""
+        launches = 2 * min(1 + MOSTLY_ENOUGH, VARIED_BYTES // self._nbytes) + min(TOGETHER, TOGETHER_BYTES // self._nbytes)
+        missing = launches - len(self._rest)
+        if self._quick(missing):
+            self._coming += [self.runner.crew.submit(self._new) for _ in range(missing)]
+
+    def _quick(self, draws: int) -> bool:
+        return draws * median(one.seconds for one in self.job.timed) / (1 + self.beside) <= SLOW
+
+    def close(self) -> None:
+        """What was expected and is not needed is not made."""
+        for one in self._coming:
+            one.cancel()
+
     # The first launches. How long one takes is known from the check, roughly.
 
     @property
     def most(self) -> int:
         """How many launches may be asked for at once."""
-        nbytes = self.runner.plan(self.task, self.job.timed[0]).nbytes
-        return max(1, min(SEVERAL, int(self.runner.deadline * DEADLINE_PART / self._seconds), VARIED_BYTES // max(nbytes, 1)))
+        return max(1, min(SEVERAL, int(self.runner.deadline * DEADLINE_PART / self._seconds), VARIED_BYTES // self._nbytes))
 
     @property
     def alike(self) -> int:
         """How many launches come first of each kind, cold ones and warm ones."""
         return min(1 + MOSTLY_ENOUGH, self.most)
+
+    @property
+    def _nbytes(self) -> int:
+        """Of the memory of a launch."""
+        return max(self.runner.plan(self.task, self.job.timed[0]).nbytes, 1)
 
     @property
     def _seconds(self) -> float:
@@ -101,13 +127,11 @@ class Unseen:
 
     def count_behind(self, us: float, ahead: int = 0) -> int:
         """How many runs behind each other, where one takes so long, and so many are prepared already."""
-        missing = TOGETHER - 1 - ahead - len(self._rest)
-        slow = missing * median(one.seconds for one in self.job.timed) / (1 + self.beside) > SLOW
-        most = TOGETHER_FEW if slow else TOGETHER
+        missing = TOGETHER - 1 - ahead - len(self._rest) - len(self._coming)
+        most = TOGETHER if self._quick(missing) else TOGETHER_FEW
         enough = max(TOGETHER_FEW, math.ceil(TOGETHER_US / max(us, 1e-3)))
         enough = 1 << (enough - 1).bit_length()  # few numbers: what the daemon's clock shows besides is known by them
-        nbytes = self.runner.plan(self.task, self.job.timed[0]).nbytes
-        return max(1, min(most, enough, STEPS_MOST // len(self.job.solution.launches), TOGETHER_BYTES // max(nbytes, 1)))
+        return max(1, min(most, enough, STEPS_MOST // len(self.job.solution.launches), TOGETHER_BYTES // self._nbytes))
 
 
 def prepare(job: Job, runner: Runner) -> None:
@@ -117,3 +141,4 @@ def prepare(job: Job, runner: Runner) -> None:
         runner.unseen = unseen
         if unseen.shelf is not None and job.task.baseline is None:
             runner.fill_at_last = unseen.ask
+            unseen.expect()
