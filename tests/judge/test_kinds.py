@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from kops import judge
@@ -131,5 +132,7 @@ def test_a_write_beside_a_tensor_on_a_gpu(gpu: judge.Judge) -> None:
     for n in (1000, 1001):
         verdict = gpu.judge(task(cases=[{"n": n, "m": n + 1}], inputs=lambda rng, n, m: inputs(rng, n)), solution)
         assert verdict.kind == "faulted" and verdict.fault is not None, verdict
-        assert verdict.fault.what == "out_of_bounds" and verdict.fault.line == 5 and f"at its byte {4 * n}," in verdict.text
+        assert verdict.fault.what == "out_of_bounds" and verdict.fault.line == 5, verdict
+        at = re.search(r"at its byte (\d+),", verdict.text)  # the first that differs from the rubbish there
+        assert at is not None and 4 * n <= int(at[1]) < 4 * n + 4, verdict
     assert gpu.judge(task(), add()).right

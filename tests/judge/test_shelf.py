@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from kops import judge
 from kops._base.errors import BY_CODE
-from kops._tensors.device_array import Array
 from kops.judge import _carrier, _check, _draws, _gpu, _machine, _rounds, _shelf, _timed, _unseen
 from material import FAULT, SIGNATURE, VECTOR, add, confined, task
 from shelves import SMALL, Interpreted, Make, after_launches, believe, byte_of, interpreted, judge_of
