@@ -75,7 +75,7 @@ class Context:
             extra += ["--set", f"server.spin_us={self.spin_us}"]
         self.program("kopsd")
         config = backends.config(backends.STANDIN) if cuda and self.smoke else None
-        return Daemon(*extra, config=config, env=environment)
+        return Daemon(*extra, config=config, env=environment, steady=False)
 
     def close(self) -> None:
         """Ends what was kept for several measures."""

@@ -70,7 +70,9 @@ class Daemon:
         manager: bool = False,
         start: bool = True,
         program: str = "kopsd",
+        steady: bool = True,
     ) -> None:
+        """`steady`: what it holds is steady, since it compiles one source at a time and has no tuner ready; False: as it is by itself."""
         self.folder = Path(tempfile.mkdtemp(prefix="kops-test-"))
         self.socket_path = socket_path or str(self.folder / "kopsd.sock")
         self.log_path = self.folder / "log"
@@ -102,8 +104,9 @@ class Daemon:
             self.env["KOPSD_EXECUTORS_SANDBOX"] = "off"
             if "isolate" not in config:
                 self.env.setdefault("KOPSD_EXECUTORS_ISOLATE", "off")
-        self.env["KOPSD_TUNING_READY"] = "off"  # as spares
-        self.env["KOPSD_KERNELS_HELPERS"] = "1"  # one compiler at a time: what the daemon holds is steady
+        if steady:
+            self.env["KOPSD_TUNING_READY"] = "off"
+            self.env["KOPSD_KERNELS_HELPERS"] = "1"
         self.env["CACHE_DIRECTORY"] = str(self.folder / "cache")  # not the machine's
         self.env.update(env or {})
         self.listen = listen

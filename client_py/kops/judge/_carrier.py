@@ -42,13 +42,15 @@ Key: TypeAlias = tuple[int, str]  # size in bytes, and the side ("end" or "start
 
 
 class Room:
-    """An allocation. `whole` are the bytes of a tensor, with the margins; `reach` all that a kernel gets to from there, as words."""
+    """An allocation. `whole` are the bytes of a tensor, with the margins, and `words` the same; `reach` all that a kernel gets to from
+    there, as words."""
 
     def __init__(self, whole: Array, key: Key) -> None:
         self.whole, self.key = whole, key
         segment = whole._block.segment
         alone = getattr(segment, "alone", False)
         start, self.nbytes = (0, int(segment.size)) if alone else (whole._start, whole.size)
+        self.words = Array(whole._client, whole.device, whole._block, whole._start, (whole.size // WORD,), (1,), "u64")
         self.reach = Array(whole._client, whole.device, whole._block, start, (self.nbytes // WORD,), (1,), "u64")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ LOOKS = {
 _EVERYTHING = (1 << 64) - 1
 
 
+@functools.cache
 def masks(dtype: str, nan: bool) -> tuple[int, int]:
     """Bits that are drawn and bits that are set, of a word of rubbish for elements of a dtype: NaNs, or anything but a bool."""
     if dtype == "bool":

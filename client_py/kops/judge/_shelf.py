@@ -64,14 +64,20 @@ class _Kept:
 
     def __init__(self, whole: Array, places: Mapping[str, tuple[int, int]]) -> None:
         self.whole, self.places = whole, places
+        self._views: dict[tuple[str, str], Array] = {}
 
     def words(self, name: str) -> Array:
-        at, size = self.places[name]
-        return _view(self.whole, at, -(-size // WORD), "u64")
+        return self._seen(name, "u64")
 
     def doubles(self, name: str) -> Array:
-        at, size = self.places[name]
-        return _view(self.whole, at, size // 8, "f64")
+        return self._seen(name, "f64")
+
+    def _seen(self, name: str, dtype: str) -> Array:
+        found = self._views.get((name, dtype))
+        if found is None:
+            at, size = self.places[name]
+            found = self._views[name, dtype] = _view(self.whole, at, -(-size // WORD), dtype)
+        return found
 
 
 class _Rack:
@@ -392,8 +398,7 @@ def _rooms(held: Held) -> list[tuple[Area, Block, Array]]:
     for area in held.plan.areas.values():
         block = held.memory[area.name]
         if block.room is not None:
-            whole = block.room.whole
-            made.append((area, block, _view(whole, 0, whole.size // WORD, "u64")))
+            made.append((area, block, block.room.words))
     return made
 
 
