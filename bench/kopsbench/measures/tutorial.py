@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..context import Context, Skipped
-from ..cuda import event_times
+from ..cuda import kernel_times
 from ..record import Record, summarise
 from ..user_kernels import KERNELS, UserKernel, kernel_client, load_inline, load_inline_missing, torch_kernel
 from . import add, rounds
@@ -87,10 +87,10 @@ def one(context: Context, client: Any, kernel: UserKernel, peer: str, launch: An
         return mine.profile(*tensors, *numbers, warmup=0, repeat=n).samples
 
     def theirs(n: int) -> Any:
-        return event_times(torch, [lambda: launch(kernel, tensors, numbers, grid)] * n)
+        return kernel_times(torch, [lambda: launch(kernel, tensors, numbers, grid)] * n)
 
     def same_binary(n: int) -> Any:
-        return event_times(torch, [lambda: mine(*tensors, *numbers, where="here")] * n)
+        return kernel_times(torch, [lambda: mine(*tensors, *numbers, where="here")] * n)
 
     # The daemon's binary launched in this process: what differs from the peer then is the compiler, from ours the daemon.
     handed_out = not context.smoke and has_here(client)
@@ -98,7 +98,7 @@ def one(context: Context, client: Any, kernel: UserKernel, peer: str, launch: An
     peer_times = others[0] if launch else []
     compiled = mine.code.compiled
     detail = {
-        "measured": "gpu_us of repeated executions in the daemon against CUDA events around launches queued back to back",
+        "measured": "CUPTI's times of repeated executions in the daemon against CUPTI's times of launches in a row",
         "shapes": [list(tensor.shape) for tensor in tensors],
         "compiler": compiled.compiler,
         "arch": compiled.arch,
@@ -107,7 +107,7 @@ def one(context: Context, client: Any, kernel: UserKernel, peer: str, launch: An
         **({"no_load_inline": lacking} if lacking else {}),
     }
     if not context.smoke:
-        detail["torch_op_p50_us"] = summarise(event_times(torch, [op] * 20)).p50
+        detail["torch_op_p50_us"] = summarise(kernel_times(torch, [op] * 20, each=None)).p50
     found = summarise(peer_times, f"{PEER[peer]}, the same source") if peer_times else None
     return Record(f"tutorial_{kernel.name}", "us", "lower", summarise(our_times), found, detail)
 
