@@ -3,6 +3,7 @@ hangs or dies costs only its own number, and records become a table and figures.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -20,7 +21,7 @@ BENCH = Path(__file__).resolve().parent
 sys.path[:0] = [str(BENCH), str(BENCH.parent / "client_py"), str(BENCH.parent / "tests")]
 
 from kopsbench import calls, context, measures, recorded, runner, user_kernels  # noqa: E402
-from kopsbench.measures import gemm_tuned  # noqa: E402
+from kopsbench.measures import gemm_tuned, judging  # noqa: E402
 from kopsbench.measures.compile import versus  # noqa: E402
 from kopsbench.measures.counters_ncu import of_cells  # noqa: E402
 from kopsbench.measures.trace_skew import Found, spans_in  # noqa: E402
@@ -143,6 +144,26 @@ def test_a_peer_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None
     assert alone.ratio is None and alone.met is None and "ninja" in alone.as_json({})["detail"]["no_peer"]
     assert versus("m", [10.0], [1000.0], "load_inline", 100.0, {}, None).met
     assert not versus("m", [10.0], [900.0], "load_inline", 100.0, {}, None).met
+
+
+def test_a_peer_that_fails_costs_only_its_own_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> Any:
+        raise subprocess.CalledProcessError(1, ["python3"], stderr=b"no module")
+
+    for name, stub in {
+        "Scene": lambda *_, **__: contextlib.nullcontext(SimpleNamespace()), "load_inline_missing": lambda: None, "inline_rate": fails,
+        "judged": lambda *_, **__: ([SimpleNamespace(right=True)] * 3, 1.5),
+    }.items():  # fmt: skip
+        monkeypatch.setattr(judging, name, stub)
+    (alone,) = judging.run_rate(context.Context(BENCH.parent, 1, 1, None))
+    assert alone.ours is not None and alone.ours.p50 == 2.0 and "no module" in alone.detail["no_peer"]
+
+
+def test_processes_of_a_measure_import_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    environment = context.Context(BENCH.parent, 1, 1, None).of_children()
+    command = [sys.executable, "-c", "import kops, kopsbench.kernel_process, support"]
+    assert subprocess.run(command, env=environment, cwd="/").returncode == 0
 
 
 def test_every_kernel_of_the_tutorials_has_its_source_and_a_wrapper() -> None:

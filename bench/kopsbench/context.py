@@ -66,6 +66,12 @@ class Context:
         found: dict[str, Any] = json.loads(done.stdout)
         return found
 
+    def of_children(self) -> dict[str, str]:
+        """The environment of a process of Python's that imports what this one does."""
+        folders = [str(ROOT / "bench"), str(ROOT / "client_py"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+        smoke = {"KOPS_BENCH_SMOKE": "1"} if self.smoke else {}
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders)), **smoke}
+
     def daemon(self, *arguments: str, cuda: bool, environment: dict[str, str] | None = None) -> Daemon:
         """A fresh daemon, with or without its CUDA backend."""
         extra = list(arguments)

@@ -24,6 +24,7 @@ APART = {
     "far_apart": {"dram_write_bytes", "dram_pct"},
     "transpose_conflicts": {"dram_write_bytes"},
     "transpose_padded": {"dram_write_bytes", "l2_hit_pct"},
+    "copy_large": {"l2_hit_pct"},  # 50.3 % and not 51.4 %
     # Its arrays find another L1 cache after the driver's copies, which restore and flush, than after itself: 50 % hits
     # and not 47 %; all that depends on it is some 5 to 18 % off.
     "in_local_memory": set(METRICS) - {"tensor_pct", "instructions", "bank_conflicts"},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -12,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from time import perf_counter_ns
 from typing import Any
 
-from ..context import ROOT, Context, Skipped
+from ..context import Context, Skipped
 from ..nvrtc import Module, Nvrtc
 from ..record import Record, Summary, summarise
 from ..user_kernels import BLOCK, VECTOR_ADD, fresh, kernel_client, load_inline_missing
@@ -112,22 +111,13 @@ def child(context: Context, *arguments: str, said: Any = None, seconds: float = 
     """What a process of its own found."""
     command = [sys.executable, "-m", "kopsbench.kernel_process", *arguments]
     text = json.dumps(said) + "\n"
-    done = subprocess.run(command, input=text, env=environment(context), capture_output=True, text=True, timeout=seconds)
+    done = subprocess.run(command, input=text, env=context.of_children(), capture_output=True, text=True, timeout=seconds)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(arguments[:1])} failed: {done.stderr.strip()[-800:]}")
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     if found.get("right") is False:
         raise RuntimeError("the result is wrong")
     return found
-
-
-def environment(context: Context) -> dict[str, str]:
-    folders = [str(ROOT / "bench"), str(ROOT / "client_py"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, folders)),
-        **({"KOPS_BENCH_SMOKE": "1"} if context.smoke else {}),
-    }
 
 
 def second_processes(context: Context, count: int) -> list[dict[str, Any]]:
@@ -278,7 +268,7 @@ def run_single_flight(context: Context) -> Record:
         asking = [
             subprocess.Popen(
                 [*command, daemon.socket_path],
-                env=environment(context), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                env=context.of_children(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             )
             for _ in range(count)
         ]  # fmt: skip

@@ -17,7 +17,6 @@ from ..nvrtc import Nvrtc
 from ..record import Record, Summary
 from ..user_kernels import KERNELS
 from . import add
-from .compile import environment
 
 PROCESSES, COUNT, ROUNDS = 8, 20, 3
 ARCH = "sm_90a"
@@ -72,7 +71,7 @@ def together(context: Context, arguments: Sequence[str], count: int, kernels: Se
     """What processes found that were started, and then told to compile at once."""
     command = [sys.executable, "-m", "kopsbench.node_process", *arguments]
     started = [
-        subprocess.Popen(command, env=environment(context), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(count)
+        subprocess.Popen(command, env=context.of_children(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(count)
     ]
     try:
         for process in started:
