@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from conftest import LIMITS
 from kops import judge
+from kops._base.errors import BY_CODE
 from kops._tensors.device_array import Array
 from kops.judge import _gpu, _machine, _shelf, _timed
 from test_device_code import launched
@@ -30,6 +31,10 @@ class Interpreted:
         return entry
 
     def sequence(self, steps: Any, **_: Any) -> None:
+        """As the daemon bounds it."""
+        tensors = {(id(one._block), one._start, one.shape, one._type) for step in steps for one in step if isinstance(one, Array)}
+        if len(steps) > 512 or len(tensors) > 2048:
+            raise BY_CODE["limit_exceeded"](f"{len(steps)} ops with {len(tensors)} tensors")
         for entry, *arguments, geometry in steps:
             on_host = [one.get().copy() if isinstance(one, Array) else one for one in arguments]
             blocks, rooms = geometry["grid"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kops import judge
+from kops import Client, judge
 from kops._base.errors import BY_CODE
 from kops.judge import _carrier, _check, _draws, _gpu, _machine, _rounds, _shelf, _timed, _unseen
 from material import FAULT, SIGNATURE, VECTOR, add, confined, task
@@ -254,27 +254,32 @@ def test_large_draws_stay_on_the_host(interpreted: Interpreted, judge_of: Make) 
 
 
 def test_memory_is_overwritten_by_few_requests(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the judge's own kernels; by copies, where these do not run any more."""
+    """By the judge's own kernels; by copies, where these are refused. Where the daemon does not say that it is done nobody gets it."""
     made = judge_of(time=False)
     copied: list[int] = []
 
-    def lost(*_: Any, **__: Any) -> Any:
-        raise BY_CODE["device_lost"]("there is none")
+    def failing(code: str) -> Any:
+        def fails(*_: Any, **__: Any) -> Any:
+            raise BY_CODE[code]("it does not run")
+
+        return fails
 
     copy = _carrier.Carrier._copy_zeros
     monkeypatch.setattr(_carrier.Carrier, "_copy_zeros", lambda self, several: (copied.append(len(several)), copy(self, several)))
     assert made.judge(task(**SMALL), add()).right and made._machine is not None and made._machine.carrier is not None
     carrier = made._machine.carrier
-    for fails in (False, True):
-        if fails:
-            monkeypatch.setattr(interpreted, "sequence", lost)
+    rooms: list[Any] = []
+    for code in ("", "quota_exceeded", "device_lost"):
+        if code:
+            monkeypatch.setattr(interpreted, "sequence", failing(code))
+            carrier.give(rooms)
+            copied.clear()
         carrier.settle()
-        assert bool(copied) == fails
+        assert bool(copied) == (code == "quota_exceeded")
         rooms = [carrier.take(key) for key in [key for key, free in carrier._free.items() for _ in free]]
-        assert rooms and not any(room.reach.get().any() for room in rooms)
+        assert bool(rooms) == (code != "device_lost") and not any(room.reach.get().any() for room in rooms)
         for room in rooms:
             room.reach.set(np.ones(room.reach.shape, "u8"))
-        carrier.give(rooms)
 
 
 def test_where_the_kernels_do_not_run(daemon: Daemon, judge_of: Make) -> None:
@@ -319,37 +324,15 @@ def test_precision() -> None:
     assert (worst.why, worst.expected, worst.of) == ("precision", allowed, size) and worst.got == pytest.approx(1.1**0.5 * allowed)
 
 
-@pytest.mark.parametrize("bad", [0, 2, 4])
-def test_launches_of_a_round_are_asked_for_at_once(
-    interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch, bad: int
-) -> None:
-    """The first that does not end is told, behind those before it, though others were asked for."""
-    asked: list[Any] = []
-    in_turn = _gpu.GpuRunner._launched_in_turn
-
-    class Launch:
-        def __init__(self, number: int) -> None:
-            self.number = number
-
-        def result(self) -> None:
-            assert len(asked) == 5, "all have been asked for"
-            if self.number >= bad:
-                raise BY_CODE["device_fault" if self.number == bad else "device_lost"]("of this one")
-
-    class Kernel:
-        def submit(self, *_: Any, deadline_ms: int, **__: Any) -> Launch:
-            asked.append(deadline_ms)
-            return Launch(len(asked) - 1)
-
-    def spy(self: Any, several: Any) -> Any:
-        monkeypatch.setattr(self, "kernel", lambda one: Kernel())
-        made = in_turn(self, [*several, *several, *several, *several, *several][:5])
-        assert made[0] == bad and isinstance(made[1], _timed.Stop) and made[1].kind == "faulted"
-        assert asked == [5000, 10000, 15000, 20000, 25000]
-        raise made[1]
-
-    monkeypatch.setattr(_gpu.GpuRunner, "_launched_in_turn", spy)
-    assert judge_of(time=False, deadline=5.0).judge(task(**SMALL), add()).kind == "faulted" and asked
+def test_a_fault_costs_one_process(start: Callable[..., Daemon], interpreted: Interpreted) -> None:
+    """Nothing is asked for behind a launch that may fault: it would run again in the next process, and fault there."""
+    daemon, cases = start(faults=3), [{"n": 100 + i} for i in range(6)]
+    faults = judge.Solution(FAULT, [judge.Launch("fault_kernel", "float* c", block=1)])
+    with judge.Judge(daemon.socket_path, interpreted_deadline=2.0, time=False) as made, Client(daemon.socket_path) as other:
+        assert made.judge(task(cases=cases), add()).right
+        assert made.judge(task(cases=cases), faults).kind == "faulted"
+        assert other.stats()["executor_counts"]["faults"] == 1
+        assert made.judge(task(cases=cases), add(prelude="// again")).right
 
 
 def test_less_precision(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:

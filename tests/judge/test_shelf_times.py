@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 from kops import judge
 from kops.judge import _gpu, _shelf, _timed, _unseen
-from material import SIGNATURE, add, task
+from material import SIGNATURE, add, inputs, task
 from shelves import SMALL, Interpreted, Make, after_launches, believe, byte_of, interpreted, judge_of
 
 __all__ = ["interpreted", "judge_of"]
@@ -171,3 +173,44 @@ def test_draws_that_are_missing_are_made_beside_the_check(
     enough = 2 * (1 + _unseen.MOSTLY_ENOUGH) + 16 - _timed.TIMED_DRAWS
     assert before[1] == enough == len(made)
     assert judging.judge(one, add(prelude="// again")).right and len(made) == enough
+
+
+def test_many_inputs(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The most that a task has, none like another: a request has no more tensors than the daemon takes."""
+    believe(monkeypatch)
+
+    def drawn(rng: Any, n: int) -> dict[str, Any]:
+        return inputs(rng, n) | {f"x{i}": rng.standard_normal(n + 1 + i, dtype="f4") for i in range(30)}
+
+    one = task(cases=[{"n": 40}], inputs=drawn, reference=lambda a, b, **_: a + b)
+    assert judge_of(seed=None).judge(one, add()).right
+
+
+def test_draws_end_with_their_solution(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was made for the times of one that is wrong, and that nobody keeps."""
+    made = judge_of(seed=None)
+    made._pool._most = 0
+    seen: list[Any] = []
+    changed = _unseen.changed
+
+    def spy(*rest: Any) -> Any:
+        draw = changed(*rest)
+        seen.append(weakref.ref(draw))
+        return draw
+
+    def wrong(held: _shelf.Held) -> None:
+        byte = byte_of(held.memory, "c", 3)
+        byte.set(byte.get() ^ 64)
+
+    monkeypatch.setattr(_unseen, "changed", spy)
+    after_launches(monkeypatch, wrong)
+    gc.collect()
+    gc.disable()
+    try:
+        assert made.judge(task(cases=[{"n": 1000}]), add()).kind == "wrong"
+        made._crew.submit(int).result()
+        count = len(seen)
+        made.judge(task(cases=[{"n": 1000}]), add(prelude="// the lane forgets the last one with the next"))
+        assert count and not any(one() for one in seen[:count])
+    finally:
+        gc.enable()

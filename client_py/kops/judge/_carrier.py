@@ -24,6 +24,7 @@ from .._tensors.numpy import empty
 from ._bind import Area, Plan
 from ._device import guards
 from ._draws import Draw
+from ._errors import LOST
 from ._poison import fill
 
 __all__ = ["Block", "Carrier", "Copies", "Key", "Memory", "Room", "Staged"]
@@ -140,6 +141,10 @@ class Carrier:
         except BaseException:
             self.client.close()
             raise
+        self.alone()
+
+    def alone(self) -> None:
+        """Nobody helps, or does any more."""
         self.relieve: Callable[[], None] = lambda: None  # gives up other memory of the connection's that can be made anew
         self.wipe: Callable[[Sequence[Array]], None] = self._copy_zeros  # may be what is faster; any thread's
 
@@ -177,9 +182,11 @@ class Carrier:
         self._giving.append((rooms, self.crew.submit(self.overwrite, [room.reach for room in rooms])))
 
     def overwrite(self, several: Sequence[Array]) -> None:
-        """Zeros, in arrays of words without gaps. Any thread's."""
+        """Zeros, in arrays of words without gaps. Any thread's. What raises may write them later."""
         try:
             self.wipe(several)
+        except LOST:
+            raise
         except KopsError:
             self._copy_zeros(several)
 
@@ -189,8 +196,9 @@ class Carrier:
 
     def settle(self) -> None:
         """Waits until all memory that was given is overwritten. What is not overwritten nobody gets."""
-        giving, self._giving = self._giving, []
-        for rooms, overwritten in giving:
+        giving = bool(self._giving)
+        while self._giving:
+            rooms, overwritten = self._giving.pop(0)
             try:
                 overwritten.result()
             except KopsError:

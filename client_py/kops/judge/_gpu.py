@@ -25,7 +25,7 @@ from ._carrier import Block, Carrier, Copies, Key, Memory, Room, Staged
 from ._check import changed_input, check_outputs
 from ._device import alone
 from ._draws import Draw, new_seed
-from ._errors import Refused, TaskFault
+from ._errors import LOST, Refused, TaskFault
 from ._runner import Runner, Step
 from ._shelf import Held, Looked, Shelf
 from ._solution import Solution
@@ -34,7 +34,7 @@ from ._task import Case, Task
 from ._values import Tensor, bits_dtype
 from ._verdict import Fault, Worst
 
-__all__ = ["LOST", "VARIED_BYTES", "Executor", "GpuRunner", "ahead_of", "compile_ahead", "errors", "wrong_in"]
+__all__ = ["VARIED_BYTES", "Executor", "GpuRunner", "ahead_of", "compile_ahead", "errors", "wrong_in"]
 
 PER_EXECUTOR = 100
 # Launches that are prepared, and as many that are looked at, beside the one that runs: more where they are small.
@@ -44,8 +44,6 @@ VARIED_BYTES = 1 << 30  # of a solution, beyond which it is made with fewer
 MEMORIES = 3  # of a case, that its steps use
 NAME = "solution.cu"  # in messages of the compiler
 BEGIN = 'extern "C" __global__ void begin(int* p) {}'
-LOST = tuple(BY_CODE[code] for code in ("connection_lost", "connect_failed", "shutting_down", "device_lost", "timeout", "buffer_lost",
-                                         "bad_reply", "stale_buffer", "internal"))  # fmt: skip
 _SPENT = tuple(BY_CODE[code] for code in ("out_of_memory", "no_memory"))
 
 
@@ -349,35 +347,17 @@ class GpuRunner(Runner):
         return [shelf.hold(plan := self.plan(task, step.draw), step.draw, self._memory_of(plan, step)) for step in steps]
 
     def _launched_in_turn(self, several: Sequence[Held]) -> tuple[int, Exception | None]:
-        """How many have ended, and why no more. All are asked for at once: each has the deadlines of those before it besides its own.
-        Raises Busy."""
-        asked: list[tuple[int, str, Any]] = []
-        ended = len(several)
-        failure: Exception | None = None
-        begun = last = time.monotonic()
+        """How many were launched, and why no more. Each is waited for: others that were asked for behind one that faults or hangs would run
+        once more in a new process, and fault there again."""
         for i, held in enumerate(several):
+            begun = time.monotonic()
             try:
-                for one in held.plan.launches:
-                    with errors(one.launch.entry):
-                        how = {**self.geometry(one), "deadline_ms": max(int(self.deadline * (i + 1) * 1e3), 1)}
-                        asked.append((i, one.launch.entry, self.kernel(one).submit(*self.arguments(one, held.memory), **how)))
+                self.launched(held.plan, held.memory)
             except (Stop, Refused, Gone) as error:
-                ended, failure = i, error
-                break
-        for i, launches in itertools.groupby(asked, lambda one: one[0]):
-            for _, entry, launch in launches:
-                try:
-                    with self._waited(int((self.deadline * (i + 1) - (last - begun)) * 1e3)), errors(entry):
-                        launch.result()
-                except (Stop, Refused, Gone, Busy) as error:
-                    if i < ended:
-                        ended, failure = i, error
-            took, case = time.monotonic() - last, several[i].draw.case
-            last += took
+                return i, error
+            took, case = time.monotonic() - begun, held.draw.case
             self.seconds[case] = min(self.seconds.get(case, took), took)
-        if isinstance(failure, Busy):
-            raise failure
-        return ended, failure
+        return len(several), None
 
     def worst_of(self, task: Task, several: Sequence[Held], then: Sequence[Held] = ()) -> Worst | None:
         """What is wrong with the first launch that has left something wrong. Memory is filled for the launches `then`, unless something
@@ -437,8 +417,9 @@ class GpuRunner(Runner):
         return known[1]
 
     def close(self, lost: bool = False) -> None:
-        if self.unseen is not None:
-            self.unseen.close()
+        unseen, self.unseen, self.fill_at_last = self.unseen, None, list  # which know this runner
+        if unseen is not None:
+            unseen.close()
         self._buffers.clear()
         self._kernels.clear()
         self._free.clear()

@@ -14,7 +14,8 @@ from .._clients.client import Client
 from ..profiler._peaks import gflop_s
 from ._baseline import Baseline, Baselines, baseline_of
 from ._carrier import Carrier
-from ._gpu import LOST, Executor, GpuRunner
+from ._errors import LOST
+from ._gpu import Executor, GpuRunner
 from ._shelf import Shelf
 from ._solution import Solution
 from ._stop import Gone
@@ -153,9 +154,12 @@ class Machine:
     def drop_baselines(self) -> None:
         self._baselines.clear()
         shelf, self.shelf = self.shelf, None
+        if self.carrier is not None:
+            self.carrier.settle()  # by the process that ends here
         if shelf is not None:
             with contextlib.suppress(Gone):
                 shelf.clear()
+            shelf.carrier.alone()
         executor, self._trusted_executor = self._trusted_executor, None
         if executor is not None:
             executor.close()

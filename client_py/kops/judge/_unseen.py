@@ -6,7 +6,7 @@ import math
 import random
 import threading
 from collections import deque
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from statistics import median
 
 from ._draws import Draw, changed, new_seed
@@ -66,7 +66,11 @@ class Unseen:
         with self._drawing:
             drawn = [self._rest.pop() for _ in range(min(count, len(self._rest)))]
         new = [self._coming.popleft() if self._coming else self.runner.crew.submit(self._new) for _ in range(count - len(drawn))]
-        drawn += [one.result() for one in new]
+        try:
+            drawn += [one.result() for one in new]
+        finally:
+            for one in new:
+                one.cancel()
         images = {draw: self.runner.crew.submit(Image, draw) for draw in drawn if not self.shelf.has(draw)}
         for draw in drawn:
             plan = self.runner.plan(self.task, draw)
@@ -85,9 +89,11 @@ class Unseen:
         return draws * median(one.seconds for one in self.job.timed) / (1 + self.beside) <= SLOW
 
     def close(self) -> None:
-        """What was expected and is not needed is not made."""
+        """What was expected and is not needed is not made, and nothing is held."""
         for one in self._coming:
             one.cancel()
+        for kept in (self._coming, self._rest, self._first):
+            kept.clear()
 
     # The first launches. How long one takes is known from the check, roughly.
 
@@ -117,8 +123,9 @@ class Unseen:
         return self._first
 
     def first(self) -> list[Held]:
-        """The same, filled in any case."""
+        """The same, filled in any case. No reference runs beside the launches."""
         assert self.shelf is not None
+        wait(self._coming)
         made, self._first = self._first, []
         if not made:
             made = self.held(2 * self.alike)
