@@ -139,4 +139,6 @@ def test_several_rooms_at_once(count: int) -> None:
     run("look_f64", several, *how, 0.0, near, count + 3, 1)
     assert same[:, 0].tolist() == [0, *[128] * (count - 1), 127, 0, 1]
     assert near[:, 0].tolist() == [0, *[30] * (count - 1), 29, 0, 1] and near[count, 1] == pytest.approx(0.25)
-    run("look_f64", [(room, one, 0.75) for room, one, _ in several], *how, 0.0, np.zeros((count + 3, 2)), count + 3, 1)
+    wide = np.zeros((count + 3, 2))
+    run("look_f64", [(room, one, 0.75) for room, one, _ in several], *how, 0.0, wide, count + 3, 1)
+    assert wide[:, 0].tolist() == [0, *[30] * count, 0, 0]
