@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import time
+import traceback
 from collections import Counter
 
 import pytest
@@ -90,7 +91,8 @@ def test_every_point_of_the_start() -> None:
                 fired, outcome = one_point(daemon, kind, nth, how)
                 outcomes[outcome if fired else "not reached"] += 1
             except (AssertionError, OSError, raw.RpcError, raw.Closed) as error:
-                failures.append(f"{describe(kind, nth, how)}: {error!r}")
+                where = traceback.extract_tb(error.__traceback__)[-1]
+                failures.append(f"{describe(kind, nth, how)}: {error!r} in {where.name}: {where.line}\n{daemon.log()}")
                 if daemon.running() and daemon.process:
                     daemon.process.kill()
                     daemon.process.wait()

@@ -68,7 +68,7 @@ class Culprit(Bystander):
 
 
 def own_memory(scene: Scene) -> int:
-    """KiB that only the daemon has. What it shares with executors and clients counts once a process touches it: that goes on growing to its bound."""
+    """KiB that only the daemon has. Pages that it shares with others count once they are touched, and so grow to a bound."""
     return proc.status(scene.daemon.pid, "RssAnon")
 
 
