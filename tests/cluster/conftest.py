@@ -24,6 +24,7 @@ collect_ignore_glob = ["test_*.py"] if WHY_NOT else []
 if WHY_NOT is None:
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # not 15, with which workers hardly run beside other tests
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
