@@ -112,6 +112,8 @@ static CUgraphNodeType node_type(const struct node *node)
         return CU_GRAPH_NODE_TYPE_MEMCPY;
     case OP_FILL:
         return CU_GRAPH_NODE_TYPE_MEMSET;
+    case OP_HOST:
+        return CU_GRAPH_NODE_TYPE_HOST;
     default:
         return CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
     }

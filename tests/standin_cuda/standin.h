@@ -269,7 +269,8 @@ enum op_kind {
     OP_AFTER,
     OP_FREE,
     OP_WRITE_VALUE,
-    OP_WAIT_VALUE
+    OP_WAIT_VALUE,
+    OP_HOST
 };
 
 struct use {
@@ -318,6 +319,10 @@ struct op {
             uint64_t address, value;
             unsigned bytes, flags;
         } word;
+        struct {
+            CUhostFn function;
+            void *data;
+        } host;
         struct region *region;
     };
 };

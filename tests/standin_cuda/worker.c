@@ -223,6 +223,13 @@ static void op_run(struct stream *stream, struct op *op)
         if (!broken)
             run_word(stream, op);
         break;
+    case OP_HOST:
+        if (!broken) {
+            pthread_mutex_unlock(&standin_lock);
+            op->host.function(op->host.data);
+            pthread_mutex_lock(&standin_lock);
+        }
+        break;
     case OP_RECORD:
         run_record(stream, op);
         event_unref(op->mark.event);

@@ -9,37 +9,17 @@
 #include <cublasLt.h>
 #include <cuda.h>
 #include <dlfcn.h>
-#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "standin_cuda/standin.h" /* conversions of math.c */
+#include "fake_blaslt.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
 enum { WORKSPACE = 1 << 20, COOKIE = 0x4b4f5053, RESULTS = 3, SLOW_NS = 10 * 1000 * 1000 };
-
-struct layout {
-    cudaDataType type;
-    uint64_t rows, columns;
-    int64_t ld;
-    int32_t batch_count;
-    int64_t batch_stride;
-};
-
-struct operation {
-    cublasComputeType_t compute;
-    cudaDataType_t scale;
-    int32_t transpose_a, transpose_b;
-    uint32_t epilogue;
-    const void *bias;
-    const void *scales[2]; /* of A and B; of products of f8 alone */
-    int32_t modes[2];
-    int8_t fast_sums;
-};
 
 struct preference {
     uint64_t workspace;
@@ -278,114 +258,6 @@ EXPORT cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t h, cublasLtMatmul
     return CUBLAS_STATUS_SUCCESS;
 }
 
-static double load(const void *base, cudaDataType type, int64_t index)
-{
-    switch (type) {
-    case CUDA_R_8F_E4M3:
-        return (double)e4m3_to_float(((const uint8_t *)base)[index]);
-    case CUDA_R_8F_E5M2:
-        return (double)e5m2_to_float(((const uint8_t *)base)[index]);
-    case CUDA_R_16BF:
-        return (double)bfloat_to_float(((const uint16_t *)base)[index]);
-    case CUDA_R_16F:
-        return (double)half_to_float(((const uint16_t *)base)[index]);
-    case CUDA_R_64F:
-        return ((const double *)base)[index];
-    default:
-        return (double)((const float *)base)[index];
-    }
-}
-
-static void store(void *base, cudaDataType type, int64_t index, double value)
-{
-    switch (type) {
-    case CUDA_R_16BF:
-        ((uint16_t *)base)[index] = float_to_bfloat((float)value);
-        break;
-    case CUDA_R_16F:
-        ((uint16_t *)base)[index] = float_to_half((float)value);
-        break;
-    case CUDA_R_64F:
-        ((double *)base)[index] = value;
-        break;
-    default:
-        ((float *)base)[index] = (float)value;
-    }
-}
-
-static bool has_16_bits(cudaDataType type)
-{
-    return type == CUDA_R_16BF || type == CUDA_R_16F;
-}
-
-/* op(A) or op(B)ᵀ of one batch as rows of doubles, along which the product sums. */
-static double *rows_of(const void *base, const struct layout *l, int64_t batch, bool along_columns)
-{
-    const int64_t rows = (int64_t)(along_columns ? l->rows : l->columns);
-    const int64_t depth = (int64_t)(along_columns ? l->columns : l->rows);
-    double *values = malloc((size_t)(rows * depth) * sizeof(*values));
-
-    for (int64_t i = 0; values && i < rows; i++)
-        for (int64_t k = 0; k < depth; k++)
-            values[i * depth + k] =
-                load(base, l->type, batch * l->batch_stride + (along_columns ? i + k * l->ld : k + i * l->ld));
-    return values;
-}
-
-/* What the library's epilogue makes of element i of a column. */
-static double finish(const struct operation *o, double x, cudaDataType type, int64_t i)
-{
-    if (o->epilogue == CUBLASLT_EPILOGUE_DEFAULT)
-        return x;
-    x += load(o->bias, type, i);
-    if (o->epilogue == CUBLASLT_EPILOGUE_RELU_BIAS)
-        return x > 0 ? x : 0;
-    if (o->epilogue == CUBLASLT_EPILOGUE_GELU_BIAS)
-        return 0.5 * x * (1 + tanh(0.79788456080286536 * (x + 0.044715 * x * x * x)));
-    if (o->epilogue != CUBLASLT_EPILOGUE_BIAS)
-        fake_blaslt_wrong++;
-    return x;
-}
-
-/* Of row or column i of D. */
-static double scale_of(const struct operation *o, unsigned of, int64_t i)
-{
-    const bool is_vector = o->modes[of] == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
-
-    return o->scales[of] ? (double)((const float *)o->scales[of])[is_vector ? i : 0] : 1;
-}
-
-static void product(const struct operation *o, double alpha, double beta, const void *a, const struct layout *la,
-                    const void *b, const struct layout *lb, void *out, const struct layout *l)
-{
-    const int64_t depth = (int64_t)(o->transpose_a ? la->rows : la->columns);
-
-    for (int64_t batch = 0; batch < l->batch_count; batch++) {
-        double *x = rows_of(a, la, batch, !o->transpose_a), *y = rows_of(b, lb, batch, o->transpose_b);
-
-        for (int64_t i = 0; x && y && i < (int64_t)l->rows; i++)
-            for (int64_t j = 0; j < (int64_t)l->columns; j++) {
-                int64_t at = batch * l->batch_stride + i + j * l->ld;
-                double sum = 0.0;
-
-                for (int64_t k = 0; k < depth; k++)
-                    sum += x[i * depth + k] * y[j * depth + k];
-                sum *= alpha * scale_of(o, 0, i) * scale_of(o, 1, j);
-                if (beta == 1 && has_16_bits(l->type)) {
-                    _Alignas(8) unsigned char rounded[8];
-
-                    store(rounded, l->type, 0, sum);
-                    sum = load(rounded, l->type, 0);
-                }
-                sum += beta != 0.0 ? beta * load(out, l->type, at) : 0.0;
-                store(out, l->type, at, finish(o, sum, l->type, i));
-            }
-        fake_blaslt_wrong += !x || !y;
-        free(x);
-        free(y);
-    }
-}
-
 static bool shapes_agree(const struct operation *o, const struct layout *a, const struct layout *b,
                          const struct layout *out)
 {
@@ -395,13 +267,13 @@ static bool shapes_agree(const struct operation *o, const struct layout *a, cons
     return ka == kb && m == out->rows && n == out->columns && a->batch_count == out->batch_count &&
            b->batch_count == out->batch_count && (a->type == b->type || has_f8(a)) && !has_f8(out) &&
            has_f8(a) == has_f8(b) && has_f8(a) == (o->scales[0] && o->scales[1]) &&
-           (has_f8(a) || a->type == out->type || (has_16_bits(a->type) && out->type == CUDA_R_32F));
+           (has_f8(a) || a->type == out->type || (fake_has_16_bits(a->type) && out->type == CUDA_R_32F));
 }
 
 /* Whether rows and extents are multiples of 16 bytes, and every matrix begins on such a boundary. */
 static bool is_aligned(const struct layout *l, const void *address)
 {
-    const uint64_t size = has_f8(l) ? 1 : has_16_bits(l->type) ? 2 : l->type == CUDA_R_64F ? 8 : 4;
+    const uint64_t size = has_f8(l) ? 1 : fake_has_16_bits(l->type) ? 2 : l->type == CUDA_R_64F ? 8 : 4;
 
     return ((uintptr_t)address | l->rows * size | (l->columns > 1 ? (uint64_t)l->ld * size : 0) |
             (l->batch_count > 1 ? (uint64_t)l->batch_stride * size : 0)) %
@@ -410,13 +282,26 @@ static bool is_aligned(const struct layout *l, const void *address)
 }
 
 /* In the stream's order: what comes before has ended, and the product is there when this returns. */
+static void *of_driver(const char *symbol)
+{
+    return dlsym(dlopen(KOPS_STANDIN, RTLD_NOW | RTLD_NOLOAD), symbol);
+}
+
 static CUresult wait_for(cudaStream_t stream)
 {
-    void *driver = dlopen(KOPS_STANDIN, RTLD_NOW | RTLD_NOLOAD);
     __typeof__(cuStreamSynchronize) *synchronize;
 
-    *(void **)&synchronize = dlsym(driver, "cuStreamSynchronize");
+    *(void **)&synchronize = of_driver("cuStreamSynchronize");
     return synchronize((CUstream)stream);
+}
+
+static bool is_captured(cudaStream_t stream)
+{
+    __typeof__(cuStreamIsCapturing) *ask;
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+
+    *(void **)&ask = of_driver("cuStreamIsCapturing");
+    return ask((CUstream)stream, &status) == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
 }
 
 static void spend(long ns)
@@ -429,6 +314,46 @@ static void spend(long ns)
     while ((now.tv_sec - begin.tv_sec) * 1000000000L + now.tv_nsec - begin.tv_nsec < ns);
 }
 
+/* A product, with all that it needs. */
+struct call {
+    struct operation operation;
+    double alpha, beta;
+    const void *a, *b;
+    void *out;
+    struct layout la, lb, l;
+    uint64_t algorithm;
+};
+
+static void run(void *data)
+{
+    const struct call *c = data;
+
+    if (is_mode("slow") || (is_mode("second") && c->algorithm != 2))
+        spend(SLOW_NS);
+    if (is_mode("slower") || is_mode("stuck"))
+        spend(is_mode("stuck") ? 100ULL * SLOW_NS : 10ULL * SLOW_NS);
+    fake_product(&c->operation, c->alpha, c->beta, c->a, &c->la, c->b, &c->lb, c->out, &c->l);
+}
+
+/* Into the graph. Nobody tells when that has gone, so the call is never freed: it can still be reached at the end. */
+static cublasStatus_t record(cudaStream_t stream, const struct call *call)
+{
+    static struct recorded {
+        struct call call;
+        struct recorded *before;
+    } * all;
+    struct recorded *new = malloc(sizeof(*new));
+    __typeof__(cuLaunchHostFunc) *launch;
+
+    *(void **)&launch = of_driver("cuLaunchHostFunc");
+    if (!new)
+        return CUBLAS_STATUS_ALLOC_FAILED;
+    *new = (struct recorded){*call, all};
+    all = new;
+    return launch((CUstream)stream, run, &new->call) == CUDA_SUCCESS ? CUBLAS_STATUS_SUCCESS
+                                                                     : CUBLAS_STATUS_EXECUTION_FAILED;
+}
+
 EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const void *alpha, const void *a,
                                      cublasLtMatrixLayout_t la, const void *b, cublasLtMatrixLayout_t lb,
                                      const void *beta, const void *c, cublasLtMatrixLayout_t lc, void *out,
@@ -437,6 +362,7 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
 {
     const struct operation *o = (const struct operation *)(const void *)d;
     const void *addresses[] = {a, b, c, out};
+    struct call call;
 
     if ((void *)h != (void *)&handle || algo->data[WORD_COOKIE] != COOKIE || c != out || lc != l || !workspace ||
         workspace_size != algo->data[WORD_WORKSPACE] ||
@@ -446,19 +372,26 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
     for (unsigned i = 0; i < 4; i++)
         if (!algo->data[WORD_ALIGNMENT + i] || (uintptr_t)addresses[i] % algo->data[WORD_ALIGNMENT + i] != 0)
             fake_blaslt_wrong++;
-    if (wait_for(stream) != CUDA_SUCCESS)
-        return CUBLAS_STATUS_EXECUTION_FAILED;
     fake_blaslt_products++;
-    if (is_mode("slow") || (is_mode("second") && algo->data[WORD_NUMBER] != 2))
-        spend(SLOW_NS);
-    if (is_mode("slower") || is_mode("stuck"))
-        spend(is_mode("stuck") ? 100ULL * SLOW_NS : 10ULL * SLOW_NS);
     if (!is_aligned((const struct layout *)(void *)la, a) || !is_aligned((const struct layout *)(void *)lb, b) ||
         !is_aligned((const struct layout *)(void *)l, out))
         fake_blaslt_misaligned++;
     fake_blaslt_compute = (int)o->compute;
     fake_blaslt_fast_sums = o->fast_sums;
-    product(o, load(alpha, o->scale, 0), load(beta, o->scale, 0), a, (const struct layout *)(void *)la, b,
-            (const struct layout *)(void *)lb, out, (const struct layout *)(void *)l);
+    call = (struct call){*o,
+                         fake_load(alpha, o->scale, 0),
+                         fake_load(beta, o->scale, 0),
+                         a,
+                         b,
+                         out,
+                         *(const struct layout *)(void *)la,
+                         *(const struct layout *)(void *)lb,
+                         *(const struct layout *)(void *)l,
+                         algo->data[WORD_NUMBER]};
+    if (is_captured(stream))
+        return record(stream, &call);
+    if (wait_for(stream) != CUDA_SUCCESS)
+        return CUBLAS_STATUS_EXECUTION_FAILED;
+    run(&call);
     return CUBLAS_STATUS_SUCCESS;
 }
