@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from domains import Plain
 from gpu_machine import Machine, only_with_the_standin
 from support import memfd, proc, raw
 from support.daemon import build_folder
@@ -100,6 +102,36 @@ def test_what_is_fastest_runs_for_everybody(start: Callable[..., Tuned]) -> None
         assert d.run(one) == d.run(other) == named(reply, "best")["variant"]
         (row,) = other.call("tuning")["choices"]
         assert row["variant"] in OWN and row["machine"] == reply["machine"] and row["us"] < row["usual_us"]
+
+
+def test_a_program_that_has_run_before(start: Callable[..., Tuned]) -> None:
+    """It was captured with what was the fastest then."""
+    rng = np.random.default_rng()
+    with start() as d, d.connect() as one:
+        memory = Plain(one, d.machine.gpu, M * K + K * N + M * N)
+        a, b, out = memory.data[: M * K], memory.data[M * K : -M * N], memory.data[-M * N :]
+        places = [([M, K], 0), ([K, N], M * K), ([M, N], M * K + K * N)]
+        tensors = [tensor(memory.buffer, shape, offset=4 * at) for shape, at in places]
+        gemm = {"op": "gemm", "in": [0, 1], "out": [2]}
+        program = one.call("program", {"device": d.machine.gpu, "tensors": tensors, "ops": [gemm, gemm]})["program"]
+
+        def counts() -> Counter[str]:
+            return Counter({row["variant"]: row["count"] for row in one.call("stats", {"op": "gemm"})["ops"]})
+
+        def run() -> set[str]:
+            before = counts()
+            a[:], b[:], out[:] = rng.standard_normal(M * K), rng.standard_normal(K * N), np.nan
+            one.call("run_program", {"program": program})
+            expected = a.reshape(M, K).astype(np.float64) @ b.reshape(K, N)
+            np.testing.assert_allclose(out.reshape(M, N), expected, rtol=1e-5, atol=1e-5)
+            assert (ran := counts() - before).total() == 2
+            return set(ran)
+
+        assert run() == run() == {"cublaslt"}
+        best = named(d.tune(one), "best")["variant"]
+        assert best in OWN and run() == run() == {best}
+        one.call("tuning", {"clear": True})
+        proc.eventually(lambda: run() == {"cublaslt"}, "the choice is forgotten")
 
 
 def test_an_algorithm_of_the_library_is_chosen(start: Callable[..., Tuned]) -> None:

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compute/kernels.h"
+#include "compute/tuned.h"
 #include "compute/work.h"
 #include "driver/scratch.h"
 #include "memory/operand.h"
@@ -20,6 +22,8 @@ struct cuda_graph {
     CUdeviceptr scratch;   /* the same, for copies of operands */
     uint64_t scratch_bytes;
     const char **variants;
+    uint64_t choices;     /* a hash of what tuning had chosen for its steps */
+    uint32_t generation;  /* the table's, when that was last compared; under the program's lock */
     uint64_t addresses[]; /* of every step's operands */
 };
 
@@ -104,6 +108,36 @@ static bool is_of(const struct cuda_graph *graph, const struct backend_job *job)
     return true;
 }
 
+static uint64_t choices_of(const struct cuda_kernels *k, const struct cuda_device *d, const struct backend_job *job,
+                           bool may_block)
+{
+    struct {
+        uint64_t step, before;
+        struct tuning_choice choice;
+    } one = {.before = 1};
+
+    for (unsigned i = 0; i < job->n_steps; i++) {
+        uint64_t addresses[STEP_MAX_OPERANDS];
+
+        cuda_step_addresses(d, &job->steps[i], addresses);
+        one.step = i;
+        if (cuda_tuned_find(k, &job->steps[i].plan, addresses, may_block, &one.choice))
+            one.before = tuning_hash(&one, sizeof(one));
+    }
+    return one.before;
+}
+
+/* Whether tuning has chosen nothing else for its steps since it was recorded. Under the program's lock. */
+static bool is_current(struct cuda_graph *graph, const struct cuda_kernels *k, const struct backend_job *job)
+{
+    const uint32_t generation = tuning_table_generation(k->tuning);
+
+    if (generation != graph->generation && choices_of(k, graph->device, job, false) != graph->choices)
+        return false;
+    graph->generation = generation;
+    return true;
+}
+
 /* Under the program's lock. */
 static struct cuda_graph *use(struct backend_program *p, unsigned at)
 {
@@ -115,7 +149,7 @@ static struct cuda_graph *use(struct backend_program *p, unsigned at)
     return graph;
 }
 
-struct cuda_graph *cuda_graph_find(const struct cuda_device *d, const struct backend_job *job)
+struct cuda_graph *cuda_graph_find(const struct cuda_capture *c, const struct backend_job *job)
 {
     struct backend_program *p = program_of(job);
     struct cuda_graph *found = NULL;
@@ -124,7 +158,7 @@ struct cuda_graph *cuda_graph_find(const struct cuda_device *d, const struct bac
         return NULL;
     pthread_mutex_lock(&p->lock);
     for (unsigned i = 0; i < GRAPHS_KEPT && p->graphs[i] && !found; i++)
-        if (p->graphs[i]->device == d && is_of(p->graphs[i], job))
+        if (p->graphs[i]->device == c->device && is_of(p->graphs[i], job) && is_current(p->graphs[i], c->kernels, job))
             found = use(p, i);
     pthread_mutex_unlock(&p->lock);
     return found;
@@ -222,8 +256,9 @@ static int record(struct cuda_capture *c, struct cuda_graph *graph, const struct
     return r;
 }
 
-static struct cuda_graph *graph_new(struct cuda_device *d, const struct backend_job *job, struct error *e)
+static struct cuda_graph *graph_new(const struct cuda_capture *c, const struct backend_job *job, struct error *e)
 {
+    struct cuda_device *d = c->device;
     size_t words = (size_t)job->n_steps * STEP_MAX_OPERANDS;
     struct cuda_graph *graph = calloc(1, sizeof(*graph) + words * sizeof(graph->addresses[0]));
 
@@ -237,6 +272,9 @@ static struct cuda_graph *graph_new(struct cuda_device *d, const struct backend_
     atomic_init(&graph->refs, 1);
     graph->device = d;
     list_addresses(d, job, graph->addresses);
+    /* Before its works look for choices: what is chosen in between makes it old, not the other way round. */
+    graph->generation = tuning_table_generation(c->kernels->tuning);
+    graph->choices = choices_of(c->kernels, d, job, true);
     return graph;
 }
 
@@ -263,17 +301,22 @@ static int capture(struct cuda_capture *c, const struct backend_job *job, struct
     return r;
 }
 
-/* The program keeps the graph, and drops the least recently used one. */
-static void keep(struct backend_program *p, struct cuda_graph *graph)
+/* The program keeps the graph, and drops the one of the same addresses before other choices, or else the least recently
+ * used one. */
+static void keep(struct backend_program *p, struct cuda_graph *graph, const struct backend_job *job)
 {
-    struct cuda_graph *oldest;
+    struct cuda_graph *dropped;
+    unsigned at = 0;
 
     pthread_mutex_lock(&p->lock);
-    oldest = p->graphs[GRAPHS_KEPT - 1];
-    p->graphs[GRAPHS_KEPT - 1] = graph;
-    use(p, GRAPHS_KEPT - 1);
+    while (at < GRAPHS_KEPT - 1 && p->graphs[at] &&
+           !(p->graphs[at]->device == graph->device && is_of(p->graphs[at], job)))
+        at++;
+    dropped = p->graphs[at];
+    p->graphs[at] = graph;
+    use(p, at);
     pthread_mutex_unlock(&p->lock);
-    cuda_graph_unref(oldest);
+    cuda_graph_unref(dropped);
 }
 
 int cuda_graph_make(struct cuda_capture *c, const struct backend_job *job, struct cuda_graph **ret_graph,
@@ -281,12 +324,12 @@ int cuda_graph_make(struct cuda_capture *c, const struct backend_job *job, struc
 {
     struct backend_program *p = program_of(job);
     struct cuda_device *d = c->device;
-    struct cuda_graph *graph = cuda_graph_find(d, job);
+    struct cuda_graph *graph = cuda_graph_find(c, job);
     char quoted[300];
 
     if (graph || !p)
         goto found;
-    graph = graph_new(d, job, e);
+    graph = graph_new(c, job, e);
     if (!graph)
         return -1;
     if (capture(c, job, graph, e) < 0) {
@@ -299,7 +342,7 @@ int cuda_graph_make(struct cuda_capture *c, const struct backend_job *job, struc
         pthread_mutex_unlock(&p->lock);
         return 0;
     }
-    keep(p, graph);
+    keep(p, graph, job);
 found:
     *ret_graph = graph;
     return 0;

@@ -1,5 +1,6 @@
 /* Programs as CUDA graphs: the steps of a job that will run again, captured once per set of addresses and launched as
- * one. A program keeps the graphs of the last few sets.
+ * one. A program keeps the graphs of the last few sets. Where tuning has chosen something else for a step since, its
+ * graph is captured anew.
  *
  * Source: CUDA driver API, stream capture and graph management. */
 #ifndef KOPS_CUDA_GRAPH_H
@@ -27,8 +28,9 @@ void cuda_capture_close(struct cuda_capture *c);
  * Thread: any. */
 bool cuda_graph_is_wanted(const struct backend_job *job);
 
-/* A reference to the graph of the job's steps on their addresses, or NULL: none was made yet. Thread: any. */
-struct cuda_graph *cuda_graph_find(const struct cuda_device *d, const struct backend_job *job);
+/* A reference to the graph of the job's steps on their addresses, or NULL: none was made yet, or with other choices of
+ * the tuning. Thread: any. */
+struct cuda_graph *cuda_graph_find(const struct cuda_capture *c, const struct backend_job *job);
 
 /* Captures the steps, and keeps the graph in *job->program. *ret_graph stays NULL, without an error, where the driver
  * cannot capture them: the caller launches them one by one. Thread: any; the context is current; may block. */

@@ -98,7 +98,7 @@ static int start(struct cuda_stream *s, struct backend_job *base, struct cuda_jo
     if (base->counters)
         return 0;
     if (!job->prepared && cuda_graph_is_wanted(base))
-        job->graph = cuda_graph_find(s->queue.device, base);
+        job->graph = cuda_graph_find(&s->executor->capture, base);
     if (job->graph) {
         cuda_graph_name_variants(job->graph, base);
     } else {
