@@ -8,6 +8,7 @@ enum { DEFAULT_EXCLUSIVE_MS = 50 };
 
 #define QUIET_NS                                                                                                       \
     UINT64_C(2000000000) /* how long a hold waits for the jobs of others; then it is given up for a while */
+#define JUST_NOW_NS UINT64_C(500000000)
 #define COUNTING_NS UINT64_C(5000000000) /* how long others wait at most while it counts */
 
 void front_hold_init(struct front_hold *h)
@@ -57,7 +58,7 @@ static bool has_others(const struct front_device *gpu, const struct executor *x,
         const struct executor *other = list_entry(node, struct executor, link);
         const struct front_load *load = &other->loads[gpu->number];
 
-        if (other != x && (load->users || now_ns < load->used_ns + FRONT_LONGEST_NS / 4))
+        if (other != x && (load->users || now_ns < load->used_ns + JUST_NOW_NS))
             return true;
     }
     return false;
@@ -80,9 +81,9 @@ static void end_outlasting(struct front_device *gpu, uint64_t now_ns)
         if (!has_others(gpu, x, now_ns))
             load->outlasts_ns = now_ns;
         else if (!x->common)
-            front_end_late(x, gpu, load->outlasts_ns, FRONT_LONGEST_NS);
+            front_end_late(x, gpu, load->outlasts_ns, front_longest_ns(gpu->front));
         gpu->hold.outlasted = true;
-        front_set_timer(gpu->front, now_ns + FRONT_LONGEST_NS / 8);
+        front_set_timer(gpu->front, now_ns + front_longest_ns(gpu->front) / 8);
     }
 }
 

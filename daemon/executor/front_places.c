@@ -143,8 +143,8 @@ void front_place_leave(struct front_domain *d)
     if (!since_ns || !x)
         return;
     if (x->unfinished) {
-        front_end_late(x, NULL, since_ns, FRONT_LONGEST_NS);
-        front_set_timer(x->front, clock_now_ns() + FRONT_LONGEST_NS / 8);
+        front_end_late(x, NULL, since_ns, front_longest_ns(x->front));
+        front_set_timer(x->front, clock_now_ns() + front_longest_ns(x->front) / 8);
     } else if (!d->n_given) {
         front_executor_dismiss(x);
     }

@@ -27,7 +27,11 @@ void front_executor_dismiss(struct executor *x);
 
 /* ---- front_turns.c: whose kernels go next on a GPU ---- */
 
-enum { FRONT_LONGEST_NS = 2000000000 /* of one job, while others wait for the GPU or for an executor */ };
+/* Of one job, while others wait for the GPU or for an executor. */
+static inline uint64_t front_longest_ns(const struct front *f)
+{
+    return (f->config.executors_longest_s ? f->config.executors_longest_s : 2) * UINT64_C(1000000000);
+}
 
 /* Whether a job of the domain may be sent to the GPU now; else the domain waits for its turn there. */
 bool front_turn_take(struct front_device *gpu, struct front_domain *d);

@@ -188,8 +188,8 @@ static void end_turns(struct front_device *gpu, uint64_t now_ns)
                 wait_in_line(gpu, d, now_ns);
         } else if (d->executor) {
             if (since_ns != UINT64_MAX)
-                front_end_late(d->executor, gpu, since_ns, FRONT_LONGEST_NS);
-            front_set_timer(gpu->front, now_ns < until_ns ? until_ns : now_ns + FRONT_LONGEST_NS / 8);
+                front_end_late(d->executor, gpu, since_ns, front_longest_ns(gpu->front));
+            front_set_timer(gpu->front, now_ns < until_ns ? until_ns : now_ns + front_longest_ns(gpu->front) / 8);
         }
     }
 }

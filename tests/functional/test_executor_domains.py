@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 from domains import FIXTURES, Client, Domains
 from gpu_machine import N, only_with_the_standin, register, values, vector
 from support import proc
@@ -229,11 +230,11 @@ def test_a_kernel_that_never_ends(start: Callable[..., Domains], client: Callabl
     one.square()
 
 
+@pytest.mark.parametrize(("more", "seconds"), [("", 2), ("longest_s = 1\n", 1)])
 def test_a_kernel_that_never_ends_while_others_wait(
-    start: Callable[..., Domains], client: Callable[..., Client]
+    start: Callable[..., Domains], client: Callable[..., Client], more: str, seconds: int
 ) -> None:
-    """A domain has two seconds then."""
-    machine = start(isolate="connection")
+    machine = start(isolate="connection", more=more)
     first, second = client(machine), client(machine)
     first.own()
     second.own()
@@ -241,7 +242,8 @@ def test_a_kernel_that_never_ends_while_others_wait(
     kernel = hostile_kernel(first.connection, "spin_forever")
     endless = first.connection.request("launch", {"kernel": kernel, "args": [first.tensors[1]]})
     second.launch_own()
-    assert first.connection.reply_error(endless).code == "job_timeout"
+    error = first.connection.reply_error(endless)
+    assert error.code == "job_timeout" and error.detail["timeout_s"] == seconds, error
     first.launch_own()
 
 
