@@ -62,7 +62,7 @@ class Tuned:
     def tune(self, connection: raw.Connection, **more: Any) -> dict[str, Any]:
         return connection.call("tune", layouts(device=self.machine.gpu, **more))
 
-    def run(self, connection: raw.Connection) -> str:
+    def run(self, connection: raw.Connection, **attrs: Any) -> str:
         """Multiplies, sees that the product is right, and returns the variant that ran."""
         rng = np.random.default_rng()
         a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((M, K), (K, N)))
@@ -72,7 +72,7 @@ class Tuned:
         buffer = connection.register(shared)
         places = [([M, K], 0), ([K, N], M * K), ([M, N], M * K + K * N)]
         views = [tensor(buffer, shape, offset=4 * at) for shape, at in places]
-        reply = connection.run("gemm", views[:2], views[2:], device=self.machine.gpu)
+        reply = connection.run("gemm", views[:2], views[2:], device=self.machine.gpu, attrs=attrs)
         np.testing.assert_allclose(numbers[-M * N :].reshape(M, N), a.astype(np.float64) @ b, rtol=1e-5, atol=1e-5)
         connection.call("release", {"buffer": buffer})
         return str(reply["variant"])
@@ -176,6 +176,20 @@ def test_problems_that_come_often_are_tuned_when_nothing_else_runs(start: Callab
             d.run(one)
         proc.eventually(lambda: one.call("tuning")["total"] == 1, "the daemon has tuned it by itself")
         assert d.run(one) in OWN
+        one.call("tuning", {"clear": True})
+        proc.eventually(lambda: d.run(one) == "cublaslt", "the choice is forgotten")
+        for _ in range(5):
+            d.run(one)
+        proc.eventually(lambda: one.call("tuning")["total"] == 1, "it has tuned it again")
+
+
+def test_precisions_are_different_problems(start: Callable[..., Tuned]) -> None:
+    with start(KOPSD_TUNING_IDLE_RUNS="5") as d, d.connect() as one:
+        for precision in ("highest", "high", "medium"):
+            for _ in range(5):
+                d.run(one, precision=precision)
+        proc.eventually(lambda: one.call("tuning")["total"] == 3, lambda: f"all are tuned, not {one.call('tuning')['choices']}")
+        assert len({row["problem"] for row in one.call("tuning")["choices"]}) == 3
 
 
 def test_what_the_library_has_no_epilogue_for(start: Callable[..., Tuned]) -> None:

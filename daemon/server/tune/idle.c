@@ -27,7 +27,14 @@ struct seen {
 
 /* ---- counting ---- */
 
-/* What tells two problems apart, without the bytes between the members. */
+static void add_number(uint64_t *hash, int64_t number)
+{
+    const int64_t both[] = {(int64_t)*hash, number};
+
+    *hash = tuning_hash(both, sizeof(both));
+}
+
+/* What tells two problems apart: all that a backend may look at when it chooses. */
 static uint64_t hash_of(const struct backend_device *d, const struct step *step, const uint32_t *alignment)
 {
     const struct plan_gemm *g = &step->plan.gemm;
@@ -37,33 +44,29 @@ static uint64_t hash_of(const struct backend_device *d, const struct step *step,
                                g->m,
                                g->n,
                                g->k,
-                               g->a.row,
-                               g->a.column,
-                               g->b.row,
-                               g->b.column,
-                               g->out.row,
-                               g->out.column,
                                (int64_t)g->batch_count,
                                g->batch_rank,
-                               g->batch_rank ? g->a.batch[0] : 0,
-                               g->batch_rank ? g->b.batch[0] : 0,
                                g->high_precision_only,
+                               g->in_pieces,
                                g->beta != 0,
                                g->has_bias,
                                g->activation,
-                               g->has_bias ? g->bias.row : 0,
-                               g->has_bias ? g->bias.column : 0,
-                               g->has_scales ? g->b_dtype : 0,
                                g->has_scales ? 1 + g->all_in_f32 + 2 * g->fast_sums : 0,
-                               g->has_scales ? g->extra[0].row : 0,
-                               g->has_scales ? g->extra[1].column : 0,
-                               alignment[0],
-                               alignment[1],
-                               alignment[2],
-                               alignment[3],
-                               alignment[4]};
+                               g->has_scales ? g->b_dtype : 0};
+    uint64_t hash = tuning_hash(numbers, sizeof(numbers));
 
-    return tuning_hash(numbers, sizeof(numbers));
+    for (unsigned i = 0; i < g->batch_rank; i++)
+        add_number(&hash, g->batch_shape[i]);
+    for (unsigned operand = 0; operand <= plan_gemm_out(g); operand++) {
+        const struct plan_matrix *m = plan_gemm_matrix(g, operand);
+
+        add_number(&hash, m->row);
+        add_number(&hash, m->column);
+        for (unsigned i = 0; i < g->batch_rank; i++)
+            add_number(&hash, m->batch[i]);
+        add_number(&hash, alignment[operand]);
+    }
+    return hash;
 }
 
 /* Its place, or the place of the one that came least lately. */
@@ -252,6 +255,17 @@ void idle_want(struct server *server, const struct tune_task *task)
     if (seen->runs < server->config.tuning_idle_runs)
         seen->runs = server->config.tuning_idle_runs;
     server->tune->n_wanted += is_wanted(server, seen);
+}
+
+void idle_forget(struct server *s)
+{
+    struct tune *t = s->tune;
+
+    for (unsigned i = 0; t->seen && i < SEEN_MAX; i++) {
+        t->seen[i].done = false;
+        t->seen[i].runs = 0;
+    }
+    t->n_wanted = 0;
 }
 
 static void set_done(struct server *s, const struct tune_task *task)

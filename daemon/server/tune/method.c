@@ -310,6 +310,7 @@ static int clear(struct request *r, struct error *e)
     t->clear_wanted = true;
     pthread_cond_signal(&t->wanted);
     pthread_mutex_unlock(&t->lock);
+    idle_forget(r->connection->server);
     return tune_start(r->connection->server, e);
 }
 

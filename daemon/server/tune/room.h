@@ -171,5 +171,7 @@ void idle_step(struct server *s);
 void idle_want(struct server *s, const struct tune_task *task);
 /* The tuning of a problem has ended. */
 void idle_done(struct server *s, const struct tune_task *task);
+/* Every choice is forgotten: all problems may be tuned again, once they have come often again. */
+void idle_forget(struct server *s);
 
 #endif
