@@ -22,6 +22,7 @@ from .._tensors.operands import Layout, Operand, Operands
 from .async_kernels import AsyncKernel
 from .code import Code, launches_none
 from .kernels import BaseKernel, Kernel, checked_fallback, refuse_interpreted
+from .steps import launch
 
 
 class Given:
@@ -252,10 +253,10 @@ class Formula(BaseFormula):
             return self.interpret(*values, out=out, **options)
         prepared = self._prepare(values, out, **self._how(options))
         if len(prepared.steps) > 1:
-            answer = self._client.sequence(prepared.steps, **options)
-            return (prepared.result, answer[1]) if options.get("timing") else prepared.result
-        kernel, *arguments = prepared.steps[0]
-        timings = kernel(*arguments, **options)
+            timings = launch(self._client, self.name, prepared.steps, options.pop("where", None), options)
+        else:
+            kernel, *arguments = prepared.steps[0]
+            timings = kernel(*arguments, **options)
         return (prepared.result, timings) if options.get("timing") else prepared.result
 
     def profile(self, *values: Any, out: Any = None, **options: Any) -> Any:
