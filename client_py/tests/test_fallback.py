@@ -53,6 +53,9 @@ def test_kernels(daemon: FakeDaemon, arrays: Any) -> None:
         ):  # fmt: skip
             with pytest.raises(kops.Unsupported, match="no GPU"):
                 call()
+        assert kern(c, a, a, 1000, where="here") is c and numpy.array_equal(c, a + a)
+        with pytest.raises(kops.BadArgument, match="daemon, here, auto"):
+            kern(c, a, b, 1000, where="there")
         with k.sequence(), pytest.raises(kops.Unsupported, match="records nothing"):
             kern(c, a, b, 1000)
         with pytest.raises(kops.Unsupported, match=r'made with fallback="interpret"'):
@@ -70,6 +73,10 @@ def test_formulas(daemon: FakeDaemon, arrays: Any) -> None:
         total = k.reduce("x", "a < b ? b : a", identity="-INFINITY", fallback="interpret")
         assert numpy.array_equal(f(a[::-1], b, timeout=5), a[::-1] * b) and f(a, 2, out=c) is c and numpy.array_equal(c, 2 * a)
         assert numpy.array_equal(total(a.reshape(10, 100).T, axis=0, keepdims=True), a.reshape(10, 100).max(1)[None])
+        assert numpy.array_equal(f(a, b, where="auto"), a * b)
+        for formula in (f, total):
+            with pytest.raises(kops.BadArgument, match="daemon, here, auto"):
+                formula(*[a, b][: len(formula.inputs)], where="there")
         for call in (
             lambda: f(a, b, timing=True), lambda: f.submit(a, b), lambda: f.profile(a, b), lambda: k.sequence([(f, a, b)]),
             lambda: k.elementwise("x * y")(a, b), lambda: k.reduce("x", "a + b", identity=0)(a),

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from .._base.declarations import KERNEL_LIMITS
 from .._base.errors import BadArgument, CompileFailed, LimitExceeded, ShapeMismatch, Unsupported, WrongType
 from .._base.texts import counted
+from .._calls.contexts import checked_place
 from .._calls.launchable import Recordable
 from .._calls.plans import Plan
 from .._calls.rules import broadcast
@@ -208,6 +209,8 @@ class BaseFormula(Recordable):
             return False
         if options.get("timing"):
             refuse_interpreted(self.name, "the interpreter has no times")
+        if options.get("where") is not None:
+            checked_place(options["where"])
         for key in [key for key in options if key not in ("axis", "keepdims")]:
             del options[key]
         return True

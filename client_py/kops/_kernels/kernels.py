@@ -265,6 +265,8 @@ class Kernel(BaseKernel):
         if self.fallback is not None and self.interprets(client._live()):
             if timing or exclusive or client._recorder() is not None:
                 refuse_interpreted(self.name, "the interpreter has no times, records nothing, and holds nobody back")
+            if where is not None:
+                contexts.checked_place(where)
             return self.interpret(*arguments, grid=grid, block=block, shared=shared, cluster=cluster)
         if grid is None and block is None and shared is None and cluster is None and not self._functions:
             geometry = None
