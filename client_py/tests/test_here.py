@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import fake_torch as torch
@@ -20,6 +22,7 @@ from kops._tensors import adapters
 from test_daemon_cuda import driver, k, numbers, real, tensor  # noqa: F401
 from test_daemon_kernels import OTHERS, SIGNATURE, add2, vectors
 from test_kernels import ADD2
+from which import ordered_only
 
 from support import backends  # isort: skip
 from support.daemon import Daemon  # isort: skip
@@ -259,6 +262,50 @@ def test_auto_takes_what_was_measured(k: kops.Client, driver: Any, monkeypatch: 
     kern(c, a, a, 4, where="auto")
     k.synchronize()
     assert numbers(driver, c) == [2, 4, 6, 8] and launches(k) == before + 1
+
+
+@ordered_only
+def test_an_earlier_error_is_the_caller_s(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    c, a, b = vectors(driver)
+    kern = add2(k)
+
+    def measure(client: Any, device: int) -> tuple[float, float]:
+        client.add(a, b, out=c, where="daemon")
+        client.synchronize()
+        return 12.0, 11.0
+
+    monkeypatch.setattr(places, "measure", measure)
+    k.square(a[:3], out=a[1:])
+    with pytest.raises(kops.Overlap, match="square"):
+        kern(c, a, b, 4, where="auto")
+    assert not k._places and numbers(driver, c) == [0, 0, 0, 0]
+    assert kern.place(c, a, b, 4).here_us == 12.0, "measured once the error was told"
+    k.square(a[:3], out=a[1:])
+    assert kern.place(c, a, b, 4).where == "daemon", "what was measured is known without another call"
+    with pytest.raises(kops.Overlap):
+        k.synchronize()
+
+
+def test_a_measurement_that_failed_is_made_again(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    c, a, b = vectors(driver)
+    kern, measured = add2(k), []
+
+    def measure(client: Any, device: int) -> tuple[float, float]:
+        measured.append(device)
+        if len(measured) == 1:
+            raise kops.Unsupported("no add here")
+        return 12.0, 11.0
+
+    monkeypatch.setattr(places, "measure", measure)
+    with monkeypatch.context() as patch:
+        patch.setattr(k, "synchronize", lambda: (_ for _ in ()).throw(kops.Timeout("not yet")))
+        patch.setattr(places, "AGAIN_S", -1.0)
+        assert "have not ended: not yet" in kern.place(c, a, b, 4).why
+    for _ in range(2):
+        assert kern.place(c, a, b, 4) == kops.Place("here", "the daemon could not be measured: no add here") and measured == [0]
+    later = time.monotonic() + places.AGAIN_S + 1
+    monkeypatch.setattr(places, "time", SimpleNamespace(monotonic=lambda: later))
+    assert kern.place(c, a, b, 4).where == "daemon" and measured == [0, 0]
 
 
 def test_auto_tells_why_only_one_is_possible(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811

@@ -37,7 +37,7 @@ class Calls(DefaultTimeout):
         self.reconnect_timeout = reconnect_timeout
         self.blocking = blocking
         self._connection: Link | None = None
-        self._places: dict[tuple[int, int], Any] = {}  # what launches were measured to take, by connection and device
+        self._places: dict[tuple[int, int], Any] = {}  # where "auto" launches, and until when, by connection and device
         # Kernels that were launched in this process, by id(): a set cannot be gone through while other threads add to it.
         self._launched: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._ops_here = None if native is None else native.Ops()

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._base.compiled import native, why_not
-from .._base.errors import KopsError
+from .._base.errors import KopsError, Timeout
 from .._session.connection import Peer
 from .contexts import offered
 
 CHAIN = 16  # launches of a measurement
+AGAIN_S = 10.0  # after one that failed, the next one
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,8 @@ def measure(client: Any, device: int) -> tuple[float, float]:
 
 
 def place(client: Any, connection: Peer, arguments: tuple[Any, ...], feature: str) -> Place:
-    """Where a launch with these arguments runs; `feature` hands out what is launched. Measures once a connection and device."""
+    """Where a launch with these arguments runs; `feature` hands out what is launched. Measures once a connection and device. The
+    measurement waits for the client's earlier ordered calls, and raises the error of one of them, as any call to the daemon does."""
     if native is None:
         return Place("daemon", f"the package has no compiled part, which launches here need: {why_not}")
     if not offered(connection, feature):
@@ -92,16 +94,26 @@ def place(client: Any, connection: Peer, arguments: tuple[Any, ...], feature: st
         if not on_device:
             return Place("daemon", "no argument is in device memory of this process: the daemon copies arrays to its GPU")
         return Place("here", "the arrays are in device memory of this process; without torch nothing was measured")
-    found: Place | None = client._places.get((connection.key, device))
-    if found is None:
+    found: tuple[Place, float] | None = client._places.get((connection.key, device))
+    if found is None or found[1] < time.monotonic():
         found = client._places[connection.key, device] = _measured(client, device)
-    return found
+    return found[0]
 
 
-def _measured(client: Any, device: int) -> Place:
+def _measured(client: Any, device: int) -> tuple[Place, float]:
+    """Where launches run, and until when that holds."""
+    try:
+        client.synchronize()
+    except Timeout as error:
+        return _unmeasured(f"the client's earlier calls have not ended: {error}")
     try:
         here_us, daemon_us = measure(client, device)
     except KopsError as error:
-        return Place("here", f"the daemon could not be measured: {error}")
+        return _unmeasured(f"the daemon could not be measured: {error}")
     where = "here" if here_us <= daemon_us else "daemon"
-    return Place(where, f"a tiny launch in a chain took {here_us:.1f} us here and {daemon_us:.1f} us in the daemon", here_us, daemon_us)
+    why = f"a tiny launch in a chain took {here_us:.1f} us here and {daemon_us:.1f} us in the daemon"
+    return Place(where, why, here_us, daemon_us), float("inf")
+
+
+def _unmeasured(why: str) -> tuple[Place, float]:
+    return Place("here", why), time.monotonic() + AGAIN_S

@@ -299,7 +299,8 @@ class Kernel(BaseKernel):
 
     def place(self, *arguments: Any) -> Place:
         """Where `where="auto"` launches the kernel with such arguments, and why: a `Place`. The first such question of a
-        connection and device measures a chain of tiny launches both ways, on a stream of its own: some milliseconds."""
+        connection and device measures a chain of tiny launches both ways, on a stream of its own: some milliseconds. Before that it
+        waits for the client's earlier ordered calls, as `synchronize` does, and raises the error of one of them."""
         client = self._client
         return place(client, client._live(), arguments, here.FEATURE)
 
