@@ -72,8 +72,13 @@ class RawKernel:
     which is converted to the type that the source declares; where the source does not say that plainly NumPy's numbers have their
     own, and `int`, `float` and `bool` the type of the parameter's size. Not converted without loss: `kops.OutOfRange`.
 
-    A call on torch CUDA tensors is ordered on torch's current stream and returns at once; on other arrays it waits. `stream=` orders it on
-    another one. Compiled at the first call, or by `compile()`. Thread-safe.
+    A launch runs here, in this process's CUDA context, or in the daemon: where tiny launches were measured to take less time, as with
+    `where="auto"` of a `kops.Kernel`. On a stream under capture it runs here. A kernel that faults here ends this process's context, as
+    CuPy's does. One that faults in the daemon does not.
+
+    A call on torch CUDA tensors is ordered on torch's current stream and returns at once. So does a launch here on arrays of CuPy's. A call
+    that runs in the daemon on other arrays than torch's waits. `stream=` orders it on another one. Compiled at the first call, or by
+    `compile()`. Thread-safe.
 
     Raises `CompileFailed`, `WrongType`, `SignatureMismatch` for another number of arguments, `Unsupported` for what cannot be here.
     """

@@ -97,8 +97,11 @@ def compile_kernel(
     - Numbers are converted to the type that the source declares: a Python float for a `float` is right, and a number that does not fit
       raises an error. None is a null pointer.
     - Tensors on the CPU are copied to the GPU and, where the parameter is no pointer to const, back; the call waits then.
-    - Errors are `kops.KopsError`, `kops.CompileFailed` of the compiler; those of a launch appear at a later call or at
-      `client.synchronize()`. A kernel that faults does not end this process's context.
+    - A launch runs here, in this process's CUDA context, or in the daemon: where tiny launches were measured to take less time, as with
+      `where="auto"` of a `kops.Kernel`. On a stream under capture it runs here. A kernel that faults here ends this process's context, as
+      torch's does. One that faults in the daemon does not.
+    - Errors are `kops.KopsError`, `kops.CompileFailed` of the compiler. Those of a launch in the daemon appear at a later call or at
+      `client.synchronize()`.
     - More than 48 KiB of shared memory need no `set_shared_memory_config`.
     - Symbolic names, such as of `__constant__` variables, have no address here.
 
