@@ -33,8 +33,9 @@
  * integers, `+ - * / %`, parentheses, `ceil_div(a, b)`, `min(…)`, `max(…)`, `next_pow2(a)`; names are the scalar
  * integer parameters, `x.numel`, `x.rank`, `x.shape[0]` of the tensor parameters, and `multiprocessors` of the device.
  *
- * **Trust.** A kernel runs in the daemon's CUDA context and can reach the memory of other clients there, so the
- * daemon's configuration says which users may launch kernels: kops_info.kernels has it.
+ * **Trust.** By default a kernel runs in a process of its user's, an executor, and can reach the memory that this
+ * process has mapped. Where the daemon is told to have one executor for all users, or none, it can reach the memory of
+ * other clients, too. The daemon's configuration says which users may launch kernels: kops_info.kernels has it.
  *
  * **Launch here.** With options.where = KOPS_WHERE_HERE a launch runs in this process, in the calling thread's current
  * CUDA context, on the stream of kops_kernel_enqueue(), or with kops_kernel_launch() on the legacy default stream, and

@@ -34,12 +34,13 @@
  *
  * **Ops here.** With options.where = KOPS_WHERE_HERE an op runs in this process, in the calling thread's current CUDA
  * context: on the stream of kops_enqueue(), or with kops_run() and the ops by name on the legacy default stream, and
- * waited for. It is the daemon's own kernel, which is handed out once a process, after the daemon's own checks; in
- * place of cuBLASLt it is the daemon's tiled kernel. Operands are CUDA device memory; the daemon's statistics have it,
- * its quotas and traces do not. By default an op is the daemon's, but one that is enqueued on a stream under capture is
- * here: a node of the graph, which needs neither client nor daemon afterwards. KOPS_WHERE_DAEMON refuses that. Errors
- * besides the usual ones: no_cuda, unsupported (kernels.hand_out, or client and daemon are of different versions),
- * capturing (an op that waits), device_error, at once.
+ * waited for. It is the daemon's own kernel, which is handed out once a process, after the daemon's own checks. In
+ * place of cuBLASLt it is one of the daemon's: `skinny`, `small` or `hopper` where that is likely to be faster, else
+ * `tiled`. Operands are CUDA device memory; the daemon's statistics have it, its quotas and traces do not. By default
+ * an op is the daemon's, but one that is enqueued on a stream under capture is here: a node of the graph, which needs
+ * neither client nor daemon afterwards. KOPS_WHERE_DAEMON refuses that. Errors besides the usual ones: no_cuda,
+ * unsupported (kernels.hand_out, or client and daemon are of different versions), capturing (an op that waits),
+ * device_error, at once.
  *
  * **Threads.** Any thread may call; the ops of one stream run in the order of the calls.
  *

@@ -48,7 +48,8 @@ and the result is ready when the call returns. The asyncio client always works s
 
 A stream that is captured into a graph takes no call to the daemon: there an ordered call runs here by itself, and becomes a node
 of the graph, which then needs neither the client nor the daemon; `where="daemon"` refuses captures. cuBLASLt's kernels are the
-daemon's alone, so gemm here runs the daemon's tiled kernel, which is slower for large matrices. Raises `KopsError`."""
+daemon's alone, so gemm here runs one of the daemon's own: `skinny`, `small` or `hopper` where that is likely to be faster, else `tiled`.
+They are slower for large matrices. Raises `KopsError`."""
 
 
 def coerce(op: str, attr: dict[str, Any], value: Any) -> Any:
