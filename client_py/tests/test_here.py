@@ -248,6 +248,24 @@ def test_a_capture_that_is_to_be_the_daemon_s_is_refused(k: kops.Client, driver:
     assert numbers(driver, c) == [11, 22, 33, 44], "the refused calls spoilt nothing"
 
 
+def test_a_captured_raw_kernel_is_a_part_of_the_graph(
+    k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+) -> None:
+    """It asks for "auto", and nothing is measured while a stream is captured."""
+    monkeypatch.setattr(places, "measure", None)
+    c, a, b = vectors(driver)
+    raw = kops.RawKernel(ADD2, "add2_kernel", client=k)
+    before = launches(k)
+    with Graph(driver, monkeypatch) as graph:
+        raw((1,), (32,), (c, a, b, 4))
+        raw((1,), (32,), (c, c, a, 3))
+    assert numbers(driver, c) == [0, 0, 0, 0], "captured, and not run"
+    for _ in range(2):
+        graph.replay()
+        assert numbers(driver, c) == [12, 24, 36, 44]
+    assert launches(k) == before and not k._places
+
+
 def test_auto_takes_what_was_measured(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     c, a, b = vectors(driver)
     kern = add2(k)
@@ -317,6 +335,20 @@ def test_auto_tells_why_only_one_is_possible(k: kops.Client, driver: Any, monkey
     assert kern.place(*arrays, 4).where == "here" and kern.place(*arrays, 4).here_us is None
     monkeypatch.setattr(places, "offered", lambda connection, feature: False)
     assert kern.place(*arrays, 4).where == "daemon" and "hand_out" in kern.place(*arrays, 4).why
+
+
+def test_code_for_another_architecture(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """As a client has it whose GPU is another one than the daemon's, which declares no such kernel on its own."""
+    c, a, b = vectors(driver)
+    with pytest.raises(kops.Unsupported, match="the module is for sm_80"):
+        k.kernel(ADD2, "add2_kernel", SIGNATURE, arch="sm_80")
+    monkeypatch.setattr(kops.Kernel, "_declare", lambda self, timeout: self)
+    kern = k.kernel(ADD2, "add2_kernel", SIGNATURE, grid=1, block=256, arch="sm_80")
+    for _ in range(2):
+        with pytest.raises(kops.Unsupported, match="the code is for another architecture than this context's GPU: compile it"):
+            kern(c, a, b, 4, where="here")
+    add2(k)(c, a, b, 4, where="here")
+    assert numbers(driver, c) == [11, 22, 33, 44], "the context goes on"
 
 
 def told(k: kops.Client) -> list[dict[str, Any]]:  # noqa: F811
