@@ -52,6 +52,17 @@ def test_a_launch_is_this_process_s_own(k: kops.Client, driver: Any) -> None:  #
     assert launches(k) == before + 1
 
 
+def test_a_batch_keeps_its_order(k: kops.Client, driver: Any) -> None:  # noqa: F811
+    c, a, b = vectors(driver)
+    kern = add2(k, alias=True)
+    kern(c, a, b, 4, where="here")
+    with k.batch():
+        k.add(a, b, out=c)
+        kern(c, c, c, 4, where="here")
+        k.add(c, c, out=c)
+    assert numbers(driver, c) == [44, 88, 132, 176]
+
+
 def test_the_daemon_is_not_needed_any_more(real: Daemon, k: kops.Client, driver: Any) -> None:  # noqa: F811
     c, a, b = vectors(driver)
     kern = add2(k)

@@ -140,7 +140,6 @@ class Calls(DefaultTimeout):
         """Carries a request out: puts it on the current CUDA stream where that can be, else waits for its reply. `failed`
         is why the extension could not, which waited; `sent` when the caller's call began, if not now."""
         sent = sent or time.monotonic_ns()
-        batch = self._batches.get(threading.get_ident()) if self._batches else None
         if request.operands.waits and not (timing or stream or (self.blocking if blocking is None else blocking)):
             index = request.operands.torch_device
             if index is not None and link.offers_ordered:
@@ -148,8 +147,7 @@ class Calls(DefaultTimeout):
             if index is not None and not self._told_of_waiting:
                 self._told_of_waiting = True
                 _tell_of_waiting()
-        if batch is not None:
-            batch.flush()
+        self._flush_batch()
         reply = self._drive(link, partial(plans.execute, request=request), timeout, lambda: request.hazard, failed)
         return (request.result, Timings.of(reply, sent)) if timing else request.result
 
@@ -231,6 +229,12 @@ class Calls(DefaultTimeout):
     def _batch_begin(self, batch: Batch) -> None:
         if self._batches.setdefault(threading.get_ident(), batch) is not batch:
             raise BadArgument("a batch of this thread is open already")
+
+    def _flush_batch(self) -> None:
+        """What this thread has gathered in a batch goes before what is carried out otherwise."""
+        batch = self._batches.get(threading.get_ident()) if self._batches else None
+        if batch is not None:
+            batch.flush()
 
     def _batch_end(self, batch: Batch) -> None:
         self._batches.pop(threading.get_ident(), None)

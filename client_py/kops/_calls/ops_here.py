@@ -4,7 +4,6 @@ and planned by the daemon's own rules, which the compiled part of the package ha
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -190,9 +189,7 @@ def launch(
         raise Unsupported(f"{op} cannot be launched here: this client does not know it. Leave out where=", {"op": op})
     if native is None:
         contexts.need(client._live(), op, FEATURE)
-    batch = client._batches.get(threading.get_ident()) if client._batches else None
-    if batch is not None:
-        batch.flush()
+    client._flush_batch()
     attrs, wanted = out_dtypes.split(op, attrs, out)
     prepared = _Prepared(op, values, out, attrs, wanted)
     packed = pack(dict(attrs)) if attrs else None

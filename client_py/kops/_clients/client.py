@@ -200,9 +200,7 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
     def synchronize(self, *, timeout: float | None = DEFAULT_TIMEOUT) -> None:
         """Waits until the ordered calls made so far have ended, and raises the first error of one since the last that
         was raised. Does not wait for other work on the CUDA streams."""
-        batch = self._batches.get(threading.get_ident()) if self._batches else None
-        if batch is not None:
-            batch.flush()
+        self._flush_batch()
         link = self._connection
         if link is not None:
             link.synchronize(self._timeout_of(timeout))

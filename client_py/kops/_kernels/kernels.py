@@ -314,6 +314,8 @@ class Kernel(BaseKernel):
             code = self._here = client._drive(client._live(), lambda link: here.define(link, self), timeout)
             client._launched[id(self)] = self
         geometry = None if given is None else self._geometry.of_call(arguments, given)
+        if client._batches:
+            client._flush_batch()
         if not timing:
             if here.launch(code, self, arguments, geometry, False):
                 here.tell(client._connection, self)
