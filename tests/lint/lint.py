@@ -254,7 +254,8 @@ def check_python_layers() -> Iterator[str]:
 
 
 def check_functions() -> Iterator[str]:
-    call = re.compile(r"(?<![\w.>])(" + "|".join(BANNED) + r")\s*\(")
+    # "API": the stand-in driver defines what nobody is to call.
+    call = re.compile(r"(?<![\w.>])(?<!API )(" + "|".join(BANNED) + r")\s*\(")
     for path in c_files():
         text = without_comments(path.read_text(encoding="utf-8"))
         for match in call.finditer(text):
