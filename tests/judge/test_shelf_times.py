@@ -35,6 +35,19 @@ def test_launches_that_do_each_other_s_work(interpreted: Interpreted, judge_of: 
     assert sum(bool(how.get("timed")) for how in seen) >= 14 and verdict.time.cold.us != 1.0
 
 
+def test_nobody_knows_the_last_launch(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that counts its launches could leave all work to the last one before a look."""
+    monkeypatch.setattr(_unseen, "TOGETHER", 3)
+    believe(monkeypatch)
+    pipelined, counts = _gpu.GpuRunner.pipelined, []
+    monkeypatch.setattr(_gpu.GpuRunner, "pipelined", lambda self, runs, *rest: (counts.append(len(runs)), pipelined(self, runs, *rest))[1])
+    made = judge_of(seed=None)
+    for i in range(6):
+        assert made.judge(task(**SMALL), add(prelude=f"// {i}")).right
+    warm, cold = counts[0::2], counts[1::2]
+    assert len(set(warm)) > 1 and len(set(cold)) > 1 and min(counts) >= 8, counts
+
+
 @pytest.mark.parametrize("part", [0, 1, 2], ids=["warm", "cold", "behind each other"])
 def test_timed_launches_that_have_done_nothing(
     interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch, part: int
@@ -170,7 +183,7 @@ def test_draws_that_are_missing_are_made_beside_the_check(
     monkeypatch.setattr(_unseen.Unseen, "ask", waits)
     judging, one = judge_of(seed=None), task(cases=[{"n": 1000}])
     assert judging.judge(one, add()).right
-    enough = 2 * (1 + _unseen.MOSTLY_ENOUGH) + 16 - _timed.TIMED_DRAWS
+    enough = 2 * (_unseen.MOSTLY_ENOUGH + _unseen.ENDS) + 16 - _timed.TIMED_DRAWS
     assert before[1] == enough == len(made)
     assert judging.judge(one, add(prelude="// again")).right and len(made) == enough
 

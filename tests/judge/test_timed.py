@@ -177,6 +177,9 @@ def test_who_is_late_every_time_is_accused(
     [
         ([[5.0] * 15, [3.0] * 15], True),
         ([[9.0] + [5.0] * 14, [7.0] + [3.0] * 14], True),  # code that was loaded
+        ([[2.0] * 15, [2.0] * 14 + [12.0]], False),  # 15 kernels of 12 us, all done by the last one
+        ([[2.0] * 15, [2.0] * 13 + [4.0] * 2], True),
+        ([[2.0] * 15, [25.0] + [2.0] * 14], False),
         ([[0.1] * 15, [0.1] * 14 + [120.0]], False),
         ([[4.0] * 15, [2.0] * 14 + [30.0]], False),
         ([[100.0] * 15, [90.0] * 15], True),

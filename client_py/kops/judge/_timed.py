@@ -235,15 +235,15 @@ class _Timing:
         warm: list[_Launched] = []
         cold: list[_Launched] = []
         ways: tuple[Callable[[Memory], Sequence[Any]], ...] = (self.warming, self.flushing)
-        counts = [self.unseen.alike] * 2
         held = self.unseen.first()
+        counts = list(self.unseen.firsts)
         while held:
             parts = held[: counts[0]], held[counts[0] :]
             made = [[_Launched(one, None) for one in self.pipelined(part, way)] if part else [] for part, way in zip(parts, ways)]
             warm, cold = warm + made[0], cold + made[1]
             honest = adds_up([_us(some) for some in made]) and warm_is_no_longer(_us(warm[1:]), _us(cold[1:]))
             most, then, failure = self.unseen.most, [], None
-            rest = [max(1, min(MORE, most, self.limits.launches + 1 - len(some))) for some in (warm, cold)]
+            rest = [self.unseen.more(min(MORE, most, self.limits.launches + 1 - len(some))) for some in (warm, cold)]
             counts = [one if self.wants(some[1:], least, end) and honest else 0 for one, some in zip(rest, (warm, cold))]
             for launch in held:  # it is looked at before other launches' inputs come there
                 self.runner.release(launch.memory)

@@ -24,6 +24,9 @@ STEPS_MOST = 256  # of a sequence
 # Launches that are asked for before the first has ended, and the part of the deadline that they may take together.
 SEVERAL, DEADLINE_PART = 24, 0.25
 MOSTLY_ENOUGH = 14  # launches, for a median whose interval is narrow enough
+# So many different numbers of launches there are, from enough ones on: a kernel that leaves its work to the last one has to guess which
+# that is.
+ENDS = 5
 
 
 class Unseen:
@@ -39,6 +42,7 @@ class Unseen:
         self._number = max((one.number for one in self._rest), default=0)
         self._drawing = threading.Lock()
         self._first: list[Held] = []
+        self.firsts = 1, 1  # warm and cold launches that first() has memory of
         self._coming: deque[Future[Draw]] = deque()
 
     def draw(self) -> Draw:
@@ -80,7 +84,7 @@ class Unseen:
 
     def expect(self) -> None:
         """Has the draws that are missing for the usual number of launches made beside the check."""
-        launches = 2 * min(1 + MOSTLY_ENOUGH, VARIED_BYTES // self._nbytes) + min(TOGETHER, TOGETHER_BYTES // self._nbytes)
+        launches = 2 * min(MOSTLY_ENOUGH + ENDS, VARIED_BYTES // self._nbytes) + min(TOGETHER, TOGETHER_BYTES // self._nbytes)
         missing = launches - len(self._rest)
         if self._quick(missing):
             self._coming += [self.runner.crew.submit(self._new) for _ in range(missing)]
@@ -102,10 +106,14 @@ class Unseen:
         """How many launches may be asked for at once."""
         return max(1, min(SEVERAL, int(self.runner.deadline * DEADLINE_PART / self._seconds), VARIED_BYTES // self._nbytes))
 
-    @property
-    def alike(self) -> int:
-        """How many launches come first of each kind, cold ones and warm ones."""
-        return min(1 + MOSTLY_ENOUGH, self.most)
+    def _counts(self) -> tuple[int, int]:
+        """How many launches come first, warm ones and cold ones."""
+        most = min(MOSTLY_ENOUGH + ENDS, self.most)
+        return self.more(most), self.more(most)
+
+    def more(self, most: int) -> int:
+        """How many launches come next of a kind: nobody knows which will be the last."""
+        return max(1, most - self.random.randrange(min(ENDS, max(1, most // 2))))
 
     @property
     def _nbytes(self) -> int:
@@ -118,8 +126,9 @@ class Unseen:
 
     def ask(self) -> list[Held]:
         """Memory of the first launches of each kind, which who asks has filled; no memory where inputs would have to be made first."""
-        if 2 * self.alike <= len(self._rest):
-            self._first = self.held(2 * self.alike)
+        counts = self._counts()
+        if sum(counts) <= len(self._rest):
+            self._first, self.firsts = self.held(sum(counts)), counts
         return self._first
 
     def first(self) -> list[Held]:
@@ -128,7 +137,8 @@ class Unseen:
         wait(self._coming)
         made, self._first = self._first, []
         if not made:
-            made = self.held(2 * self.alike)
+            self.firsts = self._counts()
+            made = self.held(sum(self.firsts))
             self.shelf.fill(made)
         return made
 
