@@ -10,6 +10,7 @@ import kops
 import numpy as np
 import pytest
 from kops import judge
+from kops.judge import _draws
 from material import add, confined, task
 
 count = itertools.count()
@@ -205,3 +206,78 @@ def test_inputs_keep_their_form_unless_elements_may_be_exchanged(interpreter: ju
     source = 'extern "C" __global__ void highest(double* out, const double* a, int n) { *out = a[n - 1]; }'
     solution = judge.Solution(source, [judge.Launch("highest", "out double* out[1], const double* a[n], int n", block=1)])
     assert interpreter.judge(ordered, solution).right
+
+
+REDUCED = """
+extern "C" __global__ void reduced(float* out, const float* x, int n)
+{
+    float sum = 0, most = x[0];
+    for (int i = 0; i < n; i++)
+        sum += x[i], most = fmaxf(most, x[i]);
+    *out = RESULT;
+}
+"""
+# Knows inputs by a few elements, and has the result of those that it knows.
+REMEMBERED = """
+__device__ float first[64], middle[64], last[64], answers[64];
+__device__ int count;
+
+extern "C" __global__ void reduced(float* out, const float* x, int n)
+{
+    for (int k = 0; k < count; k++)
+        if (first[k] == x[0] && middle[k] == x[n / 2] && last[k] == x[n - 1]) {
+            *out = answers[k];
+            return;
+        }
+    float sum = 0, most = x[0];
+    for (int i = 0; i < n; i++)
+        sum += x[i], most = fmaxf(most, x[i]);
+    first[count] = x[0], middle[count] = x[n / 2], last[count] = x[n - 1];
+    answers[count++] = *out = RESULT;
+}
+"""
+REDUCTIONS = {"sum": lambda x: x.sum(keepdims=True), "max": lambda x: x.max(keepdims=True), "sort": np.sort}
+
+
+def reduction(name: str, asked: list[int] | None = None) -> judge.Task:
+    def reference(x: Any) -> Any:
+        if asked is not None:
+            asked.append(1)
+        return REDUCTIONS[name](x)
+
+    return judge.Task(name, reference, lambda rng, n: {"x": rng.standard_normal(n, "f4")}, [{"n": 500}], exchange=True)
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_an_exchange_that_changes_no_result_is_none(name: str) -> None:
+    """Else who knows inputs by a few elements would have the right result for the changed ones, too."""
+    asked: list[int] = []
+    one = reduction(name, asked)
+    first = _draws.draw(one, one.timed_case, 1)
+    made = [_draws.changed(one, first, seed, seed) for seed in range(2, 8)]
+    for draw in made:
+        assert draw.unmoved and not _draws._passes(one, draw, first)
+        assert np.mean(draw.tensors["x"].data == first.tensors["x"].data) < 0.1
+    # Twice each, in float64 and not: the first draw, exchanges that are tried once, and those that are made anew.
+    assert len(asked) == 2 * (1 + _draws.EXCHANGES + len(made))
+
+
+def test_an_exchange_that_changes_the_result_is_kept() -> None:
+    one = task()
+    first = _draws.draw(one, one.timed_case, 1)
+    made = [_draws.changed(one, first, seed, seed) for seed in range(2, 8)]
+    for draw in made:
+        assert not draw.unmoved and not _draws._passes(one, draw, first)
+        assert np.mean(draw.tensors["a"].data == first.tensors["a"].data) > 0.99
+
+
+@pytest.mark.parametrize(("name", "result"), [("sum", "sum"), ("max", "most")])
+def test_who_remembers_results_by_samples_gains_nothing_at_a_reduction(interpreter: judge.Judge, name: str, result: str) -> None:
+    """The author of the task is told that exchanges gain nothing."""
+    launch = judge.Launch("reduced", "out float* out[1], const float* x[n], int n", block=1)
+    one = reduction(name)
+    for source in (REDUCED, REMEMBERED):
+        verdict = interpreter.judge(one, judge.Solution(source.replace("RESULT", result), [launch]))
+        assert verdict.right and any("exchanged elements do not change the result" in said for said in verdict.warnings), verdict
+    drawn = interpreter._pool.take(one, one.timed_case, 3, interpreter.seed)
+    assert all(np.mean(drawn.variant.tensors["x"].data == draw.tensors["x"].data) < 0.1 for draw in drawn.draws)

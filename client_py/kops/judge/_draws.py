@@ -10,9 +10,10 @@ import secrets
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from .._base.needs_numpy import numpy
 from ._check import compare
@@ -24,6 +25,9 @@ from ._values import FLOATS, Tensor, as_like, floats_of, is_tensor, numbers, ten
 __all__ = ["Draw", "Examined", "Expected", "changed", "draw", "examine", "new_seed"]
 
 INPUTS_MAX = 32
+EXCHANGES = 3  # that are tried, where the ones before have not changed the result
+# Cases of tasks whose results none of them changed: more would cost the reference, and change no result.
+_unmoved: WeakKeyDictionary[Task, set[Case]] = WeakKeyDictionary()
 
 
 def new_seed() -> int:
@@ -48,7 +52,7 @@ class Expected(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class Draw:
     """`number` tells draws of a verdict apart. `originals` are as what the generator made: frameworks, without elements, and numbers.
-    `seconds`: that it took to make."""
+    `seconds`: that it took to make. `unmoved`: it was to be another draw with exchanged elements, and no exchange changed the result."""
 
     number: int
     case: Case
@@ -58,6 +62,7 @@ class Draw:
     expected: tuple[Expected, ...]
     warning: str = ""
     seconds: float = 0.0
+    unmoved: bool = False
 
     @cached_property
     def nbytes(self) -> int:
@@ -160,13 +165,8 @@ def draw(task: Task, case: Case, seed: int, number: int = 0) -> Draw:
     return Draw(number, case, tensors, plain, originals, expected, warning, time.monotonic() - begun)
 
 
-def changed(task: Task, one: Draw, seed: int, number: int) -> Draw:
-    """The draw with one element of each input of floats exchanged with another one: inputs that nobody has seen, for the price of
-    the reference alone. Where the task allows no exchange, or there is nothing to exchange, the draw is made of a new seed."""
-    if not task.exchange:
-        return draw(task, one.case, seed, number)
-    begun = time.monotonic()
-    rng = numpy.random.default_rng(seed)
+def _exchanged(one: Draw, rng: Any) -> dict[str, Tensor] | None:
+    """The inputs of a draw, with two elements of each input of floats exchanged. None: that is no other input."""
     tensors = dict(one.tensors)
     for name, tensor in one.tensors.items():
         if tensor.dtype not in FLOATS or tensor.data.size < 2:
@@ -176,10 +176,32 @@ def changed(task: Task, one: Draw, seed: int, number: int) -> Draw:
         a, b = (int(i) for i in rng.choice(flat.size, 2, replace=False)) if flat.size < 1 << 16 else map(int, rng.integers(0, flat.size, 2))
         flat[a], flat[b] = flat[b], flat[a]
         tensors[name] = Tensor(tensor.dtype, data)
-    if all(tensors[name] is one.tensors[name] or (tensors[name].data == one.tensors[name].data).all() for name in tensors):
+    same = all(tensors[name] is one.tensors[name] or (tensors[name].data == one.tensors[name].data).all() for name in tensors)
+    return None if same else tensors
+
+
+def changed(task: Task, one: Draw, seed: int, number: int) -> Draw:
+    """The draw with two elements of each input of floats exchanged: inputs that nobody has seen, for the price of the reference alone.
+
+    The result is another one, too: else who remembers the old result, and knows its inputs by a few elements, would be right. Where the
+    task allows no exchange, there is nothing to exchange, or no exchange changes the result (a sum, a largest element, a sort), the draw
+    is made of a new seed. That exchanges change nothing is found out once for a case, which costs some calls of the reference."""
+    if not task.exchange:
         return draw(task, one.case, seed, number)
-    expected, warning = _answered(task, tensors, one.originals)
-    return Draw(number, one.case, tensors, one.numbers, one.originals, expected, warning, time.monotonic() - begun)
+    begun = time.monotonic()
+    rng = numpy.random.default_rng(seed)
+    unmoved = _unmoved.setdefault(task, set())
+    for left in reversed(range(EXCHANGES)):
+        tensors = None if one.case in unmoved else _exchanged(one, rng)
+        if tensors is None:
+            break
+        expected, warning = _answered(task, tensors, one.originals)
+        made = Draw(number, one.case, tensors, one.numbers, one.originals, expected, warning, time.monotonic() - begun)
+        if not _passes(task, made, one):
+            return made
+        if not left:
+            unmoved.add(one.case)
+    return replace(draw(task, one.case, seed, number), unmoved=one.case in unmoved)
 
 
 class Examined(NamedTuple):
@@ -198,14 +220,16 @@ def _same(a: tuple[Expected, ...], b: tuple[Expected, ...]) -> bool:
 def _passes(task: Task, one: Draw, other: Draw) -> bool:
     """The right result of one draw would pass for another's."""
     for mine, its in zip(one.expected, other.expected):
+        if mine.dtype != its.dtype or mine.shape != its.shape:
+            return False
         got = Tensor("f64" if mine.dtype in FLOATS else mine.dtype, its.values)
         if compare(task, mine, got, one.case, 0) is not None:
             return False
     return True
 
 
-def examine(task: Task, case: Case, first: Draw, second: Draw) -> Examined:
-    """Whether the task is one, by two draws of a case. Raises TaskFault."""
+def examine(task: Task, case: Case, first: Draw, second: Draw, variant: Draw) -> Examined:
+    """Whether the task is one, by two draws of a case, and what `changed` made of the first. Raises TaskFault."""
     again, _ = _answered(task, first.tensors, first.originals)
     if not _same(first.expected, again):
         raise TaskFault(f"task {task.name}: its reference is random, two calls with the same inputs differ: seed what it draws")
@@ -224,4 +248,6 @@ def examine(task: Task, case: Case, first: Draw, second: Draw) -> Examined:
     said = [one.warning for one in (first, second) if one.warning][:1]
     if _passes(task, first, second):
         said.append(f"the case {case}: the results of two draws are equal within the tolerance, so a constant would pass for right")
+    if variant.unmoved:
+        said.append(f"the case {case}: exchanged elements do not change the result, so each draw is made anew: exchange=True saves nothing")
     return Examined(tuple(said))

@@ -120,14 +120,22 @@ class Pool:
             del entry.draws[0], entry.variants[:VARIANTS_GO]
             entry.variant = None
         while len(entry.draws) < max(count, 2):
-            number = entry.made
-            entry.draws.append(draw(task, case, new_seed() if seed is None else seed + number, number))
-            entry.made += 1
+            entry.draws.append(self._drawn(entry, task, case, seed))
             if len(entry.draws) == 2 and entry.examined is None:
-                entry.examined = examine(task, case, *entry.draws)
+                entry.variant = self._changed(entry, task, seed)
+                entry.examined = examine(task, case, *entry.draws, entry.variant)
         if entry.variant is None:
-            entry.variant = changed(task, entry.draws[0], new_seed() if seed is None else seed + entry.made, entry.made)
-            entry.made += 1
+            entry.variant = self._changed(entry, task, seed)
+
+    @staticmethod
+    def _drawn(entry: _Entry, task: Task, case: Case, seed: int | None) -> Draw:
+        number, entry.made = entry.made, entry.made + 1
+        return draw(task, case, new_seed() if seed is None else seed + number, number)
+
+    @staticmethod
+    def _changed(entry: _Entry, task: Task, seed: int | None) -> Draw:
+        number, entry.made = entry.made, entry.made + 1
+        return changed(task, entry.draws[0], new_seed() if seed is None else seed + number, number)
 
     def _evict(self) -> None:
         """Of the entries that were not used for the longest time the variants go first, which are soon made again, and then the entries;

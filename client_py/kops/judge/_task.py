@@ -116,7 +116,8 @@ class Task:
     With them a verdict says whether memory or arithmetic is the roof.
 
     `exchange`: elements of an input may change places, and it is still one. Then inputs that nobody has seen cost no generator, and
-    what takes inputs for others that are nearly the same is found out. False where inputs are sorted, symmetric, normalised.
+    what takes inputs for others that are nearly the same is found out. It gains nothing where no exchange changes the result (a sum of
+    all), of which verdicts warn. False where inputs are sorted, symmetric, normalised.
 
     A task is Python, and trusted.
     """
