@@ -10,8 +10,9 @@ from typing import Any
 import numpy
 import pytest
 from kops import judge
+from kops._kernels.kernels import Kernel
 from kops.judge import _gpu, _samples, _timed
-from material import SIGNATURE, VECTOR, add, task
+from material import ADD, SIGNATURE, VECTOR, add, task
 
 
 def test_a_right_solution_has_times(gpu: judge.Judge) -> None:
@@ -47,6 +48,21 @@ def test_counters_take_nobody_elses_time(gpu: judge.Judge, monkeypatch: pytest.M
         assert gpu.judge(task(), add()).right
         gpu._jobs.discard(other)
         assert bool(asked) == reads, (counters, waits)
+
+
+@pytest.mark.parametrize(("launches", "bound"), [([ADD], "compute"), ([ADD, ADD], "memory")])
+def test_counters_of_one_launch_are_not_told_of_several(
+    gpu: judge.Judge, monkeypatch: pytest.MonkeyPatch, launches: list[judge.Launch], bound: str
+) -> None:
+    """What bounds a solution of several launches is told by its time alone: its first launch may be the least of it."""
+    counted = SimpleNamespace(counters=SimpleNamespace(verdict="compute", why="the tensor cores are busy", values={"dram_pct": 7.0}))
+    monkeypatch.setattr(Kernel, "profile", lambda *_, **__: counted)
+    gpu.counters, gpu.peak_gb_s = True, 1e-9  # so that the time's roof is memory
+    verdict = gpu.judge(task(), judge.Solution(add().source, launches))
+    assert verdict.right and verdict.time is not None
+    time = verdict.time
+    assert (time.bound, time.counters_of, time.counters["verdict"]) == (bound, "add2_kernel", "compute"), verdict
+    assert f"bound by {bound}" in str(verdict) and judge.Verdict.of(verdict.json()).time == time
 
 
 def test_a_baseline_is_kept(gpu: judge.Judge, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -383,7 +383,7 @@ def _ratios(launched: Sequence[_Launched]) -> list[float]:
 
 
 def _counters(timing: _Timing) -> dict[str, Any]:
-    """Of the solution's first launch; nothing where the device does not count."""
+    """Of the solution's first launch alone, whose name is `kernel`; nothing where the device does not count."""
     staged = timing.staged()
     memory, copies = timing.filling(staged)
     timing.runner.ended(copies)
@@ -404,7 +404,7 @@ def _time(timing: _Timing, cold: Sequence[_Launched], warm: Sequence[_Launched],
     one = _measured(cold)
     took = one.us if one is not None else 0.0
     roof = roof_of(took, size, job.flops, peaks.gb_s, peaks.gflop_s, job.dtype)
-    bound = str(counters.get("verdict") or "")
+    bound = str(counters.get("verdict") or "") if len(timing.solution.launches) == 1 else ""  # of several they say nothing of the others
     if not bound and roof.part is not None:
         bound = roof.name if roof.part >= LATENCY else "latency" if roof.arithmetic is not None else "latency or compute"
     ratios = _ratios(cold)
@@ -415,6 +415,7 @@ def _time(timing: _Timing, cold: Sequence[_Launched], warm: Sequence[_Launched],
         median(ratios) if ratios else None, low, high, mean(timing.walls) if timing.walls else None,
         cold[0].timings.timer if cold else "", size, size / took / 1e3 if took else None, roof.part, bound, counters, roof.name,
         roof.memory, roof.arithmetic, flops, flops / took / 1e3 if flops and took else None, job.dtype if flops else "",
+        str(counters.get("kernel") or ""),
     )  # fmt: skip
 
 

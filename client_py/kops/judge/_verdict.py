@@ -73,14 +73,15 @@ class Time:
     bytes: int = 0  # of inputs and outputs, each once
     gb_s: float | None = None
     roof: float | None = None  # the part that is reached of what the device was measured to do, of the roof that bounds
-    bound: str = ""
-    counters: Mapping[str, Any] = field(default_factory=dict)
+    bound: str = ""  # "memory", "arithmetic", "compute", "latency": of the whole solution, by its counters where it has one launch
+    counters: Mapping[str, Any] = field(default_factory=dict)  # the device's, of the solution's first launch alone
     roof_of: str = ""  # which one that is: "memory", or "arithmetic", where the task says how many operations it takes
     memory_roof: float | None = None  # the parts of both
     arithmetic_roof: float | None = None
     flops: float | None = None  # floating-point operations, by the task
     gflop_s: float | None = None
     dtype: str = ""  # of the arithmetic
+    counters_of: str = ""  # the entry of that launch
 
     @property
     def us(self) -> float:
@@ -160,7 +161,7 @@ def _plain(value: Any) -> Any:
 _PARTS: dict[str, Any] = {"worst": Worst, "fault": Fault, "time": Time, "cold": Measured, "warm": Measured, "baseline": Measured}
 _TEXTS = (
     "kind", "text", "task", "solution", "how", "device", "log", "why", "output", "case", "kernel", "what", "driver", "timer", "bound",
-    "roof_of", "dtype",
+    "roof_of", "dtype", "counters_of",
 )  # fmt: skip
 
 
