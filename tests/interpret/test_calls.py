@@ -134,8 +134,9 @@ def test_what_blocks_one_after_another_cannot_do(fails: Fails) -> None:
     fill(np.zeros(64, "f4"), pdl=True)
     fails("launch", FILL, "fill", SIGNATURE, np.zeros(64, "f4"), 1, 64, grid=2, cooperative=True)
     mapped = kops.kernel("__global__ void f(const __grid_constant__ CUtensorMap x) {}", "f", "tma float* x box[8]", grid=1, block=1)
-    with pytest.raises(kops.interpret.InterpretError, match="x is a tensor map"):
+    with pytest.raises(kops.interpret.InterpretError, match="x is a tensor map") as caught:
         mapped.interpret(np.zeros(64, "f4"))
+    assert caught.value.kind == "unsupported"
 
 
 @pytest.mark.parametrize(

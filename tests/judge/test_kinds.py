@@ -110,6 +110,15 @@ def test_cooperative_kernels(interpreter: judge.Judge) -> None:
     assert verdict.kind == "no_verdict" and "a GPU could" in verdict.text, verdict
 
 
+def test_tensor_maps(interpreter: judge.Judge) -> None:
+    """What the interpreter lacks is no fault of the solution, whatever else its source has that only a GPU's compiler takes."""
+    source = add().source.replace("const float* a", "const __grid_constant__ CUtensorMap a")
+    for given in (f"#include <cuda.h>\n{source}", "it does not compile here"):
+        launch = judge.Launch("add2_kernel", SIGNATURE.replace("const float* a[n]", "tma const float* a[n] box[64]"), grid=4, block=256)
+        verdict = interpreter.judge(task(), judge.Solution(given, [launch]))
+        assert verdict.kind == "no_verdict" and "a is a tensor map" in verdict.text and "a GPU could" in verdict.text, verdict
+
+
 def test_an_input_that_is_changed(interpreter: judge.Judge) -> None:
     const = add("c[i] = a[i] + b[i]; ((float*)b)[7] = 3;")
     writes = judge.Launch("add2_kernel", SIGNATURE.replace("const float* b", "float* b"), grid="ceil_div(n, 256)")

@@ -79,7 +79,7 @@ def parameters(items: Sequence[Any]) -> list[Parameter]:
             raise InterpretError(
                 f"{made.name} is a tensor map: what copies through it is a GPU's own unit, which the interpreter has not; run this "
                 "kernel on a GPU, or interpret a version of it that takes pointers",
-                "signature",
+                "unsupported",
             )
         result.append(made)
     wrong = fault(result)

@@ -110,6 +110,10 @@ class HostRunner(Runner):
             if one.launch.cooperative and math.prod(one.grid) > 1:
                 text = f"{one.launch.entry}: the interpreter runs cooperative kernels of one block only, a GPU could run it"
                 raise Stop("no_verdict", text)
+            mapped = [param.name for param in one.launch.params if param.map is not None]
+            if mapped:  # before it is compiled, which may fail for the same reason
+                text = f"{one.launch.entry}: {mapped[0]} is a tensor map, which the interpreter has not: a GPU could run it"
+                raise Stop("no_verdict", text)
         launches = [
             {
                 "entry": one.launch.entry, "params": [param.wire() for param in one.launch.params],
