@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import kops
@@ -11,8 +13,8 @@ import pytest
 from conftest import LIMITS
 from kops import judge
 from kops._memory.pool import pool
-from kops.judge import _bind, _carrier, _draws, _gpu, _machine, _pool, _stop
-from material import FAULT, SIGNATURE, VECTOR, add, task
+from kops.judge import _bind, _carrier, _draws, _gpu, _judge, _machine, _pool, _rounds, _stop
+from material import FAULT, SIGNATURE, VECTOR, add, inputs, task
 
 from support import proc  # isort: skip
 from support.daemon import Daemon  # isort: skip
@@ -296,3 +298,51 @@ def test_what_is_written_beside_a_tensor(guarded: bool, uploaded: bool) -> None:
     staged.part("a", right["a"])[7] ^= 1
     found = _gpu.wrong_in(one, staged, right)
     assert found is not None and (found.why, found.output, found.index) == ("input_changed", "a", (1,))
+
+
+def counted(made: list[int]) -> Callable[..., Any]:
+    def drawn(rng: Any, n: int) -> dict[str, Any]:
+        made.append(n)
+        return inputs(rng, n)
+
+    return drawn
+
+
+OF_ONE = 2 * 4 * 1000 + 8 * 1000  # bytes of a draw: two inputs in f32, and what is right in f64
+
+
+@pytest.mark.parametrize(("times", "needed"), [(True, _rounds.DRAWS + 1 + _judge.TIMED_FEWEST), (False, _rounds.DRAWS + 1)])
+def test_draws_that_take_too_much_memory(daemon: Daemon, times: bool, needed: int) -> None:
+    """One is made, by which it is known; no solution of the task is at fault."""
+    made: list[int] = []
+    with judge_of(daemon, time=times, draw_bytes=needed * OF_ONE - 1) as judging:
+        one = task(cases=[{"n": 1000}], inputs=counted(made))
+        for _ in range(2):
+            verdict = judging.judge(one, add())
+            assert verdict.kind == "no_verdict" and f"{needed} are needed" in verdict.text and "case smaller" in verdict.text, verdict
+        assert made == [1000] and not any(entry.draws for entry in judging._pool._entries.values())
+    with judge_of(daemon, time=times, draw_bytes=needed * OF_ONE) as judging:
+        assert judging.judge(task(cases=[{"n": 1000}]), add()).right
+
+
+def test_draws_of_several_cases_take_memory_together() -> None:
+    made: list[int] = []
+    few = _rounds.DRAWS + _judge.MORE_INTERPRETED + 1
+    one = task(small=[{"n": 1000}, {"n": 2000}], inputs=counted(made))
+    with judge.Judge(how="interpreter", draw_bytes=3 * few * OF_ONE - 1) as judging:
+        verdict = judging.judge(one, add())
+    assert verdict.kind == "no_verdict" and "the case n=2000" in verdict.text and "besides 0.1 MiB of its other cases" in verdict.text
+    assert made.count(2000) == 1
+    with pytest.raises(kops.BadArgument, match="draw_bytes"):
+        judge.Judge(how="interpreter", draw_bytes=0)
+
+
+def test_what_draws_may_take_by_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Half of what is there; in a container half of what it may have."""
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < _pool.half_of_memory() <= whole // 2
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(_pool, "LIMITS", (str(limit), str(tmp_path / "none")))
+    for text, bound in (("1000\n", 500), ("max\n", whole // 2)):
+        limit.write_text(text)
+        assert 0 < _pool.half_of_memory() <= bound

@@ -24,7 +24,7 @@ from ._gpu import compile_ahead
 from ._host import HostRunner
 from ._lane import Job, located, verdict_of
 from ._machine import Machine
-from ._pool import Pool
+from ._pool import Pool, half_of_memory
 from ._roof import dtype_of, flops_of
 from ._rounds import DRAWS
 from ._solution import Solution
@@ -89,7 +89,8 @@ class Judge:
     about a second; None: where no other solution waits. `peak_gb_s`: the bandwidth that is the roof, and `peak_gflop_s` that of
     arithmetic, 10^9 operations a second by dtype ("f32") for tasks with `flops`; measured where they are not given. `seed` makes the
     draws the same each time: for tests, since they are no secret then. `timeout`: seconds for a request to the daemon; `task_timeout`:
-    for a task's own Python, which makes the draws of a solution.
+    for a task's own Python, which makes the draws of a solution. `draw_bytes`: of this machine's memory that the draws of one solution may
+    take; None: half of what is available when the judge begins. Where a task needs more, its solutions have "no_verdict".
     Raises `Unsupported` where the daemon gives strangers' kernels no process of their own.
     """
 
@@ -98,17 +99,20 @@ class Judge:
         deadline: float = 1.0, interpreted_deadline: float = 20.0, time: bool = True, limits: Limits | None = None,
         counters: bool | None = None, peak_gb_s: float | None = None, peak_gflop_s: Mapping[str, float] | None = None,
         seed: int | None = None, how: str | None = None, timeout: float = TIMEOUT, task_timeout: float = TASK_TIMEOUT,
+        draw_bytes: int | None = None,
     ) -> None:  # fmt: skip
         if how not in HOWS:
             raise BadArgument(f'how={how!r}: "gpu", "interpreter" or None')
         if not deadline > 0 or not interpreted_deadline > 0:
             raise BadArgument("a deadline is more than 0 seconds")
+        if draw_bytes is not None and not draw_bytes > 0:
+            raise BadArgument(f"draw_bytes={draw_bytes!r}: a number of bytes, or None")
         self.strict, self.deadline, self.interpreted_deadline, self.seed, self._timed = strict, deadline, interpreted_deadline, seed, time
         self._timeout, self.task_timeout = timeout, task_timeout
         self._path = socket if client is None else client._path
         self.limits, self.counters, self.peak_gb_s, self.peak_gflop_s = limits or Limits(), counters, peak_gb_s, dict(peak_gflop_s or {})
         self.spent: dict[str, float] = {}  # seconds on the GPU's side by part, of all solutions that had a verdict there
-        self._pool = Pool()
+        self._pool = Pool(bound=half_of_memory() if draw_bytes is None else draw_bytes)
         self._trusted: Client | None = None
         self._gpu: Device | None = None
         self._machine: Machine | None = None
@@ -305,15 +309,18 @@ class Judge:
         task = job.task
         interpreted = self._gpu is None
         more = MORE_INTERPRETED if interpreted else 0
+        measured = self._timed and not interpreted
         warnings: list[str] = []
         try:
             job.solution.check()
-            rest = {}
+            rest, others = {}, 0
             for case in task.small_cases if interpreted else task.all_cases:
-                drawn = self._pool.take(task, case, DRAWS + more, self.seed)
+                needed = DRAWS + more + 1 + (TIMED_FEWEST if measured and case == task.timed_case else 0)
+                drawn = self._pool.take(task, case, DRAWS + more, self.seed, needed, others)
+                others += needed * drawn.draws[0].nbytes
                 job.draws[case], rest[case] = drawn.draws[:DRAWS], (drawn.variant, *drawn.draws[DRAWS:])
                 warnings += drawn.warnings
-            if self._timed and not interpreted:
+            if measured:
                 self._draw_timed(job)
             job.more = rest
         except Refused as error:

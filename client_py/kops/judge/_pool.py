@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import OrderedDict
+from pathlib import Path
 from typing import NamedTuple
 
 from ._draws import Draw, Examined, changed, draw, examine, new_seed
 from ._errors import TaskFault
 from ._task import Case, Task
 
-__all__ = ["Pool", "Drawn"]
+__all__ = ["Drawn", "Pool", "half_of_memory"]
 
 BYTES = 2 << 30, 16 << 30  # of all draws that are kept: at least, at most; in between a sixteenth of the machine's memory
 REFRESH = 32  # times that draws are taken, after which some go
 # Of one case that are kept: as many as a solution may need to be timed, if a part of the memory has room for them. Those that go at once.
 VARIANTS, VARIANTS_PART, VARIANTS_GO = 144, 0.2, 4
+LIMITS = "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"  # of a container's memory, in bytes, if it has one
 
 
 class Drawn(NamedTuple):
@@ -31,6 +34,22 @@ def _default_bytes() -> int:
         return max(least, min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 16, most))
     except (ValueError, OSError):
         return least
+
+
+def half_of_memory() -> int:
+    """Bytes: half of what this process can get now, by the machine and by the limit of its container."""
+    found = []
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        found += [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
+    for limit in LIMITS:
+        with contextlib.suppress(OSError, ValueError):
+            found.append(int(Path(limit).read_text(encoding="ascii")))
+    return min(found) // 2 if found else _default_bytes()
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / (1 << 20):,.1f} MiB"
 
 
 class _Entry:
@@ -64,15 +83,18 @@ class _Entry:
 
 
 class Pool:
-    """Thread-safe. A draw is made by the thread that asks for it; others that ask for the same task and case wait."""
+    """Thread-safe. A draw is made by the thread that asks for it; others that ask for the same task and case wait. `bound`: the bytes that
+    draws of one solution may take."""
 
-    def __init__(self, most: int | None = None) -> None:
+    def __init__(self, most: int | None = None, bound: int | None = None) -> None:
+        self._bound = bound
         self._lock = threading.Lock()
         self._entries: OrderedDict[tuple[object, Case, int | None], _Entry] = OrderedDict()
         self._most = _default_bytes() if most is None else most
 
-    def take(self, task: Task, case: Case, count: int, seed: int | None = None) -> Drawn:
-        """So many different draws of a case. With a seed they are the same each time, and no secret. Raises TaskFault."""
+    def take(self, task: Task, case: Case, count: int, seed: int | None = None, needed: int = 0, others: int = 0) -> Drawn:
+        """So many different draws of a case. With a seed they are the same each time, and no secret. `needed`: how many its solutions need
+        in all, besides draws of other cases with `others` bytes; no more than one is made where these are too many. Raises TaskFault."""
         with self._lock:
             key = (task.key, case, seed)
             entry = self._entries.setdefault(key, _Entry())
@@ -81,9 +103,12 @@ class Pool:
             if entry.fault is not None:
                 raise entry.fault
             try:
+                self._first(entry, task, case, seed, needed, others)
                 self._fill(entry, task, case, count, seed)
             except TaskFault as fault:
-                entry.fault = fault
+                entry.fault, entry.variant = fault, None
+                entry.draws.clear()
+                entry.variants.clear()
                 raise
             finally:
                 entry.count()
@@ -114,6 +139,19 @@ class Pool:
         finally:
             entry.lock.release()
 
+    def _first(self, entry: _Entry, task: Task, case: Case, seed: int | None, needed: int, others: int) -> None:
+        """What a draw takes is known when the first one is there."""
+        if not entry.draws:
+            entry.draws.append(self._drawn(entry, task, case, seed))
+        one = entry.draws[0].nbytes
+        if self._bound is not None and needed and needed * one + others > self._bound:
+            rest = f" besides {_mib(others)} of its other cases" if others else ""
+            raise TaskFault(
+                f"task {task.name}: a draw of the case {case} takes {_mib(one)} of memory, inputs and results in float64, and "
+                f"{needed} are needed{rest}; the draws of a solution may take {_mib(self._bound)}: make the case smaller, or "
+                "give the judge more draw_bytes"
+            )
+
     def _fill(self, entry: _Entry, task: Task, case: Case, count: int, seed: int | None) -> None:
         entry.used += 1
         if seed is None and entry.examined is not None and entry.used % REFRESH == 0:
@@ -123,7 +161,7 @@ class Pool:
             entry.draws.append(self._drawn(entry, task, case, seed))
             if len(entry.draws) == 2 and entry.examined is None:
                 entry.variant = self._changed(entry, task, seed)
-                entry.examined = examine(task, case, *entry.draws, entry.variant)
+                entry.examined = examine(task, case, entry.draws[0], entry.draws[1], entry.variant)
         if entry.variant is None:
             entry.variant = self._changed(entry, task, seed)
 
