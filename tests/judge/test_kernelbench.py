@@ -48,6 +48,15 @@ def test_a_problem_is_a_task(interpreter: judge.Judge) -> None:
     assert verdict.right and verdict.cases[0].startswith("in_features=20"), verdict
 
 
+def test_a_problem_without_its_own_sizes(interpreter: judge.Judge) -> None:
+    """Which may be too large for the machine."""
+    task = kernelbench.load(PROBLEMS / "scaled_rows.py", [SMALL, {"batch_size": 5, "out_features": 10}], own=False)
+    assert [(case["batch_size"], case["out_features"]) for case in task.cases] == [(3, 7), (5, 10)]
+    assert task.timed_case["batch_size"] == 5 and "bias" in task.text and interpreter.judge(task, ROWS).right
+    with pytest.raises(BadArgument, match="give sizes"):
+        kernelbench.load(PROBLEMS / "scaled_rows.py", own=False)
+
+
 def test_a_wrong_solution_of_a_problem(interpreter: judge.Judge) -> None:
     task = kernelbench.load(PROBLEMS / "scaled_rows.py", small=SMALL)
     broken = judge.Solution(ROWS.source.replace("+ bias[o]", ""), ROWS.launches)

@@ -192,13 +192,15 @@ class _Draws:
 
 def load(
     path: str | os.PathLike[str], sizes: Mapping[str, Any] | Sequence[Mapping[str, Any]] = (), *, small: Mapping[str, Any] | None = None,
-    outputs: Sequence[str] = ("out",), tolerance: Tolerance | Mapping[str, Tolerance] | None = None, device: Any = "cpu", **how: Any,
+    own: bool = True, outputs: Sequence[str] = ("out",), tolerance: Tolerance | Mapping[str, Tolerance] | None = None, device: Any = "cpu",
+    **how: Any,
 ) -> Task:  # fmt: skip
     """The task of a problem's file, whose sizes are the case that is timed.
 
     `sizes`: more cases, each a dict of the numbers and tuples that the file assigns, with other values; a solution has to be right
     for these, too. `small` is one for the interpreter. Without any the file's own sizes are the only case, and what only
-    knows these is not found out.
+    knows these is not found out. `own=False` leaves the file's own sizes out, whose draws may take more memory than there is: the last of
+    `sizes` is timed then.
     `flops` are torch's count of products of matrices and convolutions, where there are some, unless they are given.
     `device`: where the reference is computed; most problems are too large for "cpu". `how`: what else `Task` takes.
 
@@ -206,15 +208,18 @@ def load(
     text = Path(path).read_text(encoding="utf-8")
     tree = ast.parse(text, str(path))
     more = [sizes] if isinstance(sizes, Mapping) else list(sizes)
-    given: list[Mapping[str, Any]] = [*more, {}, *([small] if small is not None else [])]
+    if not own and not more:
+        raise BadArgument("own=False leaves no case: give sizes")
+    cases = [*more, {}] if own else more
+    given: list[Mapping[str, Any]] = [*cases, *([small] if small is not None else [])]
     for one in given:
         if not isinstance(one, Mapping) or not all(isinstance(name, str) and NAME.fullmatch(name) for name in one):
             raise BadArgument("sizes are dicts of the numbers that the problem's file assigns")
     draws = _Draws([_run(tree, one, str(path)) for one in given], device)
     if len(set(draws.cases)) != len(draws.cases):
         raise BadArgument(f"{path}: two cases have the same sizes")
-    text = inspect.getdoc(draws.problems[len(more)].model) or ""
+    text = inspect.getdoc(draws.problems[0].model) or ""
     return Task(
-        Path(path).stem, draws.reference, draws.inputs, draws.cases[: len(more) + 1], outputs, tolerance,
+        Path(path).stem, draws.reference, draws.inputs, draws.cases[: len(cases)], outputs, tolerance,
         small=draws.cases[-1] if small is not None else None, text=text, **{"flops": draws.flops, **how},
     )  # fmt: skip
