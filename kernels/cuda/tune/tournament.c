@@ -356,10 +356,10 @@ static bool is_better(const struct tuning_result *r, const struct tuning_candida
 
     if (c->n == 0)
         return false; /* its time is that of its first execution */
-    if (r->best != r->before)
-        return c->us < r->candidates[r->best].us;
     if (before->state == TUNING_LEFT_OUT)
         return false; /* there was no time to compare with it */
+    if (r->best != r->before && c->us >= r->candidates[r->best].us)
+        return false;
     return before->state != TUNING_MEASURED ||
            (c->high_us < before->low_us && c->us < fmin(before->us * (1 - least_gain), before->us - LEAST_GAIN_US));
 }
