@@ -40,7 +40,7 @@ class Work:
             self.looks += 1
             self.seen.notify_all()
         t = self.looks
-        fast = client(11, comm="fast", connected_s=5.0 + t, requests=1000 * t, device_us=2.5e5 * t, inflight=2, queued=1,
+        fast = client(11, comm="fast", connected_s=5.0 + t, requests=1000 * t, here=70 * t, device_us=2.5e5 * t, inflight=2, queued=1,
                       mapped_bytes=1 << 20)  # fmt: skip
         slow = client(22, comm="slow", connected_s=3.0 + t, requests=10 * t, errors=t, device_us=5e5 * t, mapped_bytes=1 << 30,
                       latency={"queue": {"count": 0}, "device": {"count": 0}, "total": {**ONE, "p99": 5000.0}})  # fmt: skip
@@ -77,6 +77,7 @@ def test_rates(ctl: Ctl, work: Work) -> None:
         assert look["devices"][0]["busy_share"] == 0.75 and look["devices"][0]["memory_free"] == 2 << 30
         fast, slow = look["clients"]
         assert (fast["pid"], fast["requests_s"], fast["errors_s"], fast["device_share"]) == (11, 1000, 0, 0.25)
+        assert (fast["here_s"], slow["here_s"]) == (70, 0)
         assert (slow["pid"], slow["requests_s"], slow["errors_s"], slow["device_share"]) == (22, 10, 1, 0.5)
         assert [(op["op"], op["shapes"], op["runs_s"]) for op in look["ops"]] == [
             ("add", [[8, 3], [8]], 900),
@@ -141,7 +142,7 @@ def test_text(ctl: Ctl, work: Work) -> None:
     assert lines[1] == "1.0k requests/s, 1.0k runs/s, 1.0 errors/s; 2 in flight, 1 queued"
     assert lines[2] == "device 0, fake GPU: 75 % busy, 2 running, 2.00 GiB of 8.00 GiB free"
     assert lines[3] == "" and lines[4].split()[0] == "pid"
-    assert lines[5].split()[:5] == ["11", "root", "fast", "1.0k", "0"] and "25 %" in lines[5] and "busy" in lines[5]
+    assert lines[5].split()[:6] == ["11", "root", "fast", "1.0k", "70", "0"] and "25 %" in lines[5] and "busy" in lines[5]
     assert "8x3,8" in lines[9] and "900" in lines[9]
 
 

@@ -51,8 +51,8 @@ void top_print_clients(const struct top_view *v, FILE *to, size_t max_rows)
     char text[TABLE_CELL];
     struct table t;
 
-    table_init(&t, "rllrrrrrrrrrll",
-               (const char *const[]){"pid", "user", "process", "req/s", "err/s", "device", "p50 us", "p99 us",
+    table_init(&t, "rllrrrrrrrrrrll",
+               (const char *const[]){"pid", "user", "process", "req/s", "here/s", "err/s", "device", "p50 us", "p99 us",
                                      "in flight", "queued", "memory", "unread", "state", "calls itself"});
     for (size_t i = 0; i < v->n_clients; i++) {
         const struct top_client *c = &v->clients[i];
@@ -62,6 +62,7 @@ void top_print_clients(const struct top_view *v, FILE *to, size_t max_rows)
         table_cell(&t, "%s", text_owner(info->uid, info->identity, text, sizeof(text)));
         table_cell(&t, "%s", text_clean(*info->comm ? info->comm : "-", text, sizeof(text)));
         cell_rate(&t, c->requests_s);
+        cell_rate(&t, c->here_s);
         cell_rate(&t, c->errors_s);
         table_cell(&t, "%s", text_percent(c->device_share, text, sizeof(text)));
         table_us(&t, info->latency.total.p50);
@@ -120,6 +121,7 @@ static void clients_json(const struct top_view *v)
         view_client_json(c->info);
         json_number("requests_s", c->requests_s);
         json_number("errors_s", c->errors_s);
+        json_number("here_s", c->here_s);
         json_number("device_share", c->device_share);
         json_end('}');
     }

@@ -81,7 +81,7 @@ static void compare_clients(struct top_view *v)
         c->info = v->now.clients->clients[i];
         v->inflight += c->info->inflight;
         v->queued += c->info->queued;
-        c->requests_s = c->errors_s = c->device_share = (double)NAN;
+        c->requests_s = c->errors_s = c->here_s = c->device_share = (double)NAN;
         if (isnan(v->interval_s))
             continue;
         before = client_before(v, c->info);
@@ -89,6 +89,7 @@ static void compare_clients(struct top_view *v)
             before = &nothing; /* it came in between */
         c->requests_s = rate(v, c->info->requests, before->requests);
         c->errors_s = rate(v, c->info->errors, before->errors);
+        c->here_s = rate(v, c->info->here, before->here);
         c->device_share = share(v, c->info->device_us, before->device_us);
     }
 }
