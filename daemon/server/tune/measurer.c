@@ -15,7 +15,8 @@ enum {
 };
 
 /* How still a device must be before a measurement, and how long one waits for that: a tuning that was asked for goes on
- * in the end, so rarely that a client with request after request has its 99th percentile as before. */
+ * in the end, so rarely that a client with request after request, of less than 50 us each, has its 99th percentile as
+ * before. */
 static const struct patience {
     uint64_t still_ns, at_most_ns;
 } asked = {1000 * 1000, 5 * 1000 * 1000}, idle = {100 * 1000 * 1000, 10ULL * 1000 * 1000 * 1000};

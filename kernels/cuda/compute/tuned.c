@@ -45,9 +45,9 @@ int cuda_tuned_key(const struct cuda_kernels *k, const struct plan *plan, const 
         return 0;
     return error_set(
         e, ERROR_UNSUPPORTED,
-        "there is nothing to tune: one kernel, \"tiled\", serves products whose matrices have no stride of 1 "
-        "along rows or columns, that add nothing up (k is 0), or whose batches would need more than 16 "
-        "calls of cuBLASLt");
+        "there is nothing to tune: kernels compete only for products that cuBLASLt could run, not where a "
+        "matrix has no stride of 1 along rows or columns, nothing is added up (k is 0), or the batches would "
+        "need more than 16 of its calls");
 }
 
 bool cuda_tuned_find(const struct cuda_kernels *k, const struct plan *plan, const uint64_t *addresses, bool may_block,
