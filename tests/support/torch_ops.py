@@ -3,6 +3,10 @@ tensors. Each check is a function of the device; torch's own ops say what is rig
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+import types
+import unittest
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -144,8 +148,15 @@ def samples(device: str) -> Iterator[tuple[str, Any, Callable[..., Any], Callabl
                     yield name, dtype, theirs, partial(lambda c, a, b, **scale: OPS.gemm(a, b, c, **scale), **scale), tensors
 
 
+def stand_in_for_expecttest() -> None:
+    """What makes torch's samples imports a package that torch does not bring along, for a base class which they do not use."""
+    if importlib.util.find_spec("expecttest") is None and "expecttest" not in sys.modules:
+        sys.modules["expecttest"] = made = types.ModuleType("expecttest")
+        made.__dict__.update(TestCase=unittest.TestCase, ACCEPT=False)
+
+
 def check_samples(device: str) -> None:
-    pytest.importorskip("expecttest", reason="torch's samples need it")
+    stand_in_for_expecttest()
     seen: dict[str, int] = {}
     for name, dtype, theirs, ours, tensors in samples(device):
         seen[name] = seen.get(name, 0) + 1

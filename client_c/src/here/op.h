@@ -1,6 +1,6 @@
 /* Built-in ops, launched in a context of this process: planned by the daemon's own rules (daemon/core), with the
  * daemon's own choice among its kernels (kernels/cuda/ops), which are handed out as binaries (image.h). Ops that the
- * daemon gives to cuBLASLt run the daemon's tiled kernel here. */
+ * daemon gives to cuBLASLt run one of the daemon's own kernels here. */
 #ifndef KOPS_CLIENT_HERE_OP_H
 #define KOPS_CLIENT_HERE_OP_H
 
