@@ -16,7 +16,10 @@ from support.users import OPEN, STRANGER, as_root
 from test_code_policy import CLUB, HOST, as_user
 from user_kernels import ADD, ARCH, compile_source, only_with_nvrtc
 
-IMAGES = ("add", "square", "copy", "gemm_f32", "gemm_f64", "gemm_f16", "gemm_bf16")
+IMAGES = (
+    "add", "square", "add_square", "sub_square", "copy", "gemm_f32", "gemm_f64", "gemm_f16", "gemm_bf16", "gemm_f8", "gemm_short",
+    "gemm_hopper", "linear_short", "linear_hopper", "gelu",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
