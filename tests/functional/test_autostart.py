@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ctl.fake import FakeDaemon, Refused
 from support import proc, raw
 from support.daemon import ROOT, Daemon, binary, build_folder, reachable
 from support.users import STRANGER, as_root
@@ -185,6 +186,22 @@ def test_a_starter_is_killed(place: Place, made: str) -> None:
         status, text = place.use(client)
         assert status == 0, text
     assert place.log.read_text(encoding="utf-8").count("event=ready") == 1
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_daemon_of_another_protocol_is_there(place: Place, client: str) -> None:
+    """It serves the user's other clients: no client ends it, or starts one beside it."""
+    why = "this daemon, kopsd 9.9 (pid 4242), speaks protocols 7 to 7, the client 1: install a newer client"
+
+    def hello(_: object) -> None:
+        raise Refused("protocol_mismatch", why, protocol=7, protocol_min=7)
+
+    other = FakeDaemon(place.socket)
+    other.answers["hello"] = hello
+    status, text = place.use(client)
+    assert status and why in text, text
+    assert place.pid() == os.getpid() and not place.log.exists()
+    other.listener.close()
 
 
 def test_a_stale_socket(place: Place) -> None:
