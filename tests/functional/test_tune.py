@@ -154,6 +154,18 @@ def test_the_next_daemon_knows(start: Callable[..., Tuned]) -> None:
         assert one.call("tuning")["total"] == 0 and d.run(one) == "cublaslt"
 
 
+def test_another_version_of_the_library_is_tuned_by_itself(start: Callable[..., Tuned]) -> None:
+    """What was measured with one says nothing of another; both stay in the file."""
+    with start() as d, d.connect() as one:
+        d.tune(one)
+        assert d.run(one) in OWN
+    with start(KOPS_STANDIN_BLASLT_VERSION="130100") as d, d.connect() as one:
+        assert d.run(one) == "cublaslt"
+        assert "130100" in d.tune(one)["machine"] and d.run(one) in OWN
+    with start() as d, d.connect() as one:
+        assert d.run(one) in OWN and one.call("tuning")["total"] == 2
+
+
 def test_an_algorithm_that_the_library_takes_no_more(start: Callable[..., Tuned]) -> None:
     """Products are then as without tuning."""
     with start("second") as d, d.connect() as one:

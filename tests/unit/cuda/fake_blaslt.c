@@ -5,7 +5,8 @@
  * An algorithm remembers, in its opaque words, what it was chosen for. FAKE_BLASLT in the environment: "none" finds no
  * algorithm at all. KOPS_STANDIN_BLASLT, which executors have, too: "slow", every product takes 10 ms, "slower", 0.1 s,
  * "stuck", 1 s; "second", all but those by the second algorithm do; "refuse", no algorithm is taken back that a caller
- * has kept; "numbers", scales that are vectors are not known. */
+ * has kept; "numbers", scales that are vectors are not known. KOPS_STANDIN_BLASLT_VERSION: the version that it says it
+ * has. */
 #include <cublasLt.h>
 #include <cuda.h>
 #include <dlfcn.h>
@@ -45,7 +46,9 @@ static bool is_mode(const char *mode)
 
 EXPORT size_t cublasLtGetVersion(void)
 {
-    return 130000;
+    const char *version = getenv("KOPS_STANDIN_BLASLT_VERSION");
+
+    return version ? strtoul(version, NULL, 10) : 130000;
 }
 
 EXPORT cublasStatus_t cublasLtCreate(cublasLtHandle_t *ret_handle)
