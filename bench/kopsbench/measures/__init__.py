@@ -81,6 +81,7 @@ def everything() -> dict[str, Measure]:
         trace,
         trace_skew,
         truth,
+        tune_bystander,
         tutorial,
         wheel,
     )
