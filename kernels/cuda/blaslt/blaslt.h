@@ -31,6 +31,8 @@ bool blaslt_is_absent(const struct blaslt *b);
 
 /* invalid_argument unless cuBLASLt can express the plan (a gemm's layout, or it is none). Thread: any. */
 int blaslt_check(const struct plan *plan, struct error *e);
+/* How many calls of the library the plan's product takes; it can be expressed. */
+unsigned blaslt_calls(const struct plan *plan);
 
 /* The version of the library, which is loaded now if it is to be; 0: there is none. Thread: any; may block. */
 size_t blaslt_version(void);

@@ -93,6 +93,14 @@ static bool orient(const struct plan_gemm *g, struct blaslt_layout *l)
     return false;
 }
 
+/* Whether so many calls, of the problem each, are worth it. */
+static bool may_call(const struct blaslt_problem *p, uint64_t calls)
+{
+    const double operations = 2.0 * (double)p->m * (double)p->n * (double)p->k * (double)p->batch_count;
+
+    return calls <= BLASLT_CALLS_FEW || (calls <= BLASLT_CALLS_MAX && operations >= BLASLT_CALL_OPERATIONS);
+}
+
 /* The largest batch dimension becomes the strided batch; the others become calls. `sizes` are of the plan's operands'
  * elements. */
 static bool split_batch(const struct plan_gemm *g, const size_t *sizes, struct blaslt_layout *l)
@@ -106,24 +114,28 @@ static bool split_batch(const struct plan_gemm *g, const size_t *sizes, struct b
     l->problem.batch_count = g->batch_rank ? g->batch_shape[strided] : 1;
     for (unsigned o = 0; g->batch_rank && o < BLASLT_OPERANDS; o++)
         l->problem.batch_stride[o] = plan_gemm_matrix(g, l->source[o])->batch[strided];
-    for (unsigned i = 0; i < g->batch_rank; i++)
-        if (i != strided && (calls *= (uint64_t)g->batch_shape[i]) > BLASLT_CALLS_MAX)
+    for (unsigned i = 0; i < g->batch_rank; i++) {
+        if (i == strided)
+            continue;
+        calls *= (uint64_t)g->batch_shape[i];
+        if (!may_call(&l->problem, calls))
             return false;
-    for (l->n_calls = 0; l->n_calls < calls; l->n_calls++) {
-        uint64_t rest = l->n_calls;
-
-        for (unsigned i = g->batch_rank; i-- > 0;) {
-            uint64_t index = rest % (uint64_t)g->batch_shape[i];
-
-            if (i == strided)
-                continue;
-            rest /= (uint64_t)g->batch_shape[i];
-            for (unsigned o = 0; o < BLASLT_OPERANDS; o++)
-                l->calls[l->n_calls].offset[o] +=
-                    index * (uint64_t)plan_gemm_matrix(g, l->source[o])->batch[i] * sizes[l->source[o]];
-        }
+        l->outer_shape[l->n_outer] = (uint64_t)g->batch_shape[i];
+        for (unsigned o = 0; o < BLASLT_OPERANDS; o++)
+            l->outer_bytes[l->n_outer][o] = plan_gemm_matrix(g, l->source[o])->batch[i] * (int64_t)sizes[l->source[o]];
+        l->n_outer++;
     }
+    l->n_calls = (unsigned)calls;
     return l->problem.batch_count <= INT32_MAX;
+}
+
+uint64_t blaslt_call_offset(const struct blaslt_layout *l, unsigned call, enum blaslt_operand operand)
+{
+    uint64_t rest = call, offset = 0;
+
+    for (unsigned i = l->n_outer; i-- > 0; rest /= l->outer_shape[i])
+        offset += rest % l->outer_shape[i] * (uint64_t)l->outer_bytes[i][operand];
+    return offset;
 }
 
 /* The largest power of two up to 256 that divides every matrix's address. */
@@ -131,8 +143,9 @@ static uint32_t alignment(const struct blaslt_layout *l, enum blaslt_operand o, 
 {
     uint64_t bits = address | 256 | (uint64_t)l->problem.batch_stride[o] * element;
 
-    for (unsigned i = 0; i < l->n_calls; i++)
-        bits |= l->calls[i].offset[o];
+    for (unsigned i = 0; i < l->n_outer; i++)
+        if (l->outer_shape[i] > 1)
+            bits |= (uint64_t)l->outer_bytes[i][o];
     return (uint32_t)(bits & -bits);
 }
 
@@ -278,9 +291,11 @@ static int lay_out(const struct plan *plan, const uint64_t *addresses, bool any_
         return error_detail_text(e, "key", "attrs.variant");
     }
     if (!split_batch(&g, sizes, ret_layout)) {
-        error_set(e, ERROR_INVALID_ARGUMENT,
-                  "cublaslt would need more than %d calls for these batch dimensions; leave the variant out",
-                  BLASLT_CALLS_MAX);
+        error_set(
+            e, ERROR_INVALID_ARGUMENT,
+            "cublaslt would need more than %d calls for these batch dimensions, or more than %d small ones; leave the "
+            "variant out",
+            BLASLT_CALLS_MAX, BLASLT_CALLS_FEW);
         return error_detail_text(e, "key", "attrs.variant");
     }
     p->dtype = (uint8_t)plan_dtype(plan, plan_gemm_out(&g), ret_layout->source[BLASLT_A]);

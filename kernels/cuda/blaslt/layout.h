@@ -8,7 +8,9 @@
 #include "core/plan.h"
 #include "util/error.h"
 
-enum { BLASLT_CALLS_MAX = 16 }; /* for batches that no single stride describes */
+/* Batches that no single stride describes take several calls, each of which costs a launch: a few always, more where
+ * every one of them has so many operations that its launch does not count. */
+enum { BLASLT_CALLS_FEW = 16, BLASLT_CALLS_MAX = 256, BLASLT_CALL_OPERATIONS = 1 << 28 };
 
 enum blaslt_operand { BLASLT_A, BLASLT_B, BLASLT_D, BLASLT_OPERANDS };
 
@@ -40,23 +42,23 @@ struct blaslt_cached {
     uint64_t choice; /* a hash of the choice; 0: the library's own */
 };
 
-/* One strided-batch call's matrices: byte offsets from the operands' first elements. */
-struct blaslt_call {
-    uint64_t offset[BLASLT_OPERANDS];
-};
-
 struct blaslt_layout {
     struct blaslt_problem problem;
     unsigned
         source[BLASLT_OPERANDS]; /* the plan's operand that A, B and D are: enum plan_gemm_operand, plan_gemm_out() */
     unsigned n_calls;
-    struct blaslt_call calls[BLASLT_CALLS_MAX];
+    unsigned n_outer; /* batch dimensions that calls are for */
+    uint64_t outer_shape[TENSOR_MAX_RANK];
+    int64_t outer_bytes[TENSOR_MAX_RANK][BLASLT_OPERANDS]; /* their strides */
     bool any_epilogue; /* whatever bias and activation there is: the library may not have it */
 };
 
 /* invalid_argument when it cannot be expressed; the message says why. `addresses` may be NULL, for the check alone. */
 int blaslt_layout(const struct plan *plan, const uint64_t *addresses, struct blaslt_layout *ret_layout,
                   struct error *e);
+
+/* Bytes from the operand's first element to the first one of call number `call`. */
+uint64_t blaslt_call_offset(const struct blaslt_layout *l, unsigned call, enum blaslt_operand operand);
 
 /* The same of the product alone, whatever is done to it: what the library has no epilogue for is expressed, too. */
 int blaslt_layout_any(const struct plan *plan, const uint64_t *addresses, struct blaslt_layout *ret_layout,

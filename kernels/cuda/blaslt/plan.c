@@ -298,8 +298,7 @@ static float beta_of(const struct blaslt_plan *p, double beta)
 }
 
 static cublasStatus_t run_call(const struct cuda_queue *queue, struct blaslt_plan *p, const struct plan_gemm *g,
-                               const struct blaslt_layout *layout, const struct blaslt_call *call,
-                               const uint64_t *addresses)
+                               const struct blaslt_layout *layout, unsigned call, const uint64_t *addresses)
 {
     bool f64 = p->problem.dtype == DTYPE_F64;
     float scale32[] = {(float)g->alpha, beta_of(p, g->beta)};
@@ -307,7 +306,8 @@ static cublasStatus_t run_call(const struct cuda_queue *queue, struct blaslt_pla
     void *at[BLASLT_OPERANDS];
 
     for (unsigned o = 0; o < BLASLT_OPERANDS; o++)
-        at[o] = (void *)(uintptr_t)(addresses[layout->source[o]] + call->offset[o]);
+        at[o] = (void *)(uintptr_t)(addresses[layout->source[o]] +
+                                    blaslt_call_offset(layout, call, (enum blaslt_operand)o));
     return blaslt_on(queue->device)
         ->Matmul(p->handle, p->operation, f64 ? (void *)&scale64[0] : (void *)&scale32[0], at[BLASLT_A],
                  p->layouts[BLASLT_A], at[BLASLT_B], p->layouts[BLASLT_B],
@@ -319,8 +319,7 @@ static cublasStatus_t run_call(const struct cuda_queue *queue, struct blaslt_pla
 /* The addresses of a bias and of scales are part of the descriptor, which all runs of the plan share, those that a
  * graph records, too. */
 static cublasStatus_t run_pointed(const struct cuda_queue *queue, struct blaslt_plan *p, const struct plan_gemm *g,
-                                  const struct blaslt_layout *layout, const struct blaslt_call *call,
-                                  const uint64_t *addresses)
+                                  const struct blaslt_layout *layout, unsigned call, const uint64_t *addresses)
 {
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
 
@@ -348,8 +347,8 @@ int blaslt_plan_run(const struct cuda_queue *queue, struct blaslt_plan *p, const
         return -1;
     for (unsigned i = 0; i < layout.n_calls; i++) {
         cublasStatus_t status = layout.problem.has_bias || layout.problem.scales
-                                    ? run_pointed(queue, p, &plan->gemm, &layout, &layout.calls[i], addresses)
-                                    : run_call(queue, p, &plan->gemm, &layout, &layout.calls[i], addresses);
+                                    ? run_pointed(queue, p, &plan->gemm, &layout, i, addresses)
+                                    : run_call(queue, p, &plan->gemm, &layout, i, addresses);
 
         if (status != CUBLAS_STATUS_SUCCESS)
             return blaslt_fail(status, "cublasLtMatmul", e);

@@ -12,6 +12,16 @@ int blaslt_check(const struct plan *plan, struct error *e)
     return blaslt_layout(plan, NULL, &layout, e);
 }
 
+unsigned blaslt_calls(const struct plan *plan)
+{
+    struct blaslt_layout layout;
+    struct error ignored;
+
+    if (plan->gemm.batch_rank < 2)
+        return 1;
+    return blaslt_layout(plan, NULL, &layout, &ignored) == 0 ? layout.n_calls : 1;
+}
+
 /* The precision decides whether products of pieces may serve, beta decides whether out is read, the batch whether one
  * call does, and how the bias lies who can add it: candidates of our own differ in all. */
 struct problem {

@@ -47,7 +47,7 @@ int cuda_tuned_key(const struct cuda_kernels *k, const struct plan *plan, const 
         e, ERROR_UNSUPPORTED,
         "there is nothing to tune: kernels compete only for products that cuBLASLt could run, not where a "
         "matrix has no stride of 1 along rows or columns, nothing is added up (k is 0), or the batches would "
-        "need more than 16 of its calls");
+        "need more than 16 small calls of it, or 256");
 }
 
 bool cuda_tuned_find(const struct cuda_kernels *k, const struct plan *plan, const uint64_t *addresses, bool may_block,

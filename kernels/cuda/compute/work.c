@@ -174,7 +174,9 @@ uint64_t cuda_work_scratch(const struct cuda_work *work)
 
 unsigned cuda_work_launches(const struct cuda_work *work)
 {
-    return work->repack ? cuda_repack_launches(work->repack) : 1;
+    if (work->repack)
+        return cuda_repack_launches(work->repack);
+    return work->blaslt ? blaslt_calls(work->plan) : 1;
 }
 
 int cuda_work_issue(const struct cuda_queue *q, struct cuda_work *work, struct error *e)
