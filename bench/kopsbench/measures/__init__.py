@@ -48,6 +48,7 @@ def everything() -> dict[str, Measure]:
         counters_ncu,
         elementwise,
         gemm,
+        gemm_heads,
         gemm_tuned,
         here,
         host,

@@ -12,7 +12,7 @@ enum top_sort { TOP_BY_RATE, TOP_BY_DEVICE, TOP_BY_MEMORY, TOP_BY_P99, TOP_BY_IN
 struct top_client {
     const struct kops_client_info *info;
     double requests_s, errors_s;
-    double here_s; /* launches in its own context, of which clients tell about once a second */
+    double here_s;       /* launches in its own context, of which clients tell about once a second */
     double device_share; /* of one device's time; 1 is all of it */
 };
 
