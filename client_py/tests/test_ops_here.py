@@ -257,6 +257,10 @@ def test_auto_takes_what_was_measured(k: kops.Client, driver: Any, monkeypatch: 
     k.gemm(y, y, where="auto")
     k.synchronize()
     assert runs(k) == before + 1, "cuBLASLt is the daemon's"
+    told = k.place("square", x), k.place("gemm", y, y)
+    assert [one.where for one in told] == ["here", "daemon"] and "2.0 us here" in told[0].why and "cuBLASLt" in told[1].why
+    with pytest.raises(kops.UnknownOp, match="no op 'sqare'; it has add"):
+        k.place("sqare", x)
     k._places.clear()
     k.square(x, where="auto")
     k.synchronize()

@@ -86,7 +86,7 @@ def test_kernels_run_on_the_workers_gpu(node: Machines, on_gpus: kops.ray.Pool, 
         signature = "out float* c[n], const float* a[n], const float* b[n], int n"
         made = [one(ADD, "add2_kernel", signature, grid=4, block=32) for one in (k.kernel, kops.kernel)]
         arguments = np.empty(16, "f4"), np.full(16, i, "f4"), np.ones(16, "f4"), 16
-        return {kern(*arguments, timing=True).device for kern in made}, k.place.uuid
+        return {kern(*arguments, timing=True).device for kern in made}, k.own_device.uuid
 
     places = dict(kops.ray.map(inside, [(str(tmp_path / "kernels"), i) for i in range(GPUS)], in_flight=1, pool=on_gpus))
     assert all(ran == {own} for ran, own in places.values()) and {own for _, own in places.values()} == declared
@@ -103,7 +103,7 @@ def test_recordings_and_measurements_run_there_too(on_gpus: kops.ray.Pool) -> No
         p.run()
         profile = k.profile("square", x, repeat=2)
         pending = k.submit("square", x, timing=True).result()
-        return k.place.uuid, s.timings.device, profile.device, pending[1].device, y[0], z[0]
+        return k.own_device.uuid, s.timings.device, profile.device, pending[1].device, y[0], z[0]
 
     for i, (own, *ran, y, z) in kops.ray.map(record, range(16), pool=on_gpus):
         assert ran == [own] * 3 and y == i * i and z == 2 * i
@@ -144,7 +144,7 @@ def test_gpus_that_the_nodes_process_sees_in_another_order(node: Machines, tmp_p
     try:
         with kops.ray.Pool(2, resources={"other": 1}) as pool:
             wait_for(pool, 2)
-            results = kops.ray.map(lambda k, i: (os.environ["CUDA_VISIBLE_DEVICES"], k.place.uuid), range(40), pool=pool)
+            results = kops.ray.map(lambda k, i: (os.environ["CUDA_VISIBLE_DEVICES"], k.own_device.uuid), range(40), pool=pool)
             assert dict(value for _, value in results).items() <= {"3": uuid_of(3), "1": uuid_of(1)}.items()
             assert {worker.uuid for worker in pool.workers} == {uuid_of(3), uuid_of(1)}
     finally:

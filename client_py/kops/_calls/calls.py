@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from .._base.compiled import FAST_RULES, SWITCHED_OFF, fast_types, native, pack, why_not
-from .._base.errors import BadArgument, Capturing, ConnectFailed, ConnectionLost, KopsError
+from .._base.errors import BadArgument, Capturing, ConnectFailed, ConnectionLost, KopsError, UnknownOp
 from .._base.log import log
 from .._base.results import Timing, Timings
 from .._base.timeouts import DEFAULT_TIMEOUT, DefaultTimeout
@@ -21,6 +21,7 @@ from . import contexts, ops_here, out_dtypes, plans
 from .batch import Batch
 from .launch import Launch
 from .pending import Link, Pending, Watcher
+from .places import Place
 from .plans import Plan, Prepared
 from .programs import Program
 from .recording import BaseSequence, Recorder
@@ -97,6 +98,15 @@ class Calls(DefaultTimeout):
         except Capturing:
             return ops_here.offered(link)
         return ops_here.chosen(self, link, op, values).where == "here"
+
+    def place(self, op: str, *inputs: Any) -> Place:
+        """Where `where="auto"` runs an op with such inputs, and why: a `Place`, as `kern.place(…)` tells of a kernel's launches. On a
+        stream under capture "auto" is here, if that is possible. The first question of a connection and device measures. Thread-safe.
+        Raises UnknownOp, and what `synchronize` does."""
+        link = self._live()
+        if link.info is not None and op not in link.info.ops:
+            raise UnknownOp(f"the daemon has no op {op!r}; it has {', '.join(link.info.ops)}", {"op": op})
+        return ops_here.chosen(self, link, op, inputs)
 
     def _at_once(self, op: str, values: tuple[Any, ...], rule: int) -> Any:
         """An op without attributes and options, on torch tensors, put on the current stream by the extension; NotImplemented where

@@ -118,8 +118,8 @@ def _declared(kernel: Kernel, param: Param, values: Mapping[str, Any], client: W
             {"key": param.name},
         )
     names: dict[str, Any] = {}
-    if client.place is not None and client.place.backend != "host":
-        names["multiprocessors"] = client.place.compute_units
+    if client.own_device is not None and client.own_device.backend != "host":
+        names["multiprocessors"] = client.own_device.compute_units
     torch: Any = None
     for other in kernel.params:
         value = values.get(other.name)

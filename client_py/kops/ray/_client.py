@@ -14,9 +14,9 @@ from ._place import node_environment
 
 
 class WorkerClient(Client):
-    """`place` is the worker's device; None: the daemon's default. Arrays that lie on a GPU are worked on there."""
+    """`own_device` is the worker's; None: the daemon's default. Arrays that lie on a GPU are worked on there."""
 
-    place: Device | None = None
+    own_device: Device | None = None
     instance = ""  # of the daemon; known also when the client is closed
 
     @property
@@ -25,9 +25,9 @@ class WorkerClient(Client):
         return self._found
 
     def _usually(self, device: Any, values: tuple[Any, ...]) -> Any:
-        if device is not None or self.place is None or self._scopes or any(map(on_device, values)):
+        if device is not None or self.own_device is None or self._scopes or any(map(on_device, values)):
             return device
-        return self.place.uuid
+        return self.own_device.uuid
 
     def _op(self, op: str, values: tuple[Any, ...], out: Any, attrs: dict[str, Any], device: Any, *how: Any, **more: Any) -> Any:
         return super()._op(op, values, out, attrs, self._usually(device, values), *how, **more)
@@ -60,5 +60,5 @@ def connect() -> WorkerClient:
 
 def use_device(client: WorkerClient, place: Device | None) -> None:
     """Lets the calls of the client, and this process's kernels that name no device, run there."""
-    client.place = place
+    client.own_device = place
     Code.usual_device = None if place is None else place.uuid

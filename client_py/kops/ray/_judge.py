@@ -43,8 +43,8 @@ class _Court:
 
     def __init__(self, client: WorkerClient, on_gpu: bool, how: Mapping[str, Any]) -> None:
         self._client = client
-        if on_gpu and client.place is not None:
-            self._judge = Judge(client.path, device=client.place.uuid, how="gpu", **how)
+        if on_gpu and client.own_device is not None:
+            self._judge = Judge(client.path, device=client.own_device.uuid, how="gpu", **how)
         else:
             self._judge = Judge(how="interpreter", **how)
         self._tasks: OrderedDict[str, Task] = OrderedDict()

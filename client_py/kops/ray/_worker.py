@@ -130,7 +130,7 @@ class Worker:
         with self._lock:
             self._given = [str(one) for one in context.get_accelerator_ids().get("GPU", ())]
             client = self._connected(0)
-            info, place = client.info, client.place
+            info, place = client.info, client.own_device
             if place is None:
                 place = next((device for device in info.devices if device.default), info.devices[0])
             me = WorkerInfo(
