@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import kops
 import pytest
 from check import DTYPES, assert_add, assert_gemm, assert_square, gemm_variants
 
@@ -93,6 +94,22 @@ def test_gemm_of_special_variants(torch: Any, k: Any, variant: str, dtype: str) 
 def test_gemm_of_batches(torch: Any, k: Any) -> None:
     a, b = random(torch, 3, 2, 64, 32), random(torch, 2, 32, 48)
     assert_gemm(k.gemm(a, b), a, b)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("variant", ["cublaslt", None])
+def test_gemm_of_heads(torch: Any, k: Any, dtype: str, variant: str | None) -> None:
+    """Batches of two strides, [batch, rows, heads, width]: many calls of the library, each of many products."""
+    query, key = (random(torch, 20, 256, 33, 64, dtype=dtype).transpose(1, 2) for _ in range(2))
+    more = {} if variant is None else {"variant": variant}
+    out = torch.full((20, 33, 256, 256), float("nan"), device="cuda", dtype=query.dtype)
+    timings = k.run("gemm", query, key.transpose(2, 3), out=out, timing=True, **more)[1]
+    assert timings.variant == "cublaslt"
+    assert_gemm(out, query, key.transpose(2, 3))
+    short = query[:, :, :8], key[:, :, :8].transpose(2, 3)
+    with pytest.raises(kops.InvalidArgument, match="more than 16 small ones"):
+        k.gemm(*short, variant="cublaslt")
+    assert_gemm(k.gemm(*short), *short)
 
 
 def test_gemm_of_nothing(torch: Any, k: Any) -> None:

@@ -46,6 +46,31 @@ def test_linear_without_the_librarys_epilogue(torch: Any, k: Any, dtype: str, co
     assert float(((out.double() - exact).abs() / terms).max()) <= ALLOWED[dtype]
 
 
+def test_a_program_that_has_run_before(torch: Any, k: Any) -> None:
+    """It becomes a new graph where tuning has chosen something else."""
+    a, b = (torch.randn(256, 256, device="cuda") for _ in range(2))
+    out, squared = torch.empty_like(a), torch.empty_like(a)
+    with k.program() as program:
+        k.gemm(a, b, out=out)
+        k.square(out, out=squared)
+
+    def check() -> None:
+        for one in (out, squared):
+            one.fill_(float("nan"))
+        torch.cuda.synchronize()
+        program.run(blocking=True)
+        assert scaled_error(torch, out, a, b) <= ALLOWED["float32"]
+        torch.testing.assert_close(squared, out * out)
+
+    check()
+    tuned = tune(k, "gemm", a, b, out=out)
+    for _ in range(3):
+        a.normal_()
+        check()
+    counts = {row["variant"]: row["count"] for row in k.stats("gemm")["ops"] if row["shapes"][0] == [256, 256] and row["dtype"] == "f32"}
+    assert counts.get(tuned.best.variant, 0) >= 3, counts
+
+
 @pytest.mark.parametrize(("dtype", "precision", "shape"), CASES)
 def test_what_is_chosen(torch: Any, k: Any, dtype: str, precision: str, shape: tuple[int, int, int]) -> None:
     m, n, depth = shape
