@@ -42,7 +42,7 @@ def test_nobody_knows_the_last_launch(interpreted: Interpreted, judge_of: Make, 
     pipelined, counts = _gpu.GpuRunner.pipelined, []
     monkeypatch.setattr(_gpu.GpuRunner, "pipelined", lambda self, runs, *rest: (counts.append(len(runs)), pipelined(self, runs, *rest))[1])
     made = judge_of(seed=None)
-    for i in range(6):
+    for i in range(9):
         assert made.judge(task(**SMALL), add(prelude=f"// {i}")).right
     warm, cold = counts[0::2], counts[1::2]
     assert len(set(warm)) > 1 and len(set(cold)) > 1 and min(counts) >= 8, counts
