@@ -25,6 +25,9 @@ SHAPES = {
 }
 TARGET_SHAPES = ("4096", "8192")
 TARGET = 0.97
+TARGETS = {
+    "bf16_4095": 3.5, "bf16_4097": 3.5, "tf32_4095": 1.8, "tf32_4097": 1.8, "high_8192": 4.5, "f32_16x4096x4096": 1.7, "f32_256": 1.4,
+}  # fmt: skip
 TILED_TARGET = 0.5
 
 
@@ -123,15 +126,15 @@ for _kind_name, _kind in KINDS.items():
     for _shape in SHAPES:
         add(
             f"gemm_{_kind_name}_{_shape}",
-            lambda c, name=f"gemm_{_kind_name}_{_shape}", kind=_kind, s=_shape: run(
-                c, name, kind, s, None, TARGET if s in TARGET_SHAPES else None
+            lambda c, of=f"{_kind_name}_{_shape}", kind=_kind, s=_shape: run(
+                c, f"gemm_{of}", kind, s, None, TARGETS.get(of, TARGET if s in TARGET_SHAPES else None)
             ),
             on_gpu=True,
         )
 for _variant in ("bf16x6",):
     add(
         f"gemm_highest_8192_{_variant}",
-        lambda c, variant=_variant: run(c, f"gemm_highest_8192_{variant}", KINDS["f32"], "8192", variant, None),
+        lambda c, variant=_variant: run(c, f"gemm_highest_8192_{variant}", KINDS["f32"], "8192", variant, 1.8),
         on_gpu=True,
     )
 add(
