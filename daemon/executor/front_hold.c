@@ -8,7 +8,7 @@ enum { DEFAULT_EXCLUSIVE_MS = 50 };
 
 #define QUIET_NS                                                                                                       \
     UINT64_C(2000000000) /* how long a hold waits for the jobs of others; then it is given up for a while */
-#define JUST_NOW_NS UINT64_C(500000000)
+#define JUST_NOW_NS UINT64_C(500000000)  /* an executor without work that had some then is going to have more */
 #define COUNTING_NS UINT64_C(5000000000) /* how long others wait at most while it counts */
 
 void front_hold_init(struct front_hold *h)

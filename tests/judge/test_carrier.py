@@ -308,7 +308,7 @@ def counted(made: list[int]) -> Callable[..., Any]:
     return drawn
 
 
-OF_ONE = 2 * 4 * 1000 + 8 * 1000  # bytes of a draw: two inputs in f32, and what is right in f64
+OF_ONE = 2 * 4 * 1000 + 8 * 1000  # bytes of a draw: two inputs in f32, the expected result in f64
 
 
 @pytest.mark.parametrize(("times", "needed"), [(True, _rounds.DRAWS + 1 + _judge.TIMED_FEWEST), (False, _rounds.DRAWS + 1)])

@@ -254,7 +254,7 @@ def check_python_layers() -> Iterator[str]:
 
 
 def check_functions() -> Iterator[str]:
-    # "API": the stand-in driver defines what nobody is to call.
+    # The stand-in driver defines functions, after "API", that no other code may call.
     call = re.compile(r"(?<![\w.>])(?<!API )(" + "|".join(BANNED) + r")\s*\(")
     for path in c_files():
         text = without_comments(path.read_text(encoding="utf-8"))

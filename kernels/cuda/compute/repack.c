@@ -138,7 +138,14 @@ size_t cuda_repack_workspace(const struct cuda_repack *r)
 
 unsigned cuda_repack_launches(const struct cuda_repack *r)
 {
-    return r->sketch.n;
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < r->sketch.n; i++) {
+        const struct repack_action *a = &r->sketch.actions[i];
+
+        n += a->kind == REPACK_PRODUCT ? blaslt_calls(&a->product.plan) : 1;
+    }
+    return n;
 }
 
 static int issue_copy(const struct cuda_queue *q, const struct repack_action *a, struct means *m, struct error *e)

@@ -272,7 +272,8 @@ static struct cuda_graph *graph_new(const struct cuda_capture *c, const struct b
     atomic_init(&graph->refs, 1);
     graph->device = d;
     list_addresses(d, job, graph->addresses);
-    /* Before its works look for choices: what is chosen in between makes it old, not the other way round. */
+    /* Read before the steps are prepared: a choice that comes in between differs from this one, and the graph is made
+     * anew. Read later, it would be taken for the one that the graph has. */
     graph->generation = tuning_table_generation(c->kernels->tuning);
     graph->choices = choices_of(c->kernels, d, job, true);
     return graph;

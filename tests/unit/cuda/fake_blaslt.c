@@ -338,7 +338,8 @@ static void run(void *data)
     fake_product(&c->operation, c->alpha, c->beta, c->a, &c->la, c->b, &c->lb, c->out, &c->l);
 }
 
-/* Into the graph. Nobody tells when that has gone, so the call is never freed: it can still be reached at the end. */
+/* Adds the call to the graph that is captured. A graph does not tell when it is destroyed, so the call is never freed.
+ * It stays in a list, so that it is no leak. */
 static cublasStatus_t record(cudaStream_t stream, const struct call *call)
 {
     static struct recorded {
