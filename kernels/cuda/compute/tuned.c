@@ -50,6 +50,11 @@ int cuda_tuned_key(const struct cuda_kernels *k, const struct plan *plan, const 
         "need more than 16 small calls of it, or 256");
 }
 
+bool cuda_tuned_is_known(const struct cuda_kernels *k, bool may_block)
+{
+    return !tuning_table_generation(k->tuning) || machine_of(k, may_block);
+}
+
 bool cuda_tuned_find(const struct cuda_kernels *k, const struct plan *plan, const uint64_t *addresses, bool may_block,
                      struct tuning_choice *ret)
 {

@@ -108,6 +108,7 @@ static bool is_of(const struct cuda_graph *graph, const struct backend_job *job)
     return true;
 }
 
+/* A hash; 0: not known without blocking. */
 static uint64_t choices_of(const struct cuda_kernels *k, const struct cuda_device *d, const struct backend_job *job,
                            bool may_block)
 {
@@ -116,6 +117,8 @@ static uint64_t choices_of(const struct cuda_kernels *k, const struct cuda_devic
         struct tuning_choice choice;
     } one = {.before = 1};
 
+    if (!cuda_tuned_is_known(k, may_block))
+        return 0;
     for (unsigned i = 0; i < job->n_steps; i++) {
         uint64_t addresses[STEP_MAX_OPERANDS];
 
