@@ -35,6 +35,7 @@ void device_work_submitted(struct server *s, struct run *run)
 
     s->exec->urgent_running[device] += run->priority != PRIORITY_LOW;
     s->exec->jobs_running[device]++;
+    s->exec->jobs_begun[device]++;
     s->exec->n_jobs_running++;
     list_append(&s->exec->on_device[device], &run->device_link);
     if (s->exec->jobs_running[device] == 1)

@@ -119,6 +119,11 @@ unsigned exec_jobs_on(const struct server *s, const struct backend_device *devic
     return s->exec->jobs_running[device->index];
 }
 
+uint64_t exec_jobs_begun_on(const struct server *s, const struct backend_device *device)
+{
+    return s->exec->jobs_begun[device->index];
+}
+
 unsigned exec_programs(const struct connection *c)
 {
     return c->exec->programs.used;

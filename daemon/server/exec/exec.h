@@ -28,6 +28,8 @@ bool exec_may_complete(const struct server *s);
 /* Jobs that devices have. */
 unsigned exec_jobs(const struct server *s);
 unsigned exec_jobs_on(const struct server *s, const struct backend_device *device);
+/* Those that it ever had. */
+uint64_t exec_jobs_begun_on(const struct server *s, const struct backend_device *device);
 
 /* Programs of the connection, and its unfinished runs that no device has. */
 unsigned exec_programs(const struct connection *c);

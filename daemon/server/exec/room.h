@@ -20,6 +20,7 @@ struct timeline_poll {
 struct exec {
     const struct run_observer *observer;
     unsigned jobs_running[BACKEND_MAX_DEVICES];   /* submitted, not done */
+    uint64_t jobs_begun[BACKEND_MAX_DEVICES];     /* ever submitted */
     unsigned urgent_running[BACKEND_MAX_DEVICES]; /* of those, the ones that are not of low priority */
     uint64_t tokens;                              /* of runs whose times may come later */
     unsigned untimed[BACKEND_MAX_DEVICES];        /* runs whose client asked for no timing */

@@ -82,8 +82,10 @@ struct tune {
     unsigned n_unfinished;
 
     /* What the loop tells the measurer. */
-    atomic_bool busy[BACKEND_MAX_DEVICES];
-    atomic_ullong jobs; /* that were ever begun */
+    struct tune_load {
+        atomic_uint running; /* jobs that the device has */
+        atomic_ullong begun; /* that it ever had */
+    } load[BACKEND_MAX_DEVICES];
 
     /* See idle.c. The loop's. */
     struct seen *seen;

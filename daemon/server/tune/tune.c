@@ -123,9 +123,10 @@ static void publish(struct server *s)
 {
     struct tune *t = s->tune;
 
-    for (unsigned i = 0; i < s->devices.count; i++)
-        atomic_store_explicit(&t->busy[i], exec_jobs_on(s, s->devices.all[i]) > 0, memory_order_relaxed);
-    atomic_store_explicit(&t->jobs, s->counters.jobs, memory_order_relaxed);
+    for (unsigned i = 0; i < s->devices.count; i++) {
+        atomic_store_explicit(&t->load[i].running, exec_jobs_on(s, s->devices.all[i]), memory_order_relaxed);
+        atomic_store_explicit(&t->load[i].begun, exec_jobs_begun_on(s, s->devices.all[i]), memory_order_relaxed);
+    }
 }
 
 /* So that the first tuning finds a process that is ready. */
