@@ -13,7 +13,7 @@ import pytest
 from conftest import LIMITS
 from kops import judge
 from kops._memory.pool import pool
-from kops.judge import _bind, _carrier, _draws, _gpu, _judge, _machine, _pool, _rounds, _stop
+from kops.judge import _bind, _carrier, _draws, _gpu, _judge, _machine, _pool, _rounds, _stop, _unseen
 from material import FAULT, SIGNATURE, VECTOR, add, inputs, task
 
 from support import proc  # isort: skip
@@ -246,7 +246,8 @@ def test_what_others_kept_is_seen_in_times(daemon: Daemon, monkeypatch: pytest.M
 
     changed = _draws.changed
     made: list[int] = []
-    monkeypatch.setattr("kops.judge._unseen.changed", lambda *rest: made.append(1) or changed(*rest))
+    for module in (_unseen, _pool):
+        monkeypatch.setattr(module, "changed", lambda *rest: made.append(1) or changed(*rest))
     monkeypatch.setattr(_carrier.Carrier, "stage", spy)
     counts = []
     with judge_of(daemon) as judging:

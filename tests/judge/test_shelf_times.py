@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import gc
 import random
+import time as clock
 import weakref
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from kops import judge
-from kops.judge import _gpu, _shelf, _timed, _unseen
+from kops import Timings, judge
+from kops.judge import _gpu, _judge, _shelf, _timed, _unseen
 from material import SIGNATURE, add, inputs, task
 from shelves import SMALL, Interpreted, Make, after_launches, believe, byte_of, interpreted, judge_of
 
@@ -34,6 +35,16 @@ def test_launches_that_do_each_other_s_work(interpreted: Interpreted, judge_of: 
     verdict = made.judge(task(**SMALL), add())
     assert verdict.right and verdict.time is not None and verdict.time.cold is not None
     assert sum(bool(how.get("timed")) for how in seen) >= 14 and verdict.time.cold.us != 1.0
+
+
+@pytest.mark.parametrize(("us", "apart", "more"), [(5.0, 0.2, False), (5.0, 0.3, True), (100.0, 1.9, False), (100.0, 2.1, True)])
+def test_when_a_median_is_known(us: float, apart: float, more: bool) -> None:
+    """Within 2 %, or within what clocks tell of short kernels."""
+    timing = object.__new__(_timed._Timing)
+    timing.limits = judge.Limits()
+    found = [_timed._Launched(Timings(gpu_us=us + apart * side, timer="cupti"), None) for side in (-1, 0, 1) for _ in range(5)]
+    assert timing.wants(found, 6, clock.monotonic() + 100) is more
+    assert not timing.wants(found, 6, 0.0), "there is no time left"
 
 
 def test_nobody_knows_the_last_launch(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +76,7 @@ def test_timed_launches_that_have_done_nothing(
 
         def wrong(self: Any, runs: Any, *rest: Any) -> Any:
             made = call(self, runs, *rest)
-            seen.append(rest[0].__name__ if rest else name)
+            seen.append(name)
             if len(seen) == at + 1:
                 byte = byte_of(runs[-1][1], "c", 3)
                 byte.set(byte.get() ^ 64)
@@ -78,7 +89,7 @@ def test_timed_launches_that_have_done_nothing(
     believe(monkeypatch)
     verdict = judge_of().judge(task(**SMALL), add())
     assert verdict.kind == "wrong" and "c[0]" in verdict.text, verdict
-    assert seen == ["warming", "flushing", *(["together"] if part == 2 else [])]
+    assert seen == ["pipelined", "pipelined", *(["together"] if part == 2 else [])]
 
 
 CUSTOM = add().source + 'extern "C" __global__ void custom_kernel(float* c, const float* a, int m) {}'
@@ -167,8 +178,9 @@ def test_memory_comes_again(interpreted: Interpreted, judge_of: Make, monkeypatc
 def test_draws_that_are_missing_are_made_beside_the_check(
     interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As many as are missing for the usual number of launches; a later solution needs none."""
+    """As many as are missing for the usual number of launches; a later solution needs none. A slow reference's are not made before."""
     believe(monkeypatch)
+    monkeypatch.setattr(_judge, "DRAWN_AHEAD", 0.0)
     monkeypatch.setattr(_unseen, "TOGETHER", 16)
     made: list[int] = []
     changed = _unseen.changed
@@ -187,9 +199,53 @@ def test_draws_that_are_missing_are_made_beside_the_check(
     monkeypatch.setattr(_unseen.Unseen, "ask", waits)
     judging, one = judge_of(seed=None), task(cases=[{"n": 1000}])
     assert judging.judge(one, add()).right
-    enough = 2 * (_unseen.MOSTLY_ENOUGH + _unseen.ENDS) + 16 - _timed.TIMED_DRAWS
+    enough = _unseen.MOSTLY_ENOUGH + _unseen.WARM_ENOUGH + 2 * _unseen.ENDS + 16 - _timed.TIMED_DRAWS
     assert before[1] == enough == len(made)
     assert judging.judge(one, add(prelude="// again")).right and len(made) == enough
+
+
+def test_draws_of_a_quick_reference(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most of those that the times need are made before the solution's turn, and put into memory that is shared with the daemon."""
+    believe(monkeypatch)
+    monkeypatch.setattr(_unseen, "TOGETHER", 16)
+    missing, ready = [], []
+    expect, measured = _unseen.Unseen.expect, _timed.timed
+
+    def seen(self: Any) -> None:
+        missing.append(_unseen.usual(self._nbytes) - len(self._rest))
+        ready.append(len(self.job.images))
+        expect(self)
+
+    monkeypatch.setattr(_unseen.Unseen, "expect", seen)
+    judging, one = judge_of(seed=None), task(cases=[{"n": 1000}])
+    for number in range(3):
+        assert judging.judge(one, add(prelude=f"// {number}")).right
+    assert missing[0] <= 0 and missing[1:] <= missing[:-1], missing
+    assert ready[0] == 0 and 0 < ready[1] <= _unseen.IMAGES_MOST, "the first one makes the shelf"
+
+
+@pytest.mark.parametrize("fits", [True, False], ids=["all operands fit into a cache", "they do not"])
+def test_how_often_caches_are_flushed(
+    interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch, fits: bool
+) -> None:
+    """Cold launches have memory of their own. One that reads the others' memory ahead gains nothing."""
+    believe(monkeypatch)
+    monkeypatch.setattr(_unseen, "TOGETHER", 3)
+    flushes, cold = [], []
+    flushing, pipelined = _timed._Timing.flushing, _timed._Timing.pipelined
+
+    def counted(self: Any, part: Any, before: Any) -> Any:
+        begun = len(flushes)
+        made = pipelined(self, part, before)
+        if len(flushes) > begun:
+            cold.append((len(part), len(flushes) - begun))
+        return made
+
+    monkeypatch.setattr(_timed._Timing, "flushing", lambda self: (flushes.append(1), flushing(self))[1])
+    monkeypatch.setattr(_timed._Timing, "pipelined", counted)
+    limits = judge.Limits(flush_bytes=(1 << 20) if fits else (1 << 12), slack_us=1e9)
+    assert judge_of(limits=limits).judge(task(**SMALL), add()).right
+    assert cold and all(times == (launches if fits else 1) for launches, times in cold), cold
 
 
 def test_many_inputs(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ from ._solution import Solution
 from ._stop import Busy, Gone, HeldBack, Stop
 from ._task import Task
 from ._timed import TIMED_DRAWS, Found, Limits, timed
-from ._unseen import prepare
+from ._unseen import images_of, prepare, usual
 from ._verdict import Verdict
 
 __all__ = ["Judge", "judge"]
@@ -44,6 +44,7 @@ BUSY_MAX = 600.0  # seconds that a solution waits for a GPU that has other work
 BASELINES_MAX = 1024  # of which it is known that they do not run
 TIMED_FEWEST, TIMED_BYTES = 8, 512 << 20  # draws of the timed case
 CREW = 3, 12  # least and most threads that prepare copies and compare results; between the two, three for every four cores
+DRAWN_AHEAD = 2.0  # seconds of a reference, beyond which draws for times are made when it is known how many are needed
 AHEAD = 16  # solutions whose draws are in memory, and which wait for the device
 TASK_TIMEOUT = 600.0
 HOWS = (None, "gpu", "interpreter")
@@ -342,6 +343,11 @@ class Judge:
         job.timed = self._pool.take(task, task.timed_case, DRAWS + count, self.seed).draws[DRAWS:]
         if self.seed is None:
             job.kept, job.keep = partial(self._pool.variants, task), partial(self._pool.keep, task)
+            # For most of its times, so that those who wait for the GPU need not wait for a reference.
+            self._pool.make_variants(task, usual(one.nbytes) - count, DRAWN_AHEAD, self._crew)
+        shelf = None if self._machine is None else self._machine.shelf
+        if shelf is not None:
+            job.images = images_of(job, shelf)
 
     def _compile(self, job: Job) -> None:
         """Beside the GPU: on the solution's own connection the code is there then."""

@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 from collections import OrderedDict
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -133,11 +134,34 @@ class Pool:
         if entry is None or not fits or not entry.lock.acquire(blocking=False):  # which a slow reference may hold
             return
         try:
-            if len(entry.variants) < min(VARIANTS, int(VARIANTS_PART * self._most) // max(made.nbytes, 1)):
+            if len(entry.variants) < self._variants_most(made.nbytes):
                 entry.variants.append(made)
                 entry.nbytes += made.nbytes
         finally:
             entry.lock.release()
+
+    def make_variants(self, task: Task, count: int, seconds: float, crew: Executor) -> None:
+        """So many draws for `variants`, or as many as there is room for; none where those that are missing take longer than `seconds`.
+        `crew` makes them beside each other. Raises TaskFault."""
+        with self._lock:
+            entry = self._entries.get((task.key, task.timed_case, None))
+        if entry is None or not entry.draws:
+            return
+        with entry.lock:
+            room = self._most - sum(one.nbytes for one in list(self._entries.values()))
+            one = max(entry.draws[-1].nbytes, 1)
+            missing = min(count, self._variants_most(one)) - len(entry.variants)
+            missing = min(missing, room // one)
+            if missing <= 0 or missing * entry.draws[-1].seconds > seconds:
+                return
+            numbers = range(entry.made, entry.made + missing)
+            entry.made += missing
+            of = [entry.draws[number % len(entry.draws)] for number in numbers]
+            entry.variants += crew.map(lambda draw, number: changed(task, draw, new_seed(), number), of, numbers)
+            entry.count()
+
+    def _variants_most(self, nbytes: int) -> int:
+        return min(VARIANTS, int(VARIANTS_PART * self._most) // max(nbytes, 1))
 
     def _first(self, entry: _Entry, task: Task, case: Case, seed: int | None, needed: int, others: int) -> None:
         """What a draw takes is known when the first one is there."""

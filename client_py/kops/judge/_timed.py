@@ -48,8 +48,8 @@ LATENCY = 0.3  # of the roof: below, neither memory nor arithmetic holds it up
 
 
 class Limits(NamedTuple):
-    """Of a measurement, cold and warm each. `until`: the half width of the interval as a part of the median that is enough; `at_most`:
-    seconds for that; `launches`: at most. `flush_bytes`: more than the second-level cache has, read and written before cold ones.
+    """Of a measurement, cold and warm each. `until`: the half width of the interval as a part of the median that is enough, and
+    `until_us` in microseconds, whichever is wider: no clock knows short kernels to 2 %. `at_most`: seconds for that; `launches`: at most. `flush_bytes`: more than the second-level cache has, read and written before cold ones.
     `slack_us`: what the daemon's clock may show beyond the GPU's for many runs behind each other; None: by what trivial work of the
     daemon's own takes there."""
 
@@ -58,6 +58,11 @@ class Limits(NamedTuple):
     launches: int = 64
     flush_bytes: int = 128 << 20
     slack_us: float | None = None
+    until_us: float = 0.25
+
+    def enough(self, us: float) -> float:
+        """Half width of an interval that is narrow enough, as a part of its median."""
+        return max(self.until, self.until_us / max(us, 1e-3))
 
 
 class Peaks(NamedTuple):
@@ -131,11 +136,19 @@ class _Timing:
         with errors():
             Copies({}, self.flushing()).wait()
 
-    def flushing(self, _: Memory | None = None) -> Sequence[Any]:
+    def flushing(self) -> Sequence[Any]:
         runner, size = self.runner, max(self.limits.flush_bytes // 4, 1)
         if self._flushes is None:
             self._flushes = runner.block((size,), "f32", "end"), runner.block((size,), "f32", "end")
         return [runner.client.submit("square", self._flushes[0].tensor, out=self._flushes[1].tensor)]
+
+    def cold(self, part: Sequence[Held]) -> Callable[[Memory], Sequence[Any]]:
+        """What comes before each of these launches. Their memories are their own, so what goes through the caches before the first one
+        makes all of them cold. Where all memory together would fit into a cache, the first one could read it for the others: there it
+        comes before each."""
+        each = len(part) * part[0].plan.operand_bytes < self.limits.flush_bytes
+        first = part[0].memory
+        return lambda memory: self.flushing() if each or memory is first else ()
 
     def warm(self, memory: Memory) -> None:
         """Reads the operands by an op of the daemon's, not by the solution: it must not see the inputs twice."""
@@ -215,7 +228,8 @@ class _Timing:
         if len(found) < least or len(found) >= self.limits.launches:
             return len(found) < least
         samples = _us(found)
-        narrow = intervals.width(intervals.of_median(samples), median(samples)) <= self.limits.until if samples else True
+        us = median(samples) if samples else 0.0
+        narrow = not us or intervals.width(intervals.of_median(samples), us) <= self.limits.enough(us)
         return not narrow and clock.monotonic() < end
 
     def cold_and_warm(self, least: int) -> tuple[list[_Launched], list[_Launched]]:
@@ -234,12 +248,12 @@ class _Timing:
         end = clock.monotonic() + 2 * self.limits.at_most
         warm: list[_Launched] = []
         cold: list[_Launched] = []
-        ways: tuple[Callable[[Memory], Sequence[Any]], ...] = (self.warming, self.flushing)
         held = self.unseen.first()
         counts = list(self.unseen.firsts)
         while held:
             parts = held[: counts[0]], held[counts[0] :]
-            made = [[_Launched(one, None) for one in self.pipelined(part, way)] if part else [] for part, way in zip(parts, ways)]
+            made = [self.pipelined(parts[0], self.warming)] if parts[0] else [[]]
+            made += [self.pipelined(parts[1], self.cold(parts[1]))] if parts[1] else [[]]
             warm, cold = warm + made[0], cold + made[1]
             honest = adds_up([_us(some) for some in made]) and warm_is_no_longer(_us(warm[1:]), _us(cold[1:]))
             most, then, failure = self.unseen.most, [], None
@@ -267,8 +281,8 @@ class _Timing:
         one = _measured(cold[1:])
         return [] if one is None else self.unseen.held(self.unseen.count_behind(one.us))
 
-    def pipelined(self, part: Sequence[Held], before: Callable[[Memory], Sequence[Any]]) -> list[Timings]:
-        return self.runner.pipelined([(one.plan, one.memory) for one in part], before)
+    def pipelined(self, part: Sequence[Held], before: Callable[[Memory], Sequence[Any]]) -> list[_Launched]:
+        return [_Launched(one, None) for one in self.runner.pipelined([(one.plan, one.memory) for one in part], before)]
 
     def together(self, us: float) -> None:
         """Several draws behind each other, by the daemon's own clock: what each launch claims must fit into that. What else the GPU does
@@ -448,7 +462,7 @@ def timed(
             warnings.append("the device tells no times")
         if 2 * timing.disturbed > len(cold) + len(warm):
             warnings.append("other work was on the GPU during most of the timed launches")
-        if one is not None and intervals.width((one.low or 0, one.high or 0), one.us) > 5 * limits.until:
+        if one is not None and intervals.width((one.low or 0, one.high or 0), one.us) > 5 * limits.enough(one.us):
             warnings.append("the times vary widely: the GPU had other work, or its clocks changed")
         time = _time(timing, cold, warm, peaks, counted)
         if time.memory_roof is not None and time.memory_roof > ROOF_MOST and time.bytes > limits.flush_bytes:

@@ -13,9 +13,9 @@ from ._draws import Draw, changed, new_seed
 from ._gpu import VARIED_BYTES, GpuRunner, ahead_of
 from ._lane import Job
 from ._runner import Runner
-from ._shelf import Held, Image
+from ._shelf import Held, Image, Shelf
 
-__all__ = ["Unseen", "prepare"]
+__all__ = ["Unseen", "images_of", "prepare", "usual"]
 
 TOGETHER, TOGETHER_FEW, TOGETHER_BYTES = 32, 8, 1 << 30  # runs behind each other: few where the reference is slow
 TOGETHER_US = 2000.0  # beyond which more runs would say no more: many times what the daemon's clock may show besides
@@ -23,10 +23,29 @@ SLOW = 2.0  # seconds for the draws that are missing for many
 STEPS_MOST = 256  # of a sequence
 # Launches that are asked for before the first has ended, and the part of the deadline that they may take together.
 SEVERAL, DEADLINE_PART = 24, 0.25
-MOSTLY_ENOUGH = 14  # launches, for a median whose interval is narrow enough
+MOSTLY_ENOUGH, WARM_ENOUGH = 14, 10  # launches, for a median whose interval is narrow enough; caches make the warm ones steadier
 # So many different numbers of launches there are, from enough ones on: a kernel that leaves its work to the last one has to guess which
 # that is.
 ENDS = 5
+IMAGES_MOST, IMAGES_BYTES = 8, 256 << 20  # that are made before a solution's turn: their memory is not among the draws'
+
+
+def usual(nbytes: int) -> int:
+    """How many draws of so many bytes the times of a solution take, mostly."""
+    at_once = VARIED_BYTES // max(nbytes, 1)
+    first = min(WARM_ENOUGH + ENDS, at_once) + min(MOSTLY_ENOUGH + ENDS, at_once)
+    return first + min(TOGETHER, TOGETHER_BYTES // max(nbytes, 1))
+
+
+def images_of(job: Job, shelf: Shelf) -> dict[Draw, Image]:
+    """Of draws for its times that are not on the shelf, for `Unseen.held`, which has no time for that. Any thread's."""
+    made: dict[Draw, Image] = {}
+    left = IMAGES_BYTES
+    for one in (*job.kept(), *job.timed):
+        if len(made) < IMAGES_MOST and one.nbytes <= left and shelf.takes(one) and not shelf.has(one):
+            made[one] = Image(one)
+            left -= one.nbytes
+    return made
 
 
 class Unseen:
@@ -75,17 +94,17 @@ class Unseen:
         finally:
             for one in new:
                 one.cancel()
-        images = {draw: self.runner.crew.submit(Image, draw) for draw in drawn if not self.shelf.has(draw)}
+        there = self.job.images
+        images = {draw: self.runner.crew.submit(Image, draw) for draw in drawn if draw not in there and not self.shelf.has(draw)}
         for draw in drawn:
             plan = self.runner.plan(self.task, draw)
             memory = self.runner.memory(plan, self.side())
-            made.append(self.shelf.hold(plan, draw, memory, images[draw].result() if draw in images else None))
+            made.append(self.shelf.hold(plan, draw, memory, images[draw].result() if draw in images else there.pop(draw, None)))
         return made
 
     def expect(self) -> None:
         """Has the draws that are missing for the usual number of launches made beside the check."""
-        launches = 2 * min(MOSTLY_ENOUGH + ENDS, VARIED_BYTES // self._nbytes) + min(TOGETHER, TOGETHER_BYTES // self._nbytes)
-        missing = launches - len(self._rest)
+        missing = usual(self._nbytes) - len(self._rest)
         if self._quick(missing):
             self._coming += [self.runner.crew.submit(self._new) for _ in range(missing)]
 
@@ -98,6 +117,7 @@ class Unseen:
             one.cancel()
         for kept in (self._coming, self._rest, self._first):
             kept.clear()
+        self.job.images.clear()
 
     # The first launches. How long one takes is known from the check, roughly.
 
@@ -108,8 +128,7 @@ class Unseen:
 
     def _counts(self) -> tuple[int, int]:
         """How many launches come first, warm ones and cold ones."""
-        most = min(MOSTLY_ENOUGH + ENDS, self.most)
-        return self.more(most), self.more(most)
+        return self.more(min(WARM_ENOUGH + ENDS, self.most)), self.more(min(MOSTLY_ENOUGH + ENDS, self.most))
 
     def more(self, most: int) -> int:
         """How many launches come next of a kind: nobody knows which will be the last."""
