@@ -209,7 +209,7 @@ def test_draws_of_a_quick_reference(interpreted: Interpreted, judge_of: Make, mo
     believe(monkeypatch)
     monkeypatch.setattr(_unseen, "TOGETHER", 16)
     missing, ready = [], []
-    expect, measured = _unseen.Unseen.expect, _timed.timed
+    expect = _unseen.Unseen.expect
 
     def seen(self: Any) -> None:
         missing.append(_unseen.usual(self._nbytes) - len(self._rest))

@@ -88,6 +88,7 @@ class Heard:
     kernel_waits_us: list[float] = field(default_factory=list)  # the same of those that launch kernels
     stalled_us: list[float] = field(default_factory=list)
     elapsed_us: list[float] = field(default_factory=list)
+    roles: list[str] = field(default_factory=list)
     calls: int = 0
     errors: int = 0
     wrong: int = 0
@@ -100,6 +101,7 @@ class Heard:
         else:
             self.calls_us += said["us"]
             self.waits_us.append(said["longest_us"])
+        self.roles.append(role)
         self.stalled_us.append(said["stalled_us"])
         self.elapsed_us.append(said["elapsed_us"])
         self.calls += said["calls"]
@@ -127,6 +129,7 @@ class Heard:
             "wrong_answers": self.wrong,
             "connections_anew": self.reconnects,
             "stalled_percent": self.stalled_of_all(),
+            "stalled_percent_of_each": [f"{role} {one:.1f}" for role, one in zip(self.roles, self.stalled(), strict=True)],
         }
 
 

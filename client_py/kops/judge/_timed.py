@@ -49,9 +49,9 @@ LATENCY = 0.3  # of the roof: below, neither memory nor arithmetic holds it up
 
 class Limits(NamedTuple):
     """Of a measurement, cold and warm each. `until`: the half width of the interval as a part of the median that is enough, and
-    `until_us` in microseconds, whichever is wider: no clock knows short kernels to 2 %. `at_most`: seconds for that; `launches`: at most. `flush_bytes`: more than the second-level cache has, read and written before cold ones.
-    `slack_us`: what the daemon's clock may show beyond the GPU's for many runs behind each other; None: by what trivial work of the
-    daemon's own takes there."""
+    `until_us` in microseconds, whichever is wider: no clock knows short kernels to 2 %. `at_most`: seconds for that; `launches`: at
+    most. `flush_bytes`: more than the second-level cache has, read and written before cold ones. `slack_us`: what the daemon's clock
+    may show beyond the GPU's for many runs behind each other; None: by what trivial work of the daemon's own takes there."""
 
     until: float = 0.02
     at_most: float = 3.0
