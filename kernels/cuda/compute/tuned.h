@@ -15,8 +15,8 @@ void cuda_tuned_machine(const struct cuda_kernels *k, char *into, size_t size);
 int cuda_tuned_key(const struct cuda_kernels *k, const struct plan *plan, const uint64_t *addresses,
                    struct tuning_key *ret, struct error *e);
 
-/* Whether cuda_tuned_find() can tell: the machine's key is known, or there are no choices at all. True where `may_block`
- * is. Thread: any; may block then, as cuda_tuned_machine(). */
+/* Whether cuda_tuned_find() can tell: the machine's key is known, or there are no choices at all. True where
+ * `may_block` is. Thread: any; may block then, as cuda_tuned_machine(). */
 bool cuda_tuned_is_known(const struct cuda_kernels *k, bool may_block);
 
 /* The choice for the plan at these addresses. False: there is none, or the machine's key is not known yet and
