@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +219,62 @@ def test_draws_for_times_make_room_first() -> None:
     kept.keep(third, _draws.changed(third, last[0], 1, 100))
     assert [len(kept.variants(one)) for one in (first, second, third)] == [0, 1, 0]
     assert [kept.take(one, one.timed_case, 5).draws for one in (first, second)] == [draws[first], draws[second]]
+
+
+def bytes_of(kept: _pool.Pool) -> list[int]:
+    return [entry.nbytes - sum(one.nbytes for one in (*entry.draws, *entry.variants, entry.variant)) for entry in kept._entries.values()]
+
+
+def test_draws_that_are_made_ahead() -> None:
+    """As many as there is room and time for; a reference that fails then is no fault yet."""
+    calls = itertools.count()
+    fails: list[int] = []
+
+    def reference(a: Any, b: Any) -> Any:
+        if next(calls) in fails:
+            raise ValueError("not this time")
+        return a + b
+
+    one, other = task(cases=[{"n": 1000}], reference=reference), task(cases=[{"n": 1000}])
+    kept = _pool.Pool(100 * _draws.draw(one, one.timed_case, 1).nbytes)
+    with ThreadPoolExecutor(2) as crew:
+        kept.make_variants(one, 5, 10.0, crew)
+        assert kept.variants(one) == (), "nobody has asked for its draws"
+        for each in (one, other):
+            kept.take(each, each.timed_case, 5)
+        kept.make_variants(one, 5, 0.0, crew)
+        assert kept.variants(one) == (), "it would take too long"
+        kept.make_variants(one, 5, 10.0, crew)
+        first = kept.variants(one)
+        assert len(first) == 5 and len({draw.tensors["a"].data.tobytes() for draw in first}) == 5
+        here = next(calls)
+        fails += range(here + 6, here + 100)
+        kept.make_variants(one, 20, 10.0, crew)
+        assert 5 < len(kept.variants(one)) < 20 and kept.variants(one)[:5] == first and not any(bytes_of(kept))
+        assert kept.take(one, one.timed_case, 5).draws
+        kept.make_variants(other, 1000, 1000.0, crew)
+        assert len(kept.variants(other)) == 20 and not any(bytes_of(kept)), "a fifth of all"
+
+
+def test_draws_are_made_ahead_for_many_tasks_at_once() -> None:
+    several = [task(cases=[{"n": 1000}]) for _ in range(48)]
+    kept = _pool.Pool(1000 * _draws.draw(several[0], several[0].timed_case, 1).nbytes)
+
+    def ahead(one: judge.Task) -> int:
+        kept.take(one, one.timed_case, 5)
+        for count in range(1, 30):
+            kept.make_variants(one, count, 1000.0, crew)
+            kept.take(one, one.timed_case, 5)
+        return len(kept.variants(one))
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # threads change places wherever they can
+    try:
+        with ThreadPoolExecutor(2) as crew, ThreadPoolExecutor(8) as several_at_once:
+            assert set(several_at_once.map(ahead, several)) == {29 - _pool.VARIANTS_GO * (30 // _pool.REFRESH)}
+    finally:
+        sys.setswitchinterval(before)
+    assert not any(bytes_of(kept))
 
 
 def test_draws_of_five_tasks_are_not_made_again_and_again() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from kops import Timings, judge
 from kops.judge import _gpu, _judge, _shelf, _timed, _unseen
+from kops.judge._draws import draw
 from material import SIGNATURE, add, inputs, task
 from shelves import SMALL, Interpreted, Make, after_launches, believe, byte_of, interpreted, judge_of
 
@@ -76,7 +77,7 @@ def test_timed_launches_that_have_done_nothing(
 
         def wrong(self: Any, runs: Any, *rest: Any) -> Any:
             made = call(self, runs, *rest)
-            seen.append(name)
+            seen.append(rest[0].__name__ if rest else name)
             if len(seen) == at + 1:
                 byte = byte_of(runs[-1][1], "c", 3)
                 byte.set(byte.get() ^ 64)
@@ -89,7 +90,7 @@ def test_timed_launches_that_have_done_nothing(
     believe(monkeypatch)
     verdict = judge_of().judge(task(**SMALL), add())
     assert verdict.kind == "wrong" and "c[0]" in verdict.text, verdict
-    assert seen == ["pipelined", "pipelined", *(["together"] if part == 2 else [])]
+    assert seen == ["warming", "flushing", *(["together"] if part == 2 else [])]
 
 
 CUSTOM = add().source + 'extern "C" __global__ void custom_kernel(float* c, const float* a, int m) {}'
@@ -205,47 +206,55 @@ def test_draws_that_are_missing_are_made_beside_the_check(
 
 
 def test_draws_of_a_quick_reference(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most of those that the times need are made before the solution's turn, and put into memory that is shared with the daemon."""
+    """Most of those that the times need are made before the solution's turn."""
     believe(monkeypatch)
     monkeypatch.setattr(_unseen, "TOGETHER", 16)
-    missing, ready = [], []
+    missing: list[int] = []
     expect = _unseen.Unseen.expect
 
     def seen(self: Any) -> None:
         missing.append(_unseen.usual(self._nbytes) - len(self._rest))
-        ready.append(len(self.job.images))
         expect(self)
 
     monkeypatch.setattr(_unseen.Unseen, "expect", seen)
     judging, one = judge_of(seed=None), task(cases=[{"n": 1000}])
     for number in range(3):
         assert judging.judge(one, add(prelude=f"// {number}")).right
-    assert missing[0] <= 0 and missing[1:] <= missing[:-1], missing
-    assert ready[0] == 0 and 0 < ready[1] <= _unseen.IMAGES_MOST, "the first one makes the shelf"
+    assert all(count <= 0 for count in missing) and len(missing) == 3, missing
 
 
-@pytest.mark.parametrize("fits", [True, False], ids=["all operands fit into a cache", "they do not"])
-def test_how_often_caches_are_flushed(
-    interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch, fits: bool
-) -> None:
-    """Cold launches have memory of their own. One that reads the others' memory ahead gains nothing."""
+def test_images_are_made_before_a_solution_s_turn(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of draws that the GPU's memory does not have, for a solution that compiles."""
     believe(monkeypatch)
-    monkeypatch.setattr(_unseen, "TOGETHER", 3)
-    flushes, cold = [], []
-    flushing, pipelined = _timed._Timing.flushing, _timed._Timing.pipelined
+    monkeypatch.setattr(_unseen, "TOGETHER", 1)
+    monkeypatch.setattr(_unseen.Unseen, "more", lambda self, most: 6)
+    judging, one = judge_of(seed=None), task(cases=[{"n": 1000}])
+    assert judging.judge(one, add()).right  # it makes the shelf
+    make, take = _shelf.Images.make, _shelf.Images.take
+    made: list[Any] = []
+    taken: list[Any] = []
+    monkeypatch.setattr(_shelf.Images, "make", lambda self, draw: (made.append(draw), make(self, draw))[1])
+    monkeypatch.setattr(_shelf.Images, "take", lambda self, draw: (found := take(self, draw), taken.append(found))[0])
+    assert judging.judge(one, add("x", prelude="// does not compile")).kind == "not_compiled" and not made
+    for number in range(8):  # of some 35 draws each takes 13
+        assert judging.judge(one, add(prelude=f"// {number}")).right
+        assert len(made) <= (number + 1) * _shelf.IMAGES_MOST
+    assert made and len(made) == len(set(map(id, made))) and any(found is not None for found in taken)
 
-    def counted(self: Any, part: Any, before: Any) -> Any:
-        begun = len(flushes)
-        made = pipelined(self, part, before)
-        if len(flushes) > begun:
-            cold.append((len(part), len(flushes) - begun))
-        return made
 
-    monkeypatch.setattr(_timed._Timing, "flushing", lambda self: (flushes.append(1), flushing(self))[1])
-    monkeypatch.setattr(_timed._Timing, "pipelined", counted)
-    limits = judge.Limits(flush_bytes=(1 << 20) if fits else (1 << 12), slack_us=1e9)
-    assert judge_of(limits=limits).judge(task(**SMALL), add()).right
-    assert cold and all(times == (launches if fits else 1) for launches, times in cold), cold
+def test_images_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    images, one = _shelf.Images(), task(cases=[{"n": 1000}])
+    draws = [draw(one, one.all_cases[0], seed, seed) for seed in range(4)]
+    for each in draws:
+        images.make(each)
+    assert len(images) == 4 and images.take(draws[0]) is not None and images.take(draws[0]) is None and not images.has(draws[0])
+    monkeypatch.setattr(_shelf, "IMAGES_BYTES", 1)
+    images.make(draws[0])
+    assert len(images) == 1 and images.has(draws[0]), "the oldest go"
+    del draws, each
+    gc.collect()
+    images.make(again := draw(one, one.all_cases[0], 5, 5))
+    assert len(images) == 1 and images.has(again), "those whose draws are gone, too"
 
 
 def test_many_inputs(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ from ._solution import Solution
 from ._stop import Busy, Gone, HeldBack, Stop
 from ._task import Task
 from ._timed import TIMED_DRAWS, Found, Limits, timed
-from ._unseen import images_of, prepare, usual
+from ._unseen import prepare, usual
 from ._verdict import Verdict
 
 __all__ = ["Judge", "judge"]
@@ -118,7 +118,9 @@ class Judge:
         self._gpu: Device | None = None
         self._machine: Machine | None = None
         cores = len(os.sched_getaffinity(0))
-        self._crew = ThreadPoolExecutor(max(CREW[0], min(3 * cores // 4, CREW[1])), "kops-judge-crew")
+        crew = max(CREW[0], min(3 * cores // 4, CREW[1]))
+        self._crew = ThreadPoolExecutor(crew, "kops-judge-crew")
+        self._drawing = ThreadPoolExecutor(max(1, crew // 2), "kops-judge-draws")  # a slow reference does not hold the crew up
         if how != "interpreter":
             self._connect(device, how == "gpu")
         self.how = "interpreter" if self._gpu is None else "gpu"
@@ -202,7 +204,8 @@ class Judge:
             stages.end(1.0)
         if self._machine is not None:
             self._machine.let_go()
-        self._crew.shutdown(wait=False, cancel_futures=True)
+        for crew in (self._crew, self._drawing):
+            crew.shutdown(wait=False, cancel_futures=True)
         if self._trusted is not None:
             self._trusted.close()
 
@@ -344,10 +347,7 @@ class Judge:
         if self.seed is None:
             job.kept, job.keep = partial(self._pool.variants, task), partial(self._pool.keep, task)
             # For most of its times, so that those who wait for the GPU need not wait for a reference.
-            self._pool.make_variants(task, usual(one.nbytes) - count, DRAWN_AHEAD, self._crew)
-        shelf = None if self._machine is None else self._machine.shelf
-        if shelf is not None:
-            job.images = images_of(job, shelf)
+            self._pool.make_variants(task, usual(one.nbytes) - count, DRAWN_AHEAD, self._drawing)
 
     def _compile(self, job: Job) -> None:
         """Beside the GPU: on the solution's own connection the code is there then."""
@@ -361,6 +361,9 @@ class Judge:
             return
         except Gone:
             pass  # the lane finds out
+        shelf = None if self._machine is None else self._machine.shelf
+        if shelf is not None and job.timed:
+            shelf.make_images((*job.kept(), *job.timed))
         self._lane.queue.put(job)
 
     def _judge(self, job: Job) -> None:

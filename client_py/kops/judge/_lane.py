@@ -42,7 +42,6 @@ class Job:
     ahead: bool = False  # it counts as one whose draws are in memory
     kept: Callable[[], Sequence[Draw]] = lambda: ()  # more for its times, which were made for other solutions
     keep: Callable[[Draw], None] = lambda draw: None  # takes one that was made for its times, for later solutions
-    images: dict[Draw, Any] = field(default_factory=dict)  # of draws that the GPU's memory does not have yet
     work: Stopwatch = field(default_factory=Stopwatch)  # of the stages, without the queues between them
     spent: dict[str, float] = field(default_factory=dict)  # seconds by part
 

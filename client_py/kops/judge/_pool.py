@@ -8,6 +8,7 @@ import threading
 from collections import OrderedDict
 from concurrent.futures import Executor
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 from ._draws import Draw, Examined, changed, draw, examine, new_seed
@@ -142,23 +143,27 @@ class Pool:
 
     def make_variants(self, task: Task, count: int, seconds: float, crew: Executor) -> None:
         """So many draws for `variants`, or as many as there is room for; none where those that are missing take longer than `seconds`.
-        `crew` makes them beside each other. Raises TaskFault."""
+        `crew` makes them beside each other. A reference that fails is told of where the draws are needed."""
         with self._lock:
             entry = self._entries.get((task.key, task.timed_case, None))
         if entry is None or not entry.draws:
             return
-        with entry.lock:
-            room = self._most - sum(one.nbytes for one in list(self._entries.values()))
+        with entry.lock, contextlib.suppress(TaskFault):
             one = max(entry.draws[-1].nbytes, 1)
             missing = min(count, self._variants_most(one)) - len(entry.variants)
-            missing = min(missing, room // one)
-            if missing <= 0 or missing * entry.draws[-1].seconds > seconds:
+            if missing <= 0 or missing * median(draw.seconds for draw in entry.draws) > seconds:
                 return
+            with self._lock:
+                missing = min(missing, (self._most - sum(other.nbytes for other in self._entries.values())) // one)
+                entry.nbytes += max(missing, 0) * one  # others see that there is less room
             numbers = range(entry.made, entry.made + missing)
-            entry.made += missing
+            entry.made += len(numbers)
             of = [entry.draws[number % len(entry.draws)] for number in numbers]
-            entry.variants += crew.map(lambda draw, number: changed(task, draw, new_seed(), number), of, numbers)
-            entry.count()
+            try:
+                for draw in crew.map(lambda draw, number: changed(task, draw, new_seed(), number), of, numbers):
+                    entry.variants.append(draw)
+            finally:
+                entry.count()
 
     def _variants_most(self, nbytes: int) -> int:
         return min(VARIANTS, int(VARIANTS_PART * self._most) // max(nbytes, 1))

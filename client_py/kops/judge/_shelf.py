@@ -7,6 +7,7 @@ launch is right; where an element is not, the results are copied to the host, an
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,12 +29,13 @@ from ._task import Task
 from ._values import FLOATS
 from ._verdict import Worst
 
-__all__ = ["Held", "Image", "Looked", "Shelf"]
+__all__ = ["Held", "Image", "Images", "Looked", "Shelf"]
 
 PART_OF_DEVICE, MOST_BYTES = 8, 12 << 30  # of the GPU's memory, and at most, that draws may take
 FEWEST = 32  # draws of a kind that have room
 PLACE = 256  # bytes, of which the places of tensors are multiples
 WORD = 8
+IMAGES_MOST, IMAGES_BYTES = 8, 256 << 20  # that are made ahead: of a solution's draws; of all
 SLAB, SLAB_BYTES = 16, 256 << 20  # draws in one allocation, and its bytes, at most
 STEPS = 2048 // (2 * WIDE + 1)  # of one request, whose tensors the daemon bounds
 WORDS, GRID = 8, 2048  # of a room that a thread has, at least, where the room is large; blocks of a room, at most
@@ -57,6 +59,35 @@ class Image:
             at, nbytes = self.places[name]
             self.data[at : at + nbytes] = data.reshape(-1).view(numpy.uint8)
             self.data[at + nbytes : at + nbytes + PLACE] = 0  # the last word has some of it
+
+
+class Images:
+    """Images of draws that were made before the draws are needed. Thread-safe. At most IMAGES_BYTES: the oldest go."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: OrderedDict[weakref.ref[Draw], Image] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def has(self, draw: Draw) -> bool:
+        with self._lock:
+            return weakref.ref(draw) in self._made
+
+    def make(self, draw: Draw) -> None:
+        image = Image(draw)
+        with self._lock:
+            self._made[weakref.ref(draw)] = image
+            for key in [key for key in self._made if key() is None]:
+                del self._made[key]
+            nbytes = sum(one.data.nbytes for one in self._made.values())
+            while nbytes > IMAGES_BYTES and len(self._made) > 1:
+                nbytes -= self._made.popitem(last=False)[1].data.nbytes
+
+    def take(self, draw: Draw) -> Image | None:
+        with self._lock:
+            return self._made.pop(weakref.ref(draw), None)
 
 
 class _Kept:
@@ -146,6 +177,7 @@ class Shelf:
         module = client.compile(SOURCE, list(entries()), name="judge.cu", device=device)
         self._kernels = {entry: module.kernel(entry, signature(entry), grid=1, block=BLOCK) for entry in entries()}
         self._most = min(MOST_BYTES, device.memory_bytes // PART_OF_DEVICE)
+        self.images = Images()
         self._draws: OrderedDict[weakref.ref[Draw], _Kept] = OrderedDict()  # which do not live longer on the host for that
         self._used: set[weakref.ref[Draw]] = set()  # by launches: those stay
         self._racks: OrderedDict[int, _Rack] = OrderedDict()  # by the size of a draw
@@ -162,6 +194,18 @@ class Shelf:
 
     def has(self, draw: Draw) -> bool:
         return weakref.ref(draw) in self._draws
+
+    def make_images(self, draws: Iterable[Draw]) -> None:
+        """Of a few of these that are not here, for later solutions, whose turn takes less time then. Any thread's."""
+        made = 0
+        for one in draws:
+            if made < IMAGES_MOST and self.takes(one) and not self.expects(one):
+                self.images.make(one)
+                made += 1
+
+    def expects(self, draw: Draw) -> bool:
+        """It is here, or its image is made. Any thread's."""
+        return self.has(draw) or self.images.has(draw)
 
     def hold(self, plan: Plan, draw: Draw, memory: Memory, image: Image | None = None) -> Held:
         """Of a draw that it takes, which stays here until `look` or `begin`. `image`: where it has not been here before, and one is made
@@ -180,7 +224,7 @@ class Shelf:
         if found is not None:
             self._draws.move_to_end(key)
             return found
-        image = image or Image(draw)
+        image = image or self.images.take(draw) or Image(draw)
         whole = self._slot(image.data.size)
         try:
             whole.set(image.data)

@@ -38,6 +38,7 @@ __all__ = ["TIMED_DRAWS", "Found", "Limits", "Peaks", "timed"]
 TIMED_DRAWS = 24  # of which each is used once
 # Above what the launches took one by one, their time together may be so much: gaps between kernels, the daemon's wake-up.
 TOGETHER_FACTOR = 1.5
+FLUSH_ROW = 1024  # elements
 COPIES = 2  # of draws, that are asked for before the one before has ended
 PAUSES = (0.0, 0.0, 0.1, 0.3, 1.0)  # seconds before each trial: a process that begins stalls the GPU for some 0.2 s
 MORE = 16  # launches, where the first ones were not enough
@@ -50,7 +51,7 @@ LATENCY = 0.3  # of the roof: below, neither memory nor arithmetic holds it up
 class Limits(NamedTuple):
     """Of a measurement, cold and warm each. `until`: the half width of the interval as a part of the median that is enough, and
     `until_us` in microseconds, whichever is wider: no clock knows short kernels to 2 %. `at_most`: seconds for that; `launches`: at
-    most. `flush_bytes`: more than the second-level cache has, read and written before cold ones. `slack_us`: what the daemon's clock
+    most. `flush_bytes`: more than the second-level cache has; twice that is read before a cold launch. `slack_us`: what the daemon's clock
     may show beyond the GPU's for many runs behind each other; None: by what trivial work of the daemon's own takes there."""
 
     until: float = 0.02
@@ -102,7 +103,7 @@ class _Timing:
         self.disturbed = 0  # timed launches that were not alone
         self.warnings: list[str] = []
         self.filled: list[Held] = []  # for runs behind each other
-        self._flushes: tuple[Block, Block] | None = None
+        self._flushes: tuple[Block, ...] | None = None
         self._warmed: Block | None = None
         self._ahead: deque[Future[Staged]] = deque()
         self._reading: deque[tuple[Staged, Memory, Copies]] = deque()
@@ -136,19 +137,14 @@ class _Timing:
         with errors():
             Copies({}, self.flushing()).wait()
 
-    def flushing(self) -> Sequence[Any]:
-        runner, size = self.runner, max(self.limits.flush_bytes // 4, 1)
+    def flushing(self, _: Memory | None = None) -> Sequence[Any]:
+        """A product that only reads, but for a few bytes: what caches have yet to write back would hold the next launch up."""
+        runner, rows = self.runner, max(2 * self.limits.flush_bytes // (4 * FLUSH_ROW), 1)
         if self._flushes is None:
-            self._flushes = runner.block((size,), "f32", "end"), runner.block((size,), "f32", "end")
-        return [runner.client.submit("square", self._flushes[0].tensor, out=self._flushes[1].tensor)]
-
-    def cold(self, part: Sequence[Held]) -> Callable[[Memory], Sequence[Any]]:
-        """What comes before each of these launches. Their memories are their own, so what goes through the caches before the first one
-        makes all of them cold. Where all memory together would fit into a cache, the first one could read it for the others: there it
-        comes before each."""
-        each = len(part) * part[0].plan.operand_bytes < self.limits.flush_bytes
-        first = part[0].memory
-        return lambda memory: self.flushing() if each or memory is first else ()
+            shapes = (rows, FLUSH_ROW), (FLUSH_ROW, 1), (rows, 1)
+            self._flushes = tuple(runner.block(shape, "f32", "end") for shape in shapes)
+        a, b, out = (block.tensor for block in self._flushes)
+        return [runner.client.submit("gemm", a, b, out=out)]
 
     def warm(self, memory: Memory) -> None:
         """Reads the operands by an op of the daemon's, not by the solution: it must not see the inputs twice."""
@@ -248,12 +244,12 @@ class _Timing:
         end = clock.monotonic() + 2 * self.limits.at_most
         warm: list[_Launched] = []
         cold: list[_Launched] = []
+        ways: tuple[Callable[[Memory], Sequence[Any]], ...] = (self.warming, self.flushing)
         held = self.unseen.first()
         counts = list(self.unseen.firsts)
         while held:
             parts = held[: counts[0]], held[counts[0] :]
-            made = [self.pipelined(parts[0], self.warming)] if parts[0] else [[]]
-            made += [self.pipelined(parts[1], self.cold(parts[1]))] if parts[1] else [[]]
+            made = [self.pipelined(part, way) if part else [] for part, way in zip(parts, ways)]
             warm, cold = warm + made[0], cold + made[1]
             honest = adds_up([_us(some) for some in made]) and warm_is_no_longer(_us(warm[1:]), _us(cold[1:]))
             most, then, failure = self.unseen.most, [], None

@@ -13,9 +13,9 @@ from ._draws import Draw, changed, new_seed
 from ._gpu import VARIED_BYTES, GpuRunner, ahead_of
 from ._lane import Job
 from ._runner import Runner
-from ._shelf import Held, Image, Shelf
+from ._shelf import Held, Image
 
-__all__ = ["Unseen", "images_of", "prepare", "usual"]
+__all__ = ["Unseen", "prepare", "usual"]
 
 TOGETHER, TOGETHER_FEW, TOGETHER_BYTES = 32, 8, 1 << 30  # runs behind each other: few where the reference is slow
 TOGETHER_US = 2000.0  # beyond which more runs would say no more: many times what the daemon's clock may show besides
@@ -27,7 +27,6 @@ MOSTLY_ENOUGH, WARM_ENOUGH = 14, 10  # launches, for a median whose interval is 
 # So many different numbers of launches there are, from enough ones on: a kernel that leaves its work to the last one has to guess which
 # that is.
 ENDS = 5
-IMAGES_MOST, IMAGES_BYTES = 8, 256 << 20  # that are made before a solution's turn: their memory is not among the draws'
 
 
 def usual(nbytes: int) -> int:
@@ -35,17 +34,6 @@ def usual(nbytes: int) -> int:
     at_once = VARIED_BYTES // max(nbytes, 1)
     first = min(WARM_ENOUGH + ENDS, at_once) + min(MOSTLY_ENOUGH + ENDS, at_once)
     return first + min(TOGETHER, TOGETHER_BYTES // max(nbytes, 1))
-
-
-def images_of(job: Job, shelf: Shelf) -> dict[Draw, Image]:
-    """Of draws for its times that are not on the shelf, for `Unseen.held`, which has no time for that. Any thread's."""
-    made: dict[Draw, Image] = {}
-    left = IMAGES_BYTES
-    for one in (*job.kept(), *job.timed):
-        if len(made) < IMAGES_MOST and one.nbytes <= left and shelf.takes(one) and not shelf.has(one):
-            made[one] = Image(one)
-            left -= one.nbytes
-    return made
 
 
 class Unseen:
@@ -94,12 +82,11 @@ class Unseen:
         finally:
             for one in new:
                 one.cancel()
-        there = self.job.images
-        images = {draw: self.runner.crew.submit(Image, draw) for draw in drawn if draw not in there and not self.shelf.has(draw)}
+        images = {draw: self.runner.crew.submit(Image, draw) for draw in drawn if not self.shelf.expects(draw)}
         for draw in drawn:
             plan = self.runner.plan(self.task, draw)
             memory = self.runner.memory(plan, self.side())
-            made.append(self.shelf.hold(plan, draw, memory, images[draw].result() if draw in images else there.pop(draw, None)))
+            made.append(self.shelf.hold(plan, draw, memory, images[draw].result() if draw in images else None))
         return made
 
     def expect(self) -> None:
@@ -117,7 +104,6 @@ class Unseen:
             one.cancel()
         for kept in (self._coming, self._rest, self._first):
             kept.clear()
-        self.job.images.clear()
 
     # The first launches. How long one takes is known from the check, roughly.
 
