@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "server/tune/pace.h"
 #include "server/tune/room.h"
 #include "util/clock.h"
 #include "util/log.h"
@@ -14,24 +15,13 @@ enum {
     REST_S = 10,          /* without a task the tuner's process ends: its context takes memory of the GPU */
 };
 
-/* How still a device must be before a measurement, and how long one waits for that. An idle tuning gives up then, and
- * one that was asked for goes on. */
-static const struct patience {
-    uint64_t still_ns, at_most_ns;
-} asked = {1000 * 1000, 100 * 1000 * 1000}, idle = {100 * 1000 * 1000, 10ULL * 1000 * 1000 * 1000};
-
-/* A device that is never still is measured after so many jobs for each that it had at a time. Those that it has at a
- * measurement, and often the ones behind them, are delayed: less than one in a hundred, so that the 99th percentile is
- * as before. */
-enum { JOBS_BETWEEN = 400 };
-
 /* ---- the pace ---- */
 
 struct pace {
     struct tuning_pace base; /* first */
     struct tune *tune;
     struct tune_task *task;
-    uint64_t begun; /* the device's jobs that had begun at the latest measurement */
+    struct tune_pace look;
 };
 
 static bool is_to_end(const struct pace *p)
@@ -44,36 +34,24 @@ static bool is_to_end(const struct pace *p)
     return ending || atomic_load(&p->task->cancelled);
 }
 
-static int wait_until_still(struct tuning_pace *base, struct error *e)
+static int wait_for_the_device(struct tuning_pace *base, struct error *e)
 {
     struct pace *p = (struct pace *)(void *)base;
-    const struct patience *patience = p->task->idle ? &idle : &asked;
     const struct tune_load *load = &p->tune->load[p->task->device->index];
     const struct timespec look = {.tv_nsec = LOOK_NS};
-    const uint64_t begin_ns = clock_now_ns();
-    uint64_t still_ns = begin_ns, begun = atomic_load(&load->begun);
-    unsigned most = 1;
+    enum tune_word word;
 
+    tune_pace_begin(&p->look, clock_now_ns(), atomic_load(&load->begun));
     for (;;) {
-        const uint64_t now_ns = clock_now_ns(), begun_now = atomic_load(&load->begun);
-        const unsigned running = atomic_load(&load->running);
-
         if (is_to_end(p))
             return error_set(e, ERROR_CANCELLED, "the tuning was cancelled");
-        if (running || begun_now != begun)
-            still_ns = now_ns;
-        begun = begun_now;
-        most = running > most ? running : most;
-        if (now_ns - still_ns >= patience->still_ns)
-            break;
-        if (p->task->idle && now_ns - begin_ns >= patience->at_most_ns)
+        word = tune_pace_look(&p->look, clock_now_ns(), atomic_load(&load->running), atomic_load(&load->begun));
+        if (word == TUNE_GO)
+            return 0;
+        if (word == TUNE_GIVE_UP)
             return error_set(e, ERROR_CANCELLED, "the device has work");
-        if (!p->task->idle && (now_ns - begin_ns >= patience->at_most_ns || begun - p->begun >= JOBS_BETWEEN * most))
-            break;
         nanosleep(&look, NULL);
     }
-    p->begun = begun;
-    return 0;
 }
 
 /* Whoever waits may be answered with the list, and no more, where it takes too long to measure. */
@@ -156,10 +134,10 @@ static bool others_use(struct backend_device *d)
 
 static void work_on(struct tune *t, struct tune_task *task)
 {
-    struct pace pace = {.base = {.wait = wait_until_still, .listed = on_listed},
+    struct pace pace = {.base = {.wait = wait_for_the_device, .listed = on_listed},
                         .tune = t,
                         .task = task,
-                        .begun = atomic_load(&t->load[task->device->index].begun)};
+                        .look = {.idle = task->idle, .since = atomic_load(&t->load[task->device->index].begun)}};
 
     task->failed = true;
     if (atomic_load(&task->cancelled)) {

@@ -105,18 +105,6 @@ bool tune_is_there(const struct server *s)
 
 /* ---- tasks ---- */
 
-int tune_start(struct server *s, struct error *e)
-{
-    struct tune *t = s->tune;
-
-    if (t->has_thread)
-        return 0;
-    if (pthread_create(&t->thread, NULL, measurer_run, t) != 0)
-        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a thread that tunes");
-    t->has_thread = true;
-    return 0;
-}
-
 /* The daemon's devices may be busy at any time between two turns; what matters to the measurer is the time after a
  * turn. */
 static void publish(struct server *s)
@@ -127,6 +115,19 @@ static void publish(struct server *s)
         atomic_store_explicit(&t->load[i].running, exec_jobs_on(s, s->devices.all[i]), memory_order_relaxed);
         atomic_store_explicit(&t->load[i].begun, exec_jobs_begun_on(s, s->devices.all[i]), memory_order_relaxed);
     }
+}
+
+int tune_start(struct server *s, struct error *e)
+{
+    struct tune *t = s->tune;
+
+    if (t->has_thread)
+        return 0;
+    publish(s); /* what the device had before is no work that the first measurement waits for */
+    if (pthread_create(&t->thread, NULL, measurer_run, t) != 0)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a thread that tunes");
+    t->has_thread = true;
+    return 0;
 }
 
 /* So that the first tuning finds a process that is ready. */

@@ -187,6 +187,7 @@ static int wait_for_turn(struct tune_bench *b, struct error *e)
     if (b->pace && b->pace->wait(b->pace, e) < 0)
         return -1;
     b->paused_ns += clock_now_ns() - begin_ns;
+    b->pauses++;
     return 0;
 }
 

@@ -9,7 +9,7 @@ enum {
     MEMBERS_MAX = TOURNAMENT_FINALISTS + 2, /* with the usual one and what runs now */
     ROUNDS_MIN = 3,                         /* fewer tell nothing of the noise */
     LIBRARY_FIRST = 4,                      /* of the library's candidates that come before our own kernels */
-    PAUSE_US = 1500,                        /* before a measurement: a device must be still */
+    PAUSE_US = 1500,                        /* before a measurement, at least: a device must be still */
     OWN_SLOWER = 6,                         /* than the library's fastest: what our own kernels may be at worst */
 };
 
@@ -41,9 +41,12 @@ struct finals {
 /* ---- time ---- */
 
 /* What a measurement takes, in ns, where an execution takes `us`. */
-static double cost_ns(double us)
+static double cost_ns(const struct tournament *t, double us)
 {
-    return 1e3 * ((us > TOURNAMENT_SLICE_US ? us : TOURNAMENT_SLICE_US) + PAUSE_US);
+    const double pause_ns = t->pause_ns(t->context);
+
+    return 1e3 * (us > TOURNAMENT_SLICE_US ? us : TOURNAMENT_SLICE_US) +
+           (pause_ns > 1e3 * PAUSE_US ? pause_ns : 1e3 * PAUSE_US);
 }
 
 static double left_ns(const struct tournament *t, uint64_t until_ns)
@@ -114,7 +117,7 @@ static int measure_long(const struct tournament *t, struct tuning_candidate *c, 
                         struct error *e)
 {
     const bool is_reference = best == INFINITY;
-    const double wanted = cost_ns(c->us) * (is_reference ? ROUNDS_MIN : 1);
+    const double wanted = cost_ns(t, c->us) * (is_reference ? ROUNDS_MIN : 1);
 
     c->state = c->us > best * BEHIND_ROUGH ? TUNING_SLOWER : TUNING_MEASURED;
     if (c->state == TUNING_SLOWER || (is_reference && left_ns(t, until_ns) < wanted))
@@ -162,7 +165,7 @@ static int measure_or_fail(const struct tournament *t, struct tuning_candidate *
  * what fits. */
 static bool fits(const struct tournament *t, const struct tuning_candidate *c, double best, uint64_t until_ns)
 {
-    return best == INFINITY || left_ns(t, until_ns) >= cost_ns(c->choice.has_algorithm ? best : best * OWN_SLOWER);
+    return best == INFINITY || left_ns(t, until_ns) >= cost_ns(t, c->choice.has_algorithm ? best : best * OWN_SLOWER);
 }
 
 /* Those that an earlier tuning has tried are passed over, but for the two that all are compared with. For the first one
@@ -251,10 +254,10 @@ static void choose_finalists(const struct tournament *t, struct tuning_result *r
     f->n = 0;
     if (r->candidates[r->before].state == TUNING_MEASURED) {
         add_member(f, r->before);
-        round_ns += cost_ns(r->candidates[r->before].us);
+        round_ns += cost_ns(t, r->candidates[r->before].us);
     }
     while (f->n < MEMBERS_MAX - 1 && (next = next_fastest(r, f, most)) >= 0) {
-        const double with = round_ns + cost_ns(r->candidates[next].us);
+        const double with = round_ns + cost_ns(t, r->candidates[next].us);
 
         if (f->n >= 2 && with * ROUNDS_MIN > left)
             break;
@@ -262,9 +265,9 @@ static void choose_finalists(const struct tournament *t, struct tuning_result *r
         round_ns = with;
     }
     if (r->candidates[r->usual].state == TUNING_MEASURED && !is_member(f, r->usual) &&
-        (round_ns + cost_ns(r->candidates[r->usual].us)) * ROUNDS_MIN <= left) {
+        (round_ns + cost_ns(t, r->candidates[r->usual].us)) * ROUNDS_MIN <= left) {
         add_member(f, r->usual);
-        round_ns += cost_ns(r->candidates[r->usual].us);
+        round_ns += cost_ns(t, r->candidates[r->usual].us);
     }
     f->rounds = round_ns * ROUNDS_MIN > left ? 0 : best > TOURNAMENT_LONG_US ? ROUNDS_MIN : TOURNAMENT_ROUNDS;
     for (unsigned i = 0; i < r->n; i++)

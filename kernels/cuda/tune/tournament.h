@@ -36,6 +36,8 @@ struct tournament {
     /* Whether what a measurement has failed with is no matter of the candidate's. */
     bool (*ends_all)(void *context, const struct error *why);
     uint64_t (*now_ns)(void *context);
+    /* The mean pause before a measurement so far, in ns; 0: there was none. */
+    double (*pause_ns)(void *context);
     void *context;
     uint64_t begin_ns, until_ns; /* of the tournament; no measurement begins later but the usual one's first */
     bool patient;                /* one candidate that is tried for the first time may take as long as it does */

@@ -71,6 +71,14 @@ static uint64_t now_ns(void *context)
     return clock_now_ns() - (b->request->patient ? b->paused_ns : 0);
 }
 
+/* A patient tuning's pauses are no part of its time. */
+static double pause_ns(void *context)
+{
+    const struct tune_bench *b = context;
+
+    return b->request->patient || !b->pauses ? 0 : (double)b->paused_ns / b->pauses;
+}
+
 static double operations(const struct plan_gemm *g)
 {
     return 2.0 * (double)g->m * (double)g->n * (double)g->k * (double)g->batch_count;
@@ -120,7 +128,7 @@ int cuda_tune(const struct cuda_kernels *k, const struct tuning_request *request
         r = pace && pace->listed ? pace->listed(pace, ret, e) : 0;
     }
     if (r == 0) {
-        const struct tournament t = {first,  measure,        ends_all, now_ns,
+        const struct tournament t = {first,  measure,        ends_all, now_ns,          pause_ns,
                                      &bench, now_ns(&bench), until_ns, request->patient};
 
         log_debug("tuning_begins", "problem=\"%s\" candidates=%u tried=%u prepared_us=%llu", ret->problem, ret->n,

@@ -52,7 +52,8 @@ struct tune_bench {
     const struct tuning_request *request;
     struct tuning_pace *pace;
     uint64_t paused_ns; /* between measurements so far */
-    atomic_ullong *go;  /* a word of host memory that lets a gate's work begin; NULL: there are no gates */
+    unsigned pauses;
+    atomic_ullong *go; /* a word of host memory that lets a gate's work begin; NULL: there are no gates */
     CUdeviceptr go_address;
     CUfunction gate;
     uint64_t gates;

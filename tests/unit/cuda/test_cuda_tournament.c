@@ -102,6 +102,13 @@ static uint64_t now_ns(void *context)
     return ((struct fake *)context)->now_ns;
 }
 
+static double pause_ns(void *context)
+{
+    const struct fake *f = context;
+
+    return f->patient || !f->n_measured ? 0 : 1e3 * f->wait_us;
+}
+
 /* `library` algorithms, then `own` kernels; all take `us`. */
 static struct fake fake_of(unsigned library, unsigned own, double us)
 {
@@ -118,7 +125,8 @@ static struct fake fake_of(unsigned library, unsigned own, double us)
 
 static int run(struct fake *f, struct error *e)
 {
-    const struct tournament t = {first, measure, ends_all, now_ns, f, f->now_ns, f->now_ns + BUDGET_NS, f->patient};
+    const struct tournament t = {first,     measure, ends_all, now_ns, pause_ns, f, f->now_ns, f->now_ns + BUDGET_NS,
+                                 f->patient};
 
     return tournament_run(&t, &f->r, e);
 }
@@ -210,10 +218,10 @@ static void it_ends_in_time(void **state)
 
             for (unsigned i = 80; i < 85; i++)
                 f.us[i] = us * 5; /* our own are slow */
-            f.wait_us = busy ? 6500 : WAIT_US;
+            f.wait_us = busy ? 20000 : WAIT_US;
             f.load_us = us < 1e5 ? 8000 : 0;
             assert_int_equal(run(&f, &e), 0);
-            most = us * 1.5e-3 + 20; /* one measurement that began in time */
+            most = us * 1.5e-3 + 35; /* one measurement whose pause began in time */
             most = 800 + most > us * 1e-3 + 100 ? 800 + most : us * 1e-3 + 100;
             if (took_ms(&f) > most)
                 fail_msg("executions of %g us took %g ms", us, took_ms(&f));
@@ -252,6 +260,24 @@ static void a_disturbed_tuning_changes_little(void **state)
         assert_int_equal(run(&f, &e), 0);
         assert_int_equal(f.r.best, gain ? 2 : 0);
         assert_true(took_ms(&f) < 1000);
+    }
+}
+
+/* The finals have as many members as rounds of them fit, with the pauses that there are. */
+static void a_busy_device_has_finals_too(void **state)
+{
+    struct error e;
+
+    (void)state;
+    for (unsigned n = 0; n < 50; n++) {
+        struct fake f = fake_of(14, 2, 100);
+
+        f.us[9] = 92;
+        f.wait_us = 20000;
+        assert_int_equal(run(&f, &e), 0);
+        assert_int_equal(f.r.best, 9);
+        assert_true(f.r.candidates[9].n >= 3);
+        assert_true(took_ms(&f) < 900);
     }
 }
 
@@ -479,6 +505,7 @@ int main(void)
         cmocka_unit_test(it_ends_in_time),
         cmocka_unit_test(long_executions_are_compared_once),
         cmocka_unit_test(a_disturbed_tuning_changes_little),
+        cmocka_unit_test(a_busy_device_has_finals_too),
         cmocka_unit_test(the_choice_is_never_slower_than_the_usual_one),
         cmocka_unit_test(one_that_cannot_is_none_and_a_cancelled_tuning_ends),
         cmocka_unit_test(the_most_promising_come_first),

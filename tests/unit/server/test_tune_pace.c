@@ -1,0 +1,126 @@
+/* When a measurement of a tuning may begin, on a device that is still, busy, or never both. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "server/tune/pace.h"
+
+enum { LOOK_US = 200, FIRST_JOB = 1000 };
+
+static const uint64_t us = 1000, ms = 1000 * 1000;
+
+/* A device that always has `running` jobs, and begins one every `each_us`; 0: none. */
+struct device {
+    uint64_t now_ns, begun;
+    unsigned running;
+    double each_us;
+};
+
+static void pass(struct device *d)
+{
+    const uint64_t before_ns = d->now_ns;
+
+    d->now_ns += LOOK_US * us;
+    if (d->each_us > 0)
+        d->begun += (uint64_t)((double)d->now_ns / d->each_us / 1e3) - (uint64_t)((double)before_ns / d->each_us / 1e3);
+}
+
+static enum tune_word pause(struct tune_pace *p, struct device *d)
+{
+    enum tune_word word;
+
+    tune_pace_begin(p, d->now_ns, d->begun);
+    do {
+        pass(d);
+        word = tune_pace_look(p, d->now_ns, d->running, d->begun);
+    } while (word == TUNE_WAIT);
+    return word;
+}
+
+/* Between two measurements, in ms, in the mean of many; the device goes on meanwhile. */
+static double between_ms(struct tune_pace *p, struct device *d)
+{
+    const uint64_t begin_ns = d->now_ns;
+
+    for (unsigned i = 0; i < 100; i++)
+        assert_int_equal(pause(p, d), TUNE_GO);
+    return (double)(d->now_ns - begin_ns) * 1e-8;
+}
+
+static void a_still_device_is_measured_soon(void **state)
+{
+    struct tune_pace p = {.since = FIRST_JOB};
+    struct device d = {.begun = FIRST_JOB};
+
+    (void)state;
+    assert_true(between_ms(&p, &d) < 1.5);
+}
+
+/* One request after the other: less than one in two hundred is there when a measurement begins. */
+static void requests_in_a_row(void **state)
+{
+    static const double lengths_us[] = {5, 20, 45};
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(lengths_us) / sizeof(lengths_us[0]); i++) {
+        struct tune_pace p = {.since = FIRST_JOB};
+        struct device d = {.begun = FIRST_JOB, .running = 1, .each_us = lengths_us[i]};
+        const double jobs = between_ms(&p, &d) * 1e3 / lengths_us[i];
+
+        assert_true(jobs >= 399 && jobs < 400 + 2 * LOOK_US / lengths_us[i]);
+    }
+}
+
+/* As many clients as there are jobs at a time have as many requests each. */
+static void requests_side_by_side(void **state)
+{
+    struct tune_pace p = {.since = FIRST_JOB};
+    struct device d = {.begun = FIRST_JOB, .running = 8, .each_us = 4};
+    const double jobs = between_ms(&p, &d) * 1e3 / 4;
+
+    (void)state;
+    assert_true(jobs > 3190 && jobs < 3300);
+}
+
+/* A tuning that somebody waits for goes on in the end. */
+static void long_requests(void **state)
+{
+    struct tune_pace p = {.since = FIRST_JOB};
+    struct device d = {.begun = FIRST_JOB, .running = 1, .each_us = 5000};
+    const double waited_ms = between_ms(&p, &d);
+
+    (void)state;
+    assert_true(waited_ms > 19 && waited_ms < 21);
+}
+
+static void an_idle_tuning_waits_long_and_gives_up(void **state)
+{
+    struct tune_pace p = {.idle = true, .since = FIRST_JOB};
+    struct device d = {.begun = FIRST_JOB, .running = 1, .each_us = 10};
+    const uint64_t begin_ns = d.now_ns;
+
+    (void)state;
+    assert_int_equal(pause(&p, &d), TUNE_GIVE_UP);
+    assert_in_range(d.now_ns - begin_ns, 10000 * ms, 10001 * ms);
+    d.running = 0;
+    d.each_us = 50000; /* rarely is not never */
+    assert_int_equal(pause(&p, &d), TUNE_GIVE_UP);
+    d.each_us = 0;
+    assert_true(between_ms(&p, &d) > 99);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_still_device_is_measured_soon),
+        cmocka_unit_test(requests_in_a_row),
+        cmocka_unit_test(requests_side_by_side),
+        cmocka_unit_test(long_requests),
+        cmocka_unit_test(an_idle_tuning_waits_long_and_gives_up),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
