@@ -58,7 +58,7 @@ def meet(k: Any, folder: str, count: int, i: int) -> tuple[Any, ...]:
     y, timings = k.square(x, timing=True)
     on_host, of_host = k.square(np.full(1000, i, np.float32), timing=True)
     assert bool((y == i * i).all()) and bool((on_host == i * i).all())
-    return timings.device, of_host.device, k.place.uuid, f"GPU-{torch.cuda.get_device_properties(0).uuid}", k.info.pid
+    return timings.device, of_host.device, k.own_device.uuid, f"GPU-{torch.cuda.get_device_properties(0).uuid}", k.info.pid
 
 
 def test_each_worker_works_on_the_gpu_that_ray_gave_it(gpus: int, tmp_path: Path) -> None:
