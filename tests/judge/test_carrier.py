@@ -258,7 +258,7 @@ def test_draws_that_are_made_ahead() -> None:
 
 def test_draws_are_made_ahead_for_many_tasks_at_once() -> None:
     several = [task(cases=[{"n": 1000}]) for _ in range(48)]
-    kept = _pool.Pool(1000 * _draws.draw(several[0], several[0].timed_case, 1).nbytes)
+    kept = _pool.Pool(10_000 * _draws.draw(several[0], several[0].timed_case, 1).nbytes)
 
     def ahead(one: judge.Task) -> int:
         kept.take(one, one.timed_case, 5)
