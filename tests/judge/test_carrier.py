@@ -237,7 +237,7 @@ def test_draws_that_are_made_ahead() -> None:
 
     one, other = task(cases=[{"n": 1000}], reference=reference), task(cases=[{"n": 1000}])
     kept = _pool.Pool(100 * _draws.draw(one, one.timed_case, 1).nbytes)
-    with ThreadPoolExecutor(2) as crew:
+    with ThreadPoolExecutor(1) as crew:
         kept.make_variants(one, 5, 10.0, crew)
         assert kept.variants(one) == (), "nobody has asked for its draws"
         for each in (one, other):
