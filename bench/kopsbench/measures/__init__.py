@@ -49,6 +49,7 @@ def everything() -> dict[str, Measure]:
         elementwise,
         gemm,
         gemm_heads,
+        gemm_hopper,
         gemm_tuned,
         here,
         host,
