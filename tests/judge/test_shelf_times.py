@@ -181,7 +181,7 @@ def test_draws_that_are_missing_are_made_beside_the_check(
 ) -> None:
     """As many as are missing for the usual number of launches; a later solution needs none. A slow reference's are not made before."""
     believe(monkeypatch)
-    monkeypatch.setattr(_judge, "DRAWN_AHEAD", 0.0)
+    monkeypatch.setattr(_judge, "SLOW", 0.0)
     monkeypatch.setattr(_unseen, "TOGETHER", 16)
     made: list[int] = []
     changed = _unseen.changed

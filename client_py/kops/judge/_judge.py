@@ -31,7 +31,7 @@ from ._solution import Solution
 from ._stop import Busy, Gone, HeldBack, Stop
 from ._task import Task
 from ._timed import TIMED_DRAWS, Found, Limits, timed
-from ._unseen import prepare, usual
+from ._unseen import SLOW, prepare, usual
 from ._verdict import Verdict
 
 __all__ = ["Judge", "judge"]
@@ -44,7 +44,6 @@ BUSY_MAX = 600.0  # seconds that a solution waits for a GPU that has other work
 BASELINES_MAX = 1024  # of which it is known that they do not run
 TIMED_FEWEST, TIMED_BYTES = 8, 512 << 20  # draws of the timed case
 CREW = 3, 12  # least and most threads that prepare copies and compare results; between the two, three for every four cores
-DRAWN_AHEAD = 2.0  # seconds of a reference, beyond which draws for times are made when it is known how many are needed
 AHEAD = 16  # solutions whose draws are in memory, and which wait for the device
 TASK_TIMEOUT = 600.0
 HOWS = (None, "gpu", "interpreter")
@@ -347,7 +346,7 @@ class Judge:
         if self.seed is None:
             job.kept, job.keep = partial(self._pool.variants, task), partial(self._pool.keep, task)
             # For most of its times, so that those who wait for the GPU need not wait for a reference.
-            self._pool.make_variants(task, usual(one.nbytes) - count, DRAWN_AHEAD, self._drawing)
+            self._pool.make_variants(task, usual(one.nbytes) - count, SLOW, self._drawing)
 
     def _compile(self, job: Job) -> None:
         """Beside the GPU: on the solution's own connection the code is there then."""

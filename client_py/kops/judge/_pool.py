@@ -142,8 +142,8 @@ class Pool:
             entry.lock.release()
 
     def make_variants(self, task: Task, count: int, seconds: float, crew: Executor) -> None:
-        """So many draws for `variants`, or as many as there is room for; none where those that are missing take longer than `seconds`.
-        `crew` makes them beside each other. A reference that fails is told of where the draws are needed."""
+        """Makes `count` draws for `variants`, fewer where there is less room, and none where the missing ones take more than `seconds` of
+        the reference. `crew` runs it. Where the reference fails, the judgement that needs such a draw reports it."""
         with self._lock:
             entry = self._entries.get((task.key, task.timed_case, None))
         if entry is None or not entry.draws:

@@ -15,7 +15,7 @@ from ._lane import Job
 from ._runner import Runner
 from ._shelf import Held, Image
 
-__all__ = ["Unseen", "prepare", "usual"]
+__all__ = ["SLOW", "Unseen", "prepare", "usual"]
 
 TOGETHER, TOGETHER_FEW, TOGETHER_BYTES = 32, 8, 1 << 30  # runs behind each other: few where the reference is slow
 TOGETHER_US = 2000.0  # beyond which more runs would say no more: many times what the daemon's clock may show besides
@@ -30,7 +30,7 @@ ENDS = 5
 
 
 def usual(nbytes: int) -> int:
-    """How many draws of so many bytes the times of a solution take, mostly."""
+    """How many draws the times of a solution mostly take, whose launches have about so many bytes of memory."""
     at_once = VARIED_BYTES // max(nbytes, 1)
     first = min(WARM_ENOUGH + ENDS, at_once) + min(MOSTLY_ENOUGH + ENDS, at_once)
     return first + min(TOGETHER, TOGETHER_BYTES // max(nbytes, 1))

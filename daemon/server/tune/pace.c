@@ -1,14 +1,14 @@
-/* Owns nothing. */
+/* Decides by what was seen of a device. */
 #include "server/tune/pace.h"
 
-/* How still a device must be, and how long one waits for that. */
+/* How long a device must be without work before a measurement, and how long a pause lasts at most. */
 static const struct patience {
     uint64_t still_ns, at_most_ns;
 } asked = {1000 * 1000, 20 * 1000 * 1000}, idle = {100 * 1000 * 1000, 10ULL * 1000 * 1000 * 1000};
 
-/* A device that is never still is measured after so many jobs for each that it had at a time. Those that it has at a
- * measurement, and often the ones behind them, are delayed: less than one in a hundred, so that the 99th percentile is
- * as before. */
+/* On a device that always has work, so many jobs begin between two measurements, for each job that it has at one time.
+ * A measurement delays the jobs that it meets, and often one more of the same client. That is less than one job in a
+ * hundred, so the 99th percentile of others' calls stays. */
 enum { JOBS_BETWEEN = 400 };
 
 void tune_pace_begin(struct tune_pace *p, uint64_t now_ns, uint64_t begun)

@@ -123,7 +123,7 @@ int tune_start(struct server *s, struct error *e)
 
     if (t->has_thread)
         return 0;
-    publish(s); /* what the device had before is no work that the first measurement waits for */
+    publish(s); /* the first pause counts the jobs that begin from here on */
     if (pthread_create(&t->thread, NULL, measurer_run, t) != 0)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a thread that tunes");
     t->has_thread = true;

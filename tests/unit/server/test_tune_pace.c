@@ -1,4 +1,4 @@
-/* When a measurement of a tuning may begin, on a device that is still, busy, or never both. */
+/* When a tuning measures on a device without work, with short requests, with long ones. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -85,7 +85,7 @@ static void requests_side_by_side(void **state)
     assert_true(jobs > 3190 && jobs < 3300);
 }
 
-/* A tuning that somebody waits for goes on in the end. */
+/* A tuning that a client waits for measures after 20 ms, however busy the device is. */
 static void long_requests(void **state)
 {
     struct tune_pace p = {.since = FIRST_JOB};
