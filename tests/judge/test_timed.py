@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import kops
 import numpy
 import pytest
 from kops import judge
 from kops._kernels.kernels import Kernel
 from kops.judge import _gpu, _samples, _timed
 from material import ADD, SIGNATURE, VECTOR, add, task
+from support.daemon import Daemon
 
 
 def test_a_right_solution_has_times(gpu: judge.Judge) -> None:
@@ -34,6 +36,13 @@ def test_what_takes_how_long(gpu: judge.Judge) -> None:
     assert gpu.judge(task(), add()).right
     assert set(gpu.spent) == {"begin", "check", "cold", "warm", "together", "counters", "end"}
     assert all(one >= 0 for one in gpu.spent.values())
+
+
+def test_caches_are_flushed_without_a_library(gpu: judge.Judge, daemon: Daemon) -> None:
+    """A process that is new to the GPU would take two seconds to load cuBLASLt."""
+    assert gpu.judge(task(), add()).right
+    with kops.connect(daemon.socket_path) as client:
+        assert {row["variant"] for row in client.stats()["ops"] if row["op"] == "gemm"} == {"skinny"}
 
 
 def test_counters_take_nobody_elses_time(gpu: judge.Judge, monkeypatch: pytest.MonkeyPatch) -> None:
