@@ -38,10 +38,10 @@ def event_times(torch: Any, calls: Sequence[Callable[[], None]]) -> list[float]:
     return [before.elapsed_time(after) * 1e3 for before, after in events]
 
 
-def kernel_times(torch: Any, calls: Sequence[Callable[[], Any]], each: int | None = 1) -> list[float]:
+def kernel_times(torch: Any, calls: Sequence[Callable[[], Any]], each: int | None = 1, gaps: bool = True) -> list[float]:
     """Microseconds of calls of `each` kernels, by CUPTI's records: the sum of theirs; None: of as many kernels each as all of them
-    have together, from the begin of a call's first kernel to the end of its last one, as the daemon counts a product. The daemon's
-    own kernels of elementwise ops tell the same time."""
+    have together, with `gaps` from the begin of a call's first kernel to the end of its last one, as the daemon counts a product, else
+    their sum, too. The daemon's own kernels of elementwise ops tell the same time."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for call in calls:
             call()
@@ -52,7 +52,7 @@ def kernel_times(torch: Any, calls: Sequence[Callable[[], Any]], each: int | Non
         raise RuntimeError(f"{len(calls)} calls ran {len(kernels)} kernels: {sorted({event.name for event in kernels})}")
     ranges = [event.time_range for event in sorted(kernels, key=lambda event: event.time_range.start)]
     of_calls = [ranges[first : first + n] for first in range(0, len(ranges), n)]
-    if each is None:
+    if each is None and gaps:
         return [float(call[-1].end - call[0].start) for call in of_calls]
     return [sum(float(kernel.elapsed_us()) for kernel in call) for call in of_calls]
 
