@@ -99,18 +99,18 @@ def loading_code(scene: Scene, victim: Victim) -> Iterator[None]:
     assert (victim.memory.data[2 * N :] == 6).all()
 
 
-def using_host_memory(scene: Scene, victim: Victim, gate: str) -> Iterator[None]:
-    shared = memfd.Shared(8 * N)
-    view = shared.view(np.float32, 2 * N)
+def using_host_memory(scene: Scene, victim: Victim, gate: str, n: int = N) -> Iterator[None]:
+    shared = memfd.Shared(8 * n)
+    view = shared.view(np.float32, 2 * n)
     view[:] = 3
     buffer = victim.connection.register(shared)
-    first, second = (tensor(buffer, [N], offset=4 * N * i) for i in range(2))
+    first, second = (tensor(buffer, [n], offset=4 * n * i) for i in range(2))
     with victim.held(gate):
         msgid = victim.connection.request("run", {"op": "square", "in": [first], "out": [second], "device": scene.gpu})
         victim.reaches(gate)
         yield
     victim.connection.reply(msgid).get()
-    assert (view == np.repeat(np.float32([3, 9]), N)).all()
+    assert (view == np.repeat(np.float32([3, 9]), n)).all()
     victim.connection.call("release", {"buffer": buffer})
 
 
@@ -119,7 +119,7 @@ def mapping_host_memory(scene: Scene, victim: Victim) -> Iterator[None]:
 
 
 def copying(scene: Scene, victim: Victim) -> Iterator[None]:
-    yield from using_host_memory(scene, victim, "copy")
+    yield from using_host_memory(scene, victim, "copy", 1 << 15)  # so much that no kernel copies it
 
 
 def making_a_stream(scene: Scene, victim: Victim) -> Iterator[None]:

@@ -22,6 +22,7 @@ enum kernel_layout {
     LAYOUT_MAPPED,
     LAYOUT_SCALED,
     LAYOUT_GATE,
+    LAYOUT_MOVE,
     LAYOUT_REPACK
 };
 

@@ -90,6 +90,10 @@ static bool parse_symbol(const char *symbol, struct kernel *k)
         k->layout = LAYOUT_GATE;
         return true;
     }
+    if (strcmp(symbol, "move") == 0) {
+        k->layout = LAYOUT_MOVE;
+        return true;
+    }
     if (parse_repack(k->symbol, k))
         return true;
     if (strncmp(symbol, "scaled_gemm_f8_tiled_", 21) == 0) {
@@ -127,7 +131,7 @@ size_t kernel_params_size(const struct kernel *kernel)
         [LAYOUT_VECTOR] = sizeof(struct cuda_ops_vector),      [LAYOUT_STRIDED] = sizeof(struct cuda_ops_strided),
         [LAYOUT_GEMM] = sizeof(struct cuda_ops_gemm),          [LAYOUT_MAPPED] = sizeof(struct cuda_ops_gemm_mapped),
         [LAYOUT_SCALED] = sizeof(struct cuda_ops_gemm_scaled), [LAYOUT_GATE] = sizeof(struct cuda_ops_gate),
-        [LAYOUT_REPACK] = sizeof(struct cuda_ops_repack)};
+        [LAYOUT_MOVE] = sizeof(struct cuda_ops_move),          [LAYOUT_REPACK] = sizeof(struct cuda_ops_repack)};
 
     return sizes[kernel->layout];
 }

@@ -120,6 +120,30 @@ static bool mapped_uses(const struct kernel *k, const struct cuda_ops_gemm_mappe
     return maps_read(p, k->symbol, &gemm) && gemm_uses(k, &gemm, op);
 }
 
+_Static_assert((int)MAX_USES > 2 * (int)CUDA_OPS_MOVE_PIECES, "an operation has room for every piece, and the stamps");
+
+static bool move_uses(const struct cuda_ops_move *p, struct op *op)
+{
+    uint32_t tiles = 0;
+
+    if (!p->count || p->count > CUDA_OPS_MOVE_PIECES)
+        return false;
+    for (unsigned i = 0; i < p->count; i++) {
+        const struct cuda_ops_move_piece *piece = &p->pieces[i];
+        const uint64_t bytes = (uint64_t)piece->units * piece->width;
+
+        if (!piece->units || piece->width > 16 || __builtin_popcount(piece->width) != 1 ||
+            (piece->from | piece->to) % piece->width)
+            return false;
+        tiles += (piece->units + CUDA_OPS_THREADS - 1) / CUDA_OPS_THREADS;
+        if (piece->tiles_end != tiles)
+            return false;
+        op_use(op, piece->from, bytes, false);
+        op_use(op, piece->to, bytes, true);
+    }
+    return p->tiles == tiles;
+}
+
 static bool stamps_use(const struct cuda_ops_stamps *s, struct op *op)
 {
     if (!s->times)
@@ -143,6 +167,8 @@ bool kernel_uses(const struct kernel *kernel, const void *params, struct op *op)
         return mapped_uses(kernel, params, op);
     case LAYOUT_SCALED:
         return scaled_uses(params, op);
+    case LAYOUT_MOVE:
+        return move_uses(params, op);
     case LAYOUT_GATE:
         op_use(op, ((const struct cuda_ops_gate *)params)->go, sizeof(uint64_t), false);
         return true;

@@ -184,6 +184,13 @@ static void gate_run(const struct cuda_ops_gate *p)
         sched_yield();
 }
 
+static void move_run(const struct cuda_ops_move *p)
+{
+    for (unsigned i = 0; i < p->count; i++)
+        bytes_copy((void *)(uintptr_t)p->pieces[i].to, (const void *)(uintptr_t)p->pieces[i].from,
+                   (size_t)p->pieces[i].units * p->pieces[i].width);
+}
+
 /* By a clock whose steps may be long. */
 static void stamp(const void *params, unsigned word, uint64_t now)
 {
@@ -235,6 +242,9 @@ void kernel_run(const struct kernel *kernel, const void *params)
         break;
     case LAYOUT_SCALED:
         scaled_run(params);
+        break;
+    case LAYOUT_MOVE:
+        move_run(params);
         break;
     case LAYOUT_GATE:
         gate_run(params);

@@ -28,7 +28,7 @@ enum {
     GRANULARITY = 2 << 20,
     MAX_DEVICES = 16,
     MAX_SLOTS = 1 << 14, /* live cuMemAllocs of one process */
-    MAX_USES = 9,
+    MAX_USES = 33,
     MAX_CHANNELS = 32,
     CHANNEL_ENTRIES = 1024,
     PRIORITY_LEAST = 0,
@@ -383,6 +383,9 @@ CUresult enter_stream_any(const char *name, CUstream handle, struct stream **ret
 /* ---- worker.c ---- */
 
 void *stream_main(void *stream);
+
+/* A device works on the pages that were pinned, also when a process that ends has unmapped them: no signal comes. */
+void bytes_copy(unsigned char *to, const unsigned char *from, size_t size);
 
 /* ---- event.c ---- */
 

@@ -117,6 +117,36 @@ static void vector_hints_must_hold(void **state)
     ok(cuCtxSynchronize());
 }
 
+/* A width that does not divide an address would be a misaligned access, and a wrong end of tiles move other bytes. */
+static void pieces_are_moved_as_they_are_described(void **state)
+{
+    unsigned char from[20], to[20];
+    const unsigned char zeros[20] = {0};
+    CUdeviceptr there, back;
+    struct cuda_ops_move p = {.count = 1, .tiles = 1};
+    void *all[] = {&p};
+    CUfunction function;
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(from); i++)
+        from[i] = (unsigned char)(i + 1);
+    there = upload(from, sizeof(from));
+    back = upload(zeros, sizeof(zeros));
+    p.pieces[0] =
+        (struct cuda_ops_move_piece){.from = there + 2, .to = back + 6, .units = 5, .width = 2, .tiles_end = 1};
+    run("kops_move", &p);
+    ok(cuMemcpyDtoH(to, back, sizeof(to)));
+    assert_memory_equal(to + 6, from + 2, 10);
+    for (unsigned i = 0; i < sizeof(to); i++)
+        assert_true((i >= 6 && i < 16) || !to[i]);
+    ok(cuModuleGetFunction(&function, module, "kops_move"));
+    p.pieces[0].width = 4;
+    assert_int_equal(cuLaunchKernel(function, 1, 1, 1, 256, 1, 1, 0, NULL, all, NULL), CUDA_ERROR_INVALID_VALUE);
+    p.pieces[0].width = 2;
+    p.pieces[0].tiles_end = 2;
+    assert_int_equal(cuLaunchKernel(function, 1, 1, 1, 256, 1, 1, 0, NULL, all, NULL), CUDA_ERROR_INVALID_VALUE);
+}
+
 /* out (3 × 2, of rows of 4) = square of a transposed, in f16. */
 static void strided_squares_a_transpose(void **state)
 {
@@ -216,9 +246,13 @@ static void gemm_every_dtype(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(halves_round_to_nearest_even), cmocka_unit_test(bfloats_round_to_nearest_even),
-        cmocka_unit_test(vector_adds_a_scalar),         cmocka_unit_test(vector_hints_must_hold),
-        cmocka_unit_test(strided_squares_a_transpose),  cmocka_unit_test(gemm_every_dtype),
+        cmocka_unit_test(halves_round_to_nearest_even),
+        cmocka_unit_test(bfloats_round_to_nearest_even),
+        cmocka_unit_test(vector_adds_a_scalar),
+        cmocka_unit_test(vector_hints_must_hold),
+        cmocka_unit_test(pieces_are_moved_as_they_are_described),
+        cmocka_unit_test(strided_squares_a_transpose),
+        cmocka_unit_test(gemm_every_dtype),
     };
 
     return cmocka_run_group_tests(tests, setup, NULL);

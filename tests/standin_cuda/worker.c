@@ -53,8 +53,7 @@ static void run_fill(const struct op *op)
     }
 }
 
-/* A device works on the pages that were pinned, also when a process that ends has unmapped them: no signal comes. */
-static void run_copy(unsigned char *to, const unsigned char *from, size_t size)
+void bytes_copy(unsigned char *to, const unsigned char *from, size_t size)
 {
     while (size) {
         struct iovec here = {.iov_base = to, .iov_len = size};
@@ -108,7 +107,7 @@ static void run_work(struct stream *stream, struct op *op)
     else if (is_kernel)
         kernel_run(op->launch.kernel, op->launch.params);
     else if (op->kind == OP_COPY)
-        run_copy(op->copy.to, op->copy.from, op->copy.size);
+        bytes_copy(op->copy.to, op->copy.from, op->copy.size);
     else
         run_fill(op);
     pthread_mutex_lock(&standin_lock);

@@ -159,18 +159,29 @@ static int mark_end(struct cuda_stream *s, struct backend_job *base, struct cuda
     return 0;
 }
 
-/* Issues one step of several, with its copies around it. */
-static int issue_step(struct cuda_stream *s, struct cuda_step *step, bool alone, struct error *e)
+/* A staged step of several, with its copies around it, which are no part of the times that are recorded. */
+static int issue_staged(struct cuda_stream *s, struct cuda_step *step, const struct cuda_execution *x, struct error *e)
 {
-    struct cuda_staging *staging = step->staged && !alone ? &step->staged->staging : NULL;
+    struct cuda_staging *staging = &step->staged->staging;
+    int r;
 
+    cuda_recorded_end(x);
+    r = cuda_staging_copy_in(&s->queue, staging, false, e);
+    cuda_recorded_resume(x);
+    if (r < 0 || cuda_work_issue(&s->queue, &step->work, e) < 0)
+        return -1;
+    cuda_recorded_end(x);
+    r = cuda_staging_write_back(&s->queue, staging, false, e);
+    cuda_recorded_resume(x);
+    return r;
+}
+
+static int issue_step(struct cuda_stream *s, struct cuda_step *step, bool alone, const struct cuda_execution *x,
+                      struct error *e)
+{
     if (!step->work.variant)
         return 0; /* nothing to write */
-    if (staging && cuda_staging_copy_in(&s->queue, staging, false, e) < 0)
-        return -1;
-    if (cuda_work_issue(&s->queue, &step->work, e) < 0)
-        return -1;
-    return staging ? cuda_staging_write_back(&s->queue, staging, false, e) : 0;
+    return step->staged && !alone ? issue_staged(s, step, x, e) : cuda_work_issue(&s->queue, &step->work, e);
 }
 
 static int issue_work(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct cuda_execution *x,
@@ -179,7 +190,7 @@ static int issue_work(struct cuda_stream *s, struct backend_job *base, struct cu
     if (job->graph)
         return CUDA_CALL(s->queue.device, e, GraphLaunch, cuda_graph_exec(job->graph), s->queue.stream);
     for (unsigned i = 0; i < job->n_steps; i++) {
-        if (issue_step(s, &job->steps[i], job->n_steps == 1, e) < 0) {
+        if (issue_step(s, &job->steps[i], job->n_steps == 1, x, e) < 0) {
             backend_job_blame(base, i, e);
             return -1;
         }

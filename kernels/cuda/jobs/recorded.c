@@ -85,6 +85,12 @@ void cuda_recorded_end(const struct cuda_execution *x)
         cuda_records_end();
 }
 
+void cuda_recorded_resume(const struct cuda_execution *x)
+{
+    if (x->ticket)
+        cuda_records_resume(x->ticket);
+}
+
 /* ---- what the records say ---- */
 
 void cuda_recorded_note(struct backend_job *base, const struct cuda_clock *clock, const struct cuda_span *span)

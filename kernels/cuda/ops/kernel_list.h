@@ -12,6 +12,7 @@
     OP_ARITHMETIC(CUDA_OPS_BINARY_OF_OP, X)                                                                            \
     X(stamp)                                                                                                           \
     X(copy)                                                                                                            \
+    X(move)                                                                                                            \
     X(repack)                                                                                                          \
     X(gemm_f32)                                                                                                        \
     X(gemm_f64)                                                                                                        \
@@ -84,6 +85,7 @@
 #define CUDA_OPS_KERNELS(X)                                                                                            \
     OP_ARITHMETIC(CUDA_OPS_OF_OP, X)                                                                                   \
     X(stamp, kops_gate)                                                                                                \
+    X(move, kops_move)                                                                                                 \
     CUDA_OPS_OF_DTYPE(X, copy, copy, 1)                                                                                \
     CUDA_OPS_OF_DTYPE(X, copy, copy, 2)                                                                                \
     CUDA_OPS_OF_DTYPE(X, copy, copy, 4)                                                                                \

@@ -83,6 +83,16 @@ int cuda_ops_launch(enum op_id op, const struct plan *plan, const uint64_t *addr
 int cuda_ops_copy(const struct plan_elementwise *plan, size_t element_size, uint64_t source, uint64_t target,
                   struct cuda_launch *ret_launch, struct error *e);
 
+/* One launch that copies up to CUDA_OPS_MOVE_PIECES (params.h) pieces of memory, at least one, each of 1 to
+ * CUDA_OPS_MOVE_BYTES bytes. No target overlaps anything else. */
+enum { CUDA_OPS_MOVE_BYTES = 1 << 20 };
+
+struct cuda_ops_range {
+    uint64_t from, to; /* addresses on the device */
+    uint64_t bytes;
+};
+void cuda_ops_move(const struct cuda_ops_range *ranges, unsigned count, struct cuda_launch *ret_launch);
+
 /* out = gelu(out), by erf, over plan's shape with strides[0]; f32 and f64. */
 void cuda_ops_gelu(const struct plan_elementwise *plan, enum dtype dtype, uint64_t out, struct cuda_launch *ret_launch);
 

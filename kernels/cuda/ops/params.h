@@ -20,6 +20,7 @@
  *     kops_gemm_f32_small_<config>        struct cuda_ops_gemm
  *     kops_gemm_<dtype>_hopper_<config>   struct cuda_ops_gemm_mapped
  *     kops_linear_<dtype>_hopper_<config> struct cuda_ops_gemm_mapped, with a bias
+ *     kops_move                           struct cuda_ops_move
  *     kops_gate                           struct cuda_ops_gate      one thread
  *
  * A config's last number, of skinny and small, is how many blocks share the sum over k.
@@ -65,6 +66,25 @@ struct cuda_ops_gate {
     struct cuda_ops_stamps stamps;
     uint64_t go; /* in the host's memory */
     uint64_t value, most_ns;
+};
+
+/* The `count` pieces of memory are copied, each of `units` times `width` bytes, which is 1, 2, 4, 8 or 16 and divides
+ * its addresses. No target overlaps anything else. A tile is CUDA_OPS_THREADS units of a piece, or the rest of it;
+ * those of piece n end before number `tiles_end`, where the next piece's begin. */
+enum { CUDA_OPS_MOVE_PIECES = 16 };
+
+struct cuda_ops_move_piece {
+    uint64_t from, to;
+    uint32_t units, width;
+    uint32_t tiles_end;
+    uint32_t reserved;
+};
+
+struct cuda_ops_move {
+    struct cuda_ops_stamps stamps;
+    uint32_t count;
+    uint32_t tiles; /* of all */
+    struct cuda_ops_move_piece pieces[CUDA_OPS_MOVE_PIECES];
 };
 
 /* For i in [0, count): out[i] = op(a[i·a_step], b[i·b_step]); square and copy have no b (b = 0, b_step = 0). Steps are

@@ -8,11 +8,20 @@
 #include "layout.h"
 #include "memory/operand.h"
 #include "memory/registration.h"
+#include "ops/params.h"
 
 enum {
     SCRATCH_ALIGNMENT = 512,
-    SPARSE = 4 /* an operand is moved by elements when they are less than one in so many of its bytes */
+    SPARSE = 4, /* an operand is moved by elements when they are less than one in so many of its bytes */
+
+    /* So many bytes of a step, in one direction, are moved by a kernel. A copy engine is slower to start, each operand
+     * has it start anew, and where processes share the GPU the step waits for a time slice at each change from one to
+     * the other. */
+    MOVED_BYTES = 64 << 10
 };
+
+_Static_assert((int)MOVED_BYTES <= (int)CUDA_OPS_MOVE_BYTES && (int)STEP_MAX_OPERANDS <= (int)CUDA_OPS_MOVE_PIECES,
+               "one launch moves them");
 
 /* One operand while its staging is set up. */
 struct place {
@@ -107,6 +116,7 @@ static int plan_transfer(const struct cuda_embedded *kernels, const struct step_
     struct plan_elementwise copy;
 
     t->host = cuda_operand_memory(o)->host + o->offset;
+    t->mapped = place->registered.registered ? mapped : 0;
     t->device = address;
     t->extent = o->extent;
     t->function = NULL;
@@ -143,15 +153,13 @@ static int plan_transfers(const struct cuda_embedded *kernels, const struct step
     return 0;
 }
 
-int cuda_staging_prepare(const struct cuda_embedded *kernels, const struct cuda_queue *q, const struct step *step,
-                         struct cuda_staging *staging, struct plan *plan, uint64_t *addresses, struct error *e)
+static int place_operands(const struct cuda_embedded *kernels, const struct cuda_queue *q, const struct step *step,
+                          struct cuda_staging *staging, struct plan *plan, uint64_t *addresses, struct error *e)
 {
     struct cuda_device *d = q->device;
     struct place places[STEP_MAX_OPERANDS];
     uint64_t total;
 
-    if (step->plan.kind == PLAN_KERNEL)
-        return cuda_staging_prepare_kernel(q, step, staging, addresses, e);
     find_places(step, places);
     if (register_all(d, step, places, e) < 0)
         return -1;
@@ -161,13 +169,65 @@ int cuda_staging_prepare(const struct cuda_embedded *kernels, const struct cuda_
     for (unsigned i = 0; i < step_operands(step); i++)
         if (places[i].staged)
             addresses[i] = staging->scratch + places[places[i].same_as].offset;
-    if (plan_transfers(kernels, step, places, staging, addresses, e) < 0)
-        goto free_scratch;
-    return 0;
+    return plan_transfers(kernels, step, places, staging, addresses, e);
+}
 
-free_scratch:
-    cuda_staging_free(q, staging);
-    return -1;
+/* Makes one launch of the transfers where they are few bytes. */
+static void gather(const struct cuda_embedded *kernels, const struct cuda_transfer *transfers, unsigned count,
+                   bool to_device, struct cuda_move *move)
+{
+    struct cuda_ops_range ranges[STEP_MAX_OPERANDS];
+    uint64_t total = 0;
+
+    for (unsigned i = 0; i < count; i++) {
+        const struct cuda_transfer *t = &transfers[i];
+
+        if (t->function || !t->mapped)
+            return;
+        total += t->extent;
+        ranges[i] = (struct cuda_ops_range){
+            .from = to_device ? t->mapped : t->device, .to = to_device ? t->device : t->mapped, .bytes = t->extent};
+    }
+    if (!count || total > MOVED_BYTES)
+        return;
+    cuda_ops_move(ranges, count, &move->launch);
+    move->function = cuda_embedded_find(kernels, move->launch.kernel);
+}
+
+int cuda_staging_prepare(const struct cuda_embedded *kernels, const struct cuda_queue *q, const struct step *step,
+                         struct cuda_staging *staging, struct plan *plan, uint64_t *addresses, struct error *e)
+{
+    const int r = step->plan.kind == PLAN_KERNEL ? cuda_staging_place_kernel(q, step, staging, addresses, e)
+                                                 : place_operands(kernels, q, step, staging, plan, addresses, e);
+
+    if (r < 0) {
+        cuda_staging_free(q, staging);
+        return -1;
+    }
+    gather(kernels, staging->in, staging->n_in, true, &staging->move_in);
+    gather(kernels, staging->out, staging->n_out, false, &staging->move_out);
+    return 0;
+}
+
+/* ---- the transfers ---- */
+
+static int transfer(const struct cuda_queue *q, struct cuda_transfer *t, bool to_device, struct error *e)
+{
+    if (t->function)
+        return cuda_embedded_launch(q, t->function, t->launch, e);
+    return to_device ? CUDA_CALL(q->device, e, MemcpyHtoDAsync, t->device, t->host, t->extent, q->stream)
+                     : CUDA_CALL(q->device, e, MemcpyDtoHAsync, t->host, t->device, t->extent, q->stream);
+}
+
+static int transfer_all(const struct cuda_queue *q, struct cuda_transfer *transfers, unsigned count, bool to_device,
+                        struct cuda_move *move, struct error *e)
+{
+    if (move->function)
+        return cuda_embedded_launch(q, move->function, &move->launch, e);
+    for (unsigned i = 0; i < count; i++)
+        if (transfer(q, &transfers[i], to_device, e) < 0)
+            return -1;
+    return 0;
 }
 
 int cuda_staging_copy_in(const struct cuda_queue *q, struct cuda_staging *staging, bool timing, struct error *e)
@@ -177,13 +237,8 @@ int cuda_staging_copy_in(const struct cuda_queue *q, struct cuda_staging *stagin
 
     if (timed && cuda_event_mark(d, EVENT_TIMED, q->stream, &staging->h2d_start, e) < 0)
         return -1;
-    for (unsigned i = 0; i < staging->n_in; i++) {
-        struct cuda_transfer *t = &staging->in[i];
-
-        if (t->function ? cuda_embedded_launch(q, t->function, t->launch, e) < 0
-                        : CUDA_CALL(d, e, MemcpyHtoDAsync, t->device, t->host, t->extent, q->stream) < 0)
-            return -1;
-    }
+    if (transfer_all(q, staging->in, staging->n_in, true, &staging->move_in, e) < 0)
+        return -1;
     return timed ? cuda_event_mark(d, EVENT_TIMED, q->stream, &staging->h2d_end, e) : 0;
 }
 
@@ -193,14 +248,7 @@ int cuda_staging_write_back(const struct cuda_queue *q, struct cuda_staging *sta
 
     if (timing && staging->n_out > 0 && cuda_event_mark(d, EVENT_TIMED, q->stream, &staging->d2h_start, e) < 0)
         return -1;
-    for (unsigned i = 0; i < staging->n_out; i++) {
-        struct cuda_transfer *t = &staging->out[i];
-
-        if (t->function ? cuda_embedded_launch(q, t->function, t->launch, e) < 0
-                        : CUDA_CALL(d, e, MemcpyDtoHAsync, t->host, t->device, t->extent, q->stream) < 0)
-            return -1;
-    }
-    return 0;
+    return transfer_all(q, staging->out, staging->n_out, false, &staging->move_out, e);
 }
 
 void cuda_staging_free(const struct cuda_queue *q, struct cuda_staging *staging)

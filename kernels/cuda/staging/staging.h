@@ -11,10 +11,17 @@ struct cuda_embedded;
  * them, a kernel that moves the elements through the mapping. */
 struct cuda_transfer {
     unsigned char *host; /* `extent` bytes here … */
+    CUdeviceptr mapped;  /* the same for kernels; 0: the memory is not registered */
     CUdeviceptr device;  /* … and there; unused with a kernel */
     uint64_t extent;
     CUfunction function; /* NULL: plain bytes */
     struct cuda_launch *launch;
+};
+
+/* All transfers of one direction in a single launch. */
+struct cuda_move {
+    CUfunction function; /* NULL: they are made one by one */
+    struct cuda_launch launch;
 };
 
 /* Operands of ops may be moved by elements. Users' kernels have more operands, which are moved by bytes alone. */
@@ -25,6 +32,7 @@ struct cuda_staging {                      /* does not move once it is prepared 
     CUevent h2d_start, h2d_end, d2h_start; /* NULL: nothing copied, or not timed */
     unsigned n_in, n_out;
     struct cuda_transfer in[STEP_MAX_OPERANDS], out[STEP_MAX_OPERANDS];
+    struct cuda_move move_in, move_out;
     unsigned n_launches;
     struct cuda_launch launches[STAGING_LAUNCHES];
 };
@@ -34,9 +42,9 @@ struct cuda_staging {                      /* does not move once it is prepared 
 int cuda_staging_prepare(const struct cuda_embedded *kernels, const struct cuda_queue *q, const struct step *step,
                          struct cuda_staging *staging, struct plan *plan, uint64_t *addresses, struct error *e);
 
-/* The same for a user's kernel, whose plan has no strides: operands keep their layout. */
-int cuda_staging_prepare_kernel(const struct cuda_queue *q, const struct step *step, struct cuda_staging *staging,
-                                uint64_t *addresses, struct error *e);
+/* What that does for a user's kernel, whose plan has no strides: operands keep their layout. */
+int cuda_staging_place_kernel(const struct cuda_queue *q, const struct step *step, struct cuda_staging *staging,
+                              uint64_t *addresses, struct error *e);
 
 /* Enqueues the copies to the device. After a failure some may be on their way. Thread: any; may block. */
 int cuda_staging_copy_in(const struct cuda_queue *q, struct cuda_staging *staging, bool timing, struct error *e);

@@ -15,8 +15,9 @@ enum { SCRATCH_ALIGNMENT = 512 };
 struct range {
     struct backend_memory *memory;
     uint64_t start, end;
-    bool in_place;    /* it is not copied */
-    uint64_t address; /* of its start, for the kernel */
+    bool in_place;      /* it is not copied */
+    CUdeviceptr mapped; /* its start in the memory, for kernels; 0: the memory is not registered */
+    uint64_t address;   /* of its start, for the kernel */
 };
 
 struct ranges {
@@ -74,8 +75,9 @@ static int lay_out(struct cuda_device *d, struct ranges *all, uint64_t *ret_tota
 
         if (cuda_register(d, r->memory, &registered, e) < 0)
             return -1;
+        r->mapped = registered.registered ? registered.on_device + r->start : 0;
         if (r->in_place) {
-            r->address = registered.on_device + r->start; /* writable memory is registered */
+            r->address = r->mapped; /* writable memory is registered */
             continue;
         }
         total = (total + SCRATCH_ALIGNMENT - 1) / SCRATCH_ALIGNMENT * SCRATCH_ALIGNMENT + r->start % SCRATCH_ALIGNMENT;
@@ -88,8 +90,10 @@ static int lay_out(struct cuda_device *d, struct ranges *all, uint64_t *ret_tota
 
 static struct cuda_transfer transfer(const struct range *r, uint64_t offset, uint64_t extent)
 {
-    return (struct cuda_transfer){
-        .host = r->memory->host + offset, .device = r->address + (offset - r->start), .extent = extent};
+    return (struct cuda_transfer){.host = r->memory->host + offset,
+                                  .mapped = r->mapped ? r->mapped + (offset - r->start) : 0,
+                                  .device = r->address + (offset - r->start),
+                                  .extent = extent};
 }
 
 static const struct range *range_of(const struct ranges *all, const struct step_operand *o)
@@ -102,8 +106,8 @@ static const struct range *range_of(const struct ranges *all, const struct step_
     return &all->items[i];
 }
 
-int cuda_staging_prepare_kernel(const struct cuda_queue *q, const struct step *step, struct cuda_staging *staging,
-                                uint64_t *addresses, struct error *e)
+int cuda_staging_place_kernel(const struct cuda_queue *q, const struct step *step, struct cuda_staging *staging,
+                              uint64_t *addresses, struct error *e)
 {
     struct cuda_device *d = q->device;
     struct ranges all;

@@ -247,6 +247,11 @@ void cuda_records_end(void)
     current = 0;
 }
 
+void cuda_records_resume(uint64_t ticket)
+{
+    current = ticket;
+}
+
 void cuda_records_pause(void)
 {
     record_kernels(false);

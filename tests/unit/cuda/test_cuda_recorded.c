@@ -61,6 +61,40 @@ static void test_exact_times_are_the_records(void **state)
     assert_true(t.job.samples[0] * 1e3 <= (double)(t.job.gpu_end_ns - t.job.gpu_begin_ns) + 1);
 }
 
+/* Kernels copy the operands of staged steps, and are no part of the time. */
+static void test_copies_of_operands_are_not_timed(void **state)
+{
+    enum { N = 1000 };
+    struct backend_memory *a = host_memory(N * sizeof(float)), *out = host_memory(N * sizeof(float));
+    struct backend_stream *stream = stream_open();
+    struct step steps[2];
+    uint64_t copying_ns;
+    struct test_job t;
+    struct error e;
+
+    (void)state;
+    fill(a, N, 1);
+    make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, N), VECTOR(out, N)});
+    steps[0] = steps[1] = t.step;
+    t.job.steps = steps;
+    t.job.n_steps = 2;
+    t.job.timing = TIMING_EXACT;
+    gate_close(STANDIN_GATE_kernel);
+    assert_true(start(stream, &t, &e));
+    wait_at_gate(STANDIN_GATE_kernel, 1);
+    copying_ns = clock_now_ns();
+    gate_open(STANDIN_GATE_kernel);
+    finish(&t);
+    assert_false(t.job.failed);
+    assert_int_equal(t.job.timer, TIMER_CUPTI);
+    expect_between(copying_ns, t.job.gpu_begin_ns, t.job.gpu_end_ns);
+    for (unsigned i = 0; i < N; i++)
+        assert_true(floats(out)[i] == value(i, 1) * value(i, 1));
+    backend->stream_free(stream);
+    close_memory(a);
+    close_memory(out);
+}
+
 static void test_every_execution_has_its_record(void **state)
 {
     struct test_job t;
@@ -159,6 +193,7 @@ int main(void)
     const struct CMUnitTest records[] = {
         cmocka_unit_test(test_the_clock_in_another_order),
         cmocka_unit_test_setup_teardown(test_exact_times_are_the_records, setup_with_cupti, teardown),
+        cmocka_unit_test_setup_teardown(test_copies_of_operands_are_not_timed, setup_with_cupti, teardown),
         cmocka_unit_test_setup_teardown(test_every_execution_has_its_record, setup_with_cupti, teardown),
         cmocka_unit_test_setup_teardown(test_executions_in_a_row_have_records, setup_with_cupti, teardown),
         cmocka_unit_test_setup_teardown(test_a_statistic_comes_when_there_is_nothing_to_do, setup_with_cupti, teardown),

@@ -6,7 +6,13 @@
 #include <sched.h>
 #include <string.h>
 
-enum { N = 1000, BYTES = N * sizeof(float), PAGE = 4096 };
+enum {
+    N = 1000,
+    BYTES = N * sizeof(float), /* few enough for one launch that moves them */
+    MANY = 20000,
+    MANY_BYTES = MANY * sizeof(float), /* too many */
+    PAGE = 4096
+};
 
 static const float sentinel = -12345.0f;
 
@@ -42,6 +48,58 @@ static void test_contiguous_tensors_are_copied_in_and_out(void **state)
     close_memory(out);
     assert_int_equal(counter(STANDIN_COUNTER_live_host_registrations), 0);
     assert_int_equal(counter(STANDIN_COUNTER_live_allocations), 0);
+}
+
+/* All operands of a step together, in each direction. */
+static void test_few_bytes_are_moved_by_one_launch(void **state)
+{
+    struct backend_memory *a = host_memory(2 * BYTES), *b = host_memory(BYTES), *out = host_memory(BYTES);
+    const int64_t copies = counter(STANDIN_COUNTER_copies_h2d) + counter(STANDIN_COUNTER_copies_d2h);
+    struct backend_stream *stream = stream_open();
+    struct view odd = {.memory = a, .offset = 3, .rank = 1, .shape = {N - 1}};
+    int64_t launched;
+    struct test_job t;
+
+    (void)state;
+    fill(a, 2 * N, 1);
+    fill(b, N, 2);
+    memset(out->host, 0, BYTES);
+    make_job(&t, OP_ADD, (struct view[]){odd, VECTOR(b, N - 1), VECTOR(out, N - 1)});
+    launched = counter(STANDIN_COUNTER_launches);
+    t.job.timing = TIMING_NONE;
+    run_job(stream, &t);
+    assert_int_equal(counter(STANDIN_COUNTER_launches) - launched, 3);
+    assert_int_equal(counter(STANDIN_COUNTER_copies_h2d) + counter(STANDIN_COUNTER_copies_d2h), copies);
+    for (unsigned i = 0; i < N - 1; i++)
+        assert_true(floats(out)[i] == value(3 + i, 1) + value(i, 2));
+    assert_true(floats(out)[N - 1] == 0);
+    backend->stream_free(stream);
+    close_memory(a);
+    close_memory(b);
+    close_memory(out);
+}
+
+/* Together too many, though each is not. */
+static void test_more_bytes_are_copied(void **state)
+{
+    enum { COUNT = 10000 };
+    struct backend_memory *a = host_memory(MANY_BYTES), *b = host_memory(MANY_BYTES), *out = host_memory(MANY_BYTES);
+    const int64_t in = counter(STANDIN_COUNTER_copies_h2d), back = counter(STANDIN_COUNTER_copies_d2h);
+    struct backend_stream *stream = stream_open();
+    struct test_job t;
+
+    (void)state;
+    fill(a, COUNT, 1);
+    fill(b, COUNT, 2);
+    make_job(&t, OP_ADD, (struct view[]){VECTOR(a, COUNT), VECTOR(b, COUNT), VECTOR(out, COUNT)});
+    run_job(stream, &t);
+    expect_sum(out, COUNT, 1, 2);
+    assert_int_equal(counter(STANDIN_COUNTER_copies_h2d) - in, 2);
+    assert_int_equal(counter(STANDIN_COUNTER_copies_d2h) - back, 0); /* by themselves few enough */
+    backend->stream_free(stream);
+    close_memory(a);
+    close_memory(b);
+    close_memory(out);
 }
 
 static void test_offsets_and_broadcasting(void **state)
@@ -100,19 +158,19 @@ static void test_a_strided_output_leaves_what_lies_between(void **state)
 
 static void test_a_transposed_output_is_one_copy(void **state)
 {
-    struct backend_memory *a = host_memory(BYTES), *out = host_memory(BYTES);
-    struct view transposed = {.memory = out, .rank = 2, .shape = {40, 25}, .strides = {1, 40}, .strided = true};
+    struct backend_memory *a = host_memory(MANY_BYTES), *out = host_memory(MANY_BYTES);
+    struct view transposed = {.memory = out, .rank = 2, .shape = {200, 100}, .strides = {1, 200}, .strided = true};
     struct backend_stream *stream = stream_open();
     int64_t copies = counter(STANDIN_COUNTER_copies_d2h);
     struct test_job t;
 
     (void)state;
-    fill(a, N, 4);
-    make_job(&t, OP_SQUARE, (struct view[]){MATRIX(a, 40, 25), transposed});
+    fill(a, MANY, 4);
+    make_job(&t, OP_SQUARE, (struct view[]){MATRIX(a, 200, 100), transposed});
     run_job(stream, &t);
-    for (unsigned i = 0; i < 40; i++)
-        for (unsigned j = 0; j < 25; j++)
-            assert_true(floats(out)[j * 40 + i] == value(i * 25 + j, 4) * value(i * 25 + j, 4));
+    for (unsigned i = 0; i < 200; i++)
+        for (unsigned j = 0; j < 100; j++)
+            assert_true(floats(out)[j * 200 + i] == value(i * 100 + j, 4) * value(i * 100 + j, 4));
     assert_int_equal(counter(STANDIN_COUNTER_copies_d2h) - copies, 1);
     backend->stream_free(stream);
     close_memory(a);
@@ -149,16 +207,16 @@ static void test_inputs_may_be_read_only(void **state)
 
 static void test_in_place_and_the_same_input_twice(void **state)
 {
-    struct backend_memory *m = host_memory(BYTES);
+    struct backend_memory *m = host_memory(MANY_BYTES);
     struct backend_stream *stream = stream_open();
     int64_t copies = counter(STANDIN_COUNTER_copies_h2d);
     struct test_job t;
 
     (void)state;
-    fill(m, N, 8);
-    make_job(&t, OP_ADD, (struct view[]){VECTOR(m, N), VECTOR(m, N), VECTOR(m, N)});
+    fill(m, MANY, 8);
+    make_job(&t, OP_ADD, (struct view[]){VECTOR(m, MANY), VECTOR(m, MANY), VECTOR(m, MANY)});
     run_job(stream, &t);
-    expect_sum(m, N, 8, 8);
+    expect_sum(m, MANY, 8, 8);
     assert_int_equal(counter(STANDIN_COUNTER_copies_h2d) - copies, 1);
     backend->stream_free(stream);
     close_memory(m);
@@ -166,14 +224,14 @@ static void test_in_place_and_the_same_input_twice(void **state)
 
 static void test_repeats_are_copied_once(void **state)
 {
-    struct backend_memory *a = host_memory(BYTES), *out = host_memory(BYTES);
+    struct backend_memory *a = host_memory(MANY_BYTES), *out = host_memory(MANY_BYTES);
     int64_t in = counter(STANDIN_COUNTER_copies_h2d), back = counter(STANDIN_COUNTER_copies_d2h);
     struct backend_stream *stream = stream_open();
     struct test_job t;
 
     (void)state;
-    fill(a, N, 2);
-    make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, N), VECTOR(out, N)});
+    fill(a, MANY, 2);
+    make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, MANY), VECTOR(out, MANY)});
     t.job.warmup = 2;
     t.job.repeat = 40;
     run_job(stream, &t);
@@ -375,24 +433,24 @@ static void test_a_cancelled_job_writes_nothing_back(void **state)
 static void test_a_failing_preparation_leaves_nothing_behind(void **state)
 {
     static const char *const steps[] = {"cuMemHostRegister", "cuMemAllocFromPoolAsync", "cuMemcpyHtoDAsync"};
-    struct backend_memory *a = host_memory(BYTES), *out = host_memory(BYTES);
+    struct backend_memory *a = host_memory(MANY_BYTES), *out = host_memory(MANY_BYTES);
     struct backend_stream *stream = stream_open();
     struct test_job t;
     struct error e;
 
     (void)state;
-    fill(a, N, 2);
+    fill(a, MANY, 2);
     for (unsigned i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
-        make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, N), VECTOR(out, N)});
+        make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, MANY), VECTOR(out, MANY)});
         inject(steps[i], 2 /* CUDA_ERROR_OUT_OF_MEMORY */, false);
         assert_false(start(stream, &t, &e));
         assert_int_equal(e.code, ERROR_OUT_OF_MEMORY);
         assert_false(t.done);
         assert_int_equal(backend->poll(device), 0);
     }
-    make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, N), VECTOR(out, N)});
+    make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, MANY), VECTOR(out, MANY)});
     run_job(stream, &t);
-    for (unsigned i = 0; i < N; i++)
+    for (unsigned i = 0; i < MANY; i++)
         assert_true(floats(out)[i] == value(i, 2) * value(i, 2));
     backend->stream_free(stream);
     close_memory(a);
@@ -419,14 +477,14 @@ static void *start_on_thread(void *argument)
 
 static void test_a_failing_preparation_waits_for_copies_on_their_way(void **state)
 {
-    struct backend_memory *a = host_memory(BYTES), *b = host_memory(BYTES), *out = host_memory(BYTES);
+    struct backend_memory *a = host_memory(MANY_BYTES), *b = host_memory(MANY_BYTES), *out = host_memory(MANY_BYTES);
     struct failing_start f = {.stream = stream_open()};
     int64_t waits = counter(STANDIN_COUNTER_blocking_waits);
     struct test_job t;
     pthread_t thread;
 
     (void)state;
-    make_job(&t, OP_ADD, (struct view[]){VECTOR(a, N), VECTOR(b, N), VECTOR(out, N)});
+    make_job(&t, OP_ADD, (struct view[]){VECTOR(a, MANY), VECTOR(b, MANY), VECTOR(out, MANY)});
     f.job = &t;
     gate_close(STANDIN_GATE_copy);
     inject_later("cuMemcpyHtoDAsync", 2, 2 /* CUDA_ERROR_OUT_OF_MEMORY */, false);
@@ -457,6 +515,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_contiguous_tensors_are_copied_in_and_out),
+        cmocka_unit_test(test_few_bytes_are_moved_by_one_launch),
+        cmocka_unit_test(test_more_bytes_are_copied),
         cmocka_unit_test(test_offsets_and_broadcasting),
         cmocka_unit_test(test_a_strided_output_leaves_what_lies_between),
         cmocka_unit_test(test_a_transposed_output_is_one_copy),

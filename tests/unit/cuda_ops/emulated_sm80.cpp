@@ -11,6 +11,7 @@
 #include "ops/gemm_f32.cu"
 #include "ops/gemm_f64.cu"
 #include "ops/gemm_f8.cu"
+#include "ops/move.cu"
 #include "ops/repack.cu"
 #include "ops/gemm_short.cu"
 #include "ops/linear_short.cu"

@@ -133,6 +133,73 @@ static void a_gate_opens_by_the_hosts_word_or_by_itself(void **state)
     assert_in_range(took[1], 1000, WARP * 2000);
 }
 
+/* The i-th piece of a move, whose `bytes` begin `shift` behind a 16-byte boundary, and at the end of accessible memory.
+ */
+struct piece {
+    uint64_t bytes, shift;
+    uint64_t from, to;
+};
+
+static uint64_t at_end(const struct lab_machine *m, const struct piece *piece, bool poisoned)
+{
+    const size_t size = (piece->shift + piece->bytes + 15) / 16 * 16;
+    const uint64_t at = m->alloc(m->context, size);
+
+    assert_true(at != 0);
+    for (size_t i = 0; i < size; i++)
+        ((unsigned char *)(uintptr_t)at)[i] = poisoned ? 0xa5 : (unsigned char)(i * 31 + piece->bytes);
+    return at;
+}
+
+static void check_piece(const struct lab_machine *m, const struct piece *piece)
+{
+    const size_t size = (piece->shift + piece->bytes + 15) / 16 * 16;
+
+    for (uint64_t i = 0; i < size; i++) {
+        const unsigned char *to = (const unsigned char *)(uintptr_t)piece->to;
+
+        if (i >= piece->shift && i < piece->shift + piece->bytes)
+            assert_int_equal(to[i], ((const unsigned char *)(uintptr_t)piece->from)[i]);
+        else
+            assert_int_equal(to[i], 0xa5);
+    }
+    m->free(m->context, piece->from, size);
+    m->free(m->context, piece->to, size);
+}
+
+static void pieces_of_memory_are_moved(void **state)
+{
+    static const uint64_t shifts[] = {0, 1, 2, 4, 8, 0};
+    enum emulated_arch arch = EMULATED_SM_80;
+    const struct lab_machine m = machine_of(&arch);
+    struct lab_random r = {21};
+
+    (void)state;
+    for (unsigned n = 1; n <= CUDA_OPS_MOVE_PIECES; n++) {
+        struct piece pieces[CUDA_OPS_MOVE_PIECES];
+        struct cuda_ops_range ranges[CUDA_OPS_MOVE_PIECES];
+        struct cuda_launch launch;
+
+        for (unsigned i = 0; i < n; i++) {
+            struct piece *p = &pieces[i];
+
+            *p = (struct piece){.bytes = 1 + lab_random(&r) % 9000, .shift = shifts[lab_random(&r) % 6]};
+            if (i % 2)
+                p->bytes = (p->bytes + 15) / 16 * 16;
+            p->from = at_end(&m, p, false);
+            p->to = at_end(&m, p, true);
+            ranges[i] = (struct cuda_ops_range){p->from + p->shift, p->to + p->shift, p->bytes};
+        }
+        cuda_ops_move(ranges, n, &launch);
+        for (unsigned blocks = 1; blocks <= 2; blocks++) { /* too few loop */
+            launch.grid[0] = blocks == 1 ? launch.grid[0] : 2;
+            assert_int_equal(m.launch(m.context, &launch), 0);
+        }
+        for (unsigned i = 0; i < n; i++)
+            check_piece(&m, &pieces[i]);
+    }
+}
+
 static void check_elementwise(enum op_id op, uint64_t seed)
 {
     enum emulated_arch arch = EMULATED_SM_80;
@@ -322,6 +389,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_launch_of_nothing_touches_no_memory),
         cmocka_unit_test(a_gate_opens_by_the_hosts_word_or_by_itself),
+        cmocka_unit_test(pieces_of_memory_are_moved),
         cmocka_unit_test(add_equals_the_reference),
         cmocka_unit_test(square_equals_the_reference),
         cmocka_unit_test(add_square_equals_the_reference),
