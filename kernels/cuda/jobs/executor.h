@@ -53,6 +53,10 @@ int cuda_executor_stream_new(struct cuda_executor *x, enum backend_priority prio
                              struct backend_stream **ret_stream, struct error *e);
 bool cuda_needs_prepare(struct cuda_executor *x, const struct backend_job *job);
 int cuda_prepare(struct backend_stream *stream, struct backend_job *job, struct error *e);
+
+/* Prepares one step of a job of the stream; cuda_job_take_steps() has made `own`. Thread: any; it may block where
+ * cuda_needs_prepare() says so. */
+int cuda_prepare_step(struct cuda_stream *s, const struct step *step, struct cuda_step *own, struct error *e);
 void cuda_submit(struct backend_stream *stream, struct backend_job *job);
 unsigned cuda_poll(struct cuda_executor *x);
 void cuda_arm(struct cuda_executor *x);

@@ -7,7 +7,7 @@
 
 #include "completion.h"
 #include "compute/kernels.h"
-#include "compute/transfer.h"
+#include "executor.h"
 #include "memory/operand.h"
 #include "timed.h"
 #include "util/clock.h"
@@ -58,21 +58,15 @@ static int provide(struct cuda_stream *s, const struct step *step, struct cuda_w
     return cuda_device_is_broken(s->queue.device) ? -1 : cuda_work_prepare_own(kernels, step, work, e);
 }
 
-static int start_step(struct cuda_stream *s, struct step *step, struct cuda_work *work, bool prepared, struct error *e)
+static int start_step(struct cuda_stream *s, struct step *step, struct cuda_step *own, bool prepared, struct error *e)
 {
     if (plan_is_empty(&step->plan)) {
         step_copy_variant(step->variant_used, cuda_variants_nominal(&s->executor->kernels->variants, step));
         return 0;
     }
-    if (!prepared) {
-        const int transfer = cuda_step_is_staged(step) ? cuda_transfer_take(s->queue.device, step, work, e) : 0;
-
-        if (transfer < 0 || (!transfer && cuda_work_prepare(s->executor->kernels, step, work, e) < 0))
-            return -1;
-    }
-    if (provide(s, step, work, e) < 0)
+    if ((!prepared && cuda_prepare_step(s, step, own, e) < 0) || provide(s, step, &own->work, e) < 0)
         return -1;
-    step_copy_variant(step->variant_used, work->variant);
+    step_copy_variant(step->variant_used, own->work.variant);
     return 0;
 }
 
@@ -93,6 +87,17 @@ static void find_early(const struct backend_job *base, struct cuda_job *job)
     }
 }
 
+/* Copies that prepare() has left: right before the kernel, or another process's time slice comes between the two. */
+static int copy_in(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct error *e)
+{
+    struct cuda_staging *staging = cuda_job_staging(job);
+
+    if (!staging || (job->prepared && !cuda_staging_is_quick(staging)))
+        return 0;
+    base->started_ns = clock_now_ns();
+    return cuda_staging_copy_in(&s->queue, staging, base->timing, e);
+}
+
 static int start(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct error *e)
 {
     if (base->counters)
@@ -106,7 +111,7 @@ static int start(struct cuda_stream *s, struct backend_job *base, struct cuda_jo
             return -1;
         job->launches = 0;
         for (unsigned i = 0; i < base->n_steps; i++) {
-            if (start_step(s, &base->steps[i], &job->steps[i].work, job->prepared, e) < 0) {
+            if (start_step(s, &base->steps[i], &job->steps[i], job->prepared, e) < 0) {
                 backend_job_blame(base, i, e);
                 return -1;
             }
@@ -114,7 +119,7 @@ static int start(struct cuda_stream *s, struct backend_job *base, struct cuda_jo
         }
         find_early(base, job);
     }
-    return 0;
+    return copy_in(s, base, job, e);
 }
 
 /* ---- one execution ---- */

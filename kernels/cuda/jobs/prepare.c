@@ -19,13 +19,17 @@ static bool is_staged(const struct backend_job *job)
     return false;
 }
 
-/* Whether something of the job's host memory is yet to be done: transfers of registered memory need nothing. */
+/* Whether something of the job's host memory is yet to be done that may take long: transfers of registered memory need
+ * nothing, and one step with little of it needs no more than a few launches. */
 static bool staging_may_block(const struct cuda_device *d, const struct backend_job *job)
 {
-    for (unsigned i = 0; i < job->n_steps; i++)
-        if (cuda_step_is_staged(&job->steps[i]) &&
-            !(cuda_transfer_fits(&job->steps[i]) && cuda_transfer_is_ready(d, &job->steps[i])))
+    for (unsigned i = 0; i < job->n_steps; i++) {
+        const struct step *step = &job->steps[i];
+
+        if (cuda_step_is_staged(step) && !(cuda_transfer_fits(step) && cuda_transfer_is_ready(d, step)) &&
+            !(job->n_steps == 1 && cuda_staging_is_light(d, step)))
             return true;
+    }
     return false;
 }
 
@@ -76,7 +80,7 @@ bool cuda_needs_prepare(struct cuda_executor *x, const struct backend_job *job)
     return false;
 }
 
-static int prepare_step(struct cuda_stream *s, const struct step *step, struct cuda_step *own, struct error *e)
+int cuda_prepare_step(struct cuda_stream *s, const struct step *step, struct cuda_step *own, struct error *e)
 {
     const struct cuda_kernels *kernels = s->executor->kernels;
     int transfer;
@@ -125,13 +129,13 @@ static int prepare_steps(struct cuda_stream *s, struct backend_job *base, struct
     if (cuda_job_take_steps(s->queue.device, job, base, e) < 0)
         return -1;
     for (unsigned i = 0; i < base->n_steps; i++)
-        if (prepare_step(s, &base->steps[i], &job->steps[i], e) < 0) {
+        if (cuda_prepare_step(s, &base->steps[i], &job->steps[i], e) < 0) {
             backend_job_blame(base, i, e);
             undo_staging(s, job, false);
             return -1;
         }
     staging = cuda_job_staging(job);
-    if (staging) {
+    if (staging && !cuda_staging_is_quick(staging)) {
         base->started_ns = clock_now_ns();
         if (cuda_staging_copy_in(&s->queue, staging, base->timing, e) < 0) {
             undo_staging(s, job, true);

@@ -153,6 +153,24 @@ static int plan_transfers(const struct cuda_embedded *kernels, const struct step
     return 0;
 }
 
+bool cuda_staging_is_light(const struct cuda_device *d, const struct step *step)
+{
+    uint64_t total = 0;
+
+    if (step->plan.kind != PLAN_ELEMENTWISE && step->plan.kind != PLAN_KERNEL)
+        return false;
+    for (unsigned i = 0; i < step_operands(step); i++) {
+        const struct step_operand *o = &step->operands[i];
+
+        if (!cuda_operand_is_staged(o))
+            continue;
+        total += o->extent;
+        if (total > MOVED_BYTES || !cuda_is_registered(d, cuda_operand_memory(o)))
+            return false;
+    }
+    return true;
+}
+
 static int place_operands(const struct cuda_embedded *kernels, const struct cuda_queue *q, const struct step *step,
                           struct cuda_staging *staging, struct plan *plan, uint64_t *addresses, struct error *e)
 {

@@ -37,8 +37,12 @@ struct cuda_staging {                      /* does not move once it is prepared 
     struct cuda_launch launches[STAGING_LAUNCHES];
 };
 
+/* Whether to prepare and to copy the step takes no time: few bytes of memory that is registered, for one kernel that is
+ * loaded. Thread: any. */
+bool cuda_staging_is_light(const struct cuda_device *d, const struct step *step);
+
 /* Registers the memory, allocates the scratch memory, and rewrites `addresses` and the strides of `plan` for operands
- * that are staged there. Undone on failure. Thread: any; may block. */
+ * that are staged there. Undone on failure. Thread: any; may block, unless the step is light. */
 int cuda_staging_prepare(const struct cuda_embedded *kernels, const struct cuda_queue *q, const struct step *step,
                          struct cuda_staging *staging, struct plan *plan, uint64_t *addresses, struct error *e);
 
@@ -46,7 +50,14 @@ int cuda_staging_prepare(const struct cuda_embedded *kernels, const struct cuda_
 int cuda_staging_place_kernel(const struct cuda_queue *q, const struct step *step, struct cuda_staging *staging,
                               uint64_t *addresses, struct error *e);
 
-/* Enqueues the copies to the device. After a failure some may be on their way. Thread: any; may block. */
+/* Whether to enqueue the copies to the device takes no time, as a launch does. */
+static inline bool cuda_staging_is_quick(const struct cuda_staging *staging)
+{
+    return staging->move_in.function || !staging->n_in;
+}
+
+/* Enqueues the copies to the device. After a failure some may be on their way. Thread: any; may block, unless they are
+ * quick. */
 int cuda_staging_copy_in(const struct cuda_queue *q, struct cuda_staging *staging, bool timing, struct error *e);
 
 /* Enqueues the copies of the outputs to host memory. Thread: loop. */

@@ -50,58 +50,6 @@ static void test_contiguous_tensors_are_copied_in_and_out(void **state)
     assert_int_equal(counter(STANDIN_COUNTER_live_allocations), 0);
 }
 
-/* All operands of a step together, in each direction. */
-static void test_few_bytes_are_moved_by_one_launch(void **state)
-{
-    struct backend_memory *a = host_memory(2 * BYTES), *b = host_memory(BYTES), *out = host_memory(BYTES);
-    const int64_t copies = counter(STANDIN_COUNTER_copies_h2d) + counter(STANDIN_COUNTER_copies_d2h);
-    struct backend_stream *stream = stream_open();
-    struct view odd = {.memory = a, .offset = 3, .rank = 1, .shape = {N - 1}};
-    int64_t launched;
-    struct test_job t;
-
-    (void)state;
-    fill(a, 2 * N, 1);
-    fill(b, N, 2);
-    memset(out->host, 0, BYTES);
-    make_job(&t, OP_ADD, (struct view[]){odd, VECTOR(b, N - 1), VECTOR(out, N - 1)});
-    launched = counter(STANDIN_COUNTER_launches);
-    t.job.timing = TIMING_NONE;
-    run_job(stream, &t);
-    assert_int_equal(counter(STANDIN_COUNTER_launches) - launched, 3);
-    assert_int_equal(counter(STANDIN_COUNTER_copies_h2d) + counter(STANDIN_COUNTER_copies_d2h), copies);
-    for (unsigned i = 0; i < N - 1; i++)
-        assert_true(floats(out)[i] == value(3 + i, 1) + value(i, 2));
-    assert_true(floats(out)[N - 1] == 0);
-    backend->stream_free(stream);
-    close_memory(a);
-    close_memory(b);
-    close_memory(out);
-}
-
-/* Together too many, though each is not. */
-static void test_more_bytes_are_copied(void **state)
-{
-    enum { COUNT = 10000 };
-    struct backend_memory *a = host_memory(MANY_BYTES), *b = host_memory(MANY_BYTES), *out = host_memory(MANY_BYTES);
-    const int64_t in = counter(STANDIN_COUNTER_copies_h2d), back = counter(STANDIN_COUNTER_copies_d2h);
-    struct backend_stream *stream = stream_open();
-    struct test_job t;
-
-    (void)state;
-    fill(a, COUNT, 1);
-    fill(b, COUNT, 2);
-    make_job(&t, OP_ADD, (struct view[]){VECTOR(a, COUNT), VECTOR(b, COUNT), VECTOR(out, COUNT)});
-    run_job(stream, &t);
-    expect_sum(out, COUNT, 1, 2);
-    assert_int_equal(counter(STANDIN_COUNTER_copies_h2d) - in, 2);
-    assert_int_equal(counter(STANDIN_COUNTER_copies_d2h) - back, 0); /* by themselves few enough */
-    backend->stream_free(stream);
-    close_memory(a);
-    close_memory(b);
-    close_memory(out);
-}
-
 static void test_offsets_and_broadcasting(void **state)
 {
     struct backend_memory *m = host_memory(4 * BYTES);
@@ -515,8 +463,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_contiguous_tensors_are_copied_in_and_out),
-        cmocka_unit_test(test_few_bytes_are_moved_by_one_launch),
-        cmocka_unit_test(test_more_bytes_are_copied),
         cmocka_unit_test(test_offsets_and_broadcasting),
         cmocka_unit_test(test_a_strided_output_leaves_what_lies_between),
         cmocka_unit_test(test_a_transposed_output_is_one_copy),
