@@ -97,6 +97,7 @@ struct backend_config {
     unsigned executors_max;            /* processes at one time, the common one and spares included; 0: 8 */
     unsigned executors_active;         /* domains that have work on a GPU at one time; 0: 1 */
     unsigned executors_exclusive_ms;   /* that an exclusive job keeps other users' waiting; 0: 50 */
+    unsigned executors_late_ms;        /* that others wait for a domain's work whose turn is over; 0: 25 */
     unsigned executors_longest_s;      /* of a job of users' kernels, while others wait for the GPU; 0: 2 */
     unsigned executors_spares;         /* processes that are kept ready for new domains */
     unsigned executors_sandbox;        /* enum executor_sandbox */

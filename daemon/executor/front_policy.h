@@ -33,6 +33,12 @@ static inline uint64_t front_longest_ns(const struct front *f)
     return (f->config.executors_longest_s ? f->config.executors_longest_s : 2) * UINT64_C(1000000000);
 }
 
+/* That others wait for a turn which is over, until they go beside it. */
+static inline uint64_t front_late_ns(const struct front *f)
+{
+    return (f->config.executors_late_ms ? f->config.executors_late_ms : 25) * UINT64_C(1000000);
+}
+
 /* Whether a job of the domain may be sent to the GPU now; else the domain waits for its turn there. */
 bool front_turn_take(struct front_device *gpu, struct front_domain *d);
 /* A domain's executor has no job on a GPU any more, or time has passed: turns go on. */

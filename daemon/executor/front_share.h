@@ -18,11 +18,13 @@ struct front_turn {
     struct list blocked; /* struct front_stream.blocked_link: wait for the executor, room or this turn */
     bool has;
     uint64_t since_ns, waiting_ns, had_ns; /* since when it has it; since when it waits, 0: it does not; in all */
+    uint64_t late_ns; /* its jobs do not end: since when others go beside it, and it sends only where they do nothing;
+                         0: it is not late */
 };
 
 /* The turns on one GPU. */
 struct front_turns {
-    unsigned n, n_waiting;
+    unsigned n, n_late, n_waiting; /* late ones are among the n */
 };
 
 /* ---- holds: see front_hold.c ---- */

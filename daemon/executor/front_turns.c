@@ -1,11 +1,12 @@
 /* Turns of domains on each GPU: few of them have work on it at a time, since contexts share a GPU by time slices, and
- * every one that is busy makes the others wait longer. The one that has had least of the GPU goes next. Turns on one
- * GPU know nothing of those on others: contexts on two GPUs share nothing. Thread: loop. */
+ * every one that is busy makes the others wait longer. The one that has had least of the GPU goes next. A turn whose
+ * jobs do not end is late: it keeps nobody from a turn, since the GPU's time slices are shorter than such a wait. Turns
+ * on one GPU know nothing of those on others: contexts on two GPUs share nothing. Thread: loop. */
 #include "executor/front_policy.h"
 #include "util/clock.h"
 
 enum {
-    TURN_NS = 5000000,  /* how long a domain sends while others wait; what it has sent then ends */
+    TURN_NS = 3000000,  /* how long a domain sends while others wait; what it has sent then ends */
     AHEAD = 8,          /* jobs that a domain has in its executor while others wait */
     AHEAD_ALONE = 32,   /* the same while none waits: what is there when one comes goes on */
     AHEAD_FIRST = 4,    /* the same before the first one of them has ended: each that ends makes it one more */
@@ -83,6 +84,8 @@ static void begin_turn(struct front_device *gpu, struct front_turn *turn, uint64
 
 static void end_turn(struct front_device *gpu, struct front_turn *turn, uint64_t now_ns)
 {
+    gpu->turns.n_late -= turn->late_ns != 0;
+    turn->late_ns = 0;
     turn->has = false;
     turn->had_ns += now_ns - turn->since_ns;
     gpu->turns.n--;
@@ -109,9 +112,30 @@ static unsigned ahead(const struct front_domain *d, const struct front_device *g
     return job_ns * AHEAD_LEAST >= AHEAD_NS ? AHEAD_LEAST : (unsigned)(AHEAD_NS / job_ns);
 }
 
+/* Late turns are as few, so endless jobs of many domains do not all take their part of the GPU. */
+static bool has_free_turn(const struct front_device *gpu)
+{
+    return gpu->turns.n - gpu->turns.n_late < max_turns(gpu->front);
+}
+
+/* Whether a domain other than the turn's waits, or has work on the GPU. */
+static bool others_work(const struct front_device *gpu, const struct front_turn *turn)
+{
+    list_for_each_safe (node, after, &gpu->front->domains) {
+        const struct front_domain *d = list_entry(node, struct front_domain, link);
+        const struct front_turn *other = &d->turns[gpu->number];
+
+        if (other != turn && (other->waiting_ns || (other->has && jobs_of(d, gpu))))
+            return true;
+    }
+    return false;
+}
+
 /* Whether the domain, which has the turn, sends on. */
 static bool goes_on(const struct front_device *gpu, const struct front_domain *d)
 {
+    if (d->turns[gpu->number].late_ns && others_work(gpu, &d->turns[gpu->number]))
+        return false;
     if (!gpu->turns.n_waiting)
         return jobs_of(d, gpu) < ahead(d, gpu, AHEAD_ALONE);
     return jobs_of(d, gpu) < ahead(d, gpu, AHEAD) && clock_now_ns() < d->turns[gpu->number].since_ns + TURN_NS;
@@ -125,11 +149,13 @@ bool front_turn_take(struct front_device *gpu, struct front_domain *d)
         return true;
     if (d->leaving_ns)
         return false;
+    if (turn->late_ns && !jobs_of(d, gpu))
+        end_turn(gpu, turn, clock_now_ns());
     if (turn->has && goes_on(gpu, d))
         return true;
     if (turn->has || turn->waiting_ns)
         return false;
-    if (gpu->turns.n < max_turns(gpu->front) && (!gpu->turns.n_waiting || next_of(gpu) == d)) {
+    if (has_free_turn(gpu) && (!gpu->turns.n_waiting || next_of(gpu) == d)) {
         begin_turn(gpu, turn, clock_now_ns());
         return true;
     }
@@ -170,6 +196,31 @@ static uint64_t waiting_since(const struct front_device *gpu)
     return since_ns;
 }
 
+/* A turn whose jobs go on: others go beside it after a time, and after much more of it the longest job is ended.
+ * `since_ns`: others wait, UINT64_MAX: none does. */
+static void keep_turn(struct front_device *gpu, struct front_domain *d, uint64_t since_ns, uint64_t now_ns)
+{
+    struct front_turn *turn = turn_of(d, gpu);
+    const uint64_t longest_ns = front_longest_ns(gpu->front), until_ns = turn->since_ns + TURN_NS;
+    const uint64_t late_at_ns =
+        since_ns == UINT64_MAX ? UINT64_MAX : (since_ns > until_ns ? since_ns : until_ns) + front_late_ns(gpu->front);
+    uint64_t next_ns = now_ns + longest_ns / 8;
+
+    if (!turn->late_ns && now_ns >= late_at_ns && gpu->turns.n_late < max_turns(gpu->front)) {
+        turn->late_ns = now_ns;
+        gpu->turns.n_late++;
+    }
+    if (turn->late_ns && turn->late_ns < since_ns && others_work(gpu, turn))
+        since_ns = turn->late_ns;
+    if (since_ns != UINT64_MAX)
+        front_end_late(d->executor, gpu, since_ns, longest_ns);
+    if (now_ns < until_ns)
+        next_ns = until_ns;
+    else if (now_ns < late_at_ns && late_at_ns < next_ns)
+        next_ns = late_at_ns;
+    front_set_timer(gpu->front, next_ns);
+}
+
 /* Ends turns that are over; looks for jobs that last too long. */
 static void end_turns(struct front_device *gpu, uint64_t now_ns)
 {
@@ -178,28 +229,25 @@ static void end_turns(struct front_device *gpu, uint64_t now_ns)
     list_for_each_safe (node, after, &gpu->front->domains) {
         struct front_domain *d = list_entry(node, struct front_domain, link);
         struct front_turn *turn = turn_of(d, gpu);
-        const uint64_t until_ns = turn->since_ns + TURN_NS;
 
         if (!turn->has)
             continue;
-        if (!jobs_of(d, gpu) && (list_empty(&turn->blocked) || now_ns >= until_ns || !d->executor)) {
+        if (!jobs_of(d, gpu) && (list_empty(&turn->blocked) || now_ns >= turn->since_ns + TURN_NS || !d->executor)) {
             end_turn(gpu, turn, now_ns);
             if (!list_empty(&turn->blocked))
                 wait_in_line(gpu, d, now_ns);
         } else if (d->executor) {
-            if (since_ns != UINT64_MAX)
-                front_end_late(d->executor, gpu, since_ns, front_longest_ns(gpu->front));
-            front_set_timer(gpu->front, now_ns < until_ns ? until_ns : now_ns + front_longest_ns(gpu->front) / 8);
+            keep_turn(gpu, d, since_ns, now_ns);
         }
     }
 }
 
 static void turn_of_gpu(struct front_device *gpu)
 {
-    if (!gpu->turns.n_waiting)
+    if (!gpu->turns.n_waiting && !gpu->turns.n_late)
         return;
     end_turns(gpu, clock_now_ns());
-    while (gpu->turns.n_waiting && gpu->turns.n < max_turns(gpu->front)) {
+    while (gpu->turns.n_waiting && has_free_turn(gpu)) {
         struct front_domain *d = next_of(gpu);
 
         if (!d)

@@ -48,7 +48,7 @@ struct config {
     bool executors_counters_privileged;
     char *cuda_driver, *cuda_blaslt, *cuda_nvml;
     char *executors_isolate, *executors_sandbox, *executors_user, *executors_cupti;
-    uint64_t executors_max, executors_active, executors_exclusive_ms, executors_longest_s, executors_spares,
+    uint64_t executors_max, executors_active, executors_exclusive_ms, executors_late_ms, executors_longest_s, executors_spares,
         executors_faults, executors_spin_us;
     uint64_t cuda_workspace_bytes, cuda_repack_bytes;
     /* kernels */

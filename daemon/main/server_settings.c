@@ -96,6 +96,7 @@ struct server_config server_config_of(const struct config *c)
                            .executors_max = (unsigned)c->executors_max,
                            .executors_active = (unsigned)c->executors_active,
                            .executors_exclusive_ms = (unsigned)c->executors_exclusive_ms,
+                           .executors_late_ms = (unsigned)c->executors_late_ms,
                            .executors_longest_s = (unsigned)c->executors_longest_s,
                            .executors_spares = c->isolate >= ISOLATE_USER ? (unsigned)c->executors_spares : 0,
                            .executors_sandbox = c->executors_sandbox_mode,

@@ -108,9 +108,13 @@ const struct setting settings[] = {
      "Milliseconds that work of others waits at most for a client's exclusive work, which is alone on its GPU that "
      "long; "
      "then others have as long before the next."},
+    {"executors", "late_ms", NUMBER, AT(executors_late_ms), "25", 1, 3600000, FIXED,
+     "Milliseconds that others wait for the end of what a user has on a GPU when the user's turn is over: then the "
+     "next "
+     "turn begins beside it, and both share the GPU by time slices."},
     {"executors", "longest_s", NUMBER, AT(executors_longest_s), "2", 1, 3600, FIXED,
      "Seconds that a user's kernel, or other work of its executor, may run on while kernels of others wait for the "
-     "GPU; "
+     "GPU or run beside it; "
      "then it is ended. Where nobody waits it goes on, see server.job_timeout_s."},
     {"executors", "spares", NUMBER, AT(executors_spares), "1", 0, 8, FIXED,
      "Executors that are kept ready: after a fault, and for a user's first kernel, one begins at once."},

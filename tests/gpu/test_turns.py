@@ -41,7 +41,7 @@ Pair = tuple[Client, Client]
 
 @pytest.fixture
 def pair(backend: str, driver: Any) -> Iterator[Pair]:
-    with start(backend, "connection", spares=0, more="exclusive_ms = 5000\n") as daemon:
+    with start(backend, "connection", spares=0, more="exclusive_ms = 5000\nlate_ms = 60000\n") as daemon:
         with daemon.connect() as connection:
             gpus = [d["uuid"] for d in connection.call("hello")["devices"] if d["backend"] == "cuda"]
         if len(gpus) < 2:
