@@ -25,6 +25,8 @@ struct front_turn {
 /* The turns on one GPU. */
 struct front_turns {
     unsigned n, n_late, n_waiting; /* late ones are among the n */
+    uint64_t waited_ns;            /* somebody waits since then */
+    uint64_t beside_ns, seen_ns;   /* others wait, or have turns beside late ones, since then; when that was last so */
 };
 
 /* ---- holds: see front_hold.c ---- */

@@ -67,7 +67,28 @@ static void wait_in_line(struct front_device *gpu, struct front_domain *d, uint6
     if (least_ns != UINT64_MAX && turn->had_ns < least_ns)
         turn->had_ns = least_ns;
     turn->waiting_ns = now_ns;
-    gpu->turns.n_waiting++;
+    if (!gpu->turns.n_waiting++)
+        gpu->turns.waited_ns = now_ns;
+}
+
+/* There are more turns than there would be without late ones. */
+static bool has_more_turns(const struct front_device *gpu)
+{
+    return gpu->turns.n > max_turns(gpu->front);
+}
+
+/* So long others may do nothing beside a late turn, and are still there. More than between two looks at it. */
+static uint64_t gap_ns(const struct front *f)
+{
+    return front_longest_ns(f) / 4;
+}
+
+/* Others wait now, or work beside a late turn. */
+static void note_others(struct front_device *gpu, uint64_t now_ns)
+{
+    if (now_ns - gpu->turns.seen_ns > gap_ns(gpu->front))
+        gpu->turns.beside_ns = now_ns;
+    gpu->turns.seen_ns = now_ns;
 }
 
 static void begin_turn(struct front_device *gpu, struct front_turn *turn, uint64_t now_ns)
@@ -78,16 +99,26 @@ static void begin_turn(struct front_device *gpu, struct front_turn *turn, uint64
     turn->has = true;
     turn->since_ns = now_ns;
     gpu->turns.n++;
+    if (has_more_turns(gpu))
+        note_others(gpu, now_ns);
     if (gpu->turns.n_waiting) /* end_turns() has to look again: jobs of this turn may never end */
         front_set_timer(gpu->front, now_ns + TURN_NS);
 }
 
-static void end_turn(struct front_device *gpu, struct front_turn *turn, uint64_t now_ns)
+static void end_late(struct front_device *gpu, struct front_turn *turn)
 {
     gpu->turns.n_late -= turn->late_ns != 0;
     turn->late_ns = 0;
+}
+
+/* It has had the time in which others waited: the rest was nobody's loss. */
+static void end_turn(struct front_device *gpu, struct front_turn *turn, uint64_t now_ns)
+{
+    const uint64_t waited_ns = gpu->turns.n_waiting ? gpu->turns.waited_ns : now_ns;
+
+    end_late(gpu, turn);
     turn->has = false;
-    turn->had_ns += now_ns - turn->since_ns;
+    turn->had_ns += now_ns - (waited_ns > turn->since_ns ? waited_ns : turn->since_ns);
     gpu->turns.n--;
 }
 
@@ -118,23 +149,10 @@ static bool has_free_turn(const struct front_device *gpu)
     return gpu->turns.n - gpu->turns.n_late < max_turns(gpu->front);
 }
 
-/* Whether a domain other than the turn's waits, or has work on the GPU. */
-static bool others_work(const struct front_device *gpu, const struct front_turn *turn)
-{
-    list_for_each_safe (node, after, &gpu->front->domains) {
-        const struct front_domain *d = list_entry(node, struct front_domain, link);
-        const struct front_turn *other = &d->turns[gpu->number];
-
-        if (other != turn && (other->waiting_ns || (other->has && jobs_of(d, gpu))))
-            return true;
-    }
-    return false;
-}
-
 /* Whether the domain, which has the turn, sends on. */
 static bool goes_on(const struct front_device *gpu, const struct front_domain *d)
 {
-    if (d->turns[gpu->number].late_ns && others_work(gpu, &d->turns[gpu->number]))
+    if (d->turns[gpu->number].late_ns && (gpu->turns.n_waiting || has_more_turns(gpu)))
         return false;
     if (!gpu->turns.n_waiting)
         return jobs_of(d, gpu) < ahead(d, gpu, AHEAD_ALONE);
@@ -151,8 +169,11 @@ bool front_turn_take(struct front_device *gpu, struct front_domain *d)
         return false;
     if (turn->late_ns && !jobs_of(d, gpu))
         end_turn(gpu, turn, clock_now_ns());
-    if (turn->has && goes_on(gpu, d))
+    if (turn->has && goes_on(gpu, d)) {
+        if (!turn->late_ns && has_more_turns(gpu))
+            note_others(gpu, clock_now_ns());
         return true;
+    }
     if (turn->has || turn->waiting_ns)
         return false;
     if (has_free_turn(gpu) && (!gpu->turns.n_waiting || next_of(gpu) == d)) {
@@ -196,29 +217,46 @@ static uint64_t waiting_since(const struct front_device *gpu)
     return since_ns;
 }
 
-/* A turn whose jobs go on: others go beside it after a time, and after much more of it the longest job is ended.
- * `since_ns`: others wait, UINT64_MAX: none does. */
-static void keep_turn(struct front_device *gpu, struct front_domain *d, uint64_t since_ns, uint64_t now_ns)
+/* Others go beside a turn whose jobs do not end in time. `since_ns`: others wait, UINT64_MAX: none does. Returns when
+ * to look again for that; UINT64_MAX: need not. */
+static uint64_t find_late(struct front_device *gpu, struct front_turn *turn, uint64_t since_ns, uint64_t now_ns)
 {
-    struct front_turn *turn = turn_of(d, gpu);
-    const uint64_t longest_ns = front_longest_ns(gpu->front), until_ns = turn->since_ns + TURN_NS;
-    const uint64_t late_at_ns =
-        since_ns == UINT64_MAX ? UINT64_MAX : (since_ns > until_ns ? since_ns : until_ns) + front_late_ns(gpu->front);
-    uint64_t next_ns = now_ns + longest_ns / 8;
+    const uint64_t until_ns = turn->since_ns + TURN_NS;
+    uint64_t late_at_ns;
 
-    if (!turn->late_ns && now_ns >= late_at_ns && gpu->turns.n_late < max_turns(gpu->front)) {
+    if (turn->late_ns && !has_more_turns(gpu) && !gpu->turns.n_waiting &&
+        now_ns - gpu->turns.seen_ns > gap_ns(gpu->front))
+        end_late(gpu, turn);
+    if (now_ns < until_ns)
+        return until_ns;
+    if (turn->late_ns || since_ns == UINT64_MAX)
+        return UINT64_MAX;
+    late_at_ns = (since_ns > until_ns ? since_ns : until_ns) + front_late_ns(gpu->front);
+    if (now_ns < late_at_ns)
+        return late_at_ns;
+    if (gpu->turns.n_late < max_turns(gpu->front)) {
         turn->late_ns = now_ns;
         gpu->turns.n_late++;
     }
-    if (turn->late_ns && turn->late_ns < since_ns && others_work(gpu, turn))
-        since_ns = turn->late_ns;
+    return UINT64_MAX;
+}
+
+/* A turn whose jobs go on. After a long time in which others waited, or worked beside them, the longest one is ended.
+ */
+static void keep_turn(struct front_device *gpu, struct front_domain *d, uint64_t since_ns, uint64_t now_ns)
+{
+    struct front_turn *turn = turn_of(d, gpu);
+    const uint64_t longest_ns = front_longest_ns(gpu->front), look_ns = now_ns + longest_ns / 8;
+    const uint64_t late_look_ns = find_late(gpu, turn, since_ns, now_ns);
+    uint64_t beside_ns = UINT64_MAX;
+
+    if (turn->late_ns && now_ns - gpu->turns.seen_ns <= gap_ns(gpu->front))
+        beside_ns = turn->late_ns > gpu->turns.beside_ns ? turn->late_ns : gpu->turns.beside_ns;
+    if (beside_ns < since_ns)
+        since_ns = beside_ns;
     if (since_ns != UINT64_MAX)
         front_end_late(d->executor, gpu, since_ns, longest_ns);
-    if (now_ns < until_ns)
-        next_ns = until_ns;
-    else if (now_ns < late_at_ns && late_at_ns < next_ns)
-        next_ns = late_at_ns;
-    front_set_timer(gpu->front, next_ns);
+    front_set_timer(gpu->front, late_look_ns < look_ns ? late_look_ns : look_ns);
 }
 
 /* Ends turns that are over; looks for jobs that last too long. */
@@ -226,6 +264,8 @@ static void end_turns(struct front_device *gpu, uint64_t now_ns)
 {
     const uint64_t since_ns = waiting_since(gpu);
 
+    if (since_ns != UINT64_MAX)
+        note_others(gpu, now_ns);
     list_for_each_safe (node, after, &gpu->front->domains) {
         struct front_domain *d = list_entry(node, struct front_domain, link);
         struct front_turn *turn = turn_of(d, gpu);
@@ -237,6 +277,8 @@ static void end_turns(struct front_device *gpu, uint64_t now_ns)
             if (!list_empty(&turn->blocked))
                 wait_in_line(gpu, d, now_ns);
         } else if (d->executor) {
+            if (!turn->late_ns && has_more_turns(gpu))
+                note_others(gpu, now_ns);
             keep_turn(gpu, d, since_ns, now_ns);
         }
     }

@@ -48,8 +48,8 @@ struct config {
     bool executors_counters_privileged;
     char *cuda_driver, *cuda_blaslt, *cuda_nvml;
     char *executors_isolate, *executors_sandbox, *executors_user, *executors_cupti;
-    uint64_t executors_max, executors_active, executors_exclusive_ms, executors_late_ms, executors_longest_s, executors_spares,
-        executors_faults, executors_spin_us;
+    uint64_t executors_max, executors_active, executors_exclusive_ms, executors_late_ms, executors_longest_s,
+        executors_spares, executors_faults, executors_spin_us;
     uint64_t cuda_workspace_bytes, cuda_repack_bytes;
     /* kernels */
     uint64_t kernels, source_bytes, job_timeout_s, helpers, compile_memory_mib, compile_time_s, compile_keep_s;

@@ -7,7 +7,6 @@ import signal
 from collections.abc import Callable
 
 import numpy as np
-import pytest
 from domains import FIXTURES, Client, Domains
 from gpu_machine import N, only_with_the_standin, register, values, vector
 from support import proc
@@ -131,25 +130,6 @@ def test_a_busy_one_makes_room(start: Callable[..., Domains], client: Callable[.
         first.connection.reply(msgid).get()
 
 
-def test_domains_have_turns(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
-    """With one active domain, another one's kernel waits until the first one's has ended, if that is not late."""
-    machine = start(isolate="connection", more="late_ms = 60000\n")
-    first, second = client(machine), client(machine)
-    first.own()
-    second.own()
-    with machine.control.gate("kernel"):
-        sent = [
-            one.connection.request("launch", {"kernel": one.custom, "args": [one.tensors[1], one.tensors[0], N]})
-            for one in (first, second)
-        ]
-        rows = [machine.control.row(pid) for pid in machine.executors()]
-        machine.wait(lambda: sum(row.waiting("kernel") for row in rows) == 1)
-        assert not second.connection.readable(0.2)
-        assert sum(row.waiting("kernel") for row in rows) == 1
-    for one, msgid in zip((first, second), sent):
-        one.connection.reply(msgid).get()
-
-
 def test_many_faults_leave_nothing_behind(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
     machine = start(spares=1)
     stranger, culprit = client(machine), client(machine)
@@ -228,42 +208,6 @@ def test_a_kernel_that_never_ends(start: Callable[..., Domains], client: Callabl
     assert error.code == "job_timeout" and "spin_forever" in error.message, error
     one.launch_own()
     one.square()
-
-
-@pytest.mark.parametrize(("more", "seconds"), [("", 2), ("longest_s = 1\n", 1)])
-def test_a_kernel_that_never_ends_while_others_wait(
-    start: Callable[..., Domains], client: Callable[..., Client], more: str, seconds: int
-) -> None:
-    machine = start(isolate="connection", more=more)
-    first, second = client(machine), client(machine)
-    first.own()
-    second.own()
-    first.memory[1].write(bytes(4 * N))
-    kernel = hostile_kernel(first.connection, "spin_forever")
-    endless = first.connection.request("launch", {"kernel": kernel, "args": [first.tensors[1]]})
-    second.launch_own()
-    assert not first.connection.readable(0), "others go beside a kernel that is late"
-    while not first.connection.readable(0):
-        second.launch_own()
-    error = first.connection.reply_error(endless)
-    assert error.code == "job_timeout" and error.detail["timeout_s"] == seconds, error
-    first.launch_own()
-
-
-def test_as_many_late_kernels_as_have_turns(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
-    """Others wait for the second one, and not for the third."""
-    machine = start(isolate="connection", more="late_ms = 1\n")
-    hostile, other = [client(machine) for _ in range(2)], client(machine)
-    other.own()
-    endless = []
-    for one in hostile:
-        one.own()
-        one.memory[1].write(bytes(4 * N))
-        kernel = hostile_kernel(one.connection, "spin_forever")
-        endless.append(one.connection.request("launch", {"kernel": kernel, "args": [one.tensors[1]]}))
-    other.launch_own()
-    ended = [one.connection.reply_error(msgid) for one, msgid in zip(hostile, endless) if one.connection.readable(0)]
-    assert ended and {error.code for error in ended} == {"job_timeout"}, ended
 
 
 def test_memory_of_others_is_not_there(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
