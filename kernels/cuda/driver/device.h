@@ -38,6 +38,7 @@ struct cuda_queue {
     CUdeviceptr workspace; /* scratch for cuBLASLt; 0: none */
     CUdeviceptr scratch;   /* for copies of operands; 0: none */
     uint64_t scratch_bytes;
+    CUdeviceptr small; /* for steps with few bytes in host memory, one after the other; 0: none */
 };
 
 static inline struct cuda_device *cuda_device(struct backend_device *base)

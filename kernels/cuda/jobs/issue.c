@@ -17,7 +17,8 @@ _Static_assert((int)STAMPS_WINDOW < (int)MARKS_WINDOW, "each execution in flight
 /* Launches block when a channel's queue of some 1000 is full. */
 enum {
     STREAM_WINDOW = STAMPS_WINDOW, /* executions of all jobs of a stream */
-    STEP_WINDOW = 512 /* launches of a stream, however they are spread over executions: the most ops of a sequence */
+    STEP_WINDOW = 512, /* launches of a stream, however they are spread over executions: the most ops of a sequence */
+    COPY_LAUNCHES = 2  /* of a staged step of several, in and out */
 };
 
 static uint32_t executions_of(const struct backend_job *base)
@@ -95,7 +96,7 @@ static int copy_in(struct cuda_stream *s, struct backend_job *base, struct cuda_
     if (!staging || (job->prepared && !cuda_staging_is_quick(staging)))
         return 0;
     base->started_ns = clock_now_ns();
-    return cuda_staging_copy_in(&s->queue, staging, base->timing, e);
+    return cuda_staging_copy_in(&s->queue, staging, cuda_job_copies_are_timed(base), e);
 }
 
 static int start(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct error *e)
@@ -116,6 +117,8 @@ static int start(struct cuda_stream *s, struct backend_job *base, struct cuda_jo
                 return -1;
             }
             job->launches += cuda_work_launches(&job->steps[i].work);
+            if (base->n_steps > 1 && job->steps[i].staged)
+                job->launches += COPY_LAUNCHES;
         }
         find_early(base, job);
     }
@@ -206,13 +209,29 @@ static int issue_work(struct cuda_stream *s, struct backend_job *base, struct cu
     return 0;
 }
 
+/* Copies back before the mark of the last execution, which then tells of their end, too. Not where they are timed, nor
+ * where an event behind them would tell the execution's time. */
+static int write_back(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job,
+                      const struct cuda_execution *x, struct error *e)
+{
+    struct cuda_staging *staging = cuda_job_staging(job);
+
+    if (!staging || cuda_job_copies_are_timed(base) || x->start)
+        return 0;
+    if (cuda_staging_write_back(&s->queue, staging, false, e) < 0)
+        return -1;
+    job->written_back = true;
+    return 0;
+}
+
 static int issue_one(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct error *e)
 {
     struct cuda_execution *x = &job->executions[job->issued % JOB_WINDOW];
     const bool timed = base->timing && job->issued >= base->warmup;
-    const bool last = job->issued + 1 == executions_of(base) && !cuda_job_staging(job);
+    const bool last = job->issued + 1 == executions_of(base);
     struct cuda_device *d = s->queue.device;
     struct error ignored;
+    bool signals;
     int r;
 
     cuda_timed_init(x);
@@ -225,8 +244,11 @@ static int issue_one(struct cuda_stream *s, struct backend_job *base, struct cud
     cuda_recorded_choose(x);
     r = issue_work(s, base, job, x, e);
     cuda_recorded_end(x);
+    if (r == 0 && last)
+        r = write_back(s, base, job, x, e);
+    signals = last && base->signal.page && (!cuda_job_staging(job) || job->written_back);
     /* Also after a failure: part of the work may be in flight. */
-    if (mark_end(s, base, job, last && base->signal.page, x, r < 0 ? &ignored : e) < 0)
+    if (mark_end(s, base, job, signals, x, r < 0 ? &ignored : e) < 0)
         goto lose_track;
     job->issued++;
     s->in_flight++;
@@ -251,12 +273,13 @@ static int issue_tail(struct cuda_stream *s, struct backend_job *base, struct cu
     struct cuda_staging *staging = cuda_job_staging(job);
     int r = 0;
 
-    if (staging && !base->failed)
-        r = cuda_staging_write_back(&s->queue, staging, base->timing, e);
+    if (staging && !base->failed && !job->written_back)
+        r = cuda_staging_write_back(&s->queue, staging, cuda_job_copies_are_timed(base), e);
     for (unsigned i = 0; job->steps && i < job->n_steps; i++)
         if (job->steps[i].staged)
             cuda_staging_free(&s->queue, &job->steps[i].staged->staging);
-    if (staging && cuda_event_mark(s->queue.device, EVENT_TIMED_END, s->queue.stream, &job->tail, e) < 0) {
+    if (staging && !job->written_back &&
+        cuda_event_mark(s->queue.device, EVENT_TIMED_END, s->queue.stream, &job->tail, e) < 0) {
         cuda_device_break(s->queue.device, CUDA_ERROR_UNKNOWN);
         r = -1;
     }

@@ -36,6 +36,7 @@ struct cuda_job *cuda_job_take(struct cuda_job_pool *pool)
     job->graph = NULL;
     job->signalled = false;
     job->issued = job->ended = 0;
+    job->written_back = false;
     job->tail = NULL;
     job->recorded = false;
     job->exact = NULL;

@@ -62,6 +62,7 @@ struct cuda_job {
     struct cuda_ended *exact; /* of executions whose records the job waits for: as many as it repeats; or NULL */
     uint32_t n_exact, exact_read;
     struct cuda_ended later; /* of TIMING_STATISTIC: the host is told its time after the job's end; ticket 0: none */
+    bool written_back;       /* the copies back are before the mark of the last execution */
     CUevent tail;            /* after the copies back, or NULL */
 };
 
@@ -87,6 +88,12 @@ int cuda_job_take_steps(const struct cuda_device *d, struct cuda_job *job, const
 static inline struct cuda_staging *cuda_job_staging(struct cuda_job *job)
 {
     return job->n_steps == 1 && job->steps && job->steps[0].staged ? &job->steps[0].staged->staging : NULL;
+}
+
+/* Whether the times of its copies between host and device are asked for, which take events. */
+static inline bool cuda_job_copies_are_timed(const struct backend_job *base)
+{
+    return base->timing == TIMING_NOW || base->timing == TIMING_EXACT;
 }
 
 /* Ends the job with this error; keeps the first one. */

@@ -96,6 +96,8 @@ int cuda_prepare_step(struct cuda_stream *s, const struct step *step, struct cud
                 e, ERROR_UNSUPPORTED,
                 "%s has no memory pools, so it cannot copy shared host memory in and out; use device memory",
                 s->queue.device->base.info.name);
+        if (cuda_staging_is_light(s->queue.device, step) && cuda_stream_need_small(s, e) < 0)
+            return -1;
         own->staged = calloc(1, sizeof(*own->staged));
         if (!own->staged)
             return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to stage a tensor");
@@ -137,7 +139,7 @@ static int prepare_steps(struct cuda_stream *s, struct backend_job *base, struct
     staging = cuda_job_staging(job);
     if (staging && !cuda_staging_is_quick(staging)) {
         base->started_ns = clock_now_ns();
-        if (cuda_staging_copy_in(&s->queue, staging, base->timing, e) < 0) {
+        if (cuda_staging_copy_in(&s->queue, staging, cuda_job_copies_are_timed(base), e) < 0) {
             undo_staging(s, job, true);
             base->started_ns = 0;
             return -1;

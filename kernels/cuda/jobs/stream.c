@@ -6,11 +6,13 @@
 #include <string.h>
 
 #include "driver/scratch.h"
+#include "staging/staging.h"
 #include "timed.h"
 
 enum {
-    IDLE_STREAMS_MAX = 32,     /* of one priority; as many as run at once: CUDA_DEVICE_MAX_CONNECTIONS */
-    RESTING_WORKSPACES_MAX = 8 /* streams that keep their workspace between jobs */
+    IDLE_STREAMS_MAX = 32,      /* of one priority; as many as run at once: CUDA_DEVICE_MAX_CONNECTIONS */
+    RESTING_WORKSPACES_MAX = 8, /* streams that keep their workspace between jobs */
+    RESTING_SMALLS_MAX = 64     /* the same of small memory */
 };
 
 /* The driver's numbers fall with urgency. Normal work has the least urgent number, as other processes' default streams
@@ -95,6 +97,15 @@ static void release_scratch(struct cuda_stream *s)
     q->scratch_bytes = 0;
 }
 
+static void release_small(struct cuda_stream *s)
+{
+    if (!s->queue.small)
+        return;
+    cuda_scratch_free(s->queue.device, s->queue.stream, s->queue.small);
+    s->queue.small = 0;
+    atomic_fetch_sub_explicit(&s->streams->smalls, 1, memory_order_relaxed);
+}
+
 static void destroy(struct cuda_stream *s)
 {
     cuda_flag_give(&s->streams->flags, s->flag);
@@ -102,6 +113,7 @@ static void destroy(struct cuda_stream *s)
     if (!cuda_device_is_broken(s->queue.device)) {
         release_workspace(s);
         release_scratch(s);
+        release_small(s);
         cuda_on(s->queue.device)->StreamDestroy(s->queue.stream);
     }
     free(s);
@@ -115,6 +127,8 @@ void cuda_stream_free(struct backend_stream *stream)
 
     s->waited = NULL;
     if (streams->idle_count[s->priority] < IDLE_STREAMS_MAX && !cuda_device_is_broken(streams->device)) {
+        if (s->queue.small && cuda_enter(streams->device, &ignored) == 0)
+            release_small(s);
         list_append(&streams->idle[s->priority], &s->link);
         streams->idle_count[s->priority]++;
         return;
@@ -158,9 +172,21 @@ int cuda_stream_need_scratch(struct cuda_stream *s, uint64_t bytes, struct error
     return 0;
 }
 
+int cuda_stream_need_small(struct cuda_stream *s, struct error *e)
+{
+    if (s->queue.small)
+        return 0;
+    if (cuda_scratch_alloc(s->queue.device, s->queue.stream, STAGING_SMALL_BYTES, &s->queue.small, e) < 0)
+        return -1;
+    atomic_fetch_add_explicit(&s->streams->smalls, 1, memory_order_relaxed);
+    return 0;
+}
+
 void cuda_stream_rest(struct cuda_stream *s)
 {
     release_scratch(s);
+    if (atomic_load_explicit(&s->streams->smalls, memory_order_relaxed) > RESTING_SMALLS_MAX)
+        release_small(s);
     if (s->streams->workspaces > RESTING_WORKSPACES_MAX)
         release_workspace(s);
 }

@@ -22,6 +22,7 @@ struct cuda_streams {
     struct list idle[PRIORITY_COUNT]; /* struct cuda_stream, for the next connection */
     unsigned idle_count[PRIORITY_COUNT];
     unsigned workspaces; /* streams that have one */
+    atomic_uint smalls;  /* the same of small memory */
 };
 
 struct cuda_stream {
@@ -77,7 +78,10 @@ int cuda_stream_need_workspace(struct cuda_stream *s, struct error *e);
  * in part may use less than it had. */
 int cuda_stream_need_scratch(struct cuda_stream *s, uint64_t bytes, struct error *e);
 
-/* After the last job: gives the scratch memory back, and the workspace unless few streams have one. */
+/* Makes sure that the stream's queue has small memory. Thread: any, which has the stream to itself. */
+int cuda_stream_need_small(struct cuda_stream *s, struct error *e);
+
+/* After the last job: gives the scratch memory back, and workspace and small memory unless few streams have some. */
 void cuda_stream_rest(struct cuda_stream *s);
 
 #endif

@@ -14,7 +14,7 @@ struct registration {
     unsigned refs; /* devices attached */
     pthread_mutex_t lock;
     bool registered;       /* under lock */
-    CUdeviceptr on_device; /* set by memory_attach(), before cuda_registered_address() */
+    CUdeviceptr on_device; /* where registered; unified addressing: the same on every device */
 };
 
 /* Guards the list, the references and every memory's `attached`; registering, which is slow, holds the registration's
@@ -67,13 +67,27 @@ static size_t whole_pages(uint64_t size)
     return (size + page - 1) / page * page;
 }
 
+/* Under the lock. */
+static int register_pages(struct cuda_device *d, struct registration *own, unsigned flags, struct error *e)
+{
+    const struct backend_memory *memory = own->memory;
+
+    if (CUDA_CALL(d, e, MemHostRegister, memory->host, whole_pages(memory->size), flags) < 0)
+        return -1;
+    if (CUDA_CALL(d, e, MemHostGetDevicePointer, &own->on_device, memory->host, 0) < 0) {
+        cuda_on(d)->MemHostUnregister(memory->host);
+        return -1;
+    }
+    own->registered = true;
+    return 0;
+}
+
 static int register_once(struct cuda_device *d, struct registration *own, bool *ret_registered, struct error *e)
 {
     unsigned flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
-    const struct backend_memory *memory = own->memory;
     int r = 0;
 
-    if (!memory->writable) {
+    if (!own->memory->writable) {
         if (!d->registers_read_only) {
             *ret_registered = false;
             return 0;
@@ -81,10 +95,8 @@ static int register_once(struct cuda_device *d, struct registration *own, bool *
         flags |= CU_MEMHOSTREGISTER_READ_ONLY;
     }
     pthread_mutex_lock(&own->lock);
-    if (!own->registered) {
-        r = CUDA_CALL(d, e, MemHostRegister, memory->host, whole_pages(memory->size), flags);
-        own->registered = r == 0;
-    }
+    if (!own->registered)
+        r = register_pages(d, own, flags, e);
     *ret_registered = own->registered;
     pthread_mutex_unlock(&own->lock);
     return r;
@@ -100,8 +112,7 @@ int cuda_register(struct cuda_device *d, struct backend_memory *memory, struct c
     /* Memory that is only read can be copied without a registration, a little slower. */
     if (register_once(d, own, &found.registered, e) < 0 && (memory->writable || cuda_device_is_broken(d)))
         return -1;
-    if (found.registered && CUDA_CALL(d, e, MemHostGetDevicePointer, &found.on_device, memory->host, 0) < 0)
-        return -1;
+    found.on_device = found.registered ? own->on_device : 0;
     *ret = found;
     return 0;
 }
@@ -132,14 +143,11 @@ int cuda_memory_attach(struct backend_device *base, struct backend_memory *memor
 {
     struct cuda_device *d = cuda_device(base);
     struct cuda_registered found;
-    struct registration *own;
 
     if (cuda_enter(d, e) < 0 || cuda_register(d, memory, &found, e) < 0)
         return -1;
     if (!found.registered)
         return error_set(e, ERROR_UNSUPPORTED, "%s cannot use shared host memory", base->info.name);
-    own = memory->attached[base->index];
-    own->on_device = found.on_device; /* unified addressing: the same on every device */
     return 0;
 }
 

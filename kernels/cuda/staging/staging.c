@@ -171,22 +171,36 @@ bool cuda_staging_is_light(const struct cuda_device *d, const struct step *step)
     return true;
 }
 
+int cuda_staging_take(const struct cuda_queue *q, const struct step *step, struct cuda_staging *staging, uint64_t bytes,
+                      CUdeviceptr *ret_address, struct error *e)
+{
+    if (q->small && bytes <= STAGING_SMALL_BYTES && cuda_staging_is_light(q->device, step)) {
+        *ret_address = q->small;
+        return 0;
+    }
+    if (cuda_scratch_alloc(q->device, q->stream, bytes, &staging->scratch, e) < 0)
+        return -1;
+    *ret_address = staging->scratch;
+    return 0;
+}
+
 static int place_operands(const struct cuda_embedded *kernels, const struct cuda_queue *q, const struct step *step,
                           struct cuda_staging *staging, struct plan *plan, uint64_t *addresses, struct error *e)
 {
     struct cuda_device *d = q->device;
     struct place places[STEP_MAX_OPERANDS];
+    CUdeviceptr memory;
     uint64_t total;
 
     find_places(step, places);
     if (register_all(d, step, places, e) < 0)
         return -1;
     total = lay_out(step, places, plan);
-    if (cuda_scratch_alloc(d, q->stream, total, &staging->scratch, e) < 0)
+    if (cuda_staging_take(q, step, staging, total, &memory, e) < 0)
         return -1;
     for (unsigned i = 0; i < step_operands(step); i++)
         if (places[i].staged)
-            addresses[i] = staging->scratch + places[places[i].same_as].offset;
+            addresses[i] = memory + places[places[i].same_as].offset;
     return plan_transfers(kernels, step, places, staging, addresses, e);
 }
 

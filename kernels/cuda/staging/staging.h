@@ -24,11 +24,14 @@ struct cuda_move {
     struct cuda_launch launch;
 };
 
+/* The small memory of a queue, which is enough for any step that is light. */
+enum { STAGING_SMALL_BYTES = 128 << 10 };
+
 /* Operands of ops may be moved by elements. Users' kernels have more operands, which are moved by bytes alone. */
 enum { STAGING_LAUNCHES = PLAN_MAX_OPERANDS + OP_MAX_OUTPUTS };
 
 struct cuda_staging {                      /* does not move once it is prepared */
-    CUdeviceptr scratch;                   /* one allocation for all operands */
+    CUdeviceptr scratch;                   /* one allocation for all operands; 0: they are in small memory */
     CUevent h2d_start, h2d_end, d2h_start; /* NULL: nothing copied, or not timed */
     unsigned n_in, n_out;
     struct cuda_transfer in[STEP_MAX_OPERANDS], out[STEP_MAX_OPERANDS];
@@ -45,6 +48,10 @@ bool cuda_staging_is_light(const struct cuda_device *d, const struct step *step)
  * that are staged there. Undone on failure. Thread: any; may block, unless the step is light. */
 int cuda_staging_prepare(const struct cuda_embedded *kernels, const struct cuda_queue *q, const struct step *step,
                          struct cuda_staging *staging, struct plan *plan, uint64_t *addresses, struct error *e);
+
+/* Memory of the step for its operands on the device. */
+int cuda_staging_take(const struct cuda_queue *q, const struct step *step, struct cuda_staging *staging, uint64_t bytes,
+                      CUdeviceptr *ret_address, struct error *e);
 
 /* What that does for a user's kernel, whose plan has no strides: operands keep their layout. */
 int cuda_staging_place_kernel(const struct cuda_queue *q, const struct step *step, struct cuda_staging *staging,

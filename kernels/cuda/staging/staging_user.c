@@ -110,20 +110,21 @@ int cuda_staging_place_kernel(const struct cuda_queue *q, const struct step *ste
                               uint64_t *addresses, struct error *e)
 {
     struct cuda_device *d = q->device;
+    CUdeviceptr memory = 0;
     struct ranges all;
     uint64_t total;
 
     find_ranges(step, &all);
     if (lay_out(d, &all, &total, e) < 0)
         return -1;
-    if (total && cuda_scratch_alloc(d, q->stream, total, &staging->scratch, e) < 0)
+    if (total && cuda_staging_take(q, step, staging, total, &memory, e) < 0)
         return -1;
     for (unsigned i = 0; i < all.n; i++) {
         struct range *r = &all.items[i];
 
         if (r->in_place)
             continue;
-        r->address += staging->scratch;
+        r->address += memory;
         staging->in[staging->n_in++] = transfer(r, r->start, r->end - r->start);
     }
     for (unsigned i = 0; i < step_operands(step); i++) {

@@ -338,6 +338,7 @@ static void test_host_memory_is_staged(void **state)
     fill(b, N, 7);
     fill(c, N, 8);
     KERNEL_JOB(&t, vector_add, 512, OUT(c, N), IN(a, N), IN(b, N), INT(N));
+    t.job.timing = TIMING_NOW;
     run_job(stream, &t);
     assert_true(t.job.h2d_us > 0 && t.job.d2h_us > 0);
     /* What the kernel leaves alone keeps what it was. */

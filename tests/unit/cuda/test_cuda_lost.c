@@ -9,7 +9,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { N = 1000, BYTES = N * sizeof(float), STREAM_WINDOW = 32 /* executions issued ahead */ };
+enum {
+    N = 1000,
+    BYTES = N * sizeof(float),
+    LARGE = 20000,     /* elements that have to be prepared */
+    STREAM_WINDOW = 32 /* executions issued ahead */
+};
 
 static void expect_lost(const struct error *e)
 {
@@ -20,7 +25,8 @@ static void expect_lost(const struct error *e)
 
 static void test_everything_fails_and_nothing_crashes(void **state)
 {
-    struct backend_memory *m = device_memory(BYTES), *host = host_memory(BYTES), *other;
+    struct backend_memory *m = device_memory(BYTES), *host = host_memory(BYTES);
+    struct backend_memory *large = host_memory(LARGE * sizeof(float)), *other;
     struct backend_stream *streams[2] = {stream_open(), stream_open()}, *another;
     struct backend_import what = {.kind = MEMORY_CUDA_IPC, .size = BYTES};
     struct test_job jobs[6], staged;
@@ -67,6 +73,10 @@ static void test_everything_fails_and_nothing_crashes(void **state)
 
     /* And every other way in. */
     make_job(&staged, OP_SQUARE, (struct view[]){VECTOR(host, N), VECTOR(host, N)});
+    assert_true(start(streams[0], &staged, &e));
+    finish(&staged);
+    expect_lost(&staged.job.error);
+    make_job(&staged, OP_SQUARE, (struct view[]){VECTOR(large, LARGE), VECTOR(large, LARGE)});
     assert_false(start(streams[0], &staged, &e));
     expect_lost(&e);
     assert_int_equal(backend->memory_import(device, &what, &other, &e), -1);
@@ -87,6 +97,7 @@ static void test_everything_fails_and_nothing_crashes(void **state)
     backend->stream_free(streams[1]);
     close_memory(m);
     close_memory(host);
+    close_memory(large);
 }
 
 /* ---- which jobs had ended, and which had begun ---- */

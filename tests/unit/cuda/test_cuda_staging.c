@@ -34,6 +34,7 @@ static void test_contiguous_tensors_are_copied_in_and_out(void **state)
         fill(a, N, round);
         fill(b, N, 100 + round);
         make_job(&t, OP_ADD, (struct view[]){VECTOR(a, N), VECTOR(b, N), VECTOR(out, N)});
+        t.job.timing = TIMING_NOW;
         run_job(stream, &t);
         expect_sum(out, N, round, 100 + round);
         assert_true(t.job.h2d_us > 0 && t.job.d2h_us > 0 && t.samples[0] > 0);
@@ -84,6 +85,7 @@ static void test_a_strided_output_leaves_what_lies_between(void **state)
     for (unsigned i = 0; i < total; i++)
         floats(out)[i] = sentinel;
     make_job(&t, OP_SQUARE, (struct view[]){MATRIX(a, 10, 100), strided});
+    t.job.timing = TIMING_NOW;
     run_job(stream, &t);
     for (unsigned i = 0; i < total; i++) {
         unsigned row = (i - 5) / 500, column = (i - 5) % 500;
@@ -267,6 +269,7 @@ static void test_a_column_needs_no_room_for_its_matrix(void **state)
     fill(b, N, 2);
     control->memory_limit = 8 << 20; /* the matrix has 64 MiB */
     make_job(&t, OP_ADD, (struct view[]){column, VECTOR(b, N), target});
+    t.job.timing = TIMING_NOW;
     run_job(stream, &t);
     control->memory_limit = 0;
     for (unsigned i = 0; i < ROWS; i++) {
