@@ -42,7 +42,7 @@ def test_caches_are_flushed_without_a_library(gpu: judge.Judge, daemon: Daemon) 
     """A process that is new to the GPU would take two seconds to load cuBLASLt."""
     assert gpu.judge(task(), add()).right
     with kops.connect(daemon.socket_path) as client:
-        assert {row["variant"] for row in client.stats()["ops"] if row["op"] == "gemm"} == {"skinny"}
+        assert {row["variant"] for row in client.stats()["ops"] if row["op"] == "gemm"} == {"small"}
 
 
 def test_counters_take_nobody_elses_time(gpu: judge.Judge, monkeypatch: pytest.MonkeyPatch) -> None:
