@@ -76,6 +76,7 @@ def everything() -> dict[str, Measure]:
         remote_cache,
         resources,
         scaled_gemm,
+        shared,
         timing,
         timing_off,
         timing_python,
