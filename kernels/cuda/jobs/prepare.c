@@ -11,6 +11,8 @@
 #include "memory/peer.h"
 #include "util/clock.h"
 
+enum { LIGHT_STEPS = 8 /* of a job that the loop prepares, at 3 us each or so */ };
+
 static bool is_staged(const struct backend_job *job)
 {
     for (unsigned i = 0; i < job->n_steps; i++)
@@ -20,14 +22,14 @@ static bool is_staged(const struct backend_job *job)
 }
 
 /* Whether something of the job's host memory is yet to be done that may take long: transfers of registered memory need
- * nothing, and one step with little of it needs no more than a few launches. */
+ * nothing, and few steps with little of it need no more than some launches. */
 static bool staging_may_block(const struct cuda_device *d, const struct backend_job *job)
 {
     for (unsigned i = 0; i < job->n_steps; i++) {
         const struct step *step = &job->steps[i];
 
         if (cuda_step_is_staged(step) && !(cuda_transfer_fits(step) && cuda_transfer_is_ready(d, step)) &&
-            !(job->n_steps == 1 && cuda_staging_is_light(d, step)))
+            !(job->n_steps <= LIGHT_STEPS && cuda_staging_is_light(d, step)))
             return true;
     }
     return false;

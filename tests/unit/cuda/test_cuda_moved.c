@@ -66,6 +66,44 @@ static void test_few_bytes_need_no_preparing(void **state)
     assert_int_equal(counter(STANDIN_COUNTER_live_allocations), 0);
 }
 
+/* Steps one after the other in the same memory of the stream; more of them are prepared elsewhere. */
+static void test_steps_with_few_bytes(void **state)
+{
+    enum { STEPS = 9 };
+    struct backend_memory *a = host_memory(BYTES), *b = host_memory(BYTES), *c = host_memory(BYTES);
+    struct backend_stream *stream = stream_open();
+    struct step steps[STEPS];
+    struct test_job t;
+
+    (void)state;
+    for (unsigned round = 0; round < 3; round++) {
+        fill(a, N, round);
+        make_job(&t, OP_ADD, (struct view[]){VECTOR(a, N), VECTOR(b, N), VECTOR(c, N)});
+        steps[1] = t.step;
+        make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, N), VECTOR(b, N)});
+        steps[0] = t.step;
+        for (unsigned i = 2; i < STEPS; i++)
+            steps[i] = steps[1];
+        t.job.steps = steps;
+        t.job.n_steps = STEPS;
+        assert_true(backend->needs_prepare(device, &t.job));
+        t.job.n_steps = STEPS - 1;
+        assert_int_equal(backend->needs_prepare(device, &t.job), round == 0);
+        t.job.repeat = 2;
+        run_job(stream, &t);
+        for (unsigned i = 0; i < N; i++) {
+            const float x = value(i, round);
+
+            assert_true(floats(b)[i] == x * x && floats(c)[i] == x * x + x);
+        }
+    }
+    backend->stream_free(stream);
+    close_memory(a);
+    close_memory(b);
+    close_memory(c);
+    assert_int_equal(counter(STANDIN_COUNTER_live_allocations), 0);
+}
+
 /* Its step's error is the job's, and nothing is left of it. */
 static void test_few_bytes_without_memory_on_the_device(void **state)
 {
@@ -132,6 +170,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_few_bytes_are_moved_by_one_launch),
         cmocka_unit_test(test_few_bytes_need_no_preparing),
+        cmocka_unit_test(test_steps_with_few_bytes),
         cmocka_unit_test(test_few_bytes_without_memory_on_the_device),
         cmocka_unit_test(test_more_bytes_are_copied),
         cmocka_unit_test(test_nothing_was_misused_or_left),
