@@ -18,15 +18,17 @@ struct front_turn {
     struct list blocked; /* struct front_stream.blocked_link: wait for the executor, room or this turn */
     bool has;
     uint64_t since_ns, waiting_ns, had_ns; /* since when it has it; since when it waits, 0: it does not; in all */
+    uint64_t wanted_at_ns;                 /* front_turns.wanted_ns when it began */
     uint64_t late_ns; /* its jobs do not end: since when others go beside it, and it sends only where they do nothing;
                          0: it is not late */
 };
 
 /* The turns on one GPU. */
 struct front_turns {
-    unsigned n, n_late, n_waiting; /* late ones are among the n */
-    uint64_t waited_ns;            /* somebody waits since then */
-    uint64_t beside_ns, seen_ns;   /* others wait, or have turns beside late ones, since then; when that was last so */
+    unsigned n, n_late, n_waiting;  /* late ones are among the n */
+    uint64_t least_ns;              /* what a domain that comes anew is taken to have had */
+    uint64_t wanted_ns, counted_ns; /* time in which it was wanted by more than had turns, until then */
+    uint64_t beside_ns, seen_ns;    /* others wait, or have turns beside late ones, since then; when that was last so */
 };
 
 /* ---- holds: see front_hold.c ---- */

@@ -50,31 +50,44 @@ static struct front_domain *next_of(const struct front_device *gpu)
     return next;
 }
 
-/* A domain that comes anew has no claim on the time before. */
-static void wait_in_line(struct front_device *gpu, struct front_domain *d, uint64_t now_ns)
-{
-    struct front_turn *turn = turn_of(d, gpu);
-    uint64_t least_ns = UINT64_MAX;
-
-    if (turn->waiting_ns)
-        return;
-    list_for_each_safe (node, after, &gpu->front->domains) {
-        const struct front_turn *other = turn_of(list_entry(node, struct front_domain, link), gpu);
-
-        if ((other->waiting_ns || other->has) && other != turn && other->had_ns < least_ns)
-            least_ns = other->had_ns;
-    }
-    if (least_ns != UINT64_MAX && turn->had_ns < least_ns)
-        turn->had_ns = least_ns;
-    turn->waiting_ns = now_ns;
-    if (!gpu->turns.n_waiting++)
-        gpu->turns.waited_ns = now_ns;
-}
-
 /* There are more turns than there would be without late ones. */
 static bool has_more_turns(const struct front_device *gpu)
 {
     return gpu->turns.n > max_turns(gpu->front);
+}
+
+/* Before the number of turns, or of those that wait, changes. */
+static void count_time(struct front_device *gpu, uint64_t now_ns)
+{
+    if (gpu->turns.n_waiting || has_more_turns(gpu))
+        gpu->turns.wanted_ns += now_ns - gpu->turns.counted_ns;
+    gpu->turns.counted_ns = now_ns;
+}
+
+/* A domain that comes anew has no claim on the time before. */
+static void lift(const struct front_device *gpu, struct front_turn *turn)
+{
+    if (turn->had_ns < gpu->turns.least_ns)
+        turn->had_ns = gpu->turns.least_ns;
+}
+
+static void wait_in_line(struct front_device *gpu, struct front_turn *turn, uint64_t now_ns)
+{
+    if (turn->waiting_ns)
+        return;
+    count_time(gpu, now_ns);
+    lift(gpu, turn);
+    turn->waiting_ns = now_ns;
+    gpu->turns.n_waiting++;
+}
+
+static void leave_line(struct front_device *gpu, struct front_turn *turn, uint64_t now_ns)
+{
+    if (!turn->waiting_ns)
+        return;
+    count_time(gpu, now_ns);
+    turn->waiting_ns = 0;
+    gpu->turns.n_waiting--;
 }
 
 /* So long others may do nothing beside a late turn, and are still there. More than between two looks at it. */
@@ -93,11 +106,13 @@ static void note_others(struct front_device *gpu, uint64_t now_ns)
 
 static void begin_turn(struct front_device *gpu, struct front_turn *turn, uint64_t now_ns)
 {
-    if (turn->waiting_ns)
-        gpu->turns.n_waiting--;
-    turn->waiting_ns = 0;
+    leave_line(gpu, turn, now_ns);
+    count_time(gpu, now_ns);
+    lift(gpu, turn);
+    gpu->turns.least_ns = turn->had_ns;
     turn->has = true;
     turn->since_ns = now_ns;
+    turn->wanted_at_ns = gpu->turns.wanted_ns;
     gpu->turns.n++;
     if (has_more_turns(gpu))
         note_others(gpu, now_ns);
@@ -105,20 +120,14 @@ static void begin_turn(struct front_device *gpu, struct front_turn *turn, uint64
         front_set_timer(gpu->front, now_ns + TURN_NS);
 }
 
-static void end_late(struct front_device *gpu, struct front_turn *turn)
-{
-    gpu->turns.n_late -= turn->late_ns != 0;
-    turn->late_ns = 0;
-}
-
-/* It has had the time in which others waited: the rest was nobody's loss. */
+/* It has had the time in which others wanted the GPU: the rest was nobody's loss. */
 static void end_turn(struct front_device *gpu, struct front_turn *turn, uint64_t now_ns)
 {
-    const uint64_t waited_ns = gpu->turns.n_waiting ? gpu->turns.waited_ns : now_ns;
-
-    end_late(gpu, turn);
+    count_time(gpu, now_ns);
+    gpu->turns.n_late -= turn->late_ns != 0;
+    turn->late_ns = 0;
     turn->has = false;
-    turn->had_ns += now_ns - (waited_ns > turn->since_ns ? waited_ns : turn->since_ns);
+    turn->had_ns += gpu->turns.wanted_ns - turn->wanted_at_ns;
     gpu->turns.n--;
 }
 
@@ -180,7 +189,7 @@ bool front_turn_take(struct front_device *gpu, struct front_domain *d)
         begin_turn(gpu, turn, clock_now_ns());
         return true;
     }
-    wait_in_line(gpu, d, clock_now_ns());
+    wait_in_line(gpu, turn, clock_now_ns());
     front_tell(gpu->front); /* the one that has the turn may be idle */
     return false;
 }
@@ -191,11 +200,20 @@ void front_turn_drop(struct front *f, struct front_domain *d)
         struct front_device *gpu = f->devices[i];
         struct front_turn *turn = turn_of(d, gpu);
 
-        if (turn->waiting_ns)
-            gpu->turns.n_waiting--;
-        turn->waiting_ns = 0;
+        leave_line(gpu, turn, clock_now_ns());
         if (turn->has)
             end_turn(gpu, turn, clock_now_ns());
+    }
+}
+
+/* Those whose jobs were cancelled meanwhile. */
+static void leave_lines(struct front_device *gpu, uint64_t now_ns)
+{
+    list_for_each_safe (node, after, &gpu->front->domains) {
+        struct front_turn *turn = turn_of(list_entry(node, struct front_domain, link), gpu);
+
+        if (list_empty(&turn->blocked))
+            leave_line(gpu, turn, now_ns);
     }
 }
 
@@ -224,9 +242,6 @@ static uint64_t find_late(struct front_device *gpu, struct front_turn *turn, uin
     const uint64_t until_ns = turn->since_ns + TURN_NS;
     uint64_t late_at_ns;
 
-    if (turn->late_ns && !has_more_turns(gpu) && !gpu->turns.n_waiting &&
-        now_ns - gpu->turns.seen_ns > gap_ns(gpu->front))
-        end_late(gpu, turn);
     if (now_ns < until_ns)
         return until_ns;
     if (turn->late_ns || since_ns == UINT64_MAX)
@@ -275,7 +290,7 @@ static void end_turns(struct front_device *gpu, uint64_t now_ns)
         if (!jobs_of(d, gpu) && (list_empty(&turn->blocked) || now_ns >= turn->since_ns + TURN_NS || !d->executor)) {
             end_turn(gpu, turn, now_ns);
             if (!list_empty(&turn->blocked))
-                wait_in_line(gpu, d, now_ns);
+                wait_in_line(gpu, turn, now_ns);
         } else if (d->executor) {
             if (!turn->late_ns && has_more_turns(gpu))
                 note_others(gpu, now_ns);
@@ -288,6 +303,7 @@ static void turn_of_gpu(struct front_device *gpu)
 {
     if (!gpu->turns.n_waiting && !gpu->turns.n_late)
         return;
+    leave_lines(gpu, clock_now_ns());
     end_turns(gpu, clock_now_ns());
     while (gpu->turns.n_waiting && has_free_turn(gpu)) {
         struct front_domain *d = next_of(gpu);
