@@ -121,7 +121,7 @@ CUresult allocation_new(struct context *context, struct pool *pool, size_t size,
     if (!region || !slot || (kind == REGION_ALLOCATION && !export_table_ready()))
         goto free_region;
     tail.slot = (uint32_t)(slot - standin_slots);
-    slot->fd = segment_new(&tail, size);
+    slot->fd = segment_new(&tail, size, pool != NULL);
     if (slot->fd < 0)
         goto free_region;
     if (!segment_map(slot->address, slot->fd, size, PROT_READ | PROT_WRITE))

@@ -52,9 +52,9 @@ static bool fill_pattern(int fd, size_t size)
 }
 
 /* Fresh memory holds a pattern, never zeros. Fills in magic, token, sizes and buffer id of *tail. */
-int segment_new(struct segment_tail *tail, size_t size)
+int segment_new(struct segment_tail *tail, size_t size, bool pooled)
 {
-    int fd = memfd_create("standin-device-memory", MFD_CLOEXEC);
+    int fd = memfd_create(pooled ? "standin-pool-memory" : "standin-device-memory", MFD_CLOEXEC);
 
     if (fd < 0)
         return -1;

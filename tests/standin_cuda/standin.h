@@ -173,7 +173,7 @@ struct segment_tail {
 const unsigned char *process_token(void);
 uint64_t buffer_id_next(void);
 size_t round_up(size_t size, size_t unit);
-int segment_new(struct segment_tail *tail, size_t size);
+int segment_new(struct segment_tail *tail, size_t size, bool pooled);
 bool segment_read_tail(int fd, struct segment_tail *ret_tail);
 /* Reserves aligned, inaccessible address space with an inaccessible granule behind it. 0 on failure. */
 uint64_t address_reserve(size_t size);

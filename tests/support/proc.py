@@ -35,6 +35,10 @@ def own_sockets(pid: int) -> int:
     return 2 + 10 * len(executors(pid))
 
 
+# Scratch memory of the stand-in driver's, which a daemon keeps: a GPU's has no descriptors, and the driver counts it.
+POOLED = "standin-pool-memory"
+
+
 def fds(pid: int) -> Counter[str]:
     """Open descriptors by kind: "socket", "memfd", "eventfd", "pidfd", …, or a path."""
     kinds: Counter[str] = Counter()
@@ -44,6 +48,8 @@ def fds(pid: int) -> Counter[str]:
             target = os.readlink(f"{folder}/{name}")
         except FileNotFoundError:
             continue
+        if target.startswith(f"/memfd:{POOLED}"):
+            continue
         if target.startswith("/memfd:"):
             kinds["memfd"] += 1
         else:
@@ -52,7 +58,7 @@ def fds(pid: int) -> Counter[str]:
 
 
 # What a daemon shares with its executors for as long as both live: calls and answers, and what was tuned.
-OWN_MAPPINGS = ("kopsd-executor", "kops-tuning")
+OWN_MAPPINGS = ("kopsd-executor", "kops-tuning", POOLED)
 
 
 def maps(pid: int) -> int:

@@ -65,7 +65,7 @@ bool cuda_needs_prepare(struct cuda_executor *x, const struct backend_job *job)
         return false;
     if (wants_start_of_records(x, job) || job->counters || staging_may_block(d, job) || find_peer(d, job))
         return true;
-    if (cuda_graph_is_wanted(job)) {
+    if (cuda_graph_is_wanted(job) && !is_staged(job)) {
         graph = cuda_graph_find(&x->capture, job);
         cuda_graph_unref(graph);
         return !graph;
