@@ -1,12 +1,12 @@
 /* Turns of domains on each GPU: few of them have work on it at a time, since contexts share a GPU by time slices, and
  * every one that is busy makes the others wait longer. The one that has had least of the GPU goes next. A turn whose
- * jobs do not end is late: it keeps nobody from a turn, since the GPU's time slices are shorter than such a wait. Turns
+ * jobs do not end in time is late. Then the next turn begins beside it: to wait for a time slice takes less time. Turns
  * on one GPU know nothing of those on others: contexts on two GPUs share nothing. Thread: loop. */
 #include "executor/front_policy.h"
 #include "util/clock.h"
 
 enum {
-    TURN_NS = 3000000,  /* how long a domain sends while others wait; what it has sent then ends */
+    TURN_NS = 3000000,  /* a domain sends for so long while others wait; its turn ends with its last job */
     AHEAD = 8,          /* jobs that a domain has in its executor while others wait */
     AHEAD_ALONE = 32,   /* the same while none waits: what is there when one comes goes on */
     AHEAD_FIRST = 4,    /* the same before the first one of them has ended: each that ends makes it one more */
@@ -90,7 +90,8 @@ static void leave_line(struct front_device *gpu, struct front_turn *turn, uint64
     gpu->turns.n_waiting--;
 }
 
-/* So long others may do nothing beside a late turn, and are still there. More than between two looks at it. */
+/* Others who pause for less than this still count as working beside a late turn. Longer than the time between two
+ * looks. */
 static uint64_t gap_ns(const struct front *f)
 {
     return front_longest_ns(f) / 4;
@@ -120,7 +121,7 @@ static void begin_turn(struct front_device *gpu, struct front_turn *turn, uint64
         front_set_timer(gpu->front, now_ns + TURN_NS);
 }
 
-/* It has had the time in which others wanted the GPU: the rest was nobody's loss. */
+/* Charges the domain only for time in which others wanted the GPU: an idle turn takes nothing from anybody. */
 static void end_turn(struct front_device *gpu, struct front_turn *turn, uint64_t now_ns)
 {
     count_time(gpu, now_ns);
@@ -152,7 +153,7 @@ static unsigned ahead(const struct front_domain *d, const struct front_device *g
     return job_ns * AHEAD_LEAST >= AHEAD_NS ? AHEAD_LEAST : (unsigned)(AHEAD_NS / job_ns);
 }
 
-/* Late turns are as few, so endless jobs of many domains do not all take their part of the GPU. */
+/* Late turns take no place. find_late() bounds their number, since each takes its part of the GPU. */
 static bool has_free_turn(const struct front_device *gpu)
 {
     return gpu->turns.n - gpu->turns.n_late < max_turns(gpu->front);

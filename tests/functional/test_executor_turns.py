@@ -88,6 +88,13 @@ def test_a_kernel_has_its_time_from_when_others_are_there(start: Callable[..., D
     first.connection.reply(long).get()
 
 
+def goes_soon(one: Client, *busy: Client) -> None:
+    """Its kernel does not wait for all that the busy ones have to do."""
+    sent = [ask(other, 4000, 300) for other in busy]
+    one.launch_own()
+    assert all(other.connection.call("cancel", {"msgid": asked[-1]})["cancelled"] for other, asked in zip(busy, sent))
+
+
 def test_nobody_pays_for_time_that_nobody_wanted(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
     """A user whose turn went on, with nothing to do, does not wait for all that others have to do."""
     machine = start(isolate="connection")
@@ -95,6 +102,28 @@ def test_nobody_pays_for_time_that_nobody_wanted(start: Callable[..., Domains], 
     for one in (*busy, idle):
         one.own()
     assert not idle.connection.readable(1.0)
-    sent = [ask(one, 4000, 300) for one in busy]
-    idle.launch_own()
-    assert all(one.connection.call("cancel", {"msgid": asked[-1]})["cancelled"] for one, asked in zip(busy, sent))
+    goes_soon(idle, *busy)
+
+
+def test_an_old_debt_is_forgotten(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    """Two have shared the GPU for a while. Others who come later go before them no longer than each other."""
+    machine = start(isolate="connection")
+    old, other, *new = (client(machine) for _ in range(4))
+    for one in (*new, other, old):
+        one.own()
+    for one, asked in [(one, ask(one, 4000, 300)) for one in (old, other)]:
+        for msgid in asked:
+            one.connection.reply(msgid).get()
+    goes_soon(old, *new)
+
+
+def test_who_has_cancelled_waits_no_longer(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    """The kernel that it waited for has all its time."""
+    machine = start(isolate="connection", more="late_ms = 60000\nlongest_s = 1\n")
+    first, second = client(machine), client(machine)
+    first.own()
+    second.own()
+    (long,) = ask(first, 1_600_000)
+    (waiting,) = ask(second, 1)
+    assert second.connection.call("cancel", {"msgid": waiting})["cancelled"]
+    first.connection.reply(long).get()

@@ -140,7 +140,7 @@ class _Timing:
     def flushing(self, _: Memory | None = None) -> Sequence[Any]:
         """A product that only reads, but for a few bytes: what caches have yet to write back would hold the next launch up. By a kernel of
         the daemon's own: the solution's process may be new, and would take two seconds to load cuBLASLt. By that one, since its loads are
-        plain: others mark what they read as the first to be replaced, and would leave the caches' other lines where they are."""
+        plain: others mark what they read as the first to be replaced, and may leave the caches' other lines where they are."""
         runner, rows = self.runner, max(2 * self.limits.flush_bytes // (4 * FLUSH_ROW), 1)
         if self._flushes is None:
             shapes = (rows, FLUSH_ROW), (FLUSH_ROW, 1), (rows, 1)

@@ -1,4 +1,4 @@
-/* Decides by what was seen of a device. */
+/* Decides when to measure, from what the tuning saw of the device: its pauses and how many jobs it began. */
 #include "server/tune/pace.h"
 
 /* How long a device must be without work before a measurement, and how long a pause lasts at most. */

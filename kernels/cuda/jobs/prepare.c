@@ -11,7 +11,7 @@
 #include "memory/peer.h"
 #include "util/clock.h"
 
-enum { LIGHT_STEPS = 8 /* of a job that the loop prepares, at 3 us each or so */ };
+enum { LIGHT_STEPS = 8 /* of a job that the loop prepares: other jobs wait meanwhile */ };
 
 static bool is_staged(const struct backend_job *job)
 {

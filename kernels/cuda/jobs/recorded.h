@@ -38,7 +38,7 @@ bool cuda_recorded_may_be_wanted(const struct backend_job *base, bool busy);
 bool cuda_recorded_are_wanted(const struct backend_job *base, bool stamps, bool in_a_row);
 
 /* Around the launches of an execution: begin() gives it a ticket. choose() is for every execution, and has those
- * without one leave no record. resume() goes on behind an end(): what was launched between them is not timed. */
+ * without one leave no record. resume() takes an end() back: launches between the two are not timed. */
 int cuda_recorded_begin(struct backend_job *base, struct cuda_job *job, struct cuda_execution *x, struct error *e);
 void cuda_recorded_choose(const struct cuda_execution *x);
 void cuda_recorded_end(const struct cuda_execution *x);

@@ -84,7 +84,7 @@ int cuda_ops_copy(const struct plan_elementwise *plan, size_t element_size, uint
                   struct cuda_launch *ret_launch, struct error *e);
 
 /* One launch that copies up to CUDA_OPS_MOVE_PIECES (params.h) pieces of memory, at least one, each of 1 to
- * CUDA_OPS_MOVE_BYTES bytes. No target overlaps anything else. */
+ * CUDA_OPS_MOVE_BYTES bytes. See struct cuda_ops_move for overlaps. */
 enum { CUDA_OPS_MOVE_BYTES = 1 << 20 };
 
 struct cuda_ops_range {

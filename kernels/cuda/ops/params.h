@@ -69,7 +69,8 @@ struct cuda_ops_gate {
 };
 
 /* The `count` pieces of memory are copied, each of `units` times `width` bytes, which is 1, 2, 4, 8 or 16 and divides
- * its addresses. No target overlaps anything else. A tile is CUDA_OPS_THREADS units of a piece, or the rest of it;
+ * its addresses. Targets overlap no source; where they overlap
+ * each other, both get the same bytes. A tile is CUDA_OPS_THREADS units of a piece, or the rest of it;
  * those of piece n end before number `tiles_end`, where the next piece's begin. */
 enum { CUDA_OPS_MOVE_PIECES = 16 };
 

@@ -14,9 +14,8 @@ enum {
     SCRATCH_ALIGNMENT = 512,
     SPARSE = 4, /* an operand is moved by elements when they are less than one in so many of its bytes */
 
-    /* So many bytes of a step, in one direction, are moved by a kernel. A copy engine is slower to start, each operand
-     * has it start anew, and where processes share the GPU the step waits for a time slice at each change from one to
-     * the other. */
+    /* So many bytes of a step, in one direction, are moved by one launch, in place of a driver's call for each operand
+     * and of a change from kernels to a copy engine. Kernels and copy engines took the same on an H200, up to 1 MiB. */
     MOVED_BYTES = 64 << 10
 };
 

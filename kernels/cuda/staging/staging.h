@@ -40,8 +40,8 @@ struct cuda_staging {                      /* does not move once it is prepared 
     struct cuda_launch launches[STAGING_LAUNCHES];
 };
 
-/* Whether to prepare and to copy the step takes no time: few bytes of memory that is registered, for one kernel that is
- * loaded. Thread: any. */
+/* Whether the loop may prepare the step and enqueue its copies: it has few bytes of host memory, all registered, and
+ * needs neither cuBLASLt nor a repack. Thread: any. */
 bool cuda_staging_is_light(const struct cuda_device *d, const struct step *step);
 
 /* Registers the memory, allocates the scratch memory, and rewrites `addresses` and the strides of `plan` for operands
@@ -49,15 +49,15 @@ bool cuda_staging_is_light(const struct cuda_device *d, const struct step *step)
 int cuda_staging_prepare(const struct cuda_embedded *kernels, const struct cuda_queue *q, const struct step *step,
                          struct cuda_staging *staging, struct plan *plan, uint64_t *addresses, struct error *e);
 
-/* Memory of the step for its operands on the device. */
-int cuda_staging_take(const struct cuda_queue *q, const struct step *step, struct cuda_staging *staging, uint64_t bytes,
-                      CUdeviceptr *ret_address, struct error *e);
-
-/* What that does for a user's kernel, whose plan has no strides: operands keep their layout. */
+/* What cuda_staging_prepare() does for a user's kernel, whose plan has no strides: operands keep their layout. */
 int cuda_staging_place_kernel(const struct cuda_queue *q, const struct step *step, struct cuda_staging *staging,
                               uint64_t *addresses, struct error *e);
 
-/* Whether to enqueue the copies to the device takes no time, as a launch does. */
+/* Finds memory for the step's operands on the device: the queue's small memory for a light step, or scratch memory. */
+int cuda_staging_take(const struct cuda_queue *q, const struct step *step, struct cuda_staging *staging, uint64_t bytes,
+                      CUdeviceptr *ret_address, struct error *e);
+
+/* Whether all copies to the device are one launch, which does not block. */
 static inline bool cuda_staging_is_quick(const struct cuda_staging *staging)
 {
     return staging->move_in.function || !staging->n_in;

@@ -35,7 +35,7 @@ bool cuda_records_are_on(void);
 uint64_t cuda_records_begin(bool kernels);
 void cuda_records_end(void);
 
-/* What is launched from now on belongs to the ticket again, behind an end() before which not all was launched. */
+/* What the calling thread launches from now on belongs to the ticket again. For an execution that end() interrupted. */
 void cuda_records_resume(uint64_t ticket);
 
 /* What is launched from now on leaves no record, so it costs no more than else, until the next begin(). */

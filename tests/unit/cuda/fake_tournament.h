@@ -19,7 +19,7 @@ struct fake {
     unsigned measured[TUNING_CANDIDATES_MAX], n_measured; /* measurements */
     unsigned order[TUNING_CANDIDATES_MAX], n_order;       /* by their first */
     unsigned fails;                                       /* this candidate cannot run; from 1 */
-    bool patient;                                         /* nobody waits */
+    bool patient;                                         /* as in struct tournament */
     unsigned cancel;                                      /* the so many-th measurement is the last; 0: none is */
 };
 
