@@ -29,12 +29,15 @@ APART = {
     # and not 47 %; all that depends on it is some 5 to 18 % off.
     "in_local_memory": set(METRICS) - {"tensor_pct", "instructions", "bank_conflicts"},
     # 5 us, 3 % less of them than in ncu's runs, which are 3 % apart; L1, L2 and the schedulers are busy for 4 to 12 % less or
-    # more; of what the L2 cache answers the runs differ.
-    "add_one": {"duration_us", "sm_cycles", "sm_pct", "memory_pct", "dram_pct", "l1_pct", "l2_pct", "l2_hit_pct", "issue_pct"},
+    # more; of what the L2 cache answers the runs differ. On an H200 3 % fewer warps were busy once.
+    "add_one": {
+        "duration_us", "sm_cycles", "sm_pct", "memory_pct", "dram_pct", "l1_pct", "l2_pct", "l2_hit_pct", "issue_pct", "occupancy_pct",
+    },
     # It writes nothing: 384 bytes. In some of ncu's runs something writes 256 KiB beside it.
     "follow": {"l2_hit_pct", "dram_write_bytes"},
-    # It writes 2 KiB in 2 ms: in some of our runs something writes 128 KiB beside it, which is 60 MB/s.
-    "tensor_cores": {"dram_write_bytes"},
+    # It writes 2 KiB in 2 ms: in some of our runs something writes 128 KiB beside it, which is 60 MB/s. Of the little that
+    # the L2 cache answers, ncu's own runs are 33 % apart.
+    "tensor_cores": {"dram_write_bytes", "l2_hit_pct"},
 }
 # It has a few hundred accesses to memory in 685 us; of what the L2 cache answers ncu's own runs are 23 % apart.
 APART["multiply_add"] = {"l2_hit_pct"}
