@@ -36,7 +36,7 @@ APART = {
     # It writes nothing: 384 bytes. In some of ncu's runs something writes 256 KiB beside it.
     "follow": {"l2_hit_pct", "dram_write_bytes"},
     # It writes 2 KiB in 2 ms: in some of our runs something writes 128 KiB beside it, which is 60 MB/s. Of the little that
-    # the L2 cache answers, ncu's own runs are 33 % apart.
+    # the L2 cache answers, ncu's own runs are 33 points apart.
     "tensor_cores": {"dram_write_bytes", "l2_hit_pct"},
 }
 # It has a few hundred accesses to memory in 685 us; of what the L2 cache answers ncu's own runs are 23 % apart.
