@@ -16,10 +16,11 @@ static bool parse_element(const char *name, struct kernel *k)
         enum element element;
         unsigned size;
         bool raw;
-    } elements[] = {{"f32", ELEMENT_F32, 4, false},   {"f64", ELEMENT_F64, 8, false}, {"f16", ELEMENT_F16, 2, false},
-                    {"bf16", ELEMENT_BF16, 2, false}, {"u8", ELEMENT_RAW, 1, false},  {"u16", ELEMENT_RAW, 2, false},
-                    {"u32", ELEMENT_RAW, 4, false},   {"u64", ELEMENT_RAW, 8, false}, {"1", ELEMENT_RAW, 1, true},
-                    {"2", ELEMENT_RAW, 2, true},      {"4", ELEMENT_RAW, 4, true},    {"8", ELEMENT_RAW, 8, true}};
+    } elements[] = {{"f32", ELEMENT_F32, 4, false}, {"tf32", ELEMENT_F32, 4, false},  {"f64", ELEMENT_F64, 8, false},
+                    {"f16", ELEMENT_F16, 2, false}, {"bf16", ELEMENT_BF16, 2, false}, {"u8", ELEMENT_RAW, 1, false},
+                    {"u16", ELEMENT_RAW, 2, false}, {"u32", ELEMENT_RAW, 4, false},   {"u64", ELEMENT_RAW, 8, false},
+                    {"1", ELEMENT_RAW, 1, true},    {"2", ELEMENT_RAW, 2, true},      {"4", ELEMENT_RAW, 4, true},
+                    {"8", ELEMENT_RAW, 8, true}};
 
     for (size_t i = 0; i < sizeof(elements) / sizeof(*elements); i++)
         if (strcmp(elements[i].name, name) == 0 && elements[i].raw == (k->op == KERNEL_COPY)) {

@@ -36,6 +36,8 @@ static const struct tolerance {
     [DTYPE_F16] = {9.8e-4, 2.0e-5, 6.0e-8},
     [DTYPE_BF16] = {7.9e-3, 2.0e-5, 0},
 };
+/* Of f32 in precision "medium": operands are rounded to tf32. */
+static const double MEDIUM_SCALED = 2.0e-3;
 
 /* Extents: mostly ordinary, sometimes 1, around a tile's edge, or with whole 16-byte pieces. */
 static int64_t random_extent(struct lab_random *r, int64_t scale)
@@ -109,6 +111,12 @@ static bool reads_out(const struct lab_case *c)
     return !is_linear(c) && !is_scaled(c) && c->call.attrs[GEMM_BETA].f != 0;
 }
 
+static bool is_medium(const struct lab_case *c)
+{
+    return c->call.op->id == OP_GEMM && c->arrays[A].tensor.dtype == DTYPE_F32 &&
+           c->call.attrs[GEMM_PRECISION].choice == GEMM_PRECISION_MEDIUM;
+}
+
 static void fill_array(struct lab_case *c, unsigned t, struct lab_random *r)
 {
     const bool out = t == out_of(c);
@@ -156,7 +164,7 @@ void case_gemm(struct lab_case *c, struct lab_random *r, enum dtype dtype, int64
         c->call.attrs[LINEAR_PRECISION].choice = LINEAR_PRECISION_HIGHEST;
     } else {
         c->call.attrs[GEMM_BETA].f = factors[lab_random(r) % 5];
-        c->call.attrs[GEMM_PRECISION].choice = GEMM_PRECISION_HIGHEST;
+        c->call.attrs[GEMM_PRECISION].choice = lab_random(r) % 2 ? GEMM_PRECISION_HIGHEST : GEMM_PRECISION_MEDIUM;
     }
     for (unsigned d = 0; d < batch_rank; d++)
         batch[d] = lab_random_between(r, 1, 3);
@@ -272,7 +280,8 @@ static struct reference reference_of(const struct lab_case *c, const struct matr
         r.exact = activated(r.exact + repeated_at(c, BIAS, index), c->call.attrs[LINEAR_ACTIVATION].choice);
         magnitude += fabs(repeated_at(c, BIAS, index));
     }
-    r.bound = tolerance->rtol * fabs(r.exact) + tolerance->scaled * magnitude + tolerance->atol;
+    r.bound = tolerance->rtol * fabs(r.exact) + (is_medium(c) ? MEDIUM_SCALED : tolerance->scaled) * magnitude +
+              tolerance->atol;
     return r;
 }
 
@@ -305,6 +314,8 @@ static void describe(struct lab_case *c, const char *kernel, const char *what)
     size_t n = (size_t)snprintf(c->text, sizeof(c->text), "%s %s trans %d%d alpha %g ", kernel, what,
                                 attrs[GEMM_TRANS_A].b, attrs[GEMM_TRANS_B].b, is_scaled(c) ? 1 : attrs[GEMM_ALPHA].f);
 
+    if (is_medium(c) && n < sizeof(c->text))
+        n += (size_t)snprintf(c->text + n, sizeof(c->text) - n, "medium ");
     if (is_linear(c) && n < sizeof(c->text))
         n += (size_t)snprintf(c->text + n, sizeof(c->text) - n, "activation %u", attrs[LINEAR_ACTIVATION].choice);
     else if (reads_out(c) && n < sizeof(c->text))

@@ -104,4 +104,17 @@ __device__ __forceinline__ void cluster_send(const float *place, uint32_t rank, 
                  : "memory");
 }
 
+/* The same of two neighbours, `place` on a boundary of eight bytes. */
+__device__ __forceinline__ void cluster_send(const float *place, uint32_t rank, float low, float high, uint32_t barrier)
+{
+    asm volatile(
+        "{\n.reg .b32 there, its_barrier;\n"
+        "mapa.shared::cluster.u32 there, %0, %1;\n"
+        "mapa.shared::cluster.u32 its_barrier, %4, %1;\n"
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [there], {%2, %3}, [its_barrier];\n}\n" ::"r"(
+            shared_address(place)),
+        "r"(rank), "r"(__float_as_uint(low)), "r"(__float_as_uint(high)), "r"(barrier)
+        : "memory");
+}
+
 #endif

@@ -110,13 +110,55 @@ __device__ __forceinline__ void split_store(const cuda_ops_gemm &p, const gemm_t
     *to = element<T>::narrow(beta != 0 ? sum + beta * widen(*to) : sum);
 }
 
+/* This block's sums at (row, column) and the next column, which is odd: to the block that adds them up, or, where the
+ * sum is not shared, to out. */
+template <typename T, int SPLIT, int ROWS, int COLUMNS, bool LINEAR>
+__device__ __forceinline__ void split_give(const cuda_ops_gemm &p, const gemm_tile &tile, int row, int column,
+                                           float low, float high, split_exchange<SPLIT, ROWS * COLUMNS> &exchange)
+{
+    if constexpr (SPLIT == 1) {
+        split_store<T, LINEAR>(p, tile, row, column, low);
+        split_store<T, LINEAR>(p, tile, row, column + 1, high);
+    } else {
+        const int i = row * COLUMNS + column, owner = i / exchange.SHARE;
+        const uint32_t rank = split_rank<SPLIT>();
+        float *place = &exchange.from[rank][i % exchange.SHARE];
+
+        if (owner == (int)rank) {
+            place[0] = low;
+            place[1] = high;
+        } else {
+            cluster_send(place, owner, low, high, shared_address(&exchange.barrier));
+        }
+    }
+}
+
+/* Adds up what all blocks have given to this one, and writes it. `turn` counts the tiles. */
+template <typename T, int SPLIT, int ROWS, int COLUMNS, int THREADS, bool LINEAR>
+__device__ __forceinline__ void split_take(const cuda_ops_gemm &p, const gemm_tile &tile,
+                                           split_exchange<SPLIT, ROWS * COLUMNS> &exchange, uint32_t turn)
+{
+    if constexpr (SPLIT > 1) {
+        __syncthreads();
+        barrier_wait(shared_address(&exchange.barrier), turn & 1);
+        for (int j = threadIdx.x; j < exchange.SHARE; j += THREADS) {
+            const int i = split_rank<SPLIT>() * exchange.SHARE + j;
+            float sum = exchange.from[0][j];
+#pragma unroll
+            for (int s = 1; s < SPLIT; s++)
+                sum += exchange.from[s][j];
+            split_store<T, LINEAR>(p, tile, i / COLUMNS, i % COLUMNS, sum);
+        }
+    }
+}
+
 /* `part` are SPLIT_PARTS sums of a tile in shared memory, in rows that are `pitch` elements apart, written by all
  * warps. Adds them up and writes the tile, each block a share of it. `turn` counts the tiles. */
 template <typename T, int SPLIT, int ROWS, int COLUMNS, int THREADS, bool LINEAR>
 __device__ __forceinline__ void split_write(const cuda_ops_gemm &p, const gemm_tile &tile, const float *part, int pitch,
                                             split_exchange<SPLIT, ROWS * COLUMNS> &exchange, uint32_t turn)
 {
-    constexpr int SIZE = ROWS * COLUMNS, SHARE = SIZE / SPLIT;
+    constexpr int SIZE = ROWS * COLUMNS, SHARE = exchange.SHARE;
     const uint32_t rank = split_rank<SPLIT>();
 
     __syncthreads();
@@ -139,18 +181,7 @@ __device__ __forceinline__ void split_write(const cuda_ops_gemm &p, const gemm_t
                 cluster_send(place, owner, sum, shared_address(&exchange.barrier));
         }
     }
-    if constexpr (SPLIT > 1) {
-        __syncthreads();
-        barrier_wait(shared_address(&exchange.barrier), turn & 1);
-        for (int j = threadIdx.x; j < SHARE; j += THREADS) {
-            const int i = rank * SHARE + j;
-            float sum = exchange.from[0][j];
-#pragma unroll
-            for (int s = 1; s < SPLIT; s++)
-                sum += exchange.from[s][j];
-            split_store<T, LINEAR>(p, tile, i / COLUMNS, i % COLUMNS, sum);
-        }
-    }
+    split_take<T, SPLIT, ROWS, COLUMNS, THREADS, LINEAR>(p, tile, exchange, turn);
 }
 
 #endif

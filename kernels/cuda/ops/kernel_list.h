@@ -64,12 +64,17 @@
     X(linear_short, kops_linear_##dtype##_skinny_along_##split)                                                        \
     X(linear_short, kops_linear_##dtype##_skinny_across_##split)
 
+#define CUDA_OPS_OF_SMALL_MMA(X, split)                                                                                \
+    X(gemm_short, kops_gemm_tf32_small_##split)                                                                        \
+    X(gemm_short, kops_gemm_tf32_small_##split##_any)
+
 #define CUDA_OPS_OF_SPLIT(X, split)                                                                                    \
     CUDA_OPS_OF_SKINNY(X, f32, split)                                                                                  \
     CUDA_OPS_OF_SKINNY(X, f16, split)                                                                                  \
     CUDA_OPS_OF_SKINNY(X, bf16, split)                                                                                 \
     X(gemm_short, kops_gemm_f32_small_##split)                                                                         \
-    X(gemm_short, kops_gemm_f32_small_##split##_any)
+    X(gemm_short, kops_gemm_f32_small_##split##_any)                                                                   \
+    CUDA_OPS_OF_SMALL_MMA(X, split)
 
 #define CUDA_OPS_OF_HOPPER_WAYS(X, op, dtype, tile)                                                                    \
     X(op##_hopper, kops_##op##_##dtype##_hopper_##tile##_kk)                                                           \
@@ -111,7 +116,8 @@
 /* Kernels that there are from sm_80 on, those from sm_90 on, and those of sm_90a alone. */
 #define CUDA_OPS_KERNELS_SM80(X)                                                                                       \
     CUDA_OPS_OF_SKINNY(X, f16, 1)                                                                                      \
-    CUDA_OPS_OF_SKINNY(X, bf16, 1)
+    CUDA_OPS_OF_SKINNY(X, bf16, 1)                                                                                     \
+    CUDA_OPS_OF_SMALL_MMA(X, 1)
 
 #define CUDA_OPS_KERNELS_SM90(X)                                                                                       \
     CUDA_OPS_OF_SPLIT(X, 2)                                                                                            \

@@ -164,23 +164,15 @@ static bool set_access(struct cuda_ops_gemm *p, size_t size)
     return cuda_ops_set_access(p, size, p->out_wide ? sizeof(float) : size);
 }
 
-static int launch_tiled(struct cuda_ops_gemm *p, enum dtype dtype, const struct cuda_ops_device *device,
+static int launch_tiled(struct cuda_ops_gemm *p, const struct plan *plan, const struct cuda_ops_device *device,
                         struct cuda_launch *ret_launch, struct error *e)
 {
-    const bool wide = set_access(p, dtype_size(dtype));
+    const bool wide = set_access(p, dtype_size(plan->dtype));
 
     (void)e;
-    cuda_ops_set_gemm(ret_launch, p, cuda_ops_choose_config(cuda_ops_gemm_configs(dtype), p, device->multiprocessors),
-                      wide);
+    cuda_ops_set_gemm(ret_launch, p,
+                      cuda_ops_choose_config(cuda_ops_gemm_configs(plan->dtype), p, device->multiprocessors), wide);
     return 0;
-}
-
-static int launch_small(struct cuda_ops_gemm *p, enum dtype dtype, const struct cuda_ops_device *device,
-                        struct cuda_launch *ret_launch, struct error *e)
-{
-    const bool wide = set_access(p, dtype_size(dtype));
-
-    return cuda_ops_launch_small(p, wide, device, ret_launch, e);
 }
 
 /* ---- variants ---- */
@@ -188,12 +180,12 @@ static int launch_small(struct cuda_ops_gemm *p, enum dtype dtype, const struct 
 static const struct variant {
     const char *name;
     bool has_bias; /* there are kernels with a bias */
-    int (*launch)(struct cuda_ops_gemm *p, enum dtype dtype, const struct cuda_ops_device *device,
+    int (*launch)(struct cuda_ops_gemm *p, const struct plan *plan, const struct cuda_ops_device *device,
                   struct cuda_launch *ret_launch, struct error *e);
 } variants[] = {
     {"tiled", true, launch_tiled},
     {"skinny", true, cuda_ops_launch_skinny},
-    {"small", false, launch_small},
+    {"small", false, cuda_ops_launch_small},
     {"hopper", true, cuda_ops_launch_hopper},
 };
 
@@ -231,7 +223,7 @@ static int launch_variant(const char *name, const struct plan *plan, const uint6
             return error_detail_text(e, "key", "attrs.variant");
         }
         read_plan(plan, addresses, &p);
-        return variants[i].launch(&p, plan->dtype, device, ret_launch, e);
+        return variants[i].launch(&p, plan, device, ret_launch, e);
     }
     return error_set(e, ERROR_INVALID_ARGUMENT, "gemm has no variant \"%.40s\"", name);
 }

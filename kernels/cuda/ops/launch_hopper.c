@@ -208,7 +208,7 @@ static void set_launch(const struct config *c, const struct cuda_ops_gemm *p, bo
     }
 }
 
-int cuda_ops_launch_hopper(struct cuda_ops_gemm *p, enum dtype dtype, const struct cuda_ops_device *device,
+int cuda_ops_launch_hopper(struct cuda_ops_gemm *p, const struct plan *plan, const struct cuda_ops_device *device,
                            struct cuda_launch *ret_launch, struct error *e)
 {
     bool a_across, b_across;
@@ -219,6 +219,6 @@ int cuda_ops_launch_hopper(struct cuda_ops_gemm *p, enum dtype dtype, const stru
     c = choose(p, device->multiprocessors);
     if (works_of(c, p) > INT32_MAX)
         return refuse("it has more than 2^31 tiles", e);
-    set_launch(c, p, dtype == DTYPE_BF16, a_across, b_across, device->multiprocessors, ret_launch);
+    set_launch(c, p, plan->dtype == DTYPE_BF16, a_across, b_across, device->multiprocessors, ret_launch);
     return 0;
 }

@@ -2,9 +2,9 @@
 #include "plan_launch.h"
 
 enum {
-    SKINNY_ROWS = 16, /* as in gemm_skinny.cuh */
-    SMALL_TILE = 32,  /* as in gemm_small.cuh */
-    SMALL_DEPTH = 128,
+    SKINNY_ROWS = 16,     /* as in gemm_skinny.cuh */
+    SMALL_TILE = 32,      /* as in gemm_small.cuh and gemm_small_mma.cuh */
+    SMALL_DEPTH = 128,    /* steps of k that are enough for a block */
     SMALL_MOST = 1 << 22, /* elements of out: more is no small product, and tiles would be without number */
     WARPS = CUDA_OPS_SKINNY_THREADS / 32,
     SPLITS = 4 /* by 1, 2, 4, 8 */
@@ -60,10 +60,10 @@ static void set_split(struct cuda_launch *launch, const char *kernel, const char
     cuda_ops_set_launch(launch, kernel, variant, (tiles < most ? tiles : most) << split, p, sizeof(*p));
 }
 
-int cuda_ops_launch_skinny(struct cuda_ops_gemm *p, enum dtype dtype, const struct cuda_ops_device *device,
+int cuda_ops_launch_skinny(struct cuda_ops_gemm *p, const struct plan *plan, const struct cuda_ops_device *device,
                            struct cuda_launch *ret_launch, struct error *e)
 {
-    const size_t size = dtype_size(dtype);
+    const size_t size = dtype_size(plan->dtype);
     const struct skinny *s;
     uint64_t tiles;
     unsigned split;
@@ -80,7 +80,7 @@ int cuda_ops_launch_skinny(struct cuda_ops_gemm *p, enum dtype dtype, const stru
     p->a_access = cuda_ops_in_pieces(p, &p->a, p->a.column, p->a.row, p->m, size) ? CUDA_OPS_ACCESS_ALONG_K
                                                                                   : CUDA_OPS_ACCESS_ACROSS_K;
     p->b_access = along ? CUDA_OPS_ACCESS_ALONG_K : CUDA_OPS_ACCESS_ACROSS_K;
-    s = &skinnies[cuda_ops_element(dtype)][along];
+    s = &skinnies[cuda_ops_element(plan->dtype)][along];
     p->tiles_m = 1;
     p->tiles_n = cuda_ops_tiles_of(p->n, s->columns);
     tiles = p->tiles_n * p->batch_count;
@@ -94,13 +94,19 @@ int cuda_ops_launch_skinny(struct cuda_ops_gemm *p, enum dtype dtype, const stru
 
 /* ---- small matrices ---- */
 
-int cuda_ops_launch_small(struct cuda_ops_gemm *p, bool wide, const struct cuda_ops_device *device,
+#define SMALL_SPLITS(dtype, suffix)                                                                                    \
+    {                                                                                                                  \
+        "kops_gemm_" #dtype "_small_1" suffix, "kops_gemm_" #dtype "_small_2" suffix,                                  \
+            "kops_gemm_" #dtype "_small_4" suffix, "kops_gemm_" #dtype "_small_8" suffix                               \
+    }
+
+int cuda_ops_launch_small(struct cuda_ops_gemm *p, const struct plan *plan, const struct cuda_ops_device *device,
                           struct cuda_launch *ret_launch, struct error *e)
 {
-    static const char *const kernels[2][SPLITS] = {
-        {"kops_gemm_f32_small_1_any", "kops_gemm_f32_small_2_any", "kops_gemm_f32_small_4_any",
-         "kops_gemm_f32_small_8_any"},
-        {"kops_gemm_f32_small_1", "kops_gemm_f32_small_2", "kops_gemm_f32_small_4", "kops_gemm_f32_small_8"}};
+    static const char *const kernels[2][2][SPLITS] = {{SMALL_SPLITS(f32, "_any"), SMALL_SPLITS(f32, "")},
+                                                      {SMALL_SPLITS(tf32, "_any"), SMALL_SPLITS(tf32, "")}};
+    const bool tf32 = !plan->gemm.high_precision_only && device->level >= CUDA_OPS_SM80;
+    const bool wide = cuda_ops_set_access(p, sizeof(float), sizeof(float));
     uint64_t tiles;
     unsigned split;
 
@@ -110,6 +116,8 @@ int cuda_ops_launch_small(struct cuda_ops_gemm *p, bool wide, const struct cuda_
     p->tiles_n = cuda_ops_tiles_of(p->n, SMALL_TILE);
     tiles = p->tiles_m * p->tiles_n * p->batch_count;
     split = choose_split(device, tiles, cuda_ops_tiles_of(p->k ? p->k : 1, SMALL_DEPTH));
-    set_split(ret_launch, kernels[wide][split], "small", tiles, split, p);
+    set_split(ret_launch, kernels[tf32][wide][split], "small", tiles, split, p);
+    if (tf32)
+        ret_launch->block[0] = CUDA_OPS_SMALL_MMA_THREADS;
     return 0;
 }

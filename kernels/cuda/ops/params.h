@@ -18,6 +18,7 @@
  *     kops_gemm_<dtype>_skinny_<config>   struct cuda_ops_gemm      m ≤ 16; b lies along k or across, see below
  *     kops_linear_<dtype>_skinny_<config> struct cuda_ops_gemm      the same with a bias
  *     kops_gemm_f32_small_<config>        struct cuda_ops_gemm
+ *     kops_gemm_tf32_small_<config>       struct cuda_ops_gemm      from f32 to f32; a and b are rounded to tf32
  *     kops_gemm_<dtype>_hopper_<config>   struct cuda_ops_gemm_mapped
  *     kops_linear_<dtype>_hopper_<config> struct cuda_ops_gemm_mapped, with a bias
  *     kops_move                           struct cuda_ops_move
@@ -35,7 +36,8 @@
 
 enum { CUDA_OPS_MAX_RANK = 8 };
 
-enum { CUDA_OPS_SKINNY_THREADS = 512 /* of every block of the skinny kernels */ };
+/* Of every block of the skinny kernels, and of those of small matrices in tf32. */
+enum { CUDA_OPS_SKINNY_THREADS = 512, CUDA_OPS_SMALL_MMA_THREADS = 128 };
 
 /* Shapes of the elementwise kernels, chosen by measurement (kernels/cuda/lab). */
 enum {

@@ -84,11 +84,11 @@ void cuda_ops_transpose(struct cuda_ops_gemm *p);
 
 /* Launches of the other variants for the product that `p` says, whose tiles and ways to read are set here (`wide`: as
  * of cuda_ops_set_gemm()). Errors: invalid_argument, where the variant cannot do it. */
-int cuda_ops_launch_skinny(struct cuda_ops_gemm *p, enum dtype dtype, const struct cuda_ops_device *device,
+int cuda_ops_launch_skinny(struct cuda_ops_gemm *p, const struct plan *plan, const struct cuda_ops_device *device,
                            struct cuda_launch *ret_launch, struct error *e);
-int cuda_ops_launch_small(struct cuda_ops_gemm *p, bool wide, const struct cuda_ops_device *device,
+int cuda_ops_launch_small(struct cuda_ops_gemm *p, const struct plan *plan, const struct cuda_ops_device *device,
                           struct cuda_launch *ret_launch, struct error *e);
-int cuda_ops_launch_hopper(struct cuda_ops_gemm *p, enum dtype dtype, const struct cuda_ops_device *device,
+int cuda_ops_launch_hopper(struct cuda_ops_gemm *p, const struct plan *plan, const struct cuda_ops_device *device,
                            struct cuda_launch *ret_launch, struct error *e);
 
 #endif

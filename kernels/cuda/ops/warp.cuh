@@ -1,7 +1,7 @@
-/* The two instructions of the tensor-core path that a whole warp executes together; nothing else in the kernels is
- * written in PTX, so the unit tests run everything else as it is on the CPU.
+/* The instructions of the tensor-core path that a whole warp executes together. What is written in PTX is in this
+ * header and a few others, so the unit tests run everything else as it is on the CPU.
  *
- * Layout of the registers: "Matrix Fragments for mma.m16n8k16" in NVIDIA's PTX ISA document. */
+ * Layout of the registers: "Matrix Fragments for mma.m16n8k16" and "… mma.m16n8k8" in NVIDIA's PTX ISA document. */
 #ifndef KOPS_CUDA_OPS_WARP_CUH
 #define KOPS_CUDA_OPS_WARP_CUH
 
@@ -56,6 +56,24 @@ __device__ __forceinline__ void multiply_add(float (&sum)[4], const gemm_fragmen
         "{%0, %1, %2, %3};"
         : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
         : "r"(a.block[0]), "r"(a.block[1]), "r"(a.block[2]), "r"(a.block[3]), "r"(b_low), "r"(b_high));
+}
+
+/* Rounded to nearest; a half away from zero. */
+__device__ __forceinline__ uint32_t to_tf32(float x)
+{
+    uint32_t y;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
+    return y;
+}
+
+/* sum += a · b, 16 × 8 over 8 steps of k. Lane 4 · g + t holds of a: rows g and g + 8 of step t, then of step t + 4; of
+ * b: column g of steps t and t + 4; of the sum: columns 2t and 2t + 1 of row g, then of row g + 8. */
+__device__ __forceinline__ void multiply_add_tf32(float (&sum)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
+{
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 #endif
 

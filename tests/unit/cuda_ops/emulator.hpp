@@ -112,10 +112,29 @@ uint32_t shared_address(const void *);
 void cluster_arrive();
 void cluster_wait();
 void cluster_send(const float *, uint32_t, float, uint32_t);
+void cluster_send(const float *, uint32_t, float, float, uint32_t);
 void barrier_init(uint32_t, uint32_t);
 void barrier_init_done();
 void barrier_expect(uint32_t, uint32_t);
 void barrier_wait(uint32_t, uint32_t);
+
+/* ---- async.cuh: a copy is there at once ---- */
+
+#define KOPS_CUDA_OPS_ASYNC_CUH
+
+template <int BYTES> static inline void copy_async(void *to, const void *from, int here)
+{
+    std::memset(to, 0, BYTES);
+    std::memcpy(to, from, (size_t)here);
+}
+
+static inline void copy_commit()
+{
+}
+
+template <int> static inline void copy_wait()
+{
+}
 
 /* ---- warp.cuh ---- */
 
@@ -143,6 +162,7 @@ struct emulated_lane {
     const void *row;
     gemm_fragment a;
     uint32_t b[2];
+    uint32_t tf32_a[4], tf32_b[2];
 };
 extern emulated_lane emulated_lanes[1024];
 
@@ -195,6 +215,30 @@ static inline void multiply_add(float (&sum)[4], const gemm_fragment &a, uint32_
             sum[s] +=
                 emulated_element<T>(of_a.a.block[lower + k / 8 * 2], k % 2) * emulated_element<T>(of_b.b[k / 8], k % 2);
         }
+    }
+    emulated_warp_barrier();
+}
+
+static inline uint32_t to_tf32(float x)
+{
+    uint32_t bits;
+    std::memcpy(&bits, &x, sizeof(bits));
+    return isfinite(x) ? (bits + 0x1000) & ~(uint32_t)0x1fff : bits;
+}
+
+/* mma.m16n8k8: who holds what is said in warp.cuh. */
+static inline void multiply_add_tf32(float (&sum)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
+{
+    const unsigned first = threadIdx.x / 32 * 32, lane = threadIdx.x % 32;
+
+    std::memcpy(emulated_lanes[threadIdx.x].tf32_a, a, sizeof(a));
+    std::memcpy(emulated_lanes[threadIdx.x].tf32_b, b, sizeof(b));
+    emulated_warp_barrier();
+    for (unsigned s = 0; s < 4; s++) {
+        const unsigned row = lane / 4, column = lane % 4 * 2 + s % 2, lower = s / 2;
+        for (unsigned k = 0; k < 8; k++)
+            sum[s] += __uint_as_float(emulated_lanes[first + row * 4 + k % 4].tf32_a[lower + k / 4 * 2]) *
+                      __uint_as_float(emulated_lanes[first + column * 4 + k % 4].tf32_b[k / 4]);
     }
     emulated_warp_barrier();
 }

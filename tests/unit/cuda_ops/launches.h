@@ -29,7 +29,8 @@ static inline struct plan product(enum dtype dtype, int64_t m, int64_t n, int64_
                                   .b = {.row = n, .column = 1},
                                   .out = {.row = n, .column = 1},
                                   .alpha = 2,
-                                  .beta = 3}};
+                                  .beta = 3,
+                                  .high_precision_only = true}};
 }
 
 static inline struct cuda_launch launch_of(enum op_id op, const struct plan *plan, const uint64_t *addresses,
@@ -41,9 +42,10 @@ static inline struct cuda_launch launch_of(enum op_id op, const struct plan *pla
     if (cuda_ops_launch(op, plan, addresses, variant, &device, &launch, &e) < 0)
         fail_msg("%s", e.message);
     assert_true(launch.grid[0] >= 1 && launch.grid[1] == 1 && launch.grid[2] == 1);
-    assert_int_equal(launch.block[0], launch.n_maps                           ? CUDA_OPS_MAPPED_THREADS
-                                      : strcmp(launch.variant, "skinny") == 0 ? CUDA_OPS_SKINNY_THREADS
-                                                                              : 256);
+    assert_int_equal(launch.block[0], launch.n_maps                                  ? CUDA_OPS_MAPPED_THREADS
+                                      : strcmp(launch.variant, "skinny") == 0        ? CUDA_OPS_SKINNY_THREADS
+                                      : strstr(launch.kernel, "_tf32_small") != NULL ? CUDA_OPS_SMALL_MMA_THREADS
+                                                                                     : 256);
     return launch;
 }
 

@@ -383,6 +383,26 @@ static void small_products_are_shared_among_all_multiprocessors(void **state)
     no_launch(&plan, addresses, "small", "4194304");
 }
 
+static void small_products_in_less_precision_are_of_tensor_cores(void **state)
+{
+    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000}, odd[] = {0x10004, 0x20000, 0x30000};
+    const struct cuda_ops_device older = {108, CUDA_OPS_SM80}, oldest = {80, CUDA_OPS_ANY};
+    struct plan plan = product(DTYPE_F32, 256, 256, 256);
+    struct cuda_launch launch;
+    struct error e;
+
+    (void)state;
+    plan.gemm.high_precision_only = false;
+    launch = launch_of(OP_GEMM, &plan, addresses, "small");
+    assert_string_equal(launch.kernel, "kops_gemm_tf32_small_2");
+    assert_int_equal(launch.grid[0], 128);
+    assert_string_equal(launch_of(OP_GEMM, &plan, odd, "small").kernel, "kops_gemm_tf32_small_2_any");
+    assert_int_equal(cuda_ops_launch(OP_GEMM, &plan, addresses, "small", &older, &launch, &e), 0);
+    assert_string_equal(launch.kernel, "kops_gemm_tf32_small_1");
+    assert_int_equal(cuda_ops_launch(OP_GEMM, &plan, addresses, "small", &oldest, &launch, &e), 0);
+    assert_string_equal(launch.kernel, "kops_gemm_f32_small_1");
+}
+
 static void the_choice_falls_on_a_variant_that_can(void **state)
 {
     static const struct {
@@ -447,6 +467,7 @@ int main(void)
         cmocka_unit_test(hopper_says_what_it_cannot_do),
         cmocka_unit_test(few_rows_share_the_sum_among_blocks),
         cmocka_unit_test(small_products_are_shared_among_all_multiprocessors),
+        cmocka_unit_test(small_products_in_less_precision_are_of_tensor_cores),
         cmocka_unit_test(the_choice_falls_on_a_variant_that_can),
         cmocka_unit_test(levels_follow_from_the_code_that_runs),
     };

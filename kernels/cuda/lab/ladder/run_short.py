@@ -13,8 +13,9 @@ import struct
 import torch
 from cuda_calls import Module, Product, find_blas, launch
 
-TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-ROUNDING = {"f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
+TYPES = {"f32": torch.float32, "tf32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+ROUNDING = {"f32": 2.0**-24, "tf32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
+OF_TERMS = {"tf32": 2.0**-10}  # of the sum of the products' sizes: rounding of operands, and of sums
 WORKSPACE = 64 << 20
 CASES = ((16, 64, 128), (1, 64, 4096), (5, 1000, 1000), (16, 333, 777), (13, 8, 2048), (1, 1, 1), (7, 95, 63))
 
@@ -39,8 +40,9 @@ def prepare(kernel, split, tile, a, b, out, alpha=1.0, beta=0.0):
     tiles_m, tiles_n = -(-m // tile[0]), -(-n // tile[1])
     a_along = in_pieces(a, 2, 1) if "skinny" in kernel else a.stride(2) == 1
     b_along = b.stride(1) == 1
-    params = bytes(24) + b"".join(matrix(t, t.stride(1), t.stride(2)) for t in (a, b, out))
-    params += struct.pack("<3Q2dQ8Q4I2Q", m, n, k, alpha, beta, batch, batch, *[0] * 7, 1, a_along, b_along, 0, tiles_m, tiles_n)
+    no_stamps, no_bias = bytes(24), bytes(88)
+    params = no_stamps + b"".join(matrix(t, t.stride(1), t.stride(2)) for t in (a, b, out)) + no_bias
+    params += struct.pack("<3Q2dQ8Q6I2Q", m, n, k, alpha, beta, batch, batch, *[0] * 7, 1, 0, 0, a_along, b_along, 0, tiles_m, tiles_n)
     return min(tiles_m * tiles_n * batch, 1 << 20) * split, params
 
 
@@ -53,7 +55,7 @@ class Kernels:
         if name not in self.functions:
             self.functions[name] = self.module.kernel(name)
         blocks, params = prepared
-        threads = 512 if "skinny" in name else 256
+        threads = 512 if "skinny" in name else 128 if "tf32" in name else 256
         launch(self.functions[name], (blocks, 1, 1), (threads, 1, 1), 0, params, torch.cuda.current_stream().cuda_stream)
 
 
@@ -80,7 +82,7 @@ def check(kernels, name, split, tile, dtype, m, n, k, a_turned, b_turned, batch=
     torch.cuda.synchronize()
     want = alpha * (a.double() @ b.double()) + beta * before
     terms = abs(alpha) * (a.double().abs() @ b.double().abs()) + abs(beta) * (before.abs() if beta else 0)
-    room = terms * 2.0**-21 + want.abs() * ROUNDING[dtype] * 1.01 + 1e-7
+    room = terms * OF_TERMS.get(dtype, 2.0**-21) + want.abs() * ROUNDING[dtype] * 1.01 + 1e-7
     worst = ((out.double() - want).abs() / room).nan_to_num(1e9).max().item()
     around = whole.clone()
     around[:, :m, :n] = float("nan")
@@ -142,8 +144,9 @@ def compare(kernels, blas, workspace, dtype, m, n, k, b_turned, candidates):
         ways[label] = lambda s, name=name, ready=ready: kernels.run(name, ready[id(s)])
     for label, way in ways.items():
         row["us"][label] = [graph_time([lambda s=s, way=way: way(s) for s in used]) * 1e6 for used in ([sets[0]] * 20, (sets * 20)[:20])]
-    lt = lt_best(blas, workspace, dtype, m, n, k, b_turned, sets)
-    row["us"]["lt best"] = [lt["hot"] * 1e6, lt["cold"] * 1e6]
+    if dtype != "tf32":
+        lt = lt_best(blas, workspace, dtype, m, n, k, b_turned, sets)
+        row["us"]["lt best"] = [lt["hot"] * 1e6, lt["cold"] * 1e6]
     times = " ".join(f"{w}={h:.1f}/{c:.1f}" for w, (h, c) in row["us"].items())
     say(dtype, f"{m}x{n}x{k}", "b along k" if b_turned else "b across", times)
     return row
@@ -159,10 +162,12 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("cubin")
     parser.add_argument("--out", default="")
+    parser.add_argument("--only", default="", help="kernels whose name matches")
     args = parser.parse_args()
     torch.mm(torch.zeros(8, 8, device="cuda"), torch.zeros(8, 8, device="cuda"))
     with open(args.cubin, "rb") as f:
         kernels = Kernels(f.read())
+    kernels.names = [name for name in kernels.names if re.search(args.only, name)]
     blas, workspace = find_blas(), torch.empty(WORKSPACE, device="cuda", dtype=torch.uint8)
     wrong, rows, checks = 0, [], 0
     for name in kernels.names:
@@ -183,16 +188,19 @@ def main():
                     checks += 1
                     wrong += not check(kernels, name, split, tile_of(name, dtype), dtype, m, n, k, a_turned, b_turned, **more)
     say(f"{wrong} of {checks} checks wrong")
-    for dtype in ("f32", "bf16", "f16"):
+    timed = [dtype for dtype in TYPES if any(f"_{dtype}_" in name for name in kernels.names)]
+    for dtype in (d for d in timed if d != "tf32"):
         for m, n, k in ((16, 4096, 4096), (1, 4096, 4096), (8, 11008, 4096), (16, 1024, 8192)) if dtype != "f16" else ((16, 4096, 4096),):
             for turned in (True, False):
                 base = f"kops_gemm_{dtype}_skinny_{'along' if turned else 'across'}"
                 rows.append(compare(kernels, blas, workspace, dtype, m, n, k, turned,
                                     {f"/{s}": (f"{base}_{s}", s, tile_of(base, dtype)) for s in (1, 2, 4, 8)}))
     for m, n, k in ((64, 64, 64), (128, 128, 128), (256, 256, 256), (96, 96, 1024), (192, 256, 512)):
-        for turned in (True, False):
-            rows.append(compare(kernels, blas, workspace, "f32", m, n, k, turned,
-                                {f"/{s}": (f"kops_gemm_f32_small_{s}", s, (32, 32)) for s in (1, 2, 4, 8)}))
+        for dtype in (d for d in timed if d in ("f32", "tf32")):
+            torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+            for turned in (True, False):
+                rows.append(compare(kernels, blas, workspace, dtype, m, n, k, turned,
+                                    {f"/{s}": (f"kops_gemm_{dtype}_small_{s}", s, (32, 32)) for s in (1, 2, 4, 8)}))
     if args.out:
         with open(args.out, "w") as f:
             json.dump({"wrong": wrong, "rows": rows}, f, indent=1)
