@@ -25,8 +25,12 @@ static bool use_strided(struct op *op, const struct kernel *k, uint64_t address,
 }
 
 /* The hints must be true: a real kernel would make misaligned accesses. */
-static bool vector_hints_hold(const struct cuda_ops_vector *p, unsigned size)
+static bool vector_hints_hold(const struct kernel *k, const struct cuda_ops_vector *p)
 {
+    const unsigned size = k->size;
+
+    if (p->plain && (p->head || (p->out | p->a | p->b) % 16 != 0 || !p->a_step || (k->inputs > 1 && !p->b_step)))
+        return false;
     if (p->head >= p->count)
         return true;
     return (p->out + (uint64_t)p->head * size) % 16 == 0;
@@ -38,7 +42,7 @@ static bool vector_uses(const struct kernel *k, const struct cuda_ops_vector *p,
 
     if (!p->count)
         return true;
-    if (p->a_step > 1 || p->b_step > 1 || !vector_hints_hold(p, k->size))
+    if (p->a_step > 1 || p->b_step > 1 || !vector_hints_hold(k, p))
         return false;
     return use_strided(op, k, p->out, 1, &p->count, &one, true) &&
            use_strided(op, k, p->a, 1, &p->count, &a_step, false) &&

@@ -27,32 +27,32 @@ template <typename T, typename Op> __device__ __forceinline__ uint4 apply_pack(u
 
 /* ---- vector: all operands are contiguous, or one element ---- */
 
-/* Tiles of BLOCK · UNROLL packs; UNROLL independent 16-byte loads an operand are in flight a thread, or twice as many
+/* Tiles of UNROLL packs a thread; UNROLL independent 16-byte loads an operand are in flight a thread, or twice as many
  * where the operand lies at another offset from a 16-byte boundary than out. */
-template <typename T, typename Op, int BLOCK, int UNROLL, cache_hint LOADS, cache_hint STORES, bool ALIGNED>
+template <typename T, typename Op, int UNROLL, cache_hint LOADS, cache_hint STORES, bool ALIGNED>
 __device__ __forceinline__ void vector_tiles(const pack_source &a, const pack_source &b, uint4 *out, uint64_t packs)
 {
-    constexpr uint32_t TILE = BLOCK * UNROLL;
+    const uint32_t block = blockDim.x, size = block * UNROLL;
 
-    for (uint64_t tile = (uint64_t)blockIdx.x * TILE; tile < packs; tile += (uint64_t)gridDim.x * TILE) {
+    for (uint64_t tile = (uint64_t)blockIdx.x * size; tile < packs; tile += (uint64_t)gridDim.x * size) {
         const uint64_t first = tile + threadIdx.x;
         pack_bits x[UNROLL], y[UNROLL];
-        if (packs - tile >= TILE) {
+        if (packs - tile >= size) {
 #pragma unroll
             for (int u = 0; u < UNROLL; u++) {
-                x[u] = load_pack<LOADS, ALIGNED>(a, first + u * BLOCK);
+                x[u] = load_pack<LOADS, ALIGNED>(a, first + u * block);
                 if (Op::ARITY == 2)
-                    y[u] = load_pack<LOADS, ALIGNED>(b, first + u * BLOCK);
+                    y[u] = load_pack<LOADS, ALIGNED>(b, first + u * block);
             }
 #pragma unroll
             for (int u = 0; u < UNROLL; u++) {
                 const uint4 of_a = join_pack<sizeof(T), ALIGNED>(a, x[u]);
                 const uint4 of_b = Op::ARITY == 2 ? join_pack<sizeof(T), ALIGNED>(b, y[u]) : of_a;
-                store_bits<STORES>(out + first + u * BLOCK, apply_pack<T, Op>(of_a, of_b));
+                store_bits<STORES>(out + first + u * block, apply_pack<T, Op>(of_a, of_b));
             }
         } else {
 #pragma unroll 1
-            for (uint64_t i = first; i < packs; i += BLOCK) {
+            for (uint64_t i = first; i < packs; i += block) {
                 const uint4 of_a = join_pack<sizeof(T), ALIGNED>(a, load_pack<LOADS, ALIGNED>(a, i));
                 uint4 of_b = of_a;
                 if (Op::ARITY == 2)
@@ -63,9 +63,9 @@ __device__ __forceinline__ void vector_tiles(const pack_source &a, const pack_so
     }
 }
 
-template <typename T, typename Op, int BLOCK = CUDA_OPS_THREADS, int UNROLL = CUDA_OPS_VECTOR_PACKS,
-          cache_hint LOADS = CACHE_DEFAULT, cache_hint STORES = CACHE_DEFAULT>
-__device__ __forceinline__ void vector_kernel(const cuda_ops_vector &p)
+template <typename T, typename Op, int UNROLL = CUDA_OPS_VECTOR_PACKS, cache_hint LOADS = CACHE_DEFAULT,
+          cache_hint STORES = CACHE_DEFAULT>
+__device__ __forceinline__ void vector_any(const cuda_ops_vector &p)
 {
     const uint64_t whole = (p.count - p.head) / pack<T>::WIDTH;
     const pack_source a = source_of<T>(p.a, p.a_step, p.head);
@@ -75,9 +75,9 @@ __device__ __forceinline__ void vector_kernel(const cuda_ops_vector &p)
     const uint64_t packs = whole && (a.shift || b.shift) ? whole - 1 : whole;
 
     if (a.plain && b.plain)
-        vector_tiles<T, Op, BLOCK, UNROLL, LOADS, STORES, true>(a, b, out, packs);
+        vector_tiles<T, Op, UNROLL, LOADS, STORES, true>(a, b, out, packs);
     else
-        vector_tiles<T, Op, BLOCK, UNROLL, LOADS, STORES, false>(a, b, out, packs);
+        vector_tiles<T, Op, UNROLL, LOADS, STORES, false>(a, b, out, packs);
 
     /* Elements before and behind the packs: fewer than three packs together. */
     const uint32_t tail = (uint32_t)(p.count - p.head - packs * pack<T>::WIDTH);
@@ -87,6 +87,33 @@ __device__ __forceinline__ void vector_kernel(const cuda_ops_vector &p)
         const T y = Op::ARITY == 2 ? reinterpret_cast<const T *>(p.b)[p.b_step ? i : 0] : x;
         reinterpret_cast<T *>(p.out)[i] = apply_one<T, Op>(x, y);
     }
+}
+
+/* The same where `plain` is set, in few instructions: of a small tensor they take most of the time. */
+template <typename T, typename Op> __device__ __forceinline__ void vector_plain(const cuda_ops_vector &p)
+{
+    const uint64_t packs = p.count / pack<T>::WIDTH;
+    const uint4 *a = reinterpret_cast<const uint4 *>(p.a), *b = reinterpret_cast<const uint4 *>(p.b);
+    uint4 *out = reinterpret_cast<uint4 *>(p.out);
+
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < packs; i += (uint64_t)gridDim.x * blockDim.x)
+        out[i] = apply_pack<T, Op>(a[i], Op::ARITY == 2 ? b[i] : a[i]);
+
+    const uint32_t tail = (uint32_t)(p.count % pack<T>::WIDTH);
+    if (blockIdx.x == 0 && threadIdx.x < tail) {
+        const uint64_t i = p.count - tail + threadIdx.x;
+        const T x = reinterpret_cast<const T *>(p.a)[i];
+        const T y = Op::ARITY == 2 ? reinterpret_cast<const T *>(p.b)[i] : x;
+        reinterpret_cast<T *>(p.out)[i] = apply_one<T, Op>(x, y);
+    }
+}
+
+template <typename T, typename Op> __device__ __forceinline__ void vector_kernel(const cuda_ops_vector &p)
+{
+    if (p.plain)
+        vector_plain<T, Op>(p);
+    else
+        vector_any<T, Op>(p);
 }
 
 /* ---- rows: the innermost dimension is contiguous in out, and contiguous or repeated in the inputs ---- */
@@ -134,10 +161,10 @@ __device__ __forceinline__ places locate_outer(const cuda_ops_strided &p, uint32
 
 /* A thread takes UNROLL aligned 16-byte pieces of one row of out, of which those at the row's ends are only partly the
  * row's: finding the row is paid once, and all of the pieces' loads are in flight. */
-template <typename T, typename Op, int BLOCK = CUDA_OPS_THREADS, int UNROLL = CUDA_OPS_ROW_PIECES>
-__device__ __forceinline__ void rows_kernel(const cuda_ops_strided &p)
+template <typename T, typename Op> __device__ __forceinline__ void rows_kernel(const cuda_ops_strided &p)
 {
-    constexpr int WIDTH = pack<T>::WIDTH;
+    constexpr int WIDTH = pack<T>::WIDTH, BLOCK = CUDA_OPS_ROW_THREADS;
+    constexpr int UNROLL = sizeof(T) == 8 ? CUDA_OPS_ROW_PIECES_8 : CUDA_OPS_ROW_PIECES;
     const int64_t size = (int64_t)p.sizes[0].divisor;
 
     for (uint64_t n = (uint64_t)blockIdx.x * BLOCK + threadIdx.x; n < p.work; n += (uint64_t)gridDim.x * BLOCK) {
@@ -320,16 +347,17 @@ __device__ __forceinline__ void strided_kernel(const cuda_ops_strided &p)
 
 /* ---- the kernels ---- */
 
-/* Blocks of a multiprocessor, for which registers must do: where it has 2048 threads, and not 1024 or 1536. */
+/* Blocks of a multiprocessor, for which registers must do: where it has 2048 threads; where it has 1024 or 1536, no
+ * more than 1024 threads. */
 #if defined(__CUDA_ARCH__) &&                                                                                          \
     (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000 || __CUDA_ARCH__ == 1030)
-#define CUDA_OPS_RESIDENT(blocks) (blocks)
+#define CUDA_OPS_RESIDENT(blocks, threads) (blocks)
 #else
-#define CUDA_OPS_RESIDENT(blocks) ((blocks) < 4 ? (blocks) : 4)
+#define CUDA_OPS_RESIDENT(blocks, threads) ((blocks) < 1024 / (threads) ? (blocks) : 1024 / (threads))
 #endif
 
-#define CUDA_OPS_KERNEL(name, Params, resident, ...)                                                                   \
-    extern "C" __global__ void __launch_bounds__(CUDA_OPS_THREADS, CUDA_OPS_RESIDENT(resident))                        \
+#define CUDA_OPS_KERNEL(name, Params, threads, resident, ...)                                                          \
+    extern "C" __global__ void __launch_bounds__(threads, CUDA_OPS_RESIDENT(resident, threads))                        \
         kops_##name(const __grid_constant__ Params p)                                                                  \
     {                                                                                                                  \
         stamp_start(p.stamps);                                                                                         \
@@ -338,11 +366,14 @@ __device__ __forceinline__ void strided_kernel(const cuda_ops_strided &p)
     }
 
 #define CUDA_OPS_ELEMENTWISE(op, dtype, T, Op)                                                                         \
-    CUDA_OPS_KERNEL(op##_##dtype##_vector, cuda_ops_vector, sizeof(T) == 1 ? 6 : 8, vector_kernel<T, Op>)              \
-    CUDA_OPS_KERNEL(op##_##dtype##_rows, cuda_ops_strided, 4, rows_kernel<T, Op>)                                      \
-    CUDA_OPS_KERNEL(op##_##dtype##_tiles, cuda_ops_strided, 4, tiles_kernel<T, Op>)                                    \
-    CUDA_OPS_KERNEL(op##_##dtype##_strided, cuda_ops_strided, 8, strided_kernel<T, Op, uint32_t>)                      \
-    CUDA_OPS_KERNEL(op##_##dtype##_strided64, cuda_ops_strided, 4, strided_kernel<T, Op, uint64_t>)
+    CUDA_OPS_KERNEL(op##_##dtype##_vector, cuda_ops_vector,                                                            \
+                    sizeof(T) == 1 ? CUDA_OPS_THREADS : CUDA_OPS_VECTOR_THREADS, sizeof(T) == 1 ? 6 : 2,               \
+                    vector_kernel<T, Op>)                                                                              \
+    CUDA_OPS_KERNEL(op##_##dtype##_rows, cuda_ops_strided, CUDA_OPS_ROW_THREADS, sizeof(T) == 8 ? 6 : 8,               \
+                    rows_kernel<T, Op>)                                                                                \
+    CUDA_OPS_KERNEL(op##_##dtype##_tiles, cuda_ops_strided, CUDA_OPS_THREADS, 4, tiles_kernel<T, Op>)                  \
+    CUDA_OPS_KERNEL(op##_##dtype##_strided, cuda_ops_strided, CUDA_OPS_THREADS, 8, strided_kernel<T, Op, uint32_t>)    \
+    CUDA_OPS_KERNEL(op##_##dtype##_strided64, cuda_ops_strided, CUDA_OPS_THREADS, 4, strided_kernel<T, Op, uint64_t>)
 
 #define CUDA_OPS_ELEMENTWISE_FLOATS(op, Op)                                                                            \
     CUDA_OPS_ELEMENTWISE(op, f32, float, Op)                                                                           \

@@ -45,7 +45,7 @@ int cuda_ops_launch(enum op_id op, const struct plan *plan, const uint64_t *addr
     }
     if (plan->kind == PLAN_GEMM)
         return cuda_ops_launch_gemm(plan, addresses, variant, device, ret_launch, e);
-    return cuda_ops_launch_elementwise(op, plan, addresses, variant, ret_launch, e);
+    return cuda_ops_launch_elementwise(op, plan, addresses, variant, device, ret_launch, e);
 }
 
 /* The driver writes to a place of its alignment. */

@@ -9,6 +9,8 @@
 enum {
     ROW_BYTES_MIN = 32, /* of rows that are worth pieces of 16 bytes */
     TILE_EDGE_MIN = 16, /* of a side that is worth a tile */
+    VECTOR_THREADS_UNARY = 128,
+    VECTOR_LARGE = 32 << 20, /* bytes of out from which the size of blocks matters */
 };
 
 struct names {
@@ -55,14 +57,14 @@ static const struct names *names_of(enum op_id op, enum dtype dtype)
 
 /* An elementwise plan in the kernels' terms: dimension 0 innermost; a unary op has all strides of b 0. */
 struct space {
-    unsigned rank;
+    unsigned n_inputs, rank;
     uint64_t count, size[CUDA_OPS_MAX_RANK];
     uint64_t out[CUDA_OPS_MAX_RANK], a[CUDA_OPS_MAX_RANK], b[CUDA_OPS_MAX_RANK];
 };
 
 static struct space space_of(const struct plan_elementwise *p, unsigned n_inputs)
 {
-    struct space s = {.rank = p->rank, .count = p->count};
+    struct space s = {.n_inputs = n_inputs, .rank = p->rank, .count = p->count};
 
     for (unsigned d = 0; d < p->rank; d++) {
         const unsigned from = p->rank - 1 - d;
@@ -94,18 +96,35 @@ static bool one_dimension(const struct space *s)
            (s->b[0] <= 1 || s->count == 1);
 }
 
+/* Threads of a block. Large tensors on devices of compute capability 9.0 are moved faster by large blocks where two are
+ * read, and by small ones where one is (measured in kernels/cuda/lab). */
+static unsigned vector_threads(const struct space *s, size_t size, const struct cuda_ops_device *device)
+{
+    if (!device || device->level < CUDA_OPS_SM90A || size == 1 || s->count < VECTOR_LARGE / size)
+        return CUDA_OPS_THREADS;
+    return s->n_inputs > 1 ? CUDA_OPS_VECTOR_THREADS : VECTOR_THREADS_UNARY;
+}
+
+static bool is_plain(uint64_t address, uint32_t step)
+{
+    return address % CUDA_OPS_PACK_BYTES == 0 && step == 1;
+}
+
 static void set_vector(const struct space *s, uint64_t out, uint64_t a, uint64_t b, size_t size, const char *kernel,
-                       struct cuda_launch *ret_launch)
+                       const struct cuda_ops_device *device, struct cuda_launch *ret_launch)
 {
     struct cuda_ops_vector p = {.out = out, .a = a, .b = b, .count = s->count};
-    const uint64_t tile = (uint64_t)CUDA_OPS_THREADS * CUDA_OPS_VECTOR_PACKS * (CUDA_OPS_PACK_BYTES / size);
+    const unsigned threads = vector_threads(s, size, device);
+    const uint64_t tile = (uint64_t)threads * CUDA_OPS_VECTOR_PACKS * (CUDA_OPS_PACK_BYTES / size);
 
     p.a_step = s->a[0] != 0;
     p.b_step = s->b[0] != 0;
     p.head = (uint32_t)((CUDA_OPS_PACK_BYTES - out % CUDA_OPS_PACK_BYTES) % CUDA_OPS_PACK_BYTES / size);
     if (p.head > s->count)
         p.head = (uint32_t)s->count;
+    p.plain = is_plain(out, 1) && is_plain(a, p.a_step) && (s->n_inputs < 2 || is_plain(b, p.b_step));
     cuda_ops_set_launch(ret_launch, kernel, "vector", (s->count - p.head + tile - 1) / tile, &p, sizeof(p));
+    ret_launch->block[0] = threads;
 }
 
 /* Whether the count and every operand's furthest offset stay below NARROW_LIMIT. */
@@ -128,13 +147,14 @@ static bool is_narrow(const struct space *s)
 /* Threads for the most aligned pieces that a row of out touches. */
 static uint64_t threads_of_row(const struct space *s, uint64_t out, size_t size)
 {
+    const uint64_t bytes =
+        CUDA_OPS_PACK_BYTES * (size == ELEMENT_BYTES_MAX ? CUDA_OPS_ROW_PIECES_8 : CUDA_OPS_ROW_PIECES);
     uint64_t before = out % CUDA_OPS_PACK_BYTES; /* the row's first element */
 
     for (unsigned d = 1; d < s->rank; d++)
         if (s->out[d] * size % CUDA_OPS_PACK_BYTES != 0)
             before = CUDA_OPS_PACK_BYTES - size; /* rows begin anywhere */
-    return (before + s->size[0] * size + CUDA_OPS_PACK_BYTES * CUDA_OPS_ROW_PIECES - 1) /
-           (CUDA_OPS_PACK_BYTES * CUDA_OPS_ROW_PIECES);
+    return (before + s->size[0] * size + bytes - 1) / bytes;
 }
 
 static bool has_rows(const struct space *s, uint64_t out, size_t size)
@@ -206,7 +226,8 @@ static void set_rows(const struct space *s, uint64_t out, uint64_t a, uint64_t b
     }
     p.work = threads * (s->count / s->size[0]);
     p.pieces = cuda_ops_divider(threads, false);
-    cuda_ops_set_launch(ret_launch, kernel, "rows", (p.work - 1) / CUDA_OPS_THREADS + 1, &p, sizeof(p));
+    cuda_ops_set_launch(ret_launch, kernel, "rows", (p.work - 1) / CUDA_OPS_ROW_THREADS + 1, &p, sizeof(p));
+    ret_launch->block[0] = CUDA_OPS_ROW_THREADS;
 }
 
 static void set_tiles(const struct space *s, uint64_t out, uint64_t a, uint64_t b, size_t size, const char *kernel,
@@ -236,14 +257,15 @@ static void set_strided(const struct space *s, uint64_t out, uint64_t a, uint64_
                         &p, sizeof(p));
 }
 
-/* `variant`: NULL, or the only kernel that may be taken. False where it cannot. */
+/* `variant`: NULL, or the only kernel that may be taken. `device`: NULL, where it is not known. False where the variant
+ * cannot. */
 static bool choose(struct space *s, uint64_t out, uint64_t a, uint64_t b, size_t size, const struct names *names,
-                   const char *variant, struct cuda_launch *ret_launch)
+                   const char *variant, const struct cuda_ops_device *device, struct cuda_launch *ret_launch)
 {
     const bool any = !variant;
 
     if ((any || strcmp(variant, "vector") == 0) && one_dimension(s))
-        set_vector(s, out, a, b, size, names->vector, ret_launch);
+        set_vector(s, out, a, b, size, names->vector, device, ret_launch);
     else if (((any && s->size[0] * size >= ROW_BYTES_MIN) || (!any && strcmp(variant, "rows") == 0)) &&
              has_rows(s, out, size))
         set_rows(s, out, a, b, size, names->rows, ret_launch);
@@ -262,13 +284,13 @@ bool cuda_ops_has_elementwise(enum op_id op, enum dtype dtype)
 }
 
 int cuda_ops_launch_elementwise(enum op_id op, const struct plan *plan, const uint64_t *addresses, const char *variant,
-                                struct cuda_launch *ret_launch, struct error *e)
+                                const struct cuda_ops_device *device, struct cuda_launch *ret_launch, struct error *e)
 {
     const unsigned n_inputs = op_get(op)->n_inputs;
     const uint64_t out = addresses[n_inputs], a = addresses[0], b = n_inputs > 1 ? addresses[1] : 0;
     struct space s = space_of(&plan->elementwise, n_inputs);
 
-    if (choose(&s, out, a, b, dtype_size(plan->dtype), names_of(op, plan->dtype), variant, ret_launch))
+    if (choose(&s, out, a, b, dtype_size(plan->dtype), names_of(op, plan->dtype), variant, device, ret_launch))
         return 0;
     return error_set(e, ERROR_INVALID_ARGUMENT,
                      "variant \"%s\" does not take these strides: \"vector\" needs contiguous tensors (inputs may be "
@@ -284,7 +306,7 @@ int cuda_ops_copy(const struct plan_elementwise *plan, size_t element_size, uint
 
     if (element_size > ELEMENT_BYTES_MAX || !copy_names[element_size].strided)
         return error_set(e, ERROR_UNSUPPORTED, "elements of %zu bytes cannot be copied on the device", element_size);
-    choose(&s, target, source, 0, element_size, &copy_names[element_size], NULL, ret_launch);
+    choose(&s, target, source, 0, element_size, &copy_names[element_size], NULL, NULL, ret_launch);
     ret_launch->variant = "copy";
     return 0;
 }
@@ -294,6 +316,6 @@ void cuda_ops_gelu(const struct plan_elementwise *plan, enum dtype dtype, uint64
     static const struct names gelu_names[] = {[false] = NAMES(gelu_f32), [true] = NAMES(gelu_f64)};
     struct space s = space_of(plan, 1);
 
-    choose(&s, out, out, 0, dtype_size(dtype), &gelu_names[dtype == DTYPE_F64], NULL, ret_launch);
+    choose(&s, out, out, 0, dtype_size(dtype), &gelu_names[dtype == DTYPE_F64], NULL, NULL, ret_launch);
     ret_launch->variant = "gelu";
 }

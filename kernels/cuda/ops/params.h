@@ -41,12 +41,15 @@ enum { CUDA_OPS_SKINNY_THREADS = 512, CUDA_OPS_SMALL_MMA_THREADS = 128 };
 
 /* Shapes of the elementwise kernels, chosen by measurement (kernels/cuda/lab). */
 enum {
-    CUDA_OPS_THREADS = 256,        /* of every block */
-    CUDA_OPS_VECTOR_PACKS = 1,     /* 16-byte packs of out that a thread takes of a tile */
-    CUDA_OPS_ROW_PIECES = 2,       /* 16-byte pieces of a row of out that a thread takes */
-    CUDA_OPS_STRIDED_ELEMENTS = 4, /* elements of out that a thread takes of a tile */
-    CUDA_OPS_TILE_SIDE = 64,       /* elements of a square tile along each side */
-    CUDA_OPS_TILE_SIDE_8 = 32,     /* where an element has 8 bytes */
+    CUDA_OPS_THREADS = 256,         /* of every block, where nothing else is said */
+    CUDA_OPS_VECTOR_THREADS = 1024, /* of a block of a vector kernel at most, where elements have more than one byte */
+    CUDA_OPS_ROW_THREADS = 128,     /* of a block of a rows kernel */
+    CUDA_OPS_VECTOR_PACKS = 1,      /* 16-byte packs of out that a thread takes of a tile */
+    CUDA_OPS_ROW_PIECES = 2,        /* 16-byte pieces of a row of out that a thread takes */
+    CUDA_OPS_ROW_PIECES_8 = 4,      /* where an element has 8 bytes */
+    CUDA_OPS_STRIDED_ELEMENTS = 4,  /* elements of out that a thread takes of a tile */
+    CUDA_OPS_TILE_SIDE = 64,        /* elements of a square tile along each side */
+    CUDA_OPS_TILE_SIDE_8 = 32,      /* where an element has 8 bytes */
 };
 
 /* Where the kernel writes its times; all zero: nowhere. The first member of every struct of parameters. */
@@ -97,9 +100,10 @@ struct cuda_ops_vector {
     uint64_t out, a, b;
     uint64_t count;
     uint32_t a_step, b_step;
-    /* For speed alone: elements before the first 16-byte boundary of out. */
+    /* For speed alone: elements before the first 16-byte boundary of out; whether all operands begin on 16-byte
+     * boundaries and have steps of 1 (then head is 0). */
     uint32_t head;
-    uint32_t reserved;
+    uint32_t plain;
 };
 
 /* Division by `divisor` of n < 2^31 or, in strided64, n < 2^63, with N = 32 or 64:
@@ -121,10 +125,10 @@ struct cuda_ops_strided {
     struct cuda_ops_divider sizes[CUDA_OPS_MAX_RANK];
     uint64_t out_strides[CUDA_OPS_MAX_RANK], a_strides[CUDA_OPS_MAX_RANK], b_strides[CUDA_OPS_MAX_RANK];
     /* rows: out_strides[0] is 1, a_strides[0] and b_strides[0] are 0 or 1; `pieces` are threads
-     * for a row of out (dimension 0): for CUDA_OPS_ROW_PIECES of the most aligned 16-byte pieces that a row touches.
-     * tiles: rank ≥ 2, out_strides[0] is 1; an input in `turned` has stride 1 along dimension 1, and any other 0 or 1
-     * along dimension 0; `pieces` and `pieces_down` are the tiles along dimensions 0 and 1. `work`: threads, or tiles,
-     * of all; below 2^31. */
+     * for a row of out (dimension 0): for CUDA_OPS_ROW_PIECES (_8) of the most aligned 16-byte pieces that a row
+     * touches. tiles: rank ≥ 2, out_strides[0] is 1; an input in `turned` has stride 1 along dimension 1, and any other
+     * 0 or 1 along dimension 0; `pieces` and `pieces_down` are the tiles along dimensions 0 and 1. `work`: threads, or
+     * tiles, of all; below 2^31. */
     uint64_t work;
     struct cuda_ops_divider pieces, pieces_down;
     uint64_t a_end, b_end; /* addresses behind the last elements, for rows */

@@ -46,7 +46,7 @@ void cuda_ops_set_gemm(struct cuda_launch *launch, struct cuda_ops_gemm *p, cons
 bool cuda_ops_has_elementwise(enum op_id op, enum dtype dtype);
 /* `variant` is NULL or one of cuda_ops_variants(). */
 int cuda_ops_launch_elementwise(enum op_id op, const struct plan *plan, const uint64_t *addresses, const char *variant,
-                                struct cuda_launch *ret_launch, struct error *e);
+                                const struct cuda_ops_device *device, struct cuda_launch *ret_launch, struct error *e);
 int cuda_ops_launch_gemm(const struct plan *plan, const uint64_t *addresses, const char *variant,
                          const struct cuda_ops_device *device, struct cuda_launch *ret_launch, struct error *e);
 

@@ -39,13 +39,23 @@ static inline struct cuda_launch launch_of(enum op_id op, const struct plan *pla
     struct cuda_launch launch;
     struct error e;
 
+    unsigned threads = 256;
+
     if (cuda_ops_launch(op, plan, addresses, variant, &device, &launch, &e) < 0)
         fail_msg("%s", e.message);
     assert_true(launch.grid[0] >= 1 && launch.grid[1] == 1 && launch.grid[2] == 1);
-    assert_int_equal(launch.block[0], launch.n_maps                                  ? CUDA_OPS_MAPPED_THREADS
-                                      : strcmp(launch.variant, "skinny") == 0        ? CUDA_OPS_SKINNY_THREADS
-                                      : strstr(launch.kernel, "_tf32_small") != NULL ? CUDA_OPS_SMALL_MMA_THREADS
-                                                                                     : 256);
+    if (launch.n_maps)
+        threads = CUDA_OPS_MAPPED_THREADS;
+    else if (strcmp(launch.variant, "skinny") == 0)
+        threads = CUDA_OPS_SKINNY_THREADS;
+    else if (strstr(launch.kernel, "_tf32_small"))
+        threads = CUDA_OPS_SMALL_MMA_THREADS;
+    else if (strcmp(launch.variant, "rows") == 0)
+        threads = CUDA_OPS_ROW_THREADS;
+    if (strcmp(launch.variant, "vector") == 0)
+        assert_true(launch.block[0] <= CUDA_OPS_VECTOR_THREADS);
+    else
+        assert_int_equal(launch.block[0], threads);
     return launch;
 }
 

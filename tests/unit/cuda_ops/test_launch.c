@@ -94,14 +94,67 @@ static void grids_cover_the_work_and_stay_in_bounds(void **state)
     plan = flat(DTYPE_F32, 1025, 1, 1, 1);
     assert_int_equal(launch_of(OP_ADD, &plan, addresses, NULL).grid[0], 2);
     assert_int_equal(launch_of(OP_ADD, &plan, addresses, "strided").grid[0], 2);
-    /* A block takes 256 packs of 16 bytes, however many elements they are. */
+    /* A thread takes a pack of 16 bytes, however many elements it is. */
     plan = flat(DTYPE_F64, ((uint64_t)1 << 33) + 1, 1, 1, 1);
-    assert_int_equal(launch_of(OP_ADD, &plan, addresses, NULL).grid[0], ((uint64_t)1 << 24) + 1);
+    assert_int_equal(launch_of(OP_ADD, &plan, addresses, NULL).grid[0], ((uint64_t)1 << 22) + 1);
     plan = flat(DTYPE_F16, (uint64_t)1 << 33, 1, 1, 1);
-    assert_int_equal(launch_of(OP_ADD, &plan, addresses, NULL).grid[0], 1 << 22);
-    plan = flat(DTYPE_F64, (uint64_t)1 << 45, 1, 1, 1);
+    assert_int_equal(launch_of(OP_ADD, &plan, addresses, NULL).grid[0], 1 << 20);
+    plan = flat(DTYPE_F64, (uint64_t)1 << 46, 1, 1, 1);
     assert_int_equal(launch_of(OP_ADD, &plan, addresses, NULL).grid[0], 0x7fffffff);
     assert_int_equal(launch_of(OP_ADD, &plan, addresses, "strided").grid[0], 0x7fffffff);
+}
+
+static void blocks_are_as_large_as_the_tensor_wants(void **state)
+{
+    static const struct {
+        enum op_id op;
+        enum dtype dtype;
+        uint64_t bytes;
+        unsigned threads;
+    } cases[] = {{OP_ADD, DTYPE_F32, 1 << 20, 256},     {OP_ADD, DTYPE_F32, 32 << 20, 1024},
+                 {OP_ADD, DTYPE_BF16, 32 << 20, 1024},  {OP_ADD_SQUARE, DTYPE_F64, 32 << 20, 1024},
+                 {OP_ADD, DTYPE_I8, 32 << 20, 256},     {OP_SQUARE, DTYPE_F32, 1 << 20, 256},
+                 {OP_SQUARE, DTYPE_F16, 32 << 20, 128}, {OP_SQUARE, DTYPE_U8, 32 << 20, 256}};
+    const struct cuda_ops_device others = {.multiprocessors = 132, .level = CUDA_OPS_SM90};
+    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000};
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const uint64_t count = cases[i].bytes / dtype_size(cases[i].dtype);
+        const struct plan plan = flat(cases[i].dtype, count, 1, 1, 1);
+        struct cuda_launch launch = launch_of(cases[i].op, &plan, addresses, NULL);
+        struct error e;
+
+        assert_int_equal(launch.block[0], cases[i].threads);
+        assert_int_equal(launch.grid[0] * launch.block[0], cases[i].bytes / 16);
+        assert_int_equal(cuda_ops_launch(cases[i].op, &plan, addresses, NULL, &others, &launch, &e), 0);
+        assert_int_equal(launch.block[0], 256);
+    }
+}
+
+/* That the addresses are boundaries of 16 bytes and nothing repeats. */
+static void plain_is_said_of_what_is_plain(void **state)
+{
+    static const struct {
+        enum op_id op;
+        uint64_t addresses[3];
+        int64_t a_step, b_step;
+        bool plain;
+    } cases[] = {{OP_ADD, {0x10000, 0x20000, 0x30000}, 1, 1, true},  {OP_ADD, {0x10004, 0x20000, 0x30000}, 1, 1, false},
+                 {OP_ADD, {0x10000, 0x20008, 0x30000}, 1, 1, false}, {OP_ADD, {0x10000, 0x20000, 0x30008}, 1, 1, false},
+                 {OP_ADD, {0x10000, 0x20000, 0x30000}, 0, 1, false}, {OP_ADD, {0x10000, 0x20000, 0x30000}, 1, 0, false},
+                 {OP_SQUARE, {0x10000, 0x20000}, 1, 1, true},        {OP_SQUARE, {0x10000, 0x20004}, 1, 1, false}};
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const struct plan plan = flat(DTYPE_F32, 1000, cases[i].a_step, cases[i].b_step, 1);
+        const struct cuda_launch launch = launch_of(cases[i].op, &plan, cases[i].addresses, NULL);
+        struct cuda_ops_vector p;
+
+        assert_string_equal(launch.variant, "vector");
+        memcpy(&p, launch.params, sizeof(p));
+        assert_int_equal(p.plain, cases[i].plain);
+    }
 }
 
 static void other_strides_take_the_strided_kernel(void **state)
@@ -190,7 +243,10 @@ static void contiguous_rows_are_taken_in_pieces(void **state)
     assert_string_equal(launch.variant, "rows");
     assert_int_equal(p.pieces.divisor, 8); /* every row of out begins at a boundary; a thread takes two pieces */
     assert_int_equal(p.work, 8 * 96);
-    assert_int_equal(launch.grid[0], 3);
+    assert_int_equal(launch.grid[0], 8 * 96 / CUDA_OPS_ROW_THREADS);
+    plan = matrix(DTYPE_F64, even);
+    launch = launch_of(OP_ADD, &plan, addresses, "rows");
+    assert_int_equal(strided_of(&launch).pieces.divisor, 8); /* of 8 bytes an element four */
     plan = matrix(DTYPE_F32, odd);
     launch = launch_of(OP_ADD, &plan, addresses, NULL);
     assert_string_equal(launch.kernel, "kops_add_f32_rows");
@@ -310,6 +366,8 @@ int main(void)
         cmocka_unit_test(the_head_ends_where_out_is_aligned),
         cmocka_unit_test(a_scalar_input_keeps_the_vector_kernel),
         cmocka_unit_test(grids_cover_the_work_and_stay_in_bounds),
+        cmocka_unit_test(blocks_are_as_large_as_the_tensor_wants),
+        cmocka_unit_test(plain_is_said_of_what_is_plain),
         cmocka_unit_test(other_strides_take_the_strided_kernel),
         cmocka_unit_test(counts_and_offsets_from_2_31_on_take_64_bits),
         cmocka_unit_test(dividers_divide),
