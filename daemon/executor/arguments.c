@@ -37,25 +37,38 @@ bool arguments_read(char *argument, char *value, struct backend_config *config)
     return true;
 }
 
-/* A directory without MPS is necessary, because the driver also looks into one of its own. */
-char **arguments_environment(bool shared)
+/* Variables that a role has values of its own for. A directory without MPS is necessary, because the driver also looks
+ * into one of its own. */
+static char no_mps[] = "CUDA_MPS_PIPE_DIRECTORY=/nonexistent", channels[] = "CUDA_DEVICE_MAX_CONNECTIONS=2",
+            lazy[] = "CUDA_MODULE_LOADING=LAZY";
+static char *const own_of_user[] = {no_mps, channels}, *const own_of_tuner[] = {no_mps, channels, lazy};
+
+static bool is_among(const char *variable, char *const *own, unsigned n_own)
 {
-    static char no_mps[] = "CUDA_MPS_PIPE_DIRECTORY=/nonexistent", channels[] = "CUDA_DEVICE_MAX_CONNECTIONS=2";
+    for (unsigned i = 0; i < n_own; i++)
+        if (strncmp(variable, own[i], (size_t)(strchr(own[i], '=') - own[i]) + 1) == 0)
+            return true;
+    return false;
+}
+
+char **arguments_environment(enum arguments_role role)
+{
+    char *const *own = role == ARGUMENTS_TUNER ? own_of_tuner : own_of_user;
+    const unsigned n_own = role == ARGUMENTS_COMMON  ? 0
+                           : role == ARGUMENTS_TUNER ? sizeof(own_of_tuner) / sizeof(own[0])
+                                                     : sizeof(own_of_user) / sizeof(own[0]);
     unsigned n = 0, kept = 0;
     char **list;
 
     while (environ[n])
         n++;
-    list = calloc(n + 3, sizeof(*list));
+    list = calloc(n + n_own + 1, sizeof(*list));
     if (!list)
         return NULL;
     for (unsigned i = 0; i < n; i++)
-        if (shared || (strncmp(environ[i], "CUDA_MPS_PIPE_DIRECTORY=", 24) != 0 &&
-                       strncmp(environ[i], "CUDA_DEVICE_MAX_CONNECTIONS=", 28) != 0))
+        if (!is_among(environ[i], own, n_own))
             list[kept++] = environ[i];
-    if (!shared) {
-        list[kept++] = no_mps;
-        list[kept++] = channels;
-    }
+    for (unsigned i = 0; i < n_own; i++)
+        list[kept++] = own[i];
     return list;
 }

@@ -15,9 +15,12 @@ void arguments_write(const struct backend_config *config, char texts[ARGUMENTS_C
  * into it. False: it is another one. */
 bool arguments_read(char *argument, char *value, struct backend_config *config);
 
-/* The environment of a process that has, or may have, kernels of users, or must not disturb programs that share a
- * context: it is never a client of MPS, where its end would break theirs, and has few channels, since there may be many
- * such processes. `shared`: the environment as it is. The caller frees the list, not its texts. NULL: no memory. */
-char **arguments_environment(bool shared);
+/* Who the process is. One that has, or may have, kernels of users, and one that measures, is never a client of MPS,
+ * where its end would break programs that share a context, and has few channels, since there may be many such
+ * processes. One that measures loads code when it is first needed: cuBLASLt's whole code takes more than a second. */
+enum arguments_role { ARGUMENTS_COMMON, ARGUMENTS_OF_USER, ARGUMENTS_TUNER };
+
+/* The environment for it: the daemon's own, but for that. The caller frees the list, not its texts. NULL: no memory. */
+char **arguments_environment(enum arguments_role role);
 
 #endif
