@@ -61,7 +61,8 @@ def test_gemm_of_less_precision(torch: Any, k: Any, precision: str) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "precision", "variant"), [("bfloat16", "highest", "padded"), ("float16", "highest", "padded"),
-                                                             ("float32", "medium", "padded"), ("float32", "high", "bf16x3"),
+                                                             ("float32", "medium", "padded"), ("float64", "highest", "padded"),
+                                                             ("float32", "high", "bf16x3"),
                                                              ("float32", "highest", "bf16x6")])  # fmt: skip
 def test_gemm_of_copies(torch: Any, k: Any, dtype: str, precision: str, variant: str) -> None:
     if variant not in gemm_variants(k):
@@ -74,20 +75,22 @@ def test_gemm_of_copies(torch: Any, k: Any, dtype: str, precision: str, variant:
 SPECIAL = {"skinny": ("float32", "float16", "bfloat16"), "small": ("float32",), "hopper": ("float16", "bfloat16")}
 
 
-@pytest.mark.parametrize(("variant", "dtype"), [(variant, dtype) for variant, dtypes in SPECIAL.items() for dtype in dtypes])
-def test_gemm_of_special_variants(torch: Any, k: Any, variant: str, dtype: str) -> None:
+@pytest.mark.parametrize(("variant", "dtype", "precision"), [
+    *((variant, dtype, "highest") for variant, dtypes in SPECIAL.items() for dtype in dtypes), ("small", "float32", "medium"),
+])  # fmt: skip
+def test_gemm_of_special_variants(torch: Any, k: Any, variant: str, dtype: str, precision: str) -> None:
     """On shapes that each takes, with all transpositions, ends of rows, and a sum with what is there."""
     gpu = next(device for device in k.devices if device.backend == "cuda")
     if variant not in k.ops["gemm"].variants[gpu.uuid]:
         pytest.skip(f"the GPU has no {variant}")
     for m, n, depth in ((16, 256, 264), (9, 4096, 1024)) if variant == "skinny" else ((200, 136, 328), (256, 256, 256)):
         a, b = random(torch, m, depth, dtype=dtype), random(torch, depth, n, dtype=dtype)
-        assert_gemm(k.gemm(a, b, variant=variant), a, b)
-        assert_gemm(k.gemm(a, b.t().contiguous(), trans_b=True, variant=variant), a, b)
-        assert_gemm(k.gemm(b, a, trans_a=True, trans_b=True, variant=variant).t(), a, b)
+        assert_gemm(k.gemm(a, b, variant=variant, precision=precision), a, b, precision)
+        assert_gemm(k.gemm(a, b.t().contiguous(), trans_b=True, variant=variant, precision=precision), a, b, precision)
+        assert_gemm(k.gemm(b, a, trans_a=True, trans_b=True, variant=variant, precision=precision).t(), a, b, precision)
         before = random(torch, m, n, dtype=dtype)
         out = before.clone()
-        k.gemm(a, b, out=out, beta=1.0, variant=variant)
+        k.gemm(a, b, out=out, beta=1.0, variant=variant, precision=precision)
         torch.testing.assert_close(out, (a.double() @ b.double() + before.double()).to(out.dtype), rtol=2e-2, atol=2e-2)
 
 

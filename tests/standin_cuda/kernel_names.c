@@ -60,8 +60,11 @@ static bool parse_repack(const char *symbol, struct kernel *k)
     static const struct {
         const char *name;
         unsigned size, pieces;
-    } kinds[] = {
-        {"kops_repack_2", 2, 0}, {"kops_repack_4", 4, 0}, {"kops_repack_bf16x2", 4, 2}, {"kops_repack_bf16x3", 4, 3}};
+    } kinds[] = {{"kops_repack_2", 2, 0},
+                 {"kops_repack_4", 4, 0},
+                 {"kops_repack_8", 8, 0},
+                 {"kops_repack_bf16x2", 4, 2},
+                 {"kops_repack_bf16x3", 4, 3}};
 
     for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
         if (strcmp(kinds[i].name, symbol) == 0) {

@@ -2,16 +2,17 @@
 #include "repack_sketch.h"
 
 /* What an H100 takes, as measured from 512 to 8192: a floor, and a rate of 2·m·n·k operations, or of bytes that copies
- * read and write. Misaligned products of more than 4096 are up to 1.7 times as fast, and copies pay all the same.
- * Another device is slower in all of these by much the same factor, so the choice is the same. */
-#define FLOOR         10e-6 /* seconds, of products that use no fast kernel */
-#define LAUNCH        4e-6  /* from one launch to the next */
-#define MISALIGNED_16 90e12
-#define ALIGNED_16    650e12
-#define MISALIGNED_32 85e12 /* as tf32 */
-#define ALIGNED_32    270e12
-#define F32           41e12
-#define COPIED        2.5e12
+ * read and write; f64 is an H200's. Misaligned products of more than 4096 are up to 1.7 times as fast, and copies pay
+ * all the same. Another device is slower in all of these by much the same factor, so the choice is the same. */
+#define FLOOR  10e-6 /* seconds, of products that use no fast kernel */
+#define LAUNCH 4e-6  /* from one launch to the next */
+#define F32    41e12
+#define COPIED 2.5e12
+
+/* By the bytes of an element; f32 as tf32. */
+static const struct rates {
+    double misaligned, aligned;
+} rates[] = {[2] = {90e12, 650e12}, [4] = {85e12, 270e12}, [8] = {41e12, 54e12}};
 
 /* Copies, and as many products with all of out written or, after the first, read and written. */
 static double seconds(const struct repack_panel *p, unsigned products, double work, double rate)
@@ -29,6 +30,7 @@ const char *repack_estimate(const struct plan *plan, const uint64_t *addresses)
     const bool is_f32 = plan->dtype == DTYPE_F32, in_pieces = is_f32 && g->in_pieces && g->high_precision_only;
     const char *variant = in_pieces ? repack_bf16x3 : repack_padded;
     const struct repack_extents all = {repack_batch(plan), g->m, g->n};
+    const struct rates *of;
     struct error ignored;
     struct repack_panel p;
 
@@ -38,11 +40,9 @@ const char *repack_estimate(const struct plan *plan, const uint64_t *addresses)
         return NULL;
     p = repack_lay_out(plan, repack_mode(variant), addresses, (struct repack_extents){0, 0, 0}, all);
     if (in_pieces)
-        return seconds(&p, 2, 3 * work, ALIGNED_16) < FLOOR + work / F32 ? variant : NULL;
+        return seconds(&p, 2, 3 * work, rates[2].aligned) < FLOOR + work / F32 ? variant : NULL;
     if (p.bytes == 0)
         return NULL;
-    return seconds(&p, 1, work, is_f32 ? ALIGNED_32 : ALIGNED_16) <
-                   FLOOR + work / (is_f32 ? MISALIGNED_32 : MISALIGNED_16)
-               ? variant
-               : NULL;
+    of = &rates[dtype_size(plan->dtype)];
+    return seconds(&p, 1, work, of->aligned) < FLOOR + work / of->misaligned ? variant : NULL;
 }

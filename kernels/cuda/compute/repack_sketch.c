@@ -33,15 +33,12 @@ const char *const *repack_variants(enum op_id op, enum dtype dtype)
 {
     static const char *const padded[] = {repack_padded, NULL};
     static const char *const of_f32[] = {repack_bf16x3, repack_bf16x6, repack_padded, NULL};
-    static const char *const linear_f32[] = {repack_padded, repack_activated, NULL};
-    static const char *const linear_f64[] = {repack_activated, NULL}, *const none[] = {NULL};
+    static const char *const linear[] = {repack_padded, repack_activated, NULL}, *const none[] = {NULL};
 
-    if (op == OP_LINEAR && dtype == DTYPE_F64)
-        return linear_f64;
-    if (op == OP_LINEAR && dtype == DTYPE_F32)
-        return linear_f32;
-    if ((op != OP_GEMM && op != OP_LINEAR) || (dtype != DTYPE_F32 && dtype != DTYPE_F16 && dtype != DTYPE_BF16))
+    if (op != OP_GEMM && op != OP_LINEAR)
         return none;
+    if (op == OP_LINEAR && (dtype == DTYPE_F32 || dtype == DTYPE_F64))
+        return linear;
     return op == OP_GEMM && dtype == DTYPE_F32 ? of_f32 : padded;
 }
 
@@ -76,8 +73,6 @@ int repack_check(const struct plan *plan, const char *variant, struct error *e)
                       mode->pieces ? "has no bias" : "takes a vector [n] of out's dtype as bias, and no gelu");
     if (mode->pieces && (plan->dtype != DTYPE_F32 || plan->out_dtype != DTYPE_F32))
         return refuse(e, variant, "multiplies f32");
-    if (dtype_size(plan->dtype) != 2 && plan->dtype != DTYPE_F32)
-        return refuse(e, variant, "is for elements of 16 and 32 bits");
     if (mode->pieces == 2 && !plan->gemm.in_pieces)
         return refuse(e, variant, "is less exact than precision \"highest\" allows: ask for precision \"high\"");
     if (plan->gemm.k > INT32_MAX / 4 || plan->gemm.m > INT32_MAX / 4 || plan->gemm.n > INT32_MAX / 4)
@@ -155,11 +150,15 @@ static struct cuda_ops_repack_part part_of_side(const struct repack_panel *p, co
     return part;
 }
 
+/* That copies elements of so many bytes. */
+static enum cuda_ops_repack_kind kind_of_size(size_t size)
+{
+    return size == 2 ? CUDA_OPS_REPACK_2 : size == 4 ? CUDA_OPS_REPACK_4 : CUDA_OPS_REPACK_8;
+}
+
 static enum cuda_ops_repack_kind kind_of(const struct repack_panel *p)
 {
-    if (p->mode->pieces)
-        return p->mode->kind;
-    return dtype_size(p->plan->dtype) == 2 ? CUDA_OPS_REPACK_2 : CUDA_OPS_REPACK_4;
+    return p->mode->pieces ? p->mode->kind : kind_of_size(dtype_size(p->plan->dtype));
 }
 
 /* With zeros behind it, since the product's columns are so many. */
@@ -221,7 +220,7 @@ static int copy_out(const struct repack_panel *p, bool to_copy, struct repack_sk
 
     if (!action)
         return -1;
-    action->copy.kind = repack_out_size(p->plan) == 2 ? CUDA_OPS_REPACK_2 : CUDA_OPS_REPACK_4;
+    action->copy.kind = kind_of_size(repack_out_size(p->plan));
     action->copy.to_scratch[0] = to_copy;
     action->copy.from_scratch[0] = !to_copy;
     part = &action->copy.params.parts[0];

@@ -99,6 +99,7 @@
     CUDA_OPS_OF_DTYPE(X, gelu, gelu, f64)                                                                              \
     X(repack, kops_repack_2)                                                                                           \
     X(repack, kops_repack_4)                                                                                           \
+    X(repack, kops_repack_8)                                                                                           \
     X(repack, kops_repack_bf16x2)                                                                                      \
     X(repack, kops_repack_bf16x3)                                                                                      \
     CUDA_OPS_OF_GEMM(X, f32)                                                                                           \

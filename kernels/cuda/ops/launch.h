@@ -96,8 +96,14 @@ void cuda_ops_move(const struct cuda_ops_range *ranges, unsigned count, struct c
 /* out = gelu(out), by erf, over plan's shape with strides[0]; f32 and f64. */
 void cuda_ops_gelu(const struct plan_elementwise *plan, enum dtype dtype, uint64_t out, struct cuda_launch *ret_launch);
 
-/* Copies of matrices (params.h): bits of elements of 2 or 4 bytes, or f32 into 2 or 3 pieces of bf16. */
-enum cuda_ops_repack_kind { CUDA_OPS_REPACK_2, CUDA_OPS_REPACK_4, CUDA_OPS_REPACK_BF16X2, CUDA_OPS_REPACK_BF16X3 };
+/* Copies of matrices (params.h): bits of elements of 2, 4 or 8 bytes, or f32 into 2 or 3 pieces of bf16. */
+enum cuda_ops_repack_kind {
+    CUDA_OPS_REPACK_2,
+    CUDA_OPS_REPACK_4,
+    CUDA_OPS_REPACK_8,
+    CUDA_OPS_REPACK_BF16X2,
+    CUDA_OPS_REPACK_BF16X3
+};
 
 /* A launch of `params`, whose parts have everything but the members that are found here: chunks, height, count. Unused
  * parts have to_rows = 0. With pieces every row of `to` begins on a 16-byte boundary, and is a multiple of 16 bytes. */

@@ -5,9 +5,8 @@ static const struct {
     const char *kernel;
     size_t size; /* of an element of the target */
 } kinds[] = {
-    [CUDA_OPS_REPACK_2] = {"kops_repack_2", 2},
-    [CUDA_OPS_REPACK_4] = {"kops_repack_4", 4},
-    [CUDA_OPS_REPACK_BF16X2] = {"kops_repack_bf16x2", 2},
+    [CUDA_OPS_REPACK_2] = {"kops_repack_2", 2},           [CUDA_OPS_REPACK_4] = {"kops_repack_4", 4},
+    [CUDA_OPS_REPACK_8] = {"kops_repack_8", 8},           [CUDA_OPS_REPACK_BF16X2] = {"kops_repack_bf16x2", 2},
     [CUDA_OPS_REPACK_BF16X3] = {"kops_repack_bf16x3", 2},
 };
 

@@ -13,7 +13,7 @@
  *     kops_gemm_<dtype>_tiled_<config>    struct cuda_ops_gemm      the suffix never changes the result
  *     kops_linear_<dtype>_tiled_<config>  struct cuda_ops_gemm      the same with a bias, or an out wider than a and b
  *     kops_scaled_gemm_f8_tiled_<config>  struct cuda_ops_gemm_scaled, of params_scaled.h
- *     kops_repack_<bytes>                 struct cuda_ops_repack    bytes: 2, 4; bits unchanged
+ *     kops_repack_<bytes>                 struct cuda_ops_repack    bytes: 2, 4, 8; bits unchanged
  *     kops_repack_bf16x<pieces>           struct cuda_ops_repack    pieces: 2, 3; from f32
  *     kops_gemm_<dtype>_skinny_<config>   struct cuda_ops_gemm      m ≤ 16; b lies along k or across, see below
  *     kops_linear_<dtype>_skinny_<config> struct cuda_ops_gemm      the same with a bias

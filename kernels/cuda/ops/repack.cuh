@@ -9,7 +9,7 @@
 #include "params.h"
 #include "stamp.cuh"
 
-/* Words 0 … 4·N − 1 of memory from `from`, where whole elements of up to 4 bytes lie; words behind the first `valid`
+/* Words 0 … 4·N − 1 of memory from `from`, where whole elements lie; words behind the first `valid`
  * bytes are anything. */
 template <int N> __device__ __forceinline__ void read_unaligned(uint32_t (&to)[4 * N], uint64_t from, uint32_t valid)
 {
@@ -78,12 +78,23 @@ __device__ __forceinline__ T repack_element(const cuda_ops_repack_part &p, const
     return at.is_inside && j < p.columns ? reinterpret_cast<const T *>(p.from)[at.from + j * p.column] : T(0);
 }
 
+/* Element i of what the words hold. */
+template <typename T> __device__ __forceinline__ T repack_pick(const uint32_t *words, int i)
+{
+    if constexpr (sizeof(T) == 8) {
+        return (T)words[2 * i + 1] << 32 | words[2 * i];
+    } else {
+        constexpr int PER_WORD = 4 / sizeof(T);
+        return (T)(words[i / PER_WORD] >> (i % PER_WORD * sizeof(T) * 8 % 32));
+    }
+}
+
 /* N elements of T from element j on; those behind the row's end are 0. */
 template <typename T, int N>
 __device__ __forceinline__ void repack_read(const cuda_ops_repack_part &p, const repack_place &at, uint64_t j,
                                             T (&x)[N])
 {
-    constexpr int WORDS = N * sizeof(T) / 4, PER_WORD = 4 / sizeof(T);
+    constexpr int WORDS = N * sizeof(T) / 4;
 
     if (p.column != 1 || !at.is_inside || j >= p.columns) {
 #pragma unroll
@@ -95,10 +106,8 @@ __device__ __forceinline__ void repack_read(const cuda_ops_repack_part &p, const
     uint32_t words[WORDS];
     read_unaligned<WORDS / 4>(words, p.from + (at.from + j) * sizeof(T), valid * sizeof(T));
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        const uint32_t word = words[i / PER_WORD] >> (i % PER_WORD * sizeof(T) * 8 % 32);
-        x[i] = (uint32_t)i < valid ? (T)word : T(0);
-    }
+    for (int i = 0; i < N; i++)
+        x[i] = (uint32_t)i < valid ? repack_pick<T>(words, i) : T(0);
 }
 
 template <typename T> __device__ __forceinline__ void repack_copy(const cuda_ops_repack_part &p, uint64_t n)

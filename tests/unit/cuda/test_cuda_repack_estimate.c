@@ -35,7 +35,9 @@ static void large_misaligned_products_are_copied(void **state)
     assert_null(estimate(DTYPE_BF16, 1, 8191, 8191, false, false)); /* the copy would take longer */
     assert_null(estimate(DTYPE_F32, 4097, 4097, 4097, false, false));
     assert_null(estimate(DTYPE_F32, 64, 64, 64, true, false));
-    assert_null(estimate(DTYPE_F64, 4097, 4097, 4097, true, true));
+    assert_ptr_equal(estimate(DTYPE_F64, 4097, 4097, 4097, false, false), repack_padded);
+    assert_null(estimate(DTYPE_F64, 4098, 4098, 4098, false, false)); /* two elements are 16 bytes */
+    assert_null(estimate(DTYPE_F64, 1001, 1001, 1001, false, false));
 }
 
 /* Where our own kernels for few rows, and for small products, are not as good. */

@@ -159,7 +159,7 @@ static void expect_part(const struct cuda_ops_repack_part *p, size_t size, unsig
                 const uint64_t to = batch_offset(p, c, p->to_batch) + i * p->to_row + j * p->to_column;
                 const bool inside = i < p->rows && j < p->columns;
                 const unsigned char *source = (const unsigned char *)(uintptr_t)p->from + from * size;
-                const unsigned char zero[4] = {0};
+                const unsigned char zero[8] = {0};
                 unsigned char *got = (unsigned char *)(uintptr_t)p->to + to * size;
 
                 if (pieces) {
@@ -214,6 +214,7 @@ static void copies_keep_every_bit(void **state)
     (void)state;
     check(CUDA_OPS_REPACK_2, 2, 0);
     check(CUDA_OPS_REPACK_4, 4, 0);
+    check(CUDA_OPS_REPACK_8, 8, 0);
 }
 
 static void pieces_add_up(void **state)
