@@ -96,11 +96,11 @@ static bool one_dimension(const struct space *s)
            (s->b[0] <= 1 || s->count == 1);
 }
 
-/* Threads of a block. Large tensors on devices of compute capability 9.0 are moved faster by large blocks where two are
- * read, and by small ones where one is (measured in kernels/cuda/lab). */
-static unsigned vector_threads(const struct space *s, size_t size, const struct cuda_ops_device *device)
+/* Threads of a block. Large plain tensors on devices of compute capability 9.0 are moved faster by large blocks where
+ * two are read, and by small ones where one is; others are not (measured in kernels/cuda/lab). */
+static unsigned vector_threads(const struct space *s, bool plain, size_t size, const struct cuda_ops_device *device)
 {
-    if (!device || device->level < CUDA_OPS_SM90A || size == 1 || s->count < VECTOR_LARGE / size)
+    if (!plain || !device || device->level < CUDA_OPS_SM90A || size == 1 || s->count < VECTOR_LARGE / size)
         return CUDA_OPS_THREADS;
     return s->n_inputs > 1 ? CUDA_OPS_VECTOR_THREADS : VECTOR_THREADS_UNARY;
 }
@@ -114,8 +114,8 @@ static void set_vector(const struct space *s, uint64_t out, uint64_t a, uint64_t
                        const struct cuda_ops_device *device, struct cuda_launch *ret_launch)
 {
     struct cuda_ops_vector p = {.out = out, .a = a, .b = b, .count = s->count};
-    const unsigned threads = vector_threads(s, size, device);
-    const uint64_t tile = (uint64_t)threads * CUDA_OPS_VECTOR_PACKS * (CUDA_OPS_PACK_BYTES / size);
+    unsigned threads;
+    uint64_t tile;
 
     p.a_step = s->a[0] != 0;
     p.b_step = s->b[0] != 0;
@@ -123,6 +123,8 @@ static void set_vector(const struct space *s, uint64_t out, uint64_t a, uint64_t
     if (p.head > s->count)
         p.head = (uint32_t)s->count;
     p.plain = is_plain(out, 1) && is_plain(a, p.a_step) && (s->n_inputs < 2 || is_plain(b, p.b_step));
+    threads = vector_threads(s, p.plain, size, device);
+    tile = (uint64_t)threads * CUDA_OPS_VECTOR_PACKS * (CUDA_OPS_PACK_BYTES / size);
     cuda_ops_set_launch(ret_launch, kernel, "vector", (s->count - p.head + tile - 1) / tile, &p, sizeof(p));
     ret_launch->block[0] = threads;
 }

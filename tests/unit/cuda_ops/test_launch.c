@@ -116,7 +116,7 @@ static void blocks_are_as_large_as_the_tensor_wants(void **state)
                  {OP_ADD, DTYPE_I8, 32 << 20, 256},     {OP_SQUARE, DTYPE_F32, 1 << 20, 256},
                  {OP_SQUARE, DTYPE_F16, 32 << 20, 128}, {OP_SQUARE, DTYPE_U8, 32 << 20, 256}};
     const struct cuda_ops_device others = {.multiprocessors = 132, .level = CUDA_OPS_SM90};
-    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000};
+    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000}, odd[] = {0x10008, 0x20000, 0x30000};
 
     (void)state;
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -129,6 +129,7 @@ static void blocks_are_as_large_as_the_tensor_wants(void **state)
         assert_int_equal(launch.grid[0] * launch.block[0], cases[i].bytes / 16);
         assert_int_equal(cuda_ops_launch(cases[i].op, &plan, addresses, NULL, &others, &launch, &e), 0);
         assert_int_equal(launch.block[0], 256);
+        assert_int_equal(launch_of(cases[i].op, &plan, odd, NULL).block[0], 256);
     }
 }
 
