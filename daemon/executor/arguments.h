@@ -15,12 +15,13 @@ void arguments_write(const struct backend_config *config, char texts[ARGUMENTS_C
  * into it. False: it is another one. */
 bool arguments_read(char *argument, char *value, struct backend_config *config);
 
-/* Who the process is. One that has, or may have, kernels of users, and one that measures, is never a client of MPS,
- * where its end would break programs that share a context, and has few channels, since there may be many such
- * processes. One that measures loads code when it is first needed: cuBLASLt's whole code takes more than a second. */
+/* The role of a process. Processes that have, or may have, users' kernels, and the tuner, are never clients of MPS:
+ * their end would break programs that share a context. They have few channels, since there may be many of them. The
+ * tuner loads code when it is first needed: all of cuBLASLt's takes more than a second. */
 enum arguments_role { ARGUMENTS_COMMON, ARGUMENTS_OF_USER, ARGUMENTS_TUNER };
 
-/* The environment for it: the daemon's own, but for that. The caller frees the list, not its texts. NULL: no memory. */
+/* The daemon's environment, with the role's own variables in place of the daemon's. The caller frees the list, not its
+ * texts. NULL: no memory. */
 char **arguments_environment(enum arguments_role role);
 
 #endif

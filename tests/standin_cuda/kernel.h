@@ -34,6 +34,7 @@ struct kernel {
     enum element element;
     unsigned size;   /* of an element */
     unsigned pieces; /* of LAYOUT_REPACK; 0: a copy */
+    bool plain;      /* of LAYOUT_VECTOR: operands begin on 16-byte boundaries and have steps of 1 */
     char symbol[96];
 };
 

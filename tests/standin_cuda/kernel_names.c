@@ -48,7 +48,8 @@ static bool parse_op(const char *symbol, const char *op, enum kernel_op id, unsi
         return k->layout == LAYOUT_MAPPED || strncmp(layout, "tiled_", 6) == 0 || strncmp(layout, "skinny_", 7) == 0 ||
                strncmp(layout, "small_", 6) == 0;
     }
-    k->layout = strcmp(layout, "vector") == 0 ? LAYOUT_VECTOR : LAYOUT_STRIDED;
+    k->plain = strcmp(layout, "plain") == 0;
+    k->layout = k->plain || strcmp(layout, "vector") == 0 ? LAYOUT_VECTOR : LAYOUT_STRIDED;
     for (size_t i = 0; i < sizeof(layouts) / sizeof(*layouts); i++)
         if (strncmp(layout, layouts[i], strlen(layouts[i])) == 0)
             return true;

@@ -29,7 +29,7 @@ static bool vector_hints_hold(const struct kernel *k, const struct cuda_ops_vect
 {
     const unsigned size = k->size;
 
-    if (p->plain && (p->head || (p->out | p->a | p->b) % 16 != 0 || !p->a_step || (k->inputs > 1 && !p->b_step)))
+    if (k->plain && (p->head || (p->out | p->a | p->b) % 16 != 0 || !p->a_step || (k->inputs > 1 && !p->b_step)))
         return false;
     if (p->head >= p->count)
         return true;

@@ -82,7 +82,8 @@ int cuda_driver_load(const char *path, char *why, size_t why_size)
         goto close_library;
 
     /* cuInit() reads both. More channels let more streams run at once. Lazy loading would load a kernel at its first
-     * launch, which takes the context's lock and waits for the device to drain: only a process that measures has it. */
+     * launch, which takes the context's lock and waits for the device to drain. The environment may ask for it: the
+     * tuner's does. */
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     r = table.Init(0);

@@ -45,12 +45,12 @@ struct square {
     extern "C" __global__ void __launch_bounds__(block)                                                                \
         lab_add_##dtype##_##suffix(const __grid_constant__ cuda_ops_vector p)                                          \
     {                                                                                                                  \
-        vector_any<T, add, unroll, loads, stores>(p);                                                                  \
+        vector_kernel<T, add, block, unroll, loads, stores>(p);                                                        \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(block)                                                                \
         lab_square_##dtype##_##suffix(const __grid_constant__ cuda_ops_vector p)                                       \
     {                                                                                                                  \
-        vector_any<T, square, unroll, loads, stores>(p);                                                               \
+        vector_kernel<T, square, block, unroll, loads, stores>(p);                                                     \
     }
 
 #define CANDIDATE(suffix, block, unroll, loads, stores)                                                                \

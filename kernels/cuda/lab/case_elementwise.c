@@ -230,13 +230,34 @@ static bool widen_launch(const struct cuda_launch *launch, struct cuda_launch *r
     return true;
 }
 
+/* A plain kernel's launch in large blocks and in small ones, and by the kernel that takes any contiguous tensors. */
+static int check_plain(struct lab_case *c, const struct lab_machine *m, const struct cuda_launch *launch,
+                       const unsigned char *before, const unsigned char *expected, unsigned char *got)
+{
+    static const unsigned threads[] = {CUDA_OPS_PLAIN_THREADS, 128};
+    struct cuda_launch other = *launch;
+    char name[64];
+
+    if (!strstr(launch->kernel, "_plain"))
+        return 0;
+    for (unsigned i = 0; i < 2; i++) {
+        other.block[0] = threads[i];
+        if (check_launch(c, m, &other, before, expected, got) < 0)
+            return -1;
+    }
+    snprintf(name, sizeof(name), "%.*svector", (int)(strlen(launch->kernel) - strlen("plain")), launch->kernel);
+    other = *launch;
+    other.kernel = name;
+    return check_launch(c, m, &other, before, expected, got) < 0 ? -1 : 3;
+}
+
 static int check_ways(struct lab_case *c, const struct lab_machine *m, const struct plan *plan, unsigned char *before,
                       unsigned char *expected, unsigned char *got)
 {
     static const char *const variants[] = {NULL, "rows", "tiles", "strided"};
     const enum op_id op = c->call.op->id;
     uint64_t addresses[PLAN_MAX_OPERANDS];
-    int ways = 0;
+    int ways = 0, more;
 
     for (unsigned t = 0; t <= c->call.op->n_inputs; t++)
         addresses[t] = lab_array_first(&c->arrays[t]);
@@ -264,6 +285,10 @@ static int check_ways(struct lab_case *c, const struct lab_machine *m, const str
                 return -1;
             ways++;
         }
+        more = check_plain(c, m, &launch, before, expected, got);
+        if (more < 0)
+            return -1;
+        ways += more;
     }
     return ways;
 }

@@ -1,4 +1,4 @@
-/* Copies from global to shared memory that go on beside what a thread does (sm_80 on). A thread puts its copies into
+/* Asynchronous copies from global to shared memory (sm_80 on). A thread puts its copies into
  * groups, and waits for groups in their order. Each function is one instruction of NVIDIA's PTX ISA document. */
 #ifndef KOPS_CUDA_OPS_ASYNC_CUH
 #define KOPS_CUDA_OPS_ASYNC_CUH

@@ -27,32 +27,32 @@ template <typename T, typename Op> __device__ __forceinline__ uint4 apply_pack(u
 
 /* ---- vector: all operands are contiguous, or one element ---- */
 
-/* Tiles of UNROLL packs a thread; UNROLL independent 16-byte loads an operand are in flight a thread, or twice as many
+/* Tiles of BLOCK · UNROLL packs; UNROLL independent 16-byte loads an operand are in flight a thread, or twice as many
  * where the operand lies at another offset from a 16-byte boundary than out. */
-template <typename T, typename Op, int UNROLL, cache_hint LOADS, cache_hint STORES, bool ALIGNED>
+template <typename T, typename Op, int BLOCK, int UNROLL, cache_hint LOADS, cache_hint STORES, bool ALIGNED>
 __device__ __forceinline__ void vector_tiles(const pack_source &a, const pack_source &b, uint4 *out, uint64_t packs)
 {
-    const uint32_t block = blockDim.x, size = block * UNROLL;
+    constexpr uint32_t TILE = BLOCK * UNROLL;
 
-    for (uint64_t tile = (uint64_t)blockIdx.x * size; tile < packs; tile += (uint64_t)gridDim.x * size) {
+    for (uint64_t tile = (uint64_t)blockIdx.x * TILE; tile < packs; tile += (uint64_t)gridDim.x * TILE) {
         const uint64_t first = tile + threadIdx.x;
         pack_bits x[UNROLL], y[UNROLL];
-        if (packs - tile >= size) {
+        if (packs - tile >= TILE) {
 #pragma unroll
             for (int u = 0; u < UNROLL; u++) {
-                x[u] = load_pack<LOADS, ALIGNED>(a, first + u * block);
+                x[u] = load_pack<LOADS, ALIGNED>(a, first + u * BLOCK);
                 if (Op::ARITY == 2)
-                    y[u] = load_pack<LOADS, ALIGNED>(b, first + u * block);
+                    y[u] = load_pack<LOADS, ALIGNED>(b, first + u * BLOCK);
             }
 #pragma unroll
             for (int u = 0; u < UNROLL; u++) {
                 const uint4 of_a = join_pack<sizeof(T), ALIGNED>(a, x[u]);
                 const uint4 of_b = Op::ARITY == 2 ? join_pack<sizeof(T), ALIGNED>(b, y[u]) : of_a;
-                store_bits<STORES>(out + first + u * block, apply_pack<T, Op>(of_a, of_b));
+                store_bits<STORES>(out + first + u * BLOCK, apply_pack<T, Op>(of_a, of_b));
             }
         } else {
 #pragma unroll 1
-            for (uint64_t i = first; i < packs; i += block) {
+            for (uint64_t i = first; i < packs; i += BLOCK) {
                 const uint4 of_a = join_pack<sizeof(T), ALIGNED>(a, load_pack<LOADS, ALIGNED>(a, i));
                 uint4 of_b = of_a;
                 if (Op::ARITY == 2)
@@ -63,9 +63,9 @@ __device__ __forceinline__ void vector_tiles(const pack_source &a, const pack_so
     }
 }
 
-template <typename T, typename Op, int UNROLL = CUDA_OPS_VECTOR_PACKS, cache_hint LOADS = CACHE_DEFAULT,
-          cache_hint STORES = CACHE_DEFAULT>
-__device__ __forceinline__ void vector_any(const cuda_ops_vector &p)
+template <typename T, typename Op, int BLOCK = CUDA_OPS_THREADS, int UNROLL = CUDA_OPS_VECTOR_PACKS,
+          cache_hint LOADS = CACHE_DEFAULT, cache_hint STORES = CACHE_DEFAULT>
+__device__ __forceinline__ void vector_kernel(const cuda_ops_vector &p)
 {
     const uint64_t whole = (p.count - p.head) / pack<T>::WIDTH;
     const pack_source a = source_of<T>(p.a, p.a_step, p.head);
@@ -75,9 +75,9 @@ __device__ __forceinline__ void vector_any(const cuda_ops_vector &p)
     const uint64_t packs = whole && (a.shift || b.shift) ? whole - 1 : whole;
 
     if (a.plain && b.plain)
-        vector_tiles<T, Op, UNROLL, LOADS, STORES, true>(a, b, out, packs);
+        vector_tiles<T, Op, BLOCK, UNROLL, LOADS, STORES, true>(a, b, out, packs);
     else
-        vector_tiles<T, Op, UNROLL, LOADS, STORES, false>(a, b, out, packs);
+        vector_tiles<T, Op, BLOCK, UNROLL, LOADS, STORES, false>(a, b, out, packs);
 
     /* Elements before and behind the packs: fewer than three packs together. */
     const uint32_t tail = (uint32_t)(p.count - p.head - packs * pack<T>::WIDTH);
@@ -89,8 +89,9 @@ __device__ __forceinline__ void vector_any(const cuda_ops_vector &p)
     }
 }
 
-/* The same where `plain` is set, in few instructions: of a small tensor they take most of the time. */
-template <typename T, typename Op> __device__ __forceinline__ void vector_plain(const cuda_ops_vector &p)
+/* For operands that begin on 16-byte boundaries and have steps of 1, in blocks of any size: few instructions, because
+ * those take most of a small tensor's time. */
+template <typename T, typename Op> __device__ __forceinline__ void plain_kernel(const cuda_ops_vector &p)
 {
     const uint64_t packs = p.count / pack<T>::WIDTH;
     const uint4 *a = reinterpret_cast<const uint4 *>(p.a), *b = reinterpret_cast<const uint4 *>(p.b);
@@ -106,14 +107,6 @@ template <typename T, typename Op> __device__ __forceinline__ void vector_plain(
         const T y = Op::ARITY == 2 ? reinterpret_cast<const T *>(p.b)[i] : x;
         reinterpret_cast<T *>(p.out)[i] = apply_one<T, Op>(x, y);
     }
-}
-
-template <typename T, typename Op> __device__ __forceinline__ void vector_kernel(const cuda_ops_vector &p)
-{
-    if (p.plain)
-        vector_plain<T, Op>(p);
-    else
-        vector_any<T, Op>(p);
 }
 
 /* ---- rows: the innermost dimension is contiguous in out, and contiguous or repeated in the inputs ---- */
@@ -159,12 +152,15 @@ __device__ __forceinline__ places locate_outer(const cuda_ops_strided &p, uint32
     return at;
 }
 
+template <typename T, typename Op>
+constexpr int row_pieces = Op::ARITY == 2 && sizeof(T) == 8 ? CUDA_OPS_ROW_PIECES_8 : CUDA_OPS_ROW_PIECES;
+
 /* A thread takes UNROLL aligned 16-byte pieces of one row of out, of which those at the row's ends are only partly the
  * row's: finding the row is paid once, and all of the pieces' loads are in flight. */
 template <typename T, typename Op> __device__ __forceinline__ void rows_kernel(const cuda_ops_strided &p)
 {
     constexpr int WIDTH = pack<T>::WIDTH, BLOCK = CUDA_OPS_ROW_THREADS;
-    constexpr int UNROLL = sizeof(T) == 8 ? CUDA_OPS_ROW_PIECES_8 : CUDA_OPS_ROW_PIECES;
+    constexpr int UNROLL = row_pieces<T, Op>;
     const int64_t size = (int64_t)p.sizes[0].divisor;
 
     for (uint64_t n = (uint64_t)blockIdx.x * BLOCK + threadIdx.x; n < p.work; n += (uint64_t)gridDim.x * BLOCK) {
@@ -347,8 +343,7 @@ __device__ __forceinline__ void strided_kernel(const cuda_ops_strided &p)
 
 /* ---- the kernels ---- */
 
-/* Blocks of a multiprocessor, for which registers must do: where it has 2048 threads; where it has 1024 or 1536, no
- * more than 1024 threads. */
+/* Resident blocks that registers must allow. Multiprocessors for 1024 or 1536 threads: at most 1024 threads. */
 #if defined(__CUDA_ARCH__) &&                                                                                          \
     (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000 || __CUDA_ARCH__ == 1030)
 #define CUDA_OPS_RESIDENT(blocks, threads) (blocks)
@@ -366,10 +361,11 @@ __device__ __forceinline__ void strided_kernel(const cuda_ops_strided &p)
     }
 
 #define CUDA_OPS_ELEMENTWISE(op, dtype, T, Op)                                                                         \
-    CUDA_OPS_KERNEL(op##_##dtype##_vector, cuda_ops_vector,                                                            \
-                    sizeof(T) == 1 ? CUDA_OPS_THREADS : CUDA_OPS_VECTOR_THREADS, sizeof(T) == 1 ? 6 : 2,               \
+    CUDA_OPS_KERNEL(op##_##dtype##_plain, cuda_ops_vector, CUDA_OPS_PLAIN_THREADS,                                     \
+                    Op::ARITY == 2 && sizeof(T) > 1 ? 2 : 1, plain_kernel<T, Op>)                                      \
+    CUDA_OPS_KERNEL(op##_##dtype##_vector, cuda_ops_vector, CUDA_OPS_THREADS, sizeof(T) == 1 ? 6 : 8,                  \
                     vector_kernel<T, Op>)                                                                              \
-    CUDA_OPS_KERNEL(op##_##dtype##_rows, cuda_ops_strided, CUDA_OPS_ROW_THREADS, sizeof(T) == 8 ? 6 : 8,               \
+    CUDA_OPS_KERNEL(op##_##dtype##_rows, cuda_ops_strided, CUDA_OPS_ROW_THREADS, sizeof(T) == 8 ? 5 : 8,               \
                     rows_kernel<T, Op>)                                                                                \
     CUDA_OPS_KERNEL(op##_##dtype##_tiles, cuda_ops_strided, CUDA_OPS_THREADS, 4, tiles_kernel<T, Op>)                  \
     CUDA_OPS_KERNEL(op##_##dtype##_strided, cuda_ops_strided, CUDA_OPS_THREADS, 8, strided_kernel<T, Op, uint32_t>)    \

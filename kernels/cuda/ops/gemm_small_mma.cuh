@@ -1,4 +1,4 @@
-/* Matrix product of small matrices in f32 as tf32, on tensor cores: tiles of 32 × 32 by four warps, each 16 × 16 of it.
+/* Matrix product of small matrices in f32 as tf32, on tensor cores: tiles of 32 × 32 by four warps, each warp 16 × 16.
  * Panels of 32 steps of k come to a ring in shared memory while others are multiplied. The sum over k is shared among
  * the blocks of a cluster, a panel each in turn.
  *
@@ -20,6 +20,7 @@ template <bool WIDE> struct small_mma_panel {
     static constexpr int IN_ROW = K / WIDTH, STEP = CUDA_OPS_SMALL_MMA_THREADS / IN_ROW, PIECES = X / STEP;
     static_assert(X == K && X * ROW_ALONG <= SIZE && STEP * PIECES == X, "both ways have the same shares");
 
+    const float *base;     /* on a 16-byte boundary, where WIDE: of what is not there nothing is read from there */
     const float *next;     /* this thread's first element of the next panel */
     uint64_t piece, panel; /* elements from piece to piece, from panel to panel */
     int x_left;
@@ -43,6 +44,7 @@ template <bool WIDE> struct small_mma_panel {
         const uint64_t stride_outer = access == CUDA_OPS_ACCESS_ALONG_K ? stride_x : stride_k;
 
         along = access == CUDA_OPS_ACCESS_ALONG_K;
+        base = first;
         next = first + inner() * stride_inner + outer() * stride_outer;
         piece = STEP * stride_outer;
         panel = step * stride_k;
@@ -58,8 +60,10 @@ template <bool WIDE> struct small_mma_panel {
 
         to += outer() * row + inner();
 #pragma unroll
-        for (int i = 0; i < PIECES; i++)
-            copy_async<WIDTH * sizeof(float)>(to + i * STEP * row, next + i * piece, i * STEP < rows ? here : 0);
+        for (int i = 0; i < PIECES; i++) {
+            const bool there = i * STEP < rows && here > 0;
+            copy_async<WIDTH * sizeof(float)>(to + i * STEP * row, there ? next + i * piece : base, there ? here : 0);
+        }
         next += panel;
     }
 };

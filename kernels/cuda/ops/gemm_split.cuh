@@ -110,8 +110,8 @@ __device__ __forceinline__ void split_store(const cuda_ops_gemm &p, const gemm_t
     *to = element<T>::narrow(beta != 0 ? sum + beta * widen(*to) : sum);
 }
 
-/* This block's sums at (row, column) and the next column, which is odd: to the block that adds them up, or, where the
- * sum is not shared, to out. */
+/* Gives the sums at (row, column) and (row, column + 1), column even, to the block that adds them up; with SPLIT 1 to
+ * out. */
 template <typename T, int SPLIT, int ROWS, int COLUMNS, bool LINEAR>
 __device__ __forceinline__ void split_give(const cuda_ops_gemm &p, const gemm_tile &tile, int row, int column,
                                            float low, float high, split_exchange<SPLIT, ROWS * COLUMNS> &exchange)

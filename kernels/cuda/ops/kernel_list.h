@@ -26,6 +26,7 @@
     X(gelu)
 
 #define CUDA_OPS_OF_DTYPE(X, binary, op, dtype)                                                                        \
+    X(binary, kops_##op##_##dtype##_plain)                                                                             \
     X(binary, kops_##op##_##dtype##_vector)                                                                            \
     X(binary, kops_##op##_##dtype##_rows)                                                                              \
     X(binary, kops_##op##_##dtype##_tiles)                                                                             \

@@ -17,7 +17,7 @@ enum { CUDA_LAUNCH_PARAMS_MAX = 768, CUDA_LAUNCH_MAPS_MAX = 3 };
 /* Which of the kernels a device has: those of its level, and of all levels below. */
 enum cuda_ops_level {
     CUDA_OPS_ANY,
-    CUDA_OPS_SM80, /* products of bf16 on tensor cores */
+    CUDA_OPS_SM80, /* products of bf16 and tf32 on tensor cores */
     CUDA_OPS_SM90, /* clusters */
     CUDA_OPS_SM90A /* wgmma, and tensor maps: compute capability 9.0 alone */
 };

@@ -9,18 +9,18 @@
 enum {
     ROW_BYTES_MIN = 32, /* of rows that are worth pieces of 16 bytes */
     TILE_EDGE_MIN = 16, /* of a side that is worth a tile */
-    VECTOR_THREADS_UNARY = 128,
-    VECTOR_LARGE = 32 << 20, /* bytes of out from which the size of blocks matters */
+    PLAIN_THREADS_UNARY = 128,
+    PLAIN_LARGE = 32 << 20, /* bytes of out from which the size of blocks matters */
 };
 
 struct names {
-    const char *vector, *rows, *tiles, *strided, *strided64;
+    const char *plain, *vector, *rows, *tiles, *strided, *strided64;
 };
 
 #define NAMES(name)                                                                                                    \
     {                                                                                                                  \
-        "kops_" #name "_vector", "kops_" #name "_rows", "kops_" #name "_tiles", "kops_" #name "_strided",              \
-            "kops_" #name "_strided64"                                                                                 \
+        "kops_" #name "_plain", "kops_" #name "_vector", "kops_" #name "_rows", "kops_" #name "_tiles",                \
+            "kops_" #name "_strided", "kops_" #name "_strided64"                                                       \
     }
 
 #define NAMES_FLOATS(op)                                                                                               \
@@ -96,36 +96,35 @@ static bool one_dimension(const struct space *s)
            (s->b[0] <= 1 || s->count == 1);
 }
 
-/* Threads of a block. Large plain tensors on devices of compute capability 9.0 are moved faster by large blocks where
- * two are read, and by small ones where one is; others are not (measured in kernels/cuda/lab). */
-static unsigned vector_threads(const struct space *s, bool plain, size_t size, const struct cuda_ops_device *device)
-{
-    if (!plain || !device || device->level < CUDA_OPS_SM90A || size == 1 || s->count < VECTOR_LARGE / size)
-        return CUDA_OPS_THREADS;
-    return s->n_inputs > 1 ? CUDA_OPS_VECTOR_THREADS : VECTOR_THREADS_UNARY;
-}
-
-static bool is_plain(uint64_t address, uint32_t step)
+static bool is_plain(uint64_t address, uint64_t step)
 {
     return address % CUDA_OPS_PACK_BYTES == 0 && step == 1;
 }
 
-static void set_vector(const struct space *s, uint64_t out, uint64_t a, uint64_t b, size_t size, const char *kernel,
-                       const struct cuda_ops_device *device, struct cuda_launch *ret_launch)
+/* Threads of a block of a plain kernel. Large tensors on devices of compute capability 9.0 are moved faster by large
+ * blocks where two are read, and by small ones where one is (measured in kernels/cuda/lab). */
+static unsigned plain_threads(const struct space *s, size_t size, const struct cuda_ops_device *device)
+{
+    if (!device || device->level < CUDA_OPS_SM90A || size == 1 || s->count < PLAIN_LARGE / size)
+        return CUDA_OPS_THREADS;
+    return s->n_inputs > 1 ? CUDA_OPS_PLAIN_THREADS : PLAIN_THREADS_UNARY;
+}
+
+static void set_vector(const struct space *s, uint64_t out, uint64_t a, uint64_t b, size_t size,
+                       const struct names *names, const struct cuda_ops_device *device, struct cuda_launch *ret_launch)
 {
     struct cuda_ops_vector p = {.out = out, .a = a, .b = b, .count = s->count};
-    unsigned threads;
-    uint64_t tile;
+    const bool plain = is_plain(out, 1) && is_plain(a, s->a[0]) && (s->n_inputs < 2 || is_plain(b, s->b[0]));
+    const unsigned threads = plain ? plain_threads(s, size, device) : CUDA_OPS_THREADS;
+    const uint64_t tile = (uint64_t)threads * CUDA_OPS_VECTOR_PACKS * (CUDA_OPS_PACK_BYTES / size);
 
     p.a_step = s->a[0] != 0;
     p.b_step = s->b[0] != 0;
     p.head = (uint32_t)((CUDA_OPS_PACK_BYTES - out % CUDA_OPS_PACK_BYTES) % CUDA_OPS_PACK_BYTES / size);
     if (p.head > s->count)
         p.head = (uint32_t)s->count;
-    p.plain = is_plain(out, 1) && is_plain(a, p.a_step) && (s->n_inputs < 2 || is_plain(b, p.b_step));
-    threads = vector_threads(s, p.plain, size, device);
-    tile = (uint64_t)threads * CUDA_OPS_VECTOR_PACKS * (CUDA_OPS_PACK_BYTES / size);
-    cuda_ops_set_launch(ret_launch, kernel, "vector", (s->count - p.head + tile - 1) / tile, &p, sizeof(p));
+    cuda_ops_set_launch(ret_launch, plain ? names->plain : names->vector, "vector",
+                        (s->count - p.head + tile - 1) / tile, &p, sizeof(p));
     ret_launch->block[0] = threads;
 }
 
@@ -149,8 +148,8 @@ static bool is_narrow(const struct space *s)
 /* Threads for the most aligned pieces that a row of out touches. */
 static uint64_t threads_of_row(const struct space *s, uint64_t out, size_t size)
 {
-    const uint64_t bytes =
-        CUDA_OPS_PACK_BYTES * (size == ELEMENT_BYTES_MAX ? CUDA_OPS_ROW_PIECES_8 : CUDA_OPS_ROW_PIECES);
+    const uint64_t bytes = CUDA_OPS_PACK_BYTES *
+                           (s->n_inputs > 1 && size == ELEMENT_BYTES_MAX ? CUDA_OPS_ROW_PIECES_8 : CUDA_OPS_ROW_PIECES);
     uint64_t before = out % CUDA_OPS_PACK_BYTES; /* the row's first element */
 
     for (unsigned d = 1; d < s->rank; d++)
@@ -267,7 +266,7 @@ static bool choose(struct space *s, uint64_t out, uint64_t a, uint64_t b, size_t
     const bool any = !variant;
 
     if ((any || strcmp(variant, "vector") == 0) && one_dimension(s))
-        set_vector(s, out, a, b, size, names->vector, device, ret_launch);
+        set_vector(s, out, a, b, size, names, device, ret_launch);
     else if (((any && s->size[0] * size >= ROW_BYTES_MIN) || (!any && strcmp(variant, "rows") == 0)) &&
              has_rows(s, out, size))
         set_rows(s, out, a, b, size, names->rows, ret_launch);

@@ -5,6 +5,7 @@ enum {
     SKINNY_ROWS = 16,     /* as in gemm_skinny.cuh */
     SMALL_TILE = 32,      /* as in gemm_small.cuh and gemm_small_mma.cuh */
     SMALL_DEPTH = 128,    /* steps of k that are enough for a block */
+    SMALL_STEPS_LOG = 32, /* k is below 2^32: panels are counted in 32 bits */
     SMALL_MOST = 1 << 22, /* elements of out: more is no small product, and tiles would be without number */
     WARPS = CUDA_OPS_SKINNY_THREADS / 32,
     SPLITS = 4 /* by 1, 2, 4, 8 */
@@ -112,6 +113,8 @@ int cuda_ops_launch_small(struct cuda_ops_gemm *p, const struct plan *plan, cons
 
     if (p->m > SMALL_MOST || p->n > SMALL_MOST || p->m * p->n > SMALL_MOST || p->m * p->n * p->batch_count > SMALL_MOST)
         return refuse("small", "out has more than 4194304 elements", e);
+    if (p->k >> SMALL_STEPS_LOG)
+        return refuse("small", "it adds up 2^32 terms or more", e);
     p->tiles_m = cuda_ops_tiles_of(p->m, SMALL_TILE);
     p->tiles_n = cuda_ops_tiles_of(p->n, SMALL_TILE);
     tiles = p->tiles_m * p->tiles_n * p->batch_count;

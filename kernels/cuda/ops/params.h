@@ -5,9 +5,10 @@
  *
  *     kops_<op>_<dtype>_vector            struct cuda_ops_vector    op: of OP_ARITHMETIC; dtype: f32, f64, f16, bf16,
  *                                                                   u8, u16, u32, u64, which signed integers take, too
- *     kops_<op>_<dtype>_rows              struct cuda_ops_strided   where the members for it are set
- *     kops_<op>_<dtype>_tiles             struct cuda_ops_strided   where the members for it are set
- *     kops_<op>_<dtype>_strided…          struct cuda_ops_strided   the suffix never changes the result
+ *     kops_<op>_<dtype>_plain             struct cuda_ops_vector    the same, where operands begin on 16-byte
+ * boundaries and have steps of 1; blocks of any whole warps kops_<op>_<dtype>_rows              struct cuda_ops_strided
+ * where the members for it are set kops_<op>_<dtype>_tiles             struct cuda_ops_strided   where the members for
+ * it are set kops_<op>_<dtype>_strided…          struct cuda_ops_strided   the suffix never changes the result
  *     kops_copy_<bytes>_…                 the same                  bytes: 1, 2, 4, 8; out = a, bits unchanged
  *     kops_gelu_<dtype>_…                 the same                  dtype: f32, f64; out = gelu(a), by erf
  *     kops_gemm_<dtype>_tiled_<config>    struct cuda_ops_gemm      the suffix never changes the result
@@ -41,15 +42,15 @@ enum { CUDA_OPS_SKINNY_THREADS = 512, CUDA_OPS_SMALL_MMA_THREADS = 128 };
 
 /* Shapes of the elementwise kernels, chosen by measurement (kernels/cuda/lab). */
 enum {
-    CUDA_OPS_THREADS = 256,         /* of every block, where nothing else is said */
-    CUDA_OPS_VECTOR_THREADS = 1024, /* of a block of a vector kernel at most, where elements have more than one byte */
-    CUDA_OPS_ROW_THREADS = 128,     /* of a block of a rows kernel */
-    CUDA_OPS_VECTOR_PACKS = 1,      /* 16-byte packs of out that a thread takes of a tile */
-    CUDA_OPS_ROW_PIECES = 2,        /* 16-byte pieces of a row of out that a thread takes */
-    CUDA_OPS_ROW_PIECES_8 = 4,      /* where an element has 8 bytes */
-    CUDA_OPS_STRIDED_ELEMENTS = 4,  /* elements of out that a thread takes of a tile */
-    CUDA_OPS_TILE_SIDE = 64,        /* elements of a square tile along each side */
-    CUDA_OPS_TILE_SIDE_8 = 32,      /* where an element has 8 bytes */
+    CUDA_OPS_THREADS = 256,        /* of every block, where nothing else is said */
+    CUDA_OPS_PLAIN_THREADS = 1024, /* of a block of a plain kernel at most */
+    CUDA_OPS_ROW_THREADS = 128,    /* of a block of a rows kernel */
+    CUDA_OPS_VECTOR_PACKS = 1,     /* 16-byte packs of out that a thread takes of a tile */
+    CUDA_OPS_ROW_PIECES = 2,       /* 16-byte pieces of a row of out that a thread takes */
+    CUDA_OPS_ROW_PIECES_8 = 4,     /* where an element has 8 bytes, and two inputs are read */
+    CUDA_OPS_STRIDED_ELEMENTS = 4, /* elements of out that a thread takes of a tile */
+    CUDA_OPS_TILE_SIDE = 64,       /* elements of a square tile along each side */
+    CUDA_OPS_TILE_SIDE_8 = 32,     /* where an element has 8 bytes */
 };
 
 /* Where the kernel writes its times; all zero: nowhere. The first member of every struct of parameters. */
@@ -100,10 +101,9 @@ struct cuda_ops_vector {
     uint64_t out, a, b;
     uint64_t count;
     uint32_t a_step, b_step;
-    /* For speed alone: elements before the first 16-byte boundary of out; whether all operands begin on 16-byte
-     * boundaries and have steps of 1 (then head is 0). */
+    /* For speed alone: elements before the first 16-byte boundary of out. */
     uint32_t head;
-    uint32_t plain;
+    uint32_t reserved;
 };
 
 /* Division by `divisor` of n < 2^31 or, in strided64, n < 2^63, with N = 32 or 64:

@@ -82,8 +82,8 @@ bool cuda_ops_in_pieces(const struct cuda_ops_gemm *p, const struct cuda_ops_mat
 /* Computes the transposed product: outᵀ = bᵀ · aᵀ. */
 void cuda_ops_transpose(struct cuda_ops_gemm *p);
 
-/* Launches of the other variants for the product that `p` says, whose tiles and ways to read are set here (`wide`: as
- * of cuda_ops_set_gemm()). Errors: invalid_argument, where the variant cannot do it. */
+/* Launches of the other variants for the product that `p` says, whose tiles and ways to read are set here. Errors:
+ * invalid_argument, where the variant cannot do it. */
 int cuda_ops_launch_skinny(struct cuda_ops_gemm *p, const struct plan *plan, const struct cuda_ops_device *device,
                            struct cuda_launch *ret_launch, struct error *e);
 int cuda_ops_launch_small(struct cuda_ops_gemm *p, const struct plan *plan, const struct cuda_ops_device *device,

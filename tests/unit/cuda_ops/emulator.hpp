@@ -124,6 +124,8 @@ void barrier_wait(uint32_t, uint32_t);
 
 template <int BYTES> static inline void copy_async(void *to, const void *from, int here)
 {
+    if (((uintptr_t)to | (uintptr_t)from) % BYTES != 0)
+        __builtin_trap();
     std::memset(to, 0, BYTES);
     std::memcpy(to, from, (size_t)here);
 }

@@ -52,8 +52,8 @@ static inline struct cuda_launch launch_of(enum op_id op, const struct plan *pla
         threads = CUDA_OPS_SMALL_MMA_THREADS;
     else if (strcmp(launch.variant, "rows") == 0)
         threads = CUDA_OPS_ROW_THREADS;
-    if (strcmp(launch.variant, "vector") == 0)
-        assert_true(launch.block[0] <= CUDA_OPS_VECTOR_THREADS);
+    if (strstr(launch.kernel, "_plain"))
+        assert_true(launch.block[0] <= CUDA_OPS_PLAIN_THREADS);
     else
         assert_int_equal(launch.block[0], threads);
     return launch;

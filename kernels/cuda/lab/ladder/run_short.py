@@ -69,7 +69,8 @@ def random(dtype, batch, rows, columns, turned, pad=0):
     return seen.transpose(1, 2) if turned else seen
 
 
-def check(kernels, name, split, tile, dtype, m, n, k, a_turned, b_turned, batch=1, alpha=1.0, beta=0.0, pad=0):
+def check(kernels, name, split, tile, dtype, m, n, k, a_turned, b_turned, batch=1, alpha=1.0, beta=0.0, pad=0, few=1):
+    """`few`: as many tiles a block."""
     a, b = random(TYPES[dtype], batch, m, k, a_turned, pad), random(TYPES[dtype], batch, k, n, b_turned)
     if pad:
         b = random(TYPES[dtype], batch, k, n, b_turned, pad)
@@ -78,7 +79,8 @@ def check(kernels, name, split, tile, dtype, m, n, k, a_turned, b_turned, batch=
     if beta:
         out.copy_(torch.randn(batch, m, n, device="cuda"))
     before = out.double() if beta else 0.0
-    kernels.run(name, prepare(name, split, tile, a, b, out, alpha, beta))
+    blocks, params = prepare(name, split, tile, a, b, out, alpha, beta)
+    kernels.run(name, (max(1, blocks // split // few) * split, params))
     torch.cuda.synchronize()
     want = alpha * (a.double() @ b.double()) + beta * before
     terms = abs(alpha) * (a.double().abs() @ b.double().abs()) + abs(beta) * (before.abs() if beta else 0)
@@ -174,7 +176,7 @@ def main():
         dtype, split = re.search(r"gemm_(\w+?)_", name)[1], int(re.search(r"_(\d)(_any)?$", name)[1])
         b_turned = "along" in name
         for i, (m, n, k) in enumerate(CASES):
-            more = [{}, {"batch": 3, "alpha": 2.0, "beta": 0.5}, {"beta": 1.0}][i % 3]
+            more = [{}, {"batch": 3, "alpha": 2.0, "beta": 0.5, "few": 3}, {"beta": 1.0, "few": 2}][i % 3]
             if "small" in name:
                 for a_turned in (False, True):
                     for turned in (False, True):
