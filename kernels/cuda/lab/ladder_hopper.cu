@@ -6,7 +6,7 @@
     CUDA_OPS_GEMM_HOPPER(name, cm *cn, T, a, b, m, n, stages, cm, cn, lead)
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-LADDER(bf16_kx_128x128_s1_c11_l0, __nv_bfloat16, 0, 1, 128, 128, 1, 1, 1, 0)
+LADDER(bf16_kx_128x128_s2_c11_l0, __nv_bfloat16, 0, 1, 128, 128, 2, 1, 1, 0)
 LADDER(bf16_kx_128x256_s4_c11_l0, __nv_bfloat16, 0, 1, 128, 256, 4, 1, 1, 0)
 LADDER(bf16_kx_128x256_s4_c21_l0, __nv_bfloat16, 0, 1, 128, 256, 4, 2, 1, 0)
 LADDER(bf16_kx_128x256_s4_c21_l1, __nv_bfloat16, 0, 1, 128, 256, 4, 2, 1, 1)

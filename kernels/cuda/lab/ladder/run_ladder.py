@@ -13,7 +13,7 @@ from run_sizes import best_of_lt, in_turn, stream
 
 SIZE = 4096
 FIRST = ("naive", "simt", "mma")
-HOPPER = ("128x128_s1_c11_l0", "128x128_s6_c11_l0", "128x256_s4_c11_l0", "128x256_s4_c21_l0")
+HOPPER = ("128x128_s2_c11_l0", "128x128_s6_c11_l0", "128x256_s4_c11_l0", "128x256_s4_c21_l0")
 
 
 def main():
