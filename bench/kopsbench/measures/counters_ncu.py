@@ -82,7 +82,7 @@ def of_cells(cells: list[Cell], other: list[Cell]) -> Record:
         Summary(share, share, len(cells)),
         Summary(theirs, theirs, len(other), "ncu --replay-mode application"),
         {
-            "measured": "figures of ten kernels whose medians are within 2 % of ncu's, or within what its runs are apart",
+            "measured": "figures of ten kernels whose medians are within 2 % of ncu's, or within what the runs of both are apart",
             "n": "figures",
             "apart": [str(cell) for cell in cells if not cell.good],
         },
