@@ -3,6 +3,7 @@
 
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -29,7 +30,8 @@ struct member {
 };
 
 struct pool {
-    unsigned threads, started; /* started: helpers */
+    unsigned threads, started;  /* started: helpers */
+    unsigned apart, apart_from; /* helpers that are kept off processor number apart_from */
     atomic_bool stop;
     _Atomic uint32_t generation; /* futex: one more at each run */
     _Atomic uint32_t state;      /* futex: the caller waits here for the last helper */
@@ -182,6 +184,26 @@ static void start_helpers(struct pool *p)
     }
 }
 
+/* Keeps helpers off the caller's processor. Where client, daemon and both workers had slept, the system woke a helper
+ * on the processor of its caller, and left them there for many products although another one was idle (2 processors,
+ * Linux 6.18: 512 cubed in f32 at 238 GFLOP/s, not 430). The caller goes where it likes. */
+static void keep_apart(struct pool *p)
+{
+    const int here = sched_getcpu();
+    cpu_set_t set;
+
+    if (here < 0 || here >= CPU_SETSIZE || (p->apart == p->started && p->apart_from == (unsigned)here))
+        return;
+    /* Of a machine with more processors than a set has, nothing is known, and nothing changed. */
+    if (sched_getaffinity(0, sizeof(set), &set) < 0 || CPU_COUNT(&set) < 2)
+        return;
+    CPU_CLR((size_t)here, &set);
+    for (unsigned i = 1; i <= p->started; i++)
+        pthread_setaffinity_np(p->members[i].thread, sizeof(set), &set);
+    p->apart = p->started;
+    p->apart_from = (unsigned)here;
+}
+
 void pool_run(struct pool *p, size_t items, pool_task *task, void *context)
 {
     unsigned sleepers;
@@ -193,6 +215,7 @@ void pool_run(struct pool *p, size_t items, pool_task *task, void *context)
         return;
     }
     start_helpers(p);
+    keep_apart(p);
     p->task = task;
     p->context = context;
     p->items = items;

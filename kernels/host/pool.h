@@ -1,8 +1,9 @@
 /* A parallel-for: the calling thread and helper threads, each with scratch memory of its own.
  *
- * Helpers start at the first call that has work for them; they poll briefly after work and then block. A pool of one
- * thread never starts any. The caller does not wait for a late helper: it does that helper's share itself, and waits
- * only for helpers that joined. Thread: one caller at a time. */
+ * Helpers start at the first call that has work for them; they poll briefly after work and then block. They run on the
+ * caller's processors but the one that it has when a run begins. A pool of one thread never starts any. The caller does
+ * not wait for a late helper: it does that helper's share itself, and waits only for helpers that joined. Thread: one
+ * caller at a time. */
 #ifndef KOPS_HOST_POOL_H
 #define KOPS_HOST_POOL_H
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from time import perf_counter_ns
+from time import perf_counter_ns, process_time_ns, sleep
 from typing import Any
 
 from ..calls import profile
@@ -21,6 +21,7 @@ GEMM_DTYPES = {"f32": "float32", "f64": "float64"}
 GEMM_SIZES = (64, 128, 256, 512, 1024, 2048)
 TORCH_DTYPES = {"f32": "float32", "bf16": "bfloat16"}
 SETTLING_CALLS = 24
+STILL_S = 0.02
 # Each side measures at least that long in all, so that 4 KiB is not one clock tick.
 CALLS_FOR_BYTES = ((KIB**2, 10), (64 * KIB**2, 2))
 
@@ -100,6 +101,16 @@ def settle(client: Any, a: Any, b: Any, out: Any) -> None:
         profile(client, "gemm", (a, b), out, repeat=1)
 
 
+def wait_until_still() -> None:
+    """Threads of NumPy's BLAS and of torch poll for a while after a product, on processors that the daemon's then want. So this waits until
+    this process has used none for a moment."""
+    while True:
+        before = process_time_ns()
+        sleep(STILL_S)
+        if process_time_ns() - before < STILL_S * 1e9 / 10:
+            return
+
+
 def measure_gemm(context: Context, name: str, arrays: Sequence[Any], client: Any, multiply: Callable[[], Any]) -> Record:
     """`multiply` is one product of the peer's."""
     a, b, out = arrays
@@ -108,6 +119,7 @@ def measure_gemm(context: Context, name: str, arrays: Sequence[Any], client: Any
     variants: list[str] = []
 
     def ours(n: int) -> Iterable[float]:
+        wait_until_still()
         return profile(client, "gemm", (a, b), out, repeat=n, ret_variant=variants)
 
     def peer(n: int) -> Iterable[float]:
@@ -134,6 +146,7 @@ def measure_gemm(context: Context, name: str, arrays: Sequence[Any], client: Any
         summarise_rate(peer_times, work),
         {
             "measured": "host_us of repeated executions in the daemon against calls of the peer that have an out array",
+            "turns": "ours begin when the peer's threads have stopped polling",
             "variants": {variant: variants.count(variant) for variant in sorted(set(variants))},
             "best_us": {"ours": round(min(our_times), 1), "peer": round(min(peer_times), 1)},
             "threads": gemm_threads(),

@@ -8,7 +8,7 @@ static const struct patience {
 
 /* On a device that always has work, so many jobs begin between two measurements, for each job that it has at one time.
  * A measurement delays the jobs that it meets, and often one or two more of the same client. With 400 jobs the 99th
- * percentile of others' calls rose by 8 us on an H200, since it was that of other calls, too, that are slow. */
+ * percentile of others' calls rose by 8 us on an H200, because other slow calls are already nearly one in a hundred. */
 enum { JOBS_BETWEEN = 800 };
 
 void tune_pace_begin(struct tune_pace *p, uint64_t now_ns, uint64_t begun)

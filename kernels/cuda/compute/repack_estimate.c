@@ -3,7 +3,7 @@
 
 /* What an H100 takes, as measured from 512 to 8192: a floor, and a rate of 2·m·n·k operations, or of bytes that copies
  * read and write; f64 is an H200's. Misaligned products of more than 4096 are up to 1.7 times as fast, and copies pay
- * all the same. Another device is slower in all of these by much the same factor, so the choice is the same. */
+ * all the same. Another device is slower in all of these but f64 by much the same factor, so the choice is the same. */
 #define FLOOR  10e-6 /* seconds, of products that use no fast kernel */
 #define LAUNCH 4e-6  /* from one launch to the next */
 #define F32    41e12

@@ -89,8 +89,8 @@ __device__ __forceinline__ void vector_kernel(const cuda_ops_vector &p)
     }
 }
 
-/* For operands that begin on 16-byte boundaries and have steps of 1, in blocks of any size: few instructions, because
- * those take most of a small tensor's time. */
+/* For operands that begin on 16-byte boundaries and have steps of 1, in blocks of any whole warps: few instructions,
+ * because those take most of a small tensor's time. */
 template <typename T, typename Op> __device__ __forceinline__ void plain_kernel(const cuda_ops_vector &p)
 {
     const uint64_t packs = p.count / pack<T>::WIDTH;

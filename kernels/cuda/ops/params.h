@@ -5,10 +5,11 @@
  *
  *     kops_<op>_<dtype>_vector            struct cuda_ops_vector    op: of OP_ARITHMETIC; dtype: f32, f64, f16, bf16,
  *                                                                   u8, u16, u32, u64, which signed integers take, too
- *     kops_<op>_<dtype>_plain             struct cuda_ops_vector    the same, where operands begin on 16-byte
- * boundaries and have steps of 1; blocks of any whole warps kops_<op>_<dtype>_rows              struct cuda_ops_strided
- * where the members for it are set kops_<op>_<dtype>_tiles             struct cuda_ops_strided   where the members for
- * it are set kops_<op>_<dtype>_strided…          struct cuda_ops_strided   the suffix never changes the result
+ *     kops_<op>_<dtype>_plain             struct cuda_ops_vector    operands on 16-byte boundaries, with steps of 1;
+ *                                                                   blocks of any whole warps
+ *     kops_<op>_<dtype>_rows              struct cuda_ops_strided   where the members for it are set
+ *     kops_<op>_<dtype>_tiles             struct cuda_ops_strided   where the members for it are set
+ *     kops_<op>_<dtype>_strided…          struct cuda_ops_strided   the suffix never changes the result
  *     kops_copy_<bytes>_…                 the same                  bytes: 1, 2, 4, 8; out = a, bits unchanged
  *     kops_gelu_<dtype>_…                 the same                  dtype: f32, f64; out = gelu(a), by erf
  *     kops_gemm_<dtype>_tiled_<config>    struct cuda_ops_gemm      the suffix never changes the result

@@ -59,7 +59,8 @@ static void a_still_device_is_measured_soon(void **state)
     assert_true(between_ms(&p, &d) < 1.5);
 }
 
-/* One request after the other: one in eight hundred is there when a measurement begins. */
+/* One request after the other, of up to 25 us: one in eight hundred is there when a measurement begins. Of longer ones
+ * there are fewer in 20 ms: see long_requests(). */
 static void requests_in_a_row(void **state)
 {
     static const double lengths_us[] = {5, 20, 24};

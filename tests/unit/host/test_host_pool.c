@@ -1,0 +1,81 @@
+/* The threads of a pool. */
+#include <sched.h>
+#include <stdatomic.h>
+
+#include "pool.h"
+#include "support.h"
+
+enum { RUNS = 200 };
+
+/* What a run has seen. */
+struct seen {
+    atomic_uint arrived;
+    cpu_set_t helper; /* the processors that it may have */
+};
+
+/* Each of two threads waits for the other one. */
+static void meet(void *context, unsigned thread, size_t item)
+{
+    struct seen *s = context;
+
+    (void)item;
+    if (thread)
+        assert_int_equal(sched_getaffinity(0, sizeof(s->helper), &s->helper), 0);
+    atomic_fetch_add(&s->arrived, 1);
+    while (atomic_load(&s->arrived) < 2)
+        sched_yield();
+}
+
+static void a_helper_keeps_off_its_callers_processor(void **state)
+{
+    unsigned apart = 0;
+    struct pool *pool;
+    cpu_set_t all;
+    struct error e;
+
+    (void)state;
+    assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
+    if (CPU_COUNT(&all) < 2)
+        skip();
+    assert_int_equal(pool_new(2, &pool, &e), 0);
+    for (unsigned i = 0; i < RUNS; i++) {
+        struct seen s = {.arrived = 0};
+        const int before = sched_getcpu();
+
+        pool_run(pool, 2, meet, &s);
+        assert_int_equal(CPU_COUNT(&s.helper), CPU_COUNT(&all) - 1);
+        apart += !CPU_ISSET((size_t)before, &s.helper); /* unless the caller has moved in between */
+    }
+    assert_true(apart > RUNS / 2);
+    pool_free(pool);
+}
+
+/* A caller that may have one processor shares it. */
+static void a_single_processor_is_shared(void **state)
+{
+    struct seen s = {.arrived = 0};
+    struct pool *pool;
+    cpu_set_t all, one;
+    struct error e;
+
+    (void)state;
+    assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
+    CPU_ZERO(&one);
+    CPU_SET((size_t)sched_getcpu(), &one);
+    assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
+    assert_int_equal(pool_new(2, &pool, &e), 0);
+    pool_run(pool, 2, meet, &s);
+    assert_true(CPU_EQUAL(&s.helper, &one));
+    pool_free(pool);
+    assert_int_equal(sched_setaffinity(0, sizeof(all), &all), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_helper_keeps_off_its_callers_processor),
+        cmocka_unit_test(a_single_processor_is_shared),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
