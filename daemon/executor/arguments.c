@@ -37,8 +37,8 @@ bool arguments_read(char *argument, char *value, struct backend_config *config)
     return true;
 }
 
-/* Variables that a role sets itself. A directory without MPS is necessary, because the driver also looks
- * into one of its own. */
+/* Variables that a role sets itself. A directory without MPS is necessary, because the driver also looks into one of
+ * its own. */
 static char no_mps[] = "CUDA_MPS_PIPE_DIRECTORY=/nonexistent", channels[] = "CUDA_DEVICE_MAX_CONNECTIONS=2",
             lazy[] = "CUDA_MODULE_LOADING=LAZY";
 static char *const own_of_user[] = {no_mps, channels}, *const own_of_tuner[] = {no_mps, channels, lazy};

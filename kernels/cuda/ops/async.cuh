@@ -1,5 +1,5 @@
-/* Asynchronous copies from global to shared memory (sm_80 on). A thread puts its copies into
- * groups, and waits for groups in their order. Each function is one instruction of NVIDIA's PTX ISA document. */
+/* Asynchronous copies from global to shared memory (sm_80 on). A thread puts its copies into groups, and waits for
+ * groups in their order. Each function is one instruction of NVIDIA's PTX ISA document. */
 #ifndef KOPS_CUDA_OPS_ASYNC_CUH
 #define KOPS_CUDA_OPS_ASYNC_CUH
 

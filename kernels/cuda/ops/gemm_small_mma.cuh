@@ -20,7 +20,7 @@ template <bool WIDE> struct small_mma_panel {
     static constexpr int IN_ROW = K / WIDTH, STEP = CUDA_OPS_SMALL_MMA_THREADS / IN_ROW, PIECES = X / STEP;
     static_assert(X == K && X * ROW_ALONG <= SIZE && STEP * PIECES == X, "both ways have the same shares");
 
-    const float *base;     /* on a 16-byte boundary, where WIDE: of what is not there nothing is read from there */
+    const float *base;     /* the operand's first element: the aligned address of copies that read nothing */
     const float *next;     /* this thread's first element of the next panel */
     uint64_t piece, panel; /* elements from piece to piece, from panel to panel */
     int x_left;
@@ -116,7 +116,7 @@ __device__ __forceinline__ void small_mma_multiply(float (&ring)[SMALL_MMA_RING]
                 f[(s + 1) % 2].load(now, (s + 1) * 8);
             } else if (panel + 1 < panels) {
                 copy_wait<SMALL_MMA_RING - 2>();
-                __syncthreads(); /* all have what they need of `now` */
+                __syncthreads(); /* all warps have read `now` */
                 f[(s + 1) % 2].load(next, 0);
                 fetch(now);
             }

@@ -1,5 +1,5 @@
-/* The instructions of the tensor-core path that a whole warp executes together. What is written in PTX is in this
- * header and a few others, so the unit tests run everything else as it is on the CPU.
+/* The instructions of the tensor-core path that a whole warp executes together. The unit tests replace the headers that
+ * hold PTX, and run the rest of the kernels on the CPU.
  *
  * Layout of the registers: "Matrix Fragments for mma.m16n8k16" and "… mma.m16n8k8" in NVIDIA's PTX ISA document. */
 #ifndef KOPS_CUDA_OPS_WARP_CUH
