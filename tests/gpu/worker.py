@@ -127,6 +127,34 @@ def staging(path: str) -> None:
         say(gpu_us=timings.gpu_us, h2d_us=timings.h2d_us, d2h_us=timings.d2h_us, has_driver="libcuda" in libraries)
 
 
+def cpu_tensors(path: str) -> None:
+    """Ordinary CPU tensors, which calls copy: says how many threads torch has started for it, and whether autograd finds out that a
+    tensor that it needs has changed."""
+    import numpy
+    import torch
+
+    torch.set_num_threads(4)
+    a, out = (torch.from_numpy(numpy.random.default_rng(1).standard_normal(1 << 19).astype("f4")) for _ in range(2))
+    with connect(path) as k:
+        k.add(a[:8], a[:8], out=out[:8])
+        threads = len(os.listdir("/proc/self/task"))
+        k.add(a, a, out=out)
+        started = len(os.listdir("/proc/self/task")) - threads
+        assert bool((out.numpy() == a.numpy() * 2).all())
+        k.add(a[::2], a[1::2], out=out[::2])
+        assert bool((out.numpy()[::2] == a.numpy()[::2] + a.numpy()[1::2]).all())
+        weights = torch.ones(8, requires_grad=True)
+        factor = torch.ones(8)
+        product = (weights * factor).sum()
+        k.square(a[:8], out=factor)
+        try:
+            product.backward()
+            noticed = False
+        except RuntimeError as error:
+            noticed = "modified by an inplace operation" in str(error)
+        say(started=started, noticed=noticed)
+
+
 def allocator(path: str) -> None:
     """Tries memory of the allocator that the environment sets; says what the client answers, and that it goes on."""
     import kops
@@ -246,5 +274,5 @@ def _size(value: int) -> Any:
 
 
 if __name__ == "__main__":
-    roles = {f.__name__: f for f in (checker, exporter, victim, staging, allocator, expandable, remapped, pooled)}
+    roles = {f.__name__: f for f in (checker, exporter, victim, staging, cpu_tensors, allocator, expandable, remapped, pooled)}
     roles[sys.argv[1]](*sys.argv[2:])
