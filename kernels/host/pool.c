@@ -15,7 +15,10 @@
 #include "util/priority.h"
 
 enum {
-    POLLS = 400, /* some 10 µs: about the cost of waking a blocked thread */
+    POLLS = 400, /* of helpers: some 10 µs, about the cost of waking a blocked thread */
+    /* Of the caller, until the last helper is done. Whoever is woken comes to the processor of the one who wakes it:
+     * here to the helper's, which has to leave it for the next run. */
+    CALLER_POLLS = 40 * POLLS,
     SCRATCH_ALIGN = 4096
 };
 
@@ -227,7 +230,7 @@ void pool_run(struct pool *p, size_t items, pool_task *task, void *context)
         futex_wake(&p->generation, items - 1 < sleepers ? (unsigned)(items - 1) : sleepers);
     run_items(p, 0);
     state = atomic_fetch_and(&p->state, ~OPEN) & ~OPEN;
-    for (unsigned polls = 0; state && polls < POLLS; polls++) {
+    for (unsigned polls = 0; state && polls < CALLER_POLLS; polls++) {
         relax();
         state = atomic_load(&p->state);
     }
