@@ -191,7 +191,7 @@ def run_gemm_torch(context: Context, dtype: str, size: int) -> Record:
     torch_dtype = getattr(torch, TORCH_DTYPES[dtype])
     threads = f"host.threads={gemm_threads()}"
     with context.daemon("--set", threads, cuda=False) as daemon, kops.connect(daemon.socket_path) as client:
-        arrays = [torch.randn(size, size).to(torch_dtype).share_memory_() for _ in range(3)]
+        arrays = [client.array(torch.randn(size, size).to(torch_dtype)) for _ in range(3)]
         local = [x.clone() for x in arrays]
         record = measure_gemm(
             context,
