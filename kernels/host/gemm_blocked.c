@@ -8,13 +8,15 @@
 #include "gemm.h"
 
 enum {
-    DEPTH = 256,             /* of a packed panel, along k, in units */
-    DIRECT_A = 16 << 10,     /* bytes over which a sliver of A may spread to be used where it lies */
-    DIRECT_B = 32 << 10,     /* the same of B for one column of tiles */
-    PANEL_BYTES = 512 << 10, /* of B: half of a usual second-level cache */
-    TILE_ROWS = 768,         /* of the result: B is packed once for as many */
-    HALF_TILE_ROWS = 384,    /* the same where a tile is accumulated in scratch */
-    LEAST_TILE = 96          /* edge below which tiles are not cut to feed more threads */
+    DEPTH = 256,                  /* of a packed panel, along k, in units */
+    SINGLE_DEPTH = 512,           /* of a single panel that saves accumulating in scratch */
+    DIRECT_A = 16 << 10,          /* bytes over which a sliver of A may spread to be used where it lies */
+    DIRECT_B = 32 << 10,          /* the same of B for one column of tiles */
+    PANEL_BYTES = 512 << 10,      /* of B: half of a usual second-level cache */
+    DEEP_PANEL_BYTES = 768 << 10, /* where it is deeper than DEPTH */
+    TILE_ROWS = 768,              /* of the result: B is packed once for as many */
+    HALF_TILE_ROWS = 384,         /* the same where a tile is accumulated in scratch */
+    LEAST_TILE = 96               /* edge below which tiles are not cut to feed more threads */
 };
 
 struct blocked {
@@ -25,7 +27,7 @@ struct blocked {
     size_t element; /* bytes of a unit, which has the size of the type that is computed in */
     size_t tile_rows, tile_columns;
     size_t tiles_down, tiles_across;
-    size_t depth;    /* of a panel, in units; at most DEPTH */
+    size_t depth;    /* of a panel, in units; at most SINGLE_DEPTH */
     bool accumulate; /* in scratch: several panels, and out's type is too narrow to hold their sums */
     /* offsets into a thread's scratch */
     size_t at_b, at_acc, at_tile, scratch;
@@ -197,8 +199,9 @@ static void choose_tiles(struct blocked *b, const struct gemm_problem *g)
 {
     const size_t m = (size_t)g->m, n = (size_t)g->n, mr = b->micro.mr, nr = b->micro.nr;
     const size_t threads = pool_threads(b->call->pool), batches = b->call->plan->gemm.batch_count;
-    size_t rows = b->accumulate ? HALF_TILE_ROWS : TILE_ROWS, columns = PANEL_BYTES / (b->depth * b->element);
+    size_t rows = b->accumulate ? HALF_TILE_ROWS : TILE_ROWS, columns;
 
+    columns = (b->depth > DEPTH ? DEEP_PANEL_BYTES : PANEL_BYTES) / (b->depth * b->element);
     columns = columns > 4096 ? 4096 : columns;
     for (;;) {
         b->tile_rows = even(m, round_up(rows, mr), mr, &b->tiles_down);
@@ -226,7 +229,9 @@ int gemm_blocked(const struct gemm_call *call, const struct kernels_gemm *micro,
                         .element = dtype_size(computed)};
 
     b.load = b.micro.load ? b.micro.load : call->kernels->load[g.dtype];
-    b.depth = least(DEPTH, units(&b, (size_t)g.k));
+    b.depth = units(&b, (size_t)g.k);
+    if (b.depth > (g.out_dtype == computed ? DEPTH : SINGLE_DEPTH))
+        b.depth = DEPTH;
     b.accumulate = g.out_dtype != computed && (size_t)g.k > b.depth * b.micro.pair;
     choose_tiles(&b, &g);
     b.at_b = round_up(b.micro.mr * b.depth * b.element, 64);
