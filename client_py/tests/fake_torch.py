@@ -50,6 +50,9 @@ def is_grad_enabled() -> bool:
 grad_enabled = True
 
 
+copied: list[int] = []  # bytes of each copy_, which takes all of torch's threads
+
+
 class Tensor:
     """`array` is the elements of a CPU tensor, or a DeviceArray."""
 
@@ -57,6 +60,7 @@ class Tensor:
         self.array, self.dtype, self.device, self.layout = array, kind, where, layout
         self.negated = False
         self.requires_grad = False
+        self._version = 0
 
     @property
     def shape(self) -> Size:
@@ -79,6 +83,15 @@ class Tensor:
     def data_ptr(self) -> int:
         return int(self.array.address if self.device.type == "cuda" else self.array.__array_interface__["data"][0])
 
+    def numel(self) -> int:
+        return int(self.array.size)
+
+    def element_size(self) -> int:
+        return self.dtype.itemsize
+
+    def is_inference(self) -> Any:
+        return False
+
     def get_device(self) -> int:
         return self.device.index if self.device.type == "cuda" else -1  # type: ignore[return-value]
 
@@ -92,7 +105,9 @@ class Tensor:
         return self
 
     def copy_(self, other: Tensor) -> Tensor:
+        copied.append(self.numel() * self.element_size())
         self.array[...] = other.array
+        self._version += 1
         return self
 
     def narrow(self, dim: int, start: int, length: int) -> Tensor:
@@ -140,6 +155,13 @@ def full(shape: tuple[int, ...], value: float, *, dtype: dtype, device: Any) -> 
 
 def empty_like(other: Tensor) -> Tensor:
     return empty(other.shape, dtype=other.dtype, device=other.device)
+
+
+def _increment_version(changed: Tensor) -> None:
+    changed._version += 1
+
+
+autograd = SimpleNamespace(graph=SimpleNamespace(increment_version=_increment_version))
 
 
 class _Cuda(SimpleNamespace):

@@ -69,6 +69,25 @@ def test_out_and_in_place(k: kops.Client, daemon: FakeDaemon) -> None:
     assert numpy.allclose(c.array, expected)
 
 
+def test_small_tensors_are_copied_by_one_thread(k: kops.Client) -> None:
+    torch.copied.clear()
+    a, out = normal(512, 512), normal(512, 512)
+    k.add(a, a, out=out)
+    assert torch.copied == [] and numpy.array_equal(out.array, a.array + a.array)
+    assert (a._version, out._version) == (0, 1), "autograd does not know what has changed"
+    a, out = normal(1024, 1024), normal(1024, 1024)
+    k.add(a, a, out=out)
+    assert torch.copied[0] == a.array.nbytes and torch.copied[-1] == out.array.nbytes
+    assert numpy.array_equal(out.array, a.array + a.array)
+
+
+def test_before_autograd_could_be_told(k: kops.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.autograd.graph, "increment_version")
+    a, out = normal(30), normal(30)
+    k.add(a, a, out=out)
+    assert numpy.array_equal(out.array, a.array + a.array) and out._version == 1
+
+
 def test_expanded_inputs_are_copied_once(k: kops.Client, daemon: FakeDaemon) -> None:
     row = torch.Tensor(numpy.broadcast_to(numpy.arange(8, dtype="float32"), (5, 8)), torch.float32, torch.device("cpu"))
     assert numpy.array_equal(k.square(row).array, row.array * row.array)
