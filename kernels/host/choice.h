@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 enum {
-    CHOICE_CANDIDATES = 4, /* at most, numbered from 0; sets of them are masks */
+    CHOICE_CANDIDATES = 5, /* at most, numbered from 0; sets of them are masks */
     CHOICE_CLASSES = 512   /* that are remembered */
 };
 

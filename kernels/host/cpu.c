@@ -10,12 +10,14 @@
 
 #ifdef __x86_64__
 #include <cpuid.h>
+#include <sys/syscall.h>
 
 /* Not asked through __builtin_cpu_supports(), whose list differs between compilers, and of which one's library always
  * says no. */
 struct features {
     unsigned basic;     /* ECX of leaf 1 */
     unsigned extended;  /* EBX of leaf 7 */
+    unsigned matrices;  /* EDX of leaf 7 */
     unsigned more;      /* EAX of leaf 7, subleaf 1 */
     unsigned registers; /* that the system keeps for threads: the lower half of XCR0 */
 };
@@ -27,8 +29,10 @@ static struct features ask(void)
 
     if (__get_cpuid(1, &a, &b, &c, &d))
         f.basic = c;
-    if (__get_cpuid_count(7, 0, &a, &b, &c, &d))
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
         f.extended = b;
+        f.matrices = d;
+    }
     if (__get_cpuid_count(7, 1, &a, &b, &c, &d))
         f.more = a;
     if (f.basic & bit_OSXSAVE)
@@ -59,9 +63,22 @@ static bool detect(enum cpu_isa isa, const struct features *f)
     }
 }
 
-enum { AVX512_BF16 = 1 << 5 }; /* of `more`; not every compiler's header has the name */
+/* Not every compiler's header has these names. */
+enum {
+    AVX512_BF16 = 1 << 5,            /* of `more` */
+    AMX_BF16 = 1 << 22 | 1 << 24,    /* of `matrices`: the products, and the tiles */
+    TILES = 1 << 17 | 1 << 18,       /* of `registers` */
+    ARCH_REQUEST_REGISTERS = 0x1023, /* ARCH_REQ_XCOMP_PERM of the kernel's asm/prctl.h */
+    TILE_DATA = 18
+};
 
-static bool supported[CPU_ISAS], supported_bf16;
+static bool supported[CPU_ISAS], supported_bf16, supported_amx;
+
+/* Threads have no room for tiles until their process asks for it, once for all of them. */
+static bool may_use_tiles(void)
+{
+    return syscall(SYS_arch_prctl, ARCH_REQUEST_REGISTERS, TILE_DATA) == 0;
+}
 
 static void detect_all(void)
 {
@@ -70,6 +87,8 @@ static void detect_all(void)
     for (int isa = CPU_GENERIC; isa < CPU_ISAS; isa++)
         supported[isa] = detect((enum cpu_isa)isa, &f);
     supported_bf16 = supported[CPU_AVX512] && has_all(f.more, AVX512_BF16);
+    supported_amx =
+        supported[CPU_AVX512] && has_all(f.matrices, AMX_BF16) && has_all(f.registers, TILES) && may_use_tiles();
 }
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -87,6 +106,12 @@ bool cpu_has_bf16(void)
     return supported_bf16;
 }
 
+bool cpu_has_amx(void)
+{
+    pthread_once(&once, detect_all);
+    return supported_amx;
+}
+
 const char *cpu_arch(void)
 {
     return cpu_has(CPU_AVX512) ? "avx512" : cpu_has(CPU_AVX2) ? "avx2" : "x86-64";
@@ -100,6 +125,11 @@ bool cpu_has(enum cpu_isa isa)
 }
 
 bool cpu_has_bf16(void)
+{
+    return false;
+}
+
+bool cpu_has_amx(void)
 {
     return false;
 }

@@ -14,6 +14,9 @@ bool cpu_has(enum cpu_isa isa);
 /* AVX-512's products of bf16 pairs (AVX512_BF16). */
 bool cpu_has_bf16(void);
 
+/* AMX's products of bf16 matrices (AMX-BF16), and the system lets this process use them. */
+bool cpu_has_amx(void);
+
 /* "avx512", "avx2", "x86-64", "aarch64", … */
 const char *cpu_arch(void);
 

@@ -10,16 +10,19 @@ enum { ONEDNN_LEAST = 96 * 96 * 96 }; /* m·n·k below which oneDNN, which packs
 
 /* The ways for each dtype, the best one without knowledge first. */
 static const uint8_t order[KERNEL_DTYPES][GEMM_WAYS] = {
-    [DTYPE_F32] = {GEMM_BLAS, GEMM_ONEDNN, GEMM_BLOCKED, GEMM_BF16},
-    [DTYPE_F64] = {GEMM_BLAS, GEMM_BLOCKED, GEMM_ONEDNN, GEMM_BF16},
-    [DTYPE_F16] = {GEMM_BLOCKED, GEMM_ONEDNN, GEMM_BLAS, GEMM_BF16},
-    [DTYPE_BF16] = {GEMM_BF16, GEMM_ONEDNN, GEMM_BLOCKED, GEMM_BLAS},
+    [DTYPE_F32] = {GEMM_BLAS, GEMM_ONEDNN, GEMM_BLOCKED, GEMM_BF16, GEMM_AMX},
+    [DTYPE_F64] = {GEMM_BLAS, GEMM_BLOCKED, GEMM_ONEDNN, GEMM_BF16, GEMM_AMX},
+    [DTYPE_F16] = {GEMM_BLOCKED, GEMM_ONEDNN, GEMM_BLAS, GEMM_BF16, GEMM_AMX},
+    [DTYPE_BF16] = {GEMM_AMX, GEMM_BF16, GEMM_ONEDNN, GEMM_BLOCKED, GEMM_BLAS},
 };
+
+/* By products of bf16 pairs. */
+enum { PAIRS = 1U << GEMM_BF16 | 1U << GEMM_AMX };
 
 /* Whether the way can compute that type, on any processor. */
 static bool has_dtype(enum gemm_way way, enum dtype dtype)
 {
-    return way == GEMM_BF16 ? dtype == DTYPE_BF16 : way == GEMM_ONEDNN ? dtype != DTYPE_F64 : true;
+    return PAIRS & 1U << way ? dtype == DTYPE_BF16 : way == GEMM_ONEDNN ? dtype != DTYPE_F64 : true;
 }
 
 static void list_variants(struct gemm_ways *ways, enum dtype dtype)
@@ -46,7 +49,8 @@ void gemm_ways_init(struct host_device *device, bool choose)
                                .names = {[GEMM_BLAS] = device->blas.name,
                                          [GEMM_ONEDNN] = device->onednn.found ? "onednn" : NULL,
                                          [GEMM_BLOCKED] = "blocked",
-                                         [GEMM_BF16] = kernels_gemm_bf16() ? "blocked-bf16" : NULL}};
+                                         [GEMM_BF16] = kernels_gemm_bf16() ? "blocked-bf16" : NULL,
+                                         [GEMM_AMX] = kernels_gemm_amx() ? "blocked-amx" : NULL}};
     ways->choose = choices_init(&ways->choices) && choose;
     for (unsigned i = 0; i < sizeof(dtypes) / sizeof(dtypes[0]); i++)
         list_variants(ways, dtypes[i]);
@@ -83,8 +87,8 @@ static unsigned candidates_of(struct host_device *device, const struct plan *pla
     }
     if (products(&plan->gemm) < ONEDNN_LEAST)
         mask &= ~(1U << GEMM_ONEDNN);
-    if (mask & 1U << GEMM_BF16) /* the others multiply f32 */
-        mask &= 1U << GEMM_BF16 | 1U << GEMM_ONEDNN;
+    if (mask & PAIRS) /* the others multiply f32 */
+        mask &= PAIRS | 1U << GEMM_ONEDNN;
     return mask;
 }
 
@@ -266,8 +270,12 @@ static int run(struct host_device *device, const struct gemm_call *call, enum ge
         return gemm_blas(call, &device->blas, e);
     case GEMM_ONEDNN:
         return run_onednn(device, call, forced, e);
+    case GEMM_AMX:
+        return gemm_blocked(call, kernels_gemm_amx(), e);
+    case GEMM_BF16:
+        return gemm_blocked(call, kernels_gemm_bf16(), e);
     default:
-        return gemm_blocked(call, way == GEMM_BF16 ? kernels_gemm_bf16() : NULL, e);
+        return gemm_blocked(call, NULL, e);
     }
 }
 

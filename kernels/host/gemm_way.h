@@ -7,7 +7,7 @@
 #include "execute.h"
 
 /* The ways that are chosen between, by their numbers as candidates. */
-enum gemm_way { GEMM_BLAS, GEMM_ONEDNN, GEMM_BLOCKED, GEMM_BF16, GEMM_WAYS };
+enum gemm_way { GEMM_BLAS, GEMM_ONEDNN, GEMM_BLOCKED, GEMM_BF16, GEMM_AMX, GEMM_WAYS };
 
 enum { GEMM_VARIANTS = GEMM_WAYS + CPU_ISAS };
 

@@ -27,6 +27,15 @@ const struct kernels_gemm *kernels_gemm_bf16(void)
 #endif
 }
 
+const struct kernels_gemm *kernels_gemm_amx(void)
+{
+#ifdef __x86_64__
+    return cpu_has_amx() ? &kernels_gemm_amxbf16 : NULL;
+#else
+    return NULL;
+#endif
+}
+
 const struct kernels *kernels_best(void)
 {
     for (int isa = CPU_ISAS - 1; isa > CPU_GENERIC; isa--)

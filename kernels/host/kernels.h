@@ -40,7 +40,12 @@ struct kernels_gemm {
     unsigned mr, nr;   /* rows of the highest tile, columns */
     unsigned mr_step;  /* micro[h] computes (h + 1)·mr_step rows, the last one mr */
     unsigned pair;     /* elements of a unit along k */
+    unsigned run;      /* k is a multiple of it, in units */
     kernel_load *load; /* packs units; NULL: the element's own */
+    /* Packs A, for kernels that read units along k as they follow each other (step is a unit's size): into[r·ld + p] is
+     * unit p of row r. NULL: by `load`, as into[p·ld + r]. */
+    kernel_load *load_rows;
+    void (*begin)(void), (*end)(void); /* around a thread's calls of the kernels below. NULL: nothing to do */
     kernel_micro *micro[MICRO_HEIGHTS];
 };
 
@@ -54,10 +59,11 @@ struct kernels {
 
 extern const struct kernels kernels_generic, kernels_avx2, kernels_avx512;
 
-/* gemm of bf16 by the processor's own products of bf16 pairs. NULL: not built for this target, or the processor lacks
- * them. They take subnormal numbers for zero. */
+/* gemm of bf16 by the processor's own products of bf16 pairs, of vectors or of matrices. NULL: not built for this
+ * target, or the processor lacks them. They take subnormal numbers for zero. */
 const struct kernels_gemm *kernels_gemm_bf16(void);
-extern const struct kernels_gemm kernels_gemm_avx512bf16;
+const struct kernels_gemm *kernels_gemm_amx(void);
+extern const struct kernels_gemm kernels_gemm_avx512bf16, kernels_gemm_amxbf16;
 
 /* NULL: not built for this target, or the processor lacks it. */
 const struct kernels *kernels_get(enum cpu_isa isa);

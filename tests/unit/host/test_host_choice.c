@@ -5,7 +5,7 @@
 #include "choice.h"
 #include "support.h"
 
-static const uint8_t order[CHOICE_CANDIDATES] = {2, 0, 1, 3};
+static const uint8_t order[CHOICE_CANDIDATES] = {2, 0, 1, 3, 4};
 
 enum { ALL = 7 /* candidates 0, 1 and 2 */, KEY = 42 };
 
