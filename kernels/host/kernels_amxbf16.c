@@ -34,53 +34,48 @@ static void end(void)
     _tile_release();
 }
 
-static void micro_few(size_t k, const void *a_, ptrdiff_t row, ptrdiff_t step, const void *b_, ptrdiff_t b_step,
-                      void *acc_)
+/* The product of 16 rows of A, or of 32. */
+INLINE void micro(const bool all, size_t k, const unsigned char *a, ptrdiff_t row, ptrdiff_t step,
+                  const unsigned char *b, ptrdiff_t b_step, unsigned char *acc)
 {
-    const unsigned char *a = a_, *b = b_;
-    unsigned char *acc = acc_;
-
     _tile_zero(0);
     _tile_zero(1);
+    if (all) {
+        _tile_zero(2);
+        _tile_zero(3);
+    }
     for (; k > 0; k -= TILE) {
         _tile_loadd(4, a, row);
         _tile_loadd(6, b, b_step);
         _tile_loadd(7, b + ROW_BYTES, b_step);
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(1, 4, 7);
+        if (all) {
+            _tile_loadd(5, a + TILE * row, row);
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
         a += TILE * step;
         b += TILE * b_step;
     }
     _tile_stored(0, acc, ACC_BYTES);
     _tile_stored(1, acc + ROW_BYTES, ACC_BYTES);
+    if (all) {
+        _tile_stored(2, acc + TILE * ACC_BYTES, ACC_BYTES);
+        _tile_stored(3, acc + TILE * ACC_BYTES + ROW_BYTES, ACC_BYTES);
+    }
 }
 
-static void micro_all(size_t k, const void *a_, ptrdiff_t row, ptrdiff_t step, const void *b_, ptrdiff_t b_step,
-                      void *acc_)
+static void micro_few(size_t k, const void *a, ptrdiff_t row, ptrdiff_t step, const void *b, ptrdiff_t b_step,
+                      void *acc)
 {
-    const unsigned char *a = a_, *b = b_;
-    unsigned char *acc = acc_;
+    micro(false, k, a, row, step, b, b_step, acc);
+}
 
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    for (; k > 0; k -= TILE) {
-        _tile_loadd(4, a, row);
-        _tile_loadd(6, b, b_step);
-        _tile_loadd(7, b + ROW_BYTES, b_step);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_loadd(5, a + TILE * row, row);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
-        a += TILE * step;
-        b += TILE * b_step;
-    }
-    _tile_stored(0, acc, ACC_BYTES);
-    _tile_stored(1, acc + ROW_BYTES, ACC_BYTES);
-    _tile_stored(2, acc + TILE * ACC_BYTES, ACC_BYTES);
-    _tile_stored(3, acc + TILE * ACC_BYTES + ROW_BYTES, ACC_BYTES);
+static void micro_all(size_t k, const void *a, ptrdiff_t row, ptrdiff_t step, const void *b, ptrdiff_t b_step,
+                      void *acc)
+{
+    micro(true, k, a, row, step, b, b_step, acc);
 }
 
 /* into[r·ld + p] = the pair of the columns 2p and 2p + 1 of row r. */
