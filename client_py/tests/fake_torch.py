@@ -5,6 +5,7 @@ The names and the meanings are torch's; what the adapter must not rely on is abs
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -61,6 +62,7 @@ class Tensor:
         self.negated = False
         self.requires_grad = False
         self._version = 0
+        self.inference = False
 
     @property
     def shape(self) -> Size:
@@ -89,8 +91,8 @@ class Tensor:
     def element_size(self) -> int:
         return self.dtype.itemsize
 
-    def is_inference(self) -> Any:
-        return False
+    def is_inference(self) -> builtins.bool:
+        return self.inference
 
     def get_device(self) -> int:
         return self.device.index if self.device.type == "cuda" else -1  # type: ignore[return-value]

@@ -88,6 +88,18 @@ def test_before_autograd_could_be_told(k: kops.Client, monkeypatch: pytest.Monke
     assert numpy.array_equal(out.array, a.array + a.array) and out._version == 1
 
 
+def test_inference_tensors_and_tensors_without_memory_are_torchs_to_copy(k: kops.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.copied.clear()
+    a, out = normal(30), normal(30)
+    out.inference = True
+    k.add(a, a, out=out)
+    assert torch.copied == [out.array.nbytes] and numpy.array_equal(out.array, a.array + a.array)
+    torch.copied.clear()
+    monkeypatch.setattr(a, "data_ptr", lambda: 0)
+    assert numpy.array_equal(k.square(a).array, a.array * a.array)
+    assert torch.copied == [a.array.nbytes]
+
+
 def test_expanded_inputs_are_copied_once(k: kops.Client, daemon: FakeDaemon) -> None:
     row = torch.Tensor(numpy.broadcast_to(numpy.arange(8, dtype="float32"), (5, 8)), torch.float32, torch.device("cpu"))
     assert numpy.array_equal(k.square(row).array, row.array * row.array)

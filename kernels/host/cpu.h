@@ -14,7 +14,8 @@ bool cpu_has(enum cpu_isa isa);
 /* AVX-512's products of bf16 pairs (AVX512_BF16). */
 bool cpu_has_bf16(void);
 
-/* AMX's products of bf16 matrices (AMX-BF16), and the system lets this process use them. */
+/* AMX's products of bf16 matrices (AMX-BF16), and the system lets this process use them. The first cpu_has*() asks it
+ * to, for all threads. */
 bool cpu_has_amx(void);
 
 /* "avx512", "avx2", "x86-64", "aarch64", … */

@@ -19,7 +19,7 @@ enum {
     /* Edge down to which tiles are cut to feed more threads. Of f32 with 16 threads 128 cubed has 119 GFLOP/s with 96,
      * and 310 with 32. */
     LEAST_TILE = 32,
-    ALONE = 96 * 96 * 96 /* multiplications that are not worth a second thread */
+    ALONE = 96 * 96 * 96 /* multiplications, of whole kernel tiles, that are not worth a second thread */
 };
 
 struct blocked {
@@ -233,7 +233,8 @@ static void choose_tiles(struct blocked *b, const struct gemm_problem *g)
     const size_t m = (size_t)g->m, n = (size_t)g->n, mr = b->micro.mr, nr = b->micro.nr;
     const size_t threads = pool_threads(b->call->pool), batches = b->call->plan->gemm.batch_count;
     const size_t edge = greatest(LEAST_TILE, greatest(mr, nr)); /* a kernel's tile cannot be cut */
-    const bool alone = threads == 1 || (double)m * (double)n * (double)g->k <= ALONE;
+    const double work = (double)round_up(m, mr) * (double)round_up(n, nr) * (double)g->k;
+    const bool alone = threads == 1 || work <= ALONE;
     size_t rows = b->accumulate ? HALF_TILE_ROWS : TILE_ROWS, columns;
 
     columns = (b->depth > DEPTH ? DEEP_PANEL_BYTES : PANEL_BYTES) / (b->depth * b->element);

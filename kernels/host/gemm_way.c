@@ -16,6 +16,8 @@ static const uint8_t order[KERNEL_DTYPES][GEMM_WAYS] = {
     [DTYPE_BF16] = {GEMM_AMX, GEMM_BF16, GEMM_ONEDNN, GEMM_BLOCKED, GEMM_BLAS},
 };
 
+_Static_assert((int)CHOICE_CANDIDATES == (int)GEMM_WAYS, "an order has a place for each candidate");
+
 /* By products of bf16 pairs. */
 enum { PAIRS = 1U << GEMM_BF16 | 1U << GEMM_AMX };
 

@@ -13,18 +13,17 @@ enum {
     ACC_BYTES = MICRO_VECTORS * ROW_BYTES
 };
 
+/* What ldtilecfg reads: all eight tiles are whole. */
+static const struct {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} config = {.palette = 1,
+            .row_bytes = {ROW_BYTES, ROW_BYTES, ROW_BYTES, ROW_BYTES, ROW_BYTES, ROW_BYTES, ROW_BYTES, ROW_BYTES},
+            .rows = {TILE, TILE, TILE, TILE, TILE, TILE, TILE, TILE}};
+
 static void begin(void)
 {
-    struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } config = {.palette = 1};
-
-    for (unsigned i = 0; i < 8; i++) {
-        config.row_bytes[i] = ROW_BYTES;
-        config.rows[i] = TILE;
-    }
     _tile_loadconfig(&config);
 }
 

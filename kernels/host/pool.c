@@ -15,9 +15,9 @@
 #include "util/priority.h"
 
 enum {
-    POLLS = 400, /* of helpers: some 10 µs, about the cost of waking a blocked thread */
-    /* Of the caller, until the last helper is done. Whoever is woken comes to the processor of the one who wakes it:
-     * here to the helper's, which has to leave it for the next run. */
+    POLLS = 400, /* some 10 µs: about the cost of waking a blocked thread */
+    /* Of a caller whose helpers are kept off its processor, until the last one is done: 0.4 to 1 ms. A caller that
+     * slept is woken on the processor of the helper that wakes it, and the helper then has to move. */
     CALLER_POLLS = 40 * POLLS,
     SCRATCH_ALIGN = 4096
 };
@@ -209,7 +209,7 @@ static void keep_apart(struct pool *p)
 
 void pool_run(struct pool *p, size_t items, pool_task *task, void *context)
 {
-    unsigned sleepers;
+    unsigned sleepers, most;
     uint32_t state;
 
     if (p->threads == 1 || items <= 1) {
@@ -230,7 +230,8 @@ void pool_run(struct pool *p, size_t items, pool_task *task, void *context)
         futex_wake(&p->generation, items - 1 < sleepers ? (unsigned)(items - 1) : sleepers);
     run_items(p, 0);
     state = atomic_fetch_and(&p->state, ~OPEN) & ~OPEN;
-    for (unsigned polls = 0; state && polls < CALLER_POLLS; polls++) {
+    most = p->apart ? CALLER_POLLS : POLLS;
+    for (unsigned polls = 0; state && polls < most; polls++) {
         relax();
         state = atomic_load(&p->state);
     }

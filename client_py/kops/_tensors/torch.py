@@ -35,9 +35,10 @@ def current_stream(index: int) -> int:
 
 def _copy(into: Any, source: Any) -> None:
     """Between CPU tensors of one shape and dtype."""
-    n_bytes = source.numel() * source.element_size()
-    if n_bytes <= ONE_THREAD_BYTES and into.is_contiguous() and source.is_contiguous():
-        ctypes.memmove(into.data_ptr(), source.data_ptr(), n_bytes)
+    n_bytes, address = source.numel() * source.element_size(), source.data_ptr()
+    # Tensors of zeros that torch makes for derivatives have no memory.
+    if address and n_bytes <= ONE_THREAD_BYTES and into.is_contiguous() and source.is_contiguous():
+        ctypes.memmove(into.data_ptr(), address, n_bytes)
     else:
         into.copy_(source)
 

@@ -1,5 +1,7 @@
 /* The blocked product with a kernel that multiplies runs of units along k and reads A by rows, as AMX's does. This one
  * is plain C, so that what is packed for such kernels is checked on every processor. */
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,15 +11,19 @@
 enum { ROWS = 32, COLUMNS = 32, STEP = 16, RUN = 16, PAIR = 2, SCRATCH_BYTES = 4 << 20 };
 
 static unsigned began, ended;
+static _Thread_local bool ready;
+static atomic_bool wrong; /* a kernel was called as it must not be */
 
 static void begin(void)
 {
     __atomic_fetch_add(&began, 1, __ATOMIC_RELAXED);
+    ready = true;
 }
 
 static void end(void)
 {
     __atomic_fetch_add(&ended, 1, __ATOMIC_RELAXED);
+    ready = false;
 }
 
 static void load(void *into, size_t ld, const void *from, size_t rows, size_t columns, ptrdiff_t row, ptrdiff_t column)
@@ -53,8 +59,8 @@ static float multiply(const unsigned char *a, const unsigned char *b)
 static void micro(size_t rows, size_t k, const unsigned char *a, ptrdiff_t row, ptrdiff_t step, const unsigned char *b,
                   ptrdiff_t b_step, float *acc)
 {
-    assert_int_equal(k % RUN, 0);
-    assert_int_equal(step, PAIR * sizeof(uint16_t));
+    if (!ready || k % RUN || step != PAIR * sizeof(uint16_t))
+        wrong = true;
     for (size_t i = 0; i < rows; i++)
         for (size_t j = 0; j < COLUMNS; j++) {
             float sum = 0;
@@ -105,28 +111,32 @@ struct product {
     bool a_by_columns, b_by_columns;
 };
 
-static void check(const struct product *p, const uint16_t *a, const uint16_t *b, const float *out)
+static void check(const struct product *p, enum dtype out_dtype, const uint16_t *a, const uint16_t *b,
+                  const unsigned char *out)
 {
     for (int64_t i = 0; i < p->m; i++)
         for (int64_t j = 0; j < p->n; j++) {
+            const double got = decode(out_dtype, out + (size_t)(i * p->n + j) * dtype_size(out_dtype));
+            unsigned char rounded[sizeof(float)];
             double sum = 0;
 
             for (int64_t r = 0; r < p->k; r++)
                 sum += decode(DTYPE_BF16, &a[p->a_by_columns ? r * p->m + i : i * p->k + r]) *
                        decode(DTYPE_BF16, &b[p->b_by_columns ? j * p->k + r : r * p->n + j]);
-            if (out[i * p->n + j] != sum)
+            encode(out_dtype, sum, rounded);
+            if (got != decode(out_dtype, rounded))
                 fail_msg("%lldx%lldx%lld at [%lld, %lld]: %g, not %g", (long long)p->m, (long long)p->n,
-                         (long long)p->k, (long long)i, (long long)j, (double)out[i * p->n + j], sum);
+                         (long long)p->k, (long long)i, (long long)j, got, sum);
         }
 }
 
-static void run(struct pool *pool, const struct product *p)
+static void run(struct pool *pool, const struct product *p, enum dtype out_dtype)
 {
     uint16_t *a = integers((size_t)(p->m * p->k)), *b = integers((size_t)(p->k * p->n));
-    float *out = malloc((size_t)(p->m * p->n) * sizeof(*out));
+    unsigned char *out = malloc((size_t)(p->m * p->n) * dtype_size(out_dtype));
     const struct plan plan = {
         .dtype = DTYPE_BF16,
-        .out_dtype = DTYPE_F32,
+        .out_dtype = out_dtype,
         .gemm = {.m = p->m,
                  .n = p->n,
                  .k = p->k,
@@ -137,7 +147,7 @@ static void run(struct pool *pool, const struct product *p)
                  .alpha = 1},
     };
     const struct gemm_call call = {.plan = &plan,
-                                   .pointers = (unsigned char *[]){(void *)a, (void *)b, (void *)out},
+                                   .pointers = (unsigned char *[]){(void *)a, (void *)b, out},
                                    .kernels = kernels_best(),
                                    .pool = pool};
     struct error e;
@@ -146,7 +156,7 @@ static void run(struct pool *pool, const struct product *p)
     for (unsigned i = 0; i < pool_threads(pool); i++)
         memset(pool_scratch(pool, i), 0xff, SCRATCH_BYTES); /* no numbers */
     assert_int_equal(gemm_blocked(&call, &kernel, &e), 0);
-    check(p, a, b, out);
+    check(p, out_dtype, a, b, out);
     free(a);
     free(b);
     free(out);
@@ -170,17 +180,56 @@ static void test_products(void **state)
 
             p.a_by_columns = i & 1;
             p.b_by_columns = i & 2;
-            run(pool, &p);
+            run(pool, &p, DTYPE_F32);
+            run(pool, &p, DTYPE_BF16);
         }
         pool_free(pool);
     }
+    assert_false(wrong);
     assert_true(began > 0);
     assert_int_equal(began, ended);
 }
 
+#ifdef __x86_64__
+/* AMX's own packing, which needs no AMX, as the plain one does it. */
+static void test_packing_for_amx(void **state)
+{
+    enum { LINES = 32, MOST = 100, LD = 64 };
+    static const ptrdiff_t strides[][2] = {{MOST, 1}, {1, LINES}, {2 * MOST, 2}, {0, 1}, {1, 0}, {3, 3}};
+    uint16_t *from = integers(LINES * MOST * 4);
+    uint32_t got[LINES * LD], wanted[LINES * LD];
+
+    (void)state;
+    if (!cpu_has(CPU_AVX512)) {
+        free(from);
+        skip();
+    }
+    for (size_t s = 0; s < COUNT(strides); s++)
+        for (size_t lines = 1; lines <= LINES; lines += 5)
+            for (size_t length = 1; length <= MOST; length += 11) {
+                memset(got, 0, sizeof(got));
+                memset(wanted, 0, sizeof(wanted));
+                kernels_gemm_amxbf16.load_rows(got, LD, from, lines, length, strides[s][0], strides[s][1]);
+                load_rows(wanted, LD, from, lines, length, strides[s][0], strides[s][1]);
+                assert_memory_equal(got, wanted, sizeof(got));
+                memset(got, 0, sizeof(got));
+                memset(wanted, 0, sizeof(wanted));
+                kernels_gemm_amxbf16.load(got, LINES, from, length, lines, strides[s][1], strides[s][0]);
+                load(wanted, LINES, from, length, lines, strides[s][1], strides[s][0]);
+                assert_memory_equal(got, wanted, sizeof(got));
+            }
+    free(from);
+}
+#endif
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_products)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_products),
+#ifdef __x86_64__
+        cmocka_unit_test(test_packing_for_amx),
+#endif
+    };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
