@@ -16,8 +16,8 @@
 
 enum {
     POLLS = 400, /* some 10 µs: about the cost of waking a blocked thread */
-    /* Of a caller whose helpers are kept off its processor, until the last one is done: 0.4 to 1 ms. A caller that
-     * slept is woken on the processor of the helper that wakes it, and the helper then has to move. */
+    /* Of a caller whose helpers are kept off its processor, until the last one is done. A caller that slept is woken
+     * on the processor of the helper that wakes it, and the helper then has to move. */
     CALLER_POLLS = 40 * POLLS,
     SCRATCH_ALIGN = 4096
 };

@@ -1,5 +1,5 @@
-/* The blocked product with a kernel that multiplies runs of units along k and reads A by rows, as AMX's does. This one
- * is plain C, so that what is packed for such kernels is checked on every processor. */
+/* The blocked product with a kernel that multiplies runs of units along k and reads A by rows, as AMX's does. The
+ * kernel here is plain C: it checks the packing on every processor. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -94,7 +94,7 @@ static const struct kernels_gemm kernel = {.mr = ROWS,
                                            .end = end,
                                            .micro = {micro_few, micro_all, micro_all}};
 
-/* Small integers, whose products and sums are exact. Whoever reads beyond them reads what is no number. */
+/* Small integers: their products and sums are exact. NaNs follow them, so that reading too far shows in the result. */
 static uint16_t *integers(size_t count)
 {
     enum { ROOM = 64 };
