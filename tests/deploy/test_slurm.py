@@ -32,12 +32,15 @@ def public() -> Iterator[Path]:
 
 @pytest.fixture
 def scenario(public: Path) -> Scenario:
-    """Runs a script in a pid namespace of its own; `left` is a function that prints the other processes there."""
+    """Runs a script in a pid namespace of its own; `left` is a function that prints the other processes there.
+
+    One that has ended, and waits for the namespace's first process to collect its status, is no longer a process here.
+    """
     start = [needs("unshare"), *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), "--pid", "--fork", "--mount-proc"]
     if run(*start, "true").returncode:
         pytest.skip("there are no namespaces here")
     jobs = public / "jobs"
-    env = public / "env"  # shows the variables of the daemon
+    left = public / "left"  # a file, as the filter of a pipe is a process, too
 
     def settings(**changes: str) -> None:
         given = {
@@ -50,8 +53,8 @@ def scenario(public: Path) -> Scenario:
     def play(script: str, job: dict[str, str] = JOB, **changes: str) -> subprocess.CompletedProcess[str]:
         settings(**changes)
         begin = f"""set -u
-        jobs={jobs} env={env}
-        left() {{ ps -e -o pid=,args= | grep -v -e '^ *1 ' -e ' ps -e' -e 'grep -v' || :; }}
+        jobs={jobs}
+        left() {{ ps -e -o pid=,stat=,args= >{left}; awk '$1 != 1 && $2 !~ /^Z/ && $3 != "ps"' {left}; }}
         slurm() {{ timeout 100 {PROGRAM} "$@"; }}
         kopsctl() {{ {binary("kopsctl")} --socket "$jobs/17/kopsd.sock" "$@"; }}
         """
