@@ -32,14 +32,7 @@ class Domains(Machine):
 
     def new_executor(self, before: set[int]) -> int:
         """The one that has come since."""
-        found: set[int] = set()
-
-        def look() -> bool:
-            found.update(self.executors() - before)
-            return bool(found)
-
-        proc.eventually(look, "an executor comes")
-        (pid,) = found
+        (pid,) = proc.eventually(lambda: self.executors() - before, "an executor comes")
         return pid
 
 
@@ -146,15 +139,7 @@ class Watcher:
         return row.get("executor") or 0
 
     def wait(self, ask: Callable[[], int]) -> int:
-        found = 0
-
-        def look() -> bool:
-            nonlocal found
-            found = ask()
-            return bool(found)
-
-        proc.eventually(look, "an executor serves")
-        return found
+        return proc.eventually(ask, "an executor serves")
 
 
 class Bystander:

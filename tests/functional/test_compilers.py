@@ -64,8 +64,7 @@ def children(pid: int) -> list[int]:
 
 def forker(daemon: int) -> int:
     """The helper that forks: the one child of the daemon."""
-    proc.eventually(lambda: len(children(daemon)) == 1, "there is one helper that forks")
-    return children(daemon)[0]
+    return proc.only(lambda: children(daemon), "there is one helper that forks")
 
 
 def ticks(pid: int) -> int:
@@ -120,8 +119,7 @@ def test_a_compile_whose_process_is_killed_is_repeated_once(tmp_path: Path) -> N
             return [p for p in children(helper) if ticks(p) > 30]
 
         for _ in range(2):
-            proc.eventually(lambda: len(compiling()) == 1, "the source is compiled")
-            (pid,) = compiling()
+            pid = proc.only(compiling, "the source is compiled")
             kill(pid)
             proc.eventually(lambda pid=pid: not Path(f"/proc/{pid}").exists(), "it has ended")
             assert compile_source(other, ADD + f"// beside {pid}\n")["cached"] == "no"

@@ -27,17 +27,14 @@ ROUNDS = 3
 
 def waiting_at(scene: Scene, gate: str, spared: set[int] = frozenset()) -> int:  # type: ignore[assignment]
     """The executor that waits there, another one than `spared`."""
-    found: list[int] = []
 
-    def look() -> bool:
-        found[:] = [pid for pid in scene.machine.executors() - spared if pid in pids() and scene.control.row(pid).waiting(gate)]
-        return bool(found)
-
-    def pids() -> set[int]:
+    def known() -> set[int]:
         return {row.pid for row in scene.control.rows()}
 
-    proc.eventually(look, f"an executor at {gate}")
-    return found[0]
+    def look() -> list[int]:
+        return [pid for pid in scene.machine.executors() - spared if pid in known() and scene.control.row(pid).waiting(gate)]
+
+    return proc.eventually(look, f"an executor at {gate}")[0]
 
 
 def wait_until_gone(machine: Domains, pid: int) -> None:

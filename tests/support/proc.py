@@ -8,10 +8,13 @@ import re
 import select
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from . import raw
+
+T = TypeVar("T")
 
 
 def executors(pid: int, role: str = "executor") -> list[int]:
@@ -155,13 +158,24 @@ def no_more(now: Mapping[str, int], before: Mapping[str, int]) -> bool:
     return all(n <= before.get(what, 0) for what, n in now.items())
 
 
-def eventually(condition: Callable[[], bool], what: str | Callable[[], str] = "") -> None:
-    """Waits for a state of another process that no descriptor announces."""
+def eventually(condition: Callable[[], T], what: str | Callable[[], str] = "") -> T:
+    """Waits for a state of another process that no descriptor announces, and returns what the condition said of it."""
     deadline = time.monotonic() + raw.PATIENCE
-    while not condition():
+    while not (said := condition()):
         if time.monotonic() > deadline:
             raise AssertionError(f"never came: {what() if callable(what) else what}")
         select.select([], [], [], 0.005)
+    return said
+
+
+def only(find: Callable[[], Iterable[T]], what: str) -> T:
+    """The one that is found, once it is one. A second look could find another."""
+
+    def look() -> list[T]:
+        found = list(find())
+        return found if len(found) == 1 else []
+
+    return eventually(look, what)[0]
 
 
 def wait_exit(pidfd: int) -> None:

@@ -79,5 +79,4 @@ def proc_text(path: Path) -> str:
 
 
 def helper(daemon: Daemon) -> int:
-    proc.eventually(lambda: len(helpers(daemon)) == 1, "the helper runs")
-    return helpers(daemon)[0]
+    return proc.only(lambda: helpers(daemon), "the helper runs")
