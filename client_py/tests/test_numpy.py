@@ -230,6 +230,35 @@ def test_idle_memory_is_bounded(k: kops.Client, monkeypatch: pytest.MonkeyPatch)
     assert pool.usage()["idle_bytes"] <= 1 << 20
 
 
+def test_small_blocks_keep_the_segment_of_those_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    gc.collect()
+    pool.trim()
+    before = pool.usage()
+    small = [pool.take(300) for _ in range(2000)]
+    del small[:1000]  # whole segments
+    del small[::2]  # halves
+    among = pool.usage()
+    monkeypatch.setattr(pool, "idle_limit", among["idle_bytes"])
+    pool.take(8 << 20)
+    pool.take(300)
+    assert pool.usage() == among, "the large one goes, and it alone"
+    monkeypatch.undo()
+    whole = pool.trim()
+    assert 0 < whole < among["bytes"] - before["bytes"]
+    del small
+    assert whole + pool.trim() == among["bytes"] - before["bytes"] and pool.usage() == before
+
+
+def test_a_count_that_ctrl_c_has_lost_is_made_anew() -> None:
+    pool.take(1 << 20)
+    known = pool.usage()
+    pool._idle -= 1 << 20
+    assert pool.usage() == known
+    pool._idle += 1 << 30
+    pool.trim()
+    assert pool._idle == pool.usage()["idle_bytes"] < 1 << 30
+
+
 def test_shared_arrays_outlive_the_client(daemon: FakeDaemon) -> None:
     with kops.connect(daemon.path) as first:
         a = first.array([1.0, 2.0])

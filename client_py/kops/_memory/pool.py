@@ -24,8 +24,9 @@ import mmap
 import os
 import threading
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Generator
+from operator import itemgetter
 from typing import Any
 
 from .._base.errors import NoMemory, OutOfMemory, from_os
@@ -229,6 +230,7 @@ class Pool:
         """Segments, their bytes, and how many of these are free for reuse."""
         with self._lock:
             self._collect()
+            self._count_idle()
             segments = self._table[1]
             return {"segments": len(segments), "bytes": sum(s.size for s in segments), "idle_bytes": self._idle}
 
@@ -275,23 +277,25 @@ class Pool:
 
     def _close_idle(self, limit: int) -> int:
         """Closes wholly free segments, the largest first, until no more than `limit` bytes are idle."""
+        self._count_idle()
         closed: list[Segment] = []
         for size in sorted(self._free, reverse=True):
-            count: dict[int, int] = {}
-            for segment, _ in self._free[size]:
-                count[id(segment)] = count.get(id(segment), 0) + 1
-            kept = []
-            gone: set[int] = set()
-            for segment, offset in self._free[size]:
-                if id(segment) not in gone and count[id(segment)] == segment.blocks and self._idle > limit:
-                    gone.add(id(segment))
-                    closed.append(segment)
-                    self._idle -= segment.blocks * size
-                if id(segment) not in gone:
-                    kept.append((segment, offset))
-            self._free[size] = kept
+            if self._idle <= limit:
+                break  # small blocks are many: no look at them for nothing
+            gone: set[Segment] = set()
+            for segment, free in Counter(map(itemgetter(0), self._free[size])).items():
+                if free == segment.blocks and self._idle > limit:
+                    gone.add(segment)
+                    self._idle -= free * size
+            if gone:
+                self._free[size] = [block for block in self._free[size] if block[0] not in gone]
+                closed += gone
         self._close(closed)
         return sum(segment.size for segment in closed)
+
+    def _count_idle(self) -> None:
+        """Anew, since Ctrl-C may have come between a block's move and its count."""
+        self._idle = sum(size * len(blocks) for size, blocks in self._free.items())
 
     def _close(self, segments: list[Segment]) -> None:
         gone = set(map(id, segments))
