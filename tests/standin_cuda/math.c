@@ -69,12 +69,14 @@ float e5m2_to_float(uint8_t bits)
 
 float e4m3_to_float(uint8_t bits)
 {
-    const int exponent = bits >> 3 & 15, fraction = bits & 7;
+    const uint32_t magnitude = bits & 0x7f;
     float value;
 
-    if (exponent == 15 && fraction == 7)
+    if (magnitude == 0x7f)
         value = float_of(0x7fc00000);
+    else if (magnitude < 8)
+        value = (float)magnitude * 0x1p-9f;
     else
-        value = exponent ? ldexpf((float)(8 + fraction), exponent - 10) : ldexpf((float)fraction, -9);
+        value = float_of((magnitude << 20) + ((127u - 7) << 23)); /* the exponent with float's bias in place of its own */
     return bits & 0x80 ? -value : value;
 }
