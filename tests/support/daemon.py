@@ -5,6 +5,7 @@ KOPSD is the binary's path; without it, KOPS_BUILD/bin/kopsd.
 
 from __future__ import annotations
 
+import atexit
 import os
 import select
 import shutil
@@ -54,6 +55,12 @@ def thread_sanitized() -> bool:
     return b"__tsan_init" in binary().read_bytes()
 
 
+def _remove_at_exit(folder: Path) -> None:
+    """Where a test stops a daemon and reads its files later, nobody else removes them. Not at the exit of a fork."""
+    process = os.getpid()
+    atexit.register(lambda: os.getpid() == process and shutil.rmtree(folder, ignore_errors=True))
+
+
 class Daemon:
     """A running daemon. `config` is the text of its configuration file, `program` its name in the build folder. With
     `manager` what it notifies after it has got ready is kept for heard()."""
@@ -74,6 +81,7 @@ class Daemon:
     ) -> None:
         """`steady`: what it holds is steady, since it compiles one source at a time and has no tuner ready; False: as it is by itself."""
         self.folder = Path(tempfile.mkdtemp(prefix="kops-test-"))
+        _remove_at_exit(self.folder)
         self.socket_path = socket_path or str(self.folder / "kopsd.sock")
         self.log_path = self.folder / "log"
         self.command = [str(binary(program))]
