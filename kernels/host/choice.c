@@ -13,7 +13,8 @@ enum {
 };
 
 static const double SLOW_NS = 20e6; /* such turns are fewer */
-static const double HOPELESS = 1.5; /* times the best: no more turns */
+static const double HOPELESS = 1.5; /* times the best: no more turns while candidates are tried */
+static const double SHARE = 32;     /* a rival that looks slower may take one part in so many of all uses' time */
 static const double TIE = 1.03;     /* within it the first in order wins */
 static const double GAIN = 1.05;    /* that a rival must have to replace the chosen one */
 
@@ -47,7 +48,7 @@ static struct choice_class *find(struct choices *choices, uint64_t key)
 
 static void begin(struct choice_class *c, uint64_t key, unsigned candidates)
 {
-    *c = (struct choice_class){.key = key, .candidates = (uint8_t)candidates, .chosen = -1, .rival = -1};
+    *c = (struct choice_class){.key = key, .candidates = (uint8_t)candidates, .chosen = -1};
     for (unsigned i = 0; i < CHOICE_CANDIDATES; i++)
         c->of[i].best = INFINITY;
 }
@@ -81,9 +82,9 @@ static double least_cost(const struct choice_class *c)
     return least;
 }
 
-static bool is_hopeless(const struct choice_class *c, unsigned candidate)
+static bool is_slower(const struct choice_class *c, unsigned candidate, double times)
 {
-    return c->of[candidate].best > HOPELESS * least_cost(c) && c->of[candidate].best != INFINITY;
+    return c->of[candidate].best > times * least_cost(c) && c->of[candidate].best != INFINITY;
 }
 
 /* The candidate whose turn it is; -1: each has had its turns. */
@@ -96,7 +97,7 @@ static int next_turn(const struct choice_class *c, const uint8_t *order)
         const struct choice_candidate *of = &c->of[candidate];
 
         if (!(c->candidates & 1U << candidate) || of->reported >= TURNS || of->taken >= MOST_TURNS ||
-            is_hopeless(c, candidate))
+            is_slower(c, candidate, HOPELESS))
             continue;
         if (next < 0 || of->taken < c->of[next].taken)
             next = (int)candidate;
@@ -120,28 +121,31 @@ static int choose(const struct choice_class *c, const uint8_t *order)
     return first;
 }
 
-/* A rival that may have become the faster one; each in its turn. -1: there is none. */
-static int next_rival(struct choice_class *c)
+/* Of the rivals that look at most so many times slower, the one that has had the fewest turns. -1: there is none. */
+static int next_rival(const struct choice_class *c, double times)
 {
-    for (int i = 1; i <= CHOICE_CANDIDATES; i++) {
-        const int rival = (c->rival + i) % CHOICE_CANDIDATES;
+    int next = -1;
 
-        if (rival != c->chosen && c->candidates & 1U << rival && !is_hopeless(c, (unsigned)rival)) {
-            c->rival = (int8_t)rival;
-            return rival;
-        }
-    }
-    return -1;
+    for (int i = 0; i < CHOICE_CANDIDATES; i++)
+        if (i != c->chosen && c->candidates & 1U << i && !is_slower(c, (unsigned)i, times) &&
+            (next < 0 || c->of[i].taken < c->of[next].taken))
+            next = i;
+    return next;
 }
 
-/* More often at first: the trial may have been while the machine was busy with other work. */
-static bool is_time_to_probe(uint32_t uses)
+/* How many times slower than the chosen one a rival may look that has a turn at this use; 0: none has one. More often
+ * at first: the trial may have been while the machine was busy with other work. One that looked hopeless then, since
+ * threads still slept say, while the chosen one was measured again later, is seen again once that costs little. */
+static double probe_limit(uint32_t uses)
 {
-    return uses % PROBE_EVERY == 0 || (uses >= PROBE_FIRST && (uses & (uses - 1)) == 0);
+    if (uses >= PROBE_FIRST && (uses & (uses - 1)) == 0)
+        return fmax(HOPELESS, 1 + uses / SHARE);
+    return uses % PROBE_EVERY == 0 ? HOPELESS : 0;
 }
 
 static struct choice_turn turn_of(struct choice_class *c, const uint8_t *order)
 {
+    double limit;
     int next;
 
     c->uses++;
@@ -156,7 +160,9 @@ static struct choice_turn turn_of(struct choice_class *c, const uint8_t *order)
         c->probing = false;
         return (struct choice_turn){(unsigned)c->chosen, true};
     }
-    if (is_time_to_probe(c->uses) && (next = next_rival(c)) >= 0) {
+    limit = probe_limit(c->uses);
+    if (limit > 0 && (next = next_rival(c, limit)) >= 0) {
+        c->of[next].taken++;
         c->probing = true;
         return (struct choice_turn){(unsigned)next, true};
     }

@@ -18,7 +18,7 @@ enum {
 
 /* What is known of one candidate. */
 struct choice_candidate {
-    uint32_t taken;    /* turns that were given to it while all had turns */
+    uint32_t taken;    /* turns that were given to it, other than the chosen one's */
     uint32_t reported; /* times, the first of which only warmed it up and is not in `best` */
     double best;       /* least cost, in ns for a unit of work; infinite: none yet */
 };
@@ -31,7 +31,6 @@ struct choice_class {
     uint8_t candidates; /* mask */
     int8_t chosen;      /* -1: candidates still have turns */
     int8_t probing;     /* the next use measures the chosen one, as the last one did a rival */
-    int8_t rival;       /* that had the last turn */
     struct choice_candidate of[CHOICE_CANDIDATES];
 };
 

@@ -64,15 +64,18 @@ static void test_the_fastest_is_chosen(void **unused)
     choices_deinit(&s.choices);
 }
 
-/* Trials cost little: few of the slower ones, and one of a hopeless one but for its first. */
+/* Trials cost little: few of the slower ones, and one of a hopeless one but for its first; it is seen again when its
+ * turn takes no more than a small part of the time so far. */
 static void test_trials_are_few(void **unused)
 {
     struct state s;
 
     (void)unused;
     open_state(&s, 1000, 100, 110);
-    use(&s, KEY, ALL, 2000);
+    use(&s, KEY, ALL, 200);
     assert_true(s.used[0] <= 2);
+    use(&s, KEY, ALL, 1800);
+    assert_true(s.used[0] <= 4);
     assert_true(s.used[2] < 25);
     choices_deinit(&s.choices);
 
@@ -123,6 +126,41 @@ static void test_only_a_gain_replaces_the_chosen_one(void **unused)
     use(&s, KEY, ALL, 5000);
     assert_int_equal(only_class(&s).chosen, 0);
     choices_deinit(&s.choices);
+}
+
+static void test_each_rival_has_its_turns(void **unused)
+{
+    struct state s;
+
+    (void)unused;
+    open_state(&s, 100, 105, 110);
+    s.cost[3] = 115, s.cost[4] = 120;
+    use(&s, KEY, 31, 100);
+    for (unsigned faster = 1; faster < 5; faster++) {
+        s.cost[faster] = 100 - 10 * (double)faster;
+        use(&s, KEY, 31, 1 << 13);
+        assert_int_equal(only_class(&s).chosen, faster);
+    }
+    choices_deinit(&s.choices);
+}
+
+/* The trial of one was while its threads slept. It is seen again, also where there are many others. */
+static void test_one_that_looked_hopeless_is_seen_again(void **unused)
+{
+    struct state s;
+
+    (void)unused;
+    for (unsigned late = 0; late < 5; late++) {
+        open_state(&s, 100, 105, 110);
+        s.cost[3] = 115, s.cost[4] = 120;
+        s.cost[late] = 900;
+        use(&s, KEY, 31, 32);
+        assert_int_not_equal(only_class(&s).chosen, late);
+        s.cost[late] = 50;
+        use(&s, KEY, 31, 1 << 13);
+        assert_int_equal(only_class(&s).chosen, late);
+        choices_deinit(&s.choices);
+    }
 }
 
 /* Jobs that fail report nothing; the trial ends all the same. */
@@ -178,6 +216,8 @@ int main(void)
         cmocka_unit_test(test_the_first_turn_does_not_count),
         cmocka_unit_test(test_a_tie_is_the_first_in_order_s),
         cmocka_unit_test(test_only_a_gain_replaces_the_chosen_one),
+        cmocka_unit_test(test_each_rival_has_its_turns),
+        cmocka_unit_test(test_one_that_looked_hopeless_is_seen_again),
         cmocka_unit_test(test_turns_that_are_not_reported),
         cmocka_unit_test(test_other_candidates_begin_anew),
         cmocka_unit_test(test_the_table_is_bounded),
