@@ -77,6 +77,7 @@ float e4m3_to_float(uint8_t bits)
     else if (magnitude < 8)
         value = (float)magnitude * 0x1p-9f;
     else
-        value = float_of((magnitude << 20) + ((127u - 7) << 23)); /* the exponent with float's bias in place of its own */
+        value =
+            float_of((magnitude << 20) + ((127u - 7) << 23)); /* the exponent with float's bias in place of its own */
     return bits & 0x80 ? -value : value;
 }
