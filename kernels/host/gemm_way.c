@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "cpu.h"
 #include "device.h"
 #include "gemm.h"
 #include "util/clock.h"
@@ -21,10 +22,12 @@ _Static_assert((int)CHOICE_CANDIDATES == (int)GEMM_WAYS, "an order has a place f
 /* By products of bf16 pairs. */
 enum { PAIRS = 1U << GEMM_BF16 | 1U << GEMM_AMX };
 
-/* Whether the way can compute that type, on any processor. */
+/* Whether the way can compute that type on this processor. */
 static bool has_dtype(enum gemm_way way, enum dtype dtype)
 {
-    return PAIRS & 1U << way ? dtype == DTYPE_BF16 : way == GEMM_ONEDNN ? dtype != DTYPE_F64 : true;
+    if (way == GEMM_ONEDNN) /* which refuses bf16 on lesser processors */
+        return dtype != DTYPE_F64 && (dtype != DTYPE_BF16 || cpu_has(CPU_AVX512));
+    return PAIRS & 1U << way ? dtype == DTYPE_BF16 : true;
 }
 
 static void list_variants(struct gemm_ways *ways, enum dtype dtype)
