@@ -14,7 +14,7 @@ enum {
 
 static const double SLOW_NS = 20e6; /* such turns are fewer */
 static const double HOPELESS = 1.5; /* times the best: no more turns while candidates are tried */
-static const double SHARE = 32;     /* a rival that looks slower may take one part in so many of all uses' time */
+static const double SHARE = 32;     /* a turn of a slower rival may add one part in so many to the time of all uses */
 static const double TIE = 1.03;     /* within it the first in order wins */
 static const double GAIN = 1.05;    /* that a rival must have to replace the chosen one */
 
@@ -133,9 +133,11 @@ static int next_rival(const struct choice_class *c, double times)
     return next;
 }
 
-/* How many times slower than the chosen one a rival may look that has a turn at this use; 0: none has one. More often
- * at first: the trial may have been while the machine was busy with other work. One that looked hopeless then, since
- * threads still slept say, while the chosen one was measured again later, is seen again once that costs little. */
+/* A rival whose best time is at most so many times the least may have a turn at this use; 0: none has one.
+ *
+ * Turns are more frequent at first, since the machine may have been busy with other work during the trial. Powers of
+ * two also give turns to rivals that looked hopeless: their trial may have been while threads slept, and the chosen one
+ * has been measured awake since. */
 static double probe_limit(uint32_t uses)
 {
     if (uses >= PROBE_FIRST && (uses & (uses - 1)) == 0)

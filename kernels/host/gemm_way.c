@@ -25,7 +25,7 @@ enum { PAIRS = 1U << GEMM_BF16 | 1U << GEMM_AMX };
 /* Whether the way can compute that type on this processor. */
 static bool has_dtype(enum gemm_way way, enum dtype dtype)
 {
-    if (way == GEMM_ONEDNN) /* which refuses bf16 on lesser processors */
+    if (way == GEMM_ONEDNN) /* it refuses bf16 without AVX-512 */
         return dtype != DTYPE_F64 && (dtype != DTYPE_BF16 || cpu_has(CPU_AVX512));
     return PAIRS & 1U << way ? dtype == DTYPE_BF16 : true;
 }

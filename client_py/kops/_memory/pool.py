@@ -281,7 +281,7 @@ class Pool:
         closed: list[Segment] = []
         for size in sorted(self._free, reverse=True):
             if self._idle <= limit:
-                break  # small blocks are many: no look at them for nothing
+                break  # small sizes have many blocks: they are counted only where it is needed
             gone: set[Segment] = set()
             for segment, free in Counter(map(itemgetter(0), self._free[size])).items():
                 if free == segment.blocks and self._idle > limit:

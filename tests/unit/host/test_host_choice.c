@@ -64,8 +64,8 @@ static void test_the_fastest_is_chosen(void **unused)
     choices_deinit(&s.choices);
 }
 
-/* Trials cost little: few of the slower ones, and one of a hopeless one but for its first; it is seen again when its
- * turn takes no more than a small part of the time so far. */
+/* Trials cost little. A slower candidate has few turns. A hopeless one has two, the first of which does not count, and
+ * further ones only when they are a small part of all uses' time. */
 static void test_trials_are_few(void **unused)
 {
     struct state s;
