@@ -21,7 +21,7 @@ def ask(path: str, request: bytes) -> None:
         s.sendall(request)
     except OSError:
         pass  # refused before it was sent; what was said is there to be read
-    print(s.recv(65536).hex(), flush=True)
+    os.write(1, f"{s.recv(65536).hex()}\n".encode())  # at once: print() may write the line's end by itself, after another's line
     sys.stdin.read()
 
 
