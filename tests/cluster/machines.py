@@ -37,7 +37,7 @@ NATIVE = build_folder() / "python/kops/_native.abi3.so"
 def environment() -> dict[str, str]:
     """Of Ray's processes, and of the daemons that workers start."""
     return {
-        "PYTHONPATH": f"{ROOT / 'client_py'}:{ROOT / 'tests'}", "PYTHONDONTWRITEBYTECODE": "1", "KOPSD": str(binary()),
+        "PYTHONPATH": f"{ROOT / 'client_py'}:{ROOT / 'tests'}", "KOPSD": str(binary()),
         "KOPS_NATIVE": str(NATIVE) if NATIVE.exists() else "0", "KOPSD_CUDA_ENABLED": "false", "KOPSD_EXECUTORS_SPARES": "0",
         "KOPSD_KERNELS_HELPERS": "1", **RAYS_OWN,
     }  # fmt: skip

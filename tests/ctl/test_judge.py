@@ -27,7 +27,7 @@ extern "C" __global__ void twice(float* out, const float* x, int n)
 
 
 def judge(folder: Path, *args: str, status: int = 0, package: bool = True) -> tuple[str, str]:  # noqa: F811
-    env = {**ENV, "PATH": f"{folder}:/usr/bin:/bin", "KOPS_NATIVE": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {**ENV, "PATH": f"{folder}:/usr/bin:/bin", "KOPS_NATIVE": "0"}
     env.pop("PYTHONPATH", None)
     if package:
         env["PYTHONPATH"] = str(PACKAGE)

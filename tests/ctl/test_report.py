@@ -33,7 +33,7 @@ def put(folder: Path, script: str) -> None:
 
 
 def report(path: str | Path, folder: Path, *args: str, status: int = 0, package: bool = True, cwd: Path | None = None) -> tuple[str, str]:
-    env = {**ENV, "PATH": str(folder), "KOPS_NATIVE": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {**ENV, "PATH": str(folder), "KOPS_NATIVE": "0"}
     env.pop("PYTHONPATH", None)
     if package:
         env["PYTHONPATH"] = str(PACKAGE)

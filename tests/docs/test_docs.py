@@ -53,7 +53,6 @@ class Folder:
             "KOPSD_CACHE_DIRECTORY": str(self.path / "cache"),
             "HOME": str(self.path),
             "PYTHONPATH": str(ROOT / "client_py"),
-            "PYTHONDONTWRITEBYTECODE": "1",
             "PATH": f"{self.path}/bin:{build_folder()}/bin:{os.environ['PATH']}",
         }
 

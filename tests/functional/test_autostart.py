@@ -50,7 +50,7 @@ class Place:
         self.env = {
             **kept, "XDG_RUNTIME_DIR": str(self.run), "HOME": str(self.home), "PYTHONPATH": str(ROOT / "client_py"),
             "KOPSD": str(binary()), "CACHE_DIRECTORY": str(folder / "cache"), "KOPSD_EXECUTORS_SPARES": "0",
-            "KOPSD_CUDA_ENABLED": "false", "KOPSD_KERNELS_HELPERS": "1", "PYTHONDONTWRITEBYTECODE": "1",
+            "KOPSD_CUDA_ENABLED": "false", "KOPSD_KERNELS_HELPERS": "1",
         }  # fmt: skip
 
     def command(self, client: str, *args: str) -> list[str]:

@@ -33,7 +33,8 @@ COMPILE_SECONDS = 700.0  # the compiler's own limit is 300 for each of two objec
 SLACK = 10.0  # seconds for a launch beyond its deadline: what the interpreter does before and after it
 ENDING = 1.0  # seconds for a process to end that has closed its pipe
 # Of the environment: the rest is nothing for a stranger.
-KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "CXX", "XDG_CACHE_HOME", "LD_LIBRARY_PATH", "PYTHONDONTWRITEBYTECODE")
+KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "CXX", "XDG_CACHE_HOME", "LD_LIBRARY_PATH", "PYTHONDONTWRITEBYTECODE",
+        "PYTHONPYCACHEPREFIX")
 PACKAGE = Path(__file__).resolve().parents[2]
 
 
