@@ -28,8 +28,10 @@
 
 static kops_buffer *copy; /* device memory, with `here` */
 static char *shared;      /* the memfd's bytes */
+static double reached;    /* bytes: where the last of the request's tensors ends */
 
 enum { WORD = 64, TEXT = 4096, MAX_ATTRS = 8, USAGE = 2 };
+enum { GUARD = 4096 }; /* bytes behind the last tensor that a test may look at */
 
 struct run {
     char op[WORD], device[WORD], variant[WORD];
@@ -43,12 +45,17 @@ struct run {
 static void read_tensor(struct kops_tensor *tensor, kops_buffer *buffer, enum kops_dtype dtype)
 {
     struct kops_tensor t = {.buffer = buffer, .dtype = dtype, .has_strides = true};
+    double end;
 
     if (scanf(" tensor %ju %u", &t.offset, &t.rank) != 2 || t.rank > KOPS_MAX_RANK)
         errx(USAGE, "expected: tensor OFFSET RANK");
     for (unsigned i = 0; i < 2 * t.rank; i++)
         if (scanf("%jd", i < t.rank ? &t.shape[i] : &t.strides[i - t.rank]) != 1)
             errx(USAGE, "expected a shape and strides of %u dimensions", t.rank);
+    end = (double)t.offset;
+    for (unsigned i = 0; i < t.rank; i++)
+        end += (double)t.shape[i] * (double)t.strides[i] * (double)kops_dtype_size(dtype);
+    reached = end > reached ? end : reached;
     *tensor = t;
 }
 
@@ -126,10 +133,18 @@ static void check(enum kops_code code, const struct kops_error *error)
         errx(EXIT_FAILURE, "%s", error->message);
 }
 
+/* Bytes of the copy that the request may use. */
+static size_t used(void)
+{
+    const size_t size = kops_buffer_size(copy);
+
+    return reached + GUARD < (double)size ? (size_t)reached + GUARD : size;
+}
+
 /* In this process, on the copy, which is brought back also when the op was refused. */
 static void run_here(kops_client *client, struct kops_request *request)
 {
-    const size_t size = kops_buffer_size(copy);
+    const size_t size = used();
     struct kops_result result;
     struct kops_error error, other;
     enum kops_code code;
@@ -283,7 +298,7 @@ static void read_dims(char *text, struct kops_dims *ret)
 /* The launch in this process, on the copy, which is brought back also when it was refused. */
 static void launch_here(kops_kernel *kernel, struct arguments *a)
 {
-    const size_t size = kops_buffer_size(copy);
+    const size_t size = used();
     struct kops_result result;
     struct kops_error error, other;
     enum kops_code code;
@@ -322,6 +337,7 @@ static void serve(kops_client *client, kops_buffer *buffer)
     struct run r;
 
     while (scanf(" %63s", word) == 1) {
+        reached = 0;
         if (!strcmp(word, "run")) {
             read_run(&r, copy ? copy : buffer);
             do_run(client, &r);
