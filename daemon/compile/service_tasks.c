@@ -404,8 +404,8 @@ static void task_done(struct work *work)
     service_let_go(s);
 }
 
-static int begin(struct code_service *s, int (*run)(struct code_task *, struct error *), const char *key, int fd,
-                 code_task_done *done, void *context, struct code_task **ret_task, struct error *e)
+static int prepare(struct code_service *s, int (*run)(struct code_task *, struct error *), const char *key, int fd,
+                   code_task_done *done, void *context, struct code_task **ret_task, struct error *e)
 {
     struct code_task *t = calloc(1, sizeof(*t));
 
@@ -427,14 +427,28 @@ static int begin(struct code_service *s, int (*run)(struct code_task *, struct e
     else if (key && !key_from_hex(key, t->key))
         error_at(e, ERROR_INVALID_ARGUMENT, "", "key", "must be 64 hexadecimal digits in lower case");
     else if (take_snapshot(t, e) == 0) {
-        list_append(&s->tasks, &t->link);
-        service_hold(s);
-        work_submit(s->loop, &t->work, run_on_pool, task_done);
         *ret_task = t;
         return 0;
     }
     task_free(t);
     return -1;
+}
+
+/* The pool may have run it before this returns. */
+static void submit(struct code_task *t)
+{
+    list_append(&t->service->tasks, &t->link);
+    service_hold(t->service);
+    work_submit(t->service->loop, &t->work, run_on_pool, task_done);
+}
+
+static int begin(struct code_service *s, int (*run)(struct code_task *, struct error *), const char *key, int fd,
+                 code_task_done *done, void *context, struct code_task **ret_task, struct error *e)
+{
+    if (prepare(s, run, key, fd, done, context, ret_task, e) < 0)
+        return -1;
+    submit(*ret_task);
+    return 0;
 }
 
 int code_cache_list(struct code_service *service, code_task_done *done, void *context, struct code_task **ret_task,
@@ -448,11 +462,12 @@ int code_cache_clear(struct code_service *service, const char *key, code_task_do
 {
     struct code_task *t;
 
-    if (begin(service, clear_run, key, -1, done, context, &t, e) < 0)
+    if (prepare(service, clear_run, key, -1, done, context, &t, e) < 0)
         return -1;
     for (unsigned i = 0; i < t->n_loaded; i++)
         cache_memory_remove(service->memory, t->loaded[i].compiled->key);
     service_drop_stores(service, t->one ? t->key : NULL);
+    submit(t);
     *ret_task = t;
     return 0;
 }
