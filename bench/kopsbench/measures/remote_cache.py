@@ -65,8 +65,8 @@ def run(context: Context) -> Record:
             ours += compile_all(ours_client, sources[i : i + 1], "remote")
             peer += compile_all(peer_client, sources[i : i + 1], "no")
         counted = ours_client.stats()["kernels"]
-    if counted["compiles"] or counted["cache_remote_hits"] != count:
-        raise RuntimeError(f"the second node has compiled: {counted}")
+    if counted["cache_remote_hits"] != count:
+        raise RuntimeError(f"not all came from the server: {counted}")
     return Record(
         "remote_cache",
         "us",
@@ -80,6 +80,7 @@ def run(context: Context) -> Record:
             "n": "sources",
             "first_us": ours[0],
             "wait_ms": 50,
+            "compiles_begun": counted["compiles"],  # where the server was not heard of for so long
             "load_average": os.getloadavg()[0],  # of the machine: above its processors both wait for others
             "launched": "nothing: the daemons have no GPU here",
             **context.python_link(),
