@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "compile/archive.h"
-#include "compile/service_internal.h"
 #include "fake_compiler.h"
 #include "service_support.h"
 
@@ -94,43 +93,6 @@ static struct answer import(struct code_service *s, int fd)
     return a;
 }
 
-/* ---- a pool that is quicker than the loop ---- */
-
-static struct submitted {
-    struct work *work;
-    void (*run)(struct work *), (*done)(struct work *);
-} held; /* the first one while `hold` is set */
-static bool hold;
-
-void __real_work_submit(uv_loop_t *l, struct work *work, void (*run)(struct work *), void (*done)(struct work *));
-void __wrap_work_submit(uv_loop_t *l, struct work *work, void (*run)(struct work *), void (*done)(struct work *));
-
-static void has_run(struct work *work)
-{
-    (void)work;
-}
-
-/* The next one runs at once, and the one that was held behind it: as on the pool's threads while the loop's is held up.
- */
-void __wrap_work_submit(uv_loop_t *l, struct work *work, void (*run)(struct work *), void (*done)(struct work *))
-{
-    struct submitted first = held;
-
-    if (hold && !first.work) {
-        held = (struct submitted){work, run, done};
-        return;
-    }
-    if (first.work) {
-        held = (struct submitted){0};
-        hold = false;
-        run(work);
-        first.run(first.work);
-        __real_work_submit(l, first.work, has_run, first.done);
-        run = has_run;
-    }
-    __real_work_submit(l, work, run, done);
-}
-
 static struct code_service *with_three(const char *directory)
 {
     struct code_service *s;
@@ -203,24 +165,6 @@ static void lists_what_is_kept(void **state)
     assert_false(a.listed[1].on_disk);
     assert_in_range(a.result.bytes, 3000, 10000);
     assert_int_equal(a.result.limit, 1 << 20);
-    service_close(s);
-    directory_remove(directory);
-}
-
-static void clears_what_is_not_written_yet(void **state)
-{
-    const char *directory = directory_new();
-    struct code_service *s = service_open(directory);
-    struct compiled *compiled = module_new(1, 100);
-
-    (void)state;
-    hold = true;
-    service_store(s, compiled);
-    clear(s, NULL);
-    until_idle();
-    assert_null(held.work);
-    assert_int_equal(directory_count(directory), 0);
-    compiled_unref(compiled);
     service_close(s);
     directory_remove(directory);
 }
@@ -488,7 +432,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lists_what_is_kept),
         cmocka_unit_test(clears_one_or_all),
-        cmocka_unit_test(clears_what_is_not_written_yet),
         cmocka_unit_test(from_one_daemon_to_another),
         cmocka_unit_test(exports_one),
         cmocka_unit_test(damaged_archives),
