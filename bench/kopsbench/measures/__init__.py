@@ -46,6 +46,7 @@ def everything() -> dict[str, Measure]:
         compile,
         compile_node,
         counters_ncu,
+        durations,
         elementwise,
         gemm,
         gemm_heads,
