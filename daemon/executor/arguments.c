@@ -37,11 +37,10 @@ bool arguments_read(char *argument, char *value, struct backend_config *config)
     return true;
 }
 
-/* Variables that a role sets itself. A directory without MPS is necessary, because the driver also looks into one of
- * its own. */
-static char no_mps[] = "CUDA_MPS_PIPE_DIRECTORY=/nonexistent", channels[] = "CUDA_DEVICE_MAX_CONNECTIONS=2",
-            lazy[] = "CUDA_MODULE_LOADING=LAZY";
-static char *const own_of_user[] = {no_mps, channels}, *const own_of_tuner[] = {no_mps, channels, lazy};
+/* Variables that executors of users and the tuner have of their own. A directory without MPS is necessary, because the
+ * driver also looks into one of its own. */
+static char no_mps[] = "CUDA_MPS_PIPE_DIRECTORY=/nonexistent", channels[] = "CUDA_DEVICE_MAX_CONNECTIONS=2";
+static char *const own_of_user[] = {no_mps, channels};
 
 static bool is_among(const char *variable, char *const *own, unsigned n_own)
 {
@@ -51,12 +50,9 @@ static bool is_among(const char *variable, char *const *own, unsigned n_own)
     return false;
 }
 
-char **arguments_environment(enum arguments_role role)
+char **arguments_environment(bool common)
 {
-    char *const *own = role == ARGUMENTS_TUNER ? own_of_tuner : own_of_user;
-    const unsigned n_own = role == ARGUMENTS_COMMON  ? 0
-                           : role == ARGUMENTS_TUNER ? sizeof(own_of_tuner) / sizeof(own[0])
-                                                     : sizeof(own_of_user) / sizeof(own[0]);
+    const unsigned n_own = common ? 0 : sizeof(own_of_user) / sizeof(own_of_user[0]);
     unsigned n = 0, kept = 0;
     char **list;
 
@@ -66,9 +62,9 @@ char **arguments_environment(enum arguments_role role)
     if (!list)
         return NULL;
     for (unsigned i = 0; i < n; i++)
-        if (!is_among(environ[i], own, n_own))
+        if (!is_among(environ[i], own_of_user, n_own))
             list[kept++] = environ[i];
     for (unsigned i = 0; i < n_own; i++)
-        list[kept++] = own[i];
+        list[kept++] = own_of_user[i];
     return list;
 }

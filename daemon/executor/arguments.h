@@ -15,13 +15,10 @@ void arguments_write(const struct backend_config *config, char texts[ARGUMENTS_C
  * into it. False: it is another one. */
 bool arguments_read(char *argument, char *value, struct backend_config *config);
 
-/* The role of a process. Processes that have, or may have, users' kernels, and the tuner, are never clients of MPS:
- * their end would break programs that share a context. They have few channels, since there may be many of them. The
- * tuner loads code when it is first needed: all of cuBLASLt's takes more than a second. */
-enum arguments_role { ARGUMENTS_COMMON, ARGUMENTS_OF_USER, ARGUMENTS_TUNER };
-
-/* The daemon's environment, with the role's own variables in place of the daemon's. The caller frees the list, not its
- * texts. NULL: no memory. */
-char **arguments_environment(enum arguments_role role);
+/* The daemon's environment. But for the common executor's, it has variables of its own in place of the daemon's:
+ * processes that have, or may have, users' kernels, and the tuner, are never clients of MPS, since their end would
+ * break programs that share a context. They have few channels, since there may be many of them. The caller frees the
+ * list, not its texts. NULL: no memory. */
+char **arguments_environment(bool common);
 
 #endif

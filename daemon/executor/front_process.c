@@ -41,7 +41,7 @@ static int spawn(const struct executor *x, pid_t *ret_pid, int control, struct e
     const struct backend_config *config = &x->front->config;
     char texts[ALL][ARGUMENT_BYTES];
     char *list[ALL + 3] = {(char *)(uintptr_t) "kopsd", (char *)(uintptr_t)EXECUTOR_ARGUMENT};
-    char **environment = arguments_environment(x->common ? ARGUMENTS_COMMON : ARGUMENTS_OF_USER);
+    char **environment = arguments_environment(x->common);
     int r;
 
     if (!environment)

@@ -71,7 +71,7 @@ static int spawn(struct tuner *t, int control, struct error *e)
 {
     char texts[ARGUMENTS_CONFIG][ARGUMENT_BYTES];
     char *list[ARGUMENTS_CONFIG + 3] = {(char *)(uintptr_t) "kopsd", (char *)(uintptr_t)TUNER_ARGUMENT};
-    char **environment = arguments_environment(ARGUMENTS_TUNER);
+    char **environment = arguments_environment(false);
     int r;
 
     if (!environment)

@@ -7,6 +7,7 @@
 
 #include "blaslt/blaslt.h"
 #include "driver/cupti_library.h"
+#include "util/clock.h"
 #include "util/log.h"
 
 /* They stay until the process ends; the list keeps leak checkers quiet. Thread: loop. */
@@ -36,13 +37,20 @@ static struct cuda_gpu *gpu_open(const struct backend *backend, const struct bac
 int cuda_gpu_activate(struct backend_device *base, struct error *e)
 {
     struct cuda_gpu *gpu = cuda_gpu(base);
+    const uint64_t begin_ns = clock_now_ns();
+    uint64_t context_ns, kernels_ns;
 
     if (cuda_device_activate(&gpu->device, e) < 0)
         return -1;
+    context_ns = clock_now_ns();
     if (cuda_kernels_load(&gpu->kernels, e) < 0)
         goto deactivate;
+    kernels_ns = clock_now_ns();
     if (cuda_executor_open(&gpu->executor, &gpu->device, &gpu->kernels, e) < 0)
         goto unload_kernels;
+    log_info("cuda_active", "device=%s context_ms=%.1f kernels_ms=%.1f rest_ms=%.1f", base->info.uuid,
+             (double)(context_ns - begin_ns) / 1e6, (double)(kernels_ns - context_ns) / 1e6,
+             (double)(clock_now_ns() - kernels_ns) / 1e6);
     return 0;
 
 unload_kernels:

@@ -313,9 +313,6 @@ def test_a_process_is_kept_ready(start: Callable[..., Tuned]) -> None:
 
         proc.eventually(is_there, "a process is ready")
         (before,) = tuners
-        environment = Path(f"/proc/{before}/environ").read_bytes().split(b"\0")
-        # All of cuBLASLt's code at once takes longer than a tuning may.
-        assert [v for v in environment if v.startswith(b"CUDA_MODULE_LOADING=")] == [b"CUDA_MODULE_LOADING=LAZY"]
         assert d.tune(one)["candidates"] and proc.executors(d.machine.daemon.pid, "tuner") == [before]
         os.kill(before, signal.SIGKILL)
         proc.eventually(lambda: "Z" in (Path(f"/proc/{before}/stat").read_text(encoding="utf-8").rpartition(")")[2]), "it has ended")

@@ -60,6 +60,10 @@ int blaslt_candidates(struct blaslt *b, const struct plan *plan, const uint64_t 
 /* Bytes of workspace that the plan's stream must have. */
 size_t blaslt_plan_workspace(const struct blaslt_plan *p);
 
+/* Has the driver load the kernels of the product, so that its first run loads nothing: captures the product once, and
+ * runs its algorithm on a small one. A failure is left to that run. Thread: any, the context is current; may block. */
+void blaslt_plan_load(struct blaslt_plan *p, const struct plan *plan, const uint64_t *addresses);
+
 /* NULL is allowed; returns NULL. Thread: any. */
 struct blaslt_plan *blaslt_plan_unref(struct blaslt_plan *p);
 

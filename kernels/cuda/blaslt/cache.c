@@ -145,7 +145,7 @@ static struct blaslt_cached cached_of(const struct blaslt_problem *problem, cons
 }
 
 static int get(struct blaslt *b, const struct blaslt_problem *problem, const struct tuning_choice *choice,
-               struct blaslt_plan **ret_plan, struct error *e)
+               struct blaslt_plan **ret_plan, bool *ret_made, struct error *e)
 {
     const struct blaslt_cached cached = cached_of(problem, choice);
     cublasLtHandle_t handle = NULL;
@@ -156,6 +156,7 @@ static int get(struct blaslt *b, const struct blaslt_problem *problem, const str
     if (p)
         use(b, p);
     pthread_mutex_unlock(&b->lock);
+    *ret_made = !p;
     if (!p) {
         if (get_handle(b, &handle, e) < 0 ||
             blaslt_plan_make(b->device, handle, problem, b->workspace_bytes, cached.choice ? choice : NULL, &p, e) < 0)
@@ -174,13 +175,16 @@ int blaslt_plan_get(struct blaslt *b, const struct plan *plan, const uint64_t *a
 {
     struct blaslt_layout layout;
     struct blaslt_plan *p;
+    bool made;
 
-    if (blaslt_layout(plan, addresses, &layout, e) < 0 || get(b, &layout.problem, choice, &p, e) < 0)
+    if (blaslt_layout(plan, addresses, &layout, e) < 0 || get(b, &layout.problem, choice, &p, &made, e) < 0)
         return -1;
     if (!p->has_algorithm) {
         blaslt_plan_unref(p);
         return blaslt_fail(CUBLAS_STATUS_NOT_SUPPORTED, "cublasLtMatmulAlgoGetHeuristic", e);
     }
+    if (made)
+        blaslt_plan_load(p, plan, addresses);
     *ret_plan = p;
     return 0;
 }

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "driver/scratch.h"
+
 struct types {
     cudaDataType_t scale;
     cublasComputeType_t compute;
@@ -354,4 +356,87 @@ int blaslt_plan_run(const struct cuda_queue *queue, struct blaslt_plan *p, const
             return blaslt_fail(status, "cublasLtMatmul", e);
     }
     return 0;
+}
+
+/* ---- loading ---- */
+
+enum { SMALL = 256 /* rows, columns and inner size, at most */ };
+
+static int64_t small(int64_t size)
+{
+    return size < SMALL ? size : SMALL;
+}
+
+/* The same product with few elements, of memory that has nothing but them. */
+static struct blaslt_problem small_problem(const struct blaslt_problem *problem)
+{
+    struct blaslt_problem q = *problem;
+
+    q.m = small(q.m);
+    q.n = small(q.n);
+    q.k = small(q.k);
+    q.batch_count = 1;
+    for (unsigned o = 0; o < BLASLT_OPERANDS; o++)
+        q.ld[o] = SMALL;
+    return q;
+}
+
+/* Runs the plan's algorithm on a small product in scratch memory, and waits for it. */
+static void run_small(const struct blaslt_plan *p, CUstream stream)
+{
+    enum { MATRIX_BYTES = SMALL * SMALL * 8, MATRICES_BYTES = BLASLT_OPERANDS * MATRIX_BYTES };
+    const struct blaslt_problem problem = small_problem(&p->problem);
+    const struct plan_gemm numbers = {.alpha = 1};
+    struct cuda_queue queue = {.device = p->device, .stream = stream};
+    struct blaslt_layout layout = {.source = {BLASLT_A, BLASLT_B, BLASLT_D}};
+    uint64_t addresses[BLASLT_OPERANDS];
+    struct blaslt_plan *q;
+    struct error ignored;
+    CUdeviceptr at;
+
+    if (blaslt_plan_describe(p->device, p->handle, &problem, &q, &ignored) < 0)
+        return;
+    q->algorithm = p->algorithm;
+    if (blaslt_on(p->device)->MatmulAlgoCheck(q->handle, q->operation, q->layouts[BLASLT_A], q->layouts[BLASLT_B],
+                                              q->layouts[BLASLT_D], q->layouts[BLASLT_D], &p->algorithm.algo,
+                                              &q->algorithm) == CUBLAS_STATUS_SUCCESS &&
+        cuda_scratch_alloc(p->device, stream, MATRICES_BYTES + q->algorithm.workspaceSize, &at, &ignored) == 0) {
+        q->algorithm.algo = p->algorithm.algo;
+        for (unsigned o = 0; o < BLASLT_OPERANDS; o++)
+            addresses[o] = at + o * (uint64_t)MATRIX_BYTES;
+        queue.workspace = at + MATRICES_BYTES;
+        run_call(&queue, q, &numbers, &layout, 0, addresses);
+        cuda_scratch_free(p->device, stream, at);
+        CUDA_CALL(p->device, &ignored, StreamSynchronize, stream);
+    }
+    blaslt_plan_unref(q);
+}
+
+/* Records the product once, without running it. */
+static void record(struct blaslt_plan *p, const struct plan *plan, const uint64_t *addresses, CUstream stream)
+{
+    struct cuda_queue queue = {
+        .device = p->device, .stream = stream, .workspace = addresses[plan_gemm_out(&plan->gemm)]};
+    CUgraph recorded = NULL;
+    struct error ignored;
+
+    if (!CUDA_HAS(StreamBeginCapture) ||
+        cuda_on(p->device)->StreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED) != CUDA_SUCCESS)
+        return;
+    blaslt_plan_run(&queue, p, plan, addresses, &ignored);
+    if (cuda_on(p->device)->StreamEndCapture(stream, &recorded) == CUDA_SUCCESS && recorded)
+        cuda_on(p->device)->GraphDestroy(recorded);
+}
+
+void blaslt_plan_load(struct blaslt_plan *p, const struct plan *plan, const uint64_t *addresses)
+{
+    struct error ignored;
+    CUstream stream;
+
+    if (CUDA_CALL(p->device, &ignored, StreamCreate, &stream, CU_STREAM_NON_BLOCKING) < 0)
+        return;
+    record(p, plan, addresses, stream);
+    if (!p->problem.has_bias && !p->problem.scales && cuda_scratch_is_there(p->device))
+        run_small(p, stream);
+    cuda_on(p->device)->StreamDestroy(stream);
 }

@@ -81,11 +81,10 @@ int cuda_driver_load(const char *path, char *why, size_t why_size)
     if (resolve_all(library, &table, &context_table, why, why_size) < 0)
         goto close_library;
 
-    /* cuInit() reads both. More channels let more streams run at once. Lazy loading would load a kernel at its first
-     * launch, which takes the context's lock and waits for the device to drain. The environment may ask for it: the
-     * tuner's does. */
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    /* cuInit() reads it. Eager loading would load all of cuBLASLt with its first kernel, 1.5 s on an H200. Kernels are
+     * loaded before their first launch all the same, which would take the context's lock and wait for the device to
+     * drain. */
+    setenv("CUDA_MODULE_LOADING", "LAZY", 0);
     r = table.Init(0);
     if (r != CUDA_SUCCESS) {
         const char *name = NULL;

@@ -52,9 +52,10 @@ static bool are_wanted(const struct backend_job *base, bool stamps, bool in_a_ro
 
 bool cuda_recorded_may_be_wanted(const struct backend_job *base, bool busy)
 {
-    /* The elementwise kernels write their times themselves. */
-    return are_wanted(base, base->n_steps == 1 && base->steps[0].plan.kind == PLAN_ELEMENTWISE,
-                      busy || base->repeat > 1);
+    /* The elementwise kernels write their times themselves. Of other work a later job is a sample of the statistics. */
+    const bool stamps = base->n_steps == 1 && base->steps[0].plan.kind == PLAN_ELEMENTWISE;
+
+    return !stamps || are_wanted(base, stamps, busy || base->repeat > 1);
 }
 
 bool cuda_recorded_are_wanted(const struct backend_job *base, bool stamps, bool in_a_row)

@@ -10,7 +10,7 @@
 #include "timed.h"
 
 enum {
-    IDLE_STREAMS_MAX = 32,      /* of one priority; as many as run at once: CUDA_DEVICE_MAX_CONNECTIONS */
+    IDLE_STREAMS_MAX = 32,      /* of one priority */
     RESTING_WORKSPACES_MAX = 8, /* streams that keep their workspace between jobs */
     RESTING_SMALLS_MAX = 64     /* the same of small memory */
 };

@@ -36,7 +36,8 @@ static struct {
     atomic_int state; /* enum state */
     struct cupti cupti;
     CUpti_SubscriberHandle subscriber;
-    bool recording; /* of kernels; the loop's */
+    atomic_bool recording; /* of kernels; the loop's */
+    atomic_uint learners;  /* threads between learn() and learned() */
     uint64_t tickets;
 
     pthread_mutex_t lock; /* of what follows: CUPTI hands out full buffers on a thread of its own */
@@ -219,15 +220,39 @@ bool cuda_records_are_on(void)
 
 /* ---- tickets ---- */
 
-static void record_kernels(bool on)
+/* Calls of CUPTI that change nothing cost nothing. */
+static void switch_kernels(bool on)
 {
-    if (records.recording == on)
-        return;
     if (on)
         records.cupti.ActivityEnable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
     else
         records.cupti.ActivityDisable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
-    records.recording = on;
+}
+
+static void record_kernels(bool on)
+{
+    if (atomic_load_explicit(&records.recording, memory_order_relaxed) == on)
+        return;
+    atomic_store(&records.recording, on);
+    if (on || !atomic_load(&records.learners))
+        switch_kernels(on);
+}
+
+void cuda_records_learn(void)
+{
+    if (!cuda_records_are_on())
+        return;
+    atomic_fetch_add(&records.learners, 1);
+    switch_kernels(true);
+}
+
+void cuda_records_learned(void)
+{
+    if (!cuda_records_are_on())
+        return;
+    records.cupti.ActivityFlushAll(0);
+    if (atomic_fetch_sub(&records.learners, 1) == 1 && !atomic_load(&records.recording))
+        switch_kernels(false);
 }
 
 uint64_t cuda_records_begin(bool kernels)

@@ -35,6 +35,12 @@ bool cuda_records_are_on(void);
 uint64_t cuda_records_begin(bool kernels);
 void cuda_records_end(void);
 
+/* Between the two the calling thread runs kernels that were just loaded, and waits for their end. The first record of a
+ * kernel of cuBLASLt takes CUPTI 15 ms on an H200: now, and not in a launch of the loop. Without records they do
+ * nothing. Thread: any; the context is current. */
+void cuda_records_learn(void);
+void cuda_records_learned(void);
+
 /* What the calling thread launches from now on belongs to the ticket again. For an execution that end() interrupted. */
 void cuda_records_resume(uint64_t ticket);
 

@@ -25,6 +25,14 @@ void cuda_records_end(void)
 {
 }
 
+void cuda_records_learn(void)
+{
+}
+
+void cuda_records_learned(void)
+{
+}
+
 void cuda_records_pause(void)
 {
 }
