@@ -25,6 +25,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "proto/wait.h"
+
 enum {
     RING_PAGE_BYTES = 4096, /* the control words' page; the request ring starts behind it */
     RING_LINE_BYTES = 64,
@@ -41,9 +43,17 @@ struct ring_control {
     _Alignas(RING_LINE_BYTES) _Atomic uint32_t producer_sleeps; /* waits for room; set by the producer */
 };
 
+/* When the reply that the client waits for is likely (wait.h); the daemon's. Two words that may be of two windows for a
+ * moment: a client that waits by them is told by its bell all the same. */
+struct ring_window {
+    _Alignas(RING_LINE_BYTES) _Atomic uint64_t from_ns;
+    _Atomic uint64_t to_ns;
+};
+
 /* What the memory starts with. */
 struct ring_page {
     struct ring_control request, reply;
+    struct ring_window window;
 };
 
 _Static_assert(sizeof(struct ring_control) == 4 * RING_LINE_BYTES, "one cache line a word");
@@ -118,6 +128,24 @@ static inline void ring_client_ends(void *memory, uint64_t request_bytes, uint64
 
     ring_producer_init(ret_requests, &page->request, at, request_bytes);
     ring_consumer_init(ret_replies, &page->reply, at + request_bytes, reply_bytes);
+}
+
+/* ---- when a reply is likely ---- */
+
+static inline void ring_window_set(void *memory, struct wait_window w)
+{
+    struct ring_window *to = &((struct ring_page *)memory)->window;
+
+    atomic_store_explicit(&to->from_ns, w.from_ns, memory_order_relaxed);
+    atomic_store_explicit(&to->to_ns, w.to_ns, memory_order_relaxed);
+}
+
+static inline struct wait_window ring_window_get(void *memory)
+{
+    struct ring_window *from = &((struct ring_page *)memory)->window;
+
+    return (struct wait_window){atomic_load_explicit(&from->from_ns, memory_order_relaxed),
+                                atomic_load_explicit(&from->to_ns, memory_order_relaxed)};
 }
 
 /* ---- writing ---- */

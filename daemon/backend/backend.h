@@ -18,6 +18,7 @@
 
 #include "backend/conditions.h"
 #include "core/step.h"
+#include "proto/wait.h"
 #include "util/error.h"
 #include "util/list.h"
 
@@ -94,6 +95,7 @@ struct backend_config {
     const struct tuning_table *tuning; /* what tuning has found; NULL: nothing is looked up */
     int tuning_fd;                     /* the table's descriptor, for executors; meaningless where `tuning` is NULL */
     uint64_t spin_us;                  /* how long an executor polls before it sleeps */
+    bool may_poll;                     /* for the end of jobs, when it is likely: there are processors enough */
     unsigned executors_max;            /* processes at one time, the common one and spares included; 0: 8 */
     unsigned executors_active;         /* domains that have work on a GPU at one time; 0: 1 */
     unsigned executors_exclusive_ms;   /* that an exclusive job keeps other users' waiting; 0: 50 */
@@ -264,6 +266,10 @@ struct backend_job {
      * `cancel`, or later: then backend->cancel() is called once more. */
     atomic_bool end_now;
 
+    /* Set by submit(), where the job was given to a device: when its end is likely. Else, and where nothing is known,
+     * 0. */
+    struct wait_window window;
+
     /* Set by the backend before done(). */
     bool failed; /* `error` says why; a job that saw `cancel` fails with ERROR_CANCELLED */
     struct error error;
@@ -377,6 +383,9 @@ struct backend {
 
     /* Completions are seen by polling only until arm() is called: polling for a while before sleeping pays. */
     bool spin;
+    /* loop. Whether a job of the device is likely to end so soon that polling pays; arm() has the loop woken before the
+     * next such time. NULL: it is not known. */
+    bool (*ends_soon)(const struct backend_device *device, uint64_t now_ns);
 
     /* any. Which kinds memory_import() opens on this device: bits 1 << enum backend_memory_kind. NULL: none. */
     unsigned (*memory_kinds)(struct backend_device *device);

@@ -348,6 +348,7 @@ static struct backend table = {
     .program_free = front_program_free,
     .poll = front_poll,
     .arm = front_arm,
+    .ends_soon = front_ends_soon,
     .wake_fd = front_wake_fd,
     .work = front_work,
     .code_load = front_code_load,

@@ -15,6 +15,7 @@
 
 #include "executor/call.h"
 #include "executor/executor.h"
+#include "executor/forecast.h"
 #include "executor/front_share.h"
 #include "executor/ids.h"
 #include "executor/record.h"
@@ -47,6 +48,7 @@ struct front_job {
     bool told, begun;                /* the executor said that it lost the job (job->error), and that it had begun */
     bool again;                      /* the next executor gets it, see front_repeat.c */
     uint64_t end_ns;                 /* it is to end by then; 0: no haste */
+    uint64_t kind;                   /* the forecast's key; 0: none */
 };
 
 /* What a call has shown. */
@@ -169,6 +171,7 @@ struct front_stream {
     struct list jobs;            /* struct backend_job.link, in submission order, until done */
     struct list *unsent;         /* the first job that the executor does not have; &jobs: none */
     unsigned sent;               /* jobs before it */
+    uint64_t likely_ns;          /* when the last of them is likely to end; 0: not known */
     /* While the keeper opens what the first unsent job needs. */
     struct front_task prepare;
     struct list prepared_link; /* in front.prepared; under front.lock */
@@ -221,6 +224,7 @@ struct front {
     uint64_t timer_ns;    /* what it is set to; UINT64_MAX: nothing */
     uint64_t next_end_ns; /* the earliest front_job.end_ns; UINT64_MAX: none */
     struct backend_process_counts counts;
+    struct forecast forecast;
     struct tuner *tuner; /* its functions have rules of their own */
 };
 
@@ -460,6 +464,7 @@ void front_programs_forget(struct front *f, unsigned bit);
 
 unsigned front_poll(struct backend_device *device);
 void front_arm(struct backend_device *device);
+bool front_ends_soon(const struct backend_device *device, uint64_t now_ns);
 /* The executor no longer has the job, the first of its stream: frees its slot. The job stays on its stream. */
 void front_take_back(struct front_job *own);
 /* Takes the job, which no executor has, off its stream for done(). */

@@ -170,6 +170,9 @@ static void take_done(struct executor *x, const unsigned char *from, uint32_t si
     job->ended = record.ended;
     job->timer = record.timer < TIMER_KINDS ? (enum backend_timer)record.timer : TIMER_EVENTS;
     front_accept_times(x, own, &record);
+    if (own->kind && own->first_ns && !job->failed && !record.prepared)
+        forecast_learn(&x->front->forecast, own->kind, job,
+                       (clock_now_ns() - own->first_ns) >> (record.overslept != 0));
     end_job(own);
 }
 
@@ -411,6 +414,50 @@ unsigned front_poll(struct backend_device *device)
     return f->unfinished;
 }
 
+enum { STREAMS_LOOKED_AT = 16 }; /* whose jobs may end soon: a look is short, whatever there is */
+
+/* The window of the first job that an executor has of the stream. */
+static const struct wait_window *first_window(const struct front_stream *s)
+{
+    const struct backend_job *job = list_entry(s->jobs.next, struct backend_job, link);
+
+    return s->sent ? &job->window : NULL;
+}
+
+bool front_ends_soon(const struct backend_device *device, uint64_t now_ns)
+{
+    const struct front *f = ((const struct front_device *)(const void *)device)->front;
+    unsigned n = 0;
+
+    list_for_each_safe (node, after, &f->busy) {
+        const struct wait_window *w = first_window(list_entry(node, struct front_stream, link));
+
+        if (w && wait_is_known(w) && wait_polls(w, now_ns))
+            return true;
+        if (++n == STREAMS_LOOKED_AT)
+            break;
+    }
+    return false;
+}
+
+/* The loop wakes when the next window begins. */
+static void arm_for_windows(struct front *f)
+{
+    const uint64_t now_ns = clock_now_ns();
+    uint64_t next_ns = UINT64_MAX;
+    unsigned n = 0;
+
+    list_for_each_safe (node, after, &f->busy) {
+        const struct wait_window *w = first_window(list_entry(node, struct front_stream, link));
+
+        if (w && wait_sleeps_first(w, now_ns) && w->from_ns < next_ns)
+            next_ns = w->from_ns;
+        if (++n == STREAMS_LOOKED_AT)
+            break;
+    }
+    front_set_timer(f, next_ns);
+}
+
 /* Whether something came between the last look and the word that says that the daemon sleeps. */
 static bool arm_executor(struct executor *x)
 {
@@ -437,4 +484,6 @@ void front_arm(struct backend_device *device)
     }
     if (more)
         f->host.wake(f->host.context);
+    else if (f->config.may_poll)
+        arm_for_windows(f);
 }

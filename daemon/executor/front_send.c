@@ -145,12 +145,31 @@ static void fill_record(const struct front_stream *s, const struct backend_job *
                                      .counts = job->counters != NULL,
                                      .warm = job->counters && job->counters->warm,
                                      .owner = job->owner,
-                                     .token = job->token};
+                                     .token = job->token,
+                                     .window = job->window};
     if (job->signal.page) {
         record->signal_page = front_handle(s->device, job->signal.page);
         record->signal_offset = job->signal.offset;
         record->signal_value = job->signal.value;
     }
+}
+
+/* When the job is likely to end. A job whose end is not known is waited for from when it begins, so what comes behind
+ * it is not known either. */
+static void forecast(struct front_stream *s, struct front_job *own, uint32_t program)
+{
+    struct front *f = s->device->front;
+    struct backend_job *job = own->job;
+    const uint64_t begin_ns = s->sent && s->likely_ns > own->submitted_ns ? s->likely_ns : own->submitted_ns;
+    uint64_t expected_ns;
+
+    own->kind = 0;
+    if (!f->config.may_poll || job->counters)
+        return;
+    own->kind = forecast_key(job, program);
+    expected_ns = forecast_of(&f->forecast, own->kind, job);
+    job->window = wait_window_of(begin_ns, expected_ns);
+    s->likely_ns = expected_ns ? begin_ns + expected_ns : 0;
 }
 
 /* Gives the job to the stream's executor. False: there is no room now. */
@@ -186,6 +205,7 @@ static bool send_job(struct front_stream *s, struct backend_job *job, uint32_t g
     own->first_ns = s->sent ? 0 : own->submitted_ns;
     job->impl = own;
     front_hold_sent(s, own);
+    forecast(s, own, program);
     job->started_ns = own->first_ns; /* until the executor says it better */
     fill_record(s, job, &record);
     record.slot = slot;
@@ -421,6 +441,7 @@ void front_submit(struct backend_stream *stream, struct backend_job *job)
     job->forced = false;
     job->begun_anew = 0;
     job->waits = job->was_alone = false;
+    job->window = (struct wait_window){0};
     job->started_ns = 0;
     job->ended = 0;
     job->n_samples = 0;

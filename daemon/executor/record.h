@@ -33,6 +33,7 @@ struct record_submit {
     uint8_t counts, warm;
     uint32_t signal_page; /* 0: no signal */
     uint64_t signal_offset, signal_value, owner, token;
+    struct wait_window window; /* in which its end is likely */
 };
 
 /* RECORD_CANCEL, RECORD_PROGRAM_FREE */
@@ -61,6 +62,9 @@ struct record_done {
     uint32_t has_sample; /* 1: `sample` is the last one; those before it came in other records */
     uint32_t timer;      /* enum backend_timer */
     uint32_t timed_later, counted;
+    uint32_t prepared;  /* 1: it was prepared, which may have taken long */
+    uint32_t overslept; /* 1: it had ended before the executor looked again */
+    uint32_t unused;
     double sample;
     uint64_t started_ns, gpu_begin_ns, gpu_end_ns;
     double h2d_us, d2h_us;

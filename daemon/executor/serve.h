@@ -43,6 +43,7 @@ struct served_job {
     struct served_stream *stream;
     uint32_t slot, serial;
     enum served_state state;
+    bool prepared;     /* by a worker */
     uint32_t reported; /* samples that the daemon has */
     double sample, *samples;
     struct backend_counters *counters; /* owned: of a job that counts; else NULL */
@@ -89,8 +90,16 @@ struct serving {
     unsigned unfinished;   /* jobs that the backend has */
     uint32_t lost;         /* devices that the daemon was told are lost, a bit each */
     unsigned turns;
-    bool issuing; /* region->issuing is set */
-    bool timed;   /* there is a RECORD_TIMED that the daemon was not woken for */
+    bool overslept; /* the loop was asleep until now, and no event would have woken it at a job's end */
+    bool issuing;   /* region->issuing is set */
+    bool timed;     /* there is a RECORD_TIMED that the daemon was not woken for */
+};
+
+/* What the loop does while the jobs that the backend has go on. */
+struct serve_wait {
+    bool poll;         /* one is likely to end soon */
+    bool all_later;    /* each is likely to end later, the first after until_ns */
+    uint64_t until_ns; /* UINT64_MAX: not known */
 };
 
 /* Wakes the loop from another thread. */
@@ -116,6 +125,8 @@ int calls_start(struct serving *p, struct error *e);
 /* ---- serve_jobs.c; the loop ---- */
 
 int jobs_init(struct serving *p, struct error *e);
+/* How to wait for the jobs that the backend has. */
+struct serve_wait jobs_wait(const struct serving *p, uint64_t now_ns);
 /* Takes the daemon's records and prepared jobs, polls the devices and reports what has ended. Returns whether there was
  * anything to do. */
 bool jobs_turn(struct serving *p);

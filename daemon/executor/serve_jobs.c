@@ -70,6 +70,8 @@ static bool report_end(struct serving *p, const struct served_job *job)
                                    .timer = base->timer,
                                    .timed_later = base->timed_later,
                                    .counted = counted != 0,
+                                   .prepared = job->prepared,
+                                   .overslept = p->overslept,
                                    .sample = base->n_samples > job->reported ? base->samples[job->reported] : 0,
                                    .started_ns = base->started_ns,
                                    .gpu_begin_ns = base->gpu_begin_ns,
@@ -209,6 +211,7 @@ void jobs_advance(struct serving *p, struct served_stream *s)
             if (s->submitted)
                 return;
             job->state = SERVED_PREPARING;
+            job->prepared = true;
             workers_prepare(&p->workers, job);
             return;
         }
@@ -303,4 +306,28 @@ void jobs_arm(struct serving *p)
         if (atomic_load_explicit(&p->active[i], memory_order_acquire))
             p->backend->arm(p->devices[i]);
     tell_of_times(p);
+}
+
+struct serve_wait jobs_wait(const struct serving *p, uint64_t now_ns)
+{
+    enum { JOBS_LOOKED_AT = 16 }; /* the oldest: a look is short, whatever there is */
+    struct serve_wait wait = {.until_ns = UINT64_MAX, .all_later = true};
+    unsigned n = 0;
+
+    list_for_each_safe (node, after, &p->running) {
+        const struct wait_window *w = &list_entry(node, struct served_job, list_link)->base.window;
+
+        if (wait_is_known(w) && wait_polls(w, now_ns)) {
+            wait.poll = true;
+            break;
+        }
+        if (!wait_sleeps_first(w, now_ns))
+            wait.all_later = false;
+        else if (w->from_ns < wait.until_ns)
+            wait.until_ns = w->from_ns;
+        if (++n == JOBS_LOOKED_AT)
+            break;
+    }
+    wait.all_later = wait.all_later && n > 0 && n < JOBS_LOOKED_AT;
+    return wait;
 }

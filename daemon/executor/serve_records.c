@@ -37,6 +37,7 @@ static struct served_job *new_job(struct serving *p, const struct record_submit 
     job->serial = record->serial;
     job->state = SERVED_WAITING;
     job->reported = 0;
+    job->prepared = false;
     job->samples = &job->sample;
     if (record->repeat > 1)
         job->samples = malloc(record->repeat * sizeof(double));
@@ -176,6 +177,7 @@ static void take_submit(struct serving *p, const unsigned char *from, uint32_t s
     job->base.repeat = record.repeat;
     job->base.timing = (enum backend_timing)record.timing;
     job->base.token = record.token;
+    job->base.window = record.window;
     take_counts(job, &record);
     job->base.owner = record.owner;
     job->base.samples = job->samples;

@@ -125,7 +125,9 @@ static long usable_cores(void)
 int config_init(struct config *c, struct error *e)
 {
     memset(c, 0, sizeof(*c));
-    c->spin_us = usable_cores() >= 4 ? 50 : 0;
+    c->spin_us = usable_cores() >= 4 ? 100 : 0;
+    /* Half of the processors, of which the loop and an executor have two. */
+    c->polling_clients = usable_cores() >= 6 ? usable_cores() / 2 - 2 : 1;
     c->helpers = usable_cores() > 0 ? (uint64_t)usable_cores() : 1;
     config_init_shares(c);
     c->any_socket.mode = CONFIG_UNSAID;

@@ -32,6 +32,7 @@ struct config {
     /* server */
     char *socket, *socket_group, *log_level, *default_device;
     char *user, *group;
+    long polling_clients; /* no setting: of the machine */
     uint64_t socket_mode, backlog, max_connections, spin_us, shutdown_grace_ms, stall_timeout_ms, loop_timeout_s,
         idle_exit_s, log_kib;
     /* limits */

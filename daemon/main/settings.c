@@ -24,7 +24,7 @@ const struct setting settings[] = {
     {"server", "default_device", TEXT, AT(default_device), NULL, 0, 0, FIXED,
      "UUID or index of the device that runs requests with all tensors in shared host memory; the first by default."},
     {"server", "spin_us", NUMBER, AT(spin_us), NULL, 0, 1000000, LIVE,
-     "Microseconds of polling for requests and completions before the daemon sleeps; 50 where it may use 4 cores or "
+     "Microseconds of polling for requests and completions before the daemon sleeps; 100 where it may use 4 cores or "
      "more, else 0. The daemon polls for less time while polling finds no work."},
     {"server", "shutdown_grace_ms", NUMBER, AT(shutdown_grace_ms), "5000", 1, 3600000, LIVE,
      "Time that running jobs have after SIGTERM before they are cancelled."},
@@ -121,7 +121,7 @@ const struct setting settings[] = {
     {"executors", "faults", NUMBER, AT(executors_faults), "3", 0, ACCOUNT_FAULTS_MAX, LIVE,
      "Faults and hangs of one user's kernels within a minute; after that many the daemon refuses the user's kernels "
      "for a minute, then for twice as long each time, up to an hour. 0: no bound."},
-    {"executors", "spin_us", NUMBER, AT(executors_spin_us), "50", 0, 1000000, FIXED,
+    {"executors", "spin_us", NUMBER, AT(executors_spin_us), "100", 0, 1000000, FIXED,
      "Microseconds that an executor polls for work and for its end before it sleeps."},
     {"executors", "sandbox", TEXT, AT(executors_sandbox), "auto", 0, 0, FIXED,
      "auto: executors are confined by what the system has of Landlock, seccomp and, for root, another user; required: "

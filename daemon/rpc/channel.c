@@ -136,9 +136,18 @@ void rpc_channel_settle(struct rpc_channel *ch, struct rpc_output *socket)
         rpc_output_move(&ch->output, (size_t)length, socket);
 }
 
+void rpc_channel_expect(struct rpc_channel *ch, struct wait_window window)
+{
+    ring_window_set(ch->memory, window);
+    ch->told = true;
+}
+
 struct rpc_output *rpc_channel_begin(struct rpc_channel *ch, struct rpc_output *socket)
 {
     rpc_channel_settle(ch, socket);
+    if (ch->told)
+        ring_window_set(ch->memory, (struct wait_window){0});
+    ch->told = false;
     ch->writing = true;
     ch->message_start = rpc_output_position(&ch->output);
     return &ch->output;

@@ -28,6 +28,7 @@ struct rpc_channel {
     struct rpc_input input;
     struct rpc_output output;
     uint64_t message_start; /* of the reply being written, in `output` */
+    bool told;              /* the client was told when a reply is likely */
     bool writing;           /* there is one */
 };
 
@@ -40,6 +41,9 @@ struct rpc_channel *rpc_channel_free(struct rpc_channel *channel);
 
 /* Copies what is there, or a bounded part of it, to `input`. Never RPC_END. */
 enum rpc_receive rpc_channel_receive(struct rpc_channel *channel, struct error *e);
+
+/* Tells the client when its next reply is likely; the reply takes that back. */
+void rpc_channel_expect(struct rpc_channel *channel, struct wait_window window);
 
 /* Where the next reply is to be written. */
 struct rpc_output *rpc_channel_begin(struct rpc_channel *channel, struct rpc_output *socket);

@@ -95,6 +95,11 @@ bool ring_link_unread(const struct ring_link *l, uint64_t end)
     return end - read - 1 < l->requests.size;
 }
 
+struct wait_window ring_link_window(const struct ring_link *l)
+{
+    return ring_window_get(l->memory);
+}
+
 ssize_t ring_link_receive(struct ring_link *l, void *into, size_t max)
 {
     int64_t there = ring_available(&l->replies);

@@ -41,6 +41,9 @@ ssize_t ring_link_send(struct ring_link *l, const void *data, size_t n);
 /* Whether the daemon has not read all up to the place `end` of the request ring's stream. */
 bool ring_link_unread(const struct ring_link *l, uint64_t end);
 
+/* When the daemon says that the next reply is likely. */
+struct wait_window ring_link_window(const struct ring_link *l);
+
 /* Copies received bytes, at most `max`. Returns how many, 0 for none, -EPROTO. */
 ssize_t ring_link_receive(struct ring_link *l, void *into, size_t max);
 

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
@@ -305,45 +306,97 @@ static enum transport_result look_at_socket(struct transport *t)
     return r == TRANSPORT_CLOSED && transport_drain(t) == TRANSPORT_OK ? TRANSPORT_OK : r;
 }
 
-/* Polls the ring all the time, the socket now and then. TRANSPORT_TIMEOUT: nothing came. */
-static enum transport_result busy_poll(struct transport *t, unsigned poll_us)
+/* Polls the ring some times, and the socket when it is due. */
+static enum transport_result look(struct transport *t, uint64_t now, uint64_t *look_ns)
 {
-    uint64_t now = clock_ns(), until = now + (uint64_t)poll_us * 1000U, look = now + SOCKET_LOOK_NS;
+    enum transport_result r = TRANSPORT_TIMEOUT;
 
-    while (now < until) {
-        enum transport_result r = TRANSPORT_TIMEOUT;
-
-        for (unsigned turn = 0; turn < POLLS_A_CLOCK && r == TRANSPORT_TIMEOUT; turn++) {
-            ring_pause();
-            r = transport_drain(t);
-        }
-        now = clock_ns();
-        if (r == TRANSPORT_TIMEOUT && now >= look) {
-            r = look_at_socket(t);
-            look = now + SOCKET_LOOK_NS;
-        }
-        if (r != TRANSPORT_TIMEOUT)
-            return r;
+    for (unsigned turn = 0; turn < POLLS_A_CLOCK && r == TRANSPORT_TIMEOUT; turn++) {
+        ring_pause();
+        r = transport_drain(t);
     }
-    t->polled_in_vain = true;
-    return TRANSPORT_TIMEOUT;
+    if (r == TRANSPORT_TIMEOUT && now >= *look_ns) {
+        r = look_at_socket(t);
+        *look_ns = now + SOCKET_LOOK_NS;
+    }
+    return r;
 }
 
-/* Sleeps until the bell or the socket says something, once. */
-static enum transport_result sleep_for_bell(struct transport *t, uint64_t deadline)
+/* As poll(), with a precise timeout: the slack of an ordinary thread's timers is as long as a short kernel. */
+static int poll_for(struct pollfd *p, nfds_t n, const struct timespec *rest)
+{
+    const int slack = rest ? prctl(PR_GET_TIMERSLACK) : 0;
+    int found;
+
+    if (slack > 1)
+        prctl(PR_SET_TIMERSLACK, 1UL);
+    found = ppoll(p, n, rest, NULL);
+    if (slack > 1)
+        prctl(PR_SET_TIMERSLACK, (unsigned long)slack);
+    return found;
+}
+
+/* Sleeps until the bell or the socket says something, once, or until `until`. */
+static enum transport_result sleep_for_bell(struct transport *t, uint64_t until)
 {
     struct pollfd p[2] = {{.fd = t->ring.wake, .events = POLLIN}, {.fd = t->fd, .events = POLLIN}};
+    const uint64_t now = until == DEADLINE_NEVER ? 0 : clock_ns(), left = until > now ? until - now : 0;
+    const struct timespec rest = {.tv_sec = (time_t)(left / 1000000000U), .tv_nsec = (long)(left % 1000000000U)};
     enum transport_result r;
     int n;
 
     if (!ring_link_sleep(&t->ring))
         return transport_drain(t);
-    n = poll(p, 2, deadline_poll_ms(deadline));
+    n = poll_for(p, 2, until == DEADLINE_NEVER ? NULL : &rest);
     ring_link_awake(&t->ring, n > 0 && p[0].revents);
     r = transport_drain(t);
     if (r == TRANSPORT_TIMEOUT && n > 0 && p[1].revents)
         r = look_at_socket(t);
     return r;
+}
+
+/* The window of a wait that began at `begin`: the daemon's, or, while many clients wait, one from how long such waits
+ * took. */
+static struct wait_window window_of(const struct transport *t, uint64_t begin)
+{
+    struct wait_window w = ring_link_window(&t->ring);
+
+    if (w.to_ns == WAIT_CROWDED && t->crowded_ns)
+        w = wait_window_of(begin, t->crowded_ns);
+    return w;
+}
+
+/* Waits as the daemon's forecast says: sleeps, then polls. Without one it polls for poll_us. TRANSPORT_TIMEOUT: nothing
+ * came, and polling does not pay any more. */
+static enum transport_result wait_by_forecast(struct transport *t, uint64_t deadline, unsigned poll_us)
+{
+    const uint64_t begin = clock_ns();
+    uint64_t now = begin, until = begin + (uint64_t)poll_us * 1000U, look_ns = begin + SOCKET_LOOK_NS;
+    bool crowded = false;
+
+    while (now < deadline) {
+        enum transport_result r = look(t, now, &look_ns);
+        struct wait_window w;
+
+        if (r == TRANSPORT_TIMEOUT) {
+            now = clock_ns();
+            crowded = crowded || ring_link_window(&t->ring).to_ns == WAIT_CROWDED;
+            w = window_of(t, begin);
+            if (wait_sleeps_first(&w, now)) {
+                r = sleep_for_bell(t, w.from_ns < deadline ? w.from_ns : deadline);
+                now = clock_ns();
+            } else if (now >= (wait_is_known(&w) ? w.to_ns : until)) {
+                break;
+            }
+        }
+        if (r != TRANSPORT_TIMEOUT) {
+            if (crowded)
+                t->crowded_ns = wait_learn(t->crowded_ns, clock_ns() - begin);
+            return r;
+        }
+    }
+    t->polled_in_vain = true;
+    return TRANSPORT_TIMEOUT;
 }
 
 enum transport_result transport_receive(struct transport *t, uint64_t deadline, unsigned poll_us)
@@ -361,7 +414,7 @@ enum transport_result transport_receive(struct transport *t, uint64_t deadline, 
     if (!deadline)
         return look_at_socket(t);
     if (poll_us)
-        r = busy_poll(t, poll_us);
+        r = wait_by_forecast(t, deadline, poll_us);
     return r == TRANSPORT_TIMEOUT ? sleep_for_bell(t, deadline) : r;
 }
 

@@ -58,6 +58,7 @@ struct transport {
     unsigned n_batches;
     int64_t receive_timeout_us; /* the present value of SO_RCVTIMEO; 0: none */
     bool polled_in_vain;        /* busy polling in the last wait found nothing */
+    uint64_t crowded_ns;        /* how long waits take while many clients wait (wait.h); 0: not known */
 };
 
 enum transport_result { TRANSPORT_OK, TRANSPORT_TIMEOUT, TRANSPORT_CLOSED, TRANSPORT_BROKEN, TRANSPORT_NO_MEMORY };

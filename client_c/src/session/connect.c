@@ -1,5 +1,6 @@
 #include "connect.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,15 @@
 #include "receive.h"
 
 enum { POLL_PROCESSORS = 4, MAX_POLL_US = 1000 }; /* busy polling pays on so many processors, for so long at most */
+
+static int processors(void)
+{
+    cpu_set_t allowed;
+
+    if (sched_getaffinity(0, sizeof(allowed), &allowed) < 0)
+        return (int)sysconf(_SC_NPROCESSORS_ONLN); /* more than the set has room for */
+    return CPU_COUNT(&allowed);
+}
 
 /* ---- the socket ---- */
 
@@ -155,7 +165,7 @@ static enum kops_code share_memory(struct kops_client *c, uint64_t daemon_spin_u
     if (wanted == KOPS_TRANSPORT_SHM && !(c->features & FEATURE_SHM))
         return fail(e, KOPS_ERR_UNSUPPORTED, "the daemon has no shared memory for messages: use KOPS_TRANSPORT_AUTO");
     if (wanted == KOPS_TRANSPORT_SOCKET || !(c->features & FEATURE_SHM) ||
-        (wanted == KOPS_TRANSPORT_AUTO && (!daemon_spin_us || sysconf(_SC_NPROCESSORS_ONLN) < POLL_PROCESSORS)))
+        (wanted == KOPS_TRANSPORT_AUTO && (!daemon_spin_us || processors() < POLL_PROCESSORS)))
         return KOPS_OK;
     r = open_ring(c, deadline, e);
     if (r && wanted == KOPS_TRANSPORT_AUTO && !c->lost && c->t.fd >= 0) {

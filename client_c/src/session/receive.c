@@ -11,8 +11,9 @@
 
 #include "base/fail.h"
 
-/* After so many waits in a row in which busy polling did not help, its time is divided by POLL_CUT. */
-enum { POLL_FAILURES = 8, POLL_CUT = 8 };
+/* After so many waits in a row in which busy polling did not help, its time is POLL_LEAST_US: in that time the daemon
+ * says when the reply is likely, if it knows. */
+enum { POLL_FAILURES = 8, POLL_LEAST_US = 20 };
 
 /* A daemon that lost its device ends within this time, in which it answers requests under way. */
 enum { END_GRACE_MS = 1000 };
@@ -236,9 +237,7 @@ void session_sleep(struct kops_client *c, uint64_t deadline)
 
 static unsigned poll_budget(const struct kops_client *c)
 {
-    if (c->poll_failures < POLL_FAILURES || c->poll_us < POLL_CUT)
-        return c->poll_us;
-    return c->poll_us / POLL_CUT;
+    return c->poll_failures >= POLL_FAILURES && c->poll_us > POLL_LEAST_US ? POLL_LEAST_US : c->poll_us;
 }
 
 void session_progress(struct kops_client *c, uint64_t deadline)

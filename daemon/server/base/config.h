@@ -54,6 +54,7 @@ struct server_config {
     uint64_t stuck_reader_s;    /* … and time after which it is dropped as a stuck reader; 0: never */
     uint64_t partial_message_s; /* time for the rest of a partial message; 0: for ever */
     uint64_t spin_us;           /* busy poll before the loop sleeps */
+    unsigned polling_clients;   /* that the machine's processors bear: with more runs under way clients sleep */
     uint64_t idle_close_s;      /* time after which unused mappings are closed; 0: never */
     uint64_t stall_timeout_ms;  /* time an ordered op waits for its stream; 0: for ever */
     uint64_t shutdown_grace_ms;

@@ -3,12 +3,13 @@
 #include "server/control/event_loop.h"
 #include "server/control/room.h"
 #include "server/exec/exec.h"
+#include "server/peer/peers.h"
 #include "server/peer/recent_sockets.h"
 #include "util/clock.h"
 
 /* A slice is short, so that timers, new connections and other sockets get their turn soon. Where many sockets are busy
  * there are no slices: the loop asks for all sockets in one call. */
-enum { SLICE_NS = 20000, SHRINKS_TO = 8, LOOKS = 4 };
+enum { SLICE_NS = 20000, SHRINKS_TO = 8, FEW_NEW = 8, LOOKS = 4 };
 
 void busy_poll_init(struct server *s)
 {
@@ -26,8 +27,14 @@ static void judge_sleep(struct server *s, uint64_t gap)
         s->control->busy_poll_ns /= 2;
 }
 
-/* Whether polling on may soon find an event. A device with jobs is worth the whole budget: its time does not depend on
- * when requests come. */
+/* Whether the next event is likely the end of a run, at a time that is known. */
+static bool awaits_end(const struct server *s)
+{
+    return exec_has_forecasts(s) && peers_last_waits(s);
+}
+
+/* Whether polling on may soon find an event. Jobs that are likely to end soon are worth it whenever that is. Of other
+ * jobs nothing is known: they are worth the whole budget, since their time does not depend on when requests come. */
 static bool wanted(struct server *s, uint64_t now)
 {
     uint64_t gap = now - s->control->last_activity_ns;
@@ -39,9 +46,9 @@ static bool wanted(struct server *s, uint64_t now)
         s->control->last_activity_ns = now;
         return true;
     }
-    if (gap < s->control->busy_poll_ns)
+    if (gap < (awaits_end(s) ? s->control->busy_poll_ns / FEW_NEW : s->control->busy_poll_ns))
         return true;
-    return gap < s->config.spin_us * 1000 && exec_may_complete(s);
+    return exec_ends_soon(s, now) || (gap < s->config.spin_us * 1000 && !exec_has_forecasts(s) && exec_may_complete(s));
 }
 
 bool busy_poll_slice(struct server *s)

@@ -54,7 +54,7 @@ static void on_prepare(uv_prepare_t *prepare)
         uv_idle_start(&s->control->idle, on_idle);
         return;
     }
-    s->control->slept = true;
+    s->control->slept = !exec_has_forecasts(s);
     uv_idle_stop(&s->control->idle);
     exec_arm(s);
 }

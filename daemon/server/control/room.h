@@ -19,7 +19,7 @@ struct control {
     uv_idle_t idle;
     uv_poll_t devices[BACKEND_MAX_DEVICES]; /* watch descriptors of backends */
     unsigned n_devices_watched;
-    bool slept;                /* the loop slept since the last event */
+    bool slept;                /* the loop slept since the last event, for want of requests */
     uint64_t last_activity_ns; /* as of the busy poll's last look */
     uint64_t busy_poll_ns;     /* the busy poll's budget: config.spin_us, or less while polling does not pay */
     struct drain drain;

@@ -95,6 +95,29 @@ void exec_arm(struct server *s)
         timelines_arm(s);
 }
 
+bool exec_ends_soon(const struct server *s, uint64_t now_ns)
+{
+    const struct exec *x = s->exec;
+
+    for (unsigned i = 0; x->n_jobs_running && i < s->devices.count; i++) {
+        const struct backend_device *d = s->devices.all[i];
+
+        if (x->jobs_running[i] && d->backend->ends_soon && d->backend->ends_soon(d, now_ns))
+            return true;
+    }
+    return false;
+}
+
+bool exec_has_forecasts(const struct server *s)
+{
+    const struct exec *x = s->exec;
+
+    for (unsigned i = 0; x->n_jobs_running && i < s->devices.count; i++)
+        if (x->jobs_running[i] && s->devices.all[i]->backend->ends_soon)
+            return true;
+    return false;
+}
+
 bool exec_may_complete(const struct server *s)
 {
     const struct exec *x = s->exec;

@@ -22,7 +22,11 @@ extern const struct connection_part connection_exec_part;
 void exec_poll(struct server *s);
 /* Before the loop sleeps: makes sure that devices and words wake it. */
 void exec_arm(struct server *s);
-/* Whether polling may soon see something end. */
+/* Whether a job is likely to end so soon that polling pays. */
+bool exec_ends_soon(const struct server *s, uint64_t now_ns);
+/* Whether a device with jobs knows when their ends are likely: the loop sleeps until then. */
+bool exec_has_forecasts(const struct server *s);
+/* Whether polling may see something end, at a time that is not known. */
 bool exec_may_complete(const struct server *s);
 
 /* Jobs that devices have. */

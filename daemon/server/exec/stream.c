@@ -90,6 +90,16 @@ static struct backend_stream *queue_of(const struct run *run)
     return run->stream->backends[run->device->index][run->priority]->stream;
 }
 
+/* The client learns when its reply is likely, or that too many wait for all of them to poll. */
+static void tell_client(const struct run *run)
+{
+    const struct connection *c = run->stream->connection;
+    const bool crowded = exec_jobs(c->server) >= c->server->config.polling_clients;
+
+    if (c->channel && wait_is_known(&run->job.window))
+        rpc_channel_expect(c->channel, crowded ? (struct wait_window){.to_ns = WAIT_CROWDED} : run->job.window);
+}
+
 static void submit(struct run *run)
 {
     struct connection *c = run->stream->connection;
@@ -100,6 +110,7 @@ static void submit(struct run *run)
     c->exec->queued--;
     run->device->backend->submit(queue_of(run), &run->job);
     activity_end(a, &before);
+    tell_client(run);
     device_work_submitted(c->server, run); /* only now: a job that submit() waited for was an earlier one */
 }
 

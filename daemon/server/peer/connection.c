@@ -237,6 +237,8 @@ void connection_note_done(struct connection *c)
 
 static void connection_free(struct connection *c)
 {
+    if (c->server->peers->last_asker == c)
+        c->server->peers->last_asker = NULL;
     list_remove(&c->done_link);
     free_parts(c);
     rpc_input_free(&c->input);

@@ -146,3 +146,10 @@ unsigned peers_open_connections(const struct server *s)
 {
     return s->peers->n_connections;
 }
+
+bool peers_last_waits(const struct server *s)
+{
+    const struct connection *c = s->peers->last_asker;
+
+    return c && c->inflight > 0;
+}

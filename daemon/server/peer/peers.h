@@ -23,6 +23,9 @@ void peers_serve(struct server *s);
  * not sleep. */
 bool peers_sleep(struct server *s);
 
+/* Whether the client whose request came last waits for a reply: it is not likely to ask again before. */
+bool peers_last_waits(const struct server *s);
+
 /* Applies a changed configuration: access lists and peer timeouts. */
 void peers_reload(struct server *s);
 /* See server_serve_sockets(). */

@@ -70,6 +70,7 @@ static struct request *request_new(struct connection *c, const struct rpc_messag
     }
     r->work = r->answered = r->brings_fds = false;
     c->inflight++;
+    c->server->peers->last_asker = c;
     c->requests++;
     charge_count(&r->charge, c->account, QUOTA_INFLIGHT, 1);
     s->counters.requests++;

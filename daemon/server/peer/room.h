@@ -37,7 +37,8 @@ struct peers {
     size_t state_bytes;             /* of a request: the most that a method needs */
     struct request *free_requests;
     unsigned n_free_requests;
-    bool served; /* a request has ended */
+    const struct connection *last_asker; /* whose request came last; NULL: it is gone */
+    bool served;                         /* a request has ended */
 
     int doorbells; /* an epoll of every channel's doorbell */
     uv_poll_t doorbells_poll;

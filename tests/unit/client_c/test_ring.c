@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "api/native.h"
+#include "base/clock.h"
 #include "proto/ring.h"
 #include "test.h"
 
@@ -467,15 +468,92 @@ static void a_child_has_rings_of_its_own(void **state)
     fake_set_features(NULL);
 }
 
+/* ---- waiting by the daemon's forecast ---- */
+
+enum { LONG_US = 60 * 1000 * 1000, SHORT_US = 20 * 1000 /* of polling, without a forecast */ };
+
+struct forecast {
+    uint64_t from_ns, to_ns; /* behind the request's arrival */
+    uint64_t watch_ns;       /* for so long the daemon looks whether the client sleeps */
+    bool slept;
+};
+
+static void serve_with_forecast(struct fake_connection *c, void *context)
+{
+    struct forecast *f = context;
+    struct fake_request r;
+
+    while (fake_next(c, &r)) {
+        if (!strcmp(r.method, "ping") && c->by_ring) {
+            struct ring_page *page = fake_shm_page(c);
+            const uint64_t now = clock_ns();
+
+            ring_window_set(page, (struct wait_window){now + f->from_ns, now + f->to_ns});
+            while (!(f->slept = atomic_load(&page->reply.consumer_sleeps) != 0) && clock_ns() < now + f->watch_ns)
+                sched_yield();
+            ring_window_set(page, (struct wait_window){0});
+        }
+        fake_answer(c, &r);
+    }
+}
+
+/* A client that would poll for a minute sleeps, since the daemon says that the reply is a minute away; the bell ends
+ * the sleep all the same. */
+static void a_reply_that_is_far_is_slept_for(void **state)
+{
+    struct forecast f = {.from_ns = 60 * UINT64_C(1000000000),
+                         .to_ns = 61 * UINT64_C(1000000000),
+                         .watch_ns = 20 * UINT64_C(1000000000)};
+    struct fake *fake;
+    struct kops_error error;
+    kops_client *client;
+
+    (void)state;
+    fake_set_features(with_shm);
+    fake = fake_start(serve_with_forecast, &f);
+    client = connect_by(fake, KOPS_TRANSPORT_SHM, LONG_US);
+    assert_ok(kops_ping(client, 0, &error));
+    kops_close(client);
+    fake_stop(fake);
+    fake_set_features(NULL);
+    assert_true(f.slept);
+}
+
+/* And one that would sleep after 20 ms polls on, since the reply is near. */
+static void a_reply_that_is_near_is_polled_for(void **state)
+{
+    struct forecast f = {.to_ns = 60 * UINT64_C(1000000000), .watch_ns = 200000000};
+    struct fake *fake;
+    struct kops_error error;
+    kops_client *client;
+
+    (void)state;
+    fake_set_features(with_shm);
+    fake = fake_start(serve_with_forecast, &f);
+    client = connect_by(fake, KOPS_TRANSPORT_SHM, SHORT_US);
+    assert_ok(kops_ping(client, 0, &error));
+    kops_close(client);
+    fake_stop(fake);
+    fake_set_features(NULL);
+    assert_false(f.slept);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_fits_goes_through_the_ring),   cmocka_unit_test(only_where_it_is_offered),
-        cmocka_unit_test(the_environment_decides_for_auto),  cmocka_unit_test(full_rings_do_not_deadlock),
-        cmocka_unit_test(long_messages_keep_their_place),    cmocka_unit_test(a_long_message_travels_alone),
-        cmocka_unit_test(a_broken_ring_ends_the_connection), cmocka_unit_test(so_does_a_broken_index_of_the_reader),
-        cmocka_unit_test(threads_share_the_rings),           cmocka_unit_test(a_child_has_rings_of_its_own),
+        cmocka_unit_test(what_fits_goes_through_the_ring),
+        cmocka_unit_test(only_where_it_is_offered),
+        cmocka_unit_test(the_environment_decides_for_auto),
+        cmocka_unit_test(full_rings_do_not_deadlock),
+        cmocka_unit_test(long_messages_keep_their_place),
+        cmocka_unit_test(a_long_message_travels_alone),
+        cmocka_unit_test(a_broken_ring_ends_the_connection),
+        cmocka_unit_test(so_does_a_broken_index_of_the_reader),
+        cmocka_unit_test(threads_share_the_rings),
+        cmocka_unit_test(a_child_has_rings_of_its_own),
         cmocka_unit_test(who_gives_up_does_not_repeat),
+        cmocka_unit_test(a_reply_that_is_far_is_slept_for),
+        cmocka_unit_test(a_reply_that_is_near_is_polled_for),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

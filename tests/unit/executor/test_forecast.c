@@ -1,0 +1,105 @@
+/* When jobs are likely to end, and how a party waits by that. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "executor/forecast.h"
+
+enum { US = 1000, MS = 1000 * US };
+
+static struct forecast table;
+
+static void make_square(struct step *step, uint64_t count)
+{
+    memset(step, 0, sizeof(*step));
+    step->op = OP_SQUARE;
+    step->plan.kind = PLAN_ELEMENTWISE;
+    step->plan.elementwise.count = count;
+}
+
+static void a_kind_is_known_by_what_it_does(void **state)
+{
+    struct step steps[2], other;
+    struct backend_job job = {.steps = steps, .n_steps = 1, .repeat = 1},
+                       larger = {.steps = &other, .n_steps = 1, .repeat = 1};
+
+    (void)state;
+    make_square(&steps[0], 1024);
+    make_square(&steps[1], 1024);
+    make_square(&other, 4096);
+    assert_true(forecast_key(&job, 0) == forecast_key(&job, 0));
+    assert_true(forecast_key(&job, 0) != forecast_key(&larger, 0));
+    assert_true(forecast_key(&job, 0) != forecast_key(&job, 7)); /* a program */
+    larger = job;
+    larger.n_steps = 2;
+    assert_true(forecast_key(&job, 0) != forecast_key(&larger, 0));
+    larger = job;
+    larger.domain = 1; /* what a user's process says is believed of that user's work alone */
+    assert_true(forecast_key(&job, 0) != forecast_key(&larger, 0));
+}
+
+static void a_forecast_is_of_one_execution(void **state)
+{
+    struct step step;
+    struct backend_job once = {.steps = &step, .n_steps = 1, .repeat = 1},
+                       often = {.steps = &step, .n_steps = 1, .warmup = 2, .repeat = 8};
+    uint64_t key;
+
+    (void)state;
+    make_square(&step, 77);
+    key = forecast_key(&once, 0);
+    assert_int_equal(forecast_of(&table, key, &once), 0);
+    forecast_learn(&table, key, &often, 10 * MS);
+    assert_int_equal(forecast_of(&table, key, &once), MS);
+    assert_int_equal(forecast_of(&table, key, &often), 10 * MS);
+}
+
+/* A party that was woken late sees long times: they must not make it sleep longer the next time. */
+static void the_shortest_time_counts(void **state)
+{
+    uint64_t expected = wait_learn(0, 500 * US);
+
+    (void)state;
+    assert_int_equal(expected, 500 * US);
+    assert_int_equal(wait_learn(expected, 300 * US), 300 * US);
+    assert_true(wait_learn(expected, 900 * US) < 530 * US);
+    assert_true(wait_learn(expected, UINT64_MAX) < 2 * expected);
+    for (unsigned i = 0; i < 200; i++)
+        expected = wait_learn(expected, 900 * US);
+    assert_true(expected > 800 * US);  /* work that takes longer from now on is learned, too */
+    assert_true(wait_learn(0, 0) > 0); /* seen */
+}
+
+static void a_party_sleeps_before_the_window_and_polls_in_it(void **state)
+{
+    const uint64_t begin = 1000 * (uint64_t)MS;
+    const struct wait_window known = wait_window_of(begin, 2 * MS), tiny = wait_window_of(begin, 5 * US),
+                             unknown = wait_window_of(begin, 0), none = {0}, crowded = {.to_ns = WAIT_CROWDED};
+
+    (void)state;
+    assert_true(wait_is_known(&known) && wait_is_known(&unknown) && !wait_is_known(&none) && !wait_is_known(&crowded));
+    assert_true(wait_sleeps_first(&known, begin) && !wait_polls(&known, begin));
+    assert_true(wait_polls(&known, begin + 2 * MS - 50 * US) && wait_polls(&known, begin + 2 * MS));
+    assert_false(wait_polls(&known, begin + 3 * MS)); /* the forecast was wrong */
+    assert_true(known.from_ns < begin + 2 * MS - WAIT_LEAD_NS);
+    assert_true(wait_polls(&tiny, begin) && !wait_sleeps_first(&tiny, begin));
+    assert_true(wait_polls(&unknown, begin) && wait_polls(&unknown, begin + MS) &&
+                !wait_polls(&unknown, begin + 3 * MS));
+    assert_false(wait_sleeps_first(&none, begin) || wait_sleeps_first(&crowded, begin));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_kind_is_known_by_what_it_does),
+        cmocka_unit_test(a_forecast_is_of_one_execution),
+        cmocka_unit_test(the_shortest_time_counts),
+        cmocka_unit_test(a_party_sleeps_before_the_window_and_polls_in_it),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
