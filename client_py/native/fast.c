@@ -11,25 +11,23 @@ static bool same_shape(const struct operand *a, const struct operand *b)
     return a->rank == b->rank && !memcmp(a->shape, b->shape, a->rank * sizeof(a->shape[0]));
 }
 
-/* The output, where its shape follows simply from the inputs. NULL: it does not, or an exception is set. */
-static PyObject *allocate(const struct fast *f, enum rule rule)
+PyObject *fast_result(PyObject *first, const struct operand *operands, unsigned n_inputs, int rule)
 {
-    const struct operand *a = &f->operands[0], *b = &f->operands[1];
-    PyObject *first = PyTuple_GetItem(f->inputs, 0);
+    const struct operand *a = &operands[0], *b = &operands[1];
     int64_t shape[2];
 
-    for (unsigned i = 1; i < f->n_inputs; i++)
-        if (f->operands[i].dtype != a->dtype)
+    for (unsigned i = 1; i < n_inputs; i++)
+        if (operands[i].dtype != a->dtype)
             return NULL;
-    if (rule == RULE_GEMM && f->n_inputs >= 2 && a->rank == 2 && b->rank == 2 && a->shape[1] == b->shape[0]) {
+    if (rule == RULE_GEMM && n_inputs >= 2 && a->rank == 2 && b->rank == 2 && a->shape[1] == b->shape[0]) {
         shape[0] = a->shape[0];
         shape[1] = b->shape[1];
         return tensor_of(first, shape, 2);
     }
     if (rule != RULE_ELEMENTWISE)
         return NULL;
-    for (unsigned i = 1; i < f->n_inputs; i++)
-        if (!same_shape(a, &f->operands[i]))
+    for (unsigned i = 1; i < n_inputs; i++)
+        if (!same_shape(a, &operands[i]))
             return NULL;
     return a->contiguous ? tensor_like(first) : tensor_of(first, a->shape, a->rank);
 }
@@ -44,7 +42,7 @@ static bool prepare(struct fast *f, PyObject *out, enum rule rule)
     if (!fast_place(f))
         return false;
     if (out == Py_None) {
-        f->out = allocate(f, rule);
+        f->out = fast_result(PyTuple_GetItem(f->inputs, 0), f->operands, f->n_inputs, rule);
     } else {
         Py_INCREF(out);
         f->out = out;

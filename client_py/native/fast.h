@@ -27,6 +27,12 @@ struct fast {
     struct kops_result result; /* of one that was timed */
 };
 
+/* fast.c */
+
+/* A new tensor for an op's result, where its shape and dtype follow simply from the inputs by a rule of FAST_RULES.
+ * NULL: they do not, or an exception is set. */
+PyObject *fast_result(PyObject *first, const struct operand *operands, unsigned n_inputs, int rule);
+
 /* regions.c */
 
 extern int (*fast_stream_synchronize)(void *stream); /* of the driver, once that is loaded */

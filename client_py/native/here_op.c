@@ -1,8 +1,6 @@
 /* Built-in ops in a context of this process: kops._native.Ops, which counts those of one client, and the binaries that
  * they need. */
-#include "here/op.h"
-
-#include "arrays.h"
+#include "ops.h"
 
 /* One call, read from Python's objects. */
 struct read {
@@ -30,10 +28,7 @@ static bool read_tensors(struct read *r, PyObject *tuple, int n_inputs)
     return true;
 }
 
-struct ops {
-    PyObject ob_base;
-    struct here_ops *counts;
-};
+PyTypeObject *ops_type;
 
 static PyObject *answer(const struct here_op_call *call, const struct here_op_result *result)
 {
@@ -71,6 +66,7 @@ static PyObject *launch(PyObject *self, PyObject *arguments)
         if (PyBytes_AsStringAndSize(attrs, &packed, &length))
             return NULL;
         r.call.attrs = packed;
+        r.call.attrs_length = (size_t)length;
     }
     if (!array_stream(stream, r.call.device, &r.call.stream))
         return NULL;
@@ -134,6 +130,46 @@ static PyObject *tell(PyObject *self, PyObject *unused)
     return list;
 }
 
+/* attach(scopes, batches, submitted, place): the client's dicts, and where a call runs that does not say: 0 in the
+ * daemon, 1 here, 2 where "auto" says. */
+static PyObject *attach(PyObject *self, PyObject *arguments)
+{
+    struct ops *o = (struct ops *)self;
+    PyObject *scopes, *batches, *submitted;
+    int place;
+
+    if (!PyArg_ParseTuple(arguments, "O!O!O!i", &PyDict_Type, &scopes, &PyDict_Type, &batches, &PyDict_Type, &submitted,
+                          &place))
+        return NULL;
+    native_replace(&o->scopes, scopes);
+    native_replace(&o->batches, batches);
+    native_replace(&o->submitted, submitted);
+    o->place = (enum place)place;
+    Py_RETURN_NONE;
+}
+
+/* decide(op, device, here): what "auto" means from now on. */
+static PyObject *decide(PyObject *self, PyObject *arguments)
+{
+    int op, device, here;
+
+    if (!PyArg_ParseTuple(arguments, "iip", &op, &device, &here))
+        return NULL;
+    if (op >= 0 && op < OPS_MOST && device >= 0 && device < OPS_DEVICES)
+        ((struct ops *)self)->decided[op][device] = here ? DECISION_HERE : DECISION_DAEMON;
+    Py_RETURN_NONE;
+}
+
+/* forget(): "auto" is to be decided anew. */
+static PyObject *forget(PyObject *self, PyObject *unused)
+{
+    struct ops *o = (struct ops *)self;
+
+    (void)unused;
+    memset(o->decided, DECISION_NONE, sizeof(o->decided));
+    Py_RETURN_NONE;
+}
+
 static int initialise(PyObject *self, PyObject *arguments, PyObject *keywords)
 {
     struct ops *ops = (struct ops *)self;
@@ -145,6 +181,28 @@ static int initialise(PyObject *self, PyObject *arguments, PyObject *keywords)
         PyErr_NoMemory();
         return -1;
     }
+    ops_type = Py_TYPE(self);
+    return 0;
+}
+
+static int traverse(PyObject *self, visitproc visit, void *arg)
+{
+    const struct ops *o = (struct ops *)self;
+
+    Py_VISIT(o->scopes);
+    Py_VISIT(o->batches);
+    Py_VISIT(o->submitted);
+    Py_VISIT(Py_TYPE(self));
+    return 0;
+}
+
+static int clear(PyObject *self)
+{
+    struct ops *o = (struct ops *)self;
+
+    native_replace(&o->scopes, NULL);
+    native_replace(&o->batches, NULL);
+    native_replace(&o->submitted, NULL);
     return 0;
 }
 
@@ -152,6 +210,8 @@ static void deallocate(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
 
+    PyObject_GC_UnTrack(self);
+    clear(self);
     here_ops_free(((struct ops *)self)->counts);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);
@@ -160,6 +220,9 @@ static void deallocate(PyObject *self)
 static PyMethodDef methods[] = {
     {"launch", launch, METH_VARARGS, "launch(name, tensors, n_inputs, attrs, stream, timed): see here_op.c."},
     {"tell", tell, METH_NOARGS, "tell(): the params of notifications `launched`, packed."},
+    {"attach", attach, METH_VARARGS, "attach(scopes, batches, submitted, place): see here_op.c."},
+    {"decide", decide, METH_VARARGS, "decide(op, device, here): what \"auto\" means for an op by its number."},
+    {"forget", forget, METH_NOARGS, "forget(): \"auto\" is to be decided anew."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -168,11 +231,13 @@ static PyType_Slot slots[] = {
     {Py_tp_init, initialise},
     {Py_tp_new, PyType_GenericNew},
     {Py_tp_dealloc, deallocate},
+    {Py_tp_traverse, traverse},
+    {Py_tp_clear, clear},
     {Py_tp_methods, methods},
     {0, NULL},
 };
 
-PyType_Spec ops_spec = {"kops._native.Ops", sizeof(struct ops), 0, Py_TPFLAGS_DEFAULT, slots};
+PyType_Spec ops_spec = {"kops._native.Ops", sizeof(struct ops), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
 
 /* check_layout(number): raises Unsupported where the daemon's kernels take other parameters than this library makes. */
 PyObject *here_check_layout(PyObject *module, PyObject *number)

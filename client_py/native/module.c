@@ -137,7 +137,7 @@ PyMODINIT_FUNC PyInit__native(void)
         return NULL;
     if (!add_type(module, "Link", &link_spec) || !add_type(module, "Kernel", &kernel_spec) ||
         !add_type(module, "Here", &here_spec) || !add_type(module, "Ops", &ops_spec) ||
-        !add_type(module, "Shortcut", &shortcut_spec) ||
+        !add_type(module, "OpMethod", &op_method_spec) || !add_type(module, "Shortcut", &shortcut_spec) ||
         PyModule_AddStringConstant(module, "version", kops_version())) {
         Py_DECREF(module);
         return NULL;

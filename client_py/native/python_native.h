@@ -131,6 +131,10 @@ extern PyType_Spec ops_spec;
 PyObject *here_check_layout(PyObject *module, PyObject *number);
 PyObject *here_keep_image(PyObject *module, PyObject *arguments);
 
+/* op_method.c */
+
+extern PyType_Spec op_method_spec;
+
 /* regions.c */
 
 PyObject *link_remember(PyObject *self, PyObject *arguments);

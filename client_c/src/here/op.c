@@ -9,6 +9,7 @@
 #include "core/overlap.h"
 #include "core/step.h"
 #include "errors.h"
+#include "op_last.h"
 #include "ops/launch.h"
 #include "timed.h"
 
@@ -19,7 +20,6 @@ struct reading {
     char variant[STEP_VARIANT_BYTES]; /* forced; "": none */
     struct op_call call;
     struct plan plan;
-    struct cuda_launch launch;
 };
 
 /* ---- planning ---- */
@@ -85,7 +85,7 @@ static int check_overlap(const struct reading *r, struct error *e)
 }
 
 static int plan(const struct here_op_call *call, const struct cuda_ops_device *device, struct reading *r,
-                struct error *e)
+                struct cuda_launch *ret_launch, struct error *e)
 {
     if (read_op(call, r, e) < 0 || read_tensors(call, r, e) < 0 || read_attrs(call, r, e) < 0 ||
         op_plan(&r->call, &r->plan, e) < 0 || check_overlap(r, e) < 0)
@@ -93,7 +93,7 @@ static int plan(const struct here_op_call *call, const struct cuda_ops_device *d
     if (plan_is_empty(&r->plan))
         return 0;
     return cuda_ops_launch(r->call.op->id, &r->plan, r->addresses, r->variant[0] ? r->variant : NULL, device,
-                           &r->launch, e);
+                           ret_launch, e);
 }
 
 /* ---- the device ---- */
@@ -147,18 +147,13 @@ static enum kops_code find_place(const struct cuda_driver *d, cuda_context conte
 
 /* ---- the launch ---- */
 
-struct work {
-    cuda_function function;
-    struct cuda_launch *launch;
-};
-
-static cuda_status enqueue(const struct cuda_driver *d, void *context, cuda_queue stream)
+static cuda_status enqueue(const struct cuda_driver *d, void *work, cuda_queue stream)
 {
-    const struct work *w = context;
-    struct cuda_launch *l = w->launch;
+    struct here_op_made *made = work;
+    struct cuda_launch *l = &made->launch;
     void *params[] = {l->params};
 
-    return d->launch(w->function, l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1], l->block[2],
+    return d->launch(made->function, l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1], l->block[2],
                      l->shared_bytes, stream, params, NULL);
 }
 
@@ -172,58 +167,56 @@ static uint32_t flags_of(const struct op_call *call)
     return flags;
 }
 
-static struct here_counted count(struct here_tally *tally, const struct here_shapes *shapes)
+/* Counts a planned call, and keeps it as one of the last. */
+static void count(const struct cuda_driver *d, const struct place *place, const struct here_op_call *call,
+                  const struct reading *reading, struct here_op_made *made)
 {
+    const unsigned n = call->n_inputs + call->n_outputs;
+    enum dtype dtypes[PLAN_MAX_OPERANDS];
     struct here_row row = {.generation = 0};
-    struct here_counted counted;
+    struct here_shapes shapes;
 
-    here_tally_lock(tally);
-    counted = here_tally_count(tally, shapes, &row);
-    here_tally_unlock(tally);
-    return counted;
+    if (!call->ops)
+        return;
+    for (unsigned i = 0; i < n; i++)
+        dtypes[i] = reading->call.tensors[i]->dtype;
+    made->tally = here_ops_tally(call->ops, d, reading->call.op, dtypes, place->device);
+    here_shapes_of(reading->call.tensors, n, &shapes);
+    shapes.flags = flags_of(&reading->call);
+    if (made->tally) {
+        here_tally_lock(made->tally);
+        made->counted = here_tally_count(made->tally, &shapes, &row);
+        here_tally_unlock(made->tally);
+    }
+    here_op_last_keep(here_ops_last(call->ops), place->context, call, made, &shapes);
 }
 
-static enum kops_code launch(const struct cuda_driver *d, const struct place *place, const struct here_op_call *call,
-                             struct reading *reading, struct here_op_result *ret, struct kops_error *e)
+/* Finds the kernel of a planned call. Where its binary is missing, the call is not counted. */
+static enum kops_code find_kernel(const struct cuda_driver *d, const struct place *place,
+                                  const struct here_op_call *call, const struct reading *reading,
+                                  struct here_op_made *made, const char **ret_missing, struct kops_error *e)
 {
-    struct cuda_launch *l = &reading->launch;
-    enum dtype dtypes[PLAN_MAX_OPERANDS];
-    struct here_shapes shapes;
-    struct here_counted counted = {.timed = false};
-    struct here_tally *tally;
     struct here_function f;
-    struct work work;
     cuda_status status;
-    enum kops_code r = here_image_function(d, place->context, l->kernel, &f, &ret->missing, e);
+    enum kops_code r = here_image_function(d, place->context, made->launch.kernel, &f, ret_missing, e);
 
-    if (r || ret->missing)
+    if (r || *ret_missing)
         return r;
-    if (l->n_maps) {
-        status = cuda_ops_encode(l, d->map_encode);
+    if (made->launch.n_maps) {
+        status = cuda_ops_encode(&made->launch, d->map_encode);
         if (status)
             return cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "cuTensorMapEncodeTiled");
     }
-    work = (struct work){f.function, l};
-    ret->variant = l->variant;
-    for (unsigned i = 0; i < call->n_inputs + call->n_outputs; i++)
-        dtypes[i] = reading->call.tensors[i]->dtype;
-    tally = call->ops ? here_ops_tally(call->ops, d, reading->call.op, dtypes, place->device) : NULL;
-    here_shapes_of(reading->call.tensors, call->n_inputs + call->n_outputs, &shapes);
-    shapes.flags = flags_of(&reading->call);
-    if (tally)
-        counted = count(tally, &shapes);
-    ret->due = counted.due;
-    if (call->timed)
-        return here_timed(tally, &counted, d, call->stream, enqueue, &work, &ret->us, e);
-    status = here_enqueue_counted(tally, &counted, d, place->context, call->stream, enqueue, &work);
-    return status ? cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "cuLaunchKernel") : KOPS_OK;
+    made->op = reading->call.op;
+    made->function = f.function;
+    count(d, place, call, reading, made);
+    return KOPS_OK;
 }
 
 /* The daemon's binaries may have been built without code for the kernels of this device's level. */
-static bool lacks_kernel(enum kops_code r, const struct reading *reading, struct place *place)
+static bool lacks_kernel(enum kops_code r, const char *kernel, struct place *place)
 {
-    const enum cuda_ops_level level =
-        r == KOPS_ERR_UNSUPPORTED ? here_image_level(reading->launch.kernel) : CUDA_OPS_ANY;
+    const enum cuda_ops_level level = r == KOPS_ERR_UNSUPPORTED ? here_image_level(kernel) : CUDA_OPS_ANY;
 
     if (level == CUDA_OPS_ANY)
         return false;
@@ -232,28 +225,52 @@ static bool lacks_kernel(enum kops_code r, const struct reading *reading, struct
     return true;
 }
 
-enum kops_code here_op(const struct here_op_call *call, struct here_op_result *ret, struct kops_error *e)
+/* Checks and plans a call that is none of the last ones again. made->op stays NULL where nothing is to be launched. */
+static enum kops_code prepare(const struct cuda_driver *d, cuda_context context, const struct here_op_call *call,
+                              struct here_op_made *made, const char **ret_missing, struct kops_error *e)
 {
-    const struct cuda_driver *d = NULL;
-    cuda_context context = NULL;
     struct reading reading;
     struct place place;
     struct error why;
-    enum kops_code r = here_context(&d, &context, e);
+    enum kops_code r = find_place(d, context, &place, e);
 
-    *ret = (struct here_op_result){.variant = ""};
-    if (!r)
-        r = find_place(d, context, &place, e);
     if (!r)
         r = here_check_device(call->device, place.device, e);
     if (r)
         return r;
     do {
-        if (plan(call, &place.kernels, &reading, &why) < 0)
+        if (plan(call, &place.kernels, &reading, &made->launch, &why) < 0)
             return here_error(&why, e);
         if (plan_is_empty(&reading.plan))
             return KOPS_OK;
-        r = launch(d, &place, call, &reading, ret, e);
-    } while (lacks_kernel(r, &reading, &place));
+        r = find_kernel(d, &place, call, &reading, made, ret_missing, e);
+    } while (lacks_kernel(r, made->launch.kernel, &place));
     return r;
+}
+
+enum kops_code here_op(const struct here_op_call *call, struct here_op_result *ret, struct kops_error *e)
+{
+    const struct cuda_driver *d = NULL;
+    cuda_context context = NULL;
+    struct here_op_made made;
+    cuda_status status;
+    enum kops_code r = here_context(&d, &context, e);
+
+    *ret = (struct here_op_result){.variant = ""};
+    if (r)
+        return r;
+    if (!call->ops || !here_op_last_find(here_ops_last(call->ops), context, call, &made)) {
+        made.op = NULL;
+        made.tally = NULL;
+        made.counted = (struct here_counted){.timed = false};
+        r = prepare(d, context, call, &made, &ret->missing, e);
+    }
+    if (r || !made.op)
+        return r;
+    ret->variant = made.launch.variant;
+    ret->due = made.counted.due;
+    if (call->timed)
+        return here_timed(made.tally, &made.counted, d, call->stream, enqueue, &made, &ret->us, e);
+    status = here_enqueue_counted(made.tally, &made.counted, d, context, call->stream, enqueue, &made);
+    return status ? cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "cuLaunchKernel") : KOPS_OK;
 }

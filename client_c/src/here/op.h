@@ -13,7 +13,8 @@ struct here_op_call {
     const char *op;
     const struct here_tensor *tensors; /* inputs, then outputs */
     unsigned n_inputs, n_outputs;
-    const void *attrs;    /* one MessagePack map: a request's attrs; NULL: as declared */
+    const void *attrs; /* one MessagePack map: a request's attrs; NULL: as declared */
+    size_t attrs_length;
     cuda_queue stream;    /* of the current context; may be under capture */
     int device;           /* the tensors', by its number in this process, which the context must be of; -1: any */
     bool timed;           /* waits until it has ended */

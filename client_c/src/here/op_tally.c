@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "op_last.h"
 #include "wire/mp.h"
 
 /* One tally, with its key. The key is constant; the tally has its own lock. */
@@ -20,14 +21,21 @@ struct entry {
 struct here_ops {
     pthread_mutex_t lock;          /* of those who add */
     _Atomic(struct entry *) first; /* entries are added in front, and stay */
+    struct here_op_last *last;     /* owned; it refers to the tallies */
 };
 
 struct here_ops *here_ops_new(void)
 {
     struct here_ops *o = calloc(1, sizeof(*o));
 
-    if (o)
-        pthread_mutex_init(&o->lock, NULL);
+    if (!o)
+        return NULL;
+    o->last = here_op_last_new();
+    if (!o->last) {
+        free(o);
+        return NULL;
+    }
+    pthread_mutex_init(&o->lock, NULL);
     return o;
 }
 
@@ -37,6 +45,7 @@ struct here_ops *here_ops_free(struct here_ops *o)
 
     if (!o)
         return NULL;
+    here_op_last_free(o->last);
     while (e) {
         struct entry *next = e->next;
 
@@ -103,6 +112,11 @@ struct here_tally *here_ops_tally(struct here_ops *o, const struct cuda_driver *
         pthread_mutex_unlock(&o->lock);
     }
     return e ? e->tally : NULL;
+}
+
+struct here_op_last *here_ops_last(struct here_ops *o)
+{
+    return o->last;
 }
 
 void here_ops_read(struct here_ops *o)

@@ -6,6 +6,7 @@
 #include "tally.h"
 
 struct here_ops;
+struct here_op_last;
 
 struct here_ops *here_ops_new(void); /* NULL: no memory */
 /* NULL is allowed; returns NULL. */
@@ -15,6 +16,9 @@ struct here_ops *here_ops_free(struct here_ops *o);
  * NULL: no memory. */
 struct here_tally *here_ops_tally(struct here_ops *o, const struct cuda_driver *d, const struct op *op,
                                   const enum dtype *dtypes, cuda_device device);
+
+/* The client's last executions. */
+struct here_op_last *here_ops_last(struct here_ops *o);
 
 /* As here_tally_read(), of all of them. */
 void here_ops_read(struct here_ops *o);

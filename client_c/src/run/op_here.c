@@ -141,6 +141,7 @@ enum kops_code op_here(struct kops_client *c, const struct kops_request *request
     call.device = here_tensors_device(&tensors);
     wire_pack_attrs(&attrs, request->attrs, request->n_attrs, o->variant);
     call.attrs = attrs.data;
+    call.attrs_length = attrs.length;
     r = attrs.failed ? fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for an op")
                      : execute(c, &call, deadline, &result, e);
     bytes_free(&attrs);

@@ -45,6 +45,8 @@ class Calls(DefaultTimeout):
         self._scopes: dict[int, list[Recorder]] = {}  # open sequences and programs by thread
         self._batches: dict[int, Batch] = {}  # by thread
         self._submitted: dict[int, list[tuple[Link, Call]]] = {}  # requests that nobody waits for yet, by thread
+        if self._ops_here is not None:
+            self._ops_here.attach(self._scopes, self._batches, self._submitted, 0)
 
     def _live(self) -> Link:
         """The connection; a new one when there is none or it was lost."""
@@ -61,6 +63,8 @@ class Calls(DefaultTimeout):
             if scopes:
                 return scopes[-1]._op(op, values, out, attrs, device, stream, timing, deadline_ms, priority, blocking, timeout, where)
         sent = time.monotonic_ns() if timing else None
+        if where is contexts.DAEMON_BY_AUTO:
+            where = None
         if where is not None and where != "daemon" and self._is_here(where, op, values):
             given = {"device": device is not None, "stream": stream, "deadline_ms": deadline_ms, "priority": priority, "blocking": blocking}
             contexts.check_options(op, **given)
@@ -98,6 +102,15 @@ class Calls(DefaultTimeout):
         except Capturing:
             return ops_here.offered(link)
         return ops_here.chosen(self, link, op, values).where == "here"
+
+    def _tell_ops(self) -> None:
+        ops_here.tell(self)
+
+    def _forget_places(self) -> None:
+        """Another daemon may be slower, or hand out no code."""
+        self._places.clear()
+        if self._ops_here is not None:
+            self._ops_here.forget()
 
     def place(self, op: str, *inputs: Any) -> Place:
         """Where `where="auto"` runs an op with such inputs, and why: a `Place`, as `kern.place(…)` tells of a kernel's launches. On a

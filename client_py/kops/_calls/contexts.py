@@ -14,6 +14,7 @@ from .._session.connection import Peer
 from .._tensors.operands import Layout
 
 PLACES = ("daemon", "here", "auto")
+DAEMON_BY_AUTO: Any = object()  # the `where` of a call for which "auto" was decided before to be the daemon
 LEGACY_STREAM = 0
 
 

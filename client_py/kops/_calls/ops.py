@@ -11,12 +11,18 @@ import inspect
 import numbers
 import operator
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
+from .._base.compiled import FAST_RULES, native, pack
 from .._base.declarations import OPS
 from .._base.errors import BadArgument, WrongType
 from .._base.timeouts import DEFAULT_TIMEOUT
+from . import out_dtypes
+from .contexts import DAEMON_BY_AUTO
+from .rules import VECTORS
 
+NUMBERS = {op: number for number, op in enumerate(OPS)}  # by which the extension knows them
 OPTIONS = (
     "out=None, variant=None, device=None, stream=0, timing=False, deadline_ms=None, priority=None, blocking=None, "
     "where=None, timeout=DEFAULT_TIMEOUT"
@@ -122,10 +128,38 @@ def _make_method(op: str) -> Callable[..., Any]:
     return method
 
 
+def _packer(op: str) -> Callable[[dict[str, Any]], bytes | None]:
+    """What the extension asks for a call's attributes by: as they are sent, None where all are as declared."""
+    declared = {attr["name"]: attr for attr in OPS[op]["attrs"]}
+
+    def packer(given: dict[str, Any]) -> bytes | None:
+        variant = given.pop("variant", None)
+        attrs = {name: coerce(op, declared[name], value) for name, value in given.items() if value != declared[name]["default"]}
+        if variant is not None:
+            attrs["variant"] = variant
+        return pack(attrs) if attrs else None
+
+    return packer
+
+
+def _with_short_way(op: str, method: Callable[..., Any]) -> Any:
+    """The method, which the extension tries to launch in this process before it calls it."""
+    declared = OPS[op]
+    if native is None or len(declared["outputs"]) != 1:
+        return method
+    rule = 0 if op in out_dtypes.OTHERS else FAST_RULES.get(op, 0)
+    attrs = (*(attr["name"] for attr in declared["attrs"]), "variant")
+    return native.OpMethod(
+        method, op, NUMBERS[op], len(declared["inputs"]), rule, op in VECTORS, attrs, _packer(op), DAEMON_BY_AUTO, MethodType
+    )  # fmt: skip
+
+
 class OpMethods:
     """A method for each op. The client says what calling one means, in `_op`."""
 
+    _ops_here: Any = None  # of a client that launches in this process
+
 
 for _name in OPS:
-    setattr(OpMethods, _name, _make_method(_name))
+    setattr(OpMethods, _name, _with_short_way(_name, _make_method(_name)))
 AsyncOpMethods = OpMethods

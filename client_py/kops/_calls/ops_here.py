@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .._base.compiled import native, pack
+from .._base.compiled import fast_types, native, pack
 from .._base.declarations import OPS
 from .._base.dtypes import NAMES
 from .._base.errors import BadArgument, ReadOnly, ShapeMismatch, Unsupported, WrongType
@@ -20,6 +20,7 @@ from .._session.session import Call
 from .._tensors.adapters import adapter_of
 from .._tensors.operands import Layout, Operand, Operands, widened
 from . import contexts, out_dtypes, rules
+from .ops import NUMBERS
 from .places import Place, device_of, place
 from .plans import Plan
 
@@ -44,8 +45,22 @@ def uses_blaslt(connection: Peer, op: str, arrays: Sequence[Any]) -> bool:
 def chosen(client: Any, connection: Peer, op: str, arrays: tuple[Any, ...]) -> Place:
     """Where `where="auto"` runs an op."""
     if uses_blaslt(connection, op, arrays):
-        return Place("daemon", f"the daemon's {op} is cuBLASLt's, which is faster than the kernel that is launched here")
-    return place(client, connection, arrays, FEATURE)
+        made = Place("daemon", f"the daemon's {op} is cuBLASLt's, which is faster than the kernel that is launched here")
+    else:
+        made = place(client, connection, arrays, FEATURE)
+    _remember(client, op, arrays, made)
+    return made
+
+
+def _remember(client: Any, op: str, arrays: tuple[Any, ...], made: Place) -> None:
+    """Tells the extension what "auto" is for such calls, until the client connects anew: torch CUDA tensors alone are its own, and what
+    was not measured yet may be measured later."""
+    device = device_of(arrays)
+    number = NUMBERS.get(op)
+    if client._ops_here is None or device is None or number is None or not made.stays or type(arrays[0]) not in fast_types:
+        return
+    if all(type(value) in fast_types and value.device.type == "cuda" for value in arrays):
+        client._ops_here.decide(number, device, made.where == "here")
 
 
 def fetch(connection: Peer, op: str, name: str) -> Plan:

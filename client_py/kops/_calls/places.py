@@ -31,6 +31,11 @@ class Place:
     here_us: float | None = None
     daemon_us: float | None = None
 
+    @property
+    def stays(self) -> bool:
+        """Whether it is so as long as the connection is: nothing is to be measured."""
+        return self.here_us is not None or self.where == "daemon"
+
 
 def device_of(arguments: Sequence[Any]) -> int | None:
     """The device of the first torch CUDA tensor."""

@@ -261,6 +261,7 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
         """Ends the connection, once the ordered calls have ended; the daemon releases the client's memory and programs. Arrays made by
         `empty` stay valid. Idempotent."""
         self._closed = True
+        self._forget_places()
         self._settle(self.timeout)
         self._tell_launched()
         connection, self._connection = self._connection, None
@@ -316,6 +317,7 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
         with self._connecting:
             connection = self._connection
             if connection is None or not connection.alive:
+                self._forget_places()
                 if connection is not None:
                     self._await_end(connection)
                 if isinstance(connection, SocketLink):
