@@ -21,6 +21,7 @@ from ._base.errors import __all__ as _errors
 from ._base.results import Attr, Comparison, Device, Info, Op, Profile, Timings
 from ._base.stats import ExecutorStats, MappingStats, OpStats, Spread, Stats
 from ._base.tuning import Candidate, Choice, Tuned
+from ._base.warnings import TurnsWarning
 from ._calls.batch import Batch
 from ._calls.pending import Pending
 from ._calls.places import Place
@@ -90,6 +91,7 @@ __all__ = [
     "TensorMap",
     "Timings",
     "Tuned",
+    "TurnsWarning",
     "UserInfo",
     "__version__",
     "compiled",

@@ -19,7 +19,7 @@ enum {
     KEYWORDS = 24
 };
 
-/* Attributes of an earlier call, by identity: their types are those whose values do not change. */
+/* Attributes of an earlier call, of types whose values do not change. */
 struct packed {
     PyObject *names; /* the keywords of the call, a tuple; NULL: there are none */
     PyObject *values[ATTRS];
@@ -126,12 +126,28 @@ static bool is_constant(PyObject *value)
            PyUnicode_CheckExact(value);
 }
 
+/* Numbers and texts that torch's dispatcher passes on are new objects in every call. */
+static bool is_same(PyObject *a, PyObject *b)
+{
+    double x, y;
+
+    if (a == b)
+        return true;
+    if (PyUnicode_CheckExact(a) && PyUnicode_CheckExact(b))
+        return PyUnicode_Compare(a, b) == 0;
+    if (!PyFloat_CheckExact(a) || !PyFloat_CheckExact(b))
+        return false;
+    x = PyFloat_AsDouble(a);
+    y = PyFloat_AsDouble(b);
+    return !memcmp(&x, &y, sizeof(x)); /* 0.0 is not -0.0 */
+}
+
 static bool is_packed(const struct packed *p, const struct given *g)
 {
     if (p->names != g->names)
         return false;
     for (unsigned i = 0; i < g->n_attrs; i++)
-        if (p->values[i] != g->values[g->attrs[i]])
+        if (!is_same(p->values[i], g->values[g->attrs[i]]))
             return false;
     return true;
 }

@@ -67,7 +67,7 @@ def test_auto_takes_one_place_for_both(k: kops.Client, driver: Any, monkeypatch:
         thrice(x, out=y, where="auto")
         k.synchronize()
         assert numbers(driver, y) == [3, 6] and launches(k) == before + more
-        k._places.clear()
+        k._forget_places()
 
 
 def test_both_are_parts_of_a_graph(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811

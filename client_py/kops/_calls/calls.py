@@ -14,29 +14,42 @@ from .._base.errors import BadArgument, Capturing, ConnectFailed, ConnectionLost
 from .._base.log import log
 from .._base.results import Timing, Timings
 from .._base.timeouts import DEFAULT_TIMEOUT, DefaultTimeout
-from .._base.warnings import warn
+from .._base.warnings import TurnsWarning, warn
+from .._memory.allocations import allocations
 from .._session.recovery import LOSSES, SHORT_LOSSES, Trial, no_hazard, short_call
 from .._session.session import Call
 from . import contexts, ops_here, out_dtypes, plans
 from .batch import Batch
 from .launch import Launch
 from .pending import Link, Pending, Watcher
-from .places import Place
+from .places import Place, device_of
 from .plans import Plan, Prepared
 from .programs import Program
 from .recording import BaseSequence, Recorder
 from .rules import VECTORS
 
 
+TURNS = (
+    "the daemon and this process take turns on the GPU, so each change between torch's work and the daemon's on a stream costs about "
+    '150 us. Start MPS (deploy/README.md), or connect with where="auto" (KOPS_WHERE=auto), which launches in this process where that '
+    'is faster; where="daemon" (KOPS_WHERE=daemon) keeps the daemon and this warning away'
+)
+_told_of_turns = False
+
+
 class Calls(DefaultTimeout):
     """The part of a client that calls go through. The rest of it is in `client`."""
 
-    def __init__(self, timeout: float | None, blocking: bool, reconnect_timeout: float) -> None:
+    where = "daemon"
+
+    def __init__(self, timeout: float | None, blocking: bool, reconnect_timeout: float, where: str | None = None) -> None:
         self.timeout = timeout
         self._watcher = Watcher()
         self._told_of_waiting = False
         self.reconnect_timeout = reconnect_timeout
         self.blocking = blocking
+        self.where, self._place_chosen = contexts.place_of_connection(where, blocking)
+        self._may_tell_of_turns = not self._place_chosen and not blocking
         self._connection: Link | None = None
         self._places: dict[tuple[int, int], Any] = {}  # where "auto" launches, and until when, by connection and device
         # Kernels that were launched in this process, by id(): a set cannot be gone through while other threads add to it.
@@ -46,7 +59,8 @@ class Calls(DefaultTimeout):
         self._batches: dict[int, Batch] = {}  # by thread
         self._submitted: dict[int, list[tuple[Link, Call]]] = {}  # requests that nobody waits for yet, by thread
         if self._ops_here is not None:
-            self._ops_here.attach(self._scopes, self._batches, self._submitted, 0)
+            self._ops_here.attach(self._scopes, self._batches, self._submitted, contexts.PLACES.index(self.where))
+        self._here_devices: set[int] = set()  # where "auto" launches kernels here
 
     def _live(self) -> Link:
         """The connection; a new one when there is none or it was lost."""
@@ -65,6 +79,10 @@ class Calls(DefaultTimeout):
         sent = time.monotonic_ns() if timing else None
         if where is contexts.DAEMON_BY_AUTO:
             where = None
+        elif where is None and self.where != "daemon":
+            others = device is not None or stream or deadline_ms is not None or priority is not None or blocking is not None
+            if not others and timing != "exact" and op in ops_here.NUMBERS:
+                where = self._usual_place(values)
         if where is not None and where != "daemon" and self._is_here(where, op, values):
             given = {"device": device is not None, "stream": stream, "deadline_ms": deadline_ms, "priority": priority, "blocking": blocking}
             contexts.check_options(op, **given)
@@ -84,6 +102,8 @@ class Calls(DefaultTimeout):
                         raise
                     failed = error
             contexts.refuse_capture(values)
+            if self._may_tell_of_turns and plain and where is None and not blocking and values and type(values[0]) in fast_types:
+                self._tell_of_turns(values)
             options = dict(plans.ORDERED) if plain else plans.options_of(link, device, stream, timing, deadline_ms, priority)
             request = plans.Request(op, values, out, attrs, options)
             return self._carry(link, request, timing, stream, blocking, timeout, failed, sent)
@@ -103,12 +123,37 @@ class Calls(DefaultTimeout):
             return ops_here.offered(link)
         return ops_here.chosen(self, link, op, values).where == "here"
 
+    def _usual_place(self, values: tuple[Any, ...]) -> str | None:
+        """The connection's place, for a call that names none and asks for nothing that the daemon alone has; None: the daemon, which
+        has the calls that are recorded, and arrays in host memory."""
+        if self.where == "daemon" or (self._scopes and self._recorder() is not None) or not any(map(contexts.on_device, values)):
+            return None
+        return self.where
+
+    def _tell_of_turns(self, values: tuple[Any, ...]) -> None:
+        """Warns once a process, where an ordered call makes two processes take turns on a GPU. Not on a stream under capture."""
+        global _told_of_turns
+        index = device_of(values)
+        if index is None:
+            return
+        link = self._live()
+        if link.info is None or not link.offers_ordered:
+            return
+        uuid = allocations.driver.uuid(index)
+        mps = next((device.mps for device in link.info.devices if device.uuid == uuid), True)
+        self._may_tell_of_turns = False
+        if mps or _told_of_turns:
+            return
+        _told_of_turns = True
+        warn(TURNS, TurnsWarning)
+
     def _tell_ops(self) -> None:
         ops_here.tell(self)
 
     def _forget_places(self) -> None:
         """Another daemon may be slower, or hand out no code."""
         self._places.clear()
+        self._here_devices.clear()
         if self._ops_here is not None:
             self._ops_here.forget()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -22,6 +23,21 @@ def checked_place(where: str) -> str:
     if where not in PLACES:
         raise BadArgument(f"where must be one of {', '.join(PLACES)}, not {where!r}", {"key": "where"})
     return where
+
+
+def place_of_connection(given: str | None, blocking: bool) -> tuple[str, bool]:
+    """Where a connection's calls run, and whether its user chose that: `given`, KOPS_WHERE, or the daemon."""
+    if given is not None:
+        if blocking and checked_place(given) != "daemon":
+            raise BadArgument(
+                f"blocking=True waits for the daemon's results, and a launch here is put on the caller's stream: leave out where={given!r}",
+                {"key": "where"},
+            )
+        return checked_place(given), True
+    named = os.environ.get("KOPS_WHERE", "")
+    if named and named not in PLACES:
+        raise BadArgument(f"KOPS_WHERE must be one of {', '.join(PLACES)}, not {named!r:.40}", {"key": "KOPS_WHERE"})
+    return ("daemon" if blocking or not named else named), bool(named)
 
 
 def check_options(name: str, **options: Any) -> None:

@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .._base.compiled import native, why_not
+from .._base.compiled import fast_types, native, why_not
 from .._base.errors import KopsError, Timeout
 from .._session.connection import Peer
 from .contexts import offered
 
+NO_ARRAYS = frozenset((int, float, bool, type(None)))
 CHAIN = 16  # launches of a measurement
 AGAIN_S = 10.0  # after one that failed, the next one
 
@@ -103,6 +104,28 @@ def place(client: Any, connection: Peer, arguments: tuple[Any, ...], feature: st
     if found is None or found[1] < time.monotonic():
         found = client._places[connection.key, device] = _measured(client, device)
     return found[0]
+
+
+def is_here(client: Any, arguments: tuple[Any, ...]) -> bool:
+    """Whether "auto" was found before to launch kernels with such arguments here: torch CUDA tensors and numbers."""
+    decided, found = client._here_devices, False
+    if not decided:
+        return False
+    for value in arguments:
+        if type(value) in fast_types:
+            if value.get_device() not in decided:  # -1: on the CPU
+                return False
+            found = True
+        elif type(value) not in NO_ARRAYS:
+            return False
+    return found
+
+
+def remember(client: Any, arguments: tuple[Any, ...], made: Place) -> None:
+    """Has `is_here` answer, until the client connects anew."""
+    device = device_of(arguments)
+    if device is not None and made.stays and made.where == "here":
+        client._here_devices.add(device)
 
 
 def _measured(client: Any, device: int) -> tuple[Place, float]:

@@ -63,26 +63,26 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
 
     def __init__(
         self, socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, spin_us: float = 0, blocking: bool = False,
-        reconnect_timeout: float | None = None, isolate: str | None = None, autostart: bool = True,
+        reconnect_timeout: float | None = None, isolate: str | None = None, autostart: bool = True, where: str | None = None,
     ) -> None:  # fmt: skip
-        self._prepare(socket, timeout, spin_us, blocking, reconnect_timeout, isolate, autostart)
+        self._prepare(socket, timeout, spin_us, blocking, reconnect_timeout, isolate, autostart, where)
         self._live()
 
     @classmethod
     def unconnected(
         cls, socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, spin_us: float = 0, blocking: bool = False,
-        reconnect_timeout: float | None = None, isolate: str | None = None, autostart: bool = True,
+        reconnect_timeout: float | None = None, isolate: str | None = None, autostart: bool = True, where: str | None = None,
     ) -> Client:  # fmt: skip
         """A client that connects at its first use."""
         made = cls.__new__(cls)
-        made._prepare(socket, timeout, spin_us, blocking, reconnect_timeout, isolate, autostart)
+        made._prepare(socket, timeout, spin_us, blocking, reconnect_timeout, isolate, autostart, where)
         return made
 
     def _prepare(
         self, socket: Any, timeout: float | None, spin_us: float, blocking: bool, reconnect_timeout: float | None,
-        isolate: str | None, autostart: bool,
+        isolate: str | None, autostart: bool, where: str | None,
     ) -> None:  # fmt: skip
-        Calls.__init__(self, timeout, blocking, reconnect_timeout_of(reconnect_timeout))
+        Calls.__init__(self, timeout, blocking, reconnect_timeout_of(reconnect_timeout), where)
         self.spin_us = spin_us
         self.isolate = isolate
         self.autostart = autostart
@@ -299,7 +299,8 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickled client connects anew where it is unpickled, so it can go to spawned workers."""
-        how = (self.timeout, self.spin_us, self.blocking, self.reconnect_timeout, self.isolate, self.autostart)
+        where = self.where if self._place_chosen else None
+        how = (self.timeout, self.spin_us, self.blocking, self.reconnect_timeout, self.isolate, self.autostart, where)
         return _connect_again, (self._path, *how)
 
     def __repr__(self) -> str:
@@ -419,17 +420,18 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _connect_again(
-    path: Any, timeout: float | None, spin_us: float, blocking: bool, reconnect_timeout: float, isolate: str | None, autostart: bool
-) -> Client:
+    path: Any, timeout: float | None, spin_us: float, blocking: bool, reconnect_timeout: float, isolate: str | None, autostart: bool,
+    where: str | None,
+) -> Client:  # fmt: skip
     return Client(
         path, timeout=timeout, spin_us=spin_us, blocking=blocking, reconnect_timeout=reconnect_timeout, isolate=isolate,
-        autostart=autostart,
+        autostart=autostart, where=where,
     )  # fmt: skip
 
 
 def connect(
     socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, spin_us: float = 0, blocking: bool = False,
-    reconnect_timeout: float | None = None, isolate: str | None = None, autostart: bool = True,
+    reconnect_timeout: float | None = None, isolate: str | None = None, autostart: bool = True, where: str | None = None,
 ) -> Client:  # fmt: skip
     """Connects to kopsd: a `Client`, to be used with `with`.
 
@@ -442,10 +444,14 @@ def connect(
     `reconnect_timeout`: seconds that a call waits for a daemon which has gone away to come back, see `Client`; 0: it
     does not wait, nothing is repeated, and each loss is an error of the calls that it hits. Without it
     KOPS_RECONNECT_TIMEOUT, else 10. `isolate="connection"`: kernels of your own run in a process that no other client's
-    share; `Unsupported` where the daemon has none for users' kernels. Raises `ConnectFailed`, which lists what was tried:
+    share; `Unsupported` where the daemon has none for users' kernels. `where`: where calls run that name no place, "daemon", "here" or
+    "auto", see `kops.Kernel`; without it KOPS_WHERE, else the daemon. "here" and "auto" are for calls on arrays in this process's device
+    memory that give no option of the daemon's alone (`device`, `stream`, `deadline_ms`, `priority`, `blocking`, `exclusive`, exact
+    timing); the others, and all that is recorded, submitted or profiled, stay the daemon's. What runs here has no isolation, and no
+    quota, profile or trace counts it. Raises `ConnectFailed`, which lists what was tried:
     this first time nothing is waited for but a daemon whose socket is there, or that is started.
     """
     return Client(
         socket, timeout=timeout, spin_us=spin_us, blocking=blocking, reconnect_timeout=reconnect_timeout, isolate=isolate,
-        autostart=autostart,
+        autostart=autostart, where=where,
     )  # fmt: skip

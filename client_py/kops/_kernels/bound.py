@@ -24,7 +24,7 @@ class Bound:
         kernel = self._kernel
         if self._packed is not None and not keywords and len(arguments) == kernel._count:
             client = kernel._client
-            if not client._scopes:
+            if not client._scopes and client.where == "daemon":
                 try:
                     made = kernel._fast(client._live(), arguments, self._packed, None, False, DEFAULT_TIMEOUT)
                 except Capturing:

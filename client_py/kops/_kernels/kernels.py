@@ -21,7 +21,7 @@ from .._calls.counting import caches_of
 from .._calls.launch import Launch, profile, run
 from .._calls.launchable import Launchable
 from .._calls.pending import Pending
-from .._calls.places import Place, place
+from .._calls.places import Place, is_here, place, remember
 from .._calls.plans import Plan, blocking_of, options_of, truest
 from .._memory.pool import prune
 from .._session.connection import Peer
@@ -272,6 +272,9 @@ class Kernel(BaseKernel):
             geometry = None
         else:
             geometry = {"grid": grid, "block": block, "shared": shared, "cluster": cluster}
+        if where is None and client.where != "daemon":
+            if not (stream or exclusive or deadline_ms is not None or priority is not None or blocking is not None or timing == "exact"):
+                where = client._usual_place(arguments)
         if where == "auto":
             where = self._chosen(arguments) if not client._scopes else None
         if where is not None and (where == "here" or contexts.checked_place(where) != "daemon"):
@@ -291,6 +294,8 @@ class Kernel(BaseKernel):
 
     def _chosen(self, arguments: tuple[Any, ...]) -> str | None:
         """Where "auto" launches; None on a stream that is captured: there it is here if possible, without measuring."""
+        if is_here(self._client, arguments):
+            return "here"
         try:
             contexts.refuse_capture(arguments)
         except Capturing:
@@ -302,7 +307,9 @@ class Kernel(BaseKernel):
         connection and device measures a chain of tiny launches both ways, on a stream of its own: some milliseconds. Before that it
         waits for the client's earlier ordered calls, as `synchronize` does, and raises the error of one of them."""
         client = self._client
-        return place(client, client._live(), arguments, here.FEATURE)
+        made = place(client, client._live(), arguments, here.FEATURE)
+        remember(client, arguments, made)
+        return made
 
     def _launch_here(self, arguments: tuple[Any, ...], given: Any, timing: Timing, timeout: Any, sent: int | None) -> Any:
         """A launch in this process's context."""
@@ -391,6 +398,8 @@ class Kernel(BaseKernel):
                 raise BadArgument(f"{self.name} is being recorded: timing, stream and the like belong to the whole {recorder.name}")
             return recorder.launch(self, *arguments, **(given or {}))
         contexts.refuse_capture(arguments)
+        if client._may_tell_of_turns and not (timing or stream or exclusive or blocking):
+            client._tell_of_turns(arguments)
         link = client._live()
         options = options_of(link, None, stream, timing, deadline_ms, priority, exclusive=exclusive)
         request = Launch(self, arguments, self._geometry.of_call(arguments, given or {}), options)

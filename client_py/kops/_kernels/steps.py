@@ -18,6 +18,8 @@ ANYWHERE = ("timeout", "blocking")  # options with which a launch on a captured 
 def launch(client: Any, name: str, steps: Sequence[tuple[Any, ...]], where: str | None, options: dict[str, Any]) -> Any:
     """Launches the kernels, each with its arguments, where one kernel would be launched. The Timings, with `timing`."""
     arguments = tuple(value for _, *given in steps for value in given)
+    if where is None and client.where != "daemon" and not _daemons(options, ("timeout", "timing")) and options.get("timing") != "exact":
+        where = client._usual_place(arguments)
     if where == "auto":
         where = steps[0][0]._chosen(arguments)
     if where is None and _captured(client, arguments, options):
@@ -29,13 +31,17 @@ def launch(client: Any, name: str, steps: Sequence[tuple[Any, ...]], where: str 
     return answer[1] if options.get("timing") else None
 
 
+def _daemons(options: dict[str, Any], anywhere: tuple[str, ...]) -> bool:
+    """Whether there are options that the daemon alone has."""
+    return any(value is not None and value is not False and value != 0 for key, value in options.items() if key not in anywhere)
+
+
 def _captured(client: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> bool:
     """Whether the launches become nodes of a graph. Raises Capturing where they cannot."""
     try:
         contexts.refuse_capture(arguments)
     except Capturing:
-        daemons = any(value is not None and value is not False and value != 0 for key, value in options.items() if key not in ANYWHERE)
-        if daemons or not contexts.offered(client._live(), here.FEATURE):
+        if _daemons(options, ANYWHERE) or not contexts.offered(client._live(), here.FEATURE):
             raise
         return True
     return False

@@ -130,7 +130,7 @@ class Carrier:
     """`crew` are the threads that prepare what is copied, and look at it afterwards. One thread at a time calls the other methods."""
 
     def __init__(self, path: Any, timeout: float, device: Device, crew: ThreadPoolExecutor) -> None:
-        self.client = Client(path, timeout=timeout, reconnect_timeout=0, autostart=False)
+        self.client = Client(path, timeout=timeout, reconnect_timeout=0, autostart=False, where="daemon")
         self.device, self.crew = device, crew
         self._guarded = guards(self.client)
         self._free: OrderedDict[Key, list[Room]] = OrderedDict()

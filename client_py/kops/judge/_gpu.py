@@ -107,7 +107,7 @@ class Executor:
     """A connection whose kernels have a process of their own."""
 
     def __init__(self, path: Any, timeout: float) -> None:
-        self.client = Client(path, timeout=timeout, reconnect_timeout=0, isolate="connection", autostart=False)
+        self.client = Client(path, timeout=timeout, reconnect_timeout=0, isolate="connection", autostart=False, where="daemon")
         self.solutions = 0
         self.seen: set[str] = set()  # what it has run: module state may stay loaded
 

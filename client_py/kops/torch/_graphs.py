@@ -122,6 +122,20 @@ def captured(name: str) -> Callable[..., Any]:
     return call
 
 
+def captures(like: Any) -> bool:
+    """Whether the current stream of its device is under capture."""
+    try:
+        contexts.refuse_capture((like,))
+    except Capturing:
+        return True
+    return False
+
+
+def place(client: Any, name: str, like: Any) -> str | None:
+    """The `where` of a call: the client's own, but that a product under capture may be torch's."""
+    return "daemon" if client.where == "daemon" or (name == "gemm" and client.where == "auto" and captures(like)) else None
+
+
 def ordered(name: str) -> Callable[..., Any]:
     """The op by the client in use, wherever its stream can have it."""
     here = captured(name)
@@ -131,7 +145,7 @@ def ordered(name: str) -> Callable[..., Any]:
         if TREES in sys.modules and launches_here(client, inputs[0], ops_here.FEATURE):
             return here(*inputs, out=out, **attrs)
         try:
-            return getattr(client, name)(*inputs, out=out, where="daemon", **attrs)
+            return getattr(client, name)(*inputs, out=out, where=place(client, name, inputs[0]), **attrs)
         except Capturing:
             if not ops_here.offered(client._live()):
                 raise

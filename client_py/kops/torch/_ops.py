@@ -19,7 +19,7 @@ from .._tensors.operands import check_dtype, unknown_dtype
 from . import _clients
 from ._dispatch import Spec, register, tags
 from ._formulas import AUTOCAST, BATCHED, GRADIENTS
-from ._graphs import TREES, ordered, warms_up
+from ._graphs import TREES, captures, ordered, place, warms_up
 
 __all__ = ["SCALED", "define"]
 
@@ -134,17 +134,23 @@ def _run(name: str) -> Callable[..., Any]:
         f"    if TREES in modules and warms_up({first}): return ordered({given})",
         "    used = clients._used",
         "    if used is None or used._closed: used = clients.client()",
-        f"    try: return used.{name}({given}, where='daemon')",
+        f"    if used._may_tell_of_turns and {first}.is_cuda: tell_of_turns(used, {first})",
+        f"    try: return used.{name}({given}, where='daemon' if used.where == 'daemon' else place(used, {name!r}, {first}))",
         "    except Capturing: pass",
         f"    return ordered({given})",
     ]
     scope: dict[str, Any] = {
         "clients": _clients, "scaled": _run_scaled(name), "check_matrices": _check_matrices, "ordered": ordered(name),
-        "TREES": TREES, "modules": sys.modules, "warms_up": warms_up, "Capturing": Capturing,
+        "TREES": TREES, "modules": sys.modules, "warms_up": warms_up, "Capturing": Capturing, "place": place, "tell_of_turns": tell_of_turns,
     }  # fmt: skip
     exec(compile("\n".join(lines), f"<torch.ops.{NAMESPACE}.{name}>", "exec"), scope)
     run: Callable[..., Any] = scope["run"]
     return run
+
+
+def tell_of_turns(client: Any, first: Any) -> None:
+    if not captures(first):
+        client._tell_of_turns((first,))
 
 
 def _quick(name: str) -> Callable[..., Any] | None:
@@ -153,10 +159,13 @@ def _quick(name: str) -> Callable[..., Any] | None:
     if not rule or name in out_dtypes.OTHERS:
         return None
     inputs = ", ".join(_DECLARED[name]["inputs"])
+    # A product under capture may be torch's own, which the longer way finds out.
+    elsewhere = "NotImplemented" if name == "gemm" else f"NotImplemented if used._closed else used.{name}({inputs})"
     source = (
         f"def quick({inputs}):\n"
         "    used = clients._used\n"
         f"    if used is None or (TREES in modules and warms_up({_DECLARED[name]['inputs'][0]})): return NotImplemented\n"
+        f"    if used.where != 'daemon': return {elsewhere}\n"
         f"    try: return used._at_once({name!r}, ({inputs},), {rule})\n"
         "    except Capturing: return NotImplemented\n"
     )
