@@ -213,7 +213,8 @@ static void on_idle(uv_timer_t *timer)
 }
 
 struct census {
-    unsigned waiting, starting, warm, busy;
+    unsigned waiting, starting, warm, busy; /* without paused jobs */
+    struct compile_job *first_waiting;
     struct process *first_warm;
 };
 
@@ -221,13 +222,18 @@ static struct census count(const struct compiler *c)
 {
     struct census n = {0};
 
-    list_for_each_safe (node, after, &c->waiting)
-        n.waiting++;
+    list_for_each_safe (node, after, &c->waiting) {
+        struct compile_job *job = list_entry(node, struct compile_job, link);
+
+        n.waiting += !job->paused;
+        if (!job->paused && !n.first_waiting)
+            n.first_waiting = job;
+    }
     list_for_each_safe (node, after, &c->processes) {
         struct process *p = list_entry(node, struct process, link);
 
         n.starting += p->state == PROCESS_STARTING;
-        n.busy += p->state == PROCESS_BUSY;
+        n.busy += p->state == PROCESS_BUSY && !(p->job && p->job->paused);
         n.warm += p->state == PROCESS_WARM && !p->hung_up;
         if (p->state == PROCESS_WARM && !p->hung_up && !n.first_warm)
             n.first_warm = p;
@@ -238,10 +244,8 @@ static struct census count(const struct compiler *c)
 static void assign(struct compiler *c, struct census *n)
 {
     for (; n->waiting && n->first_warm && n->busy < c->helpers; *n = count(c)) {
-        struct compile_job *job = list_entry(list_first(&c->waiting), struct compile_job, link);
-
-        list_remove(&job->link);
-        process_assign(n->first_warm, job);
+        list_remove(&n->first_waiting->link);
+        process_assign(n->first_warm, n->first_waiting);
     }
 }
 
@@ -374,6 +378,23 @@ struct compile_job *compiler_compile(struct compiler *compiler, const struct com
     adapt_spares(compiler);
     compiler_kick(compiler);
     return job;
+}
+
+bool compile_job_pause(struct compile_job *job)
+{
+    if (job->process && !process_pause(job->process))
+        return false;
+    job->paused = true;
+    compiler_kick(job->compiler);
+    return true;
+}
+
+void compile_job_resume(struct compile_job *job)
+{
+    job->paused = false;
+    if (job->process)
+        process_resume(job->process);
+    compiler_kick(job->compiler);
 }
 
 void compile_job_cancel(struct compile_job *job)

@@ -19,6 +19,7 @@ struct compile_job {
     char **entries; /* owned: the answer must have these */
     unsigned n_entries;
     bool broken;    /* too large, or memory was short */
+    bool paused;    /* until it is resumed it waits for no process, and its process is stopped */
     unsigned ended; /* processes that ended over it */
     unsigned lost;  /* … that ended with the helper that had forked them */
     compile_done *done;
@@ -56,7 +57,8 @@ struct process {
     uv_timer_t deadline;
     unsigned handles;
     struct buffer in;
-    size_t sent; /* of the job's request */
+    size_t sent;      /* of the job's request */
+    uint64_t left_ms; /* of a paused job: to its deadline */
     bool killed, hung_up, exited, closing;
     bool lost; /* it ended with its helper, not by itself */
     int status;
@@ -121,6 +123,9 @@ int forker_ask(struct forker *f, bool hurry, struct error *e);
 /* For forker_ask(). Takes `socket` in every case. */
 struct process *process_new(struct forker *f, uint64_t id, int socket, struct error *e);
 void process_assign(struct process *p, struct compile_job *job);
+/* Stops it with SIGSTOP, and its deadline. False: the daemon may not. */
+bool process_pause(struct process *p);
+void process_resume(struct process *p);
 /* Its answer is not wanted. */
 void process_kill(struct process *p);
 void process_set_pidfd(struct process *p, int pidfd);

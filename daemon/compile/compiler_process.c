@@ -34,6 +34,7 @@ static void handle_closed(uv_handle_t *handle)
 }
 
 static void start_deadline(struct process *p, unsigned seconds);
+static void on_deadline(uv_timer_t *timer);
 
 struct process *process_new(struct forker *f, uint64_t id, int socket, struct error *e)
 {
@@ -79,9 +80,36 @@ void process_kill(struct process *p)
         forker_stop(p->forker);
 }
 
+/* One whose pidfd is not known yet is signalled as soon as that is. */
+static bool signal_job(struct process *p, int signal)
+{
+    return p->pidfd < 0 || p->exited || syscall(SYS_pidfd_send_signal, p->pidfd, signal, NULL, 0) == 0 ||
+           errno != EPERM;
+}
+
+bool process_pause(struct process *p)
+{
+    uint64_t due_ms = uv_timer_get_due_in(&p->deadline);
+
+    if (!signal_job(p, SIGSTOP))
+        return false;
+    p->left_ms = due_ms ? due_ms : 1;
+    uv_timer_stop(&p->deadline);
+    return true;
+}
+
+void process_resume(struct process *p)
+{
+    signal_job(p, SIGCONT);
+    uv_update_time(p->compiler->loop);
+    uv_timer_start(&p->deadline, on_deadline, p->left_ms, 0);
+}
+
 void process_set_pidfd(struct process *p, int pidfd)
 {
     p->pidfd = pidfd;
+    if (p->job && p->job->paused)
+        signal_job(p, SIGSTOP);
     if (p->killed) {
         p->killed = false;
         process_kill(p);

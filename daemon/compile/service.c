@@ -14,15 +14,6 @@
 /* Files of modules that memory answers for are told that they are in use this often. */
 #define TOUCH_NS (UINT64_C(3600) * 1000000000)
 
-struct code_request {
-    struct list link; /* of its compile */
-    struct inflight *inflight;
-    struct turn_place *place; /* a reference */
-    uint64_t number;          /* in the order of asking */
-    code_done *done;
-    void *context;
-};
-
 const char *code_origin_name(enum code_origin origin)
 {
     static const char *const names[] = {
@@ -64,6 +55,7 @@ struct code_service *code_service_new(uv_loop_t *loop, const struct code_service
     s->source_bytes = config->source_bytes;
     s->memory_bytes = config->memory_bytes;
     s->most = config->compiler.helpers ? config->compiler.helpers : UINT_MAX;
+    s->time_ms = UINT64_C(1000) * config->compiler.time_s;
     list_init(&s->inflight);
     list_init(&s->tasks);
     list_init(&s->stores);
@@ -73,6 +65,7 @@ struct code_service *code_service_new(uv_loop_t *loop, const struct code_service
     if (!s->compiler)
         goto free_memory;
     open_disk(s, config);
+    service_queue_begin(s);
     service_remote_begin(s);
     code_service_use_remote(s, &config->remote);
     return s;
@@ -118,19 +111,10 @@ static void inflight_drop_waiters(struct inflight *f)
         request_free(list_entry(node, struct code_request, link));
 }
 
-/* The compiler has ended it, or was told to. */
-static void inflight_leave_compiler(struct inflight *f)
-{
-    f->service->n_compiling--;
-    f->job = NULL;
-    turn_end(f->place);
-    turn_place_unref(f->place);
-    f->place = NULL;
-}
-
 static void inflight_free(struct inflight *f)
 {
     service_remote_leave(f, false);
+    inflight_stop(f);
     list_remove(&f->link);
     compiled_unref(f->compiled);
     free(f->input);
@@ -149,13 +133,10 @@ void code_service_close(struct code_service *service, void (*closed)(void *conte
         struct inflight *f = list_entry(node, struct inflight, link);
 
         inflight_drop_waiters(f);
-        if (f->state == COMPILING) {
-            compile_job_cancel(f->job);
-            inflight_leave_compiler(f);
-        }
         if (f->state == COMPILING || f->state == QUEUED || f->state == ASKING)
             inflight_free(f);
     }
+    service_queue_end(s);
     service_remote_end(s);
     service_drop_tasks(s);
     compiler_close(s->compiler, compiler_closed, s);
@@ -182,10 +163,8 @@ struct code_counters code_service_counters(const struct code_service *service)
 
 /* ---- in-flight compiles ---- */
 
-/* Answers all requests in their order and frees the compile. Their done() may request more, cancel each other or close
- * the service. */
-static void finish(struct inflight *f, struct compiled *compiled, enum code_origin origin, const struct error *e,
-                   const struct compile_failure *failure)
+void inflight_finish(struct inflight *f, struct compiled *compiled, enum code_origin origin, const struct error *e,
+                     const struct compile_failure *failure)
 {
     struct code_service *s = f->service;
     struct list *node;
@@ -202,98 +181,6 @@ static void finish(struct inflight *f, struct compiled *compiled, enum code_orig
         done(context, compiled ? compiled_ref(compiled) : NULL, origin, e, failure);
     }
     inflight_free(f);
-    service_let_go(s);
-}
-
-static void start_queued(struct code_service *s);
-
-static void compile_is_done(void *context, struct compiled *compiled, const struct error *e,
-                            const struct compile_failure *failure)
-{
-    struct inflight *f = context;
-    struct code_service *s = f->service;
-
-    service_hold(s);
-    inflight_leave_compiler(f);
-    if (compiled) {
-        memcpy(compiled->key, f->key, KEY_BYTES); /* no other reader yet */
-        cache_memory_put(s->memory, compiled, clock_now_ns());
-        service_store(s, compiled);
-        service_publish(s, compiled);
-        service_remote_leave(f, true);
-    } else {
-        s->counters.failures++;
-    }
-    finish(f, compiled, CODE_COMPILED, e, failure);
-    compiled_unref(compiled);
-    start_queued(s);
-    service_let_go(s);
-}
-
-/* On account of `place`. False: there was no memory for it. */
-static bool inflight_compile(struct inflight *f, struct turn_place *place, const struct compile_input *input)
-{
-    struct code_service *s = f->service;
-
-    f->state = COMPILING;
-    f->job = compiler_compile(s->compiler, input, compile_is_done, f);
-    if (!f->job)
-        return false;
-    f->place = turn_place_ref(place);
-    turn_begin(place);
-    s->counters.compiles++;
-    s->n_compiling++;
-    return true;
-}
-
-static int no_memory(const struct compile_input *input, struct error *e)
-{
-    return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a source of %zu bytes", input->length);
-}
-
-static bool is_before(const struct code_request *a, const struct code_request *b)
-{
-    return turn_is_before(a->place, b->place) || (a->place == b->place && a->number < b->number);
-}
-
-/* Whose source is compiled next; NULL: none waits. */
-static struct code_request *first_queued(struct code_service *s)
-{
-    struct code_request *first = NULL;
-
-    list_for_each_safe (node, after, &s->inflight) {
-        struct inflight *f = list_entry(node, struct inflight, link);
-
-        if (f->state != QUEUED)
-            continue;
-        list_for_each_safe (waiter, next, &f->waiters) {
-            struct code_request *q = list_entry(waiter, struct code_request, link);
-
-            if (!first || is_before(q, first))
-                first = q;
-        }
-    }
-    return first;
-}
-
-/* As many as the compiler has processes for. */
-static void start_queued(struct code_service *s)
-{
-    struct code_request *q;
-    struct inflight *f;
-    struct error e;
-
-    service_hold(s);
-    while (!s->closing && s->n_compiling < s->most && (q = first_queued(s))) {
-        f = q->inflight;
-        if (inflight_compile(f, q->place, f->input)) {
-            free(f->input);
-            f->input = NULL;
-        } else {
-            no_memory(f->input, &e);
-            finish(f, NULL, CODE_COMPILED, &e, NULL);
-        }
-    }
     service_let_go(s);
 }
 
@@ -314,7 +201,7 @@ static void read_done(struct work *work)
 
         cache_memory_put(s->memory, compiled, clock_now_ns());
         s->counters.disk_hits++;
-        finish(f, compiled, CODE_DISK, NULL, NULL);
+        inflight_finish(f, compiled, CODE_DISK, NULL, NULL);
         compiled_unref(compiled);
     } else if (list_empty(&f->waiters)) { /* all have gone, perhaps with the service */
         inflight_free(f);
@@ -324,26 +211,16 @@ static void read_done(struct work *work)
     service_let_go(s);
 }
 
-void inflight_queue(struct inflight *f)
-{
-    f->state = QUEUED;
-    start_queued(f->service);
-}
-
 void inflight_succeed(struct inflight *f, struct compiled *compiled, enum code_origin origin)
 {
     struct code_service *s = f->service;
 
     service_hold(s);
-    if (f->state == COMPILING) {
-        compile_job_cancel(f->job);
-        inflight_leave_compiler(f);
-    }
+    inflight_stop(f);
     cache_memory_put(s->memory, compiled, clock_now_ns());
     service_store(s, compiled);
-    finish(f, compiled, origin, NULL, NULL);
-    if (!s->closing)
-        start_queued(s);
+    inflight_finish(f, compiled, origin, NULL, NULL);
+    service_start_queued(s);
     service_let_go(s);
 }
 
@@ -362,14 +239,13 @@ static struct inflight *find_inflight(struct code_service *s, const unsigned cha
 static struct inflight *inflight_new(struct code_service *s, const unsigned char *key, struct turn_place *place,
                                      const struct compile_input *input, struct error *e)
 {
-    const bool later = s->disk || s->remote.server || s->n_compiling >= s->most;
     struct inflight *f = calloc(1, sizeof(*f));
 
-    if (f && later)
+    if (f)
         f->input = service_copy_input(input);
-    if (!f || (later && !f->input)) {
+    if (!f || !f->input) {
         free(f);
-        no_memory(input, e);
+        inflight_no_memory(input, e);
         return NULL;
     }
     f->service = s;
@@ -382,15 +258,10 @@ static struct inflight *inflight_new(struct code_service *s, const unsigned char
         f->state = READING;
         service_hold(s);
         work_submit(s->loop, &f->work, read_run, read_done);
-    } else if (service_remote_ask(f) || s->n_compiling >= s->most) {
-        return f;
-    } else if (!inflight_compile(f, place, input)) {
+    } else if (!service_remote_ask(f) && service_has_room(s, place) && !inflight_begin(f, place)) {
+        inflight_no_memory(input, e);
         inflight_free(f);
-        no_memory(input, e);
         return NULL;
-    } else {
-        free(f->input);
-        f->input = NULL;
     }
     return f;
 }
@@ -417,6 +288,8 @@ static int join(struct code_service *s, const unsigned char *key, const struct c
         .inflight = f, .place = place, .number = ++s->n_requests, .done = done, .context = context};
     list_init(&q->link);
     list_append(&f->waiters, &q->link);
+    if (f->state == QUEUED)
+        service_watch_turns(s);
     *ret_request = q;
     return 0;
 
@@ -474,12 +347,8 @@ void code_request_cancel(struct code_request *request)
     request_free(request);
     if (!list_empty(&f->waiters))
         return;
-    if (f->state == QUEUED || f->state == ASKING) {
+    if (f->state == QUEUED || f->state == ASKING || f->state == COMPILING) {
         inflight_free(f);
-    } else if (f->state == COMPILING) {
-        compile_job_cancel(f->job);
-        inflight_leave_compiler(f);
-        inflight_free(f);
-        start_queued(s);
+        service_start_queued(s);
     }
 }

@@ -1,6 +1,6 @@
-/* Shared by the service's files: its state, requests for binaries (service.c), files on disk (service_files.c), the
- * cache that machines share (service_remote.c, service_publish.c), the administrator's actions (service_tasks.c).
- * Thread: the loop's, except where a function says pool. */
+/* Shared by the service's files: its state, requests for binaries (service.c), who has the compiler (service_queue.c),
+ * files on disk (service_files.c), the cache that machines share (service_remote.c, service_publish.c), the
+ * administrator's actions (service_tasks.c). Thread: the loop's, except where a function says pool. */
 #ifndef KOPS_COMPILE_SERVICE_INTERNAL_H
 #define KOPS_COMPILE_SERVICE_INTERNAL_H
 
@@ -22,14 +22,27 @@ struct inflight {
     struct code_service *service;
     enum inflight_state state;
     unsigned char key[KEY_BYTES];
-    struct compile_input *input;   /* owned; NULL once the compiler has it */
-    struct compile_job *job;       /* of COMPILING */
+    struct compile_input *input;   /* owned */
+    struct compile_job *job;       /* of COMPILING; of QUEUED: a paused one, which goes on at its turn */
     struct turn_place *place;      /* of COMPILING: a reference to that of the waiter whose turn it was */
+    uint64_t began_ms;             /* of COMPILING: it began or went on then */
+    uint64_t ran_ms;               /* of the job: before that */
+    uint64_t lost_ms;              /* of jobs that were ended for other users' sources */
+    unsigned interruptions;        /* for these: jobs that were paused, or ended */
     struct compiled *compiled;     /* read from disk */
     struct remote_request *asked;  /* the shared cache is; also of QUEUED and COMPILING. NULL: it is not */
     struct verification *verified; /* its answer is being looked at; NULL: none is */
     uint64_t patient_until_ms;     /* of ASKING: then the compiler is asked, too */
     struct list waiters;
+};
+
+struct code_request {
+    struct list link; /* of its compile */
+    struct inflight *inflight;
+    struct turn_place *place; /* a reference */
+    uint64_t number;          /* in the order of asking */
+    code_done *done;
+    void *context;
 };
 
 /* The shared cache, as the service has it. */
@@ -57,7 +70,10 @@ struct code_service {
     struct list stores;         /* files that are being written */
     pthread_rwlock_t storing;   /* shared by those that write a file, alone by one that clears the cache; pool */
     unsigned n_compiling, most; /* the compiler has so many sources, and is given at most so many */
+    unsigned n_paused;          /* it also has so many that it does not compile now, at most `most` */
+    uint64_t time_ms;           /* that a compile may take */
     struct turns turns;         /* of requests that wait for the compiler */
+    uv_timer_t slice;           /* ends when a running compile may have to make room for one that waits */
     uint64_t n_requests;        /* so far */
     unsigned busy; /* work on the pool, callbacks that are running: the service stays as long as there is some */
     bool closing;
@@ -85,10 +101,31 @@ void service_touch(struct code_service *s, struct compiled *compiled);
  * written any more; a task of the pool that then takes `storing` alone finds none. */
 void service_drop_stores(struct code_service *s, const unsigned char *key);
 
-/* ---- service.c, for the shared cache ---- */
+/* ---- service_queue.c ---- */
 
+void service_queue_begin(struct code_service *s);
+void service_queue_end(struct code_service *s);
+/* Whether a source of `place` may be given to the compiler before all that wait. Interrupts another user's where that
+ * is due. */
+bool service_has_room(struct code_service *s, const struct turn_place *place);
+/* On account of `place`. False: there was no memory for it. */
+bool inflight_begin(struct inflight *f, struct turn_place *place);
+/* The compiler is not to go on with it, if it has it. */
+void inflight_stop(struct inflight *f);
 /* It waits for the compiler. */
 void inflight_queue(struct inflight *f);
+/* Gives the compiler what waits, as far as there is room. */
+void service_start_queued(struct code_service *s);
+/* The same soon, from the loop: there is one more who waits. */
+void service_watch_turns(struct code_service *s);
+int inflight_no_memory(const struct compile_input *input, struct error *e);
+
+/* ---- service.c, for the others ---- */
+
+/* Answers all requests in their order and frees the compile. Their done() may request more, cancel each other or close
+ * the service. */
+void inflight_finish(struct inflight *f, struct compiled *compiled, enum code_origin origin, const struct error *e,
+                     const struct compile_failure *failure);
 /* Its module has come from elsewhere: answers all requests, frees it. The compiler stops. */
 void inflight_succeed(struct inflight *f, struct compiled *compiled, enum code_origin origin);
 

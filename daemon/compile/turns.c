@@ -112,6 +112,20 @@ bool turn_is_before(const struct turn_place *a, const struct turn_place *b)
     return compare(&a->user->served, &b->user->served) < 0;
 }
 
+bool turn_may_take(const struct turn_place *waiting, const struct turn_place *running, uint64_t ran_ms)
+{
+    const unsigned mine = waiting->user->served.running, theirs = running->user->served.running;
+
+    if (waiting->user == running->user || mine >= theirs)
+        return false;
+    return mine + 1 < theirs || ran_ms >= TURN_SLICE_MS;
+}
+
+unsigned turn_running(const struct turn_place *place)
+{
+    return place->user->served.running;
+}
+
 static void begin(struct served *s, uint64_t number)
 {
     s->running++;

@@ -166,7 +166,7 @@ const struct setting settings[] = {
     {"kernels", "helpers", NUMBER, AT(helpers), NULL, 1, 256, FIXED,
      "Compiles at one time; one a usable core by default."},
     {"kernels", "memory_mib", NUMBER, AT(compile_memory_mib), "4096", 256, 1U << 20, FIXED,
-     "Memory that one compile may take."},
+     "Memory that one compile may take. As many compiles as run may be stopped for other users' and keep theirs."},
     {"kernels", "time_s", NUMBER, AT(compile_time_s), "120", 1, 86400, FIXED, "Seconds that one compile may take."},
     {"kernels", "keep_s", NUMBER, AT(compile_keep_s), "600", 0, 86400, FIXED,
      "Seconds after which unused compiler processes end (they take some 100 MB); 0: never."},

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from arrays import LongRun, Vectors
-from support import memfd, proc, raw, users
+from support import backends, memfd, proc, raw, users
 from support.daemon import Daemon
+from support.kernels import ADD, ARCH
 from support.users import as_root
 
 ALICE, BOB = 54001, 54002
@@ -235,3 +238,40 @@ def test_the_loop_comes_before_what_computes(everybodys: Daemon) -> None:
         assert names["kops-heavy"] == nicer and names["kops-light"] == {own}
         assert all(nice == nicer for name, nice in names.items() if name.startswith("kops-work"))
         assert names["kopsd"] <= {own, *nicer} and nicer <= names["kopsd"]  # the pool's threads have the process's name
+
+
+def compile_params(source: str, entry: str) -> dict[str, Any]:
+    return {"source": source, "entries": [entry], "arch": ARCH}
+
+
+def doublings(depth: int, what: str) -> dict[str, Any]:
+    """A source of 2^depth templates."""
+    source = f"""template <int D, int P> struct B {{ static constexpr long v = B<D - 1, 2 * P>::v + B<D - 1, 2 * P + 1>::v; }};
+    template <int P> struct B<0, P> {{ static constexpr long v = P; }};
+    extern "C" __global__ void k(long* p) {{ *p = B<{depth}, 1>::v; }} // {what}"""
+    return compile_params(source, "k")
+
+
+@pytest.mark.skipif(backends.nvrtc() is None, reason="there is no NVRTC here")
+@pytest.mark.parametrize(("helpers", "attackers"), [(2, 1), (1, 1), (2, 2)])
+def test_a_compile_does_not_wait_for_the_end_of_other_users_compiles(helpers: int, attackers: int) -> None:
+    """Theirs never end by themselves. One that was interrupted goes on where it was."""
+    config = users.OPEN + f"[cuda]\nenabled = false\n[kernels]\nhelpers = {helpers}\n"
+    with Daemon(config=config) as daemon, users.connect(daemon, ALICE) as alice, ExitStack() as stack:
+        alice.call("compile", compile_params(ADD, "add2_kernel"))  # from here on the compiler runs
+        bombs = [
+            stack.enter_context(users.connect(daemon, BOB + number)) for number in range(attackers) for _ in range(4)
+        ]
+        finite = bombs[0].request("compile", doublings(11, "one that ends"))
+        for number, bomb in enumerate(bombs):
+            for i in range(3):
+                bomb.request("compile", doublings(40, f"{i} of {number}"))
+        proc.eventually(
+            lambda: alice.call("stats")["kernels"]["compiles"] > helpers, "the compilers have other users' sources"
+        )
+        for i in range(3):
+            alice.call("compile", compile_params(ADD + f"// {i}\n", "add2_kernel"))
+        assert not select.select([bomb.socket for bomb in bombs[1:]], [], [], 0)[0], "a compile that has no end has ended"
+        for bomb in bombs[1:]:
+            bomb.close()
+        assert bombs[0].reply(finite).get()["cached"] == "no"

@@ -18,11 +18,13 @@ struct compile_job {
     struct list link;
     compile_done *done;
     void *context;
+    char source[64];
+    bool paused;
 };
 
 static const char *identity = "fake 1";
 static unsigned begun, cancelled;
-static bool short_of_memory;
+static bool short_of_memory, may_not_pause;
 static struct fake_compile last;
 static struct list jobs = {&jobs, &jobs};
 
@@ -30,7 +32,7 @@ void fake_reset(const char *new_identity)
 {
     identity = new_identity;
     begun = cancelled = 0;
-    short_of_memory = false;
+    short_of_memory = may_not_pause = false;
     assert_true(list_empty(&jobs));
 }
 
@@ -49,12 +51,41 @@ unsigned fake_cancelled(void)
     return cancelled;
 }
 
+void fake_may_not_pause(void)
+{
+    may_not_pause = true;
+}
+
+static struct compile_job *oldest(bool paused, unsigned *ret_n)
+{
+    struct compile_job *first = NULL;
+
+    *ret_n = 0;
+    list_for_each_safe (node, after, &jobs) {
+        struct compile_job *job = list_entry(node, struct compile_job, link);
+
+        if (job->paused != paused)
+            continue;
+        first = first ? first : job;
+        ++*ret_n;
+    }
+    return first;
+}
+
 unsigned fake_waiting(void)
 {
-    unsigned n = 0;
+    unsigned n;
 
-    list_for_each_safe (node, after, &jobs)
-        n++;
+    oldest(false, &n);
+    return n;
+}
+
+unsigned fake_paused(const char **ret_source)
+{
+    unsigned n;
+    const struct compile_job *job = oldest(true, &n);
+
+    *ret_source = job ? job->source : "";
     return n;
 }
 
@@ -164,9 +195,27 @@ struct compile_job *compiler_compile(struct compiler *compiler, const struct com
         snprintf(last.source + n, sizeof(last.source) - n, " %s=%.*s", input->files[i].name,
                  (int)input->files[i].length, input->files[i].text);
     }
+    snprintf(job->source, sizeof(job->source), "%s", last.source);
     join_texts(last.options, sizeof(last.options), input->options, input->n_options);
     join_texts(last.entries, sizeof(last.entries), input->entries, input->n_entries);
     return job;
+}
+
+bool compile_job_pause(struct compile_job *job)
+{
+    assert_false(job->paused);
+    job->paused = !may_not_pause;
+    return job->paused;
+}
+
+void compile_job_resume(struct compile_job *job)
+{
+    assert_true(job->paused);
+    job->paused = false;
+    list_remove(&job->link); /* it is the last one that was begun */
+    list_append(&jobs, &job->link);
+    begun++;
+    snprintf(last.source, sizeof(last.source), "%s", job->source);
 }
 
 void compile_job_cancel(struct compile_job *job)
@@ -176,29 +225,40 @@ void compile_job_cancel(struct compile_job *job)
     free(job);
 }
 
-static struct compile_job take(void)
+static struct compile_job take(bool paused)
 {
     struct compile_job *job, copy;
+    unsigned n;
 
-    assert_false(list_empty(&jobs));
-    job = list_entry(list_first(&jobs), struct compile_job, link);
+    job = oldest(paused, &n);
+    assert_non_null(job);
     copy = *job;
     list_remove(&job->link);
     free(job);
     return copy;
 }
 
-void fake_succeed(struct compiled *compiled)
+static void succeed(struct compiled *compiled, bool paused)
 {
-    struct compile_job job = take();
+    struct compile_job job = take(paused);
 
     memset(compiled->key, 0, sizeof(compiled->key)); /* a compiler knows no keys */
     job.done(job.context, compiled, NULL, NULL);
 }
 
+void fake_succeed(struct compiled *compiled)
+{
+    succeed(compiled, false);
+}
+
+void fake_succeed_paused(struct compiled *compiled)
+{
+    succeed(compiled, true);
+}
+
 void fake_fail(const char *reason, const char *log)
 {
-    struct compile_job job = take();
+    struct compile_job job = take(false);
     struct compile_failure failure = {reason, log, strlen(log)};
     struct error e;
 

@@ -15,13 +15,19 @@ void fake_reset(const char *identity);
 /* Until the reset no compile begins. */
 void fake_short_of_memory(void);
 
-unsigned fake_begun(void);   /* compiles since the reset */
-unsigned fake_waiting(void); /* that are neither finished nor cancelled */
+/* Until the reset no compile can be paused. */
+void fake_may_not_pause(void);
+
+unsigned fake_begun(void);                     /* compiles since the reset, and those that went on */
+unsigned fake_waiting(void);                   /* that are neither finished, cancelled nor paused */
+unsigned fake_paused(const char **ret_source); /* that are paused; the source of the oldest */
 unsigned fake_cancelled(void);
 const struct fake_compile *fake_last(void); /* the last one begun */
 
-/* Ends the oldest one that waits: with `compiled` (takes the reference), or with a failure of that reason. */
+/* Ends the oldest one that waits, or one that is paused: with `compiled` (takes the reference), or with a failure of
+ * that reason. */
 void fake_succeed(struct compiled *compiled);
+void fake_succeed_paused(struct compiled *compiled);
 void fake_fail(const char *reason, const char *log);
 
 #endif

@@ -62,6 +62,7 @@ static void answered(void *context, struct compiled *compiled, enum code_origin 
     a->compiled = compiled;
     a->origin = origin;
     a->code = compiled ? ERROR_NONE : e->code;
+    snprintf(a->message, sizeof(a->message), "%s", compiled ? "" : e->message);
     if (failure) {
         snprintf(a->reason, sizeof(a->reason), "%s", failure->reason);
         snprintf(a->log, sizeof(a->log), "%s", failure->log);

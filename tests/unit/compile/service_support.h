@@ -21,7 +21,7 @@ struct asker {
     struct compiled *compiled; /* of the answer; the asker's */
     enum code_origin origin;
     enum error_code code;
-    char reason[16], log[64];
+    char message[ERROR_MESSAGE_MAX], reason[16], log[64];
     void (*then)(struct asker *asker); /* NULL: nothing; called with the answer */
     void *context;
 };

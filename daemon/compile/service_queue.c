@@ -1,0 +1,278 @@
+/* Who has the compiler: which source is compiled next (turns.h), and which compile is interrupted so that a user who
+ * has a share gets it.
+ *
+ * An interrupted compile is paused and goes on at its next turn, so that its time is not lost. As many are paused as
+ * may run, since each keeps its memory; beyond that a compile is ended and begins anew at its next turn, until the time
+ * that it lost is too much. */
+#include <stdio.h>
+#include <string.h>
+
+#include "compile/service_internal.h"
+#include "util/clock.h"
+
+/* Of the time that a compile may take; more than that must not be lost. */
+enum { LOSSES = 2 };
+
+static uint64_t now_ms(void)
+{
+    return clock_now_ns() / 1000000;
+}
+
+int inflight_no_memory(const struct compile_input *input, struct error *e)
+{
+    return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a source of %zu bytes", input->length);
+}
+
+/* ---- one compile ---- */
+
+static void leave_turn(struct inflight *f)
+{
+    f->service->n_compiling--;
+    f->state = QUEUED;
+    turn_end(f->place);
+    turn_place_unref(f->place);
+    f->place = NULL;
+}
+
+static void take_turn(struct inflight *f, struct turn_place *place)
+{
+    f->service->n_compiling++;
+    f->state = COMPILING;
+    f->began_ms = now_ms();
+    f->place = turn_place_ref(place);
+    turn_begin(place);
+}
+
+/* The compiler has ended it, or was told to. */
+static void leave_compiler(struct inflight *f)
+{
+    if (f->state == COMPILING)
+        leave_turn(f);
+    else
+        f->service->n_paused--;
+    f->job = NULL;
+}
+
+void inflight_stop(struct inflight *f)
+{
+    if (!f->job)
+        return;
+    compile_job_cancel(f->job);
+    leave_compiler(f);
+}
+
+static void fail(struct inflight *f, const struct error *e, const struct compile_failure *failure)
+{
+    const bool late = failure && !strcmp(failure->reason, "time");
+    struct error more;
+
+    if (late && f->interruptions) {
+        error_set(&more, e->code, "%s; other users' compiles interrupted it %u time%s", e->message, f->interruptions,
+                  f->interruptions > 1 ? "s" : "");
+        e = &more;
+    }
+    f->service->counters.failures++;
+    inflight_finish(f, NULL, CODE_COMPILED, e, failure);
+}
+
+static void compile_is_done(void *context, struct compiled *compiled, const struct error *e,
+                            const struct compile_failure *failure)
+{
+    struct inflight *f = context;
+    struct code_service *s = f->service;
+
+    service_hold(s);
+    leave_compiler(f);
+    if (compiled) {
+        memcpy(compiled->key, f->key, KEY_BYTES); /* no other reader yet */
+        cache_memory_put(s->memory, compiled, clock_now_ns());
+        service_store(s, compiled);
+        service_publish(s, compiled);
+        service_remote_leave(f, true);
+        inflight_finish(f, compiled, CODE_COMPILED, e, failure);
+    } else {
+        fail(f, e, failure);
+    }
+    compiled_unref(compiled);
+    service_start_queued(s);
+    service_let_go(s);
+}
+
+bool inflight_begin(struct inflight *f, struct turn_place *place)
+{
+    struct code_service *s = f->service;
+
+    f->job = compiler_compile(s->compiler, f->input, compile_is_done, f);
+    if (!f->job)
+        return false;
+    f->ran_ms = 0;
+    s->counters.compiles++;
+    take_turn(f, place);
+    return true;
+}
+
+static void go_on(struct inflight *f, struct turn_place *place)
+{
+    f->service->n_paused--;
+    compile_job_resume(f->job);
+    take_turn(f, place);
+}
+
+/* False: it cannot be. */
+static bool interrupt(struct inflight *f)
+{
+    struct code_service *s = f->service;
+    const bool pauses = s->n_paused < s->most;
+
+    if (pauses && !compile_job_pause(f->job))
+        return false;
+    f->ran_ms += now_ms() - f->began_ms;
+    f->interruptions++;
+    if (pauses) {
+        s->n_paused++;
+        leave_turn(f);
+    } else {
+        f->lost_ms += f->ran_ms;
+        inflight_stop(f);
+    }
+    return true;
+}
+
+static void fail_lost(struct inflight *f)
+{
+    const struct compile_failure failure = {.reason = "time", .log = ""};
+    struct error e;
+
+    error_set(&e, ERROR_COMPILE_FAILED, "the compile took longer than %.0f s in all and was stopped (kernels.time_s)",
+              (double)f->lost_ms / 1000);
+    fail(f, &e, &failure);
+}
+
+/* ---- who is next ---- */
+
+static bool is_before(const struct code_request *a, const struct code_request *b)
+{
+    return turn_is_before(a->place, b->place) || (a->place == b->place && a->number < b->number);
+}
+
+/* Whose source is compiled next; NULL: none waits. */
+static struct code_request *first_queued(struct code_service *s)
+{
+    struct code_request *first = NULL;
+
+    list_for_each_safe (node, after, &s->inflight) {
+        struct inflight *f = list_entry(node, struct inflight, link);
+
+        if (f->state != QUEUED)
+            continue;
+        list_for_each_safe (waiter, next, &f->waiters) {
+            struct code_request *q = list_entry(waiter, struct code_request, link);
+
+            if (!first || is_before(q, first))
+                first = q;
+        }
+    }
+    return first;
+}
+
+/* Whose compile is interrupted for one of `place` that waits: of the users with the most compiles, the one that has
+ * been compiled longest. It may have to be waited for: *ret_in_ms. NULL: nobody has more than that place's user. */
+static struct inflight *find_longest(struct code_service *s, const struct turn_place *place, uint64_t *ret_in_ms)
+{
+    const uint64_t now = now_ms();
+    struct inflight *longest = NULL;
+
+    list_for_each_safe (node, after, &s->inflight) {
+        struct inflight *f = list_entry(node, struct inflight, link);
+        unsigned running, most;
+
+        if (f->state != COMPILING || !turn_may_take(place, f->place, TURN_SLICE_MS))
+            continue;
+        running = turn_running(f->place);
+        most = longest ? turn_running(longest->place) : 0;
+        if (!longest || running > most || (running == most && f->began_ms < longest->began_ms))
+            longest = f;
+    }
+    if (longest) {
+        const uint64_t ran = now - longest->began_ms;
+
+        *ret_in_ms = turn_may_take(place, longest->place, ran) ? 0 : TURN_SLICE_MS - ran;
+    }
+    return longest;
+}
+
+static void on_slice(uv_timer_t *timer)
+{
+    service_start_queued(timer->data);
+}
+
+/* Whether the compiler takes one more of that place, which is next. */
+static bool make_room(struct code_service *s, const struct turn_place *place)
+{
+    struct inflight *longest;
+    uint64_t in_ms;
+
+    if (s->n_compiling < s->most)
+        return true;
+    longest = find_longest(s, place, &in_ms);
+    if (longest && in_ms)
+        uv_timer_start(&s->slice, on_slice, in_ms, 0);
+    return longest && !in_ms && interrupt(longest);
+}
+
+bool service_has_room(struct code_service *s, const struct turn_place *place)
+{
+    const struct code_request *first = first_queued(s);
+
+    return (!first || turn_is_before(place, first->place)) && make_room(s, place);
+}
+
+void service_start_queued(struct code_service *s)
+{
+    struct code_request *q;
+    struct inflight *f;
+    struct error e;
+
+    service_hold(s);
+    while (!s->closing && (q = first_queued(s)) && make_room(s, q->place)) {
+        f = q->inflight;
+        if (f->job) {
+            go_on(f, q->place);
+        } else if (s->time_ms && f->lost_ms >= LOSSES * s->time_ms) {
+            fail_lost(f);
+        } else if (!inflight_begin(f, q->place)) {
+            inflight_no_memory(f->input, &e);
+            inflight_finish(f, NULL, CODE_COMPILED, &e, NULL);
+        }
+    }
+    service_let_go(s);
+}
+
+void inflight_queue(struct inflight *f)
+{
+    f->state = QUEUED;
+    service_start_queued(f->service);
+}
+
+void service_watch_turns(struct code_service *s)
+{
+    uv_timer_start(&s->slice, on_slice, 0, 0);
+}
+
+void service_queue_begin(struct code_service *s)
+{
+    uv_timer_init(s->loop, &s->slice);
+    s->slice.data = s;
+    uv_unref((uv_handle_t *)&s->slice);
+}
+
+static void slice_closed(uv_handle_t *handle)
+{
+    service_let_go(handle->data);
+}
+
+void service_queue_end(struct code_service *s)
+{
+    service_hold(s);
+    uv_close((uv_handle_t *)&s->slice, slice_closed);
+}
