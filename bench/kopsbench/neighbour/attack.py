@@ -37,6 +37,7 @@ class Attack:
     cuda: bool = False  # needs a device that ordered work can be given to
     heavy: bool = False  # takes long to make ready, or much memory
     elements: int = 1024  # of the other user's adds meanwhile
+    compiles: bool = False  # these are compiles
     seconds: float = 2.0  # in which it shows
 
 

@@ -50,6 +50,28 @@ def sources(it: Flood) -> None:
         it.add(None, prepared, 2)
 
 
+BOMB = """template <int D, int P> struct B { static constexpr long v = B<D - 1, 2 * P>::v + B<D - 1, 2 * P + 1>::v; };
+template <int P> struct B<0, P> { static constexpr long v = P; };
+extern "C" __global__ void f(long* p) { *p = B<40, 1>::v; }
+"""  # 2⁴⁰ templates: it ends at a limit of time or memory
+CHEAP = 'extern "C" __global__ void f(float* p) { *p = 1; }\n'
+
+
+def compiles(it: Flood, source: str, connections: int, each: int, depth: int = 64) -> None:
+    """No two sources are the same, so that each has to be compiled."""
+    for number in range(connections):
+        texts = (f"{source}// {number} {i}" for i in range(each))
+        it.add(None, [message("compile", {"source": text, "entries": ["f"], "arch": "sm_90a"}, i) for i, text in enumerate(texts)], depth)
+
+
+attack("bombs", "sources whose compile does not end, 64 on each of 8 connections, beside compiles", compiles=True, seconds=8)(
+    lambda it: compiles(it, BOMB, 8, 64)
+)
+attack("cheap_compiles", "small new sources, 254 on each of 16 connections, beside compiles", compiles=True, seconds=8)(
+    lambda it: compiles(it, CHEAP, 16, 1024, INFLIGHT)
+)
+
+
 def bytes_one_by_one(it: Flood, until: float) -> None:
     """Each byte wakes the daemon, which then has a part of a message."""
     links = list(it.kept)

@@ -1,4 +1,5 @@
-"""The user that works: blocking adds in shared memory over a plain socket, one after the other, every answer checked."""
+"""The user that works, over a plain socket: blocking adds in shared memory, one after the other, every answer checked; or
+compiles of small sources."""
 
 from __future__ import annotations
 
@@ -24,7 +25,53 @@ class Found:
         return asdict(self)
 
 
-class Adder:
+class Worker:
+    connection: raw.Connection
+    calls = 0
+
+    def call(self, found: Found) -> bool:
+        """One call; false when there is no use in another."""
+        raise NotImplementedError
+
+    def work(self, seconds: float) -> Found:
+        found = Found()
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and self.call(found):
+            pass
+        return found
+
+    def ask(self, found: Found, method: str, params: dict[str, Any]) -> raw.Reply | None:
+        connection, msgid = self.connection, self.calls & 0x7FFFFFFF
+        data = raw.pack_request(msgid, method, params)
+        start = time.perf_counter_ns()
+        try:
+            connection.socket.sendall(data)
+            reply = connection.reply(msgid)
+        except (OSError, raw.Closed) as error:
+            found.samples.append((time.perf_counter_ns() - start) / 1000)
+            found.failures.append(f"{type(error).__name__}: {error}"[:200])
+            return None
+        found.samples.append((time.perf_counter_ns() - start) / 1000)
+        if reply.error is not None:
+            found.failures.append(str(reply.error)[:200])
+        return reply
+
+
+class Compiler(Worker):
+    def __init__(self, path: str, patience: float) -> None:
+        self.connection = raw.Connection(path)
+        self.connection.socket.settimeout(patience)
+
+    def call(self, found: Found) -> bool:
+        self.calls += 1
+        source = f'extern "C" __global__ void f(float* p) {{ *p = {self.calls}; }}\n'
+        reply = self.ask(found, "compile", {"source": source, "entries": ["f"], "arch": "sm_90a"})
+        if reply and reply.error is None:
+            found.wrong += reply.result["cached"] != "no"
+        return reply is not None
+
+
+class Adder(Worker):
     def __init__(self, path: str, patience: float, device: str | None = None, elements: int = ELEMENTS) -> None:
         self.connection = raw.Connection(path)
         self.connection.socket.settimeout(patience)
@@ -35,34 +82,13 @@ class Adder:
         a, b, out = (raw.tensor(buffer, [elements], offset=4 * elements * i) for i in range(3))
         params = {"op": "add", "in": [a, b], "out": [out], "timing": False, **({"device": device} if device else {})}
         self.params = params
-        self.calls = 0
 
     def call(self, found: Found) -> bool:
-        """One add; false when there is no use in another."""
         a, b, out = self.vectors
         self.calls += 1
         b[:] = np.float32(self.calls % 1000)
         out[:] = np.nan
-        connection, msgid = self.connection, self.calls & 0x7FFFFFFF
-        data = raw.pack_request(msgid, "run", self.params)
-        start = time.perf_counter_ns()
-        try:
-            connection.socket.sendall(data)
-            reply = connection.reply(msgid)
-        except (OSError, raw.Closed) as error:
-            found.samples.append((time.perf_counter_ns() - start) / 1000)
-            found.failures.append(f"{type(error).__name__}: {error}"[:200])
-            return False
-        found.samples.append((time.perf_counter_ns() - start) / 1000)
-        if reply.error is not None:
-            found.failures.append(str(reply.error)[:200])
-        elif not np.array_equal(out, a + b):
+        reply = self.ask(found, "run", self.params)
+        if reply and reply.error is None and not np.array_equal(out, a + b):
             found.wrong += 1
-        return True
-
-    def work(self, seconds: float) -> Found:
-        found = Found()
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and self.call(found):
-            pass
-        return found
+        return reply is not None
