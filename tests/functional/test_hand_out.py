@@ -102,7 +102,6 @@ def test_what_is_refused(daemon: Daemon, connection: raw.Connection, file: Calla
     with mmap.mmap(mapped, size):
         error = refused(mapped)
         assert error.code == "invalid_fd" and error.key == "fd" and "unmap" in error.message
-    assert ask(connection, compiled["module"], mapped)["bytes"] == size  # nothing was lost by it
     read, write = os.pipe()
     assert refused(read).code == "invalid_fd"
     os.close(read)
@@ -215,6 +214,29 @@ def test_which_images_are_refused(standin: Daemon, on_gpu: raw.Connection, file:
     hole = on_gpu.error("code", {"image": "add", "fd": 0}, [file(size, allocated=False)])
     assert hole.code == "invalid_fd" and "posix_fallocate" in hole.message
     proc.eventually(lambda: proc.fds(standin.pid).get("memfd", 0) == before, "no descriptor is kept")
+
+
+def test_pages_behind_the_end_do_not_hide_holes(on_gpu: raw.Connection, file: Callable[..., int]) -> None:
+    size = on_gpu.call("code", {"image": "add"})["bytes"]
+    fd = file(size, allocated=True)
+    memfd.punch_hole(fd, 0, size)
+    memfd.allocate_behind_end(fd, 2 * size)
+    error = on_gpu.error("code", {"image": "add", "fd": 0}, [fd])
+    assert error.code == "invalid_fd" and "posix_fallocate" in error.message
+
+
+def test_no_page_is_taken_away_once_the_daemon_writes(on_gpu: raw.Connection, file: Callable[..., int]) -> None:
+    """The daemon would make the page anew, and the kernel would charge it for the client's file."""
+    size = max(on_gpu.call("code", {"image": name})["bytes"] for name in IMAGES)
+    name = next(name for name in IMAGES if on_gpu.call("code", {"image": name})["bytes"] == size)
+    for _ in range(50):
+        fd = file(size, allocated=True)
+        msgid = on_gpu.request("code", {"image": name, "fd": 0}, [fd])
+        while not os.pread(fd, 1, 0).strip(b"\0"):
+            pass
+        with pytest.raises(PermissionError):
+            memfd.punch_hole(fd, size // 2, size)
+        assert on_gpu.reply(msgid).get()["bytes"] == size
 
 
 def test_a_daemon_without_a_gpu_has_no_images(connection: raw.Connection) -> None:

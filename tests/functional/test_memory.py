@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import mmap
 import os
@@ -28,14 +27,6 @@ def alloc(connection: raw.Connection, size: int) -> tuple[dict[str, Any], mmap.m
     mapped = mmap.mmap(fd, size)
     os.close(fd)
     return result, mapped
-
-
-def punch_hole(fd: int, offset: int, length: int) -> None:
-    keep_size, punch = 1, 2
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
-    if libc.fallocate(fd, keep_size | punch, offset, length):
-        raise OSError(ctypes.get_errno(), "fallocate")
 
 
 def test_alloc_is_shared_and_zeroed(connection: raw.Connection) -> None:
@@ -157,7 +148,7 @@ def test_holes_punched_under_a_run(connection: raw.Connection) -> None:
     """A client that gives pages back while a run uses them harms itself at most."""
     work = LongRun(connection)
     for _ in range(50):
-        punch_hole(work.vectors.shared.fd, 0, work.vectors.shared.size)
+        memfd.punch_hole(work.vectors.shared.fd, 0, work.vectors.shared.size)
     connection.call("cancel", {"msgid": work.msgid})
     assert connection.reply_error(work.msgid).code in ("cancelled", "memory_fault")
     assert connection.alive()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import mmap
 import os
@@ -16,6 +17,7 @@ SEALS = {
     "grow": fcntl.F_SEAL_GROW,
     "write": fcntl.F_SEAL_WRITE,
 }
+FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE = 1, 2
 
 
 def make(size: int, seals: tuple[str, ...] | list[str] = ("shrink",), flags: int = 0, allocated: bool = False) -> int:
@@ -34,6 +36,21 @@ def make(size: int, seals: tuple[str, ...] | list[str] = ("shrink",), flags: int
         os.close(fd)
         raise
     return fd
+
+
+def allocate_behind_end(fd: int, size: int) -> None:
+    """Gives the file pages behind its end, which count as its blocks."""
+    _fallocate(fd, FALLOC_FL_KEEP_SIZE, os.fstat(fd).st_size, size)
+
+
+def punch_hole(fd: int, offset: int, length: int) -> None:
+    _fallocate(fd, FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE, offset, length)
+
+
+def _fallocate(fd: int, mode: int, offset: int, length: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.fallocate(fd, mode, ctypes.c_int64(offset), ctypes.c_int64(length)):
+        raise OSError(ctypes.get_errno(), "fallocate")
 
 
 def make_hugetlb(size: int = 2 << 20) -> int | None:

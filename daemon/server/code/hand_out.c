@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -36,40 +37,60 @@ static int fd_error(struct error *e, const char *what, int number)
     return error_detail_text(e, "key", "fd");
 }
 
-/* Pages that the file has not yet would be charged to the daemon, whose writing would make them. */
-static int check_allocated(int fd, size_t size, struct error *e)
+/* Whether every page of the file is there. Nobody may be able to take pages away or to lengthen the file, or the answer
+ * holds for no time. Cutting the file to the size that it has gives back pages behind its end, which count as blocks.
+ */
+static bool has_all_pages(int fd)
 {
     enum { BLOCK = 512 }; /* of st_blocks */
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     struct stat st;
 
-    if (fstat(fd, &st) == 0 && (uint64_t)st.st_blocks * BLOCK >= size)
-        return 0;
-    error_set(e, ERROR_INVALID_FD, "the memfd has holes: take its pages first, with posix_fallocate(fd, 0, %zu)", size);
-    return error_detail_text(e, "key", "fd");
+    return fstat(fd, &st) == 0 && ftruncate(fd, st.st_size) == 0 && fstat(fd, &st) == 0 &&
+           (uint64_t)st.st_blocks * BLOCK >= ((uint64_t)st.st_size + page - 1) / page * page;
 }
 
-static int write_all(int fd, const unsigned char *from, size_t size, struct error *e)
+/* The kernel charges a page to the process that makes it, so the daemon must make none. The client could take pages
+ * away between a check and the write, in another thread. So the file is sealed first: F_SEAL_FUTURE_WRITE refuses holes
+ * and writes to everybody, but for mappings that exist, such as the daemon's `at`. */
+static int fill(int fd, void *at, const struct backend_image *image, struct error *e)
 {
-    for (size_t at = 0; at < size;) {
-        ssize_t n = pwrite(fd, from + at, size - at, (off_t)at);
+    if (fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_GROW) < 0) {
+        const int error = errno;
 
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return fd_error(e, "the binary cannot be written to the memfd", n ? errno : EIO);
-        at += (size_t)n;
+        return fd_error(e,
+                        error == EINVAL
+                            ? "the kernel is older than Linux 5.1 and cannot seal the memfd while it is mapped"
+                            : "the memfd cannot be sealed; leave out F_SEAL_SEAL until it has been handed back",
+                        error);
     }
+    if (!has_all_pages(fd)) {
+        error_set(e, ERROR_INVALID_FD,
+                  "the memfd has holes: make another one, and take its pages first, with posix_fallocate(fd, 0, %zu)",
+                  image->size);
+        return error_detail_text(e, "key", "fd");
+    }
+    memcpy(at, image->data, image->size);
     return 0;
 }
 
 static int write_sealed(const struct hand_out *h, struct error *e)
 {
-    if (memfd_check(h->fd, h->image.size, true, e) < 0 || check_allocated(h->fd, h->image.size, e) < 0 ||
-        write_all(h->fd, h->image.data, h->image.size, e) < 0)
+    const size_t size = h->image.size;
+    void *at;
+    int r;
+
+    if (memfd_check(h->fd, size, true, e) < 0)
         return -1;
-    if (fcntl(h->fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SEAL) < 0)
-        return fd_error(
-            e, "the memfd cannot be sealed; unmap it, and leave out F_SEAL_SEAL until it has been handed back", errno);
+    at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, h->fd, 0);
+    if (at == MAP_FAILED)
+        return fd_error(e, "the memfd cannot be mapped for writing", errno);
+    r = fill(h->fd, at, &h->image, e);
+    munmap(at, size);
+    if (r < 0)
+        return -1;
+    if (fcntl(h->fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SEAL) < 0)
+        return fd_error(e, "the memfd cannot be sealed; make another one, and unmap it before you hand it over", errno);
     return 0;
 }
 
