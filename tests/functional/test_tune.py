@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 from collections import Counter
@@ -17,6 +18,7 @@ from gpu_machine import Machine, only_with_the_standin
 from support import memfd, proc, raw
 from support.daemon import build_folder
 from support.raw import tensor
+from support.users import STRANGER, as_root, connect
 
 FAKE = build_folder() / "lib/libcuda_fake_blaslt.so"
 pytestmark = [only_with_the_standin, pytest.mark.skipif(not FAKE.exists(), reason="there is no stand-in for cuBLASLt")]
@@ -341,6 +343,37 @@ def test_bad_requests(start: Callable[..., Tuned]) -> None:
         host = next(x["uuid"] for x in d.machine.hello()["devices"] if x["backend"] == "host")
         assert one.error("tune", layouts(device=host)).code == "unsupported"
         assert one.call("ping", {"still": "here"}) == {"still": "here"}
+
+
+@as_root
+def test_a_user_sees_the_own_problems_alone(start: Callable[..., Tuned]) -> None:
+    def problems(connection: raw.Connection) -> list[int]:
+        """Their k's."""
+        answer = connection.call("tuning")
+        assert answer["total"] == len(answer["choices"])
+        return [int(re.search(r"x(\d+)\b(?!x)", choice["problem"])[1]) for choice in answer["choices"]]  # type: ignore[index]
+
+    other = STRANGER + 1
+    with start(KOPSD_SERVER_SOCKET_MODE="0666") as d, d.connect() as root:
+        with connect(d.machine.daemon, STRANGER) as mine, connect(d.machine.daemon, other) as theirs:
+            for connection, k in ((root, 8), (mine, 16), (theirs, 24), (mine, 32), (theirs, 32)):
+                connection.call("tune", layouts(device=d.machine.gpu, k=k))
+            assert problems(root) == [32, 24, 16, 8]
+            assert problems(mine) == [32, 16] and problems(theirs) == [32, 24]
+            assert mine.call("tuning", {"from": 1})["choices"] == mine.call("tuning")["choices"][1:]
+    with start(KOPSD_SERVER_SOCKET_MODE="0666") as d, d.connect() as root:
+        with connect(d.machine.daemon, STRANGER) as mine, connect(d.machine.daemon, other + 1) as stranger:
+            assert problems(root) == [32, 24, 16, 8] and problems(mine) == [32, 16] and problems(stranger) == []
+
+
+@as_root
+def test_what_runs_often_is_seen_by_the_users_whose_runs_they_are(start: Callable[..., Tuned]) -> None:
+    with start(KOPSD_SERVER_SOCKET_MODE="0666", KOPSD_TUNING_IDLE_RUNS="2") as d:
+        with connect(d.machine.daemon, STRANGER) as mine, connect(d.machine.daemon, STRANGER + 1) as other:
+            d.run(mine)
+            d.run(mine)
+            proc.eventually(lambda: mine.call("tuning")["choices"], "it is tuned")
+            assert other.call("tuning") == {"total": 0, "choices": []}
 
 
 def test_a_user_tunes_one_problem_at_a_time(start: Callable[..., Tuned]) -> None:

@@ -81,8 +81,9 @@ struct kops_tuning {
     uint64_t total;                           /**< Choices that there are. */
 };
 
-/** What tuning has chosen: of `total` choices those from number `from` on (0: the newest), 256 at most. With `clear`,
- * for administrators, all are forgotten first. The result is the caller's.
+/** What tuning has chosen, for administrators of all problems, else of those that the own user had tuned: of `total`
+ * choices those from number `from` on (0: the newest), 256 at most. With `clear`, for administrators, all are forgotten
+ * first. The result is the caller's.
  *
  * Errors: unsupported (the daemon has no feature "tune"), permission_denied (`clear`), no_memory, those of a
  * connection. */

@@ -93,7 +93,8 @@ class MeasureMethods:
         return answer
 
     def tuning(self, *, clear: bool = False, timeout: float | None = DEFAULT_TIMEOUT) -> list[Choice]:
-        """What tuning has chosen, the newest first. `clear` forgets all of it first, for root and the daemon's own user."""
+        """What tuning has chosen for problems of this user, for administrators all of it, the newest first. `clear` forgets all of
+        it first, for administrators."""
         answer: list[Choice] = self._drive(self._live(), partial(tuning.tuning, clear=clear), timeout)
         return answer
 

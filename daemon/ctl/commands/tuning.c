@@ -15,9 +15,9 @@ static const char usage[] =
     "Usage: kopsctl tuning [--clear] [--json]\n\n"
     "Lists what tuning has chosen, the newest first. For each problem: what runs, and what would run without tuning\n"
     "(usual), with their times in microseconds when it was tuned; how many times faster the choice is (gain); its\n"
-    "age; how many of the candidates were tried, where the others wait for a later tuning; the kind of machine and "
-    "the\n"
-    "software that it is for. `kopsctl tune` tunes a problem.\n\n"
+    "age; how many of the candidates were tried, where the others wait for a later tuning; the kind of machine and\n"
+    "the software that it is for. Administrators see all problems, others those that their own user had tuned.\n"
+    "`kopsctl tune` tunes a problem.\n\n"
     "      --clear   forget all choices; for administrators, by default root and the daemon's own user\n"
     "      --json    print JSON\n";
 

@@ -21,6 +21,7 @@ static const uint64_t PAUSE_NS = 30ULL * 1000 * 1000 * 1000;
 struct seen {
     struct backend_device *device; /* NULL: a free place */
     struct tuning_request request;
+    struct tune_users users; /* of the runs */
     uint64_t hash, runs, last_ns;
     bool done; /* it was tuned, or cannot be */
 };
@@ -113,9 +114,10 @@ static bool see(struct server *server, struct backend_device *d, const struct st
     return true;
 }
 
-static void count(struct server *server, struct backend_device *d, const struct step *step, uint64_t times,
+static void count(const struct connection *c, struct backend_device *d, const struct step *step, uint64_t times,
                   uint64_t now_ns)
 {
+    struct server *server = c->server;
     uint32_t alignment[STEP_MAX_OPERANDS] = {0};
     struct seen *seen;
     bool before;
@@ -125,6 +127,7 @@ static void count(struct server *server, struct backend_device *d, const struct 
     if (!see(server, d, step, alignment, &seen))
         return;
     before = is_wanted(server, seen);
+    tune_users_add(&seen->users, c->account->uid);
     seen->runs += times;
     server->tune->n_wanted += !before && is_wanted(server, seen);
     seen->last_ns = now_ns;
@@ -139,7 +142,7 @@ static void on_ended(const struct request *r, const struct run *run, double devi
         return;
     for (unsigned i = 0; i < run->commands.n_steps; i++)
         if (backend->tunes(&run->commands.steps[i]))
-            count(r->connection->server, run->device, &run->commands.steps[i], run->job.ended, now_ns);
+            count(r->connection, run->device, &run->commands.steps[i], run->job.ended, now_ns);
 }
 
 static void on_program_ran(struct server *s, uid_t uid, const struct op_call *call, const struct backend_device *device,
@@ -181,6 +184,7 @@ static void begin(struct server *s, const struct seen *seen)
         return;
     task->device = seen->device;
     task->request = seen->request;
+    task->users = seen->users;
     task->request.patient = true;
     task->idle = true;
     if (tune_begin(s, task, &e) < 0)
@@ -251,6 +255,7 @@ void idle_want(struct server *server, const struct tune_task *task)
         return;
     server->tune->n_wanted -= is_wanted(server, seen);
     seen->done = false;
+    tune_users_join(&seen->users, &task->users);
     seen->last_ns = clock_now_ns();
     if (seen->runs < server->config.tuning_idle_runs)
         seen->runs = server->config.tuning_idle_runs;
@@ -264,6 +269,7 @@ void idle_forget(struct server *s)
     for (unsigned i = 0; t->seen && i < SEEN_MAX; i++) {
         t->seen[i].done = false;
         t->seen[i].runs = 0;
+        t->seen[i].users.n = 0;
     }
     t->n_wanted = 0;
 }

@@ -78,23 +78,30 @@ static int on_listed(struct tuning_pace *base, struct tuning_result *result, str
 
 /* What has been chosen. Where there was no time to measure what runs now, it is chosen still, with what was measured
  * then. */
-static struct tuned find_out(struct tune *t, const struct tuning_result *r)
+static struct tuned find_out(struct tune *t, const struct tune_task *task)
 {
+    const struct tuning_result *r = &task->result;
     const struct tuning_candidate *best = &r->candidates[r->best], *usual = &r->candidates[r->usual];
     const struct tuned *old;
+    bool is_kept = false;
     struct timespec now;
     struct tuned tuned;
 
     clock_gettime(CLOCK_REALTIME, &now);
     memset(&tuned, 0, sizeof(tuned));
     pthread_mutex_lock(&t->lock);
-    old = best->state == TUNING_LEFT_OUT ? tuned_find(t, &r->key) : NULL;
-    if (old)
+    old = tuned_find(t, &r->key);
+    if (old && best->state == TUNING_LEFT_OUT) {
         tuned = *old;
+        is_kept = true;
+    } else if (old) {
+        tuned.users = old->users;
+    }
     pthread_mutex_unlock(&t->lock);
+    tune_users_join(&tuned.users, &task->users);
     tuned.tried = tuning_tried(r);
     tuned.candidates = r->n;
-    if (old)
+    if (is_kept)
         return tuned;
     tuned.key = r->key;
     tuned.choice = best->choice;
@@ -167,7 +174,7 @@ static void hand_back(struct tune *t, struct store **store, struct tune_task *ta
     struct tuned tuned;
 
     if (!task->failed) {
-        tuned = find_out(t, &task->result);
+        tuned = find_out(t, task);
         tuned_publish(t, &tuned);
         log_tuned(&tuned, clock_now_ns() - task->begin_ns);
         result = malloc(sizeof(*result));

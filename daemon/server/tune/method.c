@@ -110,6 +110,7 @@ static int begin(struct request *r, const struct rpc_arg *args, struct tune_task
                          "a tuning of this user's is under way: wait for its reply, one is done at a time");
     task->waiting = r;
     task->account = account;
+    tune_users_add(&task->users, account->uid);
     if (tune_begin(r->connection->server, task, e) < 0)
         return -1;
     account->tuning = true;
@@ -282,19 +283,34 @@ static void write_tuned(struct rpc_output *out, const struct tuned *t)
     }
 }
 
+/* The shapes of a user's work, and when it was done, are for that user and administrators. */
+static bool may_see_choice(const struct connection *viewer, const struct tuned *t)
+{
+    return access_allows(viewer, ACCESS_ADMINISTER) || tune_users_has(&t->users, viewer->account->uid);
+}
+
 static void write_list(struct request *r, const struct tune *t, uint64_t from)
 {
+    const struct connection *viewer = r->connection;
     struct rpc_output *out = request_result(r);
-    const uint64_t left = from < t->n_tuned ? t->n_tuned - from : 0, n = left < ROWS_MAX ? left : ROWS_MAX;
+    uint64_t total = 0, at = 0, left;
 
     if (!out)
         return;
+    for (unsigned i = 0; i < t->n_tuned; i++)
+        total += may_see_choice(viewer, &t->tuned[i]);
+    left = from < total ? total - from : 0;
     rpc_write_map(out, 2);
-    rpc_write_entry_uint(out, "total", t->n_tuned);
+    rpc_write_entry_uint(out, "total", total);
     rpc_write_text(out, "choices");
-    rpc_write_array(out, (uint32_t)n);
-    for (uint64_t i = 0; i < n; i++)
-        write_tuned(out, &t->tuned[t->n_tuned - 1 - from - i]);
+    rpc_write_array(out, (uint32_t)(left < ROWS_MAX ? left : ROWS_MAX));
+    for (unsigned i = t->n_tuned; i-- > 0;) {
+        if (!may_see_choice(viewer, &t->tuned[i]))
+            continue;
+        if (at >= from && at - from < ROWS_MAX)
+            write_tuned(out, &t->tuned[i]);
+        at++;
+    }
 }
 
 static int clear(struct request *r, struct error *e)

@@ -14,7 +14,14 @@
 enum {
     TUNED_MAX = 4096,     /* choices that are kept */
     TASKS_MAX = 64,       /* that wait, of all users together */
+    TUNE_USERS_MAX = 16,  /* of one problem; the earliest ones are forgotten */
     UNFINISHED_MAX = 256, /* problems of which tunings have tried some candidates and not all */
+};
+
+/* Users whose work has brought a problem up, the latest last. An identity has its number. */
+struct tune_users {
+    uint32_t n;
+    uid_t uids[TUNE_USERS_MAX];
 };
 
 /* A choice that was made. */
@@ -25,6 +32,7 @@ struct tuned {
     double us, usual_us, noise; /* of the choice, and of what would run without it */
     int64_t at_s;               /* since 1970 */
     uint32_t tried, candidates; /* candidates that were tried, of how many; 0: not known */
+    struct tune_users users;
 };
 
 /* What tunings have tried of a problem's candidates, where there was no time for all of them. */
@@ -42,6 +50,7 @@ struct tune_task {
     struct list link; /* in queue or done */
     struct backend_device *device;
     struct tuning_request request;
+    struct tune_users users;
     bool idle;                    /* nobody has asked for it */
     atomic_bool cancelled;        /* the loop wants it to end */
     struct request *waiting;      /* for its reply; NULL: nobody waits any more. The loop's */
@@ -131,6 +140,10 @@ void tune_answer_overdue(struct server *s);
 void tune_cancel_tasks(struct tune *t, const struct connection *c);
 
 /* ---- tuned.c ---- */
+
+void tune_users_add(struct tune_users *users, uid_t uid);
+void tune_users_join(struct tune_users *users, const struct tune_users *more);
+bool tune_users_has(const struct tune_users *users, uid_t uid);
 
 /* The choice for the key; NULL: none. Under the lock. */
 const struct tuned *tuned_find(const struct tune *t, const struct tuning_key *key);

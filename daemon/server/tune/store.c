@@ -66,23 +66,26 @@ static const char schema[] =
 static const char more_tables[] =
     "CREATE TABLE IF NOT EXISTS extent (problem_key BLOB PRIMARY KEY, tried INTEGER NOT NULL,"
     " candidates INTEGER NOT NULL);"
+    "CREATE TABLE IF NOT EXISTS users (problem_key BLOB PRIMARY KEY, uids BLOB NOT NULL);"
     "CREATE TABLE IF NOT EXISTS unfinished (problem_key BLOB PRIMARY KEY, tried BLOB NOT NULL)";
 static const char all[] =
-    "SELECT problem_key, choice, machine, problem, chosen, usual, us, usual_us, noise, at, tried, candidates"
-    " FROM tuned LEFT JOIN extent USING (problem_key) ORDER BY at, tuned.rowid";
+    "SELECT problem_key, choice, machine, problem, chosen, usual, us, usual_us, noise, at, tried, candidates, uids"
+    " FROM tuned LEFT JOIN extent USING (problem_key) LEFT JOIN users USING (problem_key) ORDER BY at, tuned.rowid";
 static const char put[] = "INSERT OR REPLACE INTO tuned VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
 static const char put_extent[] = "INSERT OR REPLACE INTO extent VALUES (?1, ?2, ?3)";
+static const char put_users[] = "INSERT OR REPLACE INTO users VALUES (?1, ?2)";
 static const char all_unfinished[] = "SELECT problem_key, tried FROM unfinished ORDER BY rowid";
 static const char put_unfinished[] = "INSERT OR REPLACE INTO unfinished VALUES (?1, ?2)";
 static const char end_unfinished[] = "DELETE FROM unfinished WHERE problem_key = ?1";
 /* As many as the daemon keeps. */
 static const char trim[] = "DELETE FROM tuned WHERE rowid NOT IN (SELECT rowid FROM tuned ORDER BY at DESC LIMIT 4096);"
-                           "DELETE FROM extent WHERE problem_key NOT IN (SELECT problem_key FROM tuned)";
+                           "DELETE FROM extent WHERE problem_key NOT IN (SELECT problem_key FROM tuned);"
+                           "DELETE FROM users WHERE problem_key NOT IN (SELECT problem_key FROM tuned)";
 _Static_assert(TUNED_MAX == 4096, "the statement above says so");
 static const char trim_unfinished[] =
     "DELETE FROM unfinished WHERE rowid NOT IN (SELECT rowid FROM unfinished ORDER BY rowid DESC LIMIT 256)";
 _Static_assert(UNFINISHED_MAX == 256, "the statement above says so");
-static const char clear[] = "DELETE FROM tuned; DELETE FROM extent; DELETE FROM unfinished";
+static const char clear[] = "DELETE FROM tuned; DELETE FROM extent; DELETE FROM users; DELETE FROM unfinished";
 
 static bool load(struct store *s)
 {
@@ -180,6 +183,15 @@ static double read_number(const struct store *s, struct sqlite3_stmt *row, int c
     return s->column_type(row, column) == SQLITE_NULL ? (double)NAN : s->column_double(row, column);
 }
 
+/* Choices of earlier versions of the daemon have none. */
+static void read_users(const struct store *s, struct sqlite3_stmt *row, int column, struct tune_users *users)
+{
+    const size_t one = sizeof(users->uids[0]), bytes = (size_t)s->column_bytes(row, column);
+
+    if (bytes % one == 0 && bytes <= sizeof(users->uids) && read_blob(s, row, column, users->uids, bytes))
+        users->n = (uint32_t)(bytes / one);
+}
+
 /* False: a row of another version of the daemon. */
 static bool read_row(const struct store *s, struct sqlite3_stmt *row, struct tuned *t)
 {
@@ -197,6 +209,7 @@ static bool read_row(const struct store *s, struct sqlite3_stmt *row, struct tun
     t->at_s = s->column_int64(row, 9);
     t->tried = (uint32_t)s->column_int64(row, 10); /* 0 where a daemon that does not count has chosen */
     t->candidates = (uint32_t)s->column_int64(row, 11);
+    read_users(s, row, 12, &t->users);
     return true;
 }
 
@@ -241,6 +254,17 @@ static bool bind_extent(const struct store *s, struct sqlite3_stmt *row, const s
            s->bind_int64(row, 2, t->tried) == SQLITE_OK && s->bind_int64(row, 3, t->candidates) == SQLITE_OK;
 }
 
+/* Without identities: the next daemon gives their numbers to others. */
+static bool bind_users(const struct store *s, struct sqlite3_stmt *row, const struct tuned *t, struct tune_users *real)
+{
+    real->n = 0;
+    for (uint32_t i = 0; i < t->users.n; i++)
+        if (!uid_is_identity(t->users.uids[i]))
+            tune_users_add(real, t->users.uids[i]);
+    return s->bind_blob(row, 1, &t->key, sizeof(t->key), SQLITE_STATIC) == SQLITE_OK &&
+           s->bind_blob(row, 2, real->uids, (int)(real->n * sizeof(real->uids[0])), SQLITE_STATIC) == SQLITE_OK;
+}
+
 static bool finish(struct store *s, struct sqlite3_stmt *row, bool bound)
 {
     const bool done = bound && s->step(row) == SQLITE_DONE;
@@ -248,14 +272,16 @@ static bool finish(struct store *s, struct sqlite3_stmt *row, bool bound)
     return s->finalize(row) == SQLITE_OK && done;
 }
 
-static bool put_both(struct store *s, const struct tuned *t)
+static bool put_all(struct store *s, const struct tuned *t)
 {
     struct sqlite3_stmt *row = NULL;
+    struct tune_users real;
 
     if (s->prepare_v2(s->file, put, -1, &row, NULL) != SQLITE_OK || !finish(s, row, bind_row(s, row, t)) ||
-        s->prepare_v2(s->file, put_extent, -1, &row, NULL) != SQLITE_OK)
+        s->prepare_v2(s->file, put_extent, -1, &row, NULL) != SQLITE_OK || !finish(s, row, bind_extent(s, row, t)) ||
+        s->prepare_v2(s->file, put_users, -1, &row, NULL) != SQLITE_OK)
         return false;
-    return finish(s, row, bind_extent(s, row, t)) && s->exec(s->file, trim, NULL, NULL, NULL) == SQLITE_OK;
+    return finish(s, row, bind_users(s, row, t, &real)) && s->exec(s->file, trim, NULL, NULL, NULL) == SQLITE_OK;
 }
 
 /* All or nothing, and the disk is waited for once. */
@@ -271,7 +297,7 @@ static void in_one(struct store *s, bool (*put_it)(struct store *s, const void *
 
 static bool put_tuned(struct store *s, const void *what)
 {
-    return put_both(s, what);
+    return put_all(s, what);
 }
 
 void store_put(struct store *s, const struct tuned *tuned)

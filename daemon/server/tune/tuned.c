@@ -4,6 +4,29 @@
 
 #include "server/tune/room.h"
 
+bool tune_users_has(const struct tune_users *users, uid_t uid)
+{
+    for (uint32_t i = 0; i < users->n; i++)
+        if (users->uids[i] == uid)
+            return true;
+    return false;
+}
+
+void tune_users_add(struct tune_users *users, uid_t uid)
+{
+    if (tune_users_has(users, uid))
+        return;
+    if (users->n == TUNE_USERS_MAX)
+        memmove(users->uids, users->uids + 1, --users->n * sizeof(users->uids[0]));
+    users->uids[users->n++] = uid;
+}
+
+void tune_users_join(struct tune_users *users, const struct tune_users *more)
+{
+    for (uint32_t i = 0; i < more->n; i++)
+        tune_users_add(users, more->uids[i]);
+}
+
 const struct tuned *tuned_find(const struct tune *t, const struct tuning_key *key)
 {
     for (unsigned i = t->n_tuned; i-- > 0;)
