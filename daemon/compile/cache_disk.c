@@ -11,6 +11,7 @@
 
 #include "util/clock.h"
 #include "util/log.h"
+#include "util/path_trust.h"
 
 enum { LOG_EVERY_S = 60 };
 
@@ -36,12 +37,17 @@ static int make_directories(const char *path)
 }
 
 /* Links on the way are followed, also the last one: the path is the administrator's, and systemd's own cache
- * directories are links. The owner of the directory at the end of the links counts. */
-static int open_directory(const char *path, struct error *e)
+ * directories are links. The owner of the directory at the end of the links counts. Root follows no link, and makes and
+ * removes nothing, where another user says what the path leads to. */
+int cache_directory_open(const char *path, struct error *e)
 {
+    const bool root = geteuid() == 0;
     struct stat st;
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd;
 
+    if (root && path_trust(path, NULL, 0, PATH_OWNERS, NULL, e) < 0)
+        return -1;
+    fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT && make_directories(path) == 0)
         fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
@@ -53,7 +59,7 @@ static int open_directory(const char *path, struct error *e)
                   (unsigned)geteuid());
     else if (st.st_mode & 022)
         error_set(e, ERROR_INTERNAL, "others can write there (mode %03o): make it 0700", (unsigned)st.st_mode & 0777);
-    else
+    else if (!root || path_trust(path, &st, 0, PATH_OWNERS, NULL, e) == 0)
         return fd;
     close(fd);
     return -1;
@@ -66,7 +72,7 @@ int cache_disk_open(const char *directory, uint64_t limit, struct cache_disk **r
     if (!d)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the cache");
     d->limit = limit;
-    d->directory = open_directory(directory, e);
+    d->directory = cache_directory_open(directory, e);
     if (d->directory < 0)
         goto free_disk;
     if (cache_secret_get(d->directory, d->secret, e) < 0)

@@ -20,8 +20,12 @@
 
 struct cache_disk;
 
-/* Makes the directory (mode 0700) when it is missing, with those above it. Refuses one that another user owns or that
- * others can write. */
+/* Opens the directory of a cache. Makes it (mode 0700) when it is missing, with those above it. Refuses one that
+ * another user owns or that others can write; as root also one that folders or links of other users lead to. The
+ * descriptor is the caller's. */
+int cache_directory_open(const char *path, struct error *e);
+
+/* As cache_directory_open(). */
 int cache_disk_open(const char *directory, uint64_t limit, struct cache_disk **ret_disk, struct error *e);
 /* NULL is allowed; returns NULL. */
 struct cache_disk *cache_disk_close(struct cache_disk *d);

@@ -97,8 +97,8 @@ int config_set_text(char **text, const char *value, struct error *e);
 /* Sets the setting at its offset from `base`. */
 int config_apply(void *base, const struct setting *s, const char *value, struct error *e);
 
-/* Reads an INI file; errors say the line. A file that others than its owner may write to is an error for a process that
- * root started (c->root), otherwise a line in the log. */
+/* Reads an INI file; errors say the line. A file that other users than root and the process's may change or replace is
+ * an error for a process that root started (c->root), otherwise a line in the log. */
 int config_read_file(struct config *c, const char *path, struct error *e);
 
 /* Reads KOPSD_<SECTION>_<KEY> for every setting, and KOPS_SOCKET. Another KOPSD_… is an error that names the setting it
@@ -131,6 +131,8 @@ void config_log_shares(const struct config *c);
 uint64_t config_descriptors(void);
 /* config_trust.c: of an open file, see config_read_file(). */
 int config_check_trust(int fd, const char *path, bool root, struct error *e);
+/* The files that settings of root's daemon name: an error, or a line in the log, where other users may change them. */
+int config_check_named(const struct config *c, struct error *e);
 /* config_nearest.c: the setting that a name, "section.key" or SECTION_KEY, is a slip of; NULL: none. */
 const struct setting *config_nearest(const char *name);
 /* config_remote.c: the cache of several machines, whose files it reads; for config_finish(). */

@@ -134,7 +134,7 @@ int config_finish(struct config *c, struct error *e)
 
     if (choose_socket(c, e) < 0 || choose_cache(c, e) < 0 || check_executors(c, e) < 0 || check_kernels(c, e) < 0)
         return -1;
-    if (config_finish_remote(c, e) < 0)
+    if (config_check_named(c, e) < 0 || config_finish_remote(c, e) < 0)
         return -1;
     config_finish_shares(c);
     if (config_finish_sockets(c, e) < 0)

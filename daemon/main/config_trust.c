@@ -1,52 +1,72 @@
-/* Checks of a configuration file's writers: they decide over the daemon. */
-#include <libgen.h>
+/* Checks of the writers of the configuration file and of files that it names: they decide over the daemon. */
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "main/config.h"
 #include "util/log.h"
+#include "util/path_trust.h"
 
-enum { PATH_SHOWN = 120 };
-
-/* A group with the owner's own number has no other members, where users have groups of their own. */
-static bool group_may_write(const struct stat *st)
+static void warn(const char *path, const char *why)
 {
-    return (st->st_mode & S_IWGRP) && st->st_gid != 0 && st->st_gid != getegid() && st->st_gid != st->st_uid;
-}
+    char shown[300], quoted[2 * ERROR_MESSAGE_MAX];
 
-/* NULL: no untrusted writer. */
-static const char *who_may_write(const struct stat *file, const struct stat *directory)
-{
-    if (file->st_mode & S_IWOTH)
-        return "everybody may write to it";
-    if (group_may_write(file))
-        return "its group may write to it";
-    if ((directory->st_mode & S_IWOTH) && !(directory->st_mode & S_ISVTX))
-        return "everybody may put another file in its place, since its directory is open to all";
-    return NULL;
+    log_warning("config", "path=%s why=%s", log_quote(shown, sizeof(shown), path, strlen(path)),
+                log_quote(quoted, sizeof(quoted), why, strlen(why)));
 }
 
 int config_check_trust(int fd, const char *path, bool root, struct error *e)
 {
-    struct stat file, directory = {0};
-    char copy[4096], quoted[2 * PATH_SHOWN];
-    const char *who;
+    bool closed = false;
+    struct stat st;
 
-    if (fstat(fd, &file) < 0 || !S_ISREG(file.st_mode) || !file.st_nlink)
+    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || !st.st_nlink)
         return 0; /* a pipe, or memory: made by the process that started the daemon */
-    snprintf(copy, sizeof(copy), "%s", path);
-    if (stat(dirname(copy), &directory) < 0)
-        directory.st_mode = 0;
-    who = who_may_write(&file, &directory);
-    if (who && root && (directory.st_mode & (S_IXGRP | S_IXOTH))) /* others cannot reach a file in a private folder */
-        return error_set(e, ERROR_PERMISSION_DENIED,
-                         "%.*s: %s, and would so say what root's daemon does; take that right away (chmod go-w)",
-                         PATH_SHOWN, path, who);
-    if (who)
-        log_warning("config", "path=%s why=\"%s\"", log_quote(quoted, sizeof(quoted), path, strlen(path)), who);
-    else if (file.st_uid != 0 && file.st_uid != geteuid())
-        log_warning("config", "path=%s why=\"uid %u owns it and may change it\"",
-                    log_quote(quoted, sizeof(quoted), path, strlen(path)), (unsigned)file.st_uid);
+    if (path_trust(path, &st, geteuid(), PATH_WRITERS, &closed, e) == 0)
+        return 0;
+    if (root && !closed)
+        return -1;
+    warn(path, e->message);
+    return 0;
+}
+
+static int check_named(const char *setting, const char *path, bool only_warns, struct error *e)
+{
+    bool closed = false;
+    struct stat st;
+
+    if (!path || !strchr(path, '/') || stat(path, &st) < 0) /* others say that a file is missing */
+        return 0;
+    if (path_trust(path, &st, geteuid(), PATH_WRITERS, &closed, e) == 0)
+        return 0;
+    error_prefix(e, setting);
+    if (!closed && !only_warns)
+        return -1;
+    warn(path, e->message);
+    return 0;
+}
+
+int config_check_named(const struct config *c, struct error *e)
+{
+    /* Libraries are often those of a user's Python environment, and are loaded after root's rights are given up. */
+    const struct {
+        const char *setting, *path;
+        bool only_warns;
+    } files[] = {
+        {"access.subuid: ", c->subuid, false},
+        {"cache.remote_ca: ", c->cache_remote_ca, false},
+        {"cache.remote_helper: ", c->cache_remote_helper, false},
+        {"host.blas: ", c->host_blas, true},
+        {"host.onednn: ", c->host_onednn, true},
+        {"cuda.driver: ", c->cuda_driver, true},
+        {"cuda.blaslt: ", c->cuda_blaslt, true},
+        {"cuda.nvml: ", c->cuda_nvml, true},
+        {"kernels.nvrtc: ", c->nvrtc, true},
+        {"executors.cupti: ", c->executors_cupti, true},
+    };
+
+    for (size_t i = 0; c->root && i < sizeof(files) / sizeof(files[0]); i++)
+        if (check_named(files[i].setting, files[i].path, files[i].only_warns, e) < 0)
+            return -1;
     return 0;
 }

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "util/log.h"
+#include "util/path_trust.h"
 
 static bool is_number(const char *text, unsigned long *ret)
 {
@@ -122,7 +123,24 @@ static const char *give_files(const struct privileges *p, DIR *directory, bool l
     return errno ? strerror(errno) : NULL;
 }
 
-void privileges_give_cache(const struct privileges *p, const char *path)
+/* Whether root and the daemon's user alone say what the path leads to: before it is made, and once it is there. */
+static bool may_use_cache(const struct privileges *p, const char *path)
+{
+    char shown[300], quoted[2 * ERROR_MESSAGE_MAX];
+    struct stat st;
+    struct error e;
+
+    if (path_trust(path, NULL, p->uid, PATH_OWNERS, NULL, &e) == 0) {
+        mkdir(path, 0700); /* also when it is there */
+        if (stat(path, &st) < 0 || path_trust(path, &st, p->uid, PATH_OWNERS, NULL, &e) == 0)
+            return true;
+    }
+    log_warning("cache_directory_unusable", "path=%s reason=%s", log_quote(shown, sizeof(shown), path, strlen(path)),
+                log_quote(quoted, sizeof(quoted), e.message, strlen(e.message)));
+    return false;
+}
+
+bool privileges_give_cache(const struct privileges *p, const char *path)
 {
     const char *why = NULL;
     struct stat st;
@@ -130,13 +148,14 @@ void privileges_give_cache(const struct privileges *p, const char *path)
     int fd;
 
     if (!p->drop || !*path)
-        return;
-    mkdir(path, 0700); /* also when it is there */
+        return true;
+    if (!may_use_cache(p, path))
+        return false;
     fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &st) < 0 || !is_roots(&st)) {
         if (fd >= 0)
             close(fd);
-        return;
+        return true;
     }
     directory = fdopendir(fd);
     if (!directory) {
@@ -152,6 +171,7 @@ void privileges_give_cache(const struct privileges *p, const char *path)
     }
     if (why)
         log_warning("privileges", "why=\"the cache's directory is not given to user %u: %s\"", (unsigned)p->uid, why);
+    return true;
 }
 
 static int check_dropped(const struct privileges *p, struct error *e)

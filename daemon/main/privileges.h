@@ -21,8 +21,9 @@ int privileges_find(const struct config *config, struct privileges *ret, struct 
 void privileges_free(struct privileges *p);
 
 /* Gives the directory of the cache to the user, with the files that an earlier daemon of root's left there. Made when
- * it is missing. Failures are reported when the cache is opened. */
-void privileges_give_cache(const struct privileges *p, const char *directory);
+ * it is missing. Failures are reported when the cache is opened. False: the daemon may not use it, since a third user
+ * says what its path leads to. */
+bool privileges_give_cache(const struct privileges *p, const char *directory);
 
 /* For good: groups, group, user, and nothing that is executed gives any of it back. */
 int privileges_drop(const struct privileges *p, struct error *e);

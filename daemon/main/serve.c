@@ -160,7 +160,8 @@ static int open_all(struct daemon *d, struct error *e)
         goto free_privileges;
     if (sockets_begin(&d->sockets, d->config, &privileges, e) < 0)
         goto close_listener;
-    privileges_give_cache(&privileges, settings.code.directory ? settings.code.directory : "");
+    if (!privileges_give_cache(&privileges, settings.code.directory ? settings.code.directory : ""))
+        settings.code.directory = NULL;
     if (privileges_drop(&privileges, e) < 0)
         goto close_listener;
     settings.watchdog_us = notify_take_watchdog();

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support import daemon, raw
+from support.daemon import Daemon
 from support.users import STRANGER, as_root
 
 GOOD = "[server]\nlog_level = info\n"
@@ -104,10 +105,63 @@ def test_what_only_root_may_change_is_read(reachable: Path, mode: int, group: in
 
 
 @as_root
-def test_another_owner_is_named(reachable: Path) -> None:
-    os.chown(reachable, STRANGER, 0)
+def test_root_does_not_read_what_is_anothers(reachable: Path) -> None:
+    """The file, its folder, or a link to it."""
+    link = reachable.parent / "link.conf"
+    link.symlink_to(reachable)
+    os.chmod(reachable.parent, 0o1777)
+    for mine, path in ((reachable, reachable), (reachable, link), (reachable.parent, reachable), (link, link)):
+        os.chown(mine, STRANGER, -1, follow_symlinks=False)
+        done = check(path)
+        assert done.returncode == 2 and f"user {STRANGER}" in done.stderr and "chown" in done.stderr, done.stderr
+        os.chown(mine, 0, -1, follow_symlinks=False)
+        assert check(path).returncode == 0
+
+
+NAMED = {"access.subuid": 2, "cache.remote_ca": 2, "cache.remote_helper": 2, "cuda.driver": 0, "kernels.nvrtc": 0}
+
+
+@as_root
+@pytest.mark.parametrize("setting", NAMED)
+def test_files_of_others_that_settings_name(setting: str, reachable: Path) -> None:
+    """They are refused, or warned of where a user's library may be meant."""
+    named = reachable.parent / "named"
+    named.touch(0o644)
+    section, key = setting.split(".")
+    reachable.write_text(f"[{section}]\n{key} = {named}\n")
+    assert check(reachable).stderr == ""
+    os.chown(named, STRANGER, 0)
     done = check(reachable)
-    assert done.returncode == 0 and f"uid {STRANGER} owns it" in done.stderr
+    assert done.returncode == NAMED[setting] and setting in done.stderr and f"user {STRANGER}" in done.stderr, done.stderr
+
+
+@as_root
+def test_keys_in_a_folder_of_others(reachable: Path) -> None:
+    folder = reachable.parent / "keys"
+    folder.mkdir(0o755)
+    (folder / "key").touch(0o600)
+    reachable.write_text(f"[cache]\nremote = https://example.org/x\nremote_key = {folder}/key\n")
+    os.chown(folder, STRANGER, 0)
+    done = check(reachable)
+    assert done.returncode == 2 and "cache.remote_key" in done.stderr and f"user {STRANGER}" in done.stderr, done.stderr
+
+
+@as_root
+@pytest.mark.parametrize("user", ["", "54399"], ids=["root", "user"])
+def test_a_cache_that_another_user_leads_elsewhere(user: str, reachable: Path) -> None:
+    """By a link, or a folder above: nothing is made, kept or given away there, and the daemon goes on without."""
+    goal, folder = reachable.parent / "goal", reachable.parent / "theirs"
+    goal.mkdir(0o700)
+    folder.mkdir(0o755)
+    (folder / "link").symlink_to(goal)
+    os.chown(folder, STRANGER, 0)
+    for path in (folder / "link", folder / "new" / "cache"):
+        config = f"[cache]\ndirectory = {path}\n[server]\nuser = {user}\n" if user else f"[cache]\ndirectory = {path}\n"
+        with Daemon("--set", "kernels.user_kernels=all", config=config) as served, served.connect() as connection:
+            assert connection.call("ping") == {}
+            log = served.log()
+        assert "event=cache_directory_unusable" in log and f"user {STRANGER} may put another" in log, log
+        assert not list(goal.iterdir()) and goal.stat().st_uid == 0 and not (folder / "new").exists()
 
 
 # ---- the environment ----

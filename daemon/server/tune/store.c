@@ -1,6 +1,7 @@
 /* The file of choices, by SQLite, which is loaded at run time: a daemon without it forgets its choices when it ends. */
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -9,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "compile/cache_disk.h"
 #include "server/tune/room.h"
 #include "util/log.h"
 
@@ -117,20 +119,42 @@ static void complain(const struct store *s, const char *what)
     log_warning("tuning_file", "what=\"%s\" why=%s", what, log_quote(quoted, sizeof(quoted), why, strlen(why)));
 }
 
+/* Whether nobody else decides what is in the directory. Makes the file where it is missing, which nobody else may read.
+ */
+static bool make_file(const char *directory, const char *name)
+{
+    char quoted[2 * ERROR_MESSAGE_MAX];
+    struct error e;
+    const int fd = cache_directory_open(directory, &e);
+    int file;
+
+    if (fd < 0) {
+        log_warning("tuning_file", "what=\"choices are lost when the daemon ends\" why=%s",
+                    log_quote(quoted, sizeof(quoted), e.message, strlen(e.message)));
+        return false;
+    }
+    file = openat(fd, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
+    if (file >= 0) {
+        fchmod(file, S_IRUSR | S_IWUSR);
+        close(file);
+    }
+    close(fd);
+    return true; /* what is wrong with the file SQLite says */
+}
+
 static void open_file(struct store *s, const char *directory, bool make)
 {
+    static const char name[] = "tuning.sqlite3";
     char path[PATH_MAX];
 
-    snprintf(path, sizeof(path), "%s/tuning.sqlite3", directory);
-    if (!make && access(path, F_OK) < 0 && errno == ENOENT)
+    snprintf(path, sizeof(path), "%s/%s", directory, name);
+    if ((!make && access(path, F_OK) < 0 && errno == ENOENT) || !make_file(directory, name))
         return;
     if (s->open_v2(path, &s->file, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_FULLMUTEX, NULL) ==
             SQLITE_OK &&
         s->busy_timeout(s->file, 1000) == SQLITE_OK && s->exec(s->file, schema, NULL, NULL, NULL) == SQLITE_OK &&
-        s->exec(s->file, more_tables, NULL, NULL, NULL) == SQLITE_OK) {
-        chmod(path, S_IRUSR | S_IWUSR);
+        s->exec(s->file, more_tables, NULL, NULL, NULL) == SQLITE_OK)
         return;
-    }
     complain(s, "cannot be opened: choices are lost when the daemon ends");
     s->close_v2(s->file);
     s->file = NULL;
