@@ -19,6 +19,7 @@
 #include "compile/sandbox.h"
 #include "sandbox/process.h"
 #include "sandbox/reach.h"
+#include "util/signals.h"
 
 enum { MAX_PROCESSES = 640 /* compiles, as many that are paused, and spares */, ENDING_MS = 2000 };
 
@@ -291,6 +292,7 @@ int compile_helper_main(int argc, char **argv)
     static struct helper h;
     struct error e;
 
+    signals_prepare_helper();
     if (helper_settings_parse(argc, argv, &h.settings) < 0 || close_others() < 0)
         return 2;
     process_go_first();

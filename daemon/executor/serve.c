@@ -17,6 +17,7 @@
 #include "executor/serve.h"
 #include "util/clock.h"
 #include "util/log.h"
+#include "util/signals.h"
 
 enum {
     FEW_NEW = 8,         /* so much shorter the executor polls while a client waits for the end of what runs */
@@ -66,10 +67,9 @@ static void prepare_process(void)
 {
     prctl(PR_SET_NAME, "kopsd-executor");
     prctl(PR_SET_TIMERSLACK, 1UL); /* a sleep ends when work is likely to end */
-    signal(SIGPIPE, SIG_IGN);
+    signals_prepare_helper();
     signal(SIGTERM, SIG_IGN);
     signal(SIGINT, SIG_IGN);
-    signal(SIGHUP, SIG_IGN);
 }
 
 static int take_descriptors(struct serving *p, struct error *e)

@@ -1,6 +1,5 @@
 /* The process that tunes. Thread: one. */
 #include <fcntl.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -11,6 +10,7 @@
 #include "executor/confine.h"
 #include "executor/tuner.h"
 #include "util/log.h"
+#include "util/signals.h"
 
 struct tuning {
     struct tuning_pace pace; /* first */
@@ -157,7 +157,7 @@ int tuner_main(int argc, char **argv, const struct backend *local)
     if (fcntl(CALL_CONTROL_FD, F_SETFD, FD_CLOEXEC) < 0)
         return 2; /* not started by a daemon */
     prctl(PR_SET_NAME, "kopsd-tuner");
-    signal(SIGPIPE, SIG_IGN);
+    signals_prepare_helper();
     for (int i = 2; i < argc; i++) {
         char *value = strchr(argv[i], '=');
 

@@ -16,6 +16,7 @@
 #include "server/control/server.h"
 #include "util/clock.h"
 #include "util/log.h"
+#include "util/signals.h"
 
 /* The hooks' context. */
 struct daemon {
@@ -37,7 +38,7 @@ static void prepare_process(void)
     sigset_t hangup;
 
     prctl(PR_SET_NAME, "kopsd"); /* also when it was started by another name */
-    signal(SIGPIPE, SIG_IGN);
+    signals_ignore_stray();
     /* Until there is a server to tell: the settings may be new ones since they were read. */
     sigemptyset(&hangup);
     sigaddset(&hangup, SIGHUP);

@@ -14,6 +14,7 @@
 #include "server/control/server.h"
 #include "util/clock.h"
 #include "util/log.h"
+#include "util/signals.h"
 
 #define MILLISECOND UINT64_C(1000000)
 #define SECOND      (1000 * MILLISECOND)
@@ -257,6 +258,7 @@ int supervise(const struct flags *flags, const struct config *config)
     struct supervisor s = {.flags = flags, .config = config, .signals = -1, .inner = -1, .inner_end = -1};
     struct error e;
 
+    signals_ignore_stray();
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
     notifier_open(&s.outer);
     s.outer_watchdog_ns = notify_take_watchdog() * 1000;

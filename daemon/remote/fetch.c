@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +12,7 @@
 
 #include "remote/fetch_internal.h"
 #include "sandbox/process.h"
+#include "util/signals.h"
 
 enum { A_TURN_MS = 1000, ORDERS_A_TURN = 32 };
 
@@ -79,7 +79,7 @@ static int receive_setup(struct fetch *f, struct error *e)
 static int prepare(struct fetch *f, const struct arguments *a, struct error *e)
 {
     list_init(&f->transfers);
-    signal(SIGPIPE, SIG_IGN);
+    signals_prepare_helper();
     if (receive_setup(f, e) < 0 || fetch_confine(f, a->user, e) < 0)
         return -1;
     if (a->parent && process_bind_to_parent(a->parent) < 0)

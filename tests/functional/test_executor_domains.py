@@ -11,7 +11,7 @@ from domains import FIXTURES, Client, Domains
 from gpu_machine import N, only_with_the_standin, register, values, vector
 from support import proc
 from support.raw import tensor
-from user_kernels import add_kernel, hostile_kernel, only_with_nvrtc
+from user_kernels import OTHERS, add_kernel, compile_source, hostile_kernel, only_with_nvrtc
 
 pytestmark = [only_with_the_standin, only_with_nvrtc]
 start, client = FIXTURES
@@ -33,6 +33,26 @@ def test_a_kernel_runs_in_an_executor_of_its_user(start: Callable[..., Domains],
     assert (values(own.memory[1]) == 21).all()
     stranger.square()
     assert machine.executors() == {common, domain}
+
+
+def test_stray_signals(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    """The daemon, its executors, the compiler that forks and the process that it has forked."""
+    machine = start()
+    own = client(machine)
+    own.square()
+    own.own()
+    (forker,) = proc.executors(machine.daemon.pid, "compile-helper")
+    spare = proc.eventually(lambda: proc.executors(forker, "compile-helper"), "a process waits for the next source")
+    before = machine.executors()
+    assert len(before) == 2
+    proc.send_stray(machine.daemon.pid, *before, forker, *spare)
+    proc.send_stray(*before, forker, *spare, more=[signal.SIGHUP])
+    own.square()
+    own.launch_own()
+    compile_source(own.connection, OTHERS, "fault_kernel")
+    assert machine.executors() == before and proc.executors(machine.daemon.pid, "compile-helper") == [forker]
+    log = machine.daemon.log()
+    assert "level=error" not in log and "level=warning" not in log, log
 
 
 def test_a_fault_is_an_error_reply(start: Callable[..., Domains], client: Callable[..., Client]) -> None:

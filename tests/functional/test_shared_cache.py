@@ -71,7 +71,9 @@ def test_nodes_share_code_by_nginx(tmp_path: Path, keys: tuple[Key, Key]) -> Non
                 (entry,) = c.call("cache", {"action": "list"})["entries"]
                 assert entry["from"] == "remote"
                 # It has no key: what it compiles stays here.
-                assert compile_on(c, "of the second")["cached"] == "no"
+                helpers = shared_cache.helpers(second)
+                proc.send_stray(*helpers, more=[signal.SIGHUP])
+                assert compile_on(c, "of the second")["cached"] == "no" and shared_cache.helpers(second) == helpers
                 n = counters(c)
                 assert (n["cache_remote_hits"], n["compiles"], n["remote_uploads"], n["remote_upload_drops"]) == (1, 1, 0, 0)
                 proc.eventually(

@@ -68,6 +68,13 @@ def test_a_server_that_dies_is_started_again(number: signal.Signals) -> None:
         assert f"event=supervise_exit pid={before['pid']} signal={int(number)}\n" in daemon.log()
 
 
+def test_stray_signals() -> None:
+    with supervised() as daemon:
+        server = server_of(daemon)
+        proc.send_stray(daemon.pid, server)
+        assert server_of(daemon) == server and children(daemon.pid) == [server]
+
+
 def test_who_connects_in_the_gap_waits_and_is_served() -> None:
     """The socket stays, and so does what was sent to it while there was no server."""
     with supervised() as daemon:

@@ -315,6 +315,7 @@ def test_a_process_is_kept_ready(start: Callable[..., Tuned]) -> None:
 
         proc.eventually(is_there, "a process is ready")
         (before,) = tuners
+        proc.send_stray(before, more=[signal.SIGHUP])
         assert d.tune(one)["candidates"] and proc.executors(d.machine.daemon.pid, "tuner") == [before]
         os.kill(before, signal.SIGKILL)
         proc.eventually(lambda: "Z" in (Path(f"/proc/{before}/stat").read_text(encoding="utf-8").rpartition(")")[2]), "it has ended")

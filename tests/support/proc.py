@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import select
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -31,6 +32,21 @@ def executors(pid: int, role: str = "executor") -> list[int]:
         except (FileNotFoundError, ProcessLookupError):
             continue
     return found
+
+
+STRAY = (
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO, signal.SIGPWR),
+    *(signal.SIGSTKFLT, signal.SIGPIPE, signal.SIGURG),
+    *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
+)
+
+
+def send_stray(*pids: int, more: Iterable[int] = ()) -> None:
+    """Sends each process all signals that mean nothing to it. One that would end a process does so before the process runs on: so
+    any answer of it that comes later says that none has."""
+    for pid in pids:
+        for number in (*STRAY, *more):
+            os.kill(pid, number)
 
 
 def own_sockets(pid: int) -> int:
