@@ -49,7 +49,7 @@ static int broadcast(const struct op_call *call, struct tensor *ret, struct erro
 static bool mergeable(const struct plan_elementwise *p, unsigned operands, unsigned outer, unsigned inner)
 {
     for (unsigned t = 0; t < operands; t++)
-        if (p->strides[t][outer] != p->strides[t][inner] * p->shape[inner])
+        if (!tensor_strides_merge(p->strides[t][outer], p->strides[t][inner], p->shape[inner]))
             return false;
     return true;
 }
@@ -116,7 +116,7 @@ int op_rule_elementwise(const struct op_call *call, struct plan *ret_plan, struc
             unsigned missing = shape.rank - in->rank;
             bool repeated = i < missing || in->shape[i - missing] == 1;
 
-            p->strides[t][p->rank] = repeated ? 0 : in->strides[i - missing];
+            p->strides[t][p->rank] = repeated ? 0 : tensor_stride(in, i - missing);
         }
         p->rank++;
     }

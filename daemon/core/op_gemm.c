@@ -20,8 +20,8 @@ __attribute__((format(printf, 3, 4))) static int mismatch(struct error *e, const
 
 static void set_matrix(struct plan_matrix *m, const struct tensor *t, bool transposed)
 {
-    m->row = t->strides[t->rank - (transposed ? 1 : 2)];
-    m->column = t->strides[t->rank - (transposed ? 2 : 1)];
+    m->row = tensor_stride(t, t->rank - (transposed ? 1 : 2));
+    m->column = tensor_stride(t, t->rank - (transposed ? 2 : 1));
 }
 
 /* Batch dimension i of out, counted from the left; operands with fewer dimensions repeat. */
@@ -36,19 +36,22 @@ static int set_batch(const struct tensor *t, const struct tensor *out, unsigned 
     if (t->shape[i - missing] != out->shape[i])
         return mismatch(e, key, "batch dimension of size %lld does not broadcast to out's %lld",
                         (long long)t->shape[i - missing], (long long)out->shape[i]);
-    *ret_stride = t->strides[i - missing];
+    *ret_stride = tensor_stride(t, i - missing);
     return 0;
 }
 
 static bool mergeable(const struct plan_gemm *p, unsigned outer, unsigned inner)
 {
+    int64_t both;
+
     for (unsigned t = 0; t <= plan_gemm_out(p); t++) {
         const struct plan_matrix *x = plan_gemm_matrix(p, t);
 
-        if (x->batch[outer] != x->batch[inner] * p->batch_shape[inner])
+        if (!tensor_strides_merge(x->batch[outer], x->batch[inner], p->batch_shape[inner]))
             return false;
     }
-    return true;
+    /* Of a product without elements the sizes may be any, too. */
+    return !__builtin_mul_overflow(p->batch_shape[outer], p->batch_shape[inner], &both);
 }
 
 /* Of a tensor that broadcasts to out: its stride along out's dimension i, 0 where it repeats. */
@@ -56,7 +59,7 @@ static int64_t repeated_stride(const struct tensor *t, const struct tensor *out,
 {
     const unsigned missing = out->rank - t->rank;
 
-    return i < missing || t->shape[i - missing] == 1 ? 0 : t->strides[i - missing];
+    return i < missing || t->shape[i - missing] == 1 ? 0 : tensor_stride(t, i - missing);
 }
 
 static int set_bias(const struct tensor *bias, const struct tensor *out, struct plan_matrix *ret, struct error *e)
@@ -122,7 +125,7 @@ static int set_batches(const struct op_call *call, struct plan_gemm *p, struct e
         p->batch_count *= (uint64_t)size;
         if (size == 1)
             continue;
-        p->out.batch[n] = out->strides[i];
+        p->out.batch[n] = tensor_stride(out, i);
         p->batch_shape[n] = size;
         if (n > 0 && mergeable(p, n - 1, n)) {
             p->batch_shape[n - 1] *= size;

@@ -30,7 +30,9 @@ struct plan_elementwise {
 };
 
 struct plan_matrix {
-    int64_t row, column; /* strides of the matrix *after* trans_a / trans_b were applied */
+    /* Strides of the matrix *after* trans_a / trans_b were applied; all 0 where the operand has no elements (k is 0).
+     */
+    int64_t row, column;
     int64_t batch[TENSOR_MAX_RANK];
 };
 

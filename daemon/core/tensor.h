@@ -31,6 +31,22 @@ int tensor_measure(struct tensor *t, const char *key, struct error *e);
 /* out_of_bounds unless [offset, offset + extent) lies in a buffer of `size` bytes. */
 int tensor_check_bounds(const struct tensor *t, uint64_t size, const char *key, struct error *e);
 
+/* The stride of a dimension for arithmetic. A tensor without elements may name any: tensor_measure() bounds only those
+ * that lead to an element. */
+static inline int64_t tensor_stride(const struct tensor *t, unsigned i)
+{
+    return t->count ? t->strides[i] : 0;
+}
+
+/* Whether a dimension of stride `outer` around one of `size` and stride `inner` walks memory on from where that ends.
+ * The product of two strides that lead to elements may reach past 2^63. */
+static inline bool tensor_strides_merge(int64_t outer, int64_t inner, int64_t size)
+{
+    int64_t end;
+
+    return !__builtin_mul_overflow(inner, size, &end) && outer == end;
+}
+
 /* True when two different indices certainly or possibly share an element: exact for the layouts that
  * slicing, transposing and broadcasting make; a layout whose dimensions interleave is called overlapping. */
 bool tensor_overlaps_itself(const struct tensor *t);

@@ -196,6 +196,84 @@ static void gemm_plan_has_the_operands_strides(void **state)
     assert_false(plan_is_empty(&p));
 }
 
+/* Only strides that lead to an element are bounded. Those of others must not reach the plan, whose strides are
+ * multiplied and added: UBSan sees it where they do. */
+static void strides_without_elements_reach_no_plan(void **state)
+{
+    static const char *const names[] = {"gemm", "linear", "scaled_gemm", "add", "square", "copy"};
+    static const int64_t sizes[] = {0, 0, 1, 1, 2, 3, INT64_C(1) << 31, INT64_C(1) << 62, INT64_MAX};
+    static const int64_t strides[] = {0, 1, 2, 3, INT64_C(1) << 31, INT64_C(1) << 61, INT64_C(1) << 62, INT64_MAX};
+    enum { SIZES = sizeof(sizes) / sizeof(sizes[0]), STRIDES = sizeof(strides) / sizeof(strides[0]) };
+    unsigned planned = 0;
+
+    (void)state;
+    srand((unsigned)time(NULL));
+    for (int n = 0; n < 200000; n++) {
+        const struct op *op = op_find(names[n % 6], strlen(names[n % 6]));
+        const unsigned rank = (unsigned)(2 + rand() % 4), operands = op->n_inputs + op->n_outputs;
+        const bool product = n % 6 < 3;
+        struct tensor tensors[PLAN_MAX_OPERANDS] = {{.rank = 0}};
+        struct op_call call = {.op = op};
+        int64_t shape[TENSOR_MAX_RANK], k = sizes[rand() % SIZES];
+        bool fits = true;
+        struct plan p;
+        struct error e;
+
+        for (unsigned i = 0; i < rank; i++)
+            shape[i] = sizes[rand() % SIZES];
+        for (unsigned t = 0; t < operands; t++) {
+            struct tensor *x = &tensors[t];
+
+            x->rank = rank;
+            x->dtype = n % 6 == 2 ? t < 2 ? DTYPE_F8_E4M3 : DTYPE_F32 : DTYPE_F32;
+            for (unsigned i = 0; i < rank; i++) {
+                x->shape[i] = t < op->n_inputs && rand() % 3 == 0 ? 1 : shape[i];
+                x->strides[i] = strides[rand() % STRIDES];
+            }
+            if (product && t == 0)
+                x->shape[rank - 2] = shape[rank - 2], x->shape[rank - 1] = k;
+            if (product && t == 1)
+                x->shape[rank - 2] = k, x->shape[rank - 1] = shape[rank - 1];
+            if (n % 6 == 2 && (t == 2 || t == 3))
+                x->shape[rank - (t == 2 ? 1 : 2)] = 1;
+            fits = fits && tensor_measure(x, "", &e) == 0;
+            call.tensors[t] = x;
+        }
+        for (unsigned i = 0; i < op->n_attrs; i++)
+            call.attrs[i] = op->attrs[i].fallback;
+        if (!fits || op_plan(&call, &p, &e) < 0)
+            continue;
+        planned++;
+        assert_true(plan_is_empty(&p) == (tensors[operands - 1].count == 0));
+        for (unsigned t = 0; p.kind == PLAN_GEMM && t < operands; t++) {
+            const struct plan_matrix *m = plan_gemm_matrix(&p.gemm, t);
+
+            for (unsigned d = 0; tensors[t].count == 0 && d < p.gemm.batch_rank; d++)
+                assert_int_equal(m->batch[d], 0);
+            if (tensors[t].count == 0)
+                assert_true(m->row == 0 && m->column == 0);
+        }
+    }
+    assert_true(planned > 1000);
+}
+
+/* A dimension that lies far beyond another one does not go on where that ends. */
+static void products_of_strides_past_the_end(void **state)
+{
+    struct tensor t = {.dtype = DTYPE_F8_E4M3, .rank = 3, .shape = {2, 2, 2}, .strides = {0, INT64_C(1) << 62, 1}};
+    struct tensor out = {.dtype = DTYPE_F8_E4M3, .rank = 3, .shape = {2, 2, 2}, .strides = {4, 2, 1}};
+    struct op_call call;
+    struct plan p;
+    struct error e;
+
+    (void)state;
+    assert_int_equal(tensor_measure(&t, "", &e), 0);
+    assert_int_equal(tensor_measure(&out, "", &e), 0);
+    call = call_of("copy", t, out, out);
+    assert_int_equal(op_plan(&call, &p, &e), 0);
+    assert_int_equal(p.elementwise.rank, 3);
+}
+
 static void amounts(void **state)
 {
     struct op_call call = call_of("add", DENSE(4, 1), DENSE(5), DENSE(4, 5));
@@ -327,6 +405,8 @@ int main(void)
         cmocka_unit_test(plan_addresses_the_same_elements),
         cmocka_unit_test(refuses_wrong_shapes),
         cmocka_unit_test(gemm_plan_has_the_operands_strides),
+        cmocka_unit_test(strides_without_elements_reach_no_plan),
+        cmocka_unit_test(products_of_strides_past_the_end),
         cmocka_unit_test(amounts),
         cmocka_unit_test(outputs_have_a_declared_dtype),
         cmocka_unit_test(scales_are_of_all_or_of_rows_and_columns),

@@ -239,6 +239,42 @@ static void test_no_terms(void **state)
     for_each_variant(products, COUNT(products), NULL);
 }
 
+/* Operands without elements may have any strides, of rows and of batches. */
+static void test_strides_of_no_terms(void **state)
+{
+    static const int64_t of_a[] = {2, 600, 0}, of_b[] = {2, 0, 600}, of_one[] = {1}, of_out[] = {2, 600, 600};
+    static const int64_t *const shapes[] = {of_a, of_b, of_one, of_one};
+    static const struct {
+        enum op_id op;
+        enum dtype dtype, more, out;
+    } rows[] = {{OP_GEMM, DTYPE_F16, DTYPE_F16, DTYPE_F16},
+                {OP_LINEAR, DTYPE_F16, DTYPE_F16, DTYPE_F16},
+                {OP_SCALED_GEMM, DTYPE_F8_E4M3, DTYPE_F32, DTYPE_F32}};
+    struct fixture f;
+
+    (void)state;
+    fixture_open(&f, NULL);
+    for (size_t r = 0; r < COUNT(rows); r++) {
+        struct operand x[5], *const inputs[] = {&x[0], &x[1], &x[2], &x[3]}, *const out = &x[4];
+        struct backend_job job;
+
+        for (unsigned i = 0; i < 4; i++)
+            operand_init(&x[i], i < 2 ? DTYPE_U8 : rows[r].more, i < 2 ? 3 : 1, shapes[i], CONTIGUOUS);
+        operand_init(out, rows[r].out, 3, of_out, CONTIGUOUS);
+        x[0].tensor.dtype = x[1].tensor.dtype = rows[r].dtype;
+        for (unsigned d = 0; d < 3; d++)
+            x[0].tensor.strides[d] = x[1].tensor.strides[d] = (INT64_C(1) << 62) + d;
+        job_init(&job, rows[r].op, inputs, out, NULL);
+        job_run(&f, &job);
+        assert_false(job.failed);
+        for (uint64_t i = 0; i < out->tensor.count; i++)
+            assert_true(operand_get(out, i) == (rows[r].op == OP_LINEAR ? operand_get(&x[2], 0) : 0));
+        for (unsigned i = 0; i < COUNT(x); i++)
+            operand_deinit(&x[i]);
+    }
+    fixture_close(&f);
+}
+
 /* Longer and wider than the blocks that operands are copied in. */
 static void test_beyond_a_block(void **state)
 {
@@ -455,6 +491,7 @@ int main(void)
         cmocka_unit_test(test_vectors_in_every_layout),
         cmocka_unit_test(test_batches),
         cmocka_unit_test(test_no_terms),
+        cmocka_unit_test(test_strides_of_no_terms),
         cmocka_unit_test(test_beyond_a_block),
         cmocka_unit_test(test_repeated_and_overlapping_rows),
     };
