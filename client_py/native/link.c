@@ -311,7 +311,7 @@ static int initialise(PyObject *self, PyObject *arguments, PyObject *keywords)
                           &autostart) ||
         !native_milliseconds(timeout, &options.timeout_ms))
         return -1;
-    options.connect_timeout_ms = options.timeout_ms;
+    options.connect_timeout_ms = options.timeout_ms == KOPS_FOREVER ? 0 : options.timeout_ms;
     options.no_autostart = !autostart;
     options.reconnect_timeout_ms = KOPS_NO_RECONNECT; /* Python waits and repeats, and hears of Ctrl-C meanwhile */
     options.spin_us = spin_us > 0 ? (unsigned)spin_us : 0;

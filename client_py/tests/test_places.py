@@ -1,267 +1,141 @@
-"""Calls here, in the daemon, or where it is faster: who decides, by whom they are launched, and what is said of it. On the stand-in
-CUDA driver."""
+"""Which sockets a client tries, which server it trusts, and how long it waits for one that says nothing."""
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
-import pickle
-import pydoc
-import warnings
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
-import fake_torch as torch
 import kops
-import numpy
 import pytest
-from kops._base.compiled import native
-from kops._calls import calls, contexts, places
-from test_daemon_cuda import driver, k, numbers, real, tensor  # noqa: F401
-from test_daemon_kernels import add2, vectors
-from test_here import Graph, launches
-from test_ops_here import near, of, random, result, runs
+from fake_daemon import FakeDaemon
+from kops._clients import base
+from kops._session import native_link, places
 
-from support.daemon import Daemon  # isort: skip
+FILE = Path(__file__).resolve().parents[2] / "tests/vectors/places.json"
+if not FILE.exists():
+    pytest.skip("the vectors come with the source tree", allow_module_level=True)
+VECTORS = json.loads(FILE.read_text(encoding="utf-8"))
+STRANGER = 54321
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may become others")
 
-if native is None:
-    pytest.skip("the compiled part is not there", allow_module_level=True)
+
+def synchronous(path: Any = None, **options: Any) -> None:
+    with kops.connect(path, **options) as k:
+        k.ping()
+
+
+def asynchronous(path: Any = None, **options: Any) -> None:
+    async def ask() -> None:
+        async with kops.connect_async(path, **options) as k:
+            await k.ping()
+
+    asyncio.run(ask())
+
+
+clients = pytest.mark.parametrize("client", [synchronous, asynchronous])
+
+
+@pytest.mark.parametrize("row", VECTORS["lists"], ids=lambda row: "{runtime} {uid}".format(**row))
+def test_sockets(row: dict[str, Any]) -> None:
+    assert places.listed(row["runtime"], row["uid"], lambda folder: folder in row["private"]) == row["paths"]
+
+
+@pytest.mark.parametrize("row", VECTORS["trust"], ids=lambda row: row["about"])
+def test_trust(row: dict[str, Any]) -> None:
+    users = {key: row.get(key) for key in ("uid", "self", "kops", "unmapped", "folder")}
+    flags = {key: row.get(key, False) for key in ("folder_shared", "parent_shared", "system", "named")}
+    assert places.Server(**users, **flags).trusted == row["trusted"]
+
+
+@contextlib.contextmanager
+def acting_as_stranger() -> Iterator[None]:
+    groups = os.getgroups()
+    os.setgroups([])
+    os.setegid(STRANGER)
+    os.seteuid(STRANGER)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups(groups)
 
 
 @pytest.fixture
-def by_python(k: kops.Client, monkeypatch: pytest.MonkeyPatch) -> list[Any]:  # noqa: F811
-    """The places of the calls that Python has seen: the extension launches the others by itself."""
-    seen: list[Any] = []
-    kept = kops.Client._op
-
-    def op(self: Any, name: str, *arguments: Any) -> Any:
-        seen.append(arguments[-1])
-        return kept(self, name, *arguments)
-
-    monkeypatch.setattr(kops.Client, "_op", op)
-    return seen
+def strangers(daemon: FakeDaemon) -> FakeDaemon:
+    """A daemon of another user's: the one that calls listen()."""
+    with acting_as_stranger():
+        daemon._listener.listen(8)
+    return daemon
 
 
-def test_a_launch_here_is_the_extension_s(k: kops.Client, driver: Any, by_python: list[Any]) -> None:  # noqa: F811
-    """From the first call on that needs no binary, and after it also where addresses, shapes, strides and attributes change."""
-    a, b = random(4, 6), random(4, 6)
-    x, y, z = of(driver, a), of(driver, b), of(driver, numpy.zeros((4, 6), "float32"))
-    product = of(driver, numpy.zeros((4, 4), "float32"))
-    wide = of(driver, random(1, 4, 6))
-    k.add(x, y, out=z, where="here")
-    k.gemm(x, y, trans_b=True, out=product, where="here")
-    made = k.gemm(x, y, trans_b=True, where="here")
-    k.square(wide, where="here")
-    by_python.clear()
-    for _ in range(3):
-        for first, second, out, want in (
-            (x, y, z, a + b), (y, x, z, b + a), (x, x, z, a + a), (x[:2], y[2:], z[:2], a[:2] + b[2:]),
-            (x[:, ::2], y[:, ::2], z[:, 1::2], a[:, ::2] + b[:, ::2]), (x, y[0], z, a + b[0]),
-        ):  # fmt: skip
-            assert k.add(first, second, out=out, where="here") is out
-            assert near(result(driver, out), want, "float32")
-        assert near(result(driver, k.add(x, y, where="here")), a + b, "float32")
-        for alpha in (1.0, 0.5, 1, -2.0):
-            k.gemm(x, y, trans_b=True, alpha=alpha, out=product, where="here")
-            assert near(result(driver, product), alpha * (a @ b.T), "float32")
-        k.gemm(x, y, out=product, where="here", trans_b=True, variant="tiled")
-        assert near(result(driver, product), a @ b.T, "float32")
-        assert near(result(driver, k.square(wide, where="here")), wide.array.numpy() ** 2, "float32")
-        assert near(result(driver, k.add(*(x, y), **{"where": "he" + "re"[:], "out": z})), a + b, "float32")
-    assert not by_python
-    assert near(result(driver, made), a @ b.T, "float32")
+@as_root
+@clients
+def test_a_server_of_another_user(strangers: FakeDaemon, client: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(kops.ConnectFailed, match=rf"{strangers.path}.*server is user {STRANGER}, expected is root or kops") as caught:
+        client(strangers.path, timeout=20)
+    assert f"KOPS_TRUST_USER={STRANGER} trusts" in str(caught.value)
+    assert not strangers.requests
+    for other in ("1", "nobody", "-1", f"{STRANGER}x"):
+        monkeypatch.setenv("KOPS_TRUST_USER", other)
+        with pytest.raises(kops.ConnectFailed, match="server is user"):
+            client(strangers.path, timeout=20)
+    monkeypatch.setenv("KOPS_TRUST_USER", f"nobody,{STRANGER}")
+    client(strangers.path, timeout=20)
 
 
-def test_what_the_extension_does_not_launch_is_the_function_s(k: kops.Client, driver: Any, by_python: list[Any]) -> None:  # noqa: F811
-    """A call that ends as one did that the extension knows: everything is looked at again."""
-    a = random(4, 4)
-    x, y, z = (of(driver, a) for _ in range(3))
-    k.add(x, y, out=z, where="here")
-
-    def refused(error: type[Exception], *inputs: Any, **keywords: Any) -> None:
-        told = []
-        for call in (k.add, type(k).add.__wrapped__.__get__(k)):
-            with pytest.raises(error) as raised:
-                call(*inputs, **{"where": "here", **keywords})
-            told.append(str(raised.value))
-        assert told[0] == told[1]
-
-    refused(kops.Overlap, x[:2], y[:2], out=x[1:3])
-    refused(kops.ShapeMismatch, x, y[:3], out=z)
-    refused(kops.ShapeMismatch, x, y, out=z[:2])
-    refused(kops.DtypeMismatch, x, of(driver, a.astype("float64")), out=z)
-    refused(kops.BadArgument, x, y, out=z, where="there")
-    refused(kops.BadArgument, x, y, out=z, stream=1)
-    refused(kops.InvalidArgument, x, y, out=z, variant="no such")
-    refused(kops.WrongType, a, y, out=z)
-    refused(TypeError, x)
-    refused(TypeError, x, y, bias=z)
-    negated = of(driver, a)
-    negated.negated = True
-    refused(kops.BadArgument, x, y, out=negated)
-    negated.resolve_neg = lambda: of(driver, -a)  # type: ignore[method-assign]
-    assert near(result(driver, k.add(x, negated, where="here")), a - a, "float32")
-    other = of(driver, a)
-    other.device = torch.device("cuda", 1)
-    refused(kops.DeviceMismatch, x, other, out=z)
-    by_python.clear()
-    with k.sequence() as s:
-        recorded = k.add(x, y)
-    assert by_python == [None] and s is not None and near(result(driver, recorded), a + a, "float32")
-    with pytest.raises(kops.BadArgument, match="recorded"), k.sequence():
-        k.add(x, y, where="here")
-    with pytest.raises(AttributeError):
-        type(k).add(object(), x, y, where="here")
-
-
-def test_a_launch_here_is_on_the_stream_that_is_current(k: kops.Client, driver: Any, by_python: list[Any]) -> None:  # noqa: F811
-    x, y, z = (of(driver, random(5)) for _ in range(3))
-    k.add(x, y, out=z, where="here")
-    by_python.clear()
-    held, free, word = driver.stream_create(), driver.stream_create(), driver.array(numpy.zeros(1, "uint64"))
-    driver.stream_wait_value(held, word.address, 1)
-    torch.cuda.handle = held
-    k.add(z, z, out=z, where="here")
-    torch.cuda.handle = free
-    k.add(x, y, out=y, where="here")
-    driver.stream_synchronize(free)
-    assert near(y.array.numpy(), 2 * random(5), "float32")
-    driver.stream_write_value(free, word.address, 1)
-    driver.stream_synchronize(held)
-    assert near(z.array.numpy(), 4 * random(5), "float32") and not by_python
-
-
-def test_auto_asks_once(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch, by_python: list[Any]) -> None:  # noqa: F811
-    """What was decided stays until the client connects anew; what could not be measured is asked again."""
-    x, y = tensor(driver, 1, 2), tensor(driver, 0, 0)
-    for times, place in (((2.0, 11.0), "here"), ((12.0, 11.0), "daemon")):
-        monkeypatch.setattr(places, "measure", lambda client, device, times=times: times)
-        k._forget_places()
-        for _ in range(3):
-            before = runs(k)
-            k.add(x, x, out=y, where="auto")
-            k.synchronize()
-            assert numbers(driver, y) == [2, 4] and runs(k) == before + (place == "daemon")
-        asked = [one for one in by_python if one == "auto"]
-        assert len(asked) == 1, "the first call alone"
-        assert place == "here" or contexts.DAEMON_BY_AUTO in by_python
-        by_python.clear()
-
-    def fails(client: Any, device: int) -> Any:
-        raise kops.KopsError("not now")
-
-    monkeypatch.setattr(places, "measure", fails)
-    k._forget_places()
-    for _ in range(2):
-        k.add(x, x, out=y, where="auto")
-    assert by_python == ["auto", "auto"]
-
-
-def test_the_place_is_a_choice_of_the_connection(  # noqa: F811
-    real: Daemon, k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch, by_python: list[Any]
+@as_root
+@clients
+def test_the_next_place_after_a_strangers(
+    strangers: FakeDaemon, client: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Of connect(), or of KOPS_WHERE; a call's own is more. What the daemon alone can do stays its own."""
-    a = random(4, 4)
-    x, y, out = of(driver, a), of(driver, a), of(driver, a)
-    k.add(x, y, where="here")
-    monkeypatch.setattr(places, "measure", lambda client, device: (2.0, 11.0))
-
-    def of_daemon(call: Any) -> bool:
-        before = runs(k)
-        made = call()
-        client.synchronize()
-        assert near(result(driver, made) if isinstance(made, torch.Tensor) else made, a + a, "float32")
-        return runs(k) == before + 1
-
-    for where in ("here", "auto"):
-        for environment in (False, True):
-            if environment:
-                monkeypatch.setenv("KOPS_WHERE", where)
-            with kops.connect(real.socket_path, timeout=120, where=None if environment else where) as client:
-                assert client.where == where and not of_daemon(lambda: client.add(x, y)) and not of_daemon(lambda: client.add(x, y, out=out))
-                assert not of_daemon(lambda: client.run("add", x, y))
-                kern, (c, one, two) = add2(client, alias=True), vectors(driver)
-                before = launches(k)
-                kern(c, one, two, 4)
-                kern[4, 32](c, c, one, 3)
-                assert launches(k) == before and numbers(driver, c) == [12, 24, 36, 44]
-                kern(c, one, two, 4, blocking=True)
-                kern[4, 32](c, c, one, 3, where="daemon")
-                client.synchronize()
-                assert launches(k) == before + 2 and numbers(driver, c) == [12, 24, 36, 44]
-                by_python.clear()
-                client.add(x, y, out=out)
-                assert not by_python
-                for call in (
-                    lambda: client.add(x, y, where="daemon"), lambda: client.add(x, y, blocking=True), lambda: client.add(x, y, stream=1),
-                    lambda: client.add(a, a), lambda: client.submit("add", x, y).result(), lambda: recorded(client, x, y),
-                ):  # fmt: skip
-                    assert of_daemon(call)
-                assert pickle.loads(pickle.dumps(client)).where == where
-            monkeypatch.delenv("KOPS_WHERE", raising=False)
-    with kops.connect(real.socket_path, where="daemon") as client:
-        assert of_daemon(lambda: client.add(x, y))
-    monkeypatch.setenv("KOPS_WHERE", "here")
-    with kops.connect(real.socket_path, blocking=True) as client:
-        assert client.where == "daemon", "which alone waits"
-    with kops.connect(real.socket_path, where="daemon") as client:
-        assert client.where == "daemon"
-    for given, message in ({"where": "there"}, "where must be one of"), ({"where": "auto", "blocking": True}, "leave out where='auto'"):
-        with pytest.raises(kops.BadArgument, match=message):
-            kops.connect(real.socket_path, **given)
-    monkeypatch.setenv("KOPS_WHERE", "there")
-    with pytest.raises(kops.BadArgument, match="KOPS_WHERE must be one of"):
-        kops.connect(real.socket_path)
+    monkeypatch.delenv("KOPS_SOCKET", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    tmp_path.chmod(0o700)
+    (tmp_path / "kopsd.sock").symlink_to(strangers.path)
+    if Path(places.SYSTEM).exists():
+        pytest.skip("a daemon of the system is there")
+    with pytest.raises(kops.ConnectFailed, match=rf"{tmp_path}/kopsd.sock.*server is user.*{places.SYSTEM}.*No such file") as caught:
+        client(autostart=False)
+    assert len(caught.value.detail["tried"]) == 2
 
 
-def recorded(client: kops.Client, x: Any, y: Any) -> Any:
-    with client.sequence():
-        made = client.add(x, y)
-    return made
+@pytest.fixture
+def silent(tmp_path: Path) -> Iterator[str]:
+    path = str(tmp_path / "silent.sock")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen(8)
+        yield path
 
 
-def test_who_takes_turns_is_told_once(real: Daemon, k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    x, y = tensor(driver, 1, 2), tensor(driver, 0, 0)
-    k.square(x, out=y, where="here")
-    monkeypatch.setattr(places, "measure", lambda client, device: (12.0, 11.0))
-
-    def told(call: Any, **how: Any) -> list[Any]:
-        monkeypatch.setattr(calls, "_told_of_turns", False)
-        with kops.connect(real.socket_path, timeout=120, **how) as client, warnings.catch_warnings(record=True) as seen:
-            warnings.simplefilter("always")
-            for _ in range(2):
-                call(client)
-            client.synchronize()
-        return [one for one in seen if one.category is kops.TurnsWarning]
-
-    def add(client: kops.Client, **how: Any) -> None:
-        client.add(x, x, out=y, **how)
-
-    (once,) = told(add)
-    assert "MPS" in str(once.message) and 'where="auto"' in str(once.message) and once.filename == __file__
-    for quiet in ({"where": "daemon"}, {"where": "here"}, {"where": "auto"}):
-        assert not told(add, **quiet) and not told(lambda client, quiet=quiet: add(client, **quiet))
-    assert not told(lambda client: add(client, blocking=True)) and not told(add, blocking=True)
-    assert not told(lambda client: client.add(random(2), random(2)))
-    monkeypatch.setenv("KOPS_WHERE", "daemon")
-    assert not told(add)
-    monkeypatch.delenv("KOPS_WHERE")
-
-    def shared(client: kops.Client) -> None:
-        devices = [dataclasses.replace(one, mps=True) for one in client.info.devices]
-        client._connection.info = dataclasses.replace(client.info, devices=devices)  # type: ignore[union-attr]
-        add(client)
-
-    assert not told(shared)
-
-    def captured(client: kops.Client) -> None:
-        with Graph(driver, monkeypatch):
-            add(client)
-
-    assert not told(captured)
+@clients
+def test_a_server_that_says_nothing(silent: str, client: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(kops.Timeout, match=rf"{silent}: kopsd does not answer: .* start it anew, or name another"):
+        client(silent, timeout=0.2)
+    if native_link.native is None or client is asynchronous:  # libkops' own limit is as long
+        monkeypatch.setattr(base, "CONNECT_LIMIT", 0.2)
+        with pytest.raises(kops.Timeout, match=r"does not answer.*for 0\.2 s"):
+            client(silent)
 
 
-def test_an_op_s_method_is_described_as_the_function_that_it_has(k: kops.Client) -> None:  # noqa: F811
-    assert list(inspect.signature(k.add).parameters)[:3] == ["a", "b", "out"] and "self" in inspect.signature(kops.Client.add).parameters
-    assert k.add.__name__ == "add" and kops.Client.add.__qualname__ == "Client.add" and kops.Client.add.__module__ == "kops"
-    assert "where:" in (k.gemm.__doc__ or "") and k.add.__self__ is k
-    assert "add(a, b, *, out=None" in pydoc.render_doc(k.add, renderer=pydoc.plaintext)
+@as_root
+@clients
+def test_a_socket_that_does_not_let_in(client: Callable[..., None]) -> None:
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
+        os.chmod(folder, 0o711)
+        path = f"{folder}/kopsd.sock"
+        listener.bind(path)
+        listener.listen()
+        for mode, why in ((0o660, "the group daemon may connect, `sudo usermod -aG daemon USER`"), (0o600, r"only its owner root \(0\)")):
+            os.chmod(path, mode)
+            os.chown(path, 0, 1)  # daemon, on every Linux
+            with acting_as_stranger(), pytest.raises(kops.ConnectFailed, match=f"Permission denied: {why}"):
+                client(path, timeout=20)

@@ -41,12 +41,15 @@ static void print_usage(FILE *to)
     fprintf(to, "Usage: kopsctl [-V] [--socket PATH] [--timeout SECONDS] [--json] COMMAND [OPTION]...\n\nCommands:\n");
     for (size_t i = 0; i < n_commands; i++)
         fprintf(to, "  %-8s %s\n", commands[i].name, commands[i].what);
-    fprintf(to, "\n`kopsctl COMMAND --help` tells a command's options.\n"
-                "--timeout is for each request; 60 without it.\n"
-                "Without --socket: KOPS_SOCKET, or $XDG_RUNTIME_DIR/kopsd.sock, or /run/kopsd/kopsd.sock, or a daemon\n"
-                "that is started, but for stats, clients, top, trace, metrics and drain; KOPS_AUTOSTART=0: never.\n"
-                "Exit status: 0 done, 1 failed or the check found wrong results, 2 wrong usage, 3 no daemon,\n"
-                "4 (drain) work is left after the timeout.\n");
+    fprintf(to,
+            "\n`kopsctl COMMAND --help` tells a command's options.\n"
+            "--timeout is for each request; 60 without it.\n"
+            "Without --socket: KOPS_SOCKET; or kopsd.sock in $XDG_RUNTIME_DIR, /run/user/UID or /tmp/.kopsd-UID, the\n"
+            "first of them that is yours alone; or /run/kopsd/kopsd.sock; or a daemon that is started, but for stats,\n"
+            "clients, top, trace, metrics and drain; KOPS_AUTOSTART=0: never. KOPS_TRUST_USER: users whose servers\n"
+            "are trusted, besides you, root and kops.\n"
+            "Exit status: 0 done, 1 failed or the check found wrong results, 2 wrong usage, 3 no daemon,\n"
+            "4 (drain) work is left after the timeout.\n");
 }
 
 int main(int argc, char **argv)

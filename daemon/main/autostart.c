@@ -17,6 +17,7 @@
 #include "main/notify.h"
 #include "server/control/server.h"
 #include "util/clock.h"
+#include "util/places.h"
 
 enum {
     READY_LIMIT_S = 120, /* a driver with many GPUs takes its time */
@@ -25,8 +26,6 @@ enum {
     LOG_BYTES = 2048,    /* that are looked at for them */
     NOTIFY_FD = 3        /* of the daemon */
 };
-
-static const char system_socket[] = "/run/kopsd/kopsd.sock";
 
 struct starter {
     const struct flags *flags;
@@ -37,33 +36,29 @@ struct starter {
 
 /* ---- whether one answers ---- */
 
-/* 1: a daemon of this user's or of root's takes connections there; 0: nothing does; -1: the error says what is in the
- * way. */
+/* 1: a daemon that clients trust takes connections there; 0: nothing does; -1: the error says what is in the way. */
 static int answers(const char *path, struct error *e)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    struct ucred peer = {.uid = (uid_t)-1};
-    socklen_t length = sizeof(peer);
+    char why[200] = "";
+    bool trusted;
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), r;
 
     if (fd < 0)
         return error_set(e, ERROR_INTERNAL, "socket: %s", strerror(errno));
     memcpy(address.sun_path, path, strlen(path) + 1);
     r = connect(fd, (const struct sockaddr *)&address, sizeof(address)) < 0 ? errno : 0;
-    if (r == 0 && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0)
-        peer.uid = (uid_t)-1;
+    trusted = r == 0 && places_check(path, fd, why, sizeof(why));
     close(fd);
     if (r == EAGAIN) /* so many connect that none is left over for us at the moment */
         return 1;
     if (r == ENOENT || r == ECONNREFUSED || r == ENOTDIR)
         return 0;
     if (r)
-        return error_set(e, ERROR_PERMISSION_DENIED,
-                         "%s is there, but: %s; ask for access to it, or name another socket in KOPS_SOCKET", path,
-                         strerror(r));
-    if (peer.uid != geteuid() && peer.uid != 0 && strcmp(path, system_socket) != 0)
-        return error_set(e, ERROR_PERMISSION_DENIED, "%s: user %u listens there, and no daemon of yours", path,
-                         (unsigned)peer.uid);
+        places_explain(path, r, why, sizeof(why));
+    if (!trusted)
+        return error_set(e, ERROR_PERMISSION_DENIED, "%s is there, but: %s; or name another socket in KOPS_SOCKET",
+                         path, why);
     return 1;
 }
 
@@ -292,13 +287,13 @@ static int find_or_start(struct starter *s, struct error *e)
 /* The system's daemon comes first, as in the clients' own search; one starter at a time does the rest. */
 static int find(struct starter *s, struct error *e)
 {
-    int r = answers(system_socket, e), fd;
+    int r = answers(PLACES_SYSTEM, e), fd;
 
     if (r > 0)
-        snprintf(s->place.socket, sizeof(s->place.socket), "%s", system_socket);
+        snprintf(s->place.socket, sizeof(s->place.socket), "%s", PLACES_SYSTEM);
     if (r)
         return r < 0 ? -1 : 0;
-    if (place_find(&s->place, e) < 0)
+    if (place_find(&s->place, s->log, e) < 0)
         return -1;
     fd = place_open(&s->place, "kopsd.start.lock", 0);
     if (fd < 0 || lock(fd, 0) < 0)

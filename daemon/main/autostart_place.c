@@ -9,47 +9,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "util/places.h"
+
 /* THREATS: everybody may make files in /tmp, under any name, at any moment. So a directory counts only once it is open,
  * by what is open: it is no link, belongs to this user, and nobody else may write to it. One that is not so is an
  * error, never used. /tmp is sticky, so that nobody else can move what was found good. */
 
-static const char socket_name[] = "kopsd.sock", log_name[] = "kopsd.log";
+static const char log_name[] = "kopsd.log";
 
 /* ---- directories ---- */
 
-/* Why a directory is not this user's own; NULL: it is. */
-static const char *why_not_private(int fd)
+static bool never(const char *folder)
 {
-    struct stat st;
-
-    if (fstat(fd, &st) < 0)
-        return strerror(errno);
-    if (st.st_uid != geteuid())
-        return "it belongs to another user";
-    return st.st_mode & (S_IWGRP | S_IWOTH) ? "others may write to it" : NULL;
-}
-
-static int open_directory(int at, const char *path, const char **ret_why)
-{
-    const int fd = openat(at, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-
-    *ret_why =
-        fd < 0 ? errno == ELOOP || errno == ENOTDIR ? "it is no directory" : strerror(errno) : why_not_private(fd);
-    if (!*ret_why)
-        return fd;
-    if (fd >= 0)
-        close(fd);
-    return -1;
-}
-
-/* False: not this one. `path` may be a link where its maker is the user's own system. */
-static bool take(struct place *p, const char *directory, const char **ret_why)
-{
-    *ret_why = "the path of a socket in it would be too long";
-    if (snprintf(p->socket, sizeof(p->socket), "%s/%s", directory, socket_name) >= (int)sizeof(p->socket))
-        return false;
-    p->directory_fd = open_directory(AT_FDCWD, directory, ret_why);
-    return p->directory_fd >= 0;
+    (void)folder;
+    return false;
 }
 
 static bool is_safe_parent(const char *path)
@@ -60,27 +33,44 @@ static bool is_safe_parent(const char *path)
            (!(st.st_mode & (S_IWGRP | S_IWOTH)) || st.st_mode & S_ISVTX);
 }
 
-int place_find(struct place *ret, struct error *e)
+/* NULL: the socket's folder is taken; otherwise why not. A folder in /tmp is made. */
+static const char *take(struct place *p, const char *socket)
 {
-    const char *runtime = getenv("XDG_RUNTIME_DIR"), *why;
-    char path[64];
+    const char *slash = strrchr(socket, '/'), *why;
+    char folder[PLACE_BYTES];
 
-    if (runtime && *runtime == '/' && take(ret, runtime, &why))
-        return 0;
-    snprintf(path, sizeof(path), "/run/user/%u", (unsigned)geteuid());
-    if (take(ret, path, &why))
-        return 0;
-    snprintf(path, sizeof(path), "/tmp/.kopsd-%u", (unsigned)geteuid());
-    if (!is_safe_parent("/tmp"))
-        why = "everybody may move what is in /tmp";
-    else if (mkdir(path, 0700) < 0 && errno != EEXIST)
-        why = strerror(errno);
-    else if (take(ret, path, &why))
-        return 0;
+    if (snprintf(p->socket, sizeof(p->socket), "%s", socket) >= (int)sizeof(p->socket))
+        return "the path of a socket in it would be too long";
+    snprintf(folder, sizeof(folder), "%.*s", (int)(slash - socket), socket);
+    if (!strncmp(folder, "/tmp/.kopsd-", strlen("/tmp/.kopsd-"))) {
+        if (!is_safe_parent("/tmp"))
+            return "everybody may move what is in /tmp";
+        if (mkdir(folder, 0700) < 0 && errno != EEXIST)
+            return strerror(errno);
+    }
+    p->directory_fd = places_open_private(folder, &why);
+    return p->directory_fd < 0 ? why : NULL;
+}
+
+int place_find(struct place *ret, char tried[PLACE_TRIED_BYTES], struct error *e)
+{
+    char sockets[PLACES_MAX][PLACE_BYTES];
+    const unsigned n = places_list(getenv("XDG_RUNTIME_DIR"), geteuid(), never, sockets) - 1; /* not the system's */
+    size_t used = 0;
+
+    for (unsigned i = 0; i < n; i++) {
+        const char *why = take(ret, sockets[i]);
+
+        if (!why) {
+            *tried = '\0';
+            return 0;
+        }
+        used += (size_t)snprintf(tried + used, PLACE_TRIED_BYTES - used, "\n  %.*s: %s",
+                                 (int)(strrchr(sockets[i], '/') - sockets[i]), sockets[i], why);
+    }
     return error_set(e, ERROR_PERMISSION_DENIED,
-                     "no directory for the socket of a daemon of your own: %s: %s; set XDG_RUNTIME_DIR to a directory "
-                     "that only you may write to",
-                     path, why);
+                     "no directory for the socket of a daemon of your own; set XDG_RUNTIME_DIR to a directory that "
+                     "only you may write to:");
 }
 
 void place_close(struct place *p)
@@ -136,7 +126,7 @@ static bool open_state_log(char path[PATH_MAX], int *ret_fd)
     if (n < 0 || n + (int)sizeof(log_name) >= PATH_MAX)
         return false;
     make_directories(path);
-    directory = open_directory(AT_FDCWD, path, &why);
+    directory = places_open_private(path, &why);
     if (directory < 0)
         return false;
     *ret_fd = open_file(directory, log_name, O_APPEND);

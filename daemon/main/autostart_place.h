@@ -12,8 +12,10 @@ struct place {
     char socket[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* its path */
 };
 
-/* Finds the user's private directory, or makes one. */
-int place_find(struct place *ret, struct error *e);
+enum { PLACE_TRIED_BYTES = 1024 };
+
+/* Finds the user's private directory, or makes one. After an error `tried` has a line for each, with why not. */
+int place_find(struct place *ret, char tried[PLACE_TRIED_BYTES], struct error *e);
 void place_close(struct place *p);
 
 /* Opens a regular file of the user's in the directory, and makes it where it is missing. Returns the descriptor, or -1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 
 import pytest
 from conftest import ENV, Ctl
+from fake import FakeDaemon
 from support import backends
 from support import daemon as support
 from support.daemon import Daemon
+from support.users import STRANGER, acting_as, as_root
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +51,26 @@ def test_an_error_of_the_library(ctl: Ctl) -> None:
 def test_no_daemon(tmp_path: Path) -> None:
     error = error_of(Ctl(tmp_path / "none.sock")("ping", "--json", status=3))
     assert error["code"] == "connect_failed" and error["what"] == "connecting"
+
+
+def test_a_server_that_says_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "silent.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        error = error_of(Ctl(path)("--timeout", "0.2", "ping", "--json", status=3))
+    assert error["code"] == "timeout" and f"{path}: kopsd does not answer" in error["message"]
+
+
+@as_root
+def test_a_server_of_another_user(fake: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    with acting_as(STRANGER):
+        fake.listener.listen(8)
+    ctl = Ctl(fake.path)
+    error = error_of(ctl("ping", "--json", status=3))
+    assert f"{fake.path} (its server is user {STRANGER}, expected is root or kops" in error["message"]
+    monkeypatch.setitem(ENV, "KOPS_TRUST_USER", str(STRANGER))
+    ctl("ping", "--count", "1")
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,15 @@ def test_the_daemon_knows_a_contained_client_by_its_own_names(daemon: Daemon) ->
     start = ["setpriv", "--reuid", "12345", "--regid", "12345", "--clear-groups", *unshare("--user", "--map-root-user")]
     needs("setpriv")
     os.chmod(daemon.socket_path, 0o666)
-    asked = run(*start, str(reachable(daemon.folder, "kopsctl")), "--socket", daemon.socket_path, "cache", "clear")
+    program, inner = str(reachable(daemon.folder, "kopsctl")), daemon.folder / "inner"
+    # Anybody can make a folder in /tmp, and root outside is nobody in particular in here: the folder tells them apart.
+    asked = run(*start, program, "--socket", daemon.socket_path, "ping", "--count", "1")
+    assert asked.returncode == 3 and "KOPS_TRUST_USER=65534" in asked.stderr, asked.stderr
+    asked = run(*start, "env", "KOPS_TRUST_USER=65534", program, "--socket", daemon.socket_path, "ping", "--count", "1")
+    assert asked.returncode == 0, asked.stderr
+    inner.mkdir(mode=0o755)
+    (inner / "kopsd.sock").symlink_to(daemon.socket_path)
+    asked = run(*start, program, "--socket", str(inner / "kopsd.sock"), "cache", "clear")
     assert asked.returncode != 0
     assert "permission" in asked.stderr or "administrator" in asked.stderr or "only" in asked.stderr, asked.stderr
 

@@ -70,8 +70,25 @@ def conditions(rows: Any) -> str:
     return f"{head}{body}}};\n"
 
 
+def places(rows: Any) -> str:
+    body = "".join(
+        f"    {{{literal(row['runtime'])}, {row['uid']}, {{{', '.join(map(literal, [*row['private'], None]))}}}, "
+        f"{len(row['paths'])}, {{{', '.join(map(literal, row['paths']))}}}}},\n"
+        for row in rows["lists"]
+    )
+    head = "static const struct {\n    const char *runtime;\n    uid_t uid;\n    const char *is_private[2];\n    unsigned n;\n"
+    lists = f"{head}    const char *paths[PLACES_MAX];\n}} place_lists[] = {{\n{body}}};\n"
+    body = ""
+    for row in rows["trust"]:
+        users = [f".{key} = {row.get(key, 'PLACES_NOBODY')}" for key in ("uid", "self", "kops", "unmapped", "folder")]
+        flags = [f".{key} = {str(row.get(key, False)).lower()}" for key in ("folder_shared", "parent_shared", "system", "named")]
+        body += f"    {{{literal(row['about'])}, {{{', '.join(users + flags)}}}, {str(row['trusted']).lower()}}},\n"
+    head = "static const struct {\n    const char *about;\n    struct place_server server;\n    bool trusted;\n} place_trust[] = {\n"
+    return f"{lists}{head}{body}}};\n"
+
+
 if __name__ == "__main__":
     source, header = Path(sys.argv[1]), Path(sys.argv[2])
-    makers = {"c_types": c_types, "conditions": conditions, "expressions": expressions, "hostcode": hostcode, "scalars": scalars}
+    makers = {"c_types": c_types, "conditions": conditions, "expressions": expressions, "hostcode": hostcode, "places": places, "scalars": scalars}
     made = makers[source.stem](load(source.name))
     header.write_text(f"/* Generated from {source.name}. */\n{made}", encoding="utf-8")

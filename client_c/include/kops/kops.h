@@ -136,16 +136,16 @@ enum kops_transport {
 
 /** How to connect. Zero: the defaults. Strings are copied. */
 struct kops_connect_options {
-    /** Path of the daemon's socket. NULL: `KOPS_SOCKET` when that is set, and nothing else; otherwise
-     * `$XDG_RUNTIME_DIR/kopsd.sock`, then `/run/kopsd/kopsd.sock`, then a daemon that is started: see
-     * `no_autostart`. */
+    /** Path of the daemon's socket. NULL: `KOPS_SOCKET` when that is set, and nothing else; otherwise the sockets of
+     * "Where clients look" in deploy/README.md, then a daemon that is started: see `no_autostart`. A server is trusted
+     * that is this user, root or kops, or that `KOPS_TRUST_USER` names (users, with commas between them). */
     const char *socket;
     const char *name; /**< Name and version of the program, for the daemon's log. NULL: "libkops <version>". */
     /** Limit of every call that names none. 0 and KOPS_FOREVER: no limit, as in the Python client: most of a call's
      * time may be other people's work in front of it, and a call that times out is cancelled. What hangs is ended by
      * the daemon (`server.job_timeout_s`) or its watchdog, and a daemon that is gone is an error. */
     int64_t timeout_ms;
-    int64_t connect_timeout_ms; /**< Limit of connecting. 0: 5 s, and more while a daemon is started. */
+    int64_t connect_timeout_ms; /**< Limit of connecting. 0: 30 s, and more while a daemon is started. */
     unsigned spin_us; /**< Busy-wait at most that long for a reply before sleeping: lower latency, a busy core.
                            0: as long as it pays, see KOPS_TRANSPORT_AUTO. KOPS_NO_SPIN: never. */
     enum kops_transport transport;

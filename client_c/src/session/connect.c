@@ -10,6 +10,7 @@
 #include "exchange.h"
 #include "link/starter.h"
 #include "receive.h"
+#include "util/places.h"
 
 enum { POLL_PROCESSORS = 4, MAX_POLL_US = 1000 }; /* busy polling pays on so many processors, for so long at most */
 
@@ -27,14 +28,21 @@ static int processors(void)
 /* Nobody else connects meanwhile, so it needs no lock. */
 static int try_path(struct kops_client *c, const char *path, int64_t timeout_ms, struct bytes *tried)
 {
-    char line[256];
+    char line[512], why[320];
     int fd = -1, r;
+    bool trusted = false;
 
     pthread_mutex_unlock(&c->lock);
     r = transport_dial(path, timeout_ms, &fd);
+    if (r)
+        places_explain(path, r, why, sizeof(why));
+    else
+        trusted = places_check(path, fd, why, sizeof(why));
     pthread_mutex_lock(&c->lock);
-    if (r) {
-        snprintf(line, sizeof(line), "%s%s (%s)", tried->length ? ", " : "", path, strerror(r));
+    if (!trusted) {
+        if (fd >= 0)
+            close(fd);
+        snprintf(line, sizeof(line), "%s%s (%s)", tried->length ? ", " : "", path, why);
         bytes_append(tried, line, strlen(line));
         return -1;
     }
@@ -48,8 +56,8 @@ static int try_path(struct kops_client *c, const char *path, int64_t timeout_ms,
 static int try_paths(struct kops_client *c, int64_t timeout_ms, struct bytes *tried)
 {
     const char *given = c->socket_option ? c->socket_option : getenv("KOPS_SOCKET");
-    const char *runtime = getenv("XDG_RUNTIME_DIR");
-    char path[128];
+    char paths[PLACES_MAX][PLACE_BYTES];
+    unsigned n;
 
     if (c->info.info.server) /* buffers and all else belong to that daemon or its successor */
         return try_path(c, c->info.info.socket, timeout_ms, tried);
@@ -57,10 +65,11 @@ static int try_paths(struct kops_client *c, int64_t timeout_ms, struct bytes *tr
         return try_path(c, given, timeout_ms, tried);
     if (c->started)
         return try_path(c, c->started, timeout_ms, tried);
-    if (runtime && *runtime && (size_t)snprintf(path, sizeof(path), "%s/kopsd.sock", runtime) < sizeof(path) &&
-        !try_path(c, path, timeout_ms, tried))
-        return 0;
-    return try_path(c, "/run/kopsd/kopsd.sock", timeout_ms, tried);
+    n = places_of_process(paths);
+    for (unsigned i = 0; i < n; i++)
+        if (!try_path(c, paths[i], timeout_ms, tried))
+            return 0;
+    return -1;
 }
 
 static enum kops_code open_socket(struct kops_client *c, uint64_t deadline, struct kops_error *e)
@@ -231,6 +240,11 @@ static enum kops_code connect_once(struct kops_client *c, uint64_t deadline, boo
         return r;
     *ret_reached = true;
     r = greet(c, deadline, e);
+    if (r == KOPS_ERR_TIMEOUT && !c->info.info.server)
+        fail(e, r,
+             "%s: kopsd does not answer: it took the connection and has said nothing in time; start it anew, or name "
+             "another socket in KOPS_SOCKET",
+             c->info.info.socket);
     if (r && c->t.fd >= 0)
         session_lost(c, r, "%s", e->message);
     return r;

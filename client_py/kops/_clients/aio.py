@@ -8,7 +8,6 @@ arrays block the loop meanwhile.
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import sys
 import weakref
@@ -226,7 +225,7 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncFormulaMe
                 await self._await_end(connection)
             self._disconnect("the connection was lost")
             backoff = self._connecting_anew()
-            first = Backoff(self.timeout if self.timeout is not None else math.inf)
+            first = Backoff(self._greeting_time(backoff))
             while True:
                 if self._closed:
                     raise ConnectionLost("the client was closed", {"closed": True})
@@ -256,8 +255,8 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncFormulaMe
             made.greeted(call.outcome())
         except BaseException as error:
             self._disconnect("the daemon did not answer hello")
-            if self._again(backoff) and isinstance(error, Timeout):
-                raise ConnectFailed(f"{made.path}: kopsd does not answer") from None
+            if isinstance(error, Timeout):
+                raise self._silent(made.path, backoff) from None
             raise
         self._remember(made)
         return made

@@ -366,8 +366,8 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
             made.greeted(call.outcome())
         except BaseException as error:
             made.close("the daemon did not answer hello")
-            if self._again(backoff) and isinstance(error, Timeout):
-                raise ConnectFailed(f"{made.path}: kopsd does not answer") from None
+            if isinstance(error, Timeout):
+                raise self._silent(made.path, backoff) from None
             raise
         return made
 
@@ -435,11 +435,11 @@ def connect(
 ) -> Client:  # fmt: skip
     """Connects to kopsd: a `Client`, to be used with `with`.
 
-    `socket` is the only path tried when given, and so is KOPS_SOCKET; otherwise `$XDG_RUNTIME_DIR/kopsd.sock`, then
-    `/run/kopsd/kopsd.sock`, and where neither leads to a daemon, one is started for this user, unless `autostart` is false
+    `socket` is the only path tried when given, and so is KOPS_SOCKET; otherwise the sockets of "Where clients look" in
+    deploy/README.md, and where none leads to a daemon, one is started for this user, unless `autostart` is false
     or KOPS_AUTOSTART is 0: the `kopsd` that KOPSD names, of this package, or of PATH. It serves all processes of the user
     and ends by itself when none has been connected for 5 minutes. `timeout` is the seconds that any call may take, None
-    for ever. `spin_us`: so many microseconds a waiting call looks for its reply without sleeping, which saves a few
+    for ever, except that a daemon that does not answer at first is given up after 30 s. `spin_us`: so many microseconds a waiting call looks for its reply without sleeping, which saves a few
     microseconds where a core is free for it. `blocking`: every call returns when its result is ready, also on torch CUDA tensors.
     `reconnect_timeout`: seconds that a call waits for a daemon which has gone away to come back, see `Client`; 0: it
     does not wait, nothing is repeated, and each loss is an error of the calls that it hits. Without it
@@ -449,7 +449,8 @@ def connect(
     memory that give no option of the daemon's alone (`device`, `stream`, `deadline_ms`, `priority`, `blocking`, `exclusive`, exact
     timing); the others, and all that is recorded, submitted or profiled, stay the daemon's. What runs here has no isolation, and no
     quota, profile or trace counts it. Raises `ConnectFailed`, which lists what was tried:
-    this first time nothing is waited for but a daemon whose socket is there, or that is started.
+    this first time nothing is waited for but a daemon whose socket is there, or that is started. A server is trusted that is
+    this user, root or kops, or that KOPS_TRUST_USER names (users, with commas between them).
     """
     return Client(
         socket, timeout=timeout, spin_us=spin_us, blocking=blocking, reconnect_timeout=reconnect_timeout, isolate=isolate,

@@ -21,6 +21,7 @@ from .._base.log import log
 from .session import Call, ends_daemon
 
 DEFAULT_RECONNECT = 10.0  # seconds
+CONNECT_LIMIT = 30.0  # seconds that a first daemon may take to answer where calls have no limit, as in libkops: it may be starting
 LOSSES = (ConnectionLost, ShuttingDown, DeviceLost)
 SHORT_LOSSES = (*LOSSES, JobTimeout)  # errors of the extension's own requests after which their connection is over
 RUNS = ("run", "launch", "sequence", "run_program")  # requests that change memory

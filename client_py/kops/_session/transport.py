@@ -15,6 +15,7 @@ import time
 from typing import Any
 
 from .._base.errors import ConnectFailed
+from .places import candidates, distrust, explained
 from .session import MAX_FDS, Call, Chunk
 
 RECEIVE_BYTES = (16384,)
@@ -25,19 +26,8 @@ NO_WAIT = (int(socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT),)
 SEND_FLAGS = (int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL),)
 
 
-def candidates(path: str | os.PathLike[str] | None = None) -> list[str]:
-    """The socket paths to try, in order. A path that was given, or KOPS_SOCKET, is the only one."""
-    if path is not None:
-        return [os.fspath(path)]
-    named = os.environ.get("KOPS_SOCKET")
-    if named:
-        return [named]
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    return ([os.path.join(runtime, "kopsd.sock")] if runtime else []) + ["/run/kopsd/kopsd.sock"]
-
-
 def connect(path: str | os.PathLike[str] | None, timeout: float | None) -> Transport:
-    """The first of the candidates that accepts. Raises ConnectFailed, which lists what was tried; `busy` among its
+    """The first of the candidates that accepts and is trusted. Raises ConnectFailed, which lists what was tried; `busy` among its
     details says that one has no room for another connection at present, which is waited for up to `timeout`."""
     tried, busy = [], False
     for candidate in candidates(path):
@@ -49,11 +39,14 @@ def connect(path: str | os.PathLike[str] | None, timeout: float | None) -> Trans
                 # Not settimeout(), by which a full backlog is refused.
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout))
             sock.connect(candidate)
-            return Transport(sock, candidate)
+            why = distrust(candidate, sock)
+            if why is None:
+                return Transport(sock, candidate)
         except OSError as error:
-            sock.close()
             busy |= isinstance(error, BlockingIOError)
-            tried.append(f"{candidate}: {error.strerror or error}")
+            why = explained(candidate, error)
+        sock.close()
+        tried.append(f"{candidate}: {why}")
     raise ConnectFailed(
         "no kopsd answers: " + "; ".join(tried) + ". Start one, or name its socket in KOPS_SOCKET",
         {"tried": tried, "busy": True} if busy else {"tried": tried},

@@ -92,6 +92,29 @@ static void nothing_answers(void **state)
     assert_non_null(strstr(error.message, "/nonexistent/kopsd.sock"));
 }
 
+static void serve_nothing(struct fake_connection *c, void *context)
+{
+    struct fake_request r;
+
+    (void)context;
+    while (fake_next(c, &r))
+        ;
+}
+
+static void a_server_that_says_nothing(void **state)
+{
+    struct fake *f = fake_start(serve_nothing, NULL);
+    struct kops_connect_options options = {.socket = fake_path(f), .connect_timeout_ms = 100};
+    struct kops_error error;
+    kops_client *client;
+
+    (void)state;
+    assert_int_equal(kops_connect(&options, &client, &error), KOPS_ERR_TIMEOUT);
+    assert_non_null(strstr(error.message, fake_path(f)));
+    assert_non_null(strstr(error.message, "does not answer"));
+    fake_stop(f);
+}
+
 /* A socket that was named is the only one tried; without one, the runtime folder comes first. */
 static void search_order(void **state)
 {
@@ -310,6 +333,7 @@ int main(void)
         cmocka_unit_test(isolation_is_asked_for_and_told),
         cmocka_unit_test(without_a_timeout_there_is_no_limit),
         cmocka_unit_test(nothing_answers),
+        cmocka_unit_test(a_server_that_says_nothing),
         cmocka_unit_test(search_order),
         cmocka_unit_test(protocol_mismatch),
         cmocka_unit_test(reserved_must_be_zero),
