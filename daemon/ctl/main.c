@@ -10,6 +10,8 @@
 /* OF_OTHERS: about what other clients do with a daemon that runs, so that none is started for it. */
 enum { OF_OTHERS = true };
 
+static ctl_command show_help;
+
 static const struct {
     const char *name, *what;
     ctl_command *run;
@@ -32,6 +34,7 @@ static const struct {
     {"launch", "launch a kernel of a file on random data or files, measure it", ctl_launch},
     {"judge", "judge kernels of strangers: right or not, how fast, and why", ctl_judge},
     {"cache", "list, clear, export and import compiled kernels", ctl_cache},
+    {"help", "what a command does, and its options", show_help},
 };
 
 static const size_t n_commands = sizeof(commands) / sizeof(commands[0]);
@@ -52,11 +55,49 @@ static void print_usage(FILE *to)
             "4 (drain) work is left after the timeout.\n");
 }
 
+/* The command's place in the table; n_commands: there is none. */
+static size_t find_command(const char *name)
+{
+    size_t i = 0;
+
+    while (i < n_commands && strcmp(commands[i].name, name) != 0)
+        i++;
+    return i;
+}
+
+static enum ctl_exit show_help(struct ctl *ctl, int argc, char **argv)
+{
+    static const char usage[] = "Usage: kopsctl help [COMMAND]\n\n"
+                                "Tells what the command does, and its options, as `kopsctl COMMAND --help`; without a "
+                                "command, all\ncommands.\n\n"
+                                "Example: kopsctl help run\n";
+    static const struct option options[] = {CTL_COMMON_OPTIONS};
+    static char wanted[] = "--help";
+    int option, end;
+    size_t i;
+
+    while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1)
+        if ((end = ctl_common(ctl, option, usage)) >= 0)
+            return (enum ctl_exit)end;
+    if (optind == argc) {
+        print_usage(stdout);
+        return CTL_OK;
+    }
+    if (argc - optind > 1)
+        return ctl_usage("help takes one command, not also `%s`", argv[optind + 1]);
+    i = find_command(argv[optind]);
+    if (i == n_commands)
+        return ctl_usage("no command `%s`; `kopsctl --help` lists them", argv[optind]);
+    optind = 0;
+    return commands[i].run(ctl, 2, (char *[]){argv[argc - 1], wanted, NULL});
+}
+
 int main(int argc, char **argv)
 {
     static const struct option options[] = {{"version", no_argument, NULL, 'V'}, CTL_COMMON_OPTIONS};
     struct ctl ctl = {0};
-    int option, status = CTL_USAGE;
+    int option, status;
+    size_t command;
 
     ctl_options_of(argv);
     ctl_look_for_json(argv);
@@ -81,20 +122,17 @@ int main(int argc, char **argv)
         print_usage(stderr);
         return CTL_USAGE;
     }
-    for (size_t i = 0; i < n_commands; i++) {
-        if (strcmp(commands[i].name, argv[optind]) != 0)
-            continue;
-        argc -= optind;
-        argv += optind;
-        ctl_options_of(argv);
-        ctl.no_autostart = commands[i].of_others;
-        optind = 0; /* starts getopt_long anew */
-        status = (int)commands[i].run(&ctl, argc, argv);
-        kops_close(ctl.client);
-        if (fflush(stdout) || ferror(stdout)) {
-            return (int)ctl_complain("os_error", "writing the output: %s", strerror(errno));
-        }
-        return status;
-    }
-    return (int)ctl_usage("no command `%s`; `kopsctl --help` lists them", argv[optind]);
+    command = find_command(argv[optind]);
+    if (command == n_commands)
+        return (int)ctl_usage("no command `%s`; `kopsctl --help` lists them", argv[optind]);
+    argc -= optind;
+    argv += optind;
+    ctl_options_of(argv);
+    ctl.no_autostart = commands[command].of_others;
+    optind = 0; /* starts getopt_long anew */
+    status = (int)commands[command].run(&ctl, argc, argv);
+    kops_close(ctl.client);
+    if (fflush(stdout) || ferror(stdout))
+        return (int)ctl_complain("os_error", "writing the output: %s", strerror(errno));
+    return status;
 }

@@ -1,7 +1,7 @@
 # bash completion of kopsctl. As /usr/share/bash-completion/completions/kopsctl, or sourced.
 
 _kopsctl() {
-    local commands="ping info ops stats clients top trace report metrics drain run tune tuning compile launch judge cache"
+    local commands="ping info ops stats clients top trace report metrics drain run tune tuning compile launch judge cache help"
     local common="--help --json --socket --timeout"
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} command="" i at=0 socket=()
     COMPREPLY=()
@@ -71,7 +71,7 @@ _kopsctl() {
         case $command in
             "") _kopsctl_words "$common --version" ;;
             ping) _kopsctl_words "$common --count --spin" ;;
-            info | ops) _kopsctl_words "$common" ;;
+            info | ops | help) _kopsctl_words "$common" ;;
             stats) _kopsctl_words "$common --op --dtype --device --sort --by --limit --reset" ;;
             clients) _kopsctl_words "$common --users" ;;
             top) _kopsctl_words "$common --batch --iterations --delay --sort" ;;
@@ -95,6 +95,7 @@ _kopsctl() {
 
     case $command in
         "") _kopsctl_words "$commands" ;;
+        help) ((COMP_CWORD == at + 1)) && _kopsctl_words "$commands" ;;
         ops | run | tune) ((COMP_CWORD == at + 1)) && _kopsctl_ops ;;
         compile | launch) ((COMP_CWORD == at + 1)) && _kopsctl_files ;;
         judge) _kopsctl_files ;;

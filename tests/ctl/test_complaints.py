@@ -53,6 +53,14 @@ def test_no_daemon(tmp_path: Path) -> None:
     assert error["code"] == "connect_failed" and error["what"] == "connecting"
 
 
+def test_there_is_no_compiler() -> None:
+    with Daemon(config=backends.config(backends.HOST) + "[kernels]\nnvrtc = /nonexistent/libnvrtc.so\n") as made:
+        ctl = Ctl(made.socket_path)
+        kernels = json.loads(ctl("info", "--json").stdout)["kernels"]
+        assert "compiler" not in kernels and "/nonexistent/libnvrtc.so" in kernels["compiler_why"]
+        assert kernels["compiler_why"] in ctl("info").stdout
+
+
 def test_a_server_that_says_nothing(tmp_path: Path) -> None:
     path = tmp_path / "silent.sock"
     with socket.socket(socket.AF_UNIX) as listener:

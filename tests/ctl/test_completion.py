@@ -72,6 +72,17 @@ def test_bash_offers_the_commands() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
+def test_help(ctl: Ctl, command: str) -> None:
+    assert ctl("help", command).stdout == ctl_help(command)
+    assert ctl("help").stdout == ctl_help()
+
+
+def test_help_of_what_there_is_not(ctl: Ctl) -> None:
+    assert "no command `nothing`" in ctl("help", "nothing", status=2).stderr
+    assert "one command" in ctl("help", "run", "tune", status=2).stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_options(command: str) -> None:
     assert set(bash(command, "-")) == documented(command) | COMMON
     assert set(re.findall(r"--[a-z-]+", zsh_section(command))) == documented(command)
@@ -96,6 +107,7 @@ def test_values(tmp_path: Path) -> None:
     assert bash("top", "--sort", "") == "rate device memory p99 inflight pid".split()
     assert bash("top", "--sort", "=", "p") == ["p99", "pid"]
     assert bash("run", "gemm", "--dtype", "f") == ["f32", "f64", "f16"]
+    assert bash("help", "") == COMMANDS and bash("help", "run", "") == []
     assert bash("cache", "") == ["list", "clear", "export", "import"] and bash("cache", "clear", "") == []
     (tmp_path / "kernel.cu").touch()
     files = (

@@ -24,8 +24,8 @@ static enum kops_code prepare(struct call *call, const struct job *job, struct k
     if (job->options) {
         call->timings.samples = job->options->samples;
         call->timings.samples_room = job->options->samples_room;
-        call->timings.sent_ns = job->sent_ns;
     }
+    call->timings.sent_ns = job->sent_ns;
     return KOPS_OK;
 }
 
@@ -192,7 +192,7 @@ enum kops_code job_await(struct kops_client *c, struct job *job, const char *wha
 /* The moment from which the caller waits. */
 static void note_sent(struct job *job)
 {
-    if (job->options && !job->options->no_timing)
+    if (!job->options || !job->options->no_timing)
         job->sent_ns = clock_ns();
 }
 

@@ -187,6 +187,7 @@ static const struct wire_record limit_record = WIRE_RECORD(struct kops_limits, l
 
 static const struct wire_field kernels_fields[] = {
     WIRE_FIELD(struct kops_kernels_info, OPTIONAL_TEXT, "compiler", compiler),
+    WIRE_FIELD(struct kops_kernels_info, OPTIONAL_TEXT, "compiler_why", compiler_why),
     WIRE_FIELD(struct kops_kernels_info, TEXT, "policy", policy),
     WIRE_FIELD(struct kops_kernels_info, BOOL, "allowed", allowed),
     WIRE_FIELD(struct kops_kernels_info, TEXTS, "arch", arch),
@@ -202,7 +203,11 @@ static bool read_kernels(struct arena *a, const unsigned char *value, void *into
     struct kops_kernels_info *kernels = value ? arena_new(a, sizeof(*kernels)) : NULL;
 
     *(const struct kops_kernels_info **)into = kernels;
-    return !value || (kernels && wire_read(a, value, &kernels_record, kernels));
+    if (value && (!kernels || !wire_read(a, value, &kernels_record, kernels)))
+        return false;
+    if (kernels && kernels->compiler && !*kernels->compiler)
+        kernels->compiler = NULL;
+    return true;
 }
 
 static const struct wire_field info_fields[] = {

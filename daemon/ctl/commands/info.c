@@ -65,6 +65,8 @@ static void kernels_json(const struct kops_kernels_info *k)
     json_begin("kernels", '{');
     if (k->compiler)
         json_text("compiler", k->compiler);
+    if (k->compiler_why)
+        json_text("compiler_why", k->compiler_why);
     json_text("policy", k->policy);
     json_bool("allowed", k->allowed);
     json_texts("arch", k->arch);
@@ -79,7 +81,7 @@ static void kernels_json(const struct kops_kernels_info *k)
 static void kernels_text(const struct kops_kernels_info *k)
 {
     printf("your own kernels: policy %s (%s), %s", k->policy, k->allowed ? "allowed to you" : "not allowed to you",
-           k->compiler ? k->compiler : "no compiler");
+           k->compiler ? k->compiler : k->compiler_why ? k->compiler_why : "no compiler");
     for (const char *const *arch = k->arch; *arch; arch++)
         if (**arch)
             printf(", %s", *arch);

@@ -125,13 +125,14 @@ void user_code_write_hello(struct rpc_output *out, const struct connection *c)
     const struct compiler *compiler = code_service_compiler(s->modules->service);
     const unsigned trees = compiler_trees(compiler);
     char arch[COMPILED_ARCH_SIZE];
-
+    struct error why;
+    const bool usable = compiler_usable(compiler, &why);
     struct code_remote_counters counters;
     struct remote_report remote;
     const bool shared = code_service_remote(s->modules->service, &counters, &remote);
 
     rpc_write_text(out, "kernels");
-    rpc_write_map(out, 4 + (trees > 0) + shared + (shared && *remote.why));
+    rpc_write_map(out, 4 + !usable + (trees > 0) + shared + (shared && *remote.why));
     if (shared)
         rpc_write_entry_text(out, "remote", remote_state_names[remote.state]);
     if (shared && *remote.why)
@@ -139,6 +140,8 @@ void user_code_write_hello(struct rpc_output *out, const struct connection *c)
     rpc_write_entry_text(out, "policy", user_kernels_names[kernels_policy(c)]);
     rpc_write_entry_bool(out, "allowed", is_allowed(c));
     rpc_write_entry_text(out, "compiler", compiler_name(compiler));
+    if (!usable)
+        rpc_write_entry_text(out, "compiler_why", why.message);
     rpc_write_text(out, "arch");
     rpc_write_array(out, s->devices.count);
     for (unsigned i = 0; i < s->devices.count; i++) {

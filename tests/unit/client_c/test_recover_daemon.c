@@ -94,6 +94,7 @@ static void programs_are_defined_anew(void **state)
         {.op = "add", .inputs = places, .n_inputs = 2, .outputs = &places[2], .n_outputs = 1},
         {.op = "square", .inputs = &places[2], .n_inputs = 1, .outputs = &places[2], .n_outputs = 1}};
     const struct kops_sequence sequence = {tensors, 3, steps, 2};
+    struct kops_result result;
     float *data;
 
     succeed(s, kops_buffer_alloc(s->client, 3 * N * sizeof(float), NULL, &buffer, &s->error));
@@ -106,11 +107,13 @@ static void programs_are_defined_anew(void **state)
         data[i] = 3;
     succeed(s, kops_program_define(s->client, &sequence, NULL, &program, &s->error));
     replace(s);
-    succeed(s, kops_program_run(program, NULL, 0, NULL, NULL, &s->error));
+    succeed(s, kops_program_run(program, NULL, 0, NULL, &result, &s->error));
     assert_true(data[2 * N] == 36);
+    assert_true(result.send_us >= 0 && result.reply_us >= 0); /* not NAN */
     replace(s);
-    succeed(s, kops_sequence_run(s->client, &sequence, NULL, NULL, &s->error));
+    succeed(s, kops_sequence_run(s->client, &sequence, NULL, &result, &s->error));
     assert_true(data[3 * N - 1] == 36);
+    assert_true(result.send_us >= 0 && result.reply_us >= 0);
     kops_program_release(program);
     kops_buffer_release(buffer);
 }
