@@ -265,7 +265,7 @@ int nvrtc_find(const char *nvrtc, const char *include, struct nvrtc_place *ret_p
         return error_set(e, ERROR_UNSUPPORTED,
                          nvrtc && *nvrtc ? "there is no compiler: %.150s (kernels.nvrtc) is not there"
                                          : "there is no compiler: NVRTC was not found%s; install the CUDA toolkit's "
-                                           "libnvrtc (with pip: kops[nvrtc]), or name it in kernels.nvrtc",
+                                           "libnvrtc (with pip: './kops-....whl[nvrtc]'), or name it in kernels.nvrtc",
                          nvrtc && *nvrtc ? nvrtc : "");
     if (read_version(p, e) < 0)
         return -1;

@@ -77,6 +77,17 @@ def test_without_the_package(folder: Path) -> None:
     assert error["code"] == "unsupported" and "pip install ./client_py" in error["message"]
 
 
+def test_without_numpy(real: support.Daemon, folder: Path, tmp_path: Path) -> None:
+    """The devices' peaks are measured with it: a sentence, no traceback."""
+    Ctl(real.socket_path)("run", "square", "--shape", "1000")
+    blocked = tmp_path / "blocked/numpy"
+    blocked.mkdir(parents=True)
+    (blocked / "__init__.py").write_text("raise ModuleNotFoundError('No module named numpy', name='numpy')\n", encoding="utf-8")
+    put(folder, f'PYTHONPATH={blocked.parent}:$PYTHONPATH exec {sys.executable} "$@"')
+    _, err = report(real.socket_path, folder, "-o", str(tmp_path / "r.html"), status=1)
+    assert err.count("\n") == 1 and "pip install numpy [unsupported]" in err
+
+
 def test_without_python(folder: Path) -> None:
     (folder / "python3").unlink()
     _, err = report("/s", folder, status=1)

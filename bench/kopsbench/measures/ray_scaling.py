@@ -42,7 +42,7 @@ def products(k: Any, n: int, calls: int) -> float:
 def cluster(context: Context) -> Iterator[str]:
     """A cluster of this machine alone, and a fresh daemon's socket."""
     if importlib.util.find_spec("ray") is None:
-        raise Skipped('Ray is not installed: pip install "kops[ray]"')
+        raise Skipped('Ray is not installed: pip install "ray>=2.9" numpy')
     import ray
     from ray import cloudpickle
 

@@ -75,6 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         _complain(wanted, "os_error", str(error))
         return FAILED
+    except ModuleNotFoundError as error:
+        _complain(wanted, "unsupported", str(error))
+        return FAILED
     return DONE
 
 

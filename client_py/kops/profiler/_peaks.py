@@ -36,7 +36,7 @@ def measure(client: Client, device: Device) -> Peaks:
 
 def gb_s(client: Client, device: Device) -> float:
     """The roof of memory."""
-    import numpy
+    from .._base.needs_numpy import numpy
 
     vectors = [numpy.ones((HOST if device.backend == "host" else GPU)[0], "float32") for _ in range(3)]
     best = _best(client, "add", vectors, device)
@@ -59,7 +59,7 @@ def gflop_s(client: Client, device: Device, dtype: str) -> float | None:
 
 
 def _products(dtype: str, side: int) -> list[Any]:
-    import numpy
+    from .._base.needs_numpy import numpy
 
     from .._tensors.bits import bits_of
 
@@ -69,7 +69,7 @@ def _products(dtype: str, side: int) -> list[Any]:
 
 
 def _products_of_8_bits(dtype: str, side: int) -> tuple[list[Any], dict[str, Any]]:
-    import numpy
+    from .._base.needs_numpy import numpy
 
     from .._tensors.bits import BITS, bits_of
 

@@ -257,5 +257,5 @@ def _reason(error: Exception) -> str:
     cause = getattr(error, "cause", None)
     text = f"{type(cause).__name__}: {cause}" if cause is not None else f"{type(error).__name__}: {error}"
     if "No module named 'kops" in str(error):
-        return f'kops {VERSION} is not installed on a node of the cluster: pip install "kops[ray]=={VERSION}" there'
+        return f"kops {VERSION} is not installed on a node of the cluster: pip install there the wheel that is installed here"
     return text

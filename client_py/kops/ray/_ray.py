@@ -6,7 +6,7 @@ try:
     import ray as ray
     import ray.exceptions
 except ImportError as error:
-    raise ImportError(f'kops.ray needs Ray, which cannot be imported ({error}): pip install "kops[ray]"', name=error.name) from error
+    raise ImportError(f'kops.ray needs Ray, which cannot be imported ({error}): pip install "ray>=2.9" numpy', name=error.name) from error
 
 # A worker has ended, or its node has, or Ray lost touch with it: what it was doing may or may not have been done.
 _LOST = ("RayActorError", "WorkerCrashedError", "NodeDiedError", "LocalRayletDiedError", "ObjectLostError", "OutOfMemoryError")

@@ -31,7 +31,7 @@ the result's shape, or broadcast to it. `torch.ops.kops.add.out(a, b, out=y)` an
 - Errors are those of a client's methods, `kops.KopsError`, in torch.compile inside torch's own; those of ordered calls appear
   at a later call or at `kops.torch.client().synchronize()`.
 
-The functions here and the ops may be called from any thread. Needs torch 2.5 or later: `pip install kops[torch]`."""
+The functions here and the ops may be called from any thread. Needs torch 2.5 or later: `pip install torch`."""
 
 from typing import Any as _Any
 
