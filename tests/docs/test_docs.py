@@ -270,3 +270,11 @@ def test_there_are_blocks_and_they_run() -> None:
     assert shutil.which("bash")
     running = [b for b in BLOCKS if b.language in RUNS and "reason" not in b.kind]
     assert len(BLOCKS) > 30 and len(running) > 10
+
+
+def test_each_page_that_an_installed_page_links_is_installed(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, str(ROOT / "deploy/pages"), str(tmp_path)], check=True)
+    for page in tmp_path.rglob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        assert ".md` in the source" not in text, page
+        assert not list(names.missing_files(text, page)), page

@@ -78,7 +78,7 @@ struct kops_kernels_info {
         *include_extra; /**< Folders beside the toolkit's whose headers a source may include. NULL-terminated. */
     /** The compile cache that several machines share: "starting", "serving", "resting", "down"; NULL: there is none. */
     const char *remote;
-    const char *remote_why; /**< Its last failure; NULL: none so far. */
+    const char *remote_why;   /**< Its last failure; NULL: none so far. */
     const char *compiler_why; /**< Why there is no compiler; NULL where there is one, and from older daemons. */
 };
 

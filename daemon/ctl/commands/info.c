@@ -81,7 +81,9 @@ static void kernels_json(const struct kops_kernels_info *k)
 static void kernels_text(const struct kops_kernels_info *k)
 {
     printf("your own kernels: policy %s (%s), %s", k->policy, k->allowed ? "allowed to you" : "not allowed to you",
-           k->compiler ? k->compiler : k->compiler_why ? k->compiler_why : "no compiler");
+           k->compiler       ? k->compiler
+           : k->compiler_why ? k->compiler_why
+                             : "no compiler");
     for (const char *const *arch = k->arch; *arch; arch++)
         if (**arch)
             printf(", %s", *arch);
