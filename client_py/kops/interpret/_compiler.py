@@ -22,8 +22,10 @@ from .._base.declarations import KERNEL_STANDARDS
 from .._source.hostcode import blank
 from .._source.options import macros, standard
 from .._source.tokens import NAME, tokens
+from ._conversions import FLAGS_OF_CLANG, FLAGS_OF_GCC, in_assembly, in_intermediate_code
 from ._elf import dynamic_names
 from ._errors import InterpretError
+from ._shifts import mark
 from ._source import HOST_HEADERS, for_compiler, translation_unit
 
 __all__ = ["SOURCE_ROOT", "compile_kernel", "compile_runtime"]
@@ -37,12 +39,16 @@ COMPILE_SECONDS = 300
 
 _COMMON = ["-fPIC", "-gdwarf-4", "-w", "-fno-exceptions", "-fno-rtti", "-fno-strict-aliasing", "-fwrapv", "-ffp-contract=off",
            "-fno-delete-null-pointer-checks", "-fno-finite-loops", "-fno-stack-protector", "-U_FORTIFY_SOURCE", "-pthread"]  # fmt: skip
-_WRAPPED = ["printf", "vprintf", "puts", "putchar", "__assert_fail", "abort"]
 _COPIES = ["memcpy", "memmove", "memset"]
+_HEAP = ["malloc", "calloc", "free"]
+_NEW = [f"_Zn{what}m{how}" for what in "wa" for how in ("", "RKSt9nothrow_t", "St11align_val_t")]  # the operators, by their symbols
+_DELETE = [f"_Zd{what}Pv{how}" for what in "la" for how in ("", "m", "St11align_val_t", "mSt11align_val_t")]
+_WRAPPED = ["printf", "vprintf", "puts", "putchar", "__assert_fail", "abort", *_HEAP, *_NEW, *_DELETE]
 # What moves accesses to where the source has none, or joins them.
 _GCC_PLAIN = ["-fno-gnu-unique", "-fno-tree-loop-im", "-fno-tree-pre", "-fno-code-hoisting", "-fno-tree-vectorize",
-              "-fno-tree-slp-vectorize", "-fno-store-merging", "-fstack-clash-protection"]  # fmt: skip
+              "-fno-tree-slp-vectorize", "-fno-store-merging", "-fstack-clash-protection", "-fcheck-new"]  # fmt: skip
 _CLANG_PLAIN = ["-fno-vectorize", "-fno-slp-vectorize"]
+_OF_IR = ["-w", "-O1", "-fPIC", "-Xclang", "-disable-llvm-passes"]  # for intermediate code that the passes have been over
 
 
 @cache
@@ -175,7 +181,8 @@ def _instrumentation(accesses: bool) -> list[str]:
     """Calls at each basic block, for the clock; and before each access."""
     clock = ["-fsanitize-coverage=bb,trace-pc"] if _is_clang() else ["-fsanitize-coverage=trace-pc"]
     bounds = "-fsanitize=alignment,array-bounds" if _is_clang() else "-fsanitize=alignment,bounds"
-    clock += ["-fno-wrapv", "-fsanitize=signed-integer-overflow", "-fsanitize-recover=signed-integer-overflow"]
+    noted = "signed-integer-overflow,integer-divide-by-zero"
+    clock += ["-fno-wrapv", f"-fsanitize={noted}", f"-fsanitize-recover={noted}"]
     return [*clock, "-fsanitize=thread", bounds, *(f"-fno-builtin-{name}" for name in _COPIES)] if accesses else clock
 
 
@@ -190,34 +197,41 @@ def _write(root: str, folder: str, files: Mapping[str, str]) -> None:
         Path(place).write_text(text, encoding="utf-8")
 
 
-def _compile(folder: str, name: str, unit: str, files: Mapping[str, str], flags: Sequence[str]) -> str:
+def _compile(
+    folder: str, name: str, source: str, entries: Sequence[str], files: Mapping[str, str], flags: Sequence[str], shifts: bool
+) -> str:
     """Makes the object in an empty folder; its path."""
-    _write(folder, "files", {file: for_compiler(text) for file, text in files.items()})
+    os.makedirs(folder)
+    _write(folder, "files", {file: for_compiler(text, shifts) for file, text in files.items()})
     _write(folder, "host", HOST_HEADERS)
-    _write(folder, "unit", {"unit.cpp": unit})
+    _write(folder, "unit", {"unit.cpp": translation_unit(source, name, entries, shifts)})
     includes = ["-iquote", "files", "-I", "files", "-I", str(INCLUDE), "-I", "host", "-include", "cuda_on_host.h"]
     mapped = [f"-fdebug-prefix-map={folder}/files={SOURCE_ROOT[:-1]}", f"-fdebug-prefix-map={folder}={SOURCE_ROOT[:-1]}"]
-    made = os.path.join(folder, "unit.o")
-    _call([*compiler()[0], *flags, *includes, *mapped, "-c", "unit/unit.cpp", "-o", made], folder, name)
+    first, second, corrected = (["-emit-llvm"], _OF_IR, in_intermediate_code) if _is_clang() else ([], [], in_assembly)
+    made, text = os.path.join(folder, "unit.o"), os.path.join(folder, "unit.ll" if _is_clang() else "unit.s")
+    _call([*compiler()[0], *flags, *includes, *mapped, "-S", *first, "unit/unit.cpp", "-o", text], folder, name)
+    written = Path(text).read_bytes().decode(errors="surrogateescape")
+    Path(text).write_bytes(corrected(written).encode(errors="surrogateescape"))
+    _call([*compiler()[0], *second, "-c", text, "-o", made], folder, name)
     return made
 
 
 def _objects(folder: str, source: str, name: str, entries: Sequence[str], files: Mapping[str, str], flags: Sequence[str]) -> str:
-    """As it is; or else, if there is host code in it that could be why it does not compile, without that."""
-    os.makedirs(os.path.join(folder, "whole"))
+    """As it is; or else, if there is host code in it that could be why it does not compile, without that. What is no shift may have been
+    taken for one: so the last attempt marks none, and its error is the one to show."""
+    texts = [source, *files.values()]
     try:
-        return _compile(os.path.join(folder, "whole"), name, translation_unit(source, name, entries), files, flags)
+        return _compile(os.path.join(folder, "whole"), name, source, entries, files, flags, True)
     except InterpretError as error:
-        texts = [source, *files.values()]
-        blanked = blank(texts)
-        if blanked == texts:
-            raise _named_ptx(error, source, name, files) from None
-    os.makedirs(os.path.join(folder, "device"))
+        last, blanked = error, blank(texts)
     rest = dict(zip(files, blanked[1:]))
-    try:
-        return _compile(os.path.join(folder, "device"), name, translation_unit(blanked[0], name, entries), rest, flags)
-    except InterpretError as error:
-        raise _named_ptx(error, source, name, files) from None
+    attempts = ([True] if blanked != texts else []) + ([False] if any(mark(text) != text for text in blanked) else [])
+    for shifts in attempts:
+        try:
+            return _compile(os.path.join(folder, f"device-{shifts}"), name, blanked[0], entries, rest, flags, shifts)
+        except InterpretError as error:
+            last = error
+    raise _named_ptx(last, source, name, files) from None
 
 
 _ASM_MESSAGE = re.compile(r"Assembler messages|\basm\b|<inline asm>|constraint|in inline assembly", re.I)
@@ -249,8 +263,8 @@ def compile_kernel(
     """The shared object of kernels of a source, made now or before."""
     runtime = compile_runtime()
     flags = [*_COMMON, *_translate(options), "-O1", "-fvisibility=hidden", "-fvisibility-inlines-hidden"]
-    flags += _CLANG_PLAIN if _is_clang() else _GCC_PLAIN
-    flags += _pattern()
+    flags += [*_CLANG_PLAIN, *FLAGS_OF_CLANG] if _is_clang() else [*_GCC_PLAIN, *FLAGS_OF_GCC]
+    flags += [*_pattern(), *(f"-fno-builtin-{name}" for name in _HEAP)]
     flags += _instrumentation(instrumented)
     texts = [translation_unit(source, name, entries), *(t for item in sorted(files.items()) for t in item)]
     path = directory() / f"kernel-{_key(str(runtime), *flags, *texts)}.so"

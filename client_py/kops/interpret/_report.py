@@ -15,7 +15,8 @@ from ._runtime import Kernel, Region, Report
 __all__ = ["error_of"]
 
 TENSOR, SHARED_STATIC, SHARED_DYNAMIC, LOCAL_ARRAY, OTHER_STACK, CODE = range(1, 7)
-_ACCESS = {-1: "access", 0: "read", 1: "write", 2: "atomic access", 3: "atomic access"}
+COPY = 4
+_ACCESS = {-1: "access", 0: "read", 1: "write", 2: "atomic access", 3: "atomic access", COPY: "asynchronous copy"}
 
 
 def addresses(path: str, offset: int) -> str:
@@ -170,7 +171,8 @@ class _Story:
         message = f"{who}: {what}{_at(self.place)}"
         if self.kind == "race" and other:
             seconds = f"{_ACCESS[report.other_access]} by thread {_text(other)}{_at(self.other_place)}"
-            message = f"{who}: race: {what}{_at(self.place)}, not ordered after the {seconds}"
+            order = "but nothing has waited for" if report.other_access == COPY else "not ordered after"
+            message = f"{who}: race: {what}{_at(self.place)}, {order} the {seconds}"
         elif self.other_place and other:
             message += f" (thread {_text(other)}{_at(self.other_place)})"
         return InterpretError(

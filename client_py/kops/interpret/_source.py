@@ -1,9 +1,11 @@
-"""A kernel's source as the C++ compiler gets it: unchanged but for the declarations of dynamic shared memory."""
+"""A kernel's source as the C++ compiler gets it: unchanged but for the declarations of dynamic shared memory and for shifts."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+
+from ._shifts import mark
 
 __all__ = ["HOST_HEADERS", "for_compiler", "translation_unit"]
 
@@ -25,8 +27,9 @@ _ALIGNED = re.compile(r"\b(__shared__|KOPS_HOST_DYNAMIC)(\s+)alignas\b")
 _NOT_INLINED = re.compile(r"(?<!\(\()\b__noinline__\b")
 
 
-def for_compiler(text: str) -> str:
-    """`extern __shared__` and `__noinline__` become words of the headers; lines stay where they are."""
+def for_compiler(text: str, shifts: bool = True) -> str:
+    """`extern __shared__`, `__noinline__` and, if wanted, shifts become words of the headers; lines stay where they are."""
+    text = mark(text) if shifts else text
     text = _DYNAMIC.sub(lambda m: f"KOPS_HOST_DYNAMIC{(m.group(1) or m.group(2) or '').replace('alignas', '__align__')}", text)
     return _NOT_INLINED.sub("KOPS_HOST_NOINLINE", _ALIGNED.sub(r"\1\2__align__", text))
 
@@ -43,11 +46,11 @@ __attribute__((visibility("default"))) void (*kops_host_call{suffix})(void **) =
 """
 
 
-def translation_unit(source: str, name: str, entries: Sequence[str]) -> str:
+def translation_unit(source: str, name: str, entries: Sequence[str], shifts: bool = True) -> str:
     """The source with what makes an object of it whose kernels can be called. They share its variables."""
     quoted = (name.rpartition("/")[2] if name.startswith("/") else name).replace("\\", "\\\\").replace('"', '\\"')
     return f"""#line 1 "{quoted}"
-{for_compiler(source)}
+{for_compiler(source, shifts)}
 #line 1 "<entry>"
 extern "C" {{
 __attribute__((visibility("default"), aligned(1024))) char kops_host_dynamic[KOPS_HOST_DYNAMIC_BYTES];

@@ -21,6 +21,8 @@
 
 #include "kops_host/qualifiers.h"
 
+#include "kops_host/shifts.h"
+
 #include "kops_host/vectors.h"
 
 #include "kops_host/bits.h"

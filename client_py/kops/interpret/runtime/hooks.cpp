@@ -101,16 +101,6 @@ void access_bytes(const void *p, size_t size, Access access, uintptr_t pc)
         kops::access(static_cast<const char *>(p) + i, 1, access, pc);
 }
 
-// In words as large as its place allows.
-void access_range(const void *p, size_t size, Access access, uintptr_t pc)
-{
-    const char *at = static_cast<const char *>(p);
-    for (size_t n; size; at += n, size -= n) {
-        n = size >= 8 && uintptr_t(at) % 8 == 0 ? 8 : size >= 4 && uintptr_t(at) % 4 == 0 ? 4 : 1;
-        kops::access(at, n, access, pc);
-    }
-}
-
 void *move(void *to, const void *from, size_t size, uintptr_t pc)
 {
     access_range(from, size, READ, pc);
@@ -125,11 +115,6 @@ void *fill(void *to, int value, size_t size, uintptr_t pc)
 }
 
 // As the compilers write it into the object.
-struct Type {
-    uint16_t kind, info;
-    char name[1];
-};
-
 struct Bounds {
     Place place;
     const Type *array, *index;
@@ -193,6 +178,12 @@ void note_overflow(const Overflowing &what, char sign, uintptr_t left, uintptr_t
     run.overflow = {what.type->name, int64_t(a), int64_t(b), int64_t(wrapped), sign, run.current->index, what.place};
 }
 
+[[noreturn]] void divided_by_zero(const Overflowing &what)
+{
+    report_place(report_start(DIVISION_BY_ZERO, run.current), what.place);
+    stop();
+}
+
 } // namespace
 } // namespace kops
 
@@ -218,8 +209,12 @@ void __ubsan_handle_negate_overflow(kops::Overflowing *what, uintptr_t a)
     kops::note_overflow(*what, '-', 0, a);
 }
 
-void __ubsan_handle_divrem_overflow(kops::Overflowing *, uintptr_t, uintptr_t)
+// Of the least number by -1, too, which is none: see report.cpp.
+void __ubsan_handle_divrem_overflow(kops::Overflowing *what, uintptr_t, uintptr_t divisor)
 {
+    bool wide = 1u << (what->type->info >> 1) > 64;
+    if (kops::run.current && (wide ? !*reinterpret_cast<const unsigned __int128 *>(divisor) : !divisor))
+        kops::divided_by_zero(*what);
 }
 
 HOOKS(1)

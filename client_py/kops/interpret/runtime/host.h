@@ -19,7 +19,7 @@ namespace kops
 
 enum { WARP = 32, MAX_THREADS = 1024, MAX_WARPS = MAX_THREADS / WARP, MAX_REGIONS = 64 };
 
-enum Access : uint8_t { READ, WRITE, ATOMIC, ATOMIC_STORE };
+enum Access : uint8_t { READ, WRITE, ATOMIC, ATOMIC_STORE, COPY };
 
 // What went wrong; the Python side has the same list, in the same order.
 enum Kind : int32_t {
@@ -47,6 +47,12 @@ struct Place {
     const char *file;
     uint32_t line;
     uint32_t column;
+};
+
+// A type as the compilers write it into the object.
+struct Type {
+    uint16_t kind, info; // info of integers: twice the logarithm of the bits, and 1 for signed ones; of others the bits
+    char name[1];
 };
 
 // An integer that did not fit, at its last.
@@ -140,6 +146,7 @@ struct Fiber {
     const kops_host_phase *awaited; // the barrier object whose phase `value` it waits for, or NULL
     const char *name;               // the barrier or collective where the fiber waits
     Place place;
+    uint32_t groups; // of copies that the thread has committed
 };
 
 struct Warp {
@@ -166,6 +173,7 @@ struct Run {
     // A read of shared memory that nobody had written: reported when the phase ends, unless somebody writes it till
     // then, which makes it a race. And two writes that conflict unless both write the same: `bytes` is the first one's.
     Overflow overflow;
+    size_t n_in_flight; // bytes of shared memory that copies go to
     bool has_unwritten, has_suspect;
     Report unwritten, suspect;
     const char *suspect_at;
@@ -202,11 +210,23 @@ bool awaits(const Fiber &fiber); // it waits for a phase that is not over
 
 // memory.cpp
 void check(uintptr_t address, size_t size, Access access, uintptr_t pc);
+size_t shared_offset(uintptr_t address); // in the shadow; SIZE_MAX: it is not of shared memory
+
+// copies.cpp
+void copies_begin_block();
+void copies_end_thread(unsigned thread);
+void copies_end_phase(const kops_host_phase *barrier);
+uintptr_t copies_place(unsigned thread, const char *at); // of the call that copies to there
+
+// heap.cpp
+bool heap_check(uintptr_t address, size_t size, Access access, uintptr_t pc); // false: it is not of the heap
+void heap_renew();
 
 // races.cpp
 bool races_prepare(size_t bytes);
 // `at` is where the bytes are, `offset` their place in the shadow.
 void races_check(const char *at, size_t offset, size_t size, Access access, uintptr_t pc);
+void races_in_flight(const char *at, size_t size, uint16_t copier); // a thread's number from 1; 0: no longer
 void races_begin_block();
 void races_settle();    // a write has happened since it was found suspect
 void races_end_phase(); // all threads are at a barrier, or have returned
@@ -226,6 +246,16 @@ inline void access(const void *pointer, size_t size, Access kind, uintptr_t pc)
     uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
     if (fiber && address - fiber->stack >= STACK_BYTES)
         check(address, size, kind, pc);
+}
+
+// In words as large as its place allows.
+inline void access_range(const void *p, size_t size, Access kind, uintptr_t pc)
+{
+    const char *at = static_cast<const char *>(p);
+    for (size_t n; size; at += n, size -= n) {
+        n = size >= 8 && uintptr_t(at) % 8 == 0 ? 8 : size >= 4 && uintptr_t(at) % 4 == 0 ? 4 : 1;
+        access(at, n, kind, pc);
+    }
 }
 
 } // namespace kops

@@ -125,16 +125,14 @@ void check_shared(uintptr_t start, size_t offset, size_t limit, Where where, siz
 {
     if (offset > limit || limit - offset < size)
         refuse(OUT_OF_BOUNDS, where, offset, size, access, pc);
-    size_t dynamic = (run.n_statics + 15) & ~size_t(15);
     if (run.launch->checks)
-        races_check(reinterpret_cast<const char *>(start + offset), where == SHARED_STATIC ? offset : dynamic + offset,
-                    size, access, pc);
+        races_check(reinterpret_cast<const char *>(start + offset), shared_offset(start + offset), size, access, pc);
 }
 
 // What is neither of a tensor nor shared: variables of the kernel's object, or nothing that a kernel may touch.
 void check_other(uintptr_t address, size_t size, Access access, uintptr_t pc)
 {
-    if (address >= run.image && address < run.image_end)
+    if ((address >= run.image && address < run.image_end) || heap_check(address, size, access, pc))
         return;
     bool guard = false;
     int fiber = fiber_of_address(address, &guard);
@@ -153,6 +151,14 @@ void check_other(uintptr_t address, size_t size, Access access, uintptr_t pc)
 }
 
 } // namespace
+
+size_t shared_offset(uintptr_t address)
+{
+    if (address - run.statics < run.n_statics)
+        return address - run.statics;
+    size_t dynamic = (run.n_statics + 15) & ~size_t(15);
+    return address - run.dynamics < run.launch->shared ? dynamic + (address - run.dynamics) : SIZE_MAX;
+}
 
 void check(uintptr_t address, size_t size, Access access, uintptr_t pc)
 {
@@ -207,6 +213,8 @@ int kops_host_run(const kops::Launch *launch, kops::Report *report)
         if (!launch->keeps)
             memcpy(variables.address, variables.bytes.data(), variables.bytes.size());
     }
+    if (!launch->keeps)
+        kops::heap_renew();
     kops::TlsIndex index{module->tls_module, 0};
     kops::run.n_statics = module->tls_size;
     kops::run.statics = module->tls_size ? reinterpret_cast<uintptr_t>(__tls_get_addr(&index)) : 0;

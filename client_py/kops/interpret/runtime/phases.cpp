@@ -55,6 +55,7 @@ unsigned kops_host_phase_arrive(kops_host_phase *state, unsigned n, int drop)
     if (!state->missing) {
         state->missing = state->expected;
         state->phase++;
+        kops::copies_end_phase(state);
         kops::run.epoch++;
     }
     return phase;

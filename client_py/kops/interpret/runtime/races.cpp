@@ -34,6 +34,7 @@ struct Shadow {
     Cell *words, *bytes;
     uint32_t *split;   // per word: the block in which it is watched byte by byte
     uint32_t *written; // per byte: the last block that wrote it
+    uint16_t *copier;  // per byte: the thread, from 1, whose copy to it is not over
     size_t size;
 } shadow;
 
@@ -133,6 +134,17 @@ void note(Cell &cell, const Use &use)
     slot = {run.epoch, uint32_t(use.pc - run.image), clock, fiber.index, access};
 }
 
+void report_copy(unsigned copier, const Use &use, const char *at)
+{
+    Report &report = report_start(RACE, run.current);
+    report.has_other = 1;
+    memcpy(report.other, &run.fibers[copier].thread, sizeof report.other);
+    place_in(report, use);
+    report.other_access = COPY;
+    report.other_pc = copies_place(copier, at);
+    stop();
+}
+
 void check_written(const Use &use)
 {
     for (size_t i = 0; i < use.size; i++) {
@@ -165,8 +177,9 @@ bool races_prepare(size_t bytes)
     drop(shadow.bytes, shadow.size);
     drop(shadow.split, shadow.size / 4);
     drop(shadow.written, shadow.size);
+    drop(shadow.copier, shadow.size);
     bool made = make(shadow.words, bytes / 4) && make(shadow.bytes, bytes) && make(shadow.split, bytes / 4) &&
-                make(shadow.written, bytes);
+                make(shadow.written, bytes) && make(shadow.copier, bytes);
     shadow.size = made ? bytes : 0;
     return made;
 }
@@ -181,6 +194,10 @@ void races_check(const char *at, size_t offset, size_t size, Access access, uint
     }
     if (!(run.launch->checks & CHECK_RACE))
         return;
+    for (size_t i = 0; run.n_in_flight && i < size; i++) {
+        if (shadow.copier[offset + i])
+            report_copy(shadow.copier[offset + i] - 1u, {at, offset, size, access, pc}, at + i);
+    }
     const Use use{at, offset, size, access == ATOMIC_STORE ? ATOMIC : access, pc};
     for (size_t byte = offset, end = offset + size; byte < end;) {
         size_t word = byte / 4, next = word * 4 + 4;
@@ -199,8 +216,21 @@ void races_check(const char *at, size_t offset, size_t size, Access access, uint
     }
 }
 
+void races_in_flight(const char *at, size_t size, uint16_t copier)
+{
+    size_t offset = shared_offset(reinterpret_cast<uintptr_t>(at));
+    if (offset == SIZE_MAX)
+        return;
+    for (size_t i = 0; i < size; i++)
+        shadow.copier[offset + i] = copier;
+    run.n_in_flight += copier ? size : -size;
+}
+
 void races_begin_block()
 {
+    if (run.n_in_flight)
+        memset(shadow.copier, 0, shadow.size * sizeof *shadow.copier);
+    run.n_in_flight = 0;
     for (uint64_t i = 0; i < run.launch->n_guards; i++) {
         for (size_t byte = 0; byte < 8; byte++)
             shadow.written[run.launch->guards[i] + byte] = run.serial;

@@ -66,6 +66,34 @@ void hand_on(int number, siginfo_t *info, void *context)
     }
 }
 
+// x86-64 cannot divide the least number by -1. A GPU gives that number again, and no rest.
+bool passes_division(ucontext_t *context)
+{
+#if defined(__x86_64__)
+    greg_t *registers = context->uc_mcontext.gregs;
+    const uint8_t *start = reinterpret_cast<const uint8_t *>(registers[REG_RIP]), *code = start;
+    bool is_wide = (*code & 0xf8) == 0x48;
+    code += (*code & 0xf0) == 0x40; // REX
+    if (code[0] != 0xf7 || (code[1] >> 3 & 7) != 7)
+        return false;
+    bool is_least = is_wide ? registers[REG_RAX] == INT64_MIN && registers[REG_RDX] == -1
+                            : uint32_t(registers[REG_RAX]) == 1u << 31 && uint32_t(registers[REG_RDX]) == ~0u;
+    if (!is_least)
+        return false;
+    unsigned mode = code[1] >> 6, base = code[1] & 7;
+    code += 2;
+    if (mode != 3 && base == 4)
+        base = *code++ & 7;
+    code += mode == 1 ? 1 : mode == 2 || (mode == 0 && base == 5) ? 4 : 0;
+    registers[REG_RDX] = 0;
+    registers[REG_RIP] += code - start;
+    return true;
+#else
+    (void)context;
+    return false;
+#endif
+}
+
 // The kernel did what the processor refuses, or its time is over.
 void on_signal(int number, siginfo_t *info, void *context)
 {
@@ -75,6 +103,8 @@ void on_signal(int number, siginfo_t *info, void *context)
             hand_on(number, info, context);
         return;
     }
+    if (number == SIGFPE && passes_division(static_cast<ucontext_t *>(context)))
+        return;
     uintptr_t counter = counter_of(static_cast<const ucontext_t *>(context)) + 1;
     if (is_timer) {
         report_start(TIMEOUT, run.current).pc = counter;
@@ -247,6 +277,15 @@ void kops_host_trap(const char *text, const char *file, unsigned line)
     kops::report_place(report, {file, line, 0});
     if (text)
         snprintf(report.text, sizeof report.text, "%s", text);
+    kops::stop();
+}
+
+void kops_host_misaligned(size_t size, const char *file, unsigned line)
+{
+    kops::Report &report = kops::report_start(kops::MISALIGNED, kops::run.current);
+    kops::report_place(report, {file, line, 0});
+    snprintf(report.text, sizeof report.text, "a copy of %zu bytes from or to an address that is no multiple of %zu",
+             size, size);
     kops::stop();
 }
 

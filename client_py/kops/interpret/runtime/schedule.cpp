@@ -126,6 +126,7 @@ void begin_block()
     memset(reinterpret_cast<void *>(run.statics), 0xff, run.n_statics);
     memset(run.launch->dynamic, 0xff, run.launch->shared);
     races_begin_block();
+    copies_begin_block();
 }
 
 void run_thread(Fiber &fiber)
@@ -136,6 +137,7 @@ void run_thread(Fiber &fiber)
     fiber_resume(fiber);
     races_settle();
     if (fiber.state == EXITED) {
+        copies_end_thread(fiber.index);
         fiber_release(fiber);
         run.n_live--;
         warp_left(fiber);

@@ -59,12 +59,17 @@ unsigned kops_host_phase_arrive(kops_host_phase *state, unsigned n, int drop);
 // Waits until that phase, or the one of its parity, is over.
 void kops_host_phase_wait(const kops_host_phase *state, unsigned phase, const char *name, const char *file,
                           unsigned line);
+// A copy that runs beside the thread, in the thread's current group or in a barrier's current phase.
+void kops_host_copy(void *to, const void *from, size_t size, size_t zeros, const kops_host_phase *barrier);
+void kops_host_copies_commit(void);
+void kops_host_copies_wait(unsigned prior); // for all groups but the last
 unsigned kops_host_lane(void);
 unsigned kops_host_thread_index(void);
 // Checks an atomic access and returns what is there; nothing else runs until the store, if one follows.
 unsigned long long kops_host_atomic(const void *address, size_t size, int reads);
 void kops_host_store(void *address, size_t size, unsigned long long bits);
 void kops_host_trap(const char *text, const char *file, unsigned line);
+void kops_host_misaligned(size_t size, const char *file, unsigned line);
 void kops_host_unsupported(const char *text, const char *file, unsigned line);
 long long kops_host_clock(void);
 }

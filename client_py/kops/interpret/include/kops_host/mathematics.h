@@ -147,13 +147,13 @@ KOPS_HOST void sincospi(double x, double *s, double *c)
 #undef KOPS_HOST_MINMAX_MIXED
 #undef KOPS_HOST_MINMAX_FLOAT
 
-// Conversion to an integer with rounding to nearest even, to zero, up, down; out of range gives the nearest limit, NaN
-// 0.
-template <typename I> KOPS_HOST I kops_host_integer(double rounded)
+// Conversion to an integer with rounding to nearest even, to zero, up, down. Out of range gives the nearest limit. NaN
+// gives 0, but of a double or to 64 bits only the highest bit.
+template <typename I> KOPS_HOST I kops_host_integer(double rounded, bool of_double = false)
 {
     const double low = double(std::numeric_limits<I>::min()), high = double(std::numeric_limits<I>::max());
     if (rounded != rounded)
-        return 0;
+        return of_double || sizeof(I) == 8 ? I((unsigned long long)1 << (8 * sizeof(I) - 1)) : 0;
     return rounded <= low    ? std::numeric_limits<I>::min()
            : rounded >= high ? std::numeric_limits<I>::max()
                              : I(rounded);
@@ -162,19 +162,19 @@ template <typename I> KOPS_HOST I kops_host_integer(double rounded)
 #define KOPS_HOST_ROUNDED(NAME, I, F)                                                                                  \
     KOPS_HOST I NAME##_rn(F x)                                                                                         \
     {                                                                                                                  \
-        return kops_host_integer<I>(nearbyint(double(x)));                                                             \
+        return kops_host_integer<I>(nearbyint(double(x)), sizeof(F) == 8);                                             \
     }                                                                                                                  \
     KOPS_HOST I NAME##_rz(F x)                                                                                         \
     {                                                                                                                  \
-        return kops_host_integer<I>(trunc(double(x)));                                                                 \
+        return kops_host_integer<I>(trunc(double(x)), sizeof(F) == 8);                                                 \
     }                                                                                                                  \
     KOPS_HOST I NAME##_ru(F x)                                                                                         \
     {                                                                                                                  \
-        return kops_host_integer<I>(ceil(double(x)));                                                                  \
+        return kops_host_integer<I>(ceil(double(x)), sizeof(F) == 8);                                                  \
     }                                                                                                                  \
     KOPS_HOST I NAME##_rd(F x)                                                                                         \
     {                                                                                                                  \
-        return kops_host_integer<I>(floor(double(x)));                                                                 \
+        return kops_host_integer<I>(floor(double(x)), sizeof(F) == 8);                                                 \
     }
 
 KOPS_HOST_ROUNDED(__float2int, int, float)

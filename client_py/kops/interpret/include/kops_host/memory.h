@@ -37,21 +37,23 @@ KOPS_HOST size_t __cvta_generic_to_global(const void *address)
     return size_t(address);
 }
 
-// Copies that run beside the thread on the device are done at once here.
-KOPS_HOST void __pipeline_memcpy_async(void *to, const void *from, size_t size, size_t zeros = 0)
+KOPS_HOST void __pipeline_memcpy_async(void *to, const void *from, size_t size, size_t zeros = 0, KOPS_HOST_PLACE)
 {
-    for (size_t i = 0; i < size - zeros; i++)
-        static_cast<char *>(to)[i] = static_cast<const char *>(from)[i];
-    for (size_t i = size - zeros; i < size; i++)
-        static_cast<char *>(to)[i] = 0;
+    if ((size != 4 && size != 8 && size != 16) || zeros > size)
+        kops_host_unsupported("__pipeline_memcpy_async copies 4, 8 or 16 bytes", kops_file, kops_line);
+    if ((size_t(to) | size_t(from)) % size)
+        kops_host_misaligned(size, kops_file, kops_line);
+    kops_host_copy(to, from, size, zeros, nullptr);
 }
 
 KOPS_HOST void __pipeline_commit()
 {
+    kops_host_copies_commit();
 }
 
-KOPS_HOST void __pipeline_wait_prior(size_t)
+KOPS_HOST void __pipeline_wait_prior(size_t prior)
 {
+    kops_host_copies_wait(unsigned(prior));
 }
 
 #endif
