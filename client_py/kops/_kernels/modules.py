@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from .._base.errors import BadArgument
+from .._base.texts import closest_first
 from .._base.timeouts import DEFAULT_TIMEOUT
 from .._source.decorated import source_of
 from .._source.geometry import Geometry, Sizes
@@ -106,7 +107,7 @@ class BaseModule:
         if entry is None:
             entry = self._code.only()
         elif entry not in self._code.entries:
-            raise BadArgument(f"no kernel {entry!r} was compiled; there are {', '.join(self._code.entries)}", {"key": "entry"})
+            raise BadArgument(f"no kernel {entry!r} was compiled; there are {', '.join(closest_first(entry, self._code.entries))}", {"key": "entry"})
         geometry = Geometry(grid, block, shared, cluster, cooperative, pdl)
         return self._kernel_type(self._client, self._code, entry, signature, geometry, alias)
 
@@ -116,7 +117,7 @@ class BaseModule:
             entries = self._code.entries
             full = name if name in entries else next((e for e in entries if e.rpartition("::")[2] == name), None)
             if full is None:
-                raise KeyError(f"{name}; there are {', '.join(entries)}")
+                raise KeyError(f"{name}; there are {', '.join(closest_first(name, entries))}")
             signature = self._signatures.get(full, self._signatures.get(name))
             found = self._kernels[name] = self.kernel(full, signature, **self._launches)
         return found
@@ -127,7 +128,7 @@ class BaseModule:
         try:
             return self[name]
         except KeyError:
-            raise AttributeError(f"{self!r} has no kernel {name}; it has {', '.join(self._code.entries)}") from None
+            raise AttributeError(f"{self!r} has no kernel {name}; it has {', '.join(closest_first(name, self._code.entries))}") from None
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *(entry.rpartition("::")[2] for entry in self._code.entries)]

@@ -17,6 +17,7 @@ from .._source.types import type_of
 from . import _runtime
 from ._arguments import Arguments, Parameter, parameters
 from ._compiler import compile_kernel
+from ._elf import static_bytes
 from ._errors import InterpretError
 from ._expressions import evaluate
 from ._geometry import cluster_of, dimensions, one_block
@@ -25,7 +26,7 @@ from ._report import error_of
 __all__ = ["InterpretError", "run"]
 
 MAX_SHARED = 227 << 10  # bytes of a block
-MAX_DYNAMIC = 256 << 10
+MAX_STATIC = 48 << 10  # that ptxas takes
 
 
 def _found(parameter: Any) -> Found:
@@ -40,6 +41,24 @@ def _check_signature(kernel: _runtime.Kernel, declared: Sequence[Parameter], ent
     wrong = disagreement(entry, declared, [_found(parameter) for parameter in kernel.parameters])
     if wrong is not None:
         raise InterpretError(wrong, "signature")
+
+
+def _check_resources(kernel: _runtime.Kernel, entry: str, dynamic: int, threads: int) -> None:
+    """Refuses what a GPU refuses, or its compiler."""
+    name = entry.partition("<")[0].strip().rpartition("::")[2]
+    static = static_bytes(kernel.shared, name)
+    if static > MAX_STATIC:
+        raise InterpretError(
+            f"{name} uses too much shared data: {static} bytes of static shared memory, and a GPU's compiler takes {MAX_STATIC}. Declare "
+            "it `extern __shared__` and launch the kernel with shared=",
+            "compile",
+        )
+    if not 0 <= dynamic <= MAX_SHARED - static:
+        raise InterpretError(f"{dynamic} bytes of dynamic and {static} of static shared memory; a block has {MAX_SHARED}", "launch")
+    if kernel.max_threads and threads > kernel.max_threads:
+        raise InterpretError(
+            f"a block of {threads} threads, and the __launch_bounds__ of {name} allow {kernel.max_threads}: a GPU refuses the launch", "launch"
+        )
 
 
 def _load(
@@ -194,10 +213,7 @@ def launch(
         raise InterpretError(f"exited_threads is {exited_threads!r}; it is \"error\" or \"allow\"", "launch")
     kernel = load(check is not False)
     _check_signature(kernel, declared, entry)
-    if not 0 <= dynamic <= MAX_SHARED - kernel.static_bytes:
-        raise InterpretError(
-            f"{dynamic} bytes of dynamic and {kernel.static_bytes} of static shared memory; a block has {MAX_SHARED}", "launch"
-        )
+    _check_resources(kernel, entry, dynamic, 0 if nothing else block3[0] * block3[1] * block3[2])
     if nothing:
         return
     if 0 in grid3:

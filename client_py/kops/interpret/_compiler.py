@@ -21,10 +21,10 @@ from pathlib import Path
 from .._base.declarations import KERNEL_STANDARDS
 from .._source.hostcode import blank
 from .._source.options import macros, standard
-from .._source.tokens import NAME, tokens
 from ._conversions import FLAGS_OF_CLANG, FLAGS_OF_GCC, in_assembly, in_intermediate_code
 from ._elf import dynamic_names
 from ._errors import InterpretError
+from ._refusals import explained
 from ._shifts import mark
 from ._source import HOST_HEADERS, for_compiler, translation_unit
 
@@ -43,7 +43,7 @@ _COPIES = ["memcpy", "memmove", "memset"]
 _HEAP = ["malloc", "calloc", "free"]
 _NEW = [f"_Zn{what}m{how}" for what in "wa" for how in ("", "RKSt9nothrow_t", "St11align_val_t")]  # the operators, by their symbols
 _DELETE = [f"_Zd{what}Pv{how}" for what in "la" for how in ("", "m", "St11align_val_t", "mSt11align_val_t")]
-_WRAPPED = ["printf", "vprintf", "puts", "putchar", "__assert_fail", "abort", *_HEAP, *_NEW, *_DELETE]
+_WRAPPED = ["printf", "vprintf", "puts", "putchar", "__assert_fail", "abort", "clock", *_HEAP, *_NEW, *_DELETE]
 # What moves accesses to where the source has none, or joins them.
 _GCC_PLAIN = ["-fno-gnu-unique", "-fno-tree-loop-im", "-fno-tree-pre", "-fno-code-hoisting", "-fno-tree-vectorize",
               "-fno-tree-slp-vectorize", "-fno-store-merging", "-fstack-clash-protection", "-fcheck-new"]  # fmt: skip
@@ -198,13 +198,13 @@ def _write(root: str, folder: str, files: Mapping[str, str]) -> None:
 
 
 def _compile(
-    folder: str, name: str, source: str, entries: Sequence[str], files: Mapping[str, str], flags: Sequence[str], shifts: bool
+    folder: str, name: str, source: str, entries: Sequence[str], files: Mapping[str, str], flags: Sequence[str], plain: bool
 ) -> str:
     """Makes the object in an empty folder; its path."""
     os.makedirs(folder)
-    _write(folder, "files", {file: for_compiler(text, shifts) for file, text in files.items()})
+    _write(folder, "files", {file: for_compiler(text, not plain) for file, text in files.items()})
     _write(folder, "host", HOST_HEADERS)
-    _write(folder, "unit", {"unit.cpp": translation_unit(source, name, entries, shifts)})
+    _write(folder, "unit", {"unit.cpp": translation_unit(source, name, entries, files, plain)})
     includes = ["-iquote", "files", "-I", "files", "-I", str(INCLUDE), "-I", "host", "-include", "cuda_on_host.h"]
     mapped = [f"-fdebug-prefix-map={folder}/files={SOURCE_ROOT[:-1]}", f"-fdebug-prefix-map={folder}={SOURCE_ROOT[:-1]}"]
     first, second, corrected = (["-emit-llvm"], _OF_IR, in_intermediate_code) if _is_clang() else ([], [], in_assembly)
@@ -216,45 +216,24 @@ def _compile(
     return made
 
 
-def _objects(folder: str, source: str, name: str, entries: Sequence[str], files: Mapping[str, str], flags: Sequence[str]) -> str:
+def _objects(
+    folder: str, source: str, name: str, entries: Sequence[str], files: Mapping[str, str], options: Sequence[str], flags: Sequence[str]
+) -> str:
     """As it is; or else, if there is host code in it that could be why it does not compile, without that. What is no shift may have been
-    taken for one: so the last attempt marks none, and its error is the one to show."""
+    taken for one: so the last attempt is plain, and its error is the one to show."""
     texts = [source, *files.values()]
     try:
-        return _compile(os.path.join(folder, "whole"), name, source, entries, files, flags, True)
+        return _compile(os.path.join(folder, "whole"), name, source, entries, files, flags, False)
     except InterpretError as error:
         last, blanked = error, blank(texts)
     rest = dict(zip(files, blanked[1:]))
-    attempts = ([True] if blanked != texts else []) + ([False] if any(mark(text) != text for text in blanked) else [])
-    for shifts in attempts:
+    is_plain = not any(mark(text) != text or "__launch_bounds__" in text for text in blanked)
+    for plain in [*([False] if blanked != texts else []), *([] if is_plain else [True])]:
         try:
-            return _compile(os.path.join(folder, f"device-{shifts}"), name, blanked[0], entries, rest, flags, shifts)
+            return _compile(os.path.join(folder, f"device-{plain}"), name, blanked[0], entries, rest, flags, plain)
         except InterpretError as error:
             last = error
-    raise _named_ptx(last, source, name, files) from None
-
-
-_ASM_MESSAGE = re.compile(r"Assembler messages|\basm\b|<inline asm>|constraint|in inline assembly", re.I)
-
-
-def _named_ptx(error: InterpretError, source: str, name: str, files: Mapping[str, str]) -> InterpretError:
-    """The error, or a plainer one if PTX in the source is the reason: the first that the compiler complains of."""
-    if not _ASM_MESSAGE.search(error.log):
-        return error
-    found: list[tuple[str, int]] = []
-    for file, text in ((name.rpartition("/")[2] if name.startswith("/") else name, source), *files.items()):
-        for at in tokens(text):
-            if at.kind == NAME and at.text in ("asm", "__asm__", "__asm"):
-                found.append((file, at.line))
-    if not found:
-        return error
-    blamed = [place for place in found if re.search(rf"{re.escape(place[0])}:{place[1]}:", error.log)]
-    file, line = (blamed or found)[0]
-    return InterpretError(
-        f"inline PTX, line {line} of {file}: the interpreter runs C++ only. Give it a branch of its own, such as "
-        "`#ifdef KOPS_INTERPRET`, or use the function of CUDA's headers that stands for the instruction",
-        "unsupported", file=file, line=line, log=error.log,
-    )  # fmt: skip
+    raise explained(last, source, name, entries, files, options) from None
 
 
 def compile_kernel(
@@ -266,13 +245,13 @@ def compile_kernel(
     flags += [*_CLANG_PLAIN, *FLAGS_OF_CLANG] if _is_clang() else [*_GCC_PLAIN, *FLAGS_OF_GCC]
     flags += [*_pattern(), *(f"-fno-builtin-{name}" for name in _HEAP)]
     flags += _instrumentation(instrumented)
-    texts = [translation_unit(source, name, entries), *(t for item in sorted(files.items()) for t in item)]
+    texts = [translation_unit(source, name, entries, files), *(t for item in sorted(files.items()) for t in item)]
     path = directory() / f"kernel-{_key(str(runtime), *flags, *texts)}.so"
     if _mine(path):
         os.utime(path)
         return path
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        thing = _objects(folder, source, name, entries, files, flags)
+        thing = _objects(folder, source, name, entries, files, options, flags)
         made = os.path.join(folder, "kernel.so")
         dynamic = [f"-Wl,--defsym={symbol}=kops_host_dynamic" for symbol in dynamic_names(Path(thing).read_bytes())]
         wrapped = [f"-Wl,--wrap={symbol}" for symbol in (*_WRAPPED, *(_COPIES if instrumented else ()))]

@@ -6,7 +6,7 @@ import re
 import struct
 from typing import NamedTuple
 
-__all__ = ["Symbol", "dynamic_names", "guards", "shared_variables"]
+__all__ = ["Symbol", "dynamic_names", "guards", "plain_name", "shared_variables", "static_bytes"]
 
 _SYMBOL_TABLE, _HIDDEN, _THREAD_LOCAL = 2, 2, 6
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -67,6 +67,17 @@ def guards(data: bytes) -> list[int]:
 
 
 def shared_variables(data: bytes) -> list[tuple[int, int, str]]:
-    """Offset, size and name of each static shared variable, in order."""
+    """Offset, size and mangled name of each static shared variable, in order."""
     found = (s for s in symbols(data) if s.type == _THREAD_LOCAL and s.section and not s.name.startswith("_ZGV"))
-    return sorted((s.value, s.size, plain_name(s.name)) for s in found)
+    return sorted((s.value, s.size, s.name) for s in found)
+
+
+def static_bytes(shared: list[tuple[int, int, str]], kernel: str) -> int:
+    """Bytes of the shared variables that a kernel declares itself, of its largest instance, and of those outside of functions."""
+    name = f"{len(kernel)}{kernel}"
+    by_function: dict[str, int] = {}
+    for _, size, mangled in shared:
+        function = mangled.rpartition(f"E{len(plain_name(mangled))}{plain_name(mangled)}")[0] if mangled.startswith("_ZZ") else ""
+        by_function[function] = by_function.get(function, 0) + size
+    own = [size for function, size in by_function.items() if name in function]
+    return by_function.get("", 0) + max(own, default=0)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from ._arguments import Arguments
 from ._compiler import INCLUDE, SOURCE_ROOT
+from ._elf import plain_name
 from ._errors import KINDS, InterpretError
 from ._runtime import Kernel, Region, Report
 
@@ -106,8 +107,9 @@ class _Story:
         if report.where == SHARED_DYNAMIC:
             self.tensor, self.index = "dynamic shared memory", offset
             return f"{_ACCESS[report.access]} of byte {offset} of dynamic shared memory"
-        for start, size, name in self.kernel.shared:
+        for start, size, mangled in self.kernel.shared:
             if start <= offset < start + size:
+                name = plain_name(mangled)
                 self.tensor, self.index = name, offset - start
                 return f"{_ACCESS[report.access]} of {name} (shared, byte {offset - start} of {size})"
         return f"{_ACCESS[report.access]} of byte {offset} of static shared memory"

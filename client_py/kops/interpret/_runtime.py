@@ -100,6 +100,7 @@ class Kernel:
         count = ctypes.c_uint32.in_dll(self.library, f"kops_host_count{suffix}").value
         table = ctypes.c_void_p.in_dll(self.library, f"kops_host_parameters{suffix}").value or 0
         self.parameters: list[Any] = list((_ParameterInfo * count).from_address(table)) if count else []
+        self.max_threads: int = ctypes.c_uint32.in_dll(self.library, f"kops_host_threads{suffix}").value  # 0: no launch bounds
         data = path.read_bytes()
         self.shared = shared_variables(data)
         offsets = guards(data)

@@ -122,6 +122,11 @@ class kops_host_lanes : public kops_host_exchange
     }
 
   public:
+    KOPS_HOST unsigned kops_host_mask() const
+    {
+        return lanes;
+    }
+
     KOPS_HOST void sync(KOPS_HOST_PLACE) const
     {
         kops_host_collective(KOPS_HOST_SYNC, lanes, 0, -1, "group::sync", kops_file, kops_line);
@@ -291,6 +296,18 @@ class coalesced_group : public kops_host_lanes
 KOPS_HOST coalesced_group coalesced_threads(KOPS_HOST_PLACE)
 {
     return coalesced_group(__activemask(kops_file, kops_line));
+}
+
+// The lanes of a group that give the same label.
+template <typename T>
+KOPS_HOST coalesced_group labeled_partition(const kops_host_lanes &group, T label, KOPS_HOST_PLACE)
+{
+    return coalesced_group(__match_any_sync(group.kops_host_mask(), label, kops_file, kops_line));
+}
+
+KOPS_HOST coalesced_group binary_partition(const kops_host_lanes &group, bool label, KOPS_HOST_PLACE)
+{
+    return labeled_partition(group, int(label), kops_file, kops_line);
 }
 
 template <unsigned N, typename Parent> KOPS_HOST thread_block_tile<N, Parent> tiled_partition(const Parent &)

@@ -141,6 +141,28 @@ KOPS_HOST __nv_bfloat16 __ushort_as_bfloat16(unsigned short a)
     return result;
 }
 
+KOPS_HOST __nv_bfloat16 __ll2bfloat16_rn(long long a)
+{
+    return __nv_bfloat16(kops_host_for_rounding(a));
+}
+
+KOPS_HOST __nv_bfloat16 __ull2bfloat16_rn(unsigned long long a)
+{
+    return __nv_bfloat16(kops_host_for_rounding(a));
+}
+
+KOPS_HOST signed char __bfloat162char_rz(__nv_bfloat16 a)
+{
+    return kops_host_integer<signed char>(trunc(double(float(a))));
+}
+
+KOPS_HOST unsigned char __bfloat162uchar_rz(__nv_bfloat16 a)
+{
+    return kops_host_integer<unsigned char>(trunc(double(float(a))));
+}
+
+KOPS_HOST_SMALL_DIRECTED(__nv_bfloat16, __ll2bfloat16, long long)
+KOPS_HOST_SMALL_DIRECTED(__nv_bfloat16, __ull2bfloat16, unsigned long long)
 KOPS_HOST_SMALL_DIRECTED(__nv_bfloat16, __float2bfloat16, float)
 KOPS_HOST_SMALL_DIRECTED(__nv_bfloat16, __int2bfloat16, int)
 KOPS_HOST_SMALL_DIRECTED(__nv_bfloat16, __uint2bfloat16, unsigned)

@@ -141,6 +141,28 @@ KOPS_HOST __half __ushort_as_half(unsigned short a)
     return result;
 }
 
+KOPS_HOST __half __ll2half_rn(long long a)
+{
+    return __half(kops_host_for_rounding(a));
+}
+
+KOPS_HOST __half __ull2half_rn(unsigned long long a)
+{
+    return __half(kops_host_for_rounding(a));
+}
+
+KOPS_HOST signed char __half2char_rz(__half a)
+{
+    return kops_host_integer<signed char>(trunc(double(float(a))));
+}
+
+KOPS_HOST unsigned char __half2uchar_rz(__half a)
+{
+    return kops_host_integer<unsigned char>(trunc(double(float(a))));
+}
+
+KOPS_HOST_SMALL_DIRECTED(__half, __ll2half, long long)
+KOPS_HOST_SMALL_DIRECTED(__half, __ull2half, unsigned long long)
 KOPS_HOST_SMALL_DIRECTED(__half, __float2half, float)
 KOPS_HOST_SMALL_DIRECTED(__half, __int2half, int)
 KOPS_HOST_SMALL_DIRECTED(__half, __uint2half, unsigned)

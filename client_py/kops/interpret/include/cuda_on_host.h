@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <limits>
 #include <math.h>
 #include <stdlib.h>
@@ -32,6 +33,8 @@
 #include "kops_host/atomics.h"
 
 #include "kops_host/mathematics.h"
+
+#include "kops_host/simd.h"
 
 #include "kops_host/memory.h"
 

@@ -55,7 +55,6 @@ unsigned kops_host_phase_arrive(kops_host_phase *state, unsigned n, int drop)
     if (!state->missing) {
         state->missing = state->expected;
         state->phase++;
-        kops::copies_end_phase(state);
         kops::run.epoch++;
     }
     return phase;
@@ -73,5 +72,6 @@ void kops_host_phase_wait(const kops_host_phase *state, unsigned phase, const ch
     while ((state->phase & 1) == (phase & 1))
         kops::fiber_spin();
     fiber.awaited = nullptr;
+    kops::copies_end_phase(state);
 }
 }

@@ -280,6 +280,11 @@ long long kops_host_clock()
     return (long long)(kops::now() * 1e9);
 }
 
+clock_t __wrap_clock()
+{
+    return clock_t(unsigned(kops_host_clock())); // a counter of 32 bits
+}
+
 unsigned kops_host_thread_index()
 {
     return kops::run.current->index;

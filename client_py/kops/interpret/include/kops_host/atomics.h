@@ -51,6 +51,20 @@ KOPS_HOST_ATOMIC(Dec, 1, old == 0 || old > value ? value : old - 1)
 
 #undef KOPS_HOST_ATOMIC
 
+// Of vectors each number is added by itself.
+KOPS_HOST float2 atomicAdd(float2 *address, float2 value)
+{
+    kops_host_atomic(address, sizeof *address, 1);
+    return {atomicAdd(&address->x, value.x), atomicAdd(&address->y, value.y)};
+}
+
+KOPS_HOST float4 atomicAdd(float4 *address, float4 value)
+{
+    kops_host_atomic(address, sizeof *address, 1);
+    return {atomicAdd(&address->x, value.x), atomicAdd(&address->y, value.y), atomicAdd(&address->z, value.z),
+            atomicAdd(&address->w, value.w)};
+}
+
 template <typename T>
 KOPS_HOST T atomicCAS(T *address, typename kops_host_same<T>::type compare, typename kops_host_same<T>::type value)
 {

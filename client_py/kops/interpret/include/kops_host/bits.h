@@ -85,6 +85,11 @@ KOPS_HOST int __rhadd(int a, int b)
     return int(((long long)a + b + 1) >> 1);
 }
 
+KOPS_HOST unsigned __urhadd(unsigned a, unsigned b)
+{
+    return unsigned(((unsigned long long)a + b + 1) >> 1);
+}
+
 KOPS_HOST unsigned __uhadd(unsigned a, unsigned b)
 {
     return unsigned(((unsigned long long)a + b) >> 1);
@@ -110,6 +115,31 @@ KOPS_HOST unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift)
     return unsigned(((unsigned long long)high << 32 | low) >> (shift & 31));
 }
 
+KOPS_HOST unsigned __funnelshift_lc(unsigned low, unsigned high, unsigned shift)
+{
+    return shift >= 32 ? low : __funnelshift_l(low, high, shift);
+}
+
+KOPS_HOST unsigned __funnelshift_rc(unsigned low, unsigned high, unsigned shift)
+{
+    return shift >= 32 ? high : __funnelshift_r(low, high, shift);
+}
+
+// The place of a set bit: of the offset-th from `base` upwards, or downwards if it is negative.
+KOPS_HOST unsigned __fns(unsigned mask, unsigned base, int offset)
+{
+    int step = offset < 0 ? -1 : 1, left = offset < 0 ? -offset : offset;
+    for (int at = int(base); at >= 0 && at < 32; at += step) {
+        bool is_set = mask >> at & 1u;
+        if (offset == 0)
+            return is_set ? base : ~0u;
+        left -= is_set;
+        if (left == 0)
+            return unsigned(at);
+    }
+    return ~0u;
+}
+
 KOPS_HOST unsigned __byte_perm(unsigned a, unsigned b, unsigned selector)
 {
     unsigned long long bytes = (unsigned long long)b << 32 | a;
@@ -119,20 +149,6 @@ KOPS_HOST unsigned __byte_perm(unsigned a, unsigned b, unsigned selector)
         result |= (choice & 8u ? (byte & 0x80u ? 0xffu : 0u) : byte) << (8 * i);
     }
     return result;
-}
-
-KOPS_HOST int __dp4a(int a, int b, int c)
-{
-    for (int i = 0; i < 32; i += 8)
-        c += int((signed char)(a >> i)) * int((signed char)(b >> i));
-    return c;
-}
-
-KOPS_HOST unsigned __dp4a(unsigned a, unsigned b, unsigned c)
-{
-    for (int i = 0; i < 32; i += 8)
-        c += (a >> i & 0xffu) * (b >> i & 0xffu);
-    return c;
 }
 
 #define KOPS_HOST_REINTERPRET(NAME, TO, FROM)                                                                          \

@@ -13,6 +13,12 @@ template <typename T> constexpr kops_host_parameter kops_host_describe()
             std::is_pointer<T>::value};
 }
 
+// The threads of launch bounds.
+template <typename... More> constexpr unsigned kops_host_first(unsigned threads, More...)
+{
+    return threads;
+}
+
 template <auto F> struct kops_host_entry_of;
 
 template <typename... P, void (*F)(P...)> struct kops_host_entry_of<F> {

@@ -52,25 +52,37 @@
         return H2(h##NAME(a.x), h##NAME(a.y));                                                                         \
     }
 
-#define KOPS_HOST_SMALL_BINARY(H, H2, NAME, VALUE)                                                                     \
-    KOPS_HOST H NAME(H a, H b)                                                                                         \
+#define KOPS_HOST_SMALL_BINARY(H, H2, NAME, SUFFIX, VALUE)                                                             \
+    KOPS_HOST H NAME##SUFFIX(H a, H b)                                                                                 \
     {                                                                                                                  \
         return VALUE;                                                                                                  \
     }                                                                                                                  \
-    KOPS_HOST H2 NAME##2(H2 a, H2 b)                                                                                   \
+    KOPS_HOST H2 NAME##2##SUFFIX(H2 a, H2 b)                                                                           \
     {                                                                                                                  \
-        return H2(NAME(a.x, b.x), NAME(a.y, b.y));                                                                     \
+        return H2(NAME##SUFFIX(a.x, b.x), NAME##SUFFIX(a.y, b.y));                                                     \
     }
 
-#define KOPS_HOST_SMALL_COMPARE(H, H2, NAME, OP)                                                                       \
-    KOPS_HOST bool NAME(H a, H b)                                                                                      \
+// A comparison in all its forms: of two, of pairs as numbers, masks and one answer. VALUE is what a NaN gives.
+#define KOPS_HOST_SMALL_COMPARE_AS(H, H2, NAME, OP, VALUE)                                                             \
+    KOPS_HOST bool __h##NAME(H a, H b)                                                                                 \
     {                                                                                                                  \
-        return a OP b;                                                                                                 \
+        return __hisnan(a) || __hisnan(b) ? VALUE : a OP b;                                                            \
     }                                                                                                                  \
-    KOPS_HOST H2 NAME##2(H2 a, H2 b)                                                                                   \
+    KOPS_HOST H2 __h##NAME##2(H2 a, H2 b)                                                                              \
     {                                                                                                                  \
-        return H2(H(a.x OP b.x ? 1.0f : 0.0f), H(a.y OP b.y ? 1.0f : 0.0f));                                           \
+        return H2(H(__h##NAME(a.x, b.x) ? 1.0f : 0.0f), H(__h##NAME(a.y, b.y) ? 1.0f : 0.0f));                         \
+    }                                                                                                                  \
+    KOPS_HOST unsigned __h##NAME##2_mask(H2 a, H2 b)                                                                   \
+    {                                                                                                                  \
+        return (__h##NAME(a.x, b.x) ? 0xffffu : 0u) | (__h##NAME(a.y, b.y) ? 0xffff0000u : 0u);                        \
+    }                                                                                                                  \
+    KOPS_HOST bool __hb##NAME##2(H2 a, H2 b)                                                                           \
+    {                                                                                                                  \
+        return __h##NAME(a.x, b.x) && __h##NAME(a.y, b.y);                                                             \
     }
+#define KOPS_HOST_SMALL_COMPARE(H, H2, NAME, OP)                                                                       \
+    KOPS_HOST_SMALL_COMPARE_AS(H, H2, NAME, OP, false)                                                                 \
+    KOPS_HOST_SMALL_COMPARE_AS(H, H2, NAME##u, OP, true)
 
 // All functions that have one name for both types.
 #define KOPS_HOST_SMALL_FUNCTIONS(H, H2)                                                                               \
@@ -86,28 +98,41 @@
     KOPS_HOST_SMALL_UNARY(H, H2, sin, sin(x))                                                                          \
     KOPS_HOST_SMALL_UNARY(H, H2, cos, cos(x))                                                                          \
     KOPS_HOST_SMALL_UNARY(H, H2, tanh, tanh(x))                                                                        \
+    KOPS_HOST_SMALL_UNARY(H, H2, tanh_approx, tanh(x))                                                                 \
     KOPS_HOST_SMALL_UNARY(H, H2, floor, floor(x))                                                                      \
     KOPS_HOST_SMALL_UNARY(H, H2, ceil, ceil(x))                                                                        \
     KOPS_HOST_SMALL_UNARY(H, H2, trunc, trunc(x))                                                                      \
     KOPS_HOST_SMALL_UNARY(H, H2, rint, nearbyint(x))                                                                   \
-    KOPS_HOST_SMALL_BINARY(H, H2, __hadd, a + b)                                                                       \
-    KOPS_HOST_SMALL_BINARY(H, H2, __hsub, a - b)                                                                       \
-    KOPS_HOST_SMALL_BINARY(H, H2, __hmul, a *b)                                                                        \
-    KOPS_HOST_SMALL_BINARY(H, H2, __hdiv, a / b)                                                                       \
-    KOPS_HOST_SMALL_BINARY(H, H2, __hadd_rn, a + b)                                                                    \
-    KOPS_HOST_SMALL_BINARY(H, H2, __hsub_rn, a - b)                                                                    \
-    KOPS_HOST_SMALL_BINARY(H, H2, __hmul_rn, a *b)                                                                     \
-    KOPS_HOST_SMALL_BINARY(H, H2, __hmin, H(fminf(float(a), float(b))))                                                \
-    KOPS_HOST_SMALL_BINARY(H, H2, __hmax, H(fmaxf(float(a), float(b))))                                                \
-    KOPS_HOST_SMALL_BINARY(H, H2, __hadd_sat, H(__saturatef(float(a) + float(b))))                                     \
-    KOPS_HOST_SMALL_BINARY(H, H2, __hmul_sat, H(__saturatef(float(a) * float(b))))                                     \
-    KOPS_HOST_SMALL_BINARY(H, H2, __hsub_sat, H(__saturatef(float(a) - float(b))))                                     \
-    KOPS_HOST_SMALL_COMPARE(H, H2, __heq, ==)                                                                          \
-    KOPS_HOST_SMALL_COMPARE(H, H2, __hne, !=)                                                                          \
-    KOPS_HOST_SMALL_COMPARE(H, H2, __hlt, <)                                                                           \
-    KOPS_HOST_SMALL_COMPARE(H, H2, __hgt, >)                                                                           \
-    KOPS_HOST_SMALL_COMPARE(H, H2, __hle, <=)                                                                          \
-    KOPS_HOST_SMALL_COMPARE(H, H2, __hge, >=)                                                                          \
+    KOPS_HOST bool __hisnan(H a)                                                                                       \
+    {                                                                                                                  \
+        return float(a) != float(a);                                                                                   \
+    }                                                                                                                  \
+    KOPS_HOST H2 __hisnan2(H2 a)                                                                                       \
+    {                                                                                                                  \
+        return H2(H(__hisnan(a.x) ? 1.0f : 0.0f), H(__hisnan(a.y) ? 1.0f : 0.0f));                                     \
+    }                                                                                                                  \
+    KOPS_HOST_SMALL_COMPARE(H, H2, eq, ==)                                                                             \
+    KOPS_HOST_SMALL_COMPARE(H, H2, ne, !=)                                                                             \
+    KOPS_HOST_SMALL_COMPARE(H, H2, lt, <)                                                                              \
+    KOPS_HOST_SMALL_COMPARE(H, H2, gt, >)                                                                              \
+    KOPS_HOST_SMALL_COMPARE(H, H2, le, <=)                                                                             \
+    KOPS_HOST_SMALL_COMPARE(H, H2, ge, >=)                                                                             \
+    KOPS_HOST_SMALL_BINARY(H, H2, __hmin, _nan,                                                                        \
+                           __hisnan(a) || __hisnan(b) ? H(__builtin_nanf("")) : H(fminf(float(a), float(b))))          \
+    KOPS_HOST_SMALL_BINARY(H, H2, __hmax, _nan,                                                                        \
+                           __hisnan(a) || __hisnan(b) ? H(__builtin_nanf("")) : H(fmaxf(float(a), float(b))))          \
+    KOPS_HOST_SMALL_BINARY(H, H2, __hadd, , a + b)                                                                     \
+    KOPS_HOST_SMALL_BINARY(H, H2, __hsub, , a - b)                                                                     \
+    KOPS_HOST_SMALL_BINARY(H, H2, __hmul, , a *b)                                                                      \
+    KOPS_HOST_SMALL_BINARY(H, H2, __hdiv, , a / b)                                                                     \
+    KOPS_HOST_SMALL_BINARY(H, H2, __hadd, _rn, a + b)                                                                  \
+    KOPS_HOST_SMALL_BINARY(H, H2, __hsub, _rn, a - b)                                                                  \
+    KOPS_HOST_SMALL_BINARY(H, H2, __hmul, _rn, a *b)                                                                   \
+    KOPS_HOST_SMALL_BINARY(H, H2, __hmin, , H(fminf(float(a), float(b))))                                              \
+    KOPS_HOST_SMALL_BINARY(H, H2, __hmax, , H(fmaxf(float(a), float(b))))                                              \
+    KOPS_HOST_SMALL_BINARY(H, H2, __hadd, _sat, H(__saturatef(float(a) + float(b))))                                   \
+    KOPS_HOST_SMALL_BINARY(H, H2, __hmul, _sat, H(__saturatef(float(a) * float(b))))                                   \
+    KOPS_HOST_SMALL_BINARY(H, H2, __hsub, _sat, H(__saturatef(float(a) - float(b))))                                   \
     KOPS_HOST H __hfma(H a, H b, H c)                                                                                  \
     {                                                                                                                  \
         return H(double(float(a)) * double(float(b)) + double(float(c)));                                              \
@@ -118,7 +143,24 @@
     }                                                                                                                  \
     KOPS_HOST H __hfma_relu(H a, H b, H c)                                                                             \
     {                                                                                                                  \
-        return __hmax(__hfma(a, b, c), H(0.0f));                                                                       \
+        H result = __hfma(a, b, c);                                                                                    \
+        return float(result) < 0.0f ? H(0.0f) : result;                                                                \
+    }                                                                                                                  \
+    KOPS_HOST H __hfma_sat(H a, H b, H c)                                                                              \
+    {                                                                                                                  \
+        return H(__saturatef(float(__hfma(a, b, c))));                                                                 \
+    }                                                                                                                  \
+    KOPS_HOST H2 __hfma2_relu(H2 a, H2 b, H2 c)                                                                        \
+    {                                                                                                                  \
+        return H2(__hfma_relu(a.x, b.x, c.x), __hfma_relu(a.y, b.y, c.y));                                             \
+    }                                                                                                                  \
+    KOPS_HOST H2 __hfma2_sat(H2 a, H2 b, H2 c)                                                                         \
+    {                                                                                                                  \
+        return H2(__hfma_sat(a.x, b.x, c.x), __hfma_sat(a.y, b.y, c.y));                                               \
+    }                                                                                                                  \
+    KOPS_HOST H2 __hcmadd(H2 a, H2 b, H2 c) /* of complex numbers */                                                   \
+    {                                                                                                                  \
+        return H2(__hfma(-a.y, b.y, __hfma(a.x, b.x, c.x)), __hfma(a.y, b.x, __hfma(a.x, b.y, c.y)));                  \
     }                                                                                                                  \
     KOPS_HOST H2 __h2div(H2 a, H2 b)                                                                                   \
     {                                                                                                                  \
@@ -140,10 +182,6 @@
     KOPS_HOST H2 __habs2(H2 a)                                                                                         \
     {                                                                                                                  \
         return H2(__habs(a.x), __habs(a.y));                                                                           \
-    }                                                                                                                  \
-    KOPS_HOST bool __hisnan(H a)                                                                                       \
-    {                                                                                                                  \
-        return float(a) != float(a);                                                                                   \
     }                                                                                                                  \
     KOPS_HOST int __hisinf(H a)                                                                                        \
     {                                                                                                                  \
@@ -178,18 +216,30 @@ template <typename H> KOPS_HOST H kops_host_directed(double value, kops_host_dir
     return nearest;
 }
 
+// A double for the last rounding: its last digit is set if anything of the integer was cut off.
+template <typename T> KOPS_HOST double kops_host_for_rounding(T value)
+{
+    double nearest = double(value);
+    if ((long double)nearest == (long double)value || sizeof(T) < 8)
+        return nearest;
+    double below = (long double)nearest > (long double)value
+                       ? __longlong_as_double(__double_as_longlong(nearest) - (nearest > 0 ? 1 : -1))
+                       : nearest;
+    return __longlong_as_double(__double_as_longlong(below) | 1);
+}
+
 #define KOPS_HOST_SMALL_DIRECTED(H, NAME, T)                                                                           \
     KOPS_HOST H NAME##_rz(T x)                                                                                         \
     {                                                                                                                  \
-        return kops_host_directed<H>(double(x), KOPS_HOST_TO_ZERO);                                                    \
+        return kops_host_directed<H>(kops_host_for_rounding(x), KOPS_HOST_TO_ZERO);                                    \
     }                                                                                                                  \
     KOPS_HOST H NAME##_rd(T x)                                                                                         \
     {                                                                                                                  \
-        return kops_host_directed<H>(double(x), KOPS_HOST_DOWN);                                                       \
+        return kops_host_directed<H>(kops_host_for_rounding(x), KOPS_HOST_DOWN);                                       \
     }                                                                                                                  \
     KOPS_HOST H NAME##_ru(T x)                                                                                         \
     {                                                                                                                  \
-        return kops_host_directed<H>(double(x), KOPS_HOST_UP);                                                         \
+        return kops_host_directed<H>(kops_host_for_rounding(x), KOPS_HOST_UP);                                         \
     }
 
 #define KOPS_HOST_SMALL_TO_INTEGER(H, NAME, I)                                                                         \

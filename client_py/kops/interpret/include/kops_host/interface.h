@@ -41,7 +41,36 @@ enum kops_host_op {
     KOPS_HOST_TILE,
 };
 
+// Operations and modes of rounding.cpp; the modes are in its order.
+enum kops_host_arithmetic {
+    KOPS_HOST_SUM_OF,
+    KOPS_HOST_DIFFERENCE_OF,
+    KOPS_HOST_PRODUCT_OF,
+    KOPS_HOST_QUOTIENT_OF,
+    KOPS_HOST_ROOT_OF,
+    KOPS_HOST_PRODUCT_AND_SUM_OF,
+};
+enum kops_host_mode { KOPS_HOST_RN, KOPS_HOST_RZ, KOPS_HOST_RU, KOPS_HOST_RD };
+
+enum kops_host_function {
+    KOPS_HOST_ERFINV,
+    KOPS_HOST_ERFCINV,
+    KOPS_HOST_ERFCX,
+    KOPS_HOST_NORMCDF,
+    KOPS_HOST_NORMCDFINV,
+    KOPS_HOST_BESSEL_I0,
+    KOPS_HOST_BESSEL_I1,
+};
+
 extern "C" {
+float kops_host_compute_float(unsigned op, unsigned mode, float a, float b, float c);
+double kops_host_compute_double(unsigned op, unsigned mode, double a, double b, double c);
+float kops_host_float_of(unsigned mode, double value);
+float kops_host_float_of_signed(unsigned mode, long long value);
+float kops_host_float_of_unsigned(unsigned mode, unsigned long long value);
+double kops_host_double_of_signed(unsigned mode, long long value);
+double kops_host_double_of_unsigned(unsigned mode, unsigned long long value);
+double kops_host_special(unsigned function, double x);
 // All threads of the block wait; the sum of their values.
 unsigned kops_host_barrier(unsigned value, const char *name, const char *file, unsigned line);
 // The lanes of the mask wait; the result for the calling one.

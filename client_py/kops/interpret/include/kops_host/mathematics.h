@@ -75,41 +75,42 @@ KOPS_HOST_F2(kops_host_mul, double, x *y)
 KOPS_HOST_F2(kops_host_div, double, x / y)
 KOPS_HOST_F1(__saturatef, float, x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f)
 
-#define rsqrtf      kops_host_rsqrtf
-#define rsqrt       kops_host_rsqrt
-#define rcbrtf      kops_host_rcbrtf
-#define rcbrt       kops_host_rcbrt
-#define exp10f      kops_host_exp10f
-#define exp10       kops_host_exp10
-#define __expf      expf
-#define __exp2f     exp2f
-#define __exp10f    kops_host_exp10f
-#define __logf      logf
-#define __log2f     log2f
-#define __log10f    log10f
-#define __sinf      sinf
-#define __cosf      cosf
-#define __tanf      tanf
-#define __tanhf     tanhf
-#define __powf      powf
-#define __sincosf   sincosf
-#define __fdividef  kops_host_divf
-#define fdividef    kops_host_divf
-#define __fadd_rn   kops_host_addf
-#define __fsub_rn   kops_host_subf
-#define __fmul_rn   kops_host_mulf
-#define __fdiv_rn   kops_host_divf
-#define __fmaf_rn   fmaf
-#define __frcp_rn   kops_host_rcpf
-#define __fsqrt_rn  sqrtf
-#define __frsqrt_rn kops_host_rsqrtf
-#define __dadd_rn   kops_host_add
-#define __dsub_rn   kops_host_sub
-#define __dmul_rn   kops_host_mul
-#define __ddiv_rn   kops_host_div
-#define __fma_rn    fma
-#define __drcp_rn   kops_host_rcp
-#define __dsqrt_rn  sqrt
+#define rsqrtf         kops_host_rsqrtf
+#define rsqrt          kops_host_rsqrt
+#define rcbrtf         kops_host_rcbrtf
+#define rcbrt          kops_host_rcbrt
+#define exp10f         kops_host_exp10f
+#define exp10          kops_host_exp10
+#define __expf         expf
+#define __exp2f        exp2f
+#define __exp10f       kops_host_exp10f
+#define __logf         logf
+#define __log2f        log2f
+#define __log10f       log10f
+#define __sinf         sinf
+#define __cosf         cosf
+#define __tanf         tanf
+#define __tanhf        tanhf
+#define __powf         powf
+#define __sincosf      sincosf
+#define __fdividef     kops_host_divf
+#define fdividef       kops_host_divf
+#define __fadd_rn      kops_host_addf
+#define __fsub_rn      kops_host_subf
+#define __fmul_rn      kops_host_mulf
+#define __fdiv_rn      kops_host_divf
+#define __fmaf_rn      fmaf
+#define __frcp_rn      kops_host_rcpf
+#define __fsqrt_rn     sqrtf
+#define __frsqrt_rn    kops_host_rsqrtf
+#define __dadd_rn      kops_host_add
+#define __dsub_rn      kops_host_sub
+#define __dmul_rn      kops_host_mul
+#define __ddiv_rn      kops_host_div
+#define __fma_rn       fma
+#define __fmaf_ieee_rn fmaf
+#define __drcp_rn      kops_host_rcp
+#define __dsqrt_rn     sqrt
 
 constexpr double KOPS_HOST_PI = 3.14159265358979323846;
 
@@ -117,10 +118,17 @@ KOPS_HOST_F1(sinpif, float, sin(KOPS_HOST_PI *fmod(double(x), 2.0)))
 KOPS_HOST_F1(cospif, float, cos(KOPS_HOST_PI *fmod(double(x), 2.0)))
 KOPS_HOST_F1(sinpi, double, sin(KOPS_HOST_PI *fmod(x, 2.0)))
 KOPS_HOST_F1(cospi, double, cos(KOPS_HOST_PI *fmod(x, 2.0)))
-KOPS_HOST_F1(normcdff, float, 0.5 * erfc(-double(x) * 0.70710678118654752440))
-KOPS_HOST_F1(normcdf, double, 0.5 * erfc(-x * 0.70710678118654752440))
-KOPS_HOST_F1(erfcxf, float, exp(double(x) * double(x)) * erfc(double(x)))
-KOPS_HOST_F1(erfcx, double, exp(x *x) * erfc(x))
+#define KOPS_HOST_SPECIAL(NAME, FUNCTION)                                                                              \
+    KOPS_HOST_F1(NAME, double, kops_host_special(FUNCTION, x))                                                         \
+    KOPS_HOST_F1(NAME##f, float, kops_host_special(FUNCTION, double(x)))
+KOPS_HOST_SPECIAL(erfinv, KOPS_HOST_ERFINV)
+KOPS_HOST_SPECIAL(erfcinv, KOPS_HOST_ERFCINV)
+KOPS_HOST_SPECIAL(erfcx, KOPS_HOST_ERFCX)
+KOPS_HOST_SPECIAL(normcdf, KOPS_HOST_NORMCDF)
+KOPS_HOST_SPECIAL(normcdfinv, KOPS_HOST_NORMCDFINV)
+KOPS_HOST_SPECIAL(cyl_bessel_i0, KOPS_HOST_BESSEL_I0)
+KOPS_HOST_SPECIAL(cyl_bessel_i1, KOPS_HOST_BESSEL_I1)
+KOPS_HOST_F2(fdivide, double, x / y)
 KOPS_HOST_F2(rhypotf, float, 1.0 / hypot(double(x), double(y)))
 KOPS_HOST_F2(rhypot, double, 1.0 / hypot(x, y))
 KOPS_HOST_F3(norm3df, float, sqrt(double(x) * x + double(y) * y + double(z) * z))
@@ -140,6 +148,147 @@ KOPS_HOST void sincospi(double x, double *s, double *c)
     *c = cospi(x);
 }
 
+KOPS_HOST double norm4d(double x, double y, double z, double w)
+{
+    return hypot(hypot(x, y), hypot(z, w));
+}
+
+KOPS_HOST float norm4df(float x, float y, float z, float w)
+{
+    return float(norm4d(x, y, z, w));
+}
+
+KOPS_HOST double rnorm4d(double x, double y, double z, double w)
+{
+    return 1.0 / norm4d(x, y, z, w);
+}
+
+KOPS_HOST float rnorm4df(float x, float y, float z, float w)
+{
+    return float(rnorm4d(x, y, z, w));
+}
+
+KOPS_HOST double norm(int n, const double *values)
+{
+    double length = 0.0;
+    for (int i = 0; i < n; i++)
+        length = hypot(length, values[i]);
+    return length;
+}
+
+KOPS_HOST float normf(int n, const float *values)
+{
+    double length = 0.0;
+    for (int i = 0; i < n; i++)
+        length = hypot(length, double(values[i]));
+    return float(length);
+}
+
+KOPS_HOST double rnorm(int n, const double *values)
+{
+    return 1.0 / norm(n, values);
+}
+
+KOPS_HOST float rnormf(int n, const float *values)
+{
+    return 1.0f / normf(n, values);
+}
+
+KOPS_HOST unsigned umin(unsigned a, unsigned b)
+{
+    return min(a, b);
+}
+
+KOPS_HOST unsigned umax(unsigned a, unsigned b)
+{
+    return max(a, b);
+}
+
+KOPS_HOST long long llmin(long long a, long long b)
+{
+    return min(a, b);
+}
+
+KOPS_HOST long long llmax(long long a, long long b)
+{
+    return max(a, b);
+}
+
+KOPS_HOST unsigned long long ullmin(unsigned long long a, unsigned long long b)
+{
+    return min(a, b);
+}
+
+KOPS_HOST unsigned long long ullmax(unsigned long long a, unsigned long long b)
+{
+    return max(a, b);
+}
+
+// With directed rounding; MODE is a suffix of the functions' names.
+#define KOPS_HOST_DIRECTED_OF(F, C, D, KIND, MODE, M)                                                                  \
+    KOPS_HOST F __##C##add_##MODE(F x, F y)                                                                            \
+    {                                                                                                                  \
+        return kops_host_compute_##KIND(KOPS_HOST_SUM_OF, M, x, y, 0);                                                 \
+    }                                                                                                                  \
+    KOPS_HOST F __##C##sub_##MODE(F x, F y)                                                                            \
+    {                                                                                                                  \
+        return kops_host_compute_##KIND(KOPS_HOST_DIFFERENCE_OF, M, x, y, 0);                                          \
+    }                                                                                                                  \
+    KOPS_HOST F __##C##mul_##MODE(F x, F y)                                                                            \
+    {                                                                                                                  \
+        return kops_host_compute_##KIND(KOPS_HOST_PRODUCT_OF, M, x, y, 0);                                             \
+    }                                                                                                                  \
+    KOPS_HOST F __##C##div_##MODE(F x, F y)                                                                            \
+    {                                                                                                                  \
+        return kops_host_compute_##KIND(KOPS_HOST_QUOTIENT_OF, M, x, y, 0);                                            \
+    }                                                                                                                  \
+    KOPS_HOST F __##C##rcp_##MODE(F x)                                                                                 \
+    {                                                                                                                  \
+        return kops_host_compute_##KIND(KOPS_HOST_QUOTIENT_OF, M, 1, x, 0);                                            \
+    }                                                                                                                  \
+    KOPS_HOST F __##C##sqrt_##MODE(F x)                                                                                \
+    {                                                                                                                  \
+        return kops_host_compute_##KIND(KOPS_HOST_ROOT_OF, M, x, 0, 0);                                                \
+    }                                                                                                                  \
+    KOPS_HOST F __##D##_##MODE(F x, F y, F z)                                                                          \
+    {                                                                                                                  \
+        return kops_host_compute_##KIND(KOPS_HOST_PRODUCT_AND_SUM_OF, M, x, y, z);                                     \
+    }                                                                                                                  \
+    KOPS_HOST F __ll2##KIND##_##MODE(long long x)                                                                      \
+    {                                                                                                                  \
+        return kops_host_##KIND##_of_signed(M, x);                                                                     \
+    }                                                                                                                  \
+    KOPS_HOST F __ull2##KIND##_##MODE(unsigned long long x)                                                            \
+    {                                                                                                                  \
+        return kops_host_##KIND##_of_unsigned(M, x);                                                                   \
+    }
+#define KOPS_HOST_DIRECTED(MODE, M)                                                                                    \
+    KOPS_HOST_DIRECTED_OF(float, f, fmaf, float, MODE, M)                                                              \
+    KOPS_HOST_DIRECTED_OF(double, d, fma, double, MODE, M)                                                             \
+    KOPS_HOST float __fmaf_ieee_##MODE(float x, float y, float z)                                                      \
+    {                                                                                                                  \
+        return __fmaf_##MODE(x, y, z);                                                                                 \
+    }                                                                                                                  \
+    KOPS_HOST float __int2float_##MODE(int x)                                                                          \
+    {                                                                                                                  \
+        return __ll2float_##MODE(x);                                                                                   \
+    }                                                                                                                  \
+    KOPS_HOST float __uint2float_##MODE(unsigned x)                                                                    \
+    {                                                                                                                  \
+        return __ll2float_##MODE(x);                                                                                   \
+    }                                                                                                                  \
+    KOPS_HOST float __double2float_##MODE(double x)                                                                    \
+    {                                                                                                                  \
+        return kops_host_float_of(M, x);                                                                               \
+    }
+
+KOPS_HOST_DIRECTED(rz, KOPS_HOST_RZ)
+KOPS_HOST_DIRECTED(ru, KOPS_HOST_RU)
+KOPS_HOST_DIRECTED(rd, KOPS_HOST_RD)
+
+#undef KOPS_HOST_DIRECTED_OF
+#undef KOPS_HOST_DIRECTED
+#undef KOPS_HOST_SPECIAL
 #undef KOPS_HOST_F1
 #undef KOPS_HOST_F2
 #undef KOPS_HOST_F3
