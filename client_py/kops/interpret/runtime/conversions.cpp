@@ -7,6 +7,8 @@
 namespace
 {
 
+enum { FEW = 16 }; // basic blocks; less than atomic functions make sure of, which may convert
+
 // As g++ writes it into the object.
 struct Conversion {
     kops::Place place;
@@ -49,7 +51,8 @@ extern "C" void kops_host_note_conversion(const Conversion *what, uintptr_t hand
     bool is_signed = what->to->info & 1, of_double = what->from->info == 64;
     if (bits > 64 || what->from->info > 64 || !kops::run.current)
         return;
-    kops::fiber_settle(); // no other thread comes between the note and its instruction
+    if (kops::run.budget < FEW) // no other thread comes between the note and its instruction
+        kops::fiber_spin();
     double value = of_double ? same_bits<double>(uint64_t(handle)) : double(same_bits<float>(uint32_t(handle)));
     uint64_t result = nearest(value, of_double, bits < 32 ? 32 : bits, is_signed);
     note->bits = of_double ? handle : uint32_t(handle);
