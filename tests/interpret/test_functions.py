@@ -28,9 +28,12 @@ def cut(values: Any, bits: int, signed: bool) -> Any:
 
 # Name without 2 or 4, whether its lanes have signs, and its value.
 SIMD: list[tuple[str, bool, Any]] = [
-    ("vadd", False, lambda x, y, sat: x + y), ("vaddss", True, lambda x, y, sat: sat(x + y)), ("vaddus", False, lambda x, y, sat: sat(x + y)),
-    ("vsub", False, lambda x, y, sat: x - y), ("vsubss", True, lambda x, y, sat: sat(x - y)), ("vsubus", False, lambda x, y, sat: sat(x - y)),
-    ("vavgs", True, lambda x, y, sat: np.where(x + y >= 0, (x + y + 1) // 2, (x + y) // 2)), ("vavgu", False, lambda x, y, sat: (x + y + 1) // 2),
+    ("vadd", False, lambda x, y, sat: x + y),
+    ("vaddss", True, lambda x, y, sat: sat(x + y)), ("vaddus", False, lambda x, y, sat: sat(x + y)),
+    ("vsub", False, lambda x, y, sat: x - y),
+    ("vsubss", True, lambda x, y, sat: sat(x - y)), ("vsubus", False, lambda x, y, sat: sat(x - y)),
+    ("vavgs", True, lambda x, y, sat: np.where(x + y >= 0, (x + y + 1) // 2, (x + y) // 2)),
+    ("vavgu", False, lambda x, y, sat: (x + y + 1) // 2),
     ("vhaddu", False, lambda x, y, sat: (x + y) // 2), ("vabsdiffs", True, lambda x, y, sat: abs(x - y)),
     ("vabsdiffu", False, lambda x, y, sat: abs(x - y)), ("vmaxs", True, lambda x, y, sat: np.maximum(x, y)),
     ("vmaxu", False, lambda x, y, sat: np.maximum(x, y)), ("vmins", True, lambda x, y, sat: np.minimum(x, y)),
@@ -74,11 +77,14 @@ def test_numbers_in_a_word(pairs: Any, count: int, bits: int) -> None:
 def test_products_and_dynamic_programming(pairs: Any) -> None:
     a, b = pairs
     calls = [
-        "__dp4a(int(a[i]), int(b[i]), i)", "__dp4a(a[i], b[i], unsigned(i))", "__dp2a_lo(int(a[i]), int(b[i]), i)", "__dp2a_hi(a[i], b[i], 7u)",
+        "__dp4a(int(a[i]), int(b[i]), i)", "__dp4a(a[i], b[i], unsigned(i))", "__dp2a_lo(int(a[i]), int(b[i]), i)",
+        "__dp2a_hi(a[i], b[i], 7u)",
         "__viaddmax_s32(a[i], b[i], 5)", "__viaddmin_u16x2(a[i], b[i], a[n - 1 - i])", "__vimax3_s16x2_relu(a[i], b[i], 3u)",
-        "__vibmin_s32(int(a[i]), int(b[i]), &first) * 2 + first", "__funnelshift_lc(a[i], b[i], i % 40)", "__urhadd(a[i], b[i])", "__fns(a[i], 3, 2)",
+        "__vibmin_s32(int(a[i]), int(b[i]), &first) * 2 + first", "__funnelshift_lc(a[i], b[i], i % 40)", "__urhadd(a[i], b[i])",
+        "__fns(a[i], 3, 2)",
     ]  # fmt: skip
-    source = "__global__ void k(unsigned *y, const unsigned *a, const unsigned *b, int n)\n{ int i = threadIdx.x; bool first; if (i >= n) return;\n"
+    source = "__global__ void k(unsigned *y, const unsigned *a, const unsigned *b, int n)\n"
+    source += "{ int i = threadIdx.x; bool first; if (i >= n) return;\n"
     source += "\n".join(f"y[{at} * n + i] = {call};" for at, call in enumerate(calls)) + "}"
     y = np.zeros((len(calls), len(a)), "u4")
     launch(source, "k", "unsigned* y, const unsigned* a, const unsigned* b, int n", y, a, b, len(a), block=512)
@@ -87,7 +93,9 @@ def test_products_and_dynamic_programming(pairs: Any) -> None:
     def dot(x: Any, z: Any) -> Any:
         return (x * z).sum(1)
 
-    s8, u8, s16, u16 = ((lambda v, bits=bits, signed=signed: lanes(v, bits, signed).reshape(len(a), -1)) for bits in (8, 16) for signed in (True, False))
+    s8, u8, s16, u16 = (
+        (lambda v, bits=bits, signed=signed: lanes(v, bits, signed).reshape(len(a), -1)) for bits in (8, 16) for signed in (True, False)
+    )
     set_bits = [[k for k in range(3, 32) if int(v) >> k & 1] for v in a]
     wanted = [
         dot(s8(a), s8(b)) + i, dot(u8(a), u8(b)) + i, dot(s16(a), s8(b)[:, :2]) + i, dot(u16(a), u8(b)[:, 2:]) + 7,
@@ -174,13 +182,14 @@ def test_comparisons_of_pairs(kind: str, cpp: str, header: str) -> None:
     tests = {"eq": "==", "ne": "!=", "lt": "<", "gt": ">", "le": "<=", "ge": ">="}
     forms = [name + u for name in tests for u in ("", "u")]
     body = "\n".join(
-        f"y[t * {len(forms)} + {at}] = __h{form}(p.x, q.x) + 2 * __hb{form}2(p, q) + 4 * (__h{form}2_mask(p, q) == (__h{form}(p.x, q.x) ? 0xffffu : 0)"
+        f"y[t * {len(forms)} + {at}] = __h{form}(p.x, q.x) + 2 * __hb{form}2(p, q)"
+        f" + 4 * (__h{form}2_mask(p, q) == (__h{form}(p.x, q.x) ? 0xffffu : 0)"
         f" + (__h{form}(p.y, q.y) ? 0xffff0000u : 0)) + 8 * (float(__h{form}2(p, q).y) == (__h{form}(p.y, q.y) ? 1 : 0));"
         for at, form in enumerate(forms)
     )
     source = f"""#include <cuda_{header}.h>
 __global__ void k(int *y, const float *x) {{ int t = threadIdx.x;
-{cpp}2 p({cpp}(x[t / 5]), {cpp}(x[t % 5])), q({cpp}(x[t % 5]), {cpp}(x[t / 5]));
+{cpp} a = x[t / 5], b = x[t % 5]; {cpp}2 p(a, b), q(b, a);
 {body} }}"""
     y = np.zeros((25, len(forms)), "i4")
     launch(source, "k", "int* y, const float* x", y, np.array(values, "f4"), block=25)
@@ -201,7 +210,8 @@ __global__ void k(float *y) {
     half2 r = __hfma2_relu(a, b, b), s = __hadd2_sat(a, b), c = __hcmadd(a, b, __half2half2(1));
     y[0] = r.x; y[1] = r.y; y[2] = s.x; y[3] = s.y; y[4] = c.x; y[5] = c.y;
     y[6] = __hisnan(__hfma2_relu(nan, b, b).x) && __hisnan(__hmax2_nan(nan, b).y) && float(__hmax2(nan, b).x) == 1;
-    y[7] = __ll2half_rd(2049); y[8] = __ull2half_ru(2049); y[9] = __half2char_rz(__float2half(-200)); y[10] = __half2uchar_rz(__float2half(-1));
+    y[7] = __ll2half_rd(2049); y[8] = __ull2half_ru(2049);
+    y[9] = __half2char_rz(__float2half(-200)); y[10] = __half2uchar_rz(__float2half(-1));
     y[11] = __hne(nan.x, b.x); y[12] = nan.x != b.x;
 }"""
     y = np.zeros(13, "f4")
@@ -214,7 +224,8 @@ def test_complex_numbers() -> None:
 __global__ void k(double *out, double *r) {
     cuDoubleComplex *y = (cuDoubleComplex *)out;
     cuDoubleComplex a = make_cuDoubleComplex(3, -4), b = make_cuDoubleComplex(1e200, 2e200);
-    y[0] = cuCadd(a, b); y[1] = cuCmul(a, a); y[2] = cuCdiv(b, b); y[3] = cuCfma(a, cuConj(a), a); y[4] = cuCdiv(a, make_cuDoubleComplex(1, 1));
+    y[0] = cuCadd(a, b); y[1] = cuCmul(a, a); y[2] = cuCdiv(b, b); y[3] = cuCfma(a, cuConj(a), a);
+    y[4] = cuCdiv(a, make_cuDoubleComplex(1, 1));
     cuFloatComplex f = cuCsubf(make_cuComplex(1, 2), make_cuFloatComplex(3, 4)); y[5] = cuComplexFloatToDouble(f);
     r[0] = cuCabs(a); r[1] = cuCreal(a) + cuCimagf(f);
 }"""

@@ -43,7 +43,8 @@ def test_reduction_of_a_block(n: int, call: str, wanted: int) -> None:
 
 
 def test_storage_that_is_used_again(fails: Fails) -> None:
-    twice = "typedef cub::BlockReduce<int, 128> R; __shared__ typename R::TempStorage s; int v = R(s).Sum(x[t]);{} v += R(s).Sum(1); if (!t) y[0] = v;"
+    twice = "typedef cub::BlockReduce<int, 128> R; __shared__ typename R::TempStorage s;\n"
+    twice += "int v = R(s).Sum(x[t]);{} v += R(s).Sum(1); if (!t) y[0] = v;"
     assert result(CUB, twice.format("__syncthreads();"))[0] == 127 * 64 + 128
     fails("race", source(CUB, twice.format("")), "k", "int* y, const int* x", np.zeros(128, "i4"), X, block=128)
 
@@ -73,7 +74,8 @@ def test_scan_of_a_block(body: str, wanted: Any) -> None:
          [sum(range(t, t + 32)) if t % 32 == 0 else 0 for t in range(128)]),
         ("typedef cub::WarpReduce<double, 8> R; __shared__ R::TempStorage s[16]; int v = R(s[t / 8]).Reduce(x[t] + 0.5, cub::Max(), 5);\n"
          "y[t] = t % 8 ? 0 : v;", [t + 4 if t % 8 == 0 else 0 for t in range(128)]),
-        ("typedef cub::WarpScan<int> S; __shared__ S::TempStorage s[4]; int a; S(s[t / 32]).ExclusiveSum(x[t], y[t], a); if (t % 32 == 31) y[t] = a;",
+        ("typedef cub::WarpScan<int> S; __shared__ S::TempStorage s[4]; int a; S(s[t / 32]).ExclusiveSum(x[t], y[t], a);\n"
+         "if (t % 32 == 31) y[t] = a;",
          [sum(range(t // 32 * 32, t + (t % 32 == 31))) for t in range(128)]),
     ],
 )  # fmt: skip
@@ -82,7 +84,8 @@ def test_collectives_of_a_warp(body: str, wanted: list[int]) -> None:
 
 
 def test_loads_and_stores_of_a_block() -> None:
-    body = """typedef cub::BlockLoad<int, 32, 4, cub::BLOCK_LOAD_TRANSPOSE> L; typedef cub::BlockStore<int, 32, 4, cub::BLOCK_STORE_STRIPED> S;
+    body = """typedef cub::BlockLoad<int, 32, 4, cub::BLOCK_LOAD_TRANSPOSE> L;
+typedef cub::BlockStore<int, 32, 4, cub::BLOCK_STORE_STRIPED> S;
 __shared__ L::TempStorage l; __shared__ S::TempStorage s; int v[4]; L(l).Load(x, v, 126, -1); S(s).Store(y, v);"""
     assert result(CUB, body, block=32) == [4 * (i % 32) + i // 32 if 4 * (i % 32) + i // 32 < 126 else -1 for i in range(128)]
 
@@ -98,17 +101,19 @@ static_assert(cuda::std::is_same<int, int>::value); if (t == 7) y[7] = cuda::std
     assert y[0] == 127 and y[1] == 0 and y[7] == 2**31 - 1 and y[2] == 8128 + 128 + 257
 
 
-STAGES = """__shared__ int s[2][128]; __shared__ cuda::pipeline_shared_state<cuda::thread_scope_block, 2> state; auto b = cg::this_thread_block();
-auto p = cuda::make_pipeline(b, &state); y[t] = 0;
+STAGES = """__shared__ int s[2][128]; __shared__ cuda::pipeline_shared_state<cuda::thread_scope_block, 2> state;
+auto b = cg::this_thread_block(); auto p = cuda::make_pipeline(b, &state); y[t] = 0;
 for (int f = 0, c = 0; c < 4; c++) {
-    for (; f < 4 && f < c + 2; f++) { p.producer_acquire(); cuda::memcpy_async(b, s[f % 2], x + 128 * f, sizeof(int) * 128, p); p.producer_commit(); }
+    for (; f < 4 && f < c + 2; f++) {
+        p.producer_acquire(); cuda::memcpy_async(b, s[f % 2], x + 128 * f, sizeof(int) * 128, p); p.producer_commit(); }
     WAIT
     y[t] += s[c % 2][127 - t]; p.consumer_release(); }"""
 ALONE = """__shared__ int s[128]; auto p = cuda::make_pipeline(); p.producer_acquire();
 cuda::memcpy_async(s + t, x + t, sizeof(int), p); p.producer_commit(); WAIT
 __syncthreads(); y[t] = s[127 - t]; p.consumer_release();"""
-ROLES = """__shared__ int s[2][64]; __shared__ cuda::pipeline_shared_state<cuda::thread_scope_block, 2> state; auto b = cg::this_thread_block();
-bool fills = t < 64; auto p = cuda::make_pipeline(b, &state, fills ? cuda::pipeline_role::producer : cuda::pipeline_role::consumer);
+ROLES = """__shared__ int s[2][64]; __shared__ cuda::pipeline_shared_state<cuda::thread_scope_block, 2> state;
+auto b = cg::this_thread_block(); bool fills = t < 64;
+auto p = cuda::make_pipeline(b, &state, fills ? cuda::pipeline_role::producer : cuda::pipeline_role::consumer);
 for (int i = 0; i < 5; i++) {
     if (fills) { p.producer_acquire(); cuda::memcpy_async(&s[i % 2][t], x + 64 * i + t, sizeof(int), p); p.producer_commit(); }
     else { p.consumer_wait(); y[t] += s[i % 2][127 - t]; p.consumer_release(); } }"""
@@ -121,7 +126,9 @@ def test_pipelines(fails: Fails) -> None:
     assert result(PIPELINE, ALONE.replace("WAIT", "cuda::pipeline_consumer_wait_prior<0>(p);")) == X[::-1].tolist()
     assert result(PIPELINE, ROLES, x) == [0] * 64 + x[:320].reshape(5, 64).sum(0)[::-1].tolist()
     for body, instead in ((STAGES, "b.sync();"), (ALONE, "")):
-        error = fails("race", source(PIPELINE, body.replace("WAIT", instead)), "k", "int* y, const int* x", np.zeros(128, "i4"), x, block=128)
+        error = fails(
+            "race", source(PIPELINE, body.replace("WAIT", instead)), "k", "int* y, const int* x", np.zeros(128, "i4"), x, block=128
+        )
         assert "nothing has waited for the asynchronous copy" in str(error)
 
 
@@ -131,13 +138,16 @@ def test_partitions_of_a_group() -> None:
     wanted = [sum(k % 3 == t % 3 for k in range(t // 32 * 32, t // 32 * 32 + 32)) * 100 + (t - (t // 32 * 32)) // 3 for t in range(128)]
     got = result(GROUPS, body)
     assert [v // 100 for v in got] == [v // 100 for v in wanted] and all(abs(v - w) <= 1 for v, w in zip(got, wanted))
-    assert result(GROUPS, "auto q = cg::binary_partition(cg::coalesced_threads(), t < 5); y[t] = q.size();") == [5] * 5 + [27] * 27 + [32] * 96
+    assert (
+        result(GROUPS, "auto q = cg::binary_partition(cg::coalesced_threads(), t < 5); y[t] = q.size();") == [5] * 5 + [27] * 27 + [32] * 96
+    )
 
 
 def test_atomics_of_vectors_and_clocks() -> None:
     y = np.zeros(8, "f4")
     text = """__global__ void k(float *y, int *c) { float4 old = atomicAdd((float4 *)y, make_float4(1, 2, 3, 4));
-atomicAdd((float2 *)(y + 4), make_float2(old.x >= 0, 0.5f)); clock_t a = clock(); long long b = clock64(); c[0] = clock64() >= b && a >= 0; }"""
+atomicAdd((float2 *)(y + 4), make_float2(old.x >= 0, 0.5f));
+clock_t a = clock(); long long b = clock64(); c[0] = clock64() >= b && a >= 0; }"""
     ticks = np.zeros(1, "i4")
     launch(text, "k", "float* y, int* c", y, ticks, block=32)
     assert y.tolist() == [32, 64, 96, 128, 32, 16, 0, 0] and ticks[0] == 1

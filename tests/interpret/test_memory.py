@@ -113,7 +113,8 @@ def test_copies_of_sizes_that_a_device_refuses(fails: Fails) -> None:
 
 
 def test_end_of_a_copy_with_zeros() -> None:
-    body = "__shared__ int s[64]; __pipeline_memcpy_async(s + t, x + t, 4, t % 2 ? 4 : 0); __pipeline_commit(); __pipeline_wait_prior(0);\ny[t] = s[t];"
+    body = "__shared__ int s[64]; __pipeline_memcpy_async(s + t, x + t, 4, t % 2 ? 4 : 0);\n"
+    body += "__pipeline_commit(); __pipeline_wait_prior(0); y[t] = s[t];"
     assert result(body).tolist() == [v * (v % 2 == 0) for v in range(64)]
 
 

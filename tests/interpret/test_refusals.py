@@ -20,7 +20,11 @@ BODY = "(int *y) { y[threadIdx.x] = 1; }"
         ("constexpr int N = 32; namespace a { constexpr int M = 2; __launch_bounds__(N * M, 2) __global__ void k" + BODY + "}", "a::k", 64),
         ("template <typename T, int N = 2> __global__ void __launch_bounds__(N * 32) k(T *y) { y[threadIdx.x] = 1; }", "k<int>", 64),
         ("template <typename T, int N = 2> __global__ void __launch_bounds__(N * 32) k(T *y) { y[threadIdx.x] = 1; }", "k<int, 4>", 128),
-        ("#define BOUNDS(x) __launch_bounds__(x)\n__global__ void k" + BODY + "\n__global__ void __launch_bounds__(8) other" + BODY, "k", 1024),
+        (
+            "#define BOUNDS(x) __launch_bounds__(x)\n__global__ void k" + BODY + "\n__global__ void __launch_bounds__(8) other" + BODY,
+            "k",
+            1024,
+        ),
     ],
 )
 def test_launch_bounds(fails: Fails, source: str, entry: str, threads: int) -> None:

@@ -13,7 +13,14 @@ from kops.interpret import run
 from kops.interpret._shifts import mark
 
 Fails = Callable[..., Any]
-EDGES = [0, -0.0, 0.5, -0.5, 1.9, *(s * v for b in (7, 8, 15, 16, 31, 32, 63, 64) for v in (2.0**b - 1, 2.0**b, 1.5 * 2.0**b) for s in (1, -1))]
+EDGES = [
+    0,
+    -0.0,
+    0.5,
+    -0.5,
+    1.9,
+    *(s * v for b in (7, 8, 15, 16, 31, 32, 63, 64) for v in (2.0**b - 1, 2.0**b, 1.5 * 2.0**b) for s in (1, -1)),
+]
 EDGES += [-5.7, 300, -300, 70000, -70000, 4e9, -4e9, 1e20, -1e20, 3e38, -3e38, math.inf, -math.inf, math.nan, -math.nan]
 TYPES = {"i1": "signed char", "u1": "unsigned char", "i2": "short", "u2": "unsigned short"}
 TYPES |= {"i4": "int", "u4": "unsigned", "i8": "long long", "u8": "unsigned long long"}

@@ -7,7 +7,7 @@ from difflib import SequenceMatcher
 
 
 def counted(count: int, noun: str) -> str:
-    """ "1 input", "2 inputs". """
+    """ "1 input", "2 inputs"."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 

@@ -107,7 +107,9 @@ class BaseModule:
         if entry is None:
             entry = self._code.only()
         elif entry not in self._code.entries:
-            raise BadArgument(f"no kernel {entry!r} was compiled; there are {', '.join(closest_first(entry, self._code.entries))}", {"key": "entry"})
+            raise BadArgument(
+                f"no kernel {entry!r} was compiled; there are {', '.join(closest_first(entry, self._code.entries))}", {"key": "entry"}
+            )
         geometry = Geometry(grid, block, shared, cluster, cooperative, pdl)
         return self._kernel_type(self._client, self._code, entry, signature, geometry, alias)
 
@@ -231,9 +233,9 @@ class KernelMethods:
     def load(self, path: str | os.PathLike[str], entries: str | Iterable[str] | None = None, **how: Any) -> Module:
         """Compiles a .cu file: a `Module` whose attributes are its kernels. The keywords are those of `compile`.
 
-            mod = k.load("tutorial.cu", block=256, grid="ceil_div(n, 256)")
-            mod.add2_kernel(c, a, b, n)
-            mod.square_matrix_kernel[(4, 4), (16, 16)](m, out, w, h)
+        mod = k.load("tutorial.cu", block=256, grid="ceil_div(n, 256)")
+        mod.add2_kernel(c, a, b, n)
+        mod.square_matrix_kernel[(4, 4), (16, 16)](m, out, w, h)
         """
         return self.compile(Path(path), entries, **how)
 

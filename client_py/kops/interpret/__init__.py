@@ -57,13 +57,12 @@ def _check_resources(kernel: _runtime.Kernel, entry: str, dynamic: int, threads:
         raise InterpretError(f"{dynamic} bytes of dynamic and {static} of static shared memory; a block has {MAX_SHARED}", "launch")
     if kernel.max_threads and threads > kernel.max_threads:
         raise InterpretError(
-            f"a block of {threads} threads, and the __launch_bounds__ of {name} allow {kernel.max_threads}: a GPU refuses the launch", "launch"
+            f"a block of {threads} threads, and the __launch_bounds__ of {name} allow {kernel.max_threads}: a GPU refuses the launch",
+            "launch",
         )
 
 
-def _load(
-    source: str, name: str, entry: str, files: Mapping[str, str], options: Sequence[str], instrumented: bool
-) -> _runtime.Kernel:
+def _load(source: str, name: str, entry: str, files: Mapping[str, str], options: Sequence[str], instrumented: bool) -> _runtime.Kernel:
     path = compile_kernel(source, name, (entry,), files, options, instrumented)
     try:
         return _runtime.load(path)
@@ -210,7 +209,7 @@ def launch(
     if cooperative:
         one_block(grid3)
     if exited_threads not in ("error", "allow"):
-        raise InterpretError(f"exited_threads is {exited_threads!r}; it is \"error\" or \"allow\"", "launch")
+        raise InterpretError(f'exited_threads is {exited_threads!r}; it is "error" or "allow"', "launch")
     kernel = load(check is not False)
     _check_signature(kernel, declared, entry)
     _check_resources(kernel, entry, dynamic, 0 if nothing else block3[0] * block3[1] * block3[2])

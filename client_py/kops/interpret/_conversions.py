@@ -2,8 +2,8 @@
 
 A GPU takes the nearest number that the integer has. A NaN becomes 0, but of 64 bits or to 64 bits only the highest bit. For 8 and 16 bits
 a GPU converts to 32 bits and keeps the low ones. AArch64 differs for a NaN only. x86-64 gives a number of its own, and its unsigned
-conversions are signed ones of twice the width. So g++'s sanitizer calls the runtime before a conversion that does not fit, the runtime notes
-what the conversion shall give, and each converting instruction of the assembly looks for such a note. clang++ has saturating
+conversions are signed ones of twice the width. So g++'s sanitizer calls the runtime before a conversion that does not fit, the runtime
+notes what the conversion shall give, and each converting instruction of the assembly looks for such a note. clang++ has saturating
 conversions, which are corrected in its intermediate code.
 """
 
@@ -22,7 +22,9 @@ FLAGS_OF_GCC = (
 )
 
 _CONVERSION = re.compile(r"^\tcvtt(ss|sd)2si([lq]?)\t(.+), (%\w+)$", re.M)
-_HOOK = re.compile(r"^\tcall\t__ubsan_handle_float_cast_overflow(?:@PLT)?$|^\tcall\t\*__ubsan_handle_float_cast_overflow@GOTPCREL\(%rip\)$", re.M)
+_HOOK = re.compile(
+    r"^\tcall\t__ubsan_handle_float_cast_overflow(?:@PLT)?$|^\tcall\t\*__ubsan_handle_float_cast_overflow@GOTPCREL\(%rip\)$", re.M
+)
 _ON_STACK = re.compile(r"^(-?\d*)(\(%rsp.*)$")
 _LEGACY = {f"e{name}": f"r{name}" for name in ("ax", "bx", "cx", "dx", "si", "di", "bp")}
 

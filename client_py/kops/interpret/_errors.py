@@ -31,7 +31,8 @@ class InterpretError(KopsError):
     """A kernel did something wrong, or could not be compiled or launched; the arrays are as they were.
 
     `kind` says what: one of `out_of_bounds` (an access outside a tensor, shared memory, an array of the kernel or a block of the
-    device's heap), `race` (also with an asynchronous copy that nothing has waited for), `divergent_barrier`, `divergent_warp` (a warp's collective that some lanes of its mask do not reach),
+    device's heap), `race` (also with an asynchronous copy that nothing has waited for), `divergent_barrier`,
+    `divergent_warp` (a warp's collective that some lanes of its mask do not reach),
     `uninitialised` (shared memory that was read before it was written), `misaligned`, `read_only` (a write to an `in`
     tensor), `wild_access`, `timeout`, `assertion`, `trap`, `division_by_zero`, `stack_overflow`, `unsupported` (a GPU could run it),
     `compile` (`log` has the compiler's messages), `signature` and `launch`.

@@ -29,7 +29,9 @@ _OF_CUDA = re.compile(
     r"|__nv_fp[46]\w*|__nv_cvt_\w*(?:e8m0|fp4|fp6)\w*|Device(?:Reduce|Scan|Select|RadixSort|Histogram|Segmented\w+)|KeyValuePair|ArgM(?:ax|in)"
     r"|Block(?:RadixSort|RadixRank|MergeSort|Histogram|Exchange|Discontinuity|Shuffle|AdjacentDifference)|Warp(?:Exchange|MergeSort|Load|Store)"
 )
-_HEADERS_OF_CUDA = re.compile(r"(?:cub|thrust|cuda|cute|cutlass|nv|cooperative_groups|crt)/[\w./]+|(?:cu|nv|vector_|texture_|surface_|sm_)\w*\.(?:h|hpp|cuh)")
+_HEADERS_OF_CUDA = re.compile(
+    r"(?:cub|thrust|cuda|cute|cutlass|nv|cooperative_groups|crt)/[\w./]+|(?:cu|nv|vector_|texture_|surface_|sm_)\w*\.(?:h|hpp|cuh)"
+)
 
 
 def explained(

@@ -22,9 +22,9 @@ HOST_HEADERS = dict.fromkeys(
 HOST_HEADERS |= {
     f"cuda/std/{name}": f'#include <{name}>\n#include "kops_host/cuda_std.h"\n'
     for name in (
-        "algorithm", "array", "atomic", "bitset", "cassert", "cfloat", "chrono", "climits", "cmath", "complex", "cstddef", "cstdint", "cstdlib",
-        "cstring", "ctime", "functional", "initializer_list", "iterator", "limits", "numeric", "optional", "ratio", "string_view", "tuple",
-        "type_traits", "utility", "variant",
+        "algorithm", "array", "atomic", "bitset", "cassert", "cfloat", "chrono", "climits", "cmath", "complex", "cstddef", "cstdint",
+        "cstdlib", "cstring", "ctime", "functional", "initializer_list", "iterator", "limits", "numeric", "optional", "ratio",
+        "string_view", "tuple", "type_traits", "utility", "variant",
     )
 }  # fmt: skip
 HOST_HEADERS |= {f"cuda/{name}": f"#include <cuda/std/{name}>\n" for name in ("cmath", "functional", "numeric", "type_traits", "utility")}
@@ -76,9 +76,7 @@ __attribute__((visibility("default"))) unsigned kops_host_threads{suffix} = {val
 """
 
 
-def translation_unit(
-    source: str, name: str, entries: Sequence[str], files: Mapping[str, str] | None = None, plain: bool = False
-) -> str:
+def translation_unit(source: str, name: str, entries: Sequence[str], files: Mapping[str, str] | None = None, plain: bool = False) -> str:
     """The source with what makes an object of it whose kernels can be called. They share its variables. If it is to be plain, its shifts
     and launch bounds are those of the host."""
     quoted = (name.rpartition("/")[2] if name.startswith("/") else name).replace("\\", "\\\\").replace('"', '\\"')

@@ -260,7 +260,8 @@ class BlockReduce
     }
 };
 
-template <typename T, int X, BlockScanAlgorithm = BLOCK_SCAN_RAKING, int Y = 1, int Z = 1, int = 0> class BlockScan
+template <typename T, int X, BlockScanAlgorithm = BLOCK_SCAN_RAKING, int Y = 1, int Z = 1, int Architecture = 0>
+class BlockScan
 {
   public:
     struct TempStorage {
