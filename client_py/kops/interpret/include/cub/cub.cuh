@@ -68,6 +68,12 @@ template <int N, typename T, typename Op> KOPS_HOST T kops_host_fold(const T (&i
     return result;
 }
 
+// One number as an array of one.
+template <typename T> KOPS_HOST T (&kops_host_one(T &value))[1]
+{
+    return reinterpret_cast<T(&)[1]>(value);
+}
+
 // The value of another lane, of any size.
 template <typename T> KOPS_HOST T kops_host_of_lane(unsigned mask, const T &value, int lane, const char *name)
 {
@@ -261,9 +267,7 @@ class BlockReduce
 };
 
 template <typename T, int X, BlockScanAlgorithm = BLOCK_SCAN_RAKING, int Y = 1, int Z = 1, int Architecture = 0>
-class BlockScan
-{
-  public:
+struct BlockScan {
     struct TempStorage {
         T before[X * Y * Z], total;
     };
@@ -333,13 +337,6 @@ class BlockScan
         scan(input, output, true, kops_host_rank<X, Y, Z>() ? op(initial, sum) : initial, op, inclusive);
     }
 
-    // One number a thread as an array of one.
-    typedef T One[1];
-    KOPS_HOST static One &one(T &value)
-    {
-        return reinterpret_cast<One &>(value);
-    }
-
   public:
     KOPS_HOST explicit BlockScan(TempStorage &given) : storage(given)
     {
@@ -368,22 +365,22 @@ class BlockScan
 
     template <typename Op> KOPS_HOST void InclusiveScan(T input, T &output, Op op)
     {
-        run(one(input), one(output), nullptr, op, nullptr, true);
+        run(kops_host_one(input), kops_host_one(output), nullptr, op, nullptr, true);
     }
 
     template <typename Op> KOPS_HOST void InclusiveScan(T input, T &output, Op op, T &aggregate)
     {
-        run(one(input), one(output), nullptr, op, &aggregate, true);
+        run(kops_host_one(input), kops_host_one(output), nullptr, op, &aggregate, true);
     }
 
     template <typename Op> KOPS_HOST void ExclusiveScan(T input, T &output, T initial, Op op)
     {
-        run(one(input), one(output), &initial, op, nullptr, false);
+        run(kops_host_one(input), kops_host_one(output), &initial, op, nullptr, false);
     }
 
     template <typename Op> KOPS_HOST void ExclusiveScan(T input, T &output, T initial, Op op, T &aggregate)
     {
-        run(one(input), one(output), &initial, op, &aggregate, false);
+        run(kops_host_one(input), kops_host_one(output), &initial, op, &aggregate, false);
     }
 
 #define KOPS_HOST_BLOCK_SUM(NAME, SCAN, INCLUSIVE, ...)                                                                \
@@ -397,7 +394,7 @@ class BlockScan
     }                                                                                                                  \
     template <typename Prefix> KOPS_HOST void NAME(T input, T &output, Prefix &prefix)                                 \
     {                                                                                                                  \
-        run_with(one(input), one(output), cub::Sum(), prefix, INCLUSIVE);                                              \
+        run_with(kops_host_one(input), kops_host_one(output), cub::Sum(), prefix, INCLUSIVE);                          \
     }                                                                                                                  \
     template <int N> KOPS_HOST void NAME(T(&input)[N], T(&output)[N])                                                  \
     {                                                                                                                  \
