@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-LANGUAGES = ("python", "c", "sh", "json", "ini", "text")
+LANGUAGES = ("python", "c", "sh", "json", "ini", "text", "cuda")
 FENCE = re.compile(r"^\s*```(\S*)\s*$")
 MARKER = re.compile(r"^\s*<!-- doctest: (.*?) -->$")
 KIND = re.compile(r"file (?P<file>[\w.]+)|(?:(?P<gpu>gpu )|(?P<torch>torch )|(?P<ray>ray ))?with (?P<setup>\w+)|check, (?P<reason>.+)")

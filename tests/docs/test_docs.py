@@ -197,9 +197,14 @@ def check_text(block: Block) -> None:
     """Drawings and lists: nothing that could be run."""
 
 
+def run_cuda(block: Block, folder: Folder, daemon: Daemon) -> None:
+    """A file for the blocks that follow, which run it."""
+    (folder.path / block.kind["file"]).write_text(block.text, encoding="utf-8")
+
+
 PACKAGES = {"torch": "PyTorch", "ray": "Ray"}
-CHECKS = {"python": check_python, "c": check_c, "sh": check_sh, "json": check_json, "ini": check_ini, "text": check_text}
-RUNS = {"python": run_python, "c": run_c, "sh": run_sh}
+CHECKS = {"python": check_python, "c": check_c, "sh": check_sh, "json": check_json, "ini": check_ini, "text": check_text, "cuda": check_text}
+RUNS = {"python": run_python, "c": run_c, "sh": run_sh, "cuda": run_cuda}
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=str)

@@ -40,7 +40,9 @@ REFUSED = {
     "expression": (judge.Launch("add2_kernel", SIGNATURE, grid="ceil_div(m, 256)"), "no parameter"),
     "too few": (judge.Launch("add2_kernel", "out float* c, const float* a, int n", grid=4), "4 parameters"),
     "nothing is written": (judge.Launch("add2_kernel", SIGNATURE.replace("out float", "const float"), grid=4), "no launch writes c"),
-    "too small": (judge.Launch("add2_kernel", SIGNATURE.replace("c[n]", "c[n + 1]"), grid=4), "c"),
+    "too small": (judge.Launch("add2_kernel", SIGNATURE.replace("c[n]", "c[n + 1]"), grid=4), "c has 1000 elements, at least 1001"),
+    "too many dimensions": (judge.Launch("add2_kernel", SIGNATURE.replace("c[n]", "c[1][n]"), grid=4), "c has shape (1000,)"),
+    "a name of nothing": (judge.Launch("add2_kernel", SIGNATURE.replace("c[n]", "c[m]"), grid=4), "'m', which is no parameter"),
 }
 
 
@@ -50,6 +52,26 @@ def test_what_is_refused(which: str, what: str, request: pytest.FixtureRequest) 
     launch, text = REFUSED[what]
     verdict = request.getfixturevalue(which).judge(task(), add(launch=launch))
     assert verdict.kind == "refused" and text in verdict.text, verdict
+
+
+# `m`, `half` and `scale` are the case's and the inputs': no parameter of the kernel has their names.
+NAMED = {
+    "shapes": {"signature": SIGNATURE.replace("c[n]", "c[2 * m]").replace("a[n]", "a[c.numel]").replace("b[n]", "b[half * 2]")},
+    "scratch": {"signature": SIGNATURE.replace("c[n]", "c[tmp.numel - m]")},
+    "geometry": {"grid": "ceil_div(m, 16)", "block": "min(32, half)", "shared": "4 * m + tmp.numel", "cluster": "m / half"},
+}
+
+
+@pytest.mark.parametrize("what", NAMED)
+@pytest.mark.parametrize("which", ["interpreter", "gpu"])
+def test_names_of_the_case(which: str, what: str, request: pytest.FixtureRequest) -> None:
+    """One rule for shapes, scratch, grid, block, shared and cluster."""
+    how = {"signature": SIGNATURE, "grid": 4, "block": 256, **NAMED[what]}
+    drawn = {"reference": lambda a, b, n, half: a + b, "inputs": lambda rng, m: {**inputs(rng, 2 * m), "n": 2 * m, "half": m}}
+    one = task(cases=[{"m": 500}], **drawn)
+    given = add(launch=judge.Launch("add2_kernel", **how), scratch={"tmp": judge.Scratch("a.numel + m")})
+    verdict = request.getfixturevalue(which).judge(one, given)
+    assert verdict.right, verdict
 
 
 def test_wrong_by_its_value(interpreter: judge.Judge) -> None:
@@ -114,7 +136,8 @@ def test_tensor_maps(interpreter: judge.Judge) -> None:
     """What the interpreter lacks is no fault of the solution, whatever else its source has that only a GPU's compiler takes."""
     source = add().source.replace("const float* a", "const __grid_constant__ CUtensorMap a")
     for given in (f"#include <cuda.h>\n{source}", "it does not compile here"):
-        launch = judge.Launch("add2_kernel", SIGNATURE.replace("const float* a[n]", "tma const float* a[n] box[64]"), grid=4, block=256)
+        signature = SIGNATURE.replace("const float* a[n]", "tma const float* a[n] box[n / 8]")
+        launch = judge.Launch("add2_kernel", signature, grid=4, block=256)
         verdict = interpreter.judge(task(), judge.Solution(given, [launch]))
         assert verdict.kind == "no_verdict" and "a is a tensor map" in verdict.text and "a GPU could" in verdict.text, verdict
 

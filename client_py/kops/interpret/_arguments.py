@@ -7,6 +7,7 @@ still tells which one was meant. After a run without errors what was written is 
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import struct
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from .._source.signature import fault
 from ._errors import InterpretError
 from ._expressions import evaluate
 
-__all__ = ["Arguments", "Parameter", "Tensor", "parameters"]
+__all__ = ["Arguments", "Parameter", "Tensor", "check_shape", "parameters"]
 
 # NumPy has no types of its own for these: their bits may be in an unsigned integer.
 _BITS = {"bf16": "uint16", "f8_e4m3": "uint8", "f8_e5m2": "uint8"}
@@ -150,6 +151,22 @@ def _as_array(parameter: Parameter, value: Any) -> _Array:
     return _Array(array, target)
 
 
+def check_shape(parameter: Any, shape: tuple[int, ...], names: Mapping[str, Any]) -> None:
+    """Holds an array's shape against the sizes that a parameter declares, in expressions over `names`."""
+    name = parameter.name
+    if parameter.rank is not None and len(shape) != parameter.rank:
+        raise InterpretError(f"{name} has {len(shape)} dimensions, {parameter.rank} are declared", "signature")
+    if parameter.shape is not None:
+        wanted = [None if n is None else evaluate(n, names, f"{name}.shape[{i}]") for i, n in enumerate(parameter.shape)]
+        if len(wanted) != len(shape) or any(n not in (None, m) for n, m in zip(wanted, shape)):
+            declared = ", ".join("any" if n is None else str(n) for n in wanted)
+            raise InterpretError(f"{name} has shape {tuple(shape)}, ({declared}) is declared", "signature")
+    if parameter.elements is not None:
+        least, size = evaluate(parameter.elements, names, f"{name}.elements"), math.prod(shape)
+        if size < least:
+            raise InterpretError(f"{name} has {size} elements, at least {least} are declared", "signature")
+
+
 class Arguments:
     """What a kernel is called with. Use as a context manager: leaving it frees the memory."""
 
@@ -179,25 +196,11 @@ class Arguments:
                 self._arrays[i] = (parameter, array)
                 self.names[parameter.name] = tuple(int(n) for n in array.array.shape)
         for parameter, array in self._arrays.values():
-            self._check_shape(parameter, array.array)
+            check_shape(parameter, array.array.shape, self.names)
         self._check_overlap(alias)
         self._count = len(declared)
         self._memory: mmap.mmap | None = None
         self._views: list[tuple[_Array, Any, Any]] = []
-
-    def _check_shape(self, parameter: Parameter, array: Any) -> None:
-        name = parameter.name
-        if parameter.rank is not None and array.ndim != parameter.rank:
-            raise InterpretError(f"{name} has {array.ndim} dimensions, {parameter.rank} are declared", "signature")
-        if parameter.shape is not None:
-            wanted = [None if n is None else evaluate(n, self.names, f"{name}.shape[{i}]") for i, n in enumerate(parameter.shape)]
-            if len(wanted) != array.ndim or any(n not in (None, m) for n, m in zip(wanted, array.shape)):
-                shape = ", ".join("any" if n is None else str(n) for n in wanted)
-                raise InterpretError(f"{name} has shape {tuple(array.shape)}, ({shape}) is declared", "signature")
-        if parameter.elements is not None:
-            least = evaluate(parameter.elements, self.names, f"{name}.elements")
-            if array.size < least:
-                raise InterpretError(f"{name} has {array.size} elements, at least {least} are declared", "signature")
 
     def _check_overlap(self, alias: bool) -> None:
         """The rule of launches: a written tensor shares no element with another one or itself unless `alias` allows it."""

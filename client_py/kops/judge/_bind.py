@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from .._base.declarations import DTYPES
 from .._base.errors import KopsError
-from .._source.signature import fault
+from .._source.signature import Param, fault
+from ..interpret._arguments import check_shape
 from ..interpret._expressions import evaluate
 from ..interpret._geometry import dimensions
 from ._draws import Draw
@@ -37,9 +38,11 @@ class Area(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """One launch of a draw. `arguments`: a name of an area, or a number."""
+    """One launch of a draw. `params`: with the sizes that were checked here left out, and those of boxes as numbers, since the names
+    in them may be the case's, which a kernel does not know. `arguments`: a name of an area, or a number."""
 
     launch: Launch
+    params: tuple[Param, ...]
     arguments: tuple[Any, ...]
     grid: tuple[int, ...]
     block: tuple[int, ...]
@@ -65,17 +68,21 @@ class Plan:
         return sum(area.nbytes for area in self.areas.values() if area.role != "scratch")
 
 
-def _areas(task: Task, solution: Solution, draw: Draw, names: Mapping[str, Any]) -> dict[str, Area]:
+def _areas(task: Task, solution: Solution, draw: Draw, names: dict[str, Any]) -> dict[str, Area]:
+    """All memory by name. `names` gets the shapes, so that expressions have them, too."""
     areas = {name: Area(name, "input", tensor.shape, tensor.dtype) for name, tensor in draw.tensors.items()}
     areas |= {one.name: Area(one.name, "output", one.shape, one.dtype) for one in draw.expected}
+    numbers = list(names)
+    names |= {name: area.shape for name, area in areas.items()}
     total = 0
     for name, scratch in solution.scratch.items():
-        if name in areas or name in names:
-            raise Refused(f"scratch {name}: the task has something of this name, {', '.join([*areas, *names])}: give it another one")
+        if name in names:
+            raise Refused(f"scratch {name}: the task has something of this name, {', '.join([*areas, *numbers])}: give it another one")
         count = _evaluated(scratch.elements, names, f"scratch {name}")
         if count < 0:
             raise Refused(f"scratch {name} has {count} elements in the case {draw.case}")
         areas[name] = Area(name, "scratch", (count,), scratch.dtype)
+        names[name] = (count,)
         total += areas[name].nbytes
         if total > solution.SCRATCH_MAX:
             raise Refused(f"the scratch has more than {Solution.SCRATCH_MAX} bytes in the case {draw.case}")
@@ -120,23 +127,42 @@ def _geometry(launch: Launch, names: Mapping[str, Any]) -> tuple[Any, Any, int, 
     return grid, block, shared, cluster
 
 
+def _params(launch: Launch, areas: Mapping[str, Area], names: Mapping[str, Any]) -> tuple[Param, ...]:
+    """The parameters as they are declared for this draw."""
+    made = []
+    for param in launch.params:
+        if param.is_tensor:
+            try:
+                check_shape(param, areas[param.name].shape, names)
+                tma = param.map
+                if tma is not None:
+                    box = [evaluate(size, names, f"{param.name}.box[{i}]") for i, size in enumerate(tma.box)]
+                    tma = replace(tma, box=tuple(box))
+            except KopsError as error:
+                raise Refused(f"{launch.entry}: {error}") from None
+            rank = param.rank if param.shape is None else len(param.shape)
+            param = replace(param, shape=None, elements=None, rank=rank, map=tma)
+        made.append(param)
+    return tuple(made)
+
+
 def plan_of(task: Task, solution: Solution, draw: Draw, multiprocessors: int | None = None) -> Plan:
     """Raises Refused. `multiprocessors`: of the GPU; None in the interpreter."""
     solution.check()
-    names: dict[str, Any] = {**draw.case.numbers, **draw.numbers}
-    areas = _areas(task, solution, draw, names)
-    known = {**names, **{name: area.shape for name, area in areas.items()}}
+    numbers: dict[str, Any] = {**draw.case.numbers, **draw.numbers}
+    names = dict(numbers)  # of every expression: numbers, and shapes
     if multiprocessors is not None:
-        known.setdefault("multiprocessors", multiprocessors)
+        names.setdefault("multiprocessors", multiprocessors)
+    areas = _areas(task, solution, draw, names)
     launches = []
     written: set[str] = set()
     for launch in solution.launches:
         wrong = fault(launch.params)
         if wrong is not None:
             raise Refused(f"{launch.entry}: {wrong}")
-        arguments = tuple(_argument(launch, param, areas, names) for param in launch.params)
+        arguments = tuple(_argument(launch, param, areas, numbers) for param in launch.params)
         written |= {param.name for param in launch.params if param.is_tensor and param.kind != "in"}
-        launches.append(Bound(launch, arguments, *_geometry(launch, known)))
+        launches.append(Bound(launch, _params(launch, areas, names), arguments, *_geometry(launch, names)))
     missing = [name for name in task.outputs if name not in written and areas[name].nbytes]
     if missing:
         raise Refused(f"no launch writes {missing[0]}: a parameter of that name that is no pointer to const does")

@@ -154,10 +154,10 @@ class GpuRunner(Runner):
 
     def kernel(self, one: Bound) -> Any:
         how = {"cooperative": one.launch.cooperative, "pdl": one.launch.pdl}
-        key = (one.launch.entry, one.launch.signature, *how.values())
+        key = (one.launch.entry, one.params, *how.values())
         if key not in self._kernels:
             with errors(one.launch.entry):
-                self._kernels[key] = self._module.kernel(one.launch.entry, one.launch.params, grid=1, block=1, **how)
+                self._kernels[key] = self._module.kernel(one.launch.entry, one.params, grid=1, block=1, **how)
         return self._kernels[key]
 
     # Memory. What a launch is done with may come again, but not at once.

@@ -117,7 +117,7 @@ class HostRunner(Runner):
                 raise Stop("no_verdict", text)
         launches = [
             {
-                "entry": one.launch.entry, "params": [param.wire() for param in one.launch.params],
+                "entry": one.launch.entry, "params": [param.wire() for param in one.params],
                 "arguments": [["area", a] if isinstance(a, str) else ["number", a] for a in one.arguments], "grid": one.grid,
                 "block": one.block, "shared": one.shared, "cluster": one.cluster, "cooperative": one.launch.cooperative,
                 "timeout": self.deadline,

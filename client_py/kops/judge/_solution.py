@@ -45,7 +45,8 @@ def _is_size(value: Any) -> bool:
 class Launch:
     """One launch of a kernel of the source. `signature` is its parameter list as C writes it, with `out` before what is only written;
     its parameters are bound by name: to the task's inputs, its outputs, the solution's scratch, and the numbers of the case.
-    `grid`, `block`, `cluster` and `shared` are numbers or expressions of these. `cooperative` and `pdl`: as for `Client.kernel`."""
+    Sizes in the signature, `grid`, `block`, `cluster` and `shared` are numbers or expressions of all of these names, whether or not
+    the kernel has a parameter of that name. `cooperative` and `pdl`: as for `Client.kernel`."""
 
     entry: str
     signature: str
@@ -90,8 +91,8 @@ class Launch:
 
 @dataclass(frozen=True)
 class Scratch:
-    """Memory that the launches of a solution share: so many elements, a number or an expression of the case's numbers. Its content
-    at first is rubbish."""
+    """Memory that the launches of a solution share: so many elements, a number or an expression, of the names
+    that those of a launch have. Its content at first is rubbish."""
 
     elements: int | str
     dtype: str = "f32"
