@@ -27,26 +27,56 @@
     X("half", F16) \
     X("__half", F16) \
     X("nv_half", F16) \
+    X("__half_raw", F16) \
+    X("at::Half", F16) \
+    X("c10::Half", F16) \
+    X("cutlass::half_t", F16) \
+    X("cute::half_t", F16) \
     X("nv_bfloat16", BF16) \
     X("__nv_bfloat16", BF16) \
+    X("__nv_bfloat16_raw", BF16) \
+    X("at::BFloat16", BF16) \
+    X("c10::BFloat16", BF16) \
+    X("cutlass::bfloat16_t", BF16) \
+    X("cute::bfloat16_t", BF16) \
     X("int8_t", I8) \
     X("uint8_t", U8) \
+    X("char8_t", U8) \
+    X("__nv_fp8_storage_t", U8) \
+    X("__nv_fp8_e8m0", U8) \
+    X("__nv_fp4x2_storage_t", U8) \
     X("int16_t", I16) \
     X("uint16_t", U16) \
     X("ushort", U16) \
+    X("char16_t", U16) \
+    X("__nv_fp8x2_storage_t", U16) \
     X("int32_t", I32) \
+    X("wchar_t", I32) \
     X("uint32_t", U32) \
     X("uint", U32) \
+    X("char32_t", U32) \
+    X("__nv_fp8x4_storage_t", U32) \
     X("int64_t", I64) \
     X("ptrdiff_t", I64) \
     X("intptr_t", I64) \
+    X("intmax_t", I64) \
     X("ssize_t", I64) \
+    X("clock_t", I64) \
     X("uint64_t", U64) \
     X("size_t", U64) \
     X("uintptr_t", U64) \
+    X("uintmax_t", U64) \
     X("ulong", U64) \
     X("bool", BOOL) \
     X("__nv_fp8_e4m3", F8_E4M3) \
-    X("__nv_fp8_e5m2", F8_E5M2)
+    X("at::Float8_e4m3fn", F8_E4M3) \
+    X("c10::Float8_e4m3fn", F8_E4M3) \
+    X("cutlass::float_e4m3_t", F8_E4M3) \
+    X("cute::float_e4m3_t", F8_E4M3) \
+    X("__nv_fp8_e5m2", F8_E5M2) \
+    X("at::Float8_e5m2", F8_E5M2) \
+    X("c10::Float8_e5m2", F8_E5M2) \
+    X("cutlass::float_e5m2_t", F8_E5M2) \
+    X("cute::float_e5m2_t", F8_E5M2)
 
 #endif

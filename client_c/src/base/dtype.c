@@ -77,10 +77,21 @@ static bool parse_integer(const char *text, enum kops_dtype *ret_dtype)
     return true;
 }
 
+static bool skip(const char **name, const char *scope)
+{
+    const size_t length = strlen(scope);
+
+    if (strncmp(*name, scope, length) != 0)
+        return false;
+    *name += length;
+    return true;
+}
+
 bool kops_dtype_parse(const char *name, enum kops_dtype *ret_dtype)
 {
-    if (!strncmp(name, "std::", 5))
-        name += 5;
+    skip(&name, "::");
+    if (!skip(&name, "cuda::std::"))
+        skip(&name, "std::");
     return parse_name(name, ret_dtype) || parse_integer(name, ret_dtype);
 }
 

@@ -99,12 +99,30 @@ def _type_of(words: list[str], only_c: bool) -> Type:
         if all(word in WORDS for word in words):
             raise NotParsed(f"{name} is no type")
         hint = {"void": ": say what its elements are", "CUtensorMap": f": declare it as a tensor map, {maps.FORM}"}.get(name, "")
+        if not hint and not only_c:
+            hint = ": for a structure write its size, bytes<16>, and pass NumPy's structured scalar or array"
         raise NotParsed(f"{name} is no type that is known here{hint}")
     return found
 
 
 def _number_or_text(size: str) -> int | str:
     return int(size) if size.isascii() and size.isdecimal() else size
+
+
+def _joined(found: list[Token]) -> list[Token]:
+    """The tokens with each name's namespaces and template arguments as a part of it: `thrust::complex<float>` is one."""
+    result: list[Token] = []
+    depth, follows = 0, False
+    for token in found:
+        word = token.text
+        if depth or follows or (word in ("::", "<") and result and result[-1].kind == NAME and result[-1].text not in QUALIFIERS):
+            last, gap = result[-1], " " if depth and result[-1].text[-1].isalnum() and token.kind == NAME else ""
+            result[-1] = last._replace(kind=NAME, text=last.text + gap + word)
+            depth += {"<": 1, ">": -1}.get(word, 0)
+        else:
+            result.append(token)
+        follows = word == "::"
+    return result
 
 
 class _Parameter:
@@ -120,7 +138,7 @@ class _Parameter:
             if word == "[":
                 break
             bracket += 1
-        self.head, self.tail = found[:bracket], found[bracket:]
+        self.head, self.tail = _joined(found[:bracket]), found[bracket:]
         if only_c and self.tail:
             raise NotParsed("an array as a parameter")
         self.kind = ""
@@ -182,8 +200,6 @@ class _Parameter:
                 raise NotParsed("a reference, which a kernel cannot take from another process")
             elif word in QUALIFIERS:
                 const |= word == "const" and not pointers
-            elif word == "std" or (word == "::" and i and self.head[i - 1].text == "std"):
-                pass
             elif kind != NAME:
                 raise NotParsed(f"`{word}` is not understood")
             elif i + 1 == len(self.head):
@@ -192,39 +208,41 @@ class _Parameter:
                 raise NotParsed(f"`{word}` after a pointer is not understood")
             else:
                 words.append(word)
-        if not name or is_type_name(name) or (not words and not self.only_c and name in DTYPES):
+        if not name.isidentifier() or is_type_name(name) or (not words and not self.only_c and name in DTYPES):
             raise NotParsed("it has no name")
         sizes = self.sizes()
         if pointers > 1 or (pointers and len(words) == 0):
             raise NotParsed("a pointer to a pointer cannot cross processes" if words else "no type")
-        dtype, lanes = _type_of(words, self.only_c)
+        made = _type_of(words, self.only_c)
+        dtype, lanes, _ = made
         texts = [C_NAMES.get(word, word) if word == words[0] else word for _, word, _, _ in self.head[:-1]]
-        declaration = " ".join([*texts, name]).replace("std :: ", "std::") + ("[]" if sizes and not pointers else "")
+        declaration = " ".join([*texts, name]) + ("[]" if sizes and not pointers else "")
         if self.map is not None:
-            return Declared(self._mapped(name, dtype, lanes, const, sizes), f"{maps.C_TYPE} {name}", Type(dtype))
+            return Declared(self._mapped(name, made, const, sizes), f"{maps.C_TYPE} {name}", Type(dtype))
         if pointers or sizes:
-            return Declared(self._tensor(name, dtype, lanes, const, sizes), declaration, Type(dtype, lanes))
+            return Declared(self._tensor(name, made, const, sizes), declaration, made)
         if self.kind:
             raise NotParsed(f"`{self.kind}` is for pointers")
         if lanes > 1:
             raise NotParsed("a vector as a scalar: pass its elements one by one")
         return Declared(Param(name, "scalar", dtype), declaration, Type(dtype))
 
-    def _mapped(self, name: str, dtype: str, lanes: int, const: bool, sizes: list[str]) -> Param:
-        if lanes > 1:
+    def _mapped(self, name: str, type: Type, const: bool, sizes: list[str]) -> Param:
+        if type.lanes > 1:
             raise NotParsed("a tensor map of vectors: say its elements' type")
-        plain = self._tensor(name, dtype, lanes, const, sizes)
+        plain = self._tensor(name, type, const, sizes)
         shape = plain.shape if plain.elements is None else (plain.elements,)
-        return Param(name, plain.kind, dtype, shape=shape, map=self.map)
+        return Param(name, plain.kind, type.dtype, shape=shape, map=self.map)
 
-    def _tensor(self, name: str, dtype: str, lanes: int, const: bool, sizes: list[str]) -> Param:
+    def _tensor(self, name: str, type: Type, const: bool, sizes: list[str]) -> Param:
+        dtype, lanes, structure = type
         kind = self.kind or ("in" if const else "inout")
         if const and kind != "in":
             raise NotParsed(f"a pointer to const is `in`, not `{kind}`")
         if sizes and lanes > 1 and sizes[-1]:
             sizes[-1] = f"{lanes} * ({sizes[-1]})"
         wanted = [_number_or_text(size) if size else None for size in sizes]
-        align = min(lanes * DTYPES[dtype], MAX_VECTOR) if lanes in (2, 4) else None
+        align = min(lanes * DTYPES[dtype], MAX_VECTOR) if lanes in (2, 4) and not structure else None
         if len(wanted) > 1:
             return Param(name, kind, dtype, shape=tuple(wanted), align=align)
         return Param(name, kind, dtype, elements=wanted[0] if wanted else None, align=align)

@@ -13,7 +13,7 @@ from .agreement import Found, disagreement
 from .preprocess import Preprocessor
 from .signature import Declared, NotParsed, Param, read_one, spelled, split
 from .tokens import NAME, PUNCTUATION, STRING, Token, included, tokens
-from .types import type_of
+from .types import Type, is_scoped, type_of
 
 MARKS, ATTRIBUTES, QUALIFIERS = KERNEL_WORDS["kernel_marks"], KERNEL_WORDS["attributes"], KERNEL_WORDS["qualifiers"]
 # Words that may stand between a kernel's mark and its name.
@@ -142,7 +142,7 @@ def _type(found: Sequence[Token], at: int, made: Scan) -> None:
         if words[1:2] != ["="]:
             return  # a declaration or directive: names are looked up without their namespaces anyway
         stands_for = words[2:] if at == 0 or found[at - 1].text != ">" else []
-    plain = all(word == "::" or word[0].isalpha() or word[0] == "_" for word in stands_for)
+    plain = all(word in ("::", "<", ">") or word[0].isalpha() or word[0] == "_" for word in stands_for)
     made.types.setdefault(name, set()).add(tuple(stands_for) if plain else ())
 
 
@@ -193,8 +193,13 @@ class _Resolver:
 
     def types(self, found: Sequence[Token], depth: int = 0) -> list[Token]:
         result: list[Token] = []
+        end = 0  # of a name with its namespaces
         for i, token in enumerate(found):
-            if token.text == "typename":
+            if token.text == "typename" or i < end:
+                continue
+            if token.kind == NAME and is_scoped("".join(t.text for t in found[i : i + 3])):
+                end = i + 3
+                result.append(token._replace(text="".join(t.text for t in found[i:end])))
                 continue
             if i + 1 < len(found) and found[i + 1].text == "::" and token.kind == NAME:
                 if token.text in self.bindings:
@@ -222,7 +227,7 @@ class _Resolver:
         (words,) = forms
         if not words:
             raise NotParsed(f"{token.text} is a type of the source's own")
-        return [Token(NAME if word != "::" else PUNCTUATION, word, token.start, token.line) for word in words]
+        return [Token(PUNCTUATION if word in ("::", "<", ">") else NAME, word, token.start, token.line) for word in words]
 
 
 def _definitions(made: Scan, entry: str) -> list[Definition]:
@@ -252,7 +257,7 @@ def _is_plainly(part: Sequence[Token], param: Param, made: Scan) -> bool:
         return False
     if any(word in made.types or word in made.macros for word in type_words):
         return False
-    return type_of(type_words, False) == (param.dtype, 1)
+    return type_of(type_words, False) == Type(param.dtype)
 
 
 def _agrees_plainly(made: Scan, entry: str, declared: Sequence[Param]) -> bool:
