@@ -50,6 +50,10 @@ static bool read_argument(struct here_read *r, PyObject *value, struct kops_argu
     }
     if (PyLong_Check(value))
         return read_integer(value, ret);
+    if (PyBytes_Check(value)) {
+        *ret = kops_arg_bytes(PyBytes_AsString(value), (uint32_t)PyBytes_Size(value));
+        return true;
+    }
     if (n == HERE_TENSORS || !array_read(value, &r->operands[n], &r->call.device))
         return false;
     r->tensors[n] = array_refer(&r->operands[n]);

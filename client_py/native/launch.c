@@ -9,7 +9,7 @@ enum { LAUNCH_PARAMS = 32, ANY_RANK = -1, ANY_LAYOUT = -2 };
 
 /* One parameter. */
 struct parameter {
-    signed char dtype; /* enum kops_dtype; negative of a scalar */
+    signed char dtype; /* enum kops_dtype; negative of a scalar, 0 of a structure */
     signed char rank;  /* of a tensor, or one of the two above */
 };
 
@@ -82,6 +82,18 @@ static bool read_scalar(enum kops_dtype dtype, PyObject *value, struct kops_argu
     return !(integer == -1 && PyErr_Occurred()) && integer_fits(dtype, integer);
 }
 
+/* Bytes, as the rest of the client has made them. */
+static bool read_structure(PyObject *value, struct kops_argument *ret)
+{
+    Py_ssize_t size;
+    char *bytes;
+
+    if (!PyBytes_Check(value) || PyBytes_AsStringAndSize(value, &bytes, &size) < 0)
+        return false;
+    *ret = kops_arg_bytes(bytes, (uint32_t)size);
+    return true;
+}
+
 static bool read_tensor(struct fast *f, const struct parameter *p, PyObject *value)
 {
     struct operand *o = &f->operands[f->n_inputs];
@@ -99,7 +111,10 @@ static bool read_arguments(struct fast *f, const struct kernel *k, struct kops_a
         const struct parameter *p = &k->params[i];
         PyObject *value = PyTuple_GetItem(f->inputs, i);
 
-        if (p->dtype < 0) {
+        if (p->dtype == 0) {
+            if (!read_structure(value, &args[i]))
+                return false;
+        } else if (p->dtype < 0) {
             if (!read_scalar((enum kops_dtype) - p->dtype, value, &args[i]))
                 return false;
         } else if (value == Py_None) {
@@ -198,7 +213,7 @@ static void deallocate(PyObject *self)
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, "Kernel(name, dtypes, ranks): what a kernel takes. dtypes are those of enum kops_dtype, negative of "
-                "scalars; ranks of tensors, -1 for any, -2 for any layout as well."},
+                "scalars, 0 of structures; ranks of tensors, -1 for any, -2 for any layout as well."},
     {Py_tp_init, initialise},
     {Py_tp_new, PyType_GenericNew},
     {Py_tp_dealloc, deallocate},

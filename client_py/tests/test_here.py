@@ -137,6 +137,24 @@ def test_tensor_maps(k: kops.Client, driver: Any, where: str) -> None:  # noqa: 
 
 
 @pytest.mark.parametrize("where", ["here", "daemon"])
+def test_structures(k: kops.Client, driver: Any, where: str) -> None:  # noqa: F811
+    """By value: each launch has its own. The same kernel for the stand-in driver, which knows it by its name and sizes."""
+    source = ADD2.replace("int n", "Pair n").replace("n;", "n.low;").replace('extern "C"', 'struct Pair { short low, high; }; extern "C"')
+    kern = k.kernel(source, "add2_kernel", SIGNATURE.replace("int n", "bytes<4> n").replace("[n]", ""), grid=1, block=32)
+    c, a, b = vectors(driver)
+    pair = numpy.zeros((), "i2,i2")
+    for n in (1, 3, 2):
+        for call in (kern, kern[1, 32]):
+            c = tensor(driver, 0, 0, 0, 0)
+            pair["f0"] = n
+            call(c, a, b, pair, where=where)
+            k.synchronize()
+            assert numbers(driver, c) == [*[11, 22, 33][:n], *[0] * (4 - n)]
+    with pytest.raises(kops.WrongType, match="structure of 4 bytes"):
+        kern(c, a, b, numpy.zeros((), "i2,i2,i2"), where=where)
+
+
+@pytest.mark.parametrize("where", ["here", "daemon"])
 def test_cooperative_launches(k: kops.Client, driver: Any, where: str) -> None:  # noqa: F811
     c, a, b = vectors(driver)
     kern = k.kernel(ADD2, "add2_kernel", SIGNATURE, block=256, cooperative=True)

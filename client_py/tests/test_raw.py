@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import dataclasses
 import io
 import os
 import shutil
@@ -236,3 +238,154 @@ def test_types_that_the_source_does_not_say(standin: kops.Client) -> None:
 def test_options_of_nvcc() -> None:
     given = ["-O3", "-I/a", "-I", "/b", "--include-path=/c", "-gencode", "arch=compute_90,code=sm_90", "--arch=sm_90", "-DN=1", "-lineinfo"]
     assert of_nvcc(given) == (["-DN=1", "-lineinfo"], ["/a", "/b", "/c"])
+
+
+@pytest.mark.parametrize("how, why", [({"jitify": True}, "stand-ins"), ({"backend": "nvcc"}, "NVRTC")])
+def test_what_changes_nothing_is_said(host: kops.Client, how: dict[str, Any], why: str) -> None:
+    for make in (lambda: kops.RawKernel(SOURCE, "axpy", client=host, **how), lambda: kops.RawModule(SOURCE, client=host, **how)):
+        with pytest.warns(UserWarning, match=f"{next(iter(how))}=.*changes nothing: .*{why}") as told:
+            make()
+        assert told[0].filename == __file__
+
+
+def test_a_module_of_a_file(host: kops.Client, tmp_path: Path) -> None:
+    path = tmp_path / "axpy.cu"
+    path.write_text(SOURCE)
+    module = kops.RawModule(path=path, client=host, fallback="interpret")
+    assert module.file_path == module["axpy"].file_path == str(path)
+    assert kops.RawModule(SOURCE, client=host).file_path is kops.RawKernel(SOURCE, "axpy", client=host).file_path is None
+
+
+# ---- Structures, vectors and complex numbers ----
+
+STRUCTURES = r"""
+typedef float2 cuFloatComplex;
+typedef double2 cuDoubleComplex;
+struct Params { float scale; short shift; double bias; };
+struct Point { float x, y, z; };
+extern "C" __global__ void structured(double* y, Params p, const Point* points, float4 v, cuDoubleComplex c, __int128 wide, int n)
+{
+    int i = threadIdx.x;
+    if (i >= n) return;
+    y[5 * i] = p.scale * points[i].z + p.shift + p.bias;
+    y[5 * i + 1] = v.x + 10 * v.w;
+    y[5 * i + 2] = c.x;
+    y[5 * i + 3] = c.y;
+    y[5 * i + 4] = (double)(long long)(wide >> 64);
+}
+extern "C" __global__ void moved(Point* points, cuFloatComplex* c, int n)
+{
+    int i = threadIdx.x;
+    if (i < n) { points[i].y += points[i].x; c[i].y = -c[i].y; }
+}
+"""
+PARAMS = numpy.dtype([("scale", "f4"), ("shift", "i2"), ("bias", "f8")], align=True)
+POINT = numpy.dtype([("x", "f4"), ("y", "f4"), ("z", "f4")])
+DECLARED = "out double* y[5 * n], bytes<16> p, const bytes<12>* points[n], float4 v, cuDoubleComplex c, __int128 wide, int n"
+
+
+class OfCtypes(ctypes.Structure):
+    _fields_ = [("scale", ctypes.c_float), ("shift", ctypes.c_int16), ("bias", ctypes.c_double)]
+
+
+@interpreted
+@pytest.mark.parametrize("how", ["raw", "declared"])
+@pytest.mark.parametrize(
+    "p, v, c",
+    [
+        (numpy.array((2, -3, 0.5), PARAMS), (1, 2, 3, 4), 6 - 7j),
+        (numpy.array((2, -3, 0.5), PARAMS)[()], numpy.arange(1, 5), numpy.complex64(6 - 7j)),
+        (numpy.array([(2, -3, 0.5)], PARAMS)[0], numpy.array((1, 2, 3, 4), "f4,f4,f4,f4"), [6, -7]),
+        (OfCtypes(2, -3, 0.5), numpy.arange(1, 5, dtype="float32").tobytes(), numpy.array(6 - 7j)),
+        (numpy.array((2, -3, 0.5), PARAMS).tobytes(), [1.0, 2, numpy.float32(3), 4], numpy.array((6, -7), "f8,f8")),
+    ],
+)
+def test_structures_by_value_and_by_pointer(host: kops.Client, how: str, p: Any, v: Any, c: Any) -> None:
+    points, y = numpy.zeros(3, POINT), numpy.zeros(15)
+    points["z"] = [1, 2, 3]
+    if how == "raw":
+        if not isinstance(p, (numpy.void, numpy.ndarray)):
+            p = numpy.frombuffer(bytes(p), PARAMS)[0]  # of a structure that nothing declares, the dtype is the size
+        elif isinstance(p, numpy.ndarray):
+            p = p[()]
+        raw = kops.RawKernel(STRUCTURES, "structured", client=host, fallback="interpret")
+        raw((1,), (32,), (y, p, points, v, c, -(5 << 64), 3))
+    else:
+        kernel = host.kernel(STRUCTURES, "structured", DECLARED, grid=1, block=32, fallback="interpret")
+        assert kernel(y, p, points, v, c, -(5 << 64), 3) is y
+    assert y.reshape(3, 5).tolist() == [[2 * z - 3 + 0.5, 41, 6, -7, -5] for z in (1, 2, 3)]
+
+
+@interpreted
+@pytest.mark.parametrize("shape", [(4,), (2, 2), ()])
+def test_arrays_of_structures_and_complex_numbers_are_written(host: kops.Client, shape: tuple[int, ...]) -> None:
+    n = numpy.zeros(shape).size
+    points, c = numpy.zeros(shape, POINT), numpy.full(shape, 1 + 2j, "complex64")
+    points["x"], points["y"] = 5, 1
+    kops.RawKernel(STRUCTURES, "moved", client=host, fallback="interpret")((1,), (32,), (points, c, n))
+    declared = host.kernel(STRUCTURES, "moved", "bytes<12>* points[n], cuFloatComplex* c[n], int n", 1, 32, fallback="interpret")
+    declared(points, c, n)
+    assert (points["y"] == 11).all() and (points["x"] == 5).all() and (c == 1 + 2j).all()
+    with pytest.raises(kops.KopsError, match="structures of 12 bytes, and those of the array have 16"):
+        declared(numpy.zeros(4, PARAMS), c, n)
+    with pytest.raises(kops.KopsError, match="not contiguous"):
+        declared(points, numpy.zeros((8, 2), "complex64").T, n)
+
+
+@interpreted
+@pytest.mark.parametrize(
+    "change, why",
+    [
+        ({"p": numpy.zeros((), POINT)}, "p.* is a structure of 16 bytes: .*not 12 bytes"),
+        ({"p": 1.0}, "structure of 16 bytes"),
+        ({"p": numpy.zeros(2, PARAMS)}, "not 32 bytes"),
+        ({"p": numpy.zeros((), PARAMS.newbyteorder())}, "structure of 16 bytes"),
+        ({"v": (1, 2, 3)}, "4 numbers of f32"),
+        ({"v": 1.0}, "4 numbers of f32"),
+        ({"v": (1, 2, 3, "x")}, r"v\):?\[3\] must be a number|v:\[3\] must be a number"),
+        ({"wide": 1 << 127}, "structure of 16 bytes"),
+        ({"wide": True}, "structure of 16 bytes"),
+        ({"n": b"abcd"}, "whole number"),
+    ],
+)
+def test_what_is_no_such_structure(host: kops.Client, change: dict[str, Any], why: str) -> None:
+    kernel = host.kernel(STRUCTURES, "structured", DECLARED, grid=1, block=32, fallback="interpret")
+    given = {"p": numpy.zeros((), PARAMS), "points": numpy.zeros(1, POINT), "v": (1, 2, 3, 4), "c": 1j, "wide": 0, "n": 1, **change}
+    with pytest.raises(kops.KopsError, match=why):
+        kernel(y=numpy.zeros(5), **given)
+
+
+# The stand-in driver knows the kernel by its name and by its parameters' sizes: its `n` as two halves.
+PAIR = r"""
+struct Pair { unsigned short low, high; };
+extern "C" __global__ void custom_kernel(float* out, const float* in, Pair n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n.low + 65536 * n.high) out[i] = 2 * in[i];
+}
+"""
+
+
+def test_structures_on_a_gpu(standin: kops.Client) -> None:
+    x, y = numpy.arange(100, dtype="float32"), numpy.zeros(100, "float32")
+    pair = numpy.array((70, 0), "u2,u2")
+    raw = kops.RawKernel(PAIR, "custom_kernel", client=standin)
+    raw((1,), (128,), (y, x, pair))
+    assert numpy.array_equal(y, numpy.where(x < 70, 2 * x, 0))
+    for signature in ("out float* out, const float* in_, bytes<4> n", "out float* out, const float* in_, ushort2 n"):
+        kernel = standin.kernel(PAIR, "custom_kernel", signature, grid=1, block=128)
+        for low, call in enumerate((kernel, kernel[1, 128], kernel[1, (128,)]), 40):
+            y[:] = 0
+            call(y, x, numpy.array((low, 0), "u2,u2"))
+            assert numpy.array_equal(y, numpy.where(x < low, 2 * x, 0))
+        with standin.sequence():
+            kernel(y, x, b"\x50\x00\x00\x00")
+        assert numpy.array_equal(y, numpy.where(x < 80, 2 * x, 0))
+        with pytest.raises(kops.WrongType, match="structure of 4 bytes"):
+            kernel(y, x, 4)
+    with pytest.raises(kops.SignatureMismatch, match="6 bytes"):
+        standin.kernel(PAIR, "custom_kernel", "float* out, const float* in_, bytes<6> n", grid=1, block=128)
+    link = standin._live()
+    link.info = dataclasses.replace(link.info, features=tuple(f for f in link.info.features if f != "structures"))  # an older daemon's
+    with pytest.raises(kops.Unsupported, match="structures"):
+        standin.kernel(PAIR, "custom_kernel", "float* out, const float* in_, bytes<4> n", grid=1, block=128)

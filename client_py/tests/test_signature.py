@@ -67,41 +67,6 @@ def test_vectors_are_aligned_elements() -> None:
 
 
 @pytest.mark.parametrize(
-    "text, dtype, lanes, align",
-    [
-        ("cuFloatComplex", "f32", 2, 8), ("cuComplex", "f32", 2, 8), ("cuDoubleComplex", "f64", 2, 16), ("__int128", "i64", 2, 16),
-        ("unsigned __int128", "u64", 2, 16), ("thrust::complex<float>", "f32", 2, 8), ("cuda::std::complex<double>", "f64", 2, 16),
-        ("::std::complex<__half>", "f16", 2, 4), ("c10::complex<c10::BFloat16>", "bf16", 2, 4), ("complex<float>", "f32", 2, 8),
-        ("nv_half2", "f16", 2, 4), ("dim3", "u32", 3, None), ("bytes<16>", "u8", 16, None), ("bytes<4>", "u8", 4, None),
-    ],
-)  # fmt: skip
-def test_pointers_to_more_than_one_number(text: str, dtype: str, lanes: int, align: int | None) -> None:
-    (x, n) = parse(f"const {text}* __restrict__ x[n + 1], int n")
-    assert (x.kind, x.dtype, x.elements, x.align) == ("in", dtype, f"{lanes} * (n + 1)", align)
-    if "bytes" in text:
-        return  # no type of C
-    for source in (f"{text} const* x, int n", f"cplx* x, int n) {{}} typedef {text} cplx; using other = {text}; void g(other* x"):
-        made = signature(scan(f"typedef {text} cplx; __global__ void f({source}) {{}}"), "f")
-        assert [(p.dtype, p.align) for p in made[:1]] == [(dtype, align)]
-    assert signature(scan(f"template <class T> __global__ void f(T* x, int n) {{}}"), f"f<{text}>")[0].dtype == dtype
-
-
-@pytest.mark.parametrize("text", ["complex<int>", "complex<float, 2>", "vec<float>", "thrust::complex", "a::float4", "bytes<0>", "bytes<n>"])
-def test_templates_that_are_no_types(text: str) -> None:
-    with pytest.raises(kops.BadArgument, match="no type|not understood|no name"):
-        parse(f"{text}* x")
-
-
-@pytest.mark.parametrize("text, dtype", [("at::Half", "f16"), ("::c10::BFloat16", "bf16"), ("cutlass::float_e4m3_t", "f8_e4m3")])
-def test_types_that_are_known_by_their_namespace(text: str, dtype: str) -> None:
-    kernel = scan(f"using T = {text}; __global__ void f(const {text}* x, T* y, other::{text}* z, int Half) {{}}")
-    assert [(p.name, p.dtype) for p in signature(kernel, "f")] == [("x", dtype), ("y", dtype), ("z", dtype), ("Half", "i32")]
-    check(kernel, "f", parse(f"{text}* x, {dtype}* y, {dtype}* z, int Half"))
-    with pytest.raises(kops.SignatureMismatch):
-        check(kernel, "f", parse(f"double* x, {dtype}* y, {dtype}* z, int Half"))
-
-
-@pytest.mark.parametrize(
     "text, why",
     [
         ("float*", "no name"),
@@ -112,7 +77,8 @@ def test_types_that_are_known_by_their_namespace(text: str, dtype: str) -> None:
         ("unsigned float x", "no type"),
         ("long long long x", "no type"),
         ("long short x", "no type"),
-        ("float4 v", "vector"),
+        ("Params v", "for a structure write its size, bytes<16>"),
+        ("__nv_fp8x4_e4m3 v", "tensors only"),
         ("in int n", "pointers"),
         ("out const float* a", "const"),
         ("float* a, int a", "second parameter a"),

@@ -127,6 +127,7 @@ static int decode_param(const struct rpc_value *value, const char *path, struct 
         .n_shape = args[PARAM_shape].present ? (int)args[PARAM_shape].length : -1,
         .align = args[PARAM_align].u,
         .strided = args[PARAM_strided].b,
+        .lanes = args[PARAM_lanes].u,
     };
     if (decode_kind(&args[PARAM_kind], dotted, &ret->kind, e) < 0 ||
         dtype_decode(&args[PARAM_dtype], dotted, &ret->dtype, e) < 0)

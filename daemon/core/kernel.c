@@ -388,7 +388,7 @@ static void set_params(const struct kernel_signature *s, const struct tensor *co
         const struct kernel_param *p = &s->params[i];
 
         if (p->kind == KERNEL_SCALAR) {
-            memcpy(k->params + p->offset, args[i].value, p->size);
+            memcpy(k->params + p->offset, p->structure ? args[i].bytes : args[i].value, p->size);
         } else {
             k->pointers[p->operand] = p->offset;
             k->sparse |= (uint16_t)(is_sparse(tensors[p->operand]) << p->operand);

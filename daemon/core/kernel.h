@@ -62,6 +62,8 @@ struct kernel_param_declaration {
     uint64_t align;                             /* bytes; 0: the element's size */
     bool strided;                               /* any strides; false: row-major and dense */
     struct kernel_map_declaration map;
+    /* Of a scalar: so many of the dtype, a structure, where there is more than 1. */
+    uint64_t lanes;
 };
 
 /* One number for each dimension; n = 0: not declared. */
@@ -108,6 +110,7 @@ struct kernel_param {
     unsigned align;                      /* 0: the element's size is enough */
     unsigned operand;                    /* of a tensor: its place among the operands */
     uint16_t offset, size;               /* in the kernel's parameter bytes */
+    bool structure;                      /* a scalar of several lanes, whose argument is bytes */
     struct kernel_map map;
 };
 
@@ -148,6 +151,7 @@ struct kernel_limits {
 /* One argument of a call. For a tensor `value` is unused: the tensor itself is among the call's operands. */
 struct kernel_arg {
     unsigned char value[8]; /* of a scalar: its bytes, as kernel_scalar_… wrote them */
+    const void *bytes;      /* of a structure: as large as its parameter; borrowed for kernel_plan() */
 };
 
 /* Geometry that a launch gives in place of the declared one. */
@@ -181,6 +185,10 @@ int kernel_scalar_from_int(const struct kernel_param *p, int64_t value, unsigned
 int kernel_scalar_from_uint(const struct kernel_param *p, uint64_t value, unsigned char ret[8], struct error *e);
 int kernel_scalar_from_float(const struct kernel_param *p, double value, unsigned char ret[8], struct error *e);
 int kernel_scalar_from_bool(const struct kernel_param *p, bool value, unsigned char ret[8], struct error *e);
+
+/* The bytes of a structure, `length` of them; NULL: the argument is something else. Error: wrong_type. */
+int kernel_scalar_from_bytes(const struct kernel_param *p, const void *bytes, size_t length, struct kernel_arg *ret,
+                             struct error *e);
 
 /* Checks a call, evaluates its geometry and fills ret_plan, all but plan.kernel.function. `tensors` are measured, in
  * the order of operands, NULL for a null pointer; `args` are as many as the parameters. Allocates nothing: every launch

@@ -174,6 +174,22 @@ int kernel_scalar_from_bool(const struct kernel_param *p, bool value, unsigned c
     return set_integer(value, ret);
 }
 
+int kernel_scalar_from_bytes(const struct kernel_param *p, const void *bytes, size_t length, struct kernel_arg *ret,
+                             struct error *e)
+{
+    char given[48] = "the argument is something else";
+
+    if (bytes && length == p->size) {
+        ret->bytes = bytes;
+        return 0;
+    }
+    if (bytes)
+        snprintf(given, sizeof(given), "the argument has %zu", length);
+    error_set(e, ERROR_WRONG_TYPE, "args[%u]: %s is a structure of %u bytes: give its bytes; %s", p->index, p->name,
+              p->size, given);
+    return add_key(p, e);
+}
+
 int kernel_scalar_to_int(const struct kernel_param *p, const unsigned char value[8], int64_t *ret, struct error *e)
 {
     const struct range *r = range_of(p->dtype);

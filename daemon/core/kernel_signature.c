@@ -6,12 +6,14 @@
 #include "core/kernel_internal.h"
 
 /* A plan also lists the offsets of those with maps. */
-enum { PARAM_BYTES_MAX = KERNEL_PARAM_BYTES - KERNEL_MAX_PARAMS * (int)sizeof(uint16_t) };
+enum { PARAM_BYTES_MAX = KERNELS_PARAM_BYTES_MAX };
+
+_Static_assert(PARAM_BYTES_MAX + KERNEL_MAX_PARAMS * (int)sizeof(uint16_t) <= KERNEL_PARAM_BYTES, "all fit a plan");
 
 _Static_assert((int)KERNEL_MAX_PARAMS * 8 <= (int)PARAM_BYTES_MAX, "a plan has room for the parameters");
 _Static_assert((int)KERNEL_MAX_PARAMS <= (int)EXPR_MAX_NAMES, "each parameter can be a name in an expression");
 
-enum { POINTER_SIZE = 8, MAX_ENTRY = 4096 };
+enum { POINTER_SIZE = 8, STRUCTURE_ALIGN = 16, MAX_ENTRY = 4096 };
 
 static int refuse(struct error *e, enum error_code code, unsigned param, const char *key, const char *why)
 {
@@ -65,12 +67,18 @@ static int set_scalar(struct kernel_param *p, const struct kernel_param_declarat
                       "a scalar has no shape, elements, rank, align, strided or map");
     if (p->dtype == DTYPE_F8_E4M3 || p->dtype == DTYPE_F8_E5M2)
         return refuse(e, ERROR_UNKNOWN_DTYPE, p->index, ".dtype", "a scalar cannot be of this type, only a tensor");
-    p->size = (uint16_t)dtype_size(p->dtype);
+    if (d->lanes > PARAM_BYTES_MAX / dtype_size(p->dtype))
+        return too_many(e, "params", "bytes of parameters", (unsigned)(d->lanes * dtype_size(p->dtype)),
+                        PARAM_BYTES_MAX);
+    p->structure = d->lanes > 1;
+    p->size = (uint16_t)(dtype_size(p->dtype) * (p->structure ? d->lanes : 1));
     return 0;
 }
 
 static int set_tensor(struct kernel_param *p, const struct kernel_param_declaration *d, struct error *e)
 {
+    if (d->lanes > 1)
+        return refuse(e, ERROR_INVALID_ARGUMENT, p->index, ".lanes", "is for scalars only");
     if (d->n_shape > TENSOR_MAX_RANK || d->rank > TENSOR_MAX_RANK)
         return refuse(e, ERROR_INVALID_ARGUMENT, p->index, d->n_shape > TENSOR_MAX_RANK ? ".shape" : ".rank",
                       "a tensor has at most 8 dimensions");
@@ -104,13 +112,22 @@ static int size_mismatch(const struct kernel_param *p, const struct kernel_decla
     snprintf(key, sizeof(key), "params[%u]", p->index);
     error_set(e, ERROR_SIGNATURE_MISMATCH,
               "%s: %s is declared as %s%s, %u bytes, but the compiled kernel's parameter %u has %u", key, p->name,
-              p->kind == KERNEL_SCALAR ? "a scalar of type "
-              : p->map.rank            ? "a tensor map, a CUtensorMap"
-                                       : "a tensor, a pointer",
+              p->structure               ? "a structure of type "
+              : p->kind == KERNEL_SCALAR ? "a scalar of type "
+              : p->map.rank              ? "a tensor map, a CUtensorMap"
+                                         : "a tensor, a pointer",
               p->kind == KERNEL_SCALAR ? dtype_name(p->dtype) : "", p->size, p->index, d->sizes[p->index]);
     error_detail_text(e, "key", key);
     error_detail_number(e, "declared", p->size);
     return error_detail_number(e, "compiled", d->sizes[p->index]);
+}
+
+/* In C: a number's is its size. A structure's is taken to be that of the largest numbers which fill it. */
+static unsigned alignment(const struct kernel_param *p)
+{
+    unsigned power = p->size & -(unsigned)p->size;
+
+    return p->structure && power > STRUCTURE_ALIGN ? STRUCTURE_ALIGN : power;
 }
 
 /* Where the parameters' bytes lie, as the binary tells or as C would lay them out. */
@@ -127,8 +144,8 @@ static int lay_out(struct kernel_signature *s, const struct kernel_declaration *
     }
     for (unsigned i = 0; i < s->n_params; i++) {
         struct kernel_param *p = &s->params[i];
-        /* Sizes are powers of two, and alignments too. */
-        unsigned offset = d->offsets ? d->offsets[i] : (end + p->size - 1U) & ~(p->size - 1U);
+        unsigned align = alignment(p);
+        unsigned offset = d->offsets ? d->offsets[i] : (end + align - 1U) & ~(align - 1U);
 
         if (d->offsets && d->sizes[i] != p->size)
             return size_mismatch(p, d, e);
@@ -232,7 +249,7 @@ static int set_expressions(struct kernel_signature *s, const struct kernel_decla
 
     for (unsigned i = 0; i < s->n_params; i++) {
         const struct kernel_param *p = &s->params[i];
-        enum expr_kind kind = kernel_is_integer(p->dtype) ? EXPR_INTEGER : EXPR_UNUSABLE;
+        enum expr_kind kind = kernel_is_integer(p->dtype) && !p->structure ? EXPR_INTEGER : EXPR_UNUSABLE;
 
         if (p->kind == KERNEL_SCALAR)
             names[i] = (struct expr_name){.name = p->name, .kind = kind, .index = i};

@@ -178,9 +178,10 @@ static void signature(const char *payload, struct answer *a)
         char kind[8], dtype[8];
         int elements, strided, at;
         long long align;
+        unsigned long long lanes;
 
-        if (sscanf(line, "%7s %7s %d %d %d %lld %d %n", kind, dtype, &p->rank, &p->n_shape, &elements, &align, &strided,
-                   &at) != 7)
+        if (sscanf(line, "%7s %7s %d %d %d %lld %d %llu %n", kind, dtype, &p->rank, &p->n_shape, &elements, &align,
+                   &strided, &lanes, &at) != 8)
             abort();
         for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
             if (!strcmp(kind, kinds[i]))
@@ -190,6 +191,7 @@ static void signature(const char *payload, struct answer *a)
             p->elements = (struct kernel_value){.type = KERNEL_NUMBER, .number = elements};
         p->align = align < 0 ? 0 : (uint64_t)align;
         p->strided = strided;
+        p->lanes = lanes;
         p->name = line + at;
         p->name_length = strcspn(p->name, "\n");
     }

@@ -211,7 +211,8 @@ def parameter(chance: random.Random, i: int) -> Parameter:
     shape = (4,) * chance.choice([0, 1, 2, 8, 9]) if rare[1] else None
     rank = chance.choice([0, 1, 2, 8, 9, 0 if shape is None else len(shape)]) if rare[2] else None
     align = chance.choice([1, 2, 3, 16, 256, 512, 2**40]) if rare[3] else None
-    return Parameter(name, kind, dtype, shape, 5 if rare[4] else None, rank, align, chance.random() < 0.02)
+    lanes = chance.choice([2, 3, 16, 100, 700, 1000]) if kind == "scalar" and chance.random() < 0.2 else 1
+    return Parameter(name, kind, dtype, shape, 5 if rare[4] else None, rank, align, chance.random() < 0.02, None, lanes)
 
 
 def test_parameter_lists(chance: random.Random) -> None:
@@ -221,7 +222,7 @@ def test_parameter_lists(chance: random.Random) -> None:
 
         return "".join(
             f"{p.kind} {p.dtype} {number(p.rank)} {-1 if p.shape is None else len(p.shape)} {number(p.elements)} {number(p.align)} "
-            f"{int(p.strided)} {p.name}\n" for p in params
+            f"{int(p.strided)} {p.lanes} {p.name}\n" for p in params
         ).encode()  # fmt: skip
 
     lists = [[parameter(chance, i) for i in range(chance.choice([0, 1, 2, 3, 4]))] for _ in range(ROUNDS)]

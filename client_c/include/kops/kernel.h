@@ -164,7 +164,7 @@ enum kops_param_kind {
     KOPS_PARAM_IN = 1,    /**< A tensor that is read. */
     KOPS_PARAM_OUT = 2,   /**< … written. */
     KOPS_PARAM_INOUT = 3, /**< … both: such a kernel runs once a call, without warm-up and repeats. */
-    KOPS_PARAM_SCALAR = 4 /**< A number. */
+    KOPS_PARAM_SCALAR = 4 /**< A number, or a structure by value. */
 };
 
 enum {
@@ -197,7 +197,10 @@ struct kops_param {
     unsigned align;                    /**< Of the address, in bytes. 0: of an element. */
     bool strided;                      /**< Any strides; otherwise a tensor must be row-major without gaps. */
     const struct kops_tensor_map *map; /**< A tensor map of the tensor, not a pointer to it. NULL: a pointer. */
-    uint64_t reserved[1];
+    /** Of a scalar: so many numbers of the dtype side by side, a structure by value whose argument is
+     * kops_arg_bytes(): 16 of KOPS_U8 for any of 16 bytes. 0: one number. */
+    uint32_t lanes;
+    uint32_t reserved[1];
 };
 
 /** How many blocks and threads: expressions, NULL from the first unused dimension on. */
@@ -250,12 +253,14 @@ enum kops_argument_kind {
     KOPS_ARG_UINT = 3, /**< For numbers above INT64_MAX. */
     KOPS_ARG_FLOAT = 4,
     KOPS_ARG_BOOL = 5,
-    KOPS_ARG_INDEX = 6 /**< In a kops_step: a tensor of the sequence. */
+    KOPS_ARG_INDEX = 6, /**< In a kops_step: a tensor of the sequence. */
+    KOPS_ARG_BYTES = 7  /**< A structure. */
 };
 
 /** An argument. Make one with kops_arg_tensor() and its like. */
 struct kops_argument {
     enum kops_argument_kind kind;
+    uint32_t size; /**< Of KOPS_ARG_BYTES alone. */
     union {
         const struct kops_tensor *tensor; /**< Not owned, read by the call that takes it. */
         int64_t integer;
@@ -263,6 +268,7 @@ struct kops_argument {
         double real;
         bool boolean;
         uint32_t index;
+        const void *bytes; /**< Not owned, read by the call that takes it. */
     } value;
 };
 
@@ -318,6 +324,17 @@ static inline struct kops_argument kops_arg_bool(bool value)
     a.kind = KOPS_ARG_BOOL;
     a.value.natural = 0;
     a.value.boolean = value;
+    return a;
+}
+
+/** A structure by value: `kops_arg_bytes(&s, sizeof(s))`. */
+static inline struct kops_argument kops_arg_bytes(const void *bytes, uint32_t size)
+{
+    struct kops_argument a;
+
+    a.kind = KOPS_ARG_BYTES;
+    a.size = size;
+    a.value.bytes = bytes;
     return a;
 }
 

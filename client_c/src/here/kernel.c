@@ -120,9 +120,13 @@ static int read_tensor(const struct here_tensor *from, const struct kernel_param
     return here_read_tensor(from, key_of(p), t, e);
 }
 
-static int read_scalar(const struct kops_argument *a, const struct kernel_param *p, unsigned char value[8],
+static int read_scalar(const struct kops_argument *a, const struct kernel_param *p, struct kernel_arg *ret,
                        struct error *e)
 {
+    unsigned char *value = ret->value;
+
+    if (p->structure)
+        return kernel_scalar_from_bytes(p, a->kind == KOPS_ARG_BYTES ? a->value.bytes : NULL, a->size, ret, e);
     switch (a->kind) {
     case KOPS_ARG_INT:
         return kernel_scalar_from_int(p, a->value.integer, value, e);
@@ -153,7 +157,7 @@ static int read_args(const struct here_kernel *k, const struct here_call *call, 
         const struct kops_argument *a = &call->args[i];
 
         if (p->kind == KERNEL_SCALAR) {
-            if (read_scalar(a, p, r->args[i].value, e) < 0)
+            if (read_scalar(a, p, &r->args[i], e) < 0)
                 return -1;
         } else if (a->kind == KOPS_ARG_NULL) {
             r->operands[p->operand] = NULL;

@@ -43,6 +43,7 @@ ALWAYS_INLINE void look_at_argument(struct walk *w, const struct kops_argument *
     memcpy(&value, &a->value, sizeof(value));
     look(w, (uint64_t)a->kind);
     look(w, value & VALUE_MASKS[a->kind % N_KINDS]);
+    w->differs |= a->kind == KOPS_ARG_BYTES; /* what lies there may have changed */
 }
 
 ALWAYS_INLINE void look_at_sizes(struct walk *w, const int64_t *sizes, unsigned n)

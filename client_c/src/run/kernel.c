@@ -172,10 +172,22 @@ void kernel_unref(struct kops_kernel *k)
     c->references--;
 }
 
+static enum kops_code check_lanes(const struct kops_client *c, const struct kops_signature *s, struct kops_error *e)
+{
+    for (size_t i = 0; i < s->n_params; i++)
+        if (s->params[i].lanes > 1 && !kops_info_feature(c, "structures"))
+            return fail(e, KOPS_ERR_UNSUPPORTED,
+                        "params[%zu].lanes: this daemon takes no structures by value, it is older than that: pass a "
+                        "pointer to one",
+                        i);
+    return KOPS_OK;
+}
+
 static enum kops_code define(struct kops_module *m, const struct kops_signature *signature, uint64_t deadline,
                              struct kops_kernel **ret_kernel, struct kops_error *e)
 {
-    enum kops_code r = check_signature(signature, e);
+    const enum kops_code well_formed = check_signature(signature, e);
+    enum kops_code r = well_formed ? well_formed : check_lanes(m->client, signature, e);
     struct kops_kernel *k = r ? NULL : calloc(1, sizeof(*k));
 
     if (r)

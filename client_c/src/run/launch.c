@@ -52,7 +52,7 @@ static inline enum kops_code check_arg(const struct kops_client *c, const struct
                                        unsigned n, const struct kops_tensor **ret_tensor, struct kops_error *e)
 {
     *ret_tensor = NULL;
-    if (args[i].kind < KOPS_ARG_NULL || args[i].kind > KOPS_ARG_BOOL)
+    if (args[i].kind < KOPS_ARG_NULL || args[i].kind > KOPS_ARG_BYTES || args[i].kind == KOPS_ARG_INDEX)
         return fail(e, KOPS_ERR_BAD_ARGUMENT, "args[%zu].kind is %d: no kind, or one for sequences", i,
                     (int)args[i].kind);
     if (args[i].kind != KOPS_ARG_TENSOR)
@@ -276,7 +276,7 @@ enum kops_code kernel_check_step(const struct kops_client *c, const struct kops_
         return fail(e, KOPS_ERR_BAD_ARGUMENT, "steps[%zu] has a kernel and an op's members: its arguments are `args`",
                     place);
     for (size_t i = 0; i < step->n_args; i++)
-        if (step->args[i].kind < KOPS_ARG_NULL || step->args[i].kind > KOPS_ARG_INDEX ||
+        if (step->args[i].kind < KOPS_ARG_NULL || step->args[i].kind > KOPS_ARG_BYTES ||
             step->args[i].kind == KOPS_ARG_TENSOR)
             return fail(e, KOPS_ERR_BAD_ARGUMENT,
                         "steps[%zu].args[%zu].kind is %d: tensors of a sequence are given by kops_arg_index()", place,

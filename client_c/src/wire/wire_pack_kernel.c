@@ -128,7 +128,8 @@ static void pack_param(struct bytes *b, const struct kops_param *p)
     static const char *const kinds[] = {
         [KOPS_PARAM_IN] = "in", [KOPS_PARAM_OUT] = "out", [KOPS_PARAM_INOUT] = "inout", [KOPS_PARAM_SCALAR] = "scalar"};
 
-    mp_map(b, 3 + (size_t)(p->rank != 0) + (p->elements != NULL) + (p->align != 0) + p->strided + (p->map != NULL));
+    mp_map(b, 3 + (size_t)(p->rank != 0) + (p->elements != NULL) + (p->align != 0) + p->strided + (p->map != NULL) +
+                  (p->lanes > 1));
     mp_pair_text(b, "name", p->name);
     mp_pair_text(b, "kind", kinds[p->kind]);
     mp_pair_text(b, "dtype", kops_dtype_name(p->dtype));
@@ -152,6 +153,8 @@ static void pack_param(struct bytes *b, const struct kops_param *p)
         mp_pair_uint(b, "align", p->align);
     if (p->strided)
         mp_pair_bool(b, "strided", true);
+    if (p->lanes > 1)
+        mp_pair_uint(b, "lanes", p->lanes);
     if (p->map)
         pack_map(b, p->map);
 }
@@ -249,6 +252,9 @@ static void pack_args(struct bytes *b, const struct wire_run *w, const struct na
             break;
         case KOPS_ARG_INDEX:
             mp_uint(b, a->value.index);
+            break;
+        case KOPS_ARG_BYTES:
+            mp_binary(b, a->value.bytes, a->size);
             break;
         }
     }

@@ -349,6 +349,7 @@ METHODS = ('hello', 'ping', 'register', 'alloc', 'release', 'run', 'sequence', '
 KERNEL_LIMITS = {'params': 32,
  'tensors': 16,
  'param_name': 63,
+ 'param_bytes': 704,
  'align': 256,
  'expression_text': 256,
  'expression_operations': 64,

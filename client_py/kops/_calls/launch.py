@@ -14,9 +14,10 @@ from .._base.errors import BadArgument, DtypeMismatch, KopsError, ShapeMismatch,
 from .._base.intervals import Goal
 from .._base.results import Profile, Timing, Timings
 from .._base.texts import counted
+from .._base.views import plain_view
 from .._session.connection import Peer
 from .._session.recovery import KERNEL_HAZARD
-from .._source.scalars import convert, is_plain
+from .._source.scalars import convert, is_plain, structure
 from .._source.signature import Param
 from .._tensors.adapters import adapter_of
 from .._tensors.operands import Operand, Operands, check_devices, renew
@@ -30,8 +31,10 @@ def _refusal(kind: type[KopsError], kernel: str, index: int, param: Param, why: 
     return kind(f"{kernel}: argument {index + 1} ({param.name}) {why}", {"key": f"args[{index}]", **detail})
 
 
-def scalar(kernel: str, index: int, param: Param, value: Any) -> int | float | bool:
-    """A number as its parameter wants it."""
+def scalar(kernel: str, index: int, param: Param, value: Any) -> int | float | bool | bytes:
+    """A number, or a structure's bytes, as its parameter wants it."""
+    if param.lanes > 1:
+        return structure(param.dtype, param.lanes, value, f"{kernel}: argument {index + 1} ({param.name})", f"args[{index}]")
     if is_plain(param.dtype, value):  # texts for errors take longer than all else
         return value  # type: ignore[no-any-return]
     return convert(param.dtype, value, f"{kernel}: argument {index + 1} ({param.name})", f"args[{index}]")
@@ -51,7 +54,7 @@ def _operand(kernel: str, index: int, param: Param, value: Any, operands: Operan
 
 def tensor(kernel: str, index: int, param: Param, value: Any, operands: Operands) -> Operand:
     """A tensor as its parameter wants it."""
-    operand = _operand(kernel, index, param, value, operands)
+    operand = _operand(kernel, index, param, plain_view(value, param, f"{kernel}: argument {index + 1}"), operands)
     if operand.dtype != param.dtype:
         raise _refusal(DtypeMismatch, kernel, index, param, f"is of {param.dtype}, but the tensor of {operand.dtype}")
     rank = len(param.shape) if param.shape is not None else param.rank

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,9 +40,15 @@ def _code(text: Any, path: Any, entries: Any, options: Iterable[str]) -> Code:
     return Code(text, entries, kept, headers(text, folders), name, None, None)
 
 
-def _check(backend: str, translate_cucomplex: bool, enable_cooperative_groups: bool) -> None:
+def _check(backend: str, jitify: bool, translate_cucomplex: bool, enable_cooperative_groups: bool) -> None:
     if backend not in BACKENDS:
         raise BadArgument(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}", {"key": "backend"})
+    for asked, why in (
+        (backend == "nvcc" and 'backend="nvcc"', "the daemon compiles by NVRTC. A source whose host code needs nvcc does not compile there"),
+        (jitify and "jitify=True", "the daemon has CUDA's headers, and stand-ins for those of the C++ library; others are to be sent (-I)"),
+    ):
+        if asked:
+            warnings.warn(f"{asked} changes nothing: {why}. Leave it out", stacklevel=3)
     if translate_cucomplex:
         raise Unsupported(
             "translate_cucomplex=True: the daemon compiles sources as they are. cuComplex.h is there, and so is cuda::std::complex",
@@ -63,8 +70,8 @@ class RawKernel:
 
     `code`: CUDA C++; `name`: the kernel, or an instantiation of a template ("scale<float>"). `options` are NVRTC's as CuPy takes them;
     files of the folders that `-I` names are sent along where the source includes them, and options that change nothing in the daemon
-    (`-O3`, `-arch=`, …) are left out. `backend` and `jitify` change nothing: one compiler compiles all, and the daemon has stand-ins
-    for the headers of the host. `client`: the default client without it. With `fallback="interpret"` calls run on the CPU, with the
+    (`-O3`, `-arch=`, …) are left out. `backend="nvcc"` and `jitify=True` change nothing, and warn: the daemon compiles all by NVRTC, and
+    has stand-ins for headers of the host. `client`: the default client without it. With `fallback="interpret"` calls run on the CPU, with the
     checks of `Kernel.interpret`, where the daemon has no GPU.
 
     Arguments of a call: for a pointer an array (CuPy's, torch's, NumPy's, anything that an op takes) or None. The array's dtype, shape
@@ -87,7 +94,7 @@ class RawKernel:
         self, code: str, name: str, options: Sequence[str] = (), backend: str = "nvrtc", *, translate_cucomplex: bool = False,
         enable_cooperative_groups: bool = False, jitify: bool = False, client: Client | None = None, fallback: str | None = None,
     ) -> None:  # fmt: skip
-        _check(backend, translate_cucomplex, enable_cooperative_groups)
+        _check(backend, jitify, translate_cucomplex, enable_cooperative_groups)
         untyped = Untyped(client or default_client(), _code(code, None, name, options), name, checked_fallback(fallback))
         self._set(untyped, tuple(options), backend)
 
@@ -117,6 +124,13 @@ class RawKernel:
     @property
     def code(self) -> str:
         return self._untyped.code.source
+
+    @property
+    def file_path(self) -> str | None:
+        """The file that its module was made of, None where that was a text."""
+        return self._file_path
+
+    _file_path: str | None = None
 
     @property
     def _entry(self) -> Entry:
@@ -201,10 +215,11 @@ class RawModule:
     ) -> None:  # fmt: skip
         if (code is None) == (path is None):
             raise BadArgument("give either code= or path=", {"key": "code"})
-        _check(backend, translate_cucomplex, enable_cooperative_groups)
+        _check(backend, jitify, translate_cucomplex, enable_cooperative_groups)
         self.options, self.backend = tuple(options), backend
         self.name_expressions = None if name_expressions is None else tuple(name_expressions)
         self._client, self._fallback = client or default_client(), checked_fallback(fallback)
+        self.file_path = None if path is None else os.fspath(path)
         self._code = self._of(_code(code, path, "", options))
         self._functions: dict[str, RawKernel] = {}
 
@@ -239,6 +254,7 @@ class RawModule:
             if self._fallback is None:
                 untyped.compile()
             found = self._functions[name] = RawKernel._of(untyped, self.options, self.backend)
+            found._file_path = self.file_path
         return found
 
     def get_global(self, name: str) -> Any:

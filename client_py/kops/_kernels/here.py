@@ -8,6 +8,7 @@ from typing import Any
 
 from .._base.compiled import native, pack
 from .._base.errors import WrongType
+from .._base.views import plain_view
 from .._calls.contexts import described, need, on_device, settled, stream_of
 from .._calls.launch import scalar
 from .._calls.plans import Plan
@@ -63,7 +64,7 @@ def launch(here: Any, kernel: Any, arguments: tuple[Any, ...], geometry: Mapping
     stream = stream_of(arguments)
     # Kept until the launch.
     arguments = tuple(
-        settled(f"{kernel.name}: {param.name}", value, param.kind != "in") if param.is_tensor else value
+        settled(f"{kernel.name}: {param.name}", plain_view(value, param, param.name), param.kind != "in") if param.is_tensor else value
         for param, value in zip(kernel.params, arguments)
     )
     given = tuple(_array(kernel.name, i, param, value) for i, (param, value) in enumerate(zip(kernel.params, arguments)))

@@ -18,7 +18,7 @@ from .._calls import contexts
 from .._calls.cold import is_cold
 from .._calls.cold import profile as cold_profile
 from .._calls.counting import caches_of
-from .._calls.launch import Launch, profile, run
+from .._calls.launch import Launch, profile, run, scalar
 from .._calls.launchable import Launchable
 from .._calls.pending import Pending
 from .._calls.places import Place, is_here, place, remember
@@ -44,7 +44,7 @@ def native_kernel(name: str, params: Sequence[Param]) -> Any:
     """A kernel as the extension knows it; None without one."""
     if native is None or len(params) > KERNEL_LIMITS["params"]:
         return None
-    return native.Kernel(keep_name(name), tuple(NUMBERS[param.dtype] * (1 if param.is_tensor else -1) for param in params),
+    return native.Kernel(keep_name(name), tuple(NUMBERS[param.dtype] * (param.is_tensor or -(not param.is_structure)) for param in params),
                          tuple(_plain_rank(param) for param in params))  # fmt: skip
 
 
@@ -84,6 +84,7 @@ class BaseKernel(Launchable):
             if self._agrees_with_source:
                 check(code.scan, entry, self.params)
         self._count = len(self.params)
+        self._structures = tuple(i for i, param in enumerate(self.params) if param.is_structure)
         self._client = client
         self._geometry = geometry
         self._functions = geometry.functions
@@ -109,6 +110,8 @@ class BaseKernel(Launchable):
         module = yield from self.code.define(connection)
         if connection.info is None or not connection.info.kernels:
             connection.need("kernels")  # a daemon that knows of them says why it launches none
+        if self._structures:
+            connection.need("structures")
         reply = yield Call("kernel", self.declaration(module), (), None, _undo_kernel)
         known = self.ids.setdefault(connection.key, reply["kernel"])
         prune(self.ids)
@@ -150,6 +153,13 @@ class BaseKernel(Launchable):
         if missing:
             raise BadArgument(f"{self.name} needs {', '.join(missing)}: it takes {', '.join(self._places)}", {"key": missing[0]})
         return tuple(given[name] for name in self._places)
+
+    def _with_bytes(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments with structures as their bytes, which the extension takes."""
+        made = list(arguments)
+        for i in self._structures:
+            made[i] = scalar(self.name, i, self.params[i], made[i])
+        return tuple(made)
 
     def _result(self, arguments: tuple[Any, ...]) -> Any:
         """The result of a call: the `out` arguments."""
@@ -262,6 +272,8 @@ class Kernel(BaseKernel):
         client = self._client
         if named or len(arguments) != self._count:
             arguments = self._positional(arguments, named)
+        if self._structures:
+            arguments = self._with_bytes(arguments)
         if self.fallback is not None and self.interprets(client._live()):
             if timing or exclusive or client._recorder() is not None:
                 refuse_interpreted(self.name, "the interpreter has no times, records nothing, and holds nobody back")
@@ -382,7 +394,7 @@ class Kernel(BaseKernel):
 
     def _packed(self, sizes: dict[str, Any]) -> bytes | None:
         """A geometry that is the same for all arguments, as the extension sends it."""
-        if self._native is None or any(callable(size) for size in sizes.values()) or self._geometry.functions.keys() - sizes.keys():
+        if self._native is None or self._structures or any(callable(size) for size in sizes.values()) or self._geometry.functions.keys() - sizes.keys():
             return None
         packed: bytes = pack(self._geometry.of_call((), sizes))
         return packed

@@ -15,12 +15,13 @@ from typing import Any
 from .._base.errors import BadArgument, SignatureMismatch, WrongType
 from .._base.texts import counted
 from .._base.timeouts import DEFAULT_TIMEOUT
+from .._base.views import plain_view
 from .._calls.launch import scalar
 from .._source.geometry import Geometry
 from .._source.signature import Declared, NotParsed, Param
 from .._source.source import parameters_found
 from .._tensors.adapters import adapter_of
-from .._tensors.flat import flat, is_number, real_view
+from .._tensors.flat import flat, is_number
 from .code import Code, Entry, launches_none
 from .kernels import Kernel
 
@@ -113,6 +114,8 @@ def _kind(value: Any) -> Any:
     dtype = getattr(value, "dtype", None)
     if dtype is not None:
         return dtype
+    if isinstance(value, bytes):
+        return len(value)
     interface = getattr(value, "__cuda_array_interface__", None)
     return interface["typestr"] if interface is not None else type(value)
 
@@ -128,12 +131,16 @@ def _value(entry: str, i: int, found: Declared | None, size: int, value: Any) ->
         if not pointer:
             raise WrongType(f"{entry}: {_what(found, i)} is a number, not None", {"key": f"args[{i}]"})
         return None
+    if found is not None and found.param.is_structure:
+        return scalar(entry, i, found.param, value)
+    if found is None and size not in (0, POINTER) and not getattr(value, "ndim", 1):
+        value = value[()] if hasattr(value, "__setitem__") else value  # a structure by value may be an array without dimensions
     if not is_number(value):
         if found is not None and not found.param.is_tensor:
             raise WrongType(f"{entry}: {_what(found, i)} is a number, not {type(value).__name__}", {"key": f"args[{i}]"})
         if size not in (0, POINTER):
             raise WrongType(f"{entry}: {_what(found, i)} has {size} bytes, so it is no pointer that takes an array", {"key": f"args[{i}]"})
-        return flat(real_view(value))
+        return flat(plain_view(value))
     if found is not None:
         if not found.param.is_tensor:
             return scalar(entry, i, found.param, value)
@@ -161,11 +168,7 @@ def _bits(entry: str, i: int, size: int, value: Any) -> Any:
     if value.dtype.kind in "biuf":
         return value
     if len(data) not in (1, 2, 4, 8):
-        raise BadArgument(
-            f"{entry}: argument {i + 1} has {len(data)} bytes, and a number has 8 at most: let the kernel take a pointer to it, and pass "
-            "an array of one element",
-            {"key": f"args[{i}]"},
-        )
+        return data
     return sys.modules["numpy"].uint64(int.from_bytes(data, sys.byteorder)).astype(f"uint{8 * len(data)}")
 
 
@@ -175,7 +178,9 @@ def _param(entry: str, i: int, found: Declared | None, size: int, value: Any, na
     while name in names:
         name += "_"
     if found is not None and not found.param.is_tensor:
-        return Param(name, "scalar", found.param.dtype)
+        return Param(name, "scalar", found.param.dtype, lanes=found.param.lanes)
+    if isinstance(value, bytes):
+        return Param(name, "scalar", "u8", lanes=len(value))
     if found is None and value is not None and is_number(value):
         return Param(name, "scalar", _dtype_of_number(entry, i, size, value))
     declared = found.param if found is not None else Param(name, "inout", "u8")

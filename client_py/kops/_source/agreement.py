@@ -27,6 +27,8 @@ class _Declared(Protocol):
     def kind(self) -> str: ...
     @property
     def dtype(self) -> str: ...
+    @property
+    def lanes(self) -> int: ...
 
 
 def _differs(declared: _Declared, found: Found) -> bool:
@@ -34,16 +36,20 @@ def _differs(declared: _Declared, found: Found) -> bool:
     if tensor != found.pointer or getattr(declared, "map", None) is not None:
         return True
     if found.type is None:
-        return not tensor and found.size not in (0, DTYPES[declared.dtype])
+        return not tensor and found.size not in (0, declared.lanes * DTYPES[declared.dtype])
     if tensor:
         return not same_memory(declared.dtype, found.type)
-    return found.type.lanes > 1 or not same_memory(declared.dtype, found.type)
+    if declared.lanes > 1 and declared.dtype == "u8":  # any structure
+        return found.type.lanes * DTYPES[found.type.dtype] != declared.lanes
+    return found.type.lanes != declared.lanes or not same_memory(declared.dtype, found.type)
 
 
 def _advice(declared: _Declared, found: Found) -> str:
     if found.type is None:
         return "declare it as that is"
     name = C_NAMES[found.type.dtype]
+    if found.type.lanes > 1 and not found.pointer:
+        return f"it has {found.type.lanes} numbers of {found.type.dtype}: write its own type in the signature"
     if not found.pointer:
         return f"write `{name} {declared.name}` in its signature"
     const = {"in": "const ", "out": "out "}.get(declared.kind, "")

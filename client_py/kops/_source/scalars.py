@@ -8,9 +8,10 @@ import operator
 import struct
 from typing import Any
 
+from .._base.declarations import DTYPES
 from .._base.errors import KopsError, OutOfRange, WrongType
 
-__all__ = ["convert", "is_plain", "to_bytes"]
+__all__ = ["convert", "is_plain", "structure", "to_bytes"]
 
 _SIGNED = {f"i{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)}
 _INTEGERS = _SIGNED | {f"u{bits}": (0, 2**bits - 1) for bits in (8, 16, 32, 64)} | {"bool": (0, 1)}
@@ -74,6 +75,41 @@ def convert(dtype: str, value: Any, where: str, key: str) -> int | float | bool:
         why = f"does not fit {dtype}, {low} to {high}: {number}"
         raise _refusal(OutOfRange, where, key, why, min=low, max=high)
     return bool(number) if dtype == "bool" else number
+
+
+def _lanes(dtype: str, lanes: int, value: Any) -> bytes | list[Any] | None:
+    """What a structure's argument is: its bytes, or the numbers in it; None for anything else."""
+    kind = getattr(getattr(value, "dtype", None), "kind", "c" if isinstance(value, complex) else "")
+    if kind == "c" and lanes == 2 and dtype in _TOO_LARGE and not getattr(value, "ndim", 0):
+        number = complex(value)
+        return [number.real, number.imag]
+    if kind and kind in "biuf" and getattr(value, "ndim", 0) == 1 and hasattr(value, "tolist"):
+        return list(value.tolist())
+    if hasattr(value, "tobytes"):  # NumPy's: the bytes of a machine of the other order, or addresses of objects, are no use
+        return value.tobytes() if value.dtype.isnative and not value.dtype.hasobject else None
+    if isinstance(value, (list, tuple)):
+        return list(value)
+    if isinstance(value, int) and lanes == 2 and dtype in ("i64", "u64") and not isinstance(value, bool):
+        try:
+            return value.to_bytes(16, "little", signed=dtype == "i64")
+        except OverflowError:
+            return None
+    try:
+        return memoryview(value).tobytes()  # bytes, a structure of ctypes
+    except TypeError:
+        return None
+
+
+def structure(dtype: str, lanes: int, value: Any, where: str, key: str) -> bytes:
+    """The bytes of a parameter of several numbers: a structure, vector or complex number."""
+    found, size = _lanes(dtype, lanes, value), lanes * DTYPES[dtype]
+    if isinstance(found, list) and len(found) == lanes:
+        found = b"".join(to_bytes(dtype, convert(dtype, one, f"{where}[{i}]", key)) for i, one in enumerate(found))
+    if isinstance(found, bytes) and len(found) == size:
+        return found
+    given = f"{len(found)} bytes" if isinstance(found, bytes) else f"{value!r:.80}"
+    why = f"is a structure of {size} bytes: pass a structured scalar of NumPy's or bytes, so large, or {lanes} numbers of {dtype}, not {given}"
+    raise _refusal(WrongType, where, key, why)
 
 
 def _bfloat16(value: float) -> bytes:

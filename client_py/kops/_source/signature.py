@@ -3,7 +3,8 @@
 A parameter is `[in|out|inout] type [*] name [[size]…]`. The type is one of C and CUDA, or a dtype's name (`bf16`). A
 pointer is a tensor of the type's elements: to const it is `in`, else `inout` unless it says `out`; the rest are scalars.
 `name[n]` asks for at least n elements, `name[h][w]` for exactly that shape, in expressions over the other arguments. A
-pointer to a vector (`float4*`) is a tensor of its elements, aligned for it, and sizes count vectors.
+pointer to a vector (`float4*`) or complex number is a tensor of its elements, aligned for it, and sizes count vectors.
+`bytes<24>` is a structure of so many bytes: as a pointer a tensor of u8, whose sizes count structures.
 
 `tma type* name[h][w] box[64][64] swizzle 128` is a tensor map (`const __grid_constant__ CUtensorMap name` in the source).
 """
@@ -34,7 +35,9 @@ class Param:
     `kind`: "in", "out", "inout" or "scalar". `dtype`: of the elements, or of the scalar: f32 f64 f16 bf16 i8 u8 i16 u16
     i32 u32 i64 u64 bool, for tensors also f8_e4m3 f8_e5m2. Of tensors: `shape` is exact, an entry None for any size;
     `elements` at least so many; `rank` exact; `align` of the address in bytes; `strided` allows other layouts than
-    row-major; `map` (a `kops.TensorMap`) makes it a tensor map, whose layout is any that maps take.
+    row-major; `map` (a `kops.TensorMap`) makes it a tensor map, whose layout is any that maps take. `lanes`: a scalar of so many
+    numbers side by side, a structure, vector or complex number by value (16 of u8: any structure of 16 bytes); of a tensor of u8, the
+    bytes of a structure, as elements of structured arrays must have.
     Sizes are numbers or expressions over the other arguments: "n", "a.numel", "a.shape[0]", "ceil_div(n, 4)".
     """
 
@@ -47,6 +50,7 @@ class Param:
     align: int | None = None
     strided: bool = False
     map: TensorMap | None = None
+    lanes: int = 1
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -64,6 +68,11 @@ class Param:
     def is_tensor(self) -> bool:
         return self.kind != "scalar"
 
+    @property
+    def is_structure(self) -> bool:
+        """Whether its argument is bytes."""
+        return self.lanes > 1 and self.kind == "scalar"
+
     def wire(self) -> dict[str, Any]:
         """The param map."""
         params: dict[str, Any] = {"name": self.name, "kind": self.kind, "dtype": self.dtype}
@@ -74,6 +83,8 @@ class Param:
             params["strided"] = True
         if self.map is not None:
             params["map"] = self.map.wire()
+        if self.is_structure:
+            params["lanes"] = self.lanes
         return params
 
 
@@ -223,9 +234,7 @@ class _Parameter:
             return Declared(self._tensor(name, made, const, sizes), declaration, made)
         if self.kind:
             raise NotParsed(f"`{self.kind}` is for pointers")
-        if lanes > 1:
-            raise NotParsed("a vector as a scalar: pass its elements one by one")
-        return Declared(Param(name, "scalar", dtype), declaration, Type(dtype))
+        return Declared(Param(name, "scalar", dtype, lanes=lanes), declaration, made)
 
     def _mapped(self, name: str, type: Type, const: bool, sizes: list[str]) -> Param:
         if type.lanes > 1:
@@ -243,9 +252,9 @@ class _Parameter:
             sizes[-1] = f"{lanes} * ({sizes[-1]})"
         wanted = [_number_or_text(size) if size else None for size in sizes]
         align = min(lanes * DTYPES[dtype], MAX_VECTOR) if lanes in (2, 4) and not structure else None
-        if len(wanted) > 1:
-            return Param(name, kind, dtype, shape=tuple(wanted), align=align)
-        return Param(name, kind, dtype, elements=wanted[0] if wanted else None, align=align)
+        shape = tuple(wanted) if len(wanted) > 1 else None
+        elements = wanted[0] if len(wanted) == 1 else None
+        return Param(name, kind, dtype, shape, elements, align=align, lanes=lanes if structure else 1)
 
 
 _PARENTHESES = {"(": 1, ")": -1}
@@ -374,11 +383,17 @@ def fault(params: Sequence[Any]) -> str | None:
         if count > KERNEL_LIMITS[what]:
             return f"{count} {what}; a kernel has at most {KERNEL_LIMITS[what]}"
     seen: set[str] = set()
+    end, most = 0, KERNEL_LIMITS["param_bytes"]
     for i, param in enumerate(params):
         why = "another parameter has this name" if param.name in seen else _param_fault(param)
         if why is not None:
             return f"params[{i}] ({param.name}): {why}"
         seen.add(param.name)
+        size = 8 if param.kind != "scalar" else DTYPES[param.dtype] * param.lanes
+        align = min(size & -size, 16)
+        end = (end + align - 1) // align * align + size
+        if end > most:
+            return f"the parameters have more than {most} bytes"
     return None
 
 

@@ -257,7 +257,7 @@ def _is_plainly(part: Sequence[Token], param: Param, made: Scan) -> bool:
         return False
     if any(word in made.types or word in made.macros for word in type_words):
         return False
-    return type_of(type_words, False) == Type(param.dtype)
+    return type_of(type_words, False) == Type(param.dtype, param.lanes)
 
 
 def _agrees_plainly(made: Scan, entry: str, declared: Sequence[Param]) -> bool:

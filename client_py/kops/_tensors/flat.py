@@ -8,7 +8,7 @@ from typing import Any
 
 from .._base.errors import BadArgument
 
-__all__ = ["flat", "is_number", "real_view"]
+__all__ = ["flat", "is_number"]
 
 
 def is_number(value: Any) -> bool:
@@ -22,22 +22,6 @@ def is_number(value: Any) -> bool:
 def _is_numpy(value: Any) -> bool:
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.ndarray)
-
-
-def real_view(value: Any) -> Any:
-    """An array of complex numbers as one of their parts, which lie side by side; any other as it is."""
-    is_complex = getattr(value, "is_complex", None)
-    if is_complex is not None:  # torch's
-        if not is_complex():
-            return value
-        return sys.modules["torch"].view_as_real(value.conj() if value.is_conj() else value)
-    dtype: Any = getattr(value, "dtype", None)
-    if getattr(dtype, "kind", "") != "c":
-        return value
-    flags = getattr(value, "flags", None)
-    if not getattr(flags, "c_contiguous", False):
-        raise BadArgument("an array of complex numbers that is not contiguous cannot be sent: pass a copy")
-    return value.reshape(-1).view(f"float{8 * dtype.itemsize // 2}")
 
 
 def flat(value: Any) -> Any:

@@ -17,7 +17,8 @@ from .._base.declarations import DTYPES
 from .._base.dtypes import NAMES
 from .._base.errors import KopsError
 from .._base.needs_numpy import numpy
-from .._source.scalars import convert, to_bytes
+from .._base.views import plain_view
+from .._source.scalars import convert, structure, to_bytes
 from .._source.signature import fault
 from ._errors import InterpretError
 from ._expressions import evaluate
@@ -42,6 +43,7 @@ class Parameter(NamedTuple):
     align: int | None = None
     strided: bool = False
     map: Any = None
+    lanes: int = 1
 
     @property
     def is_tensor(self) -> bool:
@@ -74,7 +76,7 @@ def parameters(items: Sequence[Any]) -> list[Parameter]:
         get = item.get if isinstance(item, Mapping) else lambda key, item=item: getattr(item, key, None)
         made = Parameter(
             str(get("name") or f"argument_{i}"), str(get("kind")), str(get("dtype")), get("shape"), get("elements"), get("rank"),
-            get("align"), bool(get("strided")), get("map"),
+            get("align"), bool(get("strided")), get("map"), int(get("lanes") or 1),
         )  # fmt: skip
         if made.map is not None:
             raise InterpretError(
@@ -125,6 +127,10 @@ def _share_elements(a: Any, b: Any) -> bool:
 
 def _as_array(parameter: Parameter, value: Any) -> _Array:
     target = None
+    try:
+        value = plain_view(value, parameter, parameter.name)
+    except KopsError as error:
+        raise InterpretError(str(error), "signature") from None
     if _is_torch(value):
         import torch
 
@@ -220,6 +226,9 @@ class Arguments:
 
     def _number(self, parameter: Parameter, value: Any) -> bytes:
         try:
+            if parameter.lanes > 1:
+                self.names[parameter.name] = ""  # nothing that expressions can use
+                return structure(parameter.dtype, parameter.lanes, value, f"{parameter.name}:", parameter.name)
             number = convert(parameter.dtype, value, f"{parameter.name}:", parameter.name)
         except KopsError as error:
             raise InterpretError(str(error), "signature") from None
@@ -291,8 +300,8 @@ class Arguments:
             offset += room + self.gap
         self.tensors = [tensors[i] for i in sorted(tensors)]
         bits = {i: struct.pack("=Q", tensor.pointer) for i, tensor in tensors.items()}
-        self._values = [ctypes.create_string_buffer(bits.get(i) or self._numbers[i], 16) for i in range(self._count)]
-        self.pointers = (ctypes.c_void_p * (self._count + 1))(*(ctypes.addressof(v) for v in self._values))
+        self._values = [_aligned(bits.get(i) or self._numbers[i]) for i in range(self._count)]
+        self.pointers = (ctypes.c_void_p * (self._count + 1))(*(address for _, address in self._values))
         return self
 
     def fill(self) -> None:
@@ -311,6 +320,15 @@ class Arguments:
     def __exit__(self, *_: object) -> None:
         self._views.clear()
         self._memory = None  # unmapped with the last view of it
+
+
+def _aligned(data: bytes) -> tuple[Any, int]:
+    """Memory with these bytes, where any C type may lie, and its address."""
+    memory = ctypes.create_string_buffer(len(data) + 32)
+    address = ctypes.addressof(memory)
+    address += -address % 32
+    ctypes.memmove(address, data, len(data))
+    return memory, address
 
 
 _NO_ALIAS = "give it memory of its own, or declare the kernel with alias=True"

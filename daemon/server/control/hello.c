@@ -228,7 +228,7 @@ static void write_features(struct rpc_output *out, const struct connection *c)
     guards = (kinds & 1U << MEMORY_CUDA_VMM) != 0;
     rpc_write_text(out, "features");
     rpc_write_array(out, n + (unsigned)__builtin_popcount(kinds) + guards + ordered + counters + peers + compile +
-                             kernels + code + images + tune + exclusive);
+                             2 * kernels + code + images + tune + exclusive);
     for (uint32_t i = 0; i < n; i++)
         rpc_write_text(out, always[i]);
     for (unsigned i = 0; i < sizeof(memory) / sizeof(memory[0]); i++)
@@ -246,8 +246,10 @@ static void write_features(struct rpc_output *out, const struct connection *c)
         rpc_write_text(out, "peer");
     if (compile)
         rpc_write_text(out, "compile");
-    if (kernels)
+    if (kernels) {
         rpc_write_text(out, "kernels");
+        rpc_write_text(out, "structures");
+    }
     if (code)
         rpc_write_text(out, "code");
     if (images)

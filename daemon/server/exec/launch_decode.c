@@ -73,7 +73,19 @@ static int check_count(const struct kernel *k, const struct rpc_arg *args, struc
     return error_detail_number(e, "value", args->length);
 }
 
-static int decode_scalar(const struct kernel_param *p, const struct rpc_value *value, unsigned char *ret,
+static int decode_structure(const struct kernel_param *p, const struct rpc_value *value, struct kernel_arg *ret,
+                            struct error *e)
+{
+    static const struct rpc_field type = {.key = "", .type = RPC_BIN};
+    struct rpc_arg arg;
+    struct error ignored;
+
+    if (rpc_decode_value(value, &type, "", &arg, &ignored) < 0)
+        return kernel_scalar_from_bytes(p, NULL, 0, ret, e);
+    return kernel_scalar_from_bytes(p, arg.text, arg.length, ret, e);
+}
+
+static int decode_scalar(const struct kernel_param *p, const struct rpc_value *value, struct kernel_arg *into,
                          struct error *e)
 {
     static const struct rpc_field types[] = {{.key = "", .type = RPC_BOOL},
@@ -81,9 +93,12 @@ static int decode_scalar(const struct kernel_param *p, const struct rpc_value *v
                                              {.key = "", .type = RPC_UINT, .max = UINT64_MAX},
                                              {.key = "", .type = RPC_FLOAT}};
     struct rpc_arg arg;
+    unsigned char *ret = into->value;
     struct error ignored;
     char key[16];
 
+    if (p->structure)
+        return decode_structure(p, value, into, e);
     if (rpc_is_bool(value) && rpc_decode_value(value, &types[0], "", &arg, e) == 0)
         return kernel_scalar_from_bool(p, arg.b, ret, e);
     if (rpc_is_integer(value)) {
@@ -142,7 +157,7 @@ static int decode_operands(struct connection *c, struct run *run, const struct r
 
         value = rpc_list_next(args, value);
         if (p->kind == KERNEL_SCALAR) {
-            if (decode_scalar(p, value, values[i].value, e) < 0)
+            if (decode_scalar(p, value, &values[i], e) < 0)
                 return -1;
         } else if (rpc_is_nil(value)) {
             run->one_tensors[p->operand] = (struct tensor){.dtype = p->dtype, .rank = 1};
@@ -275,7 +290,7 @@ int launch_decode_step(struct connection *c, struct command_list *commands, unsi
     for (unsigned p = 0; p < s->n_params; p++) {
         value = rpc_list_next(&args[OP_args], value);
         if (s->params[p].kind == KERNEL_SCALAR) {
-            if (decode_scalar(&s->params[p], value, values[p].value, e) < 0)
+            if (decode_scalar(&s->params[p], value, &values[p], e) < 0)
                 return -1;
         } else if (rpc_is_nil(value)) {
             set_null(commands, step, &s->params[p]);

@@ -258,6 +258,43 @@ static void statistics_have_launches_here(void **state)
     assert_int_equal(cu.mem_free(pointer), 0);
 }
 
+/* The same kernel for the stand-in driver, which knows it by its name and its parameters' sizes. */
+static void structures_go_by_value(void **state)
+{
+    static const char pairs[] = "struct pair { short low, high; };\n"
+                                "extern \"C\" __global__ void custom_kernel(float *out, const float *in, pair n)\n"
+                                "{\n"
+                                "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+                                "    if (i < n.low + 65536 * n.high)\n"
+                                "        out[i] = 2 * in[i];\n"
+                                "}\n";
+    static const struct kops_param params[] = {{.name = "out", .kind = KOPS_PARAM_OUT, .dtype = KOPS_F32},
+                                               {.name = "in", .kind = KOPS_PARAM_IN, .dtype = KOPS_F32},
+                                               {.name = "n", .kind = KOPS_PARAM_SCALAR, .dtype = KOPS_U8, .lanes = 4}};
+    const struct kops_source source = {.text = pairs};
+    const struct kops_signature signature = {
+        .entry = "custom_kernel", .params = params, .n_params = 3, .geometry = {.grid = {"8"}, .block = {"128"}}};
+    const struct {
+        int16_t low, high;
+    } pair = {N, 0};
+    struct kops_argument args[] = {kops_arg_tensor(&b), kops_arg_tensor(&a), kops_arg_bytes(&pair, sizeof(pair))};
+    kops_buffer *buffer;
+    kops_kernel *kernel;
+
+    (void)state;
+    assert_ok(kops_buffer_alloc(client, 3 * N * sizeof(float), "0", &buffer, &error));
+    place(buffer);
+    assert_ok(kops_kernel_compile(client, &source, &signature, &kernel, NULL, &error));
+    assert_ok(kops_kernel_launch(kernel, args, 3, NULL, NULL, &error));
+    assert_holds(&b, 2);
+    args[2] = kops_arg_bytes(&pair, 3);
+    assert_int_equal(kops_kernel_launch(kernel, args, 3, NULL, NULL, &error), KOPS_ERR_WRONG_TYPE);
+    args[2] = kops_arg_int(N);
+    assert_int_equal(kops_kernel_launch(kernel, args, 3, NULL, NULL, &error), KOPS_ERR_WRONG_TYPE);
+    kops_kernel_free(kernel);
+    kops_buffer_release(buffer);
+}
+
 static void a_new_connection_finds_the_kernel_again(void **state)
 {
     const struct kops_argument args[] = {kops_arg_tensor(&b), kops_arg_tensor(&a), kops_arg_int(N)};
@@ -278,9 +315,10 @@ static void a_new_connection_finds_the_kernel_again(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exclusive_work_says_whether_it_was), cmocka_unit_test(sequences_and_programs_launch_them),
-        cmocka_unit_test(what_is_wrong_with_a_step_is_named), cmocka_unit_test(a_stream_launches_them_in_order),
-        cmocka_unit_test(statistics_have_launches_here),      cmocka_unit_test(a_new_connection_finds_the_kernel_again),
+        cmocka_unit_test(exclusive_work_says_whether_it_was),      cmocka_unit_test(sequences_and_programs_launch_them),
+        cmocka_unit_test(what_is_wrong_with_a_step_is_named),      cmocka_unit_test(a_stream_launches_them_in_order),
+        cmocka_unit_test(statistics_have_launches_here),           cmocka_unit_test(structures_go_by_value),
+        cmocka_unit_test(a_new_connection_finds_the_kernel_again),
     };
 
     return cmocka_run_group_tests(tests, connect_and_compile, close_client);

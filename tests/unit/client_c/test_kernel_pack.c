@@ -113,16 +113,17 @@ static void maps_and_ways_to_launch(void **state)
                                          .nan = true,
                                          .tf32 = true};
     const struct kops_param params[] = {{.name = "a", .kind = KOPS_PARAM_IN, .dtype = KOPS_F16, .map = &least},
-                                        {.name = "b", .kind = KOPS_PARAM_OUT, .dtype = KOPS_F32, .map = &most}};
+                                        {.name = "b", .kind = KOPS_PARAM_OUT, .dtype = KOPS_F32, .map = &most},
+                                        {.name = "s", .kind = KOPS_PARAM_SCALAR, .dtype = KOPS_U8, .lanes = 24}};
     const struct kops_signature signature = {
-        .entry = "f", .params = params, .n_params = 2, .cooperative = true, .pdl = true};
+        .entry = "f", .params = params, .n_params = 3, .cooperative = true, .pdl = true};
     const struct wire_kernel kernel = {3, &signature};
 
     (void)state;
     assert_packs(wire_pack_kernel, &kernel,
                  "\x94\x00\x01\xa6kernel\x91\x85\xa6module\x03\xa5"
                  "entry\xa1"
-                 "f\xa6params\x92"
+                 "f\xa6params\x93"
                  "\x84\xa4name\xa1"
                  "a\xa4kind\xa2in\xa5"
                  "dtype\xa3"
@@ -134,6 +135,8 @@ static void maps_and_ways_to_launch(void **state)
                  "f32\xa3map\x87\xa3"
                  "box\x92\xa2"
                  "bm\x08\xa5steps\x92\x02\x01\xa7swizzle\x20\xaainterleave\x10\xa2l2\x40\xa3nan\xc3\xa4tf32\xc3"
+                 "\x84\xa4name\xa1s\xa4kind\xa6scalar\xa5"
+                 "dtype\xa2u8\xa5lanes\x18"
                  "\xab"
                  "cooperative\xc3\xa3pdl\xc3");
 }
@@ -143,18 +146,18 @@ static void launches(void **state)
     const int64_t shape[] = {4};
     const struct native_tensor tensors[] = {{.buffer = 7, .shape = shape, .rank = 1, .dtype = KOPS_F32},
                                             {.buffer = 8, .offset = 64, .shape = shape, .rank = 1, .dtype = KOPS_F32}};
-    const struct kops_argument args[] = {kops_arg_tensor(NULL), kops_arg_null(),  kops_arg_tensor(NULL),
-                                         kops_arg_int(-5),      kops_arg_uint(1), kops_arg_float(-2.0),
-                                         kops_arg_bool(true)};
+    const struct kops_argument args[] = {kops_arg_tensor(NULL), kops_arg_null(),         kops_arg_tensor(NULL),
+                                         kops_arg_int(-5),      kops_arg_uint(1),        kops_arg_float(-2.0),
+                                         kops_arg_bool(true),   kops_arg_bytes("xyz", 3)};
     const struct kops_launch_geometry geometry = {
         .grid = {2, {3, 1}}, .block = {1, {128}}, .cluster = {1, {2}}, .has_shared = true};
     const struct kops_launch_geometry huge = {.grid = {1, {INT64_C(1) << 40}}};
-    struct wire_run run = {.kernel = 9, .n_inputs = 2, .tensors = tensors, .args = args, .n_args = 7};
+    struct wire_run run = {.kernel = 9, .n_inputs = 2, .tensors = tensors, .args = args, .n_args = 8};
 
     (void)state;
     assert_packs(wire_pack_run, &run,
                  "\x94\x00\x01\xa6launch\x91\x82\xa6kernel\x09\xa4"
-                 "args\x97"
+                 "args\x98"
                  "\x83\xa6"
                  "buffer\x07\xa5shape\x91\x04\xa5"
                  "dtype\xa3"
@@ -162,7 +165,7 @@ static void launches(void **state)
                  "\x84\xa6"
                  "buffer\x08\xa6offset\x40\xa5shape\x91\x04\xa5"
                  "dtype\xa3"
-                 "f32\xfb\x01\xcb\xc0\x00\x00\x00\x00\x00\x00\x00\xc3");
+                 "f32\xfb\x01\xcb\xc0\x00\x00\x00\x00\x00\x00\x00\xc3\xc4\x03xyz");
     run.n_args = 0;
     run.launch_geometry = &geometry;
     run.how = (struct wire_how){.stream = 3, .ready = 4, .done = 5};

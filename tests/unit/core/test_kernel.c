@@ -49,6 +49,43 @@ static void a_call_becomes_a_plan(void **state)
     kernel_signature_unref(s);
 }
 
+static void structures_are_their_bytes(void **state)
+{
+    static const struct kernel_param_declaration params[] = {
+        TENSOR("c", KERNEL_OUT, DTYPE_F32), SCALAR("s", DTYPE_U8, .lanes = 24), SCALAR("n", DTYPE_I32)};
+    static const uint32_t offsets[] = {0, 8, 32}, sizes[] = {8, 24, 4}, smaller[] = {8, 20, 4};
+    static const char bytes[] = "abcdefghijklmnopqrstuvwx";
+    struct kernel_declaration d = declaration_of(params, 3);
+    struct tensor t = DENSE(DTYPE_F32, 1000);
+    struct kernel_signature *s;
+    struct error e = {0};
+    struct call c;
+    struct plan p;
+
+    (void)state;
+    d.offsets = offsets;
+    d.sizes = smaller;
+    d.n_binary = 3;
+    assert_int_equal(kernel_signature_new(&d, &s, &e), -1);
+    is_error(&e, ERROR_SIGNATURE_MISMATCH, "params[1]", "s is declared as a structure of type u8, 24 bytes");
+    d.sizes = sizes;
+    s = signature_of(&d);
+    c = (struct call){.tensors = {&t}, .limits = H200};
+    set_integer(&c, s, 2, 1000);
+    for (size_t length = 0; length < 30; length++)
+        assert_int_equal(kernel_scalar_from_bytes(&s->params[1], bytes, length, &c.args[1], &e), length == 24 ? 0 : -1);
+    is_error(&e, ERROR_WRONG_TYPE, "args[1]", "s is a structure of 24 bytes: give its bytes; the argument has 29");
+    assert_int_equal(kernel_scalar_from_bytes(&s->params[1], NULL, 0, &c.args[1], &e), -1);
+    is_error(&e, ERROR_WRONG_TYPE, "args[1]", "something else");
+    p = plans(s, &c);
+    assert_memory_equal(p.kernel.params + 8, bytes, 24);
+    assert_int_equal(p.kernel.param_bytes, 36);
+    kernel_signature_unref(s);
+    d.grid.at[0] = (struct kernel_value)TEXT("s");
+    assert_int_equal(kernel_signature_new(&d, &s, &e), -1);
+    is_error(&e, ERROR_INVALID_ARGUMENT, "grid[0]", "s");
+}
+
 static void tensors_must_fit_the_declaration(void **state)
 {
     struct kernel_declaration d = declaration_of(ADD, 4);
@@ -287,6 +324,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_call_becomes_a_plan),
+        cmocka_unit_test(structures_are_their_bytes),
         cmocka_unit_test(tensors_must_fit_the_declaration),
         cmocka_unit_test(dense_is_what_walks_memory_in_order),
         cmocka_unit_test(a_plan_tells_what_is_not_the_kernels),

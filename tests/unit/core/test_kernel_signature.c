@@ -97,8 +97,18 @@ static void the_binary_must_have_these_parameters(void **state)
 static void lays_out_as_c_does(void **state)
 {
     static const struct kernel_param_declaration params[] = {
-        SCALAR("a", DTYPE_BOOL),           SCALAR("b", DTYPE_I16), SCALAR("c", DTYPE_U8),   SCALAR("d", DTYPE_F64),
-        TENSOR("p", KERNEL_IN, DTYPE_F32), SCALAR("e", DTYPE_F32), SCALAR("f", DTYPE_BF16),
+        SCALAR("a", DTYPE_BOOL),
+        SCALAR("b", DTYPE_I16),
+        SCALAR("c", DTYPE_U8),
+        SCALAR("d", DTYPE_F64),
+        TENSOR("p", KERNEL_IN, DTYPE_F32),
+        SCALAR("e", DTYPE_F32),
+        SCALAR("f", DTYPE_BF16),
+        SCALAR("g", DTYPE_F32, .lanes = 3),
+        SCALAR("h", DTYPE_I8),
+        SCALAR("i", DTYPE_F64, .lanes = 4),
+        SCALAR("j", DTYPE_U8, .lanes = 5),
+        SCALAR("k", DTYPE_F16, .lanes = 2),
     };
     struct mirror {
         bool a;
@@ -108,19 +118,26 @@ static void lays_out_as_c_does(void **state)
         void *p;
         float e;
         uint16_t f;
+        float g[3];
+        int8_t h;
+        _Alignas(16) double i[4]; /* a double4 */
+        uint8_t j[5];
+        _Alignas(4) uint16_t k[2]; /* a half2 */
     };
     static const size_t expected[] = {
         offsetof(struct mirror, a), offsetof(struct mirror, b), offsetof(struct mirror, c), offsetof(struct mirror, d),
-        offsetof(struct mirror, p), offsetof(struct mirror, e), offsetof(struct mirror, f)};
-    struct kernel_declaration d = declaration_of(params, 7);
+        offsetof(struct mirror, p), offsetof(struct mirror, e), offsetof(struct mirror, f), offsetof(struct mirror, g),
+        offsetof(struct mirror, h), offsetof(struct mirror, i), offsetof(struct mirror, j), offsetof(struct mirror, k)};
+    enum { N = sizeof(params) / sizeof(params[0]) };
+    struct kernel_declaration d = declaration_of(params, N);
     struct kernel_signature *s;
 
     (void)state;
     d.grid.n = 0;
     s = signature_of(&d);
-    for (unsigned i = 0; i < 7; i++)
+    for (unsigned i = 0; i < N; i++)
         assert_int_equal(s->params[i].offset, expected[i]);
-    assert_int_equal(s->param_bytes, offsetof(struct mirror, f) + 2);
+    assert_int_equal(s->param_bytes, offsetof(struct mirror, k) + 4);
     kernel_signature_unref(s);
 }
 
@@ -182,6 +199,14 @@ static void refuses_parameters_that_make_no_sense(void **state)
                   ERROR_INVALID_ARGUMENT, "params[0].align", "power");
     refuses_param((struct kernel_param_declaration)TENSOR("x", KERNEL_IN, DTYPE_I32, .align = 512),
                   ERROR_INVALID_ARGUMENT, "params[0].align", "256");
+    refuses_param((struct kernel_param_declaration)TENSOR("x", KERNEL_IN, DTYPE_I32, .lanes = 2),
+                  ERROR_INVALID_ARGUMENT, "params[0].lanes", "scalars");
+    refuses_param((struct kernel_param_declaration)SCALAR("x", DTYPE_F8_E4M3, .lanes = 2), ERROR_UNKNOWN_DTYPE,
+                  "params[0].dtype", "tensor");
+    refuses_param((struct kernel_param_declaration)SCALAR("x", DTYPE_F64, .lanes = 4096), ERROR_LIMIT_EXCEEDED,
+                  "params", "bytes of parameters");
+    refuses_param((struct kernel_param_declaration)SCALAR("x", DTYPE_U8, .lanes = UINT64_MAX), ERROR_LIMIT_EXCEEDED,
+                  "params", "bytes of parameters");
     x.rank = 9;
     refuses_param(x, ERROR_INVALID_ARGUMENT, "params[0].rank", "8");
     x.n_shape = 9;
