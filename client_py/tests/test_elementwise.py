@@ -72,6 +72,29 @@ def test_dtypes(k: kops.Client, dtype: str, n: int) -> None:
         assert numpy.array_equal(k.elementwise("x * y + x")(shared[1:n], shared[n + 1 :]), k.elementwise("x * y + x")(x[1:], y[1:]))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
+def test_raw_operands(k: kops.Client, dtype: str) -> None:
+    """Whole arrays, whose elements the formula takes itself, as CuPy's."""
+    x, table = (10 * normal(7, 300)).astype(dtype), numpy.arange(9).astype(dtype)
+    f = k.elementwise("raw T table, T x, raw int32 shift", "T out", "out = x + T(table[i % 9]) + T(shift[0])")
+    shift = numpy.array([2], "int32")
+    want = (x.astype("float64") + table[numpy.arange(2100) % 9].reshape(7, 300) + 2).astype(dtype)
+    for given, expected in ((x, want), (x[::2], None), (x.T, None)):
+        made = f(table, given, shift)
+        assert numpy.array_equal(made, f.interpret(table, given, shift)) and made.shape == given.shape
+        assert expected is None or numpy.allclose(made, expected, rtol=2e-3)
+    only = k.elementwise("raw T table", "T out", "out = table[8 - i]")
+    assert numpy.array_equal(only(table, out=numpy.zeros_like(table)), table[::-1])
+    with pytest.raises(kops.WrongType, match="give out="):
+        only(table)
+    for wrong in (k.array(numpy.zeros((9, 4), dtype))[:, 0], 3):
+        with pytest.raises(kops.KopsError, match="raw: pass a contiguous array"):
+            f(wrong, x, shift)
+    for make in (lambda: k.elementwise("T x", "raw T y", "y[i] = x"), lambda: k.reduce("x[i]", "a + b", inputs="raw T x")):
+        with pytest.raises(kops.BadArgument, match="`raw` in"):
+            make()
+
+
 def test_the_full_form(k: kops.Client, daemon: FakeDaemon) -> None:
     text = "float s = alpha * x;\n sum = s + y + h; big = i > 2;"
     f = k.elementwise("T x, const U y, float alpha, half h", "U sum, bool big", text, name="axpy")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from .._base.declarations import KERNEL_LIMITS
-from .._base.errors import BadArgument, LimitExceeded
+from .._base.errors import BadArgument, LimitExceeded, WrongType
 from .._source import elementwise as text
 from .._source.elementwise import Argument, Form, Text
 from .._source.formulas import Declared, names_in, operands, packed
@@ -44,7 +44,7 @@ def _declared(inputs: str, outputs: str | None, operation: str | None, what: str
         raise BadArgument(
             f"{what}: give an expression, \"x * y + z\", or inputs, outputs and a formula, \"T x, T y\", \"T out\", \"out = x * y\""
         )
-    given, made = operands(inputs, what), operands(outputs, what)
+    given, made = operands(inputs, what, raw=True), operands(outputs, what)
     if not made:
         raise BadArgument(f"{what}: a formula needs at least one output", {"key": "outputs"})
     both = {one.name for one in given} & {one.name for one in made}
@@ -74,7 +74,7 @@ class BaseElementwise(BaseFormula):
     def _prepare(self, values: Sequence[Any], out: Any, staged: bool = True, **how: Any) -> Prepared:
         given = Given(self.name, self.inputs, values, staged)
         outputs, layouts = ([], None) if out is None else given.given_outputs(self.outputs, out)
-        same = _same(given.layouts, layouts or ())
+        same = _same([None if one.raw else layout for one, layout in zip(self.inputs, given.layouts)], layouts or ())
         key = (given.key, layouts and layouts_key(layouts), tuple(same.items()))
         plan = self._plans.get(key)
         if plan is None:
@@ -92,12 +92,15 @@ class BaseElementwise(BaseFormula):
         """What calls with such layouts have in common. `layouts` are those of out=, if there is one."""
         shape, types = given.shape, given.types
         if layouts is None:
+            if not given.broadcasts and any(operand.raw for operand in self.inputs):
+                raise WrongType(f"{self.name}: raw operands tell no shape: give out=, or an operand that is not raw", {"key": "out"})
             layouts = [Layout(types.dtype(operand), shape, None, None) for operand in self.outputs]
         else:
-            shape = shape if any(layout is not None for layout in given.layouts) else tuple(layouts[0].shape)
+            shape = shape if given.broadcasts else tuple(layouts[0].shape)
             given.check_outputs(self.outputs, layouts, shape)
         inputs = tuple(i for i in range(len(self.inputs)) if i not in same)
-        arrays = [layout for i in inputs if (layout := given.layouts[i]) is not None] + list(layouts)
+        whole = [operand.raw for operand in self.inputs]
+        arrays = [layout for i in inputs if (layout := given.layouts[i]) is not None and not whole[i]] + list(layouts)
         strides = [broadcast_strides(layout.shape, layout.strides, shape) for layout in arrays]
         form, sizes = self._form(given, layouts, same, loop(shape, strides))
         numbers = (math.prod(shape), *packed(sizes, form.narrow))
@@ -109,8 +112,13 @@ class BaseElementwise(BaseFormula):
         arguments, at, sizes = [], 0, list(steps.sizes[1:])
         for i in inputs:
             operand, layout = self.inputs[i], given.layouts[i]
+            if operand.raw and (layout is None or layout.strides is not None):
+                raise BadArgument(f"{self.name}: {operand.name} is raw: pass a contiguous array", {"key": operand.name})
             if layout is None:
                 arguments.append(Argument(operand, "scalar", given.types.dtype(operand)))
+                continue
+            if operand.raw:
+                arguments.append(Argument(operand, "raw", layout.dtype))
                 continue
             arguments.append(Argument(operand, "in", layout.dtype, steps.dense(at)))
             sizes += () if steps.dense(at) else steps.strides[at]

@@ -77,8 +77,13 @@ class Given:
     @cached_property
     def shape(self) -> tuple[int, ...]:
         """What the arrays broadcast to. Raises ShapeMismatch."""
-        shapes = [layout.shape for layout in self.layouts if layout is not None]
+        shapes = [layout.shape for layout in self.broadcasts]
         return broadcast(*shapes) if shapes else ()
+
+    @property
+    def broadcasts(self) -> list[Layout]:
+        """The arrays that each element of a result has elements of."""
+        return [layout for one, layout in zip(self.declared, self.layouts) if layout is not None and not one.raw]
 
     @property
     def key(self) -> tuple[Any, ...]:

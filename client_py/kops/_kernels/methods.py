@@ -25,7 +25,9 @@ class FormulaMethods:
         The short form takes its operands from the expression, in the order in which they appear; all and the result have one dtype.
         The full form declares inputs and outputs, and `operation` assigns every output; several statements are separated by `;`,
         and `i` is the number of the element. A type is one of C or of a dtype (`float`, `half`, `int64`, `bool`), or a capital
-        letter, `T`, for the dtype that a call has. Halves and 8-bit floats are computed as float and rounded once.
+        letter, `T`, for the dtype that a call has. An input that is `raw T x` is a whole contiguous array, which is not broadcast and whose
+        elements the formula takes itself, `x[i + 1]`. Halves and 8-bit floats are computed as float and rounded once,
+        but in raw inputs.
 
         A call takes arrays, which are broadcast as NumPy does, with any strides, and numbers, in the order of the inputs. It returns
         a new array where the first array is, or a tuple; `out=` gives the arrays, which may be operands. The kernel is compiled at

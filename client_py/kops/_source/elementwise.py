@@ -19,7 +19,8 @@ BYTES = 16  # that a thread reads at once
 
 
 class Argument(NamedTuple):
-    """An operand in one form of a kernel: `kind` is that of its parameter, "in", "out", "inout" or "scalar"."""
+    """An operand in one form of a kernel: `kind` is that of its parameter, "in", "out", "inout" or "scalar"; "raw" is "in" of an array
+    that the formula gets whole."""
 
     operand: Declared
     kind: str
@@ -28,7 +29,7 @@ class Argument(NamedTuple):
 
     @property
     def array(self) -> bool:
-        return self.kind != "scalar"
+        return self.kind not in ("scalar", "raw")
 
 
 class Form(NamedTuple):
@@ -65,7 +66,7 @@ def layout_values(form: Form) -> int:
 
 
 def params(form: Form) -> tuple[Param, ...]:
-    given = tuple(Param(a.operand.name, a.kind, a.dtype, strided=a.array) for a in form.arguments)
+    given = tuple(Param(a.operand.name, "in" if a.kind == "raw" else a.kind, a.dtype, strided=a.array) for a in form.arguments)
     dtype, names, _ = unpacked(layout_values(form), form.narrow)
     return (*given, Param("kops_n", "scalar", "i64"), *(Param(name, "scalar", dtype) for name in names))
 
@@ -90,15 +91,18 @@ def source(text: Text, form: Form) -> str:
 
 def _parameter(i: int, a: Argument) -> str:
     kind = C_NAMES[a.dtype]
-    if not a.array:
+    if a.kind == "scalar":
         return f"const {kind} kops_p{i}"
-    return f"const {kind} *__restrict__ kops_p{i}" if a.kind == "in" else f"{kind} *kops_p{i}"
+    return f"const {kind} *__restrict__ kops_p{i}" if a.kind in ("in", "raw") else f"{kind} *kops_p{i}"
 
 
 def _operation(text: Text, form: Form) -> str:
     taken = {a.operand.name for a in form.arguments} | {operand.name for operand, _ in form.same}
     parameters = ["const long long i"] if "i" not in taken else ["const long long"]
     for a in form.arguments:
+        if a.kind == "raw":
+            parameters.append(f"const {C_NAMES[a.dtype]} *{a.operand.name}")
+            continue
         parameters.append(f"{compute_type(a.dtype)} {'&' if a.kind in ('out', 'inout') else ''}{a.operand.name}")
     for operand, place in form.same:
         parameters.append(f"const {compute_type(form.arguments[place].dtype)} {operand.name}")
@@ -114,6 +118,8 @@ def _call(form: Form, index: str, elements: Mapping[int, str], indent: str) -> s
             first = f"static_cast<{kind}>({elements[i]})" if a.kind == "inout" else "{}"
             lines.append(f"{kind} kops_v{i} = {first};")
             given.append(f"kops_v{i}")
+        elif a.kind == "raw":
+            given.append(f"kops_p{i}")
         else:
             given.append(f"static_cast<{kind}>({elements.get(i, f'kops_p{i}')})")
     for _, place in form.same:

@@ -30,16 +30,20 @@ _WORDS = frozenset(
 
 
 class Declared(NamedTuple):
-    """An operand of a formula. `dtype` is None where `placeholder` stands for it."""
+    """An operand of a formula. `dtype` is None where `placeholder` stands for it. A `raw` one is an array that the formula indexes
+    itself."""
 
     name: str
     placeholder: str | None
     dtype: str | None
+    raw: bool = False
 
 
-def operands(text: str, what: str) -> tuple[Declared, ...]:
-    """The operands of a declaration, `T x, float y`."""
+def operands(text: str, what: str, raw: bool = False) -> tuple[Declared, ...]:
+    """The operands of a declaration, `T x, float y`; with `raw` there may be raw ones."""
     result = tuple(_operand(part.strip(), what) for part in text.split(",")) if text.strip() else ()
+    if not raw and any(operand.raw for operand in result):
+        raise BadArgument(f"{what}: `raw` in `{text}` is for inputs of elementwise kernels: write a whole kernel, with k.kernel")
     names = [operand.name for operand in result]
     for name in names:
         if names.count(name) > 1:
@@ -53,8 +57,10 @@ def _operand(text: str, what: str) -> Declared:
     if len(words) < 2 or any(token.kind != NAME for token in found) or words[-1] in _WORDS or words[-1].startswith("kops_"):
         raise BadArgument(f"{what}: `{text}` declares no operand: write a type and a name, such as `T x` or `float x`")
     *kind, name = words
+    raw = kind[0] == "raw" and len(kind) > 1
+    kind = kind[raw:]
     if len(kind) == 1 and _PLACEHOLDER.fullmatch(kind[0]):
-        return Declared(name, kind[0], None)
+        return Declared(name, kind[0], None, raw)
     known = type_of(kind) if kind[0] not in _LONG_NAMES else None
     dtype = _LONG_NAMES.get(kind[0]) if len(kind) == 1 else None
     if known is not None and known.lanes == 1:
@@ -64,7 +70,7 @@ def _operand(text: str, what: str) -> Declared:
             f"{what}: `{' '.join(kind)}` in `{text}` is no type of an operand: write one of C or of a dtype (float, half, int, "
             "int64, bool), or a capital letter such as T, for the dtype that a call has"
         )
-    return Declared(name, None, dtype)
+    return Declared(name, None, dtype, raw)
 
 
 def names_in(expression: str, reserved: Iterable[str] = ()) -> tuple[str, ...]:
