@@ -42,6 +42,7 @@ REFUSED = {
     "nothing is written": (judge.Launch("add2_kernel", SIGNATURE.replace("out float", "const float"), grid=4), "no launch writes c"),
     "too small": (judge.Launch("add2_kernel", SIGNATURE.replace("c[n]", "c[n + 1]"), grid=4), "c has 1000 elements, at least 1001"),
     "too many dimensions": (judge.Launch("add2_kernel", SIGNATURE.replace("c[n]", "c[1][n]"), grid=4), "c has shape (1000,)"),
+    "a structure": (judge.Launch("add2_kernel", SIGNATURE.replace("int n", "int2 n"), grid=4), "n is a structure by value"),
     "a name of nothing": (judge.Launch("add2_kernel", SIGNATURE.replace("c[n]", "c[m]"), grid=4), "'m', which is no parameter"),
 }
 

@@ -99,6 +99,8 @@ def _evaluated(value: Any, names: Mapping[str, Any], what: str) -> int:
 def _argument(launch: Launch, param: Any, areas: Mapping[str, Area], names: Mapping[str, Any]) -> Any:
     where = f"{launch.entry}: the parameter {param.name}"
     if not param.is_tensor:
+        if param.lanes > 1:
+            raise Refused(f"{where} is a structure by value, and a case has numbers: take its parts one by one")
         if param.name not in names:
             known = ", ".join(names) or "none"
             raise Refused(f"{where} is a number, and the case has none of that name; it has {known}")

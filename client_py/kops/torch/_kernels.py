@@ -60,6 +60,8 @@ def schema(name: str, params: Sequence[Param]) -> str:
     given, names = [], _argument_names(params)
     written = iter("abcdefghijklmnopqrstuvwxyz" * len(params))
     for param in params:
+        if param.is_structure:
+            raise BadArgument(f"{name}: {param.name} is a structure by value, which no op of torch takes: take a pointer, or its parts")
         if param.kind == "scalar":
             given.append(f"{_scalar_type(param.dtype)} {names[param.name]}")
         elif param.kind != "out":

@@ -94,7 +94,7 @@ class Kernels:
             line = next((k.line for k in self.made.kernels if k.name.rpartition("::")[2] == entry.partition("<")[0]), 0)
             missing.append((line, f"{error.message}"))
             return ""
-        if "<" in entry or any(param.align for param in params):
+        if "<" in entry or any(param.align or param.lanes > 1 for param in params):
             return ""
         shown = []
         for param in params:
