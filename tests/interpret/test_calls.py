@@ -68,7 +68,7 @@ def test_declaration_that_is_not_the_sources(fails: Fails, signature: str, args:
 @pytest.mark.parametrize(
     ("cpp", "dtype", "good"),
     [
-        ("half", "f16", True), ("half", "f32", False), ("half", "bf16", False), ("half", "u16", True), ("half", "i16", False),
+        ("half", "f16", True), ("half", "f32", False), ("half", "bf16", False), ("half", "u16", True), ("half", "i16", True),
         ("__nv_bfloat16", "f32", False), ("__nv_bfloat16", "f16", False), ("__nv_bfloat16", "bf16", True), ("half2", "f16", True),
         ("half2", "f32", False), ("float4", "f32", True), ("float4", "f16", False), ("int4", "f16", True), ("unsigned short", "bf16", True),
         ("unsigned", "i32", True), ("unsigned", "f32", False), ("uint", "u32", True), ("unsigned char", "bool", True),
