@@ -236,7 +236,8 @@ def test_types_that_the_source_does_not_say(standin: kops.Client) -> None:
 
 
 def test_options_of_nvcc() -> None:
-    given = ["-O3", "-I/a", "-I", "/b", "--include-path=/c", "-gencode", "arch=compute_90,code=sm_90", "--arch=sm_90", "-DN=1", "-lineinfo"]
+    given = ["-O3", "-I/a", "-I", "/b", "--include-path=/c", "-gencode", "arch=compute_90,code=sm_90", "--arch=sm_90", "-DN=1", "-lineinfo",
+             "-Xcompiler", "-I/d", "-ccbin", "g++"]  # fmt: skip
     assert of_nvcc(given) == (["-DN=1", "-lineinfo"], ["/a", "/b", "/c"])
 
 

@@ -5,9 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compile/options_nvcc.h"
+
 #define ALLOWED                                                                                                        \
     "not allowed; these are: -D -U -I -std= --use_fast_math -ftz= -prec-div= -prec-sqrt= -fmad= -maxrregcount= "       \
-    "-lineinfo -G -dopt=on -w -diag-suppress= -default-device -restrict -extra-device-vectorization -minimal"
+    "-lineinfo -G -dopt=on -w -diag-suppress= -default-device -restrict -extra-device-vectorization -minimal, "        \
+    "nvcc's -arch= -Xptxas="
 
 enum kind { FLAG, BOOL, STANDARD, NUMBER, ON, NUMBERS, OFF_ONLY, DEFINE, UNDEFINE, INCLUDE };
 
@@ -51,7 +54,8 @@ struct macro {
 };
 
 struct work {
-    const char *include;
+    const char *arch, *include;
+    struct options_nvcc nvcc;
     struct {
         bool given;
         const char *value; /* borrowed */
@@ -233,16 +237,17 @@ static int take_numbers(struct work *w, unsigned which, unsigned i, const char *
     }
 }
 
-static bool standard(const char *value)
+/* The standard's own name, also for that with GNU's extensions, which device code does without; NULL: there is none. */
+static const char *standard(const char *value)
 {
 #define X(word) word,
     static const char *const values[] = {KERNELS_STANDARDS(X)};
 #undef X
 
     for (unsigned i = 0; i < sizeof(values) / sizeof(values[0]); i++)
-        if (!strcmp(value, values[i]))
-            return true;
-    return false;
+        if (!strcmp(value, values[i]) || (!strncmp(value, "gnu", 3) && !strcmp(value + 3, values[i] + 1)))
+            return values[i];
+    return NULL;
 }
 
 static int take_value(struct work *w, const struct known *k, unsigned i, const char *value, struct error *e)
@@ -256,7 +261,8 @@ static int take_value(struct work *w, const struct known *k, unsigned i, const c
             return refuse(e, i, "must be true or false");
         break;
     case STANDARD:
-        if (!standard(value))
+        value = standard(value);
+        if (!value)
             return refuse(e, i, "must be c++11, c++14, c++17 or c++20");
         break;
     case NUMBER:
@@ -287,6 +293,27 @@ static int take_value(struct work *w, const struct known *k, unsigned i, const c
     return 0;
 }
 
+static int take_nvcc(struct work *w, const char *const *options, unsigned n, unsigned *i, struct error *e)
+{
+    const char *why = ALLOWED;
+    const unsigned given = *i;
+
+    return options_nvcc_take(&w->nvcc, options, n, i, w->arch, &why) > 0 ? 0 : refuse(e, given, why);
+}
+
+/* nvcc would compile for several, one of which has to be this one. */
+static int check_arch(const struct work *w, struct error *e)
+{
+    char why[ERROR_MESSAGE_MAX];
+
+    if (!w->nvcc.other || w->nvcc.matches)
+        return 0;
+    snprintf(why, sizeof(why),
+             "asks for %.*s, and the code is for %.16s: leave it out, or compile for that one by `arch`",
+             (int)(w->nvcc.other_length < 40 ? w->nvcc.other_length : 40), w->nvcc.other, w->arch);
+    return refuse(e, w->nvcc.other_index, why);
+}
+
 static int take_all(struct work *w, const char *const *options, unsigned n, struct error *e)
 {
     for (unsigned i = 0; i < n; i++) {
@@ -299,8 +326,11 @@ static int take_all(struct work *w, const char *const *options, unsigned n, stru
         if (!options_text_valid(options[i], length))
             return refuse(e, i, "must be UTF-8 without control characters");
         k = find(options[i], &value);
-        if (!k)
-            return refuse(e, i, ALLOWED);
+        if (!k) {
+            if (take_nvcc(w, options, n, &i, e) < 0)
+                return -1;
+            continue;
+        }
         if (k->kind == FLAG && !value) {
             w->flags[k - known].given = true;
             continue;
@@ -377,6 +407,9 @@ static int emit_all(struct options *o, struct work *w, struct error *e)
         if (w->lists[i].n && emit_list(o, w, i, e) < 0)
             return -1;
     }
+    for (unsigned i = 0; i < OPTIONS_NVCC_ASSEMBLER; i++)
+        if (w->nvcc.assembler[i] && emit(o, e, "ptxas-options", "=", w->nvcc.assembler[i]) < 0)
+            return -1;
     /* Macros mean the same in every order, directories do not. */
     qsort(w->macros, w->n_macros, sizeof(w->macros[0]), by_name);
     for (unsigned i = 0; i < w->n_macros; i++)
@@ -388,8 +421,8 @@ static int emit_all(struct options *o, struct work *w, struct error *e)
     return 0;
 }
 
-int options_normalise(const char *const *options, unsigned n, const char *include, struct options *ret_options,
-                      struct error *e)
+int options_normalise(const char *const *options, unsigned n, const char *arch, const char *include,
+                      struct options *ret_options, struct error *e)
 {
     struct options o = {.n = 0};
     struct work *w;
@@ -403,8 +436,11 @@ int options_normalise(const char *const *options, unsigned n, const char *includ
     w = calloc(1, sizeof(*w));
     if (!w)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for options");
+    w->arch = arch;
     w->include = include;
     r = take_all(w, options, n, e);
+    if (!r)
+        r = check_arch(w, e);
     if (!r)
         r = emit_all(&o, w, e);
     for (unsigned i = 0; i < w->n_paths; i++)

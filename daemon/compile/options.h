@@ -1,7 +1,7 @@
 /* The options, names and texts that a client may give the compiler, and one spelling for each.
  *
  * An option that names an output file, another file to read or another architecture is refused: only listed options are
- * allowed. Thread: any; nothing here keeps state. */
+ * allowed, see options_nvcc.h for nvcc's own. Thread: any; nothing here keeps state. */
 #ifndef KOPS_COMPILE_OPTIONS_H
 #define KOPS_COMPILE_OPTIONS_H
 
@@ -26,10 +26,11 @@ struct options {
     char *texts[OPTIONS_MAX]; /* owned */
 };
 
-/* `include` is the directory of the toolkit's headers, which -I may name parts of (NULL: none). Of an option that is
- * given twice the last one counts. Faults are named `options[i]`. */
-int options_normalise(const char *const *options, unsigned n, const char *include, struct options *ret_options,
-                      struct error *e);
+/* `arch` is what will be compiled for: an option that asks for another is an error. Options of nvcc's that have no
+ * meaning for device code are left out. `include` is the directory of the toolkit's headers, which -I may name parts of
+ * (NULL: none). Of an option that is given twice the last one counts. Faults are named `options[i]`. */
+int options_normalise(const char *const *options, unsigned n, const char *arch, const char *include,
+                      struct options *ret_options, struct error *e);
 void options_free(struct options *options);
 
 /* Checks all of an input but its options: names, sizes (`source_bytes` for the source and its files together), that the

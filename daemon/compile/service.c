@@ -328,7 +328,8 @@ int code_get(struct code_service *service, const struct compile_input *input, co
     if (service->closing)
         return error_set(e, ERROR_SHUTTING_DOWN, "the daemon is ending");
     if (options_check_input(input, service->source_bytes, e) < 0 ||
-        options_normalise(input->options, input->n_options, compiler_include(service->compiler), &options, e) < 0)
+        options_normalise(input->options, input->n_options, input->arch, compiler_include(service->compiler), &options,
+                          e) < 0)
         return -1;
     normal.options = (const char *const *)options.texts;
     normal.n_options = options.n;

@@ -72,6 +72,19 @@ enum {
     X("consteval") \
     X("constinit")
 
+#define KERNELS_HOST_OPTIONS(X) \
+    X("Xcompiler") \
+    X("compiler-options") \
+    X("Xlinker") \
+    X("linker-options") \
+    X("Xcudafe") \
+    X("ccbin") \
+    X("compiler-bindir") \
+    X("cudart") \
+    X("default-stream") \
+    X("threads") \
+    X("optimize")
+
 #define KERNELS_ACCESS(X) \
     X("public") \
     X("private") \

@@ -151,7 +151,7 @@ static void options(const char *payload, size_t length, struct answer *a)
     struct options made = {0};
     struct error e;
 
-    if (options_normalise(parts, cut(payload, length, parts, lengths), "/toolkit/include", &made, &e) < 0) {
+    if (options_normalise(parts, cut(payload, length, parts, lengths), "sm_90a", "/toolkit/include", &made, &e) < 0) {
         put_error(a, &e);
         return;
     }

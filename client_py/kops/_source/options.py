@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from .._base.declarations import KERNEL_WORDS
+
 __all__ = ["Macro", "macros", "of_nvcc", "standard"]
 
 # One or two dashes are the same before a name of more than one letter; one letter takes one dash.
@@ -16,6 +18,7 @@ _WITHOUT_EFFECT = re.compile(
     r"-O[0-4]?|--?dopt=on|--?(?:expt-)?(?:relaxed-constexpr|extended-lambda)|--?pch(?:-.*)?|--?(?:arch|gpu-architecture|gencode|code)=.*"
 )
 _WITH_VALUE = ("-arch", "--gpu-architecture", "-gencode", "--generate-code")  # their value may be the next option
+_OF_HOST = frozenset(dash + name for name in KERNEL_WORDS["host_options"] for dash in ("-", "--"))  # their value is none of ours
 _FOLDER = re.compile(r"-I|-isystem|--include-path=?")
 _MACRO = re.compile(r"([A-Za-z_\x80-\U0010ffff][0-9A-Za-z_\x80-\U0010ffff]*)(\([^)=]*\))?(?:=(.*))?", re.S)
 
@@ -36,6 +39,8 @@ def _read(options: Iterable[str]) -> Iterable[tuple[str, str]]:
     items = iter(options)
     for option in items:
         found = _OPTION.match(option)
+        if option in _OF_HOST:
+            next(items, None)
         if found is None:
             continue
         word, rest = found[0].lstrip("-"), option[found.end() :]
@@ -58,8 +63,8 @@ def macros(options: Iterable[str]) -> list[Macro]:
 
 
 def standard(options: Iterable[str]) -> str:
-    """The standard that they ask for, such as c++20; empty where they do not."""
-    return next((text for what, text in reversed(list(_read(options))) if what == "std"), "")
+    """The standard that they ask for, such as c++20; empty where they do not. GNU's extensions to it are not for device code."""
+    return next((re.sub(r"^gnu(?=\+\+)", "c", text) for what, text in reversed(list(_read(options))) if what == "std"), "")
 
 
 def of_nvcc(options: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -72,7 +77,7 @@ def of_nvcc(options: Iterable[str]) -> tuple[list[str], list[str]]:
         found = _FOLDER.match(option)
         if found is not None:
             folders.append(option[found.end() :].lstrip(" =") or next(items, ""))
-        elif option in _WITH_VALUE:
+        elif option in _WITH_VALUE or option in _OF_HOST:
             next(items, None)
         elif _WITHOUT_EFFECT.fullmatch(option) is None:
             kept.append(option)
