@@ -1,84 +1,9 @@
 #include "compile/headers.h"
 
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
-
-/* Included by host code, of no use to a kernel: they are there and empty. */
-static const char *const empty[] = {
-    "ATen/ATen.h",
-    "ATen/cuda/CUDAContext.h",
-    "arpa/inet.h",
-    "assert.h",
-    "atomic",
-    "c10/cuda/CUDAException.h",
-    "c10/cuda/CUDAGuard.h",
-    "c10/cuda/CUDAStream.h",
-    "chrono",
-    "condition_variable",
-    "ctype.h",
-    "cub/device/device_histogram.cuh",
-    "cub/device/device_radix_sort.cuh",
-    "cub/device/device_reduce.cuh",
-    "cub/device/device_scan.cuh",
-    "cub/device/device_segmented_reduce.cuh",
-    "cub/device/device_select.cuh",
-    "cuda_profiler_api.h",
-    "cudnn.h",
-    "cudnn_frontend.h",
-    "curand.h",
-    "cusparse.h",
-    "deque",
-    "dirent.h",
-    "errno.h",
-    "exception",
-    "fcntl.h",
-    "filesystem",
-    "fstream",
-    "functional",
-    "future",
-    "glob.h",
-    "helper_cuda.h",
-    "helper_functions.h",
-    "helper_image.h",
-    "helper_string.h",
-    "helper_timer.h",
-    "initializer_list",
-    "iomanip",
-    "iostream",
-    "istream",
-    "iterator",
-    "list",
-    "map",
-    "memory",
-    "mpi.h",
-    "mutex",
-    "nccl.h",
-    "numeric",
-    "nvToolsExt.h",
-    "nvml.h",
-    "nvtx3/nvToolsExt.h",
-    "nvtx3/nvToolsExtCudaRt.h",
-    "omp.h",
-    "optional",
-    "ostream",
-    "queue",
-    "random",
-    "regex",
-    "set",
-    "signal.h",
-    "sstream",
-    "stack",
-    "stdexcept",
-    "string_view",
-    "sys/stat.h",
-    "thread",
-    "torch/all.h",
-    "torch/extension.h",
-    "torch/types.h",
-    "typeinfo",
-    "unistd.h",
-    "unordered_map",
-    "unordered_set",
-};
 
 /* Guards keep what the toolkit's own headers, or the source, have defined already. */
 static const struct {
@@ -94,6 +19,11 @@ static const struct {
                   "{\n"
                   "    return a < b ? b : a;\n"
                   "}\n"
+                  "template <class T>\n"
+                  "__host__ __device__ constexpr const T &clamp(const T &a, const T &low, const T &high)\n"
+                  "{\n"
+                  "    return a < low ? low : high < a ? high : a;\n"
+                  "}\n"
                   "template <class T> __host__ __device__ constexpr void swap(T &a, T &b)\n"
                   "{\n"
                   "    T c = a;\n"
@@ -101,42 +31,30 @@ static const struct {
                   "    b = c;\n"
                   "}\n"
                   "}\n"},
-    {"array", "#pragma once\n"
-              "#include <cuda/std/array>\n"
-              "namespace std {\n"
-              "using namespace cuda::std;\n"
-              "}\n"},
-    {"bit", "#pragma once\n"
-            "#include <cuda/std/bit>\n"
-            "namespace std {\n"
-            "using namespace cuda::std;\n"
-            "}\n"},
     {"cassert", "#pragma once\n"
                 "#include <assert.h>\n"},
     {"cfloat", "#pragma once\n"
                "#include <float.h>\n"},
     {"climits", "#pragma once\n"
                 "#include <limits.h>\n"},
-    {"cmath", "#pragma once\n"
-              "#include <math.h>\n"
-              "namespace std {\n"
-              "using ::abs; using ::acos; using ::acosh; using ::asin; using ::asinh; using ::atan; using ::atan2; "
-              "using ::atanh; using ::cbrt;\n"
-              "using ::ceil; using ::copysign; using ::cos; using ::cosh; using ::erf; using ::erfc; using ::exp; "
-              "using ::exp2; using ::expm1;\n"
-              "using ::fabs; using ::fdim; using ::floor; using ::fma; using ::fmax; using ::fmin; using ::fmod; using "
-              "::hypot; using ::isfinite;\n"
-              "using ::isinf; using ::isnan; using ::lgamma; using ::log; using ::log10; using ::log1p; using ::log2; "
-              "using ::nearbyint; using ::pow;\n"
-              "using ::remainder; using ::rint; using ::round; using ::signbit; using ::sin; using ::sinh; using "
-              "::sqrt; using ::tan; using ::tanh;\n"
-              "using ::tgamma; using ::trunc;\n"
-              "}\n"},
-    {"complex", "#pragma once\n"
-                "#include <cuda/std/complex>\n"
-                "namespace std {\n"
-                "using namespace cuda::std;\n"
-                "}\n"},
+    {"cmath",
+     "#pragma once\n"
+     "#include <math.h>\n"
+     "namespace std {\n"
+     "using ::abs; using ::acos; using ::acosh; using ::asin; using ::asinh; using ::atan; using ::atan2; "
+     "using ::atanh; using ::cbrt;\n"
+     "using ::ceil; using ::copysign; using ::cos; using ::cosh; using ::erf; using ::erfc; using ::exp; "
+     "using ::exp2; using ::expm1;\n"
+     "using ::fabs; using ::fdim; using ::floor; using ::fma; using ::fmax; using ::fmin; using ::fmod; using "
+     "::hypot; using ::isfinite;\n"
+     "using ::isinf; using ::isnan; using ::lgamma; using ::log; using ::log10; using ::log1p; using ::log2; "
+     "using ::nearbyint; using ::pow;\n"
+     "using ::remainder; using ::rint; using ::round; using ::signbit; using ::sin; using ::sinh; using "
+     "::sqrt; using ::tan; using ::tanh;\n"
+     "using ::tgamma; using ::trunc;\n"
+     "using ::frexp; using ::ilogb; using ::ldexp; using ::llrint; using ::llround; using ::logb; using ::lrint;\n"
+     "using ::lround; using ::modf; using ::nan; using ::nextafter; using ::remquo; using ::scalbln; using ::scalbn;\n"
+     "}\n"},
     {"cstddef", "#pragma once\n"
                 "#include <stddef.h>\n"
                 "namespace std {\n"
@@ -158,6 +76,15 @@ static const struct {
                 "namespace std {\n"
                 "using ::memcpy; using ::memset;\n"
                 "}\n"},
+    {"cinttypes", "#pragma once\n"
+                  "#include <cstdint>\n"},
+    {"inttypes.h", "#pragma once\n"
+                   "#include <stdint.h>\n"},
+    {"thrust/swap.h", "#pragma once\n"
+                      "#include <cuda/std/utility>\n"
+                      "namespace thrust {\n"
+                      "using cuda::std::swap;\n"
+                      "}\n"},
     {"ctime", "#pragma once\n"
               "#include <time.h>\n"},
     {"cub/cub.cuh", "/* What a kernel may use of it: the rest is for the host, and does not compile here. */\n"
@@ -233,6 +160,17 @@ static const struct {
                 "#ifndef FLT_TRUE_MIN\n"
                 "#define FLT_TRUE_MIN 1.401298464e-45F\n"
                 "#endif\n"
+                "#ifndef FLT_MAX_EXP\n"
+                "#define FLT_MIN_EXP (-125)\n"
+                "#define FLT_MAX_EXP 128\n"
+                "#define FLT_MIN_10_EXP (-37)\n"
+                "#define FLT_MAX_10_EXP 38\n"
+                "#define DBL_MIN_EXP (-1021)\n"
+                "#define DBL_MAX_EXP 1024\n"
+                "#define DBL_MIN_10_EXP (-307)\n"
+                "#define DBL_MAX_10_EXP 308\n"
+                "#define DECIMAL_DIG 17\n"
+                "#endif\n"
                 "#ifndef DBL_MANT_DIG\n"
                 "#define DBL_MANT_DIG 53\n"
                 "#endif\n"
@@ -255,6 +193,50 @@ static const struct {
                        "#include <math.h>\n"
                        "#include <stddef.h>\n"
                        "#include <sys/types.h>\n"
+                       "#undef __host__ /* functions of the toolkit's headers: no kernel calls them */\n"
+                       "#define __host__\n"
+                       "#define __builtin_huge_val() HUGE_VAL\n"
+                       "#define __builtin_huge_valf() HUGE_VALF\n"
+                       "#define __builtin_inf() HUGE_VAL\n"
+                       "#define __builtin_inff() HUGE_VALF\n"
+                       "#define __builtin_nan(text) ((double)NAN)\n"
+                       "#define __builtin_nanf(text) NAN\n"
+                       "#define __CHAR_BIT__ 8\n"
+                       "#define __SCHAR_MAX__ 127\n"
+                       "#define __SHRT_MAX__ 32767\n"
+                       "#define __INT_MAX__ 2147483647\n"
+                       "#define __LONG_MAX__ 9223372036854775807L\n"
+                       "#define __LONG_LONG_MAX__ 9223372036854775807LL\n"
+                       "#define __SIZE_MAX__ 18446744073709551615UL\n"
+                       "#define __INT8_MAX__ 127\n"
+                       "#define __INT16_MAX__ 32767\n"
+                       "#define __INT32_MAX__ 2147483647\n"
+                       "#define __INT64_MAX__ 9223372036854775807L\n"
+                       "#define __UINT8_MAX__ 255\n"
+                       "#define __UINT16_MAX__ 65535\n"
+                       "#define __UINT32_MAX__ 4294967295U\n"
+                       "#define __UINT64_MAX__ 18446744073709551615UL\n"
+                       "#define __SIZEOF_SHORT__ 2\n"
+                       "#define __SIZEOF_INT__ 4\n"
+                       "#define __SIZEOF_LONG__ 8\n"
+                       "#define __SIZEOF_LONG_LONG__ 8\n"
+                       "#define __SIZEOF_FLOAT__ 4\n"
+                       "#define __SIZEOF_DOUBLE__ 8\n"
+                       "#define __SIZEOF_POINTER__ 8\n"
+                       "#define __SIZEOF_SIZE_T__ 8\n"
+                       "#define __FLT_RADIX__ FLT_RADIX\n"
+                       "#define __FLT_DIG__ FLT_DIG\n"
+                       "#define __FLT_MANT_DIG__ FLT_MANT_DIG\n"
+                       "#define __FLT_MAX__ FLT_MAX\n"
+                       "#define __FLT_MIN__ FLT_MIN\n"
+                       "#define __FLT_EPSILON__ FLT_EPSILON\n"
+                       "#define __FLT_DENORM_MIN__ FLT_TRUE_MIN\n"
+                       "#define __DBL_DIG__ DBL_DIG\n"
+                       "#define __DBL_MANT_DIG__ DBL_MANT_DIG\n"
+                       "#define __DBL_MAX__ DBL_MAX\n"
+                       "#define __DBL_MIN__ DBL_MIN\n"
+                       "#define __DBL_EPSILON__ DBL_EPSILON\n"
+                       "#define __DBL_DENORM_MIN__ 4.9406564584124654e-324\n"
                        "typedef signed char int8_t;\n"
                        "typedef unsigned char uint8_t;\n"
                        "typedef short int16_t;\n"
@@ -275,11 +257,6 @@ static const struct {
      "#include <limits>\n"
      "#include <type_traits>\n"
      "#include <utility>\n"},
-    {"limits", "#pragma once\n"
-               "#include <cuda/std/limits>\n"
-               "namespace std {\n"
-               "using namespace cuda::std;\n"
-               "}\n"},
     {"limits.h", "#pragma once\n"
                  "#if __has_include(<cuda/std/climits>) /* the same types and macros as the toolkit's own headers */\n"
                  "#include <cuda/std/climits>\n"
@@ -390,9 +367,13 @@ static const struct {
                  "#define EXIT_FAILURE 1\n"
                  "#define RAND_MAX 2147483647\n"
                  "#endif\n"},
-    {"string", "#pragma once\n"
+    {"string", "/* As large as the library's, so that a struct with one has the host's layout. */\n"
+               "#pragma once\n"
                "namespace std {\n"
-               "class string {};\n"
+               "class string {\n"
+               "    void *text;\n"
+               "    unsigned long length, room[2];\n"
+               "};\n"
                "}\n"},
     {"string.h", "#pragma once\n"
                  "#include <stddef.h>\n"},
@@ -414,38 +395,66 @@ static const struct {
                "    long tv_sec, tv_nsec;\n"
                "};\n"
                "struct tm;\n"},
-    {"tuple", "#pragma once\n"
-              "#include <cuda/std/tuple>\n"
-              "namespace std {\n"
-              "using namespace cuda::std;\n"
-              "}\n"},
-    {"type_traits", "#pragma once\n"
-                    "#include <cuda/std/type_traits>\n"
-                    "namespace std {\n"
-                    "using namespace cuda::std;\n"
-                    "}\n"},
-    {"utility", "/* NVRTC itself has std::move and std::forward. */\n"
-                "#pragma once\n"
-                "#include <cuda/std/utility>\n"
-                "namespace std {\n"
-                "using namespace cuda::std;\n"
-                "}\n"},
     {"vector", "#pragma once\n"
                "namespace std {\n"
-               "template <class T, class A = void> class vector {};\n"
+               "template <class T, class A = void> class vector {\n"
+               "    T *first, *last, *room;\n"
+               "};\n"
                "}\n"},
 };
 
-enum { N_EMPTY = sizeof(empty) / sizeof(empty[0]), N_HEADERS = sizeof(headers) / sizeof(headers[0]) };
+enum { N_HEADERS = sizeof(headers) / sizeof(headers[0]), MAX_NAMES = 384, MAX_TEXTS = 16384 /* bytes */ };
 
-const struct compile_file *headers_builtin(unsigned *ret_n)
+static struct {
+    struct compile_file files[N_HEADERS + MAX_NAMES];
+    char texts[MAX_TEXTS]; /* of names, and texts made of names */
+    size_t used;
+    unsigned n;
+} builtin;
+
+/* printf() into the texts; of what is constant, so it fits. */
+static const char *__attribute__((format(printf, 1, 2))) add_text(const char *format, ...)
 {
-    static struct compile_file files[N_EMPTY + N_HEADERS];
+    char *text = builtin.texts + builtin.used;
+    va_list arguments;
 
-    for (unsigned i = 0; i < N_HEADERS; i++)
-        files[i] = (struct compile_file){headers[i].name, headers[i].text, strlen(headers[i].text)};
-    for (unsigned i = 0; i < N_EMPTY; i++)
-        files[N_HEADERS + i] = (struct compile_file){empty[i], "\n", 1};
-    *ret_n = N_EMPTY + N_HEADERS;
-    return files;
+    va_start(arguments, format);
+    builtin.used += 1 + (size_t)vsnprintf(text, MAX_TEXTS - builtin.used, format, arguments);
+    va_end(arguments);
+    return text;
+}
+
+/* Returns how many names the list has. */
+static unsigned add_list(const char *list, bool of_toolkit)
+{
+    unsigned n = 0;
+
+    for (size_t length; *list; list += length + (list[length] == ' '), n++) {
+        const char *name, *text = "\n";
+
+        length = strcspn(list, " ");
+        name = add_text("%.*s", (int)length, list);
+        if (of_toolkit)
+            text = add_text("#pragma once\n#include <cuda/std/%s>\nnamespace std {\nusing namespace cuda::std;\n}\n",
+                            name);
+        builtin.files[builtin.n++] = (struct compile_file){name, text, strlen(text)};
+    }
+    return n;
+}
+
+const struct compile_file *headers_builtin(unsigned *ret_n, unsigned *ret_n_fallback)
+{
+    static unsigned n_fallback;
+
+    if (!builtin.n) {
+        for (unsigned i = 0; i < N_HEADERS; i++)
+            builtin.files[builtin.n++] =
+                (struct compile_file){headers[i].name, headers[i].text, strlen(headers[i].text)};
+        add_list(headers_of_toolkit, true);
+        add_list(headers_empty, false);
+        n_fallback = add_list(headers_fallback, false);
+    }
+    *ret_n = builtin.n;
+    *ret_n_fallback = n_fallback;
+    return builtin.files;
 }

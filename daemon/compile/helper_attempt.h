@@ -35,11 +35,18 @@ struct adapted {
     struct hostcode_text *texts; /* of the source and the files */
     struct compile_file *files;
     const char **options;
-    bool changed; /* the texts, too */
+    unsigned char **faults; /* of each text */
+    bool changed;           /* the texts, too */
 };
 
 /* Returns -1 where memory is short or the texts are too large for it. */
 int adapted_make(struct adapted *a, const struct compile_input *input);
+
+/* Blanks also the host's declarations that the log of an attempt finds fault with. Returns whether there were any. */
+bool adapted_drop_faulty(struct adapted *a, const struct compile_input *input, const char *log);
+
+/* Whether two logs have an error in common. */
+bool attempts_share_error(const struct attempt *a, const struct attempt *b);
 void adapted_free(struct adapted *a);
 
 #endif

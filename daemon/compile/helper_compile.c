@@ -8,6 +8,8 @@
 #include "compile/helper_attempt.h"
 #include "compile/include_tree.h"
 
+enum { MAX_ROUNDS = 8 /* of giving up host code: each finds what the one before could not reach */ };
+
 static int fail(struct helper_outcome *o, enum error_code code, enum failure_reason reason, const char *message)
 {
     o->failure = (struct frame_failure){.code = code, .reason = reason};
@@ -90,6 +92,11 @@ static const char *guilty_entry(const struct compile_input *input, const char *l
     return input->entries[0];
 }
 
+static bool misses_entry(const struct attempt *a)
+{
+    return a->result == NVRTC_COMPILATION && a->log && strstr(a->log, "__nv_name_map(");
+}
+
 /* A source that compiles when no entries are asked for is not at fault: the entries are. */
 static void compile_failure(const struct helper_toolkit *toolkit, const struct compile_input *input, struct attempt *a,
                             struct helper_outcome *o)
@@ -111,7 +118,7 @@ static void compile_failure(const struct helper_toolkit *toolkit, const struct c
     first_error(a->log, message, sizeof(message));
     fail(o, a->result == NVRTC_INVALID_OPTION ? ERROR_INVALID_ARGUMENT : ERROR_COMPILE_FAILED, FAILURE_SOURCE,
          *message ? message : "the compiler failed without a word");
-    if (a->result == NVRTC_COMPILATION && a->log && strstr(a->log, "__nv_name_map(")) {
+    if (misses_entry(a)) {
         attempt_run(&plain, toolkit, input, false);
         if (plain.result == NVRTC_SUCCESS)
             entry_failure(&plain, guilty_entry(input, a->log), o);
@@ -216,9 +223,6 @@ static unsigned count_errors(const struct attempt *a)
     return n;
 }
 
-/* A source that compiles is never changed. Any other is tried once more as nvcc would take it. When both attempts fail,
- * the messages are those of the attempt with fewer errors: errors of the first, such as an unknown `uint`, may be no
- * faults of the source. */
 /* Whether the trees are what they were when the daemon began: the keys of its cache stand for that. */
 static bool trees_are_unchanged(const struct helper_toolkit *toolkit)
 {
@@ -229,6 +233,34 @@ static bool trees_are_unchanged(const struct helper_toolkit *toolkit)
     return stamp == toolkit->stamp;
 }
 
+/* Host code that was kept, since a kernel might use it, is given up where it does not compile. `attempt` becomes the
+ * last one, unless all that this one complains of comes from what was given up. */
+static void drop_faulty(const struct helper_toolkit *toolkit, struct adapted *adapted,
+                        const struct compile_input *input, struct attempt *attempt)
+{
+    struct attempt last = *attempt, next;
+    unsigned rounds = 0;
+
+    while (rounds < MAX_ROUNDS && last.result == NVRTC_COMPILATION && adapted_drop_faulty(adapted, input, last.log)) {
+        attempt_run(&next, toolkit, &adapted->input, true);
+        next.us += last.us;
+        if (rounds++)
+            attempt_free(&last, toolkit);
+        last = next;
+    }
+    if (!rounds)
+        return;
+    if (last.result == NVRTC_COMPILATION && !misses_entry(&last) && !attempts_share_error(&last, attempt)) {
+        attempt_free(&last, toolkit);
+        return;
+    }
+    attempt_free(attempt, toolkit);
+    *attempt = last;
+}
+
+/* A source that compiles is never changed. Any other is tried once more as nvcc would take it. When both attempts fail,
+ * the messages are those of the attempt with fewer errors: errors of the first, such as an unknown `uint`, may be no
+ * faults of the source. */
 void helper_compile(const struct helper_toolkit *toolkit, const struct compile_input *input,
                     struct helper_outcome *ret_outcome)
 {
@@ -248,6 +280,7 @@ void helper_compile(const struct helper_toolkit *toolkit, const struct compile_i
     }
     attempt_run(&second, toolkit, &adapted.input, true);
     second.us += first.us;
+    drop_faulty(toolkit, &adapted, input, &second);
     if (second.result == NVRTC_SUCCESS || adapted.changed || count_errors(&second) <= count_errors(&first))
         conclude(toolkit, &adapted.input, &second, ret_outcome);
     else

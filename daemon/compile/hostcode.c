@@ -42,14 +42,21 @@ enum scope {
     SCOPE_CLASS,
 };
 
+struct opened {
+    enum scope scope;
+    size_t start; /* of a class: the token that its declaration begins with */
+    bool faulty;
+};
+
 struct scan {
     struct program *program;
     const struct tokens *t;
     char *out; /* NULL: only look for declared functions */
+    const unsigned char *faults;
     bool changed;
-    size_t start; /* the token that the statement begins with */
-    bool tail;    /* behind a class or enum, before its semicolon */
-    enum scope scopes[SCOPES_MAX];
+    size_t start;                            /* the token that the statement begins with */
+    bool tail;                               /* behind a class or enum, before its semicolon */
+    struct opened scopes[SCOPES_MAX], ended; /* the class before the tail */
     unsigned n_scopes, conditions[CONDITIONS_MAX], n_conditions;
 };
 
@@ -108,43 +115,6 @@ static bool marks_device(const struct program *p, const struct tokens *t, size_t
     return is_one_of(t, i, device_marks) || words_have(&p->marks, text, length) || looks_like_mark(text, length);
 }
 
-/* i is at the #else of a conditional that began before; returns the index of its #endif. */
-static size_t skip_branch(const struct tokens *t, size_t i)
-{
-    unsigned depth = 0;
-
-    for (; i < t->n; i++) {
-        if (t->list[i].kind == TOKEN_IF)
-            depth++;
-        else if (t->list[i].kind == TOKEN_ENDIF && depth-- == 0)
-            break;
-    }
-    return i;
-}
-
-/* i is at an opening bracket; returns the index behind its partner. Of a conditional's branches only one counts. */
-static size_t skip_group(const struct tokens *t, size_t i)
-{
-    char open = t->text[t->list[i].start], close = open == '(' ? ')' : open == '[' ? ']' : '}';
-    unsigned depth = 0, saved[CONDITIONS_MAX], n = 0;
-
-    for (; i < t->n; i++) {
-        if (t->list[i].kind == TOKEN_IF && n < CONDITIONS_MAX)
-            saved[n++] = depth;
-        else if (t->list[i].kind == TOKEN_ELSE && n)
-            depth = saved[n - 1];
-        else if (t->list[i].kind == TOKEN_ELSE)
-            i = skip_branch(t, i);
-        else if (t->list[i].kind == TOKEN_ENDIF && n)
-            n--;
-        else if (token_is_mark(t, i, open))
-            depth++;
-        else if (token_is_mark(t, i, close) && --depth == 0)
-            return i + 1;
-    }
-    return t->n;
-}
-
 /* Two marks without a space between them, such as ->. */
 static bool is_pair(const struct tokens *t, size_t i, char first, char second)
 {
@@ -162,7 +132,7 @@ static size_t skip_angles(const struct tokens *t, size_t i, size_t end)
             depth++;
         else if (token_is_mark(t, i, '>') && !is_pair(t, i - 1, '-', '>') && --depth == 0)
             return i + 1;
-        i = token_is_mark(t, i, '(') || token_is_mark(t, i, '{') ? skip_group(t, i) : i + 1;
+        i = token_is_mark(t, i, '(') || token_is_mark(t, i, '{') ? tokens_skip_group(t, i) : i + 1;
     }
     return end;
 }
@@ -187,7 +157,7 @@ static size_t read_word(struct scan *s, size_t i, size_t end, struct head *h)
     if (token_is(t, i, "template") && token_is_mark(t, i + 1, '<'))
         return skip_angles(t, i + 1, end);
     if (is_one_of(t, i, attributes) && token_is_mark(t, i + 1, '('))
-        return skip_group(t, i + 1);
+        return tokens_skip_group(t, i + 1);
     if (token_is(t, i, "operator") && !h->parentheses) {
         h->name = i;
         return skip_operator(t, i, end);
@@ -215,7 +185,7 @@ static struct head read_head(struct scan *s, size_t start, size_t end)
             i = read_word(s, i, end, &h);
         } else if (token_is_mark(t, i, '(') || token_is_mark(t, i, '[') || token_is_mark(t, i, '{')) {
             h.parentheses = h.parentheses || (token_is_mark(t, i, '(') && !h.assigned);
-            i = skip_group(t, i);
+            i = tokens_skip_group(t, i);
         } else if (token_is_mark(t, i, '<') && !h.parentheses && !h.assigned) {
             i = skip_angles(t, i, end);
         } else if (is_pair(t, i, ':', ':')) {
@@ -250,6 +220,23 @@ static void blank(struct scan *s, size_t start, size_t end)
     s->changed = true;
 }
 
+/* Whether the tokens [start, end) are on a line with a fault. */
+static bool is_faulty(const struct scan *s, size_t start, size_t end)
+{
+    const struct token *last = &s->t->list[end - 1];
+    size_t from = s->t->list[start].start;
+
+    return s->out && s->faults && memchr(s->faults + from, 1, last->start + last->length - from);
+}
+
+static bool has_device_code(const struct scan *s, size_t start, size_t end)
+{
+    for (size_t i = start; i < end; i++)
+        if (marks_device(s->program, s->t, i))
+            return true;
+    return false;
+}
+
 static bool is_declared(const struct scan *s, const struct head *h)
 {
     const struct token *name = h->name == SIZE_MAX ? NULL : &s->t->list[h->name];
@@ -266,14 +253,16 @@ static bool is_for_host(const struct scan *s, const struct head *h)
 
 static enum scope scope_of(const struct scan *s)
 {
-    return s->n_scopes ? s->scopes[s->n_scopes - 1] : SCOPE_NAMESPACE;
+    return s->n_scopes ? s->scopes[s->n_scopes - 1].scope : SCOPE_NAMESPACE;
 }
 
 static size_t enter(struct scan *s, size_t i, enum scope scope)
 {
     if (s->n_scopes == SCOPES_MAX)
-        return skip_group(s->t, i);
-    s->scopes[s->n_scopes++] = scope;
+        return tokens_skip_group(s->t, i);
+    s->scopes[s->n_scopes].scope = scope;
+    s->scopes[s->n_scopes].start = s->start;
+    s->scopes[s->n_scopes++].faulty = scope == SCOPE_CLASS && is_faulty(s, s->start, i + 1);
     s->start = i + 1;
     return i + 1;
 }
@@ -287,22 +276,32 @@ static size_t open_brace(struct scan *s, size_t i)
     bool after_parameters = i > s->start && token_is_mark(t, i - 1, ')');
 
     if (s->tail || h.assigned)
-        return skip_group(t, i);
+        return tokens_skip_group(t, i);
     if (h.is_namespace || (token_is(t, s->start, "extern") && i == s->start + 2 && t->list[i - 1].kind == TOKEN_STRING))
         return enter(s, i, SCOPE_NAMESPACE);
     if (h.is_type && !(h.parentheses && after_parameters)) {
         if (!h.is_enum)
             return enter(s, i, SCOPE_CLASS);
         s->tail = true;
-        return skip_group(t, i);
+        s->ended.faulty = false;
+        return tokens_skip_group(t, i);
     }
     if (!h.parentheses || (h.colon && after_name)) /* an initial value, of a variable or of a member */
-        return skip_group(t, i);
-    i = skip_group(t, i);
-    if (is_for_host(s, &h))
+        return tokens_skip_group(t, i);
+    i = tokens_skip_group(t, i);
+    if (is_for_host(s, &h) || (!h.device && is_faulty(s, s->start, i)))
         blank(s, s->start, i);
     s->start = i;
     return i;
+}
+
+/* A declaration with a fault, in a namespace or a class; i is at its ';'. */
+static void drop_faulty(struct scan *s, size_t i, const struct head *h)
+{
+    if (scope_of(s) == SCOPE_NAMESPACE || h->parentheses || h->is_kept || token_is(s->t, s->start, "static"))
+        blank(s, s->start, i + 1);
+    else
+        s->scopes[s->n_scopes - 1].faulty = true;
 }
 
 /* i is at ';'. */
@@ -312,9 +311,17 @@ static void end_statement(struct scan *s, size_t i)
     struct head h;
 
     s->tail = false;
-    if (tail || i == s->start || scope_of(s) == SCOPE_CLASS)
+    if (tail && s->ended.faulty && !has_device_code(s, s->ended.start, i))
+        blank(s, s->ended.start, i + 1);
+    if (tail || i == s->start)
         return;
     h = read_head(s, s->start, i);
+    if (!h.device && is_faulty(s, s->start, i + 1)) {
+        drop_faulty(s, i, &h);
+        return;
+    }
+    if (scope_of(s) == SCOPE_CLASS)
+        return;
     if (h.device && h.parentheses && !h.assigned && h.name != SIZE_MAX)
         words_add(&s->program->declared, s->t->text + s->t->list[h.name].start, s->t->list[h.name].length);
     if (h.is_kept || h.is_namespace || (h.is_type && !h.parentheses))
@@ -331,7 +338,7 @@ static void close_brace(struct scan *s, size_t i)
 {
     s->tail = scope_of(s) == SCOPE_CLASS;
     if (s->n_scopes)
-        s->n_scopes--;
+        s->ended = s->scopes[--s->n_scopes];
     s->start = i + 1;
 }
 
@@ -357,7 +364,7 @@ static void scan(struct scan *s)
         if (token_is_directive(&t->list[i])) {
             read_directive(s, i++);
         } else if (token_is_mark(t, i, '(') || token_is_mark(t, i, '[')) {
-            i = skip_group(t, i);
+            i = tokens_skip_group(t, i);
         } else if (token_is_mark(t, i, '{')) {
             i = open_brace(s, i);
         } else if (token_is_mark(t, i, '}')) {
@@ -372,6 +379,21 @@ static void scan(struct scan *s)
         } else {
             i++;
         }
+    }
+}
+
+/* A lambda of device code needs no mark, and only nvcc knows marks of lambdas: [=] __device__ (int i) { … } */
+static void blank_marks_of_lambdas(struct scan *s)
+{
+    const struct tokens *t = s->t;
+
+    for (size_t i = 0; i < t->n; i++) {
+        size_t end = i + 1;
+
+        while (token_is_mark(t, i, ']') && (token_is(t, end, "__device__") || token_is(t, end, "__host__")))
+            end++;
+        if (token_is_mark(t, end, '(') || token_is_mark(t, end, '{'))
+            blank(s, i + 1, end);
     }
 }
 
@@ -407,7 +429,7 @@ static int read_text(struct program *p, struct hostcode_text *text, struct token
 
 static int write_text(struct program *p, struct hostcode_text *text, const struct tokens *t)
 {
-    struct scan s = {.program = p, .t = t};
+    struct scan s = {.program = p, .t = t, .faults = text->faults};
 
     s.out = malloc(text->length + 1);
     if (!s.out)
@@ -415,6 +437,7 @@ static int write_text(struct program *p, struct hostcode_text *text, const struc
     memcpy(s.out, text->text, text->length);
     s.out[text->length] = '\0';
     scan(&s);
+    blank_marks_of_lambdas(&s);
     text->blanked = s.out;
     text->changed = s.changed;
     return 0;

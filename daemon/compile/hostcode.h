@@ -5,7 +5,11 @@
  * stands for one of these), constexpr and const, types, preprocessor directives. Code that nvcc would compile for the
  * host alone is replaced by spaces, so lines keep their numbers. It works on tokens: comments, literals, conditionals
  * and scopes are understood, macros are not expanded and names not resolved. client_py/kops/_source/hostcode.py has
- * the same rules. Pure functions; any thread. */
+ * the same rules, but for faults. Pure functions; any thread.
+ *
+ * A declaration that is kept may need the C++ library of the host all the same, such as `using std::cout;`. Where a
+ * compiler found a fault in it, and it is not marked for the device, it becomes blank, too. A class with a faulty base
+ * or variable goes as a whole, since its layout would be another one; a class with code for the device stays. */
 #ifndef KOPS_COMPILE_HOSTCODE_H
 #define KOPS_COMPILE_HOSTCODE_H
 
@@ -15,7 +19,8 @@
 struct hostcode_text {
     const char *text; /* borrowed */
     size_t length;
-    char *blanked; /* set on success: `length` bytes and a NUL; the caller frees it */
+    const unsigned char *faults; /* NULL, or for each byte whether a compiler found a fault in its line */
+    char *blanked;               /* set on success: `length` bytes and a NUL; the caller frees it */
     bool changed;
 };
 

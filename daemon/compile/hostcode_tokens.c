@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/generated/kernels.h"
+
 struct cursor {
     const char *text;
     size_t at, end;
@@ -276,4 +278,40 @@ bool token_is(const struct tokens *t, size_t i, const char *word)
 bool token_is_mark(const struct tokens *t, size_t i, char mark)
 {
     return i < t->n && t->list[i].kind == TOKEN_MARK && t->text[t->list[i].start] == mark;
+}
+
+/* i is at the #else of a conditional that began before; returns the index of its #endif. */
+static size_t skip_branch(const struct tokens *t, size_t i)
+{
+    unsigned depth = 0;
+
+    for (; i < t->n; i++) {
+        if (t->list[i].kind == TOKEN_IF)
+            depth++;
+        else if (t->list[i].kind == TOKEN_ENDIF && depth-- == 0)
+            break;
+    }
+    return i;
+}
+
+size_t tokens_skip_group(const struct tokens *t, size_t i)
+{
+    char open = t->text[t->list[i].start], close = open == '(' ? ')' : open == '[' ? ']' : '}';
+    unsigned depth = 0, saved[KERNELS_HOSTCODE_CONDITIONS_MAX], n = 0;
+
+    for (; i < t->n; i++) {
+        if (t->list[i].kind == TOKEN_IF && n < KERNELS_HOSTCODE_CONDITIONS_MAX)
+            saved[n++] = depth;
+        else if (t->list[i].kind == TOKEN_ELSE && n)
+            depth = saved[n - 1];
+        else if (t->list[i].kind == TOKEN_ELSE)
+            i = skip_branch(t, i);
+        else if (t->list[i].kind == TOKEN_ENDIF && n)
+            n--;
+        else if (token_is_mark(t, i, open))
+            depth++;
+        else if (token_is_mark(t, i, close) && --depth == 0)
+            return i + 1;
+    }
+    return t->n;
 }

@@ -36,6 +36,9 @@ void tokens_free(struct tokens *t);
 bool token_is(const struct tokens *t, size_t i, const char *word);
 bool token_is_mark(const struct tokens *t, size_t i, char mark);
 
+/* i is at an opening bracket; returns the index behind its partner. Of a conditional's branches only one counts. */
+size_t tokens_skip_group(const struct tokens *t, size_t i);
+
 static inline bool token_is_directive(const struct token *t)
 {
     return t->kind >= TOKEN_DEFINE;

@@ -256,10 +256,24 @@ class _Scan:
                 if text == ":" and i == self.start + 2 and self.at(i - 2) in _ACCESS:
                     self.start = i
 
+    def marks_of_lambdas(self) -> list[tuple[int, int]]:
+        """A lambda of device code needs no mark, and only nvcc knows marks of lambdas: [=] __device__ (int i) { … }"""
+        result = []
+        for i in range(len(self.tokens)):
+            end = i + 1
+            while self.at(i) == "]" and self.at(end) in ("__device__", "__host__"):
+                end += 1
+            if end > i + 1 and self.at(end) in ("(", "{"):
+                result.append((i + 1, end))
+        return result
+
     def result(self) -> str:
         """The text; directives stay, they may matter further on."""
-        parts, done = [], 0
-        for start, end in self.blanks:
+        parts, done, behind = [], 0, 0
+        for start, end in sorted(self.blanks + self.marks_of_lambdas()):
+            if end <= behind:
+                continue
+            behind = end
             for token in self.tokens[start:end]:
                 if token.kind == DIRECTIVE and directive(token)[0] != "pragma":
                     parts += [re.sub(r"[^\r\n]", " ", self.text[done : token.start]), token.text]

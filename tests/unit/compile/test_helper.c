@@ -165,6 +165,37 @@ static void test_what_nvcc_has_unasked(void **state)
         "#include <cub/cub.cuh>\nextern \"C\" __global__ void k(float *x)\n"
         "{ typedef cub::BlockReduce<float, 128> Reduce; __shared__ typename Reduce::TempStorage t;\n"
         "  float s = Reduce(t).Sum(x[threadIdx.x]); if (!threadIdx.x) *x = s; }\n",
+        "#include <curand_kernel.h>\nextern \"C\" __global__ void k(float *x)\n"
+        "{ curandStatePhilox4_32_10_t s; curand_init(1, 2, 0, &s); *x = curand_uniform(&s) + curand_normal4(&s).x; }\n",
+        "#include <curand.h>\n#include <curand_kernel.h>\nvoid host() { curandGenerator_t g; "
+        "curandDestroyGenerator(g); }\n"
+        "extern \"C\" __global__ void k(float *x) { curandState s; curand_init(1, 2, 3, &s); *x = curand_normal(&s); "
+        "}\n",
+        "#include <thrust/complex.h>\nextern \"C\" __global__ void k(thrust::complex<float> *x)\n"
+        "{ x[0] = thrust::exp(x[1]) * thrust::conj(x[0]); }\n",
+        "#include <thrust/device_vector.h>\n#include <thrust/sort.h>\nthrust::device_vector<int> v;\n"
+        "void sort() { thrust::sort(v.begin(), v.end()); }\nextern \"C\" __global__ void k(int *x) { *x = 1; }\n",
+        "#include <cufft.h>\nextern \"C\" __global__ void k(cufftComplex *x) { x->x = 1; }\n",
+        "#include <functional>\n#include <optional>\ntemplate <class Op> __device__ float f(Op op) { return op(1.f, "
+        "2.f); }\n"
+        "extern \"C\" __global__ void k(float *x) { std::optional<float> o = f(std::plus<float>()); *x = *o; }\n",
+        "#include <array>\n#include <tuple>\n#include <limits>\nextern \"C\" __global__ void k(float *x, "
+        "std::array<int, 3> a)\n"
+        "{ auto t = std::make_tuple(a[1], 2.f); *x = std::get<1>(t) + std::numeric_limits<float>::infinity(); }\n",
+        "#include <algorithm>\n#include <cmath>\nextern \"C\" __global__ void k(float *x) { __shared__ int "
+        "s[std::max(2, 4)];\n"
+        "s[0] = std::clamp(3, 1, 2); *x = std::ldexp(x[1], s[0]) + std::lround(x[2]); }\n",
+        "constexpr int cdiv(int a, int b) { return (a + b - 1) / b; }\nextern \"C\" __global__ void k(float *x, int "
+        "n)\n"
+        "{ __shared__ float s[cdiv(100, 4)]; s[0] = 1; x[0] = s[0] + cdiv(n, 4); }\n",
+        "struct C { static constexpr int N = 4; static constexpr int size() { return N * 2; } int n; constexpr C(int "
+        "a) : n(a) {}\n"
+        "constexpr int get() const { return n; } };\nextern \"C\" __global__ void k(float *x, int n)\n"
+        "{ __shared__ float s[C::size()]; s[0] = C(n).get(); x[0] = s[0] + C::N; }\n",
+        "static const char *names[] = {\"a\", \"b\"};\nextern \"C\" __global__ void k(float *x) { *x = 1; }\n",
+        "extern \"C\" __global__ void k(float *x, long *y) { x[0] = __FLT_MAX__ + __FLT_EPSILON__; y[0] = __INT_MAX__; "
+        "}\n",
+        "extern \"C\" __global__ void k(float *x)\n{ auto f = [=] __device__ (float a) { return a; }; x[0] = f(1); }\n",
         "#include <nvtx3/nvToolsExt.h>\n#include <nccl.h>\nvoid host() { nvtxRangePop(); ncclGroupEnd(); }\n"
         "extern \"C\" __global__ void k(int *x) { *x = 1; }\n",
     };
@@ -179,6 +210,53 @@ static void test_what_nvcc_has_unasked(void **state)
             fail_msg("source %zu: %s\n%s", i, o.error.message, o.log);
         outcome_free(&o);
     }
+    fixture_close(f);
+}
+
+/* Host code that is kept where a kernel might use it, and that the compiler does not understand. */
+static void test_host_code_that_is_given_up(void **state)
+{
+    static const char kernel[] = "extern \"C\" __global__ void k(float *x) { *x = 1; }\n";
+    static const char *const sources[] = {
+        "#include <iostream>\nusing std::cout;\nusing std::endl;\nint main() { cout << endl; }\n",
+        "#include <memory>\n#include <functional>\nusing F = std::function<void(float *, int)>;\n"
+        "typedef std::unique_ptr<float[]> P;\ntemplate <class T> using Q = std::shared_ptr<T>;\n",
+        "#include <string>\n#include <map>\nconst std::string name = \"x\";\n"
+        "static const std::map<std::string, int> sizes = {{\"a\", 1}};\nconst auto f = [](int x) { return "
+        "std::to_string(x); };\n",
+        "#include <chrono>\n#include <filesystem>\nusing Clock = std::chrono::steady_clock;\nnamespace fs = "
+        "std::filesystem;\n"
+        "using namespace std::chrono;\n",
+        "#include <stdexcept>\nstruct E : public std::runtime_error {\n  using "
+        "std::runtime_error::runtime_error;\n};\n",
+        "#include <thread>\n#include <mutex>\nstruct Log {\n  std::mutex m;\n  std::thread t;\n  void run() { "
+        "t.join(); }\n};\n",
+        "#include <torch/extension.h>\nusing torch::Tensor;\nTensor f(Tensor x) { return x; }\n",
+        "const float root = std::sqrt(2.0f) * rand();\n",
+    };
+    struct fixture *f = fixture_open();
+    struct outcome o;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(sources) / sizeof(sources[0]); i++) {
+        char source[1024];
+
+        snprintf(source, sizeof(source), "%s%s", sources[i], kernel);
+        compile_one(f, source, "k", &o);
+        if (!o.compiled)
+            fail_msg("source %zu: %s\n%s", i, o.error.message, o.log);
+        outcome_free(&o);
+    }
+    /* The kernel's own fault is what is said, whatever else was found. */
+    compile_one(f, "using std::cout;\nextern \"C\" __global__ void k(float *x) { *x = MISSING; }\n", "k", &o);
+    assert_failed(&o, ERROR_COMPILE_FAILED, "source");
+    assert_non_null(strstr(o.error.message, "MISSING"));
+    outcome_free(&o);
+    /* A kernel that needs what was given up is told what was wrong with that. */
+    compile_one(f, "const float c = missing(1);\nextern \"C\" __global__ void k(float *x) { *x = c; }\n", "k", &o);
+    assert_failed(&o, ERROR_COMPILE_FAILED, "source");
+    assert_non_null(strstr(o.error.message, "missing"));
+    outcome_free(&o);
     fixture_close(f);
 }
 
@@ -399,6 +477,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_warnings),
         cmocka_unit_test(test_host_code),
         cmocka_unit_test(test_what_nvcc_has_unasked),
+        cmocka_unit_test(test_host_code_that_is_given_up),
         cmocka_unit_test(test_the_messages_are_about_the_fault),
         cmocka_unit_test(test_faults),
         cmocka_unit_test(test_unknown_architecture),

@@ -154,6 +154,62 @@ static void broken_texts_are_survived(void **state)
     }
 }
 
+/* Declarations on lines of which a compiler complains; `faulty` has a '!' at the beginning of each such line. */
+static void drops_faulty(const char *marked, const char *expected)
+{
+    char source[1024], faults[1024] = {0};
+    struct hostcode_text text = {.text = source, .faults = (unsigned char *)faults};
+    bool faulty = false;
+
+    for (const char *at = marked; *at; at++) {
+        if (at == marked || at[-1] == '\n')
+            faulty = *at == '!';
+        if (*at == '!')
+            continue;
+        faults[text.length] = faulty;
+        source[text.length++] = *at;
+    }
+    source[text.length] = '\0';
+    assert_int_equal(hostcode_blank(&text, 1), 0);
+    assert_int_equal(strlen(text.blanked), text.length);
+    for (char *from = text.blanked, *to = from;; from++) /* without blanks at the ends of lines */
+        if (!(*to = *from)) {
+            break;
+        } else if (*from == '\n') {
+            while (to > text.blanked && to[-1] == ' ')
+                to--;
+            *to++ = '\n';
+        } else {
+            to++;
+        }
+    assert_string_equal(text.blanked, expected);
+    free(text.blanked);
+}
+
+static void test_faults(void **state)
+{
+    (void)state;
+    drops_faulty("!using std::cout;\nusing T = float;\n" KERNEL, "\nusing T = float;\n" KERNEL);
+    drops_faulty("const int a = 1;\n!const std::string s =\n  \"x\";\nconstexpr int b = 2;\n" KERNEL,
+                 "const int a = 1;\n\n\nconstexpr int b = 2;\n" KERNEL);
+    drops_faulty("!constexpr int f() { return std::rand(); }\n!namespace fs = std::filesystem;\n" KERNEL,
+                 "\n\n" KERNEL);
+    /* Of a class that the device uses only what is for the host. */
+    drops_faulty("struct V {\n  float x;\n!  std::string name() const;\n!  friend std::istream "
+                 "&operator>>(std::istream &, V &);\n"
+                 "  __device__ float f();\n};\n" KERNEL,
+                 "struct V {\n  float x;\n\n\n  __device__ float f();\n};\n" KERNEL);
+    /* Without a variable or its base a class would have another layout. */
+    drops_faulty("struct C {\n  int n;\n!  std::map<int, int> m;\n};\nstruct D { int n; };\n" KERNEL,
+                 "\n\n\n\nstruct D { int n; };\n" KERNEL);
+    drops_faulty("!struct E : std::exception {\n  int code;\n} const e;\n" KERNEL, "\n\n\n" KERNEL);
+    drops_faulty("struct C {\n!  std::map<int, int> m;\n  __device__ int f();\n};\n",
+                 "struct C {\n  std::map<int, int> m;\n  __device__ int f();\n};\n");
+    /* What is marked for the device is the source's own fault. */
+    drops_faulty("!__device__ int f() { return g(); }\n!__constant__ int c = h;\n!" KERNEL,
+                 "__device__ int f() { return g(); }\n__constant__ int c = h;\n" KERNEL);
+}
+
 /* The interpreter, in Python, has the same rules; both run tests/vectors/hostcode.json. */
 static void what_is_left_is_what_the_interpreter_leaves(void **state)
 {
@@ -174,6 +230,7 @@ static void what_is_left_is_what_the_interpreter_leaves(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_faults),
         cmocka_unit_test(host_functions_go),
         cmocka_unit_test(device_code_stays),
         cmocka_unit_test(variables_of_the_host_go),
