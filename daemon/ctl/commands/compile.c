@@ -14,7 +14,8 @@ static const char usage[] =
     "Makes the daemon compile CUDA C++, and prints the resulting kernels. A source that was compiled before, for any\n"
     "client, is not compiled again. Files beside FILE that it includes in quotes are sent along.\n\n"
     "  -e, --entry NAME       a __global__ function, or an instantiation such as 'scale<float, 4>'; may be repeated.\n"
-    "                         Default: all functions of the file that are no templates\n" SOURCE_USAGE
+    "                         Default: all functions of the file that are no templates, or, where it has\n"
+    "                         none, those of a file that it includes\n" SOURCE_USAGE
     "      --json             print JSON\n\n"
     "Exit status 1: it was not compiled; the compiler's output is on stderr.\n";
 

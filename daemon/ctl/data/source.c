@@ -289,9 +289,9 @@ static bool has_entry(const struct source *s, const char *name)
     return false;
 }
 
-enum ctl_exit source_find_entries(struct source *s)
+static enum ctl_exit find_entries(struct source *s, const char *text)
 {
-    const char *at = s->s.text, *token;
+    const char *at = text, *token;
     bool in_template = false;
     size_t length;
 
@@ -310,11 +310,21 @@ enum ctl_exit source_find_entries(struct source *s)
         if (name && !has_entry(s, name) && source_add_entry(s, name))
             return CTL_USAGE;
     }
-    if (!s->s.n_entries)
-        return ctl_usage("%s has no __global__ function that is no template: name instantiations by --entry "
-                         "'scale<float>'",
-                         s->s.name);
     return CTL_OK;
+}
+
+enum ctl_exit source_find_entries(struct source *s)
+{
+    enum ctl_exit status = find_entries(s, s->s.text);
+
+    for (size_t i = 0; i < s->s.n_files && !status && !s->s.n_entries; i++)
+        status = find_entries(s, s->files[i].text);
+    if (!status && !s->s.n_entries)
+        return ctl_usage(
+            "%s, with the files beside it that it includes, has no __global__ function that is no template: "
+            "name kernels by --entry, such as --entry 'scale<float>'",
+            s->s.name);
+    return status;
 }
 
 /* ---- compiling ---- */

@@ -36,7 +36,8 @@ enum ctl_exit source_add_entry(struct source *s, const char *entry);
 /* Reads the source file, and the files beside it that it includes in quotes. */
 enum ctl_exit source_read(struct source *s, const char *path);
 
-/* Adds the `__global__` functions of the source that are no templates. */
+/* Adds the `__global__` functions of the source that are no templates; of the first file that has any where the source
+ * has none. */
 enum ctl_exit source_find_entries(struct source *s);
 
 void source_free(struct source *s);
