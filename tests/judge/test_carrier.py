@@ -303,10 +303,10 @@ def test_what_others_kept_is_seen_in_times(daemon: Daemon, monkeypatch: pytest.M
         seen.append(draw.tensors["a"].data.tobytes())
         return stage(self, plan, draw, seed)
 
-    changed = _draws.changed
+    draw = _draws.draw
     made: list[int] = []
     for module in (_unseen, _pool):
-        monkeypatch.setattr(module, "changed", lambda *rest: made.append(1) or changed(*rest))
+        monkeypatch.setattr(module, "draw", lambda *rest: made.append(1) or draw(*rest))
     monkeypatch.setattr(_carrier.Carrier, "stage", spy)
     counts = []
     with judge_of(daemon) as judging:

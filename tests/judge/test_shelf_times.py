@@ -184,8 +184,8 @@ def test_draws_that_are_missing_are_made_beside_the_check(
     monkeypatch.setattr(_judge, "SLOW", 0.0)
     monkeypatch.setattr(_unseen, "TOGETHER", 16)
     made: list[int] = []
-    changed = _unseen.changed
-    monkeypatch.setattr(_unseen, "changed", lambda *rest: (made.append(1), changed(*rest))[1])
+    new = _unseen.draw
+    monkeypatch.setattr(_unseen, "draw", lambda *rest: (made.append(1), new(*rest))[1])
     before: list[int] = []
     check = _shelf.Shelf.fill
     monkeypatch.setattr(_shelf.Shelf, "fill", lambda self, several: (before.append(len(made)), check(self, several))[1])
@@ -273,10 +273,10 @@ def test_draws_end_with_their_solution(interpreted: Interpreted, judge_of: Make,
     made = judge_of(seed=None)
     made._pool._most = 0
     seen: list[Any] = []
-    changed = _unseen.changed
+    new = _unseen.draw
 
     def spy(*rest: Any) -> Any:
-        draw = changed(*rest)
+        draw = new(*rest)
         seen.append(weakref.ref(draw))
         return draw
 
@@ -284,7 +284,7 @@ def test_draws_end_with_their_solution(interpreted: Interpreted, judge_of: Make,
         byte = byte_of(held.memory, "c", 3)
         byte.set(byte.get() ^ 64)
 
-    monkeypatch.setattr(_unseen, "changed", spy)
+    monkeypatch.setattr(_unseen, "draw", spy)
     after_launches(monkeypatch, wrong)
     gc.collect()
     gc.disable()

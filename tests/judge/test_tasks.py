@@ -239,27 +239,19 @@ extern "C" __global__ void reduced(float* out, const float* x, int n)
 REDUCTIONS = {"sum": lambda x: x.sum(keepdims=True), "max": lambda x: x.max(keepdims=True), "sort": np.sort}
 
 
-def reduction(name: str, asked: list[int] | None = None) -> judge.Task:
-    def reference(x: Any) -> Any:
-        if asked is not None:
-            asked.append(1)
-        return REDUCTIONS[name](x)
-
-    return judge.Task(name, reference, lambda rng, n: {"x": rng.standard_normal(n, "f4")}, [{"n": 500}], exchange=True)
+def reduction(name: str) -> judge.Task:
+    return judge.Task(name, lambda x: REDUCTIONS[name](x), lambda rng, n: {"x": rng.standard_normal(n, "f4")}, [{"n": 500}], exchange=True)
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_an_exchange_that_changes_no_result_is_none(name: str) -> None:
     """Else who knows inputs by a few elements would have the right result for the changed ones, too."""
-    asked: list[int] = []
-    one = reduction(name, asked)
+    one = reduction(name)
     first = _draws.draw(one, one.timed_case, 1)
     made = [_draws.changed(one, first, seed, seed) for seed in range(2, 8)]
     for draw in made:
-        assert draw.unmoved and not _draws._passes(one, draw, first)
+        assert not _draws._passes(one, draw, first)
         assert np.mean(draw.tensors["x"].data == first.tensors["x"].data) < 0.1
-    # Twice each, in float64 and not: the first draw, exchanges that are tried once, and those that are made anew.
-    assert len(asked) == 2 * (1 + _draws.EXCHANGES + len(made))
 
 
 def test_an_exchange_that_changes_the_result_is_kept() -> None:
@@ -267,17 +259,16 @@ def test_an_exchange_that_changes_the_result_is_kept() -> None:
     first = _draws.draw(one, one.timed_case, 1)
     made = [_draws.changed(one, first, seed, seed) for seed in range(2, 8)]
     for draw in made:
-        assert not draw.unmoved and not _draws._passes(one, draw, first)
+        assert not _draws._passes(one, draw, first)
         assert np.mean(draw.tensors["a"].data == first.tensors["a"].data) > 0.99
 
 
 @pytest.mark.parametrize(("name", "result"), [("sum", "sum"), ("max", "most")])
 def test_who_remembers_results_by_samples_gains_nothing_at_a_reduction(interpreter: judge.Judge, name: str, result: str) -> None:
-    """The author of the task is told that exchanges gain nothing."""
     launch = judge.Launch("reduced", "out float* out[1], const float* x[n], int n", block=1)
     one = reduction(name)
     for source in (REDUCED, REMEMBERED):
         verdict = interpreter.judge(one, judge.Solution(source.replace("RESULT", result), [launch]))
-        assert verdict.right and any("exchanged elements do not change the result" in said for said in verdict.warnings), verdict
+        assert verdict.right, verdict
     drawn = interpreter._pool.take(one, one.timed_case, 3, interpreter.seed)
     assert all(np.mean(drawn.variant.tensors["x"].data == draw.tensors["x"].data) < 0.1 for draw in drawn.draws)

@@ -120,9 +120,10 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 def test_no_timed_launch_sees_inputs_again(gpu: judge.Judge, launches: list[Any]) -> None:
     gpu.limits = gpu.limits._replace(until=1e-9, at_most=60, launches=14)
     assert gpu.judge(task(), add()).right
-    assert len(launches) > _timed.TIMED_DRAWS  # so some had elements exchanged
-    inputs = {draw.tensors["a"].data.tobytes() for draw, _ in launches}
-    assert len(inputs) == len(launches)
+    assert len(launches) > _timed.TIMED_DRAWS  # so some were made for this solution
+    inputs = [draw.tensors["a"].data for draw, _ in launches]
+    alike = [numpy.mean(a == b) for a, b in itertools.combinations(inputs, 2)]
+    assert max(alike) < 0.1, "a result that was kept for nearly the same inputs could be updated"
     for draw, _ in launches:
         assert numpy.array_equal(draw.expected[0].values, draw.tensors["a"].data.astype("f8") + draw.tensors["b"].data)
 

@@ -10,10 +10,9 @@ import secrets
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 from .._base.needs_numpy import numpy
 from ._check import compare
@@ -26,8 +25,6 @@ __all__ = ["Draw", "Examined", "Expected", "changed", "draw", "examine", "new_se
 
 INPUTS_MAX = 32
 EXCHANGES = 3  # that are tried, where the ones before have not changed the result
-# Cases of tasks whose results none of them changed: more would cost the reference, and change no result.
-_unmoved: WeakKeyDictionary[Task, set[Case]] = WeakKeyDictionary()
 
 
 def new_seed() -> int:
@@ -52,7 +49,7 @@ class Expected(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class Draw:
     """`number` tells draws of a verdict apart. `originals` are as what the generator made: frameworks, without elements, and numbers.
-    `seconds`: that it took to make. `unmoved`: it was to be another draw with exchanged elements, and no exchange changed the result."""
+    `seconds`: that it took to make."""
 
     number: int
     case: Case
@@ -62,7 +59,6 @@ class Draw:
     expected: tuple[Expected, ...]
     warning: str = ""
     seconds: float = 0.0
-    unmoved: bool = False
 
     @cached_property
     def nbytes(self) -> int:
@@ -181,27 +177,25 @@ def _exchanged(one: Draw, rng: Any) -> dict[str, Tensor] | None:
 
 
 def changed(task: Task, one: Draw, seed: int, number: int) -> Draw:
-    """The draw with two elements of each input of floats exchanged: inputs that nobody has seen, for the price of the reference alone.
+    """The draw with two elements of each input of floats exchanged, for the check alone: a solution that knows inputs by a few elements,
+    and has kept their result, is wrong then. No timed launch gets such a draw: updating a result that was kept would be faster than
+    computing one.
 
-    The result is another one, too: else who remembers the old result, and knows its inputs by a few elements, would be right. Where the
-    task allows no exchange, there is nothing to exchange, or no exchange changes the result (a sum, a largest element, a sort), the draw
-    is made of a new seed. That exchanges change nothing is found out once for a case, which costs some calls of the reference."""
+    Where the task allows no exchange, there is nothing to exchange, or no exchange changes the result (a sum, a largest element, a
+    sort), the draw is made of a new seed."""
     if not task.exchange:
         return draw(task, one.case, seed, number)
     begun = time.monotonic()
     rng = numpy.random.default_rng(seed)
-    unmoved = _unmoved.setdefault(task, set())
-    for left in reversed(range(EXCHANGES)):
-        tensors = None if one.case in unmoved else _exchanged(one, rng)
+    for _ in range(EXCHANGES):
+        tensors = _exchanged(one, rng)
         if tensors is None:
             break
         expected, warning = _answered(task, tensors, one.originals)
         made = Draw(number, one.case, tensors, one.numbers, one.originals, expected, warning, time.monotonic() - begun)
         if not _passes(task, made, one):
             return made
-        if not left:
-            unmoved.add(one.case)
-    return replace(draw(task, one.case, seed, number), unmoved=one.case in unmoved)
+    return draw(task, one.case, seed, number)
 
 
 class Examined(NamedTuple):
@@ -248,6 +242,4 @@ def examine(task: Task, case: Case, first: Draw, second: Draw, variant: Draw) ->
     said = [one.warning for one in (first, second) if one.warning][:1]
     if _passes(task, first, second):
         said.append(f"the case {case}: the results of two draws are equal within the tolerance, so a constant would pass for right")
-    if variant.unmoved:
-        said.append(f"the case {case}: exchanged elements do not change the result, so each draw is made anew: exchange=True saves nothing")
     return Examined(tuple(said))

@@ -120,8 +120,7 @@ class Pool:
         return drawn
 
     def variants(self, task: Task) -> tuple[Draw, ...]:
-        """Draws of the timed case that were made to time other solutions: most are one of those that `take` answers, but for few
-        elements. Never waits."""
+        """Draws of the timed case that were made to time other solutions. Never waits."""
         with self._lock:
             entry = self._entries.get((task.key, task.timed_case, None))
         return () if entry is None else tuple(entry.variants)
@@ -151,17 +150,16 @@ class Pool:
         with entry.lock, contextlib.suppress(TaskFault):
             one = max(entry.draws[-1].nbytes, 1)
             missing = min(count, self._variants_most(one)) - len(entry.variants)
-            if missing <= 0 or missing * median(draw.seconds for draw in entry.draws) > seconds:
+            if missing <= 0 or missing * median(made.seconds for made in entry.draws) > seconds:
                 return
             with self._lock:
                 missing = min(missing, (self._most - sum(other.nbytes for other in self._entries.values())) // one)
                 entry.nbytes += max(missing, 0) * one  # others see that there is less room
             numbers = range(entry.made, entry.made + missing)
             entry.made += len(numbers)
-            of = [entry.draws[number % len(entry.draws)] for number in numbers]
             try:
-                for draw in crew.map(lambda draw, number: changed(task, draw, new_seed(), number), of, numbers):
-                    entry.variants.append(draw)
+                for made in crew.map(lambda number: draw(task, task.timed_case, new_seed(), number), numbers):
+                    entry.variants.append(made)
             finally:
                 entry.count()
 

@@ -115,9 +115,8 @@ class Task:
     numbers and the inputs' shapes, as in a launch's grid, or a function with the case's values as keywords; None: nobody has counted.
     With them a verdict says whether memory or arithmetic is the roof.
 
-    `exchange`: elements of an input may change places, and it is still one. Then inputs that nobody has seen cost no generator, and
-    what takes inputs for others that are nearly the same is found out. It gains nothing where no exchange changes the result (a sum of
-    all), of which verdicts warn. False where inputs are sorted, symmetric, normalised.
+    `exchange`: elements of an input may change places, and it is still one. Then the check has inputs that are nearly those of an
+    earlier launch: a solution that takes the ones for the others is found out. False where inputs are sorted, symmetric, normalised.
 
     A task is Python, and trusted.
     """

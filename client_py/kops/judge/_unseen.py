@@ -9,7 +9,7 @@ from collections import deque
 from concurrent.futures import Future, wait
 from statistics import median
 
-from ._draws import Draw, changed, new_seed
+from ._draws import Draw, draw, new_seed
 from ._gpu import VARIED_BYTES, GpuRunner, ahead_of
 from ._lane import Job
 from ._runner import Runner
@@ -53,7 +53,7 @@ class Unseen:
         self._coming: deque[Future[Draw]] = deque()
 
     def draw(self) -> Draw:
-        """Of those that are kept, then with exchanged elements. Any thread's."""
+        """Of those that are kept, then a new one. Any thread's."""
         with self._drawing:
             if self._rest:
                 return self._rest.pop()
@@ -62,8 +62,8 @@ class Unseen:
     def _new(self) -> Draw:
         with self._drawing:
             self._number += 1
-            number, seed, of = self._number, new_seed(), self.random.choice(self.job.timed)
-        made = changed(self.task, of, seed, number)
+            number = self._number
+        made = draw(self.task, self.task.timed_case, new_seed(), number)
         self.job.keep(made)
         return made
 
