@@ -82,16 +82,22 @@ static const struct {
 
 struct errors {
     uint64_t wrong;
-    double squares; /* of the errors of elements that are finite, where what is right is, too */
+    uint64_t by_atol; /* elements of at least `least` that rtol alone does not allow */
+    double squares;   /* of the errors of elements that are finite, where what is right is, too */
+};
+
+struct rule {
+    double rtol, atol, least;
 };
 
 /* An element is right within atol + rtol |want|, or where both are the same infinity, or NaN. */
-static void add_error(double got, double want, double rtol, double atol, struct errors *sum)
+static void add_error(double got, double want, const struct rule *rule, struct errors *sum)
 {
-    double far = fabs(got - want);
+    double far = fabs(got - want), size = fabs(want);
 
     if (isfinite(got) && isfinite(want)) {
-        sum->wrong += far > atol + rtol * fabs(want);
+        sum->wrong += far > rule->atol + rule->rtol * size;
+        sum->by_atol += size >= rule->least && far > rule->rtol * size;
         sum->squares += far * far;
     } else {
         sum->wrong += !(got == want || (isnan(got) && isnan(want)));
@@ -100,37 +106,40 @@ static void add_error(double got, double want, double rtol, double atol, struct 
 
 /* Counts the elements that are not right, without branches. The sum of squares is finite unless an element, or its
  * error, is not. */
-static void add_whole(const double *got, const double *want, size_t count, double rtol, double atol, struct errors *sum)
+static void add_whole(const double *got, const double *want, size_t count, const struct rule *rule, struct errors *sum)
 {
-    double squares[LANES] = {0}, wrong[LANES] = {0};
+    double squares[LANES] = {0}, wrong[LANES] = {0}, by_atol[LANES] = {0};
+    const double rtol = rule->rtol, atol = rule->atol, least = rule->least;
 
     for (size_t i = 0; i < count; i += LANES)
         for (size_t k = 0; k < LANES; k++) {
-            double far = fabs(got[i + k] - want[i + k]), allowed = atol + rtol * fabs(want[i + k]);
+            double far = fabs(got[i + k] - want[i + k]), size = fabs(want[i + k]), allowed = rtol * size;
 
-            wrong[k] += far <= allowed ? 0.0 : 1.0;
+            wrong[k] += far <= atol + allowed ? 0.0 : 1.0;
+            by_atol[k] += (size >= least) & (far > allowed) ? 1.0 : 0.0;
             squares[k] += far * far;
         }
     for (size_t k = 0; k < LANES; k++) {
         sum->squares += squares[k];
         sum->wrong += (uint64_t)wrong[k];
+        sum->by_atol += (uint64_t)by_atol[k];
     }
 }
 
-static void add_errors(const double *got, const double *want, size_t count, double rtol, double atol,
-                       struct errors *sum)
+static void add_errors(const double *got, const double *want, size_t count, const struct rule *rule, struct errors *sum)
 {
     size_t whole = count - count % LANES;
     struct errors found = {0};
 
-    add_whole(got, want, whole, rtol, atol, &found);
+    add_whole(got, want, whole, rule, &found);
     if (!isfinite(found.squares)) { /* what is not finite has a rule of its own */
         found = (struct errors){0};
         whole = 0;
     }
     for (size_t i = whole; i < count; i++)
-        add_error(got[i], want[i], rtol, atol, &found);
+        add_error(got[i], want[i], rule, &found);
     sum->wrong += found.wrong;
+    sum->by_atol += found.by_atol;
     sum->squares += found.squares;
 }
 
@@ -138,12 +147,12 @@ PyObject *compare_floats(PyObject *module, PyObject *args)
 {
     struct errors sum = {0};
     unsigned long long got, want, count;
-    double rtol, atol;
+    struct rule rule;
     const char *dtype;
     size_t kind = 0;
 
     (void)module;
-    if (!PyArg_ParseTuple(args, "sKKKdd", &dtype, &got, &want, &count, &rtol, &atol))
+    if (!PyArg_ParseTuple(args, "sKKKddd", &dtype, &got, &want, &count, &rule.rtol, &rule.atol, &rule.least))
         return NULL;
     while (kind < sizeof(floats) / sizeof(*floats) && strcmp(floats[kind].dtype, dtype) != 0)
         kind++;
@@ -155,9 +164,10 @@ PyObject *compare_floats(PyObject *module, PyObject *args)
         size_t now = count - at < AT_ONCE ? (size_t)(count - at) : AT_ONCE;
 
         floats[kind].widen((const unsigned char *)(uintptr_t)got + at * floats[kind].size, now, wide);
-        add_errors(wide, (const double *)(uintptr_t)want + at, now, rtol, atol, &sum);
+        add_errors(wide, (const double *)(uintptr_t)want + at, now, &rule, &sum);
     }
-    Py_END_ALLOW_THREADS return Py_BuildValue("Kd", (unsigned long long)sum.wrong, sum.squares);
+    Py_END_ALLOW_THREADS return Py_BuildValue("KdK", (unsigned long long)sum.wrong, sum.squares,
+                                              (unsigned long long)sum.by_atol);
 }
 
 PyObject *compare_bytes(PyObject *module, PyObject *args)

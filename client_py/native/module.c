@@ -96,9 +96,11 @@ static PyMethodDef methods[] = {
     {"keep_image", here_keep_image, METH_VARARGS,
      "keep_image(name, fd, size): keeps a binary of the daemon's own kernels, the first bytes of the file."},
     {"compare_floats", compare_floats, METH_VARARGS,
-     "compare_floats(dtype, got, want, count, rtol, atol): how many are wrong, and the sum of the errors' squares. "
-     "Addresses; `want` "
-     "is of doubles. None: of a dtype that is not known here."},
+     "compare_floats(dtype, got, want, count, rtol, atol, least): how many are wrong, the sum of the errors' squares, "
+     "and "
+     "how many of at least `least` `rtol` alone does not allow. Addresses; `want` is of doubles. None: of a dtype that "
+     "is "
+     "not known here."},
     {"compare_bytes", compare_bytes, METH_VARARGS,
      "compare_bytes(a, b, size): whether the bytes at two addresses are equal."},
     {"leave", leave, METH_NOARGS, "The interpreter ends: links that are dropped from now on are left to the system."},

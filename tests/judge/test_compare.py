@@ -29,9 +29,11 @@ def bits_of(dtype: str, values: Any) -> _values.Tensor:
     return _values.Tensor(dtype, values.astype(_values.bits_dtype(dtype)))
 
 
-def plainly(got: _values.Tensor, want: Any, rtol: float, atol: float) -> tuple[int, float]:
-    bad, far = _check._compare_floats(_draws.Expected("c", got.dtype, want), _values.floats_of(got), rtol, atol)
-    return int(bad.sum()), float(np.square(far[np.isfinite(far)]).sum())
+def plainly(got: _values.Tensor, want: Any, rtol: float, atol: float, least: float = math.inf) -> tuple[int, float, int]:
+    wide = _values.floats_of(got)
+    bad, far = _check._compare_floats(_draws.Expected("c", got.dtype, want), wide, rtol, atol)
+    counted = np.isfinite(wide) & np.isfinite(want) & (np.abs(want) >= least) & (far > rtol * np.abs(want))
+    return int(bad.sum()), float(np.square(far[np.isfinite(far)]).sum()), int(counted.sum())
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -41,10 +43,10 @@ def test_floats(how: str, dtype: str, size: int) -> None:
     want = rng.standard_normal(size)
     with np.errstate(all="ignore"):
         got = bits_of(dtype, want * (1 + 1e-3 * rng.standard_normal(size)))
-        for rtol, atol in ((1e-3, 0.0), (0.0, 1e-2), (1e-2, 1e-2), (0.0, 0.0)):
-            wrong, squares = _compare.float_errors(got, want, rtol, atol)
-            expected = plainly(got, want, rtol, atol)
-            assert wrong == expected[0] and squares == pytest.approx(expected[1], rel=1e-9)
+        for rule in ((1e-3, 0.0), (0.0, 1e-2), (1e-2, 1e-2), (0.0, 0.0), (1e-3, 1e-2, 0.0), (1e-3, 1e-2, 0.5)):
+            errors, expected = _compare.float_errors(got, want, *rule), plainly(got, want, *rule)
+            assert errors.squares == pytest.approx(expected[1], rel=1e-9)
+            assert (errors.wrong, errors.by_atol) == expected[::2]
     assert dtype.startswith("f8") or not _compare.float_errors(got, _values.floats_of(got), 0.0, 0.0)[0]
 
 
@@ -59,13 +61,14 @@ def test_what_is_not_finite(how: str, at: int) -> None:
             right, tensor = np.ones(8192), _values.Tensor("f64", np.ones(8192))
             right[at], tensor.data[at] = want, got
             with np.errstate(all="ignore"):
-                assert _compare.float_errors(tensor, right, 1e-6, 1e-6)[0] == plainly(tensor, right, 1e-6, 1e-6)[0], (got, want)
+                found = _compare.float_errors(tensor, right, 1e-6, 1e-6, 0.5)
+                assert found[::2] == plainly(tensor, right, 1e-6, 1e-6, 0.5)[::2], (got, want)
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 def test_every_number_of_two_bytes(how: str, dtype: str) -> None:
     tensor = _values.Tensor(dtype, np.arange(1 << 16, dtype="u2").view(_values.bits_dtype(dtype)))
-    assert _compare.float_errors(tensor, _values.floats_of(tensor), 0.0, 0.0) == (0, 0.0)
+    assert _compare.float_errors(tensor, _values.floats_of(tensor), 0.0, 0.0) == (0, 0.0, 0)
 
 
 def test_bytes(how: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ def run(entry: str, several: tuple[Any, ...] | list[tuple[Any, ...]], *rest: Any
 
 
 def found() -> Any:
-    return np.zeros((4, 2))  # three looks, and whether anything is wrong
+    return np.zeros((4, _device_code.SUMS))  # three looks, and whether anything is wrong
 
 
 def filled(dtype: str, bits: Any, nan: bool = False, before: int = BEFORE) -> Any:
@@ -54,11 +55,11 @@ def test_a_tensor_between_rubbish(size: int, before: int) -> None:
         run("look_same", (one, tensor, SEED), room.size, tensor.size, *how, same, 4, 1)
         run("look_around", (one, SEED), room.size, *how, around, 4, 2)
         beside = not before <= at < before + size
-        assert same[1, 0] == room.size - 1 and not same[[0, 2]].any() and same[3].tolist() == [1, 0]
-        assert around[2, 0] == room.size - beside and around[3].tolist() == [beside, 0]
+        assert same[1, 0] == room.size - 1 and not same[[0, 2]].any() and same[3].tolist() == [1, 0, 0]
+        assert around[2, 0] == room.size - beside and around[3].tolist() == [beside, 0, 0]
     whole = found()
     run("look_same", (room, tensor, SEED), room.size, tensor.size, *how, whole, 4, 0)
-    assert whole[0].tolist() == [room.size, 0] and not whole[3].any()
+    assert whole[0].tolist() == [room.size, 0, 0] and not whole[3].any()
 
 
 @pytest.mark.parametrize("wrong", [False, True])
@@ -97,15 +98,15 @@ def test_floats_as_on_the_host(dtype: str) -> None:
         got = bits_of(dtype, near)
         if dtype.startswith("f8"):
             got = _values.Tensor(dtype, np.arange(want.size).astype("u1"))
-    for rtol, atol in ((1e-2, 0.0), (0.0, 1e-2), (1e-2, 1e-2), (0.0, 0.0)):
+    for rtol, atol, least in ((1e-2, 0.0, 0.0), (0.0, 1e-2, math.inf), (1e-2, 1e-2, 0.5), (0.0, 0.0, 0.0)):
         room = np.zeros(-(-(BEFORE + got.nbytes) // 8), "u8")
         room.view("u1")[BEFORE : BEFORE + got.nbytes] = got.data.view("u1")
         sums = found()
         with np.errstate(all="ignore"):
-            run(_device_code.LOOKS[dtype], (room, want, atol), room.size, want.size, BEFORE, got.nbytes, rtol, sums, 4, 1)
-        wrong, squares = _compare.float_errors(got, want, rtol, atol)
-        assert sums[1, 0] == want.size - wrong and sums[1, 1] == pytest.approx(squares, rel=1e-12)
-        assert sums[3].tolist() == [bool(wrong), 0]
+            run(_device_code.LOOKS[dtype], (room, want, atol), room.size, want.size, BEFORE, got.nbytes, rtol, least, 1e-3, sums, 4, 1)
+        errors = _compare.float_errors(got, want, rtol, atol, max(least, 1e-3 * atol))
+        assert sums[1, 0] == want.size - errors.wrong and sums[1, 1] == pytest.approx(errors.squares, rel=1e-12)
+        assert sums[1, 2] == errors.by_atol and sums[3].tolist() == [bool(errors.wrong), 0, 0]
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f8_e4m3", "f8_e5m2"])
@@ -116,8 +117,8 @@ def test_all_numbers_of_small_dtypes(dtype: str) -> None:
     room = np.zeros(-(-some.nbytes // 8), "u8")
     room.view("u1")[: some.nbytes] = some.view("u1")
     sums = found()
-    run(_device_code.LOOKS[dtype], (room, want, 0.0), room.size, want.size, 0, some.nbytes, 0.0, sums, 4, 0)
-    assert sums[0].tolist() == [want.size, 0]
+    run(_device_code.LOOKS[dtype], (room, want, 0.0), room.size, want.size, 0, some.nbytes, 0.0, math.inf, 0.0, sums, 4, 0)
+    assert sums[0].tolist() == [want.size, 0, 0]
 
 
 @pytest.mark.parametrize("count", [1, 3, _device_code.WIDE])
@@ -132,13 +133,13 @@ def test_several_rooms_at_once(count: int) -> None:
     alone = filled("f64", tensors[0])[0]
     assert np.array_equal(rooms[0].view("f8")[32:62], alone.view("f8")[32:62]) and len({room.tobytes() for room in rooms}) == count
     rooms[-1].view("f8")[40] += 0.5
-    same, near = np.zeros((count + 3, 2)), np.zeros((count + 3, 2))
+    same, near = np.zeros((count + 3, _device_code.SUMS)), np.zeros((count + 3, _device_code.SUMS))
     run("look_same", [(room, one.view("u8"), i) for i, (room, one) in enumerate(zip(rooms, tensors))], *how, *bits, same, count + 3, 1)
     tolerances = [1.0] * (count - 1) + [0.25]
     several = list(zip(rooms, tensors, tolerances))
-    run("look_f64", several, *how, 0.0, near, count + 3, 1)
+    run("look_f64", several, *how, 0.0, math.inf, 0.0, near, count + 3, 1)
     assert same[:, 0].tolist() == [0, *[128] * (count - 1), 127, 0, 1]
     assert near[:, 0].tolist() == [0, *[30] * (count - 1), 29, 0, 1] and near[count, 1] == pytest.approx(0.25)
-    wide = np.zeros((count + 3, 2))
-    run("look_f64", [(room, one, 0.75) for room, one, _ in several], *how, 0.0, wide, count + 3, 1)
+    wide = np.zeros((count + 3, _device_code.SUMS))
+    run("look_f64", [(room, one, 0.75) for room, one, _ in several], *how, 0.0, math.inf, 0.0, wide, count + 3, 1)
     assert wide[:, 0].tolist() == [0, *[30] * count, 0, 0]

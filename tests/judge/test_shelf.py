@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from kops import Client, judge
 from kops._base.errors import BY_CODE
-from kops.judge import _carrier, _check, _draws, _gpu, _machine, _rounds, _shelf, _timed, _unseen
+from kops.judge import _carrier, _check, _compare, _draws, _gpu, _machine, _rounds, _shelf, _timed, _unseen
 from material import FAULT, SIGNATURE, VECTOR, add, confined, task
 from shelves import SMALL, Interpreted, Make, after_launches, believe, byte_of, interpreted, judge_of
 
@@ -316,12 +316,14 @@ def test_precision() -> None:
     expected = drawn.expected[0]
     allowed, size = one.tolerance_of("f32").allowed_rms("f32", expected.scale, expected.noise), expected.values.size
 
-    def found(squares: float) -> Any:
-        return _check.imprecise(one, expected, squares, drawn.case, drawn.number)
+    def found(squares: float, by_atol: int = 0) -> Any:
+        return _check.imprecise(one, expected, _compare.Errors(0, squares, by_atol), drawn.case, drawn.number)
 
     assert found(0.9 * allowed**2 * size) is None and found(math.nan) is not None
     worst = found(1.1 * allowed**2 * size)
     assert (worst.why, worst.expected, worst.of) == ("precision", allowed, size) and worst.got == pytest.approx(1.1**0.5 * allowed)
+    many = one.tolerance_of("f32").allowed_by_atol("f32", size)
+    assert found(0.0, many) is None and (found(0.0, many + 1).why, found(0.0, many + 1).got) == ("small", many + 1)
 
 
 def test_a_fault_costs_one_process(start: Callable[..., Daemon], interpreted: Interpreted) -> None:

@@ -8,16 +8,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .._base.needs_numpy import numpy
-from ._compare import float_errors, same_bytes
-from ._task import Case, Task
+from ._compare import Errors, float_errors, same_bytes
+from ._task import Case, Task, least_rms
 from ._values import FLOATS, Tensor, numbers
 from ._verdict import Worst
 
 if TYPE_CHECKING:
     from ._draws import Draw, Expected
 
-__all__ = ["changed_input", "check_outputs", "compare", "imprecise"]
+__all__ = ["CLEAR", "changed_input", "check_outputs", "compare", "imprecise"]
 
+CLEAR = 1.25  # times what every right solution may be off that a shortcut is off, to be told from these
 UNTOUCHED_BYTES = 2  # of an element from which on keeping its poison is no coincidence
 
 
@@ -48,12 +49,19 @@ def _compare_floats(expected: Expected, got: Any, rtol: float, atol: float) -> t
         return bad, numpy.where(finite, far, numpy.where(bad, math.inf, 0.0))
 
 
-def imprecise(task: Task, expected: Expected, squares: float, case: Case, number: int) -> Worst | None:
-    """Where the root mean square of an output's errors, whose squares add up to `squares`, is more than is allowed."""
-    allowed = task.tolerance_of(expected.dtype).allowed_rms(expected.dtype, expected.scale, expected.noise)
-    size = int(expected.values.size)
-    rms = math.sqrt(squares / max(size, 1))
-    return None if rms <= allowed else Worst("precision", expected.name, (), rms, allowed, str(case), number, 0, size)
+def imprecise(task: Task, expected: Expected, errors: Errors, case: Case, number: int) -> Worst | None:
+    """What is wrong with an output of which each element is within its tolerance: the root mean square of its errors is more than is
+    allowed, or more elements are right by `atol` alone than roundings explain, since small elements were not computed."""
+    tolerance, size = task.tolerance_of(expected.dtype), int(expected.values.size)
+    allowed = tolerance.allowed_rms(expected.dtype, expected.scale, expected.noise)
+    if math.isfinite(allowed):
+        least = least_rms(expected.dtype, size, expected.scale, expected.noise)
+        allowed = min([allowed, *(max(one / 2, least) for one in expected.shortcuts if one > CLEAR * least)])
+    rms = math.sqrt(errors.squares / max(size, 1))
+    if not rms <= allowed:
+        return Worst("precision", expected.name, (), rms, allowed, str(case), number, 0, size)
+    many = expected.noisy + tolerance.allowed_by_atol(expected.dtype, size)
+    return None if errors.by_atol <= many else Worst("small", expected.name, (), errors.by_atol, many, str(case), number, 0, size)
 
 
 def compare(task: Task, expected: Expected, got: Tensor, case: Case, number: int) -> Worst | None:
@@ -61,19 +69,20 @@ def compare(task: Task, expected: Expected, got: Tensor, case: Case, number: int
     size = got.data.size
     if not size:
         return None
-    rtol, atol = task.tolerance_of(expected.dtype).bounds(expected.dtype, expected.scale)
+    tolerance = task.tolerance_of(expected.dtype)
+    rtol, atol = tolerance.bounds(expected.dtype, expected.scale)
     if expected.dtype not in FLOATS:
         if not rtol and not atol and same_bytes(got.data, expected.values):
             return None
         bad, far = _compare_exact(expected, got.data, rtol, atol)
         return _worst("value", expected.name, got.data, expected.values, far, bad, case, number) if bad.any() else None
-    wrong, squares = float_errors(got, expected.values, rtol, atol)
-    if wrong:
+    errors = float_errors(got, expected.values, rtol, atol, tolerance.least(expected.dtype, expected.scale))
+    if errors.wrong:
         wide = numbers(got)
         bad, far = _compare_floats(expected, wide, rtol, atol)
         if bad.any():
             return _worst("value", expected.name, wide, expected.values, far, bad, case, number)
-    return imprecise(task, expected, squares, case, number)
+    return imprecise(task, expected, errors, case, number)
 
 
 def _untouched(got: Tensor, poison: Any, expected: Expected, worst: Worst) -> Worst:

@@ -3,15 +3,25 @@ that fit into a cache. What is wrong with an array that is not is for `_check`."
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 from .._base.compiled import native
 from .._base.needs_numpy import numpy
 from ._values import Tensor, floats_of
 
-__all__ = ["float_errors", "same_bytes", "sum_of_squares"]
+__all__ = ["Errors", "float_errors", "same_bytes", "sum_of_squares"]
 
 PART = 1 << 15  # elements
+
+
+class Errors(NamedTuple):
+    """Of a tensor of floats: elements that are wrong, the sum of the squares of the errors of those that are finite, and elements of at
+    least some size that are further off than `rtol` of themselves, so that `atol` alone may allow them."""
+
+    wrong: int
+    squares: float
+    by_atol: int
 
 
 def _address(array: Any) -> int:
@@ -34,34 +44,37 @@ def same_bytes(a: Any, b: Any) -> bool:
     return all(numpy.array_equal(flat[0][at : at + 8 * PART], flat[1][at : at + 8 * PART]) for at in range(0, a.nbytes, 8 * PART))
 
 
-def float_errors(got: Tensor, want: Any, rtol: float, atol: float) -> tuple[int, float]:
-    """How many elements of a tensor of floats are wrong, and the sum of the squares of the errors of those that are finite. `want`
-    is of float64. Right is what is within `atol + rtol * |want|`, the same infinity, or NaN for NaN."""
+def float_errors(got: Tensor, want: Any, rtol: float, atol: float, least: float = math.inf) -> Errors:
+    """What is off. `want` is of float64. Right is what is within `atol + rtol * |want|`, the same infinity, or NaN for NaN. `least`:
+    the size from which on elements count for `by_atol`."""
     if want.dtype != numpy.float64 or want.shape != got.data.shape or not (want.flags.c_contiguous and got.data.flags.c_contiguous):
         raise ValueError("what is right is float64 of the same shape, without gaps")
     if native is not None:
-        found = native.compare_floats(got.dtype, _address(got.data), _address(want), want.size, rtol, atol)
+        found = native.compare_floats(got.dtype, _address(got.data), _address(want), want.size, rtol, atol, least)
         if found is not None:
-            return int(found[0]), float(found[1])
-    wrong, squares = 0, 0.0
+            return Errors(*found)
+    sums = [0, 0.0, 0]
     flat, right = got.data.reshape(-1), want.reshape(-1)
     with numpy.errstate(all="ignore"):
         for at in range(0, right.size, PART):
-            some, squared = _part(floats_of(Tensor(got.dtype, flat[at : at + PART])), right[at : at + PART], rtol, atol)
-            wrong, squares = wrong + some, squares + squared
-    return wrong, squares
+            found = _part(floats_of(Tensor(got.dtype, flat[at : at + PART])), right[at : at + PART], rtol, atol, least)
+            sums = [one + more for one, more in zip(sums, found)]
+    return Errors(int(sums[0]), sums[1], int(sums[2]))
 
 
-def _part(got: Any, want: Any, rtol: float, atol: float) -> tuple[int, float]:
+def _part(got: Any, want: Any, rtol: float, atol: float, least: float) -> Errors:
     far = numpy.abs(got - want)
     allowed = numpy.abs(want)
+    counts = allowed >= least
     allowed *= rtol
+    counts &= far > allowed
     allowed += atol
     right = far <= allowed
     squares = sum_of_squares(far)
-    if numpy.isfinite(squares):
-        return int(right.size - numpy.count_nonzero(right)), squares
-    finite = numpy.isfinite(got) & numpy.isfinite(want)
-    right = numpy.where(finite, right, (got == want) | (numpy.isnan(got) & numpy.isnan(want)))
-    far[~finite] = 0
-    return int(right.size - numpy.count_nonzero(right)), sum_of_squares(far)
+    if not numpy.isfinite(squares):
+        finite = numpy.isfinite(got) & numpy.isfinite(want)
+        right = numpy.where(finite, right, (got == want) | (numpy.isnan(got) & numpy.isnan(want)))
+        counts &= finite
+        far[~finite] = 0
+        squares = sum_of_squares(far)
+    return Errors(int(right.size - numpy.count_nonzero(right)), squares, int(numpy.count_nonzero(counts)))

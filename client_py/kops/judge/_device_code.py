@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 from ._poison import NANS
 
-__all__ = ["BLOCK", "LOOKS", "SOURCE", "WIDE", "arguments", "entries", "masks", "signature"]
+__all__ = ["BLOCK", "LOOKS", "SOURCE", "SUMS", "WIDE", "arguments", "entries", "masks", "signature"]
 
 BLOCK = 256  # threads, which the sums in shared memory are for
 WIDE = 7  # rooms of one launch, whose blocks have them by their `y`: a launch takes longer to ask for than most rooms to fill
+SUMS = 3  # that a look adds up: elements that are right, squares of errors, elements that `atol` alone may allow
 LOOKS = {
     "f16": "look_f16", "bf16": "look_bf16", "f32": "look_f32", "f64": "look_f64", "f8_e4m3": "look_e4m3", "f8_e5m2": "look_e5m2",
 }  # fmt: skip
@@ -55,7 +56,7 @@ _ROOM, _FILLED = f"const {_U64}* room#[words]", f"out {_U64}* room#[words]"
 _TENSOR, _SEED = f"const {_U64}* tensor#[held]", f"{_U64} seed#"
 _WORDS, _HELD, _PLACE, _BITS = f"{_U64} words", f"{_U64} held", (f"{_U64} before", f"{_U64} bytes"), (f"{_U64} drawn", f"{_U64} set")
 _UNLESS = "const double* found", "int rows"  # or a null pointer
-_FOUND = "inout double* found[rows][2]", "int rows", "int row"
+_FOUND = f"inout double* found[rows][{SUMS}]", "int rows", "int row"
 _FORMS = {
     "put_rubbish": _Form((_FILLED, _SEED), (_WORDS, *_BITS, *_UNLESS)),
     "put_tensor": _Form((_FILLED, _TENSOR, _SEED), (_WORDS, _HELD, *_PLACE, *_BITS, *_UNLESS)),
@@ -64,7 +65,7 @@ _FORMS = {
     **dict.fromkeys(
         LOOKS.values(),
         _Form(
-            (_ROOM, "const double* want#[count]", "double atol#"), (_WORDS, f"{_U64} count", *_PLACE, "double rtol", *_FOUND)
+            (_ROOM, "const double* want#[count]", "double atol#"), (_WORDS, f"{_U64} count", *_PLACE, "double rtol", "double least", "double part", *_FOUND)
         ),
     ),
 }
@@ -129,7 +130,7 @@ _LOOK_SAME = r"""
         right += one;
         wrong |= !one;
     }
-    add_up(right, 0, wrong, found, rows, row + blockIdx.y);
+    add_up(right, 0, 0, wrong, found, rows, row + blockIdx.y);
 """
 
 # How many words have, beside the tensor, what put_rubbish() wrote: of those of the tensor alone nothing is asked.
@@ -145,19 +146,20 @@ _LOOK_AROUND = r"""
         right += one;
         wrong |= !one;
     }
-    add_up(right, 0, wrong, found, rows, row + blockIdx.y);
+    add_up(right, 0, 0, wrong, found, rows, row + blockIdx.y);
 """
 
 _LOOK = r"""
     const TYPE *got = (const TYPE *)((const char *)room + before);
-    double right = 0, squares = 0;
+    double right = 0, squares = 0, by_atol = 0;
+    least = fmax(least, __dmul_rn(part, atol));
     bool wrong = false;
     for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += (u64)gridDim.x * blockDim.x) {
-        int one = is_right(LOAD(got[i]), want[i], rtol, atol, &squares);
+        int one = is_right(LOAD(got[i]), want[i], rtol, atol, least, &squares, &by_atol);
         right += one;
         wrong |= !one;
     }
-    add_up(right, squares, wrong, found, rows, row + blockIdx.y);
+    add_up(right, squares, by_atol, wrong, found, rows, row + blockIdx.y);
 """
 
 _LOADS = {
@@ -172,7 +174,7 @@ _LOADS = {
 # A room is a tensor's memory with what lies before and behind the tensor, all of it words of 8 bytes, in the order of their addresses.
 # `found` has a row for each look. Its last row begins with 1 once a look has found something wrong. The kernels that fill memory do
 # nothing then, since that memory is evidence.
-SOURCE = r"""
+SOURCE = f"#define SUMS {SUMS}\n" + r"""
 typedef unsigned long long u64;
 
 /* The finalizer of SplitMix64 (Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators, 2014). */
@@ -201,31 +203,29 @@ static __device__ u64 held_at(u64 i, const u64 *tensor, u64 before, u64 bytes, u
 }
 
 /* Adds what the threads of a block have to a row of `found`, and notes in its last row that something is wrong. */
-static __device__ void add_up(double right, double squares, bool wrong, double *found, int rows, int row)
+static __device__ void add_up(double right, double squares, double by_atol, bool wrong, double *found, int rows, int row)
 {
-    __shared__ double sums[2][256];
+    __shared__ double sums[SUMS][256];
     sums[0][threadIdx.x] = right;
     sums[1][threadIdx.x] = squares;
+    sums[2][threadIdx.x] = by_atol;
     __syncthreads();
     for (int half = 128; half; half /= 2) {
-        if (threadIdx.x < half) {
-            sums[0][threadIdx.x] += sums[0][threadIdx.x + half];
-            sums[1][threadIdx.x] += sums[1][threadIdx.x + half];
-        }
+        if (threadIdx.x < half)
+            for (int i = 0; i < SUMS; i++)
+                sums[i][threadIdx.x] += sums[i][threadIdx.x + half];
         __syncthreads();
     }
-    if (!threadIdx.x) {
-        atomicAdd(found + 2 * row, sums[0][0]);
-        atomicAdd(found + 2 * row + 1, sums[1][0]);
-    }
+    if (threadIdx.x < SUMS)
+        atomicAdd(found + SUMS * row + threadIdx.x, sums[threadIdx.x][0]);
     if (wrong)
-        *(volatile double *)(found + 2 * (rows - 1)) = 1;
+        *(volatile double *)(found + SUMS * (rows - 1)) = 1;
 }
 
 /* Whether an earlier kernel found something wrong; without `found` nothing was looked at. */
 static __device__ bool is_kept(const double *found, int rows)
 {
-    return found && *(const volatile double *)(found + 2 * (rows - 1)) != 0;
+    return found && *(const volatile double *)(found + SUMS * (rows - 1)) != 0;
 }
 
 static __device__ bool is_finite(double x)
@@ -234,12 +234,14 @@ static __device__ bool is_finite(double x)
 }
 
 /* The rule of _compare.py. */
-static __device__ int is_right(double got, double want, double rtol, double atol, double *squares)
+static __device__ int is_right(
+    double got, double want, double rtol, double atol, double least, double *squares, double *by_atol)
 {
-    double far = fabs(got - want), size = fabs(want), allowed = __dadd_rn(__dmul_rn(size, rtol), atol);
+    double far = fabs(got - want), size = fabs(want), allowed = __dmul_rn(size, rtol);
     if (is_finite(got) && is_finite(want)) {
         *squares += far * far;
-        return far <= allowed;
+        *by_atol += size >= least && far > allowed;
+        return far <= __dadd_rn(allowed, atol);
     }
     return got == want || (got != got && want != want);
 }

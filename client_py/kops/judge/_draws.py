@@ -13,18 +13,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from .._base.needs_numpy import numpy
-from ._check import compare
-from ._compare import sum_of_squares
+from ._check import CLEAR, compare
+from ._compare import float_errors, sum_of_squares
 from ._errors import TaskFault
-from ._task import NAME, Case, Task
-from ._values import FLOATS, Tensor, as_like, floats_of, is_tensor, numbers, tensor_of, without_elements
+from ._task import FEW, NAME, Case, Task, least_rms
+from ._values import FLOATS, NARROW, Tensor, as_like, floats_of, is_tensor, numbers, tensor_of, without_elements
 
 __all__ = ["Draw", "Examined", "Expected", "changed", "draw", "examine", "new_seed"]
 
 INPUTS_MAX = 32
 EXCHANGES = 3  # that are tried, where the ones before have not changed the result
+NOISY = 8  # times the error of the reference, which a solution may have
+SAME = 1e-12  # of the outputs' root mean square: what is no further off does not depend on what was changed
+# Parts of the inputs in place of all: one element in so many, or the first of so many parts; whether it is the first part; which axis.
+SAMPLE, HALF = 16, 2
+_PARTS = [(SAMPLE, False, -1), (SAMPLE, True, -1), (SAMPLE, False, 0), (SAMPLE, True, 0), (HALF, False, -1), (HALF, False, 0)]
+# How far from right the results of parts of the inputs are, by case: for each output of a part of SAMPLE and of HALF, in terms of its
+# root mean square.
+_sampled: WeakKeyDictionary[Task, dict[Case, tuple[tuple[float, float], ...]]] = WeakKeyDictionary()
 
 
 def new_seed() -> int:
@@ -33,13 +42,17 @@ def new_seed() -> int:
 
 class Expected(NamedTuple):
     """One output. `values` are float64 where the output is of floats. `noise` is the root mean square of the error that the
-    reference makes in the inputs' own precision; `scale` that of the values."""
+    reference makes in the inputs' own precision; `scale` that of the values. `noisy`: elements of which the reference itself is off by
+    what `rtol` allows, nearly. `shortcuts`: how far off results are that take less than computing, as root mean squares: a constant, a
+    sixteenth of the inputs, half of them; infinite where that is right."""
 
     name: str
     dtype: str
     values: Any
     noise: float = 0.0
     scale: float = 0.0
+    noisy: int = 0
+    shortcuts: tuple[float, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -132,7 +145,12 @@ def _rms(values: Any) -> float:
     return float(numpy.sqrt(numpy.mean(finite * finite))) if finite.size else 0.0
 
 
-def _expected(name: str, plain: Tensor, wide: Tensor) -> Expected:
+def _mean(values: Any) -> float:
+    finite = values[numpy.isfinite(values)] if values.size and not math.isfinite(values.sum()) else values
+    return float(finite.mean()) if finite.size else 0.0
+
+
+def _expected(task: Task, name: str, plain: Tensor, wide: Tensor) -> Expected:
     if plain.dtype not in FLOATS:
         values = wide.data if wide.dtype == plain.dtype else wide.data.astype(plain.data.dtype)
         return Expected(name, plain.dtype, values)
@@ -144,20 +162,59 @@ def _expected(name: str, plain: Tensor, wide: Tensor) -> Expected:
     with numpy.errstate(all="ignore"):
         scale = _rms(values)
         narrow -= values
-        return Expected(name, plain.dtype, values, _rms(narrow), scale)
+        noise = _rms(narrow)
+        tolerance = task.tolerance_of(plain.dtype)
+        rtol, least = tolerance.bounds(plain.dtype, scale)[0], tolerance.least(plain.dtype, scale)
+        noisy = float_errors(plain, values, rtol / NOISY, math.inf, least).by_atol if math.isfinite(least) else 0
+        spread = math.sqrt(max(scale**2 - _mean(values) ** 2, 0.0)) if values.size >= FEW else 0.0
+        return Expected(name, plain.dtype, values, noise, scale, noisy, (spread if spread > SAME * scale else math.inf,))
 
 
-def _answered(task: Task, tensors: Mapping[str, Tensor], originals: Mapping[str, Any]) -> tuple[tuple[Expected, ...], str]:
+def _part(tensor: Tensor, of: int, first: bool, axis: int) -> Tensor:
+    """A tensor of the same shape, made of a part of its elements: each stands for its neighbours, or the first ones for all."""
+    count = tensor.data.shape[axis] if tensor.dtype in FLOATS and tensor.data.ndim else 0
+    if count < 2 * of:
+        return tensor
+    at = numpy.arange(count)
+    return Tensor(tensor.dtype, numpy.ascontiguousarray(numpy.take(tensor.data, at % (count // of) if first else at // of * of, axis)))
+
+
+def _of_parts(
+    task: Task, case: Case, tensors: Mapping[str, Tensor], originals: Mapping[str, Any], right: tuple[Expected, ...], double: bool
+) -> tuple[tuple[float, float], ...]:
+    """Where outputs are of few digits the result of a part of the inputs may be nearly right. What does not depend on the rest at all
+    is no shortcut. Found out once for a case."""
+    found = [[math.inf, math.inf] for _ in right]
+    known = _sampled.setdefault(task, {})
+    if case not in known and any(one.dtype in NARROW for one in right):
+        for of, first, axis in _PARTS:
+            part = {name: _part(tensor, of, first, axis) for name, tensor in tensors.items()}
+            try:
+                answer = _asked(task, part, originals, double)
+            except TaskFault:  # which inputs of another form may be
+                continue
+            for one, got, least in zip(right, answer, found):
+                if one.dtype in NARROW and got.shape == one.shape and one.scale:
+                    with numpy.errstate(all="ignore"):
+                        far = _rms(numbers(got) - one.values) / one.scale
+                    least[of == HALF] = min(least[of == HALF], far if far > SAME else math.inf)
+    return known.setdefault(case, tuple((sample, half) for sample, half in found))
+
+
+def _answered(task: Task, case: Case, tensors: Mapping[str, Tensor], originals: Mapping[str, Any]) -> tuple[tuple[Expected, ...], str]:
     plain = _asked(task, tensors, originals, False)
     wide, warning = _wide(task, tensors, originals, plain)
-    return tuple(_expected(*one) for one in zip(task.outputs, plain, wide)), warning
+    right = tuple(_expected(task, *one) for one in zip(task.outputs, plain, wide))
+    parts = _of_parts(task, case, tensors, originals, right, task.precision != "native" and not warning)
+    made = (one._replace(shortcuts=(*one.shortcuts, *(far * one.scale for far in some))) for one, some in zip(right, parts))
+    return tuple(made), warning
 
 
 def draw(task: Task, case: Case, seed: int, number: int = 0) -> Draw:
     """Raises TaskFault."""
     begun = time.monotonic()
     tensors, plain, originals = _generated(task, case, seed)
-    expected, warning = _answered(task, tensors, originals)
+    expected, warning = _answered(task, case, tensors, originals)
     return Draw(number, case, tensors, plain, originals, expected, warning, time.monotonic() - begun)
 
 
@@ -191,7 +248,7 @@ def changed(task: Task, one: Draw, seed: int, number: int) -> Draw:
         tensors = _exchanged(one, rng)
         if tensors is None:
             break
-        expected, warning = _answered(task, tensors, one.originals)
+        expected, warning = _answered(task, one.case, tensors, one.originals)
         made = Draw(number, one.case, tensors, one.numbers, one.originals, expected, warning, time.monotonic() - begun)
         if not _passes(task, made, one):
             return made
@@ -224,7 +281,7 @@ def _passes(task: Task, one: Draw, other: Draw) -> bool:
 
 def examine(task: Task, case: Case, first: Draw, second: Draw, variant: Draw) -> Examined:
     """Whether the task is one, by two draws of a case, and what `changed` made of the first. Raises TaskFault."""
-    again, _ = _answered(task, first.tensors, first.originals)
+    again, _ = _answered(task, case, first.tensors, first.originals)
     if not _same(first.expected, again):
         raise TaskFault(f"task {task.name}: its reference is random, two calls with the same inputs differ: seed what it draws")
     for mine, its in zip(first.expected, second.expected):
@@ -241,5 +298,16 @@ def examine(task: Task, case: Case, first: Draw, second: Draw, variant: Draw) ->
         raise TaskFault(f"task {task.name}: two draws of the case {case} have different inputs")
     said = [one.warning for one in (first, second) if one.warning][:1]
     if _passes(task, first, second):
+        if not _same(first.expected, second.expected) and _passes(task, first, variant):
+            raise TaskFault(
+                f"task {task.name}: in the case {case} the results of all draws are equal within the tolerance, so a constant would pass for "
+                f"right: let inputs differ more, give a narrower tolerance, or outputs of a dtype with more digits"
+            )
         said.append(f"the case {case}: the results of two draws are equal within the tolerance, so a constant would pass for right")
+    for one in first.expected:
+        if one.dtype in NARROW and one.shortcuts[-1] <= CLEAR * least_rms(one.dtype, int(one.values.size), one.scale, one.noise):
+            said.append(
+                f"the case {case}: {one.name} as {one.dtype} does not tell whether half of the inputs were read: let few inputs be much "
+                f"larger than the others, or the output be of a dtype with more digits"
+            )
     return Examined(tuple(said))

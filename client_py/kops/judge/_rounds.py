@@ -42,6 +42,11 @@ def say(worst: Worst) -> str:
             f"{worst.output}: each element is within the tolerance, but the errors' root mean square is {worst.got:.3g}, more than "
             f"{worst.expected:.3g}: what the reference's own precision allows, {where}"
         )
+    if worst.why == "small":
+        return (
+            f"{worst.output}: {worst.got} of {worst.of} elements are right only by the tolerance of the whole output's size, more than the "
+            f"{worst.expected} that roundings explain: small elements are not computed, {where}. A task that allows that gives an `atol`"
+        )
     if worst.why == "input_changed":
         return f"the input {at} was {worst.expected!r} and is {worst.got!r} afterwards, {where}"
     if worst.why == "untouched":

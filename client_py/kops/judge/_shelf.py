@@ -22,7 +22,8 @@ from .._tensors.numpy import empty
 from ._bind import Area, Plan
 from ._carrier import APART, Block, Carrier, Memory, Staged
 from ._check import imprecise
-from ._device_code import BLOCK, LOOKS, SOURCE, WIDE, arguments, entries, masks, signature
+from ._compare import Errors
+from ._device_code import BLOCK, LOOKS, SOURCE, SUMS, WIDE, arguments, entries, masks, signature
 from ._draws import Draw, Expected, new_seed
 from ._stop import Gone, HeldBack
 from ._task import Task
@@ -338,7 +339,7 @@ class Shelf:
             for at, look in enumerate(some, row):
                 asked[look.launch].append((at, look.right, look.expected))
             row += len(some)
-        self._run([self._zeros([_view(found, 0, 2 * rows, "u64")]), *steps, *self._filling(then, (found, rows))])
+        self._run([self._zeros([_view(found, 0, SUMS * rows, "u64")]), *steps, *self._filling(then, (found, rows))])
         self._used -= {weakref.ref(held.draw) for held in several} - {weakref.ref(held.draw) for held in then}
         try:
             values = found.get()
@@ -366,8 +367,9 @@ class Shelf:
                 yield ("look_around", room.size, *place, *bits), _Look(launch, (room, seed), room.size, None)
                 if expected is not None:
                     want = held.kept.doubles(area.name)
-                    rtol, atol = map(float, task.tolerance_of(expected.dtype).bounds(expected.dtype, expected.scale))
-                    key = LOOKS[area.dtype], room.size, want.size, *place, rtol
+                    rule = task.tolerance_of(expected.dtype)
+                    rtol, atol = map(float, rule.bounds(expected.dtype, expected.scale))
+                    key = LOOKS[area.dtype], room.size, want.size, *place, rtol, *rule.counted(expected.dtype)
                     yield key, _Look(launch, (room, want, atol), want.size, expected)
 
     @staticmethod
@@ -387,8 +389,8 @@ class Shelf:
 
     def _rows(self, rows: int) -> Array:
         if self._found is None or self._found.shape[0] < rows:
-            self._found = self._new((max(rows, 256), 2), "f64")
-        return Array(self._found._client, self._found.device, self._found._block, self._found._start, (rows, 2), (2, 1), "f64")
+            self._found = self._new((max(rows, 256), SUMS), "f64")
+        return Array(self._found._client, self._found.device, self._found._block, self._found._start, (rows, SUMS), (SUMS, 1), "f64")
 
     def _run(self, steps: Sequence[Any]) -> None:
         try:
@@ -421,7 +423,7 @@ class Shelf:
         """What no kernel has computed must not pass for right: the kernels find a difference, and none where there is none."""
         room, found = (self.carrier.client.zeros((32,), dtype, device=self.device) for dtype in ("u64", "f64"))
         bits = masks("f32", False)
-        rows = Array(found._client, found.device, found._block, found._start, (3, 2), (2, 1), "f64")
+        rows = Array(found._client, found.device, found._block, found._start, (3, SUMS), (SUMS, 1), "f64")
 
         def put(seed: int, *unless: Any) -> Any:
             return self._step("put_rubbish", [(room, seed)], 32, 32, *bits, *unless)
@@ -432,7 +434,7 @@ class Shelf:
         steps = [put(7, *_ALWAYS), look(0, 7), put(9, rows, 3), look(0, 7, 9)]  # what is wrong is found
         steps += [put(7, rows, 3), look(1, 9)]  # which does nothing then
         self.client.sequence(steps, blocking=True)
-        if rows.get().tolist() != [[48.0, 0.0], [64.0, 0.0], [1.0, 0.0]]:
+        if rows.get().tolist() != [[48.0, 0.0, 0.0], [64.0, 0.0, 0.0], [1.0, 0.0, 0.0]]:
             raise BY_CODE["device_error"]("the judge's own kernels do not compute what they should")
 
 
@@ -449,7 +451,8 @@ def _rooms(held: Held) -> list[tuple[Area, Block, Array]]:
 def _imprecise(task: Task, draw: Draw, found: Any, asked: Sequence[tuple[int, float, Expected | None]]) -> Worst | None:
     """What is wrong with outputs of which each element is within its tolerance."""
     for row, _, expected in asked:
-        worst = None if expected is None else imprecise(task, expected, float(found[row][1]), draw.case, draw.number)
+        errors = Errors(0, float(found[row][1]), int(found[row][2]))
+        worst = None if expected is None else imprecise(task, expected, errors, draw.case, draw.number)
         if worst is not None:
             return worst
     return None

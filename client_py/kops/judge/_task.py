@@ -11,7 +11,7 @@ from typing import Any
 from .._base.errors import BadArgument
 from ._values import EPS, FLOATS
 
-__all__ = ["Case", "Task", "Tolerance"]
+__all__ = ["FEW", "NAME", "Case", "Task", "Tolerance", "least_rms"]
 
 NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 PRECISIONS = ("auto", "f64", "native")
@@ -20,6 +20,11 @@ CASES_MAX = 64
 _RTOL = {"f64": 1e-9, "f32": 1e-4, "f16": 1e-2, "bf16": 4e-2, "f8_e4m3": 0.15, "f8_e5m2": 0.3}
 # Roundings of the result's own precision that a solution may be off on average, beside what the reference is off.
 _ROUNDINGS = {"f64": 32.0, "f32": 32.0, "f16": 2.0, "bf16": 2.0, "f8_e4m3": 1.0, "f8_e5m2": 1.0}
+# The smallest element that has all digits; that of dtypes whose small elements are often flushed to zero is a normal number.
+_UNIT = {"f64": 2.0**-1022, "f32": 2.0**-126, "bf16": 2.0**-126, "f16": 2.0**-24, "f8_e4m3": 2.0**-9, "f8_e5m2": 2.0**-16}
+_LEAST = 1e-12  # of the outputs' root mean square: smaller elements may be what float64 rounds
+_BY_ATOL = 1 / 16  # of the elements, beside what roundings explain, may be right by `atol` alone
+FEW = 16  # elements, whose root mean square says little
 
 
 class Case(Mapping[str, Any]):
@@ -92,6 +97,32 @@ class Tolerance:
         if dtype not in FLOATS or math.isinf(self.precision):
             return math.inf
         return self.precision * noise + _ROUNDINGS[dtype] * EPS[dtype] * scale
+
+    # `atol` of the outputs' typical size is for elements that are small because larger terms cancel. A solution that leaves small
+    # elements out passes by it, too, so it may not be what most elements are right by. An `atol` that the task gives is the task's word.
+
+    def counted(self, dtype: str) -> tuple[float, float]:
+        """Which elements count as right by `atol` alone: from the first number on, and from the second one times `atol` on."""
+        rtol, _ = self.bounds(dtype, 0.0)
+        return (math.inf, 0.0) if dtype not in FLOATS or self.atol is not None or not rtol else (_UNIT[dtype] / rtol, _LEAST / rtol)
+
+    def least(self, dtype: str, scale: float) -> float:
+        """The size from which on elements count, where `scale` is the outputs' root mean square."""
+        least, part = self.counted(dtype)
+        return max(least, part * self.bounds(dtype, scale)[1])
+
+    def allowed_by_atol(self, dtype: str, size: int) -> int:
+        """How many of `size` elements may be: those that a solution of the allowed precision has, where terms cancel as in sums of
+        random numbers, and some, so that chance accuses no right solution."""
+        if dtype not in FLOATS:
+            return size
+        many = size * (_BY_ATOL + _ROUNDINGS[dtype] * EPS[dtype] / _RTOL[dtype])
+        return int(many + 6 * math.sqrt(many) + 6)
+
+
+def least_rms(dtype: str, size: int, scale: float, noise: float) -> float:
+    """The root mean square of errors that every right solution may have: roundings of the results, and twice what the reference has."""
+    return max(2 * noise, (0.5 if size >= FEW else 1.0) * EPS[dtype] * scale)
 
 
 _DEFAULT = Tolerance()

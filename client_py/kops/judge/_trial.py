@@ -22,7 +22,7 @@ _lost: dict[int, str] = {}  # by torch's number of a GPU: what has become of its
 
 def refuse(task: Task, worst: Worst | None) -> None:
     """Raises BaselineFault for a result that is wrong. Less precise than a solution must be, it may be."""
-    if worst is not None and worst.why != "precision":
+    if worst is not None and worst.why not in ("precision", "small"):
         raise BaselineFault(f"task {task.name}: its baseline is wrong: {say(worst)}")
 
 

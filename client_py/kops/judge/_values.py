@@ -13,9 +13,10 @@ from .._base.needs_numpy import numpy
 from .._tensors.bits import numbers_of
 from ._errors import TaskFault
 
-__all__ = ["EPS", "FLOATS", "Tensor", "as_like", "bits_dtype", "floats_of", "is_tensor", "numbers", "tensor_of", "without_elements"]
+__all__ = ["EPS", "FLOATS", "NARROW", "Tensor", "as_like", "bits_dtype", "floats_of", "is_tensor", "numbers", "tensor_of", "without_elements"]
 
-FLOATS = ("f16", "bf16", "f32", "f64", "f8_e4m3", "f8_e5m2")
+NARROW = ("f16", "bf16", "f8_e4m3", "f8_e5m2")  # of few digits
+FLOATS = (*NARROW, "f32", "f64")
 _BITS = {"bf16": "uint16", "f8_e4m3": "uint8", "f8_e5m2": "uint8", "bool": "uint8"}
 _SHORT = {long: short for short, long in NAMES.items() if short in DTYPES}
 

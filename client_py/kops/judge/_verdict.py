@@ -13,14 +13,15 @@ from .._base.errors import BadArgument
 __all__ = ["KINDS", "REASONS", "Fault", "Measured", "Time", "Verdict", "Worst"]
 
 KINDS = ("right", "not_compiled", "refused", "wrong", "faulted", "hangs", "no_verdict")
-REASONS = ("value", "precision", "input_changed", "untouched", "unstable", "time_disagrees")  # of `wrong`
+REASONS = ("value", "precision", "small", "input_changed", "untouched", "unstable", "time_disagrees")  # of `wrong`
 _NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 @dataclass(frozen=True)
 class Worst:
     """The element that is furthest from right. `output` may be an input's name, where that was changed. `wrong` elements of `of`
-    are. Of "precision", `got` and `expected` are the root mean squares of errors: the solution's, and the largest that is right."""
+    are. Of "precision", `got` and `expected` are the root mean squares of errors: the solution's, and the largest that is right. Of
+    "small" they are how many elements are right by `atol` alone, and how many may be."""
 
     why: str
     output: str = ""
