@@ -297,3 +297,22 @@ def test_timed_with_many_launches(daemon: Daemon) -> None:
     with judge_of(daemon, time=True, limits=LIMITS, peak_gb_s=1.0) as made:
         verdict = made.judge(task(), twice)
     assert verdict.right and verdict.time is not None and verdict.time.us > 0, verdict
+
+
+HEAPS = {
+    "malloc": "float* kept = (float*)malloc(8); if (kept) { *kept = a[i] + b[i]; c[i] = *kept; } free(kept);",
+    "new": "float* kept = new float[2]; if (kept) { *kept = a[i] + b[i]; c[i] = *kept; } delete[] kept;",
+    "not by its name": "float* kept = (float*)TAKE(8); if (kept) { *kept = a[i] + b[i]; c[i] = *kept; }",
+}
+
+
+@pytest.mark.parametrize("name", HEAPS)
+def test_the_heap_of_kernels_is_no_other_solution_s(gpu: judge.Judge, executors: list[Any], name: str) -> None:
+    """It is their process's: neither what lies in it nor that it is full is left to the next one, or was by the last one."""
+    prelude = "#define JOINED(a, b) a##b\n#define TAKE JOINED(mal, loc)"
+    made = []
+    for i, body in enumerate(("c[i] = a[i] + b[i];", HEAPS[name], "c[i] = a[i] + b[i];", "c[i] = b[i] + a[i];", HEAPS[name])):
+        verdict = gpu.judge(task(), add(body, f"{prelude} // {i}"))
+        assert verdict.right, verdict
+        made.append(len(executors))
+    assert [one - made[0] for one in made] == [0, 1, 2, 2, 3]

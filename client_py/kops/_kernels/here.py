@@ -3,6 +3,7 @@ is checked by the daemon's own rules, which the compiled part of the package has
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,6 +34,14 @@ def define(connection: Peer, kernel: Any) -> Plan:
     with code_file(compiled.image_bytes) as fd:
         reply = yield Call("code", {"module": module, "fd": 0, "nfds": 1}, (fd,))
         return native.Here(compiled.key, fd, reply["bytes"], *described)
+
+
+def image(connection: Peer, code: Any) -> Plan:
+    """The binary of a module, as its device loads it. The daemon refuses where it hands none out."""
+    module = yield from code.define(connection)
+    with code_file(code.compiled.image_bytes) as fd:
+        reply = yield Call("code", {"module": module, "fd": 0, "nfds": 1}, (fd,))
+        return os.pread(fd, reply["bytes"], 0)
 
 
 def _array(kernel: str, index: int, param: Any, value: Any) -> Any:

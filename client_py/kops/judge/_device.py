@@ -7,11 +7,16 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from .._base.errors import KopsError
 from .._base.results import Device, Timings
+from .._base.timeouts import DEFAULT_TIMEOUT
 from .._clients.client import Client
+from .._kernels.here import image
 from .._tensors.device_array import find_device
 
-__all__ = ["alone", "gpu_of", "guards", "wall_us", "was_alone"]
+__all__ = ["allocates", "alone", "gpu_of", "guards", "wall_us", "was_alone"]
+
+MALLOC = b"\0malloc\0"  # in the names of a binary's symbols
 
 
 def gpu_of(client: Client, device: Any) -> Device | None:
@@ -20,6 +25,16 @@ def gpu_of(client: Client, device: Any) -> Device | None:
         return next((one for one in client.devices if one.backend != "host"), None)
     found = find_device(client.devices, device)
     return found if found.backend != "host" else None
+
+
+def allocates(client: Client, module: Any) -> bool:
+    """Whether the kernels of a module may allocate memory, from the heap of their process: the binary names malloc() then. Yes where
+    the daemon does not hand binaries out."""
+    try:
+        binary: bytes = client._drive(client._live(), lambda link: image(link, module._code), DEFAULT_TIMEOUT)
+    except KopsError:
+        return True
+    return MALLOC in binary
 
 
 def guards(client: Client) -> bool:

@@ -23,7 +23,7 @@ from .._clients.client import Client
 from ._bind import Bound, Plan
 from ._carrier import Block, Carrier, Copies, Key, Memory, Room, Staged
 from ._check import changed_input, check_outputs
-from ._device import alone
+from ._device import allocates, alone
 from ._draws import Draw, new_seed
 from ._errors import LOST, Refused, TaskFault
 from ._runner import Runner, Step
@@ -91,16 +91,16 @@ def compiled(client: Client, solution: Solution, device: Device) -> Any:
         return client.compile(solution.source, solution.entries, options=solution.options, name=NAME, device=device)
 
 
-def compile_ahead(client: Client, solution: Solution, device: Device) -> None:
+def compile_ahead(client: Client, solution: Solution, device: Device) -> bool:
     """Has the daemon compile it, for `compiled` on another connection. Nothing is loaded, which would take the GPU's time in one more
-    process: the module is the host's, where there is one. Raises Stop, Gone."""
+    process: the module is the host's, where there is one. Answers whether its kernels may allocate memory. Raises Stop, Gone."""
     host = next((one for one in client.devices if one.backend == "host"), None)
     arch = client.info.kernels.get("arch", ())[device.index :][:1]
     if host is None or not any(arch):
-        compiled(client, solution, device)
-        return
+        return allocates(client, compiled(client, solution, device))
     with errors():
-        client.compile(solution.source, solution.entries, options=solution.options, name=NAME, arch=arch[0], device=host)
+        module = client.compile(solution.source, solution.entries, options=solution.options, name=NAME, arch=arch[0], device=host)
+    return allocates(client, module)
 
 
 class Executor:
@@ -117,8 +117,9 @@ class Executor:
             module = self.client.compile(BEGIN, "begin", name="begin.cu", device=device)
             module.kernel("begin", "int* p[1]", grid=1, block=1)(self.client.guarded((1,), "i32", device=device))
 
-    def takes(self, solution: Solution) -> bool:
-        return self.solutions < PER_EXECUTOR and solution.key not in self.seen
+    def takes(self, solution: Solution, alone: bool) -> bool:
+        """`alone`: the solution's kernels have a heap, which is the process's. It is as the driver made it, and no other solution's."""
+        return self.solutions < (1 if alone else PER_EXECUTOR) and solution.key not in self.seen
 
     def close(self) -> None:
         with contextlib.suppress(KopsError):

@@ -354,7 +354,7 @@ class Judge:
         if self._dropped(job):
             return
         try:
-            compile_ahead(self._trusted, job.solution, self._gpu)
+            job.allocates = compile_ahead(self._trusted, job.solution, self._gpu)
         except Stop as stop:
             self._finish(job, job.verdict(stop.kind, stop.text, **stop.members))
             return
@@ -381,7 +381,7 @@ class Judge:
         while losses < 2 and waited < HELD_BACK_MAX and busy < BUSY_MAX:
             begun = time.monotonic()
             try:
-                make = lambda: machine.runner(job.solution, len(self._jobs) - 1)  # noqa: E731
+                make = lambda: machine.runner(job.solution, len(self._jobs) - 1, job.allocates)  # noqa: E731
                 verdict, dirty = verdict_of(job, make, *((self._time(job), partial(prepare, job)) if self._timed else ()))
             except HeldBack as error:
                 why = str(error)
@@ -408,7 +408,7 @@ class Judge:
             if waited:
                 said = f"it waited {waited:.0f} s, since the daemon refuses kernels after some that faulted: set executors.faults = 0"
                 verdict = replace(verdict, warnings=(*verdict.warnings, said))
-            if dirty or self.strict:
+            if dirty or self.strict or job.allocates:
                 machine.drop()
             if verdict.kind in ("faulted", "hangs"):
                 self._locating.queue.put(partial(self._guarded, job, partial(self._locate, job, verdict)))

@@ -39,6 +39,7 @@ class Job:
     flops: float | None = None  # of the timed case
     dtype: str = ""  # in which it is computed
     warnings: tuple[str, ...] = ()
+    allocates: bool = True  # its kernels have a heap, as far as is known
     ahead: bool = False  # it counts as one whose draws are in memory
     kept: Callable[[], Sequence[Draw]] = lambda: ()  # more for its times, which were made for other solutions
     keep: Callable[[Draw], None] = lambda draw: None  # takes one that was made for its times, for later solutions

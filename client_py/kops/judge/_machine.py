@@ -55,9 +55,9 @@ class Machine:
         self._peak_gflop_s: dict[str, float] = {}
         self._overheads: dict[int, float] = {}
 
-    def runner(self, solution: Solution, more: int) -> GpuRunner:
-        """`more`: solutions that come behind it. Raises Stop, Gone."""
-        executor = self._executor_for(solution, more)
+    def runner(self, solution: Solution, more: int, alone: bool = False) -> GpuRunner:
+        """`more`: solutions that come behind it. `alone`: in a process that no other solution had. Raises Stop, Gone."""
+        executor = self._executor_for(solution, more, alone)
         return GpuRunner(executor, self._carrier(), solution, self.device, self._deadline, self._shelf())
 
     def _carrier(self) -> Carrier:
@@ -84,8 +84,8 @@ class Machine:
 
     # Executors
 
-    def _executor_for(self, solution: Solution, more: int) -> Executor:
-        if self.executor is not None and not self.executor.takes(solution):
+    def _executor_for(self, solution: Solution, more: int, alone: bool) -> Executor:
+        if self.executor is not None and not self.executor.takes(solution, alone):
             self.drop()
         if self.executor is None:
             self.executor = self.spares.popleft().result() if self.spares else self._new_executor()
