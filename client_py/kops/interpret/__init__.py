@@ -222,4 +222,5 @@ def launch(
         if check is False:
             _try_first_block(load(True), arguments, how)
         _launch(kernel, arguments, how, _checks(check))
+        arguments.check_margins()
         arguments.copy_back()

@@ -29,6 +29,7 @@ __all__ = ["Arguments", "Parameter", "Tensor", "check_shape", "parameters"]
 _BITS = {"bf16": "uint16", "f8_e4m3": "uint8", "f8_e5m2": "uint8"}
 SEARCH_STEPS = 10_000  # of looking for an element that two arrays share
 _TooHard: type[Exception] = getattr(numpy, "exceptions", numpy).TooHardError
+MARGIN = 0xA5  # what fills the pages beside a tensor
 GAP = 1 << 30  # bytes of address space on both sides of a tensor
 ALIGNMENT = 256  # as the device's allocator gives
 
@@ -207,6 +208,7 @@ class Arguments:
         self._count = len(declared)
         self._memory: mmap.mmap | None = None
         self._views: list[tuple[_Array, Any, Any]] = []
+        self._margins: list[tuple[str, Any]] = []
 
     def _check_overlap(self, alias: bool) -> None:
         """The rule of launches: a written tensor shares no element with another one or itself unless `alias` allows it."""
@@ -296,6 +298,7 @@ class Arguments:
                 view = numpy.frombuffer(self._memory, numpy.uint8, size, start)
                 outside = numpy.frombuffer((ctypes.c_uint8 * size).from_address(low), numpy.uint8)
                 view[:] = outside
+                self._margins += [(self._arrays[arguments[0]][0].name, self._margin(at)) for at in (start - mmap.PAGESIZE, start + size)]
                 self._views += [(self._arrays[i][1], outside, view) for i in arguments if self._arrays[i][0].kind != "in"]
             offset += room + self.gap
         self.tensors = [tensors[i] for i in sorted(tensors)]
@@ -303,6 +306,18 @@ class Arguments:
         self._values = [_aligned(bits.get(i) or self._numbers[i]) for i in range(self._count)]
         self.pointers = (ctypes.c_void_p * (self._count + 1))(*(address for _, address in self._values))
         return self
+
+    def _margin(self, at: int) -> Any:
+        """A page beside a tensor. It is looked at when the kernel has ended: an access that nothing has watched shows there."""
+        made = numpy.frombuffer(self._memory, numpy.uint8, mmap.PAGESIZE, at)
+        made[:] = MARGIN
+        return made
+
+    def check_margins(self) -> None:
+        """Raises InterpretError where something beside a tensor was written."""
+        for name, margin in self._margins:
+            if (margin != MARGIN).any():
+                raise InterpretError(f"a write outside of {name}, by an access that the interpreter does not watch", "out_of_bounds", tensor=name)
 
     def fill(self) -> None:
         """The arrays' contents, into what the kernel may have written."""
@@ -319,6 +334,7 @@ class Arguments:
 
     def __exit__(self, *_: object) -> None:
         self._views.clear()
+        self._margins.clear()
         self._memory = None  # unmapped with the last view of it
 
 

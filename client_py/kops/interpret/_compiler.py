@@ -26,6 +26,7 @@ from ._errors import InterpretError
 from ._refusals import explained
 from ._shifts import mark
 from ._source import HOST_HEADERS, for_compiler, translation_unit
+from ._switches import SAVED, refuse_switches
 
 __all__ = ["SOURCE_ROOT", "compile_kernel", "compile_runtime"]
 
@@ -173,7 +174,11 @@ def _translate(options: Sequence[str]) -> list[str]:
     wanted = standard(options)
     if wanted and wanted not in KERNEL_STANDARDS:
         raise InterpretError(f"-std={wanted}: it is one of {', '.join(KERNEL_STANDARDS)}", "compile")
-    return [f"-std={max(wanted, 'c++17')}", *(macro.option for macro in macros(options))]
+    made = macros(options)
+    own = next((macro.name for macro in made if macro.name.startswith("KOPS_HOST")), None)
+    if own is not None:
+        raise InterpretError(f"the macro {own}: names that begin with KOPS_HOST are the interpreter's own, take another one", "compile")
+    return [f"-std={max(wanted, 'c++17')}", *(macro.option for macro in made)]
 
 
 def _instrumentation(accesses: bool) -> list[str]:
@@ -244,6 +249,7 @@ def compile_kernel(
     flags += [*_CLANG_PLAIN, *FLAGS_OF_CLANG] if _is_clang() else [*_GCC_PLAIN, *FLAGS_OF_GCC]
     flags += [*_pattern(), *(f"-fno-builtin-{name}" for name in _HEAP)]
     flags += _instrumentation(instrumented)
+    flags.append(SAVED)  # also so that no object is found that was kept without being looked at
     texts = [translation_unit(source, name, entries, files), *(t for item in sorted(files.items()) for t in item)]
     path = directory() / f"kernel-{_key(str(runtime), *flags, *texts)}.so"
     if _mine(path):
@@ -251,6 +257,7 @@ def compile_kernel(
         return path
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         thing = _objects(folder, source, name, entries, files, options, flags)
+        refuse_switches(Path(thing), runtime, name)
         made = os.path.join(folder, "kernel.so")
         dynamic = [f"-Wl,--defsym={symbol}=kops_host_dynamic" for symbol in dynamic_names(Path(thing).read_bytes())]
         wrapped = [f"-Wl,--wrap={symbol}" for symbol in (*_WRAPPED, *(_COPIES if instrumented else ()))]
