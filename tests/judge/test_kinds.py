@@ -125,6 +125,13 @@ def test_solutions_as_json() -> None:
         assert again.json() == solution.json() and again.key == solution.key and tuple(again.launches) == (launch,)
 
 
+def test_checks_that_a_source_switches_off(interpreter: judge.Judge) -> None:
+    body = "if (i == 999) put(c, 1000); c[i] = a[i] + b[i];"
+    quiet = add(body, '__attribute__((no_sanitize("thread"), noinline)) __device__ void put(float* c, int at) { c[at] = 1; }')
+    verdict = interpreter.judge(task(), quiet)
+    assert verdict.kind == "not_compiled" and "no_sanitize" in verdict.text and "line 1" in verdict.text, verdict
+
+
 def test_cooperative_kernels(interpreter: judge.Judge) -> None:
     one = judge.Launch("add2_kernel", SIGNATURE, grid=1, block=1000, cooperative=True)
     assert interpreter.judge(task(), add(launch=one)).right

@@ -92,13 +92,39 @@ def test_code_that_holds_up_its_process_when_it_is_loaded(begins: str, monkeypat
     assert verdict.kind in ("faulted", "hangs"), verdict
 
 
-@pytest.mark.parametrize("answer", ["3", '{"block": 3}', '{"block": [{}]}', '{"line": "x", "kind": 5}', "[" * 20000])
+NONSENSE = [
+    "3", '{"block": 3}', '{"block": [{}]}', '{"line": "x", "kind": 5}', "[" * 20000, '{"block": [Infinity, 0, 0]}', '{"thread": {"0": 1}}',
+    '{"block": [1e999, 1, 1]}', '{"thread": ["1", "1", "1"]}', '{"message": [1]}', '{"block": [true, true, true]}', '{"log": 7, "kind": "compile"}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("answer", NONSENSE)
 def test_an_answer_that_a_stranger_made_up(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it says, there is a verdict."""
     from kops.judge import _host
 
     monkeypatch.setattr(_host, "receive", lambda file, most: (json.loads(f'{{"error": {answer}}}'), {}))
     assert judge.judge(task(), add(), how="interpreter").kind == "faulted"
+
+
+def test_what_a_stranger_says_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kops.judge import _host
+
+    said = {"message": "\x1b[2J" + "x" * 4_000_000, "kernel": "k" * 4_000_000, "line": -5, "kind": "trap", "block": [1, 2, 3]}
+    monkeypatch.setattr(_host, "receive", lambda file, most: ({"error": said}, {}))
+    verdict = judge.judge(task(), add(), how="interpreter")
+    assert verdict.kind == "faulted" and len(verdict.json()) < 1 << 16 and verdict.fault is not None
+    assert verdict.fault.block == (1, 2, 3) and verdict.fault.line is None and "\x1b" not in str(verdict)
+
+
+@pytest.mark.parametrize("question", ["[0, 16]", "[1, 16]", "[-1, 16]", '["/etc/passwd", 16]', "[0, 1e3]", "[0, -1]", "[true, 1]", "{}", "[0", "", "[0, 1, 2]"])
+def test_lines_are_told_of_the_solution_s_object_alone(monkeypatch: pytest.MonkeyPatch, question: str) -> None:
+    """Whoever asks."""
+    from kops.judge import _worker
+
+    monkeypatch.setattr(_worker._report, "addresses", lambda path, offset: f"{path} {offset}" + " " * (1 << 20))
+    told = _worker._told(["/cache/kernel.so"], question)
+    assert told.strip() == ("/cache/kernel.so 16" if question == "[0, 16]" else "") and len(told) <= _worker.ANSWER_MAX
 
 
 def test_a_process_that_ends(interpreter: judge.Judge) -> None:

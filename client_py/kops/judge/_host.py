@@ -31,6 +31,7 @@ __all__ = ["HostRunner"]
 
 COMPILE_SECONDS = 700.0  # the compiler's own limit is 300 for each of two objects
 SLACK = 10.0  # seconds for a launch beyond its deadline: what the interpreter does before and after it
+TEXT_MAX, LOG_MAX = 8 << 10, 1 << 20  # characters that are kept of what a stranger's process says
 ENDING = 1.0  # seconds for a process to end that has closed its pipe
 # Of the environment: the rest is nothing for a stranger.
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "CXX", "XDG_CACHE_HOME", "LD_LIBRARY_PATH", "PYTHONDONTWRITEBYTECODE",
@@ -153,7 +154,7 @@ class HostRunner(Runner):
             return
         try:
             stop = self._stopped(header["error"], draw)
-        except (TypeError, ValueError, AttributeError):
+        except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError):
             stop = _broken()
         raise stop
 
@@ -169,23 +170,23 @@ class HostRunner(Runner):
 
     def _stopped(self, error: dict[str, Any], draw: Draw) -> Stop:
         """The interpreter's error as the end of the judgement."""
-        kind, text, kernel = str(error.get("kind")), str(error.get("message")), str(error.get("kernel"))
+        kind, text, kernel = (_said(error, name) for name in ("kind", "message", "kernel"))
         if kind == "compile":
-            return Stop("not_compiled", text, log=str(error.get("log") or text))
+            return Stop("not_compiled", text, log=_said(error, "log", LOG_MAX) or text)
         if kind in ("signature", "launch"):
             return Stop("refused", f"{kernel}: {text}")
         if kind == "unsupported":
             return Stop("no_verdict", f"the interpreter cannot run it, a GPU could: {text}")
-        block, thread = (tuple(int(i) for i in error[name][:3]) if error.get(name) else None for name in ("block", "thread"))
+        block, thread = _three(error.get("block")), _three(error.get("thread"))
         line = error.get("line")
-        fault = Fault(kernel, text, kind, block, thread, line if isinstance(line, int) else None)
+        fault = Fault(kernel, text, kind, block, thread, line if _counts(line) else None)
         if kind == "timeout":
             return Stop("hangs", f"{kernel} did not end within {self.deadline:g} s in the interpreter", fault=fault)
-        tensor = str(error.get("tensor"))
+        tensor = _said(error, "tensor")
         if kind == "read_only" and tensor in draw.tensors:
             at = error.get("index")
             shape = draw.tensors[tensor].shape
-            inside = isinstance(at, int) and 0 <= at < draw.tensors[tensor].data.size
+            inside = _counts(at) and at < draw.tensors[tensor].data.size
             index = tuple(int(i) for i in numpy.unravel_index(at, shape)) if inside and shape else ()
             worst = Worst("input_changed", tensor, index, case=str(draw.case), draw=draw.number)
             return Stop("wrong", f"{kernel} writes to the input {tensor}: {text}", worst=worst, fault=fault)
@@ -204,6 +205,28 @@ def _readable(file: BinaryIO, end: float) -> bool:
     poll = select.poll()
     poll.register(file, select.POLLIN)
     return bool(poll.poll(max(end - time.monotonic(), 0) * 1e3))
+
+
+def _said(error: dict[str, Any], name: str, most: int = TEXT_MAX) -> str:
+    """A text of a stranger's, if it is one, and no longer than that."""
+    value = error.get(name)
+    if value is not None and not isinstance(value, str):
+        raise TypeError(name)
+    return (value or "")[:most]
+
+
+def _counts(value: Any) -> bool:
+    """Whether it is a number that an index or a line can be."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
+
+
+def _three(value: Any) -> tuple[int, int, int] | None:
+    """A place in a grid or a block."""
+    if not value:
+        return None
+    if not isinstance(value, list) or len(value) != 3 or not all(map(_counts, value)):
+        raise TypeError("no place")
+    return value[0], value[1], value[2]
 
 
 def _broken() -> Stop:

@@ -25,6 +25,7 @@ from . import _sandbox
 from ._pipe import receive, send
 
 BYTES_MAX = 1 << 40  # from the judge, which is trusted
+QUESTION_MAX, ANSWER_MAX = 256, 64 << 10  # characters, of what a line is asked for with, and of what is told
 READABLE = ("/usr", "/lib", "/lib64", "/bin", "/opt", "/etc/ld.so.cache", "/etc/alternatives", "/proc/self", "/dev/null", "/dev/urandom")
 
 
@@ -69,17 +70,27 @@ def _which(name: str) -> str:
     return shutil.which(name) or name
 
 
-def _start_teller(others: list[int]) -> None:
-    """A process that has what the compiler has: it tells lines of the source, since this one will start no program. `others`:
-    descriptors that it must not hold open."""
+def _told(paths: list[str], question: str) -> str:
+    """The line of a question: the number of an object that was compiled here, and an offset in it. The question may be a stranger's:
+    nothing but these objects is looked at, and what is no question has no answer."""
+    try:
+        number, offset = json.loads(question)
+        known = type(number) is int and 0 <= number < len(paths) and type(offset) is int and 0 <= offset < 1 << 48
+    except (ValueError, TypeError, RecursionError):
+        return ""
+    return _report.addresses(paths[number], offset)[:ANSWER_MAX] if known else ""
+
+
+def _start_teller(paths: list[str], others: list[int]) -> None:
+    """A process that has what the compiler has: it tells lines of the source for offsets in the objects `paths`, since this one will
+    start no program. `others`: descriptors that it must not hold open."""
     (asked, ask), (told, tell) = os.pipe(), os.pipe()
     if os.fork() == 0:
         for fd in (ask, told, *others):
             os.close(fd)
         with open(asked, encoding="utf-8") as questions, open(tell, "w", encoding="utf-8") as answers:
-            for line in questions:
-                path, offset = json.loads(line)
-                answers.write(json.dumps(_report.addresses(str(path), int(offset))) + "\n")
+            while line := questions.readline(QUESTION_MAX):
+                answers.write(json.dumps(_told(paths, line)) + "\n")
                 answers.flush()
         os._exit(0)
     os.close(asked)
@@ -87,7 +98,7 @@ def _start_teller(others: list[int]) -> None:
     questions, answers = open(ask, "w", encoding="utf-8"), open(told, encoding="utf-8")
 
     def teller(path: str, offset: int) -> str:
-        questions.write(json.dumps([path, offset]) + "\n")
+        questions.write(json.dumps([paths.index(path), offset]) + "\n")
         questions.flush()
         return str(json.loads(answers.readline() or '""'))
 
@@ -118,7 +129,7 @@ def _prepared(spec: dict[str, Any], others: list[int]) -> _Kernels:
     _sandbox.limit()
     kernels = _confined_compile(spec)
     _runtime._runtime()
-    _start_teller(others)
+    _start_teller(list(map(str, kernels.paths.values())), others)
     if spec["sandbox"]:
         _sandbox.confine_files(kernels.paths.values())
         _sandbox.confine_calls()
