@@ -23,6 +23,7 @@ def inputs(rng: Any, n: int) -> dict[str, Any]:
 def task(**more: Any) -> judge.Task:
     how: dict[str, Any] = {"reference": lambda a, b: a + b, "inputs": inputs, "cases": [{"n": 1000}, {"n": 3001}], "outputs": "c"}
     how["exchange"] = True
+    how["small"] = how["cases"] if "cases" not in more else None  # so that verdicts of the interpreter are about all of them
     return judge.Task("add2", **{**how, **more})
 
 

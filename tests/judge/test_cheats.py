@@ -30,4 +30,4 @@ def test_a_cheat_is_found_out_in_the_interpreter(name: str) -> None:
 @pytest.mark.parametrize("task", sorted({one.task for one in EXPECTED.values()}))
 def test_the_tasks_have_right_solutions(interpreter: judge.Judge, task: str) -> None:
     verdict = interpreter.judge(TASKS[task], solution(f"honest/{task}"))
-    assert verdict.right and all("half of the inputs" in one for one in verdict.warnings), verdict
+    assert verdict.kind == "unproven" and all("half of the inputs" in one for one in verdict.warnings), verdict

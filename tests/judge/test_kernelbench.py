@@ -48,14 +48,14 @@ def test_a_problem_is_a_task(interpreter: judge.Judge) -> None:
     sizes = [(case["batch_size"], case["in_features"], case["out_features"]) for case in task.cases]
     assert sizes == [(5, 256, 10), (64, 256, 96)], "the file's own sizes are timed"
     verdict = interpreter.judge(task, ROWS)
-    assert verdict.right and verdict.cases[0].startswith("in_features=20"), verdict
+    assert verdict.kind == "unproven" and verdict.cases[0].startswith("in_features=20"), verdict
 
 
 def test_a_problem_without_its_own_sizes(interpreter: judge.Judge) -> None:
     """Which may be too large for the machine."""
     task = kernelbench.load(PROBLEMS / "scaled_rows.py", [SMALL, {"batch_size": 5, "out_features": 10}], own=False)
     assert [(case["batch_size"], case["out_features"]) for case in task.cases] == [(3, 7), (5, 10)]
-    assert task.timed_case["batch_size"] == 5 and "bias" in task.text and interpreter.judge(task, ROWS).right
+    assert task.timed_case["batch_size"] == 5 and "bias" in task.text and interpreter.judge(task, ROWS).kind == "unproven"
     with pytest.raises(BadArgument, match="give sizes"):
         kernelbench.load(PROBLEMS / "scaled_rows.py", own=False)
 

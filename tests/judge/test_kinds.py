@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import kops
 import pytest
 from kops import judge
 from material import ADD, FAULT, SIGNATURE, SPIN, VECTOR, add, inputs, task
@@ -13,8 +14,22 @@ from material import ADD, FAULT, SIGNATURE, SPIN, VECTOR, add, inputs, task
 def test_right_in_the_interpreter(interpreter: judge.Judge) -> None:
     verdict = interpreter.judge(task(), add())
     assert verdict.right and verdict.how == "interpreter" and verdict.time is None
-    assert verdict.cases == ("n=1000",) and verdict.launches == 9
+    assert verdict.cases == ("n=1000", "n=3001") and verdict.launches == 18
     assert "right" in str(verdict) and "without times" in str(verdict)
+
+
+def test_small_cases_prove_nothing_of_others(interpreter: judge.Judge, gpu: judge.Judge) -> None:
+    """A solution that knows the small ones is right in them."""
+    one = task(small=[{"n": 7}, {"n": 1000}])
+    verdict = interpreter.judge(one, add("c[i] = n > 1000 ? 0 : a[i] + b[i];"))
+    assert verdict.kind == "unproven" and not verdict.right and verdict.cases == ("n=7", "n=1000") and verdict.time is None
+    assert "n=3001 of the task does not run here" in verdict.text and "unproven" in str(verdict) and "a GPU" in verdict.text
+    assert judge.Verdict.of(verdict.json()) == verdict
+    assert gpu.judge(one, add()).right, "all of them run there"
+    assert interpreter.judge(task(small=[{"n": 3001}, {"n": 1000}]), add()).right
+    assert interpreter.judge(task(small=[{"n": 7}]), add("c[i] = 0;")).kind == "wrong"
+    with pytest.raises(kops.BadArgument, match="small"):
+        task(small=[])
 
 
 def test_right_on_a_gpu(gpu: judge.Judge) -> None:
@@ -134,7 +149,7 @@ def test_checks_that_a_source_switches_off(interpreter: judge.Judge) -> None:
 
 def test_cooperative_kernels(interpreter: judge.Judge) -> None:
     one = judge.Launch("add2_kernel", SIGNATURE, grid=1, block=1000, cooperative=True)
-    assert interpreter.judge(task(), add(launch=one)).right
+    assert interpreter.judge(task(cases=[{"n": 1000}]), add(launch=one)).right
     several = judge.Launch("add2_kernel", SIGNATURE, grid=4, block=256, cooperative=True)
     verdict = interpreter.judge(task(), add(launch=several))
     assert verdict.kind == "no_verdict" and "a GPU could" in verdict.text, verdict

@@ -18,6 +18,7 @@ from ._task import Task
 from ._verdict import Verdict
 
 DONE, FAILED, USAGE, NO_DAEMON = 0, 1, 2, 3  # exit statuses, as kopsctl's
+UNPROVEN = 4  # nothing is wrong, and not all cases have run
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -26,7 +27,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("solutions", metavar="SOLUTION", nargs="+", help=".json, or .cu with a comment /* kops.solution {…} */")
     parser.add_argument("--socket", metavar="PATH", help="the daemon's")
     parser.add_argument("--device", metavar="UUID", help="the GPU, an index will do; the first one")
-    parser.add_argument("--interpret", action="store_true", help="in the interpreter, without a daemon and without times")
+    parser.add_argument("--interpret", action="store_true", help="in the interpreter: small cases, without a daemon and times")
     parser.add_argument("--strict", action="store_true", help="a process of its own on the GPU for each solution")
     parser.add_argument("--no-time", action="store_true", help="only whether they are right")
     parser.add_argument("--deadline", metavar="SECONDS", type=float, default=1.0, help="for a solution's launches, together (1)")
@@ -88,7 +89,7 @@ def _complain(wanted: argparse.Namespace, code: str, message: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0: all solutions are right; 1: not all, or something failed."""
+    """0: all solutions are right; 4: nothing is wrong with any, and for some not all cases have run; 1: else."""
     wanted = _arguments(arguments)
     try:
         verdicts = _judged(wanted)
@@ -103,7 +104,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     except KeyboardInterrupt:
         return 130
-    return DONE if all(verdict.right for verdict in verdicts) else FAILED
+    if not all(verdict.right or verdict.kind == "unproven" for verdict in verdicts):
+        return FAILED
+    return DONE if all(verdict.right for verdict in verdicts) else UNPROVEN
 
 
 if __name__ == "__main__":

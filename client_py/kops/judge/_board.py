@@ -36,7 +36,8 @@ def load_verdicts(path: str | os.PathLike[str]) -> list[Verdict]:
 
 
 def ranked(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """The best of each solution by its name: right ones by their time, then right ones without times, then the others as they came."""
+    """The best of each solution by its name: right ones by their time, then right ones without times, then unproven ones, then the others as
+    they came. Right ones alone have a place."""
     best: dict[str, Verdict] = {}
     for number, one in enumerate(verdicts):
         name = one.solution or f"#{number}"
@@ -48,7 +49,7 @@ def ranked(verdicts: Iterable[Verdict]) -> list[Verdict]:
 def _order(one: Verdict) -> tuple[int, float]:
     if one.right and one.time is not None and one.time.us == one.time.us:
         return 0, one.time.us
-    return (1 if one.right else 2), 0.0
+    return (1 if one.right else 2 if one.kind == "unproven" else 3), 0.0
 
 
 def _row(place: int, one: Verdict, fastest: float | None) -> str:

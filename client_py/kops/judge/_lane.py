@@ -60,6 +60,16 @@ class Job:
         return Verdict(kind, text, self.task.name, self.solution.name, seconds=time.monotonic() - self.begun, **members)
 
 
+def _proven(task: Task, done: Sequence[str]) -> tuple[str, str]:
+    """Kind and text where nothing is wrong in the cases that were run."""
+    missing = [one for one in map(str, task.all_cases) if one not in done]
+    if not missing:
+        return "right", ""
+    others = f"and {len(missing) - 1} more of its cases do" if len(missing) > 1 else "does"
+    where = f"in the small cases that ran here: {'; '.join(done)}" if done else "since no case ran"
+    return "unproven", f"nothing is wrong {where}. The case {missing[0]} of the task {others} not run here: a judge with a GPU runs them all"
+
+
 def verdict_of(
     job: Job, make: Callable[[], Runner], timing: Callable[[Runner], Any] | None = None, prepare: Callable[[Runner], None] | None = None
 ) -> tuple[Verdict, bool]:
@@ -91,7 +101,7 @@ def verdict_of(
         members["warnings"] = runner.warnings
         if found is not None:
             members |= {"time": found.time, "warnings": (*runner.warnings, *found.warnings)}
-        return job.verdict("right", **members), False
+        return job.verdict(*_proven(job.task, done), **members), False
     finally:
         if runner is not None:
             with job.part("end"):

@@ -11,7 +11,7 @@ from ._verdict import Measured, Time, Verdict
 __all__ = ["plain", "row", "summary", "text"]
 
 WORDS = {
-    "right": "right", "not_compiled": "does not compile", "refused": "refused", "wrong": "wrong", "faulted": "faults", "hangs": "hangs",
+    "right": "right", "unproven": "unproven", "not_compiled": "does not compile", "refused": "refused", "wrong": "wrong", "faulted": "faults", "hangs": "hangs",
     "no_verdict": "no verdict",
 }  # fmt: skip
 LOG_LINES = 20
@@ -39,7 +39,7 @@ def row(verdict: Verdict) -> list[str]:
 
 def summary(verdicts: Sequence[Verdict]) -> str:
     """A row for each verdict, the fastest right solution first."""
-    ordered = sorted(verdicts, key=lambda one: (not one.right, one.time.us if one.time is not None else math.inf))
+    ordered = sorted(verdicts, key=lambda one: (not one.right, one.kind != "unproven", one.time.us if one.time is not None else math.inf))
     rows = [["solution", "verdict", "us", "speed-up", ""], *(row(one) for one in ordered)]
     return table.layout([[plain(cell).replace("\n", " ")[: table.CELL_MAX] for cell in cells] for cells in rows], "llrrl")
 

@@ -183,7 +183,9 @@ class Task:
         if not -len(cases) <= self.timed < len(cases):
             raise BadArgument(f"task {self.name}: timed={self.timed} is no index of its {len(cases)} cases")
         if self.small is not None:
-            object.__setattr__(self, "small", self._cases(self.small))
+            object.__setattr__(self, "small", small := self._cases(self.small))
+            if not small:
+                raise BadArgument(f"task {self.name}: small is a case, or several, not none: leave it out for the smallest of cases")
         given = self.tolerance.values() if isinstance(self.tolerance, Mapping) else [self.tolerance]
         if not all(one is None or isinstance(one, Tolerance) for one in given):
             raise BadArgument(f"task {self.name}: tolerance is a kops.judge.Tolerance, or a dict of them by dtype")

@@ -12,7 +12,7 @@ from .._base.errors import BadArgument
 
 __all__ = ["KINDS", "REASONS", "Fault", "Measured", "Time", "Verdict", "Worst"]
 
-KINDS = ("right", "not_compiled", "refused", "wrong", "faulted", "hangs", "no_verdict")
+KINDS = ("right", "unproven", "not_compiled", "refused", "wrong", "faulted", "hangs", "no_verdict")
 REASONS = ("value", "precision", "small", "input_changed", "untouched", "unstable", "time_disagrees")  # of `wrong`
 _NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -94,7 +94,7 @@ class Time:
 @dataclass(frozen=True)
 class Verdict:
     """`kind` is one of KINDS. `text` says in a sentence what is wrong and what to do. `how` is "gpu" or "interpreter": the latter
-    runs one small case and measures no time."""
+    runs small cases and measures no time. "unproven": nothing is wrong in the cases that ran, and others of the task did not run."""
 
     kind: str
     text: str = ""
@@ -106,7 +106,7 @@ class Verdict:
     fault: Fault | None = None
     log: str = ""  # the compiler's
     time: Time | None = None
-    cases: tuple[str, ...] = ()  # those that were right
+    cases: tuple[str, ...] = ()  # those that were right; of "right" all of the task's
     launches: int = 0  # of the solution, that were checked
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0  # that judging took

