@@ -18,7 +18,7 @@ from ._task import Task
 from ._verdict import Verdict
 
 DONE, FAILED, USAGE, NO_DAEMON = 0, 1, 2, 3  # exit statuses, as kopsctl's
-UNPROVEN = 4  # nothing is wrong, and not all cases have run
+UNPROVEN = 5  # nothing is wrong, and not all cases have run
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -89,7 +89,7 @@ def _complain(wanted: argparse.Namespace, code: str, message: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0: all solutions are right; 4: nothing is wrong with any, and for some not all cases have run; 1: else."""
+    """0: all solutions are right; 5: nothing is wrong with any, and for some not all cases have run; 1: else."""
     wanted = _arguments(arguments)
     try:
         verdicts = _judged(wanted)

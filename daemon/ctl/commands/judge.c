@@ -15,13 +15,13 @@ static const char usage[] =
     "      --device UUID       the GPU (an index of `kopsctl info` will do); without it the first one\n"
     "      --strict            a process of its own on the GPU for each solution\n"
     "      --deadline SECONDS  for the launches of a solution on one draw, together; 1 without it\n"
-    "      --interpret         in the interpreter, on the CPU: no daemon, and no times\n"
+    "      --interpret         in the interpreter, on the CPU: small cases, no daemon, no times\n"
     "      --no-time           only whether they are right\n"
     "      --page FILE         also a page of HTML\n"
     "      --kept FILE         add the verdicts to a file, as lines of JSON\n"
     "      --board FILE        a leaderboard of them, and of all in --kept, as a page of HTML\n"
     "      --json              a verdict a line, as they end\n\n"
-    "Exit status 0: all are right.\n";
+    "Exit status 0: all are right; 5: nothing is wrong, but not all cases of a task have run, as in the interpreter.\n";
 
 enum ctl_exit ctl_judge(struct ctl *ctl, int argc, char **argv)
 {
