@@ -79,6 +79,8 @@ class Context:
             extra += ["--backend", "host"]
         if self.spin_us is not None and not any("server.spin_us" in argument for argument in arguments):
             extra += ["--set", f"server.spin_us={self.spin_us}"]
+        if cuda and self.mps and not any("executors.user" in argument for argument in arguments):
+            extra += ["--set", "executors.user=none"]  # an MPS server has clients of one user
         self.program("kopsd")
         config = backends.config(backends.STANDIN) if cuda and self.smoke else None
         return Daemon(*extra, config=config, env=environment, steady=False)
