@@ -28,7 +28,9 @@ build: deps
 
 ## demo     one daemon, a C client and two Python clients at once; results checked against NumPy, timings printed
 ##          (builds only what it needs, in build/demo, with CUDA kernels for this machine's GPUs)
-demo: deps
+demo: export KOPS_PYTHON_MODULES = numpy,msgpack
+demo:
+	tools/install-dependencies demo
 	tools/configure demo build/demo $(CMAKE_ARGS)
 	cmake --build build/demo --parallel $(JOBS) --target demo_programs
 	tools/with-python tests/demo/run --build build/demo

@@ -2,6 +2,7 @@
 
 option(KOPS_DAEMON "Build the daemon and kopsctl (needs libuv, inih)" ON)
 option(KOPS_TESTS "Build tests and benchmarks (needs cmocka)" ON)
+option(KOPS_DEMO "Build the demo without the tests" OFF)
 option(KOPS_WERROR "Treat warnings in our code as errors" OFF)
 option(KOPS_STATIC_DEPS "Link libuv, msgpack-c and inih statically, for binaries that travel" OFF)
 option(KOPS_FUZZ "Build libFuzzer targets (clang)" OFF)
