@@ -20,7 +20,7 @@ import numpy
 import pytest
 from kops._calls.calls import Calls
 from kops._kernels.bound import Bound
-from kops.profiler import ProfilerAction, _spans, profile, record_function, schedule, tensorboard_trace_handler
+from kops.profiler import ProfilerAction, ProfilerActivity, _arguments, _spans, profile, record_function, schedule, tensorboard_trace_handler
 from kops.profiler._chrome import Trace
 from kops.profiler._recorder import Decoder
 from kops.profiler._spans import Span
@@ -75,7 +75,7 @@ def test_short_ways_are_not_taken_while_calls_are_noted() -> None:
 
     class Kernel:
         _count = 1
-        _client = SimpleNamespace(_scopes=(), _live=lambda: None)
+        _client = SimpleNamespace(_scopes=(), where="daemon", _live=lambda: None)
 
         def _fast(self, *_: Any) -> str:
             return "short"
@@ -163,6 +163,137 @@ def test_bad_arguments() -> None:
         profile(socket="/nowhere/kopsd.sock").start()
 
 
+# ---- torch's arguments ----
+
+
+def test_torchs_arguments(k: kops.Client, real: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_arguments, "_said", set())
+    both = [ProfilerActivity.CPU, SimpleNamespace(name="CUDA")]  # torch's own has a name, too
+    asked = {"profile_memory": True, "with_flops": True, "with_modules": True, "experimental_config": object()}
+    quiet = {"custom_trace_id_callback": None, "profile_memory": False}
+    with pytest.warns(UserWarning, match="is ignored: ") as warned:
+        for _ in range(2):
+            p = profile(socket=real.socket_path, activities=both, record_shapes=True, execution_trace_observer=print, **asked)
+    assert sorted(str(one.message).split()[0] for one in warned) == sorted([*asked, "execution_trace_observer"]), "once each"
+    assert all(one.filename == __file__ for one in warned), "where the program named them"
+    profile(use_cuda=True, **quiet)
+    with p:
+        k.add(A, A)
+    assert len(p.events()) == 1
+    with pytest.raises(TypeError, match=r"'with_colour'.*activities.*profile_memory"):
+        profile(with_colour=True)
+    wrong: list[dict[str, Any]] = [
+        {"activities": "CPU"}, {"activities": [ProfilerActivity.CPU, SimpleNamespace(name="XPU")]}, {"activities": 3},
+        {"activities": [ProfilerActivity.CUDA], "use_cuda": False}, {"record_shapes": "yes"}, {"with_stack": 1}, {"acc_events": None},
+        {"schedule": 3}, {"on_trace_ready": "log"}, {"use_cuda": "cuda"},
+    ]  # fmt: skip
+    for how in wrong:
+        with pytest.raises(kops.BadArgument):
+            profile(**how)
+    with pytest.raises(kops.BadArgument, match="schedule has said"):
+        profile(socket=real.socket_path, schedule=lambda _: True).start()
+
+
+def test_activities_choose(k: kops.Client, real: Daemon) -> None:
+    with profile(socket=real.socket_path, activities=[ProfilerActivity.CPU]) as p:
+        k.add(A, A)
+    assert len(p.events()) == 1 and [span.name for span in p.spans()] == ["add", "ProfilerStep#0"]
+    with pytest.warns(UserWarning, match="no GPU"), profile(socket=real.socket_path, activities=[ProfilerActivity.CUDA]) as p:
+        k.add(A, A)
+    assert p.events() == [] and [span.kind for span in p.spans()] == ["step"]
+
+
+def test_torchs_schedules_and_cycles_that_add_up(k: kops.Client, real: Daemon) -> None:
+    theirs = schedule(wait=1, warmup=0, active=1, repeat=2)
+    for adds, want in ((False, [1, 1]), (True, [1, 2])):
+        seen: list[int] = []
+        with profile(
+            socket=real.socket_path, schedule=lambda step: SimpleNamespace(name=theirs(step).name), acc_events=adds,
+            on_trace_ready=lambda p, seen=seen: seen.append(len(p.events())),
+        ) as p:  # fmt: skip
+            for _ in range(4):
+                k.add(A, A)
+                p.step()
+        assert seen == want
+
+
+def test_tables_by_torchs_names_and_stacks(k: kops.Client, real: Daemon, tmp_path: Path) -> None:
+    def one() -> None:
+        k.add(A, A)
+
+    def other() -> None:
+        k.add(A, A)
+
+    with profile(socket=real.socket_path, with_stack=True) as p:
+        one()
+        one()
+        other()
+        k.square(A)
+    rows = p.key_averages(group_by_stack_n=1)
+    assert sorted((row.count, row.key[-1].split(": ")[-1]) for row in rows if row.key[0] == "add") == [(1, "other"), (2, "one")]
+    for name in ("cuda_time_total", "self_cuda_time_total", "device_time_total", "cpu_time_total", "self_cpu_time_total", "cuda_time", "count"):
+        values = [getattr(row, name) for row in rows]
+        table = rows.table(sort_by=name, row_limit=-1, header="mine", max_src_column_width=500).splitlines()
+        first = max(rows, key=lambda row: getattr(row, name))
+        assert min(values) > 0 and table[0] == "mine" and len(table) == 2 + len(rows) and table[2].startswith(first.key[0] + " ")
+    assert sum(row.cpu_time_total for row in rows) == pytest.approx(sum(s.end - s.begin for s in p.spans() if s.kind == "call") / 1e3)
+    with pytest.raises(kops.BadArgument, match="is not measured"):
+        rows.table(sort_by="self_cuda_memory_usage")
+    with pytest.raises(AttributeError):
+        rows[0].flops  # noqa: B018
+    for metric in ("self_cpu_time_total", "self_cuda_time_total"):
+        p.export_stacks(tmp_path / metric, metric)
+        for line in (tmp_path / metric).read_text(encoding="utf-8").splitlines():
+            frames, us = line.rsplit(" ", 1)
+            assert int(us) > 0 and " " not in frames
+    lines = (tmp_path / "self_cpu_time_total").read_text(encoding="utf-8").splitlines()
+    assert {line.rsplit(" ", 1)[0].rsplit("_", 1)[-1] for line in lines} == {"one", "other", "stacks"}, "the innermost frame is the last"
+    with pytest.raises(kops.BadArgument, match="metric"):
+        p.export_stacks(tmp_path / "x", "time")
+    with profile(socket=real.socket_path) as p:
+        k.add(A, A)
+    for ask in (lambda: p.key_averages(group_by_stack_n=5), lambda: p.export_stacks(tmp_path / "x")):
+        with pytest.raises(kops.BadArgument, match="with_stack=True"):
+            ask()
+
+
+def test_the_trace_as_tensorboard_reads_it(k: kops.Client, real: Daemon) -> None:
+    """Its plug-in finds a step by its name, an operator's launches by the external id, and a launch's kernels by the correlation."""
+    with profile(socket=real.socket_path, schedule=schedule(wait=1, warmup=0, active=2, repeat=1), with_stack=True) as p:
+        for _ in range(3):
+            with record_function("range", "its args"):
+                k.add(A, A)
+                k.square(A.reshape(10, 100))
+            p.step()
+    p.add_metadata("run", "mine")
+    p.add_metadata_json("sizes", "[1, 2]")
+    for name, value in (("traceEvents", "[]"), ("x", "{")):
+        with pytest.raises(kops.BadArgument):
+            p.add_metadata_json(name, value)
+    trace = p.chrome_trace()
+    assert trace["schemaVersion"] == 1 and trace["run"] == "mine" and trace["sizes"] == [1, 2]
+    slices = check_trace(trace)
+    ranges = slices["user_annotation"]
+    steps = [s for s in ranges if s["name"].startswith("ProfilerStep#")]
+    assert [s["name"] for s in steps] == ["ProfilerStep#1", "ProfilerStep#2"]
+    assert [s["args"]["args"] for s in ranges if s["name"] == "range"] == ["its args"] * 2
+    operators = {s["args"]["External id"]: s for s in (*ranges, *slices["cpu_op"])}
+    assert len(operators) == len(ranges) + len(slices["cpu_op"]) == 8
+    launches = {s["args"]["correlation"]: s for s in slices["cuda_runtime"]}
+    assert len(launches) == len(slices["kernel"]) == 4
+    for kernel in slices["kernel"]:
+        args = kernel["args"]
+        launch = launches[args["correlation"]]
+        operator = operators[args["External id"]]
+        assert launch["args"]["External id"] == args["External id"] and args["device"] == 0 and args["stream"] == 0
+        assert operator["cat"] == "cpu_op" and kernel["name"].split()[0] == operator["name"]
+        assert (operator["pid"], operator["tid"]) == (launch["pid"], launch["tid"]) and operator["ts"] <= launch["ts"]
+        assert launch["ts"] + launch["dur"] <= operator["ts"] + operator["dur"] + 0.002
+        assert any(s["ts"] <= launch["ts"] <= s["ts"] + s["dur"] for s in steps)
+        assert operator["args"]["Input Dims"][0] == ([1000] if operator["name"] == "add" else [10, 100])
+        assert set(operator["args"]["Input type"]) == {"f32"} and "test_profiler.py(" in operator["args"]["Call stack"]
+
+
 def test_each_cycle_has_its_active_steps_alone(k: kops.Client, real: Daemon) -> None:
     ready: list[tuple[list[int], list[str]]] = []
 
@@ -173,7 +304,7 @@ def test_each_cycle_has_its_active_steps_alone(k: kops.Client, real: Daemon) -> 
         for step in range(10):
             k.square(A[: step + 1])
             p.step()
-    assert ready == [([3, 4], ["step 2", "step 3"]), ([7, 8], ["step 6", "step 7"])]
+    assert ready == [([3, 4], ["ProfilerStep#2", "ProfilerStep#3"]), ([7, 8], ["ProfilerStep#6", "ProfilerStep#7"])]
 
 
 def test_a_cycle_that_is_cut_short_is_handed_over_too(k: kops.Client, real: Daemon) -> None:
@@ -243,7 +374,7 @@ def check_trace(trace: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     for steps in made.arrows.values():
         _, (process, _), _ = steps[-1]
         assert process > DEVICE_PIDS - 64
-    assert len(made.arrows) == len(by_cat["device"])
+    assert len(made.arrows) == len(by_cat["kernel"] or by_cat["device"])
     return by_cat
 
 
@@ -265,15 +396,15 @@ def test_the_trace(k: kops.Client, real: Daemon, tmp_path: Path) -> None:
     with gzip.open(tmp_path / "t.json.gz", "rt", encoding="utf-8") as file:
         assert json.load(file) == trace
     slices = check_trace(trace)
-    assert len(slices["call"]) == len(slices["device"]) == 35
-    assert sorted(s["name"] for s in slices["user_annotation"]) == ["decorated"] * 5 + ["outer"]
-    assert len(slices["kops"]) == 5, "a submitted call is no call that waits"
+    assert len(slices["call"]) == len(slices["kernel"]) == 35
+    assert sorted(s["name"] for s in slices["user_annotation"]) == ["ProfilerStep#0", *["decorated"] * 5, "outer"]
+    assert len(slices["cpu_op"]) == 5, "a submitted call is no call that waits"
     for s in slices["call"]:
         parts = s["args"]
         assert s["dur"] == pytest.approx(sum(parts[f"{part}_us"] for part in ("open", "queue", "wait", "device", "end")), abs=0.01)
         assert parts["busy_us"] <= parts["device_us"] + 0.01
-    for call in slices["kops"]:
-        inside = [s for s in slices["part"] if s["tid"] == call["tid"] and call["ts"] - 0.002 <= s["ts"] <= call["ts"] + call["dur"]]
+    for call in slices["cpu_op"]:
+        inside = [s for s in (*slices["part"], *slices["cuda_runtime"]) if s["tid"] == call["tid"] and call["ts"] - 0.002 <= s["ts"] <= call["ts"] + call["dur"]]
         (asked,) = [s for s in slices["call"] if call["ts"] <= s["ts"] <= call["ts"] + call["dur"]]
         assert sorted(s["name"] for s in inside) == ["reply", "send"]
         assert sum(s["dur"] for s in inside) + asked["dur"] == pytest.approx(call["dur"], abs=0.01), "the parts are the whole"
@@ -301,8 +432,9 @@ def test_what_overlaps_without_nesting_has_rows_of_its_own(k: kops.Client, real:
                 asyncio.run(tasks())
                 p.step()
     slices = check_trace(p.chrome_trace())
-    assert sorted(s["name"] for s in slices["user_annotation"]) == ["all steps", *["one"] * 2, *["two"] * 2]
-    assert [s["name"] for s in slices["step"]] == ["step 0", "step 1", "step 2"] and len(slices["kops"]) == 4
+    names = [s["name"] for s in slices["user_annotation"]]
+    assert sorted(names) == [*(f"ProfilerStep#{step}" for step in range(3)), "all steps", *["one"] * 2, *["two"] * 2]
+    assert len(slices["cpu_op"]) == 4
     names = {e["args"]["name"] for e in p.chrome_trace()["traceEvents"] if e["name"] == "thread_name"}
     assert {f"thread {os.getpid()}{lane}" for lane in ("", " (2)")} <= names
 

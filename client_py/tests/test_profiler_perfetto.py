@@ -56,7 +56,7 @@ def test_a_trace_of_threads(real: Daemon, tmp_path: Path, name: str) -> None:  #
     assert len(p.events()) == CALLS
     shown = perfetto_shows.check(tmp_path / name, events)
     assert shown.slices == sum(made.categories.values())
-    waited = made.categories["kops"]
+    waited = made.categories["cpu_op"]
     assert waited == len(p.events()) / 2 and shown.flows == waited + len(p.events()), "from calls to requests, and on to the work"
     records.keep(
         "profile_in_perfetto", "calls", CALLS, clients=THREADS, file=name, kept=len(p.events()), dropped=p.dropped,

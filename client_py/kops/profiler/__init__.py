@@ -12,6 +12,7 @@ With `torch_profiler=` the trace is one with torch's: its ops and kernels, ours,
 CLOCK_MONOTONIC, which the daemon and its clients share.
 """
 
+from ._arguments import ProfilerActivity, supported_activities
 from ._averages import Average, Averages
 from ._peaks import Peaks
 from ._profile import profile, tensorboard_trace_handler
@@ -26,10 +27,12 @@ __all__ = [
     "Event",
     "Peaks",
     "ProfilerAction",
+    "ProfilerActivity",
     "Span",
     "profile",
     "record_function",
     "report",
     "schedule",
+    "supported_activities",
     "tensorboard_trace_handler",
 ]

@@ -10,6 +10,7 @@ from ._spans import Span, match
 
 DEVICE_PIDS = (1 << 31) - 1  # of devices, downwards: no process has such a number
 UNKNOWN_PIDS, UNKNOWN_PIDS_COUNT = 1 << 30, 1 << 29
+FIRST_ID = 1 << 30  # of calls and work: a trace that is joined with this one counts from 1
 OPEN_US = 1.0  # opening memory that took less is not shown
 
 
@@ -108,10 +109,13 @@ def _parts_of(event: Event) -> list[tuple[str, int, int]]:
 
 class Trace:
     """Gathers the parts of a trace, spans first: their rows have threads' numbers. `to_us` makes the trace's time, in
-    microseconds, of a time of CLOCK_MONOTONIC."""
+    microseconds, of a time of CLOCK_MONOTONIC. `as_torch`: work has the category and the arguments that torch gives to kernels, which
+    TensorBoard's plug-in looks for."""
 
-    def __init__(self, devices: Mapping[str, str], to_us: Callable[[int], float]) -> None:
-        self._devices, self._to_us = devices, to_us
+    def __init__(self, devices: Mapping[str, str], to_us: Callable[[int], float], as_torch: bool = False) -> None:
+        self._devices, self._to_us, self._as_torch = devices, to_us, as_torch
+        self._external: dict[int, int] = {}  # numbers of spans, by the span's id()
+        self._correlated: dict[int, int] = {}  # and of the work of events
         self._order = list(devices)
         self._rows = _Rows()
         self._lanes: dict[Any, _Lanes] = {}
@@ -220,7 +224,12 @@ class Trace:
         name = self._devices.get(event.device)
         self._rows.process(pid, f"{name} ({event.device})" if name else event.device)
         tid = self._rows.own(pid, lane + 1, "kernels" if lane == 0 else f"kernels ({lane + 1})")
-        self._slice("device", event.label, pid, tid, begin, end, {"client": _pid(event), "stream": event.stream})
+        args: dict[str, Any] = {"client": _pid(event), "stream": event.stream}
+        if self._as_torch:
+            args["External id"] = self._external[id(caller)] if caller is not None else 0
+            args["correlation"] = self._correlation(event)
+            args["device"] = self._order.index(event.device)
+        self._slice("kernel" if self._as_torch else "device", event.label, pid, tid, begin, end, args)
         self._flows += 1
         # At its end the call's slice is over.
         leaves = max(event.received, min(event.started or 0, event.ended - 1))
@@ -230,6 +239,9 @@ class Trace:
         else:
             self._flow("s", self._flows, _pid(event), call_tid, leaves)
         self._flow("f", self._flows, pid, tid, begin)
+
+    def _correlation(self, event: Event) -> int:
+        return self._correlated.setdefault(id(event), FIRST_ID + len(self._correlated))
 
     def add_rows(self, pid: int, process: str, row: str, cat: str, slices: Iterable[tuple[str, int, int, Mapping[str, Any]]]) -> None:
         """Slices of which the daemon knows nothing, each with its name, its begin, its end and its arguments, in the order of their begins.
@@ -242,8 +254,11 @@ class Trace:
 
     # What this process did
 
-    def add_spans(self, spans: Iterable[Span], pid: int) -> None:
-        """Each thread's row. Ranges that overlap, as those of two tasks or of a step and what goes on after it, have more rows."""
+    def add_spans(self, spans: Sequence[Span], pid: int, events: Iterable[Event] = ()) -> None:
+        """Each thread's row; a call that asked for one of `events` has its operands. Ranges that overlap, as those of two tasks or of a step and what goes on after it, have more rows."""
+        events = list(events)
+        callers = match(events, spans, pid)
+        asked = {id(callers[id(event)]): event for event in events if id(event) in callers}
         lanes: dict[int, _NestedLanes] = {}
         ordered = sorted(spans, key=lambda span: (span.begin, -span.end))
         placed = [(span, lanes.setdefault(span.thread, _NestedLanes()).place(span.begin, span.end)) for span in ordered]
@@ -255,16 +270,26 @@ class Trace:
             else:
                 tid = self._rows.thread(pid, ("span", span.thread, lane), f"{name} ({lane + 1})")
             self._span_rows[id(span)] = tid
-            cat = {"call": "kops", "range": "user_annotation", "step": "step"}[span.kind]
-            self._slice(cat, span.name, pid, tid, span.begin, span.end)
+            number = self._external[id(span)] = FIRST_ID + len(self._external)
+            args: dict[str, Any] = {"External id": number, "Call stack": ";".join(span.stack) or None, "args": span.args}
+            event = asked.get(id(span))
+            if event is not None:
+                args["Input Dims"] = [list(shape) for shape in event.shapes]
+                args["Input type"] = [event.dtype] * len(event.shapes)
+            self._slice("cpu_op" if span.kind == "call" else "user_annotation", span.name, pid, tid, span.begin, span.end, args)
 
     def add_ways(self, events: Sequence[Event], spans: Sequence[Span], pid: int) -> None:
-        """In each call that waited for its result: the way to the daemon, and the way back."""
+        """In each call the way to the daemon, which is to its work what a launch is to a kernel; and where it waited, the way back."""
         by_event = match(events, spans, pid)
         for event in events:
             span = by_event.get(id(event))
-            if span is not None and event.ended <= span.end:
-                self._part("send", pid, self._span_rows[id(span)], span.begin, event.received)
+            if span is None:
+                continue
+            # Of no length too: work is found by it.
+            args = {"External id": self._external[id(span)], "correlation": self._correlation(event)}
+            until = min(event.received, span.end)
+            self._slice("cuda_runtime", "send", pid, self._span_rows[id(span)], span.begin, max(until, span.begin), args)
+            if event.ended <= span.end:
                 self._part("reply", pid, self._span_rows[id(span)], event.ended, span.end)
 
     def done(self) -> list[dict[str, Any]]:

@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from .._base.errors import BadArgument
+from .._base.warnings import warn
 from . import _spans
+from ._arguments import ProfilerActivity, activities_of, flag, function, ignore
 from ._averages import Averages, averages
 from ._chrome import Trace
 from ._recorder import Event, Recorder
-from ._schedule import ProfilerAction, always
+from ._schedule import ProfilerAction, action_of, always
 from ._spans import Span, Watch, clock, match
 
+STEP = "ProfilerStep#"  # torch's, by which TensorBoard's plug-in knows steps
 MOST = 1_000_000  # events, and spans, of one recording
 
 
@@ -28,6 +31,10 @@ class profile:  # noqa: N801: torch's name
 
     `schedule` chooses the steps (`schedule(...)` here; None: all), `step()` ends one. `on_trace_ready` is called with the profile
     whenever a cycle was recorded, and at the end for a cycle that was not whole. `socket` names the daemon, as for `connect`.
+    `activities` are `ProfilerActivity.CPU` (this process's calls, and work on the host device) and `ProfilerActivity.CUDA` (work on
+    GPUs); None: both. `with_stack` keeps of each call the lines that made it. Shapes are recorded always. `acc_events` keeps what earlier
+    cycles recorded. torch's other arguments are ignored with a warning.
+
     `processes` is "own" (this process's calls), "user" (all of this user's) or "all" (administrators only). With `torch_profiler`, a
     `torch.profiler.profile` that runs around or inside this one, `export_chrome_trace` writes one trace of both.
 
@@ -37,13 +44,20 @@ class profile:  # noqa: N801: torch's name
     """
 
     def __init__(
-        self, *, schedule: Callable[[int], ProfilerAction] | None = None, on_trace_ready: Callable[[profile], Any] | None = None,
-        socket: str | os.PathLike[str] | None = None, processes: str = "own", torch_profiler: Any = None,
+        self, *, activities: Iterable[Any] | None = None, schedule: Callable[[int], Any] | None = None,
+        on_trace_ready: Callable[[profile], Any] | None = None, record_shapes: bool = False, with_stack: bool = False,
+        acc_events: bool = False, use_cuda: bool | None = None, socket: str | os.PathLike[str] | None = None,
+        processes: str = "own", torch_profiler: Any = None, **ignored: Any,
     ) -> None:  # fmt: skip
+        ignore(ignored)
         if processes not in ("own", "user", "all"):
             raise BadArgument(f"processes={processes!r}: \"own\", \"user\" or \"all\"")
-        self._schedule = schedule or always
-        self._on_trace_ready = on_trace_ready
+        flag("record_shapes", record_shapes)
+        self._activities = activities_of(activities, use_cuda)
+        self._stacks, self._adds_up = flag("with_stack", with_stack), flag("acc_events", acc_events)
+        self._schedule = function("schedule", schedule, "such as schedule(wait=1, warmup=1, active=2)") or always
+        self._on_trace_ready = function("on_trace_ready", on_trace_ready, "such as tensorboard_trace_handler(folder)")
+        self._metadata: dict[str, Any] = {}
         self._socket, self._processes, self._torch = socket, processes, torch_profiler
         self.step_num = 0
         self._action = ProfilerAction.NONE
@@ -92,11 +106,11 @@ class profile:  # noqa: N801: torch's name
         self._begin_step()
 
     def _begin_step(self) -> None:
-        before, self._action = self._action, self._schedule(self.step_num)
+        before, self._action = self._action, action_of(self._schedule(self.step_num))
         recording = (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
         if before is ProfilerAction.WARMUP and self._action is not ProfilerAction.WARMUP:
             self._stop_recording(keep=False)
-        if self._action in recording and self._recorder is None:
+        if self._action in recording and self._recorder is None and not self._adds_up:
             self._clear()
         if self._action is not ProfilerAction.NONE and self._recorder is None:
             self._start_recording()
@@ -104,14 +118,16 @@ class profile:  # noqa: N801: torch's name
 
     def _end_step(self) -> None:
         if self._recorder is not None:
-            _spans.mark("step", f"step {self.step_num}", self._step_began, clock())
+            _spans.mark("step", f"{STEP}{self.step_num}", self._step_began, clock())
 
     def _start_recording(self) -> None:
         if _spans._watch is not None:
             raise BadArgument("another profile of this process is recording: stop it first")
         recorder = Recorder(self._socket, self._processes == "all", MOST)
         recorder.start()
-        self._recorder, self._watch = recorder, Watch(MOST)
+        if self._activities == {ProfilerActivity.CUDA} and not recorder.devices.keys() - recorder.hosts:
+            warn("this daemon has no GPU, and activities has no ProfilerActivity.CPU: the profile will be empty", UserWarning)
+        self._recorder, self._watch = recorder, Watch(MOST, self._stacks)
         _spans.install(self._watch)
 
     def _stop_recording(self, keep: bool) -> None:
@@ -124,11 +140,17 @@ class profile:  # noqa: N801: torch's name
         if not keep:
             return
         own = os.getpid()
-        self._events = [event for event in recorder.events if self._processes != "own" or event.pid == own]
-        self._spans = watch.spans
-        self._devices = recorder.devices
-        self.dropped = recorder.dropped + watch.dropped
+        mine = (event for event in recorder.events if self._processes != "own" or event.pid == own)
+        self._events += [event for event in mine if self._is_wanted(event, recorder.hosts)]
+        self._spans += [span for span in watch.spans if span.kind != "call" or ProfilerActivity.CPU in self._activities]
+        self._devices.update(recorder.devices)
+        self.dropped += recorder.dropped + watch.dropped
         self._offset = _to_time_of_day()
+
+    def _is_wanted(self, event: Event, hosts: set[str]) -> bool:
+        if not event.device:
+            return True
+        return (ProfilerActivity.CPU if event.device in hosts else ProfilerActivity.CUDA) in self._activities
 
     # Results
 
@@ -140,23 +162,35 @@ class profile:  # noqa: N801: torch's name
         """This process's calls, ranges and steps, in the order in which they ended."""
         return list(self._spans)
 
-    def key_averages(self, group_by_input_shape: bool = False, group_by: Sequence[str] = ()) -> Averages:
+    def key_averages(
+        self, group_by_input_shape: bool = False, group_by_stack_n: int = 0, group_by_overload_name: bool = False,
+        *, group_by: Sequence[str] = (),
+    ) -> Averages:  # fmt: skip
         """A row for each op, dtype, variant and device, with `group_by_input_shape` for each of their shapes too; or by what
-        `group_by` names: "op", "dtype", "shapes", "variant", "device", "client"."""
-        groups = tuple(group_by) or ("op", "dtype", *(("shapes",) if group_by_input_shape else ()), "variant", "device")
-        return averages(self._events, groups, match(self._events, self._spans, os.getpid()))
+        `group_by` names: "op", "dtype", "shapes", "variant", "device", "client", "stack". `group_by_stack_n` tells apart what different
+        lines called, by so many of the innermost ones; a profile without `with_stack` has none. An op's overloads are its dtypes."""
+        if not isinstance(group_by_stack_n, int) or group_by_stack_n < 0:
+            raise BadArgument(f"group_by_stack_n={group_by_stack_n!r}: a number of lines, 0 or more")
+        if (group_by_stack_n or "stack" in group_by) and not self._stacks:
+            raise BadArgument("the profile has no stacks to group by: record it with profile(with_stack=True)")
+        more = (*(("shapes",) if group_by_input_shape else ()), "variant", "device", *(("stack",) if group_by_stack_n else ()))
+        groups = tuple(group_by) or ("op", "dtype", *more)
+        return averages(self._events, groups, match(self._events, self._spans, os.getpid()), group_by_stack_n or 1)
 
     def chrome_trace(self) -> dict[str, Any]:
         """The trace as an object for `json.dump`."""
         theirs = self._torch_trace() if self._torch is not None else {}
         base = theirs.get("baseTimeNanoseconds", 0) if theirs else min(self._begins(), default=0) + self._offset
-        trace = Trace(self._devices, lambda ns: (ns + self._offset - base) / 1e3)
-        trace.add_spans(self._spans, os.getpid())
+        trace = Trace(self._devices, lambda ns: (ns + self._offset - base) / 1e3, as_torch=True)
+        theirs_too = any(str(event.get("name")).startswith(STEP) for event in theirs.get("traceEvents", ()))
+        spans = [span for span in self._spans if not (theirs_too and span.kind == "step")]  # torch's steps are the program's, too
+        trace.add_spans(spans, os.getpid(), self._events)
         trace.add_ways(self._events, self._spans, os.getpid())
         trace.add_events(self._events, self._spans, os.getpid())
         kops = {"events": len(self._events), "dropped": self.dropped}
-        made: dict[str, Any] = {"displayTimeUnit": "ns", "baseTimeNanoseconds": base, **theirs}
+        made: dict[str, Any] = {"schemaVersion": 1, "displayTimeUnit": "ns", "baseTimeNanoseconds": base, **theirs}
         made["traceEvents"] = [*theirs.get("traceEvents", ()), *trace.done()]
+        made.update(self._metadata)
         made["otherData"] = {**theirs.get("otherData", {}), "kops": kops}
         return made
 
@@ -177,6 +211,43 @@ class profile:  # noqa: N801: torch's name
         # Perfetto shows \u escapes as they are written. Half a surrogate pair has no other form.
         text = json.dumps(self.chrome_trace(), ensure_ascii=False).encode("utf-8", "backslashreplace")
         Path(path).write_bytes(gzip.compress(text) if os.fspath(path).endswith(".gz") else text)
+
+    def export_stacks(self, path: str | os.PathLike[str], metric: str = "self_cpu_time_total") -> None:
+        """Writes a line for each stack with its microseconds, the outermost frame first, as flame graphs are made of. `metric`:
+        "self_cpu_time_total", the calls' time in this process, or "self_cuda_time_total", their work's on the device."""
+        if metric not in ("self_cpu_time_total", "self_cuda_time_total", "self_device_time_total"):
+            raise BadArgument(f"metric={metric!r}: self_cpu_time_total, self_cuda_time_total or self_device_time_total")
+        if not self._stacks:
+            raise BadArgument("the profile has no stacks to write: record it with profile(with_stack=True)")
+        device = {id(span): 0.0 for span in self._spans}
+        callers = match(self._events, self._spans, os.getpid())
+        for event in self._events:
+            if id(event) in callers and event.what != "compile":
+                device[id(callers[id(event)])] += event.device_us or 0.0
+        sums: dict[tuple[str, ...], float] = {}
+        for span in self._spans:
+            if span.stack:
+                us = (span.end - span.begin) / 1e3 if metric == "self_cpu_time_total" else device[id(span)]
+                sums[span.stack] = sums.get(span.stack, 0.0) + us
+        plain = str.maketrans({" ": "_", ";": "_", "\t": "_", "\n": "_"})
+        lines = (f"{';'.join(frame.translate(plain) for frame in reversed(stack))} {us:.0f}" for stack, us in sums.items() if us >= 0.5)
+        Path(path).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", errors="backslashreplace")
+
+    def add_metadata(self, key: str, value: str) -> None:
+        """A text of the trace's own, beside its events."""
+        self._add(key, str(value))
+
+    def add_metadata_json(self, key: str, value: str) -> None:
+        """As `add_metadata`, of JSON."""
+        try:
+            self._add(key, json.loads(value))
+        except ValueError as error:
+            raise BadArgument(f"add_metadata_json({key!r}, {value!r}) is no JSON: {error}; add_metadata takes any text") from None
+
+    def _add(self, key: str, value: Any) -> None:
+        if key in ("traceEvents", "otherData", "displayTimeUnit", "baseTimeNanoseconds"):
+            raise BadArgument(f"the trace has a {key} of its own: choose another key")
+        self._metadata[key] = value
 
 
 def _to_time_of_day() -> int:

@@ -129,10 +129,12 @@ class Recorder:
         self.events: list[Event] = []
         self.dropped = 0  # events that the daemon, or this recorder, had no room for
         self.devices: dict[str, str] = {}  # names by UUID
+        self.hosts: set[str] = set()  # of them those that are no GPUs
 
     def start(self) -> None:
         self._ask(begin=True, everybody=self._everybody, events=ROOM)
         self.devices = {device.uuid: device.name for device in self._client.info.devices}
+        self.hosts = {device.uuid for device in self._client.info.devices if device.backend == "host"}
         self._thread = threading.Thread(target=self._read_on, name="kops.profiler", daemon=True)
         self._thread.start()
 

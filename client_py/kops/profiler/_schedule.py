@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from typing import Any
 
 from .._base.errors import BadArgument
 
@@ -40,6 +41,14 @@ def schedule(*, wait: int, warmup: int, active: int, repeat: int = 0, skip_first
         return ProfilerAction.RECORD_AND_SAVE if at == length - 1 else ProfilerAction.RECORD
 
     return action
+
+
+def action_of(value: Any) -> ProfilerAction:
+    """What a schedule said; torch's schedules say torch's actions."""
+    name = getattr(value, "name", None)
+    if name not in ProfilerAction.__members__:
+        raise BadArgument(f"schedule has said {value!r}: it says a ProfilerAction of each step; kops.profiler.schedule() makes one")
+    return ProfilerAction[name]
 
 
 def always(_step: int) -> ProfilerAction:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ContextDecorator
 from dataclasses import dataclass
 from functools import wraps
+from types import FrameType
 from typing import Any
 
 from .._base.compiled import native
+from .._base.errors import BadArgument
+from .._base.warnings import OURS
 from .._calls.batch import Batch
 from .._calls.calls import Calls
 from .._calls.programs import Program
@@ -19,6 +23,7 @@ from .._kernels.kernels import Kernel
 from .._session.session import Session
 from ._recorder import Event
 
+STACK_MOST = 64  # frames
 clock = time.monotonic_ns  # CLOCK_MONOTONIC, the daemon's clock too
 
 
@@ -34,12 +39,26 @@ class Span:
     end: int
     call: int | None = None
     connection: int = 0
+    args: str | None = None  # of a range
+    stack: tuple[str, ...] = ()  # of a call, where stacks are recorded: the lines that made it, the innermost first
+
+
+def _stack() -> tuple[str, ...]:
+    """Where this thread is, as torch writes it, without this package's own frames."""
+    made: list[str] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and len(made) < STACK_MOST:
+        if not frame.f_code.co_filename.startswith(OURS):
+            made.append(f"{frame.f_code.co_filename}({frame.f_lineno}): {frame.f_code.co_name}")
+        frame = frame.f_back
+    return tuple(made)
 
 
 class Watch:
     """Collects spans while it is installed. One at a time."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, stacks: bool = False) -> None:
+        self.stacks = stacks
         self.spans: list[Span] = []
         self.dropped = 0
         self._most = most
@@ -97,7 +116,8 @@ def _timed(original: Callable[..., Any], name_of: Callable[..., str]) -> Callabl
         if watch is None or getattr(_thread, "inside", False):
             return original(self, *args, **keywords)
         before, _thread.inside = _last_call(), True
-        span = Span("call", name_of(self, *args), threading.get_native_id(), clock(), 0)
+        stack = _stack() if watch.stacks else ()
+        span = Span("call", name_of(self, *args), threading.get_native_id(), clock(), 0, stack=stack)
         try:
             return original(self, *args, **keywords)
         finally:
@@ -176,28 +196,28 @@ def remove() -> None:
         setattr(owner, name, original)
 
 
-def mark(kind: str, name: str, begin: int, end: int) -> None:
+def mark(kind: str, name: str, begin: int, end: int, args: str | None = None) -> None:
     if _watch is not None:
-        _watch.add(Span(kind, name, threading.get_native_id(), begin, end))
+        _watch.add(Span(kind, name, threading.get_native_id(), begin, end, args=args))
 
 
 class record_function(ContextDecorator):  # noqa: N801: torch's name
     """Names a range of this thread's time in the trace; a context manager and a decorator. Where torch is loaded, its profiler
     gets the range too."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, args: str | None = None) -> None:
+        if not isinstance(name, str) or not isinstance(args, (str, type(None))):
+            raise BadArgument(f"record_function({name!r}, {args!r}): a name, and a text or None")
+        self.name, self.args = name, args
         self._open: list[tuple[int, Any]] = []
 
     def _recreate_cm(self) -> record_function:
-        return record_function(self.name)
+        return record_function(self.name, self.args)
 
     def __enter__(self) -> record_function:
-        import sys
-
         torch = sys.modules.get("torch")
         shown = self.name.encode(errors="backslashreplace").decode()  # torch takes what UTF-8 has
-        theirs = torch.profiler.record_function(shown) if torch is not None and hasattr(torch, "profiler") else None
+        theirs = torch.profiler.record_function(shown, self.args) if torch is not None and hasattr(torch, "profiler") else None
         if theirs is not None:
             theirs.__enter__()
         self._open.append((clock(), theirs))
@@ -205,7 +225,7 @@ class record_function(ContextDecorator):  # noqa: N801: torch's name
 
     def __exit__(self, *why: Any) -> None:
         begin, theirs = self._open.pop()
-        mark("range", self.name, begin, clock())
+        mark("range", self.name, begin, clock(), self.args)
         if theirs is not None:
             theirs.__exit__(*why)
 
