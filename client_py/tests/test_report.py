@@ -80,6 +80,16 @@ def test_where_work_lies_under_the_roof() -> None:
     assert (memory.bound, latency.bound, compute.bound) == ("memory", "latency", "compute")
     assert memory.reached == pytest.approx(3600 / 4000) and compute.reached == pytest.approx(45_000 / 50_000)
     assert memory.total == 1000.0 and memory.gb_s == pytest.approx(3600)
+    cached = Row(row(bytes=80_000_000), PEAKS)
+    assert cached.reached == pytest.approx(2) and cached.bound == "cache" and cached.above_the_roof == 0
+    shown = page([cached, memory], {"GPU-1": PEAKS}, "kopsd 0")
+    assert [cells[12] for cells in Page(shown).cells] == ["of the roof", "> 100 %", "90 %"] and "came from a cache" in shown
+    assert "came from a cache" not in page([memory], {"GPU-1": PEAKS}, "kopsd 0")
+    assert memory.p50
+    skewed = row(bytes=36_000_000)
+    skewed["exec_us"] = {**skewed["exec_us"], "mean": 3 * memory.p50}
+    lost = Row(skewed, PEAKS).above_the_roof
+    assert lost == pytest.approx(memory.count * (3 - 0.9) * memory.p50), "the slow executions are above the roof, too"
     unknown = Row({**row(), "exec_us": None, "bytes": None}, PEAKS)
     assert unknown.reached is None and unknown.bound == "" and unknown.total == 0
     assert Row(row(), None).reached is None

@@ -9,7 +9,7 @@ from html import escape
 from ._peaks import Peaks
 from ._recorder import Event
 from ._roofline import COLOURS, FRAME, HEIGHT, LETTER, WIDTH, Roofline
-from ._rows import Row
+from ._rows import NOISE, Row
 
 TIMELINE_MOST = 3000  # slices of a timeline
 LANES_MOST = 100  # rows of a timeline
@@ -70,13 +70,16 @@ def _table(rows: Sequence[Row]) -> str:
     lines = []
     for number, row in enumerate(rows, 1):
         bar = f'<span class="bar" style="width:{60 * row.share:.1f}px"></span> {100 * row.share:.1f} %'
-        reached = "" if row.reached is None else f"{100 * row.reached:.0f} %"
+        reached = "" if row.reached is None else f"{100 * min(row.reached, 1):.0f} %" if row.reached <= NOISE else "> 100 %"
         cells = [f"{number}. {escape(row.op)}", *map(escape, (row.shapes, row.dtype, row.variant)), str(row.count)]
         cells += [_number(row.total / 1e3, 3), bar]
         cells += [_number(row.mean), _number(row.p50), _number(row.p99), _number(row.gb_s), _number(row.gflop_s), reached, row.bound]
         lines.append("<tr>" + "".join(f"<td{classes.get(i, '')}>{cell}</td>" for i, cell in enumerate(cells)) + "</tr>")
     heads = "".join(f"<th{classes.get(i, '')}>{name}</th>" for i, name in enumerate(head))
-    return f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+    note = "Rates and the part of the roof are those of p50; totals and shares are of all executions, by their mean."
+    if any(row.reached and row.reached > NOISE for row in rows):
+        note += " Above 100 %: the operands came from a cache, which is faster than the memory that was measured, or the clocks were higher."
+    return f'<p class="note">{note}</p><div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
 
 
 def _slowest(rows: Sequence[Row]) -> str:

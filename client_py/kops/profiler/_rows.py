@@ -9,6 +9,8 @@ from ._peaks import Peaks
 
 LATENCY = 0.3  # of the roof; who reaches less is held up by neither memory nor arithmetic
 
+NOISE = 1.05  # of the roof; what is above it by more did not come from memory
+
 
 class Row:
     """A row of the statistics, with its place under the roof."""
@@ -35,6 +37,8 @@ class Row:
         top = peaks.gflop_s.get(self.dtype)
         by_compute = self.gflop_s / top if self.gflop_s and top else 0.0
         reached = max(by_memory, by_compute)
+        if by_memory > NOISE and by_memory >= by_compute:
+            return reached, "cache"
         if reached < LATENCY:
             return reached, "latency"
         return reached, "memory" if by_memory >= by_compute else "compute"
@@ -42,7 +46,9 @@ class Row:
     @property
     def above_the_roof(self) -> float | None:
         """Microseconds of the total that the roof does not ask for; None: the roof is not known."""
-        return None if self.reached is None else self.total * (1 - min(self.reached, 1))
+        if self.reached is None or not self.p50:
+            return None
+        return max(self.total - self.count * self.p50 * self.reached, 0.0)  # an execution that is at the roof takes p50 * reached
 
 
 def rows_of(stats: Sequence[Mapping[str, Any]], peaks: Mapping[str, Peaks]) -> list[Row]:
