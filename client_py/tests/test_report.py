@@ -137,6 +137,15 @@ def test_what_cannot_be_drawn_is_said() -> None:
     assert "<circle" not in page(rows, {}, "kopsd 0") and len(Page(page(rows, {}, "kopsd 0")).cells) == 3
 
 
+def test_no_advice_on_the_measuring_of_peaks() -> None:
+    """A later report has that work among its rows."""
+    shapes = {"add": [[1 << 27]] * 3, "gemm": [[8192, 8192]] * 3, "scaled_gemm": [[8192, 8192]] * 2, "square": [[1 << 27]] * 2}
+    for op, sizes in shapes.items():
+        shown = page(rows_of([row(op, shapes=sizes)], {"GPU-1": PEAKS}), {"GPU-1": PEAKS}, "kopsd 0")
+        assert ("time could be won" in shown) == (op == "square") and len(Page(shown).cells) == 2
+    assert "time could be won" in page(rows_of([row()], {"GPU-1": PEAKS}), {"GPU-1": PEAKS}, "kopsd 0")
+
+
 def test_a_timeline_is_bounded() -> None:
     def event(connection: int, at: int) -> Event:
         return Event(

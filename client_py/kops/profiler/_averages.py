@@ -117,8 +117,8 @@ def _cut(value: str, most: int | None) -> str:
 
 
 def _cells(row: Average) -> list[str]:
-    times = (row.mean, row.p50, row.p99, row.queue, row.latency, row.send, row.reply)
-    return [str(row.count), str(row.executions), number(row.total / 1e3), f"{100 * row.share:.1f}", *map(number, (*times, row.cpu_time or None))]
+    times = (row.mean, row.p50, row.p99, row.queue, row.latency, row.send, row.reply, row.cpu_time or None)
+    return [str(row.count), str(row.executions), number(row.total / 1e3), f"{100 * row.share:.1f}", *map(number, times)]
 
 
 def _key(event: Event, group: str) -> str:
@@ -132,7 +132,8 @@ def _key(event: Event, group: str) -> str:
 
 
 def averages(events: Iterable[Event], groups: Sequence[str], callers: Mapping[int, Span], lines: int = 1) -> Averages:
-    """The events by these groups; `callers` as match() makes it, by `lines` of their stacks. A percentile is over requests: of each the mean of its executions."""
+    """The events by these groups; `callers` as match() makes it, by `lines` of their stacks. A percentile is over
+    requests: of each the mean of its executions."""
     wrong = [group for group in groups if group not in GROUPS]
     if wrong or not groups:
         raise BadArgument(f"group_by={tuple(groups)!r}: some of {', '.join(GROUPS)}")

@@ -255,7 +255,8 @@ class Trace:
     # What this process did
 
     def add_spans(self, spans: Sequence[Span], pid: int, events: Iterable[Event] = ()) -> None:
-        """Each thread's row; a call that asked for one of `events` has its operands. Ranges that overlap, as those of two tasks or of a step and what goes on after it, have more rows."""
+        """Each thread's row; a call that asked for one of `events` has its operands. Ranges that overlap, as those of two tasks
+        or of a step and what goes on after it, have more rows."""
         events = list(events)
         callers = match(events, spans, pid)
         asked = {id(callers[id(event)]): event for event in events if id(event) in callers}

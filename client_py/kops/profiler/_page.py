@@ -78,13 +78,14 @@ def _table(rows: Sequence[Row]) -> str:
     heads = "".join(f"<th{classes.get(i, '')}>{name}</th>" for i, name in enumerate(head))
     note = "Rates and the part of the roof are those of p50; totals and shares are of all executions, by their mean."
     if any(row.reached and row.reached > NOISE for row in rows):
-        note += " Above 100 %: the operands came from a cache, which is faster than the memory that was measured, or the clocks were higher."
-    return f'<p class="note">{note}</p><div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+        note += " Above 100 %: the operands came from a cache, which is faster than memory, or the clocks were higher than when measured."
+    table = f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+    return f'<p class="note">{note}</p>{table}'
 
 
 def _slowest(rows: Sequence[Row]) -> str:
     """Where the most could be won: time that is above what the roof allows."""
-    lost = [(row.above_the_roof, row) for row in rows if row.above_the_roof and row.above_the_roof >= LEAST]
+    lost = [(row.above_the_roof, row) for row in rows if not row.is_of_peaks and row.above_the_roof and row.above_the_roof >= LEAST]
     lost.sort(key=lambda one: -one[0])
     items = "".join(
         f"<li>{escape(row.op)} {escape(row.dtype)} {escape(row.shapes)}: {us / 1e3:,.3f} ms of {row.total / 1e3:,.3f} ms are above the roof"

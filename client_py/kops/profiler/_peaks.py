@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any
@@ -32,6 +32,14 @@ def measure(client: Client, device: Device) -> Peaks:
     """Some seconds of work on the device, on copies of host memory. Needs NumPy."""
     found = ((dtype, gflop_s(client, device, dtype)) for dtype in (*DTYPES, *DTYPES_OF_8_BITS))
     return Peaks(device.uuid, device.name, gb_s(client, device), {dtype: top for dtype, top in found if top is not None})
+
+
+def is_of_peaks(op: str, shapes: Sequence[Sequence[int]]) -> bool:
+    """Whether a row of the statistics has what is run to measure: work of exactly these sizes is at the roof by definition."""
+    size = tuple(shapes[0]) if shapes else ()
+    if op == "add":
+        return size in {(vector,) for vector, _ in (HOST, GPU)}
+    return op in ("gemm", "scaled_gemm") and size in {(side, side) for _, side in (HOST, GPU)}
 
 
 def gb_s(client: Client, device: Device) -> float:

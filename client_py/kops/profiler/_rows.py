@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ._peaks import Peaks
+from ._peaks import Peaks, is_of_peaks
 
 LATENCY = 0.3  # of the roof; who reaches less is held up by neither memory nor arithmetic
 
@@ -19,6 +19,7 @@ class Row:
         self.op, self.dtype, self.variant = stats["op"], stats["dtype"], stats["variant"]
         self.device, self.count = stats["device"], stats["count"]
         self.shapes = ", ".join("×".join(map(str, shape)) or "scalar" for shape in stats["shapes"])
+        self.is_of_peaks = is_of_peaks(self.op, stats["shapes"])
         spread = stats.get("exec_us") or {}
         self.mean, self.p50, self.p99 = (spread.get(key) for key in ("mean", "p50", "p99"))
         self.total = self.count * self.mean if self.mean else 0.0
