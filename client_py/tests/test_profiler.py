@@ -12,13 +12,14 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import kops
 import numpy
 import pytest
 from kops._calls.calls import Calls
+from kops._calls.ops import OpMethods
 from kops._kernels.bound import Bound
 from kops.profiler import ProfilerAction, ProfilerActivity, _spans, profile, record_function, schedule, tensorboard_trace_handler
 from kops.profiler._chrome import Trace
@@ -88,15 +89,17 @@ def test_short_ways_are_not_taken_while_calls_are_noted() -> None:
         offers_ordered=True, failure=None, doomed=False, garbage=(), run=lambda *_: "short", lost=lambda error: error
     )
     client.blocking, client._scopes, client._submitted, client._timeout = False, {}, {}, 1.0
-    bound = Bound(Kernel(), {"grid": 2}, b"")
+    bound, method = Bound(Kernel(), {"grid": 2}, b""), vars(OpMethods)["add"]
     assert bound(1) == "short" and client._at_once("add", (), 1) == "short"
     _spans.install(_spans.Watch(1))
     try:
         assert bound(1) == ((1,), {"grid": 2}) and bound(1, grid=3) == ((1,), {"grid": 3})
         assert client._at_once("add", (), 1) is NotImplemented
+        assert isinstance(OpMethods.add, FunctionType)  # not the compiled part's, which launches by itself
     finally:
         _spans.remove()
     assert bound(1) == "short" and client._at_once("add", (), 1) == "short"
+    assert vars(OpMethods)["add"] is method
 
 
 def test_errors_of_calls_go_on(k: kops.Client, real: Daemon) -> None:

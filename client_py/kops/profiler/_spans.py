@@ -17,6 +17,7 @@ from .._base.errors import BadArgument
 from .._base.warnings import OURS
 from .._calls.batch import Batch
 from .._calls.calls import Calls
+from .._calls.ops import OpMethods
 from .._calls.programs import Program
 from .._kernels.bound import Bound
 from .._kernels.kernels import Kernel
@@ -186,6 +187,11 @@ def install(watch: Watch) -> None:
         for owner, name, wrap in _WRAPPED:
             _originals.append((owner, name, owner.__dict__[name]))
             setattr(owner, name, wrap(owner.__dict__[name]))
+        # The compiled part launches ops here without Python in between: calls are noted in Python.
+        for name, method in list(vars(OpMethods).items()):
+            if callable(method) and hasattr(method, "__wrapped__"):
+                _originals.append((OpMethods, name, method))
+                setattr(OpMethods, name, method.__wrapped__)
 
 
 def remove() -> None:
