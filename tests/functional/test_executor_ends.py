@@ -92,7 +92,7 @@ def test_killed_at_the_daemons_start(tmp_path: Path, gate: str) -> None:
     with machine.control.gate(gate):
         with ThreadPoolExecutor(1) as other:
             started = other.submit(machine.daemon.start)
-            proc.eventually(lambda: machine.control.waiting(gate) == 1, "the executor starts")
+            proc.eventually(lambda: machine.daemon.process and machine.control.waiting(gate) == 1, "the executor starts")
             (pid,) = machine.executors()
             os.kill(pid, signal.SIGKILL)
             wait_until_gone(machine, pid)
