@@ -38,8 +38,12 @@ class Place:
 
 @contextmanager
 def on_gpu(socket: str | None = None) -> Iterator[Place]:
-    import torch
-
+    try:
+        import torch
+    except ModuleNotFoundError:
+        sys.exit("torch is not installed: pip install torch, or add --interpret to run on the CPU, without a GPU and a daemon")
+    if not torch.cuda.is_available():
+        sys.exit("torch finds no GPU here: add --interpret to run on the CPU, without a GPU and a daemon")
     with kops.connect(socket) as k:
         yield Place(
             torch.cuda.get_device_name(),

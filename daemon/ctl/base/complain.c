@@ -89,7 +89,9 @@ static const char *hint(const struct kops_error *error)
     if (error->code == KOPS_ERR_DEVICE_LOST)
         return "the daemon restarts where a supervisor looks after it; try again then";
     if (error->code == KOPS_ERR_MISSING_KEY && key && strcmp(key, "arch") == 0)
-        return "add --arch, such as --arch sm_90a for an H100 or H200";
+        return "compile takes --arch, such as --arch sm_90a for an H100 or H200; launch needs a GPU, Python's "
+               "interpreter "
+               "(docs/kernels.md) does not";
     return NULL;
 }
 
