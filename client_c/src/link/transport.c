@@ -322,10 +322,10 @@ static enum transport_result look(struct transport *t, uint64_t now, uint64_t *l
     return r;
 }
 
-/* As poll(), with a precise timeout: the slack of an ordinary thread's timers is as long as a short kernel. */
-static int poll_for(struct pollfd *p, nfds_t n, const struct timespec *rest)
+/* `precise`: the slack of an ordinary thread's timers is as long as a short kernel. */
+static int poll_for(struct pollfd *p, nfds_t n, const struct timespec *rest, bool precise)
 {
-    const int slack = rest ? prctl(PR_GET_TIMERSLACK) : 0;
+    const int slack = precise ? prctl(PR_GET_TIMERSLACK) : 0;
     int found;
 
     if (slack > 1)
@@ -336,8 +336,8 @@ static int poll_for(struct pollfd *p, nfds_t n, const struct timespec *rest)
     return found;
 }
 
-/* Sleeps until the bell or the socket says something, once, or until `until`. */
-static enum transport_result sleep_for_bell(struct transport *t, uint64_t until)
+/* Sleeps until the bell or the socket says something, once, or until `until`, precisely so or about then. */
+static enum transport_result sleep_for_bell(struct transport *t, uint64_t until, bool precise)
 {
     struct pollfd p[2] = {{.fd = t->ring.wake, .events = POLLIN}, {.fd = t->fd, .events = POLLIN}};
     const uint64_t now = until == DEADLINE_NEVER ? 0 : clock_ns(), left = until > now ? until - now : 0;
@@ -347,7 +347,7 @@ static enum transport_result sleep_for_bell(struct transport *t, uint64_t until)
 
     if (!ring_link_sleep(&t->ring))
         return transport_drain(t);
-    n = poll_for(p, 2, until == DEADLINE_NEVER ? NULL : &rest);
+    n = poll_for(p, 2, until == DEADLINE_NEVER ? NULL : &rest, precise);
     ring_link_awake(&t->ring, n > 0 && p[0].revents);
     r = transport_drain(t);
     if (r == TRANSPORT_TIMEOUT && n > 0 && p[1].revents)
@@ -383,7 +383,7 @@ static enum transport_result wait_by_forecast(struct transport *t, uint64_t dead
             crowded = crowded || ring_link_window(&t->ring).to_ns == WAIT_CROWDED;
             w = window_of(t, begin);
             if (wait_sleeps_first(&w, now)) {
-                r = sleep_for_bell(t, w.from_ns < deadline ? w.from_ns : deadline);
+                r = sleep_for_bell(t, w.from_ns < deadline ? w.from_ns : deadline, true);
                 now = clock_ns();
             } else if (now >= (wait_is_known(&w) ? w.to_ns : until)) {
                 break;
@@ -415,7 +415,7 @@ enum transport_result transport_receive(struct transport *t, uint64_t deadline, 
         return look_at_socket(t);
     if (poll_us)
         r = wait_by_forecast(t, deadline, poll_us);
-    return r == TRANSPORT_TIMEOUT ? sleep_for_bell(t, deadline) : r;
+    return r == TRANSPORT_TIMEOUT ? sleep_for_bell(t, deadline, false) : r;
 }
 
 /* ---- whole messages ---- */
