@@ -72,6 +72,8 @@ extern bool native_leaving; /* the interpreter ends */
 
 /* Raises the package's exception for an error. Returns NULL. */
 PyObject *native_raise(const struct kops_error *e);
+/* By the function (code, message, detail) → exception from now on. */
+void native_raise_by(PyObject *function);
 
 /* Seconds, or None, as milliseconds for libkops. False with an exception set. */
 bool native_milliseconds(PyObject *seconds, int64_t *ret_ms);

@@ -94,7 +94,7 @@ static struct backend_stream *queue_of(const struct run *run)
 static void tell_client(const struct run *run)
 {
     const struct connection *c = run->stream->connection;
-    const bool crowded = exec_jobs(c->server) >= c->server->config.polling_clients;
+    const bool crowded = c->server->exec->n_jobs_running >= c->server->config.polling_clients;
 
     if (c->channel && wait_is_known(&run->job.window))
         rpc_channel_expect(c->channel, crowded ? (struct wait_window){.to_ns = WAIT_CROWDED} : run->job.window);

@@ -60,8 +60,9 @@ int blaslt_candidates(struct blaslt *b, const struct plan *plan, const uint64_t 
 /* Bytes of workspace that the plan's stream must have. */
 size_t blaslt_plan_workspace(const struct blaslt_plan *p);
 
-/* Has the driver load the kernels of the product, so that its first run loads nothing: captures the product once, and
- * runs its algorithm on a small one. A failure is left to that run. Thread: any, the context is current; may block. */
+/* Has the driver load the kernels of the product, so that its first run loads nothing: runs its algorithm on a small
+ * product, or captures the product once where that cannot be. A failure is left to that run. Thread: any, the context
+ * is current; may block. */
 void blaslt_plan_load(struct blaslt_plan *p, const struct plan *plan, const uint64_t *addresses);
 
 /* NULL is allowed; returns NULL. Thread: any. */

@@ -381,8 +381,8 @@ static struct blaslt_problem small_problem(const struct blaslt_problem *problem)
     return q;
 }
 
-/* Runs the plan's algorithm on a small product in scratch memory, and waits for it. */
-static void run_small(const struct blaslt_plan *p, CUstream stream)
+/* Runs the plan's algorithm on a small product in scratch memory, and waits for it. False: it did not run. */
+static bool run_small(const struct blaslt_plan *p, CUstream stream)
 {
     enum { MATRIX_BYTES = SMALL * SMALL * 8, MATRICES_BYTES = BLASLT_OPERANDS * MATRIX_BYTES };
     const struct blaslt_problem problem = small_problem(&p->problem);
@@ -393,9 +393,10 @@ static void run_small(const struct blaslt_plan *p, CUstream stream)
     struct blaslt_plan *q;
     struct error ignored;
     CUdeviceptr at;
+    bool ran = false;
 
     if (blaslt_plan_describe(p->device, p->handle, &problem, &q, &ignored) < 0)
-        return;
+        return false;
     q->algorithm = p->algorithm;
     if (blaslt_on(p->device)->MatmulAlgoCheck(q->handle, q->operation, q->layouts[BLASLT_A], q->layouts[BLASLT_B],
                                               q->layouts[BLASLT_D], q->layouts[BLASLT_D], &p->algorithm.algo,
@@ -405,11 +406,12 @@ static void run_small(const struct blaslt_plan *p, CUstream stream)
         for (unsigned o = 0; o < BLASLT_OPERANDS; o++)
             addresses[o] = at + o * (uint64_t)MATRIX_BYTES;
         queue.workspace = at + MATRICES_BYTES;
-        run_call(&queue, q, &numbers, &layout, 0, addresses);
+        ran = run_call(&queue, q, &numbers, &layout, 0, addresses) == CUBLAS_STATUS_SUCCESS;
         cuda_scratch_free(p->device, stream, at);
         CUDA_CALL(p->device, &ignored, StreamSynchronize, stream);
     }
     blaslt_plan_unref(q);
+    return ran;
 }
 
 /* Records the product once, without running it. */
@@ -435,8 +437,7 @@ void blaslt_plan_load(struct blaslt_plan *p, const struct plan *plan, const uint
 
     if (CUDA_CALL(p->device, &ignored, StreamCreate, &stream, CU_STREAM_NON_BLOCKING) < 0)
         return;
-    record(p, plan, addresses, stream);
-    if (!p->problem.has_bias && !p->problem.scales && cuda_scratch_is_there(p->device))
-        run_small(p, stream);
+    if (p->problem.has_bias || p->problem.scales || !cuda_scratch_is_there(p->device) || !run_small(p, stream))
+        record(p, plan, addresses, stream);
     cuda_on(p->device)->StreamDestroy(stream);
 }

@@ -55,7 +55,8 @@ static void expect_gelu(const struct view *views, const char *forced, const char
     step_copy_variant(t.step.variant, forced);
     run_job(stream, &t);
     assert_string_equal(t.step.variant_used, variant);
-    assert_int_equal(*products - before, strcmp(variant, "activated") == 0);
+    assert_int_equal(*products > before,
+                     strcmp(variant, "activated") == 0); /* a plan's first product is run to load it */
     assert_int_equal(*wrong, 0);
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < n; j++) {

@@ -273,17 +273,20 @@ static void large_products_come_in_panels(void **state)
     enum { M = 600, N = 5, K = 400 };
     struct backend_memory *a = device_memory(M * K * 4), *b = device_memory(K * N * 4), *out = device_memory(M * N * 4);
     const struct view views[] = {MATRIX(a, M, K), MATRIX(b, K, N), MATRIX(out, M, N)};
-    const unsigned before = *products;
     struct test_job t;
+    unsigned before;
 
     (void)state;
     fill(a, M * K, 1);
     fill(b, K * N, 2);
-    fill(out, M * N, 3);
-    make_gemm(&t, views, 1, 1);
-    step_copy_variant(t.step.variant, "bf16x6");
-    run_job(stream, &t);
-    assert_string_equal(t.step.variant_used, "bf16x6");
+    for (unsigned i = 0; i < 2; i++) { /* the first one makes plans, whose algorithms run once to be loaded */
+        before = *products;
+        fill(out, M * N, 3);
+        make_gemm(&t, views, 1, 1);
+        step_copy_variant(t.step.variant, "bf16x6");
+        run_job(stream, &t);
+        assert_string_equal(t.step.variant_used, "bf16x6");
+    }
     assert_int_equal(*products - before,
                      3 * (2 + 2)); /* three panels, each with two sums of pieces and two chunks of k */
     for (unsigned i = 0; i < M; i++)
