@@ -132,6 +132,7 @@ def ops_stub(ops: dict[str, dict[str, object]]) -> str:
         "",
         'T = TypeVar("T")',
         "",
+        "NUMBERS: dict[str, int]",
         "OPTIONS: str",
         "",
         "def check_attrs(op: str, attrs: dict[str, Any], variant: str | None) -> dict[str, Any]: ...",

@@ -31,8 +31,8 @@ def test_pointers_to_more_than_one_number(text: str, dtype: str, lanes: int, ali
 
 @pytest.mark.parametrize(
     "text, dtype, lanes",
-    [("float4", "f32", 4), ("double2", "f64", 2), ("half2", "f16", 2), ("dim3", "u32", 3), ("__int128", "i64", 2), ("cuDoubleComplex", "f64", 2),
-     ("bytes<24>", "u8", 24), ("thrust::complex<float>", "f32", 2)],
+    [("float4", "f32", 4), ("double2", "f64", 2), ("half2", "f16", 2), ("dim3", "u32", 3), ("__int128", "i64", 2),
+     ("cuDoubleComplex", "f64", 2), ("bytes<24>", "u8", 24), ("thrust::complex<float>", "f32", 2)],
 )  # fmt: skip
 def test_more_than_one_number_by_value(text: str, dtype: str, lanes: int) -> None:
     (x,) = parse(f"const {text} x")
@@ -49,7 +49,9 @@ def test_more_than_one_number_by_value(text: str, dtype: str, lanes: int) -> Non
     assert fault((x,)) is None and "more than 704 bytes" in str(fault(parse("bytes<400> a, bytes<400> b")))
 
 
-@pytest.mark.parametrize("text", ["complex<int>", "complex<float, 2>", "vec<float>", "thrust::complex", "a::float4", "bytes<0>", "bytes<n>"])
+@pytest.mark.parametrize(
+    "text", ["complex<int>", "complex<float, 2>", "vec<float>", "thrust::complex", "a::float4", "bytes<0>", "bytes<n>"]
+)
 def test_templates_that_are_no_types(text: str) -> None:
     with pytest.raises(kops.BadArgument, match="no type|not understood|no name"):
         parse(f"{text}* x")

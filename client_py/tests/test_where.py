@@ -156,8 +156,8 @@ def test_auto_asks_once(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyP
     assert by_python == ["auto", "auto"]
 
 
-def test_the_place_is_a_choice_of_the_connection(  # noqa: F811
-    real: Daemon, k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch, by_python: list[Any]
+def test_the_place_is_a_choice_of_the_connection(
+    real: Daemon, k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch, by_python: list[Any]  # noqa: F811
 ) -> None:
     """Of connect(), or of KOPS_WHERE; a call's own is more. What the daemon alone can do stays its own."""
     a = random(4, 4)
@@ -177,7 +177,8 @@ def test_the_place_is_a_choice_of_the_connection(  # noqa: F811
             if environment:
                 monkeypatch.setenv("KOPS_WHERE", where)
             with kops.connect(real.socket_path, timeout=120, where=None if environment else where) as client:
-                assert client.where == where and not of_daemon(lambda: client.add(x, y)) and not of_daemon(lambda: client.add(x, y, out=out))
+                assert client.where == where
+                assert not of_daemon(lambda: client.add(x, y)) and not of_daemon(lambda: client.add(x, y, out=out))
                 assert not of_daemon(lambda: client.run("add", x, y))
                 kern, (c, one, two) = add2(client, alias=True), vectors(driver)
                 before = launches(k)

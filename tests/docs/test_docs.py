@@ -203,7 +203,9 @@ def run_cuda(block: Block, folder: Folder, daemon: Daemon) -> None:
 
 
 PACKAGES = {"torch": "PyTorch", "ray": "Ray"}
-CHECKS = {"python": check_python, "c": check_c, "sh": check_sh, "json": check_json, "ini": check_ini, "text": check_text, "cuda": check_text}
+CHECKS = {
+    "python": check_python, "c": check_c, "sh": check_sh, "json": check_json, "ini": check_ini, "text": check_text, "cuda": check_text,
+}  # fmt: skip
 RUNS = {"python": run_python, "c": run_c, "sh": run_sh, "cuda": run_cuda}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Any
 
 import numpy
 import pytest
@@ -41,7 +42,9 @@ PRELUDES: dict[str, tuple[str, ...]] = {
     "of the headers": ("#line 1 \"include/kops_host/entry.h\"", '__attribute__((no_sanitize("thread"))) static'),
     "pragma": ('#pragma GCC optimize ("O3")', ""),
     "pragma, an operator": ('#define DO(x) _Pragma(#x)\nDO(GCC optimize ("O3"))', ""),
-    "pragma of clang": ("#pragma clang attribute push(__attribute__((no_sanitize(\"thread\"))), apply_to = function)", "", "#pragma clang attribute pop"),
+    "pragma of clang": (
+        "#pragma clang attribute push(__attribute__((no_sanitize(\"thread\"))), apply_to = function)", "", "#pragma clang attribute pop",
+    ),
     "the checks' own": ('extern "C" __attribute__((used)) void __tsan_write4(void*) {}', ""),
     "the checks' own, by its symbol": ('void quiet(void*) __asm__("__tsan" "_write4");\nvoid quiet(void*) {}', ""),
     "the clock's own": ('extern "C" __attribute__((used)) void __sanitizer_cov_trace_pc() {}', ""),

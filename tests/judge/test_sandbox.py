@@ -94,7 +94,8 @@ def test_code_that_holds_up_its_process_when_it_is_loaded(begins: str, monkeypat
 
 NONSENSE = [
     "3", '{"block": 3}', '{"block": [{}]}', '{"line": "x", "kind": 5}', "[" * 20000, '{"block": [Infinity, 0, 0]}', '{"thread": {"0": 1}}',
-    '{"block": [1e999, 1, 1]}', '{"thread": ["1", "1", "1"]}', '{"message": [1]}', '{"block": [true, true, true]}', '{"log": 7, "kind": "compile"}',
+    '{"block": [1e999, 1, 1]}', '{"thread": ["1", "1", "1"]}', '{"message": [1]}', '{"block": [true, true, true]}',
+    '{"log": 7, "kind": "compile"}',
 ]  # fmt: skip
 
 
@@ -117,7 +118,10 @@ def test_what_a_stranger_says_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     assert verdict.fault.block == (1, 2, 3) and verdict.fault.line is None and "\x1b" not in str(verdict)
 
 
-@pytest.mark.parametrize("question", ["[0, 16]", "[1, 16]", "[-1, 16]", '["/etc/passwd", 16]', "[0, 1e3]", "[0, -1]", "[true, 1]", "{}", "[0", "", "[0, 1, 2]"])
+@pytest.mark.parametrize(
+    "question",
+    ["[0, 16]", "[1, 16]", "[-1, 16]", '["/etc/passwd", 16]', "[0, 1e3]", "[0, -1]", "[true, 1]", "{}", "[0", "", "[0, 1, 2]"],
+)
 def test_lines_are_told_of_the_solution_s_object_alone(monkeypatch: pytest.MonkeyPatch, question: str) -> None:
     """Whoever asks."""
     from kops.judge import _worker

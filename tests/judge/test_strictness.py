@@ -56,7 +56,8 @@ PLAIN: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any
         x[:, 1:] - (in_order(x[:, :-1]) / np.float32(x.shape[1] - 1))[:, None])),
     "softmax": (softmax, normal(64, 1000, times=20), lambda x: softmax(x[:, ::-1])[:, ::-1]),
     "gelu": (gelu, normal(100_000, times=5), lambda x: gelu(x) * np.float32(1 - 6e-8)),
-    "relu": (lambda x: np.maximum(x @ x.T, 0), normal(200, 200), lambda x: np.maximum(in_order((x[:, None] * x).reshape(-1, 200)), 0).reshape(200, 200)),
+    "relu": (lambda x: np.maximum(x @ x.T, 0), normal(200, 200), lambda x: (
+        np.maximum(in_order((x[:, None] * x).reshape(-1, 200)), 0).reshape(200, 200))),
     "halves": (lambda x: 3 * x - 1, normal(100_000, dtype="f2"), lambda x: x * np.float16(3) - np.float16(1)),
     "small": (lambda x: x * np.float32(1e-30) * np.float32(1e-8), normal(10_000), lambda x: x * np.float32(1e-38)),
     "few": (lambda x: x.sum(axis=1), normal(3, 5000), in_order),
@@ -121,7 +122,8 @@ def test_what_does_not_depend_on_all_inputs_is_no_shortcut() -> None:
 
 def test_a_task_that_a_constant_would_solve(interpreter: judge.Judge) -> None:
     """The author is told; solutions are not judged by it."""
-    near = task(inputs=lambda rng, n: {x: (1 + 1e-9 * rng.random(n)).astype("f8") for x in "ab"}, tolerance=judge.Tolerance(1e-3, 1e-3, math.inf))
+    tolerance = judge.Tolerance(1e-3, 1e-3, math.inf)
+    near = task(inputs=lambda rng, n: {x: (1 + 1e-9 * rng.random(n)).astype("f8") for x in "ab"}, tolerance=tolerance)
     verdict = interpreter.judge(near, add())
     assert verdict.kind == "no_verdict" and "a constant would pass" in verdict.text and "task add2" in verdict.text, verdict
 

@@ -180,8 +180,9 @@ def test_options(chance: random.Random) -> None:
     words = ["-D", "-U", "-DN", "-DN=3", "-D N=4", "-D  M", "-DF(a)=a", "-DG(a, b)", "-UN", "-U M", "--define-macro", "--define-macro=N=1",
              "-define-macro=M=2", "--undefine-macro=N", "-undefine-macro", "-std=c++11", "--std=c++20", "-std", "--std", "c++17", "c++20",
              "c++23", "N", "M=5", "F(x)=x", "-DN=", "-D3", "-D=N", "-DN(=1", "-Dé=1", "-DN=a=b", "-w", "--use_fast_math", "-ftz", "true",
-             "-stdx", "--define-macros=N", "-DN M", "--D", "--DN", "-Xcompiler", "--compiler-options", "-Xcompiler=-DN", "-O3", "-std=gnu++17",
-             "gnu++20", "-std=gnu++03", "-arch=sm_90", "-gencode", "arch=compute_90,code=sm_90", "-Xptxas", "-v"]  # fmt: skip
+             "-stdx", "--define-macros=N", "-DN M", "--D", "--DN", "-Xcompiler", "--compiler-options", "-Xcompiler=-DN", "-O3",
+             "-std=gnu++17", "gnu++20", "-std=gnu++03", "-arch=sm_90", "-gencode", "arch=compute_90,code=sm_90", "-Xptxas",
+             "-v"]  # fmt: skip
     given = [[chance.choice(words) for _ in range(chance.randrange(1, 6))] for _ in range(ROUNDS * 5)]
     taken = 0
     for options, theirs in zip(given, answers("O", ["\0".join(options).encode() for options in given])):

@@ -89,6 +89,9 @@ def places(rows: Any) -> str:
 
 if __name__ == "__main__":
     source, header = Path(sys.argv[1]), Path(sys.argv[2])
-    makers = {"c_types": c_types, "conditions": conditions, "expressions": expressions, "hostcode": hostcode, "places": places, "scalars": scalars}
+    makers = {
+        "c_types": c_types, "conditions": conditions, "expressions": expressions, "hostcode": hostcode, "places": places,
+        "scalars": scalars,
+    }  # fmt: skip
     made = makers[source.stem](load(source.name))
     header.write_text(f"/* Generated from {source.name}. */\n{made}", encoding="utf-8")

@@ -124,7 +124,10 @@ def test_tables_traces_and_reports(tmp_path: Path) -> None:
 def test_a_program_says_what_it_lacks(tmp_path: Path) -> None:
     """torch that finds no GPU; no torch at all."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH", ""))))}
-    for torch, said in (("class cuda:\n    is_available = staticmethod(lambda: False)\n", "no GPU"), ("import not_there_at_all\n", "not installed")):
+    for torch, said in (
+        ("class cuda:\n    is_available = staticmethod(lambda: False)\n", "no GPU"),
+        ("import not_there_at_all\n", "not installed"),
+    ):
         (tmp_path / "torch.py").write_text(torch, encoding="utf-8")
         done = subprocess.run([sys.executable, str(HERE / "vector_add.py")], env=environment, capture_output=True, text=True)
         assert done.returncode == 1 and said in done.stderr and "--interpret" in done.stderr and "Traceback" not in done.stderr, done.stderr

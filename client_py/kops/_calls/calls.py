@@ -21,13 +21,13 @@ from .._session.session import Call
 from . import contexts, ops_here, out_dtypes, plans
 from .batch import Batch
 from .launch import Launch
+from .ops import NUMBERS
 from .pending import Link, Pending, Watcher
 from .places import Place, device_of
 from .plans import Plan, Prepared
 from .programs import Program
 from .recording import BaseSequence, Recorder
 from .rules import VECTORS
-
 
 TURNS = (
     "the daemon and this process take turns on the GPU, so each change between torch's work and the daemon's on a stream costs about "
@@ -81,7 +81,7 @@ class Calls(DefaultTimeout):
             where = None
         elif where is None and self.where != "daemon":
             others = device is not None or stream or deadline_ms is not None or priority is not None or blocking is not None
-            if not others and timing != "exact" and op in ops_here.NUMBERS:
+            if not others and timing != "exact" and op in NUMBERS:
                 where = self._usual_place(values)
         if where is not None and where != "daemon" and self._is_here(where, op, values):
             given = {"device": device is not None, "stream": stream, "deadline_ms": deadline_ms, "priority": priority, "blocking": blocking}

@@ -5,6 +5,7 @@ from .._base.results import Device, Timings
 
 T = TypeVar("T")
 
+NUMBERS: dict[str, int]
 OPTIONS: str
 
 def check_attrs(op: str, attrs: dict[str, Any], variant: str | None) -> dict[str, Any]: ...

@@ -439,8 +439,9 @@ def connect(
     deploy/README.md, and where none leads to a daemon, one is started for this user, unless `autostart` is false
     or KOPS_AUTOSTART is 0: the `kopsd` that KOPSD names, of this package, or of PATH. It serves all processes of the user
     and ends by itself when none has been connected for 5 minutes. `timeout` is the seconds that any call may take, None
-    for ever, except that a daemon that does not answer at first is given up after 30 s. `spin_us`: so many microseconds a waiting call looks for its reply without sleeping, which saves a few
-    microseconds where a core is free for it. `blocking`: every call returns when its result is ready, also on torch CUDA tensors.
+    for ever, except that a daemon that does not answer at first is given up after 30 s. `spin_us`: so many microseconds
+    a waiting call looks for its reply without sleeping, which saves a few microseconds where a core is free for it.
+    `blocking`: every call returns when its result is ready, also on torch CUDA tensors.
     `reconnect_timeout`: seconds that a call waits for a daemon which has gone away to come back, see `Client`; 0: it
     does not wait, nothing is repeated, and each loss is an error of the calls that it hits. Without it
     KOPS_RECONNECT_TIMEOUT, else 10. `isolate="connection"`: kernels of your own run in a process that no other client's

@@ -44,7 +44,10 @@ def _check(backend: str, jitify: bool, translate_cucomplex: bool, enable_coopera
     if backend not in BACKENDS:
         raise BadArgument(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}", {"key": "backend"})
     for asked, why in (
-        (backend == "nvcc" and 'backend="nvcc"', "the daemon compiles by NVRTC. A source whose host code needs nvcc does not compile there"),
+        (
+            backend == "nvcc" and 'backend="nvcc"',
+            "the daemon compiles by NVRTC. A source whose host code needs nvcc does not compile there",
+        ),
         (jitify and "jitify=True", "the daemon has CUDA's headers, and stand-ins for those of the C++ library; others are to be sent (-I)"),
     ):
         if asked:
@@ -71,8 +74,8 @@ class RawKernel:
     `code`: CUDA C++; `name`: the kernel, or an instantiation of a template ("scale<float>"). `options` are NVRTC's as CuPy takes them;
     files of the folders that `-I` names are sent along where the source includes them, and options that change nothing in the daemon
     (`-O3`, `-arch=`, …) are left out. `backend="nvcc"` and `jitify=True` change nothing, and warn: the daemon compiles all by NVRTC, and
-    has stand-ins for headers of the host. `client`: the default client without it. With `fallback="interpret"` calls run on the CPU, with the
-    checks of `Kernel.interpret`, where the daemon has no GPU.
+    has stand-ins for headers of the host. `client`: the default client without it. With `fallback="interpret"` calls run on the CPU, with
+    the checks of `Kernel.interpret`, where the daemon has no GPU.
 
     Arguments of a call: for a pointer an array (CuPy's, torch's, NumPy's, anything that an op takes) or None. The array's dtype, shape
     and strides are the caller's business: the kernel gets the address of the first element. For a number a Python or NumPy number,

@@ -394,7 +394,9 @@ class Kernel(BaseKernel):
 
     def _packed(self, sizes: dict[str, Any]) -> bytes | None:
         """A geometry that is the same for all arguments, as the extension sends it."""
-        if self._native is None or self._structures or any(callable(size) for size in sizes.values()) or self._geometry.functions.keys() - sizes.keys():
+        if self._native is None or self._structures:
+            return None
+        if any(callable(size) for size in sizes.values()) or self._geometry.functions.keys() - sizes.keys():
             return None
         packed: bytes = pack(self._geometry.of_call((), sizes))
         return packed

@@ -37,9 +37,9 @@ from .._memory.exports import Allocation
 from .._memory.pool import Source, garbage
 from .._version import VERSION
 from .connection import Gone, hello, keys
+from .places import candidates
 from .session import CANCELLABLE, DEFAULT_MESSAGE_BYTES, MSGID_MASK, Call, barrier_for, ends_daemon, goes_on, too_long
 from .socket_link import no_reply
-from .places import candidates
 
 HEAD = 32  # bytes of a request before its params, at most
 TAKING = 0.0002  # seconds between looks while another thread takes the reply in, which has arrived

@@ -108,7 +108,8 @@ def structure(dtype: str, lanes: int, value: Any, where: str, key: str) -> bytes
     if isinstance(found, bytes) and len(found) == size:
         return found
     given = f"{len(found)} bytes" if isinstance(found, bytes) else f"{value!r:.80}"
-    why = f"is a structure of {size} bytes: pass a structured scalar of NumPy's or bytes, so large, or {lanes} numbers of {dtype}, not {given}"
+    wanted = f"a structured scalar of NumPy's or bytes, so large, or {lanes} numbers of {dtype}"
+    why = f"is a structure of {size} bytes: pass {wanted}, not {given}"
     raise _refusal(WrongType, where, key, why)
 
 

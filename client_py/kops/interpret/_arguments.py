@@ -317,7 +317,8 @@ class Arguments:
         """Raises InterpretError where something beside a tensor was written."""
         for name, margin in self._margins:
             if (margin != MARGIN).any():
-                raise InterpretError(f"a write outside of {name}, by an access that the interpreter does not watch", "out_of_bounds", tensor=name)
+                text = f"a write outside of {name}, by an access that the interpreter does not watch"
+                raise InterpretError(text, "out_of_bounds", tensor=name)
 
     def fill(self) -> None:
         """The arrays' contents, into what the kernel may have written."""

@@ -47,8 +47,8 @@ def _own_words() -> int:
 def _place(text: str, at: int) -> tuple[str, int]:
     """File and line of a place behind the preprocessor."""
     marker = None
-    for marker in _MARKER.finditer(text, 0, at):
-        pass
+    for found in _MARKER.finditer(text, 0, at):
+        marker = found
     return (marker[2], int(marker[1]) + text.count("\n", marker.end(), at) - 1) if marker is not None else ("", 0)
 
 
@@ -79,7 +79,8 @@ def _assembles(path: Path) -> bool:
     text = path.read_text(encoding="utf-8", errors="replace")
     if path.suffix == ".ll":
         return bool(_ASSEMBLY_IN_IR.search(text))
-    return _APP_OF_FILE in text or any(line.strip() and not line.lstrip().startswith("#") for part in _APP.findall(text) for line in part.splitlines())
+    lines = (line.strip() for part in _APP.findall(text) for line in part.splitlines())
+    return _APP_OF_FILE in text or any(line and not line.startswith("#") for line in lines)
 
 
 def refuse_switches(made: Path, runtime: Path, name: str) -> None:

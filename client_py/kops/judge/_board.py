@@ -36,8 +36,8 @@ def load_verdicts(path: str | os.PathLike[str]) -> list[Verdict]:
 
 
 def ranked(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """The best of each solution by its name: right ones by their time, then right ones without times, then unproven ones, then the others as
-    they came. Right ones alone have a place."""
+    """The best of each solution by its name: right ones by their time, then right ones without times, then unproven ones, then the others
+    as they came. Right ones alone have a place."""
     best: dict[str, Verdict] = {}
     for number, one in enumerate(verdicts):
         name = one.solution or f"#{number}"

@@ -65,7 +65,8 @@ _FORMS = {
     **dict.fromkeys(
         LOOKS.values(),
         _Form(
-            (_ROOM, "const double* want#[count]", "double atol#"), (_WORDS, f"{_U64} count", *_PLACE, "double rtol", "double least", "double part", *_FOUND)
+            (_ROOM, "const double* want#[count]", "double atol#"),
+            (_WORDS, f"{_U64} count", *_PLACE, "double rtol", "double least", "double part", *_FOUND),
         ),
     ),
 }

@@ -300,8 +300,8 @@ def examine(task: Task, case: Case, first: Draw, second: Draw, variant: Draw) ->
     if _passes(task, first, second):
         if not _same(first.expected, second.expected) and _passes(task, first, variant):
             raise TaskFault(
-                f"task {task.name}: in the case {case} the results of all draws are equal within the tolerance, so a constant would pass for "
-                f"right: let inputs differ more, give a narrower tolerance, or outputs of a dtype with more digits"
+                f"task {task.name}: in the case {case} the results of all draws are equal within the tolerance, so a constant would pass "
+                f"for right: let inputs differ more, give a narrower tolerance, or outputs of a dtype with more digits"
             )
         said.append(f"the case {case}: the results of two draws are equal within the tolerance, so a constant would pass for right")
     for one in first.expected:

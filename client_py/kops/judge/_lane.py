@@ -67,7 +67,8 @@ def _proven(task: Task, done: Sequence[str]) -> tuple[str, str]:
         return "right", ""
     others = f"and {len(missing) - 1} more of its cases do" if len(missing) > 1 else "does"
     where = f"in the small cases that ran here: {'; '.join(done)}" if done else "since no case ran"
-    return "unproven", f"nothing is wrong {where}. The case {missing[0]} of the task {others} not run here: a judge with a GPU runs them all"
+    left = f"The case {missing[0]} of the task {others} not run here: a judge with a GPU runs them all"
+    return "unproven", f"nothing is wrong {where}. {left}"
 
 
 def verdict_of(

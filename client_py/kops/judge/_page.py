@@ -16,7 +16,8 @@ from ._verdict import Measured, Verdict
 __all__ = ["MORE", "escaped", "page", "times", "write"]
 
 MORE = """
-.right { color: var(--c2); } .wrong, .faulted, .hangs, .not_compiled, .refused { color: var(--c1); } .no_verdict, .unproven { color: var(--rest); }
+.right { color: var(--c2); } .wrong, .faulted, .hangs, .not_compiled, .refused { color: var(--c1); }
+.no_verdict, .unproven { color: var(--rest); }
 pre { background: var(--stripe); padding: .6em; overflow-x: auto; } td.text { white-space: normal; }
 """
 WIDTH, BAR, LEFT = 860, 22, 220

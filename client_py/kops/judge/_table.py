@@ -11,8 +11,8 @@ from ._verdict import Measured, Time, Verdict
 __all__ = ["plain", "row", "summary", "text"]
 
 WORDS = {
-    "right": "right", "unproven": "unproven", "not_compiled": "does not compile", "refused": "refused", "wrong": "wrong", "faulted": "faults", "hangs": "hangs",
-    "no_verdict": "no verdict",
+    "right": "right", "unproven": "unproven", "not_compiled": "does not compile", "refused": "refused", "wrong": "wrong",
+    "faulted": "faults", "hangs": "hangs", "no_verdict": "no verdict",
 }  # fmt: skip
 LOG_LINES = 20
 

@@ -75,18 +75,18 @@ class Unseen:
         assert self.shelf is not None
         made = []
         with self._drawing:
-            drawn = [self._rest.pop() for _ in range(min(count, len(self._rest)))]
-        new = [self._coming.popleft() if self._coming else self.runner.crew.submit(self._new) for _ in range(count - len(drawn))]
+            draws = [self._rest.pop() for _ in range(min(count, len(self._rest)))]
+        new = [self._coming.popleft() if self._coming else self.runner.crew.submit(self._new) for _ in range(count - len(draws))]
         try:
-            drawn += [one.result() for one in new]
+            draws += [one.result() for one in new]
         finally:
             for one in new:
                 one.cancel()
-        images = {draw: self.runner.crew.submit(Image, draw) for draw in drawn if not self.shelf.expects(draw)}
-        for draw in drawn:
-            plan = self.runner.plan(self.task, draw)
+        images = {drawn: self.runner.crew.submit(Image, drawn) for drawn in draws if not self.shelf.expects(drawn)}
+        for drawn in draws:
+            plan = self.runner.plan(self.task, drawn)
             memory = self.runner.memory(plan, self.side())
-            made.append(self.shelf.hold(plan, draw, memory, images[draw].result() if draw in images else None))
+            made.append(self.shelf.hold(plan, drawn, memory, images[drawn].result() if drawn in images else None))
         return made
 
     def expect(self) -> None:

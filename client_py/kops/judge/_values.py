@@ -13,7 +13,9 @@ from .._base.needs_numpy import numpy
 from .._tensors.bits import numbers_of
 from ._errors import TaskFault
 
-__all__ = ["EPS", "FLOATS", "NARROW", "Tensor", "as_like", "bits_dtype", "floats_of", "is_tensor", "numbers", "tensor_of", "without_elements"]
+__all__ = [
+    "EPS", "FLOATS", "NARROW", "Tensor", "as_like", "bits_dtype", "floats_of", "is_tensor", "numbers", "tensor_of", "without_elements",
+]  # fmt: skip
 
 NARROW = ("f16", "bf16", "f8_e4m3", "f8_e5m2")  # of few digits
 FLOATS = (*NARROW, "f32", "f64")

@@ -41,7 +41,7 @@ def activities_of(wanted: Iterable[Any] | None, use_cuda: Any) -> frozenset[Prof
     if isinstance(wanted, str) or not isinstance(wanted, (Iterable, type(None))):
         raise BadArgument(f"activities={wanted!r}: a list, such as [ProfilerActivity.CPU, ProfilerActivity.CUDA]")
     for one in wanted or ():
-        name = getattr(one, "name", None)
+        name = getattr(one, "name", "")
         if name not in ProfilerActivity.__members__:
             raise BadArgument(f"activities has {one!r}: kopsd has ProfilerActivity.CPU and ProfilerActivity.CUDA")
         names.append(name)

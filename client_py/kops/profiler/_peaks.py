@@ -68,7 +68,6 @@ def gflop_s(client: Client, device: Device, dtype: str) -> float | None:
 
 def _products(dtype: str, side: int) -> list[Any]:
     from .._base.needs_numpy import numpy
-
     from .._tensors.bits import bits_of
 
     a, b = (numpy.random.default_rng(seed).standard_normal((side, side)).astype(DTYPES[dtype]) for seed in (1, 2))
@@ -78,7 +77,6 @@ def _products(dtype: str, side: int) -> list[Any]:
 
 def _products_of_8_bits(dtype: str, side: int) -> tuple[list[Any], dict[str, Any]]:
     from .._base.needs_numpy import numpy
-
     from .._tensors.bits import BITS, bits_of
 
     # as many numbers as there are bytes, each as probable as the others

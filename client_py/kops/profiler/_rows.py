@@ -49,7 +49,8 @@ class Row:
         """Microseconds of the total that the roof does not ask for; None: the roof is not known."""
         if self.reached is None or not self.p50:
             return None
-        return max(self.total - self.count * self.p50 * self.reached, 0.0)  # an execution that is at the roof takes p50 * reached
+        above: float = max(self.total - self.count * self.p50 * self.reached, 0.0)  # an execution at the roof takes p50 * reached
+        return above
 
 
 def rows_of(stats: Sequence[Mapping[str, Any]], peaks: Mapping[str, Peaks]) -> list[Row]:

@@ -45,7 +45,7 @@ def schedule(*, wait: int, warmup: int, active: int, repeat: int = 0, skip_first
 
 def action_of(value: Any) -> ProfilerAction:
     """What a schedule said; torch's schedules say torch's actions."""
-    name = getattr(value, "name", None)
+    name = getattr(value, "name", "")
     if name not in ProfilerAction.__members__:
         raise BadArgument(f"schedule has said {value!r}: it says a ProfilerAction of each step; kops.profiler.schedule() makes one")
     return ProfilerAction[name]

@@ -8,7 +8,8 @@
         ...
 
 Each worker is an actor with one GPU that talks to its node's daemon, which is started where there is none. Work goes to whichever worker
-is free, and to another one where a worker, a node or a daemon is lost; each result is there once. Needs Ray: `pip install "ray>=2.9" numpy`.
+is free, and to another one where a worker, a node or a daemon is lost; each result is there once. Needs Ray:
+`pip install "ray>=2.9" numpy`.
 """
 
 from . import _ray as _ray

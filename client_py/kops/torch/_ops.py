@@ -141,7 +141,8 @@ def _run(name: str) -> Callable[..., Any]:
     ]
     scope: dict[str, Any] = {
         "clients": _clients, "scaled": _run_scaled(name), "check_matrices": _check_matrices, "ordered": ordered(name),
-        "TREES": TREES, "modules": sys.modules, "warms_up": warms_up, "Capturing": Capturing, "place": place, "tell_of_turns": tell_of_turns,
+        "TREES": TREES, "modules": sys.modules, "warms_up": warms_up, "Capturing": Capturing, "place": place,
+        "tell_of_turns": tell_of_turns,
     }  # fmt: skip
     exec(compile("\n".join(lines), f"<torch.ops.{NAMESPACE}.{name}>", "exec"), scope)
     run: Callable[..., Any] = scope["run"]
