@@ -51,8 +51,8 @@ def spans_of(times: Any) -> list[Span]:
     return list(zip(found[::2], found[1::2], strict=True))
 
 
-def spans_in(trace: dict[str, Any], category: str, name: str, n: int) -> list[Span]:
-    rows = [row for row in trace["traceEvents"] if row.get("cat") == category and name in row["name"]]
+def spans_in(trace: dict[str, Any], name: str, n: int) -> list[Span]:
+    rows = [row for row in trace["traceEvents"] if row.get("cat") == "kernel" and name in row["name"]]
     if len(rows) != n:
         raise RuntimeError(f"the trace has {len(rows)} of {n} rows of {name}")
     return sorted((row["ts"], row["ts"] + row["dur"]) for row in rows)
@@ -114,7 +114,7 @@ def record_triples(context: Context, n: int) -> Found:
         path = Path(folder, "trace.json")
         recorded.export_chrome_trace(path)
         trace = json.loads(path.read_text(encoding="utf-8"))
-    in_trace = spans_in(trace, "kernel", THEIRS, 2 * n), spans_in(trace, "device", OURS, n)
+    in_trace = spans_in(trace, THEIRS, 2 * n), spans_in(trace, OURS, n)
     return Found(*in_trace, spans_of(theirs_on_gpu), spans_of(ours_on_gpu))
 
 
