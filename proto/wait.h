@@ -51,7 +51,7 @@ static inline bool wait_sleeps_first(const struct wait_window *w, uint64_t now_n
 }
 
 /* How long work will take, from how long it took: the shortest of late. A party that was woken late sees longer times,
- * so a longer one counts little. 0: not seen yet. */
+ * so a longer one counts for a part. 0: not seen yet. */
 static inline uint64_t wait_learn(uint64_t expected_ns, uint64_t seen_ns)
 {
     uint64_t longer;
@@ -61,7 +61,7 @@ static inline uint64_t wait_learn(uint64_t expected_ns, uint64_t seen_ns)
     longer = seen_ns - expected_ns;
     if (longer > expected_ns)
         longer = expected_ns;
-    return expected_ns + longer / 16 + (longer >= 16);
+    return expected_ns + longer / 4;
 }
 
 #endif

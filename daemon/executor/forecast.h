@@ -22,6 +22,9 @@ uint64_t forecast_key(const struct backend_job *job, uint32_t program);
 /* How long the job will take; 0: no job like it was seen. */
 uint64_t forecast_of(const struct forecast *f, uint64_t key, const struct backend_job *job);
 
+/* The job had ended before the window that it was slept for: it took less time, or the sleep's timer was late. */
+void forecast_learn_less(struct forecast *f, uint64_t key);
+
 /* The job took so long, with all its executions. */
 void forecast_learn(struct forecast *f, uint64_t key, const struct backend_job *job, uint64_t took_ns);
 

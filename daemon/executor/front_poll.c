@@ -134,6 +134,17 @@ static bool is_told(const struct front_stream *s)
     return first && first->told;
 }
 
+/* How long such work takes. */
+static void learn(struct front *f, const struct front_job *own, const struct record_done *record)
+{
+    if (!own->kind || !own->first_ns || own->job->failed || record->prepared)
+        return;
+    if (record->overslept)
+        forecast_learn_less(&f->forecast, own->kind);
+    else
+        forecast_learn(&f->forecast, own->kind, own->job, clock_now_ns() - own->first_ns);
+}
+
 static void take_done(struct executor *x, const unsigned char *from, uint32_t size)
 {
     struct record_done record;
@@ -170,9 +181,7 @@ static void take_done(struct executor *x, const unsigned char *from, uint32_t si
     job->ended = record.ended;
     job->timer = record.timer < TIMER_KINDS ? (enum backend_timer)record.timer : TIMER_EVENTS;
     front_accept_times(x, own, &record);
-    if (own->kind && own->first_ns && !job->failed && !record.prepared)
-        forecast_learn(&x->front->forecast, own->kind, job,
-                       (clock_now_ns() - own->first_ns) >> (record.overslept != 0));
+    learn(x->front, own, &record);
     end_job(own);
 }
 

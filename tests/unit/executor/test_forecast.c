@@ -56,6 +56,11 @@ static void a_forecast_is_of_one_execution(void **state)
     forecast_learn(&table, key, &often, 10 * MS);
     assert_int_equal(forecast_of(&table, key, &once), MS);
     assert_int_equal(forecast_of(&table, key, &often), 10 * MS);
+    /* It had ended before anybody looked, perhaps since a timer was late: the next window is earlier, and has that end.
+     */
+    forecast_learn_less(&table, key);
+    assert_true(forecast_of(&table, key, &once) < MS);
+    assert_true(wait_window_of(0, forecast_of(&table, key, &once)).to_ns > 950 * US);
 }
 
 /* A party that was woken late sees long times: they must not make it sleep longer the next time. */
@@ -66,7 +71,7 @@ static void the_shortest_time_counts(void **state)
     (void)state;
     assert_int_equal(expected, 500 * US);
     assert_int_equal(wait_learn(expected, 300 * US), 300 * US);
-    assert_true(wait_learn(expected, 900 * US) < 530 * US);
+    assert_true(wait_learn(expected, 900 * US) <= 600 * US);
     assert_true(wait_learn(expected, UINT64_MAX) < 2 * expected);
     for (unsigned i = 0; i < 200; i++)
         expected = wait_learn(expected, 900 * US);
