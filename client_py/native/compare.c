@@ -116,7 +116,7 @@ static void add_whole(const double *got, const double *want, size_t count, const
             double far = fabs(got[i + k] - want[i + k]), size = fabs(want[i + k]), allowed = rtol * size;
 
             wrong[k] += far <= atol + allowed ? 0.0 : 1.0;
-            by_atol[k] += (size >= least) & (far > allowed) ? 1.0 : 0.0;
+            by_atol[k] += ((size >= least) & (far > allowed)) ? 1.0 : 0.0;
             squares[k] += far * far;
         }
     for (size_t k = 0; k < LANES; k++) {
