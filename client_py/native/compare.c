@@ -83,7 +83,7 @@ static const struct {
 struct errors {
     uint64_t wrong;
     uint64_t by_atol; /* elements of at least `least` that rtol alone does not allow */
-    double squares;   /* of the errors of elements that are finite, where what is right is, too */
+    double squares;   /* of the errors of elements that are finite on both sides */
 };
 
 struct rule {

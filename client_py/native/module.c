@@ -1,4 +1,4 @@
-/* The module and what it has beside its types. */
+/* The module: its functions, and the registration of its types. */
 #include "python_native.h"
 
 #include "memory/available.h"

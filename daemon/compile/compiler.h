@@ -111,9 +111,9 @@ bool compiler_is_warm(const struct compiler *compiler);
 struct compile_job *compiler_compile(struct compiler *compiler, const struct compile_input *input, compile_done *done,
                                      void *context);
 
-/* Its process stops, and keeps what it has; the job's time stands still, and it counts as none of `helpers`, until it
- * is resumed. done() may be called all the same, with an answer that was there already. False, and nothing done: the
- * daemon may not signal the process. */
+/* Stops the job's process, which keeps its memory. Until the job is resumed its time stands still, and the process does
+ * not count among `helpers`. done() may be called all the same, with an answer that was there already. False, and
+ * nothing done: the daemon may not signal the process. */
 bool compile_job_pause(struct compile_job *job);
 void compile_job_resume(struct compile_job *job);
 

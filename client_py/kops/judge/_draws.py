@@ -27,7 +27,7 @@ __all__ = ["Draw", "Examined", "Expected", "changed", "draw", "examine", "new_se
 INPUTS_MAX = 32
 EXCHANGES = 3  # that are tried, where the ones before have not changed the result
 NOISY = 8  # times the error of the reference, which a solution may have
-SAME = 1e-12  # of the outputs' root mean square: what is no further off does not depend on what was changed
+SAME = 1e-12  # of the outputs' root mean square: outputs this near do not depend on the input that was changed
 # Parts of the inputs in place of all: one element in so many, or the first of so many parts; whether it is the first part; which axis.
 SAMPLE, HALF = 16, 2
 _PARTS = [(SAMPLE, False, -1), (SAMPLE, True, -1), (SAMPLE, False, 0), (SAMPLE, True, 0), (HALF, False, -1), (HALF, False, 0)]

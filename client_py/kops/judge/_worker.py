@@ -25,7 +25,7 @@ from . import _sandbox
 from ._pipe import receive, send
 
 BYTES_MAX = 1 << 40  # from the judge, which is trusted
-QUESTION_MAX, ANSWER_MAX = 256, 64 << 10  # characters, of what a line is asked for with, and of what is told
+QUESTION_MAX, ANSWER_MAX = 256, 64 << 10  # characters of a question about a line, and of its answer
 READABLE = ("/usr", "/lib", "/lib64", "/bin", "/opt", "/etc/ld.so.cache", "/etc/alternatives", "/proc/self", "/dev/null", "/dev/urandom")
 
 

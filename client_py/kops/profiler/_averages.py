@@ -14,7 +14,7 @@ from ._recorder import Event
 from ._spans import Span
 
 GROUPS = ("op", "dtype", "shapes", "variant", "device", "client", "stack")
-TORCH = {  # torch's names of what is here
+TORCH = {  # torch's sort keys, and the columns they mean
     **{f"{self}{device}_time_total": "total" for self in ("", "self_") for device in ("cuda", "device")},
     **{f"{device}_time": "mean" for device in ("cuda", "device")},
     "self_cpu_time_total": "cpu_time_total",

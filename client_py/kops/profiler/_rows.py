@@ -9,7 +9,7 @@ from ._peaks import Peaks, is_of_peaks
 
 LATENCY = 0.3  # of the roof; who reaches less is held up by neither memory nor arithmetic
 
-NOISE = 1.05  # of the roof; what is above it by more did not come from memory
+NOISE = 1.05  # of the roof: a larger rate comes from a cache
 
 
 class Row:

@@ -497,63 +497,43 @@ static void serve_with_forecast(struct fake_connection *c, void *context)
     }
 }
 
-/* A client that would poll for a minute sleeps, since the daemon says that the reply is a minute away; the bell ends
- * the sleep all the same. */
-static void a_reply_that_is_far_is_slept_for(void **state)
+/* Whether the client, which polls for `poll_us` by itself, sleeps while it waits by the forecast. */
+static bool sleeps_by(struct forecast f, unsigned poll_us)
 {
-    struct forecast f = {.from_ns = 60 * UINT64_C(1000000000),
-                         .to_ns = 61 * UINT64_C(1000000000),
-                         .watch_ns = 20 * UINT64_C(1000000000)};
     struct fake *fake;
     struct kops_error error;
     kops_client *client;
 
-    (void)state;
     fake_set_features(with_shm);
     fake = fake_start(serve_with_forecast, &f);
-    client = connect_by(fake, KOPS_TRANSPORT_SHM, LONG_US);
+    client = connect_by(fake, KOPS_TRANSPORT_SHM, poll_us);
     assert_ok(kops_ping(client, 0, &error));
     kops_close(client);
     fake_stop(fake);
     fake_set_features(NULL);
-    assert_true(f.slept);
+    return f.slept;
 }
 
-/* And one that would sleep after 20 ms polls on, since the reply is near. */
-static void a_reply_that_is_near_is_polled_for(void **state)
+/* A client that would poll for a minute sleeps, since the daemon says that the reply is a minute away; the bell ends
+ * the sleep all the same. One that would sleep after 20 ms polls on, since the reply is near. */
+static void a_client_waits_by_the_forecast(void **state)
 {
-    struct forecast f = {.to_ns = 60 * UINT64_C(1000000000), .watch_ns = 200000000};
-    struct fake *fake;
-    struct kops_error error;
-    kops_client *client;
+    const uint64_t second = 1000000000;
 
     (void)state;
-    fake_set_features(with_shm);
-    fake = fake_start(serve_with_forecast, &f);
-    client = connect_by(fake, KOPS_TRANSPORT_SHM, SHORT_US);
-    assert_ok(kops_ping(client, 0, &error));
-    kops_close(client);
-    fake_stop(fake);
-    fake_set_features(NULL);
-    assert_false(f.slept);
+    assert_true(sleeps_by((struct forecast){60 * second, 61 * second, .watch_ns = 20 * second}, LONG_US));
+    assert_false(sleeps_by((struct forecast){0, 60 * second, .watch_ns = second / 5}, SHORT_US));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_fits_goes_through_the_ring),
-        cmocka_unit_test(only_where_it_is_offered),
-        cmocka_unit_test(the_environment_decides_for_auto),
-        cmocka_unit_test(full_rings_do_not_deadlock),
-        cmocka_unit_test(long_messages_keep_their_place),
-        cmocka_unit_test(a_long_message_travels_alone),
-        cmocka_unit_test(a_broken_ring_ends_the_connection),
-        cmocka_unit_test(so_does_a_broken_index_of_the_reader),
-        cmocka_unit_test(threads_share_the_rings),
-        cmocka_unit_test(a_child_has_rings_of_its_own),
-        cmocka_unit_test(who_gives_up_does_not_repeat),
-        cmocka_unit_test(a_reply_that_is_far_is_slept_for),
-        cmocka_unit_test(a_reply_that_is_near_is_polled_for),
+        cmocka_unit_test(what_fits_goes_through_the_ring),   cmocka_unit_test(only_where_it_is_offered),
+        cmocka_unit_test(the_environment_decides_for_auto),  cmocka_unit_test(full_rings_do_not_deadlock),
+        cmocka_unit_test(long_messages_keep_their_place),    cmocka_unit_test(a_long_message_travels_alone),
+        cmocka_unit_test(a_broken_ring_ends_the_connection), cmocka_unit_test(so_does_a_broken_index_of_the_reader),
+        cmocka_unit_test(threads_share_the_rings),           cmocka_unit_test(a_child_has_rings_of_its_own),
+        cmocka_unit_test(who_gives_up_does_not_repeat),      cmocka_unit_test(a_client_waits_by_the_forecast),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
