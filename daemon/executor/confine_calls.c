@@ -38,7 +38,7 @@ enum {
 static const int always[] = {
     /* Other processes. */
     SCMP_SYS(ptrace), SCMP_SYS(process_vm_readv), SCMP_SYS(process_vm_writev), SCMP_SYS(pidfd_open),
-    SCMP_SYS(pidfd_getfd), SCMP_SYS(pidfd_send_signal), SCMP_SYS(kcmp), SCMP_SYS(tkill), SCMP_SYS(migrate_pages),
+    SCMP_SYS(pidfd_getfd), SCMP_SYS(pidfd_send_signal), SCMP_SYS(tkill), SCMP_SYS(migrate_pages),
     NUMBER_PROCESS_MADVISE, NUMBER_PROCESS_MRELEASE,
     /* New processes and namespaces; clone() is below. */
     SCMP_SYS(fork), SCMP_SYS(vfork), SCMP_SYS(execve), SCMP_SYS(execveat), SCMP_SYS(unshare), SCMP_SYS(setns),
@@ -78,7 +78,8 @@ static const int with_itself_first[] = {SCMP_SYS(prlimit64),      SCMP_SYS(sched
                                         SCMP_SYS(sched_setparam), SCMP_SYS(sched_setscheduler),
                                         SCMP_SYS(sched_setattr),  SCMP_SYS(move_pages)};
 /* Their first argument is a process. */
-static const int with_own_process_first[] = {SCMP_SYS(tgkill), SCMP_SYS(rt_sigqueueinfo), SCMP_SYS(rt_tgsigqueueinfo)};
+static const int with_own_process_first[] = {SCMP_SYS(tgkill), SCMP_SYS(rt_sigqueueinfo), SCMP_SYS(rt_tgsigqueueinfo),
+                                             SCMP_SYS(kcmp)};
 
 /* Calls that have processes as arguments: with none but itself. */
 static int refuse_processes(scmp_filter_ctx filter)
@@ -90,6 +91,9 @@ static int refuse_processes(scmp_filter_ctx filter)
         r = seccomp_rule_add(filter, LISTED, with_itself_first[i], 1, SCMP_A0(SCMP_CMP_NE, 0));
     for (size_t i = 0; r == 0 && i < COUNT(with_own_process_first); i++)
         r = seccomp_rule_add(filter, LISTED, with_own_process_first[i], 1, SCMP_A0(SCMP_CMP_NE, self));
+    /* Whether two descriptors of its own are one file, as of an exported pool. */
+    if (r == 0)
+        r = seccomp_rule_add(filter, LISTED, SCMP_SYS(kcmp), 1, SCMP_A1(SCMP_CMP_NE, self));
     /* Signal 0 only asks whether a process is there, as a driver may about one that shares memory. */
     if (r == 0)
         r = seccomp_rule_add(filter, LISTED, SCMP_SYS(kill), 2, SCMP_A0(SCMP_CMP_NE, self), SCMP_A1(SCMP_CMP_NE, 0));
