@@ -127,7 +127,8 @@ static int allow_mps(struct files *f, struct error *e)
 
 int confine_files(const struct backend_config *config, bool mps, struct error *e)
 {
-    const char *control = getenv("KOPS_STANDIN_CONTROL"); /* of a driver for tests */
+    /* Of a driver for tests: its control page, and its GPU's memory. */
+    const char *control = getenv("KOPS_STANDIN_CONTROL"), *memory = getenv("KOPS_STANDIN_MEMORY");
     char packages[PATH_MAX];
     struct files files;
 
@@ -138,7 +139,8 @@ int confine_files(const struct backend_config *config, bool mps, struct error *e
         allow_devices(&files, e) < 0 || allow_library(&files, config->cuda_driver, e) < 0 ||
         allow_library(&files, config->cuda_blaslt, e) < 0 || allow_library(&files, config->cuda_cupti, e) < 0 ||
         allow_list(&files, getenv("LD_LIBRARY_PATH"), e) < 0 || (mps && allow_mps(&files, e) < 0) ||
-        (control && allow(&files, control, FILES_READ | FILES_WRITE, NULL, e) < 0)) {
+        (control && allow(&files, control, FILES_READ | FILES_WRITE, NULL, e) < 0) ||
+        (memory && allow(&files, memory, FILES_READ | FILES_WRITE, NULL, e) < 0)) {
         files_abandon(&files);
         return -1;
     }

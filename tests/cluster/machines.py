@@ -18,6 +18,7 @@ from typing import Any
 
 import ray
 from ray.cluster_utils import Cluster
+from standin_cuda import Control
 from support import backends, proc
 from support.daemon import ROOT, binary, build_folder
 
@@ -48,7 +49,7 @@ def standin(gpus: int, **more: str) -> dict[str, str]:
     driver = str(backends.standin_driver())
     return {
         "KOPS_CUDA_DRIVER": driver, "KOPSD_CUDA_DRIVER": driver, "KOPSD_CUDA_ENABLED": "true", "KOPSD_CUDA_BLASLT": "none",
-        "KOPSD_EXECUTORS_SANDBOX": "off", "KOPSD_EXECUTORS_ISOLATE": "off", "KOPS_STANDIN_DEVICES": str(gpus), **more,
+        "KOPS_STANDIN_DEVICES": str(gpus), **Control().env, **more,
     }  # fmt: skip
 
 

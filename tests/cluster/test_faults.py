@@ -33,7 +33,7 @@ LONG_US = 500_000
 @pytest.fixture
 def control(cluster: Machines, tmp_path: Path) -> Iterator[Control]:
     """Of one machine with GPUs, whose daemon has executors."""
-    made = Control(tmp_path / "control")
+    made = Control()
     cluster.fill(0)
     env = standin(GPUS, KOPSD_EXECUTORS_ISOLATE="user", KOPSD_EXECUTORS_FAULTS="0", **made.env)
     with cluster.gpus(env, num_cpus=8, num_gpus=GPUS):

@@ -30,7 +30,7 @@ GPUS, STANDINS = 2, 4  # of the node; those that the stand-in driver has in othe
 def node(cluster: Machines) -> Iterator[Machines]:
     """One machine with GPUs, which CUDA counts in another order than the daemon that is started there."""
     cluster.fill(0)
-    with cluster.gpus(standin(GPUS, KOPS_STANDIN_CONTROL=str(cluster.folder / "control")), num_cpus=8, num_gpus=GPUS):
+    with cluster.gpus(standin(GPUS), num_cpus=8, num_gpus=GPUS):
         yield cluster
 
 
@@ -139,7 +139,7 @@ def uuid_of(ordinal: int) -> str:
 @only_with_standin
 def test_gpus_that_the_nodes_process_sees_in_another_order(node: Machines, tmp_path: Path) -> None:
     """Ray's numbers are CUDA's; the daemon counts those that it sees."""
-    env = standin(STANDINS, CUDA_VISIBLE_DEVICES="3,1", KOPS_STANDIN_CONTROL=str(tmp_path / "control2"))
+    env = standin(STANDINS, CUDA_VISIBLE_DEVICES="3,1")
     other = node.node(env, num_cpus=2, num_gpus=2, resources={"other": 2})
     try:
         with kops.ray.Pool(2, resources={"other": 1}) as pool:

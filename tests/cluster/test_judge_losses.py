@@ -39,7 +39,7 @@ def test_a_node_that_goes_while_it_judges(machines: Machines) -> None:
 def test_on_gpus_and_a_daemon_that_is_lost(cluster: Machines) -> None:
     """Two GPUs of the stand-in, whose daemon is killed half-way."""
     limits = judge.Limits(at_most=0.2, launches=8, flush_bytes=1 << 16, slack_us=1e9)
-    env = standin(2, KOPSD_EXECUTORS_ISOLATE="connection", KOPSD_EXECUTORS_FAULTS="0", KOPS_STANDIN_CONTROL=str(cluster.folder / "c"))
+    env = standin(2, KOPSD_EXECUTORS_ISOLATE="connection", KOPSD_EXECUTORS_FAULTS="0")
     with cluster.gpus(env, num_cpus=4, num_gpus=2), kops.ray.Pool() as pool:
         wait_for(pool, 2)
         run = kops.ray.judge_many(TASK, [solution("2 * in[i]", f"{i}") for i in range(12)], pool=pool, limits=limits, peak_gb_s=100.0)

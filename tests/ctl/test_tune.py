@@ -208,7 +208,7 @@ def gpu(tmp_path: Path) -> Iterator[Ctl]:
     if backends.missing(backends.STANDIN) is not None or not BLASLT.exists():
         pytest.skip("there is no stand-in for CUDA or cuBLASLt")
     env = {
-        **Control(tmp_path / "control").env,
+        **Control().env,
         "KOPS_CUDA_DRIVER": str(backends.standin_driver()),
         "KOPSD_CUDA_BLASLT": str(BLASLT),
         "KOPS_STANDIN_BLASLT": "slow",

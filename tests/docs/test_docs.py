@@ -21,6 +21,7 @@ sys.path[:0] = [str(HERE.parent)]
 import names  # noqa: E402
 import pages  # noqa: E402
 from pages import ROOT, Block  # noqa: E402
+from standin_cuda import Control  # noqa: E402
 from support import backends  # noqa: E402
 from support.daemon import Daemon, build_folder, sanitized  # noqa: E402
 
@@ -95,8 +96,7 @@ def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon | None]:
     if backends.missing(backends.STANDIN) or not backends.nvrtc():
         yield None
         return
-    control = {"KOPS_STANDIN_CONTROL": str(tmp_path_factory.mktemp("gpu") / "control")}
-    env = {**control, "KOPS_CUDA_DRIVER": str(backends.standin_driver())}
+    env = {**Control().env, "KOPS_CUDA_DRIVER": str(backends.standin_driver())}
     with Daemon(config=backends.config(backends.STANDIN), env=env) as daemon:
         yield daemon
 

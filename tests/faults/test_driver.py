@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from faults import ALL, STRIDE, Client, FaultyDaemon
-from gpu_machine import DEVICE_LOST_STATUS, only_with_the_standin, vector
+from gpu_machine import DEVICE_LOST_STATUS, WITHOUT_EXECUTORS, only_with_the_standin, vector
 from scenario import Worker, fresh_client, several_ops, shared_memory, stopped
 from standin_cuda.control import Control
 from support import backends, proc, raw, records
@@ -48,9 +48,9 @@ class Machine:
     """A daemon on the stand-in driver, which is started anew when it has ended, and a process that has GPU memory."""
 
     def __init__(self, folder: Path) -> None:
-        self.control = Control(folder / "control")
+        self.control = Control()
         env = {**self.control.env, "KOPS_CUDA_DRIVER": str(backends.standin_driver())}
-        self.daemon = FaultyDaemon(config=backends.config(backends.STANDIN), env=env)
+        self.daemon = FaultyDaemon(config=backends.config(backends.STANDIN) + WITHOUT_EXECUTORS, env=env)
         self.exporter = Exporter(env)
         self.ins: Memory = vector(self.exporter.alloc(4096))
         self.out: Memory = self.exporter.alloc(4096)
@@ -240,8 +240,8 @@ def test_every_call_of_the_start(tmp_path: Path) -> None:
     """A GPU that cannot be used is no reason not to serve: the daemon says so and has its other devices, or says why it
     cannot start."""
     outcomes, failures, began = Counter[str](), [], time.monotonic()
-    control = Control(tmp_path / "control")
-    daemon = FaultyDaemon(config=backends.config(backends.STANDIN), env=control.env, start=False)
+    control = Control()
+    daemon = FaultyDaemon(config=backends.config(backends.STANDIN) + WITHOUT_EXECUTORS, env=control.env, start=False)
     try:
         assert start(daemon, "none", 1, 0) is None
         entries = control.row(daemon.pid)._row.calls

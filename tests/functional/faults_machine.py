@@ -50,7 +50,7 @@ class Machine:
         self.gate_file = folder / "gate"
         config = f"[server]\nspin_us = 0\n[executors]\nisolate = {isolate}\n{more}"
         if STANDIN:
-            self.control = Control(folder / "control")
+            self.control = Control()
             self.daemon = Daemon(config=backends.config(backends.STANDIN) + config, env=self.control.env)
         else:
             env = {"KOPS_FAKE_GATE": str(self.gate_file)}

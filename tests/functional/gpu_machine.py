@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,8 @@ only_with_the_standin = pytest.mark.skipif(
     backends.missing(backends.STANDIN) is not None,
     reason=str(backends.missing(backends.STANDIN)),
 )
-without_executors = pytest.mark.skipif(
-    "KOPS_TEST_ISOLATE" in os.environ,
-    reason="a lost device ends the daemon only where the daemon itself does the GPU work",
-)
+# The daemon does the GPU work itself, and ends when it loses a device.
+WITHOUT_EXECUTORS = "[executors]\nisolate = off\n"
 
 N = 1024  # elements of a vector
 ILLEGAL_ADDRESS, OUT_OF_MEMORY, LAUNCH_OUT_OF_RESOURCES, UNKNOWN = 700, 2, 701, 999
@@ -33,7 +30,7 @@ class Machine:
     """A daemon with a GPU that is none, and its control page."""
 
     def __init__(self, folder: Path, more: str = "", env: dict[str, str] | None = None, start: bool = True) -> None:
-        self.control = Control(folder / "control")
+        self.control = Control()
         self.env = {
             **self.control.env,
             "KOPS_CUDA_DRIVER": str(backends.standin_driver()),
@@ -54,6 +51,7 @@ class Machine:
 
     @property
     def row(self) -> Any:
+        """Of the process that does the work of all users, or of the daemon where there is none."""
         return self.control.row(self.daemon.gpu_pid)
 
     def wait(self, condition: Callable[[], bool]) -> None:

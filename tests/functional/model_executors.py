@@ -10,13 +10,14 @@ import random
 import signal
 from typing import Any
 
+from arrays import BACKEND
 from hypothesis.stateful import precondition, rule
 from model import Client, Memory, View, carry_out
 from model_machine import SEEDS, Base, executed
-from support import proc
+from support import backends, proc
 from user_kernels import CUSTOM_PARAMS, HOSTILE_PARAMS, OTHERS
 
-ISOLATE = os.environ.get("KOPS_TEST_ISOLATE", "off")
+ISOLATE = os.environ.get("KOPS_TEST_ISOLATE", "user" if BACKEND == backends.STANDIN else "off")
 OWN_EXECUTORS = ISOLATE in ("user", "connection")
 CONFIG = "[executors]\nfaults = 0\n"
 KERNELS = {"custom_kernel": CUSTOM_PARAMS, "fault_kernel": HOSTILE_PARAMS["fault_kernel"], "spin_forever": HOSTILE_PARAMS["spin_forever"]}

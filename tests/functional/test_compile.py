@@ -251,14 +251,14 @@ def test_nothing_is_left_of_a_connection(machine: Machine, connect: Callable[[],
 def test_code_stays_loaded_for_others_unless_it_takes_much_of_the_gpu(machine: Machine, connect: Callable[[], raw.Connection]) -> None:
     """Variables of a source are memory of the GPU as long as its code is loaded."""
     large = f"__device__ float table[1 << 22];\n{ADD.replace('a[i]', 'a[i] + table[i]')}"
-    connection, before = connect(), machine.row.live_modules
+    connection, before = connect(), machine.control.total("live_modules")
     modules = [compile_source(connection, source)["module"] for source in (ADD + "// small\n", large)]
-    assert machine.row.live_modules == before + 2
+    assert machine.control.total("live_modules") == before + 2
     for module in modules:
         connection.call("release", {"module": module})
-    machine.wait(lambda: machine.row.live_modules == before + 1)
+    machine.wait(lambda: machine.control.total("live_modules") == before + 1)
     assert compile_source(connection, large)["cached"] == "memory"  # it is loaded again
-    assert machine.row.live_modules == before + 2
+    assert machine.control.total("live_modules") == before + 2
 
 
 def test_compiles_run_beside_each_other(tmp_path: Path) -> None:

@@ -63,8 +63,8 @@ def children(pid: int) -> list[int]:
 
 
 def forker(daemon: int) -> int:
-    """The helper that forks: the one child of the daemon."""
-    return proc.only(lambda: children(daemon), "there is one helper that forks")
+    """The helper that forks."""
+    return proc.only(lambda: proc.executors(daemon, "compile-helper"), "there is one helper that forks")
 
 
 def ticks(pid: int) -> int:

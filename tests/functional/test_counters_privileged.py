@@ -36,13 +36,12 @@ class Machine:
         for library in (backends.standin_driver(), backends.standin_cupti()):
             shutil.copy(library, folder)
             (folder / library.name).chmod(0o755)
-        self.control = Control(folder / "control")
-        (folder / "control").chmod(0o666)
+        self.control = Control()
         (folder / "params").write_text(f"ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: {admin_only}\nDmaRemapPeerMmio: 1\n")
         driver = {"KOPS_STANDIN_PARAMETERS": str(folder / "params")} | ({"KOPS_STANDIN_CUPTI_ADMIN": "1"} if admin_only else {})
-        library = {"KOPSD_EXECUTORS_CUPTI": str(folder / backends.standin_cupti().name), "KOPSD_EXECUTORS_SANDBOX": "auto"}
+        library = {"KOPSD_EXECUTORS_CUPTI": str(folder / backends.standin_cupti().name)}
         config = f"[cuda]\ndriver = {folder / backends.standin_driver().name}\nblaslt = none\n{more}"
-        config += f"[executors]\nisolate = user\nspares = {spares}\nmax = {maximum}\ncounters_privileged = {str(allowed).lower()}\n"
+        config += f"[executors]\nspares = {spares}\nmax = {maximum}\ncounters_privileged = {str(allowed).lower()}\n"
         self.daemon = Daemon(config=config, env=self.control.env | counting() | driver | library | env)
         with self.daemon.connect() as connection:
             devices = connection.call("hello")["devices"]

@@ -16,6 +16,7 @@ from gpu_machine import (
     LAUNCH_OUT_OF_RESOURCES,
     OUT_OF_MEMORY,
     UNKNOWN,
+    WITHOUT_EXECUTORS,
     Machine,
     N,
     only_with_the_standin,
@@ -24,7 +25,6 @@ from gpu_machine import (
     square,
     values,
     vector,
-    without_executors,
 )
 from support import memfd, proc, raw
 from support.cuda_exporter import Exporter
@@ -254,10 +254,9 @@ def test_memory_that_the_driver_does_not_let_go_of(tmp_path: Path) -> None:
         assert "event=unregister_failed" in daemon.log()
 
 
-@without_executors
 def test_a_handle_that_the_driver_does_not_close(tmp_path: Path) -> None:
     """Other memory may get the same handle, and must not be taken for what is still open."""
-    machine = Machine(tmp_path)
+    machine = Machine(tmp_path, WITHOUT_EXECUTORS)
     with machine.daemon as daemon, daemon.connect() as connection:
         exporter = machine.exporter()
         buffer = register(connection, vector(exporter.alloc(4 * N)))
@@ -268,11 +267,10 @@ def test_a_handle_that_the_driver_does_not_close(tmp_path: Path) -> None:
         daemon.stop(DEVICE_LOST_STATUS)
 
 
-@without_executors
 @pytest.mark.parametrize("how", ["kernel", "cuLaunchKernel", "cuIpcOpenMemHandle"])
 def test_lost_device(how: str, tmp_path: Path) -> None:
     """A broken context cannot be mended: what is in flight fails, and the daemon ends with its own status."""
-    machine = Machine(tmp_path)
+    machine = Machine(tmp_path, WITHOUT_EXECUTORS)
     with machine.daemon as daemon:
         exporter = machine.exporter()
         a, out, b = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N), exporter.alloc(4 * N)
@@ -291,9 +289,8 @@ def test_lost_device(how: str, tmp_path: Path) -> None:
         daemon.stop(expect=DEVICE_LOST_STATUS)
 
 
-@without_executors
 def test_lost_device_fails_what_is_in_flight(tmp_path: Path) -> None:
-    machine = Machine(tmp_path)
+    machine = Machine(tmp_path, WITHOUT_EXECUTORS)
     with machine.daemon as daemon:
         exporter = machine.exporter()
         m = [vector(exporter.alloc(4 * N)) for _ in range(4)]

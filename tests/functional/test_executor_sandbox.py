@@ -51,8 +51,7 @@ class Machine:
         for name in ("libcuda_standin.so", "libcuda_hostile.so"):
             shutil.copy(daemons.build_folder() / "lib" / name, folder)
             (folder / name).chmod(0o755)
-        self.control = Control(folder / "control")
-        (folder / "control").chmod(0o666)
+        self.control = Control()
         self.open = folder / "open"
         self.open.mkdir()
         self.open.chmod(0o777)

@@ -257,12 +257,8 @@ def doublings(depth: int, what: str) -> dict[str, Any]:
 @pytest.mark.parametrize(("helpers", "attackers"), [(2, 1), (1, 1), (2, 2)])
 def test_a_compile_does_not_wait_for_the_end_of_other_users_compiles(helpers: int, attackers: int) -> None:
     """Theirs never end by themselves. One that was interrupted goes on where it was."""
-    config = users.OPEN + "[cuda]\nenabled = false\n"
-    with (
-        Daemon("--set", f"kernels.helpers={helpers}", config=config) as daemon,
-        users.connect(daemon, ALICE) as alice,
-        ExitStack() as stack,
-    ):
+    config = users.OPEN + f"[cuda]\nenabled = false\n[kernels]\nhelpers = {helpers}\n"
+    with Daemon(config=config) as daemon, users.connect(daemon, ALICE) as alice, ExitStack() as stack:
         alice.call("compile", compile_params(ADD, "add2_kernel"))  # from here on the compiler runs
         bombs = [
             stack.enter_context(users.connect(daemon, BOB + number)) for number in range(attackers) for _ in range(4)

@@ -214,9 +214,9 @@ def grid_sync(connection: raw.Connection, **more: Any) -> int:
 
 
 def test_a_cooperative_launch(machine: Machine, connection: raw.Connection, vectors: list[Memory]) -> None:
-    before = machine.row.cooperative_launches
+    before = machine.control.total("cooperative_launches")
     connection.call("launch", {"kernel": grid_sync(connection), "args": [v.inline([N]) for v in vectors[:2]] + [N]})
-    assert machine.row.cooperative_launches == before + 1
+    assert machine.control.total("cooperative_launches") == before + 1
     assert np.array_equal(values(vectors[0]), 2 * values(vectors[1]))  # what the stand-in computes by this name
 
 
@@ -250,23 +250,23 @@ def early(connection: raw.Connection) -> int:
 
 
 def test_a_step_behind_a_kernel_may_begin_early(machine: Machine, connection: raw.Connection, vectors: list[Memory]) -> None:
-    a, kernel, before = values(vectors[0]).copy(), early(connection), machine.row.early_launches
+    a, kernel, before = values(vectors[0]).copy(), early(connection), machine.control.total("early_launches")
     ops = [{"kernel": kernel, "args": [i + 1, i, N]} for i in range(3)]
     connection.call("sequence", {"tensors": [v.inline([N]) for v in vectors], "ops": ops})
-    assert machine.row.early_launches == before + 2  # not the first, which is behind other work
+    assert machine.control.total("early_launches") == before + 2  # not the first, which is behind other work
     assert np.array_equal(values(vectors[3]), 8 * a)
 
 
 def test_a_launch_by_itself_does_not(machine: Machine, connection: raw.Connection, vectors: list[Memory]) -> None:
-    kernel, before = early(connection), machine.row.early_launches
+    kernel, before = early(connection), machine.control.total("early_launches")
     launch = {"kernel": kernel, "args": [v.inline([N]) for v in vectors[:2]] + [N]}
     for _ in range(3):
         connection.call("launch", {**launch, "repeat": 3, "warmup": 1})
-    assert machine.row.early_launches == before
+    assert machine.control.total("early_launches") == before
 
 
 def test_nor_does_a_step_behind_something_else(machine: Machine, connection: raw.Connection, vectors: list[Memory]) -> None:
-    kernel, before = early(connection), machine.row.early_launches
+    kernel, before = early(connection), machine.control.total("early_launches")
     square = {"op": "square", "in": [0], "out": [1]}
     ops = [square, {"kernel": kernel, "args": [2, 1, N]}, square]
     connection.call("sequence", {"tensors": [v.inline([N]) for v in vectors[:3]], "ops": ops})
@@ -274,17 +274,17 @@ def test_nor_does_a_step_behind_something_else(machine: Machine, connection: raw
     empty = {**vectors[3].inline([0])}
     ops = [nothing, {"kernel": kernel, "args": [1, 0, N]}]
     connection.call("sequence", {"tensors": [*(v.inline([N]) for v in vectors[:3]), empty], "ops": ops})
-    assert machine.row.early_launches == before
+    assert machine.control.total("early_launches") == before
 
 
 def test_a_program_that_begins_early_is_no_graph(machine: Machine, connection: raw.Connection, vectors: list[Memory]) -> None:
     a, kernel = values(vectors[0]).copy(), early(connection)
     ops = [{"kernel": kernel, "args": [i + 1, i, N]} for i in range(2)]
     program = connection.call("program", {"tensors": [v.inline([N]) for v in vectors[:3]], "ops": ops})["program"]
-    graphs, before = machine.row.graph_launches, machine.row.early_launches
+    graphs, before = machine.control.total("graph_launches"), machine.control.total("early_launches")
     connection.call("run_program", {"program": program})
     connection.call("run_program", {"program": program, "repeat": 4, "warmup": 1})
-    assert machine.row.graph_launches == graphs and machine.row.early_launches == before + 6
+    assert machine.control.total("graph_launches") == graphs and machine.control.total("early_launches") == before + 6
     assert np.array_equal(values(vectors[2]), 4 * a)
 
 
@@ -322,8 +322,8 @@ def test_kopsctl_launches_cooperatively(machine: Machine, tmp_path: Path) -> Non
     source = tmp_path / "sync.cu"
     source.write_text(GRID_SYNC)
     params = ["-p", "float* out[n]", "-p", "const float* in_[n]", "-p", "int n=1000"]
-    before = machine.row.cooperative_launches
+    before = machine.control.total("cooperative_launches")
     done = kopsctl(machine, str(source), "custom_kernel", *params, "--grid", "4", "--block", "256", "--cooperative")
-    assert done.returncode == 0 and machine.row.cooperative_launches == before + 1, done.stderr
+    assert done.returncode == 0 and machine.control.total("cooperative_launches") == before + 1, done.stderr
     done = kopsctl(machine, str(source), "custom_kernel", *params, "--grid", "33", "--block", "256", "--cooperative")
     assert done.returncode == 1 and "run at one time" in done.stderr

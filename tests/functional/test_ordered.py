@@ -19,13 +19,13 @@ from gpu_machine import (
     DEVICE_LOST_STATUS,
     FIXTURES,
     ILLEGAL_ADDRESS,
+    WITHOUT_EXECUTORS,
     Machine,
     N,
     only_with_the_standin,
     square,
     values,
     vector,
-    without_executors,
 )
 from support import memfd, proc, raw
 from support.cuda_exporter import Exporter, Memory
@@ -279,10 +279,9 @@ def test_what_follows_waits_for_a_word_that_an_op_before_it_did_not(
     assert page.done(0) == 1 and (values(memory[1]) == 9).all()
 
 
-@without_executors
 def test_a_lost_device_passes_what_it_had(tmp_path: Path) -> None:
     """The word is there with the error, not only when the connection ends."""
-    machine = Machine(tmp_path)
+    machine = Machine(tmp_path, WITHOUT_EXECUTORS)
     with machine.daemon as daemon:
         exporter = machine.exporter()
         memory = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)

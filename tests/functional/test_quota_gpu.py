@@ -204,8 +204,7 @@ def test_who_allocated_pays_until_the_daemon_lets_go(
 
 @only_with_the_standin
 def test_descriptors_of_allocated_memory(gpu: Callable[[str], Machine]) -> None:
-    each = 2 if "KOPS_TEST_ISOLATE" in os.environ else 1  # one more to open the memory in the next executor
-    most = 2 + 2 * each
+    most = 2 + 2 * 2  # of each its own, and one more to open it in the next executor
     machine = gpu(f"[quota]\nfds = {most}\n")
     with machine.daemon.connect() as connection:
         params = {"size": 1, "device": machine.gpu}

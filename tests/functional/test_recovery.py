@@ -320,12 +320,12 @@ def test_daemon_made_memory_outlives_the_daemon(service: Service) -> None:
 class TestLostDevice:
     @pytest.fixture
     def gpu(self, tmp_path: Path) -> Iterator[tuple[Service, Any]]:
-        """A service on a GPU that is none. Shared memory is staged there."""
+        """A service on a GPU that is none, which ends with its device. Shared memory is staged there."""
         from standin_cuda.control import Control
 
-        control = Control(tmp_path / "control")
+        control = Control()
         env = {**control.env, "KOPS_CUDA_DRIVER": str(backends.standin_driver())}
-        made = Service(tmp_path, backends.config(backends.STANDIN), env)
+        made = Service(tmp_path, backends.config(backends.STANDIN) + "[executors]\nisolate = off\n", env)
         yield made, control
         made.end()
 

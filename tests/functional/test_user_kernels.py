@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import user_kernels as kernels
-from gpu_machine import DEVICE_LOST_STATUS, FIXTURES, Machine, N, only_with_the_standin, reuse, values, without_executors
+from gpu_machine import DEVICE_LOST_STATUS, FIXTURES, WITHOUT_EXECUTORS, Machine, N, only_with_the_standin, reuse, values
 from support import expressions, memfd, raw
 from support.cuda_exporter import Exporter, Memory
 from support.expressions import EXPRESSIONS, SHAPE, SHORT
@@ -349,9 +349,8 @@ def test_stats_know_user_kernels(connection: raw.Connection, vectors: list[Memor
 # ---- what goes wrong on the device ----
 
 
-@without_executors
 def test_a_kernel_that_never_ends_is_reported_and_the_device_freed(tmp_path: Path) -> None:
-    m = Machine(tmp_path, "[server]\njob_timeout_s = 1\n")
+    m = Machine(tmp_path, WITHOUT_EXECUTORS + "[server]\njob_timeout_s = 1\n")
     with m.daemon:
         exporter = m.exporter()
         memory = exporter.alloc(4 * N)
@@ -368,9 +367,8 @@ def test_a_kernel_that_never_ends_is_reported_and_the_device_freed(tmp_path: Pat
         exporter.close()
 
 
-@without_executors
 def test_a_kernel_that_faults_ends_the_daemon(tmp_path: Path) -> None:
-    m = Machine(tmp_path)
+    m = Machine(tmp_path, WITHOUT_EXECUTORS)
     with m.daemon:
         exporter = m.exporter()
         memory = exporter.alloc(4 * N)

@@ -8,7 +8,7 @@ from typing import Any
 
 import prometheus
 import pytest
-from gpu_machine import DEVICE_LOST_STATUS, ILLEGAL_ADDRESS, Machine, N, only_with_the_standin, square, vector, without_executors
+from gpu_machine import DEVICE_LOST_STATUS, ILLEGAL_ADDRESS, WITHOUT_EXECUTORS, Machine, N, only_with_the_standin, square, vector
 from support import proc, raw
 from user_kernels import add_args, add_kernel, only_with_nvrtc
 
@@ -94,8 +94,8 @@ def test_kernels_of_users_are_one_kind(machine: Machine) -> None:
     exporter.close()
 
 
-@without_executors
-def test_a_device_that_is_lost_is_in_the_log(machine: Machine) -> None:
+def test_a_device_that_is_lost_is_in_the_log(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, WITHOUT_EXECUTORS)
     exporter = machine.exporter()
     a, b = vector(exporter.alloc(4 * N)), vector(exporter.alloc(4 * N))
     connection = machine.daemon.connect()

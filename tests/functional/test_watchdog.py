@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from gpu_machine import DEVICE_LOST_STATUS, Machine, only_with_the_standin, register, square, vector
+from gpu_machine import DEVICE_LOST_STATUS, WITHOUT_EXECUTORS, Machine, only_with_the_standin, register, square, vector
 from support import backends, proc, raw
 from support.daemon import Daemon
 
@@ -87,7 +87,7 @@ def machine_of(tmp_path: Path) -> Callable[..., Machine]:
 
     def new(job_timeout_s: int, loop_timeout_s: int = 1) -> Machine:
         more = f"[server]\nloop_timeout_s = {loop_timeout_s}\njob_timeout_s = {job_timeout_s}\n"
-        machine = Machine(tmp_path, more)
+        machine = Machine(tmp_path, WITHOUT_EXECUTORS + more)
         machine.control.set_channels(True, CHANNEL)
         return machine
 
@@ -162,7 +162,7 @@ def test_a_device_that_does_not_close(machine_of: Callable[..., Machine]) -> Non
 
 @only_with_the_standin
 def test_under_a_supervisor_clients_are_served_again(machine_of: Callable[..., Machine], tmp_path: Path) -> None:
-    machine = Machine(tmp_path, "[server]\njob_timeout_s = 1\n")
+    machine = Machine(tmp_path, WITHOUT_EXECUTORS + "[server]\njob_timeout_s = 1\n")
     machine.control.set_channels(True, CHANNEL)
     machine.daemon.stop()
     machine.daemon.command.append("--supervise")

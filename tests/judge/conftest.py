@@ -49,7 +49,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Da
     running: list[Daemon] = []
 
     def begin(isolate: str = "connection", faults: int = 0, env: dict[str, str] | None = None, more: str = "") -> Daemon:
-        control = Control(tmp_path_factory.mktemp("standin") / "control")
+        control = Control()
         config = backends.config(backends.STANDIN) + CONFIG.format(isolate=isolate, faults=faults) + more
         running.append(Daemon(config=config, env={**control.env, **(env or {})}))
         return running[-1]

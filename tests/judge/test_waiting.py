@@ -55,7 +55,7 @@ class Other:
 def other(request: pytest.FixtureRequest, start: Callable[..., Daemon], tmp_path: Path) -> Iterator[Other]:
     from standin_cuda import Control
 
-    control = Control(tmp_path / "control")
+    control = Control()
     daemon = start(more=f"exclusive_ms = {request.param}\nmax = 32\n", env={**control.env, "KOPSD_EXECUTORS_ACTIVE": "4"})
     made = Other(daemon, control)
     yield made

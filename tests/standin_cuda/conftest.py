@@ -19,7 +19,7 @@ from standin_cuda.peer import Peer
 def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Control:
     if not os.environ.get("KOPS_CUDA_DRIVER"):
         pytest.skip("KOPS_CUDA_DRIVER names no stand-in driver")
-    page = Control(tmp_path / "control")
+    page = Control()
     monkeypatch.setenv("KOPS_STANDIN_CONTROL", page.path)
     return page
 

@@ -1,6 +1,6 @@
 """The control page of the stand-in CUDA driver: watch and drive the processes that use it.
 
-    control = Control(tmp_path / "control")
+    control = Control()
     daemon = subprocess.Popen([...], env={**os.environ, **control.env})
     with control.gate("kernel"):                      # kernels wait
         ...
@@ -17,13 +17,14 @@ import ctypes
 import mmap
 import os
 import re
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from .folder import VARIABLE, folder
+
 _HEADER = (Path(__file__).parent / "control.h").read_text()
-_MAGIC = 0x4B53494E
-_VERSION = 1
 
 
 def _names(macro: str) -> list[str]:
@@ -197,22 +198,19 @@ class Fault:
 class Control:
     """The page. Give `env` to every process that shall use it."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.fspath(path)
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def __init__(self) -> None:
+        fd, self.path = tempfile.mkstemp(prefix="control-", dir=folder())
         try:
-            if os.fstat(fd).st_size < PAGE_SIZE:
-                os.ftruncate(fd, PAGE_SIZE)
+            os.fchmod(fd, 0o666)  # also for executors, which are another user
+            os.ftruncate(fd, PAGE_SIZE)
             self._map = mmap.mmap(fd, PAGE_SIZE)
         finally:
             os.close(fd)
         self._page = _Page.from_buffer(self._map)
-        if self._page.magic not in (0, _MAGIC) or self._page.version not in (0, _VERSION):
-            raise ValueError(f"{self.path} is no control page of this version")
 
     @property
     def env(self) -> dict[str, str]:
-        return {"KOPS_STANDIN_CONTROL": self.path}
+        return {"KOPS_STANDIN_CONTROL": self.path, VARIABLE: str(folder())}
 
     def rows(self) -> Iterator[Row]:
         """Every process that called cuInit, also those that have ended."""

@@ -1,86 +1,32 @@
 /* Legacy IPC handles.
  *
- * Each exporting process has a table, a memfd, with an entry for every slot of cuMemAlloc. The 64 bytes name the
- * process, its table and the slot, and nothing that changes when the slot is used again: so they repeat after free and
- * malloc. An importer reads the entry at that moment, opens the memory behind it, and checks that both agree. */
-#include <fcntl.h>
-#include <stdio.h>
+ * The 64 bytes name the process and the slot of cuMemAlloc, and nothing that changes when the slot is used again: so
+ * they repeat after free and malloc. An importer gets what the slot holds at that moment. */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "standin.h"
 
-struct export_entry {
-    _Atomic uint32_t live;
-    int32_t fd;
-    uint64_t buffer_id;
-};
-
-struct export_table {
-    char magic[16];
-    unsigned char token[16];
-    struct export_entry slots[MAX_SLOTS];
-};
-
 struct handle {
     char magic[8];
     int32_t pid;
-    int32_t table_fd;
     uint32_t slot;
-    uint32_t reserved;
     CUuuid device;
     unsigned char token[16];
-    uint64_t zero;
+    uint64_t zero[2];
 };
 
 _Static_assert(sizeof(struct handle) == CU_IPC_HANDLE_SIZE, "handles are 64 bytes");
 
-static const char table_magic[16] = "kops export 01", handle_magic[8] = "standin";
-static struct export_table *table;
-static int table_fd = -1;
-
-bool export_table_ready(void)
-{
-    if (table)
-        return true;
-    table_fd = memfd_create("standin-exports", MFD_CLOEXEC);
-    if (table_fd < 0)
-        return false;
-    if (ftruncate(table_fd, sizeof(*table)) == 0) {
-        void *mapped = mmap(NULL, sizeof(*table), PROT_READ | PROT_WRITE, MAP_SHARED, table_fd, 0);
-
-        if (mapped != MAP_FAILED) {
-            table = mapped;
-            memcpy(table->magic, table_magic, sizeof(table_magic));
-            memcpy(table->token, process_token(), sizeof(table->token));
-            return true;
-        }
-    }
-    close(table_fd);
-    return false;
-}
-
-void export_slot_set(unsigned slot, int fd, const struct segment_tail *tail)
-{
-    table->slots[slot].fd = fd;
-    table->slots[slot].buffer_id = tail->buffer_id;
-    table->slots[slot].live = 1;
-}
-
-void export_slot_clear(unsigned slot)
-{
-    if (table)
-        table->slots[slot].live = 0;
-}
+static const char handle_magic[8] = "standin";
 
 API cuIpcGetMemHandle(CUipcMemHandle *ret_handle, CUdeviceptr address)
 {
     struct context *context;
     CUresult r = enter_context("cuIpcGetMemHandle", &context);
     const struct region *region;
-    struct handle handle = {.pid = getpid(), .table_fd = table_fd};
+    struct handle handle = {.pid = getpid()};
 
     if (r != CUDA_SUCCESS)
         return r;
@@ -95,41 +41,6 @@ API cuIpcGetMemHandle(CUipcMemHandle *ret_handle, CUdeviceptr address)
     memcpy(ret_handle, &handle, sizeof(handle));
     count(STANDIN_COUNTER_ipc_exports, 1);
     return leave(CUDA_SUCCESS);
-}
-
-int open_foreign(int pid, int fd, int mode)
-{
-    char path[64];
-
-    snprintf(path, sizeof(path), "/proc/%d/fd/%d", pid, fd);
-    return open(path, mode | O_CLOEXEC);
-}
-
-/* The live memory that the handle names at this moment: a descriptor and its tail, or -1. */
-static int open_exported(const struct handle *handle, struct segment_tail *ret_tail)
-{
-    struct export_entry entry = {0};
-    unsigned char head[32];
-    int fd = open_foreign(handle->pid, handle->table_fd, O_RDONLY);
-    bool found;
-
-    if (fd < 0)
-        return -1;
-    found = pread(fd, head, sizeof(head), 0) == sizeof(head) && memcmp(head, table_magic, 16) == 0 &&
-            memcmp(head + 16, handle->token, 16) == 0 &&
-            pread(fd, &entry, sizeof(entry),
-                  (off_t)(offsetof(struct export_table, slots) + handle->slot * sizeof(entry))) == sizeof(entry) &&
-            entry.live;
-    close(fd);
-    fd = found ? open_foreign(handle->pid, entry.fd, O_RDWR) : -1;
-    if (fd < 0)
-        return -1;
-    /* Between the two looks the slot may have been freed and its descriptor's number used for something else. */
-    if (segment_read_tail(fd, ret_tail) && memcmp(ret_tail->token, handle->token, 16) == 0 &&
-        ret_tail->slot == handle->slot && !ret_tail->vmm && ret_tail->buffer_id == entry.buffer_id)
-        return fd;
-    close(fd);
-    return -1;
 }
 
 /* Each context has its own mapping of a handle, at its own address. */
@@ -151,14 +62,14 @@ static CUresult map_exported(struct context *context, const unsigned char *bytes
 
     memcpy(&handle, bytes, sizeof(handle));
     if (memcmp(handle.magic, handle_magic, sizeof(handle_magic)) != 0 || handle.slot >= MAX_SLOTS || handle.pid <= 0 ||
-        handle.reserved || handle.zero)
+        handle.zero[0] || handle.zero[1])
         return CUDA_ERROR_INVALID_HANDLE;
     if (handle.pid == getpid())
         return CUDA_ERROR_INVALID_CONTEXT;
     device = device_by_uuid(&handle.device);
     if (device < 0)
         return CUDA_ERROR_INVALID_DEVICE;
-    fd = open_exported(&handle, &tail);
+    fd = segment_open(handle.token, handle.slot, 0, &tail);
     if (fd < 0)
         return CUDA_ERROR_INVALID_HANDLE;
     region = region_import(&(struct region){.kind = REGION_IPC,

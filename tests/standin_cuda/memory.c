@@ -105,6 +105,7 @@ CUresult allocation_new(struct context *context, struct pool *pool, size_t size,
     enum region_kind kind = pool ? REGION_ASYNC : REGION_ALLOCATION;
     int device = pool ? pool->device : context->device;
     size_t mapped = round_up(size, GRANULARITY);
+    const enum segment_kind named = !pool || pool->handle_types ? SEGMENT_NAMED : SEGMENT_POOLED;
     struct segment_tail tail = {.device = standin_devices[device].uuid, .handle_types = pool ? pool->handle_types : 0};
     struct region *region;
     struct slot *slot;
@@ -118,17 +119,16 @@ CUresult allocation_new(struct context *context, struct pool *pool, size_t size,
     r = CUDA_ERROR_OUT_OF_MEMORY;
     region = calloc(1, sizeof(*region));
     slot = slot_find(device, mapped);
-    if (!region || !slot || (kind == REGION_ALLOCATION && !export_table_ready()))
+    if (!region || !slot)
         goto free_region;
     tail.slot = (uint32_t)(slot - standin_slots);
-    slot->fd = segment_new(&tail, size, pool != NULL);
+    slot->fd = segment_new(&tail, size, named);
     if (slot->fd < 0)
         goto free_region;
     if (!segment_map(slot->address, slot->fd, size, PROT_READ | PROT_WRITE))
         goto close_fd;
     slot->live = true;
-    if (kind == REGION_ALLOCATION)
-        export_slot_set(tail.slot, slot->fd, &tail);
+    slot->named = named == SEGMENT_NAMED;
     *region = (struct region){.kind = kind,
                               .address = slot->address,
                               .size = size,
@@ -149,6 +149,8 @@ CUresult allocation_new(struct context *context, struct pool *pool, size_t size,
     return CUDA_SUCCESS;
 
 close_fd:
+    if (named == SEGMENT_NAMED)
+        segment_forget(tail.slot);
     close(slot->fd);
 free_region:
     free(region);
@@ -161,7 +163,8 @@ static void allocation_free(struct region *region)
     struct slot *slot = &standin_slots[region->slot];
     static uint64_t order;
 
-    export_slot_clear(region->slot);
+    if (slot->named)
+        segment_forget(region->slot);
     region_remove(region);
     address_clear(slot->address, slot->mapped);
     close(slot->fd);

@@ -21,12 +21,10 @@ struct pool_file {
 
 struct pointer_data {
     char magic[8];
-    int32_t pid;
-    int32_t fd;
     uint64_t pool;
     uint64_t buffer_id;
     uint32_t slot;
-    uint32_t zero[3];
+    uint32_t zero[5];
     unsigned char token[16];
 };
 
@@ -106,7 +104,7 @@ API cuMemPoolImportFromShareableHandle(CUmemoryPool *ret_pool, void *shareable, 
 API cuMemPoolExportPointer(CUmemPoolPtrExportData *ret_data, CUdeviceptr address)
 {
     CUresult r = enter("cuMemPoolExportPointer");
-    struct pointer_data data = {.pid = getpid()};
+    struct pointer_data data = {0};
     const struct region *region;
 
     if (r != CUDA_SUCCESS)
@@ -117,7 +115,6 @@ API cuMemPoolExportPointer(CUmemPoolPtrExportData *ret_data, CUdeviceptr address
         return leave(CUDA_ERROR_INVALID_VALUE);
     memcpy(data.magic, pointer_magic, sizeof(pointer_magic));
     memcpy(data.token, process_token(), sizeof(data.token));
-    data.fd = standin_slots[region->slot].fd;
     data.pool = region->pool->id;
     data.buffer_id = region->buffer_id;
     data.slot = region->slot;
@@ -128,20 +125,13 @@ API cuMemPoolExportPointer(CUmemPoolPtrExportData *ret_data, CUdeviceptr address
 /* The memory that the bytes name, if it is still that: a descriptor, or -1. */
 static int open_pointer(const struct pool *pool, const struct pointer_data *data, struct segment_tail *ret_tail)
 {
-    int fd;
+    static const uint32_t zero[5];
 
-    if (memcmp(data->magic, pointer_magic, sizeof(pointer_magic)) != 0 || data->pid <= 0 || data->fd < 0 ||
-        data->zero[0] || data->zero[1] || data->zero[2] || data->pool != pool->id ||
+    if (memcmp(data->magic, pointer_magic, sizeof(pointer_magic)) != 0 || data->slot >= MAX_SLOTS ||
+        memcmp(data->zero, zero, sizeof(zero)) != 0 || !data->buffer_id || data->pool != pool->id ||
         memcmp(data->token, pool->token, sizeof(pool->token)) != 0)
         return -1;
-    fd = open_foreign(data->pid, data->fd, O_RDWR);
-    if (fd < 0)
-        return -1;
-    if (segment_read_tail(fd, ret_tail) && memcmp(ret_tail->token, data->token, sizeof(data->token)) == 0 &&
-        ret_tail->slot == data->slot && !ret_tail->vmm && ret_tail->buffer_id == data->buffer_id)
-        return fd;
-    close(fd);
-    return -1;
+    return segment_open(data->token, data->slot, data->buffer_id, ret_tail);
 }
 
 static CUresult import(struct context *context, struct pool *pool, const struct pointer_data *data,

@@ -1,10 +1,18 @@
-/* Device memory is a memfd: its data, and behind it a page that tells what it is. Another process opens it through
- * /proc, and the pages live as long as anyone maps them, as those of a real device do. */
+/* Device memory is a file: its data, and behind it a page that tells what it is. The pages live as long as anyone maps
+ * them, as those of a real device do.
+ *
+ * What other processes may name by bytes alone lies in a folder that all of them reach, also those in a sandbox: at a
+ * name made of the owner's token and the slot, until it is freed. The owner locks it, so that a name which a killed
+ * process has left is nobody's memory. Everything else is a memfd. */
+#include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/types.h>
 #include <unistd.h>
 
 #include "standin.h"
@@ -12,14 +20,14 @@
 enum { PATTERN = 0xa5, PATTERN_ALL = 64 << 20, PATTERN_END = 16 << 20 };
 
 static const char tail_magic[16] = "kops standin 01";
+static pid_t owner; /* of the token: a fork has the same, and removes nothing */
 
 const unsigned char *process_token(void)
 {
     static unsigned char token[16];
-    static bool made;
 
-    if (!made)
-        made = getrandom(token, sizeof(token), 0) == sizeof(token);
+    if (!owner && getrandom(token, sizeof(token), 0) == sizeof(token))
+        owner = getpid();
     return token;
 }
 
@@ -51,11 +59,90 @@ static bool fill_pattern(int fd, size_t size)
     return true;
 }
 
-/* Fresh memory holds a pattern, never zeros. Fills in magic, token, sizes and buffer id of *tail. */
-int segment_new(struct segment_tail *tail, size_t size, bool pooled)
-{
-    int fd = memfd_create(pooled ? "standin-pool-memory" : "standin-device-memory", MFD_CLOEXEC);
+/* ---- memory with a name ---- */
 
+static void name_of(const unsigned char *token, uint32_t slot, char *ret_path, size_t size)
+{
+    const char *given = getenv("KOPS_STANDIN_MEMORY");
+    char path[128];
+    uint64_t words[2];
+
+    if (given && *given)
+        snprintf(path, sizeof(path), "%s", given);
+    else
+        snprintf(path, sizeof(path), P_tmpdir "/kops-standin-%u", (unsigned)getuid());
+    mkdir(path, 0700);
+    memcpy(words, token, sizeof(words));
+    snprintf(ret_path, size, "%s/%016llx%016llx-%u", path, (unsigned long long)words[0], (unsigned long long)words[1],
+             slot);
+}
+
+/* In a sandbox no file can be made: its memory is nobody else's. */
+static int open_named(uint32_t slot)
+{
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    char path[192];
+    int fd;
+
+    name_of(process_token(), slot, path, sizeof(path));
+    fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0 && (errno == EACCES || errno == EPERM))
+        return memfd_create("standin-device-memory", MFD_CLOEXEC);
+    if (fd < 0) {
+        fprintf(stderr, "cuda_standin: cannot make %s: %s\n", path, strerror(errno));
+        return -1;
+    }
+    if (fchmod(fd, 0666) == 0 && fcntl(fd, F_OFD_SETLK, &lock) == 0)
+        return fd;
+    unlink(path);
+    close(fd);
+    return -1;
+}
+
+void segment_forget(uint32_t slot)
+{
+    char path[192];
+
+    name_of(process_token(), slot, path, sizeof(path));
+    unlink(path);
+}
+
+__attribute__((destructor)) static void forget_all(void)
+{
+    for (unsigned i = 0; owner == getpid() && i < MAX_SLOTS; i++)
+        if (standin_slots[i].live && standin_slots[i].named)
+            segment_forget(i);
+}
+
+int segment_open(const unsigned char *token, uint32_t slot, uint64_t buffer_id, struct segment_tail *ret_tail)
+{
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    char path[192];
+    int fd;
+
+    name_of(token, slot, path, sizeof(path));
+    fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    if (fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK && segment_read_tail(fd, ret_tail) &&
+        memcmp(ret_tail->token, token, sizeof(ret_tail->token)) == 0 && ret_tail->slot == slot &&
+        (!buffer_id || ret_tail->buffer_id == buffer_id))
+        return fd;
+    close(fd);
+    return -1;
+}
+
+/* ---- any memory ---- */
+
+/* Fresh memory holds a pattern, never zeros. Fills in magic, token, sizes and buffer id of *tail. */
+int segment_new(struct segment_tail *tail, size_t size, enum segment_kind kind)
+{
+    int fd;
+
+    if (kind == SEGMENT_NAMED)
+        fd = open_named(tail->slot);
+    else
+        fd = memfd_create(kind == SEGMENT_POOLED ? "standin-pool-memory" : "standin-device-memory", MFD_CLOEXEC);
     if (fd < 0)
         return -1;
     memcpy(tail->magic, tail_magic, sizeof(tail_magic));
@@ -63,8 +150,11 @@ int segment_new(struct segment_tail *tail, size_t size, bool pooled)
     tail->size = size;
     tail->data_bytes = round_up(size, PAGE);
     tail->buffer_id = buffer_id_next();
-    if (ftruncate(fd, (off_t)(tail->data_bytes + PAGE)) < 0 ||
-        pwrite(fd, tail, sizeof(*tail), (off_t)tail->data_bytes) != sizeof(*tail) || !fill_pattern(fd, size)) {
+    /* The pattern first: who sees the tail sees it. */
+    if (ftruncate(fd, (off_t)(tail->data_bytes + PAGE)) < 0 || !fill_pattern(fd, size) ||
+        pwrite(fd, tail, sizeof(*tail), (off_t)tail->data_bytes) != sizeof(*tail)) {
+        if (kind == SEGMENT_NAMED)
+            segment_forget(tail->slot);
         close(fd);
         return -1;
     }

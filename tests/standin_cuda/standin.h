@@ -173,8 +173,20 @@ struct segment_tail {
 const unsigned char *process_token(void);
 uint64_t buffer_id_next(void);
 size_t round_up(size_t size, size_t unit);
-int segment_new(struct segment_tail *tail, size_t size, bool pooled);
+enum segment_kind {
+    SEGMENT_PASSED, /* as a descriptor, if at all */
+    SEGMENT_POOLED, /* the same, of a pool */
+    SEGMENT_NAMED,  /* by bytes: of tail->slot */
+};
+
+/* A descriptor, or -1. */
+int segment_new(struct segment_tail *tail, size_t size, enum segment_kind kind);
 bool segment_read_tail(int fd, struct segment_tail *ret_tail);
+/* The named memory of this process's slot has no name from now on. */
+void segment_forget(uint32_t slot);
+/* What the process with that token has in that slot now: a descriptor, or -1 where it has freed it or has ended.
+ * `buffer_id`: that memory only; 0: whichever. */
+int segment_open(const unsigned char *token, uint32_t slot, uint64_t buffer_id, struct segment_tail *ret_tail);
 /* Reserves aligned, inaccessible address space with an inaccessible granule behind it. 0 on failure. */
 uint64_t address_reserve(size_t size);
 bool segment_map(uint64_t address, int fd, size_t size, int protection);
@@ -229,7 +241,7 @@ void allocation_end(struct region *region);
 
 /* Slots keep their address and their place in the export table, so that handle bytes repeat. */
 struct slot {
-    bool live;
+    bool live, named;
     int fd;
     uint64_t address;
     size_t mapped;
@@ -248,15 +260,6 @@ unsigned vmm_handle_types(const struct vmm_handle *vmm);
 /* Whether work of the context may touch the region; with `copies` as copy engines do. */
 bool region_allows(const struct region *region, const struct context *context, bool write, bool copies);
 bool devices_are_peers(int device, int other);
-
-/* ---- ipc.c ---- */
-
-/* Opens another process's descriptor, or -1 when it has gone. */
-int open_foreign(int pid, int fd, int mode);
-
-bool export_table_ready(void); /* makes it at the first call */
-void export_slot_set(unsigned slot, int fd, const struct segment_tail *tail);
-void export_slot_clear(unsigned slot);
 
 /* ---- stream.c ---- */
 

@@ -120,7 +120,7 @@ API cuMemCreate(CUmemGenericAllocationHandle *ret_handle, size_t size, const CUm
         goto refund;
     tail.device = standin_devices[properties->location.id].uuid;
     tail.handle_types = (uint32_t)properties->requestedHandleTypes;
-    *vmm = (struct vmm_handle){.fd = segment_new(&tail, size, false),
+    *vmm = (struct vmm_handle){.fd = segment_new(&tail, size, SEGMENT_PASSED),
                                .device = properties->location.id,
                                .size = size,
                                .handle_types = tail.handle_types};

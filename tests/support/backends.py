@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from standin_cuda.folder import folder as standin_folder
+
 from . import daemon as daemons
 
 HOST, STANDIN, CUDA = "host", "standin", "cuda"
@@ -16,6 +18,7 @@ def standin_cupti() -> Path:
 
 def standin_driver() -> Path:
     """The stand-in for libcuda.so.1 that the build makes; KOPS_STANDIN names another."""
+    standin_folder()  # for whoever loads it
     return Path(os.environ.get("KOPS_STANDIN", daemons.build_folder() / "lib" / "libcuda_standin.so"))
 
 

@@ -61,6 +61,10 @@ def _remove_at_exit(folder: Path) -> None:
     atexit.register(lambda: os.getpid() == process and shutil.rmtree(folder, ignore_errors=True))
 
 
+# What has its own time to come: a tuner, more compilers than one, an executor that nobody needs yet.
+STEADY = (("tuning", "ready", "off"), ("kernels", "helpers", "1"), ("executors", "spares", "0"))
+
+
 class Daemon:
     """A running daemon. `config` is the text of its configuration file, `program` its name in the build folder. With
     `manager` what it notifies after it has got ready is kept for heard()."""
@@ -79,7 +83,7 @@ class Daemon:
         program: str = "kopsd",
         steady: bool = True,
     ) -> None:
-        """`steady`: what it holds is steady, since it compiles one source at a time and has no tuner ready; False: as it is by itself."""
+        """`steady`: with the settings of STEADY that `config` has none of; False: as it is by itself."""
         self.folder = Path(tempfile.mkdtemp(prefix="kops-test-"))
         _remove_at_exit(self.folder)
         self.socket_path = socket_path or str(self.folder / "kopsd.sock")
@@ -103,18 +107,11 @@ class Daemon:
         # Whoever says more than this should not lose the suppressions by it.
         tsan = f"exitcode=99 history_size=7 suppressions={ROOT / 'tests/tsan.supp'}"
         self.env["TSAN_OPTIONS"] = f"{tsan} {self.env.get('TSAN_OPTIONS', '')}"
-        if "KOPS_TEST_ISOLATE" in os.environ:  # runs any test with GPU work in executors
+        if "KOPS_TEST_ISOLATE" in os.environ:  # runs any test with that placement
             self.env["KOPSD_EXECUTORS_ISOLATE"] = os.environ["KOPS_TEST_ISOLATE"]
-            self.env["KOPSD_EXECUTORS_SPARES"] = "0"  # they come at any time, and so do their descriptors
-        # The stand-in driver finds other processes' memory through /proc, which executors in their sandbox cannot. Tests of
-        # executors, and of what goes on in them, say so: the others are about the daemon, and some about its own context.
-        if config is not None and "libcuda_standin" in config:
-            self.env["KOPSD_EXECUTORS_SANDBOX"] = "off"
-            if "isolate" not in config:
-                self.env.setdefault("KOPSD_EXECUTORS_ISOLATE", "off")
-        if steady:
-            self.env["KOPSD_TUNING_READY"] = "off"
-            self.env["KOPSD_KERNELS_HELPERS"] = "1"
+        for section, key, value in STEADY if steady else ():
+            if f"{key} = " not in (config or ""):
+                self.env[f"KOPSD_{section}_{key}".upper()] = value
         self.env["CACHE_DIRECTORY"] = str(self.folder / "cache")  # not the machine's
         self.env.update(env or {})
         self.listen = listen

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "ordered_fake.h"
@@ -23,7 +24,7 @@ void open_control(void)
 {
     int fd = mkstemp(control_path);
 
-    if (fd < 0 || ftruncate(fd, sizeof(*control)))
+    if (fd < 0 || ftruncate(fd, sizeof(*control)) || fchmod(fd, 0666)) /* executors are another user */
         abort();
     control = mmap(NULL, sizeof(*control), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (control == MAP_FAILED)

@@ -1,11 +1,13 @@
 #include "real_daemon.h"
 
+#include <dirent.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,6 +20,27 @@
         }                                                                                                              \
     } while (0)
 
+/* Of the stand-in GPU's memory, for this process, the daemon and its executors, which are other users. */
+static void make_memory(struct real_daemon *d)
+{
+    snprintf(d->memory, sizeof(d->memory), "%s/memory", d->folder);
+    must(!mkdir(d->memory, 0777) && !chmod(d->memory, 0777) && !chmod(d->folder, 0755));
+    setenv("KOPS_STANDIN_MEMORY", d->memory, 1);
+}
+
+/* A process that was killed has left files there. */
+static void remove_memory(const struct real_daemon *d)
+{
+    DIR *folder = opendir(d->memory);
+    const struct dirent *entry;
+
+    must(folder);
+    while ((entry = readdir(folder)))
+        unlinkat(dirfd(folder), entry->d_name, 0);
+    closedir(folder);
+    rmdir(d->memory);
+}
+
 void real_daemon_init(struct real_daemon *d)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -25,6 +48,7 @@ void real_daemon_init(struct real_daemon *d)
     memset(d, 0, sizeof(*d));
     snprintf(d->folder, sizeof(d->folder), "/tmp/test-kops-recover-XXXXXX");
     must(mkdtemp(d->folder));
+    make_memory(d);
     snprintf(d->socket, sizeof(d->socket), "%s/kopsd.sock", d->folder);
     snprintf(d->notify, sizeof(d->notify), "%s/notify", d->folder);
     snprintf(address.sun_path, sizeof(address.sun_path), "%s", d->notify);
@@ -92,5 +116,6 @@ void real_daemon_free(struct real_daemon *d)
     /* The daemon's lock beside the socket. */
     snprintf(d->notify, sizeof(d->notify), "%.80s.lock", d->socket);
     unlink(d->notify);
+    remove_memory(d);
     rmdir(d->folder);
 }

@@ -6,7 +6,7 @@
 #include <sys/types.h>
 
 struct real_daemon {
-    char folder[64], socket[96], notify[96];
+    char folder[64], socket[96], notify[96], memory[96];
     const char *driver; /* of the CUDA backend; NULL: the host's */
     int notifications;
     pid_t pid; /* 0: none runs */
