@@ -313,7 +313,7 @@ def test_one_client_cannot_use_up_the_daemons_mappings(
     """The kernel limits mappings to some 65530 a process; what one connection may hold leaves room for others."""
     greedy, other = connect(), connect()
     shared = memfd.Shared(4096)
-    params = {"kind": "memfd", "size": 4096, "fd": 0}
+    params, last = {"kind": "memfd", "size": 4096, "fd": 0}, 0
     for _ in range(limits["buffers"]):
         reply = greedy.reply(greedy.request("register", params, [shared.fd]))
         if reply.error:  # where executors map it too, its user may not have so many descriptors here
