@@ -27,7 +27,7 @@ def needs(program: str) -> str:
 
 
 def run(*command: str, **options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)  # type: ignore[call-overload,no-any-return]
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, **options)  # type: ignore[call-overload,no-any-return]
 
 
 def kopsd(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -1,15 +1,22 @@
-"""Many clients at once, each with a connection and small blocking adds on memory that the daemon owns."""
+"""Many clients at once, each with a connection and small blocking adds on memory that the daemon owns, or on its own."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from statistics import median
-from typing import Any
+from time import monotonic_ns
+from typing import IO, Any
 
-from ..context import Context
+from ..context import Context, Skipped
 from ..record import Record, Summary
 from . import add
 
 COUNTS = (1, 4, 16, 64)
+TORCH_COUNTS = (1, 4, 16, 32)
 ROUNDS, MILLISECONDS = 3, 500
 FAIRNESS = 0.95
 NOISE = 0.97  # a rate that is lower by less is the same rate
@@ -96,10 +103,69 @@ def run(context: Context, prefix: str, socket: str) -> list[Record]:
     return records
 
 
+@contextmanager
+def torch_clients(context: Context, most: int) -> Iterator[list[tuple[IO[str], IO[str]]]]:
+    """What so many processes read and write, once all are ready."""
+    command = [sys.executable, "-m", "kopsbench.torch_process", context.gpu_daemon.socket_path]
+    with ExitStack() as stack:
+        processes = []
+        for _ in range(most):
+            process = subprocess.Popen(
+                command, env=context.of_children(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )  # fmt: skip
+            stack.callback(process.wait)
+            assert process.stdin and process.stdout
+            stack.callback(process.stdin.close)
+            processes.append((process.stdin, process.stdout))
+        for _, out in processes:
+            if out.readline() != "ready\n":
+                raise RuntimeError("a client did not get ready")
+        yield processes
+
+
+def round_of(processes: list[tuple[IO[str], IO[str]]]) -> list[dict[str, float]]:
+    begin = monotonic_ns() + 20_000_000
+    for said, _ in processes:
+        said.write(f"[{begin}, {begin + MILLISECONDS * 1_000_000}]\n")
+        said.flush()
+    return [json.loads(out.readline()) for _, out in processes]
+
+
+def run_torch(context: Context) -> list[Record]:
+    if context.smoke:
+        raise Skipped("the stand-in for torch is of one process")
+    found: dict[int, list[list[dict[str, float]]]] = {count: [] for count in TORCH_COUNTS}
+    with torch_clients(context, TORCH_COUNTS[-1]) as processes:
+        for _ in range(ROUNDS):
+            for count, its in found.items():
+                its.append(round_of(processes[:count]))
+    totals = {n: [sum(one["calls"] for one in its) / MILLISECONDS * 1e3 for its in rounds] for n, rounds in found.items()}
+    rates = {count: median(its) for count, its in totals.items()}
+    records = []
+    for count in TORCH_COUNTS:
+        fewer = [n for n in TORCH_COUNTS if n < count]
+        most = max(fewer, key=lambda n: rates[n]) if fewer else None
+        peer = Summary(rates[most], min(totals[most]), ROUNDS, f"{most} client{'s' * (most > 1)}") if most else None
+        detail = {
+            "measured": "Client.add(out=) of 1024 f32 torch CUDA tensors, blocking, by processes that work over the same stretch of"
+            f" {MILLISECONDS} ms; all {TORCH_COUNTS[-1]} are connected; medians of rounds",
+            "p99": "the slowest round",
+            "n": "rounds",
+            "p50_us": median(one["p50_us"] for its in found[count] for one in its),
+            "p99_us": median(one["p99_us"] for its in found[count] for one in its),
+            "target_is": "never falls below that of any fewer; less than 3 % is noise",
+            **context.python_link(),
+        }
+        mine = Summary(rates[count], min(totals[count]), ROUNDS)
+        records.append(Record(f"clients_torch_{count}_rate", "calls/s", "higher", mine, peer, detail, target=NOISE if peer else None))
+    return records
+
+
 def run_host(context: Context) -> list[Record]:
     with context.daemon(cuda=False) as daemon:
         return run(context, "clients_host", daemon.socket_path)
 
 
 add("clients", lambda c: run(c, "clients", c.gpu_daemon.socket_path), on_gpu=True, table=True, seconds=90)
+add("clients_torch", run_torch, on_gpu=True, table=True, seconds=150)
 add("clients_host", run_host, on_gpu=False, seconds=90)

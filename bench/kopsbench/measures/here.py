@@ -114,6 +114,88 @@ def run_chain(context: Context) -> Record:
     return Record("here_chain_python", "us", "lower", summarise(mine), summarise(peer, "three torch.add"), detail, target=1.2)
 
 
+def run_op(context: Context) -> list[Record]:
+    """An op of the daemon's, issued here and completed, and what the choice of the place adds."""
+    if context.smoke:
+        raise Skipped("with the stand-in for torch no place is chosen")
+    torch = context.torch
+    a, b, c = vectors(context, 3)
+    with kernel_client(context, blocking=False) as client:
+        if "images" not in client.info.features:
+            raise Skipped("this daemon hands out no code")
+        calls = [
+            lambda: client.add(a, b, out=c, where="here"),
+            lambda: client.add(a, b, out=c, where="auto"),
+            lambda: torch.add(a, b, out=c),
+        ]
+        here, auto, peer = rounds(context, [in_a_row(context, OPS, call) for call in calls], calls=PYTHON_ROUNDS, warmup=1)
+        c.zero_()
+        calls[0]()
+        check(context, c, 3.0)
+    measured = f"Client.add(out=) of 1024 f32 torch CUDA tensors, {OPS} in a row and torch.cuda.synchronize(), by their number; no MPS"
+    detail = {"measured": measured, "n": "rounds", **context.python_link()}
+    mine = summarise(here, 'where="here"')
+    return [
+        Record("here_op_python", "us", "lower", mine, summarise(peer, "torch.add(out=)"), detail, target=1.0),
+        Record("here_op_auto", "us", "same", summarise(auto, 'where="auto"'), mine, detail, target=0.3),
+    ]
+
+
+def run_torch_op(context: Context) -> Record:
+    if context.smoke:
+        raise Skipped("the stand-in for torch has no dispatcher")
+    torch = context.torch
+    import kops.torch
+
+    a, b, _ = vectors(context, 3)
+    with context.connect(blocking=False, where="here") as client:
+        kops.torch.use(client)
+        try:
+            check(context, torch.ops.kops.add(a, b), 3.0)
+            calls = [lambda: torch.ops.kops.add(a, b), lambda: torch.add(a, b)]
+            mine, peer = rounds(context, [in_a_row(context, OPS, call) for call in calls], calls=PYTHON_ROUNDS, warmup=1)
+        finally:
+            kops.torch.use(None)
+    detail = {
+        "measured": f'torch.ops.kops.add of 1024 f32, connected with where="here", {OPS} in a row and torch.cuda.synchronize(), by their'
+        " number; no MPS",
+        "n": "rounds",
+        **context.python_link(),
+    }
+    return Record("here_torch_op", "us", "lower", summarise(mine), summarise(peer, "torch.add"), detail, target=1.3)
+
+
+def run_chain_of_ops(context: Context) -> Record:
+    """torch op, kops op, torch op, each reading what the last wrote, without MPS."""
+    if context.smoke:
+        raise Skipped("with the stand-in for torch no place is chosen")
+    torch = context.torch
+    a, b, c = vectors(context, 3)
+    ops = OPS // 3
+    with kernel_client(context, blocking=False) as client:
+        if "images" not in client.info.features:
+            raise Skipped("this daemon hands out no code")
+
+        def ours() -> None:
+            torch.add(a, b, out=c)
+            client.add(c, b, out=a, where="auto")
+            torch.add(a, b, out=c)
+
+        def theirs() -> None:
+            torch.add(a, b, out=c)
+            torch.add(c, b, out=a)
+            torch.add(a, b, out=c)
+
+        mine, peer = rounds(context, [in_a_row(context, ops, ours), in_a_row(context, ops, theirs)], calls=PYTHON_ROUNDS, warmup=1)
+        torch.cuda.synchronize()
+    detail = {
+        "measured": f'torch.add, Client.add(where="auto"), torch.add of 1024 f32, {ops} times in a row and torch.cuda.synchronize()',
+        "n": "rounds",
+        **context.python_link(),
+    }
+    return Record("here_chain_ops", "us", "lower", summarise(mine), summarise(peer, "three torch.add"), detail, target=1.1)
+
+
 def graph_of(torch: Any, step: Callable[[], Any]) -> Any:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -213,6 +295,9 @@ def run_model(context: Context) -> Record:
 add("here_launch_python", run_launch, on_gpu=True, table=True)
 add("here_launch_c", run_c, on_gpu=True, table=True)
 add("here_chain_python", run_chain, on_gpu=True, table=True)
+add("here_op", run_op, on_gpu=True, table=True)
+add("here_torch_op", run_torch_op, on_gpu=True, table=True)
+add("here_chain_ops", run_chain_of_ops, on_gpu=True, table=True)
 add("here_replay", run_replay, on_gpu=True, table=True)
 add("here_model", run_model, on_gpu=True, table=True, seconds=240)
 add("here_second_process", run_second_process, on_gpu=True, table=True, seconds=120)
