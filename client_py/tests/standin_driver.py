@@ -26,9 +26,9 @@ standin = pytest.importorskip("standin_cuda")
 
 
 @contextmanager
-def in_use(folder: Path) -> Iterator[Any]:
+def in_use() -> Iterator[Any]:
     """The environment names the driver meanwhile. Gives its control page."""
-    made = standin.Control(folder / "control")
+    made = standin.Control()
     before = dict(os.environ)
     os.environ.update({"KOPS_CUDA_DRIVER": str(library()), **made.env})
     yield made

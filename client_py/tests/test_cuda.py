@@ -17,8 +17,8 @@ from standin_driver import in_use, standin
 
 
 @pytest.fixture(scope="module")
-def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with in_use(tmp_path_factory.mktemp("standin")) as made:
+def control() -> Iterator[Any]:
+    with in_use() as made:
         yield made
 
 

@@ -336,14 +336,14 @@ def test_asyncio(real: Daemon) -> None:
 
 
 @pytest.fixture
-def device_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[kops.Client, Any]]:
+def device_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[kops.Client, Any]]:
     """A client of a daemon on the stand-in driver, and that driver in this process."""
     why_not = backends.missing(backends.STANDIN)
     if why_not:
         pytest.skip(why_not)
     import standin_cuda
 
-    control = standin_cuda.Control(tmp_path / "control")
+    control = standin_cuda.Control()
     for name, value in {"KOPS_CUDA_DRIVER": str(backends.standin_driver()), **control.env}.items():
         monkeypatch.setenv(name, value)
     driver = standin_cuda.Driver()

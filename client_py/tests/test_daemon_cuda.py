@@ -34,8 +34,8 @@ if (why := backends.missing(backends.STANDIN)) is not None:
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    control = standin.Control(tmp_path_factory.mktemp("standin") / "control")
+def driver() -> Iterator[Any]:
+    control = standin.Control()
     before = dict(os.environ)
     os.environ.update({"KOPS_CUDA_DRIVER": str(backends.standin_driver()), **control.env})
     _cuda.allocations.after_fork()  # another module's driver may be loaded already

@@ -27,8 +27,8 @@ NOT_READY = 600
 
 
 @pytest.fixture(scope="module")
-def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with in_use(tmp_path_factory.mktemp("standin")) as made:
+def control() -> Iterator[Any]:
+    with in_use() as made:
         _cuda.allocations.after_fork()  # another module's driver may be loaded already
         yield made
 

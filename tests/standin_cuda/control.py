@@ -196,13 +196,17 @@ class Fault:
 
 
 class Control:
-    """The page. Give `env` to every process that shall use it."""
+    """A new page, or that at `path`. Give `env` to every process that shall use it."""
 
-    def __init__(self) -> None:
-        fd, self.path = tempfile.mkstemp(prefix="control-", dir=folder())
-        try:
+    def __init__(self, path: str | None = None) -> None:
+        if path is None:
+            fd, path = tempfile.mkstemp(prefix="control-", dir=folder())
             os.fchmod(fd, 0o666)  # also for executors, which are another user
             os.ftruncate(fd, PAGE_SIZE)
+        else:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self.path = path
+        try:
             self._map = mmap.mmap(fd, PAGE_SIZE)
         finally:
             os.close(fd)
