@@ -313,6 +313,7 @@ static int initialise(PyObject *self, PyObject *arguments, PyObject *keywords)
         return -1;
     options.connect_timeout_ms = options.timeout_ms == KOPS_FOREVER ? 0 : options.timeout_ms;
     options.no_autostart = !autostart;
+    options.where = KOPS_WHERE_DAEMON;                /* Python has chosen */
     options.reconnect_timeout_ms = KOPS_NO_RECONNECT; /* Python waits and repeats, and hears of Ctrl-C meanwhile */
     options.spin_us = spin_us > 0 ? (unsigned)spin_us : 0;
     if (link->client) {

@@ -128,6 +128,9 @@ enum kops_transport {
     KOPS_TRANSPORT_SHM = 2     /**< Shared memory; kops_connect() fails with unsupported where there is none. */
 };
 
+/** Where an op runs (<kops/ordered.h>, "Ops here"), or a kernel of one's own (<kops/kernel.h>, "Launch here"). */
+enum kops_where { KOPS_WHERE_DEFAULT = 0, KOPS_WHERE_DAEMON = 1, KOPS_WHERE_HERE = 2 };
+
 #define KOPS_NO_SPIN (~0U)
 
 /** As kops_connect_options.reconnect_timeout_ms: a call that a daemon's end hits fails at once and is never repeated;
@@ -161,13 +164,19 @@ struct kops_connect_options {
      * user, and ends by itself when none has been connected for 5 minutes. `KOPS_AUTOSTART=0` in the environment: as
      * true. */
     bool no_autostart;
+    /** Where calls run that name no place. KOPS_WHERE_HERE: in this process, those that wait or enqueue, whose tensors
+     * all lie in device memory of this process, and whose options are not the daemon's alone; the others, and all of
+     * them with KOPS_WHERE_DAEMON, in the daemon. What runs here shares the process's faults, and is in the daemon's
+     * statistics as a count with samples, not by the call. KOPS_WHERE_DEFAULT: `KOPS_WHERE` in the environment
+     * ("daemon", "here"; "auto", which the Python client measures for, is the daemon), and the daemon without that. */
+    enum kops_where where;
     uint64_t reserved[5];
 };
 
 /** Connects and asks for the daemon's devices, ops and limits. `options` may be NULL.
  *
  * Errors: connect_failed (the message lists the paths tried), protocol_mismatch, timeout; unsupported and
- * invalid_argument, see `isolate`. */
+ * invalid_argument, see `isolate`; bad_argument for a `KOPS_WHERE` that is no place. */
 KOPS_API enum kops_code kops_connect(const struct kops_connect_options *options, kops_client **ret_client,
                                      struct kops_error *ret_error);
 
@@ -381,9 +390,6 @@ static inline struct kops_attr kops_attr_text(const char *name, const char *valu
 
 /** A class of work. On a GPU a higher one runs first at the next free multiprocessor; nothing that runs is stopped. */
 enum kops_priority { KOPS_PRIORITY_NORMAL = 0, KOPS_PRIORITY_HIGH = 1, KOPS_PRIORITY_LOW = 2 };
-
-/** Where an op runs (<kops/ordered.h>, "Ops here"), or a kernel of one's own (<kops/kernel.h>, "Launch here"). */
-enum kops_where { KOPS_WHERE_DEFAULT = 0, KOPS_WHERE_DAEMON = 1, KOPS_WHERE_HERE = 2 };
 
 /** How to run. Zero: once, with timing, on the tensors' own device, with the best kernel. */
 struct kops_options {

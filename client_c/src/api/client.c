@@ -1,4 +1,7 @@
 /* Connecting and closing. */
+#include <stdlib.h>
+#include <string.h>
+
 #include "base/fail.h"
 #include "jobs/batch.h"
 #include "run/launch_here.h"
@@ -10,15 +13,36 @@ const char *kops_version(void)
     return KOPS_VERSION;
 }
 
+/* Of calls that name none: *where, or KOPS_WHERE in the environment. */
+static enum kops_code find_place(enum kops_where *where, struct kops_error *e)
+{
+    static const struct {
+        const char *name;
+        enum kops_where where;
+    } places[] = {
+        {"", KOPS_WHERE_DAEMON}, {"daemon", KOPS_WHERE_DAEMON}, {"auto", KOPS_WHERE_DAEMON}, {"here", KOPS_WHERE_HERE}};
+    const char *named = getenv("KOPS_WHERE");
+
+    if (*where > KOPS_WHERE_HERE)
+        return fail(e, KOPS_ERR_BAD_ARGUMENT, "options.where is none of enum kops_where");
+    for (size_t i = 0; *where == KOPS_WHERE_DEFAULT && i < sizeof(places) / sizeof(places[0]); i++)
+        if (!strcmp(named ? named : "", places[i].name))
+            *where = places[i].where;
+    if (*where == KOPS_WHERE_DEFAULT)
+        return fail(e, KOPS_ERR_BAD_ARGUMENT, "KOPS_WHERE must be one of daemon, here, auto, not \"%.40s\"", named);
+    return KOPS_OK;
+}
+
 enum kops_code kops_connect(const struct kops_connect_options *options, kops_client **ret_client,
                             struct kops_error *ret_error)
 {
-    static const struct kops_connect_options defaults;
     struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
-    const struct kops_connect_options *o = options ? options : &defaults;
+    struct kops_connect_options found = {0}, *o = &found;
     struct kops_client *c;
     enum kops_code r;
 
+    if (options)
+        found = *options;
     for (size_t i = 0; i < sizeof(o->reserved) / sizeof(o->reserved[0]); i++)
         if (o->reserved[i])
             return fail(e, KOPS_ERR_BAD_ARGUMENT, "options.reserved is not zero: initialise the struct with {0}");
@@ -27,6 +51,9 @@ enum kops_code kops_connect(const struct kops_connect_options *options, kops_cli
     if (o->reconnect_timeout_ms < KOPS_NO_RECONNECT)
         return fail(e, KOPS_ERR_BAD_ARGUMENT,
                     "options.reconnect_timeout_ms is negative, and neither KOPS_FOREVER nor KOPS_NO_RECONNECT");
+    r = find_place(&found.where, e);
+    if (r)
+        return r;
     c = client_new(o);
     if (!c)
         return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a client");

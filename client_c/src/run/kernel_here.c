@@ -78,13 +78,26 @@ enum kops_code kernel_ensure_here(struct kops_kernel *k, uint64_t deadline, stru
 
 /* ---- a launch ---- */
 
+static bool is_of_daemon_alone(const struct kops_options *o)
+{
+    return o->stream || o->warmup || o->repeat > 1 || o->deadline_ms || o->samples || o->priority || o->exact ||
+           o->exclusive;
+}
+
+bool call_goes_here(const struct kops_client *c, const struct dispatch *d, const struct kops_options *options)
+{
+    const struct kops_options *o = options;
+
+    return c->goes_here && (d->way == DISPATCH_RUN || d->way == DISPATCH_ENQUEUE) &&
+           (!o || (o->where == KOPS_WHERE_DEFAULT && !o->device && !is_of_daemon_alone(o)));
+}
+
 enum kops_code launch_here_check(const struct dispatch *d, const struct kops_options *o, struct kops_error *e)
 {
     if (d->way == DISPATCH_SUBMIT || d->way == DISPATCH_COUNT)
         return fail(e, KOPS_ERR_BAD_ARGUMENT,
                     "options.where: a launch here is made by a call that waits, or one that enqueues on a stream");
-    if (o && (o->stream || o->warmup || o->repeat > 1 || o->deadline_ms || o->samples || o->priority || o->exact ||
-              o->exclusive))
+    if (o && is_of_daemon_alone(o))
         return fail(
             e, KOPS_ERR_BAD_ARGUMENT,
             "options.where: stream, warmup, repeat, deadline_ms, samples, priority, exact and exclusive are the "

@@ -202,13 +202,22 @@ static bool can_be_captured(const struct kops_client *c, const struct kops_optio
     return d->way == DISPATCH_ENQUEUE && c->features & FEATURE_CODE && (!o || o->where == KOPS_WHERE_DEFAULT);
 }
 
+static bool arguments_are_here(const struct kops_argument *args, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (args[i].kind == KOPS_ARG_TENSOR && args[i].value.tensor && !tensors_are_here(args[i].value.tensor, 1))
+            return false;
+    return true;
+}
+
+/* `how` may be NULL. */
 static enum kops_code request_here(struct kops_kernel *k, const struct kops_argument *args, size_t n_args,
                                    const struct kops_launch_options *how, const struct dispatch *d,
                                    struct kops_error *e)
 {
-    enum kops_code r = check_geometry(&how->geometry, e);
+    enum kops_code r = how ? check_geometry(&how->geometry, e) : KOPS_OK;
 
-    if (!r)
+    if (!r && how)
         r = check_options(&how->options, e);
     return r ? r : run_here(k, args, n_args, how, d, e);
 }
@@ -223,7 +232,7 @@ enum kops_code launch_request(struct kops_kernel *k, const struct kops_argument 
     struct launch l;
     enum kops_code r;
 
-    if (o && o->where == KOPS_WHERE_HERE) {
+    if ((o && o->where == KOPS_WHERE_HERE) || (call_goes_here(c, d, o) && arguments_are_here(args, n_args))) {
         fail_clear(e);
         return request_here(k, args, n_args, how, d, e);
     }

@@ -9,6 +9,19 @@
 /* Refuses ways and options that only the daemon has. `options` may be NULL. */
 enum kops_code launch_here_check(const struct dispatch *d, const struct kops_options *options, struct kops_error *e);
 
+/* Whether a call that names no place is one for here: its client says so, and neither its way nor its options are the
+ * daemon's alone. Its tensors are still to be asked. Without the lock. */
+bool call_goes_here(const struct kops_client *c, const struct dispatch *d, const struct kops_options *options);
+
+/* Whether the tensors lie in device memory of this process, apart from those without any memory. */
+static inline bool tensors_are_here(const struct kops_tensor *tensors, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (tensors[i].buffer && !cuda_map_is_here(tensors[i].buffer, process_id()))
+            return false;
+    return true;
+}
+
 /* The tensors of one launch, as they lie in this process. */
 struct here_tensors {
     struct here_tensor at[KOPS_MAX_KERNEL_TENSORS];

@@ -144,6 +144,7 @@ struct kops_client *client_new(const struct kops_connect_options *o)
     c->spin_option = o->spin_us;
     c->transport = o->transport;
     c->no_autostart = o->no_autostart;
+    c->goes_here = o->where == KOPS_WHERE_HERE;
     c->max_inflight = 1;
     c->max_message = FIRST_MESSAGE_MAX;
     c->name = strdup(o->name ? o->name : "libkops " KOPS_VERSION);

@@ -53,6 +53,7 @@ struct kops_client {
     char *socket_option; /* NULL: the usual places */
     char *isolate;       /* of the options */
     bool no_autostart;   /* too */
+    bool goes_here;      /* calls that name no place, where they can */
     char *started;       /* the socket of the daemon that was started for this client; NULL: none was */
     char *name;
     int64_t timeout_ms, connect_timeout_ms, reconnect_timeout_ms;

@@ -12,7 +12,8 @@ enum kops_code ctl_try_connect(struct ctl *ctl, struct kops_error *error)
                                            .connect_timeout_ms = ctl->timeout_ms,
                                            .spin_us = ctl->spin_us,
                                            .reconnect_timeout_ms = ctl->reconnect_ms,
-                                           .no_autostart = ctl->no_autostart};
+                                           .no_autostart = ctl->no_autostart,
+                                           .where = KOPS_WHERE_DAEMON};
 
     return kops_connect(&options, &ctl->client, error);
 }

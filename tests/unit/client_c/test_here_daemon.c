@@ -88,6 +88,95 @@ static void an_op_is_launched_here(void **state)
     kops_stats_free(stats);
 }
 
+/* Whether a square by another client, on that memory, ran here: only the daemon tells of all of a call's time. */
+static bool runs_here(struct scene *s, enum kops_where of_connection, bool on_device, enum kops_where of_call)
+{
+    const struct kops_connect_options options = {.socket = s->daemon.socket, .where = of_connection};
+    const struct kops_options how = {.where = of_call};
+    struct kops_request request = s->square;
+    struct kops_tensor from, to;
+    struct kops_result result;
+    kops_client *client;
+    kops_buffer *in, *out;
+
+    assert_ok(kops_connect(&options, &client, &s->error));
+    if (on_device) {
+        assert_ok(kops_buffer_register_cuda(client, (uintptr_t)s->from, KOPS_ACCESS_RW, &in, &s->error));
+        assert_ok(kops_buffer_register_cuda(client, (uintptr_t)s->to, KOPS_ACCESS_RW, &out, &s->error));
+    } else {
+        assert_ok(kops_buffer_alloc(client, BYTES, NULL, &in, &s->error));
+        assert_ok(kops_buffer_alloc(client, BYTES, NULL, &out, &s->error));
+    }
+    from = kops_vector(in, KOPS_F32, N);
+    to = kops_vector(out, KOPS_F32, N);
+    request.inputs = &from;
+    request.outputs = &to;
+    request.options = how;
+    assert_ok(kops_run(client, &request, &result, &s->error));
+    kops_buffer_release(in);
+    kops_buffer_release(out);
+    kops_close(client);
+    return result.total_us != result.total_us;
+}
+
+static void the_place_is_a_choice_of_the_connection(void **state)
+{
+    struct scene *s = *state;
+    kops_client *client;
+    const struct kops_connect_options nowhere = {.socket = s->daemon.socket, .where = (enum kops_where)7},
+                                      unsaid = {.socket = s->daemon.socket};
+
+    assert_false(runs_here(s, KOPS_WHERE_DEFAULT, true, KOPS_WHERE_DEFAULT));
+    assert_true(runs_here(s, KOPS_WHERE_HERE, true, KOPS_WHERE_DEFAULT));
+    assert_false(runs_here(s, KOPS_WHERE_HERE, true, KOPS_WHERE_DAEMON));
+    assert_false(runs_here(s, KOPS_WHERE_HERE, false, KOPS_WHERE_DEFAULT));
+    assert_true(runs_here(s, KOPS_WHERE_DAEMON, true, KOPS_WHERE_HERE));
+    assert_int_equal(setenv("KOPS_WHERE", "here", 1), 0);
+    assert_true(runs_here(s, KOPS_WHERE_DEFAULT, true, KOPS_WHERE_DEFAULT));
+    assert_false(runs_here(s, KOPS_WHERE_DAEMON, true, KOPS_WHERE_DEFAULT));
+    assert_int_equal(setenv("KOPS_WHERE", "auto", 1), 0);
+    assert_false(runs_here(s, KOPS_WHERE_DEFAULT, true, KOPS_WHERE_DEFAULT));
+    assert_int_equal(setenv("KOPS_WHERE", "there", 1), 0);
+    assert_int_equal(kops_connect(&unsaid, &client, &s->error), KOPS_ERR_BAD_ARGUMENT);
+    assert_non_null(strstr(s->error.message, "\"there\""));
+    assert_int_equal(unsetenv("KOPS_WHERE"), 0);
+    assert_int_equal(kops_connect(&nowhere, &client, &s->error), KOPS_ERR_BAD_ARGUMENT);
+}
+
+/* As a program does whose calls are in a loop: options that are the daemon's alone, tickets, and graphs go where they
+ * can. */
+static void what_is_the_daemons_alone_goes_there(void **state)
+{
+    struct scene *s = *state;
+    const struct kops_connect_options options = {.socket = s->daemon.socket, .where = KOPS_WHERE_HERE};
+    struct kops_request request = s->square;
+    struct kops_tensor from, to;
+    struct kops_result result;
+    kops_ticket ticket;
+    kops_client *client;
+    kops_buffer *in, *out;
+
+    assert_ok(kops_connect(&options, &client, &s->error));
+    assert_ok(kops_buffer_register_cuda(client, (uintptr_t)s->from, KOPS_ACCESS_RW, &in, &s->error));
+    assert_ok(kops_buffer_register_cuda(client, (uintptr_t)s->to, KOPS_ACCESS_RW, &out, &s->error));
+    from = kops_vector(in, KOPS_F32, N);
+    to = kops_vector(out, KOPS_F32, N);
+    request.inputs = &from;
+    request.outputs = &to;
+    assert_ok(kops_submit(client, &request, &ticket, &s->error));
+    assert_ok(kops_wait(client, ticket, KOPS_FOREVER, &result, &s->error));
+    assert_false(result.total_us != result.total_us);
+    assert_ok(kops_enqueue(client, &request, stream, &s->error));
+    assert_int_equal(cu.stream_synchronize(stream), 0);
+    request.options.repeat = 3;
+    assert_ok(kops_run(client, &request, &result, &s->error));
+    assert_false(result.total_us != result.total_us);
+    assert_true(s->to[3] == 9);
+    kops_buffer_release(in);
+    kops_buffer_release(out);
+    kops_close(client);
+}
+
 static void what_is_wrong_is_said_at_once(void **state)
 {
     struct scene *s = *state;
@@ -149,6 +238,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_graph_outlives_client_and_daemon, begin, end),
         cmocka_unit_test_setup_teardown(an_op_is_launched_here, begin, end),
         cmocka_unit_test_setup_teardown(what_is_wrong_is_said_at_once, begin, end),
+        cmocka_unit_test_setup_teardown(the_place_is_a_choice_of_the_connection, begin, end),
+        cmocka_unit_test_setup_teardown(what_is_the_daemons_alone_goes_there, begin, end),
     };
 
     return cmocka_run_group_tests(tests, load_for_all, NULL);
