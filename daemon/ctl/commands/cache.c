@@ -15,9 +15,9 @@
 
 static const char usage[] =
     "Usage: kopsctl cache list [--json]\n"
-    "       kopsctl cache clear [--key KEY]\n"
-    "       kopsctl cache export FILE [--key KEY]\n"
-    "       kopsctl cache import FILE\n\n"
+    "       kopsctl cache clear [--key KEY] [--json]\n"
+    "       kopsctl cache export FILE [--key KEY] [--json]\n"
+    "       kopsctl cache import FILE [--json]\n\n"
     "The daemon's cache of compiled kernels; for root and for the user that the daemon runs as. `kopsctl compile` and\n"
     "`list` print the keys. An imported kernel runs for every client that asks for it: import only archives that you\n"
     "trust.\n";
@@ -95,7 +95,13 @@ static enum ctl_exit clear(struct ctl *ctl, const char *key)
 
     if (kops_cache_clear(ctl->client, key, &removed, &error))
         return ctl_failed("cache clear", &error);
-    printf("%" PRIu64 " removed\n", removed);
+    if (ctl->json) {
+        json_begin(NULL, '{');
+        json_uint("removed", removed);
+        json_end('}');
+    } else {
+        printf("%" PRIu64 " removed\n", removed);
+    }
     return CTL_OK;
 }
 
@@ -118,16 +124,38 @@ static bool copy(int from, int to)
     return got == 0;
 }
 
-static enum ctl_exit export(struct ctl *ctl, const char *path, const char *key) {
-    enum ctl_exit status = CTL_OK; struct kops_error error; uint64_t bytes; int archive, file;
+static enum ctl_exit write_archive(int archive, const char *path)
+{
+    int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, S_IRUSR | S_IWUSR);
+    bool written = file >= 0 && lseek(archive, 0, SEEK_SET) >= 0 && copy(archive, file);
 
-    if (kops_cache_export(ctl->client, key, &archive, &bytes, &error)) return ctl_failed("cache export", &error);
-    file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, S_IRUSR | S_IWUSR);
-    if (file < 0 || lseek(archive, 0, SEEK_SET) < 0 || !copy(archive, file)) status = failed_file("writing", path);
-    if (file >= 0 && close(file) && !status) status = failed_file("writing", path);
+    if (file >= 0 && close(file))
+        written = false;
+    return written ? CTL_OK : failed_file("writing", path);
+}
+
+static enum ctl_exit export_to(struct ctl *ctl, const char *path, const char *key)
+{
+    struct kops_error error;
+    enum ctl_exit status;
+    uint64_t bytes;
+    int archive;
+
+    if (kops_cache_export(ctl->client, key, &archive, &bytes, &error))
+        return ctl_failed("cache export", &error);
+    status = write_archive(archive, path);
     close(archive);
-    if (!status) printf("%" PRIu64 " bytes written to %s\n", bytes, path);
-    return status;
+    if (status)
+        return status;
+    if (ctl->json) {
+        json_begin(NULL, '{');
+        json_text("file", path);
+        json_uint("bytes", bytes);
+        json_end('}');
+    } else {
+        printf("%" PRIu64 " bytes written to %s\n", bytes, path);
+    }
+    return CTL_OK;
 }
 
 static enum ctl_exit import(struct ctl *ctl, const char *path)
@@ -139,10 +167,16 @@ static enum ctl_exit import(struct ctl *ctl, const char *path)
 
     if (file < 0)
         return failed_file("reading", path);
-    if (kops_cache_import(ctl->client, file, &imported, &skipped, &error))
+    if (kops_cache_import(ctl->client, file, &imported, &skipped, &error)) {
         status = ctl_failed("cache import", &error);
-    else
+    } else if (ctl->json) {
+        json_begin(NULL, '{');
+        json_uint("imported", imported);
+        json_uint("known", skipped);
+        json_end('}');
+    } else {
         printf("%" PRIu64 " imported, %" PRIu64 " known already\n", imported, skipped);
+    }
     close(file);
     return status;
 }
@@ -176,5 +210,5 @@ enum ctl_exit ctl_cache(struct ctl *ctl, int argc, char **argv)
         return list(ctl);
     if (!strcmp(action, "clear"))
         return clear(ctl, key);
-    return !strcmp(action, "export") ? export(ctl, argv[optind + 1], key) : import(ctl, argv[optind + 1]);
+    return !strcmp(action, "export") ? export_to(ctl, argv[optind + 1], key) : import(ctl, argv[optind + 1]);
 }
