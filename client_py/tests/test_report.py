@@ -127,6 +127,20 @@ def test_numbers_and_labels_touch_nothing() -> None:
     assert all(point.label for point in alone.points)
 
 
+def test_no_line_strikes_a_number_through() -> None:
+    """Points on the slope, on the roof, and where both meet."""
+    rows = [Row(row("gemm", bytes=1_000, operations=int(1_000 * i), exec_us={"p50": us, "mean": us, "p99": us}), PEAKS)
+            for i, us in ((1.0, 0.00025), (4.0, 0.00025), (12.5, 0.00025), (125.0, 0.0025), (1250.0, 0.025))]  # fmt: skip
+    plot = Roofline(rows, PEAKS)
+    places = [[(plot.x(a), plot.y(b)) for a, b in line] for line in (plot.slope, *(roof.line for roof in plot.roofs))]
+    for point in plot.points:
+        assert point.label
+        for (left, top), (right, bottom) in places:
+            for step in range(1001):
+                x, y = left + (right - left) * step / 1000, top + (bottom - top) * step / 1000
+                assert abs(x - point.label[0]) > 3 or abs(y - point.label[1]) > 5, point
+
+
 def test_what_cannot_be_drawn_is_said() -> None:
     """A kernel of a user declares no operations."""
     rows = rows_of([row(), row("mine", operations=None), row("failed", count=0)], {"GPU-1": PEAKS})

@@ -156,6 +156,14 @@ def test_nothing_is_cut(window: browser.Browser) -> None:
     assert window.evaluate(CUT) == []
 
 
+def test_a_window_of_1200_pixels_shows_each_column(shown: browser.Browser, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(page(rows_of(stats(), PEAKS), PEAKS, "kopsd 1.0", events()), encoding="utf-8")
+    shown.show(path.as_uri(), width=1200)
+    scrolled = "[...document.querySelectorAll('.wide')].filter(e => e.scrollWidth > e.clientWidth).map(e => e.outerHTML.slice(0, 200))"
+    assert shown.evaluate(scrolled) == []
+
+
 def test_everything_can_be_read(window: browser.Browser) -> None:
     assert window.evaluate(CONTRAST) == []
     sizes = window.evaluate("[...document.querySelectorAll('svg text')].map(e => e.getBoundingClientRect().height)")

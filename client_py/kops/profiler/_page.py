@@ -24,8 +24,10 @@ body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 84em; 
   background: var(--back); overflow-wrap: anywhere; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-td, th { padding: .2em .5em; text-align: right; white-space: nowrap; overflow-wrap: normal; } td.l, th.l { text-align: left; }
-td.shapes { white-space: normal; min-width: 9em; } th { border-bottom: 2px solid #888; vertical-align: bottom; }
+table { width: 100%; font-size: 14px; line-height: 1.35; }
+td, th { padding: .2em .4em; text-align: right; white-space: nowrap; overflow-wrap: normal; } td.l, th.l { text-align: left; }
+th { white-space: normal; } td.op { white-space: normal; overflow-wrap: anywhere; min-width: 6em; }
+td.shapes { white-space: normal; min-width: 6em; } th { border-bottom: 2px solid #888; vertical-align: bottom; }
 tr:nth-child(even) td { background: var(--stripe); } .note { color: var(--note); }
 .bar { background: var(--bar); display: inline-block; height: .7em; }
 svg { display: block; width: 100%; min-width: 620px; height: auto; } svg text { fill: var(--text); }
@@ -66,10 +68,10 @@ def _number(value: float | None, digits: int = 1) -> str:
 def _table(rows: Sequence[Row]) -> str:
     times = ("total ms", "share", "mean µs", "p50 µs", "p99 µs")
     head = ("op", "shapes", "dtype", "variant", "calls", *times, "GB/s", "GFLOP/s", "of the roof", "bound by")
-    classes = {0: " class=l", 1: ' class="l shapes"', 2: " class=l", 3: " class=l", 13: " class=l"}
+    classes = {0: ' class="l op"', 1: ' class="l shapes"', 2: " class=l", 3: " class=l", 13: " class=l"}
     lines = []
     for number, row in enumerate(rows, 1):
-        bar = f'<span class="bar" style="width:{60 * row.share:.1f}px"></span> {100 * row.share:.1f} %'
+        bar = f'<span class="bar" style="width:{40 * row.share:.1f}px"></span> {100 * row.share:.1f} %'
         reached = "" if row.reached is None else f"{100 * min(row.reached, 1):.0f} %" if row.reached <= NOISE else "> 100 %"
         cells = [f"{number}. {escape(row.op)}", *map(escape, (row.shapes, row.dtype, row.variant)), str(row.count)]
         cells += [_number(row.total / 1e3, 3), bar]

@@ -15,6 +15,7 @@ from ._rows import Row
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860, 460, 70, 30, 20, 50
 LETTER, LINE = 7.5, 13.0  # room for a character of 12 pixels, for a line of them
+PIECE = 4.0  # of a line that rises, as a box
 LABELLED = 12  # points that have their number
 COLOURS = 6  # that there are; a later dtype has those of an earlier one
 AWAY = ((1, 0), (0, -1), (-1, 0), (0, 1), (1, -1), (-1, -1), (1, 1), (-1, 1))  # where a number may be beside its point
@@ -87,6 +88,8 @@ class Roofline:
         self.points: list[Point] = []
         circles = [(self.x(a), self.y(b), 3 + 9 * math.sqrt(row.share)) for _, row, a, b in drawn if a and b]
         taken += [Box(x - r, y - r, x + r, y + r) for x, y, r in circles]
+        for line in (self.slope, *(roof.line for roof in self.roofs)):  # which would strike a number through
+            taken += self._along(line)
         for (number, row, intensity, gflop_s), (x, y, radius) in zip(drawn, circles):
             assert intensity and gflop_s
             label = _beside(x, y, radius, str(number), taken) if len(self.points) < LABELLED else None
@@ -97,6 +100,14 @@ class Roofline:
 
     def y(self, gflop_s: float) -> float:
         return FRAME.bottom - (math.log10(gflop_s) - self.ys[0]) / (self.ys[-1] - self.ys[0]) * (FRAME.bottom - FRAME.top)
+
+    def _along(self, line: Line) -> Iterator[Box]:
+        (left, top), (right, bottom) = ((self.x(a), self.y(b)) for a, b in line)
+        steps = max(1, round(abs(right - left) / PIECE)) if top != bottom else 1
+        for i in range(steps):
+            x, until = (left + (right - left) * j / steps for j in (i, i + 1))
+            y, there = (top + (bottom - top) * j / steps for j in (i, i + 1))
+            yield Box(x, min(y, there) - 1, until, max(y, there) + 1)
 
     def _place_roofs(self, tops: dict[str, float], gb_s: float, taken: list[Box]) -> Iterator[Roof]:
         """The labels of roofs that are close to each other are above each other, the lowest roof's first."""
