@@ -61,17 +61,22 @@ static bool fill_pattern(int fd, size_t size)
 
 /* ---- memory with a name ---- */
 
-static void name_of(const unsigned char *token, uint32_t slot, char *ret_path, size_t size)
+static void folder(char *ret_path, size_t size)
 {
     const char *given = getenv("KOPS_STANDIN_MEMORY");
-    char path[128];
-    uint64_t words[2];
 
     if (given && *given)
-        snprintf(path, sizeof(path), "%s", given);
+        snprintf(ret_path, size, "%s", given);
     else
-        snprintf(path, sizeof(path), P_tmpdir "/kops-standin-%u", (unsigned)getuid());
-    mkdir(path, 0700);
+        snprintf(ret_path, size, P_tmpdir "/kops-standin-%u", (unsigned)getuid());
+}
+
+static void name_of(const unsigned char *token, uint32_t slot, char *ret_path, size_t size)
+{
+    uint64_t words[2];
+    char path[128];
+
+    folder(path, sizeof(path));
     memcpy(words, token, sizeof(words));
     snprintf(ret_path, size, "%s/%016llx%016llx-%u", path, (unsigned long long)words[0], (unsigned long long)words[1],
              slot);
@@ -84,6 +89,8 @@ static int open_named(uint32_t slot)
     char path[192];
     int fd;
 
+    folder(path, sizeof(path));
+    mkdir(path, 0700); /* the user's own; one that was named is there */
     name_of(process_token(), slot, path, sizeof(path));
     fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0 && (errno == EACCES || errno == EPERM))
