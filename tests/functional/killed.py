@@ -54,7 +54,7 @@ class Scene:
         live = self.control.row(self.watcher.common()).live()
         return {
             **self.daemon.holdings(),
-            "threads": proc.status(pid, "Threads") - len(self.machine.executors()),
+            "threads": proc.status(pid, "Threads") - 2 * len(self.machine.executors()),  # a keeper, and who reads what it says
             "zombies": proc.zombies(pid),
             **{key: live[key] for key in OPENED},
         }

@@ -166,6 +166,7 @@ def holdings(pid: int) -> dict[str, int]:
     kinds, n = fds(pid), len(executors(pid))
     kinds["socket"] -= 10 * n
     kinds["anon_inode"] -= n  # the pidfd
+    kinds["pipe"] -= n  # what it says for the log
     return {**{f"fd {kind}": n for kind, n in sorted(kinds.items())}, "memfd maps": maps(pid)}
 
 
