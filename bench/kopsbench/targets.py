@@ -186,8 +186,9 @@ def beside(side: Mapping[str, Any] | None, failures: Any, ended: Any) -> str:
 
 
 def neighbours(records: Mapping[str, Mapping[str, Any]]) -> str:
-    """The rows of `bench/run neighbours`, in Markdown."""
-    rows: list[tuple[str, ...]] = [("while the other user does", "before: p50, p99", "now: p50, p99", "met"), ("---",) * 4]
+    """The rows of `bench/run neighbours`, in Markdown, beside those of the daemon before, or of the user alone."""
+    whose = "before" if any("before" in record.get("detail", {}) for record in records.values()) else "alone"
+    rows: list[tuple[str, ...]] = [("while the other user does", f"{whose}: p50, p99", "now: p50, p99", "met"), ("---",) * 4]
     for name, record in records.items():
         if not name.startswith("neighbours_"):
             continue
@@ -203,6 +204,8 @@ def neighbours(records: Mapping[str, Mapping[str, Any]]) -> str:
             continue
         title = detail["measured"].split(": ", 1)[1]
         was = beside(before, before.get("failures"), before.get("daemon_ended"))
+        if whose == "alone":
+            was = beside(record["peer"], None, None)
         rows.append((title, was, beside(record["ours"], detail["failures"], detail["daemon_ended"]), met))
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
