@@ -1,9 +1,9 @@
-/* Device memory is a file: its data, and behind it a page that tells what it is. The pages live as long as anyone maps
- * them, as those of a real device do.
+/* Device memory is a file: the data, then one page that describes it. Like a real device's, it lives as long as any
+ * process maps it.
  *
- * What other processes may name by bytes alone lies in a folder that all of them reach, also those in a sandbox: at a
- * name made of the owner's token and the slot, until it is freed. The owner locks it, so that a name which a killed
- * process has left is nobody's memory. Everything else is a memfd. */
+ * Memory that other processes name by bytes alone lies in a folder that all of them reach, also those in a sandbox. Its
+ * file is named by the owner's token and the slot, and removed when the memory is freed. The owner holds a lock on it:
+ * a file without a lock was left by a process that was killed, and is not opened. All other memory is a memfd. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -82,7 +82,7 @@ static void name_of(const unsigned char *token, uint32_t slot, char *ret_path, s
              slot);
 }
 
-/* In a sandbox no file can be made: its memory is nobody else's. */
+/* A process in a sandbox can make no file there: its memory then has no name, and no other process opens it. */
 static int open_named(uint32_t slot)
 {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};

@@ -61,7 +61,7 @@ def _remove_at_exit(folder: Path) -> None:
     atexit.register(lambda: os.getpid() == process and shutil.rmtree(folder, ignore_errors=True))
 
 
-# What has its own time to come: a tuner, more compilers than one, an executor that nobody needs yet.
+# Settings without processes that come at a time of their own: a tuner kept ready, further compilers, spare executors.
 STEADY = (("tuning", "ready", "off"), ("kernels", "helpers", "1"), ("executors", "spares", "0"))
 
 

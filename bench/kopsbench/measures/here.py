@@ -86,26 +86,30 @@ def run_c(context: Context) -> Record:
     return Record("here_launch_c", "us", "lower", summary(found["here"]), peer, detail, target=1.1)
 
 
-def run_chain(context: Context) -> Record:
-    """torch op, kernel, torch op, each reading what the last wrote."""
+def chains(context: Context, middle: Callable[[], Any], tensors: tuple[Any, ...], ops: int, n_rounds: int) -> Any:
+    """Samples of torch.add, the middle one, torch.add, each reading what the last wrote, and of three torch.add."""
     torch = context.torch
+    a, b, c = tensors
+
+    def chain(step: Callable[[], Any]) -> Any:
+        def links() -> None:
+            torch.add(a, b, out=c)
+            step()
+            torch.add(a, b, out=c)
+
+        return in_a_row(context, ops, links)
+
+    found = rounds(context, [chain(middle), chain(lambda: torch.add(c, b, out=a))], calls=n_rounds, warmup=1)
+    torch.cuda.synchronize()
+    return found
+
+
+def run_chain(context: Context) -> Record:
     a, b, c = vectors(context, 3)
     ops, n_rounds = (20, 2) if context.smoke else (OPS // 3, PYTHON_ROUNDS)
     with kernel_client(context, blocking=False) as client:
         kernel = ready(client, c, a, b)
-
-        def ours() -> None:
-            torch.add(a, b, out=c)
-            kernel(a, c, b, ELEMENTS, where="here")
-            torch.add(a, b, out=c)
-
-        def theirs() -> None:
-            torch.add(a, b, out=c)
-            torch.add(c, b, out=a)
-            torch.add(a, b, out=c)
-
-        mine, peer = rounds(context, [in_a_row(context, ops, ours), in_a_row(context, ops, theirs)], calls=n_rounds, warmup=1)
-        torch.cuda.synchronize()
+        mine, peer = chains(context, lambda: kernel(a, c, b, ELEMENTS, where="here"), (a, b, c), ops, n_rounds)
     detail = {
         "measured": f"torch.add, a user's vector_add here, torch.add of 1024 f32, {ops} times in a row and torch.cuda.synchronize()",
         "n": "rounds",
@@ -166,28 +170,15 @@ def run_torch_op(context: Context) -> Record:
 
 
 def run_chain_of_ops(context: Context) -> Record:
-    """torch op, kops op, torch op, each reading what the last wrote, without MPS."""
+    """The chain with an op of the daemon's in the middle, without MPS."""
     if context.smoke:
         raise Skipped("with the stand-in for torch no place is chosen")
-    torch = context.torch
     a, b, c = vectors(context, 3)
     ops = OPS // 3
     with kernel_client(context, blocking=False) as client:
         if "images" not in client.info.features:
             raise Skipped("this daemon hands out no code")
-
-        def ours() -> None:
-            torch.add(a, b, out=c)
-            client.add(c, b, out=a, where="auto")
-            torch.add(a, b, out=c)
-
-        def theirs() -> None:
-            torch.add(a, b, out=c)
-            torch.add(c, b, out=a)
-            torch.add(a, b, out=c)
-
-        mine, peer = rounds(context, [in_a_row(context, ops, ours), in_a_row(context, ops, theirs)], calls=PYTHON_ROUNDS, warmup=1)
-        torch.cuda.synchronize()
+        mine, peer = chains(context, lambda: client.add(c, b, out=a, where="auto"), (a, b, c), ops, PYTHON_ROUNDS)
     detail = {
         "measured": f'torch.add, Client.add(where="auto"), torch.add of 1024 f32, {ops} times in a row and torch.cuda.synchronize()',
         "n": "rounds",
