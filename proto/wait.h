@@ -20,6 +20,8 @@ enum {
     WAIT_LEAD_NS = 100 * 1000,        /* a sleep ends so long before the expected end: timers are late, too */
     WAIT_LEAD_SHARE = 32,             /* and this part of the work's time earlier */
     WAIT_LEAST_SLEEP_NS = 150 * 1000, /* a shorter sleep saves less than the cold caches behind it cost */
+    WAIT_NAP_NS = 100 * 1000,         /* a processor that sleeps for longer goes deeper, and wakes later */
+    WAIT_NAPS = 4,                    /* so many of the last sleeps before a window are short */
     WAIT_UNKNOWN_NS = 2 * 1000 * 1000 /* the window of work that nothing is known of begins at once */
 };
 
@@ -48,6 +50,14 @@ static inline bool wait_polls(const struct wait_window *w, uint64_t now_ns)
 static inline bool wait_sleeps_first(const struct wait_window *w, uint64_t now_ns)
 {
     return wait_is_known(w) && now_ns + WAIT_LEAST_SLEEP_NS < w->from_ns;
+}
+
+/* When a sleep before the window ends, of which wait_sleeps_first() is true. */
+static inline uint64_t wait_sleep_end(const struct wait_window *w, uint64_t now_ns)
+{
+    const uint64_t naps = (w->from_ns - now_ns - WAIT_LEAST_SLEEP_NS) / WAIT_NAP_NS;
+
+    return w->from_ns - (naps < WAIT_NAPS ? naps : WAIT_NAPS) * WAIT_NAP_NS;
 }
 
 /* How long work will take, from how long it took: the shortest of late. A party that was woken late sees longer times,

@@ -459,8 +459,8 @@ static void arm_for_windows(struct front *f)
     list_for_each_safe (node, after, &f->busy) {
         const struct wait_window *w = first_window(list_entry(node, struct front_stream, link));
 
-        if (w && wait_sleeps_first(w, now_ns) && w->from_ns < next_ns)
-            next_ns = w->from_ns;
+        if (w && wait_sleeps_first(w, now_ns) && wait_sleep_end(w, now_ns) < next_ns)
+            next_ns = wait_sleep_end(w, now_ns);
         if (++n == STREAMS_LOOKED_AT)
             break;
     }

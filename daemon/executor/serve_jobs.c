@@ -323,8 +323,8 @@ struct serve_wait jobs_wait(const struct serving *p, uint64_t now_ns)
         }
         if (!wait_sleeps_first(w, now_ns))
             wait.all_later = false;
-        else if (w->from_ns < wait.until_ns)
-            wait.until_ns = w->from_ns;
+        else if (wait_sleep_end(w, now_ns) < wait.until_ns)
+            wait.until_ns = wait_sleep_end(w, now_ns);
         if (++n == JOBS_LOOKED_AT)
             break;
     }

@@ -383,7 +383,9 @@ static enum transport_result wait_by_forecast(struct transport *t, uint64_t dead
             crowded = crowded || ring_link_window(&t->ring).to_ns == WAIT_CROWDED;
             w = window_of(t, begin);
             if (wait_sleeps_first(&w, now)) {
-                r = sleep_for_bell(t, w.from_ns < deadline ? w.from_ns : deadline, true);
+                const uint64_t end = wait_sleep_end(&w, now);
+
+                r = sleep_for_bell(t, end < deadline ? end : deadline, true);
                 now = clock_ns();
             } else if (now >= (wait_is_known(&w) ? w.to_ns : until)) {
                 break;

@@ -97,6 +97,27 @@ static void a_party_sleeps_before_the_window_and_polls_in_it(void **state)
     assert_false(wait_sleeps_first(&none, begin) || wait_sleeps_first(&crowded, begin));
 }
 
+/* A processor that sleeps for long is slow to wake: the last sleeps before a window are short, and the very last ends with it. */
+static void the_last_sleeps_before_a_window_are_short(void **state)
+{
+    const struct wait_window w = wait_window_of(0, 20 * MS);
+    uint64_t now = 0, slept = UINT64_MAX;
+    unsigned sleeps = 0;
+
+    (void)state;
+    while (wait_sleeps_first(&w, now)) {
+        const uint64_t end = wait_sleep_end(&w, now);
+
+        assert_true(end > now && end <= w.from_ns);
+        slept = end - now;
+        if (sleeps++)
+            assert_true(slept <= WAIT_NAP_NS + WAIT_LEAST_SLEEP_NS);
+        now = end;
+    }
+    assert_true(sleeps > 1 && sleeps <= 1 + WAIT_NAPS);
+    assert_true(wait_polls(&w, now) && now + WAIT_LEAST_SLEEP_NS >= w.from_ns);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -104,6 +125,7 @@ int main(void)
         cmocka_unit_test(a_forecast_is_of_one_execution),
         cmocka_unit_test(the_shortest_time_counts),
         cmocka_unit_test(a_party_sleeps_before_the_window_and_polls_in_it),
+        cmocka_unit_test(the_last_sleeps_before_a_window_are_short),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
