@@ -274,8 +274,9 @@ static void look_at_domain(struct front *f, struct front_domain *d)
         d->wanted = false;
         pthread_cond_broadcast(&f->changed);
         pthread_mutex_unlock(&f->lock);
-        front_advance_domain(f, d); /* its jobs fail */
-    } else if (d->executor && d->executor->ready) {
+        front_advance_domain(f, d);                 /* its jobs fail */
+    } else if (d->executor && d->executor->ready) { /* a spare */
+        front_work_give(d);
         front_advance_domain(f, d);
     }
 }

@@ -21,6 +21,7 @@ from support import memfd, proc, raw
 from support.daemon import ROOT, Daemon
 
 from ..context import Context, Skipped
+from ..executors import wait_for_spares
 from ..record import Record, Summary, summarise
 
 BENCH = Path(__file__).resolve().parents[2]
@@ -257,17 +258,8 @@ class Scene(ExitStack):
             if now != free:
                 since, free = time.monotonic(), now
 
-    def wait_for_spares(self) -> None:
-        until = time.monotonic() + SETTLE_S
-        while time.monotonic() < until:
-            states = [row["state"] if row["pid"] else "starting" for row in self.stats()["executors"]]
-            if states.count("spare") >= self.spares and not {"starting", "ending"} & set(states):
-                return
-            time.sleep(0.005)
-        raise RuntimeError(f"no {self.spares} spares within {SETTLE_S:g} s: {states}; the daemon's log:\n{self.daemon.log()[-2000:]}")
-
     def settle(self) -> None:
-        self.wait_for_spares()
+        wait_for_spares(self.stats, self.spares)
         self.wait_until_free()
 
     def work(self) -> float:

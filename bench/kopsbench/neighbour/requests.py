@@ -17,6 +17,12 @@ def small_values(it: Flood, count: int) -> None:
         it.add(None, prepared, 2)
 
 
+def big_pings(it: Flood, count: int) -> None:
+    prepared = messages("ping", {"x": b"x" * (MESSAGE_BYTES - 100)}, 4)
+    for _ in range(count):
+        it.add(None, prepared, 2)
+
+
 def refused_values(it: Flood, count: int) -> None:
     """Decoded, found wrong, and refused with a short reply."""
     prepared = messages("run", {"op": "add", "in": [], "out": [], "more": [1] * (MESSAGE_BYTES - 100)}, 4)
@@ -31,7 +37,8 @@ def many_keys(it: Flood, count: int) -> None:
         it.add(None, prepared, 2)
 
 
-several("values", "1 MB messages of small values", (1, 64), small_values)
+several("values", "1 MB pings of small values", (1, 64), small_values)
+several("big_pings", "1 MB pings of one string", (16,), big_pings)
 several("refused_values", "1 MB messages of small values that are refused", (16,), refused_values)
 several("keys", "1 MB messages with a map of small keys", (16,), many_keys)
 

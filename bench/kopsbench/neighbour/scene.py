@@ -51,10 +51,9 @@ class Scene(ExitStack):
         driver = backends.STANDIN if backends.missing(backends.STANDIN) is None else backends.CUDA
         config = backends.config(driver) if self.cuda else backends.config(backends.HOST)
         more = f"{config}[server]\nsocket_mode = 0666\nuser = daemon\n"
-        daemon = Daemon("--log-level", "warning", config=more, start=False)
+        daemon = Daemon("--log-level", "warning", config=more, start=False, steady=False)
         self.callback(daemon.cleanup)
         daemon.command[0] = str(binary)
-        daemon.env.pop("KOPSD_KERNELS_HELPERS", None)
         os.chmod(daemon.folder, 0o755)
         os.makedirs(daemon.env["CACHE_DIRECTORY"], exist_ok=True)
         os.chmod(daemon.env["CACHE_DIRECTORY"], 0o777)

@@ -31,24 +31,33 @@ static void *keep(void *argument)
 }
 
 /* What its keeper does for an executor with a process. */
+static void make_region(struct executor *x)
+{
+    struct error e;
+    int fd;
+
+    x->region = region_new(&fd, &e);
+    if (!x->region || pthread_create(&x->keeper, NULL, keep, NULL) != 0)
+        abort();
+    close(fd);
+    ring_init(&x->out, &x->region->to_executor, x->region->to_executor_bytes);
+    ring_init(&x->in, &x->region->to_daemon, x->region->to_daemon_bytes);
+}
+
 static void make_shared(struct front_fixture *f)
 {
     struct executor *x = f->x;
-    struct error e;
-    int pair[2], fd;
+    int pair[2];
 
-    x->region = region_new(&fd, &e);
-    if (!x->region || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+    make_region(x);
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         abort();
-    close(fd);
     x->control = pair[0];
     f->other = pair[1];
-    if (bell_new(pair) < 0 || pthread_create(&x->keeper, NULL, keep, NULL) != 0)
+    if (bell_new(pair) < 0)
         abort();
     x->bell = pair[0];
     f->bell = pair[1];
-    ring_init(&x->out, &x->region->to_executor, x->region->to_executor_bytes);
-    ring_init(&x->in, &x->region->to_daemon, x->region->to_daemon_bytes);
     f->region = x->region;
     ring_init(&f->in, &x->region->to_executor, x->region->to_executor_bytes);
     ring_init(&f->out, &x->region->to_daemon, x->region->to_daemon_bytes);
@@ -94,6 +103,30 @@ struct front_fixture *front_fixture_new(void)
         if (front_stream_new(&f->device.base, PRIORITY_NORMAL, &f->streams[i], &e) < 0)
             abort();
     return f;
+}
+
+struct executor *front_fixture_spare(struct front_fixture *f)
+{
+    struct error e;
+    struct executor *spare = front_process_new(f->front, false, -1, &e);
+
+    if (!spare)
+        abort();
+    make_region(spare);
+    spare->state = PROCESS_SPARE;
+    spare->ready = true;
+    spare->start_error.code = ERROR_NONE;
+    spare->bit = 1;
+    f->front->by_bit[1] = spare;
+    list_append(&f->front->executors, &spare->link);
+    return spare;
+}
+
+void front_fixture_end_spare(struct front_fixture *f, struct executor *spare)
+{
+    spare->ended = true;
+    front_tell(f->front);
+    front_poll(&f->device.base);
 }
 
 /* The executor's process has ended, and no other can be had. */

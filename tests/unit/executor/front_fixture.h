@@ -36,6 +36,9 @@ void front_fixture_take(struct front_fixture *f);
 void front_fixture_put(struct front_fixture *f, const void *record, uint32_t size);
 /* The daemon looks; where it kills the executor, that has ended at once. */
 unsigned front_fixture_poll(struct front_fixture *f);
+/* Another executor without a process that is ready and has no domain; it has to be ended. */
+struct executor *front_fixture_spare(struct front_fixture *f);
+void front_fixture_end_spare(struct front_fixture *f, struct executor *spare);
 /* The executor ends, and the daemon looks. */
 void front_fixture_end(struct front_fixture *f);
 

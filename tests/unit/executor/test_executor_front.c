@@ -419,6 +419,42 @@ static void test_one_that_took_counters_is_spent(void **state)
     f->x->unfinished++;
 }
 
+static int run_work(struct backend_work *work)
+{
+    (void)work;
+    return 0;
+}
+
+static bool work_done;
+
+static void note_work(struct backend_work *work, const struct error *why)
+{
+    (void)work;
+    work_done = !why;
+}
+
+/* The spare that a new user gets has that user's first work in the same turn: no other turn need come soon. */
+static void test_a_spare_gets_work_at_once(void **state)
+{
+    enum { USER = 77 };
+    struct front_fixture *f = *state;
+    struct executor *spare = front_fixture_spare(f);
+    struct backend_work work = {.run = run_work, .done = note_work};
+    struct list *node;
+    struct error e;
+
+    work_done = false;
+    assert_int_equal(front_work(&f->device.base, USER, &work, &e), 0);
+    front_poll(&f->device.base);
+    assert_non_null(spare->domain);
+    node = list_pop(&spare->tasks);
+    assert_non_null(node);
+    list_entry(node, struct front_task, link)->run(spare, list_entry(node, struct front_task, link));
+    front_poll(&f->device.base);
+    assert_true(work_done);
+    front_fixture_end_spare(f, spare);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -436,6 +472,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_samples_of_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(test_progress, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_late_bell, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_spare_gets_work_at_once, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_bell_that_rings_for_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(test_an_executor_that_always_issues, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_waiting_job_is_cancelled_twice, setup, teardown),
