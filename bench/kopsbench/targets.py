@@ -106,7 +106,7 @@ ROWS = {
     },
     "load_noop_twice_saturation": "no-op, twice as many asked for as can be given",
     "load_add_twice_saturation": "add of 16 f32, host, twice as many asked for as can be given",
-    "recovery_fault": "another client's kernel faults, `executors.isolate = off`: longest wait for a right answer",
+    "recovery_fault": "another client's kernel faults: longest wait for a right answer",
 }
 UNITS = {"us": "µs", "calls/s": "/s", "requests/s": "/s", "Jain's index": "", "compiles": "", "count": ""}
 HEAD = ("measure", "against", "kopsd p50 (p99)", "peer p50 (p99)", "ratio", "target", "met")
@@ -293,9 +293,9 @@ BRIEF = {
     "blocking_tiny_add_python_vs_queue": "small blocking adds asked of another process, a second",
     "here_chain_python": "torch op → your kernel, launched in this process → torch op",
     "ordered_chain_c_time_slicing": "kernel → op in the daemon → kernel from C, **without** MPS",
-    "ordered_add_python_own": "an add on torch's stream, asynchronous, under MPS (without isolation)",
+    "ordered_add_python_own": "an add on torch's stream, asynchronous, under MPS",
     "ordered_add_python_batch": "the same in `with k.batch():`",
-    "compile_second_process_vs_torch_nvrtc": "first launches of a kernel that another process had compiled, a second (without isolation)",
+    "compile_second_process_vs_torch_nvrtc": "first launches of a kernel that another process had compiled, a second",
     "isolation_fault_others_wait": "another user's kernel faults: longest wait for a right answer",
 }
 # What to divide by, from where on, and what the unit is called then.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from .._base.results import Device
 from ._recorder import Event
 from ._spans import Span, match
 
@@ -89,6 +91,16 @@ def _meta(what: str, pid: int, tid: int | None = None, **args: Any) -> dict[str,
     return made if tid is None else {**made, "tid": tid}
 
 
+def _properties(number: int, uuid: str, device: Device | None) -> dict[str, Any]:
+    if device is None:
+        return {"id": number, "name": uuid}
+    made: dict[str, Any] = {"id": number, "name": device.name, "totalGlobalMem": device.memory_bytes}
+    arch = re.fullmatch(r"sm_(\d+)(\d)[a-z]?", device.arch)  # sm_90: 9.0, sm_100: 10.0
+    if arch is not None:
+        made.update(computeMajor=int(arch[1]), computeMinor=int(arch[2]), numSms=device.compute_units)
+    return made
+
+
 def _pid(event: Event) -> int:
     """Of the process, or a number that none has where the daemon does not see it: its clients are told apart all the same."""
     return event.pid or UNKNOWN_PIDS + event.connection % UNKNOWN_PIDS_COUNT
@@ -109,11 +121,11 @@ def _parts_of(event: Event) -> list[tuple[str, int, int]]:
 
 class Trace:
     """Gathers the parts of a trace, spans first: their rows have threads' numbers. `to_us` makes the trace's time, in
-    microseconds, of a time of CLOCK_MONOTONIC. `as_torch`: work has the category and the arguments that torch gives to kernels, which
-    TensorBoard's plug-in looks for."""
+    microseconds, of a time of CLOCK_MONOTONIC. With `described`, the devices themselves, the trace is as one of torch's: work has the
+    category and the arguments that torch gives to kernels, which TensorBoard's plug-in looks for."""
 
-    def __init__(self, devices: Mapping[str, str], to_us: Callable[[int], float], as_torch: bool = False) -> None:
-        self._devices, self._to_us, self._as_torch = devices, to_us, as_torch
+    def __init__(self, devices: Mapping[str, str], to_us: Callable[[int], float], described: Mapping[str, Device] | None = None) -> None:
+        self._devices, self._to_us, self._as_torch, self._described = devices, to_us, described is not None, described or {}
         self._external: dict[int, int] = {}  # numbers of spans, by the span's id()
         self._correlated: dict[int, int] = {}  # and of the work of events
         self._order = list(devices)
@@ -229,6 +241,9 @@ class Trace:
             args["External id"] = self._external[id(caller)] if caller is not None else 0
             args["correlation"] = self._correlation(event)
             args["device"] = self._order.index(event.device)
+            if caller is not None and caller.launch is not None:
+                device = self._described.get(event.device)
+                args.update(caller.launch.arguments(event, device.compute_units if device is not None else 0))
         self._slice("kernel" if self._as_torch else "device", event.label, pid, tid, begin, end, args)
         self._flows += 1
         # At its end the call's slice is over.
@@ -289,9 +304,14 @@ class Trace:
             # Of no length too: work is found by it.
             args = {"External id": self._external[id(span)], "correlation": self._correlation(event)}
             until = min(event.received, span.end)
-            self._slice("cuda_runtime", "send", pid, self._span_rows[id(span)], span.begin, max(until, span.begin), args)
+            # TensorBoard's plug-in (torch-tb-profiler 0.4.3) knows launches by "runtime", not by torch's newer "cuda_runtime".
+            self._slice("runtime", "send", pid, self._span_rows[id(span)], span.begin, max(until, span.begin), args)
             if event.ended <= span.end:
                 self._part("reply", pid, self._span_rows[id(span)], event.ended, span.end)
+
+    def properties(self) -> list[dict[str, Any]]:
+        """Each device by torch's names, at the place that is its number among kernels' arguments."""
+        return [_properties(number, uuid, self._described.get(uuid)) for number, uuid in enumerate(self._order)]
 
     def done(self) -> list[dict[str, Any]]:
         return self._rows.metadata() + self._events

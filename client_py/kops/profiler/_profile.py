@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .._base.errors import BadArgument
+from .._base.results import Device
 from .._base.warnings import warn
 from . import _spans
 from ._arguments import ProfilerActivity, activities_of, flag, function, ignore
@@ -69,7 +70,7 @@ class profile:  # noqa: N801: torch's name
     def _clear(self) -> None:
         self._events: list[Event] = []
         self._spans: list[Span] = []
-        self._devices: dict[str, str] = {}
+        self._devices: dict[str, Device] = {}  # by UUID
         self.dropped = 0
         self._offset = 0  # from CLOCK_MONOTONIC to the time of day, ns
 
@@ -143,7 +144,7 @@ class profile:  # noqa: N801: torch's name
         mine = (event for event in recorder.events if self._processes != "own" or event.pid == own)
         self._events += [event for event in mine if self._is_wanted(event, recorder.hosts)]
         self._spans += [span for span in watch.spans if span.kind != "call" or ProfilerActivity.CPU in self._activities]
-        self._devices.update(recorder.devices)
+        self._devices.update(recorder.described)
         self.dropped += recorder.dropped + watch.dropped
         self._offset = _to_time_of_day()
 
@@ -181,7 +182,8 @@ class profile:  # noqa: N801: torch's name
         """The trace as an object for `json.dump`."""
         theirs = self._torch_trace() if self._torch is not None else {}
         base = theirs.get("baseTimeNanoseconds", 0) if theirs else min(self._begins(), default=0) + self._offset
-        trace = Trace(self._devices, lambda ns: (ns + self._offset - base) / 1e3, as_torch=True)
+        names = {uuid: device.name for uuid, device in self._devices.items()}
+        trace = Trace(names, lambda ns: (ns + self._offset - base) / 1e3, self._devices)
         theirs_too = any(str(event.get("name")).startswith(STEP) for event in theirs.get("traceEvents", ()))
         spans = [span for span in self._spans if not (theirs_too and span.kind == "step")]  # torch's steps are the program's, too
         trace.add_spans(spans, os.getpid(), self._events)
@@ -189,9 +191,11 @@ class profile:  # noqa: N801: torch's name
         trace.add_events(self._events, self._spans, os.getpid())
         kops = {"events": len(self._events), "dropped": self.dropped}
         made: dict[str, Any] = {"schemaVersion": 1, "displayTimeUnit": "ns", "baseTimeNanoseconds": base, **theirs}
-        made["traceEvents"] = [*theirs.get("traceEvents", ()), *trace.done()]
+        made["deviceProperties"] = theirs.get("deviceProperties") or trace.properties()
         made.update(self._metadata)
         made["otherData"] = {**theirs.get("otherData", {}), "kops": kops}
+        made.pop("traceEvents", None)
+        made["traceEvents"] = [*theirs.get("traceEvents", ()), *trace.done()]  # last: TensorBoard's plug-in appends at the file's last "]"
         return made
 
     def _begins(self) -> Iterable[int]:
@@ -245,7 +249,7 @@ class profile:  # noqa: N801: torch's name
             raise BadArgument(f"add_metadata_json({key!r}, {value!r}) is no JSON: {error}; add_metadata takes any text") from None
 
     def _add(self, key: str, value: Any) -> None:
-        if key in ("traceEvents", "otherData", "displayTimeUnit", "baseTimeNanoseconds"):
+        if key in ("traceEvents", "otherData", "displayTimeUnit", "baseTimeNanoseconds", "deviceProperties"):
             raise BadArgument(f"the trace has a {key} of its own: choose another key")
         self._metadata[key] = value
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._base.errors import BadArgument, KopsError, UnknownMethod, Unsupported
+from .._base.results import Device
 from .._base.warnings import warn
 from .._clients.client import Client
 from .._session.session import Call
@@ -129,12 +130,14 @@ class Recorder:
         self.events: list[Event] = []
         self.dropped = 0  # events that the daemon, or this recorder, had no room for
         self.devices: dict[str, str] = {}  # names by UUID
+        self.described: dict[str, Device] = {}  # by UUID, too
         self.hosts: set[str] = set()  # of them those that are no GPUs
 
     def start(self) -> None:
         self._ask(begin=True, everybody=self._everybody, events=ROOM)
-        self.devices = {device.uuid: device.name for device in self._client.info.devices}
-        self.hosts = {device.uuid for device in self._client.info.devices if device.backend == "host"}
+        self.described = {device.uuid: device for device in self._client.info.devices}
+        self.devices = {uuid: device.name for uuid, device in self.described.items()}
+        self.hosts = {uuid for uuid, device in self.described.items() if device.backend == "host"}
         self._thread = threading.Thread(target=self._read_on, name="kops.profiler", daemon=True)
         self._thread.start()
 

@@ -22,6 +22,8 @@ from .._calls.programs import Program
 from .._kernels.bound import Bound
 from .._kernels.kernels import Kernel
 from .._session.session import Session
+from .._source.geometry import Geometry
+from ._launched import Launched, launched
 from ._recorder import Event
 
 STACK_MOST = 64  # frames
@@ -42,6 +44,7 @@ class Span:
     connection: int = 0
     args: str | None = None  # of a range
     stack: tuple[str, ...] = ()  # of a call, where stacks are recorded: the lines that made it, the innermost first
+    launch: Launched | None = None  # of a kernel's call: its sizes
 
 
 def _stack() -> tuple[str, ...]:
@@ -108,7 +111,9 @@ def _number(span: Span, before: int, caller: Any) -> None:
     waiting.append(span)
 
 
-def _timed(original: Callable[..., Any], name_of: Callable[..., str]) -> Callable[..., Any]:
+def _timed(
+    original: Callable[..., Any], name_of: Callable[..., str], launch_of: Callable[..., Launched] | None = None
+) -> Callable[..., Any]:
     """The method, noted as a call of this thread."""
 
     @wraps(original)
@@ -116,7 +121,7 @@ def _timed(original: Callable[..., Any], name_of: Callable[..., str]) -> Callabl
         watch = _watch
         if watch is None or getattr(_thread, "inside", False):
             return original(self, *args, **keywords)
-        before, _thread.inside = _last_call(), True
+        before, _thread.inside, _thread.sizes = _last_call(), True, None
         stack = _stack() if watch.stacks else ()
         span = Span("call", name_of(self, *args), threading.get_native_id(), clock(), 0, stack=stack)
         try:
@@ -125,9 +130,28 @@ def _timed(original: Callable[..., Any], name_of: Callable[..., str]) -> Callabl
             span.end = clock()
             _thread.inside = False
             _number(span, before, self)
+            if launch_of is not None:
+                span.launch = launch_of(self, args, keywords)
             watch.add(span)
 
     return call
+
+
+def _note_sizes(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The sizes of a launch, noted for the call that it is in: a kernel's functions are called once."""
+
+    @wraps(original)
+    def of_call(self: Any, *args: Any) -> Any:
+        sizes = original(self, *args)
+        _thread.sizes = self, sizes
+        return sizes
+
+    return of_call
+
+
+def _launch_of(kernel: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Launched:
+    geometry, sizes = getattr(_thread, "sizes", None) or (None, {})
+    return launched(kernel, sizes if geometry is kernel._geometry else {}, args, keywords)
 
 
 def _flushed(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -170,7 +194,8 @@ _WRAPPED: tuple[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any
     (Calls, "_op", lambda original: _timed(original, lambda self, op, *_: str(op))),
     (Calls, "_at_once", _not_now),
     (Bound, "__call__", _by_the_kernel),
-    (Kernel, "__call__", lambda original: _timed(original, lambda self, *_: self.name)),
+    (Kernel, "__call__", lambda original: _timed(original, lambda self, *_: self.name, _launch_of)),
+    (Geometry, "of_call", _note_sizes),
     (Program, "run", lambda original: _timed(original, lambda self, *_: "program")),
     (Batch, "flush", _flushed),
     (Batch, "__exit__", _flushed),
