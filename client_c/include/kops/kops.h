@@ -168,8 +168,9 @@ struct kops_connect_options {
      * all lie in device memory of this process, and whose options are not the daemon's alone; the others, and all of
      * them with KOPS_WHERE_DAEMON, in the daemon. What runs here shares the process's faults, and is in the daemon's
      * statistics as a count with samples, not by the call. A call here is not ordered with a ticket that was not waited
-     * for, nor with the daemon's ops of an open batch. KOPS_WHERE_DEFAULT: `KOPS_WHERE` in the environment
-     * ("daemon", "here"; "auto", which the Python client measures for, is the daemon), and the daemon without that. */
+     * for. While a batch is open on a stream, the calls enqueued there are the batch's: in the daemon.
+     * KOPS_WHERE_DEFAULT: `KOPS_WHERE` in the environment ("daemon", "here"; "auto", which the Python client measures
+     * for, is the daemon), and the daemon without that. */
     enum kops_where where;
     uint64_t reserved[5];
 };

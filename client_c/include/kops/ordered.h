@@ -71,7 +71,12 @@ KOPS_API enum kops_code kops_enqueue(kops_client *client, const struct kops_requ
 /** Until kops_batch_end(), the ops enqueued on this stream run back to back in the daemon, and may be gathered into
  * fewer messages: the fastest way for many small ones. Nothing else that the caller puts on the stream in between may
  * touch their operands: it is ordered after all work before the batch, not with the batch's ops. Batches of different
- * streams are independent; a second one on the same stream is bad_argument. */
+ * streams are independent; a second one on the same stream is bad_argument.
+ *
+ * A call enqueued with options.where = KOPS_WHERE_HERE ends the batch first, and begins it anew: it runs after the ops
+ * so far, and before the later ones. So does a call here that waits, in a batch on the legacy default stream. Both then
+ * have the errors of kops_batch_end(), too. Without that option a call in a batch is the daemon's, also where
+ * kops_connect_options.where says here. */
 KOPS_API enum kops_code kops_batch_begin(kops_client *client, void *cuda_stream, struct kops_error *ret_error);
 
 /** Ends the batch: work that the caller puts on the stream from now on runs after all of its ops. The batch has

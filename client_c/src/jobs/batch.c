@@ -36,7 +36,7 @@ struct batch {
     struct tensor_copy table[MAX_TENSORS];
 };
 
-enum kops_code batch_begin(struct ordered_stream *stream, struct kops_error *e)
+enum kops_code batch_begin(struct kops_client *c, struct ordered_stream *stream, struct kops_error *e)
 {
     if (stream->in_batch)
         return fail(e, KOPS_ERR_BAD_ARGUMENT, "a batch is open on this stream: kops_batch_end() comes first");
@@ -45,6 +45,7 @@ enum kops_code batch_begin(struct ordered_stream *stream, struct kops_error *e)
     if (!stream->batch)
         return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a batch");
     stream->in_batch = true;
+    atomic_fetch_add(&c->batches, 1);
     stream->batch->started = false;
     stream->batch->bound = FIRST_OPS;
     return KOPS_OK;
@@ -252,7 +253,37 @@ enum kops_code batch_end(struct kops_client *c, struct ordered_stream *stream, c
     if (b->started && (!gathered || r)) /* an error keeps its message */
         waited = ordered_wait_for_last(c, stream, cuda_stream, r ? NULL : e);
     stream->in_batch = false;
+    atomic_fetch_sub(&c->batches, 1);
     return r ? r : waited;
+}
+
+bool batch_is_open(struct kops_client *c, cuda_queue cuda_stream)
+{
+    struct ordered_stream *stream = NULL;
+
+    return atomic_load(&c->batches) && ordered_find(c, cuda_stream, &stream) && stream && stream->in_batch;
+}
+
+enum kops_code batch_settle(struct kops_client *c, cuda_queue cuda_stream, uint64_t deadline, struct kops_error *e)
+{
+    struct ordered_stream *stream;
+    enum kops_code r;
+
+    if (!batch_is_open(c, cuda_stream))
+        return KOPS_OK;
+    r = ordered_enter(c, cuda_stream, deadline, &stream, e);
+    if (r == KOPS_ERR_CAPTURING) {
+        fail_clear(e);
+        return KOPS_OK;
+    }
+    if (r)
+        return r;
+    if (stream->in_batch) { /* no other thread has ended it meanwhile */
+        r = batch_end(c, stream, cuda_stream, deadline, e);
+        (void)batch_begin(c, stream, e); /* its memory is there: cannot fail */
+    }
+    ordered_leave(c, stream);
+    return r;
 }
 
 void batch_join(struct ordered_stream *stream, struct ordered_work *work)
@@ -276,4 +307,5 @@ void batch_close_all(struct kops_client *c)
         stream->batch = NULL;
         stream->in_batch = false;
     }
+    atomic_store(&c->batches, 0);
 }

@@ -8,7 +8,7 @@
 
 #include "ordered.h"
 
-enum kops_code batch_begin(struct ordered_stream *stream, struct kops_error *e);
+enum kops_code batch_begin(struct kops_client *c, struct ordered_stream *stream, struct kops_error *e);
 
 /* Gathers one op, and sends the gathered ops when they are enough. `run` has its operands resolved for the connection
  * of `generation`. */
@@ -25,6 +25,14 @@ enum kops_code batch_flush_all(struct kops_client *c, uint64_t deadline, struct 
 /* Sends the gathered ops, and lets the CUDA stream wait for all of the batch. The batch is over. */
 enum kops_code batch_end(struct kops_client *c, struct ordered_stream *stream, cuda_queue cuda_stream,
                          uint64_t deadline, struct kops_error *e);
+
+/* Whether a batch is open on a CUDA stream of the current context. */
+bool batch_is_open(struct kops_client *c, cuda_queue cuda_stream);
+
+/* Ends a batch that is open on the CUDA stream, and begins it anew, also where an error is returned: what this process
+ * puts there next runs after the ops so far, and before the later ones. A stream under capture is left as it is: its
+ * work runs later. */
+enum kops_code batch_settle(struct kops_client *c, cuda_queue cuda_stream, uint64_t deadline, struct kops_error *e);
 
 /* Work of another form inside a batch: it starts when the batch has, and nothing waits for it yet. */
 void batch_join(struct ordered_stream *stream, struct ordered_work *work);

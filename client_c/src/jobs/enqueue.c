@@ -82,7 +82,7 @@ enum kops_code kops_batch_begin(kops_client *client, void *cuda_stream, struct k
     r = ordered_enter(client, cuda_stream, deadline, &stream, e);
     if (!r) {
         if (client->features & FEATURE_SEQUENCE)
-            r = batch_begin(stream, e);
+            r = batch_begin(client, stream, e);
         else
             r = fail(e, KOPS_ERR_UNSUPPORTED, "the daemon takes no sequences, which batches are sent as");
         ordered_leave(client, stream);

@@ -13,6 +13,7 @@ static void forget(struct kops_client *c)
     for (struct timeline *t = c->ordered->timeline; t; t = t->next)
         timeline_forget(t);
     c->ordered = NULL; /* leaks once: the members are the parent's */
+    atomic_store(&c->batches, 0);
 }
 
 static enum kops_code load_driver(struct kops_client *c, struct kops_error *e)

@@ -167,8 +167,23 @@ static enum kops_code ensure_here(struct kops_kernel *k, const struct kops_optio
     return r;
 }
 
+/* Settles a batch that is open on the launch's stream. Takes the lock only where the client has any. */
+static enum kops_code settle(struct kops_client *c, const struct kops_options *o, const struct dispatch *d,
+                             struct kops_error *e)
+{
+    enum kops_code r;
+
+    if (!atomic_load(&c->batches))
+        return KOPS_OK;
+    client_enter(c, e);
+    r = batch_settle(c, d->stream, client_deadline(c, o ? o->timeout_ms : 0), e);
+    client_leave(c);
+    return r;
+}
+
 /* Launches without the client's lock: a full queue of the GPU then holds up nobody else. The lock is taken only to
- * fetch code or to map memory that is not in this process yet. Geometry and options were checked before. */
+ * fetch code, to map memory that is not in this process yet, or where a batch is open. Geometry and options were
+ * checked before. */
 static enum kops_code run_here(struct kops_kernel *k, const struct kops_argument *args, size_t n_args,
                                const struct kops_launch_options *how, const struct dispatch *d, struct kops_error *e)
 {
@@ -184,6 +199,8 @@ static enum kops_code run_here(struct kops_kernel *k, const struct kops_argument
         r = find_here(k->client, args, n_args, &tensors, e);
     if (!r && !atomic_load_explicit(&k->here, memory_order_acquire))
         r = ensure_here(k, o, e);
+    if (!r)
+        r = settle(k->client, o, d, e);
     if (r)
         return r;
     call = (struct here_call){.tensors = tensors.at,
@@ -210,6 +227,18 @@ static bool arguments_are_here(const struct kops_argument *args, size_t n)
     return true;
 }
 
+static bool is_batched(struct kops_client *c, const struct dispatch *d)
+{
+    bool batched;
+
+    if (!atomic_load(&c->batches))
+        return false;
+    client_enter(c, NULL);
+    batched = call_is_batched(c, d);
+    client_leave(c);
+    return batched;
+}
+
 /* `how` may be NULL. */
 static enum kops_code request_here(struct kops_kernel *k, const struct kops_argument *args, size_t n_args,
                                    const struct kops_launch_options *how, const struct dispatch *d,
@@ -232,7 +261,8 @@ enum kops_code launch_request(struct kops_kernel *k, const struct kops_argument 
     struct launch l;
     enum kops_code r;
 
-    if ((o && o->where == KOPS_WHERE_HERE) || (call_goes_here(c, d, o) && arguments_are_here(args, n_args))) {
+    if ((o && o->where == KOPS_WHERE_HERE) ||
+        (call_goes_here(c, d, o) && !is_batched(c, d) && arguments_are_here(args, n_args))) {
         fail_clear(e);
         return request_here(k, args, n_args, how, d, e);
     }

@@ -2,6 +2,7 @@
 #ifndef KOPS_CLIENT_LAUNCH_HERE_H
 #define KOPS_CLIENT_LAUNCH_HERE_H
 
+#include "jobs/batch.h"
 #include "jobs/dispatch.h"
 #include "kernel.h"
 #include "memory/cuda_map.h"
@@ -10,8 +11,14 @@
 enum kops_code launch_here_check(const struct dispatch *d, const struct kops_options *options, struct kops_error *e);
 
 /* Whether a call that names no place is one for here: its client says so, and neither its way nor its options are the
- * daemon's alone. Its tensors are still to be asked. Without the lock. */
+ * daemon's alone. Its tensors and its stream are still to be asked. Without the lock. */
 bool call_goes_here(const struct kops_client *c, const struct dispatch *d, const struct kops_options *options);
+
+/* Whether the call is one of an open batch, which it is where it names no place. Lock held. */
+static inline bool call_is_batched(struct kops_client *c, const struct dispatch *d)
+{
+    return d->way == DISPATCH_ENQUEUE && batch_is_open(c, d->stream);
+}
 
 /* Whether the tensors lie in device memory of this process, apart from those without any memory. */
 static inline bool tensors_are_here(const struct kops_tensor *tensors, size_t n)

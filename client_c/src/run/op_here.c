@@ -128,6 +128,8 @@ enum kops_code op_here(struct kops_client *c, const struct kops_request *request
                                 .timed = d->way == DISPATCH_RUN};
     enum kops_code r = check_options(o, d, e);
 
+    if (!r)
+        r = batch_settle(c, d->stream, deadline, e);
     if (!r && !c->ops_here)
         c->ops_here = here_ops_new();
     call.ops = c->ops_here;

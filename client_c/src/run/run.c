@@ -120,7 +120,8 @@ enum kops_code run_request(struct kops_client *c, const struct kops_request *req
     client_enter(c, e);
     r = request_check(c, request, e);
     if (!r && (request->options.where == KOPS_WHERE_HERE ||
-               (call_goes_here(c, d, &request->options) && tensors_are_here(request->inputs, request->n_inputs) &&
+               (call_goes_here(c, d, &request->options) && !call_is_batched(c, d) &&
+                tensors_are_here(request->inputs, request->n_inputs) &&
                 tensors_are_here(request->outputs, request->n_outputs))))
         return op_here(c, request, d, e);
     if (!r)

@@ -88,6 +88,8 @@ struct kops_client {
     kops_buffer *staging; /* through which device memory is read and written; NULL: none, or a thread has it */
     pid_t staging_process;
 
+    atomic_uint batches; /* open ones, of `ordered`; read without the lock, too */
+
     struct kops_kernel *here;  /* its kernels that are launched in this process, by next_here */
     struct here_ops *ops_here; /* owned by kops_close(): counts ops launched in this process; NULL: none was */
     struct ordered *ordered;   /* NULL until the first ordered call; */

@@ -143,26 +143,51 @@ static void the_place_is_a_choice_of_the_connection(void **state)
     assert_int_equal(kops_connect(&nowhere, &client, &s->error), KOPS_ERR_BAD_ARGUMENT);
 }
 
+/* Another client, whose calls run here, on the scene's memory. */
+struct goes_here {
+    kops_client *client;
+    kops_buffer *in, *out;
+    struct kops_tensor from, to;
+};
+
+static void begin_here(struct scene *s, struct goes_here *h)
+{
+    const struct kops_connect_options options = {.socket = s->daemon.socket, .where = KOPS_WHERE_HERE};
+
+    assert_ok(kops_connect(&options, &h->client, &s->error));
+    assert_ok(kops_buffer_register_cuda(h->client, (uintptr_t)s->from, KOPS_ACCESS_RW, &h->in, &s->error));
+    assert_ok(kops_buffer_register_cuda(h->client, (uintptr_t)s->to, KOPS_ACCESS_RW, &h->out, &s->error));
+    h->from = kops_vector(h->in, KOPS_F32, N);
+    h->to = kops_vector(h->out, KOPS_F32, N);
+}
+
+static void end_here(struct goes_here *h)
+{
+    kops_buffer_release(h->in);
+    kops_buffer_release(h->out);
+    kops_close(h->client);
+}
+
+static struct kops_request square_of(const struct kops_tensor *in, const struct kops_tensor *out, enum kops_where where)
+{
+    return (struct kops_request){
+        .op = "square", .inputs = in, .n_inputs = 1, .outputs = out, .n_outputs = 1, .options = {.where = where}};
+}
+
 /* As a program does whose calls are in a loop: options that are the daemon's alone, tickets, and graphs go where they
  * can. */
 static void what_is_the_daemons_alone_goes_there(void **state)
 {
     struct scene *s = *state;
-    const struct kops_connect_options options = {.socket = s->daemon.socket, .where = KOPS_WHERE_HERE};
-    struct kops_request request = s->square;
-    struct kops_tensor from, to;
+    struct goes_here h;
+    struct kops_request request;
     struct kops_result result;
     kops_ticket ticket;
     kops_client *client;
-    kops_buffer *in, *out;
 
-    assert_ok(kops_connect(&options, &client, &s->error));
-    assert_ok(kops_buffer_register_cuda(client, (uintptr_t)s->from, KOPS_ACCESS_RW, &in, &s->error));
-    assert_ok(kops_buffer_register_cuda(client, (uintptr_t)s->to, KOPS_ACCESS_RW, &out, &s->error));
-    from = kops_vector(in, KOPS_F32, N);
-    to = kops_vector(out, KOPS_F32, N);
-    request.inputs = &from;
-    request.outputs = &to;
+    begin_here(s, &h);
+    client = h.client;
+    request = square_of(&h.from, &h.to, KOPS_WHERE_DEFAULT);
     assert_ok(kops_submit(client, &request, &ticket, &s->error));
     assert_ok(kops_wait(client, ticket, KOPS_FOREVER, &result, &s->error));
     assert_false(result.total_us != result.total_us);
@@ -172,9 +197,104 @@ static void what_is_the_daemons_alone_goes_there(void **state)
     assert_ok(kops_run(client, &request, &result, &s->error));
     assert_false(result.total_us != result.total_us);
     assert_true(s->to[3] == 9);
-    kops_buffer_release(in);
-    kops_buffer_release(out);
-    kops_close(client);
+    end_here(&h);
+}
+
+static uint64_t told_of(struct scene *s, kops_client *client)
+{
+    struct kops_stats *stats;
+    uint64_t n = 0;
+
+    assert_ok(kops_stats_get(client, NULL, &stats, &s->error));
+    for (const struct kops_stats_row *const *row = stats->rows; *row; row++)
+        n += strcmp((*row)->variant, "here") == 0 ? (*row)->count : 0;
+    kops_stats_free(stats);
+    return n;
+}
+
+/* The daemon's op is gathered, and not sent before the batch ends. */
+static void a_call_in_a_batch_is_the_daemons(void **state)
+{
+    struct scene *s = *state;
+    struct goes_here h;
+    struct kops_request there, any;
+
+    begin_here(s, &h);
+    there = square_of(&h.from, &h.to, KOPS_WHERE_DAEMON);
+    any = square_of(&h.to, &h.from, KOPS_WHERE_DEFAULT);
+    assert_ok(kops_batch_begin(h.client, stream, &s->error));
+    assert_ok(kops_enqueue(h.client, &there, stream, &s->error));
+    assert_ok(kops_enqueue(h.client, &any, stream, &s->error));
+    assert_ok(kops_batch_end(h.client, stream, &s->error));
+    assert_int_equal(cu.stream_synchronize(stream), 0);
+    assert_true(s->to[2] == 4 && s->from[2] == 16);
+    assert_int_equal(told_of(s, h.client), 0);
+    assert_ok(kops_enqueue(h.client, &any, stream, &s->error)); /* after the batch */
+    assert_int_equal(cu.stream_synchronize(stream), 0);
+    assert_int_equal(told_of(s, h.client), 1);
+    end_here(&h);
+}
+
+static void a_call_here_keeps_a_batch_s_order(void **state)
+{
+    struct scene *s = *state;
+    struct kops_request there = s->square, here = square_of(&s->b, &s->a, KOPS_WHERE_HERE);
+
+    assert_ok(kops_batch_begin(s->client, stream, &s->error));
+    assert_ok(kops_enqueue(s->client, &here, stream, &s->error)); /* the batch is empty */
+    assert_int_equal(cu.stream_synchronize(stream), 0);
+    assert_true(s->from[2] == 0);
+    for (int i = 0; i < N; i++)
+        s->from[i] = (float)i;
+    close_gate();
+    assert_ok(kops_enqueue(s->client, &there, stream, &s->error));
+    assert_ok(kops_enqueue(s->client, &here, stream, &s->error));
+    assert_ok(kops_enqueue(s->client, &there, stream, &s->error));
+    assert_int_equal(kops_batch_begin(s->client, stream, &s->error), KOPS_ERR_BAD_ARGUMENT); /* it is open still */
+    open_gate();
+    assert_ok(kops_batch_end(s->client, stream, &s->error));
+    assert_int_equal(cu.stream_synchronize(stream), 0);
+    assert_true(s->from[2] == 16 && s->to[2] == 256);
+    assert_int_equal(told_of(s, s->client), 2);
+}
+
+/* On the legacy default stream. */
+static void a_call_here_that_waits_keeps_a_batch_s_order(void **state)
+{
+    struct scene *s = *state;
+    struct goes_here h;
+    struct kops_request there, any;
+
+    begin_here(s, &h);
+    there = square_of(&h.from, &h.to, KOPS_WHERE_DAEMON);
+    any = square_of(&h.to, &h.from, KOPS_WHERE_DEFAULT);
+    assert_ok(kops_batch_begin(h.client, NULL, &s->error));
+    assert_ok(kops_enqueue(h.client, &there, NULL, &s->error));
+    assert_ok(kops_run(h.client, &any, NULL, &s->error));
+    assert_true(s->to[2] == 4 && s->from[2] == 16);
+    assert_int_equal(told_of(s, h.client), 1);
+    assert_ok(kops_batch_end(h.client, NULL, &s->error));
+    end_here(&h);
+}
+
+/* A graph runs later than it is captured: the batch has no part in it. */
+static void a_call_that_is_captured_leaves_a_batch(void **state)
+{
+    struct scene *s = *state;
+    struct kops_request here = s->square;
+    void *graph = NULL, *ready = NULL;
+
+    here.options.where = KOPS_WHERE_HERE;
+    assert_ok(kops_batch_begin(s->client, stream, &s->error));
+    assert_int_equal(cu.begin_capture(stream, CAPTURE_RELAXED), 0);
+    assert_ok(kops_enqueue(s->client, &s->square, stream, &s->error));
+    assert_ok(kops_enqueue(s->client, &here, stream, &s->error));
+    assert_int_equal(cu.end_capture(stream, &graph), 0);
+    assert_ok(kops_batch_end(s->client, stream, &s->error));
+    assert_int_equal(cu.instantiate(&ready, graph, 0), 0);
+    assert_int_equal(cu.graph_launch(ready, stream), 0);
+    assert_int_equal(cu.stream_synchronize(stream), 0);
+    assert_true(s->to[2] == 4);
 }
 
 static void what_is_wrong_is_said_at_once(void **state)
@@ -240,6 +360,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_is_wrong_is_said_at_once, begin, end),
         cmocka_unit_test_setup_teardown(the_place_is_a_choice_of_the_connection, begin, end),
         cmocka_unit_test_setup_teardown(what_is_the_daemons_alone_goes_there, begin, end),
+        cmocka_unit_test_setup_teardown(a_call_in_a_batch_is_the_daemons, begin, end),
+        cmocka_unit_test_setup_teardown(a_call_here_keeps_a_batch_s_order, begin, end),
+        cmocka_unit_test_setup_teardown(a_call_here_that_waits_keeps_a_batch_s_order, begin, end),
+        cmocka_unit_test_setup_teardown(a_call_that_is_captured_leaves_a_batch, begin, end),
     };
 
     return cmocka_run_group_tests(tests, load_for_all, NULL);

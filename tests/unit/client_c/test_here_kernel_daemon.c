@@ -236,6 +236,21 @@ static void a_buffer_of_another_client_is_refused(void **state)
     kops_close(other);
 }
 
+/* The daemon's launches are gathered, and not sent before the batch ends or one here is put on its stream. */
+static void a_launch_here_keeps_a_batch_s_order(void **state)
+{
+    struct scene *s = *state;
+    struct kops_argument back[] = {kops_arg_tensor(&s->a), kops_arg_tensor(&s->b), kops_arg_int(N)};
+
+    assert_ok(kops_batch_begin(client, stream, &s->error));
+    assert_ok(kops_kernel_enqueue(twice, s->args, 3, NULL, stream, &s->error));
+    assert_ok(kops_kernel_enqueue(twice, back, 3, &here, stream, &s->error));
+    assert_ok(kops_kernel_enqueue(twice, s->args, 3, NULL, stream, &s->error));
+    assert_ok(kops_batch_end(client, stream, &s->error));
+    assert_int_equal(cu.stream_synchronize(stream), 0);
+    assert_true(values_of(s->memory[0])[1] == 4 && values_of(s->memory[1])[1] == 8);
+}
+
 static void the_stream_is_each_launch_s_own(void **state)
 {
     struct scene *s = *state;
@@ -373,6 +388,39 @@ static void a_launch_that_the_driver_refuses_is_not_counted(void **state)
     assert_int_equal(told_of(), before + 1);
 }
 
+static void a_launch_in_a_batch_is_the_daemons(void **state)
+{
+    struct scene *s = *state;
+    kops_client *const usual = client;
+    kops_kernel *const usual_kernel = twice;
+    struct kops_argument back[] = {kops_arg_tensor(&s->a), kops_arg_tensor(&s->b), kops_arg_int(N)};
+    const struct kops_connect_options options = {.where = KOPS_WHERE_HERE};
+    static const struct kops_launch_options there = {.options = {.where = KOPS_WHERE_DAEMON}};
+    kops_buffer *in, *out;
+    uint64_t before;
+
+    assert_ok(kops_connect(&options, &client, &s->error));
+    assert_ok(kops_buffer_register_cuda(client, s->memory[0], KOPS_ACCESS_RW, &in, &s->error));
+    assert_ok(kops_buffer_register_cuda(client, s->memory[1], KOPS_ACCESS_RW, &out, &s->error));
+    s->a.buffer = in;
+    s->b.buffer = out;
+    assert_ok(define(1, "n", &twice, &s->error));
+    before = told_of();
+    assert_ok(kops_batch_begin(client, stream, &s->error));
+    assert_ok(kops_kernel_enqueue(twice, s->args, 3, &there, stream, &s->error));
+    assert_ok(kops_kernel_enqueue(twice, back, 3, NULL, stream, &s->error));
+    assert_ok(kops_batch_end(client, stream, &s->error));
+    assert_int_equal(cu.stream_synchronize(stream), 0);
+    assert_true(values_of(s->memory[0])[1] == 4 && values_of(s->memory[1])[1] == 2);
+    assert_int_equal(told_of(), before);
+    kops_buffer_release(in);
+    kops_buffer_release(out);
+    kops_kernel_free(twice);
+    kops_close(client);
+    client = usual;
+    twice = usual_kernel;
+}
+
 static void threads_share_a_kernel(void **state)
 {
     struct scene *s = *state;
@@ -404,11 +452,13 @@ int main(void)
         TEST(what_differs_is_launched_as_it_is),
         TEST(memory_that_took_the_place_of_other_is_checked),
         TEST(a_buffer_of_another_client_is_refused),
+        TEST(a_launch_here_keeps_a_batch_s_order),
         TEST(the_stream_is_each_launch_s_own),
         TEST(the_context_is_each_launch_s_own),
         TEST(another_declaration_has_its_own_checks),
         TEST(a_child_launches_nothing),
         TEST(a_launch_that_the_driver_refuses_is_not_counted),
+        TEST(a_launch_in_a_batch_is_the_daemons),
         TEST(threads_share_a_kernel),
     };
 
