@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 ROWS = {
@@ -106,7 +106,7 @@ ROWS = {
     },
     "load_noop_twice_saturation": "no-op, twice as many asked for as can be given",
     "load_add_twice_saturation": "add of 16 f32, host, twice as many asked for as can be given",
-    "recovery_fault": "another client's kernel faults: longest wait for a right answer",
+    "isolation_fault_others_wait": "another user's kernel faults: longest wait for a right answer",
 }
 UNITS = {"us": "µs", "calls/s": "/s", "requests/s": "/s", "Jain's index": "", "compiles": "", "count": ""}
 HEAD = ("measure", "against", "kopsd p50 (p99)", "peer p50 (p99)", "ratio", "target", "met")
@@ -167,6 +167,24 @@ def markdown(records: Mapping[str, Mapping[str, Any]], *, everything: bool = Fal
     if missing and not part:
         lines += ["", f"Not measured: {', '.join(missing)}."]
     return "\n".join(lines)
+
+
+def waits(hosts: Sequence[Mapping[str, Mapping[str, Any]]]) -> str:
+    """Blocking calls by how long the work takes, of several hosts, whose names are letters in the order of their records."""
+    names = [name for name in ROWS if any("processor_us_a_call" in found.get(name, {}).get("detail", {}) for found in hosts)]
+    head = ("measure", "host", "kopsd p50 (p99)", "torch p50 (p99)", "ratio", "p99 wanted", "processor time of torch's")
+    rows = [head, ("---",) * len(head)]
+    for name in names:
+        for letter, found in zip("ABCDEFGH", hosts, strict=False):
+            if (record := found.get(name)) is None or record.get("error"):
+                continue
+            detail, unit = record["detail"], record["unit"]
+            processors = detail["processor_us_a_call"] / detail["processor_us_a_call_peer"]
+            p99 = f"≤ {amount(detail['p99_asked'], unit)}{'' if detail['p99_met'] else ': **no**'}"
+            ratio = f"{record['ratio']:.3g} ×{'' if record['met'] else ', **missed**'}"
+            what = (ROWS[name], letter, side(record["ours"], unit), side(record["peer"], unit), ratio, p99, f"{processors:.2g} ×")
+            rows.append(what)
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
 def duration(us: float) -> str:
