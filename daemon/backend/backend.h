@@ -88,6 +88,7 @@ struct backend_config {
     const char *cuda_driver;           /* path of libcuda, "none" to do without; NULL: libcuda.so.1 */
     const char *cuda_blaslt;           /* path of cuBLASLt, "none" to do without; NULL: the usual names */
     const char *cuda_cupti;            /* path of CUPTI, "off" to do without; NULL: the usual names and places */
+    bool cuda_cupti_early;             /* start CUPTI with a context, not for the first work that it may time */
     const char *cuda_nvml;             /* path of NVML, "none" to do without; NULL: libnvidia-ml.so.1 */
     bool cuda_blaslt_late;             /* load cuBLASLt for the first gemm, unseen: variants() names it all the same */
     uint64_t cuda_workspace_bytes;     /* scratch for cuBLASLt, a stream; 0: 32 MiB */

@@ -7,6 +7,7 @@
 
 #include "blaslt/blaslt.h"
 #include "driver/cupti_library.h"
+#include "times/records.h"
 #include "util/clock.h"
 #include "util/log.h"
 
@@ -23,6 +24,7 @@ static struct cuda_gpu *gpu_open(const struct backend *backend, const struct bac
         return NULL;
     }
     gpu->device.base.backend = backend;
+    gpu->cupti_early = config->cuda_cupti_early;
     if (cuda_device_describe(&gpu->device, number, host, e) < 0) {
         free(gpu);
         return NULL;
@@ -48,6 +50,8 @@ int cuda_gpu_activate(struct backend_device *base, struct error *e)
     kernels_ns = clock_now_ns();
     if (cuda_executor_open(&gpu->executor, &gpu->device, &gpu->kernels, e) < 0)
         goto unload_kernels;
+    if (gpu->cupti_early)
+        cuda_records_start();
     log_info("cuda_active", "device=%s context_ms=%.1f kernels_ms=%.1f rest_ms=%.1f", base->info.uuid,
              (double)(context_ns - begin_ns) / 1e6, (double)(kernels_ns - context_ns) / 1e6,
              (double)(clock_now_ns() - kernels_ns) / 1e6);

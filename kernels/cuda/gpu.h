@@ -10,6 +10,7 @@ struct cuda_gpu {
     struct cuda_device device; /* first: the server's view */
     struct cuda_kernels kernels;
     struct cuda_executor executor;
+    bool cupti_early;             /* as in struct backend_config */
     bool abandoned;               /* work on it may never end: the driver is left alone from now on */
     struct cuda_gpu *left_behind; /* by close(): the next one of a list that is never read */
 };

@@ -1,4 +1,5 @@
-/* What a process does without until it is needed: cuBLASLt, and the stream that graphs are captured on. */
+/* What a process does without until it is needed: cuBLASLt, and the stream that graphs are captured on. And CUPTI,
+ * which starts early where it is told. */
 #include "support.h"
 
 #include <dlfcn.h>
@@ -71,6 +72,17 @@ static void run_square(void)
     run_job(stream, &t);
 }
 
+/* CUPTI is tried once a process: this test comes first. */
+static void test_cupti_starts_with_the_context(void **state)
+{
+    (void)state;
+    test_config.cuda_cupti_early = true;
+    open_late("none");
+    assert_false(run_gemm(5, "tiled"));
+    close_device();
+    test_config.cuda_cupti_early = false;
+}
+
 /* Without it gemms go on, and are not prepared for each time. */
 static void test_a_library_that_is_not_there(void **state)
 {
@@ -108,6 +120,7 @@ static void test_streams_are_made_when_needed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cupti_starts_with_the_context),
         cmocka_unit_test(test_a_library_that_is_not_there),
         cmocka_unit_test(test_the_first_gemm_loads_the_library),
         cmocka_unit_test(test_streams_are_made_when_needed),
