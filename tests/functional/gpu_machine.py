@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ DEVICE_LOST_STATUS = 75
 class Machine:
     """A daemon with a GPU that is none, and its control page."""
 
-    def __init__(self, folder: Path, more: str = "", env: dict[str, str] | None = None, start: bool = True) -> None:
+    def __init__(self, more: str = "", env: dict[str, str] | None = None, start: bool = True) -> None:
         self.control = Control()
         self.env = {
             **self.control.env,
@@ -59,8 +58,8 @@ class Machine:
 
 
 @pytest.fixture(scope="module")
-def shared_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    machine = Machine(tmp_path_factory.mktemp("standin"))
+def shared_machine() -> Iterator[Machine]:
+    machine = Machine()
     with machine.daemon:
         # What is made at the first use and kept (kernels, scratch, threads) is no leak of a later test.
         exporter = machine.exporter()

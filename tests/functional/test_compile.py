@@ -111,11 +111,11 @@ def test_an_entry_that_is_not_there_is_named(connection: raw.Connection) -> None
     assert "sub2_kernel" in error.message
 
 
-def test_an_endless_instantiation_is_ended_by_the_limit(tmp_path: Path) -> None:
+def test_an_endless_instantiation_is_ended_by_the_limit() -> None:
     source = """template <int D, int P> struct B { static constexpr long v = B<D - 1, 2 * P>::v + B<D - 1, 2 * P + 1>::v; };
     template <int P> struct B<0, P> { static constexpr long v = P; };
     extern "C" __global__ void k(long* p) { *p = B<40, 1>::v; }"""
-    m = Machine(tmp_path, "[kernels]\ntime_s = 5\n")  # the source behind it is compiled in less on any machine
+    m = Machine("[kernels]\ntime_s = 5\n")  # the source behind it is compiled in less on any machine
     with m.daemon, m.daemon.connect() as connection:
         error = connection.error("compile", {"source": source, "entries": ["k"]})
         assert error.code == "compile_failed" and error.detail["reason"] in ("time", "memory"), error
@@ -148,8 +148,8 @@ def test_a_compile_that_is_refused(connection: raw.Connection, change: dict[str,
     assert connection.alive()
 
 
-def test_a_source_that_is_too_long_is_refused(connection: raw.Connection, tmp_path: Path) -> None:
-    m = Machine(tmp_path, "[limits]\nsource_bytes = 4096\n")
+def test_a_source_that_is_too_long_is_refused(connection: raw.Connection) -> None:
+    m = Machine("[limits]\nsource_bytes = 4096\n")
     with m.daemon, m.daemon.connect() as other:
         assert other.call("hello")["limits"]["source_bytes"] == 4096
         error = other.error("compile", {"source": ADD + "//" + "x" * 5000, "entries": ["add2_kernel"]})
@@ -161,8 +161,7 @@ def test_code_outlives_the_daemon_on_disk(tmp_path: Path) -> None:
     config = f"[cache]\ndirectory = {tmp_path}/cache\n"
     replies = []
     for i in range(2):
-        (tmp_path / str(i)).mkdir()
-        m = Machine(tmp_path / str(i), config)
+        m = Machine(config)
         with m.daemon, m.daemon.connect() as connection:
             replies.append(compile_source(connection))
             if i == 0:
@@ -261,8 +260,8 @@ def test_code_stays_loaded_for_others_unless_it_takes_much_of_the_gpu(machine: M
     assert machine.control.total("live_modules") == before + 2
 
 
-def test_compiles_run_beside_each_other(tmp_path: Path) -> None:
-    m = Machine(tmp_path, env={"KOPSD_KERNELS_HELPERS": "4"})
+def test_compiles_run_beside_each_other() -> None:
+    m = Machine(env={"KOPSD_KERNELS_HELPERS": "4"})
     connections = [m.daemon.connect() for _ in range(4)]
     results: list[Any] = [None] * 4
 

@@ -17,8 +17,8 @@ pytestmark = [only_with_the_standin, only_with_nvrtc]
 MANY = 8
 
 
-def test_a_second_program_does_not_wait_for_all_that_the_first_asked_for(tmp_path: Path) -> None:
-    m = Machine(tmp_path, env={"KOPSD_KERNELS_HELPERS": "1"})
+def test_a_second_program_does_not_wait_for_all_that_the_first_asked_for() -> None:
+    m = Machine(env={"KOPSD_KERNELS_HELPERS": "1"})
     with m.daemon, m.daemon.connect() as first, m.daemon.connect() as second, m.daemon.connect() as watcher:
         compile_source(watcher)  # from here on the compiler runs
         before = watcher.call("stats")["kernels"]["compiles"]
@@ -44,7 +44,7 @@ def test_a_toolkit_in_roots_home_serves_a_compiler_that_cannot_enter_it(tmp_path
     for part in library.resolve().parent.glob("libnvrtc*.so.*"):
         shutil.copy(part, home / part.name, follow_symlinks=False)
     copied = home / library.resolve().name
-    m = Machine(tmp_path, env={"KOPSD_KERNELS_NVRTC": str(copied), "KOPSD_KERNELS_INCLUDE": str(home / "include")})
+    m = Machine(env={"KOPSD_KERNELS_NVRTC": str(copied), "KOPSD_KERNELS_INCLUDE": str(home / "include")})
     with m.daemon, m.daemon.connect() as client:
         compile_source(client, '#include <of_the_toolkit.h>\nextern "C" __global__ void two(float* c) { *c = TWO; }\n', "two")
         error = client.error("compile", {"source": "#include <wrong.h>\n", "entries": ["two"]})
@@ -81,8 +81,8 @@ def kill(pid: int) -> None:
         pass  # it has compiled its source
 
 
-def test_a_helper_that_is_killed_fails_no_source(tmp_path: Path) -> None:
-    m = Machine(tmp_path, env={"KOPSD_KERNELS_HELPERS": "4"})
+def test_a_helper_that_is_killed_fails_no_source() -> None:
+    m = Machine(env={"KOPSD_KERNELS_HELPERS": "4"})
     with m.daemon, m.daemon.connect() as first, m.daemon.connect() as second, m.daemon.connect() as watcher:
 
         def compiles() -> int:
@@ -104,11 +104,11 @@ def test_a_helper_that_is_killed_fails_no_source(tmp_path: Path) -> None:
             assert connection.reply(msgid).get()["module"]
 
 
-def test_a_compile_whose_process_is_killed_is_repeated_once(tmp_path: Path) -> None:
+def test_a_compile_whose_process_is_killed_is_repeated_once() -> None:
     slow = """template <int D, int P> struct B { static constexpr long v = B<D - 1, 2 * P>::v + B<D - 1, 2 * P + 1>::v; };
     template <int P> struct B<0, P> { static constexpr long v = P; };
     extern "C" __global__ void k(long* p) { *p = B<40, 1>::v; }"""
-    m = Machine(tmp_path, env={"KOPSD_KERNELS_HELPERS": "2"})
+    m = Machine(env={"KOPSD_KERNELS_HELPERS": "2"})
     with m.daemon, m.daemon.connect() as connection, m.daemon.connect() as other:
         compile_source(other)
         helper = forker(m.daemon.pid)

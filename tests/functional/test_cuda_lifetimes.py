@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -163,8 +162,8 @@ def test_closed_reference_becomes_stale(connection: raw.Connection, exporter: Ex
     assert error.code == "stale_buffer", error
 
 
-def test_idle_mappings_close_by_themselves(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, "[limits]\nidle_close_s = 3\n")
+def test_idle_mappings_close_by_themselves() -> None:
+    machine = Machine("[limits]\nidle_close_s = 3\n")
     with machine.daemon, machine.daemon.connect() as connection:
         exporter = machine.exporter()
         a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
@@ -177,8 +176,8 @@ def test_idle_mappings_close_by_themselves(tmp_path: Path) -> None:
         assert not machine.control.misuses()
 
 
-def test_inline_references_are_bounded(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, "[limits]\ninline_mappings = 4\n")
+def test_inline_references_are_bounded() -> None:
+    machine = Machine("[limits]\ninline_mappings = 4\n")
     with machine.daemon, machine.daemon.connect() as connection:
         exporter = machine.exporter()
         memories = [vector(exporter.alloc(4 * N)) for _ in range(10)]
@@ -219,9 +218,9 @@ def test_out_of_device_memory(connection: raw.Connection, machine: Machine) -> N
     reply.fds.clear()
 
 
-def test_a_gpu_without_memory_pools(tmp_path: Path) -> None:
+def test_a_gpu_without_memory_pools() -> None:
     """It computes on device memory. Shared host memory is copied through a pool: the requester is told that it cannot be."""
-    machine = Machine(tmp_path, env={"KOPS_STANDIN_ATTRIBUTES": f"{MEMORY_POOLS_SUPPORTED}=0"})
+    machine = Machine(env={"KOPS_STANDIN_ATTRIBUTES": f"{MEMORY_POOLS_SUPPORTED}=0"})
     with machine.daemon as daemon, daemon.connect() as connection:
         exporter = machine.exporter()
         a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
@@ -235,9 +234,9 @@ def test_a_gpu_without_memory_pools(tmp_path: Path) -> None:
         assert "event=fault" not in daemon.log() and not machine.control.misuses()
 
 
-def test_memory_that_the_driver_does_not_let_go_of(tmp_path: Path) -> None:
+def test_memory_that_the_driver_does_not_let_go_of() -> None:
     """Its addresses are given to no other memory: the GPU could not register that, or would read the old pages."""
-    machine = Machine(tmp_path)
+    machine = Machine()
     with machine.daemon as daemon, daemon.connect() as connection:
         shared = memfd.Shared(8 * N)
         for value in (2, 3, 4, 5):
@@ -254,9 +253,9 @@ def test_memory_that_the_driver_does_not_let_go_of(tmp_path: Path) -> None:
         assert "event=unregister_failed" in daemon.log()
 
 
-def test_a_handle_that_the_driver_does_not_close(tmp_path: Path) -> None:
+def test_a_handle_that_the_driver_does_not_close() -> None:
     """Other memory may get the same handle, and must not be taken for what is still open."""
-    machine = Machine(tmp_path, WITHOUT_EXECUTORS)
+    machine = Machine(WITHOUT_EXECUTORS)
     with machine.daemon as daemon, daemon.connect() as connection:
         exporter = machine.exporter()
         buffer = register(connection, vector(exporter.alloc(4 * N)))
@@ -268,9 +267,9 @@ def test_a_handle_that_the_driver_does_not_close(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["kernel", "cuLaunchKernel", "cuIpcOpenMemHandle"])
-def test_lost_device(how: str, tmp_path: Path) -> None:
+def test_lost_device(how: str) -> None:
     """A broken context cannot be mended: what is in flight fails, and the daemon ends with its own status."""
-    machine = Machine(tmp_path, WITHOUT_EXECUTORS)
+    machine = Machine(WITHOUT_EXECUTORS)
     with machine.daemon as daemon:
         exporter = machine.exporter()
         a, out, b = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N), exporter.alloc(4 * N)
@@ -289,8 +288,8 @@ def test_lost_device(how: str, tmp_path: Path) -> None:
         daemon.stop(expect=DEVICE_LOST_STATUS)
 
 
-def test_lost_device_fails_what_is_in_flight(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, WITHOUT_EXECUTORS)
+def test_lost_device_fails_what_is_in_flight() -> None:
+    machine = Machine(WITHOUT_EXECUTORS)
     with machine.daemon as daemon:
         exporter = machine.exporter()
         m = [vector(exporter.alloc(4 * N)) for _ in range(4)]

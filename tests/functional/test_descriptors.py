@@ -8,7 +8,6 @@ import signal
 import socket
 import struct
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from arrays import Vectors
@@ -240,8 +239,8 @@ def test_they_count_as_their_user_s(lingering: Callable[[], Lingering]) -> None:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    machine = Machine(tmp_path, users.OPEN)
+def machine() -> Iterator[Machine]:
+    machine = Machine(users.OPEN)
     yield machine
     with machine.daemon:
         pass

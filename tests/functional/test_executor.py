@@ -18,8 +18,8 @@ pytestmark = only_with_the_standin
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    machine = Machine(tmp_path, "[executors]\nisolate = none\n")
+def machine() -> Iterator[Machine]:
+    machine = Machine("[executors]\nisolate = none\n")
     with machine.daemon:
         yield machine
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import prometheus
 import pytest
 from gpu_machine import Machine, N, only_with_the_standin, square, vector
@@ -13,9 +11,9 @@ pytestmark = only_with_the_standin
 
 
 @pytest.mark.parametrize("isolation", ["none", "user"])
-def test_the_common_executor(tmp_path: Path, isolation: str) -> None:
+def test_the_common_executor(isolation: str) -> None:
     """It runs the ops of all users; kernels of a user that has launched none are nowhere yet."""
-    machine = Machine(tmp_path, f"[executors]\nisolate = {isolation}\nspares = 0\n")
+    machine = Machine(f"[executors]\nisolate = {isolation}\nspares = 0\n")
     with machine.daemon, machine.daemon.connect() as connection:
         exporter = machine.exporter()
         a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)

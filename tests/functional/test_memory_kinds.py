@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -173,9 +172,9 @@ def test_usable_as_far_as_it_is_there(connection: raw.Connection, exporter: Expo
     segment.free()
 
 
-def test_an_extension_that_cannot_be_undone(tmp_path: Path) -> None:
+def test_an_extension_that_cannot_be_undone() -> None:
     """What is there stays of use; nothing more is mapped behind a piece that the driver keeps."""
-    machine = Machine(tmp_path)
+    machine = Machine()
     with machine.daemon as daemon, daemon.connect() as connection:
         exporter = machine.exporter()
         segment = Segment(exporter, [CHUNK] * 3)
@@ -304,8 +303,8 @@ def test_memory_outlives_its_exporter(connection: raw.Connection, machine: Machi
     machine.wait(lambda: machine.row.live_vmm_maps == before - 2)
 
 
-def test_chunks_of_another_gpu_are_refused(machine: Machine, tmp_path: Any) -> None:
-    two = Machine(tmp_path, env={"KOPS_STANDIN_DEVICES": "2"})
+def test_chunks_of_another_gpu_are_refused(machine: Machine) -> None:
+    two = Machine(env={"KOPS_STANDIN_DEVICES": "2"})
     with two.daemon:
         first, second = (d["uuid"] for d in two.hello()["devices"] if d["backend"] == "cuda")
         exporter = two.exporter(1)

@@ -10,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -425,15 +423,14 @@ def device() -> Iterator[Daemon]:
         with Daemon(config=backends.config(BACKEND) + CONFIG) as daemon:
             yield daemon
         return
-    with tempfile.TemporaryDirectory() as folder:
-        machine = GpuMachine(Path(folder), more=CONFIG + EXECUTORS_CONFIG)
-        with machine.daemon as daemon:
-            Base.control, Base.exporter = machine.control, machine.exporter()
-            yield daemon
-            rows = {pid: machine.control.row(pid) for pid in proc.executors(daemon.pid) or [daemon.pid]}
-            proc.eventually(lambda: not any(row.live()[key] for row in rows.values() for key in MUST_END), lambda: str(rows))
-            assert not machine.control.misuses()
-            Base.exporter.close()
+    machine = GpuMachine(more=CONFIG + EXECUTORS_CONFIG)
+    with machine.daemon as daemon:
+        Base.control, Base.exporter = machine.control, machine.exporter()
+        yield daemon
+        rows = {pid: machine.control.row(pid) for pid in proc.executors(daemon.pid) or [daemon.pid]}
+        proc.eventually(lambda: not any(row.live()[key] for row in rows.values() for key in MUST_END), lambda: str(rows))
+        assert not machine.control.misuses()
+        Base.exporter.close()
 
 
 def until_idle(daemon: Daemon) -> None:

@@ -10,7 +10,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -279,9 +278,9 @@ def test_what_follows_waits_for_a_word_that_an_op_before_it_did_not(
     assert page.done(0) == 1 and (values(memory[1]) == 9).all()
 
 
-def test_a_lost_device_passes_what_it_had(tmp_path: Path) -> None:
+def test_a_lost_device_passes_what_it_had() -> None:
     """The word is there with the error, not only when the connection ends."""
-    machine = Machine(tmp_path, WITHOUT_EXECUTORS)
+    machine = Machine(WITHOUT_EXECUTORS)
     with machine.daemon as daemon:
         exporter = machine.exporter()
         memory = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
@@ -441,8 +440,8 @@ def test_stopped_clients_stop_nobody(machine: Machine, exporter: Exporter, conne
             client.reply(msgid).get()
 
 
-def test_stall_timeout(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, more="[server]\nstall_timeout_ms = 1\n")
+def test_stall_timeout() -> None:
+    machine = Machine(more="[server]\nstall_timeout_ms = 1\n")
     with machine.daemon:
         exporter = machine.exporter()
         memory = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
@@ -456,9 +455,9 @@ def test_stall_timeout(tmp_path: Path) -> None:
         exporter.close()
 
 
-def test_every_wait_has_the_whole_stall_timeout(tmp_path: Path) -> None:
+def test_every_wait_has_the_whole_stall_timeout() -> None:
     """Also where the wait before it ended while the daemon looked elsewhere: here it is stopped meanwhile."""
-    machine = Machine(tmp_path, more="[server]\nstall_timeout_ms = 3000\n")
+    machine = Machine(more="[server]\nstall_timeout_ms = 3000\n")
     with machine.daemon as daemon:
         exporter = machine.exporter()
         memory = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
@@ -479,8 +478,8 @@ def test_every_wait_has_the_whole_stall_timeout(tmp_path: Path) -> None:
         exporter.close()
 
 
-def test_the_daemon_ends_with_work_that_waits(tmp_path: Path, memory: tuple[Memory, Memory]) -> None:
-    machine = Machine(tmp_path, more="[server]\nshutdown_grace_ms = 1\n")
+def test_the_daemon_ends_with_work_that_waits(memory: tuple[Memory, Memory]) -> None:
+    machine = Machine(more="[server]\nshutdown_grace_ms = 1\n")
     with machine.daemon:
         exporter = machine.exporter()
         mine = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,8 @@ N = 1024
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    machine = Machine(tmp_path_factory.mktemp("pair"), env={"KOPS_STANDIN_DEVICES": "2"})
+def pair() -> Iterator[Machine]:
+    machine = Machine(env={"KOPS_STANDIN_DEVICES": "2"})
     with machine.daemon:
         yield machine
     assert not machine.control.misuses()
@@ -103,8 +102,8 @@ def test_sequence_across_devices(connection: raw.Connection, exporters: tuple[Ex
     assert (values(a) == 81).all()
 
 
-def test_without_peer_access(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, env={"KOPS_STANDIN_DEVICES": "2", "KOPS_STANDIN_NO_PEER": "1"})
+def test_without_peer_access() -> None:
+    machine = Machine(env={"KOPS_STANDIN_DEVICES": "2", "KOPS_STANDIN_NO_PEER": "1"})
     with machine.daemon:
         assert "peer" not in machine.hello()["features"]
         first, second = machine.exporter(0), machine.exporter(1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from gpu_machine import Machine, N, only_with_the_standin, square, vector
@@ -18,11 +17,11 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def gpu(tmp_path: Path) -> Iterator[Callable[[str], Machine]]:
+def gpu() -> Iterator[Callable[[str], Machine]]:
     machines: list[Machine] = []
 
     def new(config: str) -> Machine:
-        machines.append(Machine(tmp_path, users.OPEN + config))
+        machines.append(Machine(users.OPEN + config))
         return machines[-1]
 
     yield new

@@ -399,9 +399,9 @@ class TestLostDevice:
 
 
 @only_with_the_standin
-def test_device_memory_is_registered_anew(tmp_path: Path) -> None:
+def test_device_memory_is_registered_anew() -> None:
     """Also memory that the daemon made: whoever kept its descriptor imports it again, contents and all."""
-    machine = Machine(tmp_path)
+    machine = Machine()
     with machine.daemon as daemon:
         exporter = machine.exporter()
         memory, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)

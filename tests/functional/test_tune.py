@@ -40,7 +40,6 @@ class Tuned:
     def __init__(self, folder: Path, mode: str = "slow", **env: str) -> None:
         self.folder = folder
         self.machine = Machine(
-            folder,
             env={
                 "KOPSD_CUDA_BLASLT": str(FAKE),
                 "KOPS_STANDIN_BLASLT": mode,

@@ -7,7 +7,6 @@ checks after each test that there were none.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,12 +20,12 @@ ROUNDS = 100
 
 
 @pytest.fixture(scope="module", params=["flags", "events"])
-def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
     """`events`: devices without words that the GPU writes, so that events tell what has ended."""
     env = {"KOPS_STANDIN_DEVICES": "2"}
     if request.param == "events":
         env["KOPS_STANDIN_ATTRIBUTES"] = "122=0"
-    machine = Machine(tmp_path_factory.mktemp("two"), more="[server]\nspin_us = 0\n", env=env)
+    machine = Machine(more="[server]\nspin_us = 0\n", env=env)
     with machine.daemon:
         yield machine
     assert not machine.control.misuses()
@@ -126,8 +125,8 @@ def test_clients_of_both_end_at_any_time(machine: Machine, exporters: tuple[Expo
             last.call("run", square(a, out))
 
 
-def test_the_end_with_work_on_both(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, more="[server]\nspin_us = 0\n", env={"KOPS_STANDIN_DEVICES": "2"})
+def test_the_end_with_work_on_both() -> None:
+    machine = Machine(more="[server]\nspin_us = 0\n", env={"KOPS_STANDIN_DEVICES": "2"})
     with machine.daemon, machine.daemon.connect() as connection:
         first, second = machine.exporter(0), machine.exporter(1)
         memory = [pair(first), pair(second)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -349,8 +348,8 @@ def test_stats_know_user_kernels(connection: raw.Connection, vectors: list[Memor
 # ---- what goes wrong on the device ----
 
 
-def test_a_kernel_that_never_ends_is_reported_and_the_device_freed(tmp_path: Path) -> None:
-    m = Machine(tmp_path, WITHOUT_EXECUTORS + "[server]\njob_timeout_s = 1\n")
+def test_a_kernel_that_never_ends_is_reported_and_the_device_freed() -> None:
+    m = Machine(WITHOUT_EXECUTORS + "[server]\njob_timeout_s = 1\n")
     with m.daemon:
         exporter = m.exporter()
         memory = exporter.alloc(4 * N)
@@ -367,8 +366,8 @@ def test_a_kernel_that_never_ends_is_reported_and_the_device_freed(tmp_path: Pat
         exporter.close()
 
 
-def test_a_kernel_that_faults_ends_the_daemon(tmp_path: Path) -> None:
-    m = Machine(tmp_path, WITHOUT_EXECUTORS)
+def test_a_kernel_that_faults_ends_the_daemon() -> None:
+    m = Machine(WITHOUT_EXECUTORS)
     with m.daemon:
         exporter = m.exporter()
         memory = exporter.alloc(4 * N)

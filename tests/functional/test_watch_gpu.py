@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import prometheus
@@ -27,8 +26,8 @@ def metric(connection: raw.Connection, name: str, **labels: str) -> float:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Any:
-    made = Machine(tmp_path)
+def machine() -> Any:
+    made = Machine()
     with made.daemon:
         yield made
 
@@ -94,8 +93,8 @@ def test_kernels_of_users_are_one_kind(machine: Machine) -> None:
     exporter.close()
 
 
-def test_a_device_that_is_lost_is_in_the_log(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, WITHOUT_EXECUTORS)
+def test_a_device_that_is_lost_is_in_the_log() -> None:
+    machine = Machine(WITHOUT_EXECUTORS)
     exporter = machine.exporter()
     a, b = vector(exporter.alloc(4 * N)), vector(exporter.alloc(4 * N))
     connection = machine.daemon.connect()

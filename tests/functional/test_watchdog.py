@@ -82,12 +82,12 @@ JOBS = 12
 
 
 @pytest.fixture
-def machine_of(tmp_path: Path) -> Callable[..., Machine]:
+def machine_of() -> Callable[..., Machine]:
     """Daemons whose driver blocks who queues more than a few operations, as a real one does after some 1000."""
 
     def new(job_timeout_s: int, loop_timeout_s: int = 1) -> Machine:
         more = f"[server]\nloop_timeout_s = {loop_timeout_s}\njob_timeout_s = {job_timeout_s}\n"
-        machine = Machine(tmp_path, WITHOUT_EXECUTORS + more)
+        machine = Machine(WITHOUT_EXECUTORS + more)
         machine.control.set_channels(True, CHANNEL)
         return machine
 
@@ -161,8 +161,8 @@ def test_a_device_that_does_not_close(machine_of: Callable[..., Machine]) -> Non
 
 
 @only_with_the_standin
-def test_under_a_supervisor_clients_are_served_again(machine_of: Callable[..., Machine], tmp_path: Path) -> None:
-    machine = Machine(tmp_path, WITHOUT_EXECUTORS + "[server]\njob_timeout_s = 1\n")
+def test_under_a_supervisor_clients_are_served_again(machine_of: Callable[..., Machine]) -> None:
+    machine = Machine(WITHOUT_EXECUTORS + "[server]\njob_timeout_s = 1\n")
     machine.control.set_channels(True, CHANNEL)
     machine.daemon.stop()
     machine.daemon.command.append("--supervise")
