@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from arrays import Vectors
-from support import backends, memfd, raw
+from support import backends, memfd, proc, raw
 from support.daemon import Daemon
 from support.raw import tensor
 
@@ -317,8 +317,11 @@ def test_one_client_cannot_use_up_the_daemons_mappings(
     for _ in range(limits["buffers"]):
         reply = greedy.reply(greedy.request("register", params, [shared.fd]))
         if reply.error:  # where executors map it too, its user may not have so many descriptors here
-            assert reply.error["detail"]["quota"] == "fds"
+            assert (detail := reply.error["detail"])["quota"] == "fds"
             greedy.call("release", {"buffer": last})
+            proc.eventually(  # a descriptor counts until it is closed, a moment after the reply
+                lambda limit=detail["limit"]: all(user["fds"] < limit for user in other.call("clients")["users"]), lambda: str(detail)
+            )
             break
         last = reply.get()["buffer"]
     vectors = Vectors(other, 2, 10)

@@ -9,8 +9,6 @@ from typing import Any
 
 from .._kernels.code import Entry
 from .._kernels.kernels import BaseKernel
-from ..interpret import InterpretError
-from ..interpret._expressions import evaluate
 from ._recorder import Event
 
 
@@ -50,6 +48,9 @@ def _numbers(value: Any, names: Mapping[str, Any], what: str) -> list[int] | Non
         return None
     items = list(value) if isinstance(value, (list, tuple)) else [value]
     if any(isinstance(item, str) for item in items):
+        from ..interpret import InterpretError  # wants NumPy, which a profile does without
+        from ..interpret._expressions import evaluate
+
         try:
             items = [evaluate(item, names, what) for item in items]
         except InterpretError:
