@@ -6,7 +6,6 @@ import mmap
 import os
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,10 +21,10 @@ CONFIG = "[executors]\nisolate = {isolate}\nspares = {spares}\nmax = {max}\nfaul
 
 class Domains(Machine):
     def __init__(
-        self, folder: Path, isolate: str = "user", spares: int = 0, maximum: int = 8, faults: int = 3, more: str = "",
+        self, isolate: str = "user", spares: int = 0, maximum: int = 8, faults: int = 3, more: str = "",
         env: dict[str, str] | None = None, start: bool = True,
     ) -> None:  # fmt: skip
-        super().__init__(folder, CONFIG.format(isolate=isolate, spares=spares, max=maximum, faults=faults) + more, env, start=start)
+        super().__init__(CONFIG.format(isolate=isolate, spares=spares, max=maximum, faults=faults) + more, env, start=start)
 
     def executors(self) -> set[int]:
         return set(proc.executors(self.daemon.pid))
@@ -37,11 +36,11 @@ class Domains(Machine):
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Domains]]:
+def start() -> Iterator[Callable[..., Domains]]:
     made: list[Domains] = []
 
     def new(**how: Any) -> Domains:
-        made.append(Domains(tmp_path, **how))
+        made.append(Domains(**how))
         return made[-1]
 
     yield new

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,8 +32,8 @@ class Scene:
     """A daemon whose clients have an executor each once they have kernels. Two of them work all the time: one in the
     common executor, one in its own."""
 
-    def __init__(self, folder: Path, quiet: bool = False, **how: Any) -> None:
-        self.machine = Domains(folder, **{"isolate": "connection", "maximum": 12, "faults": 0, **how})
+    def __init__(self, quiet: bool = False, **how: Any) -> None:
+        self.machine = Domains(**{"isolate": "connection", "maximum": 12, "faults": 0, **how})
         self.control, self.daemon, self.gpu = self.machine.control, self.machine.daemon, self.machine.gpu
         self.exporter = self.machine.exporter()
         self.watcher = Watcher(self.machine)
@@ -135,11 +134,11 @@ def finish(point: Iterator[None]) -> None:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Scene]]:
+def start() -> Iterator[Callable[..., Scene]]:
     made: list[Scene] = []
 
     def new(**how: Any) -> Scene:
-        made.append(Scene(tmp_path, **how))
+        made.append(Scene(**how))
         return made[-1]
 
     yield new

@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from domains import Domains, Plain
@@ -87,8 +86,8 @@ def test_a_spare_is_killed_while_it_starts(start: Callable[..., Scene], gate: st
 
 
 @pytest.mark.parametrize("gate", ["init", "context"])
-def test_killed_at_the_daemons_start(tmp_path: Path, gate: str) -> None:
-    machine = Domains(tmp_path, start=False)
+def test_killed_at_the_daemons_start(gate: str) -> None:
+    machine = Domains(start=False)
     with machine.control.gate(gate):
         with ThreadPoolExecutor(1) as other:
             started = other.submit(machine.daemon.start)
@@ -162,9 +161,9 @@ ENDS: list[Point] = [
 
 @pytest.mark.parametrize("domain", [False, True], ids=["common", "domain"])
 @pytest.mark.parametrize("point", ENDS, ids=lambda point: point.__name__)
-def test_the_daemon_ends(tmp_path: Path, point: Point, domain: bool) -> None:
+def test_the_daemon_ends(point: Point, domain: bool) -> None:
     """It does not wait for an executor that does not answer, and leaves none behind."""
-    scene = Scene(tmp_path, more="[server]\nshutdown_grace_ms = 300\n")
+    scene = Scene(more="[server]\nshutdown_grace_ms = 300\n")
     victim = Victim(scene, domain)
     for one in scene.bystanders:
         one.close()
@@ -251,9 +250,9 @@ def test_many_clients_wait_for_an_executor(start: Callable[..., Scene]) -> None:
 
 
 @pytest.mark.parametrize("domain", [False, True], ids=["common", "domain"])
-def test_the_daemon_is_killed(tmp_path: Path, domain: bool) -> None:
+def test_the_daemon_is_killed(domain: bool) -> None:
     """No executor outlives it, whatever it does: the common one ends its jobs first."""
-    scene = Scene(tmp_path)
+    scene = Scene()
     victim = Victim(scene, domain)
     pids = {pid: os.pidfd_open(pid) for pid in scene.machine.executors()}
     with victim.held("kernel"):

@@ -77,7 +77,7 @@ class Shared(Machine):
 
     def __init__(self, folder: Path, terminate: str | None, more: str) -> None:
         self.mps = Mps(folder, terminate)
-        super().__init__(folder, f"[executors]\n{more}\n[server]\njob_timeout_s = 1\n", self.mps.env)
+        super().__init__(f"[executors]\n{more}\n[server]\njob_timeout_s = 1\n", self.mps.env)
 
     def executor(self) -> int:
         (pid,) = proc.executors(self.daemon.pid)

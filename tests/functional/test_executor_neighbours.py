@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter as Tally
-from pathlib import Path
 
 import pytest
 from domains import Bystander, Domains, Plain
@@ -82,9 +81,9 @@ def attack(scene: Scene, seed: int) -> None:
 
 
 @pytest.mark.parametrize("isolate", ["user", "connection"])
-def test_neighbours(tmp_path: Path, isolate: str) -> None:
+def test_neighbours(isolate: str) -> None:
     # On a machine that has much else to do, a neighbour's own kernel may take more than the usual two seconds.
-    scene = Scene(tmp_path, quiet=True, isolate=isolate, maximum=24, spares=1, more="longest_s = 6\n" + OPEN)
+    scene = Scene(quiet=True, isolate=isolate, maximum=24, spares=1, more="longest_s = 6\n" + OPEN)
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
     others: list[Stormy] = []

@@ -12,7 +12,6 @@ import select
 import signal
 import time
 from collections import Counter as Tally
-from pathlib import Path
 
 import pytest
 from domains import Domains
@@ -70,9 +69,9 @@ def storm(machine: Domains, clients: list[Stormy], killer: Killer, seconds: floa
 
 
 @pytest.mark.parametrize("isolate", ["user", "connection", "none"])
-def test_storm(tmp_path: Path, isolate: str) -> None:
+def test_storm(isolate: str) -> None:
     print(f"KOPS_TEST_KILL_SEED={SEED}")
-    scene = Scene(tmp_path, isolate=isolate, spares=1, maximum=16, quiet=True)
+    scene = Scene(isolate=isolate, spares=1, maximum=16, quiet=True)
     killer = Killer(scene.machine, random.Random(SEED))
     clients: list[Stormy] = []
     try:

@@ -459,7 +459,7 @@ def test_executors_are_by_connection(tmp_path: Path) -> None:
     folders = tmp_path / "folders"
     for name in ("a", "b"):
         (folders / name).mkdir(parents=True)
-    machine = Domains(tmp_path, isolate="user", more=f"[socket *]\npath = {folders}/*/kopsd.sock\n[socket b]\nisolate = user\n")
+    machine = Domains(isolate="user", more=f"[socket *]\npath = {folders}/*/kopsd.sock\n[socket b]\nisolate = user\n")
     with machine.daemon:
         clients = [Client(machine, path=str(folders / name / "kopsd.sock")) for name in "aabb"]
         for client in clients:
