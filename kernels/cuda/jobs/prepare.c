@@ -45,8 +45,8 @@ static struct backend_memory *find_peer(const struct cuda_device *d, const struc
     return found;
 }
 
-/* Whether CUPTI is to be started with the job; notes it for prepare(). It takes some 15 ms: where it was not started with
- * the context, the first job pays them of which times will be wanted some time, and no later one. */
+/* Whether CUPTI is to be started with the job; notes it for prepare(). It takes some 15 ms: where it was not started
+ * with the context, the first job pays them of which times will be wanted some time, and no later one. */
 static bool starts_records(struct cuda_executor *x, const struct backend_job *job)
 {
     const bool busy = atomic_load_explicit(&x->unfinished, memory_order_relaxed) > 0;
