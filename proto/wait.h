@@ -20,7 +20,7 @@ enum {
     WAIT_LEAD_NS = 100 * 1000,        /* a sleep ends so long before the expected end: timers are late, too */
     WAIT_LEAD_SHARE = 32,             /* and this part of the work's time earlier */
     WAIT_LEAST_SLEEP_NS = 150 * 1000, /* a shorter sleep saves less than the cold caches behind it cost */
-    WAIT_NAP_NS = 100 * 1000,         /* a processor that sleeps for longer goes deeper, and wakes later */
+    WAIT_NAP_NS = 100 * 1000,         /* after longer sleeps virtual processors wake later */
     WAIT_NAPS = 4,                    /* so many of the last sleeps before a window are short */
     WAIT_UNKNOWN_NS = 2 * 1000 * 1000 /* the window of work that nothing is known of begins at once */
 };

@@ -11,14 +11,8 @@ from .flood import Flood, message, messages, notification
 # ---- large messages ----
 
 
-def small_values(it: Flood, count: int) -> None:
-    prepared = messages("ping", {"x": [1] * (MESSAGE_BYTES - 100)}, 4)
-    for _ in range(count):
-        it.add(None, prepared, 2)
-
-
-def big_pings(it: Flood, count: int) -> None:
-    prepared = messages("ping", {"x": b"x" * (MESSAGE_BYTES - 100)}, 4)
+def pings(it: Flood, count: int, value: bytes | list[int]) -> None:
+    prepared = messages("ping", {"x": value}, 4)
     for _ in range(count):
         it.add(None, prepared, 2)
 
@@ -37,8 +31,8 @@ def many_keys(it: Flood, count: int) -> None:
         it.add(None, prepared, 2)
 
 
-several("values", "1 MB pings of small values", (1, 64), small_values)
-several("big_pings", "1 MB pings of one string", (16,), big_pings)
+several("values", "1 MB pings of small values", (1, 64), lambda it, n: pings(it, n, [1] * (MESSAGE_BYTES - 100)))
+several("big_pings", "1 MB pings of one string", (16,), lambda it, n: pings(it, n, b"x" * (MESSAGE_BYTES - 100)))
 several("refused_values", "1 MB messages of small values that are refused", (16,), refused_values)
 several("keys", "1 MB messages with a map of small keys", (16,), many_keys)
 

@@ -97,7 +97,7 @@ static void a_party_sleeps_before_the_window_and_polls_in_it(void **state)
     assert_false(wait_sleeps_first(&none, begin) || wait_sleeps_first(&crowded, begin));
 }
 
-/* A processor that sleeps for long is slow to wake: the last sleeps before a window are short, and the very last ends
+/* After a long sleep a processor wakes late: the last sleeps before a window are short, and the very last ends
  * with it. */
 static void the_last_sleeps_before_a_window_are_short(void **state)
 {
