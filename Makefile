@@ -1,22 +1,24 @@
 # A thin task runner over CMake presets: every target is one or two commands that can be typed by hand.
 #
 #   make demo              install what is missing, build, and run daemon, C client and Python clients together
-#   make test              install what is missing, build, and run every test          (PRESET=dev|asan|tsan|release)
+#   make test              install what is missing, build, and run the tests           (PRESET=dev|asan|tsan|release)
+#   make test-all          all that a release must pass: takes hours
 #   make build             build the release preset in build/release
 #   make help              the rest
 #
 # Settings: PRESET (build preset), JOBS (parallel jobs), KOPS_NO_INSTALL=1 (never install packages), PYTHON (interpreter),
 # CMAKE_ARGS (further arguments for configure, such as -DKOPS_CUDA=OFF), TESTS (arguments for ctest, such as '-R demo'),
-# CTEST_PARALLEL_LEVEL (how many tests at once: 2).
+# CTEST_PARALLEL_LEVEL (how many tests at once: 2), TIER (all: `make test` runs the long tests, too).
 
 PRESET ?= release
 JOBS ?= $(shell nproc)
 BUILD ?= build/$(PRESET)
 CMAKE_ARGS ?=
 TESTS ?=
+TIER ?= short
 export CTEST_PARALLEL_LEVEL ?= 2
 
-.PHONY: build demo test lint tidy asan tsan fuzz cuda gpu-test bench install package wheel package-test boot-test wheel-test fresh-test clean deps help
+.PHONY: build demo test test-all lint tidy asan tsan fuzz cuda gpu-test bench install package wheel package-test boot-test wheel-test fresh-test clean deps help
 .DEFAULT_GOAL := build
 
 help:
@@ -35,9 +37,13 @@ demo:
 	cmake --build build/demo --parallel $(JOBS) --target demo_programs
 	tools/with-python tests/demo/run --build build/demo
 
-## test     every test that this machine can run
+## test     the tests that this machine can run, but for those labelled `long`
+## test-all all tests, sanitizers, architectures, packages and the wheel: before a release (as root; takes hours)
 test: build
-	tools/run-tests $(BUILD) $(TESTS)
+	tools/run-tests $(BUILD) $(if $(filter all,$(TIER)),,-LE long) $(TESTS)
+
+test-all:
+	tests/all
 
 ## asan     the tests under AddressSanitizer and UBSan
 ## tsan     the tests under ThreadSanitizer
