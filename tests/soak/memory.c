@@ -40,6 +40,16 @@ static enum kops_code register_own(struct memory *m, kops_buffer **ret_buffer, s
     return r;
 }
 
+enum kops_code memory_made(kops_client *client, size_t bytes, kops_buffer **ret_buffer, struct kops_error *e)
+{
+    const enum kops_code r = kops_buffer_alloc(client, bytes, NULL, ret_buffer, e);
+
+    if (r || kops_buffer_data(*ret_buffer))
+        return r;
+    kops_buffer_release(*ret_buffer);
+    return kops_buffer_alloc_shared(client, bytes, ret_buffer, e);
+}
+
 static enum kops_code make(struct memory *m, unsigned i, struct kops_error *e)
 {
     kops_buffer **buffer = &m->all[i].buffer;
@@ -47,7 +57,7 @@ static enum kops_code make(struct memory *m, unsigned i, struct kops_error *e)
 
     switch (random_below(m->random, 3)) {
     case 0:
-        r = kops_buffer_alloc(m->client, MEMORY_BYTES, NULL, buffer, e);
+        r = memory_made(m->client, MEMORY_BYTES, buffer, e);
         break;
     case 1:
         r = kops_buffer_alloc_shared(m->client, MEMORY_BYTES, buffer, e);

@@ -29,6 +29,9 @@ void memory_drop(struct memory *m);
 /* Releases one of them, whichever; nothing may be taken. */
 void memory_drop_one(struct memory *m);
 
+/* Memory that the daemon makes, or, where that has no address here, shared memory. */
+enum kops_code memory_made(kops_client *client, size_t bytes, kops_buffer **ret_buffer, struct kops_error *e);
+
 /* Room for so many bytes, somewhere, guarded; NULL in *ret_buffer: there is none until memory_reuse(). */
 enum kops_code memory_take(struct memory *m, size_t bytes, kops_buffer **ret_buffer, uint64_t *ret_offset,
                            struct kops_error *e);

@@ -2,11 +2,11 @@
  *
  *     kops_soak_client --socket PATH --seed N --requests N [--seconds S]
  *
- * Runs ops of several kinds, dtypes and shapes on the host device, blocking and pipelined, alone, in sequences and as
- * programs, cancels some, gives buffers back and makes others. The daemon may be killed and started anew meanwhile:
- * what it ends is counted, everything else must be right. Ends after so many requests or seconds (0: no such limit),
- * with a line of JSON: what was done, what went wrong, how often which error came, and how long a blocking call took.
- * Exit status 1 when an answer was wrong or did not come, or an error came that nothing here explains. */
+ * Runs ops of several kinds, dtypes and shapes on the daemon's first device, blocking and pipelined, alone, in
+ * sequences and as programs, cancels some, gives buffers back and makes others. The daemon may be killed and started
+ * anew meanwhile: what it ends is counted, everything else must be right. Ends after so many requests or seconds (0: no
+ * such limit), with a line of JSON: what was done, what went wrong, how often which error came, and how long a blocking
+ * call took. Exit status 1 when an answer was wrong or did not come, or an error came that nothing here explains. */
 #include <err.h>
 #include <getopt.h>
 #include <stdio.h>
@@ -264,7 +264,7 @@ static void allocate(struct soak *s)
     const char *data;
 
     s->requests++;
-    if (kops_buffer_alloc(s->client, bytes, NULL, &buffer, &e)) {
+    if (memory_made(s->client, bytes, &buffer, &e)) {
         count_error(s, "an allocation", &e);
         return;
     }
@@ -324,7 +324,10 @@ static void begin(struct soak *s, const char *socket)
 
     while (kops_connect(&options, &s->client, &e) == KOPS_ERR_CONNECT_FAILED && ++tries < CONNECT_TRIES)
         usleep(CONNECT_PAUSE_US);
-    if (e.code || kops_buffer_alloc(s->client, sizeof(float) * WITNESS * 4, NULL, &s->witness, &e))
+    while (!e.code && memory_made(s->client, sizeof(float) * WITNESS * 4, &s->witness, &e) && explained(e.code) &&
+           ++tries < CONNECT_TRIES)
+        e.code = KOPS_OK;
+    if (e.code)
         errx(EXIT_FAILURE, "%s", e.message);
     data = kops_buffer_data(s->witness);
     for (unsigned i = 0; i < 4; i++) {

@@ -1,0 +1,249 @@
+/* Calls on descriptors: those that could block try, and wait for somebody to do something to a descriptor. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "preload.h"
+
+static uint64_t deadline(int64_t ms)
+{
+    return ms < 0 ? NEVER : world->now_ns + (uint64_t)ms * 1000000U;
+}
+
+/* Until something was done to a descriptor, or it is time, or a timer is due. False: `until` has come. */
+static bool wait_for_descriptors(uint64_t until)
+{
+    const uint64_t timer = timers_expire();
+
+    if (world->now_ns >= until)
+        return false;
+    wait_until(timer < until ? timer : until, KEY_DESCRIPTORS);
+    return true;
+}
+
+static void done(void)
+{
+    const int before = errno;
+
+    changed_descriptors();
+    step();
+    errno = before;
+}
+
+/* ---- several at once ---- */
+
+EXPORT int poll(struct pollfd *fds, nfds_t n, int ms)
+{
+    uint64_t until;
+    int r;
+
+    if (!simulated())
+        return REAL(poll)(fds, n, ms);
+    until = deadline(ms);
+    step();
+    do {
+        timers_expire();
+        r = REAL(poll)(fds, n, 0);
+    } while (r == 0 && wait_for_descriptors(until));
+    return r;
+}
+
+EXPORT int ppoll(struct pollfd *fds, nfds_t n, const struct timespec *limit, const sigset_t *mask)
+{
+    const struct timespec now = {0};
+    uint64_t until;
+    int r;
+
+    if (!simulated())
+        return REAL(ppoll)(fds, n, limit, mask);
+    until = limit ? world->now_ns + (uint64_t)limit->tv_sec * 1000000000U + (uint64_t)limit->tv_nsec : NEVER;
+    step();
+    do {
+        timers_expire();
+        r = REAL(ppoll)(fds, n, &now, mask);
+    } while (r == 0 && wait_for_descriptors(until));
+    return r;
+}
+
+EXPORT int epoll_pwait(int epoll, struct epoll_event *events, int n, int ms, const sigset_t *mask)
+{
+    uint64_t until;
+    int r;
+
+    if (!simulated())
+        return REAL(epoll_pwait)(epoll, events, n, ms, mask);
+    until = deadline(ms);
+    step();
+    do {
+        timers_expire();
+        r = REAL(epoll_pwait)(epoll, events, n, 0, mask);
+    } while (r == 0 && wait_for_descriptors(until));
+    return r;
+}
+
+EXPORT int epoll_wait(int epoll, struct epoll_event *events, int n, int ms)
+{
+    return simulated() ? epoll_pwait(epoll, events, n, ms, NULL) : REAL(epoll_wait)(epoll, events, n, ms);
+}
+
+EXPORT int select(int n, fd_set *restrict r, fd_set *restrict w, fd_set *restrict e, struct timeval *restrict limit)
+{
+    const fd_set none = {0}, before[3] = {r ? *r : none, w ? *w : none, e ? *e : none};
+    uint64_t until;
+    int found;
+
+    if (!simulated())
+        return REAL(select)(n, r, w, e, limit);
+    until = limit ? world->now_ns + (uint64_t)limit->tv_sec * 1000000000U + (uint64_t)limit->tv_usec * 1000U : NEVER;
+    step();
+    for (;;) {
+        struct timeval now = {0};
+
+        timers_expire();
+        found = REAL(select)(n, r, w, e, &now);
+        if (found || !wait_for_descriptors(until))
+            return found;
+        if (r)
+            *r = before[0];
+        if (w)
+            *w = before[1];
+        if (e)
+            *e = before[2];
+    }
+}
+
+/* ---- one ---- */
+
+/* Before a call that could block: until it would not. False: SO_RCVTIMEO or SO_SNDTIMEO is over. */
+static bool until_ready(int fd, short events, int flags)
+{
+    struct pollfd p = {.fd = fd, .events = events};
+    struct timeval limit = {0};
+    socklen_t bytes = sizeof(limit);
+    uint64_t until = NEVER;
+
+    step();
+    if (flags & MSG_DONTWAIT || fcntl(fd, F_GETFL) & O_NONBLOCK)
+        return true;
+    if (!getsockopt(fd, SOL_SOCKET, events == POLLIN ? SO_RCVTIMEO : SO_SNDTIMEO, &limit, &bytes) &&
+        (limit.tv_sec || limit.tv_usec))
+        until = world->now_ns + (uint64_t)limit.tv_sec * 1000000000U + (uint64_t)limit.tv_usec * 1000U;
+    for (;;) {
+        timers_expire();
+        if (REAL(poll)(&p, 1, 0))
+            return true;
+        if (!wait_for_descriptors(until)) {
+            errno = EAGAIN;
+            return false;
+        }
+    }
+}
+
+#define BLOCKING(type, name, events, flags, parameters, arguments)                                                     \
+    EXPORT type name parameters                                                                                        \
+    {                                                                                                                  \
+        type r;                                                                                                        \
+                                                                                                                       \
+        if (!simulated()) {                                                                                            \
+            r = REAL(name) arguments;                                                                                  \
+            changed_descriptors();                                                                                     \
+            return r;                                                                                                  \
+        }                                                                                                              \
+        if (!until_ready(fd, events, flags))                                                                           \
+            return -1;                                                                                                 \
+        r = REAL(name) arguments;                                                                                      \
+        done();                                                                                                        \
+        return r;                                                                                                      \
+    }
+
+BLOCKING(ssize_t, read, POLLIN, 0, (int fd, void *data, size_t n), (fd, data, n))
+BLOCKING(ssize_t, write, POLLOUT, 0, (int fd, const void *data, size_t n), (fd, data, n))
+BLOCKING(ssize_t, readv, POLLIN, 0, (int fd, const struct iovec *v, int n), (fd, v, n))
+BLOCKING(ssize_t, writev, POLLOUT, 0, (int fd, const struct iovec *v, int n), (fd, v, n))
+BLOCKING(ssize_t, recv, POLLIN, flags, (int fd, void *data, size_t n, int flags), (fd, data, n, flags))
+BLOCKING(ssize_t, send, POLLOUT, flags, (int fd, const void *data, size_t n, int flags), (fd, data, n, flags))
+BLOCKING(ssize_t, recvmsg, POLLIN, flags, (int fd, struct msghdr *m, int flags), (fd, m, flags))
+BLOCKING(ssize_t, sendmsg, POLLOUT, flags, (int fd, const struct msghdr *m, int flags), (fd, m, flags))
+BLOCKING(int, accept, POLLIN, 0, (int fd, struct sockaddr *restrict a, socklen_t *restrict n), (fd, a, n))
+BLOCKING(int, accept4, POLLIN, 0, (int fd, struct sockaddr *restrict a, socklen_t *restrict n, int how),
+         (fd, a, n, how))
+
+EXPORT int connect(int fd, const struct sockaddr *address, socklen_t bytes)
+{
+    int r;
+
+    if (simulated())
+        step();
+    r = REAL(connect)(fd, address, bytes);
+    if (simulated())
+        done();
+    return r;
+}
+
+EXPORT int shutdown(int fd, int how)
+{
+    const int r = REAL(shutdown)(fd, how);
+
+    if (simulated())
+        done();
+    return r;
+}
+
+EXPORT int close(int fd)
+{
+    int r;
+
+    timers_forget(fd);
+    r = REAL(close)(fd);
+    if (simulated())
+        done();
+    return r;
+}
+
+EXPORT int flock(int fd, int how)
+{
+    int r;
+
+    if (!simulated())
+        return REAL(flock)(fd, how);
+    step();
+    while ((r = REAL(flock)(fd, how | LOCK_NB)) < 0 && errno == EWOULDBLOCK && !(how & LOCK_NB))
+        wait_for_descriptors(NEVER);
+    changed_descriptors();
+    return r;
+}
+
+/* ---- random numbers ---- */
+
+static void fill(void *data, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        ((unsigned char *)data)[i] = (unsigned char)world_random(world);
+}
+
+EXPORT ssize_t getrandom(void *data, size_t n, unsigned flags)
+{
+    if (!simulated())
+        return REAL(getrandom)(data, n, flags);
+    fill(data, n);
+    return (ssize_t)n;
+}
+
+EXPORT int getentropy(void *data, size_t n)
+{
+    if (!simulated())
+        return REAL(getentropy)(data, n);
+    fill(data, n);
+    return 0;
+}

@@ -1,0 +1,125 @@
+/* Gives the turn on, and lets time pass. */
+#include <errno.h>
+#include <linux/futex.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "world.h"
+
+uint64_t world_random(struct world *w)
+{
+    /* xoroshiro128+, of Blackman and Vigna (2018) */
+    const uint64_t a = w->random[0], result = a + w->random[1], b = w->random[1] ^ a;
+
+    w->random[0] = (a << 24 | a >> 40) ^ b ^ b << 16;
+    w->random[1] = b << 37 | b >> 27;
+    return result;
+}
+
+unsigned world_add(struct world *w, pid_t process, uint32_t group, const char *name)
+{
+    unsigned i = 1;
+
+    while (i < PARTIES && w->parties[i].state != PARTY_NONE && w->parties[i].state != PARTY_ENDED)
+        i++;
+    if (i == PARTIES) {
+        dprintf(2, "simulation: more than %d threads\n", PARTIES);
+        _exit(99);
+    }
+    if (i >= w->n_parties)
+        w->n_parties = i + 1;
+    w->parties[i] = (struct party){.state = PARTY_BORN, .process = process, .group = group, .until_ns = NEVER};
+    w->parties[i].weight = world_random(w) % 8 ? 8 : 1;
+    snprintf(w->parties[i].name, NAME_BYTES, "%s", name);
+    return i;
+}
+
+static bool can_run(const struct world *w, const struct party *p)
+{
+    switch (p->state) {
+    case PARTY_BORN:
+    case PARTY_READY:
+        return true;
+    case PARTY_WAITS:
+        return p->until_ns <= w->now_ns || p->signalled || (p->key == KEY_DESCRIPTORS && p->seen != w->descriptors);
+    default:
+        return false;
+    }
+}
+
+/* Who comes next; time passes when nobody can run. 0, the simulator: nobody ever will. */
+unsigned world_choose(struct world *w, unsigned self)
+{
+    uint64_t first_ns;
+
+    (void)self;
+    for (;;) {
+        uint64_t whole = 0, at;
+
+        for (unsigned i = 1; i < w->n_parties; i++)
+            whole += can_run(w, &w->parties[i]) ? w->parties[i].weight : 0;
+        if (whole) {
+            at = world_random(w) % whole;
+            for (unsigned i = 1; i < w->n_parties; i++) {
+                const uint64_t weight = can_run(w, &w->parties[i]) ? w->parties[i].weight : 0;
+
+                if (at < weight)
+                    return i;
+                at -= weight;
+            }
+        }
+        first_ns = NEVER;
+        for (unsigned i = 1; i < w->n_parties; i++)
+            if (w->parties[i].state == PARTY_WAITS && w->parties[i].until_ns < first_ns)
+                first_ns = w->parties[i].until_ns;
+        if (first_ns == NEVER)
+            return 0;
+        w->now_ns = first_ns;
+    }
+}
+
+void world_tell(struct world *w, const char *format, ...)
+{
+    va_list list;
+    int n;
+
+    if (!w->trace || w->n_told + 256 > TRACE_BYTES)
+        return;
+    va_start(list, format);
+    n = vsnprintf(w->told + w->n_told, 256, format, list);
+    va_end(list);
+    w->n_told += (uint64_t)(n < 255 ? n : 255);
+}
+
+void world_give(struct world *w, unsigned party)
+{
+    struct party *p = &w->parties[party];
+
+    world_tell(w, "%llu %.9f turn of %u, process %d\n", (unsigned long long)w->steps, (double)w->now_ns / 1e9, party,
+               (int)p->process);
+
+    w->turns++;
+    w->hash = (w->hash ^ party ^ w->now_ns) * 0x100000001b3U;
+    w->holder = (int32_t)party;
+    p->turn = 1;
+    syscall(SYS_futex, &p->turn, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+void world_wait_for_turn(struct party *p)
+{
+    while (!p->turn)
+        syscall(SYS_futex, &p->turn, FUTEX_WAIT, 0, NULL, NULL, 0);
+    p->turn = 0;
+}
+
+/* Its threads have no more turns; what it had open was closed. */
+void world_process_ended(struct world *w, pid_t process)
+{
+    for (unsigned i = 1; i < w->n_parties; i++)
+        if (w->parties[i].process == process && w->parties[i].state != PARTY_NONE)
+            w->parties[i].state = PARTY_ENDED;
+    w->descriptors++;
+}

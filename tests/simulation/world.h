@@ -1,0 +1,81 @@
+/* What the processes of a simulation share: virtual time, one random sequence, and whose turn it is.
+ *
+ * Of all threads of all these processes one runs at a time: the one that has the turn. libkops_simulation.so, which is
+ * preloaded into each, gives the turn on at calls of the C library (locks, clocks, descriptors, processes), to a thread
+ * that the seed chooses, and lets time pass only while nobody can run. So a seed is a whole run. */
+#ifndef KOPS_TESTS_SIMULATION_WORLD_H
+#define KOPS_TESTS_SIMULATION_WORLD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define WORLD_VARIABLE "KOPS_STANDIN_WORLD"
+#define NEVER          UINT64_MAX
+
+enum { PARTIES = 512, PLANNED = 64, NAME_BYTES = 24, TRACE_BYTES = 256 << 20 };
+
+enum party_state {
+    PARTY_NONE,
+    PARTY_BORN,  /* its process or thread was begun, and has not taken its first turn */
+    PARTY_READY, /* runs as soon as it is its turn */
+    PARTY_WAITS, /* until `until_ns`, or what `key` names has happened */
+    PARTY_ENDED
+};
+
+enum { KEY_NONE = 0, KEY_DESCRIPTORS = 1 }; /* else a lock or a condition: made of its process and address */
+
+/* A thread. Only who has the turn writes here, but for `turn`. */
+struct party {
+    _Atomic uint32_t turn;   /* a futex: 1: it has the turn */
+    _Atomic uint32_t state;  /* enum party_state */
+    _Atomic int32_t process; /* its pid */
+    uint32_t group;          /* of processes: a role's number of simulator.c */
+    uint64_t thread;         /* pthread_t; 0: the first of its process */
+    uint64_t until_ns, key;
+    uint64_t seen;      /* world.descriptors when it looked last */
+    uint64_t ran_ns;    /* virtual processor time */
+    uint32_t looks;     /* at the clock, since it did anything else */
+    uint32_t signalled; /* a condition */
+    uint32_t weight;    /* how likely it is to be chosen: some are slow */
+    char name[NAME_BYTES];
+};
+
+enum world_request {
+    REQUEST_NONE,
+    REQUEST_STEP,        /* the next planned event is due */
+    REQUEST_ENDS,        /* a process exits: `request_process` */
+    REQUEST_THREAD_ENDS, /* a thread of that process exits: `request_thread` */
+    REQUEST_IDLE,        /* everybody waits for ever */
+    REQUEST_STEPS        /* all of the steps are used up */
+};
+
+struct world {
+    uint64_t random[2];
+    uint64_t now_ns;              /* CLOCK_MONOTONIC */
+    _Atomic uint64_t descriptors; /* changes when anything was done to one */
+    _Atomic uint64_t steps;
+    uint64_t next_event, last_step;
+    uint64_t turns; /* given on */
+    uint64_t hash;  /* of who had each turn: equal runs have equal ones */
+    _Atomic int32_t holder;
+    _Atomic uint32_t request; /* enum world_request; a futex */
+    int32_t request_process, request_thread;
+    _Atomic int32_t ending; /* the process that has the turn exits */
+    uint32_t n_parties;
+    struct party parties[PARTIES]; /* the first is the simulator */
+    bool trace;
+    uint64_t n_told;
+    char told[TRACE_BYTES]; /* with --trace: a line a turn, a step and a wait; the first of them */
+};
+
+/* turn.c */
+uint64_t world_random(struct world *w);
+void world_give(struct world *w, unsigned party);
+unsigned world_choose(struct world *w, unsigned self);
+unsigned world_add(struct world *w, pid_t process, uint32_t group, const char *name);
+void world_wait_for_turn(struct party *p);
+void world_process_ended(struct world *w, pid_t process);
+__attribute__((format(printf, 2, 3))) void world_tell(struct world *w, const char *format, ...);
+
+#endif
