@@ -2,9 +2,9 @@
  *
  *     simulator --seed N [--steps N] [--kill WHO@STEP]… [--world FILE] [--preload LIBRARY] -- DAEMON… [-- CLIENT…]…
  *
- * WHO is a daemon (which is started anew), executor, client or helper; which one of several the seed says. The daemon
- * gets SIGTERM when the last client has ended. Prints a line of JSON. Exit status 1: something went wrong that `wrong`
- * names; the same arguments do the same once more. */
+ * --last yes: the last client begins when the others have ended. WHO is a daemon (which is started anew), executor,
+ * client or helper; which one of several the seed says. The daemon gets SIGTERM when the last client has ended. Prints
+ * a line of JSON. Exit status 1: something went wrong that `wrong` names; the same arguments do the same once more. */
 #include <err.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -26,6 +26,8 @@
 
 #include "world.h"
 
+static const uint64_t LAST_NS = 20000000000;
+
 enum { PROGRAMS = 64, DAEMON = 0, STALL_S = 5, DEATH_MS = 10000, HANDLER_LOOKS = 1000000 };
 
 struct program {
@@ -46,6 +48,7 @@ static struct event events[PLANNED];
 static unsigned n_programs, n_events, next_event, kills, kills_before; /* before the daemon was started last */
 static char wrong[256];
 static bool asked; /* the daemon to end */
+static bool last_waits;
 
 #define WRONG(...) (wrong[0] ? 0 : snprintf(wrong, sizeof(wrong), __VA_ARGS__))
 
@@ -278,11 +281,21 @@ static void run(void)
         unsigned next;
 
         w->next_event = next_event < n_events ? events[next_event].step : NEVER;
-        if (!asked && !clients_left()) {
+        if (!asked && !clients_left() && last_waits) {
+            if (w->alarm_ns == NEVER)
+                w->alarm_ns = w->now_ns + LAST_NS; /* a daemon sees the end of a client in its own time */
+            if (w->now_ns >= w->alarm_ns) {
+                last_waits = false;
+                w->alarm_ns = NEVER;
+                start(n_programs - 1);
+            }
+        } else if (!asked && !clients_left()) {
             ask_to_end();
             asked = true;
         }
         next = world_choose(w, 0);
+        if (!next && w->alarm_ns != NEVER)
+            continue;
         if (!next) {
             WRONG(asked ? "the daemon waits for ever" : "everybody waits for ever");
             break;
@@ -354,7 +367,7 @@ static void make_world(const char *path, uint64_t seed)
         world_random(w);
     w->now_ns = 1000000000;
     w->n_parties = 1;
-    w->last_step = NEVER;
+    w->last_step = w->alarm_ns = NEVER;
     w->hash = 0xcbf29ce484222325U;
     setenv(WORLD_VARIABLE, path, 1);
 }
@@ -383,6 +396,8 @@ int main(int argc, char **argv)
             steps = strtoull(argv[i + 1], NULL, 0);
         else if (!strcmp(argv[i], "--trace"))
             trace = strcmp(argv[i + 1], "no") != 0;
+        else if (!strcmp(argv[i], "--last"))
+            last_waits = strcmp(argv[i + 1], "no") != 0;
         else if (!strcmp(argv[i], "--world"))
             path = argv[i + 1];
         else if (!strcmp(argv[i], "--preload"))
@@ -407,7 +422,7 @@ int main(int argc, char **argv)
     w->last_step = steps;
     w->trace = trace;
     clock_gettime(CLOCK_MONOTONIC, &from);
-    for (unsigned n = 0; n < n_programs; n++)
+    for (unsigned n = 0; n < n_programs - last_waits; n++)
         start(n);
     run();
     if (wrong[0])

@@ -50,7 +50,7 @@ static bool can_run(const struct world *w, const struct party *p)
     }
 }
 
-/* Who comes next; time passes when nobody can run. 0, the simulator: nobody ever will. */
+/* Who comes next; time passes when nobody can run. 0, the simulator: nobody ever will, or its alarm is due. */
 unsigned world_choose(struct world *w, unsigned self)
 {
     uint64_t first_ns;
@@ -75,6 +75,10 @@ unsigned world_choose(struct world *w, unsigned self)
         for (unsigned i = 1; i < w->n_parties; i++)
             if (w->parties[i].state == PARTY_WAITS && w->parties[i].until_ns < first_ns)
                 first_ns = w->parties[i].until_ns;
+        if (w->alarm_ns <= first_ns && w->alarm_ns != NEVER) {
+            w->now_ns = w->alarm_ns > w->now_ns ? w->alarm_ns : w->now_ns;
+            return 0;
+        }
         if (first_ns == NEVER)
             return 0;
         w->now_ns = first_ns;

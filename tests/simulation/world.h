@@ -56,6 +56,7 @@ struct world {
     _Atomic uint64_t descriptors; /* changes when anything was done to one */
     _Atomic uint64_t steps;
     uint64_t next_event, last_step;
+    uint64_t alarm_ns; /* the simulator has something to do then */
     uint64_t turns; /* given on */
     uint64_t hash;  /* of who had each turn: equal runs have equal ones */
     _Atomic int32_t holder;
