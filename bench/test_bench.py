@@ -60,7 +60,10 @@ def record(**more: Any) -> Record:
 
 @pytest.mark.skipif("KOPS_BUILD" not in os.environ, reason="KOPS_BUILD names no build folder")
 def test_every_measure_of_the_table_runs(tmp_path: Path) -> None:
-    done = run(str(BENCH / "run"), "--smoke", "--out", str(tmp_path), "--file", "r.json", "table")
+    # Solutions take the stand-in so long that they are the tests' of the judge.
+    names = [one.name for one in measures.select(["table"]) if one.name != "judge_rate"]
+    exactly = [f"{name[:-1]}[{name[-1]}]" for name in names]  # a name alone stands for all that begin with it
+    done = run(str(BENCH / "run"), "--smoke", "--out", str(tmp_path), "--file", "r.json", *exactly)
     assert done.returncode == 0, done.stdout + done.stderr
     records = {one["measure"]: one for one in json.loads((tmp_path / "r.json").read_text())}
     assert "noop_rpc_socket_sleep" in records
@@ -69,7 +72,7 @@ def test_every_measure_of_the_table_runs(tmp_path: Path) -> None:
         assert one["ours"]["p50"] > 0 or one["measure"].startswith(("cached_reference", "load_")), one
         assert one["measure"] in ROWS or one["measure"].endswith("time_slicing"), "a row of the table has a name"
     n_said = sum(line.startswith("[") for line in done.stderr.splitlines())
-    assert n_said == len(measures.select(["table"])), "every measure has an outcome"
+    assert n_said == len(names), "every measure has an outcome"
     table = run(str(BENCH / "table"), str(tmp_path / "r.json"))
     assert table.returncode == 0 and "C no-op RPC, shared memory" in table.stdout, table.stderr
     drawn = run(str(BENCH / "plot"), str(tmp_path / "r.json"), "--out", str(tmp_path))
@@ -81,17 +84,20 @@ def test_every_measure_of_the_table_runs(tmp_path: Path) -> None:
 @pytest.mark.skipif("KOPS_BUILD" not in os.environ, reason="KOPS_BUILD names no build folder")
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become two users")
 def test_a_user_works_beside_another_that_does_its_worst(tmp_path: Path) -> None:
-    names = ("nothing", "stats_x16", "registers", *(["bombs"] if backends.nvrtc() else []), "share")
-    kopsd = Path(os.environ["KOPS_BUILD"]) / "bin" / "kopsd"
-    options = ("--smoke", "--before", str(kopsd), "--out", str(tmp_path), "--file", "r.json")
-    done = run(str(BENCH / "run"), *options, *(f"neighbours_{name}" for name in names))
-    assert done.returncode == 0, done.stdout + done.stderr
-    records = {one["measure"]: one for one in json.loads((tmp_path / "r.json").read_text())}
+    names = ("nothing", "stats_x16", *(["bombs"] if backends.nvrtc() else []), "share")
+    before = ("--before", str(Path(os.environ["KOPS_BUILD"]) / "bin" / "kopsd"))
+    records = {}
+    for file, more, some in (("b.json", before, names[:1]), ("r.json", (), names[1:])):
+        options = ("--smoke", "--out", str(tmp_path), "--file", file)
+        done = run(str(BENCH / "run"), *options, *more, *(f"neighbours_{name}" for name in some))
+        assert done.returncode == 0, done.stdout + done.stderr
+        records |= {one["measure"]: one for one in json.loads((tmp_path / file).read_text())}
+    assert records["neighbours_nothing"]["detail"]["before"]["n"] > 0, records["neighbours_nothing"]
     rates = records["neighbours_share"]["detail"]
     assert rates["a_per_s"] > rates["b_per_s"] / 4, "one connection gets about as much as 64 of another user"
     for name in names[:-1]:
         one = records[f"neighbours_{name}"]
-        assert one["ours"]["n"] > 0 and one["detail"]["before"]["n"] > 0, one
+        assert one["ours"]["n"] > 0, one
         assert one["detail"]["wrong"] == 0 and not one["detail"]["failures"], one
         assert name == "nothing" or one["detail"]["attacker"], one
     table = run(str(BENCH / "table"), "--neighbours", str(tmp_path / "r.json"))

@@ -220,7 +220,7 @@ def test_timeout_cancels_and_leaves_the_connection_usable(k: kops.Client, daemon
 
 
 def test_the_clients_own_timeout(daemon: FakeDaemon, held: Any) -> None:
-    with kops.connect(daemon.path, timeout=1) as k:
+    with kops.connect(daemon.path, timeout=0.3) as k:
         with pytest.raises(kops.Timeout):
             k.square([1.0])
         assert k.ping(timeout=20) == {}

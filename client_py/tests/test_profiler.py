@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import json
 import os
@@ -489,12 +490,12 @@ def test_one_trace_with_torchs(k: kops.Client, real: Daemon, tmp_path: Path) -> 
 
 
 def test_the_daemon_is_replaced(tmp_path: Path) -> None:
-    with Daemon(config=backends.config(backends.HOST)) as first:
+    with Daemon(config=backends.config(backends.HOST)) as first, contextlib.ExitStack() as later:
         path = first.socket_path
         with kops.connect(path, timeout=60) as k, pytest.warns(RuntimeWarning, match="nothing of what kopsd does"):
             with profile(socket=path) as p:
                 k.add(A, A)
                 first.stop()
-                with Daemon(config=backends.config(backends.HOST), socket_path=path):
-                    k.add(A, A)
+                later.enter_context(Daemon(config=backends.config(backends.HOST), socket_path=path))
+                k.add(A, A)
             assert len(p.events()) <= 1

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -45,6 +46,23 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if "c" in chosen:
             chosen += HERE_IN_C
         metafunc.parametrize("runner", chosen, indirect=True, scope="session")
+
+
+LARGE, OF_LARGE = 80_000, ("u8", "f8_e4m3", "bf16", "f32", "f64")  # elements; a dtype of each width
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Large tensors are shared out among threads, or copied in pieces. Without a GPU that depends on the width alone."""
+
+    def tells(item: pytest.Item) -> bool:
+        given = getattr(item, "callspec", None)
+        if given is None or "case" not in given.params or given.params.get("daemon") == backends.CUDA:
+            return True
+        case = given.params["case"]
+        return case.dtype in OF_LARGE or max(map(math.prod, case.shapes)) < LARGE
+
+    config.hook.pytest_deselected(items=[item for item in items if not tells(item)])
+    items[:] = [item for item in items if tells(item)]
 
 
 @pytest.fixture(scope="session")

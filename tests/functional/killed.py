@@ -38,7 +38,7 @@ class Scene:
         self.exporter = self.machine.exporter()
         self.watcher = Watcher(self.machine)
         self.bystanders: list[Bystander] = [] if quiet else [Calculator(self.machine), Counter(self.machine)]
-        self.named = 0
+        self.named, self.streams = 0, 0
 
     def others_go_on(self, rounds: int = 2) -> None:
         for one in self.bystanders:
@@ -133,17 +133,23 @@ def finish(point: Iterator[None]) -> None:
         raise AssertionError("a point yields once")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def start() -> Iterator[Callable[..., Scene]]:
-    made: list[Scene] = []
+    """A scene with these settings: the one of the test before, if that had the same."""
+    made: list[tuple[dict[str, Any], Scene]] = []
 
-    def new(**how: Any) -> Scene:
-        made.append(Scene(**how))
-        return made[-1]
+    def scene(**how: Any) -> Scene:
+        if not made or made[-1][0] != how:
+            close()
+            made.append((how, Scene(**how)))
+        return made[-1][1]
 
-    yield new
-    for scene in made:
-        scene.close()
+    def close() -> None:
+        while made:
+            made.pop()[1].close()
+
+    yield scene
+    close()
 
 
 # A test module binds this name, which is how pytest finds it.

@@ -35,6 +35,7 @@ async def main():
 asyncio.run(main())
 """
 CLIENTS = ["python", "asyncio", "kopsctl"] + (["compiled"] if NATIVE.exists() else [])
+STARTERS = ["python", "kopsctl"]  # what starts it is written twice, in Python and in C
 
 
 class Place:
@@ -103,8 +104,7 @@ def test_a_client_starts_one_and_the_next_uses_it(place: Place, client: str) -> 
     assert place.use(client)[0] == 0
     pid = place.pid()
     assert pid
-    for other in CLIENTS:
-        assert place.use(other)[0] == 0
+    assert place.use(CLIENTS[CLIENTS.index(client) - 1])[0] == 0
     assert place.pid() == pid
     assert "event=ready" in place.log.read_text(encoding="utf-8")
     assert place.socket.stat().st_mode & 0o777 == 0o600
@@ -123,7 +123,7 @@ def test_it_keeps_nothing_of_its_client(place: Place, client: str, tmp_path: Pat
     assert os.readlink(f"/proc/{pid}/cwd") == "/"
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", STARTERS)
 def test_it_ends_when_unused(place: Place, client: str) -> None:
     for _ in range(2):  # and the next client starts the next one
         assert place.use(client, env={"KOPSD_SERVER_IDLE_EXIT_S": "1"})[0] == 0
@@ -140,7 +140,7 @@ def test_a_connection_keeps_it() -> None:
         assert daemon.process
         with daemon.connect() as connection:
             with pytest.raises(subprocess.TimeoutExpired):
-                daemon.process.wait(2)
+                daemon.process.wait(1.5)
             assert connection.alive()
         assert daemon.process.wait() == 0
 
@@ -167,8 +167,8 @@ def test_what_looks_at_a_daemon_starts_none(place: Place) -> None:
     assert not list(place.run.iterdir())
 
 
-def test_32_at_once_start_one(place: Place) -> None:
-    clients = [place.start(CLIENTS[i % len(CLIENTS)]) for i in range(32)]
+def test_many_at_once_start_one(place: Place) -> None:
+    clients = [place.start(CLIENTS[i % len(CLIENTS)]) for i in range(12)]
     for client in clients:
         text = client.communicate()[0]
         assert client.returncode == 0, text
@@ -182,7 +182,7 @@ def test_a_starter_is_killed(place: Place, made: str) -> None:
     proc.eventually(lambda: (place.run / made).exists(), "the starter has come that far")
     starter.kill()
     starter.communicate()
-    for client in CLIENTS:
+    for client in STARTERS:
         status, text = place.use(client)
         assert status == 0, text
     assert place.log.read_text(encoding="utf-8").count("event=ready") == 1
@@ -213,12 +213,11 @@ def test_a_stale_socket(place: Place) -> None:
     assert place.pid()
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", STARTERS)
 def test_a_failed_start_says_why(place: Place, client: str) -> None:
     status, text = place.use(client, env={"KOPSD_SERVER_DEFAULT_DEVICE": "77"})
     assert status and str(place.log) in text and "has ended" in text
-    if client != "compiled":  # whose messages have 511 bytes
-        assert 'no device "77" here' in text
+    assert 'no device "77" here' in text
     status, text = place.use(client, env={"KOPSD_SERVER_BAKLOG": "77"})
     assert status and "KOPSD_SERVER_BACKLOG" in text
 
@@ -246,7 +245,7 @@ exec "$@"
 
 
 @as_root
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", STARTERS)
 def test_a_machine_that_cannot_be_written(place: Place, client: str) -> None:
     """As a container whose file system is read only: a directory for the socket is all that is needed, and the error says so."""
     folder = place.home / "runtime"

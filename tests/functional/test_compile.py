@@ -87,9 +87,7 @@ def test_files_are_included_by_the_names_that_they_are_given(connection: raw.Con
         ('#include "../../../../../../etc/passwd"\nextern "C" __global__ void k() {}', "passwd"),
     ],
 )
-def test_a_source_that_does_not_compile_answers_with_the_log(
-    connection: raw.Connection, source: str, wanted: str
-) -> None:
+def test_a_source_that_does_not_compile_answers_with_the_log(connection: raw.Connection, source: str, wanted: str) -> None:
     error = connection.error("compile", {"source": source, "entries": ["k"], "name": "k.cu"})
     assert error.code == "compile_failed" and error.detail["reason"] == "source"
     assert wanted in error.detail["log"]
@@ -115,7 +113,7 @@ def test_an_endless_instantiation_is_ended_by_the_limit() -> None:
     source = """template <int D, int P> struct B { static constexpr long v = B<D - 1, 2 * P>::v + B<D - 1, 2 * P + 1>::v; };
     template <int P> struct B<0, P> { static constexpr long v = P; };
     extern "C" __global__ void k(long* p) { *p = B<40, 1>::v; }"""
-    m = Machine("[kernels]\ntime_s = 5\n")  # the source behind it is compiled in less on any machine
+    m = Machine("[kernels]\ntime_s = 3\n")  # the source behind it is compiled in less on any machine
     with m.daemon, m.daemon.connect() as connection:
         error = connection.error("compile", {"source": source, "entries": ["k"]})
         assert error.code == "compile_failed" and error.detail["reason"] in ("time", "memory"), error
@@ -181,9 +179,7 @@ def test_a_client_that_ends_takes_its_compile_with_it(machine: Machine, connect:
     before = other.call("stats")["kernels"]
     connection = connect()
     connection.request("compile", {"source": slow, "entries": ["k"]})
-    proc.eventually(
-        lambda: other.call("stats")["kernels"]["compiles"] > before["compiles"], "the compile has begun"
-    )
+    proc.eventually(lambda: other.call("stats")["kernels"]["compiles"] > before["compiles"], "the compile has begun")
     connection.close()
     proc.eventually(lambda: other.call("stats")["counters"]["connections"] == 1, "only one connection is left")
     assert compile_source(other, ADD + "// after that\n")["cached"] == "no"
@@ -278,5 +274,3 @@ def test_compiles_run_beside_each_other() -> None:
         connection.close()
     with m.daemon:
         pass
-
-

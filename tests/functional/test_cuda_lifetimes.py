@@ -43,9 +43,7 @@ def test_release_during_use_is_deferred(connection: raw.Connection, exporter: Ex
     before = machine.row.live_ipc_mappings
     buffers = [register(connection, m) for m in (a, out)]
     with machine.control.gate("kernel"):
-        running = connection.request(
-            "run", {"op": "square", "in": [tensor(buffers[0], [N])], "out": [tensor(buffers[1], [N])]}
-        )
+        running = connection.request("run", {"op": "square", "in": [tensor(buffers[0], [N])], "out": [tensor(buffers[1], [N])]})
         machine.wait(lambda: machine.row.waiting("kernel") == 1)
         for buffer in buffers:
             connection.call("release", {"buffer": buffer})
@@ -56,9 +54,7 @@ def test_release_during_use_is_deferred(connection: raw.Connection, exporter: Ex
     machine.wait(lambda: machine.row.live_ipc_mappings == before)
 
 
-def test_client_killed_during_a_kernel(
-    machine: Machine, exporter: Exporter, connect: Callable[[], raw.Connection]
-) -> None:
+def test_client_killed_during_a_kernel(machine: Machine, exporter: Exporter, connect: Callable[[], raw.Connection]) -> None:
     """The kernel ends, then the mappings go; a second client is served all the while."""
     other = connect()
     a, out, b = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N), vector(exporter.alloc(4 * N))
@@ -128,9 +124,7 @@ def test_trim(connection: raw.Connection, exporter: Exporter, machine: Machine) 
     assert (values(out) == 16).all()
 
 
-def test_trim_spares_other_connections(
-    connect: Callable[[], raw.Connection], exporter: Exporter, machine: Machine
-) -> None:
+def test_trim_spares_other_connections(connect: Callable[[], raw.Connection], exporter: Exporter, machine: Machine) -> None:
     one, two = connect(), connect()
     a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
     one.call("run", square(a, out))
@@ -163,7 +157,7 @@ def test_closed_reference_becomes_stale(connection: raw.Connection, exporter: Ex
 
 
 def test_idle_mappings_close_by_themselves() -> None:
-    machine = Machine("[limits]\nidle_close_s = 3\n")
+    machine = Machine("[limits]\nidle_close_s = 2\n")
     with machine.daemon, machine.daemon.connect() as connection:
         exporter = machine.exporter()
         a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
@@ -192,9 +186,7 @@ def test_inline_references_are_bounded() -> None:
 # ---- faults ----
 
 
-def test_launch_error_is_the_requesters(
-    connect: Callable[[], raw.Connection], exporter: Exporter, machine: Machine
-) -> None:
+def test_launch_error_is_the_requesters(connect: Callable[[], raw.Connection], exporter: Exporter, machine: Machine) -> None:
     one, two = connect(), connect()
     a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
     one.call("run", square(a, out))

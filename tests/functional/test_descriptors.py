@@ -193,7 +193,7 @@ def test_newcomers_wait_for_closes_that_last(lingering: Callable[[], Lingering])
             assert connection.alive() and other.alive()
             before = proc.fds(daemon.pid).total()
             with stopped(daemon):
-                for _ in range(700):
+                for _ in range(450):
                     rude = lingering()
                     with users.connect(daemon, ALICE) as newcomer:
                         newcomer.send(raw.pack_request(1, "ping", {}), fds=[rude.own.fileno()])

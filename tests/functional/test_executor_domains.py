@@ -214,7 +214,7 @@ def test_an_executor_that_starts_slowly(start: Callable[..., Domains], client: C
     with machine.control.gate("init"):
         os.kill(common, signal.SIGKILL)
         msgid = one.connection.request("run", {"op": "square", "in": [one.tensors[0]], "out": [one.tensors[2]]})
-        assert not one.connection.readable(2.5)
+        assert not one.connection.readable(1.5)
     one.connection.reply(msgid).get()
 
 

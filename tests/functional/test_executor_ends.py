@@ -19,9 +19,7 @@ from user_kernels import OTHERS, only_with_nvrtc
 pytestmark = [only_with_the_standin, only_with_nvrtc]
 (start,) = FIXTURES
 
-ROUNDS = 3
-
-# ---- starts ----
+ROUNDS = 2
 
 
 def waiting_at(scene: Scene, gate: str, spared: set[int] = frozenset()) -> int:  # type: ignore[assignment]
@@ -38,51 +36,6 @@ def waiting_at(scene: Scene, gate: str, spared: set[int] = frozenset()) -> int: 
 
 def wait_until_gone(machine: Domains, pid: int) -> None:
     proc.eventually(lambda: pid not in machine.executors(), "it is gone")
-
-
-@pytest.mark.parametrize("gate", ["init", "context"])
-@pytest.mark.parametrize("domain", [False, True], ids=["common", "domain"])
-def test_killed_again_while_it_starts(start: Callable[..., Scene], gate: str, domain: bool) -> None:
-    """Requests wait for the one that gets ready."""
-    scene = start()
-    before: dict[str, int] = {}
-    for _ in range(ROUNDS):
-        victim = Victim(scene, domain)
-        victim.memory.data[N:] = 0
-        dead = {victim.pid}
-        with scene.control.gate(gate):
-            os.kill(victim.pid, signal.SIGKILL)
-            sent = victim.connection.request("run", {"op": "square", "in": [victim.a], "out": [victim.b]})
-            pid = waiting_at(scene, gate, dead)
-            os.kill(pid, signal.SIGKILL)
-            waiting_at(scene, gate, dead | {pid})
-        victim.connection.reply(sent).get()
-        assert (victim.memory.data[N : 2 * N] == 9).all()
-        victim.works()
-        scene.others_go_on()
-        victim.connection.close()
-        before = before or scene.holdings()
-    scene.settle(before)
-
-
-@pytest.mark.parametrize("gate", ["init", "context"])
-def test_a_spare_is_killed_while_it_starts(start: Callable[..., Scene], gate: str) -> None:
-    scene = start(spares=1)
-    proc.eventually(lambda: bool(scene.watcher.rows("spare")), "a spare")
-    before: dict[str, int] = {}
-    for _ in range(ROUNDS):
-        proc.eventually(lambda: bool(scene.watcher.rows("spare")), "a spare")
-        dead = scene.machine.executors()
-        with scene.control.gate(gate):
-            os.kill(scene.watcher.rows("spare")[0]["pid"], signal.SIGKILL)
-            pid = waiting_at(scene, gate, dead)
-            os.kill(pid, signal.SIGKILL)
-            wait_until_gone(scene.machine, pid)
-        victim = Victim(scene, domain=True)
-        scene.others_go_on()
-        victim.connection.close()
-        before = before or scene.holdings()
-    scene.settle(before)
 
 
 @pytest.mark.parametrize("gate", ["init", "context"])
@@ -163,10 +116,8 @@ ENDS: list[Point] = [
 @pytest.mark.parametrize("point", ENDS, ids=lambda point: point.__name__)
 def test_the_daemon_ends(point: Point, domain: bool) -> None:
     """It does not wait for an executor that does not answer, and leaves none behind."""
-    scene = Scene(more="[server]\nshutdown_grace_ms = 300\n")
+    scene = Scene(quiet=True, more="[server]\nshutdown_grace_ms = 300\n")
     victim = Victim(scene, domain)
-    for one in scene.bystanders:
-        one.close()
     pids = scene.machine.executors()
     steps = point(scene, victim)
     next(steps)
@@ -177,6 +128,78 @@ def test_the_daemon_ends(point: Point, domain: bool) -> None:
     assert all(has_ended(pid) for pid in pids)
     scene.daemon.stop()
     scene.exporter.close()
+
+
+@pytest.mark.parametrize("domain", [False, True], ids=["common", "domain"])
+def test_the_daemon_is_killed(domain: bool) -> None:
+    """No executor outlives it, whatever it does: the common one ends its jobs first."""
+    scene = Scene()
+    victim = Victim(scene, domain)
+    pids = {pid: os.pidfd_open(pid) for pid in scene.machine.executors()}
+    with victim.held("kernel"):
+        victim.connection.request("run", {"op": "square", "in": [victim.a], "out": [victim.b]})
+        victim.reaches("kernel")
+        if domain:
+            os.kill(victim.pid, signal.SIGSTOP)
+        assert scene.daemon.process is not None
+        scene.daemon.process.kill()
+        scene.daemon.process.wait()
+        scene.daemon.process = None
+        for pidfd in pids.values():
+            proc.wait_exit(pidfd)
+            os.close(pidfd)
+    for one in scene.bystanders:
+        one.close()
+    scene.exporter.close()
+    scene.daemon.cleanup()
+
+
+# ---- starts ----
+
+
+@pytest.mark.parametrize("gate", ["init", "context"])
+@pytest.mark.parametrize("domain", [False, True], ids=["common", "domain"])
+def test_killed_again_while_it_starts(start: Callable[..., Scene], gate: str, domain: bool) -> None:
+    """Requests wait for the one that gets ready."""
+    scene = start()
+    before: dict[str, int] = {}
+    for _ in range(ROUNDS):
+        victim = Victim(scene, domain)
+        victim.memory.data[N:] = 0
+        dead = {victim.pid}
+        with scene.control.gate(gate):
+            os.kill(victim.pid, signal.SIGKILL)
+            sent = victim.connection.request("run", {"op": "square", "in": [victim.a], "out": [victim.b]})
+            pid = waiting_at(scene, gate, dead)
+            os.kill(pid, signal.SIGKILL)
+            waiting_at(scene, gate, dead | {pid})
+        victim.connection.reply(sent).get()
+        assert (victim.memory.data[N : 2 * N] == 9).all()
+        victim.works()
+        scene.others_go_on()
+        victim.connection.close()
+        before = before or scene.holdings()
+    scene.settle(before)
+
+
+@pytest.mark.parametrize("gate", ["init", "context"])
+def test_a_spare_is_killed_while_it_starts(start: Callable[..., Scene], gate: str) -> None:
+    scene = start(spares=1)
+    proc.eventually(lambda: bool(scene.watcher.rows("spare")), "a spare")
+    before: dict[str, int] = {}
+    for _ in range(ROUNDS):
+        proc.eventually(lambda: bool(scene.watcher.rows("spare")), "a spare")
+        dead = scene.machine.executors()
+        with scene.control.gate(gate):
+            os.kill(scene.watcher.rows("spare")[0]["pid"], signal.SIGKILL)
+            pid = waiting_at(scene, gate, dead)
+            os.kill(pid, signal.SIGKILL)
+            wait_until_gone(scene.machine, pid)
+        victim = Victim(scene, domain=True)
+        scene.others_go_on()
+        victim.connection.close()
+        before = before or scene.holdings()
+    scene.settle(before)
 
 
 # ---- who waits for an executor that hangs ----
@@ -205,7 +228,7 @@ def test_many_calls_into_a_stopped_one(start: Callable[..., Scene], common: bool
     first, victim, other = Victim(scene, domain=True), Victim(scene, domain=True), Victim(scene, domain=not common)
     sources = [
         f'extern "C" __global__ void custom_kernel(float* out, const float* in_, int n) {{ if (n > {i}) out[0] = in_[0]; }}'
-        for i in range(20)
+        for i in range(10)
     ]
     requests = [{"source": source, "entries": ["custom_kernel"]} for source in sources]
     for request in requests:
@@ -247,27 +270,3 @@ def test_many_clients_wait_for_an_executor(start: Callable[..., Scene]) -> None:
         connection.close()
     for one in (*busy, other):
         one.connection.close()
-
-
-@pytest.mark.parametrize("domain", [False, True], ids=["common", "domain"])
-def test_the_daemon_is_killed(domain: bool) -> None:
-    """No executor outlives it, whatever it does: the common one ends its jobs first."""
-    scene = Scene()
-    victim = Victim(scene, domain)
-    pids = {pid: os.pidfd_open(pid) for pid in scene.machine.executors()}
-    with victim.held("kernel"):
-        victim.connection.request("run", {"op": "square", "in": [victim.a], "out": [victim.b]})
-        victim.reaches("kernel")
-        if domain:
-            os.kill(victim.pid, signal.SIGSTOP)
-        assert scene.daemon.process is not None
-        scene.daemon.process.kill()
-        scene.daemon.process.wait()
-        scene.daemon.process = None
-        for pidfd in pids.values():
-            proc.wait_exit(pidfd)
-            os.close(pidfd)
-    for one in scene.bystanders:
-        one.close()
-    scene.exporter.close()
-    scene.daemon.cleanup()

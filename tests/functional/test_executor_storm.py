@@ -1,6 +1,6 @@
 """Executors that are killed, stopped or faulting at random moments, while clients of all kinds check every result.
 
-KOPS_TEST_KILL_SECONDS is how long it takes for each way of isolation, a few seconds without it. KOPS_TEST_KILL_SEED repeats
+KOPS_TEST_KILL_SECONDS is how long it takes for each way of isolation, two seconds without it. KOPS_TEST_KILL_SEED repeats
 what the clients and the killer choose, which is printed.
 """
 
@@ -23,7 +23,7 @@ from user_kernels import only_with_nvrtc
 
 pytestmark = [only_with_the_standin, only_with_nvrtc]
 
-SECONDS = float(os.environ.get("KOPS_TEST_KILL_SECONDS", "5"))
+SECONDS = float(os.environ.get("KOPS_TEST_KILL_SECONDS", "2"))
 SEED = int(os.environ.get("KOPS_TEST_KILL_SEED", str(random.SystemRandom().randrange(1 << 32))))
 
 

@@ -21,8 +21,7 @@ def test_domains_have_turns(start: Callable[..., Domains], client: Callable[...,
     second.own()
     with machine.control.gate("kernel"):
         sent = [
-            one.connection.request("launch", {"kernel": one.custom, "args": [one.tensors[1], one.tensors[0], N]})
-            for one in (first, second)
+            one.connection.request("launch", {"kernel": one.custom, "args": [one.tensors[1], one.tensors[0], N]}) for one in (first, second)
         ]
         rows = [machine.control.row(pid) for pid in machine.executors()]
         machine.wait(lambda: sum(row.waiting("kernel") for row in rows) == 1)
@@ -111,7 +110,7 @@ def test_an_old_debt_is_forgotten(start: Callable[..., Domains], client: Callabl
     old, other, *new = (client(machine) for _ in range(4))
     for one in (*new, other, old):
         one.own()
-    for one, asked in [(one, ask(one, 4000, 300)) for one in (old, other)]:
+    for one, asked in [(one, ask(one, 4000, 150)) for one in (old, other)]:
         for msgid in asked:
             one.connection.reply(msgid).get()
     goes_soon(old, *new)

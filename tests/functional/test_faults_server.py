@@ -56,9 +56,7 @@ def test_a_deadline_ends_nothing_that_runs_before(start: Callable[..., Machine],
     client.good()
 
 
-def test_builtin_ops_of_a_client_with_kernels_end_at_their_deadline(
-    start: Callable[..., Machine], clients: Callable[..., Client]
-) -> None:
+def test_builtin_ops_of_a_client_with_kernels_end_at_their_deadline(start: Callable[..., Machine], clients: Callable[..., Client]) -> None:
     machine = start()
     client = clients(machine)
     client.good()
@@ -67,9 +65,7 @@ def test_builtin_ops_of_a_client_with_kernels_end_at_their_deadline(
         assert (error.code, error.detail) == ("deadline_exceeded", {"ended": True})
 
 
-def test_the_common_executor_is_never_ended_for_a_deadline(
-    start: Callable[..., Machine], clients: Callable[..., Client]
-) -> None:
+def test_the_common_executor_is_never_ended_for_a_deadline(start: Callable[..., Machine], clients: Callable[..., Client]) -> None:
     machine = start()
     client = clients(machine)
     with machine.gate() as let:
@@ -89,7 +85,7 @@ def test_a_cancelled_kernel_ends_at_its_deadline(start: Callable[..., Machine], 
     client = clients(machine)
     client.good()
     with machine.kernels() as begun:
-        msgid = client.launch("spin_forever", deadline_ms=10 * SHORT)
+        msgid = client.launch("spin_forever", deadline_ms=5 * SHORT)
         begun(1)
         assert client.connection.call("cancel", {"msgid": msgid})["cancelled"]
         assert client.connection.alive() and msgid not in client.connection.replies  # a cancel alone ends no kernel
@@ -118,7 +114,7 @@ def test_done_is_written_when_the_kernel_has_ended(client: Client) -> None:
     client.a = tensor(buffer, [N])  # ordered work takes no shared memory
     page = Timelines(client.connection)
     page.reach(0, 1)
-    msgid = client.launch("spin_forever", deadline_ms=10 * SHORT, ready=1, done=1)  # it is looked at before that
+    msgid = client.launch("spin_forever", deadline_ms=5 * SHORT, ready=1, done=1)  # it is looked at before that
     client.wait_running(1)
     assert page.done(0) == 0
     page.wait_done(0, 1)
@@ -170,7 +166,7 @@ def test_a_shutdown_ends_kernels(start: Callable[..., Machine], clients: Callabl
 # ---- the watchdog ----
 
 WATCHED = "faults = 0\n[server]\njob_timeout_s = {seconds}\n"
-SOON, LATER = WATCHED.format(seconds=1), WATCHED.format(seconds=5)  # later: the test does something meanwhile
+SOON, LATER = WATCHED.format(seconds=1), WATCHED.format(seconds=2)  # later: the test does something meanwhile
 
 
 def test_the_watchdog_ends_the_kernel_alone(start: Callable[..., Machine], clients: Callable[..., Client]) -> None:
@@ -185,9 +181,7 @@ def test_the_watchdog_ends_the_kernel_alone(start: Callable[..., Machine], clien
 
 
 @pytest.mark.parametrize("waits_for_longer", [False, True])
-def test_who_waits_for_a_turn_is_not_ended(
-    start: Callable[..., Machine], clients: Callable[..., Client], waits_for_longer: bool
-) -> None:
+def test_who_waits_for_a_turn_is_not_ended(start: Callable[..., Machine], clients: Callable[..., Client], waits_for_longer: bool) -> None:
     machine = start("connection", LATER)
     client, other = clients(machine), clients(machine)
     client.good()
@@ -206,9 +200,7 @@ def test_who_waits_for_a_turn_is_not_ended(
     other.connection.reply(waits).get()
 
 
-def test_the_common_executor_is_ended_for_the_job_that_hangs(
-    start: Callable[..., Machine], clients: Callable[..., Client]
-) -> None:
+def test_the_common_executor_is_ended_for_the_job_that_hangs(start: Callable[..., Machine], clients: Callable[..., Client]) -> None:
     machine = start(more=LATER)
     client, other = clients(machine), clients(machine)
     with machine.gate() as let:
@@ -216,7 +208,7 @@ def test_the_common_executor_is_ended_for_the_job_that_hangs(
         client.wait_running(1)
         waits = other.square()
         error = client.error_of(hangs)
-        assert error.code == "job_timeout" and error.detail == {"timeout_s": 5, "daemon": "goes_on"}
+        assert error.code == "job_timeout" and error.detail == {"timeout_s": 2, "daemon": "goes_on"}
         assert other.connection.alive() and waits not in other.connection.replies
         let()
         other.connection.reply(waits).get()

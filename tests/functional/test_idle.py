@@ -10,31 +10,26 @@ from support.daemon import Daemon, sanitized
 CONFIG = backends.config(backends.HOST)
 
 
-@pytest.mark.parametrize("state", ["fresh", "connected", "used", "cancelled"])
-def test_idle_costs_nothing(state: str) -> None:
+def test_idle_costs_nothing() -> None:
     with Daemon(config=CONFIG) as daemon:
-        connection = daemon.connect() if state != "fresh" else None
-        if connection and state in ("used", "cancelled"):
-            vectors = Vectors(connection, 2, 1 << 20)
-            connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
-            tensors = [raw.tensor(vectors.buffer, [64, 64], offset=65536 * i) for i in range(3)]
-            connection.run("gemm", tensors[:2], tensors[2:])
-        if connection and state == "cancelled":
-            work = LongRun(connection)
-            connection.call("cancel", {"msgid": work.msgid})
-            connection.reply(work.msgid)
         idle.assert_idle(daemon)
-        if connection:
-            connection.close()
 
 
-def test_waiting_for_a_slow_reader_costs_nothing() -> None:
-    """A connection whose replies do not fit its socket is waited for, not polled."""
-    with Daemon(config=CONFIG) as daemon:
-        connection = daemon.connect()
-        connection.ask_without_reading()
-        idle.assert_idle(daemon)
-        connection.close()
+def test_idle_clients_cost_nothing() -> None:
+    """One that has only connected, one whose work is done, one whose work was cancelled, and one whose replies do not fit its
+    socket: it is waited for, not polled."""
+    with Daemon(config=CONFIG) as daemon, daemon.connect() as connected, daemon.connect() as used, daemon.connect() as slow:
+        assert connected.alive()
+        vectors = Vectors(used, 2, 1 << 20)
+        used.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
+        tensors = [raw.tensor(vectors.buffer, [64, 64], offset=65536 * i) for i in range(3)]
+        used.run("gemm", tensors[:2], tensors[2:])
+        with daemon.connect() as cancelled:
+            work = LongRun(cancelled)
+            cancelled.call("cancel", {"msgid": work.msgid})
+            cancelled.reply(work.msgid)
+            slow.ask_without_reading()
+            idle.assert_idle(daemon)
 
 
 @pytest.mark.skipif(sanitized(), reason="a sanitizer needs more memory by itself")

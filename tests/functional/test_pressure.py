@@ -67,9 +67,7 @@ def test_flooder_that_reads_again_is_served(connection: raw.Connection) -> None:
     assert pending, "the socket never filled up"
     seen = 0
     while pending or seen < msgid:
-        readable, writable, _ = select.select(
-            [connection.socket], [connection.socket] if pending else [], [], raw.PATIENCE
-        )
+        readable, writable, _ = select.select([connection.socket], [connection.socket] if pending else [], [], raw.PATIENCE)
         assert readable or writable
         if writable and pending:
             connection.socket.setblocking(False)
@@ -142,7 +140,7 @@ def test_cancel_without_credit(path: str, connect: Callable[..., raw.Connection]
 def test_stuck_reader_is_dropped() -> None:
     """A client that is paused because it takes no reply is dropped after limits.stuck_reader_s, with what it holds;
     one that takes some now and then is not."""
-    with Daemon("--set", "limits.stuck_reader_s=6") as daemon, daemon.connect() as other:
+    with Daemon("--set", "limits.stuck_reader_s=4") as daemon, daemon.connect() as other:
         assert other.alive()
         before = daemon.holdings()
         with daemon.connect() as stuck, daemon.connect() as slow:
@@ -166,7 +164,7 @@ def test_stuck_reader_is_dropped() -> None:
 
 def test_trickling_reader_is_dropped() -> None:
     """One that takes a byte now and then does not keep its place by it; one that takes some thousand a second does."""
-    with Daemon("--set", "limits.stuck_reader_s=4") as daemon, daemon.connect() as other:
+    with Daemon("--set", "limits.stuck_reader_s=3") as daemon, daemon.connect() as other:
         assert other.alive()
         before = daemon.holdings()
         with daemon.connect() as trickling, daemon.connect() as slow:

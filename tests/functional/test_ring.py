@@ -237,13 +237,16 @@ def test_many_rings(daemon: Daemon) -> None:
 
 # ---- back-pressure ----
 
-WHILE_S = 1.0  # in which a daemon that reads on has made room
+WHILE_S = 0.2  # in which a daemon that reads on has made room, where no other work keeps it from that
+
+
+FLOOD = 4 << 20  # bytes that no daemon takes in whose client reads nothing
 
 
 def flood(ring: Ring, data: bytes) -> int:
     """Sends and reads nothing, until nobody has made room for a while; how many bytes went."""
     sent = 0
-    while True:
+    while sent < FLOOD:
         piece = data[: ring.room()]
         if piece:
             ring.put(piece)
@@ -251,14 +254,15 @@ def flood(ring: Ring, data: bytes) -> int:
             sent += len(piece)
             data = data[len(piece) :] + piece
         elif not select.select([], [], [], WHILE_S)[0] and not ring.room():
-            return sent
+            break
+    return sent
 
 
 def test_flood_that_nobody_reads(ring: Ring, daemon: Daemon) -> None:
     """The daemon takes in what its rings and limits hold and no more, and serves others."""
     before = proc.status(daemon.pid, "VmRSS")
     sent = flood(ring, raw.pack_request(1, "ping", {"x": bytes(985)}))
-    assert sent < 4 << 20
+    assert sent < FLOOD
     assert proc.status(daemon.pid, "VmRSS") - before < (8 << 10 if not sanitized() else 256 << 10)
     with daemon.connect() as other:
         assert other.alive()
@@ -267,11 +271,11 @@ def test_flood_that_nobody_reads(ring: Ring, daemon: Daemon) -> None:
 def test_flooder_that_reads_again_is_served(ring: Ring) -> None:
     """Paused, not broken: every request is answered, in order."""
     count = 0
-    while ring.room() > 2000 or (not select.select([], [], [], WHILE_S)[0] and ring.room() > 2000):
+    while ring.room() > 2000 or count * 900 <= ring.request_bytes + ring.reply_bytes:
+        proc.eventually(lambda: ring.room() > 2000, "what the rings have room for is taken")
         ring.put(raw.pack_request(count, "ping", {"n": count, "x": bytes(900)}))
         ring.publish()
         count += 1
-    assert count * 900 > ring.request_bytes + ring.reply_bytes
     for i in range(count):
         assert ring.reply(i).get()["n"] == i
     assert ring.call("ping", {"after": 1}) == {"after": 1}
@@ -286,13 +290,9 @@ def test_idle_with_unread_replies_costs_nothing(ring: Ring, daemon: Daemon) -> N
 
 
 def test_idle_ring_costs_nothing(ring: Ring, daemon: Daemon) -> None:
+    """Nor does half a message in it."""
     for i in range(100):
         ring.call("ping", {"i": i})
-    assert_idle(daemon)
-    assert ring.call("ping", {"still": "there"}) == {"still": "there"}
-
-
-def test_half_a_message_costs_nothing(ring: Ring, daemon: Daemon) -> None:
     data = raw.pack_request(1, "ping", {"x": bytes(1000)})
     ring.send(data[:500])
     assert_idle(daemon)
@@ -302,7 +302,7 @@ def test_half_a_message_costs_nothing(ring: Ring, daemon: Daemon) -> None:
 
 def test_polling_that_never_pays_shrinks() -> None:
     """Requests further apart than the budget: after a few the daemon spends far less than the whole of it on each."""
-    budget_s, calls = 0.02, 100
+    budget_s, calls = 0.02, 50
     with Daemon("--spin-us", str(int(budget_s * 1e6)), config=CONFIG) as daemon, daemon.connect() as connection:
         ring = Ring(connection)
         before = proc.cpu_ticks(daemon.pid)

@@ -76,9 +76,7 @@ def test_nodes_share_code_by_nginx(tmp_path: Path, keys: tuple[Key, Key]) -> Non
                 assert compile_on(c, "of the second")["cached"] == "no" and shared_cache.helpers(second) == helpers
                 n = counters(c)
                 assert (n["cache_remote_hits"], n["compiles"], n["remote_uploads"], n["remote_upload_drops"]) == (1, 1, 0, 0)
-                proc.eventually(
-                    lambda: all(e["on_disk"] for e in c.call("cache", {"action": "list"})["entries"]), "all is on disk"
-                )
+                proc.eventually(lambda: all(e["on_disk"] for e in c.call("cache", {"action": "list"})["entries"]), "all is on disk")
             second.stop()
             second.start()
             with second.connect() as c:
@@ -358,7 +356,7 @@ def test_a_question_of_a_helper_that_dies_is_compiled(store: Store, keys: tuple[
 
 def test_a_helper_that_is_stopped_is_replaced(store: Store, keys: tuple[Key, Key]) -> None:
     """It has neither ended nor closed anything: only that it does not answer tells."""
-    settings = {**PATIENT, "remote_timeout_ms": 3000}
+    settings = {**PATIENT, "remote_timeout_ms": 1500}
     with node(store.url, remote_key=keys[0].path, **settings) as d, d.connect() as c:
         compile_on(c, "before")
         wait_for(c, "remote_uploads")
@@ -380,7 +378,7 @@ def test_a_helper_that_is_stopped_is_replaced(store: Store, keys: tuple[Key, Key
 
 def test_a_stopped_helper_holds_up_no_compile(store: Store, keys: tuple[Key, Key]) -> None:
     """Longer than the patience: what nobody waits for any more is given up all the same."""
-    with node(store.url, remote_key=keys[0].path, remote_wait_ms=1, remote_timeout_ms=15000) as d, d.connect() as c:
+    with node(store.url, remote_key=keys[0].path, remote_wait_ms=1, remote_timeout_ms=4000) as d, d.connect() as c:
         proc.eventually(lambda: state(c) == "serving", lambda: state(c))
         pid = helper(d)
         os.kill(pid, signal.SIGSTOP)
@@ -477,5 +475,3 @@ def test_a_user_of_its_own_serves_it(store: Store, public: Path, keys: tuple[Key
         wait_for(c, "remote_uploads")
         c.call("cache", {"action": "clear"})
         assert compile_on(c)["cached"] == "remote"
-
-

@@ -171,7 +171,7 @@ def test_what_is_not_right_is_refused(what: str, store: Store, bodies: Bodies) -
 
 @pytest.mark.parametrize("what", FAILED)
 def test_what_is_no_answer_is_a_failure(what: str, store: Store, bodies: Bodies) -> None:
-    settings = {**PATIENT, "remote_timeout_ms": 3000} if what in ENDLESS else PATIENT
+    settings = {**PATIENT, "remote_timeout_ms": 1500} if what in ENDLESS else PATIENT
     with node(store.url, remote_trust=bodies.key.public, **settings) as d, d.connect() as c:
         compile_on(c, "warm")
         before = d.holdings()
@@ -377,5 +377,3 @@ def test_a_helper_that_says_nothing_is_given_up(tmp_path: Path, bodies: Bodies) 
             assert counters(c)["remote_failures"] == 1
             h.accept()
             assert "the helper does not answer" in d.log()
-
-

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -28,8 +28,15 @@ from user_kernels import (
 )
 
 pytestmark = [only_with_the_standin, only_with_nvrtc]
-shared_machine, machine, connect, connection, exporter = FIXTURES
+shared_machine, machine, connect, connection, _ = FIXTURES
 compilers, steady, vectors = kernels.FIXTURES
+
+
+@pytest.fixture(scope="module")
+def exporter(shared_machine: Machine) -> Iterator[Exporter]:
+    process = shared_machine.exporter()
+    yield process
+    process.close()
 
 
 # ---- launching ----
@@ -91,9 +98,7 @@ def test_other_element_types(connection: raw.Connection, exporter: Exporter) -> 
     assert np.array_equal(np.frombuffer(bins.read(1024), np.uint32), np.bincount(raw_data, minlength=256))
 
 
-def test_a_kernel_reads_whatever_its_process_has_mapped(
-    connection: raw.Connection, exporter: Exporter, vectors: list[Memory]
-) -> None:
+def test_a_kernel_reads_whatever_its_process_has_mapped(connection: raw.Connection, exporter: Exporter, vectors: list[Memory]) -> None:
     """No argument names the memory that it reads."""
     out, secret, told = *vectors[:2], exporter.alloc(8)
     args = [told.inline([1], dtype="u64"), secret.inline([N])]
@@ -359,7 +364,7 @@ def test_a_kernel_that_never_ends_is_reported_and_the_device_freed() -> None:
         error = connection.error("launch", {"kernel": kernel, "args": [memory.inline([N])]})
         assert error.code == "job_timeout" and "spin_forever" in error.message
         assert m.daemon.wait() == DEVICE_LOST_STATUS
-        assert "event=job_timeout" in m.daemon.log() and "what=\"spin_forever [1024] f32\"" in m.daemon.log()
+        assert "event=job_timeout" in m.daemon.log() and 'what="spin_forever [1024] f32"' in m.daemon.log()
         m.daemon.process = None
         connection.close()
         other.close()

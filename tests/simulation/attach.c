@@ -42,7 +42,7 @@ static void pass_on(void)
         return;
     my_turn = false;
     world_give(world, next);
-    world_wait_for_turn(me);
+    world_wait_for_turn(world, me);
     my_turn = true;
 }
 
@@ -188,8 +188,10 @@ __attribute__((constructor)) static void attach(int argc, char **argv, char **en
     if (w == MAP_FAILED)
         return;
     world = w;
-    while (!(me = of_this_process())) /* whose parent writes its number once it knows it */
+    while (!(me = of_this_process())) { /* whose parent writes its number once it knows it */
+        world_end_with_simulator(world);
         syscall(SYS_sched_yield);
+    }
     me->process = process_number();
     name = argc && strrchr(argv[0], '/') ? strrchr(argv[0], '/') + 1 : argv[0];
     snprintf(me->name, NAME_BYTES, "%s%s%.16s", name, argc > 1 && argv[1][0] != '-' ? " " : "",
@@ -202,7 +204,7 @@ __attribute__((constructor)) static void attach(int argc, char **argv, char **en
         return;
     }
     me->state = PARTY_READY;
-    world_wait_for_turn(me);
+    world_wait_for_turn(world, me);
     my_turn = true;
 }
 

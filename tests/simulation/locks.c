@@ -178,7 +178,7 @@ static void *begin(void *given)
 
     free(given);
     me = &world->parties[start.party];
-    world_wait_for_turn(me);
+    world_wait_for_turn(world, me);
     my_turn = true;
     me->state = PARTY_READY;
     pthread_cleanup_push(thread_ends, NULL);

@@ -32,7 +32,7 @@ EXPORT pid_t fork(void)
     } else {
         me = &world->parties[party];
         my_turn = false;
-        world_wait_for_turn(me);
+        world_wait_for_turn(world, me);
         my_turn = true;
         me->process = process_number();
         me->state = PARTY_READY;

@@ -369,6 +369,7 @@ static void make_world(const char *path, uint64_t seed)
     w->n_parties = 1;
     w->last_step = w->alarm_ns = NEVER;
     w->hash = 0xcbf29ce484222325U;
+    snprintf(w->path, sizeof(w->path), "%s", path);
     setenv(WORLD_VARIABLE, path, 1);
 }
 

@@ -4,7 +4,9 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "world.h"
@@ -112,10 +114,22 @@ void world_give(struct world *w, unsigned party)
     syscall(SYS_futex, &p->turn, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
-void world_wait_for_turn(struct party *p)
+/* The simulator was killed, and its folder removed: nobody gives a turn any more. */
+void world_end_with_simulator(const struct world *w)
 {
+    struct stat status;
+
+    if (stat(w->path, &status) < 0 && errno == ENOENT)
+        syscall(SYS_exit_group, 1);
+}
+
+void world_wait_for_turn(const struct world *w, struct party *p)
+{
+    const struct timespec now_and_then = {.tv_sec = 5};
+
     while (!p->turn)
-        syscall(SYS_futex, &p->turn, FUTEX_WAIT, 0, NULL, NULL, 0);
+        if (syscall(SYS_futex, &p->turn, FUTEX_WAIT, 0, &now_and_then, NULL, 0) < 0 && errno == ETIMEDOUT)
+            world_end_with_simulator(w);
     p->turn = 0;
 }
 

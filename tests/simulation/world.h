@@ -57,14 +57,15 @@ struct world {
     _Atomic uint64_t steps;
     uint64_t next_event, last_step;
     uint64_t alarm_ns; /* the simulator has something to do then */
-    uint64_t turns; /* given on */
-    uint64_t hash;  /* of who had each turn: equal runs have equal ones */
+    uint64_t turns;    /* given on */
+    uint64_t hash;     /* of who had each turn: equal runs have equal ones */
     _Atomic int32_t holder;
     _Atomic uint32_t request; /* enum world_request; a futex */
     int32_t request_process, request_thread;
     _Atomic int32_t ending; /* the process that has the turn exits */
     uint32_t n_parties;
     struct party parties[PARTIES]; /* the first is the simulator */
+    char path[256];
     bool trace;
     uint64_t n_told;
     char told[TRACE_BYTES]; /* with --trace: a line a turn, a step and a wait; the first of them */
@@ -75,7 +76,8 @@ uint64_t world_random(struct world *w);
 void world_give(struct world *w, unsigned party);
 unsigned world_choose(struct world *w, unsigned self);
 unsigned world_add(struct world *w, pid_t process, uint32_t group, const char *name);
-void world_wait_for_turn(struct party *p);
+void world_wait_for_turn(const struct world *w, struct party *p);
+void world_end_with_simulator(const struct world *w);
 void world_process_ended(struct world *w, pid_t process);
 __attribute__((format(printf, 2, 3))) void world_tell(struct world *w, const char *format, ...);
 
