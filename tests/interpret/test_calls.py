@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 import kops
 import numpy as np
 import pytest
-from conftest import launch, params_of
+from conftest import Together, launch, params_of
 from kops.interpret import InterpretError, _compiler, run
 
 Fails = Callable[..., Any]
@@ -65,26 +66,27 @@ def test_declaration_that_is_not_the_sources(fails: Fails, signature: str, args:
     assert "in the source" in str(fails("signature", FILL, "fill", signature, *args))
 
 
-@pytest.mark.parametrize(
-    ("cpp", "dtype", "good"),
-    [
-        ("half", "f16", True), ("half", "f32", False), ("half", "bf16", False), ("half", "u16", True), ("half", "i16", True),
-        ("__nv_bfloat16", "f32", False), ("__nv_bfloat16", "f16", False), ("__nv_bfloat16", "bf16", True), ("half2", "f16", True),
-        ("half2", "f32", False), ("float4", "f32", True), ("float4", "f16", False), ("int4", "f16", True), ("unsigned short", "bf16", True),
-        ("unsigned", "i32", True), ("unsigned", "f32", False), ("uint", "u32", True), ("unsigned char", "bool", True),
-        ("real", "bf16", True), ("real", "f16", False), ("void", "f64", True), ("struct S", "f32", True),
-    ],
-)  # fmt: skip
-def test_element_types_are_the_sources(cpp: str, dtype: str, good: bool) -> None:
-    source = f"#include <cuda_fp16.h>\n#include <cuda_bf16.h>\ntypedef __nv_bfloat16 real; struct S;\n__global__ void k({cpp} *c) {{}}"
+TYPES = {
+    "half": {"f16": True, "f32": False, "bf16": False, "u16": True, "i16": True},
+    "__nv_bfloat16": {"f32": False, "f16": False, "bf16": True},
+    "half2": {"f16": True, "f32": False}, "float4": {"f32": True, "f16": False}, "int4": {"f16": True},
+    "unsigned short": {"bf16": True}, "unsigned": {"i32": True, "f32": False}, "uint": {"u32": True}, "unsigned char": {"bool": True},
+    "real": {"bf16": True, "f16": False}, "void": {"f64": True}, "struct S": {"f32": True},
+}  # fmt: skip
+typed = Together("#include <cuda_fp16.h>\n#include <cuda_bf16.h>\ntypedef __nv_bfloat16 real; struct S;\n")
+POINTERS = {cpp: typed(f"__global__ void k({cpp} *c) {{}}") for cpp in TYPES}
+
+
+@pytest.mark.parametrize(("cpp", "dtype"), [(cpp, dtype) for cpp, dtypes in TYPES.items() for dtype in dtypes])
+def test_element_types_are_the_sources(cpp: str, dtype: str) -> None:
     names = {"bool": "?", "bf16": "u2"}
     c = np.zeros(16, names.get(dtype, f"{dtype[0]}{int(dtype[1:]) // 8}" if dtype[1:].isdigit() else "f4"))
     params = [{"name": "c", "kind": "inout", "dtype": dtype}]
-    if good:
-        run(source, "k", params, [c], grid=1, block=1)
+    if TYPES[cpp][dtype]:
+        kops.interpret.launch(POINTERS[cpp].load, "k", params, [c], grid=1, block=1)
     else:
         with pytest.raises(InterpretError, match=r"parameter 1 \(c\): declared as a tensor of .*, in the source it is .*write `") as caught:
-            run(source, "k", params, [c], grid=1, block=1)
+            kops.interpret.launch(POINTERS[cpp].load, "k", params, [c], grid=1, block=1)
         assert caught.value.kind == "signature"
 
 
@@ -190,13 +192,16 @@ def test_lists_and_numbers_as_inputs() -> None:
     assert c.tolist() == [1, 2, 3]
 
 
+ELEMENTS = {"i8": "signed char", "u8": "unsigned char", "i16": "short", "u16": "unsigned short", "i32": "int", "u32": "unsigned",
+            "i64": "long long", "u64": "unsigned long long", "f32": "float", "f64": "double", "bool": "bool"}  # fmt: skip
+SETS = {dtype: typed(f"__global__ void k({cpp} *c, {cpp} v) {{ c[threadIdx.x] = v; }}") for dtype, cpp in ELEMENTS.items()}
+
+
 def test_every_type() -> None:
-    names = {"i8": "signed char", "u8": "unsigned char", "i16": "short", "u16": "unsigned short", "i32": "int", "u32": "unsigned",
-             "i64": "long long", "u64": "unsigned long long", "f32": "float", "f64": "double", "bool": "bool"}  # fmt: skip
-    for dtype, cpp in names.items():
-        c = np.zeros(4, {"bool": "?"}.get(dtype, dtype[0] + str(int(dtype[1:]) // 8) if dtype != "bool" else "?"))
+    for dtype, part in SETS.items():
+        c = np.zeros(4, "?" if dtype == "bool" else dtype[0] + str(int(dtype[1:]) // 8))
         params = [{"name": "c", "kind": "out", "dtype": dtype}, {"name": "v", "kind": "scalar", "dtype": dtype}]
-        run(f"__global__ void k({cpp} *c, {cpp} v) {{ c[threadIdx.x] = v; }}", "k", params, [c, 1], grid=1, block=4)
+        kops.interpret.launch(part.load, "k", params, [c, 1], grid=1, block=4)
         assert (c == 1).all(), dtype
 
 
@@ -267,22 +272,32 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         _compiler.compiler.cache_clear()
 
 
-def test_second_process_compiles_nothing(tmp_path: Path) -> None:
-    program = (
-        f"import sys; sys.path[:0] = {sys.path!r}\nfrom test_calls import *\n"
-        "c = np.zeros(5, 'f4'); fill(c, 3); assert c.sum() == 15"
-    )
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+def test_objects_that_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second process compiles nothing; an object that is broken is made again; a cache that is anybody's is not used."""
+    params = params_of(SIGNATURE)
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    program = "import numpy\nfrom kops.interpret import run\nc = numpy.zeros(5, 'f4')\n"
+    program += f"run({FILL!r}, 'fill', {params!r}, [c, 3, 5], grid=1, block=32)\nassert c.sum() == 15"
     cache = tmp_path / "kops" / "interpret"
-    made = {p.name: p.stat().st_ino for p in cache.iterdir()}
-    assert len(made) == 2 and cache.stat().st_mode & 0o777 == 0o700
-    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
-    assert {p.name: p.stat().st_ino for p in cache.iterdir()} == made
-    cache.chmod(0o777)  # anybody's: not used, and it works without
-    for path in cache.iterdir():
-        path.write_bytes(b"nonsense")
-    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+    cache.mkdir(0o700, parents=True)
+    runtime = _compiler.compile_runtime()
+    shutil.copy(runtime, cache / runtime.name)
+
+    def kept(compiles: bool = True) -> dict[str, int]:
+        without = "" if compiles else "from kops.interpret import _compiler\n_compiler._call = None\n"
+        subprocess.run([sys.executable, "-c", without + program], env=environment, check=True)
+        return {path.name: path.stat().st_ino for path in cache.iterdir()}
+
+    made = kept()
+    assert len(made) == 2 and kept(compiles=False) == made
+    (kernel,) = cache.glob("kernel-*.so")
+    kernel.write_bytes(kernel.read_bytes()[:100])
+    assert kept().keys() == made.keys() and kernel.stat().st_size > 100
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    where = _compiler.directory.__wrapped__
+    assert where() == cache
+    cache.chmod(0o777)
+    assert where() != cache
 
 
 # ---- around a run ----
@@ -326,7 +341,7 @@ def test_threads_take_turns() -> None:
 
 
 def test_runs_after_errors(fails: Fails) -> None:
-    for _ in range(20):
+    for _ in range(5):
         fails("out_of_bounds", FILL, "fill", SIGNATURE, np.zeros(4, "f4"), 1, 500, grid=4, block=128)
         c = np.zeros(2000, "f4")
         fill(c, 2, grid=2, block=1024)
@@ -400,15 +415,6 @@ def test_overlap_is_decided_by_elements(fails: Fails) -> None:
         else:
             with pytest.raises(InterpretError, match="elements of it share memory"):
                 run(source, "k", params, [repeated, matrix[:, 1]], **how)
-
-
-def test_object_that_is_broken(tmp_path: Path) -> None:
-    program = f"import sys; sys.path[:0] = {sys.path!r}\nfrom test_calls import *\nc = np.zeros(5, 'f4'); fill(c, 3); assert c.sum() == 15"
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
-    (made,) = (tmp_path / "kops" / "interpret").glob("kernel-*.so")
-    made.write_bytes(made.read_bytes()[:100])
-    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
 
 
 def test_two_processes_make_the_same_object(tmp_path: Path) -> None:

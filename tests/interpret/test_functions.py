@@ -181,16 +181,17 @@ def test_comparisons_of_pairs(kind: str, cpp: str, header: str) -> None:
     values = [1.0, 2.0, -1.0, 0.0, math.nan]
     tests = {"eq": "==", "ne": "!=", "lt": "<", "gt": ">", "le": "<=", "ge": ">="}
     forms = [name + u for name in tests for u in ("", "u")]
-    body = "\n".join(
-        f"y[t * {len(forms)} + {at}] = __h{form}(p.x, q.x) + 2 * __hb{form}2(p, q)"
+    functions = "\n".join(
+        f"__device__ __noinline__ int f{at}({cpp}2 p, {cpp}2 q) {{ return __h{form}(p.x, q.x) + 2 * __hb{form}2(p, q)"
         f" + 4 * (__h{form}2_mask(p, q) == (__h{form}(p.x, q.x) ? 0xffffu : 0)"
-        f" + (__h{form}(p.y, q.y) ? 0xffff0000u : 0)) + 8 * (float(__h{form}2(p, q).y) == (__h{form}(p.y, q.y) ? 1 : 0));"
+        f" + (__h{form}(p.y, q.y) ? 0xffff0000u : 0)) + 8 * (float(__h{form}2(p, q).y) == (__h{form}(p.y, q.y) ? 1 : 0)); }}"
         for at, form in enumerate(forms)
     )
     source = f"""#include <cuda_{header}.h>
+{functions}
 __global__ void k(int *y, const float *x) {{ int t = threadIdx.x;
 {cpp} a = x[t / 5], b = x[t % 5]; {cpp}2 p(a, b), q(b, a);
-{body} }}"""
+{" ".join(f"y[t * {len(forms)} + {at}] = f{at}(p, q);" for at in range(len(forms)))} }}"""
     y = np.zeros((25, len(forms)), "i4")
     launch(source, "k", "int* y, const float* x", y, np.array(values, "f4"), block=25)
     for t in range(25):

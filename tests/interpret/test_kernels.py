@@ -10,30 +10,10 @@ from conftest import launch
 
 SIZES = [0, 1, 31, 32, 33, 257, 1000, 4099]
 
-VECTOR_ADD = """
-extern "C" __global__ void vector_add(const float *a, const float *b, float *c, int n)
-{
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n)
-        c[i] = a[i] + b[i];
-}
-"""
-
 ADD2 = """
 __global__ void add2_kernel(float* c, const float* a, const float* b, int n) {
     for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
         c[i] = a[i] + b[i];
-    }
-}
-"""
-
-SQUARE = """
-__global__ void square_matrix_kernel(const float* matrix, float* result, int width, int height) {
-    int row = blockIdx.y * blockDim.y + threadIdx.y;
-    int col = blockIdx.x * blockDim.x + threadIdx.x;
-    if (row < height && col < width) {
-        int idx = row * width + col;
-        result[idx] = matrix[idx] * matrix[idx];
     }
 }
 """
@@ -60,39 +40,12 @@ __global__ void gemm(float *c, const float *a, const float *b, int n, int m, int
 }
 """
 
-DOUBLE = """
-__global__ void custom_kernel(float *out, const float *in, int n)
-{
-    const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) out[i] = 2.0f * in[i];
-}
-"""
-
-
-@pytest.mark.parametrize("n", SIZES)
-def test_vector_add(rng: Any, n: int) -> None:
-    a, b, c = rng.standard_normal((3, n)).astype("f4")
-    launch(VECTOR_ADD, "vector_add", "const float* a, const float* b, float* c, int n", a, b, c, n, grid="ceil_div(n, 256)", block=256)
-    np.testing.assert_allclose(c, a.astype("f8") + b, rtol=1e-6)
-
 
 @pytest.mark.parametrize("n", SIZES)
 def test_grid_stride_add(rng: Any, n: int) -> None:
     a, b, c = rng.standard_normal((3, n)).astype("f4")
     launch(ADD2, "add2_kernel", "float* c, const float* a, const float* b, int n", c, a, b, n, grid=3, block=128)
     np.testing.assert_allclose(c, a.astype("f8") + b, rtol=1e-6)
-
-
-@pytest.mark.parametrize("shape", [(0, 5), (1, 1), (16, 16), (33, 17), (5, 100)])
-def test_square_matrix(rng: Any, shape: tuple[int, int]) -> None:
-    matrix = rng.standard_normal(shape).astype("f4")
-    result = np.zeros_like(matrix)
-    height, width = shape
-    launch(
-        SQUARE, "square_matrix_kernel", "const float* matrix, float* result, int width, int height", matrix, result,
-        width, height, grid=("ceil_div(width, 16)", "ceil_div(height, 16)"), block=(16, 16),
-    )  # fmt: skip
-    np.testing.assert_allclose(result, matrix.astype("f8") ** 2, rtol=1e-6)
 
 
 @pytest.mark.parametrize("size", [(0, 4, 4), (1, 1, 1), (16, 16, 16), (33, 17, 50), (20, 0, 3)])
@@ -105,13 +58,6 @@ def test_gemm(rng: Any, size: tuple[int, int, int]) -> None:
         grid=("ceil_div(k, 16)", "ceil_div(n, 16)"), block=(16, 16),
     )  # fmt: skip
     np.testing.assert_allclose(c, a.astype("f8") @ b.astype("f8"), rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("n", SIZES)
-def test_doubling(rng: Any, n: int) -> None:
-    a, b = rng.standard_normal((2, n)).astype("f4")
-    launch(DOUBLE, "custom_kernel", "float* out, const float* in, int n", b, a, n, grid="ceil_div(n, 1024)", block=1024)
-    np.testing.assert_array_equal(b, 2 * a)
 
 
 REDUCE = """

@@ -9,21 +9,30 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import launch
+from conftest import Part, Together, launch
 from kops._source.hostcode import blank
 
 Fails = Callable[..., Any]
 OUT = "int* out, int n"
+together = Together(
+    """#include <cuda_fp16.h>
+#include <cooperative_groups.h>
+#include <cooperative_groups/reduce.h>
+#include <cooperative_groups/scan.h>
+namespace cg = cooperative_groups;
+#define DYNAMIC extern __shared__ int s[];
+"""
+)
 
 
-def kernel(text: str, parameters: str = "int *out, int n", before: str = "") -> str:
-    return f"{before}\n__global__ void k({parameters})\n{{\n    int i = blockIdx.x * blockDim.x + threadIdx.x;\n{text}\n}}\n"
+def kernel(text: str, before: str = "") -> Part:
+    """Statements for each thread i, on line 3."""
+    return together(f"{before}\n__global__ void k(int *out, int n) {{ int i = blockIdx.x * blockDim.x + threadIdx.x;\n{text}\n}}\n")
 
 
-def ints(text: str, n: int = 32, count: int = 32, before: str = "", **more: Any) -> list[int]:
-    """Runs statements that set out[i] for each thread i of one block."""
+def ints(part: Part, n: int = 32, count: int = 32, **more: Any) -> list[int]:
     out = np.zeros(count, "i4")
-    launch(kernel(text, before=before), "k", OUT, out, n, **{"block": count, **more})
+    launch(part, "k", OUT, out, n, **{"block": count, **more})
     return out.tolist()
 
 
@@ -65,90 +74,89 @@ __global__ void k(int *s, unsigned *u, long long *l, float *f, double *d)
     assert wide.tolist() == [0xFFFFFFFF, 31 << 33] and f[0] == 16 and d[0] == 8
 
 
-def test_votes() -> None:
-    assert ints("out[i] = __ballot_sync(~0u, i & 1);")[0] == -0x55555556
-    assert ints("out[i] = __any_sync(~0u, i == n) * 2 + __all_sync(~0u, i < n);", n=31) == [2] * 32
-    assert ints("out[i] = __popc(__match_any_sync(~0u, i / n));", n=5) == [5] * 30 + [2] * 2
-    assert ints("int all; __match_all_sync(~0u, i / n, &all); out[i] = all;", n=32) == [1] * 32
-    assert ints("int all; __match_all_sync(~0u, i / n, &all); out[i] = all;", n=31) == [0] * 32
-    assert ints("out[i] = __reduce_max_sync(~0u, i - n) + __reduce_min_sync(~0u, i - n);", n=40) == [-49] * 32
-
-
-def test_shuffles() -> None:
-    assert ints("out[i] = __shfl_sync(~0u, i, n);", n=3) == [3] * 32
-    assert ints("out[i] = __shfl_sync(~0u, i, n, 8);", n=11) == [i // 8 * 8 + 3 for i in range(32)]
-    assert ints("out[i] = __shfl_up_sync(~0u, i, n, 8);", n=2) == [i - 2 if i % 8 >= 2 else i for i in range(32)]
-    assert ints("out[i] = __shfl_down_sync(~0u, i, n);", n=5) == [min(i + 5, i if i >= 27 else 99) for i in range(32)]
-    assert ints("out[i] = __shfl_xor_sync(~0u, i, n);", n=6) == [i ^ 6 for i in range(32)]
-    assert ints("out[i] = int(__shfl_xor_sync(~0u, double(i) + 0.5, 1) * 2);") == [(i ^ 1) * 2 + 1 for i in range(32)]
-
-
-def test_active_lanes() -> None:
-    text = "unsigned m = 0; if (i % 3 == n) m = __activemask(); else if (i > 20) m = 1; out[i] = __popc(m);"
-    assert ints(text, n=1) == [11 if i % 3 == 1 else int(i > 20) for i in range(32)]
-
-
-def test_barriers_with_votes() -> None:
-    text = "out[i] = __syncthreads_count(i < n) * 100 + __syncthreads_or(i == 3) * 10 + __syncthreads_and(i < n);"
-    assert ints(text, n=40, count=64) == [4010] * 64
-
-
-def test_cooperative_groups() -> None:
-    before = """
-#include <cooperative_groups.h>
-#include <cooperative_groups/reduce.h>
-#include <cooperative_groups/scan.h>
-namespace cg = cooperative_groups;
-"""
-    text = """
-    cg::thread_block block = cg::this_thread_block();
-    auto tile = cg::tiled_partition<8>(block);
-    __shared__ int sums[8];
-    int sum = cg::reduce(tile, i, cg::plus<int>());
-    if (tile.thread_rank() == 0) sums[tile.meta_group_rank()] = sum;
-    block.sync();
-    out[i] = sums[i / 8] * 1000 + cg::exclusive_scan(tile, 1) * 100 + tile.shfl_down(i, 1) % 100;
-"""
-    expected = [sum(range(i // 8 * 8, i // 8 * 8 + 8)) * 1000 + i % 8 * 100 + (i + 1 if i % 8 < 7 else i) for i in range(64)]
-    assert ints(text, count=64, before=before) == expected
-    text = "if (i % 4 == 1) { auto g = cg::coalesced_threads(); out[i] = g.size() * 100 + g.thread_rank(); }"
-    assert ints(text, before=before) == [800 + i // 4 if i % 4 == 1 else 0 for i in range(32)]
-
-
-def test_grid_wide_barrier_is_refused(fails: Fails) -> None:
-    source = kernel("cooperative_groups::this_grid().sync();", before="#include <cooperative_groups.h>")
-    launch(source, "k", OUT, np.zeros(1, "i4"), 0, grid=1)
-    assert fails("unsupported", source, "k", OUT, np.zeros(1, "i4"), 0, grid=2).line == 5
-
-
-def test_bits() -> None:
-    text = """
+ALL = "int all; __match_all_sync(~0u, i / n, &all); out[i] = all;"
+ACTIVE = "unsigned m = 0; if (i % 3 == n) m = __activemask(); else if (i > 20) m = 1; out[i] = __popc(m);"
+TILES = """auto block = cg::this_thread_block(); auto tile = cg::tiled_partition<8>(block);
+__shared__ int sums[8];
+int sum = cg::reduce(tile, i, cg::plus<int>());
+if (tile.thread_rank() == 0) sums[tile.meta_group_rank()] = sum;
+block.sync();
+out[i] = sums[i / 8] * 1000 + cg::exclusive_scan(tile, 1) * 100 + tile.shfl_down(i, 1) % 100;"""
+COALESCED = "if (i % 4 == 1) { auto g = cg::coalesced_threads(); out[i] = g.size() * 100 + g.thread_rank(); }"
+PAIRS = """__shared__ Pair pairs[64]; __shared__ half2 halves[64];
+pairs[i] = Pair(i, n); halves[i] = __float2half2_rn(i); __syncthreads();
+out[i] = pairs[63 - i].a + pairs[63 - i].b + int(__low2float(halves[63 - i]));"""
+BITS = """
     int results[] = {__popc(0xf0f0u), __clz(1), __clz(0), __ffs(8), __ffs(0), int(__brev(1u) >> 31), __clzll(1ll),
                      __mulhi(1 << 30, 8), int(__umulhi(0x80000000u, 6u)), int(__byte_perm(0x03020100u, 0x07060504u, 0x7531u)),
                      int(__funnelshift_l(0x80000000u, 1u, 1)), __dp4a(0x01020304, 0x01010101, 5), __float_as_int(1.0f),
                      __float2int_rn(2.5f), __float2int_rz(-2.5f), __float2int_ru(2.1f), __float2int_rd(-2.1f)};
     if (i < 17) out[i] = results[i];
 """
-    expected = [8, 31, 32, 4, 0, 1, 63, 2, 3, 0x07050301, 3, 15, 0x3F800000, 2, -2, 3, -3]
-    assert ints(text)[:17] == expected
+THREADS = range(32)
+STATEMENTS: dict[str, tuple[Part, int, list[int]]] = {
+    "ballot": (kernel("out[i] = __ballot_sync(~0u, i & 1);"), 0, [-0x55555556] * 32),
+    "any and all": (kernel("out[i] = __any_sync(~0u, i == n) * 2 + __all_sync(~0u, i < n);"), 31, [2] * 32),
+    "match any": (kernel("out[i] = __popc(__match_any_sync(~0u, i / n));"), 5, [5] * 30 + [2] * 2),
+    "match all": (kernel(ALL), 32, [1] * 32),
+    "match not all": (kernel(ALL), 31, [0] * 32),
+    "reduce": (kernel("out[i] = __reduce_max_sync(~0u, i - n) + __reduce_min_sync(~0u, i - n);"), 40, [-49] * 32),
+    "shfl": (kernel("out[i] = __shfl_sync(~0u, i, n);"), 3, [3] * 32),
+    "shfl of parts": (kernel("out[i] = __shfl_sync(~0u, i, n, 8);"), 11, [i // 8 * 8 + 3 for i in THREADS]),
+    "shfl up": (kernel("out[i] = __shfl_up_sync(~0u, i, n, 8);"), 2, [i - 2 if i % 8 >= 2 else i for i in THREADS]),
+    "shfl down": (kernel("out[i] = __shfl_down_sync(~0u, i, n);"), 5, [i + 5 if i < 27 else i for i in THREADS]),
+    "shfl xor": (kernel("out[i] = __shfl_xor_sync(~0u, i, n);"), 6, [i ^ 6 for i in THREADS]),
+    "shfl of doubles": (
+        kernel("out[i] = int(__shfl_xor_sync(~0u, double(i) + 0.5, 1) * 2);"), 0, [(i ^ 1) * 2 + 1 for i in THREADS]
+    ),
+    "active lanes": (kernel(ACTIVE), 1, [11 if i % 3 == 1 else int(i > 20) for i in THREADS]),
+    "barriers with votes": (
+        kernel("out[i] = __syncthreads_count(i < n) * 100 + __syncthreads_or(i == 3) * 10 + __syncthreads_and(i < n);"), 40, [4010] * 64
+    ),
+    "tiles": (
+        kernel(TILES), 0,
+        [sum(range(i // 8 * 8, i // 8 * 8 + 8)) * 1000 + i % 8 * 100 + (i + 1 if i % 8 < 7 else i) for i in range(64)],
+    ),
+    "coalesced threads": (kernel(COALESCED), 0, [800 + i // 4 if i % 4 == 1 else 0 for i in THREADS]),
+    "bits": (kernel(BITS), 0, [8, 31, 32, 4, 0, 1, 63, 2, 3, 0x07050301, 3, 15, 0x3F800000, 2, -2, 3, -3, *[0] * 15]),
+    "shared classes with constructors": (
+        kernel(PAIRS, "struct Pair { int a, b; Pair() = default; __device__ Pair(int x, int y) : a(x), b(y) {} };"), 1000,
+        [1000 + 2 * (63 - i) for i in range(64)],
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("call", "exact"),
-    [
-        ("rsqrtf(x)", lambda x: x**-0.5), ("__expf(x)", np.exp), ("__logf(x)", np.log), ("__powf(x, 1.5f)", lambda x: x**1.5),
-        ("__fdividef(x, 3.0f)", lambda x: x / 3), ("__fmaf_rn(x, x, 1.0f)", lambda x: x * x + 1), ("exp10f(x)", lambda x: 10**x),
-        ("sinpif(x)", lambda x: np.sin(np.pi * x)), ("__saturatef(x - 1)", lambda x: np.clip(x - 1, 0, 1)),
-        ("max(x, 2.0f)", lambda x: np.maximum(x, 2)),
-        ("fminf(x, 2)", lambda x: np.minimum(x, 2)), ("tanhf(x)", np.tanh), ("norm3df(x, x, x)", lambda x: x * 3**0.5),
-        ("normcdff(0.0f) + x", lambda x: x + 0.5), ("__frcp_rn(x)", lambda x: 1 / x), ("cbrtf(x)", np.cbrt),
-    ],
-)  # fmt: skip
-def test_mathematics(rng: Any, call: str, exact: Callable[[Any], Any]) -> None:
-    x, y = rng.uniform(0.1, 4, 32).astype("f4"), np.zeros(32, "f4")
-    source = f"__global__ void k(float *out, const float *in) {{ float x = in[threadIdx.x]; out[threadIdx.x] = {call}; }}"
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_statements(name: str) -> None:
+    part, n, wanted = STATEMENTS[name]
+    assert ints(part, n, len(wanted)) == wanted
+
+
+GRID_SYNC = kernel("cooperative_groups::this_grid().sync();")
+
+
+def test_grid_wide_barrier_is_refused(fails: Fails) -> None:
+    launch(GRID_SYNC, "k", OUT, np.zeros(1, "i4"), 0, grid=1)
+    assert fails("unsupported", GRID_SYNC, "k", OUT, np.zeros(1, "i4"), 0, grid=2).line == 3
+
+
+MATHEMATICS: dict[str, Callable[[Any], Any]] = {
+    "rsqrtf(x)": lambda x: x**-0.5, "__expf(x)": np.exp, "__logf(x)": np.log, "__powf(x, 1.5f)": lambda x: x**1.5,
+    "__fdividef(x, 3.0f)": lambda x: x / 3, "__fmaf_rn(x, x, 1.0f)": lambda x: x * x + 1, "exp10f(x)": lambda x: 10**x,
+    "sinpif(x)": lambda x: np.sin(np.pi * x), "__saturatef(x - 1)": lambda x: np.clip(x - 1, 0, 1),
+    "max(x, 2.0f)": lambda x: np.maximum(x, 2), "fminf(x, 2)": lambda x: np.minimum(x, 2), "tanhf(x)": np.tanh,
+    "norm3df(x, x, x)": lambda x: x * 3**0.5, "normcdff(0.0f) + x": lambda x: x + 0.5, "__frcp_rn(x)": lambda x: 1 / x,
+    "cbrtf(x)": np.cbrt,
+}  # fmt: skip
+
+
+def test_mathematics(rng: Any) -> None:
+    x, y = rng.uniform(0.1, 4, 32).astype("f4"), np.zeros((len(MATHEMATICS), 32), "f4")
+    source = "__global__ void k(float *out, const float *in) { int i = threadIdx.x; float x = in[i];\n"
+    source += "\n".join(f"out[{at} * 32 + i] = {call};" for at, call in enumerate(MATHEMATICS)) + "}"
     launch(source, "k", "float* out, const float* in", y, x)
-    np.testing.assert_allclose(y, exact(x.astype("f8")), rtol=1e-5, atol=1e-6)
+    for (call, exact), row in zip(MATHEMATICS.items(), y):
+        np.testing.assert_allclose(row, exact(x.astype("f8")), rtol=1e-5, atol=1e-6, err_msg=call)
 
 
 def test_every_half_and_back() -> None:
@@ -170,35 +178,34 @@ __global__ void k(float *wide, half *again, const half *in, float *halves)
         np.testing.assert_array_equal(scaled, (bits.astype("f4") * np.float32(1.00048828125)).astype("f2").astype("f4"))
 
 
-@pytest.mark.parametrize("op", ["+", "-", "*", "/"])
-def test_half_arithmetic_is_rounded_once(rng: Any, op: str) -> None:
-    source = "#include <cuda_fp16.h>\n__global__ void k(half *c, const half *a, const half *b) { "
-    source += f"int i = threadIdx.x; c[i] = a[i] {op} b[i]; }}"
+def test_half_arithmetic_is_rounded_once(rng: Any) -> None:
+    source = "#include <cuda_fp16.h>\n__global__ void k(half *c, const half *a, const half *b, int n) { int i = threadIdx.x;\n"
+    source += "".join(f"c[{at} * n + i] = a[i] {op} b[i];\n" for at, op in enumerate("+-*/")) + "}"
     a, b = rng.integers(0, 0x7C00, (2, 1024)).astype("u2").view("f2")
-    c = np.zeros(1024, "f2")
-    launch(source, "k", "half* c, const half* a, const half* b", c, a, b, block=1024)
+    c = np.zeros((4, 1024), "f2")
+    launch(source, "k", "half* c, const half* a, const half* b, int n", c, a, b, 1024, block=1024)
+    x, y = a.astype("f8"), b.astype("f8")
     with np.errstate(all="ignore"):
-        exact = {"+": a.astype("f8") + b, "-": a.astype("f8") - b, "*": a.astype("f8") * b, "/": a.astype("f8") / b}[op]
-        np.testing.assert_array_equal(c, exact.astype("f2"))
+        np.testing.assert_array_equal(c, np.stack([x + y, x - y, x * y, x / y]).astype("f2"))
+
+
+PRINTS = kernel('if (i == n) printf("thread %d of %s: %.2f\\n", i, "block", 1.5);')
+PRINTS_MUCH = kernel('for (int j = 0; j < n; j++) printf("%04d\\n", j);')
 
 
 def test_printf(capsys: pytest.CaptureFixture[str]) -> None:
-    launch(kernel('if (i == n) printf("thread %d of %s: %.2f\\n", i, "block", 1.5);'), "k", OUT, np.zeros(1, "i4"), 5)
+    launch(PRINTS, "k", OUT, np.zeros(1, "i4"), 5)
     assert capsys.readouterr().out == "thread 5 of block: 1.50\n"
+    launch(PRINTS_MUCH, "k", OUT, np.zeros(1, "i4"), 500, block=64)
+    assert len(capsys.readouterr().out) == 500 * 64 * 5
 
 
-def test_much_text(capsys: pytest.CaptureFixture[str]) -> None:
-    launch(kernel('for (int j = 0; j < n; j++) printf("%04d\\n", j);'), "k", OUT, np.zeros(1, "i4"), 2000, block=64)
-    assert len(capsys.readouterr().out) == 2000 * 64 * 5
+COUNTED = kernel("out[i] = table[i % 3] + atomicAdd(&counter, 1);", "__constant__ int table[] = {5, 6, 7}; __device__ int counter = 100;")
 
 
 def test_constants_and_variables_of_the_device() -> None:
-    before = "__constant__ int table[] = {5, 6, 7};\n__device__ int counter = 100;"
-    source = kernel("out[i] = table[i % 3] + atomicAdd(&counter, 1);", before=before)
     for _ in range(2):  # each run begins anew
-        out = np.zeros(4, "i4")
-        launch(source, "k", OUT, out, 0, block=4)
-        assert out.tolist() == [105, 107, 109, 108]
+        assert ints(COUNTED, count=4) == [105, 107, 109, 108]
 
 
 def test_vectors() -> None:
@@ -211,29 +218,25 @@ __global__ void k(float4 *out, const float4 *in) { out[threadIdx.x] = in[threadI
     assert (out == values + np.tile([1, 2, 3, 4], 8)).all()
 
 
-@pytest.mark.parametrize(
-    "declaration",
-    [
-        "extern __shared__ int s[];", "extern __shared__ __align__(16) int s[];", "extern __align__(16) __shared__ int s[];",
-        "extern __shared__ unsigned char raw[]; int *s = reinterpret_cast<int *>(raw);", "__shared__ extern int s[];",
-        "DYNAMIC", "extern volatile __shared__ int s[];", "extern __shared__ alignas(16) int s[];",
-    ],
-)  # fmt: skip
-def test_declarations_of_dynamic_shared_memory(declaration: str) -> None:
-    text = f"{declaration}\n s[i] = i; __syncthreads(); out[i] = s[n - 1 - i];"
-    before = "#define DYNAMIC extern __shared__ int s[];\n"
-    before += "namespace inner { __device__ int unused(int i) { extern __shared__ int t[]; return t[i]; } }"
-    assert ints(text, count=64, n=64, shared="n * 4", before=before) == list(range(64))[::-1]
+DYNAMIC = [
+    "extern __shared__ int s[];", "extern __shared__ __align__(16) int s[];", "extern __align__(16) __shared__ int s[];",
+    "extern __shared__ unsigned char raw[]; int *s = reinterpret_cast<int *>(raw);", "__shared__ extern int s[];",
+    "DYNAMIC", "extern volatile __shared__ int s[];", "extern __shared__ alignas(16) int s[];",
+]  # fmt: skip
+UNUSED = "__device__ int unused(int i) { extern __shared__ int t[]; return t[i]; }"
+WORDS = ["__shared__ alignas(16)", "static __shared__", "volatile __shared__"]
+DECLARATIONS = {one: kernel(f"{one}\n s[i] = i; __syncthreads(); out[i] = s[n - 1 - i];", UNUSED) for one in DYNAMIC}
+DECLARATIONS |= {one: kernel(f"{one} int s[64];\n s[i] = i; __syncthreads(); out[i] = s[n - 1 - i];") for one in WORDS}
 
 
-@pytest.mark.parametrize("words", ["__shared__ alignas(16)", "static __shared__", "volatile __shared__"])
-def test_declarations_of_shared_memory(words: str) -> None:
-    assert ints(f"{words} int s[64];\n s[i] = i; __syncthreads(); out[i] = s[63 - i];", count=64) == list(range(64))[::-1]
+@pytest.mark.parametrize("declaration", DECLARATIONS)
+def test_declarations_of_shared_memory(declaration: str) -> None:
+    assert ints(DECLARATIONS[declaration], 64, 64, shared="n * 4") == list(range(64))[::-1]
 
 
 def test_files_macros_and_namespaces() -> None:
     source = '#include "lib/scale.cuh"\n'
-    source += 'namespace app { template <typename T, int N> __global__ void k(T *out) { out[threadIdx.x] = scale(T(N)); } }'
+    source += "namespace app { template <typename T, int N> __global__ void k(T *out) { out[threadIdx.x] = scale(T(N)); } }"
     files = {"lib/scale.cuh": "#pragma once\ntemplate <typename T> __device__ T scale(T v) { return v * FACTOR; }\n"}
     out = np.zeros(4, "i4")
     launch(source, "app::k<int, 7>", "int* out", out, block=4, files=files, options=["-DFACTOR=3", "--use_fast_math", "-std=c++17"])
@@ -243,36 +246,24 @@ def test_files_macros_and_namespaces() -> None:
     assert out.tolist() == [3] * 4
 
 
-def test_tiles_of_several_warps(fails: Fails) -> None:
-    before = "#include <cooperative_groups.h>\n#include <cooperative_groups/reduce.h>\nnamespace cg = cooperative_groups;"
-    text = """
-    __shared__ cg::block_tile_memory<128> scratch;
+def tiles(meet: str) -> Part:
+    return kernel(f"""__shared__ cg::block_tile_memory<128> scratch;
     cg::thread_block block = cg::this_thread_block(scratch);
     cg::thread_block_tile<64> tile = cg::tiled_partition<64>(block);
     __shared__ int s[128];
     s[i] = i;
-    %s
-    out[i] = s[i ^ 32] + 1000 * cg::reduce(tile, 1, cg::plus<int>()) + tile.shfl(i, 3);
-"""
-    source = kernel(text % "tile.sync();", before=before)
-    out = np.zeros(128, "i4")
-    launch(source, "k", OUT, out, 0, block=128)
-    assert out.tolist() == [(i ^ 32) + 64000 + i // 64 * 64 + 3 for i in range(128)]
-    fails("race", kernel(text % "", before=before), "k", OUT, out, 0, block=128)
-    fails("divergent_barrier", kernel(text % "if (i != 5) tile.sync(); else __syncthreads();", before=before), "k", OUT, out, 0, block=128)
+    {meet}
+    out[i] = s[i ^ 32] + 1000 * cg::reduce(tile, 1, cg::plus<int>()) + tile.shfl(i, 3);""")
 
 
-def test_shared_classes_with_constructors() -> None:
-    before = "#include <cuda_fp16.h>\nstruct Pair { int a, b; Pair() = default; __device__ Pair(int x, int y) : a(x), b(y) {} };"
-    text = """
-    __shared__ Pair pairs[64];
-    __shared__ half2 halves[64];
-    pairs[i] = Pair(i, n);
-    halves[i] = __float2half2_rn(i);
-    __syncthreads();
-    out[i] = pairs[63 - i].a + pairs[63 - i].b + int(__low2float(halves[63 - i]));
-"""
-    assert ints(text, n=1000, count=64, before=before) == [1000 + 2 * (63 - i) for i in range(64)]
+WIDE_TILES = {meet: tiles(meet) for meet in ("tile.sync();", "", "if (i != 5) tile.sync(); else __syncthreads();")}
+
+
+def test_tiles_of_several_warps(fails: Fails) -> None:
+    right, *wrong = WIDE_TILES.values()
+    assert ints(right, 0, 128) == [(i ^ 32) + 64000 + i // 64 * 64 + 3 for i in range(128)]
+    for kind, part in zip(("race", "divergent_barrier"), wrong):
+        fails(kind, part, "k", OUT, np.zeros(128, "i4"), 0, block=128)
 
 
 WHOLE_FILE = """

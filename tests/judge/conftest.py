@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -16,7 +17,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "client_py")]
 pytest.importorskip("numpy")
 
 from kops import judge  # noqa: E402
-from kops.judge import _gpu, _machine  # noqa: E402
+from kops.judge import _gpu, _judge, _machine  # noqa: E402
 from material import NO_SANDBOX  # noqa: E402
 from support import backends  # noqa: E402
 from support.daemon import Daemon, binary  # noqa: E402
@@ -69,6 +70,23 @@ def gpu(daemon: Daemon) -> Iterator[Any]:
     with judge.Judge(daemon.socket_path, seed=1, deadline=5.0, interpreted_deadline=6.0, limits=LIMITS, peak_gb_s=100.0) as made:
         assert made.how == "gpu"
         yield made
+
+
+@contextlib.contextmanager
+def soon(made: judge.Judge) -> Iterator[None]:
+    """Kernels that never end are given up earlier than slow machines would bear for others."""
+    machine = made._machine
+    assert machine is not None
+    before = machine._deadline, made.interpreted_deadline
+    machine._deadline, made.interpreted_deadline = 1.0, 0.3
+    yield
+    machine._deadline, made.interpreted_deadline = before
+
+
+@pytest.fixture
+def unlocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks for the lines of faults, which takes the interpreter longer than a test."""
+    monkeypatch.setattr(_judge, "located", lambda job, verdict, *_: verdict)
 
 
 @pytest.fixture

@@ -21,9 +21,10 @@ def test_the_table_names_every_cheat() -> None:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_a_cheat_is_found_out_in_the_interpreter(name: str) -> None:
-    with judge.Judge(how="interpreter", seed=7, interpreted_deadline=4.0) as judging:
-        judged(judging, name)
+def test_a_cheat_is_found_out_in_the_interpreter(interpreter: judge.Judge, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    if name == "never_ends":
+        monkeypatch.setattr(interpreter, "interpreted_deadline", 0.5)
+    judged(interpreter, name)
 
 
 @confined

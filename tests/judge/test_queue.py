@@ -19,6 +19,7 @@ from material import ADD, FAULT, SIGNATURE, VECTOR, add, inputs, task
 
 from support.daemon import Daemon  # isort: skip
 
+pytestmark = pytest.mark.usefixtures("unlocated")
 FAULTY = judge.Solution(FAULT, [judge.Launch("fault_kernel", "float* c", block=1)])
 VECTOR_ADD = judge.Solution(VECTOR, [judge.Launch("vector_add", SIGNATURE, grid="ceil_div(n, 256)", block=256)])
 SHORT = judge.Solution(VECTOR, [judge.Launch("vector_add", SIGNATURE, grid=1, block=256)], name="short")
@@ -33,8 +34,8 @@ def test_many_threads(daemon: Daemon) -> None:
     kinds = ["right", "wrong", "not_compiled", "refused"]
     solutions = [add(), SHORT, add("x"), add(launch=judge.Launch("add2_kernel", "float* c"))]
     with judge_of(daemon) as made, ThreadPoolExecutor(8) as pool:
-        verdicts = list(pool.map(lambda i: made.judge(one, solutions[i % 4]), range(80)))
-    assert [verdict.kind for verdict in verdicts] == kinds * 20
+        verdicts = list(pool.map(lambda i: made.judge(one, solutions[i % 4]), range(40)))
+    assert [verdict.kind for verdict in verdicts] == kinds * 10
 
 
 def test_compiled_ahead(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,9 +65,9 @@ def test_as_they_end(daemon: Daemon) -> None:
         seen = {}
         for index, verdict in made.judge_many(endless()):
             seen[index] = verdict.kind
-            if len(seen) == 40:
+            if len(seen) == 20:
                 break
-        assert read <= 40 + _judge.WAITING_MAX
+        assert read <= 20 + _judge.WAITING_MAX
         assert all(kind == ("wrong" if index % 2 else "right") for index, kind in seen.items())
         made.close(cancel=True)
 
@@ -311,8 +312,8 @@ def test_the_heap_of_kernels_is_no_other_solution_s(gpu: judge.Judge, executors:
     """It is their process's: neither what lies in it nor that it is full is left to the next one, or was by the last one."""
     prelude = "#define JOINED(a, b) a##b\n#define TAKE JOINED(mal, loc)"
     made = []
-    for i, body in enumerate(("c[i] = a[i] + b[i];", HEAPS[name], "c[i] = a[i] + b[i];", "c[i] = b[i] + a[i];", HEAPS[name])):
+    for i, body in enumerate(("c[i] = a[i] + b[i];", HEAPS[name], "c[i] = a[i] + b[i];")):
         verdict = gpu.judge(task(), add(body, f"{prelude} // {i}"))
         assert verdict.right, verdict
         made.append(len(executors))
-    assert [one - made[0] for one in made] == [0, 1, 2, 2, 3]
+    assert [one - made[0] for one in made] == [0, 1, 2]

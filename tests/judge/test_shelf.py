@@ -17,12 +17,13 @@ from kops import Client, judge
 from kops._base.errors import BY_CODE
 from kops.judge import _carrier, _check, _compare, _draws, _gpu, _machine, _rounds, _shelf, _timed, _unseen
 from material import FAULT, SIGNATURE, VECTOR, add, confined, task
-from shelves import SMALL, Interpreted, Make, after_launches, believe, byte_of, interpreted, judge_of
+from shelves import SMALL, Make, Numpy, after_launches, believe, flip, judge_of, shelved
 
 from support.daemon import Daemon  # isort: skip
 
-__all__ = ["interpreted", "judge_of"]
+__all__ = ["shelved", "judge_of"]
 
+pytestmark = pytest.mark.usefixtures("unlocated")
 SHORT = judge.Solution(VECTOR, [judge.Launch("vector_add", SIGNATURE, grid=1, block=256)], name="short")
 TWICE = judge.Solution(
     add().source + VECTOR, [*add().launches, judge.Launch("vector_add", SIGNATURE, grid="ceil_div(n, 256)", block=256)], name="twice"
@@ -30,7 +31,7 @@ TWICE = judge.Solution(
 
 
 @pytest.mark.parametrize("solution", [add(), TWICE], ids=["one launch", "two"])
-def test_right(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch, solution: judge.Solution) -> None:
+def test_right(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch, solution: judge.Solution) -> None:
     monkeypatch.setattr(_gpu, "wrong_in", None)  # nothing is compared on the host
     monkeypatch.setattr(_unseen, "TOGETHER", 8)
     believe(monkeypatch)
@@ -47,7 +48,7 @@ def test_right(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.Mon
     assert len(calls) in (1 + 2 + 2, 1 + 3 + 2), "rounds of the check, the times, and the runs behind each other"
     assert verdict.time is not None and verdict.time.cold is not None and verdict.time.warm is not None
     assert verdict.time.cold.launches >= 6 and verdict.launches >= 10 + 7 + 7 + 8
-    assert interpreted.runs.total() > 6 * verdict.launches
+    assert shelved.runs.total() > 6 * verdict.launches
 
 
 @confined
@@ -56,7 +57,7 @@ def test_the_same_verdicts_as_on_the_host(daemon: Daemon, judge_of: Make, reques
     faulty = judge.Solution(FAULT, [judge.Launch("fault_kernel", "float* c", block=1)])
     host = judge_of(time=False)
     expected = [host.judge(one, bad) for bad in (SHORT, faulty)]
-    request.getfixturevalue("interpreted")
+    request.getfixturevalue("shelved")
     shelf = judge_of(time=False)
     for bad, other in zip((SHORT, faulty), expected):
         verdict = shelf.judge(one, bad)
@@ -73,8 +74,7 @@ def spoiled(monkeypatch: pytest.MonkeyPatch, name: str, at: int, launch: int) ->
     def wrong(held: _shelf.Held) -> None:
         count[0] += 1
         if count[0] == launch:
-            byte = byte_of(held.memory, name, at)
-            byte.set(byte.get() ^ 64)
+            flip(held.memory, name, at)
 
     after_launches(monkeypatch, wrong)
 
@@ -90,16 +90,14 @@ def spoiled(monkeypatch: pytest.MonkeyPatch, name: str, at: int, launch: int) ->
     ],
 )
 def test_what_is_wrong_is_told(
-    interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch, name: str, at: int, kind: str, said: str, launch: int
+    shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch, name: str, at: int, kind: str, said: str, launch: int
 ) -> None:
     spoiled(monkeypatch, name, at, launch)
     verdict = judge_of(time=launch == 10).judge(task(**SMALL), add())
     assert verdict.kind == kind and said in verdict.text, verdict
 
 
-def test_a_draw_is_carried_once_and_overwritten_when_it_goes(
-    interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_draw_is_carried_once_and_overwritten_when_it_goes(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     made = judge_of(time=False)
     assert made.judge(task(**SMALL), add()).right
     assert made._machine is not None
@@ -116,7 +114,7 @@ def test_a_draw_is_carried_once_and_overwritten_when_it_goes(
     assert not any(whole.get().any() for whole in wholes)
 
 
-def test_memory_is_used_again(interpreted: Interpreted, judge_of: Make) -> None:
+def test_memory_is_used_again(shelved: Numpy, judge_of: Make) -> None:
     """By draws of the same size, before others have to go; then those go first that were not used for the longest time."""
     made = judge_of(time=False)
     one = task(**SMALL)
@@ -144,9 +142,7 @@ def test_memory_is_used_again(interpreted: Interpreted, judge_of: Make) -> None:
 
 
 @pytest.mark.parametrize("size", [None, 150_000])
-def test_there_is_no_memory_for_a_draw(
-    interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch, size: int | None
-) -> None:
+def test_there_is_no_memory_for_a_draw(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch, size: int | None) -> None:
     """Others go for it, also all of its own size, but not those that are in use."""
     made = judge_of(time=False)
     one = task(**SMALL)
@@ -178,7 +174,7 @@ def test_there_is_no_memory_for_a_draw(
     assert not shelf._bytes and not shelf._racks and not before.get().any()
 
 
-def test_a_daemon_that_ends(interpreted: Interpreted, start: Callable[..., Daemon]) -> None:
+def test_a_daemon_that_ends(shelved: Numpy, start: Callable[..., Daemon]) -> None:
     """Nothing of it is the caller's to see, where draws would be overwritten."""
     daemon = start()
     with judge.Judge(daemon.socket_path, deadline=5.0, time=False, peak_gb_s=1.0) as made:
@@ -194,7 +190,7 @@ def kill(daemon: Daemon) -> None:
     daemon.start()
 
 
-def test_the_faults_of_a_user_are_counted(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_faults_of_a_user_are_counted(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A solution that faulted has faulted, though the daemon runs none of the judge's own kernels then."""
     faulty = judge.Solution(FAULT, [judge.Launch("fault_kernel", "float* c", block=1)])
     made = judge_of(time=False)
@@ -204,12 +200,12 @@ def test_the_faults_of_a_user_are_counted(interpreted: Interpreted, judge_of: Ma
         if any(step[0].startswith("look") for step in steps):
             raise BY_CODE["quota_exceeded"]("faults", {"quota": "faults", "retry_after_ms": 100})
 
-    sequence = interpreted.sequence
-    monkeypatch.setattr(interpreted, "sequence", lambda steps, **how: (refused(steps), sequence(steps, **how))[1])
+    sequence = shelved.sequence
+    monkeypatch.setattr(shelved, "sequence", lambda steps, **how: (refused(steps), sequence(steps, **how))[1])
     assert made.judge(task(**SMALL), faulty).kind == "faulted"
 
 
-def test_what_a_launch_has_left_is_told_first(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_launch_has_left_is_told_first(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before what keeps the next ones from being prepared."""
     spoiled(monkeypatch, "c", 3, 10)
     asked: list[Any] = []
@@ -223,7 +219,7 @@ def test_what_a_launch_has_left_is_told_first(interpreted: Interpreted, judge_of
     assert asked and verdict.kind == "wrong" and "c[0]" in verdict.text
 
 
-def test_a_round_ends_where_nobody_knows(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_ends_where_nobody_knows(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """So a launch cannot leave its work to the next one."""
     sizes: list[tuple[int, ...]] = []
     look, fill, fills = _shelf.Shelf.look, _shelf.Shelf.fill, []
@@ -244,16 +240,16 @@ def test_a_round_ends_where_nobody_knows(interpreted: Interpreted, judge_of: Mak
     assert all(sum(one) == 10 and len(one) in (2, 3) for one in sizes) and len(set(sizes)) > 1
 
 
-def test_large_draws_stay_on_the_host(interpreted: Interpreted, judge_of: Make) -> None:
+def test_large_draws_stay_on_the_host(shelved: Numpy, judge_of: Make) -> None:
     made = judge_of(time=False)
     assert made.judge(task(**SMALL), add()).right and made._machine is not None and made._machine.shelf is not None
     made._machine.shelf._most = 0
-    interpreted.runs.clear()
+    shelved.runs.clear()
     assert made.judge(task(**SMALL), add(prelude="// again")).right
-    assert set(interpreted.runs) <= {"put_rubbish"}, "what the solution before had is overwritten, but nothing is looked at"
+    assert set(shelved.runs) <= {"put_rubbish"}, "what the solution before had is overwritten, but nothing is looked at"
 
 
-def test_memory_is_overwritten_by_few_requests(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_overwritten_by_few_requests(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the judge's own kernels; by copies, where these are refused. Where the daemon does not say that it is done nobody gets it."""
     made = judge_of(time=False)
     copied: list[int] = []
@@ -271,7 +267,7 @@ def test_memory_is_overwritten_by_few_requests(interpreted: Interpreted, judge_o
     rooms: list[Any] = []
     for code in ("", "quota_exceeded", "device_lost"):
         if code:
-            monkeypatch.setattr(interpreted, "sequence", failing(code))
+            monkeypatch.setattr(shelved, "sequence", failing(code))
             carrier.give(rooms)
             copied.clear()
         carrier.settle()
@@ -302,7 +298,7 @@ def test_where_the_daemon_runs_no_kernels_for_a_while(judge_of: Make, monkeypatc
 
 
 def test_kernels_that_find_nothing_are_not_believed(judge_of: Make, daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Interpreted()
+    made = Numpy()
     monkeypatch.setattr(made, "sequence", lambda steps, **_: None)
     judging = judge_of(time=False)
     assert judging._machine is not None
@@ -326,7 +322,7 @@ def test_precision() -> None:
     assert found(0.0, many) is None and (found(0.0, many + 1).why, found(0.0, many + 1).got) == ("small", many + 1)
 
 
-def test_a_fault_costs_one_process(start: Callable[..., Daemon], interpreted: Interpreted) -> None:
+def test_a_fault_costs_one_process(start: Callable[..., Daemon], shelved: Numpy) -> None:
     """Nothing is asked for behind a launch that may fault: it would run again in the next process, and fault there."""
     daemon, cases = start(faults=3), [{"n": 100 + i} for i in range(6)]
     faults = judge.Solution(FAULT, [judge.Launch("fault_kernel", "float* c", block=1)])
@@ -337,8 +333,9 @@ def test_a_fault_costs_one_process(start: Callable[..., Daemon], interpreted: In
         assert made.judge(task(cases=cases), add(prelude="// again")).right
 
 
-def test_less_precision(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_less_precision(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where each element is within the tolerance memory is filled for the next round already."""
+
     def rounded(held: _shelf.Held) -> None:
         block = held.memory["c"]
         sums = block.bytes_as("f32", (block.size // 4,))

@@ -14,13 +14,13 @@ import pytest
 from kops import Timings, judge
 from kops.judge import _gpu, _judge, _shelf, _timed, _unseen
 from kops.judge._draws import draw
-from material import SIGNATURE, add, inputs, task
-from shelves import SMALL, Interpreted, Make, after_launches, believe, byte_of, interpreted, judge_of
+from material import SIGNATURE, add, task
+from shelves import SMALL, WIDE, Make, Numpy, after_launches, believe, flip, judge_of, shelved
 
-__all__ = ["interpreted", "judge_of"]
+__all__ = ["shelved", "judge_of"]
 
 
-def test_launches_that_do_each_other_s_work(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launches_that_do_each_other_s_work(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose times do not add up are measured again, one by one."""
     pipelined = _gpu.GpuRunner.pipelined
 
@@ -48,7 +48,7 @@ def test_when_a_median_is_known(us: float, apart: float, more: bool) -> None:
     assert not timing.wants(found, 6, 0.0), "there is no time left"
 
 
-def test_nobody_knows_the_last_launch(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_knows_the_last_launch(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that counts its launches could leave all work to the last one before a look: how many they are is drawn."""
     unseen = object.__new__(_unseen.Unseen)
     unseen.random = random.Random(1)
@@ -65,9 +65,7 @@ def test_nobody_knows_the_last_launch(interpreted: Interpreted, judge_of: Make, 
 
 
 @pytest.mark.parametrize("part", [0, 1, 2], ids=["warm", "cold", "behind each other"])
-def test_timed_launches_that_have_done_nothing(
-    interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch, part: int
-) -> None:
+def test_timed_launches_that_have_done_nothing(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch, part: int) -> None:
     """Nothing that comes later can do the work of cold ones, which come last before a look, nor of the runs behind each other."""
     monkeypatch.setattr(_unseen, "TOGETHER", 3)
     seen: list[str] = []
@@ -79,8 +77,7 @@ def test_timed_launches_that_have_done_nothing(
             made = call(self, runs, *rest)
             seen.append(rest[0].__name__ if rest else name)
             if len(seen) == at + 1:
-                byte = byte_of(runs[-1][1], "c", 3)
-                byte.set(byte.get() ^ 64)
+                flip(runs[-1][1], "c", 3)
             return made
 
         monkeypatch.setattr(_gpu.GpuRunner, name, wrong)
@@ -96,7 +93,7 @@ def test_timed_launches_that_have_done_nothing(
 CUSTOM = add().source + 'extern "C" __global__ void custom_kernel(float* c, const float* a, int m) {}'
 
 
-def test_numbers_that_are_drawn(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_that_are_drawn(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each timed launch has those of its own draw."""
     monkeypatch.setattr(_unseen, "TOGETHER", 3)
     believe(monkeypatch)
@@ -113,7 +110,7 @@ def test_numbers_that_are_drawn(interpreted: Interpreted, judge_of: Make, monkey
     assert judge_of().judge(one, solution).right
 
 
-def test_an_integer_that_is_off_within_its_tolerance(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_integer_that_is_off_within_its_tolerance(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge's kernels take it for wrong, and the host does not: memory is filled then where it was not."""
     monkeypatch.setattr(_unseen, "TOGETHER", 3)
     believe(monkeypatch)
@@ -122,8 +119,7 @@ def test_an_integer_that_is_off_within_its_tolerance(interpreted: Interpreted, j
     def off(held: _shelf.Held) -> None:
         count[0] += 1
         if count[0] in (3, 10):
-            byte = byte_of(held.memory, "c", 0)
-            byte.set(byte.get() ^ 1)
+            flip(held.memory, "c", 0, 1)
 
     after_launches(monkeypatch, off)
     loose = {"precision": "native", "tolerance": judge.Tolerance(atol=2.0), "exchange": False}
@@ -137,14 +133,13 @@ def test_an_integer_that_is_off_within_its_tolerance(interpreted: Interpreted, j
     assert verdict.right and count[0] >= 10, verdict
 
 
-def test_what_a_timed_launch_has_left_is_told_first(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_timed_launch_has_left_is_told_first(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     believe(monkeypatch)
     pipelined, held, asked = _gpu.GpuRunner.pipelined, _unseen.Unseen.held, []
 
     def wrong(self: Any, runs: Any, *rest: Any) -> Any:
         made = pipelined(self, runs, *rest)
-        byte = byte_of(runs[0][1], "c", 3)
-        byte.set(byte.get() ^ 64)
+        flip(runs[0][1], "c", 3)
         return made
 
     def spent(self: Any, count: int) -> Any:
@@ -159,7 +154,7 @@ def test_what_a_timed_launch_has_left_is_told_first(interpreted: Interpreted, ju
     assert len(asked) == 2 and verdict.kind == "wrong" and "c[0]" in verdict.text
 
 
-def test_memory_comes_again(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_comes_again(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs behind each other have the memory that launches had before: the more there is the more has to be overwritten afterwards."""
     believe(monkeypatch)
     monkeypatch.setattr(_unseen, "TOGETHER", 16)
@@ -176,9 +171,7 @@ def test_memory_comes_again(interpreted: Interpreted, judge_of: Make, monkeypatc
     assert len(used["together"]) == 3 * 16 and len(used["together"] - used["pipelined"]) < 3 * 16 / 2
 
 
-def test_draws_that_are_missing_are_made_beside_the_check(
-    interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_draws_that_are_missing_are_made_beside_the_check(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as are missing for the usual number of launches; a later solution needs none. A slow reference's are not made before."""
     believe(monkeypatch)
     monkeypatch.setattr(_judge, "SLOW", 0.0)
@@ -205,7 +198,7 @@ def test_draws_that_are_missing_are_made_beside_the_check(
     assert judging.judge(one, add(prelude="// again")).right and len(made) == enough
 
 
-def test_draws_of_a_quick_reference(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draws_of_a_quick_reference(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Most of those that the times need are made before the solution's turn."""
     believe(monkeypatch)
     monkeypatch.setattr(_unseen, "TOGETHER", 16)
@@ -223,7 +216,7 @@ def test_draws_of_a_quick_reference(interpreted: Interpreted, judge_of: Make, mo
     assert all(count <= 0 for count in missing) and len(missing) == 3, missing
 
 
-def test_images_are_made_before_a_solution_s_turn(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_made_before_a_solution_s_turn(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of draws that the GPU's memory does not have, for a solution that compiles."""
     believe(monkeypatch)
     monkeypatch.setattr(_unseen, "TOGETHER", 1)
@@ -236,7 +229,7 @@ def test_images_are_made_before_a_solution_s_turn(interpreted: Interpreted, judg
     monkeypatch.setattr(_shelf.Images, "make", lambda self, draw: (made.append(draw), make(self, draw))[1])
     monkeypatch.setattr(_shelf.Images, "take", lambda self, draw: (found := take(self, draw), taken.append(found))[0])
     assert judging.judge(one, add("x", prelude="// does not compile")).kind == "not_compiled" and not made
-    for number in range(8):  # of some 35 draws each takes 13
+    for number in range(4):  # of some 35 draws each takes 13
         assert judging.judge(one, add(prelude=f"// {number}")).right
         assert len(made) <= (number + 1) * _shelf.IMAGES_MOST
     assert made and len(made) == len(set(map(id, made))) and any(found is not None for found in taken)
@@ -257,18 +250,15 @@ def test_images_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(images) == 1 and images.has(again), "those whose draws are gone, too"
 
 
-def test_many_inputs(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The most that a task has, none like another: a request has no more tensors than the daemon takes."""
+def test_requests_have_no_more_tensors_than_the_daemon_takes(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _shelf.STEPS * (2 * WIDE + 1) <= 2048
     believe(monkeypatch)
-
-    def drawn(rng: Any, n: int) -> dict[str, Any]:
-        return inputs(rng, n) | {f"x{i}": rng.standard_normal(n + 1 + i, dtype="f4") for i in range(30)}
-
-    one = task(cases=[{"n": 40}], inputs=drawn, reference=lambda a, b, **_: a + b)
-    assert judge_of(seed=None).judge(one, add()).right
+    monkeypatch.setattr(_shelf, "STEPS", 8)
+    assert judge_of().judge(task(**SMALL), add()).right
+    assert shelved.longest == 8
 
 
-def test_draws_end_with_their_solution(interpreted: Interpreted, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draws_end_with_their_solution(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was made for the times of one that is wrong, and that nobody keeps."""
     made = judge_of(seed=None)
     made._pool._most = 0
@@ -280,12 +270,8 @@ def test_draws_end_with_their_solution(interpreted: Interpreted, judge_of: Make,
         seen.append(weakref.ref(draw))
         return draw
 
-    def wrong(held: _shelf.Held) -> None:
-        byte = byte_of(held.memory, "c", 3)
-        byte.set(byte.get() ^ 64)
-
     monkeypatch.setattr(_unseen, "draw", spy)
-    after_launches(monkeypatch, wrong)
+    after_launches(monkeypatch, lambda held: flip(held.memory, "c", 3))
     gc.collect()
     gc.disable()
     try:
