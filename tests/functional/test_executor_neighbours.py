@@ -20,7 +20,7 @@ pytestmark = [only_with_the_standin, only_with_nvrtc, as_root]
 
 FAULTS, HANGS = 25, 6
 CULPRITS, NEIGHBOURS = (54001, 54002), (54003, 54004, 54005)
-DAEMON_KIB = 1024  # by which the memory that only the daemon has may have grown after as many faults again
+DAEMON_KIB = 2048  # by which the memory that only the daemon has may have grown after as many faults again
 
 
 class Culprit(Bystander):
