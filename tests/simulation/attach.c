@@ -34,7 +34,7 @@ uint64_t party_key(const void *address)
 
 static void pass_on(void)
 {
-    const unsigned next = world->request ? 0 : world_choose(world, party_number(me));
+    const unsigned next = world->request ? 0 : world_choose(world);
 
     if (!next && !world->request)
         world->request = REQUEST_IDLE;

@@ -17,8 +17,6 @@ enum {
     LONGEST_LOOK = 5000, /* ns that pass at one more */
 };
 
-static const uint64_t epoch_ns = 1800000000ULL * SECOND_NS; /* CLOCK_REALTIME when CLOCK_MONOTONIC is 0 */
-
 static struct timespec time_of(uint64_t ns)
 {
     return (struct timespec){.tv_sec = (time_t)(ns / SECOND_NS), .tv_nsec = (long)(ns % SECOND_NS)};
@@ -52,7 +50,7 @@ EXPORT int clock_gettime(clockid_t id, struct timespec *t)
     switch (id) {
     case CLOCK_REALTIME:
     case CLOCK_REALTIME_COARSE:
-        *t = time_of(world->now_ns + epoch_ns);
+        *t = time_of(world->now_ns + EPOCH_NS);
         break;
     case CLOCK_PROCESS_CPUTIME_ID:
     case CLOCK_THREAD_CPUTIME_ID:
@@ -69,8 +67,8 @@ EXPORT int gettimeofday(struct timeval *restrict t, void *restrict zone)
     if (!simulated())
         return REAL(gettimeofday)(t, zone);
     look_at_clock();
-    *t = (struct timeval){.tv_sec = (time_t)((world->now_ns + epoch_ns) / SECOND_NS),
-                          .tv_usec = (suseconds_t)((world->now_ns + epoch_ns) % SECOND_NS / 1000)};
+    *t = (struct timeval){.tv_sec = (time_t)((world->now_ns + EPOCH_NS) / SECOND_NS),
+                          .tv_usec = (suseconds_t)((world->now_ns + EPOCH_NS) % SECOND_NS / 1000)};
     return 0;
 }
 
@@ -80,7 +78,7 @@ EXPORT time_t time(time_t *ret)
 
     if (!simulated())
         return REAL(time)(ret);
-    now = (time_t)((world->now_ns + epoch_ns) / SECOND_NS);
+    now = (time_t)((world->now_ns + EPOCH_NS) / SECOND_NS);
     if (ret)
         *ret = now;
     return now;
@@ -98,7 +96,7 @@ EXPORT int clock_nanosleep(clockid_t id, int flags, const struct timespec *t, st
     if (!(flags & TIMER_ABSTIME))
         until += world->now_ns;
     else if (id == CLOCK_REALTIME)
-        until = until > epoch_ns ? until - epoch_ns : 0;
+        until = until > EPOCH_NS ? until - EPOCH_NS : 0;
     step();
     while (world->now_ns < until)
         wait_until(until, KEY_NONE);

@@ -8,13 +8,11 @@
 
 #include "preload.h"
 
-static const uint64_t epoch_ns = 1800000000ULL * 1000000000ULL;
-
 static uint64_t deadline_of(const struct timespec *t)
 {
     const uint64_t ns = (uint64_t)t->tv_sec * 1000000000U + (uint64_t)t->tv_nsec;
 
-    return ns >= epoch_ns ? ns - epoch_ns : ns; /* of whichever clock */
+    return ns >= EPOCH_NS ? ns - EPOCH_NS : ns; /* of whichever clock */
 }
 
 /* ---- mutexes ---- */

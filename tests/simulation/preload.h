@@ -7,7 +7,8 @@
 
 #include "world.h"
 
-#define EXPORT __attribute__((visibility("default")))
+#define EPOCH_NS (1800000000ULL * 1000000000ULL) /* CLOCK_REALTIME when CLOCK_MONOTONIC is 0 */
+#define EXPORT   __attribute__((visibility("default")))
 
 /* REAL(read)(fd, …): the C library's function. */
 #define REAL(name)                                                                                                     \

@@ -1,10 +1,11 @@
 /* simulator: runs a daemon and clients in virtual time, as a seed says, and tells how it went.
  *
- *     simulator --seed N [--steps N] [--kill WHO@STEP]… [--world FILE] [--preload LIBRARY] -- DAEMON… [-- CLIENT…]…
+ *     simulator --seed N --world FILE --preload LIBRARY [--steps N] [--kill WHO@STEP]… [--last yes] [--trace yes]
+ *               -- DAEMON… [-- CLIENT…]…
  *
- * --last yes: the last client begins when the others have ended. WHO is a daemon (which is started anew), executor,
- * client or helper; which one of several the seed says. The daemon gets SIGTERM when the last client has ended. Prints
- * a line of JSON. Exit status 1: something went wrong that `wrong` names; the same arguments do the same once more. */
+ * WHO is a daemon (which is started anew), executor, client or helper; which one of several the seed says. --last: the
+ * last client begins when the others have ended. The daemon gets SIGTERM when all have. Prints a line of JSON. Exit
+ * status 1: something went wrong that `wrong` names; the same arguments do the same once more. */
 #include <err.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -293,7 +294,7 @@ static void run(void)
             ask_to_end();
             asked = true;
         }
-        next = world_choose(w, 0);
+        next = world_choose(w);
         if (!next && w->alarm_ns != NEVER)
             continue;
         if (!next) {

@@ -53,11 +53,10 @@ static bool can_run(const struct world *w, const struct party *p)
 }
 
 /* Who comes next; time passes when nobody can run. 0, the simulator: nobody ever will, or its alarm is due. */
-unsigned world_choose(struct world *w, unsigned self)
+unsigned world_choose(struct world *w)
 {
     uint64_t first_ns;
 
-    (void)self;
     for (;;) {
         uint64_t whole = 0, at;
 

@@ -60,7 +60,7 @@ struct world {
     uint64_t turns;    /* given on */
     uint64_t hash;     /* of who had each turn: equal runs have equal ones */
     _Atomic int32_t holder;
-    _Atomic uint32_t request; /* enum world_request; a futex */
+    _Atomic uint32_t request; /* enum world_request */
     int32_t request_process, request_thread;
     _Atomic int32_t ending; /* the process that has the turn exits */
     uint32_t n_parties;
@@ -74,7 +74,7 @@ struct world {
 /* turn.c */
 uint64_t world_random(struct world *w);
 void world_give(struct world *w, unsigned party);
-unsigned world_choose(struct world *w, unsigned self);
+unsigned world_choose(struct world *w);
 unsigned world_add(struct world *w, pid_t process, uint32_t group, const char *name);
 void world_wait_for_turn(const struct world *w, struct party *p);
 void world_end_with_simulator(const struct world *w);
