@@ -234,7 +234,7 @@ class profile:  # noqa: N801: torch's name
                 us = (span.end - span.begin) / 1e3 if metric == "self_cpu_time_total" else device[id(span)]
                 sums[span.stack] = sums.get(span.stack, 0.0) + us
         plain = str.maketrans({" ": "_", ";": "_", "\t": "_", "\n": "_"})
-        lines = (f"{';'.join(frame.translate(plain) for frame in reversed(stack))} {us:.0f}" for stack, us in sums.items() if us >= 0.5)
+        lines = (f"{';'.join(frame.translate(plain) for frame in reversed(stack))} {us:.0f}" for stack, us in sums.items() if us > 0.5)
         Path(path).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", errors="backslashreplace")
 
     def add_metadata(self, key: str, value: str) -> None:
