@@ -29,7 +29,7 @@
 
 static const uint64_t LAST_NS = 20000000000;
 
-enum { PROGRAMS = 64, DAEMON = 0, STALL_S = 5, DEATH_MS = 10000, HANDLER_LOOKS = 1000000 };
+enum { PROGRAMS = 64, DAEMON = 0, STALL_S = 60, DEATH_MS = 10000, HANDLER_LOOKS = 1000000 };
 
 struct program {
     char **arguments;
