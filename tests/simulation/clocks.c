@@ -27,7 +27,7 @@ static uint64_t ns_of(const struct timespec *t)
     return t->tv_sec < 0 ? 0 : (uint64_t)t->tv_sec * SECOND_NS + (uint64_t)t->tv_nsec;
 }
 
-/* Whoever reads the clock again and again polls memory that another one writes. */
+/* A thread that reads the clock again and again polls memory: time passes faster, and others get the turn. */
 static void look_at_clock(void)
 {
     uint64_t ns = LOOK_NS;
@@ -136,7 +136,7 @@ EXPORT int sched_yield(void)
     return 0;
 }
 
-/* ---- timerfd: an eventfd, which whoever waits in this process writes when it is time ---- */
+/* ---- timerfd: an eventfd; a thread of this process that waits writes to it when the timer is due ---- */
 
 enum { TIMERS = 64 };
 

@@ -1,4 +1,4 @@
-/* Calls on descriptors: those that could block try, and wait for somebody to do something to a descriptor. */
+/* Calls on descriptors. A call that would block waits until another thread has used any descriptor, and tries again. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>

@@ -52,7 +52,8 @@ static bool can_run(const struct world *w, const struct party *p)
     }
 }
 
-/* Who comes next; time passes when nobody can run. 0, the simulator: nobody ever will, or its alarm is due. */
+/* The next thread. When all wait, the clock goes on to the first deadline. 0 is the simulator: its alarm is due, or all
+ * threads wait for ever. */
 unsigned world_choose(struct world *w)
 {
     uint64_t first_ns;
@@ -113,7 +114,7 @@ void world_give(struct world *w, unsigned party)
     syscall(SYS_futex, &p->turn, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
-/* The simulator was killed, and its folder removed: nobody gives a turn any more. */
+/* Ends this process when the simulator was killed and its folder removed: there are no more turns then. */
 void world_end_with_simulator(const struct world *w)
 {
     struct stat status;

@@ -2,7 +2,8 @@
  *
  * Of all threads of all these processes one runs at a time: the one that has the turn. libkops_simulation.so, which is
  * preloaded into each, gives the turn on at calls of the C library (locks, clocks, descriptors, processes), to a thread
- * that the seed chooses, and lets time pass only while nobody can run. So a seed is a whole run. */
+ * that the seed chooses. A step takes a little virtual time; when all threads wait, the clock goes on to the first
+ * deadline. So a seed is a whole run. */
 #ifndef KOPS_TESTS_SIMULATION_WORLD_H
 #define KOPS_TESTS_SIMULATION_WORLD_H
 
@@ -25,7 +26,7 @@ enum party_state {
 
 enum { KEY_NONE = 0, KEY_DESCRIPTORS = 1 }; /* else a lock or a condition: made of its process and address */
 
-/* A thread. Only who has the turn writes here, but for `turn`. */
+/* A thread. Only the thread that has the turn writes here; `turn` is written by the one before. */
 struct party {
     _Atomic uint32_t turn;   /* a futex: 1: it has the turn */
     _Atomic uint32_t state;  /* enum party_state */
@@ -46,7 +47,7 @@ enum world_request {
     REQUEST_STEP,        /* the next planned event is due */
     REQUEST_ENDS,        /* a process exits: `request_process` */
     REQUEST_THREAD_ENDS, /* a thread of that process exits: `request_thread` */
-    REQUEST_IDLE,        /* everybody waits for ever */
+    REQUEST_IDLE,        /* all threads wait for ever */
     REQUEST_STEPS        /* all of the steps are used up */
 };
 
