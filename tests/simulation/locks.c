@@ -45,29 +45,21 @@ EXPORT int pthread_mutex_unlock(pthread_mutex_t *mutex)
     return r;
 }
 
-EXPORT int pthread_rwlock_rdlock(pthread_rwlock_t *rwlock)
-{
-    int r;
+#define LOCK_SHARED(name, attempt)                                                                                     \
+    EXPORT int name(pthread_rwlock_t *rwlock)                                                                          \
+    {                                                                                                                  \
+        int r;                                                                                                         \
+                                                                                                                       \
+        if (!simulated())                                                                                              \
+            return REAL(name)(rwlock);                                                                                 \
+        step();                                                                                                        \
+        while ((r = attempt(rwlock)) == EBUSY)                                                                         \
+            wait_until(NEVER, party_key(rwlock));                                                                      \
+        return r;                                                                                                      \
+    }
 
-    if (!simulated())
-        return REAL(pthread_rwlock_rdlock)(rwlock);
-    step();
-    while ((r = pthread_rwlock_tryrdlock(rwlock)) == EBUSY)
-        wait_until(NEVER, party_key(rwlock));
-    return r;
-}
-
-EXPORT int pthread_rwlock_wrlock(pthread_rwlock_t *rwlock)
-{
-    int r;
-
-    if (!simulated())
-        return REAL(pthread_rwlock_wrlock)(rwlock);
-    step();
-    while ((r = pthread_rwlock_trywrlock(rwlock)) == EBUSY)
-        wait_until(NEVER, party_key(rwlock));
-    return r;
-}
+LOCK_SHARED(pthread_rwlock_rdlock, pthread_rwlock_tryrdlock)
+LOCK_SHARED(pthread_rwlock_wrlock, pthread_rwlock_trywrlock)
 
 EXPORT int pthread_rwlock_unlock(pthread_rwlock_t *rwlock)
 {

@@ -133,7 +133,7 @@ void world_wait_for_turn(const struct world *w, struct party *p)
     p->turn = 0;
 }
 
-/* Its threads have no more turns; what it had open was closed. */
+/* The threads of the process get no more turns. Its descriptors were closed, which others may wait for. */
 void world_process_ended(struct world *w, pid_t process)
 {
     for (unsigned i = 1; i < w->n_parties; i++)
