@@ -1,5 +1,5 @@
 # kops_cuda_fatbin(<source.cu> <output>): device code for every architecture of KOPS_CUDA_ARCHS, and PTX of the first,
-# from which newer GPUs compile their own.
+# from which newer GPUs compile their own. With KOPS_CUDA_FATBINS it is that build's.
 function(kops_cuda_fatbin source output)
     set(flags -std=c++17 -O3 --threads 2)
     if(KOPS_WERROR)
@@ -12,6 +12,12 @@ function(kops_cuda_fatbin source output)
     list(APPEND flags -gencode=arch=compute_${oldest},code=compute_${oldest})
     list(JOIN KOPS_CUDA_ARCHS ", " archs)
     cmake_path(GET source FILENAME name)
+    if(KOPS_CUDA_FATBINS)
+        cmake_path(RELATIVE_PATH output BASE_DIRECTORY ${CMAKE_BINARY_DIR} OUTPUT_VARIABLE same)
+        add_custom_command(OUTPUT ${output} COMMAND ${CMAKE_COMMAND} -E copy ${KOPS_CUDA_FATBINS}/${same} ${output}
+            DEPENDS ${KOPS_CUDA_FATBINS}/${same} VERBATIM)
+        return()
+    endif()
     add_custom_command(
         OUTPUT ${output}
         COMMAND ${KOPS_NVCC} -fatbin ${flags} -MD -MF ${output}.d -MT ${output} -o ${output} ${source}
