@@ -40,6 +40,7 @@ struct soak {
     bool spoiled; /* a daemon that hung up may go on with what it began: it shall not meet what comes */
     uint64_t requests, checked, wrong, lost, errors[CODES], timed;
     double samples[SAMPLES];
+    double longest_us; /* of a turn in which nothing was lost */
 };
 
 static double now_us(void)
@@ -290,6 +291,7 @@ static void ping(struct soak *s)
 static void turn(struct soak *s)
 {
     const unsigned what = random_below(&s->random, 100);
+    const double begin_us = now_us();
 
     if (what < 50)
         blocking(s);
@@ -307,6 +309,8 @@ static void turn(struct soak *s)
         complain(s, "memory", "something was written outside of a tensor");
     if (s->spoiled)
         memory_drop(&s->memory);
+    else if (now_us() - begin_us > s->longest_us)
+        s->longest_us = now_us() - begin_us;
     s->spoiled = false;
     if (random_chance(&s->random, 4))
         memory_drop_one(&s->memory);
@@ -360,8 +364,9 @@ static void report(struct soak *s)
             printf("%s\"%s\": %llu", comma, kops_code_name((enum kops_code)i), (unsigned long long)s->errors[i]);
             comma = ", ";
         }
-    printf("}, \"lost\": %llu, \"p50_us\": %.1f, \"p99_us\": %.1f}\n", (unsigned long long)s->lost,
-           n ? s->samples[n / 2] : 0.0, n ? s->samples[n - 1 - n / 100] : 0.0);
+    printf("}, \"lost\": %llu, \"p50_us\": %.1f, \"p99_us\": %.1f, \"longest_us\": %.1f}\n",
+           (unsigned long long)s->lost, n ? s->samples[n / 2] : 0.0, n ? s->samples[n - 1 - n / 100] : 0.0,
+           s->longest_us);
 }
 
 int main(int argc, char **argv)
