@@ -1,4 +1,4 @@
-/* Stream capture: what streams that are being captured do instead of working, how others join them, and which calls are
+/* Stream capture: what a stream that is being captured does instead of working, and which calls are
  * refused meanwhile. A refused call invalidates the captures that it stood against, as a real driver's do. */
 #include <stdlib.h>
 #include <string.h>
@@ -7,20 +7,6 @@
 
 static struct capture *captures;
 static _Thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-
-/* NULL when it has ended. */
-static struct capture *capture_by_id(uint64_t id)
-{
-    for (struct capture *c = captures; c; c = c->next)
-        if (c->id == id)
-            return c;
-    return NULL;
-}
-
-static void capture_invalidate(struct capture *capture)
-{
-    capture->invalid = true;
-}
 
 /* ---- what is refused ---- */
 
@@ -56,8 +42,8 @@ CUresult capture_check_call(const char *name, const struct context *context)
     if (!captures || (!all && !is_unsafe(name)))
         return CUDA_SUCCESS;
     for (struct capture *c = captures; c; c = c->next)
-        if (all ? c->origin->context == context : stands_against(c)) {
-            capture_invalidate(c);
+        if (all ? c->stream->context == context : stands_against(c)) {
+            c->invalid = true;
             r = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
         }
     return r;
@@ -71,8 +57,8 @@ static CUresult check_implicit(const struct stream *stream)
     if (stream != stream->context->default_stream)
         return CUDA_SUCCESS;
     for (struct capture *c = captures; c; c = c->next)
-        if (c->origin->context == stream->context && !(c->origin->flags & CU_STREAM_NON_BLOCKING)) {
-            capture_invalidate(c);
+        if (c->stream->context == stream->context && !(c->stream->flags & CU_STREAM_NON_BLOCKING)) {
+            c->invalid = true;
             r = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
         }
     return r;
@@ -82,13 +68,13 @@ CUresult capture_check_wait(struct stream *stream)
 {
     if (!stream->capture)
         return captures ? check_implicit(stream) : CUDA_SUCCESS;
-    capture_invalidate(stream->capture);
+    stream->capture->invalid = true;
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
 CUresult capture_refuse(struct stream *stream)
 {
-    capture_invalidate(stream->capture);
+    stream->capture->invalid = true;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
@@ -96,7 +82,6 @@ CUresult capture_refuse(struct stream *stream)
 
 CUresult capture_enqueue(struct stream *stream, struct op *op, bool *ret_taken)
 {
-    struct node *node;
     CUresult r;
 
     *ret_taken = true;
@@ -112,92 +97,26 @@ CUresult capture_enqueue(struct stream *stream, struct op *op, bool *ret_taken)
         free(op);
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     }
-    node = graph_add(stream->capture->graph, op, stream->tips);
-    if (!node)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    tips_clear(stream->tips);
-    return tips_add(stream->tips, node) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    return graph_add(stream->capture->graph, op) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult capture_record_event(struct stream *stream, struct event *event)
 {
     if (stream->capture->invalid)
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    if (!event->tips)
-        event->tips = calloc(1, sizeof(*event->tips));
-    if (!event->tips)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    tips_clear(event->tips);
-    event->captured_by = stream->capture->id;
-    return tips_add_all(event->tips, stream->tips) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-static bool join(struct stream *stream, struct capture *capture)
-{
-    stream->tips = calloc(1, sizeof(*stream->tips));
-    if (!stream->tips)
-        return false;
-    stream->capture = capture;
-    stream->references++;
-    return true;
-}
-
-CUresult capture_wait_event(struct stream *stream, struct event *event)
-{
-    struct capture *theirs = event->captured_by ? capture_by_id(event->captured_by) : NULL;
-
-    if (stream->capture && stream->capture->invalid)
-        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    if (stream->capture && !event->captured_by) {
-        capture_invalidate(stream->capture);
-        return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
-    }
-    if (!theirs)
-        return CUDA_ERROR_CAPTURED_EVENT; /* of a capture that has ended */
-    if (theirs->invalid)
-        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    if (stream->capture && stream->capture != theirs) {
-        capture_invalidate(stream->capture);
-        capture_invalidate(theirs);
-        return CUDA_ERROR_STREAM_CAPTURE_MERGE;
-    }
-    if (stream == stream->context->default_stream) {
-        capture_invalidate(theirs);
-        return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-    }
-    if (!stream->capture && !join(stream, theirs))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return tips_add_all(stream->tips, event->tips) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-void capture_event_clear(struct event *event)
-{
-    if (event->tips)
-        tips_clear(event->tips);
-    free(event->tips);
-    event->tips = NULL;
-    event->captured_by = 0;
+    event->captured = true;
+    return CUDA_SUCCESS;
 }
 
 /* ---- beginning and ending ---- */
 
-static void leave_capture(struct stream *stream)
-{
-    tips_clear(stream->tips);
-    free(stream->tips);
-    stream->tips = NULL;
-    stream->capture = NULL;
-    stream_unref(stream);
-}
-
-/* Every stream leaves it, and it is gone. The graph stays the caller's. */
+/* The stream leaves it, and it is gone. The graph stays the caller's. */
 static void capture_end(struct capture *capture)
 {
     struct capture **link = &captures;
-    struct stream *stream;
 
-    while ((stream = stream_find_captured(capture)))
-        leave_capture(stream);
+    capture->stream->capture = NULL;
+    stream_unref(capture->stream);
     while (*link != capture)
         link = &(*link)->next;
     *link = capture->next;
@@ -207,37 +126,14 @@ static void capture_end(struct capture *capture)
 
 void capture_stream_destroyed(struct stream *stream)
 {
-    struct capture *capture = stream->capture;
-    struct graph *graph = capture->graph;
+    struct graph *graph = stream->capture->graph;
 
-    capture_invalidate(capture);
-    if (capture->origin != stream) {
-        leave_capture(stream);
-        return;
-    }
-    capture_end(capture);
+    capture_end(stream->capture);
     graph_free(graph);
-}
-
-/* Whether all that was recorded comes before what the origin waits for. */
-static bool is_joined(const struct graph *graph, const struct tips *tips)
-{
-    for (size_t i = 0; i < graph->n; i++)
-        graph->nodes[i]->marked = false;
-    for (size_t i = 0; i < tips->n; i++)
-        tips->nodes[i]->marked = true;
-    for (size_t i = graph->n; i-- > 0;) { /* a node is younger than those it depends on */
-        if (!graph->nodes[i]->marked)
-            return false;
-        for (size_t k = 0; k < graph->nodes[i]->after.n; k++)
-            graph->nodes[i]->after.nodes[k]->marked = true;
-    }
-    return true;
 }
 
 static CUresult begin(struct stream *stream, CUstreamCaptureMode mode)
 {
-    static uint64_t last_id;
     struct capture *capture;
 
     if ((unsigned)mode > CU_STREAM_CAPTURE_MODE_RELAXED)
@@ -249,13 +145,14 @@ static CUresult begin(struct stream *stream, CUstreamCaptureMode mode)
     capture = calloc(1, sizeof(*capture));
     if (!capture)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *capture = (struct capture){.id = ++last_id, .mode = mode, .thread = pthread_self(), .origin = stream};
-    capture->graph = graph_new();
-    if (!capture->graph || !join(stream, capture)) {
-        free(capture->graph);
+    *capture = (struct capture){.mode = mode, .thread = pthread_self(), .stream = stream};
+    capture->graph = calloc(1, sizeof(*capture->graph));
+    if (!capture->graph) {
         free(capture);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    stream->capture = capture;
+    stream->references++;
     capture->next = captures;
     captures = capture;
     count(STANDIN_COUNTER_live_captures, 1);
@@ -286,17 +183,11 @@ static CUresult end(struct stream *stream, CUgraph *ret_graph)
 
     if (!capture)
         return CUDA_ERROR_ILLEGAL_STATE;
-    if (capture->origin != stream) {
-        capture_invalidate(capture);
-        return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
-    }
     if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && !pthread_equal(capture->thread, pthread_self()))
         return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     graph = capture->graph;
     if (capture->invalid)
         r = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    else if (!is_joined(graph, stream->tips))
-        r = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
     capture_end(capture);
     if (r == CUDA_SUCCESS)
         r = graph_publish(graph);
@@ -351,27 +242,8 @@ API cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *ret_status)
     if (!ret_status)
         return leave(CUDA_ERROR_INVALID_VALUE);
     for (const struct capture *c = captures; c && stream == stream->context->default_stream; c = c->next)
-        if (c->origin->context == stream->context && !(c->origin->flags & CU_STREAM_NON_BLOCKING))
+        if (c->stream->context == stream->context && !(c->stream->flags & CU_STREAM_NON_BLOCKING))
             return leave(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT); /* says so, and does no harm */
     *ret_status = status_of(stream);
-    return leave(CUDA_SUCCESS);
-}
-
-API cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus *ret_status, cuuint64_t *ret_id,
-                              CUgraph *ret_graph, const CUgraphNode **ret_nodes, const CUgraphEdgeData **ret_edges,
-                              size_t *ret_count)
-{
-    struct stream *stream;
-    CUresult r = enter_stream_any("cuStreamGetCaptureInfo", handle, &stream);
-
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (!ret_status)
-        return leave(CUDA_ERROR_INVALID_VALUE);
-    if (ret_graph || ret_nodes || ret_edges || ret_count)
-        return leave(CUDA_ERROR_NOT_SUPPORTED); /* a graph in the making has no handle here */
-    *ret_status = status_of(stream);
-    if (ret_id && stream->capture)
-        *ret_id = stream->capture->id;
     return leave(CUDA_SUCCESS);
 }

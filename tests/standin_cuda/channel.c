@@ -21,7 +21,7 @@ unsigned channel_choose(struct context *context)
 
 static bool waits(const struct op *op)
 {
-    return op->kind == OP_WAIT_VALUE || op->kind == OP_WAIT_EVENT || op->kind == OP_AFTER;
+    return op->kind == OP_WAIT_VALUE || op->kind == OP_AFTER;
 }
 
 static struct channel *channel_of(const struct stream *stream)

@@ -12,11 +12,6 @@ enum {
 static _Thread_local CUcontext stack[STACK_MAX];
 static _Thread_local unsigned depth;
 
-struct context *context_get(CUcontext handle)
-{
-    return handle_get(HANDLE_CONTEXT, handle);
-}
-
 CUresult context_current(struct context **ret_context)
 {
     struct context *context;
@@ -133,17 +128,6 @@ API cuDevicePrimaryCtxRelease_v2(CUdevice device)
 #undef cuDevicePrimaryCtxRelease
 API_ALIAS(cuDevicePrimaryCtxRelease_v2) CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device);
 
-API cuDevicePrimaryCtxReset_v2(CUdevice device)
-{
-    CUresult r = enter_device("cuDevicePrimaryCtxReset", device);
-
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (standin_devices[device].primary && standin_devices[device].primary->broken)
-        return leave(CUDA_ERROR_DEVICE_UNAVAILABLE);
-    return leave(CUDA_ERROR_NOT_SUPPORTED);
-}
-
 API cuDevicePrimaryCtxGetState(CUdevice device, unsigned *ret_flags, int *ret_active)
 {
     CUresult r = enter_device("cuDevicePrimaryCtxGetState", device);
@@ -152,47 +136,6 @@ API cuDevicePrimaryCtxGetState(CUdevice device, unsigned *ret_flags, int *ret_ac
         return r;
     *ret_flags = 0;
     *ret_active = standin_devices[device].primary != NULL;
-    return leave(CUDA_SUCCESS);
-}
-
-CUresult CUDAAPI cuCtxCreate_v2(CUcontext *ret_context, unsigned flags, CUdevice device);
-
-API cuCtxCreate_v2(CUcontext *ret_context, unsigned flags, CUdevice device)
-{
-    CUresult r = enter_device("cuCtxCreate", device);
-    struct context *context;
-
-    (void)flags;
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (depth == STACK_MAX)
-        return leave(CUDA_ERROR_INVALID_VALUE);
-    r = context_new(device, false, &context);
-    if (r != CUDA_SUCCESS)
-        return leave(r);
-    stack[depth++] = *ret_context = context->handle;
-    return leave(CUDA_SUCCESS);
-}
-
-API cuCtxCreate_v4(CUcontext *ret_context, CUctxCreateParams *params, unsigned flags, CUdevice device)
-{
-    (void)params;
-    return cuCtxCreate_v2(ret_context, flags, device);
-}
-
-API cuCtxDestroy_v2(CUcontext handle)
-{
-    CUresult r = enter("cuCtxDestroy");
-    struct context *context;
-
-    if (r != CUDA_SUCCESS)
-        return r;
-    context = handle_get(HANDLE_CONTEXT, handle);
-    if (!context || context->primary)
-        return leave(CUDA_ERROR_INVALID_CONTEXT);
-    context_end(context);
-    if (depth && stack[depth - 1] == handle)
-        depth--;
     return leave(CUDA_SUCCESS);
 }
 

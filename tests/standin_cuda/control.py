@@ -247,9 +247,7 @@ class Control:
         """Closed for one process, or for all."""
         return Gate(self._page.gates[GATES.index(name)], pid)
 
-    def fail(
-        self, function: str, error: int, *, nth: int = 1, times: int = 1, sticky: bool = False, pid: int = 0
-    ) -> Fault:
+    def fail(self, function: str, error: int, *, nth: int = 1, times: int = 1, sticky: bool = False, pid: int = 0) -> Fault:
         """Makes the nth next call of `function` (and the times - 1 after it) return `error`, a CUresult.
 
         "kernel" and "copy" stand for work on streams: fail("kernel", 700) makes the next kernel an illegal access,

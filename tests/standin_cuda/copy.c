@@ -95,30 +95,6 @@ API cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream
     return copy("cuMemcpyDtoDAsync", to, from, size, true, true, stream, false);
 }
 
-static bool known_as_device(uint64_t address)
-{
-    bool device;
-
-    pthread_mutex_lock(&standin_lock);
-    device = is_device(address);
-    pthread_mutex_unlock(&standin_lock);
-    return device;
-}
-
-API cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream)
-{
-    if (!state_is_initialised())
-        return CUDA_ERROR_NOT_INITIALIZED;
-    return copy("cuMemcpyAsync", to, from, size, known_as_device(to), known_as_device(from), stream, false);
-}
-
-API cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t size)
-{
-    if (!state_is_initialised())
-        return CUDA_ERROR_NOT_INITIALIZED;
-    return copy("cuMemcpy", to, from, size, known_as_device(to), known_as_device(from), NULL, true);
-}
-
 /* A real driver's synchronous memset of device memory returns before it is done, too. */
 static CUresult fill(const char *name, uint64_t to, uint32_t value, unsigned width, size_t count_of, CUstream handle)
 {
@@ -162,11 +138,6 @@ API cuMemsetD32_v2(CUdeviceptr to, unsigned value, size_t count_of)
 API cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count_of, CUstream stream)
 {
     return fill("cuMemsetD8Async", to, value, 1, count_of, stream);
-}
-
-API cuMemsetD16Async(CUdeviceptr to, unsigned short value, size_t count_of, CUstream stream)
-{
-    return fill("cuMemsetD16Async", to, value, 2, count_of, stream);
 }
 
 API cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count_of, CUstream stream)

@@ -181,15 +181,6 @@ class Driver:
     def stream_synchronize(self, stream: int = 0) -> None:
         self.call("cuStreamSynchronize", ctypes.c_void_p(stream))
 
-    def stream_is_done(self, stream: int = 0) -> bool:
-        try:
-            self.call("cuStreamQuery", ctypes.c_void_p(stream))
-        except CudaError as error:
-            if error.name != "CUDA_ERROR_NOT_READY":
-                raise
-            return False
-        return True
-
     def stream_wait_value(self, stream: int, address: int, value: int) -> None:
         """Holds the stream's later work until the 64-bit word at `address` has reached the value."""
         self.call(
@@ -207,16 +198,6 @@ class Driver:
             CUdeviceptr(address),
             ctypes.c_uint64(value),
             ctypes.c_uint(0),
-        )
-
-    def stream_fill(self, stream: int, address: int, word: int, count: int) -> None:
-        """Writes `count` 32-bit words in the stream's order; returns at once."""
-        self.call(
-            "cuMemsetD32Async",
-            CUdeviceptr(address),
-            ctypes.c_uint(word),
-            ctypes.c_size_t(count),
-            ctypes.c_void_p(stream),
         )
 
     # ---- VMM: what torch's expandable segments are made of, and what a daemon's `alloc` returns ----
@@ -279,9 +260,7 @@ class Driver:
     def vmm_access(self, address: int, size: int, flags: int = 3, ordinal: int | None = None) -> None:
         """For this device, or for another that shall reach the memory as well."""
         access = AccessDescription(location=Location(1, self.ordinal if ordinal is None else ordinal), flags=flags)
-        self.call(
-            "cuMemSetAccess", CUdeviceptr(address), ctypes.c_size_t(size), ctypes.byref(access), ctypes.c_size_t(1)
-        )
+        self.call("cuMemSetAccess", CUdeviceptr(address), ctypes.c_size_t(size), ctypes.byref(access), ctypes.c_size_t(1))
 
     def vmm_unmap(self, address: int, size: int) -> None:
         self.call("cuMemUnmap", CUdeviceptr(address), ctypes.c_size_t(size))
@@ -292,15 +271,10 @@ class Driver:
     # ---- pools: what cudaMallocAsync allocates from ----
 
     def pool_create(self, exportable: bool = True) -> int:
-        properties = PoolProperties(
-            type=1, handle_types=POSIX_FD if exportable else 0, location=Location(1, self.ordinal)
-        )
+        properties = PoolProperties(type=1, handle_types=POSIX_FD if exportable else 0, location=Location(1, self.ordinal))
         pool = ctypes.c_void_p()
         self.call("cuMemPoolCreate", ctypes.byref(pool), ctypes.byref(properties))
         return pool.value or 0
-
-    def pool_destroy(self, pool: int) -> None:
-        self.call("cuMemPoolDestroy", ctypes.c_void_p(pool))
 
     def pool_alloc(self, pool: int, size: int) -> int:
         address = CUdeviceptr()
@@ -324,26 +298,10 @@ class Driver:
         )
         return fd.value
 
-    def pool_import(self, fd: int) -> int:
-        pool = ctypes.c_void_p()
-        self.call(
-            "cuMemPoolImportFromShareableHandle",
-            ctypes.byref(pool),
-            ctypes.c_void_p(fd),
-            ctypes.c_int(POSIX_FD),
-            ctypes.c_ulonglong(0),
-        )
-        return pool.value or 0
-
     def pool_export_pointer(self, address: int) -> bytes:
         data = PoolPointer()
         self.call("cuMemPoolExportPointer", ctypes.byref(data), CUdeviceptr(address))
         return bytes(data.reserved)
-
-    def pool_import_pointer(self, pool: int, data: bytes) -> int:
-        address, copy = CUdeviceptr(), PoolPointer.from_buffer_copy(data)
-        self.call("cuMemPoolImportPointer", ctypes.byref(address), ctypes.c_void_p(pool), ctypes.byref(copy))
-        return address.value
 
     # ---- arrays ----
 
@@ -419,9 +377,7 @@ class DeviceArray:
 
     @property
     def T(self) -> DeviceArray:
-        return DeviceArray(
-            self.driver, self.address, self.shape[::-1], self.dtype, self._byte_strides()[::-1], keep=self
-        )
+        return DeviceArray(self.driver, self.address, self.shape[::-1], self.dtype, self._byte_strides()[::-1], keep=self)
 
     def __getitem__(self, index: Any) -> DeviceArray:
         """A view, by slices with any step and by integers, as in NumPy."""

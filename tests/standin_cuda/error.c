@@ -1,7 +1,5 @@
-/* Names and texts of results, and looking functions up by name. */
-#include <dlfcn.h>
-#include <stdio.h>
-#include <string.h>
+/* Names and texts of results. */
+#include <stddef.h>
 
 #include "standin.h"
 
@@ -91,33 +89,4 @@ API cuGetErrorString(CUresult result, const char **ret_meaning)
 
     *ret_meaning = text ? text->meaning : NULL;
     return text ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-/* The newest version of a function that this library has. */
-API cuGetProcAddress_v2(const char *symbol, void **ret_function, int version, cuuint64_t flags,
-                        CUdriverProcAddressQueryResult *ret_status)
-{
-    static const char *const suffixes[] = {"_v4", "_v3", "_v2", ""};
-    void *self, *found = NULL;
-    char name[128];
-    Dl_info info;
-
-    (void)version;
-    (void)flags;
-    if (!symbol || !ret_function || !dladdr((const void *)cuGetErrorName, &info))
-        return CUDA_ERROR_INVALID_VALUE;
-    if (strcmp(symbol, "cuGraphInstantiate") == 0)
-        symbol = "cuGraphInstantiateWithFlags"; /* since CUDA 12 */
-    self = dlopen(info.dli_fname, RTLD_NOLOAD | RTLD_NOW);
-    if (!self)
-        return CUDA_ERROR_UNKNOWN;
-    for (unsigned i = 0; i < 4 && !found; i++) {
-        snprintf(name, sizeof(name), "%s%s", symbol, suffixes[i]);
-        found = dlsym(self, name);
-    }
-    dlclose(self);
-    *ret_function = found;
-    if (ret_status)
-        *ret_status = found ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-    return found ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }

@@ -1,4 +1,4 @@
-/* Events, and the waits for them that order streams. An event remembers how often it was recorded: a wait is for the
+/* Events. An event remembers how often it was recorded: a wait is for the
  * record before it, and a later record does not disturb it. */
 #include <stdlib.h>
 
@@ -6,10 +6,8 @@
 
 void event_unref(struct event *event)
 {
-    if (--event->references)
-        return;
-    capture_event_clear(event);
-    free(event);
+    if (!--event->references)
+        free(event);
 }
 
 static struct event *event_get(CUevent handle)
@@ -58,8 +56,7 @@ API cuEventDestroy_v2(CUevent handle)
 #undef cuEventDestroy
 API_ALIAS(cuEventDestroy_v2) CUresult CUDAAPI cuEventDestroy(CUevent handle);
 
-/* Queues a record of the event, or a wait for its latest record. */
-static CUresult mark_enqueue(struct context *context, enum op_kind kind, CUstream stream_handle, CUevent event_handle)
+static CUresult record(struct context *context, CUstream stream_handle, CUevent event_handle)
 {
     struct event *event = event_get(event_handle);
     struct stream *stream;
@@ -70,27 +67,20 @@ static CUresult mark_enqueue(struct context *context, enum op_kind kind, CUstrea
         return r;
     if (!event)
         return CUDA_ERROR_INVALID_HANDLE;
-    if (kind == OP_RECORD && event->context != context)
+    if (event->context != context)
         return misuse(CUDA_ERROR_INVALID_HANDLE, "the event belongs to another context");
-    if (kind == OP_RECORD && stream->capture)
+    if (stream->capture)
         return capture_record_event(stream, event);
-    r = stream->capture ? CUDA_SUCCESS : capture_check_wait(stream); /* the default stream's rule */
+    r = capture_check_wait(stream); /* the default stream's rule */
     if (r != CUDA_SUCCESS)
         return r;
-    if (kind == OP_RECORD)
-        capture_event_clear(event);
-    else if (stream->capture || event->captured_by)
-        return capture_wait_event(stream, event);
-    if (kind == OP_WAIT_EVENT && event->done == event->recorded)
-        return CUDA_SUCCESS;
-    op = op_new(kind);
+    op = op_new(OP_RECORD);
     if (!op)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    if (kind == OP_RECORD)
-        event->recorded++;
+    event->captured = false;
     event->references++;
     op->mark.event = event;
-    op->mark.generation = event->recorded;
+    op->mark.generation = ++event->recorded;
     return stream_enqueue(stream, op);
 }
 
@@ -99,24 +89,7 @@ API cuEventRecord(CUevent event, CUstream stream)
     struct context *context;
     CUresult r = enter_context("cuEventRecord", &context);
 
-    if (r != CUDA_SUCCESS)
-        return r;
-    return leave(mark_enqueue(context, OP_RECORD, stream, event));
-}
-
-API cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags)
-{
-    return flags > 1 ? CUDA_ERROR_INVALID_VALUE : cuEventRecord(event, stream);
-}
-
-API cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
-{
-    struct context *context;
-    CUresult r = enter_context("cuStreamWaitEvent", &context);
-
-    if (r != CUDA_SUCCESS)
-        return r;
-    return leave(flags > 1 ? CUDA_ERROR_INVALID_VALUE : mark_enqueue(context, OP_WAIT_EVENT, stream, event));
+    return r == CUDA_SUCCESS ? leave(record(context, stream, event)) : r;
 }
 
 API cuEventQuery(CUevent handle)
@@ -130,7 +103,7 @@ API cuEventQuery(CUevent handle)
     event = event_get(handle);
     if (!event)
         return leave(CUDA_ERROR_INVALID_HANDLE);
-    if (event->captured_by)
+    if (event->captured)
         return leave(CUDA_ERROR_CAPTURED_EVENT);
     return leave(event->done < event->recorded ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS);
 }
@@ -148,7 +121,7 @@ API cuEventSynchronize(CUevent handle)
     event = event_get(handle);
     if (!event)
         return leave(CUDA_ERROR_INVALID_HANDLE);
-    if (event->captured_by)
+    if (event->captured)
         return leave(CUDA_ERROR_CAPTURED_EVENT);
     event->references++;
     generation = event->recorded;
@@ -173,7 +146,7 @@ static CUresult elapsed(float *ret_milliseconds, CUevent start, CUevent end)
 
     if (!first || !last || first->context != last->context)
         return CUDA_ERROR_INVALID_HANDLE;
-    if (first->captured_by || last->captured_by)
+    if (first->captured || last->captured)
         return CUDA_ERROR_CAPTURED_EVENT;
     if ((first->flags | last->flags) & CU_EVENT_DISABLE_TIMING)
         return misuse(CUDA_ERROR_INVALID_HANDLE, "the event was made without timing");

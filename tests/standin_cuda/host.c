@@ -179,11 +179,6 @@ API cuMemHostAlloc(void **ret_pointer, size_t size, unsigned flags)
     return pinned_new("cuMemHostAlloc", ret_pointer, size, flags);
 }
 
-API cuMemAllocHost_v2(void **ret_pointer, size_t size)
-{
-    return pinned_new("cuMemAllocHost", ret_pointer, size, 0);
-}
-
 API cuMemFreeHost(void *pointer)
 {
     struct context *context;

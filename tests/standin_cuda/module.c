@@ -92,19 +92,6 @@ API cuModuleLoadData(CUmodule *ret_module, const void *image)
     return module_load("cuModuleLoadData", ret_module, image);
 }
 
-API cuModuleLoadFatBinary(CUmodule *ret_module, const void *image)
-{
-    return module_load("cuModuleLoadFatBinary", ret_module, image);
-}
-
-API cuModuleLoadDataEx(CUmodule *ret_module, const void *image, unsigned n, CUjit_option *options, void **values)
-{
-    (void)n;
-    (void)options;
-    (void)values;
-    return module_load("cuModuleLoadDataEx", ret_module, image);
-}
-
 API cuModuleUnload(CUmodule handle)
 {
     struct context *context;

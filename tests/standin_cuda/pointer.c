@@ -62,27 +62,6 @@ static CUresult attribute_get(void *data, CUpointer_attribute attribute, const s
     }
 }
 
-/* What cuPointerGetAttributes writes for a pointer that the driver does not know. */
-static CUresult attribute_unknown(void *data, CUpointer_attribute attribute)
-{
-    switch ((int)attribute) {
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-        PUT(int, -2);
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-    case CU_POINTER_ATTRIBUTE_MAPPED:
-    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-        PUT(int, 0);
-        return CUDA_SUCCESS;
-    default:
-        PUT(uint64_t, 0);
-        return CUDA_SUCCESS;
-    }
-}
-
 API cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr address)
 {
     CUresult r = enter("cuPointerGetAttribute");
@@ -94,20 +73,4 @@ API cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr
     if (!data || !region)
         return leave(CUDA_ERROR_INVALID_VALUE);
     return leave(attribute_get(data, attribute, region, address));
-}
-
-API cuPointerGetAttributes(unsigned count_of, CUpointer_attribute *attributes, void **data, CUdeviceptr address)
-{
-    CUresult r = enter("cuPointerGetAttributes");
-    const struct region *region;
-
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (!count_of || !attributes || !data)
-        return leave(CUDA_ERROR_INVALID_VALUE);
-    region = region_find(address);
-    for (unsigned i = 0; i < count_of && r == CUDA_SUCCESS; i++)
-        if (!region || attribute_get(data[i], attributes[i], region, address) != CUDA_SUCCESS)
-            r = attribute_unknown(data[i], attributes[i]);
-    return leave(r);
 }

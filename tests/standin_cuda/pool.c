@@ -27,7 +27,6 @@ struct pool *pool_new(int device, unsigned handle_types)
     pool->readers = pool->writers = 1U << device;
     pool->id = ++last_id;
     memcpy(pool->token, process_token(), sizeof(pool->token));
-    pool->reuse[0] = pool->reuse[1] = pool->reuse[2] = 1;
     pool->fd = -1;
     return pool;
 }
@@ -45,8 +44,6 @@ void pool_charge(struct pool *pool, uint64_t bytes)
 {
     pool->regions++;
     pool->used += bytes;
-    if (pool->used > pool->used_high)
-        pool->used_high = pool->used;
 }
 
 void pool_refund(struct pool *pool, uint64_t bytes)
@@ -90,13 +87,10 @@ API cuMemAllocAsync(CUdeviceptr *ret_address, size_t size, CUstream stream)
 {
     struct context *context;
     CUresult r = enter_context("cuMemAllocAsync", &context);
-    struct device *device;
 
     if (r != CUDA_SUCCESS)
         return r;
-    device = &standin_devices[context->device];
-    return leave(
-        allocate(context, ret_address, size, device->pool ? device->pool : default_pool(context->device), stream));
+    return leave(allocate(context, ret_address, size, default_pool(context->device), stream));
 }
 
 API cuMemAllocFromPoolAsync(CUdeviceptr *ret_address, size_t size, CUmemoryPool handle, CUstream stream)
@@ -171,52 +165,10 @@ API cuMemPoolDestroy(CUmemoryPool handle)
     pool = pool_get(handle);
     if (!pool || pool == standin_devices[pool->device].default_pool)
         return leave(CUDA_ERROR_INVALID_VALUE);
-    if (standin_devices[pool->device].pool == pool)
-        standin_devices[pool->device].pool = NULL;
     handle_free(handle);
     pool->destroyed = true;
     pool_end_if_unused(pool);
     count(STANDIN_COUNTER_live_pools, -1);
-    return leave(CUDA_SUCCESS);
-}
-
-static CUresult device_pool(const char *name, CUmemoryPool *ret_pool, CUdevice device, bool current)
-{
-    CUresult r = enter_device(name, device);
-    struct pool *pool;
-
-    if (r != CUDA_SUCCESS)
-        return r;
-    pool = current ? standin_devices[device].pool : NULL;
-    if (!pool)
-        pool = default_pool(device);
-    if (!ret_pool || !pool)
-        return leave(ret_pool ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE);
-    *ret_pool = pool->handle;
-    return leave(CUDA_SUCCESS);
-}
-
-API cuDeviceGetDefaultMemPool(CUmemoryPool *ret_pool, CUdevice device)
-{
-    return device_pool("cuDeviceGetDefaultMemPool", ret_pool, device, false);
-}
-
-API cuDeviceGetMemPool(CUmemoryPool *ret_pool, CUdevice device)
-{
-    return device_pool("cuDeviceGetMemPool", ret_pool, device, true);
-}
-
-API cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle)
-{
-    CUresult r = enter_device("cuDeviceSetMemPool", device);
-    struct pool *pool;
-
-    if (r != CUDA_SUCCESS)
-        return r;
-    pool = pool_get(handle);
-    if (!pool || pool->device != device || pool->imported)
-        return leave(CUDA_ERROR_INVALID_VALUE);
-    standin_devices[device].pool = pool;
     return leave(CUDA_SUCCESS);
 }
 
@@ -230,15 +182,6 @@ static CUresult enter_pool(const char *name, CUmemoryPool handle, struct pool **
     return *ret_pool ? CUDA_SUCCESS : leave(CUDA_ERROR_INVALID_VALUE);
 }
 
-API cuMemPoolTrimTo(CUmemoryPool handle, size_t bytes)
-{
-    struct pool *pool;
-    CUresult r = enter_pool("cuMemPoolTrimTo", handle, &pool);
-
-    (void)bytes; /* nothing is kept that is not in use */
-    return r == CUDA_SUCCESS ? leave(r) : r;
-}
-
 API cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
 {
     struct pool *pool;
@@ -246,57 +189,8 @@ API cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, vo
 
     if (r != CUDA_SUCCESS)
         return r;
-    if (!value)
-        return leave(CUDA_ERROR_INVALID_VALUE);
-    switch ((int)attribute) {
-    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
-        memcpy(&pool->reuse[attribute - 1], value, sizeof(int));
-        break;
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-        memcpy(&pool->threshold, value, sizeof(pool->threshold));
-        break;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-        pool->used_high = pool->used;
-        break;
-    default:
-        return leave(CUDA_ERROR_INVALID_VALUE);
-    }
-    return leave(CUDA_SUCCESS);
-}
-
-API cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void *ret_value)
-{
-    struct pool *pool;
-    CUresult r = enter_pool("cuMemPoolGetAttribute", handle, &pool);
-
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (!ret_value)
-        return leave(CUDA_ERROR_INVALID_VALUE);
-    switch ((int)attribute) {
-    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
-        memcpy(ret_value, &pool->reuse[attribute - 1], sizeof(int));
-        break;
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-        memcpy(ret_value, &pool->threshold, sizeof(pool->threshold));
-        break;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
-    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
-        memcpy(ret_value, &pool->used, sizeof(pool->used));
-        break;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-        memcpy(ret_value, &pool->used_high, sizeof(pool->used_high));
-        break;
-    default:
-        return leave(CUDA_ERROR_INVALID_VALUE);
-    }
-    return leave(CUDA_SUCCESS);
+    /* Freed memory is the device's at once, so nothing of it has an effect. */
+    return leave(value && attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 
 API cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *access, size_t n)
@@ -319,18 +213,5 @@ API cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *access, size_
             return leave(CUDA_ERROR_INVALID_DEVICE);
         pool->readers = pool->writers = none ? pool->writers & ~(1U << device) : pool->writers | 1U << device;
     }
-    return leave(CUDA_SUCCESS);
-}
-
-API cuMemPoolGetAccess(CUmemAccess_flags *ret_flags, CUmemoryPool handle, CUmemLocation *location)
-{
-    struct pool *pool;
-    CUresult r = enter_pool("cuMemPoolGetAccess", handle, &pool);
-
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (!ret_flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE || !device_is_valid(location->id))
-        return leave(CUDA_ERROR_INVALID_VALUE);
-    *ret_flags = pool->writers >> location->id & 1 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return leave(CUDA_SUCCESS);
 }

@@ -17,8 +17,7 @@ struct pool {
     uint32_t readers, writers; /* a bit a device */
     uint64_t id;               /* within the process that made it */
     unsigned char token[16];   /* of that process */
-    uint64_t max, used, used_high, threshold;
-    int reuse[3];
+    uint64_t max, used;
     int fd; /* what is exported; -1: nothing yet, or imported */
 };
 

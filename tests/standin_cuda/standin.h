@@ -43,7 +43,6 @@ struct stream;
 struct event;
 struct region;
 struct capture;
-struct tips;
 struct pool;
 
 extern pthread_mutex_t standin_lock;
@@ -118,7 +117,7 @@ struct device {
     struct context *primary;
     unsigned retained, contexts;
     uint64_t used;
-    struct pool *default_pool, *pool; /* of cuMemAllocAsync; NULL: not made yet */
+    struct pool *default_pool; /* of cuMemAllocAsync; NULL: not made yet */
 };
 
 extern struct device standin_devices[MAX_DEVICES];
@@ -144,12 +143,10 @@ struct context {
     _Atomic bool broken;
     CUresult error; /* what broke it */
     struct stream *default_stream;
-    uint32_t peers; /* devices whose memory it may touch, a bit each */
     struct channel channels[MAX_CHANNELS];
     unsigned streams_made;
 };
 
-struct context *context_get(CUcontext handle);
 CUresult context_current(struct context **ret_context);
 struct context *context_any(int device); /* the device's primary context, or NULL */
 void context_break(struct context *context, CUresult error);
@@ -263,18 +260,7 @@ bool devices_are_peers(int device, int other);
 
 /* ---- stream.c ---- */
 
-enum op_kind {
-    OP_KERNEL,
-    OP_COPY,
-    OP_FILL,
-    OP_RECORD,
-    OP_WAIT_EVENT,
-    OP_AFTER,
-    OP_FREE,
-    OP_WRITE_VALUE,
-    OP_WAIT_VALUE,
-    OP_HOST
-};
+enum op_kind { OP_KERNEL, OP_COPY, OP_FILL, OP_RECORD, OP_AFTER, OP_FREE, OP_WRITE_VALUE, OP_WAIT_VALUE, OP_HOST };
 
 struct use {
     uint64_t address, size;
@@ -345,7 +331,6 @@ struct stream {
     uint64_t last_time;
     pthread_cond_t work;
     struct capture *capture; /* NULL: it works */
-    struct tips *tips;       /* while it is captured: what its next node depends on */
 };
 
 CUresult stream_get(CUstream handle, struct context *context, struct stream **ret_stream);
@@ -365,7 +350,6 @@ bool range_in_use(uint64_t address, uint64_t size, const struct stream *except);
 void stream_unref(struct stream *stream);
 /* What is queued on `stream` from now on waits for what is queued on `other` now. */
 void stream_order_after(struct stream *stream, struct stream *other);
-struct stream *stream_find_captured(const struct capture *capture);
 
 /* ---- channel.c: streams that share a channel, where the control page says that they do ---- */
 
@@ -377,8 +361,6 @@ void channel_leave(struct stream *stream, const struct op *op);
 /* Something before it in its channel waits. `streams` are all that there are. */
 bool channel_holds(const struct stream *streams, const struct stream *stream, const struct op *op);
 bool op_is_held(const struct stream *stream, const struct op *op); /* of stream.c, which knows the streams */
-
-/* ---- streaminfo.c ---- */
 
 /* Enters with any context's stream, or with none current; the default stream is the current context's. */
 CUresult enter_stream_any(const char *name, CUstream handle, struct stream **ret_stream);
@@ -399,8 +381,7 @@ struct event {
     unsigned references;
     uint64_t recorded, done; /* generations */
     uint64_t time;
-    uint64_t captured_by; /* id of the capture of its last record, or 0 */
-    struct tips *tips;    /* with captured_by: what came before that record */
+    bool captured; /* its last record was in a capture */
 };
 
 void event_unref(struct event *event);
@@ -416,9 +397,6 @@ CUresult capture_enqueue(struct stream *stream, struct op *op, bool *ret_taken);
 /* An operation that no graph of this driver can have. */
 CUresult capture_refuse(struct stream *stream);
 CUresult capture_record_event(struct stream *stream, struct event *event);
-/* For a stream that is being captured or an event that was recorded on one. */
-CUresult capture_wait_event(struct stream *stream, struct event *event);
-void capture_event_clear(struct event *event);
 void capture_stream_destroyed(struct stream *stream);
 
 /* ---- launch.c ---- */

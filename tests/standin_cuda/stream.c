@@ -88,14 +88,6 @@ void stream_order_after(struct stream *stream, struct stream *other)
         append_after(stream, other);
 }
 
-struct stream *stream_find_captured(const struct capture *capture)
-{
-    for (struct stream *s = streams; s; s = s->next)
-        if (s->capture == capture)
-            return s;
-    return NULL;
-}
-
 /* What the default stream's rule makes this stream wait for. */
 static void append_barriers(struct stream *stream)
 {
@@ -342,4 +334,52 @@ API cuStreamSynchronize(CUstream handle)
         r = stream_wait(stream, stream->enqueued);
     }
     return leave(r);
+}
+
+/* Any stream may be asked, whatever context is current. */
+CUresult enter_stream_any(const char *name, CUstream handle, struct stream **ret_stream)
+{
+    CUresult r;
+
+    if ((uint64_t)(uintptr_t)handle <= 2) /* the current context's default stream */
+        return enter_stream(name, handle, ret_stream);
+    r = enter(name);
+    if (r != CUDA_SUCCESS)
+        return r;
+    *ret_stream = handle_get(HANDLE_STREAM, handle);
+    if (!*ret_stream)
+        return leave(CUDA_ERROR_INVALID_HANDLE);
+    return (*ret_stream)->context->broken ? leave((*ret_stream)->context->error) : CUDA_SUCCESS;
+}
+
+API cuStreamGetId(CUstream handle, unsigned long long *ret_id)
+{
+    struct stream *stream;
+    CUresult r = enter_stream_any("cuStreamGetId", handle, &stream);
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!ret_id)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    *ret_id = stream->id;
+    return leave(CUDA_SUCCESS);
+}
+
+/* As on a real device the function may call nothing of CUDA. */
+API cuLaunchHostFunc(CUstream handle, CUhostFn function, void *data)
+{
+    struct stream *stream;
+    CUresult r = enter_stream("cuLaunchHostFunc", handle, &stream);
+    struct op *op;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!function)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    op = op_new(OP_HOST);
+    if (!op)
+        return leave(CUDA_ERROR_OUT_OF_MEMORY);
+    op->host.function = function;
+    op->host.data = data;
+    return leave(stream_enqueue(stream, op));
 }

@@ -42,15 +42,6 @@ static CUresult allocate_in_order(void *stream)
     return cuMemAllocAsync(&a, 64, stream);
 }
 
-static CUresult wait_for_outside(void *stream)
-{
-    CUevent event;
-
-    ok(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
-    ok(cuEventRecord(event, NULL));
-    return cuStreamWaitEvent(stream, event, 0);
-}
-
 /* In a capture of that mode the call answers so; unless it is CUDA_SUCCESS the capture is invalid from then on. */
 static void expect_refusal(CUresult (*call)(void *), CUstreamCaptureMode mode, CUresult answer)
 {
@@ -85,7 +76,6 @@ static void captures_refuse_what_cannot_be_recorded(void)
     expect_refusal(allocate, local, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     expect_refusal(allocate, CU_STREAM_CAPTURE_MODE_GLOBAL, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     expect_refusal(allocate_in_order, relaxed, CUDA_ERROR_NOT_SUPPORTED);
-    expect_refusal(wait_for_outside, relaxed, CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
     assert_int_equal(cuStreamBeginCapture(NULL, relaxed), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     assert_int_equal(cuStreamEndCapture(stream, &graph), CUDA_ERROR_ILLEGAL_STATE);
     assert_int_equal(cuStreamBeginCapture(stream, 3), CUDA_ERROR_INVALID_VALUE);
@@ -165,26 +155,30 @@ static void modes_say_who_is_refused(void)
     assert_int_equal(try_elsewhere(relaxed, global).ended, CUDA_SUCCESS);
 }
 
-static void captures_do_not_merge(void)
+/* A launch of a graph that uses freed memory faults, as on a device. */
+static void freed_memory_faults_at_the_launch(void)
 {
-    CUstream first = new_stream(), second = new_stream();
-    CUevent event;
+    CUdeviceptr a = new_floats(3);
+    CUstream stream = new_stream();
+    CUgraphExec exec;
     CUgraph graph;
 
-    ok(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
-    ok(cuStreamBeginCapture(first, CU_STREAM_CAPTURE_MODE_RELAXED));
-    ok(cuStreamBeginCapture(second, CU_STREAM_CAPTURE_MODE_RELAXED));
-    ok(cuEventRecord(event, first));
-    assert_int_equal(cuStreamWaitEvent(second, event, 0), CUDA_ERROR_STREAM_CAPTURE_MERGE);
-    assert_int_equal(cuStreamEndCapture(first, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-    assert_int_equal(cuStreamEndCapture(second, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    ok(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    launch_square(a, 16, stream);
+    ok(cuStreamEndCapture(stream, &graph));
+    ok(cuGraphInstantiate(&exec, graph, 0));
+    ok(cuGraphLaunch(exec, stream));
+    ok(cuStreamSynchronize(stream));
+    ok(cuMemFree(a));
+    ok(cuGraphLaunch(exec, stream));
+    assert_int_equal(cuStreamSynchronize(stream), CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
 static const struct driver_test tests[] = {
     DRIVER_TEST(captures_refuse_what_cannot_be_recorded),
     DRIVER_TEST(the_default_stream_would_wait_for_a_capture),
     DRIVER_TEST(modes_say_who_is_refused),
-    DRIVER_TEST(captures_do_not_merge),
+    DRIVER_TEST(freed_memory_faults_at_the_launch),
 };
 
 int main(int argc, char **argv)

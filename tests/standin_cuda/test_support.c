@@ -83,20 +83,6 @@ float first_of(CUdeviceptr a)
     return value;
 }
 
-struct standin_fault *arm_fault(const char *function, unsigned countdown, CUresult error, bool sticky)
-{
-    struct standin_fault *fault = &control->faults[0];
-
-    snprintf(fault->function, sizeof(fault->function), "%s", function);
-    fault->countdown = countdown;
-    fault->times = 1;
-    fault->error = (int32_t)error;
-    fault->sticky = sticky;
-    fault->pid = getpid();
-    fault->armed = 1;
-    return fault;
-}
-
 /* ---- in a process of its own ---- */
 
 static void run_here(void **state)

@@ -36,8 +36,6 @@ CUstream new_stream(void); /* CU_STREAM_NON_BLOCKING */
 /* 16 floats. */
 CUdeviceptr new_floats(float value);
 float first_of(CUdeviceptr a);
-/* This process's `countdown`-th next call of the function fails. */
-struct standin_fault *arm_fault(const char *function, unsigned countdown, CUresult error, bool sticky);
 
 int run_driver_tests(int argc, char **argv, const struct driver_test *tests, size_t n);
 

@@ -401,25 +401,6 @@ API cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc *acce
     return leave(CUDA_SUCCESS);
 }
 
-API cuMemGetAccess(unsigned long long *ret_flags, const CUmemLocation *location, CUdeviceptr address)
-{
-    CUresult r = enter_unbroken("cuMemGetAccess");
-    const struct region *region;
-    uint32_t bit;
-
-    if (r != CUDA_SUCCESS)
-        return r;
-    region = region_find(address);
-    if (!ret_flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE || !device_is_valid(location->id) ||
-        !region || region->kind != REGION_VMM)
-        return leave(CUDA_ERROR_INVALID_VALUE);
-    bit = 1U << location->id;
-    *ret_flags = region->writers & bit   ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-                 : region->readers & bit ? CU_MEM_ACCESS_FLAGS_PROT_READ
-                                         : CU_MEM_ACCESS_FLAGS_PROT_NONE;
-    return leave(CUDA_SUCCESS);
-}
-
 /* Whole maps only. A real driver does not wait here: work that still uses the range is the caller's bug. */
 API cuMemUnmap(CUdeviceptr address, size_t size)
 {

@@ -196,8 +196,6 @@ static bool op_is_ready(const struct stream *stream, const struct op *op)
         return true;
     if (op_is_held(stream, op))
         return false;
-    if (op->kind == OP_WAIT_EVENT)
-        return op->mark.event->done >= op->mark.generation;
     if (op->kind == OP_AFTER)
         return op->after.stream->completed >= op->after.number;
     return true;
@@ -231,9 +229,6 @@ static void op_run(struct stream *stream, struct op *op)
         break;
     case OP_RECORD:
         run_record(stream, op);
-        event_unref(op->mark.event);
-        break;
-    case OP_WAIT_EVENT:
         event_unref(op->mark.event);
         break;
     case OP_AFTER:
