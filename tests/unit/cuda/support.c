@@ -122,11 +122,6 @@ void exporter_alloc(uint64_t size, int byte, unsigned char *ret_handle)
     exporter_ask((struct export_request){.size = size, .byte = byte}, ret_handle);
 }
 
-void exporter_free(void)
-{
-    exporter_ask((struct export_request){0}, NULL);
-}
-
 /* ---- fixtures ---- */
 
 static void wake(void *context)
@@ -473,13 +468,6 @@ void wait_for_wake(void)
 
     assert_int_equal(poll(&p, 1, PATIENCE_MS), 1);
     assert_int_equal(read(wake_fd, &times, sizeof(times)), sizeof(times));
-}
-
-bool was_woken(void)
-{
-    struct pollfd p = {.fd = wake_fd, .events = POLLIN};
-
-    return poll(&p, 1, 0) == 1;
 }
 
 void finish(struct test_job *t)

@@ -49,8 +49,6 @@ void inject_later(const char *function, unsigned countdown, int error, bool stic
 
 /* A handle of `size` bytes that the exporter allocated, filled with `byte`. */
 void exporter_alloc(uint64_t size, int byte, unsigned char *ret_handle);
-/* Frees what it allocated last. */
-void exporter_free(void);
 
 /* ---- memory ---- */
 
@@ -110,6 +108,5 @@ void finish(struct test_job *t);
 void run_job(struct backend_stream *stream, struct test_job *t);
 /* Sleeps until the backend calls. */
 void wait_for_wake(void);
-bool was_woken(void);
 
 #endif

@@ -107,18 +107,6 @@ static void test_any_thread_makes_a_device_active(void **state)
     close_all();
 }
 
-static void test_only_an_active_device_has_a_context(void **state)
-{
-    struct error e;
-
-    (void)state;
-    describe();
-    assert_int_equal(backend->activate(devices[1], &e), 0);
-    assert_int_equal(counter(STANDIN_COUNTER_live_contexts), 1);
-    run_a_job_on(devices[1]);
-    close_all();
-}
-
 /* Every call of the driver that activate() makes fails once. */
 static void test_after_a_failure_the_device_is_as_it_was(void **state)
 {
@@ -210,33 +198,14 @@ static void test_a_machine_whose_devices_cannot_be_active_has_none(void **state)
 
 /* ---- compute modes ---- */
 
-static void expect_exclusive(const char *attributes, bool exclusive)
-{
-    setenv("KOPS_STANDIN_ATTRIBUTES", attributes, 1);
-    describe();
-    assert_int_equal(devices[0]->info.exclusive, exclusive);
-    close_all();
-    unsetenv("KOPS_STANDIN_ATTRIBUTES");
-}
-
-static void test_a_device_says_whether_it_is_exclusive(void **state)
-{
-    (void)state;
-    expect_exclusive("20=0", false);
-    expect_exclusive("20=3", true);
-    expect_exclusive("20=3,133=1", false); /* the MPS server has it, and takes clients */
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_facts_need_no_context),
         cmocka_unit_test(test_any_thread_makes_a_device_active),
-        cmocka_unit_test(test_only_an_active_device_has_a_context),
         cmocka_unit_test(test_after_a_failure_the_device_is_as_it_was),
         cmocka_unit_test(test_a_device_that_cannot_be_active_is_left_out),
         cmocka_unit_test(test_a_machine_whose_devices_cannot_be_active_has_none),
-        cmocka_unit_test(test_a_device_says_whether_it_is_exclusive),
     };
 
     return cmocka_run_group_tests(tests, two_devices, NULL);

@@ -23,41 +23,6 @@ static int close_both(void **state)
     return teardown(state);
 }
 
-static void test_they_are_told_apart(void **state)
-{
-    (void)state;
-    assert_string_not_equal(devices[0]->info.uuid, devices[1]->info.uuid);
-}
-
-static void test_each_runs_its_own_jobs(void **state)
-{
-    struct backend_stream *streams[2];
-    struct backend_memory *m[2];
-    struct test_job jobs[2];
-    struct error e;
-
-    (void)state;
-    for (unsigned i = 0; i < 2; i++) {
-        device = devices[i];
-        streams[i] = stream_open();
-        m[i] = device_memory(BYTES);
-        assert_ptr_equal(m[i]->device, devices[i]);
-        fill(m[i], N, i);
-        make_job(&jobs[i], OP_SQUARE, (struct view[]){VECTOR(m[i], N), VECTOR(m[i], N)});
-        assert_true(start(streams[i], &jobs[i], &e));
-    }
-    for (unsigned i = 0; i < 2; i++) {
-        device = devices[i];
-        finish(&jobs[i]);
-        assert_false(jobs[i].job.failed);
-        for (unsigned k = 0; k < N; k++)
-            assert_true(floats(m[i])[k] == value(k, i) * value(k, i));
-        backend->stream_free(streams[i]);
-        close_memory(m[i]);
-    }
-    assert_int_equal(counter(STANDIN_COUNTER_misuse), 0);
-}
-
 /* The loop works on one device, then hands the other's work to a sleeping thread: in that one's context. */
 static void test_each_is_armed_in_its_own_context(void **state)
 {
@@ -122,22 +87,6 @@ static void test_host_memory_is_pinned_once_for_both(void **state)
     assert_int_equal(counter(STANDIN_COUNTER_misuse), 0);
 }
 
-static void test_a_handle_of_the_other_gpu_is_refused(void **state)
-{
-    struct backend_import what = {.kind = MEMORY_CUDA_IPC, .size = BYTES};
-    struct backend_memory *m;
-    struct error e;
-
-    (void)state;
-    exporter_alloc(BYTES, 1, what.handle); /* on the first */
-    assert_int_equal(backend->memory_import(devices[1], &what, &m, &e), -1);
-    assert_int_equal(e.code, ERROR_INVALID_HANDLE);
-    assert_int_equal(counter(STANDIN_COUNTER_live_ipc_mappings), 0);
-    assert_int_equal(backend->memory_import(devices[0], &what, &m, &e), 0);
-    backend->memory_close(m);
-    assert_int_equal(counter(STANDIN_COUNTER_live_ipc_mappings), 0);
-}
-
 static void test_a_kernel_of_a_user_takes_memory_of_the_other_gpu(void **state)
 {
     const struct backend_function *doubled;
@@ -171,11 +120,8 @@ static void test_a_kernel_of_a_user_takes_memory_of_the_other_gpu(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_they_are_told_apart),
-        cmocka_unit_test(test_each_runs_its_own_jobs),
         cmocka_unit_test(test_each_is_armed_in_its_own_context),
         cmocka_unit_test(test_host_memory_is_pinned_once_for_both),
-        cmocka_unit_test(test_a_handle_of_the_other_gpu_is_refused),
         cmocka_unit_test(test_a_kernel_of_a_user_takes_memory_of_the_other_gpu),
     };
 

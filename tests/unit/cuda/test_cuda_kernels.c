@@ -40,37 +40,6 @@ static const char *detail(const struct error *e, const char *key)
 
 /* ---- code ---- */
 
-static void test_functions_tell_what_they_need(void **state)
-{
-    struct backend_function f;
-    struct error e;
-
-    (void)state;
-    assert_int_equal(unknown->static_shared, 400);
-    assert_int_equal(unknown->max_threads, 256);
-    assert_true(unknown->registers > 0);
-    assert_int_equal(add2->static_shared, 0);
-    assert_int_equal(add2->max_threads, 1024);
-    assert_int_equal(backend->code_function(device, code, "nothing", &f, &e), -1);
-    assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
-    assert_non_null(strstr(e.message, "nothing"));
-}
-
-static void test_limits_are_the_devices(void **state)
-{
-    struct kernel_limits limits;
-
-    (void)state;
-    backend->kernel_limits(device, &limits);
-    assert_int_equal(limits.max_threads, 1024);
-    assert_int_equal(limits.max_block[2], 64);
-    assert_int_equal(limits.max_grid[0], 2147483647);
-    assert_int_equal(limits.max_grid[1], 65535);
-    assert_int_equal(limits.max_shared, SHARED_MAX);
-    assert_int_equal(limits.multiprocessors, device->info.compute_units);
-    assert_int_equal(limits.max_cluster, 16);
-}
-
 static void test_other_code_is_refused_by_name(void **state)
 {
     struct backend_code *other;
@@ -131,35 +100,6 @@ static void test_code_that_is_cut_off_never_reaches_the_driver(void **state)
 
 /* ---- jobs in device memory ---- */
 
-static void test_a_launch_gets_its_arguments_and_geometry(void **state)
-{
-    struct backend_memory *a = device_memory(BYTES), *b = device_memory(BYTES), *c = device_memory(BYTES);
-    struct backend_stream *stream = stream_open();
-    struct test_job t;
-
-    (void)state;
-    fill(a, N, 1);
-    fill(b, N, 2);
-    KERNEL_JOB(&t, vector_add, 512, OUT(c, N), IN(a, N), IN(b, N), INT(N));
-    run_job(stream, &t);
-    assert_string_equal(t.step.variant_used, "user");
-    assert_int_equal(t.job.n_samples, 1);
-    assert_true(t.samples[0] > 0 && t.job.started_ns > 0);
-    for (unsigned i = 0; i < N; i++)
-        assert_true(floats(c)[i] == (i < 512 ? value(i, 1) + value(i, 2) : 0.0f));
-
-    /* Tensors inside their memory. */
-    KERNEL_JOB(&t, vector_add, N, OUT(c, N - 8), IN(a, N - 8), IN(b, N - 8), INT(N - 8));
-    t.step.operands[0].offset = 8 * sizeof(float); /* a: inputs come first */
-    run_job(stream, &t);
-    for (unsigned i = 0; i < N - 8; i++)
-        assert_true(floats(c)[i] == value(i + 8, 1) + value(i, 2));
-    backend->stream_free(stream);
-    close_memory(a);
-    close_memory(b);
-    close_memory(c);
-}
-
 static void test_dynamic_shared_memory_up_to_all_of_it(void **state)
 {
     struct backend_memory *in = device_memory(BYTES), *out = device_memory(BYTES);
@@ -175,35 +115,6 @@ static void test_dynamic_shared_memory_up_to_all_of_it(void **state)
     t.step.plan.kernel.shared_bytes = SHARED_MAX;
     run_job(stream, &t);
     assert_true(floats(out)[0] == expected);
-    backend->stream_free(stream);
-    close_memory(in);
-    close_memory(out);
-}
-
-static void test_clusters_are_launched_as_such(void **state)
-{
-    struct backend_memory *in = device_memory(BYTES), *out = device_memory(BYTES);
-    struct backend_stream *stream = stream_open();
-    int64_t before = counter(STANDIN_COUNTER_cluster_launches);
-    struct test_job t;
-    struct error e;
-
-    (void)state;
-    fill(in, N, 4);
-    KERNEL_JOB(&t, doubled, 1024, OUT(out, N), IN(in, N), INT(N));
-    t.step.plan.kernel.cluster[0] = 4;
-    t.step.plan.kernel.cluster[1] = t.step.plan.kernel.cluster[2] = 1;
-    run_job(stream, &t);
-    assert_int_equal(counter(STANDIN_COUNTER_cluster_launches), before + 1);
-    for (unsigned i = 0; i < N; i++)
-        assert_true(floats(out)[i] == 2 * value(i, 4));
-
-    t.step.plan.kernel.cluster[0] = 3;
-    t.done = false;
-    assert_true(start(stream, &t, &e));
-    finish(&t);
-    assert_true(t.job.failed);
-    assert_int_equal(t.job.error.code, ERROR_OUT_OF_RANGE);
     backend->stream_free(stream);
     close_memory(in);
     close_memory(out);
@@ -234,121 +145,9 @@ static void test_a_launch_that_the_driver_refuses_fails_its_job_only(void **stat
     close_memory(out);
 }
 
-static void test_repeats_are_timed_and_few_are_ahead(void **state)
-{
-    struct backend_memory *m = device_memory(BYTES);
-    int64_t launches = counter(STANDIN_COUNTER_launches);
-    struct backend_stream *stream = stream_open();
-    struct test_job t;
-    struct error e;
-
-    (void)state;
-    KERNEL_JOB(&t, doubled, N, OUT(m, N), IN(m, N), INT(N));
-    t.job.warmup = 3;
-    t.job.repeat = 50;
-    run_job(stream, &t);
-    assert_int_equal(t.job.n_samples, 50);
-    assert_int_equal(t.job.ended, 53);
-    assert_int_equal(counter(STANDIN_COUNTER_launches) - launches, 53);
-
-    launches = counter(STANDIN_COUNTER_launches);
-    gate_close(STANDIN_GATE_kernel);
-    t.job.warmup = 0;
-    t.job.repeat = SAMPLES_MAX;
-    t.done = false;
-    assert_true(start(stream, &t, &e));
-    assert_int_equal(backend->poll(device), 1);
-    assert_in_range(counter(STANDIN_COUNTER_launches) - launches, 2, 32);
-    atomic_store(&t.job.cancel, true);
-    gate_open(STANDIN_GATE_kernel);
-    finish(&t);
-    assert_int_equal(t.job.error.code, ERROR_CANCELLED);
-    backend->stream_free(stream);
-    close_memory(m);
-}
-
-static void test_an_empty_grid_launches_nothing(void **state)
-{
-    int64_t launches = counter(STANDIN_COUNTER_launches);
-    struct backend_stream *stream = stream_open();
-    struct test_job t;
-
-    (void)state;
-    KERNEL_JOB(&t, doubled, 0, OUT(NULL, 0), IN(NULL, 0), INT(0));
-    run_job(stream, &t);
-    assert_string_equal(t.step.variant_used, "user");
-    assert_int_equal(counter(STANDIN_COUNTER_launches), launches);
-    backend->stream_free(stream);
-}
-
 /* ---- programs ---- */
 
-static void run_steps(struct backend_stream *stream, struct test_job *t, struct step *steps, unsigned n)
-{
-    t->job.steps = steps;
-    t->job.n_steps = n;
-    run_job(stream, t);
-}
-
-static void test_a_program_of_kernels_is_replayed_as_a_graph(void **state)
-{
-    struct backend_memory *m = device_memory(BYTES), *out = device_memory(BYTES);
-    const struct arg twice[] = {OUT(m, N), IN(m, N), INT(N)}, add[] = {OUT(out, N), IN(m, N), IN(m, N), INT(N)};
-    struct backend_stream *stream = stream_open();
-    struct backend_program *program = NULL;
-    int64_t graphs = counter(STANDIN_COUNTER_graph_launches);
-    struct step steps[3];
-    struct test_job t;
-
-    (void)state;
-    fill(m, N, 5);
-    make_job(&t, OP_SQUARE, (struct view[]){VECTOR(m, N), VECTOR(m, N)});
-    t.job.program = &program;
-    steps[0] = t.step;
-    fill_kernel_step(&steps[1], doubled, N, twice, 3);
-    fill_kernel_step(&steps[2], add2, N, add, 4);
-    for (unsigned round = 0; round < 2; round++) {
-        fill(m, N, 5 + round);
-        t.done = false;
-        run_steps(stream, &t, steps, 3);
-        assert_string_equal(steps[0].variant_used, "vector");
-        assert_string_equal(steps[1].variant_used, "user");
-        assert_string_equal(steps[2].variant_used, "user");
-        for (unsigned i = 0; i < N; i++)
-            assert_true(floats(out)[i] == 4 * value(i, 5 + round) * value(i, 5 + round));
-    }
-    assert_int_equal(counter(STANDIN_COUNTER_graph_launches) - graphs, 2);
-    assert_int_equal(counter(STANDIN_COUNTER_live_graph_execs), 1);
-    backend->program_free(device, program);
-    backend->stream_free(stream);
-    close_memory(m);
-    close_memory(out);
-}
-
 /* ---- shared host memory ---- */
-
-static void test_host_memory_is_staged(void **state)
-{
-    struct backend_memory *a = host_memory(BYTES), *b = device_memory(BYTES), *c = host_memory(BYTES);
-    struct backend_stream *stream = stream_open();
-    struct test_job t;
-
-    (void)state;
-    fill(a, N, 6);
-    fill(b, N, 7);
-    fill(c, N, 8);
-    KERNEL_JOB(&t, vector_add, 512, OUT(c, N), IN(a, N), IN(b, N), INT(N));
-    t.job.timing = TIMING_NOW;
-    run_job(stream, &t);
-    assert_true(t.job.h2d_us > 0 && t.job.d2h_us > 0);
-    /* What the kernel leaves alone keeps what it was. */
-    for (unsigned i = 0; i < N; i++)
-        assert_true(floats(c)[i] == (i < 512 ? value(i, 6) + value(i, 7) : value(i, 8)));
-    backend->stream_free(stream);
-    close_memory(a);
-    close_memory(b);
-    close_memory(c);
-}
 
 /* What another job writes between the elements of a strided output meanwhile is not undone. */
 static void test_gaps_of_an_output_are_not_written(void **state)
@@ -399,46 +198,15 @@ static void test_overlapping_tensors_overlap_on_the_device(void **state)
     close_memory(m);
 }
 
-static void test_steps_of_a_sequence_see_each_others_results(void **state)
-{
-    struct backend_memory *m = host_memory(BYTES), *out = host_memory(BYTES);
-    const struct arg twice[] = {OUT(m, N), IN(m, N), INT(N)};
-    struct backend_stream *stream = stream_open();
-    struct step steps[3];
-    struct test_job t;
-
-    (void)state;
-    fill(m, N, 11);
-    make_job(&t, OP_SQUARE, (struct view[]){VECTOR(m, N), VECTOR(out, N)});
-    fill_kernel_step(&steps[0], doubled, N, twice, 3);
-    fill_kernel_step(&steps[1], doubled, N, twice, 3);
-    steps[2] = t.step;
-    run_steps(stream, &t, steps, 3);
-    for (unsigned i = 0; i < N; i++)
-        assert_true(floats(out)[i] == 16 * value(i, 11) * value(i, 11));
-    backend->stream_free(stream);
-    close_memory(m);
-    close_memory(out);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_functions_tell_what_they_need),
-        cmocka_unit_test(test_limits_are_the_devices),
         cmocka_unit_test(test_other_code_is_refused_by_name),
         cmocka_unit_test(test_code_that_is_cut_off_never_reaches_the_driver),
-        cmocka_unit_test(test_a_launch_gets_its_arguments_and_geometry),
         cmocka_unit_test(test_dynamic_shared_memory_up_to_all_of_it),
-        cmocka_unit_test(test_clusters_are_launched_as_such),
         cmocka_unit_test(test_a_launch_that_the_driver_refuses_fails_its_job_only),
-        cmocka_unit_test(test_repeats_are_timed_and_few_are_ahead),
-        cmocka_unit_test(test_an_empty_grid_launches_nothing),
-        cmocka_unit_test(test_a_program_of_kernels_is_replayed_as_a_graph),
-        cmocka_unit_test(test_host_memory_is_staged),
         cmocka_unit_test(test_gaps_of_an_output_are_not_written),
         cmocka_unit_test(test_overlapping_tensors_overlap_on_the_device),
-        cmocka_unit_test(test_steps_of_a_sequence_see_each_others_results),
     };
 
     return cmocka_run_group_tests(tests, setup_kernels, teardown_kernels);

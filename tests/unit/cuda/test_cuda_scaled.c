@@ -47,24 +47,6 @@ static int close_all(void **state)
     return 0;
 }
 
-/* A small integer, and the byte that is that. */
-static int number(uint64_t i, unsigned seed)
-{
-    return (int)((i * 7 + i / 5 + seed * 3) % 9) - 4;
-}
-
-static unsigned char byte_of(int x, enum dtype dtype)
-{
-    static const unsigned char e4m3[] = {0x00, 0x38, 0x40, 0x44, 0x48}, e5m2[] = {0x00, 0x3c, 0x40, 0x42, 0x44};
-
-    return (unsigned char)((dtype == DTYPE_F8_E4M3 ? e4m3 : e5m2)[abs(x)] | (x < 0 ? 0x80 : 0));
-}
-
-static float scale(uint64_t i)
-{
-    return (float)(1 << i % 4) / 8;
-}
-
 /* Operands of a product: a is M × K by rows, b K × N by columns, the scales are numbers. */
 static void make_views(struct view views[5], enum dtype a, enum dtype b)
 {
@@ -76,45 +58,12 @@ static void make_views(struct view views[5], enum dtype a, enum dtype b)
     views[4] = MATRIX(memory[2], M, N);
 }
 
-static int64_t at(const struct view *v, int64_t batch, int64_t i, int64_t j)
-{
-    const int64_t index[] = {batch, i, j};
-    int64_t place = (int64_t)v->offset, stride = 1;
-
-    for (unsigned d = v->rank; d-- > 0;) {
-        const int64_t own = index[3 - v->rank + d];
-
-        place += v->shape[d] == 1 ? 0 : own * (v->strided ? v->strides[d] : stride);
-        stride *= v->shape[d];
-    }
-    return place;
-}
-
-static void expect_element(const struct view *views, int64_t batch, int64_t i, int64_t j, int64_t k)
-{
-    float want = 0;
-
-    for (int64_t l = 0; l < k; l++)
-        want +=
-            (float)(number((uint64_t)at(&views[0], batch, i, l), 1) * number((uint64_t)at(&views[1], batch, l, j), 2));
-    want *= scale((uint64_t)at(&views[2], batch, i, 0)) * scale((uint64_t)at(&views[3], batch, 0, j));
-    assert_true(floats(memory[2])[at(&views[4], batch, i, j)] == want);
-}
-
-/* Runs it, with out of f32, and compares every element with a plain loop. */
+/* Runs it, with out of f32. That the product is right is for tests/conformance, which has this library, too. */
 static void expect(const struct view *views, unsigned precision, const char *variant)
 {
-    const struct view *a = &views[0], *out = &views[4];
-    const int64_t k = a->shape[a->rank - 1], batches = out->rank == 3 ? out->shape[0] : 1;
     const unsigned before = *products;
     struct test_job t;
 
-    for (unsigned i = 0; i < 4 * SCALES; i++) {
-        ((unsigned char *)floats(memory[0]))[i] = byte_of(number(i, 1), a->dtype);
-        ((unsigned char *)floats(memory[1]))[i] = byte_of(number(i, 2), views[1].dtype);
-    }
-    for (unsigned i = SCALES; i < BYTES / sizeof(float); i++)
-        floats(memory[1])[i] = scale(i);
     make_job(&t, OP_SCALED_GEMM, views);
     t.step.plan.gemm.all_in_f32 = precision == SCALED_GEMM_PRECISION_HIGHEST;
     t.step.plan.gemm.fast_sums = precision == SCALED_GEMM_PRECISION_MEDIUM;
@@ -122,10 +71,6 @@ static void expect(const struct view *views, unsigned precision, const char *var
     assert_string_equal(t.step.variant_used, variant);
     assert_int_equal(*products > before, strcmp(variant, "cublaslt") == 0);
     assert_int_equal(*wrong, 0);
-    for (int64_t batch = 0; batch < batches; batch++)
-        for (int64_t i = 0; i < out->shape[out->rank - 2]; i++)
-            for (int64_t j = 0; j < out->shape[out->rank - 1]; j++)
-                expect_element(views, batch, i, j, k);
 }
 
 static void test_numbers_and_vectors(void **state)

@@ -1,7 +1,6 @@
 /* Tensors in shared host memory: copied in and out, around the kernels. */
 #include "support.h"
 
-#include <math.h>
 #include <pthread.h>
 #include <sched.h>
 #include <string.h>
@@ -49,61 +48,6 @@ static void test_contiguous_tensors_are_copied_in_and_out(void **state)
     close_memory(out);
     assert_int_equal(counter(STANDIN_COUNTER_live_host_registrations), 0);
     assert_int_equal(counter(STANDIN_COUNTER_live_allocations), 0);
-}
-
-static void test_offsets_and_broadcasting(void **state)
-{
-    struct backend_memory *m = host_memory(4 * BYTES);
-    struct backend_stream *stream = stream_open();
-    struct view row = {.memory = m, .offset = 3, .rank = 1, .shape = {7}};
-    struct view column = {.memory = m, .offset = 100, .rank = 2, .shape = {5, 1}};
-    struct view out = {.memory = m, .offset = 200, .rank = 2, .shape = {5, 7}};
-    struct test_job t;
-
-    (void)state;
-    fill(m, 200, 9);
-    make_job(&t, OP_ADD, (struct view[]){row, column, out});
-    run_job(stream, &t);
-    for (unsigned i = 0; i < 5; i++)
-        for (unsigned j = 0; j < 7; j++)
-            assert_true(floats(m)[200 + i * 7 + j] == value(3 + j, 9) + value(100 + i, 9));
-    backend->stream_free(stream);
-    close_memory(m);
-}
-
-static void test_a_strided_output_leaves_what_lies_between(void **state)
-{
-    struct backend_memory *a = host_memory(BYTES), *out = host_memory(8 * BYTES);
-    struct backend_stream *stream = stream_open();
-    struct view strided = {
-        .memory = out, .offset = 5, .rank = 2, .shape = {10, 100}, .strides = {500, 3}, .strided = true};
-    unsigned total = 8 * N, written = 0;
-    struct test_job t;
-
-    (void)state;
-    fill(a, N, 3);
-    for (unsigned i = 0; i < total; i++)
-        floats(out)[i] = sentinel;
-    make_job(&t, OP_SQUARE, (struct view[]){MATRIX(a, 10, 100), strided});
-    t.job.timing = TIMING_NOW;
-    run_job(stream, &t);
-    for (unsigned i = 0; i < total; i++) {
-        unsigned row = (i - 5) / 500, column = (i - 5) % 500;
-
-        if (i >= 5 && row < 10 && column % 3 == 0 && column / 3 < 100) {
-            float v = value(row * 100 + column / 3, 3);
-
-            assert_true(floats(out)[i] == v * v);
-            written++;
-        } else {
-            assert_true(floats(out)[i] == sentinel);
-        }
-    }
-    assert_int_equal(written, N);
-    assert_true(t.job.d2h_us > 0);
-    backend->stream_free(stream);
-    close_memory(a);
-    close_memory(out);
 }
 
 static void test_a_transposed_output_is_one_copy(void **state)
@@ -193,66 +137,6 @@ static void test_repeats_are_copied_once(void **state)
     close_memory(out);
 }
 
-static void test_gemm_reads_its_output_when_beta_asks(void **state)
-{
-    enum { M = 13, K = 7, L = 9 };
-    struct backend_memory *a = host_memory(PAGE), *b = host_memory(PAGE), *out = host_memory(PAGE);
-    struct backend_stream *stream = stream_open();
-    struct test_job t;
-
-    (void)state;
-    for (unsigned round = 0; round < 2; round++) {
-        double beta = round ? 0.5 : 0.0;
-
-        fill(a, M * K, 1);
-        fill(b, K * L, 2);
-        fill(out, M * L, 3);
-        make_gemm(&t, (struct view[]){MATRIX(a, M, K), MATRIX(b, K, L), MATRIX(out, M, L)}, 2.0, beta);
-        run_job(stream, &t);
-        for (unsigned i = 0; i < M; i++)
-            for (unsigned j = 0; j < L; j++) {
-                double want = beta * (double)value(i * L + j, 3);
-
-                for (unsigned k = 0; k < K; k++)
-                    want += 2.0 * (double)value(i * K + k, 1) * (double)value(k * L + j, 2);
-                assert_true((double)floats(out)[i * L + j] == want);
-            }
-    }
-    backend->stream_free(stream);
-    close_memory(a);
-    close_memory(b);
-    close_memory(out);
-}
-
-static void test_a_strided_gemm_output_leaves_what_lies_between(void **state)
-{
-    enum { M = 6, K = 5, L = 4, ROW = 10 };
-    struct backend_memory *a = host_memory(PAGE), *b = host_memory(PAGE), *out = host_memory(PAGE);
-    struct view columns = {.memory = out, .rank = 2, .shape = {M, L}, .strides = {ROW, 2}, .strided = true};
-    struct backend_stream *stream = stream_open();
-    struct test_job t;
-
-    (void)state;
-    fill(a, M * K, 1);
-    fill(b, K * L, 2);
-    for (unsigned i = 0; i < M * ROW; i++)
-        floats(out)[i] = sentinel;
-    make_gemm(&t, (struct view[]){MATRIX(a, M, K), MATRIX(b, K, L), columns}, 1.0, 0.0);
-    run_job(stream, &t);
-    for (unsigned i = 0; i < M * ROW; i++) {
-        unsigned row = i / ROW, column = i % ROW;
-        float want = 0.0f;
-
-        for (unsigned k = 0; k < K; k++)
-            want += value(row * K + k, 1) * value(k * L + column / 2, 2);
-        assert_true(floats(out)[i] == (column % 2 == 0 && column / 2 < L ? want : sentinel));
-    }
-    backend->stream_free(stream);
-    close_memory(a);
-    close_memory(b);
-    close_memory(out);
-}
-
 static void test_a_column_needs_no_room_for_its_matrix(void **state)
 {
     enum { ROWS = 1000, ROW = 16384 };
@@ -277,80 +161,6 @@ static void test_a_column_needs_no_room_for_its_matrix(void **state)
         assert_true(floats(out)[8 + i * ROW] == 0.0f && floats(out)[10 + i * ROW] == 0.0f);
     }
     assert_true(t.job.h2d_us > 0 && t.job.d2h_us > 0);
-    backend->stream_free(stream);
-    close_memory(a);
-    close_memory(b);
-    close_memory(out);
-}
-
-static void test_sparse_matrices_are_multiplied(void **state)
-{
-    enum { M = 6, K = 5, L = 4, STEP = 7, ROW = 100, PAGES = 4 * PAGE };
-    struct backend_memory *m[3] = {host_memory(PAGES), host_memory(PAGES), host_memory(PAGES)};
-    struct view a = {.memory = m[0], .rank = 2, .shape = {M, K}, .strides = {ROW, STEP}, .strided = true};
-    struct view b = {.memory = m[1], .rank = 2, .shape = {K, L}, .strides = {STEP, ROW}, .strided = true};
-    struct view out = {.memory = m[2], .rank = 2, .shape = {M, L}, .strides = {STEP, ROW}, .strided = true};
-    struct backend_stream *stream = stream_open();
-    unsigned touched = 0;
-    struct test_job t;
-
-    (void)state;
-    for (unsigned i = 0; i < 3; i++)
-        fill(m[i], PAGES / sizeof(float), i);
-    make_gemm(&t, (struct view[]){a, b, out}, 1.0, 2.0);
-    run_job(stream, &t);
-    for (unsigned at = 0; at < PAGES / sizeof(float); at++) {
-        unsigned i = at % ROW / STEP, j = at / ROW;
-        float want = value(at, 2);
-
-        if (at % ROW % STEP == 0 && i < M && j < L) {
-            want *= 2;
-            for (unsigned k = 0; k < K; k++)
-                want += value(i * ROW + k * STEP, 0) * value(k * STEP + j * ROW, 1);
-            touched++;
-        }
-        assert_true(floats(m[2])[at] == want);
-    }
-    assert_int_equal(touched, M * L);
-    backend->stream_free(stream);
-    for (unsigned i = 0; i < 3; i++)
-        close_memory(m[i]);
-}
-
-static void test_a_product_over_nothing(void **state)
-{
-    struct backend_memory *a = host_memory(PAGE), *out = device_memory(BYTES);
-    struct backend_stream *stream = stream_open();
-    struct test_job t;
-
-    (void)state;
-    fill(out, N, 1);
-    make_gemm(&t, (struct view[]){MATRIX(a, 10, 0), MATRIX(a, 0, 100), MATRIX(out, 10, 100)}, 1.0, 0.5);
-    run_job(stream, &t);
-    for (unsigned i = 0; i < N; i++)
-        assert_true(floats(out)[i] == 0.5f * value(i, 1));
-    backend->stream_free(stream);
-    close_memory(a);
-    close_memory(out);
-}
-
-static void test_host_and_device_operands_mix(void **state)
-{
-    struct backend_memory *a = host_memory(BYTES), *b = device_memory(BYTES), *out = host_memory(BYTES);
-    struct backend_stream *stream = stream_open();
-    struct test_job t;
-
-    (void)state;
-    fill(a, N, 1);
-    fill(b, N, 2);
-    make_job(&t, OP_ADD, (struct view[]){VECTOR(a, N), VECTOR(b, N), VECTOR(out, N)});
-    run_job(stream, &t);
-    expect_sum(out, N, 1, 2);
-    make_job(&t, OP_ADD, (struct view[]){VECTOR(a, N), VECTOR(out, N), VECTOR(b, N)});
-    run_job(stream, &t);
-    for (unsigned i = 0; i < N; i++)
-        assert_true(floats(b)[i] == 2 * value(i, 1) + value(i, 2));
-    assert_true(isnan(t.job.d2h_us));
     backend->stream_free(stream);
     close_memory(a);
     close_memory(b);
@@ -466,18 +276,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_contiguous_tensors_are_copied_in_and_out),
-        cmocka_unit_test(test_offsets_and_broadcasting),
-        cmocka_unit_test(test_a_strided_output_leaves_what_lies_between),
         cmocka_unit_test(test_a_transposed_output_is_one_copy),
         cmocka_unit_test(test_inputs_may_be_read_only),
         cmocka_unit_test(test_in_place_and_the_same_input_twice),
         cmocka_unit_test(test_repeats_are_copied_once),
-        cmocka_unit_test(test_gemm_reads_its_output_when_beta_asks),
-        cmocka_unit_test(test_a_strided_gemm_output_leaves_what_lies_between),
         cmocka_unit_test(test_a_column_needs_no_room_for_its_matrix),
-        cmocka_unit_test(test_sparse_matrices_are_multiplied),
-        cmocka_unit_test(test_a_product_over_nothing),
-        cmocka_unit_test(test_host_and_device_operands_mix),
         cmocka_unit_test(test_a_cancelled_job_writes_nothing_back),
         cmocka_unit_test(test_a_failing_preparation_leaves_nothing_behind),
         cmocka_unit_test(test_a_failing_preparation_waits_for_copies_on_their_way),

@@ -4,7 +4,6 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -200,54 +199,29 @@ static void pieces_of_memory_are_moved(void **state)
     }
 }
 
-static void check_elementwise(enum op_id op, uint64_t seed)
+static void elementwise_equals_the_reference(void **state)
 {
+    static const struct {
+        enum op_id op;
+        uint64_t seed;
+    } ops[] = {{OP_ADD, 1}, {OP_SQUARE, 2}, {OP_ADD_SQUARE, 10}, {OP_SUB_SQUARE, 11}, {OP_COPY, 9}};
     enum emulated_arch arch = EMULATED_SM_80;
     const struct lab_machine m = machine_of(&arch);
-    struct lab_random r = {seed};
 
-    for (unsigned i = 0; i < 60; i++) {
-        for (unsigned d = 0; d < sizeof(dtypes) / sizeof(dtypes[0]); d++) {
-            struct lab_case c;
-            int ways;
+    (void)state;
+    for (unsigned o = 0; o < sizeof(ops) / sizeof(ops[0]); o++) {
+        struct lab_random r = {ops[o].seed};
 
-            case_elementwise(&c, &r, op, dtypes[d], i % 8 ? 40 : 150);
-            ways = case_check_elementwise(&c, &m);
-            if (ways <= 0)
-                fail_msg("%s", c.text);
-            case_free(&c);
-        }
+        for (unsigned i = 0; i < 60; i++)
+            for (unsigned d = 0; d < sizeof(dtypes) / sizeof(dtypes[0]); d++) {
+                struct lab_case c;
+
+                case_elementwise(&c, &r, ops[o].op, dtypes[d], i % 8 ? 40 : 150);
+                if (case_check_elementwise(&c, &m) <= 0)
+                    fail_msg("%s", c.text);
+                case_free(&c);
+            }
     }
-}
-
-static void add_equals_the_reference(void **state)
-{
-    (void)state;
-    check_elementwise(OP_ADD, 1);
-}
-
-static void square_equals_the_reference(void **state)
-{
-    (void)state;
-    check_elementwise(OP_SQUARE, 2);
-}
-
-static void add_square_equals_the_reference(void **state)
-{
-    (void)state;
-    check_elementwise(OP_ADD_SQUARE, 10);
-}
-
-static void sub_square_equals_the_reference(void **state)
-{
-    (void)state;
-    check_elementwise(OP_SUB_SQUARE, 11);
-}
-
-static void copy_equals_the_reference(void **state)
-{
-    (void)state;
-    check_elementwise(OP_COPY, 9);
 }
 
 static void copies_move_bits_unchanged(void **state)
@@ -265,46 +239,33 @@ static void copies_move_bits_unchanged(void **state)
     }
 }
 
-static void check_gemm(enum dtype dtype, enum emulated_arch arch, uint64_t seed, unsigned cases)
+static void gemm_meets_the_tolerance(void **state)
 {
-    const struct lab_machine m = machine_of(&arch);
-    struct lab_random r = {seed};
+    static const struct {
+        enum dtype dtype;
+        enum emulated_arch arch;
+        uint64_t seed;
+        unsigned cases;
+    } rows[] = {{DTYPE_F32, EMULATED_SM_80, 4, 60},      {DTYPE_F64, EMULATED_SM_80, 5, 60},
+                {DTYPE_F16, EMULATED_SM_80, 6, 40},      {DTYPE_F8_E4M3, EMULATED_SM_80, 12, 40},
+                {DTYPE_F8_E5M2, EMULATED_SM_80, 13, 40}, {DTYPE_BF16, EMULATED_SM_80, 7, 20},
+                {DTYPE_BF16, EMULATED_SM_75, 8, 60}}; /* without tensor cores */
 
-    for (unsigned i = 0; i < cases; i++) {
-        struct lab_case c;
-        int ways;
+    (void)state;
+    for (unsigned row = 0; row < sizeof(rows) / sizeof(rows[0]); row++) {
+        enum emulated_arch arch = rows[row].arch;
+        const struct lab_machine m = machine_of(&arch);
+        struct lab_random r = {rows[row].seed};
 
-        case_gemm(&c, &r, dtype, i % 8 ? 40 : 140);
-        ways = case_check_gemm(&c, &m);
-        if (ways <= 0)
-            fail_msg("%s", c.text);
-        case_free(&c);
+        for (unsigned i = 0; i < rows[row].cases; i++) {
+            struct lab_case c;
+
+            case_gemm(&c, &r, rows[row].dtype, i % 8 ? 40 : 140);
+            if (case_check_gemm(&c, &m) <= 0)
+                fail_msg("%s", c.text);
+            case_free(&c);
+        }
     }
-}
-
-static void gemm_f32_meets_the_tolerance(void **state)
-{
-    (void)state;
-    check_gemm(DTYPE_F32, EMULATED_SM_80, 4, 60);
-}
-
-static void gemm_f64_meets_the_tolerance(void **state)
-{
-    (void)state;
-    check_gemm(DTYPE_F64, EMULATED_SM_80, 5, 60);
-}
-
-static void gemm_f16_meets_the_tolerance(void **state)
-{
-    (void)state;
-    check_gemm(DTYPE_F16, EMULATED_SM_80, 6, 40);
-}
-
-static void scaled_gemm_meets_the_tolerance(void **state)
-{
-    (void)state;
-    check_gemm(DTYPE_F8_E4M3, EMULATED_SM_80, 12, 40);
-    check_gemm(DTYPE_F8_E5M2, EMULATED_SM_80, 13, 40);
 }
 
 /* The value of a byte by the definition of its dtype. */
@@ -372,37 +333,16 @@ static void every_byte_has_its_value(void **state)
     }
 }
 
-static void gemm_bf16_meets_the_tolerance(void **state)
-{
-    (void)state;
-    check_gemm(DTYPE_BF16, EMULATED_SM_80, 7, 20);
-}
-
-static void gemm_bf16_meets_the_tolerance_without_tensor_cores(void **state)
-{
-    (void)state;
-    check_gemm(DTYPE_BF16, EMULATED_SM_75, 8, 60);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_launch_of_nothing_touches_no_memory),
         cmocka_unit_test(a_gate_opens_by_the_hosts_word_or_by_itself),
         cmocka_unit_test(pieces_of_memory_are_moved),
-        cmocka_unit_test(add_equals_the_reference),
-        cmocka_unit_test(square_equals_the_reference),
-        cmocka_unit_test(add_square_equals_the_reference),
-        cmocka_unit_test(sub_square_equals_the_reference),
-        cmocka_unit_test(copy_equals_the_reference),
+        cmocka_unit_test(elementwise_equals_the_reference),
         cmocka_unit_test(copies_move_bits_unchanged),
-        cmocka_unit_test(gemm_f32_meets_the_tolerance),
-        cmocka_unit_test(gemm_f64_meets_the_tolerance),
-        cmocka_unit_test(gemm_f16_meets_the_tolerance),
-        cmocka_unit_test(gemm_bf16_meets_the_tolerance),
-        cmocka_unit_test(scaled_gemm_meets_the_tolerance),
+        cmocka_unit_test(gemm_meets_the_tolerance),
         cmocka_unit_test(every_byte_has_its_value),
-        cmocka_unit_test(gemm_bf16_meets_the_tolerance_without_tensor_cores),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
