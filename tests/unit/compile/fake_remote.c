@@ -62,11 +62,6 @@ unsigned fake_remote_servers(void)
     return servers;
 }
 
-unsigned fake_remote_asked(void)
-{
-    return asked;
-}
-
 unsigned fake_remote_waiting(void)
 {
     return count(&gets);
@@ -85,11 +80,6 @@ unsigned fake_remote_cancelled(void)
 unsigned fake_remote_good(void)
 {
     return good;
-}
-
-unsigned fake_remote_bad(void)
-{
-    return bad;
 }
 
 unsigned fake_remote_puts(void)
@@ -127,25 +117,6 @@ void fake_remote_answer(const void *bytes, size_t size)
 void fake_remote_miss(void)
 {
     end(&gets, REMOTE_MISS, -1);
-}
-
-void fake_remote_fail(void)
-{
-    end(&gets, REMOTE_FAILED, -1);
-}
-
-void *fake_remote_put_bytes(size_t *ret_size)
-{
-    struct remote_request *q = list_entry(list_first(&puts_), struct remote_request, link);
-    const char *why;
-    int64_t size = remote_body_size(q->fd, 1 << 30, &why);
-    void *bytes;
-
-    assert_true(size >= 0);
-    bytes = malloc((size_t)size);
-    assert_int_equal(pread(q->fd, bytes, (size_t)size, 0), size);
-    *ret_size = (size_t)size;
-    return bytes;
 }
 
 void fake_remote_put_done(bool stored)

@@ -10,23 +10,19 @@ void fake_remote_reset(void);
 void fake_remote_rest(bool rest);
 
 unsigned fake_remote_servers(void);   /* that were made */
-unsigned fake_remote_asked(void);     /* gets since the reset */
 unsigned fake_remote_waiting(void);   /* gets that are neither answered nor cancelled */
 unsigned fake_remote_late(void);      /* gets cancelled since the compiler was faster */
 unsigned fake_remote_cancelled(void); /* gets cancelled for another reason */
 unsigned fake_remote_good(void);      /* judgements */
-unsigned fake_remote_bad(void);
 
 /* Answers the oldest get: with these bytes in a sealed memfd, or with a miss or a failure. */
 void fake_remote_answer(const void *bytes, size_t size);
 void fake_remote_miss(void);
-void fake_remote_fail(void);
 /* With a descriptor as it is, which is taken. */
 void fake_remote_answer_fd(int fd);
 
 /* Puts that wait; the oldest one's bytes, for free(); answers it. */
 unsigned fake_remote_puts(void);
-void *fake_remote_put_bytes(size_t *ret_size);
 void fake_remote_put_done(bool stored);
 
 #endif

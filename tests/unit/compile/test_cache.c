@@ -1,7 +1,6 @@
 /* Compiled code in memory and on disk: what was kept is found, what was used least goes first. */
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -304,21 +303,6 @@ static void disk_leaves_what_is_not_its_own(void **state)
     directory_remove(directory);
 }
 
-static void daemons_share_a_directory(void **state)
-{
-    const char *directory = directory_new();
-    struct cache_disk *a = opened(directory, 1 << 20), *b = opened(directory, 1 << 20);
-
-    (void)state;
-    store(a, 1, 100);
-    assert_true(on_disk(b, 1, 100));
-    store(b, 1, 100);
-    assert_true(on_disk(a, 1, 100));
-    cache_disk_close(a);
-    cache_disk_close(b);
-    directory_remove(directory);
-}
-
 enum { THREADS = 4, ROUNDS = 200, MODULES = 8 };
 
 static void *use_it(void *context)
@@ -383,7 +367,7 @@ int main(void)
         cmocka_unit_test(disk_makes_its_directory),   cmocka_unit_test(disk_follows_a_link_to_its_directory),
         cmocka_unit_test(disk_keeps_what_was_used),   cmocka_unit_test(disk_counts_what_earlier_daemons_left),
         cmocka_unit_test(disk_replaces_and_removes),  cmocka_unit_test(disk_leaves_what_is_not_its_own),
-        cmocka_unit_test(daemons_share_a_directory),  cmocka_unit_test(disk_for_several_threads),
+        cmocka_unit_test(disk_for_several_threads),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,106 +6,6 @@
 #include "compile/helper.h"
 #include "helper_support.h"
 
-static void test_kernel(void **state)
-{
-    struct fixture *f = fixture_open();
-    struct outcome o;
-
-    (void)state;
-    compile_one(f, SIMPLE_KERNEL, "add", &o);
-    assert_int_equal(o.error.code, ERROR_NONE);
-    assert_non_null(o.compiled);
-    assert_string_equal(o.compiled->arch, "sm_90a");
-    assert_string_equal(o.compiled->compiler, compiler_name(f->compiler));
-    assert_string_equal(o.compiled->log, "");
-    assert_true(o.compiled->compile_us > 0);
-    assert_int_equal(o.compiled->n_entries, 1);
-    assert_string_equal(o.compiled->entries[0].name, "add");
-    assert_string_equal(o.compiled->entries[0].lowered, "add");
-    assert_int_equal(o.compiled->entries[0].n_params, 4);
-    assert_int_equal(o.compiled->entries[0].param_sizes[0], 8);
-    assert_int_equal(o.compiled->entries[0].param_sizes[3], 4);
-    assert_int_equal(o.compiled->entries[0].param_offsets[3], 24);
-    assert_in_range(o.compiled->entries[0].registers, 1, 255);
-    assert_int_equal(o.compiled->entries[0].max_threads, 1024);
-    outcome_free(&o);
-    fixture_close(f);
-}
-
-static void test_names(void **state)
-{
-    static const char source[] = "struct Pair { char c; double d; };\n"
-                                 "namespace ns { __global__ void __launch_bounds__(128) inner(Pair p, int *out)\n"
-                                 "{ __shared__ double s[32]; s[threadIdx.x & 31] = p.d; __syncthreads();\n"
-                                 "  *out = (int)s[p.c & 31]; } }\n"
-                                 "template <class T, int N> __global__ void scale(T *x, T by) { x[N] *= by; }\n"
-                                 "__global__ void plain(short s, float *x) { *x = s; }\n";
-    static const char *const entries[] = {"ns::inner", "scale<double, 3>", "plain", "_Z5plainsPf", NULL};
-    struct fixture *f = fixture_open();
-    const struct compiled_entry *e;
-    struct outcome o;
-
-    (void)state;
-    compile_start(f, source, entries, &o);
-    compile_wait(f, &o);
-    assert_non_null(o.compiled);
-    e = o.compiled->entries;
-    assert_int_equal(o.compiled->n_entries, 4);
-    assert_string_equal(e[0].lowered, "_ZN2ns5innerE4PairPi");
-    assert_int_equal(e[0].shared_bytes, 256);
-    assert_int_equal(e[0].max_threads, 128);
-    assert_int_equal(e[0].param_sizes[0], 16);
-    assert_string_equal(e[1].name, "scale<double, 3>");
-    assert_string_equal(e[1].lowered, "_Z5scaleIdLi3EEvPT_S0_");
-    assert_int_equal(e[1].param_sizes[1], 8);
-    assert_string_equal(e[2].lowered, "_Z5plainsPf");
-    assert_string_equal(e[3].lowered, "_Z5plainsPf");
-    assert_int_equal(e[2].param_sizes[0], 2);
-    assert_int_equal(e[2].param_offsets[1], 8);
-    outcome_free(&o);
-    fixture_close(f);
-}
-
-static void test_files_and_options(void **state)
-{
-    static const char source[] = "#include \"twice.h\"\n"
-                                 "#include <my/three.cuh>\n"
-                                 "#include <stdint.h>\n"
-                                 "#include <cuda_fp16.h>\n"
-                                 "extern \"C\" __global__ void k(uint32_t *p) { *p = twice(*p) + three() + FOUR; }\n";
-    static const char twice[] = "__device__ unsigned twice(unsigned x) { return 2 * x; }\n",
-                      three[] = "__device__ unsigned three() { return 3; }\n";
-    static const struct compile_file files[] = {{"twice.h", twice, sizeof(twice) - 1},
-                                                {"my/three.cuh", three, sizeof(three) - 1}};
-    static const char *const entries[] = {"k"}, *const options[] = {"-DFOUR=4", "--std=c++17"};
-    struct compile_input input = {.name = "some/name.cu",
-                                  .source = source,
-                                  .length = sizeof(source) - 1,
-                                  .files = files,
-                                  .n_files = 2,
-                                  .options = options,
-                                  .n_options = 2,
-                                  .entries = entries,
-                                  .n_entries = 1,
-                                  .arch = "sm_80"};
-    struct fixture *f = fixture_open();
-    struct outcome o;
-
-    (void)state;
-    compile_start_input(f, &input, &o);
-    compile_wait(f, &o);
-    assert_non_null(o.compiled);
-    assert_string_equal(o.compiled->arch, "sm_80");
-    outcome_free(&o);
-    input.n_options = 0;
-    compile_start_input(f, &input, &o);
-    compile_wait(f, &o);
-    assert_failed(&o, ERROR_COMPILE_FAILED, "source");
-    assert_non_null(strstr(o.log, "some/name.cu(5)"));
-    outcome_free(&o);
-    fixture_close(f);
-}
-
 static void test_warnings(void **state)
 {
     struct fixture *f = fixture_open();
@@ -260,21 +160,6 @@ static void test_host_code_that_is_given_up(void **state)
     fixture_close(f);
 }
 
-/* A fault beside `uint` is what is said, not that NVRTC by itself has none. */
-static void test_the_messages_are_about_the_fault(void **state)
-{
-    struct fixture *f = fixture_open();
-    struct outcome o;
-
-    (void)state;
-    compile_one(f, "extern \"C\" __global__ void k(uint *x) { uint i = MISSING; *x = i; }\n", "k", &o);
-    assert_failed(&o, ERROR_COMPILE_FAILED, "source");
-    assert_non_null(strstr(o.error.message, "MISSING"));
-    assert_null(strstr(o.log, "\"uint\""));
-    outcome_free(&o);
-    fixture_close(f);
-}
-
 /* Each source has a fault that the log names with file and line. */
 static void test_faults(void **state)
 {
@@ -311,27 +196,6 @@ static void test_faults(void **state)
             fail_msg("case %zu: %s\n%s", i, o.error.message, o.log);
         for (const char *c = o.log; *c; c++)
             assert_true((unsigned char)*c < 0x80 && (*c >= ' ' || *c == '\n' || *c == '\t'));
-        outcome_free(&o);
-    }
-    fixture_close(f);
-}
-
-static void test_unknown_architecture(void **state)
-{
-    static const char *const entries[] = {"add"}, *const archs[] = {"sm_7x", "sm_10", "compute_90", "", "nonsense"};
-    struct compile_input input = {
-        .name = "k.cu", .source = SIMPLE_KERNEL, .length = strlen(SIMPLE_KERNEL), .entries = entries, .n_entries = 1};
-    struct fixture *f = fixture_open();
-
-    (void)state;
-    for (size_t i = 0; i < sizeof(archs) / sizeof(archs[0]); i++) {
-        struct outcome o;
-
-        input.arch = archs[i];
-        compile_start_input(f, &input, &o);
-        compile_wait(f, &o);
-        assert_failed(&o, ERROR_INVALID_ARGUMENT, "source");
-        assert_non_null(strstr(o.error.message, i == 2 ? "compute_90" : "arch"));
         outcome_free(&o);
     }
     fixture_close(f);
@@ -387,30 +251,6 @@ static void test_many_parameters(void **state)
 
 enum { N_PARALLEL = 7 };
 
-static void test_parallel(void **state)
-{
-    static const char *const entries[] = {"k", NULL};
-    struct fixture *f = fixture_open();
-    struct outcome o[N_PARALLEL];
-    char source[200];
-
-    (void)state;
-    for (int i = 0; i < N_PARALLEL; i++) {
-        snprintf(source, sizeof(source), "extern \"C\" __global__ void k(%s *p) { *p = %d%s; }\n",
-                 i % 2 ? "double" : "int", i, i == 4 ? " error" : "");
-        compile_start(f, source, entries, &o[i]);
-    }
-    for (int i = 0; i < N_PARALLEL; i++) {
-        compile_wait(f, &o[i]);
-        if (i == 4)
-            assert_failed(&o[i], ERROR_COMPILE_FAILED, "source");
-        else
-            assert_non_null(o[i].compiled);
-        outcome_free(&o[i]);
-    }
-    fixture_close(f);
-}
-
 static void alone(struct compiler_config *config)
 {
     config->alone = true;
@@ -431,61 +271,17 @@ static void test_alone(void **state)
     fixture_close(f);
 }
 
-static void test_missing(struct compiler_config *config)
-{
-    config->nvrtc = "/nonexistent/libnvrtc.so.13";
-}
-
-static void none(struct compiler_config *config)
-{
-    config->nvrtc = "none";
-}
-
-static void test_no_compiler(void **state)
-{
-    void (*const changes[])(struct compiler_config *) = {test_missing, none};
-
-    (void)state;
-    for (int i = 0; i < 2; i++) {
-        struct compiler_config config = {.helpers = 1, .memory_mib = 512, .time_s = 10};
-        struct fixture f = {0};
-        struct outcome o;
-        struct error e;
-
-        changes[i](&config);
-        uv_loop_init(&f.loop);
-        f.compiler = compiler_new(&f.loop, &config, &e);
-        assert_non_null(f.compiler);
-        assert_string_equal(compiler_name(f.compiler), "");
-        assert_false(compiler_usable(f.compiler, &e));
-        assert_non_null(strstr(e.message, "kernels.nvrtc"));
-        compile_one(&f, SIMPLE_KERNEL, "add", &o);
-        assert_failed(&o, ERROR_UNSUPPORTED, "");
-        outcome_free(&o);
-        compiler_close(f.compiler, NULL, NULL);
-        uv_run(&f.loop, UV_RUN_DEFAULT);
-        assert_int_equal(uv_loop_close(&f.loop), 0);
-    }
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kernel),
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_files_and_options),
         cmocka_unit_test(test_warnings),
         cmocka_unit_test(test_host_code),
         cmocka_unit_test(test_what_nvcc_has_unasked),
         cmocka_unit_test(test_host_code_that_is_given_up),
-        cmocka_unit_test(test_the_messages_are_about_the_fault),
         cmocka_unit_test(test_faults),
-        cmocka_unit_test(test_unknown_architecture),
         cmocka_unit_test(test_weaker_sandboxes),
         cmocka_unit_test(test_many_parameters),
-        cmocka_unit_test(test_parallel),
         cmocka_unit_test(test_alone),
-        cmocka_unit_test(test_no_compiler),
     };
 
     if (compile_helper_wanted(argc, argv))

@@ -44,29 +44,6 @@ static void test_files_stay_closed(void **state)
     fixture_close(f);
 }
 
-static void little_time(struct compiler_config *config)
-{
-    config->time_s = 1;
-}
-
-static void test_time(void **state)
-{
-    struct fixture *f = fixture_open_with(little_time);
-    struct outcome endless, good;
-
-    (void)state;
-    compile_one(f, ENDLESS, "k", &endless);
-    assert_failed(&endless, ERROR_COMPILE_FAILED, "time");
-    assert_non_null(strstr(endless.error.message, "1 s"));
-    outcome_free(&endless);
-    fixture_close(f);
-    f = fixture_open();
-    compile_one(f, SIMPLE_KERNEL, "add", &good);
-    assert_non_null(good.compiled);
-    outcome_free(&good);
-    fixture_close(f);
-}
-
 static void little_memory(struct compiler_config *config)
 {
     config->memory_mib = 256;
@@ -93,21 +70,6 @@ static void test_memory(void **state)
     outcome_free(&o);
     compile_one(f, SIMPLE_KERNEL, "add", &o);
     assert_non_null(o.compiled);
-    outcome_free(&o);
-    fixture_close(f);
-}
-
-static void test_template_bomb(void **state)
-{
-    static const char source[] = "template <int N> struct B { static const int v = B<N + 1>::v + 1; };\n"
-                                 "extern \"C\" __global__ void k(int *p) { *p = B<0>::v; }\n";
-    struct fixture *f = fixture_open();
-    struct outcome o;
-
-    (void)state;
-    compile_one(f, source, "k", &o);
-    assert_failed(&o, ERROR_COMPILE_FAILED, "source");
-    assert_non_null(strstr(o.log, "recursion"));
     outcome_free(&o);
     fixture_close(f);
 }
@@ -171,43 +133,6 @@ static void test_large_log(void **state)
     fixture_close(f);
 }
 
-/* The one that forks, and what is ready for the next source. */
-static bool only_idle_helpers(void *context)
-{
-    (void)context;
-    return helper_pids(NULL, 0) <= 2;
-}
-
-static void much_time(struct compiler_config *config)
-{
-    config->time_s = 86400;
-}
-
-static void test_cancel(void **state)
-{
-    static const char *const entries[] = {"k", NULL};
-    struct fixture *f = fixture_open_with(much_time);
-    struct outcome cancelled[3], good;
-    struct compile_job *jobs[3];
-
-    (void)state;
-    compile_one(f, SIMPLE_KERNEL, "add", &good);
-    outcome_free(&good);
-    for (int i = 0; i < 3; i++) /* two run, one waits */
-        jobs[i] = compile_start(f, ENDLESS, entries, &cancelled[i]);
-    for (int i = 0; i < 20; i++)
-        uv_run(&f->loop, UV_RUN_NOWAIT);
-    for (int i = 0; i < 3; i++)
-        compile_job_cancel(jobs[i]);
-    compile_one(f, SIMPLE_KERNEL, "add", &good);
-    assert_non_null(good.compiled);
-    outcome_free(&good);
-    for (int i = 0; i < 3; i++)
-        assert_false(cancelled[i].done);
-    run_until(f, only_idle_helpers, NULL);
-    fixture_close(f);
-}
-
 static bool is_warm(void *context)
 {
     return compiler_is_warm(((struct fixture *)context)->compiler);
@@ -266,85 +191,6 @@ struct endless {
     struct outcome outcome;
     unsigned ended, lost;
 };
-
-static bool is_compiled(void *context)
-{
-    const struct endless *x = context;
-    const struct process *p;
-
-    assert_false(x->outcome.done);
-    assert_in_range(x->job->ended, 0, x->ended);
-    assert_in_range(x->job->lost, 0, x->lost);
-    p = x->job->process;
-    return p && p->state == PROCESS_BUSY && p->pidfd >= 0 && x->job->ended == x->ended && x->job->lost == x->lost;
-}
-
-static void endless_start(struct fixture *f, struct endless *x)
-{
-    static const char *const entries[] = {"k", NULL};
-
-    *x = (struct endless){0};
-    x->job = compile_start(f, ENDLESS, entries, &x->outcome);
-    run_until(f, is_compiled, x);
-}
-
-static void kill_its_process(const struct endless *x)
-{
-    assert_int_equal(syscall(SYS_pidfd_send_signal, x->job->process->pidfd, SIGKILL, NULL, 0), 0);
-}
-
-static void test_death_of_process(void **state)
-{
-    static const char *const entries[] = {"add", NULL};
-    struct fixture *f = fixture_open();
-    struct outcome others[4];
-    struct endless x;
-
-    (void)state;
-    endless_start(f, &x);
-    kill_its_process(&x);
-    x.ended = 1; /* it may have been no fault of its own */
-    run_until(f, is_compiled, &x);
-    for (int i = 0; i < 4; i++)
-        compile_start(f, SIMPLE_KERNEL, entries, &others[i]);
-    kill_its_process(&x);
-    compile_wait(f, &x.outcome);
-    assert_failed(&x.outcome, ERROR_COMPILE_FAILED, "crash");
-    outcome_free(&x.outcome);
-    for (int i = 0; i < 4; i++) {
-        compile_wait(f, &others[i]);
-        assert_non_null(others[i].compiled);
-        outcome_free(&others[i]);
-    }
-    fixture_close(f);
-}
-
-/* No source is to blame for the end of the helper that forks. */
-static void test_death_of_helper(void **state)
-{
-    static const char *const entries[] = {"add", NULL};
-    struct fixture *f = fixture_open_with(much_time);
-    struct outcome others[4];
-    struct endless x;
-
-    (void)state;
-    endless_start(f, &x);
-    for (int i = 0; i < 4; i++)
-        compile_start(f, SIMPLE_KERNEL, entries, &others[i]);
-    for (x.lost = 1; x.lost <= 5; x.lost++) {
-        kill_forking_helper();
-        run_until(f, is_compiled, &x);
-    }
-    for (int i = 0; i < 4; i++) {
-        compile_wait(f, &others[i]);
-        assert_non_null(others[i].compiled);
-        outcome_free(&others[i]);
-    }
-    assert_false(x.outcome.done);
-    fixture_close(f);
-    assert_int_equal(x.outcome.error.code, ERROR_CANCELLED);
-    outcome_free(&x.outcome);
-}
 
 /* Those who wait are not told of helpers that are killed while they start. */
 static void test_death_at_the_start(void **state)
@@ -476,15 +322,10 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_files_stay_closed),
-        cmocka_unit_test(test_time),
         cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_template_bomb),
         cmocka_unit_test(test_large_source),
         cmocka_unit_test(test_too_large),
         cmocka_unit_test(test_large_log),
-        cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_death_of_process),
-        cmocka_unit_test(test_death_of_helper),
         cmocka_unit_test(test_death_at_the_start),
         cmocka_unit_test(test_idle),
         cmocka_unit_test(test_nothing_stays),

@@ -1,6 +1,4 @@
 /* Who asks for code: one compile for all who ask at once, memory, disk, failures, those who go away. */
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -43,77 +41,6 @@ static void from_the_compiler_then_memory_then_disk(void **state)
     s = service_open(directory);
     assert_int_equal(fetch(s, "a", 4), CODE_COMPILED);
     service_close(s);
-    directory_remove(directory);
-}
-
-static void damaged_files_are_compiled_again(void **state)
-{
-    const char *directory = directory_new();
-    struct code_service *s = fresh(directory);
-    struct asker a = {0};
-    char hex[CODE_KEY_HEX + 1];
-
-    (void)state;
-    ask(&a, s, "a");
-    until_compiling(1);
-    fake_succeed(module_new(1, 1000));
-    until_answered(&a);
-    key_to_hex(a.compiled->key, hex);
-    asker_clear(&a);
-    service_close(s);
-    assert_int_equal(truncate(path_of(directory, hex), 700), 0);
-
-    s = fresh(directory);
-    log_begin();
-    assert_int_equal(fetch(s, "a", 1), CODE_COMPILED);
-    until_idle();
-    assert_int_equal(log_end("event=cache_file_rejected"), 1);
-    assert_int_equal(code_service_counters(s).disk_rejected, 1);
-    service_close(s);
-    s = fresh(directory);
-    assert_int_equal(fetch(s, "a", 1), CODE_DISK);
-    service_close(s);
-    directory_remove(directory);
-}
-
-/* With and without a disk, which is asked in between. */
-static void one_compile_for_all(void **state)
-{
-    const char *directory = directory_new();
-
-    (void)state;
-    for (unsigned disk = 0; disk < 2; disk++) {
-        struct code_service *s = fresh(disk ? directory : NULL);
-        struct asker askers[64] = {0}, other = {0};
-
-        for (unsigned i = 0; i < 32; i++)
-            ask(&askers[i], s, "a");
-        ask(&other, s, "b");
-        until_compiling(2);
-        for (unsigned i = 32; i < 64; i++) /* while it compiles */
-            ask(&askers[i], s, "a");
-        assert_int_equal(fake_begun(), 2);
-        fake_succeed(module_new(1, 1000));
-        fake_succeed(module_new(2, 1000));
-        for (unsigned i = 0; i < 64; i++) {
-            until_answered(&askers[i]);
-            assert_ptr_equal(askers[i].compiled, askers[0].compiled);
-            assert_int_equal(askers[i].origin, CODE_COMPILED);
-        }
-        until_answered(&other);
-        assert_ptr_not_equal(other.compiled, askers[0].compiled);
-        until_idle();
-        assert_int_equal(askers[0].compiled->refs, 64 + 1); /* and the cache */
-        assert_int_equal(fake_begun(), 2);
-        assert_int_equal(code_service_counters(s).joins, 63);
-        assert_int_equal(code_service_counters(s).compiles, 2);
-        for (unsigned i = 0; i < 64; i++) {
-            assert_int_equal(askers[i].answers, 1);
-            asker_clear(&askers[i]);
-        }
-        asker_clear(&other);
-        service_close(s);
-    }
     directory_remove(directory);
 }
 
@@ -325,33 +252,6 @@ static void closing_at_any_time(void **state)
     directory_remove(directory);
 }
 
-static void refuses_what_is_not_allowed(void **state)
-{
-    static const char *const options[] = {"-w", "-arch=sm_80"};
-    struct code_service *s = fresh(NULL);
-    struct compile_input in = input_of("a");
-    struct code_request *request = (void *)&in;
-    struct error e;
-
-    (void)state;
-    in.options = options;
-    in.n_options = 2;
-    assert_int_equal(code_get(s, &in, never, NULL, &request, &e), -1);
-    assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
-    assert_string_equal(e.details[0].text, "options[1]");
-    in.n_options = 1;
-    in.n_entries = 0;
-    assert_int_equal(code_get(s, &in, never, NULL, &request, &e), -1);
-    assert_string_equal(e.details[0].text, "entries");
-    in = input_of("a");
-    in.length = 1001;
-    assert_int_equal(code_get(s, &in, never, NULL, &request, &e), -1);
-    assert_int_equal(e.code, ERROR_LIMIT_EXCEEDED);
-    assert_ptr_equal(request, &in); /* left alone */
-    assert_int_equal(fake_begun(), 0);
-    service_close(s);
-}
-
 static void ignore(void *context, struct compiled *compiled, enum code_origin origin, const struct error *e,
                    const struct compile_failure *failure)
 {
@@ -409,22 +309,6 @@ static void what_the_compiler_gets(void **state)
     directory_remove(directory);
 }
 
-static void works_without_a_usable_directory(void **state)
-{
-    const char *directory = directory_new();
-    struct code_service *s;
-
-    (void)state;
-    assert_int_equal(chmod(directory, 0777), 0);
-    log_begin();
-    s = fresh(directory);
-    assert_int_equal(log_end("event=cache_directory_unusable"), 1);
-    assert_int_equal(fetch(s, "a", 1), CODE_COMPILED);
-    assert_int_equal(fetch(s, "a", 1), CODE_MEMORY);
-    service_close(s);
-    directory_remove(directory);
-}
-
 static void what_memory_has_no_room_for(void **state)
 {
     const char *directory = directory_new();
@@ -449,16 +333,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(from_the_compiler_then_memory_then_disk),
-        cmocka_unit_test(damaged_files_are_compiled_again),
-        cmocka_unit_test(one_compile_for_all),
         cmocka_unit_test(failures_are_told_and_forgotten),
         cmocka_unit_test(without_memory_for_a_compile),
         cmocka_unit_test(those_who_go_away),
         cmocka_unit_test(answers_may_change_everything),
         cmocka_unit_test(closing_at_any_time),
-        cmocka_unit_test(refuses_what_is_not_allowed),
         cmocka_unit_test(what_the_compiler_gets),
-        cmocka_unit_test(works_without_a_usable_directory),
         cmocka_unit_test(what_memory_has_no_room_for),
     };
     int failures;

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -106,91 +105,6 @@ static void answer(const struct buffer *b)
     fake_remote_answer(b->data + b->start, buffer_length(b));
 }
 
-static void it_is_asked_before_the_compiler(void **state)
-{
-    const char *directory = directory_new();
-    struct buffer body;
-
-    (void)state;
-    sign("a", 7, &key, &body);
-    for (unsigned disk = 0; disk < 2; disk++) {
-        struct code_service *s = fresh(disk ? directory : NULL, FOREVER_MS, true);
-        struct asker a = {0}, b = {0};
-
-        ask(&a, s, "a");
-        ask(&b, s, "a");
-        until_asked(1);
-        assert_int_equal(fake_begun(), 0);
-        answer(&body);
-        until_answered(&a);
-        assert_int_equal(a.origin, CODE_REMOTE);
-        assert_int_equal(b.origin, CODE_REMOTE);
-        assert_ptr_equal(a.compiled, b.compiled);
-        assert_int_equal(a.compiled->image[1], (unsigned char)(31 + 7));
-        assert_int_equal(a.compiled->from, COMPILED_REMOTE);
-        assert_int_equal(fake_begun(), 0);
-        assert_int_equal(fake_remote_good(), 1);
-        assert_int_equal(counters(s).hits, 1);
-        assert_int_equal(fetch(s, "a", 7), CODE_MEMORY);
-        until_idle();
-        assert_int_equal(fake_remote_puts(), 0); /* it has that */
-        assert_int_equal(fake_remote_asked(), 1);
-        asker_clear(&a);
-        asker_clear(&b);
-        service_close(s);
-    }
-    {
-        struct code_service *s = fresh(directory, FOREVER_MS, true);
-        struct asker a = {0};
-
-        ask(&a, s, "a");
-        until_answered(&a);
-        assert_int_equal(a.origin, CODE_DISK);
-        assert_int_equal(a.compiled->from, COMPILED_REMOTE); /* its file says so */
-        assert_int_equal(fake_remote_asked(), 0);
-        asker_clear(&a);
-        service_close(s);
-    }
-    buffer_free(&body);
-    directory_remove(directory);
-}
-
-static void what_it_does_not_have_is_compiled_and_sent(void **state)
-{
-    (void)state;
-    for (unsigned how = 0; how < 2; how++) { /* a miss, a failure */
-        struct code_service *s = fresh(NULL, FOREVER_MS, true);
-        struct signed_trust trust = remote_of(0, true).trust;
-        struct compiled *read;
-        struct asker a = {0};
-        struct error e;
-        void *bytes;
-        size_t size;
-
-        ask(&a, s, "a");
-        until_asked(1);
-        if (how)
-            fake_remote_fail();
-        else
-            fake_remote_miss();
-        compile_here(&a);
-        while (!fake_remote_puts())
-            uv_run(&loop, UV_RUN_ONCE);
-        bytes = fake_remote_put_bytes(&size);
-        assert_int_equal(signed_open(bytes, size, &trust, a.compiled->key, (uint64_t)time(NULL), &read, &e), 0);
-        assert_same_module(read, a.compiled);
-        compiled_unref(read);
-        free(bytes);
-        fake_remote_put_done(!how);
-        assert_int_equal(counters(s).misses, !how);
-        assert_int_equal(counters(s).failures, how);
-        assert_int_equal(counters(s).uploads, !how);
-        assert_int_equal(counters(s).upload_failures, how);
-        asker_clear(&a);
-        service_close(s);
-    }
-}
-
 static void without_a_key_nothing_is_sent(void **state)
 {
     struct code_service *s = fresh(NULL, FOREVER_MS, false);
@@ -208,94 +122,6 @@ static void without_a_key_nothing_is_sent(void **state)
     assert_int_equal(counters(s).upload_drops, 0);
     asker_clear(&a);
     service_close(s);
-}
-
-/* What a server may hand out in the place of a module. */
-static void lies_are_compiled(void **state)
-{
-    enum { GARBAGE, EMPTY, CUT, LONGER, FLIPPED, OTHER_KEY, STRANGER, UNSEALED, A_PIPE, KINDS };
-
-    (void)state;
-    for (unsigned kind = 0; kind < KINDS; kind++) {
-        struct code_service *s;
-        struct buffer body;
-        struct asker a = {0};
-        int ends[2];
-
-        sign(kind == OTHER_KEY ? "b" : "a", 7, kind == STRANGER ? &stranger : &key, &body);
-        s = fresh(NULL, FOREVER_MS, true);
-        if (kind == FLIPPED)
-            body.data[body.start + 300] ^= 1;
-        if (kind == LONGER)
-            buffer_append(&body, "x", 1);
-        ask(&a, s, "a");
-        until_asked(1);
-        log_begin();
-        if (kind == GARBAGE)
-            fake_remote_answer("hello, I am a proxy", 19);
-        else if (kind == EMPTY)
-            fake_remote_answer("", 0);
-        else if (kind == CUT)
-            fake_remote_answer(body.data + body.start, buffer_length(&body) - 100);
-        else if (kind == UNSEALED) {
-            int fd = memfd_create("fake", MFD_ALLOW_SEALING | MFD_CLOEXEC);
-
-            assert_int_equal(write(fd, body.data + body.start, buffer_length(&body)), buffer_length(&body));
-            fake_remote_answer_fd(fd);
-        } else if (kind == A_PIPE) {
-            assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
-            fake_remote_answer_fd(ends[0]);
-        } else {
-            answer(&body);
-        }
-        until_compiling(1);
-        log_end("event=remote_cache refused=");
-        assert_int_equal(fake_remote_bad(), 1);
-        assert_int_equal(fake_remote_good(), 0);
-        assert_int_equal(counters(s).rejected, 1);
-        assert_int_equal(counters(s).hits, 0);
-        compile_here(&a);
-        assert_int_equal(a.compiled->image[1], (unsigned char)(31 + 3));
-        asker_clear(&a);
-        if (kind == A_PIPE)
-            close(ends[1]);
-        service_close(s);
-        buffer_free(&body);
-    }
-}
-
-/* After its patience a compile begins; then the first one wins. */
-static void a_race(void **state)
-{
-    struct buffer body;
-
-    (void)state;
-    sign("a", 7, &key, &body);
-    for (unsigned wins = 0; wins < 2; wins++) { /* the compiler, the server */
-        for (unsigned wait_ms = 0; wait_ms < 2; wait_ms++) {
-            struct code_service *s = fresh(NULL, wait_ms, false);
-            struct asker a = {0};
-
-            ask(&a, s, "a");
-            until_compiling(1); /* the server says nothing */
-            if (wins) {
-                answer(&body);
-                until_answered(&a);
-                assert_int_equal(a.origin, CODE_REMOTE);
-                assert_int_equal(fake_cancelled(), 1);
-                assert_int_equal(fake_remote_late(), 0);
-            } else {
-                compile_here(&a);
-                assert_int_equal(fake_remote_waiting(), 0);
-                assert_int_equal(fake_remote_late(), 1);
-                assert_int_equal(counters(s).late, 1);
-            }
-            assert_int_equal(a.answers, 1);
-            asker_clear(&a);
-            service_close(s);
-        }
-    }
-    buffer_free(&body);
 }
 
 /* The compiler is done while the answer is being looked at. */
@@ -426,29 +252,6 @@ static void it_goes_while_it_is_asked(void **state)
     buffer_free(&body);
 }
 
-static void keys_are_replaced_while_it_serves(void **state)
-{
-    struct code_remote_config c = remote_of(FOREVER_MS, true);
-    struct code_service *s;
-    struct buffer body;
-    struct asker a = {0};
-
-    (void)state;
-    sign("a", 7, &stranger, &body);
-    s = fresh(NULL, FOREVER_MS, true);
-    memcpy(c.trust.keys[c.trust.n++], stranger.public, SIGNING_PUBLIC_BYTES);
-    code_service_use_remote(s, &c);
-    assert_int_equal(fake_remote_servers(), 1); /* the same goes on */
-    ask(&a, s, "a");
-    until_asked(1);
-    answer(&body);
-    until_answered(&a);
-    assert_int_equal(a.origin, CODE_REMOTE);
-    asker_clear(&a);
-    service_close(s);
-    buffer_free(&body);
-}
-
 static void uploads_are_bounded(void **state)
 {
     enum { MANY = 70, BOUND = 64 };
@@ -480,17 +283,12 @@ static void uploads_are_bounded(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_is_asked_before_the_compiler),
-        cmocka_unit_test(what_it_does_not_have_is_compiled_and_sent),
         cmocka_unit_test(without_a_key_nothing_is_sent),
-        cmocka_unit_test(lies_are_compiled),
-        cmocka_unit_test(a_race),
         cmocka_unit_test(a_race_to_the_end),
         cmocka_unit_test(a_source_that_is_wrong_ends_the_question),
         cmocka_unit_test(where_it_rests_compiles_begin_at_once),
         cmocka_unit_test(those_who_go_away),
         cmocka_unit_test(it_goes_while_it_is_asked),
-        cmocka_unit_test(keys_are_replaced_while_it_serves),
         cmocka_unit_test(uploads_are_bounded),
     };
     int failures;
