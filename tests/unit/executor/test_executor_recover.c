@@ -72,100 +72,52 @@ static void lost(struct front_fixture *f, unsigned i)
     ended(f, i, ERROR_DEVICE_LOST);
 }
 
-static void test_a_chain(void **state)
+/* Jobs of one stream, what each reads and writes, and what becomes of it when their executor ends. */
+struct work {
+    unsigned in, out;
+    bool in_part; /* not every byte of out from its first to its last */
+    char then;    /* 'a': begun anew, 'l': lost, 0: there is no such job */
+};
+
+static const struct ending {
+    const char *why;
+    struct work jobs[4];
+} endings[] = {
+    {"a chain", {{A, B, .then = 'a'}, {B, C, .then = 'a'}, {C, D, .then = 'a'}}},
+    {"a job in place is not repeated", {{A, A, .then = 'l'}, {B, C, .then = 'a'}, {D, D, .then = 'l'}}},
+    {"the first would read the byte that the last has written",
+     {{A, B, .then = 'l'}, {C, D, .then = 'a'}, {C, A + SIZE - 1, .then = 'a'}}},
+    {"what lies beside it is other memory", {{B, D, .then = 'a'}, {D, A, .then = 'a'}, {D, C, .then = 'a'}}},
+    {"whatever has run, the first writes b before the second reads it",
+     {{A, B, .then = 'a'}, {B, C, .then = 'a'}, {D, B, .then = 'a'}, {B, B, .then = 'a'}}},
+    {"an earlier one writes it in part",
+     {{A, B, .in_part = true, .then = 'a'}, {B, C, .then = 'l'}, {D, B, .then = 'a'}}},
+    {"two outputs side by side are as one",
+     {{C, A, .then = 'a'}, {C, B, .then = 'a'}, {A + SIZE / 2, D, .then = 'a'}, {C, B, .then = 'a'}}},
+};
+
+static void test_what_is_begun_anew(void **state)
 {
-    struct front_fixture *f = *state;
+    (void)state;
+    for (unsigned e = 0; e < sizeof(endings) / sizeof(endings[0]); e++) {
+        struct front_fixture *f = front_fixture_new();
+        const struct work *jobs = endings[e].jobs;
 
-    square(f, 0, A, B);
-    square(f, 1, B, C);
-    square(f, 2, C, D);
-    front_fixture_end(f);
-    for (unsigned i = 0; i < 3; i++)
-        again(f, i);
-}
-
-/* Ends come in the order of the jobs. */
-static void test_in_place(void **state)
-{
-    struct front_fixture *f = *state;
-
-    square(f, 0, A, A);
-    square(f, 1, B, C);
-    square(f, 2, D, D);
-    front_fixture_end(f);
-    lost(f, 0);
-    again(f, 1);
-    lost(f, 2);
-    for (unsigned i = 0; i < 3; i++)
-        assert_int_equal(f->order[i], i);
-}
-
-/* The first one would read what the last one has written. */
-static void test_a_later_job_writes_what_was_read(void **state)
-{
-    struct front_fixture *f = *state;
-
-    square(f, 0, A, B);
-    square(f, 1, C, D);
-    square(f, 2, C, A + SIZE - 1); /* the last byte */
-    front_fixture_end(f);
-    lost(f, 0);
-    again(f, 1);
-    again(f, 2);
-}
-
-static void test_what_lies_beside_it(void **state)
-{
-    struct front_fixture *f = *state;
-
-    square(f, 0, B, D);
-    square(f, 1, D, A);
-    square(f, 2, D, C);
-    front_fixture_end(f);
-    for (unsigned i = 0; i < 3; i++)
-        again(f, i);
-}
-
-/* b ← a², c ← b², b ← d²: whatever has run, b is as it was after the first one before the second one reads it. */
-static void test_what_an_earlier_one_writes_first(void **state)
-{
-    struct front_fixture *f = *state;
-
-    square(f, 0, A, B);
-    square(f, 1, B, C);
-    square(f, 2, D, B);
-    square(f, 3, B, B);
-    front_fixture_end(f);
-    for (unsigned i = 0; i < 4; i++)
-        again(f, i);
-}
-
-static void test_what_an_earlier_one_writes_in_part(void **state)
-{
-    struct front_fixture *f = *state;
-
-    square(f, 0, A, B);
-    f->steps[0].plan.elementwise.count--; /* not every byte from its first to its last */
-    square(f, 1, B, C);
-    square(f, 2, D, B);
-    front_fixture_end(f);
-    again(f, 0);
-    lost(f, 1);
-    again(f, 2);
-}
-
-/* Two outputs side by side are as one. */
-static void test_what_two_write(void **state)
-{
-    struct front_fixture *f = *state;
-
-    square(f, 0, C, A);
-    square(f, 1, C, B);
-    square(f, 2, A + SIZE / 2, D);
-    square(f, 3, C, B);
-    front_fixture_end(f);
-    for (unsigned i = 0; i < 4; i++)
-        again(f, i);
+        print_message("%s\n", endings[e].why);
+        for (unsigned i = 0; i < 4 && jobs[i].then; i++) {
+            square(f, i, jobs[i].in, jobs[i].out);
+            f->steps[i].plan.elementwise.count -= jobs[i].in_part;
+        }
+        front_fixture_end(f);
+        for (unsigned i = 0; i < 4 && jobs[i].then; i++) {
+            if (jobs[i].then == 'a')
+                again(f, i);
+            else
+                lost(f, i);
+            assert_int_equal(f->order[i], i); /* ends come in the order of the jobs */
+        }
+        front_fixture_free(f);
+    }
 }
 
 static void test_a_sum_into_what_is_there(void **state)
@@ -355,13 +307,6 @@ static void test_memory_that_may_be_the_same(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_a_chain, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_in_place, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_later_job_writes_what_was_read, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_what_lies_beside_it, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_what_an_earlier_one_writes_first, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_what_an_earlier_one_writes_in_part, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_what_two_write, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_sum_into_what_is_there, setup, teardown),
         cmocka_unit_test_setup_teardown(test_it_said_that_it_was_done, setup, teardown),
         cmocka_unit_test_setup_teardown(test_it_said_what_had_not_begun, setup, teardown),
@@ -369,6 +314,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_forged_signal, setup, teardown),
         cmocka_unit_test_setup_teardown(test_very_many_steps, setup, teardown),
         cmocka_unit_test_setup_teardown(test_very_many_places, setup, teardown),
+        cmocka_unit_test(test_what_is_begun_anew),
         cmocka_unit_test(test_memory_that_may_be_the_same),
     };
 

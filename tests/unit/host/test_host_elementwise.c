@@ -1,5 +1,4 @@
 /* add and square: every dtype, layout, variant and thread count against f64, exactly; nothing else is written. */
-#include <math.h>
 #include <string.h>
 
 #include "device.h"
@@ -87,9 +86,6 @@ static void run_two(struct fixture *f, enum op_id op, enum dtype dtype, const ch
     operand_deinit(&out);
 }
 
-static const enum op_id two_inputs[] = {OP_ADD, OP_ADD_SQUARE, OP_SUB_SQUARE};
-static const enum layout layouts[] = {CONTIGUOUS, TRANSPOSED, SLICE, STRIDED, OFFSET};
-
 static void for_each_variant(void (*body)(struct fixture *, enum dtype, const char *), const struct backend_config *c)
 {
     struct fixture f;
@@ -103,49 +99,6 @@ static void for_each_variant(void (*body)(struct fixture *, enum dtype, const ch
             body(&f, number_dtypes[d], *variants);
     }
     fixture_close(&f);
-}
-
-static void layouts_body(struct fixture *f, enum dtype dtype, const char *variant)
-{
-    static const struct shape shapes[] = {{1, {1}},      {1, {63}},          {1, {1027}},          {2, {33, 65}},
-                                          {2, {90, 40}}, {2, {3, 1100}},     {3, {3, 35, 37}},     {2, {400, 3}},
-                                          {2, {3, 400}}, {4, {3, 1, 50, 7}}, {5, {2, 3, 2, 3, 2}}, {0, {0}}};
-
-    for (unsigned s = 0; s < COUNT(shapes); s++)
-        for (unsigned l = 0; l < COUNT(layouts) * COUNT(layouts); l++)
-            run_two(f, two_inputs[l % COUNT(two_inputs)], dtype, variant, &shapes[s], layouts[l % 5], &shapes[s],
-                    layouts[(l / 5 + s) % 5], &shapes[s], layouts[l / 5]);
-}
-
-static void test_layouts(void **state)
-{
-    (void)state;
-    for_each_variant(layouts_body, NULL);
-}
-
-static void broadcast_body(struct fixture *f, enum dtype dtype, const char *variant)
-{
-    static const struct {
-        struct shape a, b, out;
-    } cases[] = {{{1, {1027}}, {1, {1}}, {1, {1027}}},
-                 {{1, {1}}, {1, {1027}}, {1, {1027}}},
-                 {{0, {0}}, {2, {3, 5}}, {2, {3, 5}}},
-                 {{3, {33, 1, 65}}, {2, {7, 1}}, {3, {33, 7, 65}}},
-                 {{5, {5, 1, 3, 1, 2}}, {4, {4, 1, 6, 1}}, {5, {5, 4, 3, 6, 2}}},
-                 {{2, {1, 1100}}, {2, {20, 1}}, {2, {20, 1100}}},
-                 {{2, {1, 40}}, {2, {500, 40}}, {2, {500, 40}}},
-                 {{2, {1, 1}}, {2, {1, 1}}, {2, {1, 1}}}};
-
-    for (unsigned c = 0; c < COUNT(cases); c++)
-        for (unsigned l = 0; l < COUNT(layouts); l++)
-            run_two(f, OP_ADD, dtype, variant, &cases[c].a, layouts[l], &cases[c].b, CONTIGUOUS, &cases[c].out,
-                    layouts[(l + 1) % COUNT(layouts)]);
-}
-
-static void test_broadcast(void **state)
-{
-    (void)state;
-    for_each_variant(broadcast_body, NULL);
 }
 
 /* Large enough for several threads, and, as the threshold is set here, for stores past the caches. */
@@ -163,101 +116,6 @@ static void test_large(void **state)
 {
     (void)state;
     for_each_variant(large_body, &(struct backend_config){.host_threads = 5});
-}
-
-static void in_place_body(struct fixture *f, enum dtype dtype, const char *variant)
-{
-    static const int64_t shape[] = {101, 67};
-
-    for (unsigned l = 0; l < COUNT(layouts); l++)
-        for (unsigned which = 0; which < 3; which++) { /* out is a; out is b; a, b and out are one */
-            struct operand one, other;
-            struct operand *inputs[2] = {which == 1 ? &other : &one, which == 0 ? &other : &one};
-            struct backend_job job;
-
-            operand_init(&one, dtype, 2, shape, layouts[l]);
-            operand_init(&other, dtype, 2, shape, layouts[(l + 1) % COUNT(layouts)]);
-            job_init(&job, OP_ADD, inputs, &one, NULL);
-            step_copy_variant(job.steps->variant, variant);
-            job_run(f, &job);
-            assert_false(job.failed);
-            check_result(OP_ADD, inputs[0], inputs[1], &one);
-            operand_deinit(&one);
-            operand_deinit(&other);
-        }
-}
-
-static void test_in_place(void **state)
-{
-    (void)state;
-    for_each_variant(in_place_body, NULL);
-}
-
-static void square_body(struct fixture *f, enum dtype dtype, const char *variant)
-{
-    static const struct shape shapes[] = {{2, {2, 3}}, {2, {255, 129}}, {1, {20011}}, {0, {0}}};
-
-    for (unsigned s = 0; s < COUNT(shapes); s++)
-        for (unsigned l = 0; l < COUNT(layouts); l++)
-            for (unsigned in_place = 0; in_place < 2; in_place++) {
-                struct operand a, out;
-                struct backend_job job;
-
-                operand_init(&a, dtype, shapes[s].rank, shapes[s].sizes, layouts[l]);
-                operand_init(&out, dtype, shapes[s].rank, shapes[s].sizes, layouts[(l + 2) % COUNT(layouts)]);
-                job_init(&job, OP_SQUARE, (struct operand *[]){&a}, in_place ? &a : &out, NULL);
-                step_copy_variant(job.steps->variant, variant);
-                job_run(f, &job);
-                assert_false(job.failed);
-                check_result(OP_SQUARE, &a, NULL, in_place ? &a : &out);
-                operand_deinit(&a);
-                operand_deinit(&out);
-            }
-}
-
-static void test_square(void **state)
-{
-    (void)state;
-    for_each_variant(square_body, NULL);
-}
-
-/* Every pattern of the small types, infinities and NaNs among them, plus its neighbour in another order. */
-static void patterns_body(struct fixture *f, enum dtype dtype, const char *variant)
-{
-    static const int64_t shape[] = {1 << 16};
-    struct operand a, b, out;
-    struct backend_job job;
-
-    if (dtype_size(dtype) != 2 || !dtype_is_float(dtype))
-        return;
-    operand_init(&a, dtype, 1, shape, CONTIGUOUS);
-    operand_init(&b, dtype, 1, shape, CONTIGUOUS);
-    operand_init(&out, dtype, 1, shape, CONTIGUOUS);
-    for (unsigned i = 0; i < 1 << 16; i++) {
-        memcpy(operand_at(&a, i), &(uint16_t){(uint16_t)i}, 2);
-        memcpy(operand_at(&b, i), &(uint16_t){(uint16_t)(i * 40503U)}, 2);
-    }
-    job_init(&job, OP_ADD, (struct operand *[]){&a, &b}, &out, NULL);
-    step_copy_variant(job.steps->variant, variant);
-    job_run(f, &job);
-    for (unsigned i = 0; i < 1 << 16; i++) {
-        unsigned char want[2];
-
-        expect(OP_ADD, dtype, operand_get(&a, i), operand_get(&b, i), want);
-        if (isnan(decode(dtype, want)))
-            assert_true(isnan(operand_get(&out, i)));
-        else
-            assert_memory_equal(operand_at(&out, i), want, 2);
-    }
-    operand_deinit(&a);
-    operand_deinit(&b);
-    operand_deinit(&out);
-}
-
-static void test_patterns(void **state)
-{
-    (void)state;
-    for_each_variant(patterns_body, NULL);
 }
 
 static void test_empty(void **state)
@@ -289,8 +147,7 @@ static void test_empty(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layouts),  cmocka_unit_test(test_broadcast), cmocka_unit_test(test_large),
-        cmocka_unit_test(test_in_place), cmocka_unit_test(test_square),    cmocka_unit_test(test_patterns),
+        cmocka_unit_test(test_large),
         cmocka_unit_test(test_empty),
     };
 

@@ -1,6 +1,5 @@
-/* Streams: order within one, turns between several, cancellation, repeats and their times, opening and closing. */
+/* Streams: turns between several, of one owner and of many; opening and closing. */
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "support.h"
@@ -28,94 +27,6 @@ static void addition_deinit(struct addition *x)
     operand_deinit(&x->a);
     operand_deinit(&x->b);
     operand_deinit(&x->out);
-}
-
-static void test_repeats_are_timed(void **state)
-{
-    const int64_t sizes[] = {SMALL, LARGE};
-    struct fixture f;
-
-    (void)state;
-    fixture_open(&f, NULL);
-    for (unsigned i = 0; i < COUNT(sizes); i++) {
-        double samples[5] = {-1, -1, -1, -1, -1};
-        uint64_t before = clock_now_ns();
-        struct addition x;
-
-        addition_init(&x, sizes[i]);
-        x.job.warmup = 2;
-        x.job.repeat = 4;
-        x.job.samples = samples;
-        job_run(&f, &x.job);
-        assert_false(x.job.failed);
-        assert_int_equal(x.job.n_samples, 4);
-        for (unsigned s = 0; s < 4; s++)
-            assert_true(samples[s] > 0);
-        assert_true(samples[4] == -1);
-        assert_true(x.job.started_ns >= before && x.job.started_ns <= clock_now_ns());
-        assert_true(x.job.h2d_us != x.job.h2d_us && x.job.d2h_us != x.job.d2h_us); /* NAN: nothing is copied */
-
-        job_init(&x.job, OP_ADD, (struct operand *[]){&x.a, &x.b}, &x.out, NULL);
-        x.job.timing = false;
-        job_run(&f, &x.job);
-        assert_int_equal(x.job.n_samples, 0);
-        addition_deinit(&x);
-    }
-    fixture_close(&f);
-}
-
-static unsigned order[64], n_order;
-static struct backend_job *watched[64];
-
-static void note_order(struct backend_job *job)
-{
-    for (unsigned i = 0; i < COUNT(watched); i++)
-        if (watched[i] == job)
-            order[n_order++] = i;
-    job->impl = job;
-}
-
-/* Jobs of one stream, tiny ones behind large ones, see what the earlier ones wrote and end in order. */
-static void test_order_in_a_stream(void **state)
-{
-    const int64_t large = LARGE;
-    struct operand chain[17];
-    struct backend_job jobs[32];
-    struct fixture f;
-
-    (void)state;
-    fixture_open(&f, NULL);
-    n_order = 0;
-    for (unsigned i = 0; i < COUNT(chain); i++)
-        operand_init(&chain[i], DTYPE_F32, 1, &large, CONTIGUOUS);
-    for (unsigned i = 0; i < large; i++)
-        encode(DTYPE_F32, 1, operand_at(&chain[0], i));
-    for (unsigned i = 0; i < 16; i++) { /* each doubles: all of it, then its first elements once more */
-        struct operand head = chain[i + 1];
-
-        job_init(&jobs[2 * i], OP_ADD, (struct operand *[]){&chain[i], &chain[i]}, &chain[i + 1], NULL);
-        head.tensor.shape[0] = SMALL;
-        assert_int_equal(tensor_measure(&head.tensor, "head", &(struct error){0}), 0);
-        job_init(&jobs[2 * i + 1], OP_ADD, (struct operand *[]){&head, &head}, &head, NULL);
-        for (unsigned j = 0; j < 3; j++) /* `head` goes, the memory stays */
-            jobs[2 * i + 1].steps->operands[j].memory = memory_id_of(&chain[i + 1].memory);
-    }
-    for (unsigned i = 0; i < COUNT(jobs); i++) {
-        jobs[i].done = note_order;
-        watched[i] = &jobs[i];
-        host_backend.submit(f.stream, &jobs[i]);
-    }
-    fixture_wait(&f, NULL);
-    assert_int_equal(n_order, COUNT(jobs));
-    for (unsigned i = 0; i < COUNT(jobs); i++) {
-        assert_false(jobs[i].failed);
-        assert_int_equal(order[i], i);
-    }
-    assert_true(operand_get(&chain[16], 0) == 0x1p32);
-    assert_true(operand_get(&chain[16], LARGE - 1) == 0x1p16);
-    for (unsigned i = 0; i < COUNT(chain); i++)
-        operand_deinit(&chain[i]);
-    fixture_close(&f);
 }
 
 /* A product of single numbers that takes seconds: strides of 0 repeat them. */
@@ -279,79 +190,6 @@ static void test_owners_take_turns(void **state)
     fixture_close(&f);
 }
 
-/* Cancelled before it starts, in every place that a job can wait. */
-static void test_cancel_before_start(void **state)
-{
-    const int64_t sizes[] = {SMALL, LARGE};
-    struct addition endless, waiting;
-    struct fixture f;
-
-    (void)state;
-    for (unsigned i = 0; i < COUNT(sizes); i++) {
-        fixture_open(&f, NULL);
-        addition_init(&waiting, sizes[i]);
-        atomic_store(&waiting.job.cancel, true);
-        job_run(&f, &waiting.job);
-        assert_true(waiting.job.failed);
-        assert_int_equal(waiting.job.error.code, ERROR_CANCELLED);
-        assert_true(waiting.job.started_ns == 0);
-        assert_memory_equal(waiting.out.memory.host, waiting.out.before, waiting.out.memory.size);
-        addition_deinit(&waiting);
-
-        addition_init(&endless, LARGE);
-        addition_init(&waiting, sizes[i]);
-        endless.job.repeat = 1000000000;
-        endless.job.timing = false;
-        host_backend.submit(f.stream, &endless.job);
-        host_backend.submit(f.stream, &waiting.job);
-        atomic_store(&waiting.job.cancel, true);
-        atomic_store(&endless.job.cancel, true);
-        fixture_wait(&f, NULL);
-        assert_true(endless.job.failed && waiting.job.failed);
-        assert_true(waiting.job.started_ns == 0);
-        addition_deinit(&endless);
-        addition_deinit(&waiting);
-        fixture_close(&f);
-    }
-}
-
-/* Many streams at once, jobs of all sizes, each result checked. */
-static void test_many_streams(void **state)
-{
-    enum { STREAMS = 8, ROUNDS = 6 };
-    struct backend_stream *streams[STREAMS];
-    struct addition *jobs = calloc(STREAMS * ROUNDS, sizeof(*jobs));
-    struct fixture f;
-    struct error e;
-
-    (void)state;
-    fixture_open(&f, NULL);
-    for (unsigned s = 0; s < STREAMS; s++)
-        assert_int_equal(host_backend.stream_new(f.device, PRIORITY_NORMAL, &streams[s], &e), 0);
-    for (unsigned r = 0; r < ROUNDS; r++)
-        for (unsigned s = 0; s < STREAMS; s++) {
-            struct addition *x = &jobs[r * STREAMS + s];
-
-            addition_init(x, (int64_t)1 << (random_bits() % 19));
-            x->job.repeat = 1 + (uint32_t)(random_bits() % 3);
-            x->job.timing = false;
-            host_backend.submit(streams[s], &x->job);
-        }
-    fixture_wait(&f, NULL);
-    for (unsigned i = 0; i < STREAMS * ROUNDS; i++) {
-        assert_true(job_is_done(&jobs[i].job));
-        assert_false(jobs[i].job.failed);
-        for (uint64_t k = 0; k < jobs[i].out.tensor.count; k++)
-            assert_true((float)operand_get(&jobs[i].out, k) ==
-                        (float)operand_get(&jobs[i].a, k) + (float)operand_get(&jobs[i].b, k));
-        addition_deinit(&jobs[i]);
-    }
-    for (unsigned s = 0; s < STREAMS; s++)
-        host_backend.stream_free(streams[s]);
-    fixture_close(&f);
-    free(jobs);
-}
-
 /* Nobody to wake, and nothing ever run. */
 static void test_open_and_close(void **state)
 {
@@ -379,36 +217,13 @@ static void test_open_and_close(void **state)
     addition_deinit(&x);
 }
 
-static void test_alloc(void **state)
-{
-    struct backend_memory *memory;
-    struct fixture f;
-    struct error e;
-    int fd;
-
-    (void)state;
-    fixture_open(&f, NULL);
-    assert_int_equal(host_backend.memory_alloc(f.device, 10000, &memory, &fd, &e), 0);
-    assert_true(memory->size >= 10000 && memory->writable && fd >= 0);
-    for (unsigned i = 0; i < 10000; i++)
-        assert_int_equal(memory->host[i], 0);
-    host_backend.memory_close(memory);
-    close(fd);
-    fixture_close(&f);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_repeats_are_timed),
-        cmocka_unit_test(test_order_in_a_stream),
         cmocka_unit_test(test_streams_take_turns),
         cmocka_unit_test(test_owners_take_turns),
         cmocka_unit_test(test_owners_share_the_processors),
-        cmocka_unit_test(test_cancel_before_start),
-        cmocka_unit_test(test_many_streams),
         cmocka_unit_test(test_open_and_close),
-        cmocka_unit_test(test_alloc),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -165,46 +165,6 @@ static void test_more_threads_than_processors(void **state)
     for_each_variant(products, COUNT(products), &(struct backend_config){.host_threads = 7});
 }
 
-/* All layouts of all operands, with transposes and scaling. */
-static void test_layouts(void **state)
-{
-    struct product products[125];
-
-    (void)state;
-    for (unsigned i = 0; i < COUNT(products); i++)
-        products[i] = (struct product){.m = 35 + i % 3,
-                                       .n = 21 + i % 7,
-                                       .k = 47,
-                                       .a = (enum layout)(i % 5),
-                                       .b = (enum layout)(i / 5 % 5),
-                                       .out = (enum layout)(i / 25),
-                                       .trans_a = i % 2 == 1,
-                                       .trans_b = i / 2 % 2 == 1,
-                                       .alpha = i % 3 ? 1 : 0.5,
-                                       .beta = i % 4 == 0   ? 0
-                                               : i % 4 == 1 ? 1
-                                                            : -1.5};
-    for_each_variant(products, COUNT(products), NULL);
-}
-
-static void test_vectors_in_every_layout(void **state)
-{
-    struct product products[50];
-
-    (void)state;
-    for (unsigned i = 0; i < COUNT(products); i++)
-        products[i] = (struct product){.m = i % 2 ? 1 : 29,
-                                       .n = i % 2 ? 29 : 1,
-                                       .k = 37,
-                                       .a = (enum layout)(i / 2 % 5),
-                                       .b = (enum layout)(i / 2 * 3 % 5),
-                                       .out = (enum layout)(i % 5),
-                                       .trans_a = i / 25 == 1,
-                                       .alpha = 1.25,
-                                       .beta = i % 3};
-    for_each_variant(products, COUNT(products), NULL);
-}
-
 static void test_batches(void **state)
 {
     static const struct product products[] = {
@@ -463,32 +423,14 @@ static void test_a_library_that_refuses(void **state)
     operand_deinit(&out);
 }
 
-/* The first variant of the list where the daemon is told not to choose, and a forced one always. */
-static void test_no_choice(void **state)
-{
-    struct backend_job job;
-    struct fixture f;
-
-    (void)state;
-    fixture_open(&f, &(struct backend_config){.host_first_variant = true});
-    for (unsigned i = 0; i < 20; i++) {
-        run_tiny(&f, NULL, &job);
-        assert_string_equal(job.steps->variant_used, host_backend.variants(f.device, op_get(OP_GEMM), DTYPE_F32)[0]);
-    }
-    fixture_close(&f);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_libraries),
         cmocka_unit_test(test_each_turn_is_right),
         cmocka_unit_test(test_a_library_that_refuses),
-        cmocka_unit_test(test_no_choice),
         cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_more_threads_than_processors),
-        cmocka_unit_test(test_layouts),
-        cmocka_unit_test(test_vectors_in_every_layout),
         cmocka_unit_test(test_batches),
         cmocka_unit_test(test_no_terms),
         cmocka_unit_test(test_strides_of_no_terms),
