@@ -1,11 +1,11 @@
 /* simulator: runs a daemon and clients in virtual time, as a seed says, and tells how it went.
  *
- *     simulator --seed N --world FILE --preload LIBRARY [--steps N] [--kill WHO@STEP]… [--last yes] [--trace yes]
- *               -- DAEMON… [-- CLIENT…]…
+ *     simulator --seed N --world FILE --preload LIBRARY [--control FILE] [--steps N] [--event WHAT@STEP]…
+ *               [--last yes] [--trace yes] -- DAEMON… [-- CLIENT…]…
  *
- * WHO is a daemon (which is started anew), executor, client or helper; which one of several the seed says. --last: the
- * last client begins when the others have ended. The daemon gets SIGTERM when all have. Prints a line of JSON. Exit
- * status 1: something went wrong that `wrong` names; the same arguments do the same once more. */
+ * The head of events.c tells WHAT there is. --control: the stand-in driver's page. --last: the last client begins when
+ * the others have ended. The daemon gets SIGTERM when all have. Prints a line of JSON. Exit status 1: something went
+ * wrong that `wrong` names; the same arguments do the same once more. */
 #include <err.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -25,37 +25,33 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "world.h"
+#include "simulator.h"
 
 static const uint64_t LAST_NS = 20000000000;
 
-enum { PROGRAMS = 64, DAEMON = 0, STALL_S = 60, DEATH_MS = 10000, HANDLER_LOOKS = 1000000 };
-
-struct program {
-    char **arguments;
-    pid_t pid; /* 0: it has ended */
-    int status;
-    bool killed;
-};
+enum { STALL_S = 60, DEATH_MS = 10000, HANDLER_LOOKS = 1000000 };
 
 struct event {
-    const char *who;
+    char *what;
     uint64_t step;
 };
 
-static struct world *w;
-static struct program programs[PROGRAMS];
+struct world *w;
+struct program programs[PROGRAMS];
+unsigned n_programs;
+
 static struct event events[PLANNED];
-static unsigned n_programs, n_events, next_event, kills, kills_before; /* before the daemon was started last */
+static unsigned n_events, next_event, events_before; /* before the daemon was started last */
+static uint64_t last_ns = NEVER;                     /* the last client begins */
 static char wrong[256];
 static bool asked; /* the daemon to end */
-static bool last_waits;
+bool last_waits;
 
 #define WRONG(...) (wrong[0] ? 0 : snprintf(wrong, sizeof(wrong), __VA_ARGS__))
 
 /* ---- processes ---- */
 
-static char state_of(pid_t pid)
+char state_of(pid_t pid)
 {
     char path[40], text[512], *name_end;
     ssize_t n;
@@ -105,7 +101,7 @@ static unsigned clients_left(void)
 }
 
 /* The process exits or was killed: the others see that it is gone. */
-static void wait_for_end(pid_t pid)
+void wait_for_end(pid_t pid)
 {
     struct pollfd ended = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
 
@@ -121,18 +117,19 @@ static void wait_for_end(pid_t pid)
         if (p->pid != pid || waitpid(pid, &p->status, 0) != pid)
             continue;
         p->pid = 0;
-        if (i == DAEMON && asked && WIFSIGNALED(p->status) && WTERMSIG(p->status) == SIGTERM)
+        if (i == DAEMON && (asked || p->restarts) && WIFSIGNALED(p->status) && WTERMSIG(p->status) == SIGTERM)
             p->status = 0; /* it had only begun */
         /* A service manager starts a daemon anew that could not make an executor. */
-        if (i == DAEMON && WIFEXITED(p->status) && p->status && kills != kills_before)
+        if (i == DAEMON && WIFEXITED(p->status) && p->status && next_event != events_before)
             p->killed = true;
+        events_forget(pid);
         if (!p->killed && p->status)
             WRONG("%s %u ended with status %d%s", i == DAEMON ? "the daemon" : "client", i,
                   WIFEXITED(p->status) ? WEXITSTATUS(p->status) : WTERMSIG(p->status),
                   WIFEXITED(p->status) ? "" : " (a signal)");
-        if (i == DAEMON && p->killed) {
-            p->killed = asked = false;
-            kills_before = kills;
+        if (i == DAEMON && (p->killed || p->restarts)) {
+            p->killed = p->restarts = asked = false;
+            events_before = next_event;
             start(DAEMON);
         } else if (i == DAEMON && clients_left()) {
             WRONG("the daemon ended, and clients are there");
@@ -182,56 +179,6 @@ static void wait_for_thread(pid_t pid, pid_t thread)
         sched_yield();
 }
 
-/* ---- events ---- */
-
-static bool is_executor(pid_t pid)
-{
-    char path[40], text[256] = "";
-    ssize_t n = 0;
-    int fd;
-
-    snprintf(path, sizeof(path), "/proc/%d/cmdline", (int)pid);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd >= 0) {
-        n = read(fd, text, sizeof(text) - 1);
-        close(fd);
-    }
-    return n > 0 && memmem(text, (size_t)n, "executor", 8);
-}
-
-static bool matches(const struct party *p, const char *who)
-{
-    if (p->state == PARTY_NONE || p->state == PARTY_ENDED || p->thread)
-        return false;
-    if (!strcmp(who, "client"))
-        return p->group != DAEMON;
-    if (p->group != DAEMON)
-        return false;
-    if (!strcmp(who, "daemon"))
-        return p->process == programs[DAEMON].pid;
-    return p->process != programs[DAEMON].pid && is_executor(p->process) == !strcmp(who, "executor");
-}
-
-static void end_one(const char *who)
-{
-    unsigned n = 0, at;
-    pid_t pid = 0;
-
-    for (unsigned i = 1; i < w->n_parties; i++)
-        n += matches(&w->parties[i], who);
-    if (!n)
-        return;
-    at = (unsigned)(world_random(w) % n);
-    for (unsigned i = 1; i < w->n_parties && !pid; i++)
-        if (matches(&w->parties[i], who) && at-- == 0)
-            pid = w->parties[i].process;
-    for (unsigned i = 0; i < n_programs; i++)
-        programs[i].killed |= programs[i].pid == pid;
-    kills++;
-    kill(pid, SIGKILL);
-    wait_for_end(pid);
-}
-
 /* ---- the loop ---- */
 
 static void wait_for_request(void)
@@ -265,13 +212,11 @@ static void wait_for_request(void)
     w->parties[0].turn = 0;
 }
 
-static void ask_to_end(void)
+void ask_to_end(pid_t pid)
 {
     const uint64_t before = w->descriptors;
 
-    if (!programs[DAEMON].pid)
-        return;
-    kill(programs[DAEMON].pid, SIGTERM);
+    kill(pid, SIGTERM);
     for (unsigned i = 0; w->descriptors == before && i < HANDLER_LOOKS; i++) /* its handler writes to its loop's pipe */
         sched_yield();
 }
@@ -282,16 +227,20 @@ static void run(void)
         unsigned next;
 
         w->next_event = next_event < n_events ? events[next_event].step : NEVER;
+        w->alarm_ns = events_expire();
         if (!asked && !clients_left() && last_waits) {
-            if (w->alarm_ns == NEVER)
-                w->alarm_ns = w->now_ns + LAST_NS; /* a daemon sees the end of a client in its own time */
-            if (w->now_ns >= w->alarm_ns) {
+            if (last_ns == NEVER)
+                last_ns = w->now_ns + LAST_NS; /* a daemon sees the end of a client in its own time */
+            if (w->now_ns >= last_ns) {
                 last_waits = false;
-                w->alarm_ns = NEVER;
+                if (holdings_left(wrong, sizeof(wrong)))
+                    break;
                 start(n_programs - 1);
+            } else if (last_ns < w->alarm_ns) {
+                w->alarm_ns = last_ns;
             }
         } else if (!asked && !clients_left()) {
-            ask_to_end();
+            ask_to_end(programs[DAEMON].pid);
             asked = true;
         }
         next = world_choose(w);
@@ -306,7 +255,7 @@ static void run(void)
         switch (w->request) {
         case REQUEST_STEP:
             w->request = REQUEST_NONE;
-            end_one(events[next_event++].who);
+            event_happens(events[next_event++].what);
             settle();
             break;
         case REQUEST_ENDS:
@@ -404,8 +353,12 @@ int main(int argc, char **argv)
             path = argv[i + 1];
         else if (!strcmp(argv[i], "--preload"))
             preload = argv[i + 1];
-        else if (!strcmp(argv[i], "--kill") && at && n_events < PLANNED) {
+        else if (!strcmp(argv[i], "--control"))
+            control_open(argv[i + 1]);
+        else if (!strcmp(argv[i], "--event") && at && n_events < PLANNED) {
             *at = 0;
+            if (!event_exists(argv[i + 1]))
+                errx(2, "unknown event: %s", argv[i + 1]);
             events[n_events++] = (struct event){argv[i + 1], strtoull(at + 1, NULL, 0)};
         } else
             errx(2, "unknown: %s", argv[i]);
@@ -433,10 +386,11 @@ int main(int argc, char **argv)
     end_all();
     if (trace && fwrite(w->told, 1, w->n_told, stderr) != w->n_told)
         warn("the trace");
-    printf("{\"seed\": %llu, \"steps\": %llu, \"turns\": %llu, \"kills\": %u, \"simulated_s\": %.6f, \"real_s\": %.3f, "
-           "\"hash\": \"%016llx\", \"wrong\": \"%s\"}\n",
-           (unsigned long long)seed, (unsigned long long)w->steps, (unsigned long long)w->turns, kills,
-           (double)w->now_ns / 1e9, (double)(to.tv_sec - from.tv_sec) + (double)(to.tv_nsec - from.tv_nsec) / 1e9,
-           (unsigned long long)w->hash, wrong);
+    printf(
+        "{\"seed\": %llu, \"steps\": %llu, \"turns\": %llu, \"events\": %u, \"simulated_s\": %.6f, \"real_s\": %.3f, "
+        "\"hash\": \"%016llx\", \"wrong\": \"%s\"}\n",
+        (unsigned long long)seed, (unsigned long long)w->steps, (unsigned long long)w->turns, next_event,
+        (double)w->now_ns / 1e9, (double)(to.tv_sec - from.tv_sec) + (double)(to.tv_nsec - from.tv_nsec) / 1e9,
+        (unsigned long long)w->hash, wrong);
     return wrong[0] != 0;
 }

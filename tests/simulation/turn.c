@@ -41,6 +41,8 @@ unsigned world_add(struct world *w, pid_t process, uint32_t group, const char *n
 
 static bool can_run(const struct world *w, const struct party *p)
 {
+    if (p->paused)
+        return false;
     switch (p->state) {
     case PARTY_BORN:
     case PARTY_READY:
@@ -58,6 +60,8 @@ unsigned world_choose(struct world *w)
 {
     uint64_t first_ns;
 
+    if (w->alarm_ns <= w->now_ns)
+        return 0;
     for (;;) {
         uint64_t whole = 0, at;
 
@@ -75,7 +79,7 @@ unsigned world_choose(struct world *w)
         }
         first_ns = NEVER;
         for (unsigned i = 1; i < w->n_parties; i++)
-            if (w->parties[i].state == PARTY_WAITS && w->parties[i].until_ns < first_ns)
+            if (w->parties[i].state == PARTY_WAITS && !w->parties[i].paused && w->parties[i].until_ns < first_ns)
                 first_ns = w->parties[i].until_ns;
         if (w->alarm_ns <= first_ns && w->alarm_ns != NEVER) {
             w->now_ns = w->alarm_ns > w->now_ns ? w->alarm_ns : w->now_ns;

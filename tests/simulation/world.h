@@ -39,6 +39,7 @@ struct party {
     uint32_t looks;     /* at the clock, since it did anything else */
     uint32_t signalled; /* a condition */
     uint32_t weight;    /* how likely it is to be chosen: some are slow */
+    uint32_t paused;    /* it is not chosen */
     char name[NAME_BYTES];
 };
 
@@ -57,7 +58,7 @@ struct world {
     _Atomic uint64_t descriptors; /* changes when anything was done to one */
     _Atomic uint64_t steps;
     uint64_t next_event, last_step;
-    uint64_t alarm_ns; /* the simulator has something to do then */
+    uint64_t alarm_ns; /* the simulator has something to do then: its turn */
     uint64_t turns;    /* given on */
     uint64_t hash;     /* of who had each turn: equal runs have equal ones */
     _Atomic int32_t holder;

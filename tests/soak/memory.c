@@ -46,7 +46,7 @@ enum kops_code memory_made(kops_client *client, size_t bytes, kops_buffer **ret_
 
     if (r || kops_buffer_data(*ret_buffer))
         return r;
-    kops_buffer_release(*ret_buffer);
+    *ret_buffer = kops_buffer_release(*ret_buffer);
     return kops_buffer_alloc_shared(client, bytes, ret_buffer, e);
 }
 

@@ -326,7 +326,7 @@ static void begin(struct soak *s, const char *socket)
     struct kops_error e;
     float *data;
 
-    while (kops_connect(&options, &s->client, &e) == KOPS_ERR_CONNECT_FAILED && ++tries < CONNECT_TRIES)
+    while (kops_connect(&options, &s->client, &e) && explained(e.code) && ++tries < CONNECT_TRIES)
         usleep(CONNECT_PAUSE_US);
     while (!e.code && memory_made(s->client, sizeof(float) * WITNESS * 4, &s->witness, &e) && explained(e.code) &&
            ++tries < CONNECT_TRIES)
