@@ -87,11 +87,6 @@ def test_matrices_are_multiplied(torch: Any, k: Any) -> None:
         assert_gemm(c, a, b)
 
 
-def test_nothing_to_do_is_done(torch: Any, add: Any) -> None:
-    empty = torch.empty(0, device="cuda")
-    add(empty, empty, empty, 0, blocking=True)
-
-
 # ---- what a launch may ask for ----
 
 
@@ -288,69 +283,6 @@ def test_attributes_and_launch_bounds(torch: Any, k: Any) -> None:
     assert p.sum().item() == 128
     with pytest.raises(kops.OutOfRange, match="128"):
         kernel[1, 256](p, blocking=True)
-
-
-def test_wrong_arguments_are_named(torch: Any, k: Any, add: Any) -> None:
-    import kops
-
-    a, c = random(torch, 1000), nothing(torch, 1000)
-    wrong: list[tuple[Any, tuple[Any, ...]]] = [
-        (kops.DtypeMismatch, (c, a.double(), a, 1000)),
-        (kops.ShapeMismatch, (c, a, a, 1001)),
-        (kops.OutOfRange, (c, a, a, 2**40)),
-        (kops.WrongType, (c, a, a, 1.5)),
-        (kops.WrongType, (c, 3.0, a, 1000)),
-        (kops.KopsError, (c, a[::2], a, 500)),
-        (kops.KopsError, (c, a, a)),
-        (kops.KopsError, (c, c, a, 1000)),  # c is written and read
-        (kops.KopsError, (c, a, a, -1)),
-    ]
-    for error, arguments in wrong:
-        with pytest.raises(error):
-            add(*arguments, blocking=True)
-    assert bool(c.isnan().all())
-    add(c, a, a, 1000, blocking=True)
-    assert_add(c, a, a)
-
-
-@pytest.mark.parametrize(
-    "geometry",
-    [
-        {"grid": 0}, {"grid": 2**40}, {"grid": (1, 65536)}, {"block": 0}, {"block": 1025}, {"block": (32, 64)},
-        {"block": (1, 1, 65)}, {"shared": 1 << 20}, {"shared": -4}, {"cluster": 64}, {"cluster": 3, "grid": 4},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_wrong_geometry_is_refused_before_the_launch(torch: Any, add: Any, geometry: dict[str, Any]) -> None:
-    import kops
-
-    a, c = random(torch, 1000), nothing(torch, 1000)
-    with pytest.raises(kops.KopsError):
-        add(c, a, a, 1000, blocking=True, **geometry)
-    assert bool(c.isnan().all())
-    add(c, a, a, 1000, blocking=True)
-
-
-def test_wrong_declarations_and_sources(k: Any) -> None:
-    import kops
-
-    with pytest.raises(kops.SignatureMismatch):
-        k.kernel(sources.FIVE, "add2_kernel", "out float* c, const float* a, int n", **VECTOR)
-    with pytest.raises(kops.SignatureMismatch):
-        k.kernel(sources.FIVE, "add2_kernel", "out float* c, const float* a, const float* b, long long n", **VECTOR)
-    with pytest.raises(kops.CompileFailed) as failed:
-        k.compile("__global__ void k(float* p) { p[0] = nothing; }", "k", name="mine.cu")
-    assert "nothing" in failed.value.log and "mine.cu" in failed.value.log
-
-
-def test_code_for_another_architecture(torch: Any, k: Any) -> None:
-    import kops
-
-    major, minor = torch.cuda.get_device_capability()
-    arch = "sm_80" if (major, minor) != (8, 0) else "sm_90"
-    a, c = random(torch, 8), nothing(torch, 8)
-    with pytest.raises(kops.Unsupported, match=arch):
-        k.kernel(sources.FIVE, "add2_kernel", ADD, **VECTOR, arch=arch)(c, a, a, 8, blocking=True)
 
 
 # ---- what goes wrong on the device ----

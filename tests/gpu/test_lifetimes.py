@@ -114,22 +114,6 @@ def test_client_killed_during_a_run(daemon: Any, raw: Connection, torch: Any) ->
     daemon.wait_holdings(before)
 
 
-def test_cancel_stops_repeats(daemon: Any, raw: Connection, driver: Any) -> None:
-    pointer = driver.alloc(3 * BYTES)
-    try:
-        buffer = raw.call("register", driver.export(pointer))["buffer"]
-        a, b, out = (tensor(buffer, [SIDE, SIDE], offset=i * BYTES) for i in range(3))
-        msgid = raw.request("run", {"op": "gemm", "in": [a, b], "out": [out], "repeat": 10_000})
-        assert raw.call("cancel", {"msgid": msgid}) == {"cancelled": True}
-        assert raw.reply_error(msgid).code == "cancelled"
-        assert raw.run("gemm", [a, b], [out])["timings"]["gpu_us"] > 0
-        deadline = raw.run_error("gemm", [a, b], [out], repeat=10_000, deadline_ms=200)
-        assert deadline.code == "deadline_exceeded"
-        raw.call("release", {"buffer": buffer})
-    finally:
-        driver.free(pointer)
-
-
 def test_stale_and_bogus_references(raw: Connection, driver: Any) -> None:
     """The same handle bytes with another id replace the old reference; bogus bytes are refused; nothing leaks."""
     pointer = driver.alloc(1 << 22)

@@ -92,47 +92,6 @@ def test_beside_torch(torch: Any, k: Any, of_a: str, of_b: str, fast: bool, rows
     assert_right("scaled_gemm", by_op, exact, terms, precision)
 
 
-@pytest.mark.parametrize(("of_a", "of_b"), PAIRS)
-def test_layouts(torch: Any, k: Any, of_a: str, of_b: str) -> None:
-    """Every layout of a, b and out, batches, and views that begin anywhere, in the daemon and in this process."""
-    for where in ("daemon", "here"):
-        for m, n, depth in ((96, 80, 64), (33, 47, 21)):
-            for turned in range(8):
-                a = random(torch, depth, m, dtype=of_a).t() if turned & 1 else random(torch, m, depth, dtype=of_a)
-                b = random(torch, depth, n, dtype=of_b) if turned & 2 else random(torch, n, depth, dtype=of_b).t()
-                out = torch.full((n, m) if turned & 4 else (m, n), torch.nan, device="cuda")
-                target = out.t() if turned & 4 else out
-                for scale_a, scale_b in scales(torch, m, n):
-                    k.scaled_gemm(a, b, scale_a, scale_b, out=target, where=where, precision="highest")
-                    assert_right("scaled_gemm", target, *reference(a, b, scale_a, scale_b))
-        a, b = random(torch, 3, 1, 70, 90, dtype=of_a), random(torch, 2, 90, 48, dtype=of_b)
-        scale_a, scale_b = torch.rand(3, 1, 70, 1, device="cuda"), torch.rand(2, 1, 48, device="cuda")
-        got = k.scaled_gemm(a, b, scale_a, scale_b, out_dtype="f32", where=where)
-        assert_right("scaled_gemm", got, *reference(a, b, scale_a, scale_b), "high")
-        a, b = random(torch, 40, 70, dtype=of_a)[1:, 3:], random(torch, 64, 80, dtype=of_b).t()[5:72, 2:]
-        one = torch.ones((), device="cuda")
-        got = k.scaled_gemm(a, b, one, one, out_dtype="f16", where=where, precision="highest")
-        assert_right("scaled_gemm", got, *reference(a, b, one, one))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_byte_has_its_value(torch: Any, k: Any, name: str) -> None:
-    """By the own kernel and, in whole pieces of 16, by the library: NaN and infinities, too."""
-    column = torch.arange(256, dtype=torch.uint8, device="cuda").view(getattr(torch, name))[:, None]
-    one = torch.ones(1, 1, device="cuda").to(torch.float8_e4m3fn)
-    scale = torch.ones((), device="cuda")
-    expected = column.float()
-    for where in ("daemon", "here"):
-        got = k.scaled_gemm(column, one, scale, scale, out_dtype="f32", where=where)
-        assert torch.equal(got.isnan(), expected.isnan()) and torch.equal(got.nan_to_num(7.0), expected.nan_to_num(7.0))
-    padded = torch.zeros(256, 16, dtype=torch.uint8, device="cuda")
-    padded[:, :1] = column.view(torch.uint8)
-    ones = torch.zeros(16, 16, device="cuda")
-    ones[:, 0] = 1
-    got = k.scaled_gemm(padded.view(column.dtype), ones.to(torch.float8_e4m3fn).t(), scale, scale, out_dtype="f32")[:, :1]
-    assert torch.equal(got.isnan(), expected.isnan()) and torch.equal(got.nan_to_num(7.0), expected.nan_to_num(7.0))
-
-
 def test_one_plan_with_many_scales(torch: Any, k: Any) -> None:
     """cuBLASLt's descriptors are kept, and have the scales' addresses."""
     a, b = random(torch, 256, 128, dtype=NAMES[0]), random(torch, 512, 128, dtype=NAMES[0]).t()
@@ -168,14 +127,6 @@ def test_in_graphs_and_compiled(torch: Any, k: Any) -> None:
     got.zero_()
     graph.replay()
     assert_right("scaled_gemm", got, exact, terms, "high")
-
-
-def test_a_number_is_a_scale(torch: Any, k: Any) -> None:
-    a, b = random(torch, 64, 128, dtype=NAMES[0]), random(torch, 96, 128, dtype=NAMES[0]).t()
-    two = torch.tensor(2.0, device="cuda")
-    for where in ("daemon", "here"):
-        got = k.scaled_gemm(a, b, 2.0, 0.5, where=where)
-        assert_right("scaled_gemm", got, *reference(a, b, two, two / 4), "high")
 
 
 def test_it_is_tuned(torch: Any, k: Any) -> None:
