@@ -4,10 +4,7 @@
 
 #include "standin.h"
 
-enum {
-    STACK_MAX = 32,
-    ATTRIBUTE_MPS_ENABLED = 133 /* older headers do not have it */
-};
+enum { STACK_MAX = 32 };
 
 static _Thread_local CUcontext stack[STACK_MAX];
 static _Thread_local unsigned depth;
@@ -41,33 +38,14 @@ void context_break(struct context *context, CUresult error)
     pthread_cond_broadcast(&standin_progress);
 }
 
-/* Whether the device's compute mode lets this process have a context. Clients of an MPS server have theirs through it.
- */
-static bool mode_allows(int device)
-{
-    switch (device_attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE)) {
-    case CU_COMPUTEMODE_PROHIBITED:
-        return false;
-    case CU_COMPUTEMODE_EXCLUSIVE_PROCESS:
-        return device_attribute(device, (CUdevice_attribute)ATTRIBUTE_MPS_ENABLED) ||
-               control_claim(standin_devices[device].physical);
-    default:
-        return true;
-    }
-}
-
-static CUresult context_new(int device, bool primary, struct context **ret_context)
+static CUresult context_new(int device, struct context **ret_context)
 {
     struct context *context;
 
-    if (!mode_allows(device))
-        return CUDA_ERROR_DEVICE_UNAVAILABLE;
     context = calloc(1, sizeof(*context));
     if (!context)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    standin_devices[device].contexts++;
     context->device = device;
-    context->primary = primary;
     context->handle = handle_new(HANDLE_CONTEXT, context);
     count(STANDIN_COUNTER_live_contexts, 1);
     count(STANDIN_COUNTER_contexts, 1);
@@ -84,8 +62,6 @@ static void context_end(struct context *context)
     context->default_stream = NULL;
     handle_free(context->handle);
     count(STANDIN_COUNTER_live_contexts, -1);
-    if (!--standin_devices[context->device].contexts)
-        control_release(standin_devices[context->device].physical);
 }
 
 API cuDevicePrimaryCtxRetain(CUcontext *ret_context, CUdevice device)
@@ -98,7 +74,7 @@ API cuDevicePrimaryCtxRetain(CUcontext *ret_context, CUdevice device)
     gate_pass_call(STANDIN_GATE_context);
     d = &standin_devices[device];
     if (!d->primary)
-        r = context_new(device, true, &d->primary);
+        r = context_new(device, &d->primary);
     if (r != CUDA_SUCCESS)
         return leave(r);
     d->retained++;

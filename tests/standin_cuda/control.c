@@ -173,28 +173,6 @@ CUresult control_fault(const char *function, bool *ret_sticky)
     return CUDA_SUCCESS;
 }
 
-/* A lock on a byte of the page's file: the kernel gives it back at the process's end, however that ends. */
-static bool lock_byte(unsigned at, short type)
-{
-    static int fd = -1;
-    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = at, .l_len = 1};
-    const char *path = getenv("KOPS_STANDIN_CONTROL");
-
-    if (fd < 0 && path && *path)
-        fd = open(path, O_RDWR | O_CLOEXEC);
-    return fd < 0 || fcntl(fd, F_OFD_SETLK, &lock) == 0;
-}
-
-bool control_claim(unsigned physical)
-{
-    return lock_byte(physical, F_WRLCK);
-}
-
-void control_release(unsigned physical)
-{
-    lock_byte(physical, F_UNLCK);
-}
-
 bool control_implicit_sync(void)
 {
     return !page->no_implicit_sync;

@@ -78,9 +78,6 @@ void control_misuse(const char *text);
 /* The error that a switch asks for this call, or CUDA_SUCCESS. */
 CUresult control_fault(const char *function, bool *ret_sticky);
 bool control_implicit_sync(void);
-/* Whether no other process has claimed the device, which is this one's until control_release() or its end. */
-bool control_claim(unsigned physical);
-void control_release(unsigned physical);
 /* Whether streams share channels, and how much one holds. */
 bool control_channels(uint32_t *ret_entries);
 uint64_t control_memory_limit(void);
@@ -115,7 +112,7 @@ struct device {
     unsigned physical; /* the same in every process, whatever is visible there */
     CUuuid uuid;
     struct context *primary;
-    unsigned retained, contexts;
+    unsigned retained;
     uint64_t used;
     struct pool *default_pool; /* of cuMemAllocAsync; NULL: not made yet */
 };
@@ -139,7 +136,6 @@ struct channel {
 struct context {
     CUcontext handle;
     int device;
-    bool primary;
     _Atomic bool broken;
     CUresult error; /* what broke it */
     struct stream *default_stream;

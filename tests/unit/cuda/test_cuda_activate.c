@@ -198,6 +198,23 @@ static void test_a_machine_whose_devices_cannot_be_active_has_none(void **state)
 
 /* ---- compute modes ---- */
 
+static void expect_exclusive(const char *attributes, bool exclusive)
+{
+    setenv("KOPS_STANDIN_ATTRIBUTES", attributes, 1);
+    describe();
+    assert_int_equal(devices[0]->info.exclusive, exclusive);
+    close_all();
+    unsetenv("KOPS_STANDIN_ATTRIBUTES");
+}
+
+static void test_a_device_says_whether_it_is_exclusive(void **state)
+{
+    (void)state;
+    expect_exclusive("20=0", false);
+    expect_exclusive("20=3", true);
+    expect_exclusive("20=3,133=1", false); /* the MPS server has it, and takes clients */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -206,6 +223,7 @@ int main(void)
         cmocka_unit_test(test_after_a_failure_the_device_is_as_it_was),
         cmocka_unit_test(test_a_device_that_cannot_be_active_is_left_out),
         cmocka_unit_test(test_a_machine_whose_devices_cannot_be_active_has_none),
+        cmocka_unit_test(test_a_device_says_whether_it_is_exclusive),
     };
 
     return cmocka_run_group_tests(tests, two_devices, NULL);
