@@ -1,45 +1,16 @@
 /* gemm through cuBLASLt: which layouts it is given, how it is told about them, and when not. */
-#include "support.h"
+#include "blaslt_support.h"
 
 #include <cublas_api.h>
-#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { BYTES = 1 << 16 };
 
-static unsigned *heuristics, *products, *wrong, *handles;
-static int *compute;
-
-static struct backend_memory *memory[3];
-static struct backend_stream *stream;
-
-static int open_with_library(void **state)
+static int open_plenty(void **state)
 {
-    void *library;
-
     (void)state;
-    open_device(KOPS_FAKE_BLASLT);
-    library = dlopen(KOPS_FAKE_BLASLT, RTLD_NOW | RTLD_NOLOAD);
-    assert_non_null(library);
-    heuristics = dlsym(library, "fake_blaslt_heuristics");
-    products = dlsym(library, "fake_blaslt_products");
-    wrong = dlsym(library, "fake_blaslt_wrong");
-    handles = dlsym(library, "fake_blaslt_handles");
-    compute = dlsym(library, "fake_blaslt_compute");
-    for (unsigned i = 0; i < 3; i++)
-        memory[i] = device_memory(BYTES);
-    stream = stream_open();
-    return 0;
-}
-
-static int close_all(void **state)
-{
-    backend->stream_free(stream);
-    for (unsigned i = 0; i < 3; i++)
-        close_memory(memory[i]);
-    teardown(state);
-    return *handles == 0 ? 0 : -1;
+    return open_with_library(BYTES);
 }
 
 /* Runs out = 2·a·b + beta·out. That the product is right is for tests/conformance, which has this library, too. */
@@ -53,17 +24,6 @@ static void expect_product(const struct view *views, double beta, const char *va
     assert_string_equal(t.step.variant_used, variant);
     assert_int_equal(*products > before, strcmp(variant, "cublaslt") == 0);
     assert_int_equal(*wrong, 0);
-}
-
-static struct view strided(unsigned operand, uint64_t offset, int64_t rows, int64_t columns, int64_t row,
-                           int64_t column)
-{
-    return (struct view){.memory = memory[operand],
-                         .offset = offset,
-                         .rank = 2,
-                         .shape = {rows, columns},
-                         .strides = {row, column},
-                         .strided = true};
 }
 
 static void test_every_orientation(void **state)
@@ -357,5 +317,5 @@ int main(void)
         cmocka_unit_test(test_a_broken_context_is_the_drivers_error),
     };
 
-    return cmocka_run_group_tests(tests, open_with_library, close_all);
+    return cmocka_run_group_tests(tests, open_plenty, close_all);
 }

@@ -1,8 +1,7 @@
 /* Gemm through copies of its operands: results of every layout beside plain loops in f64, what cuBLASLt is given,
  * special numbers, panels. */
-#include "support.h"
+#include "blaslt_support.h"
 
-#include <dlfcn.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,40 +10,18 @@
 
 enum { BYTES = 1 << 18, REPACK_BYTES = 8 << 20, ROUNDS = 150 };
 
-static unsigned *products, *wrong, *misaligned;
-static struct backend_memory *memory[3];
-static struct backend_stream *stream;
 static uint64_t seed = 7;
 
 static int open_with(uint64_t repack_bytes)
 {
-    void *library;
-
     test_config.cuda_repack_bytes = repack_bytes;
-    open_device(KOPS_FAKE_BLASLT);
-    library = dlopen(KOPS_FAKE_BLASLT, RTLD_NOW | RTLD_NOLOAD);
-    assert_non_null(library);
-    products = dlsym(library, "fake_blaslt_products");
-    wrong = dlsym(library, "fake_blaslt_wrong");
-    misaligned = dlsym(library, "fake_blaslt_misaligned");
-    for (unsigned i = 0; i < 3; i++)
-        memory[i] = device_memory(BYTES);
-    stream = stream_open();
-    return 0;
+    return open_with_library(BYTES);
 }
 
 static int open_plenty(void **state)
 {
     (void)state;
     return open_with(REPACK_BYTES);
-}
-
-static int close_all(void **state)
-{
-    backend->stream_free(stream);
-    for (unsigned i = 0; i < 3; i++)
-        close_memory(memory[i]);
-    return teardown(state);
 }
 
 static uint64_t below(uint64_t n)

@@ -1,33 +1,18 @@
 /* Gemm through copies of its operands, in jobs: the memory of the copies, which they share, and which may not be there.
  */
-#include "driver/scratch.h" /* before support.h, whose `device` its parameters would shadow */
+#include "driver/scratch.h" /* before blaslt_support.h, whose `device` its parameters would shadow */
 
-#include "support.h"
+#include "blaslt_support.h"
 
 #include <string.h>
 
 enum { BYTES = 4096, REPACK_BYTES = 8 << 20 };
 
-static struct backend_memory *memory[3];
-static struct backend_stream *stream;
-
-static int open_with_library(void **state)
+static int open_plenty(void **state)
 {
     (void)state;
     test_config.cuda_repack_bytes = REPACK_BYTES;
-    open_device(KOPS_FAKE_BLASLT);
-    for (unsigned i = 0; i < 3; i++)
-        memory[i] = device_memory(BYTES);
-    stream = stream_open();
-    return 0;
-}
-
-static int close_all(void **state)
-{
-    backend->stream_free(stream);
-    for (unsigned i = 0; i < 3; i++)
-        close_memory(memory[i]);
-    return teardown(state);
+    return open_with_library(BYTES);
 }
 
 static void make_odd(struct test_job *t)
@@ -168,5 +153,5 @@ int main(void)
         cmocka_unit_test(tensors_in_host_memory_are_copied_there_and_here),
     };
 
-    return cmocka_run_group_tests(tests, open_with_library, close_all);
+    return cmocka_run_group_tests(tests, open_plenty, close_all);
 }

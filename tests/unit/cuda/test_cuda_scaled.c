@@ -1,8 +1,7 @@
 /* scaled_gemm: which products cuBLASLt is given, how it is told of their scales, and that others are our own kernel's.
  */
-#include "support.h"
+#include "blaslt_support.h"
 
-#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,37 +13,10 @@ enum {
     K = 48
 };
 
-static unsigned *heuristics, *products, *wrong;
-static int *fast_sums;
-
-static struct backend_memory *memory[3];
-static struct backend_stream *stream;
-
-static int open_with_library(void **state)
+static int open_plenty(void **state)
 {
-    void *library;
-
     (void)state;
-    open_device(KOPS_FAKE_BLASLT);
-    library = dlopen(KOPS_FAKE_BLASLT, RTLD_NOW | RTLD_NOLOAD);
-    assert_non_null(library);
-    heuristics = dlsym(library, "fake_blaslt_heuristics");
-    products = dlsym(library, "fake_blaslt_products");
-    wrong = dlsym(library, "fake_blaslt_wrong");
-    fast_sums = dlsym(library, "fake_blaslt_fast_sums");
-    for (unsigned i = 0; i < 3; i++)
-        memory[i] = device_memory(BYTES);
-    stream = stream_open();
-    return 0;
-}
-
-static int close_all(void **state)
-{
-    backend->stream_free(stream);
-    for (unsigned i = 0; i < 3; i++)
-        close_memory(memory[i]);
-    teardown(state);
-    return 0;
+    return open_with_library(BYTES);
 }
 
 /* Operands of a product: a is M × K by rows, b K × N by columns, the scales are numbers. */
@@ -242,5 +214,5 @@ int main(void)
         cmocka_unit_test(test_what_it_cannot_do_is_an_error_where_it_is_forced),
     };
 
-    return cmocka_run_group_tests(tests, open_with_library, close_all);
+    return cmocka_run_group_tests(tests, open_plenty, close_all);
 }

@@ -189,9 +189,10 @@ static bool without_it_nothing_is_called(void)
     return privilege_use(use, &answer, &result, &why, &e) == 0 && result == -1 && permitted == 7;
 }
 
-/* Each in a process of its own. */
-static void check(bool (*probe)(void))
+/* Each probe in a process of its own. */
+static void check(void **state)
 {
+    bool (*const probe)(void) = *(bool (**)(void)) * state;
     const pid_t pid = fork();
     int status;
 
@@ -204,36 +205,6 @@ static void check(bool (*probe)(void))
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
-static void test_one_thread_has_it(void **state)
-{
-    (void)state;
-    check(one_thread_has_it);
-}
-
-static void test_a_failure_is_told(void **state)
-{
-    (void)state;
-    check(a_failure_is_told);
-}
-
-static void test_threads_lose_it(void **state)
-{
-    (void)state;
-    check(threads_lose_it);
-}
-
-static void test_a_deaf_thread_is_found(void **state)
-{
-    (void)state;
-    check(a_deaf_thread_is_found);
-}
-
-static void test_unused_it_goes(void **state)
-{
-    (void)state;
-    check(unused_it_goes);
-}
-
 static void test_without_it_nothing_is_called(void **state)
 {
     (void)state;
@@ -242,13 +213,15 @@ static void test_without_it_nothing_is_called(void **state)
 
 int main(void)
 {
+    static bool (*probes[])(void) = {one_thread_has_it, a_failure_is_told, threads_lose_it, a_deaf_thread_is_found,
+                                     unused_it_goes};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parameters),
-        cmocka_unit_test(test_one_thread_has_it),
-        cmocka_unit_test(test_a_failure_is_told),
-        cmocka_unit_test(test_threads_lose_it),
-        cmocka_unit_test(test_a_deaf_thread_is_found),
-        cmocka_unit_test(test_unused_it_goes),
+        {"one_thread_has_it", check, NULL, NULL, &probes[0]},
+        {"a_failure_is_told", check, NULL, NULL, &probes[1]},
+        {"threads_lose_it", check, NULL, NULL, &probes[2]},
+        {"a_deaf_thread_is_found", check, NULL, NULL, &probes[3]},
+        {"unused_it_goes", check, NULL, NULL, &probes[4]},
         cmocka_unit_test(test_without_it_nothing_is_called),
     };
 
