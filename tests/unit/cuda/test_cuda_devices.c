@@ -87,6 +87,22 @@ static void test_host_memory_is_pinned_once_for_both(void **state)
     assert_int_equal(counter(STANDIN_COUNTER_misuse), 0);
 }
 
+static void test_a_handle_of_the_other_gpu_is_refused(void **state)
+{
+    struct backend_import what = {.kind = MEMORY_CUDA_IPC, .size = BYTES};
+    struct backend_memory *m;
+    struct error e;
+
+    (void)state;
+    exporter_alloc(BYTES, 1, what.handle); /* on the first */
+    assert_int_equal(backend->memory_import(devices[1], &what, &m, &e), -1);
+    assert_int_equal(e.code, ERROR_INVALID_HANDLE);
+    assert_int_equal(counter(STANDIN_COUNTER_live_ipc_mappings), 0);
+    assert_int_equal(backend->memory_import(devices[0], &what, &m, &e), 0);
+    backend->memory_close(m);
+    assert_int_equal(counter(STANDIN_COUNTER_live_ipc_mappings), 0);
+}
+
 static void test_a_kernel_of_a_user_takes_memory_of_the_other_gpu(void **state)
 {
     const struct backend_function *doubled;
@@ -122,6 +138,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_each_is_armed_in_its_own_context),
         cmocka_unit_test(test_host_memory_is_pinned_once_for_both),
+        cmocka_unit_test(test_a_handle_of_the_other_gpu_is_refused),
         cmocka_unit_test(test_a_kernel_of_a_user_takes_memory_of_the_other_gpu),
     };
 

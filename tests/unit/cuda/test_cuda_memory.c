@@ -18,6 +18,26 @@ static void count_live(int64_t *ret_counts)
         ret_counts[i] = counter(live[i]);
 }
 
+static void test_more_than_there_is_leaks_no_mapping(void **state)
+{
+    struct backend_import what = {.kind = MEMORY_CUDA_IPC, .size = BYTES + 1};
+    int64_t before = counter(STANDIN_COUNTER_live_ipc_mappings), maps = counter(STANDIN_COUNTER_ipc_maps);
+    struct backend_memory *m = NULL;
+    struct error e;
+
+    (void)state;
+    exporter_alloc(BYTES, 1, what.handle);
+    assert_int_equal(backend->memory_import(device, &what, &m, &e), -1);
+    assert_null(m);
+    assert_int_equal(e.code, ERROR_OUT_OF_BOUNDS);
+    assert_string_equal(e.details[0].key, "needed");
+    assert_int_equal(e.details[0].number, BYTES + 1);
+    assert_string_equal(e.details[1].key, "size");
+    assert_int_equal(e.details[1].number, BYTES);
+    assert_int_equal(counter(STANDIN_COUNTER_ipc_maps), maps + 1); /* it was opened to find out */
+    assert_int_equal(counter(STANDIN_COUNTER_live_ipc_mappings), before);
+}
+
 static void expect_invalid(const unsigned char *handle)
 {
     struct backend_import what = {.kind = MEMORY_CUDA_IPC, .size = BYTES};
@@ -90,6 +110,7 @@ static void test_nothing_was_misused_or_left(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_more_than_there_is_leaks_no_mapping),
         cmocka_unit_test(test_a_driver_that_only_says_unknown_is_not_lost),
         cmocka_unit_test(test_a_failing_allocation_leaks_nothing),
         cmocka_unit_test(test_nothing_was_misused_or_left),
