@@ -1,12 +1,4 @@
 /* What the stand-in driver refuses while a stream is being captured. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <pthread.h>
 
 #include "test_support.h"

@@ -1,12 +1,4 @@
 /* The stand-in driver's channels: what a wait on one stream does to others that share its channel. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <pthread.h>
 #include <stdlib.h>
 

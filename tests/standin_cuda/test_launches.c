@@ -1,12 +1,4 @@
 /* Launches that the stand-in driver refuses, and accesses that break a context. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <string.h>
 

@@ -1,12 +1,4 @@
 /* What the stand-in driver reports and refuses of memory: misuse, host memory, maps, pools, words, another device's. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,12 +1,4 @@
 /* What streams of the stand-in driver wait for, and the misuse that it reports of them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -2,10 +2,14 @@
 #ifndef KOPS_STANDIN_TEST_SUPPORT_H
 #define KOPS_STANDIN_TEST_SUPPORT_H
 
-#include <cuda.h>
+#include <setjmp.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include <cmocka.h>
+#include <cuda.h>
 
 #include "control.h"
 

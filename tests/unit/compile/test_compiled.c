@@ -110,62 +110,31 @@ static void test_cut_off_or_longer(void **state)
 }
 
 /* Each change makes a struct that must not come back. */
-static void break_time_as_number(struct compiled *c)
-{
-    c->compile_us = NAN;
-}
+#define BREAKS(X)                                                                                                      \
+    X(time_as_number, c->compile_us = NAN)                                                                             \
+    X(time, c->compile_us = -1)                                                                                        \
+    X(arch, snprintf(c->arch, sizeof(c->arch), "%s", "sm\n90"))                                                        \
+    X(compiler, snprintf(c->compiler, sizeof(c->compiler), "%s", "\xff"))                                              \
+    X(name, c->entries[1].name[0] = '\0')                                                                              \
+    X(lowered, c->entries[0].lowered[0] = '\0')                                                                        \
+    X(overlap, c->entries[0].param_offsets[1] = 7)                                                                     \
+    X(size, c->entries[0].param_sizes[2] = COMPILED_MAX_PARAM_BYTES)                                                   \
+    X(wrap, c->entries[0].param_sizes[2] = UINT32_MAX)                                                                 \
+    X(image, c->image_size = 0)
 
-static void break_time(struct compiled *c)
-{
-    c->compile_us = -1;
-}
-
-static void break_arch(struct compiled *c)
-{
-    snprintf(c->arch, sizeof(c->arch), "%s", "sm\n90");
-}
-
-static void break_compiler(struct compiled *c)
-{
-    snprintf(c->compiler, sizeof(c->compiler), "%s", "\xff");
-}
-
-static void break_name(struct compiled *c)
-{
-    c->entries[1].name[0] = '\0';
-}
-
-static void break_lowered(struct compiled *c)
-{
-    c->entries[0].lowered[0] = '\0';
-}
-
-static void break_overlap(struct compiled *c)
-{
-    c->entries[0].param_offsets[1] = 7;
-}
-
-static void break_size(struct compiled *c)
-{
-    c->entries[0].param_sizes[2] = COMPILED_MAX_PARAM_BYTES;
-}
-
-static void break_wrap(struct compiled *c)
-{
-    c->entries[0].param_sizes[2] = UINT32_MAX;
-}
-
-static void break_image(struct compiled *c)
-{
-    c->image_size = 0;
-}
+#define X(what, change)                                                                                                \
+    static void break_##what(struct compiled *c)                                                                       \
+    {                                                                                                                  \
+        change;                                                                                                        \
+    }
+BREAKS(X)
+#undef X
 
 static void test_broken_contents(void **state)
 {
-    void (*const breaks[])(struct compiled *) = {
-        break_time_as_number, break_time,    break_arch, break_compiler, break_name,
-        break_lowered,        break_overlap, break_size, break_wrap,     break_image,
-    };
+#define X(what, change) break_##what,
+    void (*const breaks[])(struct compiled *) = {BREAKS(X)};
+#undef X
 
     (void)state;
     for (size_t i = 0; i < sizeof(breaks) / sizeof(breaks[0]); i++) {

@@ -1,4 +1,5 @@
-/* Streams: turns between several, of one owner and of many; opening and closing. */
+/* Streams: turns between several, of one owner and of many; cancelled jobs that have not started; opening and closing.
+ */
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -190,6 +191,42 @@ static void test_owners_take_turns(void **state)
     fixture_close(&f);
 }
 
+/* Cancelled before it starts, in every place that a job can wait. */
+static void test_cancel_before_start(void **state)
+{
+    const int64_t sizes[] = {SMALL, LARGE};
+    struct addition endless, waiting;
+    struct fixture f;
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT(sizes); i++) {
+        fixture_open(&f, NULL);
+        addition_init(&waiting, sizes[i]);
+        atomic_store(&waiting.job.cancel, true);
+        job_run(&f, &waiting.job);
+        assert_true(waiting.job.failed);
+        assert_int_equal(waiting.job.error.code, ERROR_CANCELLED);
+        assert_true(waiting.job.started_ns == 0);
+        assert_memory_equal(waiting.out.memory.host, waiting.out.before, waiting.out.memory.size);
+        addition_deinit(&waiting);
+
+        addition_init(&endless, LARGE);
+        addition_init(&waiting, sizes[i]);
+        endless.job.repeat = 1000000000;
+        endless.job.timing = false;
+        host_backend.submit(f.stream, &endless.job);
+        host_backend.submit(f.stream, &waiting.job);
+        atomic_store(&waiting.job.cancel, true);
+        atomic_store(&endless.job.cancel, true);
+        fixture_wait(&f, NULL);
+        assert_true(endless.job.failed && waiting.job.failed);
+        assert_true(waiting.job.started_ns == 0);
+        addition_deinit(&endless);
+        addition_deinit(&waiting);
+        fixture_close(&f);
+    }
+}
+
 /* Nobody to wake, and nothing ever run. */
 static void test_open_and_close(void **state)
 {
@@ -223,6 +260,7 @@ int main(void)
         cmocka_unit_test(test_streams_take_turns),
         cmocka_unit_test(test_owners_take_turns),
         cmocka_unit_test(test_owners_share_the_processors),
+        cmocka_unit_test(test_cancel_before_start),
         cmocka_unit_test(test_open_and_close),
     };
 
