@@ -9,12 +9,11 @@ from typing import Any
 import kernel_sources as sources
 import numpy as np
 import pytest
-from check import assert_add, assert_gemm, assert_square
+from check import assert_add, assert_square
 from conftest import WITHOUT_EXECUTORS
 from support.daemon import Daemon
 
 LOST_STATUS = 75  # a daemon whose device was lost
-SIZES = (1, 31, 256, 257, 100_003)
 ADD = "out float* c[n], const float* a[n], const float* b[n], int n"
 VECTOR = {"grid": "ceil_div(n, 256)", "block": 256}
 
@@ -37,54 +36,6 @@ def random(torch: Any, *shape: int) -> Any:
 def nothing(torch: Any, *shape: int) -> Any:
     """What is not written shows."""
     return torch.full(shape, float("nan"), device="cuda")
-
-
-# ---- the five of the tutorials ----
-
-
-@pytest.mark.parametrize("name", ["add2_kernel", "vector_add"])
-def test_vectors_are_added(torch: Any, k: Any, name: str) -> None:
-    kernel = k.kernel(sources.FIVE, name, ADD, **VECTOR)
-    for n in SIZES:
-        a, b, c = random(torch, n), random(torch, n), nothing(torch, n)
-        assert kernel(c, a, b, n) is c
-        assert_add(c, a, b)
-
-
-def test_a_grid_that_steps_may_be_small(torch: Any, add: Any) -> None:
-    a, b, c = random(torch, 100_003), random(torch, 100_003), nothing(torch, 100_003)
-    add[3, 64](c, a, b, 100_003)
-    assert_add(c, a, b)
-
-
-def test_a_vector_is_doubled(torch: Any, k: Any) -> None:
-    kernel = k.kernel(sources.FIVE, "custom_kernel", "out float* out[n], const float* in[n], int n", **VECTOR)
-    for n in SIZES:
-        a, out = random(torch, n), nothing(torch, n)
-        kernel(out, a, n)
-        assert torch.equal(out, 2 * a)
-
-
-def test_a_matrix_is_squared(torch: Any, k: Any) -> None:
-    kernel = k.kernel(
-        sources.FIVE, "square_matrix_kernel", "const float* in[height][width], out float* out[height][width], int width, int height",
-        grid=("ceil_div(width, 16)", "ceil_div(height, 16)"), block=(16, 16),
-    )  # fmt: skip
-    for height, width in ((1, 1), (2, 3), (17, 33), (501, 1023)):
-        a, out = random(torch, height, width), nothing(torch, height, width)
-        kernel(a, out, width, height)
-        assert_square(out, a)
-
-
-def test_matrices_are_multiplied(torch: Any, k: Any) -> None:
-    kernel = k.kernel(
-        sources.FIVE, "gemm_kernel", "out float* c[n][m], const float* a[n][k], const float* b[k][m], int n, int m, int k",
-        grid=("ceil_div(m, 16)", "ceil_div(n, 16)"), block=(16, 16),
-    )  # fmt: skip
-    for n, m, inner in ((1, 1, 1), (17, 33, 5), (64, 64, 64), (255, 129, 301)):
-        a, b, c = random(torch, n, inner), random(torch, inner, m), nothing(torch, n, m)
-        kernel(c, a, b, n, m, inner)
-        assert_gemm(c, a, b)
 
 
 # ---- what a launch may ask for ----
