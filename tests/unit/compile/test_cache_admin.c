@@ -96,6 +96,103 @@ static struct code_service *with_three(const char *directory)
     return s;
 }
 
+static struct answer clear(struct code_service *s, const char *key)
+{
+    struct answer a = {0};
+    struct code_task *task;
+    struct error e;
+
+    assert_int_equal(code_cache_clear(s, key, keep, &a, &task, &e), 0);
+    wait_for(&a);
+    return a;
+}
+
+static const struct code_listed *listed(const struct answer *a, const char *name)
+{
+    for (unsigned i = 0; i < a->result.n_listed; i++)
+        if (!strcmp(a->first_names[i], name))
+            return &a->listed[i];
+    return NULL;
+}
+
+static void lists_what_is_kept(void **state)
+{
+    const char *directory = directory_new();
+    struct code_service *s = with_three(directory);
+    struct answer a = list(s);
+    uint64_t bytes = a.result.bytes;
+
+    (void)state;
+    assert_int_equal(a.result.n_listed, 3);
+    assert_string_equal(a.first_names[0], "kernel1<float>");
+    assert_string_equal(a.listed[0].arch, "sm_90a");
+    assert_string_equal(a.listed[0].compiler, "NVRTC 13.0");
+    assert_true(a.listed[0].loaded && a.listed[0].on_disk);
+    assert_true(a.listed[0].age_s >= 0 && a.listed[0].age_s <= a.listed[2].age_s);
+    assert_int_equal(bytes, a.listed[0].bytes + a.listed[1].bytes + a.listed[2].bytes);
+    assert_int_equal(a.result.limit, 1 << 20);
+    service_close(s);
+
+    s = service_open(directory);       /* from the files alone */
+    for (unsigned i = 0; i < 3; i++) { /* whichever was used last comes first */
+        const char *newest = path_of(directory, a.listed[2].key);
+        char name[64];
+
+        snprintf(name, sizeof(name), "%s", a.first_names[2]);
+        file_used(path_of(directory, a.listed[0].key), 300);
+        file_used(path_of(directory, a.listed[1].key), 400);
+        file_used(newest, 200);
+        a = list(s);
+        assert_string_equal(a.first_names[0], name);
+        assert_true(a.listed[0].age_s < a.listed[1].age_s && a.listed[1].age_s < a.listed[2].age_s);
+    }
+    file_used(path_of(directory, listed(&a, "kernel2<float>")->key), 500);
+    a = list(s);
+    assert_int_equal(a.result.n_listed, 3);
+    assert_int_equal(a.result.bytes, bytes);
+    assert_string_equal(a.first_names[2], "kernel2<float>");
+    assert_true(a.listed[2].age_s > 499 && a.listed[2].age_s < 4000);
+    assert_false(a.listed[2].loaded);
+    assert_true(a.listed[2].on_disk);
+    a = list(s); /* looking is no use */
+    assert_true(a.listed[2].age_s > 499);
+    service_close(s);
+
+    s = with_three(NULL);
+    a = list(s);
+    assert_int_equal(a.result.n_listed, 3);
+    assert_true(a.listed[1].loaded);
+    assert_false(a.listed[1].on_disk);
+    assert_in_range(a.result.bytes, 3000, 10000);
+    assert_int_equal(a.result.limit, 1 << 20);
+    service_close(s);
+    directory_remove(directory);
+}
+
+static void exports_one(void **state)
+{
+    const char *directory = directory_new();
+    struct code_service *s = with_three(directory);
+    struct answer a = list(s), b;
+    char missing[CODE_KEY_HEX + 1];
+
+    (void)state;
+    service_close(s); /* so that only the disk has it */
+    s = service_open(directory);
+    b = export_all(s, listed(&a, "kernel2<float>")->key);
+    clear(s, NULL);
+    assert_int_equal(import(s, b.result.fd).result.imported, 1);
+    assert_int_equal(fetch(s, "b", 2), CODE_DISK);
+    close(b.result.fd);
+    memset(missing, '0', sizeof(missing));
+    missing[CODE_KEY_HEX] = '\0';
+    b = export_all(s, missing);
+    assert_int_equal(b.code, ERROR_INVALID_ARGUMENT);
+    assert_string_equal(b.key, "key");
+    service_close(s);
+    directory_remove(directory);
+}
+
 /* From a daemon with or without a disk to one with or without. */
 static void from_one_daemon_to_another(void **state)
 {
@@ -299,6 +396,7 @@ static void nobody_waits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lists_what_is_kept),         cmocka_unit_test(exports_one),
         cmocka_unit_test(from_one_daemon_to_another), cmocka_unit_test(damaged_archives),
         cmocka_unit_test(malicious_archives),         cmocka_unit_test(no_archives),
         cmocka_unit_test(import_beyond_what_fits),    cmocka_unit_test(nobody_waits),

@@ -201,6 +201,27 @@ static void test_faults(void **state)
     fixture_close(f);
 }
 
+static void test_unknown_architecture(void **state)
+{
+    static const char *const entries[] = {"add"}, *const archs[] = {"sm_7x", "sm_10", "compute_90", "", "nonsense"};
+    struct compile_input input = {
+        .name = "k.cu", .source = SIMPLE_KERNEL, .length = strlen(SIMPLE_KERNEL), .entries = entries, .n_entries = 1};
+    struct fixture *f = fixture_open();
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(archs) / sizeof(archs[0]); i++) {
+        struct outcome o;
+
+        input.arch = archs[i];
+        compile_start_input(f, &input, &o);
+        compile_wait(f, &o);
+        assert_failed(&o, ERROR_INVALID_ARGUMENT, "source");
+        assert_non_null(strstr(o.error.message, i == 2 ? "compute_90" : "arch"));
+        outcome_free(&o);
+    }
+    fixture_close(f);
+}
+
 static void best_effort(struct compiler_config *config)
 {
     config->sandbox = COMPILER_SANDBOX_BEST_EFFORT;
@@ -274,6 +295,7 @@ static void test_alone(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_unknown_architecture),
         cmocka_unit_test(test_warnings),
         cmocka_unit_test(test_host_code),
         cmocka_unit_test(test_what_nvcc_has_unasked),

@@ -309,6 +309,22 @@ static void what_the_compiler_gets(void **state)
     directory_remove(directory);
 }
 
+static void works_without_a_usable_directory(void **state)
+{
+    const char *directory = directory_new();
+    struct code_service *s;
+
+    (void)state;
+    assert_int_equal(chmod(directory, 0777), 0);
+    log_begin();
+    s = fresh(directory);
+    assert_int_equal(log_end("event=cache_directory_unusable"), 1);
+    assert_int_equal(fetch(s, "a", 1), CODE_COMPILED);
+    assert_int_equal(fetch(s, "a", 1), CODE_MEMORY);
+    service_close(s);
+    directory_remove(directory);
+}
+
 static void what_memory_has_no_room_for(void **state)
 {
     const char *directory = directory_new();
@@ -332,6 +348,7 @@ static void what_memory_has_no_room_for(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(works_without_a_usable_directory),
         cmocka_unit_test(from_the_compiler_then_memory_then_disk),
         cmocka_unit_test(failures_are_told_and_forgotten),
         cmocka_unit_test(without_memory_for_a_compile),

@@ -107,6 +107,18 @@ static void test_any_thread_makes_a_device_active(void **state)
     close_all();
 }
 
+static void test_only_an_active_device_has_a_context(void **state)
+{
+    struct error e;
+
+    (void)state;
+    describe();
+    assert_int_equal(backend->activate(devices[1], &e), 0);
+    assert_int_equal(counter(STANDIN_COUNTER_live_contexts), 1);
+    run_a_job_on(devices[1]);
+    close_all();
+}
+
 /* Every call of the driver that activate() makes fails once. */
 static void test_after_a_failure_the_device_is_as_it_was(void **state)
 {
@@ -218,6 +230,7 @@ static void test_a_device_says_whether_it_is_exclusive(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_only_an_active_device_has_a_context),
         cmocka_unit_test(test_facts_need_no_context),
         cmocka_unit_test(test_any_thread_makes_a_device_active),
         cmocka_unit_test(test_after_a_failure_the_device_is_as_it_was),

@@ -40,6 +40,37 @@ static const char *detail(const struct error *e, const char *key)
 
 /* ---- code ---- */
 
+static void test_functions_tell_what_they_need(void **state)
+{
+    struct backend_function f;
+    struct error e;
+
+    (void)state;
+    assert_int_equal(unknown->static_shared, 400);
+    assert_int_equal(unknown->max_threads, 256);
+    assert_true(unknown->registers > 0);
+    assert_int_equal(add2->static_shared, 0);
+    assert_int_equal(add2->max_threads, 1024);
+    assert_int_equal(backend->code_function(device, code, "nothing", &f, &e), -1);
+    assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
+    assert_non_null(strstr(e.message, "nothing"));
+}
+
+static void test_limits_are_the_devices(void **state)
+{
+    struct kernel_limits limits;
+
+    (void)state;
+    backend->kernel_limits(device, &limits);
+    assert_int_equal(limits.max_threads, 1024);
+    assert_int_equal(limits.max_block[2], 64);
+    assert_int_equal(limits.max_grid[0], 2147483647);
+    assert_int_equal(limits.max_grid[1], 65535);
+    assert_int_equal(limits.max_shared, SHARED_MAX);
+    assert_int_equal(limits.multiprocessors, device->info.compute_units);
+    assert_int_equal(limits.max_cluster, 16);
+}
+
 static void test_other_code_is_refused_by_name(void **state)
 {
     struct backend_code *other;
@@ -201,6 +232,8 @@ static void test_overlapping_tensors_overlap_on_the_device(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_functions_tell_what_they_need),
+        cmocka_unit_test(test_limits_are_the_devices),
         cmocka_unit_test(test_other_code_is_refused_by_name),
         cmocka_unit_test(test_code_that_is_cut_off_never_reaches_the_driver),
         cmocka_unit_test(test_dynamic_shared_memory_up_to_all_of_it),
