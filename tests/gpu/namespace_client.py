@@ -69,7 +69,7 @@ def cuda_vmm(connection: raw.Connection) -> list[float]:
     from cuda_driver import Driver
 
     driver = Driver()
-    address = driver.reserve(CHUNK)
+    address = driver.vmm_reserve(CHUNK)
     driver.map_new(address, CHUNK)
     fd = driver.export_fd(address)
     params = {"kind": "cuda_vmm", "size": CHUNK, "fds": [0], "chunk_bytes": [CHUNK], "device": driver.uuid()}
@@ -81,7 +81,7 @@ def cuda_pool(connection: raw.Connection) -> list[float]:
     from cuda_driver import Driver
 
     driver = Driver()
-    pool = driver.make_pool(exportable=True)
+    pool = driver.pool_create()
     address = driver.alloc_from(pool, CHUNK)
     return on_memory(connection, driver, address, *driver.export_pooled(pool, address, CHUNK))
 

@@ -209,7 +209,7 @@ def remapped(path: str) -> None:
 
     driver = Driver()
     size = 2 << 20
-    address = driver.reserve(2 * size)
+    address = driver.vmm_reserve(2 * size)
     ids = []
     with connect(path) as k:
         for turn in range(4):
@@ -235,7 +235,7 @@ def pooled(path: str) -> None:
     from cuda_driver import Array, Driver
 
     driver = Driver()
-    pool = driver.make_pool(exportable=True)
+    pool = driver.pool_create()
     with connect(path) as k:
         for turn in range(3):
             address = driver.alloc_from(pool, 4 << 20)
@@ -246,7 +246,7 @@ def pooled(path: str) -> None:
             got = (ctypes.c_float * 100).from_buffer_copy(driver.read(address, 400))
             assert all(x == (turn + 3.0) ** 2 for x in got), (turn, got[0])
         say(done=True)
-        other = driver.alloc_from(driver.make_pool(exportable=False), 4096)
+        other = driver.alloc_from(driver.pool_create(exportable=False), 4096)
         a = Array(other, 100)
         try:
             k.square(a, out=a)
