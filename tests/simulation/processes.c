@@ -68,19 +68,52 @@ static int spawned(int r, pid_t pid, unsigned party)
     return 0;
 }
 
+static const char *variable(char *const environment[], const char *name)
+{
+    for (; *environment; environment++)
+        if (!strncmp(*environment, name, strlen(name)) && (*environment)[strlen(name)] == '=')
+            return *environment;
+    return NULL;
+}
+
+/* An environment of few variables gets those with which the program joins. The caller frees it. */
+static char **joining(char *const environment[])
+{
+    static const char *const names[] = {"LD_PRELOAD", WORLD_VARIABLE};
+    size_t n = 0, more = 0;
+    char **all;
+
+    while (environment[n])
+        n++;
+    all = calloc(n + sizeof(names) / sizeof(names[0]) + 1, sizeof(*all));
+    if (!all)
+        return NULL;
+    memcpy(all, environment, n * sizeof(*all));
+    for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const char *given = variable(environment, names[i]) ? NULL : variable(environ, names[i]);
+
+        if (given)
+            all[n + more++] = (char *)(uintptr_t)given;
+    }
+    return all;
+}
+
 #define SPAWN(name)                                                                                                    \
     EXPORT int name(pid_t *restrict ret, const char *restrict program,                                                 \
                     const posix_spawn_file_actions_t *restrict actions, const posix_spawnattr_t *restrict attributes,  \
                     char *const arguments[restrict], char *const environment[restrict])                                \
     {                                                                                                                  \
         unsigned party;                                                                                                \
+        char **all;                                                                                                    \
         pid_t pid = 0;                                                                                                 \
         int r;                                                                                                         \
                                                                                                                        \
         if (!simulated())                                                                                              \
             return REAL(name)(ret, program, actions, attributes, arguments, environment);                              \
         party = world_add(world, 0, me->group, "spawned");                                                             \
-        r = REAL(name)(&pid, program, actions, attributes, arguments, environment);                                    \
+        all = joining(environment);                                                                                    \
+        r = REAL(name)(&pid, program, actions, attributes, arguments, all ? all : environment);                        \
+        free(all);                                                                                                     \
         if (ret && !r)                                                                                                 \
             *ret = pid;                                                                                                \
         return spawned(r, pid, party);                                                                                 \

@@ -1,0 +1,40 @@
+/* A client that works at random, and what came of it. */
+#ifndef SOAK_H
+#define SOAK_H
+
+#include <kops/kernel.h>
+
+#include "work.h"
+
+enum {
+    PIPELINE = 16,
+    CODES = 128,
+    SAMPLES = 1 << 16, /* of latencies, picked at random */
+    WITNESS = 1000     /* elements of each of its tensors */
+};
+
+struct soak {
+    kops_client *client;
+    struct random random;
+    struct memory memory;
+    struct work work[PIPELINE];
+    kops_buffer *witness; /* kept for all of the time, over every restart: a, b, and what a program needs */
+    struct kops_tensor kept[4];
+    kops_program *program; /* NULL: none now */
+    kops_kernel *kernel;   /* the same */
+    bool kernels, forks;
+
+    bool spoiled; /* a daemon that hung up may go on with what it began: it shall not meet what comes */
+    uint64_t requests, checked, wrong, lost, errors[CODES], timed;
+    double samples[SAMPLES];
+    double longest_us; /* of a turn in which nothing was lost */
+};
+
+/* turns.c */
+double now_us(void);
+double kept_value(unsigned tensor, unsigned i); /* element i of the witness's first two tensors */
+bool explained(enum kops_code code);            /* a daemon that ends, or one at its limits, may answer this */
+void check_kept(struct soak *s);
+void turn(struct soak *s); /* some work */
+
+#endif

@@ -1,0 +1,372 @@
+/* What the client does: each turn some work, whose answers are checked. */
+#include <err.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "soak.h"
+
+enum { TOLD = 10 }; /* wrong answers that are described */
+
+double now_us(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
+}
+
+/* ---- outcomes ---- */
+
+static void complain(struct soak *s, const char *what, const char *why)
+{
+    if (s->wrong++ < TOLD)
+        warnx("%s: %s", what, why);
+}
+
+/* What a daemon that ends, or one at its limits, may answer. */
+bool explained(enum kops_code code)
+{
+    switch (code) {
+    case KOPS_ERR_CONNECTION_LOST:
+    case KOPS_ERR_CONNECT_FAILED:
+    case KOPS_ERR_DEVICE_LOST:
+    case KOPS_ERR_DEVICE_FAULT:
+    case KOPS_ERR_JOB_TIMEOUT:
+    case KOPS_ERR_SHUTTING_DOWN:
+    case KOPS_ERR_CANCELLED:
+    case KOPS_ERR_QUOTA_EXCEEDED:
+    case KOPS_ERR_OUT_OF_MEMORY:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static void count_error(struct soak *s, const char *what, const struct kops_error *e)
+{
+    s->errors[(unsigned)e->code < CODES ? e->code : 0]++;
+    if (e->code == KOPS_ERR_TIMEOUT)
+        s->lost++;
+    else if (!explained(e->code))
+        complain(s, what, e->message);
+    s->spoiled |= e->code != KOPS_ERR_CANCELLED;
+}
+
+static void check(struct soak *s, const struct work *w)
+{
+    char told[256];
+
+    s->checked++;
+    if (work_check(w))
+        return;
+    work_tell(w, told, sizeof(told));
+    complain(s, "a wrong answer", told);
+}
+
+static void take_time(struct soak *s, double us)
+{
+    const uint64_t n = s->timed++;
+    const uint64_t at = n < SAMPLES ? n : random_bits(&s->random) % (n + 1);
+
+    if (at < SAMPLES)
+        s->samples[at] = us;
+}
+
+/* ---- turns ---- */
+
+static void blocking(struct soak *s)
+{
+    struct work *w = &s->work[0];
+    struct kops_error e;
+    double begin;
+    bool made;
+
+    if (work_make(w, &s->memory, &made, &e)) {
+        count_error(s, "memory", &e);
+        return;
+    }
+    if (!made)
+        return;
+    s->requests++;
+    begin = now_us();
+    if (w->kind == WORK_SEQUENCE ? kops_sequence_run(s->client, &w->sequence, NULL, NULL, &e)
+                                 : kops_run(s->client, &w->request, NULL, &e)) {
+        count_error(s, "a run", &e);
+        return;
+    }
+    take_time(s, now_us() - begin);
+    check(s, w);
+}
+
+static enum kops_code submit(struct soak *s, struct work *w, kops_ticket *ret_ticket, struct kops_error *e)
+{
+    struct kops_options options = {.stream = random_below(&s->random, 4)};
+
+    s->requests++;
+    if (w->kind == WORK_SEQUENCE)
+        return kops_sequence_submit(s->client, &w->sequence, &options, ret_ticket, e);
+    w->request.options.stream = options.stream;
+    return kops_submit(s->client, &w->request, ret_ticket, e);
+}
+
+static void pipelined(struct soak *s)
+{
+    const unsigned wanted = random_between(&s->random, 2, PIPELINE);
+    unsigned order[PIPELINE], n = 0;
+    kops_ticket tickets[PIPELINE];
+    struct kops_error e, failed = {.code = KOPS_OK};
+    bool made = true, done;
+
+    while (n < wanted && made && !failed.code) {
+        if (work_make(&s->work[n], &s->memory, &made, &failed) || !made || submit(s, &s->work[n], &tickets[n], &failed))
+            break;
+        if (random_chance(&s->random, 8) && kops_cancel(s->client, tickets[n], &e))
+            complain(s, "cancelling", e.message);
+        order[n] = n;
+        n++;
+    }
+    /* Each ends once, in whatever order it is asked for. */
+    for (unsigned i = n; i > 0; i--) {
+        const unsigned pick = random_below(&s->random, i), k = order[pick];
+
+        order[pick] = order[i - 1];
+        if (random_chance(&s->random, 20) && kops_poll(s->client, tickets[k], &done, &e))
+            complain(s, "asking for a ticket", e.message);
+        if (!kops_wait(s->client, tickets[k], 0, NULL, &e))
+            check(s, &s->work[k]);
+        else if (e.code == KOPS_ERR_CANCELLED)
+            s->errors[e.code]++;
+        else if (failed.code)
+            count_error(s, "a ticket", &e);
+        else
+            failed = e;
+    }
+    if (failed.code)
+        count_error(s, "a pipeline", &failed);
+}
+
+double kept_value(unsigned tensor, unsigned i)
+{
+    return (double)((i * 7 + tensor * 3) % 17) - 8;
+}
+
+/* What was written once is there, whichever daemon it is now. */
+void check_kept(struct soak *s)
+{
+    const float *data = kops_buffer_data(s->witness);
+
+    s->checked++;
+    for (unsigned i = 0; i < 2 * WITNESS; i++)
+        if ((double)data[i] != kept_value(i / WITNESS, i % WITNESS)) {
+            complain(s, "memory that is kept", "it is not what it was");
+            return;
+        }
+}
+
+/* d = (a + b)², into memory of its own. */
+static void check_program(struct soak *s, const float *d)
+{
+    s->checked++;
+    for (unsigned i = 0; i < WITNESS; i++) {
+        const double sum = kept_value(0, i) + kept_value(1, i);
+
+        if ((double)d[i] != sum * sum) {
+            complain(s, "a wrong answer", "of a program");
+            return;
+        }
+    }
+}
+
+static void run_program(struct soak *s)
+{
+    static const uint32_t places[] = {0, 1, 2, 3};
+    const struct kops_step steps[] = {
+        {.op = "add", .inputs = places, .n_inputs = 2, .outputs = places + 2, .n_outputs = 1},
+        {.op = "square", .inputs = places + 2, .n_inputs = 1, .outputs = places + 3, .n_outputs = 1}};
+    const struct kops_sequence sequence = {s->kept, 4, steps, 2};
+    struct kops_binding binding = {.tensor = 3};
+    struct kops_error e;
+
+    if (memory_take(&s->memory, WITNESS * sizeof(float), &binding.buffer, &binding.offset, &e)) {
+        count_error(s, "memory", &e);
+        return;
+    }
+    if (!binding.buffer)
+        return;
+    s->requests += s->program ? 0 : 1;
+    if (!s->program && kops_program_define(s->client, &sequence, NULL, &s->program, &e)) {
+        count_error(s, "a program", &e);
+        return;
+    }
+    s->requests++;
+    if (kops_program_run(s->program, &binding, 1, NULL, NULL, &e))
+        count_error(s, "a program", &e);
+    else
+        check_program(s, (const float *)((const char *)kops_buffer_data(binding.buffer) + binding.offset));
+    check_kept(s);
+    if (random_chance(&s->random, 10))
+        s->program = kops_program_release(s->program);
+}
+
+/* out = 2 a */
+static const char source_text[] = "extern \"C\" __global__ void custom_kernel(float *out, const float *in, int n)\n"
+                                  "{\n"
+                                  "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+                                  "    if (i < n)\n"
+                                  "        out[i] = 2 * in[i];\n"
+                                  "}\n";
+
+static enum kops_code make_kernel(struct soak *s, struct kops_error *e)
+{
+    static const struct kops_param params[] = {
+        {.name = "out", .kind = KOPS_PARAM_OUT, .dtype = KOPS_F32, .rank = 1, .shape = {"n"}},
+        {.name = "in", .kind = KOPS_PARAM_IN, .dtype = KOPS_F32, .rank = 1, .shape = {"n"}},
+        {.name = "n", .kind = KOPS_PARAM_SCALAR, .dtype = KOPS_I32}};
+    static const struct kops_source source = {.text = source_text};
+    static const struct kops_signature signature = {.entry = "custom_kernel",
+                                                    .params = params,
+                                                    .n_params = 3,
+                                                    .geometry = {.grid = {"ceil_div(n, 128)"}, .block = {"128"}}};
+
+    s->requests++;
+    return kops_kernel_compile(s->client, &source, &signature, &s->kernel, NULL, e);
+}
+
+static void launch(struct soak *s)
+{
+    struct kops_tensor out = kops_vector(NULL, KOPS_F32, WITNESS);
+    struct kops_argument arguments[3];
+    struct kops_error e;
+    const float *data;
+
+    if (!s->kernel && make_kernel(s, &e)) {
+        if (e.code == KOPS_ERR_COMPILE_FAILED) /* its process may have been killed */
+            s->errors[e.code]++;
+        else
+            count_error(s, "a kernel", &e);
+        return;
+    }
+    if (memory_take(&s->memory, WITNESS * sizeof(float), &out.buffer, &out.offset, &e)) {
+        count_error(s, "memory", &e);
+        return;
+    }
+    if (!out.buffer)
+        return;
+    arguments[0] = kops_arg_tensor(&out);
+    arguments[1] = kops_arg_tensor(&s->kept[0]);
+    arguments[2] = kops_arg_int(WITNESS);
+    s->requests++;
+    if (kops_kernel_launch(s->kernel, arguments, 3, NULL, NULL, &e)) {
+        count_error(s, "a launch", &e);
+        return;
+    }
+    s->checked++;
+    data = (const float *)((const char *)kops_buffer_data(out.buffer) + out.offset);
+    for (unsigned i = 0; i < WITNESS; i++)
+        if ((double)data[i] != 2 * kept_value(0, i)) {
+            complain(s, "a wrong answer", "of a kernel");
+            break;
+        }
+    if (random_chance(&s->random, 10))
+        s->kernel = kops_kernel_free(s->kernel);
+}
+
+/* A child goes on with what it inherits, on a connection of its own. */
+static void fork_client(struct soak *s)
+{
+    const pid_t child = fork();
+    struct kops_error e;
+    int status = 0;
+
+    if (child < 0)
+        err(EXIT_FAILURE, "fork");
+    if (!child) {
+        kops_add(s->client, &s->kept[0], &s->kept[1], &s->kept[2], NULL, NULL, &e);
+        if (e.code && !explained(e.code))
+            warnx("a child: %s", e.message);
+        _exit(e.code && !explained(e.code));
+    }
+    if (waitpid(child, &status, 0) != child || (WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status) != SIGKILL))
+        complain(s, "a child", "it did not end well");
+}
+
+static void refused(struct soak *s)
+{
+    struct kops_tensor t[3] = {s->kept[0], s->kept[1], s->kept[2]};
+    struct kops_error e;
+
+    t[1].shape[0] -= 1;
+    s->requests++;
+    if (kops_add(s->client, &t[0], &t[1], &t[2], NULL, NULL, &e) == KOPS_ERR_SHAPE_MISMATCH)
+        s->checked++;
+    else if (e.code)
+        count_error(s, "a refusal", &e);
+    else
+        complain(s, "a refusal", "shapes that do not fit were added");
+}
+
+static void allocate(struct soak *s)
+{
+    const size_t bytes = random_between(&s->random, 1, 100000);
+    struct kops_error e;
+    kops_buffer *buffer;
+    const char *data;
+
+    s->requests++;
+    if (memory_made(s->client, bytes, &buffer, &e)) {
+        count_error(s, "an allocation", &e);
+        return;
+    }
+    s->checked++;
+    data = kops_buffer_data(buffer);
+    for (size_t i = 0; i < bytes; i++)
+        if (data[i]) {
+            complain(s, "an allocation", "it is not zeroed");
+            break;
+        }
+    kops_buffer_release(buffer);
+}
+
+static void ping(struct soak *s)
+{
+    struct kops_error e;
+
+    s->requests++;
+    if (kops_ping(s->client, 0, &e))
+        count_error(s, "a ping", &e);
+}
+
+void turn(struct soak *s)
+{
+    const unsigned what = random_below(&s->random, 100);
+    const double begin_us = now_us();
+
+    if (what < 50)
+        blocking(s);
+    else if (what < 70)
+        pipelined(s);
+    else if (what < 85)
+        run_program(s);
+    else if (what < 90)
+        refused(s);
+    else if (what < 91)
+        allocate(s);
+    else if (what < 96 && s->kernels)
+        launch(s);
+    else if (what < 97 && s->forks)
+        fork_client(s);
+    else
+        ping(s);
+    if (!memory_reuse(&s->memory))
+        complain(s, "memory", "something was written outside of a tensor");
+    if (s->spoiled)
+        memory_drop(&s->memory);
+    else if (now_us() - begin_us > s->longest_us)
+        s->longest_us = now_us() - begin_us;
+    s->spoiled = false;
+    if (random_chance(&s->random, 4))
+        memory_drop_one(&s->memory);
+}
