@@ -173,11 +173,6 @@ CUresult control_fault(const char *function, bool *ret_sticky)
     return CUDA_SUCCESS;
 }
 
-bool control_implicit_sync(void)
-{
-    return !page->no_implicit_sync;
-}
-
 bool control_channels(uint32_t *ret_entries)
 {
     *ret_entries = page->channel_entries ? page->channel_entries : CHANNEL_ENTRIES;

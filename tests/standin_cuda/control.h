@@ -64,24 +64,19 @@ enum {
     X(streams)                                                                                                         \
     X(events)                                                                                                          \
     X(allocations)                                                                                                     \
-    X(ipc_exports)                                                                                                     \
     X(ipc_maps) /* opens that truly mapped */                                                                          \
     X(ipc_hits) /* opens of a handle that was open already */                                                          \
-    X(vmm_maps)                                                                                                        \
     X(host_registrations)                                                                                              \
     X(graph_launches)                                                                                                  \
     X(launches)                                                                                                        \
     X(stream_gates)                                                                                                    \
-    X(cluster_launches)                                                                                                \
     X(cooperative_launches)                                                                                            \
-    X(early_launches)  /* that may begin before the kernel before them has ended */                                    \
-    X(unknown_kernels) /* launches of code that user_kernels.c does not know */                                        \
+    X(early_launches) /* that may begin before the kernel before them has ended */                                     \
     X(kernels_run)                                                                                                     \
     X(copies_h2d)                                                                                                      \
     X(copies_d2h)                                                                                                      \
     X(copies_d2d)                                                                                                      \
     X(value_writes)    /* cuStreamWriteValue, also of batches, that ran */                                             \
-    X(value_waits)     /* cuStreamWaitValue whose value came */                                                        \
     X(pageable_copies) /* asynchronous copies that blocked, because the host memory was not registered */              \
     X(blocking_waits)  /* calls that had to wait for a stream, an event or the device */                               \
     X(full_channels)   /* calls that had to wait for room in a channel */                                              \
@@ -142,11 +137,10 @@ struct standin_row {
 struct standin_control {
     _Atomic uint32_t magic; /* STANDIN_MAGIC once initialised */
     _Atomic uint32_t version;
-    _Atomic uint32_t row_order;        /* rows taken so far */
-    _Atomic uint32_t no_implicit_sync; /* 1: free, close and unregister do not wait for the whole device */
-    _Atomic uint64_t memory_limit;     /* bytes a process may allocate on one device; 0: KOPS_STANDIN_MEMORY */
-    _Atomic uint32_t channels;         /* 1: streams share channels, as many as CUDA_DEVICE_MAX_CONNECTIONS says */
-    _Atomic uint32_t channel_entries;  /* operations that a channel has room for; 0: 1024 */
+    _Atomic uint32_t row_order;       /* rows taken so far */
+    _Atomic uint64_t memory_limit;    /* bytes a process may allocate on one device; 0: KOPS_STANDIN_MEMORY */
+    _Atomic uint32_t channels;        /* 1: streams share channels, as many as CUDA_DEVICE_MAX_CONNECTIONS says */
+    _Atomic uint32_t channel_entries; /* operations that a channel has room for; 0: 1024 */
     struct standin_gate gates[STANDIN_N_GATES];
     struct standin_fault faults[STANDIN_FAULTS];
     struct standin_row rows[STANDIN_ROWS];

@@ -81,7 +81,6 @@ class _Page(ctypes.Structure):
         ("magic", ctypes.c_uint32),
         ("version", ctypes.c_uint32),
         ("row_order", ctypes.c_uint32),
-        ("no_implicit_sync", ctypes.c_uint32),
         ("memory_limit", ctypes.c_uint64),
         ("channels", ctypes.c_uint32),
         ("channel_entries", ctypes.c_uint32),

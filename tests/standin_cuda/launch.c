@@ -74,7 +74,6 @@ static CUresult user_op_fill(const struct function *function, const CUDA_KERNEL_
         return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
     if (!function->user) {
         fprintf(stderr, "cuda_standin: nobody has told how to compute the kernel %s\n", function->code->name);
-        count(STANDIN_COUNTER_unknown_kernels, 1);
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     r = user_params_copy(function->code, p, op->launch.params);
@@ -157,7 +156,6 @@ static CUresult cluster_check(CUfunction handle, const CUlaunchConfig *c, const 
     pthread_mutex_lock(&standin_lock);
     function = handle_get(HANDLE_FUNCTION, handle);
     fits = fits && function && blocks <= function->cluster_limit;
-    count(STANDIN_COUNTER_cluster_launches, fits);
     pthread_mutex_unlock(&standin_lock);
     return fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CLUSTER_SIZE;
 }

@@ -77,7 +77,6 @@ void count_call(const char *function);
 void control_misuse(const char *text);
 /* The error that a switch asks for this call, or CUDA_SUCCESS. */
 CUresult control_fault(const char *function, bool *ret_sticky);
-bool control_implicit_sync(void);
 /* Whether streams share channels, and how much one holds. */
 bool control_channels(uint32_t *ret_entries);
 uint64_t control_memory_limit(void);

@@ -186,7 +186,7 @@ void range_retire(struct context *context, uint64_t address, uint64_t size)
 
     if (range_in_use(address, size, NULL))
         misuse(0, "%#llx is used by work that is still queued", (unsigned long long)address);
-    if (context && control_implicit_sync())
+    if (context)
         streams_wait_context(context);
     while (range_in_use(address, size, NULL))
         wait_for_progress(&counted);

@@ -342,7 +342,6 @@ API cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAlloca
                               .vmm = vmm};
     region_add(region);
     vmm->maps++;
-    count(STANDIN_COUNTER_vmm_maps, 1);
     count(STANDIN_COUNTER_live_vmm_maps, 1);
     return leave(CUDA_SUCCESS);
 }

@@ -172,8 +172,6 @@ static void run_word(struct stream *stream, struct op *op)
             pause.tv_nsec += 1000; /* many streams may wait for long */
     }
     pthread_mutex_lock(&standin_lock);
-    if (!context->broken)
-        count(STANDIN_COUNTER_value_waits, 1);
 }
 
 static void run_record(struct stream *stream, struct op *op)
