@@ -1,4 +1,5 @@
 #include "cache_support.h"
+#include "compile/cache_disk.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -182,4 +183,35 @@ unsigned log_end(const char *event)
         n++;
     free(text);
     return n;
+}
+
+struct cache_disk *disk_opened(const char *directory, uint64_t limit)
+{
+    struct cache_disk *d = NULL;
+    struct error e;
+
+    if (cache_disk_open(directory, limit, &d, &e) < 0)
+        fail_msg("%s: %s", directory, e.message);
+    return d;
+}
+
+void disk_store(struct cache_disk *d, unsigned seed, size_t size)
+{
+    struct compiled *c = module_new(seed, size);
+    struct error e;
+
+    assert_int_equal(cache_disk_write(d, c, &e), 0);
+    compiled_unref(c);
+}
+
+bool disk_has(struct cache_disk *d, unsigned seed, size_t size)
+{
+    struct compiled *wanted = module_new(seed, size), *c;
+
+    c = cache_disk_read(d, wanted->key, true);
+    if (c)
+        assert_same_module(c, wanted);
+    compiled_unref(wanted);
+    compiled_unref(c);
+    return c;
 }

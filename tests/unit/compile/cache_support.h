@@ -34,6 +34,13 @@ void file_write(const char *path, const void *bytes, size_t size);
 /* So many seconds ago. */
 void file_used(const char *path, long seconds);
 
+struct cache_disk;
+
+/* A cache in that directory; a module of so many bytes in it; whether it has that module, as it was. */
+struct cache_disk *disk_opened(const char *directory, uint64_t limit);
+void disk_store(struct cache_disk *d, unsigned seed, size_t size);
+bool disk_has(struct cache_disk *d, unsigned seed, size_t size);
+
 /* All that is written to stderr from begin to end counts as log; end returns how many lines hold `event`. */
 void log_begin(void);
 unsigned log_end(const char *event);

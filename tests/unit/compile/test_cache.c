@@ -100,52 +100,21 @@ static void memory_with_many(void **state)
 
 /* ---- disk ---- */
 
-static struct cache_disk *opened(const char *directory, uint64_t limit)
-{
-    struct cache_disk *d = NULL;
-    struct error e;
-
-    if (cache_disk_open(directory, limit, &d, &e) < 0)
-        fail_msg("%s: %s", directory, e.message);
-    return d;
-}
-
-static void store(struct cache_disk *d, unsigned seed, size_t size)
-{
-    struct compiled *c = module_new(seed, size);
-    struct error e;
-
-    assert_int_equal(cache_disk_write(d, c, &e), 0);
-    compiled_unref(c);
-}
-
-static bool on_disk(struct cache_disk *d, unsigned seed, size_t size)
-{
-    struct compiled *wanted = module_new(seed, size), *c;
-
-    c = cache_disk_read(d, wanted->key, true);
-    if (c)
-        assert_same_module(c, wanted);
-    compiled_unref(wanted);
-    compiled_unref(c);
-    return c;
-}
-
 static void disk_outlives_the_daemon(void **state)
 {
     const char *directory = directory_new();
-    struct cache_disk *d = opened(directory, 1 << 20);
+    struct cache_disk *d = disk_opened(directory, 1 << 20);
     struct stat st;
 
     (void)state;
-    assert_false(on_disk(d, 1, 5000));
-    store(d, 1, 5000);
-    store(d, 2, 1);
-    assert_true(on_disk(d, 1, 5000));
+    assert_false(disk_has(d, 1, 5000));
+    disk_store(d, 1, 5000);
+    disk_store(d, 2, 1);
+    assert_true(disk_has(d, 1, 5000));
     cache_disk_close(d);
-    d = opened(directory, 1 << 20);
-    assert_true(on_disk(d, 1, 5000));
-    assert_true(on_disk(d, 2, 1));
+    d = disk_opened(directory, 1 << 20);
+    assert_true(disk_has(d, 1, 5000));
+    assert_true(disk_has(d, 2, 1));
     assert_int_equal(cache_disk_counters(d).rejected, 0);
     cache_disk_close(d);
     assert_int_equal(directory_count(directory), 2); /* nothing temporary is left */
@@ -162,14 +131,14 @@ static void disk_makes_its_directory(void **state)
     const char *parent = directory_new();
     char *path = strdup(path_of(parent, "a/b/")), *above = strdup(path_of(parent, "a"));
     mode_t mask = umask(0);
-    struct cache_disk *d = opened(path, 1 << 20);
+    struct cache_disk *d = disk_opened(path, 1 << 20);
     struct stat st;
 
     (void)state;
     umask(mask);
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(st.st_mode & 0777, 0700);
-    store(d, 1, 10);
+    disk_store(d, 1, 10);
     cache_disk_close(d);
     assert_int_equal(directory_count(path), 1);
     unlink(path_of_module(path, 1));
@@ -190,8 +159,8 @@ static void disk_follows_a_link_to_its_directory(void **state)
 
     (void)state;
     assert_int_equal(symlink(directory, link), 0);
-    d = opened(link, 1 << 20);
-    store(d, 1, 10);
+    d = disk_opened(link, 1 << 20);
+    disk_store(d, 1, 10);
     cache_disk_close(d);
     assert_int_equal(directory_count(directory), 1);
     free(link);
@@ -202,33 +171,33 @@ static void disk_follows_a_link_to_its_directory(void **state)
 static void disk_keeps_what_was_used(void **state)
 {
     const char *directory = directory_new();
-    struct cache_disk *d = opened(directory, 45000); /* four of 10 kB */
+    struct cache_disk *d = disk_opened(directory, 45000); /* four of 10 kB */
     unsigned char key[KEY_BYTES];
 
     (void)state;
     for (unsigned i = 1; i <= 4; i++) {
-        store(d, i, 10000);
+        disk_store(d, i, 10000);
         file_used(path_of_module(directory, i), 1000 - i);
     }
     assert_int_equal(directory_count(directory), 4);
-    assert_true(on_disk(d, 1, 10000)); /* a use: now 2 is the oldest */
+    assert_true(disk_has(d, 1, 10000)); /* a use: now 2 is the oldest */
     module_key(2, key);
     cache_disk_touch(d, key); /* and now 3 */
-    store(d, 5, 10000);
-    assert_true(on_disk(d, 1, 10000));
-    assert_true(on_disk(d, 2, 10000));
-    assert_true(on_disk(d, 5, 10000));
-    assert_false(on_disk(d, 3, 10000));
-    assert_false(on_disk(d, 4, 10000)); /* some room is made at once */
+    disk_store(d, 5, 10000);
+    assert_true(disk_has(d, 1, 10000));
+    assert_true(disk_has(d, 2, 10000));
+    assert_true(disk_has(d, 5, 10000));
+    assert_false(disk_has(d, 3, 10000));
+    assert_false(disk_has(d, 4, 10000)); /* some room is made at once */
     assert_int_equal(cache_disk_counters(d).evictions, 2);
     /* Looking without using changes nothing. */
     file_used(path_of_module(directory, 1), 900);
     module_key(1, key);
     compiled_unref(cache_disk_read(d, key, false));
-    store(d, 6, 10000);
-    store(d, 7, 10000);
-    assert_false(on_disk(d, 1, 10000));
-    assert_true(on_disk(d, 7, 10000));
+    disk_store(d, 6, 10000);
+    disk_store(d, 7, 10000);
+    assert_false(disk_has(d, 1, 10000));
+    assert_true(disk_has(d, 7, 10000));
     cache_disk_close(d);
     directory_remove(directory);
 }
@@ -236,19 +205,19 @@ static void disk_keeps_what_was_used(void **state)
 static void disk_counts_what_earlier_daemons_left(void **state)
 {
     const char *directory = directory_new();
-    struct cache_disk *d = opened(directory, 1 << 20);
+    struct cache_disk *d = disk_opened(directory, 1 << 20);
 
     (void)state;
     for (unsigned i = 1; i <= 4; i++) {
-        store(d, i, 10000);
+        disk_store(d, i, 10000);
         file_used(path_of_module(directory, i), 1000 - i);
     }
     cache_disk_close(d);
-    d = opened(directory, 25000); /* less than before */
-    store(d, 5, 10000);
+    d = disk_opened(directory, 25000); /* less than before */
+    disk_store(d, 5, 10000);
     assert_int_equal(directory_count(directory), 2);
-    assert_true(on_disk(d, 4, 10000));
-    assert_true(on_disk(d, 5, 10000));
+    assert_true(disk_has(d, 4, 10000));
+    assert_true(disk_has(d, 5, 10000));
     cache_disk_close(d);
     directory_remove(directory);
 }
@@ -256,7 +225,7 @@ static void disk_counts_what_earlier_daemons_left(void **state)
 static void disk_replaces_and_removes(void **state)
 {
     const char *directory = directory_new();
-    struct cache_disk *d = opened(directory, 25000);
+    struct cache_disk *d = disk_opened(directory, 25000);
     struct cache_disk_file *files;
     unsigned char key[KEY_BYTES];
     struct error e;
@@ -264,9 +233,9 @@ static void disk_replaces_and_removes(void **state)
 
     (void)state;
     for (unsigned i = 0; i < 20; i++) /* the same one counts once */
-        store(d, 1, 10000);
-    store(d, 2, 10000);
-    assert_true(on_disk(d, 1, 10000));
+        disk_store(d, 1, 10000);
+    disk_store(d, 2, 10000);
+    assert_true(disk_has(d, 1, 10000));
     assert_int_equal(cache_disk_list(d, &files, &n, &e), 0);
     assert_int_equal(n, 2);
     assert_in_range(files[0].bytes, 10000, 11000);
@@ -274,11 +243,11 @@ static void disk_replaces_and_removes(void **state)
     module_key(1, key);
     assert_true(cache_disk_remove(d, key));
     assert_false(cache_disk_remove(d, key));
-    assert_false(on_disk(d, 1, 10000));
-    store(d, 3, 10000); /* there is room for it now */
-    assert_true(on_disk(d, 2, 10000));
-    store(d, 4, 26000); /* never fits: not kept, and nobody goes for it */
-    assert_false(on_disk(d, 4, 26000));
+    assert_false(disk_has(d, 1, 10000));
+    disk_store(d, 3, 10000); /* there is room for it now */
+    assert_true(disk_has(d, 2, 10000));
+    disk_store(d, 4, 26000); /* never fits: not kept, and nobody goes for it */
+    assert_false(disk_has(d, 4, 26000));
     assert_int_equal(cache_disk_counters(d).evictions, 0);
     assert_int_equal(cache_disk_counters(d).failures, 0);
     cache_disk_close(d);
@@ -288,14 +257,14 @@ static void disk_replaces_and_removes(void **state)
 static void disk_leaves_what_is_not_its_own(void **state)
 {
     const char *directory = directory_new();
-    struct cache_disk *d = opened(directory, 25000);
+    struct cache_disk *d = disk_opened(directory, 25000);
 
     (void)state;
     file_write(path_of(directory, "notes"), "mine", 4);
     file_write(path_of(directory, ".new-0123456789abcdef"), "half", 4);
     file_write(path_of(directory, ".new-fedcba9876543210"), "half", 4);
     file_used(path_of(directory, ".new-0123456789abcdef"), 7200);
-    store(d, 1, 10000);
+    disk_store(d, 1, 10000);
     assert_int_equal(access(path_of(directory, "notes"), F_OK), 0);
     assert_int_equal(access(path_of(directory, ".new-fedcba9876543210"), F_OK), 0); /* somebody may be writing it */
     assert_int_not_equal(access(path_of(directory, ".new-0123456789abcdef"), F_OK), 0);
@@ -340,7 +309,7 @@ static void *use_it(void *context)
 static void disk_for_several_threads(void **state)
 {
     const char *directory = directory_new();
-    struct cache_disk *d = opened(directory, MODULES / 2 * 2300);
+    struct cache_disk *d = disk_opened(directory, MODULES / 2 * 2300);
     pthread_t threads[THREADS];
     void *fault;
 

@@ -19,16 +19,6 @@
 
 enum { SOMEBODY = 65534, SIZE = 64 };
 
-static struct cache_disk *opened(const char *directory)
-{
-    struct cache_disk *d = NULL;
-    struct error e;
-
-    if (cache_disk_open(directory, 1 << 20, &d, &e) < 0)
-        fail_msg("%s: %s", directory, e.message);
-    return d;
-}
-
 static void refuses(const char *directory, const char *why)
 {
     struct cache_disk *d = NULL;
@@ -48,25 +38,6 @@ static int try_store(struct cache_disk *d, unsigned seed, struct error *e)
     return r;
 }
 
-static void store(struct cache_disk *d, unsigned seed)
-{
-    struct error e;
-
-    assert_int_equal(try_store(d, seed, &e), 0);
-}
-
-static bool on_disk(struct cache_disk *d, unsigned seed)
-{
-    struct compiled *wanted = module_new(seed, SIZE), *c;
-
-    c = cache_disk_read(d, wanted->key, true);
-    if (c)
-        assert_same_module(c, wanted);
-    compiled_unref(wanted);
-    compiled_unref(c);
-    return c;
-}
-
 /* The file of module 1 is absent for a reader, who says so in one line and removes it; a new one takes its place. */
 static void counts_as_absent(struct cache_disk *d, const char *directory)
 {
@@ -74,15 +45,15 @@ static void counts_as_absent(struct cache_disk *d, const char *directory)
     struct stat st;
 
     log_begin();
-    assert_false(on_disk(d, 1));
+    assert_false(disk_has(d, 1, SIZE));
     assert_int_equal(log_end("event=cache_file_rejected"), 1);
     assert_int_equal(cache_disk_counters(d).rejected, rejected + 1);
     assert_int_equal(lstat(path_of_module(directory, 1), &st), -1);
     log_begin();
-    assert_false(on_disk(d, 1));
+    assert_false(disk_has(d, 1, SIZE));
     assert_int_equal(log_end("event="), 0);
-    store(d, 1);
-    assert_true(on_disk(d, 1));
+    disk_store(d, 1, SIZE);
+    assert_true(disk_has(d, 1, SIZE));
 }
 
 /* ---- damage ---- */
@@ -90,13 +61,13 @@ static void counts_as_absent(struct cache_disk *d, const char *directory)
 static void every_byte_and_every_length(void **state)
 {
     const char *directory = directory_new();
-    struct cache_disk *d = opened(directory);
+    struct cache_disk *d = disk_opened(directory, 1 << 20);
     const char *path;
     unsigned char *good;
     size_t size;
 
     (void)state;
-    store(d, 1);
+    disk_store(d, 1, SIZE);
     good = file_read(path_of_module(directory, 1), &size);
     path = strdup(path_of_module(directory, 1));
     assert_in_range(size, 200, 2000);
@@ -105,18 +76,18 @@ static void every_byte_and_every_length(void **state)
         good[i] ^= (unsigned char)(1U << i % 8);
         file_write(path, good, size);
         good[i] ^= (unsigned char)(1U << i % 8);
-        if (on_disk(d, 1))
+        if (disk_has(d, 1, SIZE))
             fail_msg("a change of byte %zu of %zu was not seen", i, size);
         file_write(path, good, i);
-        if (on_disk(d, 1))
+        if (disk_has(d, 1, SIZE))
             fail_msg("a file of %zu bytes in place of %zu was taken", i, size);
     }
     good[size] = 0; /* file_read() has room for one more */
     file_write(path, good, size + 1);
-    assert_false(on_disk(d, 1));
+    assert_false(disk_has(d, 1, SIZE));
     assert_int_equal(log_end("event=cache_file_rejected"), 2 * size + 1);
     file_write(path, good, size);
-    assert_true(on_disk(d, 1)); /* that was all right all along */
+    assert_true(disk_has(d, 1, SIZE)); /* that was all right all along */
     assert_int_equal(cache_disk_counters(d).rejected, 2 * size + 1);
     free((char *)path);
     free(good);
@@ -127,10 +98,10 @@ static void every_byte_and_every_length(void **state)
 static void one_module_under_anothers_name(void **state)
 {
     const char *directory = directory_new();
-    struct cache_disk *d = opened(directory);
+    struct cache_disk *d = disk_opened(directory, 1 << 20);
 
     (void)state;
-    store(d, 2);
+    disk_store(d, 2, SIZE);
     assert_int_equal(rename(path_of_module(directory, 2), path_of_module(directory, 1)), 0);
     counts_as_absent(d, directory);
     cache_disk_close(d);
@@ -142,10 +113,10 @@ static void one_module_under_anothers_name(void **state)
 static void files_of_another_daemon(void **state)
 {
     const char *directory = directory_new(), *other = directory_new();
-    struct cache_disk *d = opened(directory), *o = opened(other);
+    struct cache_disk *d = disk_opened(directory, 1 << 20), *o = disk_opened(other, 1 << 20);
 
     (void)state;
-    store(o, 1);
+    disk_store(o, 1, SIZE);
     assert_int_equal(rename(path_of_module(other, 1), path_of_module(directory, 1)), 0);
     counts_as_absent(d, directory);
     cache_disk_close(o);
@@ -157,13 +128,13 @@ static void files_of_another_daemon(void **state)
 static void another_secret(void **state)
 {
     const char *directory = directory_new();
-    struct cache_disk *d = opened(directory);
+    struct cache_disk *d = disk_opened(directory, 1 << 20);
 
     (void)state;
-    store(d, 1);
+    disk_store(d, 1, SIZE);
     cache_disk_close(d);
     assert_int_equal(unlink(path_of(directory, "secret")), 0);
-    d = opened(directory);
+    d = disk_opened(directory, 1 << 20);
     counts_as_absent(d, directory);
     cache_disk_close(d);
     directory_remove(directory);
@@ -197,7 +168,7 @@ static void a_secret_that_others_know(void **state)
             continue;
         }
         log_begin();
-        d = opened(directory);
+        d = disk_opened(directory, 1 << 20);
         assert_int_equal(log_end("event=cache_secret_replaced"), 1);
         assert_int_equal(lstat(path, &st), 0);
         assert_true(S_ISREG(st.st_mode));
@@ -206,7 +177,7 @@ static void a_secret_that_others_know(void **state)
         assert_int_equal(size, 32);
         assert_memory_not_equal(now, known, 32);
         free(now);
-        store(d, 1);
+        disk_store(d, 1, SIZE);
         counts_as_absent((file_write(path_of_module(directory, 1), "x", 1), d), directory);
         cache_disk_close(d);
         free((char *)path);
@@ -218,12 +189,12 @@ static void a_secret_that_others_know(void **state)
 static void something_else_in_its_place(void **state)
 {
     const char *directory = directory_new(), *other = directory_new();
-    struct cache_disk *d = opened(directory);
+    struct cache_disk *d = disk_opened(directory, 1 << 20);
     char *path = strdup(path_of_module(directory, 1)), *away = strdup(path_of(other, "away"));
     struct stat st;
 
     (void)state;
-    store(d, 1);
+    disk_store(d, 1, SIZE);
     assert_int_equal(rename(path, away), 0);
     assert_int_equal(symlink(away, path), 0); /* to a file that would be right */
     counts_as_absent(d, directory);
@@ -258,7 +229,7 @@ static void something_else_in_its_place(void **state)
 static void writes_beside_a_planted_link(void **state)
 {
     const char *directory = directory_new(), *other = directory_new();
-    struct cache_disk *d = opened(directory);
+    struct cache_disk *d = disk_opened(directory, 1 << 20);
     unsigned char *bytes;
     struct stat st;
     size_t size;
@@ -266,14 +237,14 @@ static void writes_beside_a_planted_link(void **state)
     (void)state;
     file_write(path_of(other, "victim"), "precious", 8);
     assert_int_equal(symlink(path_of(other, "victim"), path_of_module(directory, 1)), 0);
-    store(d, 1);
+    disk_store(d, 1, SIZE);
     bytes = file_read(path_of(other, "victim"), &size);
     assert_int_equal(size, 8);
     assert_memory_equal(bytes, "precious", 8);
     free(bytes);
     assert_int_equal(lstat(path_of_module(directory, 1), &st), 0);
     assert_true(S_ISREG(st.st_mode));
-    assert_true(on_disk(d, 1));
+    assert_true(disk_has(d, 1, SIZE));
     cache_disk_close(d);
     directory_remove(other);
     directory_remove(directory);
@@ -315,32 +286,32 @@ static void read_only_directory(void **state)
         assert_int_equal(chown(directory, SOMEBODY, SOMEBODY), 0);
         assert_int_equal(seteuid(SOMEBODY), 0);
     }
-    d = opened(directory);
-    store(d, 1);
+    d = disk_opened(directory, 1 << 20);
+    disk_store(d, 1, SIZE);
     assert_int_equal(chmod(directory, 0500), 0);
     log_begin();
     for (unsigned i = 2; i < 10; i++)
         assert_int_equal(try_store(d, i, &e), -1);
     assert_int_equal(log_end("event=cache_write_failed"), 1); /* one line, not eight */
     assert_int_equal(cache_disk_counters(d).failures, 8);
-    assert_true(on_disk(d, 1)); /* what is there can be used */
+    assert_true(disk_has(d, 1, SIZE)); /* what is there can be used */
     cache_disk_close(d);
 
     file_write(path_of_module(directory, 1), "damaged", 7); /* and cannot be removed */
-    d = opened(directory);
+    d = disk_opened(directory, 1 << 20);
     log_begin();
     for (unsigned i = 0; i < 8; i++)
-        assert_false(on_disk(d, 1));
+        assert_false(disk_has(d, 1, SIZE));
     assert_int_equal(log_end("event=cache_file_rejected"), 1);
     cache_disk_close(d);
 
     assert_int_equal(chmod(directory, 0700), 0);
-    d = opened(directory);
-    store(d, 1);
+    d = disk_opened(directory, 1 << 20);
+    disk_store(d, 1, SIZE);
     cache_disk_close(d);
     assert_int_equal(chmod(directory, 0500), 0);
-    d = opened(directory); /* also by the next daemon */
-    assert_true(on_disk(d, 1));
+    d = disk_opened(directory, 1 << 20); /* also by the next daemon */
+    assert_true(disk_has(d, 1, SIZE));
     cache_disk_close(d);
     assert_int_equal(chmod(directory, 0700), 0);
     assert_int_equal(unlink(path_of(directory, "secret")), 0);
@@ -365,18 +336,18 @@ static void stores_nothing(struct cache_disk *d, const char *directory)
     assert_int_equal(cache_disk_counters(d).failures, 2);
     assert_null(cache_disk_read(d, c->key, true));
     assert_int_equal(directory_count(directory), 1);
-    assert_true(on_disk(d, 1));
+    assert_true(disk_has(d, 1, SIZE));
     compiled_unref(c);
 }
 
 static void a_file_that_may_not_grow(void **state)
 {
     const char *directory = directory_new();
-    struct cache_disk *d = opened(directory);
+    struct cache_disk *d = disk_opened(directory, 1 << 20);
     struct rlimit before, limit;
 
     (void)state;
-    store(d, 1);
+    disk_store(d, 1, SIZE);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
     signal(SIGXFSZ, SIG_IGN);
     limit = (struct rlimit){10000, before.rlim_max};
@@ -399,14 +370,14 @@ static void full_disk(void **state)
         directory_remove(directory);
         skip();
     }
-    d = opened(directory);
-    store(d, 1);
+    d = disk_opened(directory, 1 << 20);
+    disk_store(d, 1, SIZE);
     stores_nothing(d, directory);
     cache_disk_close(d);
 
     assert_int_equal(mount("none", directory, "tmpfs", MS_REMOUNT | MS_RDONLY, "size=32k"), 0);
-    d = opened(directory); /* read-only: what is there can be used */
-    assert_true(on_disk(d, 1));
+    d = disk_opened(directory, 1 << 20); /* read-only: what is there can be used */
+    assert_true(disk_has(d, 1, SIZE));
     cache_disk_close(d);
     assert_int_equal(umount(directory), 0);
     directory_remove(directory);
