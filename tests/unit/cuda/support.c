@@ -188,13 +188,25 @@ int setup(void **state)
     return open_device("none");
 }
 
+void expect_nothing_lives(void)
+{
+    for (unsigned id = STANDIN_COUNTER_live_contexts; id <= STANDIN_COUNTER_live_captures; id++)
+        if (counter(id) != 0)
+            fail_msg("counter %u is %lld", id, (long long)counter(id));
+    assert_int_equal(counter(STANDIN_COUNTER_misuse), 0);
+}
+
 int teardown(void **state)
 {
+    const bool lost = device->lost; /* its driver takes nothing back */
+
     (void)state;
     backend->close(device);
     device = NULL;
     exporter_stop();
     assert_int_equal(counter(STANDIN_COUNTER_misuse), 0);
+    if (!lost)
+        expect_nothing_lives();
     return 0;
 }
 

@@ -30,7 +30,8 @@ void describe_devices(const char *blaslt, struct backend_device **ret_devices, u
 int open_device(const char *blaslt);
 int open_devices(const char *blaslt, struct backend_device **ret_devices, unsigned wanted);
 int setup(void **state);
-int teardown(void **state);
+int teardown(void **state); /* nothing was misused, and unless the device is lost nothing is left */
+void expect_nothing_lives(void);
 
 /* ---- the control page ---- */
 

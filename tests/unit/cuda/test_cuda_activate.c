@@ -26,14 +26,6 @@ static void describe(void)
     describe_devices("none", devices, 2);
 }
 
-static void expect_nothing_lives(void)
-{
-    for (unsigned id = STANDIN_COUNTER_live_contexts; id <= STANDIN_COUNTER_live_captures; id++)
-        if (counter(id) != 0)
-            fail_msg("counter %u is %lld", id, (long long)counter(id));
-    assert_int_equal(counter(STANDIN_COUNTER_misuse), 0);
-}
-
 static void close_all(void)
 {
     for (unsigned i = 0; i < 2; i++)
