@@ -153,8 +153,10 @@ static void expect_fault(const struct test_job *t, bool started)
     assert_int_equal(t->job.started_ns != 0, started);
 }
 
-static void had_ended(bool another_thread_knows)
+/* `state`: whether another thread has seen the fault before. */
+static void test_jobs_that_had_ended_are_done(void **state)
 {
+    const bool another_thread_knows = *(const bool *)*state;
     struct backend_stream *streams[4] = {stream_open(), stream_open(), stream_open(), stream_open()};
     struct backend_memory *m[3] = {filled(1), filled(2), filled(3)}, *none;
     struct test_job one, three, refused, repeated, behind;
@@ -196,18 +198,6 @@ static void had_ended(bool another_thread_knows)
     assert_true(device->lost);
 }
 
-static void test_jobs_that_had_ended_are_done(void **state)
-{
-    (void)state;
-    had_ended(false);
-}
-
-static void test_jobs_that_had_ended_are_done_whoever_saw_the_fault(void **state)
-{
-    (void)state;
-    had_ended(true);
-}
-
 static void test_a_job_that_was_never_issued_has_not_started(void **state)
 {
     struct backend_stream *stream = stream_open(), *other = stream_open();
@@ -230,9 +220,10 @@ static void test_a_job_that_was_never_issued_has_not_started(void **state)
 }
 
 /* The loop does not know of the fault yet. The first call of a timed job of a user's kernel only records an
- * event. */
-static void meets_the_fault(bool timing)
+ * event: then the job has not started. */
+static void test_a_job_meets_the_fault(void **state)
 {
+    const bool timing = *(const bool *)*state;
     struct backend_stream *stream = stream_open(), *other = stream_open();
     const struct backend_function *faults = load_function(load_code(), "fault_kernel");
     struct backend_memory *m = filled(1);
@@ -247,18 +238,6 @@ static void meets_the_fault(bool timing)
     expect_fault(&fault, true);
     expect_fault(&t, !timing);
     expect_fault(&next, false);
-}
-
-static void test_a_job_whose_event_meets_the_fault_has_not_started(void **state)
-{
-    (void)state;
-    meets_the_fault(true);
-}
-
-static void test_a_job_whose_launch_meets_the_fault_may_have_started(void **state)
-{
-    (void)state;
-    meets_the_fault(false);
 }
 
 /* Returns how many tests failed. */
@@ -280,13 +259,18 @@ static int run_in_a_process(struct CMUnitTest test)
 
 int main(void)
 {
-    return run_in_a_process((struct CMUnitTest)cmocka_unit_test(test_everything_fails_and_nothing_crashes)) +
-           run_in_a_process((struct CMUnitTest)cmocka_unit_test(test_jobs_that_had_ended_are_done)) +
-           run_in_a_process(
-               (struct CMUnitTest)cmocka_unit_test(test_jobs_that_had_ended_are_done_whoever_saw_the_fault)) +
-           run_in_a_process((struct CMUnitTest)cmocka_unit_test(test_a_job_that_was_never_issued_has_not_started)) +
-           run_in_a_process(
-               (struct CMUnitTest)cmocka_unit_test(test_a_job_whose_event_meets_the_fault_has_not_started)) +
-           run_in_a_process(
-               (struct CMUnitTest)cmocka_unit_test(test_a_job_whose_launch_meets_the_fault_may_have_started));
+    static bool yes = true, no = false;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_everything_fails_and_nothing_crashes),
+        {"jobs that had ended are done", test_jobs_that_had_ended_are_done, NULL, NULL, &no},
+        {"jobs that had ended are done, whoever saw the fault", test_jobs_that_had_ended_are_done, NULL, NULL, &yes},
+        cmocka_unit_test(test_a_job_that_was_never_issued_has_not_started),
+        {"a job whose event meets the fault has not started", test_a_job_meets_the_fault, NULL, NULL, &yes},
+        {"a job whose launch meets the fault may have started", test_a_job_meets_the_fault, NULL, NULL, &no},
+    };
+    int failed = 0;
+
+    for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++)
+        failed += run_in_a_process(tests[i]);
+    return failed;
 }
