@@ -18,7 +18,7 @@ TESTS ?=
 TIER ?= short
 export CTEST_PARALLEL_LEVEL ?= 2
 
-.PHONY: build demo test test-all lint tidy asan tsan fuzz cuda gpu-test bench install package wheel package-test boot-test wheel-test fresh-test clean deps help
+.PHONY: build demo test test-all lint tidy asan tsan fuzz simulation cuda gpu-test bench install package wheel package-test boot-test wheel-test fresh-test clean deps help
 .DEFAULT_GOAL := build
 
 help:
@@ -55,6 +55,11 @@ fuzz:
 	tools/install-dependencies build test clang
 	tools/configure fuzz build/fuzz
 	tests/fuzz/run $(or $(FUZZ_SECONDS),60)
+
+## simulation   the daemon, its executors and clients in virtual time, for SIMULATION_SECONDS (60)
+simulation: build
+	tests/simulation/build build/simulation $(BUILD) $(JOBS)
+	KOPS_BUILD=build/simulation tools/with-python tests/simulation/run --seconds $(or $(SIMULATION_SECONDS),60)
 
 ## cuda     the build with the CUDA backend required and dependencies linked in, for binaries that travel
 cuda:
