@@ -23,6 +23,7 @@ enum { TRIES = 200, PAUSE_US = 20000, IDS = 24, SEND_MS = 50 };
 static struct random dice;
 static msgpack_packer packer;
 static msgpack_sbuffer request;
+static uint32_t made; /* requests */
 static int link_fd = -1;
 
 /* ---- values ---- */
@@ -67,6 +68,11 @@ static void any(unsigned depth)
         for (unsigned i = 0; i < n; i++)
             any(depth - 1);
     }
+}
+
+static void recent(void)
+{
+    msgpack_pack_uint32(&packer, made - 1 - random_below(&dice, 4));
 }
 
 static void any_value(void)
@@ -175,7 +181,7 @@ static void parameters(const char *method)
     else if (!strcmp(method, "run_program"))
         one("program", id);
     else if (!strcmp(method, "cancel"))
-        one("msgid", number);
+        one("msgid", recent);
     else if (!strcmp(method, "sequence") || !strcmp(method, "program"))
         ops();
     else if (random_chance(&dice, 50))
@@ -184,7 +190,7 @@ static void parameters(const char *method)
         one("x", any_value);
 }
 
-static void make_request(uint32_t msgid, bool *ret_memory)
+static void make_request(bool *ret_memory)
 {
     static const char *const methods[] = {"run",   "run",     "run",         "register", "register",
                                           "alloc", "release", "cancel",      "program",  "sequence",
@@ -194,7 +200,8 @@ static void make_request(uint32_t msgid, bool *ret_memory)
     msgpack_sbuffer_clear(&request);
     msgpack_pack_array(&packer, 4);
     msgpack_pack_int(&packer, 0);
-    msgpack_pack_uint32(&packer, random_chance(&dice, 95) ? msgid : msgid - 1);
+    msgpack_pack_uint32(&packer, random_chance(&dice, 99) ? made : made - 1);
+    made++;
     text(method);
     msgpack_pack_array(&packer, 1);
     parameters(method);
@@ -291,7 +298,7 @@ int main(int argc, char **argv)
 
         if (link_fd < 0 && !connect_anew(path))
             return 0; /* it is refused for good */
-        make_request(i, &with_memory);
+        make_request(&with_memory);
         fd = with_memory ? make_memory() : -1;
         n = random_chance(&dice, 2) ? random_below(&dice, (uint32_t)request.size) + 1 : request.size;
         well = send_bytes(n, fd);

@@ -180,6 +180,52 @@ static void check_program(struct soak *s, const float *d)
     }
 }
 
+/* Adds in place, one after the other in their stream: none is done twice, whatever was lost. */
+static void accumulate(struct soak *s)
+{
+    const unsigned wanted = random_between(&s->random, 1, PIPELINE / 2);
+    struct kops_tensor sum = kops_vector(NULL, KOPS_F32, WITNESS);
+    struct kops_tensor inputs[2];
+    const struct kops_request request = {
+        .op = "add", .inputs = inputs, .n_inputs = 2, .outputs = &sum, .n_outputs = 1, .options = {.stream = 7}};
+    unsigned sent = 0, ended = 0;
+    kops_ticket tickets[PIPELINE];
+    struct kops_error e, failed = {.code = KOPS_OK};
+    float *data;
+
+    if (memory_take(&s->memory, WITNESS * sizeof(float), &sum.buffer, &sum.offset, &e)) {
+        count_error(s, "memory", &e);
+        return;
+    }
+    if (!sum.buffer)
+        return;
+    data = (float *)((char *)kops_buffer_data(sum.buffer) + sum.offset);
+    for (unsigned i = 0; i < WITNESS; i++)
+        data[i] = 0;
+    inputs[0] = sum;
+    inputs[1] = s->kept[0];
+    s->requests += wanted;
+    while (sent < wanted && !kops_submit(s->client, &request, &tickets[sent], &failed))
+        sent++;
+    for (unsigned i = 0; i < sent; i++) {
+        if (!kops_wait(s->client, tickets[i], 0, NULL, &e))
+            ended++;
+        else
+            failed = e;
+    }
+    if (failed.code)
+        count_error(s, "a sum", &failed);
+    s->checked++;
+    for (unsigned i = 0; i < WITNESS; i++) {
+        const double one = kept_value(0, i), times = one != 0 ? (double)data[i] / one : ended;
+
+        if (times < ended || times > sent) {
+            complain(s, "a wrong answer", "of adds in place");
+            break;
+        }
+    }
+}
+
 static void run_program(struct soak *s)
 {
     static const uint32_t places[] = {0, 1, 2, 3};
@@ -348,9 +394,11 @@ void turn(struct soak *s)
         blocking(s);
     else if (what < 70)
         pipelined(s);
-    else if (what < 85)
+    else if (what < 78)
+        accumulate(s);
+    else if (what < 87)
         run_program(s);
-    else if (what < 90)
+    else if (what < 89)
         refused(s);
     else if (what < 91)
         allocate(s);
