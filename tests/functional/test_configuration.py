@@ -198,3 +198,15 @@ def test_an_unknown_key_is_refused_with_what_was_meant(tmp_path: Path) -> None:
     path.write_text("[host]\nthread = 1\n")
     done = check(path)
     assert "slip.conf:2" in done.stderr and "did you mean host.threads?" in done.stderr
+
+
+# ---- numbers ----
+
+
+@pytest.mark.parametrize("value", ["0", "65536", "-1", "4096x", "18446744073709551616"])
+def test_a_number_out_of_range_is_refused(value: str, tmp_path: Path) -> None:
+    path = tmp_path / "number.conf"
+    path.write_text(f"[server]\nbacklog = {value}\n")
+    done = check(path)
+    assert done.returncode == 2, done.stderr
+    assert f'number.conf:2: server.backlog: "{value}" is no number from 1 to 65535' in done.stderr
