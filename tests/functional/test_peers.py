@@ -77,9 +77,9 @@ def test_virtual_memory_of_a_peer(connection: raw.Connection, exporters: tuple[E
 
 def test_memory_of_a_peers_pool(connection: raw.Connection, exporters: tuple[Exporter, Exporter]) -> None:
     pool = exporters[0].ask("pool_create")
-    a, out = PooledMemory(exporters[0], pool, 4 * N), exporters[1].alloc(4 * N)
-    a.write(np.full(N, 4, np.float32))
     with taken(exporters[0], [exporters[0].ask("pool_export", pool)]) as fds:
+        a, out = PooledMemory(exporters[0], pool, 4 * N), exporters[1].alloc(4 * N)
+        a.write(np.full(N, 4, np.float32))
         buffer = connection.call("register", a.params(), fds)["buffer"]
     connection.run("square", [tensor(buffer, [N])], [out.inline([N])])
     assert (values(out) == 16).all()

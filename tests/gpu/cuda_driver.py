@@ -62,9 +62,10 @@ class Driver(standin_cuda.Driver):
 
     def export_pooled(self, pool: int, pointer: int, size: int) -> tuple[dict[str, Any], list[int]]:
         """What `register` takes for memory of the pool."""
+        fd = self.pool_export(pool)  # a real driver exports pointers of a pool only once the pool was exported
         params = {"kind": "cuda_pool", "size": size, "handle": self.pool_export_pointer(pointer), "alloc_id": self.buffer_id(pointer),
                   "device": self.uuid(), "fd": 0}  # fmt: skip
-        return params, [self.pool_export(pool)]
+        return params, [fd]
 
     def map_fd(self, fd: int, size: int) -> int:
         """Maps shareable memory by its descriptor: a device pointer. unmap() ends it."""

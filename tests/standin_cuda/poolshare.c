@@ -111,7 +111,7 @@ API cuMemPoolExportPointer(CUmemPoolPtrExportData *ret_data, CUdeviceptr address
         return r;
     region = region_find(address);
     if (!ret_data || !region || region->kind != REGION_ASYNC || region->freeing || region->address != address ||
-        !(region->pool->handle_types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
+        region->pool->fd < 0) /* as the real driver: the pool itself comes first */
         return leave(CUDA_ERROR_INVALID_VALUE);
     memcpy(data.magic, pointer_magic, sizeof(pointer_magic));
     memcpy(data.token, process_token(), sizeof(data.token));
