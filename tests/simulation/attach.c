@@ -15,7 +15,7 @@ struct world *world;
 __thread struct party *me;
 __thread bool my_turn;
 
-enum { STEP_NS = 400, GIVE_WAY = 4 };
+enum { STEP_NS = 400, WITHIN_NS = 8, GIVE_WAY = 4 };
 
 bool simulated(void)
 {
@@ -70,6 +70,16 @@ void step_at(const char *call)
     else if (world->steps >= world->next_event)
         world->request = REQUEST_STEP;
     if (world->request || world_random(world) % GIVE_WAY == 0)
+        give_way();
+    errno = before;
+}
+
+void step_within(void)
+{
+    const int before = errno;
+
+    pass_time(1 + world_random(world) % WITHIN_NS);
+    if (world_random(world) % GIVE_WAY == 0)
         give_way();
     errno = before;
 }

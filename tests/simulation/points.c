@@ -3,7 +3,7 @@
 
 #include "preload.h"
 
-enum { SCALES = 15 }; /* 2^14 blocks: more than a thread has between two calls most of the time */
+enum { COUNTED = 32 };
 
 static __thread uint32_t left;   /* blocks until the next change */
 static __thread uint32_t closed; /* the C library holds a lock of its own that a call of ours waits for */
@@ -13,7 +13,7 @@ EXPORT void kops_simulation_point(void);
 /* Where threads meet is not where they are long: so short distances come as often as long ones. */
 static uint32_t distance(void)
 {
-    const uint64_t scale = 1U << world_random(world) % SCALES;
+    const uint64_t scale = 1U << world_random(world) % world->scales;
 
     return (uint32_t)(scale + world_random(world) % scale);
 }
@@ -26,8 +26,10 @@ void kops_simulation_point(void)
     }
     if (!simulated() || closed)
         return;
-    if (left == 1)
-        step();
+    if (left == 1 && world_random(world) % COUNTED)
+        step_within();
+    else if (left == 1)
+        step(); /* also a process can be killed here */
     left = distance();
 }
 

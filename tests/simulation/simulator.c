@@ -316,6 +316,7 @@ static void make_world(const char *path, uint64_t seed)
     for (unsigned i = 0; i < 16; i++)
         world_random(w);
     w->now_ns = 1000000000;
+    w->scales = 7 + (unsigned)(world_random(w) % 3) * 4; /* 2^15 blocks: more than a thread has between two calls */
     w->n_parties = 1;
     w->last_step = w->alarm_ns = NEVER;
     w->hash = 0xcbf29ce484222325U;

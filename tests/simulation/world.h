@@ -65,6 +65,8 @@ struct world {
     _Atomic uint32_t request; /* enum world_request */
     int32_t request_process, request_thread;
     _Atomic int32_t ending; /* the process that has the turn exits */
+    uint32_t
+        scales; /* of the distance between changes within our code: up to 2 to the power of this, in basic blocks */
     uint32_t n_parties;
     struct party parties[PARTIES]; /* the first is the simulator */
     char path[256];
