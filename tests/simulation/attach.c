@@ -15,7 +15,7 @@ struct world *world;
 __thread struct party *me;
 __thread bool my_turn;
 
-enum { STEP_NS = 400, WITHIN_NS = 8, GIVE_WAY = 4 };
+enum { STEP_NS = 400, GIVE_WAY = 4, COUNTED = 32 };
 
 bool simulated(void)
 {
@@ -58,6 +58,17 @@ void give_way(void)
     pass_on();
 }
 
+/* Whatever is due at this step comes first, and others may. */
+static void end_step(void)
+{
+    if (++world->steps >= world->last_step)
+        world->request = REQUEST_STEPS;
+    else if (world->steps >= world->next_event)
+        world->request = REQUEST_STEP;
+    if (world->request || world_random(world) % GIVE_WAY == 0)
+        give_way();
+}
+
 void step_at(const char *call)
 {
     const int before = errno;
@@ -65,21 +76,18 @@ void step_at(const char *call)
     me->looks = 0;
     pass_time(1 + world_random(world) % STEP_NS);
     world_tell(world, "  %.9f %s\n", (double)world->now_ns / 1e9, call);
-    if (++world->steps >= world->last_step)
-        world->request = REQUEST_STEPS;
-    else if (world->steps >= world->next_event)
-        world->request = REQUEST_STEP;
-    if (world->request || world_random(world) % GIVE_WAY == 0)
-        give_way();
+    end_step();
     errno = before;
 }
 
+/* No time passes: what a thread computes would take longer where others have more turns meanwhile. */
 void step_within(void)
 {
     const int before = errno;
 
-    pass_time(1 + world_random(world) % WITHIN_NS);
-    if (world_random(world) % GIVE_WAY == 0)
+    if (world_random(world) % COUNTED == 0)
+        end_step(); /* also a process can be killed here */
+    else if (world_random(world) % GIVE_WAY == 0)
         give_way();
     errno = before;
 }

@@ -25,7 +25,7 @@
 
 enum { PASSING = 32, LONGEST_SCALE = 14 }; /* 0.5 ms << 14: 8 s */
 
-/* What ends after a while. */
+/* Events that last for a while, and how each is undone then. */
 struct passing {
     void (*undo)(pid_t pid);
     pid_t pid;
@@ -93,7 +93,7 @@ static bool matches(const struct party *p, const char *who)
 {
     if (p->state == PARTY_NONE || p->state == PARTY_ENDED || p->thread)
         return false;
-    if (!strcmp(who, "client")) /* the last one asks what is left */
+    if (!strcmp(who, "client")) /* not the last program: it asks the daemon what is left */
         return p->group != DAEMON && (last_waits || p->group != n_programs - 1);
     if (p->group != DAEMON)
         return false;
@@ -146,6 +146,7 @@ static void restart(pid_t pid)
     ask_to_end(pid);
 }
 
+/* To what a daemon sets at its start: as many as the hard limit allows. */
 static void give_back(pid_t pid)
 {
     struct rlimit limit;
@@ -209,21 +210,21 @@ static void fault(void)
         const char *function;
         int32_t error;
         uint32_t sticky;
-    } kinds[] = {{"cuMemAlloc", 2, 0},
-                 {"cuMemCreate", 2, 0},
-                 {"cuMemHostRegister", 2, 0},
-                 {"cuStreamCreate", 2, 0},
-                 {"cuEventCreate", 2, 0},
-                 {"cuLaunchKernel", 2, 0},
-                 {"cuLaunchKernel", 719, 1},
-                 {"kernel", 700, 1},
-                 {"kernel", 719, 1},
-                 {"copy", 700, 1},
-                 {"cuEventRecord", 719, 1},
-                 {"cuStreamSynchronize", 700, 1},
-                 {"cuMemcpyHtoDAsync", 719, 1},
-                 {"cuModuleLoadData", 2, 0}};
-    const unsigned kind = (unsigned)(world_random(w) % (sizeof(kinds) / sizeof(kinds[0])));
+    } faults[] = {{"cuMemAlloc", 2, 0},
+                  {"cuMemCreate", 2, 0},
+                  {"cuMemHostRegister", 2, 0},
+                  {"cuStreamCreate", 2, 0},
+                  {"cuEventCreate", 2, 0},
+                  {"cuLaunchKernel", 2, 0},
+                  {"cuLaunchKernel", 719, 1},
+                  {"kernel", 700, 1},
+                  {"kernel", 719, 1},
+                  {"copy", 700, 1},
+                  {"cuEventRecord", 719, 1},
+                  {"cuStreamSynchronize", 700, 1},
+                  {"cuMemcpyHtoDAsync", 719, 1},
+                  {"cuModuleLoadData", 2, 0}};
+    const unsigned kind = (unsigned)(world_random(w) % (sizeof(faults) / sizeof(faults[0])));
 
     for (unsigned i = 0; i < STANDIN_FAULTS; i++) {
         struct standin_fault *f = &control->faults[i];
@@ -232,9 +233,9 @@ static void fault(void)
             continue;
         f->countdown = (uint32_t)(1 + world_random(w) % 4);
         f->times = 1;
-        f->error = kinds[kind].error;
-        f->sticky = kinds[kind].sticky;
-        snprintf(f->function, sizeof(f->function), "%s", kinds[kind].function);
+        f->error = faults[kind].error;
+        f->sticky = faults[kind].sticky;
+        snprintf(f->function, sizeof(f->function), "%s", faults[kind].function);
         f->armed = 1;
         return;
     }

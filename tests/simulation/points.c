@@ -3,8 +3,6 @@
 
 #include "preload.h"
 
-enum { COUNTED = 32 };
-
 static __thread uint32_t left;   /* blocks until the next change */
 static __thread uint32_t closed; /* the C library holds a lock of its own that a call of ours waits for */
 
@@ -26,10 +24,8 @@ void kops_simulation_point(void)
     }
     if (!simulated() || closed)
         return;
-    if (left == 1 && world_random(world) % COUNTED)
+    if (left == 1)
         step_within();
-    else if (left == 1)
-        step(); /* also a process can be killed here */
     left = distance();
 }
 

@@ -30,7 +30,7 @@ unsigned party_number(const struct party *p);
 uint64_t party_key(const void *address);
 #define step() step_at(__func__)
 void step_at(const char *call);                   /* something was done: others may come first now */
-void step_within(void);                           /* the same, between two calls; no step that is counted */
+void step_within(void);                           /* the same between two calls of the C library, in no time */
 void give_way(void);                              /* others come first, though the caller can go on */
 bool wait_until(uint64_t until_ns, uint64_t key); /* false: it is until_ns */
 void wake_all(uint64_t key);

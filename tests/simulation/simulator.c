@@ -3,7 +3,7 @@
  *     simulator --seed N --world FILE --preload LIBRARY [--control FILE] [--steps N] [--event WHAT@STEP]…
  *               [--last yes] [--trace yes] -- DAEMON… [-- CLIENT…]…
  *
- * The head of events.c tells WHAT there is. --control: the stand-in driver's page. --last: the last client begins when
+ * events.c lists what can happen (WHAT). --control: the stand-in driver's page. --last: the last client begins when
  * the others have ended. The daemon gets SIGTERM when all have. Prints a line of JSON. Exit status 1: something went
  * wrong that `wrong` names; the same arguments do the same once more. */
 #include <err.h>

@@ -31,7 +31,7 @@ bool holdings_left(char *told, size_t size); /* of clients: false, or a sentence
 /* events.c */
 bool event_exists(const char *what);
 void event_happens(const char *what);
-uint64_t events_expire(void);  /* undoes what is over; when the next one is */
+uint64_t events_expire(void);  /* undoes those whose time is over; returns when the next one's is */
 void events_forget(pid_t pid); /* it has ended */
 void control_open(const char *path);
 

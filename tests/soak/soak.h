@@ -22,9 +22,10 @@ struct soak {
     struct kops_tensor kept[4];
     kops_program *program; /* NULL: none now */
     kops_kernel *kernel;   /* the same */
-    bool kernels, forks;
+    bool kernels, forks, threads;
+    struct stream *stream; /* NULL: no CUDA stream of its own */
 
-    bool spoiled; /* a daemon that hung up may go on with what it began: it shall not meet what comes */
+    bool spoiled; /* its daemon hung up and may still write: what comes next uses other buffers */
     uint64_t requests, checked, wrong, lost, errors[CODES], timed;
     double samples[SAMPLES];
     double longest_us; /* of a turn in which nothing was lost */
@@ -36,5 +37,12 @@ double kept_value(unsigned tensor, unsigned i); /* element i of the witness's fi
 bool explained(enum kops_code code);            /* a daemon that ends, or one at its limits, may answer this */
 void check_kept(struct soak *s);
 void turn(struct soak *s); /* some work */
+void complain(struct soak *s, const char *what, const char *why);
+void count_error(struct soak *s, const char *what, const struct kops_error *e);
+
+/* stream.c */
+void stream_begin(struct soak *s);
+void stream_turn(struct soak *s);
+void stream_end(struct soak *s);
 
 #endif

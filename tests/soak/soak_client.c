@@ -1,10 +1,12 @@
 /* kops_soak_client: a client that works at random for long and checks every answer.
  *
  *     kops_soak_client --socket PATH --seed N --requests N [--seconds S] [--kernels] [--forks]
+ *                      [--threads] [--stream]
  *
  * Runs ops of several kinds, dtypes and shapes on the daemon's first device, blocking and pipelined, alone, in
  * sequences and as programs, cancels some, gives buffers back and makes others; with --kernels it launches one of its
- * own, with --forks children go on with the client. The daemon may be killed and started
+ * own, with --forks children go on with the client, with --threads several use it, with --stream it puts ops on a CUDA
+ * stream of its own. The daemon may be killed and started
  * anew meanwhile: what it ends is counted, everything else must be right. Ends after so many requests or seconds (0: no
  * such limit), with a line of JSON: what was done, what went wrong, how often which error came, and how long a blocking
  * call took. Exit status 1 when an answer was wrong or did not come, or an error came that nothing here explains. */
@@ -79,11 +81,14 @@ int main(int argc, char **argv)
                                             {"seconds", required_argument, NULL, 't'},
                                             {"kernels", no_argument, NULL, 'k'},
                                             {"forks", no_argument, NULL, 'f'},
+                                            {"threads", no_argument, NULL, 'h'},
+                                            {"stream", no_argument, NULL, 'u'},
                                             {NULL, 0, NULL, 0}};
     struct soak *s = calloc(1, sizeof(*s));
     const char *socket = NULL;
     uint64_t requests = 0;
     double seconds = 0, end;
+    bool stream = false;
     int option, status;
 
     if (!s)
@@ -101,13 +106,20 @@ int main(int argc, char **argv)
             s->kernels = true;
         else if (option == 'f')
             s->forks = true;
+        else if (option == 'h')
+            s->threads = true;
+        else if (option == 'u')
+            stream = true;
         else
             return 2;
     }
     if (!socket || optind != argc || (!requests && seconds <= 0))
-        errx(2, "usage: kops_soak_client --socket PATH --seed N --requests N [--seconds S] [--kernels] [--forks]");
+        errx(2, "usage: kops_soak_client --socket PATH --seed N --requests N [--seconds S] [--kernels] [--forks] "
+                "[--threads] [--stream]");
     end = now_us() + seconds * 1e6;
     begin(s, socket);
+    if (stream && kops_info_feature(s->client, "ordered"))
+        stream_begin(s);
     s->kernels &= kops_info_feature(s->client, "kernels");
     while ((!requests || s->requests < requests) && (seconds <= 0 || now_us() < end))
         turn(s);
@@ -116,6 +128,7 @@ int main(int argc, char **argv)
     kops_program_release(s->program);
     kops_kernel_free(s->kernel);
     kops_buffer_release(s->witness);
+    stream_end(s);
     kops_close(s->client);
     report(s);
     status = s->wrong || s->lost;

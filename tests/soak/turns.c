@@ -1,5 +1,6 @@
 /* What the client does: each turn some work, whose answers are checked. */
 #include <err.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -20,7 +21,7 @@ double now_us(void)
 
 /* ---- outcomes ---- */
 
-static void complain(struct soak *s, const char *what, const char *why)
+void complain(struct soak *s, const char *what, const char *why)
 {
     if (s->wrong++ < TOLD)
         warnx("%s: %s", what, why);
@@ -39,13 +40,14 @@ bool explained(enum kops_code code)
     case KOPS_ERR_CANCELLED:
     case KOPS_ERR_QUOTA_EXCEEDED:
     case KOPS_ERR_OUT_OF_MEMORY:
+    case KOPS_ERR_STALLED:
         return true;
     default:
         return false;
     }
 }
 
-static void count_error(struct soak *s, const char *what, const struct kops_error *e)
+void count_error(struct soak *s, const char *what, const struct kops_error *e)
 {
     s->errors[(unsigned)e->code < CODES ? e->code : 0]++;
     if (e->code == KOPS_ERR_TIMEOUT)
@@ -55,11 +57,13 @@ static void count_error(struct soak *s, const char *what, const struct kops_erro
     s->spoiled |= e->code != KOPS_ERR_CANCELLED;
 }
 
-static void check(struct soak *s, const struct work *w)
+static void check(struct soak *s, const struct work *w, const struct kops_error *e)
 {
     char told[256];
 
     s->checked++;
+    if (e->code)
+        complain(s, "an error of a call that went well", e->message);
     if (work_check(w))
         return;
     work_tell(w, told, sizeof(told));
@@ -98,7 +102,7 @@ static void blocking(struct soak *s)
         return;
     }
     take_time(s, now_us() - begin);
-    check(s, w);
+    check(s, w, &e);
 }
 
 static enum kops_code submit(struct soak *s, struct work *w, kops_ticket *ret_ticket, struct kops_error *e)
@@ -136,7 +140,7 @@ static void pipelined(struct soak *s)
         if (random_chance(&s->random, 20) && kops_poll(s->client, tickets[k], &done, &e))
             complain(s, "asking for a ticket", e.message);
         if (!kops_wait(s->client, tickets[k], 0, NULL, &e))
-            check(s, &s->work[k]);
+            check(s, &s->work[k], &e);
         else if (e.code == KOPS_ERR_CANCELLED)
             s->errors[e.code]++;
         else if (failed.code)
@@ -153,7 +157,7 @@ double kept_value(unsigned tensor, unsigned i)
     return (double)((i * 7 + tensor * 3) % 17) - 8;
 }
 
-/* What was written once is there, whichever daemon it is now. */
+/* Memory of the client's own keeps its elements when the daemon starts anew. */
 void check_kept(struct soak *s)
 {
     const float *data = kops_buffer_data(s->witness);
@@ -320,7 +324,7 @@ static void launch(struct soak *s)
         s->kernel = kops_kernel_free(s->kernel);
 }
 
-/* A child goes on with what it inherits, on a connection of its own. */
+/* A forked child works with its parent's buffers, on a connection of its own. */
 static void fork_client(struct soak *s)
 {
     const pid_t child = fork();
@@ -337,6 +341,57 @@ static void fork_client(struct soak *s)
     }
     if (waitpid(child, &status, 0) != child || (WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status) != SIGKILL))
         complain(s, "a child", "it did not end well");
+}
+
+struct beside {
+    pthread_t thread;
+    struct soak *s;
+    kops_buffer *buffer;
+    struct kops_error error;
+    unsigned done;
+};
+
+enum { CALLS_OF_EACH = 4, THREADS = 3 };
+
+static void *work_beside(void *p)
+{
+    struct beside *t = p;
+    struct kops_tensor out = kops_vector(t->buffer, KOPS_F32, WITNESS);
+
+    while (t->done < CALLS_OF_EACH &&
+           !kops_add(t->s->client, &t->s->kept[0], &t->s->kept[1], &out, NULL, NULL, &t->error))
+        t->done++;
+    return NULL;
+}
+
+/* Threads that work with one client at the same time. */
+static void threads(struct soak *s)
+{
+    struct beside all[THREADS] = {0};
+
+    for (unsigned i = 0; i < THREADS; i++) {
+        all[i].s = s;
+        if (memory_made(s->client, WITNESS * sizeof(float), &all[i].buffer, &all[i].error))
+            continue;
+        s->requests += CALLS_OF_EACH;
+        if (pthread_create(&all[i].thread, NULL, work_beside, &all[i]))
+            err(EXIT_FAILURE, "a thread");
+    }
+    for (unsigned i = 0; i < THREADS; i++) {
+        const float *data = all[i].buffer ? kops_buffer_data(all[i].buffer) : NULL;
+
+        if (all[i].buffer)
+            pthread_join(all[i].thread, NULL);
+        if (all[i].error.code)
+            count_error(s, "a thread", &all[i].error);
+        s->checked++;
+        for (unsigned k = 0; all[i].done && k < WITNESS; k++)
+            if ((double)data[k] != kept_value(0, k) + kept_value(1, k)) {
+                complain(s, "a wrong answer", "of a thread");
+                break;
+            }
+        kops_buffer_release(all[i].buffer);
+    }
 }
 
 static void refused(struct soak *s)
@@ -390,7 +445,9 @@ void turn(struct soak *s)
     const unsigned what = random_below(&s->random, 100);
     const double begin_us = now_us();
 
-    if (what < 50)
+    if (s->stream && random_chance(&s->random, 20))
+        stream_turn(s);
+    else if (what < 50)
         blocking(s);
     else if (what < 70)
         pipelined(s);
@@ -406,6 +463,8 @@ void turn(struct soak *s)
         launch(s);
     else if (what < 97 && s->forks)
         fork_client(s);
+    else if (s->threads && what < 98)
+        threads(s);
     else
         ping(s);
     if (!memory_reuse(&s->memory))

@@ -1,0 +1,191 @@
+/* Ops on a CUDA stream of the client's own, between copies that it puts there itself, in batches, and by kernels here.
+ */
+#include <dlfcn.h>
+#include <err.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "soak.h"
+
+enum { ELEMENTS = 100, BYTES = ELEMENTS * sizeof(float), STEPS = 9, SQUARES = 2 }; /* exact in f32 */
+
+/* The driver's functions, loaded at run time: most clients need none. */
+static struct {
+    int (*init)(unsigned);
+    int (*device_get)(int *, int);
+    int (*retain)(void **, int);
+    int (*set)(void *);
+    int (*alloc)(uint64_t *, size_t);
+    int (*free)(uint64_t);
+    int (*create)(void **, unsigned);
+    int (*synchronize)(void *);
+    int (*copy)(uint64_t, uint64_t, size_t, void *);
+    int (*copy_in)(uint64_t, const void *, size_t, void *);
+    int (*copy_out)(void *, uint64_t, size_t, void *);
+} cu;
+
+struct stream {
+    void *stream;
+    uint64_t memory[3]; /* two that are worked in, and one that is added */
+    kops_buffer *buffers[3];
+    struct kops_tensor t[3];
+};
+
+static void must(int result, const char *what)
+{
+    if (result)
+        errx(EXIT_FAILURE, "%s: CUDA error %d", what, result);
+}
+
+static void load(void)
+{
+    static const struct {
+        const char *name;
+        void *into;
+    } functions[] = {{"cuInit", &cu.init},
+                     {"cuDeviceGet", &cu.device_get},
+                     {"cuDevicePrimaryCtxRetain", &cu.retain},
+                     {"cuCtxSetCurrent", &cu.set},
+                     {"cuMemAlloc_v2", &cu.alloc},
+                     {"cuMemFree_v2", &cu.free},
+                     {"cuStreamCreate", &cu.create},
+                     {"cuStreamSynchronize", &cu.synchronize},
+                     {"cuMemcpyDtoDAsync_v2", &cu.copy},
+                     {"cuMemcpyHtoDAsync_v2", &cu.copy_in},
+                     {"cuMemcpyDtoHAsync_v2", &cu.copy_out}};
+    const char *named = getenv("KOPS_CUDA_DRIVER");
+    void *library = dlopen(named ? named : "libcuda.so.1", RTLD_NOW);
+
+    for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
+        void *symbol = library ? dlsym(library, functions[i].name) : NULL;
+
+        if (!symbol)
+            errx(EXIT_FAILURE, "%s", dlerror());
+        memcpy(functions[i].into, &symbol, sizeof(symbol));
+    }
+}
+
+void stream_begin(struct soak *s)
+{
+    float values[ELEMENTS];
+    void *context;
+    int device;
+
+    load();
+    s->stream = calloc(1, sizeof(*s->stream));
+    if (!s->stream)
+        err(EXIT_FAILURE, "memory");
+    must(cu.init(0), "cuInit");
+    must(cu.device_get(&device, 0), "cuDeviceGet");
+    must(cu.retain(&context, device), "cuDevicePrimaryCtxRetain");
+    must(cu.set(context), "cuCtxSetCurrent");
+    must(cu.create(&s->stream->stream, 1), "cuStreamCreate");
+    for (unsigned i = 0; i < 3; i++)
+        must(cu.alloc(&s->stream->memory[i], BYTES), "cuMemAlloc");
+    for (unsigned i = 0; i < ELEMENTS; i++)
+        values[i] = (float)(i % 2 + 1);
+    must(cu.copy_in(s->stream->memory[2], values, BYTES, s->stream->stream), "cuMemcpyHtoD");
+    must(cu.synchronize(s->stream->stream), "cuStreamSynchronize");
+}
+
+static enum kops_code register_all(struct soak *s, struct kops_error *e)
+{
+    struct stream *m = s->stream;
+
+    for (unsigned i = 0; i < 3; i++) {
+        if (!m->buffers[i] && kops_buffer_register_cuda(s->client, m->memory[i], KOPS_ACCESS_RW, &m->buffers[i], e))
+            return e->code;
+        m->t[i] = kops_vector(m->buffers[i], KOPS_F32, ELEMENTS);
+    }
+    return KOPS_OK;
+}
+
+static void release_all(struct stream *m)
+{
+    for (unsigned i = 0; i < 3; i++)
+        m->buffers[i] = kops_buffer_release(m->buffers[i]);
+}
+
+/* x = x², or x = x + a. A copy of the client's own comes before some: the op works in it. */
+static enum kops_code step(struct soak *s, bool square, bool batch, unsigned *x, struct kops_error *e)
+{
+    const struct stream *m = s->stream;
+    const struct kops_tensor inputs[] = {m->t[*x], m->t[2]};
+    struct kops_request request = {.op = square ? "square" : "add",
+                                   .inputs = inputs,
+                                   .n_inputs = square ? 1 : 2,
+                                   .outputs = &m->t[*x],
+                                   .n_outputs = 1};
+    const bool copies = !batch && random_chance(&s->random, 40);
+
+    if (copies) {
+        const unsigned other = 1 - *x;
+
+        must(cu.copy(m->memory[other], m->memory[*x], BYTES, m->stream), "cuMemcpyDtoD");
+        *x = other;
+        return step(s, square, true, x, e);
+    }
+    if (random_chance(&s->random, 15))
+        request.options.where = KOPS_WHERE_HERE;
+    s->requests++;
+    return kops_enqueue(s->client, &request, m->stream, e);
+}
+
+static bool is_right(const float *values, const bool *squares, unsigned n)
+{
+    for (unsigned i = 0; i < ELEMENTS; i++) {
+        double right = 0;
+
+        for (unsigned k = 0; k < n; k++)
+            right = squares[k] ? right * right : right + (i % 2 + 1);
+        if ((double)values[i] != right)
+            return false;
+    }
+    return true;
+}
+
+void stream_turn(struct soak *s)
+{
+    struct kops_error failed = {.code = KOPS_OK}, e;
+    const unsigned n = random_between(&s->random, 1, STEPS);
+    const bool batch = random_chance(&s->random, 40);
+    const struct stream *m = s->stream;
+    float values[ELEMENTS] = {0};
+    bool squares[STEPS];
+    unsigned x = 0, done = 0, n_squares = 0;
+
+    if (register_all(s, &failed)) {
+        count_error(s, "device memory", &failed);
+        return;
+    }
+    must(cu.copy_in(m->memory[0], values, BYTES, m->stream), "cuMemcpyHtoD");
+    if (batch)
+        kops_batch_begin(s->client, m->stream, &failed);
+    while (!failed.code && done < n) {
+        squares[done] = n_squares < SQUARES && random_chance(&s->random, 50);
+        n_squares += squares[done];
+        step(s, squares[done++], batch, &x, &failed);
+    }
+    if (batch && kops_batch_end(s->client, m->stream, &e) && !failed.code)
+        failed = e;
+    if (kops_synchronize(s->client, m->stream, 0, &e) && !failed.code)
+        failed = e;
+    must(cu.copy_out(values, m->memory[x], BYTES, m->stream), "cuMemcpyDtoH");
+    must(cu.synchronize(m->stream), "cuStreamSynchronize"); /* it goes on, whatever failed */
+    if (failed.code)
+        count_error(s, "an ordered call", &failed);
+    else if (s->checked++, !is_right(values, squares, done))
+        complain(s, "a wrong answer", "of ordered calls");
+    if (random_chance(&s->random, 10))
+        release_all(s->stream);
+}
+
+void stream_end(struct soak *s)
+{
+    if (!s->stream)
+        return;
+    release_all(s->stream);
+    for (unsigned i = 0; i < 3; i++)
+        must(cu.free(s->stream->memory[i]), "cuMemFree");
+    free(s->stream);
+}
