@@ -18,7 +18,7 @@
 
 #include "../soak/random.h"
 
-enum { TRIES = 200, PAUSE_US = 20000, IDS = 24, SEND_MS = 50 };
+enum { TRIES = 200, PAUSE_US = 20000, IDS = 24, SEND_MS = 50, FLOOD = 2000 };
 
 static struct random dice;
 static msgpack_packer packer;
@@ -274,6 +274,22 @@ static bool read_answers(void)
     return n < 0 && errno == EAGAIN;
 }
 
+/* So many questions, whose answers nobody reads, that the daemon reads no more of them. */
+static void fill(void)
+{
+    for (unsigned i = 0; i < FLOOD; i++) {
+        msgpack_sbuffer_clear(&request);
+        msgpack_pack_array(&packer, 4);
+        msgpack_pack_int(&packer, 0);
+        msgpack_pack_uint32(&packer, made++);
+        text("stats");
+        msgpack_pack_array(&packer, 1);
+        msgpack_pack_map(&packer, 0);
+        if (!send_bytes(request.size, -1))
+            return;
+    }
+}
+
 int main(int argc, char **argv)
 {
     const char *path = NULL;
@@ -308,6 +324,10 @@ int main(int argc, char **argv)
             well = read_answers();
         if (random_chance(&dice, 10))
             usleep(random_below(&dice, 3000));
+        if (well && random_chance(&dice, 1)) {
+            fill();
+            well = false;
+        }
         if (!well || random_chance(&dice, 2)) {
             close(link_fd);
             link_fd = -1;

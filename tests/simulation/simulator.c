@@ -252,7 +252,7 @@ static void run(void)
         }
         world_give(w, next);
         wait_for_request();
-        switch (w->request) {
+        switch ((enum world_request)w->request) {
         case REQUEST_STEP:
             w->request = REQUEST_NONE;
             event_happens(events[next_event++].what);

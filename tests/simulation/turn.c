@@ -43,7 +43,7 @@ static bool can_run(const struct world *w, const struct party *p)
 {
     if (p->paused)
         return false;
-    switch (p->state) {
+    switch ((enum party_state)p->state) {
     case PARTY_BORN:
     case PARTY_READY:
         return true;
