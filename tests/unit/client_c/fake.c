@@ -3,21 +3,13 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
-
-/* cmocka's asserts work on the test's own thread only. */
-#define must(condition)                                                                                                \
-    do {                                                                                                               \
-        if (!(condition))                                                                                              \
-            abort();                                                                                                   \
-    } while (0)
 
 enum { MAX_CONNECTIONS = 64 };
 
@@ -73,6 +65,7 @@ static void *accept_main(void *argument)
         msgpack_unpacked_init(&c->unpacked);
         c->fake = f;
         c->number = f->n_threads + 1;
+        c->next_buffer = 100 * (uint64_t)f->n_threads; /* ids of another connection mean something else */
         c->fd = accept4(f->listener, NULL, NULL, SOCK_CLOEXEC);
         must(c->fd >= 0);
         if (pthread_create(&f->threads[f->n_threads], NULL, connection_main, c))
@@ -196,7 +189,7 @@ bool fake_is(const msgpack_object *o, const char *text)
 static void read_request(struct fake_connection *c, const msgpack_object *o, uint64_t start, uint64_t end,
                          struct fake_request *ret)
 {
-    const msgpack_object *items = o->via.array.ptr, *nfds;
+    const msgpack_object *items = o->via.array.ptr, *nfds, *attrs, *tag;
     unsigned at;
 
     must(o->type == MSGPACK_OBJECT_ARRAY && o->via.array.size >= 3);
@@ -209,6 +202,10 @@ static void read_request(struct fake_connection *c, const msgpack_object *o, uin
     snprintf(ret->method, sizeof(ret->method), "%.*s", (int)items[at].via.str.size, items[at].via.str.ptr);
     must(items[at + 1].type == MSGPACK_OBJECT_ARRAY && items[at + 1].via.array.size == 1);
     ret->params = items[at + 1].via.array.ptr[0];
+    attrs = fake_param(&ret->params, "attrs");
+    tag = attrs ? fake_param(attrs, "tag") : NULL;
+    if (tag)
+        snprintf(ret->tag, sizeof(ret->tag), "%.*s", (int)tag->via.str.size, tag->via.str.ptr);
     nfds = fake_param(&ret->params, "nfds");
     if (nfds) {
         ret->n_fds = (unsigned)nfds->via.u64;
@@ -318,136 +315,59 @@ void fake_send(struct fake_connection *c, const void *data, size_t length, const
     }
 }
 
-void fake_text(msgpack_packer *p, const char *t)
-{
-    msgpack_pack_str_with_body(p, t, strlen(t));
-}
-
-void fake_text_pair(msgpack_packer *p, const char *key, const char *value)
-{
-    fake_text(p, key);
-    fake_text(p, value);
-}
-
-void fake_uint_pair(msgpack_packer *p, const char *key, uint64_t value)
-{
-    fake_text(p, key);
-    msgpack_pack_uint64(p, value);
-}
-
-void fake_begin(msgpack_sbuffer *b, msgpack_packer *p, unsigned pairs)
-{
-    msgpack_sbuffer_init(b);
-    msgpack_packer_init(p, b, msgpack_sbuffer_write);
-    msgpack_pack_map(p, pairs);
-}
-
-static void begin_reply(msgpack_sbuffer *b, msgpack_packer *p, uint32_t msgid)
-{
-    msgpack_sbuffer_init(b);
-    msgpack_packer_init(p, b, msgpack_sbuffer_write);
-    msgpack_pack_array(p, 4);
-    msgpack_pack_int(p, 1);
-    msgpack_pack_uint32(p, msgid);
-}
-
-void fake_begin_error(msgpack_sbuffer *b, msgpack_packer *p, uint32_t msgid, const char *code, const char *message,
-                      unsigned details)
-{
-    begin_reply(b, p, msgid);
-    msgpack_pack_map(p, 3);
-    fake_text_pair(p, "code", code);
-    fake_text_pair(p, "message", message);
-    fake_text(p, "detail");
-    msgpack_pack_map(p, details);
-}
-
-void fake_end_error(struct fake_connection *c, msgpack_sbuffer *b, msgpack_packer *p)
-{
-    msgpack_pack_nil(p);
-    fake_send(c, b->data, b->size, NULL, 0);
-    msgpack_sbuffer_destroy(b);
-}
-
-void fake_reply_map_with_fds(struct fake_connection *c, uint32_t msgid, msgpack_sbuffer *map, const int *fds,
-                             unsigned n)
+static void reply(struct fake_connection *c, const int *fds, unsigned n, const char *format, ...)
 {
     msgpack_sbuffer b;
-    msgpack_packer p;
+    va_list args;
+    char *text;
 
-    begin_reply(&b, &p, msgid);
-    msgpack_pack_nil(&p);
-    msgpack_sbuffer_write(&b, map->data, map->size);
+    va_start(args, format);
+    must(vasprintf(&text, format, args) >= 0);
+    va_end(args);
+    fake_pack(&b, text);
     fake_send(c, b.data, b.size, fds, n);
     msgpack_sbuffer_destroy(&b);
-    msgpack_sbuffer_destroy(map);
+    free(text);
 }
 
-void fake_reply_map(struct fake_connection *c, uint32_t msgid, msgpack_sbuffer *map)
+static void reply_result(struct fake_connection *c, uint32_t msgid, const int *fds, unsigned n, const char *format,
+                         va_list args)
 {
-    fake_reply_map_with_fds(c, msgid, map, NULL, 0);
+    char *result;
+
+    must(vasprintf(&result, format, args) >= 0);
+    reply(c, fds, n, "[1, %u, null, %s]", msgid, result);
+    free(result);
 }
 
-void fake_reply_empty(struct fake_connection *c, uint32_t msgid)
+void fake_reply(struct fake_connection *c, uint32_t msgid, const char *format, ...)
 {
-    msgpack_sbuffer b;
-    msgpack_packer p;
+    va_list args;
 
-    fake_begin(&b, &p, 0);
-    fake_reply_map(c, msgid, &b);
+    va_start(args, format);
+    reply_result(c, msgid, NULL, 0, format, args);
+    va_end(args);
 }
 
-void fake_reply_id(struct fake_connection *c, uint32_t msgid, const char *key, uint64_t id)
+void fake_reply_with_fds(struct fake_connection *c, uint32_t msgid, const int *fds, unsigned n, const char *format, ...)
 {
-    msgpack_sbuffer b;
-    msgpack_packer p;
+    va_list args;
 
-    fake_begin(&b, &p, 1);
-    fake_uint_pair(&p, key, id);
-    fake_reply_map(c, msgid, &b);
+    va_start(args, format);
+    reply_result(c, msgid, fds, n, format, args);
+    va_end(args);
 }
 
-void fake_reply_error(struct fake_connection *c, uint32_t msgid, const char *code, const char *message)
+void fake_reply_error(struct fake_connection *c, uint32_t msgid, const char *code, const char *message,
+                      const char *details)
 {
-    msgpack_sbuffer b;
-    msgpack_packer p;
-
-    fake_begin_error(&b, &p, msgid, code, message, 3);
-    fake_text_pair(&p, "key", "in[0].shape");
-    fake_uint_pair(&p, "needed", 8);
-    fake_text(&p, "least");
-    msgpack_pack_int(&p, -4);
-    fake_end_error(c, &b, &p);
+    reply(c, NULL, 0, "[1, %u, {code: '%s', message: '%s', detail: %s}, null]", msgid, code, message, details);
 }
 
-void fake_reply_text_error(struct fake_connection *c, uint32_t msgid, const char *code, const char *key,
-                           const char *text)
-{
-    msgpack_sbuffer b;
-    msgpack_packer p;
-
-    fake_begin_error(&b, &p, msgid, code, code, 1);
-    fake_text_pair(&p, key, text);
-    fake_end_error(c, &b, &p);
-}
-
+/* One of the times is an integer where a float is meant. */
 void fake_reply_run(struct fake_connection *c, uint32_t msgid, const char *variant)
 {
-    msgpack_sbuffer b;
-    msgpack_packer p;
-
-    fake_begin(&b, &p, 3);
-    fake_text(&p, "timings");
-    msgpack_pack_map(&p, 3);
-    fake_text(&p, "host_us");
-    msgpack_pack_double(&p, 12.5);
-    fake_text(&p, "total_us");
-    msgpack_pack_int(&p, 20); /* an integer where a float is meant */
-    fake_text(&p, "samples");
-    msgpack_pack_array(&p, 3);
-    for (int i = 1; i <= 3; i++)
-        msgpack_pack_double(&p, i);
-    fake_text_pair(&p, "device", "host");
-    fake_text_pair(&p, "variant", variant);
-    fake_reply_map(c, msgid, &b);
+    fake_reply(c, msgid,
+               "{timings: {host_us: 12.5, total_us: 20, samples: [1.0, 2.0, 3.0]}, device: 'host', variant: '%s'}",
+               variant);
 }

@@ -11,6 +11,17 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* cmocka's asserts work on the test's own thread only. */
+#define must(condition)                                                                                                \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            perror(#condition);                                                                                        \
+            abort();                                                                                                   \
+        }                                                                                                              \
+    } while (0)
 
 struct fake;
 struct fake_shm;
@@ -36,6 +47,7 @@ struct fake_request {
     unsigned type; /* 0 request, 2 notification */
     uint32_t msgid;
     char method[32];
+    char tag[16];          /* the start of the attribute of that name; "": none */
     msgpack_object params; /* valid until the next fake_next() */
     int fds[16];
     unsigned n_fds; /* the message's own; the handler closes them */
@@ -61,13 +73,16 @@ bool fake_next(struct fake_connection *c, struct fake_request *ret);
 /* What a well-behaved daemon answers. */
 void fake_answer(struct fake_connection *c, const struct fake_request *r);
 
+/* Whether it is one of run, launch, sequence and run_program. */
+bool fake_is_work(const char *method);
+
 /* Answers everything until the connection ends: a fake_serve. */
 void fake_serve_well(struct fake_connection *c, void *context);
 
 /* hello's limits.inflight of the answers that follow; 64 at first. */
 void fake_set_inflight(uint64_t inflight);
 
-/* hello's features of the answers that follow, NULL-terminated and kept; NULL: "memfd", as at first. */
+/* hello's features of the answers that follow, NULL-terminated and kept; NULL: all that tests want, as at first. */
 void fake_set_features(const char *const *features);
 
 /* Which stream is looked at first where there is shared memory; the ring at first. */
@@ -77,27 +92,20 @@ void fake_prefer_socket(bool prefer);
  */
 void fake_set_device(const char *uuid);
 
-/* A map to be replied, and what goes into it. */
-void fake_begin(msgpack_sbuffer *b, msgpack_packer *p, unsigned pairs);
-void fake_text(msgpack_packer *p, const char *text);
-void fake_text_pair(msgpack_packer *p, const char *key, const char *value);
-void fake_uint_pair(msgpack_packer *p, const char *key, uint64_t value);
+/* ---- messages as text (fake_text.c): {op: 'gemm', in: [{shape: [2, 3]}], alpha: 0.5, of: null, raw: <xyz>} ---- */
 
-/* An error whose details, so many pairs, are packed in between. */
-void fake_begin_error(msgpack_sbuffer *b, msgpack_packer *p, uint32_t msgid, const char *code, const char *message,
-                      unsigned details);
-void fake_end_error(struct fake_connection *c, msgpack_sbuffer *b, msgpack_packer *p);
+void fake_pack(msgpack_sbuffer *ret, const char *text);
+void fake_print(const msgpack_object *o, char *into, size_t size);
 
-void fake_reply_map_with_fds(struct fake_connection *c, uint32_t msgid, msgpack_sbuffer *map, const int *fds,
-                             unsigned n);
-void fake_reply_map(struct fake_connection *c, uint32_t msgid, msgpack_sbuffer *map);
-void fake_reply_id(struct fake_connection *c, uint32_t msgid, const char *key, uint64_t id);
-void fake_reply_empty(struct fake_connection *c, uint32_t msgid);
+/* A result, or the details of an error, as such a text. */
+void fake_reply(struct fake_connection *c, uint32_t msgid, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+void fake_reply_with_fds(struct fake_connection *c, uint32_t msgid, const int *fds, unsigned n, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+void fake_reply_error(struct fake_connection *c, uint32_t msgid, const char *code, const char *message,
+                      const char *details);
 void fake_reply_run(struct fake_connection *c, uint32_t msgid, const char *variant);
-void fake_reply_error(struct fake_connection *c, uint32_t msgid, const char *code, const char *message);
-/* An error with one detail, a text. */
-void fake_reply_text_error(struct fake_connection *c, uint32_t msgid, const char *code, const char *key,
-                           const char *text);
+
 void fake_send(struct fake_connection *c, const void *data, size_t length, const int *fds, unsigned n_fds);
 
 /* fake_shm.c: the daemon's side of shared memory. Its hello goes through fake_answer(). */

@@ -2,14 +2,13 @@
 #include "fake.h"
 
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 static atomic_uint_fast64_t inflight = 64;
-static const char *const plain_features[] = {"memfd", NULL};
-static _Atomic(const char *const *) features = plain_features;
+static const char *const all_features[] = {"memfd", "shm", "ordered", "sequence", "program", "priority", "tune", NULL};
+static _Atomic(const char *const *) features = all_features;
 static _Atomic(const char *) device_uuid = "host";
 
 void fake_set_device(const char *uuid)
@@ -19,7 +18,7 @@ void fake_set_device(const char *uuid)
 
 void fake_set_features(const char *const *list)
 {
-    atomic_store(&features, list ? list : plain_features);
+    atomic_store(&features, list ? list : all_features);
 }
 
 void fake_set_inflight(uint64_t value)
@@ -27,123 +26,57 @@ void fake_set_inflight(uint64_t value)
     atomic_store(&inflight, value);
 }
 
-static void device(msgpack_packer *p)
-{
-    msgpack_pack_map(p, 8);
-    fake_uint_pair(p, "index", 0);
-    fake_text_pair(p, "name", "a processor");
-    fake_text_pair(p, "uuid", atomic_load(&device_uuid));
-    fake_text_pair(p, "backend", strcmp(atomic_load(&device_uuid), "host") != 0 ? "cuda" : "host");
-    fake_uint_pair(p, "memory_bytes", 1 << 30);
-    fake_uint_pair(p, "compute_units", 4);
-    fake_text_pair(p, "arch", "avx2");
-    fake_text(p, "default");
-    msgpack_pack_true(p);
-}
-
-static void text_list(msgpack_packer *p, const char *key, unsigned n, const char *const *values)
-{
-    fake_text(p, key);
-    msgpack_pack_array(p, n);
-    for (unsigned i = 0; i < n; i++)
-        fake_text(p, values[i]);
-}
-
-static void op(msgpack_packer *p)
-{
-    msgpack_pack_map(p, 8);
-    fake_text_pair(p, "name", "gemm");
-    fake_text_pair(p, "summary", "out = a @ b");
-    fake_text_pair(p, "doc", "Matrix product.");
-    text_list(p, "inputs", 2, (const char *const[]){"a", "b"});
-    text_list(p, "outputs", 1, (const char *const[]){"out"});
-    text_list(p, "dtypes", 2, (const char *const[]){"f32", "f64"});
-    fake_text(p, "attrs");
-    msgpack_pack_array(p, 2);
-    msgpack_pack_map(p, 4);
-    fake_text_pair(p, "name", "alpha");
-    fake_text_pair(p, "type", "float");
-    fake_text(p, "default");
-    msgpack_pack_double(p, 1.0);
-    fake_text_pair(p, "doc", "Scales.");
-    msgpack_pack_map(p, 5);
-    fake_text_pair(p, "name", "precision");
-    fake_text_pair(p, "type", "choice");
-    fake_text_pair(p, "default", "highest");
-    text_list(p, "choices", 2, (const char *const[]){"highest", "high"});
-    fake_text_pair(p, "doc", "How exact.");
-    fake_text(p, "variants");
-    msgpack_pack_map(p, 1);
-    text_list(p, "host", 2, (const char *const[]){"blas", "blocked"});
-}
-
 static void answer_hello(struct fake_connection *c, const struct fake_request *r)
 {
+    const char *const *list = atomic_load(&features), *const uuid = atomic_load(&device_uuid);
     const msgpack_object *isolate = fake_param(&r->params, "isolate");
-    const char *const *list = atomic_load(&features);
-    unsigned n_features = 0;
-    msgpack_sbuffer b;
-    msgpack_packer p;
+    char isolation[32] = "'user'", said[256] = "";
 
-    while (list[n_features])
-        n_features++;
-
-    fake_begin(&b, &p, 11);
-    fake_text(&p, "isolation");
+    for (; *list; list++)
+        snprintf(said + strlen(said), sizeof(said) - strlen(said), "'%s', ", *list);
     if (isolate)
-        msgpack_pack_object(&p, *isolate);
-    else
-        fake_text(&p, "user");
-    fake_text_pair(&p, "server", "kopsd 9.8.7");
-    fake_uint_pair(&p, "protocol", 1);
-    fake_uint_pair(&p, "protocol_min", 1);
-    fake_uint_pair(&p, "pid", 4711);
-    fake_text(&p, "devices");
-    msgpack_pack_array(&p, 1);
-    device(&p);
-    fake_text(&p, "ops");
-    msgpack_pack_array(&p, 1);
-    op(&p);
-    fake_text(&p, "limits");
-    msgpack_pack_map(&p, 5);
-    fake_uint_pair(&p, "spin_us", 0);
-    fake_uint_pair(&p, "sequence_ops", 1024);
-    fake_uint_pair(&p, "message_bytes", 100000);
-    fake_uint_pair(&p, "inflight", atomic_load(&inflight));
-    fake_uint_pair(&p, "rank", 8);
-    text_list(&p, "features", n_features, list);
-    fake_text_pair(&p, "of_the_future", "ignored");
-    fake_text(&p, "kernels");
-    msgpack_pack_map(&p, 4);
-    fake_text_pair(&p, "compiler", "NVRTC 9.8");
-    fake_text_pair(&p, "policy", "group");
-    fake_text(&p, "allowed");
-    msgpack_pack_true(&p);
-    text_list(&p, "arch", 1, (const char *const[]){""});
-    fake_reply_map(c, r->msgid, &b);
+        fake_print(isolate, isolation, sizeof(isolation));
+    fake_reply(c, r->msgid,
+               "{isolation: %s, server: 'kopsd 9.8.7', protocol: 1, protocol_min: 1, pid: 4711,"
+               " devices: [{index: 0, name: 'a processor', uuid: '%s', backend: '%s', memory_bytes: 1073741824,"
+               "            compute_units: 4, arch: 'avx2', default: true}],"
+               " ops: [{name: 'gemm', summary: 'out = a @ b', doc: 'Matrix product.', inputs: ['a', 'b'],"
+               "        outputs: ['out'], dtypes: ['f32', 'f64'],"
+               "        attrs: [{name: 'alpha', type: 'float', default: 1.0, doc: 'Scales.'},"
+               "                {name: 'precision', type: 'choice', default: 'highest', choices: ['highest', 'high'],"
+               "                 doc: 'How exact.'}],"
+               "        variants: {host: ['blas', 'blocked']}}],"
+               " limits: {spin_us: 0, sequence_ops: 1024, message_bytes: 100000, inflight: %llu, rank: 8},"
+               " features: [%s], of_the_future: 'ignored',"
+               " kernels: {compiler: 'NVRTC 9.8', policy: 'group', allowed: true, arch: ['']}}",
+               isolation, uuid, strcmp(uuid, "host") != 0 ? "cuda" : "host", (unsigned long long)atomic_load(&inflight),
+               said);
 }
 
+/* Of 4096 bytes where no size is given: the answer to a request that is kept without its parameters. */
 static void answer_buffer(struct fake_connection *c, const struct fake_request *r)
 {
-    bool alloc = !strcmp(r->method, "alloc");
-    int fd = alloc ? memfd_create("fake", MFD_CLOEXEC) : -1;
-    uint64_t size = fake_param(&r->params, "size")->via.u64;
-    msgpack_sbuffer b;
-    msgpack_packer p;
+    const unsigned long long id = ++c->next_buffer;
+    const msgpack_object *given = fake_param(&r->params, "size");
+    const unsigned long long size = given ? given->via.u64 : 4096;
+    int fd;
 
-    if (alloc && ftruncate(fd, (off_t)size))
-        abort();
-    fake_begin(&b, &p, alloc ? 5 : 2);
-    fake_uint_pair(&p, "buffer", ++c->next_buffer);
-    fake_uint_pair(&p, "size", size);
-    if (alloc) {
-        fake_text_pair(&p, "kind", "memfd");
-        fake_uint_pair(&p, "nfds", 1);
-        fake_uint_pair(&p, "fd", 0);
+    if (!strcmp(r->method, "register")) {
+        fake_reply(c, r->msgid, "{buffer: %llu, size: %llu}", id, size);
+        return;
     }
-    fake_reply_map_with_fds(c, r->msgid, &b, &fd, alloc);
-    if (alloc)
-        close(fd);
+    fd = memfd_create("fake", MFD_CLOEXEC);
+    must(!ftruncate(fd, (off_t)size));
+    fake_reply_with_fds(c, r->msgid, &fd, 1, "{buffer: %llu, size: %llu, kind: 'memfd', nfds: 1, fd: 0}", id, size);
+    close(fd);
+}
+
+static void answer_compile(struct fake_connection *c, const struct fake_request *r)
+{
+    fake_reply(c, r->msgid,
+               "{module: %llu, key: '0123', arch: 'sm_90a', cached: '%s', compile_us: 25000.5, log: 'a warning',"
+               " entries: [{name: 'f', lowered: '_Z1fPf', registers: 32, params: [8, 4]}]}",
+               (unsigned long long)++c->next_buffer, c->number > 1 ? "memory" : "no");
 }
 
 void fake_answer(struct fake_connection *c, const struct fake_request *r)
@@ -161,16 +94,19 @@ void fake_answer(struct fake_connection *c, const struct fake_request *r)
     else if (!strcmp(r->method, "register") || !strcmp(r->method, "alloc"))
         answer_buffer(c, r);
     else if (!strcmp(r->method, "compile"))
-        fake_reply_id(c, r->msgid, "module", ++c->next_buffer);
-    else if (!strcmp(r->method, "kernel"))
-        fake_reply_id(c, r->msgid, "kernel", ++c->next_buffer);
-    else if (!strcmp(r->method, "program"))
-        fake_reply_id(c, r->msgid, "program", ++c->next_buffer);
-    else if (!strcmp(r->method, "run") || !strcmp(r->method, "launch") || !strcmp(r->method, "sequence") ||
-             !strcmp(r->method, "run_program"))
+        answer_compile(c, r);
+    else if (!strcmp(r->method, "kernel") || !strcmp(r->method, "program"))
+        fake_reply(c, r->msgid, "{%s: %llu}", r->method, (unsigned long long)++c->next_buffer);
+    else if (fake_is_work(r->method))
         fake_reply_run(c, r->msgid, "simple");
     else
-        fake_reply_empty(c, r->msgid);
+        fake_reply(c, r->msgid, "{}");
+}
+
+bool fake_is_work(const char *method)
+{
+    return !strcmp(method, "run") || !strcmp(method, "launch") || !strcmp(method, "sequence") ||
+           !strcmp(method, "run_program");
 }
 
 void fake_serve_well(struct fake_connection *c, void *context)

@@ -1,7 +1,6 @@
 /* The daemon's side of shared memory and of the page of timelines, as plain as can be. */
 #include <fcntl.h>
 #include <poll.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -9,12 +8,6 @@
 
 #include "fake.h"
 #include "proto/ring.h"
-
-#define must(condition)                                                                                                \
-    do {                                                                                                               \
-        if (!(condition))                                                                                              \
-            abort();                                                                                                   \
-    } while (0)
 
 struct fake_shm {
     void *memory;
@@ -42,8 +35,6 @@ static int sealed_memory(size_t size, void **ret_memory)
 void fake_shm_answer_hello(struct fake_connection *c, uint32_t msgid)
 {
     struct fake_shm *s = calloc(1, sizeof(*s));
-    msgpack_sbuffer b;
-    msgpack_packer p;
     int fds[3];
 
     must(s && !c->shm);
@@ -52,16 +43,9 @@ void fake_shm_answer_hello(struct fake_connection *c, uint32_t msgid)
     fds[1] = s->doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     fds[2] = s->wake = eventfd(0, EFD_CLOEXEC);
     ring_daemon_ends(s->memory, RING_BYTES, RING_BYTES, &s->requests, &s->replies);
-    fake_begin(&b, &p, 2);
-    fake_uint_pair(&p, "nfds", 3);
-    fake_text(&p, "shm");
-    msgpack_pack_map(&p, 5);
-    fake_uint_pair(&p, "fd", 0);
-    fake_uint_pair(&p, "doorbell", 1);
-    fake_uint_pair(&p, "wake", 2);
-    fake_uint_pair(&p, "request_bytes", RING_BYTES);
-    fake_uint_pair(&p, "reply_bytes", RING_BYTES);
-    fake_reply_map_with_fds(c, msgid, &b, fds, 3);
+    fake_reply_with_fds(c, msgid, fds, 3,
+                        "{nfds: 3, shm: {fd: 0, doorbell: 1, wake: 2, request_bytes: %d, reply_bytes: %d}}", RING_BYTES,
+                        RING_BYTES);
     close(fds[0]);
     c->shm = s;
 }
@@ -95,16 +79,11 @@ void fake_shm_taken(struct fake_connection *c, size_t used)
     s->length -= used;
 }
 
-static void wake(struct fake_shm *s)
+void fake_shm_wake(struct fake_connection *c)
 {
     const uint64_t one = 1;
 
-    must(write(s->wake, &one, sizeof(one)) == sizeof(one));
-}
-
-void fake_shm_wake(struct fake_connection *c)
-{
-    wake(c->shm);
+    must(write(c->shm->wake, &one, sizeof(one)) == sizeof(one));
 }
 
 /* Until the doorbell or the socket says something; false: the socket did. */
@@ -131,7 +110,7 @@ bool fake_shm_receive(struct fake_connection *c)
         if (n > 0) {
             s->length += ring_read(&s->requests, s->data + s->length, sizeof(s->data) - s->length);
             if (ring_producer_waits(&s->requests))
-                wake(s);
+                fake_shm_wake(c);
             return true;
         }
         ring_consumer_sleeps(&s->requests);
@@ -157,7 +136,7 @@ void fake_shm_send(struct fake_connection *c, const void *data, size_t length)
         if (n) {
             ring_write(&s->replies, at, n);
             if (ring_publish(&s->replies))
-                wake(s);
+                fake_shm_wake(c);
             at += n;
             length -= n;
             continue;
@@ -170,19 +149,12 @@ void fake_shm_send(struct fake_connection *c, const void *data, size_t length)
 
 void fake_answer_timelines(struct fake_connection *c, uint32_t msgid)
 {
-    msgpack_sbuffer b;
-    msgpack_packer p;
     void *words;
     int fd;
 
     must(!c->words);
     fd = sealed_memory(4096, &words);
     c->words = words;
-    fake_begin(&b, &p, 4);
-    fake_uint_pair(&p, "nfds", 1);
-    fake_uint_pair(&p, "fd", 0);
-    fake_uint_pair(&p, "size", 4096);
-    fake_uint_pair(&p, "streams", 256);
-    fake_reply_map_with_fds(c, msgid, &b, &fd, 1);
+    fake_reply_with_fds(c, msgid, &fd, 1, "{nfds: 1, fd: 0, size: 4096, streams: 256}");
     close(fd);
 }

@@ -76,7 +76,14 @@ void load(void)
                      {"cuGraphInstantiateWithFlags", &cu.instantiate},
                      {"cuGraphLaunch", &cu.graph_launch},
                      {"cuMemAlloc_v2", &cu.mem_alloc},
-                     {"cuMemFree_v2", &cu.mem_free}};
+                     {"cuMemFree_v2", &cu.mem_free},
+                     {"cuMemAllocAsync", &cu.alloc_async},
+                     {"cuPointerGetAttribute", &cu.attribute},
+                     {"cuMemGetAddressRange_v2", &cu.range},
+                     {"cuMemcpyDtoH_v2", &cu.to_host},
+                     {"cuMemCreate", &cu.create},
+                     {"cuMemExportToShareableHandle", &cu.export},
+                     {"cuMemRelease", &cu.release}};
     void *library = dlopen(getenv("KOPS_CUDA_DRIVER"), RTLD_NOW);
     int device;
 
@@ -100,6 +107,28 @@ int load_for_all(void **state)
     return 0;
 }
 
+uint64_t allocate(size_t size)
+{
+    uint64_t memory;
+
+    assert_int_equal(cu.mem_alloc(&memory, size), 0);
+    return memory;
+}
+
+void finish(void *on)
+{
+    assert_int_equal(cu.stream_synchronize(on), 0);
+}
+
+void launch_graph(void *graph, void *on)
+{
+    void *ready = NULL;
+
+    assert_int_equal(cu.instantiate(&ready, graph, 0), 0);
+    assert_int_equal(cu.graph_launch(ready, on), 0);
+    finish(on);
+}
+
 void close_gate(void)
 {
     atomic_store(&words[0], 0);
@@ -111,6 +140,42 @@ void open_gate(void)
     atomic_store(&words[0], 1);
 }
 
+/* ---- with a real daemon ---- */
+
+uint64_t launches_here(kops_client *client)
+{
+    struct kops_stats *stats;
+    uint64_t n = 0;
+
+    assert_ok(kops_stats_get(client, NULL, &stats, NULL));
+    for (const struct kops_stats_row *const *row = stats->rows; *row; row++)
+        n += strcmp((*row)->variant, "here") == 0 ? (*row)->count : 0;
+    kops_stats_free(stats);
+    return n;
+}
+
+const char twice_source[] = "extern \"C\" __global__ void custom_kernel(float *out, const float *in, int n)\n"
+                            "{\n"
+                            "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+                            "    if (i < n)\n"
+                            "        out[i] = 2 * in[i];\n"
+                            "}\n";
+
+enum kops_code compile_twice(kops_client *client, const char *size, kops_kernel **ret, struct kops_error *error)
+{
+    const struct kops_param params[] = {
+        {.name = "out", .kind = KOPS_PARAM_OUT, .dtype = KOPS_F32, .rank = 1, .shape = {size}},
+        {.name = "in", .kind = KOPS_PARAM_IN, .dtype = KOPS_F32, .rank = 1, .shape = {size}},
+        {.name = "n", .kind = KOPS_PARAM_SCALAR, .dtype = KOPS_I32}};
+    const struct kops_source source = {.text = twice_source};
+    const struct kops_signature signature = {.entry = "custom_kernel",
+                                             .params = params,
+                                             .n_params = 3,
+                                             .geometry = {.grid = {"ceil_div(n, 128)"}, .block = {"128"}}};
+
+    return kops_kernel_compile(client, &source, &signature, ret, NULL, error);
+}
+
 /* ---- the daemon ---- */
 
 static void wait_for_word(_Atomic int64_t *word, int64_t value)
@@ -119,34 +184,13 @@ static void wait_for_word(_Atomic int64_t *word, int64_t value)
         sched_yield();
 }
 
-static const msgpack_object *tag_of(const struct fake_request *r)
-{
-    const msgpack_object *attrs = fake_param(&r->params, "attrs");
-
-    return attrs ? fake_param(attrs, "tag") : NULL;
-}
-
-static void reply_failure(struct fake_connection *c, uint32_t msgid, const char *code, int op_index)
-{
-    msgpack_sbuffer b;
-    msgpack_packer p;
-
-    fake_begin_error(&b, &p, msgid, code, "it broke", op_index >= 0);
-    if (op_index >= 0) {
-        fake_text(&p, "op_index");
-        msgpack_pack_int(&p, op_index);
-    }
-    fake_end_error(c, &b, &p);
-}
-
 /* One stream at a time, in order: what a test needs of a daemon. False: it dies. */
 static bool work(struct fake_connection *c, struct daemon *d, const struct fake_request *r)
 {
     const msgpack_object *ready = fake_param(&r->params, "ready"), *done = fake_param(&r->params, "done"),
                          *index = fake_param(&r->params, "stream"), *ops = fake_param(&r->params, "ops");
-    const msgpack_object *tag = tag_of(r);
     uint64_t s = index ? index->via.u64 : 0;
-    bool failing = d->fail_tag && (ops || fake_is(tag, d->fail_tag));
+    bool failing = d->fail_tag && (ops || !strcmp(r->tag, d->fail_tag));
     enum death death = atomic_fetch_add(&d->requests, 1) + 1 == d->die_at ? d->die : NEVER;
 
     atomic_fetch_add(&d->ops, ops ? ops->via.array.size : 1);
@@ -164,10 +208,15 @@ static bool work(struct fake_connection *c, struct daemon *d, const struct fake_
         atomic_store(&c->words[256 + s], (int64_t)done->via.u64);
     if (death == BEFORE_REPLY)
         return false;
-    if (failing)
-        reply_failure(c, r->msgid, d->fail_code ? d->fail_code : "device_error", ops ? d->fail_index : -1);
-    else
+    if (failing) {
+        char details[32] = "{}";
+
+        if (ops)
+            snprintf(details, sizeof(details), "{op_index: %d}", d->fail_index);
+        fake_reply_error(c, r->msgid, d->fail_code ? d->fail_code : "device_error", "it broke", details);
+    } else {
         fake_reply_run(c, r->msgid, "simple");
+    }
     return death != AFTER_REPLY;
 }
 
@@ -180,15 +229,12 @@ static void serve(struct fake_connection *c, void *context_)
     while (alive && fake_next(c, &r)) {
         if (!strcmp(r.method, "release"))
             atomic_store(&d->released, atomic_load(&d->ops) + 1);
-        if (!strcmp(r.method, "run") || !strcmp(r.method, "launch") || !strcmp(r.method, "sequence") ||
-            !strcmp(r.method, "run_program"))
+        if (fake_is_work(r.method))
             alive = work(c, d, &r);
         else
             fake_answer(c, &r);
     }
 }
-
-static const char *const features[] = {"memfd", "shm", "ordered", "sequence", "program", "priority", NULL};
 
 struct setting *start(enum kops_transport transport, int64_t timeout_ms)
 {
@@ -196,7 +242,6 @@ struct setting *start(enum kops_transport transport, int64_t timeout_ms)
     struct kops_connect_options options = {.transport = transport, .timeout_ms = timeout_ms};
 
     sem_init(&s->d.permits, 0, 0);
-    fake_set_features(features);
     s->f = fake_start(serve, &s->d);
     options.socket = fake_path(s->f);
     assert_ok(kops_connect(&options, &s->client, &s->error));
@@ -209,10 +254,35 @@ void stop(struct setting *s)
     fake_stop(s->f);
     sem_destroy(&s->d.permits);
     free(s);
-    fake_set_features(NULL);
 }
 
 enum kops_code enqueue(struct setting *s, const char *tag)
 {
     return kops_enqueue(s->client, tagged_run(&s->t, tag), stream, &s->error);
+}
+
+int begin_by_ring(void **state)
+{
+    *state = start(KOPS_TRANSPORT_SHM, 0);
+    return 0;
+}
+
+int begin_by_socket(void **state)
+{
+    *state = start(KOPS_TRANSPORT_SOCKET, 0);
+    return 0;
+}
+
+/* The stream has ended, too. */
+int end_setting(void **state)
+{
+    finish(stream);
+    stop(*state);
+    return 0;
+}
+
+void expect_end(struct setting *s, enum kops_code code)
+{
+    if (kops_synchronize(s->client, stream, 0, &s->error) != code)
+        fail_msg("not %s: %s", kops_code_name(code), s->error.message);
 }

@@ -31,6 +31,13 @@ struct cu_calls {
     int (*graph_launch)(void *, void *);
     int (*mem_alloc)(uint64_t *, size_t);
     int (*mem_free)(uint64_t);
+    int (*alloc_async)(uint64_t *, size_t, void *);
+    int (*attribute)(void *, int, uint64_t);
+    int (*range)(uint64_t *, size_t *, uint64_t);
+    int (*to_host)(void *, uint64_t, size_t);
+    int (*create)(unsigned long long *, size_t, const void *, unsigned long long);
+    int (*export)(void *, unsigned long long, int, unsigned long long);
+    int (*release)(unsigned long long);
 };
 
 extern struct cu_calls cu;
@@ -52,9 +59,27 @@ void load(void);
 /* The same as the set-up of a group of tests. */
 int load_for_all(void **state);
 
+/* Memory of the device, which is the host's. */
+uint64_t allocate(size_t size);
+
+/* Waits for a stream. */
+void finish(void *on);
+
+/* Runs what was captured, and waits for it. */
+void launch_graph(void *graph, void *on);
+
 /* Nothing on the stream goes on before open_gate(). */
 void close_gate(void);
 void open_gate(void);
+
+/* ---- with a real daemon ---- */
+
+/* Launches that its statistics have of a kernel, or an op, in clients' own contexts. */
+uint64_t launches_here(kops_client *client);
+
+/* out[i] = 2 * in[i], for i < n; the extents of both are `size`. The stand-in driver knows it by its name. */
+enum kops_code compile_twice(kops_client *client, const char *size, kops_kernel **ret, struct kops_error *error);
+extern const char twice_source[];
 
 /* ---- the daemon ---- */
 
@@ -68,7 +93,7 @@ struct daemon {
     _Atomic(const char *) fail_tag;  /* an op with this tag fails; in a sequence, the one at fail_index */
     _Atomic(const char *) fail_code; /* NULL: device_error */
     atomic_int fail_index;
-    atomic_uint requests, sequences, ops, started_early, released;
+    atomic_uint requests, sequences, ops, released;
     atomic_uint streams[256];
 };
 
@@ -84,6 +109,14 @@ struct setting {
 
 struct setting *start(enum kops_transport transport, int64_t timeout_ms);
 void stop(struct setting *s);
+
+/* As the state of a test. */
+int begin_by_ring(void **state);
+int begin_by_socket(void **state);
+int end_setting(void **state);
+
+/* Waits for what is on `stream`. */
+void expect_end(struct setting *s, enum kops_code code);
 
 /* An op on nothing, on `stream`. */
 enum kops_code enqueue(struct setting *s, const char *tag);

@@ -3,22 +3,12 @@
 #include <dirent.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#define must(condition)                                                                                                \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            perror(#condition);                                                                                        \
-            abort();                                                                                                   \
-        }                                                                                                              \
-    } while (0)
 
 /* Of the stand-in GPU's memory, for this process, the daemon and its executors, which are other users. */
 static void make_memory(struct real_daemon *d)
@@ -118,4 +108,51 @@ void real_daemon_free(struct real_daemon *d)
     unlink(d->notify);
     remove_memory(d);
     rmdir(d->folder);
+}
+
+/* ---- a client ---- */
+
+void scene_init(struct scene *s, const char *driver)
+{
+    struct kops_connect_options options = {.socket = s->daemon.socket};
+
+    real_daemon_init(&s->daemon);
+    s->daemon.driver = driver;
+    real_daemon_start(&s->daemon);
+    succeed(s, kops_connect(&options, &s->client, &s->error));
+}
+
+void scene_free(struct scene *s)
+{
+    kops_close(s->client);
+    real_daemon_free(&s->daemon);
+}
+
+int scene_begin(void **state)
+{
+    struct scene *s = calloc(1, sizeof(*s));
+
+    must(s);
+    scene_init(s, NULL);
+    *state = s;
+    return 0;
+}
+
+int scene_end(void **state)
+{
+    scene_free(*state);
+    free(*state);
+    return 0;
+}
+
+void replace(struct scene *s)
+{
+    real_daemon_end(&s->daemon, SIGKILL);
+    real_daemon_start(&s->daemon);
+}
+
+void succeed(struct scene *s, enum kops_code code)
+{
+    if (code)
+        fail_msg("%s: %s", kops_code_name(code), s->error.message);
 }

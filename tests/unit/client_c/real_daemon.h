@@ -5,6 +5,8 @@
 
 #include <sys/types.h>
 
+#include "test.h"
+
 struct real_daemon {
     char folder[64], socket[96], notify[96], memory[96];
     const char *driver; /* of the CUDA backend; NULL: the host's */
@@ -21,5 +23,25 @@ void real_daemon_start(struct real_daemon *d);
 
 /* Sends the signal and waits for the end; returns what waitpid() says. */
 int real_daemon_end(struct real_daemon *d, int signal);
+
+/* A client of such a daemon. */
+struct scene {
+    struct real_daemon daemon;
+    kops_client *client;
+    struct kops_error error;
+};
+
+void scene_init(struct scene *s, const char *driver);
+void scene_free(struct scene *s);
+
+/* As the state of a test; the daemon's backend is the host's. */
+int scene_begin(void **state);
+int scene_end(void **state);
+
+/* Kills the daemon and starts the next one. */
+void replace(struct scene *s);
+
+/* Fails the test with the error's message, unless the call went well. */
+void succeed(struct scene *s, enum kops_code code);
 
 #endif

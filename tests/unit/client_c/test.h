@@ -2,6 +2,7 @@
 #ifndef KOPS_TEST_TEST_H
 #define KOPS_TEST_TEST_H
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,6 +23,30 @@
         if (code_)                                                                                                     \
             fail_msg("%s: %s", #call, kops_code_name(code_));                                                          \
     } while (0)
+
+/* Runs `work` in a child; fails the test unless it returns 0. */
+void in_child(int (*work)(void *), void *context);
+
+/* Threads, each of which works on its own one of the contexts, which are of that size; 0: all have the same one. What
+ * `work` returns is the text of what failed, or NULL. */
+struct threads {
+    pthread_t at[8];
+    unsigned n;
+};
+
+void threads_start(struct threads *t, unsigned n, void *(*work)(void *), void *contexts, size_t size);
+/* Fails the test with what failed. */
+void threads_join(struct threads *t);
+void in_threads(unsigned n, void *(*work)(void *), void *contexts, size_t size);
+
+/* Vectors of f32, one behind the other in a buffer. */
+static inline void vectors_in(kops_buffer *buffer, int64_t length, unsigned n, struct kops_tensor *ret)
+{
+    for (unsigned i = 0; i < n; i++) {
+        ret[i] = kops_vector(buffer, KOPS_F32, length);
+        ret[i].offset = i * (uint64_t)length * sizeof(float);
+    }
+}
 
 static inline kops_client *connect_to(const struct fake *f)
 {

@@ -1,46 +1,21 @@
 /* Memory of a real daemon's GPU, read and written by a process without CUDA. The daemon has a driver in host memory
  * (tests/standin_cuda). Needs KOPSD and KOPS_CUDA_DRIVER, their paths, in the environment. */
-#include <pthread.h>
-#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "real_daemon.h"
-#include "test.h"
 
 enum { N = 1000, BYTES = N * sizeof(float), LARGE = (20 << 20) + 12345, THREADS = 4, ROUNDS = 200 };
-
-struct scene {
-    struct real_daemon daemon;
-    kops_client *client;
-    struct kops_error error;
-};
 
 static const char *driver;
 
 static int begin(void **state)
 {
     struct scene *s = calloc(1, sizeof(*s));
-    struct kops_connect_options options = {0};
 
-    if (!s)
-        return -1;
-    real_daemon_init(&s->daemon);
-    s->daemon.driver = driver;
-    real_daemon_start(&s->daemon);
-    options.socket = s->daemon.socket;
-    assert_ok(kops_connect(&options, &s->client, &s->error));
+    must(s);
+    scene_init(s, driver);
     *state = s;
-    return 0;
-}
-
-static int end(void **state)
-{
-    struct scene *s = *state;
-
-    kops_close(s->client);
-    real_daemon_free(&s->daemon);
-    free(s);
     return 0;
 }
 
@@ -113,15 +88,13 @@ static void contents_outlive_the_daemon(void **state)
     char got[8];
 
     assert_ok(kops_buffer_write(buffer, 0, "content", 8, &s->error));
-    real_daemon_end(&s->daemon, SIGKILL);
-    real_daemon_start(&s->daemon);
+    replace(s);
     assert_ok(kops_buffer_read(buffer, 0, got, 8, &s->error));
     assert_string_equal(got, "content");
     kops_buffer_release(buffer);
 }
 
 struct worker {
-    struct scene *scene;
     kops_buffer *buffer;
     unsigned char number;
 };
@@ -137,7 +110,7 @@ static void *work(void *argument)
         if (kops_buffer_write(w->buffer, w->number * sizeof(data), data, sizeof(data), &error) ||
             kops_buffer_read(w->buffer, w->number * sizeof(got), got, sizeof(got), &error) ||
             memcmp(data, got, sizeof(got)) != 0)
-            return (void *)w;
+            return "other bytes came back";
     }
     return NULL;
 }
@@ -147,17 +120,10 @@ static void threads_do_not_meet(void **state)
     struct scene *s = *state;
     kops_buffer *buffer = allocate(s, THREADS * 5000);
     struct worker workers[THREADS];
-    pthread_t threads[THREADS];
-    void *failed;
 
-    for (unsigned i = 0; i < THREADS; i++) {
-        workers[i] = (struct worker){s, buffer, (unsigned char)i};
-        assert_int_equal(pthread_create(&threads[i], NULL, work, &workers[i]), 0);
-    }
-    for (unsigned i = 0; i < THREADS; i++) {
-        assert_int_equal(pthread_join(threads[i], &failed), 0);
-        assert_null(failed);
-    }
+    for (unsigned i = 0; i < THREADS; i++)
+        workers[i] = (struct worker){buffer, (unsigned char)i};
+    in_threads(THREADS, work, workers, sizeof(workers[0]));
     kops_buffer_release(buffer);
 }
 
@@ -166,7 +132,7 @@ static void a_child_copies_for_itself(void **state)
 {
     struct scene *s = *state;
     kops_buffer *buffer = allocate(s, 2 * 5000);
-    struct worker parent = {s, buffer, 0}, child_worker = {s, buffer, 1};
+    struct worker parent = {buffer, 0}, child_worker = {buffer, 1};
     unsigned char got[2];
     int status;
     pid_t child;
@@ -190,12 +156,11 @@ static void a_child_copies_for_itself(void **state)
 
 int main(void)
 {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, scene_end)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(ops_work_on_what_was_written, begin, end),
-        cmocka_unit_test_setup_teardown(any_range_is_copied_and_nothing_else, begin, end),
-        cmocka_unit_test_setup_teardown(contents_outlive_the_daemon, begin, end),
-        cmocka_unit_test_setup_teardown(threads_do_not_meet, begin, end),
-        cmocka_unit_test_setup_teardown(a_child_copies_for_itself, begin, end),
+        TEST(ops_work_on_what_was_written), TEST(any_range_is_copied_and_nothing_else),
+        TEST(contents_outlive_the_daemon),  TEST(threads_do_not_meet),
+        TEST(a_child_copies_for_itself),
     };
 
     driver = getenv("KOPS_CUDA_DRIVER") ? strdup(getenv("KOPS_CUDA_DRIVER")) : NULL;

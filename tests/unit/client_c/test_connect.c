@@ -1,34 +1,33 @@
 /* Finding the daemon, hello, and what happens when the connection ends. */
-#include <pthread.h>
+#include <poll.h>
 #include <stdio.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "scripted.h"
 #include "session/client.h"
-#include "test.h"
 
 static void info_is_read(void **state)
 {
-    struct fake *f = fake_start(fake_serve_well, NULL);
-    kops_client *client = connect_to(f);
-    const struct kops_info *info = kops_info(client);
-    const struct kops_op *op = kops_info_op(client, "gemm");
+    const struct scene *s = *state;
+    const struct kops_info *info = kops_info(s->client);
+    const struct kops_op *op = kops_info_op(s->client, "gemm");
 
-    (void)state;
     assert_string_equal(info->server, "kopsd 9.8.7");
-    assert_string_equal(info->socket, fake_path(f));
+    assert_string_equal(info->socket, fake_path(s->fake));
     assert_int_equal(info->pid, 4711);
     assert_int_equal(info->limits.message_bytes, 100000);
     assert_int_equal(info->limits.inflight, 64);
-    assert_string_equal(kops_info_device(client, NULL)->uuid, "host");
-    assert_string_equal(kops_info_device(client, "0")->arch, "avx2");
-    assert_ptr_equal(kops_info_device(client, "host"), info->devices[0]);
+    assert_string_equal(info->kernels->policy, "group");
+    assert_true(info->kernels->allowed);
+    assert_string_equal(kops_info_device(s->client, NULL)->uuid, "host");
+    assert_string_equal(kops_info_device(s->client, "0")->arch, "avx2");
+    assert_ptr_equal(kops_info_device(s->client, "host"), info->devices[0]);
     assert_null(info->devices[1]);
-    assert_null(kops_info_device(client, "1"));
-    assert_true(kops_info_feature(client, "memfd"));
-    assert_false(kops_info_feature(client, "cuda_ipc"));
+    assert_null(kops_info_device(s->client, "1"));
+    assert_true(kops_info_feature(s->client, "memfd"));
+    assert_false(kops_info_feature(s->client, "cuda_ipc"));
     assert_non_null(op);
-    assert_null(kops_info_op(client, "no_such_op"));
+    assert_null(kops_info_op(s->client, "no_such_op"));
     assert_string_equal(op->inputs[1], "b");
     assert_null(op->inputs[2]);
     assert_string_equal(op->dtypes[1], "f64");
@@ -40,307 +39,163 @@ static void info_is_read(void **state)
     assert_null(op->attrs[2]);
     assert_string_equal(op->variants[0]->device, "host");
     assert_string_equal(op->variants[0]->names[1], "blocked");
-    kops_close(client);
-    fake_stop(f);
 }
 
 static void isolation_is_asked_for_and_told(void **state)
 {
-    struct fake *f = fake_start(fake_serve_well, NULL);
-    char asked[] = "connection";
-    struct kops_connect_options options = {.socket = fake_path(f), .isolate = asked};
-    kops_client *client;
+    const char *const asked[] = {"connection", NULL}, *const told[] = {"connection", "user" /* the fake's default */};
 
     (void)state;
-    assert_ok(kops_connect(&options, &client, NULL));
-    assert_string_equal(kops_info(client)->isolation, "connection");
-    kops_close(client);
-    client = connect_to(f);
-    assert_string_equal(kops_info(client)->isolation, "user"); /* as the fake daemon is configured */
-    kops_close(client);
-    fake_stop(f);
+    for (int i = 0; i < 2; i++) {
+        struct scene *s = scene_start(&(struct kops_connect_options){.isolate = asked[i]});
+
+        assert_string_equal(kops_info(s->client)->isolation, told[i]);
+        scene_stop(s);
+    }
 }
 
 /* As in Python: a call waits as long as it takes, unless somebody says otherwise. */
 static void without_a_timeout_there_is_no_limit(void **state)
 {
-    struct fake *f = fake_start(fake_serve_well, NULL);
-    struct kops_connect_options options = {.socket = fake_path(f), .timeout_ms = 1234};
-    kops_client *client = connect_to(f);
+    struct scene *s = *state, *with_timeout = scene_start(&(struct kops_connect_options){.timeout_ms = 1234});
 
-    (void)state;
-    assert_true(client_deadline(client, 0) == DEADLINE_NEVER);
-    assert_true(client_deadline(client, 10000) != DEADLINE_NEVER);
-    kops_close(client);
-    assert_ok(kops_connect(&options, &client, NULL));
-    assert_true(client_deadline(client, 0) != DEADLINE_NEVER);
-    assert_true(client_deadline(client, KOPS_FOREVER) == DEADLINE_NEVER);
-    kops_close(client);
-    fake_stop(f);
-}
-
-static void nothing_answers(void **state)
-{
-    struct kops_connect_options options = {.socket = "/nonexistent/kopsd.sock"};
-    struct kops_error error;
-    kops_client *client = NULL;
-
-    (void)state;
-    assert_int_equal(kops_connect(&options, &client, &error), KOPS_ERR_CONNECT_FAILED);
-    assert_null(client);
-    assert_int_equal(error.code, KOPS_ERR_CONNECT_FAILED);
-    assert_non_null(strstr(error.message, "/nonexistent/kopsd.sock"));
-}
-
-static void serve_nothing(struct fake_connection *c, void *context)
-{
-    struct fake_request r;
-
-    (void)context;
-    while (fake_next(c, &r))
-        ;
-}
-
-static void a_server_that_says_nothing(void **state)
-{
-    struct fake *f = fake_start(serve_nothing, NULL);
-    struct kops_connect_options options = {.socket = fake_path(f), .connect_timeout_ms = 100};
-    struct kops_error error;
-    kops_client *client;
-
-    (void)state;
-    assert_int_equal(kops_connect(&options, &client, &error), KOPS_ERR_TIMEOUT);
-    assert_non_null(strstr(error.message, fake_path(f)));
-    assert_non_null(strstr(error.message, "does not answer"));
-    fake_stop(f);
+    assert_true(client_deadline(s->client, 0) == DEADLINE_NEVER);
+    assert_true(client_deadline(s->client, 10000) != DEADLINE_NEVER);
+    assert_true(client_deadline(with_timeout->client, 0) != DEADLINE_NEVER);
+    assert_true(client_deadline(with_timeout->client, KOPS_FOREVER) == DEADLINE_NEVER);
+    scene_stop(with_timeout);
 }
 
 /* A socket that was named is the only one tried; without one, the runtime folder comes first. */
 static void search_order(void **state)
 {
-    struct fake *f = fake_start(fake_serve_well, NULL);
-    struct kops_error error;
+    struct scene *s = *state;
     kops_client *client = NULL;
     char folder[128];
 
-    (void)state;
-    snprintf(folder, sizeof(folder), "%s", fake_path(f));
+    snprintf(folder, sizeof(folder), "%s", fake_path(s->fake));
     *strrchr(folder, '/') = 0;
     setenv("KOPS_AUTOSTART", "0", 1);
     setenv("XDG_RUNTIME_DIR", folder, 1);
     setenv("KOPS_SOCKET", "/nonexistent/kopsd.sock", 1);
-    assert_int_equal(kops_connect(NULL, &client, &error), KOPS_ERR_CONNECT_FAILED);
-    assert_null(strstr(error.message, folder));
+    assert_int_equal(kops_connect(NULL, &client, &s->error), KOPS_ERR_CONNECT_FAILED);
+    assert_null(strstr(s->error.message, folder));
     unsetenv("KOPS_SOCKET");
-    assert_ok(kops_connect(NULL, &client, &error));
-    assert_string_equal(kops_info(client)->socket, fake_path(f));
+    assert_ok(kops_connect(NULL, &client, &s->error));
+    assert_string_equal(kops_info(client)->socket, fake_path(s->fake));
     kops_close(client);
     setenv("XDG_RUNTIME_DIR", "/nonexistent", 1);
     if (access("/run/kopsd/kopsd.sock", F_OK)) {
-        assert_int_equal(kops_connect(NULL, &client, &error), KOPS_ERR_CONNECT_FAILED);
-        assert_non_null(strstr(error.message, "/nonexistent/kopsd.sock"));
-        assert_non_null(strstr(error.message, "/run/kopsd/kopsd.sock"));
+        assert_int_equal(kops_connect(NULL, &client, &s->error), KOPS_ERR_CONNECT_FAILED);
+        assert_non_null(strstr(s->error.message, "/nonexistent/kopsd.sock"));
+        assert_non_null(strstr(s->error.message, "/run/kopsd/kopsd.sock"));
     }
-    fake_stop(f);
 }
 
-static void serve_mismatch(struct fake_connection *c, void *context)
+static void who_gets_no_connection_is_told_why(void **state)
 {
-    struct fake_request r;
-
-    (void)context;
-    while (fake_next(c, &r))
-        fake_reply_error(c, r.msgid, "protocol_mismatch", "this daemon speaks 2 to 3");
-}
-
-static void protocol_mismatch(void **state)
-{
-    struct fake *f = fake_start(serve_mismatch, NULL);
-    struct kops_connect_options options = {.socket = fake_path(f)};
-    struct kops_error error;
-    kops_client *client = NULL;
+    static const struct {
+        const char *script; /* of hello */
+        struct kops_connect_options options;
+        enum kops_code code;
+        const char *said;
+    } cases[] = {
+        {"", {.socket = "/nonexistent/kopsd.sock"}, KOPS_ERR_CONNECT_FAILED, "/nonexistent/kopsd.sock"},
+        {"", {.reserved = {0, 1}}, KOPS_ERR_BAD_ARGUMENT, ""},
+        {"_*", {.connect_timeout_ms = 100}, KOPS_ERR_TIMEOUT, "does not answer"},
+        {"r", {.socket = NULL}, KOPS_ERR_PROTOCOL_MISMATCH, "not this one"},
+        /* No endless chase after a daemon that accepts and hangs up. */
+        {"x*", {.reconnect_timeout_ms = 100}, KOPS_ERR_CONNECTION_LOST, ""},
+        {"x*", {.reconnect_timeout_ms = KOPS_NO_RECONNECT}, KOPS_ERR_CONNECTION_LOST, ""},
+    };
 
     (void)state;
-    assert_int_equal(kops_connect(&options, &client, &error), KOPS_ERR_PROTOCOL_MISMATCH);
-    assert_string_equal(error.message, "this daemon speaks 2 to 3");
-    fake_stop(f);
-}
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct scripted d = {.lock = PTHREAD_MUTEX_INITIALIZER,
+                             .script = cases[i].script,
+                             .methods = "hello",
+                             .refusal = "protocol_mismatch"};
+        struct fake *f = fake_start(scripted_serve, &d);
+        struct kops_connect_options options = cases[i].options;
+        struct kops_error error;
+        kops_client *client = NULL;
 
-static void reserved_must_be_zero(void **state)
-{
-    struct kops_connect_options options = {.socket = "/nonexistent", .reserved = {0, 1}};
-    kops_client *client;
-
-    (void)state;
-    assert_int_equal(kops_connect(&options, &client, NULL), KOPS_ERR_BAD_ARGUMENT);
+        if (!options.socket)
+            options.socket = fake_path(f);
+        if (kops_connect(&options, &client, &error) != cases[i].code || error.code != cases[i].code || client ||
+            !strstr(error.message, cases[i].said))
+            fail_msg("case %zu: %s: %s", i, kops_code_name(error.code), error.message);
+        if (cases[i].code == KOPS_ERR_TIMEOUT)
+            assert_non_null(strstr(error.message, options.socket));
+        fake_stop(f);
+    }
 }
 
 /* ---- the end of a connection ---- */
 
-static void serve_one_then_hang_up(struct fake_connection *c, void *context)
-{
-    struct fake_request r;
-
-    (void)context;
-    while (fake_next(c, &r)) {
-        if (!strcmp(r.method, "run") && c->number == 1)
-            return;
-        fake_answer(c, &r);
-    }
-}
-
 static void lost_then_connects_anew(void **state)
 {
-    struct fake *f = fake_start(serve_one_then_hang_up, NULL);
-    kops_client *client = connect_to(f);
-    struct kops_error error;
+    struct scene *s = *state;
     kops_buffer *buffer;
     struct kops_tensor t;
 
-    (void)state;
-    assert_ok(kops_buffer_alloc_shared(client, 4096, &buffer, &error));
+    scene_script(s, "x", NULL);
+    assert_ok(kops_buffer_alloc_shared(s->client, 4096, &buffer, &s->error));
     t = kops_vector(buffer, KOPS_F32, 1024);
-    assert_int_equal(kops_square(client, &t, &t, NULL, NULL, &error), KOPS_ERR_CONNECTION_LOST);
-    assert_int_equal(error.code, KOPS_ERR_CONNECTION_LOST);
+    assert_int_equal(kops_square(s->client, &t, &t, NULL, NULL, &s->error), KOPS_ERR_CONNECTION_LOST);
+    assert_int_equal(s->error.code, KOPS_ERR_CONNECTION_LOST);
     /* A new connection, on which the buffer is registered again. */
-    assert_ok(kops_square(client, &t, &t, NULL, NULL, &error));
-    assert_ok(kops_ping(client, 0, &error));
+    assert_ok(kops_square(s->client, &t, &t, NULL, NULL, &s->error));
+    assert_int_equal(scene_seen(s).registered, 2);
+    assert_ok(kops_ping(s->client, 0, &s->error));
     kops_buffer_release(buffer);
-    kops_close(client);
-    fake_stop(f);
-}
-
-/* Signalled by the handler when it has closed its end. */
-struct hang_up {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    bool closed;
-};
-
-static void serve_hello_then_close(struct fake_connection *c, void *context)
-{
-    struct hang_up *h = context;
-    struct fake_request r;
-
-    if (c->number > 1) {
-        fake_serve_well(c, NULL);
-        return;
-    }
-    fake_next(c, &r);
-    fake_answer(c, &r);
-    close(c->fd);
-    pthread_mutex_lock(&h->lock);
-    c->fd = -1;
-    h->closed = true;
-    pthread_cond_signal(&h->changed);
-    pthread_mutex_unlock(&h->lock);
 }
 
 /* A request that finds the daemon gone before a byte was sent is sent to the new one: the caller notices nothing. */
 static void idle_connection_lost_unnoticed(void **state)
 {
-    struct hang_up h = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
-    struct fake *f = fake_start(serve_hello_then_close, &h);
-    kops_client *client = connect_to(f);
-    struct kops_error error;
+    struct scene *s = *state;
+    struct pollfd gone = {.fd = s->client->t.fd, .events = POLLRDHUP};
 
-    (void)state;
-    pthread_mutex_lock(&h.lock);
-    while (!h.closed)
-        pthread_cond_wait(&h.changed, &h.lock);
-    pthread_mutex_unlock(&h.lock);
-    assert_ok(kops_ping(client, 0, &error));
-    kops_close(client);
-    fake_stop(f);
-}
-
-static void serve_close_at_once(struct fake_connection *c, void *context)
-{
-    (void)c;
-    (void)context;
-}
-
-/* No endless chase after a daemon that accepts and hangs up. */
-static void hangs_up_always(void **state)
-{
-    struct fake *f = fake_start(serve_close_at_once, NULL);
-    struct kops_connect_options options = {.socket = fake_path(f), .reconnect_timeout_ms = 100};
-    struct kops_error error;
-    kops_client *client;
-
-    (void)state;
-    assert_int_equal(kops_connect(&options, &client, &error), KOPS_ERR_CONNECTION_LOST);
-    options.reconnect_timeout_ms = KOPS_NO_RECONNECT;
-    assert_int_equal(kops_connect(&options, &client, &error), KOPS_ERR_CONNECTION_LOST);
-    fake_stop(f);
-}
-
-static void serve_complaint(struct fake_connection *c, void *context)
-{
-    static const unsigned char complaint[] = "\x93\x02\xa5"
-                                             "error\x91\x83\xa4"
-                                             "code\xae"
-                                             "protocol_error\xa7"
-                                             "message\xab"
-                                             "depth is 17\xa6"
-                                             "detail\x80";
-    struct fake_request r;
-
-    (void)context;
-    while (fake_next(c, &r)) {
-        if (!strcmp(r.method, "ping")) {
-            fake_send(c, complaint, sizeof(complaint) - 1, NULL, 0);
-            return;
-        }
-        fake_answer(c, &r);
-    }
+    scene_script(s, "b", "ping");
+    assert_ok(kops_ping(s->client, 0, &s->error));
+    assert_int_equal(poll(&gone, 1, -1), 1);
+    assert_ok(kops_ping(s->client, 0, &s->error));
+    assert_int_equal(scene_seen(s).connections, 2);
 }
 
 static void daemon_says_why(void **state)
 {
-    struct fake *f = fake_start(serve_complaint, NULL);
-    kops_client *client = connect_to(f);
-    struct kops_error error;
+    struct scene *s = *state;
 
-    (void)state;
-    assert_int_equal(kops_ping(client, 0, &error), KOPS_ERR_PROTOCOL_ERROR);
-    assert_string_equal(error.message, "depth is 17");
-    kops_close(client);
-    fake_stop(f);
+    scene_script(s, "p", "ping");
+    assert_int_equal(kops_ping(s->client, 0, &s->error), KOPS_ERR_PROTOCOL_ERROR);
+    assert_string_equal(s->error.message, "as it");
 }
 
 static void gone_for_good(void **state)
 {
-    struct fake *f = fake_start(serve_one_then_hang_up, NULL);
-    struct kops_connect_options options = {.socket = fake_path(f), .reconnect_timeout_ms = KOPS_NO_RECONNECT};
-    struct kops_error error;
-    kops_client *client = NULL;
-    struct tagged t;
+    struct scene *s = scene_start(&(struct kops_connect_options){.reconnect_timeout_ms = KOPS_NO_RECONNECT});
 
     (void)state;
-    assert_ok(kops_connect(&options, &client, &error));
-    fake_vanish(f);
-    assert_int_equal(kops_run(client, tagged_run(&t, "x"), NULL, &error), KOPS_ERR_CONNECTION_LOST);
-    assert_int_equal(kops_ping(client, 0, &error), KOPS_ERR_CONNECT_FAILED);
-    kops_close(client);
-    fake_stop(f);
+    scene_script(s, "x", NULL);
+    fake_vanish(s->fake);
+    assert_int_equal(scene_run(s), KOPS_ERR_CONNECTION_LOST);
+    assert_int_equal(kops_ping(s->client, 0, &s->error), KOPS_ERR_CONNECT_FAILED);
+    scene_stop(s);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(info_is_read),
+        TEST(info_is_read),
         cmocka_unit_test(isolation_is_asked_for_and_told),
-        cmocka_unit_test(without_a_timeout_there_is_no_limit),
-        cmocka_unit_test(nothing_answers),
-        cmocka_unit_test(a_server_that_says_nothing),
-        cmocka_unit_test(search_order),
-        cmocka_unit_test(protocol_mismatch),
-        cmocka_unit_test(reserved_must_be_zero),
-        cmocka_unit_test(lost_then_connects_anew),
-        cmocka_unit_test(idle_connection_lost_unnoticed),
-        cmocka_unit_test(hangs_up_always),
-        cmocka_unit_test(daemon_says_why),
+        TEST(without_a_timeout_there_is_no_limit),
+        TEST(search_order),
+        cmocka_unit_test(who_gets_no_connection_is_told_why),
+        TEST(lost_then_connects_anew),
+        TEST(idle_connection_lost_unnoticed),
+        TEST(daemon_says_why),
         cmocka_unit_test(gone_for_good),
     };
 

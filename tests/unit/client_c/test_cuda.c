@@ -1,345 +1,242 @@
 /* Device memory, with a driver that keeps it in host memory (tests/standin_cuda), named by KOPS_CUDA_DRIVER. */
 #include <cuda.h>
-#include <dlfcn.h>
-#include <stdatomic.h>
-#include <sys/wait.h>
+#include <stdio.h>
 #include <unistd.h>
 
-#include "test.h"
+#include "ordered_fake.h"
+#include "scripted.h"
 
-typedef uint64_t pointer;
-
-static struct {
-    int (*init)(unsigned);
-    int (*device_get)(int *, int);
-    int (*retain)(void **, int);
-    int (*set)(void *);
-    int (*alloc)(pointer *, size_t);
-    int (*free)(pointer);
-    int (*alloc_async)(pointer *, size_t, void *);
-    int (*attribute)(void *, int, pointer);
-    int (*range)(pointer *, size_t *, pointer);
-    int (*to_host)(void *, pointer, size_t);
-    int (*create)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long);
-    int (*export)(void *, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long);
-    int (*release)(CUmemGenericAllocationHandle);
-} cu;
-
-static void *context;
-
-static void load(void)
-{
-    static const struct {
-        const char *name;
-        void *into;
-    } functions[] = {{"cuInit", &cu.init},
-                     {"cuDeviceGet", &cu.device_get},
-                     {"cuDevicePrimaryCtxRetain", &cu.retain},
-                     {"cuCtxSetCurrent", &cu.set},
-                     {"cuMemAlloc_v2", &cu.alloc},
-                     {"cuMemFree_v2", &cu.free},
-                     {"cuMemAllocAsync", &cu.alloc_async},
-                     {"cuPointerGetAttribute", &cu.attribute},
-                     {"cuMemGetAddressRange_v2", &cu.range},
-                     {"cuMemcpyDtoH_v2", &cu.to_host},
-                     {"cuMemCreate", &cu.create},
-                     {"cuMemExportToShareableHandle", &cu.export},
-                     {"cuMemRelease", &cu.release}};
-    void *library = dlopen(getenv("KOPS_CUDA_DRIVER"), RTLD_NOW);
-    int device;
-
-    for (size_t i = 0; library && i < sizeof(functions) / sizeof(functions[0]); i++) {
-        void *symbol = dlsym(library, functions[i].name);
-
-        memcpy(functions[i].into, &symbol, sizeof(symbol));
-    }
-    if (!library || cu.init(0) || cu.device_get(&device, 0) || cu.retain(&context, device) || cu.set(context))
-        fail_msg("no driver: %s", dlerror());
-}
-
-/* What the daemon saw. */
-struct seen {
-    char kind[16], device[48];
-    unsigned char handle[64];
-    uint64_t handle_size, size, alloc_id, offset;
-    char tuned_on[48]; /* the device that `tune` names */
-    unsigned registers;
-    atomic_bool hang_up; /* at the next run; the connection that follows sees that it was done */
+/* A part of the device's memory, and its registration, from the middle of its allocation on. */
+struct part {
+    struct scene *s;
+    kops_buffer *buffer;
+    uint64_t memory, base; /* of the allocation */
+    size_t size;
 };
 
-static void answer_tune(struct fake_connection *c, const struct fake_request *r)
-{
-    msgpack_sbuffer b;
-    msgpack_packer p;
+enum { MIDDLE = 528 };
 
-    fake_begin(&b, &p, 4);
-    fake_text(&p, "candidates");
-    msgpack_pack_array(&p, 1);
-    msgpack_pack_map(&p, 0);
-    fake_uint_pair(&p, "best", 0);
-    fake_uint_pair(&p, "before", 0);
-    fake_uint_pair(&p, "usual", 0);
-    fake_reply_map(c, r->msgid, &b);
+static int begin(void **state)
+{
+    struct part *p = calloc(1, sizeof(*p));
+
+    if (!context)
+        load();
+    p->s = scene_start(NULL);
+    p->memory = allocate(10000);
+    assert_int_equal(cu.range(&p->base, &p->size, p->memory), 0);
+    scene_script(p->s, "", "register");
+    assert_ok(kops_buffer_register_cuda(p->s->client, p->memory + MIDDLE, KOPS_ACCESS_RW, &p->buffer, &p->s->error));
+    *state = p;
+    return 0;
 }
 
-static void serve_seeing(struct fake_connection *c, void *context_)
+static int end(void **state)
 {
-    struct seen *s = context_;
-    struct fake_request r;
+    struct part *p = *state;
 
-    while (fake_next(c, &r)) {
-        if (!strcmp(r.method, "register")) {
-            const msgpack_object *handle = fake_param(&r.params, "handle"), *kind = fake_param(&r.params, "kind"),
-                                 *device = fake_param(&r.params, "device");
+    kops_buffer_release(p->buffer);
+    scene_stop(p->s);
+    assert_int_equal(cu.mem_free(p->memory), 0);
+    free(p);
+    return 0;
+}
 
-            s->registers++;
-            snprintf(s->kind, sizeof(s->kind), "%.*s", (int)kind->via.str.size, kind->via.str.ptr);
-            snprintf(s->device, sizeof(s->device), "%.*s", (int)device->via.str.size, device->via.str.ptr);
-            s->handle_size = handle->type == MSGPACK_OBJECT_BIN ? handle->via.bin.size : 0;
-            if (s->handle_size == sizeof(s->handle))
-                memcpy(s->handle, handle->via.bin.ptr, sizeof(s->handle));
-            s->size = fake_param(&r.params, "size")->via.u64;
-            s->alloc_id = fake_param(&r.params, "alloc_id")->via.u64;
-        }
-        if (!strcmp(r.method, "run")) {
-            if (atomic_exchange(&s->hang_up, false))
-                return;
-            s->offset = fake_param(&fake_param(&r.params, "in")->via.array.ptr[0], "offset")->via.u64;
-        }
-        if (!strcmp(r.method, "tune")) {
-            const msgpack_object *in = fake_param(&r.params, "in")->via.array.ptr,
-                                 *device = fake_param(&r.params, "device");
+static enum kops_code square(struct part *p)
+{
+    struct kops_tensor t = kops_vector(p->buffer, KOPS_F32, 4);
 
-            s->offset = fake_param(&in[0], "offset")->via.u64;
-            if (!fake_param(&in[0], "buffer"))
-                snprintf(s->tuned_on, sizeof(s->tuned_on), "%.*s", (int)device->via.str.size, device->via.str.ptr);
-            answer_tune(c, &r);
-            continue;
-        }
-        fake_answer(c, &r);
-    }
+    t.offset = 16;
+    return kops_square(p->s->client, &t, &t, NULL, NULL, &p->s->error);
+}
+
+static int use_no_driver(void *path)
+{
+    struct kops_connect_options options = {.socket = path};
+    struct kops_error error;
+    kops_client *client;
+    kops_buffer *buffer;
+
+    setenv("KOPS_CUDA_DRIVER", "/nonexistent/libcuda.so", 1);
+    if (kops_connect(&options, &client, &error))
+        return 1;
+    if (kops_buffer_register_cuda(client, 4096, KOPS_ACCESS_RW, &buffer, &error) != KOPS_ERR_NO_CUDA)
+        return 2;
+    if (!strstr(error.message, "/nonexistent/libcuda.so"))
+        return 3;
+    return kops_ping(client, 0, &error) ? 4 : 0;
 }
 
 /* First, while this process has not loaded a driver yet. */
 static void without_a_driver(void **state)
 {
     struct fake *f = fake_start(fake_serve_well, NULL);
-    pid_t pid = fork();
-    int status;
 
     (void)state;
-    if (pid == 0) {
-        struct kops_connect_options options = {.socket = fake_path(f)};
-        struct kops_error error;
-        kops_client *client;
-        kops_buffer *buffer;
-
-        setenv("KOPS_CUDA_DRIVER", "/nonexistent/libcuda.so", 1);
-        if (kops_connect(&options, &client, &error))
-            _exit(1);
-        if (kops_buffer_register_cuda(client, 4096, KOPS_ACCESS_RW, &buffer, &error) != KOPS_ERR_NO_CUDA)
-            _exit(2);
-        if (!strstr(error.message, "/nonexistent/libcuda.so"))
-            _exit(3);
-        _exit(kops_ping(client, 0, &error) ? 4 : 0);
-    }
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), 0);
+    in_child(use_no_driver, (void *)(uintptr_t)fake_path(f));
     fake_stop(f);
+}
+
+/* The start of what the daemon is told of the memory, up to its handle. */
+static void assert_told(struct part *p, char *ret_asked, size_t size)
+{
+    unsigned long long id;
+    char expected[128];
+
+    snprintf(ret_asked, size, "%s", scene_seen(p->s).asked);
+    assert_int_equal(cu.attribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, p->memory), 0);
+    snprintf(expected, sizeof(expected), "size: %zu", p->size);
+    assert_non_null(strstr(ret_asked, expected));
+    snprintf(expected, sizeof(expected), "alloc_id: %llu", id);
+    assert_non_null(strstr(ret_asked, expected));
+    snprintf(expected, sizeof(expected), "device: '%s'", kops_buffer_device(p->buffer));
+    assert_non_null(strstr(ret_asked, expected));
+    assert_non_null(strstr(ret_asked, "kind: 'cuda_ipc'"));
 }
 
 static void from_the_middle_of_an_allocation(void **state)
 {
-    struct seen seen = {0};
-    struct fake *f = fake_start(serve_seeing, &seen);
-    kops_client *client = connect_to(f);
-    struct kops_error error;
-    struct kops_tensor t;
-    kops_buffer *buffer;
-    unsigned long long id;
-    pointer p, base, mapped;
-    size_t size;
+    struct part *p = *state;
+    const uint64_t place = p->memory + MIDDLE - p->base;
+    char asked[1024], expected[64];
+    uint64_t mapped;
 
-    (void)state;
-    load();
-    assert_int_equal(cu.alloc(&p, 10000), 0);
-    assert_int_equal(cu.range(&base, &size, p), 0);
-    assert_int_equal(cu.attribute(&id, 7, p), 0);
-    assert_ok(kops_buffer_register_cuda(client, p + 512, KOPS_ACCESS_RW, &buffer, &error));
-    assert_string_equal(seen.kind, "cuda_ipc");
-    assert_int_equal(seen.handle_size, 64);
-    assert_int_equal(seen.size, size);
-    assert_int_equal(seen.alloc_id, id);
-    assert_memory_equal(seen.device, "GPU-", 4);
-    assert_int_equal(strlen(seen.device), 40);
-    assert_string_equal(kops_buffer_device(buffer), seen.device);
-    assert_int_equal(kops_buffer_base_offset(buffer), p + 512 - base);
-    assert_int_equal(kops_buffer_size(buffer), size - (size_t)(p + 512 - base));
-    assert_null(kops_buffer_data(buffer));
-    assert_ok(kops_buffer_map_cuda(buffer, &mapped, &error));
-    assert_int_equal(mapped, p + 512);
+    assert_told(p, asked, sizeof(asked));
+    assert_memory_equal(kops_buffer_device(p->buffer), "GPU-", 4);
+    assert_int_equal(strlen(kops_buffer_device(p->buffer)), 40);
+    assert_int_equal(kops_buffer_base_offset(p->buffer), place);
+    assert_int_equal(kops_buffer_size(p->buffer), p->size - place);
+    assert_null(kops_buffer_data(p->buffer));
+    assert_ok(kops_buffer_map_cuda(p->buffer, &mapped, &p->s->error));
+    assert_int_equal(mapped, p->memory + MIDDLE);
 
-    t = kops_vector(buffer, KOPS_F32, 4);
-    t.offset = 16;
-    assert_ok(kops_square(client, &t, &t, NULL, NULL, &error));
-    assert_int_equal(seen.offset, p + 512 - base + 16);
-    kops_buffer_release(buffer);
-    kops_close(client);
-    fake_stop(f);
-    cu.free(p);
+    scene_script(p->s, "", NULL);
+    assert_ok(square(p));
+    snprintf(expected, sizeof(expected), "in: [{buffer: 1, offset: %llu,", (unsigned long long)place + 16);
+    assert_non_null(strstr(scene_seen(p->s).asked, expected));
 }
 
 /* Its place tells the alignment, its device is the one that is meant; the daemon does not get to know the memory. */
 static void memory_is_tuned_for_where_it_lies(void **state)
 {
-    static const char *const features[] = {"memfd", "tune", NULL};
-    struct seen seen = {0};
-    struct kops_tensor t;
+    struct part *p = *state;
+    struct kops_tensor t = kops_vector(p->buffer, KOPS_F32, 16);
     const struct kops_request request = {.op = "square", .inputs = &t, .n_inputs = 1, .outputs = &t, .n_outputs = 1};
     struct kops_tune *tune;
-    kops_client *client;
-    kops_buffer *buffer;
-    pointer p, base;
-    struct fake *f;
-    size_t size;
+    char expected[256];
 
-    (void)state;
-    load();
-    fake_set_features(features);
-    f = fake_start(serve_seeing, &seen);
-    client = connect_to(f);
-    assert_int_equal(cu.alloc(&p, 10000), 0);
-    assert_int_equal(cu.range(&base, &size, p), 0);
-    assert_ok(kops_buffer_register_cuda(client, p + 528, KOPS_ACCESS_RW, &buffer, NULL));
-    t = kops_vector(buffer, KOPS_F32, 16);
     t.offset = 8;
-    assert_ok(kops_tune(client, &request, &tune, NULL));
-    assert_int_equal(seen.offset, p + 536 - base);
-    assert_string_equal(seen.tuned_on, kops_buffer_device(buffer));
+    scene_answer(p->s, "tune", "{candidates: [{}], best: 0, before: 0, usual: 0}");
+    assert_ok(kops_tune(p->s->client, &request, &tune, NULL));
+    snprintf(expected, sizeof(expected),
+             "{op: 'square', in: [{offset: %llu, shape: [16], dtype: 'f32'}],"
+             " out: [{offset: %llu, shape: [16], dtype: 'f32'}], device: '%s'}",
+             (unsigned long long)(p->memory + MIDDLE + 8 - p->base),
+             (unsigned long long)(p->memory + MIDDLE + 8 - p->base), kops_buffer_device(p->buffer));
+    assert_string_equal(scene_seen(p->s).asked, expected);
     kops_tune_free(tune);
-    kops_buffer_release(buffer);
-    kops_close(client);
-    fake_stop(f);
-    fake_set_features(NULL);
-    assert_int_equal(cu.free(p), 0);
 }
 
 static void without_a_current_context(void **state)
 {
-    struct seen seen = {0};
-    struct fake *f = fake_start(serve_seeing, &seen);
-    kops_client *client = connect_to(f);
-    struct kops_error error;
+    struct part *p = *state;
     kops_buffer *buffer;
-    pointer p;
     char out[5] = "";
 
-    (void)state;
-    assert_int_equal(cu.alloc(&p, 4096), 0);
     assert_int_equal(cu.set(NULL), 0);
-    assert_ok(kops_buffer_register_cuda(client, p, KOPS_ACCESS_RW, &buffer, &error));
-    assert_ok(kops_buffer_write(buffer, 8, "four", 5, &error));
-    assert_ok(kops_buffer_read(buffer, 8, out, 5, &error));
+    assert_ok(kops_buffer_register_cuda(p->s->client, p->memory, KOPS_ACCESS_RW, &buffer, &p->s->error));
+    assert_ok(kops_buffer_write(buffer, 8, "four", 5, &p->s->error));
+    assert_ok(kops_buffer_read(buffer, 8, out, 5, &p->s->error));
     assert_string_equal(out, "four");
-    assert_int_equal(kops_buffer_write(buffer, 4095, "xy", 2, &error), KOPS_ERR_BAD_ARGUMENT);
+    assert_int_equal(kops_buffer_write(buffer, p->size - 1, "xy", 2, &p->s->error), KOPS_ERR_BAD_ARGUMENT);
     kops_buffer_release(buffer);
     assert_int_equal(cu.set(context), 0);
-    kops_close(client);
-    fake_stop(f);
-    cu.free(p);
 }
 
 static void what_cannot_be_exported(void **state)
 {
-    struct seen seen = {0};
-    struct fake *f = fake_start(serve_seeing, &seen);
-    kops_client *client = connect_to(f);
-    struct kops_error error;
-    kops_buffer *buffer;
-    pointer p;
+    struct part *p = *state;
+    const unsigned registered = scene_seen(p->s).registered;
+    uint64_t pooled;
     int local = 0;
+    kops_buffer *buffer;
 
-    (void)state;
-    assert_int_equal(kops_buffer_register_cuda(client, (uint64_t)(uintptr_t)&local, KOPS_ACCESS_RW, &buffer, &error),
+    assert_int_equal(cu.alloc_async(&pooled, 4096, NULL), 0);
+    assert_int_equal(kops_buffer_register_cuda(p->s->client, (uintptr_t)&local, KOPS_ACCESS_RW, &buffer, &p->s->error),
                      KOPS_ERR_NOT_EXPORTABLE);
-    assert_non_null(strstr(error.message, "kops_buffer_alloc_shared"));
-    assert_int_equal(cu.alloc_async(&p, 4096, NULL), 0);
-    assert_int_equal(kops_buffer_register_cuda(client, p, KOPS_ACCESS_RW, &buffer, &error), KOPS_ERR_NOT_EXPORTABLE);
-    assert_non_null(strstr(error.message, "cudaMalloc"));
-    assert_int_equal(seen.registers, 0);
-    kops_close(client);
-    fake_stop(f);
+    assert_non_null(strstr(p->s->error.message, "kops_buffer_alloc_shared"));
+    assert_int_equal(kops_buffer_register_cuda(p->s->client, pooled, KOPS_ACCESS_RW, &buffer, &p->s->error),
+                     KOPS_ERR_NOT_EXPORTABLE);
+    assert_non_null(strstr(p->s->error.message, "cudaMalloc"));
+    assert_int_equal(scene_seen(p->s).registered, registered);
+}
+
+static int use_memory_of_the_parent(void *context_)
+{
+    struct part *p = context_;
+
+    if (square(p) != KOPS_ERR_NOT_EXPORTABLE)
+        return 1;
+    kops_buffer_release(p->buffer);
+    return kops_ping(p->s->client, 0, &p->s->error) ? 2 : 0;
+}
+
+/* The handle of each registration. */
+struct handles {
+    unsigned char bytes[2][64];
+    unsigned n;
+};
+
+static void look_at_handle(void *context_, const struct fake_request *r)
+{
+    const msgpack_object *handle = fake_param(&r->params, "handle");
+    struct handles *h = context_;
+
+    if (!handle || h->n == 2)
+        return;
+    must(handle->type == MSGPACK_OBJECT_BIN && handle->via.bin.size == 64);
+    memcpy(h->bytes[h->n++], handle->via.bin.ptr, 64);
 }
 
 /* A daemon that was restarted gets the same handle; a child of this process has no CUDA to speak of. */
 static void registered_anew_but_not_in_a_child(void **state)
 {
-    struct seen seen = {0}, first;
-    struct fake *f = fake_start(serve_seeing, &seen);
-    kops_client *client = connect_to(f);
-    struct kops_error error;
-    struct kops_tensor t;
-    kops_buffer *buffer;
-    pointer p;
-    pid_t pid;
-    int status;
+    struct part *p = *state;
+    struct handles handles = {.n = 0};
+    kops_buffer *again;
+    char asked[1024];
 
-    (void)state;
-    assert_int_equal(cu.alloc(&p, 4096), 0);
-    assert_ok(kops_buffer_register_cuda(client, p, KOPS_ACCESS_RW, &buffer, &error));
-    t = kops_vector(buffer, KOPS_F32, 4);
-    t.offset = 16;
-    first = seen;
-    seen.hang_up = true;
-    assert_int_equal(kops_square(client, &t, &t, NULL, NULL, &error), KOPS_ERR_CONNECTION_LOST);
-    assert_ok(kops_square(client, &t, &t, NULL, NULL, &error));
-    assert_int_equal(seen.registers, 2);
-    assert_memory_equal(seen.handle, first.handle, 64);
-    assert_int_equal(seen.alloc_id, first.alloc_id);
-
-    pid = fork();
-    if (pid == 0) {
-        if (kops_square(client, &t, &t, NULL, NULL, &error) != KOPS_ERR_NOT_EXPORTABLE)
-            _exit(1);
-        kops_buffer_release(buffer);
-        _exit(kops_ping(client, 0, &error) ? 2 : 0);
-    }
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), 0);
-    assert_ok(kops_square(client, &t, &t, NULL, NULL, &error));
-    kops_buffer_release(buffer);
-    kops_close(client);
-    fake_stop(f);
-    cu.free(p);
+    p->s->d.context = &handles;
+    p->s->d.look_at = look_at_handle;
+    assert_ok(kops_buffer_register_cuda(p->s->client, p->memory + MIDDLE, KOPS_ACCESS_RW, &again, &p->s->error));
+    kops_buffer_release(again);
+    scene_script(p->s, "x", NULL);
+    assert_int_equal(square(p), KOPS_ERR_CONNECTION_LOST);
+    scene_script(p->s, "", "register");
+    assert_ok(square(p));
+    assert_int_equal(scene_seen(p->s).registered, 3);
+    assert_int_equal(handles.n, 2);
+    assert_memory_equal(handles.bytes[0], handles.bytes[1], 64);
+    assert_told(p, asked, sizeof(asked));
+    in_child(use_memory_of_the_parent, p);
+    assert_ok(square(p));
 }
 
 /* ---- memory that the daemon made ---- */
 
 enum { CHUNK = 2 << 20 };
 
-/* Answers alloc with device memory, by its descriptor. hello's only device is given the stand-in's UUID. */
+/* Answers alloc with device memory, by its descriptor. */
 static void serve_vmm(struct fake_connection *c, void *context_)
 {
     const int *fd = context_;
     struct fake_request r;
 
     while (fake_next(c, &r)) {
-        msgpack_sbuffer b;
-        msgpack_packer p;
-
-        if (strcmp(r.method, "alloc") != 0) {
+        if (!strcmp(r.method, "alloc"))
+            fake_reply_with_fds(c, r.msgid, fd, 1, "{buffer: 5, size: %d, kind: 'cuda_vmm', nfds: 1, fd: 0}", CHUNK);
+        else
             fake_answer(c, &r);
-            continue;
-        }
-        fake_begin(&b, &p, 5);
-        fake_uint_pair(&p, "buffer", 5);
-        fake_uint_pair(&p, "size", CHUNK);
-        fake_text_pair(&p, "kind", "cuda_vmm");
-        fake_uint_pair(&p, "nfds", 1);
-        fake_uint_pair(&p, "fd", 0);
-        fake_reply_map_with_fds(c, r.msgid, &b, fd, 1);
     }
 }
 
@@ -348,60 +245,45 @@ static void maps_device_memory_of_the_daemon(void **state)
     const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                       .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
                                       .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+    const struct part *p = *state;
     CUmemGenericAllocationHandle allocation;
-    struct kops_error error;
-    kops_buffer *buffer, *own;
-    kops_client *client;
-    struct fake *f;
-    pointer mapped, again, p;
+    kops_buffer *buffer;
+    struct scene *s;
+    uint64_t mapped, again;
     char text[5] = "";
     size_t size;
     int fd;
 
-    (void)state;
     assert_int_equal(cu.create(&allocation, CHUNK, &prop, 0), 0);
     assert_int_equal(cu.export(&fd, allocation, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0), 0);
-    /* The device's UUID in text, as registering tells it. */
-    f = fake_start(serve_vmm, &fd);
-    client = connect_to(f);
-    assert_int_equal(cu.alloc(&p, 4096), 0);
-    assert_ok(kops_buffer_register_cuda(client, p, KOPS_ACCESS_RW, &own, &error));
-    fake_set_device(kops_buffer_device(own));
-    kops_close(client);
-    client = connect_to(f);
-
-    assert_ok(kops_buffer_alloc(client, 1000, NULL, &buffer, &error));
+    fake_set_device(kops_buffer_device(p->buffer)); /* as the stand-in's device is called */
+    s = scene_serve(serve_vmm, &fd, NULL);
+    assert_ok(kops_buffer_alloc(s->client, 1000, NULL, &buffer, &s->error));
     assert_int_equal(kops_buffer_size(buffer), CHUNK);
     assert_null(kops_buffer_data(buffer));
-    assert_string_equal(kops_buffer_device(buffer), kops_buffer_device(own));
-    assert_ok(kops_buffer_map_cuda(buffer, &mapped, &error));
-    assert_ok(kops_buffer_write(buffer, CHUNK - 5, "tail", 5, &error));
+    assert_string_equal(kops_buffer_device(buffer), kops_buffer_device(p->buffer));
+    assert_ok(kops_buffer_map_cuda(buffer, &mapped, &s->error));
+    assert_ok(kops_buffer_write(buffer, CHUNK - 5, "tail", 5, &s->error));
     assert_int_equal(cu.to_host(text, mapped + CHUNK - 5, 5), 0);
     assert_string_equal(text, "tail");
-    assert_ok(kops_buffer_map_cuda(buffer, &again, &error));
+    assert_ok(kops_buffer_map_cuda(buffer, &again, &s->error));
     assert_int_equal(again, mapped);
     kops_buffer_release(buffer);
     assert_int_not_equal(cu.range(&again, &size, mapped), 0); /* unmapped */
-
-    kops_buffer_release(own);
+    scene_stop(s);
     fake_set_device(NULL);
-    cu.free(p);
     cu.release(allocation);
     close(fd);
-    kops_close(client);
-    fake_stop(f);
 }
 
 int main(void)
 {
+#define WITH_PART(name) cmocka_unit_test_setup_teardown(name, begin, end)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(without_a_driver),
-        cmocka_unit_test(from_the_middle_of_an_allocation),
-        cmocka_unit_test(memory_is_tuned_for_where_it_lies),
-        cmocka_unit_test(without_a_current_context),
-        cmocka_unit_test(what_cannot_be_exported),
-        cmocka_unit_test(registered_anew_but_not_in_a_child),
-        cmocka_unit_test(maps_device_memory_of_the_daemon),
+        cmocka_unit_test(without_a_driver),           WITH_PART(from_the_middle_of_an_allocation),
+        WITH_PART(memory_is_tuned_for_where_it_lies), WITH_PART(without_a_current_context),
+        WITH_PART(what_cannot_be_exported),           WITH_PART(registered_anew_but_not_in_a_child),
+        WITH_PART(maps_device_memory_of_the_daemon),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

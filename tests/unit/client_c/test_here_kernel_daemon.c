@@ -1,19 +1,9 @@
 /* Launches of a kernel in the caller's own context, many in a row, with a daemon that compiles it (examples_test starts
  * it): a launch that repeats the last one is not checked again, and every other one is, whatever it differs in. */
-#include <pthread.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include "ordered_fake.h"
 
 enum { N = 1000, BYTES = N * sizeof(float), SKIP = 77, CAPTURE_RELAXED = 2 };
 
-static const char text[] = "extern \"C\" __global__ void custom_kernel(float *out, const float *in, int n)\n"
-                           "{\n"
-                           "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
-                           "    if (i < n)\n"
-                           "        out[i] = 2 * in[i];\n"
-                           "}\n";
 static const struct kops_launch_options here = {.options = {.where = KOPS_WHERE_HERE}};
 
 static kops_client *client;
@@ -28,21 +18,6 @@ struct scene {
     struct kops_error error;
 };
 
-static enum kops_code define(unsigned rank, const char *size, kops_kernel **ret, struct kops_error *e)
-{
-    const struct kops_param params[] = {
-        {.name = "out", .kind = KOPS_PARAM_OUT, .dtype = KOPS_F32, .rank = rank, .shape = {size}},
-        {.name = "in", .kind = KOPS_PARAM_IN, .dtype = KOPS_F32, .rank = rank, .shape = {size}},
-        {.name = "n", .kind = KOPS_PARAM_SCALAR, .dtype = KOPS_I32}};
-    const struct kops_source source = {.text = text};
-    const struct kops_signature signature = {.entry = "custom_kernel",
-                                             .params = params,
-                                             .n_params = 3,
-                                             .geometry = {.grid = {"ceil_div(n, 128)"}, .block = {"128"}}};
-
-    return kops_kernel_compile(client, &source, &signature, ret, NULL, e);
-}
-
 static int connect_and_compile(void **state)
 {
     struct kops_error error;
@@ -54,7 +29,7 @@ static int connect_and_compile(void **state)
     assert_ok(kops_connect(NULL, &client, &error));
     if (!kops_info_feature(client, "code"))
         exit(SKIP);
-    assert_ok(define(1, "n", &twice, &error));
+    assert_ok(compile_twice(client, "n", &twice, &error));
     return 0;
 }
 
@@ -91,16 +66,23 @@ static enum kops_code launch(struct scene *s)
     return launch_on(s, stream);
 }
 
+/* What the first `n` elements of the input, from `from` on, have become; the others are 0. */
+static void expect_doubled(struct scene *s, int n, int from)
+{
+    finish(stream);
+    for (int i = 0; i < N; i++)
+        if (values_of(s->memory[1])[i] != (i < n ? 2 * values_of(s->memory[0])[from + i] : 0))
+            fail_msg("element %d is %g", i, (double)values_of(s->memory[1])[i]);
+    memset(values_of(s->memory[1]), 0, BYTES);
+}
+
 /* Launches the call twice, so that the second repeats the first, and empties what it wrote. */
 static void repeat_call(struct scene *s)
 {
     set_call(s);
     assert_ok(launch(s));
     assert_ok(launch(s));
-    assert_int_equal(cu.stream_synchronize(stream), 0);
-    for (int i = 0; i < N; i++)
-        assert_true(values_of(s->memory[1])[i] == 2.0F * (float)i);
-    memset(values_of(s->memory[1]), 0, BYTES);
+    expect_doubled(s, N, 0);
 }
 
 static int begin(void **state)
@@ -110,7 +92,7 @@ static int begin(void **state)
     if (!s)
         return -1;
     for (int i = 0; i < 2; i++)
-        assert_int_equal(cu.mem_alloc(&s->memory[i], BYTES), 0);
+        s->memory[i] = allocate(BYTES);
     assert_ok(kops_buffer_register_cuda(client, s->memory[0], KOPS_ACCESS_RW, &s->in, &s->error));
     assert_ok(kops_buffer_register_cuda(client, s->memory[1], KOPS_ACCESS_RW, &s->out, &s->error));
     for (int i = 0; i < N; i++)
@@ -135,9 +117,7 @@ static int end(void **state)
 /* That nothing was launched, and that the call can be repeated as before. */
 static void assert_nothing_ran(struct scene *s)
 {
-    assert_int_equal(cu.stream_synchronize(stream), 0);
-    for (int i = 0; i < N; i++)
-        assert_true(values_of(s->memory[1])[i] == 0);
+    expect_doubled(s, 0, 0);
     repeat_call(s);
 }
 
@@ -186,16 +166,11 @@ static void what_differs_is_launched_as_it_is(void **state)
     s->a.offset = 8;
     s->args[2] = kops_arg_int(3);
     assert_ok(launch(s));
-    assert_int_equal(cu.stream_synchronize(stream), 0);
-    for (int i = 0; i < N; i++)
-        assert_true(values_of(s->memory[1])[i] == (i < 3 ? 2.0F * (float)(i + 2) : 0));
-    memset(values_of(s->memory[1]), 0, BYTES);
+    expect_doubled(s, 3, 2);
     repeat_call(s);
     few.geometry.grid = (struct kops_dims){1, {1}};
     assert_ok(kops_kernel_enqueue(twice, s->args, 3, &few, stream, &s->error));
-    assert_int_equal(cu.stream_synchronize(stream), 0);
-    for (int i = 0; i < N; i++)
-        assert_true(values_of(s->memory[1])[i] == (i < 128 ? 2.0F * (float)i : 0));
+    expect_doubled(s, 128, 0);
 }
 
 /* A smaller allocation has the address of one that was freed, and its buffer is as likely where the old one was. */
@@ -206,7 +181,7 @@ static void memory_that_took_the_place_of_other_is_checked(void **state)
 
     kops_buffer_release(s->in);
     assert_int_equal(cu.mem_free(s->memory[0]), 0);
-    assert_int_equal(cu.mem_alloc(&s->memory[0], BYTES / 2), 0);
+    s->memory[0] = allocate(BYTES / 2);
     assert_int_equal(s->memory[0], before);
     assert_ok(kops_buffer_register_cuda(client, s->memory[0], KOPS_ACCESS_RW, &s->in, &s->error));
     s->a.buffer = s->in;
@@ -216,9 +191,7 @@ static void memory_that_took_the_place_of_other_is_checked(void **state)
     s->a.shape[0] = s->b.shape[0] = N / 2;
     s->args[2] = kops_arg_int(N / 2);
     assert_ok(launch(s));
-    assert_int_equal(cu.stream_synchronize(stream), 0);
-    for (int i = 0; i < N; i++)
-        assert_true(values_of(s->memory[1])[i] == (i < N / 2 ? 10 : 0));
+    expect_doubled(s, N / 2, 0);
 }
 
 static void a_buffer_of_another_client_is_refused(void **state)
@@ -247,31 +220,29 @@ static void a_launch_here_keeps_a_batch_s_order(void **state)
     assert_ok(kops_kernel_enqueue(twice, back, 3, &here, stream, &s->error));
     assert_ok(kops_kernel_enqueue(twice, s->args, 3, NULL, stream, &s->error));
     assert_ok(kops_batch_end(client, stream, &s->error));
-    assert_int_equal(cu.stream_synchronize(stream), 0);
+    finish(stream);
     assert_true(values_of(s->memory[0])[1] == 4 && values_of(s->memory[1])[1] == 8);
 }
 
 static void the_stream_is_each_launch_s_own(void **state)
 {
     struct scene *s = *state;
-    void *graph = NULL, *ready = NULL, *other = NULL;
+    void *graph = NULL, *other = NULL;
 
     assert_int_equal(cu.stream_create(&other, 1), 0);
     close_gate(); /* of `stream` */
     assert_ok(launch_on(s, other));
-    assert_int_equal(cu.stream_synchronize(other), 0);
+    finish(other);
     assert_true(values_of(s->memory[1])[N - 1] == 2.0F * (N - 1));
     open_gate();
-    assert_int_equal(cu.stream_synchronize(stream), 0);
+    finish(stream);
     memset(values_of(s->memory[1]), 0, BYTES);
 
     assert_int_equal(cu.begin_capture(other, CAPTURE_RELAXED), 0);
     assert_ok(launch_on(s, other));
     assert_int_equal(cu.end_capture(other, &graph), 0);
     assert_true(values_of(s->memory[1])[1] == 0); /* captured, and not run */
-    assert_int_equal(cu.instantiate(&ready, graph, 0), 0);
-    assert_int_equal(cu.graph_launch(ready, other), 0);
-    assert_int_equal(cu.stream_synchronize(other), 0);
+    launch_graph(graph, other);
     assert_true(values_of(s->memory[1])[1] == 2);
     assert_int_equal(cu.stream_destroy(other), 0);
 }
@@ -298,36 +269,31 @@ static void another_declaration_has_its_own_checks(void **state)
     struct scene *s = *state;
     kops_kernel *strict, *first = twice;
 
-    assert_ok(define(1, "n + 1", &strict, &s->error));
+    assert_ok(compile_twice(client, "n + 1", &strict, &s->error));
     twice = strict;
     assert_int_equal(launch(s), KOPS_ERR_SHAPE_MISMATCH);
     kops_kernel_free(strict);
     /* It may well be where the one before was. */
-    assert_ok(define(1, "2 * n", &strict, &s->error));
+    assert_ok(compile_twice(client, "2 * n", &strict, &s->error));
     twice = strict;
     assert_int_equal(launch(s), KOPS_ERR_SHAPE_MISMATCH);
     s->args[2] = kops_arg_int(N / 2);
     assert_ok(launch(s));
-    assert_int_equal(cu.stream_synchronize(stream), 0);
-    for (int i = 0; i < N; i++)
-        assert_true(values_of(s->memory[1])[i] == (i < N / 2 ? 2.0F * (float)i : 0));
+    expect_doubled(s, N / 2, 0);
     kops_kernel_free(strict);
     twice = first;
+}
+
+static int launch_in_a_child(void *scene)
+{
+    return launch(scene) == KOPS_ERR_NO_CUDA ? 0 : 1;
 }
 
 /* A launch is not one of the daemon's where its memory is the parent's. */
 static void a_child_launches_nothing(void **state)
 {
-    struct scene *s = *state;
-    int status = 0;
-    pid_t child = fork();
-
-    assert_true(child >= 0);
-    if (!child)
-        _exit(launch(s) == KOPS_ERR_NO_CUDA ? 0 : 1);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
-    assert_nothing_ran(s);
+    in_child(launch_in_a_child, *state);
+    assert_nothing_ran(*state);
 }
 
 /* ---- threads ---- */
@@ -335,57 +301,41 @@ static void a_child_launches_nothing(void **state)
 enum { THREADS = 4, LAUNCHES = 500 };
 
 struct worker {
-    pthread_t thread;
     struct kops_tensor out;
     const struct scene *scene;
     void *stream;
-    unsigned failed;
 };
 
 /* Launches two calls by turns, each twice, on a part of the memory of its own. */
 static void *work(void *context_of_thread)
 {
-    struct worker *w = context_of_thread;
-    struct kops_error error;
+    const struct worker *w = context_of_thread;
 
-    w->failed = cu.set(context) != 0;
+    if (cu.set(context))
+        return "no context";
     for (int i = 0; i < LAUNCHES; i++) {
         const int n = i & 2 ? 50 : 100;
         struct kops_tensor in = kops_vector(w->scene->in, KOPS_F32, n), out = w->out;
         const struct kops_argument args[] = {kops_arg_tensor(&out), kops_arg_tensor(&in), kops_arg_int(n)};
 
         out.shape[0] = n;
-        w->failed += kops_kernel_enqueue(twice, args, 3, &here, w->stream, &error) != KOPS_OK;
+        if (kops_kernel_enqueue(twice, args, 3, &here, w->stream, NULL))
+            return "a launch failed";
     }
-    w->failed += cu.stream_synchronize(w->stream) != 0;
-    return NULL;
-}
-
-/* Launches that the daemon's statistics have of the kernel in clients' own contexts. */
-static uint64_t told_of(void)
-{
-    struct kops_error error;
-    struct kops_stats *stats;
-    uint64_t n = 0;
-
-    assert_ok(kops_stats_get(client, NULL, &stats, &error));
-    for (const struct kops_stats_row *const *row = stats->rows; *row; row++)
-        n += strcmp((*row)->variant, "here") == 0 ? (*row)->count : 0;
-    kops_stats_free(stats);
-    return n;
+    return cu.stream_synchronize(w->stream) ? "the stream failed" : NULL;
 }
 
 static void a_launch_that_the_driver_refuses_is_not_counted(void **state)
 {
     enum { INVALID_VALUE = 1 /* CUDA_ERROR_INVALID_VALUE */ };
     struct scene *s = *state;
-    const uint64_t before = told_of();
+    const uint64_t before = launches_here(client);
 
     fail_next("cuLaunchKernel", 1, INVALID_VALUE, false);
     assert_int_equal(launch(s), KOPS_ERR_DEVICE_ERROR);
-    assert_int_equal(told_of(), before);
+    assert_int_equal(launches_here(client), before);
     assert_ok(launch(s));
-    assert_int_equal(told_of(), before + 1);
+    assert_int_equal(launches_here(client), before + 1);
 }
 
 static void a_launch_in_a_batch_is_the_daemons(void **state)
@@ -404,15 +354,15 @@ static void a_launch_in_a_batch_is_the_daemons(void **state)
     assert_ok(kops_buffer_register_cuda(client, s->memory[1], KOPS_ACCESS_RW, &out, &s->error));
     s->a.buffer = in;
     s->b.buffer = out;
-    assert_ok(define(1, "n", &twice, &s->error));
-    before = told_of();
+    assert_ok(compile_twice(client, "n", &twice, &s->error));
+    before = launches_here(client);
     assert_ok(kops_batch_begin(client, stream, &s->error));
     assert_ok(kops_kernel_enqueue(twice, s->args, 3, &there, stream, &s->error));
     assert_ok(kops_kernel_enqueue(twice, back, 3, NULL, stream, &s->error));
     assert_ok(kops_batch_end(client, stream, &s->error));
-    assert_int_equal(cu.stream_synchronize(stream), 0);
+    finish(stream);
     assert_true(values_of(s->memory[0])[1] == 4 && values_of(s->memory[1])[1] == 2);
-    assert_int_equal(told_of(), before);
+    assert_int_equal(launches_here(client), before);
     kops_buffer_release(in);
     kops_buffer_release(out);
     kops_kernel_free(twice);
@@ -425,23 +375,19 @@ static void threads_share_a_kernel(void **state)
 {
     struct scene *s = *state;
     struct worker workers[THREADS];
-    const uint64_t before = told_of();
+    const uint64_t before = launches_here(client);
 
     for (int i = 0; i < THREADS; i++) {
         workers[i] = (struct worker){.scene = s, .out = kops_vector(s->out, KOPS_F32, 100)};
         workers[i].out.offset = (uint64_t)i * 100 * sizeof(float);
         assert_int_equal(cu.stream_create(&workers[i].stream, 1), 0);
     }
+    in_threads(THREADS, work, workers, sizeof(workers[0]));
     for (int i = 0; i < THREADS; i++)
-        assert_int_equal(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
-    for (int i = 0; i < THREADS; i++) {
-        assert_int_equal(pthread_join(workers[i].thread, NULL), 0);
-        assert_int_equal(workers[i].failed, 0);
         assert_int_equal(cu.stream_destroy(workers[i].stream), 0);
-    }
     for (int i = 0; i < N; i++)
         assert_true(values_of(s->memory[1])[i] == (i < 100 * THREADS ? 2.0F * (float)(i % 100) : 0));
-    assert_int_equal(told_of(), before + (uint64_t)THREADS * LAUNCHES);
+    assert_int_equal(launches_here(client), before + (uint64_t)THREADS * LAUNCHES);
 }
 
 int main(void)

@@ -4,20 +4,25 @@
 #include "test.h"
 #include "wire/wire.h"
 
-/* The bytes that `pack` makes, against a literal. */
-#define assert_packs(pack, request, literal) assert_bytes(pack, request, literal, sizeof(literal) - 1)
-
-static void assert_bytes(wire_pack *pack, const void *request, const char *expected, size_t length)
+/* The bytes that `pack` makes are those of this message, in the shortest form of each number. */
+static void assert_packs(wire_pack *pack, const void *request, const char *method, const char *parameters)
 {
     struct bytes out = {0};
+    msgpack_sbuffer expected;
+    msgpack_unpacked got;
+    char text[2048];
 
+    snprintf(text, sizeof(text), "[0, 1, '%s', [%s]]", method, parameters);
+    fake_pack(&expected, text);
     pack(&out, 1, request);
-    if (out.length != length || memcmp(out.data, expected, length) != 0) {
-        for (size_t i = 0; i < out.length; i++)
-            fprintf(stderr, out.data[i] >= ' ' && out.data[i] < 127 ? "%c" : "\\x%02x", (unsigned char)out.data[i]);
-        fail_msg("other bytes");
+    if (out.length != expected.size || memcmp(out.data, expected.data, out.length) != 0) {
+        msgpack_unpacked_init(&got);
+        if (msgpack_unpack_next(&got, (const char *)out.data, out.length, NULL) == MSGPACK_UNPACK_SUCCESS)
+            fake_print(&got.data, text, sizeof(text));
+        fail_msg("%zu bytes, not %zu: %s", out.length, expected.size, text);
     }
     bytes_free(&out);
+    msgpack_sbuffer_destroy(&expected);
 }
 
 static void sources(void **state)
@@ -37,20 +42,10 @@ static void sources(void **state)
                                      .device = "1"};
 
     (void)state;
-    assert_packs(wire_pack_compile, &least,
-                 "\x94\x00\x01\xa7"
-                 "compile\x91\x82\xa6source\xa1s\xa7"
-                 "entries\x91\xa1"
-                 "f");
-    assert_packs(wire_pack_compile, &most,
-                 "\x94\x00\x01\xa7"
-                 "compile\x91\x87\xa6source\xa1s\xa4name\xa4k.cu\xa5"
-                 "files\x81\xa3"
-                 "a.h\xa6int a;\xa7options\x91\xa5-DN=4\xa7"
-                 "entries\x92\xa1"
-                 "f\xa6g<int>\xa4"
-                 "arch\xa6sm_90a\xa6"
-                 "device\x01");
+    assert_packs(wire_pack_compile, &least, "compile", "{source: 's', entries: ['f']}");
+    assert_packs(wire_pack_compile, &most, "compile",
+                 "{source: 's', name: 'k.cu', files: {'a.h': 'int a;'}, options: ['-DN=4'],"
+                 " entries: ['f', 'g<int>'], arch: 'sm_90a', device: 1}");
 }
 
 static void declarations(void **state)
@@ -70,35 +65,14 @@ static void declarations(void **state)
     const struct wire_kernel small = {3, &least}, large = {3, &most};
 
     (void)state;
-    assert_packs(wire_pack_kernel, &small,
-                 "\x94\x00\x01\xa6kernel\x91\x83\xa6module\x03\xa5"
-                 "entry\xa1"
-                 "f\xa6params\x90");
-    assert_packs(wire_pack_kernel, &large,
-                 "\x94\x00\x01\xa6kernel\x91\x88\xa6module\x03\xa5"
-                 "entry\xa1"
-                 "f\xa6params\x94"
-                 "\x84\xa4name\xa1"
-                 "c\xa4kind\xa3out\xa5"
-                 "dtype\xa3"
-                 "f32\xa5shape\x92\xa1n\xc0"
-                 "\x86\xa4name\xa1"
-                 "a\xa4kind\xa2in\xa5"
-                 "dtype\xa2u8\xa4rank\x01\xa8"
-                 "elements\xa5"
-                 "2 * n\xa5"
-                 "align\x10"
-                 "\x84\xa4name\xa1"
-                 "b\xa4kind\xa5inout\xa5"
-                 "dtype\xa3"
-                 "f64\xa7strided\xc3"
-                 "\x83\xa4name\xa1n\xa4kind\xa6scalar\xa5"
-                 "dtype\xa3i32"
-                 "\xa4grid\x92\xb0"
-                 "ceil_div(n, 256)\x02\xa5"
-                 "block\x91\xcd\x01\x00\xa6shared\xcd\x04\x00\xa7"
-                 "cluster\x91\x02\xa5"
-                 "alias\xc3");
+    assert_packs(wire_pack_kernel, &small, "kernel", "{module: 3, entry: 'f', params: []}");
+    assert_packs(wire_pack_kernel, &large, "kernel",
+                 "{module: 3, entry: 'f',"
+                 " params: [{name: 'c', kind: 'out', dtype: 'f32', shape: ['n', null]},"
+                 "          {name: 'a', kind: 'in', dtype: 'u8', rank: 1, elements: '2 * n', align: 16},"
+                 "          {name: 'b', kind: 'inout', dtype: 'f64', strided: true},"
+                 "          {name: 'n', kind: 'scalar', dtype: 'i32'}],"
+                 " grid: ['ceil_div(n, 256)', 2], block: [256], shared: 1024, cluster: [2], alias: true}");
 }
 
 static void maps_and_ways_to_launch(void **state)
@@ -120,25 +94,13 @@ static void maps_and_ways_to_launch(void **state)
     const struct wire_kernel kernel = {3, &signature};
 
     (void)state;
-    assert_packs(wire_pack_kernel, &kernel,
-                 "\x94\x00\x01\xa6kernel\x91\x85\xa6module\x03\xa5"
-                 "entry\xa1"
-                 "f\xa6params\x93"
-                 "\x84\xa4name\xa1"
-                 "a\xa4kind\xa2in\xa5"
-                 "dtype\xa3"
-                 "f16\xa3map\x81\xa3"
-                 "box\x91\x40"
-                 "\x84\xa4name\xa1"
-                 "b\xa4kind\xa3out\xa5"
-                 "dtype\xa3"
-                 "f32\xa3map\x87\xa3"
-                 "box\x92\xa2"
-                 "bm\x08\xa5steps\x92\x02\x01\xa7swizzle\x20\xaainterleave\x10\xa2l2\x40\xa3nan\xc3\xa4tf32\xc3"
-                 "\x84\xa4name\xa1s\xa4kind\xa6scalar\xa5"
-                 "dtype\xa2u8\xa5lanes\x18"
-                 "\xab"
-                 "cooperative\xc3\xa3pdl\xc3");
+    assert_packs(wire_pack_kernel, &kernel, "kernel",
+                 "{module: 3, entry: 'f',"
+                 " params: [{name: 'a', kind: 'in', dtype: 'f16', map: {box: [64]}},"
+                 "          {name: 'b', kind: 'out', dtype: 'f32', map: {box: ['bm', 8], steps: [2, 1], swizzle: 32,"
+                 "           interleave: 16, l2: 64, nan: true, tf32: true}},"
+                 "          {name: 's', kind: 'scalar', dtype: 'u8', lanes: 24}],"
+                 " cooperative: true, pdl: true}");
 }
 
 static void launches(void **state)
@@ -155,50 +117,30 @@ static void launches(void **state)
     struct wire_run run = {.kernel = 9, .n_inputs = 2, .tensors = tensors, .args = args, .n_args = 8};
 
     (void)state;
-    assert_packs(wire_pack_run, &run,
-                 "\x94\x00\x01\xa6launch\x91\x82\xa6kernel\x09\xa4"
-                 "args\x98"
-                 "\x83\xa6"
-                 "buffer\x07\xa5shape\x91\x04\xa5"
-                 "dtype\xa3"
-                 "f32\xc0"
-                 "\x84\xa6"
-                 "buffer\x08\xa6offset\x40\xa5shape\x91\x04\xa5"
-                 "dtype\xa3"
-                 "f32\xfb\x01\xcb\xc0\x00\x00\x00\x00\x00\x00\x00\xc3\xc4\x03xyz");
+    assert_packs(wire_pack_run, &run, "launch",
+                 "{kernel: 9, args: [{buffer: 7, shape: [4], dtype: 'f32'}, null,"
+                 " {buffer: 8, offset: 64, shape: [4], dtype: 'f32'}, -5, 1, -2.0, true, <xyz>]}");
     run.n_args = 0;
     run.launch_geometry = &geometry;
     run.how = (struct wire_how){.stream = 3, .ready = 4, .done = 5};
-    assert_packs(wire_pack_run, &run,
-                 "\x94\x00\x01\xa6launch\x91\x89\xa6kernel\x09\xa4"
-                 "args\x90\xa4grid\x92\x03\x01\xa5"
-                 "block\x91\xcc\x80\xa6shared\x00\xa7"
-                 "cluster\x91\x02\xa6stream\x03\xa5ready\x04\xa4"
-                 "done\x05");
+    assert_packs(wire_pack_run, &run, "launch",
+                 "{kernel: 9, args: [], grid: [3, 1], block: [128], shared: 0, cluster: [2],"
+                 " stream: 3, ready: 4, done: 5}");
     run.how = (struct wire_how){0};
     run.launch_geometry = &huge;
-    assert_packs(wire_pack_run, &run,
-                 "\x94\x00\x01\xa6launch\x91\x83\xa6kernel\x09\xa4"
-                 "args\x90\xa4grid\x91\xcf\x00\x00\x01\x00\x00\x00\x00\x00");
+    assert_packs(wire_pack_run, &run, "launch", "{kernel: 9, args: [], grid: [1099511627776]}");
     /* As bindings give it: packed already. */
     run.launch_geometry = NULL;
     run.geometry = "\x81\xa4grid\x91\x07";
     run.geometry_length = 8;
-    assert_packs(wire_pack_run, &run,
-                 "\x94\x00\x01\xa6launch\x91\x83\xa6kernel\x09\xa4"
-                 "args\x90\xa4grid\x91\x07");
+    assert_packs(wire_pack_run, &run, "launch", "{kernel: 9, args: [], grid: [7]}");
 }
 
 /* One step, written in a sequence and gathered in a batch: the same bytes. */
 static void steps(void **state)
 {
-    static const char expected[] = "\x94\x00\x01\xa8sequence\x91\x82\xa7tensors\x92"
-                                   "\x82\xa5shape\x91\x00\xa5"
-                                   "dtype\xa3"
-                                   "f32\x82\xa5shape\x91\x00\xa5"
-                                   "dtype\xa3"
-                                   "f32\xa3ops\x91\x83\xa6kernel\x09\xa4"
-                                   "args\x93\x01\x00\x05\xa4grid\x91\x02";
+    static const char expected[] = "{tensors: [{shape: [0], dtype: 'f32'}, {shape: [0], dtype: 'f32'}],"
+                                   " ops: [{kernel: 9, args: [1, 0, 5], grid: [2]}]}";
     const int64_t nothing[] = {0};
     const struct native_tensor tensors[] = {{.shape = nothing, .rank = 1, .dtype = KOPS_F32},
                                             {.shape = nothing, .rank = 1, .dtype = KOPS_F32}};
@@ -218,8 +160,8 @@ static void steps(void **state)
     wire_gather_tensor(&packed_tensors, &tensors[0]);
     wire_gather_tensor(&packed_tensors, &tensors[1]);
     wire_gather_op(&packed_ops, &launch, (const uint32_t[]){1, 0});
-    assert_bytes(wire_pack_sequence, &sequence, expected, sizeof(expected) - 1);
-    assert_bytes(wire_pack_gathered, &gathered, expected, sizeof(expected) - 1);
+    assert_packs(wire_pack_sequence, &sequence, "sequence", expected);
+    assert_packs(wire_pack_gathered, &gathered, "sequence", expected);
     bytes_free(&packed_tensors);
     bytes_free(&packed_ops);
 }
@@ -230,21 +172,9 @@ static void administration(void **state)
                             import = {.action = "import", .fd = true};
 
     (void)state;
-    assert_packs(wire_pack_cache, &list,
-                 "\x94\x00\x01\xa5"
-                 "cache\x91\x81\xa6"
-                 "action\xa4list");
-    assert_packs(wire_pack_cache, &clear,
-                 "\x94\x00\x01\xa5"
-                 "cache\x91\x82\xa6"
-                 "action\xa5"
-                 "clear\xa3key\xa2"
-                 "0a");
-    assert_packs(wire_pack_cache, &import,
-                 "\x94\x00\x01\xa5"
-                 "cache\x91\x83\xa4nfds\x01\xa6"
-                 "action\xa6import\xa2"
-                 "fd\x00");
+    assert_packs(wire_pack_cache, &list, "cache", "{action: 'list'}");
+    assert_packs(wire_pack_cache, &clear, "cache", "{action: 'clear', key: '0a'}");
+    assert_packs(wire_pack_cache, &import, "cache", "{nfds: 1, action: 'import', fd: 0}");
 }
 
 int main(void)

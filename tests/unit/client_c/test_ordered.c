@@ -1,9 +1,6 @@
 /* Ordered calls: a fake daemon and a driver in host memory (tests/standin_cuda) that share a page of timelines. */
-#include <pthread.h>
 #include <sched.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "api/native.h"
 #include "ordered_fake.h"
@@ -13,9 +10,8 @@ enum { MANY = 2000 };
 
 static void an_op_has_its_place_on_the_stream(void **state)
 {
-    struct setting *s = start(KOPS_TRANSPORT_SOCKET, 0);
+    struct setting *s = *state;
 
-    (void)state;
     s->d.hold = true;
     close_gate();
     atomic_store(&words[1], 0);
@@ -28,8 +24,8 @@ static void an_op_has_its_place_on_the_stream(void **state)
     assert_int_equal(kops_synchronize(s->client, stream, 20, &s->error), KOPS_ERR_TIMEOUT);
     assert_int_equal(atomic_load(&words[1]), 0);
     open_gate();
-    assert_ok(kops_synchronize(s->client, stream, 0, &s->error));
-    assert_int_equal(cu.stream_synchronize(stream), 0);
+    expect_end(s, KOPS_OK);
+    finish(stream);
     assert_int_equal(atomic_load(&words[1]), 7);
 
     /* And what comes behind it waits for it. */
@@ -40,9 +36,8 @@ static void an_op_has_its_place_on_the_stream(void **state)
     assert_int_not_equal(cu.stream_query(stream), 0);
     assert_int_equal(atomic_load(&words[1]), 7);
     sem_post(&s->d.permits);
-    assert_int_equal(cu.stream_synchronize(stream), 0);
+    finish(stream);
     assert_int_equal(atomic_load(&words[1]), 8);
-    stop(s);
 }
 
 static void many_wait_for_room_and_not_for_each_other(void **state)
@@ -58,7 +53,7 @@ static void many_wait_for_room_and_not_for_each_other(void **state)
         assert_ok(kops_synchronize(s->client, KOPS_ALL_STREAMS, 0, &s->error));
         assert_true(native_completed(s->client, MANY));
         assert_int_equal(atomic_load(&s->d.requests), MANY);
-        assert_int_equal(cu.stream_synchronize(stream), 0);
+        finish(stream);
         stop(s);
     }
     fake_set_inflight(64);
@@ -66,19 +61,18 @@ static void many_wait_for_room_and_not_for_each_other(void **state)
 
 static void an_error_comes_with_the_next_call(void **state)
 {
-    struct setting *s = start(KOPS_TRANSPORT_SHM, 0);
+    struct setting *s = *state;
     int64_t number = 0;
 
-    (void)state;
     s->d.fail_tag = "bad";
     assert_ok(enqueue(s, "good"));
     assert_ok(enqueue(s, "bad"));
-    assert_int_equal(kops_synchronize(s->client, stream, 0, &s->error), KOPS_ERR_DEVICE_ERROR);
+    expect_end(s, KOPS_ERR_DEVICE_ERROR);
     assert_true(kops_error_number(&s->error, "call", &number));
     assert_int_equal(number, 2);
     assert_non_null(strstr(s->error.message, "it broke"));
-    assert_ok(kops_synchronize(s->client, stream, 0, &s->error)); /* told once */
-    assert_int_equal(cu.stream_synchronize(stream), 0);
+    expect_end(s, KOPS_OK); /* told once */
+    finish(stream);
 
     assert_ok(enqueue(s, "bad"));
     while (!native_completed(s->client, 3))
@@ -87,7 +81,6 @@ static void an_error_comes_with_the_next_call(void **state)
     assert_ok(enqueue(s, "good"));
     assert_ok(kops_synchronize(s->client, KOPS_ALL_STREAMS, 0, &s->error));
     assert_int_equal(atomic_load(&s->d.requests), 4);
-    stop(s);
 }
 
 /* The op's name is one of hello's. */
@@ -98,43 +91,42 @@ static const struct kops_request *gemm(struct tagged *t)
     return &t->request;
 }
 
-static void a_batch_is_gathered_and_waited_for_once(void **state)
+static void enqueue_batch(struct setting *s, int n)
 {
-    struct setting *s = start(KOPS_TRANSPORT_SHM, 0);
-    int64_t number = 0;
-
-    (void)state;
-    close_gate();
     assert_ok(kops_batch_begin(s->client, stream, &s->error));
     assert_int_equal(kops_batch_begin(s->client, stream, &s->error), KOPS_ERR_BAD_ARGUMENT);
-    for (int i = 0; i < 200; i++)
+    for (int i = 0; i < n; i++)
         assert_ok(kops_enqueue(s->client, gemm(&s->t), stream, &s->error));
     assert_ok(kops_batch_end(s->client, stream, &s->error));
+    assert_int_equal(kops_batch_end(s->client, stream, &s->error), KOPS_ERR_BAD_ARGUMENT);
+}
+
+static void a_batch_is_gathered_and_waited_for_once(void **state)
+{
+    struct setting *s = *state;
+    int64_t number = 0;
+
+    close_gate();
+    enqueue_batch(s, 200);
     atomic_store(&words[1], 0);
     assert_int_equal(cu.write(stream, words_address + 8, 9, 0), 0);
     assert_false(native_completed(s->client, 1));
     open_gate();
-    assert_int_equal(cu.stream_synchronize(stream), 0);
+    finish(stream);
     assert_int_equal(atomic_load(&words[1]), 9);
     assert_int_equal(atomic_load(&s->d.ops), 200);
     assert_true(atomic_load(&s->d.sequences) < 10);
     assert_int_equal(atomic_load(&s->d.sequences), atomic_load(&s->d.requests));
-    assert_ok(kops_synchronize(s->client, stream, 0, &s->error));
-    assert_int_equal(kops_batch_end(s->client, stream, &s->error), KOPS_ERR_BAD_ARGUMENT);
+    expect_end(s, KOPS_OK);
 
     /* An error names the op within. */
     s->d.fail_tag = "any";
     s->d.fail_index = 2;
-    assert_ok(kops_batch_begin(s->client, stream, &s->error));
-    for (int i = 0; i < 4; i++)
-        assert_ok(kops_enqueue(s->client, gemm(&s->t), stream, &s->error));
-    assert_ok(kops_batch_end(s->client, stream, &s->error));
-    assert_int_equal(kops_synchronize(s->client, stream, 0, &s->error), KOPS_ERR_DEVICE_ERROR);
+    enqueue_batch(s, 4);
+    expect_end(s, KOPS_ERR_DEVICE_ERROR);
     assert_true(kops_error_number(&s->error, "call", &number));
     assert_int_equal(number, 203);
     assert_non_null(strstr(s->error.message, "gemm"));
-    assert_int_equal(cu.stream_synchronize(stream), 0);
-    stop(s);
 }
 
 /* By themselves and in batches, among ops; an error names the kernel, which may be freed meanwhile. */
@@ -145,17 +137,16 @@ static void kernels_are_launched_on_a_stream(void **state)
     const struct kops_argument args[] = {kops_arg_tensor(&(struct kops_tensor){.dtype = KOPS_F32, .rank = 1}),
                                          kops_arg_int(3)};
     const struct kops_launch_options on_stream = {.options = {.stream = 1}};
-    struct setting *s = start(KOPS_TRANSPORT_SHM, 0);
+    struct setting *s = *state;
     kops_kernel *kernel;
 
-    (void)state;
     assert_ok(kops_kernel_compile(s->client, &source, &signature, &kernel, NULL, &s->error));
     close_gate();
     for (int i = 0; i < 3; i++)
         assert_ok(kops_kernel_enqueue(kernel, args, 2, NULL, stream, &s->error));
     assert_false(native_completed(s->client, 1));
     open_gate();
-    assert_ok(kops_synchronize(s->client, stream, 0, &s->error));
+    expect_end(s, KOPS_OK);
     assert_int_equal(atomic_load(&s->d.ops), 3);
     assert_int_equal(atomic_load(&s->d.sequences), 0);
     assert_int_equal(kops_kernel_enqueue(kernel, args, 2, &on_stream, stream, &s->error), KOPS_ERR_BAD_ARGUMENT);
@@ -170,72 +161,62 @@ static void kernels_are_launched_on_a_stream(void **state)
     kops_kernel_free(kernel);
     assert_int_equal(atomic_load(&s->d.released), 0);
     assert_ok(kops_batch_end(s->client, stream, &s->error));
-    assert_int_equal(kops_synchronize(s->client, stream, 0, &s->error), KOPS_ERR_DEVICE_ERROR);
+    expect_end(s, KOPS_ERR_DEVICE_ERROR);
     assert_non_null(strstr(s->error.message, "call 5 (mine)"));
     assert_int_equal(atomic_load(&s->d.ops), 7);
     assert_int_equal(atomic_load(&s->d.sequences), 1);
-    assert_int_equal(cu.stream_synchronize(stream), 0);
-    stop(s);
 }
 
 /* Synchronising inside a batch sends what is gathered; a release does not overtake what uses the buffer. */
 static void gathered_ops_keep_their_order(void **state)
 {
-    struct setting *s = start(KOPS_TRANSPORT_SHM, 0);
+    struct setting *s = *state;
     kops_buffer *buffer;
 
-    (void)state;
     assert_ok(kops_buffer_alloc_shared(s->client, 64, &buffer, &s->error));
     assert_ok(kops_batch_begin(s->client, stream, &s->error));
     assert_ok(kops_enqueue(s->client, gemm(&s->t), stream, &s->error));
     kops_buffer_release(buffer);
     assert_ok(kops_ping(s->client, 0, &s->error));
     assert_int_equal(atomic_load(&s->d.released), 0);
-    assert_ok(kops_synchronize(s->client, stream, 0, &s->error));
+    expect_end(s, KOPS_OK);
     assert_ok(kops_ping(s->client, 0, &s->error));
     assert_int_equal(atomic_load(&s->d.released), 2); /* behind one op */
     assert_ok(kops_batch_end(s->client, stream, &s->error));
-    assert_int_equal(cu.stream_synchronize(stream), 0);
-    stop(s);
 }
 
 /* Ids mean something else to the next daemon. */
 static void releases_end_with_their_connection(void **state)
 {
-    struct setting *s = start(KOPS_TRANSPORT_SOCKET, 0);
+    struct setting *s = *state;
     kops_buffer *buffer;
 
-    (void)state;
     assert_ok(kops_buffer_alloc_shared(s->client, 64, &buffer, &s->error));
     assert_ok(enqueue(s, "x")); /* the connection has its page */
-    assert_ok(kops_synchronize(s->client, stream, 0, &s->error));
+    expect_end(s, KOPS_OK);
     assert_ok(kops_batch_begin(s->client, stream, &s->error));
     assert_ok(kops_enqueue(s->client, gemm(&s->t), stream, &s->error));
     kops_buffer_release(buffer);
     shutdown(s->client->t.fd, SHUT_RDWR); /* seen when the batch is sent */
     assert_ok(kops_batch_end(s->client, stream, &s->error));
-    assert_int_equal(kops_synchronize(s->client, stream, 0, &s->error), KOPS_ERR_CONNECTION_LOST);
+    expect_end(s, KOPS_ERR_CONNECTION_LOST);
     assert_ok(kops_ping(s->client, 0, &s->error));
     assert_int_equal(atomic_load(&s->d.released), 0);
-    assert_int_equal(cu.stream_synchronize(stream), 0);
-    stop(s);
 }
 
 static void a_captured_stream_is_refused(void **state)
 {
-    struct setting *s = start(KOPS_TRANSPORT_SOCKET, 0);
+    struct setting *s = *state;
     void *graph = NULL;
 
-    (void)state;
     if (!cu.begin_capture || cu.begin_capture(stream, 1))
         skip();
     assert_int_equal(enqueue(s, "x"), KOPS_ERR_CAPTURING);
     assert_int_equal(kops_batch_begin(s->client, stream, &s->error), KOPS_ERR_CAPTURING);
     assert_int_equal(cu.end_capture(stream, &graph), 0);
     assert_ok(enqueue(s, "x"));
-    assert_ok(kops_synchronize(s->client, stream, 0, &s->error));
+    expect_end(s, KOPS_OK);
     assert_int_equal(atomic_load(&s->d.requests), 1);
-    stop(s);
 }
 
 static void a_dead_daemon_releases_the_streams(void **state)
@@ -258,7 +239,7 @@ static void a_dead_daemon_releases_the_streams(void **state)
         assert_true(kops_error_number(&s->error, "call", &number));
         assert_int_equal(number, 10);
         assert_ok(enqueue(s, "x")); /* connects anew, with a new page */
-        assert_ok(kops_synchronize(s->client, stream, 0, &s->error));
+        expect_end(s, KOPS_OK);
         assert_int_equal(cu.synchronize(), 0);
         stop(s);
     }
@@ -277,11 +258,11 @@ static void a_lost_device_is_told_once(void **state)
         s->d.die = AFTER_REPLY;
         assert_ok(enqueue(s, "good"));
         assert_ok(enqueue(s, "bad"));
-        assert_int_equal(kops_synchronize(s->client, stream, 0, &s->error), KOPS_ERR_DEVICE_LOST);
+        expect_end(s, KOPS_ERR_DEVICE_LOST);
         assert_non_null(strstr(s->error.message, "call 2"));
-        assert_int_equal(cu.stream_synchronize(stream), 0);
+        finish(stream);
         assert_ok(enqueue(s, "good"));
-        assert_ok(kops_synchronize(s->client, stream, 0, &s->error));
+        expect_end(s, KOPS_OK);
         assert_int_equal(cu.synchronize(), 0);
         assert_int_equal(atomic_load(&s->d.requests), 3);
         stop(s);
@@ -291,10 +272,9 @@ static void a_lost_device_is_told_once(void **state)
 /* Also in the middle of a batch, part of which was sent. */
 static void a_batch_that_cannot_end_well_ends(void **state)
 {
-    struct setting *s = start(KOPS_TRANSPORT_SOCKET, 0);
+    struct setting *s = *state;
     enum kops_code r = KOPS_OK;
 
-    (void)state;
     s->d.die_at = 2;
     s->d.die = BEFORE_DONE;
     assert_ok(kops_batch_begin(s->client, stream, &s->error));
@@ -303,10 +283,9 @@ static void a_batch_that_cannot_end_well_ends(void **state)
     (void)kops_batch_end(s->client, stream, &s->error);
     assert_int_equal(cu.synchronize(), 0);
     (void)kops_synchronize(s->client, stream, 0, &s->error);
-    assert_ok(kops_synchronize(s->client, stream, 0, &s->error));
+    expect_end(s, KOPS_OK);
     assert_ok(enqueue(s, "x"));
-    assert_ok(kops_synchronize(s->client, stream, 0, &s->error));
-    stop(s);
+    expect_end(s, KOPS_OK);
 }
 
 static void closing_releases_what_still_waits(void **state)
@@ -327,17 +306,16 @@ static void closing_releases_what_still_waits(void **state)
 
 static void streams_take_turns(void **state)
 {
-    struct setting *s = start(KOPS_TRANSPORT_SHM, 0);
+    struct setting *s = *state;
     unsigned used = 0;
     void *other;
 
-    (void)state;
     for (int i = 0; i < 600; i++) {
         assert_int_equal(cu.stream_create(&other, 1), 0);
         assert_ok(kops_enqueue(s->client, tagged_run(&s->t, "x"), other, &s->error));
         if (i % 3 == 0)
             assert_ok(kops_synchronize(s->client, KOPS_ALL_STREAMS, 0, &s->error));
-        assert_int_equal(cu.stream_synchronize(other), 0);
+        finish(other);
         assert_int_equal(cu.stream_destroy(other), 0);
     }
     assert_ok(kops_synchronize(s->client, KOPS_ALL_STREAMS, 0, &s->error));
@@ -346,7 +324,6 @@ static void streams_take_turns(void **state)
     assert_int_equal(used, 256);
     assert_int_equal(kops_enqueue(s->client, tagged_run(&s->t, "x"), KOPS_ALL_STREAMS, &s->error),
                      KOPS_ERR_BAD_ARGUMENT);
-    stop(s);
 }
 
 static void *without_context(void *argument)
@@ -354,37 +331,29 @@ static void *without_context(void *argument)
     struct setting *s = argument;
     struct tagged t;
 
-    return kops_enqueue(s->client, tagged_run(&t, "x"), stream, NULL) == KOPS_ERR_NO_CUDA ? NULL : s;
+    return kops_enqueue(s->client, tagged_run(&t, "x"), stream, NULL) == KOPS_ERR_NO_CUDA ? NULL : "it was enqueued";
+}
+
+static int in_a_child(void *context_)
+{
+    struct setting *s = context_;
+
+    return enqueue(s, "x") == KOPS_ERR_NO_CUDA && !kops_ping(s->client, 0, &s->error) ? 0 : 1;
 }
 
 static void what_cannot_be_enqueued(void **state)
 {
-    struct setting *s = start(KOPS_TRANSPORT_SHM, 0);
-    pthread_t thread;
-    void *failed;
-    int status;
-    pid_t pid;
+    struct setting *s = *state;
 
-    (void)state;
     assert_ok(enqueue(s, "x"));
-    assert_ok(kops_synchronize(s->client, stream, 0, &s->error));
-    assert_int_equal(pthread_create(&thread, NULL, without_context, s), 0);
-    pthread_join(thread, &failed);
-    assert_null(failed);
+    expect_end(s, KOPS_OK);
+    in_threads(1, without_context, s, 0);
     tagged_run(&s->t, "x");
     s->t.request.options.stream = 3;
     assert_int_equal(kops_enqueue(s->client, &s->t.request, stream, &s->error), KOPS_ERR_BAD_ARGUMENT);
-    pid = fork();
-    if (pid == 0) {
-        enum kops_code r = enqueue(s, "x");
-
-        _exit(r == KOPS_ERR_NO_CUDA && !kops_ping(s->client, 0, &s->error) ? 0 : 1);
-    }
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_int_equal(status, 0);
+    in_child(in_a_child, s);
     assert_ok(enqueue(s, "x"));
-    assert_ok(kops_synchronize(s->client, stream, 0, &s->error));
-    stop(s);
+    expect_end(s, KOPS_OK);
 }
 
 /* Each on a stream of its own, now and then in a batch, now and then blocking. */
@@ -397,7 +366,7 @@ static void *enqueue_often(void *argument)
     void *own;
 
     if (cu.set(context) || cu.stream_create(&own, 1))
-        return s;
+        return "no stream";
     for (int i = 0; i < 300 && !r; i++) {
         if (i % 50 == 10)
             r = kops_batch_begin(s->client, own, &error);
@@ -410,48 +379,40 @@ static void *enqueue_often(void *argument)
     }
     if (!r)
         r = kops_synchronize(s->client, own, 0, &error);
-    return r || cu.stream_synchronize(own) || cu.stream_destroy(own) ? s : NULL;
+    return r || cu.stream_synchronize(own) || cu.stream_destroy(own) ? "it failed" : NULL;
 }
 
 static void threads_enqueue_at_once(void **state)
 {
-    struct setting *s = start(KOPS_TRANSPORT_SHM, 0);
-    pthread_t threads[4];
+    struct setting *s = *state;
 
-    (void)state;
-    for (int i = 0; i < 4; i++)
-        assert_int_equal(pthread_create(&threads[i], NULL, enqueue_often, s), 0);
-    for (int i = 0; i < 4; i++) {
-        void *failed;
-
-        pthread_join(threads[i], &failed);
-        assert_null(failed);
-    }
+    in_threads(4, enqueue_often, s, 0);
     assert_ok(kops_synchronize(s->client, KOPS_ALL_STREAMS, 0, &s->error));
     assert_int_equal(atomic_load(&s->d.ops), 4 * 300);
     assert_int_equal(native_enqueued(s->client), 4 * 300);
     assert_true(native_completed(s->client, 4 * 300));
-    stop(s);
 }
 
 int main(void)
 {
+#define RING(name)   cmocka_unit_test_setup_teardown(name, begin_by_ring, end_setting)
+#define SOCKET(name) cmocka_unit_test_setup_teardown(name, begin_by_socket, end_setting)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_op_has_its_place_on_the_stream),
+        SOCKET(an_op_has_its_place_on_the_stream),
         cmocka_unit_test(many_wait_for_room_and_not_for_each_other),
-        cmocka_unit_test(an_error_comes_with_the_next_call),
-        cmocka_unit_test(a_batch_is_gathered_and_waited_for_once),
-        cmocka_unit_test(kernels_are_launched_on_a_stream),
-        cmocka_unit_test(gathered_ops_keep_their_order),
-        cmocka_unit_test(releases_end_with_their_connection),
-        cmocka_unit_test(a_captured_stream_is_refused),
+        RING(an_error_comes_with_the_next_call),
+        RING(a_batch_is_gathered_and_waited_for_once),
+        RING(kernels_are_launched_on_a_stream),
+        RING(gathered_ops_keep_their_order),
+        SOCKET(releases_end_with_their_connection),
+        SOCKET(a_captured_stream_is_refused),
         cmocka_unit_test(a_dead_daemon_releases_the_streams),
         cmocka_unit_test(a_lost_device_is_told_once),
-        cmocka_unit_test(a_batch_that_cannot_end_well_ends),
+        SOCKET(a_batch_that_cannot_end_well_ends),
         cmocka_unit_test(closing_releases_what_still_waits),
-        cmocka_unit_test(threads_enqueue_at_once),
-        cmocka_unit_test(streams_take_turns),
-        cmocka_unit_test(what_cannot_be_enqueued),
+        RING(threads_enqueue_at_once),
+        RING(streams_take_turns),
+        RING(what_cannot_be_enqueued),
     };
 
     return cmocka_run_group_tests(tests, load_for_all, NULL);

@@ -1,5 +1,4 @@
 /* Pages of timelines, which the driver knows: given back whoever closes the client, and not to others too early. */
-#include <pthread.h>
 #include <stdio.h>
 
 #include "ordered_fake.h"
@@ -56,6 +55,7 @@ static struct setting *start_with_a_page(void **ret_page)
     return s;
 }
 
+/* Without a context. */
 static void *close_client(void *client)
 {
     kops_close(client);
@@ -67,11 +67,9 @@ static void a_page_is_given_back_in_any_thread(void **state)
     void *page = NULL;
     struct setting *s = start_with_a_page(&page);
     struct pages now;
-    pthread_t thread; /* without a context */
 
     (void)state;
-    assert_int_equal(pthread_create(&thread, NULL, close_client, s->client), 0);
-    pthread_join(thread, NULL);
+    in_threads(1, close_client, s->client, 0);
     s->client = NULL;
     now = registered_pages();
     assert_false(contains(&now, page));

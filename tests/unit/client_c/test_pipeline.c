@@ -2,60 +2,75 @@
 #include <semaphore.h>
 #include <sys/socket.h>
 
-#include "test.h"
+#include "scripted.h"
 
-enum { MANY = 3000 };
+enum { MANY = 3000, LONG = 90000 };
+
+static struct scene *start_with_inflight(uint64_t inflight, fake_serve *serve, void *context)
+{
+    struct scene *s;
+
+    fake_set_inflight(inflight);
+    s = scene_serve(serve, context, NULL);
+    fake_set_inflight(64);
+    return s;
+}
+
+/* Submits runs with a tag; NULL: of their number. */
+static void submit_many(struct scene *s, const char *tag, kops_ticket *tickets, int n)
+{
+    char number[16];
+
+    for (int i = 0; i < n; i++) {
+        snprintf(number, sizeof(number), "run %d", i);
+        assert_ok(kops_submit(s->client, tagged_run(&s->t, tag ? tag : number), &tickets[i], &s->error));
+    }
+}
 
 /* One thread that reads a request and writes its reply, blocking in both, as a simple daemon does: when nobody reads
- * the replies, it reads no more requests. A socket holds some 280 small messages each way. */
+ * the replies, it reads no more requests. A socket holds some 280 small messages each way, or a part of a long one. */
 static void many_runs_do_not_deadlock(void **state)
 {
-    struct fake *f;
-    kops_client *client;
-    struct kops_error error;
-    struct kops_result result;
     static kops_ticket tickets[MANY];
-    struct tagged t;
+    static char text[LONG + 1];
+    const struct {
+        const char *tag;
+        int n;
+    } cases[] = {{"x", MANY}, {text, 40}};
 
     (void)state;
-    fake_set_inflight(MANY);
-    f = fake_start(fake_serve_well, NULL);
-    client = connect_to(f);
-    for (int i = 0; i < MANY; i++)
-        assert_ok(kops_submit(client, tagged_run(&t, "x"), &tickets[i], &error));
-    /* In an order that is not that of the replies. */
-    for (int i = MANY - 1; i >= 0; i--) {
-        assert_ok(kops_wait(client, tickets[i], 0, &result, &error));
-        assert_true(result.total_us == 20);
+    memset(text, 'y', LONG);
+    for (int k = 0; k < 2; k++) {
+        struct scene *s = start_with_inflight(MANY, fake_serve_well, NULL);
+        struct kops_result result;
+
+        submit_many(s, cases[k].tag, tickets, cases[k].n);
+        /* In an order that is not that of the replies. */
+        for (int i = cases[k].n - 1; i >= 0; i--) {
+            assert_ok(kops_wait(s->client, tickets[i], 0, &result, &s->error));
+            assert_true(result.total_us == 20);
+        }
+        scene_stop(s);
     }
-    kops_close(client);
-    fake_stop(f);
 }
+
+enum { LIMIT = 16 };
 
 /* Lets requests pile up to the limit, sees that no more comes, then answers the newest first. */
 static void serve_in_reverse(struct fake_connection *c, void *context)
 {
-    const unsigned limit = 16;
-    unsigned *too_many = context;
-    struct fake_request r;
-    struct {
-        uint32_t msgid;
-        char tag[16];
-    } held[16];
-    unsigned n = 0;
+    unsigned *too_many = context, n = 0;
+    struct fake_request r, held[LIMIT];
 
     while (fake_next(c, &r)) {
-        const msgpack_object *tag;
         char byte;
 
-        if (strcmp(r.method, "run")) {
+        if (!r.tag[0]) {
             fake_answer(c, &r);
             continue;
         }
-        tag = fake_param(fake_param(&r.params, "attrs"), "tag");
-        held[n].msgid = r.msgid;
-        snprintf(held[n].tag, sizeof(held[n].tag), "%.*s", (int)tag->via.str.size, tag->via.str.ptr);
-        if (++n < limit)
+        held[n] = r;
+        if (++n < LIMIT)
             continue;
         *too_many += c->length > 0 || recv(c->fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK) > 0;
         while (n)
@@ -66,109 +81,52 @@ static void serve_in_reverse(struct fake_connection *c, void *context)
 static void the_limit_is_kept_and_replies_find_their_call(void **state)
 {
     unsigned too_many = 0;
-    struct fake *f;
-    kops_client *client;
-    struct kops_error error;
+    struct scene *s = start_with_inflight(LIMIT, serve_in_reverse, &too_many);
     struct kops_result result;
-    kops_ticket tickets[160];
-    struct tagged t;
+    kops_ticket tickets[10 * LIMIT];
     char tag[16];
 
     (void)state;
-    fake_set_inflight(16);
-    f = fake_start(serve_in_reverse, &too_many);
-    client = connect_to(f);
-    for (int i = 0; i < 160; i++) {
+    submit_many(s, NULL, tickets, 10 * LIMIT);
+    for (int i = 0; i < 10 * LIMIT; i++) {
         snprintf(tag, sizeof(tag), "run %d", i);
-        assert_ok(kops_submit(client, tagged_run(&t, tag), &tickets[i], &error));
-    }
-    for (int i = 0; i < 160; i++) {
-        snprintf(tag, sizeof(tag), "run %d", i);
-        assert_ok(kops_wait(client, tickets[i], 0, &result, &error));
+        assert_ok(kops_wait(s->client, tickets[i], 0, &result, &s->error));
         assert_string_equal(result.variant, tag);
     }
-    kops_close(client);
-    fake_stop(f);
+    scene_stop(s);
     assert_int_equal(too_many, 0);
 }
 
-/* Never answers a run; hangs up when it is asked to. */
-static void serve_no_runs(struct fake_connection *c, void *context)
+static void full_then_timeout(void **state)
 {
-    struct fake_request r;
-
-    (void)context;
-    while (fake_next(c, &r)) {
-        if (!strcmp(r.method, "trim"))
-            return;
-        if (strcmp(r.method, "run"))
-            fake_answer(c, &r);
-    }
-}
-
-static void full_then_timeout_then_lost(void **state)
-{
-    struct fake *f;
-    kops_client *client;
-    struct kops_error error;
-    kops_ticket tickets[4], more;
-    struct tagged t;
+    struct scene *s = start_with_inflight(5, scripted_serve, NULL);
+    kops_ticket tickets[5], more;
 
     (void)state;
-    fake_set_inflight(5);
-    f = fake_start(serve_no_runs, NULL);
-    client = connect_to(f);
-    for (int i = 0; i < 4; i++)
-        assert_ok(kops_submit(client, tagged_run(&t, "x"), &tickets[i], &error));
-    assert_ok(kops_submit(client, tagged_run(&t, "x"), &more, &error));
-    tagged_run(&t, "x");
-    t.request.options.timeout_ms = 20;
-    assert_int_equal(kops_submit(client, &t.request, &more, &error), KOPS_ERR_TIMEOUT);
-    assert_int_equal(kops_ping(client, 20, &error), KOPS_ERR_TIMEOUT); /* every request counts */
-    kops_close(client);                                                /* with runs under way */
-    fake_stop(f);
+    scene_script(s, "_*", NULL);
+    submit_many(s, "x", tickets, 5);
+    tagged_run(&s->t, "x");
+    s->t.request.options.timeout_ms = 20;
+    assert_int_equal(kops_submit(s->client, &s->t.request, &more, &s->error), KOPS_ERR_TIMEOUT);
+    assert_int_equal(kops_ping(s->client, 20, &s->error), KOPS_ERR_TIMEOUT); /* every request counts */
+    scene_stop(s);                                                           /* with runs under way */
+}
 
-    fake_set_inflight(6);
-    f = fake_start(serve_no_runs, NULL);
-    client = connect_to(f);
-    for (int i = 0; i < 4; i++)
-        assert_ok(kops_submit(client, tagged_run(&t, "x"), &tickets[i], &error));
-    assert_int_equal(kops_trim(client, NULL, &error), KOPS_ERR_CONNECTION_LOST);
+static void unanswered_then_lost(void **state)
+{
+    struct scene *s = *state;
+    kops_ticket tickets[4];
+
+    scene_script(s, "____x*", "run trim");
+    submit_many(s, "x", tickets, 4);
+    assert_int_equal(kops_trim(s->client, NULL, &s->error), KOPS_ERR_CONNECTION_LOST);
     for (int i = 0; i < 4; i++) {
         bool done = false;
 
-        assert_ok(kops_poll(client, tickets[i], &done, &error));
+        assert_ok(kops_poll(s->client, tickets[i], &done, &s->error));
         assert_true(done);
-        assert_int_equal(kops_wait(client, tickets[i], 0, NULL, &error), KOPS_ERR_CONNECTION_LOST);
+        assert_int_equal(kops_wait(s->client, tickets[i], 0, NULL, &s->error), KOPS_ERR_CONNECTION_LOST);
     }
-    kops_close(client);
-    fake_stop(f);
-}
-
-/* Reads nothing until it is told to, so that messages are cut in the middle by a full socket. */
-static void a_long_request_is_sent_in_parts(void **state)
-{
-    struct fake *f;
-    kops_client *client;
-    struct kops_error error;
-    struct kops_result result;
-    kops_ticket tickets[40];
-    struct tagged t;
-    char *text = malloc(90001);
-
-    (void)state;
-    memset(text, 'y', 90000);
-    text[90000] = 0;
-    fake_set_inflight(64);
-    f = fake_start(fake_serve_well, NULL);
-    client = connect_to(f);
-    for (int i = 0; i < 40; i++)
-        assert_ok(kops_submit(client, tagged_run(&t, text), &tickets[i], &error));
-    for (int i = 0; i < 40; i++)
-        assert_ok(kops_wait(client, tickets[i], 0, &result, &error));
-    free(text);
-    kops_close(client);
-    fake_stop(f);
 }
 
 /* Answers hello, then reads nothing until it is told to. */
@@ -186,35 +144,27 @@ static void serve_after_a_while(struct fake_connection *c, void *context)
 /* The rest of a message that was given up in the middle goes first, and descriptors do not go with it. */
 static void descriptors_go_with_their_own_message(void **state)
 {
-    char *text = malloc(90001);
-    kops_client *client;
-    struct kops_error error;
+    static char text[LONG + 1];
     kops_buffer *buffer;
     kops_ticket ticket;
-    struct tagged t;
-    struct fake *f;
+    struct scene *s;
     sem_t go;
 
     (void)state;
-    memset(text, 'y', 90000);
-    text[90000] = 0;
+    memset(text, 'y', LONG);
     sem_init(&go, 0, 0);
-    fake_set_inflight(64);
-    f = fake_start(serve_after_a_while, &go);
-    client = connect_to(f);
+    s = scene_serve(serve_after_a_while, &go, NULL);
     do {
-        tagged_run(&t, text);
-        t.request.options.timeout_ms = 20;
-    } while (!kops_submit(client, &t.request, &ticket, &error));
-    assert_int_equal(error.code, KOPS_ERR_TIMEOUT);
+        tagged_run(&s->t, text);
+        s->t.request.options.timeout_ms = 20;
+    } while (!kops_submit(s->client, &s->t.request, &ticket, &s->error));
+    assert_int_equal(s->error.code, KOPS_ERR_TIMEOUT);
     sem_post(&go);
-    assert_ok(kops_buffer_alloc_shared(client, 64, &buffer, &error));
-    assert_ok(kops_ping(client, 0, &error));
+    assert_ok(kops_buffer_alloc_shared(s->client, 64, &buffer, &s->error));
+    assert_ok(kops_ping(s->client, 0, &s->error));
     kops_buffer_release(buffer);
-    kops_close(client);
-    fake_stop(f);
+    scene_stop(s);
     sem_destroy(&go);
-    free(text);
 }
 
 int main(void)
@@ -222,8 +172,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(many_runs_do_not_deadlock),
         cmocka_unit_test(the_limit_is_kept_and_replies_find_their_call),
-        cmocka_unit_test(full_then_timeout_then_lost),
-        cmocka_unit_test(a_long_request_is_sent_in_parts),
+        cmocka_unit_test(full_then_timeout),
+        TEST(unanswered_then_lost),
         cmocka_unit_test(descriptors_go_with_their_own_message),
     };
 

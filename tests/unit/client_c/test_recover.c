@@ -3,147 +3,125 @@
 
 #include "scripted.h"
 
-static kops_client *connect_with_patience(const struct fake *f, int64_t reconnect_ms)
+static void a_run_is_repeated_as_often_as_it_may_be(void **state)
 {
-    struct kops_connect_options options = {.socket = fake_path(f), .reconnect_timeout_ms = reconnect_ms};
-    struct kops_error error;
-    kops_client *client = NULL;
+    static const struct {
+        const char *script;
+        enum kops_code code;
+        unsigned work;
+        const char *said;
+    } cases[] = {
+        {"x", KOPS_OK, 2, ""},
+        {"k", KOPS_OK, 2, ""},
+        {"xx", KOPS_ERR_CONNECTION_LOST, 2, "repeated once"},
+        {"p", KOPS_ERR_PROTOCOL_ERROR, 1, "as it"},
+        {"d", KOPS_OK, 2, ""},
+        {"D", KOPS_OK, 2, ""}, /* a daemon that says so and stays is left */
+        {"n", KOPS_OK, 2, ""},
+        {"dd", KOPS_ERR_DEVICE_LOST, 2, "illegal address"},
+        {"dd", KOPS_ERR_DEVICE_LOST, 2, "repeated once"},
+        {"dx", KOPS_ERR_CONNECTION_LOST, 2, "repeated once"},
+        /* What was refused never ran: any number of times. */
+        {"sss", KOPS_OK, 4, ""},
+        {"SSS", KOPS_OK, 4, ""},
+        {"sSx", KOPS_OK, 4, ""},
+        {"Sxx", KOPS_ERR_CONNECTION_LOST, 3, ""},
+    };
 
-    if (kops_connect(&options, &client, &error))
-        fail_msg("connect: %s", error.message);
-    return client;
-}
-
-/* One run that does no harm twice, against the script. */
-static void expect_run(const char *script, enum kops_code code, unsigned work, const char *said)
-{
-    struct scripted s = SCRIPTED(.script = script);
-    struct fake *f = fake_start(scripted_serve, &s);
-    kops_client *client = connect_to(f);
-    struct kops_error error;
-    struct tagged t;
-
-    if (kops_run(client, tagged_run(&t, "x"), NULL, &error) != code)
-        fail_msg("\"%s\": %s: %s", script, kops_code_name(error.code), error.message);
-    if (!code && (error.code || error.message[0]))
-        fail_msg("\"%s\": it went well, and says \"%s\"", script, error.message);
-    if (said && !strstr(error.message, said))
-        fail_msg("\"%s\": \"%s\" lacks \"%s\"", script, error.message, said);
-    assert_int_equal(scripted_look(&s).work, work);
-    /* Whatever it was, the client goes on. */
-    assert_ok(kops_run(client, tagged_run(&t, "y"), NULL, &error));
-    kops_close(client);
-    fake_stop(f);
-}
-
-static void repeated_once(void **state)
-{
     (void)state;
-    expect_run("x", KOPS_OK, 2, NULL);
-    expect_run("k", KOPS_OK, 2, NULL);
-    expect_run("xx", KOPS_ERR_CONNECTION_LOST, 2, "repeated once");
-    expect_run("p", KOPS_ERR_PROTOCOL_ERROR, 1, "as it");
-}
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct scene *s = scene_start(NULL);
 
-static void device_lost_is_repeated_once(void **state)
-{
-    (void)state;
-    expect_run("d", KOPS_OK, 2, NULL);
-    expect_run("D", KOPS_OK, 2, NULL); /* a daemon that says so and stays is left */
-    expect_run("n", KOPS_OK, 2, NULL);
-    expect_run("dd", KOPS_ERR_DEVICE_LOST, 2, "illegal address");
-    expect_run("dd", KOPS_ERR_DEVICE_LOST, 2, "repeated once");
-    expect_run("dx", KOPS_ERR_CONNECTION_LOST, 2, "repeated once");
+        scene_script(s, cases[i].script, NULL);
+        if (scene_run(s) != cases[i].code || s->error.code != cases[i].code || !strstr(s->error.message, cases[i].said))
+            fail_msg("\"%s\": %s: %s", cases[i].script, kops_code_name(s->error.code), s->error.message);
+        if (!s->error.code && s->error.message[0])
+            fail_msg("\"%s\": it went well, and says \"%s\"", cases[i].script, s->error.message);
+        if (scene_seen(s).work != cases[i].work)
+            fail_msg("\"%s\": it ran %u times", cases[i].script, scene_seen(s).work);
+        /* Whatever it was, the client goes on. */
+        assert_ok(scene_run(s));
+        scene_stop(s);
+    }
 }
 
 /* The daemon has another process for the device: the error is the call's own, and the connection goes on. */
 static void a_daemon_that_goes_on(void **state)
 {
-    struct scripted s = SCRIPTED(.script = "gt");
-    struct fake *f = fake_start(scripted_serve, &s);
-    kops_client *client = connect_to(f);
-    struct kops_error error;
-    struct tagged t;
+    struct scene *s = *state;
 
-    (void)state;
-    assert_int_equal(kops_run(client, tagged_run(&t, "x"), NULL, &error), KOPS_ERR_DEVICE_LOST);
-    assert_string_equal(error.message, "device_lost");
-    assert_string_equal(kops_error_text(&error, "daemon"), "goes_on");
-    assert_int_equal(kops_run(client, tagged_run(&t, "x"), NULL, &error), KOPS_ERR_JOB_TIMEOUT);
-    assert_ok(kops_run(client, tagged_run(&t, "y"), NULL, &error));
-    assert_int_equal(scripted_look(&s).work, 3);
-    assert_int_equal(scripted_look(&s).connections, 1);
-    kops_close(client);
-    fake_stop(f);
-}
-
-/* What was refused never ran: any number of times. */
-static void shutting_down_is_repeated(void **state)
-{
-    (void)state;
-    expect_run("sss", KOPS_OK, 4, NULL);
-    expect_run("SSS", KOPS_OK, 4, NULL);
-    expect_run("sSx", KOPS_OK, 4, NULL);
-    expect_run("Sxx", KOPS_ERR_CONNECTION_LOST, 3, NULL);
+    scene_script(s, "gt", NULL);
+    assert_int_equal(scene_run(s), KOPS_ERR_DEVICE_LOST);
+    assert_string_equal(s->error.message, "it was lost");
+    assert_string_equal(kops_error_text(&s->error, "daemon"), "goes_on");
+    assert_int_equal(scene_run(s), KOPS_ERR_JOB_TIMEOUT);
+    assert_ok(scene_run(s));
+    assert_int_equal(scene_seen(s).work, 3);
+    assert_int_equal(scene_seen(s).connections, 1);
 }
 
 /* No more than the client has patience for. */
 static void shutting_down_for_good(void **state)
 {
-    struct scripted s = SCRIPTED(.script = "ssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssss");
-    struct fake *f = fake_start(scripted_serve, &s);
-    kops_client *client = connect_with_patience(f, 40);
-    struct kops_error error;
-    struct tagged t;
+    struct scene *s = scene_start(&(struct kops_connect_options){.reconnect_timeout_ms = 40});
 
     (void)state;
-    assert_int_equal(kops_run(client, tagged_run(&t, "x"), NULL, &error), KOPS_ERR_SHUTTING_DOWN);
-    assert_string_equal(error.message, "the daemon is ending");
-    assert_true(scripted_look(&s).work > 1);
-    kops_close(client);
-    fake_stop(f);
+    scene_script(s, "s*", NULL);
+    assert_int_equal(scene_run(s), KOPS_ERR_SHUTTING_DOWN);
+    assert_string_equal(s->error.message, "the daemon is ending");
+    assert_true(scene_seen(s).work > 1);
+    scene_stop(s);
+}
+
+/* Nor longer than the call may take. */
+static void shutting_down_for_longer_than_the_call(void **state)
+{
+    struct scene *s = *state;
+
+    scene_script(s, "s*", NULL);
+    tagged_run(&s->t, "x");
+    s->t.request.options.timeout_ms = 100;
+    assert_int_equal(kops_run(s->client, &s->t.request, NULL, &s->error), KOPS_ERR_SHUTTING_DOWN);
+}
+
+/* The environment's patience, for a client that says nothing of it. */
+static struct scene *start_with_patience(const char *seconds)
+{
+    struct scene *s;
+
+    setenv("KOPS_RECONNECT_TIMEOUT", seconds, 1);
+    s = scene_start(NULL);
+    unsetenv("KOPS_RECONNECT_TIMEOUT");
+    return s;
 }
 
 static void no_reconnect(void **state)
 {
-    struct scripted s = SCRIPTED(.script = "sxd");
-    struct fake *f = fake_start(scripted_serve, &s);
-    struct kops_error error;
-    kops_client *client;
-    struct tagged t;
+    struct scene *s = start_with_patience("0");
 
     (void)state;
-    setenv("KOPS_RECONNECT_TIMEOUT", "0", 1);
-    client = connect_to(f);
-    unsetenv("KOPS_RECONNECT_TIMEOUT");
-    assert_int_equal(kops_run(client, tagged_run(&t, "x"), NULL, &error), KOPS_ERR_SHUTTING_DOWN);
-    assert_int_equal(kops_run(client, tagged_run(&t, "x"), NULL, &error), KOPS_ERR_CONNECTION_LOST);
-    assert_int_equal(kops_run(client, tagged_run(&t, "x"), NULL, &error), KOPS_ERR_DEVICE_LOST);
-    assert_ok(kops_run(client, tagged_run(&t, "x"), NULL, &error));
-    assert_int_equal(scripted_look(&s).work, 4);
-    kops_close(client);
-    fake_stop(f);
+    scene_script(s, "sxd", NULL);
+    assert_int_equal(scene_run(s), KOPS_ERR_SHUTTING_DOWN);
+    assert_int_equal(scene_run(s), KOPS_ERR_CONNECTION_LOST);
+    assert_int_equal(scene_run(s), KOPS_ERR_DEVICE_LOST);
+    assert_ok(scene_run(s));
+    assert_int_equal(scene_seen(s).work, 4);
+    scene_stop(s);
 }
 
 /* Pipelined runs are the caller's to repeat. */
 static void tickets_are_not_repeated(void **state)
 {
-    struct scripted s = SCRIPTED(.script = "x");
-    struct fake *f = fake_start(scripted_serve, &s);
-    kops_client *client = connect_to(f);
-    struct kops_error error;
+    struct scene *s = *state;
     kops_ticket ticket;
-    struct tagged t;
 
-    (void)state;
-    assert_ok(kops_submit(client, tagged_run(&t, "x"), &ticket, &error));
-    assert_int_equal(kops_wait(client, ticket, 0, NULL, &error), KOPS_ERR_CONNECTION_LOST);
-    assert_non_null(strstr(error.message, "may or may not have run"));
-    assert_ok(kops_submit(client, tagged_run(&t, "x"), &ticket, &error));
-    assert_ok(kops_wait(client, ticket, 0, NULL, &error));
-    assert_int_equal(scripted_look(&s).work, 2);
-    kops_close(client);
-    fake_stop(f);
+    scene_script(s, "x", NULL);
+    assert_ok(kops_submit(s->client, tagged_run(&s->t, "x"), &ticket, &s->error));
+    assert_int_equal(kops_wait(s->client, ticket, 0, NULL, &s->error), KOPS_ERR_CONNECTION_LOST);
+    assert_non_null(strstr(s->error.message, "may or may not have run"));
+    assert_ok(kops_submit(s->client, tagged_run(&s->t, "x"), &ticket, &s->error));
+    assert_ok(kops_wait(s->client, ticket, 0, NULL, &s->error));
+    assert_int_equal(scene_seen(s).work, 2);
 }
 
 /* Everything but work is harmless twice. */
@@ -156,26 +134,24 @@ static void definitions_are_repeated(void **state)
     (void)state;
     fake_set_device("GPU-0"); /* whose memory the daemon makes */
     for (size_t i = 0; i < sizeof(methods) / sizeof(methods[0]); i++) {
-        struct scripted s = SCRIPTED(.script = i % 2 ? "x" : "dS", .method = methods[i]);
-        struct fake *f = fake_start(scripted_serve, &s);
-        kops_client *client = connect_to(f);
-        struct kops_error error;
+        struct scene *s = scene_start(NULL);
         kops_module *module;
         kops_kernel *kernel;
         kops_buffer *buffer;
 
-        assert_ok(kops_ping(client, 0, &error));
-        assert_ok(kops_buffer_alloc_shared(client, 4096, &buffer, &error));
+        print_message("%s\n", methods[i]);
+        scene_script(s, i % 2 ? "x" : "dS", methods[i]);
+        assert_ok(kops_ping(s->client, 0, &s->error));
+        assert_ok(kops_buffer_alloc_shared(s->client, 4096, &buffer, &s->error));
         kops_buffer_release(buffer);
-        assert_ok(kops_buffer_alloc(client, 4096, NULL, &buffer, &error));
+        assert_ok(kops_buffer_alloc(s->client, 4096, NULL, &buffer, &s->error));
         kops_buffer_release(buffer);
-        assert_ok(kops_compile(client, &source, &module, NULL, &error));
-        assert_ok(kops_kernel_define(module, &signature, &kernel, &error));
+        assert_ok(kops_compile(s->client, &source, &module, NULL, &s->error));
+        assert_ok(kops_kernel_define(module, &signature, &kernel, &s->error));
         kops_kernel_free(kernel);
         kops_module_free(module);
-        assert_true(scripted_look(&s).connections > 1);
-        kops_close(client);
-        fake_stop(f);
+        assert_true(scene_seen(s).connections > 1);
+        scene_stop(s);
     }
     fake_set_device(NULL);
 }
@@ -184,207 +160,154 @@ static void definitions_are_repeated(void **state)
 
 static void socket_absent_for_a_while(void **state)
 {
-    struct scripted s = SCRIPTED(.script = "x");
-    struct fake *f = fake_start(scripted_serve, &s);
-    kops_client *client = connect_to(f);
-    struct kops_error error;
+    struct scene *s = *state;
     kops_buffer *buffer;
-    struct tagged t;
 
-    (void)state;
-    assert_ok(kops_buffer_alloc_shared(client, 4096, &buffer, &error));
-    fake_vanish(f);
-    tagged_run(&t, "x");
-    t.request.options.timeout_ms = 60;
+    scene_script(s, "x", NULL);
+    assert_ok(kops_buffer_alloc_shared(s->client, 4096, &buffer, &s->error));
+    fake_vanish(s->fake);
+    tagged_run(&s->t, "x");
+    s->t.request.options.timeout_ms = 60;
     /* It waits: its time is over, not the client's patience. */
-    assert_int_equal(kops_run(client, &t.request, NULL, &error), KOPS_ERR_TIMEOUT);
-    assert_non_null(strstr(error.message, fake_path(f)));
-    fake_reappear(f);
-    t.request.options.timeout_ms = 0;
-    assert_ok(kops_run(client, &t.request, NULL, &error));
-    assert_int_equal(error.code, KOPS_OK);
+    assert_int_equal(kops_run(s->client, &s->t.request, NULL, &s->error), KOPS_ERR_TIMEOUT);
+    assert_non_null(strstr(s->error.message, fake_path(s->fake)));
+    fake_reappear(s->fake);
+    assert_ok(scene_run(s));
+    assert_int_equal(s->error.code, KOPS_OK);
     kops_buffer_release(buffer);
-    kops_close(client);
-    fake_stop(f);
 }
 
 enum { THREADS = 6, RUNS = 200 };
 
 struct worker {
-    pthread_t thread;
     kops_client *client;
-    unsigned runs;
-    enum kops_code code; /* of the first failure */
-    char message[512];
+    struct kops_error error; /* of the first failure */
 };
 
 static void *run_often(void *argument)
 {
     struct worker *w = argument;
-    struct kops_error error;
     struct tagged t;
 
-    for (unsigned i = 0; i < w->runs && !w->code; i++)
-        w->code = kops_run(w->client, tagged_run(&t, "x"), NULL, &error);
-    if (w->code)
-        memcpy(w->message, error.message, sizeof(w->message));
+    for (unsigned i = 0; i < RUNS; i++)
+        if (kops_run(w->client, tagged_run(&t, "x"), NULL, &w->error))
+            return w->error.message;
     return NULL;
-}
-
-static void run_threads(struct worker *workers, kops_client *client, unsigned runs)
-{
-    for (unsigned i = 0; i < THREADS; i++) {
-        workers[i] = (struct worker){.client = client, .runs = runs};
-        assert_int_equal(pthread_create(&workers[i].thread, NULL, run_often, &workers[i]), 0);
-    }
-    for (unsigned i = 0; i < THREADS; i++)
-        pthread_join(workers[i].thread, NULL);
 }
 
 /* Whoever waits for the daemon hears of the same failure, at about the same time. */
 static void patience_is_over(void **state)
 {
-    struct scripted s = SCRIPTED(.script = "x");
-    struct fake *f = fake_start(scripted_serve, &s);
+    struct scene *s = start_with_patience("0.04");
     struct worker workers[THREADS];
-    kops_client *client;
+    pthread_t threads[THREADS];
 
     (void)state;
-    setenv("KOPS_RECONNECT_TIMEOUT", "0.04", 1);
-    client = connect_to(f);
-    unsetenv("KOPS_RECONNECT_TIMEOUT");
-    fake_vanish(f);
-    run_threads(workers, client, RUNS);
+    scene_script(s, "x", NULL);
+    fake_vanish(s->fake);
     for (unsigned i = 0; i < THREADS; i++) {
-        assert_int_equal(workers[i].code, KOPS_ERR_CONNECT_FAILED);
-        assert_non_null(strstr(workers[i].message, "for 40 ms"));
-        assert_non_null(strstr(workers[i].message, fake_path(f)));
+        workers[i].client = s->client;
+        assert_int_equal(pthread_create(&threads[i], NULL, run_often, &workers[i]), 0);
     }
-    kops_close(client);
-    fake_stop(f);
+    for (unsigned i = 0; i < THREADS; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(workers[i].error.code, KOPS_ERR_CONNECT_FAILED);
+        assert_non_null(strstr(workers[i].error.message, "for 40 ms"));
+        assert_non_null(strstr(workers[i].error.message, fake_path(s->fake)));
+    }
+    scene_stop(s);
 }
 
 /* One dies under several threads, again and again: none of them notices. */
 static void threads_go_on(void **state)
 {
     static const char *const ends[] = {"x", "d", "sS", "n"};
-    struct scripted s = SCRIPTED(.script = "");
-    struct fake *f = fake_start(scripted_serve, &s);
-    kops_client *client = connect_to(f);
+    struct scene *s = *state;
     struct worker workers[THREADS];
     char script[RUNS + 8] = {0};
 
-    (void)state;
+    for (unsigned i = 0; i < THREADS; i++)
+        workers[i].client = s->client;
     for (unsigned round = 0; round < sizeof(ends) / sizeof(ends[0]); round++) {
-        pthread_mutex_lock(&s.lock);
+        print_message("\"%s\"\n", ends[round]);
         memset(script, '.', RUNS);
         snprintf(script + RUNS, sizeof(script) - RUNS, "%s", ends[round]);
-        s.script = script;
-        pthread_mutex_unlock(&s.lock);
-        run_threads(workers, client, RUNS);
-        for (unsigned i = 0; i < THREADS; i++)
-            if (workers[i].code)
-                fail_msg("\"%s\": thread %u: %s", ends[round], i, workers[i].message);
-        assert_int_equal(scripted_look(&s).connections, round + 2);
+        scene_script(s, script, NULL);
+        in_threads(THREADS, run_often, workers, sizeof(workers[0]));
+        assert_int_equal(scene_seen(s).connections, round + 2);
     }
-    kops_close(client);
-    fake_stop(f);
 }
 
 /* ---- buffers ---- */
 
 static void buffers_are_registered_anew(void **state)
 {
-    struct scripted s = SCRIPTED(.script = "x");
-    struct fake *f = fake_start(scripted_serve, &s);
-    kops_client *client = connect_to(f);
-    struct kops_error error;
+    struct scene *s = *state;
     struct kops_tensor a, b;
     kops_buffer *shared, *made;
 
-    (void)state;
-    assert_ok(kops_buffer_alloc_shared(client, 4096, &shared, &error));
-    assert_ok(kops_buffer_alloc(client, 4096, NULL, &made, &error));
+    scene_script(s, "x", NULL);
+    assert_ok(kops_buffer_alloc_shared(s->client, 4096, &shared, &s->error));
+    assert_ok(kops_buffer_alloc(s->client, 4096, NULL, &made, &s->error));
     memset(kops_buffer_data(made), 7, 4096);
     a = kops_vector(shared, KOPS_F32, 1024);
     b = kops_vector(made, KOPS_F32, 1024);
-    assert_ok(kops_square(client, &a, &b, NULL, NULL, &error));
-    assert_int_equal(scripted_look(&s).work, 2);
-    assert_int_equal(scripted_look(&s).registered, 4); /* both, and both again: the daemon makes no host memory */
+    assert_ok(kops_square(s->client, &a, &b, NULL, NULL, &s->error));
+    assert_int_equal(scene_seen(s).work, 2);
+    assert_int_equal(scene_seen(s).registered, 4); /* both, and both again: the daemon makes no host memory */
     assert_int_equal(((unsigned char *)kops_buffer_data(made))[4095], 7);
     kops_buffer_release(shared);
     kops_buffer_release(made);
-    kops_close(client);
-    fake_stop(f);
 }
 
-static void buffer_lost(void **state)
+/* The next daemon does not take a buffer: for good, or since it has no room now and may have some later. */
+static void a_buffer_is_refused(void **state)
 {
-    struct scripted s = SCRIPTED(.script = "x", .refusal = "invalid_handle");
-    struct fake *f = fake_start(scripted_serve, &s);
-    kops_client *client = connect_to(f);
-    struct kops_error error;
-    struct kops_tensor a, b;
-    kops_buffer *buffer;
-    struct tagged t;
-
     (void)state;
-    assert_ok(kops_buffer_alloc_shared(client, 8192, &buffer, &error));
-    a = b = kops_vector(buffer, KOPS_F32, 1024);
-    b.offset = 4096;
-    assert_int_equal(kops_square(client, &a, &b, NULL, NULL, &error), KOPS_ERR_BUFFER_LOST);
-    assert_non_null(strstr(error.message, "invalid_handle: not this one"));
-    assert_int_equal(scripted_look(&s).registered, 2);
-    /* It stays lost, without asking. */
-    assert_int_equal(kops_square(client, &a, &b, NULL, NULL, &error), KOPS_ERR_BUFFER_LOST);
-    assert_int_equal(scripted_look(&s).registered, 2);
-    assert_ok(kops_run(client, tagged_run(&t, "x"), NULL, &error));
-    kops_buffer_release(buffer);
-    kops_close(client);
-    fake_stop(f);
-}
+    for (int for_now = 0; for_now < 2; for_now++) {
+        struct scene *s = scene_start(NULL);
+        struct kops_tensor t[2];
+        kops_buffer *buffer;
 
-/* A daemon that has no room now may have some later. */
-static void buffer_refused_for_now(void **state)
-{
-    struct scripted s = SCRIPTED(.script = "x", .refusal = "quota_exceeded");
-    struct fake *f = fake_start(scripted_serve, &s);
-    kops_client *client = connect_to(f);
-    struct kops_error error;
-    struct kops_tensor a, b;
-    kops_buffer *buffer;
-
-    (void)state;
-    assert_ok(kops_buffer_alloc_shared(client, 8192, &buffer, &error));
-    a = b = kops_vector(buffer, KOPS_F32, 1024);
-    b.offset = 4096;
-    assert_int_equal(kops_square(client, &a, &b, NULL, NULL, &error), KOPS_ERR_QUOTA_EXCEEDED);
-    pthread_mutex_lock(&s.lock);
-    s.refusal = NULL;
-    pthread_mutex_unlock(&s.lock);
-    assert_ok(kops_square(client, &a, &b, NULL, NULL, &error));
-    kops_buffer_release(buffer);
-    kops_close(client);
-    fake_stop(f);
+        scene_script(s, "x", NULL);
+        s->d.refusal = for_now ? "quota_exceeded" : "invalid_handle";
+        assert_ok(kops_buffer_alloc_shared(s->client, 8192, &buffer, &s->error));
+        vectors_in(buffer, 1024, 2, t);
+        assert_int_equal(kops_square(s->client, &t[0], &t[1], NULL, NULL, &s->error),
+                         for_now ? KOPS_ERR_QUOTA_EXCEEDED : KOPS_ERR_BUFFER_LOST);
+        assert_int_equal(scene_seen(s).registered, 2);
+        if (for_now) {
+            pthread_mutex_lock(&s->d.lock);
+            s->d.refusal = NULL;
+            pthread_mutex_unlock(&s->d.lock);
+            assert_ok(kops_square(s->client, &t[0], &t[1], NULL, NULL, &s->error));
+        } else {
+            assert_non_null(strstr(s->error.message, "invalid_handle: not this one"));
+            /* It stays lost, without asking. */
+            assert_int_equal(kops_square(s->client, &t[0], &t[1], NULL, NULL, &s->error), KOPS_ERR_BUFFER_LOST);
+            assert_int_equal(scene_seen(s).registered, 2);
+            assert_ok(scene_run(s));
+        }
+        kops_buffer_release(buffer);
+        scene_stop(s);
+    }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(repeated_once),
-        cmocka_unit_test(device_lost_is_repeated_once),
-        cmocka_unit_test(a_daemon_that_goes_on),
-        cmocka_unit_test(shutting_down_is_repeated),
+        cmocka_unit_test(a_run_is_repeated_as_often_as_it_may_be),
+        TEST(a_daemon_that_goes_on),
         cmocka_unit_test(shutting_down_for_good),
+        TEST(shutting_down_for_longer_than_the_call),
         cmocka_unit_test(no_reconnect),
-        cmocka_unit_test(tickets_are_not_repeated),
+        TEST(tickets_are_not_repeated),
         cmocka_unit_test(definitions_are_repeated),
-        cmocka_unit_test(socket_absent_for_a_while),
+        TEST(socket_absent_for_a_while),
         cmocka_unit_test(patience_is_over),
-        cmocka_unit_test(threads_go_on),
-        cmocka_unit_test(buffers_are_registered_anew),
-        cmocka_unit_test(buffer_lost),
-        cmocka_unit_test(buffer_refused_for_now),
+        TEST(threads_go_on),
+        TEST(buffers_are_registered_anew),
+        cmocka_unit_test(a_buffer_is_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,55 +5,10 @@
 #include <sys/wait.h>
 
 #include "real_daemon.h"
-#include "test.h"
 
 enum { N = 1000, MATRIX = 192, STEPS = 400 };
 
 static const uint32_t places[] = {0, 1, 2};
-
-struct scene {
-    struct real_daemon daemon;
-    kops_client *client;
-    struct kops_error error;
-};
-
-static int begin(void **state)
-{
-    struct scene *s = calloc(1, sizeof(*s));
-    struct kops_connect_options options = {0};
-
-    if (!s)
-        return -1;
-    real_daemon_init(&s->daemon);
-    real_daemon_start(&s->daemon);
-    options.socket = s->daemon.socket;
-    assert_ok(kops_connect(&options, &s->client, &s->error));
-    assert_int_equal(strlen(kops_info(s->client)->instance), 32);
-    *state = s;
-    return 0;
-}
-
-static int end(void **state)
-{
-    struct scene *s = *state;
-
-    kops_close(s->client);
-    real_daemon_free(&s->daemon);
-    free(s);
-    return 0;
-}
-
-static void replace(struct scene *s)
-{
-    real_daemon_end(&s->daemon, SIGKILL);
-    real_daemon_start(&s->daemon);
-}
-
-static void succeed(struct scene *s, enum kops_code code)
-{
-    if (code)
-        fail_msg("%s: %s", kops_code_name(code), s->error.message);
-}
 
 /* What the daemon allocated is there after it, and with another one: the contents, too. */
 static void buffers_keep_their_contents(void **state)
@@ -63,6 +18,7 @@ static void buffers_keep_their_contents(void **state)
     struct kops_tensor a, b;
     float *in, *out;
 
+    assert_int_equal(strlen(kops_info(s->client)->instance), 32);
     succeed(s, kops_buffer_alloc(s->client, N * sizeof(float), NULL, &made, &s->error));
     succeed(s, kops_buffer_alloc_shared(s->client, N * sizeof(float), &shared, &s->error));
     in = kops_buffer_data(made);
@@ -99,10 +55,7 @@ static void programs_are_defined_anew(void **state)
 
     succeed(s, kops_buffer_alloc(s->client, 3 * N * sizeof(float), NULL, &buffer, &s->error));
     data = kops_buffer_data(buffer);
-    for (unsigned i = 0; i < 3; i++) {
-        tensors[i] = kops_vector(buffer, KOPS_F32, N);
-        tensors[i].offset = i * N * sizeof(float);
-    }
+    vectors_in(buffer, N, 3, tensors);
     for (int i = 0; i < 2 * N; i++)
         data[i] = 3;
     succeed(s, kops_program_define(s->client, &sequence, NULL, &program, &s->error));
@@ -198,39 +151,30 @@ static void start_product(struct product *p, struct scene *s, bool updates)
         sched_yield();
 }
 
-static void end_product(struct product *p)
-{
-    pthread_join(p->thread, NULL);
-    kops_buffer_release(p->buffer);
-}
-
+/* What may run twice does; of what may not the caller is told. */
 static void killed_in_a_call(void **state)
 {
     struct scene *s = *state;
-    struct product p;
 
-    start_product(&p, s, false);
-    real_daemon_end(&s->daemon, SIGKILL);
-    p.data[2 * MATRIX * MATRIX] = -1;
-    real_daemon_start(&s->daemon);
-    pthread_join(p.thread, NULL);
-    if (p.code)
-        fail_msg("%s", p.error.message);
-    assert_true(p.data[2 * MATRIX * MATRIX] == MATRIX);
-    kops_buffer_release(p.buffer);
-}
+    for (int updates = 0; updates < 2; updates++) {
+        struct product p;
 
-static void killed_in_an_update(void **state)
-{
-    struct scene *s = *state;
-    struct product p;
-
-    start_product(&p, s, true);
-    replace(s);
-    end_product(&p);
-    assert_int_equal(p.code, KOPS_ERR_CONNECTION_LOST);
-    assert_non_null(strstr(p.error.message, "not repeated by itself"));
-    succeed(s, kops_ping(s->client, 0, &s->error));
+        start_product(&p, s, updates);
+        real_daemon_end(&s->daemon, SIGKILL);
+        p.data[2 * MATRIX * MATRIX] = -1;
+        real_daemon_start(&s->daemon);
+        pthread_join(p.thread, NULL);
+        if (updates) {
+            assert_int_equal(p.code, KOPS_ERR_CONNECTION_LOST);
+            assert_non_null(strstr(p.error.message, "not repeated by itself"));
+            succeed(s, kops_ping(s->client, 0, &s->error));
+        } else {
+            if (p.code)
+                fail_msg("%s", p.error.message);
+            assert_true(p.data[2 * MATRIX * MATRIX] == MATRIX);
+        }
+        kops_buffer_release(p.buffer);
+    }
 }
 
 static void *add_once(void *argument)
@@ -258,89 +202,55 @@ static void told_to_end(void **state)
     s->daemon.pid = 0;
     real_daemon_start(&s->daemon);
     pthread_join(q.thread, NULL);
-    end_product(&p);
+    pthread_join(p.thread, NULL);
+    kops_buffer_release(p.buffer);
     if (p.code || q.code)
         fail_msg("the product: %s; the other: %s", p.error.message, q.error.message);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-/* One that drains refuses work, without ending; whoever has patience gets to it afterwards. */
-static void drained_for_a_while(void **state)
-{
-    struct scene *s = *state;
-    const struct kops_connect_options impatient = {.socket = s->daemon.socket,
-                                                   .reconnect_timeout_ms = KOPS_NO_RECONNECT};
-    struct product p = {.scene = s};
-    kops_client *other;
-    struct tagged t;
-
-    succeed(s, kops_connect(&impatient, &other, &s->error));
-    succeed(s, kops_drain(other, NULL, NULL, &s->error));
-    tagged_run(&t, "x");
-    t.request.n_attrs = 0;
-    assert_int_equal(kops_run(other, &t.request, NULL, &s->error), KOPS_ERR_SHUTTING_DOWN);
-    t.request.options.timeout_ms = 1000; /* in which it is refused at least once */
-    assert_int_equal(kops_run(s->client, &t.request, NULL, &s->error), KOPS_ERR_SHUTTING_DOWN);
-    assert_int_equal(pthread_create(&p.thread, NULL, add_once, &p), 0);
-    succeed(s, kops_drain(other, &(struct kops_drain_options){.resume = true}, NULL, &s->error));
-    pthread_join(p.thread, NULL);
-    if (p.code)
-        fail_msg("%s", p.error.message);
-    kops_close(other);
-}
-
-/* ---- where there is none for a while ---- */
-
-static void no_daemon_for_a_while(void **state)
-{
-    struct scene *s = *state;
-
-    real_daemon_end(&s->daemon, SIGKILL);
-    /* It waits all of its time, and would longer. */
-    assert_int_equal(kops_ping(s->client, 80, &s->error), KOPS_ERR_TIMEOUT);
-    real_daemon_start(&s->daemon);
-    succeed(s, kops_ping(s->client, 0, &s->error));
-}
+/* ---- under many threads ---- */
 
 enum { THREADS = 6, KILLS = 4, RUNS_BETWEEN = 20 };
 
 struct worker {
-    pthread_t thread;
     struct scene *scene;
     atomic_uint runs;
-    atomic_bool *stop;
-    atomic_int code; /* enum kops_code */
+    atomic_bool *stop, ended;
     struct kops_error error;
-    atomic_bool wrong;
 };
 
-static void *add_often(void *argument)
+static const char *add_until_told(struct worker *w, const struct kops_tensor *t, float *data)
 {
-    struct worker *w = argument;
-    kops_buffer *buffer;
-    struct kops_tensor t[3];
-    float *data;
-
-    w->code = kops_buffer_alloc(w->scene->client, 3 * N * sizeof(float), NULL, &buffer, &w->error);
-    if (w->code)
-        return NULL;
-    data = kops_buffer_data(buffer);
-    for (unsigned i = 0; i < 3; i++) {
-        t[i] = kops_vector(buffer, KOPS_F32, N);
-        t[i].offset = i * N * sizeof(float);
-    }
-    while (!w->code && !w->wrong && !atomic_load(w->stop)) {
+    while (!atomic_load(w->stop)) {
         const float value = (float)atomic_load(&w->runs);
 
         for (int i = 0; i < 2 * N; i++)
             data[i] = value;
-        w->code = kops_add(w->scene->client, &t[0], &t[1], &t[2], NULL, NULL, &w->error);
-        for (int i = 0; i < N && !w->code; i++)
-            w->wrong |= data[2 * N + i] != 2 * value;
+        if (kops_add(w->scene->client, &t[0], &t[1], &t[2], NULL, NULL, &w->error))
+            return w->error.message;
+        for (int i = 0; i < N; i++)
+            if (data[2 * N + i] != 2 * value)
+                return "a wrong sum";
         atomic_fetch_add(&w->runs, 1);
     }
-    kops_buffer_release(buffer);
     return NULL;
+}
+
+static void *add_often(void *argument)
+{
+    struct worker *w = argument;
+    const char *failed = w->error.message;
+    struct kops_tensor t[3];
+    kops_buffer *buffer;
+
+    if (!kops_buffer_alloc(w->scene->client, 3 * N * sizeof(float), NULL, &buffer, &w->error)) {
+        vectors_in(buffer, N, 3, t);
+        failed = add_until_told(w, t, kops_buffer_data(buffer));
+        kops_buffer_release(buffer);
+    }
+    atomic_store(&w->ended, true);
+    return (void *)(uintptr_t)failed;
 }
 
 /* Every thread has run some ops since. */
@@ -351,7 +261,7 @@ static void wait_for_runs(struct worker *workers)
     for (int i = 0; i < THREADS; i++)
         from[i] = atomic_load(&workers[i].runs);
     for (int i = 0; i < THREADS; i++)
-        while (!workers[i].code && !workers[i].wrong && atomic_load(&workers[i].runs) - from[i] < RUNS_BETWEEN)
+        while (!atomic_load(&workers[i].ended) && atomic_load(&workers[i].runs) - from[i] < RUNS_BETWEEN)
             sched_yield();
 }
 
@@ -360,35 +270,29 @@ static void killed_under_threads(void **state)
     struct scene *s = *state;
     struct worker workers[THREADS];
     atomic_bool stop = false;
+    struct threads threads;
 
-    for (int i = 0; i < THREADS; i++) {
+    for (int i = 0; i < THREADS; i++)
         workers[i] = (struct worker){.scene = s, .stop = &stop};
-        assert_int_equal(pthread_create(&workers[i].thread, NULL, add_often, &workers[i]), 0);
-    }
+    threads_start(&threads, THREADS, add_often, workers, sizeof(workers[0]));
     for (int i = 0; i < KILLS; i++) {
         wait_for_runs(workers);
         replace(s);
     }
     wait_for_runs(workers);
     atomic_store(&stop, true);
-    for (int i = 0; i < THREADS; i++)
-        pthread_join(workers[i].thread, NULL);
-    for (int i = 0; i < THREADS; i++) {
-        assert_false(workers[i].wrong);
-        if (workers[i].code)
-            fail_msg("thread %d: %s", i, workers[i].error.message);
-    }
+    threads_join(&threads);
 }
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
 int main(void)
 {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, scene_begin, scene_end)
     const struct CMUnitTest tests[] = {
-        TEST(buffers_keep_their_contents), TEST(programs_are_defined_anew),
-        TEST(killed_between_calls),        TEST(killed_in_a_call),
-        TEST(killed_in_an_update),         TEST(told_to_end),
-        TEST(drained_for_a_while),         TEST(no_daemon_for_a_while),
+        TEST(buffers_keep_their_contents),
+        TEST(programs_are_defined_anew),
+        TEST(killed_between_calls),
+        TEST(killed_in_a_call),
+        TEST(told_to_end),
         TEST(killed_under_threads),
     };
 

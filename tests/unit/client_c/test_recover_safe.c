@@ -4,313 +4,275 @@
 
 #include "scripted.h"
 
-static const char *const with_programs[] = {"memfd", "sequence", "program", NULL};
+enum { BYTES = 1 << 16, N = 256 };
 
-enum { BYTES = 1 << 16, N = 256, STEP = N * 4 };
-
-/* A daemon that hangs up at the first piece of work, and its client with memory. */
-struct scene {
-    struct scripted scripted;
-    struct fake *fake;
-    kops_client *client;
+/* Memory of a client. */
+struct memory {
+    struct scene *s;
     kops_buffer *buffer, *alias, *other; /* `alias` is the same memory as `buffer` */
     struct kops_tensor t[4];             /* apart from each other, in `buffer` */
-    struct kops_error error;
 };
 
 static int begin(void **state)
 {
-    struct scene *s = calloc(1, sizeof(*s));
+    struct memory *m = calloc(1, sizeof(*m));
     int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
-    if (!s || fd < 0 || ftruncate(fd, BYTES))
+    if (!m || fd < 0 || ftruncate(fd, BYTES))
         return -1;
-    fake_set_features(with_programs);
-    s->scripted = (struct scripted)SCRIPTED(.script = "x");
-    s->fake = fake_start(scripted_serve, &s->scripted);
-    s->client = connect_to(s->fake);
-    assert_ok(kops_buffer_register_memfd(s->client, fd, BYTES, KOPS_ACCESS_RW, &s->buffer, &s->error));
-    assert_ok(kops_buffer_register_memfd(s->client, fd, BYTES, KOPS_ACCESS_RW, &s->alias, &s->error));
-    assert_ok(kops_buffer_alloc_shared(s->client, BYTES, &s->other, &s->error));
-    for (unsigned i = 0; i < 4; i++) {
-        s->t[i] = kops_vector(s->buffer, KOPS_F32, N);
-        s->t[i].offset = (uint64_t)i * STEP;
-    }
+    m->s = scene_start(NULL);
+    assert_ok(kops_buffer_register_memfd(m->s->client, fd, BYTES, KOPS_ACCESS_RW, &m->buffer, NULL));
+    assert_ok(kops_buffer_register_memfd(m->s->client, fd, BYTES, KOPS_ACCESS_RW, &m->alias, NULL));
+    assert_ok(kops_buffer_alloc_shared(m->s->client, BYTES, &m->other, NULL));
+    vectors_in(m->buffer, N, 4, m->t);
     close(fd);
-    *state = s;
+    *state = m;
     return 0;
 }
 
 static int end(void **state)
 {
-    struct scene *s = *state;
+    struct memory *m = *state;
 
-    kops_buffer_release(s->buffer);
-    kops_buffer_release(s->alias);
-    kops_buffer_release(s->other);
-    kops_close(s->client);
-    fake_stop(s->fake);
-    fake_set_features(NULL);
-    free(s);
+    kops_buffer_release(m->buffer);
+    kops_buffer_release(m->alias);
+    kops_buffer_release(m->other);
+    scene_stop(m->s);
+    free(m);
     return 0;
 }
 
 /* The outcome of a call that the daemon's end hit: it came twice and went well, or once and is lost. */
-static void expect(struct scene *s, enum kops_code code, bool repeated)
+static void expect(const char *name, struct memory *m, enum kops_code code, bool repeated)
 {
-    struct scripted seen = scripted_look(&s->scripted);
-
-    if (code != (repeated ? KOPS_OK : KOPS_ERR_CONNECTION_LOST))
-        fail_msg("%s: %s", kops_code_name(code), s->error.message);
-    if (!repeated)
-        assert_non_null(strstr(s->error.message, "not repeated by itself"));
-    assert_int_equal(seen.work, repeated ? 2 : 1);
+    if (code != (repeated ? KOPS_OK : KOPS_ERR_CONNECTION_LOST) ||
+        (!repeated && !strstr(m->s->error.message, "not repeated by itself")) ||
+        scene_seen(m->s).work != (repeated ? 2 : 1))
+        fail_msg("%s: %s after %u: %s", name, kops_code_name(code), scene_seen(m->s).work, m->s->error.message);
 }
 
-static void apart(void **state)
+static enum kops_code square(struct memory *m, struct kops_tensor out)
 {
-    struct scene *s = *state;
-
-    expect(s, kops_add(s->client, &s->t[0], &s->t[1], &s->t[2], NULL, NULL, &s->error), true);
+    return kops_square(m->s->client, &m->t[0], &out, NULL, NULL, &m->s->error);
 }
 
-static void other_memory(void **state)
+static enum kops_code apart(struct memory *m)
 {
-    struct scene *s = *state;
-    struct kops_tensor out = kops_vector(s->other, KOPS_F32, N);
-
-    expect(s, kops_square(s->client, &s->t[0], &out, NULL, NULL, &s->error), true);
+    return kops_add(m->s->client, &m->t[0], &m->t[1], &m->t[2], NULL, NULL, &m->s->error);
 }
 
-static void in_place(void **state)
+static enum kops_code other_memory(struct memory *m)
 {
-    struct scene *s = *state;
+    return square(m, kops_vector(m->other, KOPS_F32, N));
+}
 
-    expect(s, kops_add(s->client, &s->t[0], &s->t[1], &s->t[1], NULL, NULL, &s->error), false);
+static enum kops_code in_place(struct memory *m)
+{
+    return kops_add(m->s->client, &m->t[0], &m->t[1], &m->t[1], NULL, NULL, &m->s->error);
 }
 
 /* The last bytes are those of the next one's first. */
-static void partly_over_each_other(void **state)
+static enum kops_code partly_over_each_other(struct memory *m)
 {
-    struct scene *s = *state;
-
-    s->t[1].offset -= sizeof(float);
-    expect(s, kops_square(s->client, &s->t[0], &s->t[1], NULL, NULL, &s->error), false);
+    m->t[1].offset -= sizeof(float);
+    return square(m, m->t[1]);
 }
 
-static void the_same_file_twice(void **state)
+static enum kops_code the_same_file_twice(struct memory *m)
 {
-    struct scene *s = *state;
-    struct kops_tensor out = kops_vector(s->alias, KOPS_F32, N);
-
-    expect(s, kops_square(s->client, &s->t[0], &out, NULL, NULL, &s->error), false);
+    return square(m, kops_vector(m->alias, KOPS_F32, N));
 }
 
-static void strides_reach_further(void **state)
+static enum kops_code strides_reach_further(struct memory *m)
 {
-    struct scene *s = *state;
-
-    s->t[0].has_strides = true;
-    s->t[0].strides[0] = 2;
-    expect(s, kops_square(s->client, &s->t[0], &s->t[1], NULL, NULL, &s->error), false);
+    m->t[0].has_strides = true;
+    m->t[0].strides[0] = 2;
+    return square(m, m->t[1]);
 }
 
-static void repeated_rows_reach_less(void **state)
+static enum kops_code repeated_rows_reach_less(struct memory *m)
 {
-    struct scene *s = *state;
-
-    s->t[0] = kops_matrix(s->buffer, KOPS_F32, N, N);
-    s->t[0].has_strides = true;
-    s->t[0].strides[0] = 0;
-    s->t[0].strides[1] = 1;
-    expect(s, kops_square(s->client, &s->t[0], &s->t[1], NULL, NULL, &s->error), true);
+    m->t[0] = kops_matrix(m->buffer, KOPS_F32, N, N);
+    m->t[0].has_strides = true;
+    m->t[0].strides[0] = 0;
+    m->t[0].strides[1] = 1;
+    return square(m, m->t[1]);
 }
 
-static void too_far_to_tell(void **state)
+static enum kops_code too_far_to_tell(struct memory *m)
 {
-    struct scene *s = *state;
-
-    s->t[0].shape[0] = INT64_MAX;
-    expect(s, kops_square(s->client, &s->t[0], &s->t[1], NULL, NULL, &s->error), false);
+    m->t[0].shape[0] = INT64_MAX;
+    return square(m, m->t[1]);
 }
 
-static enum kops_code gemm(struct scene *s, struct kops_attr attr)
+static enum kops_code gemm(struct memory *m, struct kops_attr attr)
 {
     const struct kops_request request = {
-        .op = "gemm", .inputs = s->t, .n_inputs = 2, .outputs = &s->t[2], .n_outputs = 1, .attrs = &attr, .n_attrs = 1};
+        .op = "gemm", .inputs = m->t, .n_inputs = 2, .outputs = &m->t[2], .n_outputs = 1, .attrs = &attr, .n_attrs = 1};
 
-    return kops_run(s->client, &request, NULL, &s->error);
+    return kops_run(m->s->client, &request, NULL, &m->s->error);
 }
 
-static void beta(void **state)
+static enum kops_code beta(struct memory *m)
 {
-    expect(*state, gemm(*state, kops_attr_float("beta", 0.5)), false);
+    return gemm(m, kops_attr_float("beta", 0.5));
 }
 
-static void beta_as_an_integer(void **state)
+static enum kops_code beta_as_an_integer(struct memory *m)
 {
-    expect(*state, gemm(*state, kops_attr_int("beta", 1)), false);
+    return gemm(m, kops_attr_int("beta", 1));
 }
 
-static void beta_of_0(void **state)
+static enum kops_code beta_of_0(struct memory *m)
 {
-    expect(*state, gemm(*state, kops_attr_float("beta", 0.0)), true);
+    return gemm(m, kops_attr_float("beta", 0.0));
 }
-
-/* ---- several ops ---- */
 
 static const uint32_t places[] = {0, 1, 2, 3};
-
-static enum kops_code run_steps(struct scene *s, const struct kops_step *steps, size_t n)
-{
-    const struct kops_sequence sequence = {s->t, 4, steps, n};
-
-    return kops_sequence_run(s->client, &sequence, NULL, NULL, &s->error);
-}
 
 #define SQUARE(from, to)                                                                                               \
     {                                                                                                                  \
         .op = "square", .inputs = &places[from], .n_inputs = 1, .outputs = &places[to], .n_outputs = 1                 \
     }
 
-static void sequence_apart(void **state)
+static enum kops_code run_steps(struct memory *m, const struct kops_step *steps, size_t n)
 {
-    expect(*state, run_steps(*state, (struct kops_step[]){SQUARE(0, 1), SQUARE(2, 3)}, 2), true);
+    const struct kops_sequence sequence = {m->t, 4, steps, n};
+
+    return kops_sequence_run(m->s->client, &sequence, NULL, NULL, &m->s->error);
 }
 
-static void sequence_that_reads_what_it_writes(void **state)
+static enum kops_code sequence_apart(struct memory *m)
 {
-    expect(*state, run_steps(*state, (struct kops_step[]){SQUARE(0, 1), SQUARE(1, 2)}, 2), false);
+    return run_steps(m, (struct kops_step[]){SQUARE(0, 1), SQUARE(2, 3)}, 2);
 }
 
-static void sequence_that_overwrites_an_input(void **state)
+static enum kops_code sequence_that_reads_what_it_writes(struct memory *m)
 {
-    expect(*state, run_steps(*state, (struct kops_step[]){SQUARE(0, 1), SQUARE(2, 0)}, 2), false);
+    return run_steps(m, (struct kops_step[]){SQUARE(0, 1), SQUARE(1, 2)}, 2);
 }
 
-static void sequence_that_updates(void **state)
+static enum kops_code sequence_that_overwrites_an_input(struct memory *m)
+{
+    return run_steps(m, (struct kops_step[]){SQUARE(0, 1), SQUARE(2, 0)}, 2);
+}
+
+static enum kops_code sequence_that_updates(struct memory *m)
 {
     const struct kops_attr attr = kops_attr_float("beta", 1.0);
+    const struct kops_step step = {.op = "gemm",
+                                   .inputs = places,
+                                   .n_inputs = 2,
+                                   .outputs = &places[2],
+                                   .n_outputs = 1,
+                                   .attrs = &attr,
+                                   .n_attrs = 1};
 
-    expect(*state,
-           run_steps(*state,
-                     (struct kops_step[]){{.op = "gemm",
-                                           .inputs = places,
-                                           .n_inputs = 2,
-                                           .outputs = &places[2],
-                                           .n_outputs = 1,
-                                           .attrs = &attr,
-                                           .n_attrs = 1}},
-                     1),
-           false);
+    return run_steps(m, &step, 1);
+}
+
+static void only_what_does_no_harm_twice_is_repeated(void **state)
+{
+    static const struct {
+        const char *name;
+        enum kops_code (*call)(struct memory *m);
+        bool repeated;
+    } cases[] = {
+#define CASE(call, repeated) {#call, call, repeated}
+        CASE(apart, true),
+        CASE(other_memory, true),
+        CASE(in_place, false),
+        CASE(partly_over_each_other, false),
+        CASE(the_same_file_twice, false),
+        CASE(strides_reach_further, false),
+        CASE(repeated_rows_reach_less, true),
+        CASE(too_far_to_tell, false),
+        CASE(beta, false),
+        CASE(beta_as_an_integer, false),
+        CASE(beta_of_0, true),
+        CASE(sequence_apart, true),
+        CASE(sequence_that_reads_what_it_writes, false),
+        CASE(sequence_that_overwrites_an_input, false),
+        CASE(sequence_that_updates, false),
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct memory *m = *state;
+
+        vectors_in(m->buffer, N, 4, m->t);
+        scene_script(m->s, "x", NULL);
+        expect(cases[i].name, m, cases[i].call(m), cases[i].repeated);
+    }
 }
 
 /* Defined anew on the next connection; what counts is the memory that it is bound to. */
-static void run_program(struct scene *s, kops_buffer *out, uint64_t offset, bool repeated)
+static void a_program_is_as_safe_as_its_bindings(void **state)
 {
+    struct memory *m = *state;
     const struct kops_step step = SQUARE(0, 1);
-    const struct kops_sequence sequence = {s->t, 2, &step, 1};
-    const struct kops_binding binding = {.tensor = 1, .buffer = out, .offset = offset};
-    kops_program *program;
+    const struct kops_sequence sequence = {m->t, 2, &step, 1};
 
-    s->scripted.method = "run_program";
-    assert_ok(kops_program_define(s->client, &sequence, NULL, &program, &s->error));
-    expect(s, kops_program_run(program, &binding, 1, NULL, NULL, &s->error), repeated);
-    assert_int_equal(scripted_look(&s->scripted).defined, repeated ? 2 : 1);
-    assert_ok(kops_program_run(program, NULL, 0, NULL, NULL, &s->error));
-    kops_program_release(program);
+    for (int repeated = 0; repeated < 2; repeated++) {
+        const struct kops_binding binding = {.tensor = 1, .buffer = repeated ? m->other : m->alias};
+        kops_program *program;
+        unsigned defined;
+
+        assert_ok(kops_program_define(m->s->client, &sequence, NULL, &program, &m->s->error));
+        defined = scene_seen(m->s).defined;
+        scene_script(m->s, "x", NULL);
+        expect(repeated ? "bound to other memory" : "bound to its own memory", m,
+               kops_program_run(program, &binding, 1, NULL, NULL, &m->s->error), repeated);
+        assert_int_equal(scene_seen(m->s).defined, defined + (unsigned)repeated);
+        assert_ok(kops_program_run(program, NULL, 0, NULL, NULL, &m->s->error));
+        kops_program_release(program);
+    }
 }
 
-static void program_apart(void **state)
+static void a_kernel_is_not_repeated_unless_it_never_ran(void **state)
 {
-    struct scene *s = *state;
-
-    run_program(s, s->other, 0, true);
-}
-
-static void program_in_place(void **state)
-{
-    struct scene *s = *state;
-
-    run_program(s, s->alias, 0, false);
-}
-
-/* ---- kernels of one's own ---- */
-
-static void launch(struct scene *s, const char *script, enum kops_code code)
-{
+    static const struct {
+        const char *script;
+        enum kops_code code;
+    } cases[] = {{"x", KOPS_ERR_CONNECTION_LOST},
+                 {"d", KOPS_ERR_DEVICE_LOST},
+                 {"D", KOPS_ERR_DEVICE_LOST},
+                 {"n", KOPS_ERR_DEVICE_LOST},
+                 {"S", KOPS_OK}};
     const struct kops_source source = {.text = "kernel"};
     const struct kops_signature signature = {.entry = "entry"};
-    kops_kernel *kernel;
+    struct memory *m = *state;
 
-    assert_ok(kops_kernel_compile(s->client, &source, &signature, &kernel, NULL, &s->error));
-    s->scripted.script = script;
-    assert_int_equal(kops_kernel_launch(kernel, NULL, 0, NULL, NULL, &s->error), code);
-    if (code) {
-        assert_non_null(strstr(s->error.message, "not repeated by itself"));
-        assert_int_equal(scripted_look(&s->scripted).work, 1);
-        assert_ok(kops_kernel_launch(kernel, NULL, 0, NULL, NULL, &s->error));
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const enum kops_code code = cases[i].code;
+        struct scripted before, after;
+        kops_kernel *kernel;
+
+        print_message("\"%s\"\n", cases[i].script);
+        before = scene_seen(m->s);
+        assert_ok(kops_kernel_compile(m->s->client, &source, &signature, &kernel, NULL, &m->s->error));
+        scene_script(m->s, cases[i].script, NULL);
+        assert_int_equal(kops_kernel_launch(kernel, NULL, 0, NULL, NULL, &m->s->error), code);
+        if (code) {
+            assert_non_null(strstr(m->s->error.message, "not repeated by itself"));
+            assert_int_equal(scene_seen(m->s).work, 1);
+            assert_ok(kops_kernel_launch(kernel, NULL, 0, NULL, NULL, &m->s->error));
+        }
+        after = scene_seen(m->s);
+        assert_int_equal(after.work, 2);
+        /* Compiled and declared anew where it is used next. */
+        assert_int_equal(after.compiled, before.compiled + 2);
+        assert_int_equal(after.defined, before.defined + 2);
+        kops_kernel_free(kernel);
     }
-    assert_int_equal(scripted_look(&s->scripted).work, 2);
-    /* Compiled and declared anew where it is used next. */
-    assert_int_equal(scripted_look(&s->scripted).compiled, 2);
-    assert_int_equal(scripted_look(&s->scripted).defined, 2);
-    kops_kernel_free(kernel);
 }
-
-static void launch_lost(void **state)
-{
-    launch(*state, "x", KOPS_ERR_CONNECTION_LOST);
-}
-
-static void launch_with_the_device(void **state)
-{
-    launch(*state, "d", KOPS_ERR_DEVICE_LOST);
-}
-
-static void launch_that_daemon_stays(void **state)
-{
-    launch(*state, "D", KOPS_ERR_DEVICE_LOST);
-}
-
-static void launch_notified(void **state)
-{
-    launch(*state, "n", KOPS_ERR_DEVICE_LOST);
-}
-
-/* It never ran. */
-static void launch_refused(void **state)
-{
-    launch(*state, "S", KOPS_OK);
-}
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
 int main(void)
 {
+#define WITH_MEMORY(name) cmocka_unit_test_setup_teardown(name, begin, end)
     const struct CMUnitTest tests[] = {
-        TEST(apart),
-        TEST(other_memory),
-        TEST(in_place),
-        TEST(partly_over_each_other),
-        TEST(the_same_file_twice),
-        TEST(strides_reach_further),
-        TEST(repeated_rows_reach_less),
-        TEST(too_far_to_tell),
-        TEST(beta),
-        TEST(beta_as_an_integer),
-        TEST(beta_of_0),
-        TEST(sequence_apart),
-        TEST(sequence_that_reads_what_it_writes),
-        TEST(sequence_that_overwrites_an_input),
-        TEST(sequence_that_updates),
-        TEST(program_apart),
-        TEST(program_in_place),
-        TEST(launch_lost),
-        TEST(launch_with_the_device),
-        TEST(launch_that_daemon_stays),
-        TEST(launch_notified),
-        TEST(launch_refused),
+        WITH_MEMORY(only_what_does_no_harm_twice_is_repeated),
+        WITH_MEMORY(a_program_is_as_safe_as_its_bindings),
+        WITH_MEMORY(a_kernel_is_not_repeated_unless_it_never_ran),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,161 +1,124 @@
 /* Messages through shared memory: who takes it, what goes where, what happens when it fills, sleeps or is broken. */
 #include <poll.h>
-#include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
-#include <sys/wait.h>
+#include <stdio.h>
 #include <unistd.h>
 
 #include "api/native.h"
 #include "base/clock.h"
 #include "proto/ring.h"
-#include "test.h"
+#include "scripted.h"
 
-static const char *const with_shm[] = {"memfd", "shm", NULL};
-
-static kops_client *connect_by(const struct fake *f, enum kops_transport transport, unsigned spin_us)
+static struct scene *start_by(enum kops_transport transport, unsigned spin_us, fake_serve *serve, void *context)
 {
-    struct kops_connect_options options = {.socket = fake_path(f), .transport = transport, .spin_us = spin_us};
-    struct kops_error error;
-    kops_client *client = NULL;
-
-    if (kops_connect(&options, &client, &error))
-        fail_msg("connect: %s", error.message);
-    return client;
+    return scene_serve(serve, context, &(struct kops_connect_options){.transport = transport, .spin_us = spin_us});
 }
 
-/* Ways that requests came. */
-struct ways {
-    atomic_uint by_ring, by_socket, with_fds_by_ring;
-};
-
-static void serve_counting(struct fake_connection *c, void *context)
+static struct scene *start(unsigned spin_us, fake_serve *serve, void *context)
 {
-    struct ways *w = context;
-    struct fake_request r;
-
-    while (fake_next(c, &r)) {
-        atomic_fetch_add(c->by_ring ? &w->by_ring : &w->by_socket, 1);
-        atomic_fetch_add(&w->with_fds_by_ring, c->by_ring && r.n_fds);
-        fake_answer(c, &r);
-    }
+    return start_by(KOPS_TRANSPORT_SHM, spin_us, serve, context);
 }
 
 static void what_fits_goes_through_the_ring(void **state)
 {
     static const unsigned spins[] = {KOPS_NO_SPIN, 50};
-    struct kops_error error;
 
     (void)state;
-    fake_set_features(with_shm);
     fake_set_device("GPU-0"); /* whose memory the daemon makes */
     for (int i = 0; i < 2; i++) {
-        struct ways w = {0};
-        struct fake *f = fake_start(serve_counting, &w);
-        kops_client *client = connect_by(f, KOPS_TRANSPORT_SHM, spins[i]);
-        kops_buffer *buffer;
+        struct scene *s = start(spins[i], scripted_serve, NULL);
         struct kops_result result;
-        struct tagged t;
+        struct scripted seen;
+        kops_buffer *buffer;
 
-        assert_ok(kops_ping(client, 0, &error));
-        assert_ok(kops_run(client, tagged_run(&t, "x"), &result, &error));
+        assert_ok(kops_ping(s->client, 0, &s->error));
+        assert_ok(kops_run(s->client, tagged_run(&s->t, "x"), &result, &s->error));
         assert_string_equal(result.variant, "simple");
-        assert_ok(kops_buffer_alloc_shared(client, 64, &buffer, &error)); /* has a descriptor */
+        assert_ok(kops_buffer_alloc_shared(s->client, 64, &buffer, &s->error)); /* has a descriptor */
         kops_buffer_release(buffer);
-        assert_ok(kops_buffer_alloc(client, 64, NULL, &buffer, &error)); /* its reply has one */
+        assert_ok(kops_buffer_alloc(s->client, 64, NULL, &buffer, &s->error)); /* its reply has one */
         kops_buffer_release(buffer);
-        assert_ok(kops_ping(client, 0, &error));
-        kops_close(client);
-        fake_stop(f);
-        assert_int_equal(w.by_socket, 3); /* two hellos, one register */
-        assert_true(w.by_ring >= 6);      /* pings, run, alloc, releases */
-        assert_int_equal(w.with_fds_by_ring, 0);
+        assert_ok(kops_ping(s->client, 0, &s->error));
+        seen = scene_seen(s);
+        assert_int_equal(seen.by_socket, 3); /* two hellos, one register */
+        assert_int_equal(seen.by_ring, 6);   /* pings, run, alloc, releases */
+        assert_int_equal(seen.with_fds_by_ring, 0);
+        scene_stop(s);
     }
     fake_set_device(NULL);
-    fake_set_features(NULL);
 }
 
-static void only_where_it_is_offered(void **state)
+static void who_takes_the_ring(void **state)
 {
-    struct kops_error error;
-    struct ways w = {0};
-    struct fake *f = fake_start(serve_counting, &w);
-    struct kops_connect_options options = {.socket = fake_path(f), .transport = KOPS_TRANSPORT_SHM};
+    static const struct {
+        enum kops_transport transport;
+        const char *environment;
+        unsigned by_ring;
+    } cases[] = {{KOPS_TRANSPORT_SOCKET, NULL, 0},
+                 {KOPS_TRANSPORT_AUTO, NULL, 0}, /* the daemon sleeps at once: no gain */
+                 {KOPS_TRANSPORT_AUTO, "shm", 1},
+                 {KOPS_TRANSPORT_SOCKET, "shm", 0}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct scene *s;
+
+        print_message("case %zu\n", i);
+        unsetenv("KOPS_TRANSPORT");
+        if (cases[i].environment)
+            setenv("KOPS_TRANSPORT", cases[i].environment, 1);
+        s = start_by(cases[i].transport, 0, scripted_serve, NULL);
+        assert_ok(kops_ping(s->client, 0, &s->error));
+        assert_int_equal(scene_seen(s).by_ring, cases[i].by_ring);
+        scene_stop(s);
+    }
+    unsetenv("KOPS_TRANSPORT");
+}
+
+static void a_daemon_that_does_not_offer_it(void **state)
+{
+    static const char *const features[] = {"memfd", NULL};
+    struct fake *f = fake_start(fake_serve_well, NULL);
+    const struct kops_connect_options options = {.socket = fake_path(f), .transport = KOPS_TRANSPORT_SHM};
     kops_client *client = NULL;
 
     (void)state;
-    assert_int_equal(kops_connect(&options, &client, &error), KOPS_ERR_UNSUPPORTED);
-    fake_set_features(with_shm);
-    client = connect_by(f, KOPS_TRANSPORT_SOCKET, 0);
-    assert_ok(kops_ping(client, 0, &error));
-    kops_close(client);
-    client = connect_by(f, KOPS_TRANSPORT_AUTO, 0); /* the daemon sleeps at once: no gain */
-    assert_ok(kops_ping(client, 0, &error));
-    kops_close(client);
-    fake_stop(f);
-    assert_int_equal(w.by_ring, 0);
+    fake_set_features(features);
+    assert_int_equal(kops_connect(&options, &client, NULL), KOPS_ERR_UNSUPPORTED);
     fake_set_features(NULL);
+    fake_stop(f);
 }
 
-static void the_environment_decides_for_auto(void **state)
-{
-    struct kops_error error;
-    struct ways w = {0};
-    struct fake *f;
-    kops_client *client;
-
-    (void)state;
-    fake_set_features(with_shm);
-    f = fake_start(serve_counting, &w);
-    setenv("KOPS_TRANSPORT", "shm", 1);
-    client = connect_by(f, KOPS_TRANSPORT_AUTO, 0);
-    assert_ok(kops_ping(client, 0, &error));
-    kops_close(client);
-    assert_int_equal(w.by_ring, 1);
-    client = connect_by(f, KOPS_TRANSPORT_SOCKET, 0);
-    assert_ok(kops_ping(client, 0, &error));
-    kops_close(client);
-    unsetenv("KOPS_TRANSPORT");
-    fake_stop(f);
-    assert_int_equal(w.by_ring, 1);
-    fake_set_features(NULL);
-}
-
-enum { MANY = 3000 };
+enum { MANY = 3000, LONG = 50000 };
 
 /* The fake's rings hold some 150 messages: both fill, both sides wait for room. */
 static void full_rings_do_not_deadlock(void **state)
 {
     static const unsigned spins[] = {KOPS_NO_SPIN, 20};
     static kops_ticket tickets[MANY];
-    struct kops_error error;
     struct kops_result result;
 
     (void)state;
-    fake_set_features(with_shm);
     fake_set_inflight(MANY);
     for (int k = 0; k < 2; k++) {
-        struct fake *f = fake_start(fake_serve_well, NULL);
-        kops_client *client = connect_by(f, KOPS_TRANSPORT_SHM, spins[k]);
-        struct tagged t;
+        struct scene *s = start(spins[k], fake_serve_well, NULL);
 
         for (int i = 0; i < MANY; i++)
-            assert_ok(kops_submit(client, tagged_run(&t, "x"), &tickets[i], &error));
+            assert_ok(kops_submit(s->client, tagged_run(&s->t, "x"), &tickets[i], &s->error));
         for (int i = MANY - 1; i >= 0; i--) {
-            assert_ok(kops_wait(client, tickets[i], 0, &result, &error));
+            assert_ok(kops_wait(s->client, tickets[i], 0, &result, &s->error));
             assert_true(result.total_us == 20);
         }
-        kops_close(client);
-        fake_stop(f);
+        scene_stop(s);
     }
     fake_set_inflight(64);
-    fake_set_features(NULL);
 }
 
 /* Notes in which order runs come and by which way. */
 struct order {
-    char tags[64][8];
-    bool by_ring[64];
+    char tags[12][8];
+    bool by_ring[12];
     unsigned n;
 };
 
@@ -165,12 +128,9 @@ static void serve_noting(struct fake_connection *c, void *context)
     struct fake_request r;
 
     while (fake_next(c, &r)) {
-        if (!strcmp(r.method, "run") && o->n < 64) {
-            const msgpack_object *tag = fake_param(fake_param(&r.params, "attrs"), "tag");
-
+        if (r.tag[0] && o->n < 12) {
             o->by_ring[o->n] = c->by_ring;
-            snprintf(o->tags[o->n++], sizeof(o->tags[0]), "%.*s", (int)(tag->via.str.size < 7 ? tag->via.str.size : 7),
-                     tag->via.str.ptr);
+            memcpy(o->tags[o->n++], r.tag, 6);
         }
         fake_answer(c, &r);
     }
@@ -178,40 +138,33 @@ static void serve_noting(struct fake_connection *c, void *context)
 
 static void long_messages_keep_their_place(void **state)
 {
-    char *text = malloc(50001), tag[8];
-    struct kops_error error;
+    static char text[LONG + 1];
     kops_ticket tickets[12];
-    struct tagged t;
+    char tag[8];
 
     (void)state;
-    fake_set_features(with_shm);
+    memset(text, 'l', LONG);
     for (int k = 0; k < 2; k++) { /* whichever stream the daemon looks at first */
         struct order o = {.n = 0};
-        struct fake *f = fake_start(serve_noting, &o);
-        kops_client *client = connect_by(f, KOPS_TRANSPORT_SHM, 0);
+        struct scene *s = start(0, serve_noting, &o);
 
         fake_prefer_socket(k == 1);
         for (int i = 0; i < 12; i++) {
-            memset(text, 'l', 50000);
-            text[50000] = 0;
             snprintf(tag, sizeof(tag), "%06d", i);
             memcpy(text, tag, 6);
-            assert_ok(kops_submit(client, tagged_run(&t, i % 4 == 3 ? text : tag), &tickets[i], &error));
+            assert_ok(kops_submit(s->client, tagged_run(&s->t, i % 4 == 3 ? text : tag), &tickets[i], &s->error));
         }
         for (int i = 0; i < 12; i++)
-            assert_ok(kops_wait(client, tickets[i], 0, NULL, &error));
-        kops_close(client);
-        fake_stop(f);
+            assert_ok(kops_wait(s->client, tickets[i], 0, NULL, &s->error));
+        scene_stop(s);
         assert_int_equal(o.n, 12);
         for (unsigned i = 0; i < 12; i++) {
             snprintf(tag, sizeof(tag), "%06u", i);
-            assert_memory_equal(o.tags[i], tag, 6);
+            assert_string_equal(o.tags[i], tag);
             assert_int_equal(o.by_ring[i], i % 4 != 3);
         }
     }
-    free(text);
     fake_prefer_socket(false);
-    fake_set_features(NULL);
 }
 
 /* Answers a run when it is told to. */
@@ -228,41 +181,37 @@ static void serve_held(struct fake_connection *c, void *context)
 
 static void a_long_message_travels_alone(void **state)
 {
-    char *text = malloc(50001);
-    struct kops_error error;
-    kops_ticket first, second;
-    kops_client *client;
-    struct tagged t;
-    struct fake *f;
+    static char text[LONG + 1];
+    kops_ticket under_way, next;
+    struct scene *s;
     sem_t go;
 
     (void)state;
-    memset(text, 'l', 50000);
-    text[50000] = 0;
+    memset(text, 'l', LONG);
     sem_init(&go, 0, 0);
-    fake_set_features(with_shm);
-    f = fake_start(serve_held, &go);
-    client = connect_by(f, KOPS_TRANSPORT_SHM, 0);
-    assert_ok(kops_submit(client, tagged_run(&t, "short"), &first, &error));
-    tagged_run(&t, text);
-    t.request.options.timeout_ms = 20;
-    assert_int_equal(kops_submit(client, &t.request, &second, &error), KOPS_ERR_TIMEOUT); /* the first is unanswered */
+    s = start(0, serve_held, &go);
+    assert_ok(kops_submit(s->client, tagged_run(&s->t, "short"), &under_way, &s->error));
+    for (int k = 0; k < 2; k++) {
+        /* A long one waits for the answer to a short one, and a short one for that to a long one. */
+        tagged_run(&s->t, k ? "short" : text);
+        s->t.request.options.timeout_ms = 20;
+        assert_int_equal(kops_submit(s->client, &s->t.request, &next, &s->error), KOPS_ERR_TIMEOUT);
+        sem_post(&go);
+        assert_ok(kops_wait(s->client, under_way, 0, NULL, &s->error));
+        assert_ok(kops_submit(s->client, &s->t.request, &under_way, &s->error));
+    }
     sem_post(&go);
-    assert_ok(kops_wait(client, first, 0, NULL, &error));
-    assert_ok(kops_submit(client, &t.request, &first, &error));
-    tagged_run(&t, "short");
-    t.request.options.timeout_ms = 20;
-    assert_int_equal(kops_submit(client, &t.request, &second, &error), KOPS_ERR_TIMEOUT); /* the long one is */
-    sem_post(&go);
-    assert_ok(kops_wait(client, first, 0, NULL, &error));
-    assert_ok(kops_submit(client, &t.request, &second, &error));
-    sem_post(&go);
-    assert_ok(kops_wait(client, second, 0, NULL, &error));
-    kops_close(client);
-    fake_stop(f);
+    assert_ok(kops_wait(s->client, under_way, 0, NULL, &s->error));
+    scene_stop(s);
     sem_destroy(&go);
-    free(text);
-    fake_set_features(NULL);
+}
+
+static void wait_for_the_client_to_go(struct fake_connection *c)
+{
+    struct pollfd end = {.fd = c->fd, .events = POLLRDHUP};
+
+    while (poll(&end, 1, -1) < 0)
+        ;
 }
 
 /* Breaks the words that the daemon writes when it is sent a trim, and reads nothing more. */
@@ -277,7 +226,6 @@ static void serve_breaking(struct fake_connection *c, void *context)
     struct fake_request r;
 
     while (fake_next(c, &r)) {
-        struct pollfd end = {.fd = c->fd, .events = POLLRDHUP};
         struct ring_page *page;
 
         if (!c->by_ring || strcmp(r.method, "trim")) {
@@ -292,8 +240,7 @@ static void serve_breaking(struct fake_connection *c, void *context)
         atomic_fetch_add(&page->reply.head, b->head_add);
         atomic_fetch_add(&page->request.tail, b->tail_add);
         fake_shm_wake(c);
-        while (poll(&end, 1, -1) < 0)
-            ;
+        wait_for_the_client_to_go(c);
         return;
     }
 }
@@ -306,28 +253,24 @@ static void a_broken_ring_ends_the_connection(void **state)
         {.head_add = UINT64_MAX}, /* backwards */
         {.head_add = 64},         /* zeros that are no reply */
     };
-    struct kops_error error;
 
     (void)state;
-    fake_set_features(with_shm);
     for (size_t i = 0; i < 2 * sizeof(cases) / sizeof(cases[0]); i++) {
         struct breaking b = cases[i / 2];
-        struct fake *f = fake_start(serve_breaking, &b);
-        kops_client *client = connect_by(f, KOPS_TRANSPORT_SHM, i % 2 ? 20 : KOPS_NO_SPIN);
+        struct scene *s = start(i % 2 ? 20 : KOPS_NO_SPIN, serve_breaking, &b);
 
-        assert_ok(kops_ping(client, 0, &error));
-        assert_int_equal(kops_trim(client, NULL, &error), b.hang_up ? KOPS_ERR_CONNECTION_LOST : KOPS_ERR_BAD_REPLY);
-        assert_ok(kops_ping(client, 0, &error)); /* on a new connection, with new rings */
-        kops_close(client);
-        fake_stop(f);
+        print_message("case %zu\n", i);
+        assert_ok(kops_ping(s->client, 0, &s->error));
+        assert_int_equal(kops_trim(s->client, NULL, &s->error),
+                         b.hang_up ? KOPS_ERR_CONNECTION_LOST : KOPS_ERR_BAD_REPLY);
+        assert_ok(kops_ping(s->client, 0, &s->error)); /* on a new connection, with new rings */
+        scene_stop(s);
     }
-    fake_set_features(NULL);
 }
 
 /* Greets, answers one ping, and then says nonsense by the socket when there is something in the ring to read. */
 static void serve_nonsense(struct fake_connection *c, void *context)
 {
-    struct pollfd end = {.fd = c->fd, .events = POLLRDHUP};
     atomic_uint *connections = context;
     struct fake_request r;
     struct ring_page *page;
@@ -344,8 +287,7 @@ static void serve_nonsense(struct fake_connection *c, void *context)
         while (atomic_load(&page->request.head) == atomic_load(&page->request.tail))
             sched_yield();
         fake_send(c, "\xc1", 1, NULL, 0);
-        while (poll(&end, 1, -1) < 0)
-            ;
+        wait_for_the_client_to_go(c);
         return;
     }
 }
@@ -354,52 +296,39 @@ static void serve_nonsense(struct fake_connection *c, void *context)
 static void who_gives_up_does_not_repeat(void **state)
 {
     atomic_uint connections = 0;
-    struct kops_error error;
-    struct fake *f;
-    kops_client *client;
+    struct scene *s = start(KOPS_NO_SPIN, serve_nonsense, &connections);
 
     (void)state;
-    fake_set_features(with_shm);
-    f = fake_start(serve_nonsense, &connections);
-    client = connect_by(f, KOPS_TRANSPORT_SHM, KOPS_NO_SPIN);
-    assert_ok(kops_ping(client, 0, &error));
-    assert_int_equal(kops_trim(client, NULL, &error), KOPS_ERR_BAD_REPLY);
+    assert_ok(kops_ping(s->client, 0, &s->error));
+    assert_int_equal(kops_trim(s->client, NULL, &s->error), KOPS_ERR_BAD_REPLY);
     assert_int_equal(atomic_load(&connections), 1);
-    assert_ok(kops_ping(client, 0, &error));
-    kops_close(client);
-    fake_stop(f);
-    fake_set_features(NULL);
+    assert_ok(kops_ping(s->client, 0, &s->error));
+    scene_stop(s);
 }
 
 /* The daemon's index of what it has read is looked at when the ring seems full. */
 static void so_does_a_broken_index_of_the_reader(void **state)
 {
     static const uint64_t broken[] = {1U << 30, UINT64_MAX - 1000};
-    struct kops_error error;
-    struct tagged t;
 
     (void)state;
-    fake_set_features(with_shm);
     fake_set_inflight(MANY);
     for (int k = 0; k < 2; k++) {
         struct breaking b = {.answer = true, .tail_add = broken[k]};
-        struct fake *f = fake_start(serve_breaking, &b);
-        kops_client *client = connect_by(f, KOPS_TRANSPORT_SHM, 0);
-        const uint32_t generation = native_generation(client, 0, &error);
+        struct scene *s = start(0, serve_breaking, &b);
+        const uint32_t generation = native_generation(s->client, 0, &s->error);
         kops_ticket first, ticket;
 
-        (void)kops_trim(client, NULL, &error); /* the answer is no trim's: only that it came counts */
-        assert_ok(kops_submit(client, tagged_run(&t, "x"), &first, &error));
+        (void)kops_trim(s->client, NULL, &s->error); /* the answer is no trim's: only that it came counts */
+        assert_ok(kops_submit(s->client, tagged_run(&s->t, "x"), &first, &s->error));
         /* One that was not begun is sent anew, on a new connection. */
-        for (int i = 0; i < MANY && native_generation(client, 0, &error) == generation; i++)
-            (void)kops_submit(client, tagged_run(&t, "x"), &ticket, &error);
-        assert_int_not_equal(native_generation(client, 0, &error), generation);
-        assert_int_equal(kops_wait(client, first, 0, NULL, &error), KOPS_ERR_CONNECTION_LOST);
-        kops_close(client);
-        fake_stop(f);
+        for (int i = 0; i < MANY && native_generation(s->client, 0, &s->error) == generation; i++)
+            (void)kops_submit(s->client, tagged_run(&s->t, "x"), &ticket, &s->error);
+        assert_int_not_equal(native_generation(s->client, 0, &s->error), generation);
+        assert_int_equal(kops_wait(s->client, first, 0, NULL, &s->error), KOPS_ERR_CONNECTION_LOST);
+        scene_stop(s);
     }
     fake_set_inflight(64);
-    fake_set_features(NULL);
 }
 
 /* Several threads on one client: one reads for all. */
@@ -409,63 +338,39 @@ static void *ping_often(void *client)
 
     for (int i = 0; i < 500; i++)
         if (kops_ping(client, 0, &error))
-            return (void *)1;
+            return "a ping failed";
     return NULL;
 }
 
 static void threads_share_the_rings(void **state)
 {
-    pthread_t threads[4];
-    kops_client *client;
-    struct fake *f;
+    struct scene *s = start(20, fake_serve_well, NULL);
 
     (void)state;
-    fake_set_features(with_shm);
-    f = fake_start(fake_serve_well, NULL);
-    client = connect_by(f, KOPS_TRANSPORT_SHM, 20);
-    for (int i = 0; i < 4; i++)
-        pthread_create(&threads[i], NULL, ping_often, client);
-    for (int i = 0; i < 4; i++) {
-        void *failed;
+    in_threads(4, ping_often, s->client, 0);
+    scene_stop(s);
+}
 
-        pthread_join(threads[i], &failed);
-        assert_null(failed);
-    }
+static int ping_and_close(void *client)
+{
+    const enum kops_code r = kops_ping(client, 0, NULL);
+
     kops_close(client);
-    fake_stop(f);
-    fake_set_features(NULL);
+    return r != KOPS_OK;
 }
 
 /* A child makes rings of its own and leaves its parent's alone. */
 static void a_child_has_rings_of_its_own(void **state)
 {
-    struct kops_error error;
-    struct ways w = {0};
-    kops_client *client;
-    struct fake *f;
-    int status;
-    pid_t pid;
+    struct scene *s = start(0, scripted_serve, NULL);
 
     (void)state;
-    fake_set_features(with_shm);
-    f = fake_start(serve_counting, &w);
-    client = connect_by(f, KOPS_TRANSPORT_SHM, 0);
-    assert_ok(kops_ping(client, 0, &error));
-    pid = fork();
-    if (pid == 0) {
-        enum kops_code r = kops_ping(client, 0, &error);
-
-        kops_close(client);
-        _exit(r != KOPS_OK);
-    }
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_int_equal(status, 0);
-    assert_ok(kops_ping(client, 0, &error));
-    kops_close(client);
-    fake_stop(f);
-    assert_int_equal(w.by_ring, 3);
-    assert_int_equal(w.by_socket, 4);
-    fake_set_features(NULL);
+    assert_ok(kops_ping(s->client, 0, &s->error));
+    in_child(ping_and_close, s->client);
+    assert_ok(kops_ping(s->client, 0, &s->error));
+    assert_int_equal(scene_seen(s).by_ring, 3);
+    assert_int_equal(scene_seen(s).by_socket, 4);
+    scene_stop(s);
 }
 
 /* ---- waiting by the daemon's forecast ---- */
@@ -500,17 +405,10 @@ static void serve_with_forecast(struct fake_connection *c, void *context)
 /* Whether the client, which polls for `poll_us` by itself, sleeps while it waits by the forecast. */
 static bool sleeps_by(struct forecast f, unsigned poll_us)
 {
-    struct fake *fake;
-    struct kops_error error;
-    kops_client *client;
+    struct scene *s = start(poll_us, serve_with_forecast, &f);
 
-    fake_set_features(with_shm);
-    fake = fake_start(serve_with_forecast, &f);
-    client = connect_by(fake, KOPS_TRANSPORT_SHM, poll_us);
-    assert_ok(kops_ping(client, 0, &error));
-    kops_close(client);
-    fake_stop(fake);
-    fake_set_features(NULL);
+    assert_ok(kops_ping(s->client, 0, &s->error));
+    scene_stop(s);
     return f.slept;
 }
 
@@ -528,8 +426,8 @@ static void a_client_waits_by_the_forecast(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_fits_goes_through_the_ring),   cmocka_unit_test(only_where_it_is_offered),
-        cmocka_unit_test(the_environment_decides_for_auto),  cmocka_unit_test(full_rings_do_not_deadlock),
+        cmocka_unit_test(what_fits_goes_through_the_ring),   cmocka_unit_test(who_takes_the_ring),
+        cmocka_unit_test(a_daemon_that_does_not_offer_it),   cmocka_unit_test(full_rings_do_not_deadlock),
         cmocka_unit_test(long_messages_keep_their_place),    cmocka_unit_test(a_long_message_travels_alone),
         cmocka_unit_test(a_broken_ring_ends_the_connection), cmocka_unit_test(so_does_a_broken_index_of_the_reader),
         cmocka_unit_test(threads_share_the_rings),           cmocka_unit_test(a_child_has_rings_of_its_own),

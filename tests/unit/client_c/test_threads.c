@@ -1,11 +1,9 @@
 /* One client, many threads. Worth most under ThreadSanitizer. */
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include "test.h"
+#include "scripted.h"
 
 enum { THREADS = 8, RUNS = 200 };
 
@@ -16,45 +14,41 @@ static void serve_echo(struct fake_connection *c, void *context)
 
     (void)context;
     while (fake_next(c, &r)) {
-        const msgpack_object *attrs = fake_param(&r.params, "attrs");
-        const msgpack_object *tag = attrs ? fake_param(attrs, "tag") : NULL;
-        char text[32];
-
-        if (!tag) {
+        if (r.tag[0])
+            fake_reply_run(c, r.msgid, r.tag);
+        else
             fake_answer(c, &r);
-            continue;
-        }
-        snprintf(text, sizeof(text), "%.*s", (int)tag->via.str.size, tag->via.str.ptr);
-        fake_reply_run(c, r.msgid, text);
     }
 }
 
 struct worker {
-    pthread_t thread;
     kops_client *client;
     int number;
     atomic_bool *stop;
-    const char *failed;
 };
+
+static void prepare(struct worker *workers, kops_client *client, atomic_bool *stop)
+{
+    for (int i = 0; i < THREADS; i++)
+        workers[i] = (struct worker){client, i, stop};
+}
 
 #define expect(condition)                                                                                              \
     do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            w->failed = #condition;                                                                                    \
-            return NULL;                                                                                               \
-        }                                                                                                              \
+        if (!(condition))                                                                                              \
+            return #condition;                                                                                         \
     } while (0)
 
 static void *mixed_work(void *argument)
 {
-    struct worker *w = argument;
+    const struct worker *w = argument;
     struct kops_error error;
 
     for (int i = 0; i < RUNS; i++) {
         struct kops_result first, second;
         struct tagged t, u;
         kops_ticket ticket;
-        char tag[2][32];
+        char tag[2][16];
 
         snprintf(tag[0], sizeof(tag[0]), "%d.%d a", w->number, i);
         snprintf(tag[1], sizeof(tag[1]), "%d.%d b", w->number, i);
@@ -72,37 +66,18 @@ static void *mixed_work(void *argument)
     return NULL;
 }
 
-static void start(struct worker *workers, kops_client *client, void *(*work)(void *), atomic_bool *stop)
-{
-    for (int i = 0; i < THREADS; i++) {
-        workers[i] = (struct worker){.client = client, .number = i, .stop = stop};
-        assert_int_equal(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
-    }
-}
-
-static void join(struct worker *workers)
-{
-    for (int i = 0; i < THREADS; i++)
-        pthread_join(workers[i].thread, NULL);
-    for (int i = 0; i < THREADS; i++)
-        if (workers[i].failed)
-            fail_msg("thread %d: %s", i, workers[i].failed);
-}
-
 static void every_thread_gets_its_own_replies(void **state)
 {
-    struct fake *f;
-    kops_client *client;
     struct worker workers[THREADS];
+    struct scene *s;
 
     (void)state;
     fake_set_inflight(12); /* less than the threads want together */
-    f = fake_start(serve_echo, NULL);
-    client = connect_to(f);
-    start(workers, client, mixed_work, NULL);
-    join(workers);
-    kops_close(client);
-    fake_stop(f);
+    s = scene_serve(serve_echo, NULL, NULL);
+    fake_set_inflight(64);
+    prepare(workers, s->client, NULL);
+    in_threads(THREADS, mixed_work, workers, sizeof(workers[0]));
+    scene_stop(s);
 }
 
 /* ---- connections that break under many threads ---- */
@@ -118,7 +93,7 @@ static void serve_short_lived(struct fake_connection *c, void *context)
 
 static void *work_through_losses(void *argument)
 {
-    struct worker *w = argument;
+    const struct worker *w = argument;
     struct kops_error error;
     kops_buffer *buffer;
     struct kops_tensor t;
@@ -139,34 +114,35 @@ static void *work_through_losses(void *argument)
 
 static void lost_connections_are_replaced(void **state)
 {
-    struct fake *f;
-    kops_client *client;
-    struct kops_error error;
+    struct scene *s = scene_serve(serve_short_lived, NULL, NULL);
     struct worker workers[THREADS];
 
     (void)state;
-    fake_set_inflight(64);
-    f = fake_start(serve_short_lived, NULL);
-    client = connect_to(f);
-    start(workers, client, work_through_losses, NULL);
-    join(workers);
-    while (kops_ping(client, 0, &error) == KOPS_ERR_CONNECTION_LOST)
+    prepare(workers, s->client, NULL);
+    in_threads(THREADS, work_through_losses, workers, sizeof(workers[0]));
+    while (kops_ping(s->client, 0, &s->error) == KOPS_ERR_CONNECTION_LOST)
         continue;
-    assert_int_equal(error.code, KOPS_OK);
-    kops_close(client);
-    fake_stop(f);
+    assert_int_equal(s->error.code, KOPS_OK);
+    scene_stop(s);
 }
 
 /* ---- forking while others hold the lock ---- */
 
 static void *ping_until_told(void *argument)
 {
-    struct worker *w = argument;
+    const struct worker *w = argument;
     struct kops_error error;
 
     while (!atomic_load(w->stop))
         expect(!kops_ping(w->client, 0, &error));
     return NULL;
+}
+
+static int ping_twice(void *client)
+{
+    struct kops_error error;
+
+    return kops_ping(client, 0, &error) || kops_ping(client, 0, &error) ? 1 : 0;
 }
 
 /* AddressSanitizer's allocator keeps its locks over a fork (GCC 12, clang 14), so that a child's malloc may hang there.
@@ -184,34 +160,19 @@ static void *ping_until_told(void *argument)
 
 static void forks_in_the_middle_of_it(void **state)
 {
-    struct fake *f;
-    kops_client *client;
+    struct scene *s = *state;
     struct worker workers[THREADS];
     atomic_bool stop = false;
+    struct threads threads;
 
-    (void)state;
     if (FORK_IN_THREADS_HANGS)
         skip();
-    f = fake_start(fake_serve_well, NULL);
-    client = connect_to(f);
-    start(workers, client, ping_until_told, &stop);
-    for (int i = 0; i < 20; i++) {
-        pid_t pid = fork();
-        int status;
-
-        if (pid == 0) {
-            struct kops_error error;
-
-            _exit(kops_ping(client, 0, &error) || kops_ping(client, 0, &error) ? 1 : 0);
-        }
-        assert_int_equal(waitpid(pid, &status, 0), pid);
-        assert_true(WIFEXITED(status));
-        assert_int_equal(WEXITSTATUS(status), 0);
-    }
+    prepare(workers, s->client, &stop);
+    threads_start(&threads, THREADS, ping_until_told, workers, sizeof(workers[0]));
+    for (int i = 0; i < 20; i++)
+        in_child(ping_twice, s->client);
     atomic_store(&stop, true);
-    join(workers);
-    kops_close(client);
-    fake_stop(f);
+    threads_join(&threads);
 }
 
 int main(void)
@@ -219,7 +180,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_thread_gets_its_own_replies),
         cmocka_unit_test(lost_connections_are_replaced),
-        cmocka_unit_test(forks_in_the_middle_of_it),
+        TEST(forks_in_the_middle_of_it),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
