@@ -44,3 +44,19 @@ void in_threads(unsigned n, void *(*work)(void *), void *contexts, size_t size)
     threads_start(&t, n, work, contexts, size);
     threads_join(&t);
 }
+
+void assert_packed(const void *data, size_t length, const char *message)
+{
+    msgpack_sbuffer expected;
+    msgpack_unpacked got;
+    char text[2048] = "no message";
+
+    fake_pack(&expected, message);
+    if (length != expected.size || memcmp(data, expected.data, length) != 0) {
+        msgpack_unpacked_init(&got);
+        if (msgpack_unpack_next(&got, data, length, NULL) == MSGPACK_UNPACK_SUCCESS)
+            fake_print(&got.data, text, sizeof(text));
+        fail_msg("%zu bytes, not %zu: %s", length, expected.size, text);
+    }
+    msgpack_sbuffer_destroy(&expected);
+}

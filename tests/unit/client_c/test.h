@@ -39,6 +39,9 @@ void threads_start(struct threads *t, unsigned n, void *(*work)(void *), void *c
 void threads_join(struct threads *t);
 void in_threads(unsigned n, void *(*work)(void *), void *contexts, size_t size);
 
+/* The bytes are those of this message (fake_text.c), with each number in its shortest form. */
+void assert_packed(const void *data, size_t length, const char *message);
+
 /* Vectors of f32, one behind the other in a buffer. */
 static inline void vectors_in(kops_buffer *buffer, int64_t length, unsigned n, struct kops_tensor *ret)
 {

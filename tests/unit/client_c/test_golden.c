@@ -1,13 +1,12 @@
 /* The golden vectors that concern a client: bytes that it must produce, take, and refuse. */
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "golden_vectors.h"
+#include "scripted.h"
 #include "session/client.h"
-#include "test.h"
 #include "wire/trace_wire.h"
 #include "wire/tune_wire.h"
 
@@ -171,23 +170,6 @@ union decoded {
     struct wire_choices choices;
 };
 
-static wire_decode *decoder_for(const char *name)
-{
-    if (!strncmp(name, "result_register", 15) || !strcmp(name, "result_unknown_keys"))
-        return wire_decode_register;
-    if (!strcmp(name, "result_alloc"))
-        return wire_decode_alloc;
-    if (!strncmp(name, "result_run", 10))
-        return wire_decode_run;
-    if (!strncmp(name, "result_trace", 12))
-        return wire_decode_trace;
-    if (!strncmp(name, "result_tune", 11))
-        return wire_decode_tune;
-    if (!strncmp(name, "result_tuning", 13))
-        return wire_decode_tuning;
-    return strcmp(name, "result_hello") ? wire_decode_nothing : wire_decode_info;
-}
-
 /* A call that waits for that msgid. The table is grown until it has the place that the msgid means. */
 static struct call *expect_msgid(struct kops_client *client, uint32_t msgid, wire_decode *decode, void *into)
 {
@@ -204,44 +186,61 @@ static struct call *expect_msgid(struct kops_client *client, uint32_t msgid, wir
     return call;
 }
 
+/* Of a response: [1, msgid, error, result]. */
 static uint32_t msgid_of(const struct golden_vector *v)
 {
-    static const struct {
-        const char *name;
-        uint32_t msgid;
-    } msgids[] = {{"result_empty", 1},
-                  {"result_msgid_max", UINT32_MAX},
-                  {"result_register", 2},
-                  {"result_register_wide", 2},
-                  {"result_unknown_keys", 2},
-                  {"result_alloc", 3},
-                  {"result_run", 4},
-                  {"result_run_repeat", 5},
-                  {"result_run_integers", 5},
-                  {"result_run_float32", 5},
-                  {"result_cancel", 6},
-                  {"result_hello", 7},
-                  {"error_key", 8},
-                  {"error_no_detail_entries", 9},
-                  {"error_numbers", 10},
-                  {"error_extra_keys", 11},
-                  {"error_unknown_code", 12},
-                  {"result_trace", 13},
-                  {"result_trace_newer", 13},
-                  {"result_tune", 14},
-                  {"result_tune_newer", 14},
-                  {"result_tuning", 15},
-                  {"result_tune_in_part", 14},
-                  {"result_tuning_in_part", 15}};
+    msgpack_unpacked message;
+    uint32_t msgid;
 
-    for (size_t i = 0; i < sizeof(msgids) / sizeof(msgids[0]); i++)
-        if (!strcmp(msgids[i].name, v->name))
-            return msgids[i].msgid;
-    fail_msg("%s: tell this test its msgid", v->name);
-    return 0;
+    msgpack_unpacked_init(&message);
+    assert_int_equal(msgpack_unpack_next(&message, (const char *)v->bytes, v->length, NULL), MSGPACK_UNPACK_SUCCESS);
+    msgid = (uint32_t)message.data.via.array.ptr[1].via.u64;
+    msgpack_unpacked_destroy(&message);
+    return msgid;
 }
 
-static void check_trace(const char *name, const struct kops_trace *t)
+static void check_register(const char *name, union decoded *d)
+{
+    (void)name;
+    assert_int_equal(d->buffer.id, 3);
+    assert_int_equal(d->buffer.size, 4096);
+}
+
+static void check_alloc(const char *name, union decoded *d)
+{
+    (void)name;
+    assert_int_equal(d->buffer.id, 1);
+    assert_false(d->buffer.vmm);
+    assert_int_equal(lseek(d->buffer.fd, 0, SEEK_END), 4096);
+    close(d->buffer.fd);
+}
+
+static void check_run(const char *name, union decoded *d)
+{
+    const struct kops_result *r = &d->timings.result;
+
+    if (!strcmp(name, "result_run_repeat")) {
+        assert_true(r->median_us == 2.0 && r->max_us == 2.5 && r->n_samples == 3 && d->timings.samples[1] == 1.5);
+    } else if (!strcmp(name, "result_run_integers")) {
+        assert_true(r->total_us == 9.0);
+    } else if (!strcmp(name, "result_run_float32")) {
+        assert_true(r->total_us == 0.5);
+    } else {
+        assert_true(r->recv_to_start_us == 1.5 && r->host_us == 12.0);
+        assert_string_equal(r->device, "host");
+        assert_string_equal(r->variant, "fast");
+    }
+}
+
+static void check_info(const char *name, union decoded *d)
+{
+    (void)name;
+    assert_int_equal(d->info.info.pid, 4711);
+    assert_string_equal(d->info.info.devices[0]->name, "Example CPU");
+    arena_free(&d->info.arena);
+}
+
+static void expect_trace(const char *name, const struct kops_trace *t)
 {
     const struct kops_trace_kind *kind = t->kinds[0];
     const struct kops_trace_client *client = t->clients[0];
@@ -270,7 +269,7 @@ static void check_trace(const char *name, const struct kops_trace *t)
     assert_memory_equal(&t->events[1], &second, offsetof(struct kops_trace_event, failed) + 1);
 }
 
-static void check_tune(const char *name, const struct kops_tune *t)
+static void expect_tune(const char *name, const struct kops_tune *t)
 {
     if (!strcmp(name, "result_tune_in_part")) {
         assert_true(t->n_candidates == 2 && t->tried == 1 && t->goes_on && t->took_us == 950000);
@@ -293,7 +292,7 @@ static void check_tune(const char *name, const struct kops_tune *t)
     assert_string_equal(t->candidates[2]->state, "unfit");
 }
 
-static void check_tuning(const char *name, const struct kops_tuning *t)
+static void expect_tuning(const char *name, const struct kops_tuning *t)
 {
     const struct kops_choice *first = t->choices[0];
 
@@ -312,131 +311,121 @@ static void check_tuning(const char *name, const struct kops_tuning *t)
     assert_true(isnan(t->choices[1]->usual_us));
 }
 
-static void check_result(const char *name, const union decoded *d)
+static void check_trace(const char *name, union decoded *d)
 {
-    if (decoder_for(name) == wire_decode_register) {
-        assert_int_equal(d->buffer.id, 3);
-        assert_int_equal(d->buffer.size, 4096);
-    } else if (decoder_for(name) == wire_decode_alloc) {
-        assert_int_equal(d->buffer.id, 1);
-        assert_false(d->buffer.vmm);
-        assert_int_equal(lseek(d->buffer.fd, 0, SEEK_END), 4096);
-        close(d->buffer.fd);
-    } else if (!strcmp(name, "result_run")) {
-        assert_true(d->timings.result.recv_to_start_us == 1.5 && d->timings.result.host_us == 12.0);
-        assert_string_equal(d->timings.result.device, "host");
-        assert_string_equal(d->timings.result.variant, "fast");
-    } else if (!strcmp(name, "result_run_repeat")) {
-        assert_true(d->timings.result.median_us == 2.0 && d->timings.result.max_us == 2.5);
-        assert_int_equal(d->timings.result.n_samples, 3);
-        assert_true(d->timings.samples[1] == 1.5);
-    } else if (!strcmp(name, "result_run_integers")) {
-        assert_true(d->timings.result.total_us == 9.0);
-    } else if (!strcmp(name, "result_run_float32")) {
-        assert_true(d->timings.result.total_us == 0.5);
-    } else if (decoder_for(name) == wire_decode_info) {
-        assert_int_equal(d->info.info.pid, 4711);
-        assert_string_equal(d->info.info.devices[0]->name, "Example CPU");
-    } else if (decoder_for(name) == wire_decode_trace) {
-        check_trace(name, &d->trace.trace);
-    } else if (decoder_for(name) == wire_decode_tune) {
-        check_tune(name, &d->tuned.tune);
-    } else if (decoder_for(name) == wire_decode_tuning) {
-        check_tuning(name, &d->choices.tuning);
-    }
+    expect_trace(name, &d->trace.trace);
+    arena_free(&d->trace.arena);
+}
+
+static void check_tune(const char *name, union decoded *d)
+{
+    expect_tune(name, &d->tuned.tune);
+    arena_free(&d->tuned.arena);
+}
+
+static void check_tuning(const char *name, union decoded *d)
+{
+    expect_tuning(name, &d->choices.tuning);
+    arena_free(&d->choices.arena);
+}
+
+/* By the start of their names: how results are read, and what must be in them. The last one is of all others. */
+static const struct reader {
+    const char *name;
+    wire_decode *decode;
+    void (*check)(const char *name, union decoded *d); /* frees what was read */
+} readers[] = {{"result_register", wire_decode_register, check_register},
+               {"result_unknown_keys", wire_decode_register, check_register},
+               {"result_alloc", wire_decode_alloc, check_alloc},
+               {"result_run", wire_decode_run, check_run},
+               {"result_trace", wire_decode_trace, check_trace},
+               {"result_tune", wire_decode_tune, check_tune},
+               {"result_tuning", wire_decode_tuning, check_tuning},
+               {"result_hello", wire_decode_info, check_info},
+               {"", wire_decode_nothing, NULL}};
+
+static const struct reader *reader_of(const char *name)
+{
+    const struct reader *r = readers;
+
+    while (strncmp(r->name, name, strlen(r->name)) != 0)
+        r++;
+    return r;
 }
 
 static void takes(const struct golden_vector *v)
 {
-    struct sending sending = {.vector = v};
-    struct fake *f = fake_start(serve_vector, &sending);
-    kops_client *client = connect_to(f);
     const bool notification = !strcmp(v->expect, "notification");
+    const struct reader *reader = reader_of(v->name);
+    struct sending sending = {.vector = v, .half = notification};
+    struct scene *s = scene_serve(serve_vector, &sending, NULL);
     union decoded into = {0};
-    double samples[4];
-    struct kops_error error;
     struct call *call = NULL;
+    double samples[4];
 
-    if (decoder_for(v->name) == wire_decode_run) {
+    if (reader->decode == wire_decode_run) {
         into.timings.samples = samples;
         into.timings.samples_room = 4;
     }
     if (!notification)
-        call = expect_msgid(client, msgid_of(v), decoder_for(v->name), &into);
-    sending.half = notification;
-    client->max_inflight = UINT32_MAX;
+        call = expect_msgid(s->client, msgid_of(v), reader->decode, &into);
+    s->client->max_inflight = UINT32_MAX;
     if (notification) {
-        assert_int_equal(kops_ping(client, 0, &error), KOPS_ERR_PROTOCOL_ERROR);
+        assert_int_equal(kops_ping(s->client, 0, &s->error), KOPS_ERR_PROTOCOL_ERROR);
     } else {
-        assert_ok(kops_ping(client, 0, &error)); /* the vector came before its reply */
+        assert_ok(kops_ping(s->client, 0, &s->error)); /* the vector came before its reply */
         assert_int_equal(call->state, CALL_DONE);
         assert_string_equal(kops_code_name(call->code), v->code ? v->code : "ok");
         if (v->key)
             assert_string_equal(kops_error_text(call->error, "key"), v->key);
-        if (!call->code)
-            check_result(v->name, &into);
+        if (!call->code && reader->check)
+            reader->check(v->name, &into);
     }
-    if (decoder_for(v->name) == wire_decode_info)
-        arena_free(&into.info.arena);
-    if (decoder_for(v->name) == wire_decode_trace)
-        arena_free(&into.trace.arena);
-    if (decoder_for(v->name) == wire_decode_tune)
-        arena_free(&into.tuned.arena);
-    if (decoder_for(v->name) == wire_decode_tuning)
-        arena_free(&into.choices.arena);
-    kops_close(client);
-    fake_stop(f);
+    scene_stop(s);
 }
 
 static void refuses(const struct golden_vector *v)
 {
     const bool more = !strcmp(v->expect, "more");
     struct sending sending = {.vector = v, .half = more};
-    struct fake *f = fake_start(serve_vector, &sending);
-    kops_client *client = connect_to(f);
-    struct kops_error error;
-    uint32_t generation = client->generation;
-    struct call *call = expect_msgid(client, 1, wire_decode_nothing, NULL);
+    struct scene *s = scene_serve(serve_vector, &sending, NULL);
+    const uint32_t generation = s->client->generation;
+    struct call *call = expect_msgid(s->client, 1, wire_decode_nothing, NULL);
 
-    client->max_inflight = UINT32_MAX;
-    assert_int_equal(kops_ping(client, 0, &error), more ? KOPS_ERR_CONNECTION_LOST : KOPS_ERR_BAD_REPLY);
+    s->client->max_inflight = UINT32_MAX;
+    assert_int_equal(kops_ping(s->client, 0, &s->error), more ? KOPS_ERR_CONNECTION_LOST : KOPS_ERR_BAD_REPLY);
     assert_int_equal(call->state, CALL_DONE);
-    assert_int_not_equal(error.message[0], 0);
+    assert_int_not_equal(s->error.message[0], 0);
     /* Whatever is asked next, it is not asked on that connection. */
-    kops_ping(client, 0, &error);
-    assert_int_not_equal(client->generation, generation);
-    kops_close(client);
-    fake_stop(f);
+    kops_ping(s->client, 0, &s->error);
+    assert_int_not_equal(s->client->generation, generation);
+    scene_stop(s);
+}
+
+static void all_of(const char *file, void (*test)(const struct golden_vector *v))
+{
+    unsigned n = 0;
+
+    for (size_t i = 0; i < sizeof(golden_vectors) / sizeof(golden_vectors[0]); i++) {
+        if (strcmp(golden_vectors[i].file, file) != 0)
+            continue;
+        print_message("%s\n", golden_vectors[i].name);
+        test(&golden_vectors[i]);
+        n++;
+    }
+    assert_true(n > 10);
 }
 
 static void responses_are_taken(void **state)
 {
-    unsigned n = 0;
-
     (void)state;
-    for (size_t i = 0; i < sizeof(golden_vectors) / sizeof(golden_vectors[0]); i++) {
-        if (strcmp(golden_vectors[i].file, "responses") != 0)
-            continue;
-        print_message("%s\n", golden_vectors[i].name);
-        takes(&golden_vectors[i]);
-        n++;
-    }
-    assert_true(n > 10);
+    all_of("responses", takes);
 }
 
 static void bad_responses_are_refused(void **state)
 {
-    unsigned n = 0;
-
     (void)state;
-    for (size_t i = 0; i < sizeof(golden_vectors) / sizeof(golden_vectors[0]); i++) {
-        if (strcmp(golden_vectors[i].file, "bad_responses") != 0)
-            continue;
-        print_message("%s\n", golden_vectors[i].name);
-        refuses(&golden_vectors[i]);
-        n++;
-    }
-    assert_true(n > 10);
+    all_of("bad_responses", refuses);
 }
 
 int main(void)

@@ -1,7 +1,4 @@
 /* Launches in this process, as they are counted and told. */
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include "base/clock.h"
 #include "here/tally.h"
 #include "test.h"
@@ -104,16 +101,23 @@ static struct here_counted count(struct here_tally *t, const struct here_shapes 
     return counted;
 }
 
-/* One launch, as here_launch() makes them. */
-static bool launch_in(struct here_tally *t, int64_t length, uintptr_t context)
+static struct here_shapes shapes_of_length(int64_t length)
 {
     const struct tensor tensor = {.rank = 1, .shape = {length}};
     const struct tensor *const operands[] = {&tensor, NULL};
-    struct here_row row = {.generation = 0};
-    struct here_counted counted;
     struct here_shapes shapes;
 
     here_shapes_of(operands, 2, &shapes);
+    return shapes;
+}
+
+/* One launch, as here_launch() makes them. */
+static bool launch_in(struct here_tally *t, int64_t length, uintptr_t context)
+{
+    const struct here_shapes shapes = shapes_of_length(length);
+    struct here_row row = {.generation = 0};
+    struct here_counted counted;
+
     counted = count(t, &shapes, &row);
     if (counted.timed && here_tally_begin(t, &driver, (cuda_context)context, NULL))
         here_tally_end(t, &driver, NULL, counted.row);
@@ -125,25 +129,32 @@ static bool launch(struct here_tally *t, int64_t length)
     return launch_in(t, length, 1);
 }
 
-/* The rows that the tally tells, as MessagePack; "" for none. */
-static void assert_tells(struct here_tally *t, const char *expected, size_t length)
+static void launch_often(struct here_tally *t, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++)
+        launch(t, 8);
+}
+
+/* The rows that the tally tells, of that op or of a kernel, as text; "" for none. */
+static void assert_tells(struct here_tally *t, const struct op *op, const char *expected)
 {
     struct bytes out = {.data = NULL};
 
     here_tally_read(t);
-    assert_int_equal(here_tally_take(t, NULL, &out), length > 0);
-    assert_int_equal(out.length, length);
-    assert_memory_equal(out.data ? out.data : "", expected, length);
+    assert_int_equal(here_tally_take(t, op, &out), *expected != 0);
+    if (*expected)
+        assert_packed(out.data, out.length, expected);
     bytes_free(&out);
 }
-#define TELLS(t, expected) assert_tells(t, expected, sizeof(expected) - 1)
+#define TELLS(t, expected) assert_tells(t, NULL, expected)
 
-#define SHAPES(length) "\xa6shapes\x92\x91" length "\x90"
-#define COUNT(n)                                                                                                       \
-    "\xa5"                                                                                                             \
-    "count" n
-#define QUARTER_MS "\xa2us\x91\xcb\x40\x6f\x40\0\0\0\0\0"
+static void forget(struct here_tally *t)
+{
+    struct bytes out = {.data = NULL};
 
+    assert_true(here_tally_take(t, NULL, &out));
+    bytes_free(&out);
+}
 /* ---- tests ---- */
 
 static void test_counts_by_shapes(void **state)
@@ -152,12 +163,12 @@ static void test_counts_by_shapes(void **state)
 
     TELLS(t, "");
     assert_false(launch(t, 8));
-    TELLS(t, "\x91\x82" SHAPES("\x08") COUNT("\x01"));
+    TELLS(t, "[{shapes: [[8], []], count: 1}]");
     TELLS(t, "");
     for (unsigned i = 0; i < 3; i++)
         launch(t, i == 1 ? 9 : 8);
     /* the second launch of all was timed: the first of these */
-    TELLS(t, "\x92\x83" SHAPES("\x08") COUNT("\x02") QUARTER_MS "\x82" SHAPES("\x09") COUNT("\x01"));
+    TELLS(t, "[{shapes: [[8], []], count: 2, us: [250.0]}, {shapes: [[9], []], count: 1}]");
 }
 
 static void test_times_one_in_many_and_waits_for_none(void **state)
@@ -165,30 +176,24 @@ static void test_times_one_in_many_and_waits_for_none(void **state)
     struct here_tally *t = *state;
 
     unfinished = 600; /* CUDA_ERROR_NOT_READY */
-    for (unsigned i = 0; i < 2 * TALLY_EVERY; i++)
-        launch(t, 8);
+    launch_often(t, 2 * TALLY_EVERY);
     assert_int_equal(records, 2); /* the first one's end is not read, so there is no second */
-    TELLS(t, "\x91\x82" SHAPES("\x08") COUNT("\x7a"));
+    TELLS(t, "[{shapes: [[8], []], count: 122}]");
     unfinished = 0;
-    TELLS(t, "\x91\x83" SHAPES("\x08") COUNT("\0") QUARTER_MS);
-    for (unsigned i = 0; i < TALLY_EVERY; i++)
-        launch(t, 8);
+    TELLS(t, "[{shapes: [[8], []], count: 0, us: [250.0]}]");
+    launch_often(t, TALLY_EVERY);
     assert_int_equal(records, 4);
-    TELLS(t, "\x91\x83" SHAPES("\x08") COUNT("\x3d") QUARTER_MS);
+    TELLS(t, "[{shapes: [[8], []], count: 61, us: [250.0]}]");
 }
 
 static void test_times_no_more_than_it_tells(void **state)
 {
     struct here_tally *t = *state;
-    struct bytes told = {.data = NULL};
 
-    for (unsigned i = 0; i < 20 * TALLY_EVERY; i++)
-        launch(t, 8);
+    launch_often(t, 20 * TALLY_EVERY);
     assert_int_equal(records, 2 * (TALLY_SAMPLES + 1)); /* a time is read when the next launch is timed */
-    assert_true(here_tally_take(t, NULL, &told));
-    bytes_free(&told);
-    for (unsigned i = 0; i < TALLY_EVERY; i++)
-        launch(t, 8);
+    forget(t);
+    launch_often(t, TALLY_EVERY);
     assert_int_equal(records, 2 * (TALLY_SAMPLES + 2));
 }
 
@@ -197,10 +202,9 @@ static void test_puts_no_events_into_graphs(void **state)
     struct here_tally *t = *state;
 
     capturing = 1;
-    for (unsigned i = 0; i < 2 * TALLY_EVERY; i++)
-        launch(t, 8);
+    launch_often(t, 2 * TALLY_EVERY);
     assert_int_equal(records, 0);
-    TELLS(t, "\x91\x82" SHAPES("\x08") COUNT("\x7a"));
+    TELLS(t, "[{shapes: [[8], []], count: 122}]");
 }
 
 static void test_follows_the_context(void **state)
@@ -218,9 +222,8 @@ static void test_goes_on_where_the_driver_does_not(void **state)
     struct here_tally *t = *state;
 
     broken = 1;
-    for (unsigned i = 0; i < 2 * TALLY_EVERY; i++)
-        launch(t, 8);
-    TELLS(t, "\x91\x82" SHAPES("\x08") COUNT("\x7a"));
+    launch_often(t, 2 * TALLY_EVERY);
+    TELLS(t, "[{shapes: [[8], []], count: 122}]");
 }
 
 static void test_more_shapes_than_there_is_room_for(void **state)
@@ -234,7 +237,7 @@ static void test_more_shapes_than_there_is_room_for(void **state)
     assert_memory_equal(out.data, "\xdc\0\x40", 3); /* a list of 64 */
     bytes_free(&out);
     assert_false(launch(t, TALLY_ROWS + 2));
-    TELLS(t, "\x91\x82" SHAPES("\x42") COUNT("\x01"));
+    TELLS(t, "[{shapes: [[66], []], count: 1}]");
 }
 
 static void test_is_due_now_and_then(void **state)
@@ -254,100 +257,75 @@ static void test_a_lost_time_is_not_waited_for(void **state)
     struct here_tally *t = *state;
 
     unfinished = 709; /* CUDA_ERROR_CONTEXT_IS_DESTROYED */
-    for (unsigned i = 0; i < TALLY_EVERY; i++)
-        launch(t, 8);
+    launch_often(t, TALLY_EVERY);
     here_tally_read(t);
     assert_int_equal(made, 0);
     unfinished = 0;
-    for (unsigned i = 0; i < TALLY_EVERY; i++)
-        launch(t, 8);
-    TELLS(t, "\x91\x83" SHAPES("\x08") COUNT("\x7a") QUARTER_MS);
+    launch_often(t, TALLY_EVERY);
+    TELLS(t, "[{shapes: [[8], []], count: 122, us: [250.0]}]");
 }
 
 static void test_attributes_make_other_rows(void **state)
 {
+    struct here_shapes shapes = shapes_of_length(8);
     struct here_tally *t = *state;
-    const struct tensor tensor = {.rank = 1, .shape = {8}};
-    const struct tensor *const operands[] = {&tensor, NULL};
-    struct bytes out = {.data = NULL};
-    struct here_shapes shapes;
 
-    here_shapes_of(operands, 2, &shapes);
     count(t, &shapes, &(struct here_row){.generation = 0});
     shapes.flags = 1; /* gemm's trans_a */
     count(t, &shapes, &(struct here_row){.generation = 0});
-    assert_true(here_tally_take(t, op_find("gemm", 4), &out));
-#define TRANSPOSED                                                                                                     \
-    "\xa5"                                                                                                             \
-    "attrs\x81\xa7trans_a\xc3"
-    assert_int_equal(
-        out.length, sizeof("\x92\x82" SHAPES("\x08") COUNT("\x01") "\x83" SHAPES("\x08") COUNT("\x01") TRANSPOSED) - 1);
-    assert_memory_equal(
-        out.data, "\x92\x82" SHAPES("\x08") COUNT("\x01") "\x83" SHAPES("\x08") COUNT("\x01") TRANSPOSED, out.length);
-    bytes_free(&out);
-}
-
-static void shapes_of_length(int64_t length, struct here_shapes *ret)
-{
-    const struct tensor tensor = {.rank = 1, .shape = {length}};
-    const struct tensor *const operands[] = {&tensor, NULL};
-
-    here_shapes_of(operands, 2, ret);
+    assert_tells(t, op_find("gemm", 4),
+                 "[{shapes: [[8], []], count: 1}, {shapes: [[8], []], count: 1, attrs: {trans_a: true}}]");
 }
 
 static void test_a_row_is_found_once_and_not_after_it_is_gone(void **state)
 {
+    const struct here_shapes shapes = shapes_of_length(TALLY_ROWS);
     struct here_row row = {.generation = 0}, before;
     struct here_tally *t = *state;
-    struct bytes out = {.data = NULL};
-    struct here_shapes shapes;
 
-    shapes_of_length(TALLY_ROWS, &shapes);
     count(t, &shapes, &row);
     before = row;
     count(t, &shapes, &row);
     assert_memory_equal(&row, &before, sizeof(row));
     for (int64_t i = 1; i < TALLY_ROWS; i++)
         launch(t, i);
-    assert_true(here_tally_take(t, NULL, &out)); /* the table was full: it begins anew */
-    bytes_free(&out);
+    forget(t);    /* the table was full: it begins anew */
     launch(t, 8); /* has the place of the row that is gone */
     here_tally_uncount(t, before);
     here_tally_time(t, before, 250);
     count(t, &shapes, &row);
-    TELLS(t, "\x92\x82" SHAPES("\x08") COUNT("\x01") "\x82" SHAPES("\x40") COUNT("\x01"));
+    TELLS(t, "[{shapes: [[8], []], count: 1}, {shapes: [[64], []], count: 1}]");
 }
 
 static void test_a_launch_that_is_refused_does_not_count(void **state)
 {
+    const struct here_shapes shapes = shapes_of_length(8);
     struct here_row row = {.generation = 0};
     struct here_tally *t = *state;
-    struct here_shapes shapes;
 
-    shapes_of_length(8, &shapes);
     for (unsigned i = 0; i < 3; i++)
         count(t, &shapes, &row);
     here_tally_uncount(t, row);
     here_tally_time(t, row, 250);
-    TELLS(t, "\x91\x83" SHAPES("\x08") COUNT("\x02") QUARTER_MS);
+    TELLS(t, "[{shapes: [[8], []], count: 2, us: [250.0]}]");
     here_tally_uncount(t, row); /* was told of already */
     TELLS(t, "");
+}
+
+static int tell(void *tally)
+{
+    struct bytes out = {.data = NULL};
+
+    return here_tally_take(tally, NULL, &out);
 }
 
 static void test_a_child_tells_nothing_of_its_parent(void **state)
 {
     struct here_tally *t = *state;
-    struct bytes out = {.data = NULL};
-    int status;
-    pid_t child;
 
     launch(t, 8);
-    child = fork();
-    if (!child)
-        _exit(here_tally_take(t, NULL, &out));
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
-    TELLS(t, "\x91\x82" SHAPES("\x08") COUNT("\x01"));
+    in_child(tell, t);
+    TELLS(t, "[{shapes: [[8], []], count: 1}]");
 }
 
 int main(void)
