@@ -1,5 +1,6 @@
 /* Ordered calls: a fake daemon and a driver in host memory (tests/standin_cuda) that share a page of timelines. */
 #include <sched.h>
+#include <stdio.h>
 #include <sys/socket.h>
 
 #include "api/native.h"
@@ -393,11 +394,105 @@ static void threads_enqueue_at_once(void **state)
     assert_true(native_completed(s->client, 4 * 300));
 }
 
+/* ---- pages of timelines, which the driver knows ---- */
+
+enum { UNKNOWN = 999, PAGES_MAX = 64 };
+
+struct pages {
+    void *at[PAGES_MAX];
+    unsigned n;
+};
+
+/* Shared memory that a device knows: pages of timelines, also of earlier tests. */
+static struct pages registered_pages(void)
+{
+    FILE *maps = fopen("/proc/self/maps", "r");
+    struct pages pages = {.n = 0};
+    char line[512];
+    unsigned flags;
+    void *page;
+
+    assert_non_null(maps);
+    while (fgets(line, sizeof(line), maps))
+        if (strstr(line, "/memfd:") && sscanf(line, "%p-", &page) == 1 && cu.host_flags(&flags, page) == 0) {
+            assert_true(pages.n < PAGES_MAX);
+            pages.at[pages.n++] = page;
+        }
+    fclose(maps);
+    return pages;
+}
+
+static bool contains(const struct pages *pages, const void *page)
+{
+    for (unsigned i = 0; i < pages->n; i++)
+        if (pages->at[i] == page)
+            return true;
+    return false;
+}
+
+/* A client with a page, which is not among those before; nothing is left to do on it. */
+static struct setting *start_with_a_page(void **ret_page)
+{
+    const struct pages before = registered_pages();
+    struct setting *s = start(KOPS_TRANSPORT_SHM, 30);
+    struct pages now;
+
+    assert_ok(enqueue(s, "x"));
+    assert_ok(kops_synchronize(s->client, KOPS_ALL_STREAMS, 0, &s->error));
+    assert_int_equal(cu.synchronize(), 0);
+    now = registered_pages();
+    assert_int_equal(now.n, before.n + 1);
+    for (unsigned i = 0; i < now.n; i++)
+        if (!contains(&before, now.at[i]))
+            *ret_page = now.at[i];
+    return s;
+}
+
+/* Without a context. */
+static void *close_client(void *client)
+{
+    kops_close(client);
+    return NULL;
+}
+
+static void a_page_is_given_back_in_any_thread(void **state)
+{
+    void *page = NULL;
+    struct setting *s = start_with_a_page(&page);
+    struct pages now;
+
+    (void)state;
+    in_threads(1, close_client, s->client, 0);
+    s->client = NULL;
+    now = registered_pages();
+    assert_false(contains(&now, page));
+    stop(s);
+}
+
+static void a_page_that_the_driver_keeps_keeps_its_addresses(void **state)
+{
+    void *page = NULL;
+    struct setting *s = start_with_a_page(&page);
+    const struct standin_fault *fault;
+    struct pages now;
+
+    (void)state;
+    fault = fail_next("cuMemHostUnregister", 1, UNKNOWN, false);
+    kops_close(s->client);
+    s->client = NULL;
+    assert_int_equal(fault->armed, 0);
+    now = registered_pages();
+    assert_true(contains(&now, page));
+    stop(s);
+}
+
 int main(void)
 {
 #define RING(name)   cmocka_unit_test_setup_teardown(name, begin_by_ring, end_setting)
 #define SOCKET(name) cmocka_unit_test_setup_teardown(name, begin_by_socket, end_setting)
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_page_is_given_back_in_any_thread),
+        cmocka_unit_test(a_page_that_the_driver_keeps_keeps_its_addresses),
         SOCKET(an_op_has_its_place_on_the_stream),
         cmocka_unit_test(many_wait_for_room_and_not_for_each_other),
         RING(an_error_comes_with_the_next_call),
@@ -414,6 +509,10 @@ int main(void)
         RING(streams_take_turns),
         RING(what_cannot_be_enqueued),
     };
+    int failed;
 
-    return cmocka_run_group_tests(tests, load_for_all, NULL);
+    open_control();
+    failed = cmocka_run_group_tests(tests, load_for_all, NULL);
+    close_control();
+    return failed;
 }

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "c_types_vectors.h"
 #include "scripted.h"
 
 static void only_what_is_said_is_sent(void **state)
@@ -271,6 +272,20 @@ static void buffers_outlive_their_client(void **state)
     kops_buffer_release(b);
 }
 
+/* The vectors that the Python client runs, too. */
+static void types_of_c_are_dtypes(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(c_types) / sizeof(c_types[0]); i++) {
+        enum kops_dtype dtype;
+        const char *name = kops_dtype_parse(c_types[i].type, &dtype) ? kops_dtype_name(dtype) : NULL;
+
+        if (!name != !c_types[i].dtype || (name && strcmp(name, c_types[i].dtype) != 0))
+            fail_msg("`%s` is %s, not %s", c_types[i].type, name ? name : "no type",
+                     c_types[i].dtype ? c_types[i].dtype : "no type");
+    }
+}
+
 static void dtypes_and_counts(void **state)
 {
     enum kops_dtype dtype;
@@ -294,11 +309,17 @@ static void dtypes_and_counts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(only_what_is_said_is_sent),      TEST(results_are_read),
-        TEST(errors_are_passed_on),           TEST(arguments_are_checked),
-        TEST(shared_memory_is_shared),        TEST(alloc_on_the_host),
-        TEST(shared_memory_is_taken_at_once), TEST(more_than_there_is),
-        TEST(buffers_leave_nothing_behind),   TEST(buffers_outlive_their_client),
+        TEST(only_what_is_said_is_sent),
+        TEST(results_are_read),
+        TEST(errors_are_passed_on),
+        TEST(arguments_are_checked),
+        TEST(shared_memory_is_shared),
+        TEST(alloc_on_the_host),
+        TEST(shared_memory_is_taken_at_once),
+        TEST(more_than_there_is),
+        TEST(buffers_leave_nothing_behind),
+        TEST(buffers_outlive_their_client),
+        cmocka_unit_test(types_of_c_are_dtypes),
         cmocka_unit_test(dtypes_and_counts),
     };
 
