@@ -100,15 +100,37 @@ static inline struct kernel_declaration declaration_of(const struct kernel_param
     };
 }
 
+static struct kernel_signature *current;
+
+static inline int forget_signature(void **state)
+{
+    (void)state;
+    current = kernel_signature_unref(current);
+    return 0;
+}
+
+/* Kept until the next one is made, or the test's teardown, forget_signature(). */
 static inline struct kernel_signature *signature_of(const struct kernel_declaration *d)
+{
+    struct error e = {0};
+
+    forget_signature(NULL);
+    if (kernel_signature_new(d, &current, &e) < 0)
+        fail_msg("%s", e.message);
+    return current;
+}
+
+static inline void refuses(const struct kernel_declaration *d, enum error_code code, const char *key, const char *word)
 {
     struct kernel_signature *s = NULL;
     struct error e = {0};
 
-    if (kernel_signature_new(d, &s, &e) < 0)
-        fail_msg("%s", e.message);
-    return s;
+    if (kernel_signature_new(d, &s, &e) != -1 || s)
+        fail_msg("taken, though %s is wrong: %s", key, word);
+    is_error(&e, code, key, word);
 }
+
+#define TEST(name) cmocka_unit_test_teardown(name, forget_signature)
 
 struct call {
     const struct tensor *tensors[KERNEL_MAX_TENSORS]; /* operands: inputs, then outputs */

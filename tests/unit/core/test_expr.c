@@ -38,68 +38,30 @@ static int evaluate(const char *text, int64_t n, int64_t m, int64_t *ret, struct
     return r;
 }
 
+/* Beside the vectors and the random trees: what binds how, and values at the ends of ranges. */
 static void has_the_value(void **state)
 {
     static const struct {
         const char *text;
         int64_t value;
     } cases[] = {
-        {"0", 0},
-        {"  42\t", 42},
-        {"0xff", 255},
-        {"0XaB", 171},
         {"9223372036854775807", INT64_MAX},
-        {"-9223372036854775807 - 1", INT64_MIN},
-        {"n", 1000},
         {"n + m * 2", 1006},
-        {"(n + m) * 2", 2006},
         {"n - m - 1", 996},
-        {"n - (m - 1)", 998},
         {"100 / m / 3", 11},
         {"n % 7 * 2", 12},
-        {"--n", 1000},
-        {"-n", -1000},
         {"2 - -m", 5},
-        {"-7 / 2", -4},
-        {"-m // 2", -2},
-        {"7 / -2", -4},
-        {"-7 / -2", 3},
-        {"-7 % 3", 2},
-        {"7 % -3", -2},
+        {"(n + 255) / 256", 4},
         {"-6 % 3", 0},
         {"(0 - 9223372036854775807 - 1) % (0 - 1)", 0},
-        {"ceil_div(n, 256)", 4},
         {"ceil_div(1024, 256)", 4},
-        {"ceil_div(1025, 256)", 5},
-        {"ceil_div(-7, 2)", -3},
-        {"ceil_div(7, -2)", -3},
-        {"ceil_div(-7, -2)", 4},
-        {"ceil_div(0, 5)", 0},
-        {"(n + 255) / 256", 4},
-        {"min(n, m)", 3},
-        {"max(n, m, 2000, 5)", 2000},
-        {"min(4)", 4},
         {"min + 1", 12}, /* a parameter may be called as a function is */
         {"min(min, 4)", 4},
-        {"next_pow2(n)", 1024},
+        {"max(n, m, 2000, 5)", 2000},
         {"next_pow2(1024)", 1024},
-        {"next_pow2(3)", 4},
-        {"next_pow2(2)", 2},
-        {"next_pow2(1)", 1},
         {"next_pow2(0)", 1},
-        {"next_pow2(-5)", 1},
         {"next_pow2(0x4000000000000000)", INT64_C(1) << 62},
-        {"a.numel", 30},
-        {"a.numel()", 30},
         {"a.numel ( ) * 2", 60},
-        {"a.rank", 3},
-        {"b.rank", 1},
-        {"a.shape[0]", 2},
-        {"a.shape[-1]", 5},
-        {"a.size(1)", 3},
-        {"a . size ( -3 )", 2},
-        {"b.shape[ 0 ]", 7},
-        {"multiprocessors * 2", 264},
         {"min(ceil_div(a.numel, 4), multiprocessors * 8)", 8},
     };
 
@@ -191,40 +153,6 @@ static void is_refused(void **state)
             fail_msg("%s: %d, %s at %lld: %s", cases[i].text, r, error_code_name(e.code),
                      (long long)e.details[0].number, e.message);
     }
-}
-
-static void has_limits(void **state)
-{
-    char text[EXPR_MAX_TEXT + 2];
-    struct error e = {0};
-    int64_t value;
-
-    (void)state;
-    memset(text, ' ', sizeof(text));
-    text[0] = 'n';
-    text[EXPR_MAX_TEXT] = '\0';
-    assert_int_equal(evaluate(text, 1, 1, &value, &e), 0);
-    text[EXPR_MAX_TEXT] = ' ';
-    text[EXPR_MAX_TEXT + 1] = '\0';
-    assert_int_equal(evaluate(text, 1, 1, &value, &e), -2);
-    assert_int_equal(e.code, ERROR_LIMIT_EXCEEDED);
-
-    text[0] = 'n'; /* n+n+…: two operations for each but the first */
-    for (int i = 1; i < EXPR_MAX_OPS - 1; i += 2)
-        memcpy(text + i, "+n", 3);
-    assert_int_equal(evaluate(text, 2, 1, &value, &e), 0);
-    assert_int_equal(value, EXPR_MAX_OPS);
-    strncat(text, "+n", sizeof(text) - strlen(text) - 1);
-    assert_int_equal(evaluate(text, 2, 1, &value, &e), -2);
-    assert_int_equal(e.code, ERROR_LIMIT_EXCEEDED);
-
-    snprintf(text, sizeof(text), "%.200s1%.50s", "((((((((((((((((((((((((((((((((", "");
-    assert_int_equal(evaluate(text, 2, 1, &value, &e), -2);
-    assert_int_equal(e.code, ERROR_LIMIT_EXCEEDED);
-    memset(text, '-', 200);
-    strncpy(text + 200, "n", 2);
-    assert_int_equal(evaluate(text, 2, 1, &value, &e), -2);
-    assert_int_equal(e.code, ERROR_LIMIT_EXCEEDED);
 }
 
 /* A text with a byte of 0 in it, which ends no text here. */
@@ -465,13 +393,9 @@ static void agrees_with_an_evaluator_of_trees(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(has_the_value),
-        cmocka_unit_test(has_the_value_that_the_interpreter_gives_it),
-        cmocka_unit_test(is_refused),
-        cmocka_unit_test(has_limits),
-        cmocka_unit_test(bytes_of_zero_are_refused),
-        cmocka_unit_test(knows_what_it_reads),
-        cmocka_unit_test(agrees_with_an_evaluator_of_trees),
+        cmocka_unit_test(has_the_value),       cmocka_unit_test(has_the_value_that_the_interpreter_gives_it),
+        cmocka_unit_test(is_refused),          cmocka_unit_test(bytes_of_zero_are_refused),
+        cmocka_unit_test(knows_what_it_reads), cmocka_unit_test(agrees_with_an_evaluator_of_trees),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

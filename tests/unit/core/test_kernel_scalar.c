@@ -84,10 +84,6 @@ static void integers_have_their_types_range(void **state)
             refused(kernel_scalar_from_int(&p, -1, bytes, &e), &e, ERROR_OUT_OF_RANGE);
             assert_string_equal(e.details[2].text, "18446744073709551615");
         }
-        assert_int_equal(kernel_scalar_from_bool(&p, true, bytes, &e), 0);
-        assert_int_equal(bytes[0], 1);
-        refused(kernel_scalar_from_float(&p, 1.0, bytes, &e), &e, ERROR_WRONG_TYPE);
-        refused(kernel_scalar_from_float(&p, (double)NAN, bytes, &e), &e, ERROR_WRONG_TYPE);
     }
 }
 
@@ -102,55 +98,6 @@ static uint64_t float_bits(enum dtype dtype, double value)
         fail_msg("%s", e.message);
     memcpy(&bits, bytes, sizeof(bits));
     return bits;
-}
-
-static void floats_are_rounded_to_nearest_even(void **state)
-{
-    static const struct {
-        enum dtype dtype;
-        double value;
-        uint64_t bits;
-    } cases[] = {
-        {DTYPE_F64, 0.1, 0x3fb999999999999a},
-        {DTYPE_F32, 0.1, 0x3dcccccd},
-        {DTYPE_F32, -0.0, 0x80000000},
-        {DTYPE_F32, (double)FLT_MAX, 0x7f7fffff},
-        {DTYPE_F32, 1e-60, 0},
-        {DTYPE_F16, 1.0, 0x3c00},
-        {DTYPE_F16, -2.5, 0xc100},
-        {DTYPE_F16, 0.1, 0x2e66},
-        {DTYPE_F16, 65504, 0x7bff},
-        {DTYPE_F16, 65519.9, 0x7bff},
-        {DTYPE_F16, 0x1.002p0, 0x3c00},        /* a tie: to even, below */
-        {DTYPE_F16, 0x1.006p0, 0x3c02},        /* and above */
-        {DTYPE_F16, 0x1.0020000001p0, 0x3c01}, /* no tie, though a float would make it one */
-        {DTYPE_F16, 0x1p-14, 0x0400},
-        {DTYPE_F16, 0x1p-24, 0x0001},
-        {DTYPE_F16, 0x1p-25, 0x0000},
-        {DTYPE_F16, 0x1.8p-25, 0x0001},
-        {DTYPE_F16, 0x1.8p-24, 0x0002},
-        {DTYPE_F16, 0x1.ffcp-15, 0x0400}, /* the largest subnormal's upper neighbour */
-        {DTYPE_F16, 1e-300, 0x0000},
-        {DTYPE_F16, -5e-324, 0x8000},
-        {DTYPE_BF16, 1.0, 0x3f80},
-        {DTYPE_BF16, 0.1, 0x3dcd},
-        {DTYPE_BF16, 3.3895313892515355e38, 0x7f7f},
-        {DTYPE_BF16, 0x1p-133, 0x0001},
-        {DTYPE_BF16, 0x1.01p0, 0x3f80},
-        {DTYPE_BF16, 0x1.03p0, 0x3f82},
-        {DTYPE_F16, (double)INFINITY, 0x7c00},
-        {DTYPE_BF16, -(double)INFINITY, 0xff80},
-        {DTYPE_F32, (double)INFINITY, 0x7f800000},
-    };
-
-    (void)state;
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
-        if (float_bits(cases[i].dtype, cases[i].value) != cases[i].bits)
-            fail_msg("%s of %a: 0x%llx, not 0x%llx", dtype_name(cases[i].dtype), cases[i].value,
-                     (unsigned long long)float_bits(cases[i].dtype, cases[i].value), (unsigned long long)cases[i].bits);
-    assert_true((float_bits(DTYPE_F16, (double)NAN) & 0x7fff) > 0x7c00);
-    assert_true((float_bits(DTYPE_BF16, (double)NAN) & 0x7fff) > 0x7f80);
-    assert_true((float_bits(DTYPE_F32, (double)NAN) & 0x7fffffff) > 0x7f800000);
 }
 
 static double half_value(unsigned bits)
@@ -199,40 +146,39 @@ static void no_other_number_is_nearer(void **state)
     }
 }
 
-static void floats_that_become_infinite_are_refused(void **state)
+/* Beside the vectors. */
+static void very_small_and_very_large_floats(void **state)
 {
     static const struct {
         enum dtype dtype;
         double value;
+        uint64_t bits;
     } cases[] = {
-        {DTYPE_F32, 1e39}, {DTYPE_F32, -DBL_MAX}, {DTYPE_F32, 0x1.ffffffp127}, {DTYPE_F16, 65520},
-        {DTYPE_F16, -7e4}, {DTYPE_F16, DBL_MAX},  {DTYPE_BF16, 3.4e38},        {DTYPE_BF16, -1e40},
+        {DTYPE_F32, 1e-60, 0},
+        {DTYPE_F16, 1e-300, 0},
+        {DTYPE_F16, -5e-324, 0x8000},
+        {DTYPE_F16, 0x1.0020000001p0, 0x3c01}, /* no tie, though a float would make it one */
     };
-
-    (void)state;
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct kernel_param p = param_of(cases[i].dtype);
-        unsigned char bytes[8];
-        struct error e = {0};
-
-        refused(kernel_scalar_from_float(&p, cases[i].value, bytes, &e), &e, ERROR_OUT_OF_RANGE);
-    }
-}
-
-static void integers_and_bools_for_floats(void **state)
-{
-    struct kernel_param p = param_of(DTYPE_F32), h = param_of(DTYPE_F16);
+    static const struct {
+        enum dtype dtype;
+        double value;
+    } refusals[] = {{DTYPE_F32, 1e39}, {DTYPE_F32, -DBL_MAX}, {DTYPE_F16, DBL_MAX}, {DTYPE_BF16, -1e40}};
+    const struct kernel_param f32 = param_of(DTYPE_F32);
     unsigned char bytes[8];
     struct error e = {0};
-    float f = -3, big = 18446744073709551616.0F;
 
     (void)state;
-    assert_int_equal(kernel_scalar_from_int(&p, -3, bytes, &e), 0);
-    assert_memory_equal(bytes, &f, sizeof(f));
-    assert_int_equal(kernel_scalar_from_uint(&p, UINT64_MAX, bytes, &e), 0);
-    assert_memory_equal(bytes, &big, sizeof(big));
-    refused(kernel_scalar_from_int(&h, 70000, bytes, &e), &e, ERROR_OUT_OF_RANGE);
-    refused(kernel_scalar_from_bool(&p, true, bytes, &e), &e, ERROR_WRONG_TYPE);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        if (float_bits(cases[i].dtype, cases[i].value) != cases[i].bits)
+            fail_msg("%s of %a: 0x%llx", dtype_name(cases[i].dtype), cases[i].value,
+                     (unsigned long long)float_bits(cases[i].dtype, cases[i].value));
+    for (size_t i = 0; i < sizeof(refusals) / sizeof(refusals[0]); i++) {
+        const struct kernel_param p = param_of(refusals[i].dtype);
+
+        print_message("%s of %a\n", dtype_name(refusals[i].dtype), refusals[i].value);
+        refused(kernel_scalar_from_float(&p, refusals[i].value, bytes, &e), &e, ERROR_OUT_OF_RANGE);
+    }
+    refused(kernel_scalar_from_bool(&f32, true, bytes, &e), &e, ERROR_WRONG_TYPE);
 }
 
 static enum dtype dtype_of(const char *text)
@@ -278,9 +224,10 @@ static void has_the_bytes_that_the_clients_give_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(integers_have_their_types_range), cmocka_unit_test(floats_are_rounded_to_nearest_even),
-        cmocka_unit_test(no_other_number_is_nearer),       cmocka_unit_test(floats_that_become_infinite_are_refused),
-        cmocka_unit_test(integers_and_bools_for_floats),   cmocka_unit_test(has_the_bytes_that_the_clients_give_it),
+        cmocka_unit_test(has_the_bytes_that_the_clients_give_it),
+        cmocka_unit_test(integers_have_their_types_range),
+        cmocka_unit_test(no_other_number_is_nearer),
+        cmocka_unit_test(very_small_and_very_large_floats),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
