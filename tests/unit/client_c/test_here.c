@@ -339,11 +339,11 @@ struct repeated {
     struct kops_argument args[6];
     struct kops_launch_geometry geometry;
     struct here_call call;
+    struct here_last last; /* what is kept */
 };
 
 static void prepare(struct repeated *s)
 {
-    memset(s, 0, sizeof(*s));
     s->tensors[0] = (struct here_tensor){.pointer = 4096, .shape = shape, .rank = 2, .dtype = KOPS_F32, .bytes = 128};
     s->tensors[1] = (struct here_tensor){
         .pointer = 8192, .shape = shape, .strides = strides, .rank = 2, .dtype = KOPS_F32, .bytes = 0};
@@ -353,21 +353,34 @@ static void prepare(struct repeated *s)
     s->args[3] = kops_arg_int(-1);
     s->args[4] = kops_arg_float(0.5);
     s->args[5] = kops_arg_bool(true);
-    s->geometry.grid = (struct kops_dims){2, {3, 4, 0}};
-    s->geometry.block = (struct kops_dims){1, {32, 0, 0}};
-    s->geometry.has_shared = true;
-    s->geometry.shared = 64;
+    s->geometry = (struct kops_launch_geometry){
+        .grid = {2, {3, 4, 0}}, .block = {1, {32, 0, 0}}, .has_shared = true, .shared = 64};
     s->call = (struct here_call){
         .tensors = s->tensors, .n_tensors = 2, .args = s->args, .n_args = 6, .geometry = &s->geometry, .device = -1};
 }
 
-/* Whether the scene's call is the one that is kept. */
-static bool is_kept(struct here_last *last, const struct repeated *s)
+static int begin_repeated(void **state)
 {
-    return here_last_find(last, &s->call) != NULL;
+    struct repeated *s = calloc(1, sizeof(*s));
+
+    must(s);
+    prepare(s);
+    *state = s;
+    return 0;
 }
 
-static void keep(struct here_last *last, const struct repeated *s)
+static int end_repeated(void **state)
+{
+    free(*state);
+    return 0;
+}
+
+static bool is_kept(struct repeated *s)
+{
+    return here_last_find(&s->last, &s->call) != NULL;
+}
+
+static void keep(struct repeated *s)
 {
     const struct here_shapes shapes = {.n_operands = 1, .n_words = 2, .words = {1, 5}};
     struct plan_kernel plan;
@@ -375,143 +388,128 @@ static void keep(struct here_last *last, const struct repeated *s)
     memset(&plan, 7, sizeof(plan));
     plan.param_bytes = 16;
     for (unsigned i = 0; i < LAST_CALLS; i++)
-        last->calls[i].row = (struct here_row){.generation = 3, .index = 4};
-    here_last_keep(last, &s->call, &plan, &shapes);
+        s->last.calls[i].row = (struct here_row){.generation = 3, .index = 4};
+    here_last_keep(&s->last, &s->call, &plan, &shapes);
 }
 
 static void the_same_call_has_its_plan(void **state)
 {
-    struct here_last last = {.found = 0};
     const struct here_last_call *found;
-    struct repeated s, again;
+    struct repeated *s = *state, again;
 
-    (void)state;
-    prepare(&s);
     prepare(&again);
-    assert_false(is_kept(&last, &s));
-    keep(&last, &s);
-    found = here_last_find(&last, &again.call);
+    assert_false(is_kept(s));
+    keep(s);
+    found = here_last_find(&s->last, &again.call);
     assert_non_null(found);
     assert_int_equal(found->plan.param_bytes, 16);
     assert_int_equal(found->plan.params[15], 7);
     assert_int_equal(found->shapes.words[1], 5);
     assert_int_equal(found->row.generation, 0); /* the row of other shapes is not theirs */
-    again.call.stream = (cuda_queue)&s;         /* depends on no check */
-    assert_true(is_kept(&last, &again));
-    here_last_drop(&last);
-    assert_false(is_kept(&last, &s));
+    again.call.stream = (cuda_queue)s;          /* depends on no check */
+    assert_non_null(here_last_find(&s->last, &again.call));
+    here_last_drop(&s->last);
+    assert_false(is_kept(s));
 }
 
 static void every_other_call_is_checked(void **state)
 {
-    struct here_last last = {.found = 0};
-    struct repeated s;
+    struct repeated *s = *state;
 
-    (void)state;
-    prepare(&s);
-    keep(&last, &s);
-    assert_true(is_kept(&last, &s));
+    keep(s);
+    assert_true(is_kept(s));
 #define OTHER(change)                                                                                                  \
     do {                                                                                                               \
-        prepare(&s);                                                                                                   \
+        prepare(s);                                                                                                    \
         change;                                                                                                        \
-        if (is_kept(&last, &s))                                                                                        \
+        if (is_kept(s))                                                                                                \
             fail_msg("taken for the same: %s", #change);                                                               \
     } while (0)
-    OTHER(s.tensors[0].pointer += 4);
-    OTHER(s.tensors[0].bytes = 120);
-    OTHER(s.tensors[0].bytes = 0);
-    OTHER(s.tensors[0].dtype = KOPS_F64);
-    OTHER(s.tensors[0].rank = 1);
-    OTHER(s.tensors[0].shape = other_shape);
-    OTHER(s.tensors[0].strides = strides);
-    OTHER(s.tensors[1].strides = other_strides);
-    OTHER(s.tensors[1].strides = NULL);
-    OTHER(s.call.n_tensors = 1);
-    OTHER(s.call.n_args = 5);
-    OTHER(s.call.device = 0);
-    OTHER(s.call.geometry = NULL);
-    OTHER(s.args[1] = kops_arg_tensor(NULL));
-    OTHER(s.args[0] = kops_arg_null());
-    OTHER(s.args[3] = kops_arg_float(-1));
-    OTHER(s.args[3] = kops_arg_int(-2));
-    OTHER(s.args[3] = kops_arg_int(UINT32_MAX));
-    OTHER(s.args[3] = kops_arg_uint(UINT64_MAX));
-    OTHER(s.args[4] = kops_arg_float(-0.5));
-    OTHER(s.args[5] = kops_arg_bool(false));
-    OTHER(s.geometry.grid.size[1] = 5);
-    OTHER(s.geometry.grid.n = 3);
-    OTHER(s.geometry.block.n = 0);
-    OTHER(s.geometry.cluster = ((struct kops_dims){1, {2, 0, 0}}));
-    OTHER(s.geometry.shared = 65);
-    OTHER(s.geometry.has_shared = false);
+    OTHER(s->tensors[0].pointer += 4);
+    OTHER(s->tensors[0].bytes = 120);
+    OTHER(s->tensors[0].bytes = 0);
+    OTHER(s->tensors[0].dtype = KOPS_F64);
+    OTHER(s->tensors[0].rank = 1);
+    OTHER(s->tensors[0].shape = other_shape);
+    OTHER(s->tensors[0].strides = strides);
+    OTHER(s->tensors[1].strides = other_strides);
+    OTHER(s->tensors[1].strides = NULL);
+    OTHER(s->call.n_tensors = 1);
+    OTHER(s->call.n_args = 5);
+    OTHER(s->call.device = 0);
+    OTHER(s->call.geometry = NULL);
+    OTHER(s->args[1] = kops_arg_tensor(NULL));
+    OTHER(s->args[0] = kops_arg_null());
+    OTHER(s->args[3] = kops_arg_float(-1));
+    OTHER(s->args[3] = kops_arg_int(-2));
+    OTHER(s->args[3] = kops_arg_int(UINT32_MAX));
+    OTHER(s->args[3] = kops_arg_uint(UINT64_MAX));
+    OTHER(s->args[4] = kops_arg_float(-0.5));
+    OTHER(s->args[5] = kops_arg_bool(false));
+    OTHER(s->geometry.grid.size[1] = 5);
+    OTHER(s->geometry.grid.n = 3);
+    OTHER(s->geometry.block.n = 0);
+    OTHER(s->geometry.cluster = ((struct kops_dims){1, {2, 0, 0}}));
+    OTHER(s->geometry.shared = 65);
+    OTHER(s->geometry.has_shared = false);
 #undef OTHER
 }
 
 /* The words of the call without strides are the first ones of the other. */
 static void strides_at_the_end_count(void **state)
 {
-    struct here_last last = {.found = 0};
-    struct repeated s;
+    struct repeated *s = *state;
 
-    (void)state;
-    prepare(&s);
-    s.call.geometry = NULL;
-    keep(&last, &s);
-    assert_true(is_kept(&last, &s));
-    s.tensors[1].strides = NULL;
-    assert_false(is_kept(&last, &s));
+    s->call.geometry = NULL;
+    keep(s);
+    assert_true(is_kept(s));
+    s->tensors[1].strides = NULL;
+    assert_false(is_kept(s));
 }
 
 static void a_bool_is_told_apart_whatever_lies_beside_it(void **state)
 {
-    struct here_last last = {.found = 0};
-    struct repeated s;
+    struct repeated *s = *state;
 
-    (void)state;
-    prepare(&s);
-    keep(&last, &s);
-    memset(&s.args[5].value, 0xee, sizeof(s.args[5].value));
-    s.args[5].value.boolean = true;
-    assert_true(is_kept(&last, &s));
-    s.args[5].value.boolean = false;
-    assert_false(is_kept(&last, &s));
+    keep(s);
+    memset(&s->args[5].value, 0xee, sizeof(s->args[5].value));
+    s->args[5].value.boolean = true;
+    assert_true(is_kept(s));
+    s->args[5].value.boolean = false;
+    assert_false(is_kept(s));
+}
+
+/* Calls that differ in a number: whether each is kept. */
+static void assert_kept(struct repeated *s, int from, int to, bool kept)
+{
+    for (int i = from; i < to; i++) {
+        s->args[3] = kops_arg_int(i);
+        assert_int_equal(is_kept(s), kept);
+    }
 }
 
 static void calls_by_turns_are_kept_until_there_are_more(void **state)
 {
-    struct here_last last = {.found = 0};
     const struct here_last_call *found[LAST_CALLS];
-    struct repeated s;
+    struct repeated *s = *state;
 
-    (void)state;
-    prepare(&s);
     for (int i = 0; i < LAST_CALLS; i++) {
-        s.args[3] = kops_arg_int(i);
-        keep(&last, &s);
+        s->args[3] = kops_arg_int(i);
+        keep(s);
     }
     for (int round = 0; round < 2; round++)
         for (int i = 0; i < LAST_CALLS; i++) {
-            s.args[3] = kops_arg_int(i);
-            found[i] = here_last_find(&last, &s.call);
+            s->args[3] = kops_arg_int(i);
+            found[i] = here_last_find(&s->last, &s->call);
             assert_non_null(found[i]);
             assert_true(i == 0 || found[i] != found[i - 1]);
         }
-    s.args[3] = kops_arg_int(LAST_CALLS);
-    assert_false(is_kept(&last, &s));
-    keep(&last, &s);
-    assert_true(is_kept(&last, &s));
-    s.args[3] = kops_arg_int(0); /* the oldest made room */
-    assert_false(is_kept(&last, &s));
-    for (int i = 1; i < LAST_CALLS; i++) {
-        s.args[3] = kops_arg_int(i);
-        assert_true(is_kept(&last, &s));
-    }
-    here_last_drop(&last);
-    for (int i = 1; i <= LAST_CALLS; i++) {
-        s.args[3] = kops_arg_int(i);
-        assert_false(is_kept(&last, &s));
-    }
+    assert_kept(s, LAST_CALLS, LAST_CALLS + 1, false);
+    keep(s);
+    assert_kept(s, 0, 1, false); /* the oldest made room */
+    assert_kept(s, 1, LAST_CALLS + 1, true);
+    here_last_drop(&s->last);
+    assert_kept(s, 0, LAST_CALLS + 1, false);
 }
 
 static void the_longest_call_has_room_and_longer_ones_are_not_kept(void **state)
@@ -519,38 +517,36 @@ static void the_longest_call_has_room_and_longer_ones_are_not_kept(void **state)
     static const int64_t ones[TENSOR_MAX_RANK + 1] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
     struct here_tensor tensors[KERNEL_MAX_TENSORS + 1];
     struct kops_argument args[KERNEL_MAX_PARAMS + 1];
-    struct here_last last = {.found = 0};
-    struct repeated s;
+    struct repeated *s = *state;
 
-    (void)state;
-    prepare(&s);
     for (unsigned i = 0; i <= KERNEL_MAX_TENSORS; i++)
         tensors[i] = (struct here_tensor){.shape = ones, .strides = ones, .rank = TENSOR_MAX_RANK, .dtype = KOPS_F32};
     for (unsigned i = 0; i <= KERNEL_MAX_PARAMS; i++)
         args[i] = kops_arg_int(i);
-    s.geometry.grid.n = s.geometry.block.n = s.geometry.cluster.n = 3;
-    s.call = (struct here_call){.tensors = tensors,
-                                .n_tensors = KERNEL_MAX_TENSORS,
-                                .args = args,
-                                .n_args = KERNEL_MAX_PARAMS,
-                                .geometry = &s.geometry};
-    keep(&last, &s);
-    assert_true(is_kept(&last, &s));
-    s.call.n_args++;
-    assert_false(is_kept(&last, &s));
-    keep(&last, &s);
-    assert_false(is_kept(&last, &s));
-    s.call.n_args--;
-    s.call.n_tensors++;
-    assert_false(is_kept(&last, &s));
-    s.call.n_tensors--;
+    s->geometry.grid.n = s->geometry.block.n = s->geometry.cluster.n = 3;
+    s->call = (struct here_call){.tensors = tensors,
+                                 .n_tensors = KERNEL_MAX_TENSORS,
+                                 .args = args,
+                                 .n_args = KERNEL_MAX_PARAMS,
+                                 .geometry = &s->geometry};
+    keep(s);
+    assert_true(is_kept(s));
+    s->call.n_args++;
+    assert_false(is_kept(s));
+    keep(s);
+    assert_false(is_kept(s));
+    s->call.n_args--;
+    s->call.n_tensors++;
+    assert_false(is_kept(s));
+    s->call.n_tensors--;
     tensors[3].rank++;
-    assert_false(is_kept(&last, &s));
+    assert_false(is_kept(s));
 }
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name)     cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define REPEATED(name) cmocka_unit_test_setup_teardown(name, begin_repeated, end_repeated)
     const struct CMUnitTest tests[] = {
         TEST(test_counts_by_shapes),
         TEST(test_times_one_in_many_and_waits_for_none),
@@ -565,12 +561,12 @@ int main(void)
         TEST(test_a_row_is_found_once_and_not_after_it_is_gone),
         TEST(test_a_launch_that_is_refused_does_not_count),
         TEST(test_a_child_tells_nothing_of_its_parent),
-        cmocka_unit_test(the_same_call_has_its_plan),
-        cmocka_unit_test(every_other_call_is_checked),
-        cmocka_unit_test(strides_at_the_end_count),
-        cmocka_unit_test(a_bool_is_told_apart_whatever_lies_beside_it),
-        cmocka_unit_test(calls_by_turns_are_kept_until_there_are_more),
-        cmocka_unit_test(the_longest_call_has_room_and_longer_ones_are_not_kept),
+        REPEATED(the_same_call_has_its_plan),
+        REPEATED(every_other_call_is_checked),
+        REPEATED(strides_at_the_end_count),
+        REPEATED(a_bool_is_told_apart_whatever_lies_beside_it),
+        REPEATED(calls_by_turns_are_kept_until_there_are_more),
+        REPEATED(the_longest_call_has_room_and_longer_ones_are_not_kept),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

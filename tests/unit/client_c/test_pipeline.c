@@ -6,12 +6,13 @@
 
 enum { MANY = 3000, LONG = 90000 };
 
-static struct scene *start_with_inflight(uint64_t inflight, fake_serve *serve, void *context)
+static struct scene *start_with_inflight(uint64_t inflight, fake_serve *serve, void *context,
+                                         const struct kops_connect_options *options)
 {
     struct scene *s;
 
     fake_set_inflight(inflight);
-    s = scene_serve(serve, context, NULL);
+    s = scene_serve(serve, context, options);
     fake_set_inflight(64);
     return s;
 }
@@ -28,7 +29,8 @@ static void submit_many(struct scene *s, const char *tag, kops_ticket *tickets, 
 }
 
 /* One thread that reads a request and writes its reply, blocking in both, as a simple daemon does: when nobody reads
- * the replies, it reads no more requests. A socket holds some 280 small messages each way, or a part of a long one. */
+ * the replies, it reads no more requests. A socket holds some 280 small messages each way, or a part of a long one; the
+ * fake's rings hold some 150: all fill, and both sides wait for room. */
 static void many_runs_do_not_deadlock(void **state)
 {
     static kops_ticket tickets[MANY];
@@ -36,14 +38,19 @@ static void many_runs_do_not_deadlock(void **state)
     const struct {
         const char *tag;
         int n;
-    } cases[] = {{"x", MANY}, {text, 40}};
+        struct kops_connect_options by;
+    } cases[] = {{"x", MANY, {.transport = KOPS_TRANSPORT_SOCKET}},
+                 {text, 40, {.transport = KOPS_TRANSPORT_SOCKET}},
+                 {"x", MANY, {.transport = KOPS_TRANSPORT_SHM, .spin_us = KOPS_NO_SPIN}},
+                 {"x", MANY, {.transport = KOPS_TRANSPORT_SHM, .spin_us = 20}}};
 
     (void)state;
     memset(text, 'y', LONG);
-    for (int k = 0; k < 2; k++) {
-        struct scene *s = start_with_inflight(MANY, fake_serve_well, NULL);
+    for (size_t k = 0; k < sizeof(cases) / sizeof(cases[0]); k++) {
+        struct scene *s = start_with_inflight(MANY, fake_serve_well, NULL, &cases[k].by);
         struct kops_result result;
 
+        print_message("case %zu\n", k);
         submit_many(s, cases[k].tag, tickets, cases[k].n);
         /* In an order that is not that of the replies. */
         for (int i = cases[k].n - 1; i >= 0; i--) {
@@ -81,7 +88,7 @@ static void serve_in_reverse(struct fake_connection *c, void *context)
 static void the_limit_is_kept_and_replies_find_their_call(void **state)
 {
     unsigned too_many = 0;
-    struct scene *s = start_with_inflight(LIMIT, serve_in_reverse, &too_many);
+    struct scene *s = start_with_inflight(LIMIT, serve_in_reverse, &too_many, NULL);
     struct kops_result result;
     kops_ticket tickets[10 * LIMIT];
     char tag[16];
@@ -99,7 +106,7 @@ static void the_limit_is_kept_and_replies_find_their_call(void **state)
 
 static void full_then_timeout(void **state)
 {
-    struct scene *s = start_with_inflight(5, scripted_serve, NULL);
+    struct scene *s = start_with_inflight(5, scripted_serve, NULL, NULL);
     kops_ticket tickets[5], more;
 
     (void)state;

@@ -92,29 +92,6 @@ static void a_daemon_that_does_not_offer_it(void **state)
 
 enum { MANY = 3000, LONG = 50000 };
 
-/* The fake's rings hold some 150 messages: both fill, both sides wait for room. */
-static void full_rings_do_not_deadlock(void **state)
-{
-    static const unsigned spins[] = {KOPS_NO_SPIN, 20};
-    static kops_ticket tickets[MANY];
-    struct kops_result result;
-
-    (void)state;
-    fake_set_inflight(MANY);
-    for (int k = 0; k < 2; k++) {
-        struct scene *s = start(spins[k], fake_serve_well, NULL);
-
-        for (int i = 0; i < MANY; i++)
-            assert_ok(kops_submit(s->client, tagged_run(&s->t, "x"), &tickets[i], &s->error));
-        for (int i = MANY - 1; i >= 0; i--) {
-            assert_ok(kops_wait(s->client, tickets[i], 0, &result, &s->error));
-            assert_true(result.total_us == 20);
-        }
-        scene_stop(s);
-    }
-    fake_set_inflight(64);
-}
-
 /* Notes in which order runs come and by which way. */
 struct order {
     char tags[12][8];
@@ -426,12 +403,12 @@ static void a_client_waits_by_the_forecast(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_fits_goes_through_the_ring),   cmocka_unit_test(who_takes_the_ring),
-        cmocka_unit_test(a_daemon_that_does_not_offer_it),   cmocka_unit_test(full_rings_do_not_deadlock),
-        cmocka_unit_test(long_messages_keep_their_place),    cmocka_unit_test(a_long_message_travels_alone),
-        cmocka_unit_test(a_broken_ring_ends_the_connection), cmocka_unit_test(so_does_a_broken_index_of_the_reader),
-        cmocka_unit_test(threads_share_the_rings),           cmocka_unit_test(a_child_has_rings_of_its_own),
-        cmocka_unit_test(who_gives_up_does_not_repeat),      cmocka_unit_test(a_client_waits_by_the_forecast),
+        cmocka_unit_test(what_fits_goes_through_the_ring),      cmocka_unit_test(who_takes_the_ring),
+        cmocka_unit_test(a_daemon_that_does_not_offer_it),      cmocka_unit_test(long_messages_keep_their_place),
+        cmocka_unit_test(a_long_message_travels_alone),         cmocka_unit_test(a_broken_ring_ends_the_connection),
+        cmocka_unit_test(so_does_a_broken_index_of_the_reader), cmocka_unit_test(threads_share_the_rings),
+        cmocka_unit_test(a_child_has_rings_of_its_own),         cmocka_unit_test(who_gives_up_does_not_repeat),
+        cmocka_unit_test(a_client_waits_by_the_forecast),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
