@@ -20,7 +20,7 @@ uint64_t words_address;
 static struct standin_control *control;
 static char control_path[] = "/tmp/test-kops-control-XXXXXX";
 
-void open_control(void)
+int open_control(void **state)
 {
     int fd = mkstemp(control_path);
 
@@ -30,12 +30,14 @@ void open_control(void)
     if (control == MAP_FAILED)
         abort();
     close(fd);
-    setenv("KOPS_STANDIN_CONTROL", control_path, 1);
+    (void)state;
+    return setenv("KOPS_STANDIN_CONTROL", control_path, 1);
 }
 
-void close_control(void)
+int close_control(void **state)
 {
-    unlink(control_path);
+    (void)state;
+    return unlink(control_path);
 }
 
 const struct standin_fault *fail_next(const char *function, unsigned times, int error, bool sticky)

@@ -49,8 +49,8 @@ extern _Atomic uint64_t *words;
 extern uint64_t words_address;
 
 /* The driver's switches, for it and those of processes that are started from now on: before load(). */
-void open_control(void);
-void close_control(void);
+int open_control(void **state);
+int close_control(void **state);
 /* The next calls of the function fail, in whatever process. */
 const struct standin_fault *fail_next(const char *function, unsigned times, int error, bool sticky);
 

@@ -74,6 +74,6 @@ enum kops_code scene_run(struct scene *s);
 int scene_begin(void **state);
 int scene_end(void **state);
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, scene_begin, scene_end)
+#define SCENE(name) TEST_WITH(name, scene_begin, scene_end)
 
 #endif

@@ -2,18 +2,11 @@
 #ifndef KOPS_TEST_TEST_H
 #define KOPS_TEST_TEST_H
 
-#include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 #include <kops/kops.h>
+#include <pthread.h>
 
 #include "fake.h"
+#include "tests/support/unit.h"
 
 /* Fails the test with the error's message. */
 #define assert_ok(call)                                                                                                \

@@ -11,7 +11,7 @@ static void assert_asked(struct scene *s, const char *parameters)
     assert_string_equal(scene_seen(s).asked, parameters);
 }
 
-static void clients_are_read(void **state)
+SCENE(clients_are_read)
 {
     struct scene *s = *state;
     struct kops_clients *clients;
@@ -52,7 +52,7 @@ static void clients_are_read(void **state)
     assert_null(kops_clients_free(NULL));
 }
 
-static void conditions_are_read(void **state)
+SCENE(conditions_are_read)
 {
     struct scene *s = *state;
     struct kops_conditions *c;
@@ -76,7 +76,7 @@ static void conditions_are_read(void **state)
     assert_null(kops_conditions_free(NULL));
 }
 
-static void executors_are_read(void **state)
+SCENE(executors_are_read)
 {
     struct scene *s = *state;
     const struct kops_executor *const *executors;
@@ -107,7 +107,7 @@ static void executors_are_read(void **state)
     kops_stats_free(stats);
 }
 
-static void metrics_are_a_text(void **state)
+SCENE(metrics_are_a_text)
 {
     static const char *const wrong[] = {"{text: 1}", "{}"};
     struct scene *s = *state;
@@ -125,7 +125,7 @@ static void metrics_are_a_text(void **state)
     }
 }
 
-static void drain_says_what_is_left(void **state)
+SCENE(drain_says_what_is_left)
 {
     const struct kops_drain_options stop = {.stop = true, .timeout_ms = 250}, resume = {.resume = true};
     struct scene *s = *state;
@@ -143,7 +143,7 @@ static void drain_says_what_is_left(void **state)
     assert_int_equal(kops_drain(s->client, NULL, &result, NULL), KOPS_ERR_BAD_REPLY);
 }
 
-static void what_makes_no_sense_is_refused_before(void **state)
+SCENE(what_makes_no_sense_is_refused_before)
 {
     const struct kops_drain_options wrong[] = {
         {.stop = true, .resume = true}, {.timeout_ms = -1}, {.timeout_ms = 86400001}};
@@ -157,7 +157,7 @@ static void what_makes_no_sense_is_refused_before(void **state)
     assert_string_equal(scene_seen(s).last, "hello");
 }
 
-static void an_older_daemon_is_told_as_such(void **state)
+SCENE(an_older_daemon_is_told_as_such)
 {
     struct scene *s = *state;
     struct kops_clients *clients;
@@ -174,7 +174,7 @@ static void an_older_daemon_is_told_as_such(void **state)
 }
 
 /* The daemon that answers the second time would not be the one that was to drain. */
-static void drain_is_never_asked_twice(void **state)
+SCENE(drain_is_never_asked_twice)
 {
     struct scene *s = *state;
 
@@ -206,7 +206,7 @@ static const struct kops_request *product(struct product *p)
     return &p->request;
 }
 
-static void a_tuning_is_asked_for(void **state)
+SCENE(a_tuning_is_asked_for)
 {
     struct scene *s = *state;
     struct kops_tune *tune = NULL;
@@ -243,7 +243,7 @@ static void a_tuning_is_asked_for(void **state)
 }
 
 /* The daemon is told of the places in memory, not of the memory. */
-static void what_runs_can_be_tuned_as_it_is(void **state)
+SCENE(what_runs_can_be_tuned_as_it_is)
 {
     struct scene *s = *state;
     struct kops_tune *tune;
@@ -263,7 +263,7 @@ static void what_runs_can_be_tuned_as_it_is(void **state)
     kops_buffer_release(memory);
 }
 
-static void a_tuning_that_makes_no_sense_is_refused_before(void **state)
+SCENE(a_tuning_that_makes_no_sense_is_refused_before)
 {
     struct scene *s = *state;
     struct kops_tune *tune = NULL;
@@ -288,7 +288,7 @@ static void a_tuning_that_makes_no_sense_is_refused_before(void **state)
 }
 
 /* Each of the three is an index for the caller. */
-static void wrong_answers_are_bad_replies(void **state)
+SCENE(wrong_answers_are_bad_replies)
 {
     static const char *const wrong[] = {
         "{}",
@@ -313,7 +313,7 @@ static void wrong_answers_are_bad_replies(void **state)
     assert_null(tuning);
 }
 
-static void choices_are_read(void **state)
+SCENE(choices_are_read)
 {
     struct scene *s = *state;
     struct kops_tuning *tuning;
@@ -336,14 +336,13 @@ static void choices_are_read(void **state)
 }
 
 /* Neither one whose hello says so, which is not asked, nor one that took the place of the first. */
-static void a_daemon_that_cannot_tune_is_told_as_such(void **state)
+TEST(a_daemon_that_cannot_tune_is_told_as_such)
 {
     static const char *const features[] = {"memfd", NULL};
     struct kops_tuning *tuning = NULL;
     struct kops_tune *tune = NULL;
     struct product p;
 
-    (void)state;
     for (int asked = 0; asked < 2; asked++) {
         struct scene *s;
 
@@ -376,7 +375,9 @@ static int begin_tracing(void **state)
     return 0;
 }
 
-static void a_trace_is_read_in_parts(void **state)
+#define TRACING(name) TEST_WITH(name, begin_tracing, scene_end)
+
+TRACING(a_trace_is_read_in_parts)
 {
     struct scene *s = *state;
     struct kops_trace *trace;
@@ -394,7 +395,7 @@ static void a_trace_is_read_in_parts(void **state)
     assert_null(kops_trace_free(NULL));
 }
 
-static void a_trace_is_begun_first(void **state)
+TRACING(a_trace_is_begun_first)
 {
     struct scene *s = *state;
     struct kops_trace *trace;
@@ -405,7 +406,7 @@ static void a_trace_is_begun_first(void **state)
     assert_int_equal(scene_seen(s).work, 0);
 }
 
-static void a_trace_ends_with_its_connection(void **state)
+TRACING(a_trace_ends_with_its_connection)
 {
     struct scene *s = *state;
     struct kops_trace *trace;
@@ -426,7 +427,7 @@ static void a_trace_ends_with_its_connection(void **state)
 }
 
 /* The daemon may have begun it, on a connection that is over. */
-static void a_beginning_without_reply_is_not_repeated(void **state)
+TRACING(a_beginning_without_reply_is_not_repeated)
 {
     struct scene *s = *state;
     struct kops_trace *trace;
@@ -437,7 +438,7 @@ static void a_beginning_without_reply_is_not_repeated(void **state)
     assert_int_equal(kops_trace_read(s->client, false, &trace, NULL), KOPS_ERR_BAD_ARGUMENT);
 }
 
-static void a_wrong_trace_is_refused(void **state)
+TRACING(a_wrong_trace_is_refused)
 {
     static const char *const wrong[] = {
         TRACE("[[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]]"), /* ten columns */
@@ -466,32 +467,4 @@ static void a_wrong_trace_is_refused(void **state)
     assert_ok(kops_trace_read(s->client, false, &trace, NULL));
     assert_true(trace->events[0].began == 11 && trace->events[0].finished == 12);
     kops_trace_free(trace);
-}
-
-int main(void)
-{
-#define TRACING(name) cmocka_unit_test_setup_teardown(name, begin_tracing, scene_end)
-    const struct CMUnitTest tests[] = {
-        TEST(clients_are_read),
-        TEST(conditions_are_read),
-        TEST(executors_are_read),
-        TEST(metrics_are_a_text),
-        TEST(drain_says_what_is_left),
-        TEST(what_makes_no_sense_is_refused_before),
-        TEST(an_older_daemon_is_told_as_such),
-        TEST(drain_is_never_asked_twice),
-        TEST(a_tuning_is_asked_for),
-        TEST(what_runs_can_be_tuned_as_it_is),
-        TEST(a_tuning_that_makes_no_sense_is_refused_before),
-        TEST(wrong_answers_are_bad_replies),
-        TEST(choices_are_read),
-        cmocka_unit_test(a_daemon_that_cannot_tune_is_told_as_such),
-        TRACING(a_trace_is_read_in_parts),
-        TRACING(a_trace_is_begun_first),
-        TRACING(a_trace_ends_with_its_connection),
-        TRACING(a_beginning_without_reply_is_not_repeated),
-        TRACING(a_wrong_trace_is_refused),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -29,7 +29,9 @@ static kops_buffer *allocate(struct scene *s, size_t size)
     return made;
 }
 
-static void ops_work_on_what_was_written(void **state)
+#define WITH_GPU(name) TEST_WITH(name, begin, scene_end)
+
+WITH_GPU(ops_work_on_what_was_written)
 {
     struct scene *s = *state;
     kops_buffer *buffer = allocate(s, 2 * BYTES);
@@ -51,7 +53,7 @@ static void ops_work_on_what_was_written(void **state)
     kops_buffer_release(buffer);
 }
 
-static void any_range_is_copied_and_nothing_else(void **state)
+WITH_GPU(any_range_is_copied_and_nothing_else)
 {
     struct scene *s = *state;
     kops_buffer *buffer = allocate(s, LARGE + 7);
@@ -81,7 +83,7 @@ static void any_range_is_copied_and_nothing_else(void **state)
     free(got);
 }
 
-static void contents_outlive_the_daemon(void **state)
+WITH_GPU(contents_outlive_the_daemon)
 {
     struct scene *s = *state;
     kops_buffer *buffer = allocate(s, 64);
@@ -115,7 +117,7 @@ static void *work(void *argument)
     return NULL;
 }
 
-static void threads_do_not_meet(void **state)
+WITH_GPU(threads_do_not_meet)
 {
     struct scene *s = *state;
     kops_buffer *buffer = allocate(s, THREADS * 5000);
@@ -128,7 +130,7 @@ static void threads_do_not_meet(void **state)
 }
 
 /* The buffer is the memory of both; what it is copied through is not. */
-static void a_child_copies_for_itself(void **state)
+WITH_GPU(a_child_copies_for_itself)
 {
     struct scene *s = *state;
     kops_buffer *buffer = allocate(s, 2 * 5000);
@@ -154,16 +156,11 @@ static void a_child_copies_for_itself(void **state)
     kops_buffer_release(buffer);
 }
 
-int main(void)
+static int hide_driver(void **state)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, scene_end)
-    const struct CMUnitTest tests[] = {
-        TEST(ops_work_on_what_was_written), TEST(any_range_is_copied_and_nothing_else),
-        TEST(contents_outlive_the_daemon),  TEST(threads_do_not_meet),
-        TEST(a_child_copies_for_itself),
-    };
-
+    (void)state;
     driver = getenv("KOPS_CUDA_DRIVER") ? strdup(getenv("KOPS_CUDA_DRIVER")) : NULL;
-    setenv("KOPS_CUDA_DRIVER", "/nonexistent", 1); /* for this process, not for the daemon */
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return setenv("KOPS_CUDA_DRIVER", "/nonexistent", 1); /* for this process, not for the daemon */
 }
+
+ALL_TESTS_WITH(hide_driver, NULL)

@@ -6,7 +6,7 @@
 #include "scripted.h"
 #include "session/client.h"
 
-static void info_is_read(void **state)
+SCENE(info_is_read)
 {
     const struct scene *s = *state;
     const struct kops_info *info = kops_info(s->client);
@@ -41,11 +41,10 @@ static void info_is_read(void **state)
     assert_string_equal(op->variants[0]->names[1], "blocked");
 }
 
-static void isolation_is_asked_for_and_told(void **state)
+TEST(isolation_is_asked_for_and_told)
 {
     const char *const asked[] = {"connection", NULL}, *const told[] = {"connection", "user" /* the fake's default */};
 
-    (void)state;
     for (int i = 0; i < 2; i++) {
         struct scene *s = scene_start(&(struct kops_connect_options){.isolate = asked[i]});
 
@@ -55,7 +54,7 @@ static void isolation_is_asked_for_and_told(void **state)
 }
 
 /* As in Python: a call waits as long as it takes, unless somebody says otherwise. */
-static void without_a_timeout_there_is_no_limit(void **state)
+SCENE(without_a_timeout_there_is_no_limit)
 {
     struct scene *s = *state, *with_timeout = scene_start(&(struct kops_connect_options){.timeout_ms = 1234});
 
@@ -67,7 +66,7 @@ static void without_a_timeout_there_is_no_limit(void **state)
 }
 
 /* A socket that was named is the only one tried; without one, the runtime folder comes first. */
-static void search_order(void **state)
+SCENE(search_order)
 {
     struct scene *s = *state;
     kops_client *client = NULL;
@@ -92,7 +91,7 @@ static void search_order(void **state)
     }
 }
 
-static void who_gets_no_connection_is_told_why(void **state)
+TEST(who_gets_no_connection_is_told_why)
 {
     static const struct {
         const char *script; /* of hello */
@@ -109,7 +108,6 @@ static void who_gets_no_connection_is_told_why(void **state)
         {"x*", {.reconnect_timeout_ms = KOPS_NO_RECONNECT}, KOPS_ERR_CONNECTION_LOST, ""},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct scripted d = {.lock = PTHREAD_MUTEX_INITIALIZER,
                              .script = cases[i].script,
@@ -133,7 +131,7 @@ static void who_gets_no_connection_is_told_why(void **state)
 
 /* ---- the end of a connection ---- */
 
-static void lost_then_connects_anew(void **state)
+SCENE(lost_then_connects_anew)
 {
     struct scene *s = *state;
     kops_buffer *buffer;
@@ -152,7 +150,7 @@ static void lost_then_connects_anew(void **state)
 }
 
 /* A request that finds the daemon gone before a byte was sent is sent to the new one: the caller notices nothing. */
-static void idle_connection_lost_unnoticed(void **state)
+SCENE(idle_connection_lost_unnoticed)
 {
     struct scene *s = *state;
     struct pollfd gone = {.fd = s->client->t.fd, .events = POLLRDHUP};
@@ -164,7 +162,7 @@ static void idle_connection_lost_unnoticed(void **state)
     assert_int_equal(scene_seen(s).connections, 2);
 }
 
-static void daemon_says_why(void **state)
+SCENE(daemon_says_why)
 {
     struct scene *s = *state;
 
@@ -173,31 +171,13 @@ static void daemon_says_why(void **state)
     assert_string_equal(s->error.message, "as it");
 }
 
-static void gone_for_good(void **state)
+TEST(gone_for_good)
 {
     struct scene *s = scene_start(&(struct kops_connect_options){.reconnect_timeout_ms = KOPS_NO_RECONNECT});
 
-    (void)state;
     scene_script(s, "x", NULL);
     fake_vanish(s->fake);
     assert_int_equal(scene_run(s), KOPS_ERR_CONNECTION_LOST);
     assert_int_equal(kops_ping(s->client, 0, &s->error), KOPS_ERR_CONNECT_FAILED);
     scene_stop(s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(info_is_read),
-        cmocka_unit_test(isolation_is_asked_for_and_told),
-        TEST(without_a_timeout_there_is_no_limit),
-        TEST(search_order),
-        cmocka_unit_test(who_gets_no_connection_is_told_why),
-        TEST(lost_then_connects_anew),
-        TEST(idle_connection_lost_unnoticed),
-        TEST(daemon_says_why),
-        cmocka_unit_test(gone_for_good),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -68,11 +68,10 @@ static int use_no_driver(void *path)
 }
 
 /* First, while this process has not loaded a driver yet. */
-static void without_a_driver(void **state)
+TEST(without_a_driver)
 {
     struct fake *f = fake_start(fake_serve_well, NULL);
 
-    (void)state;
     in_child(use_no_driver, (void *)(uintptr_t)fake_path(f));
     fake_stop(f);
 }
@@ -94,7 +93,9 @@ static void assert_told(struct part *p, char *ret_asked, size_t size)
     assert_non_null(strstr(ret_asked, "kind: 'cuda_ipc'"));
 }
 
-static void from_the_middle_of_an_allocation(void **state)
+#define WITH_PART(name) TEST_WITH(name, begin, end)
+
+WITH_PART(from_the_middle_of_an_allocation)
 {
     struct part *p = *state;
     const uint64_t place = p->memory + MIDDLE - p->base;
@@ -117,7 +118,7 @@ static void from_the_middle_of_an_allocation(void **state)
 }
 
 /* Its place tells the alignment, its device is the one that is meant; the daemon does not get to know the memory. */
-static void memory_is_tuned_for_where_it_lies(void **state)
+WITH_PART(memory_is_tuned_for_where_it_lies)
 {
     struct part *p = *state;
     struct kops_tensor t = kops_vector(p->buffer, KOPS_F32, 16);
@@ -137,7 +138,7 @@ static void memory_is_tuned_for_where_it_lies(void **state)
     kops_tune_free(tune);
 }
 
-static void without_a_current_context(void **state)
+WITH_PART(without_a_current_context)
 {
     struct part *p = *state;
     kops_buffer *buffer;
@@ -153,7 +154,7 @@ static void without_a_current_context(void **state)
     assert_int_equal(cu.set(context), 0);
 }
 
-static void what_cannot_be_exported(void **state)
+WITH_PART(what_cannot_be_exported)
 {
     struct part *p = *state;
     const unsigned registered = scene_seen(p->s).registered;
@@ -199,7 +200,7 @@ static void look_at_handle(void *context_, const struct fake_request *r)
 }
 
 /* A daemon that was restarted gets the same handle; a child of this process has no CUDA to speak of. */
-static void registered_anew_but_not_in_a_child(void **state)
+WITH_PART(registered_anew_but_not_in_a_child)
 {
     struct part *p = *state;
     struct handles handles = {.n = 0};
@@ -240,7 +241,7 @@ static void serve_vmm(struct fake_connection *c, void *context_)
     }
 }
 
-static void maps_device_memory_of_the_daemon(void **state)
+WITH_PART(maps_device_memory_of_the_daemon)
 {
     const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                       .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
@@ -274,17 +275,4 @@ static void maps_device_memory_of_the_daemon(void **state)
     fake_set_device(NULL);
     cu.release(allocation);
     close(fd);
-}
-
-int main(void)
-{
-#define WITH_PART(name) cmocka_unit_test_setup_teardown(name, begin, end)
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(without_a_driver),           WITH_PART(from_the_middle_of_an_allocation),
-        WITH_PART(memory_is_tuned_for_where_it_lies), WITH_PART(without_a_current_context),
-        WITH_PART(what_cannot_be_exported),           WITH_PART(registered_anew_but_not_in_a_child),
-        WITH_PART(maps_device_memory_of_the_daemon),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

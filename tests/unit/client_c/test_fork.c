@@ -46,7 +46,9 @@ static int run_on_inherited(void *context)
     return 0;
 }
 
-static void child_connects_anew(void **state)
+#define WITH_BUFFER(name) TEST_WITH(name, begin, end)
+
+WITH_BUFFER(child_connects_anew)
 {
     struct inherited *x = *state;
     struct kops_tensor t = kops_vector(x->buffer, KOPS_F32, 4);
@@ -72,7 +74,7 @@ static int only_let_go(void *context)
     return 0;
 }
 
-static void child_that_only_closes_disturbs_nobody(void **state)
+WITH_BUFFER(child_that_only_closes_disturbs_nobody)
 {
     struct inherited *x = *state;
 
@@ -92,7 +94,7 @@ static int wait_for_parents(void *context)
 }
 
 /* The parent's run is under way meanwhile: it is answered behind the parent's next request. */
-static void tickets_stay_with_the_parent(void **state)
+WITH_BUFFER(tickets_stay_with_the_parent)
 {
     struct inherited *x = *state;
     struct kops_result result;
@@ -117,24 +119,11 @@ static int grandchild(void *context)
     return run_on_inherited(context);
 }
 
-static void grandchildren_too(void **state)
+WITH_BUFFER(grandchildren_too)
 {
     struct inherited *x = *state;
 
     in_child(grandchild, x);
     assert_ok(kops_ping(x->s->client, 0, &x->s->error));
     assert_int_equal(scene_seen(x->s).connections, 3);
-}
-
-int main(void)
-{
-#define WITH_BUFFER(name) cmocka_unit_test_setup_teardown(name, begin, end)
-    const struct CMUnitTest tests[] = {
-        WITH_BUFFER(child_connects_anew),
-        WITH_BUFFER(child_that_only_closes_disturbs_nobody),
-        WITH_BUFFER(tickets_stay_with_the_parent),
-        WITH_BUFFER(grandchildren_too),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

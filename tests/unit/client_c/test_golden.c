@@ -33,7 +33,7 @@ static void produces(const char *name, wire_pack *pack, uint32_t msgid, const vo
     bytes_free(&out);
 }
 
-static void requests_are_canonical(void **state)
+TEST(requests_are_canonical)
 {
     const struct wire_register memfd = {.kind = "memfd", .size = 1, .fd = true, .access = KOPS_ACCESS_R};
     const struct wire_alloc alloc = {.size = 4096};
@@ -55,7 +55,6 @@ static void requests_are_canonical(void **state)
     const struct wire_gathered gathered = {
         .tensors = &packed_tensors, .ops = &packed_ops, .n_tensors = 2, .n_ops = 2, .how = how};
 
-    (void)state;
     for (int i = 0; i < 3; i++)
         tensors[i] = (struct native_tensor){.shape = nothing, .rank = 1, .dtype = KOPS_F32};
     wire_gather_tensor(&packed_tensors, &tensors[0]);
@@ -84,19 +83,18 @@ static void requests_are_canonical(void **state)
     bytes_free(&packed_ops);
 }
 
-static void traces_are_canonical(void **state)
+TEST(traces_are_canonical)
 {
     const struct kops_trace_options defaults = {0}, most = {.events = 65536};
     const bool end = true, go_on = false;
 
-    (void)state;
     produces("trace_begin", wire_pack_trace_begin, 1, &defaults);
     produces("trace_begin_events", wire_pack_trace_begin, 1, &most);
     produces("trace_not_begun", wire_pack_trace_read, 1, &go_on);
     produces("trace_end_not_begun", wire_pack_trace_read, 1, &end);
 }
 
-static void tuning_is_canonical(void **state)
+TEST(tuning_is_canonical)
 {
     static const int64_t in_shape[2] = {2, 3}, in_strides[2] = {1, 2}, vector_shape[1] = {8};
     const struct native_tensor all[2] = {
@@ -120,7 +118,6 @@ static void tuning_is_canonical(void **state)
                                      .n_attrs = 1};
     const struct wire_tuning first = {0}, beyond = {.from = UINT64_C(1) << 32};
 
-    (void)state;
     produces("tune_unknown_op", wire_pack_tune, 1, &unknown);
     produces("tune_minimal", wire_pack_tune, 1, &none);
     produces("tune_variant", wire_pack_tune, 1, &forced);
@@ -141,7 +138,7 @@ static void assert_packs(wire_pack *pack, const void *request, const char *metho
     bytes_free(&out);
 }
 
-static void sources(void **state)
+TEST(sources)
 {
     const char *const entries[] = {"f", "g<int>"}, *const options[] = {"-DN=4"};
     const struct kops_file files[] = {{"a.h", "int a;"}};
@@ -157,14 +154,13 @@ static void sources(void **state)
                                      .arch = "sm_90a",
                                      .device = "1"};
 
-    (void)state;
     assert_packs(wire_pack_compile, &least, "compile", "{source: 's', entries: ['f']}");
     assert_packs(wire_pack_compile, &most, "compile",
                  "{source: 's', name: 'k.cu', files: {'a.h': 'int a;'}, options: ['-DN=4'],"
                  " entries: ['f', 'g<int>'], arch: 'sm_90a', device: 1}");
 }
 
-static void declarations(void **state)
+TEST(declarations)
 {
     const struct kops_param params[] = {
         {.name = "c", .kind = KOPS_PARAM_OUT, .dtype = KOPS_F32, .rank = 2, .shape = {"n", NULL}},
@@ -180,7 +176,6 @@ static void declarations(void **state)
         .alias = true};
     const struct wire_kernel small = {3, &least}, large = {3, &most};
 
-    (void)state;
     assert_packs(wire_pack_kernel, &small, "kernel", "{module: 3, entry: 'f', params: []}");
     assert_packs(wire_pack_kernel, &large, "kernel",
                  "{module: 3, entry: 'f',"
@@ -191,7 +186,7 @@ static void declarations(void **state)
                  " grid: ['ceil_div(n, 256)', 2], block: [256], shared: 1024, cluster: [2], alias: true}");
 }
 
-static void maps_and_ways_to_launch(void **state)
+TEST(maps_and_ways_to_launch)
 {
     const struct kops_tensor_map least = {.rank = 1, .box = {"64"}};
     const struct kops_tensor_map most = {.rank = 2,
@@ -209,7 +204,6 @@ static void maps_and_ways_to_launch(void **state)
         .entry = "f", .params = params, .n_params = 3, .cooperative = true, .pdl = true};
     const struct wire_kernel kernel = {3, &signature};
 
-    (void)state;
     assert_packs(wire_pack_kernel, &kernel, "kernel",
                  "{module: 3, entry: 'f',"
                  " params: [{name: 'a', kind: 'in', dtype: 'f16', map: {box: [64]}},"
@@ -219,7 +213,7 @@ static void maps_and_ways_to_launch(void **state)
                  " cooperative: true, pdl: true}");
 }
 
-static void launches(void **state)
+TEST(launches)
 {
     const int64_t shape[] = {4};
     const struct native_tensor tensors[] = {{.buffer = 7, .shape = shape, .rank = 1, .dtype = KOPS_F32},
@@ -232,7 +226,6 @@ static void launches(void **state)
     const struct kops_launch_geometry huge = {.grid = {1, {INT64_C(1) << 40}}};
     struct wire_run run = {.kernel = 9, .n_inputs = 2, .tensors = tensors, .args = args, .n_args = 8};
 
-    (void)state;
     assert_packs(wire_pack_run, &run, "launch",
                  "{kernel: 9, args: [{buffer: 7, shape: [4], dtype: 'f32'}, null,"
                  " {buffer: 8, offset: 64, shape: [4], dtype: 'f32'}, -5, 1, -2.0, true, <xyz>]}");
@@ -253,7 +246,7 @@ static void launches(void **state)
 }
 
 /* One step, written in a sequence and gathered in a batch: the same bytes. */
-static void steps(void **state)
+TEST(steps)
 {
     static const char expected[] = "{tensors: [{shape: [0], dtype: 'f32'}, {shape: [0], dtype: 'f32'}],"
                                    " ops: [{kernel: 9, args: [1, 0, 5], grid: [2]}]}";
@@ -272,7 +265,6 @@ static void steps(void **state)
     struct bytes packed_tensors = {0}, packed_ops = {0};
     const struct wire_gathered gathered = {.tensors = &packed_tensors, .ops = &packed_ops, .n_tensors = 2, .n_ops = 1};
 
-    (void)state;
     wire_gather_tensor(&packed_tensors, &tensors[0]);
     wire_gather_tensor(&packed_tensors, &tensors[1]);
     wire_gather_op(&packed_ops, &launch, (const uint32_t[]){1, 0});
@@ -282,12 +274,11 @@ static void steps(void **state)
     bytes_free(&packed_ops);
 }
 
-static void administration(void **state)
+TEST(administration)
 {
     const struct wire_cache list = {.action = "list"}, clear = {.action = "clear", .key = "0a"},
                             import = {.action = "import", .fd = true};
 
-    (void)state;
     assert_packs(wire_pack_cache, &list, "cache", "{action: 'list'}");
     assert_packs(wire_pack_cache, &clear, "cache", "{action: 'clear', key: '0a'}");
     assert_packs(wire_pack_cache, &import, "cache", "{nfds: 1, action: 'import', fd: 0}");
@@ -581,33 +572,12 @@ static void all_of(const char *file, void (*test)(const struct golden_vector *v)
     assert_true(n > 10);
 }
 
-static void responses_are_taken(void **state)
+TEST(responses_are_taken)
 {
-    (void)state;
     all_of("responses", takes);
 }
 
-static void bad_responses_are_refused(void **state)
+TEST(bad_responses_are_refused)
 {
-    (void)state;
     all_of("bad_responses", refuses);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(requests_are_canonical),
-        cmocka_unit_test(traces_are_canonical),
-        cmocka_unit_test(tuning_is_canonical),
-        cmocka_unit_test(sources),
-        cmocka_unit_test(declarations),
-        cmocka_unit_test(maps_and_ways_to_launch),
-        cmocka_unit_test(launches),
-        cmocka_unit_test(steps),
-        cmocka_unit_test(administration),
-        cmocka_unit_test(responses_are_taken),
-        cmocka_unit_test(bad_responses_are_refused),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -158,7 +158,9 @@ static void forget(struct here_tally *t)
 }
 /* ---- tests ---- */
 
-static void test_counts_by_shapes(void **state)
+#define TALLY(name) TEST_WITH(name, set_up, tear_down)
+
+TALLY(test_counts_by_shapes)
 {
     struct here_tally *t = *state;
 
@@ -172,7 +174,7 @@ static void test_counts_by_shapes(void **state)
     TELLS(t, "[{shapes: [[8], []], count: 2, us: [250.0]}, {shapes: [[9], []], count: 1}]");
 }
 
-static void test_times_one_in_many_and_waits_for_none(void **state)
+TALLY(test_times_one_in_many_and_waits_for_none)
 {
     struct here_tally *t = *state;
 
@@ -187,7 +189,7 @@ static void test_times_one_in_many_and_waits_for_none(void **state)
     TELLS(t, "[{shapes: [[8], []], count: 61, us: [250.0]}]");
 }
 
-static void test_times_no_more_than_it_tells(void **state)
+TALLY(test_times_no_more_than_it_tells)
 {
     struct here_tally *t = *state;
 
@@ -198,7 +200,7 @@ static void test_times_no_more_than_it_tells(void **state)
     assert_int_equal(records, 2 * (TALLY_SAMPLES + 2));
 }
 
-static void test_puts_no_events_into_graphs(void **state)
+TALLY(test_puts_no_events_into_graphs)
 {
     struct here_tally *t = *state;
 
@@ -208,7 +210,7 @@ static void test_puts_no_events_into_graphs(void **state)
     TELLS(t, "[{shapes: [[8], []], count: 122}]");
 }
 
-static void test_follows_the_context(void **state)
+TALLY(test_follows_the_context)
 {
     struct here_tally *t = *state;
 
@@ -218,7 +220,7 @@ static void test_follows_the_context(void **state)
     assert_int_equal(made, 2); /* those of the context before are destroyed */
 }
 
-static void test_goes_on_where_the_driver_does_not(void **state)
+TALLY(test_goes_on_where_the_driver_does_not)
 {
     struct here_tally *t = *state;
 
@@ -227,7 +229,7 @@ static void test_goes_on_where_the_driver_does_not(void **state)
     TELLS(t, "[{shapes: [[8], []], count: 122}]");
 }
 
-static void test_more_shapes_than_there_is_room_for(void **state)
+TALLY(test_more_shapes_than_there_is_room_for)
 {
     struct here_tally *t = *state;
     struct bytes out = {.data = NULL};
@@ -241,7 +243,7 @@ static void test_more_shapes_than_there_is_room_for(void **state)
     TELLS(t, "[{shapes: [[66], []], count: 1}]");
 }
 
-static void test_is_due_now_and_then(void **state)
+TALLY(test_is_due_now_and_then)
 {
     struct here_tally *t = *state;
     const uint64_t began = clock_ns();
@@ -253,7 +255,7 @@ static void test_is_due_now_and_then(void **state)
     assert_in_range(due, 1, 4);
 }
 
-static void test_a_lost_time_is_not_waited_for(void **state)
+TALLY(test_a_lost_time_is_not_waited_for)
 {
     struct here_tally *t = *state;
 
@@ -266,7 +268,7 @@ static void test_a_lost_time_is_not_waited_for(void **state)
     TELLS(t, "[{shapes: [[8], []], count: 122, us: [250.0]}]");
 }
 
-static void test_attributes_make_other_rows(void **state)
+TALLY(test_attributes_make_other_rows)
 {
     struct here_shapes shapes = shapes_of_length(8);
     struct here_tally *t = *state;
@@ -278,7 +280,7 @@ static void test_attributes_make_other_rows(void **state)
                  "[{shapes: [[8], []], count: 1}, {shapes: [[8], []], count: 1, attrs: {trans_a: true}}]");
 }
 
-static void test_a_row_is_found_once_and_not_after_it_is_gone(void **state)
+TALLY(test_a_row_is_found_once_and_not_after_it_is_gone)
 {
     const struct here_shapes shapes = shapes_of_length(TALLY_ROWS);
     struct here_row row = {.generation = 0}, before;
@@ -298,7 +300,7 @@ static void test_a_row_is_found_once_and_not_after_it_is_gone(void **state)
     TELLS(t, "[{shapes: [[8], []], count: 1}, {shapes: [[64], []], count: 1}]");
 }
 
-static void test_a_launch_that_is_refused_does_not_count(void **state)
+TALLY(test_a_launch_that_is_refused_does_not_count)
 {
     const struct here_shapes shapes = shapes_of_length(8);
     struct here_row row = {.generation = 0};
@@ -320,7 +322,7 @@ static int tell(void *tally)
     return here_tally_take(tally, NULL, &out);
 }
 
-static void test_a_child_tells_nothing_of_its_parent(void **state)
+TALLY(test_a_child_tells_nothing_of_its_parent)
 {
     struct here_tally *t = *state;
 
@@ -392,7 +394,9 @@ static void keep(struct repeated *s)
     here_last_keep(&s->last, &s->call, &plan, &shapes);
 }
 
-static void the_same_call_has_its_plan(void **state)
+#define REPEATED(name) TEST_WITH(name, begin_repeated, end_repeated)
+
+REPEATED(the_same_call_has_its_plan)
 {
     const struct here_last_call *found;
     struct repeated *s = *state, again;
@@ -412,7 +416,7 @@ static void the_same_call_has_its_plan(void **state)
     assert_false(is_kept(s));
 }
 
-static void every_other_call_is_checked(void **state)
+REPEATED(every_other_call_is_checked)
 {
     struct repeated *s = *state;
 
@@ -456,7 +460,7 @@ static void every_other_call_is_checked(void **state)
 }
 
 /* The words of the call without strides are the first ones of the other. */
-static void strides_at_the_end_count(void **state)
+REPEATED(strides_at_the_end_count)
 {
     struct repeated *s = *state;
 
@@ -467,7 +471,7 @@ static void strides_at_the_end_count(void **state)
     assert_false(is_kept(s));
 }
 
-static void a_bool_is_told_apart_whatever_lies_beside_it(void **state)
+REPEATED(a_bool_is_told_apart_whatever_lies_beside_it)
 {
     struct repeated *s = *state;
 
@@ -488,7 +492,7 @@ static void assert_kept(struct repeated *s, int from, int to, bool kept)
     }
 }
 
-static void calls_by_turns_are_kept_until_there_are_more(void **state)
+REPEATED(calls_by_turns_are_kept_until_there_are_more)
 {
     const struct here_last_call *found[LAST_CALLS];
     struct repeated *s = *state;
@@ -512,7 +516,7 @@ static void calls_by_turns_are_kept_until_there_are_more(void **state)
     assert_kept(s, 0, LAST_CALLS + 1, false);
 }
 
-static void the_longest_call_has_room_and_longer_ones_are_not_kept(void **state)
+REPEATED(the_longest_call_has_room_and_longer_ones_are_not_kept)
 {
     static const int64_t ones[TENSOR_MAX_RANK + 1] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
     struct here_tensor tensors[KERNEL_MAX_TENSORS + 1];
@@ -541,33 +545,4 @@ static void the_longest_call_has_room_and_longer_ones_are_not_kept(void **state)
     s->call.n_tensors--;
     tensors[3].rank++;
     assert_false(is_kept(s));
-}
-
-int main(void)
-{
-#define TEST(name)     cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-#define REPEATED(name) cmocka_unit_test_setup_teardown(name, begin_repeated, end_repeated)
-    const struct CMUnitTest tests[] = {
-        TEST(test_counts_by_shapes),
-        TEST(test_times_one_in_many_and_waits_for_none),
-        TEST(test_times_no_more_than_it_tells),
-        TEST(test_puts_no_events_into_graphs),
-        TEST(test_follows_the_context),
-        TEST(test_goes_on_where_the_driver_does_not),
-        TEST(test_more_shapes_than_there_is_room_for),
-        TEST(test_is_due_now_and_then),
-        TEST(test_a_lost_time_is_not_waited_for),
-        TEST(test_attributes_make_other_rows),
-        TEST(test_a_row_is_found_once_and_not_after_it_is_gone),
-        TEST(test_a_launch_that_is_refused_does_not_count),
-        TEST(test_a_child_tells_nothing_of_its_parent),
-        REPEATED(the_same_call_has_its_plan),
-        REPEATED(every_other_call_is_checked),
-        REPEATED(strides_at_the_end_count),
-        REPEATED(a_bool_is_told_apart_whatever_lies_beside_it),
-        REPEATED(calls_by_turns_are_kept_until_there_are_more),
-        REPEATED(the_longest_call_has_room_and_longer_ones_are_not_kept),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

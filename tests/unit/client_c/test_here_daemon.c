@@ -89,7 +89,9 @@ static void enqueue_square(kops_client *client, const struct kops_tensor *in, co
     assert_ok(kops_enqueue(client, &request, stream, NULL));
 }
 
-static void an_op_is_launched_here(void **state)
+#define TWO_CLIENTS(name) TEST_WITH(name, begin, end)
+
+TWO_CLIENTS(an_op_is_launched_here)
 {
     const struct kops_options here = {.where = KOPS_WHERE_HERE}, plain = {.where = KOPS_WHERE_HERE, .no_timing = true};
     struct two_clients *x = *state;
@@ -144,7 +146,7 @@ static bool runs_here(struct two_clients *x, enum kops_where of_connection, bool
     return result.total_us != result.total_us;
 }
 
-static void the_place_is_a_choice_of_the_connection(void **state)
+TWO_CLIENTS(the_place_is_a_choice_of_the_connection)
 {
     static const struct {
         const char *environment;
@@ -182,7 +184,7 @@ static void the_place_is_a_choice_of_the_connection(void **state)
 
 /* As a program does whose calls are in a loop: options that are the daemon's alone, tickets, and graphs go where they
  * can. */
-static void what_is_the_daemons_alone_goes_there(void **state)
+TWO_CLIENTS(what_is_the_daemons_alone_goes_there)
 {
     struct two_clients *x = *state;
     struct kops_request request = square_of(&x->h.a, &x->h.b, KOPS_WHERE_DEFAULT);
@@ -201,7 +203,7 @@ static void what_is_the_daemons_alone_goes_there(void **state)
 }
 
 /* The daemon's op is gathered, and not sent before the batch ends. */
-static void a_call_in_a_batch_is_the_daemons(void **state)
+TWO_CLIENTS(a_call_in_a_batch_is_the_daemons)
 {
     struct two_clients *x = *state;
 
@@ -217,7 +219,7 @@ static void a_call_in_a_batch_is_the_daemons(void **state)
     assert_int_equal(launches_here(x->here), 1);
 }
 
-static void a_call_here_keeps_a_batch_s_order(void **state)
+TWO_CLIENTS(a_call_here_keeps_a_batch_s_order)
 {
     struct two_clients *x = *state;
     kops_client *client = x->s.client;
@@ -240,7 +242,7 @@ static void a_call_here_keeps_a_batch_s_order(void **state)
 }
 
 /* On the legacy default stream. */
-static void a_call_here_that_waits_keeps_a_batch_s_order(void **state)
+TWO_CLIENTS(a_call_here_that_waits_keeps_a_batch_s_order)
 {
     struct two_clients *x = *state;
     const struct kops_request there = square_of(&x->h.a, &x->h.b, KOPS_WHERE_DAEMON),
@@ -255,7 +257,7 @@ static void a_call_here_that_waits_keeps_a_batch_s_order(void **state)
 }
 
 /* A graph runs later than it is captured: the batch has no part in it. */
-static void a_call_that_is_captured_leaves_a_batch(void **state)
+TWO_CLIENTS(a_call_that_is_captured_leaves_a_batch)
 {
     struct two_clients *x = *state;
     void *graph = NULL;
@@ -270,7 +272,7 @@ static void a_call_that_is_captured_leaves_a_batch(void **state)
     assert_true(x->to[2] == 4);
 }
 
-static void what_is_wrong_is_said_at_once(void **state)
+TWO_CLIENTS(what_is_wrong_is_said_at_once)
 {
     struct two_clients *x = *state;
     kops_client *client = x->s.client;
@@ -302,7 +304,7 @@ static void what_is_wrong_is_said_at_once(void **state)
     succeed(&x->s, kops_run(client, &r, NULL, &x->s.error));
 }
 
-static void a_graph_outlives_client_and_daemon(void **state)
+TWO_CLIENTS(a_graph_outlives_client_and_daemon)
 {
     struct two_clients *x = *state;
     const struct kops_request only_there = square_of(&x->m.a, &x->m.b, KOPS_WHERE_DAEMON);
@@ -323,16 +325,4 @@ static void a_graph_outlives_client_and_daemon(void **state)
     }
 }
 
-int main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
-    const struct CMUnitTest tests[] = {
-        TEST(a_graph_outlives_client_and_daemon),     TEST(an_op_is_launched_here),
-        TEST(what_is_wrong_is_said_at_once),          TEST(the_place_is_a_choice_of_the_connection),
-        TEST(what_is_the_daemons_alone_goes_there),   TEST(a_call_in_a_batch_is_the_daemons),
-        TEST(a_call_here_keeps_a_batch_s_order),      TEST(a_call_here_that_waits_keeps_a_batch_s_order),
-        TEST(a_call_that_is_captured_leaves_a_batch),
-    };
-
-    return cmocka_run_group_tests(tests, load_for_all, NULL);
-}
+ALL_TESTS_WITH(load_for_all, NULL)

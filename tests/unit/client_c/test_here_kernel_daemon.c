@@ -24,7 +24,7 @@ static int connect_and_compile(void **state)
 
     (void)state;
     setenv("KOPS_STANDIN_DEVICES", "2", 1); /* in this process; the tensors are on the first */
-    open_control();
+    open_control(NULL);
     load();
     assert_ok(kops_connect(NULL, &client, &error));
     if (!kops_info_feature(client, "code"))
@@ -38,8 +38,7 @@ static int close_client(void **state)
     (void)state;
     kops_kernel_free(twice);
     kops_close(client);
-    close_control();
-    return 0;
+    return close_control(NULL);
 }
 
 static float *values_of(uint64_t memory)
@@ -121,7 +120,9 @@ static void assert_nothing_ran(struct scene *s)
     repeat_call(s);
 }
 
-static void every_other_call_is_checked(void **state)
+#define REPEATED(name) TEST_WITH(name, begin, end)
+
+REPEATED(every_other_call_is_checked)
 {
     struct scene *s = *state;
     struct kops_launch_options wide = here;
@@ -157,7 +158,7 @@ static void every_other_call_is_checked(void **state)
     assert_nothing_ran(s);
 }
 
-static void what_differs_is_launched_as_it_is(void **state)
+REPEATED(what_differs_is_launched_as_it_is)
 {
     struct scene *s = *state;
     struct kops_launch_options few = here;
@@ -174,7 +175,7 @@ static void what_differs_is_launched_as_it_is(void **state)
 }
 
 /* A smaller allocation has the address of one that was freed, and its buffer is as likely where the old one was. */
-static void memory_that_took_the_place_of_other_is_checked(void **state)
+REPEATED(memory_that_took_the_place_of_other_is_checked)
 {
     struct scene *s = *state;
     const uint64_t before = s->memory[0];
@@ -194,7 +195,7 @@ static void memory_that_took_the_place_of_other_is_checked(void **state)
     expect_doubled(s, N / 2, 0);
 }
 
-static void a_buffer_of_another_client_is_refused(void **state)
+REPEATED(a_buffer_of_another_client_is_refused)
 {
     struct scene *s = *state;
     kops_buffer *same_memory;
@@ -210,7 +211,7 @@ static void a_buffer_of_another_client_is_refused(void **state)
 }
 
 /* The daemon's launches are gathered, and not sent before the batch ends or one here is put on its stream. */
-static void a_launch_here_keeps_a_batch_s_order(void **state)
+REPEATED(a_launch_here_keeps_a_batch_s_order)
 {
     struct scene *s = *state;
     struct kops_argument back[] = {kops_arg_tensor(&s->a), kops_arg_tensor(&s->b), kops_arg_int(N)};
@@ -224,7 +225,7 @@ static void a_launch_here_keeps_a_batch_s_order(void **state)
     assert_true(values_of(s->memory[0])[1] == 4 && values_of(s->memory[1])[1] == 8);
 }
 
-static void the_stream_is_each_launch_s_own(void **state)
+REPEATED(the_stream_is_each_launch_s_own)
 {
     struct scene *s = *state;
     void *graph = NULL, *other = NULL;
@@ -247,7 +248,7 @@ static void the_stream_is_each_launch_s_own(void **state)
     assert_int_equal(cu.stream_destroy(other), 0);
 }
 
-static void the_context_is_each_launch_s_own(void **state)
+REPEATED(the_context_is_each_launch_s_own)
 {
     struct scene *s = *state;
     void *second = NULL;
@@ -264,7 +265,7 @@ static void the_context_is_each_launch_s_own(void **state)
     assert_nothing_ran(s);
 }
 
-static void another_declaration_has_its_own_checks(void **state)
+REPEATED(another_declaration_has_its_own_checks)
 {
     struct scene *s = *state;
     kops_kernel *strict, *first = twice;
@@ -290,7 +291,7 @@ static int launch_in_a_child(void *scene)
 }
 
 /* A launch is not one of the daemon's where its memory is the parent's. */
-static void a_child_launches_nothing(void **state)
+REPEATED(a_child_launches_nothing)
 {
     in_child(launch_in_a_child, *state);
     assert_nothing_ran(*state);
@@ -325,7 +326,7 @@ static void *work(void *context_of_thread)
     return cu.stream_synchronize(w->stream) ? "the stream failed" : NULL;
 }
 
-static void a_launch_that_the_driver_refuses_is_not_counted(void **state)
+REPEATED(a_launch_that_the_driver_refuses_is_not_counted)
 {
     enum { INVALID_VALUE = 1 /* CUDA_ERROR_INVALID_VALUE */ };
     struct scene *s = *state;
@@ -338,7 +339,7 @@ static void a_launch_that_the_driver_refuses_is_not_counted(void **state)
     assert_int_equal(launches_here(client), before + 1);
 }
 
-static void a_launch_in_a_batch_is_the_daemons(void **state)
+REPEATED(a_launch_in_a_batch_is_the_daemons)
 {
     struct scene *s = *state;
     kops_client *const usual = client;
@@ -371,7 +372,7 @@ static void a_launch_in_a_batch_is_the_daemons(void **state)
     twice = usual_kernel;
 }
 
-static void threads_share_a_kernel(void **state)
+REPEATED(threads_share_a_kernel)
 {
     struct scene *s = *state;
     struct worker workers[THREADS];
@@ -390,23 +391,4 @@ static void threads_share_a_kernel(void **state)
     assert_int_equal(launches_here(client), before + (uint64_t)THREADS * LAUNCHES);
 }
 
-int main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
-    const struct CMUnitTest tests[] = {
-        TEST(every_other_call_is_checked),
-        TEST(what_differs_is_launched_as_it_is),
-        TEST(memory_that_took_the_place_of_other_is_checked),
-        TEST(a_buffer_of_another_client_is_refused),
-        TEST(a_launch_here_keeps_a_batch_s_order),
-        TEST(the_stream_is_each_launch_s_own),
-        TEST(the_context_is_each_launch_s_own),
-        TEST(another_declaration_has_its_own_checks),
-        TEST(a_child_launches_nothing),
-        TEST(a_launch_that_the_driver_refuses_is_not_counted),
-        TEST(a_launch_in_a_batch_is_the_daemons),
-        TEST(threads_share_a_kernel),
-    };
-
-    return cmocka_run_group_tests(tests, connect_and_compile, close_client);
-}
+ALL_TESTS_WITH(connect_and_compile, close_client)

@@ -58,7 +58,9 @@ static void assert_order(struct setting *x, const char *order)
 
 /* ---- tests ---- */
 
-static void a_module_tells_of_its_entries(void **state)
+#define WITH_KERNEL(name) TEST_WITH(name, set_up, tear_down)
+
+WITH_KERNEL(a_module_tells_of_its_entries)
 {
     const struct setting *x = *state;
     const kops_module *module = kops_kernel_module(x->kernel);
@@ -77,7 +79,7 @@ static void a_module_tells_of_its_entries(void **state)
     assert_null(info->entries[1]);
 }
 
-static void a_launch_is_sent_and_timed(void **state)
+WITH_KERNEL(a_launch_is_sent_and_timed)
 {
     const struct kops_launch_options how = {.options = {.repeat = 3}};
     struct setting *x = *state;
@@ -93,7 +95,7 @@ static void a_launch_is_sent_and_timed(void **state)
     assert_string_equal(scene_seen(x->s).asked, "{kernel: 2, args: [{shape: [0], dtype: 'f32'}, 7]}");
 }
 
-static void the_whole_log_of_a_refusal_is_told(void **state)
+WITH_KERNEL(the_whole_log_of_a_refusal_is_told)
 {
     const struct kops_source wrong = {.text = "?"};
     struct setting *x = *state;
@@ -113,7 +115,7 @@ static void the_whole_log_of_a_refusal_is_told(void **state)
     kops_module_free(module);
 }
 
-static void a_new_connection_is_told_what_it_needs(void **state)
+WITH_KERNEL(a_new_connection_is_told_what_it_needs)
 {
     struct setting *x = *state;
     const struct kops_module_info *info = kops_module_info(kops_kernel_module(x->kernel));
@@ -132,7 +134,7 @@ static void a_new_connection_is_told_what_it_needs(void **state)
     kops_buffer_release(buffer);
 }
 
-static void what_nobody_holds_is_released(void **state)
+WITH_KERNEL(what_nobody_holds_is_released)
 {
     const char *const entries[] = {"f"};
     const struct kops_source both = {.text = source.text, .entries = entries, .n_entries = 1};
@@ -153,7 +155,7 @@ static void what_nobody_holds_is_released(void **state)
     assert_null(kops_module_free(NULL));
 }
 
-static void a_module_that_comes_too_late_is_given_back(void **state)
+WITH_KERNEL(a_module_that_comes_too_late_is_given_back)
 {
     struct setting *x = *state;
     struct kops_source impatient = source;
@@ -190,7 +192,7 @@ static void *launch_often(void *context)
 }
 
 /* One of them tells a new connection, once. */
-static void threads_share_a_kernel(void **state)
+WITH_KERNEL(threads_share_a_kernel)
 {
     struct setting *x = *state;
     struct launcher launchers[THREADS];
@@ -207,7 +209,7 @@ static void threads_share_a_kernel(void **state)
     assert_int_equal(scene_seen(x->s).defined, 2);
 }
 
-static void kernels_are_steps_of_sequences(void **state)
+WITH_KERNEL(kernels_are_steps_of_sequences)
 {
     struct setting *x = *state;
     kops_client *client = x->s->client;
@@ -242,7 +244,7 @@ static void kernels_are_steps_of_sequences(void **state)
     assert_order(x, "CKSPCKPRrrr");
 }
 
-static void what_makes_no_sense_is_refused_before(void **state)
+WITH_KERNEL(what_makes_no_sense_is_refused_before)
 {
     struct setting *x = *state;
     kops_client *client = x->s->client;
@@ -279,18 +281,4 @@ static void what_makes_no_sense_is_refused_before(void **state)
 #undef REFUSED
     assert_order(x, "CK");
     assert_ok(kops_kernel_launch(x->kernel, many, KOPS_MAX_KERNEL_TENSORS, NULL, NULL, NULL));
-}
-
-int main(void)
-{
-#define WITH_KERNEL(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-    const struct CMUnitTest tests[] = {
-        WITH_KERNEL(a_module_tells_of_its_entries),         WITH_KERNEL(a_launch_is_sent_and_timed),
-        WITH_KERNEL(the_whole_log_of_a_refusal_is_told),    WITH_KERNEL(a_new_connection_is_told_what_it_needs),
-        WITH_KERNEL(what_nobody_holds_is_released),         WITH_KERNEL(a_module_that_comes_too_late_is_given_back),
-        WITH_KERNEL(kernels_are_steps_of_sequences),        WITH_KERNEL(threads_share_a_kernel),
-        WITH_KERNEL(what_makes_no_sense_is_refused_before),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -90,14 +90,13 @@ static const struct kops_sequence *three_steps(struct steps *s)
 }
 
 /* Only where the daemon has executors, whose work it can hold back; elsewhere it is refused. */
-static void exclusive_work_says_whether_it_was(void **state)
+TEST(exclusive_work_says_whether_it_was)
 {
     const struct kops_options alone = {.device = NULL, .exclusive = true, .repeat = 5};
     struct kops_result result;
     struct steps s;
     kops_buffer *buffer = place(OF_THE_GPU);
 
-    (void)state;
     if (!kops_info_feature(client, "exclusive")) {
         assert_int_equal(kops_square(client, &a, &b, &alone, &result, &error), KOPS_ERR_UNSUPPORTED);
         kops_buffer_release(buffer);
@@ -113,13 +112,12 @@ static void exclusive_work_says_whether_it_was(void **state)
     kops_buffer_release(buffer);
 }
 
-static void sequences_and_programs_launch_them(void **state)
+TEST(sequences_and_programs_launch_them)
 {
     struct steps s;
     kops_program *program;
     kops_buffer *buffer = place(SHARED), *other;
 
-    (void)state;
     assert_ok(kops_sequence_run(client, three_steps(&s), NULL, NULL, &error));
     assert_holds(&b, 4);
     assert_holds(&c, 8);
@@ -140,14 +138,13 @@ static void sequences_and_programs_launch_them(void **state)
     kops_buffer_release(other);
 }
 
-static void a_stream_launches_them_in_order(void **state)
+TEST(a_stream_launches_them_in_order)
 {
     const struct kops_argument to_b[] = {kops_arg_tensor(&b), kops_arg_tensor(&a), kops_arg_int(N)};
     const struct kops_argument to_c[] = {kops_arg_tensor(&c), kops_arg_tensor(&b), kops_arg_int(N)};
     const struct kops_argument back[] = {kops_arg_tensor(&b), kops_arg_tensor(&c), kops_arg_int(N)};
     kops_buffer *buffer = place(EXPORTED);
 
-    (void)state;
     assert_ok(kops_kernel_enqueue(twice, to_b, 3, NULL, stream, &error));
     assert_ok(kops_kernel_enqueue(twice, to_c, 3, NULL, stream, &error));
     assert_ok(kops_kernel_enqueue(twice, back, 3, NULL, stream, &error));
@@ -191,7 +188,7 @@ static unsigned timed_here(void)
     return n;
 }
 
-static void statistics_have_launches_here(void **state)
+TEST(statistics_have_launches_here)
 {
     const struct kops_argument to_b[] = {kops_arg_tensor(&b), kops_arg_tensor(&a), kops_arg_int(N)};
     const struct kops_launch_options here = {.options = {.where = KOPS_WHERE_HERE}};
@@ -199,7 +196,6 @@ static void statistics_have_launches_here(void **state)
     const uint64_t before = launches_here(client);
     struct kops_result result;
 
-    (void)state;
     for (int i = 0; i < 100; i++) {
         assert_ok(kops_kernel_enqueue(twice, to_b, 3, &here, stream, &error));
         if (i == 2) /* the second one is timed, and its time is read when the next is to be */
@@ -216,7 +212,7 @@ static void statistics_have_launches_here(void **state)
 }
 
 /* The same kernel for the stand-in driver, which knows it by its name and its parameters' sizes. */
-static void structures_go_by_value(void **state)
+TEST(structures_go_by_value)
 {
     static const char pairs[] = "struct pair { short low, high; };\n"
                                 "extern \"C\" __global__ void custom_kernel(float *out, const float *in, pair n)\n"
@@ -238,7 +234,6 @@ static void structures_go_by_value(void **state)
     kops_buffer *buffer = place(OF_THE_GPU);
     kops_kernel *kernel;
 
-    (void)state;
     assert_ok(kops_kernel_compile(client, &source, &signature, &kernel, NULL, &error));
     assert_ok(kops_kernel_launch(kernel, args, 3, NULL, NULL, &error));
     assert_holds(&b, 2);
@@ -250,15 +245,4 @@ static void structures_go_by_value(void **state)
     kops_buffer_release(buffer);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exclusive_work_says_whether_it_was),
-        cmocka_unit_test(sequences_and_programs_launch_them),
-        cmocka_unit_test(a_stream_launches_them_in_order),
-        cmocka_unit_test(statistics_have_launches_here),
-        cmocka_unit_test(structures_go_by_value),
-    };
-
-    return cmocka_run_group_tests(tests, connect_and_compile, close_client);
-}
+ALL_TESTS_WITH(connect_and_compile, close_client)

@@ -9,7 +9,9 @@
 
 enum { MANY = 2000 };
 
-static void an_op_has_its_place_on_the_stream(void **state)
+#define SOCKET(name) TEST_WITH(name, begin_by_socket, end_setting)
+
+SOCKET(an_op_has_its_place_on_the_stream)
 {
     struct setting *s = *state;
 
@@ -41,9 +43,8 @@ static void an_op_has_its_place_on_the_stream(void **state)
     assert_int_equal(atomic_load(&words[1]), 8);
 }
 
-static void many_wait_for_room_and_not_for_each_other(void **state)
+TEST(many_wait_for_room_and_not_for_each_other)
 {
-    (void)state;
     fake_set_inflight(16);
     for (int k = 1; k <= 2; k++) {
         struct setting *s = start(k == 1 ? KOPS_TRANSPORT_SOCKET : KOPS_TRANSPORT_SHM, 0);
@@ -60,7 +61,9 @@ static void many_wait_for_room_and_not_for_each_other(void **state)
     fake_set_inflight(64);
 }
 
-static void an_error_comes_with_the_next_call(void **state)
+#define RING(name) TEST_WITH(name, begin_by_ring, end_setting)
+
+RING(an_error_comes_with_the_next_call)
 {
     struct setting *s = *state;
     int64_t number = 0;
@@ -102,7 +105,7 @@ static void enqueue_batch(struct setting *s, int n)
     assert_int_equal(kops_batch_end(s->client, stream, &s->error), KOPS_ERR_BAD_ARGUMENT);
 }
 
-static void a_batch_is_gathered_and_waited_for_once(void **state)
+RING(a_batch_is_gathered_and_waited_for_once)
 {
     struct setting *s = *state;
     int64_t number = 0;
@@ -131,7 +134,7 @@ static void a_batch_is_gathered_and_waited_for_once(void **state)
 }
 
 /* By themselves and in batches, among ops; an error names the kernel, which may be freed meanwhile. */
-static void kernels_are_launched_on_a_stream(void **state)
+RING(kernels_are_launched_on_a_stream)
 {
     const struct kops_source source = {.text = "void f();"};
     const struct kops_signature signature = {.entry = "mine"};
@@ -169,7 +172,7 @@ static void kernels_are_launched_on_a_stream(void **state)
 }
 
 /* Synchronising inside a batch sends what is gathered; a release does not overtake what uses the buffer. */
-static void gathered_ops_keep_their_order(void **state)
+RING(gathered_ops_keep_their_order)
 {
     struct setting *s = *state;
     kops_buffer *buffer;
@@ -187,7 +190,7 @@ static void gathered_ops_keep_their_order(void **state)
 }
 
 /* Ids mean something else to the next daemon. */
-static void releases_end_with_their_connection(void **state)
+SOCKET(releases_end_with_their_connection)
 {
     struct setting *s = *state;
     kops_buffer *buffer;
@@ -205,7 +208,7 @@ static void releases_end_with_their_connection(void **state)
     assert_int_equal(atomic_load(&s->d.released), 0);
 }
 
-static void a_captured_stream_is_refused(void **state)
+SOCKET(a_captured_stream_is_refused)
 {
     struct setting *s = *state;
     void *graph = NULL;
@@ -220,9 +223,8 @@ static void a_captured_stream_is_refused(void **state)
     assert_int_equal(atomic_load(&s->d.requests), 1);
 }
 
-static void a_dead_daemon_releases_the_streams(void **state)
+TEST(a_dead_daemon_releases_the_streams)
 {
-    (void)state;
     for (int k = 0; k < 6; k++) {
         struct setting *s = start(k % 2 ? KOPS_TRANSPORT_SOCKET : KOPS_TRANSPORT_SHM, 0);
         enum kops_code r = KOPS_OK;
@@ -247,9 +249,8 @@ static void a_dead_daemon_releases_the_streams(void **state)
 }
 
 /* An op takes the device with it: that is told once, nothing is repeated, and what comes goes to the next daemon. */
-static void a_lost_device_is_told_once(void **state)
+TEST(a_lost_device_is_told_once)
 {
-    (void)state;
     for (int k = 0; k < 2; k++) {
         struct setting *s = start(k ? KOPS_TRANSPORT_SOCKET : KOPS_TRANSPORT_SHM, 0);
 
@@ -271,7 +272,7 @@ static void a_lost_device_is_told_once(void **state)
 }
 
 /* Also in the middle of a batch, part of which was sent. */
-static void a_batch_that_cannot_end_well_ends(void **state)
+SOCKET(a_batch_that_cannot_end_well_ends)
 {
     struct setting *s = *state;
     enum kops_code r = KOPS_OK;
@@ -289,11 +290,10 @@ static void a_batch_that_cannot_end_well_ends(void **state)
     expect_end(s, KOPS_OK);
 }
 
-static void closing_releases_what_still_waits(void **state)
+TEST(closing_releases_what_still_waits)
 {
     struct setting *s = start(KOPS_TRANSPORT_SHM, 30);
 
-    (void)state;
     s->d.hold = true;
     assert_ok(enqueue(s, "x"));
     assert_ok(enqueue(s, "x"));
@@ -305,7 +305,7 @@ static void closing_releases_what_still_waits(void **state)
     stop(s);
 }
 
-static void streams_take_turns(void **state)
+RING(streams_take_turns)
 {
     struct setting *s = *state;
     unsigned used = 0;
@@ -342,7 +342,7 @@ static int in_a_child(void *context_)
     return enqueue(s, "x") == KOPS_ERR_NO_CUDA && !kops_ping(s->client, 0, &s->error) ? 0 : 1;
 }
 
-static void what_cannot_be_enqueued(void **state)
+RING(what_cannot_be_enqueued)
 {
     struct setting *s = *state;
 
@@ -383,7 +383,7 @@ static void *enqueue_often(void *argument)
     return r || cu.stream_synchronize(own) || cu.stream_destroy(own) ? "it failed" : NULL;
 }
 
-static void threads_enqueue_at_once(void **state)
+RING(threads_enqueue_at_once)
 {
     struct setting *s = *state;
 
@@ -455,13 +455,12 @@ static void *close_client(void *client)
     return NULL;
 }
 
-static void a_page_is_given_back_in_any_thread(void **state)
+TEST(a_page_is_given_back_in_any_thread)
 {
     void *page = NULL;
     struct setting *s = start_with_a_page(&page);
     struct pages now;
 
-    (void)state;
     in_threads(1, close_client, s->client, 0);
     s->client = NULL;
     now = registered_pages();
@@ -469,14 +468,13 @@ static void a_page_is_given_back_in_any_thread(void **state)
     stop(s);
 }
 
-static void a_page_that_the_driver_keeps_keeps_its_addresses(void **state)
+TEST(a_page_that_the_driver_keeps_keeps_its_addresses)
 {
     void *page = NULL;
     struct setting *s = start_with_a_page(&page);
     const struct standin_fault *fault;
     struct pages now;
 
-    (void)state;
     fault = fail_next("cuMemHostUnregister", 1, UNKNOWN, false);
     kops_close(s->client);
     s->client = NULL;
@@ -486,33 +484,9 @@ static void a_page_that_the_driver_keeps_keeps_its_addresses(void **state)
     stop(s);
 }
 
-int main(void)
+static int open_control_and_load(void **state)
 {
-#define RING(name)   cmocka_unit_test_setup_teardown(name, begin_by_ring, end_setting)
-#define SOCKET(name) cmocka_unit_test_setup_teardown(name, begin_by_socket, end_setting)
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_page_is_given_back_in_any_thread),
-        cmocka_unit_test(a_page_that_the_driver_keeps_keeps_its_addresses),
-        SOCKET(an_op_has_its_place_on_the_stream),
-        cmocka_unit_test(many_wait_for_room_and_not_for_each_other),
-        RING(an_error_comes_with_the_next_call),
-        RING(a_batch_is_gathered_and_waited_for_once),
-        RING(kernels_are_launched_on_a_stream),
-        RING(gathered_ops_keep_their_order),
-        SOCKET(releases_end_with_their_connection),
-        SOCKET(a_captured_stream_is_refused),
-        cmocka_unit_test(a_dead_daemon_releases_the_streams),
-        cmocka_unit_test(a_lost_device_is_told_once),
-        SOCKET(a_batch_that_cannot_end_well_ends),
-        cmocka_unit_test(closing_releases_what_still_waits),
-        RING(threads_enqueue_at_once),
-        RING(streams_take_turns),
-        RING(what_cannot_be_enqueued),
-    };
-    int failed;
-
-    open_control();
-    failed = cmocka_run_group_tests(tests, load_for_all, NULL);
-    close_control();
-    return failed;
+    return open_control(state) || load_for_all(state);
 }
+
+ALL_TESTS_WITH(open_control_and_load, close_control)

@@ -31,7 +31,7 @@ static void submit_many(struct scene *s, const char *tag, kops_ticket *tickets, 
 /* One thread that reads a request and writes its reply, blocking in both, as a simple daemon does: when nobody reads
  * the replies, it reads no more requests. A socket holds some 280 small messages each way, or a part of a long one; the
  * fake's rings hold some 150: all fill, and both sides wait for room. */
-static void many_runs_do_not_deadlock(void **state)
+TEST(many_runs_do_not_deadlock)
 {
     static kops_ticket tickets[MANY];
     static char text[LONG + 1];
@@ -44,7 +44,6 @@ static void many_runs_do_not_deadlock(void **state)
                  {"x", MANY, {.transport = KOPS_TRANSPORT_SHM, .spin_us = KOPS_NO_SPIN}},
                  {"x", MANY, {.transport = KOPS_TRANSPORT_SHM, .spin_us = 20}}};
 
-    (void)state;
     memset(text, 'y', LONG);
     for (size_t k = 0; k < sizeof(cases) / sizeof(cases[0]); k++) {
         struct scene *s = start_with_inflight(MANY, fake_serve_well, NULL, &cases[k].by);
@@ -85,7 +84,7 @@ static void serve_in_reverse(struct fake_connection *c, void *context)
     }
 }
 
-static void the_limit_is_kept_and_replies_find_their_call(void **state)
+TEST(the_limit_is_kept_and_replies_find_their_call)
 {
     unsigned too_many = 0;
     struct scene *s = start_with_inflight(LIMIT, serve_in_reverse, &too_many, NULL);
@@ -93,7 +92,6 @@ static void the_limit_is_kept_and_replies_find_their_call(void **state)
     kops_ticket tickets[10 * LIMIT];
     char tag[16];
 
-    (void)state;
     submit_many(s, NULL, tickets, 10 * LIMIT);
     for (int i = 0; i < 10 * LIMIT; i++) {
         snprintf(tag, sizeof(tag), "run %d", i);
@@ -104,12 +102,11 @@ static void the_limit_is_kept_and_replies_find_their_call(void **state)
     assert_int_equal(too_many, 0);
 }
 
-static void full_then_timeout(void **state)
+TEST(full_then_timeout)
 {
     struct scene *s = start_with_inflight(5, scripted_serve, NULL, NULL);
     kops_ticket tickets[5], more;
 
-    (void)state;
     scene_script(s, "_*", NULL);
     submit_many(s, "x", tickets, 5);
     tagged_run(&s->t, "x");
@@ -119,7 +116,7 @@ static void full_then_timeout(void **state)
     scene_stop(s);                                                           /* with runs under way */
 }
 
-static void unanswered_then_lost(void **state)
+SCENE(unanswered_then_lost)
 {
     struct scene *s = *state;
     kops_ticket tickets[4];
@@ -149,7 +146,7 @@ static void serve_after_a_while(struct fake_connection *c, void *context)
 }
 
 /* The rest of a message that was given up in the middle goes first, and descriptors do not go with it. */
-static void descriptors_go_with_their_own_message(void **state)
+TEST(descriptors_go_with_their_own_message)
 {
     static char text[LONG + 1];
     kops_buffer *buffer;
@@ -157,7 +154,6 @@ static void descriptors_go_with_their_own_message(void **state)
     struct scene *s;
     sem_t go;
 
-    (void)state;
     memset(text, 'y', LONG);
     sem_init(&go, 0, 0);
     s = scene_serve(serve_after_a_while, &go, NULL);
@@ -172,17 +168,4 @@ static void descriptors_go_with_their_own_message(void **state)
     kops_buffer_release(buffer);
     scene_stop(s);
     sem_destroy(&go);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(many_runs_do_not_deadlock),
-        cmocka_unit_test(the_limit_is_kept_and_replies_find_their_call),
-        cmocka_unit_test(full_then_timeout),
-        TEST(unanswered_then_lost),
-        cmocka_unit_test(descriptors_go_with_their_own_message),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,7 +3,7 @@
 
 #include "scripted.h"
 
-static void a_run_is_repeated_as_often_as_it_may_be(void **state)
+TEST(a_run_is_repeated_as_often_as_it_may_be)
 {
     static const struct {
         const char *script;
@@ -28,7 +28,6 @@ static void a_run_is_repeated_as_often_as_it_may_be(void **state)
         {"Sxx", KOPS_ERR_CONNECTION_LOST, 3, ""},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct scene *s = scene_start(NULL);
 
@@ -46,7 +45,7 @@ static void a_run_is_repeated_as_often_as_it_may_be(void **state)
 }
 
 /* The daemon has another process for the device: the error is the call's own, and the connection goes on. */
-static void a_daemon_that_goes_on(void **state)
+SCENE(a_daemon_that_goes_on)
 {
     struct scene *s = *state;
 
@@ -61,11 +60,10 @@ static void a_daemon_that_goes_on(void **state)
 }
 
 /* No more than the client has patience for. */
-static void shutting_down_for_good(void **state)
+TEST(shutting_down_for_good)
 {
     struct scene *s = scene_start(&(struct kops_connect_options){.reconnect_timeout_ms = 40});
 
-    (void)state;
     scene_script(s, "s*", NULL);
     assert_int_equal(scene_run(s), KOPS_ERR_SHUTTING_DOWN);
     assert_string_equal(s->error.message, "the daemon is ending");
@@ -74,7 +72,7 @@ static void shutting_down_for_good(void **state)
 }
 
 /* Nor longer than the call may take. */
-static void shutting_down_for_longer_than_the_call(void **state)
+SCENE(shutting_down_for_longer_than_the_call)
 {
     struct scene *s = *state;
 
@@ -95,11 +93,10 @@ static struct scene *start_with_patience(const char *seconds)
     return s;
 }
 
-static void no_reconnect(void **state)
+TEST(no_reconnect)
 {
     struct scene *s = start_with_patience("0");
 
-    (void)state;
     scene_script(s, "sxd", NULL);
     assert_int_equal(scene_run(s), KOPS_ERR_SHUTTING_DOWN);
     assert_int_equal(scene_run(s), KOPS_ERR_CONNECTION_LOST);
@@ -110,7 +107,7 @@ static void no_reconnect(void **state)
 }
 
 /* Pipelined runs are the caller's to repeat. */
-static void tickets_are_not_repeated(void **state)
+SCENE(tickets_are_not_repeated)
 {
     struct scene *s = *state;
     kops_ticket ticket;
@@ -125,13 +122,12 @@ static void tickets_are_not_repeated(void **state)
 }
 
 /* Everything but work is harmless twice. */
-static void definitions_are_repeated(void **state)
+TEST(definitions_are_repeated)
 {
     static const char *const methods[] = {"ping", "register", "alloc", "compile", "kernel"};
     const struct kops_source source = {.text = "kernel"};
     const struct kops_signature signature = {.entry = "entry"};
 
-    (void)state;
     fake_set_device("GPU-0"); /* whose memory the daemon makes */
     for (size_t i = 0; i < sizeof(methods) / sizeof(methods[0]); i++) {
         struct scene *s = scene_start(NULL);
@@ -158,7 +154,7 @@ static void definitions_are_repeated(void **state)
 
 /* ---- where there is no daemon for a while ---- */
 
-static void socket_absent_for_a_while(void **state)
+SCENE(socket_absent_for_a_while)
 {
     struct scene *s = *state;
     kops_buffer *buffer;
@@ -196,13 +192,12 @@ static void *run_often(void *argument)
 }
 
 /* Whoever waits for the daemon hears of the same failure, at about the same time. */
-static void patience_is_over(void **state)
+TEST(patience_is_over)
 {
     struct scene *s = start_with_patience("0.04");
     struct worker workers[THREADS];
     pthread_t threads[THREADS];
 
-    (void)state;
     scene_script(s, "x", NULL);
     fake_vanish(s->fake);
     for (unsigned i = 0; i < THREADS; i++) {
@@ -219,7 +214,7 @@ static void patience_is_over(void **state)
 }
 
 /* One dies under several threads, again and again: none of them notices. */
-static void threads_go_on(void **state)
+SCENE(threads_go_on)
 {
     static const char *const ends[] = {"x", "d", "sS", "n"};
     struct scene *s = *state;
@@ -240,7 +235,7 @@ static void threads_go_on(void **state)
 
 /* ---- buffers ---- */
 
-static void buffers_are_registered_anew(void **state)
+SCENE(buffers_are_registered_anew)
 {
     struct scene *s = *state;
     struct kops_tensor a, b;
@@ -261,9 +256,8 @@ static void buffers_are_registered_anew(void **state)
 }
 
 /* The next daemon does not take a buffer: for good, or since it has no room now and may have some later. */
-static void a_buffer_is_refused(void **state)
+TEST(a_buffer_is_refused)
 {
-    (void)state;
     for (int for_now = 0; for_now < 2; for_now++) {
         struct scene *s = scene_start(NULL);
         struct kops_tensor t[2];
@@ -291,24 +285,4 @@ static void a_buffer_is_refused(void **state)
         kops_buffer_release(buffer);
         scene_stop(s);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_run_is_repeated_as_often_as_it_may_be),
-        TEST(a_daemon_that_goes_on),
-        cmocka_unit_test(shutting_down_for_good),
-        TEST(shutting_down_for_longer_than_the_call),
-        cmocka_unit_test(no_reconnect),
-        TEST(tickets_are_not_repeated),
-        cmocka_unit_test(definitions_are_repeated),
-        TEST(socket_absent_for_a_while),
-        cmocka_unit_test(patience_is_over),
-        TEST(threads_go_on),
-        TEST(buffers_are_registered_anew),
-        cmocka_unit_test(a_buffer_is_refused),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

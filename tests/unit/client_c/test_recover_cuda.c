@@ -73,8 +73,10 @@ static void expect_squares(struct scene *s, kops_buffer *buffer)
     succeed(s, kops_buffer_write(buffer, 0, nothing, BYTES, &s->error));
 }
 
+#define WITH_GPU(name) TEST_WITH(name, begin, scene_end)
+
 /* What the dead daemon allocated lives on by the descriptor, contents included; exports are given to the next one. */
-static void memory_outlives_the_daemon(void **state)
+WITH_GPU(memory_outlives_the_daemon)
 {
     struct scene *s = *state;
 
@@ -92,7 +94,7 @@ static void memory_outlives_the_daemon(void **state)
 }
 
 /* Its owner has freed it meanwhile: the first daemon's mapping ended with it. */
-static void what_is_gone_is_lost(void **state)
+WITH_GPU(what_is_gone_is_lost)
 {
     struct scene *s = *state;
     struct vectors v;
@@ -108,7 +110,7 @@ static void what_is_gone_is_lost(void **state)
 }
 
 /* Ops on a stream are lost with the daemon, the stream goes on, and so does what comes after. */
-static void streams_go_on(void **state)
+WITH_GPU(streams_go_on)
 {
     struct scene *s = *state;
     struct vectors v;
@@ -170,7 +172,7 @@ static enum kops_code square_with_losses(struct scene *s, const struct vectors *
     return q.code;
 }
 
-static void a_lost_device(void **state)
+WITH_GPU(a_lost_device)
 {
     struct scene *s = *state;
     struct vectors v, in_place;
@@ -193,19 +195,4 @@ static void a_lost_device(void **state)
     release_vectors(&v);
 }
 
-int main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, scene_end)
-    const struct CMUnitTest tests[] = {
-        TEST(memory_outlives_the_daemon),
-        TEST(what_is_gone_is_lost),
-        TEST(streams_go_on),
-        TEST(a_lost_device),
-    };
-    int failed;
-
-    open_control();
-    failed = cmocka_run_group_tests(tests, NULL, NULL);
-    close_control();
-    return failed;
-}
+ALL_TESTS_WITH(open_control, close_control)

@@ -12,7 +12,7 @@ enum { N = 1000, MATRIX = 192, STEPS = 400 };
 static const uint32_t places[] = {0, 1, 2};
 
 /* What the daemon allocated is there after it, and with another one: the contents, too. */
-static void buffers_keep_their_contents(void **state)
+SCENE(buffers_keep_their_contents)
 {
     struct scene *s = *state;
     kops_buffer *made, *shared;
@@ -41,7 +41,7 @@ static void buffers_keep_their_contents(void **state)
     kops_buffer_release(shared);
 }
 
-static void programs_are_defined_anew(void **state)
+SCENE(programs_are_defined_anew)
 {
     struct scene *s = *state;
     kops_program *program;
@@ -74,7 +74,7 @@ static void programs_are_defined_anew(void **state)
 
 /* Nothing was under way, so nobody noticed: what the dead one cannot have read is sent to the next one, or was not run
  * for sure. */
-static void killed_between_calls(void **state)
+SCENE(killed_between_calls)
 {
     struct scene *s = *state;
     kops_ticket ticket;
@@ -153,7 +153,7 @@ static void start_product(struct product *p, struct scene *s, bool updates)
 }
 
 /* What may run twice does; of what may not the caller is told. */
-static void killed_in_a_call(void **state)
+SCENE(killed_in_a_call)
 {
     struct scene *s = *state;
 
@@ -190,7 +190,7 @@ static void *add_once(void *argument)
 }
 
 /* One that is told to end answers what runs, and refuses what comes: that waits for the next one. */
-static void told_to_end(void **state)
+SCENE(told_to_end)
 {
     struct scene *s = *state;
     struct product p, q = {.scene = s};
@@ -266,7 +266,7 @@ static void wait_for_runs(struct worker *workers)
             sched_yield();
 }
 
-static void killed_under_threads(void **state)
+SCENE(killed_under_threads)
 {
     struct scene *s = *state;
     struct worker workers[THREADS];
@@ -331,7 +331,7 @@ static void expect(struct scene *s, enum kops_code got, enum kops_code wanted, b
     assert_int_equal(said, ended);
 }
 
-static void a_deadline_is_kept_whatever_runs(void **state)
+TEST_WITH(a_deadline_is_kept_whatever_runs, begin, end)
 {
     struct long_product *p = *state;
     struct scene *s = &p->s;
@@ -344,7 +344,7 @@ static void a_deadline_is_kept_whatever_runs(void **state)
     assert_ok(kops_square(s->client, &p->in[0], &p->out, NULL, NULL, &s->error));
 }
 
-static void a_cancelled_run_tells_so(void **state)
+TEST_WITH(a_cancelled_run_tells_so, begin, end)
 {
     struct long_product *p = *state;
     struct scene *s = &p->s;
@@ -356,21 +356,4 @@ static void a_cancelled_run_tells_so(void **state)
         assert_ok(kops_cancel(s->client, ticket, &s->error));
         expect(s, kops_wait(s->client, ticket, KOPS_FOREVER, NULL, &s->error), KOPS_ERR_CANCELLED, true);
     }
-}
-
-int main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, scene_begin, scene_end)
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_deadline_is_kept_whatever_runs, begin, end),
-        cmocka_unit_test_setup_teardown(a_cancelled_run_tells_so, begin, end),
-        TEST(buffers_keep_their_contents),
-        TEST(programs_are_defined_anew),
-        TEST(killed_between_calls),
-        TEST(killed_in_a_call),
-        TEST(told_to_end),
-        TEST(killed_under_threads),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -171,7 +171,9 @@ static enum kops_code sequence_that_updates(struct memory *m)
     return run_steps(m, &step, 1);
 }
 
-static void only_what_does_no_harm_twice_is_repeated(void **state)
+#define WITH_MEMORY(name) TEST_WITH(name, begin, end)
+
+WITH_MEMORY(only_what_does_no_harm_twice_is_repeated)
 {
     static const struct {
         const char *name;
@@ -206,7 +208,7 @@ static void only_what_does_no_harm_twice_is_repeated(void **state)
 }
 
 /* Defined anew on the next connection; what counts is the memory that it is bound to. */
-static void a_program_is_as_safe_as_its_bindings(void **state)
+WITH_MEMORY(a_program_is_as_safe_as_its_bindings)
 {
     struct memory *m = *state;
     const struct kops_step step = SQUARE(0, 1);
@@ -228,7 +230,7 @@ static void a_program_is_as_safe_as_its_bindings(void **state)
     }
 }
 
-static void a_kernel_is_not_repeated_unless_it_never_ran(void **state)
+WITH_MEMORY(a_kernel_is_not_repeated_unless_it_never_ran)
 {
     static const struct {
         const char *script;
@@ -264,16 +266,4 @@ static void a_kernel_is_not_repeated_unless_it_never_ran(void **state)
         assert_int_equal(after.defined, before.defined + 2);
         kops_kernel_free(kernel);
     }
-}
-
-int main(void)
-{
-#define WITH_MEMORY(name) cmocka_unit_test_setup_teardown(name, begin, end)
-    const struct CMUnitTest tests[] = {
-        WITH_MEMORY(only_what_does_no_harm_twice_is_repeated),
-        WITH_MEMORY(a_program_is_as_safe_as_its_bindings),
-        WITH_MEMORY(a_kernel_is_not_repeated_unless_it_never_ran),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

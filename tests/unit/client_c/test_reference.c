@@ -14,7 +14,7 @@ static struct reference_case matrices(enum kops_dtype dtype, const int64_t *a, c
     return c;
 }
 
-static void bits_are_read_as_the_dtypes_define(void **state)
+TEST(bits_are_read_as_the_dtypes_define)
 {
     static const struct {
         enum kops_dtype dtype;
@@ -34,7 +34,6 @@ static void bits_are_read_as_the_dtypes_define(void **state)
                  {KOPS_I16, 0xffff, -1},        {KOPS_U16, 0xffff, 65535},
                  {KOPS_I64, UINT64_MAX, -1},    {KOPS_U32, 0xffffffff, 4294967295.0}};
 
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         const double value = data_get(&cases[i].bits, 0, cases[i].dtype);
 
@@ -44,13 +43,12 @@ static void bits_are_read_as_the_dtypes_define(void **state)
     }
 }
 
-static void every_value_is_written_as_it_is_read(void **state)
+TEST(every_value_is_written_as_it_is_read)
 {
     const enum kops_dtype small[] = {KOPS_F16, KOPS_BF16, KOPS_I8,      KOPS_U8,
                                      KOPS_I16, KOPS_U16,  KOPS_F8_E4M3, KOPS_F8_E5M2};
     uint16_t from, to;
 
-    (void)state;
     for (size_t d = 0; d < sizeof(small) / sizeof(small[0]); d++) {
         const unsigned values = 1U << 8 * kops_dtype_size(small[d]);
 
@@ -67,7 +65,7 @@ static void every_value_is_written_as_it_is_read(void **state)
     }
 }
 
-static void what_lies_between_is_rounded_and_what_lies_outside_is_cut(void **state)
+TEST(what_lies_between_is_rounded_and_what_lies_outside_is_cut)
 {
     static const struct {
         enum kops_dtype dtype;
@@ -83,7 +81,6 @@ static void what_lies_between_is_rounded_and_what_lies_outside_is_cut(void **sta
                  {KOPS_U64, -3, 0},
                  {KOPS_BOOL, 0.5, 1}};
 
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         uint64_t out = 0;
 
@@ -94,12 +91,11 @@ static void what_lies_between_is_rounded_and_what_lies_outside_is_cut(void **sta
     }
 }
 
-static void random_data_are_in_range_and_differ(void **state)
+TEST(random_data_are_in_range_and_differ)
 {
     const enum kops_dtype dtypes[] = {KOPS_F32, KOPS_F64, KOPS_F16, KOPS_BF16};
     char data[1000 * 8];
 
-    (void)state;
     for (size_t d = 0; d < 4; d++) {
         unsigned negative = 0, repeated = 0;
 
@@ -139,7 +135,7 @@ static void assert_shape(const struct reference *op, struct reference_case *c, u
     assert_memory_equal(c->out.shape, shape, rank * sizeof(*shape));
 }
 
-static void add_broadcasts(void **state)
+TEST(add_broadcasts)
 {
     const float a[] = {1, 2, 3}, b[] = {10, 20};
     float sum[] = {11, 12, 13, 21, 22, 23};
@@ -147,7 +143,6 @@ static void add_broadcasts(void **state)
         .dtype = KOPS_F32, .n_inputs = 2, .out = {.dtype = KOPS_F32}, .data = {a, b}, .after = sum};
     const char *why;
 
-    (void)state;
     c.inputs[0] = kops_vector(NULL, KOPS_F32, 3);
     c.inputs[1] = kops_matrix(NULL, KOPS_F32, 2, 1);
     assert_shape(&reference_add, &c, 2, (const int64_t[]){2, 3});
@@ -161,14 +156,13 @@ static void add_broadcasts(void **state)
 }
 
 /* [2, 3] · [3, 2], each operand also given transposed. */
-static void gemm_transposes_and_scales(void **state)
+TEST(gemm_transposes_and_scales)
 {
     const double a[] = {1, 2, 3, 4, 5, 6}, at[] = {1, 4, 2, 5, 3, 6};
     const double b[] = {7, 8, 9, 10, 11, 12}, bt[] = {7, 9, 11, 8, 10, 12};
     const double before[] = {1, 1, 1, 1};
     double after[] = {58 * 2 - 3, 64 * 2 - 3, 139 * 2 - 3, 154 * 2 - 3};
 
-    (void)state;
     for (unsigned kind = 0; kind < 4; kind++) {
         const bool trans_a = kind & 1, trans_b = kind & 2;
         struct reference_case c = matrices(KOPS_F64, trans_a ? (const int64_t[]){3, 2} : (const int64_t[]){2, 3},
@@ -191,7 +185,7 @@ static void gemm_transposes_and_scales(void **state)
     }
 }
 
-static void gemm_batches_broadcast(void **state)
+TEST(gemm_batches_broadcast)
 {
     const float a[] = {1, 2, 3, 4, 5, 6}; /* [3, 1, 1, 2] */
     const float b[] = {1, 1, 2, 2};       /* [2, 2, 1] */
@@ -199,7 +193,6 @@ static void gemm_batches_broadcast(void **state)
     struct reference_case c = {
         .dtype = KOPS_F32, .n_inputs = 2, .out = {.dtype = KOPS_F32}, .alpha = 1, .data = {a, b}, .after = after};
 
-    (void)state;
     c.inputs[0] = kops_tensor_of(NULL, KOPS_F32, 4, (const int64_t[]){3, 1, 1, 2});
     c.inputs[1] = kops_tensor_of(NULL, KOPS_F32, 3, (const int64_t[]){2, 2, 1});
     assert_shape(&reference_gemm, &c, 4, (const int64_t[]){3, 2, 1, 1});
@@ -207,7 +200,7 @@ static void gemm_batches_broadcast(void **state)
 }
 
 /* e4m3 and e5m2 of 1, 2 and -3, times scales of each row and for all. */
-static void scaled_gemm_has_two_dtypes(void **state)
+TEST(scaled_gemm_has_two_dtypes)
 {
     const unsigned char a[] = {0x38, 0x40, 0xc4, 0x38}, b[] = {0x40, 0xc2}; /* 1 2; -3 1 and 2 -3 */
     const float rows[] = {0.5F, 4}, all = 3, after[] = {-4 * 1.5F, -9 * 12};
@@ -215,7 +208,6 @@ static void scaled_gemm_has_two_dtypes(void **state)
         .dtype = KOPS_F8_E4M3, .n_inputs = 4, .out = {.dtype = KOPS_F32}, .data = {a, b, rows, &all}, .after = after};
     const char *why;
 
-    (void)state;
     c.inputs[0] = kops_tensor_of(NULL, KOPS_F8_E4M3, 2, (const int64_t[]){2, 2});
     c.inputs[1] = kops_tensor_of(NULL, KOPS_F8_E5M2, 2, (const int64_t[]){2, 1});
     c.inputs[2] = kops_tensor_of(NULL, KOPS_F32, 2, (const int64_t[]){2, 1});
@@ -227,7 +219,7 @@ static void scaled_gemm_has_two_dtypes(void **state)
 }
 
 /* Too much to check whole: a product of ones, with a band of wrong elements that a sample meets. */
-static void a_sample_finds_what_is_wrong(void **state)
+TEST(a_sample_finds_what_is_wrong)
 {
     const int64_t n = 1024;
     float *ones = malloc((size_t)(n * n) * sizeof(float)), *after = malloc((size_t)(n * n) * sizeof(float));
@@ -236,7 +228,6 @@ static void a_sample_finds_what_is_wrong(void **state)
     struct tolerance t;
     const char *why;
 
-    (void)state;
     for (int64_t i = 0; i < n * n; i++) {
         ones[i] = 1;
         after[i] = (float)n;
@@ -257,11 +248,10 @@ static void a_sample_finds_what_is_wrong(void **state)
     free(after);
 }
 
-static void tolerances_are_the_declared_ones(void **state)
+TEST(tolerances_are_the_declared_ones)
 {
     struct tolerance usual, high, medium;
 
-    (void)state;
     assert_true(reference_tolerance("gemm", KOPS_F32, "", &usual));
     assert_true(reference_tolerance("gemm", KOPS_F32, "high", &high));
     assert_true(reference_tolerance("gemm", KOPS_F32, "medium", &medium));
@@ -272,22 +262,4 @@ static void tolerances_are_the_declared_ones(void **state)
     assert_false(reference_tolerance("no_such_op", KOPS_F32, "", &usual));
     assert_null(reference_find("no_such_op"));
     assert_ptr_equal(reference_find("gemm"), &reference_gemm);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bits_are_read_as_the_dtypes_define),
-        cmocka_unit_test(every_value_is_written_as_it_is_read),
-        cmocka_unit_test(what_lies_between_is_rounded_and_what_lies_outside_is_cut),
-        cmocka_unit_test(random_data_are_in_range_and_differ),
-        cmocka_unit_test(add_broadcasts),
-        cmocka_unit_test(gemm_transposes_and_scales),
-        cmocka_unit_test(gemm_batches_broadcast),
-        cmocka_unit_test(scaled_gemm_has_two_dtypes),
-        cmocka_unit_test(a_sample_finds_what_is_wrong),
-        cmocka_unit_test(tolerances_are_the_declared_ones),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,11 +20,10 @@ static struct scene *start(unsigned spin_us, fake_serve *serve, void *context)
     return start_by(KOPS_TRANSPORT_SHM, spin_us, serve, context);
 }
 
-static void what_fits_goes_through_the_ring(void **state)
+TEST(what_fits_goes_through_the_ring)
 {
     static const unsigned spins[] = {KOPS_NO_SPIN, 50};
 
-    (void)state;
     fake_set_device("GPU-0"); /* whose memory the daemon makes */
     for (int i = 0; i < 2; i++) {
         struct scene *s = start(spins[i], scripted_serve, NULL);
@@ -49,7 +48,7 @@ static void what_fits_goes_through_the_ring(void **state)
     fake_set_device(NULL);
 }
 
-static void who_takes_the_ring(void **state)
+TEST(who_takes_the_ring)
 {
     static const struct {
         enum kops_transport transport;
@@ -60,7 +59,6 @@ static void who_takes_the_ring(void **state)
                  {KOPS_TRANSPORT_AUTO, "shm", 1},
                  {KOPS_TRANSPORT_SOCKET, "shm", 0}};
 
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct scene *s;
 
@@ -76,14 +74,13 @@ static void who_takes_the_ring(void **state)
     unsetenv("KOPS_TRANSPORT");
 }
 
-static void a_daemon_that_does_not_offer_it(void **state)
+TEST(a_daemon_that_does_not_offer_it)
 {
     static const char *const features[] = {"memfd", NULL};
     struct fake *f = fake_start(fake_serve_well, NULL);
     const struct kops_connect_options options = {.socket = fake_path(f), .transport = KOPS_TRANSPORT_SHM};
     kops_client *client = NULL;
 
-    (void)state;
     fake_set_features(features);
     assert_int_equal(kops_connect(&options, &client, NULL), KOPS_ERR_UNSUPPORTED);
     fake_set_features(NULL);
@@ -113,13 +110,12 @@ static void serve_noting(struct fake_connection *c, void *context)
     }
 }
 
-static void long_messages_keep_their_place(void **state)
+TEST(long_messages_keep_their_place)
 {
     static char text[LONG + 1];
     kops_ticket tickets[12];
     char tag[8];
 
-    (void)state;
     memset(text, 'l', LONG);
     for (int k = 0; k < 2; k++) { /* whichever stream the daemon looks at first */
         struct order o = {.n = 0};
@@ -156,14 +152,13 @@ static void serve_held(struct fake_connection *c, void *context)
     }
 }
 
-static void a_long_message_travels_alone(void **state)
+TEST(a_long_message_travels_alone)
 {
     static char text[LONG + 1];
     kops_ticket under_way, next;
     struct scene *s;
     sem_t go;
 
-    (void)state;
     memset(text, 'l', LONG);
     sem_init(&go, 0, 0);
     s = start(0, serve_held, &go);
@@ -222,7 +217,7 @@ static void serve_breaking(struct fake_connection *c, void *context)
     }
 }
 
-static void a_broken_ring_ends_the_connection(void **state)
+TEST(a_broken_ring_ends_the_connection)
 {
     static const struct breaking cases[] = {
         {.hang_up = true},
@@ -231,7 +226,6 @@ static void a_broken_ring_ends_the_connection(void **state)
         {.head_add = 64},         /* zeros that are no reply */
     };
 
-    (void)state;
     for (size_t i = 0; i < 2 * sizeof(cases) / sizeof(cases[0]); i++) {
         struct breaking b = cases[i / 2];
         struct scene *s = start(i % 2 ? 20 : KOPS_NO_SPIN, serve_breaking, &b);
@@ -270,12 +264,11 @@ static void serve_nonsense(struct fake_connection *c, void *context)
 }
 
 /* A daemon that talks nonsense is there: it may read, and run, what it had not read when the client gave it up. */
-static void who_gives_up_does_not_repeat(void **state)
+TEST(who_gives_up_does_not_repeat)
 {
     atomic_uint connections = 0;
     struct scene *s = start(KOPS_NO_SPIN, serve_nonsense, &connections);
 
-    (void)state;
     assert_ok(kops_ping(s->client, 0, &s->error));
     assert_int_equal(kops_trim(s->client, NULL, &s->error), KOPS_ERR_BAD_REPLY);
     assert_int_equal(atomic_load(&connections), 1);
@@ -284,11 +277,10 @@ static void who_gives_up_does_not_repeat(void **state)
 }
 
 /* The daemon's index of what it has read is looked at when the ring seems full. */
-static void so_does_a_broken_index_of_the_reader(void **state)
+TEST(so_does_a_broken_index_of_the_reader)
 {
     static const uint64_t broken[] = {1U << 30, UINT64_MAX - 1000};
 
-    (void)state;
     fake_set_inflight(MANY);
     for (int k = 0; k < 2; k++) {
         struct breaking b = {.answer = true, .tail_add = broken[k]};
@@ -319,11 +311,10 @@ static void *ping_often(void *client)
     return NULL;
 }
 
-static void threads_share_the_rings(void **state)
+TEST(threads_share_the_rings)
 {
     struct scene *s = start(20, fake_serve_well, NULL);
 
-    (void)state;
     in_threads(4, ping_often, s->client, 0);
     scene_stop(s);
 }
@@ -337,11 +328,10 @@ static int ping_and_close(void *client)
 }
 
 /* A child makes rings of its own and leaves its parent's alone. */
-static void a_child_has_rings_of_its_own(void **state)
+TEST(a_child_has_rings_of_its_own)
 {
     struct scene *s = start(0, scripted_serve, NULL);
 
-    (void)state;
     assert_ok(kops_ping(s->client, 0, &s->error));
     in_child(ping_and_close, s->client);
     assert_ok(kops_ping(s->client, 0, &s->error));
@@ -391,25 +381,10 @@ static bool sleeps_by(struct forecast f, unsigned poll_us)
 
 /* A client that would poll for a minute sleeps, since the daemon says that the reply is a minute away; the bell ends
  * the sleep all the same. One that would sleep after 20 ms polls on, since the reply is near. */
-static void a_client_waits_by_the_forecast(void **state)
+TEST(a_client_waits_by_the_forecast)
 {
     const uint64_t second = 1000000000;
 
-    (void)state;
     assert_true(sleeps_by((struct forecast){60 * second, 61 * second, .watch_ns = 20 * second}, LONG_US));
     assert_false(sleeps_by((struct forecast){0, 60 * second, .watch_ns = second / 5}, SHORT_US));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_fits_goes_through_the_ring),      cmocka_unit_test(who_takes_the_ring),
-        cmocka_unit_test(a_daemon_that_does_not_offer_it),      cmocka_unit_test(long_messages_keep_their_place),
-        cmocka_unit_test(a_long_message_travels_alone),         cmocka_unit_test(a_broken_ring_ends_the_connection),
-        cmocka_unit_test(so_does_a_broken_index_of_the_reader), cmocka_unit_test(threads_share_the_rings),
-        cmocka_unit_test(a_child_has_rings_of_its_own),         cmocka_unit_test(who_gives_up_does_not_repeat),
-        cmocka_unit_test(a_client_waits_by_the_forecast),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

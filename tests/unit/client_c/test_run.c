@@ -7,7 +7,7 @@
 #include "c_types_vectors.h"
 #include "scripted.h"
 
-static void only_what_is_said_is_sent(void **state)
+SCENE(only_what_is_said_is_sent)
 {
     const struct kops_options options = {
         .device = "0", .variant = "blocked", .stream = 3, .no_timing = true, .warmup = 1, .repeat = 7};
@@ -51,7 +51,7 @@ static void only_what_is_said_is_sent(void **state)
     kops_buffer_release(b2);
 }
 
-static void results_are_read(void **state)
+SCENE(results_are_read)
 {
     struct scene *s = *state;
     struct kops_result result;
@@ -71,7 +71,7 @@ static void results_are_read(void **state)
     assert_int_equal(s->error.code, KOPS_OK);
 }
 
-static void errors_are_passed_on(void **state)
+SCENE(errors_are_passed_on)
 {
     struct scene *s = *state;
     int64_t number = 0;
@@ -91,7 +91,7 @@ static void errors_are_passed_on(void **state)
     assert_int_equal(s->error.code, KOPS_OK);
 }
 
-static void arguments_are_checked(void **state)
+SCENE(arguments_are_checked)
 {
     static char too_long[200001]; /* the library's own limit is the daemon's */
     struct scene *s = *state;
@@ -148,7 +148,7 @@ static void look_at_memory(void *context, const struct fake_request *r)
     munmap(p, 1);
 }
 
-static void shared_memory_is_shared(void **state)
+SCENE(shared_memory_is_shared)
 {
     const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
     struct scene *s = *state;
@@ -186,7 +186,7 @@ static void shared_memory_is_shared(void **state)
 }
 
 /* Memory of the host is this process's own, also where it is asked for by device. */
-static void alloc_on_the_host(void **state)
+SCENE(alloc_on_the_host)
 {
     struct scene *s = *state;
     kops_buffer *b;
@@ -201,7 +201,7 @@ static void alloc_on_the_host(void **state)
 }
 
 /* Pages are charged to whoever touches them first: to this process, before the daemon writes there. */
-static void shared_memory_is_taken_at_once(void **state)
+SCENE(shared_memory_is_taken_at_once)
 {
     const size_t size = (size_t)4 << 20;
     struct scene *s = *state;
@@ -215,7 +215,7 @@ static void shared_memory_is_taken_at_once(void **state)
     kops_buffer_release(b);
 }
 
-static void more_than_there_is(void **state)
+SCENE(more_than_there_is)
 {
     static const uint64_t sizes[] = {UINT64_C(1) << 42, INT64_MAX, UINT64_MAX};
     struct scene *s = *state;
@@ -243,7 +243,7 @@ static unsigned open_fds(void)
     return n;
 }
 
-static void buffers_leave_nothing_behind(void **state)
+SCENE(buffers_leave_nothing_behind)
 {
     struct scene *s = *state;
     const unsigned before = open_fds();
@@ -260,7 +260,7 @@ static void buffers_leave_nothing_behind(void **state)
     assert_int_equal(open_fds(), before);
 }
 
-static void buffers_outlive_their_client(void **state)
+SCENE(buffers_outlive_their_client)
 {
     struct scene *s = *state;
     kops_client *client = connect_to(s->fake);
@@ -273,9 +273,8 @@ static void buffers_outlive_their_client(void **state)
 }
 
 /* The vectors that the Python client runs, too. */
-static void types_of_c_are_dtypes(void **state)
+TEST(types_of_c_are_dtypes)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof(c_types) / sizeof(c_types[0]); i++) {
         enum kops_dtype dtype;
         const char *name = kops_dtype_parse(c_types[i].type, &dtype) ? kops_dtype_name(dtype) : NULL;
@@ -286,12 +285,11 @@ static void types_of_c_are_dtypes(void **state)
     }
 }
 
-static void dtypes_and_counts(void **state)
+TEST(dtypes_and_counts)
 {
     enum kops_dtype dtype;
     struct kops_tensor t = kops_tensor_of(NULL, KOPS_BF16, 3, (const int64_t[]){2, 0, INT64_MAX});
 
-    (void)state;
     assert_int_equal(kops_dtype_size(KOPS_BF16), 2);
     assert_int_equal(kops_dtype_size((enum kops_dtype)77), 0);
     assert_string_equal(kops_dtype_name(KOPS_F64), "f64");
@@ -304,24 +302,4 @@ static void dtypes_and_counts(void **state)
     assert_int_equal(kops_tensor_count(&t), 1);
     assert_string_equal(kops_code_name(KOPS_ERR_OUT_OF_BOUNDS), "out_of_bounds");
     assert_string_equal(kops_code_name(KOPS_OK), "ok");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(only_what_is_said_is_sent),
-        TEST(results_are_read),
-        TEST(errors_are_passed_on),
-        TEST(arguments_are_checked),
-        TEST(shared_memory_is_shared),
-        TEST(alloc_on_the_host),
-        TEST(shared_memory_is_taken_at_once),
-        TEST(more_than_there_is),
-        TEST(buffers_leave_nothing_behind),
-        TEST(buffers_outlive_their_client),
-        cmocka_unit_test(types_of_c_are_dtypes),
-        cmocka_unit_test(dtypes_and_counts),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

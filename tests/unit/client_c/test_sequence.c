@@ -26,7 +26,7 @@ static const struct kops_sequence *two_steps(struct work *w, kops_buffer *buffer
     return &w->sequence;
 }
 
-static void steps_name_their_tensors_by_index(void **state)
+SCENE(steps_name_their_tensors_by_index)
 {
     const struct kops_options options = {.variant = "blas"};
     struct scene *s = *state;
@@ -59,7 +59,7 @@ static void steps_name_their_tensors_by_index(void **state)
     kops_buffer_release(buffer);
 }
 
-static void a_program_is_defined_once_a_connection(void **state)
+SCENE(a_program_is_defined_once_a_connection)
 {
     struct scene *s = *state;
     kops_buffer *buffer, *other;
@@ -92,14 +92,13 @@ static void a_program_is_defined_once_a_connection(void **state)
     kops_buffer_release(buffer);
 }
 
-static void without_the_feature_nothing_is_sent(void **state)
+TEST(without_the_feature_nothing_is_sent)
 {
     static const char *const features[] = {"memfd", NULL};
     struct scene *s;
     kops_program *program;
     struct work w;
 
-    (void)state;
     fake_set_features(features);
     s = scene_start(NULL);
     assert_int_equal(kops_sequence_run(s->client, two_steps(&w, NULL), NULL, NULL, &s->error), KOPS_ERR_UNSUPPORTED);
@@ -122,7 +121,7 @@ static enum kops_code call(kops_client *client, struct native_raw request, struc
     return r ? r : native_wait(client, ticket, 0, reply, NULL);
 }
 
-static void a_binding_calls_any_method(void **state)
+SCENE(a_binding_calls_any_method)
 {
     static const char register_params[] = "\x84\xa4nfds\x01\xa4kind\xa5memfd\xa4size\x40\xa2"
                                           "fd\x00";
@@ -167,7 +166,7 @@ static void a_binding_calls_any_method(void **state)
     native_reply_free(&reply);
 }
 
-static void a_binding_runs_by_ids(void **state)
+SCENE(a_binding_runs_by_ids)
 {
     static const int64_t shape[1] = {0};
     const struct native_tensor tensors[2] = {{.shape = shape, .rank = 1, .dtype = KOPS_F32},
@@ -190,17 +189,4 @@ static void a_binding_runs_by_ids(void **state)
     assert_int_equal(native_submit_run(s->client, &request, &ticket, &s->error), KOPS_ERR_CONNECTION_LOST);
     assert_int_equal(native_enqueued(s->client), 0);
     assert_true(native_completed(s->client, 0));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(steps_name_their_tensors_by_index),
-        TEST(a_program_is_defined_once_a_connection),
-        cmocka_unit_test(without_the_feature_nothing_is_sent),
-        TEST(a_binding_calls_any_method),
-        TEST(a_binding_runs_by_ids),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

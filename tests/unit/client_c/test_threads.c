@@ -66,12 +66,11 @@ static void *mixed_work(void *argument)
     return NULL;
 }
 
-static void every_thread_gets_its_own_replies(void **state)
+TEST(every_thread_gets_its_own_replies)
 {
     struct worker workers[THREADS];
     struct scene *s;
 
-    (void)state;
     fake_set_inflight(12); /* less than the threads want together */
     s = scene_serve(serve_echo, NULL, NULL);
     fake_set_inflight(64);
@@ -112,12 +111,11 @@ static void *work_through_losses(void *argument)
     return NULL;
 }
 
-static void lost_connections_are_replaced(void **state)
+TEST(lost_connections_are_replaced)
 {
     struct scene *s = scene_serve(serve_short_lived, NULL, NULL);
     struct worker workers[THREADS];
 
-    (void)state;
     prepare(workers, s->client, NULL);
     in_threads(THREADS, work_through_losses, workers, sizeof(workers[0]));
     while (kops_ping(s->client, 0, &s->error) == KOPS_ERR_CONNECTION_LOST)
@@ -158,7 +156,7 @@ static int ping_twice(void *client)
 #define FORK_IN_THREADS_HANGS 0
 #endif
 
-static void forks_in_the_middle_of_it(void **state)
+SCENE(forks_in_the_middle_of_it)
 {
     struct scene *s = *state;
     struct worker workers[THREADS];
@@ -173,15 +171,4 @@ static void forks_in_the_middle_of_it(void **state)
         in_child(ping_twice, s->client);
     atomic_store(&stop, true);
     threads_join(&threads);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_thread_gets_its_own_replies),
-        cmocka_unit_test(lost_connections_are_replaced),
-        TEST(forks_in_the_middle_of_it),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,7 +11,7 @@ static enum kops_code run_shortly(struct scene *s, const char *script, struct ko
     return kops_run(s->client, &s->t.request, ret, &s->error);
 }
 
-static void cancelled_in_time(void **state)
+SCENE(cancelled_in_time)
 {
     struct scene *s = *state;
 
@@ -22,7 +22,7 @@ static void cancelled_in_time(void **state)
 }
 
 /* The run ended before the cancellation reached it: its result is worth more than the caller's limit. */
-static void ended_before_the_cancellation(void **state)
+SCENE(ended_before_the_cancellation)
 {
     struct scene *s = *state;
     struct kops_result result;
@@ -32,7 +32,7 @@ static void ended_before_the_cancellation(void **state)
 }
 
 /* No reply at all within the grace: it is dropped when it comes, and does not reach the next call. */
-static void late_reply_is_dropped(void **state)
+SCENE(late_reply_is_dropped)
 {
     struct scene *s = *state;
     struct kops_result result;
@@ -50,7 +50,7 @@ static void late_reply_is_dropped(void **state)
     assert_int_equal(scene_seen(s).connections, 1);
 }
 
-static void ping_times_out(void **state)
+SCENE(ping_times_out)
 {
     struct scene *s = *state;
 
@@ -62,7 +62,7 @@ static void ping_times_out(void **state)
 
 /* ---- tickets ---- */
 
-static void wait_may_be_repeated(void **state)
+SCENE(wait_may_be_repeated)
 {
     struct scene *s = *state;
     struct kops_result result;
@@ -87,12 +87,11 @@ static void wait_may_be_repeated(void **state)
 }
 
 /* Memory that the daemon made after its caller gave up is given back. */
-static void late_buffer_is_released(void **state)
+TEST(late_buffer_is_released)
 {
     struct scene *s;
     kops_buffer *buffer;
 
-    (void)state;
     fake_set_device("GPU-0"); /* whose memory the daemon makes */
     s = scene_start(&(struct kops_connect_options){.timeout_ms = LONG_ENOUGH_MS});
     scene_script(s, "l", "alloc");
@@ -102,14 +101,4 @@ static void late_buffer_is_released(void **state)
     assert_string_equal(scene_seen(s).released, "{buffer: 1}");
     scene_stop(s);
     fake_set_device(NULL);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(cancelled_in_time), TEST(ended_before_the_cancellation), TEST(late_reply_is_dropped),
-        TEST(ping_times_out),    TEST(wait_may_be_repeated),          cmocka_unit_test(late_buffer_is_released),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,18 +2,11 @@
 #ifndef KOPS_TESTS_KERNEL_SUPPORT_H
 #define KOPS_TESTS_KERNEL_SUPPORT_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
-
 #include "core/kernel.h"
+#include "tests/support/unit.h"
 
 #define TEXT(literal)                                                                                                  \
     {                                                                                                                  \
@@ -130,7 +123,7 @@ static inline void refuses(const struct kernel_declaration *d, enum error_code c
     is_error(&e, code, key, word);
 }
 
-#define TEST(name) cmocka_unit_test_teardown(name, forget_signature)
+#define KERNEL_TEST(name) TEST_WITH(name, NULL, forget_signature)
 
 struct call {
     const struct tensor *tensors[KERNEL_MAX_TENSORS]; /* operands: inputs, then outputs */

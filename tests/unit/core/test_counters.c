@@ -1,14 +1,8 @@
 /* Counters: what is believed of another process, and the verdict. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "core/counters.h"
+#include "tests/support/unit.h"
 
 static struct backend_counters counters_of(double memory, double sm)
 {
@@ -29,11 +23,10 @@ static void expect(const struct backend_counters *c, enum counter_verdict verdic
         fail_msg("\"%s\" does not say \"%s\"", why, says);
 }
 
-static void test_nothing_is_known_at_first(void **state)
+TEST(test_nothing_is_known_at_first)
 {
     const struct backend_counters c = counters_of(NAN, NAN);
 
-    (void)state;
     assert_true(c.warm);
     assert_false(c.has_launch || c.knows_others);
     for (unsigned i = 0; i < COUNTER_COUNT; i++)
@@ -42,11 +35,10 @@ static void test_nothing_is_known_at_first(void **state)
     expect(&c, BOUND_BY_LATENCY, "neither memory");
 }
 
-static void test_numbers_of_another_process(void **state)
+TEST(test_numbers_of_another_process)
 {
     struct backend_counters c = counters_of(INFINITY, -1);
 
-    (void)state;
     c.values[COUNTER_DRAM] = NAN;
     c.values[COUNTER_L2_HIT] = 146;
     c.values[COUNTER_DURATION] = 1e300;
@@ -65,11 +57,10 @@ static void test_numbers_of_another_process(void **state)
     assert_int_equal(c.kernel[1], '?');
 }
 
-static void test_bound_by_memory(void **state)
+TEST(test_bound_by_memory)
 {
     struct backend_counters c = counters_of(91, 40);
 
-    (void)state;
     c.values[COUNTER_DRAM] = 87.5;
     c.values[COUNTER_L2] = 80;
     expect(&c, BOUND_BY_MEMORY, "DRAM is at 87.5 %");
@@ -79,21 +70,19 @@ static void test_bound_by_memory(void **state)
     expect(&c, BOUND_BY_MEMORY, "L1 or shared memory");
 }
 
-static void test_bound_by_compute(void **state)
+TEST(test_bound_by_compute)
 {
     struct backend_counters c = counters_of(61, 95);
 
-    (void)state;
     expect(&c, BOUND_BY_COMPUTE, "pipeline of the multiprocessors is at 95.0 %");
     c.values[COUNTER_TENSOR] = 94;
     expect(&c, BOUND_BY_COMPUTE, "tensor cores work in 94.0 %");
 }
 
-static void test_bound_by_latency(void **state)
+TEST(test_bound_by_latency)
 {
     struct backend_counters c = counters_of(59.9, 59.9);
 
-    (void)state;
     c.stalls[STALL_SELECTED] = 10; /* of warps that do not wait */
     c.stalls[STALL_BARRIER] = 3;
     c.stalls[STALL_LONG_SCOREBOARD] = 7;
@@ -109,24 +98,12 @@ static void test_bound_by_latency(void **state)
     expect(&c, BOUND_BY_MEMORY, "");
 }
 
-static void test_names_differ(void **state)
+TEST(test_names_differ)
 {
-    (void)state;
     for (unsigned i = 0; i < COUNTER_COUNT; i++)
         for (unsigned k = 0; k < i; k++)
             assert_string_not_equal(counter_name(i), counter_name(k));
     for (unsigned i = 0; i < STALL_COUNT; i++)
         for (unsigned k = 0; k < i; k++)
             assert_string_not_equal(counter_stall_name(i), counter_stall_name(k));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nothing_is_known_at_first), cmocka_unit_test(test_numbers_of_another_process),
-        cmocka_unit_test(test_bound_by_memory),           cmocka_unit_test(test_bound_by_compute),
-        cmocka_unit_test(test_bound_by_latency),          cmocka_unit_test(test_names_differ),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

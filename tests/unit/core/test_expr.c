@@ -1,17 +1,10 @@
 /* Expressions: the values they have, what is refused and where, and agreement with an evaluator of trees that computes
  * in 128 bits. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
-
 #include "core/expr.h"
+#include "tests/support/unit.h"
 
 #include "expressions_vectors.h"
 
@@ -39,7 +32,7 @@ static int evaluate(const char *text, int64_t n, int64_t m, int64_t *ret, struct
 }
 
 /* Beside the vectors and the random trees: what binds how, and values at the ends of ranges. */
-static void has_the_value(void **state)
+TEST(has_the_value)
 {
     static const struct {
         const char *text;
@@ -65,7 +58,6 @@ static void has_the_value(void **state)
         {"min(ceil_div(a.numel, 4), multiprocessors * 8)", 8},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct error e = {0};
         int64_t value = 0;
@@ -77,7 +69,7 @@ static void has_the_value(void **state)
 }
 
 /* Refused by the parse (-2) or in a call (-1), with a word of the message and the character that is at fault. */
-static void is_refused(void **state)
+TEST(is_refused)
 {
     static const struct {
         const char *text;
@@ -141,7 +133,6 @@ static void is_refused(void **state)
         {"2 * gone.numel", -1, ERROR_INVALID_ARGUMENT, 5, "gone is null"},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct error e = {0};
         int64_t value;
@@ -156,12 +147,11 @@ static void is_refused(void **state)
 }
 
 /* A text with a byte of 0 in it, which ends no text here. */
-static void bytes_of_zero_are_refused(void **state)
+TEST(bytes_of_zero_are_refused)
 {
     struct error e = {0};
     struct expr *x;
 
-    (void)state;
     assert_int_equal(expr_parse("n\0+1", 4, &SCOPE, &x, &e), -1);
     assert_non_null(strstr(e.message, "0x00"));
     assert_int_equal(expr_parse("n\0", 2, &SCOPE, &x, &e), -1);
@@ -170,12 +160,11 @@ static void bytes_of_zero_are_refused(void **state)
     expr_free(x);
 }
 
-static void knows_what_it_reads(void **state)
+TEST(knows_what_it_reads)
 {
     struct error e;
     struct expr *x;
 
-    (void)state;
     assert_int_equal(expr_parse("n + m + a.numel", 15, &SCOPE, &x, &e), 0);
     assert_int_equal(expr_integers_used(x), 1 << 0 | 1 << 3);
     assert_false(expr_is_constant(x));
@@ -192,7 +181,7 @@ static void knows_what_it_reads(void **state)
 }
 
 /* The interpreter, in Python, runs the same rows. */
-static void has_the_value_that_the_interpreter_gives_it(void **state)
+TEST(has_the_value_that_the_interpreter_gives_it)
 {
     static const struct expr_name names[] = {{"n", EXPR_INTEGER, 0, 0},
                                              {"flag", EXPR_INTEGER, 1, 0},
@@ -204,7 +193,6 @@ static void has_the_value_that_the_interpreter_gives_it(void **state)
     const struct expr_inputs inputs = {(const int64_t[]){5, 1}, tensors, 4};
     const struct expr_scope scope = {names, sizeof(names) / sizeof(names[0])};
 
-    (void)state;
     for (size_t i = 0; i < sizeof(expressions) / sizeof(expressions[0]); i++) {
         const char *text = expressions[i].text, *wanted = expressions[i].error ? expressions[i].error : "";
         struct error e;
@@ -354,13 +342,12 @@ static struct outcome tree(struct writer *w)
     }
 }
 
-static void agrees_with_an_evaluator_of_trees(void **state)
+TEST(agrees_with_an_evaluator_of_trees)
 {
     const struct expr_inputs inputs = {integers, TENSORS, 132};
     unsigned compared = 0, failed = 0;
     unsigned seed = (unsigned)time(NULL);
 
-    (void)state;
     srand(seed);
     for (int i = 0; i < 50000; i++) {
         struct writer w = {.budget = 1 + (unsigned)rand() % 8};
@@ -388,15 +375,4 @@ static void agrees_with_an_evaluator_of_trees(void **state)
         failed += expected.failed;
     }
     assert_true(failed > 100 && compared - failed > 1000);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(has_the_value),       cmocka_unit_test(has_the_value_that_the_interpreter_gives_it),
-        cmocka_unit_test(is_refused),          cmocka_unit_test(bytes_of_zero_are_refused),
-        cmocka_unit_test(knows_what_it_reads), cmocka_unit_test(agrees_with_an_evaluator_of_trees),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

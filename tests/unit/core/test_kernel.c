@@ -1,7 +1,7 @@
 /* Calls of user kernels: what tensors are refused for, and the plan that a good call becomes. */
 #include "kernel_support.h"
 
-static void a_call_becomes_a_plan(void **state)
+KERNEL_TEST(a_call_becomes_a_plan)
 {
     struct kernel_declaration d = declaration_of(ADD, 4);
     struct tensor t = DENSE(DTYPE_F32, 1000);
@@ -11,7 +11,6 @@ static void a_call_becomes_a_plan(void **state)
     struct plan p;
     int32_t n;
 
-    (void)state;
     d.offsets = ADD_OFFSETS;
     d.sizes = ADD_SIZES;
     d.n_binary = 4;
@@ -48,7 +47,7 @@ static void a_call_becomes_a_plan(void **state)
     assert_int_equal(k->cluster[0], 0);
 }
 
-static void structures_are_their_bytes(void **state)
+KERNEL_TEST(structures_are_their_bytes)
 {
     static const struct kernel_param_declaration params[] = {
         TENSOR("c", KERNEL_OUT, DTYPE_F32), SCALAR("s", DTYPE_U8, .lanes = 24), SCALAR("n", DTYPE_I32)};
@@ -61,7 +60,6 @@ static void structures_are_their_bytes(void **state)
     struct call c;
     struct plan p;
 
-    (void)state;
     d.offsets = offsets;
     d.sizes = smaller;
     d.n_binary = 3;
@@ -82,7 +80,7 @@ static void structures_are_their_bytes(void **state)
     refuses(&d, ERROR_INVALID_ARGUMENT, "grid[0]", "s");
 }
 
-static void tensors_must_fit_the_declaration(void **state)
+KERNEL_TEST(tensors_must_fit_the_declaration)
 {
     struct kernel_declaration d = declaration_of(ADD, 4);
     struct kernel_signature *s = signature_of(&d);
@@ -91,7 +89,6 @@ static void tensors_must_fit_the_declaration(void **state)
     struct call c = add_call(s, &t, 1000);
     struct error e;
 
-    (void)state;
     c.tensors[0] = &half;
     refuses_call(s, &c, ERROR_DTYPE_MISMATCH, "args[1]", "a is f16, but the kernel takes f32");
     c.tensors[0] = &t;
@@ -114,14 +111,13 @@ static void tensors_must_fit_the_declaration(void **state)
 
 /* A parameter that is not strided takes exactly the tensors whose elements follow one another in the order of indices.
  */
-static void dense_is_what_walks_memory_in_order(void **state)
+KERNEL_TEST(dense_is_what_walks_memory_in_order)
 {
     static const struct kernel_param_declaration params[] = {TENSOR("x", KERNEL_IN, DTYPE_U8)};
     struct kernel_declaration d = declaration_of(params, 1);
     unsigned n_dense = 0, n_other = 0, seed = (unsigned)time(NULL);
     struct kernel_signature *s;
 
-    (void)state;
     srand(seed);
     d.grid = (struct kernel_dimensions_declaration){1, {NUMBER(1)}};
     s = signature_of(&d);
@@ -154,7 +150,7 @@ static void dense_is_what_walks_memory_in_order(void **state)
 }
 
 /* A backend must not write what lies between the elements of an output. */
-static void a_plan_tells_what_is_not_the_kernels(void **state)
+KERNEL_TEST(a_plan_tells_what_is_not_the_kernels)
 {
     static const struct kernel_param_declaration params[] = {
         TENSOR("out", KERNEL_OUT, DTYPE_F32, .strided = true),
@@ -167,7 +163,6 @@ static void a_plan_tells_what_is_not_the_kernels(void **state)
     struct kernel_signature *s;
     struct error e;
 
-    (void)state;
     d.grid = (struct kernel_dimensions_declaration){1, {NUMBER(1)}};
     columns.shape[1] = 3;
     assert_int_equal(tensor_measure(&columns, "", &e), 0);
@@ -180,7 +175,7 @@ static void a_plan_tells_what_is_not_the_kernels(void **state)
     assert_int_equal(plans(s, &c).kernel.sparse, 0);
 }
 
-static void a_plan_tells_what_is_read_and_written(void **state)
+KERNEL_TEST(a_plan_tells_what_is_read_and_written)
 {
     static const struct kernel_param_declaration params[] = {
         TENSOR("out", KERNEL_OUT, DTYPE_F32),
@@ -192,13 +187,12 @@ static void a_plan_tells_what_is_read_and_written(void **state)
     struct call c = {.tensors = {&table, &table, &table}, .limits = H200};
     struct kernel_signature *s;
 
-    (void)state;
     d.grid = (struct kernel_dimensions_declaration){1, {NUMBER(1)}};
     s = signature_of(&d);
     assert_int_equal(plans(s, &c).kernel.inout, 1 << 2);
 }
 
-static void shapes_ranks_and_alignment(void **state)
+KERNEL_TEST(shapes_ranks_and_alignment)
 {
     static const struct kernel_param_declaration params[] = {
         PARAM("a", KERNEL_IN, DTYPE_F32, .rank = -1, .n_shape = 2, .shape = {{0}, NUMBER(8)}, .align = 16),
@@ -214,7 +208,6 @@ static void shapes_ranks_and_alignment(void **state)
     struct kernel_signature *s;
     struct error e;
 
-    (void)state;
     d.grid = (struct kernel_dimensions_declaration){1, {TEXT("x.numel")}};
     s = signature_of(&d);
     assert_int_equal(plans(s, &c).kernel.grid[0], 5);
@@ -260,7 +253,7 @@ static void shapes_ranks_and_alignment(void **state)
     plans(s, &c);
 }
 
-static void an_expression_may_fail_in_a_call(void **state)
+KERNEL_TEST(an_expression_may_fail_in_a_call)
 {
     static const struct kernel_param_declaration params[] = {
         TENSOR("x", KERNEL_IN, DTYPE_F32, .elements = TEXT("n * n")),
@@ -271,7 +264,6 @@ static void an_expression_may_fail_in_a_call(void **state)
     struct call c = {.tensors = {&t}, .limits = H200};
     struct kernel_signature *s;
 
-    (void)state;
     s = signature_of(&d);
     set_integer(&c, s, 1, 4);
     plans(s, &c);
@@ -279,7 +271,7 @@ static void an_expression_may_fail_in_a_call(void **state)
     refuses_call(s, &c, ERROR_OUT_OF_RANGE, "args[0]", "args[0]: `n * n`: character 3: the result does not fit");
 }
 
-static void null_pointers(void **state)
+KERNEL_TEST(null_pointers)
 {
     static const struct kernel_param_declaration params[] = {
         TENSOR("bias", KERNEL_IN, DTYPE_F32),
@@ -292,7 +284,6 @@ static void null_pointers(void **state)
     struct call c = {.tensors = {NULL, &out}, .limits = H200};
     struct plan p;
 
-    (void)state;
     set_integer(&c, s, 2, 300);
     p = plans(s, &c);
     assert_int_equal(p.kernel.grid[0], 2);
@@ -305,21 +296,4 @@ static void null_pointers(void **state)
     d.grid.at[0] = (struct kernel_value)TEXT("2 * bias.numel");
     s = signature_of(&d);
     refuses_call(s, &c, ERROR_INVALID_ARGUMENT, "grid[0]", "grid[0]: `2 * bias.numel`: character 5: bias is null");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(a_call_becomes_a_plan),
-        TEST(structures_are_their_bytes),
-        TEST(tensors_must_fit_the_declaration),
-        TEST(dense_is_what_walks_memory_in_order),
-        TEST(a_plan_tells_what_is_not_the_kernels),
-        TEST(a_plan_tells_what_is_read_and_written),
-        TEST(shapes_ranks_and_alignment),
-        TEST(an_expression_may_fail_in_a_call),
-        TEST(null_pointers),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

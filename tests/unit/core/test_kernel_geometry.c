@@ -1,7 +1,7 @@
 /* Geometry of user kernels' launches: declared or given, within the device's limits. */
 #include "kernel_support.h"
 
-static void an_empty_grid_is_for_empty_tensors(void **state)
+KERNEL_TEST(an_empty_grid_is_for_empty_tensors)
 {
     struct kernel_declaration d = declaration_of(ADD, 4);
     struct tensor empty = DENSE(DTYPE_F32, 0, 3), t = DENSE(DTYPE_F32, 5);
@@ -10,7 +10,6 @@ static void an_empty_grid_is_for_empty_tensors(void **state)
     struct error e;
     struct plan p;
 
-    (void)state;
     d.block.at[0] = (struct kernel_value)TEXT("min(n, 256)");
     d.cluster = (struct kernel_dimensions_declaration){1, {NUMBER(2)}};
     s = signature_of(&d);
@@ -39,7 +38,7 @@ static void an_empty_grid_is_for_empty_tensors(void **state)
     refuses_call(s, &c, ERROR_OUT_OF_RANGE, "grid[1]", "grid[1]: 0, but it must be from 1 to 65535");
 }
 
-static void ways_to_launch(void **state)
+KERNEL_TEST(ways_to_launch)
 {
     struct kernel_declaration d = declaration_of(ADD, 4);
     struct kernel_signature *s = signature_of(&d);
@@ -48,7 +47,6 @@ static void ways_to_launch(void **state)
     struct plan p = plans(s, &c);
     struct error e = {0};
 
-    (void)state;
     assert_int_equal(p.kernel.cooperative, 0);
     assert_int_equal(p.kernel.pdl, 0);
     d.pdl = true;
@@ -70,7 +68,7 @@ static void ways_to_launch(void **state)
     refuses_call(s, &c, ERROR_UNSUPPORTED, "cooperative", "no cooperative launches");
 }
 
-static void geometry_has_the_devices_limits(void **state)
+KERNEL_TEST(geometry_has_the_devices_limits)
 {
     struct kernel_declaration d = declaration_of(ADD, 4);
     struct kernel_signature *s = signature_of(&d);
@@ -79,7 +77,6 @@ static void geometry_has_the_devices_limits(void **state)
     struct call c = good;
     struct error e;
 
-    (void)state;
     c.launch.grid = (struct kernel_launch_dimensions){1, {INT64_C(1) << 40}};
     e = refuses_call(s, &c, ERROR_OUT_OF_RANGE, "grid[0]", "1099511627776");
     is_number(&e, "value", INT64_C(1) << 40);
@@ -133,14 +130,13 @@ static void geometry_has_the_devices_limits(void **state)
     refuses_call(s, &c, ERROR_OUT_OF_RANGE, "cluster[0]", "from 1 to 1");
 }
 
-static void geometry_may_be_declared_in_expressions(void **state)
+KERNEL_TEST(geometry_may_be_declared_in_expressions)
 {
     struct kernel_declaration d = declaration_of(ADD, 4);
     struct tensor t = DENSE(DTYPE_F32, 100000);
     struct kernel_signature *s;
     struct call c;
 
-    (void)state;
     d.grid.at[0] = (struct kernel_value)TEXT("min(ceil_div(n, 256), multiprocessors * 2)");
     d.shared = (struct kernel_value)TEXT("n * 4");
     s = signature_of(&d);
@@ -169,16 +165,4 @@ static void geometry_may_be_declared_in_expressions(void **state)
     d.block.n = 0;
     s = signature_of(&d);
     refuses_call(s, &c, ERROR_MISSING_KEY, "block", "neither");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(an_empty_grid_is_for_empty_tensors),
-        TEST(ways_to_launch),
-        TEST(geometry_has_the_devices_limits),
-        TEST(geometry_may_be_declared_in_expressions),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -57,7 +57,7 @@ static struct plan_map map_of(const struct plan *p, unsigned operand)
     return m;
 }
 
-static void a_tensor_becomes_a_map(void **state)
+KERNEL_TEST(a_tensor_becomes_a_map)
 {
     struct tensor a = DENSE(DTYPE_F16, 128, 96), c = DENSE(DTYPE_F32, 4);
     struct mapped d = mapped();
@@ -66,7 +66,6 @@ static void a_tensor_becomes_a_map(void **state)
     const struct plan p = plans(s, &call);
     const struct plan_map m = map_of(&p, 0);
 
-    (void)state;
     assert_int_equal(p.kernel.n_listed, 4);
     assert_int_equal(p.kernel.param_bytes, 144 + 4 * sizeof(uint16_t));
     assert_memory_equal(p.kernel.params + 144, ((const uint16_t[]){0, 128, 136, 140}), 8);
@@ -86,7 +85,7 @@ static void a_tensor_becomes_a_map(void **state)
     assert_int_equal(m.steps[1], 1);
 }
 
-static void everything_that_is_declared_arrives(void **state)
+KERNEL_TEST(everything_that_is_declared_arrives)
 {
     struct tensor a = DENSE(DTYPE_F32, 3, 1, 8, 32), c = DENSE(DTYPE_F32, 4);
     struct mapped d = mapped();
@@ -95,7 +94,6 @@ static void everything_that_is_declared_arrives(void **state)
     struct plan p;
     struct plan_map m;
 
-    (void)state;
     d.params[A].dtype = DTYPE_F32;
     d.params[A].map = (struct kernel_map_declaration){.n_box = 4,
                                                       .box = {NUMBER(1), NUMBER(1), NUMBER(4), NUMBER(8)},
@@ -126,7 +124,7 @@ static void everything_that_is_declared_arrives(void **state)
     refuses_call(s, &call, ERROR_MISALIGNED, "args[0]", "a multiple of 32");
 }
 
-static void strides_are_those_of_maps(void **state)
+KERNEL_TEST(strides_are_those_of_maps)
 {
     struct tensor a = DENSE(DTYPE_F16, 128, 96), c = DENSE(DTYPE_F32, 4);
     struct mapped d = mapped();
@@ -134,7 +132,6 @@ static void strides_are_those_of_maps(void **state)
     struct call call = call_of(s, &a, &c);
     struct plan p;
 
-    (void)state;
     a.strides[0] = 104; /* rows with gaps */
     a.extent = 127 * 208 + 192;
     p = plans(s, &call);
@@ -157,7 +154,7 @@ static void strides_are_those_of_maps(void **state)
     plans(s, &call);
 }
 
-static void tensors_that_no_map_describes(void **state)
+KERNEL_TEST(tensors_that_no_map_describes)
 {
     struct tensor a = DENSE(DTYPE_F16, 128, 96), c = DENSE(DTYPE_F32, 4), empty = DENSE(DTYPE_F16, 0, 96);
     struct tensor cube = DENSE(DTYPE_F16, 2, 4, 8), nothing = DENSE(DTYPE_F32, 0);
@@ -166,7 +163,6 @@ static void tensors_that_no_map_describes(void **state)
     struct call call = call_of(s, &a, &c);
     struct plan p;
 
-    (void)state;
     call.tensors[0] = &empty;
     refuses_call(s, &call, ERROR_SHAPE_MISMATCH, "args[0]", "a has size 0 in dimension 0");
     call.tensors[1] = &nothing;
@@ -183,7 +179,7 @@ static void tensors_that_no_map_describes(void **state)
     refuses_call(s, &call, ERROR_UNSUPPORTED, "args[0]", "compute capability 9.0");
 }
 
-static void boxes_have_limits(void **state)
+KERNEL_TEST(boxes_have_limits)
 {
     struct tensor a = DENSE(DTYPE_F16, 128, 96), c = DENSE(DTYPE_F32, 4);
     struct mapped d = mapped();
@@ -191,7 +187,6 @@ static void boxes_have_limits(void **state)
     struct call call = call_of(s, &a, &c);
     struct error e;
 
-    (void)state;
     set_integer(&call, s, ROWS, 514);
     e = refuses_call(s, &call, ERROR_OUT_OF_RANGE, "args[0]", "the box of a is `rows / 2`, 257, in dimension 0");
     is_number(&e, "max", 256);
@@ -210,7 +205,7 @@ static void boxes_have_limits(void **state)
     refuses_call(s, &call, ERROR_INVALID_ARGUMENT, "args[0]", "rows of 1 elements, 2 bytes");
 }
 
-static void declarations_are_checked(void **state)
+KERNEL_TEST(declarations_are_checked)
 {
     static const struct {
         struct kernel_map_declaration map;
@@ -235,7 +230,6 @@ static void declarations_are_checked(void **state)
     };
     struct mapped d;
 
-    (void)state;
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         d = mapped();
         d.params[A].map = wrong[i].map;
@@ -250,27 +244,14 @@ static void declarations_are_checked(void **state)
     refuses(&d.d, ERROR_INVALID_ARGUMENT, "params[3]", "a scalar has no");
 }
 
-static void the_binary_has_a_map_there(void **state)
+KERNEL_TEST(the_binary_has_a_map_there)
 {
     static const uint32_t pointers[] = {8, 8, 4, 4}, maps[] = {128, 128, 4, 4};
     struct mapped d = mapped();
 
-    (void)state;
     d.d.params = d.params;
     d.d.sizes = pointers;
     refuses(&d.d, ERROR_SIGNATURE_MISMATCH, "params[0]", "a tensor map, a CUtensorMap, 128 bytes");
     d.d.sizes = maps;
     refuses(&d.d, ERROR_SIGNATURE_MISMATCH, "params[1]", "a tensor, a pointer, 8 bytes");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(a_tensor_becomes_a_map),     TEST(everything_that_is_declared_arrives),
-        TEST(strides_are_those_of_maps),  TEST(tensors_that_no_map_describes),
-        TEST(boxes_have_limits),          TEST(declarations_are_checked),
-        TEST(the_binary_has_a_map_there),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,18 +1,11 @@
 /* Scalar arguments: every type's bytes and range, and rounding to the narrow floating-point types. */
 #include <float.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
-
 #include "core/kernel_internal.h"
+#include "tests/support/unit.h"
 
 #include "scalars_vectors.h"
 
@@ -31,7 +24,7 @@ static void refused(int r, const struct error *e, enum error_code code)
     assert_non_null(strstr(e->message, "alpha"));
 }
 
-static void integers_have_their_types_range(void **state)
+TEST(integers_have_their_types_range)
 {
     static const struct {
         enum dtype dtype;
@@ -49,7 +42,6 @@ static void integers_have_their_types_range(void **state)
         {DTYPE_BOOL, 0, 1},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
         struct kernel_param p = param_of(types[i].dtype);
         unsigned char bytes[8];
@@ -130,11 +122,10 @@ static void checks_nearest(enum dtype dtype, double value, double (*value_of)(un
     }
 }
 
-static void no_other_number_is_nearer(void **state)
+TEST(no_other_number_is_nearer)
 {
     unsigned seed = (unsigned)time(NULL);
 
-    (void)state;
     srand(seed);
     for (int i = 0; i < 200000; i++) {
         unsigned h = (unsigned)rand() % 0x7bff, b = (unsigned)rand() % 0x7f7f;
@@ -147,7 +138,7 @@ static void no_other_number_is_nearer(void **state)
 }
 
 /* Beside the vectors. */
-static void very_small_and_very_large_floats(void **state)
+TEST(very_small_and_very_large_floats)
 {
     static const struct {
         enum dtype dtype;
@@ -167,7 +158,6 @@ static void very_small_and_very_large_floats(void **state)
     unsigned char bytes[8];
     struct error e = {0};
 
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         if (float_bits(cases[i].dtype, cases[i].value) != cases[i].bits)
             fail_msg("%s of %a: 0x%llx", dtype_name(cases[i].dtype), cases[i].value,
@@ -193,9 +183,8 @@ static enum dtype dtype_of(const char *text)
 }
 
 /* The Python client and the interpreter run the same rows. */
-static void has_the_bytes_that_the_clients_give_it(void **state)
+TEST(has_the_bytes_that_the_clients_give_it)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof(scalars) / sizeof(scalars[0]); i++) {
         const struct kernel_param p = param_of(dtype_of(scalars[i].dtype));
         const char *kind = scalars[i].kind, *number = scalars[i].number;
@@ -219,16 +208,4 @@ static void has_the_bytes_that_the_clients_give_it(void **state)
             fail_msg("%s %s %s is %s, not %s", scalars[i].dtype, kind, number, r < 0 ? error_code_name(e.code) : got,
                      wanted);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(has_the_bytes_that_the_clients_give_it),
-        cmocka_unit_test(integers_have_their_types_range),
-        cmocka_unit_test(no_other_number_is_nearer),
-        cmocka_unit_test(very_small_and_very_large_floats),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,7 +10,7 @@ static void refuses_param(struct kernel_param_declaration p, enum error_code cod
     refuses(&d, code, key, word);
 }
 
-static void operands_are_inputs_then_outputs(void **state)
+KERNEL_TEST(operands_are_inputs_then_outputs)
 {
     static const struct kernel_param_declaration params[] = {
         TENSOR("w", KERNEL_INOUT, DTYPE_F64), TENSOR("x", KERNEL_IN, DTYPE_F16), SCALAR("s", DTYPE_F32),
@@ -19,7 +19,6 @@ static void operands_are_inputs_then_outputs(void **state)
     struct kernel_declaration d = declaration_of(params, 5);
     struct kernel_signature *s;
 
-    (void)state;
     d.grid.n = 0;
     d.code = 77;
     s = signature_of(&d);
@@ -45,7 +44,7 @@ static void operands_are_inputs_then_outputs(void **state)
     assert_false(kernel_reads_output(s));
 }
 
-static void the_binary_must_have_these_parameters(void **state)
+KERNEL_TEST(the_binary_must_have_these_parameters)
 {
     static const uint32_t five[] = {8, 8, 8, 4, 4}, wide[] = {8, 8, 8, 8}, narrow[] = {8, 4, 8, 4};
     static const uint32_t far[] = {0, 8, 16, 4000}, gaps[] = {0, 8, 16, 32};
@@ -53,7 +52,6 @@ static void the_binary_must_have_these_parameters(void **state)
     struct kernel_signature *s = NULL;
     struct error e = {0};
 
-    (void)state;
     d.offsets = ADD_OFFSETS;
     d.sizes = five;
     d.n_binary = 5;
@@ -81,7 +79,7 @@ static void the_binary_must_have_these_parameters(void **state)
 }
 
 /* Where the binary does not tell, parameters lie as members of a struct do. */
-static void lays_out_as_c_does(void **state)
+KERNEL_TEST(lays_out_as_c_does)
 {
     static const struct kernel_param_declaration params[] = {
         SCALAR("a", DTYPE_BOOL),
@@ -119,7 +117,6 @@ static void lays_out_as_c_does(void **state)
     struct kernel_declaration d = declaration_of(params, N);
     struct kernel_signature *s;
 
-    (void)state;
     d.grid.n = 0;
     s = signature_of(&d);
     for (unsigned i = 0; i < N; i++)
@@ -127,13 +124,12 @@ static void lays_out_as_c_does(void **state)
     assert_int_equal(s->param_bytes, offsetof(struct mirror, k) + 4);
 }
 
-static void refuses_too_many_parameters_and_equal_names(void **state)
+KERNEL_TEST(refuses_too_many_parameters_and_equal_names)
 {
     static struct kernel_param_declaration many[KERNEL_MAX_PARAMS + 1];
     static char names[KERNEL_MAX_PARAMS + 1][8];
     struct kernel_declaration d = declaration_of(many, KERNEL_MAX_PARAMS + 1);
 
-    (void)state;
     for (unsigned i = 0; i <= KERNEL_MAX_PARAMS; i++) {
         snprintf(names[i], sizeof(names[i]), "p%u", i);
         many[i] = (struct kernel_param_declaration)SCALAR("", DTYPE_I64);
@@ -155,7 +151,7 @@ static void refuses_too_many_parameters_and_equal_names(void **state)
     refuses(&d, ERROR_INVALID_ARGUMENT, "entry", "name");
 }
 
-static void refuses_parameters_that_make_no_sense(void **state)
+KERNEL_TEST(refuses_parameters_that_make_no_sense)
 {
     static const struct {
         struct kernel_param_declaration param;
@@ -182,7 +178,6 @@ static void refuses_parameters_that_make_no_sense(void **state)
     struct kernel_signature *s;
     struct error e;
 
-    (void)state;
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
         refuses_param(wrong[i].param, wrong[i].code, wrong[i].key, wrong[i].word);
     x.rank = 9;
@@ -203,11 +198,10 @@ static void refuses_parameters_that_make_no_sense(void **state)
     refuses(&d, ERROR_INVALID_ARGUMENT, "params[0].elements", "operator");
 }
 
-static void refuses_launches_that_make_no_sense(void **state)
+KERNEL_TEST(refuses_launches_that_make_no_sense)
 {
     struct kernel_declaration d;
 
-    (void)state;
     d = declaration_of(ADD, 4);
     d.grid.at[0] = (struct kernel_value)TEXT("ceil_div(count, 256)");
     refuses(&d, ERROR_INVALID_ARGUMENT, "grid[0]", "unknown name; there are c.numel, a.numel, b.numel, n");
@@ -222,18 +216,4 @@ static void refuses_launches_that_make_no_sense(void **state)
     d = declaration_of(ADD, 4);
     d.shared = (struct kernel_value)TEXT("n *");
     refuses(&d, ERROR_INVALID_ARGUMENT, "shared", "end");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(operands_are_inputs_then_outputs),
-        TEST(the_binary_must_have_these_parameters),
-        TEST(lays_out_as_c_does),
-        TEST(refuses_too_many_parameters_and_equal_names),
-        TEST(refuses_parameters_that_make_no_sense),
-        TEST(refuses_launches_that_make_no_sense),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

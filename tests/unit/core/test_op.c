@@ -1,15 +1,8 @@
 /* Shape rules: what they refuse, and that the normal form addresses the same elements as the request. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
-
 #include "core/op.h"
+#include "tests/support/unit.h"
 
 static struct tensor dense(unsigned rank, const int64_t *shape)
 {
@@ -40,13 +33,12 @@ static struct op_call call_of(const char *name, struct tensor a, struct tensor b
     return call;
 }
 
-static void contiguous_becomes_one_dimension(void **state)
+TEST(contiguous_becomes_one_dimension)
 {
     struct op_call call = call_of("add", DENSE(4, 5, 6), DENSE(4, 5, 6), DENSE(4, 5, 6));
     struct plan p;
     struct error e;
 
-    (void)state;
     assert_int_equal(op_plan(&call, &p, &e), 0);
     assert_true(p.elementwise.contiguous);
     assert_int_equal(p.elementwise.rank, 1);
@@ -65,9 +57,8 @@ static uint64_t triple(int64_t a, int64_t b, int64_t c)
     return ((uint64_t)a * 1000003 + (uint64_t)b) * 1000033 + (uint64_t)c;
 }
 
-static void plan_addresses_the_same_elements(void **state)
+TEST(plan_addresses_the_same_elements)
 {
-    (void)state;
     srand((unsigned)time(NULL));
     for (int n = 0; n < 20000; n++) {
         struct tensor a = {.dtype = DTYPE_F32}, b = {.dtype = DTYPE_F32}, out = {.dtype = DTYPE_F32};
@@ -140,12 +131,11 @@ static void refused(struct op_call call, enum error_code code)
     assert_int_equal(e.code, code);
 }
 
-static void refuses_wrong_shapes(void **state)
+TEST(refuses_wrong_shapes)
 {
     struct op_call call;
     struct tensor t;
 
-    (void)state;
     refused(call_of("add", DENSE(3), DENSE(4), DENSE(4)), ERROR_SHAPE_MISMATCH);
     refused(call_of("add", DENSE(3), DENSE(3), DENSE(1, 3)), ERROR_SHAPE_MISMATCH);
     refused(call_of("add", DENSE(3), DENSE(1), DENSE(1)), ERROR_SHAPE_MISMATCH);
@@ -167,13 +157,12 @@ static void refuses_wrong_shapes(void **state)
     assert_int_equal(op_plan(&call, &(struct plan){0}, &(struct error){0}), 0);
 }
 
-static void gemm_plan_has_the_operands_strides(void **state)
+TEST(gemm_plan_has_the_operands_strides)
 {
     struct op_call call = call_of("gemm", DENSE(2, 5, 7, 3), DENSE(5, 7, 4), DENSE(2, 5, 3, 4));
     struct plan p;
     struct error e;
 
-    (void)state;
     call.attrs[GEMM_TRANS_A].b = true;
     assert_int_equal(op_plan(&call, &p, &e), 0);
     assert_int_equal(p.gemm.m, 3);
@@ -198,7 +187,7 @@ static void gemm_plan_has_the_operands_strides(void **state)
 
 /* Only strides that lead to an element are bounded. Those of others must not reach the plan, whose strides are
  * multiplied and added: UBSan sees it where they do. */
-static void strides_without_elements_reach_no_plan(void **state)
+TEST(strides_without_elements_reach_no_plan)
 {
     static const char *const names[] = {"gemm", "linear", "scaled_gemm", "add", "square", "copy"};
     static const int64_t sizes[] = {0, 0, 1, 1, 2, 3, INT64_C(1) << 31, INT64_C(1) << 62, INT64_MAX};
@@ -206,7 +195,6 @@ static void strides_without_elements_reach_no_plan(void **state)
     enum { SIZES = sizeof(sizes) / sizeof(sizes[0]), STRIDES = sizeof(strides) / sizeof(strides[0]) };
     unsigned planned = 0;
 
-    (void)state;
     srand((unsigned)time(NULL));
     for (int n = 0; n < 200000; n++) {
         const struct op *op = op_find(names[n % 6], strlen(names[n % 6]));
@@ -258,7 +246,7 @@ static void strides_without_elements_reach_no_plan(void **state)
 }
 
 /* A dimension that lies far beyond another one does not go on where that ends. */
-static void products_of_strides_past_the_end(void **state)
+TEST(products_of_strides_past_the_end)
 {
     struct tensor t = {.dtype = DTYPE_F8_E4M3, .rank = 3, .shape = {2, 2, 2}, .strides = {0, INT64_C(1) << 62, 1}};
     struct tensor out = {.dtype = DTYPE_F8_E4M3, .rank = 3, .shape = {2, 2, 2}, .strides = {4, 2, 1}};
@@ -266,7 +254,6 @@ static void products_of_strides_past_the_end(void **state)
     struct plan p;
     struct error e;
 
-    (void)state;
     assert_int_equal(tensor_measure(&t, "", &e), 0);
     assert_int_equal(tensor_measure(&out, "", &e), 0);
     call = call_of("copy", t, out, out);
@@ -274,13 +261,12 @@ static void products_of_strides_past_the_end(void **state)
     assert_int_equal(p.elementwise.rank, 3);
 }
 
-static void amounts(void **state)
+TEST(amounts)
 {
     struct op_call call = call_of("add", DENSE(4, 1), DENSE(5), DENSE(4, 5));
     const struct op user = {.id = OP_COUNT, .n_inputs = 1, .n_outputs = 1};
     struct tensor wide = DENSE(1, 1);
 
-    (void)state;
     assert_int_equal(op_bytes(&call), 4 * (4 + 5 + 20));
     assert_int_equal(op_operations(&call), 20);
     call = call_of("gemm", DENSE(2, 7, 3), DENSE(4, 7), DENSE(2, 3, 4));
@@ -320,12 +306,11 @@ static int plan_dtypes(const char *op, enum dtype a, enum dtype b, enum dtype ou
     return op_plan(&call, ret, e);
 }
 
-static void outputs_have_a_declared_dtype(void **state)
+TEST(outputs_have_a_declared_dtype)
 {
     struct plan p;
     struct error e;
 
-    (void)state;
     assert_int_equal(plan_dtypes("gemm", DTYPE_BF16, DTYPE_BF16, DTYPE_F32, &p, &e), 0);
     assert_int_equal(p.dtype, DTYPE_BF16);
     assert_int_equal(p.out_dtype, DTYPE_F32);
@@ -354,14 +339,13 @@ static int plan_scaled(struct tensor a, struct tensor b, struct tensor scale_a, 
     return op_plan(&call, ret, e);
 }
 
-static void scales_are_of_all_or_of_rows_and_columns(void **state)
+TEST(scales_are_of_all_or_of_rows_and_columns)
 {
     const struct tensor a = of_dtype(DENSE(2, 7, 3), DTYPE_F8_E4M3), b = of_dtype(DENSE(3, 4), DTYPE_F8_E5M2);
     struct tensor one = {.dtype = DTYPE_F32};
     struct plan p;
     struct error e;
 
-    (void)state;
     assert_int_equal(tensor_measure(&one, "t", &e), 0);
     assert_int_equal(plan_scaled(a, b, one, one, DTYPE_BF16, &p, &e), 0);
     assert_true(p.gemm.has_scales && p.gemm.fast_sums && !p.gemm.all_in_f32 && p.gemm.alpha == 1 && p.gemm.beta == 0);
@@ -396,21 +380,4 @@ static void scales_are_of_all_or_of_rows_and_columns(void **state)
     assert_string_equal(e.message, "out[0] is f64; beside inputs of f8_e4m3 it may be f32 or f16 or bf16");
     assert_int_equal(plan_scaled(of_dtype(DENSE(2, 7, 3), DTYPE_F16), b, one, one, DTYPE_F32, &p, &e), -1);
     assert_int_equal(e.code, ERROR_UNKNOWN_DTYPE);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(contiguous_becomes_one_dimension),
-        cmocka_unit_test(plan_addresses_the_same_elements),
-        cmocka_unit_test(refuses_wrong_shapes),
-        cmocka_unit_test(gemm_plan_has_the_operands_strides),
-        cmocka_unit_test(strides_without_elements_reach_no_plan),
-        cmocka_unit_test(products_of_strides_past_the_end),
-        cmocka_unit_test(amounts),
-        cmocka_unit_test(outputs_have_a_declared_dtype),
-        cmocka_unit_test(scales_are_of_all_or_of_rows_and_columns),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,15 +1,8 @@
 /* Bounds, overflow and overlap of views; overlap is checked against counting elements. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
-
 #include "core/tensor.h"
+#include "tests/support/unit.h"
 
 static struct tensor make(unsigned rank, const int64_t *shape, const int64_t *strides, uint64_t offset)
 {
@@ -29,12 +22,11 @@ static struct tensor make(unsigned rank, const int64_t *shape, const int64_t *st
     }
 #define STRIDES(...) ((const int64_t[]){__VA_ARGS__})
 
-static void measures_extent(void **state)
+TEST(measures_extent)
 {
     struct tensor t = make(SHAPE(3, 4), NULL, 8);
     struct error e;
 
-    (void)state;
     assert_int_equal(tensor_measure(&t, "t", &e), 0);
     assert_int_equal(t.count, 12);
     assert_int_equal(t.extent, 48);
@@ -57,7 +49,7 @@ static void measures_extent(void **state)
     assert_int_equal(t.extent, 8);
 }
 
-static void refuses_overflow(void **state)
+TEST(refuses_overflow)
 {
     const struct {
         struct tensor t;
@@ -73,7 +65,6 @@ static void refuses_overflow(void **state)
         {make(SHAPE(10), NULL, 6), ERROR_MISALIGNED},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct tensor t = cases[i].t;
         struct error e;
@@ -118,11 +109,10 @@ static struct tensor random_view(void)
     return t;
 }
 
-static void overlap_agrees_with_counting(void **state)
+TEST(overlap_agrees_with_counting)
 {
     unsigned exact = 0, shared = 0;
 
-    (void)state;
     srand((unsigned)time(NULL));
     for (int n = 0; n < 200000; n++) {
         struct tensor a = random_view(), b = random_view();
@@ -147,14 +137,13 @@ static void overlap_agrees_with_counting(void **state)
     assert_true(exact > 1000);
 }
 
-static void interleaved_views_are_told_apart(void **state)
+TEST(interleaved_views_are_told_apart)
 {
     struct tensor left = make(SHAPE(10, 5), STRIDES(10, 1), 0), right = make(SHAPE(10, 5), STRIDES(10, 1), 20);
     struct tensor even = make(SHAPE(50), STRIDES(2), 0), odd = make(SHAPE(50), STRIDES(2), 4);
     struct tensor column = make(SHAPE(10, 1), STRIDES(10, 1), 16);
     struct error e;
 
-    (void)state;
     tensor_measure(&left, "", &e);
     tensor_measure(&right, "", &e);
     tensor_measure(&even, "", &e);
@@ -170,14 +159,13 @@ static void interleaved_views_are_told_apart(void **state)
 }
 
 /* Many pairs may be looked at, and somebody may make each as hard as can be. */
-static void a_search_ends_with_its_budget(void **state)
+TEST(a_search_ends_with_its_budget)
 {
     struct tensor even = make(SHAPE(9, 9, 9), STRIDES(202, 22, 2), 0),
                   odd = make(SHAPE(9, 9, 9), STRIDES(206, 26, 6), 4);
     unsigned budget = 20000, pairs = 0;
     struct error e;
 
-    (void)state;
     tensor_measure(&even, "", &e);
     tensor_measure(&odd, "", &e);
     assert_false(tensor_share_elements(&even, &odd));
@@ -187,17 +175,4 @@ static void a_search_ends_with_its_budget(void **state)
     assert_true(pairs > 0);
     assert_true(tensor_share_elements_within(&even, &odd, &budget));
     assert_false(tensor_share_elements(&even, &odd));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_search_ends_with_its_budget),
-        cmocka_unit_test(measures_extent),
-        cmocka_unit_test(refuses_overflow),
-        cmocka_unit_test(overlap_agrees_with_counting),
-        cmocka_unit_test(interleaved_views_are_told_apart),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

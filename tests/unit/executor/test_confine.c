@@ -6,14 +6,8 @@
 #include <linux/capability.h>
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -23,13 +17,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "executor/confine.h"
 #include "executor/executor.h"
 #include "sandbox/calls.h"
 #include "sandbox/files.h"
 #include "sandbox/process.h"
+#include "tests/support/unit.h"
 
 enum { WORKS, FAILS, NOT_HERE = 77 };
 
@@ -242,9 +235,8 @@ static void check(bool (*enter)(void), bool (*probe)(void))
 /* ---- tests ---- */
 
 /* So that the others can fail. As another user's process what is tried here is refused anyhow. */
-static void test_nothing(void **state)
+TEST(test_nothing)
 {
-    (void)state;
     assert_int_equal(run(enter_nothing, files), FAILS);
     assert_int_equal(run(enter_nothing, signals), FAILS);
     assert_int_equal(run(enter_nothing, processes), FAILS);
@@ -252,35 +244,31 @@ static void test_nothing(void **state)
     assert_int_equal(run(enter_nothing, rights), FAILS);
 }
 
-static void test_namespace(void **state)
+TEST(test_namespace)
 {
-    (void)state;
     check(enter_namespace, tracing);
 }
 
-static void test_files(void **state)
+TEST(test_files)
 {
-    (void)state;
     check(enter_files, tracing);
     check(enter_files, files);
     if (files_version() >= 6)
         check(enter_files, signals);
 }
 
-static void test_calls(void **state)
+TEST(test_calls)
 {
-    (void)state;
     check(enter_calls, signals);
     check(enter_calls, processes);
     check(enter_calls, sockets_at_first);
     check(enter_calls_and_sockets, sockets);
 }
 
-static void test_all(void **state)
+TEST(test_all)
 {
     bool (*const probes[])(void) = {tracing, files, signals, processes, sockets, rights};
 
-    (void)state;
     for (size_t i = 0; i < sizeof(probes) / sizeof(probes[0]); i++) {
         check(enter_all, probes[i]);
         check(enter_as_root, probes[i]);
@@ -317,9 +305,8 @@ static bool refused(const char *variable, bool with_thread, const char *why)
     return waitpid(pid, &status, 0) == pid && status == 0;
 }
 
-static void test_refusals(void **state)
+TEST(test_refusals)
 {
-    (void)state;
 #if !defined(__SANITIZE_THREAD__) /* which has a thread of its own */
     if (files_version() && calls_available())
         assert_true(refused("1", true, "threads"));
@@ -349,9 +336,8 @@ static bool says_why(int opening, int reading, const char *why)
     return waitpid(pid, &status, 0) == pid && status == 0;
 }
 
-static void test_devices_that_cannot_be_listed(void **state)
+TEST(test_devices_that_cannot_be_listed)
 {
-    (void)state;
     if (!files_version())
         skip();
     assert_true(says_why(EMFILE, 0, "opening /dev: Too many open files"));
@@ -372,17 +358,4 @@ static int tear_down(void **state)
     return unlink(secret);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nothing),
-        cmocka_unit_test(test_namespace),
-        cmocka_unit_test(test_files),
-        cmocka_unit_test(test_calls),
-        cmocka_unit_test(test_all),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_devices_that_cannot_be_listed),
-    };
-
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+ALL_TESTS_WITH(set_up, tear_down)

@@ -1,18 +1,11 @@
 /* The daemon's side of an executor, against an executor that this test plays: jobs end once and in order, whatever
  * comes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#include <cmocka.h>
-
 #include "executor/front_policy.h"
 #include "front_fixture.h"
+#include "tests/support/unit.h"
 #include "util/clock.h"
 
 static int setup(void **state)
@@ -79,7 +72,7 @@ static void lost(const struct front_fixture *f, unsigned i)
     assert_true(f->device.base.lost);
 }
 
-static void test_a_job_and_its_times(void **state)
+TEST_WITH(test_a_job_and_its_times, setup, teardown)
 {
     struct front_fixture *f = *state;
     const struct record_submit *got = submit(f, 0, 0);
@@ -97,7 +90,7 @@ static void test_a_job_and_its_times(void **state)
 }
 
 /* The clock of the daemon runs between handing the job over and its end, whatever the executor says. */
-static void test_the_daemon_has_its_own_clock(void **state)
+TEST_WITH(test_the_daemon_has_its_own_clock, setup, teardown)
 {
     struct front_fixture *f = *state;
     const uint64_t before_ns = clock_now_ns();
@@ -136,9 +129,8 @@ static const struct lie lies[] = {
     {"an end that comes twice", {{0, 0}}, 2, false, true},
 };
 
-static void test_lies(void **state)
+TEST(test_lies)
 {
-    (void)state;
     for (unsigned l = 0; l < sizeof(lies) / sizeof(lies[0]); l++) {
         struct front_fixture *f = front_fixture_new();
         const struct record_submit *first = submit(f, 0, 0), *second = submit(f, 1, lies[l].out_of_order ? 0 : 1);
@@ -168,7 +160,7 @@ static bool is_sent(struct front_fixture *f, unsigned i)
 }
 
 /* Of exclusive jobs one is sent at a time, of each user in turn, and no other job beside it. */
-static void test_exclusive_jobs_take_turns(void **state)
+TEST_WITH(test_exclusive_jobs_take_turns, setup, teardown)
 {
     static const unsigned order[] = {0, 4, 1, 5, 2, 3}; /* user 1 has 0 to 3, user 2 has 4 and 5 */
     struct front_fixture *f = *state;
@@ -190,7 +182,7 @@ static void test_exclusive_jobs_take_turns(void **state)
 }
 
 /* Those of others wait while it runs, and those that had begun end before it. */
-static void test_an_exclusive_job_is_alone(void **state)
+TEST_WITH(test_an_exclusive_job_is_alone, setup, teardown)
 {
     struct front_fixture *f = *state;
     const struct record_submit *before = submit(f, 0, 0);
@@ -224,7 +216,7 @@ static void test_an_exclusive_job_is_alone(void **state)
 }
 
 /* The bound passes while it runs: the others go on, and it says that it was not alone. */
-static void test_an_exclusive_job_is_bounded(void **state)
+TEST_WITH(test_an_exclusive_job_is_bounded, setup, teardown)
 {
     struct front_fixture *f = *state;
 
@@ -241,7 +233,7 @@ static void test_an_exclusive_job_is_bounded(void **state)
     assert_true(f->done[0] && !f->jobs[0].failed && !f->jobs[0].was_alone);
 }
 
-static void test_the_executor_ends(void **state)
+TEST_WITH(test_the_executor_ends, setup, teardown)
 {
     struct front_fixture *f = *state;
 
@@ -256,7 +248,7 @@ static void test_the_executor_ends(void **state)
 }
 
 /* Also while the loop never sleeps: who watches for jobs that hang asks how far a job is. */
-static void test_progress(void **state)
+TEST_WITH(test_progress, setup, teardown)
 {
     struct front_fixture *f = *state;
     const struct record_submit *got = submit(f, 0, 0);
@@ -274,7 +266,7 @@ static void test_progress(void **state)
 }
 
 /* A bell that rings late, or for nothing, is silent after a look: else the loop would never sleep. */
-static void test_a_late_bell(void **state)
+TEST_WITH(test_a_late_bell, setup, teardown)
 {
     struct front_fixture *f = *state;
     struct epoll_event event;
@@ -288,7 +280,7 @@ static void test_a_late_bell(void **state)
 }
 
 /* One that rings without end costs the loop time. */
-static void test_a_bell_that_rings_for_nothing(void **state)
+TEST_WITH(test_a_bell_that_rings_for_nothing, setup, teardown)
 {
     struct front_fixture *f = *state;
     unsigned rings = 0;
@@ -303,7 +295,7 @@ static void test_a_bell_that_rings_for_nothing(void **state)
 }
 
 /* A poll goes on for the sake of a long job that the executor issues, but not without end. */
-static void test_an_executor_that_always_issues(void **state)
+TEST_WITH(test_an_executor_that_always_issues, setup, teardown)
 {
     struct front_fixture *f = *state;
     unsigned polls = 0;
@@ -319,7 +311,7 @@ static void test_an_executor_that_always_issues(void **state)
 }
 
 /* Several may cancel a job that waits in the daemon, also when it has ended and its done() has yet to come. */
-static void test_a_waiting_job_is_cancelled_twice(void **state)
+TEST_WITH(test_a_waiting_job_is_cancelled_twice, setup, teardown)
 {
     struct front_fixture *f = *state;
 
@@ -336,7 +328,7 @@ static void test_a_waiting_job_is_cancelled_twice(void **state)
 }
 
 /* Behind a job that the executor has lost no other can have ended well. */
-static void test_an_end_behind_a_lost_job(void **state)
+TEST_WITH(test_an_end_behind_a_lost_job, setup, teardown)
 {
     struct front_fixture *f = *state;
     struct {
@@ -356,7 +348,7 @@ static void test_an_end_behind_a_lost_job(void **state)
 }
 
 /* One that took counters can read them as long as it lives. */
-static void test_a_hold_lasts_until_the_process_has_ended(void **state)
+TEST_WITH(test_a_hold_lasts_until_the_process_has_ended, setup, teardown)
 {
     struct front_fixture *f = *state;
     struct front_hold *hold = &f->device.hold;
@@ -378,7 +370,7 @@ static void test_a_hold_lasts_until_the_process_has_ended(void **state)
 }
 
 /* Also where it had no job: of one that was cancelled, or is on another device. */
-static void test_one_that_took_counters_is_spent(void **state)
+TEST_WITH(test_one_that_took_counters_is_spent, setup, teardown)
 {
     struct front_fixture *f = *state;
     struct front_domain *d = f->x->domain;
@@ -410,7 +402,7 @@ static void note_work(struct backend_work *work, const struct error *why)
 }
 
 /* The spare that a new user gets has that user's first work in the same turn: no other turn need come soon. */
-static void test_a_spare_gets_work_at_once(void **state)
+TEST_WITH(test_a_spare_gets_work_at_once, setup, teardown)
 {
     enum { USER = 77 };
     struct front_fixture *f = *state;
@@ -429,28 +421,4 @@ static void test_a_spare_gets_work_at_once(void **state)
     front_poll(&f->device.base);
     assert_true(work_done);
     front_fixture_end_spare(f, spare);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lies),
-        cmocka_unit_test_setup_teardown(test_a_job_and_its_times, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_exclusive_jobs_take_turns, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_an_exclusive_job_is_alone, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_an_exclusive_job_is_bounded, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_the_daemon_has_its_own_clock, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_the_executor_ends, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_progress, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_late_bell, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_spare_gets_work_at_once, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_bell_that_rings_for_nothing, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_an_executor_that_always_issues, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_waiting_job_is_cancelled_twice, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_an_end_behind_a_lost_job, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_hold_lasts_until_the_process_has_ended, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_one_that_took_counters_is_spent, setup, teardown),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

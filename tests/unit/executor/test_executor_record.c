@@ -1,15 +1,7 @@
 /* Steps on their way to an executor: what a backend reads of a step arrives, and a packed step that was cut or altered
  * is refused or harmless. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "executor/record.h"
+#include "tests/support/unit.h"
 
 enum { ROOM = 4096 };
 
@@ -84,13 +76,12 @@ static void same_step(const struct step *a, const struct step *b, const uint32_t
     }
 }
 
-static void test_a_step_arrives(void **state)
+TEST(test_a_step_arrives)
 {
     static unsigned char packed[ROOM];
     uint32_t memories[STEP_MAX_OPERANDS];
     struct step from, to;
 
-    (void)state;
     srand(3);
     for (unsigned i = 0; i < 5000; i++) {
         uint32_t bytes;
@@ -110,12 +101,11 @@ static void test_a_step_arrives(void **state)
     }
 }
 
-static void test_an_altered_step_is_refused_or_harmless(void **state)
+TEST(test_an_altered_step_is_refused_or_harmless)
 {
     uint32_t memories[STEP_MAX_OPERANDS] = {0};
     struct step from, to;
 
-    (void)state;
     srand(4);
     for (unsigned i = 0; i < 20000; i++) {
         uint32_t bytes, got;
@@ -133,14 +123,4 @@ static void test_an_altered_step_is_refused_or_harmless(void **state)
             assert_true(step_operands(&to) <= STEP_MAX_OPERANDS && to.op <= OP_COUNT);
         free(packed);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_step_arrives),
-        cmocka_unit_test(test_an_altered_step_is_refused_or_harmless),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

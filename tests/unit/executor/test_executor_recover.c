@@ -1,15 +1,7 @@
 /* What becomes of the jobs of an executor that has ended: done, begun anew, or lost. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "backend/memory_ids.h"
 #include "front_fixture.h"
+#include "tests/support/unit.h"
 
 enum { A = 0, B = 100, C = 200, D = 300, SIZE = 100 /* bytes of each; all lie in one memory */ };
 
@@ -96,9 +88,8 @@ static const struct ending {
      {{C, A, .then = 'a'}, {C, B, .then = 'a'}, {A + SIZE / 2, D, .then = 'a'}, {C, B, .then = 'a'}}},
 };
 
-static void test_what_is_begun_anew(void **state)
+TEST(test_what_is_begun_anew)
 {
-    (void)state;
     for (unsigned e = 0; e < sizeof(endings) / sizeof(endings[0]); e++) {
         struct front_fixture *f = front_fixture_new();
         const struct work *jobs = endings[e].jobs;
@@ -120,7 +111,7 @@ static void test_what_is_begun_anew(void **state)
     }
 }
 
-static void test_a_sum_into_what_is_there(void **state)
+TEST_WITH(test_a_sum_into_what_is_there, setup, teardown)
 {
     struct front_fixture *f = *state;
 
@@ -135,7 +126,7 @@ static void test_a_sum_into_what_is_there(void **state)
     lost(f, 1);
 }
 
-static void test_it_said_that_it_was_done(void **state)
+TEST_WITH(test_it_said_that_it_was_done, setup, teardown)
 {
     struct front_fixture *f = *state;
     struct record_done record = {.kind = RECORD_DONE, .ended = REPEAT, .started_ns = 7};
@@ -165,7 +156,7 @@ static void put_lost(struct front_fixture *f, unsigned i, uint64_t started_ns)
 }
 
 /* Nor does it count what a job would have written that never began. */
-static void test_it_said_what_had_not_begun(void **state)
+TEST_WITH(test_it_said_what_had_not_begun, setup, teardown)
 {
     struct front_fixture *f = *state;
 
@@ -185,7 +176,7 @@ static void test_it_said_what_had_not_begun(void **state)
 }
 
 /* A word that is reached tells of all before it, too. */
-static void test_a_signal(void **state)
+TEST_WITH(test_a_signal, setup, teardown)
 {
     struct front_fixture *f = *state;
     _Alignas(8) unsigned char words[64] = {0};
@@ -208,7 +199,7 @@ static void test_a_signal(void **state)
 }
 
 /* The client can write the word, but that does not make its kernel's fault undone. */
-static void test_a_forged_signal(void **state)
+TEST_WITH(test_a_forged_signal, setup, teardown)
 {
     struct front_fixture *f = *state;
     _Alignas(8) unsigned char words[8] = {9};
@@ -222,7 +213,7 @@ static void test_a_forged_signal(void **state)
 }
 
 /* What takes too long to look at is lost, but not the few jobs of another stream. */
-static void test_very_many_steps(void **state)
+TEST_WITH(test_very_many_steps, setup, teardown)
 {
     enum { MANY = (1 << 16) + 1 };
     struct front_fixture *f = *state;
@@ -242,7 +233,7 @@ static void test_very_many_steps(void **state)
 }
 
 /* So many places that they are not kept apart: then none is safe. */
-static void test_very_many_places(void **state)
+TEST_WITH(test_very_many_places, setup, teardown)
 {
     enum { MANY = 1 << 14 };
     struct front_fixture *f = *state;
@@ -264,7 +255,7 @@ static void test_very_many_places(void **state)
 }
 
 /* An allocation can be registered several times, as if it were several. What the daemon allocated is known. */
-static void test_memory_that_may_be_the_same(void **state)
+TEST(test_memory_that_may_be_the_same)
 {
     enum { MADE, MADE_TOO, FOREIGN, FOREIGN_TOO, N_MEMORIES };
     static const struct {
@@ -279,7 +270,6 @@ static void test_memory_that_may_be_the_same(void **state)
     uint32_t ids[N_MEMORIES];
     struct error e;
 
-    (void)state;
     for (unsigned i = 0; i < N_MEMORIES; i++) {
         memory[i] = (struct backend_memory){.kind = MEMORY_CUDA_VMM, .made = i < FOREIGN};
         ids[i] = memory_id_new(&e);
@@ -302,21 +292,4 @@ static void test_memory_that_may_be_the_same(void **state)
         memory_id_set(ids[i], NULL);
         memory_id_free(ids[i]);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_a_sum_into_what_is_there, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_it_said_that_it_was_done, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_it_said_what_had_not_begun, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_signal, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_forged_signal, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_very_many_steps, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_very_many_places, setup, teardown),
-        cmocka_unit_test(test_what_is_begun_anew),
-        cmocka_unit_test(test_memory_that_may_be_the_same),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,15 +1,7 @@
 /* The ring between the daemon and an executor: records arrive whole and in order, and a hostile end leads nobody
  * outside of the ring. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "executor/ring.h"
+#include "tests/support/unit.h"
 
 struct fixture {
     struct ring_words words;
@@ -63,7 +55,7 @@ static void read_one(struct fixture *f, uint32_t size, unsigned number)
     ring_next(&f->reader);
 }
 
-static void test_records_arrive_in_order(void **state)
+TEST_WITH(test_records_arrive_in_order, setup, teardown)
 {
     struct fixture *f = *state;
     uint32_t sizes[4096];
@@ -85,7 +77,7 @@ static void test_records_arrive_in_order(void **state)
     assert_false(f->reader.corrupt);
 }
 
-static void test_a_full_ring_takes_nothing_until_it_is_read(void **state)
+TEST_WITH(test_a_full_ring_takes_nothing_until_it_is_read, setup, teardown)
 {
     struct fixture *f = *state;
     unsigned n = 0;
@@ -100,7 +92,7 @@ static void test_a_full_ring_takes_nothing_until_it_is_read(void **state)
 }
 
 /* Each step of the reader is seen once: who waits for room is not woken for ever by the same one. */
-static void test_the_writer_sees_that_the_reader_went_on(void **state)
+TEST_WITH(test_the_writer_sees_that_the_reader_went_on, setup, teardown)
 {
     struct fixture *f = *state;
 
@@ -117,7 +109,7 @@ static void test_the_writer_sees_that_the_reader_went_on(void **state)
     assert_false(ring_read_on(&f->writer));
 }
 
-static void test_a_record_that_no_ring_can_hold(void **state)
+TEST_WITH(test_a_record_that_no_ring_can_hold, setup, teardown)
 {
     struct fixture *f = *state;
 
@@ -126,7 +118,7 @@ static void test_a_record_that_no_ring_can_hold(void **state)
 }
 
 /* What the other end may write into the shared words and bytes is any number at any time. */
-static void test_a_hostile_writer(void **state)
+TEST_WITH(test_a_hostile_writer, setup, teardown)
 {
     struct fixture *f = *state;
 
@@ -152,7 +144,7 @@ static void test_a_hostile_writer(void **state)
 }
 
 /* A reader's word beyond what was written gives the writer no room that it does not have. */
-static void test_a_hostile_reader(void **state)
+TEST_WITH(test_a_hostile_reader, setup, teardown)
 {
     struct fixture *f = *state;
 
@@ -162,18 +154,4 @@ static void test_a_hostile_reader(void **state)
     assert_false(write_one(f, 5000, 8));
     atomic_store(&f->words.read, UINT64_MAX);
     assert_false(write_one(f, 5000, 8));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_records_arrive_in_order, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_full_ring_takes_nothing_until_it_is_read, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_record_that_no_ring_can_hold, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_the_writer_sees_that_the_reader_went_on, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_hostile_writer, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_hostile_reader, setup, teardown),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,6 @@
 /* When jobs are likely to end, and how a party waits by that. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "executor/forecast.h"
+#include "tests/support/unit.h"
 
 enum { US = 1000, MS = 1000 * US };
 
@@ -21,13 +14,12 @@ static void make_square(struct step *step, uint64_t count)
     step->plan.elementwise.count = count;
 }
 
-static void a_kind_is_known_by_what_it_does(void **state)
+TEST(a_kind_is_known_by_what_it_does)
 {
     struct step steps[2], other;
     struct backend_job job = {.steps = steps, .n_steps = 1, .repeat = 1},
                        larger = {.steps = &other, .n_steps = 1, .repeat = 1};
 
-    (void)state;
     make_square(&steps[0], 1024);
     make_square(&steps[1], 1024);
     make_square(&other, 4096);
@@ -42,14 +34,13 @@ static void a_kind_is_known_by_what_it_does(void **state)
     assert_true(forecast_key(&job, 0) != forecast_key(&larger, 0));
 }
 
-static void a_forecast_is_of_one_execution(void **state)
+TEST(a_forecast_is_of_one_execution)
 {
     struct step step;
     struct backend_job once = {.steps = &step, .n_steps = 1, .repeat = 1},
                        often = {.steps = &step, .n_steps = 1, .warmup = 2, .repeat = 8};
     uint64_t key;
 
-    (void)state;
     make_square(&step, 77);
     key = forecast_key(&once, 0);
     assert_int_equal(forecast_of(&table, key, &once), 0);
@@ -64,11 +55,10 @@ static void a_forecast_is_of_one_execution(void **state)
 }
 
 /* A party that was woken late sees long times: they must not make it sleep longer the next time. */
-static void the_shortest_time_counts(void **state)
+TEST(the_shortest_time_counts)
 {
     uint64_t expected = wait_learn(0, 500 * US);
 
-    (void)state;
     assert_int_equal(expected, 500 * US);
     assert_int_equal(wait_learn(expected, 300 * US), 300 * US);
     assert_true(wait_learn(expected, 900 * US) <= 600 * US);
@@ -79,13 +69,12 @@ static void the_shortest_time_counts(void **state)
     assert_true(wait_learn(0, 0) > 0); /* seen */
 }
 
-static void a_party_sleeps_before_the_window_and_polls_in_it(void **state)
+TEST(a_party_sleeps_before_the_window_and_polls_in_it)
 {
     const uint64_t begin = 1000 * (uint64_t)MS;
     const struct wait_window known = wait_window_of(begin, 2 * MS), tiny = wait_window_of(begin, 5 * US),
                              unknown = wait_window_of(begin, 0), none = {0}, crowded = {.to_ns = WAIT_CROWDED};
 
-    (void)state;
     assert_true(wait_is_known(&known) && wait_is_known(&unknown) && !wait_is_known(&none) && !wait_is_known(&crowded));
     assert_true(wait_sleeps_first(&known, begin) && !wait_polls(&known, begin));
     assert_true(wait_polls(&known, begin + 2 * MS - 50 * US) && wait_polls(&known, begin + 2 * MS));
@@ -99,13 +88,12 @@ static void a_party_sleeps_before_the_window_and_polls_in_it(void **state)
 
 /* After a long sleep a processor wakes late: the last sleeps before a window are short, and the very last ends
  * with it. */
-static void the_last_sleeps_before_a_window_are_short(void **state)
+TEST(the_last_sleeps_before_a_window_are_short)
 {
     const struct wait_window w = wait_window_of(0, 20 * MS);
     uint64_t now = 0, slept = UINT64_MAX;
     unsigned sleeps = 0;
 
-    (void)state;
     while (wait_sleeps_first(&w, now)) {
         const uint64_t end = wait_sleep_end(&w, now);
 
@@ -117,17 +105,4 @@ static void the_last_sleeps_before_a_window_are_short(void **state)
     }
     assert_true(sleeps > 1 && sleeps <= 1 + WAIT_NAPS);
     assert_true(wait_polls(&w, now) && now + WAIT_LEAST_SLEEP_NS >= w.from_ns);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_kind_is_known_by_what_it_does),
-        cmocka_unit_test(a_forecast_is_of_one_execution),
-        cmocka_unit_test(the_shortest_time_counts),
-        cmocka_unit_test(a_party_sleeps_before_the_window_and_polls_in_it),
-        cmocka_unit_test(the_last_sleeps_before_a_window_are_short),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

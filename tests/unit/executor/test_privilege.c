@@ -3,23 +3,16 @@
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "executor/privilege.h"
 #include "sandbox/process.h"
 #include "sandbox/threads.h"
+#include "tests/support/unit.h"
 
 enum { PERFMON = 38, NOT_HERE = 77 };
 
@@ -37,9 +30,8 @@ static bool needed(const char *text)
     return r;
 }
 
-static void test_parameters(void **state)
+TEST(test_parameters)
 {
-    (void)state;
     assert_true(needed("RmProfilingAdminOnly: 1\n"));
     assert_true(needed("ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: 1\nPreserveVideoMemoryAllocations: 0\n"));
     assert_false(needed("ResmanDebugLevel: 1\nRmProfilingAdminOnly: 0\nPreserveVideoMemoryAllocations: 1\n"));
@@ -189,10 +181,9 @@ static bool without_it_nothing_is_called(void)
     return privilege_use(use, &answer, &result, &why, &e) == 0 && result == -1 && permitted == 7;
 }
 
-/* Each probe in a process of its own. */
-static void check(void **state)
+/* In a process of its own. */
+static void check(bool (*probe)(void))
 {
-    bool (*const probe)(void) = *(bool (**)(void)) * state;
     const pid_t pid = fork();
     int status;
 
@@ -205,25 +196,19 @@ static void check(void **state)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
-static void test_without_it_nothing_is_called(void **state)
+#define PROBE(name)                                                                                                    \
+    TEST(test_##name)                                                                                                  \
+    {                                                                                                                  \
+        check(name);                                                                                                   \
+    }
+
+PROBE(one_thread_has_it)
+PROBE(a_failure_is_told)
+PROBE(threads_lose_it)
+PROBE(a_deaf_thread_is_found)
+PROBE(unused_it_goes)
+
+TEST(test_without_it_nothing_is_called)
 {
-    (void)state;
     assert_true(without_it_nothing_is_called());
-}
-
-int main(void)
-{
-    static bool (*probes[])(void) = {one_thread_has_it, a_failure_is_told, threads_lose_it, a_deaf_thread_is_found,
-                                     unused_it_goes};
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parameters),
-        {"one_thread_has_it", check, NULL, NULL, &probes[0]},
-        {"a_failure_is_told", check, NULL, NULL, &probes[1]},
-        {"threads_lose_it", check, NULL, NULL, &probes[2]},
-        {"a_deaf_thread_is_found", check, NULL, NULL, &probes[3]},
-        {"unused_it_goes", check, NULL, NULL, &probes[4]},
-        cmocka_unit_test(test_without_it_nothing_is_called),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }
