@@ -169,20 +169,20 @@ static bool receive(struct fake_connection *c)
     return true;
 }
 
+static bool is(const msgpack_object *o, const char *text)
+{
+    return o && o->type == MSGPACK_OBJECT_STR && o->via.str.size == strlen(text) &&
+           !memcmp(o->via.str.ptr, text, o->via.str.size);
+}
+
 const msgpack_object *fake_param(const msgpack_object *map, const char *key)
 {
     if (map->type != MSGPACK_OBJECT_MAP)
         return NULL;
     for (uint32_t i = 0; i < map->via.map.size; i++)
-        if (fake_is(&map->via.map.ptr[i].key, key))
+        if (is(&map->via.map.ptr[i].key, key))
             return &map->via.map.ptr[i].val;
     return NULL;
-}
-
-bool fake_is(const msgpack_object *o, const char *text)
-{
-    return o && o->type == MSGPACK_OBJECT_STR && o->via.str.size == strlen(text) &&
-           !memcmp(o->via.str.ptr, text, o->via.str.size);
 }
 
 /* `start` is the message's position in the stream, `end` that behind it. */

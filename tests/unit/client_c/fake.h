@@ -133,6 +133,5 @@ void fake_answer_timelines(struct fake_connection *c, uint32_t msgid);
 
 /* The member of a request's map; NULL: absent. */
 const msgpack_object *fake_param(const msgpack_object *map, const char *key);
-bool fake_is(const msgpack_object *o, const char *text);
 
 #endif

@@ -156,12 +156,12 @@ uint64_t launches_here(kops_client *client)
     return n;
 }
 
-const char twice_source[] = "extern \"C\" __global__ void custom_kernel(float *out, const float *in, int n)\n"
-                            "{\n"
-                            "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
-                            "    if (i < n)\n"
-                            "        out[i] = 2 * in[i];\n"
-                            "}\n";
+static const char twice_source[] = "extern \"C\" __global__ void custom_kernel(float *out, const float *in, int n)\n"
+                                   "{\n"
+                                   "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+                                   "    if (i < n)\n"
+                                   "        out[i] = 2 * in[i];\n"
+                                   "}\n";
 
 enum kops_code compile_twice(kops_client *client, const char *size, kops_kernel **ret, struct kops_error *error)
 {

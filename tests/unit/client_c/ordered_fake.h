@@ -79,7 +79,6 @@ uint64_t launches_here(kops_client *client);
 
 /* out[i] = 2 * in[i], for i < n; the extents of both are `size`. The stand-in driver knows it by its name. */
 enum kops_code compile_twice(kops_client *client, const char *size, kops_kernel **ret, struct kops_error *error);
-extern const char twice_source[];
 
 /* ---- the daemon ---- */
 

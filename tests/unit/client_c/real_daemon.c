@@ -31,7 +31,7 @@ static void remove_memory(const struct real_daemon *d)
     rmdir(d->memory);
 }
 
-void real_daemon_init(struct real_daemon *d)
+static void real_daemon_init(struct real_daemon *d)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
 
@@ -96,7 +96,7 @@ int real_daemon_end(struct real_daemon *d, int signal)
     return status;
 }
 
-void real_daemon_free(struct real_daemon *d)
+static void real_daemon_free(struct real_daemon *d)
 {
     if (d->pid)
         real_daemon_end(d, SIGKILL);

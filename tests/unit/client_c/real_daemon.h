@@ -14,10 +14,6 @@ struct real_daemon {
     pid_t pid; /* 0: none runs */
 };
 
-/* Makes the folder; no daemon runs yet. */
-void real_daemon_init(struct real_daemon *d);
-void real_daemon_free(struct real_daemon *d);
-
 /* Waits until it is ready. */
 void real_daemon_start(struct real_daemon *d);
 

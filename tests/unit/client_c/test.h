@@ -44,17 +44,6 @@ static inline void vectors_in(kops_buffer *buffer, int64_t length, unsigned n, s
     }
 }
 
-static inline kops_client *connect_to(const struct fake *f)
-{
-    struct kops_connect_options options = {.socket = fake_path(f)};
-    struct kops_error error;
-    kops_client *client = NULL;
-
-    if (kops_connect(&options, &client, &error))
-        fail_msg("connect: %s", error.message);
-    return client;
-}
-
 /* A run on nothing: tensors with a dimension of 0 need no memory. `tag` comes as the attribute of that name. */
 struct tagged {
     struct kops_tensor tensors[2];

@@ -88,7 +88,7 @@ static int wait_for_parents(void *context)
 {
     struct inherited *x = context;
 
-    if (kops_wait(x->s->client, x->ticket, 0, NULL, &x->s->error) != KOPS_ERR_CONNECTION_LOST)
+    if (kops_wait(x->s->client, x->ticket, 5000, NULL, &x->s->error) != KOPS_ERR_CONNECTION_LOST)
         return 1;
     return kops_ping(x->s->client, 0, &x->s->error) ? 2 : 0;
 }

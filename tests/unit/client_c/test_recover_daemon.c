@@ -178,38 +178,6 @@ SCENE(killed_in_a_call)
     }
 }
 
-static void *add_once(void *argument)
-{
-    struct product *p = argument;
-    struct tagged t;
-
-    tagged_run(&t, "x");
-    t.request.n_attrs = 0;
-    p->code = kops_run(p->scene->client, &t.request, NULL, &p->error);
-    return NULL;
-}
-
-/* One that is told to end answers what runs, and refuses what comes: that waits for the next one. */
-SCENE(told_to_end)
-{
-    struct scene *s = *state;
-    struct product p, q = {.scene = s};
-    int status;
-
-    start_product(&p, s, false);
-    assert_int_equal(kill(s->daemon.pid, SIGTERM), 0);
-    assert_int_equal(pthread_create(&q.thread, NULL, add_once, &q), 0);
-    assert_int_equal(waitpid(s->daemon.pid, &status, 0), s->daemon.pid);
-    s->daemon.pid = 0;
-    real_daemon_start(&s->daemon);
-    pthread_join(q.thread, NULL);
-    pthread_join(p.thread, NULL);
-    kops_buffer_release(p.buffer);
-    if (p.code || q.code)
-        fail_msg("the product: %s; the other: %s", p.error.message, q.error.message);
-    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-}
-
 /* ---- under many threads ---- */
 
 enum { THREADS = 6, KILLS = 4, RUNS_BETWEEN = 20 };

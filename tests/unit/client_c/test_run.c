@@ -96,10 +96,10 @@ SCENE(arguments_are_checked)
     static char too_long[200001]; /* the library's own limit is the daemon's */
     struct scene *s = *state;
     struct kops_tensor many[KOPS_MAX_OPERANDS + 1];
-    kops_client *other = connect_to(s->fake);
+    struct scene *other = scene_start(NULL);
     kops_buffer *foreign;
 
-    assert_ok(kops_buffer_alloc_shared(other, 64, &foreign, &s->error));
+    assert_ok(kops_buffer_alloc_shared(other->client, 64, &foreign, &s->error));
     for (int i = 0; i <= KOPS_MAX_OPERANDS; i++)
         many[i] = kops_vector(NULL, KOPS_F32, 0);
     memset(too_long, 'x', sizeof(too_long) - 1);
@@ -122,8 +122,8 @@ SCENE(arguments_are_checked)
     assert_int_equal(scene_seen(s).work, 0);
     assert_ok(kops_ping(s->client, 0, &s->error));
     kops_buffer_release(foreign);
-    assert_int_equal(kops_buffer_alloc_shared(other, 0, &foreign, &s->error), KOPS_ERR_BAD_ARGUMENT);
-    kops_close(other);
+    assert_int_equal(kops_buffer_alloc_shared(other->client, 0, &foreign, &s->error), KOPS_ERR_BAD_ARGUMENT);
+    scene_stop(other);
 }
 
 /* ---- memory ---- */
@@ -260,14 +260,13 @@ SCENE(buffers_leave_nothing_behind)
     assert_int_equal(open_fds(), before);
 }
 
-SCENE(buffers_outlive_their_client)
+TEST(buffers_outlive_their_client)
 {
-    struct scene *s = *state;
-    kops_client *client = connect_to(s->fake);
+    struct scene *s = scene_start(NULL);
     kops_buffer *b;
 
-    assert_ok(kops_buffer_alloc_shared(client, 4096, &b, &s->error));
-    kops_close(client);
+    assert_ok(kops_buffer_alloc_shared(s->client, 4096, &b, &s->error));
+    scene_stop(s);
     memset(kops_buffer_data(b), 1, 4096);
     kops_buffer_release(b);
 }

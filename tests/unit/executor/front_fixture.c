@@ -224,3 +224,48 @@ void front_fixture_end(struct front_fixture *f)
     front_arm(&f->device.base);
     front_fixture_poll(f);
 }
+
+void front_fixture_put_done(struct front_fixture *f, unsigned i, uint32_t n_samples)
+{
+    struct {
+        struct record_done head;
+        char variant[STEP_VARIANT_BYTES];
+    } record = {.head = {.kind = RECORD_DONE,
+                         .slot = f->sent[i].slot,
+                         .serial = f->sent[i].serial,
+                         .ended = REPEAT,
+                         .n_samples = n_samples,
+                         .n_variants = 1,
+                         .started_ns = 7},
+                .variant = "vector4"};
+
+    front_fixture_put(f, &record, sizeof(record));
+}
+
+void front_fixture_put_lost(struct front_fixture *f, unsigned i, uint64_t started_ns)
+{
+    struct {
+        struct record_done head;
+        struct error error;
+    } record = {.head = {.kind = RECORD_DONE,
+                         .slot = f->sent[i].slot,
+                         .serial = f->sent[i].serial,
+                         .failed = 1,
+                         .started_ns = started_ns}};
+
+    error_set(&record.error, ERROR_DEVICE_LOST, "illegal address");
+    error_detail_text(&record.error, "driver", "CUDA_ERROR_ILLEGAL_ADDRESS");
+    front_fixture_put(f, &record, sizeof(record));
+}
+
+int front_fixture_begin(void **state)
+{
+    *state = front_fixture_new();
+    return 0;
+}
+
+int front_fixture_finish(void **state)
+{
+    front_fixture_free(*state);
+    return 0;
+}

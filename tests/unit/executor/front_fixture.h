@@ -3,6 +3,7 @@
 #define KOPS_TESTS_FRONT_FIXTURE_H
 
 #include "executor/front.h"
+#include "tests/support/unit.h"
 
 enum { JOBS = 32, REPEAT = 4, STREAMS = 4 };
 
@@ -34,11 +35,20 @@ void front_fixture_submit(struct front_fixture *f, unsigned i, unsigned stream);
 void front_fixture_take(struct front_fixture *f);
 /* Writes a record as the executor does; what finds no room is left out. */
 void front_fixture_put(struct front_fixture *f, const void *record, uint32_t size);
+/* Says that job `i` has ended, with so many samples told before. */
+void front_fixture_put_done(struct front_fixture *f, unsigned i, uint32_t n_samples);
+/* Says that the device was lost under job `i`, which began then; 0: it had not. */
+void front_fixture_put_lost(struct front_fixture *f, unsigned i, uint64_t started_ns);
 /* The daemon looks; where it kills the executor, that has ended at once. */
 unsigned front_fixture_poll(struct front_fixture *f);
 /* Another executor without a process that is ready and has no domain; it has to be ended. */
 struct executor *front_fixture_spare(struct front_fixture *f);
 void front_fixture_end_spare(struct front_fixture *f, struct executor *spare);
+/* As the state of a test. */
+int front_fixture_begin(void **state);
+int front_fixture_finish(void **state);
+#define FRONT(name) TEST_WITH(name, front_fixture_begin, front_fixture_finish)
+
 /* The executor ends, and the daemon looks. */
 void front_fixture_end(struct front_fixture *f);
 

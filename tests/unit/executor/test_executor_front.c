@@ -8,18 +8,6 @@
 #include "tests/support/unit.h"
 #include "util/clock.h"
 
-static int setup(void **state)
-{
-    *state = front_fixture_new();
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    front_fixture_free(*state);
-    return 0;
-}
-
 /* The record of the job as the executor got it. */
 static const struct record_submit *submit(struct front_fixture *f, unsigned i, unsigned stream)
 {
@@ -42,28 +30,6 @@ static void put_times(struct front_fixture *f, const struct record_submit *of, u
     front_fixture_put(f, bytes, (uint32_t)(sizeof(head) + n * sizeof(double)));
 }
 
-static void put_samples(struct front_fixture *f, const struct record_submit *of, uint32_t n)
-{
-    put_times(f, of, n, 1.5);
-}
-
-static void put_done(struct front_fixture *f, const struct record_submit *of, uint32_t n_samples)
-{
-    struct {
-        struct record_done head;
-        char variant[STEP_VARIANT_BYTES];
-    } record = {.head = {.kind = RECORD_DONE,
-                         .slot = of->slot,
-                         .serial = of->serial,
-                         .ended = REPEAT,
-                         .n_samples = n_samples,
-                         .n_variants = 1,
-                         .started_ns = 7},
-                .variant = "vector4"};
-
-    front_fixture_put(f, &record, sizeof(record));
-}
-
 static void lost(const struct front_fixture *f, unsigned i)
 {
     assert_int_equal(f->done[i], 1);
@@ -72,14 +38,14 @@ static void lost(const struct front_fixture *f, unsigned i)
     assert_true(f->device.base.lost);
 }
 
-TEST_WITH(test_a_job_and_its_times, setup, teardown)
+FRONT(test_a_job_and_its_times)
 {
     struct front_fixture *f = *state;
     const struct record_submit *got = submit(f, 0, 0);
 
-    put_samples(f, got, 1);
-    put_samples(f, got, 3);
-    put_done(f, got, 4);
+    put_times(f, got, 1, 1.5);
+    put_times(f, got, 3, 1.5);
+    front_fixture_put_done(f, 0, 4);
     assert_int_equal(front_fixture_poll(f), 0);
     assert_int_equal(f->done[0], 1);
     assert_false(f->jobs[0].failed);
@@ -90,7 +56,7 @@ TEST_WITH(test_a_job_and_its_times, setup, teardown)
 }
 
 /* The clock of the daemon runs between handing the job over and its end, whatever the executor says. */
-TEST_WITH(test_the_daemon_has_its_own_clock, setup, teardown)
+FRONT(test_the_daemon_has_its_own_clock)
 {
     struct front_fixture *f = *state;
     const uint64_t before_ns = clock_now_ns();
@@ -100,8 +66,8 @@ TEST_WITH(test_the_daemon_has_its_own_clock, setup, teardown)
 
     while (clock_now_ns() < handed_ns + 3000000)
         ;
-    put_samples(f, got, REPEAT);
-    put_done(f, got, REPEAT);
+    put_times(f, got, REPEAT, 1.5);
+    front_fixture_put_done(f, 0, REPEAT);
     seen_ns = clock_now_ns();
     assert_int_equal(front_fixture_poll(f), 0);
     assert_true(f->jobs[0].wall_us >= (double)(seen_ns - handed_ns) / 1e3);
@@ -133,15 +99,16 @@ TEST(test_lies)
 {
     for (unsigned l = 0; l < sizeof(lies) / sizeof(lies[0]); l++) {
         struct front_fixture *f = front_fixture_new();
-        const struct record_submit *first = submit(f, 0, 0), *second = submit(f, 1, lies[l].out_of_order ? 0 : 1);
+        const struct record_submit *first = submit(f, 0, 0);
 
         print_message("%s\n", lies[l].what);
+        submit(f, 1, lies[l].out_of_order ? 0 : 1);
         for (unsigned r = 0; r < 2 && lies[l].records[r].first_us > 0; r++)
             put_times(f, first, lies[l].records[r].n, lies[l].records[r].first_us);
         for (unsigned i = 0; i < lies[l].ends; i++)
-            put_done(f, first, lies[l].records[0].n);
+            front_fixture_put_done(f, 0, lies[l].records[0].n);
         if (lies[l].out_of_order)
-            put_done(f, second, 0);
+            front_fixture_put_done(f, 1, 0);
         front_fixture_poll(f);
         if (lies[l].first_is_done)
             assert_true(f->done[0] == 1 && !f->jobs[0].failed);
@@ -160,7 +127,7 @@ static bool is_sent(struct front_fixture *f, unsigned i)
 }
 
 /* Of exclusive jobs one is sent at a time, of each user in turn, and no other job beside it. */
-TEST_WITH(test_exclusive_jobs_take_turns, setup, teardown)
+FRONT(test_exclusive_jobs_take_turns)
 {
     static const unsigned order[] = {0, 4, 1, 5, 2, 3}; /* user 1 has 0 to 3, user 2 has 4 and 5 */
     struct front_fixture *f = *state;
@@ -172,7 +139,7 @@ TEST_WITH(test_exclusive_jobs_take_turns, setup, teardown)
     for (unsigned k = 0; k < 6; k++) {
         for (unsigned i = 0; i < 6; i++)
             assert_int_equal(is_sent(f, i), i == order[k] || f->done[i]);
-        put_done(f, &f->sent[order[k]], 0);
+        front_fixture_put_done(f, order[k], 0);
         front_fixture_poll(f);
         front_fixture_poll(f);
         assert_int_equal(f->done[order[k]], 1);
@@ -182,41 +149,41 @@ TEST_WITH(test_exclusive_jobs_take_turns, setup, teardown)
 }
 
 /* Those of others wait while it runs, and those that had begun end before it. */
-TEST_WITH(test_an_exclusive_job_is_alone, setup, teardown)
+FRONT(test_an_exclusive_job_is_alone)
 {
     struct front_fixture *f = *state;
-    const struct record_submit *before = submit(f, 0, 0);
     uint64_t waited_ns, ended_ns;
 
+    submit(f, 0, 0);
     f->exclusive[1] = 1;
     front_fixture_submit(f, 1, 1);
     front_fixture_submit(f, 2, 2);
     assert_false(is_sent(f, 1) || is_sent(f, 2));
     waited_ns = clock_now_ns();
-    put_done(f, before, 0);
+    front_fixture_put_done(f, 0, 0);
     front_fixture_poll(f);
     front_fixture_poll(f);
     assert_true(is_sent(f, 1) && !is_sent(f, 2));
     ended_ns = clock_now_ns();
-    put_done(f, &f->sent[1], 0);
+    front_fixture_put_done(f, 1, 0);
     front_fixture_poll(f);
     front_fixture_poll(f);
     assert_true(f->jobs[1].was_alone && is_sent(f, 2));
     /* Others waited, so no other exclusive one may begin for as long. */
     f->exclusive[3] = 1;
     front_fixture_submit(f, 3, 3);
-    put_done(f, &f->sent[2], 0);
+    front_fixture_put_done(f, 2, 0);
     front_fixture_poll(f);
     assert_true(f->device.hold.again_ns >= ended_ns + (ended_ns - waited_ns));
     while (!is_sent(f, 3))
         front_fixture_poll(f);
     assert_true(clock_now_ns() >= f->device.hold.again_ns);
-    put_done(f, &f->sent[3], 0);
+    front_fixture_put_done(f, 3, 0);
     front_fixture_poll(f);
 }
 
 /* The bound passes while it runs: the others go on, and it says that it was not alone. */
-TEST_WITH(test_an_exclusive_job_is_bounded, setup, teardown)
+FRONT(test_an_exclusive_job_is_bounded)
 {
     struct front_fixture *f = *state;
 
@@ -228,12 +195,12 @@ TEST_WITH(test_an_exclusive_job_is_bounded, setup, teardown)
     while (!is_sent(f, 1))
         front_fixture_poll(f);
     assert_false(f->done[0]);
-    put_done(f, &f->sent[0], 0);
+    front_fixture_put_done(f, 0, 0);
     front_fixture_poll(f);
     assert_true(f->done[0] && !f->jobs[0].failed && !f->jobs[0].was_alone);
 }
 
-TEST_WITH(test_the_executor_ends, setup, teardown)
+FRONT(test_the_executor_ends)
 {
     struct front_fixture *f = *state;
 
@@ -248,7 +215,7 @@ TEST_WITH(test_the_executor_ends, setup, teardown)
 }
 
 /* Also while the loop never sleeps: who watches for jobs that hang asks how far a job is. */
-TEST_WITH(test_progress, setup, teardown)
+FRONT(test_progress)
 {
     struct front_fixture *f = *state;
     const struct record_submit *got = submit(f, 0, 0);
@@ -266,7 +233,7 @@ TEST_WITH(test_progress, setup, teardown)
 }
 
 /* A bell that rings late, or for nothing, is silent after a look: else the loop would never sleep. */
-TEST_WITH(test_a_late_bell, setup, teardown)
+FRONT(test_a_late_bell)
 {
     struct front_fixture *f = *state;
     struct epoll_event event;
@@ -280,7 +247,7 @@ TEST_WITH(test_a_late_bell, setup, teardown)
 }
 
 /* One that rings without end costs the loop time. */
-TEST_WITH(test_a_bell_that_rings_for_nothing, setup, teardown)
+FRONT(test_a_bell_that_rings_for_nothing)
 {
     struct front_fixture *f = *state;
     unsigned rings = 0;
@@ -295,7 +262,7 @@ TEST_WITH(test_a_bell_that_rings_for_nothing, setup, teardown)
 }
 
 /* A poll goes on for the sake of a long job that the executor issues, but not without end. */
-TEST_WITH(test_an_executor_that_always_issues, setup, teardown)
+FRONT(test_an_executor_that_always_issues)
 {
     struct front_fixture *f = *state;
     unsigned polls = 0;
@@ -311,7 +278,7 @@ TEST_WITH(test_an_executor_that_always_issues, setup, teardown)
 }
 
 /* Several may cancel a job that waits in the daemon, also when it has ended and its done() has yet to come. */
-TEST_WITH(test_a_waiting_job_is_cancelled_twice, setup, teardown)
+FRONT(test_a_waiting_job_is_cancelled_twice)
 {
     struct front_fixture *f = *state;
 
@@ -328,27 +295,21 @@ TEST_WITH(test_a_waiting_job_is_cancelled_twice, setup, teardown)
 }
 
 /* Behind a job that the executor has lost no other can have ended well. */
-TEST_WITH(test_an_end_behind_a_lost_job, setup, teardown)
+FRONT(test_an_end_behind_a_lost_job)
 {
     struct front_fixture *f = *state;
-    struct {
-        struct record_done head;
-        struct error error;
-    } told = {.head = {.kind = RECORD_DONE, .failed = 1}, .error = {.code = ERROR_DEVICE_LOST}};
-    const struct record_submit *got = submit(f, 0, 0);
 
-    told.head.slot = got->slot;
-    told.head.serial = got->serial;
-    got = submit(f, 1, 0);
-    front_fixture_put(f, &told, sizeof(told));
-    put_done(f, got, 0);
+    submit(f, 0, 0);
+    submit(f, 1, 0);
+    front_fixture_put_lost(f, 0, 0);
+    front_fixture_put_done(f, 1, 0);
     front_fixture_poll(f);
     lost(f, 0);
     lost(f, 1);
 }
 
 /* One that took counters can read them as long as it lives. */
-TEST_WITH(test_a_hold_lasts_until_the_process_has_ended, setup, teardown)
+FRONT(test_a_hold_lasts_until_the_process_has_ended)
 {
     struct front_fixture *f = *state;
     struct front_hold *hold = &f->device.hold;
@@ -370,7 +331,7 @@ TEST_WITH(test_a_hold_lasts_until_the_process_has_ended, setup, teardown)
 }
 
 /* Also where it had no job: of one that was cancelled, or is on another device. */
-TEST_WITH(test_one_that_took_counters_is_spent, setup, teardown)
+FRONT(test_one_that_took_counters_is_spent)
 {
     struct front_fixture *f = *state;
     struct front_domain *d = f->x->domain;
@@ -402,7 +363,7 @@ static void note_work(struct backend_work *work, const struct error *why)
 }
 
 /* The spare that a new user gets has that user's first work in the same turn: no other turn need come soon. */
-TEST_WITH(test_a_spare_gets_work_at_once, setup, teardown)
+FRONT(test_a_spare_gets_work_at_once)
 {
     enum { USER = 77 };
     struct front_fixture *f = *state;

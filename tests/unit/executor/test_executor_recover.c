@@ -5,18 +5,6 @@
 
 enum { A = 0, B = 100, C = 200, D = 300, SIZE = 100 /* bytes of each; all lie in one memory */ };
 
-static int setup(void **state)
-{
-    *state = front_fixture_new();
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    front_fixture_free(*state);
-    return 0;
-}
-
 static void at(struct step_operand *o, unsigned offset, unsigned extent)
 {
     *o = (struct step_operand){.memory = 1, .offset = offset, .extent = extent};
@@ -111,7 +99,7 @@ TEST(test_what_is_begun_anew)
     }
 }
 
-TEST_WITH(test_a_sum_into_what_is_there, setup, teardown)
+FRONT(test_a_sum_into_what_is_there)
 {
     struct front_fixture *f = *state;
 
@@ -126,37 +114,20 @@ TEST_WITH(test_a_sum_into_what_is_there, setup, teardown)
     lost(f, 1);
 }
 
-TEST_WITH(test_it_said_that_it_was_done, setup, teardown)
+FRONT(test_it_said_that_it_was_done)
 {
     struct front_fixture *f = *state;
-    struct record_done record = {.kind = RECORD_DONE, .ended = REPEAT, .started_ns = 7};
 
     square(f, 0, A, A);
     square(f, 1, B, B);
-    record.slot = f->sent[0].slot;
-    record.serial = f->sent[0].serial;
-    front_fixture_put(f, &record, sizeof(record));
+    front_fixture_put_done(f, 0, 0);
     front_fixture_end(f);
     ended(f, 0, ERROR_NONE);
     lost(f, 1);
 }
 
-static void put_lost(struct front_fixture *f, unsigned i, uint64_t started_ns)
-{
-    struct {
-        struct record_done head;
-        struct error error;
-    } record = {.head = {.kind = RECORD_DONE, .failed = 1, .started_ns = started_ns}};
-
-    record.head.slot = f->sent[i].slot;
-    record.head.serial = f->sent[i].serial;
-    error_set(&record.error, ERROR_DEVICE_LOST, "illegal address");
-    error_detail_text(&record.error, "driver", "CUDA_ERROR_ILLEGAL_ADDRESS");
-    front_fixture_put(f, &record, sizeof(record));
-}
-
 /* Nor does it count what a job would have written that never began. */
-TEST_WITH(test_it_said_what_had_not_begun, setup, teardown)
+FRONT(test_it_said_what_had_not_begun)
 {
     struct front_fixture *f = *state;
 
@@ -164,10 +135,10 @@ TEST_WITH(test_it_said_what_had_not_begun, setup, teardown)
     square(f, 1, C, D);
     square(f, 2, C, C);
     kernel(f, 3);
-    put_lost(f, 0, 7);
-    put_lost(f, 1, 7);
-    put_lost(f, 2, 0);
-    put_lost(f, 3, 0);
+    front_fixture_put_lost(f, 0, 7);
+    front_fixture_put_lost(f, 1, 7);
+    front_fixture_put_lost(f, 2, 0);
+    front_fixture_put_lost(f, 3, 0);
     front_fixture_end(f);
     ended(f, 0, ERROR_DEVICE_FAULT);
     assert_non_null(strstr(f->jobs[0].error.message, "ILLEGAL_ADDRESS"));
@@ -176,7 +147,7 @@ TEST_WITH(test_it_said_what_had_not_begun, setup, teardown)
 }
 
 /* A word that is reached tells of all before it, too. */
-TEST_WITH(test_a_signal, setup, teardown)
+FRONT(test_a_signal)
 {
     struct front_fixture *f = *state;
     _Alignas(8) unsigned char words[64] = {0};
@@ -199,7 +170,7 @@ TEST_WITH(test_a_signal, setup, teardown)
 }
 
 /* The client can write the word, but that does not make its kernel's fault undone. */
-TEST_WITH(test_a_forged_signal, setup, teardown)
+FRONT(test_a_forged_signal)
 {
     struct front_fixture *f = *state;
     _Alignas(8) unsigned char words[8] = {9};
@@ -207,13 +178,13 @@ TEST_WITH(test_a_forged_signal, setup, teardown)
 
     kernel(f, 0);
     f->jobs[0].signal = (struct backend_signal){.page = &page, .value = 1};
-    put_lost(f, 0, 7);
+    front_fixture_put_lost(f, 0, 7);
     front_fixture_end(f);
     ended(f, 0, ERROR_DEVICE_FAULT);
 }
 
 /* What takes too long to look at is lost, but not the few jobs of another stream. */
-TEST_WITH(test_very_many_steps, setup, teardown)
+FRONT(test_very_many_steps)
 {
     enum { MANY = (1 << 16) + 1 };
     struct front_fixture *f = *state;
@@ -233,7 +204,7 @@ TEST_WITH(test_very_many_steps, setup, teardown)
 }
 
 /* So many places that they are not kept apart: then none is safe. */
-TEST_WITH(test_very_many_places, setup, teardown)
+FRONT(test_very_many_places)
 {
     enum { MANY = 1 << 14 };
     struct front_fixture *f = *state;
