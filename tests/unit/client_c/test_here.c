@@ -156,6 +156,7 @@ static void forget(struct here_tally *t)
     assert_true(here_tally_take(t, NULL, &out));
     bytes_free(&out);
 }
+
 /* ---- tests ---- */
 
 #define TALLY(name) TEST_WITH(name, set_up, tear_down)
