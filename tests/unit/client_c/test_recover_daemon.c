@@ -7,7 +7,7 @@
 
 #include "real_daemon.h"
 
-enum { N = 1000, MATRIX = 192, STEPS = 400 };
+enum { N = 1000 };
 
 static const uint32_t places[] = {0, 1, 2};
 
@@ -106,79 +106,7 @@ SCENE(killed_between_calls)
     kops_buffer_release(buffer);
 }
 
-/* ---- in the middle of a call ---- */
-
-/* Products that take a while; their output tells that they run. */
-struct product {
-    struct scene *scene;
-    kops_buffer *buffer;
-    volatile float *data;
-    struct kops_tensor t[3];
-    struct kops_step steps[STEPS + 1]; /* the last one reads what they write, and writes it */
-    struct kops_sequence sequence;
-    pthread_t thread;
-    atomic_bool ended;
-    enum kops_code code;
-    struct kops_error error;
-};
-
-static void *run_product(void *argument)
-{
-    struct product *p = argument;
-
-    p->code = kops_sequence_run(p->scene->client, &p->sequence, NULL, NULL, &p->error);
-    atomic_store(&p->ended, true);
-    return NULL;
-}
-
-static void start_product(struct product *p, struct scene *s, bool updates)
-{
-    *p = (struct product){.scene = s, .sequence = {p->t, 3, p->steps, STEPS + updates}};
-    succeed(s, kops_buffer_alloc_shared(s->client, (size_t)3 * MATRIX * MATRIX * sizeof(float), &p->buffer, &s->error));
-    p->data = kops_buffer_data(p->buffer);
-    for (int i = 0; i < 2 * MATRIX * MATRIX; i++)
-        p->data[i] = 1;
-    for (unsigned i = 0; i < 3; i++) {
-        p->t[i] = kops_matrix(p->buffer, KOPS_F32, MATRIX, MATRIX);
-        p->t[i].offset = (uint64_t)i * MATRIX * MATRIX * sizeof(float);
-    }
-    for (unsigned i = 0; i < STEPS; i++)
-        p->steps[i] =
-            (struct kops_step){.op = "gemm", .inputs = places, .n_inputs = 2, .outputs = &places[2], .n_outputs = 1};
-    p->steps[STEPS] =
-        (struct kops_step){.op = "square", .inputs = &places[2], .n_inputs = 1, .outputs = &places[2], .n_outputs = 1};
-    assert_int_equal(pthread_create(&p->thread, NULL, run_product, p), 0);
-    while (p->data[3 * MATRIX * MATRIX - 1] == 0 && !atomic_load(&p->ended))
-        sched_yield();
-}
-
-/* What may run twice does; of what may not the caller is told. */
-SCENE(killed_in_a_call)
-{
-    struct scene *s = *state;
-
-    for (int updates = 0; updates < 2; updates++) {
-        struct product p;
-
-        start_product(&p, s, updates);
-        real_daemon_end(&s->daemon, SIGKILL);
-        p.data[2 * MATRIX * MATRIX] = -1;
-        real_daemon_start(&s->daemon);
-        pthread_join(p.thread, NULL);
-        if (updates) {
-            assert_int_equal(p.code, KOPS_ERR_CONNECTION_LOST);
-            assert_non_null(strstr(p.error.message, "not repeated by itself"));
-            succeed(s, kops_ping(s->client, 0, &s->error));
-        } else {
-            if (p.code)
-                fail_msg("%s", p.error.message);
-            assert_true(p.data[2 * MATRIX * MATRIX] == MATRIX);
-        }
-        kops_buffer_release(p.buffer);
-    }
-}
-
-/* ---- under many threads ---- */
+/* ---- in the middle of calls, under many threads ---- */
 
 enum { THREADS = 6, KILLS = 4, RUNS_BETWEEN = 20 };
 
