@@ -59,33 +59,11 @@ void load(void)
     static const struct {
         const char *name;
         void *into;
-    } functions[] = {{"cuInit", &cu.init},
-                     {"cuDeviceGet", &cu.device_get},
-                     {"cuDevicePrimaryCtxRetain", &cu.retain},
-                     {"cuCtxSetCurrent", &cu.set},
-                     {"cuCtxSynchronize", &cu.synchronize},
-                     {"cuStreamCreate", &cu.stream_create},
-                     {"cuStreamDestroy_v2", &cu.stream_destroy},
-                     {"cuStreamSynchronize", &cu.stream_synchronize},
-                     {"cuStreamQuery", &cu.stream_query},
-                     {"cuMemHostRegister_v2", &cu.host_register},
-                     {"cuMemHostGetFlags", &cu.host_flags},
-                     {"cuMemHostGetDevicePointer_v2", &cu.device_pointer},
-                     {"cuStreamWaitValue64_v2", &cu.wait},
-                     {"cuStreamWriteValue64_v2", &cu.write},
-                     {"cuStreamBeginCapture_v2", &cu.begin_capture},
-                     {"cuStreamEndCapture", &cu.end_capture},
-                     {"cuGraphInstantiateWithFlags", &cu.instantiate},
-                     {"cuGraphLaunch", &cu.graph_launch},
-                     {"cuMemAlloc_v2", &cu.mem_alloc},
-                     {"cuMemFree_v2", &cu.mem_free},
-                     {"cuMemAllocAsync", &cu.alloc_async},
-                     {"cuPointerGetAttribute", &cu.attribute},
-                     {"cuMemGetAddressRange_v2", &cu.range},
-                     {"cuMemcpyDtoH_v2", &cu.to_host},
-                     {"cuMemCreate", &cu.create},
-                     {"cuMemExportToShareableHandle", &cu.export},
-                     {"cuMemRelease", &cu.release}};
+    } functions[] = {
+#define X(name, symbol, parameters) {#symbol, &cu.name},
+        CU_CALLS(X)
+#undef X
+    };
     void *library = dlopen(getenv("KOPS_CUDA_DRIVER"), RTLD_NOW);
     int device;
 

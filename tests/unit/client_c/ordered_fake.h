@@ -10,34 +10,40 @@
 
 /* ---- the driver ---- */
 
+/* What tests call of the driver: as what, its symbol, its parameters. */
+#define CU_CALLS(X)                                                                                                    \
+    X(init, cuInit, (unsigned))                                                                                        \
+    X(device_get, cuDeviceGet, (int *, int))                                                                           \
+    X(retain, cuDevicePrimaryCtxRetain, (void **, int))                                                                \
+    X(set, cuCtxSetCurrent, (void *))                                                                                  \
+    X(synchronize, cuCtxSynchronize, (void))                                                                           \
+    X(stream_create, cuStreamCreate, (void **, unsigned))                                                              \
+    X(stream_destroy, cuStreamDestroy_v2, (void *))                                                                    \
+    X(stream_synchronize, cuStreamSynchronize, (void *))                                                               \
+    X(stream_query, cuStreamQuery, (void *))                                                                           \
+    X(host_register, cuMemHostRegister_v2, (void *, size_t, unsigned))                                                 \
+    X(host_flags, cuMemHostGetFlags, (unsigned *, void *))                                                             \
+    X(device_pointer, cuMemHostGetDevicePointer_v2, (uint64_t *, void *, unsigned))                                    \
+    X(wait, cuStreamWaitValue64_v2, (void *, uint64_t, uint64_t, unsigned))                                            \
+    X(write, cuStreamWriteValue64_v2, (void *, uint64_t, uint64_t, unsigned))                                          \
+    X(begin_capture, cuStreamBeginCapture_v2, (void *, int))                                                           \
+    X(end_capture, cuStreamEndCapture, (void *, void **))                                                              \
+    X(instantiate, cuGraphInstantiateWithFlags, (void **, void *, unsigned long long))                                 \
+    X(graph_launch, cuGraphLaunch, (void *, void *))                                                                   \
+    X(mem_alloc, cuMemAlloc_v2, (uint64_t *, size_t))                                                                  \
+    X(mem_free, cuMemFree_v2, (uint64_t))                                                                              \
+    X(alloc_async, cuMemAllocAsync, (uint64_t *, size_t, void *))                                                      \
+    X(attribute, cuPointerGetAttribute, (void *, int, uint64_t))                                                       \
+    X(range, cuMemGetAddressRange_v2, (uint64_t *, size_t *, uint64_t))                                                \
+    X(to_host, cuMemcpyDtoH_v2, (void *, uint64_t, size_t))                                                            \
+    X(create, cuMemCreate, (unsigned long long *, size_t, const void *, unsigned long long))                           \
+    X(export, cuMemExportToShareableHandle, (void *, unsigned long long, int, unsigned long long))                     \
+    X(release, cuMemRelease, (unsigned long long))
+
 struct cu_calls {
-    int (*init)(unsigned);
-    int (*device_get)(int *, int);
-    int (*retain)(void **, int);
-    int (*set)(void *);
-    int (*synchronize)(void);
-    int (*stream_create)(void **, unsigned);
-    int (*stream_destroy)(void *);
-    int (*stream_synchronize)(void *);
-    int (*stream_query)(void *);
-    int (*host_register)(void *, size_t, unsigned);
-    int (*host_flags)(unsigned *, void *);
-    int (*device_pointer)(uint64_t *, void *, unsigned);
-    int (*wait)(void *, uint64_t, uint64_t, unsigned);
-    int (*write)(void *, uint64_t, uint64_t, unsigned);
-    int (*begin_capture)(void *, int);
-    int (*end_capture)(void *, void **);
-    int (*instantiate)(void **, void *, unsigned long long);
-    int (*graph_launch)(void *, void *);
-    int (*mem_alloc)(uint64_t *, size_t);
-    int (*mem_free)(uint64_t);
-    int (*alloc_async)(uint64_t *, size_t, void *);
-    int (*attribute)(void *, int, uint64_t);
-    int (*range)(uint64_t *, size_t *, uint64_t);
-    int (*to_host)(void *, uint64_t, size_t);
-    int (*create)(unsigned long long *, size_t, const void *, unsigned long long);
-    int (*export)(void *, unsigned long long, int, unsigned long long);
-    int (*release)(unsigned long long);
+#define X(name, symbol, parameters) int(*name) parameters;
+    CU_CALLS(X)
+#undef X
 };
 
 extern struct cu_calls cu;
