@@ -55,7 +55,7 @@ SCENE(results_are_read)
 {
     struct scene *s = *state;
     struct kops_result result;
-    double samples[2] = {0, 0};
+    double samples[3] = {0, 0, -1};
 
     tagged_run(&s->t, "x");
     s->t.request.options.samples = samples;
@@ -65,7 +65,7 @@ SCENE(results_are_read)
     assert_true(result.total_us == 20);
     assert_true(isnan(result.gpu_us) && isnan(result.map_us) && isnan(result.median_us)); /* absent, not 0 */
     assert_int_equal(result.n_samples, 3); /* more than there was room for */
-    assert_true(samples[0] == 1 && samples[1] == 2);
+    assert_true(samples[0] == 1 && samples[1] == 2 && samples[2] == -1);
     assert_string_equal(result.device, "host");
     assert_string_equal(result.variant, "simple");
     assert_int_equal(s->error.code, KOPS_OK);
