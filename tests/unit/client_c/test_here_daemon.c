@@ -1,7 +1,6 @@
 /* Built-in ops in the caller's own context and its graphs, by a real daemon's kernels, with a driver in host memory
  * (tests/standin_cuda). Needs KOPSD and KOPS_CUDA_DRIVER, their paths, in the environment. */
 #include <signal.h>
-#include <unistd.h>
 
 #include "ordered_fake.h"
 #include "real_daemon.h"

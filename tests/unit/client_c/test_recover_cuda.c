@@ -1,9 +1,7 @@
 /* Device memory over the death of a real daemon, with a driver in host memory (tests/standin_cuda). Needs KOPSD and
  * KOPS_CUDA_DRIVER, their paths, in the environment. */
 #include <signal.h>
-#include <stdio.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "ordered_fake.h"
 #include "real_daemon.h"

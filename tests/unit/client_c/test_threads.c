@@ -1,7 +1,5 @@
 /* One client, many threads. Worth most under ThreadSanitizer. */
 #include <stdatomic.h>
-#include <stdio.h>
-#include <unistd.h>
 
 #include "scripted.h"
 
