@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from arrays import Vectors
-from support import backends, memfd, proc, raw
+from support import backends, memfd, raw
 from support.daemon import Daemon
 from support.raw import tensor
 
@@ -32,75 +32,39 @@ OUT = [t([N], offset=4 * N)]
 IN = [t([N])]
 GEMM = {"op": "gemm", "in": [t([4, 4]), t([4, 4])], "out": [t([4, 4], offset=1024)]}
 
+# What needs memory that is really there. proto/golden/request_errors.json has the other errors, of the same checks.
 RUNS = [
-    case("rank_of_gemm", "shape_mismatch", "in[0]", **{**GEMM, "in": [t([4]), t([4, 4])]}),
-    case("rank_too_large", "limit_exceeded", "in[0].shape", **{"in": [t([1] * 9)]}),
     case("inner_dimensions", "shape_mismatch", "in[1]", **{**GEMM, "in": [t([4, 3]), t([4, 4])]}),
     case("out_shape", "shape_mismatch", "out[0]", out=[t([N - 1], offset=4 * N)]),
     case("out_broadcast", "shape_mismatch", "out[0]", **{"in": [t([1])], "out": [t([N])]}),
-    case(
-        "add_shapes", "shape_mismatch", "in[1]", **{"op": "add", "in": [t([3]), t([4])], "out": [t([4], offset=4 * N)]}
-    ),
-    case("unknown_dtype", "unknown_dtype", "in[0].dtype", **{"in": [t([N], "bool")]}),
+    case("add_shapes", "shape_mismatch", "in[1]", **{"op": "add", "in": [t([3]), t([4])], "out": [t([4], offset=4 * N)]}),
     case("dtypes_differ", "dtype_mismatch", "out[0]", out=[t([N // 2], "f64", offset=4 * N)]),
-    case("unknown_op", "unknown_op", "op", op="cube"),
-    case("unknown_key", "unknown_key", "colour", colour=1),
     case("unknown_tensor_key", "unknown_key", "in[0].colour", **{"in": [t([N], colour=1)]}),
-    case("unknown_attr", "unknown_key", "attrs.alpha", attrs={"alpha": 1.0}),
-    case("attr_type", "wrong_type", "attrs.beta", **{**GEMM, "attrs": {"beta": "0"}}),
-    case("missing_key", "missing_key", "in[0].dtype", **{"in": [{"buffer": "B", "shape": [N]}]}),
-    case("wrong_type", "wrong_type", "in[0].offset", **{"in": [t([N], offset="0")]}),
     case("shape_overflow", "out_of_range", "in[0]", **{"in": [t([2**32, 2**32])]}),
     case("shape_bytes_overflow", "out_of_range", "in[0]", **{"in": [t([2**62])]}),
-    case("shape_uint64", "out_of_range", "in[0].shape", **{"in": [t([U64])]}),
     case("stride_overflow", "out_of_range", "in[0]", **{"in": [t([2**32], strides=[2**32])]}),
     case("stride_uint64", "out_of_range", "in[0].strides", **{"in": [t([2], strides=[U64])]}),
     case("stride_max", "out_of_range", "in[0]", **{"in": [t([2], strides=[MAX_INT])]}),
     case("offset_overflow", "out_of_range", "in[0]", **{"in": [t([N], offset=MAX_INT - 3)]}),
     case("offset_uint64", "out_of_range", "in[0]", **{"in": [t([N], offset=U64 - 3)]}),
     case("sum_overflow", "out_of_range", "in[0]", **{"in": [t([2, 2], strides=[2**60, 2**60], offset=2**62)]}),
-    case("outside_by_one_byte", "out_of_bounds", "in[0]", **{"in": [t([N], offset=4 * N + 4)]}),
     case("outside_by_one_element", "out_of_bounds", "out[0]", **{"in": [t([1])], "out": [t([1], offset=8 * N)]}),
     case("outside_by_stride", "out_of_bounds", "in[0]", **{"in": [t([N], strides=[3])]}),
     case("offset_beyond", "out_of_bounds", "in[0]", **{"in": [t([N], offset=1 << 40)]}),
     case("negative_stride", "out_of_range", "in[0].strides", **{"in": [t([N], strides=[-1])]}),
-    case("negative_shape", "out_of_range", "in[0].shape", **{"in": [t([-N])]}),
     case("strides_too_few", "invalid_argument", "in[0].strides", **{"in": [t([16, 16], strides=[1])]}),
     case("misaligned", "misaligned", "in[0]", **{"in": [t([1], offset=1)], "out": [t([1], offset=4 * N)]}),
     case("misaligned_f64", "misaligned", "out[0]", **{"in": [t([1], "f64")], "out": [t([1], "f64", offset=12)]}),
     case("out_overlaps_in", "overlap", "out", out=[t([N], offset=4)]),
     case("out_same_other_strides", "overlap", "out", **{"in": [t([4, 4])], "out": [t([4, 4], strides=[1, 4])]}),
-    case(
-        "out_overlaps_itself",
-        "overlap",
-        "out[0]",
-        **{"in": [t([4, 4])], "out": [t([4, 4], strides=[0, 1], offset=1024)]},
-    ),
+    case("out_overlaps_itself", "overlap", "out[0]", **{"in": [t([4, 4])], "out": [t([4, 4], strides=[0, 1], offset=1024)]}),
     case("out_windows", "overlap", "out", **{"in": [t([4, 4])], "out": [t([4, 4], strides=[2, 1], offset=1024)]}),
     case("gemm_in_place", "overlap", "out", **{**GEMM, "out": [t([4, 4])]}),
-    case("repeat_zero", "out_of_range", "repeat", repeat=0),
-    case("repeat_billion", "out_of_range", "repeat", repeat=10**9),
     case("repeat_in_place", "invalid_argument", "repeat", repeat=2, out=[t([N])]),
     case("warmup_in_place", "invalid_argument", "", warmup=1, out=[t([N])]),
     case("repeat_beta", "invalid_argument", "repeat", **{**GEMM, "attrs": {"beta": 0.5}, "repeat": 2}),
-    case("too_many_inputs", "limit_exceeded", "in", **{"in": [t([N])] * 2}),
     case("far_too_many_inputs", "limit_exceeded", "in", **{"in": [t([N])] * 1000}),
-    case("no_inputs", "invalid_argument", "in", **{"in": []}),
-    case("variant", "invalid_argument", "attrs.variant", attrs={"variant": "nothing"}),
-    case("device_index", "unknown_device", "device", device=1000),
-    case("device_uuid", "unknown_device", "device", device="GPU-12345678-1234-1234-1234-123456789abc"),
-    case(
-        "ipc_on_a_foreign_gpu",
-        "unknown_device",
-        "in[0].device",
-        **{"in": [{"ipc": b"x" * 64, "size": SIZE, "alloc_id": 1, "device": "GPU-none", "shape": [N], "dtype": "f32"}]},
-    ),
-    case(
-        "ipc_and_buffer",
-        "invalid_argument",
-        "in[0].ipc",
-        **{"in": [t([N], ipc=b"x" * 64, size=SIZE, alloc_id=1, device=0)]},
-    ),
+    case("ipc_and_buffer", "invalid_argument", "in[0].ipc", **{"in": [t([N], ipc=b"x" * 64, size=SIZE, alloc_id=1, device=0)]}),
 ]
 
 
@@ -190,93 +154,67 @@ def test_ids_are_not_reused_soon(connection: raw.Connection) -> None:
 # ---- descriptors that are refused ----
 
 
-def refuse(connection: raw.Connection, fd: int, **params: Any) -> raw.RpcError:
-    request = {"kind": "memfd", "size": 4096, "fd": 0, **params}
-    error = connection.error("register", request, [fd])
-    os.close(fd)
-    assert error.key in ("fd", "size", "access") and error.message
-    return error
-
-
-def test_memfd_without_seals(connection: raw.Connection) -> None:
-    assert refuse(connection, memfd.make(4096, ())).code == "invalid_fd"
-
-
-def test_memfd_sealed_against_growing_only(connection: raw.Connection) -> None:
-    assert refuse(connection, memfd.make(4096, ("grow",))).code == "invalid_fd"
-
-
-def test_memfd_smaller_than_it_says(connection: raw.Connection) -> None:
-    assert refuse(connection, memfd.make(4095)).code == "invalid_fd"
-
-
-def test_memfd_of_no_size(connection: raw.Connection) -> None:
-    assert refuse(connection, memfd.make(0), size=1).code == "invalid_fd"
-
-
-def test_memfd_size_overflow(connection: raw.Connection) -> None:
-    assert refuse(connection, memfd.make(4096), size=2**63).code in ("invalid_fd", "invalid_argument")
-
-
-def test_memfd_size_uint64(connection: raw.Connection) -> None:
-    assert refuse(connection, memfd.make(4096), size=2**64 - 1).code in ("invalid_fd", "invalid_argument")
-
-
-def test_memfd_on_hugetlbfs(connection: raw.Connection) -> None:
-    fd = memfd.make_hugetlb()
-    if fd is None:
-        pytest.skip("this kernel makes no hugetlb memfd")
-    assert refuse(connection, fd).code == "invalid_fd"
-
-
-def test_memfd_sealed_against_writing(connection: raw.Connection) -> None:
-    assert refuse(connection, memfd.make(4096, ("shrink", "write"))).code == "read_only"
-
-
-def test_no_memfd(connection: raw.Connection, tmp_path: Any) -> None:
+def pipe() -> int:
     read, write = os.pipe()
     os.close(write)
-    assert refuse(connection, read).code == "invalid_fd"
-    path = tmp_path / "file"
-    path.write_bytes(bytes(8192))
-    assert refuse(connection, os.open(path, os.O_RDWR)).code == "invalid_fd"
-    assert refuse(connection, os.open("/dev/null", os.O_RDWR)).code == "invalid_fd"
-    assert refuse(connection, os.open("/dev/zero", os.O_RDWR)).code == "invalid_fd"
-    assert refuse(connection, os.open("/dev/shm", os.O_RDONLY | os.O_DIRECTORY)).code == "invalid_fd"
+    return read
 
 
-def test_tmpfs_file_is_no_memfd(connection: raw.Connection) -> None:
-    """A file of /dev/shm cannot be sealed, so it could shrink under the daemon."""
-    path = f"/dev/shm/kops-test-{os.getpid()}"
+def file(folder: str) -> int:
+    """One of /dev/shm, too, cannot be sealed, so it could shrink under the daemon."""
+    path = f"{folder}/kops-test-{os.getpid()}"
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
     os.unlink(path)
     os.ftruncate(fd, 4096)
-    assert refuse(connection, fd).code == "invalid_fd"
+    return fd
 
 
-def test_memfd_opened_read_only(connection: raw.Connection) -> None:
-    """Sealed well, but the descriptor itself cannot write: an error, whichever of the two codes."""
+def reopened() -> int:
+    """Sealed well, but the descriptor itself cannot write."""
     fd = memfd.make(4096)
     read_only = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
     os.close(fd)
-    assert refuse(connection, read_only).code in ("invalid_fd", "read_only")
+    return read_only
 
 
-def test_write_sealed_as_output(connection: raw.Connection) -> None:
-    fd = memfd.make(4096, ("shrink", "write"))
+@pytest.mark.parametrize(
+    ("make", "size", "code"),
+    [
+        pytest.param(lambda: memfd.make(4096, ()), 4096, "invalid_fd", id="without_seals"),
+        pytest.param(lambda: memfd.make(4096, ("grow",)), 4096, "invalid_fd", id="sealed_against_growing_only"),
+        pytest.param(lambda: memfd.make(4095), 4096, "invalid_fd", id="smaller_than_it_says"),
+        pytest.param(lambda: memfd.make(0), 1, "invalid_fd", id="of_no_size"),
+        pytest.param(lambda: memfd.make(4096), 2**63, "invalid_fd invalid_argument", id="size_overflow"),
+        pytest.param(lambda: memfd.make(4096), 2**64 - 1, "invalid_fd invalid_argument", id="size_uint64"),
+        pytest.param(memfd.make_hugetlb, 4096, "invalid_fd", id="on_hugetlbfs"),
+        pytest.param(lambda: memfd.make(4096, ("shrink", "write")), 4096, "read_only", id="sealed_against_writing"),
+        pytest.param(reopened, 4096, "invalid_fd read_only", id="opened_read_only"),
+        pytest.param(pipe, 4096, "invalid_fd", id="pipe"),
+        pytest.param(lambda: file("/tmp"), 4096, "invalid_fd", id="file"),
+        pytest.param(lambda: file("/dev/shm"), 4096, "invalid_fd", id="file_of_tmpfs"),
+        pytest.param(lambda: os.open("/dev/null", os.O_RDWR), 4096, "invalid_fd", id="null"),
+        pytest.param(lambda: os.open("/dev/zero", os.O_RDWR), 4096, "invalid_fd", id="zero"),
+        pytest.param(lambda: os.open("/dev/shm", os.O_RDONLY | os.O_DIRECTORY), 4096, "invalid_fd", id="folder"),
+    ],
+)
+def test_descriptor_is_refused(make: Callable[[], int | None], size: int, code: str, connection: raw.Connection) -> None:
+    fd = make()
+    if fd is None:
+        pytest.skip("this kernel makes no hugetlb memfd")
+    error = connection.error("register", {"kind": "memfd", "size": size, "fd": 0}, [fd])
+    os.close(fd)
+    assert error.code in code.split() and error.key in ("fd", "size", "access") and error.message, error
+
+
+@pytest.mark.parametrize("seals", [("shrink", "write"), ("shrink",)])
+def test_registered_read_only_as_output(connection: raw.Connection, seals: tuple[str, ...]) -> None:
+    fd = memfd.make(4096, seals)
     buffer = connection.call("register", {"kind": "memfd", "size": 4096, "fd": 0, "access": "r"}, [fd])["buffer"]
     os.close(fd)
     vectors = Vectors(connection, 1, 16)
     error = connection.run_error("square", [vectors.tensor(0)], [tensor(buffer, [16])])
     assert (error.code, error.key) == ("read_only", "out[0].buffer")
     connection.run("square", [tensor(buffer, [16])], [vectors.tensor(0)])
-
-
-def test_registered_read_only_as_output(connection: raw.Connection) -> None:
-    shared = memfd.Shared(4096)
-    buffer = connection.register(shared, access="r")
-    error = connection.run_error("square", [tensor(buffer, [16])], [tensor(buffer, [16], offset=1024)])
-    assert error.code == "read_only"
 
 
 def test_refused_descriptors_are_closed(connection: raw.Connection, daemon: Any) -> None:
@@ -305,24 +243,3 @@ def test_buffers_are_limited() -> None:
         assert connection.error("alloc", {"size": 4096}).code == "quota_exceeded"
         connection.call("release", {"buffer": held[0]})
         assert connection.call("register", params, [shared.fd])
-
-
-def test_one_client_cannot_use_up_the_daemons_mappings(
-    connect: Callable[..., raw.Connection], limits: dict[str, int]
-) -> None:
-    """The kernel limits mappings to some 65530 a process; what one connection may hold leaves room for others."""
-    greedy, other = connect(), connect()
-    shared = memfd.Shared(4096)
-    params, last = {"kind": "memfd", "size": 4096, "fd": 0}, 0
-    for _ in range(limits["buffers"]):
-        reply = greedy.reply(greedy.request("register", params, [shared.fd]))
-        if reply.error:  # where executors map it too, its user may not have so many descriptors here
-            assert (detail := reply.error["detail"])["quota"] == "fds"
-            greedy.call("release", {"buffer": last})
-            proc.eventually(  # a descriptor counts until it is closed, a moment after the reply
-                lambda limit=detail["limit"]: all(user["fds"] < limit for user in other.call("clients")["users"]), lambda: str(detail)
-            )
-            break
-        last = reply.get()["buffer"]
-    vectors = Vectors(other, 2, 10)
-    other.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
