@@ -5,69 +5,74 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from arrays import BACKEND, POISON, LongRun, Vectors, run_params
 from support import backends, memfd, proc, raw
 
-only_on_the_host = pytest.mark.skipif(BACKEND != backends.HOST, reason="test_cuda_stopping.py holds a GPU's kernels at a gate")
+only_on_the_host = pytest.mark.skipif(BACKEND != backends.HOST, reason="test_cuda_lifetimes.py holds a GPU's kernels at a gate")
 
 EXEC, OTHER = ("host_us", "gpu_us") if BACKEND == backends.HOST else ("gpu_us", "host_us")
+ENDED, GOES_ON = {"ended": True}, {"ended": False}
+
+
+def answer(connection: raw.Connection, msgid: int) -> tuple[str, dict[str, object]]:
+    error = connection.reply_error(msgid)
+    return error.code, error.detail
+
+
+def square(vectors: Vectors, **more: object) -> dict[str, object]:
+    return run_params("square", [vectors.tensor(0)], vectors.tensor(1), **more)
+
+
+def nobody_writes(connection: raw.Connection, memory: np.ndarray) -> None:
+    """The memory is the client's again."""
+    memory[:] = POISON
+    assert connection.alive()
+    assert (memory == POISON).all(), "it went on"
 
 
 def test_cancel_running(connection: raw.Connection) -> None:
-    work = LongRun(connection)
-    assert connection.call("cancel", {"msgid": work.msgid}) == {"cancelled": True}
-    error = connection.reply_error(work.msgid)
-    assert (error.code, error.detail) == ("cancelled", {"ended": True})
-    # The memory is the client's again: nothing writes it any more.
-    work.vectors[1][:] = POISON
-    assert connection.alive()
-    assert (work.vectors[1] == POISON).all()
-
-
-def test_cancel_queued(connection: raw.Connection) -> None:
-    vectors = Vectors(connection, 2, 100)
-    vectors[1][:] = POISON
-    work = LongRun(connection)
-    queued = connection.request("run", run_params("square", [vectors.tensor(0)], vectors.tensor(1)))
-    assert connection.call("cancel", {"msgid": queued}) == {"cancelled": True}
-    error = connection.reply_error(queued)
-    assert (error.code, error.detail) == ("cancelled", {"ended": True})
-    assert work.msgid not in connection.replies, "the one before it was cancelled, too"
-    connection.call("cancel", {"msgid": work.msgid})
-    connection.reply(work.msgid)
-    assert connection.alive()
-    assert (vectors[1] == POISON).all(), "a cancelled run was executed"
-
-
-def test_the_stream_goes_on_after_a_cancel(connection: raw.Connection) -> None:
+    """The run behind it is executed."""
     vectors = Vectors(connection, 2, 100)
     vectors[0][:] = 3
     work = LongRun(connection)
-    behind = connection.request("run", run_params("square", [vectors.tensor(0)], vectors.tensor(1)))
-    connection.call("cancel", {"msgid": work.msgid})
+    behind = connection.request("run", square(vectors))
+    assert connection.call("cancel", {"msgid": work.msgid}) == {"cancelled": True}
+    assert answer(connection, work.msgid) == ("cancelled", ENDED)
+    nobody_writes(connection, work.vectors[1])
     connection.reply(behind).get()
     assert (vectors[1] == 9).all()
 
 
-def test_cancel_what_has_ended(connection: raw.Connection) -> None:
-    vectors = Vectors(connection, 2, 10)
-    msgid = connection.request("run", run_params("square", [vectors.tensor(0)], vectors.tensor(1)))
+@pytest.mark.parametrize("why", ["cancelled", "deadline_exceeded"])
+def test_queued(connection: raw.Connection, why: str) -> None:
+    """It is answered though the job before it still runs, and it is never executed."""
+    vectors = Vectors(connection, 2, 100)
+    vectors[1][:] = POISON
+    work = LongRun(connection)
+    queued = connection.request("run", square(vectors, **({"deadline_ms": 20} if why == "deadline_exceeded" else {})))
+    if why == "cancelled":
+        assert connection.call("cancel", {"msgid": queued}) == {"cancelled": True}
+    assert answer(connection, queued) == (why, ENDED)
+    assert work.msgid not in connection.replies, "the one before it was cancelled, too"
+    connection.call("cancel", {"msgid": work.msgid})
+    connection.reply(work.msgid)
+    assert connection.alive()
+    assert (vectors[1] == POISON).all(), "it was executed"
+
+
+def test_what_cannot_be_cancelled(connect: Callable[..., raw.Connection]) -> None:
+    """What has ended, what is no run, and what is another connection's."""
+    connection, other = connect(), connect()
+    msgid = connection.request("run", square(Vectors(connection, 2, 10)))
     connection.reply(msgid).get()
     assert connection.call("cancel", {"msgid": msgid}) == {"cancelled": False}
-
-
-def test_cancel_itself_and_others(connection: raw.Connection) -> None:
-    """Only runs can be cancelled."""
     assert connection.reply(connection.request("cancel", {"msgid": 500}, msgid=500)).get() == {"cancelled": False}
-
-
-def test_cancel_of_another_connection(connect: Callable[..., raw.Connection]) -> None:
-    one, two = connect(), connect()
-    work = LongRun(one)
-    assert two.call("cancel", {"msgid": work.msgid}) == {"cancelled": False}
-    assert one.alive() and work.msgid not in one.replies
-    one.call("cancel", {"msgid": work.msgid})
+    work = LongRun(connection)
+    assert other.call("cancel", {"msgid": work.msgid}) == {"cancelled": False}
+    assert connection.alive() and work.msgid not in connection.replies
+    connection.call("cancel", {"msgid": work.msgid})
 
 
 def test_cancel_twice(connection: raw.Connection) -> None:
@@ -84,9 +89,7 @@ def test_cancel_right_after_run(connection: raw.Connection) -> None:
     vectors = Vectors(connection, 2, 1000)
     vectors[0][:] = 3
     for i in range(100):
-        run = raw.pack_request(
-            1000 + i, "run", run_params("square", [vectors.tensor(0)], vectors.tensor(1), repeat=100)
-        )
+        run = raw.pack_request(1000 + i, "run", square(vectors, repeat=100))
         connection.send(run + raw.pack_request(2000 + i, "cancel", {"msgid": 1000 + i}))
         cancelled = connection.reply(2000 + i).get()["cancelled"]
         reply = connection.reply(1000 + i)
@@ -97,12 +100,9 @@ def test_cancel_right_after_run(connection: raw.Connection) -> None:
 def test_deadline_of_a_running_job(connection: raw.Connection) -> None:
     """It is answered at once, and `trim` when nothing uses the memory any more."""
     work = LongRun(connection, wait=False, deadline_ms=20)
-    error = connection.reply_error(work.msgid)
-    assert (error.code, error.detail) == ("deadline_exceeded", {"ended": False})
+    assert answer(connection, work.msgid) == ("deadline_exceeded", GOES_ON)
     connection.call("trim")
-    work.vectors[1][:] = POISON
-    assert connection.alive()
-    assert (work.vectors[1] == POISON).all()
+    nobody_writes(connection, work.vectors[1])
 
 
 class Product:
@@ -123,45 +123,32 @@ class Product:
 
 
 SIDE = 3000
-KERNELS = [("f32", {}), ("f32", {"variant": "blocked"}), ("f16", {})]
 
 
 @only_on_the_host
-@pytest.mark.parametrize(("dtype", "attrs"), KERNELS)
-def test_deadline_of_one_long_execution(connection: raw.Connection, dtype: str, attrs: dict[str, object]) -> None:
+@pytest.mark.parametrize(("dtype", "attrs"), [("f32", {}), ("f32", {"variant": "blocked"}), ("f16", {})])
+def test_one_long_execution(connection: raw.Connection, dtype: str, attrs: dict[str, object]) -> None:
+    """It does not hold up the answer at a deadline; a cancel ends it."""
     product = Product(connection, dtype, attrs)
     for _ in range(3):
-        error = connection.reply_error(product.ask(deadline_ms=20))
-        assert (error.code, error.detail) == ("deadline_exceeded", {"ended": False})
+        assert answer(connection, product.ask(deadline_ms=20)) == ("deadline_exceeded", GOES_ON)
     connection.call("trim")
-
-
-@only_on_the_host
-@pytest.mark.parametrize(("dtype", "attrs"), KERNELS)
-def test_cancel_of_one_long_execution(connection: raw.Connection, dtype: str, attrs: dict[str, object]) -> None:
-    product = Product(connection, dtype, attrs)
     for _ in range(3):
         msgid = product.ask()
         assert connection.alive()
         assert connection.call("cancel", {"msgid": msgid}) == {"cancelled": True}
-        error = connection.reply_error(msgid)
-        assert (error.code, error.detail) == ("cancelled", {"ended": True})
-        product.shared.bytes[-4:] = 0x5A
-        assert connection.alive()
-        assert (product.shared.bytes[-4:] == 0x5A).all(), "it went on"
+        assert answer(connection, msgid) == ("cancelled", ENDED)
+        nobody_writes(connection, product.shared.view(np.float32, 1, product.shared.size - 4))
 
 
 @only_on_the_host
 def test_what_comes_behind_waits_for_the_end(connection: raw.Connection) -> None:
     """The reply frees the msgid, and nothing else: the next run of the stream finds what the first one left."""
     work = LongRun(connection, deadline_ms=500)
-    assert connection.reply_error(work.msgid).detail == {"ended": False}
-    again = run_params("square", [work.vectors.tensor(0)], work.vectors.tensor(1))
-    connection.send(raw.pack_request(work.msgid, "run", again))
+    assert connection.reply_error(work.msgid).detail == GOES_ON
+    connection.send(raw.pack_request(work.msgid, "run", square(work.vectors)))
     connection.reply(work.msgid).get()
-    work.vectors[1][:] = POISON
-    assert connection.alive()
-    assert (work.vectors[1] == POISON).all()
+    nobody_writes(connection, work.vectors[1])
 
 
 @only_on_the_host
@@ -169,8 +156,7 @@ def test_a_connection_that_ends_behind_a_deadline(connect: Callable[..., raw.Con
     """With work that was answered, and goes on. (The fixture sees that the daemon keeps nothing of it.)"""
     for _ in range(3):
         one = connect()
-        msgid = Product(one).ask(deadline_ms=5)
-        assert one.reply_error(msgid).detail == {"ended": False}
+        assert one.reply_error(Product(one).ask(deadline_ms=5)).detail == GOES_ON
         one.close()
 
 
@@ -178,48 +164,27 @@ def test_a_connection_that_ends_behind_a_deadline(connect: Callable[..., raw.Con
 def test_late_ends_are_counted(connection: raw.Connection) -> None:
     """The device's time is the user's until the work has ended, whoever was told what before."""
     connection.call("hello", {"client": "late"})
-    msgid = LongRun(connection, deadline_ms=500).msgid
-    assert connection.reply_error(msgid).detail == {"ended": False}
+    assert connection.reply_error(LongRun(connection, deadline_ms=500).msgid).detail == GOES_ON
     connection.call("trim")
     row = next(r for r in connection.call("clients")["clients"] if r["client"] == "late")
     assert row["device_us"] > 20e3, "not even what passed until the reply"
 
 
-def test_deadline_of_a_queued_job(connection: raw.Connection) -> None:
-    """It is answered when its time is over, though the job before it still runs, and it is never executed."""
-    vectors = Vectors(connection, 2, 100)
-    vectors[1][:] = POISON
-    work = LongRun(connection)
-    queued = connection.request("run", run_params("square", [vectors.tensor(0)], vectors.tensor(1), deadline_ms=20))
-    error = connection.reply_error(queued)
-    assert (error.code, error.detail) == ("deadline_exceeded", {"ended": True})
-    assert work.msgid not in connection.replies
-    connection.call("cancel", {"msgid": work.msgid})
-    connection.reply(work.msgid)
-    assert connection.alive()
-    assert (vectors[1] == POISON).all()
-
-
-def test_deadline_that_is_kept(connection: raw.Connection) -> None:
-    vectors = Vectors(connection, 2, 100)
-    connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)], deadline_ms=86400000)
-
-
-def test_deadlines_leave_nothing(connection: raw.Connection, daemon: object) -> None:
+def test_deadlines_that_are_kept_leave_nothing(connection: raw.Connection, daemon: object) -> None:
     """Answered runs with far deadlines keep no memory mapped and no request alive."""
     for _ in range(200):
         vectors = Vectors(connection, 2, 100)
-        connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)], deadline_ms=86400000)
+        connection.call("run", square(vectors, deadline_ms=86400000))
         connection.call("release", {"buffer": vectors.buffer})
     pid = daemon.pid  # type: ignore[attr-defined]
     proc.eventually(lambda: proc.maps(pid) == 0, "the mappings are closed")
 
 
+# ---- timings ----
+
+
 def test_repeat_and_warmup(connection: raw.Connection) -> None:
-    vectors = Vectors(connection, 2, 1000)
-    vectors[0][:] = 3
-    result = connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)], warmup=3, repeat=20)
-    timings = result["timings"]
+    timings = connection.call("run", square(Vectors(connection, 2, 1000), warmup=3, repeat=20))["timings"]
     assert len(timings["samples"]) == 20 and all(s > 0 for s in timings["samples"])
     ordered = sorted(timings["samples"])
     assert timings["min"] == ordered[0] and timings["max"] == ordered[-1]
@@ -231,8 +196,7 @@ def test_repeat_and_warmup(connection: raw.Connection) -> None:
 @pytest.mark.parametrize("repeat", [1, 20])
 def test_timings_that_nobody_asked_for(connection: raw.Connection, repeat: int) -> None:
     """The host measures all the same, and a GPU with its events only what it was asked for."""
-    vectors = Vectors(connection, 2, 777)
-    timings = connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)], repeat=repeat, timing=False)["timings"]
+    timings = connection.call("run", square(Vectors(connection, 2, 777), repeat=repeat, timing=False))["timings"]
     assert not set(timings) & {"gpu_us", "h2d_us", "d2h_us", "min", "median", "p90", "max", "samples"}
     assert ("host_us" in timings) == (EXEC == "host_us")
     if EXEC == "host_us":
@@ -241,8 +205,7 @@ def test_timings_that_nobody_asked_for(connection: raw.Connection, repeat: int) 
 
 
 def test_timings_of_one_execution(connection: raw.Connection) -> None:
-    vectors = Vectors(connection, 2, 1000)
-    timings = connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)])["timings"]
+    timings = connection.call("run", square(Vectors(connection, 2, 1000)))["timings"]
     assert set(timings) >= {"recv_to_start_us", "queue_us", "total_us", EXEC}
     assert not set(timings) & {OTHER, "min", "samples"}
     assert ("h2d_us" in timings) == ("d2h_us" in timings) == (EXEC == "gpu_us")

@@ -19,46 +19,42 @@ from support import memfd, proc, raw
 from support.daemon import Daemon
 
 
-def test_killed_idle(daemon: Daemon, spawn: Spawn) -> None:
-    kill(child_with(daemon, lambda c: [Vectors(c, 2, 1000) for _ in range(10)], spawn))
+def hold(c: raw.Connection) -> object:
+    return [Vectors(c, 2, 1000) for _ in range(10)]
 
 
-def test_killed_with_a_running_job(daemon: Daemon, spawn: Spawn) -> None:
-    """Repeats stop: 10000 of them would take far longer than this test's patience with a slow machine."""
+def queue(c: raw.Connection) -> object:
+    """Repeats stop with the client: 10000 of them would take far longer than this test's patience with a slow machine."""
+    long, vectors = LongRun(c), Vectors(c, 9, 1000)
+    for stream in range(8):
+        out = vectors.tensor(1 + stream)  # streams of one client run at the same time
+        for _ in range(3):
+            c.request("run", run_params("square", [vectors.tensor(0)], out, stream=stream, repeat=10000))
+    return long, vectors
+
+
+def send_half(c: raw.Connection) -> None:
+    c.send(raw.pack_request(1, "ping", {"a": bytes(1000)})[:500])
+
+
+def send_half_with_descriptors(c: raw.Connection) -> None:
+    fds = [memfd.make(4096) for _ in range(16)]
+    c.send(raw.pack_request(1, "ping", {"nfds": 16, "a": bytes(1000)})[:500], fds)
+
+
+def leave_replies(c: raw.Connection) -> None:
+    """Replies with descriptors are under way to nobody."""
+    for _ in range(30):
+        c.request("alloc", {"size": 4096})
+
+
+@pytest.mark.parametrize("work", [hold, LongRun, queue, send_half, send_half_with_descriptors, leave_replies])
+def test_killed(work: Callable[[raw.Connection], object], daemon: Daemon, spawn: Spawn) -> None:
     before = daemon.holdings()
-    pid = child_with(daemon, LongRun, spawn)
-    assert daemon.holdings()["memfd maps"] > before["memfd maps"]
+    pid = child_with(daemon, work, spawn)
+    assert work is not LongRun or daemon.holdings()["memfd maps"] > before["memfd maps"]
     kill(pid)
     daemon.wait_holdings(before)
-
-
-def test_killed_with_queued_jobs(daemon: Daemon, spawn: Spawn) -> None:
-    def work(c: raw.Connection) -> object:
-        long, vectors = LongRun(c), Vectors(c, 9, 1000)
-        for stream in range(8):
-            out = vectors.tensor(1 + stream)  # streams of one client run at the same time
-            for _ in range(3):
-                c.request("run", run_params("square", [vectors.tensor(0)], out, stream=stream, repeat=10000))
-        return long, vectors
-
-    kill(child_with(daemon, work, spawn))
-
-
-def test_killed_in_the_middle_of_a_message(daemon: Daemon, spawn: Spawn) -> None:
-    kill(child_with(daemon, lambda c: c.send(raw.pack_request(1, "ping", {"a": bytes(1000)})[:500]), spawn))
-
-
-def test_killed_in_the_middle_of_a_message_with_descriptors(daemon: Daemon, spawn: Spawn) -> None:
-    def work(c: raw.Connection) -> object:
-        fds = [memfd.make(4096) for _ in range(16)]
-        return c.send(raw.pack_request(1, "ping", {"nfds": 16, "a": bytes(1000)})[:500], fds)
-
-    kill(child_with(daemon, work, spawn))
-
-
-def test_killed_before_it_reads_its_replies(daemon: Daemon, spawn: Spawn) -> None:
-    """Replies with descriptors (alloc) are under way to nobody."""
-    kill(child_with(daemon, lambda c: [c.request("alloc", {"size": 4096}) for _ in range(30)], spawn))
 
 
 def test_what_is_made_for_nobody_is_cancelled_not_failed(daemon: Daemon) -> None:
@@ -82,7 +78,7 @@ def test_what_is_made_for_nobody_is_cancelled_not_failed(daemon: Daemon) -> None
         assert {code for code, n in now.items() if n != before.get(code, 0)} == {"cancelled"}
 
 
-@pytest.mark.parametrize("round_", range(10))
+@pytest.mark.parametrize("round_", range(6))
 def test_killed_anywhere(round_: int, daemon: Daemon, spawn: Spawn) -> None:
     """In the middle of a busy mixture, at no chosen moment."""
     ready, done = os.pipe()
@@ -93,10 +89,8 @@ def test_killed_anywhere(round_: int, daemon: Daemon, spawn: Spawn) -> None:
         os.write(done, b"x")
         while True:
             shared = memfd.Shared(65536)
-            ids = [
-                connection.request("run", run_params("square", [vectors.tensor(0)], vectors.tensor(1 + s), stream=s))
-                for s in range(4)
-            ]
+            runs = [run_params("square", [vectors.tensor(0)], vectors.tensor(1 + s), stream=s) for s in range(4)]
+            ids = [connection.request("run", run) for run in runs]
             buffer = connection.register(shared)
             ids.append(connection.request("alloc", {"size": 10000}))
             ids.append(connection.request("release", {"buffer": buffer}))
@@ -168,24 +162,15 @@ def test_a_child_closing_its_copy_is_no_end(daemon: Daemon, connection: raw.Conn
     connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
 
 
-def test_end_of_file_with_work_in_flight(daemon: Daemon, connect: Callable[..., raw.Connection]) -> None:
-    before = daemon.holdings()
-    connection = connect()
-    LongRun(connection)
-    connection.close()
-    daemon.wait_holdings(before)
-
-
-def test_end_of_file_of_a_paused_connection(
-    daemon: Daemon, connect: Callable[..., raw.Connection], limits: dict[str, int]
-) -> None:
-    """Its credit is used up, so it is not read; its end is noticed all the same, not only when its work is done, which
-    would take hours."""
+@pytest.mark.parametrize("paused", [False, True])
+def test_end_of_file(daemon: Daemon, connect: Callable[..., raw.Connection], limits: dict[str, int], paused: bool) -> None:
+    """With work in flight. Where the credit is used up, the connection is not read; its end is noticed all the same, not only
+    when its work is done, which would take hours."""
     before = daemon.holdings()
     connection = connect()
     work = LongRun(connection)
     params = run_params("square", [work.vectors.tensor(0)], work.vectors.tensor(1), repeat=10000)
-    for _ in range(limits["inflight"]):
+    for _ in range(limits["inflight"] if paused else 0):
         connection.request("run", params)
     connection.close()
     daemon.wait_holdings(before)
@@ -202,7 +187,6 @@ def test_half_closed(connection: raw.Connection) -> None:
 
 def test_stopped_client_does_not_stop_others(daemon: Daemon, spawn: Spawn) -> None:
     """SIGSTOP in the middle of replies that it does not read."""
-
     pid = child_with(daemon, raw.Connection.ask_without_reading, spawn)
     os.kill(pid, signal.SIGSTOP)
     with daemon.connect() as other:
@@ -212,16 +196,3 @@ def test_stopped_client_does_not_stop_others(daemon: Daemon, spawn: Spawn) -> No
             other.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
         assert np.array_equal(vectors[1], vectors[0] * 2)
     kill(pid)
-
-
-def test_a_thousand_connections(daemon: Daemon) -> None:
-    """One after the other, each leaving without a word."""
-    for _ in range(1000):
-        connection = daemon.connect()
-        connection.request("ping", {})
-        connection.close()
-
-
-def test_connections_at_once(daemon: Daemon, connect: Callable[..., raw.Connection]) -> None:
-    connections = [connect() for _ in range(40)]
-    assert all(c.alive() for c in connections)

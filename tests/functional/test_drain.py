@@ -24,6 +24,13 @@ def server() -> Iterator[Daemon]:
         yield daemon
 
 
+def serves(connection: raw.Connection) -> bool:
+    reply = connection.reply(connection.request("alloc", {"size": 1}))
+    for fd in reply.fds:
+        os.close(fd)
+    return reply.error is None
+
+
 def state(connection: raw.Connection) -> str:
     """As every way of asking says it."""
     told = connection.call("clients")["state"]
@@ -41,7 +48,13 @@ def test_idle(server: Daemon) -> None:
     with server.connect() as connection:
         assert connection.call("drain") == {"drained": True, "jobs": 0, "connections": 1}
         assert state(connection) == "draining"
+        asked = [connection.request("alloc", {"size": 1}) for _ in range(100)]
+        assert connection.alive()
+        assert {connection.reply_error(m).code for m in asked} == {"shutting_down"}
         assert connection.call("drain", {"resume": True}) == {"drained": True, "jobs": 0, "connections": 1}
+        assert state(connection) == "serving"
+        assert connection.error("drain", {"timeout_ms": -1}).code == "out_of_range"
+        assert connection.error("drain", {"now": True}).code == "unknown_key"
         assert state(connection) == "serving"
 
 
@@ -82,9 +95,7 @@ def test_work_in_flight_ends_and_new_work_is_refused(server: Daemon) -> None:
             assert newcomer.alive()
             assert newcomer.error("alloc", {"size": 1}).code == "shutting_down"
             admin.call("drain", {"resume": True})
-            reply = newcomer.reply(newcomer.request("alloc", {"size": 1}))
-            assert reply.get()["buffer"]
-            os.close(reply.fds[0])
+            assert serves(newcomer)
     assert [e for e in ("drain", "drained", "resume") if f"event={e} " not in server.log()] == []
 
 
@@ -112,72 +123,57 @@ def test_resume_answers_those_who_wait(server: Daemon) -> None:
         assert worker.alive() and state(worker) == "serving", "the stop was taken back, too"
 
 
-def test_stop_when_idle(server: Daemon) -> None:
-    with server.connect() as connection:
-        assert connection.call("drain", {"stop": True}) == {"drained": True, "jobs": 0, "connections": 1}
-        assert connection.wait_closed() is None
-    assert server.wait() == 0
-
-
-def test_stop_waits_for_what_is_in_flight(server: Daemon) -> None:
-    with server.connect() as worker, server.connect() as admin:
+@pytest.mark.parametrize("leaves", [False, True], ids=["who asked waits", "who asked is gone"])
+def test_stop_waits_for_what_is_in_flight(server: Daemon, leaves: bool) -> None:
+    with server.connect() as worker:
         vectors = Vectors(worker, 2, 1000)
         vectors[0][:] = 3
         long = LongRun(worker)
         last = worker.request("run", {"op": "square", "in": [vectors.tensor(0)], "out": [vectors.tensor(1)]})
         assert worker.alive()
+        admin = server.connect()
         asked = admin.request("drain", {"stop": True})
         assert admin.alive() and server.running()
-        worker.request("cancel", {"msgid": long.msgid})
-        worker.reply(last).get()
-        assert (vectors[1] == 9).all()
-        assert admin.reply(asked).get()["drained"] is True
-        assert admin.wait_closed() is None and worker.wait_closed() is None
-    assert server.wait() == 0
-
-
-def test_stop_goes_on_when_the_one_who_asked_is_gone(server: Daemon) -> None:
-    with server.connect() as worker:
-        long = LongRun(worker)
-        with server.connect() as admin:
-            admin.request("drain", {"stop": True})
-            assert admin.alive()
+        if leaves:
+            admin.close()
         assert state(worker) == "draining"
         stop(worker, long)
+        worker.reply(last).get()
+        assert (vectors[1] == 9).all()
+        if not leaves:
+            assert admin.reply(asked).get()["drained"] is True
+            assert admin.wait_closed() is None
+            admin.close()
         assert worker.wait_closed() is None
     assert server.wait() == 0
 
 
-def test_stop_when_the_time_is_over(server: Daemon) -> None:
-    """As after SIGTERM: the grace, then what still runs is cancelled, and the status is 0."""
+@pytest.mark.parametrize("how", ["stop", "sigterm"])
+def test_stop_when_the_time_is_over(how: str) -> None:
+    """The grace, then what still runs is cancelled, and the status is 0: as after SIGTERM, which may come while it drains."""
     with Daemon(config=CONFIG + "[server]\nshutdown_grace_ms = 50\n") as daemon:
         with daemon.connect() as worker, daemon.connect() as admin:
             long = LongRun(worker)
-            reply = admin.call("drain", {"stop": True, "timeout_ms": 50})
-            assert reply["drained"] is False and reply["jobs"] == 1
+            if how == "stop":
+                reply = admin.call("drain", {"stop": True, "timeout_ms": 50})
+                assert reply["drained"] is False and reply["jobs"] == 1
+            else:
+                asked = admin.request("drain")
+                assert admin.alive()
+                os.kill(daemon.pid, signal.SIGTERM)
             assert worker.reply_error(long.msgid).code == "cancelled"
-            assert worker.wait_closed() is None
+            if how == "sigterm":
+                assert admin.reply(asked).get()["drained"] is True
+            assert worker.wait_closed() is None and admin.wait_closed() is None
         assert daemon.wait() == 0
 
 
-def test_sigterm_while_draining(server: Daemon) -> None:
-    with Daemon(config=CONFIG + "[server]\nshutdown_grace_ms = 50\n") as daemon:
-        with daemon.connect() as worker, daemon.connect() as admin:
-            long = LongRun(worker)
-            asked = admin.request("drain")
-            assert admin.alive()
-            os.kill(daemon.pid, signal.SIGTERM)
-            assert worker.reply_error(long.msgid).code == "cancelled"
-            assert admin.reply(asked).get()["drained"] is True
-            assert admin.wait_closed() is None
-        assert daemon.wait() == 0
-
-
-def test_a_supervisor_ends_with_it() -> None:
-    """The end was asked for: nothing is started again."""
-    with Daemon("--supervise", config=CONFIG) as daemon:
+@pytest.mark.parametrize("supervised", [False, True])
+def test_stop_when_idle(supervised: bool) -> None:
+    """A supervisor ends with it: the end was asked for."""
+    with Daemon(*["--supervise"] * supervised, config=CONFIG) as daemon:
         with daemon.connect() as connection:
-            assert connection.call("drain", {"stop": True})["drained"] is True
+            assert connection.call("drain", {"stop": True}) == {"drained": True, "jobs": 0, "connections": 1}
             assert connection.wait_closed() is None
         assert daemon.wait() == 0
     assert "event=supervise_restart" not in daemon.log()
@@ -229,29 +225,4 @@ def test_for_administrators() -> None:
                 for params in ({}, {"stop": True}, {"resume": True}):
                     error = stranger.error("drain", params)
                     assert (error.code, error.detail["method"]) == ("permission_denied", "drain")
-                assert state(stranger) == "serving"
-                assert server_serves(stranger)
-
-
-def server_serves(connection: raw.Connection) -> bool:
-    reply = connection.reply(connection.request("alloc", {"size": 1}))
-    os.close(reply.fds[0])
-    return reply.error is None
-
-
-def test_bad_parameters(server: Daemon) -> None:
-    with server.connect() as connection:
-        error = connection.error("drain", {"stop": True, "resume": True})
-        assert (error.code, error.key) == ("invalid_argument", "resume")
-        assert connection.error("drain", {"timeout_ms": -1}).code == "out_of_range"
-        assert connection.error("drain", {"now": True}).code == "unknown_key"
-        assert state(connection) == "serving"
-
-
-def test_many_refusals(server: Daemon) -> None:
-    """Each asked gets its answer, and what is served goes on between them."""
-    with server.connect() as connection:
-        connection.call("drain")
-        asked = [connection.request("alloc", {"size": 1}) for _ in range(100)]
-        assert connection.alive()
-        assert {connection.reply_error(m).code for m in asked} == {"shutting_down"}
+                assert state(stranger) == "serving" and serves(stranger)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
 from arrays import LongRun, Vectors
 from support import backends, idle, proc, raw
@@ -10,15 +12,12 @@ from support.daemon import Daemon, sanitized
 CONFIG = backends.config(backends.HOST)
 
 
-def test_idle_costs_nothing() -> None:
-    with Daemon(config=CONFIG) as daemon:
-        idle.assert_idle(daemon)
-
-
 def test_idle_clients_cost_nothing() -> None:
     """One that has only connected, one whose work is done, one whose work was cancelled, and one whose replies do not fit its
     socket: it is waited for, not polled."""
-    with Daemon(config=CONFIG) as daemon, daemon.connect() as connected, daemon.connect() as used, daemon.connect() as slow:
+    with Daemon(config=CONFIG) as daemon, ExitStack() as stack:
+        idle.assert_idle(daemon)  # without any, too
+        connected, used, slow = (stack.enter_context(daemon.connect()) for _ in range(3))
         assert connected.alive()
         vectors = Vectors(used, 2, 1 << 20)
         used.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
@@ -42,7 +41,7 @@ def test_small_before_the_first_blas_call() -> None:
 
 
 def test_memory_of_clients_that_left_is_given_back() -> None:
-    """A hundred clients with a megabyte message each: the daemon is not a hundred megabytes larger."""
+    """Twenty clients with a message each of the most bytes."""
     with Daemon(config=CONFIG) as daemon:
         with daemon.connect() as connection:
             size = connection.call("hello")["limits"]["message_bytes"] - 1000
