@@ -14,16 +14,15 @@ from typing import Any
 
 import prometheus
 import pytest
-from arrays import Vectors, run_params
+from arrays import Vectors
 from domains import Client, Domains
 from gpu_machine import only_with_the_standin
-from quotas import check, refusals, register, register_error
-from support import proc, raw
+from quotas import HOST, check, refusals, register, register_error
+from support import proc, raw, users
 from support.daemon import Daemon, binary
 from support.users import STRANGER, as_root, reload
 from user_kernels import ADD, ARCH, only_with_nvrtc
 
-HOST = "[cuda]\nenabled = false\n"
 FIRST = 0xFFFF0000  # the number of the first identity
 
 
@@ -57,12 +56,12 @@ class Identities(Daemon):
             return connection.alive()
         return False
 
-    def log_to(self, after: int) -> str:
-        return "\n".join(self.log().splitlines()[after:])
+
+Start = Callable[..., Identities]
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Identities]]:
+def start() -> Iterator[Start]:
     daemons: list[Identities] = []
 
     def new(*args: Any, **options: Any) -> Identities:
@@ -81,19 +80,10 @@ def run(connection: raw.Connection) -> None:
     connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
 
 
-def config_error(tmp_path: Path, text: str) -> str:
-    path = tmp_path / "kopsd.conf"
-    path.write_text(HOST + text, encoding="utf-8")
-    command = [str(binary()), "--check-config", "--config", str(path), "--socket", "/tmp/unused.sock"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode in (0, 2)
-    return done.stderr
-
-
 # ---- who a peer is ----
 
 
-def test_a_peer_is_the_socket_s_identity(start: Callable[..., Identities]) -> None:
+def test_a_peer_is_the_socket_s_identity(start: Start) -> None:
     daemon = start()
     with daemon.at("a") as a, daemon.at("b") as b, daemon.connect() as user:
         assert a.call("hello")["identity"] == "a"
@@ -115,11 +105,6 @@ def test_a_peer_is_the_socket_s_identity(start: Callable[..., Identities]) -> No
         assert of.value(uid="", identity="a") == of.value(uid="", identity="b") == of.value(uid=str(os.getuid()), identity="") == 1
         families = prometheus.parse(b.call("metrics")["text"])
         assert {dict(labels)["identity"] for _, labels in families["kopsd_user_connections"].samples} == {"b"}
-
-
-def test_a_trace_names_identities(start: Callable[..., Identities]) -> None:
-    daemon = start()
-    with daemon.at("a") as a, daemon.at("b") as b, daemon.connect() as user:
         a.call("trace", {"begin": True})
         user.call("trace", {"begin": True, "everybody": True})
         run(a)
@@ -130,7 +115,7 @@ def test_a_trace_names_identities(start: Callable[..., Identities]) -> None:
 
 
 @as_root
-def test_root_is_nobody(start: Callable[..., Identities]) -> None:
+def test_root_is_nobody(start: Start) -> None:
     """Root of a container may do what any peer may there, and nothing of a daemon's administrator."""
     daemon = start("[socket c]\nclasses = use, tune\n[socket d]\nclasses = administer\n", names=("a", "c", "d"))
     with daemon.at("a") as a, daemon.at("c") as c, daemon.at("d") as d:
@@ -147,10 +132,8 @@ def test_root_is_nobody(start: Callable[..., Identities]) -> None:
 
 
 @as_root
-def test_users_and_lists_do_not_count_there(start: Callable[..., Identities]) -> None:
+def test_users_and_lists_do_not_count_there(start: Start) -> None:
     """Whoever may open the socket is served, as the identity."""
-    from support import users
-
     daemon = start("mode = 0666\n[access]\nallow = owner\n")
     daemon.folder.chmod(0o755)
     with users.acting_as(STRANGER):
@@ -162,9 +145,7 @@ def test_users_and_lists_do_not_count_there(start: Callable[..., Identities]) ->
 
 
 @as_root
-def test_a_user_with_an_identity_s_number_is_refused(start: Callable[..., Identities]) -> None:
-    from support import users
-
+def test_a_user_with_an_identity_s_number_is_refused(start: Start) -> None:
     daemon = start(config=HOST + users.OPEN)
     with daemon.at("a") as connection:
         number = connection.call("clients")["users"][0]["uid"]
@@ -181,7 +162,7 @@ def test_a_user_with_an_identity_s_number_is_refused(start: Callable[..., Identi
 # ---- quotas ----
 
 
-def test_quotas_are_the_identity_s(start: Callable[..., Identities]) -> None:
+def test_quotas_are_the_identity_s(start: Start) -> None:
     daemon = start("quota_buffers = 2\n[socket b]\nquota_buffers = 3\nquota_connections = 2\n")
     with daemon.at("a") as a, daemon.at("a") as other, daemon.at("b") as b, daemon.at("b") as second, daemon.connect() as user:
         register(a, 4096)
@@ -200,7 +181,7 @@ def test_quotas_are_the_identity_s(start: Callable[..., Identities]) -> None:
     assert "identity=a" in refusals(daemon, "buffers")[0]
 
 
-def test_a_reload_changes_quotas_and_rights(start: Callable[..., Identities]) -> None:
+def test_a_reload_changes_quotas_and_rights(start: Start) -> None:
     daemon = start("quota_buffers = 1\n")
     with daemon.at("a") as a:
         register(a, 4096)
@@ -219,28 +200,28 @@ def test_a_reload_changes_quotas_and_rights(start: Callable[..., Identities]) ->
 
 @only_with_nvrtc
 @pytest.mark.parametrize(
-    ("section", "allowed"),
-    [("", True), ("user_kernels = off\n", False), ("user_kernels = on\n", True), ("user_kernels = auto\nhand_out = off\n", True)],
+    ("section", "config", "allowed"),
+    [
+        ("", "", True),
+        ("user_kernels = off\n", "", False),
+        ("user_kernels = on\n", "", True),
+        ("user_kernels = auto\nhand_out = off\n", "", True),
+        ("user_kernels = on\n", "[kernels]\nuser_kernels = off\n", False),
+    ],
 )
-def test_a_socket_says_who_brings_kernels(start: Callable[..., Identities], section: str, allowed: bool) -> None:
-    daemon = start(section, config="[cuda]\ndriver = none\n")
+def test_a_socket_says_who_brings_kernels(start: Start, section: str, config: str, allowed: bool) -> None:
+    """Where the daemon allows any."""
+    daemon = start(section, config="[cuda]\ndriver = none\n" + config)
     with daemon.at("a") as a:
         hello = a.call("hello")
         assert hello["kernels"]["allowed"] == allowed == ("compile" in hello["features"])
         assert hello["kernels"]["policy"] == ("all" if allowed else "off")
-        params = {"source": ADD, "entries": ["add2_kernel"], "arch": ARCH}
+        reply = a.reply(a.request("compile", {"source": ADD, "entries": ["add2_kernel"], "arch": ARCH}))
         if allowed:
-            a.call("compile", params)
+            reply.get()
         else:
-            error = a.error("compile", params)
-            assert error.code == "permission_denied" and 'identity "a"' in error.message
-
-
-@only_with_nvrtc
-def test_none_where_the_daemon_allows_none(start: Callable[..., Identities]) -> None:
-    daemon = start("user_kernels = on\n", config="[cuda]\ndriver = none\n[kernels]\nuser_kernels = off\n")
-    with daemon.at("a") as a:
-        assert not a.call("hello")["kernels"]["allowed"]
+            assert reply.error and reply.error["code"] == "permission_denied"
+            assert config or 'identity "a"' in reply.error["message"]
 
 
 @pytest.mark.parametrize(
@@ -253,7 +234,7 @@ def test_none_where_the_daemon_allows_none(start: Callable[..., Identities]) -> 
         ("off", "", "off"),
     ],
 )
-def test_the_isolation_of_a_socket(start: Callable[..., Identities], isolate: str, section: str, expected: str) -> None:
+def test_the_isolation_of_a_socket(start: Start, isolate: str, section: str, expected: str) -> None:
     daemon = start(section, config=HOST + f"[executors]\nisolate = {isolate}\n")
     with daemon.at("a") as a, daemon.connect() as user:
         assert a.call("hello")["isolation"] == expected
@@ -265,35 +246,27 @@ def test_the_isolation_of_a_socket(start: Callable[..., Identities], isolate: st
 # ---- which sockets there are ----
 
 
-def test_a_new_folder_has_a_socket(start: Callable[..., Identities]) -> None:
-    """Without a reload: as where a pod is the first of its namespace."""
-    daemon = start(names=())
-    (daemon.folders / "late").mkdir()
-    proc.eventually(lambda: daemon.may_connect("late"), daemon.log)
-    with daemon.at("late") as connection:
-        assert connection.call("hello")["identity"] == "late"
-
-
-def test_a_folder_s_end_is_the_end_of_its_connections(start: Callable[..., Identities]) -> None:
-    daemon = start()
+def test_a_folder_s_end_is_the_end_of_its_connections(start: Start) -> None:
+    """And a new one has a socket. Without a reload: as where a pod is the first of its namespace."""
+    daemon = start(names=("b",))
+    (daemon.folders / "a").mkdir()
+    proc.eventually(lambda: daemon.may_connect("a"), daemon.log)
     with daemon.at("a") as a, daemon.at("b") as b:
-        assert a.alive() and b.alive()
+        assert a.call("hello")["identity"] == "a" and b.alive()
         shutil.rmtree(daemon.folders / "a")
         notification = a.wait_closed()
         assert notification is not None and notification["code"] == "permission_denied"
         assert b.alive()
         before = daemon.holdings()
-        (daemon.folders / "a").mkdir()  # and it may come again, as the same identity
+        (daemon.folders / "a").mkdir()  # it may come again, as the same identity
         proc.eventually(lambda: daemon.may_connect("a"), daemon.log)
-        with daemon.at("a") as again:
-            assert again.alive()
         shutil.rmtree(daemon.folders / "a")
         proc.eventually(lambda: not daemon.may_connect("a"), daemon.log)
         daemon.wait_holdings(before)
         assert b.alive()
 
 
-def test_a_reload_adds_and_takes_sockets_away(start: Callable[..., Identities]) -> None:
+def test_a_reload_adds_and_takes_sockets_away(start: Start) -> None:
     daemon = start()
     extra = daemon.folder / "extra.sock"
     reload(daemon, daemon.text(f"[socket extra]\npath = {extra}\nmode = 0640\n"))
@@ -307,25 +280,20 @@ def test_a_reload_adds_and_takes_sockets_away(start: Callable[..., Identities]) 
         assert not extra.exists() and a.alive()
 
 
-def test_a_socket_that_was_removed_comes_again_at_a_reload(start: Callable[..., Identities]) -> None:
+def test_a_socket_that_was_removed_comes_again_at_a_reload(start: Start) -> None:
+    """Settings that cannot be read leave the sockets."""
     daemon = start()
     with daemon.at("a") as a:
         os.unlink(daemon.path("a"))
         reload(daemon, daemon.text())
         proc.eventually(lambda: daemon.may_connect("a"), daemon.log)
-        assert a.alive()
-
-
-def test_settings_that_cannot_be_read_leave_the_sockets(start: Callable[..., Identities]) -> None:
-    daemon = start()
-    with daemon.at("a") as a:
         (daemon.folder / "kopsd.conf").write_text("[socket a]\nnonsense = 1\n", encoding="utf-8")
         os.kill(daemon.pid, signal.SIGHUP)
         proc.eventually(lambda: "nonsense" in daemon.log(), daemon.log)
         assert a.alive() and daemon.may_connect("b")
 
 
-def test_there_is_a_most_of_sockets(start: Callable[..., Identities]) -> None:
+def test_there_is_a_most_of_sockets(start: Start) -> None:
     """Those of sections come first, and one that is there stays."""
     daemon = start("[socket z]\n[sockets]\nmax = 3\n", names=("a", "b", "c", "z"))
     assert [name for name in "abcz" if daemon.may_connect(name)] == ["a", "b", "z"]
@@ -340,7 +308,7 @@ def test_there_is_a_most_of_sockets(start: Callable[..., Identities]) -> None:
     assert not any(daemon.may_connect(name) for name in "0acz")
 
 
-def test_what_is_no_folder_of_a_name_has_none(start: Callable[..., Identities]) -> None:
+def test_what_is_no_folder_of_a_name_has_none(start: Start) -> None:
     """A link may lead to another identity's folder."""
     daemon = start(names=("a",))
     (daemon.folders / "link").symlink_to("a")
@@ -355,7 +323,7 @@ def test_what_is_no_folder_of_a_name_has_none(start: Callable[..., Identities]) 
     assert sorted(made) == ["a", "last"]
 
 
-def test_a_socket_that_cannot_be_made_is_told_of(start: Callable[..., Identities]) -> None:
+def test_a_socket_that_cannot_be_made_is_told_of(start: Start) -> None:
     """Another program's, or a folder that all may write to; the other sockets are served."""
     daemon = start(names=("a",))
     (daemon.folders / "b").mkdir()
@@ -375,24 +343,22 @@ def test_at_its_start_the_daemon_wants_the_sockets_of_sections() -> None:
     shutil.rmtree(daemon.folder)
 
 
-def test_files_are_gone_with_the_daemon() -> None:
-    daemon = Identities()
-    with daemon:
+@pytest.mark.parametrize("killed", [False, True])
+def test_files_are_gone_with_the_daemon(killed: bool) -> None:
+    """Where it is killed, the next one makes them again."""
+    with Identities() as daemon:
         daemon.start()
         assert daemon.may_connect("a")
         paths = [daemon.path("a"), daemon.path("b")]
         assert all(map(os.path.exists, paths))
-        daemon.stop()
-        assert not any(map(os.path.exists, paths))
-
-
-def test_a_killed_daemon_s_sockets_are_made_again() -> None:
-    with Identities() as daemon:
-        daemon.start()
-        os.kill(daemon.pid, signal.SIGKILL)
+        if not killed:
+            daemon.stop()
+            assert not any(map(os.path.exists, paths))
+            return
         assert daemon.process is not None
+        daemon.process.kill()
         daemon.process.wait()
-        assert os.path.exists(daemon.path("a"))
+        assert all(map(os.path.exists, paths))
         daemon.start()
         assert daemon.may_connect("a")
 
@@ -428,25 +394,32 @@ def test_a_killed_daemon_s_sockets_are_made_again() -> None:
     ],
 )
 def test_errors_of_the_settings(tmp_path: Path, text: str, error: str) -> None:
-    said = config_error(tmp_path, text)
-    assert error in said if error else not said
+    path = tmp_path / "kopsd.conf"
+    path.write_text(HOST + text, encoding="utf-8")
+    command = [str(binary()), "--check-config", "--config", str(path), "--socket", "/tmp/unused.sock"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == (2 if error else 0)
+    assert error in done.stderr if error else not done.stderr
+
+
+def printed(*args: str) -> str:
+    command = [str(binary()), "--print-config", "--socket", "/tmp/unused.sock", *args]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def test_a_name_keeps_all_its_letters(tmp_path: Path) -> None:
     """The reader of such files cuts the names of sections at 49 bytes."""
-    name, other = "x" * 63, "x" * 62 + "y"
-    (tmp_path / "kopsd.conf").write_text(f"[socket {name}]\npath = /x/1\n[socket {other}]\npath = /x/2\n", encoding="utf-8")
-    command = [str(binary()), "--print-config", "--config", str(tmp_path / "kopsd.conf"), "--socket", "/tmp/unused.sock"]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert f"[socket {name}]\npath = /x/1\n" in printed and f"[socket {other}]\npath = /x/2\n" in printed
-    (tmp_path / "again.conf").write_text(printed, encoding="utf-8")
-    command[3] = str(tmp_path / "again.conf")
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == printed
+    first, again = tmp_path / "kopsd.conf", tmp_path / "again.conf"
+    sections = [f"[socket {name}]\npath = /x/{i}\n" for i, name in enumerate(("x" * 63, "x" * 62 + "y"))]
+    first.write_text("".join(sections), encoding="utf-8")
+    text = printed("--config", str(first))
+    assert all(section in text for section in sections)
+    again.write_text(text, encoding="utf-8")
+    assert printed("--config", str(again)) == text
 
 
-def test_flags_may_name_sockets(tmp_path: Path) -> None:
-    command = [str(binary()), "--print-config", "--config", os.devnull, "--set", "socket a.b.path=/x/a"]
-    assert "[socket a.b]\npath = /x/a\n" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+def test_flags_may_name_sockets() -> None:
+    assert "[socket a.b]\npath = /x/a\n" in printed("--config", os.devnull, "--set", "socket a.b.path=/x/a")
 
 
 # ---- GPU work ----
@@ -471,14 +444,3 @@ def test_executors_are_by_connection(tmp_path: Path) -> None:
         ]  # fmt: skip
         for client in clients:
             client.close()
-
-
-def test_runs_of_many_identities_take_turns(start: Callable[..., Identities]) -> None:
-    daemon = start()
-    with daemon.at("a") as a, daemon.at("b") as b:
-        vectors = {c: Vectors(c, 2, 1000) for c in (a, b)}
-        asked = [
-            (c, c.request("run", run_params("square", [vectors[c].tensor(0)], vectors[c].tensor(1)))) for _ in range(20) for c in (a, b)
-        ]
-        for connection, msgid in asked:
-            assert connection.reply(msgid).error is None

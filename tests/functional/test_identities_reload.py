@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from quotas import register
 from support import proc, raw
 from support.users import reload
-from test_identities import Identities
+from test_identities import Start
 from test_identities import start as start
 
 
-def section(name: str, path: Path) -> str:
-    return f"[socket {name}]\npath = {path}\n"
+def sections(folder: Path, places: dict[str, str]) -> str:
+    return "".join(f"[socket {name}]\npath = {folder}/{place}.sock\n" for name, place in places.items())
 
 
 def identity_at(path: Path) -> Any:
@@ -24,16 +24,17 @@ def identity_at(path: Path) -> Any:
         return connection.call("hello")["identity"]
 
 
-def test_a_socket_that_stays_is_left_alone_by_a_reload(start: Callable[..., Identities]) -> None:
+def test_a_socket_that_stays_is_left_alone_by_a_reload(start: Start) -> None:
     """The same file, which a client may be about to connect to; who is connected keeps all they have."""
     daemon = start()
     kept, gone, new = (daemon.folder / f"{name}.sock" for name in ("kept", "gone", "new"))
-    reload(daemon, daemon.text(section("gone", gone) + section("kept", kept)))
+    reload(daemon, daemon.text(sections(daemon.folder, {"gone": "gone", "kept": "kept"})))
     inode = kept.stat().st_ino
     with raw.Connection(str(kept)) as before, raw.Connection(str(gone)) as lost:
         register(before, 4096)
         assert lost.call("hello")["identity"] == "gone"
-        (daemon.folder / "kopsd.conf").write_text(daemon.text(section("new", new) + section("kept", kept)), encoding="utf-8")
+        text = daemon.text(sections(daemon.folder, {"new": "new", "kept": "kept"}))
+        (daemon.folder / "kopsd.conf").write_text(text, encoding="utf-8")
         os.kill(daemon.pid, signal.SIGHUP)
         assert identity_at(kept) == "kept"  # whenever that is
         proc.eventually(lambda: "event=reload done=true" in daemon.log().partition("identity=new")[2], daemon.log)
@@ -45,36 +46,27 @@ def test_a_socket_that_stays_is_left_alone_by_a_reload(start: Callable[..., Iden
     assert daemon.may_connect("a") and daemon.may_connect("b")
 
 
-def test_a_reload_moves_a_socket(start: Callable[..., Identities]) -> None:
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param({"one": "x"}, {"one": "y"}, id="it moves"),
+        pytest.param({"one": "x"}, {"two": "x"}, id="its path is another identity's"),
+        pytest.param({"one": "x", "two": "y"}, {"one": "y", "two": "x"}, id="two change places"),
+    ],
+)
+def test_a_reload_moves_sockets(start: Start, before: dict[str, str], after: dict[str, str]) -> None:
+    """What came as one identity stays that, or is closed where there is none of that name any more."""
     daemon = start()
-    old, new = daemon.folder / "old.sock", daemon.folder / "new.sock"
-    reload(daemon, daemon.text(section("extra", old)))
-    with raw.Connection(str(old)) as connection:
-        reload(daemon, daemon.text(section("extra", new)))
-        assert identity_at(new) == "extra" and not old.exists()
-        assert connection.call("hello")["identity"] == "extra"  # whoever was there is still that
-
-
-def test_a_reload_gives_a_path_to_another_identity(start: Callable[..., Identities]) -> None:
-    """What came as the first one does not become the second one."""
-    daemon = start()
-    path = daemon.folder / "extra.sock"
-    reload(daemon, daemon.text(section("first", path)))
-    with raw.Connection(str(path)) as connection:
-        assert connection.call("hello")["identity"] == "first"
-        reload(daemon, daemon.text(section("second", path)))
-        assert identity_at(path) == "second"
-        assert connection.wait_closed()
-        assert "event=socket_gone identity=first" in daemon.log()
-
-
-def test_two_sockets_change_places_at_a_reload(start: Callable[..., Identities]) -> None:
-    daemon = start()
-    x, y = daemon.folder / "x.sock", daemon.folder / "y.sock"
-    reload(daemon, daemon.text(section("one", x) + section("two", y)))
-    with raw.Connection(str(x)) as connection:
-        reload(daemon, daemon.text(section("one", y) + section("two", x)))
-        assert (identity_at(x), identity_at(y)) == ("two", "one")
+    paths = {place: daemon.folder / f"{place}.sock" for place in "xy"}
+    reload(daemon, daemon.text(sections(daemon.folder, before)))
+    with raw.Connection(str(paths["x"])) as connection:
         assert connection.call("hello")["identity"] == "one"
+        reload(daemon, daemon.text(sections(daemon.folder, after)))
+        assert {place: identity_at(path) for place, path in paths.items() if path.exists()} == {p: name for name, p in after.items()}
+        if "one" in after:
+            assert connection.call("hello")["identity"] == "one"
+        else:
+            assert connection.wait_closed()
+            assert "event=socket_gone identity=one" in daemon.log()
     reload(daemon, daemon.text())
-    assert not x.exists() and not y.exists()
+    assert not any(path.exists() for path in paths.values())
