@@ -35,8 +35,11 @@ class Domains(Machine):
         return pid
 
 
+Start = Callable[..., Domains]
+
+
 @pytest.fixture
-def start() -> Iterator[Callable[..., Domains]]:
+def start() -> Iterator[Start]:
     made: list[Domains] = []
 
     def new(**how: Any) -> Domains:
@@ -84,12 +87,18 @@ class Client:
         self.exporter.close()
 
 
+NewClient = Callable[..., Client]
+
+
 @pytest.fixture
-def client() -> Iterator[Callable[[Domains], Client]]:
+def client() -> Iterator[NewClient]:
+    """Makes a client; `own`: which has launched a kernel of its own."""
     made: list[Client] = []
 
-    def new(machine: Domains) -> Client:
+    def new(machine: Domains, own: bool = False) -> Client:
         made.append(Client(machine))
+        if own:
+            made[-1].own()
         return made[-1]
 
     yield new

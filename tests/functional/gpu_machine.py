@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -30,11 +31,7 @@ class Machine:
 
     def __init__(self, more: str = "", env: dict[str, str] | None = None, start: bool = True) -> None:
         self.control = Control()
-        self.env = {
-            **self.control.env,
-            "KOPS_CUDA_DRIVER": str(backends.standin_driver()),
-            **(env or {}),
-        }
+        self.env = {**self.control.env, "KOPS_CUDA_DRIVER": str(backends.standin_driver()), **(env or {})}
         self.daemon = Daemon(config=backends.config(backends.STANDIN) + more, env=self.env, start=start)
         self.gpu = self.find_gpu() if start else ""
 
@@ -48,6 +45,13 @@ class Machine:
     def exporter(self, ordinal: int = 0) -> Exporter:
         return Exporter(self.env, ordinal)
 
+    @contextmanager
+    def operands(self) -> Iterator[tuple[Memory, Memory]]:
+        """What a square reads and what it writes, in memory of another process."""
+        exporter = self.exporter()
+        yield operands(exporter)
+        exporter.close()
+
     @property
     def row(self) -> Any:
         """Of the process that does the work of all users, or of the daemon where there is none."""
@@ -55,6 +59,10 @@ class Machine:
 
     def wait(self, condition: Callable[[], bool]) -> None:
         self.control.wait_for(condition, raw.PATIENCE)
+
+    def reaches(self, gate: str, count: int = 1, pid: int = 0) -> None:
+        """So many calls wait there, of the process `pid` or of that of `row`."""
+        self.wait(lambda: (self.control.row(pid) if pid else self.row).waiting(gate) >= count)
 
 
 @pytest.fixture(scope="module")
@@ -68,19 +76,11 @@ def shared_machine() -> Iterator[Machine]:
             view = tensor(connection.register(shared), [N])
             for stream in range(4):
                 connection.call("run", square(memory, memory, stream=stream, repeat=1))
-                connection.run(
-                    "square",
-                    [view],
-                    [{**view, "offset": 4 * N}],
-                    stream=stream,
-                    device=machine.gpu,
-                )
+                connection.run("square", [view], [{**view, "offset": 4 * N}], stream=stream, device=machine.gpu)
         exporter.close()
         machine.wait(lambda: machine.row.live_ipc_mappings == machine.row.live_host_registrations == 0)
-        proc.eventually(
-            lambda: proc.fds(machine.daemon.pid)["socket"] == proc.own_sockets(machine.daemon.pid),
-            "only its own sockets are left",
-        )
+        pid = machine.daemon.pid
+        proc.eventually(lambda: proc.fds(pid)["socket"] == proc.own_sockets(pid), "only its own sockets are left")
         yield machine
 
 
@@ -90,25 +90,21 @@ def machine(shared_machine: Machine) -> Iterator[Machine]:
     m = shared_machine
     before, holdings = m.row.live(), m.daemon.holdings()
     yield m
-    keep = (
-        "live_streams",
-        "live_events",
-        "live_modules",
-        "live_allocations",
-        "live_allocation_bytes",
-    )
+    pooled = ("live_streams", "live_events", "live_modules", "live_allocations", "live_allocation_bytes")
 
     def settled() -> bool:
-        # Streams, events and scratch are pooled.
-        return proc.no_more({k: v for k, v in m.row.live().items() if k not in keep}, before)
+        return proc.no_more({k: v for k, v in m.row.live().items() if k not in pooled}, before)
 
     proc.eventually(settled, lambda: f"{before}, but {m.row.live()}")
     assert not m.control.misuses()
     m.daemon.wait_holdings(holdings)
 
 
+Connect = Callable[[], raw.Connection]
+
+
 @pytest.fixture
-def connect(machine: Machine) -> Iterator[Callable[[], raw.Connection]]:
+def connect(machine: Machine) -> Iterator[Connect]:
     made: list[raw.Connection] = []
 
     def new() -> raw.Connection:
@@ -121,7 +117,7 @@ def connect(machine: Machine) -> Iterator[Callable[[], raw.Connection]]:
 
 
 @pytest.fixture
-def connection(connect: Callable[[], raw.Connection]) -> raw.Connection:
+def connection(connect: Connect) -> raw.Connection:
     return connect()
 
 
@@ -138,6 +134,10 @@ def vector(memory: Memory, values: Any = None) -> Memory:
     return memory
 
 
+def operands(exporter: Exporter) -> tuple[Memory, Memory]:
+    return vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+
+
 def values(memory: Memory, count: int = N, offset: int = 0) -> np.ndarray:
     return np.frombuffer(memory.read(4 * count, offset), np.float32)
 
@@ -147,12 +147,7 @@ def register(connection: raw.Connection, memory: Memory, **more: Any) -> int:
 
 
 def square(memory: Memory, out: Memory, **more: Any) -> dict[str, Any]:
-    return {
-        "op": "square",
-        "in": [memory.inline([N])],
-        "out": [out.inline([N])],
-        **more,
-    }
+    return {"op": "square", "in": [memory.inline([N])], "out": [out.inline([N])], **more}
 
 
 def reuse(exporter: Exporter, old: Memory) -> Memory:

@@ -15,17 +15,9 @@ from user_kernels import custom_kernel, hostile_kernel
 
 # What an executor opens for its clients. Streams, events and scratch are kept for the next ones.
 OPENED = (
-    "live_ipc_mappings",
-    "live_vmm_handles",
-    "live_vmm_reservations",
-    "live_vmm_maps",
-    "live_host_registrations",
-    "live_pool_imports",
-    "live_modules",
-    "live_graphs",
-    "live_graph_execs",
-    "live_captures",
-)
+    "live_ipc_mappings", "live_vmm_handles", "live_vmm_reservations", "live_vmm_maps", "live_host_registrations",
+    "live_pool_imports", "live_modules", "live_graphs", "live_graph_execs", "live_captures",
+)  # fmt: skip
 
 
 class Scene:
@@ -43,9 +35,6 @@ class Scene:
     def others_go_on(self, rounds: int = 2) -> None:
         for one in self.bystanders:
             one.goes_on(rounds)
-
-    def waits_at(self, gate: str, pid: int) -> None:
-        self.machine.wait(lambda: self.control.row(pid).waiting(gate) >= 1)
 
     def holdings(self) -> dict[str, int]:
         """Of the daemon, and of what its executor has open for the clients that are there."""
@@ -121,9 +110,10 @@ class Victim:
             yield
 
     def reaches(self, gate: str) -> None:
-        self.scene.waits_at(gate, self.pid)
+        self.scene.machine.reaches(gate, pid=self.pid)
 
 
+Start = Callable[..., Scene]
 # Gets to a point, yields for the kill, and sees that all is as it should be.
 Point = Callable[[Scene, Victim], Iterator[None]]
 
@@ -134,7 +124,7 @@ def finish(point: Iterator[None]) -> None:
 
 
 @pytest.fixture(scope="module")
-def start() -> Iterator[Callable[..., Scene]]:
+def start() -> Iterator[Start]:
     """A scene with these settings: the one of the test before, if that had the same."""
     made: list[tuple[dict[str, Any], Scene]] = []
 

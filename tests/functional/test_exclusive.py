@@ -1,13 +1,14 @@
-"""`exclusive`: work that is alone on the GPUs, for a time that is bounded, on the stand-in driver."""
+"""`exclusive`: work that is alone on the GPUs, for a time that is bounded, on the stand-in driver. See
+test_executors_on_two_gpus.py, too."""
 
 from __future__ import annotations
 
-import select
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from domains import FIXTURES, Client, Domains
+from domains import FIXTURES, Client, Domains, NewClient, Start
 from gpu_machine import N, only_with_the_standin
 from support import memfd
 from support.raw import tensor
@@ -17,31 +18,48 @@ pytestmark = [only_with_the_standin, only_with_nvrtc]
 start, client = FIXTURES
 
 
-def machine_of(start: Callable[..., Domains], bound_ms: int) -> Domains:
-    """Connections have executors of their own, which have work at one time."""
-    return start(isolate="connection", more=f"exclusive_ms = {bound_ms}\n", env={"KOPSD_EXECUTORS_ACTIVE": "4"})
+class Scene:
+    """Two clients with executors of their own, which have work at one time, and a third one without."""
 
+    def __init__(self, start: Start, client: NewClient, bound_ms: int) -> None:
+        more, env = f"exclusive_ms = {bound_ms}\n", {"KOPSD_EXECUTORS_ACTIVE": "4"}
+        self.machine: Domains = start(isolate="connection", more=more, env=env)
+        self.one, self.other, self.third = (client(self.machine) for _ in range(3))
+        self.executor, self.others = self.own_executor(self.one), self.own_executor(self.other)
+        self.third.square()
 
-def own_executor(machine: Domains, one: Client) -> int:
-    before = machine.executors()
-    one.own()
-    return machine.new_executor(before)
+    def own_executor(self, one: Client) -> int:
+        before = self.machine.executors()
+        one.own()
+        return self.machine.new_executor(before)
+
+    @contextmanager
+    def held(self, one: Client, pid: int, **how: Any) -> Iterator[int]:
+        """A launch whose kernel ends at the end of the block, and not before."""
+        with self.machine.control.gate("kernel", pid) as gate:
+            msgid = one.connection.request("launch", launch(one, **how))
+            self.machine.reaches("kernel", pid=pid)
+            yield msgid
+            gate.let(1)
+            one.connection.reply(msgid).get()
+
+    def launches(self) -> int:
+        return self.machine.control.row(self.executor).launches
 
 
 def launch(one: Client, **how: Any) -> dict[str, Any]:
     return {"kernel": one.custom, "args": [one.tensors[1], one.tensors[0], N], **how}
 
 
-def at_gate(machine: Domains, pid: int) -> None:
-    machine.wait(lambda: machine.control.row(pid).waiting("kernel") == 1)
+def was_alone(one: Client) -> bool:
+    alone: bool = one.connection.call("launch", launch(one, exclusive=True))["exclusive"]
+    return alone
 
 
-def test_alone_it_says_so(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
-    machine = machine_of(start, 50)
-    one = client(machine)
-    own_executor(machine, one)
+def test_alone_it_says_so(start: Start, client: NewClient) -> None:
+    one = Scene(start, client, 50).one
     call = one.connection.call
-    assert call("launch", launch(one, exclusive=True))["exclusive"] is True
+    assert was_alone(one)
     assert "exclusive" not in call("launch", launch(one))
     assert call("launch", launch(one, exclusive=True, repeat=50))["exclusive"] is True
     step = {"kernel": one.custom, "args": [1, 0, N]}
@@ -61,104 +79,74 @@ def test_alone_it_says_so(start: Callable[..., Domains], client: Callable[..., C
     assert all(one.connection.reply(msgid).get()["exclusive"] is True for msgid in many)
 
 
-def test_it_waits_for_the_work_of_others(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
-    machine = machine_of(start, 200)
-    one, other, third = client(machine), client(machine), client(machine)
-    executor = own_executor(machine, one)
-    others = own_executor(machine, other)
-    third.square()
-    launches = machine.control.row(executor).launches
-    with machine.control.gate("kernel", others) as gate:
-        busy = other.connection.request("launch", launch(other))
-        at_gate(machine, others)
-        waiting = one.connection.request("launch", launch(one, exclusive=True))
-        third.square()  # waits for its hold, for half of the bound
-        third.square()
-        assert machine.control.row(executor).launches == launches, "it has not begun beside the other one's"
+def test_it_waits_for_the_work_of_others(start: Start, client: NewClient) -> None:
+    scene = Scene(start, client, 200)
+    launches = scene.launches()
+    with scene.held(scene.other, scene.others):
+        waiting = scene.one.connection.request("launch", launch(scene.one, exclusive=True))
+        scene.third.square()  # waits for its hold, for half of the bound
+        scene.third.square()
+        assert scene.launches() == launches, "it has not begun beside the other one's"
+    assert scene.one.connection.reply(waiting).get()["exclusive"] is True
+
+
+def test_others_wait_no_longer_than_the_bound(start: Start, client: NewClient) -> None:
+    scene = Scene(start, client, 50)
+    with scene.machine.control.gate("kernel", scene.executor) as gate:
+        endless = scene.one.connection.request("launch", launch(scene.one, exclusive=True))
+        scene.machine.reaches("kernel", pid=scene.executor)
+        scene.other.launch_own()  # an answer, while the exclusive job is on the GPU
+        scene.third.square()
         gate.let(1)
-        other.connection.reply(busy).get()
-        assert one.connection.reply(waiting).get()["exclusive"] is True
+        assert scene.one.connection.reply(endless).get()["exclusive"] is False
+    assert was_alone(scene.one)
 
 
-def test_others_wait_no_longer_than_the_bound(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
-    machine = machine_of(start, 50)
-    one, other, third = client(machine), client(machine), client(machine)
-    executor = own_executor(machine, one)
-    own_executor(machine, other)
-    third.square()
-    with machine.control.gate("kernel", executor) as gate:
-        endless = one.connection.request("launch", launch(one, exclusive=True))
-        at_gate(machine, executor)
-        other.launch_own()  # an answer, while the exclusive job is on the GPU
-        third.square()
-        gate.let(1)
-        assert one.connection.reply(endless).get()["exclusive"] is False
-    assert one.connection.call("launch", launch(one, exclusive=True))["exclusive"] is True
-
-
-def test_with_patience_it_runs_beside_others(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+def test_with_patience_it_runs_beside_others(start: Start, client: NewClient) -> None:
     """Somebody's kernel does not end: after a while the exclusive job runs all the same, and says that it was not alone."""
-    machine = machine_of(start, 50)
-    one, other = client(machine), client(machine)
-    own_executor(machine, one)
-    others = own_executor(machine, other)
-    with machine.control.gate("kernel", others) as gate:
-        busy = other.connection.request("launch", launch(other))
-        at_gate(machine, others)
-        assert one.connection.call("launch", launch(one, exclusive=True))["exclusive"] is False
-        gate.let(1)
-        other.connection.reply(busy).get()
+    scene = Scene(start, client, 50)
+    with scene.held(scene.other, scene.others):
+        assert not was_alone(scene.one)
 
 
-def test_one_that_is_cancelled_holds_nobody(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
-    machine = machine_of(start, 5000)
-    one, other, third = client(machine), client(machine), client(machine)
-    executor = own_executor(machine, one)
-    others = own_executor(machine, other)
-    third.square()
-    launches = machine.control.row(executor).launches
-    with machine.control.gate("kernel", others) as gate:
-        busy = other.connection.request("launch", launch(other))
-        at_gate(machine, others)
+def test_one_that_is_cancelled_holds_nobody(start: Start, client: NewClient) -> None:
+    scene = Scene(start, client, 5000)
+    one, launches = scene.one, scene.launches()
+    with scene.held(scene.other, scene.others):
         late = one.connection.request("launch", launch(one, exclusive=True, deadline_ms=20))
         gone = one.connection.request("launch", launch(one, exclusive=True, stream=1))
         one.connection.call("cancel", {"msgid": gone})
         assert one.connection.reply_error(late).code == "deadline_exceeded"
         assert one.connection.reply_error(gone).code == "cancelled"
-        third.square()
-        assert machine.control.row(executor).launches == launches
-        gate.let(1)
-        other.connection.reply(busy).get()
+        scene.third.square()
+        assert scene.launches() == launches
 
 
-def test_one_whose_executor_is_lost_holds_nobody(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
-    machine = machine_of(start, 5000)
-    one, third = client(machine), client(machine)
-    own_executor(machine, one)
-    third.square()
+def test_one_whose_executor_is_lost_holds_nobody(start: Start, client: NewClient) -> None:
+    scene = Scene(start, client, 5000)
+    one = scene.one
     fault = {"kernel": hostile_kernel(one.connection, "fault_kernel"), "args": [one.tensors[1]], "exclusive": True}
     assert one.connection.error("launch", fault).code == "device_fault"
-    third.square()
-    assert one.connection.call("launch", launch(one, exclusive=True))["exclusive"] is True
+    scene.third.square()
+    assert was_alone(one)
 
 
-def test_one_that_does_not_end_is_ended_while_others_work(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
-    machine = machine_of(start, 50)
-    one, other = client(machine), client(machine)
-    own_executor(machine, one)
-    own_executor(machine, other)
+def test_one_that_does_not_end_is_ended_while_others_work(start: Start, client: NewClient) -> None:
+    scene = Scene(start, client, 50)
+    one = scene.one
     spin = {"kernel": hostile_kernel(one.connection, "spin_forever"), "args": [one.tensors[1]], "exclusive": True}
+    one.memory[1].write(bytes(4 * N))
     endless = one.connection.request("launch", spin)
-    other.launch_own()
-    while not select.select([one.connection.socket], [], [], 0)[0]:
-        other.launch_own()
+    scene.other.launch_own()
+    while not one.connection.readable(0):
+        scene.other.launch_own()
     assert one.connection.reply_error(endless).code == "job_timeout"
     one.own()
-    assert one.connection.call("launch", launch(one, exclusive=True))["exclusive"] is True
+    assert was_alone(one)
 
 
 @pytest.mark.parametrize("isolate", ["off", "none"])
-def test_where_executors_are_off_it_is_refused(start: Callable[..., Domains], client: Callable[..., Client], isolate: str) -> None:
+def test_where_executors_are_off_it_is_refused(start: Start, client: NewClient, isolate: str) -> None:
     one = client(start(isolate=isolate))
     request = {"op": "square", "in": [one.tensors[0]], "out": [one.tensors[2]], "exclusive": True}
     features = one.connection.call("hello")["features"]
@@ -171,15 +159,13 @@ def test_where_executors_are_off_it_is_refused(start: Callable[..., Domains], cl
     one.square()
 
 
-def test_what_cannot_be_exclusive(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
-    machine = start()
-    one = client(machine)
-    shared = memfd.Shared(8 * N)
-    buffer = one.connection.register(shared)
-    request = {"op": "square", "in": [tensor(buffer, [N])], "out": [tensor(buffer, [N], offset=4 * N)], "exclusive": True, "device": "host"}
-    error = one.connection.error("run", request)
+def test_what_cannot_be_exclusive(start: Start, client: NewClient) -> None:
+    one = client(start())
+    buffer = one.connection.register(memfd.Shared(8 * N))
+    run = {"op": "square", "in": [tensor(buffer, [N])], "out": [tensor(buffer, [N], offset=4 * N)], "exclusive": True}
+    error = one.connection.error("run", {**run, "device": "host"})
     assert error.code == "unsupported" and error.key == "exclusive" and "host" in error.message
-    ordered = {"op": "square", "in": [one.tensors[0]], "out": [one.tensors[2]], "exclusive": True}
     one.connection.call("timelines")
-    error = one.connection.error("run", {**ordered, "ready": 1, "done": 1})
+    ordered = {**run, "in": one.tensors[:1], "out": one.tensors[2:], "ready": 1, "done": 1}
+    error = one.connection.error("run", ordered)
     assert error.code == "invalid_argument" and error.key == "exclusive"

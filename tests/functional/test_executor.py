@@ -1,20 +1,27 @@
-"""An executor's process, on the stand-in driver: the daemon has no driver, and the end of either side is the other's too."""
+"""The common executor, on the stand-in driver: what it has and costs, how it is counted, and its end with the whole service.
+test_executor_kills.py kills it."""
 
 from __future__ import annotations
 
 import os
 import select
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import prometheus
 import pytest
-from gpu_machine import Machine, N, only_with_the_standin, register, square, values, vector
+from domains import FIXTURES, Client, Domains, NewClient, Start
+from gpu_machine import Machine, N, only_with_the_standin, square, values
 from support import memfd, proc, raw
 from support.raw import tensor
 
 pytestmark = only_with_the_standin
+start, client = FIXTURES
+POLLS = {"KOPSD_SERVER_SPIN_US": "100"}  # also on a machine with few processors
+HELD = 0.4  # seconds
 
 
 @pytest.fixture
@@ -29,10 +36,6 @@ def executor_of(machine: Machine) -> int:
     return pid
 
 
-def ended(pidfd: int) -> bool:
-    return bool(select.select([pidfd], [], [], raw.PATIENCE)[0])
-
-
 def test_the_daemon_has_no_driver(machine: Machine) -> None:
     def loaded(pid: int) -> bool:
         return "libcuda_standin" in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")
@@ -42,157 +45,37 @@ def test_the_daemon_has_no_driver(machine: Machine) -> None:
 
 
 def test_an_idle_executor_costs_nothing(machine: Machine) -> None:
-    with machine.daemon.connect() as connection:
-        exporter = machine.exporter()
-        a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+    with machine.daemon.connect() as connection, machine.operands() as (a, out):
         connection.call("run", square(a, out))
         pid = executor_of(machine)
         proc.eventually(lambda: Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").split()[2] == "S", "it sleeps")
         seen = []
         while not seen or seen[-1] >= 10:  # what ends some work after the last job is over by one of these seconds
             assert len(seen) < 5, f"wake-ups in a second each: {seen}"
-            before = proc.context_switches(pid)
+            before, ticks = proc.context_switches(pid), proc.cpu_ticks(machine.daemon.pid)
             assert not connection.readable(1)
             seen.append(proc.context_switches(pid) - before)
-        exporter.close()
-
-
-def test_an_idle_one_ends(machine: Machine) -> None:
-    """It is replaced: the connection, its buffers and its programs go on."""
-    with machine.daemon.connect() as connection:
-        exporter = machine.exporter()
-        memory, out = vector(exporter.alloc(4 * N)), vector(exporter.alloc(4 * N))
-        a, b = (tensor(register(connection, m), [N]) for m in (memory, out))
-        op = {"op": "square", "in": [0], "out": [1]}
-        program = connection.call("program", {"tensors": [a, b], "ops": [op]})["program"]
-        connection.call("run_program", {"program": program})
-        before = executor_of(machine)
-        os.kill(before, signal.SIGKILL)
-        proc.eventually(lambda: proc.executors(machine.daemon.pid) not in ([before], []), "another one comes")
-        out.write(bytes(4 * N))
-        connection.call("run_program", {"program": program})
-        assert (values(out) == 9).all()
-        connection.run("add", [a, b], [b])
-        assert (values(out) == 12).all()
-        exporter.close()
-    assert "event=executor_lost" in machine.daemon.log()
-
-
-def test_it_ends_in_the_middle_of_jobs(machine: Machine) -> None:
-    """Jobs that can be repeated without harm are, unseen; one that reads what it writes is lost."""
-    with machine.daemon.connect() as connection:
-        exporter = machine.exporter()
-        a, out = vector(exporter.alloc(4 * N)), [exporter.alloc(4 * N) for _ in range(4)]
-        connection.call("run", square(a, out[0]))
-        out[0].write(bytes(4 * N))
-        vector(out[3])
-        with machine.control.gate("kernel"):
-            sent = [connection.request("run", square(a, out[i], stream=i)) for i in range(3)]
-            in_place = connection.request("run", square(out[3], out[3], stream=3))
-            machine.wait(lambda: machine.row.waiting("kernel") == 4)
-            os.kill(executor_of(machine), signal.SIGKILL)
-            error = connection.reply_error(in_place)
-            assert error.code == "device_lost", error
-        for msgid, memory in zip(sent, out):
-            connection.reply(msgid).get()
-            assert (values(memory) == 9).all()
-        connection.call("run", square(a, out[3], stream=3))
-        assert (values(out[3]) == 9).all()
-        exporter.close()
-
-
-def test_it_ends_while_memory_is_opened(machine: Machine) -> None:
-    with machine.daemon.connect() as connection:
-        exporter = machine.exporter()
-        a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
-        with machine.control.gate("ipc_open"):
-            msgid = connection.request("run", square(a, out))
-            machine.wait(lambda: machine.row.waiting("ipc_open") >= 1)
-            os.kill(executor_of(machine), signal.SIGKILL)
-        connection.reply(msgid).get()
-        assert (values(out) == 9).all()
-        exporter.close()
-
-
-def test_memory_of_the_daemon_keeps_its_contents(machine: Machine) -> None:
-    with machine.daemon.connect() as connection:
-        exporter = machine.exporter()
-        a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
-        made = tensor(connection.call("alloc", {"size": 4 * N, "device": machine.gpu})["buffer"], [N])
-        connection.run("square", [a.inline([N])], [made])
-        before = executor_of(machine)
-        os.kill(before, signal.SIGKILL)
-        connection.run("add", [made, made], [out.inline([N])])
-        assert (values(out) == 18).all()
-        exporter.close()
-
-
-def test_it_ends_again_and_again(machine: Machine) -> None:
-    """Nothing stays behind."""
-    with machine.daemon.connect() as connection:
-        exporter = machine.exporter()
-        a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
-        connection.call("run", square(a, out))
-        holdings = machine.daemon.holdings()
-        for _ in range(8):
-            os.kill(executor_of(machine), signal.SIGKILL)
-            out.write(bytes(4 * N))
-            connection.call("run", square(a, out))
-            assert (values(out) == 9).all()
-        machine.daemon.wait_holdings(holdings)
-        exporter.close()
-
-
-def test_the_daemon_is_killed(machine: Machine) -> None:
-    pidfd = os.pidfd_open(executor_of(machine))
-    machine.daemon.process.kill()
-    machine.daemon.process.wait()
-    machine.daemon.process = None
-    assert ended(pidfd), "the executor ends with the daemon"
-    os.close(pidfd)
+        assert proc.cpu_ticks(machine.daemon.pid) - ticks <= 1, "the daemon is idle, too"
 
 
 def test_a_signal_to_the_whole_service(machine: Machine) -> None:
     """A service manager ends all processes of a service. Jobs that run are finished first."""
-    with machine.daemon.connect() as connection:
-        exporter = machine.exporter()
-        a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+    with machine.daemon.connect() as connection, machine.operands() as (a, out):
         connection.call("run", square(a, out))
         pid = executor_of(machine)
         pidfd = os.pidfd_open(pid)
         with machine.control.gate("kernel"):
             msgid = connection.request("run", square(a, out))
-            machine.wait(lambda: machine.row.waiting("kernel") >= 1)
+            machine.reaches("kernel")
             os.kill(pid, signal.SIGTERM)
             os.kill(machine.daemon.pid, signal.SIGTERM)
             proc.eventually(lambda: "event=stop" in machine.daemon.log(), "the daemon has the signal")
         connection.reply(msgid).get()
         assert (values(out) == 9).all()
-        exporter.close()
     assert machine.daemon.wait() == 0
-    assert ended(pidfd)
+    assert select.select([pidfd], [], [], raw.PATIENCE)[0], "the executor ends, too"
     os.close(pidfd)
     machine.daemon.stop(expect=0)
-
-
-def test_more_jobs_than_the_ring_holds(machine: Machine) -> None:
-    """What an executor does not take waits in the daemon, whose loop goes on, and nothing is lost."""
-    with machine.daemon.connect() as connection:
-        exporter = machine.exporter()
-        memory = vector(exporter.alloc(4 * N * 64), np.full(64 * N, 4, np.float32))
-        buffer = connection.call("register", memory.register_params())["buffer"]
-        parts = [{**tensor(buffer, [N]), "offset": 4 * N * i} for i in range(64)]
-        connection.call("run", {"op": "square", "in": [parts[0]], "out": [parts[1]]})
-        ops = [{"op": "add", "in": [0, 0], "out": [1 + i % 63]} for i in range(500)]
-        pid = executor_of(machine)
-        os.kill(pid, signal.SIGSTOP)
-        sent = [connection.request("sequence", {"tensors": parts, "ops": ops, "stream": i}) for i in range(16)]
-        assert connection.alive()
-        os.kill(pid, signal.SIGCONT)
-        for msgid in sent:
-            connection.reply(msgid).get()
-        assert (values(memory, 63 * N, 4 * N) == 8).all()
-        exporter.close()
 
 
 def test_one_file_under_two_buffers(machine: Machine) -> None:
@@ -207,6 +90,82 @@ def test_one_file_under_two_buffers(machine: Machine) -> None:
         with machine.control.gate("kernel"):
             sequence = {"tensors": [one, two, out], "ops": ops, "device": machine.gpu}
             msgid = connection.request("sequence", sequence)
-            machine.wait(lambda: machine.row.waiting("kernel") >= 1)
+            machine.reaches("kernel")
             os.kill(executor_of(machine), signal.SIGKILL)
             assert connection.reply_error(msgid).code == "device_lost"
+
+
+@pytest.mark.parametrize("isolation", ["none", "user"])
+def test_statistics(isolation: str) -> None:
+    """It runs the ops of all users; kernels of a user that has launched none are nowhere yet."""
+    machine = Machine(f"[executors]\nisolate = {isolation}\nspares = 0\n")
+    with machine.daemon, machine.daemon.connect() as connection, machine.operands() as (a, out):
+        connection.call("run", square(a, out))
+        pid = executor_of(machine)
+
+        stats = connection.call("stats")
+        (row,) = stats["executors"]
+        assert (row["pid"], row["state"], row["domain"], row["jobs"]) == (pid, "serving", "common", 0)
+        assert 0 < row["device_us"] < 1e6 * row["uptime_s"]
+        assert stats["executor_counts"] == {"started": 1, "replaced": 0, "faults": 0, "jobs_ended": 0}
+
+        (client,) = connection.call("clients")["clients"]
+        assert client["isolation"] == isolation
+        assert client.get("executor") == (pid if isolation == "none" else None)
+
+        metrics = prometheus.parse(connection.call("metrics")["text"])
+        states = {s: metrics["kopsd_executors"].value(state=s) for s in ("starting", "spare", "serving", "ending")}
+        assert states == {"starting": 0, "spare": 0, "serving": 1, "ending": 0}
+        assert metrics["kopsd_executors_started_total"].value() == 1
+        device = metrics["kopsd_device_busy_seconds_total"].value(device="0")
+        of = metrics["kopsd_executor_device_seconds_total"]
+        seconds = {domain: of.value(domain=domain) for domain in ("common", "user", "connection")}
+        assert seconds == {"common": device, "user": 0, "connection": 0} and device > 0
+
+        with machine.control.gate("kernel"):
+            msgid = connection.request("run", square(a, out))
+            machine.reaches("kernel")
+            with machine.daemon.connect() as watcher:
+                assert [x["jobs"] for x in watcher.call("stats")["executors"]] == [1]
+        connection.reply(msgid).get()
+
+
+# ---- polling when work is likely to end: a wrong forecast costs processor time or a moment, and never an answer ----
+
+
+def processor_seconds(pids: set[int]) -> float:
+    return sum(proc.cpu_ticks(pid) for pid in pids) / os.sysconf("SC_CLK_TCK")
+
+
+def held(machine: Domains, one: Client) -> float:
+    """A square whose kernel does not end for a while; how long the answer took."""
+    began = time.monotonic()
+    one.memory[2].write(bytes(4 * N))
+    with machine.control.gate("kernel"):
+        msgid = one.connection.request("run", {"op": "square", "in": [one.tensors[0]], "out": [one.tensors[2]]})
+        assert not one.connection.readable(HELD)
+    one.connection.reply(msgid).get()
+    assert (values(one.memory[2]) == 9).all()
+    return time.monotonic() - began
+
+
+def test_work_that_takes_longer_than_it_did(start: Start, client: NewClient) -> None:
+    """Nobody polls for it all that time."""
+    machine = start(env=POLLS)
+    one = client(machine)
+    for _ in range(20):
+        one.square()
+    pids = {machine.daemon.pid, *machine.executors()}
+    before = processor_seconds(pids)
+    wall = held(machine, one) + held(machine, one)
+    assert processor_seconds(pids) - before < wall / 2
+
+
+def test_work_that_takes_less_time_than_it_did(start: Start, client: NewClient) -> None:
+    """Nobody sleeps as long as it took before."""
+    machine = start(env=POLLS)
+    one = client(machine)
+    shortest = min(held(machine, one) for _ in range(3))
+    began = time.monotonic()
+    one.square()
+    assert time.monotonic() - began < shortest / 2

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 
 import numpy as np
-from domains import FIXTURES, Client, Domains
+from domains import FIXTURES, NewClient, Start
 from gpu_machine import N, only_with_the_standin, register, values, vector
 from support import proc
 from support.raw import tensor
@@ -17,25 +16,32 @@ pytestmark = [only_with_the_standin, only_with_nvrtc]
 start, client = FIXTURES
 
 
-def test_a_kernel_runs_in_an_executor_of_its_user(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+def test_a_kernel_runs_in_an_executor_of_its_user(start: Start, client: NewClient) -> None:
+    """A fault of the kernel is an error reply. All who launch no kernels do not notice; the user's ids stay good."""
     machine = start()
     stranger, own = client(machine), client(machine)
     stranger.square()
     (common,) = machine.executors()
     own.own()
     domain = machine.new_executor({common})
-    # op, own kernel, op on the results of each other
+    # An op, the client's kernel, and another op, on the results of each other.
     a, b, c = own.tensors
-    connection = own.connection
-    connection.run("square", [a], [b])
-    connection.call("launch", {"kernel": own.custom, "args": [c, b, N]})
-    connection.run("add", [c, a], [b])
+    own.connection.run("square", [a], [b])
+    own.connection.call("launch", {"kernel": own.custom, "args": [c, b, N]})
+    own.connection.run("add", [c, a], [b])
     assert (values(own.memory[1]) == 21).all()
     stranger.square()
     assert machine.executors() == {common, domain}
 
+    error = own.fault()
+    assert error.code == "device_fault" and error.detail["driver"] == "CUDA_ERROR_ILLEGAL_ADDRESS", error
+    stranger.square()
+    own.launch_own()
+    own.square()
+    assert domain not in machine.executors() and common in machine.executors()
 
-def test_stray_signals(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+
+def test_stray_signals(start: Start, client: NewClient) -> None:
     """The daemon, its executors, the compiler that forks and the process that it has forked."""
     machine = start()
     own = client(machine)
@@ -55,23 +61,7 @@ def test_stray_signals(start: Callable[..., Domains], client: Callable[..., Clie
     assert "level=error" not in log and "level=warning" not in log, log
 
 
-def test_a_fault_is_an_error_reply(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
-    """The common executor, and so all who launch no kernels, do not notice; the user's ids stay good."""
-    machine = start()
-    stranger, culprit = client(machine), client(machine)
-    stranger.square()
-    (common,) = machine.executors()
-    culprit.own()
-    domain = machine.new_executor({common})
-    error = culprit.fault()
-    assert error.code == "device_fault" and error.detail["driver"] == "CUDA_ERROR_ILLEGAL_ADDRESS", error
-    stranger.square()
-    culprit.launch_own()
-    culprit.square()
-    assert domain not in machine.executors() and common in machine.executors()
-
-
-def test_a_spare_takes_over(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+def test_a_spare_takes_over(start: Start, client: NewClient) -> None:
     machine = start(spares=1)
     culprit = client(machine)
     culprit.square()
@@ -84,30 +74,7 @@ def test_a_spare_takes_over(start: Callable[..., Domains], client: Callable[...,
     assert third in machine.executors(), "the spare serves the user now"
 
 
-def test_others_of_the_user_go_on(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
-    """Their ops that can be repeated are; a kernel that may have run is lost."""
-    machine = start()
-    culprit, other = client(machine), client(machine)
-    culprit.square()
-    (common,) = machine.executors()
-    other.own()
-    domain = machine.new_executor({common})
-    culprit.own()
-    other.memory[1].write(bytes(4 * N))
-    with machine.control.gate("kernel"):
-        a, b, c = other.tensors
-        kernel = other.connection.request("launch", {"kernel": other.custom, "args": [c, a, N]})
-        op = other.connection.request("run", {"op": "square", "in": [a], "out": [b], "stream": 1})
-        machine.wait(lambda: machine.control.row(domain).waiting("kernel") == 2)
-        os.kill(domain, signal.SIGKILL)
-    other.connection.reply(op).get()
-    assert (values(other.memory[1]) == 9).all()
-    assert other.connection.reply_error(kernel).code == "device_fault"
-    other.launch_own()
-    culprit.launch_own()
-
-
-def test_a_domain_of_a_connection_ends_with_it(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+def test_a_domain_of_a_connection_ends_with_it(start: Start, client: NewClient) -> None:
     machine = start(isolate="connection")
     first, second = client(machine), client(machine)
     first.square()
@@ -125,21 +92,19 @@ def test_a_domain_of_a_connection_ends_with_it(start: Callable[..., Domains], cl
     proc.eventually(lambda: machine.executors() == {common}, "nobody needs the others")
 
 
-def test_the_least_recently_used_makes_room(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+def test_the_least_recently_used_makes_room(start: Start, client: NewClient) -> None:
     machine = start(isolate="connection", maximum=3)
     clients = [client(machine) for _ in range(3)]
-    for _ in range(2):
-        for one in clients:
-            one.own()
-            assert len(machine.executors()) <= 3
+    for one in clients * 2:
+        one.own()
+        assert len(machine.executors()) <= 3
     clients[0].launch_own()
 
 
-def test_a_busy_one_makes_room(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+def test_a_busy_one_makes_room(start: Start, client: NewClient) -> None:
     """An executor that is never without work does not keep its place for ever; its domain goes on later."""
     machine = start(isolate="connection", maximum=3)
-    first, second = client(machine), client(machine)
-    first.own()
+    first, second = client(machine, own=True), client(machine)
     busy = hostile_kernel(first.connection, "run_for")
     count = {**first.tensors[1], "dtype": "u32"}
     sent = [first.connection.request("launch", {"kernel": busy, "args": [count, 150_000]}) for _ in range(200)]
@@ -150,36 +115,16 @@ def test_a_busy_one_makes_room(start: Callable[..., Domains], client: Callable[.
         first.connection.reply(msgid).get()
 
 
-def test_many_faults_leave_nothing_behind(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
-    machine = start(spares=1)
-    stranger, culprit = client(machine), client(machine)
-    culprit.own()
-    kernel = culprit.kernel("fault_kernel")
-    stranger.square()
-    before = machine.daemon.holdings()
-    for _ in range(2):  # a user has three in a minute
-        assert culprit.connection.error("launch", {"kernel": kernel, "args": [culprit.tensors[1]]}).code == "device_fault"
-        stranger.square()
-        culprit.launch_own()
-    machine.daemon.wait_holdings(before)
-
-
-def test_shared_memory_and_programs_follow(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
-    """A program with a kernel runs again after the fault, on host memory that the new executor has not met."""
+def test_programs_follow(start: Start, client: NewClient) -> None:
+    """A program with a kernel runs again after the fault, in an executor that has met neither its kernel nor its memory."""
     machine = start()
     one = client(machine)
     add = add_kernel(one.connection)
     a, b, c = one.tensors
-    program = one.connection.call(
-        "program",
-        {
-            "tensors": [a, b, c],
-            "ops": [{"kernel": add, "args": [2, 0, 1, N]}, {"op": "square", "in": [2], "out": [1]}],
-        },
-    )["program"]
+    ops = [{"kernel": add, "args": [2, 0, 1, N]}, {"op": "square", "in": [2], "out": [1]}]
+    program = one.connection.call("program", {"tensors": [a, b, c], "ops": ops})["program"]
     one.connection.call("run_program", {"program": program})
     assert (values(one.memory[1]) == 36).all()
-    vector(one.memory[1])
     assert one.fault().code == "device_fault"
     vector(one.memory[1])
     one.connection.call("run_program", {"program": program})
@@ -187,25 +132,21 @@ def test_shared_memory_and_programs_follow(start: Callable[..., Domains], client
     assert np.isfinite(values(one.memory[2])).all()
 
 
-def test_a_deadline_ends_a_kernel(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+def test_a_deadline_ends_a_kernel(start: Start, client: NewClient) -> None:
     """Its executor is reaped before the reply: the kernel, which counts until it is killed, writes no more."""
     machine = start(spares=1)
-    stranger, one = client(machine), client(machine)
-    one.own()
-    stranger.square()
+    one = client(machine, own=True)
     kernel = hostile_kernel(one.connection, "count_forever")
     count = {**one.tensors[1], "dtype": "u32"}
     error = one.connection.error("launch", {"kernel": kernel, "args": [count], "deadline_ms": 100})
     assert error.code == "deadline_exceeded" and error.detail["ended"] is True, error
     reached = one.memory[1].read(4)
-    stranger.square()
     one.launch_own()
     one.memory[1].write(reached)
     assert one.memory[1].read(4) == reached
-    assert machine.daemon.running()
 
 
-def test_an_executor_that_starts_slowly(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+def test_an_executor_that_starts_slowly(start: Start, client: NewClient) -> None:
     """What waits for it has not begun, so it is no job that hangs."""
     machine = start(more="[server]\njob_timeout_s = 1\n")
     one = client(machine)
@@ -218,24 +159,10 @@ def test_an_executor_that_starts_slowly(start: Callable[..., Domains], client: C
     one.connection.reply(msgid).get()
 
 
-def test_a_kernel_that_never_ends(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
-    machine = start(more="[server]\njob_timeout_s = 1\n")
-    one = client(machine)
-    one.own()
-    kernel = hostile_kernel(one.connection, "spin_forever")
-    one.memory[1].write(bytes(4 * N))
-    error = one.connection.error("launch", {"kernel": kernel, "args": [one.tensors[1]]})
-    assert error.code == "job_timeout" and "spin_forever" in error.message, error
-    one.launch_own()
-    one.square()
-
-
-def test_memory_of_others_is_not_there(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+def test_memory_of_others_is_not_there(start: Start, client: NewClient) -> None:
     """A kernel that reads where another one's buffer is, in that one's executor, faults."""
     machine = start(isolate="connection")
-    victim, spy = client(machine), client(machine)
-    victim.own()
-    spy.own()
+    victim, spy = client(machine, own=True), client(machine, own=True)
     tell = hostile_kernel(victim.connection, "tell_address")
     where = {**victim.tensors[1], "dtype": "u64", "shape": [1]}
     victim.connection.call("launch", {"kernel": tell, "args": [where, victim.tensors[0]]})
@@ -250,7 +177,7 @@ def test_memory_of_others_is_not_there(start: Callable[..., Domains], client: Ca
     victim.launch_own()
 
 
-def test_a_deadline_while_memory_is_opened(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+def test_a_deadline_while_memory_is_opened(start: Start, client: NewClient) -> None:
     """The driver does not answer: the executor ends."""
     machine = start()
     stranger, one = client(machine), client(machine)
@@ -265,18 +192,3 @@ def test_a_deadline_while_memory_is_opened(start: Callable[..., Domains], client
         assert error.code == "deadline_exceeded" and error.detail["ended"] is True, error
         stranger.square()
         one.launch_own()
-
-
-def test_a_call_hangs(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
-    """While one user's executor is stopped, the others work."""
-    machine = start(isolate="connection")
-    first, second = client(machine), client(machine)
-    second.square()
-    (common,) = machine.executors()
-    first.own()
-    domain = machine.new_executor({common})
-    os.kill(domain, signal.SIGSTOP)
-    msgid = first.connection.request("launch", {"kernel": first.custom, "args": [first.tensors[1], first.tensors[2], N]})
-    second.square()
-    os.kill(domain, signal.SIGCONT)
-    first.connection.reply(msgid).get()

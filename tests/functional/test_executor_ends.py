@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from domains import Domains, Plain
 from gpu_machine import N, only_with_the_standin, values, vector
-from killed import FIXTURES, Point, Scene, Victim, finish
+from killed import FIXTURES, Point, Scene, Start, Victim, finish
 from standin_cuda.control import has_ended
 from support import memfd, proc
 from support.raw import tensor
@@ -20,6 +20,8 @@ pytestmark = [only_with_the_standin, only_with_nvrtc]
 (start,) = FIXTURES
 
 ROUNDS = 2
+common_or_domain = pytest.mark.parametrize("domain", [False, True], ids=["common", "domain"])
+while_it_starts = pytest.mark.parametrize("gate", ["init", "context"])
 
 
 def waiting_at(scene: Scene, gate: str, spared: set[int] = frozenset()) -> int:  # type: ignore[assignment]
@@ -38,7 +40,7 @@ def wait_until_gone(machine: Domains, pid: int) -> None:
     proc.eventually(lambda: pid not in machine.executors(), "it is gone")
 
 
-@pytest.mark.parametrize("gate", ["init", "context"])
+@while_it_starts
 def test_killed_at_the_daemons_start(gate: str) -> None:
     machine = Domains(start=False)
     with machine.control.gate(gate):
@@ -74,22 +76,21 @@ def a_stopped_one_in_a_call(scene: Scene, victim: Victim) -> Iterator[None]:
     yield
 
 
-def one_that_starts(scene: Scene, victim: Victim) -> Iterator[None]:
+def one_that_is_not_ready(scene: Scene, victim: Victim, gate: str) -> Iterator[None]:
     dead = {victim.pid}
-    with scene.control.gate("init"):
+    with scene.control.gate(gate):
         os.kill(victim.pid, signal.SIGKILL)
         victim.connection.request("run", {"op": "square", "in": [victim.a], "out": [victim.b]})
-        waiting_at(scene, "init", dead)
+        waiting_at(scene, gate, dead)
         yield
+
+
+def one_that_starts(scene: Scene, victim: Victim) -> Iterator[None]:
+    yield from one_that_is_not_ready(scene, victim, "init")
 
 
 def one_that_makes_its_context(scene: Scene, victim: Victim) -> Iterator[None]:
-    dead = {victim.pid}
-    with scene.control.gate("context"):
-        os.kill(victim.pid, signal.SIGKILL)
-        victim.connection.request("run", {"op": "square", "in": [victim.a], "out": [victim.b]})
-        waiting_at(scene, "context", dead)
-        yield
+    yield from one_that_is_not_ready(scene, victim, "context")
 
 
 def one_that_is_killed_in_its_work(scene: Scene, victim: Victim) -> Iterator[None]:
@@ -104,15 +105,11 @@ def one_that_is_killed_in_its_work(scene: Scene, victim: Victim) -> Iterator[Non
 
 
 ENDS: list[Point] = [
-    a_stopped_one,
-    a_stopped_one_in_a_call,
-    one_that_starts,
-    one_that_makes_its_context,
-    one_that_is_killed_in_its_work,
-]
+    a_stopped_one, a_stopped_one_in_a_call, one_that_starts, one_that_makes_its_context, one_that_is_killed_in_its_work,
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("domain", [False, True], ids=["common", "domain"])
+@common_or_domain
 @pytest.mark.parametrize("point", ENDS, ids=lambda point: point.__name__)
 def test_the_daemon_ends(point: Point, domain: bool) -> None:
     """It does not wait for an executor that does not answer, and leaves none behind."""
@@ -130,7 +127,7 @@ def test_the_daemon_ends(point: Point, domain: bool) -> None:
     scene.exporter.close()
 
 
-@pytest.mark.parametrize("domain", [False, True], ids=["common", "domain"])
+@common_or_domain
 def test_the_daemon_is_killed(domain: bool) -> None:
     """No executor outlives it, whatever it does: the common one ends its jobs first."""
     scene = Scene()
@@ -157,9 +154,9 @@ def test_the_daemon_is_killed(domain: bool) -> None:
 # ---- starts ----
 
 
-@pytest.mark.parametrize("gate", ["init", "context"])
-@pytest.mark.parametrize("domain", [False, True], ids=["common", "domain"])
-def test_killed_again_while_it_starts(start: Callable[..., Scene], gate: str, domain: bool) -> None:
+@while_it_starts
+@common_or_domain
+def test_killed_again_while_it_starts(start: Start, gate: str, domain: bool) -> None:
     """Requests wait for the one that gets ready."""
     scene = start()
     before: dict[str, int] = {}
@@ -182,8 +179,8 @@ def test_killed_again_while_it_starts(start: Callable[..., Scene], gate: str, do
     scene.settle(before)
 
 
-@pytest.mark.parametrize("gate", ["init", "context"])
-def test_a_spare_is_killed_while_it_starts(start: Callable[..., Scene], gate: str) -> None:
+@while_it_starts
+def test_a_spare_is_killed_while_it_starts(start: Start, gate: str) -> None:
     scene = start(spares=1)
     proc.eventually(lambda: bool(scene.watcher.rows("spare")), "a spare")
     before: dict[str, int] = {}
@@ -205,7 +202,12 @@ def test_a_spare_is_killed_while_it_starts(start: Callable[..., Scene], gate: st
 # ---- who waits for an executor that hangs ----
 
 
-def test_memory_that_a_stopped_one_opens(start: Callable[..., Scene]) -> None:
+def close(*victims: Victim) -> None:
+    for one in victims:
+        one.connection.close()
+
+
+def test_memory_that_a_stopped_one_opens(start: Start) -> None:
     """Others open it meanwhile."""
     scene = start()
     victim, other = Victim(scene, domain=True), Victim(scene, domain=True)
@@ -217,12 +219,11 @@ def test_memory_that_a_stopped_one_opens(start: Callable[..., Scene]) -> None:
         other.connection.call("run", run)  # before it is its turn to wait for the other one's kernel
         assert (values(out) == 9).all()
     victim.connection.reply(msgid).get()
-    victim.connection.close()
-    other.connection.close()
+    close(victim, other)
 
 
 @pytest.mark.parametrize("common", [True, False], ids=["the common one", "others"])
-def test_many_calls_into_a_stopped_one(start: Callable[..., Scene], common: bool) -> None:
+def test_many_calls_into_a_stopped_one(start: Start, common: bool) -> None:
     """They take no threads away that others need."""
     scene = start()
     first, victim, other = Victim(scene, domain=True), Victim(scene, domain=True), Victim(scene, domain=not common)
@@ -245,11 +246,10 @@ def test_many_calls_into_a_stopped_one(start: Callable[..., Scene], common: bool
     os.kill(victim.pid, signal.SIGCONT)
     for msgid in sent:
         victim.connection.reply(msgid).get()
-    for one in (first, victim, other):
-        one.connection.close()
+    close(first, victim, other)
 
 
-def test_many_clients_wait_for_an_executor(start: Callable[..., Scene]) -> None:
+def test_many_clients_wait_for_an_executor(start: Start) -> None:
     """All are busy: others go on, and these when one is free again."""
     scene = start(maximum=8, more="[server]\njob_timeout_s = 600\n")
     busy = [Victim(scene, domain=True) for _ in range(2)]
@@ -268,5 +268,4 @@ def test_many_clients_wait_for_an_executor(start: Callable[..., Scene]) -> None:
     for connection, msgid in zip(waiting, sent):
         connection.reply(msgid).get()
         connection.close()
-    for one in (*busy, other):
-        one.connection.close()
+    close(*busy, other)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from domains import Plain
 from gpu_machine import N, only_with_the_standin, values, vector
-from killed import FIXTURES, Point, Scene, Victim, finish
+from killed import FIXTURES, Point, Scene, Start, Victim, finish
 from standin_cuda.control import has_ended
 from support import memfd, proc
 from support.raw import tensor
@@ -100,7 +100,8 @@ def loading_code(scene: Scene, victim: Victim) -> Iterator[None]:
     assert (victim.memory.data[2 * N :] == 6).all()
 
 
-def using_host_memory(scene: Scene, victim: Victim, gate: str, n: int = N) -> Iterator[None]:
+def copying(scene: Scene, victim: Victim, gate: str = "copy", n: int = 1 << 15) -> Iterator[None]:
+    """So much that no kernel copies it."""
     shared = memfd.Shared(8 * n)
     view = shared.view(np.float32, 2 * n)
     view[:] = 3
@@ -116,11 +117,7 @@ def using_host_memory(scene: Scene, victim: Victim, gate: str, n: int = N) -> It
 
 
 def mapping_host_memory(scene: Scene, victim: Victim) -> Iterator[None]:
-    yield from using_host_memory(scene, victim, "host_register")
-
-
-def copying(scene: Scene, victim: Victim) -> Iterator[None]:
-    yield from using_host_memory(scene, victim, "copy", 1 << 15)  # so much that no kernel copies it
+    yield from copying(scene, victim, "host_register", N)
 
 
 def making_a_stream(scene: Scene, victim: Victim) -> Iterator[None]:
@@ -260,18 +257,9 @@ def closing(scene: Scene, victim: Victim) -> Iterator[None]:
 
 
 POINTS: list[Point] = [
-    idle,
-    opening_an_ipc_handle,
-    allocating,
-    extending,
-    loading_code,
-    mapping_host_memory,
-    copying,
-    making_a_stream,
-    running_a_program,
-    waiting_for_its_word,
-    closing,
-]
+    idle, opening_an_ipc_handle, allocating, extending, loading_code, mapping_host_memory, copying, making_a_stream,
+    running_a_program, waiting_for_its_word, closing,
+]  # fmt: skip
 
 # These take no turns. A turn may end before a job is sent, which then runs elsewhere: the first three tell what has begun. The last
 # one has many jobs, and those that outlast their turn by two seconds are ended.
@@ -282,7 +270,7 @@ CASES = [(point, domain) for point in (*POINTS, *AT_ONCE) for domain in (False, 
 @pytest.mark.parametrize(
     ("point", "domain"), CASES, ids=[f"{point.__name__}-{'domain' if domain else 'common'}" for point, domain in CASES]
 )
-def test_killed(start: Callable[..., Scene], point: Point, domain: bool) -> None:
+def test_killed(start: Start, point: Point, domain: bool) -> None:
     scene = start(more="active = 8\n") if point in AT_ONCE else start()
     before: dict[str, int] = {}
     for i in range(ROUNDS):
@@ -296,6 +284,7 @@ def test_killed(start: Callable[..., Scene], point: Point, domain: bool) -> None
         finish(steps)
         victim.works()
         victim.has_another_than(pid)
+        assert f"event=executor_lost pid={pid} " in scene.daemon.log()
         scene.others_go_on()
         victim.connection.close()
         if not before:

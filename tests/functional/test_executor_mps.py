@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from gpu_machine import ILLEGAL_ADDRESS, Machine, N, only_with_the_standin, square, values, vector
+from gpu_machine import ILLEGAL_ADDRESS, Machine, N, only_with_the_standin, square, values
 from support import proc
 from user_kernels import custom_kernel, only_with_nvrtc
 
@@ -87,27 +87,36 @@ class Shared(Machine):
         """The commands that end the executor."""
         return [f"{self.mps.pipes}: get_server_list  ", f"{self.mps.pipes}: terminate_client {self.mps.server.pid} {pid}"]
 
-    def lose(self) -> int:
-        """A kernel of the daemon's does not end. Returns the executor that had it and is gone."""
-        exporter = self.exporter()
-        a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
-        with self.daemon.connect() as connection:
+    def lose(self, how: str) -> int:
+        """Returns the executor that is gone: it was stopped, its context was broken, or a kernel of the daemon's does not
+        end."""
+        with self.daemon.connect() as connection, self.operands() as (a, out):
             connection.call("run", square(a, out))
             before = self.executor()
             pidfd = os.pidfd_open(before)
-            with self.control.gate("kernel"):
-                msgid = connection.request("run", square(out, out))  # not one that is begun anew
-                assert connection.reply_error(msgid).code == "job_timeout"
-                proc.wait_exit(pidfd)
+            if how == "stopped":
+                os.kill(before, signal.SIGSTOP)
+                assert connection.error("run", square(a, out)).code == "job_timeout"
+            elif how == "broken":
+                self.control.fail("kernel", ILLEGAL_ADDRESS)
+            else:
+                with self.control.gate("kernel"):
+                    msgid = connection.request("run", square(out, out))  # not one that is begun anew
+                    assert connection.reply_error(msgid).code == "job_timeout"
+                    proc.wait_exit(pidfd)
+            os.close(pidfd)
+            out.write(bytes(4 * N))
             connection.call("run", square(a, out))
             assert (values(out) == 9).all()
             assert self.executor() != before
-        exporter.close()
         return before
 
 
+Start = Callable[..., Shared]
+
+
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Shared]]:
+def start(tmp_path: Path) -> Iterator[Start]:
     made: list[Shared] = []
 
     def new(terminate: str | None = TERMINATES, more: str = "isolate = none") -> Shared:
@@ -121,9 +130,9 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Shared]]:
         machine.mps.end()
 
 
-def test_mps_ends_it(start: Callable[..., Shared]) -> None:
+def test_mps_ends_it(start: Start) -> None:
     machine = start()
-    lost = machine.lose()
+    lost = machine.lose("hangs")
     log = machine.daemon.log()
     assert machine.mps.heard() == machine.asked(lost)
     assert f"event=mps_terminate_client pid={lost} servers=1 " in log
@@ -132,10 +141,10 @@ def test_mps_ends_it(start: Callable[..., Shared]) -> None:
 
 
 @pytest.mark.parametrize("terminate", [HANGS, None], ids=["hangs", "missing"])
-def test_it_ends_in_order(start: Callable[..., Shared], terminate: str | None) -> None:
+def test_it_ends_in_order(start: Start, terminate: str | None) -> None:
     """Where MPS does not end it the executor ends itself, which it does even if a kernel of its never ends."""
     machine = start(terminate)
-    lost = machine.lose()
+    lost = machine.lose("hangs")
     log = machine.daemon.log()
     assert machine.mps.heard() == (machine.asked(lost) if terminate else [])
     assert f"event=mps_terminate_client pid={lost} " in log
@@ -146,50 +155,29 @@ def test_it_ends_in_order(start: Callable[..., Shared], terminate: str | None) -
     assert children(machine.daemon.pid) == {machine.executor()}, "nothing of the control program is left"
 
 
-def test_it_is_killed_last(start: Callable[..., Shared]) -> None:
+def test_it_is_killed_last(start: Start) -> None:
     """A process that takes no notice of anything."""
     machine = start(DOES_NOTHING)
-    exporter = machine.exporter()
-    a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
-    with machine.daemon.connect() as connection:
-        connection.call("run", square(a, out))
-        before = machine.executor()
-        os.kill(before, signal.SIGSTOP)
-        assert connection.error("run", square(a, out)).code == "job_timeout"
-        out.write(bytes(4 * N))
-        connection.call("run", square(a, out))
-        assert (values(out) == 9).all()
-    exporter.close()
-    assert machine.mps.heard() == machine.asked(before)
-    assert f"event=executor_killed pid={before} " in machine.daemon.log()
+    lost = machine.lose("stopped")
+    assert machine.mps.heard() == machine.asked(lost)
+    assert f"event=executor_killed pid={lost} " in machine.daemon.log()
 
 
-def test_a_broken_context_ends_in_order(start: Callable[..., Shared]) -> None:
-    """As after a fault of another client: no kernel runs, so there is nothing that MPS would have to end."""
+@pytest.mark.parametrize("how", ["broken", "daemon"])
+def test_without_a_kernel_that_runs_it_ends_in_order(start: Start, how: str) -> None:
+    """There is nothing that MPS would have to end: as after a fault of another client, which breaks the context, and at the
+    daemon's end."""
     machine = start()
-    exporter = machine.exporter()
-    a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
-    with machine.daemon.connect() as connection:
-        connection.call("run", square(a, out))
-        before = machine.executor()
-        machine.control.fail("kernel", ILLEGAL_ADDRESS)
-        connection.call("run", square(a, out))
-        assert (values(out) == 9).all()
-        assert machine.executor() != before
-    exporter.close()
-    assert not machine.mps.heard()
-    assert "event=executor_killed" not in machine.daemon.log()
-
-
-def test_the_daemon_ends_it_in_order(start: Callable[..., Shared]) -> None:
-    machine = start()
-    machine.daemon.stop()
+    if how == "broken":
+        machine.lose("broken")
+    else:
+        machine.daemon.stop()
     assert not machine.mps.heard()
     assert "event=executor_killed" not in machine.daemon.log()
 
 
 @only_with_nvrtc
-def test_kernels_of_users_are_outside(start: Callable[..., Shared]) -> None:
+def test_kernels_of_users_are_outside(start: Start) -> None:
     """Executors of domains and spares do not find MPS, and are ended at once."""
     machine = start(more="isolate = user\nspares = 1\n[kernels]\nuser_kernels = all")
     common = machine.executor()

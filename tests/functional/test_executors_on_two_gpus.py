@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from domains import Domains, Plain
-from domains import start as start  # noqa: PLC0414 - a fixture
+from domains import FIXTURES, Domains, Plain, Start
 from gpu_machine import only_with_the_standin
 from support.raw import Connection
 from test_counters import counting
 from user_kernels import hostile_kernel, only_with_nvrtc
 
 pytestmark = [only_with_the_standin, only_with_nvrtc]
+start, _ = FIXTURES
 
 
 class Client:
@@ -32,7 +33,8 @@ class Client:
 
     def ask(self, at: int, **how: Any) -> int:
         """A launch on GPU `at`, on a stream of its own: the request's number."""
-        return self.connection.request("launch", {"kernel": self.kernels[at], "args": [self.memory[at].tensor(), 1], "stream": at, **how})
+        launch = {"kernel": self.kernels[at], "args": [self.memory[at].tensor(), 1], "stream": at, **how}
+        return self.connection.request("launch", launch)
 
     def launch(self, at: int, **how: Any) -> dict[str, Any]:
         result: dict[str, Any] = self.connection.reply(self.ask(at, **how)).get()
@@ -46,7 +48,7 @@ Make = Callable[..., tuple[Domains, list[Client]]]
 
 
 @pytest.fixture
-def make(start: Callable[..., Domains]) -> Iterator[Make]:
+def make(start: Start) -> Iterator[Make]:
     clients: list[Client] = []
 
     def new(count: int, env: dict[str, str] | None = None, **how: Any) -> tuple[Domains, list[Client]]:
@@ -62,19 +64,32 @@ def make(start: Callable[..., Domains]) -> Iterator[Make]:
 
 
 def at_gate(machine: Domains, *clients: Client) -> None:
-    machine.wait(lambda: all(machine.control.row(one.pid).waiting("kernel") == 1 for one in clients))
+    for one in clients:
+        machine.reaches("kernel", pid=one.pid)
+
+
+@contextmanager
+def held(machine: Domains, one: Client, asked: Callable[[], int]) -> Iterator[list[dict[str, Any]]]:
+    """What is asked has begun on the GPU and ends after the block; its result is in the list then."""
+    results: list[dict[str, Any]] = []
+    with machine.control.gate("kernel", one.pid):
+        msgid = asked()
+        at_gate(machine, one)
+        yield results
+    results.append(one.connection.reply(msgid).get())
 
 
 # ---- turns ----
 
 
-def test_kernels_on_two_gpus_run_at_once(make: Make) -> None:
-    machine, (one, other) = make(2)
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_kernels_on_two_gpus_run_at_once(make: Make, exclusive: bool) -> None:
+    machine, (one, other) = make(2, more="exclusive_ms = 1\n")
     with machine.control.gate("kernel"):
-        asked = one.ask(0), other.ask(1)
+        asked = one.ask(0, exclusive=exclusive), other.ask(1, exclusive=exclusive)
         at_gate(machine, one, other)  # both have begun, neither has ended
     for client, msgid in zip((one, other), asked):
-        client.connection.reply(msgid).get()
+        assert client.connection.reply(msgid).get().get("exclusive", False) is exclusive
     assert (one.runs(0), other.runs(1)) == (2, 2)
 
 
@@ -82,16 +97,13 @@ def test_kernels_on_two_gpus_run_at_once(make: Make) -> None:
 def test_kernels_on_one_gpu_wait_for_each_other(make: Make, active: int) -> None:
     """The one that waits works on the other GPU meanwhile. As many as are active have no need to wait."""
     machine, (one, other) = make(2, more=f"active = {active}\nlate_ms = 60000\n")
-    with machine.control.gate("kernel", one.pid):
-        begun = one.ask(0)
-        at_gate(machine, one)
+    with held(machine, one, lambda: one.ask(0)):
         waiting = other.ask(0)
         if active > 1:
             other.connection.reply(waiting).get()
         for _ in range(5):
             other.launch(1)
         assert (other.runs(0), other.runs(1)) == (active, 6)
-    one.connection.reply(begun).get()
     if active == 1:
         other.connection.reply(waiting).get()
     assert (one.runs(0), other.runs(0)) == (2, 2)
@@ -99,7 +111,8 @@ def test_kernels_on_one_gpu_wait_for_each_other(make: Make, active: int) -> None
 
 def endless(one: Client, at: int) -> int:
     kernel = hostile_kernel(one.connection, "spin_forever", one.gpus[at])
-    return one.connection.request("launch", {"kernel": kernel, "args": [{**one.memory[at].tensor(), "dtype": "f32"}], "stream": at})
+    args = [{**one.memory[at].tensor(), "dtype": "f32"}]
+    return one.connection.request("launch", {"kernel": kernel, "args": args, "stream": at})
 
 
 def works_beside(one: Client, at: int, late: Client) -> None:
@@ -111,14 +124,11 @@ def works_beside(one: Client, at: int, late: Client) -> None:
 
 def test_a_long_kernel_is_ended_for_those_who_wait_for_its_gpu(make: Make) -> None:
     machine, (one, other, third) = make(3)
-    with machine.control.gate("kernel", one.pid):
-        begun = one.ask(0)
-        at_gate(machine, one)
+    with held(machine, one, lambda: one.ask(0)):
         spinning = endless(other, 1)
         works_beside(third, 1, other)
         assert other.connection.reply_error(spinning).code == "job_timeout"
         at_gate(machine, one)  # which has had more time than that
-    one.connection.reply(begun).get()
 
 
 def test_the_one_that_others_wait_for_is_at_fault(make: Make) -> None:
@@ -135,26 +145,20 @@ def test_the_one_that_others_wait_for_is_at_fault(make: Make) -> None:
 def test_exclusive_work_is_alone_on_its_gpu(make: Make) -> None:
     """What others do on the other GPU neither waits for it nor disturbs it."""
     machine, (one, other) = make(2, more="exclusive_ms = 5000\n")
-    with machine.control.gate("kernel", one.pid):
-        begun = one.ask(0, exclusive=True)
-        at_gate(machine, one)
+    with held(machine, one, lambda: one.ask(0, exclusive=True)) as results:
         for _ in range(5):
             other.launch(1)
         assert other.launch(1, exclusive=True)["exclusive"] is True
         late = other.ask(0)
         other.launch(1)
         assert other.runs(0) == 1, "the GPU is held"
-    assert one.connection.reply(begun).get()["exclusive"] is True
+    assert results[0]["exclusive"] is True
     other.connection.reply(late).get()
 
 
-def test_exclusive_work_on_two_gpus_runs_at_once(make: Make) -> None:
-    machine, (one, other) = make(2, more="exclusive_ms = 1\n")
-    with machine.control.gate("kernel"):
-        asked = one.ask(0, exclusive=True), other.ask(1, exclusive=True)
-        at_gate(machine, one, other)
-    for client, msgid in zip((one, other), asked):
-        assert client.connection.reply(msgid).get()["exclusive"] is True
+def square_on_1(one: Client, source: Plain, out: Plain) -> dict[str, Any]:
+    """The request of a square on the second GPU."""
+    return {"op": "square", "in": [source.tensor()], "out": [out.tensor()], "device": one.gpus[1], "stream": 2}
 
 
 @pytest.mark.parametrize("disturbs", [True, False])
@@ -162,18 +166,14 @@ def test_work_with_memory_of_a_gpu_disturbs_it(make: Make, disturbs: bool) -> No
     """A job on one GPU that reads the other one's memory waits for that one's exclusive work."""
     machine, (one, other) = make(2, more="exclusive_ms = 5000\n")
     out = Plain(other.connection, other.gpus[1], 1, "u32")
-    source = other.memory[0 if disturbs else 1]
-    square = {"op": "square", "in": [source.tensor()], "out": [out.tensor()], "device": other.gpus[1], "stream": 2}
-    with machine.control.gate("kernel", one.pid):
-        begun = one.ask(0, exclusive=True)
-        at_gate(machine, one)
-        asked = other.connection.request("run", square)
+    with held(machine, one, lambda: one.ask(0, exclusive=True)) as results:
+        asked = other.connection.request("run", square_on_1(other, other.memory[0 if disturbs else 1], out))
         if not disturbs:
             other.connection.reply(asked).get()
         for _ in range(5):
             other.launch(1)
         assert out.data[0] == (0 if disturbs else 1)
-    assert one.connection.reply(begun).get()["exclusive"] is True
+    assert results[0]["exclusive"] is True
     if disturbs:
         other.connection.reply(asked).get()
     assert out.data[0] == 1
@@ -181,17 +181,14 @@ def test_work_with_memory_of_a_gpu_disturbs_it(make: Make, disturbs: bool) -> No
 
 def test_exclusive_work_waits_for_work_with_its_gpus_memory(make: Make) -> None:
     machine, (one, other) = make(2)
-    out = Plain(other.connection, other.gpus[1], 1, "u32")
-    square = {"op": "square", "in": [other.memory[0].tensor()], "out": [out.tensor()], "device": other.gpus[1]}
-    with machine.daemon.connect() as third, machine.control.gate("kernel", other.pid):
-        begun = other.connection.request("run", square)
-        at_gate(machine, other)
-        asked = one.ask(0, exclusive=True)
-        ours = Plain(third, one.gpus[1], 1)
-        for _ in range(5):
-            third.run("square", [ours.tensor()], [ours.tensor()])
-        assert one.runs(0) == 1
-    other.connection.reply(begun).get()
+    square = square_on_1(other, other.memory[0], Plain(other.connection, other.gpus[1], 1, "u32"))
+    with machine.daemon.connect() as third:
+        with held(machine, other, lambda: other.connection.request("run", square)):
+            asked = one.ask(0, exclusive=True)
+            ours = Plain(third, one.gpus[1], 1)
+            for _ in range(5):
+                third.run("square", [ours.tensor()], [ours.tensor()])
+            assert one.runs(0) == 1
     assert one.connection.reply(asked).get()["exclusive"] is True
 
 
