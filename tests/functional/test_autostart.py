@@ -74,6 +74,9 @@ class Place:
     def autostart(self, *args: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         return subprocess.run([str(binary()), "--autostart", *args], env={**self.env, **(env or {})}, text=True, capture_output=True)
 
+    def kopsctl(self, command: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run([str(binary("kopsctl")), command], env=self.env, capture_output=True)
+
     def pid(self, path: Path | None = None) -> int | None:
         """Of the daemon that listens; None: none does."""
         with socket.socket(socket.AF_UNIX) as s:
@@ -100,18 +103,8 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_client_starts_one_and_the_next_uses_it(place: Place, client: str) -> None:
-    assert place.use(client)[0] == 0
-    pid = place.pid()
-    assert pid
-    assert place.use(CLIENTS[CLIENTS.index(client) - 1])[0] == 0
-    assert place.pid() == pid
-    assert "event=ready" in place.log.read_text(encoding="utf-8")
-    assert place.socket.stat().st_mode & 0o777 == 0o600
-
-
-@pytest.mark.parametrize("client", CLIENTS)
-def test_it_keeps_nothing_of_its_client(place: Place, client: str, tmp_path: Path) -> None:
+def test_a_client_starts_one_and_the_next_uses_it(place: Place, client: str, tmp_path: Path) -> None:
+    """The daemon keeps nothing of the client that has started it."""
     reader, writer = os.pipe()
     assert place.use(client, pass_fds=[writer], cwd=tmp_path)[0] == 0
     os.close(writer)
@@ -121,6 +114,10 @@ def test_it_keeps_nothing_of_its_client(place: Place, client: str, tmp_path: Pat
     pid = place.pid()
     assert pid and os.getsid(pid) == pid
     assert os.readlink(f"/proc/{pid}/cwd") == "/"
+    assert place.use(CLIENTS[CLIENTS.index(client) - 1])[0] == 0
+    assert place.pid() == pid
+    assert "event=ready" in place.log.read_text(encoding="utf-8")
+    assert place.socket.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("client", STARTERS)
@@ -146,24 +143,19 @@ def test_a_connection_keeps_it() -> None:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_switched_off(place: Place, client: str) -> None:
+def test_none_is_started(place: Place, client: str) -> None:
+    """Where that is switched off, and where a socket is named, which is the only one then."""
     status, text = place.use(client, env={"KOPS_AUTOSTART": "0"})
     assert status and "KOPS_SOCKET" in text
     if client != "kopsctl":
         assert place.use(client, "off")[0]
-    assert not list(place.run.iterdir())
-
-
-@pytest.mark.parametrize("client", CLIENTS)
-def test_a_named_socket_is_the_only_one(place: Place, client: str) -> None:
     assert place.use(client, env={"KOPS_SOCKET": str(place.run / "other.sock")})[0]
     assert not list(place.run.iterdir())
 
 
 def test_what_looks_at_a_daemon_starts_none(place: Place) -> None:
     for command in ("stats", "clients", "drain", "metrics"):
-        done = subprocess.run([str(binary("kopsctl")), command], env=place.env, capture_output=True)
-        assert done.returncode == 3, command
+        assert place.kopsctl(command).returncode == 3, command
     assert not list(place.run.iterdir())
 
 
@@ -206,28 +198,19 @@ def test_a_daemon_of_another_protocol_is_there(place: Place, client: str) -> Non
         place.socket.unlink()  # whoever answers there at the end of the test is ended
 
 
-def test_a_stale_socket(place: Place) -> None:
-    with socket.socket(socket.AF_UNIX) as left:
-        left.bind(str(place.socket))
-    assert place.use("python")[0] == 0
-    assert place.pid()
-
-
+@pytest.mark.parametrize(
+    ("variables", "whys"),
+    [
+        ({"KOPSD_SERVER_DEFAULT_DEVICE": "77"}, ['no device "77" here', "has ended", "kopsd.log"]),
+        ({"KOPSD_SERVER_BAKLOG": "77"}, ["KOPSD_SERVER_BACKLOG"]),
+        ({"KOPSD": "/nonexistent/kopsd"}, ["/nonexistent/kopsd", "No such file"]),
+        ({"KOPSD": "/bin/true"}, ["without a word"]),
+    ],
+)
 @pytest.mark.parametrize("client", STARTERS)
-def test_a_failed_start_says_why(place: Place, client: str) -> None:
-    status, text = place.use(client, env={"KOPSD_SERVER_DEFAULT_DEVICE": "77"})
-    assert status and str(place.log) in text and "has ended" in text
-    assert 'no device "77" here' in text
-    status, text = place.use(client, env={"KOPSD_SERVER_BAKLOG": "77"})
-    assert status and "KOPSD_SERVER_BACKLOG" in text
-
-
-@pytest.mark.parametrize("client", CLIENTS)
-def test_a_program_that_is_not_there(place: Place, client: str) -> None:
-    status, text = place.use(client, env={"KOPSD": "/nonexistent/kopsd"})
-    assert status and "/nonexistent/kopsd" in text and "No such file" in text
-    status, text = place.use(client, env={"KOPSD": "/bin/true"})
-    assert status and "without a word" in text
+def test_a_failed_start_says_why(place: Place, client: str, variables: dict[str, str], whys: list[str]) -> None:
+    status, text = place.use(client, env=variables)
+    assert status and all(why in text for why in whys), text
 
 
 def test_a_home_that_cannot_be_written(place: Place) -> None:
@@ -254,7 +237,7 @@ def test_a_machine_that_cannot_be_written(place: Place, client: str) -> None:
     def run(runtime: str) -> subprocess.CompletedProcess[str]:
         env = {
             **place.env, "XDG_RUNTIME_DIR": runtime, "HOME": "/proc/self", "CACHE_DIRECTORY": "", "KOPSD_SERVER_IDLE_EXIT_S": "1",
-            "KOPS_NATIVE": str(NATIVE) if client == "compiled" else "0",
+            "KOPS_NATIVE": "0",
         }  # fmt: skip
         within = ["unshare", "-m", "sh", "-c", READ_ONLY, "sh", str(folder)]
         done = subprocess.run([*within, *place.command(client)], env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -294,38 +277,34 @@ def test_settings_of_the_users_own_win(place: Place) -> None:
     assert b"server.idle_exit_s=300" in Path(f"/proc/{place.pid()}/cmdline").read_bytes().split(b"\0")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="becomes other users")
+def as_user(uid: int, command: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, env=env, text=True, capture_output=True, cwd="/", user=uid, group=uid, extra_groups=[])
+
+
+@as_root
 def test_folders_of_other_users(place: Place, public: Path) -> None:
-    """A user whose variables are another user's, as after su: neither that user's folder is used, nor one in /tmp that somebody
-    else has made."""
+    """A user whose variables are another user's, as after su: neither that user's folder is used, nor one in /tmp that
+    somebody else has made."""
     uid, own = 45671, Path("/tmp/.kopsd-45671")
-    program, ctl = reachable(public), reachable(public, "kopsctl")
-
-    def run(uid: int) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [str(program), "--autostart"], env=place.env, text=True, capture_output=True, cwd="/", user=uid, group=uid, extra_groups=[]
-        )
-
+    program, ctl = str(reachable(public)), str(reachable(public, "kopsctl"))
     try:
         for make in (lambda: own.mkdir(), lambda: own.symlink_to(place.run), lambda: own.write_text("", encoding="utf-8")):
             make()
-            done = run(uid)
+            done = as_user(uid, [program, "--autostart"], place.env)
             assert done.returncode == 1 and str(own) in done.stderr and "XDG_RUNTIME_DIR" in done.stderr
             own.rmdir() if own.is_dir() and not own.is_symlink() else own.unlink()
         own.mkdir()
         own.chmod(0o777)
         os.chown(own, uid, uid)
-        assert "others may write" in run(uid).stderr
+        assert "others may write" in as_user(uid, [program, "--autostart"], place.env).stderr
         own.rmdir()
-        done = run(uid)
+        done = as_user(uid, [program, "--autostart"], place.env)
         assert done.stdout == f"{own}/kopsd.sock\n", done.stderr
         assert own.stat().st_uid == uid and own.stat().st_mode & 0o777 == 0o700
         assert not list(place.run.iterdir())
         env = {k: v for k, v in place.env.items() if k != "XDG_RUNTIME_DIR"}
         for variables in (place.env, env):  # a command that starts none finds it, too
-            done = subprocess.run(
-                [str(ctl), "stats"], env=variables, text=True, capture_output=True, cwd="/", user=uid, group=uid, extra_groups=[]
-            )
+            done = as_user(uid, [ctl, "stats"], variables)
             assert done.returncode == 0, done.stderr
         place.stop(own / "kopsd.sock")
     finally:
@@ -340,10 +319,7 @@ def test_a_program_of_root_starts_nothing_for_others(place: Place, public: Path,
     program.chmod(mode)
     named.write_text("#!/bin/sh\nid -u\n")
     named.chmod(0o755)
-    done = subprocess.run(
-        [str(program), "run", "add", "--shape", "64"], env={**place.env, "KOPSD": str(named)}, user=STRANGER, group=STRANGER,
-        extra_groups=[], text=True, capture_output=True,
-    )  # fmt: skip
+    done = as_user(STRANGER, [str(program), "run", "add", "--shape", "64"], {**place.env, "KOPSD": str(named)})
     assert done.returncode != 0 and ("could be started" in done.stderr) == starts, done.stderr
 
 
@@ -361,7 +337,7 @@ for who in ({"user": 45672, "group": 45672, "extra_groups": []}, {}):
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="makes the folder of the system's daemon")
+@as_root
 def test_a_daemon_of_the_system_comes_first(place: Place, public: Path) -> None:
     """Also for a user whom it does not let in: none of that user's own is started in its place."""
     program = reachable(public)

@@ -41,8 +41,11 @@ class Lingering:
         self.reader.close()
 
 
+NewLingering = Callable[[], Lingering]
+
+
 @pytest.fixture
-def lingering() -> Iterator[Callable[[], Lingering]]:
+def lingering() -> Iterator[NewLingering]:
     made: list[Lingering] = []
 
     def new() -> Lingering:
@@ -66,27 +69,27 @@ def stopped(daemon: Daemon) -> Iterator[None]:
         os.kill(daemon.pid, signal.SIGCONT)
 
 
-def register(fd: int = 0) -> dict[str, object]:
-    return {"kind": "memfd", "size": 4096, "fd": fd}
+REGISTER = {"kind": "memfd", "size": 4096, "fd": 0}
+PING = raw.pack_request(1, "ping", {})
 
 
 def send_refused(connection: raw.Connection, fd: int) -> None:
-    connection.request("register", register(), fds=[fd])
+    connection.request("register", REGISTER, fds=[fd])
 
 
 def send_half(connection: raw.Connection, fd: int) -> None:
-    connection.send(raw.pack_request(1, "register", {**register(), "nfds": 1})[:9], fds=[fd])
+    connection.send(raw.pack_request(1, "register", {**REGISTER, "nfds": 1})[:9], fds=[fd])
     connection.close()
 
 
 def send_behind_garbage(connection: raw.Connection, fd: int) -> None:
     connection.send(GARBAGE)
     for _ in range(3):
-        connection.send(raw.pack_request(1, "ping", {}), fds=[fd])
+        connection.send(PING, fds=[fd])
 
 
 def send_too_many(connection: raw.Connection, fd: int) -> None:
-    connection.send(raw.pack_request(1, "ping", {}), fds=[0] * 20 + [fd])
+    connection.send(PING, fds=[0] * 20 + [fd])
 
 
 def threads(daemon: Daemon) -> int:
@@ -94,7 +97,7 @@ def threads(daemon: Daemon) -> int:
 
 
 @pytest.mark.parametrize("send", [send_refused, send_half, send_behind_garbage, send_too_many])
-def test_a_close_that_lasts_holds_up_nobody(send: Callable[[raw.Connection, int], None], lingering: Callable[[], Lingering]) -> None:
+def test_a_close_that_lasts_holds_up_nobody(send: Callable[[raw.Connection, int], None], lingering: NewLingering) -> None:
     with Daemon(config=CONFIG) as daemon, daemon.connect() as other:
         vectors = Vectors(other, 2, 1000)
         other.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
@@ -120,7 +123,7 @@ def test_a_close_that_lasts_holds_up_nobody(send: Callable[[raw.Connection, int]
         daemon.wait_holdings({**before, "memfd maps": before["memfd maps"] + 10})
 
 
-def test_the_end_does_not_wait_for_it(lingering: Callable[[], Lingering]) -> None:
+def test_the_end_does_not_wait_for_it(lingering: NewLingering) -> None:
     with Daemon("--set", "server.loop_timeout_s=0", config=CONFIG) as daemon:
         rude = lingering()
         with daemon.connect() as connection:
@@ -131,7 +134,7 @@ def test_the_end_does_not_wait_for_it(lingering: Callable[[], Lingering]) -> Non
         daemon.stop()
 
 
-def test_a_newcomer_who_is_turned_away(lingering: Callable[[], Lingering]) -> None:
+def test_a_newcomer_who_is_turned_away(lingering: NewLingering) -> None:
     bounds = ("--set", "server.max_connections=2", "--set", "quota.connections=0")
     with Daemon(*bounds, config=CONFIG) as daemon, daemon.connect() as other:
         assert other.alive()
@@ -139,7 +142,7 @@ def test_a_newcomer_who_is_turned_away(lingering: Callable[[], Lingering]) -> No
             assert second.alive()
             before, rude = threads(daemon), lingering()
             with stopped(daemon), daemon.connect() as third:
-                third.send(raw.pack_request(1, "ping", {}), fds=[rude.own.fileno()])
+                third.send(PING, fds=[rude.own.fileno()])
                 rude.own.close()
             assert other.alive()
             proc.eventually(lambda: proc.closing(daemon.pid) == 1, "it is still being closed")
@@ -148,7 +151,7 @@ def test_a_newcomer_who_is_turned_away(lingering: Callable[[], Lingering]) -> No
             proc.eventually(lambda: proc.closing(daemon.pid) == 0 and threads(daemon) <= before, "it is closed")
 
 
-def test_out_of_band(lingering: Callable[[], Lingering]) -> None:
+def test_out_of_band(lingering: NewLingering) -> None:
     """What the kernel would drop by itself, were it not asked to keep it in line."""
     with Daemon(config=CONFIG) as daemon, daemon.connect() as other, daemon.connect() as connection:
         assert other.alive() and connection.alive()
@@ -165,58 +168,44 @@ def test_out_of_band(lingering: Callable[[], Lingering]) -> None:
 
 
 @users.as_root
-def test_newcomers_do_not_pile_up(lingering: Callable[[], Lingering]) -> None:
-    """Those of a user who has all that may be, with descriptors, behind one whose close lasts."""
-    with Daemon(config=CONFIG + users.OPEN + "[quota]\nconnections = 1\n") as daemon, users.connect(daemon, BOB) as other:
-        rude, (one, two) = lingering(), os.pipe()
-        with users.connect(daemon, ALICE) as connection:
-            assert connection.alive() and other.alive()
-            before = proc.fds(daemon.pid).total()
-            with stopped(daemon):
-                for n in range(1000):
-                    with users.connect(daemon, ALICE) as newcomer:
-                        newcomer.send(raw.pack_request(1, "ping", {}), fds=[one if n else rude.own.fileno()])
-                rude.own.close()
-            assert other.alive() and connection.alive()
-            with users.connect(daemon, ALICE) as newcomer:
-                assert newcomer.wait_closed()  # it came behind all of them
-            assert proc.fds(daemon.pid).total() < before + 400
+@pytest.mark.parametrize(
+    ("newcomers", "linger", "kept"), [(1000, 1, 400), (450, 450, 300)], ids=["behind one that lasts", "all last"]
+)
+def test_newcomers_do_not_pile_up(lingering: NewLingering, newcomers: int, linger: int, kept: int) -> None:
+    """Those of a user who has all that may be, with descriptors: they wait until those before them are closed."""
+    config = CONFIG + users.OPEN + "[quota]\nconnections = 1\n"
+    with Daemon(config=config) as daemon, users.connect(daemon, BOB) as other, users.connect(daemon, ALICE) as connection:
+        assert connection.alive() and other.alive()
+        before, (one, two) = proc.fds(daemon.pid).total(), os.pipe()
+        with stopped(daemon):
+            for n in range(newcomers):
+                rude = lingering() if n < linger else None
+                with users.connect(daemon, ALICE) as newcomer:
+                    newcomer.send(PING, fds=[rude.own.fileno() if rude else one])
+                if rude:
+                    rude.own.close()
+        assert linger > 1 or other.alive() and connection.alive()
+        with users.connect(daemon, ALICE) as newcomer:
+            assert newcomer.wait_closed()  # it came behind all of them
+        assert proc.fds(daemon.pid).total() < before + kept
+        assert other.alive() and connection.alive()
+        with users.connect(daemon, BOB + 1) as another:
+            assert another.alive()
         os.close(one)
         os.close(two)
 
 
 @users.as_root
-def test_newcomers_wait_for_closes_that_last(lingering: Callable[[], Lingering]) -> None:
-    """Each of them has brought one whose close lasts: newcomers wait until those before them are closed."""
-    with Daemon(config=CONFIG + users.OPEN + "[quota]\nconnections = 1\n") as daemon, users.connect(daemon, BOB) as other:
-        with users.connect(daemon, ALICE) as connection:
-            assert connection.alive() and other.alive()
-            before = proc.fds(daemon.pid).total()
-            with stopped(daemon):
-                for _ in range(450):
-                    rude = lingering()
-                    with users.connect(daemon, ALICE) as newcomer:
-                        newcomer.send(raw.pack_request(1, "ping", {}), fds=[rude.own.fileno()])
-                    rude.own.close()
-            with users.connect(daemon, ALICE) as newcomer:
-                assert newcomer.wait_closed()  # it came behind all of them
-            assert proc.fds(daemon.pid).total() < before + 300
-            assert other.alive() and connection.alive()
-            with users.connect(daemon, BOB + 1) as another:
-                assert another.alive()
-
-
-@users.as_root
-def test_they_count_as_their_user_s(lingering: Callable[[], Lingering]) -> None:
+def test_they_count_as_their_user_s(lingering: NewLingering) -> None:
     """Until they are closed. Whoever sends more and more such is refused, and only that user."""
     with Daemon(config=CONFIG + users.OPEN + "[quota]\nfds = 300\n") as daemon, users.connect(daemon, BOB) as other:
         rude, (one, two) = lingering(), os.pipe()
         with users.connect(daemon, ALICE) as connection:
             with stopped(daemon):
-                first = connection.request("register", register(), fds=[rude.own.fileno()])
+                first = connection.request("register", REGISTER, fds=[rude.own.fileno()])
                 rude.own.close()
                 for _ in range(25):
-                    connection.request("register", register(), fds=[one] * 15)
+                    connection.request("register", REGISTER, fds=[one] * 15)
             assert connection.reply_error(first).code == "invalid_fd"
             notification = connection.wait_closed()
             assert notification is not None and notification["code"] == "quota_exceeded"
@@ -225,7 +214,7 @@ def test_they_count_as_their_user_s(lingering: Callable[[], Lingering]) -> None:
             notification = connection.wait_closed()
             assert notification is not None and notification["code"] == "quota_exceeded"
         assert other.alive()
-        assert other.error("register", register(), fds=[one]).code == "invalid_fd"
+        assert other.error("register", REGISTER, fds=[one]).code == "invalid_fd"
         rude.end()
 
         def welcome() -> bool:
@@ -238,19 +227,11 @@ def test_they_count_as_their_user_s(lingering: Callable[[], Lingering]) -> None:
         os.close(two)
 
 
-@pytest.fixture
-def machine() -> Iterator[Machine]:
-    machine = Machine(users.OPEN)
-    yield machine
-    with machine.daemon:
-        pass
-
-
 @only_with_the_standin
-def test_what_a_driver_does_not_know(machine: Machine, lingering: Callable[[], Lingering]) -> None:
+def test_what_a_driver_does_not_know(lingering: NewLingering) -> None:
     """As a handle of memory it is refused, which the driver is asked for on the pool."""
-    exporter = machine.exporter()
-    with machine.daemon.connect() as connection, machine.daemon.connect() as other:
+    machine = Machine(users.OPEN)
+    with machine.daemon, machine.daemon.connect() as connection, machine.daemon.connect() as other, machine.operands() as (a, _):
         rude = [lingering() for _ in range(POOL_THREADS + 1)]
         params = {"kind": "cuda_vmm", "size": 2 << 20, "device": machine.gpu, "fd": 0}
         with stopped(machine.daemon):
@@ -259,7 +240,6 @@ def test_what_a_driver_does_not_know(machine: Machine, lingering: Callable[[], L
                 one.own.close()
         for msgid in msgids:
             connection.reply_error(msgid)
-        other.call("register", exporter.alloc(4096).register_params())
+        other.call("register", a.register_params())
         for one in rude:
             one.end()
-    exporter.close()

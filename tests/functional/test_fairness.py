@@ -161,17 +161,12 @@ def test_stats_tell_an_ordinary_user_nothing_of_others(everybodys: Daemon) -> No
         everything = root.call("stats")
         assert {4096, hers["mappings"][0]["size"]} <= {m["size"] for m in everything["mappings"]}
         assert any(row["uid"] == ALICE and row["shapes"][0] == [secret] for row in everything["ops"])
-
-
-def test_stats_of_shared_memory_count_own_references_only(everybodys: Daemon) -> None:
-    shared = memfd.Shared(12288)
-    with users.connect(everybodys, ALICE) as alice, users.connect(everybodys, BOB) as bob:
-        alice.register(shared)
-        for _ in range(2):
-            bob.register(shared)
-        rows = [m for m in alice.call("stats")["mappings"] if m["size"] == 12288]
-        assert [m["users"] for m in rows] == [1]
-        assert sum(m["users"] for m in bob.call("stats")["mappings"] if m["size"] == 12288) == 2
+        # Of memory that both have, each is told of the references of their own.
+        shared = memfd.Shared(12288)
+        for connection in (alice, bob, bob):
+            connection.register(shared)
+        counts = [[m["users"] for m in c.call("stats")["mappings"] if m["size"] == 12288] for c in (alice, bob)]
+        assert counts[0] == [1] and sum(counts[1]) == 2
 
 
 def test_long_answers_are_built_one_at_a_time(everybodys: Daemon) -> None:
@@ -219,6 +214,7 @@ def test_a_connection_that_does_not_read_holds_up_no_other_of_its_user(everybody
         for i in range(100):
             unread.reply(1000 + i).get()
 
+
 def test_the_loop_comes_before_what_computes(everybodys: Daemon) -> None:
     """Threads that large work keeps busy, and those of the pool, are nicer; the loop and small work are not."""
     with everybodys.connect() as connection:
@@ -260,16 +256,12 @@ def test_a_compile_does_not_wait_for_the_end_of_other_users_compiles(helpers: in
     config = users.OPEN + f"[cuda]\nenabled = false\n[kernels]\nhelpers = {helpers}\n"
     with Daemon(config=config) as daemon, users.connect(daemon, ALICE) as alice, ExitStack() as stack:
         alice.call("compile", compile_params(ADD, "add2_kernel"))  # from here on the compiler runs
-        bombs = [
-            stack.enter_context(users.connect(daemon, BOB + number)) for number in range(attackers) for _ in range(4)
-        ]
+        bombs = [stack.enter_context(users.connect(daemon, BOB + i)) for i in range(attackers) for _ in range(4)]
         finite = bombs[0].request("compile", doublings(17, "one that ends"))
         for number, bomb in enumerate(bombs[1:]):
             for i in range(3):
                 bomb.request("compile", doublings(40, f"{i} of {number}"))
-        proc.eventually(
-            lambda: alice.call("stats")["kernels"]["compiles"] > helpers, "the compilers have other users' sources"
-        )
+        proc.eventually(lambda: alice.call("stats")["kernels"]["compiles"] > helpers, "the compilers have the others' sources")
         for i in range(3):
             alice.call("compile", compile_params(ADD + f"// {i}\n", "add2_kernel"))
         for bomb in bombs[1:]:

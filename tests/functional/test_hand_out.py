@@ -34,8 +34,12 @@ def connection(daemon: Daemon) -> Iterator[raw.Connection]:
         yield one
 
 
+NewFile = Callable[..., int]
+SEALED = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
 @pytest.fixture
-def file() -> Iterator[Callable[..., int]]:
+def file() -> Iterator[NewFile]:
     with ExitStack() as stack:
 
         def make(size: int, seals: tuple[str, ...] = ("shrink",), flags: int = 0, allocated: bool = True) -> int:
@@ -51,7 +55,7 @@ def ask(connection: raw.Connection, module: int, fd: int) -> Any:
 
 
 @only_with_nvrtc
-def test_the_binary_is_written_and_sealed(connection: raw.Connection, file: Callable[..., int]) -> None:
+def test_the_binary_is_written_and_sealed(connection: raw.Connection, file: NewFile) -> None:
     assert "code" in connection.call("hello")["features"]
     compiled = compile_source(connection, arch=ARCH)
     size = compiled["image_bytes"]
@@ -68,8 +72,7 @@ def test_the_binary_is_written_and_sealed(connection: raw.Connection, file: Call
     ):
         with pytest.raises(PermissionError):
             change()
-    wanted = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-    assert fcntl.fcntl(fd, fcntl.F_GET_SEALS) & wanted == wanted
+    assert fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALED == SEALED
     again = file(size)
     ask(connection, compiled["module"], again)
     assert os.pread(again, size, 0) == image
@@ -82,22 +85,13 @@ def test_entries_tell_where_parameters_begin(connection: raw.Connection) -> None
     assert entry["params"] == [1, 8, 4, 1, 8] and entry["offsets"] == [0, 8, 16, 20, 24]
 
 
-@only_with_nvrtc
-def test_what_is_refused(daemon: Daemon, connection: raw.Connection, file: Callable[..., int]) -> None:
-    compiled = compile_source(connection, arch=ARCH)
-    size = compiled["image_bytes"]
-
-    def refused(fd: int) -> raw.RpcError:
-        return connection.error("code", {"module": compiled["module"], "fd": 0}, [fd])
-
-    before = proc.fds(daemon.pid).get("memfd", 0)
+def check_refused_files(refused: Callable[[int], raw.RpcError], file: NewFile, size: int) -> None:
     assert refused(file(size - 1)).code == "invalid_fd"
     hole = refused(file(size, allocated=False))
     assert hole.code == "invalid_fd" and hole.key == "fd" and "posix_fallocate" in hole.message
     assert "seal it" in refused(file(size, ())).message
     assert refused(file(size, ("shrink", "write"))).code == "read_only"
-    locked = file(size, ("shrink", "seal"))
-    assert "F_SEAL_SEAL" in refused(locked).message
+    assert "F_SEAL_SEAL" in refused(file(size, ("shrink", "seal"))).message
     mapped = file(size)
     with mmap.mmap(mapped, size):
         error = refused(mapped)
@@ -106,6 +100,18 @@ def test_what_is_refused(daemon: Daemon, connection: raw.Connection, file: Calla
     assert refused(read).code == "invalid_fd"
     os.close(read)
     os.close(write)
+
+
+@only_with_nvrtc
+def test_what_is_refused(daemon: Daemon, connection: raw.Connection, file: NewFile) -> None:
+    compiled = compile_source(connection, arch=ARCH)
+    size = compiled["image_bytes"]
+
+    def refused(fd: int) -> raw.RpcError:
+        return connection.error("code", {"module": compiled["module"], "fd": 0}, [fd])
+
+    before = proc.fds(daemon.pid).get("memfd", 0)
+    check_refused_files(refused, file, size)
     assert connection.error("code", {"module": compiled["module"], "fd": 0}).code == "invalid_fd"
     assert connection.error("code", {"module": compiled["module"], "fd": 1}, [file(size)]).code == "invalid_fd"
     error = connection.error("code", {"module": 77, "fd": 0}, [file(size)])
@@ -117,7 +123,7 @@ def test_what_is_refused(daemon: Daemon, connection: raw.Connection, file: Calla
 
 
 @only_with_nvrtc
-def test_a_client_that_ends_meanwhile(daemon: Daemon, file: Callable[..., int]) -> None:
+def test_a_client_that_ends_meanwhile(daemon: Daemon, file: NewFile) -> None:
     for _ in range(20):
         with daemon.connect() as connection:
             compiled = compile_source(connection, arch=ARCH)
@@ -131,13 +137,7 @@ def test_a_client_that_ends_meanwhile(daemon: Daemon, file: Callable[..., int]) 
 @as_root
 @pytest.mark.parametrize(
     ("policy", "groups", "allowed"),
-    [
-        ("off", [], False),
-        ("owner", [], False),
-        ("group", [], False),
-        ("group", [CLUB], True),
-        ("all", [], True),
-    ],
+    [("off", [], False), ("owner", [], False), ("group", [], False), ("group", [CLUB], True), ("all", [], True)],
 )
 def test_who_may_have_code(policy: str, groups: list[int], allowed: bool) -> None:
     more = f"[kernels]\nuser_kernels = all\nhand_out = {policy}\n" + (f"user_kernels_group = {CLUB}\n" if policy == "group" else "")
@@ -182,7 +182,7 @@ def on_gpu(standin: Daemon) -> Iterator[raw.Connection]:
         yield one
 
 
-def test_images_are_written_and_sealed(on_gpu: raw.Connection, file: Callable[..., int]) -> None:
+def test_images_are_written_and_sealed(on_gpu: raw.Connection, file: NewFile) -> None:
     assert "images" in on_gpu.call("hello")["features"]
     layouts, found = set(), set()
     for name in IMAGES:
@@ -193,12 +193,11 @@ def test_images_are_written_and_sealed(on_gpu: raw.Connection, file: Callable[..
         image = os.pread(fd, told["bytes"], 0)
         assert image[:4] == b"\x50\xed\x55\xba", "a fat binary"
         found.add(image)
-        wanted = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-        assert fcntl.fcntl(fd, fcntl.F_GET_SEALS) & wanted == wanted
+        assert fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALED == SEALED
     assert len(layouts) == 1 and len(found) == len(IMAGES)
 
 
-def test_which_images_are_refused(standin: Daemon, on_gpu: raw.Connection, file: Callable[..., int]) -> None:
+def test_which_images_are_refused(standin: Daemon, on_gpu: raw.Connection, file: NewFile) -> None:
     before = proc.fds(standin.pid).get("memfd", 0)
     size = on_gpu.call("code", {"image": "add"})["bytes"]
     assert on_gpu.error("code", {}).code == "missing_key"
@@ -209,28 +208,24 @@ def test_which_images_are_refused(standin: Daemon, on_gpu: raw.Connection, file:
         assert error.code == "invalid_argument" and error.key == "image"
     assert on_gpu.error("code", {"image": 1}).code == "wrong_type"
     assert on_gpu.error("code", {"image": "add", "fd": 0}).code == "invalid_fd"
-    assert on_gpu.error("code", {"image": "add", "fd": 0}, [file(size - 1)]).code == "invalid_fd"
-    assert on_gpu.error("code", {"image": "add", "fd": 0}, [file(size, ("shrink", "write"))]).code == "read_only"
-    hole = on_gpu.error("code", {"image": "add", "fd": 0}, [file(size, allocated=False)])
-    assert hole.code == "invalid_fd" and "posix_fallocate" in hole.message
+    check_refused_files(lambda fd: on_gpu.error("code", {"image": "add", "fd": 0}, [fd]), file, size)
     proc.eventually(lambda: proc.fds(standin.pid).get("memfd", 0) == before, "no descriptor is kept")
 
 
-def test_pages_behind_the_end_do_not_hide_holes(on_gpu: raw.Connection, file: Callable[..., int]) -> None:
+def test_pages_behind_the_end_do_not_hide_holes(on_gpu: raw.Connection, file: NewFile) -> None:
     size = on_gpu.call("code", {"image": "add"})["bytes"]
-    fd = file(size, allocated=True)
+    fd = file(size)
     memfd.punch_hole(fd, 0, size)
     memfd.allocate_behind_end(fd, 2 * size)
     error = on_gpu.error("code", {"image": "add", "fd": 0}, [fd])
     assert error.code == "invalid_fd" and "posix_fallocate" in error.message
 
 
-def test_no_page_is_taken_away_once_the_daemon_writes(on_gpu: raw.Connection, file: Callable[..., int]) -> None:
+def test_no_page_is_taken_away_once_the_daemon_writes(on_gpu: raw.Connection, file: NewFile) -> None:
     """The daemon would make the page anew, and the kernel would charge it for the client's file."""
-    size = max(on_gpu.call("code", {"image": name})["bytes"] for name in IMAGES)
-    name = next(name for name in IMAGES if on_gpu.call("code", {"image": name})["bytes"] == size)
+    size, name = max((on_gpu.call("code", {"image": name})["bytes"], name) for name in IMAGES)
     for _ in range(20):
-        fd = file(size, allocated=True)
+        fd = file(size)
         msgid = on_gpu.request("code", {"image": name, "fd": 0}, [fd])
         while not os.pread(fd, 1, 0).strip(b"\0"):
             pass
@@ -241,18 +236,15 @@ def test_no_page_is_taken_away_once_the_daemon_writes(on_gpu: raw.Connection, fi
         assert reply.error["code"] == "invalid_fd" if reply.error else reply.result["bytes"] == size
 
 
-def test_a_daemon_without_a_gpu_has_no_images(connection: raw.Connection) -> None:
+def test_who_has_images(connection: raw.Connection) -> None:
+    """A daemon with a GPU, if the settings allow it; a compiler is not needed."""
     assert "images" not in connection.call("hello")["features"]
     error = connection.error("code", {"image": "add"})
     assert error.code == "unsupported" and error.key == "image"
-
-
-def test_images_need_no_compiler_but_the_setting() -> None:
     need_standin()
-    off = "[kernels]\nuser_kernels = off\n"
-    with Daemon(config=backends.config(backends.STANDIN) + off) as daemon, daemon.connect() as connection:
-        features = connection.call("hello")["features"]
-        assert "images" in features and "code" not in features
-    with Daemon(config=backends.config(backends.STANDIN) + "[kernels]\nhand_out = off\n") as daemon, daemon.connect() as connection:
-        assert "images" not in connection.call("hello")["features"]
-        assert connection.error("code", {"image": "add"}).code == "permission_denied"
+    for setting, wanted in (("user_kernels", {"images"}), ("hand_out", set())):
+        config = backends.config(backends.STANDIN) + f"[kernels]\n{setting} = off\n"
+        with Daemon(config=config) as daemon, daemon.connect() as on_gpu:
+            assert {"images", "code"} & set(on_gpu.call("hello")["features"]) == wanted
+            reply = on_gpu.reply(on_gpu.request("code", {"image": "add"}))
+            assert reply.error["code"] == "permission_denied" if reply.error else wanted

@@ -24,8 +24,12 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 
+Start = Callable[[str], Daemon]
+Sparse = Callable[[int], int]
+
+
 @pytest.fixture
-def start() -> Iterator[Callable[[str], Daemon]]:
+def start() -> Iterator[Start]:
     yield from daemons()
 
 
@@ -34,7 +38,7 @@ def register(connection: raw.Connection, fd: int, size: int) -> raw.Reply:
 
 
 @pytest.fixture
-def sparse() -> Iterator[Callable[[int], int]]:
+def sparse() -> Iterator[Sparse]:
     """Memfds with nothing but a hole in them."""
     made: list[int] = []
 
@@ -53,12 +57,18 @@ def check(error: dict[str, object] | None, quota: str, current: int, limit: int,
     assert f"{asked}" in str(error["message"]) and "quota.host_" in str(error["message"])
 
 
+def square_of_halves(connection: raw.Connection, buffer: int, n: int) -> None:
+    """Of the first n elements, into the n behind them."""
+    first, second = (raw.tensor(buffer, [n], offset=4 * n * i) for i in range(2))
+    connection.run("square", [first], [second])
+
+
 def pages(fd: int) -> int:
     """Bytes that the file has, holes apart."""
     return os.fstat(fd).st_blocks * 512
 
 
-def test_a_hole_is_counted_in_full(start: Callable[[str], Daemon], sparse: Callable[[int], int]) -> None:
+def test_a_hole_is_counted_in_full(start: Start, sparse: Sparse) -> None:
     daemon = start("[quota]\nhost_mib = 64\n")
     with daemon.connect() as connection:
         large = sparse(6 * GIB)
@@ -69,9 +79,7 @@ def test_a_hole_is_counted_in_full(start: Callable[[str], Daemon], sparse: Calla
         check(register(connection, large, 65 * MIB).error, "host_bytes", 0, 64 * MIB, 65 * MIB)
         check(register(connection, sparse(49 * MIB), 49 * MIB).error, "host_bytes", 16 * MIB, 64 * MIB, 49 * MIB)
         # Holes are served within the quota.
-        n = 4 * MIB // 4
-        tensors = [{"buffer": buffer, "shape": [n], "dtype": "f32", "offset": o} for o in (0, 4 * MIB)]
-        connection.call("run", {"op": "square", "in": tensors[:1], "out": tensors[1:]})
+        square_of_halves(connection, buffer, 4 * MIB // 4)
         with mmap.mmap(large, 8 * MIB) as mapped:
             assert not np.frombuffer(mapped[:], np.float32).any()
         connection.call("release", {"buffer": buffer})
@@ -79,7 +87,7 @@ def test_a_hole_is_counted_in_full(start: Callable[[str], Daemon], sparse: Calla
         connection.call("release", {"buffer": buffer})
 
 
-def test_a_file_is_counted_once(start: Callable[[str], Daemon], sparse: Callable[[int], int]) -> None:
+def test_a_file_is_counted_once(start: Start, sparse: Sparse) -> None:
     """By as much of it as was named at most, however many connections of the user's have it."""
     daemon = start("[quota]\nhost_mib = 64\n")
     with daemon.connect() as one, daemon.connect() as other:
@@ -93,7 +101,7 @@ def test_a_file_is_counted_once(start: Callable[[str], Daemon], sparse: Callable
         register(one, sparse(17 * MIB), 17 * MIB).get()
 
 
-def test_alloc_is_counted_with_it(start: Callable[[str], Daemon], sparse: Callable[[int], int]) -> None:
+def test_alloc_is_counted_with_it(start: Start, sparse: Sparse) -> None:
     daemon = start("[quota]\nhost_mib = 64\n")
     with daemon.connect() as one, daemon.connect() as other:
         made = one.reply(one.request("alloc", {"size": 48 * MIB}))
@@ -105,7 +113,7 @@ def test_alloc_is_counted_with_it(start: Callable[[str], Daemon], sparse: Callab
         os.close(made.fds[0])
 
 
-def test_no_more_is_allocated_than_there_is(start: Callable[[str], Daemon]) -> None:
+def test_no_more_is_allocated_than_there_is(start: Start) -> None:
     """Whatever the quotas are; and at once, without a page of it."""
     daemon = start("[quota]\nhost_mib = 0\nhost_all_mib = 0\n")
     with daemon.connect() as connection:
@@ -116,20 +124,18 @@ def test_no_more_is_allocated_than_there_is(start: Callable[[str], Daemon]) -> N
 
 
 @as_root
-def test_all_users_together(start: Callable[[str], Daemon], sparse: Callable[[int], int]) -> None:
+def test_all_users_together(start: Start, sparse: Sparse) -> None:
     daemon = start("[quota]\nhost_mib = 64\nhost_all_mib = 96\n")
     with users.connect(daemon, ALICE) as alice, users.connect(daemon, BOB) as bob:
         buffer = register(alice, sparse(64 * MIB), 64 * MIB).get()["buffer"]
-        error = register(bob, sparse(33 * MIB), 33 * MIB).error
-        check(error, "host_all_bytes", 64 * MIB, 96 * MIB, 33 * MIB)
-        error = register(bob, sparse(22 * MIB), 22 * MIB).error
-        check(error, "host_all_bytes", 64 * MIB, 96 * MIB, 22 * MIB)
+        for size in (33 * MIB, 22 * MIB):
+            check(register(bob, sparse(size), size).error, "host_all_bytes", 64 * MIB, 96 * MIB, size)
         register(bob, sparse(21 * MIB), 21 * MIB).get()  # two thirds of what is left: the next one finds the rest
         alice.call("release", {"buffer": buffer})
         register(bob, sparse(32 * MIB), 32 * MIB).get()
 
 
-def test_shared_memory_of_connections_counts(start: Callable[[str], Daemon]) -> None:
+def test_shared_memory_of_connections_counts(start: Start) -> None:
     daemon = start("[quota]\nhost_mib = 1\n")
     with daemon.connect() as one, daemon.connect() as other:
         reply = one.reply(one.request("hello", {"shm": True}))
@@ -167,6 +173,13 @@ def inside(group: Path, command: list[str]) -> list[str]:
     return ["/bin/sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(group), *command]
 
 
+def start_inside(group: Path) -> Daemon:
+    daemon = Daemon(config=HOST + users.OPEN, start=False)
+    daemon.command = inside(group, daemon.command)
+    daemon.start()
+    return daemon
+
+
 @as_root
 @in_a_group
 def test_the_group_is_the_memory(group: Path) -> None:
@@ -176,47 +189,38 @@ def test_the_group_is_the_memory(group: Path) -> None:
     assert (found["host_mib"], found["host_all_mib"]) == ("256", "384")
 
 
-def fill_all_that_may_be(connection: raw.Connection, sparse: Callable[[int], int]) -> int:
+def fill_all_that_may_be(connection: raw.Connection, sparse: Sparse) -> int:
     """Registers files of holes, whose pages the daemon then touches first, until it refuses. Returns how many it took."""
-    n = 8 * MIB // 4
     for count in itertools.count():
         made = register(connection, sparse(16 * MIB), 16 * MIB)
         if made.error:
             assert made.error["code"] in ("quota_exceeded", "out_of_memory")
             return count
-        tensors = [
-            {"buffer": made.get()["buffer"], "shape": [n], "dtype": "f32", "offset": o} for o in (0, 8 * MIB)
-        ]
-        connection.call("run", {"op": "square", "in": tensors[:1], "out": tensors[1:]})
+        square_of_halves(connection, made.get()["buffer"], 8 * MIB // 4)
     raise AssertionError
 
 
 @as_root
 @in_a_group
 @pytest.mark.skipif(thread_sanitized(), reason="ThreadSanitizer takes four bytes of the group's memory for each byte used")
-def test_who_fills_all_that_may_be_leaves_room_for_the_next(group: Path, sparse: Callable[[int], int]) -> None:
-    daemon = Daemon(config=HOST + users.OPEN, start=False)
-    daemon.command = inside(group, daemon.command)
-    daemon.start()
+def test_who_fills_all_that_may_be_leaves_room_for_the_next(group: Path, sparse: Sparse) -> None:
+    daemon = start_inside(group)
     with daemon, users.connect(daemon, ALICE) as alice, users.connect(daemon, BOB) as bob:
         first = fill_all_that_may_be(alice, sparse)
         assert 0 < fill_all_that_may_be(bob, sparse) < first
         with users.connect(daemon, CAROL) as carol:
             size = 4 * MIB
-            tensor = {"buffer": register(carol, sparse(size), size).get()["buffer"], "shape": [size // 4], "dtype": "f32"}
-            carol.call("run", {"op": "square", "in": [tensor], "out": [tensor]})
+            tensor = raw.tensor(register(carol, sparse(size), size).get()["buffer"], [size // 4])
+            carol.run("square", [tensor], [tensor])
             carol.call("alloc", {"size": size})
 
 
 @as_root
 @in_a_group
-def test_holes_do_not_end_the_daemon(group: Path, sparse: Callable[[int], int]) -> None:
+def test_holes_do_not_end_the_daemon(group: Path, sparse: Sparse) -> None:
     """Whoever touches a page first is charged for it by the kernel, for as long as there is the file: here the daemon,
     although it has let go of the first user's when the other comes."""
-    daemon = Daemon(config=HOST + users.OPEN, start=False)
-    daemon.command = inside(group, daemon.command)
-    daemon.start()
-    with daemon:
+    with start_inside(group) as daemon:
         for uid in (ALICE, BOB):  # the second one's find the first one's pages charged to the daemon
             with users.connect(daemon, uid) as connection:
                 assert register(connection, sparse(6 * GIB), 6 * GIB).error is not None
@@ -227,8 +231,7 @@ def test_holes_do_not_end_the_daemon(group: Path, sparse: Callable[[int], int]) 
                 os.write(filled, bytes(MIB))
                 register(connection, filled, MIB)
                 os.close(filled)
-        used = int((group / "memory.max_usage_in_bytes").read_text(encoding="utf-8"))
-        assert used < GROUP
+        assert int((group / "memory.max_usage_in_bytes").read_text(encoding="utf-8")) < GROUP
 
 
 # ---- programs, and memory given back ----
@@ -241,10 +244,10 @@ def big_program(n: int) -> dict[str, object]:
 
 
 def resident(daemon: Daemon) -> int:
-    return int(Path(f"/proc/{daemon.pid}/statm").read_text(encoding="utf-8").split()[1]) * mmap.PAGESIZE
+    return proc.status(daemon.pid, "VmRSS") << 10
 
 
-def test_programs_are_bounded_per_user_and_given_back(start: Callable[[str], Daemon]) -> None:
+def test_programs_are_bounded_per_user_and_given_back(start: Start) -> None:
     daemon = start("[quota]\nprogram_mib = 64\n")
     with daemon.connect() as probe:
         assert probe.alive()
@@ -275,7 +278,7 @@ def test_programs_are_bounded_per_user_and_given_back(start: Callable[[str], Dae
 
 
 @as_root
-def test_messages_of_which_a_part_has_come(start: Callable[[str], Daemon]) -> None:
+def test_messages_of_which_a_part_has_come(start: Start) -> None:
     """Of many connections together they take no more than the quota, and all come to their end."""
     daemon = start("[quota]\nwaiting_mib = 8\n[limits]\nmessage_bytes = 1048576\n")
     message = raw.pack_request(1, "ping", {"x": bytes(1000000)})
@@ -326,7 +329,7 @@ def receive_some(connection: raw.Connection) -> int:
         return 0
 
 
-def test_replies_that_are_not_read_take_no_more_than_the_quota(start: Callable[[str], Daemon]) -> None:
+def test_replies_that_are_not_read_take_no_more_than_the_quota(start: Start) -> None:
     """A `ping` needs no credit, so nothing but what waits for the user bounds what is answered."""
     daemon = start("[quota]\nwaiting_mib = 4\n")
     message = raw.pack_request(1, "ping", {"x": bytes(1000000)})
