@@ -1,20 +1,106 @@
-"""Deadlines, hangs and faults of users' kernels that have executors of their own: what each costs, and whom; isolation."""
+"""Deadlines, hangs and faults of users' kernels that have executors of their own, on the stand-in driver: what each costs, and whom."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from faults_machine import FIXTURES, SHORT, Client, Machine, N, only_on_the_fake
-from support import proc, raw
+from domains import FIXTURES, Domains, Start
+from gpu_machine import only_with_the_standin
+from prometheus import parse
+from support import memfd, proc, raw
 from support.raw import tensor
 from test_ordered import Timelines
-from user_kernels import only_with_nvrtc
+from user_kernels import CUSTOM_PARAMS, OTHERS, compile_source, declare, only_with_nvrtc, pointer
 
-pytestmark = only_with_nvrtc
-start, clients, client = FIXTURES
+pytestmark = [only_with_the_standin, only_with_nvrtc]
+start, _ = FIXTURES
+N = 256
+SHORT = 200  # ms, a deadline that passes
+ENDED = ("deadline_exceeded", {"ended": True})
+
+
+class Client:
+    """A connection with two vectors in shared memory, and kernels: custom_kernel and those that misbehave."""
+
+    def __init__(self, machine: Domains, **hello: Any) -> None:
+        self.connection = machine.daemon.connect()
+        self.hello = self.connection.call("hello", hello)
+        buffer = self.connection.register(memfd.Shared(8 * N))
+        self.a, self.b = tensor(buffer, [N]), tensor(buffer, [N], offset=4 * N)
+        self.kernels: dict[str, int] = {}
+
+    def kernel(self, entry: str) -> int:
+        if entry not in self.kernels:
+            module = compile_source(self.connection, OTHERS, entry)["module"]
+            params = CUSTOM_PARAMS if entry == "custom_kernel" else [pointer("p", "inout")]
+            self.kernels[entry] = declare(self.connection, module, entry=entry, params=params, grid=[1], block=[1])
+        return self.kernels[entry]
+
+    def args(self, entry: str, *tensors: Any) -> list[Any]:
+        return [*tensors, N] if entry == "custom_kernel" else [tensors[0]]
+
+    def launch(self, entry: str, **more: Any) -> int:
+        params = {"kernel": self.kernel(entry), "args": self.args(entry, self.a, self.b), **more}
+        return self.connection.request("launch", params)
+
+    def good(self) -> None:
+        self.connection.reply(self.launch("custom_kernel")).get()
+
+    def bad(self, entry: str, **more: Any) -> raw.RpcError:
+        return self.connection.reply_error(self.launch(entry, **more))
+
+    def square(self, **more: Any) -> int:
+        return self.connection.request("run", {"op": "square", "in": [self.a], "out": [self.b], **more})
+
+    def steps(self, *entries: str) -> dict[str, Any]:
+        """The keys of a sequence or program: kernels, and square as itself."""
+        ops: list[dict[str, Any]] = []
+        for entry in entries:
+            if entry == "square":
+                ops.append({"op": "square", "in": [0], "out": [1]})
+            else:
+                ops.append({"kernel": self.kernel(entry), "args": self.args(entry, 0, 1)})
+        return {"tensors": [self.a, self.b], "ops": ops}
+
+    def error_of(self, msgid: int) -> raw.RpcError:
+        return self.connection.reply_error(msgid)
+
+    def answer_of(self, msgid: int) -> tuple[str, dict[str, Any]]:
+        error = self.error_of(msgid)
+        return error.code, error.detail
+
+    def metric(self, name: str, **labels: str) -> float:
+        samples = parse(self.connection.call("metrics")["text"])[name].samples
+        return sum(value for (_, of), value in samples.items() if set(labels.items()) <= of)
+
+    def wait_running(self, jobs: int) -> None:
+        proc.eventually(lambda: self.metric("kopsd_jobs_running") == jobs, f"{jobs} jobs are on devices")
+
+
+Clients = Callable[..., Client]
+
+
+@pytest.fixture
+def clients() -> Iterator[Clients]:
+    made: list[Client] = []
+
+    def new(machine: Domains, **hello: Any) -> Client:
+        made.append(Client(machine, **hello))
+        return made[-1]
+
+    yield new
+    for client in made:
+        client.connection.close()
+
+
+@pytest.fixture
+def client(start: Start, clients: Clients) -> Client:
+    """Of a daemon that refuses no kernels."""
+    return clients(start(faults=0))
 
 
 # ---- deadlines ----
@@ -22,81 +108,57 @@ start, clients, client = FIXTURES
 
 def test_a_deadline_ends_a_kernel(client: Client) -> None:
     error = client.bad("spin_forever", deadline_ms=SHORT)
-    assert error.code == "deadline_exceeded" and error.detail == {"ended": True}
+    assert (error.code, error.detail) == ENDED
     assert "kernel was ended" in error.message
     assert client.metric("kopsd_jobs_running") == 0
     client.good()
-
-
-def test_a_deadline_ends_a_sequence_and_a_program(client: Client) -> None:
     steps = client.steps("square", "spin_forever", "square")
-    error = client.connection.error("sequence", {**steps, "deadline_ms": SHORT})
-    assert (error.code, error.detail) == ("deadline_exceeded", {"ended": True})
     program = client.connection.call("program", steps)["program"]
-    error = client.connection.error("run_program", {"program": program, "deadline_ms": SHORT})
-    assert (error.code, error.detail) == ("deadline_exceeded", {"ended": True})
+    for method, params in (("sequence", steps), ("run_program", {"program": program})):
+        error = client.connection.error(method, {**params, "deadline_ms": SHORT})
+        assert (error.code, error.detail) == ENDED, method
     client.good()
 
 
-def test_a_deadline_ends_nothing_that_runs_before(start: Callable[..., Machine], clients: Callable[..., Client]) -> None:
+def test_a_deadline_ends_nothing_that_runs_before(start: Start, clients: Clients) -> None:
     """The job in front of it on its stream goes on, and what is behind that ends in its turn."""
     machine = start()
     client, other = clients(machine), clients(machine)
     client.good()
-    with machine.gate() as let:
+    with machine.control.gate("kernel") as gate:
         runs = client.square()
         late = client.launch("spin_forever", deadline_ms=SHORT)
-        error = client.error_of(late)
-        assert (error.code, error.detail) == ("deadline_exceeded", {"ended": False})
+        assert client.answer_of(late) == ("deadline_exceeded", {"ended": False})
         assert runs not in client.connection.replies and other.metric("kopsd_jobs_running") == 2
-        let()
+        gate.let(1000)
         client.connection.reply(runs).get()
     client.connection.call("trim")
     assert other.metric("kopsd_jobs_running") == 0
     client.good()
 
 
-def test_builtin_ops_of_a_client_with_kernels_end_at_their_deadline(start: Callable[..., Machine], clients: Callable[..., Client]) -> None:
+def test_builtin_ops_of_a_client_with_kernels_end_at_their_deadline(start: Start, clients: Clients) -> None:
     machine = start()
     client = clients(machine)
     client.good()
-    with machine.gate():
-        error = client.error_of(client.square(deadline_ms=SHORT))
-        assert (error.code, error.detail) == ("deadline_exceeded", {"ended": True})
+    with machine.control.gate("kernel"):
+        assert client.answer_of(client.square(deadline_ms=SHORT)) == ENDED
 
 
-def test_the_common_executor_is_never_ended_for_a_deadline(start: Callable[..., Machine], clients: Callable[..., Client]) -> None:
-    machine = start()
-    client = clients(machine)
-    with machine.gate() as let:
-        msgid = client.square(deadline_ms=SHORT)
-        error = client.error_of(msgid)
-        assert (error.code, error.detail) == ("deadline_exceeded", {"ended": False})
-        trim = client.connection.request("trim")  # tells when the work has ended
-        assert client.connection.alive() and trim not in client.connection.replies
-        assert client.metric("kopsd_jobs_running") == 1
-        let()
-        client.connection.reply(trim).get()
-        assert client.metric("kopsd_jobs_running") == 0
-
-
-def test_a_cancelled_kernel_ends_at_its_deadline(start: Callable[..., Machine], clients: Callable[..., Client]) -> None:
+def test_a_cancelled_kernel_ends_at_its_deadline(start: Start, clients: Clients) -> None:
     machine = start()
     client = clients(machine)
     client.good()
-    with machine.kernels() as begun:
+    with machine.control.gate("kernel"):
         msgid = client.launch("spin_forever", deadline_ms=5 * SHORT)
-        begun(1)
+        machine.wait(lambda: machine.control.waiting("kernel") == 1)
         assert client.connection.call("cancel", {"msgid": msgid})["cancelled"]
         assert client.connection.alive() and msgid not in client.connection.replies  # a cancel alone ends no kernel
-        error = client.error_of(msgid)
-        assert (error.code, error.detail) == ("cancelled", {"ended": True})
+        assert client.answer_of(msgid) == ("cancelled", {"ended": True})
     client.good()
 
 
-def test_others_in_the_domain_are_lost_with_it_and_are_told_that_the_daemon_goes_on(
-    start: Callable[..., Machine], clients: Callable[..., Client]
-) -> None:
+def test_others_in_the_domain_are_lost_with_it_and_are_told_that_the_daemon_goes_on(start: Start, clients: Clients) -> None:
     machine = start()
     client, other = clients(machine), clients(machine)
     beside = other.launch("spin_forever")
@@ -118,43 +180,42 @@ def test_done_is_written_when_the_kernel_has_ended(client: Client) -> None:
     client.wait_running(1)
     assert page.done(0) == 0
     page.wait_done(0, 1)
-    error = client.error_of(msgid)
-    assert (error.code, error.detail) == ("deadline_exceeded", {"ended": True})
+    assert client.answer_of(msgid) == ENDED
 
 
 # ---- clients that are gone ----
 
 
-def test_a_kernel_whose_client_is_gone_is_ended(start: Callable[..., Machine], clients: Callable[..., Client]) -> None:
+def test_a_kernel_whose_client_is_gone_is_ended(start: Start, clients: Clients) -> None:
     """Also one that would have had a deadline, much later."""
     machine = start()
     client, watcher = clients(machine), clients(machine)
     client.good()
-    with machine.kernels() as begun:
+    with machine.control.gate("kernel"):
         client.launch("spin_forever", stream=0)
         client.launch("spin_forever", stream=1, deadline_ms=86400000)
-        begun(2)
+        machine.wait(lambda: machine.control.waiting("kernel") == 2)
         started = time.monotonic()
         client.connection.close()
         watcher.wait_running(0)
         assert time.monotonic() - started > 0.9  # until then it may end by itself
 
 
-def test_work_that_ends_by_itself_is_left_alone(start: Callable[..., Machine], clients: Callable[..., Client]) -> None:
-    machine = start(more="faults = 1\n")
+def test_work_that_ends_by_itself_is_left_alone(start: Start, clients: Clients) -> None:
+    machine = start(faults=1)
     client, other = clients(machine), clients(machine)
     for who in (client, other):
         who.good()
-    with machine.gate() as let:
+    with machine.control.gate("kernel") as gate:
         client.square()
         other.wait_running(1)
         client.connection.close()
-        let()
+        gate.let(1000)
         other.wait_running(0)
     other.good()  # nothing was charged
 
 
-def test_a_shutdown_ends_kernels(start: Callable[..., Machine], clients: Callable[..., Client]) -> None:
+def test_a_shutdown_ends_kernels(start: Start, clients: Clients) -> None:
     machine = start(more="[server]\nshutdown_grace_ms = 200\n")
     client = clients(machine)
     msgid = client.launch("spin_forever")
@@ -165,12 +226,12 @@ def test_a_shutdown_ends_kernels(start: Callable[..., Machine], clients: Callabl
 
 # ---- the watchdog ----
 
-WATCHED = "faults = 0\n[server]\njob_timeout_s = {seconds}\n"
-SOON, LATER = WATCHED.format(seconds=1), WATCHED.format(seconds=2)  # later: the test does something meanwhile
+SOON = {"faults": 0, "more": "[server]\njob_timeout_s = 1\n"}
+LATER = {"faults": 0, "more": "[server]\njob_timeout_s = 2\n"}  # the test does something meanwhile
 
 
-def test_the_watchdog_ends_the_kernel_alone(start: Callable[..., Machine], clients: Callable[..., Client]) -> None:
-    machine = start(more=SOON)
+def test_the_watchdog_ends_the_kernel_alone(start: Start, clients: Clients) -> None:
+    machine = start(**SOON)
     client, other = clients(machine), clients(machine)
     error = client.bad("spin_forever")
     assert error.code == "job_timeout" and error.detail == {"timeout_s": 1, "daemon": "goes_on"}
@@ -181,12 +242,12 @@ def test_the_watchdog_ends_the_kernel_alone(start: Callable[..., Machine], clien
 
 
 @pytest.mark.parametrize("waits_for_longer", [False, True])
-def test_who_waits_for_a_turn_is_not_ended(start: Callable[..., Machine], clients: Callable[..., Client], waits_for_longer: bool) -> None:
-    machine = start("connection", LATER)
+def test_who_waits_for_a_turn_is_not_ended(start: Start, clients: Clients, waits_for_longer: bool) -> None:
+    machine = start(isolate="connection", **LATER)
     client, other = clients(machine), clients(machine)
     client.good()
     other.good()
-    with machine.gate() as let:
+    with machine.control.gate("kernel") as gate:
         first = client.square(stream=0)  # of its domain, which has the GPU now
         client.wait_running(1)
         hangs = None if waits_for_longer else client.launch("spin_forever", stream=1)
@@ -194,29 +255,29 @@ def test_who_waits_for_a_turn_is_not_ended(start: Callable[..., Machine], client
         other.wait_running(2 if waits_for_longer else 3)
         if hangs is None:
             hangs = client.launch("spin_forever", stream=1)
-        let()
+        gate.let(1000)
         client.connection.reply(first).get()
     assert client.error_of(hangs).code == "job_timeout"
     other.connection.reply(waits).get()
 
 
-def test_the_common_executor_is_ended_for_the_job_that_hangs(start: Callable[..., Machine], clients: Callable[..., Client]) -> None:
-    machine = start(more=LATER)
+def test_the_common_executor_is_ended_for_the_job_that_hangs(start: Start, clients: Clients) -> None:
+    machine = start(**LATER)
     client, other = clients(machine), clients(machine)
-    with machine.gate() as let:
+    with machine.control.gate("kernel") as gate:
         hangs = client.square()
         client.wait_running(1)
         waits = other.square()
         error = client.error_of(hangs)
         assert error.code == "job_timeout" and error.detail == {"timeout_s": 2, "daemon": "goes_on"}
         assert other.connection.alive() and waits not in other.connection.replies
-        let()
+        gate.let(1000)
         other.connection.reply(waits).get()
     client.connection.reply(client.square()).get()
 
 
-def test_without_executors_the_daemon_ends(start: Callable[..., Machine], clients: Callable[..., Client]) -> None:
-    machine = start("off", SOON)
+def test_without_executors_the_daemon_ends(start: Start, clients: Clients) -> None:
+    machine = start(isolate="off", **SOON)
     error = clients(machine).bad("spin_forever")
     assert error.code == "job_timeout" and error.detail == {"timeout_s": 1}
     assert "the daemon ends" in error.message
@@ -228,35 +289,22 @@ def test_without_executors_the_daemon_ends(start: Callable[..., Machine], client
 # ---- faults ----
 
 
-def test_a_fault_names_the_kernel(client: Client) -> None:
+def test_a_fault_names_the_kernel(start: Start, clients: Clients) -> None:
+    machine = start(faults=0)
+    client = clients(machine)
     error = client.bad("fault_kernel")
     assert error.code == "device_fault"
     assert error.detail["kernel"] == "fault_kernel" and error.detail["driver"] == "CUDA_ERROR_ILLEGAL_ADDRESS"
     assert "op_index" not in error.detail
     client.good()
-
-
-def test_a_fault_in_a_sequence_and_in_a_program(client: Client) -> None:
     steps = client.steps("square", "fault_kernel", "square")
     program = client.connection.call("program", steps)["program"]
     for method, params in (("sequence", steps), ("run_program", {"program": program})):
         error = client.connection.error(method, params)
-        assert error.code == "device_fault"
-        assert (error.detail["kernel"], error.detail["op_index"]) == ("fault_kernel", 1)
+        assert error.code == "device_fault", method
+        assert (error.detail["kernel"], error.detail["op_index"]) == ("fault_kernel", 1), method
     client.good()
-    assert client.metric("kopsd_faults_total") == 2
-
-
-@only_on_the_fake
-def test_a_fault_of_several_kernels(client: Client) -> None:
-    error = client.connection.error("sequence", client.steps("custom_kernel", "square", "fault_kernel", "custom_kernel"))
-    assert (error.detail["kernel"], error.detail["op_index"]) == ("fault_kernel", 2)
-
-
-def test_the_log_names_the_kernel(start: Callable[..., Machine], clients: Callable[..., Client]) -> None:
-    machine = start()
-    client = clients(machine)
-    assert client.connection.error("sequence", client.steps("square", "fault_kernel")).code == "device_fault"
+    assert client.metric("kopsd_faults_total") == 3
     assert re.search(r"event=fault code=device_fault .* op=fault_kernel ", machine.daemon.log())
 
 
@@ -271,7 +319,7 @@ def refused(client: Client) -> raw.RpcError:
     return error
 
 
-def test_too_many_faults_stop_the_users_kernels(start: Callable[..., Machine], clients: Callable[..., Client]) -> None:
+def test_too_many_faults_stop_the_users_kernels(start: Start, clients: Clients) -> None:
     machine = start()
     client = clients(machine)
     steps, builtin = client.steps("square", "custom_kernel"), client.steps("square")
@@ -295,30 +343,16 @@ def test_too_many_faults_stop_the_users_kernels(start: Callable[..., Machine], c
     assert "event=refuse what=faults" in machine.daemon.log()
 
 
-def test_hangs_count_as_faults(start: Callable[..., Machine], clients: Callable[..., Client]) -> None:
-    machine = start(more="faults = 2\n")
+def test_hangs_count_as_faults(start: Start, clients: Clients) -> None:
+    machine = start(faults=2)
     client = clients(machine)
     fault(client, 1)
     assert client.bad("spin_forever", deadline_ms=SHORT).code == "deadline_exceeded"
     refused(client)
 
 
-@only_on_the_fake
-def test_what_ends_together_is_one_fault(start: Callable[..., Machine], clients: Callable[..., Client]) -> None:
-    machine = start(more="faults = 2\n")
-    client, other = clients(machine), clients(machine)
-    for stream in range(3):
-        client.launch("spin_forever", stream=stream)
-    other.wait_running(3)
-    client.connection.close()
-    other.wait_running(0)
-    other.good()
-    fault(other, 1)
-    refused(other)
-
-
-def test_refused_ordered_work_writes_its_word(start: Callable[..., Machine], clients: Callable[..., Client]) -> None:
-    client = clients(start(more="faults = 1\n"))
+def test_refused_ordered_work_writes_its_word(start: Start, clients: Clients) -> None:
+    client = clients(start(faults=1))
     fault(client, 1)
     buffer = client.connection.call("alloc", {"size": 8 * N})["buffer"]
     client.a, client.b = tensor(buffer, [N]), tensor(buffer, [N], offset=4 * N)
@@ -328,17 +362,12 @@ def test_refused_ordered_work_writes_its_word(start: Callable[..., Machine], cli
     assert page.done(0) == 1
 
 
-def test_no_bound_on_faults(client: Client) -> None:
-    fault(client, 5)
-    client.good()
-
-
 # ---- isolation ----
 
 
 @pytest.mark.parametrize("isolate", ["off", "none", "user", "connection"])
-def test_hello_tells_the_isolation(start: Callable[..., Machine], clients: Callable[..., Client], isolate: str) -> None:
-    machine = start(isolate)
+def test_hello_tells_the_isolation(start: Start, clients: Clients, isolate: str) -> None:
+    machine = start(isolate=isolate)
     client = clients(machine)
     assert client.hello["isolation"] == isolate
     assert client.hello["kernels"]["policy"] == ("all" if isolate in ("user", "connection") else "owner")
@@ -352,18 +381,6 @@ def test_hello_tells_the_isolation(start: Callable[..., Machine], clients: Calla
             assert connection.call("hello")["isolation"] == isolate
 
 
-@pytest.mark.parametrize("policy", ["off", "owner"])
-def test_a_policy_that_is_set_stays(start: Callable[..., Machine], clients: Callable[..., Client], policy: str) -> None:
-    assert clients(start(more=f"[kernels]\nuser_kernels = {policy}\n")).hello["kernels"]["policy"] == policy
-
-
-def test_a_connection_asks_for_nothing_else(client: Client) -> None:
-    for value in ("user", "none", "off", "", "Connection"):
-        error = client.connection.error("hello", {"isolate": value})
-        assert error.code == "invalid_argument" and error.key == "isolate", value
-    assert client.connection.error("hello", {"isolate": True}).code == "wrong_type"
-
-
 def test_it_asks_before_its_first_compile(client: Client) -> None:
     client.good()
     error = client.connection.error("hello", {"isolate": "connection"})
@@ -371,8 +388,8 @@ def test_it_asks_before_its_first_compile(client: Client) -> None:
     assert client.connection.call("hello")["isolation"] == "user"
 
 
-def test_a_connection_apart_is_not_hit(start: Callable[..., Machine], clients: Callable[..., Client]) -> None:
-    machine = start(more="faults = 0\n")
+def test_a_connection_apart_is_not_hit(start: Start, clients: Clients) -> None:
+    machine = start(faults=0)
     client, apart = clients(machine), clients(machine, isolate="connection")
     apart.connection.call("hello", {"isolate": "connection"})
     waits = apart.launch("spin_forever")
@@ -380,21 +397,3 @@ def test_a_connection_apart_is_not_hit(start: Callable[..., Machine], clients: C
     client.launch("spin_forever", deadline_ms=SHORT)
     client.connection.close()
     assert apart.connection.alive() and waits not in apart.connection.replies
-
-
-# ---- modules ----
-
-
-@only_on_the_fake
-def test_modules_of_a_connection_end_with_it(start: Callable[..., Machine], clients: Callable[..., Client]) -> None:
-    machine = start()
-    client, other = clients(machine, isolate="connection"), clients(machine)
-    client.good()
-    other.good()
-    own, of_user = re.findall(r"event=fake_load domain=(\w+)", machine.daemon.log())
-    client.connection.close()
-    other.connection.close()
-    proc.eventually(lambda: f"event=fake_unload domain={own}" in machine.daemon.log(), "its module is unloaded")
-    clients(machine).good()
-    assert machine.daemon.log().count("event=fake_load") == 2  # the user's was kept
-    assert f"event=fake_unload domain={of_user}" not in machine.daemon.log()
