@@ -98,16 +98,16 @@ def test_counts_and_latencies(connection: raw.Connection, watcher: raw.Connectio
     connection.error("no_such_method")
     row = named(watcher, "runner")
     assert row["requests"] == 53 and row["errors"] == 1  # with hello and register
-    for part, key in (("queue", "queue_us"), ("total", "total_us")):
-        seen = sorted(r["timings"][key] for r in replies)
+    times = [{**r["timings"], "device": sum(r["timings"]["samples"])} for r in replies]
+    for part, key in (("queue", "queue_us"), ("total", "total_us"), ("device", "device")):
+        seen = sorted(t[key] for t in times)
         spread = row["latency"][part]
         assert spread["count"] == 50
         assert spread["p50"] <= spread["p90"] <= spread["p99"] <= spread["p999"] <= spread["max"]
-        assert spread["max"] == pytest.approx(seen[-1], rel=1e-9)
+        assert spread["max"] == pytest.approx(seen[-1], rel=1e-6)
         assert spread["p50"] == pytest.approx(seen[24], rel=0.07, abs=0.002)
         assert spread["p90"] == pytest.approx(seen[44], rel=0.07, abs=0.002)
-    device = sum(sum(r["timings"]["samples"]) for r in replies)
-    assert row["latency"]["device"]["count"] == 50
+    device = sum(t["device"] for t in times)
     assert row["device_us"] == pytest.approx(device, rel=1e-6)
     busy = watcher.call("clients")["devices"][0]["busy_us"] - busy_before
     assert busy == pytest.approx(device, rel=1e-6)

@@ -14,9 +14,10 @@ import numpy as np
 import prometheus
 import pytest
 from domains import FIXTURES, Client, Domains, NewClient, Start
-from gpu_machine import Machine, N, only_with_the_standin, square, values
+from gpu_machine import ILLEGAL_ADDRESS, Machine, N, only_with_the_standin, square, values
 from support import memfd, proc, raw
 from support.raw import tensor
+from user_kernels import custom_kernel, only_with_nvrtc
 
 pytestmark = only_with_the_standin
 start, client = FIXTURES
@@ -93,6 +94,22 @@ def test_one_file_under_two_buffers(machine: Machine) -> None:
             machine.reaches("kernel")
             os.kill(executor_of(machine), signal.SIGKILL)
             assert connection.reply_error(msgid).code == "device_lost"
+
+
+@only_with_nvrtc
+@pytest.mark.parametrize("how", ["cuIpcOpenMemHandle", "cuMemCreate", "cuModuleLoadData"])
+def test_a_broken_context_is_the_loss_of_its_executor(machine: Machine, how: str) -> None:
+    """Another one's kernel has broken it: the call that is told so first is no error, but done by the next executor."""
+    with machine.daemon.connect() as connection, machine.operands() as (a, out):
+        before = executor_of(machine)
+        fault = machine.control.fail(how, ILLEGAL_ADDRESS, sticky=True, pid=before)
+        if how == "cuMemCreate":
+            os.close(connection.reply(connection.request("alloc", {"size": 4096, "device": machine.gpu})).fds[0])
+        elif how == "cuModuleLoadData":
+            custom_kernel(connection)
+        connection.call("run", square(a, out))
+        assert fault.fired and (values(out) == 9).all()
+        assert executor_of(machine) != before
 
 
 @pytest.mark.parametrize("isolation", ["none", "user"])
