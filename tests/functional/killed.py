@@ -37,7 +37,8 @@ class Scene:
             one.goes_on(rounds)
 
     def holdings(self) -> dict[str, int]:
-        """Of the daemon, and of what its executor has open for the clients that are there."""
+        """Of the daemon, and of what its executor has open for the clients that are there, while no executor comes or goes."""
+        proc.eventually(lambda: not self.watcher.rows("starting") and not self.watcher.rows("ending"), "all executors serve")
         pid = self.daemon.pid
         live = self.control.row(self.watcher.common()).live()
         return {
