@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import re
 import socket
 from collections.abc import Callable
@@ -62,32 +61,6 @@ def test_what_it_holds(connection: raw.Connection, watcher: raw.Connection) -> N
     connection.call("release", {"program": program["program"]})
     row = named(watcher, "holder")
     assert (row["buffers"], row["mapped_bytes"], row["allocated_bytes"], row["programs"]) == (0, 0, 0, 0)
-
-
-def test_what_it_holds_adds_up(connection: raw.Connection, watcher: raw.Connection) -> None:
-    """A connection that takes and gives back all the time, and is refused now and then."""
-    rng, seal = random.Random(1), memfd.make(4096, ())
-    shared, held = memfd.Shared(1 << 20), dict[int, tuple[str, int]]()
-    connection.call("hello", {"client": "sum"})
-    for _ in range(150):
-        what, size = rng.choice(["register", "alloc", "release", "refused"]), rng.randint(1, 1 << 20)
-        if what == "register":
-            params = {"kind": "memfd", "size": size, "fd": 0, "access": rng.choice(["r", "rw"])}
-            held[connection.call("register", params, [shared.fd])["buffer"]] = ("mapped_bytes", size)
-        elif what == "alloc":
-            reply = connection.reply(connection.request("alloc", {"size": size}))
-            os.close(reply.fds.pop())
-            held[reply.get()["buffer"]] = ("allocated_bytes", reply.get()["size"])
-        elif what == "release" and held:
-            buffer = rng.choice(list(held))
-            connection.call("release", {"buffer": buffer})
-            del held[buffer]
-        elif what == "refused":
-            connection.error("register", {"kind": "memfd", "size": 4096, "fd": 0}, [seal])
-        row = named(watcher, "sum")
-        sums = {kind: sum(n for of, n in held.values() if of == kind) for kind in ("mapped_bytes", "allocated_bytes")}
-        assert (row["buffers"], {k: row[k] for k in sums}) == (len(held), sums)
-    os.close(seal)
 
 
 def test_counts_and_latencies(connection: raw.Connection, watcher: raw.Connection) -> None:

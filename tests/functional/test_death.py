@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -108,52 +109,41 @@ def test_killed_anywhere(round_: int, daemon: Daemon, spawn: Spawn) -> None:
     kill(pid)
 
 
-def test_killed_while_a_child_holds_its_socket(daemon: Daemon, spawn: Spawn) -> None:
-    """A fork of the client keeps the socket open; the connection ends with the process that connected."""
+@pytest.mark.parametrize("killed", [True, False], ids=["killed", "exits"])
+def test_a_child_holds_its_socket(daemon: Daemon, spawn: Spawn, killed: bool) -> None:
+    """A fork of the client keeps the socket open; the connection ends with the process that connected, as the child sees."""
     before = daemon.holdings()
-    grandchild_read, grandchild_write = os.pipe()
+    report, told = os.pipe()
 
     def work(connection: raw.Connection) -> object:
-        vectors = Vectors(connection, 2, 1000)
-        long = LongRun(connection)
+        kept = Vectors(connection, 2, 1000), LongRun(connection)
+        signal.signal(signal.SIGUSR1, lambda *_: sys.exit())
         pid = os.fork()
         if not pid:
-            signal.pause()
-            os._exit(0)
-        os.write(grandchild_write, str(pid).encode())
-        return vectors, long
-
-    pid = child_with(daemon, work, spawn)
-    grandchild = int(os.read(grandchild_read, 32))
-    os.close(grandchild_read)
-    os.close(grandchild_write)
-    try:
-        kill(pid)
-        daemon.wait_holdings(before)
-        os.kill(grandchild, 0)  # it lives, and holds the socket
-    finally:
-        os.kill(grandchild, signal.SIGKILL)
-
-
-def test_exit_while_a_child_holds_its_socket(daemon: Daemon, spawn: Spawn) -> None:
-    """The same by a regular exit; the child sees its connection end."""
-    report_read, report_write = os.pipe()
-
-    def main() -> None:
-        connection = daemon.connect()
-        Vectors(connection, 2, 1000)
-        if not os.fork():
             try:
                 connection.wait_closed()
-                os.write(report_write, b"closed")
+                os.write(told, b"closed")
+                signal.pause()
             finally:
                 os._exit(0)
+        os.write(told, pid.to_bytes(4, "little"))
+        return kept
 
-    pid = spawn(main)
-    os.close(report_write)
-    os.waitpid(pid, 0)
-    assert os.read(report_read, 6) == b"closed"
-    os.close(report_read)
+    pid = child_with(daemon, work, spawn)
+    child = int.from_bytes(os.read(report, 4), "little")
+    try:
+        if killed:
+            kill(pid)
+        else:
+            os.kill(pid, signal.SIGUSR1)
+            os.waitpid(pid, 0)
+        daemon.wait_holdings(before)
+        assert os.read(report, 6) == b"closed"
+        os.kill(child, 0)  # it lives, and holds the socket
+    finally:
+        os.kill(child, signal.SIGKILL)
+    os.close(report)
+    os.close(told)
 
 
 def test_a_child_closing_its_copy_is_no_end(daemon: Daemon, connection: raw.Connection, spawn: Spawn) -> None:

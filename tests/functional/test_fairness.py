@@ -70,21 +70,10 @@ def all_at_once(daemon: Daemon) -> Iterator[None]:
         os.kill(daemon.pid, signal.SIGCONT)
 
 
-def test_a_request_does_not_wait_for_all_of_another_users(everybodys: Daemon) -> None:
-    burst = Burst(everybodys, BOB, CONNECTIONS, EACH)
-    with users.connect(everybodys, ALICE) as alice:
-        before = replies(alice)
-        with all_at_once(everybodys):
-            burst.send()
-            asked = alice.request("stats")
-        served = alice.reply(asked).get()["counters"]["replies"] - before
-    burst.close()
-    assert served < CONNECTIONS * EACH / 8
-
-
-def test_many_connections_of_a_user_get_no_more_than_one_of_another(everybodys: Daemon) -> None:
-    many = Burst(everybodys, BOB, CONNECTIONS, EACH)
-    one = Burst(everybodys, ALICE, 1, EACH)
+@pytest.mark.parametrize("own", [0, EACH])
+def test_many_connections_of_a_user_get_no_more_than_one_of_another(everybodys: Daemon, own: int) -> None:
+    """A user's last request is answered among the first of another's, also with as many before it as each of those has."""
+    many, one = Burst(everybodys, BOB, CONNECTIONS, EACH), Burst(everybodys, ALICE, 1, own)
     before = replies(one.connections[0])
     with all_at_once(everybodys):
         many.send()
