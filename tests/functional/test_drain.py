@@ -121,6 +121,8 @@ def test_resume_answers_those_who_wait(server: Daemon) -> None:
             assert connection.reply(msgid).get()["drained"] is False
         stop(worker, long)
         assert worker.alive() and state(worker) == "serving", "the stop was taken back, too"
+        assert worker.call("drain")["drained"] is True
+        assert worker.alive() and state(worker) == "draining"
 
 
 @pytest.mark.parametrize("leaves", [False, True], ids=["who asked waits", "who asked is gone"])
