@@ -11,9 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_machine import (
-    FIXTURES, Connect, Machine, N, only_with_the_standin, operands, register, reuse, square, values, vector,
-)  # fmt: skip
+from gpu_machine import FIXTURES, Connect, Machine, N, only_with_the_standin, operands, register, reuse, square, values, vector
 from support import memfd, raw, users
 from support.cuda_exporter import Exporter, Memory
 from support.raw import tensor

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 
+import gpu_machine as gpu
 import numpy as np
 import pytest
 from children import Spawn, child_with, kill
-from gpu_machine import (
-    DEVICE_LOST_STATUS, FIXTURES, ILLEGAL_ADDRESS, LAUNCH_OUT_OF_RESOURCES, OUT_OF_MEMORY, UNKNOWN, WITHOUT_EXECUTORS, Connect,
-    Machine, N, only_with_the_standin, operands, register, reuse, square, values, vector,
-)  # fmt: skip
+from gpu_machine import FIXTURES, Connect, Machine, N, only_with_the_standin, operands, register, reuse, square, values, vector
 from support import memfd, proc, raw
 from support.cuda_exporter import Exporter
 from support.raw import tensor
@@ -233,7 +231,7 @@ def test_launch_error_is_the_requesters(connect: Connect, exporter: Exporter, ma
     one, two = connect(), connect()
     a, out = operands(exporter)
     one.call("run", square(a, out))
-    fault = machine.control.fail("cuLaunchKernel", LAUNCH_OUT_OF_RESOURCES, pid=machine.daemon.gpu_pid)
+    fault = machine.control.fail("cuLaunchKernel", gpu.LAUNCH_OUT_OF_RESOURCES, pid=machine.daemon.gpu_pid)
     error = one.error("run", square(a, out))
     assert fault.fired and error.code == "device_error"
     assert "RESOURCES" in str(error.detail["driver"]).upper(), error.detail
@@ -243,7 +241,7 @@ def test_launch_error_is_the_requesters(connect: Connect, exporter: Exporter, ma
 
 
 def test_out_of_device_memory(connection: raw.Connection, machine: Machine) -> None:
-    fault = machine.control.fail("cuMemCreate", OUT_OF_MEMORY, pid=machine.daemon.gpu_pid)
+    fault = machine.control.fail("cuMemCreate", gpu.OUT_OF_MEMORY, pid=machine.daemon.gpu_pid)
     assert connection.error("alloc", {"size": 4096, "device": machine.gpu}).code == "out_of_memory"
     assert fault.fired
     reply = connection.reply(connection.request("alloc", {"size": 4096, "device": machine.gpu}))
@@ -273,7 +271,7 @@ def test_memory_that_the_driver_does_not_let_go_of() -> None:
     with machine.daemon as daemon, daemon.connect() as connection:
         shared = memfd.Shared(8 * N)
         for value in (2, 3, 4, 5):
-            fault = machine.control.fail("cuMemHostUnregister", UNKNOWN, pid=daemon.gpu_pid)
+            fault = machine.control.fail("cuMemHostUnregister", gpu.UNKNOWN, pid=daemon.gpu_pid)
             shared.view(np.float32, N)[:] = value
             buffer = connection.register(shared)
             view = tensor(buffer, [N])
@@ -288,21 +286,21 @@ def test_memory_that_the_driver_does_not_let_go_of() -> None:
 
 def test_a_handle_that_the_driver_does_not_close() -> None:
     """Other memory may get the same handle, and must not be taken for what is still open."""
-    machine = Machine(WITHOUT_EXECUTORS)
+    machine = Machine(gpu.WITHOUT_EXECUTORS)
     with machine.daemon as daemon, daemon.connect() as connection:
         exporter = machine.exporter()
         buffer = register(connection, vector(exporter.alloc(4 * N)))
         connection.run("square", [tensor(buffer, [N])], [tensor(buffer, [N])])
-        machine.control.fail("cuIpcCloseMemHandle", UNKNOWN, pid=daemon.gpu_pid)
+        machine.control.fail("cuIpcCloseMemHandle", gpu.UNKNOWN, pid=daemon.gpu_pid)
         connection.call("release", {"buffer": buffer})
         connection.wait_closed()
-        daemon.stop(DEVICE_LOST_STATUS)
+        daemon.stop(gpu.DEVICE_LOST_STATUS)
 
 
 @pytest.mark.parametrize("how", ["kernel", "cuLaunchKernel", "cuIpcOpenMemHandle"])
 def test_lost_device(how: str) -> None:
     """A broken context cannot be mended: what is in flight fails, and the daemon ends with its own status."""
-    machine = Machine(WITHOUT_EXECUTORS)
+    machine = Machine(gpu.WITHOUT_EXECUTORS)
     with machine.daemon as daemon:
         exporter = machine.exporter()
         (a, out), b = operands(exporter), exporter.alloc(4 * N)
@@ -312,7 +310,7 @@ def test_lost_device(how: str) -> None:
         with machine.control.gate("kernel"):
             asked = {one: [one.request("run", square(a, out, stream=i)) for i in range(3)], two: [two.request("run", square(a, a))]}
             machine.reaches("kernel", 2)
-            machine.control.fail(how, ILLEGAL_ADDRESS, sticky=True, pid=daemon.gpu_pid)
+            machine.control.fail(how, gpu.ILLEGAL_ADDRESS, sticky=True, pid=daemon.gpu_pid)
             new = one.request("run", square(b, b, stream=4))
         for connection, msgids in asked.items():
             connection.wait_closed()
@@ -320,9 +318,9 @@ def test_lost_device(how: str) -> None:
                 reply = connection.replies[msgid]
                 assert reply.error is None or reply.error["code"] == "device_lost", reply.error
         assert one.reply_error(new).code == "device_lost"
-        assert daemon.wait() == DEVICE_LOST_STATUS
+        assert daemon.wait() == gpu.DEVICE_LOST_STATUS
         assert not os.path.exists(daemon.socket_path)
         for connection in asked:
             connection.close()
         exporter.close()
-        daemon.stop(expect=DEVICE_LOST_STATUS)
+        daemon.stop(expect=gpu.DEVICE_LOST_STATUS)
