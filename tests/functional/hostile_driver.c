@@ -131,7 +131,7 @@ static void try_process(struct notes *n, int victim)
     CPU_ZERO(&set);
     CPU_SET(0, &set);
     note(n, "affinity", sched_setaffinity(victim, sizeof(set), &set));
-    note(n, "priority", setpriority(PRIO_PROCESS, (id_t)victim, 0));
+    note(n, "priority", setpriority(PRIO_PROCESS, (id_t)victim, getpriority(PRIO_PROCESS, (id_t)victim)));
     note_open(n, "memory", O_RDWR, "/proc/%d/mem", victim);
     note_open(n, "maps", O_RDONLY, "/proc/%d/maps", victim);
     note_open(n, "environment", O_RDONLY, "/proc/%d/environ", victim);
