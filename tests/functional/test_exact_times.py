@@ -56,19 +56,15 @@ def share(own: Client) -> None:
     own.tensors = [raw.tensor(own.connection.register(Shared(4 * N)), [N]) for _ in own.tensors]
 
 
-def test_the_first_exact_call_may_be_of_host_memory(start: Start, client: NewClient) -> None:
-    """It is prepared for its copies as well as for CUPTI's start."""
-    own = client(start(env=RECORDS), own=True)
-    share(own)
-    assert launch(own, exact=True)["timer"] == "cupti"
-
-
-def test_a_call_of_host_memory_whose_record_is_lost_ends(start: Start, client: NewClient) -> None:
-    """It waits for the record when the copies back have ended, so nothing on the GPU wakes the executor."""
-    own = client(start(env=LOST), own=True)
+@pytest.mark.parametrize("env", [RECORDS, LOST], ids=["recorded", "lost"])
+def test_exact_calls_of_host_memory(start: Start, client: NewClient, env: dict[str, str]) -> None:
+    """The first one is prepared for its copies as well as for CUPTI's start. Where the record is lost the call waits for it when
+    the copies back have ended, so nothing on the GPU wakes the executor."""
+    own = client(start(env=env), own=True)
     share(own)
     for _ in range(3):
-        assert "gpu_us" not in launch(own, exact=True)["timings"]
+        result = launch(own, exact=True)
+        assert result["timer"] == "cupti" if env is RECORDS else "gpu_us" not in result["timings"], result
 
 
 def test_without_records_events_tell(start: Start, client: NewClient) -> None:

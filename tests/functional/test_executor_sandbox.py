@@ -138,25 +138,22 @@ def test_without_a_sandbox_the_attacks_work(user: int | None) -> None:
         assert any(line.startswith("level=error event=forged") for line in machine.daemon.log().splitlines())
 
 
-def start(config: str, user: int | None = None) -> subprocess.CompletedProcess[str]:
-    """What becomes of a daemon that cannot start."""
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "conf").write_text(config, encoding="utf-8")
-        command = [daemons.binary(), "--config", f"{folder}/conf", "--socket", f"{folder}/socket"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=raw.PATIENCE, check=False, user=user)
+NOBODY = "isolate = none\nsandbox = {}\nuser = no-such-user\n"
 
 
-def test_the_mode_is_checked() -> None:
-    done = start("[executors]\nsandbox = perhaps\n")
-    assert done.returncode == 2 and 'executors.sandbox: "perhaps" is none of auto, required, off' in done.stderr
-
-
-@as_root
-def test_the_user_must_be_there() -> None:
-    for sandbox in ("auto", "required"):
-        config = f"[executors]\nisolate = none\nsandbox = {sandbox}\nuser = no-such-user\n"
-        done = start(backends.config(backends.STANDIN) + config)
-        assert done.returncode == 1 and "the user no-such-user is not known" in done.stderr
+@pytest.mark.parametrize(
+    ("settings", "status", "why"),
+    [
+        pytest.param("sandbox = perhaps\n", 2, 'executors.sandbox: "perhaps" is none of auto, required, off', id="mode"),
+        pytest.param(NOBODY.format("auto"), 1, "the user no-such-user is not known", id="auto", marks=as_root),
+        pytest.param(NOBODY.format("required"), 1, "the user no-such-user is not known", id="required", marks=as_root),
+    ],
+)
+def test_settings_are_checked(tmp_path: Path, settings: str, status: int, why: str) -> None:
+    (tmp_path / "conf").write_text(f"{backends.config(backends.STANDIN)}[executors]\n{settings}", encoding="utf-8")
+    command = [daemons.binary(), "--config", tmp_path / "conf", "--socket", tmp_path / "socket"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=raw.PATIENCE, check=False)
+    assert done.returncode == status and why in done.stderr
 
 
 @as_root
