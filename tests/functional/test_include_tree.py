@@ -60,20 +60,22 @@ def compiled(daemon: Daemon, source: str = SOURCE, entry: str = "scaled") -> dic
         return connection.call("compile", {"source": source, "entries": [entry], "arch": ARCH})
 
 
-def test_sources_include_its_headers(start: Callable[..., Daemon], tree: Path) -> None:
-    daemon = start(tree)
+def test_sources_include_headers_of_the_trees_alone(start: Callable[..., Daemon], tree: Path) -> None:
+    second = tree.parent / "second"
+    second.mkdir(mode=0o755)
+    write(second / "own.h", "#define OWN 1\n")
+    daemon = start(tree, second)
     with daemon.connect() as connection:
-        assert connection.call("hello")["kernels"]["include_extra"] == [str(tree)]
-    assert compiled(daemon)["cached"] == "no"
-    assert compiled(daemon)["cached"] == "memory"
-
-
-def test_without_one_nothing_is_said_or_found(start: Callable[..., Daemon]) -> None:
-    daemon = start()
-    with daemon.connect() as connection:
+        assert connection.call("hello")["kernels"]["include_extra"] == [str(tree), str(second)]
+    assert [compiled(daemon, "#include <own.h>\n" + SOURCE)["cached"] for _ in range(2)] == ["no", "memory"]
+    with start().connect() as connection:
         assert "include_extra" not in connection.call("hello")["kernels"]
         error = connection.error("compile", {"source": SOURCE, "entries": ["scaled"], "arch": ARCH})
         assert error.code == "compile_failed" and "small/scale.h" in error.detail["log"]
+
+
+def not_started(tmp_path: Path, *trees: Path | str) -> str:
+    return refused(tmp_path / "socket", "--set", f"kernels.include_extra={':'.join(map(str, trees))}")
 
 
 def test_nothing_beside_it_is_read(start: Callable[..., Daemon], tree: Path) -> None:
@@ -115,16 +117,12 @@ def test_a_change_under_a_daemon_is_noticed(start: Callable[..., Daemon], tree: 
     assert error.code == "unsupported" and "started anew" in error.message
 
 
-def not_started(tmp_path: Path, trees: str) -> str:
-    return refused(tmp_path / "socket", "--set", f"kernels.include_extra={trees}")
-
-
 def test_what_others_can_write_is_refused_at_start(tmp_path: Path, tree: Path) -> None:
     header = tree / "small/detail/factor.h"
     for path, mode in ((header, 0o664), (header, 0o646), (tree / "small", 0o777), (tree, 0o775), (tree.parent, 0o757)):
         before = path.stat().st_mode & 0o7777
         os.chmod(path, mode)
-        log = not_started(tmp_path, str(tree))
+        log = not_started(tmp_path, tree)
         assert "kernels.include_extra" in log and str(path) in log and "written by others" in log
         os.chmod(path, before)
 
@@ -133,28 +131,18 @@ def test_what_others_can_write_is_refused_at_start(tmp_path: Path, tree: Path) -
 def test_what_belongs_to_somebody_else_is_refused_at_start(tmp_path: Path, tree: Path) -> None:
     for path in (tree / "small/scale.h", tree / "small/detail", tree, tree.parent):
         os.chown(path, 65534, 65534)
-        assert "another user" in not_started(tmp_path, str(tree))
+        assert "another user" in not_started(tmp_path, tree)
         os.chown(path, 0, 0)
     os.chmod(tree / "small/scale.h", 0o600)
-    assert "chmod -R go+rX" in not_started(tmp_path, str(tree))
+    assert "chmod -R go+rX" in not_started(tmp_path, tree)
 
 
 def test_what_is_no_tree_is_refused_at_start(tmp_path: Path, tree: Path) -> None:
     assert "no absolute path" in not_started(tmp_path, "include")
-    assert "No such file" in not_started(tmp_path, str(tree / "nothing"))
-    assert "no folder" in not_started(tmp_path, str(tree / "small/scale.h"))
+    assert "No such file" in not_started(tmp_path, tree / "nothing")
+    assert "no folder" in not_started(tmp_path, tree / "small/scale.h")
     assert "no folder" in not_started(tmp_path, "/")
     os.mkfifo(tree / "pipe", 0o644)
-    assert "no file, folder or link" in not_started(tmp_path, str(tree))
+    assert "no file, folder or link" in not_started(tmp_path, tree)
     (tree / "pipe").unlink()
-    assert "more than 8" in not_started(tmp_path, ":".join([str(tree)] * 9))
-
-
-def test_several_trees(start: Callable[..., Daemon], tree: Path) -> None:
-    second = tree.parent / "second"
-    second.mkdir(mode=0o755)
-    write(second / "own.h", "#define OWN 1\n")
-    daemon = start(tree, second)
-    with daemon.connect() as connection:
-        assert connection.call("hello")["kernels"]["include_extra"] == [str(tree), str(second)]
-    compiled(daemon, "#include <own.h>\n" + SOURCE)
+    assert "more than 8" in not_started(tmp_path, *[tree] * 9)

@@ -60,6 +60,11 @@ extern "C" __global__ void tell_address(unsigned long long* out, const float* p)
     *out = (unsigned long long)p;
 }
 """
+# Takes longer to compile than any test waits.
+ENDLESS = """template <int D, int P> struct B { static constexpr long v = B<D - 1, 2 * P>::v + B<D - 1, 2 * P + 1>::v; };
+template <int P> struct B<0, P> { static constexpr long v = P; };
+extern "C" __global__ void k(long* p) { *p = B<40, 1>::v; }
+"""
 ARCH = "sm_90a"
 
 
