@@ -15,23 +15,10 @@ import pytest
 from support import backends, http_store, proc, raw, shared_cache
 from support.daemon import Daemon, binary
 from support.http_store import Nginx, Store
+from support.kernels import ENDLESS
 from support.shared_cache import PATIENT, Key, compile_on, counters, helper, node, state, wait_for
 
-pytestmark = pytest.mark.skipif(backends.nvrtc() is None, reason="there is no NVRTC here")
-
-
-def has_curl() -> bool:
-    try:
-        import ctypes
-
-        ctypes.CDLL("libcurl.so.4")
-    except OSError:
-        return False
-    return True
-
-
-if not has_curl():
-    pytest.skip("there is no libcurl here", allow_module_level=True)
+pytestmark = pytest.mark.skipif(bool(shared_cache.why_not()), reason=shared_cache.why_not())
 
 
 @pytest.fixture(scope="module")
@@ -116,9 +103,7 @@ def test_figures_say_what_became_of_it(store: Store, keys: tuple[Key, Key]) -> N
         assert state(c) == "serving"
     with Daemon(config=backends.config(backends.HOST)) as d, d.connect() as c:  # without one nothing is said
         assert "remote" not in c.call("hello")["kernels"] and "remote_misses" not in counters(c)
-        assert "remote_cache_up " not in c.call("metrics")["text"].replace("# HELP kopsd_remote_cache_up ", "").replace(
-            "# TYPE kopsd_remote_cache_up ", ""
-        )
+        assert "\nkopsd_remote_cache_up " not in c.call("metrics")["text"]
 
 
 def certificate(folder: Path, name: str) -> Path:
@@ -169,6 +154,13 @@ def test_a_name_that_nobody_knows(keys: tuple[Key, Key]) -> None:
 # ---- keys ----
 
 
+def reload(d: Daemon, text: str) -> None:
+    (d.folder / "kopsd.conf").write_text(text)
+    os.kill(d.pid, signal.SIGHUP)
+    d.heard("RELOADING=1")
+    d.heard("READY=1")
+
+
 def test_a_key_is_replaced_by_trusting_two_for_a_while(store: Store, keys: tuple[Key, Key]) -> None:
     old, new = keys
     with node(store.url, remote_key=old.path, **PATIENT) as d, d.connect() as c:
@@ -181,39 +173,29 @@ def test_a_key_is_replaced_by_trusting_two_for_a_while(store: Store, keys: tuple
         assert [compile_on(c, name)["cached"] for name in ("old", "new")] == ["remote", "no"]
         assert counters(c)["remote_rejected"] == 1
         c.call("cache", {"action": "clear"})
-        both = shared_cache.config(store.url, remote_trust=f"{old.public}, {new.public}", **PATIENT)
-        (d.folder / "kopsd.conf").write_text(both)
-        os.kill(d.pid, signal.SIGHUP)
-        d.heard("RELOADING=1")
-        d.heard("READY=1")
+        reload(d, shared_cache.config(store.url, remote_trust=f"{old.public}, {new.public}", **PATIENT))
         assert [compile_on(c, name)["cached"] for name in ("old", "new")] == ["remote", "remote"]
         assert "refused=" in d.log() and "which is not trusted" in d.log()
 
 
 def test_a_reload_brings_a_cache_and_takes_it(store: Store, keys: tuple[Key, Key]) -> None:
-    def reload(text: str) -> None:
-        (d.folder / "kopsd.conf").write_text(text)
-        os.kill(d.pid, signal.SIGHUP)
-        d.heard("RELOADING=1")
-        d.heard("READY=1")
-
     with_it = shared_cache.config(store.url, remote_key=keys[0].path, **PATIENT)
     with node("none") as d, d.connect() as c:
         before = d.holdings()
         compile_on(c, "before")
-        reload(with_it)
+        reload(d, with_it)
         assert compile_on(c, "with it")["cached"] == "no"
         wait_for(c, "remote_uploads")
         pid = helper(d)
-        reload(with_it + "remote_max_days = 30\n")
+        reload(d, with_it + "remote_max_days = 30\n")
         assert helper(d) == pid  # another age needs no other helper
-        reload(with_it + "remote_timeout_ms = 5000\n")
+        reload(d, with_it + "remote_timeout_ms = 5000\n")
         proc.eventually(lambda: shared_cache.helpers(d) not in ([], [pid]), "a helper with the new settings")
-        reload(shared_cache.config("none"))
+        reload(d, shared_cache.config("none"))
         proc.eventually(lambda: not shared_cache.helpers(d), "the helper is gone")
         assert compile_on(c, "after")["cached"] == "no"
         assert len(store.requests) == 2
-        reload(with_it.replace("remote = http", "remote = gopher"))
+        reload(d, with_it.replace("remote = http", "remote = gopher"))
         assert "event=reload why=" in d.log() and "cache.remote: " in d.log()
         assert proc.zombies(d.pid) == 0 and before
 
@@ -298,12 +280,9 @@ def test_a_server_that_hangs_costs_the_patience_and_no_more(store: Store, keys: 
 
 def test_who_is_first_wins(store: Store, keys: tuple[Key, Key]) -> None:
     """The compiler has begun; the server's answer ends it."""
-    slow = """template <int D, int P> struct B { static constexpr long v = B<D - 1, 2 * P>::v + B<D - 1, 2 * P + 1>::v; };
-    template <int P> struct B<0, P> { static constexpr long v = P; };
-    extern "C" __global__ void k(long* p) { *p = B<40, 1>::v; }"""
     with node(store.url, remote_trust=keys[0].public, remote_wait_ms=0) as d, d.connect() as c, d.connect() as watcher:
         store.behave = lambda x: x.over.wait() and None
-        waits = c.request("compile", {"source": slow, "entries": ["k"], "arch": shared_cache.ARCH})
+        waits = c.request("compile", {"source": ENDLESS, "entries": ["k"], "arch": shared_cache.ARCH})
         proc.eventually(lambda: counters(watcher)["compiles"] == 1, "it is being compiled")
         c.request("cancel", {"msgid": waits})
         assert c.reply(waits).error is not None
@@ -346,7 +325,7 @@ def test_a_helper_that_is_killed_is_replaced(store: Store, keys: tuple[Key, Key]
 def test_a_question_of_a_helper_that_dies_is_compiled(store: Store, keys: tuple[Key, Key]) -> None:
     store.behave = lambda x: x.over.wait() and None
     with node(store.url, remote_key=keys[0].path, **PATIENT) as d, d.connect() as c, d.connect() as watcher:
-        waits = c.request("compile", {"source": shared_cache.SOURCE.format(1), "entries": ["scale"], "arch": shared_cache.ARCH})
+        waits = c.request("compile", shared_cache.request_of("1"))
         proc.eventually(lambda: store.count("GET") == 1, "the server is asked")
         assert counters(watcher)["compiles"] == 0
         os.kill(helper(d), signal.SIGKILL)
@@ -376,45 +355,17 @@ def test_a_helper_that_is_stopped_is_replaced(store: Store, keys: tuple[Key, Key
         proc.eventually(lambda: proc.zombies(d.pid) == 0, "it was reaped")
 
 
-def test_a_stopped_helper_holds_up_no_compile(store: Store, keys: tuple[Key, Key]) -> None:
-    """Longer than the patience: what nobody waits for any more is given up all the same."""
-    with node(store.url, remote_key=keys[0].path, remote_wait_ms=1, remote_timeout_ms=4000) as d, d.connect() as c:
+@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize("killed", [False, True])
+def test_the_daemons_end_is_the_helpers(killed: bool, stopped: bool, store: Store, keys: tuple[Key, Key]) -> None:
+    with node(store.url, remote_key=keys[0].path) as d, d.connect() as c:
         proc.eventually(lambda: state(c) == "serving", lambda: state(c))
-        pid = helper(d)
-        os.kill(pid, signal.SIGSTOP)
-        assert [compile_on(c, f"{i}")["cached"] for i in range(5)] == ["no"] * 5
-        assert counters(c)["remote_late"] >= 3 and not store.requests
-        proc.eventually(lambda: shared_cache.helpers(d) not in ([], [pid]), "there is another one")
-
-
-def test_a_stopped_helper_ends_with_the_daemon(store: Store, keys: tuple[Key, Key]) -> None:
-    for killed in (False, True):
-        with node(store.url, remote_key=keys[0].path) as d, d.connect() as c:
-            proc.eventually(lambda: state(c) == "serving", lambda: state(c))
-            pidfd = os.pidfd_open(helper(d))
-            signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
-            if killed:
-                os.kill(d.pid, signal.SIGKILL)
-            d.stop(expect=-signal.SIGKILL if killed else 0)
-            proc.wait_exit(pidfd)
-            os.close(pidfd)
-
-
-def test_a_helper_that_does_not_get_ready_holds_up_no_compile(tmp_path: Path, keys: tuple[Key, Key]) -> None:
-    """Whoever listens at the service manager's socket accepts nothing."""
-    path = str(tmp_path / "cache.sock")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(path)
-        listener.listen()
-        with node("http://127.0.0.1:1", remote_key=keys[0].path, remote_helper=path, remote_wait_ms=1) as d, d.connect() as c:
-            assert [compile_on(c, f"{i}")["cached"] for i in range(5)] == ["no"] * 5
-            assert state(c) in ("starting", "resting", "down") and counters(c)["remote_failures"] == 0
-
-
-def test_the_daemons_end_is_the_helpers(store: Store, keys: tuple[Key, Key]) -> None:
-    with node(store.url, remote_key=keys[0].path) as d:
         pidfd = os.pidfd_open(helper(d))
-        d.stop()
+        if stopped:
+            signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
+        if killed:
+            os.kill(d.pid, signal.SIGKILL)
+        d.stop(expect=-signal.SIGKILL if killed else 0)
         proc.wait_exit(pidfd)
         os.close(pidfd)
 

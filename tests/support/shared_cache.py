@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -80,3 +81,12 @@ def proc_text(path: Path) -> str:
 
 def helper(daemon: Daemon) -> int:
     return proc.only(lambda: helpers(daemon), "the helper runs")
+
+
+def why_not() -> str:
+    """What there is not here; nothing where nodes can share code."""
+    try:
+        ctypes.CDLL("libcurl.so.4")
+    except OSError:
+        return "there is no libcurl here"
+    return "" if backends.nvrtc() else "there is no NVRTC here"
