@@ -18,7 +18,8 @@ import pytest
 from domains import FIXTURES, Client, Domains
 from gpu_machine import N, only_with_the_standin, values
 from support import backends, nvml, proc, raw
-from support.daemon import binary
+from support.daemon import Daemon, binary
+from support.memfd import Shared
 from user_kernels import OTHERS, compile_source, declare, only_with_nvrtc, pointer, scalar
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "client_py"))
@@ -47,6 +48,19 @@ def square(client: Client, **more: Any) -> dict[str, Any]:
     return {"op": "square", "in": [client.tensors[0]], "out": [client.tensors[2]], **more}
 
 
+def pair(start: Callable[..., Domains], client: Callable[..., Client]) -> tuple[Domains, Client, Client, int]:
+    """A machine, two of its clients, and the executor that they have in common."""
+    machine = start(env=counting())
+    own, other = client(machine), client(machine)
+    other.square()
+    (common,) = machine.executors()
+    return machine, own, other, common
+
+
+def wait_until_it_counts(machine: Domains, common: int) -> None:
+    proc.eventually(lambda: any(row.waiting("kernel") for row in machine.control.rows() if row.pid != common), "it counts")
+
+
 def count(client: Client, **more: Any) -> dict[str, Any]:
     result: dict[str, Any] = client.connection.call("counters", square(client, **more))
     return result
@@ -67,6 +81,7 @@ def test_an_op(start: Callable[..., Domains], client: Callable[..., Client]) -> 
     assert result["values"]["duration_us"] == 7 and result["values"]["dram_pct"] == 87.5
     assert "l1_hit_pct" not in result["values"], "the device does not count it"
     assert (result["kernels"], result["passes"]) == (1, 3)
+    assert ("others" in result) == (ctypes.util.find_library("nvidia-ml") is not None)
     assert math.isclose(sum(result["stalls"].values()), 100)
     assert max(result["stalls"], key=lambda name: result["stalls"][name]) == "long_scoreboard"
     assert result["copied_bytes"] == 2 * 4 * N, "the input and the output"
@@ -167,19 +182,16 @@ def test_operands_that_overlap(start: Callable[..., Domains], client: Callable[.
     assert count(own, **{"in": [view], "out": [{**view, "offset": 2 * N}]})["copied_bytes"] == 2 * 2 * N, "side by side"
 
 
-def test_the_longest_of_several_kernels(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
-    result = count(client(start(env=counting(KOPS_STANDIN_CUPTI_RANGES="6"))))
-    assert result["kernels"] == 3 and result["values"]["duration_us"] == 21, "of the second execution"
+@pytest.mark.parametrize("kernels", [3, 16])
+def test_the_longest_of_several_kernels(start: Callable[..., Domains], client: Callable[..., Client], kernels: int) -> None:
+    result = count(client(start(env=counting(KOPS_STANDIN_CUPTI_RANGES=str(2 * kernels)))))
+    assert result["kernels"] == kernels and result["values"]["duration_us"] == 7 * kernels, "of the second execution"
 
 
 @pytest.mark.parametrize(("ranges", "says"), [(0, "this has 0"), (5, "2 executions of this launched 5"), (2 * 17, "this has 17")])
 def test_kernels_that_cannot_be_told(start: Callable[..., Domains], client: Callable[..., Client], ranges: int, says: str) -> None:
     error = refusal(client(start(env=counting(KOPS_STANDIN_CUPTI_RANGES=str(ranges)))))
     assert error.code == "unsupported" and says in error.message, error
-
-
-def test_as_many_kernels_as_can_be_told(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
-    assert count(client(start(env=counting(KOPS_STANDIN_CUPTI_RANGES=str(2 * 16)))))["kernels"] == 16
 
 
 def test_other_processes(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
@@ -190,61 +202,33 @@ def test_other_processes(start: Callable[..., Domains], client: Callable[..., Cl
     assert count(own)["others"] == 3
 
 
-@pytest.mark.skipif(ctypes.util.find_library("nvidia-ml") is not None, reason="this machine has NVML")
-def test_other_processes_are_not_known(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
-    assert "others" not in count(client(start(env=counting())))
-
-
-@pytest.mark.parametrize(("memory", "sm", "verdict"), [(91, 12, "memory"), (40, 85, "compute"), (59, 59, "latency"), (70, 69, "memory")])
-def test_verdicts(start: Callable[..., Domains], client: Callable[..., Client], memory: int, sm: int, verdict: str) -> None:
-    figures = {
-        "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed": memory,
-        "sm__throughput.avg.pct_of_peak_sustained_elapsed": sm,
-    }
-    result = count(client(start(env=counting(figures))))
-    assert result["verdict"] == verdict and result["why"]
-
-
 # ---- what is in the way ----
 
 
 @pytest.mark.parametrize(
-    ("failure", "code", "says"),
+    ("env", "code", "says"),
     [
-        ("start:35", "permission_denied", "NVreg_RestrictProfilingToAdminUsers=0"),
-        ("enable:26", "device_error", "another profiler"),
-        ("initialize:39", "unsupported", "another tool"),
-        ("stop:999", "device_error", "999"),
+        (counting(KOPS_STANDIN_CUPTI_FAIL="start:35"), "permission_denied", "NVreg_RestrictProfilingToAdminUsers=0"),
+        (counting(KOPS_STANDIN_CUPTI_FAIL="enable:26"), "device_error", "another profiler"),
+        (counting(KOPS_STANDIN_CUPTI_FAIL="initialize:39"), "unsupported", "another tool"),
+        (counting(KOPS_STANDIN_CUPTI_FAIL="stop:999"), "device_error", "999"),
+        (counting(KOPSD_EXECUTORS_CUPTI="/nowhere/libcupti.so"), "unsupported", "/nowhere/libcupti.so"),
+        (counting(KOPSD_EXECUTORS_CUPTI="off"), "unsupported", "switched off"),
+        (counting(KOPSD_EXECUTORS_ISOLATE="off"), "unsupported", "executors.isolate"),
     ],
+    ids=["admins", "profiler", "tool", "error", "library", "off", "isolate"],
 )
-def test_what_cupti_refuses(start: Callable[..., Domains], client: Callable[..., Client], failure: str, code: str, says: str) -> None:
-    own = client(start(env=counting(KOPS_STANDIN_CUPTI_FAIL=failure)))
-    error = refusal(own)
-    assert error.code == code and says in error.message, error
-    own.square()
-    assert refusal(own).code == code, "the next one is refused for the same reason, and not for an earlier one's traces"
-
-
-def test_without_cupti(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
-    own = client(start(env={"KOPSD_EXECUTORS_CUPTI": "/nowhere/libcupti.so"}))
-    error = refusal(own)
-    assert error.code == "unsupported" and "executors.cupti" in error.message and "/nowhere" in error.message
-
-
-def test_switched_off(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
-    error = refusal(client(start(env={"KOPSD_EXECUTORS_CUPTI": "off"})))
-    assert error.code == "unsupported" and "switched off" in error.message
-
-
-def test_without_executors(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
-    error = refusal(client(start(env=counting(), isolate="off")))
-    assert error.code == "unsupported" and "executors.isolate" in error.message
+def test_what_is_in_the_way(
+    start: Callable[..., Domains], client: Callable[..., Client], env: dict[str, str], code: str, says: str
+) -> None:
+    own = client(start(env=env, isolate=env.get("KOPSD_EXECUTORS_ISOLATE", "user")))
+    for _ in range(2):  # the next one is refused for the same reason, and not for an earlier one's traces
+        error = refusal(own)
+        assert error.code == code and says in error.message, error
+        own.square()
 
 
 def test_the_host_has_none() -> None:
-    from support.daemon import Daemon
-    from support.memfd import Shared
-
     with Daemon() as daemon, daemon.connect() as connection:
         view = raw.tensor(connection.register(Shared(4 * N)), [N])
         error = connection.error("counters", {"op": "square", "in": [view], "out": [view]})
@@ -280,19 +264,14 @@ def test_python(start: Callable[..., Domains]) -> None:
         assert k.profile("square", given, device=machine.gpu).counters is None
         warm = k.profile("square", given, device=machine.gpu, counters="warm").counters
         assert warm is not None and warm.cache == "warm"
+        if backends.nvrtc():
+            kernel = k.kernel(OTHERS, "custom_kernel", "out float* out[n], const float* in_[n], int n", grid="ceil_div(n, 256)", block=256)
+            profile = kernel.profile(np.zeros(N, np.float32), np.ones(N, np.float32), N, repeat=2, counters=True)
+            assert profile.counters is not None and profile.counters.variant == "user"
         with pytest.raises(kops.BadArgument, match="hot"):
             k.profile("square", given, counters="hot")
         with pytest.raises(kops.Unsupported, match="GPU"):
             k.profile("square", given, device="host", counters=True)
-
-
-@only_with_nvrtc
-def test_python_with_a_kernel(start: Callable[..., Domains]) -> None:
-    machine = start(env=counting())
-    with kops.connect(machine.daemon.socket_path) as k:
-        kernel = k.kernel(OTHERS, "custom_kernel", "out float* out[n], const float* in_[n], int n", grid="ceil_div(n, 256)", block=256)
-        profile = kernel.profile(np.zeros(N, np.float32), np.ones(N, np.float32), N, repeat=2, counters=True)
-        assert profile.counters is not None and profile.counters.variant == "user"
 
 
 def kopsctl(machine: Domains, *arguments: str) -> str:
@@ -307,16 +286,12 @@ def test_kopsctl(start: Callable[..., Domains], tmp_path: Path) -> None:
         assert part in text, text
     found = json.loads(kopsctl(machine, "run", "square", "--counters", "--cache", "warm", "-d", machine.gpu, "--json"))
     assert found["verdict"] == "memory" and found["values"]["dram_pct"] == 87.5
-
-
-@only_with_nvrtc
-def test_kopsctl_with_a_kernel(start: Callable[..., Domains], tmp_path: Path) -> None:
-    machine = start(env=counting())
-    source = tmp_path / "others.cu"
-    source.write_text(OTHERS)
-    params = ["-p", "float* out[n]", "-p", "const float* in_[n]", "-p", "int n=1000"]
-    geometry = ["--grid", "4", "--block", "256", "--counters"]
-    assert "bound by memory" in kopsctl(machine, "launch", str(source), "custom_kernel", *params, *geometry)
+    if backends.nvrtc():
+        source = tmp_path / "others.cu"
+        source.write_text(OTHERS)
+        params = ["-p", "float* out[n]", "-p", "const float* in_[n]", "-p", "int n=1000"]
+        geometry = ["--grid", "4", "--block", "256", "--counters"]
+        assert "bound by memory" in kopsctl(machine, "launch", str(source), "custom_kernel", *params, *geometry)
 
 
 # ---- alone ----
@@ -324,10 +299,7 @@ def test_kopsctl_with_a_kernel(start: Callable[..., Domains], tmp_path: Path) ->
 
 def test_others_are_held(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
     """While it counts no job of another executor runs, and what runs ends first."""
-    machine = start(env=counting())
-    own, other = client(machine), client(machine)
-    other.square()
-    (common,) = machine.executors()
+    machine, own, other, common = pair(start, client)
     count(own)  # its process is there
     (profiling,) = machine.executors() - {common}
     before = machine.control.row(profiling).launches
@@ -350,14 +322,11 @@ def test_others_are_held(start: Callable[..., Domains], client: Callable[..., Cl
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_the_next_waits_as_long_as_others_did(start: Callable[..., Domains], client: Callable[..., Client], waits: bool) -> None:
-    machine = start(env=counting())
-    own, other = client(machine), client(machine)
-    other.square()
-    (common,) = machine.executors()
+    machine, own, other, common = pair(start, client)
     seconds = 1 if waits else 2  # to count takes less; what takes 5 is ended
     with machine.control.gate("kernel"):
         counted = own.connection.request("counters", square(own))
-        proc.eventually(lambda: any(row.waiting("kernel") for row in machine.control.rows() if row.pid != common), "it counts")
+        wait_until_it_counts(machine, common)
         held = other.connection.request("run", square(other)) if waits else None
         assert not other.connection.readable(seconds)
     own.connection.reply(counted).get()
@@ -369,13 +338,10 @@ def test_the_next_waits_as_long_as_others_did(start: Callable[..., Domains], cli
 
 
 def test_one_at_a_time(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
-    machine = start(env=counting())
-    one, two = client(machine), client(machine)
-    one.square()
-    (common,) = machine.executors()
+    machine, one, two, common = pair(start, client)
     with machine.control.gate("kernel"):
         counted = one.connection.request("counters", square(one))
-        proc.eventually(lambda: any(row.waiting("kernel") for row in machine.control.rows() if row.pid != common), "it counts")
+        wait_until_it_counts(machine, common)
         error = refusal(two)
     assert error.code == "limit_exceeded" and "one is read at a time" in error.message
     one.connection.reply(counted).get()
@@ -383,10 +349,7 @@ def test_one_at_a_time(start: Callable[..., Domains], client: Callable[..., Clie
 
 
 def test_a_deadline_ends_the_process(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
-    machine = start(env=counting())
-    own, other = client(machine), client(machine)
-    other.square()
-    (common,) = machine.executors()
+    machine, own, other, common = pair(start, client)
     with machine.control.gate("kernel"):
         error = refusal(own, deadline_ms=2000)
         assert error.code == "deadline_exceeded", error
@@ -397,13 +360,10 @@ def test_a_deadline_ends_the_process(start: Callable[..., Domains], client: Call
 
 def test_others_do_not_wait_for_ever(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
     """What counts is ended after some seconds, long before its deadline, and others go on."""
-    machine = start(env=counting())
-    own, other = client(machine), client(machine)
-    other.square()
-    (common,) = machine.executors()
+    machine, own, other, common = pair(start, client)
     with machine.control.gate("kernel"):
         counted = own.connection.request("counters", square(own, deadline_ms=300_000))
-        proc.eventually(lambda: any(row.waiting("kernel") for row in machine.control.rows() if row.pid != common), "it counts")
+        wait_until_it_counts(machine, common)
         held = other.connection.request("run", square(other))
         assert own.connection.reply_error(counted).code == "job_timeout"
         machine.wait(lambda: machine.control.row(common).waiting("kernel") == 1)
@@ -412,10 +372,7 @@ def test_others_do_not_wait_for_ever(start: Callable[..., Domains], client: Call
 
 def test_one_that_is_cancelled_holds_nobody(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
     """While it waits for the job of another."""
-    machine = start(env=counting())
-    own, other = client(machine), client(machine)
-    other.square()
-    (common,) = machine.executors()
+    machine, own, other, common = pair(start, client)
     count(own)
     with machine.control.gate("kernel") as gate:
         first = other.connection.request("run", square(other))

@@ -134,6 +134,13 @@ def check_confined(pid: int) -> None:
 Start, Connect = Callable[..., Machine], Callable[..., Client]
 
 
+def begun(machine: Machine, client: Connect) -> tuple[Client, set[int]]:
+    """A client that has run something, and the processes from then on."""
+    own = client(machine)
+    own.run()
+    return own, machine.executors()
+
+
 @pytest.mark.parametrize(("spares", "maximum"), [(0, 8), (1, 8), (1, 2)])
 def test_the_privilege_is_gone_when_it_counts(start: Start, client: Connect, spares: int, maximum: int) -> None:
     machine = start(spares=spares, maximum=maximum)
@@ -229,17 +236,12 @@ def check_refused(own: Client) -> None:
     own.run()
 
 
-def test_it_is_not_used_unasked(start: Start, client: Connect) -> None:
+def test_it_is_not_used_unasked_or_unneeded(start: Start, client: Connect) -> None:
     machine = start(allowed=False)
     check_refused(client(machine))
     assert "counters_privilege " not in machine.daemon.log()
-
-
-def test_it_is_not_used_unneeded(start: Start, client: Connect) -> None:
     machine = start(admin_only=0)
-    own = client(machine)
-    own.run()
-    before = machine.executors()
+    own, before = begun(machine, client)
     own.count()
     assert machine.executors() - before, "its process stays for the next one"
     assert "counters_privilege " not in machine.daemon.log()
@@ -271,9 +273,7 @@ def test_a_daemon_that_has_nothing_else(start: Start, client: Connect, started_b
     sets = [f"--{name}={only}" for name in ("inh-caps", "ambient-caps", "bounding-set")]
     started_by("--reuid=54321", "--regid=54321", "--clear-groups", *sets)
     machine = start()
-    own = client(machine)
-    own.run()
-    before = machine.executors()
+    own, before = begun(machine, client)
     with machine.control.gate("kernel"):
         counted = own.ask()
         for row in threads(machine.counting_process(before)):
@@ -289,9 +289,7 @@ def test_a_daemon_that_has_nothing_else(start: Start, client: Connect, started_b
 def test_a_thread_of_the_library_loses_it(start: Start, client: Connect, mode: str) -> None:
     """Also one that blocks all signals, as threads of libraries do."""
     machine = start(KOPS_STANDIN_CUPTI_ADMIN=mode)
-    own = client(machine)
-    own.run()
-    before = machine.executors()
+    own, before = begun(machine, client)
     with machine.control.gate("kernel"):
         counted = own.ask()
         pid = machine.counting_process(before)
@@ -304,9 +302,7 @@ def test_a_thread_of_the_library_loses_it(start: Start, client: Connect, mode: s
 def test_a_thread_that_keeps_it(start: Start, client: Connect) -> None:
     """Then there is no process at all."""
     machine = start(KOPS_STANDIN_CUPTI_ADMIN="deaf")
-    own = client(machine)
-    own.run()
-    before = machine.executors()
+    own, before = begun(machine, client)
     error = own.connection.reply_error(own.ask())
     assert re.search(r"thread \d+ \(.+\) has a capability left; it blocks signal 33, on which", error.message), error
     proc.eventually(lambda: machine.executors() == before, "it is gone")
@@ -316,9 +312,7 @@ def test_a_thread_that_keeps_it(start: Start, client: Connect) -> None:
 def test_one_that_does_not_come_to_enable(start: Start, client: Connect) -> None:
     """Nobody has used the privilege. It is gone all the same before the process has work."""
     machine = start(KOPS_STANDIN_CUPTI_FAIL="initialize:999")
-    own = client(machine)
-    own.run()
-    before = machine.executors()
+    own, before = begun(machine, client)
     with machine.control.gate("copy"):
         counted = own.ask()
         machine.wait(lambda: any(row.pid not in before and row.waiting("copy") for row in machine.control.rows()))
