@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import signal
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -13,6 +14,8 @@ from arrays import LongRun, Vectors, run_params
 from support import proc, raw
 from support.daemon import Daemon, sanitized, thread_sanitized
 from support.ring import REPLY, TAIL, Ring
+
+PINGS = b"".join(raw.pack_request(i, "ping", {"x": bytes(900)}) for i in range(100))
 
 
 def send_until_paused(connection: raw.Connection, data: bytes, most: int) -> int:
@@ -41,8 +44,7 @@ def test_flood_of_pings(connect: Callable[..., raw.Connection], daemon: Daemon) 
     flooder, other = connect(), connect()
     assert other.alive()
     before = proc.status(daemon.pid, "VmRSS")
-    data = b"".join(raw.pack_request(i, "ping", {"x": bytes(900)}) for i in range(100))
-    sent = send_until_paused(flooder, data, 10000)
+    sent = send_until_paused(flooder, PINGS, 10000)
     assert sent < 10000, "a thousand megabytes of unread replies were taken in"
     grown = proc.status(daemon.pid, "VmRSS") - before
     assert grown < (32 << 10 if not sanitized() else 256 << 10), f"the daemon grew by {grown} kB"
@@ -51,38 +53,22 @@ def test_flood_of_pings(connect: Callable[..., raw.Connection], daemon: Daemon) 
 
 def test_flooder_that_reads_again_is_served(connection: raw.Connection) -> None:
     """Paused, not broken: once it reads, every request is answered, each once and in full."""
-    msgid = 0
+    sent, left = 0, b""
     connection.socket.setblocking(False)
-    pending = b""
-    while msgid < 200000:
-        if not pending:
-            pending = raw.pack_request(msgid, "ping", {"n": msgid, "x": bytes(500)})
-            msgid += 1
-        try:
-            pending = pending[connection.socket.send(pending) :]
-        except BlockingIOError:
-            break
+    with contextlib.suppress(BlockingIOError):
+        while sent < 200000:
+            left = raw.pack_request(sent, "ping", {"n": sent, "x": bytes(500)})
+            sent += 1
+            left = left[connection.socket.send(left) :]
+    assert left, "the socket never filled up"
     connection.socket.setblocking(True)
     connection.socket.settimeout(raw.PATIENCE)
-    assert pending, "the socket never filled up"
-    seen = 0
-    while pending or seen < msgid:
-        readable, writable, _ = select.select([connection.socket], [connection.socket] if pending else [], [], raw.PATIENCE)
-        assert readable or writable
-        if writable and pending:
-            connection.socket.setblocking(False)
-            try:
-                pending = pending[connection.socket.send(pending) :]
-            except BlockingIOError:
-                pass
-            connection.socket.setblocking(True)
-            connection.socket.settimeout(raw.PATIENCE)
-        if readable:
-            connection.read_some()
-            for answered in list(connection.replies):
-                assert connection.replies.pop(answered).result["n"] == answered
-                seen += 1
-    assert seen == msgid
+    rest = threading.Thread(target=connection.socket.sendall, args=[left])
+    rest.start()
+    for n in range(sent):
+        assert connection.reply(n).get() == {"n": n, "x": bytes(500)}
+    rest.join()
+    assert not connection.replies and not connection.readable(0)
 
 
 def exhaust(connection: raw.Connection, limits: dict[str, int]) -> tuple[LongRun, list[int]]:
@@ -144,9 +130,8 @@ def test_stuck_reader_is_dropped() -> None:
         assert other.alive()
         before = daemon.holdings()
         with daemon.connect() as stuck, daemon.connect() as slow:
-            data = b"".join(raw.pack_request(i, "ping", {"x": bytes(900)}) for i in range(100))
             for flooder in (stuck, slow):
-                assert send_until_paused(flooder, data, 10000) < 10000
+                assert send_until_paused(flooder, PINGS, 10000) < 10000
 
             def dropped() -> bool:
                 slow.socket.recv(200)
@@ -168,8 +153,7 @@ def test_trickling_reader_is_dropped() -> None:
         assert other.alive()
         before = daemon.holdings()
         with daemon.connect() as trickling, daemon.connect() as slow:
-            data = b"".join(raw.pack_request(i, "ping", {"x": bytes(900)}) for i in range(100))
-            assert send_until_paused(slow, data, 10000) < 10000
+            assert send_until_paused(slow, PINGS, 10000) < 10000
             ring = Ring(trickling)
             trickling.call("hello", {"client": "trickling"})
 
@@ -179,8 +163,8 @@ def test_trickling_reader_is_dropped() -> None:
 
             def paused() -> bool:
                 sip()
-                if ring.room() >= len(data):
-                    ring.put(data)
+                if ring.room() >= len(PINGS):
+                    ring.put(PINGS)
                     ring.publish()
                 return any(c["paused"] and c["client"] == "trickling" for c in other.call("clients")["clients"])
 
@@ -207,9 +191,8 @@ def test_reader_that_is_paused_for_ever() -> None:
     config = {"limits.stuck_reader_s": 0, "limits.partial_message_s": 1}
     with Daemon(*(f"--set={k}={v}" for k, v in config.items())) as daemon:
         with daemon.connect() as stuck, daemon.connect() as half, daemon.connect() as other:
-            data = b"".join(raw.pack_request(i, "ping", {"x": bytes(900)}) for i in range(100))
-            assert send_until_paused(stuck, data, 10000) < 10000
-            half.send(data[:500])
+            assert send_until_paused(stuck, PINGS, 10000) < 10000
+            half.send(PINGS[:500])
             half.wait_closed()  # a second and more has passed
             assert other.alive()
             assert daemon.log().count("event=drop") == 1
@@ -271,25 +254,28 @@ def test_waiting_costs_nothing() -> None:
     """A daemon with half a message and a stuck reader sleeps."""
     with Daemon() as daemon, daemon.connect() as half, daemon.connect() as stuck, daemon.connect() as other:
         half.send(b"\x94")
-        data = b"".join(raw.pack_request(i, "ping", {"x": bytes(900)}) for i in range(100))
-        assert send_until_paused(stuck, data, 10000) < 10000
+        assert send_until_paused(stuck, PINGS, 10000) < 10000
         assert other.alive()
         before = proc.context_switches(daemon.pid)
         select.select([half.socket], [], [], 1)
         assert proc.context_switches(daemon.pid) - before < 10 or thread_sanitized()
 
 
-def test_inflight_credit_comes_back(connection: raw.Connection, limits: dict[str, int]) -> None:
+@pytest.mark.parametrize("path", ["socket", "ring"])
+def test_inflight_credit_comes_back(path: str, connection: raw.Connection, limits: dict[str, int]) -> None:
     vectors = Vectors(connection, 2, 10)
     vectors[0][:] = 3
     params = run_params("square", [vectors.tensor(0)], vectors.tensor(1))
+    way = Ring(connection) if path == "ring" else connection
     ids = []
     for _ in range(5 * limits["inflight"]):
-        ids.append(connection.request("run", params))
+        ids.append(way.request("run", params))
         if len(ids) >= limits["inflight"]:
-            connection.reply(ids.pop(0)).get()
+            way.reply(ids.pop(0)).get()
     for msgid in ids:
-        connection.reply(msgid).get()
+        way.reply(msgid).get()
+    if way is not connection:
+        way.close()
 
 
 @pytest.mark.parametrize("method", ["ping", "no_such_method"])
