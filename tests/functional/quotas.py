@@ -8,6 +8,7 @@ from typing import Any
 
 from support import memfd, proc, raw, users
 from support.daemon import Daemon
+from support.kernels import ADD
 
 HOST = "[cuda]\nenabled = false\n"
 
@@ -29,10 +30,7 @@ def daemons() -> Iterator[Callable[[str], Daemon]]:
 def check(error: dict[str, Any] | raw.RpcError | None, quota: str, current: int, limit: int) -> None:
     assert error is not None
     code, detail = (error.code, error.detail) if isinstance(error, raw.RpcError) else (error["code"], error["detail"])
-    assert (code, detail) == (
-        "quota_exceeded",
-        {"quota": quota, "current": current, "limit": limit},
-    )
+    assert (code, detail) == ("quota_exceeded", {"quota": quota, "current": current, "limit": limit})
 
 
 def refusals(daemon: Daemon, what: str) -> list[str]:
@@ -69,3 +67,8 @@ def eventually_accepted(call: Callable[[], Any]) -> Any:
 
     proc.eventually(accepted, "it is accepted again")
     return got[0]
+
+
+def large_code(number: int) -> str:
+    """A source whose code takes most of a MiB: two of them are too much for a quota of one."""
+    return f"__device__ unsigned char table[700000] = {{{number}}};\n" + ADD

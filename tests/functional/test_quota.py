@@ -6,16 +6,16 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any
 
 import numpy as np
 import pytest
 from arrays import LongRun, Vectors
-from quotas import HOST, check, daemons, eventually_accepted, refusals, register, register_error
+from gpu_machine import Machine, N, only_with_the_standin, square, vector
+from quotas import HOST, check, daemons, eventually_accepted, large_code, refusals, register, register_error
 from support import memfd, proc, raw, users
 from support.daemon import Daemon
 from support.users import as_root
-from user_kernels import ARCH, only_with_nvrtc
+from user_kernels import ARCH, compile_source, declare, only_with_nvrtc
 
 ALICE, BOB = 54001, 54002
 MIB = 1 << 20
@@ -46,35 +46,22 @@ def test_connections(start: Callable[[str], Daemon]) -> None:
         assert eventually_accepted(again)
 
 
-def test_buffers(start: Callable[[str], Daemon]) -> None:
-    daemon = start("[quota]\nbuffers = 3\n")
-    with daemon.connect() as one, daemon.connect() as other:
-        buffer = register(one, 4096)
-        register(one, 4096)
-        register(other, 4096)
-        check(register_error(one, 4096), "buffers", 3, 3)
-        check(register_error(other, 4096), "buffers", 3, 3)
-        check(one.error("alloc", {"size": 4096}), "buffers", 3, 3)
-        one.call("release", {"buffer": buffer})
-        register(other, 4096)
-        check(register_error(one, 4096), "buffers", 3, 3)
-    with daemon.connect() as connection:
-        eventually_accepted(lambda: [register(connection, 4096) for _ in range(3)])
-
-
-def test_mappings(start: Callable[[str], Daemon]) -> None:
-    daemon = start("[quota]\nmappings = 3\n")
+@pytest.mark.parametrize("quota", ["buffers", "mappings"])
+def test_buffers_and_mappings(start: Callable[[str], Daemon], quota: str) -> None:
+    daemon = start(f"[quota]\n{quota} = 3\n")
     with daemon.connect() as one, daemon.connect() as other:
         buffer = register(one, 4096)
         register(other, 4096)
         made = other.call("alloc", {"size": 4096})["buffer"]
-        check(register_error(one, 4096), "mappings", 3, 3)
-        check(other.error("alloc", {"size": 4096}), "mappings", 3, 3)
+        check(register_error(one, 4096), quota, 3, 3)
+        check(other.error("alloc", {"size": 4096}), quota, 3, 3)
         one.call("release", {"buffer": buffer})
         register(other, 4096)
-        check(register_error(one, 4096), "mappings", 3, 3)
+        check(register_error(one, 4096), quota, 3, 3)
         other.call("release", {"buffer": made})
         eventually_accepted(lambda: register(one, 4096))
+    with daemon.connect() as connection:
+        eventually_accepted(lambda: [register(connection, 4096) for _ in range(3)])
 
 
 @as_root
@@ -113,9 +100,7 @@ def test_mapped_bytes(start: Callable[[str], Daemon]) -> None:
         one.call("alloc", {"size": 8 * MIB})
 
 
-def test_mapped_bytes_stay_while_a_job_uses_them(
-    start: Callable[[str], Daemon],
-) -> None:
+def test_mapped_bytes_stay_while_a_job_uses_them(start: Callable[[str], Daemon]) -> None:
     """The connection is gone, the buffer with it; its memory is not before the job has ended."""
     size = 2 * 4 * LongRun.LENGTH
     daemon = start(f"[quota]\nmapped_mib = {size // MIB}\n")
@@ -133,12 +118,7 @@ def test_allocated_bytes(start: Callable[[str], Daemon]) -> None:
     with daemon.connect() as one, daemon.connect() as other:
         check(one.error("alloc", {"size": 3 * MIB}), "allocated_bytes", 0, 2 * MIB)
         got = one.call("alloc", {"size": MIB})
-        check(
-            other.error("alloc", {"size": 2 * MIB}),
-            "allocated_bytes",
-            got["size"],
-            2 * MIB,
-        )
+        check(other.error("alloc", {"size": 2 * MIB}), "allocated_bytes", got["size"], 2 * MIB)
         other.call("alloc", {"size": 2 * MIB - got["size"]})
         one.call("release", {"buffer": got["buffer"]})
         eventually_accepted(lambda: one.call("alloc", {"size": MIB}))
@@ -149,10 +129,7 @@ def test_allocated_bytes(start: Callable[[str], Daemon]) -> None:
 def test_an_alloc_that_fails_costs_nothing(start: Callable[[str], Daemon]) -> None:
     daemon = start("[quota]\nallocated_mib = 1073741824\nhost_mib = 0\nhost_all_mib = 0\nbuffers = 1\n")
     with daemon.connect() as connection:
-        assert connection.error("alloc", {"size": 1 << 49}).code in (
-            "out_of_memory",
-            "invalid_argument",
-        )
+        assert connection.error("alloc", {"size": 1 << 49}).code in ("out_of_memory", "invalid_argument")
         kept = connection.call("alloc", {"size": 4096})
         for _ in range(3):
             assert connection.error("alloc", {"size": 4096}).detail["quota"] == "buffers"
@@ -222,11 +199,7 @@ def test_messages_a_second(start: Callable[[str], Daemon]) -> None:
 @as_root
 def test_users_have_accounts_of_their_own(start: Callable[[str], Daemon]) -> None:
     daemon = start("[quota]\nconnections = 1\nmapped_mib = 1\n")
-    with (
-        users.connect(daemon, ALICE) as alice,
-        users.connect(daemon, BOB) as bob,
-        daemon.connect() as root,
-    ):
+    with (users.connect(daemon, ALICE) as alice, users.connect(daemon, BOB) as bob, daemon.connect() as root):
         for connection in (alice, bob, root):
             register(connection, MIB)
             check(register_error(connection, 1), "mapped_bytes", MIB, MIB)
@@ -237,12 +210,7 @@ def test_users_have_accounts_of_their_own(start: Callable[[str], Daemon]) -> Non
 
 def keep_busy(connection: raw.Connection, vectors: Vectors, until: float) -> raw.RpcError | None:
     """Runs one after the other; the first refusal."""
-    params = {
-        "op": "square",
-        "in": [vectors.tensor(0)],
-        "out": [vectors.tensor(1)],
-        "repeat": 20,
-    }
+    params = {"op": "square", "in": [vectors.tensor(0)], "out": [vectors.tensor(1)], "repeat": 20}
     while time.monotonic() < until:
         reply = connection.reply(connection.request("run", params))
         if reply.error:
@@ -266,9 +234,7 @@ def test_connections_of_all_users_are_shared(start: Callable[[str], Daemon]) -> 
 
 
 @as_root
-def test_a_share_of_the_device_while_others_wait(
-    start: Callable[[str], Daemon],
-) -> None:
+def test_a_share_of_the_device_while_others_wait(start: Callable[[str], Daemon]) -> None:
     daemon = start("[quota]\ndevice_share = 10\n")
     with users.connect(daemon, ALICE) as alice, users.connect(daemon, BOB) as bob:
         vectors = Vectors(alice, 2, 1 << 20)
@@ -305,17 +271,11 @@ def test_quotas_are_read_again(start: Callable[[str], Daemon]) -> None:
         check(register_error(connection, 4096), "buffers", 1, 1)
 
 
-def test_what_a_connection_may_have_is_in_the_log_too(
-    start: Callable[[str], Daemon],
-) -> None:
+def test_what_a_connection_may_have_is_in_the_log_too(start: Callable[[str], Daemon]) -> None:
     daemon = start("[limits]\nbuffers = 1\n")
     with daemon.connect() as connection:
         register(connection, 4096)
-        assert register_error(connection, 4096).detail == {
-            "quota": "buffers",
-            "current": 1,
-            "limit": 1,
-        }
+        check(register_error(connection, 4096), "buffers", 1, 1)
     (line,) = refusals(daemon, "limits")
     assert f"pid={os.getpid()} uid={os.getuid()} current=1 limit=1" in line
 
@@ -328,10 +288,7 @@ def test_the_accounts_are_empty_in_the_end(start: Callable[[str], Daemon]) -> No
         vectors = Vectors(connection, 2, 1000)
         allocated = connection.call("alloc", {"size": 4096})
         tensors = [vectors.tensor(0), vectors.tensor(1)]
-        program = connection.call(
-            "program",
-            {"tensors": tensors, "ops": [{"op": "square", "in": [0], "out": [1]}]},
-        )
+        program = connection.call("program", {"tensors": tensors, "ops": [{"op": "square", "in": [0], "out": [1]}]})
         connection.call("run_program", {"program": program["program"]})
         reply = connection.reply(connection.request("hello", {"shm": True}))
         for fd in reply.fds:
@@ -358,18 +315,181 @@ def test_the_accounts_are_empty_in_the_end(start: Callable[[str], Daemon]) -> No
 @only_with_nvrtc
 def test_compiled_code(start: Callable[[str], Daemon]) -> None:
     daemon = start("[quota]\nkernel_mib = 1\n")
-
-    def source(i: int) -> dict[str, Any]:
-        table = f"__device__ unsigned char table[700000] = {{{i}}};\n"
-        kernel = 'extern "C" __global__ void touch(int i) { table[i]++; }\n'
-        return {"source": table + kernel, "entries": ["touch"], "arch": ARCH}
-
+    one_of, another = ({"source": large_code(i), "entries": ["add2_kernel"], "arch": ARCH} for i in (1, 2))
     with daemon.connect() as one, daemon.connect() as other:
-        first = one.call("compile", source(1))
+        first = one.call("compile", one_of)
         assert 700000 < first["image_bytes"] < MIB
-        again = other.call("compile", source(1))  # the same code
-        check(other.error("compile", source(2)), "kernel_bytes", first["image_bytes"], MIB)
+        again = other.call("compile", one_of)  # the same code
+        check(other.error("compile", another), "kernel_bytes", first["image_bytes"], MIB)
         one.call("release", {"module": first["module"]})
-        check(one.error("compile", source(2)), "kernel_bytes", first["image_bytes"], MIB)
+        check(one.error("compile", another), "kernel_bytes", first["image_bytes"], MIB)
         other.call("release", {"module": again["module"]})
-        one.call("compile", source(2))
+        one.call("compile", another)
+
+
+# ---- a GPU's memory, with a driver that stands in for one ----
+
+
+@pytest.fixture
+def gpu() -> Iterator[Callable[[str], Machine]]:
+    machines: list[Machine] = []
+
+    def new(config: str) -> Machine:
+        machines.append(Machine(users.OPEN + config))
+        return machines[-1]
+
+    yield new
+    for machine in machines:
+        with machine.daemon:
+            pass
+
+
+@only_with_the_standin
+def test_a_mapping_is_counted_once_and_by_its_true_size(gpu: Callable[[str], Machine]) -> None:
+    machine = gpu("[quota]\nmapped_mib = 5\n")
+    exporter = machine.exporter()
+    large, small, rest = (exporter.alloc(mib * MIB) for mib in (3, 1, 2))
+    with machine.daemon.connect() as one, machine.daemon.connect() as other:
+        buffers = [one.call("register", {**large.register_params(), "size": 4096})["buffer"] for _ in range(3)]
+        kept = other.call("register", large.register_params())["buffer"]
+        one.call("register", small.register_params())
+        check(one.error("register", rest.register_params()), "mapped_bytes", 4 * MIB, 5 * MIB)
+        # Less is declared than there is, which is known once it is open.
+        check(one.error("register", {**rest.register_params(), "size": 4096}), "mapped_bytes", 4 * MIB, 5 * MIB)
+        for buffer in buffers:
+            one.call("release", {"buffer": buffer})
+        check(one.error("register", rest.register_params()), "mapped_bytes", 4 * MIB, 5 * MIB)
+        other.call("release", {"buffer": kept})
+        one.call("register", rest.register_params())
+        check(other.error("register", large.register_params()), "mapped_bytes", 3 * MIB, 5 * MIB)
+    exporter.close()
+
+
+@only_with_the_standin
+@as_root
+def test_a_mapping_that_users_share_is_charged_to_each(gpu: Callable[[str], Machine]) -> None:
+    machine = gpu("[quota]\nmapped_mib = 2\n")
+    exporter = machine.exporter()
+    shared = exporter.alloc(2 * MIB)
+    with (users.connect(machine.daemon, ALICE) as alice, users.connect(machine.daemon, BOB) as bob):
+        hers = alice.call("register", shared.register_params())["buffer"]
+        opened = machine.row.live_ipc_mappings
+        his = bob.call("register", shared.register_params())["buffer"]
+        assert machine.row.live_ipc_mappings == opened
+        for connection in (alice, bob):
+            check(register_error(connection, 1), "mapped_bytes", 2 * MIB, 2 * MIB)
+        alice.call("release", {"buffer": hers})
+        register(alice, 2 * MIB)
+        check(register_error(bob, 1), "mapped_bytes", 2 * MIB, 2 * MIB)
+        bob.call("release", {"buffer": his})
+        register(bob, 2 * MIB)
+    exporter.close()
+
+
+@only_with_the_standin
+def test_inline_references_are_counted(gpu: Callable[[str], Machine]) -> None:
+    machine = gpu("[quota]\nmapped_mib = 2\n")
+    exporter = machine.exporter()
+    a, b, large = (vector(exporter.alloc(mib * MIB)) for mib in (1, 1, 2))
+    with machine.daemon.connect() as connection, machine.daemon.connect() as other:
+        connection.call("run", square(a, b))
+        error = connection.error("run", square(a, large))
+        assert error.code == "quota_exceeded" and error.detail["quota"] == "mapped_bytes" and error.key == "out[0]"
+        one = {**large.inline([N]), "size": 4 * N}  # declared smaller than it is
+        connection.call("release", {"ipc": b.handle})
+        error = connection.error("run", {"op": "square", "in": [a.inline([N])], "out": [one]})
+        assert error.code == "quota_exceeded" and error.detail["quota"] == "mapped_bytes"
+        machine.wait(lambda: machine.row.live_ipc_mappings == 1)  # it is not left open
+        other.call("trim")  # nothing of hers, but it waits until the daemon, too, knows what is closed
+        # A program's, which nobody waits for before it runs, is counted as what it is and not left open either.
+        params = {"tensors": [a.inline([N]), one], "ops": [{"op": "square", "in": [0], "out": [1]}]}
+        program = connection.call("program", params)["program"]
+        machine.wait(lambda: machine.row.live_ipc_mappings == 2)
+        for _ in range(2):
+            error = connection.error("run_program", {"program": program})
+            check(error, "mapped_bytes", MIB, 2 * MIB)
+            machine.wait(lambda: machine.row.live_ipc_mappings == 1)
+        connection.call("release", {"program": program})
+        program = connection.call(
+            "program",
+            {"tensors": [a.inline([N]), b.inline([N])], "ops": [{"op": "square", "in": [0], "out": [1]}]},
+        )["program"]
+        for memory in (a, b):
+            connection.call("release", {"ipc": memory.handle})
+        check(connection.error("register", large.register_params()), "mapped_bytes", 2 * MIB, 2 * MIB)
+        connection.call("run_program", {"program": program})
+        connection.call("release", {"program": program})
+        connection.call("register", large.register_params())
+    exporter.close()
+
+
+@only_with_the_standin
+def test_inline_references_are_mappings(gpu: Callable[[str], Machine]) -> None:
+    machine = gpu("[quota]\nmappings = 2\n")
+    exporter = machine.exporter()
+    a, b, c = (vector(exporter.alloc(MIB)) for _ in range(3))
+    with machine.daemon.connect() as connection, machine.daemon.connect() as other:
+        connection.call("run", square(a, b))
+        error = connection.error("run", square(a, c))
+        assert error.code == "quota_exceeded" and error.detail["quota"] == "mappings"
+        check(other.error("register", c.register_params()), "mappings", 2, 2)
+        connection.call("run", square(b, a))  # which it has
+        connection.call("release", {"ipc": b.handle})
+        eventually_accepted(lambda: other.call("run", square(a, c)))
+    exporter.close()
+
+
+@only_with_the_standin
+@as_root
+def test_who_allocated_pays_until_the_daemon_lets_go(gpu: Callable[[str], Machine]) -> None:
+    machine = gpu("[quota]\nallocated_mib = 3\nmapped_mib = 2\n")
+    with (users.connect(machine.daemon, ALICE) as alice, users.connect(machine.daemon, BOB) as bob):
+        params = {"size": 2 * MIB, "device": machine.gpu}
+        reply = alice.reply(alice.request("alloc", params))
+        assert reply.get()["kind"] == "cuda_vmm" and reply.get()["size"] == 2 * MIB
+        shared = {"kind": "cuda_vmm", "size": 2 * MIB, "device": machine.gpu, "fd": 0}
+        # Her own memory is not mapped for her in addition.
+        again = alice.call("register", shared, [reply.fds[0]])["buffer"]
+        register(alice, 2 * MIB)
+        his = bob.call("register", shared, [reply.fds[0]])["buffer"]
+        check(register_error(bob, 1), "mapped_bytes", 2 * MIB, 2 * MIB)
+        alice.call("release", {"buffer": again})
+        alice.call("release", {"buffer": reply.get()["buffer"]})
+        small = {**params, "size": MIB}  # which the device rounds up
+        check(alice.error("alloc", small), "allocated_bytes", 2 * MIB, 3 * MIB)
+        bob.call("alloc", params)
+        bob.call("release", {"buffer": his})
+        register(bob, 2 * MIB)
+        eventually_accepted(lambda: alice.call("alloc", params))
+        os.close(reply.fds[0])
+
+
+@only_with_the_standin
+def test_descriptors_of_allocated_memory(gpu: Callable[[str], Machine]) -> None:
+    most = 2 + 2 * 2  # of each its own, and one more to open it in the next executor
+    machine = gpu(f"[quota]\nfds = {most}\n")
+    with machine.daemon.connect() as connection:
+        params = {"size": 1, "device": machine.gpu}
+        one = connection.call("alloc", params)
+        connection.call("alloc", params)
+        check(connection.error("alloc", params), "fds", most, most)
+        live = machine.row.live_allocations
+        check(connection.error("alloc", params), "fds", most, most)
+        machine.wait(lambda: machine.row.live_allocations == live)
+        connection.call("release", {"buffer": one["buffer"]})
+        eventually_accepted(lambda: connection.call("alloc", params))
+
+
+@only_with_the_standin
+@only_with_nvrtc
+def test_a_kernel_keeps_its_code(gpu: Callable[[str], Machine]) -> None:
+    """Also when its module has been released."""
+    machine = gpu("[quota]\nkernel_mib = 1\n")
+    with machine.daemon.connect() as connection:
+        made = compile_source(connection, large_code(1))
+        kernel = declare(connection, made["module"])
+        connection.call("release", {"module": made["module"]})
+        another = {"source": large_code(2), "entries": ["add2_kernel"]}
+        check(connection.error("compile", another), "kernel_bytes", made["image_bytes"], MIB)
+        connection.call("release", {"kernel": kernel})
+        connection.call("compile", another)

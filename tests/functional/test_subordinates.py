@@ -69,36 +69,16 @@ def test_a_user_namespace_is_no_way_around_a_quota(
         pytest.skip(why)
     subuid, passwd, known = tmp_path / "subuid", tmp_path / "passwd", tmp_path / "known"
     subuid.write_text(f"{ALICE}:{FIRST}:3\n", encoding="utf-8")
-    passwd.write_text(
-        Path("/etc/passwd").read_text(encoding="utf-8") + f"kops-alice:x:{ALICE}:{ALICE}::/:/bin/sh\n",
-        encoding="utf-8",
-    )
+    known_users = Path("/etc/passwd").read_text(encoding="utf-8")
+    passwd.write_text(f"{known_users}kops-alice:x:{ALICE}:{ALICE}::/:/bin/sh\n", encoding="utf-8")
     known.write_text(subuid.read_text(encoding="utf-8") if mapped else "", encoding="utf-8")
     daemon = start(f"[quota]\nconnections = 3\n[access]\nsubuid = {known}\n")
     daemon.folder.chmod(0o755)
     script = 'mount --bind "$0" /etc/subuid && mount --bind "$1" /etc/passwd && shift && exec "$@"'
     become = ["setpriv", f"--reuid={ALICE}", f"--regid={ALICE}", "--clear-groups"]
-    helper = [
-        sys.executable,
-        "-c",
-        HELPER.read_text(encoding="utf-8"),
-        daemon.socket_path,
-        raw.pack_request(1, "ping", {}).hex(),
-    ]
-    command = [
-        "unshare",
-        "--mount",
-        "sh",
-        "-c",
-        script,
-        str(subuid),
-        str(passwd),
-        *become,
-        *helper,
-        str(ALICE),
-        "3",
-        str(FIRST),
-    ]
+    request = raw.pack_request(1, "ping", {}).hex()
+    helper = [sys.executable, "-c", HELPER.read_text(encoding="utf-8"), daemon.socket_path, request, str(ALICE), "3", str(FIRST)]
+    command = ["unshare", "--mount", "sh", "-c", script, str(subuid), str(passwd), *become, *helper]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/") as process:
         assert process.stdout is not None
         got = [msgpack.unpackb(bytes.fromhex(process.stdout.readline())) for _ in range(4)]
