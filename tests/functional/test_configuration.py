@@ -3,33 +3,15 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import daemon, raw
-from support.daemon import Daemon
+from support.daemon import Daemon, check_config, run_once
 from support.users import STRANGER, as_root
 
 GOOD = "[server]\nlog_level = info\n"
-
-
-def check(path: Path, env: dict[str, str] | None = None, user: int | None = None) -> subprocess.CompletedProcess[str]:
-    """What `kopsd --check-config` says of a file, as another user where one is given."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("KOPS")}
-    with tempfile.TemporaryDirectory() as folder:
-        kopsd = daemon.binary() if user is None else daemon.reachable(Path(folder))
-        return subprocess.run(
-            [str(kopsd), "--check-config", "--config", str(path), "--socket", "/tmp/unused.sock"],
-            env={**clean, **(env or {})},
-            capture_output=True,
-            text=True,
-            timeout=raw.PATIENCE,
-            check=False,
-            **({"user": user, "group": user, "extra_groups": []} if user is not None else {}),  # type: ignore[call-overload]
-        )
 
 
 @pytest.fixture
@@ -43,26 +25,61 @@ def reachable() -> Iterator[Path]:
         yield path
 
 
-# ---- zero bytes ----
+# ---- bad files ----
 
-ZEROS = {
-    "at_the_start": (b"[access]\nallow = *\n\0deny = bob\n", 3),
-    "in_a_key": (b"[access]\nde\0ny = bob\n", 2),
-    "in_a_value": (b"[access]\ndeny = alice,\0bob\n", 2),
-    "in_a_section": (b"[limits]\n[acc\0ess]\ndeny = bob\n", 2),
-    "in_a_comment": (b"[access]\n; who\0\ndeny = bob\n", 2),
-    "at_the_end": (b"[access]\ndeny = bob\n\0", 3),
+BACKLOG = 'server.backlog: "{}" is no number from 1 to 65535'
+BAD = {  # what is in the file, and the line that is refused for which reason
+    "unknown_key": (b"[cuda]\ndriver = none\n\ncolour = red\n", 4, ""),
+    "nearly_a_key": (b"[host]\nthread = 1\n", 2, 'no setting "host.thread"; did you mean host.threads?'),
+    "wrong_section": (b"[cuda]\ndriver = none\n[kernels]\nx = 1\n", 4, ""),
+    "unknown_section": (b"[cuda]\ndriver = none\n[limit] ; s\n\n[kernels]\n", 3, ""),
+    "unknown_section_at_the_end": (b"[limits]\n\n [limit]", 3, ""),
+    "unknown_section_first": (b"\xef\xbb\xbf[limit]\n[limits]\n", 1, ""),
+    "first_of_two": (b"[limits]\n[limits\n[limit]\ninflight = x\n", 2, ""),
+    "no_section": (b"driver = none\n", 1, ""),
+    "syntax": (b"[limits]\ninflight\n", 2, ""),
+    "long_line": (b"[cuda]\ndriver = " + b"x" * 400 + b"\n", 2, ""),
+    "no_number": (b"; first\n[server]\nbacklog = many\n", 3, BACKLOG.format("many")),
+    "negative": (b"[server]\nbacklog = -1\n", 2, BACKLOG.format("-1")),
+    "zero": (b"[server]\nbacklog = 0\n", 2, BACKLOG.format("0")),
+    "one_too_many": (b"[server]\n\n\nbacklog = 65536\n", 4, BACKLOG.format("65536")),
+    "too_large": (b"[server]\nbacklog = 18446744073709551616\n", 2, BACKLOG.format("18446744073709551616")),
+    "trailing": (b"[server]\nbacklog = 4096x\n", 2, BACKLOG.format("4096x")),
+    "zero_byte_at_the_start": (b"[access]\nallow = *\n\0deny = bob\n", 3, "a zero byte"),
+    "zero_byte_in_a_key": (b"[access]\nde\0ny = bob\n", 2, "a zero byte"),
+    "zero_byte_in_a_value": (b"[access]\ndeny = alice,\0bob\n", 2, "a zero byte"),
+    "zero_byte_in_a_section": (b"[limits]\n[acc\0ess]\ndeny = bob\n", 2, "a zero byte"),
+    "zero_byte_in_a_comment": (b"[access]\n; who\0\ndeny = bob\n", 2, "a zero byte"),
+    "zero_byte_at_the_end": (b"[access]\ndeny = bob\n\0", 3, "a zero byte"),
 }
 
 
-@pytest.mark.parametrize("name", ZEROS)
-def test_a_zero_byte_hides_nothing(name: str, tmp_path: Path) -> None:
-    text, line = ZEROS[name]
-    path = tmp_path / "zero.conf"
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_file_is_refused_with_its_line(name: str, tmp_path: Path) -> None:
+    text, line, why = BAD[name]
+    path = tmp_path / "test.conf"
     path.write_bytes(text)
-    done = check(path)
-    assert done.returncode == 2, done.stderr
-    assert f"zero.conf:{line}: a zero byte" in done.stderr
+    done = check_config(path)
+    assert done.returncode == 2 and f"test.conf:{line}: {why}" in done.stderr, done.stderr
+    if name == "unknown_key":
+        done = run_once("--socket", tmp_path / "s", "--config", path)
+        assert done.returncode > 0 and f"test.conf:{line}" in done.stderr and not (tmp_path / "s").exists()
+
+
+def test_good_files(tmp_path: Path) -> None:
+    """An indented line goes on with the value before it, whatever is in it."""
+    path = tmp_path / "test.conf"
+    for more in ("", "[limits]\n", "  [limits]\n# [limit]", "[cuda]\ndriver = none\n  [limit]\n"):
+        path.write_text(f"; a comment\n[cuda]\ndriver = none\n\n{more}")
+        done = check_config(path)
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    done = check_config(tmp_path)
+    assert done.returncode > 0 and f"{tmp_path}: it cannot be read" in done.stderr
+    done = run_once("--socket", tmp_path / "s", "--config", tmp_path / "none.conf")
+    assert done.returncode > 0 and "none.conf" in done.stderr
 
 
 # ---- who else may write to the file ----
@@ -83,14 +100,14 @@ def test_root_does_not_read_what_others_may_change(
     os.chown(reachable, 0, group)
     os.chmod(reachable, mode)
     os.chmod(reachable.parent, folder)
-    done = check(reachable)
+    done = check_config(reachable)
     assert done.returncode == 2, done.stderr
     assert str(reachable) in done.stderr and why in done.stderr
-    done = check(reachable, user=STRANGER + 1)  # who has no rights to give away is warned
+    done = check_config(reachable, user=STRANGER + 1)  # who has no rights to give away is warned
     assert done.returncode == 0 and why in done.stderr, done.stderr
     os.chmod(reachable.parent, 0o700)  # and so is root, where nobody else gets there
     if folder == 0o755:
-        done = check(reachable)
+        done = check_config(reachable)
         assert done.returncode == 0 and why in done.stderr, done.stderr
 
 
@@ -100,7 +117,7 @@ def test_what_only_root_may_change_is_read(reachable: Path, mode: int, group: in
     os.chown(reachable, 0, group)
     os.chmod(reachable, mode)
     os.chmod(reachable.parent, folder)
-    done = check(reachable)
+    done = check_config(reachable)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -112,10 +129,10 @@ def test_root_does_not_read_what_is_anothers(reachable: Path) -> None:
     os.chmod(reachable.parent, 0o1777)
     for mine, path in ((reachable, reachable), (reachable, link), (reachable.parent, reachable), (link, link)):
         os.chown(mine, STRANGER, -1, follow_symlinks=False)
-        done = check(path)
+        done = check_config(path)
         assert done.returncode == 2 and f"user {STRANGER}" in done.stderr and "chown" in done.stderr, done.stderr
         os.chown(mine, 0, -1, follow_symlinks=False)
-        assert check(path).returncode == 0
+        assert check_config(path).returncode == 0
 
 
 NAMED = {"access.subuid": 2, "cache.remote_ca": 2, "cache.remote_helper": 2, "cuda.driver": 0, "kernels.nvrtc": 0}
@@ -129,9 +146,9 @@ def test_files_of_others_that_settings_name(setting: str, reachable: Path) -> No
     named.touch(0o644)
     section, key = setting.split(".")
     reachable.write_text(f"[{section}]\n{key} = {named}\n")
-    assert check(reachable).stderr == ""
+    assert check_config(reachable).stderr == ""
     os.chown(named, STRANGER, 0)
-    done = check(reachable)
+    done = check_config(reachable)
     assert done.returncode == NAMED[setting] and setting in done.stderr and f"user {STRANGER}" in done.stderr, done.stderr
 
 
@@ -142,7 +159,7 @@ def test_keys_in_a_folder_of_others(reachable: Path) -> None:
     (folder / "key").touch(0o600)
     reachable.write_text(f"[cache]\nremote = https://example.org/x\nremote_key = {folder}/key\n")
     os.chown(folder, STRANGER, 0)
-    done = check(reachable)
+    done = check_config(reachable)
     assert done.returncode == 2 and "cache.remote_key" in done.stderr and f"user {STRANGER}" in done.stderr, done.stderr
 
 
@@ -179,7 +196,7 @@ def test_a_cache_that_another_user_leads_elsewhere(user: str, reachable: Path) -
 def test_an_unknown_variable_is_refused_with_what_was_meant(name: str, meant: str, tmp_path: Path) -> None:
     path = tmp_path / "empty.conf"
     path.write_text("")
-    done = check(path, env={name: "1"})
+    done = check_config(path, env={name: "1"})
     assert done.returncode == 2, done.stderr
     assert f"{name}, which is no setting; did you mean {meant}?" in done.stderr
 
@@ -187,26 +204,7 @@ def test_an_unknown_variable_is_refused_with_what_was_meant(name: str, meant: st
 def test_a_variable_that_is_like_no_setting(tmp_path: Path) -> None:
     path = tmp_path / "empty.conf"
     path.write_text("")
-    done = check(path, env={"KOPSD_COLOUR": "red"})
+    done = check_config(path, env={"KOPSD_COLOUR": "red"})
     assert done.returncode == 2 and "KOPSD_COLOUR" in done.stderr and "did you mean" not in done.stderr
-    assert check(path, env={"KOPSDAEMON": "1", "KOPS_COLOUR": "1"}).returncode == 0
-    assert check(path, env={"KOPSD_HOST_THREADS": "2", "KOPSD_ACCESS_DENY": "nobody"}).returncode == 0
-
-
-def test_an_unknown_key_is_refused_with_what_was_meant(tmp_path: Path) -> None:
-    path = tmp_path / "slip.conf"
-    path.write_text("[host]\nthread = 1\n")
-    done = check(path)
-    assert "slip.conf:2" in done.stderr and "did you mean host.threads?" in done.stderr
-
-
-# ---- numbers ----
-
-
-@pytest.mark.parametrize("value", ["0", "65536", "-1", "4096x", "18446744073709551616"])
-def test_a_number_out_of_range_is_refused(value: str, tmp_path: Path) -> None:
-    path = tmp_path / "number.conf"
-    path.write_text(f"[server]\nbacklog = {value}\n")
-    done = check(path)
-    assert done.returncode == 2, done.stderr
-    assert f'number.conf:2: server.backlog: "{value}" is no number from 1 to 65535' in done.stderr
+    assert check_config(path, env={"KOPSDAEMON": "1", "KOPS_COLOUR": "1"}).returncode == 0
+    assert check_config(path, env={"KOPSD_HOST_THREADS": "2", "KOPSD_ACCESS_DENY": "nobody"}).returncode == 0

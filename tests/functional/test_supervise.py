@@ -43,10 +43,13 @@ def gone(pid: int) -> bool:
 
 
 def test_serves_and_ends() -> None:
-    """SIGTERM to the parent: both end, with status 0, and nothing is left."""
+    """Whatever signals come astray, and without processor time while it waits. SIGTERM to the parent: both end, with status 0, and
+    nothing is left."""
     with supervised() as daemon:
         server = server_of(daemon)
-        assert children(daemon.pid) == [server]
+        proc.send_stray(daemon.pid, server)
+        assert server_of(daemon) == server and children(daemon.pid) == [server]
+        assert_idle(daemon)
         daemon.stop()
         assert gone(server)
         assert not os.path.exists(daemon.socket_path)
@@ -66,13 +69,6 @@ def test_a_server_that_dies_is_started_again(number: signal.Signals) -> None:
         assert after["instance"] != before["instance"]
         assert children(daemon.pid) == [after["pid"]]
         assert f"event=supervise_exit pid={before['pid']} signal={int(number)}\n" in daemon.log()
-
-
-def test_stray_signals() -> None:
-    with supervised() as daemon:
-        server = server_of(daemon)
-        proc.send_stray(daemon.pid, server)
-        assert server_of(daemon) == server and children(daemon.pid) == [server]
 
 
 def test_who_connects_in_the_gap_waits_and_is_served() -> None:
@@ -135,8 +131,15 @@ def test_a_server_that_had_served_is_started_at_once() -> None:
         assert 0 < restarts(daemon)[-1] <= 2000
 
 
-def test_the_server_does_not_outlive_its_parent() -> None:
-    with supervised() as daemon:
+@pytest.mark.parametrize("config", [CONFIG, pytest.param(CONFIG + "[server]\nuser = nobody\n", marks=needs_root)], ids=["same", "user"])
+def test_the_server_does_not_outlive_its_parent(config: str) -> None:
+    """Also where it gives its rights up. The parent needs root's rights to start another."""
+    with supervised(config=config) as daemon:
+        for _ in range(2):
+            server = server_of(daemon)
+            if "nobody" in config:
+                assert (proc.status(server, "Uid"), proc.status(daemon.pid, "Uid")) == (NOBODY, 0)
+            os.kill(server, signal.SIGKILL)
         pidfd = os.pidfd_open(server_of(daemon))
         daemon.process.kill()
         daemon.process.wait()
@@ -144,11 +147,15 @@ def test_the_server_does_not_outlive_its_parent() -> None:
         os.close(pidfd)
         daemon.start()  # the lock and the socket are no obstacle
         assert server_of(daemon)
+        daemon.stop()
+        assert not os.path.exists(daemon.socket_path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_work_in_flight_is_finished(number: signal.Signals) -> None:
-    with supervised() as daemon:
+@pytest.mark.parametrize("flags", [[], ["--supervise"]], ids=["alone", "supervised"])
+def test_work_in_flight_is_finished(flags: list[str], number: signal.Signals) -> None:
+    """What ends within the grace period is done, not dropped."""
+    with Daemon(*flags, config=CONFIG) as daemon:
         connection = daemon.connect()
         vectors = Vectors(connection, 2, 4 << 20)
         vectors[0][:] = 3
@@ -184,24 +191,15 @@ def test_end_in_the_gap() -> None:
         assert not os.path.exists(daemon.socket_path)
 
 
-def test_a_server_that_cannot_start_at_all() -> None:
+@pytest.mark.parametrize("config, status", [(CONFIG + "[server]\ndefault_device = GPU-none\n", 1), ("[nonsense]\nx = 1\n", 2)])
+def test_a_server_that_cannot_start_at_all(config: str, status: int) -> None:
     """There is no use in trying again what never worked."""
-    daemon = supervised(config=CONFIG + "[server]\ndefault_device = GPU-none\n", start=False)
-    with daemon:
+    with supervised(config=config, start=False) as daemon:
         with pytest.raises(AssertionError, match="did not get ready"):
             daemon.start()
-        assert daemon.wait() == 1
-        assert daemon.log().count("event=supervise_exit") == 1
+        assert daemon.wait() == status
+        assert daemon.log().count("event=supervise_exit") == 2 - status
         assert not os.path.exists(daemon.socket_path)
-        daemon.process = None
-
-
-def test_wrong_settings() -> None:
-    daemon = supervised(config="[nonsense]\nx = 1\n", start=False)
-    with daemon:
-        with pytest.raises(AssertionError):
-            daemon.start()
-        assert daemon.wait() == 2
         daemon.process = None
 
 
@@ -272,28 +270,3 @@ def test_with_an_inherited_socket(tmp_path: Path) -> None:
             os.kill(server_of(daemon), signal.SIGKILL)
             assert server_of(daemon)
         assert os.path.exists(path)
-
-
-@needs_root
-def test_the_server_gives_its_rights_up() -> None:
-    """The parent needs root's rights to start another; the server has none, and still ends with its parent."""
-    with supervised(config=CONFIG + "[server]\nuser = nobody\n") as daemon:
-        for _ in range(2):
-            server = server_of(daemon)
-            assert proc.status(server, "Uid") == NOBODY
-            assert proc.status(daemon.pid, "Uid") == 0
-            os.kill(server, signal.SIGKILL)
-        pidfd = os.pidfd_open(server_of(daemon))
-        daemon.process.kill()
-        daemon.process.wait()
-        proc.wait_exit(pidfd)
-        os.close(pidfd)
-        daemon.start()
-        daemon.stop()
-        assert not os.path.exists(daemon.socket_path)
-
-
-def test_a_parent_that_waits_uses_no_cpu() -> None:
-    with supervised() as daemon:
-        assert server_of(daemon)
-        assert_idle(daemon)

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from . import proc, raw
 
@@ -256,3 +257,20 @@ class Daemon:
                 self.stop()
         finally:
             self.cleanup()
+
+
+def run_once(*args: object, env: dict[str, str] | None = None, user: int | None = None, **more: Any) -> subprocess.CompletedProcess[str]:
+    """A kopsd that ends by itself, with nothing of this process's environment that is meant for one. `user`: as another one."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("KOPS", "NOTIFY_", "LISTEN_"))}
+    with tempfile.TemporaryDirectory() as folder:
+        program = binary() if user is None else reachable(Path(folder))
+        other = {} if user is None else {"user": user, "group": user, "extra_groups": []}
+        return subprocess.run(
+            [str(program), *map(str, args)], env={**clean, "CACHE_DIRECTORY": "/nonexistent", **(env or {})},
+            capture_output=True, text=True, timeout=raw.PATIENCE, check=False, **other, **more,
+        )  # fmt: skip
+
+
+def check_config(path: Path, env: dict[str, str] | None = None, user: int | None = None) -> subprocess.CompletedProcess[str]:
+    """What kopsd says of a file."""
+    return run_once("--check-config", "--config", path, "--socket", "/tmp/unused.sock", env=env, user=user)
