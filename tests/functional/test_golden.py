@@ -61,19 +61,3 @@ def test_vector(vector: dict[str, Any], connect: Callable[..., raw.Connection]) 
             os.close(fd)
     connection.next_msgid = 1000
     assert connection.alive()
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_in_pieces(size: int, connection: raw.Connection) -> None:
-    """A stream may be cut anywhere: every valid request without descriptors, back to back, in small pieces."""
-    vectors = [v for v in VECTORS if v["expect"]["kind"] in ("reply", "error", "none") and "fds" not in v]
-    vectors = [v for v in vectors if v["message"][0] == 2 or v["message"][2] in ("ping", "hello", "cancel", "release")]
-    for vector in vectors:
-        data = vector["bytes"]
-        for i in range(0, len(data), size):
-            connection.send(data[i : i + size])
-        if vector["expect"]["kind"] != "none":
-            reply = connection.reply(vector["message"][1])
-            assert (reply.error is None) == (vector["expect"]["kind"] == "reply"), vector["name"]
-    connection.next_msgid = 1000
-    assert connection.alive()

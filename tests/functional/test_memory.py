@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
-from arrays import LongRun, Vectors, run_params
+from arrays import LongRun, Vectors
 from support import memfd, proc, raw
 from support.raw import tensor
 
@@ -90,35 +89,15 @@ def test_the_same_memory_under_two_ids_overlaps(connection: raw.Connection) -> N
     assert shared.view(np.float32, 4).tolist() == [1, 4, 9, 16]
 
 
-def test_read_only_mapping(connection: raw.Connection) -> None:
-    shared = memfd.Shared(4096)
-    shared.view(np.float32, 4)[:] = 3
-    vectors = Vectors(connection, 1, 4)
-    buffer = connection.register(shared, access="r")
-    connection.run("square", [tensor(buffer, [4])], [vectors.tensor(0)])
-    assert vectors[0].tolist() == [9] * 4
-
-
-def test_the_client_may_close_its_descriptor(connection: raw.Connection, daemon: Any) -> None:
+def test_the_client_may_close_its_descriptor(connection: raw.Connection) -> None:
+    """Also before trim closes the idle mapping: it is there again at its next use."""
     vectors = Vectors(connection, 2, 4)
     vectors.shared.close_fd()
-    vectors[0][:] = 2
-    connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
-    assert vectors[1].tolist() == [4] * 4
-
-
-def test_release_during_use_is_deferred(connection: raw.Connection) -> None:
-    """release right after run, in one send: the run still finishes on its memory."""
-    vectors = Vectors(connection, 2, 1 << 20)
-    vectors[0][:] = 3
-    run = raw.pack_request(100, "run", run_params("square", [vectors.tensor(0)], vectors.tensor(1), repeat=5))
-    release = raw.pack_request(101, "release", {"buffer": vectors.buffer})
-    late = raw.pack_request(102, "run", run_params("square", [vectors.tensor(0)], vectors.tensor(1)))
-    connection.send(run + release + late)
-    assert connection.reply(101).get() == {}
-    assert connection.reply_error(102).code == "unknown_buffer"
-    connection.reply(100).get()
-    assert (vectors[1] == 9).all()
+    for i in (2, 3):
+        vectors[0][:] = i
+        connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
+        assert vectors[1].tolist() == [i * i] * 4
+        assert set(connection.call("trim")) >= {"unpinned", "mappings"}
 
 
 def test_mapping_goes_with_its_last_use(connection: raw.Connection, daemon: Any) -> None:
@@ -135,13 +114,6 @@ def test_mapping_goes_with_its_last_use(connection: raw.Connection, daemon: Any)
 def test_release_of_an_unknown_handle(connection: raw.Connection) -> None:
     error = connection.error("release", {"ipc": bytes(64)})
     assert (error.code, error.key) == ("unknown_buffer", "ipc")
-
-
-def test_shrink_is_impossible(connection: raw.Connection) -> None:
-    shared = memfd.Shared(1 << 20)
-    connection.register(shared)
-    with pytest.raises(OSError):
-        os.ftruncate(shared.fd, 4096)
 
 
 def test_holes_punched_under_a_run(connection: raw.Connection) -> None:
@@ -161,17 +133,6 @@ def test_empty_tensors_need_no_buffer(connection: raw.Connection) -> None:
     assert result["timings"]["total_us"] > 0
 
 
-def test_gemm_without_inner_dimension(connection: raw.Connection) -> None:
-    """k = 0: the product is 0, and beta still counts."""
-    vectors = Vectors(connection, 1, 6)
-    vectors[0][:] = 5
-    ins = [tensor(None, [2, 0]), tensor(None, [0, 3])]
-    connection.run("gemm", ins, [tensor(vectors.buffer, [2, 3])], attrs={"beta": 2.0})
-    assert vectors[0].tolist() == [10] * 6
-    connection.run("gemm", ins, [tensor(vectors.buffer, [2, 3])])
-    assert vectors[0].tolist() == [0] * 6
-
-
 def test_beta_zero_does_not_read_the_output(connection: raw.Connection) -> None:
     vectors = Vectors(connection, 3, 4)
     vectors[0][:] = vectors[1][:] = 1
@@ -179,13 +140,3 @@ def test_beta_zero_does_not_read_the_output(connection: raw.Connection) -> None:
     shapes = [tensor(vectors.buffer, [2, 2], offset=16 * i) for i in range(3)]
     connection.run("gemm", shapes[:2], shapes[2:])
     assert vectors[2].tolist() == [2] * 4
-
-
-def test_trim_keeps_what_is_used(connection: raw.Connection) -> None:
-    """trim closes idle mappings; the buffer is there again at its next use."""
-    vectors = Vectors(connection, 2, 1024)
-    vectors[0][:] = 2
-    result = connection.call("trim")
-    assert set(result) >= {"unpinned", "mappings"}
-    connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
-    assert vectors[1].tolist() == [4] * 1024

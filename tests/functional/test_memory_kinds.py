@@ -9,23 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_machine import (
-    OUT_OF_MEMORY,
-    UNKNOWN,
-    Machine,
-    connect,
-    connection,
-    exporter,
-    machine,
-    only_with_the_standin,
-    shared_machine,
-)
+from gpu_machine import FIXTURES, OUT_OF_MEMORY, UNKNOWN, Machine, only_with_the_standin
 from support import memfd, raw
 from support.cuda_exporter import Exporter
 from support.raw import tensor
 
-__all__ = ["connect", "connection", "exporter", "machine", "shared_machine"]
 pytestmark = only_with_the_standin
+shared_machine, machine, connect, connection, exporter = FIXTURES
 
 CHUNK = 2 << 20
 PER_CHUNK = CHUNK // 4  # f32 elements
@@ -101,18 +91,11 @@ class Segment:
             self.exporter.ask("vmm_release", handle)
 
 
-def features(machine: Machine) -> list[str]:
-    return machine.hello()["features"]
-
-
-def test_announced(machine: Machine) -> None:
-    assert {"cuda_ipc", "cuda_vmm", "cuda_pool"} <= set(features(machine))
-
-
 # ---- virtual memory ----
 
 
 def test_one_chunk(connection: raw.Connection, exporter: Exporter, machine: Machine) -> None:
+    assert {"cuda_ipc", "cuda_vmm", "cuda_pool"} <= set(machine.hello()["features"])
     segment = Segment(exporter, [CHUNK])
     segment.write(np.full(100, 3, np.float32))
     before = machine.row.live_vmm_maps

@@ -5,12 +5,12 @@ The words are shared memory: a test plays the stream by writing them.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import signal
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -54,10 +54,20 @@ class Timelines:
         return int(self.words[self.streams + stream])
 
     def wait_done(self, stream: int, value: int) -> None:
-        proc.eventually(
-            lambda: self.done(stream) >= value,
-            lambda: f"done {self.done(stream)}, wanted {value}",
-        )
+        proc.eventually(lambda: self.done(stream) >= value, lambda: f"done {self.done(stream)}, wanted {value}")
+
+
+Alone = tuple[Machine, raw.Connection, Timelines, tuple[Memory, Memory]]
+
+
+@contextlib.contextmanager
+def alone(more: str) -> Iterator[Alone]:
+    """A daemon with such settings, a client of it, its page and memory."""
+    machine = Machine(more)
+    with machine.daemon as daemon, daemon.connect() as client:
+        exporter = machine.exporter()
+        yield machine, client, Timelines(client), (vector(exporter.alloc(4 * N)), exporter.alloc(4 * N))
+        exporter.close()
 
 
 @pytest.fixture
@@ -66,11 +76,8 @@ def memory(exporter: Exporter) -> tuple[Memory, Memory]:
     return vector(exporter.alloc(4 * N)), out
 
 
-def test_it_is_announced(connection: raw.Connection) -> None:
-    assert "ordered" in connection.call("hello")["features"]
-
-
 def test_a_run_waits_for_its_word(connection: raw.Connection, memory: tuple[Memory, Memory]) -> None:
+    assert "ordered" in connection.call("hello")["features"]
     page = Timelines(connection)
     msgid = connection.request("run", square(*memory, ready=1, done=1, stream=3))
     assert connection.alive() and msgid not in connection.replies
@@ -82,20 +89,13 @@ def test_a_run_waits_for_its_word(connection: raw.Connection, memory: tuple[Memo
     assert page.words[[i for i in range(512) if i not in (3, 259)]].max() == 0
 
 
-def test_the_page_is_the_same_every_time(connection: raw.Connection, memory: tuple[Memory, Memory]) -> None:
+def test_words_that_were_reached_before(connection: raw.Connection, memory: tuple[Memory, Memory]) -> None:
+    """The page is the same every time."""
     first, second = Timelines(connection), Timelines(connection)
-    first.reach(0, 7)
-    assert second.words[0] == 7
-    connection.call("run", square(*memory, ready=7, done=1))
-    assert second.done(0) == 1
-
-
-def test_a_word_that_was_reached_before(connection: raw.Connection, memory: tuple[Memory, Memory]) -> None:
-    page = Timelines(connection)
-    page.reach(0, 100)
+    first.reach(0, 100)
     for i in range(1, 101):
         connection.call("run", square(*memory, ready=i, done=i))
-        assert page.done(0) == i
+        assert second.done(0) == i
 
 
 def test_many_in_flight(connection: raw.Connection, exporter: Exporter) -> None:
@@ -277,25 +277,17 @@ def test_what_follows_waits_for_a_word_that_an_op_before_it_did_not(
 
 def test_a_lost_device_passes_what_it_had() -> None:
     """The word is there with the error, not only when the connection ends."""
-    machine = Machine(WITHOUT_EXECUTORS)
-    with machine.daemon as daemon:
-        exporter = machine.exporter()
-        memory = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
-        client = daemon.connect()
-        page = Timelines(client)
+    with alone(WITHOUT_EXECUTORS) as (machine, client, page, memory):
         client.call("run", square(*memory))
         held = client.request("run", square(*memory, ready=1, stream=1))  # keeps the connection
-        machine.control.fail("kernel", ILLEGAL_ADDRESS, sticky=True, pid=daemon.gpu_pid)
+        machine.control.fail("kernel", ILLEGAL_ADDRESS, sticky=True, pid=machine.daemon.gpu_pid)
         page.reach(0, 1)
         assert client.error("run", square(*memory, ready=1, done=1)).code == "device_lost"
         assert page.done(0) == 1
         page.reach(1, 1)
         assert client.reply_error(held).code == "device_lost"
         client.wait_closed()
-        assert daemon.wait() == DEVICE_LOST_STATUS
-        client.close()
-        exporter.close()
-        daemon.stop(expect=DEVICE_LOST_STATUS)
+        machine.daemon.stop(expect=DEVICE_LOST_STATUS)
 
 
 # ---- bad input
@@ -305,12 +297,7 @@ def test_values_must_rise(connection: raw.Connection, memory: tuple[Memory, Memo
     page = Timelines(connection)
     page.reach(0, 10)
     connection.call("run", square(*memory, ready=5, done=5))
-    for change in (
-        {"ready": 5, "done": 6},
-        {"ready": 6, "done": 5},
-        {"ready": 4},
-        {"done": 1},
-    ):
+    for change in ({"ready": 5, "done": 6}, {"ready": 6, "done": 5}, {"ready": 4}, {"done": 1}):
         error = connection.error("run", square(*memory, **change))
         assert error.code == "invalid_argument" and error.key in change
     assert page.done(0) == 5
@@ -328,13 +315,7 @@ def test_host_memory_is_refused(connection: raw.Connection, machine: Machine) ->
     page = Timelines(connection)
     shared = memfd.Shared(8 * N)
     view = raw.tensor(connection.register(shared), [N])
-    params = {
-        "op": "square",
-        "in": [view],
-        "out": [{**view, "offset": 4 * N}],
-        "ready": 1,
-        "done": 1,
-    }
+    params = {"op": "square", "in": [view], "out": [{**view, "offset": 4 * N}], "ready": 1, "done": 1}
     error = connection.error("run", {**params, "device": machine.gpu})
     assert error.code == "invalid_argument"
     assert page.done(0) == 1, "its word is written all the same"
@@ -438,55 +419,37 @@ def test_stopped_clients_stop_nobody(machine: Machine, exporter: Exporter, conne
 
 
 def test_stall_timeout() -> None:
-    machine = Machine(more="[server]\nstall_timeout_ms = 1\n")
-    with machine.daemon:
-        exporter = machine.exporter()
-        memory = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
-        with machine.daemon.connect() as one, machine.daemon.connect() as two:
-            page = Timelines(one)
-            one.request("run", square(*memory, ready=1, done=1))
-            notification = one.wait_closed()
-            assert notification and notification["code"] == "stalled"
-            proc.eventually(lambda: page.done(0) == FAR_END, "its word is at the far end")
-            two.call("run", square(*memory))
-        exporter.close()
+    with alone("[server]\nstall_timeout_ms = 1\n") as (machine, client, page, memory), machine.daemon.connect() as other:
+        client.request("run", square(*memory, ready=1, done=1))
+        notification = client.wait_closed()
+        assert notification and notification["code"] == "stalled"
+        proc.eventually(lambda: page.done(0) == FAR_END, "its word is at the far end")
+        other.call("run", square(*memory))
 
 
 def test_every_wait_has_the_whole_stall_timeout() -> None:
     """Also where the wait before it ended while the daemon looked elsewhere: here it is stopped meanwhile."""
-    machine = Machine(more="[server]\nstall_timeout_ms = 1800\n")
-    with machine.daemon as daemon:
-        exporter = machine.exporter()
-        memory = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
-        with daemon.connect() as client:
-            page = Timelines(client)
-            ids = [client.request("run", square(*memory, ready=1, done=1))]
-            for i in range(1, 5):
-                assert client.alive()
-                time.sleep(0.6)  # of the time that is tested
-                os.kill(daemon.pid, signal.SIGSTOP)
-                os.waitpid(daemon.pid, os.WUNTRACED)
-                page.reach(0, i)
-                ids.append(client.request("run", square(*memory, ready=i + 1, done=i + 1)))
-                os.kill(daemon.pid, signal.SIGCONT)
-            page.reach(0, 5)
-            for msgid in ids:
-                client.reply(msgid).get()
-        exporter.close()
+    with alone("[server]\nstall_timeout_ms = 1800\n") as (machine, client, page, memory):
+        pid = machine.daemon.pid
+        ids = [client.request("run", square(*memory, ready=1, done=1))]
+        for i in range(1, 5):
+            assert client.alive()
+            time.sleep(0.6)  # of the time that is tested
+            os.kill(pid, signal.SIGSTOP)
+            os.waitpid(pid, os.WUNTRACED)
+            page.reach(0, i)
+            ids.append(client.request("run", square(*memory, ready=i + 1, done=i + 1)))
+            os.kill(pid, signal.SIGCONT)
+        page.reach(0, 5)
+        for msgid in ids:
+            client.reply(msgid).get()
 
 
-def test_the_daemon_ends_with_work_that_waits(memory: tuple[Memory, Memory]) -> None:
-    machine = Machine(more="[server]\nshutdown_grace_ms = 1\n")
-    with machine.daemon:
-        exporter = machine.exporter()
-        mine = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
-        client = machine.daemon.connect()
-        page = Timelines(client)
-        ids: list[Any] = [client.request("run", square(*mine, ready=i, done=i)) for i in range(1, 100)]
+def test_the_daemon_ends_with_work_that_waits() -> None:
+    with alone("[server]\nshutdown_grace_ms = 1\n") as (machine, client, page, memory):
+        ids = [client.request("run", square(*memory, ready=i, done=i)) for i in range(1, 100)]
         assert client.alive()
         os.kill(machine.daemon.pid, signal.SIGTERM)
         for msgid in ids:
             assert client.reply_error(msgid).code in ("cancelled", "shutting_down")
         proc.eventually(lambda: page.done(0) == FAR_END, "its word is at the far end")
-        client.close()
-        exporter.close()

@@ -47,9 +47,7 @@ def test_memory_is_given_back_while_others_register_theirs(
             os.close(fd)
 
 
-def test_a_page_is_asked_for_twice_while_ordered_work_runs(
-    connection: raw.Connection, exporter: Exporter
-) -> None:
+def test_a_page_is_asked_for_twice_while_ordered_work_runs(connection: raw.Connection, exporter: Exporter) -> None:
     memory = vector(exporter.alloc(4 * N), np.full(N, 3, np.float32))
     out = vector(exporter.alloc(4 * N))
     page = Timelines(connection)
@@ -120,9 +118,7 @@ def misbehave(machine: Machine, seed: int, rounds: int) -> None:
             os.close(fd)
 
 
-def test_hostile_clients_beside_each_other(
-    machine: Machine, connection: raw.Connection, exporter: Exporter
-) -> None:
+def test_hostile_clients_beside_each_other(machine: Machine, connection: raw.Connection, exporter: Exporter) -> None:
     memory = vector(exporter.alloc(4 * N), np.full(N, 3, np.float32))
     out = vector(exporter.alloc(4 * N))
     with concurrent.futures.ThreadPoolExecutor(4) as pool:

@@ -11,7 +11,7 @@ import user_kernels as kernels
 from gpu_machine import DEVICE_LOST_STATUS, FIXTURES, WITHOUT_EXECUTORS, Machine, N, only_with_the_standin, reuse, values
 from support import expressions, memfd, raw
 from support.cuda_exporter import Exporter, Memory
-from support.expressions import EXPRESSIONS, SHAPE, SHORT
+from support.expressions import EXPRESSIONS, SHAPE
 from support.raw import tensor
 from user_kernels import (
     ADD_PARAMS,
@@ -42,20 +42,14 @@ def exporter(shared_machine: Machine) -> Iterator[Exporter]:
 # ---- launching ----
 
 
-def test_a_launch_computes_on_the_clients_memory(connection: raw.Connection, vectors: list[Memory]) -> None:
-    want = values(vectors[1]) + values(vectors[2])
-    result = connection.call("launch", {"kernel": add_kernel(connection), "args": add_args(vectors)})
-    assert np.array_equal(values(vectors[0]), want)
-    assert result["variant"] == "user"
-    assert result["timings"]["gpu_us"] > 0
-
-
-@pytest.mark.parametrize("n", [1, 255, 257, 1000])
-def test_odd_sizes(connection: raw.Connection, vectors: list[Memory], n: int) -> None:
+@pytest.mark.parametrize("n", [1, 255, 257, N])
+def test_a_launch_computes_on_the_clients_memory(connection: raw.Connection, vectors: list[Memory], n: int) -> None:
     before, want = values(vectors[0]).copy(), (values(vectors[1]) + values(vectors[2]))[:n]
-    connection.call("launch", {"kernel": add_kernel(connection), "args": add_args(vectors, n)})
+    result = connection.call("launch", {"kernel": add_kernel(connection), "args": add_args(vectors, n)})
     assert np.array_equal(values(vectors[0])[:n], want)
     assert np.array_equal(values(vectors[0])[n:], before[n:])
+    assert result["variant"] == "user"
+    assert result["timings"]["gpu_us"] > 0
 
 
 def test_nothing_to_do_is_done(connection: raw.Connection) -> None:
@@ -64,14 +58,11 @@ def test_nothing_to_do_is_done(connection: raw.Connection) -> None:
     assert "gpu_us" not in result["timings"] or result["timings"]["gpu_us"] >= 0
 
 
-def test_shared_host_memory_is_staged(machine: Machine, connection: raw.Connection) -> None:
+def test_shared_host_memory_is_staged(connection: raw.Connection) -> None:
     shared = memfd.Shared(3 * 4 * N)
     buffer = connection.register(shared)
-    data = shared.array().view(np.float32).reshape(3, N) if hasattr(shared, "array") else None
-    if data is None:
-        data = np.frombuffer(shared.map, np.float32).reshape(3, N)
-    rng = np.random.default_rng()
-    data[:] = rng.integers(1, 100, (3, N))
+    data = np.frombuffer(shared.map, np.float32).reshape(3, N)
+    data[:] = np.random.default_rng().integers(1, 100, (3, N))
     want = data[1] + data[2]
     views = [tensor(buffer, [N], offset=4 * N * i) for i in range(3)]
     result = connection.call("launch", {"kernel": add_kernel(connection), "args": [*views, N]})
@@ -80,7 +71,6 @@ def test_shared_host_memory_is_staged(machine: Machine, connection: raw.Connecti
     # What the kernel does not write stays.
     half = N // 2
     data[0] = 7
-    views = [tensor(buffer, [N], offset=4 * N * i) for i in range(3)]
     connection.call("launch", {"kernel": add_kernel(connection), "args": [*views, half]})
     assert np.array_equal(data[0][:half], want[:half]) and (data[0][half:] == 7).all()
     del data
@@ -149,19 +139,14 @@ def test_geometry_may_be_given_with_the_launch(connection: raw.Connection, vecto
         ({"args": []}, "invalid_argument", "args"),
         ({"args": {3: 1.5}}, "wrong_type", "args[3]"),
         ({"args": {3: 2**31}}, "out_of_range", "args[3]"),
-        ({"args": {3: "x"}}, "wrong_type", "args[3]"),
         ({"args": {3: N + 1}}, "shape_mismatch", "args[1]"),
         ({"args": {0: 5}}, "wrong_type", "args[0]"),
         ({"args": {1: {"dtype": "f64", "shape": [N // 2]}}}, "dtype_mismatch", "args[1]"),
-        ({"args": {1: {"strides": [2], "shape": [N // 2]}}}, None, "args[1]"),
         ({"args": {1: {"shape": [2 * N]}}}, "out_of_bounds", "args[1]"),
         ({"args": {1: {"buffer": 999, "ipc": None}}}, None, None),
         ({"grid": [0]}, None, "grid[0]"),
-        ({"grid": [2**40]}, None, "grid[0]"),
         ({"grid": [1, 65536]}, None, "grid[1]"),
-        ({"block": [1025]}, None, None),
         ({"block": [32, 64]}, None, "block"),
-        ({"block": [0]}, None, "block[0]"),
         ({"block": []}, "invalid_argument", "block"),
         ({"shared": 1 << 20}, None, "shared"),
         ({"cluster": [64]}, None, None),
@@ -203,15 +188,6 @@ def test_a_read_only_buffer_is_not_written(connection: raw.Connection) -> None:
     assert error.code == "read_only" and error.key == "args[0].buffer"
 
 
-def test_alignment_is_checked(connection: raw.Connection, vectors: list[Memory]) -> None:
-    params = [ADD_PARAMS[0], pointer("a", "in", align=16), *ADD_PARAMS[2:]]
-    kernel = add_kernel(connection, params=params)
-    args = add_args(vectors, 8)
-    args[1] = {**args[1], "offset": 4}
-    error = connection.error("launch", {"kernel": kernel, "args": args})
-    assert error.code == "misaligned" and error.key == "args[1]"
-
-
 def test_references_that_contradict_each_other_are_named(connection: raw.Connection, exporter: Exporter) -> None:
     kernel = add_kernel(connection)
     out, old = exporter.alloc(4 * N), exporter.alloc(4 * N)
@@ -220,18 +196,9 @@ def test_references_that_contradict_each_other_are_named(connection: raw.Connect
     assert error.code == "stale_buffer" and error.key == "args[1]"
 
 
-def test_null_pointers(connection: raw.Connection, vectors: list[Memory]) -> None:
-    params = [pointer("c", "out"), pointer("a", "in"), pointer("b", "in"), scalar("n")]
-    kernel = add_kernel(connection, params=params, grid=[1])
-    c, a, _, _ = add_args(vectors)
-    connection.call("launch", {"kernel": kernel, "args": [c, a, None, 0]})  # it reads none of them
-    error = connection.error("launch", {"kernel": add_kernel(connection), "args": [c, a, None, 4]})
-    assert error.key == "args[2]"
-
-
-@pytest.mark.parametrize("text", SHORT)
+@pytest.mark.parametrize("text", ["ceil_div(n, 2)", "p.shape[-1]", "p.shape[2]", "1 +"])
 def test_expressions(connection: raw.Connection, exporter: Exporter, text: str) -> None:
-    """What one says is seen by asking for more elements than there are."""
+    """What one says is seen by asking for more elements than there are. All of them: tests/rules."""
     base = 1_000_000
     module = compile_source(connection, OTHERS, "custom_kernel")["module"]
     params = [pointer("out", "out"), pointer("p", "in"), scalar("n")]
@@ -286,10 +253,7 @@ def test_a_program_with_kernels_runs_again_on_other_memory(connection: raw.Conne
     a, b = values(vectors[1]).copy(), values(vectors[2]).copy()
     kernel = custom_kernel(connection)
     buffers = [connection.call("register", v.register_params())["buffer"] for v in vectors]
-    ops = [
-        {"kernel": add_kernel(connection), "args": [0, 1, 2, N]},
-        {"kernel": kernel, "args": [1, 0, N]},
-    ]
+    ops = [{"kernel": add_kernel(connection), "args": [0, 1, 2, N]}, {"kernel": kernel, "args": [1, 0, N]}]
     program = connection.call("program", {"tensors": [tensor(i, [N]) for i in buffers[:3]], "ops": ops})["program"]
     connection.call("release", {"kernel": kernel})  # the program keeps it
     for _ in range(3):
@@ -326,12 +290,6 @@ def test_errors_say_which_step(
     assert error.key == key, error
 
 
-def test_an_op_takes_no_args(connection: raw.Connection, vectors: list[Memory]) -> None:
-    op = {"op": "add", "in": [0, 1], "out": [2], "args": [1]}
-    error = connection.error("sequence", {"tensors": [v.inline([N]) for v in vectors], "ops": [op]})
-    assert error.code == "invalid_argument" and error.key == "ops[0].args"
-
-
 # ---- statistics ----
 
 
@@ -351,24 +309,6 @@ def test_stats_know_user_kernels(connection: raw.Connection, vectors: list[Memor
 
 
 # ---- what goes wrong on the device ----
-
-
-def test_a_kernel_that_never_ends_is_reported_and_the_device_freed() -> None:
-    m = Machine(WITHOUT_EXECUTORS + "[server]\njob_timeout_s = 1\n")
-    with m.daemon:
-        exporter = m.exporter()
-        memory = exporter.alloc(4 * N)
-        memory.write(bytes(4 * N))
-        connection, other = m.daemon.connect(), m.daemon.connect()
-        kernel = hostile_kernel(connection, "spin_forever")
-        error = connection.error("launch", {"kernel": kernel, "args": [memory.inline([N])]})
-        assert error.code == "job_timeout" and "spin_forever" in error.message
-        assert m.daemon.wait() == DEVICE_LOST_STATUS
-        assert "event=job_timeout" in m.daemon.log() and 'what="spin_forever [1024] f32"' in m.daemon.log()
-        m.daemon.process = None
-        connection.close()
-        other.close()
-        exporter.close()
 
 
 def test_a_kernel_that_faults_ends_the_daemon() -> None:
