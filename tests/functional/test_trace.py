@@ -87,6 +87,17 @@ def test_a_run_and_its_way(connection: raw.Connection, watcher: raw.Connection, 
     assert trace.last["origin_ns"] + event.received <= time.monotonic_ns()
 
 
+def test_the_end(connection: raw.Connection, watcher: raw.Connection, vectors: Vectors) -> None:
+    trace = Trace(watcher)
+    connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
+    assert len(trace.read(end=True)) == 1 and not trace.last["recording"]
+    connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
+    assert trace.read() == [] and not trace.last["recording"]
+    again = Trace(watcher)
+    connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
+    assert len(again.read()) == 1 and again.last["recording"]
+
+
 def test_what_was_told_is_not_told_again(connection: raw.Connection, watcher: raw.Connection, vectors: Vectors) -> None:
     trace = Trace(watcher)
     for n in range(1, 4):
@@ -160,26 +171,6 @@ def test_many_events_in_one_reply(connection: raw.Connection, watcher: raw.Conne
     assert len(events) == n and trace.last["dropped"] == 0
     ends = [event.ended for event in events]
     assert ends == sorted(ends)
-
-
-def test_the_end(connection: raw.Connection, watcher: raw.Connection, vectors: Vectors) -> None:
-    trace = Trace(watcher)
-    connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
-    assert len(trace.read(end=True)) == 1 and not trace.last["recording"]
-    connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
-    assert trace.read() == [] and not trace.last["recording"]
-    again = Trace(watcher)
-    connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
-    assert len(again.read()) == 1 and again.last["recording"]
-
-
-def test_bad_requests(connection: raw.Connection) -> None:
-    error = connection.error("trace")
-    assert error.code == "invalid_argument" and "begin" in error.message
-    assert connection.error("trace", {"begin": True, "end": True}).code == "invalid_argument"
-    for events in (0, ROOM_MAX + 1):
-        assert connection.error("trace", {"begin": True, "events": events}).code == "out_of_range"
-    assert connection.alive()
 
 
 def test_a_user_records_few_traces(connect: Callable[..., raw.Connection]) -> None:

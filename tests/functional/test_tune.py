@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -137,27 +136,19 @@ def test_a_program_that_has_run_before(start: Callable[..., Tuned], isolate: str
 
 
 def test_an_algorithm_of_the_library_is_chosen(start: Callable[..., Tuned]) -> None:
+    """Products are as without tuning where a later library takes it no more."""
     with start("second") as d, d.connect() as one:
         reply = d.tune(one, attrs={"alpha": 2.0})
         library = [c for c in reply["candidates"] if c["variant"] == "cublaslt" and c["state"] in ("measured", "slower")]
         fastest = min(library, key=lambda c: c["us"])
         assert fastest is not named(reply, "usual") and fastest["us"] < named(reply, "usual")["us"]
+        d.tune(one)
+    with start("refuse") as d, d.connect() as one:
+        assert d.run(one) in ("cublaslt", *OWN)
 
 
 def test_the_next_daemon_knows(start: Callable[..., Tuned]) -> None:
-    with start() as d, d.connect() as one:
-        d.tune(one)
-    with start() as d, d.connect() as one:
-        assert d.run(one) in OWN
-        assert one.call("tuning")["total"] == 1
-        assert one.call("tuning", {"clear": True}) == {"total": 0, "choices": []}
-        proc.eventually(lambda: d.run(one) == "cublaslt", "the choice is forgotten")
-    with start() as d, d.connect() as one:
-        assert one.call("tuning")["total"] == 0 and d.run(one) == "cublaslt"
-
-
-def test_another_version_of_the_library_is_tuned_by_itself(start: Callable[..., Tuned]) -> None:
-    """What was measured with one says nothing of another; both stay in the file."""
+    """What was measured with one version of the library says nothing of another; both stay in the file."""
     with start() as d, d.connect() as one:
         d.tune(one)
         assert d.run(one) in OWN
@@ -166,14 +157,12 @@ def test_another_version_of_the_library_is_tuned_by_itself(start: Callable[..., 
         assert "130100" in d.tune(one)["machine"] and d.run(one) in OWN
     with start() as d, d.connect() as one:
         assert d.run(one) in OWN and one.call("tuning")["total"] == 2
-
-
-def test_an_algorithm_that_the_library_takes_no_more(start: Callable[..., Tuned]) -> None:
-    """Products are then as without tuning."""
-    with start("second") as d, d.connect() as one:
-        d.tune(one)
-    with start("refuse") as d, d.connect() as one:
-        assert d.run(one) in ("cublaslt", *OWN)
+        assert one.call("tuning", {"clear": True}) == {"total": 0, "choices": []}
+        proc.eventually(lambda: d.run(one) == "cublaslt", "the choice is forgotten")
+    with start() as d, d.connect() as one:
+        assert one.call("tuning")["total"] == 0 and d.run(one) == "cublaslt"
+        one.request("tune", layouts(device=d.machine.gpu))
+        d.machine.daemon.stop()  # while it tunes
 
 
 def test_a_file_that_is_none(start: Callable[..., Tuned], tmp_path: Path) -> None:
@@ -252,22 +241,15 @@ def test_a_reply_does_not_wait_for_a_measurement(start: Callable[..., Tuned]) ->
 SOME = {"mode": "slower", "KOPSD_TUNING_BUDGET_MS": "1000"}  # each of the library's candidates takes some 0.2 s
 
 
-def test_what_was_not_tried_is_tried_by_the_next_tuning(start: Callable[..., Tuned]) -> None:
-    with start(**SOME) as d, d.connect() as one:
-        first = d.tune(one)
-        assert first["tried"] < len(first["candidates"])
-        while (again := d.tune(one))["tried"] == first["tried"]:  # a busy machine may have no time for one
-            pass
-        assert again["tried"] > first["tried"]
-        assert [c["what"] for c in again["candidates"]] == [c["what"] for c in first["candidates"]]
-        (row,) = one.call("tuning")["choices"]
-        assert (row["tried"], row["candidates"]) == (again["tried"], len(first["candidates"]))
-
-
-def test_what_was_not_tried_is_tried_by_the_next_daemon(start: Callable[..., Tuned]) -> None:
+def test_what_was_not_tried_is_tried_by_the_next_tuning_and_daemon(start: Callable[..., Tuned]) -> None:
     with start(**SOME) as d, d.connect() as one:
         first = d.tune(one)
         assert 0 < first["tried"] < len(first["candidates"])
+        while (second := d.tune(one))["tried"] == first["tried"]:  # a busy machine may have no time for one
+            pass
+        assert second["tried"] > first["tried"]
+        assert [c["what"] for c in second["candidates"]] == [c["what"] for c in first["candidates"]]
+        first = second
     with start() as d, d.connect() as one:  # has the time for all, and needs it for those that are left
         (row,) = one.call("tuning")["choices"]
         assert (row["tried"], row["candidates"]) == (first["tried"], len(first["candidates"]))
@@ -400,21 +382,11 @@ def test_a_tuning_is_cancelled_by_its_msgid(start: Callable[..., Tuned]) -> None
 def test_others_are_served_while_something_is_tuned(start: Callable[..., Tuned]) -> None:
     with start() as d, d.connect() as one, d.connect() as other:
         waiting = one.request("tune", layouts(device=d.machine.gpu))
-        done = threading.Event()
         runs = 0
-        reply: dict[str, Any] = {}
-
-        def wait() -> None:
-            reply.update(one.reply(waiting).get())
-            done.set()
-
-        thread = threading.Thread(target=wait)
-        thread.start()
-        while not done.is_set():
+        while not one.readable(0):
             d.run(other)
             runs += 1
-        thread.join()
-        assert reply["candidates"] and runs > 0
+        assert one.reply(waiting).get()["candidates"] and runs > 0
 
 
 def test_the_python_client(start: Callable[..., Tuned]) -> None:
@@ -429,13 +401,6 @@ def test_the_python_client(start: Callable[..., Tuned]) -> None:
         with pytest.raises(kops.Unsupported, match="one kernel serves add"):
             k.tune("add", a, a, device=d.machine.gpu)
         assert k.tuning(clear=True) == []
-
-
-def test_the_daemon_ends_while_it_tunes(start: Callable[..., Tuned]) -> None:
-    d = start()
-    with d, d.connect() as one:
-        one.request("tune", layouts(device=d.machine.gpu))
-        d.machine.daemon.stop()
 
 
 def test_products_of_8_bit_floats_are_tuned(start: Callable[..., Tuned]) -> None:
