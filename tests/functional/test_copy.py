@@ -82,9 +82,7 @@ def test_what_is_no_copy_is_refused(pair: Pair, connection: raw.Connection) -> N
     for a, out, code in (
         (tensor(pair.host, [BYTES // 4 + 1]), tensor(pair.gpu, [BYTES // 4 + 1]), "out_of_bounds"),
         (tensor(pair.host, [16], offset=BYTES - 60), gpu, "out_of_bounds"),
-        (tensor(pair.host, [2**62]), tensor(pair.gpu, [2**62]), "out_of_range"),
         (host, tensor(pair.gpu, [16], "i32"), "dtype_mismatch"),
-        (host, tensor(pair.gpu, [4, 4]), "shape_mismatch"),
         (tensor(pair.host, [1]), gpu, "shape_mismatch"),
         (host, tensor(pair.gpu, [16], strides=[0]), "overlap"),
         (gpu, tensor(pair.gpu, [16], offset=4), "overlap"),

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support import raw
+from support import raw, users
 from support.daemon import Daemon
 from support.users import OPEN, STRANGER, as_root
-from test_code_policy import HOST, as_user
+from test_code_policy import HOST
 from user_kernels import ARCH, compile_source, only_with_nvrtc
 
 F32 = ["f32", "f32", "f32"]
@@ -29,10 +28,7 @@ def connection(daemon: Daemon) -> Iterator[raw.Connection]:
         yield one
 
 
-def everybody() -> Daemon:
-    daemon = Daemon(config=HOST + OPEN + "[kernels]\nuser_kernels = all\nhand_out = all\n")
-    os.chmod(daemon.folder, 0o755)
-    return daemon
+EVERYBODY = HOST + OPEN + "[kernels]\nuser_kernels = all\nhand_out = all\n"
 
 
 def rows(connection: raw.Connection) -> list[dict[str, Any]]:
@@ -61,21 +57,17 @@ def test_a_kernel_has_rows_by_shapes(connection: raw.Connection) -> None:
 
 
 def test_an_op_has_rows_with_its_arithmetic(connection: raw.Connection) -> None:
+    """Its shapes are those of its attributes."""
     gemm = {"op": "gemm", "dtypes": ["bf16"] * 3, "device": 0, "rows": [{"shapes": [[4, 8], [8, 16], [4, 16]], "count": 2}]}
     connection.send(raw.pack([2, "launched", [gemm]]))
-    connection.call("ping")
-    (row,) = rows(connection)
-    assert (row["op"], row["variant"], row["dtype"], row["count"]) == ("gemm", "here", "bf16", 2)
-    assert row["operations"] == 2 * 4 * 8 * 16 and row["bytes"] == 2 * (32 + 128 + 64)
-
-
-def test_shapes_are_those_of_the_attributes(connection: raw.Connection) -> None:
-    row = {"shapes": [[8, 4], [16, 8], [4, 16]], "count": 2, "attrs": {"trans_a": True, "trans_b": True}}
+    row = {"shapes": [[8, 4], [16, 8], [4, 16]], "count": 3, "attrs": {"trans_a": True, "trans_b": True}}
     connection.call("launched", {"op": "gemm", "dtypes": F32, "rows": [row]})
-    (found,) = rows(connection)
-    assert found["count"] == 2 and found["operations"] == 2 * 4 * 8 * 16
-    assert connection.error("launched", {"op": "gemm", "dtypes": F32, "rows": [{**row, "attrs": {}}]}).code == "shape_mismatch"
-    assert connection.error("launched", {"op": "gemm", "dtypes": F32, "rows": [{**row, "attrs": {"trans": True}}]}).code == "unknown_key"
+    one, other = sorted(rows(connection), key=lambda found: found["count"])
+    assert (one["op"], one["variant"], one["dtype"], one["count"]) == ("gemm", "here", "bf16", 2)
+    assert one["operations"] == 2 * 4 * 8 * 16 and one["bytes"] == 2 * (32 + 128 + 64)
+    assert other["count"] == 3 and other["operations"] == 2 * 4 * 8 * 16
+    for attrs, code in (({}, "shape_mismatch"), ({"trans": True}, "unknown_key")):
+        assert connection.error("launched", {"op": "gemm", "dtypes": F32, "rows": [{**row, "attrs": attrs}]}).code == code
 
 
 def test_what_is_refused_is_not_counted(connection: raw.Connection) -> None:
@@ -111,34 +103,19 @@ def test_what_is_refused_is_not_counted(connection: raw.Connection) -> None:
 
 
 @as_root
-def test_a_user_who_tells_of_many_shapes_loses_its_own() -> None:
-    with everybody() as daemon, daemon.connect() as mine:
-        mine.call("launched", {"op": "add", "dtypes": F32, "rows": [ROW]})
-
-        def other() -> None:
-            with daemon.connect() as theirs:
-                for first in range(1, 1400, 64):
-                    told = [{"shapes": [[n], [n]], "count": 1} for n in range(first, first + 64)]
-                    theirs.call("launched", {"op": "square", "dtypes": F32[:2], "rows": told})
-                assert len(rows(theirs)) == 1023
-
-        as_user(STRANGER, [], other)
-        assert [row["count"] for row in rows(mine) if row["uid"] == 0] == [3]
-
-
-@as_root
 def test_rows_are_the_user_s_own() -> None:
-    with everybody() as daemon, daemon.connect() as mine:
-        told = {"op": "add", "dtypes": F32, "rows": [ROW]}
+    """Who tells of many shapes loses its own."""
+    told = {"op": "add", "dtypes": F32, "rows": [ROW]}
+    with Daemon(config=EVERYBODY) as daemon, daemon.connect() as mine, users.connect(daemon, STRANGER) as theirs:
         mine.call("launched", told)
-
-        def other() -> None:
-            with daemon.connect() as theirs:
-                theirs.call("launched", {**told, "rows": [{**ROW, "count": 5}]})
-                assert [(row["uid"], row["count"]) for row in rows(theirs)] == [(STRANGER, 5)]
-
-        as_user(STRANGER, [], other)
+        theirs.call("launched", {**told, "rows": [{**ROW, "count": 5}]})
+        assert [(row["uid"], row["count"]) for row in rows(theirs)] == [(STRANGER, 5)]
         assert sorted((row["uid"], row["count"]) for row in rows(mine)) == [(0, 3), (STRANGER, 5)]
+        for first in range(1, 1400, 64):
+            many = [{"shapes": [[n], [n]], "count": 1} for n in range(first, first + 64)]
+            theirs.call("launched", {"op": "square", "dtypes": F32[:2], "rows": many})
+        assert len(rows(theirs)) == 1023
+        assert [row["count"] for row in rows(mine) if row["uid"] == 0] == [3]
 
 
 def test_who_gets_no_code_tells_nothing() -> None:

@@ -8,8 +8,8 @@ import os
 import re
 import select
 import signal
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gpu_machine import DEVICE_LOST_STATUS, WITHOUT_EXECUTORS, Machine, only_with_the_standin, register, square, vector
@@ -81,32 +81,32 @@ CHANNEL = 4  # entries
 JOBS = 12
 
 
-@pytest.fixture
-def machine_of() -> Callable[..., Machine]:
-    """Daemons whose driver blocks who queues more than a few operations, as a real one does after some 1000."""
-
-    def new(job_timeout_s: int, loop_timeout_s: int = 1) -> Machine:
-        more = f"[server]\nloop_timeout_s = {loop_timeout_s}\njob_timeout_s = {job_timeout_s}\n"
-        machine = Machine(WITHOUT_EXECUTORS + more)
-        machine.control.set_channels(True, CHANNEL)
-        return machine
-
-    return new
+def machine_of(job_timeout_s: int) -> Machine:
+    """Its driver blocks who queues more than a few operations, as a real one does after some 1000."""
+    machine = Machine(WITHOUT_EXECUTORS + f"[server]\nloop_timeout_s = 1\njob_timeout_s = {job_timeout_s}\n")
+    machine.control.set_channels(True, CHANNEL)
+    return machine
 
 
-def fill(machine: Machine, connection: raw.Connection) -> list[int]:
-    """Jobs until a call of the driver blocks; the gate of kernels is closed. Their msgids."""
+def job(machine: Machine, connection: raw.Connection) -> dict[str, Any]:
+    """On memory that is open."""
     exporter = machine.exporter()
     a, b = vector(exporter.alloc(4096)), vector(exporter.alloc(4096))
     for memory in (a, b):
         register(connection, memory)
-    sent = [connection.request("run", square(a, b)) for _ in range(JOBS)]
-    machine.wait(lambda: machine.row.blocked_launches > 0)
+    return square(a, b)
+
+
+def fill(machine: Machine, connection: raw.Connection) -> list[int]:
+    """Jobs until a call of the driver blocks; the gate of kernels is closed. Their msgids."""
+    params = job(machine, connection)
+    sent = [connection.request("run", params) for _ in range(JOBS)]
+    machine.wait(lambda: any(row.blocked_launches > 0 for row in machine.control.rows()))
     return sent
 
 
 @only_with_the_standin
-def test_a_driver_that_waits_for_a_busy_gpu_is_waited_for(machine_of: Callable[..., Machine]) -> None:
+def test_a_driver_that_waits_for_a_busy_gpu_is_waited_for() -> None:
     """The loop stands in a launch for longer than a loop may, because the GPU has much to do. All of it is done."""
     machine = machine_of(job_timeout_s=600)
     with machine.daemon as daemon, daemon.connect() as connection:
@@ -118,7 +118,7 @@ def test_a_driver_that_waits_for_a_busy_gpu_is_waited_for(machine_of: Callable[.
 
 
 @only_with_the_standin
-def test_a_driver_that_waits_for_a_kernel_that_never_ends(machine_of: Callable[..., Machine]) -> None:
+def test_a_driver_that_waits_for_a_kernel_that_never_ends() -> None:
     """No timer of the loop's can see it: the watchdog gives the device up, and says whose the kernel is."""
     machine = machine_of(job_timeout_s=2)
     with machine.daemon as daemon, daemon.connect() as connection:
@@ -132,16 +132,13 @@ def test_a_driver_that_waits_for_a_kernel_that_never_ends(machine_of: Callable[.
 
 
 @only_with_the_standin
-def test_a_driver_that_never_returns(machine_of: Callable[..., Machine]) -> None:
+def test_a_driver_that_never_returns() -> None:
     """With nothing on the device to wait for it is a loop that is blocked, and whose request it was is said."""
     machine = machine_of(job_timeout_s=600)
     with machine.daemon as daemon, daemon.connect() as connection:
-        exporter = machine.exporter()
-        a, b = vector(exporter.alloc(4096)), vector(exporter.alloc(4096))
-        for memory in (a, b):
-            register(connection, memory)
+        params = job(machine, connection)
         with machine.control.gate("stream_create"):
-            connection.request("run", square(a, b))
+            connection.request("run", params)
             assert daemon.wait() == LOOP_BLOCKED_STATUS
         log = daemon.log()
         assert re.search(rf"event=loop_blocked timeout_s=1 in=run pid={os.getpid()} uid={os.getuid()} ", log), log
@@ -149,7 +146,7 @@ def test_a_driver_that_never_returns(machine_of: Callable[..., Machine]) -> None
 
 
 @only_with_the_standin
-def test_a_device_that_does_not_close(machine_of: Callable[..., Machine]) -> None:
+def test_a_device_that_does_not_close() -> None:
     """The end, too, is watched."""
     machine = machine_of(job_timeout_s=600)
     with machine.daemon as daemon, machine.control.gate("context_end"):
@@ -161,9 +158,8 @@ def test_a_device_that_does_not_close(machine_of: Callable[..., Machine]) -> Non
 
 
 @only_with_the_standin
-def test_under_a_supervisor_clients_are_served_again(machine_of: Callable[..., Machine]) -> None:
-    machine = Machine(WITHOUT_EXECUTORS + "[server]\njob_timeout_s = 1\n")
-    machine.control.set_channels(True, CHANNEL)
+def test_under_a_supervisor_clients_are_served_again() -> None:
+    machine = machine_of(job_timeout_s=2)
     machine.daemon.stop()
     machine.daemon.command.append("--supervise")
     with machine.daemon as daemon:
@@ -171,12 +167,7 @@ def test_under_a_supervisor_clients_are_served_again(machine_of: Callable[..., M
         with daemon.connect() as connection:
             server = connection.call("hello")["pid"]
             with machine.control.gate("kernel"):
-                exporter = machine.exporter()
-                a, b = vector(exporter.alloc(4096)), vector(exporter.alloc(4096))
-                for memory in (a, b):
-                    register(connection, memory)
-                for _ in range(JOBS):
-                    connection.request("run", square(a, b))
+                fill(machine, connection)
                 proc.eventually(lambda: f"pid={server} status=75" in daemon.log(), "it ends")
         with daemon.connect() as connection:
             assert connection.call("hello")["pid"] != server
