@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -206,6 +207,29 @@ def test_users_have_accounts_of_their_own(start: Callable[[str], Daemon]) -> Non
         with users.connect(daemon, BOB) as more:
             check(more.wait_closed(), "connections", 1, 1)
         assert f"uid={BOB} " in refusals(daemon, "connections")[0]
+
+
+@as_root
+def test_users_that_another_may_become_count_as_that_one(start: Callable[[str], Daemon], tmp_path: Path) -> None:
+    """By /etc/subuid, as if newuidmap had let them."""
+    subuid = tmp_path / "subuid"
+    subuid.write_text(f"nonsense\n{ALICE}:100000:3\n{BOB}:100003:65536\n", encoding="utf-8")
+    access = f"[access]\nsubuid = {subuid}\n"
+    daemon = start("[quota]\nconnections = 3\n" + access)
+    with ExitStack() as there:
+        hers = [there.enter_context(users.connect(daemon, uid)) for uid in (ALICE, 100000, 100002)]
+        assert all(connection.alive() for connection in hers)
+        with users.connect(daemon, 100001) as more:
+            check(more.wait_closed(), "connections", 3, 3)
+        his = there.enter_context(users.connect(daemon, 100003))
+        assert his.alive()
+        rows = {row["uid"]: row["connections"] for row in hers[0].call("clients")["users"]}
+        assert rows == {ALICE: 3}
+        assert [row["uid"] for row in hers[1].call("clients")["users"]] == [ALICE]  # the account that she is charged to
+        # Another file counts from the next connection on.
+        subuid.write_text("", encoding="utf-8")
+        users.reload(daemon, HOST + users.OPEN + "[quota]\nconnections = 3\n" + access)
+        assert there.enter_context(users.connect(daemon, 100001)).alive()
 
 
 def keep_busy(connection: raw.Connection, vectors: Vectors, until: float) -> raw.RpcError | None:
