@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from support import memfd, proc, raw
-from support.daemon import Daemon, binary
+from support.daemon import Daemon, binary, check_config
 from support.users import OPEN, STRANGER, as_root
 from user_kernels import ADD, ADD_PARAMS, ARCH, compile_source, only_with_nvrtc, wait_for_compilers
 
@@ -128,7 +128,7 @@ def test_without_a_compiler_it_is_said(start: Callable[[str], Daemon], arch: dic
 def test_a_wrong_setting_is_refused_at_start(setting: str, tmp_path: Path) -> None:
     path = tmp_path / "kopsd.conf"
     path.write_text(f"[kernels]\n{setting}\n", encoding="utf-8")
-    done = subprocess.run([binary(), "--config", path, "--check-config"], capture_output=True, text=True, check=False)
+    done = check_config(path)
     assert done.returncode == 2 and "kernels." in done.stderr
 
 

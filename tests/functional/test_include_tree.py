@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.daemon import Daemon
+from support.users import as_root
 from test_socket import refused
 from user_kernels import ARCH, only_with_nvrtc
 
@@ -18,7 +19,6 @@ HOST = "[cuda]\ndriver = none\n"
 SOURCE = """#include <small/scale.h>
 extern "C" __global__ void scaled(float* x) { *x = small::scale(*x); }
 """
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_what_others_can_write_is_refused_at_start(tmp_path: Path, tree: Path) -
         os.chmod(path, before)
 
 
-@needs_root
+@as_root
 def test_what_belongs_to_somebody_else_is_refused_at_start(tmp_path: Path, tree: Path) -> None:
     for path in (tree / "small/scale.h", tree / "small/detail", tree, tree.parent):
         os.chown(path, 65534, 65534)

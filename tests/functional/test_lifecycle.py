@@ -88,7 +88,8 @@ def test_refuses_to_start_twice() -> None:
             assert connection.alive()
 
 
-def test_socket_activation(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flags", [[], ["--supervise"]], ids=["alone", "supervised"])
+def test_socket_activation(flags: list[str], tmp_path: Path) -> None:
     """LISTEN_FDS: the socket comes ready-made, stays where it is at the end, and is found again by the next start."""
     path = str(tmp_path / "activated.sock")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
@@ -96,34 +97,29 @@ def test_socket_activation(tmp_path: Path) -> None:
         listener.listen(16)
         early = raw.Connection(path)
         early.request("ping", {"early": 1}, msgid=1)
-        for _ in range(2):
-            with Daemon(config=CONFIG, socket_path=path, listen=listener) as daemon:
-                if early:
-                    assert early.reply(1).get() == {"early": 1}
-                    early.close()
-                    early = None
+        with Daemon(*flags, config=CONFIG, socket_path=path, listen=listener):
+            assert early.reply(1).get() == {"early": 1}
+            early.close()
+        assert os.path.exists(path)
+        with Daemon(*flags, config=CONFIG, socket_path=path, listen=listener) as daemon:
+            if flags:
                 with daemon.connect() as connection:
-                    assert connection.alive()
-            assert os.path.exists(path)
-
-
-def test_listen_pid_of_another_process(tmp_path: Path) -> None:
-    """LISTEN_FDS meant for someone else is ignored."""
-    path = str(tmp_path / "own.sock")
-    with Daemon(config=CONFIG, socket_path=path, env={"LISTEN_PID": "1", "LISTEN_FDS": "1"}) as daemon:
-        with daemon.connect() as connection:
-            assert connection.alive()
+                    os.kill(connection.call("hello")["pid"], signal.SIGKILL)
+            with daemon.connect() as connection:
+                assert connection.alive()
 
 
 # ---- where the socket is ----
 
 
 def test_where_the_socket_is(tmp_path: Path) -> None:
-    """Where the option says, else KOPS_SOCKET, else in XDG_RUNTIME_DIR; the super-user's daemon listens in /run."""
+    """Where the option says, else KOPS_SOCKET, else in XDG_RUNTIME_DIR; the super-user's daemon listens in /run. LISTEN_FDS meant for
+    someone else is ignored."""
     path, other = str(tmp_path / "from_env.sock"), tmp_path / "other.sock"
     with Daemon(config=CONFIG, socket_path=path, give_socket=False, env={"KOPS_SOCKET": path}) as daemon, daemon.connect() as connection:
         assert connection.alive()
-    with Daemon(config=CONFIG, env={"KOPS_SOCKET": str(other)}) as daemon, daemon.connect() as connection:
+    env = {"KOPS_SOCKET": str(other), "LISTEN_PID": "1", "LISTEN_FDS": "1"}
+    with Daemon(config=CONFIG, env=env) as daemon, daemon.connect() as connection:
         assert connection.alive() and not other.exists()
         assert not stat.S_IMODE(os.stat(daemon.socket_path).st_mode) & stat.S_IRWXO, "by default no other user may connect"
     user = NOBODY if os.geteuid() == 0 else None

@@ -13,7 +13,7 @@ from pathlib import Path
 import prometheus
 import pytest
 from support import backends, http_store, proc, raw, shared_cache
-from support.daemon import Daemon, binary
+from support.daemon import Daemon, binary, run_once
 from support.http_store import Nginx, Store
 from support.kernels import ENDLESS
 from support.shared_cache import PATIENT, Key, compile_on, counters, helper, node, state, wait_for
@@ -213,19 +213,8 @@ def test_a_reload_brings_a_cache_and_takes_it(store: Store, keys: tuple[Key, Key
 def test_settings_that_are_wrong_are_named(settings: dict[str, str], complaint: str) -> None:
     all_of_it = {"remote": "http://example.org/kops", "remote_trust": "ed25519:" + "0" * 64, **settings}
     flags = [f"--set=cache.{k}={v}" for k, v in all_of_it.items()]
-    done = subprocess.run([binary(), "--config", "/dev/null", "--check-config", *flags], capture_output=True, text=True)
+    done = run_once("--config", "/dev/null", "--check-config", *flags)
     assert done.returncode == 2 and complaint in done.stderr
-
-
-def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
-    key = Key(tmp_path / "key")
-    assert key.path.stat().st_mode & 0o777 == 0o600
-    again = subprocess.run([binary(), "--cache-keygen", key.path], capture_output=True, text=True)
-    assert again.returncode == 2 and "File exists" in again.stderr
-    key.path.chmod(0o644)
-    settings = ["--set", "cache.remote=http://example.org", "--set", f"cache.remote_key={key.path}"]
-    done = subprocess.run([binary(), "--config", "/dev/null", "--check-config", *settings], capture_output=True, text=True)
-    assert done.returncode == 2 and "make it 0600" in done.stderr
 
 
 # ---- when the server is away ----

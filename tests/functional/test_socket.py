@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import stat
@@ -14,11 +13,11 @@ from pathlib import Path
 import pytest
 from support import backends, proc, raw
 from support.daemon import Daemon, binary, run_once
+from support.users import as_root
 from user_kernels import ARCH, compile_source
 
 CONFIG = backends.config(backends.HOST)
 NOBODY = 65534
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 
 
 def refused(path: str | Path, *more: str, env: dict[str, str] | None = None) -> str:
@@ -153,7 +152,7 @@ def test_the_mode_is_what_was_said(mode: str, mask: int) -> None:
         assert stat.S_IMODE(os.stat(daemon.socket_path).st_mode) == int(mode, 8)
 
 
-@needs_root
+@as_root
 @pytest.mark.parametrize("group", ["nogroup", str(NOBODY)])
 def test_the_group_is_what_was_said(group: str) -> None:
     with Daemon(config=CONFIG + f"[server]\nsocket_group = {group}\n") as daemon:
@@ -213,26 +212,6 @@ def activated(fd: int, count: str) -> str:
     return done.stderr
 
 
-@pytest.mark.skipif(shutil.which("systemd-socket-activate") is None, reason="there is no systemd-socket-activate")
-def test_under_systemd_socket_activate(tmp_path: Path) -> None:
-    """The first client starts it."""
-    path = tmp_path / "kopsd.sock"
-    command = ["systemd-socket-activate", "--listen", str(path), str(binary()), "--config", "/dev/null", "--socket", path]
-    env = {**os.environ, "KOPSD_CUDA_DRIVER": "none", "CACHE_DIRECTORY": str(tmp_path / "cache")}
-    process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stderr and "Listening on" in process.stderr.readline()
-        with raw.Connection(str(path)) as connection:
-            assert connection.call("hello")["pid"] == process.pid
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(raw.PATIENCE) == 0
-        assert path.is_socket()
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-
-
 # ---- rights ----
 
 
@@ -243,7 +222,7 @@ def words(pid: int, key: str) -> list[str]:
     raise KeyError(key)
 
 
-@needs_root
+@as_root
 def test_root_s_rights_are_given_up(public: Path) -> None:
     """User, groups, capabilities, and the way back; then it serves, and cleans up after itself where it may."""
     os.chmod(public, 0o1777)
@@ -264,7 +243,7 @@ def test_root_s_rights_are_given_up(public: Path) -> None:
     assert not os.path.exists(path)
 
 
-@needs_root
+@as_root
 def test_a_socket_that_it_may_not_remove_is_no_obstacle(public: Path) -> None:
     """In a folder of root's it stays, and the next daemon finds it stale."""
     path = str(public / "kopsd.sock")
@@ -281,7 +260,7 @@ def kept(cache: Path) -> list[str]:
     return [name for name in os.listdir(cache) if len(name) == 64]
 
 
-@needs_root
+@as_root
 @pytest.mark.skipif(backends.nvrtc() is None, reason="no NVRTC here")
 def test_code_is_compiled_and_kept_without_root(public: Path) -> None:
     """The compilers run as the user, too, and what root's daemon had cached is there still."""
@@ -295,7 +274,7 @@ def test_code_is_compiled_and_kept_without_root(public: Path) -> None:
         assert all(p.stat().st_uid == NOBODY for p in (public / "cache").iterdir())
 
 
-@needs_root
+@as_root
 def test_a_folder_of_other_things_is_not_given_away(public: Path) -> None:
     """A cache that was said to be where it cannot be."""
     (public / "cache").mkdir(mode=0o700)
@@ -307,7 +286,7 @@ def test_a_folder_of_other_things_is_not_given_away(public: Path) -> None:
             assert connection.alive()
 
 
-@needs_root
+@as_root
 def test_who_is_not_root_stays(public: Path) -> None:
     os.chmod(public, 0o1777)
     path = str(public / "kopsd.sock")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,10 @@ from arrays import LongRun, Vectors, run_params
 from support import backends, proc
 from support.daemon import Daemon, sanitized
 from support.idle import assert_idle
+from support.users import as_root
 
 CONFIG = backends.config(backends.HOST)
 NOBODY = 65534
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 
 
 def children(pid: int) -> list[int]:
@@ -131,7 +130,7 @@ def test_a_server_that_had_served_is_started_at_once() -> None:
         assert 0 < restarts(daemon)[-1] <= 2000
 
 
-@pytest.mark.parametrize("config", [CONFIG, pytest.param(CONFIG + "[server]\nuser = nobody\n", marks=needs_root)], ids=["same", "user"])
+@pytest.mark.parametrize("config", [CONFIG, pytest.param(CONFIG + "[server]\nuser = nobody\n", marks=as_root)], ids=["same", "user"])
 def test_the_server_does_not_outlive_its_parent(config: str) -> None:
     """Also where it gives its rights up. The parent needs root's rights to start another."""
     with supervised(config=config) as daemon:
@@ -258,15 +257,3 @@ def test_only_the_server_is_heard() -> None:
         names = [fields[7] for fields in map(str.split, lines) if fields[6] in held and len(fields) > 7]
         assert names == [daemon.socket_path]
         daemon.heard("STATUS=serving")
-
-
-def test_with_an_inherited_socket(tmp_path: Path) -> None:
-    """Its own manager's socket: used, and left where it is."""
-    path = str(tmp_path / "activated.sock")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        listener.bind(path)
-        listener.listen(16)
-        with supervised(socket_path=path, listen=listener) as daemon:
-            os.kill(server_of(daemon), signal.SIGKILL)
-            assert server_of(daemon)
-        assert os.path.exists(path)
