@@ -33,6 +33,8 @@ def kill(pid: int) -> None:
 class Executors(Base):
     """Rules of a machine with a stand-in driver and executors."""
 
+    killed = False  # an executor, since the last launch
+
     def kernels(self, client: Client) -> dict[str, int]:
         """Of its own, made when they are first needed: from then on its work has an executor of its own, or its user's."""
         if not client.own:
@@ -54,20 +56,30 @@ class Executors(Base):
             view.fill(rng)
         return out, read
 
+    def launch(self, client: Client, kernel: int, factor: int, rng: random.Random) -> None:
+        """A kernel that multiplies 64 numbers."""
+        views = self.two_views(client, rng)
+        if views is None:
+            return
+        out, read = views
+        reply = self.ask(client, "launch", {"kernel": kernel, "args": [out.wire(), read.wire(), 64]})
+        assert reply is not None
+        if reply.error is not None and self.killed:  # while the daemon did not know of it: what came of the kernel is not known
+            self.refused(reply.error, "device_fault")
+            out.of(out.memory.mirror)[...] = out.of(out.memory.data)
+        else:
+            assert reply.get()["device"] in self.names
+            out.write(factor * read.numbers())
+            out.settle(None)
+        self.killed = False
+        out.memory.check()
+
     @precondition(lambda self: OWN_EXECUTORS and not self.draining)
     @rule(seed=SEEDS)
     def launch_own(self, seed: int) -> None:
         rng = random.Random(seed)
         client = self.pick(rng)
-        views = self.two_views(client, rng)
-        if views is None:
-            return
-        out, read = views
-        reply = self.ask(client, "launch", {"kernel": self.kernels(client)["custom_kernel"], "args": [out.wire(), read.wire(), 64]})
-        assert reply is not None and reply.get()["device"] in self.names
-        out.write(2 * read.numbers())
-        out.settle(None)
-        out.memory.check()
+        self.launch(client, self.kernels(client)["custom_kernel"], 2, rng)
 
     @precondition(lambda self: OWN_EXECUTORS and not self.draining)
     @rule(seed=SEEDS)
@@ -117,6 +129,7 @@ class Executors(Base):
         for pid in rng.sample(pids, rng.randint(0, len(pids))):
             executed["kill"] += 1
             kill(pid)
+            self.killed = True
 
     @precondition(lambda self: ISOLATE != "off" and self.control is not None and not self.draining)
     @rule(seed=SEEDS)

@@ -21,7 +21,7 @@ from gpu_machine import Machine as GpuMachine
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
-from model import Client, Program, Step, View, body, bound, carry_out, refill, tensors_of
+from model import Client, Program, Step, body, bound, carry_out, refill, tensors_of
 from model_executors import CONFIG as EXECUTORS_CONFIG
 from model_executors import Executors
 from model_faults import FAULTS
@@ -334,20 +334,6 @@ class Machine(Executors):
         gone = self.ask(client, "release", {"module": module})
         assert gone is not None
         self.refused(gone.error, "unknown_kernel")
-
-    def launch(self, client: Client, kernel: int, factor: int, rng: random.Random) -> None:
-        step = client.step(rng, "f32")
-        if step is None or not step.out.count:
-            return
-        out, read = (View(step.out.memory, slot * 1024, (64,), None, "f32") for slot in rng.sample(range(4), 2))
-        for view in (out, read):
-            view.fill(rng)
-        reply = self.ask(client, "launch", {"kernel": kernel, "args": [out.wire(), read.wire(), 64]})
-        assert reply is not None
-        self.answered(reply.get(), {})
-        out.write(factor * read.numbers())
-        out.settle(None)
-        out.memory.check()
 
     # Watching
 
