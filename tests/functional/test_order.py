@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 from arrays import LongRun, Vectors, run_params
 from support import memfd, raw
 
@@ -65,26 +66,19 @@ def test_mixed_sizes_of_one_stream(connection: raw.Connection) -> None:
         assert np.array_equal(vectors[i], mirror[i])
 
 
-def test_streams_do_not_wait_for_each_other(connection: raw.Connection) -> None:
-    """One stream's long run does not hold up another's short one."""
-    vectors = Vectors(connection, 2, 100)
-    vectors[0][:] = 2
-    work = LongRun(connection, stream=1)
-    connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)], stream=2)
-    assert (vectors[1] == 4).all()
-    assert work.msgid not in connection.replies
-    assert connection.call("cancel", {"msgid": work.msgid})["cancelled"] is True
-    assert connection.reply_error(work.msgid).code == "cancelled"
-
-
-def test_connections_do_not_wait_for_each_other(connect: Callable[..., raw.Connection]) -> None:
-    one, two = connect(), connect()
-    work = LongRun(one)
+@pytest.mark.parametrize("apart", ["streams", "connections"])
+def test_others_do_not_wait(apart: str, connect: Callable[..., raw.Connection]) -> None:
+    """One stream's or connection's long run does not hold up another's short one."""
+    one = connect()
+    two = one if apart == "streams" else connect()
     vectors = Vectors(two, 2, 100)
-    two.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
-    assert not one.readable(0)
-    one.call("cancel", {"msgid": work.msgid})
-    one.reply(work.msgid)
+    vectors[0][:] = 2
+    work = LongRun(one, stream=1)
+    two.run("square", [vectors.tensor(0)], [vectors.tensor(1)], stream=2 if apart == "streams" else 1)
+    assert (vectors[1] == 4).all()
+    assert work.msgid not in one.replies and not one.readable(0)
+    assert one.call("cancel", {"msgid": work.msgid})["cancelled"] is True
+    assert one.reply_error(work.msgid).code == "cancelled"
 
 
 def test_ping_and_cancel_overtake(connection: raw.Connection) -> None:

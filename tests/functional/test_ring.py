@@ -14,7 +14,9 @@ import select
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from typing import Any
 
+import golden
 import pytest
 from arrays import LongRun, Vectors, run_params
 from children import Spawn, child_with, kill
@@ -24,6 +26,8 @@ from support.idle import assert_idle
 from support.ring import CONSUMER_SLEEPS, HEAD, PAGE, PRODUCER_SLEEPS, REPLY, TAIL, Ring
 
 CONFIG = backends.config(backends.HOST)
+SOME = ("never_used", "top_empty", "request_three", "response_to_daemon", "depth_17", "announced_map", "kind_three", "fds_claimed_none")
+VIOLATIONS = [v for v in golden.load("invalid") if v["name"] in SOME]
 WORDS = (HEAD, TAIL, CONSUMER_SLEEPS, PRODUCER_SLEEPS)
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
@@ -368,22 +372,9 @@ def test_forked_child_keeps_nothing_alive(daemon: Daemon, spawn: Spawn) -> None:
 # ---- a client that means harm. tests/fuzz/ring.c tries what nobody thought of ----
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"\xc1",
-        b"\x00",
-        raw.pack([0, 1, "ping"]),
-        raw.pack([1, 1, None, {}]),
-        b"\x91" * 20,
-        b"\x94\x00\x01\xa4ping\xdd\xff\xff\xff\xff",
-        raw.pack_request(1, "ping", {"nfds": 1}),
-        raw.pack_request(1, "register", {"kind": "memfd", "size": 4096, "fd": 0, "nfds": 1}),
-    ],
-    ids=["garbage", "number", "short", "response", "deep", "count", "descriptors", "register"],
-)
-def test_violations(data: bytes, ring: Ring) -> None:
-    ring.send(data)
+@pytest.mark.parametrize("vector", VIOLATIONS, ids=lambda v: v["name"])
+def test_violations(vector: dict[str, Any], ring: Ring) -> None:
+    ring.send(vector["bytes"])
     expect_closed(ring)
 
 
