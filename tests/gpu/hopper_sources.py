@@ -1,5 +1,5 @@
 """Sources of kernels for compute capability 9.0: tensor maps, grids that synchronise, early launches. They are written by what PTX's
-manual says; test_hopper_kernels.py runs them on a GPU, and tests/functional/test_hopper_kernels.py compiles them."""
+manual says; test_hopper_kernels.py runs them on a GPU."""
 
 # What the kernels with tensor maps share: a barrier of shared memory that bytes arrive at.
 BOXES = """#include <cuda.h>
