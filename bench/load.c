@@ -1,9 +1,12 @@
-/* A load of many connections from one process, over plain sockets and prepared messages, so that what is measured is
- * the daemon. Prints JSON.
+/* A load over many connections from one process, with prepared messages, so that what is measured is the daemon, or
+ * with
+ * --raw a server that answers the same bytes (echo.c). Prints JSON.
  *
- *     bench_load --socket PATH --connections 64 --depth 1             as fast as replies come
- *     bench_load --socket PATH --connections 64 --rate 200000         as fast as asked, whatever comes back
- *     bench_load --connections 64 --peer                              a raw server in place of the daemon
+ *     bench_load --connections 64 --depth 1         as fast as replies come
+ *     bench_load --connections 64 --rate 200000     as fast as asked, whatever comes back
+ *
+ * Reads, for each connection, two words from stdin and as many bytes as the second one says: the descriptor of a
+ * connected socket, which it inherits, and a request whose msgid is of 32 bits.
  *
  * With --rate a request's latency counts from when it was due: one that could not be sent in time, because the daemon
  * does not take more, has waited all the same. */
@@ -13,17 +16,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
-#include "load_peer.h"
-#include "load_wire.h"
+#include "codec/scan.h"
+
 #include "measure.h"
 #include "options.h"
 
 enum { SENDS_A_TURN = 64, CONNECTIONS_MAX = 4096, WINDOW_MAX = 4096, SAMPLES_MAX = 4000000, INPUT_BYTES = 65536 };
+enum { MSGID_AT = 3, PONG_BYTES = 9 }; /* where a request's msgid is; the raw server's reply */
 
 struct link {
     int fd;
@@ -31,21 +33,20 @@ struct link {
     size_t n_input;
     uint64_t due_ns[WINDOW_MAX]; /* of the requests under way, by msgid */
     uint32_t next, answered;     /* msgids; replies come in order, since all are of one stream */
-    unsigned char *request;      /* one message, whose msgid is written before each sending */
-    size_t unsent;               /* bytes of the message under way that the socket did not take */
-    bool writing;                /* … so room to write is watched for */
+    unsigned char *request;      /* whose msgid is written before each sending */
+    uint32_t length;
+    size_t unsent; /* bytes of the message under way that the socket did not take */
+    bool writing;  /* … so room to write is watched for */
 };
 
 struct setting {
-    const char *socket;
-    size_t connections, depth, rate, milliseconds, elements;
-    bool add, peer;
+    size_t connections, depth, rate, milliseconds;
+    bool raw;
 };
 
 struct load {
     const struct setting *setting;
     struct link *links;
-    struct message message;
     struct series latency;
     uint64_t sent, answered, errors, measure_from_ns, stop_ns;
     uint64_t in_time;           /* answers that came while measuring, whenever they were due */
@@ -62,25 +63,18 @@ static void fail(const char *what)
 
 /* ---- one connection ---- */
 
-static void open_link(struct load *load, struct link *l)
+static void open_link(struct link *l)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    uint32_t head[2];
 
-    l->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    strncpy(address.sun_path, load->setting->socket, sizeof(address.sun_path) - 1);
-    if (l->fd < 0 || connect(l->fd, (struct sockaddr *)&address, sizeof(address)) < 0)
-        fail("connecting");
+    if (fread(head, sizeof(head), 1, stdin) != 1)
+        fail("reading requests");
+    l->fd = (int)head[0];
+    l->length = head[1];
     l->input = malloc(INPUT_BYTES);
-    if (!l->input)
-        fail("memory");
-    if (load->setting->add && !load->setting->peer)
-        message_add(&load->message, message_register(l->fd, 3 * 4 * load->setting->elements), load->setting->elements);
-    else
-        message_ping(&load->message);
-    l->request = malloc(load->message.length);
-    if (!l->request)
-        fail("memory");
-    memcpy(l->request, load->message.bytes, load->message.length);
+    l->request = malloc(l->length);
+    if (!l->input || !l->request || fread(l->request, l->length, 1, stdin) != 1)
+        fail("reading requests");
     fcntl(l->fd, F_SETFL, O_NONBLOCK);
 }
 
@@ -98,8 +92,7 @@ static void watch(struct load *load, struct link *l, bool writing)
 /* Sends what is left of the message under way. */
 static void push(struct load *load, struct link *l)
 {
-    size_t length = load->message.length;
-    ssize_t n = send(l->fd, l->request + length - l->unsent, l->unsent, MSG_NOSIGNAL);
+    ssize_t n = send(l->fd, l->request + l->length - l->unsent, l->unsent, MSG_NOSIGNAL);
 
     if (n < 0 && errno != EAGAIN && errno != EINTR)
         fail("sending");
@@ -117,17 +110,54 @@ static bool has_room(const struct load *load, const struct link *l)
 static void send_one(struct load *load, struct link *l, uint64_t due_ns)
 {
     l->due_ns[l->next % WINDOW_MAX] = due_ns;
-    message_number(&load->message, l->request, l->next++);
-    l->unsent = load->message.length;
+    for (unsigned i = 0; i < 4; i++)
+        l->request[MSGID_AT + i] = (unsigned char)(l->next >> 8 * (3 - i));
+    l->next++;
+    l->unsent = l->length;
     load->sent++;
     push(load, l);
+}
+
+/* Bytes of the first whole reply, 0 when there is none yet. */
+static size_t reply_length(const unsigned char *data, size_t size, bool raw)
+{
+    struct scan scan;
+
+    if (raw)
+        return size >= PONG_BYTES ? PONG_BYTES : 0;
+    if (!size)
+        return 0;
+    scan_reset(&scan);
+    return scan_value(&scan, data, size, 1 << 20) == SCAN_COMPLETE ? scan.position : 0;
+}
+
+/* It answers `msgid`, with a result. */
+static bool is_reply(const unsigned char *reply, size_t length, uint32_t msgid)
+{
+    static const unsigned sizes[] = {1, 2, 4};
+    uint32_t got = 0;
+    size_t at = 2;
+
+    if (length < 5 || reply[0] != 0x94 || reply[1] != 1)
+        return false;
+    if (reply[at] < 0x80) {
+        got = reply[at++];
+    } else if (reply[at] >= 0xcc && reply[at] <= 0xce) {
+        unsigned n = sizes[reply[at++] - 0xcc];
+
+        while (n-- && at < length)
+            got = got << 8 | reply[at++];
+    } else {
+        return false;
+    }
+    return got == msgid && at < length && reply[at] == 0xc0;
 }
 
 static void take_reply(struct load *load, struct link *l, const unsigned char *reply, size_t length)
 {
     uint64_t now = now_ns(), due = l->due_ns[l->answered % WINDOW_MAX];
 
-    load->errors += !message_is_reply(reply, length, l->answered, load->setting->peer);
+    load->errors += !load->setting->raw && !is_reply(reply, length, l->answered);
     l->answered++;
     load->answered++;
     load->in_time += now >= load->measure_from_ns && now < load->stop_ns;
@@ -145,7 +175,7 @@ static void receive(struct load *load, struct link *l)
         fail("receiving");
     }
     l->n_input += n > 0 ? (size_t)n : 0;
-    while ((length = message_length(l->input + at, l->n_input - at, load->setting->peer)) > 0) {
+    while ((length = reply_length(l->input + at, l->n_input - at, load->setting->raw)) > 0) {
         take_reply(load, l, l->input + at, length);
         at += length;
     }
@@ -228,49 +258,37 @@ static void run(struct load *load)
         serve_events(load, 100);
 }
 
-static void print(const struct load *load, double peer_cpu_s)
+static void print(const struct load *load)
 {
     const struct setting *s = load->setting;
     double seconds = (double)(load->stop_ns - load->measure_from_ns) * 1e-9;
     struct series latency = load->latency, *all[] = {&latency};
-    struct rusage usage;
 
-    getrusage(RUSAGE_SELF, &usage);
-    printf("{\"connections\": %zu, \"depth\": %zu, \"offered_per_s\": %zu, \"per_s\": %.1f, \"sent\": %llu, "
-           "\"unanswered\": %llu, \"errors\": %llu, \"peer_cpu_s\": %.4f, \"client_cpu_s\": %.4f, \"series\": ",
-           s->connections, s->depth, s->rate, (double)load->in_time / seconds, (unsigned long long)load->sent,
-           (unsigned long long)(load->sent - load->answered), (unsigned long long)load->errors, peer_cpu_s,
-           (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-               (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6);
+    printf("{\"offered_per_s\": %zu, \"per_s\": %.1f, \"sent\": %llu, \"unanswered\": %llu, \"errors\": %llu, "
+           "\"series\": ",
+           s->rate, (double)load->in_time / seconds, (unsigned long long)load->sent,
+           (unsigned long long)(load->sent - load->answered), (unsigned long long)load->errors);
     series_print(all, 1);
     printf("}\n");
 }
 
 int main(int argc, char **argv)
 {
-    struct setting setting = {.connections = 1, .depth = 1, .milliseconds = 1000, .elements = 16};
+    struct setting setting = {.connections = 1, .depth = 1, .milliseconds = 1000};
     const struct bench_option options[] = {
-        {.name = "socket", .text = &setting.socket},
         {.name = "connections", .count = &setting.connections},
         {.name = "depth", .count = &setting.depth},
         {.name = "rate", .count = &setting.rate},
         {.name = "milliseconds", .count = &setting.milliseconds},
-        {.name = "elements", .count = &setting.elements},
-        {.name = "add", .flag = &setting.add},
-        {.name = "peer", .flag = &setting.peer},
+        {.name = "raw", .flag = &setting.raw},
         {0},
     };
     struct load load = {.setting = &setting};
-    struct peer peer = {0};
 
     options_read(argc, argv, options);
     if (setting.connections > CONNECTIONS_MAX || setting.depth > WINDOW_MAX) {
         fprintf(stderr, "bench_load: at most %d connections, each %d deep\n", CONNECTIONS_MAX, WINDOW_MAX);
         return 2;
-    }
-    if (setting.peer) {
-        peer_start(&peer);
-        setting.socket = peer.path;
     }
     load.links = calloc(setting.connections, sizeof(*load.links));
     load.epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -280,19 +298,17 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < setting.connections; i++) {
         struct epoll_event event = {.events = EPOLLIN, .data.ptr = &load.links[i]};
 
-        open_link(&load, &load.links[i]);
+        open_link(&load.links[i]);
         if (epoll_ctl(load.epoll, EPOLL_CTL_ADD, load.links[i].fd, &event) < 0)
             fail("epoll_ctl");
     }
     run(&load);
     for (size_t i = 0; i < setting.connections; i++) {
-        close(load.links[i].fd);
         free(load.links[i].input);
         free(load.links[i].request);
     }
     free(load.links);
-    close(load.epoll);
-    print(&load, setting.peer ? peer_stop(&peer) : 0);
+    print(&load);
     series_deinit(&load.latency);
     return load.errors || load.answered != load.sent;
 }

@@ -35,11 +35,6 @@ void series_add_us(struct series *series, double microseconds)
         series->samples[series->n++] = microseconds;
 }
 
-void series_add(struct series *series, uint64_t start_ns)
-{
-    series_add_us(series, (double)(now_ns() - start_ns) * 1e-3);
-}
-
 static int compare(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -70,6 +65,47 @@ void series_print(struct series *const *all, size_t n_all)
                quantile(series, 0), quantile(series, 1), series->n ? sum / (double)series->n : 0, series->n);
     }
     printf("}\n");
+}
+
+enum { SIDES_MAX = 8, LEAST_BLOCKS = 4, SECONDS = 25 };
+
+static int run_block(const struct side *side, void *bench, size_t calls, size_t per, struct series *series)
+{
+    for (size_t i = 0; i < calls; i++) {
+        uint64_t start = now_ns();
+
+        if (side->call(bench))
+            return -1;
+        if (series)
+            series_add_us(series, (double)(now_ns() - start) * 1e-3 / (double)per);
+    }
+    return 0;
+}
+
+int sides_measure(const struct side *sides, size_t n, void *bench, const struct turns *turns)
+{
+    struct series series[SIDES_MAX], *all[SIDES_MAX] = {0};
+    uint64_t until = now_ns() + SECONDS * UINT64_C(1000000000);
+    int r = 1;
+
+    for (size_t i = 0; i < n; i++) {
+        series_init(&series[i], sides[i].name, turns->blocks * turns->calls);
+        all[i] = &series[i];
+    }
+    for (size_t block = 0; block < turns->blocks && (block < LEAST_BLOCKS || now_ns() < until); block++) {
+        for (size_t i = 0; i < n; i++) {
+            if (run_block(&sides[i], bench, block ? turns->again : turns->warmup, 1, NULL) ||
+                run_block(&sides[i], bench, turns->calls, turns->per, &series[i]))
+                goto free_series;
+        }
+    }
+    series_print(all, n);
+    r = 0;
+
+free_series:
+    for (size_t i = 0; i < n; i++)
+        series_deinit(&series[i]);
+    return r;
 }
 
 size_t parse_count(const char *option, const char *text)

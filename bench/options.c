@@ -82,3 +82,32 @@ int check_kops(enum kops_code code, const struct kops_error *error, const char *
     fprintf(stderr, "bench: %s: %s\n", what, error->message);
     return -1;
 }
+
+int user_add_compile(kops_client *client, kops_kernel **ret_kernel)
+{
+    static const char text[] =
+        "extern \"C\" __global__ void vector_add(float *c, const float *a, const float *b, int n)\n"
+        "{\n"
+        "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        "    if (i < n) c[i] = a[i] + b[i];\n"
+        "}\n";
+    static const struct kops_param params[] = {
+        {.name = "c", .kind = KOPS_PARAM_OUT, .dtype = KOPS_F32, .elements = "n"},
+        {.name = "a", .kind = KOPS_PARAM_IN, .dtype = KOPS_F32, .elements = "n"},
+        {.name = "b", .kind = KOPS_PARAM_IN, .dtype = KOPS_F32, .elements = "n"},
+        {.name = "n", .kind = KOPS_PARAM_SCALAR, .dtype = KOPS_I32},
+    };
+    const struct kops_source source = {.text = text};
+    const struct kops_signature signature = {.entry = "vector_add",
+                                             .params = params,
+                                             .n_params = sizeof(params) / sizeof(params[0]),
+                                             .geometry = {.grid = {"ceil_div(n, 256)"}, .block = {"256"}}};
+    struct kops_error error;
+    enum kops_code code = kops_kernel_compile(client, &source, &signature, ret_kernel, NULL, &error);
+
+    if (code == KOPS_ERR_UNSUPPORTED || code == KOPS_ERR_PERMISSION_DENIED) {
+        fprintf(stderr, "%s\n", error.message);
+        return EXIT_SKIPPED;
+    }
+    return check_kops(code, &error, "compile") ? 1 : 0;
+}

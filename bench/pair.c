@@ -4,7 +4,6 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -141,87 +140,6 @@ int pair_start_words(struct pair *pair)
     return r;
 }
 
-static void serve(const int *fds, size_t n, size_t request_bytes, size_t reply_bytes)
-{
-    int epoll = epoll_create1(EPOLL_CLOEXEC);
-    char buffer[PAIR_MAX_BYTES] = {0};
-
-    for (size_t i = 0; i < n; i++)
-        epoll_ctl(epoll, EPOLL_CTL_ADD, fds[i], &(struct epoll_event){.events = EPOLLIN, .data.fd = fds[i]});
-    for (size_t left = n; left > 0;) {
-        struct epoll_event ready[PAIR_MAX_CLIENTS];
-        int n_ready = epoll_wait(epoll, ready, PAIR_MAX_CLIENTS, -1);
-
-        for (int i = 0; i < n_ready; i++) {
-            int fd = ready[i].data.fd;
-
-            if (receive_all(fd, buffer, request_bytes, 0) || send_all(fd, buffer, reply_bytes)) {
-                close(fd);
-                left--;
-            }
-        }
-    }
-}
-
-int pair_server_start(struct pair_server *server, size_t clients, size_t request_bytes, size_t reply_bytes)
-{
-    int far[PAIR_MAX_CLIENTS], r;
-    pid_t parent = getpid();
-    size_t made = 0;
-
-    *server = (struct pair_server){.n = clients};
-    if (clients > PAIR_MAX_CLIENTS)
-        return -EINVAL;
-    for (; made < clients; made++) {
-        int fds[2];
-
-        if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) < 0) {
-            r = -errno;
-            goto close_all;
-        }
-        server->fds[made] = fds[0];
-        far[made] = fds[1];
-    }
-    server->child = fork();
-    if (server->child < 0) {
-        r = -errno;
-        goto close_all;
-    }
-    if (server->child == 0) {
-        pair_server_forget(server);
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (getppid() == parent)
-            serve(far, clients, request_bytes, reply_bytes);
-        _exit(0);
-    }
-    for (size_t i = 0; i < clients; i++)
-        close(far[i]);
-    return 0;
-
-close_all:
-    for (size_t i = 0; i < made; i++) {
-        close(server->fds[i]);
-        close(far[i]);
-    }
-    return r;
-}
-
-void pair_of_server(struct pair *pair, struct pair_server *server, size_t client, size_t request_bytes,
-                    size_t reply_bytes)
-{
-    *pair = (struct pair){.fd = server->fds[client], .request_bytes = request_bytes, .reply_bytes = reply_bytes};
-    server->fds[client] = -1;
-}
-
-void pair_server_forget(struct pair_server *server)
-{
-    for (size_t i = 0; i < server->n; i++) {
-        if (server->fds[i] >= 0)
-            close(server->fds[i]);
-        server->fds[i] = -1;
-    }
-}
-
 int pair_call(const struct pair *pair)
 {
     static const char request[PAIR_MAX_BYTES];
@@ -243,8 +161,6 @@ int pair_call(const struct pair *pair)
 void pair_stop(struct pair *pair)
 {
     close(pair->fd);
-    if (!pair->child)
-        return;
     if (pair->words)
         kill(pair->child, SIGKILL);
     while (waitpid(pair->child, NULL, 0) < 0 && errno == EINTR) {

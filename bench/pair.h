@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-enum { PAIR_MAX_BYTES = 4096, PAIR_MAX_CLIENTS = 64 };
+enum { PAIR_MAX_BYTES = 4096 };
 
 struct pair_words;
 
@@ -28,25 +28,10 @@ int pair_start(struct pair *pair, size_t request_bytes, size_t reply_bytes, uint
 /* The same with two words of shared memory in place of the socket. */
 int pair_start_words(struct pair *pair);
 
-/* One process that answers on the sockets of several pairs, as a server does: it sleeps in epoll_wait(). */
-struct pair_server {
-    pid_t child;
-    size_t n;
-    int fds[PAIR_MAX_CLIENTS];
-};
-
-/* Starts it. 0, or negative errno. */
-int pair_server_start(struct pair_server *server, size_t clients, size_t request_bytes, size_t reply_bytes);
-/* The pair of one client, which stops it as any other. The server ends with its last client. */
-void pair_of_server(struct pair *pair, struct pair_server *server, size_t client, size_t request_bytes,
-                    size_t reply_bytes);
-/* In the process that started it, and in those clients that have their pair: closes what is left. */
-void pair_server_forget(struct pair_server *server);
-
 /* One round trip. 0, or negative errno. */
 int pair_call(const struct pair *pair);
 
-/* Ends the child, when it is the pair's own, and waits for it. */
+/* Ends the child and waits for it. */
 void pair_stop(struct pair *pair);
 
 #endif

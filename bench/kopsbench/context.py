@@ -10,6 +10,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -34,9 +35,6 @@ class Context:
     blocks: int
     spin_us: int | None
     mps: bool = False  # this process and its children share the GPU through MPS
-    faults: int = 1000  # of isolation_storm
-    hangs: int = 200
-    storm_seconds: float = 180.0  # then it ends before it has made them all
     shapes: tuple[str, ...] = ()  # of gemm_tuned; all without one
     smoke: bool = False  # tiny counts, a stand-in for the GPU: the numbers mean nothing
     notes: dict[str, Any] = field(default_factory=dict)
@@ -54,15 +52,19 @@ class Context:
                 return folder / name
         raise Skipped(f"{name} is not in {self.build}/bin; build it first (make build)")
 
-    def run_program(self, name: str, *arguments: Any, socket: str | None, seconds: float = 50.0) -> dict[str, Any]:
-        """What a program of ours found; its arguments are `--option value` pairs. Without a socket it needs no daemon."""
+    def run_program(
+        self, name: str, *arguments: Any, socket: str | None, seconds: float = 50.0, given: bytes = b"", fds: Sequence[int] = ()
+    ) -> dict[str, Any]:
+        """What a program of ours found; its arguments are `--option value` pairs. Without a socket it needs no daemon. It reads `given`
+        and inherits `fds`."""
         to_daemon = ["--socket", socket] if socket else []
         command = [str(self.program(name)), *to_daemon, *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+        done = subprocess.run(command, input=given, capture_output=True, timeout=seconds, pass_fds=fds)
+        why = done.stderr.decode(errors="replace").strip()
         if done.returncode == EXIT_SKIPPED:
-            raise Skipped(done.stderr.strip() or f"{name} cannot run here")
+            raise Skipped(why or f"{name} cannot run here")
         if done.returncode != 0:
-            raise RuntimeError(f"{name} ended with status {done.returncode}: {done.stderr.strip()[-500:]}")
+            raise RuntimeError(f"{name} ended with status {done.returncode}: {why[-500:]}")
         found: dict[str, Any] = json.loads(done.stdout)
         return found
 
@@ -112,7 +114,7 @@ class Context:
             raise Skipped("this client has no ordered calls")
         return kops.connect(socket or self.gpu_daemon.socket_path, **{"timeout": 60, **options})
 
-    def python_link(self) -> dict[str, str]:
+    def python_link(self) -> dict[str, Any]:
         """For the detail of a measure through the Python client."""
         compiled = any(name.startswith("kops._native") for name in sys.modules)
         return {"python_client": "compiled extension" if compiled else "pure Python"}
@@ -185,6 +187,17 @@ class Context:
             **({"daemon_spin_us": self._daemon_spin} if self._daemon_spin is not None else {}),
             **self.notes,
         }
+
+
+def torch_of_a_child() -> Any:
+    """In a process that a measure started: torch, or the stand-in for it."""
+    if os.environ.get("KOPS_BENCH_SMOKE"):
+        from . import smoke_torch
+
+        return smoke_torch
+    import torch
+
+    return torch
 
 
 def mps_is_active() -> bool:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import cycle, islice
+from collections.abc import Callable, Sequence
 from typing import Any
 
 L2_BYTES = 60 << 20  # the largest second-level cache of a GPU of today: what does not fit there twice is cold
@@ -38,10 +37,10 @@ def event_times(torch: Any, calls: Sequence[Callable[[], None]]) -> list[float]:
     return [before.elapsed_time(after) * 1e3 for before, after in events]
 
 
-def kernel_times(torch: Any, calls: Sequence[Callable[[], Any]], each: int | None = 1, gaps: bool = True) -> list[float]:
-    """Microseconds of calls of `each` kernels, by CUPTI's records: the sum of theirs; None: of as many kernels each as all of them
-    have together, with `gaps` from the begin of a call's first kernel to the end of its last one, as the daemon counts a product, else
-    their sum, too. The daemon's own kernels of elementwise ops tell the same time."""
+def kernel_times(torch: Any, calls: Sequence[Callable[[], Any]], each: int | None = 1) -> list[float]:
+    """Microseconds of calls of `each` kernels, by CUPTI's records; None: of as many kernels each as all of them have together. A call
+    lasts from the begin of its first kernel to the end of its last one, as the daemon counts a product. The daemon's own kernels of
+    elementwise ops tell the same time."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for call in calls:
             call()
@@ -52,16 +51,4 @@ def kernel_times(torch: Any, calls: Sequence[Callable[[], Any]], each: int | Non
         raise RuntimeError(f"{len(calls)} calls ran {len(kernels)} kernels: {sorted({event.name for event in kernels})}")
     ranges = [event.time_range for event in sorted(kernels, key=lambda event: event.time_range.start)]
     of_calls = [ranges[first : first + n] for first in range(0, len(ranges), n)]
-    if each is None and gaps:
-        return [float(call[-1].end - call[0].start) for call in of_calls]
-    return [sum(float(kernel.elapsed_us()) for kernel in call) for call in of_calls]
-
-
-class Rotation:
-    """Operands in turn, forever."""
-
-    def __init__(self, operands: list[Any]) -> None:
-        self._next = cycle(operands)
-
-    def take(self, n: int) -> Iterator[Any]:
-        return islice(self._next, n)
+    return [float(call[-1].end - call[0].start) for call in of_calls]

@@ -8,7 +8,6 @@ Messages are MessagePack; there is no .proto file, so that nothing has to be com
 
 from __future__ import annotations
 
-import os
 import sys
 from concurrent import futures
 from typing import Any
@@ -67,12 +66,10 @@ def main() -> None:
     import grpc
     from standin_cuda import Driver
 
-    if os.environ.get("KOPS_BENCH_SMOKE"):
-        from kopsbench import smoke_torch as torch
-    else:
-        import torch  # type: ignore[no-redef]
+    from .context import torch_of_a_child
 
-        torch.ones(1, device="cuda")
+    torch = torch_of_a_child()
+    torch.full((1,), 1.0, device="cuda")
     adder = Adder(torch, Driver())
 
     class Handler(grpc.GenericRpcHandler):

@@ -1,39 +1,31 @@
 """A process that knows nothing of a kernel yet: how long it takes from a source to the end of the first launch.
 
     python -m kopsbench.kernel_process launch SOCKET       by kopsd, then by torch.cuda._compile_kernel; reads the source
-    python -m kopsbench.kernel_process here SOCKET         by kopsd, launched in this process's context
+    python -m kopsbench.kernel_process here SOCKET         by kopsd, launched in this process's context; reads the source
     python -m kopsbench.kernel_process load_inline FOLDER  by torch's load_inline
-    python -m kopsbench.kernel_process compile SOCKET      by kopsd, only compiled; says `ready`, then waits for the source
+    python -m kopsbench.kernel_process node SOCKET         has many kernels compiled by kopsd
+    python -m kopsbench.kernel_process nvrtc ARCH          compiles them itself
 
-Sources come by stdin, each in one line of JSON. Writes a line of JSON. torch is imported, the context made and the
-connection open before the time begins.
+What is read from stdin is one line of JSON, and a line of JSON is written. torch is imported, the context made and the connection open
+before the time begins. `node` and `nvrtc` say `ready`, then read a list of [source, entry], tell their processor time and the time that
+passed since then, and what their imports cost, and live until stdin ends.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
-import os
+import resource
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter_ns
+from time import perf_counter, perf_counter_ns
 from typing import Any
 
-from .context import Skipped
+from .context import Skipped, torch_of_a_child
 from .user_kernels import BLOCK, VECTOR_ADD, load_inline, torch_kernel
 
 ELEMENTS = 1024
-
-
-def _torch() -> Any:
-    if os.environ.get("KOPS_BENCH_SMOKE"):
-        from . import smoke_torch
-
-        return smoke_torch
-    import torch
-
-    return torch
 
 
 def _timed(call: Callable[[], Any]) -> float:
@@ -42,17 +34,20 @@ def _timed(call: Callable[[], Any]) -> float:
     return (perf_counter_ns() - start) * 1e-3
 
 
-def launch(socket: str) -> dict[str, Any]:
-    torch = _torch()
-    source = json.loads(sys.stdin.readline())
-    a, b, c, d = (torch.full((ELEMENTS,), float(i), device="cuda") for i in range(1, 5))
+def _vectors(torch: Any) -> list[Any]:
+    made = [torch.full((ELEMENTS,), float(i), device="cuda") for i in range(1, 5)]
     torch.cuda.synchronize()
-    found: dict[str, Any] = {}
+    return made
+
+
+def launch(socket: str) -> dict[str, Any]:
+    torch, source = torch_of_a_child(), json.loads(sys.stdin.readline())
+    a, b, c, d = _vectors(torch)
     began = perf_counter_ns()
     import kops
 
     with kops.connect(socket, blocking=True) as client:
-        found["ready_us"] = (perf_counter_ns() - began) * 1e-3
+        found: dict[str, Any] = {"ready_us": (perf_counter_ns() - began) * 1e-3}
         client.add(a, b, out=c)  # the tensors are known
         made: list[Any] = []
 
@@ -78,10 +73,8 @@ def launch(socket: str) -> dict[str, Any]:
 
 
 def here(socket: str) -> dict[str, Any]:
-    torch = _torch()
-    source = json.loads(sys.stdin.readline())
-    a, b, c = (torch.full((ELEMENTS,), float(i), device="cuda") for i in range(1, 4))
-    torch.cuda.synchronize()
+    torch, source = torch_of_a_child(), json.loads(sys.stdin.readline())
+    a, b, c, _ = _vectors(torch)
     import kops
 
     with kops.connect(socket) as client:
@@ -90,21 +83,18 @@ def here(socket: str) -> dict[str, Any]:
 
         def first() -> None:
             made.append(VECTOR_ADD.declare(client, source))
-            made[0](c, a, a, ELEMENTS, where="here")
-            torch.cuda.synchronize()
+            again()
 
         def again() -> None:
             made[0](c, a, b, ELEMENTS, where="here")
             torch.cuda.synchronize()
 
-        us = _timed(first)
-        return {"us": us, "again_us": _timed(again), "right": bool(torch.equal(c, torch.add(a, b)))}
+        return {"us": _timed(first), "again_us": _timed(again), "right": bool(torch.equal(c, torch.add(a, b)))}
 
 
 def inline(folder: str) -> dict[str, Any]:
-    torch = _torch()
-    a, b, c = (torch.full((ELEMENTS,), float(i), device="cuda") for i in range(1, 4))
-    torch.cuda.synchronize()
+    torch = torch_of_a_child()
+    a, b, c, _ = _vectors(torch)
     imports = _timed(lambda: importlib.import_module("torch.utils.cpp_extension"))
 
     def call() -> None:
@@ -112,20 +102,41 @@ def inline(folder: str) -> dict[str, Any]:
         module.vector_add_call(c, a, b)
         torch.cuda.synchronize()
 
-    us = _timed(call)
-    return {"us": us, "ready_us": imports, "right": bool(torch.equal(c, torch.add(a, b)))}
+    return {"us": _timed(call), "ready_us": imports, "right": bool(torch.equal(c, torch.add(a, b)))}
 
 
-def only_compile(socket: str) -> dict[str, Any]:
+# ---- one of a machine whose processes all need the same kernels ----
+
+
+def _cpu_ms() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return (used.ru_utime + used.ru_stime) * 1e3
+
+
+def _many(compile: Callable[[str, str], Any]) -> dict[str, Any]:
+    ready_ms = _cpu_ms()
+    print("ready", flush=True)
+    kernels = json.loads(sys.stdin.readline())
+    before, start = _cpu_ms(), perf_counter()
+    found = [compile(source, entry) for source, entry in kernels]
+    return {"cpu_ms": _cpu_ms() - before, "seconds": perf_counter() - start, "ready_ms": ready_ms, "found": found}
+
+
+def node(socket: str) -> dict[str, Any]:
     import kops
 
     with kops.connect(socket, blocking=True) as client:
-        print("ready", flush=True)
-        source = json.loads(sys.stdin.readline())
-        made: list[Any] = []
-        us = _timed(lambda: made.append(client.compile(source, [VECTOR_ADD.entry], arch="sm_90a")))
-        return {"us": us, "cached": made[0].cached, "key": made[0].key}
+        return _many(lambda source, entry: client.compile(source, [entry], arch="sm_90a").key)
+
+
+def nvrtc(arch: str) -> dict[str, Any]:
+    from .nvrtc import Nvrtc
+
+    compiler = Nvrtc()
+    return _many(lambda source, entry: len(compiler.compile(source, arch)))
 
 
 if __name__ == "__main__":
-    print(json.dumps({"launch": launch, "here": here, "load_inline": inline, "compile": only_compile}[sys.argv[1]](sys.argv[2])))
+    ways = {"launch": launch, "here": here, "load_inline": inline, "node": node, "nvrtc": nvrtc}
+    print(json.dumps(ways[sys.argv[1]](sys.argv[2])), flush=True)
+    sys.stdin.readline()  # a process that is ended is not measured

@@ -7,9 +7,7 @@ anything.
 from __future__ import annotations
 
 import ctypes
-import json
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,48 +80,6 @@ def _capture(graph: _Graph) -> Iterator[None]:
         yield
     finally:
         graph.open = False
-
-
-# ---- the profiler ----
-
-int64 = fake_torch.int64
-_kernels: list[tuple[str, int, int]] = []  # of the profile that is open: begin and end, ns of CLOCK_MONOTONIC
-
-
-def zeros(shape: tuple[int, ...], dtype: Any, device: str = "cuda") -> Tensor:
-    return Tensor(_driver.array(numpy.zeros(shape, dtype.name)), dtype, _here)
-
-
-def note_times(times: Tensor, at: int) -> None:
-    """What a kernel on the default stream does that tells when it ran."""
-    _driver.synchronize()
-    begin = time.monotonic_ns()
-    end = time.monotonic_ns()
-    _driver.write(times.array.address + 16 * at, numpy.array([begin, end], numpy.int64).tobytes())
-    _kernels.append(("torch_times", begin, end))
-
-
-class _Profile:
-    """Of those kernels alone."""
-
-    def __enter__(self) -> _Profile:
-        _kernels.clear()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kernels = list(_kernels)
-
-    def export_chrome_trace(self, path: str) -> None:
-        base = time.time_ns() - time.monotonic_ns()
-        rows = [
-            {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": begin / 1e3, "dur": (end - begin) / 1e3}
-            for name, begin, end in self.kernels
-        ]
-        Path(path).write_text(json.dumps({"baseTimeNanoseconds": base, "traceEvents": rows}), encoding="utf-8")
-
-
-profiler = SimpleNamespace(profile=_Profile)
-Tensor.tolist = lambda tensor: tensor.array.numpy().tolist()
 
 
 def _mem_get_info() -> tuple[int, int]:

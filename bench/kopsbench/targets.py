@@ -1,9 +1,11 @@
-"""The table of targets: what each row is called, and how its numbers are written."""
+"""The tables of the pages: what each row is called, and how its numbers are written."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+Records = Mapping[str, Mapping[str, Any]]
 
 ROWS = {
     "noop_rpc_socket_sleep": "C no-op RPC, socket, all sleep",
@@ -37,8 +39,6 @@ ROWS = {
     "program_20_c_vs_graph": "C program of 20 tiny ops, blocking",
     "arrays_20_ops_64MiB": "NumPy program without CUDA: 64 MiB uploaded once, 20 ops, downloaded once",
     "arrays_20_ops_64MiB_vs_shared": "the same",
-    "timing_tiny": "rate of timed tiny ops",
-    "timing_50us": "rate of timed ops of 50 µs",
     "timing_off_add_tiny": "rate of timed tiny adds, against a daemon without CUPTI",
     "timing_off_add_50us": "the same of 50 µs",
     "timing_off_gemm_tiny": "of gemms of 256³, bf16",
@@ -58,8 +58,6 @@ ROWS = {
     "clients_16_jain": "of 16 clients",
     "clients_64_jain": "of 64 clients",
     "priority_high_beside_gemms": "high-priority tiny add beside f32 gemms of 8192³",
-    "cached_reference_id": "cached tensor reference in the daemon, buffer id",
-    "cached_reference_ipc": "cached tensor reference in the daemon, IPC handle",
     "compile_cold_to_first_launch": "kernel of a user's: source to first launch, compiled now",
     "compile_cold_vs_load_inline": "the same",
     "compile_second_process": "the same, of a kernel that another process had compiled",
@@ -67,8 +65,6 @@ ROWS = {
     "compile_second_process_vs_load_inline": "the same",
     "compile_second_process_with_imports_vs_load_inline": "the same, with the imports of each",
     "compile_after_restart": "the same, of a kernel on the disk of a restarted daemon",
-    "remote_cache": "compile request of a second node, served by an HTTP server on the same machine",
-    "compile_single_flight": "compiles when 64 processes ask for the same new kernel",
     "compile_node_cpu": "8 processes that start at once and need the same 20 new kernels: processor time of all",
     "compile_node_compiles": "the same: compiles",
     "kernel_launch_python_vs_builtin": "ordered launch of a user's kernel from Python, MPS",
@@ -90,7 +86,6 @@ ROWS = {
     "judge_thousand_trouble": "the same: errors of clients that work beside",
     "judge_thousand_stalled": "the same: their time in waits of 5 ms and more",
     "judge_spread": "a solution judged 20 times beside others' work: spread of its time",
-    "judge_ncu": "a judge's cold times, kernels of 20 µs and more, from ncu's",
     "kernel_launch_blocking_python_vs_builtin": "blocking launch of a user's kernel from Python",
     "kernel_launch_blocking_python_vs_torch_nvrtc": "blocking launch of a user's kernel from Python",
     "tutorial_square_matrix": "`square_matrix_kernel` of 8192², GPU time",
@@ -98,7 +93,6 @@ ROWS = {
     "tutorial_gemm": "`gemm_kernel` of 2048³, GPU time",
     "tutorial_custom": "`custom_kernel` of 2²⁶, GPU time",
     "tutorial_vector_add": "`vector_add` of 2²⁶, GPU time",
-    "noop_rpc_2_clients_2_cores": "host backend on 2 cores, no-op RPC, 2 clients",
     **{
         f"load_{kind}_{count}_connections": f"{what}, {count} connection{'s' * (count > 1)}, 2 processors"
         for kind, what in (("noop", "no-op"), ("add", "add of 16 f32, host"))
@@ -109,7 +103,28 @@ ROWS = {
     "isolation_fault_others_wait": "another user's kernel faults: longest wait for a right answer",
 }
 UNITS = {"us": "µs", "calls/s": "/s", "requests/s": "/s", "Jain's index": "", "compiles": "", "count": ""}
-HEAD = ("measure", "against", "kopsd p50 (p99)", "peer p50 (p99)", "ratio", "target", "met")
+MET = {True: "yes", False: "**no**", None: ""}
+
+
+# ---- what tables have in common ----
+
+
+def lines(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
+
+
+def failed(record: Mapping[str, Any]) -> str | None:
+    """What a record without a number says in its place."""
+    if not record.get("error"):
+        return None
+    return f"failed: {record['error'].strip().splitlines()[-1][:120]}".replace("|", "\\|")
+
+
+def duration(us: float) -> str:
+    if us >= 1e6:
+        return f"{us / 1e6:.3g} s"
+    return f"{us / 1e3:.3g} ms" if us >= 1e3 else f"{us:.3g} µs"
 
 
 def amount(value: float, unit: str) -> str:
@@ -119,9 +134,7 @@ def amount(value: float, unit: str) -> str:
 
 
 def side(summary: Mapping[str, Any] | None, unit: str) -> str:
-    if not summary:
-        return ""
-    return f"{amount(summary['p50'], unit)} ({amount(summary['p99'], unit)})"
+    return f"{amount(summary['p50'], unit)} ({amount(summary['p99'], unit)})" if summary else ""
 
 
 def target(record: Mapping[str, Any]) -> str:
@@ -137,43 +150,33 @@ def target(record: Mapping[str, Any]) -> str:
     return f"{sign} {record['target']:g} ×"
 
 
-def cells(label: str, record: Mapping[str, Any]) -> tuple[str, ...]:
-    if record.get("error"):
-        reason = record["error"].strip().splitlines()[-1].replace("|", "\\|")
-        return (label, f"failed: {reason[:120]}", "", "", "", "", "")
-    ratio = "" if record["ratio"] is None else f"{record['ratio']:.3g} ×"
-    met = {True: "yes", False: "**no**", None: ""}[record["met"]]
-    peer = record["peer"]
-    against = (peer.get("name") or "").replace("_", " ") if peer else "–"
-    return (
-        label,
-        against,
-        side(record["ours"], record["unit"]),
-        side(peer, record["unit"]),
-        ratio,
-        target(record),
-        met,
-    )
+# ---- the table of targets ----
 
 
-def markdown(records: Mapping[str, Mapping[str, Any]], *, everything: bool = False, part: bool = False) -> str:
-    """`everything`: also rows that the table of targets does not have; `part`: nothing is said of rows without a record."""
+def markdown(records: Records, *, everything: bool = False) -> str:
+    """`everything`: also rows that the table of targets does not have."""
     names = [name for name in ROWS if name in records]
     if everything:
         names += [name for name in records if name not in ROWS]
-    rows = [HEAD, ("---",) * len(HEAD), *(cells(ROWS.get(name, name), records[name]) for name in names)]
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    rows = []
+    for name in names:
+        record, label = records[name], ROWS.get(name, name)
+        if failed(record):
+            rows.append((label, failed(record) or "", "", "", "", "", ""))
+            continue
+        peer, unit = record["peer"], record["unit"]
+        against = (peer.get("name") or "").replace("_", " ") if peer else "–"
+        ratio = "" if record["ratio"] is None else f"{record['ratio']:.3g} ×"
+        rows.append((label, against, side(record["ours"], unit), side(peer, unit), ratio, target(record), MET[record["met"]]))
+    table = lines(("measure", "against", "kopsd p50 (p99)", "peer p50 (p99)", "ratio", "target", "met"), rows)
     missing = [name for name in ROWS if name not in records]
-    if missing and not part:
-        lines += ["", f"Not measured: {', '.join(missing)}."]
-    return "\n".join(lines)
+    return table + (f"\n\nNot measured: {', '.join(missing)}." if missing else "")
 
 
-def waits(hosts: Sequence[Mapping[str, Mapping[str, Any]]]) -> str:
+def waits(hosts: Sequence[Records]) -> str:
     """Blocking calls by how long the work takes, of several hosts, whose names are letters in the order of their records."""
     names = [name for name in ROWS if any("processor_us_a_call" in found.get(name, {}).get("detail", {}) for found in hosts)]
-    head = ("measure", "host", "kopsd p50 (p99)", "torch p50 (p99)", "ratio", "p99 wanted", "processor time of torch's")
-    rows = [head, ("---",) * len(head)]
+    rows = []
     for name in names:
         for letter, found in zip("ABCDEFGH", hosts, strict=False):
             if (record := found.get(name)) is None or record.get("error"):
@@ -182,124 +185,91 @@ def waits(hosts: Sequence[Mapping[str, Mapping[str, Any]]]) -> str:
             processors = detail["processor_us_a_call"] / detail["processor_us_a_call_peer"]
             p99 = f"≤ {amount(detail['p99_asked'], unit)}{'' if detail['p99_met'] else ': **no**'}"
             ratio = f"{record['ratio']:.3g} ×{'' if record['met'] else ', **missed**'}"
-            what = (ROWS[name], letter, side(record["ours"], unit), side(record["peer"], unit), ratio, p99, f"{processors:.2g} ×")
-            rows.append(what)
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+            rows.append((ROWS[name], letter, side(record["ours"], unit), side(record["peer"], unit), ratio, p99, f"{processors:.2g} ×"))
+    return lines(("measure", "host", "kopsd p50 (p99)", "torch p50 (p99)", "ratio", "p99 wanted", "processor time of torch's"), rows)
 
 
-def duration(us: float) -> str:
-    if us >= 1e6:
-        return f"{us / 1e6:.3g} s"
-    return f"{us / 1e3:.3g} ms" if us >= 1e3 else f"{us:.3g} µs"
+# ---- one user beside another ----
 
 
 def beside(side: Mapping[str, Any] | None, failures: Any, ended: Any) -> str:
     """p50 and p99 of the user that works; what failed is said in their place."""
     if not side:
         return ""
-    what = f"{duration(side['p50'])}, {duration(side['p99'])}"
-    if failures:
-        what = f"no answer for {duration(side['p99'])}"
+    what = f"no answer for {duration(side['p99'])}" if failures else f"{duration(side['p50'])}, {duration(side['p99'])}"
     return what + (f"; the daemon ended with status {ended}" if ended is not None else "")
 
 
-def neighbours(records: Mapping[str, Mapping[str, Any]]) -> str:
-    """The rows of `bench/run neighbours`, in Markdown, beside those of the daemon before, or of the user alone."""
+def neighbours(records: Records) -> str:
+    """The rows of `bench/run neighbours`, beside those of the daemon before, or of the user alone."""
     whose = "before" if any("before" in record.get("detail", {}) for record in records.values()) else "alone"
-    rows: list[tuple[str, ...]] = [("while the other user does", f"{whose}: p50, p99", "now: p50, p99", "met"), ("---",) * 4]
+    rows = []
     for name, record in records.items():
         if not name.startswith("neighbours_"):
             continue
-        if record.get("error"):
-            rows.append((name, "", f"failed: {record['error'].strip().splitlines()[-1][:120]}", ""))
+        if failed(record):
+            rows.append((name, "", failed(record) or "", ""))
             continue
-        detail = record["detail"]
+        detail, met = record["detail"], MET[record["met"]]
         before = detail.get("before", {})
-        met = {True: "yes", False: "**no**", None: ""}[record["met"]]
         if record["unit"] == "share":
             was = f"{before['share']:.2g}" if before else ""
             rows.append(("adds on 64 connections: share of the user with 1", was, f"{record['ours']['p50']:.2g}", met))
             continue
-        title = detail["measured"].split(": ", 1)[1]
         was = beside(before, before.get("failures"), before.get("daemon_ended"))
         if whose == "alone":
             was = beside(record["peer"], None, None)
-        rows.append((title, was, beside(record["ours"], detail["failures"], detail["daemon_ended"]), met))
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+        now = beside(record["ours"], detail["failures"], detail["daemon_ended"])
+        rows.append((detail["measured"].split(": ", 1)[1], was, now, met))
+    return lines(("while the other user does", f"{whose}: p50, p99", "now: p50, p99", "met"), rows)
 
 
-def three(side: Mapping[str, Any] | None, unit: str) -> str:
-    """p50, p99 and the largest, without those that are the same."""
-    if not side:
-        return ""
-    numbers = [side["p50"], side["p99"], side.get("max", side["p99"])]
-    shown = numbers[:1] if len(set(numbers)) == 1 else numbers
-    return ", ".join(amount(number, unit) for number in shown)
-
-
-def isolation(records: Mapping[str, Mapping[str, Any]]) -> str:
-    """The records of `bench/run isolation`, in Markdown."""
-    head = ("executors.isolate = user", "p50, p99, largest", "off", "ratio", "target", "met")
-    rows: list[tuple[str, ...]] = [head, ("---",) * len(head)]
-    for name, record in records.items():
-        if not name.startswith("isolation_"):
-            continue
-        label = name.removeprefix("isolation_").replace("_", " ")
-        if record.get("error"):
-            rows.append((label, f"failed: {record['error'].strip().splitlines()[-1][:120]}", "", "", "", ""))
-            continue
-        ratio = "" if record["ratio"] is None else f"{record['ratio']:.3g} ×"
-        met = {True: "yes", False: "**no**", None: ""}[record["met"]]
-        ours, off = three(record["ours"], record["unit"]), three(record["peer"], record["unit"])
-        rows.append((label, ours, off, ratio, target(record), met))
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
-
-
-WAYS = {
-    "single": "`timing=True`",
-    "exact": '`timing="exact"`',
-    "repeated": "`profile`",
-    "statistics_p50": "`stats()`, p50",
-    "statistics_mean": "`stats()`, mean",
+HARM = {
+    "fault": "a kernel faults",
+    "fault_no_spare": "the same, no executor is ready to take over",
+    "hang": "a kernel never ends, deadline 100 ms",
+}
+FELT = {
+    "reply": "its reply",
+    "next_good": "until the next good reply",
+    "others_wait": "the others' longest wait for a right answer",
+    "other_kernels_wait": "the same of others whose own kernels wait for a turn",
+    "others_calls": "the others' calls",
+    "trouble": "errors, wrong answers and reconnections of the others",
 }
 
 
-def truth(records: Mapping[str, Mapping[str, Any]]) -> str:
-    """The records of `bench/run truth`, in Markdown: what the daemon says beside what CUPTI recorded."""
-    head = ("work", "told by", "kopsd p50 (p99)", "CUPTI p50 (p99)", "difference", "target", "met")
-    rows: list[tuple[str, ...]] = [head, ("---",) * len(head)]
-    for name, record in records.items():
-        if not name.startswith("truth_"):
-            continue
-        if record.get("error"):
-            rows.append((name, f"failed: {record['error'].strip().splitlines()[-1][:120]}", "", "", "", "", ""))
-            continue
-        detail = record["detail"]
-        timer = f", {detail['timer']}" if detail.get("timer") else ""
-        sides = (side(record[which], record["unit"]) for which in ("ours", "peer"))
-        met = {True: "yes", False: "**no**", None: ""}[record["met"]]
-        rows.append((detail["title"], WAYS[detail["mode"]] + timer, *sides, f"{detail['difference']:+.3g} µs", target(record), met))
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+def isolation(records: Records) -> str:
+    """The records of `bench/run isolation`."""
+    rows = []
+    for name, what in HARM.items():
+        for key, felt in FELT.items():
+            record = records.get(f"isolation_{name}_{key}")
+            if record and not record.get("error"):
+                ours = record["ours"]
+                numbers = [ours["p50"], ours["p99"], ours.get("max", ours["p99"])]
+                shown = numbers[:1] if len(set(numbers)) == 1 else numbers
+                text = ", ".join(amount(number, record["unit"]) for number in shown)
+                rows.append((what, felt, text, target(record), MET[record["met"]]))
+                what = ""
+    return lines(("another user's kernel", "measured", "p50, p99, largest", "target", "met"), rows)
 
 
 # ---- gemm as it was tuned ----
 
 
-def tuned(records: Mapping[str, Mapping[str, Any]]) -> str:
-    """The records of `bench/run gemm_tuned`, in Markdown: a line a shape (m × n × k), a column a type, in each cell the ratio
-    to torch.mm and what the tuning chose."""
+def tuned(records: Records) -> str:
+    """The records of `bench/run gemm_tuned`: a line a shape (m × n × k), a column a type, in each cell the ratio to torch.mm and what
+    the tuning chose."""
     prefix = "gemm_tuned_"
     cells: dict[str, dict[str, str]] = {}
     for name, record in records.items():
         dtype, _, shape = name.removeprefix(prefix).partition("_")
-        if not name.startswith(prefix) or shape == "tuning" or record.get("error"):
-            continue
-        plan = record["detail"]["chosen"].split(",")[0]
-        cells.setdefault(shape, {})[dtype] = f"{record['ratio']:.2f} × ({plan})"
+        if name.startswith(prefix) and shape != "tuning" and not record.get("error"):
+            cells.setdefault(shape, {})[dtype] = f"{record['ratio']:.2f} × ({record['detail']['chosen'].split(',')[0]})"
     dtypes = list(dict.fromkeys(dtype for row in cells.values() for dtype in row))
-    rows = [["shape", *dtypes], ["---"] * (1 + len(dtypes))]
-    rows += [[shape if "x" in shape else f"{shape}³", *(row.get(dtype, "") for dtype in dtypes)] for shape, row in cells.items()]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    rows = [[shape if "x" in shape else f"{shape}³", *(row.get(dtype, "") for dtype in dtypes)] for shape, row in cells.items()]
+    return lines(["shape", *dtypes], rows)
 
 
 # ---- ten of them, for the first page ----
@@ -327,19 +297,17 @@ def readable(value: float, unit: str) -> str:
     return f"{value:.3g} {UNITS.get(unit, unit)}".replace(" /s", " a second")
 
 
-def brief_cells(label: str, record: Mapping[str, Any]) -> tuple[str, ...]:
-    unit, peer = record["unit"], record["peer"]
-    if not peer:
-        return (label, readable(record["ours"]["p50"], unit), "", "")
-    name = (peer.get("name") or "").replace("torch.cuda._compile_kernel", "`torch.cuda._compile_kernel`")
-    other = f"{name.replace('_', ' ') if '`' not in name else name}: {readable(peer['p50'], unit)}"
-    ratio = f"{record['ratio']:.0f}" if record["ratio"] >= 10 else f"{record['ratio']:.2g}"
-    verdict = f"{ratio} × the {'time' if record['better'] == 'lower' else 'rate'}"
-    return (label, readable(record["ours"]["p50"], unit), other, verdict)
-
-
-def brief(records: Mapping[str, Mapping[str, Any]]) -> str:
+def brief(records: Records) -> str:
     """Medians only. A measure without a record is an error: the page would say less than it promises."""
-    header = ("measure", "kopsd", "beside it", "kopsd is")
-    rows = [header, ("---",) * 4, *(brief_cells(label, records[name]) for name, label in BRIEF.items())]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    rows = []
+    for name, label in BRIEF.items():
+        record = records[name]
+        unit, peer, ours = record["unit"], record["peer"], readable(record["ours"]["p50"], record["unit"])
+        if not peer:
+            rows.append((label, ours, "", ""))
+            continue
+        who = (peer.get("name") or "").replace("torch.cuda._compile_kernel", "`torch.cuda._compile_kernel`")
+        other = f"{who.replace('_', ' ') if '`' not in who else who}: {readable(peer['p50'], unit)}"
+        ratio = f"{record['ratio']:.0f}" if record["ratio"] >= 10 else f"{record['ratio']:.2g}"
+        rows.append((label, ours, other, f"{ratio} × the {'time' if record['better'] == 'lower' else 'rate'}"))
+    return lines(("measure", "kopsd", "beside it", "kopsd is"), rows)

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .context import ROOT, Context, Skipped
+from .context import ROOT, Skipped
 
 EXAMPLES = ROOT / "client_py" / "examples" / "kernels"
 BLOCK = 256
@@ -92,15 +92,6 @@ def fresh(source: str) -> str:
     changed = source.replace("if (i < n)", f"if (i < n && n != {never})")
     assert changed != source
     return changed
-
-
-def kernel_client(context: Context, **options: Any) -> Any:
-    """A client of a daemon that runs users' kernels, or Skipped."""
-    client = context.connect(**options)
-    if "kernels" in client.info.features:
-        return client
-    client.close()
-    raise Skipped("the daemon runs no kernels of users: it has no CUDA device or no NVRTC, or its policy says so")
 
 
 @cache

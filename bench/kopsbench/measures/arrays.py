@@ -1,4 +1,5 @@
-"""Twenty ops of a process without CUDA on arrays that stay on the GPU, against arrays that each call copies there and back."""
+"""Arrays of a process: twenty ops on kops.Arrays, which stay on the GPU, against arrays that each call copies there and back; and a
+small blocking add on arrays in shared memory, which the daemon copies, against torch doing the same from page-locked memory."""
 
 from __future__ import annotations
 
@@ -6,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ..context import Context
-from ..record import Record, summarise, summarise_rate
-from . import add, rounds
-from .blocking import timed
+from ..record import Record, summarise_rate
+from . import add
+from .common import beside, rounds, timed
 
 OPS, BYTES, SMOKE_BYTES, CALLS = 20, 64 << 20, 1 << 20, 40
 
@@ -36,7 +37,7 @@ def run(context: Context) -> list[Record]:
     import kops
     import numpy
 
-    count = (SMOKE_BYTES if context.smoke else BYTES) // 4
+    count, calls = (SMOKE_BYTES // 4, 4) if context.smoke else (BYTES // 4, CALLS)
     generator = numpy.random.default_rng(1)
     x, y = ((generator.random(count, numpy.float32) - 0.5) / 4 for _ in range(2))
     got = numpy.empty_like(x)
@@ -61,28 +62,71 @@ def run(context: Context) -> list[Record]:
             return call
 
         sides = [timed(resident), timed(staged(own)), timed(staged(shared))]
-        ours, ordinary, in_shared = rounds(context, sides, calls=4 if context.smoke else CALLS, warmup=1)
+        ours, ordinary, in_shared = rounds(context, sides, calls=calls, warmup=1)
         for found in (got, own[0], shared[0]):
             numpy.testing.assert_allclose(found, right(numpy, x, y), rtol=1e-4)
-        up, down = client.array(x), client.empty(count)
         transfers = {}
-        for name, source, out in (("upload", up, a), ("download", a, down)):
-            samples = [client.copy(source, out=out, timing=True)[1] for _ in range(4 if context.smoke else CALLS)]
-            transfers[f"{name}_gb_s_p50"] = summarise_rate([sample.gpu_us for sample in samples], count * 4).p50
-            transfers[f"{name}_variant"] = samples[-1].variant
-    detail = {"bytes": count * 4, "ops": OPS, **transfers, **context.python_link()}
+        for name, source, out in (("upload", client.array(x), a), ("download", a, client.empty(count))):
+            samples = [client.copy(source, out=out, timing=True)[1].gpu_us or 0.0 for _ in range(calls)]
+            transfers[f"{name}_gb_s_p50"] = summarise_rate(samples, count * 4).p50
+    detail: dict[str, Any] = {"bytes": count * 4, "ops": OPS, **transfers, **context.python_link()}
     measured = f"{OPS} adds and squares on kops.Arrays of {count * 4 >> 20} MiB, uploaded and downloaded once, from ordinary NumPy arrays"
-    times = summarise(ours)
+    name, peers = "arrays_20_ops_64MiB", ("ordinary NumPy arrays, copied by each call", "arrays in shared memory, staged by each call")
     return [
-        Record(
-            "arrays_20_ops_64MiB", "us", "lower", times, summarise(ordinary, "ordinary NumPy arrays, copied by each call"),
-            {"measured": f"{measured}, against the same calls on NumPy arrays", **detail}, target=0.2,
-        ),
-        Record(
-            "arrays_20_ops_64MiB_vs_shared", "us", "lower", times, summarise(in_shared, "arrays in shared memory, staged by each call"),
-            {"measured": f"{measured}, against the same calls on arrays of k.empty", **detail},
-        ),
-    ]  # fmt: skip
+        beside(name, ours, (ordinary, peers[0]), f"{measured}, against the same calls on NumPy arrays", 0.2, **detail),
+        beside(f"{name}_vs_shared", ours, (in_shared, peers[1]), f"{measured}, against the same calls on arrays of k.empty", **detail),
+    ]
+
+
+def through_torch(torch: Any, x: Any, y: Any) -> tuple[Callable[[], None], Any]:
+    """The call, and where its result is then."""
+    a, b, c = (torch.empty(x.size, device="cuda") for _ in range(3))
+    pinned = [torch.empty(x.size).pin_memory() for _ in range(3)]
+    for tensor, values in zip(pinned, (x, y)):
+        tensor.copy_(torch.from_numpy(values))
+
+    def call() -> None:
+        a.copy_(pinned[0], non_blocking=True)
+        b.copy_(pinned[1], non_blocking=True)
+        torch.add(a, b, out=c)
+        pinned[2].copy_(c, non_blocking=True)
+        torch.cuda.synchronize()
+
+    return call, pinned[2]
+
+
+def run_shared(context: Context, count: int) -> list[Record]:
+    import kops
+    import numpy
+
+    generator = numpy.random.default_rng(1)
+    x, y = (generator.random(count, numpy.float32) for _ in range(2))
+    with kops.connect(context.gpu_daemon.socket_path) as client:
+        gpu = client.devices[0]
+        shared = [client.empty(count) for _ in range(3)]
+        shared[0][:], shared[1][:], shared[2][:] = x, y, numpy.nan
+        there = [client.array(values, device=gpu) for values in (x, y, x)]
+        calls = [
+            lambda: client.add(shared[0], shared[1], out=shared[2], device=gpu),
+            lambda: client.add(there[0], there[1], out=there[2]),
+        ]
+        results = [lambda: shared[2], lambda: there[2].get()]
+        if not context.smoke:
+            call, result = through_torch(context.torch, x, y)
+            calls.append(call)
+            results.append(result.numpy)
+        ours, resident, *copied = rounds(context, [timed(call) for call in calls])
+        for found in results:
+            numpy.testing.assert_array_equal(found(), x + y)
+    name, measured = f"shared_add_{4 * count >> 10}KiB", f"Client.add() of {count} f32 in shared memory, waited for"
+    detail: dict[str, Any] = {"bytes": 4 * count, **context.python_link()}
+    peer = (copied[0], "torch: copies from page-locked memory, torch.add, a copy back") if copied else None
+    return [
+        beside(name, ours, peer, measured, 1.0 if peer else None, **detail),
+        beside(f"{name}_vs_resident", ours, (resident, "the same on arrays of the GPU's memory"), measured, **detail),
+    ]
 
 
 add("arrays_20_ops_64MiB", run, on_gpu=True, table=True, seconds=300)
+for _count in (1024, 5120, 16384):
+    add(f"shared_add_{4 * _count >> 10}KiB", run_shared, _count, on_gpu=True)

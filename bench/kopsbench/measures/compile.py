@@ -1,13 +1,18 @@
-"""From the source of a kernel to the end of its first launch: compiled now, by another process, before a restart."""
+"""From the source of a kernel to the end of its first launch: compiled now, by another process, before a restart; and what the machine
+pays when processes that start at once need the same new kernels."""
 
 from __future__ import annotations
 
 import ctypes
 import json
+import os
+import re
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
@@ -15,22 +20,21 @@ from ..context import Context, Skipped
 from ..executors import wait_for_spares
 from ..nvrtc import Module, Nvrtc
 from ..record import Record, Summary, summarise
-from ..user_kernels import BLOCK, VECTOR_ADD, fresh, kernel_client, load_inline_missing
+from ..user_kernels import BLOCK, KERNELS, VECTOR_ADD, fresh, load_inline_missing
 from . import add
-from .blocking import ELEMENTS, check_sum, timed, vectors
-from .peers import rate
+from .common import ELEMENTS, Samples, beside, check, client_with, rate_beside, timed, vectors
 
-COLD_CALLS = 40
-PROCESSES = 5
-RESTARTS = 5
-ASKING = 64
+COLD_CALLS, PROCESSES, RESTARTS = 40, 5, 5
+NODE_PROCESSES, NODE_KERNELS, NODE_ROUNDS = 8, 20, 3
+ARCH = "sm_90a"
+TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
 MEASURED = "from the source of vector_add to the end of its first launch on 1024 f32 torch CUDA tensors"
 
 
 # ---- compiled now ----
 
 
-def ours_cold(client: Any, tensors: Sequence[Any]) -> Any:
+def ours_cold(client: Any, tensors: Sequence[Any]) -> Samples:
     """Samples of compiling a text that nobody has seen."""
     a, b, c = tensors
 
@@ -44,7 +48,7 @@ def ours_cold(client: Any, tensors: Sequence[Any]) -> Any:
     return samples
 
 
-def bare_cold(nvrtc: Nvrtc, arch: str, tensors: Sequence[Any]) -> Any:
+def bare_cold(nvrtc: Nvrtc, arch: str, tensors: Sequence[Any]) -> Samples:
     from standin_cuda import Driver
 
     driver = Driver()
@@ -64,44 +68,31 @@ def bare_cold(nvrtc: Nvrtc, arch: str, tensors: Sequence[Any]) -> Any:
     return samples
 
 
-def one_by_one(sides: Sequence[Any], n: int) -> list[list[float]]:
-    """Not in blocks: a switch of the GPU is nothing beside a compile, and a daemon that is asked now and then is what is
-    meant; it gets its next compiler ready meanwhile."""
-    samples: list[list[float]] = [[] for _ in sides]
-    for turn in range(n + 2):
-        for side, its in zip(sides, samples, strict=True):
-            its += list(side(1)) if turn >= 2 else list(side(1))[:0]
-    return samples
-
-
 def run_cold(context: Context) -> Record:
     nvrtc = Nvrtc()
     a, b, c = vectors(context, 3)
-    with kernel_client(context) as client:
+    with client_with(context, "kernels") as client:
         kernel = VECTOR_ADD.declare(client)
         compiled = kernel.code.compiled
         sides = ours_cold(client, (a, b, c)), bare_cold(nvrtc, compiled.arch, (a, b, c))
         in_a_row = list(sides[0](2 if context.smoke else 8))
-        ours, peer = one_by_one(sides, 4 if context.smoke else COLD_CALLS)
+        # Not in blocks: a switch of the GPU is nothing beside a compile, and a daemon that is asked now and then is what is meant; it
+        # gets its next compiler ready meanwhile.
+        turns = [[next(iter(side(1))) for side in sides] for _ in range(2 + (4 if context.smoke else COLD_CALLS))][2:]
         kernel(c, b, b, ELEMENTS)
-        check_sum(context, b, b, c)
-    return Record(
+        check(context, c, 4.0)
+    return beside(
         "compile_cold_to_first_launch",
-        "us",
-        "lower",
-        summarise(ours),
-        summarise(peer, "NVRTC + cuModuleLoadData + launch in process"),
-        {
-            "measured": f"{MEASURED}, a text that is new each time, blocking; NVRTC of both is loaded and warm; both take turns"
-            " call by call",
-            "ours_in_a_row_p50_us": summarise(in_a_row).p50,
-            "compiler": compiled.compiler,
-            "peer_compiler": f"NVRTC {nvrtc.version}, {nvrtc.path}",
-            "arch": compiled.arch,
-            "compile_us_of_a_call": compiled.compile_us,
-            **context.python_link(),
-        },
-        target=1.15,
+        [ours for ours, _ in turns],
+        ([peer for _, peer in turns], "NVRTC + cuModuleLoadData + launch in process"),
+        f"{MEASURED}, a text that is new each time, blocking; NVRTC of both is loaded and warm; both take turns call by call",
+        1.15,
+        ours_in_a_row_p50_us=summarise(in_a_row).p50,
+        compiler=compiled.compiler,
+        peer_compiler=f"NVRTC {nvrtc.version}, {nvrtc.path}",
+        arch=compiled.arch,
+        compile_us_of_a_call=compiled.compile_us,
+        **context.python_link(),
     )
 
 
@@ -123,29 +114,12 @@ def child(context: Context, *arguments: str, said: Any = None, seconds: float = 
 
 def second_processes(context: Context, count: int) -> list[dict[str, Any]]:
     source = fresh(VECTOR_ADD.source)
-    with kernel_client(context) as client:
+    with client_with(context, "kernels") as client:
         VECTOR_ADD.declare(client, source)
         found = [child(context, "launch", context.gpu_daemon.socket_path, said=source) for _ in range(count)]
-    wrong = [one["cached"] for one in found if one["cached"] == "no"]
-    if wrong:
+    if any(one["cached"] == "no" for one in found):
         raise RuntimeError("the daemon compiled again what it had")
     return found
-
-
-def run_second(context: Context) -> list[Record]:
-    found = second_processes(context, 2 if context.smoke else PROCESSES)
-    ours = [one["us"] for one in found]
-    detail = {
-        "measured": f"{MEASURED} in a process with torch and a connection, of a kernel that another process had compiled",
-        "n": "processes",
-        "second_launch_p50_us": summarise(one["again_us"] for one in found).p50,
-    }
-    made = [Record("compile_second_process", "us", "lower", summarise(ours), None, detail, target=1000.0, absolute=True)]
-    peer = [one["torch_us"] for one in found if "torch_us" in one]
-    name = "torch.cuda._compile_kernel"
-    lacking = next((one["torch_missing"] for one in found if "torch_missing" in one), None)
-    made.append(versus("compile_second_process_vs_torch_nvrtc", ours, peer, name, 15.0, detail, lacking))
-    return made
 
 
 def versus(
@@ -158,52 +132,55 @@ def versus(
     lacking: str | None,
 ) -> Record:
     """How many times as fast; without a peer the detail says why."""
-    return Record(
-        name,
-        "calls/s",
-        "higher",
-        rate(ours),
-        rate(peer, peer_name) if peer else None,
-        {**detail, **({"no_peer": lacking} if lacking else {})},
-        target=target,
-    )
+    without = {"no_peer": lacking} if lacking else {}
+    return rate_beside(name, ours, (peer, peer_name) if peer else None, target=target, **detail, **without)
+
+
+def run_second(context: Context) -> list[Record]:
+    found = second_processes(context, 2 if context.smoke else PROCESSES)
+    ours = [one["us"] for one in found]
+    detail = {
+        "measured": f"{MEASURED} in a process with torch and a connection, of a kernel that another process had compiled",
+        "n": "processes",
+        "second_launch_p50_us": summarise(one["again_us"] for one in found).p50,
+    }
+    first = Record("compile_second_process", "us", "lower", summarise(ours), None, detail, target=1000.0, absolute=True)
+    peer = [one["torch_us"] for one in found if "torch_us" in one]
+    lacking = next((one["torch_missing"] for one in found if "torch_missing" in one), None)
+    return [first, versus("compile_second_process_vs_torch_nvrtc", ours, peer, "torch.cuda._compile_kernel", 15.0, detail, lacking)]
 
 
 def run_load_inline(context: Context) -> list[Record]:
     """An extension takes half a minute, so that is measured once."""
     lacking = "the stand-in has no load_inline" if context.smoke else load_inline_missing()
     few = context.smoke or lacking is not None
-    a, b, c = vectors(context, 3)
-    with kernel_client(context) as client:
-        samples = ours_cold(client, (a, b, c))
+    tensors = vectors(context, 3)
+    with client_with(context, "kernels") as client:
+        samples = ours_cold(client, tensors)
         list(samples(2))
         cold = list(samples(3 if few else 10))
-    processes = second_processes(context, 2 if few else 3)
-    second = [one["us"] for one in processes]
-    second_all = [one["us"] + one["ready_us"] for one in processes]
-    warm_peer_all: list[float] = []
+    second = second_processes(context, 2 if few else 3)
     cold_peer: list[float] = []
-    warm_peer: list[float] = []
+    warm: list[dict[str, Any]] = []
     if lacking is None:
         with tempfile.TemporaryDirectory(prefix="kops-inline-") as folder:
             cold_peer = [child(context, "load_inline", folder, seconds=150)["us"]]
             warm = [child(context, "load_inline", folder, seconds=60) for _ in range(3)]
-        warm_peer = [one["us"] for one in warm]
-        warm_peer_all = [one["us"] + one["ready_us"] for one in warm]
+
+    def first(of: list[dict[str, Any]]) -> list[float]:
+        return [one["us"] for one in of]
+
+    def with_imports(of: list[dict[str, Any]]) -> list[float]:
+        return [one["us"] + one["ready_us"] for one in of]
+
     detail = {"measured": f"{MEASURED}, a text that is new each time; load_inline in a fresh folder and a fresh process"}
-    second_detail = {"measured": f"{MEASURED} in a fresh process, of a kernel that was compiled before; load_inline in its folder"}
+    later = {"measured": f"{MEASURED} in a fresh process, of a kernel that was compiled before; load_inline in its folder"}
+    prefix, imports = "compile_second_process", "import torch.utils.cpp_extension and load_inline, warm"
+    of_imports = {**later, "ours_includes": "import kops and connect"}
     return [
         versus("compile_cold_vs_load_inline", cold, cold_peer, "load_inline, cold", 100.0, detail, lacking),
-        versus("compile_second_process_vs_load_inline", second, warm_peer, "load_inline, warm", 100.0, second_detail, lacking),
-        versus(
-            "compile_second_process_with_imports_vs_load_inline",
-            second_all,
-            warm_peer_all,
-            "import torch.utils.cpp_extension and load_inline, warm",
-            None,
-            {**second_detail, "ours_includes": "import kops and connect"},
-            lacking,
-        ),
+        versus(f"{prefix}_vs_load_inline", first(second), first(warm), "load_inline, warm", 100.0, later, lacking),
+        versus(f"{prefix}_with_imports_vs_load_inline", with_imports(second), with_imports(warm), imports, None, of_imports, lacking),
     ]
 
 
@@ -221,110 +198,138 @@ def run_restart(context: Context) -> Record:
             if turn:
                 daemon.stop()
                 daemon.start()
-            with kernel_client(context, socket=daemon.socket_path) as client:
-                contexts += timed(lambda k=client: k.add(a, b, out=c))(1)
+            with client_with(context, "kernels", socket=daemon.socket_path) as client:
+                contexts += timed(lambda k=client: k.add(a, b, out=c))(1)  # type: ignore[misc]
                 wait_for_spares(client.stats, 1)  # as many as there are by default
-                made: list[Any] = []
-
-                def launch(k: Any = client, its: list[Any] = made) -> None:
-                    its.append(VECTOR_ADD.declare(k, source))
-                    its[0](c, b, b, ELEMENTS)
-
-                (us,) = timed(launch)(1)
-                cached = made[0].code.compiled.cached
+                start = perf_counter_ns()
+                kernel = VECTOR_ADD.declare(client, source)
+                kernel(c, b, b, ELEMENTS)
+                first.append((perf_counter_ns() - start) * 1e-3)
+                cached = kernel.code.compiled.cached
                 if cached != ("disk" if turn else "no"):
                     raise RuntimeError(f"the kernel was cached: {cached}")
-                first += [us] if turn else []
-            check_sum(context, b, b, c)
-    return Record(
-        "compile_after_restart",
-        "us",
-        "lower",
-        summarise(first),
-        None,
-        {
-            "measured": f"{MEASURED}, by a daemon that was restarted and has the kernel on its disk, and whose executors are ready",
-            "n": "restarts",
-            "first_add_with_context_p50_us": summarise(contexts).p50,
-            "peer": "none: nothing else keeps it",
-            **context.python_link(),
-        },
-        target=10000.0,
-        absolute=True,
-    )
+            check(context, c, 4.0)
+    detail = {
+        "measured": f"{MEASURED}, by a daemon that was restarted and has the kernel on its disk, and whose executors are ready",
+        "n": "restarts",
+        "first_add_with_context_p50_us": summarise(contexts).p50,
+        "peer": "none: nothing else keeps it",
+        **context.python_link(),
+    }
+    return Record("compile_after_restart", "us", "lower", summarise(first[1:]), None, detail, target=10000.0, absolute=True)
 
 
 # ---- many at once ----
 
 
-def run_single_flight(context: Context) -> Record:
+def new_kernels(count: int) -> list[tuple[str, str]]:
+    """Texts and names of kernels that nobody has compiled: the tutorials', each with another number in its code."""
+    made = []
+    for i in range(count):
+        kernel = KERNELS[i % len(KERNELS)]
+        never = (1 << 20) + uuid.uuid4().int % (1 << 20)  # a grid that no launch has
+        text, changed = re.subn(r"(__global__[^{;]*\{)", rf"\1\n    if (gridDim.z == {never}) return;", kernel.source)
+        assert changed
+        made.append((text, kernel.entry))
+    return made
+
+
+def tree_ms(root: int) -> float:
+    """Processor time of a process and all its descendants, those that have ended and were waited for included, in milliseconds."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                fields = (entry / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            except OSError:
+                continue  # it has ended
+            found[int(entry.name)] = int(fields[1]), sum(map(int, fields[11:15]))
+    members, more = {root}, {root}
+    while more:
+        more = {pid for pid, (parent, _) in found.items() if parent in members} - members
+        members |= more
+    return sum(found[pid][1] for pid in members if pid in found) * TICK_MS
+
+
+def together(context: Context, arguments: Sequence[str], count: int, kernels: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    """What processes found that were started, and then told to compile at once."""
+    command = [sys.executable, "-m", "kopsbench.kernel_process", *arguments]
+    how: dict[str, Any] = {"env": context.of_children(), "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    started = [subprocess.Popen(command, **how) for _ in range(count)]
+    try:
+        for process in started:
+            assert process.stdout is not None
+            if process.stdout.readline().strip() != "ready":
+                raise RuntimeError(f"a process that was to compile ended with status {process.wait()}")
+        for process in started:
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(kernels) + "\n")
+            process.stdin.flush()
+        return [json.loads(process.stdout.readline()) for process in started if process.stdout is not None]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def of_all(answers: Sequence[dict[str, Any]], more_ms: float = 0.0) -> dict[str, float]:
+    return {
+        "cpu_s": (more_ms + sum(one["cpu_ms"] for one in answers)) / 1e3,
+        "seconds": max(one["seconds"] for one in answers),
+        "import_ms": sum(one["ready_ms"] for one in answers),
+    }
+
+
+def middle(rounds: Sequence[dict[str, float]], name: str, who: str | None = None) -> Summary:
+    ordered = sorted(one[name] for one in rounds)
+    return Summary(ordered[len(ordered) // 2], ordered[-1], len(ordered), who)
+
+
+def run_node(context: Context) -> list[Record]:
     """Without a GPU as well: nothing is launched."""
-    count = 8 if context.smoke else ASKING
-    source = fresh(VECTOR_ADD.source)
-    command = [sys.executable, "-m", "kopsbench.kernel_process", "compile"]
+    nvrtc = Nvrtc()
+    processes, count, rounds = (3, 5, 1) if context.smoke else (NODE_PROCESSES, NODE_KERNELS, NODE_ROUNDS)
+    ours: list[dict[str, float]] = []
+    peers: list[dict[str, float]] = []
     with context.daemon(cuda=False) as daemon, context.connect(daemon.socket_path) as client:
         if "compile" not in client.info.features:
             raise Skipped("the daemon compiles nothing: no NVRTC, or no sandbox can be made here")
-        client.compile(fresh(VECTOR_ADD.source), [VECTOR_ADD.entry], arch="sm_90a")  # its helper is warm
-        before = client.stats()["kernels"]
-        asking = [
-            subprocess.Popen(
-                [*command, daemon.socket_path],
-                env=context.of_children(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            )
-            for _ in range(count)
-        ]  # fmt: skip
-        try:
-            answers = ask_together(asking, source)
-        finally:
-            for process in asking:
-                process.kill()
-                process.wait()
-        after = client.stats()["kernels"]
-    if len({answer["key"] for answer in answers}) != 1:
-        raise RuntimeError("the answers differ")
-    compiles = after["compiles"] - before["compiles"]
-    waited = summarise(answer["us"] for answer in answers)
-    return Record(
-        "compile_single_flight",
-        "compiles",
-        "lower",
-        Summary(compiles, compiles, 1),
-        None,
-        {
-            "measured": f"compiles of the daemon when {count} processes ask for the same new kernel at once",
-            "processes": count,
-            "joined": after["single_flight_joins"] - before["single_flight_joins"],
-            "from_memory": after["cache_memory_hits"] - before["cache_memory_hits"],
-            "wait_p50_us": waited.p50,
-            "wait_p99_us": waited.p99,
-            "peer": "none: each would compile for itself",
-        },
-        target=1.0,
-        absolute=True,
-    )
-
-
-def ask_together(asking: Sequence[subprocess.Popen[str]], source: str) -> list[dict[str, Any]]:
-    """Once all are connected."""
-    for process in asking:
-        assert process.stdout is not None
-        if process.stdout.readline().strip() != "ready":
-            raise RuntimeError(f"a process that was to ask ended with status {process.wait()}")
-    line = json.dumps(source) + "\n"
-    for process in asking:
-        assert process.stdin is not None
-        process.stdin.write(line)
-        process.stdin.flush()
-    answers = []
-    for process in asking:
-        assert process.stdout is not None
-        answers.append(json.loads(process.stdout.readline()))
-    return answers
+        ((text, entry),) = new_kernels(1)
+        compiler = client.compile(text, [entry], arch=ARCH).compiler
+        for _ in range(rounds):
+            kernels = new_kernels(count)
+            before, began = client.stats()["kernels"], tree_ms(daemon.pid)
+            answers = together(context, ("node", daemon.socket_path), processes, kernels)
+            after, daemon_ms = client.stats()["kernels"], tree_ms(daemon.pid) - began
+            if len({tuple(answer["found"]) for answer in answers}) != 1:
+                raise RuntimeError("the processes got different binaries")
+            compiles = after["compiles"] - before["compiles"]
+            ours.append({**of_all(answers, daemon_ms), "daemon_ms": daemon_ms, "compiles": compiles})
+            peers.append(of_all(together(context, ("nvrtc", ARCH), processes, kernels)))
+    name = f"{processes} × NVRTC in process"
+    most = max(one["compiles"] for one in ours)
+    detail = {
+        "measured": "processor time of all processes, user and system, from when each of them is ready to compile (imports done, connected,"
+        " NVRTC loaded) until each has the binaries of the same new kernels",
+        "processes": processes,
+        "kernels": count,
+        "n": "rounds, in turns",
+        "compiler": compiler,
+        "peer_compiler": f"NVRTC {nvrtc.version}, {nvrtc.path}",
+        **{f"{name}_p50": middle(ours, name).p50 for name in ("daemon_ms", "seconds", "import_ms")},
+        **{f"peer_{name}_p50": middle(peers, name).p50 for name in ("seconds", "import_ms")},
+        **context.python_link(),
+    }
+    told = {"measured": f"compiles when {processes} processes that start at once need the same {count} new kernels"}
+    each = Summary(processes * count, processes * count, rounds, name)
+    return [
+        Record("compile_node_cpu", "s", "lower", middle(ours, "cpu_s"), middle(peers, "cpu_s", name), detail, target=1 / 6),
+        Record("compile_node_compiles", "compiles", "lower", Summary(most, most, rounds), each, told, target=count, absolute=True),
+    ]
 
 
 add("compile_cold_to_first_launch", run_cold, on_gpu=True, table=True)
 add("compile_second_process", run_second, on_gpu=True, table=True, seconds=90)
 add("compile_load_inline", run_load_inline, on_gpu=True, table=True, seconds=300)
 add("compile_after_restart", run_restart, on_gpu=True, table=True)
-add("compile_single_flight", run_single_flight, on_gpu=False, table=True)
+add("compile_node", run_node, on_gpu=False, table=True, seconds=120)

@@ -1,31 +1,78 @@
-"""The host backend's kernels against NumPy's and torch's, on the same machine with the same number of threads."""
+"""The host backend's kernels against NumPy's and torch's, on the same machine with the same number of threads; and what a daemon costs that
+has nothing to do."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from time import perf_counter_ns, process_time_ns, sleep
+from time import process_time_ns, sleep
 from typing import Any
 
-from ..calls import profile
+from support import proc
+
 from ..context import Context, Skipped
-from ..record import Record, summarise, summarise_rate
-from . import add, alternate
+from ..record import Record, Summary, summarise, summarise_rate
+from . import add
+from .common import rounds, timed
 
 KIB = 1024
 ADD_BYTES = {"4KiB": 4 * KIB, "64KiB": 64 * KIB, "1MiB": KIB**2, "16MiB": 16 * KIB**2, "256MiB": 256 * KIB**2}
 ADD_DTYPES = {"f32": "float32", "f64": "float64", "f16": "float16"}
-GEMM_DTYPES = {"f32": "float32", "f64": "float64"}
-GEMM_SIZES = (64, 128, 256, 512, 1024, 2048)
-TORCH_DTYPES = {"f32": "float32", "bf16": "bfloat16"}
-SETTLING_CALLS = 24
-WAKING_CALLS = 2  # of a turn, which wake the side's threads and fetch its memory; not counted
-STILL_S = 0.02
-STILL_TRIES = 250  # five seconds
 # Each side measures at least that long in all, so that 4 KiB is not one clock tick.
 CALLS_FOR_BYTES = ((KIB**2, 10), (64 * KIB**2, 2))
+GEMM_DTYPES = {"": ("f32", "f64"), "_vs_torch": ("f32", "bf16")}  # by peer: NumPy, torch on the CPU
+GEMM_SIZES = (64, 128, 256, 512, 1024, 2048)
+SETTLING_CALLS = 24  # the turns of all variants; the daemon then keeps to one
+WAKING_CALLS = 2  # of a turn, which wake the side's threads and fetch its memory; not counted
+STILL_S, STILL_TRIES = 0.02, 250  # five seconds
+IDLE_SECONDS, RSS_TARGET_MB = 10.0, 20.0
+
+
+@contextmanager
+def on_the_host(context: Context, *settings: str) -> Iterator[tuple[Any, Any]]:
+    import kops
+
+    arguments = [word for setting in settings for word in ("--set", setting)]
+    with context.daemon(*arguments, cuda=False) as daemon, kops.connect(daemon.socket_path) as client:
+        yield daemon, client
+
+
+def samples_of(client: Any, op: str, a: Any, b: Any, out: Any, n: int, used: list[str] | None = None) -> list[float]:
+    """The daemon's times of executions in one request."""
+    found = client.profile(op, a, b, out=out, warmup=0, repeat=n)
+    if used is not None:
+        used.append(found.variant)
+    return list(found.samples)
+
+
+def run_add(context: Context, dtype: str, size: str) -> Record:
+    import numpy
+
+    n_bytes, np_dtype = ADD_BYTES[size], numpy.dtype(ADD_DTYPES[dtype])
+    count = n_bytes // np_dtype.itemsize
+    calls = context.calls * next((factor for limit, factor in CALLS_FOR_BYTES if n_bytes <= limit), 1)
+    generator = numpy.random.default_rng(1)
+    with on_the_host(context) as (_, client):
+        a, b, out = (client.empty(count, np_dtype) for _ in range(3))
+        a[:], b[:] = (generator.random(count, numpy.float32).astype(np_dtype) for _ in range(2))
+        x, y, z = (numpy.array(array) for array in (a, b, out))
+        sides = [lambda n: samples_of(client, "add", a, b, out, n), timed(lambda: numpy.add(x, y, out=z))]
+        ours, peer = rounds(context, sides, calls=calls)
+        # Ordinary memory may lie in huge pages where shared memory may not.
+        shared, blocking = timed(lambda: numpy.add(a, b, out=out))(50), timed(lambda: client.add(a, b, out=out))(50)
+        detail = {
+            "measured": "host_us of repeated executions in the daemon against numpy.add with out=; bytes of 3 arrays",
+            "numpy_on_the_same_shared_memory_p50": summarise_rate(shared, 3 * n_bytes).p50,
+            "whole_blocking_call_p50_us": summarise(blocking).p50,
+        }
+    rates = summarise_rate(ours, 3 * n_bytes), summarise_rate(peer, 3 * n_bytes, "numpy.add(out=)")
+    return Record(f"host_add_{dtype}_{size}", "GB/s", "higher", *rates, detail, target=1.0)
+
+
+# ---- gemm ----
 
 
 def blas_of(pid: int) -> str:
@@ -39,68 +86,9 @@ def blas_of(pid: int) -> str:
     return ", ".join(sorted(names)) or "none"
 
 
-def run_add(context: Context, dtype: str, size: str) -> Record:
-    import kops
-    import numpy
-
-    n_bytes = ADD_BYTES[size]
-    np_dtype = numpy.dtype(ADD_DTYPES[dtype])
-    count = n_bytes // np_dtype.itemsize
-    calls = context.calls * next((factor for limit, factor in CALLS_FOR_BYTES if n_bytes <= limit), 1)
-    generator = numpy.random.default_rng(1)
-    with context.daemon(cuda=False) as daemon, kops.connect(daemon.socket_path) as client:
-        a, b, out = (client.empty(count, np_dtype) for _ in range(3))
-        a[:] = generator.random(count, numpy.float32).astype(np_dtype)
-        b[:] = generator.random(count, numpy.float32).astype(np_dtype)
-        local = [numpy.array(x) for x in (a, b, out)]
-
-        def ours(n: int) -> Iterable[float]:
-            return profile(client, "add", (a, b), out, repeat=n)
-
-        def numpy_add(n: int, arrays: Sequence[Any]) -> Iterable[float]:
-            for _ in range(n):
-                start = perf_counter_ns()
-                numpy.add(arrays[0], arrays[1], out=arrays[2])
-                yield (perf_counter_ns() - start) * 1e-3
-
-        our_times, peer_times = alternate(context, ours, lambda n: numpy_add(n, local), calls=calls)
-        # Ordinary memory may lie in huge pages where shared memory may not.
-        shared_times = list(numpy_add(50, (a, b, out)))
-        blocking = []
-        for _ in range(50):
-            start = perf_counter_ns()
-            client.add(a, b, out=out)
-            blocking.append((perf_counter_ns() - start) * 1e-3)
-    moved = 3 * n_bytes
-    return Record(
-        f"host_add_{dtype}_{size}",
-        "GB/s",
-        "higher",
-        summarise_rate(our_times, moved),
-        summarise_rate(peer_times, moved, "numpy.add(out=)"),
-        {
-            "measured": "host_us of repeated executions in the daemon against numpy.add with out=; bytes of 3 arrays",
-            "numpy_on_the_same_shared_memory_p50": summarise_rate(shared_times, moved).p50,
-            "whole_blocking_call_p50_us": summarise(blocking).p50,
-        },
-        target=1.0,
-    )
-
-
 def gemm_threads() -> int:
     """Of both sides. NumPy's is a matter of the environment that it was loaded with."""
     return int(os.environ.get("OPENBLAS_NUM_THREADS") or os.cpu_count() or 1)
-
-
-def gemm_name(dtype: str, size: int, peer: str = "") -> str:
-    every = gemm_threads() == os.cpu_count()
-    return f"host_gemm_{dtype}_{size}{peer}" + ("" if every else f"_{gemm_threads()}_threads")
-
-
-def settle(client: Any, a: Any, b: Any, out: Any) -> None:
-    """The first products of a size are the turns of all variants; the daemon then keeps to one."""
-    for _ in range(SETTLING_CALLS):
-        profile(client, "gemm", (a, b), out, repeat=1)
 
 
 def wait_until_still() -> None:
@@ -114,113 +102,101 @@ def wait_until_still() -> None:
     raise Skipped("the peer's threads never stop polling, as with OMP_WAIT_POLICY=active: unset it")
 
 
-def measure_gemm(context: Context, name: str, arrays: Sequence[Any], client: Any, multiply: Callable[[], Any]) -> Record:
+def measure_gemm(context: Context, name: str, arrays: Sequence[Any], client: Any, multiply: Callable[[], Any], peer_name: str) -> Record:
     """`multiply` is one product of the peer's."""
     a, b, out = arrays
     size = int(a.shape[0])
     calls = max(20, min(context.calls, int(context.calls * (512 / size) ** 2)))
     variants: list[str] = []
 
-    def ours(n: int) -> Iterable[float]:
+    def ours(n: int) -> list[float]:
         wait_until_still()
-        return profile(client, "gemm", (a, b), out, repeat=WAKING_CALLS + n, ret_variant=variants)[WAKING_CALLS:]
+        return samples_of(client, "gemm", a, b, out, WAKING_CALLS + n, variants)[WAKING_CALLS:]
 
-    def peer(n: int) -> Iterable[float]:
-        for _ in range(WAKING_CALLS):
-            multiply()
-        for _ in range(n):
-            start = perf_counter_ns()
-            multiply()
-            yield (perf_counter_ns() - start) * 1e-3
+    def peer(n: int) -> list[float]:
+        return list(timed(multiply)(WAKING_CALLS + n))[WAKING_CALLS:]
 
-    settle(client, a, b, out)
-    variants.clear()
+    for _ in range(SETTLING_CALLS):
+        samples_of(client, "gemm", a, b, out, 1)
     # Short blocks in many turns: what else the machine does comes to both sides.
-    our_times, peer_times = alternate(replace(context, blocks=max(context.blocks, 20)), ours, peer, calls=calls, warmup=3)
-    blocking = []
-    for _ in range(20):
-        start = perf_counter_ns()
-        client.gemm(a, b, out=out)
-        blocking.append((perf_counter_ns() - start) * 1e-3)
-    work = 2.0 * size**3
-    return Record(
-        name,
-        "GFLOP/s",
-        "higher",
-        summarise_rate(our_times, work),
-        summarise_rate(peer_times, work),
-        {
-            "measured": "host_us of repeated executions in the daemon against calls of the peer that have an out array",
-            "turns": f"ours begin when the peer's threads have stopped polling; {WAKING_CALLS} more products begin each side's and are not "
-            "counted",
-            "variants": {variant: variants.count(variant) for variant in sorted(set(variants))},
-            "best_us": {"ours": round(min(our_times), 1), "peer": round(min(peer_times), 1)},
-            "threads": gemm_threads(),
-            "whole_blocking_call_p50_us": summarise(blocking).p50,
-            "blas_peer": blas_of(os.getpid()),
-        },
-        target=1.0,
-    )
+    our_times, peer_times = rounds(replace(context, blocks=max(context.blocks, 20)), [ours, peer], calls=calls, warmup=3)
+    detail = {
+        "measured": "host_us of repeated executions in the daemon against calls of the peer that have an out array",
+        "turns": f"ours begin when the peer's threads have stopped polling; {WAKING_CALLS} more products begin each side's and are not "
+        "counted",
+        "variants": {variant: variants.count(variant) for variant in sorted(set(variants))},
+        "best_us": {"ours": round(min(our_times), 1), "peer": round(min(peer_times), 1)},
+        "threads": gemm_threads(),
+        "whole_blocking_call_p50_us": summarise(timed(lambda: client.gemm(a, b, out=out))(20)).p50,
+        "blas_peer": blas_of(os.getpid()),
+    }
+    rates = summarise_rate(our_times, 2.0 * size**3), summarise_rate(peer_times, 2.0 * size**3, peer_name)
+    return Record(name, "GFLOP/s", "higher", *rates, detail, target=1.0)
 
 
-def run_gemm(context: Context, dtype: str, size: int) -> Record:
-    import kops
+def run_gemm(context: Context, dtype: str, size: int, peer: str) -> Record:
     import numpy
 
-    np_dtype = numpy.dtype(GEMM_DTYPES[dtype])
-    generator = numpy.random.default_rng(1)
-    threads = f"host.threads={gemm_threads()}"
-    with context.daemon("--set", threads, cuda=False) as daemon, kops.connect(daemon.socket_path) as client:
-        arrays = [client.empty((size, size), np_dtype) for _ in range(3)]
-        arrays[0][:] = generator.standard_normal((size, size))
-        arrays[1][:] = generator.standard_normal((size, size))
-        local = [numpy.array(x) for x in arrays]
-        record = measure_gemm(
-            context, gemm_name(dtype, size), arrays, client, lambda: numpy.matmul(local[0], local[1], out=local[2])
-        )
+    threads = gemm_threads()
+    few = "" if threads == os.cpu_count() else f"_{threads}_threads"
+    name = f"host_gemm_{dtype}_{size}{peer}{few}"
+    with on_the_host(context, f"host.threads={threads}") as (daemon, client):
+        if peer:
+            try:
+                import torch
+            except ImportError:
+                raise Skipped("torch is not installed") from None
+            torch.set_num_threads(threads)
+            of = {"f32": torch.float32, "bf16": torch.bfloat16}[dtype]
+            arrays = [client.array(torch.randn(size, size).to(of)) for _ in range(3)]
+            x, y, z = (array.clone() for array in arrays)
+            peer_name = f"torch.mm(out=), torch {torch.__version__}, CPU"
+            record = measure_gemm(context, name, arrays, client, lambda: torch.mm(x, y, out=z), peer_name)
+        else:
+            generator = numpy.random.default_rng(1)
+            arrays = [client.empty((size, size), numpy.dtype(ADD_DTYPES[dtype])) for _ in range(3)]
+            arrays[0][:], arrays[1][:] = (generator.standard_normal((size, size)) for _ in range(2))
+            x, y, z = (numpy.array(array) for array in arrays)
+            record = measure_gemm(context, name, arrays, client, lambda: numpy.matmul(x, y, out=z), "numpy.matmul(out=)")
         record.detail["blas_ours"] = blas_of(daemon.pid)
-    assert record.peer
-    record.peer.name = "numpy.matmul(out=)"
     return record
 
 
-def run_gemm_torch(context: Context, dtype: str, size: int) -> Record:
-    import kops
+# ---- a daemon that has nothing to do ----
 
-    try:
-        import torch
-    except ImportError:
-        raise Skipped("torch is not installed") from None
-    torch.set_num_threads(gemm_threads())
-    torch_dtype = getattr(torch, TORCH_DTYPES[dtype])
-    threads = f"host.threads={gemm_threads()}"
-    with context.daemon("--set", threads, cuda=False) as daemon, kops.connect(daemon.socket_path) as client:
-        arrays = [client.array(torch.randn(size, size).to(torch_dtype)) for _ in range(3)]
-        local = [x.clone() for x in arrays]
-        record = measure_gemm(
-            context,
-            gemm_name(dtype, size, "_vs_torch"),
-            arrays,
-            client,
-            lambda: torch.mm(local[0], local[1], out=local[2]),
-        )
-        record.detail["blas_ours"] = blas_of(daemon.pid)
-    assert record.peer
-    record.peer.name = f"torch.mm(out=), torch {torch.__version__}, CPU"
-    return record
+
+def run_idle(context: Context) -> Record:
+    import numpy
+
+    with on_the_host(context) as (daemon, client):
+        a = numpy.ones(1 << 16, numpy.float32)
+        client.add(a, a)  # a daemon that has worked, with a connection that stays open
+        sleep(1.0)
+        before = proc.cpu_ticks(daemon.pid)
+        sleep(IDLE_SECONDS)
+        ticks = proc.cpu_ticks(daemon.pid) - before
+    share = 100.0 * ticks / os.sysconf("SC_CLK_TCK") / IDLE_SECONDS
+    detail = {"measured": f"user and system ticks over {IDLE_SECONDS:g} s, one idle connection, after one add", "ticks": ticks}
+    return Record("idle_cpu", "percent of one core", "lower", Summary(share, share, 1), None, detail, target=0.0, absolute=True)
+
+
+def run_rss(context: Context) -> Record:
+    import numpy
+
+    with on_the_host(context) as (daemon, client):
+        a = numpy.ones(256, numpy.float32)
+        client.add(a, a)
+        rss = proc.status(daemon.pid, "VmRSS") / 1024
+    detail = {"measured": "VmRSS of a daemon without CUDA after one small add, before the first call of a BLAS"}
+    return Record("rss_mb", "MiB", "lower", Summary(rss, rss, 1), None, detail, target=RSS_TARGET_MB, absolute=True)
 
 
 for _dtype in ADD_DTYPES:
     for _size in ADD_BYTES:
-        add(f"host_add_{_dtype}_{_size}", lambda c, d=_dtype, s=_size: run_add(c, d, s), on_gpu=False)
-for _dtype in GEMM_DTYPES:
-    for _n in GEMM_SIZES:
-        add(f"host_gemm_{_dtype}_{_n}", lambda c, d=_dtype, n=_n: run_gemm(c, d, n), on_gpu=False, seconds=240.0)
-for _dtype in TORCH_DTYPES:
-    for _n in GEMM_SIZES:
-        add(
-            f"host_gemm_{_dtype}_{_n}_vs_torch",
-            lambda c, d=_dtype, n=_n: run_gemm_torch(c, d, n),
-            on_gpu=False,
-            seconds=240.0,
-        )
+        add(f"host_add_{_dtype}_{_size}", run_add, _dtype, _size, on_gpu=False)
+for _peer, _dtypes in GEMM_DTYPES.items():
+    for _dtype in _dtypes:
+        for _n in GEMM_SIZES:
+            add(f"host_gemm_{_dtype}_{_n}{_peer}", run_gemm, _dtype, _n, _peer, on_gpu=False, seconds=240.0)
+add("idle_cpu", run_idle, on_gpu=False)
+add("rss_mb", run_rss, on_gpu=False)

@@ -1,10 +1,8 @@
-"""kops.judge: how many solutions it judges in a second, beside others' work, how steady its times are, and whether they are ncu's."""
+"""kops.judge: how many solutions it judges in a second, beside others' work, and how steady its times are."""
 
 from __future__ import annotations
 
-import csv
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,20 +11,18 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from statistics import median
 from typing import Any
 
 from ..context import Context, Skipped
-from ..isolation.scene import SOME, Heard, Scene, counted
-from ..judging_process import LENGTH, SIDE
-from ..record import Record, Summary, summarise
+from ..harm.scene import SOME, Heard, Scene, counted
+from ..record import Record, Summary
 from ..user_kernels import KERNELS, UserKernel, load_inline_missing
 from . import add
 
 RATE, STRICT_RATE, OF_LOAD_INLINE = 15.0, 4.0, 20.0
 PROCESSES = 16
-SPREAD_PERCENT, STALLED_PERCENT, NCU_PERCENT = 1.0, 10.0, 2.0
+SPREAD_PERCENT, STALLED_PERCENT = 1.0, 10.0
+SIDE, LENGTH = 1024, 1 << 20  # of matrices, of vectors
 DEADLINE = 1.0
 BEFORE = 3  # solutions of each task that are judged before, after which most draws are there
 FAULTS = 'extern "C" __global__ void fault_kernel(float* p) { p[(blockIdx.x + 1ll) << 40] = 1; }'
@@ -221,7 +217,7 @@ def run_thousand(context: Context) -> list[Record]:
     return [
         counted("judge_thousand_wrong_verdicts", "count", len(others), {**detail, "first": others[:5]}, 0),
         counted("judge_thousand_trouble", "count", heard.errors + heard.wrong, detail, 0),
-        counted("judge_thousand_stalled", "%", heard.stalled_of_all(), detail, STALLED_PERCENT),
+        counted("judge_thousand_stalled", "%", heard.stalled_percent(), detail, STALLED_PERCENT),
     ]
 
 
@@ -247,48 +243,7 @@ def run_spread(context: Context) -> Record:
     return counted("judge_spread", "%", spread, detail, SPREAD_PERCENT)
 
 
-def ncu_us(context: Context, kernel: UserKernel) -> float:
-    """The median of ncu's durations of a kernel in a process of torch's, caches flushed before each."""
-    path = shutil.which("ncu") or next(iter(sorted(map(str, Path("/usr/local").glob("cuda*/bin/ncu")))), "")
-    if not path:
-        raise Skipped("there is no ncu")
-    watched = ["--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none", "--cache-control", "all"]
-    chosen = ["--kernel-name", kernel.entry, "--metrics", "gpu__time_duration.sum"]
-    command = [path, *watched, *chosen, sys.executable, "-m", "kopsbench.judging_process", kernel.name]
-    done = subprocess.run(command, env=context.of_children(), capture_output=True, text=True, timeout=120)
-    lines = [line for line in done.stdout.splitlines() if line.startswith('"')]
-    if done.returncode or len(lines) < 3:
-        raise Skipped(f"ncu does not work here: {done.stdout[-300:]} {done.stderr[-300:]}")
-    header, _, *rows = csv.reader(lines)
-    return median(float(row[header.index("gpu__time_duration.sum")].replace(",", "")) for row in rows) / 1e3
-
-
-def run_ncu(context: Context) -> Record:
-    """The judge's warm and cold times beside ncu's duration of the same kernels."""
-    from kops import judge
-
-    if context.smoke:
-        raise Skipped("ncu needs a GPU")
-    known = tasks(False)
-    apart: dict[str, float] = {}
-    with (
-        Scene(context, isolate="connection") as scene,
-        judge.Judge(scene.daemon.socket_path, deadline=DEADLINE, counters=False) as judging,
-    ):
-        for kernel in KERNELS:
-            verdict = judging.judge(known[kernel.name], solution_of(kernel))
-            all_right([verdict])
-            theirs = ncu_us(context, kernel)
-            if theirs > 20:
-                apart[kernel.name] = 100 * abs(verdict.time.cold.us - theirs) / theirs
-    if not apart:
-        raise Skipped("no kernel takes 20 us here")
-    detail = {"measured": "the judge's cold time beside ncu's with its caches flushed, of kernels of 20 us and more", "apart": apart}
-    return Record("judge_ncu", "%", "lower", summarise(apart.values()), None, detail, target=NCU_PERCENT, absolute=True, statistic="max")
-
-
 add("judge_rate", run_rate, on_gpu=True, table=True, seconds=300)
 add("judge_rate_strict", run_strict, on_gpu=True, seconds=120)
 add("judge_thousand", run_thousand, on_gpu=True, seconds=400)
 add("judge_spread", run_spread, on_gpu=True, seconds=120)
-add("judge_ncu", run_ncu, on_gpu=True, seconds=240)

@@ -6,44 +6,80 @@ stands a raw server that answers the same bytes and does nothing else."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import socket
+import struct
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from statistics import median
 from typing import Any
 
-from support import proc
+from support import memfd, raw
 
 from ..context import Context
-from ..processors import two_processors
+from ..processors import processor_ns, two_processors
 from ..record import Record, Summary
 from . import add
 
 COUNTS = (1, 4, 16, 64, 256)
 ROUNDS, MILLISECONDS = 3, 1000
-SATURATION_ROUNDS = 9
-SATURATION_CONNECTIONS, SATURATION_DEPTH = 64, 8
+SATURATION_ROUNDS, SATURATION_CONNECTIONS, SATURATION_DEPTH = 9, 64, 8
 HOLDS = 0.9
-TICK_US = 1e6 / os.sysconf("SC_CLK_TCK")
+ELEMENTS = 16
+WHAT = {"noop": "pings", "add": f"blocking adds of {ELEMENTS} f32 in shared memory"}
+MSGID = 0xDEADBEEF  # which the load replaces
 
 Found = dict[str, Any]
 
 
-def on_two_processors(context: Context, measure: Callable[[Context, Any], list[Record]]) -> list[Record]:
+@contextmanager
+def daemon_on_two_processors(context: Context) -> Iterator[Any]:
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, two_processors())  # for those who are started now
     try:
         with context.daemon("--set", "server.spin_us=0", cuda=False) as daemon:
-            return measure(context, daemon)
+            yield daemon
     finally:
         os.sched_setaffinity(0, allowed)
 
 
-def one(context: Context, daemon: Any, *arguments: Any) -> Found:
-    """What one run found, with the daemon's processor time for each request."""
-    milliseconds = 300 if context.smoke else MILLISECONDS
-    before = proc.cpu_ticks(daemon.pid)
-    found = context.run_program("bench_load", "--milliseconds", milliseconds, *arguments, socket=daemon.socket_path, seconds=60)
-    found["cpu_us"] = (proc.cpu_ticks(daemon.pid) - before) * TICK_US / max(found["sent"], 1)
+def run_load(context: Context, ends: list[socket.socket], requests: list[bytes], pid: int, *arguments: Any) -> Found:
+    """What one run found, with the processor time of the server for each request."""
+    prepared = b"".join(struct.pack("=II", end.fileno(), len(one)) + one for end, one in zip(ends, requests, strict=True))
+    how = ("--connections", len(ends), "--milliseconds", 300 if context.smoke else MILLISECONDS, *arguments)
+    before = processor_ns(pid)
+    found = context.run_program("bench_load", *how, socket=None, seconds=60, given=prepared, fds=[end.fileno() for end in ends])
+    found["cpu_us"] = (processor_ns(pid) - before) * 1e-3 / max(found["sent"], 1)
     return found
+
+
+def one(context: Context, daemon: Any, kind: str, count: int, *arguments: Any) -> Found:
+    with ExitStack() as stack:
+        links = [stack.enter_context(daemon.connect()) for _ in range(count)]
+        request, shared = raw.pack_request(MSGID, "ping", {}), []
+        requests = [request] * count
+        if kind == "add":
+            requests = []
+            for link in links:
+                shared.append(memfd.Shared(3 * 4 * ELEMENTS))
+                buffer = link.register(shared[-1])
+                a, b, out = (raw.tensor(buffer, [ELEMENTS], offset=4 * ELEMENTS * i) for i in range(3))
+                requests.append(raw.pack_request(MSGID, "run", {"op": "add", "in": [a, b], "out": [out], "timing": False}))
+        return run_load(context, [link.socket for link in links], requests, daemon.pid, *arguments)
+
+
+def of_raw_server(context: Context, count: int) -> Found:
+    pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(count)]
+    far = [end.fileno() for _, end in pairs]
+    with subprocess.Popen([str(context.program("bench_echo")), *map(str, far)], pass_fds=far) as server:
+        try:
+            request = raw.pack_request(MSGID, "ping", {})
+            return run_load(context, [end for end, _ in pairs], [request] * count, server.pid, "--raw")
+        finally:
+            server.kill()
+            for pair in pairs:
+                for end in pair:
+                    end.close()
 
 
 def summary(found: list[Found], name: str | None = None) -> Summary:
@@ -51,83 +87,69 @@ def summary(found: list[Found], name: str | None = None) -> Summary:
     return Summary(median(rates), min(rates), len(rates), name)
 
 
+def cpu_us(found: list[Found]) -> float:
+    return median(its["cpu_us"] for its in found)
+
+
 def latency(found: list[Found], statistic: str) -> float:
     return median(its["series"]["latency"][statistic] for its in found)
 
 
-def run_counts(context: Context, daemon: Any) -> list[Record]:
-    ours: dict[tuple[str, int], list[Found]] = {}
-    peer: dict[int, list[Found]] = {}
-    for _ in range(1 if context.smoke else ROUNDS):
-        for count in COUNTS:
-            ours.setdefault(("noop", count), []).append(one(context, daemon, "--connections", count))
-            peer.setdefault(count, []).append(one(context, daemon, "--connections", count, "--peer"))
-            ours.setdefault(("add", count), []).append(one(context, daemon, "--connections", count, "--add"))
-    what = {
-        "noop": "pings",
-        "add": "blocking adds of 16 f32 in shared memory",
-    }
-    return [
-        Record(
-            f"load_{kind}_{count}_connections",
-            "requests/s",
-            "higher",
-            summary(found),
-            summary(peer[count], "raw epoll server, same bytes") if kind == "noop" else None,
-            {
-                "measured": f"{what[kind]}, one under way on each connection, host backend, sockets, 2 processors for the"
-                " daemon and the load together; medians of rounds",
-                "p99": "the slowest round",
-                "n": "rounds",
-                "latency_p50_us": latency(found, "p50"),
-                "latency_p99_us": latency(found, "p99"),
-                "daemon_cpu_us_per_request": median(its["cpu_us"] for its in found),
-                **(
-                    {
-                        "peer_latency_p99_us": latency(peer[count], "p99"),
-                        "peer_cpu_us_per_request": median(i["peer_cpu_s"] * 1e6 / i["sent"] for i in peer[count]),
-                    }
-                    if kind == "noop"
-                    else {"peer": "none: a server that adds is what this is"}
-                ),
-            },
-        )
-        for (kind, count), found in ours.items()
-    ]
-
-
-def run_saturation(context: Context, daemon: Any) -> list[Record]:
-    """Twice as much is asked for as the daemon gives when each connection waits for answers."""
-    connections = ("--connections", SATURATION_CONNECTIONS)
+def run_counts(context: Context) -> list[Record]:
+    ours: dict[tuple[str, int], list[Found]] = {(kind, count): [] for kind in WHAT for count in COUNTS}
+    raw_server: dict[int, list[Found]] = {count: [] for count in COUNTS}
+    with daemon_on_two_processors(context) as daemon:
+        for _ in range(1 if context.smoke else ROUNDS):
+            for (kind, count), its in ours.items():
+                its.append(one(context, daemon, kind, count))
+                if kind == "noop":
+                    raw_server[count].append(of_raw_server(context, count))
     records = []
-    for kind, flags in (("noop", ()), ("add", ("--add",))):
-        most, over = [], []
-        for _ in range(1 if context.smoke else SATURATION_ROUNDS):
-            most.append(one(context, daemon, *connections, *flags, "--depth", SATURATION_DEPTH))
-            rate = int(2 * most[-1]["per_s"])
-            over.append(one(context, daemon, *connections, *flags, "--rate", rate))
-        records.append(
-            Record(
-                f"load_{kind}_twice_saturation",
-                "requests/s",
-                "higher",
-                summary(over),
-                summary(most, f"{SATURATION_DEPTH} under way on each of {SATURATION_CONNECTIONS} connections"),
-                {
-                    "measured": "answers a second while twice as many requests a second are due, beside what the daemon gives"
-                    " at most; the load sends up to 4096 ahead on a connection, the rest waits in it",
-                    "p99": "the slowest round",
-                    "n": "rounds",
-                    "offered_per_s": median(its["offered_per_s"] for its in over),
-                    "unanswered": sum(its["unanswered"] for its in over),
-                    "errors": sum(its["errors"] for its in over),
-                    "daemon_cpu_us_per_request": median(its["cpu_us"] for its in over),
-                },
-                target=HOLDS,
-            )
-        )
+    for (kind, count), found in ours.items():
+        detail = {
+            "measured": f"{WHAT[kind]}, one under way on each connection, host backend, sockets, 2 processors for the daemon and the load"
+            " together; medians of rounds",
+            "p99": "the slowest round",
+            "n": "rounds",
+            "latency_p50_us": latency(found, "p50"),
+            "latency_p99_us": latency(found, "p99"),
+            "daemon_cpu_us_per_request": cpu_us(found),
+            "peer": "none: a server that adds is what this is",
+        }
+        peer = None
+        if kind == "noop":
+            its = raw_server[count]
+            peer = summary(its, "raw epoll server, same bytes")
+            detail |= {"peer_latency_p99_us": latency(its, "p99"), "peer_cpu_us_per_request": cpu_us(its)}
+            del detail["peer"]
+        records.append(Record(f"load_{kind}_{count}_connections", "requests/s", "higher", summary(found), peer, detail))
     return records
 
 
-add("load", lambda context: on_two_processors(context, run_counts), on_gpu=False, table=True, seconds=120)
-add("load_saturation", lambda context: on_two_processors(context, run_saturation), on_gpu=False, table=True, seconds=90)
+def run_saturation(context: Context) -> list[Record]:
+    """Twice as much is asked for as the daemon gives when each connection waits for answers."""
+    records = []
+    with daemon_on_two_processors(context) as daemon:
+        for kind in WHAT:
+            most: list[Found] = []
+            over: list[Found] = []
+            for _ in range(1 if context.smoke else SATURATION_ROUNDS):
+                most.append(one(context, daemon, kind, SATURATION_CONNECTIONS, "--depth", SATURATION_DEPTH))
+                over.append(one(context, daemon, kind, SATURATION_CONNECTIONS, "--rate", int(2 * most[-1]["per_s"])))
+            detail = {
+                "measured": "answers a second while twice as many requests a second are due, beside what the daemon gives at most; the load"
+                " sends up to 4096 ahead on a connection, the rest waits in it",
+                "p99": "the slowest round",
+                "n": "rounds",
+                "offered_per_s": median(its["offered_per_s"] for its in over),
+                "unanswered": sum(its["unanswered"] for its in over),
+                "errors": sum(its["errors"] for its in over),
+                "daemon_cpu_us_per_request": cpu_us(over),
+            }
+            peer = summary(most, f"{SATURATION_DEPTH} under way on each of {SATURATION_CONNECTIONS} connections")
+            records.append(Record(f"load_{kind}_twice_saturation", "requests/s", "higher", summary(over), peer, detail, target=HOLDS))
+    return records
+
+
+add("load", run_counts, on_gpu=False, table=True, seconds=120)
+add("load_saturation", run_saturation, on_gpu=False, table=True, seconds=90)

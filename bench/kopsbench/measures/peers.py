@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from .. import grpc_peer, queue_peer
-from ..context import ROOT, Context, Skipped
+from .. import grpc_peer
+from ..context import Context, Skipped
 from ..record import Record, summarise_rate
-from . import add, rounds
-from .blocking import ELEMENTS, check_sum, timed, vectors
+from . import add
+from .common import A_SECOND, ELEMENTS, check, rate_beside, rounds, timed, vectors
 
 STARTING_SECONDS = 60
-CALLS = 1e9  # a rate of calls, not of billions
-
-
-def rate(samples_us: Iterable[float], name: str | None = None) -> Any:
-    """Calls a second."""
-    return summarise_rate(samples_us, CALLS, name)
-
-
-def record(name: str, ours: list[float], peer: list[float], peer_name: str, target: float, detail: dict[str, Any]) -> Record:
-    return Record(name, "calls/s", "higher", rate(ours), rate(peer, peer_name), detail, target=target)
+ADDS = f"blocking Client.add(out=) of {ELEMENTS} f32 torch CUDA tensors against"
 
 
 # ---- torch.multiprocessing ----
+
+
+def serve_queue(requests: Any, replies: Any) -> None:
+    """The other side: adds what comes and says so."""
+    import torch
+
+    while (tensors := requests.get()) is not None:
+        a, b, out = tensors
+        torch.add(a, b, out=out)
+        torch.cuda.synchronize()
+        del tensors, a, b, out  # tells the sender that its memory is not used any more
+        replies.put(True)
 
 
 @contextmanager
@@ -40,7 +41,7 @@ def queue_call(context: Context, kind: str, tensors: tuple[Any, ...]) -> Iterato
 
     spawn = multiprocessing.get_context("spawn")
     requests, replies = getattr(spawn, kind)(), getattr(spawn, kind)()
-    child = spawn.Process(target=queue_peer.serve, args=(requests, replies), daemon=True)
+    child = spawn.Process(target=serve_queue, args=(requests, replies), daemon=True)
     child.start()
 
     def call() -> None:
@@ -61,26 +62,22 @@ def queue_call(context: Context, kind: str, tensors: tuple[Any, ...]) -> Iterato
 def run_queue(context: Context) -> Record:
     if context.smoke:
         raise Skipped("the stand-in has no torch.multiprocessing")
-    a, b, out = vectors(context, 3)
+    tensors = a, b, out = vectors(context, 3)
     with (
         context.connect() as client,
-        queue_call(context, "Queue", (a, b, out)) as by_queue,
-        queue_call(context, "SimpleQueue", (a, b, out)) as by_simple_queue,
+        queue_call(context, "Queue", tensors) as by_queue,
+        queue_call(context, "SimpleQueue", tensors) as by_simple_queue,
     ):
         ours, peer, simple = rounds(context, [timed(lambda: client.add(a, b, out=out)), timed(by_queue), timed(by_simple_queue)], warmup=50)
-        check_sum(context, a, b, out)
-    return record(
+        check(context, out, 3.0)
+    return rate_beside(
         "blocking_tiny_add_python_vs_queue",
         ours,
-        peer,
-        "torch.multiprocessing.Queue",
+        (peer, "torch.multiprocessing.Queue"),
+        f"{ADDS} putting the three tensors into a queue of a process that adds, synchronizes and answers True through another",
         20.0,
-        {
-            "measured": f"blocking Client.add(out=) of {ELEMENTS} f32 torch CUDA tensors against putting the three tensors"
-            " into a queue of a process that adds, synchronizes and answers True through another",
-            "simple_queue_p50": rate(simple).p50,
-            **context.python_link(),
-        },
+        simple_queue_p50=summarise_rate(simple, A_SECOND).p50,
+        **context.python_link(),
     )
 
 
@@ -93,25 +90,20 @@ def grpc_call(context: Context, tensors: tuple[Any, ...]) -> Iterator[Callable[[
     import msgpack
     from standin_cuda import Driver
 
-    folder = tempfile.TemporaryDirectory(prefix="kops-grpc-", ignore_cleanup_errors=True)
-    path = str(Path(folder.name) / "socket")
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "bench"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]),
-        **({"KOPS_BENCH_SMOKE": "1"} if context.smoke else {}),
-    }
-    server = subprocess.Popen([sys.executable, "-m", "kopsbench.grpc_peer", path], stdin=subprocess.PIPE, env=environment)
-    try:
-        with grpc.insecure_channel(f"unix:{path}") as channel:
-            grpc.channel_ready_future(channel).result(STARTING_SECONDS)
-            stub = channel.unary_unary(grpc_peer.METHOD)
-            driver = Driver()
-            request = msgpack.packb([grpc_peer.describe(driver, tensor) for tensor in tensors])
-            yield lambda: stub(request)
-    finally:
-        server.kill()
-        server.wait()
-        folder.cleanup()
+    with tempfile.TemporaryDirectory(prefix="kops-grpc-", ignore_cleanup_errors=True) as folder:
+        path = f"{folder}/socket"
+        command = [sys.executable, "-m", "kopsbench.grpc_peer", path]
+        server = subprocess.Popen(command, stdin=subprocess.PIPE, env=context.of_children())
+        try:
+            with grpc.insecure_channel(f"unix:{path}") as channel:
+                grpc.channel_ready_future(channel).result(STARTING_SECONDS)
+                stub = channel.unary_unary(grpc_peer.METHOD)
+                driver = Driver()
+                request = msgpack.packb([grpc_peer.describe(driver, tensor) for tensor in tensors])
+                yield lambda: stub(request)
+        finally:
+            server.kill()
+            server.wait()
 
 
 def run_grpc(context: Context) -> Record:
@@ -121,20 +113,16 @@ def run_grpc(context: Context) -> Record:
     peer_out = context.torch.full((ELEMENTS,), 0.0, device="cuda")
     with context.connect() as client, grpc_call(context, (a, b, peer_out)) as by_grpc:
         ours, peer = rounds(context, [timed(lambda: client.add(a, b, out=out)), timed(by_grpc)], calls=context.calls * 2)
-        check_sum(context, a, b, out)
-        check_sum(context, a, b, peer_out)
-    return record(
+        check(context, out, 3.0)
+        check(context, peer_out, 3.0)
+    return rate_beside(
         "blocking_tiny_add_python_vs_grpc",
         ours,
-        peer,
-        "gRPC over a Unix socket, cached IPC handles",
+        (peer, "gRPC over a Unix socket, cached IPC handles"),
+        f"{ADDS} a Python gRPC server with one thread that has the same IPC handles open and calls torch.add and synchronize; the"
+        " request is packed once",
         5.0,
-        {
-            "measured": f"blocking Client.add(out=) of {ELEMENTS} f32 torch CUDA tensors against a Python gRPC server with"
-            " one thread that has the same IPC handles open and calls torch.add and synchronize; the request is"
-            " packed once",
-            **context.python_link(),
-        },
+        **context.python_link(),
     )
 
 

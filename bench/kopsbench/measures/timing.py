@@ -1,51 +1,105 @@
-"""What it costs that every op is timed: rates with and without."""
+"""What times cost: rates of a daemon as it is by default, timed, against those of one that cannot use CUPTI, untimed, of which one runs
+at a time and which goes first alternates; and what a caller in Python pays for the times of its own blocking call."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from ..context import Context
-from ..record import Record, Summary
+from ..record import Record, Summary, merge
+from ..user_kernels import VECTOR_ADD
 from . import add
+from .common import ELEMENTS, beside, client_with, rounds, timed, vectors
 
-# Tensors of 80 MB: three of them take some 56 us on an H200.
-SIZES = {"tiny": (1024, 0.85, 500), "50us": (20_000_000, 0.99, 200)}
+DAEMON_ROUNDS, ROUNDS = 6, 8
+KERNELS = ("--set", "kernels.user_kernels=all")
+SIDES = {"timed": KERNELS, "untimed": (*KERNELS, "--set", "executors.cupti=off")}
+TARGETS = {"tiny": 0.85, "50us": 0.99}
+CALLS = {"tiny": 2000, "50us": 400}
+PYTHON_TARGET = 1.15
 
 
-def as_rate(series: dict[str, Any], name: str | None = None) -> Summary:
-    """Calls a second, of a series of microseconds a call."""
-    return Summary(1e6 / series["p50"], 1e6 / series["p99"], series["n"], name)
+@dataclass(frozen=True)
+class Work:
+    title: str
+    sizes: dict[str, int]  # that take a few us, and some 50, on an H200
+    more: tuple[str, ...] = ()
 
 
-def run(context: Context, name: str, elements: int, target: float, calls: int) -> Record:
-    if context.smoke:
-        elements, calls = 1024, 20
-    found = context.run_program(
-        "bench_timing", "--elements", elements, "--rounds", 2 if context.smoke else 20, "--calls", calls,
-        socket=context.gpu_daemon.socket_path,
-    )  # fmt: skip
-    return Record(
-        name,
-        "calls/s",
-        "higher",
-        as_rate(found["timed"]),
-        as_rate(found["untimed"], "timing: false"),
-        {
-            "measured": f"adds of {elements} f32 with 32 requests under way, rounds of {calls} with and without timing",
+WORKS = {
+    "add": Work("add of {} f32", {"tiny": 1024, "50us": 20_000_000}),
+    "gemm": Work("gemm of {}³, bf16", {"tiny": 256, "50us": 2560}, ("--bf16",)),
+    "kernel": Work("a user's vector_add of {} f32", {"tiny": 1024, "50us": 18_000_000}),
+}
+CASES = [(name, size) for name, work in WORKS.items() for size in work.sizes]
+
+
+def rates_of_a_daemon(context: Context, side: str) -> dict[tuple[str, str], Summary]:
+    found = {}
+    with context.daemon(*SIDES[side], cuda=True) as daemon:
+        for name, size in CASES:
+            work = WORKS[name]
+            elements, n_rounds, calls = (16, 2, 20) if context.smoke else (work.sizes[size], ROUNDS, CALLS[size])
+            series = context.run_program(
+                "bench_timing", "--work", name, *work.more, *(["--untimed"] if side == "untimed" else []), "--elements", elements,
+                "--rounds", n_rounds, "--calls", calls, socket=daemon.socket_path,
+            )["calls"]  # fmt: skip
+            found[name, size] = Summary(1e6 / series["p50"], 1e6 / series["p99"], series["n"])
+    return found
+
+
+def run_off(context: Context) -> list[Record]:
+    found: dict[str, list[dict[tuple[str, str], Summary]]] = {side: [] for side in SIDES}
+    for turn in range(2 if context.smoke else DAEMON_ROUNDS):
+        for side in SIDES if turn % 2 == 0 else reversed(SIDES):
+            found[side].append(rates_of_a_daemon(context, side))
+    records = []
+    for name, size in CASES:
+        ours, peer = ([one[name, size] for one in found[side]] for side in SIDES)
+        detail = {
+            "measured": f"{WORKS[name].title.format(WORKS[name].sizes[size])}, 32 requests under way, rounds of {CALLS[size]}; with timing"
+            " in a daemon as it is by default, without in one that cannot use CUPTI",
             "n": "rounds",
-            "gpu_us_p50": found["gpu"]["p50"],
-            "blocking_ratio": found["untimed_blocking"]["p50"] / found["timed_blocking"]["p50"],
-            "blocking_timed_p50_us": found["timed_blocking"]["p50"],
-            "blocking_untimed_p50_us": found["untimed_blocking"]["p50"],
-        },
-        target=target,
-    )
+            "p50_by_daemon": [one.p50 for one in ours],
+            "peer_p50_by_daemon": [one.p50 for one in peer],
+        }
+        sides = merge(ours), merge(peer, "timing: false, executors.cupti = off")
+        records.append(Record(f"timing_off_{name}_{size}", "calls/s", "higher", *sides, detail, target=TARGETS[size]))
+    return records
 
 
-for _name, (_elements, _target, _calls) in SIZES.items():
-    add(
-        f"timing_{_name}",
-        lambda c, n=f"timing_{_name}", e=_elements, t=_target, k=_calls: run(c, n, e, t, k),
-        on_gpu=True,
-        table=True,
-    )
+def calls_of(context: Context, client: Any) -> dict[str, tuple[str, Callable[[Any], Any]]]:
+    """Blocking calls on torch's CUDA tensors, of a `timing`, and what they are."""
+    torch = context.torch
+    a, b, out = vectors(context, 3)
+    n = 16 if context.smoke else 1024
+    # The stand-in for torch makes ones, all of them f32.
+    x, y, z = (torch.full((n, n), 1.0) if context.smoke else torch.rand(n, n, device="cuda").bfloat16() for _ in range(3))
+    torch.cuda.synchronize()
+    kernel = VECTOR_ADD.declare(client)
+    return {
+        "add": (f"add of {ELEMENTS} f32", lambda timing: client.add(a, b, out=out, blocking=True, timing=timing)),
+        "gemm": (f"gemm of {n}³, bf16", lambda timing: client.gemm(x, y, out=z, blocking=True, timing=timing)),
+        "kernel": (f"a user's vector_add of {ELEMENTS} f32", lambda timing: kernel(out, a, b, ELEMENTS, blocking=True, timing=timing)),
+    }
+
+
+def run_python(context: Context) -> list[Record]:
+    records = []
+    with client_with(context, "kernels") as client:
+        for name, (title, call) in calls_of(context, client).items():
+            found = call(True)
+            if not (found[1] if isinstance(found, tuple) else found).total_us:
+                raise RuntimeError(f"{title}: a timed call has no times")
+            sides = [timed(lambda it=call: it(True)), timed(lambda it=call: it(False))]  # type: ignore[misc]
+            ours, peer = rounds(context, sides, calls=context.calls * 5)
+            measured = f"blocking {title}, torch CUDA tensors, with timing=True, in turns"
+            record = beside(f"timing_python_{name}", ours, (peer, "timing=False"), measured, PYTHON_TARGET, **context.python_link())
+            records.append(record)
+    return records
+
+
+add("timing_off", run_off, on_gpu=True, table=True, seconds=300)
+add("timing_python", run_python, on_gpu=True, table=True)

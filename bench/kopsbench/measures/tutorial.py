@@ -12,8 +12,9 @@ from typing import Any
 from ..context import Context, Skipped
 from ..cuda import kernel_times
 from ..record import Record, summarise
-from ..user_kernels import KERNELS, UserKernel, kernel_client, load_inline, load_inline_missing, torch_kernel
-from . import add, rounds
+from ..user_kernels import KERNELS, UserKernel, load_inline, load_inline_missing, torch_kernel
+from . import add
+from .common import beside, client_with, rounds
 
 SIDE, LENGTH, GEMM = 8192, 1 << 26, 2048  # of the matrix that is squared, of vectors, of the matrices that are multiplied
 PEER = {"load_inline": "torch load_inline", "torch_nvrtc": "torch.cuda._compile_kernel"}
@@ -70,14 +71,9 @@ def nvcc() -> str:
     return f"nvcc {found[1]}" if found else "nvcc"
 
 
-def has_here(client: Any) -> bool:
-    """Whether launches in this process are possible, and return before the kernel has ended."""
+def one(context: Context, client: Any, kernel: UserKernel, peer: str, launch: Any, lacking: str | None) -> Record:
     import kops
 
-    return bool(kops.compiled) and "code" in client.info.features
-
-
-def one(context: Context, client: Any, kernel: UserKernel, peer: str, launch: Any, lacking: str | None) -> Record:
     torch = context.torch
     tensors, numbers, grid, op = operands(context, kernel)
     mine = kernel.declare(client)
@@ -93,7 +89,7 @@ def one(context: Context, client: Any, kernel: UserKernel, peer: str, launch: An
         return kernel_times(torch, [lambda: mine(*tensors, *numbers, where="here")] * n)
 
     # The daemon's binary launched in this process: what differs from the peer then is the compiler, from ours the daemon.
-    handed_out = not context.smoke and has_here(client)
+    handed_out = not context.smoke and kops.compiled and "code" in client.info.features
     our_times, *others = rounds(context, [ours, *([theirs] if launch else []), *([same_binary] if handed_out else [])])
     peer_times = others[0] if launch else []
     compiled = mine.code.compiled
@@ -108,8 +104,7 @@ def one(context: Context, client: Any, kernel: UserKernel, peer: str, launch: An
     }
     if not context.smoke:
         detail["torch_op_p50_us"] = summarise(kernel_times(torch, [op] * 20, each=None)).p50
-    found = summarise(peer_times, f"{PEER[peer]}, the same source") if peer_times else None
-    return Record(f"tutorial_{kernel.name}", "us", "lower", summarise(our_times), found, detail)
+    return beside(f"tutorial_{kernel.name}", our_times, (peer_times, f"{PEER[peer]}, the same source") if peer_times else None, **detail)
 
 
 def run(context: Context) -> list[Record]:
@@ -118,7 +113,7 @@ def run(context: Context) -> list[Record]:
     made = []
     with (
         tempfile.TemporaryDirectory(prefix="kops-inline-") as folder,
-        kernel_client(context, blocking=not kops.compiled) as client,
+        client_with(context, "kernels", blocking=not kops.compiled) as client,
     ):
         peer, launch, lacking = peers(context, folder)
         for kernel in KERNELS:

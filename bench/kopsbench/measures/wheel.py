@@ -45,10 +45,10 @@ def _once(wheel: Path, program: str, on_gpu: bool) -> tuple[float, float]:
         home, venv = Path(name, "home"), Path(name, "venv")
         pip = wheels.empty_venv(venv)
         wheels.bring_msgpack(venv)
+        environment = wheels.environment(home)
         if on_gpu:
             _bring_nvrtc(venv)
-        environment = wheels.environment(home)
-        if not on_gpu:
+        else:
             environment["KOPSD_CUDA_ENABLED"] = "false"
         start = time.monotonic()
         wheels.install(pip, wheel)
@@ -64,41 +64,22 @@ def _once(wheel: Path, program: str, on_gpu: bool) -> tuple[float, float]:
     return installed - start, done - installed
 
 
-def _measure(context: Context, name: str, program: str, on_gpu: bool) -> Record:
-    wheel = _wheel()
-    rounds = 1 if context.smoke else max(3, min(10, context.calls // 20))
-    pairs = [_once(wheel, program, on_gpu) for _ in range(rounds)]
-    install, first, both = (summarise(samples) for samples in ([a for a, _ in pairs], [b for _, b in pairs], [a + b for a, b in pairs]))
-    return Record(
-        name,
-        "s",
-        "lower",
-        both,
-        None,
-        {
-            "measured": "pip install of the wheel into an empty virtual environment, then Python until it has printed the first result"
-            + (" of a kernel of its own, which NVRTC of NVIDIA's packages compiles" if on_gpu else ", on the host backend"),
-            "left out": "downloads: msgpack" + (" and NVIDIA's packages are" if on_gpu else " is") + " there; files are in memory",
-            "install_s": install.as_json(),
-            "first_s": first.as_json(),
-            "wheel": wheel.name,
-            "wheel_mb": wheel.stat().st_size / 1e6,
-            "peer": "none: nothing else does the same work",
-        },
-        target=TARGET_S,
-        absolute=True,
-    )
-
-
-def run_result(context: Context) -> Record:
-    return _measure(context, "wheel_first_result", wheels.FIRST_RESULT, on_gpu=False)
-
-
-def run_kernel(context: Context) -> Record:
-    if context.smoke:
+def run(context: Context, name: str, program: str, on_gpu: bool) -> Record:
+    if context.smoke and on_gpu:
         raise Skipped("a wheel's daemon knows no stand-in")
-    return _measure(context, "wheel_first_kernel", wheels.FIRST_KERNEL, on_gpu=True)
+    wheel = _wheel()
+    pairs = [_once(wheel, program, on_gpu) for _ in range(1 if context.smoke else max(3, min(10, context.calls // 20)))]
+    result = "a kernel of its own, which NVRTC of NVIDIA's packages compiles" if on_gpu else "the host backend"
+    detail = {
+        "measured": f"pip install of the wheel into an empty environment, then Python until it has printed the first result of {result}",
+        "left out": "downloads; files are in memory",
+        "install_s": summarise(install for install, _ in pairs).as_json(),
+        "first_s": summarise(first for _, first in pairs).as_json(),
+        "wheel": wheel.name,
+        "wheel_mb": wheel.stat().st_size / 1e6,
+    }
+    return Record(name, "s", "lower", summarise(sum(pair) for pair in pairs), None, detail, target=TARGET_S, absolute=True)
 
 
-add("wheel_first_result", run_result, on_gpu=False, seconds=600)
-add("wheel_first_kernel", run_kernel, on_gpu=True, seconds=600)
+add("wheel_first_result", run, "wheel_first_result", wheels.FIRST_RESULT, False, on_gpu=False, seconds=600)
+add("wheel_first_kernel", run, "wheel_first_kernel", wheels.FIRST_KERNEL, True, on_gpu=True, seconds=600)

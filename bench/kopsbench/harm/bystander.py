@@ -1,14 +1,12 @@
-"""A client that works beside others that do harm: `python -m kopsbench.isolation.bystander ROLE SOCKET DEVICE STALL_US`.
+"""A client that works beside others that do harm: `python -m kopsbench.harm.bystander ROLE SOCKET DEVICE STALL_US`.
 
 Small blocking calls, each of other numbers and each checked, until stdin ends. `torch`: adds of tensors in CUDA memory of
 its own; `shared`: adds in shared memory; `kernel`: launches of a kernel of its own in shared memory. Orders come as lines on
-stdin, and each is answered with a line of JSON: `mark` forgets all calls until now, `report` tells of those since.
-bench_bystander does the same in C."""
+stdin, and each is answered with a line of JSON: `mark` forgets all calls until now, `report` tells of those since."""
 
 from __future__ import annotations
 
 import json
-import os
 import select
 import sys
 import time
@@ -16,21 +14,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from ..context import torch_of_a_child
+
 ELEMENTS = 1024
 SAMPLES = 4096  # the latest ones are told
 PAUSE_S = 0.0005
 
 Round = Callable[[int], tuple[float, float, bool]]  # when a call began and ended, in seconds, and whether its answer is right
-
-
-def _torch() -> Any:
-    if os.environ.get("KOPS_BENCH_SMOKE"):
-        from .. import smoke_torch
-
-        return smoke_torch
-    import torch
-
-    return torch
 
 
 def timed(call: Callable[[], Any]) -> tuple[float, float]:
@@ -40,7 +30,7 @@ def timed(call: Callable[[], Any]) -> tuple[float, float]:
 
 
 def of_torch(client: Any, device: str) -> Round:
-    torch = _torch()
+    torch = torch_of_a_child()
 
     def run(number: int) -> tuple[float, float, bool]:
         a, b, out = (torch.full((ELEMENTS,), value, device="cuda") for value in (float(number), 3.0, float("nan")))
@@ -121,10 +111,6 @@ class Tally:
         }
 
 
-def say(value: Any) -> None:
-    print(json.dumps(value), flush=True)
-
-
 def main() -> int:
     import kops
 
@@ -133,7 +119,7 @@ def main() -> int:
         run = ROLES[role](client, device)
         if not run(1)[2]:
             sys.exit("the first answer is wrong")
-        say({"ready": True})
+        print('{"ready": true}', flush=True)
         tally, number = Tally(float(stall_us)), 0
         while True:
             if select.select([sys.stdin], [], [], PAUSE_S)[0]:
@@ -142,7 +128,7 @@ def main() -> int:
                     return 0
                 if order.strip() == "mark":
                     tally = Tally(float(stall_us))
-                say(tally.report() if order.strip() == "report" else {})
+                print(json.dumps(tally.report() if order.strip() == "report" else {}), flush=True)
             number = number % 1000 + 1
             tally.calls += 1
             start = time.perf_counter()

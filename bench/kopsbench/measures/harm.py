@@ -1,0 +1,125 @@
+"""What the harm that one client does costs the others, and itself: a kernel that faults or never ends, in its user's executor; and,
+where the daemon does the GPU's work itself and is supervised (`recovery_`), also its end and its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from time import sleep
+from typing import Any
+
+from ..context import Context
+from ..harm.culprit import DEADLINE_MS
+from ..harm.scene import SOME, Heard, Process, Scene, bounded, counted, in_ms
+from ..record import Record, Summary
+from . import add
+
+
+@dataclass(frozen=True)
+class Harm:
+    order: str  # to the culprit
+    what: str
+    codes: tuple[str | None, ...] = (None,)  # that its reply may have
+    times: int = 3
+    spares: int = 1
+    # Bounds of the largest, in ms: reply, next good reply, the others' wait; and of the p99 of the others' calls.
+    targets: Sequence[float | None] = (None, None, None, None)
+
+
+FAULT = "a kernel of another user writes where no memory is"
+HANG = f"a kernel of another user never ends; its deadline is {DEADLINE_MS} ms"
+ISOLATED = {
+    "fault": Harm("fault", FAULT, ("device_fault",), 10, 1, (None, 300, 250, None)),
+    "fault_no_spare": Harm("fault", FAULT, ("device_fault",), 10, 0, (None, 900, 250, None)),
+    "hang": Harm("hang", HANG, ("deadline_exceeded",), 10, 1, (250, 350, None, 5)),
+}
+SHARED = {
+    "fault": Harm("fault", "a kernel of another client writes where no memory is", ("device_fault", "device_lost", "closed")),
+    "killed": Harm("gemms", "another client is killed (SIGKILL) while its gemms run"),
+    "freed": Harm("freed", "another client frees the memory that its gemms run on"),
+    "no_memory": Harm("no_memory", "another client allocates all of the GPU's memory", ("out_of_memory",)),
+}
+RECOVERY_S = 1.5
+USUAL_S = 1.0  # then calls are as usual again
+
+
+def do(scene: Scene, culprit: Process, harm: Harm, times: int, heard: Heard) -> list[dict[str, Any]]:
+    """The culprit's answers; `heard` gets the reports of the others meanwhile. Each time begins when all is as before."""
+    said = []
+    for _ in range(times):
+        scene.settle()
+        scene.mark()
+        said.append(culprit.ask(harm.order))
+        if said[-1]["code"] not in harm.codes:
+            raise RuntimeError(f"{harm.what}: not {harm.codes} came but {said[-1]}")
+        if harm.order == "gemms":
+            culprit.end()
+        if scene.isolate == "off":
+            sleep(USUAL_S)
+        scene.report(heard)
+    return said
+
+
+def run_isolated(context: Context, name: str) -> list[Record]:
+    harm, heard = ISOLATED[name], Heard()
+    with Scene(context, spares=harm.spares) as scene:
+        scene.add_bystanders(SOME)
+        said = do(scene, scene.add_culprit(), harm, 2 if context.smoke else harm.times, heard)
+        executors = scene.stats()["executor_counts"]
+    never = [one for one in said if "good_us" not in one]
+    if never:
+        raise RuntimeError(f"{len(never)} times no good reply came: {never[0]}")
+    detail = {
+        "measured": f"{harm.what}, {len(said)} times",
+        "isolate": scene.isolate,
+        "spares": scene.spares,
+        "others": SOME,
+        "executors": executors,
+        **heard.detail(),
+        "replies": said[0]["message"],
+        "details": said[0]["detail"],
+        "failed_before_good": [one["failed_before_good"] for one in said],
+    }
+    reply, good, wait, calls = harm.targets
+    kernels = "the same of a client that launches kernels of its own, in a domain of its own, and waits for its turn"
+    waits = "the longest of each from a blocking add until its right answer"
+    rows: list[tuple[str, Summary, str, float | None, str]] = [
+        ("reply", in_ms(one["reply_us"] for one in said), "from the harm's launch", reply, "max"),
+        ("next_good", in_ms(one["good_us"] for one in said), "from the harm's launch", good, "max"),
+        ("others_wait", in_ms(heard.waits_us), waits, wait, "max"),
+        ("others_calls", in_ms(heard.calls_us), "blocking adds from the harm until the good reply", calls, "p99"),
+        ("other_kernels_wait", in_ms(heard.kernel_waits_us), kernels, None, "p50"),
+    ]
+    records = [
+        bounded(f"isolation_{name}_{what}", "ms", ours, {**detail, "value": value}, target, statistic)
+        for what, ours, value, target, statistic in rows
+    ]
+    return [*records, counted(f"isolation_{name}_trouble", "count", heard.trouble, detail, 0)]
+
+
+def run_shared(context: Context, name: str) -> Record:
+    harm, heard = SHARED[name], Heard()
+    said: list[dict[str, Any]] = []
+    with Scene(context, "--supervise", isolate="off") as scene:
+        scene.add_bystanders(("torch", "shared"))
+        for _ in range(1 if context.smoke else harm.times):
+            said += do(scene, scene.add_culprit(), harm, 1, heard)
+    waits = [us * 1e-6 for us in heard.waits_us]
+    detail = {
+        "measured": "the longest time to a right answer of clients that add all the time, while"
+        f" {harm.what}; kopsd --supervise, executors.isolate = off",
+        "p99": "the longest",
+        "culprit": said,
+        **heard.detail(),
+        "peer": "none: without a daemon each process has its own device memory and its own faults",
+    }
+    target = RECOVERY_S if name == "fault" else None
+    return bounded(f"recovery_{name}", "s", Summary(median(waits), max(waits), len(waits)), detail, target, "p99")
+
+
+for _name in ISOLATED:
+    add(f"isolation_{_name}", partial(run_isolated, name=_name), on_gpu=True, seconds=120)
+for _name in SHARED:
+    add(f"recovery_{_name}", partial(run_shared, name=_name), on_gpu=True, seconds=120)
