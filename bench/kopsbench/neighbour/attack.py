@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,14 +59,37 @@ def several(name: str, title: str, counts: tuple[int, ...], build: Callable[[Flo
         ATTACKS[name + suffix] = Attack(name + suffix, f"{title}, {of}", lambda it, n=count: build(it, n), **more)
 
 
+def send(it: Flood, connections: int, prepared: Sequence[bytes], depth: int | None, *, read: bool = True) -> None:
+    """The messages round and round on so many connections, at most `depth` without a reply."""
+    for _ in range(connections):
+        it.add(None, prepared, depth, read=read)
+
+
+def on_each(it: Flood, connections: int, prepare: Callable[[raw.Connection], Sequence[bytes]], depth: int) -> None:
+    """The same with messages of each connection's own."""
+    for _ in range(connections):
+        link = it.connect()
+        it.add(link.socket, prepare(link), depth)
+
+
 # ---- operands ----
+
+
+def register_some(link: raw.Connection, size: int, count: int = 1) -> list[int]:
+    """Registers new memfds without waiting; the requests' ids."""
+    ids = []
+    for _ in range(count):
+        fd = memfd.make(size)
+        ids.append(link.request("register", {"kind": "memfd", "size": size, "fd": 0}, [fd]))
+        os.close(fd)
+    return ids
+
 
 
 def shared_vectors(link: raw.Connection, count: int, elements: int = SMALL) -> list[dict]:
     """Tensors in one memfd of this connection's; the daemon's mapping keeps it."""
-    fd = memfd.make(4 * elements * count)
-    buffer = link.call("register", {"kind": "memfd", "size": 4 * elements * count, "fd": 0}, [fd])["buffer"]
-    os.close(fd)
+    (register,) = register_some(link, 4 * elements * count)
+    buffer = link.reply(register).get()["buffer"]
     return [raw.tensor(buffer, [elements], offset=4 * elements * i) for i in range(count)]
 
 
@@ -76,18 +99,13 @@ def sequence(tensors: list[dict], ops: int = OPS) -> dict:
 
 def register_many(it: Flood, count: int) -> int:
     """Registers one-page memfds on as many connections as it takes, until `count` or a refusal; how many there are."""
-    taken, page = 0, mmap.PAGESIZE
+    taken = 0
     while taken < count:
         link = it.connect()
         it.kept.append(link)
         want = min(PER_CONNECTION, count - taken)
         for start in range(0, want, 200):
-            ids = []
-            for _ in range(min(200, want - start)):
-                fd = memfd.make(page)
-                ids.append(link.request("register", {"kind": "memfd", "size": page, "fd": 0}, [fd]))
-                os.close(fd)
-            replies = [link.reply(i) for i in ids]
+            replies = [link.reply(i) for i in register_some(link, mmap.PAGESIZE, min(200, want - start))]
             taken += sum(reply.error is None for reply in replies)
             refused = next((reply.error for reply in replies if reply.error is not None), None)
             if refused is not None:

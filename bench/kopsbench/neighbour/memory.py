@@ -11,24 +11,23 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
-from support import memfd, raw
+from support import raw
 
-from .attack import MEBI, MESSAGE_BYTES, PER_CONNECTION, attack, register_many
+from .attack import MEBI, MESSAGE_BYTES, PER_CONNECTION, attack, on_each, register_many, register_some, send
 from .flood import Flood, message, messages
 
 LARGEST_BITS = 42  # 4 TiB, more than any machine has
 
 
+def nothing(it: Flood) -> None:
+    """Such an attack has nothing to make ready."""
+
+
 def registering(it: Flood, until: float) -> None:
     """Each descriptor needs a sendmsg of its own."""
-    page = mmap.PAGESIZE
     while time.monotonic() < until:
         for link in it.kept:
-            ids = []
-            for _ in range(16):
-                fd = memfd.make(page)
-                ids.append(link.request("register", {"kind": "memfd", "size": page, "fd": 0}, [fd]))
-                os.close(fd)
+            ids = register_some(link, mmap.PAGESIZE, 16)
             for reply in map(link.reply, ids):
                 if reply.error is None:
                     link.request("release", {"buffer": reply.result["buffer"]})
@@ -43,21 +42,17 @@ def registers(it: Flood) -> None:
 
 @attack("allocs", "`alloc` and `release`, 16 connections")
 def allocs(it: Flood) -> None:
-    for _ in range(16):
-        link = it.connect()
+    def prepare(link: raw.Connection) -> list[bytes]:
         first = link.call("alloc", {"size": 4096})["buffer"]
-        pairs = [
-            piece
-            for i in range(2000)
-            for piece in (message("alloc", {"size": 4096}, 2 * i), message("release", {"buffer": first + 1 + i}, 2 * i + 1))
-        ]
-        it.add(link.socket, pairs, 32)
+        pairs = ((message("alloc", {"size": 4096}, 2 * i), message("release", {"buffer": first + 1 + i}, 2 * i + 1)) for i in range(2000))
+        return [piece for pair in pairs for piece in pair]
+
+    on_each(it, 16, prepare, 32)
 
 
-@attack("kept_allocs", "`alloc` of 1 MB until no more is given, 4 connections", heavy=True)
-def kept_allocs(it: Flood) -> None:
-    for _ in range(4):
-        it.add(None, messages("alloc", {"size": MEBI}, 1024), 16)
+attack("kept_allocs", "`alloc` of 1 MB until no more is given, 4 connections", heavy=True)(
+    lambda it: send(it, 4, messages("alloc", {"size": MEBI}, 1024), 16)
+)
 
 
 def holes(it: Flood, until: float) -> None:
@@ -65,11 +60,8 @@ def holes(it: Flood, until: float) -> None:
     size = 64 * MEBI
     link = it.kept[0]
     while time.monotonic() < until:
-        fd = memfd.make(size)
-        try:
-            reply = link.reply(link.request("register", {"kind": "memfd", "size": size, "fd": 0}, [fd]))
-        finally:
-            os.close(fd)
+        (register,) = register_some(link, size)
+        reply = link.reply(register)
         if reply.error is not None:
             it.said[reply.error["code"]] += 1
             continue
@@ -103,14 +95,7 @@ def squares_of(it: Flood, link: raw.Connection, view: dict) -> None:
 
 @attack("big_holes", "squares of the largest memfd that it may register, with nothing in it", heavy=True, seconds=8)
 def big_holes(it: Flood) -> None:
-    def ask(link: raw.Connection, size: int) -> raw.Reply:
-        fd = memfd.make(size)
-        try:
-            return link.reply(link.request("register", {"kind": "memfd", "size": size, "fd": 0}, [fd]))
-        finally:
-            os.close(fd)
-
-    if found := largest(it, ask):
+    if found := largest(it, lambda link, size: link.reply(register_some(link, size)[0])):
         squares_of(it, *found)
 
 
@@ -126,10 +111,7 @@ def closing(it: Flood, until: float) -> None:
         link = it.connect()
         it.kept.append(link)
         for start in range(0, PER_CONNECTION, 200):
-            for _ in range(200):
-                fd = memfd.make(mmap.PAGESIZE)
-                link.request("register", {"kind": "memfd", "size": mmap.PAGESIZE, "fd": 0}, [fd])
-                os.close(fd)
+            register_some(link, mmap.PAGESIZE, 200)
             link.call("ping")
             link.replies.clear()
             if time.monotonic() > until and start:
@@ -138,9 +120,7 @@ def closing(it: Flood, until: float) -> None:
         link.socket.close()
 
 
-@attack("closes", "connections with 8,000 buffers that are closed", closing)
-def closes(it: Flood) -> None:
-    pass
+attack("closes", "connections with 8,000 buffers that are closed", closing)(nothing)
 
 
 def parting(it: Flood, until: float) -> None:
@@ -163,11 +143,9 @@ def parts(it: Flood) -> None:
     it.kept += [it.connect() for _ in range(1000)]
 
 
-@attack("unread_pings", "1 MB replies that are not read, 500 connections", heavy=True)
-def unread_pings(it: Flood) -> None:
-    prepared = messages("ping", {"x": b"x" * (MESSAGE_BYTES - 100)}, 8)
-    for _ in range(500):
-        it.add(None, prepared, 8, read=False)
+attack("unread_pings", "1 MB replies that are not read, 500 connections", heavy=True)(
+    lambda it: send(it, 500, messages("ping", {"x": b"x" * (MESSAGE_BYTES - 100)}, 8), 8, read=False)
+)
 
 
 def claiming(it: Flood, until: float) -> None:
@@ -184,9 +162,7 @@ def claiming(it: Flood, until: float) -> None:
         link.close()
 
 
-@attack("descriptors", "250 descriptors that no message claims, again and again", claiming)
-def descriptors(it: Flood) -> None:
-    pass
+attack("descriptors", "250 descriptors that no message claims, again and again", claiming)(nothing)
 
 
 def ringing(it: Flood, until: float) -> None:
@@ -226,9 +202,7 @@ def connecting(it: Flood, until: float) -> None:
             link.close()
 
 
-@attack("connects", "connections that are made and closed", connecting)
-def connects(it: Flood) -> None:
-    pass
+attack("connects", "connections that are made and closed", connecting)(nothing)
 
 
 HELLO_SHM = [message("hello", {"shm": True})]
@@ -245,9 +219,7 @@ def asking_rings(it: Flood, until: float) -> None:
             it.add(None, HELLO_SHM, 1)
 
 
-@attack("rings", "connections that ask for shared memory and close, 16 at a time", asking_rings)
-def rings(it: Flood) -> None:
-    pass
+attack("rings", "connections that ask for shared memory and close, 16 at a time", asking_rings)(nothing)
 
 
 @attack("trims", "`trim` of connections with 8,000 buffers, 4 connections", heavy=True)

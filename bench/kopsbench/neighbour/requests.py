@@ -3,53 +3,40 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
-from .attack import INFLIGHT, MAPPINGS, MESSAGE_BYTES, OPS, Build, attack, register_many, sequence, several, shared_vectors
+from support import raw
+
+from .attack import INFLIGHT, MAPPINGS, MESSAGE_BYTES, OPS, Build, attack, on_each, register_many, send, sequence, several, shared_vectors
 from .flood import Flood, message, messages, notification
+
+ARCH = "sm_90a"
 
 # ---- large messages ----
 
-
-def pings(it: Flood, count: int, value: bytes | list[int]) -> None:
-    prepared = messages("ping", {"x": value}, 4)
-    for _ in range(count):
-        it.add(None, prepared, 2)
+SMALL_VALUES = [1] * (MESSAGE_BYTES - 100)
 
 
-def refused_values(it: Flood, count: int) -> None:
-    """Decoded, found wrong, and refused with a short reply."""
-    prepared = messages("run", {"op": "add", "in": [], "out": [], "more": [1] * (MESSAGE_BYTES - 100)}, 4)
-    for _ in range(count):
-        it.add(None, prepared, 2)
+def large(method: str, params: dict[str, Any]) -> Callable[[Flood, int], None]:
+    return lambda it, connections: send(it, connections, messages(method, params, 4), 2)
 
 
-def many_keys(it: Flood, count: int) -> None:
-    """A map of as many keys as a message holds, in place of parameters."""
-    prepared = messages("run", {f"{i:x}": 1 for i in range(MESSAGE_BYTES // 8)}, 4)
-    for _ in range(count):
-        it.add(None, prepared, 2)
-
-
-several("values", "1 MB pings of small values", (1, 64), lambda it, n: pings(it, n, [1] * (MESSAGE_BYTES - 100)))
-several("big_pings", "1 MB pings of one string", (16,), lambda it, n: pings(it, n, b"x" * (MESSAGE_BYTES - 100)))
-several("refused_values", "1 MB messages of small values that are refused", (16,), refused_values)
-several("keys", "1 MB messages with a map of small keys", (16,), many_keys)
-
-
-@attack("long_names", "1 MB strings where a name is expected, 16 connections")
-def long_names(it: Flood) -> None:
-    prepared = messages("run", {"op": "x" * MESSAGE_BYTES, "in": [], "out": []}, 4)
-    for _ in range(16):
-        it.add(None, prepared, 2)
-
-
-@attack("sources", "sources of 1 MB to compile, 16 connections")
-def sources(it: Flood) -> None:
-    prepared = messages("compile", {"source": "x" * 900_000, "entries": ["f"], "arch": "sm_90a"}, 4)
-    for _ in range(16):
-        it.add(None, prepared, 2)
-
+several("values", "1 MB pings of small values", (1, 64), large("ping", {"x": SMALL_VALUES}))
+several("big_pings", "1 MB pings of one string", (16,), large("ping", {"x": b"x" * (MESSAGE_BYTES - 100)}))
+# Decoded, found wrong, and refused with a short reply.
+wrong_values = {"op": "add", "in": [], "out": [], "more": SMALL_VALUES}
+several("refused_values", "1 MB messages of small values that are refused", (16,), large("run", wrong_values))
+# As many keys as a message holds, in place of parameters.
+several("keys", "1 MB messages with a map of small keys", (16,), large("run", {f"{i:x}": 1 for i in range(MESSAGE_BYTES // 8)}))
+attack("long_names", "1 MB strings where a name is expected, 16 connections")(
+    lambda it: large("run", {"op": "x" * MESSAGE_BYTES, "in": [], "out": []})(it, 16)
+)
+attack("sources", "sources of 1 MB to compile, 16 connections")(
+    lambda it: large("compile", {"source": "x" * 900_000, "entries": ["f"], "arch": ARCH})(it, 16)
+)
 
 BOMB = """template <int D, int P> struct B { static constexpr long v = B<D - 1, 2 * P>::v + B<D - 1, 2 * P + 1>::v; };
 template <int P> struct B<0, P> { static constexpr long v = P; };
@@ -62,7 +49,7 @@ def compiles(it: Flood, source: str, connections: int, each: int, depth: int = 6
     """No two sources are the same, so that each has to be compiled."""
     for number in range(connections):
         texts = (f"{source}// {number} {i}" for i in range(each))
-        it.add(None, [message("compile", {"source": text, "entries": ["f"], "arch": "sm_90a"}, i) for i, text in enumerate(texts)], depth)
+        it.add(None, [message("compile", {"source": text, "entries": ["f"], "arch": ARCH}, i) for i, text in enumerate(texts)], depth)
 
 
 attack("bombs", "sources whose compile does not end, 64 on each of 8 connections, beside compiles", compiles=True, seconds=8)(
@@ -102,30 +89,24 @@ def pieces(it: Flood) -> None:
 
 
 def sequences(it: Flood, count: int) -> None:
-    for _ in range(count):
-        link = it.connect()
-        it.add(link.socket, messages("sequence", sequence(shared_vectors(link, 3)), 512), 4)
+    on_each(it, count, lambda link: messages("sequence", sequence(shared_vectors(link, 3)), 512), 4)
 
 
 def programs(it: Flood, count: int) -> None:
     """Defined and released in turn: an id is one more than the last."""
-    for _ in range(count):
-        link = it.connect()
+
+    def prepare(link: raw.Connection) -> list[bytes]:
         params = sequence(shared_vectors(link, 3))
         first = link.call("program", params)["program"]
-        rounds = [
-            piece
-            for i in range(1000)
-            for piece in (message("program", params, 2 * i), message("release", {"program": first + 1 + i}, 2 * i + 1))
-        ]
-        it.add(link.socket, rounds, 8)
+        pairs = ((message("program", params, 2 * i), message("release", {"program": first + 1 + i}, 2 * i + 1)) for i in range(1000))
+        return [piece for pair in pairs for piece in pair]
+
+    on_each(it, count, prepare, 8)
 
 
 def kept_programs(it: Flood, count: int) -> None:
     """Programs that are kept until no more are allowed."""
-    for _ in range(count):
-        link = it.connect()
-        it.add(link.socket, messages("program", sequence(shared_vectors(link, 3)), 512), 64)
+    on_each(it, count, lambda link: messages("program", sequence(shared_vectors(link, 3)), 512), 64)
 
 
 several("sequences", "sequences of 512 ops", (16,), sequences)
@@ -136,14 +117,16 @@ several("kept_programs", "programs of 512 ops, kept", (12,), kept_programs, heav
 def hard_checks(it: Flood, count: int) -> None:
     """Repeated sequences whose tensors nearly overlap, interleaved in many dimensions: each pair has to be looked at."""
     shape, strides, extent = [2, 3, 2, 3, 2, 2], [960, 320, 160, 48, 24, 6], 4096
-    for _ in range(count):
-        link = it.connect()
+
+    def prepare(link: raw.Connection) -> list[bytes]:
         (whole,) = shared_vectors(link, 1, 8 * extent)
         view = {**whole, "shape": shape, "strides": strides}
         outs = [{**view, "offset": 4 * (2 * i)} for i in range(OPS)]
         ins = [{**view, "offset": 4 * (2 * i + 1)} for i in range(1024)]
         ops = [{"op": "add", "in": [i, OPS + i], "out": [1024 + i]} for i in range(OPS)]
-        it.add(link.socket, messages("sequence", {"tensors": ins + outs, "ops": ops, "repeat": 2}, 64), 4)
+        return messages("sequence", {"tensors": ins + outs, "ops": ops, "repeat": 2}, 64)
+
+    on_each(it, count, prepare, 4)
 
 
 several("hard_checks", "sequences whose memory is hard to check", (4,), hard_checks)
@@ -151,68 +134,48 @@ several("hard_checks", "sequences whose memory is hard to check", (4,), hard_che
 
 def bindings(it: Flood, count: int) -> None:
     """Runs of programs with other memory for every tensor."""
-    for _ in range(count):
-        link = it.connect()
+
+    def prepare(link: raw.Connection) -> list[bytes]:
         tensors = shared_vectors(link, 3 * OPS)
         ops = [{"op": "add", "in": [3 * i, 3 * i + 1], "out": [3 * i + 2]} for i in range(OPS)]
         program = link.call("program", {"tensors": tensors, "ops": ops})["program"]
         bind = [{"index": i, "buffer": its["buffer"], "offset": its["offset"]} for i, its in enumerate(tensors)]
-        it.add(link.socket, messages("run_program", {"program": program, "bind": bind}, 64), 8)
+        return messages("run_program", {"program": program, "bind": bind}, 64)
+
+    on_each(it, count, prepare, 8)
 
 
 several("bindings", "runs of programs of 512 ops with all memory bound anew", (16,), bindings)
 
 
-def stats(it: Flood, count: int) -> None:
-    register_many(it, MAPPINGS)
-    for _ in range(count):
-        it.add(None, messages("stats", {}, 8), 1)
+def stats(connections: int, prepared: Sequence[bytes], depth: int | None, *, read: bool = True) -> Build:
+    """Asked for by a user with as many mappings as it may have."""
 
-
-def queued_stats(it: Flood, count: int) -> None:
-    register_many(it, MAPPINGS)
-    for _ in range(count):
-        it.add(None, messages("stats", {}, 1024), INFLIGHT)
-
-
-several("stats", "`stats` with as many mappings as it may have", (1, 16), stats, heavy=True)
-several("queued_stats", "254 queued `stats` with as many mappings", (1, 16), queued_stats, heavy=True)
-
-
-@attack("unread_stats", "queued `stats` that are not read, 64 connections", heavy=True)
-def unread_stats(it: Flood) -> None:
-    register_many(it, MAPPINGS)
-    for _ in range(64):
-        it.add(None, messages("stats", {}, 1024), INFLIGHT, read=False)
-
-
-@attack("notified_stats", "`stats` as notifications, which have no reply", heavy=True)
-def notified_stats(it: Flood) -> None:
-    register_many(it, MAPPINGS)
-    for _ in range(16):
-        it.add(None, [notification("stats", {})] * 1000, None)
-
-
-def same(method: str, params: dict, count: int, depth: int = 1) -> Build:
     def build(it: Flood) -> None:
-        prepared = messages(method, params, max(4 * depth, 8))
-        for _ in range(count):
-            it.add(None, prepared, depth)
+        register_many(it, MAPPINGS)
+        send(it, connections, prepared, depth, read=read)
 
     return build
 
 
-def notices(it: Flood) -> None:
-    for _ in range(64):
-        it.add(None, [notification("metrics", {})] * 1000, None)
-
-
-attack("notified_metrics_x64", "`metrics` as notifications, 64 connections")(notices)
-attack("metrics_x16", "`metrics`, 16 connections")(same("metrics", {}, 16))
-attack("clients_x256", "`clients`, 256 connections")(same("clients", {}, 256))
-attack("queued_clients_x64", "254 queued `clients`, 64 connections")(same("clients", {}, 64, INFLIGHT))
-attack("hellos_x64", "16 queued `hello`, 64 connections")(same("hello", {"protocol": 1}, 64, 16))
-attack("pings_x64", "254 queued `ping`, 64 connections")(same("ping", {}, 64, INFLIGHT))
-attack("cancels_x64", "254 queued `cancel` of unknown ids, 64 connections")(same("cancel", {"msgid": 5}, 64, INFLIGHT))
-attack("unknown_methods_x64", "254 queued unknown methods, 64 connections")(same("nonesuch", {}, 64, INFLIGHT))
-attack("unknown_keys_x64", "254 queued requests with unknown keys, 64 connections")(same("run", {"none": 1}, 64, INFLIGHT))
+ONE_BY_ONE, QUEUED = messages("stats", {}, 8), messages("stats", {}, 1024)
+several("stats", "`stats` with as many mappings as it may have", (1, 16), lambda it, n: stats(n, ONE_BY_ONE, 1)(it), heavy=True)
+several("queued_stats", "254 queued `stats` with as many mappings", (1, 16), lambda it, n: stats(n, QUEUED, INFLIGHT)(it), heavy=True)
+attack("unread_stats", "queued `stats` that are not read, 64 connections", heavy=True)(stats(64, QUEUED, INFLIGHT, read=False))
+attack("notified_stats", "`stats` as notifications, which have no reply", heavy=True)(stats(16, [notification("stats", {})] * 1000, None))
+attack("notified_metrics_x64", "`metrics` as notifications, 64 connections")(
+    lambda it: send(it, 64, [notification("metrics", {})] * 1000, None)
+)
+# Name, what is asked, so many connections and requests without a reply on each, the method and its parameters.
+for _name, _title, _connections, _depth, _method, _params in (
+    ("metrics_x16", "`metrics`", 16, 1, "metrics", {}),
+    ("clients_x256", "`clients`", 256, 1, "clients", {}),
+    ("queued_clients_x64", "254 queued `clients`", 64, INFLIGHT, "clients", {}),
+    ("hellos_x64", "16 queued `hello`", 64, 16, "hello", {"protocol": 1}),
+    ("pings_x64", "254 queued `ping`", 64, INFLIGHT, "ping", {}),
+    ("cancels_x64", "254 queued `cancel` of unknown ids", 64, INFLIGHT, "cancel", {"msgid": 5}),
+    ("unknown_methods_x64", "254 queued unknown methods", 64, INFLIGHT, "nonesuch", {}),
+    ("unknown_keys_x64", "254 queued requests with unknown keys", 64, INFLIGHT, "run", {"none": 1}),
+):
+    _same = partial(send, connections=_connections, prepared=messages(_method, _params, max(4 * _depth, 8)), depth=_depth)
+    attack(_name, f"{_title}, {_connections} connections")(_same)

@@ -7,16 +7,16 @@ from contextlib import suppress
 
 from support import raw
 
-from .attack import ATTACKS, INFLIGHT, SMALL, attack, sequence, several, shared_vectors
+from .attack import INFLIGHT, SMALL, attack, on_each, sequence, several, shared_vectors
 from .flood import Flood, message, messages
 
 
 def adds(it: Flood, count: int, elements: int = SMALL, depth: int = INFLIGHT) -> None:
-    for _ in range(count):
-        link = it.connect()
+    def prepare(link: raw.Connection) -> list[bytes]:
         a, b, out = shared_vectors(link, 3, elements)
-        params = {"op": "add", "in": [a, b], "out": [out], "timing": False}
-        it.add(link.socket, messages("run", params, 1024), depth)
+        return messages("run", {"op": "add", "in": [a, b], "out": [out], "timing": False}, 1024)
+
+    on_each(it, count, prepare, depth)
 
 
 several("adds", "254 queued adds", (1, 64), adds)
@@ -27,19 +27,20 @@ def gemm(link: raw.Connection, n: int) -> dict:
     return {"op": "gemm", "in": [{**a, "shape": [n, n]}, {**b, "shape": [n, n]}], "out": [{**out, "shape": [n, n]}]}
 
 
-@attack("gemms", "gemms of 1024 × 1024, 16 connections")
 def gemms(it: Flood) -> None:
-    for _ in range(16):
-        link = it.connect()
-        it.add(link.socket, messages("run", gemm(link, 1024), 256), 16)
+    on_each(it, 16, lambda link: messages("run", gemm(link, 1024), 256), 16)
+
+
+attack("gemms", "gemms of 1024 × 1024, 16 connections")(gemms)
 
 
 @attack("repeats", "adds of 4 MB repeated 10,000 times, 16 connections")
 def repeats(it: Flood) -> None:
-    for _ in range(16):
-        link = it.connect()
+    def prepare(link: raw.Connection) -> list[bytes]:
         a, b, out = shared_vectors(link, 3, 1 << 20)
-        it.add(link.socket, messages("run", {"op": "add", "in": [a, b], "out": [out], "repeat": 10_000}, 256), 8)
+        return messages("run", {"op": "add", "in": [a, b], "out": [out], "repeat": 10_000}, 256)
+
+    on_each(it, 16, prepare, 8)
 
 
 def endless_gemm(link: raw.Connection) -> dict:
@@ -50,18 +51,17 @@ def endless_gemm(link: raw.Connection) -> dict:
 
 
 def endless(it: Flood) -> None:
-    for _ in range(4):
-        link = it.connect()
+    def prepare(link: raw.Connection) -> list[bytes]:
         params = endless_gemm(link)
-        it.add(link.socket, [message("run", {**params, "stream": i}, i) for i in range(64)], 64)
+        return [message("run", {**params, "stream": i}, i) for i in range(64)]
+
+    on_each(it, 4, prepare, 64)
 
 
 LARGE = 1 << 17  # elements of an add that is not done at once
 attack("endless", "gemms of 2⁴⁰ products, 4 × 64 streams")(endless)
 attack("endless_beside_large", "the same, beside adds of 512 KiB", elements=LARGE)(endless)
-attack("gemms_beside_large", "gemms of 1024 × 1024, 16 connections, beside adds of 512 KiB", elements=LARGE)(
-    lambda it: ATTACKS["gemms"].build(it)
-)
+attack("gemms_beside_large", "gemms of 1024 × 1024, 16 connections, beside adds of 512 KiB", elements=LARGE)(gemms)
 attack("adds_beside_large", "254 queued adds of 512 KiB, 64 connections, beside adds of 512 KiB", elements=LARGE)(
     lambda it: adds(it, 64, elements=LARGE)
 )
@@ -69,27 +69,28 @@ attack("adds_beside_large", "254 queued adds of 512 KiB, 64 connections, beside 
 
 @attack("waiting_sequences", "sequences of 512 ops that wait behind an endless gemm, 64 connections", heavy=True)
 def waiting_sequences(it: Flood) -> None:
-    for _ in range(64):
-        link = it.connect()
+    def prepare(link: raw.Connection) -> list[bytes]:
         link.request("run", endless_gemm(link))
-        it.add(link.socket, messages("sequence", sequence(shared_vectors(link, 3)), 512), INFLIGHT)
+        return messages("sequence", sequence(shared_vectors(link, 3)), 512)
+
+    on_each(it, 64, prepare, INFLIGHT)
 
 
 def dropping(it: Flood, until: float) -> None:
     """Connections with as much queued as they may have, all closed at once."""
+
+    def prepare(link: raw.Connection) -> list[bytes]:
+        link.request("run", endless_gemm(link))
+        return messages("run", gemm(link, 256), 512)
+
     while time.monotonic() < until:
         it.close_all()
-        for _ in range(32):
-            link = it.connect()
-            link.request("run", endless_gemm(link))
-            it.add(link.socket, messages("run", gemm(link, 256), 512), INFLIGHT)
+        on_each(it, 32, prepare, INFLIGHT)
         it.run(min(until, time.monotonic() + 0.3))
         it.counts["rounds"] += 1
 
 
-@attack("drops", "32 connections with 254 runs queued behind an endless gemm, closed and made anew", dropping)
-def drops(it: Flood) -> None:
-    pass
+attack("drops", "32 connections with 254 runs queued behind an endless gemm, closed and made anew", dropping)(lambda it: None)
 
 
 @attack("shapes", "adds of ever different shapes, which are rows of the statistics, 16 connections")
@@ -106,18 +107,17 @@ def shapes(it: Flood) -> None:
 
 @attack("deadlines", "queued gemms with a deadline of 1 ms, 16 connections")
 def deadlines(it: Flood) -> None:
-    for _ in range(16):
-        link = it.connect()
-        it.add(link.socket, messages("run", {**gemm(link, 256), "deadline_ms": 1}, 1024), INFLIGHT)
+    on_each(it, 16, lambda link: messages("run", {**gemm(link, 256), "deadline_ms": 1}, 1024), INFLIGHT)
 
 
 @attack("streams", "adds on 256 streams, 16 connections")
 def streams(it: Flood) -> None:
-    for _ in range(16):
-        link = it.connect()
+    def prepare(link: raw.Connection) -> list[bytes]:
         a, b, out = shared_vectors(link, 3)
         params = {"op": "add", "in": [a, b], "out": [out]}
-        it.add(link.socket, [message("run", {**params, "stream": i % 256}, i) for i in range(1024)], INFLIGHT)
+        return [message("run", {**params, "stream": i % 256}, i) for i in range(1024)]
+
+    on_each(it, 16, prepare, INFLIGHT)
 
 
 def idle(_: Flood, until: float) -> None:
