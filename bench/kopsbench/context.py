@@ -37,14 +37,9 @@ class Context:
     mps: bool = False  # this process and its children share the GPU through MPS
     shapes: tuple[str, ...] = ()  # of gemm_tuned; all without one
     smoke: bool = False  # tiny counts, a stand-in for the GPU: the numbers mean nothing
-    notes: dict[str, Any] = field(default_factory=dict)
     _stack: ExitStack = field(default_factory=ExitStack)
     _gpu_daemon: Daemon | None = None
     _daemon_spin: int | None = None  # what it says of itself
-
-    @property
-    def block_calls(self) -> int:
-        return max(1, -(-self.calls // self.blocks))
 
     def program(self, name: str) -> Path:
         for folder in (self.build / "bin", self.build):
@@ -185,7 +180,6 @@ class Context:
             "spin": "default" if self.spin_us is None else f"{self.spin_us} us",
             **({"smoke": "stand-in driver, tiny counts: no figures"} if self.smoke else {}),
             **({"daemon_spin_us": self._daemon_spin} if self._daemon_spin is not None else {}),
-            **self.notes,
         }
 
 

@@ -7,7 +7,6 @@ from xml.sax.saxutils import escape
 
 INK, FAINT, PAPER = "#1f2328", "#d0d7de", "#ffffff"
 OURS, PEER, TARGET = "#0969da", "#9aa4af", "#cf222e"
-SERIES = ("#0969da", "#54aeff", "#9aa4af", "#bf8700")
 
 
 class Drawing:
@@ -22,10 +21,9 @@ class Drawing:
     def box(self, x: float, y: float, width: float, height: float, fill: str) -> None:
         self.parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(0.0, width):.1f}" height="{height:.1f}" fill="{fill}"/>')
 
-    def line(self, points: Sequence[tuple[float, float]], stroke: str, width: float = 1.0, dash: str = "") -> None:
+    def line(self, points: Sequence[tuple[float, float]], stroke: str, width: float = 1.0) -> None:
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        dashes = f' stroke-dasharray="{dash}"' if dash else ""
-        self.parts.append(f'<polyline points="{path}" fill="none" stroke="{stroke}" stroke-width="{width}"{dashes}/>')
+        self.parts.append(f'<polyline points="{path}" fill="none" stroke="{stroke}" stroke-width="{width}"/>')
 
     def dot(self, x: float, y: float, fill: str, radius: float = 4.0) -> None:
         self.parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{fill}"/>')

@@ -114,6 +114,13 @@ def lines(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
 
 
+def aligned(table: str) -> str:
+    """One that is read in a terminal."""
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if "---" not in line]
+    widths = [max(len(row[i]) for row in rows if len(row) > i) for i in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip() for row in rows)
+
+
 def failed(record: Mapping[str, Any]) -> str | None:
     """What a record without a number says in its place."""
     if not record.get("error"):
@@ -153,14 +160,15 @@ def target(record: Mapping[str, Any]) -> str:
 # ---- the table of targets ----
 
 
-def markdown(records: Records, *, everything: bool = False) -> str:
-    """`everything`: also rows that the table of targets does not have."""
-    names = [name for name in ROWS if name in records]
-    if everything:
-        names += [name for name in records if name not in ROWS]
+HEAD = ("measure", "against", "kopsd p50 (p99)", "peer p50 (p99)", "ratio", "target", "met")
+
+
+def rows_of(labels: Mapping[str, str], records: Records) -> list[tuple[str, ...]]:
+    """Of the records that are there, in the order of the labels."""
     rows = []
-    for name in names:
-        record, label = records[name], ROWS.get(name, name)
+    for name, label in labels.items():
+        if (record := records.get(name)) is None:
+            continue
         if failed(record):
             rows.append((label, failed(record) or "", "", "", "", "", ""))
             continue
@@ -168,9 +176,14 @@ def markdown(records: Records, *, everything: bool = False) -> str:
         against = (peer.get("name") or "").replace("_", " ") if peer else "–"
         ratio = "" if record["ratio"] is None else f"{record['ratio']:.3g} ×"
         rows.append((label, against, side(record["ours"], unit), side(peer, unit), ratio, target(record), MET[record["met"]]))
-    table = lines(("measure", "against", "kopsd p50 (p99)", "peer p50 (p99)", "ratio", "target", "met"), rows)
+    return rows
+
+
+def markdown(records: Records, *, everything: bool = False) -> str:
+    """`everything`: also rows that the table of targets does not have."""
+    labels = {**ROWS, **{name: name for name in records if everything and name not in ROWS}}
     missing = [name for name in ROWS if name not in records]
-    return table + (f"\n\nNot measured: {', '.join(missing)}." if missing else "")
+    return lines(HEAD, rows_of(labels, records)) + (f"\n\nNot measured: {', '.join(missing)}." if missing else "")
 
 
 def waits(hosts: Sequence[Records]) -> str:
