@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,7 @@ from typing import Any
 from ..context import Context, Skipped
 from ..harm.scene import SOME, Heard, Scene, counted
 from ..record import Record, Summary
-from ..user_kernels import KERNELS, UserKernel, load_inline_missing
+from ..user_kernels import KERNELS, UserKernel, fresh, load_inline_missing
 from . import add
 
 RATE, STRICT_RATE, OF_LOAD_INLINE = 15.0, 4.0, 20.0
@@ -76,17 +75,12 @@ def on_standin(context: Context) -> dict[str, Any]:
     return {"peak_gflop_s": {"f32": 1.0}, "limits": judge.Limits(flush_bytes=1 << 16)} if context.smoke else {}
 
 
-def source_of(kernel: UserKernel) -> str:
-    """The example as a source, and as code, that no cache knows."""
-    number = uuid.uuid4().int
-    return f'{kernel.source}\nextern "C" __global__ void number_{number % 10**12}(int* p) {{ *p = {number % (1 << 30)}; }}\n'
-
-
 def solution_of(kernel: UserKernel) -> Any:
+    """The example as a source, and as code, that no cache knows."""
     from kops import judge
 
     launch = judge.Launch(kernel.entry, kernel.signature, kernel.grid, kernel.block)
-    return judge.Solution(source_of(kernel), [launch], name=kernel.name)
+    return judge.Solution(fresh(kernel.source), [launch], name=kernel.name)
 
 
 def endless(context: Context) -> Iterator[tuple[str, Any]]:
