@@ -1,6 +1,6 @@
-/* One of many clients that make small blocking adds on memory of the daemon. Says `ready`; reads a line, two moments of
- * CLOCK_MONOTONIC in ns, and works from the first to the second. Prints a line of JSON: calls, and the median and 99th
- * percentile of their times in µs. A further line is a further round; ends at end of file. */
+/* One of many clients that make small blocking adds on memory of the daemon. Says `"ready"`; reads a line, two moments
+ * of CLOCK_MONOTONIC in ns, and works from the first to the second. Prints a line of JSON: calls, and the median and
+ * 99th percentile of their times in µs. A further line is a further round; ends at end of file. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,7 +75,7 @@ int main(int argc, char **argv)
         if (call(&bench))
             return 1;
     }
-    for (printf("ready\n"); fflush(stdout), scanf(" [%" SCNu64 ", %" SCNu64 "]", &begin, &end) == 2;) {
+    for (printf("\"ready\"\n"); fflush(stdout), scanf(" [%" SCNu64 ", %" SCNu64 "]", &begin, &end) == 2;) {
         if (work(&bench, begin, end))
             return 1;
         printf("{\"calls\": %zu, \"p50_us\": %.2f, \"p99_us\": %.2f}\n", bench.calls,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import importlib.util
-import inspect
 import json
 import os
 import shlex
@@ -100,14 +99,9 @@ class Context:
         """A client of gpu_daemon, or of another. `blocking` False: calls are ordered on torch's current stream."""
         import kops
 
-        if not blocking and not getattr(kops, "compiled", True):
+        if not blocking and not kops.compiled:
             raise Skipped("this client has no ordered calls: its compiled part is not there")
-        known = inspect.signature(kops.connect).parameters
-        if "blocking" in known:
-            options["blocking"] = blocking
-        elif not blocking:
-            raise Skipped("this client has no ordered calls")
-        return kops.connect(socket or self.gpu_daemon.socket_path, **{"timeout": 60, **options})
+        return kops.connect(socket or self.gpu_daemon.socket_path, **{"timeout": 60, "blocking": blocking, **options})
 
     def python_link(self) -> dict[str, Any]:
         """For the detail of a measure through the Python client."""

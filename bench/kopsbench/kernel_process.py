@@ -7,7 +7,7 @@
     python -m kopsbench.kernel_process nvrtc ARCH          compiles them itself
 
 What is read from stdin is one line of JSON, and a line of JSON is written. torch is imported, the context made and the connection open
-before the time begins. `node` and `nvrtc` say `ready`, then read a list of [source, entry], tell their processor time and the time that
+before the time begins. `node` and `nvrtc` say `"ready"`, then read a list of [source, entry], tell their processor time and the time that
 passed since then, and what their imports cost, and live until stdin ends.
 """
 
@@ -115,7 +115,7 @@ def _cpu_ms() -> float:
 
 def _many(compile: Callable[[str, str], Any]) -> dict[str, Any]:
     ready_ms = _cpu_ms()
-    print("ready", flush=True)
+    print('"ready"', flush=True)
     kernels = json.loads(sys.stdin.readline())
     before, start = _cpu_ms(), perf_counter()
     found = [compile(source, entry) for source, entry in kernels]

@@ -216,7 +216,7 @@ def beside(side: Mapping[str, Any] | None, failures: Any, ended: Any) -> str:
 def neighbours(records: Records) -> str:
     """The rows of `bench/run neighbours`, beside those of the daemon before, or of the user alone."""
     whose = "before" if any("before" in record.get("detail", {}) for record in records.values()) else "alone"
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, record in records.items():
         if not name.startswith("neighbours_"):
             continue

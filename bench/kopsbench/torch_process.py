@@ -2,7 +2,7 @@
 
     python -m kopsbench.torch_process SOCKET
 
-Says `ready`; reads a line of JSON, two moments of CLOCK_MONOTONIC in ns, and works from the first to the second. Writes a line
+Says `"ready"`; reads a line of JSON, two moments of CLOCK_MONOTONIC in ns, and works from the first to the second. Writes a line
 of JSON: calls, and the median and 99th percentile of their times in µs. A further line is a further round; ends at end of file.
 """
 
@@ -23,7 +23,7 @@ def main() -> None:
         a, b, out = (torch.full((ELEMENTS,), float(i), device="cuda") for i in range(3))
         for _ in range(100):
             client.add(a, b, out=out)
-        print("ready", flush=True)
+        print('"ready"', flush=True)
         for line in sys.stdin:
             begin, end = json.loads(line)
             sleep(max(0, begin - monotonic_ns()) * 1e-9)

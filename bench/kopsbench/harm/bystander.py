@@ -119,7 +119,7 @@ def main() -> int:
         run = ROLES[role](client, device)
         if not run(1)[2]:
             sys.exit("the first answer is wrong")
-        print('{"ready": true}', flush=True)
+        print('"ready"', flush=True)
         tally, number = Tally(float(stall_us)), 0
         while True:
             if select.select([sys.stdin], [], [], PAUSE_S)[0]:

@@ -5,69 +5,27 @@ connection has its own executor."""
 
 from __future__ import annotations
 
-import json
 import os
-import select
-import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 from support import raw
 from support.daemon import Daemon
 
+from ..children import READY_S, Child
 from ..context import Context, Skipped
 from ..executors import wait_for_spares
 from ..record import Record, Summary, summarise
 
 CULPRIT_UID = 64001
 STALL_US = 5000
-READY_S, ANSWER_S = 60.0, 60.0
 SETTLED_S, SETTLE_S = 0.3, 20.0
 # The clients that work while harm is done. `kernel` has a domain of its own, the others work in the common executor.
 SOME = ("torch", "torch", "shared", "shared", "kernel")
-
-
-class Process:
-    """A program that answers lines with lines of JSON. The first one says that it is ready."""
-
-    def __init__(self, command: Sequence[str], what: str, environment: dict[str, str]) -> None:
-        self.what, self.rest = what, b""
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-
-    def hear(self, seconds: float = ANSWER_S) -> dict[str, Any]:
-        assert self.process.stdout
-        until = time.monotonic() + seconds
-        while b"\n" not in self.rest:
-            if not select.select([self.process.stdout], [], [], max(0.0, until - time.monotonic()))[0]:
-                raise RuntimeError(f"{self.what}: no answer within {seconds:g} s")
-            got = os.read(self.process.stdout.fileno(), 1 << 16)
-            if not got:
-                raise RuntimeError(f"{self.what} ended with status {self.process.wait()}")
-            self.rest += got
-        line, _, self.rest = self.rest.partition(b"\n")
-        said: dict[str, Any] = json.loads(line)
-        return said
-
-    def tell(self, order: str) -> None:
-        assert self.process.stdin
-        self.process.stdin.write(order.encode() + b"\n")
-        self.process.stdin.flush()
-
-    def ask(self, order: str) -> dict[str, Any]:
-        self.tell(order)
-        return self.hear()
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            if stream:
-                with suppress(BrokenPipeError):
-                    stream.close()
 
 
 @dataclass
@@ -140,13 +98,13 @@ class Scene(ExitStack):
             self.daemon.cleanup()
             raise
         self.gpu = next(device["uuid"] for device in hello["devices"] if device["backend"] == "cuda")
-        self.bystanders: list[tuple[str, Process]] = []
+        self.bystanders: list[tuple[str, Child]] = []
         self.known = 0  # connections
 
     # ---- processes ----
 
-    def _start(self, what: str, module: str, *arguments: str) -> Process:
-        process = Process([sys.executable, "-m", f"kopsbench.harm.{module}", *arguments], what, self.context.of_children())
+    def _start(self, what: str, module: str, *arguments: str) -> Child:
+        process = Child([sys.executable, "-m", f"kopsbench.harm.{module}", *arguments], what, self.context.of_children())
         self.callback(process.end)
         return process
 
@@ -157,7 +115,7 @@ class Scene(ExitStack):
             process.hear(READY_S)
         self.bystanders += made
 
-    def add_culprit(self) -> Process:
+    def add_culprit(self) -> Child:
         uid = CULPRIT_UID if os.getuid() == 0 and self.isolate != "off" else 0
         culprit = self._start("the client that does harm", "culprit", self.daemon.socket_path, str(uid))
         said = culprit.hear(READY_S)

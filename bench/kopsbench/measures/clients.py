@@ -3,15 +3,13 @@ of torch."""
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from statistics import median
 from time import monotonic_ns
-from typing import IO, Any
+from typing import Any
 
+from ..children import Child, children
 from ..context import Context, Skipped
 from ..record import Record, Summary
 from . import add
@@ -24,31 +22,11 @@ NOISE = 0.97  # a rate that is lower by less is the same rate
 Found = list[dict[str, float]]  # what the clients of a round said
 
 
-@contextmanager
-def clients(context: Context, command: Sequence[str], most: int) -> Iterator[list[tuple[IO[str], IO[str]]]]:
-    """What so many processes read and write, once all are ready."""
-    with ExitStack() as stack:
-        processes = []
-        for _ in range(most):
-            process = subprocess.Popen(
-                command, env=context.of_children(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-            )  # fmt: skip
-            stack.callback(process.wait)
-            assert process.stdin and process.stdout
-            stack.callback(process.stdin.close)
-            processes.append((process.stdin, process.stdout))
-        for _, out in processes:
-            if out.readline() != "ready\n":
-                raise RuntimeError("a client did not get ready")
-        yield processes
-
-
-def round_of(processes: list[tuple[IO[str], IO[str]]], milliseconds: int) -> Found:
+def round_of(clients: Sequence[Child], milliseconds: int) -> Found:
     begin = monotonic_ns() + 20_000_000
-    for said, _ in processes:
-        said.write(f"[{begin}, {begin + milliseconds * 1_000_000}]\n")
-        said.flush()
-    return [json.loads(out.readline()) for _, out in processes]
+    for client in clients:
+        client.tell(f"[{begin}, {begin + milliseconds * 1_000_000}]")
+    return [client.hear() for client in clients]
 
 
 def jain(rates: Sequence[float]) -> float:
@@ -64,7 +42,7 @@ def run(context: Context, name: str) -> list[Record]:
     program = [str(context.program("bench_client")), "--socket"] if not torch else [sys.executable, "-m", "kopsbench.torch_process"]
     n_rounds, milliseconds = (1, 100) if context.smoke else (ROUNDS, MILLISECONDS)
     found: dict[int, list[Found]] = {count: [] for count in counts}
-    with clients(context, [*program, path], counts[-1]) as processes:
+    with children([*program, path], counts[-1], context.of_children()) as processes:
         for _ in range(n_rounds):
             for count, its in found.items():
                 its.append(round_of(processes[:count], milliseconds))

@@ -15,6 +15,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
+from ..children import children
 from ..context import Context, Skipped
 from ..executors import wait_for_spares
 from ..nvrtc import Module, Nvrtc
@@ -26,6 +27,7 @@ from .common import ELEMENTS, Samples, beside, check, client_with, rate_beside, 
 COLD_CALLS, PROCESSES, RESTARTS = 40, 5, 5
 NODE_PROCESSES, NODE_KERNELS, NODE_ROUNDS = 8, 20, 3
 ARCH = "sm_90a"
+COMPILING_S = 100.0
 TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
 MEASURED = "from the source of vector_add to the end of its first launch on 1024 f32 torch CUDA tensors"
 
@@ -246,22 +248,10 @@ def tree_ms(root: int) -> float:
 def together(context: Context, arguments: Sequence[str], count: int, kernels: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
     """What processes found that were started, and then told to compile at once."""
     command = [sys.executable, "-m", "kopsbench.kernel_process", *arguments]
-    how: dict[str, Any] = {"env": context.of_children(), "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    started = [subprocess.Popen(command, **how) for _ in range(count)]
-    try:
-        for process in started:
-            assert process.stdout is not None
-            if process.stdout.readline().strip() != "ready":
-                raise RuntimeError(f"a process that was to compile ended with status {process.wait()}")
-        for process in started:
-            assert process.stdin is not None
-            process.stdin.write(json.dumps(kernels) + "\n")
-            process.stdin.flush()
-        return [json.loads(process.stdout.readline()) for process in started if process.stdout is not None]
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
+    with children(command, count, context.of_children()) as started:
+        for one in started:
+            one.tell(json.dumps(kernels))
+        return [one.hear(COMPILING_S) for one in started]
 
 
 def of_all(answers: Sequence[dict[str, Any]], more_ms: float = 0.0) -> dict[str, float]:

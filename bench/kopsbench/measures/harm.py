@@ -10,9 +10,10 @@ from statistics import median
 from time import sleep
 from typing import Any
 
+from ..children import Child
 from ..context import Context
 from ..harm.culprit import DEADLINE_MS
-from ..harm.scene import SOME, Heard, Process, Scene, bounded, counted, in_ms
+from ..harm.scene import SOME, Heard, Scene, bounded, counted, in_ms
 from ..record import Record, Summary
 from . import add
 
@@ -45,7 +46,7 @@ RECOVERY_S = 1.5
 USUAL_S = 1.0  # then calls are as usual again
 
 
-def do(scene: Scene, culprit: Process, harm: Harm, times: int, heard: Heard) -> list[dict[str, Any]]:
+def do(scene: Scene, culprit: Child, harm: Harm, times: int, heard: Heard) -> list[dict[str, Any]]:
     """The culprit's answers; `heard` gets the reports of the others meanwhile. Each time begins when all is as before."""
     said = []
     for _ in range(times):
