@@ -52,6 +52,14 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=os.environ)
 
 
+def smoke(folder: Path, *names: str) -> dict[str, dict[str, Any]]:
+    """The records of measures that are tried out, by name; they are in r.json, too."""
+    done = run(str(BENCH / "run"), "--smoke", "--out", str(folder), "--file", "r.json", *names)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (folder / "outcomes").write_text(done.stderr)
+    return {one["measure"]: one for one in json.loads((folder / "r.json").read_text())}
+
+
 def record(**more: Any) -> Record:
     given: dict[str, Any] = {"measure": "m", "unit": "us", "better": "lower", "ours": Summary(2.0, 9.0, 1), "peer": Summary(4.0, 5.0, 1)}
     return Record(**{**given, **more})
@@ -62,15 +70,13 @@ def test_every_measure_of_the_table_runs(tmp_path: Path) -> None:
     # Solutions take the stand-in so long that they are the tests' of the judge.
     names = [one.name for one in measures.select(["table"]) if one.name != "judge_rate"]
     exactly = [f"{name[:-1]}[{name[-1]}]" for name in names]  # a name alone stands for all that begin with it
-    done = run(str(BENCH / "run"), "--smoke", "--out", str(tmp_path), "--file", "r.json", *exactly)
-    assert done.returncode == 0, done.stdout + done.stderr
-    records = {one["measure"]: one for one in json.loads((tmp_path / "r.json").read_text())}
+    records = smoke(tmp_path, *exactly)
     assert "noop_rpc_socket_sleep" in records
     for one in records.values():
         # a difference of two; a count of answers in so short a time that a busy machine may give none
         assert one["ours"]["p50"] > 0 or one["measure"].startswith(("cached_reference", "load_")), one
         assert one["measure"] in ROWS or one["measure"].endswith("time_slicing"), "a row of the table has a name"
-    n_said = sum(line.startswith("[") for line in done.stderr.splitlines())
+    n_said = sum(line.startswith("[") for line in (tmp_path / "outcomes").read_text().splitlines())
     assert n_said == len(names), "every measure has an outcome"
     table = run(str(BENCH / "table"), str(tmp_path / "r.json"))
     assert table.returncode == 0 and "C no-op RPC, shared memory" in table.stdout, table.stderr
@@ -84,14 +90,9 @@ def test_every_measure_of_the_table_runs(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become two users")
 def test_a_user_works_beside_another_that_does_its_worst(tmp_path: Path) -> None:
     names = ("nothing", "stats_x16", *(["bombs"] if backends.nvrtc() else []), "share")
-    before = ("--before", str(Path(os.environ["KOPS_BUILD"]) / "bin" / "kopsd"))
-    records = {}
-    for file, more, some in (("b.json", before, names[:1]), ("r.json", (), names[1:])):
-        options = ("--smoke", "--out", str(tmp_path), "--file", file)
-        done = run(str(BENCH / "run"), *options, *more, *(f"neighbours_{name}" for name in some))
-        assert done.returncode == 0, done.stdout + done.stderr
-        records |= {one["measure"]: one for one in json.loads((tmp_path / file).read_text())}
-    assert records["neighbours_nothing"]["detail"]["before"]["n"] > 0, records["neighbours_nothing"]
+    # The daemon is named: it is another program than that of the build folder, as far as bench/run knows.
+    named = ("--daemon", str(Path(os.environ["KOPS_BUILD"]) / "bin" / "kopsd"))
+    records = smoke(tmp_path, *named, *(f"neighbours_{name}" for name in names))
     rates = records["neighbours_share"]["detail"]
     assert rates["a_per_s"] > rates["b_per_s"] / 4, "one connection gets about as much as 64 of another user"
     for name in names[:-1]:
@@ -183,11 +184,9 @@ def test_every_kernel_of_the_tutorials_has_its_source_and_a_wrapper() -> None:
 @on_standin
 @pytest.mark.skipif(backends.nvrtc() is None, reason="there is no NVRTC here")
 def test_a_record_of_a_tutorial_s_kernel_names_its_compiler(tmp_path: Path) -> None:
-    done = run(str(BENCH / "run"), "--smoke", "--out", str(tmp_path), "--file", "r.json", "tutorial")
-    assert done.returncode == 0, done.stdout + done.stderr
-    records = json.loads((tmp_path / "r.json").read_text())
-    assert {one["measure"] for one in records} == {f"tutorial_{kernel.name}" for kernel in user_kernels.KERNELS}
-    for one in records:
+    records = smoke(tmp_path, "tutorial")
+    assert set(records) == {f"tutorial_{kernel.name}" for kernel in user_kernels.KERNELS}
+    for one in records.values():
         assert re.fullmatch(r"NVRTC \d+\.\d+", one["detail"]["compiler"]) and one["detail"]["arch"].startswith("sm_")
         assert "peer_compiler" not in one["detail"], "the smoke test has no peer"
 
@@ -211,9 +210,7 @@ def test_shapes_of_tuned_products_are_chosen(tmp_path: Path) -> None:
 def test_harm_is_done_and_others_have_none(tmp_path: Path) -> None:
     """Not hangs, which must begin before their deadlines: a busy machine may be too slow."""
     names = ("isolation_fault", "recovery_fault", "recovery_killed", "recovery_freed")
-    done = run(str(BENCH / "run"), "--smoke", "--out", str(tmp_path), "--file", "r.json", *names)
-    assert done.returncode == 0, done.stdout + done.stderr
-    records = {one["measure"]: one for one in json.loads((tmp_path / "r.json").read_text())}
+    records = smoke(tmp_path, *names)
     for name in ("fault", "fault_no_spare"):
         trouble = records[f"isolation_{name}_trouble"]
         assert trouble["ours"]["p50"] == 0 and trouble["met"] and trouble["detail"]["calls_of_others"] > 0, trouble

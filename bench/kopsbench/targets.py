@@ -165,7 +165,7 @@ HEAD = ("measure", "against", "kopsd p50 (p99)", "peer p50 (p99)", "ratio", "tar
 
 def rows_of(labels: Mapping[str, str], records: Records) -> list[tuple[str, ...]]:
     """Of the records that are there, in the order of the labels."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, label in labels.items():
         if (record := records.get(name)) is None:
             continue
@@ -205,17 +205,14 @@ def waits(hosts: Sequence[Records]) -> str:
 # ---- one user beside another ----
 
 
-def beside(side: Mapping[str, Any] | None, failures: Any, ended: Any) -> str:
+def beside(side: Mapping[str, Any], failures: Any, ended: Any) -> str:
     """p50 and p99 of the user that works; what failed is said in their place."""
-    if not side:
-        return ""
     what = f"no answer for {duration(side['p99'])}" if failures else f"{duration(side['p50'])}, {duration(side['p99'])}"
     return what + (f"; the daemon ended with status {ended}" if ended is not None else "")
 
 
 def neighbours(records: Records) -> str:
-    """The rows of `bench/run neighbours`, beside those of the daemon before, or of the user alone."""
-    whose = "before" if any("before" in record.get("detail", {}) for record in records.values()) else "alone"
+    """The rows of `bench/run neighbours`, beside those of the user alone."""
     rows: list[tuple[str, ...]] = []
     for name, record in records.items():
         if not name.startswith("neighbours_"):
@@ -224,17 +221,12 @@ def neighbours(records: Records) -> str:
             rows.append((name, "", failed(record) or "", ""))
             continue
         detail, met = record["detail"], MET[record["met"]]
-        before = detail.get("before", {})
         if record["unit"] == "share":
-            was = f"{before['share']:.2g}" if before else ""
-            rows.append(("adds on 64 connections: share of the user with 1", was, f"{record['ours']['p50']:.2g}", met))
+            rows.append(("adds on 64 connections: share of the user with 1", "", f"{record['ours']['p50']:.2g}", met))
             continue
-        was = beside(before, before.get("failures"), before.get("daemon_ended"))
-        if whose == "alone":
-            was = beside(record["peer"], None, None)
         now = beside(record["ours"], detail["failures"], detail["daemon_ended"])
-        rows.append((detail["measured"].split(": ", 1)[1], was, now, met))
-    return lines(("while the other user does", f"{whose}: p50, p99", "now: p50, p99", "met"), rows)
+        rows.append((detail["measured"].split(": ", 1)[1], beside(record["peer"], None, None), now, met))
+    return lines(("while the other user does", "alone: p50, p99", "now: p50, p99", "met"), rows)
 
 
 HARM = {

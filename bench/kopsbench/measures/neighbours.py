@@ -1,8 +1,7 @@
 """What one user's calls take while another does its worst: two processors for the daemon and both users, all defaults.
 
 The worker makes blocking adds and checks each. The other is one busy thread of another uid. The peer is the same worker
-of the same daemon before the other begins. With $KOPS_BEFORE, the path of another kopsd, each row is measured on that
-one, too, in turn; `detail.before` has it."""
+of the same daemon before the other begins."""
 
 from __future__ import annotations
 
@@ -43,10 +42,10 @@ def as_worker(path: str, device: str | None, attack: Attack | None, link: Connec
         link.send(worker.work(seconds).as_dict())
 
 
-def one(context: Context, binary: Path, attack: Attack | None) -> dict[str, Any]:
-    """The worker's calls without and with the attack, on a daemon of `binary`."""
+def one(context: Context, attack: Attack | None) -> tuple[Found, Found, dict[str, Any]]:
+    """The worker's calls with the attack and without, and details."""
     seconds = 0.3 if context.smoke else attack.seconds if attack else ATTACK_S
-    with Scene(binary, cuda=bool(attack and attack.cuda)) as scene:
+    with Scene(binary(context), cuda=bool(attack and attack.cuda)) as scene:
         worker = scene.user(A, "a", partial(as_worker, scene.daemon.socket_path, scene.device, attack))
         worker.hear(READY_S)
         worker.tell(4 * IDLE_S if attack and attack.compiles else IDLE_S)
@@ -70,7 +69,7 @@ def one(context: Context, binary: Path, attack: Attack | None) -> dict[str, Any]
                 detail["attacker"] = attacker.hear(0.5)
         detail |= {"longest_us": max(found.samples), "wrong": found.wrong, "failures": found.failures[:3]}
         detail |= {"daemon_peak_rss_mib": scene.peak_rss_mib(), "daemon_ended": scene.ended()}
-        return {"ours": found, "peer": peer, "detail": detail}
+        return found, peer, detail
 
 
 def summary(found: Found) -> Summary:
@@ -80,10 +79,9 @@ def summary(found: Found) -> Summary:
     return its
 
 
-def binaries(context: Context) -> tuple[Path, Path | None]:
+def binary(context: Context) -> Path:
     given = os.environ.get("KOPSD")
-    before = os.environ.get("KOPS_BEFORE")
-    return Path(given) if given else context.program("kopsd"), Path(before) if before else None
+    return Path(given) if given else context.program("kopsd")
 
 
 def run_row(attack: Attack | None, context: Context) -> Record:
@@ -91,19 +89,15 @@ def run_row(attack: Attack | None, context: Context) -> Record:
         raise Skipped(lacking)
     if attack and attack.compiles and backends.nvrtc() is None:
         raise Skipped("there is no NVRTC here")
-    binary, before = binaries(context)
     calls = "compiles of new sources" if attack and attack.compiles else "adds"
     detail: dict[str, Any] = {"measured": f"blocking {calls} of {A}, each checked, while {B}: {attack.title if attack else 'nothing'}"}
-    if before:
-        its = one(context, before, attack)
-        detail["before"] = {**summary(its["ours"]).as_json(), **its["detail"], "kopsd": str(before)}
-    its = one(context, binary, attack)
+    found, alone, more = one(context, attack)
     name = f"neighbours_{attack.name if attack else 'nothing'}"
-    peer = summary(its["peer"])
+    peer = summary(alone)
     peer.name = "the same before the other user began"
-    detail |= {"transport": "socket", "processors": 2, **its["detail"]}
+    detail |= {"transport": "socket", "processors": 2, **more}
     target = COMPILE_RATIO * peer.p50 + COMPILE_MORE_US if attack and attack.compiles else TARGET_US
-    return Record(name, "us", "lower", summary(its["ours"]), peer, detail, target, absolute=True, statistic="p99")
+    return Record(name, "us", "lower", summary(found), peer, detail, target, absolute=True, statistic="p99")
 
 
 # ---- shares ----
@@ -121,37 +115,30 @@ def as_adder(path: str, connections: int, link: Connection) -> None:
     link.send((flood.answered - at) / (time.monotonic() - begun))
 
 
-def share(context: Context, binary: Path) -> dict[str, Any]:
+def run_share(context: Context) -> Record:
     seconds = ATTACK_S  # in less a busy machine may keep one of them from its work
-    rates: dict[str, float] = {}
-    with Scene(binary, cuda=False) as scene:
+    with Scene(binary(context), cuda=False) as scene:
         path = scene.daemon.socket_path
         alone = scene.user(A, "a", partial(as_adder, path, 1))
         alone.hear(READY_S)
         alone.tell(seconds / 2)
-        rates["a_alone_per_s"] = alone.hear(READY_S)
-        a, b = scene.user(A, "a", partial(as_adder, path, 1)), scene.user(B, "b", partial(as_adder, path, 64))
-        for user in (a, b):
+        alone_per_s = alone.hear(READY_S)
+        users = scene.user(A, "a", partial(as_adder, path, 1)), scene.user(B, "b", partial(as_adder, path, 64))
+        for user in users:
             user.hear(READY_S)
-        for user in (a, b):
+        for user in users:
             user.tell(seconds)
-        rates["a_per_s"], rates["b_per_s"] = a.hear(READY_S), b.hear(READY_S)
-        return {**rates, "share": rates["a_per_s"] / max(rates["a_per_s"] + rates["b_per_s"], 1e-9), **scene.groups.detail()}
-
-
-def run_share(context: Context) -> Record:
-    binary, before = binaries(context)
-    detail: dict[str, Any] = {
-        "measured": f"share of {A} with 1 connection in the answered adds, while {B} has 64; "
-        "the sockets of both always hold more than the daemon takes",
-        "peer": "none: half is what it should be",
-        "p99": "the same",
-    }
-    if before:
-        detail["before"] = share(context, before) | {"kopsd": str(before)}
-    its = share(context, binary)
-    numbers = Summary(its["share"], its["share"], 1)
-    return Record("neighbours_share", "share", "higher", numbers, None, {**detail, **its}, FAIR_SHARE, absolute=True)
+        a, b = (user.hear(READY_S) for user in users)
+        detail = {
+            "measured": f"share of {A} with 1 connection in the answered adds, while {B} has 64; the sockets of both always hold more than"
+            " the daemon takes",
+            "a_alone_per_s": alone_per_s,
+            "a_per_s": a,
+            "b_per_s": b,
+            **scene.groups.detail(),
+        }
+    share = a / max(a + b, 1e-9)
+    return Record("neighbours_share", "share", "higher", Summary(share, share, 1), None, detail, FAIR_SHARE, absolute=True)
 
 
 ROW_S = 150.0  # the most that a row may take; it takes some seconds
