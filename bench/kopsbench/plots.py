@@ -123,9 +123,7 @@ def ordered(records: Records) -> str | None:
 
 def clients(records: Records) -> str | None:
     """Total rate and fairness by number of clients."""
-    found = None
-    for name in ("clients_64_rate", "clients_host_64_rate"):
-        found = found or records.get(name)
+    found = records.get("clients_64_rate")
     if not found:
         return None
     by = found["detail"]["by_clients"]
