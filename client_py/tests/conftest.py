@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,3 +26,13 @@ def daemon() -> Iterator[FakeDaemon]:
 def k(daemon: FakeDaemon) -> Iterator[kops.Client]:
     with kops.connect(daemon.path, timeout=20) as client:
         yield client
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that is a coroutine runs in a loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    asyncio.run(asyncio.wait_for(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}), 120))
+    return True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Coroutine
 from typing import Any
 
 import kops
@@ -15,135 +14,105 @@ from test_client import wait_for
 from test_forks import in_child
 
 
-def run(main: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run(asyncio.wait_for(main, 60))
-
-
 async def until(condition: Any) -> None:
     while not condition():
         await asyncio.sleep(0.001)
 
 
-def test_calls(daemon: FakeDaemon) -> None:
-    async def main() -> None:
-        async with kops.connect_async(daemon.path) as k:
-            assert k.info.server.startswith("kopsd") and k.devices[0].uuid == "host" and "add" in k.ops
-            assert await k.ping({"a": 1}) == {"a": 1}
-            a = k.array(numpy.arange(6, dtype="float32").reshape(2, 3))
-            assert (await k.add(a, a) == 2 * a).all()
-            result, timings = await k.gemm(a, a, trans_b=True, timing=True)
-            assert numpy.allclose(result, a @ a.T) and timings.host_us == 10
-            out = numpy.zeros((2, 3), "float32")
-            assert await k.run("square", a, out=out) is out and (out == a * a).all()
-            profile = await k.profile("add", a, a, repeat=8)
-            assert profile.median == 4
-            assert (await k.stats("add"))["asked"] == {"op": "add"} and "freed" in await k.trim()
-        with pytest.raises(kops.ConnectionLost):
-            await k.ping()
-
-    run(main())
+async def test_calls(daemon: FakeDaemon) -> None:
+    async with kops.connect_async(daemon.path) as k:
+        assert k.info.server.startswith("kopsd") and k.devices[0].uuid == "host" and "add" in k.ops
+        assert await k.ping({"a": 1}) == {"a": 1}
+        a = k.array(numpy.arange(6, dtype="float32").reshape(2, 3))
+        assert (await k.add(a, a) == 2 * a).all()
+        result, timings = await k.gemm(a, a, trans_b=True, timing=True)
+        assert numpy.allclose(result, a @ a.T) and timings.host_us == 10
+        out = numpy.zeros((2, 3), "float32")
+        assert await k.run("square", a, out=out) is out and (out == a * a).all()
+        profile = await k.profile("add", a, a, repeat=8)
+        assert profile.median == 4
+        assert (await k.stats("add"))["asked"] == {"op": "add"} and "freed" in await k.trim()
+    with pytest.raises(kops.ConnectionLost):
+        await k.ping()
 
 
-def test_tasks_are_pipelined_and_the_limit_holds(daemon: FakeDaemon) -> None:
-    async def main() -> None:
-        k = await kops.connect_async(daemon.path)
-        daemon.gate.clear()
-        a = k.array(numpy.arange(16, dtype="float32"))
-        tasks = [asyncio.create_task(k.add(a, float(i))) for i in range(40)]
-        await until(lambda: daemon.count("run") == 7)
-        daemon.gate.set()
-        for i, task in enumerate(tasks):
-            assert (await task == a + i).all()
-        await k.close()
-
-    run(main())
+async def test_tasks_are_pipelined_and_the_limit_holds(daemon: FakeDaemon) -> None:
+    k = await kops.connect_async(daemon.path)
+    daemon.gate.clear()
+    a = k.array(numpy.arange(16, dtype="float32"))
+    tasks = [asyncio.create_task(k.add(a, float(i))) for i in range(40)]
+    await until(lambda: daemon.count("run") == 7)
+    daemon.gate.set()
+    for i, task in enumerate(tasks):
+        assert (await task == a + i).all()
+    await k.close()
 
 
-def test_many_at_once(daemon: FakeDaemon) -> None:
+async def test_many_at_once(daemon: FakeDaemon) -> None:
     daemon.hello["limits"] = {**daemon.hello["limits"], "inflight": 100_000}
-
-    async def main() -> None:
-        async with kops.connect_async(daemon.path) as k:
-            answers = await asyncio.gather(*(k.ping({"i": i, "pad": "x" * 2000}) for i in range(1000)))
-            assert [answer["i"] for answer in answers] == list(range(1000))
-
-    run(main())
+    async with kops.connect_async(daemon.path) as k:
+        answers = await asyncio.gather(*(k.ping({"i": i, "pad": "x" * 2000}) for i in range(1000)))
+        assert [answer["i"] for answer in answers] == list(range(1000))
 
 
-def test_messages_larger_than_a_sockets_buffer(daemon: FakeDaemon) -> None:
+async def test_messages_larger_than_a_sockets_buffer(daemon: FakeDaemon) -> None:
     daemon.hello["limits"] = {**daemon.hello["limits"], "message_bytes": 8 << 20}
-
-    async def main() -> None:
-        async with kops.connect_async(daemon.path) as k:
-            data = [{"bytes": os.urandom(3 << 20)} for _ in range(3)]
-            assert await asyncio.gather(*map(k.ping, data)) == data
-
-    run(main())
+    async with kops.connect_async(daemon.path) as k:
+        data = [{"bytes": os.urandom(3 << 20)} for _ in range(3)]
+        assert await asyncio.gather(*map(k.ping, data)) == data
 
 
-def test_errors_and_timeouts(daemon: FakeDaemon) -> None:
-    async def main() -> None:
-        async with kops.connect_async(daemon.path, timeout=20) as k:
-            with pytest.raises(kops.UnknownOp):
-                await k.run("nothing", [1.0], out=k.empty(1))
-            daemon.gate.clear()
-            with pytest.raises(TimeoutError):
-                await k.square([1.0], timeout=0.5)
-            daemon.gate.set()
-            assert (await k.square([3.0])).tolist() == [9]
-            assert await k.ping({"still": "here"}) == {"still": "here"}
-        assert daemon.count("cancel") == 1 and daemon.count("hello") == 1
-
-    run(main())
+async def test_errors_and_timeouts(daemon: FakeDaemon) -> None:
+    async with kops.connect_async(daemon.path, timeout=20) as k:
+        with pytest.raises(kops.UnknownOp):
+            await k.run("nothing", [1.0], out=k.empty(1))
+        daemon.gate.clear()
+        with pytest.raises(TimeoutError):
+            await k.square([1.0], timeout=0.5)
+        daemon.gate.set()
+        assert (await k.square([3.0])).tolist() == [9]
+        assert await k.ping({"still": "here"}) == {"still": "here"}
+    assert daemon.count("cancel") == 1 and daemon.count("hello") == 1
 
 
-def test_a_timeout_also_ends_the_wait_for_room(daemon: FakeDaemon) -> None:
-    async def main() -> None:
-        async with kops.connect_async(daemon.path) as k:
-            daemon.gate.clear()
-            a = k.array([2.0])
-            await k.ping()
-            tasks = [asyncio.create_task(k.square(a)) for _ in range(7)]
-            await until(lambda: daemon.count("run") == 7)
-            with pytest.raises(kops.Timeout):
-                await k.ping(timeout=0.05)
-            daemon.gate.set()
-            assert [(await task).item() for task in tasks] == [4] * 7 and await k.ping() == {}
-
-    run(main())
+async def test_a_timeout_also_ends_the_wait_for_room(daemon: FakeDaemon) -> None:
+    async with kops.connect_async(daemon.path) as k:
+        daemon.gate.clear()
+        a = k.array([2.0])
+        await k.ping()
+        tasks = [asyncio.create_task(k.square(a)) for _ in range(7)]
+        await until(lambda: daemon.count("run") == 7)
+        with pytest.raises(kops.Timeout):
+            await k.ping(timeout=0.05)
+        daemon.gate.set()
+        assert [(await task).item() for task in tasks] == [4] * 7 and await k.ping() == {}
 
 
-def test_cancelling_a_task_cancels_the_request(daemon: FakeDaemon) -> None:
-    async def main() -> None:
-        async with kops.connect_async(daemon.path) as k:
-            daemon.gate.clear()
-            task = asyncio.create_task(k.square([1.0]))
-            await until(lambda: daemon.count("run") == 1)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            await until(lambda: daemon.count("cancel") == 1)
-            await until(lambda: not k._connection.session.pending)  # type: ignore[union-attr]
-            daemon.gate.set()
-            assert (await k.square([2.0])).tolist() == [4]
-
-    run(main())
+async def test_cancelling_a_task_cancels_the_request(daemon: FakeDaemon) -> None:
+    async with kops.connect_async(daemon.path) as k:
+        daemon.gate.clear()
+        task = asyncio.create_task(k.square([1.0]))
+        await until(lambda: daemon.count("run") == 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until(lambda: daemon.count("cancel") == 1)
+        await until(lambda: not k._connection.session.pending)  # type: ignore[union-attr]
+        daemon.gate.set()
+        assert (await k.square([2.0])).tolist() == [4]
 
 
-def test_a_lost_connection(daemon: FakeDaemon) -> None:
-    async def main() -> None:
-        async with kops.connect_async(daemon.path) as k:
-            a = k.array([2.0])
-            await k.square(a)
-            daemon.gate.clear()
-            tasks = [asyncio.create_task(k.square(a)) for _ in range(3)]
-            await until(lambda: daemon.count("run") == 4)
-            daemon.peers[0].socket.shutdown(2)
-            daemon.gate.set()
-            assert [float((await task)[0]) for task in tasks] == [4, 4, 4]
-            assert daemon.count("hello") == 2 and daemon.count("run") == 7
-
-    run(main())
+async def test_a_lost_connection(daemon: FakeDaemon) -> None:
+    async with kops.connect_async(daemon.path) as k:
+        a = k.array([2.0])
+        await k.square(a)
+        daemon.gate.clear()
+        tasks = [asyncio.create_task(k.square(a)) for _ in range(3)]
+        await until(lambda: daemon.count("run") == 4)
+        daemon.peers[0].socket.shutdown(2)
+        daemon.gate.set()
+        assert [float((await task)[0]) for task in tasks] == [4, 4, 4]
+        assert daemon.count("hello") == 2 and daemon.count("run") == 7
 
 
 def test_a_client_outlives_its_loop(daemon: FakeDaemon) -> None:
@@ -153,28 +122,19 @@ def test_a_client_outlives_its_loop(daemon: FakeDaemon) -> None:
     asyncio.run(k.close())
 
 
-def test_in_a_forked_child(daemon: FakeDaemon) -> None:
-    async def main() -> None:
-        async with kops.connect_async(daemon.path) as k:
-            in_child(lambda: k._connection is None)
-            assert await k.ping({"a": 1}) == {"a": 1}
-
-    run(main())
+async def test_in_a_forked_child(daemon: FakeDaemon) -> None:
+    async with kops.connect_async(daemon.path) as k:
+        in_child(lambda: k._connection is None)
+        assert await k.ping({"a": 1}) == {"a": 1}
     assert daemon.count("hello") == 1
 
 
-def test_connect_failed(tmp_path: Any) -> None:
-    async def main() -> None:
-        with pytest.raises(kops.ConnectFailed):
-            await kops.connect_async(tmp_path / "nothing")
-
-    run(main())
+async def test_connect_failed(tmp_path: Any) -> None:
+    with pytest.raises(kops.ConnectFailed):
+        await kops.connect_async(tmp_path / "nothing")
 
 
-def test_the_end_of_a_client_is_the_end_of_its_connection(daemon: FakeDaemon) -> None:
-    async def main() -> None:
-        async with kops.connect_async(daemon.path) as k:
-            await k.ping()
-
-    run(main())
+async def test_the_end_of_a_client_is_the_end_of_its_connection(daemon: FakeDaemon) -> None:
+    async with kops.connect_async(daemon.path) as k:
+        await k.ping()
     wait_for(lambda: daemon.peers[0].ended.is_set())

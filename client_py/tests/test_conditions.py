@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +10,8 @@ from typing import Any
 import kops
 import numpy
 import pytest
+from built import Daemon
 from kops._base.conditions import Conditions, Reading
-from test_daemon import Daemon
 
 from support import raw  # isort: skip
 from support.nvml import FAKE_GPU, Nvml  # isort: skip
@@ -124,13 +123,10 @@ def test_a_profile_elsewhere(k: kops.Client) -> None:
     assert host.before.device == host.after.device == "host"
 
 
-def test_the_asynchronous_client(real: Daemon) -> None:
-    async def main() -> None:
-        async with await kops.connect_async(real.socket_path, timeout=raw.PATIENCE) as k:
-            profile = await k.profile("square", numpy.ones(8, "float32"))
-            assert profile.conditions.after.clock_mhz == 1980 and (await k.conditions()).temperature_c == 36
-
-    asyncio.run(main())
+async def test_the_asynchronous_client(real: Daemon) -> None:
+    async with await kops.connect_async(real.socket_path, timeout=raw.PATIENCE) as k:
+        profile = await k.profile("square", numpy.ones(8, "float32"))
+        assert profile.conditions.after.clock_mhz == 1980 and (await k.conditions()).temperature_c == 36
 
 
 def test_comparisons_read_once(k: kops.Client, nvml: Nvml) -> None:

@@ -2,59 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-import os
-import signal
-import sys
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import kops
 import numpy
 import pytest
-from test_client import press_ctrl_c, wait_for
-from test_forks import in_child
+from built import Daemon, backends, k, real
+from test_client import wait_for
 
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = os.environ.get("KOPS_BUILD")
-if not (ROOT / "tests" / "support").is_dir() or not ("KOPSD" in os.environ or (BUILD and Path(BUILD, "bin/kopsd").exists())):
-    pytest.skip("no daemon: name it in KOPSD, or its build folder in KOPS_BUILD", allow_module_level=True)
-sys.path.insert(0, str(ROOT / "tests"))
-from support import backends, chrome_trace  # noqa: E402, F401
-from support.daemon import Daemon  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def real() -> Iterator[Daemon]:
-    with Daemon(config=backends.config(backends.HOST)) as running:
-        yield running
-
-
-@pytest.fixture
-def k(real: Daemon) -> Iterator[kops.Client]:
-    with kops.connect(real.socket_path, timeout=120) as client:
-        yield client
+__all__ = ["k", "real"]
 
 
 def normal(*shape: int, dtype: str = "float32") -> numpy.ndarray:
     return numpy.random.default_rng().standard_normal(shape).astype(dtype)
-
-
-def test_ops(k: kops.Client) -> None:
-    for dtype in ("float32", "float64", "float16"):
-        a, b = normal(1000, 33, dtype=dtype), normal(33, dtype=dtype)
-        assert numpy.array_equal(k.add(a, b), a + b)
-        assert numpy.array_equal(k.square(a[::-3, 5:].T), (a * a)[::-3, 5:].T)
-    a, b = normal(100, 17, dtype="float64"), normal(17, 33, dtype="float64")
-    assert numpy.allclose(k.gemm(a, b), a @ b)
-    assert numpy.allclose(k.gemm(a.T, k.array(b.T), trans_a=True, trans_b=True, alpha=2), 2 * (a @ b))
-    assert k.square([[1, 2, 3], [4, 5, 6]]).tolist() == [[1, 4, 9], [16, 25, 36]]
-    assert k.add(numpy.empty((0, 3), "float32"), 1.0).shape == (0, 3)
 
 
 def test_gemm_of_16_bits_gives_f32(k: kops.Client) -> None:
@@ -149,77 +113,6 @@ def test_stats_and_profile_count_alike(
     assert (row["bytes"], row["operations"]) == (profile.bytes, operations)
 
 
-def test_stats_are_printed_as_a_table(k: kops.Client) -> None:
-    for n in (11, 12, 13):
-        k.square(k.zeros(n))
-    stats = k.stats("square")
-    lines = str(stats).splitlines()
-    assert lines[0].startswith("up ") and lines[1] == stats.table().splitlines()[0]
-    assert len(stats.table(limit=1).splitlines()) == 3 and stats.table(ops="add") == ""
-    (_, line) = stats.table(group_by="op").splitlines()
-    assert line.split()[:2] == ["square", str(sum(row["count"] for row in stats["ops"]))]
-
-
-def test_refusals_leave_the_connection_usable(k: kops.Client) -> None:
-    a = k.array(normal(100))
-    with pytest.raises(kops.Overlap):
-        k.add(a[:-1], a[:-1], out=a[1:])
-    with pytest.raises(kops.ShapeMismatch):
-        k.square(a, out=k.empty(5))
-    with pytest.raises(kops.UnknownDevice):
-        k.square(a, device="GPU-none")
-    with pytest.raises(kops.InvalidArgument):
-        k.square(a, variant="none")
-    with pytest.raises(kops.UnknownOp):
-        k.run("none", a, out=k.empty(100))
-    with pytest.raises(kops.UnknownKey):
-        k.run("square", a, out=k.empty(100), color=1)
-    assert numpy.array_equal(k.square(a), a * a)
-
-
-def test_a_pipeline_longer_than_every_limit(k: kops.Client) -> None:
-    a = k.array(numpy.zeros(16, "float32"))
-    one = k.array(numpy.ones(16, "float32"))
-    pending = [k.submit("add", a, one, out=a) for _ in range(3000)]
-    for each in pending:
-        each.result()
-    assert (a == 3000).all()
-
-
-def test_ctrl_c_stops_a_long_run(k: kops.Client, real: Daemon) -> None:
-    """Stops it between repeats: all of them would take much longer than the test."""
-    a = k.array(normal(1 << 22))
-    out = k.empty(a.shape)
-    with kops.connect(real.socket_path) as watch:
-        cancelled = watch.stats()["counters"]["jobs_cancelled"]
-
-        def press() -> None:
-            jobs = watch.stats()["counters"]["jobs"]
-            pressing.set()
-            wait_for(lambda: watch.stats()["counters"]["jobs"] > jobs)
-            press_ctrl_c(noticed)
-
-        pressing, noticed = threading.Event(), threading.Event()
-        presser = threading.Thread(target=press)
-        presser.start()
-        pressing.wait()
-        with pytest.raises(KeyboardInterrupt):
-            k.profile("square", a, out=out, repeat=10000, timeout=None)
-        noticed.set()
-        presser.join()
-        wait_for(lambda: watch.stats()["counters"]["jobs_cancelled"] > cancelled)
-    assert numpy.array_equal(k.square(a), a * a)
-
-
-def test_a_timeout_cancels(k: kops.Client) -> None:
-    a = k.array(normal(1 << 22))
-    with pytest.raises(kops.Timeout):
-        k.profile("square", a, repeat=10000, timeout=0.1)
-    with pytest.raises(kops.DeadlineExceeded):
-        k.profile("square", a, repeat=10000, deadline_ms=50)
-    assert k.ping({"a": 1}) == {"a": 1}
-
-
 def test_a_deadline_is_kept_whatever_runs(k: kops.Client) -> None:
     """And no array gets the memory that the daemon may still write the lost result to."""
     a = k.array(normal(3000 * 3000).reshape(3000, 3000))
@@ -246,23 +139,6 @@ def test_cancel_says_what_happens(k: kops.Client) -> None:
     assert not ended.cancel()
 
 
-def test_deadlines_and_cancelling_in_asyncio(real: Daemon) -> None:
-    async def main() -> None:
-        async with kops.connect_async(real.socket_path) as k:
-            a = k.array(normal(3000 * 3000).reshape(3000, 3000))
-            with pytest.raises(kops.DeadlineExceeded) as caught:
-                await k.gemm(a, a, deadline_ms=20)
-            assert caught.value.ended is False
-            task = asyncio.create_task(k.gemm(a, a))
-            await k.ping()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert await k.ping() == {}
-
-    asyncio.run(main())
-
-
 def test_memory_goes_back(real: Daemon) -> None:
     size = 40_000_000  # larger than any other test's
 
@@ -278,61 +154,6 @@ def test_memory_goes_back(real: Daemon) -> None:
         k.trim()
         k.ping()
         wait_for(lambda: mapped() == 0)
-
-
-def test_a_daemon_that_is_killed_and_started_again() -> None:
-    config = backends.config(backends.HOST)
-    with Daemon(config=config) as first, kops.connect(first.socket_path, timeout=120, reconnect_timeout=0) as k:
-        a = k.array(normal(1000))
-        k.square(a)
-        os.kill(first.pid, signal.SIGKILL)
-        first.process.wait()  # type: ignore[union-attr]
-        with pytest.raises(kops.ConnectionLost):
-            k.square(a)
-        with pytest.raises(kops.ConnectFailed):
-            k.square(a)
-        first.start()
-        assert numpy.array_equal(k.square(a), a * a)
-
-
-def test_forked_workers(k: kops.Client) -> None:
-    """As a DataLoader's: they inherit the client and memory of the parent."""
-    a = k.array(normal(5000))
-    k.square(a)
-    for _ in range(3):
-        in_child(lambda: numpy.array_equal(k.square(a), a * a) and numpy.array_equal(k.add(a, 1.0), a + 1))
-    assert numpy.array_equal(k.square(a), a * a)
-
-
-def test_streams_and_threads(k: kops.Client) -> None:
-    errors: list[BaseException] = []
-
-    def work(stream: int) -> None:
-        try:
-            for i in range(50):
-                a = normal(100 + i)
-                assert numpy.array_equal(k.square(a, stream=stream), a * a)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work, args=(stream,)) for stream in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
-
-
-def test_asyncio(real: Daemon) -> None:
-    import asyncio
-
-    async def main() -> None:
-        async with kops.connect_async(real.socket_path) as k:
-            arrays = [k.array(normal(1000)) for _ in range(500)]
-            results: list[Any] = await asyncio.gather(*(k.square(a) for a in arrays))
-            assert all(numpy.array_equal(r, a * a) for r, a in zip(results, arrays, strict=True))
-
-    asyncio.run(main())
 
 
 @pytest.fixture
@@ -365,15 +186,6 @@ def test_device_memory(device_memory: tuple[kops.Client, Any]) -> None:
     _, timings = k.square(x, out=x, timing=True)
     assert timings.gpu_us is not None and timings.device == driver.uuid()
     assert numpy.array_equal(x.numpy(), a * a)
-
-
-def test_memory_that_is_freed_and_allocated_again(device_memory: tuple[kops.Client, Any]) -> None:
-    """Address and handle repeat; results must be those of the new memory."""
-    k, driver = device_memory
-    for i in range(20):
-        x = driver.array(numpy.full(1000, i, "float32"))
-        assert (k.square(x).numpy() == i * i).all()
-        x.free()
 
 
 def test_host_memory_on_the_gpu(device_memory: tuple[kops.Client, Any]) -> None:

@@ -9,25 +9,17 @@ import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import fake_torch as torch
 import kops
 import numpy
 import pytest
+import standin_cuda as standin  # noqa: E402
+from built import Daemon, backends
 from kops._memory import allocations as _cuda
 from kops._tensors import numbers as cached_numbers
 from which import ordered_only
-
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = os.environ.get("KOPS_BUILD")
-if not (ROOT / "tests" / "support").is_dir() or not ("KOPSD" in os.environ or (BUILD and Path(BUILD, "bin/kopsd").exists())):
-    pytest.skip("no daemon: name it in KOPSD, or its build folder in KOPS_BUILD", allow_module_level=True)
-sys.path.insert(0, str(ROOT / "tests"))
-import standin_cuda as standin  # noqa: E402
-from support import backends  # noqa: E402
-from support.daemon import Daemon  # noqa: E402
 
 if (why := backends.missing(backends.STANDIN)) is not None:
     pytest.skip(why, allow_module_level=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import kops
 import pytest
-from test_daemon import Daemon, backends
+from built import Daemon, backends
 
 from support.daemon import binary  # isort: skip
 
@@ -92,17 +91,13 @@ def test_too_many_faults(daemon: Daemon) -> None:
         k.square(p)
 
 
-def test_isolation_is_asked_for(daemon: Daemon) -> None:
+async def test_isolation_is_asked_for(daemon: Daemon) -> None:
     with kops.connect(daemon.socket_path) as k, kops.connect(daemon.socket_path, isolate="connection") as apart:
         assert (k.info.isolation, apart.info.isolation) == ("user", "connection")
         with pickle.loads(pickle.dumps(apart)) as again:
             assert again.info.isolation == "connection"
-
-    async def main() -> None:
-        async with kops.connect_async(daemon.socket_path, isolate="connection") as k:
-            assert k.info.isolation == "connection"
-
-    asyncio.run(main())
+    async with kops.connect_async(daemon.socket_path, isolate="connection") as k:
+        assert k.info.isolation == "connection"
     with pytest.raises(kops.InvalidArgument, match="isolate"):
         kops.connect(daemon.socket_path, isolate="none")
 

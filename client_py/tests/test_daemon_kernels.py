@@ -3,8 +3,6 @@ that it knows by name."""
 
 from __future__ import annotations
 
-import asyncio
-import gc
 import os
 import signal
 from pathlib import Path
@@ -18,12 +16,10 @@ from kops._clients import inline as _inline
 from kops._source import elementwise as text
 from kops._source.elementwise import Argument, Form, Text
 from kops._source.formulas import Declared, operands
-from test_client import wait_for
 from test_daemon_cuda import driver, k, numbers, real, tensor  # noqa: F401
 from test_kernels import ADD2
 
 from support import backends  # isort: skip
-from support.daemon import Daemon  # isort: skip
 
 if backends.nvrtc() is None:
     pytest.skip("there is no NVRTC here", allow_module_level=True)
@@ -184,19 +180,6 @@ def test_a_source_that_is_too_long(k: kops.Client) -> None:  # noqa: F811
         assert k.ping({"still": "there"}) == {"still": "there"}
 
 
-def test_the_second_client_finds_the_code(k: kops.Client, real: Any, driver: Any) -> None:  # noqa: F811
-    source = ADD2 + f"// {os.urandom(8).hex()}\n"
-    first = k.compile(source)
-    assert first.cached == "no" and first.compile_us > 0 and first.arch.startswith("sm_") and first.compiler.startswith("NVRTC")
-    with kops.connect(real.socket_path, timeout=60) as other:
-        second = other.compile(source, grid=1, block=64)
-        assert second.cached == "memory" and second.key == first.key
-        c, a, b = vectors(driver)
-        second.add2_kernel(c, a, b, 4)
-        assert numbers(driver, c) == [11, 22, 33, 44]
-    assert k.compile(source, options=["-DN=1"]).key != first.key
-
-
 def test_templates_and_included_files(k: kops.Client, tmp_path: Path) -> None:  # noqa: F811
     (tmp_path / "twice.cuh").write_text("template <typename T> __device__ T twice(T x) { return x + x; }\n")
     (tmp_path / "scale.cu").write_text(
@@ -251,61 +234,6 @@ def test_load_inline_and_the_decorator(
     names["add2"](c, 4)
     assert numbers(driver, c) == [4, 8, 12, 16]
     kops.default_client().close()
-
-
-def test_a_kernel_is_released(k: kops.Client, real: Any) -> None:  # noqa: F811
-    kern = add2(k)
-    kern(numpy.zeros(4, "float32"), numpy.zeros(4, "float32"), numpy.zeros(4, "float32"), 4)
-    ids = (dict(kern.ids), dict(kern.code.ids))
-    key = k._live().key
-    del kern
-    gc.collect()
-    k.ping()
-    for what, number in (("kernel", ids[0][key]), ("module", ids[1][key])):
-
-        def refused(what: str = what, number: int = number) -> bool:
-            from kops._session.session import Call
-
-            call = Call("release", {what: number})
-            k._live().exchange(call, 10)
-            try:
-                call.outcome()
-            except kops.UnknownKernel:
-                return True
-            return False
-
-        wait_for(refused)
-
-
-def test_asyncio(k: kops.Client, real: Any, driver: Any) -> None:  # noqa: F811
-    async def main() -> None:
-        async with kops.connect_async(real.socket_path, timeout=60) as client:
-            c, a, b = vectors(driver)
-            kern = await client.kernel(ADD2, "add2_kernel", SIGNATURE, grid=1, block=256, alias=True)
-            assert await kern(c, a, b, 4) is c
-            assert numbers(driver, c) == [11, 22, 33, 44]
-            async with client.sequence() as s:
-                s.launch(kern, c, c, b, 4)
-            assert numbers(driver, c) == [21, 42, 63, 84]
-            with pytest.raises(kops.ShapeMismatch):
-                await kern(c, a, b, 5)
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize("policy", ["off", "owner"])
-def test_whom_the_daemon_lets(driver: Any, policy: str) -> None:  # noqa: F811
-    running = Daemon(config=backends.config(backends.STANDIN) + f"[kernels]\nuser_kernels = {policy}\n")
-    try:
-        with kops.connect(running.socket_path, timeout=60) as k:
-            assert k.info.kernels["policy"] == policy and k.info.kernels["allowed"] == (policy == "owner")
-            if policy == "owner":
-                assert add2(k).attributes.name == "add2_kernel"
-                return
-            with pytest.raises(kops.PermissionDenied, match="user_kernels"):
-                add2(k)
-    finally:
-        running.cleanup()
 
 
 def test_formulas_are_compiled(k: kops.Client) -> None:  # noqa: F811

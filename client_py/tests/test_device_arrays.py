@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import gc
 import os
 import pickle
 import signal
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import kops
 import numpy
 import pytest
+from built import Daemon, backends
 from kops._memory import device_pool
-
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = os.environ.get("KOPS_BUILD")
-if not (ROOT / "tests" / "support").is_dir() or not ("KOPSD" in os.environ or (BUILD and Path(BUILD, "bin/kopsd").exists())):
-    pytest.skip("no daemon: name it in KOPSD, or its build folder in KOPS_BUILD", allow_module_level=True)
-sys.path.insert(0, str(ROOT / "tests"))
-from support import backends  # noqa: E402
-from support.daemon import Daemon  # noqa: E402
 
 DTYPES = ("f32", "f64", "f16", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "bool")
 
@@ -396,21 +386,18 @@ def test_there_is_no_pointer_without_cuda(k: kops.Client) -> None:
 # asyncio
 
 
-def test_asyncio(real: Daemon) -> None:
-    async def main() -> None:
-        value = numbers(50, 3)
-        async with kops.connect_async(real.socket_path, timeout=120) as k:
-            a = await k.array(value, device=0)
-            b = await k.add(a, 1.0)
-            assert type(b) is kops.Array and numpy.array_equal(await b.get(), value + numpy.float32(1))
-            assert await a[1].set(7) is not None and ((await a.get())[1] == 7).all()
-            assert not (await (await k.zeros(4, device=0)).get()).any() and (await k.empty(4, device=0)).shape == (4,)
-            with pytest.raises(kops.BadArgument, match="await"):
-                numpy.asarray(a)
-            with pytest.raises(kops.BadArgument, match="await"):
-                a[1] = 3
-
-    asyncio.run(main())
+async def test_asyncio(real: Daemon) -> None:
+    value = numbers(50, 3)
+    async with kops.connect_async(real.socket_path, timeout=120) as k:
+        a = await k.array(value, device=0)
+        b = await k.add(a, 1.0)
+        assert type(b) is kops.Array and numpy.array_equal(await b.get(), value + numpy.float32(1))
+        assert await a[1].set(7) is not None and ((await a.get())[1] == 7).all()
+        assert not (await (await k.zeros(4, device=0)).get()).any() and (await k.empty(4, device=0)).shape == (4,)
+        with pytest.raises(kops.BadArgument, match="await"):
+            numpy.asarray(a)
+        with pytest.raises(kops.BadArgument, match="await"):
+            a[1] = 3
 
 
 def test_threads(k: kops.Client) -> None:

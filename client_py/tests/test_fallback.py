@@ -86,22 +86,18 @@ def test_formulas(daemon: FakeDaemon, arrays: Any) -> None:
     assert not daemon.count("compile") and not daemon.count("launch")
 
 
-def test_asyncio(daemon: FakeDaemon, arrays: Any) -> None:
+async def test_asyncio(daemon: FakeDaemon, arrays: Any) -> None:
     host_only(daemon)
     c, a, b = arrays
-
-    async def main() -> None:
-        async with kops.connect_async(daemon.path) as k:
-            kern = await k.kernel(ADD2, "add2_kernel", SIGNATURE, **HOW)
-            assert await kern(c, a, b, 1000) is c and numpy.array_equal(c, a + b)
-            f, total = k.elementwise("x * y", fallback="interpret"), k.reduce("x", "a + b", identity=0, fallback="interpret")
-            product, nothing = await asyncio.gather(f(a, b), total(a * 0))
-            assert numpy.array_equal(product, a * b) and nothing == 0
-            for call in (kern(c, a, b, 1000, timing=True), kern.profile(c, a, b, 1000), f(a, b, timing=True)):
-                with pytest.raises(kops.Unsupported, match="no GPU"):
-                    await call
-
-    asyncio.run(main())
+    async with kops.connect_async(daemon.path) as k:
+        kern = await k.kernel(ADD2, "add2_kernel", SIGNATURE, **HOW)
+        assert await kern(c, a, b, 1000) is c and numpy.array_equal(c, a + b)
+        f, total = k.elementwise("x * y", fallback="interpret"), k.reduce("x", "a + b", identity=0, fallback="interpret")
+        product, nothing = await asyncio.gather(f(a, b), total(a * 0))
+        assert numpy.array_equal(product, a * b) and nothing == 0
+        for call in (kern(c, a, b, 1000, timing=True), kern.profile(c, a, b, 1000), f(a, b, timing=True)):
+            with pytest.raises(kops.Unsupported, match="no GPU"):
+                await call
     assert not daemon.count("compile") and not daemon.count("launch")
 
 

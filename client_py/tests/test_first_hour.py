@@ -90,7 +90,7 @@ def host_only(daemon: FakeDaemon) -> None:
     daemon.hello = {**daemon.hello, "features": [f for f in daemon.hello["features"] if f != "kernels"]}
 
 
-def test_without_a_gpu_the_first_message_says_how_to_go_on(daemon: FakeDaemon) -> None:
+async def test_without_a_gpu_the_first_message_says_how_to_go_on(daemon: FakeDaemon) -> None:
     host_only(daemon)
     says = r"no GPU, so it launches no kernels\. Without a GPU a kernel runs on the CPU, with checks, by kops\.kernel\(…\)\.interpret"
     with kops.connect(daemon.path) as k:
@@ -99,13 +99,9 @@ def test_without_a_gpu_the_first_message_says_how_to_go_on(daemon: FakeDaemon) -
         with pytest.raises(kops.Unsupported, match=says):
             k.cuda_kernel(_scale, grid=1, block=32)(k.zeros(3), 3)
         assert not daemon.count("compile")
-
-    async def ask() -> None:
-        async with kops.connect_async(daemon.path) as a:
-            with pytest.raises(kops.Unsupported, match=says):
-                await a.kernel(SOURCE, "f", "float* y, int n", grid=1, block=32)
-
-    asyncio.run(ask())
+    async with kops.connect_async(daemon.path) as a:
+        with pytest.raises(kops.Unsupported, match=says):
+            await a.kernel(SOURCE, "f", "float* y, int n", grid=1, block=32)
 
 
 def test_compiling_without_a_gpu_says_it_too(k: kops.Client, daemon: FakeDaemon) -> None:

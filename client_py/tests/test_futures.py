@@ -123,34 +123,21 @@ def test_timeouts(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
 def test_many_threads_wait_for_one(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
     daemon.gate.clear()
     pending = k.submit("square", a)
-    results: list[Any] = []
-    threads = [threading.Thread(target=lambda: results.append(pending.result())) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    daemon.gate.set()
-    for thread in threads:
-        thread.join(20)
-    assert len(results) == 8 and all(made is results[0] for made in results)
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        asked = [threads.submit(pending.result) for _ in range(8)]
+        daemon.gate.set()
+        assert len({id(one.result(20)) for one in asked}) == 1
 
 
 def test_threads_that_wait_for_different_ones(k: kops.Client, a: Any) -> None:
-    failures: list[BaseException] = []
-
     def work(at: float) -> None:
-        try:
-            for _ in range(50):
-                pendings = [k.submit("add", a, at + i) for i in range(3)]
-                assert [p.result()[0] for p in pendings] == [1 + at + i for i in range(3)]
-                assert all(p.done() for p in pendings)
-        except BaseException as error:
-            failures.append(error)
+        for _ in range(50):
+            pendings = [k.submit("add", a, at + i) for i in range(3)]
+            assert [p.result()[0] for p in pendings] == [1 + at + i for i in range(3)]
+            assert all(p.done() for p in pendings)
 
-    threads = [threading.Thread(target=work, args=(10.0 * i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not failures
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        list(threads.map(work, (0.0, 10.0, 20.0, 30.0)))
 
 
 def test_a_copy_back_happens_for_callbacks_too(k: kops.Client) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 from collections.abc import Iterator
 from typing import Any
@@ -120,14 +119,11 @@ def test_what_cannot_be(k: kops.Client) -> None:  # noqa: F811
         k.guarded(-1)
 
 
-def test_with_asyncio(k: kops.Client, real: Daemon) -> None:  # noqa: F811
-    async def main() -> None:
-        async with kops.connect_async(real.socket_path, timeout=120) as client:
-            a = await client.guarded(1001)
-            await a.set(numpy.arange(1001))
-            assert (await a.get()).tolist() == list(range(1001))
-            assert a._start == GRANULE - 4004
-            with pytest.raises(kops.BadArgument):
-                await client.guarded(1, side="x")
-
-    asyncio.run(main())
+async def test_with_asyncio(k: kops.Client, real: Daemon) -> None:  # noqa: F811
+    async with kops.connect_async(real.socket_path, timeout=120) as client:
+        a = await client.guarded(1001)
+        await a.set(numpy.arange(1001))
+        assert (await a.get()).tolist() == list(range(1001))
+        assert a._start == GRANULE - 4004
+        with pytest.raises(kops.BadArgument):
+            await client.guarded(1, side="x")

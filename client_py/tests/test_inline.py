@@ -185,14 +185,6 @@ def test_load_inline_takes_no_unknown_arguments(default: kops.Client) -> None:
         kops.load_inline("name", cuda_sources=ADD2, nonsense=1)
 
 
-def test_integers_are_kept(k: kops.Client) -> None:
-    counts = k.zeros(4, "i32")
-    assert counts.dtype == numpy.int32 and k.array(numpy.ones(2, "uint8")).dtype == numpy.uint8
-    assert k.empty(3, "bool").dtype == numpy.bool_
-    with pytest.raises(kops.UnknownDtype, match="bool"):
-        k.square(k.empty(3, "bool"))
-
-
 @pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="there is no C++ compiler")
 def test_the_same_kernel_on_the_cpu(default: kops.Client, daemon: FakeDaemon) -> None:
     kern = kops.kernel(ADD2, "add2_kernel", "out float* c, const float* a, const float* b, int n", "ceil_div(n, 32)", 32)

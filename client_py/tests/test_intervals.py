@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import kops
 import numpy
 import pytest
+from built import Daemon, k, real
 from kops._base import intervals
 from kops._base.results import Profile, Timings
-from test_daemon import Daemon, backends
 
-
-@pytest.fixture(scope="module")
-def real() -> Iterator[Daemon]:
-    with Daemon(config=backends.config(backends.HOST)) as running:
-        yield running
-
-
-@pytest.fixture
-def k(real: Daemon) -> Iterator[kops.Client]:
-    with kops.connect(real.socket_path, timeout=120) as client:
-        yield client
+__all__ = ["k", "real"]
 
 
 @pytest.mark.parametrize("n", [6, 10, 51, 400])

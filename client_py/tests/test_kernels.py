@@ -410,34 +410,30 @@ def test_a_daemon_without_kernels(daemon: FakeDaemon) -> None:
             add2(k)
 
 
-def test_asyncio(daemon: FakeDaemon, tmp_path: Path) -> None:
+async def test_asyncio(daemon: FakeDaemon, tmp_path: Path) -> None:
     (tmp_path / "add.cu").write_text(ADD2)
+    async with kops.connect_async(daemon.path, timeout=20) as k:
+        c, a, b = vectors(k)  # type: ignore[arg-type]
+        kern = await k.kernel(ADD2, "add2_kernel", "out float* c, const float* a, const float* b, int n", grid=1, block=256)
+        assert await kern(c, a, b, 100) is c and (c == a + b).all()
+        assert (await kern(c, a, b, n=100, timing=True)).variant == "user"
+        assert len((await kern.profile(c, a, b, 100, repeat=4)).samples) == 4
+        await kern[2, 128](c, a, a, 100)
+        assert sent(daemon, "launch")[-1]["grid"] == [2] and kern.attributes.registers == 16
+        async with k.sequence() as s:
+            s.launch(kern, c, a, b, 100)
+        async with k.program() as p:
+            p.launch(kern, c, a, a, 100)
+        await p.run()
+        assert (c == a + a).all()
+        module = await k.load(tmp_path / "add.cu", grid=1, block=32)
+        await asyncio.gather(*(module.add2_kernel(c, a, b, 100) for _ in range(5)))
+        assert (c == a + b).all()
+        daemon.peers[0].socket.shutdown(2)
+        assert await kern(c, a, b, 100) is c
 
-    async def main() -> None:
-        async with kops.connect_async(daemon.path, timeout=20) as k:
-            c, a, b = vectors(k)  # type: ignore[arg-type]
-            kern = await k.kernel(ADD2, "add2_kernel", "out float* c, const float* a, const float* b, int n", grid=1, block=256)
-            assert await kern(c, a, b, 100) is c and (c == a + b).all()
-            assert (await kern(c, a, b, n=100, timing=True)).variant == "user"
-            assert len((await kern.profile(c, a, b, 100, repeat=4)).samples) == 4
-            await kern[2, 128](c, a, a, 100)
-            assert sent(daemon, "launch")[-1]["grid"] == [2] and kern.attributes.registers == 16
-            async with k.sequence() as s:
-                s.launch(kern, c, a, b, 100)
-            async with k.program() as p:
-                p.launch(kern, c, a, a, 100)
-            await p.run()
-            assert (c == a + a).all()
-            module = await k.load(tmp_path / "add.cu", grid=1, block=32)
-            await asyncio.gather(*(module.add2_kernel(c, a, b, 100) for _ in range(5)))
-            assert (c == a + b).all()
-            daemon.peers[0].socket.shutdown(2)
-            assert await kern(c, a, b, 100) is c
+        @k.cuda_kernel(grid=1, block=32)
+        def scale(y: "out float*", x: "const float*", a: "float", n: "int"):  # type: ignore # noqa
+            """if (threadIdx.x < n) y[threadIdx.x] = a * x[threadIdx.x];"""
 
-            @k.cuda_kernel(grid=1, block=32)
-            def scale(y: "out float*", x: "const float*", a: "float", n: "int"):  # type: ignore # noqa
-                """if (threadIdx.x < n) y[threadIdx.x] = a * x[threadIdx.x];"""
-
-            assert (await scale(c, a, 3, 100)) is c and (c == 3 * a).all()
-
-    asyncio.run(main())
+        assert (await scale(c, a, 3, 100)) is c and (c == 3 * a).all()

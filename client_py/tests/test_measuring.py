@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import kops
@@ -41,23 +40,20 @@ def test_cold_profiles(k: kops.Client, daemon: FakeDaemon, small_cache: int) -> 
         assert len(short.samples) == 10 and short.reached == (cache == "cold"), "where the times are all the same"
 
 
-def test_cold_profiles_of_the_asynchronous_client(daemon: FakeDaemon, small_cache: int) -> None:
-    async def main() -> None:
-        async with await kops.connect_async(daemon.path, timeout=20) as k:
-            arrays = vectors(k, 20_000)
-            kern = await k.kernel(ADD2, "add2_kernel", OUT, grid=1, block=64)
-            profile = await kern.profile(*arrays, 20_000, cache="cold", repeat=30)
-            sets = -(-2 * small_cache // profile.bytes) + 1
-            assert len(set(places(sent(daemon, "launch")[1:]))) == sets and len(profile.samples) == 30
-            profile = await k.profile("add", *arrays[1:], cache="cold", repeat=10, until=0.5)
-            assert len(profile.samples) == 80 and len({run["out"][0]["offset"] for run in daemon.runs()}) > sets
-            for cache in ("warm", "cold"):
-                short = await kern.profile(*arrays, 20_000, cache=cache, repeat=10, until=0.01, at_most=1e-9)
-                assert len(short.samples) == 10
-            with pytest.raises(kops.BadArgument, match="warm"):
-                await k.profile("add", *arrays[1:], cache="hot")
-
-    asyncio.run(main())
+async def test_cold_profiles_of_the_asynchronous_client(daemon: FakeDaemon, small_cache: int) -> None:
+    async with await kops.connect_async(daemon.path, timeout=20) as k:
+        arrays = vectors(k, 20_000)
+        kern = await k.kernel(ADD2, "add2_kernel", OUT, grid=1, block=64)
+        profile = await kern.profile(*arrays, 20_000, cache="cold", repeat=30)
+        sets = -(-2 * small_cache // profile.bytes) + 1
+        assert len(set(places(sent(daemon, "launch")[1:]))) == sets and len(profile.samples) == 30
+        profile = await k.profile("add", *arrays[1:], cache="cold", repeat=10, until=0.5)
+        assert len(profile.samples) == 80 and len({run["out"][0]["offset"] for run in daemon.runs()}) > sets
+        for cache in ("warm", "cold"):
+            short = await kern.profile(*arrays, 20_000, cache=cache, repeat=10, until=0.01, at_most=1e-9)
+            assert len(short.samples) == 10
+        with pytest.raises(kops.BadArgument, match="warm"):
+            await k.profile("add", *arrays[1:], cache="hot")
 
 
 def test_comparing(k: kops.Client, daemon: FakeDaemon) -> None:
@@ -79,17 +75,14 @@ def test_comparing(k: kops.Client, daemon: FakeDaemon) -> None:
         k.compare(lambda: k.profile("add", a, b), "add", a, b)
 
 
-def test_comparing_with_the_asynchronous_client(daemon: FakeDaemon) -> None:
-    async def main() -> None:
-        async with await kops.connect_async(daemon.path, timeout=20) as k:
-            c, a, b = vectors(k)
-            kern = await k.kernel(ADD2, "add2_kernel", OUT, grid=1, block=64)
-            found = await k.compare((kern, c, a, b, 100), ("add", a, b), rounds=6)
-            assert (found.first.op, found.second.op, found.rounds) == ("add2_kernel", "add", 6)
-            with pytest.raises(kops.BadArgument, match="rounds"):
-                await k.compare("add", "add", a, b, rounds=5)
-
-    asyncio.run(main())
+async def test_comparing_with_the_asynchronous_client(daemon: FakeDaemon) -> None:
+    async with await kops.connect_async(daemon.path, timeout=20) as k:
+        c, a, b = vectors(k)
+        kern = await k.kernel(ADD2, "add2_kernel", OUT, grid=1, block=64)
+        found = await k.compare((kern, c, a, b, 100), ("add", a, b), rounds=6)
+        assert (found.first.op, found.second.op, found.rounds) == ("add2_kernel", "add", 6)
+        with pytest.raises(kops.BadArgument, match="rounds"):
+            await k.compare("add", "add", a, b, rounds=5)
 
 
 def test_the_daemon_s_own_clock_goes_on_over_all_rounds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import fake_torch as torch
@@ -352,22 +353,13 @@ def test_sequences_and_programs_are_ordered_too(k: kops.Client, gpu: Any, daemon
 
 
 def test_threads_of_one_stream(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
-    failed = []
+    def work(_: int) -> None:
+        gpu.make_current()
+        for _ in range(50):
+            k.square(tensor(4))
 
-    def work() -> None:
-        try:
-            gpu.make_current()
-            for _ in range(50):
-                k.square(tensor(4))
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(work, range(4)))
     k.synchronize()
     gpu.call("cuStreamSynchronize", stream)
     assert [run["done"] for run in requests(daemon)] == list(range(1, 201))
@@ -376,18 +368,8 @@ def test_threads_of_one_stream(k: kops.Client, gpu: Any, daemon: FakeDaemon, str
 def test_a_thread_without_a_context(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
     a = tensor(4)
     k.square(a, out=a)
-    failed = []
-
-    def work() -> None:
-        try:
-            k.square(a, out=a)
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert not failed
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(k.square, a, out=a).result()
     k.synchronize()
 
 

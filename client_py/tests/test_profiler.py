@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import kops
 import numpy
 import pytest
+from built import Daemon, backends, k, real
 from kops._calls.calls import Calls
 from kops._calls.ops import OpMethods
 from kops._kernels.bound import Bound
@@ -26,23 +26,14 @@ from kops.profiler import ProfilerAction, ProfilerActivity, _spans, profile, rec
 from kops.profiler._chrome import Trace
 from kops.profiler._recorder import Decoder
 from kops.profiler._spans import Span
-from test_daemon import Daemon, backends, chrome_trace
+
+from support import chrome_trace  # isort: skip
+
+__all__ = ["k", "real"]
 
 A = numpy.ones(1000, "float32")
 DEVICE_PIDS = (1 << 31) - 1
 NONE, WARMUP, RECORD, SAVE = ProfilerAction
-
-
-@pytest.fixture(scope="module")
-def real() -> Iterator[Daemon]:
-    with Daemon(config=backends.config(backends.HOST)) as running:
-        yield running
-
-
-@pytest.fixture
-def k(real: Daemon) -> Iterator[kops.Client]:
-    with kops.connect(real.socket_path, timeout=120) as client:
-        yield client
 
 
 def test_calls_and_what_the_daemon_made_of_them(k: kops.Client, real: Daemon) -> None:

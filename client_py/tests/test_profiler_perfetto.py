@@ -12,10 +12,12 @@ from pathlib import Path
 import kops
 import numpy
 import pytest
+from built import Daemon, real
 from kops.profiler import profile, record_function
-from test_daemon import Daemon, chrome_trace, real  # noqa: F401
 
-from support import perfetto, perfetto_shows, records  # isort: skip
+from support import chrome_trace, perfetto, perfetto_shows, records  # isort: skip
+
+__all__ = ["real"]
 
 pytestmark = pytest.mark.skipif(not perfetto.IS_HERE, reason=perfetto.WHY_NOT)
 A = numpy.ones(1000, "float32")

@@ -5,9 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import io
-import os
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,17 +13,10 @@ from typing import Any
 import kops
 import numpy
 import pytest
+from built import Daemon, backends
 from kops._kernels import untyped
 from kops._source.options import of_nvcc
 from test_kernels import ADD2
-
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = os.environ.get("KOPS_BUILD")
-if not (ROOT / "tests" / "support").is_dir() or not ("KOPSD" in os.environ or (BUILD and Path(BUILD, "bin/kopsd").exists())):
-    pytest.skip("no daemon: name it in KOPSD, or its build folder in KOPS_BUILD", allow_module_level=True)
-sys.path.insert(0, str(ROOT / "tests"))
-from support import backends  # noqa: E402
-from support.daemon import Daemon  # noqa: E402
 
 SOURCE = r"""
 extern "C" __global__ void axpy(const float* x, const float* y, float* out, float a, int n)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 from typing import Any
 
@@ -203,25 +202,22 @@ def test_an_empty_program(k: kops.Client) -> None:
             pass
 
 
-def test_asyncio(daemon: FakeDaemon) -> None:
-    async def main() -> None:
-        async with kops.connect_async(daemon.path, timeout=20) as k:
-            a = k.array(normal(4))
-            async with k.sequence(timing=True) as s:
-                b = s.square(a)
-                c = s.add(b, a)
-            assert numpy.allclose(c, a * a + a) and s.timings is not None
-            async with k.program() as p:
-                d = p.add(a, c)
-            assert await p.run() is None
-            assert numpy.allclose(d, a + c)
-            assert await p.run([(a, c)], timing=True) is not None
-            assert numpy.allclose(d, c + c)
-            p.release()
-            await k.ping()
-            assert not daemon.peers[0].programs
-
-    asyncio.run(main())
+async def test_asyncio(daemon: FakeDaemon) -> None:
+    async with kops.connect_async(daemon.path, timeout=20) as k:
+        a = k.array(normal(4))
+        async with k.sequence(timing=True) as s:
+            b = s.square(a)
+            c = s.add(b, a)
+        assert numpy.allclose(c, a * a + a) and s.timings is not None
+        async with k.program() as p:
+            d = p.add(a, c)
+        assert await p.run() is None
+        assert numpy.allclose(d, a + c)
+        assert await p.run([(a, c)], timing=True) is not None
+        assert numpy.allclose(d, c + c)
+        p.release()
+        await k.ping()
+        assert not daemon.peers[0].programs
 
 
 def test_a_cancelled_sequence(k: kops.Client, daemon: FakeDaemon) -> None:

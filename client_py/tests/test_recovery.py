@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import kops
@@ -348,21 +349,13 @@ def test_threads_share_one_new_connection(k: kops.Client, daemon: FakeDaemon) ->
         k.square(one)
     before = len(daemon.peers)
     daemon.gate.clear()
-    results: list[Any] = [None] * 8
-
-    def work(i: int) -> None:
-        results[i] = k.square(arrays[i])
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
     limit = k.info.limits["inflight"] - 1
-    for thread in threads:
-        thread.start()
-    wait_for(lambda: daemon.count("run") >= 8 + limit)
-    daemon.hang_up()
-    daemon.gate.set()
-    for thread in threads:
-        thread.join()
-    assert all((results[i] == i * i).all() for i in range(8))
+    with ThreadPoolExecutor(8) as threads:
+        results = threads.map(k.square, arrays)
+        wait_for(lambda: daemon.count("run") >= 8 + limit)
+        daemon.hang_up()
+        daemon.gate.set()
+        assert all((result == i * i).all() for i, result in enumerate(results))
     assert len(daemon.peers) == before + 1
 
 

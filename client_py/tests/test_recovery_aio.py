@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import kops
@@ -13,21 +12,9 @@ from fake_daemon import FakeDaemon, Peer, Refused
 from test_recovery import always, hang_up, lose_device, once, refuse
 
 
-@pytest.fixture
-def run_async(daemon: FakeDaemon) -> Iterator[Callable[..., Any]]:
-    def run(main: Callable[[kops.AsyncClient], Any], **options: Any) -> None:
-        async def inside() -> None:
-            async with kops.connect_async(daemon.path, **{"timeout": 20, **options}) as k:
-                await main(k)
-
-        asyncio.run(inside())
-
-    yield run
-
-
 @pytest.mark.parametrize("how", [hang_up, lose_device])
-def test_async_calls_are_repeated_as_well(how: Any, run_async: Any, daemon: FakeDaemon) -> None:
-    async def main(k: kops.AsyncClient) -> None:
+async def test_async_calls_are_repeated_as_well(how: Any, daemon: FakeDaemon) -> None:
+    async with kops.connect_async(daemon.path, timeout=20) as k:
         a = k.array([1.0, 2.0, 3.0])
         asked = once(daemon, "run", how)
         assert list(await k.square(a)) == [1, 4, 9] and asked == [2]
@@ -43,15 +30,13 @@ def test_async_calls_are_repeated_as_well(how: Any, run_async: Any, daemon: Fake
             await k.square(a)
         assert asked == [2]
 
-    run_async(main)
-
 
 @pytest.mark.parametrize("code", ["device_lost", "job_timeout"])
-def test_the_error_of_a_daemon_that_goes_on_is_the_callers(code: str, run_async: Any, daemon: FakeDaemon) -> None:
+async def test_the_error_of_a_daemon_that_goes_on_is_the_callers(code: str, daemon: FakeDaemon) -> None:
     def refuse_once(peer: Peer) -> Any:
         raise Refused(code, "a kernel beside it faulted", daemon="goes_on")
 
-    async def main(k: kops.AsyncClient) -> None:
+    async with kops.connect_async(daemon.path, timeout=20) as k:
         a = k.array([1.0, 2.0, 3.0])
         asked = once(daemon, "run", refuse_once)
         with pytest.raises((kops.DeviceLost, kops.JobTimeout), match="^a kernel beside it faulted$"):
@@ -59,13 +44,11 @@ def test_the_error_of_a_daemon_that_goes_on_is_the_callers(code: str, run_async:
         assert asked == [1]
         assert list(await k.square(a)) == [1, 4, 9] and len(daemon.peers) == 1
 
-    run_async(main)
 
-
-def test_async_calls_are_repeated_in_order(run_async: Any, daemon: FakeDaemon) -> None:
+async def test_async_calls_are_repeated_in_order(daemon: FakeDaemon) -> None:
     """Each reads what the one before it writes."""
 
-    async def main(k: kops.AsyncClient) -> None:
+    async with kops.connect_async(daemon.path, timeout=20) as k:
         chain = [k.array([2.0])] + [k.zeros(1) for _ in range(5)]
         for one in chain:
             await k.square(one)
@@ -79,11 +62,9 @@ def test_async_calls_are_repeated_in_order(run_async: Any, daemon: FakeDaemon) -
         await asyncio.gather(*tasks)
         assert [float(one[0]) for one in chain] == [2, 4, 8, 16, 32, 64]
 
-    run_async(main)
 
-
-def test_async_clients_wait_for_a_socket(run_async: Any, daemon: FakeDaemon) -> None:
-    async def main(k: kops.AsyncClient) -> None:
+async def test_async_clients_wait_for_a_socket(daemon: FakeDaemon) -> None:
+    async with kops.connect_async(daemon.path, timeout=20) as k:
         a = k.array([1.0, 2.0])
         await k.square(a)
         daemon.stop()
@@ -93,11 +74,9 @@ def test_async_clients_wait_for_a_socket(run_async: Any, daemon: FakeDaemon) -> 
         daemon.start()
         assert list(await task) == [1, 4]
 
-    run_async(main)
 
-
-def test_async_clients_give_up(run_async: Any, daemon: FakeDaemon) -> None:
-    async def main(k: kops.AsyncClient) -> None:
+async def test_async_clients_give_up(daemon: FakeDaemon) -> None:
+    async with kops.connect_async(daemon.path, timeout=20, reconnect_timeout=0.3) as k:
         daemon.stop()
         with pytest.raises(kops.ConnectFailed, match=r"within 0\.3 s"):
             await k.ping()
@@ -108,16 +87,12 @@ def test_async_clients_give_up(run_async: Any, daemon: FakeDaemon) -> None:
             await k.square([1.0])
         assert asked[0] > 2
 
-    run_async(main, reconnect_timeout=0.3)
 
-
-def test_async_clients_wait_for_a_daemon(run_async: Any, daemon: FakeDaemon) -> None:
-    async def main(k: kops.AsyncClient) -> None:
+async def test_async_clients_wait_for_a_daemon(daemon: FakeDaemon) -> None:
+    async with kops.connect_async(daemon.path, timeout=20, reconnect_timeout=60) as k:
         await k.ping()
         daemon.stop()
         start = threading.Timer(0.02, daemon.start)
         start.start()
         assert await k.ping({"x": 2}) == {"x": 2}
         start.join()
-
-    run_async(main, reconnect_timeout=60)

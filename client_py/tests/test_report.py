@@ -14,6 +14,7 @@ from typing import Any
 import kops
 import numpy
 import pytest
+from built import Daemon, backends
 from kops._tensors.bits import BITS, bits_of, numbers_of
 from kops.profiler import Peaks, profile, report
 from kops.profiler.__main__ import main, read_peaks
@@ -21,7 +22,6 @@ from kops.profiler._page import page, roofline, timeline
 from kops.profiler._recorder import Event
 from kops.profiler._roofline import Roofline
 from kops.profiler._rows import Row, rows_of
-from test_daemon import Daemon, backends
 
 PEAKS = Peaks("GPU-1", "a <GPU>", 4000.0, {"f32": 50_000.0, "f16": 800_000.0})
 VOID = {"meta", "br", "hr", "img", "link"}

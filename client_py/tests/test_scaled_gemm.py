@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import kops
 import numpy
 import pytest
+from built import k, real
 
 torch = pytest.importorskip("torch")
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = os.environ.get("KOPS_BUILD")
-if not (ROOT / "tests" / "support").is_dir() or not ("KOPSD" in os.environ or (BUILD and Path(BUILD, "bin/kopsd").exists())):
-    pytest.skip("no daemon: name it in KOPSD, or its build folder in KOPS_BUILD", allow_module_level=True)
-sys.path.insert(0, str(ROOT / "tests"))
 import kops.torch  # noqa: E402
-from support import backends  # noqa: E402
-from support.daemon import Daemon  # noqa: E402
+
+__all__ = ["k", "real"]
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
-
-
-@pytest.fixture(scope="module")
-def k() -> Iterator[kops.Client]:
-    with Daemon(config=backends.config(backends.HOST)) as running, kops.connect(running.socket_path, timeout=120) as client:
-        yield client
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from kops._base.errors import BadReply, Cancelled, ConnectionLost, Internal, LimitExceeded, OutOfBounds, ProtocolError
+from kops._base.errors import BadReply, ConnectionLost, Internal, LimitExceeded, ProtocolError
 from kops._session.session import Call, Session
 
 
@@ -50,15 +50,6 @@ def session() -> Session:
     return Session()
 
 
-def test_requests_have_the_published_form(session: Session) -> None:
-    start(session, "ping", a=1)
-    start(session, "ping")
-    session.notify("release", {"buffer": 3})
-    first, second, third = mark_sent(session)
-    assert first == [0, first[1], "ping", [{"a": 1}]] and second[1] != first[1]
-    assert third == [2, "release", [{"buffer": 3}]]
-
-
 def test_replies_in_any_order_and_split_anywhere(session: Session) -> None:
     for size in (1, 2, 3, 7, 1000):
         calls = [start(session, "ping") for _ in range(5)]
@@ -67,20 +58,6 @@ def test_replies_in_any_order_and_split_anywhere(session: Session) -> None:
         receive(session, *(data[i : i + size] for i in range(0, len(data), size)))
         assert [call.outcome() for call in calls] == [{"text": "x" * call.msgid} for call in calls]
         assert not session.pending and not session.inbox
-
-
-def test_errors_become_exceptions(session: Session) -> None:
-    call = start(session)
-    error = {"code": "out_of_bounds", "message": "too far", "detail": {"needed": 8, "size": 4}}
-    receive(session, response(call.msgid, error=error))
-    with pytest.raises(OutOfBounds) as caught:
-        call.outcome()
-    assert isinstance(caught.value, IndexError)
-    assert (str(caught.value), caught.value.code, caught.value.detail) == (
-        "too far",
-        "out_of_bounds",
-        {"needed": 8, "size": 4},
-    )
 
 
 def test_an_unknown_code_is_internal_and_keeps_its_name(session: Session) -> None:
@@ -122,19 +99,6 @@ def test_a_deadline_of_work_that_has_ended(session: Session, detail: dict[str, b
     assert call.error is not None and call.error.ended is True
 
 
-def test_giving_up_asks_for_cancelling(session: Session) -> None:
-    call = start(session)
-    mark_sent(session)
-    session.abandon(call)
-    (cancel,) = mark_sent(session)
-    assert cancel[2] == "cancel" and cancel[3] == [{"msgid": call.msgid}]
-    receive(session, response(cancel[1], {"cancelled": True}))
-    receive(session, response(call.msgid, error={"code": "cancelled", "message": "", "detail": {}}))
-    assert not session.pending
-    with pytest.raises(Cancelled):
-        call.outcome()
-
-
 def test_giving_up_what_was_not_sent_takes_it_back(session: Session) -> None:
     call = start(session)
     session.abandon(call)
@@ -156,14 +120,6 @@ def test_a_late_registration_is_taken_back(session: Session) -> None:
     assert not mark_sent(session)
     receive(session, response(call.msgid, {"buffer": 7}))
     assert mark_sent(session) == [[2, "release", [{"buffer": 7}]]]
-
-
-def test_the_end_fails_every_call_each_with_its_own_exception(session: Session) -> None:
-    calls = [start(session), start(session)]
-    receive(session, b"")
-    assert all(isinstance(call.error, ConnectionLost) for call in calls) and calls[0].error is not calls[1].error
-    with pytest.raises(ConnectionLost):
-        start(session)
 
 
 def test_the_daemon_says_why_it_closes(session: Session) -> None:

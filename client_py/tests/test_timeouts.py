@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import kops
@@ -46,15 +45,12 @@ def test_wrong_ones_are_value_errors(k: kops.Client, daemon: FakeDaemon, wrong: 
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=repr)
-def test_asyncio(daemon: FakeDaemon, wrong: Any) -> None:
-    async def ask() -> None:
-        async with kops.connect_async(daemon.path) as k:
-            a = k.array([1.0])
-            for call in (lambda: k.add(a, a, timeout=wrong), lambda: k.ping(timeout=wrong), lambda: k.drain(timeout=wrong)):
-                with pytest.raises(ValueError, match="timeout is a number"):
-                    await call()
-
-    asyncio.run(ask())
+async def test_asyncio(daemon: FakeDaemon, wrong: Any) -> None:
+    async with kops.connect_async(daemon.path) as k:
+        a = k.array([1.0])
+        for call in (lambda: k.add(a, a, timeout=wrong), lambda: k.ping(timeout=wrong), lambda: k.drain(timeout=wrong)):
+            with pytest.raises(ValueError, match="timeout is a number"):
+                await call()
 
 
 def test_right_ones(k: kops.Client) -> None:

@@ -11,33 +11,23 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import kops
 import pytest
+from built import Daemon, real
 
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = os.environ.get("KOPS_BUILD")
 if importlib.util.find_spec("torch") is None:
     pytest.skip("PyTorch is not installed; continuous integration does without its gigabytes", allow_module_level=True)
-if not (ROOT / "tests" / "support").is_dir() or not ("KOPSD" in os.environ or (BUILD and Path(BUILD, "bin/kopsd").exists())):
-    pytest.skip("no daemon: name it in KOPSD, or its build folder in KOPS_BUILD", allow_module_level=True)
-sys.path.insert(0, str(ROOT / "tests"))
 import kops.torch  # noqa: E402
 import torch  # noqa: E402
-from support import backends, torch_kernels, torch_ops  # noqa: E402
-from support.daemon import Daemon  # noqa: E402
+from support import torch_kernels, torch_ops  # noqa: E402
 from test_forks import in_child  # noqa: E402
 
+__all__ = ["real"]
+
 OPS: Any = torch.ops.kops
-
-
-@pytest.fixture(scope="module")
-def real() -> Iterator[Daemon]:
-    with Daemon(config=backends.config(backends.HOST)) as running:
-        yield running
 
 
 @pytest.fixture(autouse=True)
