@@ -67,13 +67,6 @@ def numbers(driver: Any, value: torch.Tensor) -> list[float]:
     return found
 
 
-def test_the_stream_waits_for_the_op(k: kops.Client, driver: Any) -> None:
-    a, b = tensor(driver, 1, 2, 3), tensor(driver, 10, 20, 30)
-    c = k.add(a, b)
-    d = k.square(c)
-    assert numbers(driver, d) == [121, 484, 1089] and numbers(driver, c) == [11, 22, 33]
-
-
 def test_many_in_a_row(k: kops.Client, driver: Any) -> None:
     x, a = tensor(driver, 0, 0), tensor(driver, 1, 2)
     for _ in range(400):

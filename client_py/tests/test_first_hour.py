@@ -286,11 +286,3 @@ def test_nothing_foreign_is_exported() -> None:
     namespace: dict[str, Any] = {}
     exec("from kops import *", namespace)
     assert set(kops.__all__) <= set(namespace)
-
-
-def test_stats_are_typed(k: kops.Client) -> None:
-    import typing
-
-    assert typing.get_type_hints(kops.Client.stats)["return"] is kops.Stats
-    assert issubclass(kops.Stats, dict)
-    assert k.stats()["uptime_s"] == 1.0

@@ -203,15 +203,6 @@ def test_freed_memory_is_not_believed(
     assert first["in"][0]["buffer"] != last["in"][0]["buffer"]
 
 
-def test_a_lost_connection(k: kops.Client, daemon: FakeDaemon, stream: Any, torch_of: None) -> None:  # noqa: F811
-    a = tensor(4)
-    for _ in range(2):
-        k.square(a, out=a, blocking=True)
-    daemon.peers[0].socket.shutdown(2)
-    k.square(a, out=a, blocking=True)  # was not written yet
-    assert len(daemon.peers) == 2 and [m for m, _ in daemon.requests].count("register") == 2
-
-
 @pytest.mark.parametrize("how", [hang_up, lose_device])
 def test_the_short_way_is_repeated_as_the_long_one(
     how: Any, k: kops.Client, daemon: FakeDaemon, stream: Any, torch_of: None, slow: list[str]  # noqa: F811

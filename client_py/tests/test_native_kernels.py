@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import weakref
 from typing import Any
@@ -47,18 +46,6 @@ def of_dtype(kind: Any, *shape: int) -> Any:
 
 def add2(k: kops.Client, **more: Any) -> kops.Kernel:
     return k.kernel(ADD2, "add2_kernel", SIGNATURE, **{"grid": "ceil_div(n, 256)", "block": 256, **more})
-
-
-@pytest.mark.parametrize("blocking", [pytest.param(False, marks=ordered_only), True])
-def test_a_launch_on_torchs_stream(k: kops.Client, daemon: FakeDaemon, stream: Any, blocking: bool) -> None:  # noqa: F811
-    c, a, b = tensor(10), tensor(10), tensor(10)
-    kern = add2(k)
-    for _ in range(3):
-        assert kern(c, a, b, 10, blocking=blocking) is c
-    k.synchronize()
-    launches = sent(daemon, "launch")
-    assert len(launches) == 3 and all(("ready" in launch) == (not blocking) for launch in launches)
-    assert launches[0]["args"][3] == 10 and launches[0]["timing"] is False
 
 
 @ordered_only
@@ -220,16 +207,3 @@ def test_arguments_live_until_the_launch_has_ended(k: kops.Client, daemon: FakeD
     gc.collect()
     if gone() is not None:  # the tidier's turn
         wait_for(lambda: (gc.collect(), gone() is None)[1])
-
-
-def test_in_a_captured_stream(k: kops.Client, daemon: FakeDaemon, driver: Any, stream: Any) -> None:  # noqa: F811
-    c, a = tensor(4), tensor(4)
-    kern = add2(k)
-    kern(c, a, a, 4)
-    k.synchronize()
-    driver.call("cuStreamBeginCapture_v2", stream, ctypes.c_int(2))
-    with pytest.raises(kops.Capturing):
-        kern(c, a, a, 4)
-    graph = ctypes.c_void_p()
-    driver.call("cuStreamEndCapture", stream, ctypes.byref(graph))
-    assert len(sent(daemon, "launch")) == 1

@@ -70,34 +70,6 @@ def tell(late: Late, worker: Worker, told: Any) -> list[Any]:
     return [(member, tokens) for member, tokens, _ in late.found()]
 
 
-def test_nobody_is_asked_before_an_item_can_be_late(clock: Clock) -> None:
-    late, worker = Late(LIMIT), Worker("a", "b")
-    member: Any = worker
-    late.given(member)
-    clock.now += LIMIT - 1
-    late.given(member)  # one more: the first counts
-    assert not ask(late, member) and late.pause(60.0) == 1.0 and late.pause(0.5) == 0.5
-    clock.now += 1
-    assert ask(late, member) == worker.asked and len(worker.asked) == 1
-    assert ask(late, member) == worker.asked and len(worker.asked) == 1, "once"
-
-
-def test_the_time_is_that_of_an_item_and_not_of_its_worker(clock: Clock) -> None:
-    """Its second item has been there for twice the limit, and is worked on since a while."""
-    late, worker = Late(LIMIT), Worker("a", "b")
-    member: Any = worker
-    late.given(member)
-    clock.now += 2 * LIMIT
-    ask(late, member)
-    del worker.doing["a"]
-    assert tell(late, worker, {"b": (LIMIT - 2, 0.0), "c": (0.0, 0.0)}) == []
-    assert late.pause(60.0) == 2.0, "it can be late from then on"
-    clock.now += 2
-    ask(late, member)
-    assert len(worker.asked) == 2 and tell(late, worker, {"b": (LIMIT + 0.1, 0.0), "c": (0.0, 0.0)}) == [(worker, ["b"])]
-    assert list(late.found()) == [], "told once"
-
-
 def test_what_is_no_item_of_this_work_is_not_late(clock: Clock) -> None:
     late, worker = Late(LIMIT), Worker("a")
     member: Any = worker
@@ -117,22 +89,6 @@ def test_getting_ready_has_a_limit_of_its_own(clock: Clock) -> None:
     clock.now += LIMIT
     ask(late, member)
     assert tell(late, worker, {"a": (0.0, _late.SETUP_S + 1), "b": (0.0, 0.0)}) == [(worker, ["a"])]
-
-
-def test_a_worker_that_tells_nothing(clock: Clock) -> None:
-    late, worker = Late(1.0), Worker("a")
-    member: Any = worker
-    late.given(member)
-    clock.now += 1
-    ask(late, member)
-    clock.now += _late.SILENT_S - 1
-    assert list(late.found()) == []
-    late.ended(member)  # a result of its came
-    clock.now += 2
-    assert list(late.found()) == []
-    clock.now += _late.SILENT_S
-    assert [(one, tokens) for one, tokens, _ in late.found()] == [(worker, [])]
-    assert ask(late) == [] and list(late.found()) == [], "it is no worker of the pool any more"
 
 
 def test_a_worker_that_is_lost_while_it_is_asked(clock: Clock) -> None:

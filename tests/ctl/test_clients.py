@@ -102,23 +102,6 @@ def test_drain_refused(fake: FakeDaemon, ctl: Ctl) -> None:
     assert "for administrators" in ended.stderr and "permission_denied" in ended.stderr
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
-        ["drain", "--stop", "--resume"],
-        ["drain", "--timeout", "0"],
-        ["drain", "--timeout", "x"],
-        ["drain", "--timeout", "100000"],
-        ["drain", "now"],
-        ["clients", "all"],
-        ["clients", "--no-such-option"],
-    ],
-)
-def test_wrong_usage(fake: FakeDaemon, ctl: Ctl, args: list[str]) -> None:
-    assert ctl(*args, status=2).stderr
-    assert not fake.requests
-
-
 @pytest.mark.parametrize("args", [["clients"], ["drain"], ["metrics"], ["top", "--batch", "-n", "1"]])
 def test_an_older_daemon(ctl: Ctl, args: list[str]) -> None:
     ended = ctl(*args, status=1)

@@ -91,6 +91,20 @@ def test_wrong_usage(ctl: Ctl, words: tuple[str, ...]) -> None:
     assert error["code"] == "usage" and error["message"]
 
 
+WRONG = [
+    "drain --stop --resume", "drain --timeout 0", "drain --timeout x", "drain --timeout 100000", "drain now", "clients all",
+    "clients --no-such-option", "top -n 0 -b", "top -d 0 -b", "top -d x -b", "top --sort size", "top -n 2", "top --json", "top everything",
+    "trace --seconds 0", "trace --seconds -1", "trace --seconds x", "trace --seconds 100000", "trace --events 0", "trace --events -1",
+    "trace --output=", "trace now",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_wrong_usage_asks_the_daemon_nothing(fake: FakeDaemon, words: str) -> None:
+    assert Ctl(fake.path)(*words.split(), status=2).stderr
+    assert not fake.requests
+
+
 def test_a_source_that_there_is_not(ctl: Ctl, tmp_path: Path) -> None:
     error = error_of(ctl("compile", str(tmp_path / "none.cu"), "--json", status=1))
     assert error["code"] == "os_error" and "No such file" in error["message"]

@@ -16,11 +16,9 @@ from conftest import ENV, Ctl
 from support import backends, proc, raw
 from support.daemon import Daemon, reachable
 from support.users import OPEN, as_root
-from terminal import Terminal
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "functional"))
 
-import prometheus  # noqa: E402
 from arrays import LongRun, Vectors  # noqa: E402
 
 CONFIG = backends.config(backends.HOST) + OPEN
@@ -89,30 +87,6 @@ def test_top_under_load(ctl: Ctl, load: int, daemon: Daemon) -> None:
     assert "load 1.0" in text.splitlines()[5] and f"pid {daemon.pid}" in text
 
 
-def test_top_live_under_load(ctl: Ctl, load: int) -> None:
-    wait_for_load(ctl, load)
-    if "built without" in ctl("top", status=1).stderr:
-        pytest.skip("this kopsctl has no live view")
-    top = Terminal([*ctl.command, "top", "-d", "0.1"], ENV)
-    top.until(lambda s: "load 1.0" in s and "square" in s and "q quit" in s, "the load is shown")
-    top.press("q")
-    assert top.wait() == 0
-    top.close()
-
-
-def test_clients(ctl: Ctl, daemon: Daemon) -> None:
-    with daemon.connect() as one, daemon.connect():
-        one.call("hello", {"client": "one 1.0"})
-        Vectors(one, 2, 1 << 20)
-        answer = json.loads(ctl("clients", "--json").stdout)
-        mine = [c for c in answer["clients"] if c["pid"] == os.getpid()]
-        assert len(mine) == 2 and {c["client"] for c in mine} == {"one 1.0", ""}
-        assert {c["mapped_bytes"] for c in mine} == {8 << 20, 0} and all(c["uid"] == os.getuid() for c in mine)
-        assert answer["users"][0]["connections"] == 3, "this one, the other, and kopsctl"
-        text = ctl("clients", "--users").stdout
-        assert "one 1.0" in text and "8.00 MiB" in text and " of 1024" in text
-
-
 @as_root
 def test_what_others_see(daemon: Daemon) -> None:
     """Their own connections; draining is not theirs."""
@@ -159,39 +133,3 @@ def test_drain_and_stop_of_an_idle_one(ctl: Ctl, daemon: Daemon) -> None:
     assert "ends" in ctl("drain", "--stop").stdout
     assert daemon.wait() == 0
     ctl("drain", status=3)
-
-
-def test_textfile(ctl: Ctl, load: int, tmp_path: Path) -> None:
-    """What node_exporter would read."""
-    wait_for_load(ctl, load)
-    path = tmp_path / "kopsd.prom"
-    ctl("metrics", "--textfile", str(path))
-    families = prometheus.parse(path.read_text())
-    assert list(families["kopsd_up"].samples.values()) == [1]
-    assert sum(families["kopsd_jobs_total"].samples.values()) > 10
-    assert "kopsd_up" not in prometheus.parse(ctl("metrics").stdout), "the daemon need not say so"
-
-
-def test_metrics_through_a_restart(ctl: Ctl, daemon: Daemon, tmp_path: Path) -> None:
-    path = tmp_path / "kopsd.prom"
-    writer = ctl.start("metrics", "--textfile", str(path), "--interval", "0.1")
-
-    def up() -> float | None:
-        return next(iter(prometheus.parse(path.read_text())["kopsd_up"].samples.values())) if path.exists() else None
-
-    try:
-        proc.eventually(lambda: up() == 1, "the daemon is up")
-        daemon.stop()
-        proc.eventually(lambda: up() == 0, "the daemon is away")
-        daemon.start()
-        proc.eventually(lambda: up() == 1, "the next one is up")
-    finally:
-        writer.send_signal(signal.SIGTERM)
-        writer.communicate()
-    assert writer.returncode == 0
-
-
-def test_more_memory_than_there_is(ctl: Ctl) -> None:
-    asked = ctl("run", "add", "--shape", "99999999999", status=1)
-    assert "[out_of_memory]" in asked.stderr and "372.5 GiB of shared memory were asked for, and" in asked.stderr
-    assert not any(row["op"] == "add" for row in json.loads(ctl("stats", "--json").stdout)["ops"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,6 @@ from test_trace import VECTORS, give_devices, of, tell
 from test_trace_load import CALLS, CLIENTS, daemon, record  # noqa: F401
 
 pytestmark = pytest.mark.skipif(not perfetto.IS_HERE, reason=perfetto.WHY_NOT)
-NAMES = [
-    {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "a program"}},
-    {"ph": "M", "pid": 1, "tid": 1, "name": "thread_name", "args": {"name": "a row"}},
-]
-
-
-def slice_(ts: float, dur: float) -> dict[str, Any]:
-    return {"ph": "X", "pid": 1, "tid": 1, "ts": ts, "dur": dur, "cat": "call", "name": "add"}
-
-
-def arrow(phase: str, ts: float) -> dict[str, Any]:
-    return {"ph": phase, "pid": 1, "tid": 1, "ts": ts, "id": 1, "cat": "call", "name": "work"}
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda v: v["name"])
@@ -37,32 +24,6 @@ def test_vector(fake: FakeDaemon, ctl: Ctl, tmp_path: Path, vector: dict[str, An
     ctl("trace", "--seconds", "0.001", "-o", str(path))
     shown = perfetto_shows.check(path, vector["traceEvents"])
     assert shown.slices == sum(event["ph"] == "X" for event in vector["traceEvents"])
-
-
-@pytest.mark.parametrize(
-    ("lost", "why"),
-    [
-        ([slice_(1, 5), slice_(3, 5)], "slice_drop_overlapping_complete_event"),
-        ([slice_(1, 0), slice_(1, 5)], "slices: Perfetto lacks"),
-        ([slice_(1, 5), slice_(10, 5), slice_(20, 5), arrow("s", 2), arrow("f", 11)], "flows: Perfetto lacks"),
-        ([slice_(-1, 5), slice_(1, 5)], "trace_sorter_negative_timestamp_dropped"),
-        ([slice_(1, 5), {"ph": "X"}], "json_tokenizer_failure"),
-        ([slice_(1, 5), {**slice_(1, 5), "ts": "x"}], "JSON trace file is incomplete"),
-    ],
-)
-def test_what_is_lost_is_seen(tmp_path: Path, lost: list[dict[str, Any]], why: str) -> None:
-    path = tmp_path / "trace.json"
-    path.write_text(json.dumps({"traceEvents": [*NAMES, *lost]}), encoding="utf-8")
-    with pytest.raises(AssertionError, match=why):
-        perfetto_shows.check(path, [*NAMES, *lost])
-
-
-@pytest.mark.parametrize("text", ["no trace", '{"traceEvents": [{"ph": "X"'])
-def test_what_is_no_trace(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "trace.json"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(AssertionError):
-        perfetto_shows.check(path, [])
 
 
 @pytest.mark.parametrize("room", [65536, 8])

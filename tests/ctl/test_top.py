@@ -173,15 +173,6 @@ def test_a_full_disk_is_noticed(ctl: Ctl, work: Work) -> None:
     assert ended.returncode == 1 and "No space left" in ended.stderr
 
 
-@pytest.mark.parametrize(
-    "args",
-    [["-n", "0", "-b"], ["-d", "0", "-b"], ["-d", "x", "-b"], ["--sort", "size"], ["-n", "2"], ["--json"], ["everything"]],
-)
-def test_wrong_usage(ctl: Ctl, fake: FakeDaemon, args: list[str]) -> None:
-    assert ctl("top", *args, status=2).stderr
-    assert not fake.requests
-
-
 # On a terminal
 
 

@@ -179,24 +179,6 @@ def test_a_file_that_cannot_be_written(fake: FakeDaemon, ctl: Ctl, tmp_path: Pat
     assert "No space left" in ctl("trace", "--seconds", "0.01", "-o", "/dev/full", status=1).stderr
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
-        ["--seconds", "0"],
-        ["--seconds", "-1"],
-        ["--seconds", "x"],
-        ["--seconds", "100000"],
-        ["--events", "0"],
-        ["--events", "-1"],
-        ["--output", ""],
-        ["now"],
-    ],
-)
-def test_wrong_usage(fake: FakeDaemon, ctl: Ctl, args: list[str]) -> None:
-    assert ctl("trace", *args, status=2).stderr
-    assert not fake.requests
-
-
 # ---- with a daemon ----
 
 Events = list[dict[str, Any]]

@@ -6,35 +6,19 @@ import errno
 import mmap
 import os
 import struct
+import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from support import backends, daemon, raw
+from support import backends, daemon, raw, records
 
 # layout.h has the same.
 KINDS = (
-    "none",
-    "alloc",
-    "mmap",
-    "memfd",
-    "ftruncate",
-    "receive",
-    "send",
-    "accept",
-    "getsockopt",
-    "socket",
-    "epoll",
-    "epoll_wait",
-    "eventfd",
-    "timerfd",
-    "pipe",
-    "fstat",
-    "fcntl",
-    "open",
-    "pidfd",
-    "folder",
-)
+    "none", "alloc", "mmap", "memfd", "ftruncate", "receive", "send", "accept", "getsockopt", "socket", "epoll",
+    "epoll_wait", "eventfd", "timerfd", "pipe", "fstat", "fcntl", "open", "pidfd", "folder",
+)  # fmt: skip
 SHORT = -1  # instead of an errno: one byte goes
 OWNER, ON, KIND, NTH, LASTS, HOW, FIRED, _, COUNTS = range(9)
 ALWAYS = 1 << 62
@@ -67,6 +51,22 @@ LASTING = frozenset(
 )
 ALL = os.environ.get("KOPS_FAULTS") == "all"
 STRIDE = 1 if ALL else int(os.environ.get("KOPS_FAULTS", "3"))
+
+
+class Outcomes(Counter[str]):
+    """What came of the points of a test; `failures` says what was wrong."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures: list[str] = []
+        self._began = time.monotonic()
+
+    def tell(self, measure: str) -> None:
+        """As a line and as a record; AssertionError: something was wrong."""
+        seconds = round(time.monotonic() - self._began)
+        print(f"{measure}: {self.total()} points, {dict(self)}; {seconds} s")
+        records.keep(measure, "points", self.total(), seconds=seconds, outcomes=dict(self), failed=len(self.failures))
+        assert not self.failures, "\n\n".join(self.failures)
 
 
 class Faults:

@@ -8,14 +8,12 @@ import select
 import signal
 import socket
 import subprocess
-import time
 import traceback
-from collections import Counter
 
 import pytest
-from faults import ALL, FaultyDaemon, describe, points
+from faults import ALL, FaultyDaemon, Outcomes, describe, points
 from scenario import fresh_client
-from support import raw, records
+from support import raw
 
 LIBUV = ("pipe", 2)  # it makes one when first called, and aborts without; the daemon has tried whether there is one
 CANNOT_START = (1, 2)  # the second: its settings could not be read
@@ -80,7 +78,7 @@ def one_point(daemon: FaultyDaemon, kind: str, nth: int, how: int) -> tuple[bool
 
 @pytest.mark.skipif("KOPS_FAULTS_SKIP_STARTUP" in os.environ, reason="asked for")
 def test_every_point_of_the_start() -> None:
-    outcomes, failures, began = Counter[str](), [], time.monotonic()
+    outcomes = Outcomes()
     daemon = FaultyDaemon(start=False)
     try:
         assert start(daemon, "none", 1, 0) is None
@@ -92,18 +90,12 @@ def test_every_point_of_the_start() -> None:
                 outcomes[outcome if fired else "not reached"] += 1
             except (AssertionError, OSError, raw.RpcError, raw.Closed) as error:
                 where = traceback.extract_tb(error.__traceback__)[-1]
-                failures.append(f"{describe(kind, nth, how)}: {error!r} in {where.name}: {where.line}\n{daemon.log()}")
+                outcomes.failures.append(f"{describe(kind, nth, how)}: {error!r} in {where.name}: {where.line}\n{daemon.log()}")
                 if daemon.running() and daemon.process:
                     daemon.process.kill()
                     daemon.process.wait()
     finally:
         daemon.cleanup()
-    report = f"start: {outcomes.total()} points, {dict(outcomes)}; {time.monotonic() - began:.0f} s"
-    print(report)
-    records.keep(
-        "faults_start", "points", outcomes.total(), seconds=round(time.monotonic() - began), outcomes=dict(outcomes),
-        failed=len(failures),
-    )  # fmt: skip
-    assert not failures, "\n\n".join(failures)
+    outcomes.tell("faults_start")
     assert outcomes.total() > (100 if ALL else 5)
     assert outcomes["status 1"] > 0
