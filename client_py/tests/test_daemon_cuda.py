@@ -15,11 +15,12 @@ import fake_torch as torch
 import kops
 import numpy
 import pytest
-import standin_cuda as standin  # noqa: E402
 from built import Daemon, backends
 from kops._memory import allocations as _cuda
 from kops._tensors import numbers as cached_numbers
 from which import ordered_only
+
+import standin_cuda as standin  # isort: skip
 
 if (why := backends.missing(backends.STANDIN)) is not None:
     pytest.skip(why, allow_module_level=True)
