@@ -240,16 +240,8 @@ def runner_size(memory: Memory) -> int:
 
 
 REFUSED_LAUNCHES = (
-    "other dtype",
-    "too small",
-    "misaligned",
-    "outside",
-    "overlap",
-    "scalar out of range",
-    "a grid of 0",
-    "a huge grid",
-    "too many threads",
-)
+    "other dtype", "too small", "misaligned", "outside", "overlap", "scalar out of range", "a grid of 0", "a huge grid", "too many threads",
+)  # fmt: skip
 
 
 @pytest.mark.usefixtures("on_gpu")

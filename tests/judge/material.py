@@ -3,6 +3,7 @@ their code; the interpreter runs the code."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +15,18 @@ NO_SANDBOX = _sandbox.missing()
 confined = pytest.mark.skipif(bool(NO_SANDBOX), reason=NO_SANDBOX)
 SIGNATURE = "out float* c[n], const float* a[n], const float* b[n], int n"
 ADD = judge.Launch("add2_kernel", SIGNATURE, grid="ceil_div(n, 256)", block=256)
+
+
+def spy(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, note: Callable[..., Any]) -> None:
+    """From now on `note` is called with the result and the arguments of each call."""
+    real = getattr(owner, name)
+
+    def call(*given: Any, **how: Any) -> Any:
+        made = real(*given, **how)
+        note(made, *given, **how)
+        return made
+
+    monkeypatch.setattr(owner, name, call)
 
 
 def inputs(rng: Any, n: int) -> dict[str, Any]:

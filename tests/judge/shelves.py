@@ -13,6 +13,7 @@ from conftest import LIMITS
 from kops import judge
 from kops._tensors.device_array import Array
 from kops.judge import _compare, _device_code, _gpu, _machine, _shelf, _timed, _values
+from material import spy
 
 from support.daemon import Daemon  # isort: skip
 
@@ -119,15 +120,7 @@ def believe(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def after_launches(monkeypatch: pytest.MonkeyPatch, call: Callable[[_shelf.Held], None]) -> None:
     """Called for each launch of a check, before it is looked at."""
-    in_turn = _gpu.GpuRunner._launched_in_turn
-
-    def spy(self: Any, several: Any) -> Any:
-        made = in_turn(self, several)
-        for held in several:
-            call(held)
-        return made
-
-    monkeypatch.setattr(_gpu.GpuRunner, "_launched_in_turn", spy)
+    spy(monkeypatch, _gpu.GpuRunner, "_launched_in_turn", lambda made, runner, several: [call(held) for held in several])
 
 
 Make = Callable[..., judge.Judge]

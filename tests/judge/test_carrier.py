@@ -17,9 +17,8 @@ from conftest import LIMITS
 from kops import judge
 from kops._memory.pool import pool
 from kops.judge import _bind, _carrier, _draws, _gpu, _judge, _machine, _pool, _rounds, _stop, _unseen
-from material import FAULT, SIGNATURE, VECTOR, add, inputs, task
+from material import FAULT, SIGNATURE, VECTOR, add, inputs, spy, task
 
-from support import proc  # isort: skip
 from support.daemon import Daemon  # isort: skip
 
 pytestmark = pytest.mark.usefixtures("unlocated")
@@ -31,13 +30,7 @@ SHORT = judge.Solution(VECTOR, [judge.Launch("vector_add", SIGNATURE, grid=1, bl
 def rooms(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """All that were made."""
     made: list[Any] = []
-    new = _carrier.Carrier._new
-
-    def spy(self: Any, key: Any) -> Any:
-        made.append(new(self, key))
-        return made[-1]
-
-    monkeypatch.setattr(_carrier.Carrier, "_new", spy)
+    spy(monkeypatch, _carrier.Carrier, "_new", lambda room, *_: made.append(room))
     return made
 
 
@@ -125,14 +118,12 @@ def test_there_is_no_memory_left(daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 
 def test_launches_get_memory_of_others_in_turns(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     places: list[int] = []
-    launched = _gpu.GpuRunner.launched
 
-    def spy(self: Any, plan: Any, memory: Any, timed: bool = False) -> Any:
+    def note(made: Any, runner: Any, plan: Any, memory: Any, timed: bool = False) -> None:
         if timed:
             places.append(id(memory["c"].room))
-        return launched(self, plan, memory, timed)
 
-    monkeypatch.setattr(_gpu.GpuRunner, "launched", spy)
+    spy(monkeypatch, _gpu.GpuRunner, "launched", note)
     with judge_of(daemon, limits=LIMITS._replace(until=1e-9, at_most=60, launches=20)) as made:
         assert made.judge(task(), add()).right
     assert len(places) >= 14 and len(set(places)) >= _gpu.VARIETY
@@ -140,21 +131,9 @@ def test_launches_get_memory_of_others_in_turns(daemon: Daemon, monkeypatch: pyt
 
 def test_strict_with_the_next_process_ready(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     made_for: list[Any] = []
-    ready = _machine.Machine._ready_spare
-
-    def spy(self: Any) -> Any:
-        made_for.append(ready(self))
-        return made_for[-1]
-
-    monkeypatch.setattr(_machine.Machine, "_ready_spare", spy)
     used: list[Any] = []
-    begin = _gpu.GpuRunner.__init__
-
-    def using(self: Any, executor: Any, *rest: Any) -> None:
-        used.append(executor)
-        begin(self, executor, *rest)
-
-    monkeypatch.setattr(_gpu.GpuRunner, "__init__", using)
+    spy(monkeypatch, _machine.Machine, "_ready_spare", lambda spare, *_: made_for.append(spare))
+    spy(monkeypatch, _gpu.GpuRunner, "__init__", lambda _, runner, executor, *rest: used.append(executor))
     with judge_of(daemon, strict=True, time=False) as made:
         one = task()
         futures = [made.submit(one, add(prelude=f"// {i}")) for i in range(6)]
@@ -164,46 +143,12 @@ def test_strict_with_the_next_process_ready(daemon: Daemon, monkeypatch: pytest.
     assert all(executor.client._closed for executor in [*used, *(spare.result() for spare in made_for)])
 
 
-def test_a_process_that_begins_early(daemon: Daemon) -> None:
-    """Also where its kernel cannot run, which the stand-in does not know."""
-    with kops.connect(daemon.socket_path) as client:
-        gpu = next(device for device in client.devices if device.backend != "host")
-
-        def serving() -> int:
-            return sum(one.get("domain") == "connection" for one in client.stats()["executors"])
-
-        proc.eventually(lambda: serving() == 0, "those of tests before have ended")
-        executor = _gpu.Executor(daemon.socket_path, 60.0)
-        try:
-            assert serving() == 0
-            executor.begin(gpu)
-            assert serving() == 1
-        finally:
-            executor.close()
-
-
 @pytest.mark.parametrize("bad", [SHORT, FAULTY])
 def test_a_spare_outlives_what_is_wrong(daemon: Daemon, bad: judge.Solution) -> None:
     with judge_of(daemon, strict=True, time=False) as made:
         one = task()
         futures = [made.submit(one, add(prelude=f"// {i}") if i % 2 else bad) for i in range(4)]
         assert [future.result().kind == "right" for future in futures] == [False, True] * 2
-
-
-def test_draws_that_are_kept() -> None:
-    """For the times of later solutions; they go little by little, and those that are made anew come from the generator."""
-    one = task()
-    kept = _pool.Pool()
-    assert kept.variants(one) == ()
-    first = kept.take(one, one.timed_case, 5).draws
-    for number in range(_pool.VARIANTS + 5):
-        kept.keep(one, _draws.changed(one, first[0], number, 100 + number))
-    there = kept.variants(one)
-    assert len(there) == _pool.VARIANTS and not set(map(id, there)) & set(map(id, first))
-    for _ in range(_pool.REFRESH):
-        last = kept.take(one, one.timed_case, 5).draws
-    assert len(kept.variants(one)) == _pool.VARIANTS - _pool.VARIANTS_GO and kept.variants(one)[0] is there[_pool.VARIANTS_GO]
-    assert last[:4] == first[1:] and len({draw.tensors["a"].data.tobytes() for draw in last}) == 5
 
 
 def test_draws_for_times_make_room_first() -> None:
@@ -278,37 +223,13 @@ def test_draws_are_made_ahead_for_many_tasks_at_once() -> None:
     assert not any(bytes_of(kept))
 
 
-def test_draws_of_five_tasks_are_not_made_again_and_again() -> None:
-    made = 0
-
-    def inputs(rng: Any, n: int) -> dict[str, Any]:
-        nonlocal made
-        made += 1
-        return {name: rng.standard_normal(n, dtype="f4") for name in "ab"}
-
-    several = [task(inputs=inputs, cases=[{"n": 1 << 20}]) for _ in range(5)]
-    kept = _pool.Pool()
-    for _ in range(2):
-        for one in several:
-            kept.take(one, one.timed_case, 3)
-    assert made == 15
-    assert all("a" in draw.originals and draw.originals["a"].size == 0 for draw in kept.take(one, one.timed_case, 3).draws)
-
-
 def test_what_others_kept_is_seen_in_times(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     """No launch of one solution sees inputs twice, and later solutions need few new ones."""
     seen: list[bytes] = []
-    stage: Callable[..., Any] = _carrier.Carrier.stage
-
-    def spy(self: Any, plan: Any, draw: Any, seed: int) -> Any:
-        seen.append(draw.tensors["a"].data.tobytes())
-        return stage(self, plan, draw, seed)
-
-    draw = _draws.draw
-    made: list[int] = []
+    made: list[Any] = []
     for module in (_unseen, _pool):
-        monkeypatch.setattr(module, "draw", lambda *rest: made.append(1) or draw(*rest))
-    monkeypatch.setattr(_carrier.Carrier, "stage", spy)
+        spy(monkeypatch, module, "draw", lambda draw, *_: made.append(draw))
+    spy(monkeypatch, _carrier.Carrier, "stage", lambda staged, carrier, plan, draw, seed: seen.append(draw.tensors["a"].data.tobytes()))
     counts = []
     with judge_of(daemon) as judging:
         one = task(cases=[{"n": 3001}])

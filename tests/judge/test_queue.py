@@ -11,11 +11,10 @@ from typing import Any
 
 import kops
 import pytest
-from conftest import LIMITS
 from kops import judge
 from kops._base.stopwatch import Stopwatch
 from kops.judge import _gpu, _judge
-from material import ADD, FAULT, SIGNATURE, VECTOR, add, inputs, task
+from material import ADD, FAULT, SIGNATURE, VECTOR, add, inputs, spy, task
 
 from support.daemon import Daemon  # isort: skip
 
@@ -40,10 +39,10 @@ def test_many_threads(daemon: Daemon) -> None:
 
 def test_compiled_ahead(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside the GPU, in no process that loads it; the solution's own connection finds it there."""
-    compiled, found, modules = _gpu.compiled, [], []
-    monkeypatch.setattr(_gpu, "compiled", lambda *rest: (found.append(compiled(*rest)), found[-1])[1])
-    compile = kops.Client.compile
-    monkeypatch.setattr(kops.Client, "compile", lambda *rest, **how: (modules.append(how), compile(*rest, **how))[1])
+    found: list[Any] = []
+    modules: list[dict[str, Any]] = []
+    spy(monkeypatch, _gpu, "compiled", lambda module, *_: found.append(module))
+    spy(monkeypatch, kops.Client, "compile", lambda *_, **how: modules.append(how))
     with judge_of(daemon) as made:
         assert made.judge(task(), add(prelude="// a source of its own")).right
     (module,) = found
@@ -188,12 +187,6 @@ def test_executors_are_used_again_but_not_for_ever(daemon: Daemon, executors: li
     assert all(one.client._closed for one in executors)
 
 
-def test_strict(daemon: Daemon, executors: list[Any]) -> None:
-    with judge_of(daemon, strict=True) as made:
-        assert all(made.judge(task(), different(i)).right for i in range(3))
-    assert len(executors) == 3
-
-
 def test_a_daemon_that_ends_in_the_middle(start: Callable[..., Daemon], monkeypatch: pytest.MonkeyPatch) -> None:
     daemon = start()
     with judge_of(daemon) as made:
@@ -290,14 +283,6 @@ def test_bounds(interpreter: judge.Judge, what: str) -> None:
     make, text = BOUNDS[what]
     verdict = interpreter.judge(task(), make())
     assert verdict.kind == "refused" and text in verdict.text and len(verdict.text) < 1000, verdict
-
-
-def test_timed_with_many_launches(daemon: Daemon) -> None:
-    """A solution of several launches, as one sequence each time."""
-    twice = judge.Solution(add().source, [ADD, ADD])
-    with judge_of(daemon, time=True, limits=LIMITS, peak_gb_s=1.0) as made:
-        verdict = made.judge(task(), twice)
-    assert verdict.right and verdict.time is not None and verdict.time.us > 0, verdict
 
 
 HEAPS = {

@@ -12,7 +12,7 @@ from conftest import LIMITS
 from kops import judge
 from kops.judge import _draws, _machine, _roof
 from kops.judge.tutorial import tasks
-from material import add, task
+from material import add, spy, task
 
 from support.daemon import Daemon  # isort: skip
 
@@ -81,13 +81,7 @@ def test_verdicts_have_both(daemon: Daemon) -> None:
 def test_a_roof_is_measured_once(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kops.profiler._peaks.GPU", (1 << 16, 64))
     asked: list[str] = []
-    measure = _machine.gflop_s
-
-    def spy(client: Any, device: Any, dtype: str) -> Any:
-        asked.append(dtype)
-        return measure(client, device, dtype)
-
-    monkeypatch.setattr(_machine, "gflop_s", spy)
+    spy(monkeypatch, _machine, "gflop_s", lambda measured, client, device, dtype: asked.append(dtype))
     with judge.Judge(daemon.socket_path, deadline=5.0, limits=LIMITS, peak_gb_s=1.0) as made:
         verdicts = [made.judge(task(flops="n"), add(prelude=f"// {i}")) for i in range(2)]
     assert asked == ["f32"] and all(one.time is not None and one.time.arithmetic_roof for one in verdicts), verdicts[0]

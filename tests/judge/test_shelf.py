@@ -16,7 +16,7 @@ import pytest
 from kops import Client, judge
 from kops._base.errors import BY_CODE
 from kops.judge import _carrier, _check, _compare, _draws, _gpu, _machine, _rounds, _shelf, _timed, _unseen
-from material import FAULT, SIGNATURE, VECTOR, add, confined, task
+from material import FAULT, SIGNATURE, VECTOR, add, confined, spy, task
 from shelves import SMALL, Make, Numpy, after_launches, believe, flip, judge_of, shelved
 
 from support.daemon import Daemon  # isort: skip
@@ -37,8 +37,7 @@ def test_right(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch, 
     believe(monkeypatch)
     calls: list[str] = []
     for name in ("fill", "look"):
-        call = getattr(_shelf.Shelf, name)
-        monkeypatch.setattr(_shelf.Shelf, name, lambda *rest, name=name, call=call: (calls.append(name), call(*rest))[1])
+        spy(monkeypatch, _shelf.Shelf, name, lambda *_, name=name: calls.append(name))
     made, one = judge_of(seed=None), task(**SMALL)
     assert made.judge(one, replace(solution, source=solution.source + "// first")).right  # draws are kept from it
     calls.clear()
@@ -222,17 +221,13 @@ def test_what_a_launch_has_left_is_told_first(shelved: Numpy, judge_of: Make, mo
 def test_a_round_ends_where_nobody_knows(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """So a launch cannot leave its work to the next one."""
     sizes: list[tuple[int, ...]] = []
-    look, fill, fills = _shelf.Shelf.look, _shelf.Shelf.fill, []
-    monkeypatch.setattr(_shelf.Shelf, "fill", lambda self, several: (fills.append(len(several)), fill(self, several)))
+    some: list[int] = []
+    fills: list[int] = []
+    spy(monkeypatch, _shelf.Shelf, "fill", lambda made, shelf, several: fills.append(len(several)))
+    spy(monkeypatch, _shelf.Shelf, "look", lambda made, shelf, one, several, *_: some.append(len(several)))
     made = judge_of(time=False)
     for i in range(8):
-        some: list[int] = []
-
-        def spy(self: Any, one: Any, several: Any, then: Any = (), some: list[int] = some) -> Any:
-            some.append(len(several))
-            return look(self, one, several, then)
-
-        monkeypatch.setattr(_shelf.Shelf, "look", spy)
+        some.clear()
         fills.clear()
         assert made.judge(task(**SMALL), add(prelude=f"// {i}")).right
         assert len(fills) == 1, "later rounds are filled where the one before is looked at"
@@ -260,8 +255,7 @@ def test_memory_is_overwritten_by_few_requests(shelved: Numpy, judge_of: Make, m
 
         return fails
 
-    copy = _carrier.Carrier._copy_zeros
-    monkeypatch.setattr(_carrier.Carrier, "_copy_zeros", lambda self, several: (copied.append(len(several)), copy(self, several)))
+    spy(monkeypatch, _carrier.Carrier, "_copy_zeros", lambda made, carrier, several: copied.append(len(several)))
     assert made.judge(task(**SMALL), add()).right and made._machine is not None and made._machine.carrier is not None
     carrier = made._machine.carrier
     rooms: list[Any] = []

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from kops import Timings, judge
-from kops.judge import _gpu, _judge, _shelf, _timed, _unseen
+from kops.judge import _gpu, _shelf, _timed, _unseen
 from kops.judge._draws import draw
-from material import SIGNATURE, add, task
+from material import SIGNATURE, add, spy, task
 from shelves import SMALL, WIDE, Make, Numpy, after_launches, believe, flip, judge_of, shelved
 
 __all__ = ["shelved", "judge_of"]
@@ -31,8 +31,8 @@ def test_launches_that_do_each_other_s_work(shelved: Numpy, judge_of: Make, monk
     monkeypatch.setattr(_gpu.GpuRunner, "pipelined", deferred)
     monkeypatch.setattr(_unseen, "TOGETHER", 3)
     made = judge_of()
-    launched, seen = _gpu.GpuRunner.launched, []
-    monkeypatch.setattr(_gpu.GpuRunner, "launched", lambda self, *rest, **how: (seen.append(how), launched(self, *rest, **how))[1])
+    seen: list[dict[str, Any]] = []
+    spy(monkeypatch, _gpu.GpuRunner, "launched", lambda *_, **how: seen.append(how))
     verdict = made.judge(task(**SMALL), add())
     assert verdict.right and verdict.time is not None and verdict.time.cold is not None
     assert sum(bool(how.get("timed")) for how in seen) >= 14 and verdict.time.cold.us != 1.0
@@ -58,8 +58,8 @@ def test_nobody_knows_the_last_launch(shelved: Numpy, judge_of: Make, monkeypatc
     believe(monkeypatch)
     drawn = [11, 13]
     monkeypatch.setattr(_unseen.Unseen, "more", lambda self, most: drawn.pop(0) if drawn else most)
-    pipelined, counts = _gpu.GpuRunner.pipelined, []
-    monkeypatch.setattr(_gpu.GpuRunner, "pipelined", lambda self, runs, *rest: (counts.append(len(runs)), pipelined(self, runs, *rest))[1])
+    counts: list[int] = []
+    spy(monkeypatch, _gpu.GpuRunner, "pipelined", lambda made, runner, runs, *_: counts.append(len(runs)))
     assert judge_of().judge(task(**SMALL), add()).right
     assert counts[:2] == [11, 13], "warm, then cold ones"
 
@@ -71,16 +71,12 @@ def test_timed_launches_that_have_done_nothing(shelved: Numpy, judge_of: Make, m
     seen: list[str] = []
 
     def spoil(name: str, at: int) -> None:
-        call = getattr(_gpu.GpuRunner, name)
-
-        def wrong(self: Any, runs: Any, *rest: Any) -> Any:
-            made = call(self, runs, *rest)
+        def wrong(made: Any, runner: Any, runs: Any, *rest: Any) -> None:
             seen.append(rest[0].__name__ if rest else name)
             if len(seen) == at + 1:
                 flip(runs[-1][1], "c", 3)
-            return made
 
-        monkeypatch.setattr(_gpu.GpuRunner, name, wrong)
+        spy(monkeypatch, _gpu.GpuRunner, name, wrong)
 
     spoil("pipelined", part)
     spoil("together", part)
@@ -135,12 +131,7 @@ def test_an_integer_that_is_off_within_its_tolerance(shelved: Numpy, judge_of: M
 
 def test_what_a_timed_launch_has_left_is_told_first(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     believe(monkeypatch)
-    pipelined, held, asked = _gpu.GpuRunner.pipelined, _unseen.Unseen.held, []
-
-    def wrong(self: Any, runs: Any, *rest: Any) -> Any:
-        made = pipelined(self, runs, *rest)
-        flip(runs[0][1], "c", 3)
-        return made
+    held, asked = _unseen.Unseen.held, []
 
     def spent(self: Any, count: int) -> Any:
         asked.append(count)
@@ -148,91 +139,10 @@ def test_what_a_timed_launch_has_left_is_told_first(shelved: Numpy, judge_of: Ma
             raise _timed.Stop("no_verdict", "there is no memory for it", True)
         return held(self, count)
 
-    monkeypatch.setattr(_gpu.GpuRunner, "pipelined", wrong)
+    spy(monkeypatch, _gpu.GpuRunner, "pipelined", lambda made, runner, runs, *_: flip(runs[0][1], "c", 3))
     monkeypatch.setattr(_unseen.Unseen, "held", spent)
     verdict = judge_of().judge(task(**SMALL), add())
     assert len(asked) == 2 and verdict.kind == "wrong" and "c[0]" in verdict.text
-
-
-def test_memory_comes_again(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs behind each other have the memory that launches had before: the more there is the more has to be overwritten afterwards."""
-    believe(monkeypatch)
-    monkeypatch.setattr(_unseen, "TOGETHER", 16)
-    used: dict[str, set[Any]] = {"pipelined": set(), "together": set()}
-    for name, rooms in used.items():
-        call = getattr(_gpu.GpuRunner, name)
-
-        def spy(self: Any, runs: Any, *rest: Any, call: Any = call, rooms: Any = rooms) -> Any:
-            rooms.update(block.room for _, memory in runs for block in memory.values())
-            return call(self, runs, *rest)
-
-        monkeypatch.setattr(_gpu.GpuRunner, name, spy)
-    assert judge_of().judge(task(cases=[{"n": 1000}]), add()).right
-    assert len(used["together"]) == 3 * 16 and len(used["together"] - used["pipelined"]) < 3 * 16 / 2
-
-
-def test_draws_that_are_missing_are_made_beside_the_check(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as are missing for the usual number of launches; a later solution needs none. A slow reference's are not made before."""
-    believe(monkeypatch)
-    monkeypatch.setattr(_judge, "SLOW", 0.0)
-    monkeypatch.setattr(_unseen, "TOGETHER", 16)
-    made: list[int] = []
-    new = _unseen.draw
-    monkeypatch.setattr(_unseen, "draw", lambda *rest: (made.append(1), new(*rest))[1])
-    before: list[int] = []
-    check = _shelf.Shelf.fill
-    monkeypatch.setattr(_shelf.Shelf, "fill", lambda self, several: (before.append(len(made)), check(self, several))[1])
-    ask = _unseen.Unseen.ask
-
-    def waits(self: Any) -> Any:
-        for one in self._coming:
-            one.result()
-        before.append(len(made))
-        return ask(self)
-
-    monkeypatch.setattr(_unseen.Unseen, "ask", waits)
-    judging, one = judge_of(seed=None), task(cases=[{"n": 1000}])
-    assert judging.judge(one, add()).right
-    enough = _unseen.MOSTLY_ENOUGH + _unseen.WARM_ENOUGH + 2 * _unseen.ENDS + 16 - _timed.TIMED_DRAWS
-    assert before[1] == enough == len(made)
-    assert judging.judge(one, add(prelude="// again")).right and len(made) == enough
-
-
-def test_draws_of_a_quick_reference(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most of those that the times need are made before the solution's turn."""
-    believe(monkeypatch)
-    monkeypatch.setattr(_unseen, "TOGETHER", 16)
-    missing: list[int] = []
-    expect = _unseen.Unseen.expect
-
-    def seen(self: Any) -> None:
-        missing.append(_unseen.usual(self._nbytes) - len(self._rest))
-        expect(self)
-
-    monkeypatch.setattr(_unseen.Unseen, "expect", seen)
-    judging, one = judge_of(seed=None), task(cases=[{"n": 1000}])
-    for number in range(3):
-        assert judging.judge(one, add(prelude=f"// {number}")).right
-    assert all(count <= 0 for count in missing) and len(missing) == 3, missing
-
-
-def test_images_are_made_before_a_solution_s_turn(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of draws that the GPU's memory does not have, for a solution that compiles."""
-    believe(monkeypatch)
-    monkeypatch.setattr(_unseen, "TOGETHER", 1)
-    monkeypatch.setattr(_unseen.Unseen, "more", lambda self, most: 6)
-    judging, one = judge_of(seed=None), task(cases=[{"n": 1000}])
-    assert judging.judge(one, add()).right  # it makes the shelf
-    make, take = _shelf.Images.make, _shelf.Images.take
-    made: list[Any] = []
-    taken: list[Any] = []
-    monkeypatch.setattr(_shelf.Images, "make", lambda self, draw: (made.append(draw), make(self, draw))[1])
-    monkeypatch.setattr(_shelf.Images, "take", lambda self, draw: (found := take(self, draw), taken.append(found))[0])
-    assert judging.judge(one, add("x", prelude="// does not compile")).kind == "not_compiled" and not made
-    for number in range(4):  # of some 35 draws each takes 13
-        assert judging.judge(one, add(prelude=f"// {number}")).right
-        assert len(made) <= (number + 1) * _shelf.IMAGES_MOST
-    assert made and len(made) == len(set(map(id, made))) and any(found is not None for found in taken)
 
 
 def test_images_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,14 +173,7 @@ def test_draws_end_with_their_solution(shelved: Numpy, judge_of: Make, monkeypat
     made = judge_of(seed=None)
     made._pool._most = 0
     seen: list[Any] = []
-    new = _unseen.draw
-
-    def spy(*rest: Any) -> Any:
-        draw = new(*rest)
-        seen.append(weakref.ref(draw))
-        return draw
-
-    monkeypatch.setattr(_unseen, "draw", spy)
+    spy(monkeypatch, _unseen, "draw", lambda draw, *_: seen.append(weakref.ref(draw)))
     after_launches(monkeypatch, lambda held: flip(held.memory, "c", 3))
     gc.collect()
     gc.disable()

@@ -13,7 +13,7 @@ import pytest
 from kops import judge
 from kops._kernels.kernels import Kernel
 from kops.judge import _gpu, _samples, _timed
-from material import ADD, SIGNATURE, VECTOR, add, task
+from material import ADD, SIGNATURE, VECTOR, add, spy, task
 from support.daemon import Daemon
 
 
@@ -30,12 +30,6 @@ def test_a_right_solution_has_times(gpu: judge.Judge) -> None:
     assert time.gb_s == pytest.approx(time.bytes / time.us / 1e3) and time.roof == pytest.approx(time.gb_s / 100)
     assert verdict.launches > 8 + 2 * 6
     assert "baseline" in str(verdict) and judge.Verdict.of(verdict.json()).json() == verdict.json()
-
-
-def test_what_takes_how_long(gpu: judge.Judge) -> None:
-    assert gpu.judge(task(), add()).right
-    assert set(gpu.spent) == {"begin", "check", "cold", "warm", "together", "counters", "end"}
-    assert all(one >= 0 for one in gpu.spent.values())
 
 
 def test_caches_are_flushed_without_a_library(gpu: judge.Judge, daemon: Daemon) -> None:
@@ -77,13 +71,7 @@ def test_counters_of_one_launch_are_not_told_of_several(
 def test_a_baseline_is_kept(gpu: judge.Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     """For all solutions of its task, in one process."""
     made: list[Any] = []
-    begin = _gpu.Executor.__init__
-
-    def spy(self: Any, *args: Any) -> None:
-        made.append(self)
-        begin(self, *args)
-
-    monkeypatch.setattr(_gpu.Executor, "__init__", spy)
+    spy(monkeypatch, _gpu.Executor, "__init__", lambda _, executor, *rest: made.append(executor))
     vector = judge.Solution(VECTOR, [judge.Launch("vector_add", SIGNATURE, grid="ceil_div(n, 256)", block=256)])
     several = [task(baseline=vector) for _ in range(2)]
     for i in range(3):
@@ -106,14 +94,7 @@ def test_an_op_as_the_baseline(gpu: judge.Judge) -> None:
 def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """The timed launches: which inputs, and where the outputs are."""
     seen: list[Any] = []
-    filling = _timed._Timing.filling
-
-    def spy(self: Any, staged: Any) -> Any:
-        made = filling(self, staged)
-        seen.append((staged.draw, made[0]["c"]))
-        return made
-
-    monkeypatch.setattr(_timed._Timing, "filling", spy)
+    spy(monkeypatch, _timed._Timing, "filling", lambda made, timing, staged: seen.append((staged.draw, made[0]["c"])))
     yield seen
 
 
@@ -226,15 +207,3 @@ def test_times_that_add_up(times: Any, honest: bool) -> None:
 def test_warm_launches_do_nothing_for_cold_ones(warm: float, cold: float, fits: bool) -> None:
     """Their times would be longer."""
     assert _samples.warm_is_no_longer([warm] * 14, [cold] * 14) == fits and _samples.warm_is_no_longer([], [cold])
-
-
-def test_each_launch_has_its_own_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers that are drawn are part of it."""
-    runner: Any = object.__new__(_gpu.GpuRunner)
-    runner.deadline, runner.client = 1.0, SimpleNamespace(_live=lambda: None)
-    monkeypatch.setattr(_gpu, "alone", lambda *_: {})
-    monkeypatch.setattr(_gpu, "truest", lambda *_: True)
-    runner.kernel = lambda one: SimpleNamespace(submit=lambda *given, **how: SimpleNamespace(result=lambda: given))
-    runner.arguments, runner.geometry = (lambda one, memory: [one.number, memory]), (lambda one: {})
-    plans = [SimpleNamespace(launches=[SimpleNamespace(number=i, launch=SimpleNamespace(entry="k"))]) for i in range(3)]
-    assert runner.pipelined([(plan, 10 * i) for i, plan in enumerate(plans)], lambda memory: []) == [(0, 0), (1, 10), (2, 20)]
