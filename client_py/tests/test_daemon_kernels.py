@@ -127,49 +127,6 @@ def test_ordinary_arrays_go_to_the_gpu_and_back(k: kops.Client) -> None:  # noqa
     kern(k.zeros(0), k.zeros(0), k.zeros(0), 0)
 
 
-def test_what_the_daemon_refuses(k: kops.Client, driver: Any) -> None:  # noqa: F811
-    c, a, b = vectors(driver)
-    kern = add2(k)
-    for _ in range(2):  # the long way, then the short one
-        for arguments, more, kind, key in (
-            ((c, a, b, 5), {}, kops.ShapeMismatch, "args[1]"),
-            ((c, c, b, 4), {}, kops.Overlap, "args[0]"),
-            ((c, a, b, -1), {}, kops.KopsError, None),
-            ((c, a, b, 4), {"block": 2048}, kops.OutOfRange, "block[0]"),
-            ((c, a, b, 4), {"grid": (1, 70000)}, kops.OutOfRange, "grid[1]"),
-            ((c, a, b, 4), {"grid": 0}, kops.OutOfRange, "grid[0]"),
-            ((c, a, b, 4), {"shared": 10**6}, kops.OutOfRange, "shared"),
-        ):
-            with pytest.raises(kind) as error:
-                kern(*arguments, blocking=True, **more)
-            assert key is None or error.value.detail["key"] == key  # type: ignore[attr-defined]
-    with pytest.raises(kops.ShapeMismatch):
-        kern(c, a, b, 5)  # without the compiled part it says so at once
-        k.synchronize()
-    with pytest.raises(kops.SignatureMismatch):
-        k.kernel(ADD2, "add2_kernel", "float* c, const float* a, int n", grid=1, block=1)
-    with pytest.raises(kops.SignatureMismatch):
-        k.kernel(ADD2, "add2_kernel", "float* c, const float* a, const float* b, long n", grid=1, block=1)
-    with pytest.raises(kops.InvalidArgument):
-        k.kernel(ADD2, "add2_kernel", SIGNATURE, grid="ceil_div(m, 3)", block=1)
-    kern(c, a, b, 4)
-    assert numbers(driver, c) == [11, 22, 33, 44]
-
-
-def test_sources_that_do_not_compile(k: kops.Client) -> None:  # noqa: F811
-    with pytest.raises(kops.CompileFailed) as error:
-        k.kernel(ADD2.replace("a[i]", "nothing[i]"), "add2_kernel", SIGNATURE, name="wrong.cu")
-    assert (error.value.reason, error.value.file, error.value.line) == ("source", "wrong.cu", 4)
-    assert "nothing" in error.value.log and "nothing" in str(error.value)
-    with pytest.raises(kops.CompileFailed):
-        k.kernel('#include "absent.h"\n' + ADD2, "add2_kernel", SIGNATURE)
-    with pytest.raises(kops.CompileFailed) as error:
-        k.compile(ADD2, "absent")
-    assert error.value.reason == "entry"
-    with pytest.raises(kops.InvalidArgument):
-        k.compile(ADD2, options=["--output-file=/tmp/x"])
-
-
 def test_a_source_that_is_too_long(k: kops.Client) -> None:  # noqa: F811
     for megabytes in (0.9, 1.1, 10):
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import kops
 import numpy
 import pytest
-from built import Daemon, k, real
+from built import k, real
 from kops._base import intervals
 from kops._base.results import Profile, Timings
 
@@ -57,14 +56,6 @@ def test_a_profile_goes_on_until_it_is_sure(k: kops.Client) -> None:
             k.profile("square", a, until=wrong)
 
 
-def test_the_asynchronous_client_too(real: Daemon) -> None:
-    async def main() -> Profile:
-        async with await kops.connect_async(real.socket_path, timeout=120) as k:
-            return await k.profile("square", numpy.ones(1000, "float32"), repeat=20, until=0.9)
-
-    assert len(asyncio.run(main()).samples) >= 160
-
-
 # ---- a goal that is not reached ----
 
 
@@ -107,15 +98,6 @@ def test_a_profile_says_what_was_not_reached(k: kops.Client, monkeypatch: pytest
     for wrong in (0, -1, float("nan")):
         with pytest.raises(kops.BadArgument, match="at_most"):
             k.profile("square", a, until=0.5, at_most=wrong, cache=cache)
-
-
-def test_the_asynchronous_client_says_so(real: Daemon) -> None:
-    async def main() -> Profile:
-        async with await kops.connect_async(real.socket_path, timeout=120) as k:
-            return await k.profile("square", numpy.ones(1000, "float32"), repeat=3, until=1e-9, at_most=1e-9)
-
-    profile = asyncio.run(main())
-    assert len(profile.samples) == 3 and not profile.reached
 
 
 def made_of(times: Callable[[], float]) -> Callable[[], Profile]:

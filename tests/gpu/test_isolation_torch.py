@@ -17,7 +17,7 @@ from isolated import HostClient, pid_of, start
 from support import backends, proc
 from support.daemon import Daemon
 from support.kernels import compile_source, declare, pointer
-from workers import Worker
+from workers import MEMORY, Worker, check_memory
 
 pytestmark = pytest.mark.skipif("KOPS_CUDA_DRIVER" in os.environ, reason="the stand-in driver has no torch")
 without_waiting = pytest.mark.skipif(not kops.compiled, reason="without the compiled part every call waits")
@@ -210,9 +210,6 @@ def test_an_executor_is_killed_under_ordered_calls(torch: Any, isolated: Daemon,
 
 # ---- memory of every kind, in the executor of a user ----
 
-SEGMENTS = {name: "expandable_segments:True" for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")}
-
-
 def test_torchs_memory_in_a_domain(torch: Any, isolated: Daemon) -> None:
     with Worker("checker", isolated.socket_path, "11", "12", KOPS_TEST_DOMAIN="1") as worker:
         assert worker.hear() == {"ready": True}
@@ -221,31 +218,9 @@ def test_torchs_memory_in_a_domain(torch: Any, isolated: Daemon) -> None:
         worker.finish()
 
 
-def test_expandable_segments_in_a_domain(torch: Any, isolated: Daemon) -> None:
-    with Worker("expandable", isolated.socket_path, KOPS_TEST_DOMAIN="1", **SEGMENTS) as worker:
-        for size in (1, 1000, 3 << 20, 120 << 20):
-            assert worker.hear() == {"size": size}
-        assert worker.hear() == {"turns": 6}
-        worker.finish()
-
-
-def test_virtual_memory_that_is_mapped_anew_in_a_domain(torch: Any, isolated: Daemon) -> None:
-    with Worker("remapped", isolated.socket_path, KOPS_TEST_DOMAIN="1") as worker:
-        assert worker.hear()["ids"]
-        worker.finish()
-
-
-def test_a_pool_in_a_domain(torch: Any, isolated: Daemon) -> None:
-    with Worker("pooled", isolated.socket_path, KOPS_TEST_DOMAIN="1") as worker:
-        assert worker.hear() == {"done": True}
-        assert worker.hear()["code"] == "not_exportable"
-        worker.finish()
-
-
-def test_staging_in_a_domain(torch: Any, isolated: Daemon) -> None:
-    with Worker("staging", isolated.socket_path, KOPS_TEST_DOMAIN="1", CUDA_VISIBLE_DEVICES="") as worker:
-        assert worker.hear()["gpu_us"] > 0
-        worker.finish()
+@pytest.mark.parametrize("role", MEMORY)
+def test_memory_of_every_kind_in_a_domain(torch: Any, isolated: Daemon, role: str) -> None:
+    check_memory(role, isolated.socket_path, KOPS_TEST_DOMAIN="1")
 
 
 def test_memory_of_every_kind_after_a_fault(torch: Any, isolated: Daemon, culprit: Any) -> None:

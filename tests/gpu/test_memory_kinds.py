@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from workers import Worker
+from workers import MEMORY, Worker, check_memory
 
 
 def test_cupy(torch: Any, k: Any) -> None:
@@ -60,30 +60,9 @@ def test_allocator_without_handles(torch: Any, daemon: Any) -> None:
         worker.finish()
 
 
-def test_expandable_segments(torch: Any, daemon: Any) -> None:
-    setting = "expandable_segments:True"
-    environment = {"PYTORCH_CUDA_ALLOC_CONF": setting, "PYTORCH_ALLOC_CONF": setting}
-    with Worker("expandable", daemon.socket_path, **environment) as worker:
-        for size in (1, 1000, 3 << 20, 120 << 20):
-            assert worker.hear() == {"size": size}
-        assert worker.hear() == {"turns": 6}
-        worker.finish()
-
-
-def test_virtual_memory_that_is_mapped_anew(torch: Any, daemon: Any) -> None:
-    with Worker("remapped", daemon.socket_path) as worker:
-        ids = worker.hear()["ids"]
-        flat = [one for turn in ids for one in turn]
-        assert 0 not in flat and len(set(flat)) == len(flat), ids
-        worker.finish()
-
-
-def test_exportable_pool(torch: Any, daemon: Any) -> None:
-    with Worker("pooled", daemon.socket_path) as worker:
-        assert worker.hear() == {"done": True}
-        said = worker.hear()
-        assert said["code"] == "not_exportable" and "pool" in said["message"]
-        worker.finish()
+@pytest.mark.parametrize("role", MEMORY)
+def test_memory_of_every_kind(torch: Any, daemon: Any, role: str) -> None:
+    check_memory(role, daemon.socket_path)
 
 
 def test_two_gpus(torch: Any, k: Any) -> None:
@@ -97,15 +76,6 @@ def test_two_gpus(torch: Any, k: Any) -> None:
         k.add(here, there, out=out)
         torch.cuda.synchronize(out.device)
         assert torch.equal(out.cpu(), expected)
-
-
-def test_staging_from_a_process_without_cuda(torch: Any, daemon: Any) -> None:
-    """Shared host memory runs on the GPU, copies are timed, and the client never touches the driver."""
-    with Worker("staging", daemon.socket_path, CUDA_VISIBLE_DEVICES="") as worker:
-        said = worker.hear()
-        assert said["gpu_us"] > 0 and said["h2d_us"] > 0 and said["d2h_us"] > 0
-        assert not said["has_driver"], "the client loaded libcuda without need"
-        worker.finish()
 
 
 def test_numpy_beside_torch(torch: Any, k: Any) -> None:
