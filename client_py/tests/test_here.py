@@ -24,7 +24,6 @@ from test_daemon_kernels import OTHERS, SIGNATURE, add2, vectors
 from test_kernels import ADD2
 from which import ordered_only
 
-from support import backends  # isort: skip
 from support.daemon import Daemon  # isort: skip
 
 if native is None:
@@ -61,16 +60,6 @@ def test_a_batch_keeps_its_order(k: kops.Client, driver: Any) -> None:  # noqa: 
         kern(c, c, c, 4, where="here")
         k.add(c, c, out=c)
     assert numbers(driver, c) == [44, 88, 132, 176]
-
-
-def test_the_daemon_is_not_needed_any_more(real: Daemon, k: kops.Client, driver: Any) -> None:  # noqa: F811
-    c, a, b = vectors(driver)
-    kern = add2(k)
-    kern(c, a, b, 4, where="here")
-    os.kill(real.pid, signal.SIGKILL)
-    for n in (1, 2):
-        kern(c, a, a, n, where="here")
-    assert numbers(driver, c) == [2, 4, 33, 44]
 
 
 def test_the_first_launch_is_the_compiled_part_s(
@@ -194,28 +183,6 @@ def test_other_arrays_than_torch_s(k: kops.Client, driver: Any) -> None:  # noqa
     )
     driver.synchronize()
     assert bins.numpy()[[3, 7]].tolist() == [2, 1]
-
-
-def test_two_kernels_of_one_binary_have_it_once(k: kops.Client, driver: Any) -> None:  # noqa: F811
-    c, a, b = vectors(driver)
-    for _ in range(3):
-        add2(k)(c, a, b, 4, where="here")
-    assert numbers(driver, c) == [11, 22, 33, 44]
-
-
-def test_where_code_is_not_handed_out(driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    with Daemon(config=backends.config(backends.STANDIN) + "[kernels]\nhand_out = off\n") as daemon:
-        monkeypatch.setitem(__import__("sys").modules, "torch", torch)
-        monkeypatch.setattr(torch.cuda, "driver", driver)
-        monkeypatch.setattr(torch.cuda, "handle", 0)
-        with kops.connect(daemon.socket_path) as client:
-            c, a, b = vectors(driver)
-            kern = client.kernel(ADD2, "add2_kernel", SIGNATURE, grid=1, block=256)
-            with pytest.raises(kops.Unsupported, match="kernels.hand_out"):
-                kern(c, a, b, 4, where="here")
-            kern(c, a, b, 4)
-            client.synchronize()
-            assert numbers(driver, c) == [11, 22, 33, 44]
 
 
 class Graph:
@@ -402,11 +369,3 @@ def test_the_daemon_s_statistics_have_launches_here(real: Daemon, k: kops.Client
     with kops.connect(real.socket_path) as other:
         add2(other)(c, a, b, 4, where="here")
     assert sum(row["count"] for row in told(k)) == before + 103, "close() has told of the last one"
-
-
-def test_more_shapes_than_are_counted_at_a_time(k: kops.Client, driver: Any) -> None:  # noqa: F811
-    kern = k.kernel(ADD2, "add2_kernel", "out float* c, const float* a, const float* b, int n", grid=1, block=32)
-    for n in range(50, 90):
-        c, a, b = (tensor(driver, *range(n)) for _ in range(3))
-        kern(c, a, b, n, where="here")
-    assert {row["shapes"][0][0]: row["count"] for row in told(k) if row["shapes"][0][0] >= 50} == {n: 1 for n in range(50, 90)}

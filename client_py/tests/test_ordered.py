@@ -7,7 +7,6 @@ import gc
 import os
 import subprocess
 import sys
-import threading
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -115,29 +114,6 @@ def test_an_op_waits_for_what_is_on_the_stream(k: kops.Client, gpu: Any, daemon:
     gpu.call("cuMemHostUnregister", flag)
 
 
-def test_streams_have_timelines_of_their_own(
-    k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    a = tensor(4)
-    k.square(a, out=a)
-    monkeypatch.setattr(torch.cuda, "handle", 0)
-    k.square(a, out=a)
-    k.square(a, out=a)
-    monkeypatch.setattr(torch.cuda, "handle", stream.value)
-    k.square(a, out=a)
-    k.synchronize()
-    assert [(run["stream"], run["done"]) for run in requests(daemon)] == [(255, 1), (254, 1), (254, 2), (255, 2)]
-
-
-def test_more_calls_than_the_daemon_takes_at_once(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
-    a = tensor(4)
-    for _ in range(200):
-        k.square(a, out=a)
-    k.synchronize()
-    gpu.call("cuStreamSynchronize", stream)
-    assert [run["done"] for run in requests(daemon)] == list(range(1, 201))
-
-
 def test_the_blocking_forms(k: kops.Client, daemon: FakeDaemon, stream: Any) -> None:
     a = tensor(4)
     k.square(a, out=a, blocking=True)
@@ -183,53 +159,12 @@ def test_an_error_comes_later_and_names_its_op(k: kops.Client, gpu: Any, daemon:
     gpu.call("cuStreamSynchronize", stream)
 
 
-def test_an_error_stops_a_later_call(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
-    a = tensor(4)
-
-    def refuse(peer: Peer, params: dict[str, Any], fds: list[int]) -> Any:
-        if params["op"] == "square":
-            raise Refused("device_error")
-        return say_yes(peer, params, fds)
-
-    daemon.script["run"] = refuse
-    k.square(a, out=a)
-
-    def refused() -> bool:
-        try:
-            k.add(a, a)
-        except kops.DeviceError as error:
-            assert "call 1 (square)" in str(error)
-            return True
-        return False
-
-    wait_for(refused)
-    k.synchronize()
-
-
 def test_what_is_wrong_at_once_is_said_at_once(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
     with pytest.raises(kops.ShapeMismatch):
         k.add(tensor(3), tensor(4))
     with pytest.raises(kops.BadArgument):
         k.square(tensor(3), deadline_ms=object())
     k.square(tensor(3))
-    k.synchronize()
-    gpu.call("cuStreamSynchronize", stream)
-
-
-def test_a_capturing_stream_is_refused(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
-    a = tensor(4)
-    k.square(a, out=a)
-    k.synchronize()
-    gpu.call("cuStreamBeginCapture_v2", stream, ctypes.c_int(2))
-    try:
-        with pytest.raises(kops.Capturing, match="program"):
-            k.square(a, out=a)
-    finally:
-        graph = ctypes.c_void_p()
-        gpu.call("cuStreamEndCapture", stream, ctypes.byref(graph))
-        gpu.call("cuGraphDestroy", graph)
-    assert len(requests(daemon)) == 1
-    k.square(a, out=a)
     k.synchronize()
     gpu.call("cuStreamSynchronize", stream)
 
@@ -262,19 +197,6 @@ def test_the_daemons_death_lets_the_streams_go(k: kops.Client, gpu: Any, daemon:
     k.synchronize()
     assert len(daemon.peers) == 2
     gpu.call("cuStreamSynchronize", stream)
-
-
-def test_death_while_a_call_waits_for_room(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
-    a = tensor(4)
-    daemon.gate.clear()
-    for _ in range(7):
-        k.square(a, out=a)
-    threading.Timer(0.05, lambda: daemon.peers[0].socket.shutdown(2)).start()
-    with pytest.raises(kops.ConnectionLost):
-        for _ in range(20):
-            k.square(a, out=a)
-    gpu.call("cuStreamSynchronize", stream)
-    daemon.gate.set()
 
 
 def test_closing_waits_for_the_calls(daemon: FakeDaemon, gpu: Any, stream: Any) -> None:
@@ -352,19 +274,6 @@ def test_sequences_and_programs_are_ordered_too(k: kops.Client, gpu: Any, daemon
     gpu.call("cuStreamSynchronize", stream)
 
 
-def test_threads_of_one_stream(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
-    def work(_: int) -> None:
-        gpu.make_current()
-        for _ in range(50):
-            k.square(tensor(4))
-
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(work, range(4)))
-    k.synchronize()
-    gpu.call("cuStreamSynchronize", stream)
-    assert [run["done"] for run in requests(daemon)] == list(range(1, 201))
-
-
 def test_a_thread_without_a_context(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
     a = tensor(4)
     k.square(a, out=a)
@@ -379,17 +288,6 @@ import fake_torch as torch, kops, standin_cuda
 sys.modules["torch"] = torch
 torch.cuda.driver = standin_cuda.Driver()
 tensor = torch.empty((4,), dtype=torch.float32, device=torch.device("cuda", 0))
-"""
-KEEP = """
-control = standin_cuda.Control(sys.argv[2])
-for _ in range(3):
-    fault = control.fail("cuMemHostUnregister", 999, pid=os.getpid())
-    with kops.connect(sys.argv[1]) as k:
-        k.square(tensor)
-    while any(thread.name.startswith("kops-") for thread in threading.enumerate()):  # which give the page back
-        time.sleep(0.001)
-    assert fault.fired
-print("called", flush=True)
 """
 LEAVE = """
 k = kops.connect(sys.argv[1])
@@ -408,12 +306,6 @@ def in_a_process(script: str, *arguments: str) -> subprocess.CompletedProcess[st
         timeout=60,
         check=False,
     )
-
-
-def test_a_page_that_the_driver_does_not_let_go_of(daemon: FakeDaemon, control: Any) -> None:
-    """Its addresses are given to no other page, for that could not be registered."""
-    done = in_a_process(KEEP, daemon.path, str(control.path))
-    assert done.returncode == 0 and done.stdout == "called\n", done.stderr
 
 
 def test_the_interpreters_end_waits_for_nothing(daemon: FakeDaemon) -> None:

@@ -113,23 +113,6 @@ def test_what_the_extension_does_not_launch_is_the_function_s(k: kops.Client, dr
         type(k).add(object(), x, y, where="here")
 
 
-def test_a_launch_here_is_on_the_stream_that_is_current(k: kops.Client, driver: Any, by_python: list[Any]) -> None:  # noqa: F811
-    x, y, z = (of(driver, random(5)) for _ in range(3))
-    k.add(x, y, out=z, where="here")
-    by_python.clear()
-    held, free, word = driver.stream_create(), driver.stream_create(), driver.array(numpy.zeros(1, "uint64"))
-    driver.stream_wait_value(held, word.address, 1)
-    torch.cuda.handle = held
-    k.add(z, z, out=z, where="here")
-    torch.cuda.handle = free
-    k.add(x, y, out=y, where="here")
-    driver.stream_synchronize(free)
-    assert near(y.array.numpy(), 2 * random(5), "float32")
-    driver.stream_write_value(free, word.address, 1)
-    driver.stream_synchronize(held)
-    assert near(z.array.numpy(), 4 * random(5), "float32") and not by_python
-
-
 def test_auto_asks_once(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch, by_python: list[Any]) -> None:  # noqa: F811
     """What was decided stays until the client connects anew; what could not be measured is asked again."""
     x, y = tensor(driver, 1, 2), tensor(driver, 0, 0)
