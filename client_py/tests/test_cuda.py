@@ -16,6 +16,8 @@ from fake_daemon import FakeDaemon, Refused
 from kops._memory import allocations as _cuda
 from standin_driver import in_use, standin
 
+from standin_cuda import dlpack  # isort: skip
+
 
 @pytest.fixture(scope="module")
 def control() -> Iterator[Any]:
@@ -218,61 +220,32 @@ def test_other_threads_need_no_context(k: kops.Client, gpu: Any) -> None:
 
 
 class Capsule:
-    """DLPack for a device array, its managed tensor written by hand. `freed` counts calls of the deleter."""
+    """A device array by DLPack, whose elements begin so many bytes behind its address."""
 
-    def __init__(self, base: Any, offset: int = 0) -> None:
-        self.base, self.offset, self.freed, self.streams = base, offset, 0, []  # type: ignore[var-annotated]
+    def __init__(self, base: Any, offset: int) -> None:
+        self.base, self.offset, self.streams = base, offset, []  # type: ignore[var-annotated]
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (2, 0)
 
     def __dlpack__(self, stream: Any = None) -> Any:
         self.streams.append(stream)
-
-        class Managed(ctypes.Structure):
-            pass
-
-        deleter_type = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-        Managed._fields_ = [("tensor", _tensor_type()), ("context", ctypes.c_void_p), ("deleter", deleter_type)]
-        managed = Managed()
-        rank = len(self.base.shape)
-        tensor = managed.tensor
-        tensor.data, tensor.byte_offset, tensor.ndim = self.base.address, self.offset, rank
-        tensor.device.kind, tensor.device.id = 2, 0
-        tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes = 2, 32, 1
-        shape = (ctypes.c_int64 * rank)(*self.base.shape)
-        tensor.shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))
-
-        def free(_: Any) -> None:
-            self.freed += 1
-
-        managed.deleter = deleter_type(free)
-        self.alive = (managed, shape)
-        # As a producer's capsule does: its destructor frees what nobody consumed.
-        destructor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda capsule: managed.deleter(None))
-        self.destructor = destructor
-        new = ctypes.pythonapi.PyCapsule_New
-        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-        return new(ctypes.addressof(managed), b"dltensor", ctypes.cast(destructor, ctypes.c_void_p))
-
-
-def _tensor_type() -> Any:
-    from kops._tensors.device import DLTensor
-
-    return DLTensor
+        made = dlpack.capsule(self.base)
+        dlpack._Managed.from_address(dlpack._api.PyCapsule_GetPointer(id(made), b"dltensor")).tensor.byte_offset = self.offset
+        return made
 
 
 def test_dlpack(k: kops.Client, gpu: Any, daemon: FakeDaemon, control: Any) -> None:
     base = gpu.empty((20, 6))[:10]
     out = gpu.empty((10, 6))
     source = Capsule(base, offset=128)
-    before = synchronizations(control)
+    before, alive = synchronizations(control), dlpack.alive()
     k.square(source, out=out)
     (tensor,) = daemon.runs()[-1]["in"]
     assert tensor["shape"] == [10, 6] and tensor["offset"] == 128 and tensor["dtype"] == "f32"
     assert source.streams == [1] and synchronizations(control) == before + 1
     gc.collect()
-    assert source.freed == 1
+    assert dlpack.alive() == alive, "its deleter was called"
 
 
 def test_in_a_forked_child_device_memory_is_refused(k: kops.Client, gpu: Any) -> None:

@@ -17,6 +17,8 @@ from kops._tensors.torch import current_stream
 from test_ordered import control, driver, gpu, requests, stream, tensor  # noqa: F401
 from test_recovery import hang_up, lose_device
 
+from standin_cuda import dlpack  # isort: skip
+
 if _compiled.native is None:
     pytest.skip("the extension is not built, or switched off", allow_module_level=True)
 
@@ -36,37 +38,19 @@ class Exchange(ctypes.Structure):
     ]
 
 
-class Tensor(ctypes.Structure):
-    """DLTensor of dlpack.h."""
-
-    _fields_ = [
-        ("data", ctypes.c_uint64),
-        ("device_type", ctypes.c_int32),
-        ("device", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    ]
-
-
 kept: list[Any] = []
-CODES = {"float32": (2, 32), "float64": (2, 64), "float16": (2, 16), "bfloat16": (4, 16)}
 
 
 @Exchange.READ
 def read(value: Any, into: int) -> int:
-    if value.dtype.name not in CODES:
+    if value.dtype.name not in dlpack._CODES:
         return -1
-    out = Tensor.from_address(into)
+    out = dlpack._Tensor.from_address(into)
     n = len(value.shape)
     shape, strides = (ctypes.c_int64 * n)(*value.shape), (ctypes.c_int64 * n)(*value.stride())
     kept.append((shape, strides))
-    out.data, out.device_type, out.device, out.ndim = value.data_ptr(), 2, 0, n
-    (out.code, out.bits), out.lanes = CODES[value.dtype.name], 1
+    out.data, out.device_type, out.device_id, out.ndim = value.data_ptr(), 2, 0, n
+    (out.code, out.bits), out.lanes = dlpack._CODES[value.dtype.name], 1
     out.shape, out.strides, out.byte_offset = shape, strides, 0
     return 0
 

@@ -15,8 +15,6 @@ import kops.ray
 import numpy as np
 import pytest
 from kops.ray import _worker
-from kops.ray._alone import Alone
-from kops.ray._plan import Item
 from kops.ray._worker import Outcome, Worker
 from machines import Machines, standin, wait_for
 from standin_cuda import Control
@@ -150,24 +148,3 @@ def test_an_item_waits_where_others_faulted(monkeypatch: pytest.MonkeyPatch) -> 
     slept.clear()
     assert outcome_of(held_back(60), *[held_back(500)] * 2).kind == "failed" and slept == [60, 500]
     assert outcome_of(held_back(1, "inflight")).kind == "failed" and slept == [60, 500]
-
-
-def member(node: str, *doing: Item) -> Any:
-    return SimpleNamespace(info=SimpleNamespace(node_id=node), doing=dict(enumerate(doing)))
-
-
-def test_a_node_for_itself() -> None:
-    alone, items = Alone(), [Item(i, []) for i in range(4)]
-    a, b, c = member("1", items[2]), member("1"), member("2", items[3], items[3])
-    everywhere = [a, b, c]
-    assert not list(alone.next(everywhere, everywhere)) and all(map(alone.allows, everywhere))
-    alone.items.extend(items[:2])
-    assert not list(alone.next([b, c], everywhere)), "its node is not free yet"
-    assert [alone.allows(one) for one in everywhere] == [False, False, True]
-    a.doing.clear()
-    c.doing.clear()
-    assert list(alone.next([b, c], everywhere)) == [(b, items[0])], "the node that it waits for, and not the one that is free meanwhile"
-    b.doing[0] = items[0]
-    assert not list(alone.next(everywhere, everywhere)) and not alone.allows(a), "one at a time"
-    assert list(alone.next([c], [c])) == [(c, items[1])], "where a node is lost another one is taken"
-    assert not list(alone.next([a, b], [a, b])) and alone.allows(a), "lost with its worker: it comes another way"
