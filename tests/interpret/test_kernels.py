@@ -10,56 +10,6 @@ from conftest import launch
 
 SIZES = [0, 1, 31, 32, 33, 257, 1000, 4099]
 
-ADD2 = """
-__global__ void add2_kernel(float* c, const float* a, const float* b, int n) {
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
-        c[i] = a[i] + b[i];
-    }
-}
-"""
-
-GEMM = """
-#define BLOCK 16
-// c[n][k] = a[n][m] * b[m][k]
-__global__ void gemm(float *c, const float *a, const float *b, int n, int m, int k)
-{
-    __shared__ float as[BLOCK][BLOCK], bs[BLOCK][BLOCK];
-    int row = blockIdx.y * BLOCK + threadIdx.y, column = blockIdx.x * BLOCK + threadIdx.x;
-    float sum = 0;
-    for (int start = 0; start < m; start += BLOCK) {
-        int i = start + threadIdx.x, j = start + threadIdx.y;
-        as[threadIdx.y][threadIdx.x] = row < n && i < m ? a[row * m + i] : 0;
-        bs[threadIdx.y][threadIdx.x] = j < m && column < k ? b[j * k + column] : 0;
-        __syncthreads();
-        for (int l = 0; l < BLOCK; l++)
-            sum += as[threadIdx.y][l] * bs[l][threadIdx.x];
-        __syncthreads();
-    }
-    if (row < n && column < k)
-        c[row * k + column] = sum;
-}
-"""
-
-
-@pytest.mark.parametrize("n", SIZES)
-def test_grid_stride_add(rng: Any, n: int) -> None:
-    a, b, c = rng.standard_normal((3, n)).astype("f4")
-    launch(ADD2, "add2_kernel", "float* c, const float* a, const float* b, int n", c, a, b, n, grid=3, block=128)
-    np.testing.assert_allclose(c, a.astype("f8") + b, rtol=1e-6)
-
-
-@pytest.mark.parametrize("size", [(0, 4, 4), (1, 1, 1), (16, 16, 16), (33, 17, 50), (20, 0, 3)])
-def test_gemm(rng: Any, size: tuple[int, int, int]) -> None:
-    n, m, k = size
-    a, b = rng.standard_normal((n, m)).astype("f4"), rng.standard_normal((m, k)).astype("f4")
-    c = np.full((n, k), 7, "f4")
-    launch(
-        GEMM, "gemm", "float* c, const float* a, const float* b, int n, int m, int k", c, a, b, n, m, k,
-        grid=("ceil_div(k, 16)", "ceil_div(n, 16)"), block=(16, 16),
-    )  # fmt: skip
-    np.testing.assert_allclose(c, a.astype("f8") @ b.astype("f8"), rtol=1e-4, atol=1e-4)
-
-
 REDUCE = """
 __global__ void reduce(float *sums, const float *values, int n)
 {
