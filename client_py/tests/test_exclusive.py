@@ -69,20 +69,6 @@ def test_programs_and_sequences(k: kops.Client) -> None:  # noqa: F811
         p.run(exclusive=True, blocking=False)
 
 
-async def test_with_asyncio(k: kops.Client, real: Daemon) -> None:  # noqa: F811
-    async with kops.connect_async(real.socket_path, timeout=120) as client:
-        add = await client.kernel(ADD, "vector_add", SIGNATURE, **HOW)
-        c, a, b = await client.zeros(8, device=0), await client.array([1.0] * 8, device=0), await client.array([2.0] * 8, device=0)
-        assert (await add(c, a, b, 8, exclusive=True, timing=True)).exclusive is True
-        assert (await add.profile(c, a, b, 8, exclusive=True)).timings.exclusive is True
-        async with client.sequence(exclusive=True, timing=True) as s:
-            s.square(c, out=a)
-        assert s.timings.exclusive is True
-        async with client.program() as p:
-            p.square(c, out=a)
-        assert (await p.run(exclusive=True, timing=True)).exclusive is True
-
-
 @pytest.mark.parametrize("isolate", ["off"])
 def test_without_executors_it_is_refused(k: kops.Client) -> None:  # noqa: F811
     c, a, b = arrays(k)

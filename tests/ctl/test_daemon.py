@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ENV, Ctl
+from conftest import Ctl
 from support import backends, proc, raw
-from support.daemon import Daemon, reachable
-from support.users import OPEN, as_root
+from support.daemon import Daemon
+from support.users import OPEN
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "functional"))
 
@@ -87,25 +86,6 @@ def test_top_under_load(ctl: Ctl, load: int, daemon: Daemon) -> None:
     assert "load 1.0" in text.splitlines()[5] and f"pid {daemon.pid}" in text
 
 
-@as_root
-def test_what_others_see(daemon: Daemon) -> None:
-    """Their own connections; draining is not theirs."""
-    ctl = Ctl(daemon.socket_path)
-    command = [str(reachable(daemon.folder, "kopsctl")), *ctl.command[1:]]
-
-    def as_nobody(*args: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*command, *args], capture_output=True, text=True, user=65534, group=65534, extra_groups=[], env=ENV)
-
-    with daemon.connect() as mine:
-        assert mine.alive()
-        answer = json.loads(as_nobody("clients", "--json").stdout)
-        assert [c["uid"] for c in answer["clients"]] == [65534] and [u["uid"] for u in answer["users"]] == [65534]
-        for args in (["drain"], ["drain", "--stop"], ["drain", "--resume"]):
-            refused = as_nobody(*args)
-            assert refused.returncode == 1 and "permission_denied" in refused.stderr
-        assert mine.alive() and json.loads(ctl("clients", "--json").stdout)["state"] == "serving"
-
-
 def test_drain_and_resume(ctl: Ctl, daemon: Daemon) -> None:
     with daemon.connect() as worker:
         run = LongRun(worker)
@@ -120,13 +100,6 @@ def test_drain_and_resume(ctl: Ctl, daemon: Daemon) -> None:
         assert waiting.returncode == 0 and json.loads(out)["drained"] is True
         ctl("drain", "--resume")
         assert worker.call("alloc", {"size": 4096})["buffer"]
-
-
-def test_drain_and_stop(ctl: Ctl, daemon: Daemon) -> None:
-    with daemon.connect() as worker:
-        LongRun(worker)
-        assert "nevertheless" in ctl("drain", "--stop", "--timeout", "0.05", status=4).stdout
-        assert daemon.wait() == 0
 
 
 def test_drain_and_stop_of_an_idle_one(ctl: Ctl, daemon: Daemon) -> None:

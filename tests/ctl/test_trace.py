@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -13,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ENV, Ctl
+from conftest import Ctl
 from fake import HELLO, FakeDaemon, Refused
 from support import backends, chrome_trace, proc, raw
-from support.daemon import Daemon, reachable
-from support.users import OPEN, as_root
+from support.daemon import Daemon
+from support.users import OPEN
 
 sys.path += [str(Path(__file__).resolve().parents[1] / folder) for folder in ("functional", "vectors")]
 
@@ -305,30 +304,3 @@ def test_the_time_ends_it(daemon: Daemon, tmp_path: Path) -> None:
     summary = json.loads(out)
     assert summary["seconds"] >= 0.1 and summary["events"] == 0
     assert json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))["traceEvents"] == []
-
-
-@as_root
-def test_everybody_is_for_administrators(daemon: Daemon, tmp_path: Path) -> None:
-    """Others record their own work, and none of it is anybody else's."""
-    command = [str(reachable(daemon.folder, "kopsctl")), "--socket", daemon.socket_path, "trace", "--seconds", "0.1", "-o", "-"]
-
-    def as_nobody(*args: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*command, *args], capture_output=True, encoding="utf-8", user=65534, group=65534, extra_groups=[], env=ENV
-        )
-
-    refused = as_nobody("--everybody")
-    assert refused.returncode == 1 and "permission_denied" in refused.stderr and not refused.stdout
-    with daemon.connect() as mine:
-        v = Vectors(mine, 2, 16)
-        process = subprocess.Popen(
-            [*command[:-4], "--seconds", "86400", "-o", "-"], stdout=subprocess.PIPE, text=True, user=65534, group=65534,
-            extra_groups=[], env=ENV,
-        )  # fmt: skip
-        everybody = Recording(Ctl(daemon.socket_path), tmp_path / "all.json", "--everybody")
-        proc.eventually(lambda: len(mine.call("clients")["clients"]) == 3, "both are connected")
-        mine.run("square", [v.tensor(0)], [v.tensor(1)])
-        assert len(slices(everybody.end()["traceEvents"], "call")) == 1
-        os.kill(process.pid, signal.SIGINT)
-        out, _ = process.communicate(timeout=raw.PATIENCE)
-        assert process.returncode == 0 and json.loads(out)["traceEvents"] == []
