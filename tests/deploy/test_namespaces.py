@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import struct
 import subprocess
@@ -16,27 +15,20 @@ from pathlib import Path
 import pytest
 from deployed import binary, needs, run
 from support import proc, raw
+from support.contained import PID, Contained, unshare
 from support.daemon import Daemon, reachable
 from support.memfd import Shared
 
 NAMESPACES = {
-    "pid": ["--pid", "--fork", "--mount-proc"],
+    "pid": PID,
     "ipc": ["--ipc"],
     "user": ["--user", "--map-root-user"],
     "net": ["--net"],
     "mount": ["--mount"],
     "uts": ["--uts"],
     "cgroup": ["--cgroup"],
-    "all": ["--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--ipc", "--net", "--mount", "--uts"],
+    "all": ["--user", "--map-root-user", *PID, "--ipc", "--net", "--mount", "--uts"],
 }
-
-
-def unshare(*flags: str) -> list[str]:
-    """The command's start, or a skip where this machine lets nobody have such namespaces."""
-    command = [needs("unshare"), *([] if os.geteuid() == 0 or "--user" in flags else ["--user", "--map-root-user"]), *flags]
-    if subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
-        pytest.skip(f"{' '.join(command)} is not possible here")
-    return command
 
 
 @pytest.fixture(scope="module")
@@ -72,30 +64,6 @@ def test_the_daemon_knows_a_contained_client_by_its_own_names(daemon: Daemon) ->
     assert "permission" in asked.stderr or "administrator" in asked.stderr or "only" in asked.stderr, asked.stderr
 
 
-class Contained(Daemon):
-    """A daemon in namespaces of its own. In a pid namespace its clients have no pid: SO_PEERCRED says 0."""
-
-    def __init__(self, *flags: str) -> None:
-        start = unshare(*flags, *(["--kill-child"] if "--fork" in flags else [])) if flags else []
-        super().__init__("--backend", "host", start=False)
-        self.command = [*start, *self.command]
-
-    @property
-    def inner(self) -> int:
-        """The daemon's pid as this process knows it; unshare is its parent where it forked."""
-        outer = super().pid
-        children = Path(f"/proc/{outer}/task/{outer}/children").read_text(encoding="utf-8").split()
-        forked = Path(f"/proc/{outer}/comm").read_text(encoding="utf-8").strip() == "unshare"
-        return int(children[0]) if forked else outer
-
-    def stop(self, expect: int = 0) -> None:
-        if self.process is not None and self.process.poll() is None:
-            os.kill(self.inner, signal.SIGTERM)
-            assert self.wait() == expect, self.log()
-        self.process = None
-        self.check_log()
-
-
 def add(connection: raw.Connection, count: int = 1000) -> None:
     shared = Shared(8 * count)
     numbers = shared.view("f4", 2 * count)
@@ -108,7 +76,7 @@ def add(connection: raw.Connection, count: int = 1000) -> None:
 
 @pytest.mark.parametrize("kind", ["pid", "ipc", "net", "user"])
 def test_a_daemon_in_namespaces_of_its_own(kind: str) -> None:
-    with Contained(*NAMESPACES[kind]) as daemon:
+    with Contained(NAMESPACES[kind], "--backend", "host") as daemon:
         daemon.start()
         with daemon.connect() as connection:
             add(connection)
@@ -138,7 +106,7 @@ def test_a_client_without_a_pid_holds_nothing_after_its_end(heir: bool) -> None:
         f"if not ({heir} and os.fork() == 0): print('registered', flush=True)\n"
         "sys.stdin.read()"
     )
-    with Contained(*NAMESPACES["pid"]) as daemon:
+    with Contained(PID, "--backend", "host") as daemon:
         daemon.start()
 
         def held() -> tuple[int, int]:
@@ -166,8 +134,8 @@ def test_a_client_without_a_pid_holds_nothing_after_its_end(heir: bool) -> None:
 def test_a_pod_is_its_namespace(contained: bool) -> None:
     """As in Kubernetes: root in namespaces of its own, with the folder of its namespace's socket, which it cannot write
     to. The daemon, in namespaces of its own or not, knows it by that socket alone."""
-    start = unshare(*NAMESPACES["all"] if os.geteuid() else [*NAMESPACES["pid"], "--ipc", "--net", "--mount", "--uts"])
-    with Contained(*(["--pid", "--fork", "--mount-proc", "--ipc"] if contained else [])) as daemon:
+    start = unshare(*NAMESPACES["all"] if os.geteuid() else [*PID, "--ipc", "--net", "--mount", "--uts"])
+    with Contained([*PID, "--ipc"] if contained else [], "--backend", "host") as daemon:
         folder = daemon.folder / "namespaces" / "team-a"
         folder.mkdir(parents=True)
         (daemon.folder / "kopsd.conf").write_text(f"[socket *]\npath = {folder.parent}/*/kopsd.sock\nmode = 0666\n", encoding="utf-8")

@@ -52,6 +52,17 @@ def daemon(torch: Any) -> Iterator[Daemon]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def judges(backend: str) -> Iterator[Daemon]:
+    """A daemon for kops.judge."""
+    from isolated import start
+
+    if backend != backends.CUDA or backends.missing(backends.CUDA) is not None:
+        pytest.skip("no GPU here")
+    with start(backend, isolate="connection") as running:
+        yield running
+
+
 @pytest.fixture
 def k(daemon: Daemon) -> Iterator[Any]:
     import kops

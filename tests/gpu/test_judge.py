@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from isolated import start
 from kops import judge
-from support import backends
 from support.daemon import Daemon
 
 SIGNATURE = "out float* y[n], const float* x[n], int n"
@@ -18,17 +16,9 @@ EACH = judge.Launch("scale", SIGNATURE, grid="ceil_div(n, 256)", block=256)
 LARGE = 12 << 20  # elements: 96 MiB of operands, beyond every cache
 
 
-@pytest.fixture(scope="module")
-def daemon(backend: str) -> Iterator[Daemon]:
-    if backend != backends.CUDA or backends.missing(backends.CUDA) is not None:
-        pytest.skip("no GPU here")
-    with start(backend, isolate="connection") as running:
-        yield running
-
-
 @pytest.fixture
-def j(daemon: Daemon) -> Iterator[judge.Judge]:
-    with judge.Judge(daemon.socket_path, seed=1, deadline=5.0) as made:
+def j(judges: Daemon) -> Iterator[judge.Judge]:
+    with judge.Judge(judges.socket_path, seed=1, deadline=5.0) as made:
         yield made
 
 
@@ -81,8 +71,8 @@ def test_vectors_at_every_size(j: judge.Judge) -> None:
         assert verdict.right, verdict
 
 
-def test_an_endless_kernel(daemon: Daemon) -> None:
-    with judge.Judge(daemon.socket_path, deadline=1.0, interpreted_deadline=1.0) as made:
+def test_an_endless_kernel(judges: Daemon) -> None:
+    with judge.Judge(judges.socket_path, deadline=1.0, interpreted_deadline=1.0) as made:
         assert made.judge(task(1000), scale("while (true) ((volatile float*)y)[i] = 1;")).kind == "hangs"
         assert made.judge(task(1000), scale()).right
 
@@ -202,12 +192,12 @@ def test_nothing_is_left_for_the_next_solution(j: judge.Judge) -> None:
         assert j.judge(one, found).right
 
 
-def test_many_of_different_sources(daemon: Daemon) -> None:
+def test_many_of_different_sources(judges: Daemon) -> None:
     """With memory that is used again, several processes, and some that fault between them."""
     one = task(1000, 1 << 18)
     bodies = ["y[i] = 3 * x[i];"] * 6 + ["y[i] = 2 * x[i];", "y[i + (1ll << 40)] = 1;"]
     kinds = ["right"] * 6 + ["wrong", "faulted"]
-    with judge.Judge(daemon.socket_path, deadline=5.0, interpreted_deadline=1.0) as made:
+    with judge.Judge(judges.socket_path, deadline=5.0, interpreted_deadline=1.0) as made:
         pairs = [(one, scale(bodies[i % 8], f"// {i}")) for i in range(48)]
         found = dict(made.judge_many(pairs))
     assert [found[i].kind for i in range(48)] == kinds * 6

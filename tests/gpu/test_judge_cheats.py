@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from isolated import start
 from kops import judge
-from support import backends
 from support.daemon import Daemon
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,16 +37,8 @@ __device__ float slow(float x, int steps)
 
 
 @pytest.fixture(scope="module")
-def daemon(backend: str) -> Iterator[Daemon]:
-    if backend != backends.CUDA or backends.missing(backends.CUDA) is not None:
-        pytest.skip("no GPU here")
-    with start(backend, isolate="connection") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def judging(daemon: Daemon) -> Iterator[judge.Judge]:
-    with judge.Judge(daemon.socket_path, deadline=5.0, counters=False) as made:
+def judging(judges: Daemon) -> Iterator[judge.Judge]:
+    with judge.Judge(judges.socket_path, deadline=5.0, counters=False) as made:
         yield made
 
 

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from isolated import start
 from kops import judge
 from kops.judge import tutorial
-from support import backends
 from support.daemon import Daemon
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,16 +21,8 @@ PROBLEMS = ROOT / "tests" / "judge" / "problems"
 
 
 @pytest.fixture(scope="module")
-def daemon(backend: str) -> Iterator[Daemon]:
-    if backend != backends.CUDA or backends.missing(backends.CUDA) is not None:
-        pytest.skip("no GPU here")
-    with start(backend, isolate="connection") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def judging(daemon: Daemon) -> Iterator[judge.Judge]:
-    with judge.Judge(daemon.socket_path) as made:
+def judging(judges: Daemon) -> Iterator[judge.Judge]:
+    with judge.Judge(judges.socket_path) as made:
         yield made
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,11 +23,10 @@ if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
 from support import backends, raw
-from support.daemon import Daemon
+from support.contained import PID, Contained, unshare
 
 CLIENT = Path(__file__).resolve().parent / "namespace_client.py"
 KINDS = ("memfd", "alloc", "cuda_vmm", "cuda_pool", "cuda_ipc", "torch", "torch_expandable")
-PID = ["--pid", "--fork", "--mount-proc"]
 NAMESPACES = {
     "none": [],
     "pid": PID,
@@ -41,45 +38,6 @@ NAMESPACES = {
 }
 # Whose namespaces are other ones than the test's. As with pods, both have others than each other.
 SIDES = ("client", "both")
-
-
-def unshare(namespaces: str, kill: bool = False) -> list[str]:
-    """The command's start, or a skip where this machine lets nobody have such namespaces."""
-    flags = NAMESPACES[namespaces]
-    program = shutil.which("unshare")
-    if not flags:
-        return []
-    if program is None:
-        pytest.skip("there is no unshare")
-    own = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    command = [program, *own, *flags]
-    if subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
-        pytest.skip(f"{' '.join(command)} is not possible here")
-    return [*command, *(["--kill-child"] if kill and "--fork" in flags else [])]
-
-
-class Contained(Daemon):
-    """A daemon in namespaces of its own; unshare is its parent where it forked."""
-
-    def __init__(self, backend: str, namespaces: str) -> None:
-        start = unshare(namespaces, kill=True)
-        super().__init__(config=backends.config(backend), start=False)
-        self.command = [*start, *self.command]
-        self.start()
-
-    @property
-    def inner(self) -> int:
-        outer = super().pid
-        if Path(f"/proc/{outer}/comm").read_text(encoding="utf-8").strip() != "unshare":
-            return outer
-        return int(Path(f"/proc/{outer}/task/{outer}/children").read_text(encoding="utf-8").split()[0])
-
-    def stop(self, expect: int = 0) -> None:
-        if self.process is not None and self.process.poll() is None:
-            os.kill(self.inner, signal.SIGTERM)
-            assert self.wait() == expect, self.log()
-        self.process = None
-        self.check_log()
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +57,9 @@ def asks_for_torch(kind: str, backend: str) -> bool:
 @pytest.mark.parametrize("namespaces", NAMESPACES)
 @pytest.mark.parametrize("side", SIDES)
 def test_namespaces(backend: str, driver: Any, table: dict[str, Any], side: str, namespaces: str) -> None:
-    start = unshare(namespaces)
-    with Contained(backend, namespaces if side == "both" else "none") as daemon:
+    start = unshare(*NAMESPACES[namespaces])
+    with Contained(NAMESPACES[namespaces] if side == "both" else [], config=backends.config(backend)) as daemon:
+        daemon.start()
         with daemon.connect() as connection:
             table.setdefault("machine", describe(connection, backend))
         kinds = [kind for kind in KINDS if not kind.startswith("torch") or asks_for_torch(kind, backend)]
