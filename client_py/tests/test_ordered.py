@@ -147,9 +147,11 @@ def test_an_error_comes_later_and_names_its_op(k: kops.Client, gpu: Any, daemon:
         return say_yes(peer, params, fds)
 
     daemon.script["run"] = refuse
+    daemon.gate.clear()
     k.square(a, out=a)
-    k.add(a, a)
+    k.add(a, a, out=a)
     k.square(a, out=a)
+    daemon.gate.set()
     with pytest.raises(kops.DeviceError, match=r"call 2 \(add\).*: the driver says no") as caught:
         k.synchronize()
     assert caught.value.detail["driver"] == "CUDA_ERROR_X" and caught.value.detail["call"] == 2
