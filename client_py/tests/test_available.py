@@ -98,10 +98,6 @@ def test_what_is_kept_for_reuse_is_given_up_first(k: kops.Client, monkeypatch: p
     assert made.nbytes and pool.usage()["idle_bytes"] < idle
 
 
-def rss_shmem() -> int:
-    return int(next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssShmem")).split()[1]) << 10
-
-
 def allocated(fd: int) -> int:
     return os.fstat(fd).st_blocks * 512
 

@@ -255,23 +255,6 @@ def test_host_arrays_are_not_mixed_with_them(gpu: kops.Client) -> None:
 # Memory
 
 
-def test_contiguous_copies_are_one_transfer(gpu: kops.Client) -> None:
-    value = gpu.array(numbers(300, 100))
-    a = gpu.empty(value.shape, device=0)
-    for source, out, variant in (
-        (value, a, "transfer"), (a, value, "transfer"), (value[3:50], a[3:50], "transfer"), (a.T, value.T, "transfer"),
-        (value[:, 3:], a[:, 3:], "rows"), (a, gpu.copy(a), "vector"), (value.T, a.reshape(100, 300), "tiles"),
-    ):  # fmt: skip
-        _, timings = gpu.copy(source, out=out, timing=True)
-        assert timings.variant == variant, (source, out)
-        assert numpy.array_equal(numpy.asarray(source), numpy.asarray(out))
-    with pytest.raises(kops.InvalidArgument, match="transfer"):
-        gpu.copy(a, variant="transfer")
-    with pytest.raises(kops.InvalidArgument, match="transfer"):
-        gpu.copy(value, device=0, variant="transfer")
-    gpu.copy(value, out=a, variant="transfer")
-
-
 def test_results_reuse_memory(gpu: kops.Client) -> None:
     gpu.trim()  # what clients of earlier tests have left: it would be registered, and not allocated, again
     pool = device_pool.pool_of(gpu.devices[0].uuid)

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections import defaultdict
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
@@ -474,8 +475,6 @@ def test_one_trace_with_torchs(k: kops.Client, real: Daemon, tmp_path: Path) -> 
     trace = json.loads(path.read_text(encoding="utf-8"))
     assert trace["schemaVersion"] == 1 and trace["deviceProperties"] == ["x"] and trace["traceEvents"][0]["name"] == "aten::add"
     (call,) = [e for e in trace["traceEvents"] if e["ph"] == "X" and e["cat"] == "call"]
-    import time
-
     by_now = time.time_ns() - (time.monotonic_ns() - p.events()[0].received)
     assert 1_700_000_000_000_000_000 + call["ts"] * 1e3 == pytest.approx(by_now, abs=1e6)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from typing import Any
 
 import kops
@@ -66,8 +67,6 @@ def test_nothing_is_sent_when_the_block_fails(k: kops.Client, daemon: FakeDaemon
 
 
 def test_only_the_recording_thread_records(k: kops.Client, daemon: FakeDaemon) -> None:
-    import threading
-
     a = k.array(normal(3))
     with k.sequence():
         k.square(a)

@@ -386,8 +386,6 @@ def test_options_and_files_count() -> None:
 
 
 def test_included_files_are_gathered(tmp_path: object) -> None:
-    from pathlib import Path
-
     here = Path(str(tmp_path))
     (here / "sub").mkdir()
     (here / "more").mkdir()

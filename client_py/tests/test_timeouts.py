@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import kops
+import numpy
 import pytest
 from fake_daemon import FakeDaemon
 
@@ -54,8 +55,6 @@ async def test_asyncio(daemon: FakeDaemon, wrong: Any) -> None:
 
 
 def test_right_ones(k: kops.Client) -> None:
-    import numpy
-
     a = k.array([2.0])
     for right in (20, 20.5, numpy.float32(20), None, float("inf"), 1e300):
         assert k.square(a, timeout=right).tolist() == [4]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -135,8 +136,6 @@ def test_negated_views_are_resolved(k: kops.Client) -> None:
 @pytest.fixture
 def gpu(daemon: FakeDaemon) -> Iterator[Any]:
     cuda = pytest.importorskip("standin_driver", reason="the stand-in driver is not built")
-    import os
-
     path = cuda.library()
     before = os.environ.get("KOPS_CUDA_DRIVER")
     os.environ["KOPS_CUDA_DRIVER"] = str(path)
