@@ -11,6 +11,8 @@ import os
 import select
 import shutil
 import signal
+import socket
+import struct
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -159,9 +161,6 @@ def supervisor_of(daemon: int) -> int:
 
 def daemon_pid(path: Path) -> int | None:
     """Of the supervisor, which made the socket and starts the daemon again."""
-    import socket
-    import struct
-
     with socket.socket(socket.AF_UNIX) as s:
         try:
             s.connect(str(path))

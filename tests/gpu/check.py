@@ -7,12 +7,21 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import kops
+
 OPS = Path(__file__).resolve().parents[2] / "proto" / "ops"
 NAMES = {"torch.float32": "f32", "torch.float64": "f64", "torch.float16": "f16", "torch.bfloat16": "bf16"}  # of results
 DTYPES = ("float32", "float64", "float16", "bfloat16")
-
-
 SPECIAL_VARIANTS = ("skinny", "small", "hopper")
+
+
+def random(torch: Any, *shape: int, dtype: str = "float32") -> Any:
+    return torch.randn(shape, device="cuda").to(getattr(torch, dtype))
+
+
+def nothing(torch: Any, *shape: int) -> Any:
+    """What is not written shows."""
+    return torch.full(shape, float("nan"), device="cuda")
 
 
 @cache
@@ -31,8 +40,6 @@ def gemm_variants(client: Any) -> list[str]:
 def gemm_by(client: Any, variant: str, a: Any, b: Any, **how: Any) -> Any:
     """The product by that kernel, or None where it does not take this one; `tiled` and `cublaslt` take all. Without `blocking` a refusal
     would come when the result is looked at."""
-    import kops
-
     try:
         return client.gemm(a, b, variant=variant, blocking=True, **how)
     except kops.InvalidArgument:

@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import kops
 import numpy
 import pytest
 from standin_cuda.control import Control
@@ -41,8 +42,6 @@ def machine(backend: str, control: Control | None) -> Iterator[Daemon]:
 
 @pytest.fixture
 def client(machine: Daemon) -> Iterator[Any]:
-    import kops
-
     with kops.connect(machine.socket_path, timeout=300) as made:
         yield made
         gc.collect()
@@ -152,8 +151,6 @@ def test_copies_go_on_beside_work(client: Any, control: Control | None) -> None:
 
 
 def test_contents_outlive_the_daemon(backend: str) -> None:
-    import kops
-
     if (why := backends.missing(backend)) is not None:
         pytest.skip(why)
     value = numbers(1000, 1000)
@@ -172,8 +169,6 @@ def test_contents_outlive_the_daemon(backend: str) -> None:
 
 
 def test_two_clients(machine: Daemon, client: Any) -> None:
-    import kops
-
     with kops.connect(machine.socket_path, timeout=300) as other:
         a = client.array(numbers(10_000), device=0)
         b = other.add(a, a)
@@ -182,8 +177,6 @@ def test_two_clients(machine: Daemon, client: Any) -> None:
 
 
 def test_too_much_is_refused_and_the_rest_goes_on(client: Any) -> None:
-    import kops
-
     total = client.devices[0].memory_bytes
     kept = client.array([1.0, 2.0], device=0)
     with pytest.raises((kops.OutOfMemory, kops.QuotaExceeded)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "uint8", "int64")
@@ -100,8 +101,6 @@ def test_ordered_recorded_and_measured(torch: Any, k: Any) -> None:
 
 
 def test_host_arrays(torch: Any, k: Any) -> None:
-    import numpy as np
-
     rng = np.random.default_rng()
     x, y = rng.standard_normal((40, 30), np.float32), rng.standard_normal((30, 40), np.float32)
     for a, b in ((x, y.T), (k.array(x), k.array(y).T), (x[::-1], y.T)):

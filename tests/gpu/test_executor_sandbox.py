@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import kops
+import numpy as np
 import pytest
 from support import proc
 from support.daemon import Daemon
@@ -35,9 +37,6 @@ def machine(torch: Any, request: pytest.FixtureRequest) -> Iterator[Daemon]:
 
 def test_ops_on_all_memory(torch: Any, machine: Daemon) -> None:
     """CUDA IPC, memory of alloc, shared host memory, ordered and blocking."""
-    import kops
-    import numpy as np
-
     a = torch.arange(N, device="cuda", dtype=torch.float32)
     with kops.connect(machine.socket_path) as k:
         for _ in range(3):

@@ -164,8 +164,6 @@ def test_graphs(torch: Any, k: Any, scaled: Any) -> None:
 
 
 def test_a_graph_outlives_its_client(torch: Any, daemon: Any, scaled: Any) -> None:
-    import kops
-
     x, y = torch.ones(1000, device="cuda"), torch.zeros(1000, device="cuda")
     client = kops.connect(daemon.socket_path)
     mine = client.kernel(SOURCE, "scaled", "out float* out[n], const float* in[n], float a, int n", grid="ceil_div(n, 256)", block=256)

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import hopper_sources as sources
+import kops
+import numpy as np
 import pytest
 from support.daemon import Daemon
 
@@ -112,8 +114,6 @@ def test_captured_in_a_graph(torch: Any, k: Any) -> None:
 
 
 def test_shared_memory_is_copied(torch: Any, k: Any) -> None:
-    import numpy as np
-
     m, out = k.array(np.arange(64 * 64, dtype=np.float32).reshape(64, 64)), k.zeros((64, 64))
     copier(k)(out, m, 64)
     assert np.array_equal(out, m)
@@ -132,8 +132,6 @@ def test_a_grid_synchronises(torch: Any, k: Any, where: str) -> None:
         total.zero_()
         kern(total, parts, numbers, numbers.numel(), where=where)
         assert total.item() == numbers.double().sum().item()  # exact: below 2^24
-    import kops
-
     with pytest.raises(kops.OutOfRange, match="run at one time"):
         kern(total, torch.zeros(1 << 20, device="cuda"), numbers, numbers.numel(), grid=1 << 20, where=where, **blocking(where))
 
@@ -196,8 +194,6 @@ def test_a_sequence_is_one_request_with_one_timing(torch: Any, k: Any) -> None:
 
 
 def test_headers_that_are_installed(torch: Any) -> None:
-    import kops
-
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         for name, text in sources.TREE.items():

@@ -12,7 +12,7 @@ import kernel_sources as sources
 import kops
 import numpy
 import pytest
-from check import assert_add, assert_square
+from check import assert_add, assert_square, nothing, random
 from isolated import HostClient, pid_of, start
 from support import backends, proc
 from support.daemon import Daemon
@@ -55,14 +55,6 @@ def culprit(isolated: Daemon) -> Iterator[Any]:
 def other(isolated: Daemon) -> Iterator[Any]:
     with kops.connect(isolated.socket_path) as client:
         yield client
-
-
-def random(torch: Any, *shape: int) -> Any:
-    return torch.randn(shape, device="cuda")
-
-
-def nothing(torch: Any, *shape: int) -> Any:
-    return torch.full(shape, float("nan"), device="cuda")
 
 
 # ---- faults ----

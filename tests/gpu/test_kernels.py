@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import kernel_sources as sources
+import kops
 import numpy as np
 import pytest
-from check import assert_add, assert_square
+from check import assert_add, assert_square, nothing, random
 from conftest import WITHOUT_EXECUTORS
 from support.daemon import Daemon
 
@@ -27,15 +28,6 @@ def only_where_kernels_are_served(k: Any) -> None:
 @pytest.fixture
 def add(k: Any) -> Any:
     return k.kernel(sources.FIVE, "add2_kernel", ADD, **VECTOR)
-
-
-def random(torch: Any, *shape: int) -> Any:
-    return torch.randn(shape, device="cuda")
-
-
-def nothing(torch: Any, *shape: int) -> Any:
-    """What is not written shows."""
-    return torch.full(shape, float("nan"), device="cuda")
 
 
 # ---- what a launch may ask for ----
@@ -92,19 +84,21 @@ def test_tensor_cores(torch: Any, k: Any) -> None:
     assert bool(((c.double() - reference).abs() <= 2.0**-12 * scale).all())
 
 
-def test_null_pointers_and_layouts(torch: Any, k: Any) -> None:
-    import kops
-
+@pytest.fixture
+def add_bias(k: Any) -> Any:
     params = [
         kops.Param("out", "out", "f32", strided=True), kops.Param("in_", "in", "f32"), kops.Param("bias", "in", "f32"),
         *(kops.Param(name, "scalar", "i32") for name in ("rows", "columns", "out_row", "out_column")),
     ]  # fmt: skip
-    kernel = k.kernel(sources.STRIDED, "add_bias", params, ("ceil_div(columns, 128)", "rows"), 128)
+    return k.kernel(sources.STRIDED, "add_bias", params, ("ceil_div(columns, 128)", "rows"), 128)
+
+
+def test_null_pointers_and_layouts(torch: Any, add_bias: Any) -> None:
     a, bias, whole = random(torch, 33, 65), random(torch, 65), torch.full((65, 70), -7.0, device="cuda")
     out = whole.t()[:33]
-    kernel(out, a, bias, 33, 65, out.stride(0), out.stride(1))
+    add_bias(out, a, bias, 33, 65, out.stride(0), out.stride(1))
     assert torch.equal(out, a + bias)
-    kernel(out, a, None, 33, 65, out.stride(0), out.stride(1))
+    add_bias(out, a, None, 33, 65, out.stride(0), out.stride(1))
     assert torch.equal(out, a)
     assert bool((whole[:, 33:] == -7).all())
 
@@ -170,8 +164,6 @@ def test_programs_of_ops_and_kernels(torch: Any, k: Any, add: Any) -> None:
 
 
 def test_repeats_are_timed_one_by_one(torch: Any, k: Any, add: Any) -> None:
-    import kops
-
     a, b, c = random(torch, 1 << 20), random(torch, 1 << 20), nothing(torch, 1 << 20)
     profile = add.profile(c, a, b, 1 << 20, warmup=10, repeat=100)
     assert len(profile.timings.samples) == 100 and min(profile.timings.samples) > 0
@@ -191,25 +183,16 @@ def test_host_memory(torch: Any, k: Any, add: Any) -> None:
     assert timings.h2d_us > 0 and timings.d2h_us > 0 and timings.gpu_us > 0
 
 
-def test_gaps_of_host_memory_are_left_alone(torch: Any, k: Any) -> None:
-    import kops
-
-    params = [
-        kops.Param("out", "out", "f32", strided=True), kops.Param("in_", "in", "f32"), kops.Param("bias", "in", "f32"),
-        *(kops.Param(name, "scalar", "i32") for name in ("rows", "columns", "out_row", "out_column")),
-    ]  # fmt: skip
-    kernel = k.kernel(sources.STRIDED, "add_bias", params, ("ceil_div(columns, 128)", "rows"), 128)
+def test_gaps_of_host_memory_are_left_alone(torch: Any, k: Any, add_bias: Any) -> None:
     whole = k.zeros((40, 66))
     out = whole[::2, ::3]
     a = k.array(np.random.default_rng(8).standard_normal(out.shape).astype(np.float32))
-    kernel(out, a, None, *out.shape, out.strides[0] // 4, out.strides[1] // 4)
+    add_bias(out, a, None, *out.shape, out.strides[0] // 4, out.strides[1] // 4)
     assert (np.asarray(out) == np.asarray(a)).all()
     assert not np.asarray(whole)[1::2].any() and not np.asarray(whole)[:, 1::3].any()
 
 
 def test_work_of_others_goes_on_while_code_is_loaded(torch: Any, k: Any, add: Any, daemon: Daemon) -> None:
-    import kops
-
     a, b, c = random(torch, 4096), random(torch, 4096), nothing(torch, 4096)
     with kops.connect(daemon.socket_path) as other:
         for i in range(5):
@@ -225,8 +208,6 @@ def test_work_of_others_goes_on_while_code_is_loaded(torch: Any, k: Any, add: An
 
 
 def test_attributes_and_launch_bounds(torch: Any, k: Any) -> None:
-    import kops
-
     kernel = k.kernel(sources.BOUNDED, "bounded", "out float* p[128]", 1)
     assert kernel.attributes.max_threads in (0, 128) and kernel.attributes.registers > 0
     p = torch.zeros(256, device="cuda")
@@ -253,8 +234,6 @@ def end_of(daemon: Daemon) -> int:
 
 
 def test_a_kernel_that_never_ends_frees_the_gpu(torch: Any, fragile: Daemon) -> None:
-    import kops
-
     p, a = torch.zeros(8, device="cuda"), random(torch, 1000)
     with kops.connect(fragile.socket_path, reconnect_timeout=0) as client, kops.connect(fragile.socket_path) as other:
         spin = client.kernel(sources.BAD, "spin", "float* p", 1, 1)
@@ -268,8 +247,6 @@ def test_a_kernel_that_never_ends_frees_the_gpu(torch: Any, fragile: Daemon) -> 
 
 def test_a_kernel_that_never_ends_holds_nobody_up_for_ever(torch: Any, fragile: Daemon) -> None:
     """Others go on or are told, also one that leaves: closing its memory waits for the device."""
-    import kops
-
     p, large = torch.zeros(8, device="cuda"), torch.zeros(1 << 26, device="cuda")  # large: memory of its own
     told: list[str] = []
 
@@ -303,8 +280,6 @@ def test_a_kernel_that_never_ends_holds_nobody_up_for_ever(torch: Any, fragile: 
 
 
 def test_a_kernel_that_faults_ends_its_daemon_only(torch: Any, fragile: Daemon) -> None:
-    import kops
-
     a = random(torch, 1000)
     with kops.connect(fragile.socket_path, reconnect_timeout=0) as client:
         if any(device.mps for device in client.devices):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from typing import Any
 
+import kops
 import pytest
 from support import proc
 from support.raw import Connection, Reply, RpcError, tensor
@@ -22,8 +24,6 @@ def register(raw: Connection, said: dict[str, Any]) -> int:
 
 def assert_daemon_is_well(daemon: Any, torch: Any) -> None:
     """A new client gets right results on the GPU, and nothing was reported lost."""
-    import kops
-
     a = torch.arange(10_000, device="cuda", dtype=torch.float32)
     with kops.connect(daemon.socket_path) as client:
         assert torch.equal(client.add(a, a), a * 2)
@@ -136,8 +136,6 @@ def test_stale_and_bogus_references(raw: Connection, driver: Any) -> None:
 
 def test_alloc_is_mapped_by_its_client(raw: Connection, driver: Any) -> None:
     """Device memory that the daemon made: zeroed, and the same bytes on both sides."""
-    import struct
-
     msgid = raw.request("alloc", {"size": 3 << 20, "device": driver.uuid()})
     reply = raw.reply(msgid)
     result = reply.get()

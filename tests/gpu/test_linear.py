@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import kops
 import pytest
 from check import DTYPES, assert_right, tolerance
 
@@ -37,8 +38,6 @@ def variants(k: Any) -> list[str]:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_variant(torch: Any, k: Any, dtype: str, activation: str) -> None:
     """Sums of about 1, where the activations are curved. cuBLASLt takes what its epilogues have."""
-    import kops
-
     ran = set()
     for m, depth, n in (515, 259, 130), (1024, 2048, 768), (16, 4096, 512), (1, 65, 1000), (128, 64, 8):
         a, b = random(torch, m, depth, dtype=dtype), random(torch, depth, n, dtype=dtype, scale=depth**-0.5)
@@ -110,8 +109,6 @@ def test_nan_stays(torch: Any, k: Any, activation: str) -> None:
     a, b = torch.ones(64, 64, device="cuda").bfloat16(), torch.ones(64, 64, device="cuda").bfloat16()
     bias = torch.zeros(64, device="cuda").bfloat16()
     bias[3] = torch.nan
-    import kops
-
     for variant in variants(k):
         try:
             got = k.linear(a, b, bias, activation=activation, variant=variant, blocking=True)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import kops
+import numpy
 import pytest
 from check import DTYPES, assert_add, assert_gemm, assert_square, gemm_by, gemm_variants
 from conftest import WITHOUT_EXECUTORS
@@ -60,8 +62,6 @@ def run_user_kernels(torch: Any, k: Any) -> None:
 
 
 def run_everything(torch: Any, k: Any) -> None:
-    import numpy
-
     for dtype in DTYPES:
 
         def random(*shape: int, dtype: str = dtype) -> Any:
@@ -92,8 +92,6 @@ def run_everything(torch: Any, k: Any) -> None:
 
 
 def test_memcheck(torch: Any, tmp_path: Path) -> None:
-    import kops
-
     sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     if not Path(sanitizer).exists():
         pytest.skip("there is no compute-sanitizer")

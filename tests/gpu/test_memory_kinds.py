@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy
 import pytest
 from workers import MEMORY, Worker, check_memory
 
@@ -36,8 +37,6 @@ def test_cupy_on_a_stream_of_its_own(torch: Any, k: Any) -> None:
 
 def test_numba(torch: Any, k: Any) -> None:
     cuda = pytest.importorskip("numba.cuda", reason="Numba is not installed")
-    import numpy
-
     try:
         a = cuda.to_device(numpy.arange(1000, dtype=numpy.float32))
     except Exception as error:  # Numba supports fewer drivers than there are
@@ -79,8 +78,6 @@ def test_two_gpus(torch: Any, k: Any) -> None:
 
 
 def test_numpy_beside_torch(torch: Any, k: Any) -> None:
-    import numpy
-
     a = numpy.arange(10_000, dtype=numpy.float64)
     for device in k.devices:
         c = k.add(a, a, device=device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import kops
 import pytest
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -54,8 +55,6 @@ def test_only_the_first_call_with_a_number_waits(torch: Any, k: Any) -> None:
 
 
 def test_a_capture_that_is_refused_goes_on(torch: Any, k: Any) -> None:
-    import kops
-
     a = torch.zeros(16, device="cuda")
     k.add(a, 1.0, out=a)
     graph = torch.cuda.CUDAGraph()

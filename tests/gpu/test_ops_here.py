@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -44,9 +46,6 @@ def check(op: str, dtype: str, got: Any, inputs: list[Any], before: Any = None, 
 
 
 def declared(op: str) -> Any:
-    import json
-    from pathlib import Path
-
     return json.loads((Path(__file__).resolve().parents[2] / "proto" / "ops" / f"{op}.json").read_text())
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import kernel_sources as sources
+import kops
 import pytest
 from conftest import WITHOUT_EXECUTORS
 from support import proc
@@ -40,8 +41,6 @@ def serving(daemon: Daemon) -> int:
 
 @pytest.mark.parametrize("bad", ["stray", "spin"])
 def test_others_see_nothing_of_a_bad_kernel(torch: Any, fragile: Daemon, bad: str) -> None:
-    import kops
-
     first = serving(fragile)
     a, b = torch.randn(5000, device="cuda"), torch.randn(5000, device="cuda")
     out, p = torch.empty_like(a), torch.zeros(64, device="cuda")
@@ -69,8 +68,6 @@ def test_others_see_nothing_of_a_bad_kernel(torch: Any, fragile: Daemon, bad: st
 
 
 def test_a_users_kernel_comes_back(torch: Any, supervised: Daemon) -> None:
-    import kops
-
     a, c = torch.randn(1000, device="cuda"), torch.empty(1000, device="cuda")
     with kops.connect(supervised.socket_path) as client:
         add = client.kernel(sources.FIVE, "add2_kernel", "float* c, const float* a, const float* b, int n", grid=8, block=128)

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import kops
 import pytest
-from check import assert_right
+from check import assert_right, random
 
 NAMES = ("float8_e4m3fn", "float8_e5m2")
 PAIRS = [(a, b) for a in NAMES for b in NAMES]
 OUTS = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 SHAPES = ((256, 256, 256), (515, 256, 128), (1, 512, 4096), (16, 4096, 64), (130, 96, 259), (1024, 768, 8192), (3, 5, 1))
-
-
-def random(torch: Any, *shape: int, dtype: str) -> Any:
-    return torch.randn(shape, device="cuda").to(getattr(torch, dtype))
 
 
 def reference(a: Any, b: Any, scale_a: Any, scale_b: Any) -> tuple[Any, Any]:
@@ -42,8 +39,6 @@ def variants(k: Any) -> list[str]:
 @pytest.mark.parametrize(("of_a", "of_b"), PAIRS)
 def test_every_variant(torch: Any, k: Any, of_a: str, of_b: str, precision: str) -> None:
     """Every kernel that takes the product is right, and so is the one that is chosen."""
-    import kops
-
     ran = set()
     for m, n, depth in SHAPES:
         a, b = random(torch, m, depth, dtype=of_a), random(torch, n, depth, dtype=of_b).t()
@@ -131,8 +126,6 @@ def test_in_graphs_and_compiled(torch: Any, k: Any) -> None:
 
 def test_it_is_tuned(torch: Any, k: Any) -> None:
     """The choice among cuBLASLt's algorithms and our kernel is measured, and is right."""
-    import kops
-
     a, b = random(torch, 512, 512, dtype=NAMES[0]), random(torch, 512, 512, dtype=NAMES[0]).t()
     one = torch.ones((), device="cuda")
     if "cublaslt" not in variants(k):

@@ -6,13 +6,9 @@ from typing import Any
 
 import kops
 import pytest
-from check import DTYPES, assert_add, assert_gemm, assert_square, gemm_variants
+from check import DTYPES, assert_add, assert_gemm, assert_square, gemm_variants, random
 
 MILLION = 1_048_576
-
-
-def random(torch: Any, *shape: int, dtype: str = "float32") -> Any:
-    return torch.randn(shape, device="cuda").to(getattr(torch, dtype))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -192,8 +188,6 @@ def test_profile_and_timings(torch: Any, k: Any) -> None:
 @pytest.mark.parametrize("variant", ["tiled", "cublaslt"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_gemm_gives_f32(torch: Any, k: Any, dtype: str, variant: str) -> None:
-    import kops
-
     if variant not in gemm_variants(k):
         pytest.skip(f"the daemon has no {variant}")
     for batch, m, depth, n in ((), 515, 259, 130), ((), 1024, 4096, 512), ((3,), 64, 72, 40), ((), 1, 65, 1000):

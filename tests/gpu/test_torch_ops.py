@@ -6,8 +6,8 @@ import importlib.util
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -235,23 +235,17 @@ def test_graphed_callables(torch: Any) -> None:
 
 def test_threads(torch: Any, k: Any) -> None:
     """Each on its own stream, forward and backward."""
-    wrong: list[str] = []
 
     def work(number: int) -> None:
         with torch.cuda.stream(torch.cuda.Stream()):
             for i in range(100):
                 x = torch.full((1000,), float(number + i), device="cuda", requires_grad=True)
                 OPS.square(OPS.add(x, x)).sum().backward()
-                if not bool((x.grad == 8 * (number + i)).all()):
-                    wrong.append(f"thread {number}, call {i}")
+                assert bool((x.grad == 8 * (number + i)).all()), f"thread {number}, call {i}"
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(work, range(4)))
     k.synchronize()
-    assert not wrong
 
 
 def test_tensors_of_two_places(torch: Any) -> None:

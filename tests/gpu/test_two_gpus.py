@@ -6,10 +6,11 @@ which the daemon's log tells, and does what it likes with others.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import kops
 import pytest
 from check import assert_add, assert_gemm, assert_square
 from support.daemon import Daemon
@@ -31,50 +32,38 @@ def sleepy(torch: Any) -> Iterator[Daemon]:
 
 @pytest.fixture
 def both(sleepy: Daemon) -> Iterator[Any]:
-    import kops
-
     with kops.connect(sleepy.socket_path) as client:
         yield client
 
 
-def work(torch: Any, client: Any, device: str, failed: list[BaseException]) -> None:
+def work(torch: Any, client: Any, device: str) -> None:
     """Blocking, timed and ordered calls, a gemm of cuBLASLt's, and a program, which becomes a graph."""
-    try:
-        with torch.cuda.device(device):
-            a, b = (torch.randn(MILLION, device=device) for _ in range(2))
-            m = torch.randn(256, 256, device=device)
-            with client.program() as program:
-                c = client.add(a, b)
-                d = client.square(c)
-            for _ in range(ROUNDS):
-                assert_add(client.add(a, b, blocking=True), a, b)
-                e, timings = client.square(a, timing=True)
-                assert timings.gpu_us is not None
-                assert_square(e, a)
-                assert_gemm(client.gemm(m, m), m, m)
-                program.run()
-                assert_square(d, c)
-            program.release()
-    except (AssertionError, RuntimeError) as error:
-        failed.append(error)
+    with torch.cuda.device(device):
+        a, b = (torch.randn(MILLION, device=device) for _ in range(2))
+        m = torch.randn(256, 256, device=device)
+        with client.program() as program:
+            c = client.add(a, b)
+            d = client.square(c)
+        for _ in range(ROUNDS):
+            assert_add(client.add(a, b, blocking=True), a, b)
+            e, timings = client.square(a, timing=True)
+            assert timings.gpu_us is not None
+            assert_square(e, a)
+            assert_gemm(client.gemm(m, m), m, m)
+            program.run()
+            assert_square(d, c)
+        program.release()
 
 
 def test_at_the_same_time(torch: Any, both: Any) -> None:
-    failed: list[BaseException] = []
-    threads = [threading.Thread(target=work, args=(torch, both, f"cuda:{i}", failed)) for i in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed, failed
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda device: work(torch, both, device), ("cuda:0", "cuda:1")))
 
 
 def test_in_turn(torch: Any, both: Any) -> None:
-    failed: list[BaseException] = []
     for _ in range(3):
-        for i in range(2):
-            work(torch, both, f"cuda:{i}", failed)
-    assert not failed, failed
+        for device in ("cuda:0", "cuda:1"):
+            work(torch, both, device)
 
 
 def test_shared_host_memory_goes_through_both(both: Any) -> None:
@@ -87,22 +76,11 @@ def test_shared_host_memory_goes_through_both(both: Any) -> None:
 
 
 def test_clients_come_and_go(torch: Any, sleepy: Daemon) -> None:
-    import kops
-
-    failed: list[BaseException] = []
-
     def visit(i: int) -> None:
-        try:
-            for _ in range(10):
-                with kops.connect(sleepy.socket_path) as client, torch.cuda.device(i):
-                    a = torch.randn(MILLION, device=f"cuda:{i}")
-                    assert_square(client.square(a), a)
-        except (AssertionError, RuntimeError) as error:
-            failed.append(error)
+        for _ in range(10):
+            with kops.connect(sleepy.socket_path) as client, torch.cuda.device(i):
+                a = torch.randn(MILLION, device=f"cuda:{i}")
+                assert_square(client.square(a), a)
 
-    threads = [threading.Thread(target=visit, args=(i % 2,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed, failed
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(visit, (0, 1, 0, 1)))

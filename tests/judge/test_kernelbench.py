@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from kops import BadArgument, judge
 from kops.judge import kernelbench
@@ -61,8 +62,6 @@ def test_a_problem_without_its_own_sizes(interpreter: judge.Judge) -> None:
 
 
 def test_weights_and_inputs_are_drawn_anew() -> None:
-    import numpy as np
-
     task = kernelbench.load(PROBLEMS / "norm.py", small={"batch_size": 2})
     case = task.cases[0]
     assert (case["window_0"], case["window_1"], case["height"], case["features"]) == (2, 3, 16, 4)
