@@ -39,22 +39,16 @@ def test_every_flag_of_the_daemon(pages: dict[str, Path]) -> None:
     assert flags(kopsd("--help").stdout) <= flags(text(pages["kopsd.8"]))
 
 
-def test_every_command_and_its_flags(pages: dict[str, Path]) -> None:
+def test_every_command_with_its_flags_and_usages(pages: dict[str, Path]) -> None:
+    """Its ways to be called are each on a line of its own, as the command says them."""
     page = text(pages["kopsctl.1"])
     assert commands()
     for command in commands():
+        said = kopsctl(command, "--help").stdout
+        usages = re.findall(r"^(?:Usage: |       )(kopsctl .*)$", said, re.M)
         assert f"\n.Ss {command}\n" in page
-        assert flags(kopsctl(command, "--help").stdout) <= flags(page), command
-
-
-def test_every_usage(pages: dict[str, Path]) -> None:
-    """A command's ways to be called, each on a line of its own, as the command says them."""
-    page = text(pages["kopsctl.1"])
-    for command in commands():
-        usages = re.findall(r"^(?:Usage: |       )(kopsctl .*)$", kopsctl(command, "--help").stdout, re.M)
-        assert usages, command
-        for usage in usages:
-            assert f"\n{usage}\n" in page
+        assert flags(said) <= flags(page), command
+        assert usages and all(f"\n{usage}\n" in page for usage in usages), (command, usages)
 
 
 def test_every_setting(pages: dict[str, Path]) -> None:

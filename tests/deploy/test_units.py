@@ -42,15 +42,6 @@ def test_units_load(tmp_path: Path) -> None:
     assert done.returncode == 0 and not complaints, done.stderr
 
 
-def test_a_wrong_unit_does_not_load(tmp_path: Path) -> None:
-    """The check above finds what it is for."""
-    analyze = needs("systemd-analyze")
-    text = with_paths_of_this_build(unit("kopsd.service")).replace("ProtectHome=yes", "ProtectHouse=yes")
-    (tmp_path / "kopsd.service").write_text(text, encoding="utf-8")
-    (tmp_path / "kopsd.socket").write_text(unit("kopsd.socket"), encoding="utf-8")
-    assert "ProtectHouse" in run(analyze, "verify", "--man=no", str(tmp_path / "kopsd.service")).stderr
-
-
 @pytest.mark.parametrize("name", sorted(EXPOSURE))
 def test_exposure(name: str, tmp_path: Path) -> None:
     analyze = needs("systemd-analyze")
