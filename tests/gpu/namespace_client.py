@@ -18,6 +18,7 @@ from typing import Any
 TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS.parent / "client_py"), str(Path(__file__).parent)]
 
+from cuda_driver import Driver  # noqa: E402
 from support import raw  # noqa: E402
 from support.memfd import Shared  # noqa: E402
 
@@ -57,8 +58,6 @@ def on_memory(connection: raw.Connection, driver: Any, address: int, params: dic
 
 def cuda_ipc(connection: raw.Connection) -> list[float]:
     """Memory of cuMemAlloc, as cudaMalloc's and torch's by default."""
-    from cuda_driver import Driver
-
     driver = Driver()
     address = driver.alloc(CHUNK)
     return on_memory(connection, driver, address, driver.export(address), [])
@@ -66,8 +65,6 @@ def cuda_ipc(connection: raw.Connection) -> list[float]:
 
 def cuda_vmm(connection: raw.Connection) -> list[float]:
     """Virtual memory, as torch's with expandable segments."""
-    from cuda_driver import Driver
-
     driver = Driver()
     address = driver.vmm_reserve(CHUNK)
     driver.map_new(address, CHUNK)
@@ -78,8 +75,6 @@ def cuda_vmm(connection: raw.Connection) -> list[float]:
 
 def cuda_pool(connection: raw.Connection) -> list[float]:
     """Memory of an exportable pool of cudaMallocAsync."""
-    from cuda_driver import Driver
-
     driver = Driver()
     pool = driver.pool_create()
     address = driver.alloc_from(pool, CHUNK)
@@ -88,8 +83,6 @@ def cuda_pool(connection: raw.Connection) -> list[float]:
 
 def alloc(connection: raw.Connection) -> list[float]:
     """Memory of the daemon's, whose descriptor comes with the reply."""
-    from cuda_driver import Driver
-
     driver = Driver()
     reply = connection.reply(connection.request("alloc", {"size": CHUNK, "device": driver.uuid()}))
     buffer, fds = reply.get(), reply.fds

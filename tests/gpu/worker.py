@@ -5,6 +5,7 @@ A worker prints one line of JSON a step and waits for a line on its standard inp
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import sys
@@ -68,23 +69,23 @@ def checker(path: str, seed: str, rounds: str) -> None:
 
 def exporter(_path: str, n_bytes: str) -> None:
     """Shares device memory filled with ones; frees it, or ends, when told to."""
-    import struct
-
     from cuda_driver import Driver
 
     driver = Driver()
-    pointer = driver.alloc(int(n_bytes))
-    count = int(n_bytes) // 4
-    driver.call("cuMemsetD32_v2", _u64(pointer), _u32(struct.unpack("<I", struct.pack("<f", 1.0))[0]), _size(count))
-    driver.synchronize()
+
+    def made_of(word: int) -> int:
+        pointer = driver.alloc(int(n_bytes))
+        driver.call("cuMemsetD32_v2", ctypes.c_uint64(pointer), ctypes.c_uint32(word), ctypes.c_size_t(int(n_bytes) // 4))
+        driver.synchronize()
+        return pointer
+
+    pointer = made_of(0x3F800000)
     exported = driver.export(pointer)
     say(**{**exported, "handle": exported["handle"].hex()}, offset=0)
     if wait() == "free":
         driver.free(pointer)
         driver.synchronize()
-        again = driver.alloc(int(n_bytes))  # perhaps at the same place
-        driver.call("cuMemsetD32_v2", _u64(again), _u32(0x7FC00000), _size(count))
-        driver.synchronize()
+        made_of(0x7FC00000)  # perhaps at the same place
         say(freed=True)
         wait()
 
@@ -113,10 +114,7 @@ def staging(path: str) -> None:
 
     with connect(path) as k:
         generator = numpy.random.default_rng(1)
-        a, b = (
-            k.array(generator.random((640, 320), numpy.float32)),
-            k.array(generator.random((640, 320), numpy.float32)),
-        )
+        a, b = (k.array(generator.random((640, 320), numpy.float32)) for _ in range(2))
         gpu = next(device for device in k.devices if device.backend == "cuda")
         total, timings = k.add(a, b, device=gpu, timing=True)
         numpy.testing.assert_array_equal(numpy.asarray(total), numpy.asarray(a) + numpy.asarray(b))
@@ -201,8 +199,6 @@ def expandable(path: str) -> None:
 
 def remapped(path: str) -> None:
     """Virtual memory by hand: the id of a chunk tells that other memory is mapped at its address."""
-    import ctypes
-
     from cuda_driver import Array, Driver
     from kops._memory.allocations import allocations
     from kops._memory.exports import chunk_id
@@ -229,8 +225,6 @@ def remapped(path: str) -> None:
 
 def pooled(path: str) -> None:
     """Memory of an exportable pool, twice, and of one that is not."""
-    import ctypes
-
     import kops
     from cuda_driver import Array, Driver
 
@@ -253,24 +247,6 @@ def pooled(path: str) -> None:
         except kops.KopsError as error:
             say(code=error.code, message=str(error))
         k.ping()
-
-
-def _u64(value: int) -> Any:
-    import ctypes
-
-    return ctypes.c_uint64(value)
-
-
-def _u32(value: int) -> Any:
-    import ctypes
-
-    return ctypes.c_uint32(value)
-
-
-def _size(value: int) -> Any:
-    import ctypes
-
-    return ctypes.c_size_t(value)
 
 
 if __name__ == "__main__":
