@@ -202,6 +202,7 @@ def test_an_executor_is_killed_under_ordered_calls(torch: Any, isolated: Daemon,
 
 # ---- memory of every kind, in the executor of a user ----
 
+
 def test_torchs_memory_in_a_domain(torch: Any, isolated: Daemon) -> None:
     with Worker("checker", isolated.socket_path, "11", "12", KOPS_TEST_DOMAIN="1") as worker:
         assert worker.hear() == {"ready": True}
