@@ -169,8 +169,6 @@ static bool parameter(struct cubin_kernel *k, const unsigned char *bytes, size_t
 static bool kernel_record(const struct reader *r, struct cubin_kernel *k, unsigned tag, uint16_t value,
                           const unsigned char *bytes, size_t size)
 {
-    (void)r;
-    (void)value;
     if (tag == TAG_PARAM)
         return parameter(k, bytes, size);
     if (tag == TAG_MAX_THREADS && size >= 12)
@@ -200,8 +198,6 @@ static bool image_record(const struct reader *r, struct cubin_kernel *unused, un
 {
     struct cubin_kernel *k;
 
-    (void)unused;
-    (void)value;
     if ((tag != TAG_REGISTERS && tag != TAG_FRAME_SIZE) || size < 8)
         return true;
     k = kernel_named(r->cubin, symbol_name(r, word(bytes)));
@@ -215,9 +211,6 @@ static bool image_record(const struct reader *r, struct cubin_kernel *unused, un
 static bool compat_record(const struct reader *r, struct cubin_kernel *unused, unsigned tag, uint16_t value,
                           const unsigned char *bytes, size_t size)
 {
-    (void)unused;
-    (void)bytes;
-    (void)size;
     if (tag == TAG_ONE_ARCH)
         r->cubin->accelerated = value != 0;
     return true;

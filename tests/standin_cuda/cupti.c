@@ -134,7 +134,6 @@ API cuptiSubscribe(CUpti_SubscriberHandle *subscriber, CUpti_CallbackFunc functi
 
 API cuptiUnsubscribe(CUpti_SubscriberHandle subscriber)
 {
-    (void)subscriber;
     callback = NULL;
     return CUPTI_SUCCESS;
 }
@@ -142,7 +141,6 @@ API cuptiUnsubscribe(CUpti_SubscriberHandle subscriber)
 API cuptiEnableCallback(uint32_t enable, CUpti_SubscriberHandle subscriber, CUpti_CallbackDomain domain,
                         CUpti_CallbackId id)
 {
-    (void)subscriber, (void)id;
     return enable && domain == CUPTI_CB_DOMAIN_DRIVER_API ? CUPTI_SUCCESS : CUPTI_ERROR_INVALID_PARAMETER;
 }
 
@@ -250,7 +248,6 @@ API cuptiActivityFlushAll(uint32_t flags)
 {
     bool waits;
 
-    (void)flags;
     pthread_mutex_lock(&lock);
     waits = fresh;
     fresh = false;

@@ -291,7 +291,6 @@ API cuptiRangeProfilerSetConfig(struct cupti_set_config *p)
 
 API cuptiRangeProfilerStart(struct cupti_profiler *p)
 {
-    (void)p;
     demand(configured && !started, "started twice");
     started = result_of("start") == 0;
     return result_of("start");

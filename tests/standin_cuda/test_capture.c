@@ -15,7 +15,6 @@ static CUresult synchronize(void *stream)
 
 static CUresult synchronize_all(void *stream)
 {
-    (void)stream;
     return cuCtxSynchronize();
 }
 
@@ -23,7 +22,6 @@ static CUresult allocate(void *stream)
 {
     CUdeviceptr a;
 
-    (void)stream;
     return cuMemAlloc(&a, 64);
 }
 

@@ -72,14 +72,11 @@ static CUresult add_run_n(const struct arguments *a, uint64_t n)
 /* Each thread steps by the whole grid. */
 static void add2_uses(const struct arguments *a, const struct launch *l, struct op *op)
 {
-    (void)l;
     add_uses_n(a, positive(a->numbers[0]), op);
 }
 
 static CUresult add2_run(const struct arguments *a, const struct launch *l, const struct context *context)
 {
-    (void)l;
-    (void)context;
     return add_run_n(a, positive(a->numbers[0]));
 }
 
@@ -90,7 +87,6 @@ static void vector_add_uses(const struct arguments *a, const struct launch *l, s
 
 static CUresult vector_add_run(const struct arguments *a, const struct launch *l, const struct context *context)
 {
-    (void)context;
     return add_run_n(a, least(positive(a->numbers[0]), l->threads[0]));
 }
 
@@ -110,7 +106,6 @@ static CUresult square_run(const struct arguments *a, const struct launch *l, co
     uint64_t width = positive(a->numbers[0]), columns = least(width, l->threads[0]);
     uint64_t rows = least(positive(a->numbers[1]), l->threads[1]);
 
-    (void)context;
     for (uint64_t y = 0; y < rows; y++)
         for (uint64_t x = 0; x < columns; x++) {
             float value = f32(a->pointers[0])[y * width + x];
@@ -126,7 +121,6 @@ static void gemm_uses(const struct arguments *a, const struct launch *l, struct 
 {
     uint64_t n = positive(a->numbers[0]), m = positive(a->numbers[1]), k = positive(a->numbers[2]);
 
-    (void)l;
     if (!n || !m)
         return;
     use_f32(op, a->pointers[0], n * m, true);
@@ -167,7 +161,6 @@ static CUresult custom_run(const struct arguments *a, const struct launch *l, co
 {
     uint64_t n = least(positive(a->numbers[0]), l->threads[0]);
 
-    (void)context;
     for (uint64_t i = 0; i < n; i++)
         f32(a->pointers[0])[i] = 2 * f32(a->pointers[1])[i];
     return CUDA_SUCCESS;
@@ -184,7 +177,6 @@ static CUresult sum_run(const struct arguments *a, const struct launch *l, const
 {
     uint64_t n = positive(a->numbers[0]), step = (uint64_t)l->grid * l->block;
 
-    (void)context;
     if (l->shared < l->block * sizeof(float)) {
         fprintf(stderr, "cuda_standin: sum_dynamic_shared has %u bytes of shared memory\n", l->shared);
         return CUDA_ERROR_ILLEGAL_ADDRESS;
@@ -204,7 +196,6 @@ static CUresult sum_run(const struct arguments *a, const struct launch *l, const
 
 static void histogram_uses(const struct arguments *a, const struct launch *l, struct op *op)
 {
-    (void)l;
     if (a->numbers[0] <= 0)
         return;
     op_use(op, a->pointers[0], BINS * sizeof(uint32_t), true);
@@ -216,8 +207,6 @@ static CUresult histogram_run(const struct arguments *a, const struct launch *l,
     uint32_t *bins = (uint32_t *)(uintptr_t)a->pointers[0];
     const unsigned char *data = (const unsigned char *)(uintptr_t)a->pointers[1];
 
-    (void)l;
-    (void)context;
     for (uint64_t i = 0; i < positive(a->numbers[0]); i++)
         bins[data[i]]++;
     return CUDA_SUCCESS;
@@ -227,17 +216,12 @@ static CUresult histogram_run(const struct arguments *a, const struct launch *l,
 
 static void nothing_used(const struct arguments *a, const struct launch *l, struct op *op)
 {
-    (void)a;
-    (void)l;
-    (void)op;
 }
 
 static CUresult spin_run(const struct arguments *a, const struct launch *l, const struct context *context)
 {
     const struct timespec pause = {.tv_nsec = 1000000};
 
-    (void)a;
-    (void)l;
     while (!context->broken)
         nanosleep(&pause, NULL);
     return CUDA_SUCCESS;
@@ -245,9 +229,6 @@ static CUresult spin_run(const struct arguments *a, const struct launch *l, cons
 
 static CUresult fault_run(const struct arguments *a, const struct launch *l, const struct context *context)
 {
-    (void)a;
-    (void)l;
-    (void)context;
     return CUDA_ERROR_ILLEGAL_ADDRESS;
 }
 
@@ -257,7 +238,6 @@ enum { SLICE_NS = 200000 };
 
 static void counts_word(const struct arguments *a, const struct launch *l, struct op *op)
 {
-    (void)l;
     op_use(op, a->pointers[0], sizeof(uint32_t), true);
 }
 
@@ -271,7 +251,6 @@ static CUresult count_run(const struct arguments *a, const struct launch *l, con
 {
     const struct timespec pause = {.tv_nsec = SLICE_NS};
 
-    (void)l;
     while (!context->broken) {
         add_one(a->pointers[0]);
         nanosleep(&pause, NULL);
@@ -285,7 +264,6 @@ static CUresult run_for_run(const struct arguments *a, const struct launch *l, c
     const uint64_t end_ns = now_ns() + positive(a->numbers[0]) * 1000;
     uint64_t now;
 
-    (void)l;
     while ((now = now_ns()) < end_ns && !context->broken) {
         const struct timespec pause = {.tv_nsec = (long)least(end_ns - now, SLICE_NS)};
 
@@ -297,7 +275,6 @@ static CUresult run_for_run(const struct arguments *a, const struct launch *l, c
 
 static void read_uses(const struct arguments *a, const struct launch *l, struct op *op)
 {
-    (void)l;
     if (a->numbers[0] > 0)
         op_use(op, a->pointers[0], positive(a->numbers[0]) * sizeof(uint32_t), true);
 }
@@ -322,7 +299,6 @@ static CUresult read_run(const struct arguments *a, const struct launch *l, cons
 {
     uint32_t *out = (uint32_t *)(uintptr_t)a->pointers[0];
 
-    (void)l;
     for (uint64_t i = 0; i < positive(a->numbers[0]); i++) {
         const uint64_t address = a->pointers[1] + i * sizeof(*out);
 
@@ -336,22 +312,18 @@ static CUresult read_run(const struct arguments *a, const struct launch *l, cons
 
 static void tell_uses(const struct arguments *a, const struct launch *l, struct op *op)
 {
-    (void)l;
     op_use(op, a->pointers[0], sizeof(uint64_t), true);
 }
 
 /* (unsigned long long *out, const float *p) */
 static CUresult tell_run(const struct arguments *a, const struct launch *l, const struct context *context)
 {
-    (void)l;
-    (void)context;
     memcpy((void *)(uintptr_t)a->pointers[0], &a->pointers[1], sizeof(a->pointers[1]));
     return CUDA_SUCCESS;
 }
 
 static void times_uses(const struct arguments *a, const struct launch *l, struct op *op)
 {
-    (void)l;
     op_use(op, a->pointers[0] + 2 * sizeof(uint64_t) * positive(a->numbers[0]), 2 * sizeof(uint64_t), true);
 }
 
@@ -360,8 +332,6 @@ static CUresult times_run(const struct arguments *a, const struct launch *l, con
 {
     uint64_t *times = (uint64_t *)(uintptr_t)a->pointers[0] + 2 * positive(a->numbers[0]);
 
-    (void)l;
-    (void)context;
     times[0] = now_ns();
     times[1] = now_ns();
     return CUDA_SUCCESS;
@@ -373,7 +343,6 @@ static void maps_uses(const struct arguments *a, const struct launch *l, struct 
 {
     struct maps_tensor out, in;
 
-    (void)l;
     if (maps_find(a->maps[0], &out) && maps_find(a->maps[1], &in)) {
         op_use(op, out.address, out.bytes, true);
         op_use(op, in.address, in.bytes, false);
@@ -384,8 +353,6 @@ static CUresult maps_run(const struct arguments *a, const struct launch *l, cons
 {
     struct maps_tensor out, in;
 
-    (void)l;
-    (void)context;
     if (!maps_find(a->maps[0], &out) || !maps_find(a->maps[1], &in) || out.count != in.count || out.size != in.size ||
         out.size != sizeof(float))
         return CUDA_ERROR_ILLEGAL_ADDRESS;

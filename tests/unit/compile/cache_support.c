@@ -65,6 +65,32 @@ void assert_same_module(const struct compiled *a, const struct compiled *b)
     assert_memory_equal(a->image, b->image, a->image_size);
 }
 
+/* Calls unlink or counts. */
+static unsigned walk(const char *directory, bool remove_them)
+{
+    DIR *d = opendir(directory);
+    struct dirent *entry;
+    unsigned n = 0;
+
+    assert_non_null(d);
+    while ((entry = readdir(d))) {
+        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
+            continue;
+        n += strcmp(entry->d_name, "secret") != 0;
+        if (remove_them && unlinkat(dirfd(d), entry->d_name, 0) < 0)
+            unlinkat(dirfd(d), entry->d_name, AT_REMOVEDIR);
+    }
+    closedir(d);
+    return n;
+}
+
+static void directory_remove(void *directory)
+{
+    walk(directory, true);
+    rmdir(directory);
+    free(directory);
+}
+
 const char *directory_new(void)
 {
     static char path[64];
@@ -72,7 +98,7 @@ const char *directory_new(void)
 
     snprintf(path, sizeof(path), "%s/kops-cache-XXXXXX", parent && strlen(parent) < 32 ? parent : "/tmp");
     assert_non_null(mkdtemp(path));
-    return strdup(path);
+    return opened(strdup(path), directory_remove);
 }
 
 const char *path_of(const char *directory, const char *name)
@@ -93,32 +119,6 @@ const char *path_of_module(const char *directory, unsigned seed)
     module_key(seed, key);
     key_to_hex(key, hex);
     return path_of(directory, hex);
-}
-
-/* Calls unlink or counts. */
-static unsigned walk(const char *directory, bool remove_them)
-{
-    DIR *d = opendir(directory);
-    struct dirent *entry;
-    unsigned n = 0;
-
-    assert_non_null(d);
-    while ((entry = readdir(d))) {
-        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
-            continue;
-        n += strcmp(entry->d_name, "secret") != 0;
-        if (remove_them && unlinkat(dirfd(d), entry->d_name, 0) < 0)
-            unlinkat(dirfd(d), entry->d_name, AT_REMOVEDIR);
-    }
-    closedir(d);
-    return n;
-}
-
-void directory_remove(const char *directory)
-{
-    walk(directory, true);
-    rmdir(directory);
-    free((char *)directory);
 }
 
 unsigned directory_count(const char *directory)
@@ -185,6 +185,11 @@ unsigned log_end(const char *event)
     return n;
 }
 
+static void disk_close(void *disk)
+{
+    cache_disk_close(disk);
+}
+
 struct cache_disk *disk_opened(const char *directory, uint64_t limit)
 {
     struct cache_disk *d = NULL;
@@ -192,7 +197,7 @@ struct cache_disk *disk_opened(const char *directory, uint64_t limit)
 
     if (cache_disk_open(directory, limit, &d, &e) < 0)
         fail_msg("%s: %s", directory, e.message);
-    return d;
+    return opened(d, disk_close);
 }
 
 void disk_store(struct cache_disk *d, unsigned seed, size_t size)

@@ -13,6 +13,7 @@
 #include "compile/compiled.h"
 #include "compile/compiler.h"
 #include "compile/key.h"
+#include "tests/unit/opened.h"
 
 /* A module named after `seed`, whose image has `image_size` bytes. Its content is made up: compiled_verify() of these
  * tests refuses only a module whose image begins with "bad". */
@@ -20,12 +21,11 @@ struct compiled *module_new(unsigned seed, size_t image_size);
 void module_key(unsigned seed, unsigned char ret_key[KEY_BYTES]);
 void assert_same_module(const struct compiled *a, const struct compiled *b);
 
-/* A new empty directory, mode 0700; `path_of` gives a path in it, valid until the next but three calls. */
+/* A new empty directory, mode 0700, which goes with the test; `path_of` gives a path in it, valid until the next but
+ * three calls. */
 const char *directory_new(void);
 const char *path_of(const char *directory, const char *name);
 const char *path_of_module(const char *directory, unsigned seed);
-/* With all in it. */
-void directory_remove(const char *directory);
 /* Names in it but "secret", ".", "..". */
 unsigned directory_count(const char *directory);
 
@@ -36,7 +36,8 @@ void file_used(const char *path, long seconds);
 
 struct cache_disk;
 
-/* A cache in that directory; a module of so many bytes in it; whether it has that module, as it was. */
+/* A cache in that directory, until the test ends; a module of so many bytes in it; whether it has that module, as it
+ * was. */
 struct cache_disk *disk_opened(const char *directory, uint64_t limit);
 void disk_store(struct cache_disk *d, unsigned seed, size_t size);
 bool disk_has(struct cache_disk *d, unsigned seed, size_t size);

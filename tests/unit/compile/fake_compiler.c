@@ -98,8 +98,6 @@ struct compiler *compiler_new(uv_loop_t *loop, const struct compiler_config *con
 {
     struct compiler *c = calloc(1, sizeof(*c));
 
-    (void)config;
-    (void)e;
     c->loop = loop;
     c->handle.data = c;
     uv_check_init(loop, &c->handle);
@@ -124,45 +122,36 @@ void compiler_close(struct compiler *compiler, void (*closed)(void *context), vo
 
 const char *compiler_name(const struct compiler *compiler)
 {
-    (void)compiler;
     return "fake";
 }
 
 const char *compiler_identity(const struct compiler *compiler)
 {
-    (void)compiler;
     return identity;
 }
 
 const char *compiler_include(const struct compiler *compiler)
 {
-    (void)compiler;
     return "/opt/toolkit/include";
 }
 
 unsigned compiler_trees(const struct compiler *compiler)
 {
-    (void)compiler;
     return 0;
 }
 
 const char *compiler_tree(const struct compiler *compiler, unsigned i)
 {
-    (void)compiler;
-    (void)i;
     return NULL;
 }
 
 bool compiler_usable(const struct compiler *compiler, struct error *e)
 {
-    (void)compiler;
-    (void)e;
     return true;
 }
 
 void compiler_warm(struct compiler *compiler)
 {
-    (void)compiler;
 }
 
 static void join_texts(char *into, size_t size, const char *const *texts, unsigned n)
@@ -179,7 +168,6 @@ struct compile_job *compiler_compile(struct compiler *compiler, const struct com
 {
     struct compile_job *job;
 
-    (void)compiler;
     if (short_of_memory)
         return NULL;
     job = calloc(1, sizeof(*job));

@@ -130,7 +130,6 @@ struct remote *remote_new(uv_loop_t *loop, const struct remote_config *config, s
 {
     struct remote *r = calloc(1, sizeof(*r));
 
-    (void)e;
     servers++;
     strncpy(r->url, config->url, sizeof(r->url) - 1);
     uv_idle_init(loop, &r->later);
@@ -188,8 +187,6 @@ static struct remote_request *ask_it(struct list *of, int fd, remote_done *done,
 struct remote_request *remote_get(struct remote *r, const unsigned char key[REMOTE_KEY_BYTES], remote_done *done,
                                   void *context)
 {
-    (void)r;
-    (void)key;
     asked += !rests;
     return ask_it(&gets, -1, done, context);
 }
@@ -197,8 +194,6 @@ struct remote_request *remote_get(struct remote *r, const unsigned char key[REMO
 struct remote_request *remote_put(struct remote *r, const unsigned char key[REMOTE_KEY_BYTES], int fd,
                                   remote_done *done, void *context)
 {
-    (void)r;
-    (void)key;
     return ask_it(&puts_, fd, done, context);
 }
 
@@ -212,13 +207,11 @@ void remote_cancel(struct remote_request *q, bool too_slow)
 
 void remote_judge(struct remote *r, bool is_good, const char *why)
 {
-    (void)r;
     assert_true(is_good || *why);
     *(is_good ? &good : &bad) += 1;
 }
 
 void remote_report(const struct remote *r, struct remote_report *ret)
 {
-    (void)r;
     *ret = (struct remote_report){.state = rests ? REMOTE_RESTING : REMOTE_SERVING};
 }

@@ -173,7 +173,6 @@ unsigned open_descriptors(void)
 
 static void on_tick(uv_timer_t *timer)
 {
-    (void)timer;
 }
 
 void run_until(struct fixture *f, bool (*true_now)(void *context), void *context)

@@ -8,6 +8,36 @@
 
 uv_loop_t loop;
 
+int loop_open(void **state)
+{
+    return uv_loop_init(&loop);
+}
+
+int loop_close(void **state)
+{
+    return uv_loop_close(&loop);
+}
+
+static void note_closed(void *context)
+{
+    *(bool *)context = true;
+}
+
+static void service_end(void *s)
+{
+    bool closed = false;
+
+    code_service_close(s, note_closed, &closed);
+    assert_false(closed); /* never at once: the caller may still use it */
+    uv_run(&loop, UV_RUN_DEFAULT);
+    assert_true(closed);
+}
+
+struct code_service *service_opened(struct code_service *s)
+{
+    return opened(s, service_end);
+}
+
 struct code_service *service_open_with(const char *directory, uint64_t disk_bytes, uint64_t memory_bytes)
 {
     struct code_service_config config = {
@@ -17,27 +47,12 @@ struct code_service *service_open_with(const char *directory, uint64_t disk_byte
 
     if (!s)
         fail_msg("%s", e.message);
-    return s;
+    return service_opened(s);
 }
 
 struct code_service *service_open(const char *directory)
 {
     return service_open_with(directory, 1 << 20, 1 << 20);
-}
-
-static void note_closed(void *context)
-{
-    *(bool *)context = true;
-}
-
-void service_close(struct code_service *s)
-{
-    bool closed = false;
-
-    code_service_close(s, note_closed, &closed);
-    assert_false(closed); /* never at once: the caller may still use it */
-    uv_run(&loop, UV_RUN_DEFAULT);
-    assert_true(closed);
 }
 
 struct compile_input input_of(const char *source)
@@ -52,6 +67,11 @@ struct compile_input input_of(const char *source)
                                   .arch = "sm_90a"};
 }
 
+static void unref(void *compiled)
+{
+    compiled_unref(compiled);
+}
+
 static void answered(void *context, struct compiled *compiled, enum code_origin origin, const struct error *e,
                      const struct compile_failure *failure)
 {
@@ -59,7 +79,7 @@ static void answered(void *context, struct compiled *compiled, enum code_origin 
 
     a->answers++;
     a->request = NULL;
-    a->compiled = compiled;
+    a->compiled = compiled ? opened(compiled, unref) : NULL;
     a->origin = origin;
     a->code = compiled ? ERROR_NONE : e->code;
     snprintf(a->message, sizeof(a->message), "%s", compiled ? "" : e->message);
@@ -94,12 +114,6 @@ void ask_from(struct asker *asker, struct code_service *s, uint64_t user, uint64
     asker->request = request;
 }
 
-void asker_clear(struct asker *asker)
-{
-    compiled_unref(asker->compiled);
-    *asker = (struct asker){0};
-}
-
 void until_compiling(unsigned n)
 {
     while (fake_waiting() < n)
@@ -120,7 +134,6 @@ void until_idle(void)
 enum code_origin fetch(struct code_service *s, const char *source, unsigned seed)
 {
     struct asker a = {0};
-    enum code_origin origin;
 
     ask(&a, s, source);
     while (!a.answers) {
@@ -131,7 +144,5 @@ enum code_origin fetch(struct code_service *s, const char *source, unsigned seed
     }
     assert_non_null(a.compiled);
     assert_int_equal(a.compiled->image[1], (unsigned char)(31 + seed));
-    origin = a.origin;
-    asker_clear(&a);
-    return origin;
+    return a.origin;
 }

@@ -5,20 +5,21 @@
 #include "cache_support.h"
 #include "compile/service.h"
 
-/* The loop of all services. */
+/* The loop of all services; of a group of tests. */
 extern uv_loop_t loop;
+int loop_open(void **state);
+int loop_close(void **state);
 
-/* Of that directory (NULL: none) with 1 MiB each on disk and in memory. */
+/* Of that directory (NULL: none) with 1 MiB each on disk and in memory, until the test ends. */
 struct code_service *service_open(const char *directory);
+/* One that the test has made: it ends with the test. */
+struct code_service *service_opened(struct code_service *s);
 struct code_service *service_open_with(const char *directory, uint64_t disk_bytes, uint64_t memory_bytes);
-/* Until all of it is gone. */
-void service_close(struct code_service *s);
-
 struct asker {
     struct code_service *service;
     struct code_request *request;
     unsigned answers;
-    struct compiled *compiled; /* of the answer; the asker's */
+    struct compiled *compiled; /* of the answer, until the test ends */
     enum code_origin origin;
     enum error_code code;
     char message[ERROR_MESSAGE_MAX], reason[16], log[64];
@@ -30,7 +31,6 @@ struct compile_input input_of(const char *source);
 /* Expects that it is taken. */
 void ask(struct asker *asker, struct code_service *s, const char *source);
 void ask_from(struct asker *asker, struct code_service *s, uint64_t user, uint64_t connection, const char *source);
-void asker_clear(struct asker *asker);
 
 /* Runs the loop until that many compiles wait, or the asker has so many answers, or nothing runs on the pool. */
 void until_compiling(unsigned n);

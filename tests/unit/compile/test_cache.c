@@ -36,7 +36,6 @@ static void memory_keeps_what_was_used(void **state)
     unsigned char key[KEY_BYTES];
     struct compiled *big;
 
-    (void)state;
     put(m, 1);
     put(m, 2);
     put(m, 3);
@@ -69,7 +68,6 @@ static void memory_outlives_nobody(void **state)
     unsigned char key[KEY_BYTES];
     struct compiled *mine;
 
-    (void)state;
     put(m, 1);
     module_key(1, key);
     mine = compiled_ref(cache_memory_get(m, key, 1)->compiled);
@@ -83,7 +81,6 @@ static void memory_with_many(void **state)
     struct cache_memory *m = cache_memory_new(1 << 26);
     unsigned seen = 0;
 
-    (void)state;
     for (unsigned i = 0; i < 3000; i++) { /* more than there are buckets */
         struct compiled *c = module_new(i, 16);
 
@@ -106,24 +103,22 @@ static void disk_outlives_the_daemon(void **state)
     struct cache_disk *d = disk_opened(directory, 1 << 20);
     struct stat st;
 
-    (void)state;
     assert_false(disk_has(d, 1, 5000));
     disk_store(d, 1, 5000);
     disk_store(d, 2, 1);
     assert_true(disk_has(d, 1, 5000));
-    cache_disk_close(d);
+    close_now(d);
     d = disk_opened(directory, 1 << 20);
     assert_true(disk_has(d, 1, 5000));
     assert_true(disk_has(d, 2, 1));
     assert_int_equal(cache_disk_counters(d).rejected, 0);
-    cache_disk_close(d);
+    close_now(d);
     assert_int_equal(directory_count(directory), 2); /* nothing temporary is left */
     assert_int_equal(stat(path_of_module(directory, 1), &st), 0);
     assert_int_equal(st.st_mode & 0777, 0600);
     assert_int_equal(stat(path_of(directory, "secret"), &st), 0);
     assert_int_equal(st.st_mode & 0777, 0600);
     assert_int_equal(st.st_size, 32);
-    directory_remove(directory);
 }
 
 static void disk_makes_its_directory(void **state)
@@ -134,12 +129,11 @@ static void disk_makes_its_directory(void **state)
     struct cache_disk *d = disk_opened(path, 1 << 20);
     struct stat st;
 
-    (void)state;
     umask(mask);
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(st.st_mode & 0777, 0700);
     disk_store(d, 1, 10);
-    cache_disk_close(d);
+    close_now(d);
     assert_int_equal(directory_count(path), 1);
     unlink(path_of_module(path, 1));
     unlink(path_of(path, "secret"));
@@ -147,7 +141,6 @@ static void disk_makes_its_directory(void **state)
     rmdir(above);
     free(path);
     free(above);
-    directory_remove(parent);
 }
 
 /* systemd gives services without a user of their own a link as their cache directory. */
@@ -157,15 +150,12 @@ static void disk_follows_a_link_to_its_directory(void **state)
     char *link = strdup(path_of(other, "link"));
     struct cache_disk *d;
 
-    (void)state;
     assert_int_equal(symlink(directory, link), 0);
     d = disk_opened(link, 1 << 20);
     disk_store(d, 1, 10);
-    cache_disk_close(d);
+    close_now(d);
     assert_int_equal(directory_count(directory), 1);
     free(link);
-    directory_remove(other);
-    directory_remove(directory);
 }
 
 static void disk_keeps_what_was_used(void **state)
@@ -174,7 +164,6 @@ static void disk_keeps_what_was_used(void **state)
     struct cache_disk *d = disk_opened(directory, 45000); /* four of 10 kB */
     unsigned char key[KEY_BYTES];
 
-    (void)state;
     for (unsigned i = 1; i <= 4; i++) {
         disk_store(d, i, 10000);
         file_used(path_of_module(directory, i), 1000 - i);
@@ -198,8 +187,6 @@ static void disk_keeps_what_was_used(void **state)
     disk_store(d, 7, 10000);
     assert_false(disk_has(d, 1, 10000));
     assert_true(disk_has(d, 7, 10000));
-    cache_disk_close(d);
-    directory_remove(directory);
 }
 
 static void disk_counts_what_earlier_daemons_left(void **state)
@@ -207,19 +194,16 @@ static void disk_counts_what_earlier_daemons_left(void **state)
     const char *directory = directory_new();
     struct cache_disk *d = disk_opened(directory, 1 << 20);
 
-    (void)state;
     for (unsigned i = 1; i <= 4; i++) {
         disk_store(d, i, 10000);
         file_used(path_of_module(directory, i), 1000 - i);
     }
-    cache_disk_close(d);
+    close_now(d);
     d = disk_opened(directory, 25000); /* less than before */
     disk_store(d, 5, 10000);
     assert_int_equal(directory_count(directory), 2);
     assert_true(disk_has(d, 4, 10000));
     assert_true(disk_has(d, 5, 10000));
-    cache_disk_close(d);
-    directory_remove(directory);
 }
 
 static void disk_replaces_and_removes(void **state)
@@ -231,7 +215,6 @@ static void disk_replaces_and_removes(void **state)
     struct error e;
     unsigned n;
 
-    (void)state;
     for (unsigned i = 0; i < 20; i++) /* the same one counts once */
         disk_store(d, 1, 10000);
     disk_store(d, 2, 10000);
@@ -250,8 +233,6 @@ static void disk_replaces_and_removes(void **state)
     assert_false(disk_has(d, 4, 26000));
     assert_int_equal(cache_disk_counters(d).evictions, 0);
     assert_int_equal(cache_disk_counters(d).failures, 0);
-    cache_disk_close(d);
-    directory_remove(directory);
 }
 
 static void disk_leaves_what_is_not_its_own(void **state)
@@ -259,7 +240,6 @@ static void disk_leaves_what_is_not_its_own(void **state)
     const char *directory = directory_new();
     struct cache_disk *d = disk_opened(directory, 25000);
 
-    (void)state;
     file_write(path_of(directory, "notes"), "mine", 4);
     file_write(path_of(directory, ".new-0123456789abcdef"), "half", 4);
     file_write(path_of(directory, ".new-fedcba9876543210"), "half", 4);
@@ -268,8 +248,6 @@ static void disk_leaves_what_is_not_its_own(void **state)
     assert_int_equal(access(path_of(directory, "notes"), F_OK), 0);
     assert_int_equal(access(path_of(directory, ".new-fedcba9876543210"), F_OK), 0); /* somebody may be writing it */
     assert_int_not_equal(access(path_of(directory, ".new-0123456789abcdef"), F_OK), 0);
-    cache_disk_close(d);
-    directory_remove(directory);
 }
 
 enum { THREADS = 4, ROUNDS = 200, MODULES = 8 };
@@ -313,7 +291,6 @@ static void disk_for_several_threads(void **state)
     pthread_t threads[THREADS];
     void *fault;
 
-    (void)state;
     for (unsigned i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, use_it, d), 0);
     for (unsigned i = 0; i < THREADS; i++) {
@@ -324,19 +301,17 @@ static void disk_for_several_threads(void **state)
     assert_in_range(directory_count(directory), 1, MODULES / 2);
     assert_int_equal(cache_disk_counters(d).rejected, 0); /* nobody ever saw half a file */
     assert_int_equal(cache_disk_counters(d).failures, 0);
-    cache_disk_close(d);
-    directory_remove(directory);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(memory_keeps_what_was_used), cmocka_unit_test(memory_outlives_nobody),
-        cmocka_unit_test(memory_with_many),           cmocka_unit_test(disk_outlives_the_daemon),
-        cmocka_unit_test(disk_makes_its_directory),   cmocka_unit_test(disk_follows_a_link_to_its_directory),
-        cmocka_unit_test(disk_keeps_what_was_used),   cmocka_unit_test(disk_counts_what_earlier_daemons_left),
-        cmocka_unit_test(disk_replaces_and_removes),  cmocka_unit_test(disk_leaves_what_is_not_its_own),
-        cmocka_unit_test(disk_for_several_threads),
+        OPENING_TEST(memory_keeps_what_was_used), OPENING_TEST(memory_outlives_nobody),
+        OPENING_TEST(memory_with_many),           OPENING_TEST(disk_outlives_the_daemon),
+        OPENING_TEST(disk_makes_its_directory),   OPENING_TEST(disk_follows_a_link_to_its_directory),
+        OPENING_TEST(disk_keeps_what_was_used),   OPENING_TEST(disk_counts_what_earlier_daemons_left),
+        OPENING_TEST(disk_replaces_and_removes),  OPENING_TEST(disk_leaves_what_is_not_its_own),
+        OPENING_TEST(disk_for_several_threads),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -122,7 +122,6 @@ static void lists_what_is_kept(void **state)
     struct answer a = list(s);
     uint64_t bytes = a.result.bytes;
 
-    (void)state;
     assert_int_equal(a.result.n_listed, 3);
     assert_string_equal(a.first_names[0], "kernel1<float>");
     assert_string_equal(a.listed[0].arch, "sm_90a");
@@ -131,7 +130,7 @@ static void lists_what_is_kept(void **state)
     assert_true(a.listed[0].age_s >= 0 && a.listed[0].age_s <= a.listed[2].age_s);
     assert_int_equal(bytes, a.listed[0].bytes + a.listed[1].bytes + a.listed[2].bytes);
     assert_int_equal(a.result.limit, 1 << 20);
-    service_close(s);
+    close_now(s);
 
     s = service_open(directory);       /* from the files alone */
     for (unsigned i = 0; i < 3; i++) { /* whichever was used last comes first */
@@ -156,7 +155,7 @@ static void lists_what_is_kept(void **state)
     assert_true(a.listed[2].on_disk);
     a = list(s); /* looking is no use */
     assert_true(a.listed[2].age_s > 499);
-    service_close(s);
+    close_now(s);
 
     s = with_three(NULL);
     a = list(s);
@@ -165,8 +164,6 @@ static void lists_what_is_kept(void **state)
     assert_false(a.listed[1].on_disk);
     assert_in_range(a.result.bytes, 3000, 10000);
     assert_int_equal(a.result.limit, 1 << 20);
-    service_close(s);
-    directory_remove(directory);
 }
 
 static void exports_one(void **state)
@@ -176,8 +173,7 @@ static void exports_one(void **state)
     struct answer a = list(s), b;
     char missing[CODE_KEY_HEX + 1];
 
-    (void)state;
-    service_close(s); /* so that only the disk has it */
+    close_now(s); /* so that only the disk has it */
     s = service_open(directory);
     b = export_all(s, listed(&a, "kernel2<float>")->key);
     clear(s, NULL);
@@ -189,14 +185,11 @@ static void exports_one(void **state)
     b = export_all(s, missing);
     assert_int_equal(b.code, ERROR_INVALID_ARGUMENT);
     assert_string_equal(b.key, "key");
-    service_close(s);
-    directory_remove(directory);
 }
 
 /* From a daemon with or without a disk to one with or without. */
 static void from_one_daemon_to_another(void **state)
 {
-    (void)state;
     for (unsigned i = 0; i < 4; i++) {
         const char *from = directory_new(), *to = directory_new();
         struct code_service *s = with_three(i & 1 ? from : NULL);
@@ -206,7 +199,7 @@ static void from_one_daemon_to_another(void **state)
         assert_true(fd >= 0);
         assert_int_equal(lseek(fd, 0, SEEK_END), a.result.bytes);
         assert_true(fcntl(fd, F_GET_SEALS) & F_SEAL_WRITE);
-        service_close(s);
+        close_now(s);
 
         fake_reset("fake 1");
         s = service_open(i & 2 ? to : NULL);
@@ -219,16 +212,14 @@ static void from_one_daemon_to_another(void **state)
         assert_int_equal(fetch(s, "a", 1), i & 2 ? CODE_DISK : CODE_MEMORY);
         assert_int_equal(fetch(s, "c", 3), i & 2 ? CODE_DISK : CODE_MEMORY);
         assert_int_equal(import(s, fd).result.skipped, 3);
-        service_close(s);
+        close_now(s);
         close(fd);
         if (i & 2) { /* they are this daemon's own now */
             fake_reset("fake 1");
             s = service_open(to);
             assert_int_equal(fetch(s, "a", 1), CODE_DISK);
-            service_close(s);
+            close_now(s);
         }
-        directory_remove(from);
-        directory_remove(to);
     }
 }
 
@@ -259,13 +250,12 @@ static void damaged_archives(void **state)
     unsigned char *good;
     size_t size;
 
-    (void)state;
     fake_reset("fake 1");
     s = service_open(NULL);
     fetch(s, "a", 1);
     fetch(s, "b", 2);
     a = export_all(s, NULL);
-    service_close(s);
+    close_now(s);
     size = (size_t)a.result.bytes;
     good = malloc(size + 1);
     assert_int_equal(pread(a.result.fd, good, size, 0), size);
@@ -282,8 +272,6 @@ static void damaged_archives(void **state)
     refused(s, good, size + 1, "longer by", 1);
     assert_int_equal(directory_count(directory), 0);
     free(good);
-    service_close(s);
-    directory_remove(directory);
 }
 
 /* With a right checksum, as somebody makes it who knows how. */
@@ -292,7 +280,6 @@ static void malicious_archives(void **state)
     const char *directory = directory_new();
     struct code_service *s;
 
-    (void)state;
     fake_reset("fake 1");
     s = service_open(directory);
     for (unsigned i = 0; i < 2; i++) {
@@ -318,8 +305,6 @@ static void malicious_archives(void **state)
         compiled_unref(c);
         compiled_unref(good);
     }
-    service_close(s);
-    directory_remove(directory);
 }
 
 static void no_archives(void **state)
@@ -327,7 +312,6 @@ static void no_archives(void **state)
     struct code_service *s;
     int pipes[2], fds[4];
 
-    (void)state;
     fake_reset("fake 1");
     s = service_open(NULL);
     assert_int_equal(pipe(pipes), 0);
@@ -341,7 +325,6 @@ static void no_archives(void **state)
         close(fds[i]);
     refused(s, "", 0, "empty", 0);
     refused(s, "KOPS archive 2\0\0                                ", 48, "version", 2);
-    service_close(s);
 }
 
 static void import_beyond_what_fits(void **state)
@@ -350,20 +333,18 @@ static void import_beyond_what_fits(void **state)
     struct code_service *s = with_three(NULL);
     struct answer a = export_all(s, NULL), b;
 
-    (void)state;
-    service_close(s);
+    close_now(s);
     s = service_open_with(NULL, 0, 4000);
     b = import(s, a.result.fd);
     assert_int_equal(b.result.imported + b.result.skipped, 3);
     assert_in_range(b.result.imported, 1, 2);
     assert_int_equal(list(s).result.n_listed, b.result.imported);
-    service_close(s);
+    close_now(s);
     s = service_open_with(directory, 3000, 0); /* the disk keeps what came last */
     assert_int_equal(import(s, a.result.fd).result.imported, 3);
     assert_in_range(directory_count(directory), 1, 2);
-    service_close(s);
+    close_now(s);
     close(a.result.fd);
-    directory_remove(directory);
 }
 
 static void nobody_waits(void **state)
@@ -375,7 +356,6 @@ static void nobody_waits(void **state)
     struct error e;
     int fd = dup(archive.result.fd);
 
-    (void)state;
     assert_int_equal(code_cache_export(s, NULL, keep, &a, &tasks[0], &e), 0);
     assert_int_equal(code_cache_list(s, keep, &a, &tasks[1], &e), 0);
     code_task_cancel(tasks[0]);
@@ -386,24 +366,20 @@ static void nobody_waits(void **state)
     assert_int_equal(code_cache_list(s, keep, &a, &tasks[0], &e), 0);
     assert_int_equal(code_cache_export(s, NULL, keep, &a, &tasks[1], &e), 0);
     assert_int_equal(code_cache_import(s, fd, keep, &a, &tasks[2], &e), 0);
-    service_close(s);
+    close_now(s);
     assert_int_equal(a.answers, 0);
     assert_int_equal(fcntl(fd, F_GETFD), -1);
     close(archive.result.fd);
-    directory_remove(directory);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lists_what_is_kept),         cmocka_unit_test(exports_one),
-        cmocka_unit_test(from_one_daemon_to_another), cmocka_unit_test(damaged_archives),
-        cmocka_unit_test(malicious_archives),         cmocka_unit_test(no_archives),
-        cmocka_unit_test(import_beyond_what_fits),    cmocka_unit_test(nobody_waits),
+        OPENING_TEST(lists_what_is_kept),         OPENING_TEST(exports_one),
+        OPENING_TEST(from_one_daemon_to_another), OPENING_TEST(damaged_archives),
+        OPENING_TEST(malicious_archives),         OPENING_TEST(no_archives),
+        OPENING_TEST(import_beyond_what_fits),    OPENING_TEST(nobody_waits),
     };
-    int failures;
 
-    uv_loop_init(&loop);
-    failures = cmocka_run_group_tests(tests, NULL, NULL);
-    return uv_loop_close(&loop) || failures;
+    return cmocka_run_group_tests(tests, loop_open, loop_close);
 }

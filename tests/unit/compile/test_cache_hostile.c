@@ -66,7 +66,6 @@ static void every_byte_and_every_length(void **state)
     unsigned char *good;
     size_t size;
 
-    (void)state;
     disk_store(d, 1, SIZE);
     good = file_read(path_of_module(directory, 1), &size);
     path = strdup(path_of_module(directory, 1));
@@ -91,8 +90,6 @@ static void every_byte_and_every_length(void **state)
     assert_int_equal(cache_disk_counters(d).rejected, 2 * size + 1);
     free((char *)path);
     free(good);
-    cache_disk_close(d);
-    directory_remove(directory);
 }
 
 static void one_module_under_anothers_name(void **state)
@@ -100,12 +97,9 @@ static void one_module_under_anothers_name(void **state)
     const char *directory = directory_new();
     struct cache_disk *d = disk_opened(directory, 1 << 20);
 
-    (void)state;
     disk_store(d, 2, SIZE);
     assert_int_equal(rename(path_of_module(directory, 2), path_of_module(directory, 1)), 0);
     counts_as_absent(d, directory);
-    cache_disk_close(d);
-    directory_remove(directory);
 }
 
 /* ---- poison ---- */
@@ -115,14 +109,9 @@ static void files_of_another_daemon(void **state)
     const char *directory = directory_new(), *other = directory_new();
     struct cache_disk *d = disk_opened(directory, 1 << 20), *o = disk_opened(other, 1 << 20);
 
-    (void)state;
     disk_store(o, 1, SIZE);
     assert_int_equal(rename(path_of_module(other, 1), path_of_module(directory, 1)), 0);
     counts_as_absent(d, directory);
-    cache_disk_close(o);
-    cache_disk_close(d);
-    directory_remove(other);
-    directory_remove(directory);
 }
 
 static void another_secret(void **state)
@@ -130,14 +119,11 @@ static void another_secret(void **state)
     const char *directory = directory_new();
     struct cache_disk *d = disk_opened(directory, 1 << 20);
 
-    (void)state;
     disk_store(d, 1, SIZE);
-    cache_disk_close(d);
+    close_now(d);
     assert_int_equal(unlink(path_of(directory, "secret")), 0);
     d = disk_opened(directory, 1 << 20);
     counts_as_absent(d, directory);
-    cache_disk_close(d);
-    directory_remove(directory);
 }
 
 /* A secret that others may know or have chosen is none. */
@@ -146,7 +132,6 @@ static void a_secret_that_others_know(void **state)
     static const unsigned char known[33] = "an attacker has chosen these 32.";
     const char *directory = directory_new(), *other = directory_new();
 
-    (void)state;
     for (unsigned i = 0; i < 5; i++) {
         const char *path = strdup(path_of(directory, "secret"));
         unsigned char *now;
@@ -179,11 +164,9 @@ static void a_secret_that_others_know(void **state)
         free(now);
         disk_store(d, 1, SIZE);
         counts_as_absent((file_write(path_of_module(directory, 1), "x", 1), d), directory);
-        cache_disk_close(d);
+        close_now(d);
         free((char *)path);
     }
-    directory_remove(other);
-    directory_remove(directory);
 }
 
 static void something_else_in_its_place(void **state)
@@ -193,7 +176,6 @@ static void something_else_in_its_place(void **state)
     char *path = strdup(path_of_module(directory, 1)), *away = strdup(path_of(other, "away"));
     struct stat st;
 
-    (void)state;
     disk_store(d, 1, SIZE);
     assert_int_equal(rename(path, away), 0);
     assert_int_equal(symlink(away, path), 0); /* to a file that would be right */
@@ -220,9 +202,6 @@ static void something_else_in_its_place(void **state)
     }
     free(away);
     free(path);
-    cache_disk_close(d);
-    directory_remove(other);
-    directory_remove(directory);
 }
 
 /* A writer follows no link either: what it leads to is not written. */
@@ -234,7 +213,6 @@ static void writes_beside_a_planted_link(void **state)
     struct stat st;
     size_t size;
 
-    (void)state;
     file_write(path_of(other, "victim"), "precious", 8);
     assert_int_equal(symlink(path_of(other, "victim"), path_of_module(directory, 1)), 0);
     disk_store(d, 1, SIZE);
@@ -245,9 +223,6 @@ static void writes_beside_a_planted_link(void **state)
     assert_int_equal(lstat(path_of_module(directory, 1), &st), 0);
     assert_true(S_ISREG(st.st_mode));
     assert_true(disk_has(d, 1, SIZE));
-    cache_disk_close(d);
-    directory_remove(other);
-    directory_remove(directory);
 }
 
 /* ---- directories ---- */
@@ -256,7 +231,6 @@ static void directories_of_others(void **state)
 {
     const char *directory = directory_new();
 
-    (void)state;
     assert_int_equal(chmod(directory, 0770), 0);
     refuses(directory, "others can write");
     assert_int_equal(chmod(directory, 0702), 0);
@@ -271,7 +245,6 @@ static void directories_of_others(void **state)
     refuses(path_of(directory, "file"), "cannot be opened");
     refuses(path_of(directory, "file/below"), "cannot be opened");
     refuses("", "cannot be opened");
-    directory_remove(directory);
 }
 
 static void read_only_directory(void **state)
@@ -281,7 +254,6 @@ static void read_only_directory(void **state)
     struct cache_disk *d;
     struct error e;
 
-    (void)state;
     if (root) { /* whom permissions do not stop */
         assert_int_equal(chown(directory, SOMEBODY, SOMEBODY), 0);
         assert_int_equal(seteuid(SOMEBODY), 0);
@@ -295,7 +267,7 @@ static void read_only_directory(void **state)
     assert_int_equal(log_end("event=cache_write_failed"), 1); /* one line, not eight */
     assert_int_equal(cache_disk_counters(d).failures, 8);
     assert_true(disk_has(d, 1, SIZE)); /* what is there can be used */
-    cache_disk_close(d);
+    close_now(d);
 
     file_write(path_of_module(directory, 1), "damaged", 7); /* and cannot be removed */
     d = disk_opened(directory, 1 << 20);
@@ -303,16 +275,16 @@ static void read_only_directory(void **state)
     for (unsigned i = 0; i < 8; i++)
         assert_false(disk_has(d, 1, SIZE));
     assert_int_equal(log_end("event=cache_file_rejected"), 1);
-    cache_disk_close(d);
+    close_now(d);
 
     assert_int_equal(chmod(directory, 0700), 0);
     d = disk_opened(directory, 1 << 20);
     disk_store(d, 1, SIZE);
-    cache_disk_close(d);
+    close_now(d);
     assert_int_equal(chmod(directory, 0500), 0);
     d = disk_opened(directory, 1 << 20); /* also by the next daemon */
     assert_true(disk_has(d, 1, SIZE));
-    cache_disk_close(d);
+    close_now(d);
     assert_int_equal(chmod(directory, 0700), 0);
     assert_int_equal(unlink(path_of(directory, "secret")), 0);
     assert_int_equal(chmod(directory, 0500), 0);
@@ -320,7 +292,6 @@ static void read_only_directory(void **state)
     assert_int_equal(chmod(directory, 0700), 0);
     if (root)
         assert_int_equal(seteuid(0), 0);
-    directory_remove(directory);
 }
 
 /* Fills what is left, then writes; nothing may stay behind. */
@@ -346,7 +317,6 @@ static void a_file_that_may_not_grow(void **state)
     struct cache_disk *d = disk_opened(directory, 1 << 20);
     struct rlimit before, limit;
 
-    (void)state;
     disk_store(d, 1, SIZE);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
     signal(SIGXFSZ, SIG_IGN);
@@ -354,8 +324,6 @@ static void a_file_that_may_not_grow(void **state)
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
     stores_nothing(d, directory);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
-    cache_disk_close(d);
-    directory_remove(directory);
 }
 
 /* On a real file system without room, where this process may make one. */
@@ -364,39 +332,36 @@ static void full_disk(void **state)
     const char *directory = directory_new();
     struct cache_disk *d;
 
-    (void)state;
     if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
         mount("none", directory, "tmpfs", 0, "size=32k,mode=0700") < 0) {
-        directory_remove(directory);
         skip();
     }
     d = disk_opened(directory, 1 << 20);
     disk_store(d, 1, SIZE);
     stores_nothing(d, directory);
-    cache_disk_close(d);
+    close_now(d);
 
     assert_int_equal(mount("none", directory, "tmpfs", MS_REMOUNT | MS_RDONLY, "size=32k"), 0);
     d = disk_opened(directory, 1 << 20); /* read-only: what is there can be used */
     assert_true(disk_has(d, 1, SIZE));
-    cache_disk_close(d);
+    close_now(d);
     assert_int_equal(umount(directory), 0);
-    directory_remove(directory);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_byte_and_every_length),
-        cmocka_unit_test(one_module_under_anothers_name),
-        cmocka_unit_test(files_of_another_daemon),
-        cmocka_unit_test(another_secret),
-        cmocka_unit_test(a_secret_that_others_know),
-        cmocka_unit_test(something_else_in_its_place),
-        cmocka_unit_test(writes_beside_a_planted_link),
-        cmocka_unit_test(directories_of_others),
-        cmocka_unit_test(read_only_directory),
-        cmocka_unit_test(a_file_that_may_not_grow),
-        cmocka_unit_test(full_disk),
+        OPENING_TEST(every_byte_and_every_length),
+        OPENING_TEST(one_module_under_anothers_name),
+        OPENING_TEST(files_of_another_daemon),
+        OPENING_TEST(another_secret),
+        OPENING_TEST(a_secret_that_others_know),
+        OPENING_TEST(something_else_in_its_place),
+        OPENING_TEST(writes_beside_a_planted_link),
+        OPENING_TEST(directories_of_others),
+        OPENING_TEST(read_only_directory),
+        OPENING_TEST(a_file_that_may_not_grow),
+        OPENING_TEST(full_disk),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

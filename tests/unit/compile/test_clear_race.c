@@ -13,7 +13,6 @@ void __wrap_work_submit(uv_loop_t *l, struct work *work, void (*run)(struct work
 
 static void has_run(struct work *work)
 {
-    (void)work;
 }
 
 /* The next one runs at once, and the one that was held behind it: as on the pool's threads while the loop's is held up.
@@ -39,7 +38,6 @@ void __wrap_work_submit(uv_loop_t *l, struct work *work, void (*run)(struct work
 
 static void cleared(void *context, struct code_result *result, const struct error *e)
 {
-    (void)e;
     assert_non_null(result);
     *(bool *)context = true;
 }
@@ -53,7 +51,6 @@ static void what_is_cleared_is_not_written(void **state)
     bool is_done = false;
     struct error e;
 
-    (void)state;
     hold = true;
     service_store(s, compiled);
     assert_int_equal(code_cache_clear(s, NULL, cleared, &is_done, &task, &e), 0);
@@ -62,16 +59,11 @@ static void what_is_cleared_is_not_written(void **state)
     assert_null(held.work);
     assert_int_equal(directory_count(directory), 0);
     compiled_unref(compiled);
-    service_close(s);
-    directory_remove(directory);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_cleared_is_not_written)};
-    int failures;
+    const struct CMUnitTest tests[] = {OPENING_TEST(what_is_cleared_is_not_written)};
 
-    uv_loop_init(&loop);
-    failures = cmocka_run_group_tests(tests, NULL, NULL);
-    return uv_loop_close(&loop) || failures;
+    return cmocka_run_group_tests(tests, loop_open, loop_close);
 }

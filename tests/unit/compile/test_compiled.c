@@ -56,7 +56,6 @@ static void test_round_trip(void **state)
     struct buffer b = serialized(c), again;
     struct error e;
 
-    (void)state;
     assert_int_equal(compiled_parse(b.data, b.end, &back, &e), 0);
     assert_memory_equal(back->key, c->key, sizeof(c->key));
     assert_string_equal(back->arch, "sm_90a");
@@ -95,7 +94,6 @@ static void test_cut_off_or_longer(void **state)
     struct compiled *c = example();
     struct buffer b = serialized(c);
 
-    (void)state;
     for (size_t n = 0; n < b.end; n++) {
         unsigned char *exact = malloc(n + 1); /* the byte behind it is for a sanitizer to watch */
 
@@ -136,7 +134,6 @@ static void test_broken_contents(void **state)
     void (*const breaks[])(struct compiled *) = {BREAKS(X)};
 #undef X
 
-    (void)state;
     for (size_t i = 0; i < sizeof(breaks) / sizeof(breaks[0]); i++) {
         struct compiled *c = example();
         struct buffer b;
@@ -154,7 +151,6 @@ static void test_image_must_fit(void **state)
     struct compiled *c = example();
     struct error e;
 
-    (void)state;
     assert_int_equal(compiled_verify(c, &e), -1); /* a hundred bytes are no cubin */
     assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
     compiled_unref(c);
@@ -169,7 +165,6 @@ static void test_request(void **state)
     struct request q;
     struct buffer b;
 
-    (void)state;
     buffer_init(&b, 1 << 20);
     request_encode(&input, &b);
     assert_false(b.failed);
@@ -210,7 +205,6 @@ static void test_text_clean(void **state)
         {"\xf4\x90\x80\x80", "????"},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char *text = strdup(cases[i].dirty);
 

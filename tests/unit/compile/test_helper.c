@@ -11,7 +11,6 @@ static void test_warnings(void **state)
     struct fixture *f = fixture_open();
     struct outcome o;
 
-    (void)state;
     compile_one(f, "extern \"C\" __global__ void k(int *p) { int unused; *p = 1; }\n", "k", &o);
     assert_non_null(o.compiled);
     assert_non_null(strstr(o.compiled->log, "kernel.cu(1)"));
@@ -37,7 +36,6 @@ static void test_host_code(void **state)
     struct fixture *f = fixture_open();
     struct outcome o;
 
-    (void)state;
     compile_one(f, source, "twice", &o);
     assert_non_null(o.compiled);
     assert_string_equal(o.compiled->entries[0].lowered, "_Z5twicePfj");
@@ -101,7 +99,6 @@ static void test_what_nvcc_has_unasked(void **state)
     };
     struct fixture *f = fixture_open();
 
-    (void)state;
     for (size_t i = 0; i < sizeof(sources) / sizeof(sources[0]); i++) {
         struct outcome o;
 
@@ -137,7 +134,6 @@ static void test_host_code_that_is_given_up(void **state)
     struct fixture *f = fixture_open();
     struct outcome o;
 
-    (void)state;
     for (size_t i = 0; i < sizeof(sources) / sizeof(sources[0]); i++) {
         char source[1024];
 
@@ -186,7 +182,6 @@ static void test_faults(void **state)
     };
     struct fixture *f = fixture_open();
 
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct outcome o;
 
@@ -208,7 +203,6 @@ static void test_unknown_architecture(void **state)
         .name = "k.cu", .source = SIMPLE_KERNEL, .length = strlen(SIMPLE_KERNEL), .entries = entries, .n_entries = 1};
     struct fixture *f = fixture_open();
 
-    (void)state;
     for (size_t i = 0; i < sizeof(archs) / sizeof(archs[0]); i++) {
         struct outcome o;
 
@@ -236,7 +230,6 @@ static void test_weaker_sandboxes(void **state)
 {
     void (*const changes[])(struct compiler_config *) = {best_effort, off};
 
-    (void)state;
     for (int i = 0; i < 2; i++) {
         struct fixture *f = fixture_open_with(changes[i]);
         struct outcome o;
@@ -259,7 +252,6 @@ static void test_many_parameters(void **state)
     size_t n = (size_t)snprintf(source, sizeof(source), "extern \"C\" __global__ void k(");
     struct outcome o;
 
-    (void)state;
     for (int i = 0; i < COMPILED_MAX_PARAMS + 1; i++)
         n += (size_t)snprintf(source + n, sizeof(source) - n, "%sint a%d", i ? ", " : "", i);
     snprintf(source + n, sizeof(source) - n, ") {}\n");
@@ -283,7 +275,6 @@ static void test_alone(void **state)
     struct fixture *f = fixture_open_with(alone);
     struct outcome o;
 
-    (void)state;
     for (int i = 0; i < 3; i++) {
         compile_one(f, SIMPLE_KERNEL, "add", &o);
         assert_non_null(o.compiled);

@@ -27,7 +27,6 @@ static void test_files_stay_closed(void **state)
                                         "/proc/self/maps", "/proc/self/cmdline"};
     struct fixture *f = fixture_open();
 
-    (void)state;
     for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
         char source[300];
         struct outcome o;
@@ -60,7 +59,6 @@ static void test_memory(void **state)
     struct fixture *f;
     struct outcome o;
 
-    (void)state;
 #if defined(__SANITIZE_ADDRESS__)
     skip(); /* its allocator does not return when there is no memory */
 #endif
@@ -81,7 +79,6 @@ static void test_large_source(void **state)
     struct fixture *f = fixture_open();
     struct outcome o;
 
-    (void)state;
     assert_non_null(source);
     memset(source, '\n', size);
     source[size] = '\0';
@@ -101,7 +98,6 @@ static void test_too_large(void **state)
     struct outcome o;
     char *source;
 
-    (void)state;
     input.length = COMPILER_MAX_INPUT + 1;
     source = calloc(1, input.length + 1);
     assert_non_null(source);
@@ -125,7 +121,6 @@ static void test_large_log(void **state)
     struct fixture *f = fixture_open();
     struct outcome o;
 
-    (void)state;
     compile_one(f, source, "k", &o);
     assert_failed(&o, ERROR_COMPILE_FAILED, "source");
     assert_in_range(strlen(o.log), 1000, COMPILED_MAX_LOG);
@@ -173,13 +168,11 @@ static void kill_forking_helper(void)
 
 static bool no_helper(void *context)
 {
-    (void)context;
     return helper_pids(NULL, 0) == 0;
 }
 
 static bool some_forking_helper(void *context)
 {
-    (void)context;
     return forking_helper() != 0;
 }
 
@@ -199,7 +192,6 @@ static void test_death_at_the_start(void **state)
     struct fixture *f = fixture_open();
     struct outcome o[3];
 
-    (void)state;
     for (int i = 0; i < 3; i++)
         compile_start(f, SIMPLE_KERNEL, entries, &o[i]);
     for (int i = 0; i < 4; i++) {
@@ -225,7 +217,6 @@ static void test_idle(void **state)
     struct fixture *f = fixture_open_with(keep_shortly);
     struct outcome o;
 
-    (void)state;
     for (int i = 0; i < 2; i++) {
         compile_one(f, SIMPLE_KERNEL, "add", &o);
         assert_non_null(o.compiled);
@@ -242,7 +233,6 @@ static void test_nothing_stays(void **state)
     unsigned before = 0;
     struct outcome o;
 
-    (void)state;
     for (int i = 0; i < 12; i++) {
         compile_one(f, i % 3 ? SIMPLE_KERNEL : "error", "add", &o);
         outcome_free(&o);
@@ -261,7 +251,6 @@ static void test_close_at_any_time(void **state)
     static const char *const entries[] = {"k", NULL};
     unsigned before = open_descriptors();
 
-    (void)state;
     for (int turns = 0; turns < 40; turns += 3) {
         struct fixture *f = fixture_open();
         struct outcome o;
@@ -301,7 +290,6 @@ static void test_helper_does_not_start(void **state)
 {
     void (*const changes[])(struct compiler_config *) = {no_program, no_program_file, unknown_user};
 
-    (void)state;
     for (int i = 0; i < (getuid() ? 2 : 3); i++) {
         struct fixture *f = fixture_open_with(changes[i]);
         struct outcome o;

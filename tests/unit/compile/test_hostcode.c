@@ -18,7 +18,6 @@ static void what_is_all_for_the_device_is_unchanged(void **state)
 {
     struct hostcode_text text = {.text = KERNEL, .length = strlen(KERNEL)};
 
-    (void)state;
     assert_int_equal(hostcode_blank(&text, 1), 0);
     assert_false(text.changed);
     assert_string_equal(text.blanked, KERNEL);
@@ -59,7 +58,6 @@ static void drops_faulty(const char *marked, const char *expected)
 
 static void test_faults(void **state)
 {
-    (void)state;
     drops_faulty("!using std::cout;\nusing T = float;\n" KERNEL, "\nusing T = float;\n" KERNEL);
     drops_faulty("const int a = 1;\n!const std::string s =\n  \"x\";\nconstexpr int b = 2;\n" KERNEL,
                  "const int a = 1;\n\n\nconstexpr int b = 2;\n" KERNEL);
@@ -85,7 +83,6 @@ static void test_faults(void **state)
  * tests/vectors/hostcode.json. */
 static void what_is_left_is_what_the_interpreter_leaves(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof(hostcode) / sizeof(hostcode[0]); i++) {
         struct hostcode_text texts[HOSTCODE_TEXTS];
         char *exact[HOSTCODE_TEXTS]; /* without an end, so that sanitizers see what is read beyond it */

@@ -24,7 +24,6 @@ static void everything_counts(void **state)
     struct compile_input in;
     unsigned n = 0;
 
-    (void)state;
 #define VARIANT(...)                                                                                                   \
     do {                                                                                                               \
         in = base();                                                                                                   \
@@ -62,7 +61,6 @@ static void order_of_files_does_not(void **state)
     unsigned char a[KEY_BYTES], b[KEY_BYTES];
     struct compile_input in = base();
 
-    (void)state;
     key_make(&in, "c", a);
     in.files = files_turned;
     key_make(&in, "c", b);
@@ -77,7 +75,6 @@ static void stays_the_same_for_ever(void **state)
     struct compile_input in = base();
     char hex[KEY_HEX + 1];
 
-    (void)state;
     key_make(&in, "NVRTC 13.0", key);
     key_to_hex(key, hex);
     assert_string_equal(hex, expected);
@@ -88,7 +85,6 @@ static void reads_hexadecimal(void **state)
     unsigned char key[KEY_BYTES], back[KEY_BYTES];
     char hex[KEY_HEX + 2];
 
-    (void)state;
     module_key(3, key);
     key_to_hex(key, hex);
     assert_true(key_from_hex(hex, back));

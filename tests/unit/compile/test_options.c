@@ -54,7 +54,6 @@ static void refused(const char *in, const char *key)
 
 static void one_spelling(void **state)
 {
-    (void)state;
     becomes("", "");
     becomes("-use_fast_math", "--use_fast_math");
     becomes("--use_fast_math\n--use_fast_math", "--use_fast_math");
@@ -74,7 +73,6 @@ static void one_spelling(void **state)
 
 static void drops_what_changes_nothing(void **state)
 {
-    (void)state;
     becomes("-ftz=false\n-prec-div=true\n-prec-sqrt=true\n-fmad=true\n-rdc=false", "");
     becomes("-ftz=true\n-prec-div=false\n--prec-sqrt=false\n--fmad=false",
             "--ftz=true\n--prec-div=false\n--prec-sqrt=false\n--fmad=false");
@@ -89,7 +87,6 @@ static void takes_options_of_nvcc(void **state)
     struct options o;
     struct error e;
 
-    (void)state;
     becomes("-O3\n-O\n--optimize=2\n-optimize\n3\n-g\n-m64\n-lcurand\n-L/usr/lib", "");
     becomes("--expt-relaxed-constexpr\n-expt-relaxed-constexpr\n--extended-lambda\n--expt-extended-lambda", "");
     becomes("-Xcompiler\n-fPIC,-Wall\n-Xcompiler=-O3\n--compiler-options\n-DA=1\n-DB=1", "--define-macro=B=1");
@@ -111,7 +108,6 @@ static void takes_options_of_nvcc(void **state)
 
 static void macros(void **state)
 {
-    (void)state;
     becomes("-DN=4", "--define-macro=N=4");
     becomes("-D\nN=4", "--define-macro=N=4");
     becomes("-D N=4", "--define-macro=N=4");
@@ -139,7 +135,6 @@ static void include_paths(void **state)
     struct error e;
     const char *cccl[] = {"-Icccl"};
 
-    (void)state;
     becomes("-I cccl\n-Icrt//\n-I./cccl/.", "--include-path=" TOOLKIT "/cccl\n--include-path=" TOOLKIT "/crt");
     becomes("-Icrt\n-Icccl", "--include-path=" TOOLKIT "/crt\n--include-path=" TOOLKIT "/cccl");
     becomes("-I\n/opt//toolkit/include/cccl", "--include-path=" TOOLKIT "/cccl");
@@ -216,7 +211,6 @@ static void everything_else_is_refused(void **state)
     struct error e;
     struct options o;
 
-    (void)state;
     for (unsigned i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
         if (!*options[i])
             continue;
@@ -236,7 +230,6 @@ static void too_many_or_too_long(void **state)
     struct options o;
     struct error e;
 
-    (void)state;
     for (unsigned i = 0; i <= OPTIONS_MAX; i++)
         texts[i] = "-w";
     assert_int_equal(options_normalise(texts, OPTIONS_MAX + 1, "sm_90a", NULL, &o, &e), -1);
@@ -296,7 +289,6 @@ static void checks_entries(void **state)
     char text[OPTIONS_MAX_ENTRY + 2];
     struct error e;
 
-    (void)state;
     assert_int_equal(options_check_input(&in, 1000, &e), 0);
     in.entries = entries;
     in.n_entries = 2;
@@ -334,7 +326,6 @@ static void checks_sources(void **state)
     struct compile_input in = input();
     struct error e;
 
-    (void)state;
     in.files = files;
     bad_input(&in, ERROR_INVALID_ARGUMENT, "files[1]");
     files[1].name = "";
@@ -368,7 +359,6 @@ static void checks_architectures(void **state)
     struct compile_input in = input();
     struct error e;
 
-    (void)state;
     for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         in.arch = bad[i];
         bad_input(&in, ERROR_INVALID_ARGUMENT, "arch");
@@ -382,11 +372,11 @@ static void checks_architectures(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_spelling),          cmocka_unit_test(drops_what_changes_nothing),
-        cmocka_unit_test(takes_options_of_nvcc), cmocka_unit_test(macros),
-        cmocka_unit_test(include_paths),         cmocka_unit_test(everything_else_is_refused),
-        cmocka_unit_test(too_many_or_too_long),  cmocka_unit_test(checks_entries),
-        cmocka_unit_test(checks_sources),        cmocka_unit_test(checks_architectures),
+        cmocka_unit_test(one_spelling),          OPENING_TEST(drops_what_changes_nothing),
+        cmocka_unit_test(takes_options_of_nvcc), OPENING_TEST(macros),
+        cmocka_unit_test(include_paths),         OPENING_TEST(everything_else_is_refused),
+        cmocka_unit_test(too_many_or_too_long),  OPENING_TEST(checks_entries),
+        cmocka_unit_test(checks_sources),        OPENING_TEST(checks_architectures),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -169,7 +169,6 @@ static void test_probes(void **state)
                   {"limits", probe_limits, false},
                   {"user", probe_user, true}};
 
-    (void)state;
     for (size_t i = 0; i < sizeof(probes) / sizeof(probes[0]); i++)
         if (getuid() == 0 || !probes[i].of_root)
             if (run(probes[i].probe, false) != 0)
@@ -182,7 +181,6 @@ static void test_forking_helper(void **state)
     bool (*const probes[])(void) = {probe_open,   probe_write,     probe_sockets,
                                     probe_others, probe_execution, probe_kernel};
 
-    (void)state;
     for (size_t i = 0; i < sizeof(probes) / sizeof(probes[0]); i++)
         assert_int_equal(run(probes[i], true), 0);
     assert_int_not_equal(run(probe_fork, true), 0);
@@ -195,7 +193,6 @@ static void test_parent(void **state)
     char byte;
     pid_t pid;
 
-    (void)state;
     assert_int_equal(pipe(pipe_fds), 0);
     pid = fork();
     if (pid == 0) {
@@ -220,7 +217,6 @@ static int set_up(void **state)
 {
     int fd;
 
-    (void)state;
     if (!mkdtemp(directory) || chmod(directory, 0777) < 0) /* for all users: what refuses is the sandbox */
         return -1;
     snprintf(inside, sizeof(inside), "%s/file", directory);
@@ -232,7 +228,6 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-    (void)state;
     unlink(inside);
     rmdir(directory);
     return 0;

@@ -18,7 +18,6 @@ static void from_the_compiler_then_memory_then_disk(void **state)
     struct code_service *s = fresh(directory);
     struct code_counters c;
 
-    (void)state;
     assert_int_equal(fetch(s, "a", 1), CODE_COMPILED);
     assert_int_equal(fetch(s, "a", 1), CODE_MEMORY);
     assert_int_equal(fetch(s, "b", 3), CODE_COMPILED);
@@ -26,7 +25,7 @@ static void from_the_compiler_then_memory_then_disk(void **state)
     assert_int_equal(c.compiles, 2);
     assert_int_equal(c.memory_hits, 1);
     assert_int_equal(c.disk_hits, 0);
-    service_close(s); /* waits for the files */
+    close_now(s); /* waits for the files */
 
     s = fresh(directory); /* the next boot */
     assert_int_equal(fetch(s, "a", 1), CODE_DISK);
@@ -35,13 +34,11 @@ static void from_the_compiler_then_memory_then_disk(void **state)
     c = code_service_counters(s);
     assert_int_equal(c.compiles, 0);
     assert_int_equal(c.disk_hits, 2);
-    service_close(s);
+    close_now(s);
 
     fake_reset("fake 2"); /* another compiler: nothing of the old one is used */
     s = service_open(directory);
     assert_int_equal(fetch(s, "a", 4), CODE_COMPILED);
-    service_close(s);
-    directory_remove(directory);
 }
 
 static void failures_are_told_and_forgotten(void **state)
@@ -50,7 +47,6 @@ static void failures_are_told_and_forgotten(void **state)
     struct code_service *s = fresh(directory);
     struct asker a = {0}, b = {0};
 
-    (void)state;
     ask(&a, s, "a");
     ask(&b, s, "a");
     until_compiling(1);
@@ -62,21 +58,14 @@ static void failures_are_told_and_forgotten(void **state)
     assert_string_equal(a.reason, "source");
     assert_string_equal(b.log, "k.cu(1): error: expected a declaration");
     assert_int_equal(code_service_counters(s).failures, 1);
-    asker_clear(&a);
-    asker_clear(&b);
+    a = (struct asker){0};
+    b = (struct asker){0};
     assert_int_equal(fetch(s, "a", 1), CODE_COMPILED); /* asked anew: it may have been the time or the memory */
-    service_close(s);
-    directory_remove(directory);
 }
 
 static void never(void *context, struct compiled *compiled, enum code_origin origin, const struct error *e,
                   const struct compile_failure *failure)
 {
-    (void)context;
-    (void)compiled;
-    (void)origin;
-    (void)e;
-    (void)failure;
     fail_msg("a refused input was answered");
 }
 
@@ -89,27 +78,23 @@ static void without_memory_for_a_compile(void **state)
     struct asker a = {0}, b = {0};
     struct error e;
 
-    (void)state;
     fake_short_of_memory();
     ask(&a, s, "a");
     ask(&b, s, "a");
     until_answered(&a); /* after the disk was asked */
     assert_int_equal(a.code, ERROR_OUT_OF_MEMORY);
     assert_int_equal(b.code, ERROR_OUT_OF_MEMORY);
-    service_close(s);
+    close_now(s);
     s = fresh(NULL);
     fake_short_of_memory();
     assert_int_equal(code_get(s, &in, never, NULL, &request, &e), -1);
     assert_int_equal(e.code, ERROR_OUT_OF_MEMORY);
-    service_close(s);
-    directory_remove(directory);
 }
 
 static void those_who_go_away(void **state)
 {
     const char *directory = directory_new();
 
-    (void)state;
     for (unsigned disk = 0; disk < 2; disk++) {
         struct code_service *s = fresh(disk ? directory : NULL);
         struct asker a = {0}, b = {0};
@@ -122,8 +107,8 @@ static void those_who_go_away(void **state)
         fake_succeed(module_new(1, 1000));
         until_answered(&b);
         assert_int_equal(a.answers, 0);
-        asker_clear(&a);
-        asker_clear(&b);
+        a = (struct asker){0};
+        b = (struct asker){0};
 
         ask(&a, s, "b");
         ask(&b, s, "b");
@@ -150,10 +135,8 @@ static void those_who_go_away(void **state)
         } else {
             code_request_cancel(a.request);
         }
-        asker_clear(&b);
-        service_close(s);
+        close_now(s);
     }
-    directory_remove(directory);
 }
 
 static struct asker later;
@@ -168,7 +151,6 @@ static void cancels_the_next_and_asks_again(struct asker *a)
 
 static void answers_may_change_everything(void **state)
 {
-    (void)state;
     for (unsigned works = 0; works < 2; works++) {
         struct code_service *s = fresh(NULL);
         struct asker a = {0}, b = {0}, c = {0};
@@ -192,10 +174,7 @@ static void answers_may_change_everything(void **state)
             fake_succeed(module_new(1, 1000));
         assert_int_equal(later.answers, 1);
         assert_int_equal(c.answers, 1);
-        asker_clear(&a);
-        asker_clear(&c);
-        asker_clear(&later);
-        service_close(s);
+        close_now(s);
     }
 }
 
@@ -203,12 +182,12 @@ static bool closed_inside;
 
 static void note(void *context)
 {
-    (void)context;
     closed_inside = true;
 }
 
 static void closes_the_service(struct asker *a)
 {
+    closed_by_test(a->service);
     code_service_close(a->service, note, NULL);
 }
 
@@ -216,7 +195,6 @@ static void closing_at_any_time(void **state)
 {
     const char *directory = directory_new();
 
-    (void)state;
     for (unsigned when = 0; when < 4; when++) {
         struct code_service *s = fresh(directory);
         struct asker a = {0}, b = {0};
@@ -224,11 +202,11 @@ static void closing_at_any_time(void **state)
         ask(&a, s, "a");
         ask(&b, s, "a");
         if (when == 0) { /* while the disk is asked */
-            service_close(s);
+            close_now(s);
             assert_int_equal(fake_begun(), 0);
         } else if (when == 1) { /* while it compiles */
             until_compiling(1);
-            service_close(s);
+            close_now(s);
             assert_int_equal(fake_cancelled(), 1);
         } else { /* while answers are given: in the first one, or right after them, with a file to be written */
             until_compiling(1);
@@ -246,18 +224,12 @@ static void closing_at_any_time(void **state)
         }
         if (when < 2)
             assert_int_equal(a.answers + b.answers, 0);
-        asker_clear(&a);
-        asker_clear(&b);
     }
-    directory_remove(directory);
 }
 
 static void ignore(void *context, struct compiled *compiled, enum code_origin origin, const struct error *e,
                    const struct compile_failure *failure)
 {
-    (void)origin;
-    (void)e;
-    (void)failure;
     *(bool *)context = compiled;
     compiled_unref(compiled);
 }
@@ -267,7 +239,6 @@ static void what_the_compiler_gets(void **state)
 {
     const char *directory = directory_new();
 
-    (void)state;
     for (unsigned disk = 0; disk < 2; disk++) {
         struct code_service *s = fresh(disk ? directory : NULL);
         char source[] = "source", option[] = "-DN=4", entry[] = "f<int>", file[] = "b.h", text[] = "1";
@@ -304,9 +275,8 @@ static void what_the_compiler_gets(void **state)
         assert_int_equal(code_get(s, &in, ignore, &done, &request, &e), 0);
         assert_true(done);
         assert_null(request);
-        service_close(s);
+        close_now(s);
     }
-    directory_remove(directory);
 }
 
 static void works_without_a_usable_directory(void **state)
@@ -314,15 +284,12 @@ static void works_without_a_usable_directory(void **state)
     const char *directory = directory_new();
     struct code_service *s;
 
-    (void)state;
     assert_int_equal(chmod(directory, 0777), 0);
     log_begin();
     s = fresh(directory);
     assert_int_equal(log_end("event=cache_directory_unusable"), 1);
     assert_int_equal(fetch(s, "a", 1), CODE_COMPILED);
     assert_int_equal(fetch(s, "a", 1), CODE_MEMORY);
-    service_close(s);
-    directory_remove(directory);
 }
 
 static void what_memory_has_no_room_for(void **state)
@@ -330,37 +297,31 @@ static void what_memory_has_no_room_for(void **state)
     const char *directory = directory_new();
     struct code_service *s;
 
-    (void)state;
     fake_reset("fake 1");
     s = service_open_with(directory, 1 << 20, 0);
     assert_int_equal(fetch(s, "a", 1), CODE_COMPILED);
     until_idle();
     assert_int_equal(fetch(s, "a", 1), CODE_DISK);
     assert_int_equal(fetch(s, "a", 1), CODE_DISK);
-    service_close(s);
+    close_now(s);
     s = service_open_with(directory, 0, 0); /* nothing is kept at all */
     assert_int_equal(fetch(s, "a", 1), CODE_COMPILED);
     assert_int_equal(fetch(s, "a", 1), CODE_COMPILED);
-    service_close(s);
-    directory_remove(directory);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(works_without_a_usable_directory),
-        cmocka_unit_test(from_the_compiler_then_memory_then_disk),
-        cmocka_unit_test(failures_are_told_and_forgotten),
-        cmocka_unit_test(without_memory_for_a_compile),
-        cmocka_unit_test(those_who_go_away),
-        cmocka_unit_test(answers_may_change_everything),
-        cmocka_unit_test(closing_at_any_time),
-        cmocka_unit_test(what_the_compiler_gets),
-        cmocka_unit_test(what_memory_has_no_room_for),
+        OPENING_TEST(works_without_a_usable_directory),
+        OPENING_TEST(from_the_compiler_then_memory_then_disk),
+        OPENING_TEST(failures_are_told_and_forgotten),
+        OPENING_TEST(without_memory_for_a_compile),
+        OPENING_TEST(those_who_go_away),
+        OPENING_TEST(answers_may_change_everything),
+        OPENING_TEST(closing_at_any_time),
+        OPENING_TEST(what_the_compiler_gets),
+        OPENING_TEST(what_memory_has_no_room_for),
     };
-    int failures;
 
-    uv_loop_init(&loop);
-    failures = cmocka_run_group_tests(tests, NULL, NULL);
-    return uv_loop_close(&loop) || failures;
+    return cmocka_run_group_tests(tests, loop_open, loop_close);
 }

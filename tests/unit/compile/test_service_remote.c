@@ -13,18 +13,14 @@
 
 enum { FOREVER_MS = 1000000 };
 
-static struct signing_key key, stranger;
+static struct signing_key key;
 
 static int make_keys(void **state)
 {
-    const char *directory = directory_new();
     struct error e;
 
-    (void)state;
-    assert_int_equal(signing_key_make(path_of(directory, "one"), &key, &e), 0);
-    assert_int_equal(signing_key_make(path_of(directory, "other"), &stranger, &e), 0);
-    directory_remove(directory);
-    return 0;
+    assert_int_equal(signing_key_make(path_of(directory_new(), "key"), &key, &e), 0);
+    return loop_open(state);
 }
 
 static struct code_remote_config remote_of(unsigned wait_ms, bool publishes)
@@ -85,8 +81,7 @@ static void key_of(const char *source, unsigned char ret_key[KEY_BYTES])
     fake_succeed(module_new(1, 1000));
     until_answered(&a);
     memcpy(ret_key, a.compiled->key, KEY_BYTES);
-    asker_clear(&a);
-    service_close(s);
+    close_now(s);
     fake_reset("fake 1");
 }
 
@@ -110,7 +105,6 @@ static void without_a_key_nothing_is_sent(void **state)
     struct code_service *s = fresh(NULL, FOREVER_MS, false);
     struct asker a = {0};
 
-    (void)state;
     ask(&a, s, "a");
     until_asked(1);
     fake_remote_miss();
@@ -120,8 +114,6 @@ static void without_a_key_nothing_is_sent(void **state)
     until_idle();
     assert_int_equal(fake_remote_puts(), 0);
     assert_int_equal(counters(s).upload_drops, 0);
-    asker_clear(&a);
-    service_close(s);
 }
 
 /* The compiler is done while the answer is being looked at. */
@@ -131,7 +123,6 @@ static void a_race_to_the_end(void **state)
     struct buffer body;
     struct asker a = {0};
 
-    (void)state;
     sign("a", 7, &key, &body);
     s = fresh(NULL, 0, false);
     ask(&a, s, "a");
@@ -143,8 +134,7 @@ static void a_race_to_the_end(void **state)
     until_idle();
     assert_int_equal(a.answers, 1);
     assert_int_equal(fake_remote_good(), 1); /* it was right, and counts as that */
-    asker_clear(&a);
-    service_close(s);
+    close_now(s);
     buffer_free(&body);
 }
 
@@ -153,7 +143,6 @@ static void a_source_that_is_wrong_ends_the_question(void **state)
     struct code_service *s = fresh(NULL, 0, true);
     struct asker a = {0};
 
-    (void)state;
     ask(&a, s, "a");
     until_compiling(1);
     fake_fail("source", "k.cu(1): error");
@@ -164,15 +153,12 @@ static void a_source_that_is_wrong_ends_the_question(void **state)
     assert_int_equal(fake_remote_cancelled(), 1);
     until_idle();
     assert_int_equal(fake_remote_puts(), 0);
-    asker_clear(&a);
-    service_close(s);
 }
 
 static void where_it_rests_compiles_begin_at_once(void **state)
 {
     const char *directory = directory_new();
 
-    (void)state;
     for (unsigned disk = 0; disk < 2; disk++) {
         struct code_service *s = fresh(disk ? directory : NULL, FOREVER_MS, true);
         struct asker a = {0};
@@ -182,10 +168,8 @@ static void where_it_rests_compiles_begin_at_once(void **state)
         compile_here(&a);
         until_idle();
         assert_int_equal(counters(s).upload_drops, 1);
-        asker_clear(&a);
-        service_close(s);
+        close_now(s);
     }
-    directory_remove(directory);
 }
 
 static void those_who_go_away(void **state)
@@ -194,7 +178,6 @@ static void those_who_go_away(void **state)
     struct asker a = {0}, b = {0};
     struct buffer body;
 
-    (void)state;
     ask(&a, s, "a");
     ask(&b, s, "a");
     until_asked(1);
@@ -203,7 +186,7 @@ static void those_who_go_away(void **state)
     code_request_cancel(b.request);
     assert_int_equal(fake_remote_waiting(), 0);
     assert_int_equal(fake_remote_cancelled(), 1);
-    service_close(s);
+    close_now(s);
 
     sign("a", 7, &key, &body);
     s = fresh(NULL, FOREVER_MS, true);
@@ -215,7 +198,6 @@ static void those_who_go_away(void **state)
     assert_int_equal(a.answers + b.answers, 0);
     assert_int_equal(fake_begun(), 0);
     buffer_free(&body);
-    service_close(s);
 }
 
 /* A change of settings, or the end, at any time. */
@@ -224,7 +206,6 @@ static void it_goes_while_it_is_asked(void **state)
     enum { TO_NONE, TO_ANOTHER, THE_END, KINDS };
     struct buffer body;
 
-    (void)state;
     sign("a", 7, &key, &body);
     for (unsigned kind = 0; kind < KINDS; kind++) {
         for (unsigned looked_at = 0; looked_at < 2; looked_at++) {
@@ -238,15 +219,14 @@ static void it_goes_while_it_is_asked(void **state)
             if (looked_at)
                 answer(&body);
             if (kind == THE_END) {
-                service_close(s);
+                close_now(s);
                 assert_int_equal(a.answers, 0);
                 continue;
             }
             code_service_use_remote(s, kind == TO_NONE ? &none : &another);
             assert_int_equal(fake_remote_servers(), kind == TO_NONE ? 1 : 2);
             compile_here(&a);
-            asker_clear(&a);
-            service_close(s);
+            close_now(s);
         }
     }
     buffer_free(&body);
@@ -257,7 +237,6 @@ static void uploads_are_bounded(void **state)
     enum { MANY = 70, BOUND = 64 };
     struct code_service *s = fresh(NULL, FOREVER_MS, true);
 
-    (void)state;
     for (unsigned i = 0; i < MANY; i++) {
         struct asker a = {0};
         char source[16];
@@ -269,7 +248,6 @@ static void uploads_are_bounded(void **state)
         until_compiling(1);
         fake_succeed(module_new(i, 1000));
         until_answered(&a);
-        asker_clear(&a);
     }
     until_idle();
     assert_int_equal(fake_remote_puts(), BOUND);
@@ -277,23 +255,20 @@ static void uploads_are_bounded(void **state)
     for (unsigned i = 0; i < 10; i++)
         fake_remote_put_done(true);
     assert_int_equal(counters(s).uploads, 10);
-    service_close(s); /* with those that are on their way */
+    close_now(s); /* with those that are on their way */
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(without_a_key_nothing_is_sent),
-        cmocka_unit_test(a_race_to_the_end),
-        cmocka_unit_test(a_source_that_is_wrong_ends_the_question),
-        cmocka_unit_test(where_it_rests_compiles_begin_at_once),
-        cmocka_unit_test(those_who_go_away),
-        cmocka_unit_test(it_goes_while_it_is_asked),
-        cmocka_unit_test(uploads_are_bounded),
+        OPENING_TEST(without_a_key_nothing_is_sent),
+        OPENING_TEST(a_race_to_the_end),
+        OPENING_TEST(a_source_that_is_wrong_ends_the_question),
+        OPENING_TEST(where_it_rests_compiles_begin_at_once),
+        OPENING_TEST(those_who_go_away),
+        OPENING_TEST(it_goes_while_it_is_asked),
+        OPENING_TEST(uploads_are_bounded),
     };
-    int failures;
 
-    uv_loop_init(&loop);
-    failures = cmocka_run_group_tests(tests, make_keys, NULL);
-    return uv_loop_close(&loop) || failures;
+    return cmocka_run_group_tests(tests, make_keys, loop_close);
 }

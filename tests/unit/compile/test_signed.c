@@ -17,29 +17,23 @@ static struct signing_key keys[2];
 
 static const char *in_folder(const char *name)
 {
-    static char paths[4][128];
-    static unsigned next;
-    char *path = paths[next++ % 4];
-
-    snprintf(path, sizeof(paths[0]), "%s/%s", folder, name);
-    return path;
+    return path_of(folder, name);
 }
 
 static int set_up(void **state)
 {
     struct error e;
 
-    (void)state;
     folder = directory_new();
     assert_int_equal(signing_key_make(in_folder("key0"), &keys[0], &e), 0);
     assert_int_equal(signing_key_make(in_folder("key1"), &keys[1], &e), 0);
+    keep_opened();
     return 0;
 }
 
 static int tear_down(void **state)
 {
-    (void)state;
-    directory_remove(folder);
+    close_kept();
     return 0;
 }
 
@@ -84,7 +78,6 @@ static void what_is_right_comes_back(void **state)
     struct buffer b = sign(1, 0);
     struct error e;
 
-    (void)state;
     assert_int_equal(signed_open(b.data + b.start, buffer_length(&b), &trust, wanted->key, NOW, &c, &e), 0);
     assert_same_module(c, wanted);
     compiled_unref(c);
@@ -99,7 +92,6 @@ static void every_bit_counts(void **state)
     unsigned char *bytes = b.data + b.start;
     const size_t size = buffer_length(&b);
 
-    (void)state;
     for (size_t i = 0; i < size; i++) {
         bytes[i] ^= (unsigned char)(1 << i % 8);
         refused(bytes, size, &trust, 1, NOW, "");
@@ -123,7 +115,6 @@ static void others(void **state)
     unsigned char key[KEY_BYTES];
     struct error e;
 
-    (void)state;
     refused(b.data + b.start, buffer_length(&b), &trust, 2, NOW, "another key's module");
     refused(by_other.data + by_other.start, buffer_length(&by_other), &trust, 1, NOW, "which is not trusted");
     refused(b.data + b.start, buffer_length(&b), &nobody, 1, NOW, "which is not trusted");
@@ -149,7 +140,6 @@ static void what_a_signer_must_not_sign(void **state)
     struct compiled *c = module_new(1, 1000);
     struct buffer b;
 
-    (void)state;
     memcpy(c->image, "bad", 3);
     buffer_init(&b, SIGNED_MAX);
     assert_int_equal(signed_make(c, &keys[0], NOW, &b), 0);
@@ -167,7 +157,6 @@ static void age(void **state)
     struct compiled *c;
     struct error e;
 
-    (void)state;
     module_key(1, key);
     trust.max_age_s = 100;
     for (int64_t passed = -1000; passed <= 100; passed += 100) { /* also by a clock that is behind */
@@ -186,7 +175,6 @@ static void keys_and_their_files(void **state)
     struct stat st;
     struct error e;
 
-    (void)state;
     assert_int_equal(stat(in_folder("key0"), &st), 0);
     assert_int_equal(st.st_mode & 07777, 0600);
     assert_int_equal(signing_key_read(in_folder("key0"), &again, &e), 0);
@@ -209,10 +197,7 @@ static void keys_and_their_files(void **state)
 
 static void put(const char *name, const char *text)
 {
-    int fd = open(in_folder(name), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-
-    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
-    close(fd);
+    file_write(in_folder(name), text, strlen(text));
 }
 
 static void files_that_are_no_keys(void **state)
@@ -230,7 +215,6 @@ static void files_that_are_no_keys(void **state)
     struct signing_key k;
     struct error e;
 
-    (void)state;
     for (unsigned i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         put("bad", texts[i]);
         assert_int_equal(signing_key_read(in_folder("bad"), &k, &e), -1);
@@ -243,7 +227,6 @@ static void credentials(void **state)
     char value[SECRET_FILE_SIZE];
     struct error e;
 
-    (void)state;
     put("c", "bearer abc.def\nmore\n");
     assert_int_equal(secret_file_authorization(in_folder("c"), value, &e), 0);
     assert_string_equal(value, "Bearer abc.def");

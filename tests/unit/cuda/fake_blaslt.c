@@ -60,7 +60,6 @@ EXPORT cublasStatus_t cublasLtCreate(cublasLtHandle_t *ret_handle)
 
 EXPORT cublasStatus_t cublasLtDestroy(cublasLtHandle_t h)
 {
-    (void)h;
     fake_blaslt_handles--;
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -222,7 +221,6 @@ EXPORT cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasL
     const struct preference *p = (const struct preference *)(const void *)preference;
     const char *mode = getenv("FAKE_BLASLT");
 
-    (void)c;
     fake_blaslt_heuristics++;
     if (has_f8((const struct layout *)(const void *)a) &&
         !takes_f8((const struct operation *)(const void *)d, (const struct layout *)(const void *)a,
@@ -252,7 +250,6 @@ EXPORT cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t h, cublasLtMatmul
                                               cublasLtMatrixLayout_t out, const cublasLtMatmulAlgo_t *algo,
                                               cublasLtMatmulHeuristicResult_t *ret)
 {
-    (void)h, (void)d, (void)a, (void)b, (void)c, (void)out;
     memset(ret, 0, sizeof(*ret));
     if (algo->data[WORD_COOKIE] != COOKIE || is_mode("refuse"))
         return CUBLAS_STATUS_NOT_SUPPORTED;

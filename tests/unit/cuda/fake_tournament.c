@@ -71,7 +71,6 @@ static int measure(void *context, const struct tuning_choice *choice, double gue
 
 static bool ends_all(void *context, const struct error *why)
 {
-    (void)context;
     return why->code == ERROR_CANCELLED;
 }
 

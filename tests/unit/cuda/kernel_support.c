@@ -22,6 +22,11 @@ unsigned char *read_file(const char *path, size_t *ret_size)
     return bytes;
 }
 
+static void unload(void *code)
+{
+    backend->code_unload(device, code);
+}
+
 struct backend_code *load_code(void)
 {
     struct backend_code *code;
@@ -33,7 +38,7 @@ struct backend_code *load_code(void)
     if (backend->code_load(device, DOMAIN_COMMON, image, size, &code, &e) < 0)
         fail_msg("code_load: %s", e.message);
     free(image); /* the driver has a copy */
-    return code;
+    return opened(code, unload);
 }
 
 const struct backend_function *load_function(struct backend_code *code, const char *name)

@@ -6,7 +6,6 @@ struct told told;
 
 static void on_timed(void *context, uint64_t token, const struct backend_times *times)
 {
-    (void)context;
     told.count++;
     told.token = token;
     told.times = *times;
@@ -26,13 +25,6 @@ struct custom open_custom(void)
 
     c.function = load_function(c.code, "custom_kernel");
     return c;
-}
-
-void close_custom(const struct custom *c)
-{
-    backend->stream_free(c->stream);
-    backend->code_unload(device, c->code);
-    close_memory(c->memory);
 }
 
 void make_custom(const struct custom *c, struct test_job *t, enum backend_timing timing)

@@ -24,7 +24,6 @@ struct custom {
 };
 
 struct custom open_custom(void);
-void close_custom(const struct custom *c);
 /* A job that runs it once. The token of a statistic is 77. */
 void make_custom(const struct custom *c, struct test_job *t, enum backend_timing timing);
 

@@ -30,7 +30,7 @@ static unsigned done_count;
 /* ---- another process ---- */
 
 struct export_request {
-    uint64_t size; /* 0: free the last one */
+    uint64_t size;
     int byte;
 };
 
@@ -49,7 +49,6 @@ static void exporter_main(int requests, int answers)
     __typeof__(cuDevicePrimaryCtxRetain) *retain;
     __typeof__(cuCtxSetCurrent) *set_current;
     __typeof__(cuMemAlloc) *alloc;
-    __typeof__(cuMemFree) *release;
     __typeof__(cuIpcGetMemHandle) *get_handle;
     struct export_request request;
     CUdeviceptr address = 0;
@@ -61,19 +60,14 @@ static void exporter_main(int requests, int answers)
     *(void **)&retain = dlsym(library, "cuDevicePrimaryCtxRetain");
     *(void **)&set_current = dlsym(library, "cuCtxSetCurrent");
     *(void **)&alloc = dlsym(library, "cuMemAlloc_v2");
-    *(void **)&release = dlsym(library, "cuMemFree_v2");
     *(void **)&get_handle = dlsym(library, "cuIpcGetMemHandle");
     must(init(0) == CUDA_SUCCESS && retain(&context, 0) == CUDA_SUCCESS && set_current(context) == CUDA_SUCCESS,
          "cuInit");
     while (read(requests, &request, sizeof(request)) == sizeof(request)) {
         memset(&handle, 0, sizeof(handle));
-        if (request.size) {
-            must(alloc(&address, request.size) == CUDA_SUCCESS, "cuMemAlloc");
-            memset((void *)(uintptr_t)address, request.byte, request.size);
-            must(get_handle(&handle, address) == CUDA_SUCCESS, "cuIpcGetMemHandle");
-        } else {
-            must(release(address) == CUDA_SUCCESS, "cuMemFree");
-        }
+        must(alloc(&address, request.size) == CUDA_SUCCESS, "cuMemAlloc");
+        memset((void *)(uintptr_t)address, request.byte, request.size);
+        must(get_handle(&handle, address) == CUDA_SUCCESS, "cuIpcGetMemHandle");
         must(write(answers, &handle, sizeof(handle)) == sizeof(handle), "write");
     }
     _exit(0);
@@ -107,19 +101,14 @@ static void exporter_stop(void)
     waitpid(exporter_pid, NULL, 0);
 }
 
-static void exporter_ask(struct export_request request, unsigned char *ret_handle)
+void exporter_alloc(uint64_t size, int byte, unsigned char *ret_handle)
 {
+    const struct export_request request = {.size = size, .byte = byte};
     CUipcMemHandle handle;
 
     assert_int_equal(write(exporter[0], &request, sizeof(request)), sizeof(request));
     assert_int_equal(read(exporter[1], &handle, sizeof(handle)), sizeof(handle));
-    if (ret_handle)
-        memcpy(ret_handle, &handle, sizeof(handle));
-}
-
-void exporter_alloc(uint64_t size, int byte, unsigned char *ret_handle)
-{
-    exporter_ask((struct export_request){.size = size, .byte = byte}, ret_handle);
+    memcpy(ret_handle, &handle, sizeof(handle));
 }
 
 /* ---- fixtures ---- */
@@ -129,7 +118,6 @@ static void wake(void *context)
     uint64_t one = 1;
     ssize_t written = write(wake_fd, &one, sizeof(one));
 
-    (void)context;
     (void)written;
 }
 
@@ -184,7 +172,6 @@ int open_device(const char *blaslt)
 
 int setup(void **state)
 {
-    (void)state;
     return open_device("none");
 }
 
@@ -196,11 +183,44 @@ void expect_nothing_lives(void)
     assert_int_equal(counter(STANDIN_COUNTER_misuse), 0);
 }
 
+static const enum standin_counter_id memory_counters[] = {
+    STANDIN_COUNTER_live_allocations,      STANDIN_COUNTER_live_host_registrations, STANDIN_COUNTER_live_ipc_mappings,
+    STANDIN_COUNTER_live_vmm_reservations, STANDIN_COUNTER_live_vmm_handles,        STANDIN_COUNTER_live_vmm_maps};
+
+enum { MEMORY_COUNTERS = sizeof(memory_counters) / sizeof(memory_counters[0]) };
+
+static int64_t memory_at_begin[MEMORY_COUNTERS];
+
+void begin_tests(void)
+{
+    keep_opened();
+    for (unsigned i = 0; i < MEMORY_COUNTERS; i++)
+        memory_at_begin[i] = counter(memory_counters[i]);
+}
+
+void expect_memory_as_at_begin(void)
+{
+    for (unsigned i = 0; i < MEMORY_COUNTERS; i++)
+        if (counter(memory_counters[i]) != memory_at_begin[i])
+            fail_msg("counter %u is %lld, not %lld", memory_counters[i], (long long)counter(memory_counters[i]),
+                     (long long)memory_at_begin[i]);
+}
+
+int end_test(void **state)
+{
+    for (unsigned gate = 0; gate < STANDIN_N_GATES; gate++) /* which a test that failed may have left closed */
+        gate_open(gate);
+    close_opened(state);
+    if (!device->lost)
+        expect_memory_as_at_begin();
+    return 0;
+}
+
 int teardown(void **state)
 {
     const bool lost = device->lost; /* its driver takes nothing back */
 
-    (void)state;
+    close_kept();
     backend->close(device);
     device = NULL;
     exporter_stop();
@@ -278,6 +298,18 @@ void inject_later(const char *function, unsigned countdown, int error, bool stic
 
 /* ---- memory ---- */
 
+static void close_memory(void *object)
+{
+    struct backend_memory *memory = object;
+
+    if (memory->kind == MEMORY_MEMFD) {
+        backend->memory_detach(device, memory);
+        memfd_unmap(memory);
+    } else {
+        backend->memory_close(memory);
+    }
+}
+
 struct backend_memory *import(const unsigned char *handle, uint64_t size)
 {
     struct backend_import what = {.kind = MEMORY_CUDA_IPC, .size = size, .writable = true};
@@ -287,7 +319,7 @@ struct backend_memory *import(const unsigned char *handle, uint64_t size)
     memcpy(what.handle, handle, sizeof(what.handle));
     if (backend->memory_import(device, &what, &memory, &e) < 0)
         fail_msg("memory_import: %s", e.message);
-    return memory;
+    return opened(memory, close_memory);
 }
 
 struct backend_memory *device_memory(uint64_t size)
@@ -299,7 +331,7 @@ struct backend_memory *device_memory(uint64_t size)
     if (backend->memory_alloc(device, size, &memory, &fd, &e) < 0)
         fail_msg("memory_alloc: %s", e.message);
     close(fd);
-    return memory;
+    return opened(memory, close_memory);
 }
 
 struct backend_memory *host_memory(uint64_t size)
@@ -311,7 +343,7 @@ struct backend_memory *host_memory(uint64_t size)
     if (memfd_new(size, &memory, &fd, &e) < 0)
         fail_msg("memfd_new: %s", e.message);
     close(fd);
-    return memory;
+    return opened(memory, close_memory);
 }
 
 struct backend_memory *read_only(struct backend_memory *memory)
@@ -326,17 +358,7 @@ struct backend_memory *read_only(struct backend_memory *memory)
     if (memfd_map(fd, memory->size, false, &copy, &e) < 0)
         fail_msg("memfd_map: %s", e.message);
     close(fd);
-    return copy;
-}
-
-void close_memory(struct backend_memory *memory)
-{
-    if (memory->kind == MEMORY_MEMFD) {
-        backend->memory_detach(device, memory);
-        memfd_unmap(memory);
-    } else {
-        backend->memory_close(memory);
-    }
+    return opened(copy, close_memory);
 }
 
 float value(unsigned index, unsigned seed)
@@ -431,6 +453,11 @@ void make_linear(struct test_job *t, const struct view *views, unsigned activati
     plan_job(t, &call, views);
 }
 
+static void close_stream(void *stream)
+{
+    backend->stream_free(stream);
+}
+
 struct backend_stream *stream_open(void)
 {
     struct backend_stream *stream;
@@ -438,7 +465,7 @@ struct backend_stream *stream_open(void)
 
     if (backend->stream_new(device, PRIORITY_NORMAL, &stream, &e) < 0)
         fail_msg("stream_new: %s", e.message);
-    return stream;
+    return opened(stream, close_stream);
 }
 
 struct preparation {

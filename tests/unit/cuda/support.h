@@ -14,6 +14,7 @@
 #include "backend/memfd.h"
 #include "standin_cuda/control.h"
 #include "tests/unit/memory_id_of.h"
+#include "tests/unit/opened.h"
 
 enum { SAMPLES_MAX = 2048, VALUES_MAX = 4096 };
 
@@ -31,6 +32,12 @@ int open_device(const char *blaslt);
 int open_devices(const char *blaslt, struct backend_device **ret_devices, unsigned wanted);
 int setup(void **state);
 int teardown(void **state); /* nothing was misused, and unless the device is lost nothing is left */
+/* The teardown of each test: what it has opened is closed, and then the device has no more memory than at the group's
+ * begin, unless it is lost. begin_tests() is the end of a group's setup. */
+int end_test(void **state);
+void begin_tests(void);
+void expect_memory_as_at_begin(void);
+#define CUDA_TEST(test) cmocka_unit_test_teardown(test, end_test)
 void expect_nothing_lives(void);
 
 /* ---- the control page ---- */
@@ -58,7 +65,6 @@ struct backend_memory *device_memory(uint64_t size);
 struct backend_memory *host_memory(uint64_t size);
 /* The same memory mapped once more, read-only. */
 struct backend_memory *read_only(struct backend_memory *memory);
-void close_memory(struct backend_memory *memory);
 
 static inline float *floats(const struct backend_memory *m)
 {

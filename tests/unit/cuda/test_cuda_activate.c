@@ -17,7 +17,6 @@ static struct backend_device *devices[2];
 
 static int two_devices(void **state)
 {
-    (void)state;
     return setenv("KOPS_STANDIN_DEVICES", "2", 1);
 }
 
@@ -47,8 +46,7 @@ static void run_a_job_on(struct backend_device *d)
     run_job(stream, &t);
     for (unsigned k = 0; k < N; k++)
         assert_true(floats(m)[k] == value(k, 1) * value(k, 1));
-    backend->stream_free(stream);
-    close_memory(m);
+    close_opened(NULL);
 }
 
 static void test_facts_need_no_context(void **state)
@@ -56,7 +54,6 @@ static void test_facts_need_no_context(void **state)
     struct kernel_limits limits;
     int64_t contexts;
 
-    (void)state;
     describe();
     contexts = counter(STANDIN_COUNTER_contexts);
     assert_memory_equal(devices[0]->info.uuid, "GPU-", 4);
@@ -85,7 +82,6 @@ static void test_any_thread_makes_a_device_active(void **state)
     pthread_t threads[2];
     void *active;
 
-    (void)state;
     describe();
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, activate, devices[i]), 0);
@@ -103,7 +99,6 @@ static void test_only_an_active_device_has_a_context(void **state)
 {
     struct error e;
 
-    (void)state;
     describe();
     assert_int_equal(backend->activate(devices[1], &e), 0);
     assert_int_equal(counter(STANDIN_COUNTER_live_contexts), 1);
@@ -121,7 +116,6 @@ static void test_after_a_failure_the_device_is_as_it_was(void **state)
     };
     struct error e;
 
-    (void)state;
     for (unsigned f = 0; f < sizeof(functions) / sizeof(*functions); f++) {
         unsigned failures = 0;
 
@@ -171,7 +165,6 @@ static void test_a_device_that_cannot_be_active_is_left_out(void **state)
     struct device_set set;
     char uuid[48], log[4096];
 
-    (void)state;
     describe();
     memcpy(uuid, devices[1]->info.uuid, sizeof(uuid));
     close_all();
@@ -192,7 +185,6 @@ static void test_a_machine_whose_devices_cannot_be_active_has_none(void **state)
     struct device_set set;
     char log[4096];
 
-    (void)state;
     inject("cuDevicePrimaryCtxRetain", 46, false);
     control->faults[0].times = 2;
     assert_int_equal(open_set(&set, log, sizeof(log)), -1);
@@ -213,7 +205,6 @@ static void expect_exclusive(const char *attributes, bool exclusive)
 
 static void test_a_device_says_whether_it_is_exclusive(void **state)
 {
-    (void)state;
     expect_exclusive("20=0", false);
     expect_exclusive("20=3", true);
     expect_exclusive("20=3,133=1", false); /* the MPS server has it, and takes clients */

@@ -34,7 +34,6 @@ static void every_product_is_in_one_call(void **state)
 {
     static const int64_t shapes[][3] = {{32, 40, 512}, {40, 32, 512}, {16, 17, 8}, {2, 3, 8}, {256, 300, 256}};
 
-    (void)state;
     for (unsigned i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
         const int64_t batch = shapes[i][0], heads = shapes[i][1];
         const struct plan plan = scores(batch, heads, shapes[i][2]);
@@ -61,7 +60,6 @@ static void many_calls_are_worth_it_only_where_they_are_long(void **state)
 {
     static const int64_t shapes[][3] = {{17, 17, 8}, {32, 40, 16}, {257, 300, 512}};
 
-    (void)state;
     for (unsigned i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
         const struct plan plan = scores(shapes[i][0], shapes[i][1], shapes[i][2]);
         struct error e;
@@ -78,7 +76,6 @@ static void rows_begin_where_the_batches_let_them(void **state)
     struct blaslt_layout l;
     struct error e;
 
-    (void)state;
     assert_int_equal(blaslt_layout(&plan, addresses, &l, &e), 0);
     for (unsigned o = 0; o < BLASLT_OPERANDS; o++)
         assert_int_equal(l.problem.alignment[o], o == BLASLT_D ? 256 : 128);

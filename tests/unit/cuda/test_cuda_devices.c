@@ -11,9 +11,10 @@ static struct backend_device *devices[2];
 
 static int open_both(void **state)
 {
-    (void)state;
     setenv("KOPS_STANDIN_DEVICES", "2", 1);
-    return open_devices("none", devices, 2);
+    open_devices("none", devices, 2);
+    device = devices[0];
+    return 0;
 }
 
 static int close_both(void **state)
@@ -32,7 +33,6 @@ static void test_each_is_armed_in_its_own_context(void **state)
     uint64_t slept = calls("cuEventSynchronize");
     struct error e;
 
-    (void)state;
     gate_close(STANDIN_GATE_kernel);
     for (unsigned i = 0; i < 2; i++) {
         device = devices[i];
@@ -52,8 +52,6 @@ static void test_each_is_armed_in_its_own_context(void **state)
         device = devices[i];
         finish(&jobs[i]);
         assert_false(jobs[i].job.failed);
-        backend->stream_free(streams[i]);
-        close_memory(m[i]);
     }
 }
 
@@ -61,7 +59,6 @@ static void test_host_memory_is_pinned_once_for_both(void **state)
 {
     struct backend_memory *m = host_memory(BYTES);
 
-    (void)state;
     fill(m, N, 1);
     for (unsigned i = 0; i < 2; i++) {
         struct backend_stream *stream;
@@ -71,7 +68,6 @@ static void test_host_memory_is_pinned_once_for_both(void **state)
         stream = stream_open();
         make_job(&t, OP_ADD, (struct view[]){VECTOR(m, N), VECTOR(m, N), VECTOR(m, N)});
         run_job(stream, &t);
-        backend->stream_free(stream);
     }
     for (unsigned k = 0; k < N; k++)
         assert_true(floats(m)[k] == 4 * value(k, 1));
@@ -82,7 +78,6 @@ static void test_host_memory_is_pinned_once_for_both(void **state)
     assert_int_equal(counter(STANDIN_COUNTER_live_host_registrations), 1);
     backend->memory_detach(devices[1], m);
     assert_int_equal(counter(STANDIN_COUNTER_live_host_registrations), 0);
-    memfd_unmap(m);
 }
 
 static void test_a_handle_of_the_other_gpu_is_refused(void **state)
@@ -91,7 +86,6 @@ static void test_a_handle_of_the_other_gpu_is_refused(void **state)
     struct backend_memory *m;
     struct error e;
 
-    (void)state;
     exporter_alloc(BYTES, 1, what.handle); /* on the first */
     assert_int_equal(backend->memory_import(devices[1], &what, &m, &e), -1);
     assert_int_equal(e.code, ERROR_INVALID_HANDLE);
@@ -109,7 +103,6 @@ static void test_a_kernel_of_a_user_takes_memory_of_the_other_gpu(void **state)
     struct backend_code *code;
     struct test_job t;
 
-    (void)state;
     device = devices[0];
     there = device_memory(BYTES);
     fill(there, N, 2);
@@ -124,19 +117,15 @@ static void test_a_kernel_of_a_user_takes_memory_of_the_other_gpu(void **state)
     for (unsigned k = 0; k < N; k++)
         assert_true(floats(here)[k] == 2 * value(k, 2));
     assert_false(backend->needs_prepare(device, &t.job));
-    backend->stream_free(stream);
-    backend->code_unload(device, code);
-    close_memory(here);
-    close_memory(there);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_each_is_armed_in_its_own_context),
-        cmocka_unit_test(test_host_memory_is_pinned_once_for_both),
-        cmocka_unit_test(test_a_handle_of_the_other_gpu_is_refused),
-        cmocka_unit_test(test_a_kernel_of_a_user_takes_memory_of_the_other_gpu),
+        CUDA_TEST(test_each_is_armed_in_its_own_context),
+        CUDA_TEST(test_host_memory_is_pinned_once_for_both),
+        CUDA_TEST(test_a_handle_of_the_other_gpu_is_refused),
+        CUDA_TEST(test_a_kernel_of_a_user_takes_memory_of_the_other_gpu),
     };
 
     return cmocka_run_group_tests(tests, open_both, close_both);

@@ -15,7 +15,6 @@ static void test_few_executions_are_ahead_and_cancel_stops_the_rest(void **state
     struct test_job t, next;
     struct error e;
 
-    (void)state;
     gate_close(STANDIN_GATE_kernel);
     make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, N), VECTOR(out, N)});
     make_job(&next, OP_SQUARE, (struct view[]){VECTOR(a, N), VECTOR(out, N)});
@@ -33,9 +32,6 @@ static void test_few_executions_are_ahead_and_cancel_stops_the_rest(void **state
     finish(&next);
     assert_false(next.job.failed);
     assert_in_range(counter(STANDIN_COUNTER_launches) - launches, 3, 64);
-    backend->stream_free(stream);
-    close_memory(a);
-    close_memory(out);
 }
 
 static unsigned thread_count(void)
@@ -55,16 +51,14 @@ static unsigned thread_count(void)
 static void test_a_waiting_loop_asks_the_driver_nothing(void **state)
 {
     struct backend_memory *m = device_memory(N * sizeof(float));
-    struct backend_stream *stream = stream_open();
     uint64_t queries;
     unsigned threads;
     struct test_job t;
     struct error e;
 
-    (void)state;
     gate_close(STANDIN_GATE_kernel);
     make_job(&t, OP_SQUARE, (struct view[]){VECTOR(m, N), VECTOR(m, N)});
-    assert_true(start(stream, &t, &e));
+    assert_true(start(stream_open(), &t, &e));
     wait_at_gate(STANDIN_GATE_kernel, 1);
     assert_int_equal(backend->poll(device), 1);
     backend->arm(device);
@@ -79,8 +73,6 @@ static void test_a_waiting_loop_asks_the_driver_nothing(void **state)
     wait_for_wake();
     assert_int_equal(calls("cuEventQuery"), queries);
     finish(&t);
-    backend->stream_free(stream);
-    close_memory(m);
 }
 
 static void test_steady_jobs_make_no_events(void **state)
@@ -90,7 +82,6 @@ static void test_steady_jobs_make_no_events(void **state)
     int64_t events;
     struct test_job t;
 
-    (void)state;
     for (unsigned i = 0; i < 50; i++) {
         make_job(&t, OP_SQUARE, (struct view[]){VECTOR(m, N), VECTOR(m, N)});
         run_job(stream, &t);
@@ -98,8 +89,6 @@ static void test_steady_jobs_make_no_events(void **state)
             events = counter(STANDIN_COUNTER_events);
     }
     assert_int_equal(counter(STANDIN_COUNTER_events), events);
-    backend->stream_free(stream);
-    close_memory(m);
 }
 
 static void test_no_driver_is_no_error(void **state)
@@ -108,7 +97,6 @@ static void test_no_driver_is_no_error(void **state)
     struct backend_host host = {0};
     struct backend_device *none;
 
-    (void)state;
     for (unsigned i = 0; i < 2; i++) {
         struct backend_config config = {.cuda_driver = drivers[i]};
         unsigned count = 7;
@@ -122,10 +110,10 @@ static void test_no_driver_is_no_error(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_driver_is_no_error),
-        cmocka_unit_test(test_few_executions_are_ahead_and_cancel_stops_the_rest),
-        cmocka_unit_test(test_a_waiting_loop_asks_the_driver_nothing),
-        cmocka_unit_test(test_steady_jobs_make_no_events),
+        CUDA_TEST(test_no_driver_is_no_error),
+        CUDA_TEST(test_few_executions_are_ahead_and_cancel_stops_the_rest),
+        CUDA_TEST(test_a_waiting_loop_asks_the_driver_nothing),
+        CUDA_TEST(test_steady_jobs_make_no_events),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

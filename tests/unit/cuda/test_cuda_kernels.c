@@ -18,13 +18,8 @@ static int setup_kernels(void **state)
     doubled = load_function(code, "custom_kernel");
     sum = load_function(code, "sum_dynamic_shared");
     unknown = load_function(code, "unknown_kernel");
+    begin_tests();
     return 0;
-}
-
-static int teardown_kernels(void **state)
-{
-    backend->code_unload(device, code);
-    return teardown(state);
 }
 
 static const char *detail(const struct error *e, const char *key)
@@ -42,7 +37,6 @@ static void test_functions_tell_what_they_need(void **state)
     struct backend_function f;
     struct error e;
 
-    (void)state;
     assert_int_equal(unknown->static_shared, 400);
     assert_int_equal(unknown->max_threads, 256);
     assert_true(unknown->registers > 0);
@@ -57,7 +51,6 @@ static void test_limits_are_the_devices(void **state)
 {
     struct kernel_limits limits;
 
-    (void)state;
     backend->kernel_limits(device, &limits);
     assert_int_equal(limits.max_threads, 1024);
     assert_int_equal(limits.max_block[2], 64);
@@ -75,7 +68,6 @@ static void test_other_code_is_refused_by_name(void **state)
     struct error e;
     size_t size;
 
-    (void)state;
     image = read_file(KOPS_TEST_CUBIN_OLD, &size);
     assert_int_equal(backend->code_load(device, DOMAIN_COMMON, image, size, &other, &e), -1);
     assert_int_equal(e.code, ERROR_UNSUPPORTED);
@@ -101,7 +93,6 @@ static void test_code_that_is_cut_off_never_reaches_the_driver(void **state)
     struct error e;
     size_t size;
 
-    (void)state;
     image = read_file(KOPS_TEST_CUBIN, &size);
     before = calls("cuModuleLoadData");
     for (size_t cut = 0; cut < size; cut += cut < 128 ? 1 : 61) {
@@ -131,21 +122,16 @@ static void test_code_that_is_cut_off_never_reaches_the_driver(void **state)
 static void test_dynamic_shared_memory_up_to_all_of_it(void **state)
 {
     struct backend_memory *in = device_memory(BYTES), *out = device_memory(BYTES);
-    struct backend_stream *stream = stream_open();
     struct test_job t;
     float expected = 0;
 
-    (void)state;
     fill(in, N, 3);
     for (unsigned i = 0; i < N; i++)
         expected += value(i, 3);
     KERNEL_JOB(&t, sum, 256, OUT(out, 1), IN(in, N), INT(N));
     t.step.plan.kernel.shared_bytes = SHARED_MAX;
-    run_job(stream, &t);
+    run_job(stream_open(), &t);
     assert_true(floats(out)[0] == expected);
-    backend->stream_free(stream);
-    close_memory(in);
-    close_memory(out);
 }
 
 static void test_a_launch_that_the_driver_refuses_fails_its_job_only(void **state)
@@ -155,7 +141,6 @@ static void test_a_launch_that_the_driver_refuses_fails_its_job_only(void **stat
     struct test_job t;
     struct error e;
 
-    (void)state;
     KERNEL_JOB(&t, unknown, 512, OUT(out, N));
     t.step.plan.kernel.pointers[0] = 16;
     t.step.plan.kernel.param_bytes = 24;
@@ -169,8 +154,6 @@ static void test_a_launch_that_the_driver_refuses_fails_its_job_only(void **stat
     assert_false(device->lost);
     KERNEL_JOB(&t, doubled, N, OUT(out, N), IN(out, N), INT(N));
     run_job(stream, &t);
-    backend->stream_free(stream);
-    close_memory(out);
 }
 
 /* ---- programs ---- */
@@ -181,18 +164,16 @@ static void test_a_launch_that_the_driver_refuses_fails_its_job_only(void **stat
 static void test_gaps_of_an_output_are_not_written(void **state)
 {
     struct backend_memory *in = host_memory(BYTES), *out = host_memory(BYTES);
-    struct backend_stream *stream = stream_open();
     struct arg target = OUT(out, 100);
     struct test_job t;
     struct error e;
 
-    (void)state;
     fill(in, N, 9);
     fill(out, N, 10);
     target.sparse = true;
     KERNEL_JOB(&t, doubled, 256, target, IN(in, 40), INT(40));
     gate_close(STANDIN_GATE_kernel);
-    assert_true(start(stream, &t, &e));
+    assert_true(start(stream_open(), &t, &e));
     wait_at_gate(STANDIN_GATE_kernel, 1);
     floats(out)[70] = 1234;
     gate_open(STANDIN_GATE_kernel);
@@ -200,44 +181,37 @@ static void test_gaps_of_an_output_are_not_written(void **state)
     assert_false(t.job.failed);
     for (unsigned i = 0; i < N; i++)
         assert_true(floats(out)[i] == (i < 40 ? 2 * value(i, 9) : i == 70 ? 1234 : value(i, 10)));
-    backend->stream_free(stream);
-    close_memory(in);
-    close_memory(out);
 }
 
 /* Tensors that overlap, where the kernel allows it, are one memory on the device, too. */
 static void test_overlapping_tensors_overlap_on_the_device(void **state)
 {
     struct backend_memory *m = host_memory(BYTES);
-    struct backend_stream *stream = stream_open();
     struct arg in = IN(m, 10), out = OUT(m, 10);
     struct test_job t;
 
-    (void)state;
     for (unsigned i = 0; i < N; i++)
         floats(m)[i] = 1;
     in.offset = 20 * sizeof(float);
     out.offset = 21 * sizeof(float);
     KERNEL_JOB(&t, doubled, 256, out, in, INT(10));
-    run_job(stream, &t);
+    run_job(stream_open(), &t);
     for (unsigned i = 0; i < N; i++) /* the stand-in goes from the first to the last */
         assert_true(floats(m)[i] == (i > 20 && i < 31 ? (float)(1 << (i - 20)) : 1));
-    backend->stream_free(stream);
-    close_memory(m);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_functions_tell_what_they_need),
-        cmocka_unit_test(test_limits_are_the_devices),
-        cmocka_unit_test(test_other_code_is_refused_by_name),
-        cmocka_unit_test(test_code_that_is_cut_off_never_reaches_the_driver),
-        cmocka_unit_test(test_dynamic_shared_memory_up_to_all_of_it),
-        cmocka_unit_test(test_a_launch_that_the_driver_refuses_fails_its_job_only),
-        cmocka_unit_test(test_gaps_of_an_output_are_not_written),
-        cmocka_unit_test(test_overlapping_tensors_overlap_on_the_device),
+        CUDA_TEST(test_functions_tell_what_they_need),
+        CUDA_TEST(test_limits_are_the_devices),
+        CUDA_TEST(test_other_code_is_refused_by_name),
+        CUDA_TEST(test_code_that_is_cut_off_never_reaches_the_driver),
+        CUDA_TEST(test_dynamic_shared_memory_up_to_all_of_it),
+        CUDA_TEST(test_a_launch_that_the_driver_refuses_fails_its_job_only),
+        CUDA_TEST(test_gaps_of_an_output_are_not_written),
+        CUDA_TEST(test_overlapping_tensors_overlap_on_the_device),
     };
 
-    return cmocka_run_group_tests(tests, setup_kernels, teardown_kernels);
+    return cmocka_run_group_tests(tests, setup_kernels, teardown);
 }

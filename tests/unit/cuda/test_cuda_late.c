@@ -35,9 +35,7 @@ static void open_late(const char *path)
 
 static void close_device(void)
 {
-    backend->stream_free(stream);
-    for (unsigned i = 0; i < 3; i++)
-        close_memory(memory[i]);
+    close_opened(NULL);
     backend->close(device);
     assert_int_equal(counter(STANDIN_COUNTER_misuse), 0);
 }
@@ -75,7 +73,6 @@ static void run_square(void)
 /* CUPTI is tried once a process: this test comes first. */
 static void test_cupti_starts_with_the_context(void **state)
 {
-    (void)state;
     test_config.cuda_cupti_early = true;
     open_late("none");
     assert_false(run_gemm(5, "tiled"));
@@ -86,7 +83,6 @@ static void test_cupti_starts_with_the_context(void **state)
 /* Without it gemms go on, and are not prepared for each time. */
 static void test_a_library_that_is_not_there(void **state)
 {
-    (void)state;
     open_late("/nonexistent/libcublasLt.so");
     assert_true(run_gemm(5, "tiled"));
     assert_false(run_gemm(5, "tiled"));
@@ -96,7 +92,6 @@ static void test_a_library_that_is_not_there(void **state)
 
 static void test_the_first_gemm_loads_the_library(void **state)
 {
-    (void)state;
     open_late(KOPS_FAKE_BLASLT);
     assert_string_equal(backend->variants(device, op_get(OP_GEMM), DTYPE_F32)[0], "cublaslt");
     run_square();
@@ -110,7 +105,6 @@ static void test_the_first_gemm_loads_the_library(void **state)
 /* The service stream and the job's. */
 static void test_streams_are_made_when_needed(void **state)
 {
-    (void)state;
     open_late("none");
     run_square();
     assert_int_equal(counter(STANDIN_COUNTER_live_streams), 2);

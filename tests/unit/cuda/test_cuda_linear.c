@@ -8,7 +8,6 @@ enum { BYTES = 1 << 20 };
 
 static int open_plenty(void **state)
 {
-    (void)state;
     return open_with_library(BYTES);
 }
 
@@ -52,7 +51,6 @@ static void test_large_products_are_the_librarys(void **state)
                            {.memory = memory[1], .offset = 4096, .rank = 1, .shape = {256}},
                            MATRIX(memory[2], 256, 256)};
 
-    (void)state;
     expect_gelu(views, "", "activated");
     views[3] = strided(2, 0, 256, 256, 300, 1);
     expect_gelu(views, "", "activated");
@@ -70,7 +68,6 @@ static void test_small_products_when_asked(void **state)
                            {.memory = memory[1], .offset = 4096, .rank = 1, .shape = {8}},
                            MATRIX(memory[2], 9, 8)};
 
-    (void)state;
     expect_gelu(views, "", "tiled");
     expect_gelu(views, "activated", "activated");
     views[3] = strided(2, 0, 9, 8, 12, 1);
@@ -91,7 +88,6 @@ static void test_batches(void **state)
         {.memory = memory[2], .rank = 3, .shape = {BATCHES, M, N}, .strides = {100, 12, 1}, .strided = true}};
     struct test_job t;
 
-    (void)state;
     for (unsigned i = 0; i < 3; i++)
         fill(memory[i], BYTES / sizeof(float), i + 1);
     make_linear(&t, views, LINEAR_ACTIVATION_GELU);
@@ -118,7 +114,6 @@ static void test_it_says_what_it_is_for(void **state)
     struct test_job t;
     struct error e;
 
-    (void)state;
     make_linear(&t, views, LINEAR_ACTIVATION_RELU);
     step_copy_variant(t.step.variant, "activated");
     assert_int_equal(backend->check(device, &t.step, &e), -1);

@@ -38,7 +38,6 @@ static void test_everything_fails_and_nothing_crashes(void **state)
     size_t size;
     int fd;
 
-    (void)state;
     exporter_alloc(BYTES, 1, what.handle);
     make_job(&staged, OP_SQUARE, (struct view[]){VECTOR(host, N), VECTOR(host, N)});
     run_job(streams[0], &staged);
@@ -91,13 +90,6 @@ static void test_everything_fails_and_nothing_crashes(void **state)
     free(image);
     assert_int_equal(backend->code_function(device, code, "custom_kernel", &none, &e), -1);
     expect_lost(&e);
-
-    backend->code_unload(device, code);
-    backend->stream_free(streams[0]);
-    backend->stream_free(streams[1]);
-    close_memory(m);
-    close_memory(host);
-    close_memory(large);
 }
 
 /* ---- which jobs had ended, and which had begun ---- */
@@ -206,7 +198,6 @@ static void test_a_job_that_was_never_issued_has_not_started(void **state)
     const struct backend_function *faults = load_function(code, "fault_kernel");
     struct backend_memory *m = filled(1);
 
-    (void)state;
     KERNEL_JOB(&endless, load_function(code, "spin_forever"), 1, OUT(m, 1));
     backend->submit(stream, &endless.job);
     for (unsigned i = 0; i < 2 * STREAM_WINDOW; i++)
@@ -261,10 +252,10 @@ int main(void)
 {
     static bool yes = true, no = false;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_everything_fails_and_nothing_crashes),
+        CUDA_TEST(test_everything_fails_and_nothing_crashes),
         {"jobs that had ended are done", test_jobs_that_had_ended_are_done, NULL, NULL, &no},
         {"jobs that had ended are done, whoever saw the fault", test_jobs_that_had_ended_are_done, NULL, NULL, &yes},
-        cmocka_unit_test(test_a_job_that_was_never_issued_has_not_started),
+        CUDA_TEST(test_a_job_that_was_never_issued_has_not_started),
         {"a job whose event meets the fault has not started", test_a_job_meets_the_fault, NULL, NULL, &yes},
         {"a job whose launch meets the fault may have started", test_a_job_meets_the_fault, NULL, NULL, &no},
     };

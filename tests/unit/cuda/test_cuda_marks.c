@@ -15,7 +15,6 @@ static void test_the_generator_is_what_it_says(void **state)
                                  .drawn = UINT64_C(0x0706050403020100)};
     struct cuda_random other[2];
 
-    (void)state;
     assert_int_equal(cuda_random_next(&random), UINT64_C(0x93f5f5799a932462));
     assert_true(cuda_random_seed(&other[0]) && cuda_random_seed(&other[1]));
     assert_memory_not_equal(other[0].key, other[1].key, sizeof(other[0].key));
@@ -28,7 +27,6 @@ static void test_only_outstanding_values_count(void **state)
     uint64_t values[40];
     atomic_ullong flag = 0;
 
-    (void)state;
     assert_true(cuda_random_seed(&random));
     for (unsigned i = 0; i < 40; i++) {
         values[i] = cuda_marks_next(&marks, &random);
@@ -69,7 +67,6 @@ static void test_values_follow_no_rule(void **state)
     uint64_t seen[64], step = 0, all = 0, none = UINT64_MAX;
     struct test_job t;
 
-    (void)state;
     for (unsigned i = 0; i < 64; i++) {
         make_job(&t, OP_SQUARE, (struct view[]){VECTOR(m, N), VECTOR(m, N)});
         run_job(streams[i % 2], &t);
@@ -83,9 +80,6 @@ static void test_values_follow_no_rule(void **state)
     }
     assert_int_equal(all, UINT64_MAX); /* each bit is 1 somewhere, and 0 elsewhere */
     assert_int_equal(none, 0);
-    for (unsigned i = 0; i < 2; i++)
-        backend->stream_free(streams[i]);
-    close_memory(m);
 }
 
 static void test_a_forged_flag_ends_nothing(void **state)
@@ -98,7 +92,6 @@ static void test_a_forged_flag_ends_nothing(void **state)
     struct error e;
     uint64_t last;
 
-    (void)state;
     fill(m, N, 1);
     make_job(&before, OP_SQUARE, (struct view[]){VECTOR(m, N), VECTOR(m, N)});
     run_job(stream, &before);
@@ -119,8 +112,6 @@ static void test_a_forged_flag_ends_nothing(void **state)
     assert_false(t.job.failed);
     for (unsigned i = 0; i < N; i++)
         assert_true(floats(m)[i] == 2 * value(i, 1) * value(i, 1));
-    backend->stream_free(stream);
-    close_memory(m);
 }
 
 /* Last, since the context is lost: a job whose end would never be seen fails, whichever stream it is on. */
@@ -131,7 +122,6 @@ static void test_a_flag_that_was_overwritten_is_a_fault(void **state)
     struct test_job jobs[2];
     struct error e;
 
-    (void)state;
     gate_close(STANDIN_GATE_kernel);
     for (unsigned i = 0; i < 2; i++) {
         make_job(&jobs[i], OP_ADD, (struct view[]){VECTOR(m, N), VECTOR(m, N), VECTOR(m, N)});
@@ -160,11 +150,11 @@ static void test_a_flag_that_was_overwritten_is_a_fault(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_generator_is_what_it_says),
-        cmocka_unit_test(test_only_outstanding_values_count),
-        cmocka_unit_test(test_values_follow_no_rule),
-        cmocka_unit_test(test_a_forged_flag_ends_nothing),
-        cmocka_unit_test(test_a_flag_that_was_overwritten_is_a_fault),
+        CUDA_TEST(test_the_generator_is_what_it_says),
+        CUDA_TEST(test_only_outstanding_values_count),
+        CUDA_TEST(test_values_follow_no_rule),
+        CUDA_TEST(test_a_forged_flag_ends_nothing),
+        CUDA_TEST(test_a_flag_that_was_overwritten_is_a_fault),
     };
 
     return cmocka_run_group_tests(tests, setup, NULL);

@@ -15,28 +15,22 @@ static void test_few_bytes_are_moved_by_one_launch(void **state)
 {
     struct backend_memory *a = host_memory(2 * BYTES), *b = host_memory(BYTES), *out = host_memory(BYTES);
     const int64_t copies = counter(STANDIN_COUNTER_copies_h2d) + counter(STANDIN_COUNTER_copies_d2h);
-    struct backend_stream *stream = stream_open();
     struct view odd = {.memory = a, .offset = 3, .rank = 1, .shape = {N - 1}};
     int64_t launched;
     struct test_job t;
 
-    (void)state;
     fill(a, 2 * N, 1);
     fill(b, N, 2);
     memset(out->host, 0, BYTES);
     make_job(&t, OP_ADD, (struct view[]){odd, VECTOR(b, N - 1), VECTOR(out, N - 1)});
     launched = counter(STANDIN_COUNTER_launches);
     t.job.timing = TIMING_NONE;
-    run_job(stream, &t);
+    run_job(stream_open(), &t);
     assert_int_equal(counter(STANDIN_COUNTER_launches) - launched, 3);
     assert_int_equal(counter(STANDIN_COUNTER_copies_h2d) + counter(STANDIN_COUNTER_copies_d2h), copies);
     for (unsigned i = 0; i < N - 1; i++)
         assert_true(floats(out)[i] == value(3 + i, 1) + value(i, 2));
     assert_true(floats(out)[N - 1] == 0);
-    backend->stream_free(stream);
-    close_memory(a);
-    close_memory(b);
-    close_memory(out);
 }
 
 /* Where their memory is registered, by the first job, the loop may prepare others itself. */
@@ -46,7 +40,6 @@ static void test_few_bytes_need_no_preparing(void **state)
     struct backend_stream *stream = stream_open();
     struct test_job t;
 
-    (void)state;
     for (unsigned round = 0; round < 3; round++) {
         fill(a, N, round);
         make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, N), VECTOR(out, N)});
@@ -60,10 +53,6 @@ static void test_few_bytes_need_no_preparing(void **state)
     }
     make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, MANY), VECTOR(out, MANY)});
     assert_true(backend->needs_prepare(device, &t.job));
-    backend->stream_free(stream);
-    close_memory(a);
-    close_memory(out);
-    assert_int_equal(counter(STANDIN_COUNTER_live_allocations), 0);
 }
 
 /* Steps one after the other in the same memory of the stream; more of them are prepared elsewhere. */
@@ -76,7 +65,6 @@ static void test_steps_with_few_bytes(void **state)
     struct step steps[STEPS];
     struct test_job t;
 
-    (void)state;
     for (unsigned round = 0; round < 3; round++) {
         fill(a, N, round);
         make_job(&t, OP_ADD, (struct view[]){VECTOR(a, N), VECTOR(b, N), VECTOR(c, N)});
@@ -100,11 +88,6 @@ static void test_steps_with_few_bytes(void **state)
         }
     }
     backend->program_free(device, program);
-    backend->stream_free(stream);
-    close_memory(a);
-    close_memory(b);
-    close_memory(c);
-    assert_int_equal(counter(STANDIN_COUNTER_live_allocations), 0);
 }
 
 /* Its step's error is the job's, and nothing is left of it. */
@@ -115,7 +98,6 @@ static void test_few_bytes_without_memory_on_the_device(void **state)
     struct test_job t;
     struct error e;
 
-    (void)state;
     fill(a, N, 1);
     for (unsigned round = 0; round < 3; round++) {
         make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, N), VECTOR(out, N)});
@@ -129,10 +111,6 @@ static void test_few_bytes_without_memory_on_the_device(void **state)
         assert_true(t.job.failed);
         assert_int_equal(t.job.error.code, ERROR_OUT_OF_MEMORY);
     }
-    backend->stream_free(stream);
-    close_memory(a);
-    close_memory(out);
-    assert_int_equal(counter(STANDIN_COUNTER_live_allocations), 0);
 }
 
 /* Together too many, though each is not. */
@@ -141,32 +119,26 @@ static void test_more_bytes_are_copied(void **state)
     enum { COUNT = 10000 };
     struct backend_memory *a = host_memory(MANY_BYTES), *b = host_memory(MANY_BYTES), *out = host_memory(MANY_BYTES);
     const int64_t in = counter(STANDIN_COUNTER_copies_h2d), back = counter(STANDIN_COUNTER_copies_d2h);
-    struct backend_stream *stream = stream_open();
     struct test_job t;
 
-    (void)state;
     fill(a, COUNT, 1);
     fill(b, COUNT, 2);
     make_job(&t, OP_ADD, (struct view[]){VECTOR(a, COUNT), VECTOR(b, COUNT), VECTOR(out, COUNT)});
-    run_job(stream, &t);
+    run_job(stream_open(), &t);
     for (unsigned i = 0; i < COUNT; i++)
         assert_true(floats(out)[i] == value(i, 1) + value(i, 2));
     assert_int_equal(counter(STANDIN_COUNTER_copies_h2d) - in, 2);
     assert_int_equal(counter(STANDIN_COUNTER_copies_d2h) - back, 0); /* by themselves few enough */
-    backend->stream_free(stream);
-    close_memory(a);
-    close_memory(b);
-    close_memory(out);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_few_bytes_are_moved_by_one_launch),
-        cmocka_unit_test(test_few_bytes_need_no_preparing),
-        cmocka_unit_test(test_steps_with_few_bytes),
-        cmocka_unit_test(test_few_bytes_without_memory_on_the_device),
-        cmocka_unit_test(test_more_bytes_are_copied),
+        CUDA_TEST(test_few_bytes_are_moved_by_one_launch),
+        CUDA_TEST(test_few_bytes_need_no_preparing),
+        CUDA_TEST(test_steps_with_few_bytes),
+        CUDA_TEST(test_few_bytes_without_memory_on_the_device),
+        CUDA_TEST(test_more_bytes_are_copied),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

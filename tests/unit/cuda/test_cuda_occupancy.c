@@ -28,7 +28,6 @@ static void test_known_launches(void **state)
         {1024, 65, 0, 0, LIMITED_BY_REGISTERS},    {256, 32, 227 << 10, 12.5, LIMITED_BY_SHARED},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
         struct counter_launch launch = {
             .block = {all[i].block, 1, 1}, .registers = all[i].registers, .dynamic_shared = all[i].shared};
@@ -45,7 +44,6 @@ static void test_what_is_not_known(void **state)
     const struct occupancy_limits none = {0};
     struct counter_launch launch = {.block = {256, 1, 1}, .registers = 32};
 
-    (void)state;
     occupancy_find(&none, &launch);
     assert_true(isnan(launch.occupancy_pct));
     launch.block[2] = 0;

@@ -174,7 +174,6 @@ static const int64_t depths[] = {8, 16, 40, 100, 256, 512, 777, 1024, 1500, 2048
 /* As proto/ops/gemm.json and docs/ops.md have it. */
 static void high_keeps_its_bound_everywhere(void **state)
 {
-    (void)state;
     for (unsigned i = 0; i < sizeof(depths) / sizeof(depths[0]); i++)
         for (unsigned one_sided = 0; one_sided < 2; one_sided++) {
             const struct errors e = errors_of(depths[i], one_sided);
@@ -188,7 +187,6 @@ static void six_products_are_as_exact_as_f32_where_tuning_may_choose_them(void *
 {
     unsigned chosen = 0, less_exact = 0;
 
-    (void)state;
     for (unsigned i = 0; i < sizeof(depths) / sizeof(depths[0]); i++)
         for (unsigned one_sided = 0; one_sided < 2; one_sided++) {
             const struct plan plan = {.kind = PLAN_GEMM, .gemm = {.k = depths[i]}};

@@ -24,7 +24,6 @@ static void custom(struct test_job *t, enum backend_timing timing, uint32_t repe
     make(&c, t, timing, repeat);
     run_job(c.stream, t);
     backend->arm(device);
-    close_custom(&c);
 }
 
 /* By a loop that has so much to do that it never sleeps. */
@@ -52,7 +51,6 @@ static void test_exact_times_are_the_records(void **state)
     const uint64_t before_ns = clock_now_ns();
     struct test_job t;
 
-    (void)state;
     custom(&t, TIMING_EXACT, 1);
     assert_int_equal(t.job.timer, TIMER_CUPTI);
     assert_int_equal(t.job.n_samples, 1);
@@ -66,13 +64,11 @@ static void test_copies_of_operands_are_not_timed(void **state)
 {
     enum { N = 1000 };
     struct backend_memory *a = host_memory(N * sizeof(float)), *out = host_memory(N * sizeof(float));
-    struct backend_stream *stream = stream_open();
     struct step steps[2];
     uint64_t copying_ns;
     struct test_job t;
     struct error e;
 
-    (void)state;
     fill(a, N, 1);
     make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, N), VECTOR(out, N)});
     steps[0] = steps[1] = t.step;
@@ -80,7 +76,7 @@ static void test_copies_of_operands_are_not_timed(void **state)
     t.job.n_steps = 2;
     t.job.timing = TIMING_EXACT;
     gate_close(STANDIN_GATE_kernel);
-    assert_true(start(stream, &t, &e));
+    assert_true(start(stream_open(), &t, &e));
     wait_at_gate(STANDIN_GATE_kernel, 1);
     copying_ns = clock_now_ns();
     gate_open(STANDIN_GATE_kernel);
@@ -90,9 +86,6 @@ static void test_copies_of_operands_are_not_timed(void **state)
     expect_between(copying_ns, t.job.gpu_begin_ns, t.job.gpu_end_ns);
     for (unsigned i = 0; i < N; i++)
         assert_true(floats(out)[i] == value(i, 1) * value(i, 1));
-    backend->stream_free(stream);
-    close_memory(a);
-    close_memory(out);
 }
 
 /* Alone it lies between events, whose end is there at once; several at a time are told by their records. */
@@ -100,7 +93,6 @@ static void test_executions_in_a_row_have_records(void **state)
 {
     struct test_job t;
 
-    (void)state;
     custom(&t, TIMING_NOW, 1);
     assert_int_equal(t.job.timer, TIMER_EVENTS);
     custom(&t, TIMING_NOW, REPEAT);
@@ -115,7 +107,6 @@ static void test_a_statistic_comes_when_there_is_nothing_to_do(void **state)
     const uint64_t before_ns = clock_now_ns();
     struct test_job t;
 
-    (void)state;
     custom(&t, TIMING_STATISTIC, 1);
     assert_int_equal(t.job.n_samples, 0);
     assert_true(t.job.timed_later);
@@ -129,20 +120,17 @@ static void test_a_statistic_comes_while_there_is_something_to_do(void **state)
 {
     const struct custom c = open_custom();
 
-    (void)state;
     custom_busily(&c, TIMING_STATISTIC);
     assert_int_equal(told.count, 0);
     while (!told.count)
         custom_busily(&c, TIMING_NONE);
     assert_int_equal(told.count, 1);
-    close_custom(&c);
 }
 
 static void test_what_is_not_to_be_timed_leaves_no_record(void **state)
 {
     struct test_job t;
 
-    (void)state;
     custom(&t, TIMING_STATISTIC, 1);
     custom(&t, TIMING_NONE, 1);
     assert_false(t.job.timed_later);
@@ -153,7 +141,6 @@ static void test_without_cupti_events_tell(void **state)
 {
     struct test_job t;
 
-    (void)state;
     custom(&t, TIMING_EXACT, 1);
     assert_int_equal(t.job.timer, TIMER_EVENTS);
     assert_int_equal(t.job.n_samples, 1);
@@ -170,7 +157,6 @@ static void test_the_clock_in_another_order(void **state)
     struct cuda_clock clock = {.least_ns = 0};
     uint64_t host_ns;
 
-    (void)state;
     cuda_clock_learn(&clock, 2000000, 2001000 + ahead, 2002000 + ahead, 2003000);
     cuda_clock_learn(&clock, 1000000, 1900000 + ahead, 1910000 + ahead, 1950000);
     host_ns = cuda_clock_host_ns(&clock, 2001000 + ahead);

@@ -20,7 +20,6 @@ static int open_with(uint64_t repack_bytes)
 
 static int open_plenty(void **state)
 {
-    (void)state;
     return open_with(REPACK_BYTES);
 }
 
@@ -220,7 +219,6 @@ static void run_random(const char *variant, enum dtype in, enum dtype out, bool 
 
 static void padded_products_are_right_and_aligned(void **state)
 {
-    (void)state;
     run_random("padded", DTYPE_BF16, DTYPE_BF16, false, false, 1e-7);
     run_random("padded", DTYPE_BF16, DTYPE_F32, false, false, 1e-7);
     run_random("padded", DTYPE_F32, DTYPE_F32, false, true, 1e-7);
@@ -231,7 +229,6 @@ static void padded_products_are_right_and_aligned(void **state)
 /* With two pieces 2^-16 of each operand is lost, and 2^-16 of the product. Three pieces lose nothing that f32 has. */
 static void products_of_pieces_are_as_exact_as_stated(void **state)
 {
-    (void)state;
     run_random("bf16x3", DTYPE_F32, DTYPE_F32, true, false, 4.7e-5);
     run_random("bf16x6", DTYPE_F32, DTYPE_F32, false, false, 2e-7);
 }
@@ -240,7 +237,6 @@ static void products_of_pieces_are_as_exact_as_stated(void **state)
 
 static int open_little(void **state)
 {
-    (void)state;
     return open_with(1 << 20);
 }
 
@@ -253,7 +249,6 @@ static void large_products_come_in_panels(void **state)
     struct test_job t;
     unsigned before;
 
-    (void)state;
     fill(a, M * K, 1);
     fill(b, K * N, 2);
     for (unsigned i = 0; i < 2; i++) { /* the first one makes plans, whose algorithms run once to be loaded */
@@ -274,9 +269,6 @@ static void large_products_come_in_panels(void **state)
                 want += value(i * K + k, 1) * value(k * N + j, 2);
             assert_true(floats(out)[i * N + j] == want);
         }
-    close_memory(a);
-    close_memory(b);
-    close_memory(out);
 }
 
 static void what_fits_in_no_panel_is_refused_or_done_otherwise(void **state)
@@ -286,7 +278,6 @@ static void what_fits_in_no_panel_is_refused_or_done_otherwise(void **state)
     struct repack_sketch sketch;
     struct error e;
 
-    (void)state;
     plan.gemm = (struct plan_gemm){.m = 256, .n = 256, .k = 1 << 20, .batch_count = 1, .alpha = 1};
     plan.gemm.a = (struct plan_matrix){.row = 1 << 20, .column = 1};
     plan.gemm.b = plan.gemm.out = (struct plan_matrix){.row = 256, .column = 1};
@@ -318,7 +309,6 @@ static void infinities_and_the_ends_of_the_range_stay(void **state)
     static const char *const variants[] = {"bf16x3", "bf16x6"};
     const float max = 0x1.fffffep127f;
 
-    (void)state;
     for (unsigned i = 0; i < 2; i++) {
         const char *v = variants[i];
 
@@ -364,7 +354,6 @@ static void variants_that_do_not_apply_say_why(void **state)
     struct view f64[] = {MATRIX(memory[0], 5, 3), MATRIX(memory[1], 3, 7), MATRIX(memory[2], 5, 7)};
     struct test_job t;
 
-    (void)state;
     make_gemm(&t, aligned, 1, 0);
     expect_refused(&t, "padded", "16-byte");
     make_gemm(&t, aligned, 1, 0);
@@ -380,14 +369,14 @@ static void variants_that_do_not_apply_say_why(void **state)
 int main(void)
 {
     const struct CMUnitTest plenty[] = {
-        cmocka_unit_test(padded_products_are_right_and_aligned),
-        cmocka_unit_test(products_of_pieces_are_as_exact_as_stated),
-        cmocka_unit_test(infinities_and_the_ends_of_the_range_stay),
-        cmocka_unit_test(variants_that_do_not_apply_say_why),
+        OPENING_TEST(padded_products_are_right_and_aligned),
+        OPENING_TEST(products_of_pieces_are_as_exact_as_stated),
+        OPENING_TEST(infinities_and_the_ends_of_the_range_stay),
+        OPENING_TEST(variants_that_do_not_apply_say_why),
     };
     const struct CMUnitTest little[] = {
-        cmocka_unit_test(large_products_come_in_panels),
-        cmocka_unit_test(what_fits_in_no_panel_is_refused_or_done_otherwise),
+        OPENING_TEST(large_products_come_in_panels),
+        OPENING_TEST(what_fits_in_no_panel_is_refused_or_done_otherwise),
     };
 
     return cmocka_run_group_tests(plenty, open_plenty, close_all) +

@@ -23,7 +23,6 @@ static const char *estimate(enum dtype dtype, int64_t m, int64_t n, int64_t k, b
 
 static void large_misaligned_products_are_copied(void **state)
 {
-    (void)state;
     assert_ptr_equal(estimate(DTYPE_BF16, 4097, 4097, 4097, false, false), repack_padded);
     assert_ptr_equal(estimate(DTYPE_F16, 4095, 4095, 4095, false, false), repack_padded);
     assert_ptr_equal(estimate(DTYPE_F32, 4097, 4097, 4097, false, true), repack_padded);
@@ -53,7 +52,6 @@ static void large_products_with_gelu_are_activated(void **state)
                  {DTYPE_F32, 17, PLAN_GELU, false},  {DTYPE_F32, 1024, PLAN_RELU, false}};
     const uint64_t addresses[STEP_MAX_OPERANDS] = {0};
 
-    (void)state;
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct plan plan = {.kind = PLAN_GEMM, .dtype = cases[i].dtype, .out_dtype = cases[i].dtype};
 

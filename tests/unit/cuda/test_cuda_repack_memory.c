@@ -10,7 +10,6 @@ enum { BYTES = 4096, REPACK_BYTES = 8 << 20 };
 
 static int open_plenty(void **state)
 {
-    (void)state;
     test_config.cuda_repack_bytes = REPACK_BYTES;
     return open_with_library(BYTES);
 }
@@ -42,7 +41,6 @@ static void jobs_repeat_and_follow_each_other(void **state)
     struct test_job jobs[3];
     struct error e;
 
-    (void)state;
     for (unsigned i = 0; i < 3; i++) {
         make_odd(&jobs[i]);
         jobs[i].job.repeat = 40;
@@ -63,7 +61,6 @@ static void without_memory_a_forced_variant_fails(void **state)
     struct test_job t;
     struct error e;
 
-    (void)state;
     make_odd(&t);
     run_job(fresh, &t); /* cuBLASLt's workspace is there */
     make_odd(&t);
@@ -74,7 +71,6 @@ static void without_memory_a_forced_variant_fails(void **state)
     make_odd(&t);
     run_job(fresh, &t);
     expect_odd();
-    backend->stream_free(fresh);
 }
 
 static void tensors_in_host_memory_are_copied_there_and_here(void **state)
@@ -83,7 +79,6 @@ static void tensors_in_host_memory_are_copied_there_and_here(void **state)
     const struct view views[] = {MATRIX(host[0], 5, 3), MATRIX(host[1], 3, 7), MATRIX(host[2], 5, 7)};
     struct test_job t;
 
-    (void)state;
     fill(host[0], 15, 1);
     fill(host[1], 21, 2);
     make_gemm(&t, views, 1, 0);
@@ -91,8 +86,6 @@ static void tensors_in_host_memory_are_copied_there_and_here(void **state)
     run_job(stream, &t);
     memcpy(floats(memory[2]), floats(host[2]), 35 * sizeof(float));
     expect_odd();
-    for (unsigned i = 0; i < 3; i++)
-        close_memory(host[i]);
 }
 
 /* The smallest product for which the estimate takes pieces. */
@@ -112,7 +105,6 @@ static void without_memory_operands_are_not_copied(void **state)
     struct backend_memory *large[3];
     struct test_job t;
 
-    (void)state;
     for (unsigned i = 0; i < 3; i++)
         large[i] = device_memory(768 * 768 * sizeof(float));
     make_high(&t, large);
@@ -122,8 +114,6 @@ static void without_memory_operands_are_not_copied(void **state)
     inject("cuMemAllocFromPoolAsync", 2 /* CUDA_ERROR_OUT_OF_MEMORY */, false);
     run_job(stream, &t);
     assert_string_equal(t.step.variant_used, "cublaslt");
-    for (unsigned i = 0; i < 3; i++)
-        close_memory(large[i]);
 }
 
 /* The memory for copies is bounded for all streams together. */
@@ -133,7 +123,6 @@ static void the_share_for_copies_is_bounded(void **state)
     CUdeviceptr first, second;
     struct error e;
 
-    (void)state;
     assert_int_equal(cuda_scratch_take(d, d->service, REPACK_BYTES / 2 + 1, &first, &e), 0);
     assert_int_equal(cuda_scratch_take(d, d->service, REPACK_BYTES / 2, &second, &e), -1);
     assert_int_equal(e.code, ERROR_OUT_OF_MEMORY);
@@ -146,11 +135,11 @@ static void the_share_for_copies_is_bounded(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(jobs_repeat_and_follow_each_other),
-        cmocka_unit_test(without_memory_a_forced_variant_fails),
-        cmocka_unit_test(without_memory_operands_are_not_copied),
-        cmocka_unit_test(the_share_for_copies_is_bounded),
-        cmocka_unit_test(tensors_in_host_memory_are_copied_there_and_here),
+        OPENING_TEST(jobs_repeat_and_follow_each_other),
+        OPENING_TEST(without_memory_a_forced_variant_fails),
+        OPENING_TEST(without_memory_operands_are_not_copied),
+        OPENING_TEST(the_share_for_copies_is_bounded),
+        OPENING_TEST(tensors_in_host_memory_are_copied_there_and_here),
     };
 
     return cmocka_run_group_tests(tests, open_plenty, close_all);

@@ -15,7 +15,6 @@ enum {
 
 static int open_plenty(void **state)
 {
-    (void)state;
     return open_with_library(BYTES);
 }
 
@@ -50,7 +49,6 @@ static void test_numbers_and_vectors(void **state)
     struct view views[5];
     unsigned before = *heuristics;
 
-    (void)state;
     make_views(views, DTYPE_F8_E4M3, DTYPE_F8_E4M3);
     expect(views, SCALED_GEMM_PRECISION_HIGH, "cublaslt");
     assert_int_equal(*fast_sums, 0);
@@ -82,7 +80,6 @@ static void test_dtypes(void **state)
 {
     struct view views[5];
 
-    (void)state;
     make_views(views, DTYPE_F8_E4M3, DTYPE_F8_E5M2);
     expect(views, SCALED_GEMM_PRECISION_HIGH, "cublaslt");
     make_views(views, DTYPE_F8_E5M2, DTYPE_F8_E4M3);
@@ -95,7 +92,6 @@ static void test_layouts(void **state)
 {
     struct view views[5];
 
-    (void)state;
     make_views(views, DTYPE_F8_E4M3, DTYPE_F8_E5M2);
     views[4].strided = true; /* by columns: the library computes it as it is, not transposed */
     views[4].strides[0] = 1;
@@ -143,7 +139,6 @@ static void test_batches(void **state)
 {
     struct view views[5];
 
-    (void)state;
     make_batch(views);
     expect(views, SCALED_GEMM_PRECISION_HIGH, "cublaslt"); /* as one product of 3 · M rows */
     views[3].rank = 1;
@@ -171,7 +166,6 @@ static void test_older_libraries(void **state)
     struct test_job t;
     unsigned before;
 
-    (void)state;
     setenv("KOPS_STANDIN_BLASLT", "numbers", 1);
     make_views(views, DTYPE_F8_E4M3, DTYPE_F8_E4M3);
     views[0].shape[0] = views[4].shape[0] = 48;
@@ -194,7 +188,6 @@ static void test_what_it_cannot_do_is_an_error_where_it_is_forced(void **state)
     struct test_job t;
     struct error e;
 
-    (void)state;
     make_views(views, DTYPE_F8_E5M2, DTYPE_F8_E5M2);
     make_job(&t, OP_SCALED_GEMM, views);
     step_copy_variant(t.step.variant, "cublaslt");

@@ -28,7 +28,6 @@ static void test_contiguous_tensors_are_copied_in_and_out(void **state)
     int64_t registered = counter(STANDIN_COUNTER_host_registrations);
     struct test_job t;
 
-    (void)state;
     for (unsigned round = 0; round < 3; round++) {
         fill(a, N, round);
         fill(b, N, 100 + round);
@@ -42,33 +41,22 @@ static void test_contiguous_tensors_are_copied_in_and_out(void **state)
     /* Pinned once, not at every job, and given back at the end. */
     assert_int_equal(counter(STANDIN_COUNTER_host_registrations) - registered, 3);
     assert_int_equal(counter(STANDIN_COUNTER_pageable_copies), 0);
-    backend->stream_free(stream);
-    close_memory(a);
-    close_memory(b);
-    close_memory(out);
-    assert_int_equal(counter(STANDIN_COUNTER_live_host_registrations), 0);
-    assert_int_equal(counter(STANDIN_COUNTER_live_allocations), 0);
 }
 
 static void test_a_transposed_output_is_one_copy(void **state)
 {
     struct backend_memory *a = host_memory(MANY_BYTES), *out = host_memory(MANY_BYTES);
     struct view transposed = {.memory = out, .rank = 2, .shape = {200, 100}, .strides = {1, 200}, .strided = true};
-    struct backend_stream *stream = stream_open();
     int64_t copies = counter(STANDIN_COUNTER_copies_d2h);
     struct test_job t;
 
-    (void)state;
     fill(a, MANY, 4);
     make_job(&t, OP_SQUARE, (struct view[]){MATRIX(a, 200, 100), transposed});
-    run_job(stream, &t);
+    run_job(stream_open(), &t);
     for (unsigned i = 0; i < 200; i++)
         for (unsigned j = 0; j < 100; j++)
             assert_true(floats(out)[j * 200 + i] == value(i * 100 + j, 4) * value(i * 100 + j, 4));
     assert_int_equal(counter(STANDIN_COUNTER_copies_d2h) - copies, 1);
-    backend->stream_free(stream);
-    close_memory(a);
-    close_memory(out);
 }
 
 static void test_inputs_may_be_read_only(void **state)
@@ -77,7 +65,6 @@ static void test_inputs_may_be_read_only(void **state)
     struct backend_stream *stream = stream_open();
     struct test_job t;
 
-    (void)state;
     fill(plain, N, 6);
     a = read_only(plain);
     assert_false(a->writable);
@@ -92,49 +79,35 @@ static void test_inputs_may_be_read_only(void **state)
     make_job(&t, OP_ADD, (struct view[]){VECTOR(a, N), VECTOR(plain, N), VECTOR(out, N)});
     run_job(stream, &t);
     expect_sum(out, N, 6, 6);
-    backend->stream_free(stream);
-    close_memory(plain);
-    close_memory(out);
-    close_memory(a);
-    assert_int_equal(counter(STANDIN_COUNTER_live_host_registrations), 0);
 }
 
 static void test_in_place_and_the_same_input_twice(void **state)
 {
     struct backend_memory *m = host_memory(MANY_BYTES);
-    struct backend_stream *stream = stream_open();
     int64_t copies = counter(STANDIN_COUNTER_copies_h2d);
     struct test_job t;
 
-    (void)state;
     fill(m, MANY, 8);
     make_job(&t, OP_ADD, (struct view[]){VECTOR(m, MANY), VECTOR(m, MANY), VECTOR(m, MANY)});
-    run_job(stream, &t);
+    run_job(stream_open(), &t);
     expect_sum(m, MANY, 8, 8);
     assert_int_equal(counter(STANDIN_COUNTER_copies_h2d) - copies, 1);
-    backend->stream_free(stream);
-    close_memory(m);
 }
 
 static void test_repeats_are_copied_once(void **state)
 {
     struct backend_memory *a = host_memory(MANY_BYTES), *out = host_memory(MANY_BYTES);
     int64_t in = counter(STANDIN_COUNTER_copies_h2d), back = counter(STANDIN_COUNTER_copies_d2h);
-    struct backend_stream *stream = stream_open();
     struct test_job t;
 
-    (void)state;
     fill(a, MANY, 2);
     make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, MANY), VECTOR(out, MANY)});
     t.job.warmup = 2;
     t.job.repeat = 40;
-    run_job(stream, &t);
+    run_job(stream_open(), &t);
     assert_int_equal(t.job.n_samples, 40);
     assert_int_equal(counter(STANDIN_COUNTER_copies_h2d) - in, 1);
     assert_int_equal(counter(STANDIN_COUNTER_copies_d2h) - back, 1);
-    backend->stream_free(stream);
-    close_memory(a);
-    close_memory(out);
 }
 
 static void test_a_column_needs_no_room_for_its_matrix(void **state)
@@ -144,51 +117,40 @@ static void test_a_column_needs_no_room_for_its_matrix(void **state)
     struct backend_memory *a = host_memory(whole), *b = host_memory(BYTES), *out = host_memory(whole);
     struct view column = {.memory = a, .offset = 5, .rank = 1, .shape = {ROWS}, .strides = {ROW}, .strided = true};
     struct view target = {.memory = out, .offset = 9, .rank = 1, .shape = {ROWS}, .strides = {ROW}, .strided = true};
-    struct backend_stream *stream = stream_open();
     struct test_job t;
 
-    (void)state;
     for (unsigned i = 0; i < ROWS; i++)
         floats(a)[5 + i * ROW] = value(i, 1);
     fill(b, N, 2);
     control->memory_limit = 8 << 20; /* the matrix has 64 MiB */
     make_job(&t, OP_ADD, (struct view[]){column, VECTOR(b, N), target});
     t.job.timing = TIMING_NOW;
-    run_job(stream, &t);
+    run_job(stream_open(), &t);
     control->memory_limit = 0;
     for (unsigned i = 0; i < ROWS; i++) {
         assert_true(floats(out)[9 + i * ROW] == value(i, 1) + value(i, 2));
         assert_true(floats(out)[8 + i * ROW] == 0.0f && floats(out)[10 + i * ROW] == 0.0f);
     }
     assert_true(t.job.h2d_us > 0 && t.job.d2h_us > 0);
-    backend->stream_free(stream);
-    close_memory(a);
-    close_memory(b);
-    close_memory(out);
 }
 
 static void test_a_cancelled_job_writes_nothing_back(void **state)
 {
     struct backend_memory *a = host_memory(BYTES), *out = host_memory(BYTES);
-    struct backend_stream *stream = stream_open();
     struct test_job t;
     struct error e;
 
-    (void)state;
     fill(a, N, 2);
     for (unsigned i = 0; i < N; i++)
         floats(out)[i] = sentinel;
     make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, N), VECTOR(out, N)});
     atomic_store(&t.job.cancel, true);
-    assert_true(start(stream, &t, &e));
+    assert_true(start(stream_open(), &t, &e));
     finish(&t);
     assert_int_equal(t.job.error.code, ERROR_CANCELLED);
     for (unsigned i = 0; i < N; i++)
         assert_true(floats(out)[i] == sentinel);
     assert_int_equal(counter(STANDIN_COUNTER_live_allocations), 0);
-    backend->stream_free(stream);
-    close_memory(a);
-    close_memory(out);
 }
 
 static void test_a_failing_preparation_leaves_nothing_behind(void **state)
@@ -199,7 +161,6 @@ static void test_a_failing_preparation_leaves_nothing_behind(void **state)
     struct test_job t;
     struct error e;
 
-    (void)state;
     fill(a, MANY, 2);
     for (unsigned i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
         make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, MANY), VECTOR(out, MANY)});
@@ -213,11 +174,6 @@ static void test_a_failing_preparation_leaves_nothing_behind(void **state)
     run_job(stream, &t);
     for (unsigned i = 0; i < MANY; i++)
         assert_true(floats(out)[i] == value(i, 2) * value(i, 2));
-    backend->stream_free(stream);
-    close_memory(a);
-    close_memory(out);
-    assert_int_equal(counter(STANDIN_COUNTER_live_allocations), 0);
-    assert_int_equal(counter(STANDIN_COUNTER_live_host_registrations), 0);
 }
 
 struct failing_start {
@@ -244,7 +200,6 @@ static void test_a_failing_preparation_waits_for_copies_on_their_way(void **stat
     struct test_job t;
     pthread_t thread;
 
-    (void)state;
     make_job(&t, OP_ADD, (struct view[]){VECTOR(a, MANY), VECTOR(b, MANY), VECTOR(out, MANY)});
     f.job = &t;
     gate_close(STANDIN_GATE_copy);
@@ -257,24 +212,20 @@ static void test_a_failing_preparation_waits_for_copies_on_their_way(void **stat
     gate_open(STANDIN_GATE_copy);
     pthread_join(thread, NULL);
     assert_int_equal(f.e.code, ERROR_OUT_OF_MEMORY);
-    backend->stream_free(f.stream);
-    close_memory(a);
-    close_memory(b);
-    close_memory(out);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_contiguous_tensors_are_copied_in_and_out),
-        cmocka_unit_test(test_a_transposed_output_is_one_copy),
-        cmocka_unit_test(test_inputs_may_be_read_only),
-        cmocka_unit_test(test_in_place_and_the_same_input_twice),
-        cmocka_unit_test(test_repeats_are_copied_once),
-        cmocka_unit_test(test_a_column_needs_no_room_for_its_matrix),
-        cmocka_unit_test(test_a_cancelled_job_writes_nothing_back),
-        cmocka_unit_test(test_a_failing_preparation_leaves_nothing_behind),
-        cmocka_unit_test(test_a_failing_preparation_waits_for_copies_on_their_way),
+        CUDA_TEST(test_contiguous_tensors_are_copied_in_and_out),
+        CUDA_TEST(test_a_transposed_output_is_one_copy),
+        CUDA_TEST(test_inputs_may_be_read_only),
+        CUDA_TEST(test_in_place_and_the_same_input_twice),
+        CUDA_TEST(test_repeats_are_copied_once),
+        CUDA_TEST(test_a_column_needs_no_room_for_its_matrix),
+        CUDA_TEST(test_a_cancelled_job_writes_nothing_back),
+        CUDA_TEST(test_a_failing_preparation_leaves_nothing_behind),
+        CUDA_TEST(test_a_failing_preparation_waits_for_copies_on_their_way),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -18,27 +18,22 @@ static void expect_times(const struct test_job *t, bool by_events)
 static void square(bool by_events)
 {
     struct backend_memory *m = device_memory(N * sizeof(float));
-    struct backend_stream *stream = stream_open();
     struct test_job t;
 
     make_job(&t, OP_SQUARE, (struct view[]){VECTOR(m, N), VECTOR(m, N)});
     t.job.warmup = 2;
     t.job.repeat = REPEAT;
-    run_job(stream, &t);
+    run_job(stream_open(), &t);
     expect_times(&t, by_events);
-    backend->stream_free(stream);
-    close_memory(m);
 }
 
 static void test_our_kernels_tell_their_own_times(void **state)
 {
-    (void)state;
     square(false);
 }
 
 static void test_a_clock_of_long_steps_is_not_used(void **state)
 {
-    (void)state;
     square(true);
 }
 
@@ -46,16 +41,11 @@ static void test_a_clock_of_long_steps_is_not_used(void **state)
 static void custom(struct test_job *t)
 {
     struct backend_memory *m = device_memory(N * sizeof(float));
-    struct backend_stream *stream = stream_open();
-    struct backend_code *code = load_code();
 
-    KERNEL_JOB(t, load_function(code, "custom_kernel"), N, OUT(m, N), IN(m, N), INT(N));
+    KERNEL_JOB(t, load_function(load_code(), "custom_kernel"), N, OUT(m, N), IN(m, N), INT(N));
     t->job.repeat = REPEAT;
-    run_job(stream, t);
+    run_job(stream_open(), t);
     expect_times(t, true);
-    backend->stream_free(stream);
-    backend->code_unload(device, code);
-    close_memory(m);
 }
 
 /* The GPU waits until the execution and its events are on the stream, so that they tell when it began too. */
@@ -63,13 +53,11 @@ static void test_single_executions_wait_behind_a_gate(void **state)
 {
     struct backend_memory *m = device_memory(N * sizeof(float));
     struct backend_stream *stream = stream_open();
-    struct backend_code *code = load_code();
     const int64_t before = counter(STANDIN_COUNTER_stream_gates);
     struct test_job t;
     int runs = 0;
 
-    (void)state;
-    KERNEL_JOB(&t, load_function(code, "custom_kernel"), N, OUT(m, N), IN(m, N), INT(N));
+    KERNEL_JOB(&t, load_function(load_code(), "custom_kernel"), N, OUT(m, N), IN(m, N), INT(N));
     do { /* where the host is interrupted for 100 us meanwhile, the gate has opened by itself and tells nothing */
         t.done = false;
         run_job(stream, &t);
@@ -82,16 +70,12 @@ static void test_single_executions_wait_behind_a_gate(void **state)
     t.done = false;
     run_job(stream, &t);
     assert_int_equal(counter(STANDIN_COUNTER_stream_gates), before + runs);
-    backend->stream_free(stream);
-    backend->code_unload(device, code);
-    close_memory(m);
 }
 
 static void test_users_kernels_lie_between_events(void **state)
 {
     struct test_job t;
 
-    (void)state;
     custom(&t);
 }
 
@@ -100,7 +84,6 @@ static void test_what_events_add_is_taken_off(void **state)
 {
     struct test_job t;
 
-    (void)state;
     custom(&t);
     for (unsigned i = 0; i < REPEAT; i++)
         assert_true(t.samples[i] < SECOND_US / 2);
@@ -110,23 +93,18 @@ static void test_what_events_add_is_taken_off(void **state)
 static void test_events_are_believed_where_the_clock_is_coarse(void **state)
 {
     struct backend_memory *m = device_memory(N * sizeof(float));
-    struct backend_stream *stream = stream_open();
     struct test_job t;
 
-    (void)state;
     make_job(&t, OP_SQUARE, (struct view[]){VECTOR(m, N), VECTOR(m, N)});
     t.job.repeat = 1;
-    run_job(stream, &t);
+    run_job(stream_open(), &t);
     assert_int_equal(t.job.n_samples, 1);
     assert_true(t.samples[0] >= SECOND_US);
-    backend->stream_free(stream);
-    close_memory(m);
 }
 
 /* The clock could not be tried out: what was launched for it has ended before its memory goes. */
 static void test_a_device_whose_clock_cannot_be_tried_out_works(void **state)
 {
-    (void)state;
     assert_true(counter(STANDIN_COUNTER_faults) > 0);
     square(true);
     assert_int_equal(counter(STANDIN_COUNTER_misuse), 0);
@@ -142,14 +120,14 @@ static int setup_with_a_launch_that_fails(void **state)
 int main(void)
 {
     const struct CMUnitTest fine[] = {
-        cmocka_unit_test(test_our_kernels_tell_their_own_times),
-        cmocka_unit_test(test_users_kernels_lie_between_events),
-        cmocka_unit_test(test_single_executions_wait_behind_a_gate),
+        CUDA_TEST(test_our_kernels_tell_their_own_times),
+        CUDA_TEST(test_users_kernels_lie_between_events),
+        CUDA_TEST(test_single_executions_wait_behind_a_gate),
     };
-    const struct CMUnitTest coarse[] = {cmocka_unit_test(test_a_clock_of_long_steps_is_not_used)};
-    const struct CMUnitTest failing[] = {cmocka_unit_test(test_a_device_whose_clock_cannot_be_tried_out_works)};
-    const struct CMUnitTest late[] = {cmocka_unit_test(test_what_events_add_is_taken_off)};
-    const struct CMUnitTest late_and_coarse[] = {cmocka_unit_test(test_events_are_believed_where_the_clock_is_coarse)};
+    const struct CMUnitTest coarse[] = {CUDA_TEST(test_a_clock_of_long_steps_is_not_used)};
+    const struct CMUnitTest failing[] = {CUDA_TEST(test_a_device_whose_clock_cannot_be_tried_out_works)};
+    const struct CMUnitTest late[] = {CUDA_TEST(test_what_events_add_is_taken_off)};
+    const struct CMUnitTest late_and_coarse[] = {CUDA_TEST(test_events_are_believed_where_the_clock_is_coarse)};
     int failed = cmocka_run_group_tests(fine, setup, teardown);
 
     failed += cmocka_run_group_tests(failing, setup_with_a_launch_that_fails, teardown);

@@ -16,7 +16,6 @@ static void the_fastest_wins_wherever_it_is(void **state)
 {
     static const double lengths[] = {5, 80, 900, 4000, 9000, 21000};
 
-    (void)state;
     for (unsigned l = 0; l < sizeof(lengths) / sizeof(lengths[0]); l++)
         for (unsigned own = 0; own < 2; own++) {
             const double us = lengths[l];
@@ -42,7 +41,6 @@ static void noise_moves_nothing(void **state)
 {
     unsigned left = 0;
 
-    (void)state;
     for (unsigned n = 0; n < 50; n++) {
         struct fake f = fake_of(32, 3, 100);
         struct error e;
@@ -62,7 +60,6 @@ static void what_is_chosen_is_faster_beyond_its_own_noise(void **state)
 {
     unsigned n_chosen = 0;
 
-    (void)state;
     for (unsigned trial = 0; trial < 200; trial++) {
         struct fake f = fake_of(1, 2, 100);
         const struct tuning_candidate *before, *best;
@@ -84,7 +81,6 @@ static void it_ends_in_time(void **state)
 {
     static const double lengths[] = {1, 100, 1400, 2900, 3100, 21000, 90000, 150000, 250000, 600000, 2e6};
 
-    (void)state;
     for (unsigned l = 0; l < sizeof(lengths) / sizeof(lengths[0]); l++)
         for (unsigned busy = 0; busy < 2; busy++) {
             const double us = lengths[l];
@@ -112,7 +108,6 @@ static void long_executions_are_compared_once(void **state)
     struct fake f = fake_of(2, 0, 130000);
     struct error e;
 
-    (void)state;
     f.us[1] *= 0.97;
     assert_int_equal(run(&f, &e), 0);
     assert_int_equal(f.r.best, 0);
@@ -127,7 +122,6 @@ static void a_disturbed_tuning_changes_little(void **state)
 {
     struct error e;
 
-    (void)state;
     for (unsigned gain = 0; gain < 2; gain++) {
         struct fake f = fake_of(3, 0, 100);
 
@@ -144,7 +138,6 @@ static void a_busy_device_has_finals_too(void **state)
 {
     struct error e;
 
-    (void)state;
     for (unsigned n = 0; n < 50; n++) {
         struct fake f = fake_of(14, 2, 100);
 
@@ -159,7 +152,6 @@ static void a_busy_device_has_finals_too(void **state)
 
 static void the_choice_is_never_slower_than_the_usual_one(void **state)
 {
-    (void)state;
     for (unsigned n = 0; n < 200; n++) {
         struct fake f = fake_of(20, 4, 10.0 * (1 << n % 14));
         const double us = f.us[0];
@@ -180,7 +172,6 @@ static void one_that_cannot_is_none_and_a_cancelled_tuning_ends(void **state)
     struct fake f = fake_of(4, 2, 50);
     struct error e;
 
-    (void)state;
     f.fails = 1; /* the usual one */
     f.r.candidates[0].text[0] = 'x';
     f.us[5] = 20;
@@ -209,7 +200,6 @@ static void the_most_promising_come_first(void **state)
     struct fake f = fake_of(10, 2, 40);
     struct error e;
 
-    (void)state;
     f.r.before = 7;
     assert_int_equal(run(&f, &e), 0);
     assert_int_equal(f.n_order, 12);
@@ -224,7 +214,6 @@ static void who_is_slower_is_measured_less(void **state)
     struct fake f = fake_of(12, 0, 100);
     struct error e;
 
-    (void)state;
     f.us[1] = 99;
     f.us[2] = 107;
     f.us[3] = 115;
@@ -248,7 +237,6 @@ static void loading_is_no_time_of_a_candidates(void **state)
     struct fake f = fake_of(6, 1, 50);
     struct error e;
 
-    (void)state;
     f.us[6] = 30;
     f.load_us = 40000;
     assert_int_equal(run(&f, &e), 0);
@@ -287,7 +275,6 @@ static void a_later_tuning_goes_on(void **state)
     unsigned tunings = 0, fastest = 37, tried;
     struct error e;
 
-    (void)state;
     f.us[fastest] = 6000;
     do {
         unsigned counts[TUNING_CANDIDATES_MAX];
@@ -318,7 +305,6 @@ static void a_later_tuning_goes_on(void **state)
 /* Where nobody waits one more is tried each time, however long that takes: so all are in the end. */
 static void a_patient_tuning_always_goes_on(void **state)
 {
-    (void)state;
     for (unsigned patient = 0; patient < 2; patient++) {
         struct fake f = fake_of(3, 1, 700000);
         struct error e;
@@ -343,7 +329,6 @@ static void what_was_not_compared_stays(void **state)
     struct fake f = fake_of(4, 0, 300000);
     struct error e;
 
-    (void)state;
     f.us[0] = 200000;
     f.r.before = 3;
     f.r.candidates[3].tried = true;
@@ -361,7 +346,6 @@ static void a_gain_is_more_than_a_tenth_of_a_microsecond(void **state)
 {
     struct error e;
 
-    (void)state;
     for (unsigned i = 0; i < 2; i++) {
         struct fake f = fake_of(2, 0, 4);
 

@@ -78,7 +78,6 @@ static void check(const struct cuda_ops_gemm_mapped *p, const int place[3])
 
 static void every_sum_gets_its_bias_and_activation(void **state)
 {
-    (void)state;
     for (unsigned activation = CUDA_OPS_NONE; activation <= CUDA_OPS_GELU_TANH; activation++)
         for (unsigned kind = 0; kind < 4; kind++) {
             /* A vector in pairs, one without, one along rows, a matrix. */
@@ -124,7 +123,6 @@ static void infinite_and_undefined_sums_stay_what_they_are(void **state)
     const int place[] = {0, 0, 0};
     const uint16_t zero[2] = {0, 0};
 
-    (void)state;
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         const struct cuda_ops_gemm_mapped p = {.m = 128,
                                                .n = 256,

@@ -33,7 +33,6 @@ static uint64_t machine_alloc(void *context, size_t size)
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), mapped = mapped_size(size), used = (size + 15) / 16 * 16;
     unsigned char *at = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-    (void)context;
     if (at == MAP_FAILED || mprotect(at + mapped - page, page, PROT_NONE) < 0)
         return 0;
     return (uint64_t)(uintptr_t)(at + mapped - page - used);
@@ -43,20 +42,17 @@ static void machine_free(void *context, uint64_t address, size_t size)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), used = (size + 15) / 16 * 16;
 
-    (void)context;
     munmap((void *)(uintptr_t)(address + used + page - mapped_size(size)), mapped_size(size));
 }
 
 static int machine_write(void *context, uint64_t to, const void *from, size_t size)
 {
-    (void)context;
     memcpy((void *)(uintptr_t)to, from, size);
     return 0;
 }
 
 static int machine_read(void *context, void *to, uint64_t from, size_t size)
 {
-    (void)context;
     memcpy(to, (const void *)(uintptr_t)from, size);
     return 0;
 }
@@ -101,7 +97,6 @@ static void a_launch_of_nothing_touches_no_memory(void **state)
 {
     struct cuda_launch launch;
 
-    (void)state;
     cuda_ops_nothing(&launch);
     for (unsigned arch = 0; arch < EMULATED_ARCHS; arch++)
         assert_int_equal(emulate((enum emulated_arch)arch, launch.kernel, launch.grid[0], launch.block[0],
@@ -115,7 +110,6 @@ static void a_gate_opens_by_the_hosts_word_or_by_itself(void **state)
     const uint64_t given = 7;
     uint64_t took[2];
 
-    (void)state;
     for (unsigned i = 0; i < 2; i++) {
         uint64_t times[2] = {0, 0};
         uint32_t count = 0;
@@ -173,7 +167,6 @@ static void pieces_of_memory_are_moved(void **state)
     const struct lab_machine m = machine_of(&arch);
     struct lab_random r = {21};
 
-    (void)state;
     for (unsigned n = 1; n <= CUDA_OPS_MOVE_PIECES; n++) {
         struct piece pieces[CUDA_OPS_MOVE_PIECES];
         struct cuda_ops_range ranges[CUDA_OPS_MOVE_PIECES];
@@ -208,7 +201,6 @@ static void elementwise_equals_the_reference(void **state)
     enum emulated_arch arch = EMULATED_SM_80;
     const struct lab_machine m = machine_of(&arch);
 
-    (void)state;
     for (unsigned o = 0; o < sizeof(ops) / sizeof(ops[0]); o++) {
         struct lab_random r = {ops[o].seed};
 
@@ -230,7 +222,6 @@ static void copies_move_bits_unchanged(void **state)
     const struct lab_machine m = machine_of(&arch);
     struct lab_random r = {3};
 
-    (void)state;
     for (unsigned i = 0; i < 40; i++) {
         char text[CASE_TEXT_MAX];
 
@@ -251,7 +242,6 @@ static void gemm_meets_the_tolerance(void **state)
                 {DTYPE_F8_E5M2, EMULATED_SM_80, 13, 40}, {DTYPE_BF16, EMULATED_SM_80, 7, 20},
                 {DTYPE_BF16, EMULATED_SM_75, 8, 60}}; /* without tensor cores */
 
-    (void)state;
     for (unsigned row = 0; row < sizeof(rows) / sizeof(rows[0]); row++) {
         enum emulated_arch arch = rows[row].arch;
         const struct lab_machine m = machine_of(&arch);
@@ -289,7 +279,6 @@ static void every_byte_has_its_value(void **state)
     const float one = 1;
     const struct cuda_ops_device device = {.multiprocessors = 2, .level = CUDA_OPS_SM80};
 
-    (void)state;
     b[0][0] = 0x38;
     b[1][0] = 0x3c;
     for (unsigned i = 0; i < 256; i++)

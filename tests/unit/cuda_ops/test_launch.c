@@ -43,7 +43,6 @@ static void contiguous_tensors_take_the_plain_kernel_of_their_dtype(void **state
     };
     const uint64_t addresses[] = {0x10000, 0x20000, 0x30000};
 
-    (void)state;
     for (unsigned i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
         const struct plan plan = flat(expected[i].dtype, 1000, 1, 1, 1);
         struct cuda_launch launch = launch_of(OP_ADD, &plan, addresses, NULL);
@@ -64,7 +63,6 @@ static void the_head_ends_where_out_is_aligned(void **state)
     const struct plan plan = flat(DTYPE_F32, 1000, 1, 1, 1), shorter = flat(DTYPE_F32, 2, 1, 1, 1);
     struct cuda_launch launch = launch_of(OP_ADD, &plan, together, NULL);
 
-    (void)state;
     assert_int_equal(vector_of(&launch).head, 3);
     launch = launch_of(OP_ADD, &shorter, together, NULL);
     assert_int_equal(vector_of(&launch).head, 2);
@@ -77,7 +75,6 @@ static void a_scalar_input_keeps_the_vector_kernel(void **state)
     const struct cuda_launch launch = launch_of(OP_ADD, &plan, addresses, NULL);
     const struct cuda_ops_vector p = vector_of(&launch);
 
-    (void)state;
     assert_string_equal(launch.variant, "vector");
     assert_int_equal(p.a_step, 0);
     assert_int_equal(p.b_step, 1);
@@ -88,7 +85,6 @@ static void grids_cover_the_work_and_stay_in_bounds(void **state)
     const uint64_t addresses[] = {0x10000, 0x20000, 0x30000};
     struct plan plan = flat(DTYPE_F32, 1024, 1, 1, 1);
 
-    (void)state;
     assert_int_equal(launch_of(OP_ADD, &plan, addresses, NULL).grid[0], 1);
     assert_int_equal(launch_of(OP_ADD, &plan, addresses, "strided").grid[0], 1);
     plan = flat(DTYPE_F32, 1025, 1, 1, 1);
@@ -118,7 +114,6 @@ static void blocks_are_as_large_as_the_tensor_wants(void **state)
     const struct cuda_ops_device others = {.multiprocessors = 132, .level = CUDA_OPS_SM90};
     const uint64_t addresses[] = {0x10000, 0x20000, 0x30000}, odd[] = {0x10008, 0x20000, 0x30000};
 
-    (void)state;
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         const uint64_t count = cases[i].bytes / dtype_size(cases[i].dtype);
         const struct plan plan = flat(cases[i].dtype, count, 1, 1, 1);
@@ -146,7 +141,6 @@ static void plain_kernels_take_what_is_plain(void **state)
                  {OP_ADD, {0x10000, 0x20000, 0x30000}, 0, 1, false}, {OP_ADD, {0x10000, 0x20000, 0x30000}, 1, 0, false},
                  {OP_SQUARE, {0x10000, 0x20000}, 1, 1, true},        {OP_SQUARE, {0x10000, 0x20004}, 1, 1, false}};
 
-    (void)state;
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         const struct plan plan = flat(DTYPE_F32, 1000, cases[i].a_step, cases[i].b_step, 1);
         const struct cuda_launch launch = launch_of(cases[i].op, &plan, cases[i].addresses, NULL);
@@ -166,7 +160,6 @@ static void other_strides_take_the_strided_kernel(void **state)
     const struct cuda_launch launch = launch_of(OP_ADD, &plan, addresses, NULL);
     const struct cuda_ops_strided p = strided_of(&launch);
 
-    (void)state;
     assert_string_equal(launch.kernel, "kops_add_f64_strided");
     assert_string_equal(launch.variant, "strided");
     assert_int_equal(p.rank, 2);
@@ -182,7 +175,6 @@ static void counts_and_offsets_from_2_31_on_take_64_bits(void **state)
     const uint64_t addresses[] = {0x10000, 0x20000, 0x30000}, limit = (uint64_t)1 << 31;
     struct plan plan = flat(DTYPE_F16, limit - 1, 1, 1, 1);
 
-    (void)state;
     assert_string_equal(launch_of(OP_ADD, &plan, addresses, "strided").kernel, "kops_add_f16_strided");
     plan = flat(DTYPE_F16, limit, 1, 1, 1);
     assert_string_equal(launch_of(OP_ADD, &plan, addresses, "strided").kernel, "kops_add_f16_strided64");
@@ -197,7 +189,6 @@ static void dividers_divide(void **state)
 {
     static const uint64_t divisors[] = {1, 2, 3, 5, 7, 10, 641, 65535, 65536, 0x40000001, 0x7fffffff};
 
-    (void)state;
     for (unsigned i = 0; i < sizeof(divisors) / sizeof(divisors[0]); i++) {
         const struct cuda_ops_divider narrow = cuda_ops_divider(divisors[i], false);
         const struct cuda_ops_divider wide = cuda_ops_divider(divisors[i] << 31 | 1, true);
@@ -237,7 +228,6 @@ static void contiguous_rows_are_taken_in_pieces(void **state)
     struct cuda_launch launch = launch_of(OP_ADD, &plan, addresses, NULL);
     struct cuda_ops_strided p = strided_of(&launch);
 
-    (void)state;
     assert_string_equal(launch.kernel, "kops_add_f32_rows");
     assert_string_equal(launch.variant, "rows");
     assert_int_equal(p.pieces.divisor, 8); /* every row of out begins at a boundary; a thread takes two pieces */
@@ -267,7 +257,6 @@ static void a_transposed_input_is_turned_in_tiles(void **state)
     struct cuda_launch launch = launch_of(OP_ADD, &plan, addresses, NULL);
     struct cuda_ops_strided p = strided_of(&launch);
 
-    (void)state;
     assert_string_equal(launch.kernel, "kops_add_f32_tiles");
     assert_string_equal(launch.variant, "tiles");
     assert_int_equal(p.turned, 2);
@@ -305,7 +294,6 @@ static void a_variant_that_cannot_run_is_refused(void **state)
     struct cuda_launch launch = {.kernel = "untouched"};
     struct error e = {0};
 
-    (void)state;
     assert_int_equal(cuda_ops_launch(OP_ADD, &plan, addresses, "vector", &device, &launch, &e), -1);
     assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
     assert_int_equal(cuda_ops_launch(OP_ADD, &plan, addresses, "blaslt", &device, &launch, &e), -1);
@@ -318,7 +306,6 @@ static void every_variant_that_is_offered_runs(void **state)
     static const int64_t strides[2][3][2] = {{{1, 96}, {64, 1}}, {{64, 1}, {1, 96}, {64, 1}}}; /* by inputs */
     const uint64_t addresses[] = {0x10000, 0x20000, 0x30000, 0x40000, 0x50000};
 
-    (void)state;
     for (unsigned op = 0; op < OP_COUNT; op++) {
         const enum dtype dtype = op == OP_SCALED_GEMM ? DTYPE_F8_E4M3 : DTYPE_BF16;
         const char *const *variants = cuda_ops_variants((enum op_id)op, dtype, device.level);
@@ -346,7 +333,6 @@ static void copies_go_by_element_size(void **state)
     struct cuda_ops_strided p;
     struct error e;
 
-    (void)state;
     assert_int_equal(cuda_ops_copy(&plan, 4, 0x1000, 0x2000, &launch, &e), 0);
     assert_string_equal(launch.kernel, "kops_copy_4_strided");
     p = strided_of(&launch);

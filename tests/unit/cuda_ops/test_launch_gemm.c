@@ -18,7 +18,6 @@ static void a_bias_turns_with_the_product(void **state)
     struct cuda_ops_gemm p;
     struct cuda_launch launch;
 
-    (void)state;
     plan.gemm.beta = 0;
     plan.gemm.has_bias = true;
     plan.gemm.activation = PLAN_GELU;
@@ -51,7 +50,6 @@ static void scales_turn_with_the_product(void **state)
     struct cuda_ops_gemm_scaled p;
     struct cuda_launch launch;
 
-    (void)state;
     plan.out_dtype = DTYPE_BF16;
     plan.gemm.beta = 0;
     plan.gemm.alpha = 1;
@@ -84,7 +82,6 @@ static void gemm_reads_aligned_operands_in_pieces(void **state)
     struct cuda_launch launch = launch_of(OP_GEMM, &plan, addresses, "tiled");
     struct cuda_ops_gemm p = gemm_of(&launch);
 
-    (void)state;
     assert_string_equal(launch.kernel, "kops_gemm_f16_tiled_large");
     assert_string_equal(launch.variant, "tiled");
     assert_int_equal(launch.grid[0], 32 * 32);
@@ -116,7 +113,6 @@ static void small_products_take_small_tiles(void **state)
     struct plan plan = product(DTYPE_F32, 640, 640, 640);
     struct cuda_launch launch = launch_of(OP_GEMM, &plan, addresses, "tiled");
 
-    (void)state;
     assert_string_equal(launch.kernel, "kops_gemm_f32_tiled_small");
     assert_int_equal(launch.grid[0], 100);
     /* Many of them fill the GPU with large ones. */
@@ -134,7 +130,6 @@ static void an_out_that_is_contiguous_down_its_columns_is_computed_transposed(vo
     struct cuda_launch launch;
     struct cuda_ops_gemm p;
 
-    (void)state;
     plan.gemm.out = (struct plan_matrix){.row = 1, .column = 300};
     launch = launch_of(OP_GEMM, &plan, addresses, "tiled");
     p = gemm_of(&launch);
@@ -157,7 +152,6 @@ static void batches_are_listed_from_the_innermost(void **state)
     struct cuda_launch launch;
     struct cuda_ops_gemm p;
 
-    (void)state;
     plan.gemm.batch_rank = 2;
     plan.gemm.batch_shape[0] = 6;
     plan.gemm.batch_shape[1] = 7;
@@ -218,7 +212,6 @@ static void hopper_describes_its_operands(void **state)
     struct cuda_launch launch = launch_of(OP_GEMM, &plan, addresses, "hopper");
     struct cuda_ops_gemm_mapped p = mapped_of(&launch);
 
-    (void)state;
     assert_string_equal(launch.kernel, "kops_gemm_bf16_hopper_128x256_kx");
     assert_string_equal(launch.variant, "hopper");
     assert_int_equal(launch.n_maps, 3);
@@ -257,7 +250,6 @@ static void a_bias_has_kernels_of_its_own(void **state)
     struct cuda_ops_gemm_mapped p = mapped_of(&launch);
     struct error e;
 
-    (void)state;
     assert_string_equal(launch.kernel, "kops_linear_bf16_hopper_128x128_kx");
     assert_true(p.bias_address == 0x30000 && p.bias_row == 0 && p.bias_column == 1 && p.bias_pairs);
     assert_true(p.out_address == 0x40000 && p.activation == CUDA_OPS_GELU);
@@ -287,7 +279,6 @@ static void hopper_does_batches_and_ends_of_rows(void **state)
     struct cuda_launch launch;
     struct cuda_ops_gemm_mapped p;
 
-    (void)state;
     plan.gemm.b.row = plan.gemm.out.row = 104;
     plan.gemm.batch_rank = 1;
     plan.gemm.batch_shape[0] = 5;
@@ -314,7 +305,6 @@ static void hopper_says_what_it_cannot_do(void **state)
     struct cuda_launch launch;
     struct error e = {0};
 
-    (void)state;
     launch_of(OP_GEMM, &plan, addresses, "hopper");
     no_launch(&plan, odd, "hopper", "boundaries");
     plan.gemm.a.row = 68;
@@ -346,7 +336,6 @@ static void few_rows_share_the_sum_among_blocks(void **state)
     struct cuda_ops_gemm p = gemm_of(&launch);
     struct error e;
 
-    (void)state;
     assert_non_null(strstr(launch.kernel, "kops_gemm_f32_skinny_across_"));
     assert_int_equal(launch.grid[0], p.tiles_n * (uint64_t)(launch.kernel[strlen(launch.kernel) - 1] - '0'));
     assert_int_equal(p.tiles_n, 128);
@@ -374,7 +363,6 @@ static void small_products_are_shared_among_all_multiprocessors(void **state)
     struct plan plan = product(DTYPE_F32, 256, 256, 256);
     struct cuda_launch launch = launch_of(OP_GEMM, &plan, addresses, "small");
 
-    (void)state;
     assert_string_equal(launch.kernel, "kops_gemm_f32_small_2");
     assert_int_equal(launch.grid[0], 128);
     launch = launch_of(OP_GEMM, &plan, odd, "small");
@@ -391,7 +379,6 @@ static void small_products_in_less_precision_are_of_tensor_cores(void **state)
     struct cuda_launch launch;
     struct error e;
 
-    (void)state;
     plan.gemm.high_precision_only = false;
     launch = launch_of(OP_GEMM, &plan, addresses, "small");
     assert_string_equal(launch.kernel, "kops_gemm_tf32_small_2");
@@ -415,7 +402,6 @@ static void the_choice_falls_on_a_variant_that_can(void **state)
                  {DTYPE_F64, 16, 4096, 4096, "tiled"}};
     const uint64_t addresses[] = {0x10000, 0x20000, 0x30000};
 
-    (void)state;
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         const struct plan plan = product(cases[i].dtype, cases[i].m, cases[i].n, cases[i].k);
 
@@ -446,7 +432,6 @@ static void levels_follow_from_the_code_that_runs(void **state)
                  {NULL, 86, CUDA_OPS_SM80},
                  {NULL, 75, CUDA_OPS_ANY}};
 
-    (void)state;
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         if (cuda_ops_level_of(cases[i].architectures, cases[i].capability) != cases[i].level)
             fail_msg("%s on %u", cases[i].architectures ? cases[i].architectures : "all", cases[i].capability);

@@ -211,7 +211,6 @@ static void check(enum cuda_ops_repack_kind kind, size_t size, unsigned pieces)
 
 static void copies_keep_every_bit(void **state)
 {
-    (void)state;
     check(CUDA_OPS_REPACK_2, 2, 0);
     check(CUDA_OPS_REPACK_4, 4, 0);
     check(CUDA_OPS_REPACK_8, 8, 0);
@@ -219,7 +218,6 @@ static void copies_keep_every_bit(void **state)
 
 static void pieces_add_up(void **state)
 {
-    (void)state;
     check(CUDA_OPS_REPACK_BF16X2, 4, 2);
     check(CUDA_OPS_REPACK_BF16X3, 4, 3);
 }
@@ -241,7 +239,6 @@ static void special_numbers_are_in_one_piece(void **state)
                                              .to_column = 1,
                                              .pieces = {0, 8, 16}}};
 
-    (void)state;
     memcpy(from, numbers, sizeof(from));
     run(CUDA_OPS_REPACK_BF16X3, &p);
     for (unsigned i = 0; i < 3; i++) {

@@ -50,7 +50,6 @@ static void test_the_fastest_is_chosen(void **unused)
     struct state s;
     struct choice_class c;
 
-    (void)unused;
     open_state(&s, 120, 100, 140);
     assert_int_equal(use(&s, KEY, ALL, 1), 2); /* the first in order has the first turn */
     use(&s, KEY, ALL, 20);
@@ -70,7 +69,6 @@ static void test_trials_are_few(void **unused)
 {
     struct state s;
 
-    (void)unused;
     open_state(&s, 1000, 100, 110);
     use(&s, KEY, ALL, 200);
     assert_true(s.used[0] <= 2);
@@ -90,7 +88,6 @@ static void test_the_first_turn_does_not_count(void **unused)
 {
     struct state s;
 
-    (void)unused;
     open_state(&s, 90, 100, 100);
     for (unsigned i = 0; i < 3; i++) {
         struct choice_turn turn = choices_next(&s.choices, KEY, ALL, order);
@@ -105,7 +102,6 @@ static void test_a_tie_is_the_first_in_order_s(void **unused)
 {
     struct state s;
 
-    (void)unused;
     open_state(&s, 100, 99, 101);
     assert_int_equal(use(&s, KEY, ALL, 100), 2);
     choices_deinit(&s.choices);
@@ -116,7 +112,6 @@ static void test_only_a_gain_replaces_the_chosen_one(void **unused)
 {
     struct state s;
 
-    (void)unused;
     open_state(&s, 120, 100, 140);
     use(&s, KEY, ALL, 100);
     s.cost[0] = 97;
@@ -132,7 +127,6 @@ static void test_each_rival_has_its_turns(void **unused)
 {
     struct state s;
 
-    (void)unused;
     open_state(&s, 100, 105, 110);
     s.cost[3] = 115, s.cost[4] = 120;
     use(&s, KEY, 31, 100);
@@ -149,7 +143,6 @@ static void test_one_that_looked_hopeless_is_seen_again(void **unused)
 {
     struct state s;
 
-    (void)unused;
     for (unsigned late = 0; late < 5; late++) {
         open_state(&s, 100, 105, 110);
         s.cost[3] = 115, s.cost[4] = 120;
@@ -169,7 +162,6 @@ static void test_turns_that_are_not_reported(void **unused)
     struct state s;
     unsigned measured = 0;
 
-    (void)unused;
     open_state(&s, 1, 1, 1);
     for (unsigned i = 0; i < 1000; i++)
         measured += choices_next(&s.choices, KEY, ALL, order).measure;
@@ -183,7 +175,6 @@ static void test_other_candidates_begin_anew(void **unused)
 {
     struct state s;
 
-    (void)unused;
     open_state(&s, 100, 50, 200);
     assert_int_equal(use(&s, KEY, ALL, 100), 1);
     assert_int_equal(use(&s, KEY, 5, 100), 0);
@@ -197,7 +188,6 @@ static void test_the_table_is_bounded(void **unused)
     struct state s;
     unsigned n = 0;
 
-    (void)unused;
     open_state(&s, 120, 100, 140);
     for (uint64_t key = 1; key <= 100 * CHOICE_CLASSES; key++)
         use(&s, key << 8, ALL, 1);

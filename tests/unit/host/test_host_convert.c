@@ -30,7 +30,6 @@ static void test_decode(void **state)
     uint16_t *patterns = malloc(PATTERNS * sizeof(*patterns));
     float *got = malloc(PATTERNS * sizeof(*got));
 
-    (void)state;
     for (unsigned i = 0; i < PATTERNS; i++)
         patterns[i] = (uint16_t)i;
     for (unsigned i = 0; i < PATTERNS; i++)
@@ -107,7 +106,6 @@ static void test_encode(void **state)
     float *inputs = malloc((4 * PATTERNS + 200000) * sizeof(*inputs));
     uint16_t *got = malloc((4 * PATTERNS + 200000) * sizeof(*got));
 
-    (void)state;
     for (unsigned d = 0; d < 2; d++) {
         const enum dtype dtype = d ? DTYPE_BF16 : DTYPE_F16;
         const size_t n = make_inputs(dtype, inputs);

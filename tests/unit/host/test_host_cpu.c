@@ -41,28 +41,22 @@ static unsigned quota(const char *memberships)
 
 static int make_folder(void **state)
 {
-    (void)state;
     snprintf(folder, sizeof(folder), "/tmp/test-kops-cpu-XXXXXX");
     return mkdtemp(folder) ? 0 : -1;
 }
 
 static int remove_one(const char *path, const struct stat *st, int type, struct FTW *where)
 {
-    (void)st;
-    (void)type;
-    (void)where;
     return remove(path);
 }
 
 static int remove_folder(void **state)
 {
-    (void)state;
     return nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
 static void test_no_quota(void **state)
 {
-    (void)state;
     assert_int_equal(quota("0::/user.slice\n"), 0);
     write_file("user.slice/cpu.max", "max 100000\n");
     assert_int_equal(quota("0::/user.slice\n"), 0);
@@ -71,7 +65,6 @@ static void test_no_quota(void **state)
 
 static void test_unified(void **state)
 {
-    (void)state;
     write_file("a/b/cpu.max", "max 100000\n");
     write_file("a/cpu.max", "250000 100000\n");
     assert_int_equal(quota("0::/a/b\n"), 3); /* the parent's counts, rounded up */
@@ -82,7 +75,6 @@ static void test_unified(void **state)
 
 static void test_legacy(void **state)
 {
-    (void)state;
     write_file("cpu,cpuacct/job/cpu.cfs_quota_us", "400000\n");
     write_file("cpu,cpuacct/job/cpu.cfs_period_us", "100000\n");
     assert_int_equal(quota("5:cpu,cpuacct:/job\n4:memory:/job\n"), 4);
@@ -95,7 +87,6 @@ static void test_device_info(void **state)
 {
     struct fixture f;
 
-    (void)state;
     fixture_open(&f, NULL);
     assert_string_equal(f.device->info.uuid, "host");
     assert_true(strlen(f.device->info.name) > 0);
@@ -129,7 +120,6 @@ static void test_clock_of_the_fastest_processor(void **state)
 {
     struct backend_conditions c;
 
-    (void)state;
     write_clocks("scaling_cur_freq", "3200000\n", "800000\n");
     write_clocks("cpuinfo_max_freq", "3500000\n", "3000000\n");
     cpufreq_conditions(folder, &c);
@@ -143,7 +133,6 @@ static void test_no_cpufreq(void **state)
 {
     struct backend_conditions c;
 
-    (void)state;
     cpufreq_conditions("/nonexistent", &c);
     assert_string_equal(c.missing, "no cpufreq in /nonexistent (virtual machines often have none)");
     assert_true(isnan(c.clock_mhz));
@@ -177,7 +166,6 @@ static void test_instruction_sets(void **state)
     static const char *const avx2[] = {" avx ", " avx2 ", " fma ", " bmi2 ", " f16c ", NULL};
     static const char *const avx512[] = {" avx512f ", " avx512bw ", " avx512cd ", " avx512dq ", " avx512vl ", NULL};
 
-    (void)state;
     assert_int_equal(cpu_has(CPU_AVX2), listed(avx2));
     assert_int_equal(cpu_has(CPU_AVX512), listed(avx2) && listed(avx512));
     assert_true(cpu_has(CPU_GENERIC));

@@ -56,7 +56,6 @@ static void test_large(void **state)
     const struct shape whole = {1, {200017}}, rows = {2, {90, 2403}};
     struct fixture f;
 
-    (void)state;
     fixture_open(&f, &(struct backend_config){.host_threads = 5});
     ((struct host_device *)(void *)f.device)->bypass_bytes = 1 << 16;
     for (unsigned d = 0; d < COUNT(number_dtypes); d++) {
@@ -79,7 +78,6 @@ static void test_empty(void **state)
     struct fixture f;
     double sample;
 
-    (void)state;
     fixture_open(&f, NULL);
     operand_init(&a, DTYPE_F32, 3, shape, CONTIGUOUS);
     operand_init(&b, DTYPE_F32, 3, shape, CONTIGUOUS);

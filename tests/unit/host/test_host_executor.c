@@ -56,7 +56,6 @@ static void test_owners_share_the_processors(void **state)
     struct fixture f;
     struct error e;
 
-    (void)state;
     fixture_open(&f, NULL);
     assert_int_equal(host_backend.stream_new(f.device, PRIORITY_NORMAL, &second, &e), 0);
     for (unsigned i = 0; i < STREAMS; i++) {
@@ -96,7 +95,6 @@ static void test_streams_take_turns(void **state)
         int64_t long_size, short_size;
     } cases[] = {{LARGE, LARGE}, {LARGE, SMALL}, {20000, 20000}};
 
-    (void)state;
     for (unsigned i = 0; i < COUNT(cases); i++) {
         struct addition endless, other;
         struct backend_stream *second;
@@ -164,7 +162,6 @@ static void test_owners_take_turns(void **state)
     struct fixture f;
     struct error e;
 
-    (void)state;
     bobs_done = 0;
     fixture_open(&f, NULL);
     light_init(&bobs_light, BOB, count_bobs);
@@ -198,7 +195,6 @@ static void test_cancel_before_start(void **state)
     struct addition endless, waiting;
     struct fixture f;
 
-    (void)state;
     for (unsigned i = 0; i < COUNT(sizes); i++) {
         fixture_open(&f, NULL);
         addition_init(&waiting, sizes[i]);
@@ -236,7 +232,6 @@ static void test_open_and_close(void **state)
     struct addition x;
     struct error e;
 
-    (void)state;
     for (unsigned i = 0; i < 50; i++) { /* what a device takes it gives back */
         assert_int_equal(host_backend.open(NULL, NULL, &device, 1, &count, &e), 0);
         assert_int_equal(host_backend.poll(device), 0);

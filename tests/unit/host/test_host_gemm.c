@@ -152,7 +152,6 @@ static void test_shapes(void **state)
         {64, 64, 63, .alpha = 1},  {12, 32, 600, .alpha = 1},  {24, 64, 1100, .alpha = 1},
     };
 
-    (void)state;
     for_each_variant(products, COUNT(products), NULL);
 }
 
@@ -161,7 +160,6 @@ static void test_more_threads_than_processors(void **state)
     static const struct product products[] = {
         {257, 191, 30, .alpha = 1}, {40, 500, 30, .alpha = 1, .batch = 7}, {100, 7, 600, .alpha = -1, .beta = 1}};
 
-    (void)state;
     for_each_variant(products, COUNT(products), &(struct backend_config){.host_threads = 7});
 }
 
@@ -176,7 +174,6 @@ static void test_batches(void **state)
         {1, 1, 1, .batch = 50, .alpha = 1},
     };
 
-    (void)state;
     for_each_variant(products, COUNT(products), NULL);
 }
 
@@ -195,7 +192,6 @@ static void test_no_terms(void **state)
         {5, 7, 3, .out = TRANSPOSED, .alpha = 0},
     };
 
-    (void)state;
     for_each_variant(products, COUNT(products), NULL);
 }
 
@@ -212,7 +208,6 @@ static void test_strides_of_no_terms(void **state)
                 {OP_SCALED_GEMM, DTYPE_F8_E4M3, DTYPE_F32, DTYPE_F32}};
     struct fixture f;
 
-    (void)state;
     fixture_open(&f, NULL);
     for (size_t r = 0; r < COUNT(rows); r++) {
         struct operand x[5], *const inputs[] = {&x[0], &x[1], &x[2], &x[3]}, *const out = &x[4];
@@ -242,7 +237,6 @@ static void test_beyond_a_block(void **state)
                                               {1100, 4, 9, .out = STRIDED, .alpha = 1, .beta = 1},
                                               {4, 1100, 9, .b = STRIDED, .alpha = 1}};
 
-    (void)state;
     for_each_variant(products, COUNT(products), NULL);
 }
 
@@ -252,7 +246,6 @@ static void test_repeated_and_overlapping_rows(void **state)
     const int64_t shape[] = {40, 40};
     struct fixture f;
 
-    (void)state;
     fixture_open(&f, NULL);
     for (const char *const *v = host_backend.variants(f.device, op_get(OP_GEMM), DTYPE_F32); *v; v++)
         for (int64_t row = 0; row < 2; row++)
@@ -301,7 +294,6 @@ static void test_no_libraries(void **state)
     struct backend_job job;
     struct fixture f;
 
-    (void)state;
     fixture_open(&f, &(struct backend_config){.host_blas = "none", .host_onednn = "none"});
     assert_string_equal(host_backend.variants(f.device, op_get(OP_GEMM), DTYPE_F32)[0], "blocked");
     run_tiny(&f, NULL, &job);
@@ -363,7 +355,6 @@ static void test_each_turn_is_right(void **state)
     static const struct product p = {130, 110, 120, .alpha = 1.5, .beta = -1};
     struct fixture f;
 
-    (void)state;
     fixture_open(&f, NULL);
     for (unsigned d = 0; d < COUNT(all_dtypes); d++) {
         const struct operand made[] = {make(all_dtypes[d], 0, p.m, p.k, false, CONTIGUOUS),
@@ -401,7 +392,6 @@ static void test_a_library_that_refuses(void **state)
     struct backend_job job;
     struct fixture f;
 
-    (void)state;
     fixture_open(&f, &(struct backend_config){.host_blas = "none", .host_onednn = KOPS_REFUSING_DNNL});
     for (unsigned i = 0; i < 20; i++) {
         job_init(&job, OP_GEMM, (struct operand *[]){&a, &b}, &out, attrs);

@@ -98,7 +98,6 @@ static void test_every_kernel(void **state)
     static const enum op_id ops[] = {OP_ADD, OP_GEMM};
     struct fixture f;
 
-    (void)state;
     fixture_open(&f, &(struct backend_config){.host_threads = 4});
     for (unsigned i = 0; i < COUNT(ops); i++)
         for (const char *const *v = host_backend.variants(f.device, op_get(ops[i]), DTYPE_F32); *v; v++)
@@ -118,7 +117,6 @@ static void test_tiny_job(void **state)
     struct backend_job job;
     struct fixture f;
 
-    (void)state;
     fixture_open(&f, NULL);
     operand_init(&o, DTYPE_F32, 1, shape, CONTIGUOUS);
     shared_init(&s, PAGE_BYTES);
@@ -140,7 +138,6 @@ static void test_cut_while_running(void **state)
     struct work w;
     struct fixture f;
 
-    (void)state;
     fixture_open(&f, NULL);
     work_init(&w, OP_ADD, NULL);
     w.job.repeat = 1000000000;
@@ -162,7 +159,6 @@ static void test_shared_by_streams(void **state)
     struct fixture f;
     struct error e;
 
-    (void)state;
     for (unsigned round = 0; round < 20; round++) {
         fixture_open(&f, NULL);
         assert_int_equal(host_backend.stream_new(f.device, PRIORITY_NORMAL, &other, &e), 0);
@@ -193,7 +189,6 @@ static void test_fault_elsewhere(void **state)
     int status;
     pid_t child;
 
-    (void)state;
     signal(SIGBUS, SIG_DFL);
     fixture_open(&f, NULL); /* the guard is installed over that */
     shared_init(&s, PAGE_BYTES);

@@ -39,7 +39,6 @@ static void many_streams_have_no_more_than_one(void **state)
 {
     uint64_t spent[2];
 
-    (void)state;
     run(10000, 10000, 10000, spent);
     assert_in_range(spent[0], spent[1] * 9 / 10, spent[1] * 11 / 10);
 }
@@ -48,7 +47,6 @@ static void long_turns_are_paid_off(void **state)
 {
     uint64_t spent[2];
 
-    (void)state;
     run(10000, 10000, UINT64_C(20000000), spent);
     assert_in_range(spent[0], spent[1] * 8 / 10, spent[1] * 12 / 10);
 }
@@ -58,7 +56,6 @@ static void who_was_idle_is_next(void **state)
     struct owner *bob = owners_get(&owners, BOB), *owner;
     uint64_t spent[2];
 
-    (void)state;
     run(3, 10000, 10000, spent);
     owners_init(&owners);
     for (unsigned i = 0; i <= STREAMS; i++)
@@ -75,7 +72,6 @@ static void nothing_is_ready(void **state)
 {
     struct owner *owner;
 
-    (void)state;
     owners_init(&owners);
     assert_null(owners_next(&owners, &owner));
 }

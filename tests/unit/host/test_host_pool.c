@@ -18,7 +18,6 @@ static void meet(void *context, unsigned thread, size_t item)
 {
     struct seen *s = context;
 
-    (void)item;
     if (thread)
         assert_int_equal(sched_getaffinity(0, sizeof(s->helper), &s->helper), 0);
     atomic_fetch_add(&s->arrived, 1);
@@ -33,7 +32,6 @@ static void a_helper_keeps_off_its_callers_processor(void **state)
     cpu_set_t all;
     struct error e;
 
-    (void)state;
     assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
     if (CPU_COUNT(&all) < 2)
         skip();
@@ -58,7 +56,6 @@ static void a_single_processor_is_shared(void **state)
     cpu_set_t all, one;
     struct error e;
 
-    (void)state;
     assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
     CPU_ZERO(&one);
     CPU_SET((size_t)sched_getcpu(), &one);

@@ -168,7 +168,6 @@ static void test_products(void **state)
         {1, 1, 1},     {16, 32, 32},  {32, 32, 64},  {17, 33, 31},    {33, 31, 33}, {5, 70, 513}, {70, 5, 1025},
         {64, 64, 511}, {130, 40, 47}, {40, 130, 30}, {100, 100, 100}, {16, 40, 20}, {32, 8, 50}};
 
-    (void)state;
     for (unsigned threads = 1; threads <= 7; threads += 6) {
         struct pool *pool;
         struct error e;
@@ -199,7 +198,6 @@ static void test_packing_for_amx(void **state)
     uint16_t *from = integers(LINES * MOST * 4);
     uint32_t got[LINES * LD], wanted[LINES * LD];
 
-    (void)state;
     if (!cpu_has(CPU_AVX512)) {
         free(from);
         skip();
