@@ -201,10 +201,8 @@ static CUresult end(struct stream *stream, CUgraph *ret_graph)
 API cuStreamEndCapture(CUstream handle, CUgraph *ret_graph)
 {
     struct stream *stream;
-    CUresult r = enter_stream("cuStreamEndCapture", handle, &stream);
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_stream("cuStreamEndCapture", handle, &stream));
     if (!ret_graph)
         return leave(CUDA_ERROR_INVALID_VALUE);
     *ret_graph = NULL;
@@ -213,11 +211,9 @@ API cuStreamEndCapture(CUstream handle, CUgraph *ret_graph)
 
 API cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 {
-    CUresult r = enter("cuThreadExchangeStreamCaptureMode");
     CUstreamCaptureMode old = thread_mode;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter("cuThreadExchangeStreamCaptureMode"));
     if (!mode || (unsigned)*mode > CU_STREAM_CAPTURE_MODE_RELAXED)
         return leave(CUDA_ERROR_INVALID_VALUE);
     thread_mode = *mode;
@@ -235,10 +231,8 @@ static CUstreamCaptureStatus status_of(const struct stream *stream)
 API cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *ret_status)
 {
     struct stream *stream;
-    CUresult r = enter_stream_any("cuStreamIsCapturing", handle, &stream);
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_stream_any("cuStreamIsCapturing", handle, &stream));
     if (!ret_status)
         return leave(CUDA_ERROR_INVALID_VALUE);
     for (const struct capture *c = captures; c && stream == stream->context->default_stream; c = c->next)

@@ -66,11 +66,10 @@ static void context_end(struct context *context)
 
 API cuDevicePrimaryCtxRetain(CUcontext *ret_context, CUdevice device)
 {
-    CUresult r = enter_device("cuDevicePrimaryCtxRetain", device);
+    CUresult r = CUDA_SUCCESS;
     struct device *d;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_device("cuDevicePrimaryCtxRetain", device));
     gate_pass_call(STANDIN_GATE_context);
     d = &standin_devices[device];
     if (!d->primary)
@@ -84,11 +83,9 @@ API cuDevicePrimaryCtxRetain(CUcontext *ret_context, CUdevice device)
 
 API cuDevicePrimaryCtxRelease_v2(CUdevice device)
 {
-    CUresult r = enter_device("cuDevicePrimaryCtxRelease", device);
     struct device *d;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_device("cuDevicePrimaryCtxRelease", device));
     d = &standin_devices[device];
     gate_pass_call(STANDIN_GATE_context_end);
     if (!d->retained)
@@ -106,10 +103,7 @@ API_ALIAS(cuDevicePrimaryCtxRelease_v2) CUresult CUDAAPI cuDevicePrimaryCtxRelea
 
 API cuDevicePrimaryCtxGetState(CUdevice device, unsigned *ret_flags, int *ret_active)
 {
-    CUresult r = enter_device("cuDevicePrimaryCtxGetState", device);
-
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_device("cuDevicePrimaryCtxGetState", device));
     *ret_flags = 0;
     *ret_active = standin_devices[device].primary != NULL;
     return leave(CUDA_SUCCESS);
@@ -117,10 +111,7 @@ API cuDevicePrimaryCtxGetState(CUdevice device, unsigned *ret_flags, int *ret_ac
 
 API cuCtxSetCurrent(CUcontext handle)
 {
-    CUresult r = enter("cuCtxSetCurrent");
-
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter("cuCtxSetCurrent"));
     if (handle && !handle_get(HANDLE_CONTEXT, handle))
         return leave(CUDA_ERROR_INVALID_CONTEXT);
     if (!depth)
@@ -131,10 +122,7 @@ API cuCtxSetCurrent(CUcontext handle)
 
 API cuCtxPushCurrent_v2(CUcontext handle)
 {
-    CUresult r = enter("cuCtxPushCurrent");
-
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter("cuCtxPushCurrent"));
     if (!handle_get(HANDLE_CONTEXT, handle))
         return leave(CUDA_ERROR_INVALID_CONTEXT);
     if (depth == STACK_MAX)
@@ -145,10 +133,7 @@ API cuCtxPushCurrent_v2(CUcontext handle)
 
 API cuCtxPopCurrent_v2(CUcontext *ret_handle)
 {
-    CUresult r = enter("cuCtxPopCurrent");
-
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter("cuCtxPopCurrent"));
     if (!depth)
         return leave(misuse(CUDA_ERROR_INVALID_CONTEXT, "no context is current"));
     depth--;
@@ -159,21 +144,17 @@ API cuCtxPopCurrent_v2(CUcontext *ret_handle)
 
 API cuCtxGetCurrent(CUcontext *ret_handle)
 {
-    CUresult r = enter("cuCtxGetCurrent");
-
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter("cuCtxGetCurrent"));
     *ret_handle = depth ? stack[depth - 1] : NULL;
     return leave(CUDA_SUCCESS);
 }
 
 API cuCtxGetDevice(CUdevice *ret_device)
 {
-    CUresult r = enter("cuCtxGetDevice");
+    CUresult r;
     struct context *context;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter("cuCtxGetDevice"));
     r = context_current(&context);
     if (r == CUDA_SUCCESS)
         *ret_device = context->device;
@@ -183,20 +164,16 @@ API cuCtxGetDevice(CUdevice *ret_device)
 API cuCtxSynchronize(void)
 {
     struct context *context;
-    CUresult r = enter_context("cuCtxSynchronize", &context);
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_context("cuCtxSynchronize", &context));
     return leave(streams_wait_context(context));
 }
 
 API cuCtxGetStreamPriorityRange(int *ret_least, int *ret_greatest)
 {
     struct context *context;
-    CUresult r = enter_context("cuCtxGetStreamPriorityRange", &context);
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_context("cuCtxGetStreamPriorityRange", &context));
     if (ret_least)
         *ret_least = PRIORITY_LEAST;
     if (ret_greatest)

@@ -27,12 +27,11 @@ static CUresult copy(const char *name, uint64_t to, uint64_t from, size_t size, 
                      CUstream handle, bool wait)
 {
     struct stream *stream;
-    CUresult r = enter_stream(name, handle, &stream);
+    CUresult r;
     bool pageable = false;
     struct op *op;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_stream(name, handle, &stream));
     if (size == 0)
         return leave(CUDA_SUCCESS);
     if (!side_is_valid(to, size, to_device) || !side_is_valid(from, size, from_device))
@@ -75,11 +74,6 @@ API cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t size)
     return copy("cuMemcpyDtoH", (uint64_t)(uintptr_t)to, from, size, false, true, NULL, true);
 }
 
-API cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t size)
-{
-    return copy("cuMemcpyDtoD", to, from, size, true, true, NULL, false);
-}
-
 API cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t size, CUstream stream)
 {
     return copy("cuMemcpyHtoDAsync", to, (uint64_t)(uintptr_t)from, size, true, false, stream, false);
@@ -99,11 +93,9 @@ API cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream
 static CUresult fill(const char *name, uint64_t to, uint32_t value, unsigned width, size_t count_of, CUstream handle)
 {
     struct stream *stream;
-    CUresult r = enter_stream(name, handle, &stream);
     struct op *op;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_stream(name, handle, &stream));
     if (count_of == 0)
         return leave(CUDA_SUCCESS);
     if (to % width || count_of > SIZE_MAX / width || !region_find_range(to, count_of * width))
@@ -118,11 +110,6 @@ static CUresult fill(const char *name, uint64_t to, uint32_t value, unsigned wid
     op->fill.value = value;
     op_use(op, to, count_of * width, true);
     return leave(stream_enqueue(stream, op));
-}
-
-API cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t count_of)
-{
-    return fill("cuMemsetD8", to, value, 1, count_of, NULL);
 }
 
 API cuMemsetD16_v2(CUdeviceptr to, unsigned short value, size_t count_of)

@@ -99,10 +99,9 @@ static void load_tool(void)
 
 API cuInit(unsigned flags)
 {
-    CUresult r = enter_uninitialised("cuInit");
+    CUresult r;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_uninitialised("cuInit"));
     if (flags)
         return leave(CUDA_ERROR_INVALID_VALUE);
     if (state_is_initialised())
@@ -129,40 +128,28 @@ API cuDriverGetVersion(int *ret_version)
 
 API cuDeviceGetCount(int *ret_count)
 {
-    CUresult r = enter("cuDeviceGetCount");
-
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter("cuDeviceGetCount"));
     *ret_count = standin_device_count;
     return leave(CUDA_SUCCESS);
 }
 
 API cuDeviceGet(CUdevice *ret_device, int ordinal)
 {
-    CUresult r = enter_device("cuDeviceGet", ordinal);
-
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_device("cuDeviceGet", ordinal));
     *ret_device = ordinal;
     return leave(CUDA_SUCCESS);
 }
 
 API cuDeviceGetName(char *name, int size, CUdevice device)
 {
-    CUresult r = enter_device("cuDeviceGetName", device);
-
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_device("cuDeviceGetName", device));
     snprintf(name, (size_t)size, "Stand-in CUDA device");
     return leave(CUDA_SUCCESS);
 }
 
 API cuDeviceGetUuid_v2(CUuuid *ret_uuid, CUdevice device)
 {
-    CUresult r = enter_device("cuDeviceGetUuid", device);
-
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_device("cuDeviceGetUuid", device));
     *ret_uuid = standin_devices[device].uuid;
     return leave(CUDA_SUCCESS);
 }
@@ -171,10 +158,7 @@ API_ALIAS(cuDeviceGetUuid_v2) CUresult CUDAAPI cuDeviceGetUuid(CUuuid *ret_uuid,
 
 API cuDeviceTotalMem_v2(size_t *ret_bytes, CUdevice device)
 {
-    CUresult r = enter_device("cuDeviceTotalMem", device);
-
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_device("cuDeviceTotalMem", device));
     *ret_bytes = control_memory_limit();
     return leave(CUDA_SUCCESS);
 }
@@ -222,8 +206,6 @@ static const struct {
     {CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR},
     {CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, 1},
     {CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, 1},
-    {CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR, 1},
-    {CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES, 0},
     {CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED, 1},
     {CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, 1},
 };
@@ -265,10 +247,7 @@ int device_attribute(CUdevice device, CUdevice_attribute attribute)
 
 API cuDeviceGetAttribute(int *ret_value, CUdevice_attribute attribute, CUdevice device)
 {
-    CUresult r = enter_device("cuDeviceGetAttribute", device);
-
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_device("cuDeviceGetAttribute", device));
     if (!ret_value || attribute <= 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX)
         return leave(CUDA_ERROR_INVALID_VALUE);
     *ret_value = device_attribute(device, attribute);

@@ -18,11 +18,9 @@ static struct event *event_get(CUevent handle)
 API cuEventCreate(CUevent *ret_event, unsigned flags)
 {
     struct context *context;
-    CUresult r = enter_context("cuEventCreate", &context);
     struct event *event;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_context("cuEventCreate", &context));
     if (flags & ~7U || ((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING)))
         return leave(CUDA_ERROR_INVALID_VALUE);
     event = calloc(1, sizeof(*event));
@@ -40,11 +38,9 @@ API cuEventCreate(CUevent *ret_event, unsigned flags)
 API cuEventDestroy_v2(CUevent handle)
 {
     struct context *context;
-    CUresult r = enter_context("cuEventDestroy", &context);
     struct event *event;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_context("cuEventDestroy", &context));
     event = event_get(handle);
     if (!event)
         return leave(CUDA_ERROR_INVALID_HANDLE);
@@ -95,11 +91,9 @@ API cuEventRecord(CUevent event, CUstream stream)
 API cuEventQuery(CUevent handle)
 {
     struct context *context;
-    CUresult r = enter_context("cuEventQuery", &context);
     struct event *event;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_context("cuEventQuery", &context));
     event = event_get(handle);
     if (!event)
         return leave(CUDA_ERROR_INVALID_HANDLE);
@@ -111,13 +105,11 @@ API cuEventQuery(CUevent handle)
 API cuEventSynchronize(CUevent handle)
 {
     struct context *context;
-    CUresult r = enter_context("cuEventSynchronize", &context);
     struct event *event;
     bool counted = false;
     uint64_t generation;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_context("cuEventSynchronize", &context));
     event = event_get(handle);
     if (!event)
         return leave(CUDA_ERROR_INVALID_HANDLE);
@@ -161,10 +153,8 @@ static CUresult elapsed(float *ret_milliseconds, CUevent start, CUevent end)
 API cuEventElapsedTime_v2(float *ret_milliseconds, CUevent start, CUevent end)
 {
     struct context *context;
-    CUresult r = enter_context("cuEventElapsedTime", &context);
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_context("cuEventElapsedTime", &context));
     return leave(elapsed(ret_milliseconds, start, end));
 }
 #undef cuEventElapsedTime

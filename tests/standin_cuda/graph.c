@@ -69,11 +69,9 @@ static CUgraphNodeType node_type(const struct node *node)
 
 API cuGraphDestroy(CUgraph handle)
 {
-    CUresult r = enter("cuGraphDestroy");
     struct graph *graph;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter("cuGraphDestroy"));
     graph = graph_get(handle);
     if (!graph)
         return leave(CUDA_ERROR_INVALID_VALUE);
@@ -84,11 +82,9 @@ API cuGraphDestroy(CUgraph handle)
 /* As many handles as *ret_count has room for; without an array only how many there are. */
 API cuGraphGetNodes(CUgraph handle, CUgraphNode *ret_nodes, size_t *ret_count)
 {
-    CUresult r = enter("cuGraphGetNodes");
     struct graph *graph;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter("cuGraphGetNodes"));
     graph = graph_get(handle);
     if (!graph || !ret_count)
         return leave(CUDA_ERROR_INVALID_VALUE);
@@ -101,10 +97,7 @@ API cuGraphGetNodes(CUgraph handle, CUgraphNode *ret_nodes, size_t *ret_count)
 
 static CUresult enter_node(const char *name, CUgraphNode handle, struct node **ret_node)
 {
-    CUresult r = enter(name);
-
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter(name));
     *ret_node = handle_get(HANDLE_NODE, handle);
     return *ret_node ? CUDA_SUCCESS : leave(CUDA_ERROR_INVALID_VALUE);
 }
@@ -112,10 +105,8 @@ static CUresult enter_node(const char *name, CUgraphNode handle, struct node **r
 API cuGraphNodeGetType(CUgraphNode handle, CUgraphNodeType *ret_type)
 {
     struct node *node;
-    CUresult r = enter_node("cuGraphNodeGetType", handle, &node);
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_node("cuGraphNodeGetType", handle, &node));
     if (!ret_type)
         return leave(CUDA_ERROR_INVALID_VALUE);
     *ret_type = node_type(node);
@@ -125,10 +116,8 @@ API cuGraphNodeGetType(CUgraphNode handle, CUgraphNodeType *ret_type)
 API cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS *ret_params)
 {
     struct node *node;
-    CUresult r = enter_node("cuGraphKernelNodeGetParams", handle, &node);
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_node("cuGraphKernelNodeGetParams", handle, &node));
     if (!ret_params || node_type(node) != CU_GRAPH_NODE_TYPE_KERNEL)
         return leave(CUDA_ERROR_INVALID_VALUE);
     *ret_params = node->op->launch.given;

@@ -38,12 +38,10 @@ static void exec_free(struct exec *exec)
 API cuGraphInstantiateWithFlags(CUgraphExec *ret_exec, CUgraph handle, unsigned long long flags)
 {
     struct context *context;
-    CUresult r = enter_context("cuGraphInstantiate", &context);
     struct graph *graph;
     struct exec *exec;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_context("cuGraphInstantiate", &context));
     graph = graph_get(handle);
     if (!graph || !ret_exec || flags & ~15ULL)
         return leave(CUDA_ERROR_INVALID_VALUE);
@@ -74,10 +72,7 @@ free_exec:
 
 static CUresult enter_exec(const char *name, CUgraphExec handle, struct context **ret_context, struct exec **ret_exec)
 {
-    CUresult r = enter_context(name, ret_context);
-
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_context(name, ret_context));
     *ret_exec = handle_get(HANDLE_EXEC, handle);
     return *ret_exec ? CUDA_SUCCESS : leave(CUDA_ERROR_INVALID_VALUE);
 }
@@ -87,10 +82,8 @@ API cuGraphExecDestroy(CUgraphExec handle)
 {
     struct context *context;
     struct exec *exec;
-    CUresult r = enter_exec("cuGraphExecDestroy", handle, &context, &exec);
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_exec("cuGraphExecDestroy", handle, &context, &exec));
     handle_free(handle);
     exec_free(exec);
     count(STANDIN_COUNTER_live_graph_execs, -1);
@@ -110,13 +103,12 @@ API cuGraphLaunch(CUgraphExec handle, CUstream stream_handle)
 {
     struct context *context;
     struct exec *exec;
-    CUresult r = enter_exec("cuGraphLaunch", handle, &context, &exec);
+    CUresult r;
     struct stream *stream;
     uint32_t call = 0;
     size_t last;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_exec("cuGraphLaunch", handle, &context, &exec));
     r = stream_get(stream_handle, context, &stream);
     if (r == CUDA_SUCCESS && exec->context != context)
         r = misuse(CUDA_ERROR_INVALID_VALUE, "the graph was instantiated in another context");

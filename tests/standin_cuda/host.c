@@ -45,13 +45,11 @@ static bool overlaps_registered(uint64_t address, uint64_t size)
 API cuMemHostRegister_v2(void *pointer, size_t size, unsigned flags)
 {
     struct context *context;
-    CUresult r = enter_context("cuMemHostRegister", &context);
     uint64_t address = (uint64_t)(uintptr_t)pointer;
     enum protection protection;
     struct region *region;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_context("cuMemHostRegister", &context));
     if (!pointer || !size || address + size < address)
         return leave(CUDA_ERROR_INVALID_VALUE);
     if (overlaps_registered(address, size))
@@ -88,11 +86,9 @@ API_ALIAS(cuMemHostRegister_v2) CUresult CUDAAPI cuMemHostRegister(void *pointer
 API cuMemHostUnregister(void *pointer)
 {
     struct context *context;
-    CUresult r = enter_context("cuMemHostUnregister", &context);
     struct region *region;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_context("cuMemHostUnregister", &context));
     region = region_find((uint64_t)(uintptr_t)pointer);
     if (!region || region->kind != REGION_HOST || region->pinned || region->freeing)
         return leave(misuse(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "%p is not registered", pointer));
@@ -112,11 +108,9 @@ API cuMemHostUnregister(void *pointer)
 API cuMemHostGetDevicePointer_v2(CUdeviceptr *ret_address, void *pointer, unsigned flags)
 {
     struct context *context;
-    CUresult r = enter_context("cuMemHostGetDevicePointer", &context);
     const struct region *region;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_context("cuMemHostGetDevicePointer", &context));
     region = region_find((uint64_t)(uintptr_t)pointer);
     if (flags || !region || region->kind != REGION_HOST)
         return leave(CUDA_ERROR_INVALID_VALUE);
@@ -126,11 +120,9 @@ API cuMemHostGetDevicePointer_v2(CUdeviceptr *ret_address, void *pointer, unsign
 
 API cuMemHostGetFlags(unsigned *ret_flags, void *pointer)
 {
-    CUresult r = enter("cuMemHostGetFlags");
     const struct region *region;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter("cuMemHostGetFlags"));
     region = region_find((uint64_t)(uintptr_t)pointer);
     if (!ret_flags || !region || region->kind != REGION_HOST)
         return leave(CUDA_ERROR_INVALID_VALUE);
@@ -143,12 +135,10 @@ API cuMemHostGetFlags(unsigned *ret_flags, void *pointer)
 static CUresult pinned_new(const char *name, void **ret_pointer, size_t size, unsigned flags)
 {
     struct context *context;
-    CUresult r = enter_context(name, &context);
     struct region *region;
     void *pages;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_context(name, &context));
     if (!ret_pointer || !size || round_up(size, PAGE) < size || flags & ~7U)
         return leave(CUDA_ERROR_INVALID_VALUE);
     pages = mmap(NULL, round_up(size, PAGE), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -182,11 +172,9 @@ API cuMemHostAlloc(void **ret_pointer, size_t size, unsigned flags)
 API cuMemFreeHost(void *pointer)
 {
     struct context *context;
-    CUresult r = enter_context("cuMemFreeHost", &context);
     struct region *region;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_context("cuMemFreeHost", &context));
     region = region_find((uint64_t)(uintptr_t)pointer);
     if (!region || !region->pinned || region->address != (uint64_t)(uintptr_t)pointer || region->freeing)
         return leave(misuse(CUDA_ERROR_INVALID_VALUE, "%p is not the start of memory of cuMemHostAlloc", pointer));

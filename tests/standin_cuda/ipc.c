@@ -91,12 +91,11 @@ static CUresult map_exported(struct context *context, const unsigned char *bytes
 API cuIpcOpenMemHandle_v2(CUdeviceptr *ret_address, CUipcMemHandle handle, unsigned flags)
 {
     struct context *context;
-    CUresult r = enter_context("cuIpcOpenMemHandle", &context);
+    CUresult r = CUDA_SUCCESS;
     const unsigned char *bytes = (const unsigned char *)&handle;
     struct region *region;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_context("cuIpcOpenMemHandle", &context));
     if (flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS || !ret_address)
         return leave(CUDA_ERROR_INVALID_VALUE);
     /* As a real driver: equal bytes are the same mapping while it is open, whatever their owner has done meanwhile. */
@@ -123,11 +122,9 @@ CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr *ret_address, CUipcMemHandle han
 API cuIpcCloseMemHandle(CUdeviceptr address)
 {
     struct context *context;
-    CUresult r = enter_context("cuIpcCloseMemHandle", &context);
     struct region *region;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_context("cuIpcCloseMemHandle", &context));
     region = region_find(address);
     if (!region || region->kind != REGION_IPC || region->address != address || region->freeing)
         return leave(misuse(CUDA_ERROR_INVALID_VALUE, "%#llx is no open IPC mapping", (unsigned long long)address));

@@ -114,11 +114,10 @@ CUresult kernel_op_new(const CUDA_KERNEL_NODE_PARAMS *p, struct op **ret_op)
 static CUresult launch(const char *name, CUstream handle, const CUDA_KERNEL_NODE_PARAMS *params)
 {
     struct stream *stream;
-    CUresult r = enter_stream(name, handle, &stream);
+    CUresult r;
     struct op *op;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_stream(name, handle, &stream));
     r = kernel_op_new(params, &op);
     if (r != CUDA_SUCCESS)
         return leave(r);
@@ -174,11 +173,9 @@ static unsigned blocks_at_one_time(const struct function *f, uint64_t threads, u
 
 API cuOccupancyMaxActiveBlocksPerMultiprocessor(int *ret_blocks, CUfunction handle, int threads, size_t shared)
 {
-    CUresult r = enter("cuOccupancyMaxActiveBlocksPerMultiprocessor");
     const struct function *f;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter("cuOccupancyMaxActiveBlocksPerMultiprocessor"));
     f = handle_get(HANDLE_FUNCTION, handle);
     if (!f || !ret_blocks || threads < 1)
         return leave(CUDA_ERROR_INVALID_VALUE);
@@ -203,11 +200,9 @@ static uint64_t all_at_one_time(const struct function *f, const CUlaunchConfig *
 
 API cuOccupancyMaxActiveClusters(int *ret_clusters, CUfunction handle, const CUlaunchConfig *c)
 {
-    CUresult r = enter("cuOccupancyMaxActiveClusters");
     const struct function *f;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter("cuOccupancyMaxActiveClusters"));
     f = handle_get(HANDLE_FUNCTION, handle);
     if (!f || !ret_clusters || !c)
         return leave(CUDA_ERROR_INVALID_VALUE);

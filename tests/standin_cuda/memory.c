@@ -189,10 +189,8 @@ void allocation_end(struct region *region)
 API cuMemAlloc_v2(CUdeviceptr *ret_address, size_t size)
 {
     struct context *context;
-    CUresult r = enter_context("cuMemAlloc", &context);
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_context("cuMemAlloc", &context));
     gate_pass_call(STANDIN_GATE_allocate);
     return leave(allocation_new(context, NULL, size, ret_address));
 }
@@ -217,11 +215,9 @@ struct region *region_freeable(uint64_t address)
 API cuMemFree_v2(CUdeviceptr address)
 {
     struct context *context;
-    CUresult r = enter_context("cuMemFree", &context);
     struct region *region;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_context("cuMemFree", &context));
     region = region_freeable(address);
     if (!region)
         return leave(CUDA_ERROR_INVALID_VALUE);
@@ -234,11 +230,9 @@ API cuMemFree_v2(CUdeviceptr address)
 API cuMemGetInfo_v2(size_t *ret_free, size_t *ret_total)
 {
     struct context *context;
-    CUresult r = enter_context("cuMemGetInfo", &context);
     uint64_t total;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_context("cuMemGetInfo", &context));
     gate_pass_call(STANDIN_GATE_memory_info);
     total = control_memory_limit();
     *ret_total = total;
@@ -249,11 +243,9 @@ API cuMemGetInfo_v2(size_t *ret_free, size_t *ret_total)
 API cuMemGetAddressRange_v2(CUdeviceptr *ret_base, size_t *ret_size, CUdeviceptr address)
 {
     struct context *context;
-    CUresult r = enter_context("cuMemGetAddressRange", &context);
     const struct region *region;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_context("cuMemGetAddressRange", &context));
     region = region_find(address);
     if (!region)
         return leave(CUDA_ERROR_NOT_FOUND);

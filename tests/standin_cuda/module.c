@@ -64,11 +64,10 @@ static CUresult image_read(struct module *module, const void *image)
 static CUresult module_load(const char *name, CUmodule *ret_module, const void *image)
 {
     struct context *context;
-    CUresult r = enter_context(name, &context);
+    CUresult r;
     struct module *module;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_context(name, &context));
     if (!image)
         return leave(CUDA_ERROR_INVALID_VALUE);
     gate_pass_call(STANDIN_GATE_module_load);
@@ -95,11 +94,9 @@ API cuModuleLoadData(CUmodule *ret_module, const void *image)
 API cuModuleUnload(CUmodule handle)
 {
     struct context *context;
-    CUresult r = enter_context("cuModuleUnload", &context);
     struct module *module;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_context("cuModuleUnload", &context));
     module = handle_get(HANDLE_MODULE, handle);
     if (!module)
         return leave(CUDA_ERROR_INVALID_HANDLE);
@@ -132,10 +129,8 @@ API cuModuleGetGlobal_v2(CUdeviceptr *ret_address, size_t *ret_bytes, CUmodule h
 {
     static uint32_t counts[CUDA_OPS_COUNTS * CUDA_OPS_COUNT_BYTES / sizeof(uint32_t)];
     struct context *context;
-    CUresult r = enter_context("cuModuleGetGlobal_v2", &context);
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_context("cuModuleGetGlobal_v2", &context));
     if (!handle_get(HANDLE_MODULE, handle))
         return leave(CUDA_ERROR_INVALID_HANDLE);
     if (strcmp(name, "kops_stamp_counts") != 0)
@@ -148,14 +143,12 @@ API cuModuleGetGlobal_v2(CUdeviceptr *ret_address, size_t *ret_bytes, CUmodule h
 API cuModuleGetFunction(CUfunction *ret_function, CUmodule handle, const char *name)
 {
     struct context *context;
-    CUresult r = enter_context("cuModuleGetFunction", &context);
     const struct cubin_kernel *code = NULL;
     const struct kernel *kernel = NULL;
     struct function *function;
     struct module *module;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_context("cuModuleGetFunction", &context));
     module = handle_get(HANDLE_MODULE, handle);
     if (!module)
         return leave(CUDA_ERROR_INVALID_HANDLE);
@@ -188,10 +181,7 @@ API cuModuleGetFunction(CUfunction *ret_function, CUmodule handle, const char *n
 static CUresult enter_function(const char *name, CUfunction handle, struct context **ret_context,
                                struct function **ret_function)
 {
-    CUresult r = enter_context(name, ret_context);
-
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_context(name, ret_context));
     *ret_function = handle_get(HANDLE_FUNCTION, handle);
     return *ret_function ? CUDA_SUCCESS : leave(CUDA_ERROR_INVALID_HANDLE);
 }
@@ -205,10 +195,8 @@ API cuFuncGetAttribute(int *ret_value, CUfunction_attribute attribute, CUfunctio
 {
     struct function *function;
     struct context *context;
-    CUresult r = enter_function("cuFuncGetAttribute", handle, &context, &function);
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_function("cuFuncGetAttribute", handle, &context, &function));
     switch ((int)attribute) {
     case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
         *ret_value = (int)function_max_threads(function);
@@ -244,10 +232,8 @@ API cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribute, int va
 {
     struct function *function;
     struct context *context;
-    CUresult r = enter_function("cuFuncSetAttribute", handle, &context, &function);
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_function("cuFuncSetAttribute", handle, &context, &function));
     if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) {
         if (value < 0 || (unsigned)value + static_shared(function) > SHARED_MAX)
             return leave(CUDA_ERROR_INVALID_VALUE);

@@ -31,10 +31,7 @@ bool region_allows(const struct region *region, const struct context *context, b
 
 API cuDeviceCanAccessPeer(int *ret_can, CUdevice device, CUdevice peer)
 {
-    CUresult r = enter("cuDeviceCanAccessPeer");
-
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter("cuDeviceCanAccessPeer"));
     if (!device_is_valid(device) || !device_is_valid(peer))
         return leave(CUDA_ERROR_INVALID_DEVICE);
     if (!ret_can)

@@ -64,11 +64,9 @@ static CUresult attribute_get(void *data, CUpointer_attribute attribute, const s
 
 API cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr address)
 {
-    CUresult r = enter("cuPointerGetAttribute");
     const struct region *region;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter("cuPointerGetAttribute"));
     region = region_find(address);
     if (!data || !region)
         return leave(CUDA_ERROR_INVALID_VALUE);

@@ -86,21 +86,17 @@ static CUresult allocate(struct context *context, CUdeviceptr *ret_address, size
 API cuMemAllocAsync(CUdeviceptr *ret_address, size_t size, CUstream stream)
 {
     struct context *context;
-    CUresult r = enter_context("cuMemAllocAsync", &context);
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_context("cuMemAllocAsync", &context));
     return leave(allocate(context, ret_address, size, default_pool(context->device), stream));
 }
 
 API cuMemAllocFromPoolAsync(CUdeviceptr *ret_address, size_t size, CUmemoryPool handle, CUstream stream)
 {
     struct context *context;
-    CUresult r = enter_context("cuMemAllocFromPoolAsync", &context);
     struct pool *pool;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_context("cuMemAllocFromPoolAsync", &context));
     pool = pool_get(handle);
     return leave(pool ? allocate(context, ret_address, size, pool, stream) : CUDA_ERROR_INVALID_VALUE);
 }
@@ -108,12 +104,11 @@ API cuMemAllocFromPoolAsync(CUdeviceptr *ret_address, size_t size, CUmemoryPool 
 API cuMemFreeAsync(CUdeviceptr address, CUstream handle)
 {
     struct stream *stream;
-    CUresult r = enter_stream("cuMemFreeAsync", handle, &stream);
+    CUresult r = CUDA_SUCCESS;
     struct region *region;
     struct op *op;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_stream("cuMemFreeAsync", handle, &stream));
     if (stream->capture)
         r = capture_refuse(stream);
     if (r == CUDA_SUCCESS)
@@ -135,11 +130,9 @@ API cuMemFreeAsync(CUdeviceptr address, CUstream handle)
 
 API cuMemPoolCreate(CUmemoryPool *ret_pool, const CUmemPoolProps *p)
 {
-    CUresult r = enter("cuMemPoolCreate");
     struct pool *pool;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter("cuMemPoolCreate"));
     if (!ret_pool || !p || p->allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
         p->location.type != CU_MEM_LOCATION_TYPE_DEVICE || !device_is_valid(p->location.id))
         return leave(CUDA_ERROR_INVALID_VALUE);
@@ -157,11 +150,9 @@ API cuMemPoolCreate(CUmemoryPool *ret_pool, const CUmemPoolProps *p)
 /* As a real driver: returns at once; memory that is live stays so until it is freed. */
 API cuMemPoolDestroy(CUmemoryPool handle)
 {
-    CUresult r = enter("cuMemPoolDestroy");
     struct pool *pool;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter("cuMemPoolDestroy"));
     pool = pool_get(handle);
     if (!pool || pool == standin_devices[pool->device].default_pool)
         return leave(CUDA_ERROR_INVALID_VALUE);
@@ -174,10 +165,7 @@ API cuMemPoolDestroy(CUmemoryPool handle)
 
 static CUresult enter_pool(const char *name, CUmemoryPool handle, struct pool **ret_pool)
 {
-    CUresult r = enter(name);
-
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter(name));
     *ret_pool = pool_get(handle);
     return *ret_pool ? CUDA_SUCCESS : leave(CUDA_ERROR_INVALID_VALUE);
 }
@@ -185,10 +173,8 @@ static CUresult enter_pool(const char *name, CUmemoryPool handle, struct pool **
 API cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
 {
     struct pool *pool;
-    CUresult r = enter_pool("cuMemPoolSetAttribute", handle, &pool);
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_pool("cuMemPoolSetAttribute", handle, &pool));
     /* Freed memory is the device's at once, so nothing of it has an effect. */
     return leave(value && attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
@@ -196,10 +182,8 @@ API cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, vo
 API cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *access, size_t n)
 {
     struct pool *pool;
-    CUresult r = enter_pool("cuMemPoolSetAccess", handle, &pool);
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_pool("cuMemPoolSetAccess", handle, &pool));
     if (n && !access)
         return leave(CUDA_ERROR_INVALID_VALUE);
     for (size_t i = 0; i < n; i++) {

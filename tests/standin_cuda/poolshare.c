@@ -51,12 +51,10 @@ static int file_new(const struct pool *pool)
 API cuMemPoolExportToShareableHandle(void *ret_shareable, CUmemoryPool handle, CUmemAllocationHandleType type,
                                      unsigned long long flags)
 {
-    CUresult r = enter("cuMemPoolExportToShareableHandle");
     struct pool *pool;
     int fd;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter("cuMemPoolExportToShareableHandle"));
     pool = pool_get(handle);
     if (!pool || !ret_shareable || flags || pool->imported || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
         !(pool->handle_types & (unsigned)type))
@@ -74,13 +72,11 @@ API cuMemPoolExportToShareableHandle(void *ret_shareable, CUmemoryPool handle, C
 API cuMemPoolImportFromShareableHandle(CUmemoryPool *ret_pool, void *shareable, CUmemAllocationHandleType type,
                                        unsigned long long flags)
 {
-    CUresult r = enter("cuMemPoolImportFromShareableHandle");
     struct pool_file file;
     struct pool *pool;
     int device;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter("cuMemPoolImportFromShareableHandle"));
     if (!ret_pool || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
         pread((int)(intptr_t)shareable, &file, sizeof(file), 0) != sizeof(file) ||
         memcmp(file.magic, file_magic, sizeof(file_magic)) != 0)
@@ -103,12 +99,10 @@ API cuMemPoolImportFromShareableHandle(CUmemoryPool *ret_pool, void *shareable, 
 
 API cuMemPoolExportPointer(CUmemPoolPtrExportData *ret_data, CUdeviceptr address)
 {
-    CUresult r = enter("cuMemPoolExportPointer");
     struct pointer_data data = {0};
     const struct region *region;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter("cuMemPoolExportPointer"));
     region = region_find(address);
     if (!ret_data || !region || region->kind != REGION_ASYNC || region->freeing || region->address != address ||
         region->pool->fd < 0) /* as the real driver: the pool itself comes first */
@@ -158,12 +152,10 @@ static CUresult import(struct context *context, struct pool *pool, const struct 
 API cuMemPoolImportPointer(CUdeviceptr *ret_address, CUmemoryPool handle, CUmemPoolPtrExportData *bytes)
 {
     struct context *context;
-    CUresult r = enter_context("cuMemPoolImportPointer", &context);
     struct pointer_data data;
     struct pool *pool;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_context("cuMemPoolImportPointer", &context));
     pool = pool_get(handle);
     if (!pool || !pool->imported || !ret_address || !bytes)
         return leave(CUDA_ERROR_INVALID_VALUE);

@@ -53,6 +53,13 @@ CUresult enter_uninitialised(const char *name);
 CUresult enter(const char *name);
 CUresult enter_context(const char *name, struct context **ret_context); /* needs a current, unbroken context */
 CUresult leave(CUresult result);
+/* First of all in a function: what enter() and its kin refuse is its answer. */
+#define ENTER(call)                                                                                                    \
+    do {                                                                                                               \
+        const CUresult refused = (call);                                                                               \
+        if (refused != CUDA_SUCCESS)                                                                                   \
+            return refused;                                                                                            \
+    } while (0)
 
 /* The profiler; NULL: none. With the mutex held. */
 extern const struct standin_profiler *standin_profiler;
@@ -301,7 +308,6 @@ struct op {
         } after;
         struct {
             uint64_t address, value;
-            unsigned bytes, flags;
         } word;
         struct {
             CUhostFn function;

@@ -257,11 +257,9 @@ CUresult enter_stream(const char *name, CUstream handle, struct stream **ret_str
 API cuStreamCreateWithPriority(CUstream *ret_stream, unsigned flags, int priority)
 {
     struct context *context;
-    CUresult r = enter_context("cuStreamCreate", &context);
     struct stream *stream;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_context("cuStreamCreate", &context));
     if (!ret_stream || (flags & ~(unsigned)CU_STREAM_NON_BLOCKING))
         return leave(CUDA_ERROR_INVALID_VALUE);
     if (priority > PRIORITY_LEAST)
@@ -288,11 +286,9 @@ API cuStreamCreate(CUstream *ret_stream, unsigned flags)
 API cuStreamDestroy_v2(CUstream handle)
 {
     struct context *context;
-    CUresult r = enter_context("cuStreamDestroy", &context);
     struct stream *stream;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_context("cuStreamDestroy", &context));
     stream = handle_get(HANDLE_STREAM, handle);
     if (!stream)
         return leave(CUDA_ERROR_INVALID_HANDLE);
@@ -309,10 +305,9 @@ API_ALIAS(cuStreamDestroy_v2) CUresult CUDAAPI cuStreamDestroy(CUstream handle);
 API cuStreamQuery(CUstream handle)
 {
     struct stream *stream;
-    CUresult r = enter_stream("cuStreamQuery", handle, &stream);
+    CUresult r;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_stream("cuStreamQuery", handle, &stream));
     r = capture_check_wait(stream);
     if (r == CUDA_SUCCESS && stream->completed < stream->enqueued)
         r = CUDA_ERROR_NOT_READY;
@@ -322,10 +317,9 @@ API cuStreamQuery(CUstream handle)
 API cuStreamSynchronize(CUstream handle)
 {
     struct stream *stream;
-    CUresult r = enter_stream("cuStreamSynchronize", handle, &stream);
+    CUresult r;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_stream("cuStreamSynchronize", handle, &stream));
     r = capture_check_wait(stream);
     if (r == CUDA_SUCCESS) {
         /* Synchronising the default stream waits for those that it waits for, too. */
@@ -355,10 +349,8 @@ CUresult enter_stream_any(const char *name, CUstream handle, struct stream **ret
 API cuStreamGetId(CUstream handle, unsigned long long *ret_id)
 {
     struct stream *stream;
-    CUresult r = enter_stream_any("cuStreamGetId", handle, &stream);
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_stream_any("cuStreamGetId", handle, &stream));
     if (!ret_id)
         return leave(CUDA_ERROR_INVALID_VALUE);
     *ret_id = stream->id;
@@ -369,11 +361,9 @@ API cuStreamGetId(CUstream handle, unsigned long long *ret_id)
 API cuLaunchHostFunc(CUstream handle, CUhostFn function, void *data)
 {
     struct stream *stream;
-    CUresult r = enter_stream("cuLaunchHostFunc", handle, &stream);
     struct op *op;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_stream("cuLaunchHostFunc", handle, &stream));
     if (!function)
         return leave(CUDA_ERROR_INVALID_VALUE);
     op = op_new(OP_HOST);

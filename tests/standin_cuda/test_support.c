@@ -56,15 +56,21 @@ CUstream new_stream(void)
     return stream;
 }
 
-CUdeviceptr new_floats(float value)
+void set_floats(CUdeviceptr a, float value)
 {
-    CUdeviceptr a;
     uint32_t bits;
 
     memcpy(&bits, &value, sizeof(bits));
-    ok(cuMemAlloc(&a, 64));
     ok(cuMemsetD32(a, bits, 16));
     ok(cuCtxSynchronize());
+}
+
+CUdeviceptr new_floats(float value)
+{
+    CUdeviceptr a;
+
+    ok(cuMemAlloc(&a, 64));
+    set_floats(a, value);
     return a;
 }
 

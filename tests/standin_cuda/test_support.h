@@ -38,6 +38,7 @@ void launch_square(CUdeviceptr a, uint64_t n, CUstream stream);
 
 CUstream new_stream(void); /* CU_STREAM_NON_BLOCKING */
 /* 16 floats. */
+void set_floats(CUdeviceptr a, float value);
 CUdeviceptr new_floats(float value);
 float first_of(CUdeviceptr a);
 

@@ -37,10 +37,7 @@ static CUresult properties_check(const CUmemAllocationProp *p)
 
 static CUresult enter_unbroken(const char *name)
 {
-    CUresult r = enter(name);
-
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter(name));
     for (int i = 0; i < standin_device_count; i++)
         if (context_any(i) && context_any(i)->broken)
             return leave(context_any(i)->error);
@@ -50,10 +47,9 @@ static CUresult enter_unbroken(const char *name)
 API cuMemGetAllocationGranularity(size_t *ret_size, const CUmemAllocationProp *properties,
                                   CUmemAllocationGranularity_flags option)
 {
-    CUresult r = enter_unbroken("cuMemGetAllocationGranularity");
+    CUresult r;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_unbroken("cuMemGetAllocationGranularity"));
     r = properties_check(properties);
     if (r == CUDA_SUCCESS && (unsigned)option > CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)
         r = CUDA_ERROR_INVALID_VALUE;
@@ -99,12 +95,11 @@ static void vmm_free_if_unused(struct vmm_handle *vmm)
 API cuMemCreate(CUmemGenericAllocationHandle *ret_handle, size_t size, const CUmemAllocationProp *properties,
                 unsigned long long flags)
 {
-    CUresult r = enter_unbroken("cuMemCreate");
+    CUresult r;
     struct segment_tail tail = {.vmm = 1};
     struct vmm_handle *vmm;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_unbroken("cuMemCreate"));
     r = properties_check(properties);
     if (r == CUDA_SUCCESS && (flags || !size || size % GRANULARITY))
         r = CUDA_ERROR_INVALID_VALUE;
@@ -142,11 +137,9 @@ refund:
 
 API cuMemRelease(CUmemGenericAllocationHandle handle)
 {
-    CUresult r = enter_unbroken("cuMemRelease");
     struct vmm_handle *vmm;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_unbroken("cuMemRelease"));
     vmm = vmm_get(handle);
     if (!vmm)
         return leave(CUDA_ERROR_INVALID_VALUE);
@@ -160,11 +153,9 @@ API cuMemRelease(CUmemGenericAllocationHandle handle)
 
 API cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *ret_handle, void *pointer)
 {
-    CUresult r = enter_unbroken("cuMemRetainAllocationHandle");
     struct region *region;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_unbroken("cuMemRetainAllocationHandle"));
     region = region_find((uint64_t)(uintptr_t)pointer);
     if (!region || region->kind != REGION_VMM)
         return leave(CUDA_ERROR_INVALID_VALUE);
@@ -177,11 +168,9 @@ API cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *ret_handle, void *
 
 API cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *ret_properties, CUmemGenericAllocationHandle handle)
 {
-    CUresult r = enter_unbroken("cuMemGetAllocationPropertiesFromHandle");
     struct vmm_handle *vmm;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_unbroken("cuMemGetAllocationPropertiesFromHandle"));
     vmm = vmm_get(handle);
     if (!vmm)
         return leave(CUDA_ERROR_INVALID_VALUE);
@@ -194,12 +183,10 @@ API cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *ret_properties, 
 API cuMemExportToShareableHandle(void *ret_shareable, CUmemGenericAllocationHandle handle,
                                  CUmemAllocationHandleType type, unsigned long long flags)
 {
-    CUresult r = enter_unbroken("cuMemExportToShareableHandle");
     struct vmm_handle *vmm;
     int fd;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_unbroken("cuMemExportToShareableHandle"));
     vmm = vmm_get(handle);
     if (!vmm || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !(vmm->handle_types & (unsigned)type))
         return leave(CUDA_ERROR_INVALID_VALUE);
@@ -214,13 +201,12 @@ API cuMemExportToShareableHandle(void *ret_shareable, CUmemGenericAllocationHand
 API cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *ret_handle, void *shareable,
                                    CUmemAllocationHandleType type)
 {
-    CUresult r = enter_unbroken("cuMemImportFromShareableHandle");
+    CUresult r;
     int fd = (int)(intptr_t)shareable, device;
     struct segment_tail tail;
     struct vmm_handle *vmm;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_unbroken("cuMemImportFromShareableHandle"));
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !segment_read_tail(fd, &tail) || !tail.vmm)
         return leave(CUDA_ERROR_INVALID_VALUE);
     device = device_by_uuid(&tail.device);
@@ -283,11 +269,9 @@ static struct region *map_within(uint64_t address, uint64_t size)
 
 API cuMemAddressFree(CUdeviceptr address, size_t size)
 {
-    CUresult r = enter_unbroken("cuMemAddressFree");
     struct reservation **link = &reservations, *gone;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_unbroken("cuMemAddressFree"));
     while (*link && ((*link)->address != address || (*link)->size != size))
         link = &(*link)->next;
     if (!*link)
@@ -315,12 +299,10 @@ static bool is_reserved(uint64_t address, uint64_t size)
 API cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
              unsigned long long flags)
 {
-    CUresult r = enter_unbroken("cuMemMap");
     struct vmm_handle *vmm;
     struct region *region;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_unbroken("cuMemMap"));
     gate_pass_call(STANDIN_GATE_vmm_map);
     vmm = vmm_get(handle);
     if (!vmm || offset || flags || !size || size % GRANULARITY || address % GRANULARITY)
@@ -373,10 +355,9 @@ static CUresult access_check(const CUmemAccessDesc *access, int owner)
 
 API cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc *access, size_t n)
 {
-    CUresult r = enter_unbroken("cuMemSetAccess");
+    CUresult r = CUDA_SUCCESS;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_unbroken("cuMemSetAccess"));
     if (!size || !access || !n)
         return leave(CUDA_ERROR_INVALID_VALUE);
     for (uint64_t at = address; at < address + size;) {
@@ -403,11 +384,9 @@ API cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc *acce
 /* Whole maps only. A real driver does not wait here: work that still uses the range is the caller's bug. */
 API cuMemUnmap(CUdeviceptr address, size_t size)
 {
-    CUresult r = enter_unbroken("cuMemUnmap");
     struct region *region;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    ENTER(enter_unbroken("cuMemUnmap"));
     for (uint64_t at = address; at < address + size; at += region->size) {
         region = region_find(at);
         if (!region || region->kind != REGION_VMM || region->address != at ||

@@ -131,20 +131,9 @@ static void run_kernel(struct stream *stream, struct op *op)
 
 static bool value_reached(const struct op *op)
 {
-    uint64_t now = op->word.bytes == 8 ? __atomic_load_n((uint64_t *)(uintptr_t)op->word.address, __ATOMIC_ACQUIRE)
-                                       : __atomic_load_n((uint32_t *)(uintptr_t)op->word.address, __ATOMIC_ACQUIRE);
+    const uint64_t now = __atomic_load_n((uint64_t *)(uintptr_t)op->word.address, __ATOMIC_ACQUIRE);
 
-    switch (op->word.flags & 3) {
-    case CU_STREAM_WAIT_VALUE_GEQ:
-        return op->word.bytes == 8 ? (int64_t)(now - op->word.value) >= 0
-                                   : (int32_t)((uint32_t)now - (uint32_t)op->word.value) >= 0;
-    case CU_STREAM_WAIT_VALUE_EQ:
-        return now == op->word.value;
-    case CU_STREAM_WAIT_VALUE_AND:
-        return (now & op->word.value) != 0;
-    default:
-        return (~(now | op->word.value) & (op->word.bytes == 8 ? UINT64_MAX : UINT32_MAX)) != 0;
-    }
+    return (int64_t)(now - op->word.value) >= 0;
 }
 
 static void run_word(struct stream *stream, struct op *op)
@@ -158,10 +147,7 @@ static void run_word(struct stream *stream, struct op *op)
         return;
     }
     if (op->kind == OP_WRITE_VALUE) {
-        if (op->word.bytes == 8)
-            __atomic_store_n((uint64_t *)(uintptr_t)op->word.address, op->word.value, __ATOMIC_RELEASE);
-        else
-            __atomic_store_n((uint32_t *)(uintptr_t)op->word.address, (uint32_t)op->word.value, __ATOMIC_RELEASE);
+        __atomic_store_n((uint64_t *)(uintptr_t)op->word.address, op->word.value, __ATOMIC_RELEASE);
         count(STANDIN_COUNTER_value_writes, 1);
         return;
     }
