@@ -47,12 +47,22 @@ void closed_by_test(void *object)
     take(object);
 }
 
-int close_opened(void **state)
+unsigned opened_so_far(void)
 {
-    while (n > n_kept) {
+    return n;
+}
+
+void close_since(unsigned so_far)
+{
+    while (n > so_far) {
         n--;
         all[n].close(all[n].object);
     }
+}
+
+int close_opened(void **state)
+{
+    close_since(n_kept);
     return 0;
 }
 

@@ -140,8 +140,8 @@ void operand_init(struct operand *o, enum dtype dtype, unsigned rank, const int6
     assert_int_equal(tensor_measure(&o->tensor, "tensor", &e), 0);
     o->memory = (struct backend_memory){
         .kind = MEMORY_MEMFD, .size = o->tensor.offset + o->tensor.extent + 64 * size, .writable = true};
-    o->memory.host = malloc(o->memory.size);
-    o->before = malloc(o->memory.size);
+    o->memory.host = opened(malloc(o->memory.size), free);
+    o->before = opened(malloc(o->memory.size), free);
     for (size_t i = 0; i < o->memory.size / size; i++) {
         const uint64_t bits = random_bits();
 
@@ -150,12 +150,6 @@ void operand_init(struct operand *o, enum dtype dtype, unsigned rank, const int6
         else
             memcpy(o->memory.host + i * size, &bits, size);
     }
-}
-
-void operand_deinit(struct operand *o)
-{
-    free(o->memory.host);
-    free(o->before);
 }
 
 static size_t byte_of(const struct operand *o, uint64_t index)
@@ -208,29 +202,47 @@ void operand_check_surroundings(const struct operand *o)
 
 static void wake(void *context)
 {
-    const struct fixture *f = context;
-    uint64_t one = 1;
+    const uint64_t one = 1;
 
-    assert_int_equal(write(f->event, &one, sizeof(one)), sizeof(one));
+    assert_int_equal(write((int)(intptr_t)context, &one, sizeof(one)), sizeof(one));
 }
 
-void fixture_open(struct fixture *f, const struct backend_config *config)
+static void stream_close(void *stream)
 {
-    struct backend_host host = {wake, f};
+    host_backend.stream_free(stream);
+}
+
+struct backend_stream *stream_open(const struct fixture *f)
+{
+    struct backend_stream *stream;
+    struct error e;
+
+    assert_int_equal(host_backend.stream_new(f->device, PRIORITY_NORMAL, &stream, &e), 0);
+    return opened(stream, stream_close);
+}
+
+static void device_close(void *device)
+{
+    host_backend.close(device);
+}
+
+static void event_close(void *event)
+{
+    close((int)(intptr_t)event);
+}
+
+struct fixture fixture_open(const struct backend_config *config)
+{
+    struct fixture f = {.event = eventfd(0, EFD_CLOEXEC)};
+    struct backend_host host = {wake, opened((void *)(intptr_t)f.event, event_close)};
     unsigned count;
     struct error e;
 
-    f->event = eventfd(0, EFD_CLOEXEC);
-    assert_int_equal(host_backend.open(config, &host, &f->device, 1, &count, &e), 0);
+    assert_int_equal(host_backend.open(config, &host, &f.device, 1, &count, &e), 0);
+    opened(f.device, device_close);
     assert_int_equal(count, 1);
-    assert_int_equal(host_backend.stream_new(f->device, PRIORITY_NORMAL, &f->stream, &e), 0);
-}
-
-void fixture_close(struct fixture *f)
-{
-    host_backend.stream_free(f->stream);
-    host_backend.close(f->device);
-    close(f->event);
+    f.stream = stream_open(&f);
+    return f;
 }
 
 static void on_done(struct backend_job *job)

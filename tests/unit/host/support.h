@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "backend/backend.h"
+#include "tests/unit/opened.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -38,9 +39,8 @@ struct operand {
     unsigned char *before; /* the memory's bytes when the job was made */
 };
 
-/* Random contents everywhere. */
+/* Random contents everywhere; they go with the test, an OPENING_TEST. */
 void operand_init(struct operand *o, enum dtype dtype, unsigned rank, const int64_t *shape, enum layout layout);
-void operand_deinit(struct operand *o);
 /* The address of the element with that row-major index. */
 unsigned char *operand_at(const struct operand *o, uint64_t index);
 double operand_get(const struct operand *o, uint64_t index);
@@ -59,9 +59,8 @@ struct fixture {
     int event; /* written by wake() */
 };
 
-/* `config` may be NULL. */
-void fixture_open(struct fixture *f, const struct backend_config *config);
-void fixture_close(struct fixture *f);
+/* `config` may be NULL. Closed at the test's end, the last one that was opened first. */
+struct fixture fixture_open(const struct backend_config *config);
 
 /* Polls, blocking until wake() in between, until `job` is done; NULL: until every job is. */
 void fixture_wait(struct fixture *f, struct backend_job *job);
@@ -69,6 +68,8 @@ void fixture_wait(struct fixture *f, struct backend_job *job);
 /* Plans op(inputs) → out and fills the job; operands' memory is remembered for the checks above. */
 void job_init(struct backend_job *job, enum op_id op, struct operand *const *inputs, struct operand *out,
               const union op_attr_value *attrs);
+/* One more stream of the fixture's device. */
+struct backend_stream *stream_open(const struct fixture *f);
 /* Submits on the fixture's stream and waits. */
 void job_run(struct fixture *f, struct backend_job *job);
 bool job_is_done(const struct backend_job *job);

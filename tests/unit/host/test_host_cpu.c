@@ -85,19 +85,16 @@ static void test_legacy(void **state)
 
 static void test_device_info(void **state)
 {
-    struct fixture f;
+    struct fixture f = fixture_open(NULL);
 
-    fixture_open(&f, NULL);
     assert_string_equal(f.device->info.uuid, "host");
     assert_true(strlen(f.device->info.name) > 0);
     assert_string_equal(f.device->info.arch, cpu_arch());
     assert_int_equal(f.device->info.compute_units, cpu_threads());
     assert_true(f.device->info.memory_bytes > 1 << 20);
     assert_true(f.device->backend == &host_backend);
-    fixture_close(&f);
-    fixture_open(&f, &(struct backend_config){.host_threads = 3});
+    f = fixture_open(&(struct backend_config){.host_threads = 3});
     assert_int_equal(f.device->info.compute_units, 3);
-    fixture_close(&f);
 }
 
 /* Every processor that the process may use has the same file; the first of them is faster. */
@@ -180,7 +177,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_legacy, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_clock_of_the_fastest_processor, make_folder, remove_folder),
         cmocka_unit_test(test_no_cpufreq),
-        cmocka_unit_test(test_device_info),
+        OPENING_TEST(test_device_info),
 #ifdef __x86_64__
         cmocka_unit_test(test_instruction_sets),
 #endif

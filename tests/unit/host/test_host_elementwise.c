@@ -33,6 +33,7 @@ struct shape {
 static void run_add(struct fixture *f, enum dtype dtype, const char *variant, const struct shape *shape,
                     enum layout a_layout, enum layout out_layout)
 {
+    const unsigned open = opened_so_far();
     struct operand a, b, out;
     struct backend_job job;
 
@@ -45,18 +46,15 @@ static void run_add(struct fixture *f, enum dtype dtype, const char *variant, co
     assert_false(job.failed);
     assert_string_equal(job.steps->variant_used, variant);
     check_sum(&a, &b, &out);
-    operand_deinit(&a);
-    operand_deinit(&b);
-    operand_deinit(&out);
+    close_since(open);
 }
 
 /* Large enough for several threads, and, as the threshold is set here, for stores past the caches. */
 static void test_large(void **state)
 {
     const struct shape whole = {1, {200017}}, rows = {2, {90, 2403}};
-    struct fixture f;
+    struct fixture f = fixture_open(&(struct backend_config){.host_threads = 5});
 
-    fixture_open(&f, &(struct backend_config){.host_threads = 5});
     ((struct host_device *)(void *)f.device)->bypass_bytes = 1 << 16;
     for (unsigned d = 0; d < COUNT(number_dtypes); d++) {
         const enum dtype dtype = number_dtypes[d];
@@ -67,7 +65,6 @@ static void test_large(void **state)
             run_add(&f, dtype, *v, &rows, SLICE, SLICE);
         }
     }
-    fixture_close(&f);
 }
 
 static void test_empty(void **state)
@@ -75,10 +72,9 @@ static void test_empty(void **state)
     static const int64_t shape[] = {4, 0, 3};
     struct operand a, b, out;
     struct backend_job job;
-    struct fixture f;
+    struct fixture f = fixture_open(NULL);
     double sample;
 
-    fixture_open(&f, NULL);
     operand_init(&a, DTYPE_F32, 3, shape, CONTIGUOUS);
     operand_init(&b, DTYPE_F32, 3, shape, CONTIGUOUS);
     operand_init(&out, DTYPE_F32, 3, shape, CONTIGUOUS);
@@ -89,17 +85,13 @@ static void test_empty(void **state)
     job_run(&f, &job);
     assert_false(job.failed);
     assert_int_equal(job.n_samples, 1);
-    operand_deinit(&a);
-    operand_deinit(&b);
-    operand_deinit(&out);
-    fixture_close(&f);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_large),
-        cmocka_unit_test(test_empty),
+        OPENING_TEST(test_large),
+        OPENING_TEST(test_empty),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -23,13 +23,6 @@ static void addition_init(struct addition *x, int64_t n)
     job_init(&x->job, OP_ADD, (struct operand *[]){&x->a, &x->b}, &x->out, NULL);
 }
 
-static void addition_deinit(struct addition *x)
-{
-    operand_deinit(&x->a);
-    operand_deinit(&x->b);
-    operand_deinit(&x->out);
-}
-
 /* A product of single numbers that takes seconds: strides of 0 repeat them. */
 static void long_init(struct addition *x)
 {
@@ -51,18 +44,14 @@ static void test_owners_share_the_processors(void **state)
 {
     enum { STREAMS = 4 };
     const int64_t sizes[] = {20000, LARGE}; /* of a light and a heavy worker */
-    struct backend_stream *streams[STREAMS], *second;
     struct addition lasting[STREAMS];
-    struct fixture f;
-    struct error e;
+    struct fixture f = fixture_open(NULL);
+    struct backend_stream *second = stream_open(&f);
 
-    fixture_open(&f, NULL);
-    assert_int_equal(host_backend.stream_new(f.device, PRIORITY_NORMAL, &second, &e), 0);
     for (unsigned i = 0; i < STREAMS; i++) {
-        assert_int_equal(host_backend.stream_new(f.device, PRIORITY_NORMAL, &streams[i], &e), 0);
         long_init(&lasting[i]);
         lasting[i].job.owner = 1;
-        host_backend.submit(streams[i], &lasting[i].job);
+        host_backend.submit(stream_open(&f), &lasting[i].job);
     }
     for (unsigned i = 0; i < COUNT(sizes); i++) {
         struct addition other;
@@ -75,17 +64,10 @@ static void test_owners_share_the_processors(void **state)
         assert_false(other.job.failed);
         for (unsigned j = 0; j < STREAMS; j++)
             assert_false(job_is_done(&lasting[j].job));
-        addition_deinit(&other);
     }
     for (unsigned i = 0; i < STREAMS; i++)
         atomic_store(&lasting[i].job.cancel, true);
     fixture_wait(&f, NULL);
-    for (unsigned i = 0; i < STREAMS; i++) {
-        addition_deinit(&lasting[i]);
-        host_backend.stream_free(streams[i]);
-    }
-    host_backend.stream_free(second);
-    fixture_close(&f);
 }
 
 /* A job that repeats for long does not keep another stream's from running, whichever worker executes them. */
@@ -97,19 +79,15 @@ static void test_streams_take_turns(void **state)
 
     for (unsigned i = 0; i < COUNT(cases); i++) {
         struct addition endless, other;
-        struct backend_stream *second;
-        struct fixture f;
-        struct error e;
+        struct fixture f = fixture_open(NULL);
 
-        fixture_open(&f, NULL);
-        assert_int_equal(host_backend.stream_new(f.device, PRIORITY_NORMAL, &second, &e), 0);
         addition_init(&endless, cases[i].long_size);
         addition_init(&other, cases[i].short_size);
         endless.job.repeat = 1000000000;
         endless.job.timing = false;
         other.job.repeat = 3;
         host_backend.submit(f.stream, &endless.job);
-        host_backend.submit(second, &other.job);
+        host_backend.submit(stream_open(&f), &other.job);
         fixture_wait(&f, &other.job);
         assert_true(job_is_done(&other.job));
         assert_false(other.job.failed);
@@ -120,10 +98,6 @@ static void test_streams_take_turns(void **state)
         assert_true(job_is_done(&endless.job));
         assert_true(endless.job.failed);
         assert_int_equal(endless.job.error.code, ERROR_CANCELLED);
-        addition_deinit(&endless);
-        addition_deinit(&other);
-        host_backend.stream_free(second);
-        fixture_close(&f);
     }
 }
 
@@ -157,20 +131,18 @@ static void test_owners_take_turns(void **state)
 {
     enum { STREAMS = 40, EACH = 20, ALICES = 15, ALICE = 1, BOB = 2 };
     static struct backend_job bobs[STREAMS][EACH], alices[ALICES];
-    struct backend_stream *streams[STREAMS];
     struct addition bobs_light, alices_light;
-    struct fixture f;
-    struct error e;
+    struct fixture f = fixture_open(NULL);
 
     bobs_done = 0;
-    fixture_open(&f, NULL);
     light_init(&bobs_light, BOB, count_bobs);
     light_init(&alices_light, ALICE, note_alices);
     for (unsigned i = 0; i < STREAMS; i++) {
-        assert_int_equal(host_backend.stream_new(f.device, PRIORITY_NORMAL, &streams[i], &e), 0);
+        struct backend_stream *stream = stream_open(&f);
+
         for (unsigned j = 0; j < EACH; j++) {
             bobs[i][j] = bobs_light.job;
-            host_backend.submit(streams[i], &bobs[i][j]);
+            host_backend.submit(stream, &bobs[i][j]);
         }
     }
     alices_first = &alices[0];
@@ -181,11 +153,6 @@ static void test_owners_take_turns(void **state)
     fixture_wait(&f, NULL);
     assert_int_equal(bobs_done, STREAMS * EACH);
     assert_in_range(bobs_before_alices[1] - bobs_before_alices[0], 0, (ALICES - 1) * STREAMS / 2);
-    for (unsigned i = 0; i < STREAMS; i++)
-        host_backend.stream_free(streams[i]);
-    addition_deinit(&bobs_light);
-    addition_deinit(&alices_light);
-    fixture_close(&f);
 }
 
 /* Cancelled before it starts, in every place that a job can wait. */
@@ -193,10 +160,10 @@ static void test_cancel_before_start(void **state)
 {
     const int64_t sizes[] = {SMALL, LARGE};
     struct addition endless, waiting;
-    struct fixture f;
 
     for (unsigned i = 0; i < COUNT(sizes); i++) {
-        fixture_open(&f, NULL);
+        struct fixture f = fixture_open(NULL);
+
         addition_init(&waiting, sizes[i]);
         atomic_store(&waiting.job.cancel, true);
         job_run(&f, &waiting.job);
@@ -204,7 +171,6 @@ static void test_cancel_before_start(void **state)
         assert_int_equal(waiting.job.error.code, ERROR_CANCELLED);
         assert_true(waiting.job.started_ns == 0);
         assert_memory_equal(waiting.out.memory.host, waiting.out.before, waiting.out.memory.size);
-        addition_deinit(&waiting);
 
         addition_init(&endless, LARGE);
         addition_init(&waiting, sizes[i]);
@@ -217,9 +183,6 @@ static void test_cancel_before_start(void **state)
         fixture_wait(&f, NULL);
         assert_true(endless.job.failed && waiting.job.failed);
         assert_true(waiting.job.started_ns == 0);
-        addition_deinit(&endless);
-        addition_deinit(&waiting);
-        fixture_close(&f);
     }
 }
 
@@ -246,17 +209,16 @@ static void test_open_and_close(void **state)
     assert_false(x.job.failed);
     host_backend.stream_free(stream);
     host_backend.close(device);
-    addition_deinit(&x);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_streams_take_turns),
-        cmocka_unit_test(test_owners_take_turns),
-        cmocka_unit_test(test_owners_share_the_processors),
-        cmocka_unit_test(test_cancel_before_start),
-        cmocka_unit_test(test_open_and_close),
+        OPENING_TEST(test_streams_take_turns),
+        OPENING_TEST(test_owners_take_turns),
+        OPENING_TEST(test_owners_share_the_processors),
+        OPENING_TEST(test_cancel_before_start),
+        OPENING_TEST(test_open_and_close),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

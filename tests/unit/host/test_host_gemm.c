@@ -107,6 +107,7 @@ static void run_product(struct fixture *f, enum dtype dtype, const char *variant
                                                      [GEMM_ALPHA] = {.f = p->alpha},
                                                      [GEMM_BETA] = {.f = p->beta}};
     const int64_t batch = llabs(p->batch);
+    const unsigned open = opened_so_far();
     struct operand a = make(dtype, batch, p->m, p->k, p->trans_a, p->a);
     struct operand b = make(dtype, p->batch < 0 ? 0 : batch, p->k, p->n, p->trans_b, p->b);
     struct operand out = make(dtype, batch, p->m, p->n, false, p->out);
@@ -122,16 +123,13 @@ static void run_product(struct fixture *f, enum dtype dtype, const char *variant
         fail_msg("%s", job.error.message);
     assert_string_equal(job.steps->variant_used, variant);
     check_product(p, &a, &b, &out);
-    operand_deinit(&a);
-    operand_deinit(&b);
-    operand_deinit(&out);
+    close_since(open);
 }
 
 static void for_each_variant(const struct product *products, size_t count, const struct backend_config *config)
 {
-    struct fixture f;
+    struct fixture f = fixture_open(config);
 
-    fixture_open(&f, config);
     for (unsigned d = 0; d < COUNT(all_dtypes); d++) {
         const char *const *variants = host_backend.variants(f.device, op_get(OP_GEMM), all_dtypes[d]);
 
@@ -140,47 +138,38 @@ static void for_each_variant(const struct product *products, size_t count, const
             for (size_t i = 0; i < count; i++)
                 run_product(&f, all_dtypes[d], *variants, &products[i]);
     }
-    fixture_close(&f);
 }
 
-static void test_shapes(void **state)
+static void test_products(void **state)
 {
     static const struct product products[] = {
-        {1, 1, 1, .alpha = 1},     {2, 3, 4, .alpha = 1},      {1000, 333, 17, .alpha = 1}, {131, 127, 129, .alpha = 1},
-        {1, 300, 70, .alpha = 1},  {300, 1, 70, .alpha = 1},   {1, 1, 1500, .alpha = 1},    {13, 33, 700, .alpha = 1},
-        {65, 31, 257, .alpha = 1}, {100, 90, 513, .alpha = 1}, {64, 64, 64, .alpha = 1},    {32, 96, 64, .alpha = 1},
-        {64, 64, 63, .alpha = 1},  {12, 32, 600, .alpha = 1},  {24, 64, 1100, .alpha = 1},
-    };
-
-    for_each_variant(products, COUNT(products), NULL);
-}
-
-static void test_more_threads_than_processors(void **state)
-{
-    static const struct product products[] = {
-        {257, 191, 30, .alpha = 1}, {40, 500, 30, .alpha = 1, .batch = 7}, {100, 7, 600, .alpha = -1, .beta = 1}};
-
-    for_each_variant(products, COUNT(products), &(struct backend_config){.host_threads = 7});
-}
-
-static void test_batches(void **state)
-{
-    static const struct product products[] = {
+        {1, 1, 1, .alpha = 1},
+        {2, 3, 4, .alpha = 1},
+        {1000, 333, 17, .alpha = 1},
+        {131, 127, 129, .alpha = 1},
+        {1, 300, 70, .alpha = 1},
+        {300, 1, 70, .alpha = 1},
+        {1, 1, 1500, .alpha = 1},
+        {13, 33, 700, .alpha = 1},
+        {65, 31, 257, .alpha = 1},
+        {100, 90, 513, .alpha = 1},
+        {64, 64, 64, .alpha = 1},
+        {32, 96, 64, .alpha = 1},
+        {64, 64, 63, .alpha = 1},
+        {12, 32, 600, .alpha = 1},
+        {24, 64, 1100, .alpha = 1},
+        /* longer and wider than the blocks that operands are copied in */
+        {3, 5, 2100, .a = STRIDED, .alpha = 1},
+        {1100, 4, 9, .out = STRIDED, .alpha = 1, .beta = 1},
+        {4, 1100, 9, .b = STRIDED, .alpha = 1},
+        /* batches */
         {20, 10, 30, .batch = 6, .alpha = 1},
         {20, 10, 30, .batch = -6, .alpha = 1},
         {20, 10, 30, .a = TRANSPOSED, .b = SLICE, .out = TRANSPOSED, .batch = 5, .alpha = 2, .beta = 1},
         {20, 10, 30, .a = STRIDED, .out = STRIDED, .batch = 4, .alpha = 1, .beta = -1},
         {130, 140, 20, .batch = 3, .alpha = 1},
         {1, 1, 1, .batch = 50, .alpha = 1},
-    };
-
-    for_each_variant(products, COUNT(products), NULL);
-}
-
-/* Nothing to add up: out = beta·out, and a zero beta or alpha hides NaNs. */
-static void test_no_terms(void **state)
-{
-    static const struct product products[] = {
+        /* nothing to add up: out = beta·out, and a zero beta or alpha hides NaNs */
         {5, 7, 0, .alpha = 1},
         {5, 7, 0, .alpha = 1, .beta = 0.5},
         {30, 400, 0, .out = STRIDED, .alpha = 1},
@@ -195,6 +184,14 @@ static void test_no_terms(void **state)
     for_each_variant(products, COUNT(products), NULL);
 }
 
+static void test_more_threads_than_processors(void **state)
+{
+    static const struct product products[] = {
+        {257, 191, 30, .alpha = 1}, {40, 500, 30, .alpha = 1, .batch = 7}, {100, 7, 600, .alpha = -1, .beta = 1}};
+
+    for_each_variant(products, COUNT(products), &(struct backend_config){.host_threads = 7});
+}
+
 /* Operands without elements may have any strides, of rows and of batches. */
 static void test_strides_of_no_terms(void **state)
 {
@@ -206,9 +203,8 @@ static void test_strides_of_no_terms(void **state)
     } rows[] = {{OP_GEMM, DTYPE_F16, DTYPE_F16, DTYPE_F16},
                 {OP_LINEAR, DTYPE_F16, DTYPE_F16, DTYPE_F16},
                 {OP_SCALED_GEMM, DTYPE_F8_E4M3, DTYPE_F32, DTYPE_F32}};
-    struct fixture f;
+    struct fixture f = fixture_open(NULL);
 
-    fixture_open(&f, NULL);
     for (size_t r = 0; r < COUNT(rows); r++) {
         struct operand x[5], *const inputs[] = {&x[0], &x[1], &x[2], &x[3]}, *const out = &x[4];
         struct backend_job job;
@@ -224,29 +220,15 @@ static void test_strides_of_no_terms(void **state)
         assert_false(job.failed);
         for (uint64_t i = 0; i < out->tensor.count; i++)
             assert_true(operand_get(out, i) == (rows[r].op == OP_LINEAR ? operand_get(&x[2], 0) : 0));
-        for (unsigned i = 0; i < COUNT(x); i++)
-            operand_deinit(&x[i]);
     }
-    fixture_close(&f);
-}
-
-/* Longer and wider than the blocks that operands are copied in. */
-static void test_beyond_a_block(void **state)
-{
-    static const struct product products[] = {{3, 5, 2100, .a = STRIDED, .alpha = 1},
-                                              {1100, 4, 9, .out = STRIDED, .alpha = 1, .beta = 1},
-                                              {4, 1100, 9, .b = STRIDED, .alpha = 1}};
-
-    for_each_variant(products, COUNT(products), NULL);
 }
 
 /* A repeated row (stride 0) and overlapping rows (a stride below the row's length) are inputs like others. */
 static void test_repeated_and_overlapping_rows(void **state)
 {
     const int64_t shape[] = {40, 40};
-    struct fixture f;
+    struct fixture f = fixture_open(NULL);
 
-    fixture_open(&f, NULL);
     for (const char *const *v = host_backend.variants(f.device, op_get(OP_GEMM), DTYPE_F32); *v; v++)
         for (int64_t row = 0; row < 2; row++)
             for (int64_t column = 0; column < 2; column++) {
@@ -263,11 +245,7 @@ static void test_repeated_and_overlapping_rows(void **state)
                 job_run(&f, &job);
                 assert_false(job.failed);
                 check_product(&(struct product){40, 40, 40, .alpha = 1}, &a, &b, &out);
-                operand_deinit(&a);
-                operand_deinit(&b);
-                operand_deinit(&out);
             }
-    fixture_close(&f);
 }
 
 static void run_tiny(struct fixture *f, const char *variant, struct backend_job *job)
@@ -281,9 +259,6 @@ static void run_tiny(struct fixture *f, const char *variant, struct backend_job 
     job_init(job, OP_GEMM, (struct operand *[]){&a, &b}, &out, NULL);
     step_copy_variant(job->steps->variant, variant);
     job_run(f, job);
-    operand_deinit(&a);
-    operand_deinit(&b);
-    operand_deinit(&out);
 }
 
 /* Without libraries, or with ones that do not load, gemm runs on our own kernel, unless the library was asked for. */
@@ -292,16 +267,14 @@ static void test_no_libraries(void **state)
     static const char *const missing[] = {"/nonexistent/libopenblas.so.0", "/nonexistent/libdnnl.so.2"};
     static const char *const names[] = {"openblas", "onednn"};
     struct backend_job job;
-    struct fixture f;
+    struct fixture f = fixture_open(&(struct backend_config){.host_blas = "none", .host_onednn = "none"});
 
-    fixture_open(&f, &(struct backend_config){.host_blas = "none", .host_onednn = "none"});
     assert_string_equal(host_backend.variants(f.device, op_get(OP_GEMM), DTYPE_F32)[0], "blocked");
     run_tiny(&f, NULL, &job);
     assert_false(job.failed);
     assert_string_equal(job.steps->variant_used, "blocked");
-    fixture_close(&f);
 
-    fixture_open(&f, &(struct backend_config){.host_blas = missing[0], .host_onednn = missing[1]});
+    f = fixture_open(&(struct backend_config){.host_blas = missing[0], .host_onednn = missing[1]});
     for (unsigned i = 0; i < 20; i++) {
         run_tiny(&f, NULL, &job);
         assert_false(job.failed);
@@ -313,7 +286,6 @@ static void test_no_libraries(void **state)
         assert_int_equal(job.error.code, ERROR_UNSUPPORTED);
         assert_non_null(strstr(job.error.message, missing[i]));
     }
-    fixture_close(&f);
 }
 
 /* ---- the choice ---- */
@@ -353,9 +325,8 @@ static void check_choice(struct fixture *f, const struct product *p)
 static void test_each_turn_is_right(void **state)
 {
     static const struct product p = {130, 110, 120, .alpha = 1.5, .beta = -1};
-    struct fixture f;
+    struct fixture f = fixture_open(NULL);
 
-    fixture_open(&f, NULL);
     for (unsigned d = 0; d < COUNT(all_dtypes); d++) {
         const struct operand made[] = {make(all_dtypes[d], 0, p.m, p.k, false, CONTIGUOUS),
                                        make(all_dtypes[d], 0, p.k, p.n, false, CONTIGUOUS),
@@ -372,12 +343,8 @@ static void test_each_turn_is_right(void **state)
             check_product(&p, &a, &b, &out);
             memcpy(out.memory.host, out.before, out.memory.size);
         }
-        operand_deinit(&a);
-        operand_deinit(&b);
-        operand_deinit(&out);
     }
     check_choice(&f, &p);
-    fixture_close(&f);
 }
 
 /* A oneDNN that does not compute is found out at its first turn, whose product another way computes. */
@@ -390,9 +357,8 @@ static void test_a_library_that_refuses(void **state)
                    out = make(DTYPE_F32, 0, p.m, p.n, false, CONTIGUOUS);
     unsigned turns = 0;
     struct backend_job job;
-    struct fixture f;
+    struct fixture f = fixture_open(&(struct backend_config){.host_blas = "none", .host_onednn = KOPS_REFUSING_DNNL});
 
-    fixture_open(&f, &(struct backend_config){.host_blas = "none", .host_onednn = KOPS_REFUSING_DNNL});
     for (unsigned i = 0; i < 20; i++) {
         job_init(&job, OP_GEMM, (struct operand *[]){&a, &b}, &out, attrs);
         job_run(&f, &job);
@@ -407,25 +373,18 @@ static void test_a_library_that_refuses(void **state)
     job_run(&f, &job);
     assert_true(job.failed);
     assert_int_equal(job.error.code, ERROR_UNSUPPORTED);
-    fixture_close(&f);
-    operand_deinit(&a);
-    operand_deinit(&b);
-    operand_deinit(&out);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_libraries),
-        cmocka_unit_test(test_each_turn_is_right),
-        cmocka_unit_test(test_a_library_that_refuses),
-        cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_more_threads_than_processors),
-        cmocka_unit_test(test_batches),
-        cmocka_unit_test(test_no_terms),
-        cmocka_unit_test(test_strides_of_no_terms),
-        cmocka_unit_test(test_beyond_a_block),
-        cmocka_unit_test(test_repeated_and_overlapping_rows),
+        OPENING_TEST(test_no_libraries),
+        OPENING_TEST(test_each_turn_is_right),
+        OPENING_TEST(test_a_library_that_refuses),
+        OPENING_TEST(test_products),
+        OPENING_TEST(test_more_threads_than_processors),
+        OPENING_TEST(test_strides_of_no_terms),
+        OPENING_TEST(test_repeated_and_overlapping_rows),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
