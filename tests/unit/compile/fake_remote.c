@@ -31,7 +31,7 @@ struct remote_request {
 };
 
 static struct list gets = {&gets, &gets}, puts_ = {&puts_, &puts_};
-static unsigned servers, asked, late, cancelled, good, bad;
+static unsigned servers, late, cancelled, good;
 static bool rests;
 
 const char *const remote_state_names[] = {"starting", "serving", "resting", "down"};
@@ -48,13 +48,13 @@ static unsigned count(const struct list *l)
 void fake_remote_reset(void)
 {
     assert_true(list_empty(&gets) && list_empty(&puts_));
-    servers = asked = late = cancelled = good = bad = 0;
+    servers = late = cancelled = good = 0;
     rests = false;
 }
 
-void fake_remote_rest(bool rest)
+void fake_remote_rest(void)
 {
-    rests = rest;
+    rests = true;
 }
 
 unsigned fake_remote_servers(void)
@@ -100,18 +100,13 @@ static void end(struct list *of, enum remote_status status, int fd)
     q.done(q.context, status, fd, "");
 }
 
-void fake_remote_answer_fd(int fd)
-{
-    end(&gets, REMOTE_HIT, fd);
-}
-
 void fake_remote_answer(const void *bytes, size_t size)
 {
     int fd = memfd_create("fake", MFD_ALLOW_SEALING | MFD_CLOEXEC);
 
     assert_int_equal(write(fd, bytes, size), size);
     assert_int_equal(remote_body_seal(fd), 0);
-    fake_remote_answer_fd(fd);
+    end(&gets, REMOTE_HIT, fd);
 }
 
 void fake_remote_miss(void)
@@ -187,7 +182,6 @@ static struct remote_request *ask_it(struct list *of, int fd, remote_done *done,
 struct remote_request *remote_get(struct remote *r, const unsigned char key[REMOTE_KEY_BYTES], remote_done *done,
                                   void *context)
 {
-    asked += !rests;
     return ask_it(&gets, -1, done, context);
 }
 
@@ -208,7 +202,7 @@ void remote_cancel(struct remote_request *q, bool too_slow)
 void remote_judge(struct remote *r, bool is_good, const char *why)
 {
     assert_true(is_good || *why);
-    *(is_good ? &good : &bad) += 1;
+    good += is_good;
 }
 
 void remote_report(const struct remote *r, struct remote_report *ret)

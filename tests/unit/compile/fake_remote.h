@@ -7,7 +7,7 @@
 
 void fake_remote_reset(void);
 /* From now on it takes no questions and no modules: it rests. */
-void fake_remote_rest(bool rest);
+void fake_remote_rest(void);
 
 unsigned fake_remote_servers(void);   /* that were made */
 unsigned fake_remote_waiting(void);   /* gets that are neither answered nor cancelled */
@@ -18,8 +18,6 @@ unsigned fake_remote_good(void);      /* judgements */
 /* Answers the oldest get: with these bytes in a sealed memfd, or with a miss or a failure. */
 void fake_remote_answer(const void *bytes, size_t size);
 void fake_remote_miss(void);
-/* With a descriptor as it is, which is taken. */
-void fake_remote_answer_fd(int fd);
 
 /* Puts that wait; the oldest one's bytes, for free(); answers it. */
 unsigned fake_remote_puts(void);

@@ -9,6 +9,25 @@
 
 #include "compile/helper.h"
 
+static void on_closed(void *context)
+{
+    struct fixture *f = context;
+
+    f->closed = true;
+}
+
+static void fixture_close(void *fixture)
+{
+    struct fixture *f = fixture;
+
+    compiler_close(f->compiler, on_closed, f);
+    while (uv_run(&f->loop, UV_RUN_ONCE))
+        ;
+    assert_true(f->closed);
+    assert_int_equal(uv_loop_close(&f->loop), 0);
+    free(f);
+}
+
 struct fixture *fixture_open_with(void (*change)(struct compiler_config *config))
 {
     struct fixture *f = calloc(1, sizeof(*f));
@@ -21,9 +40,9 @@ struct fixture *fixture_open_with(void (*change)(struct compiler_config *config)
     assert_int_equal(uv_loop_init(&f->loop), 0);
     f->compiler = compiler_new(&f->loop, &f->config, &e);
     assert_non_null(f->compiler);
+    opened(f, fixture_close);
     if (!compiler_usable(f->compiler, &e)) {
         print_message("not possible here: %s\n", e.message);
-        fixture_close(f);
         skip();
     }
     return f;
@@ -34,21 +53,9 @@ struct fixture *fixture_open(void)
     return fixture_open_with(NULL);
 }
 
-static void on_closed(void *context)
+static void unref(void *compiled)
 {
-    struct fixture *f = context;
-
-    f->closed = true;
-}
-
-void fixture_close(struct fixture *f)
-{
-    compiler_close(f->compiler, on_closed, f);
-    while (uv_run(&f->loop, UV_RUN_ONCE))
-        ;
-    assert_true(f->closed);
-    assert_int_equal(uv_loop_close(&f->loop), 0);
-    free(f);
+    compiled_unref(compiled);
 }
 
 static void on_done(void *context, struct compiled *compiled, const struct error *e,
@@ -59,12 +66,12 @@ static void on_done(void *context, struct compiled *compiled, const struct error
     assert_false(o->done);
     o->done = true;
     uv_stop(o->loop); /* it may be about to wait for more */
-    o->compiled = compiled;
+    o->compiled = compiled ? opened(compiled, unref) : NULL;
     o->error = *e;
     if (failure) {
         snprintf(o->reason, sizeof(o->reason), "%s", failure->reason);
         assert_int_equal(strlen(failure->log), failure->log_length);
-        o->log = strdup(failure->log);
+        o->log = opened(strdup(failure->log), free);
     }
 }
 
@@ -95,18 +102,22 @@ void compile_wait(struct fixture *f, struct outcome *o)
         uv_run(&f->loop, UV_RUN_ONCE);
 }
 
-void compile_one(struct fixture *f, const char *source, const char *entry, struct outcome *o)
+struct outcome compile_one(struct fixture *f, const char *source, const char *entry)
 {
     const char *const entries[] = {entry, NULL};
+    struct outcome o;
 
-    compile_start(f, source, entries, o);
-    compile_wait(f, o);
+    compile_start(f, source, entries, &o);
+    compile_wait(f, &o);
+    return o;
 }
 
-void outcome_free(struct outcome *o)
+void assert_compiles(struct fixture *f, const char *source, const char *entry)
 {
-    compiled_unref(o->compiled);
-    free(o->log);
+    const struct outcome o = compile_one(f, source, entry);
+
+    if (!o.compiled)
+        fail_msg("%s\n%s\n%s", source, o.error.message, o.log ? o.log : "");
 }
 
 void assert_failed(const struct outcome *o, enum error_code code, const char *reason)

@@ -11,6 +11,7 @@
 #include <sys/types.h>
 
 #include "compile/compiler.h"
+#include "tests/unit/opened.h"
 
 struct fixture {
     uv_loop_t loop;
@@ -28,21 +29,19 @@ struct outcome {
     char *log;
 };
 
-/* Skips the test where NVRTC or the sandbox is missing. The second opens with other settings, set in f->config. */
+/* Skips the test where NVRTC or the sandbox is missing. The second opens with other settings, set in f->config. Closed
+ * with the test, an OPENING_TEST, which waits until the compiler is, and asserts that it leaves no handle behind. */
 struct fixture *fixture_open(void);
 struct fixture *fixture_open_with(void (*change)(struct compiler_config *config));
-/* Waits until the compiler is closed, and asserts that it leaves no handle behind. */
-void fixture_close(struct fixture *f);
-
-/* Starts a compile of one source for sm_90a; `entries` is ended by a NULL. */
+/* Starts a compile of one source for sm_90a; `entries` is ended by a NULL. What comes of it goes with the test. */
 struct compile_job *compile_start(struct fixture *f, const char *source, const char *const *entries, struct outcome *o);
 struct compile_job *compile_start_input(struct fixture *f, const struct compile_input *input, struct outcome *o);
 void compile_wait(struct fixture *f, struct outcome *o);
 /* Both, for one entry. */
-void compile_one(struct fixture *f, const char *source, const char *entry, struct outcome *o);
-void outcome_free(struct outcome *o);
+struct outcome compile_one(struct fixture *f, const char *source, const char *entry);
 
-/* Asserts a failure with this reason. */
+/* Asserts that it is compiled; a failure with this reason. */
+void assert_compiles(struct fixture *f, const char *source, const char *entry);
 void assert_failed(const struct outcome *o, enum error_code code, const char *reason);
 
 /* Helper processes of this program; the first `max` are told. */

@@ -229,7 +229,7 @@ static void disk_replaces_and_removes(void **state)
     assert_false(disk_has(d, 1, 10000));
     disk_store(d, 3, 10000); /* there is room for it now */
     assert_true(disk_has(d, 2, 10000));
-    disk_store(d, 4, 26000); /* never fits: not kept, and nobody goes for it */
+    disk_store(d, 4, 26000); /* larger than the cache: it is not stored, and no other module is removed for it */
     assert_false(disk_has(d, 4, 26000));
     assert_int_equal(cache_disk_counters(d).evictions, 0);
     assert_int_equal(cache_disk_counters(d).failures, 0);

@@ -349,8 +349,7 @@ static void import_beyond_what_fits(void **state)
 
 static void nobody_waits(void **state)
 {
-    const char *directory = directory_new();
-    struct code_service *s = with_three(directory);
+    struct code_service *s = with_three(directory_new());
     struct code_task *tasks[3];
     struct answer a = {0}, archive = export_all(s, NULL);
     struct error e;

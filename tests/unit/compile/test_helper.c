@@ -8,15 +8,12 @@
 
 static void test_warnings(void **state)
 {
-    struct fixture *f = fixture_open();
-    struct outcome o;
+    const struct outcome o =
+        compile_one(fixture_open(), "extern \"C\" __global__ void k(int *p) { int unused; *p = 1; }\n", "k");
 
-    compile_one(f, "extern \"C\" __global__ void k(int *p) { int unused; *p = 1; }\n", "k", &o);
     assert_non_null(o.compiled);
     assert_non_null(strstr(o.compiled->log, "kernel.cu(1)"));
     assert_non_null(strstr(o.compiled->log, "unused"));
-    outcome_free(&o);
-    fixture_close(f);
 }
 
 /* A file for nvcc: kernels among code for the host. */
@@ -34,17 +31,13 @@ static void test_host_code(void **state)
         "  twice<<<1, 16>>>(d, 16); check(cudaDeviceSynchronize()); return 0;\n"
         "}\n";
     struct fixture *f = fixture_open();
-    struct outcome o;
+    struct outcome o = compile_one(f, source, "twice");
 
-    compile_one(f, source, "twice", &o);
     assert_non_null(o.compiled);
     assert_string_equal(o.compiled->entries[0].lowered, "_Z5twicePfj");
-    outcome_free(&o);
-    compile_one(f, source, "thrice", &o);
+    o = compile_one(f, source, "thrice");
     assert_failed(&o, ERROR_COMPILE_FAILED, "entry");
     assert_non_null(strstr(o.error.message, "twice(float*, unsigned int)"));
-    outcome_free(&o);
-    fixture_close(f);
 }
 
 /* Without an #include, or with one that NVRTC cannot follow. */
@@ -99,15 +92,8 @@ static void test_what_nvcc_has_unasked(void **state)
     };
     struct fixture *f = fixture_open();
 
-    for (size_t i = 0; i < sizeof(sources) / sizeof(sources[0]); i++) {
-        struct outcome o;
-
-        compile_one(f, sources[i], "k", &o);
-        if (!o.compiled)
-            fail_msg("source %zu: %s\n%s", i, o.error.message, o.log);
-        outcome_free(&o);
-    }
-    fixture_close(f);
+    for (size_t i = 0; i < sizeof(sources) / sizeof(sources[0]); i++)
+        assert_compiles(f, sources[i], "k");
 }
 
 /* Host code that is kept where a kernel might use it, and that the compiler does not understand. */
@@ -132,28 +118,13 @@ static void test_host_code_that_is_given_up(void **state)
         "const float root = std::sqrt(2.0f) * rand();\n",
     };
     struct fixture *f = fixture_open();
-    struct outcome o;
 
     for (size_t i = 0; i < sizeof(sources) / sizeof(sources[0]); i++) {
         char source[1024];
 
         snprintf(source, sizeof(source), "%s%s", sources[i], kernel);
-        compile_one(f, source, "k", &o);
-        if (!o.compiled)
-            fail_msg("source %zu: %s\n%s", i, o.error.message, o.log);
-        outcome_free(&o);
+        assert_compiles(f, source, "k");
     }
-    /* The kernel's own fault is what is said, whatever else was found. */
-    compile_one(f, "using std::cout;\nextern \"C\" __global__ void k(float *x) { *x = MISSING; }\n", "k", &o);
-    assert_failed(&o, ERROR_COMPILE_FAILED, "source");
-    assert_non_null(strstr(o.error.message, "MISSING"));
-    outcome_free(&o);
-    /* A kernel that needs what was given up is told what was wrong with that. */
-    compile_one(f, "const float c = missing(1);\nextern \"C\" __global__ void k(float *x) { *x = c; }\n", "k", &o);
-    assert_failed(&o, ERROR_COMPILE_FAILED, "source");
-    assert_non_null(strstr(o.error.message, "missing"));
-    outcome_free(&o);
-    fixture_close(f);
 }
 
 /* Each source has a fault that the log names with file and line. */
@@ -179,21 +150,24 @@ static void test_faults(void **state)
         {"__device__ void d(int *x) { *x = 1; }\n", "d", "entry", "d", "no kernel"},
         {"__global__ void o(int *x) {}\n__global__ void o(float *x) {}\n", "o", "entry", "o", "o(float*)"},
         {"", "k", "entry", "k", "no kernel"},
+        /* The kernel's own fault is what is said, whatever else was found. */
+        {"using std::cout;\nextern \"C\" __global__ void k(float *x) { *x = MISSING; }\n", "k", "source", "",
+         "MISSING"},
+        /* A kernel that needs what was given up is told what was wrong with that. */
+        {"const float c = missing(1);\nextern \"C\" __global__ void k(float *x) { *x = c; }\n", "k", "source", "",
+         "missing"},
     };
     struct fixture *f = fixture_open();
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct outcome o;
+        const struct outcome o = compile_one(f, cases[i].source, cases[i].entry);
 
-        compile_one(f, cases[i].source, cases[i].entry, &o);
         assert_failed(&o, ERROR_COMPILE_FAILED, cases[i].reason);
         if (!strstr(o.log, cases[i].in_log) || !strstr(o.error.message, cases[i].in_message))
             fail_msg("case %zu: %s\n%s", i, o.error.message, o.log);
         for (const char *c = o.log; *c; c++)
             assert_true((unsigned char)*c < 0x80 && (*c >= ' ' || *c == '\n' || *c == '\t'));
-        outcome_free(&o);
     }
-    fixture_close(f);
 }
 
 static void test_unknown_architecture(void **state)
@@ -211,9 +185,7 @@ static void test_unknown_architecture(void **state)
         compile_wait(f, &o);
         assert_failed(&o, ERROR_INVALID_ARGUMENT, "source");
         assert_non_null(strstr(o.error.message, i == 2 ? "compute_90" : "arch"));
-        outcome_free(&o);
     }
-    fixture_close(f);
 }
 
 static void best_effort(struct compiler_config *config)
@@ -232,16 +204,11 @@ static void test_weaker_sandboxes(void **state)
 
     for (int i = 0; i < 2; i++) {
         struct fixture *f = fixture_open_with(changes[i]);
-        struct outcome o;
+        const struct outcome o = compile_one(f, "#include \"/etc/passwd\"\n" SIMPLE_KERNEL, "add");
 
-        compile_one(f, "#include \"/etc/passwd\"\n" SIMPLE_KERNEL, "add", &o);
         assert_failed(&o, ERROR_COMPILE_FAILED, "source");
         assert_int_equal(changes[i] == off, strstr(o.log, "root:") != NULL); /* what switching it off means */
-        outcome_free(&o);
-        compile_one(f, SIMPLE_KERNEL, "add", &o);
-        assert_non_null(o.compiled);
-        outcome_free(&o);
-        fixture_close(f);
+        assert_compiles(f, SIMPLE_KERNEL, "add");
     }
 }
 
@@ -255,14 +222,10 @@ static void test_many_parameters(void **state)
     for (int i = 0; i < COMPILED_MAX_PARAMS + 1; i++)
         n += (size_t)snprintf(source + n, sizeof(source) - n, "%sint a%d", i ? ", " : "", i);
     snprintf(source + n, sizeof(source) - n, ") {}\n");
-    compile_one(f, source, "k", &o);
+    o = compile_one(f, source, "k");
     assert_null(o.compiled);
     assert_int_equal(o.error.code, ERROR_LIMIT_EXCEEDED);
-    outcome_free(&o);
-    fixture_close(f);
 }
-
-enum { N_PARALLEL = 7 };
 
 static void alone(struct compiler_config *config)
 {
@@ -273,28 +236,23 @@ static void alone(struct compiler_config *config)
 static void test_alone(void **state)
 {
     struct fixture *f = fixture_open_with(alone);
-    struct outcome o;
 
-    for (int i = 0; i < 3; i++) {
-        compile_one(f, SIMPLE_KERNEL, "add", &o);
-        assert_non_null(o.compiled);
-        outcome_free(&o);
-    }
-    fixture_close(f);
+    for (int i = 0; i < 3; i++)
+        assert_compiles(f, SIMPLE_KERNEL, "add");
 }
 
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_unknown_architecture),
-        cmocka_unit_test(test_warnings),
-        cmocka_unit_test(test_host_code),
-        cmocka_unit_test(test_what_nvcc_has_unasked),
-        cmocka_unit_test(test_host_code_that_is_given_up),
-        cmocka_unit_test(test_faults),
-        cmocka_unit_test(test_weaker_sandboxes),
-        cmocka_unit_test(test_many_parameters),
-        cmocka_unit_test(test_alone),
+        OPENING_TEST(test_unknown_architecture),
+        OPENING_TEST(test_warnings),
+        OPENING_TEST(test_host_code),
+        OPENING_TEST(test_what_nvcc_has_unasked),
+        OPENING_TEST(test_host_code_that_is_given_up),
+        OPENING_TEST(test_faults),
+        OPENING_TEST(test_weaker_sandboxes),
+        OPENING_TEST(test_many_parameters),
+        OPENING_TEST(test_alone),
     };
 
     if (compile_helper_wanted(argc, argv))

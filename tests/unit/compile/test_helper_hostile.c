@@ -28,19 +28,17 @@ static void test_files_stay_closed(void **state)
     struct fixture *f = fixture_open();
 
     for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
-        char source[300];
         struct outcome o;
+        char source[300];
 
         snprintf(source, sizeof(source), "#include \"%s\"\n" SIMPLE_KERNEL, paths[i]);
-        compile_one(f, source, "add", &o);
+        o = compile_one(f, source, "add");
         assert_failed(&o, ERROR_COMPILE_FAILED, "source");
         assert_non_null(strstr(o.log, "cannot open source file"));
         assert_null(strstr(o.log, "root:"));
         assert_null(strstr(o.log, "/bin/"));
         assert_null(strstr(o.log, "nvrtc="));
-        outcome_free(&o);
     }
-    fixture_close(f);
 }
 
 static void little_memory(struct compiler_config *config)
@@ -63,13 +61,9 @@ static void test_memory(void **state)
     skip(); /* its allocator does not return when there is no memory */
 #endif
     f = fixture_open_with(little_memory);
-    compile_one(f, source, "k", &o);
+    o = compile_one(f, source, "k");
     assert_failed(&o, ERROR_COMPILE_FAILED, "memory");
-    outcome_free(&o);
-    compile_one(f, SIMPLE_KERNEL, "add", &o);
-    assert_non_null(o.compiled);
-    outcome_free(&o);
-    fixture_close(f);
+    assert_compiles(f, SIMPLE_KERNEL, "add");
 }
 
 static void test_large_source(void **state)
@@ -77,17 +71,13 @@ static void test_large_source(void **state)
     const size_t size = 10 << 20;
     char *source = malloc(size + 1);
     struct fixture *f = fixture_open();
-    struct outcome o;
 
     assert_non_null(source);
     memset(source, '\n', size);
     source[size] = '\0';
     memcpy(source + size - strlen(SIMPLE_KERNEL), SIMPLE_KERNEL, strlen(SIMPLE_KERNEL));
-    compile_one(f, source, "add", &o);
-    assert_non_null(o.compiled);
-    outcome_free(&o);
+    assert_compiles(f, source, "add");
     free(source);
-    fixture_close(f);
 }
 
 static void test_too_large(void **state)
@@ -105,9 +95,7 @@ static void test_too_large(void **state)
     compile_start_input(f, &input, &o);
     compile_wait(f, &o);
     assert_failed(&o, ERROR_LIMIT_EXCEEDED, "");
-    outcome_free(&o);
     free(source);
-    fixture_close(f);
 }
 
 /* A log of megabytes arrives cut off. */
@@ -118,14 +106,10 @@ static void test_large_log(void **state)
                                  "#define W3(n) W2(n##0) W2(n##1) W2(n##2) W2(n##3) W2(n##4) W2(n##5) W2(n##6)\n"
                                  "#define W4(n) W3(n##0) W3(n##1) W3(n##2) W3(n##3) W3(n##4) W3(n##5) W3(n##6)\n"
                                  "extern \"C\" __global__ void k(int *p) { W4(v) }\n";
-    struct fixture *f = fixture_open();
-    struct outcome o;
+    const struct outcome o = compile_one(fixture_open(), source, "k");
 
-    compile_one(f, source, "k", &o);
     assert_failed(&o, ERROR_COMPILE_FAILED, "source");
     assert_in_range(strlen(o.log), 1000, COMPILED_MAX_LOG);
-    outcome_free(&o);
-    fixture_close(f);
 }
 
 static bool is_warm(void *context)
@@ -158,14 +142,6 @@ static pid_t forking_helper(void)
     return 0;
 }
 
-static void kill_forking_helper(void)
-{
-    pid_t pid = forking_helper();
-
-    assert_int_not_equal(pid, 0);
-    assert_int_equal(kill(pid, SIGKILL), 0);
-}
-
 static bool no_helper(void *context)
 {
     return helper_pids(NULL, 0) == 0;
@@ -175,15 +151,6 @@ static bool some_forking_helper(void *context)
 {
     return forking_helper() != 0;
 }
-
-/* A compile that lasts, and how often it must have begun again. Its process is known: any other sign that it compiles,
- * such as one that waits ready beside it, can be there before the daemon has noticed that the last process was killed.
- */
-struct endless {
-    struct compile_job *job;
-    struct outcome outcome;
-    unsigned ended, lost;
-};
 
 /* Those who wait are not told of helpers that are killed while they start. */
 static void test_death_at_the_start(void **state)
@@ -196,15 +163,13 @@ static void test_death_at_the_start(void **state)
         compile_start(f, SIMPLE_KERNEL, entries, &o[i]);
     for (int i = 0; i < 4; i++) {
         run_until(f, some_forking_helper, NULL);
-        kill_forking_helper();
+        assert_int_equal(kill(forking_helper(), SIGKILL), 0);
         run_until(f, no_helper, NULL);
     }
     for (int i = 0; i < 3; i++) {
         compile_wait(f, &o[i]);
         assert_non_null(o[i].compiled);
-        outcome_free(&o[i]);
     }
-    fixture_close(f);
 }
 
 static void keep_shortly(struct compiler_config *config)
@@ -215,34 +180,28 @@ static void keep_shortly(struct compiler_config *config)
 static void test_idle(void **state)
 {
     struct fixture *f = fixture_open_with(keep_shortly);
-    struct outcome o;
 
     for (int i = 0; i < 2; i++) {
-        compile_one(f, SIMPLE_KERNEL, "add", &o);
-        assert_non_null(o.compiled);
-        outcome_free(&o);
+        assert_compiles(f, SIMPLE_KERNEL, "add");
         assert_true(helper_pids(NULL, 0) > 0);
         run_until(f, no_helper, NULL);
     }
-    fixture_close(f);
 }
 
 static void test_nothing_stays(void **state)
 {
     struct fixture *f = fixture_open();
     unsigned before = 0;
-    struct outcome o;
 
     for (int i = 0; i < 12; i++) {
-        compile_one(f, i % 3 ? SIMPLE_KERNEL : "error", "add", &o);
-        outcome_free(&o);
+        compile_one(f, i % 3 ? SIMPLE_KERNEL : "error", "add");
         run_until(f, is_warm, f);
         if (i == 1)
             before = open_descriptors();
         assert_in_range(helper_pids(NULL, 0), 1, 4);
     }
     assert_in_range(open_descriptors(), 1, before + 4); /* the last process may not be reaped yet */
-    fixture_close(f);
+    close_now(f);
     assert_int_equal(helper_pids(NULL, 0), 0);
 }
 
@@ -260,10 +219,9 @@ static void test_close_at_any_time(void **state)
             uv_run(&f->loop, UV_RUN_NOWAIT);
             usleep(5000);
         }
-        fixture_close(f);
+        close_now(f);
         assert_true(o.done);
         assert_failed(&o, ERROR_CANCELLED, "");
-        outcome_free(&o);
         assert_int_equal(helper_pids(NULL, 0), 0);
         assert_int_equal(open_descriptors(), before);
     }
@@ -292,33 +250,29 @@ static void test_helper_does_not_start(void **state)
 
     for (int i = 0; i < (getuid() ? 2 : 3); i++) {
         struct fixture *f = fixture_open_with(changes[i]);
-        struct outcome o;
+        struct outcome o = compile_one(f, SIMPLE_KERNEL, "add");
         struct error e;
 
-        compile_one(f, SIMPLE_KERNEL, "add", &o);
         assert_failed(&o, ERROR_UNSUPPORTED, "");
-        outcome_free(&o);
         assert_false(compiler_usable(f->compiler, &e));
-        compile_one(f, SIMPLE_KERNEL, "add", &o); /* at once: not tried again yet */
+        o = compile_one(f, SIMPLE_KERNEL, "add"); /* at once: not tried again yet */
         assert_failed(&o, ERROR_UNSUPPORTED, "");
-        outcome_free(&o);
-        fixture_close(f);
     }
 }
 
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_files_stay_closed),
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_large_source),
-        cmocka_unit_test(test_too_large),
-        cmocka_unit_test(test_large_log),
-        cmocka_unit_test(test_death_at_the_start),
-        cmocka_unit_test(test_idle),
-        cmocka_unit_test(test_nothing_stays),
-        cmocka_unit_test(test_close_at_any_time),
-        cmocka_unit_test(test_helper_does_not_start),
+        OPENING_TEST(test_files_stay_closed),
+        OPENING_TEST(test_memory),
+        OPENING_TEST(test_large_source),
+        OPENING_TEST(test_too_large),
+        OPENING_TEST(test_large_log),
+        OPENING_TEST(test_death_at_the_start),
+        OPENING_TEST(test_idle),
+        OPENING_TEST(test_nothing_stays),
+        OPENING_TEST(test_close_at_any_time),
+        OPENING_TEST(test_helper_does_not_start),
     };
 
     if (compile_helper_wanted(argc, argv))

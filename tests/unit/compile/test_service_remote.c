@@ -163,7 +163,7 @@ static void where_it_rests_compiles_begin_at_once(void **state)
         struct code_service *s = fresh(disk ? directory : NULL, FOREVER_MS, true);
         struct asker a = {0};
 
-        fake_remote_rest(true);
+        fake_remote_rest();
         ask(&a, s, "a");
         compile_here(&a);
         until_idle();
