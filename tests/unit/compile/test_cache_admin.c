@@ -59,13 +59,14 @@ static struct answer list(struct code_service *s)
     return a;
 }
 
-static struct answer export_all(struct code_service *s, const char *key)
+/* Of code_cache_export or code_cache_clear, of that key or of all. */
+static struct answer ask_for(__typeof__(code_cache_export) *action, struct code_service *s, const char *key)
 {
     struct answer a = {0};
     struct code_task *task;
     struct error e;
 
-    assert_int_equal(code_cache_export(s, key, keep, &a, &task, &e), 0);
+    assert_int_equal(action(s, key, keep, &a, &task, &e), 0);
     wait_for(&a);
     return a;
 }
@@ -94,17 +95,6 @@ static struct code_service *with_three(const char *directory)
     fetch(s, "a", 1); /* used last */
     until_idle();
     return s;
-}
-
-static struct answer clear(struct code_service *s, const char *key)
-{
-    struct answer a = {0};
-    struct code_task *task;
-    struct error e;
-
-    assert_int_equal(code_cache_clear(s, key, keep, &a, &task, &e), 0);
-    wait_for(&a);
-    return a;
 }
 
 static const struct code_listed *listed(const struct answer *a, const char *name)
@@ -175,14 +165,14 @@ static void exports_one(void **state)
 
     close_now(s); /* so that only the disk has it */
     s = service_open(directory);
-    b = export_all(s, listed(&a, "kernel2<float>")->key);
-    clear(s, NULL);
+    b = ask_for(code_cache_export, s, listed(&a, "kernel2<float>")->key);
+    ask_for(code_cache_clear, s, NULL);
     assert_int_equal(import(s, b.result.fd).result.imported, 1);
     assert_int_equal(fetch(s, "b", 2), CODE_DISK);
     close(b.result.fd);
     memset(missing, '0', sizeof(missing));
     missing[CODE_KEY_HEX] = '\0';
-    b = export_all(s, missing);
+    b = ask_for(code_cache_export, s, missing);
     assert_int_equal(b.code, ERROR_INVALID_ARGUMENT);
     assert_string_equal(b.key, "key");
 }
@@ -193,7 +183,7 @@ static void from_one_daemon_to_another(void **state)
     for (unsigned i = 0; i < 4; i++) {
         const char *from = directory_new(), *to = directory_new();
         struct code_service *s = with_three(i & 1 ? from : NULL);
-        struct answer a = export_all(s, NULL), b;
+        struct answer a = ask_for(code_cache_export, s, NULL), b;
         int fd = a.result.fd;
 
         assert_true(fd >= 0);
@@ -254,7 +244,7 @@ static void damaged_archives(void **state)
     s = service_open(NULL);
     fetch(s, "a", 1);
     fetch(s, "b", 2);
-    a = export_all(s, NULL);
+    a = ask_for(code_cache_export, s, NULL);
     close_now(s);
     size = (size_t)a.result.bytes;
     good = malloc(size + 1);
@@ -331,7 +321,7 @@ static void import_beyond_what_fits(void **state)
 {
     const char *directory = directory_new();
     struct code_service *s = with_three(NULL);
-    struct answer a = export_all(s, NULL), b;
+    struct answer a = ask_for(code_cache_export, s, NULL), b;
 
     close_now(s);
     s = service_open_with(NULL, 0, 4000);
@@ -351,7 +341,7 @@ static void nobody_waits(void **state)
 {
     struct code_service *s = with_three(directory_new());
     struct code_task *tasks[3];
-    struct answer a = {0}, archive = export_all(s, NULL);
+    struct answer a = {0}, archive = ask_for(code_cache_export, s, NULL);
     struct error e;
     int fd = dup(archive.result.fd);
 

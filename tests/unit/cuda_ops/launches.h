@@ -16,6 +16,20 @@
 
 static const struct cuda_ops_device device = {.multiprocessors = 132, .level = CUDA_OPS_SM90A};
 
+/* Of the operands, in order. */
+static const uint64_t addresses[] = {0x10000, 0x20000, 0x30000, 0x40000, 0x50000};
+
+/* A function that gives a launch's parameters. */
+#define PARAMS_OF(function, type)                                                                                      \
+    static struct type function(const struct cuda_launch *launch)                                                      \
+    {                                                                                                                  \
+        struct type p;                                                                                                 \
+                                                                                                                       \
+        assert_int_equal(launch->params_size, sizeof(p));                                                              \
+        memcpy(&p, launch->params, sizeof(p));                                                                         \
+        return p;                                                                                                      \
+    }
+
 static inline struct plan product(enum dtype dtype, int64_t m, int64_t n, int64_t k)
 {
     return (struct plan){.kind = PLAN_GEMM,
@@ -33,15 +47,14 @@ static inline struct plan product(enum dtype dtype, int64_t m, int64_t n, int64_
                                   .high_precision_only = true}};
 }
 
-static inline struct cuda_launch launch_of(enum op_id op, const struct plan *plan, const uint64_t *addresses,
+static inline struct cuda_launch launch_of(enum op_id op, const struct plan *plan, const uint64_t *at,
                                            const char *variant)
 {
     struct cuda_launch launch;
+    unsigned threads = 256;
     struct error e;
 
-    unsigned threads = 256;
-
-    if (cuda_ops_launch(op, plan, addresses, variant, &device, &launch, &e) < 0)
+    if (cuda_ops_launch(op, plan, at, variant, &device, &launch, &e) < 0)
         fail_msg("%s", e.message);
     assert_true(launch.grid[0] >= 1 && launch.grid[1] == 1 && launch.grid[2] == 1);
     if (launch.n_maps)

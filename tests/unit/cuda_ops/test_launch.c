@@ -10,23 +10,8 @@ static struct plan flat(enum dtype dtype, uint64_t count, int64_t a, int64_t b, 
         .elementwise = {.rank = 1, .shape = {(int64_t)count}, .strides = {{a}, {b}, {out}}, .count = count}};
 }
 
-static struct cuda_ops_vector vector_of(const struct cuda_launch *launch)
-{
-    struct cuda_ops_vector p;
-
-    assert_int_equal(launch->params_size, sizeof(p));
-    memcpy(&p, launch->params, sizeof(p));
-    return p;
-}
-
-static struct cuda_ops_strided strided_of(const struct cuda_launch *launch)
-{
-    struct cuda_ops_strided p;
-
-    assert_int_equal(launch->params_size, sizeof(p));
-    memcpy(&p, launch->params, sizeof(p));
-    return p;
-}
+PARAMS_OF(vector_of, cuda_ops_vector)
+PARAMS_OF(strided_of, cuda_ops_strided)
 
 /* ---- elementwise ---- */
 
@@ -41,7 +26,6 @@ static void contiguous_tensors_take_the_plain_kernel_of_their_dtype(void **state
         {DTYPE_F16, "kops_add_f16_plain", "kops_square_f16_plain"},
         {DTYPE_BF16, "kops_add_bf16_plain", "kops_square_bf16_plain"},
     };
-    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000};
 
     for (unsigned i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
         const struct plan plan = flat(expected[i].dtype, 1000, 1, 1, 1);
@@ -70,7 +54,6 @@ static void the_head_ends_where_out_is_aligned(void **state)
 
 static void a_scalar_input_keeps_the_vector_kernel(void **state)
 {
-    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000};
     const struct plan plan = flat(DTYPE_F16, 1000, 0, 1, 1);
     const struct cuda_launch launch = launch_of(OP_ADD, &plan, addresses, NULL);
     const struct cuda_ops_vector p = vector_of(&launch);
@@ -82,7 +65,6 @@ static void a_scalar_input_keeps_the_vector_kernel(void **state)
 
 static void grids_cover_the_work_and_stay_in_bounds(void **state)
 {
-    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000};
     struct plan plan = flat(DTYPE_F32, 1024, 1, 1, 1);
 
     assert_int_equal(launch_of(OP_ADD, &plan, addresses, NULL).grid[0], 1);
@@ -112,7 +94,7 @@ static void blocks_are_as_large_as_the_tensor_wants(void **state)
                  {OP_ADD, DTYPE_I8, 32 << 20, 256},     {OP_SQUARE, DTYPE_F32, 1 << 20, 256},
                  {OP_SQUARE, DTYPE_F16, 32 << 20, 128}, {OP_SQUARE, DTYPE_U8, 32 << 20, 256}};
     const struct cuda_ops_device others = {.multiprocessors = 132, .level = CUDA_OPS_SM90};
-    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000}, odd[] = {0x10008, 0x20000, 0x30000};
+    const uint64_t odd[] = {0x10008, 0x20000, 0x30000};
 
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         const uint64_t count = cases[i].bytes / dtype_size(cases[i].dtype);
@@ -152,7 +134,6 @@ static void plain_kernels_take_what_is_plain(void **state)
 
 static void other_strides_take_the_strided_kernel(void **state)
 {
-    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000};
     const struct plan plan = {
         .kind = PLAN_ELEMENTWISE,
         .dtype = DTYPE_F64,
@@ -172,7 +153,7 @@ static void other_strides_take_the_strided_kernel(void **state)
 
 static void counts_and_offsets_from_2_31_on_take_64_bits(void **state)
 {
-    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000}, limit = (uint64_t)1 << 31;
+    const uint64_t limit = (uint64_t)1 << 31;
     struct plan plan = flat(DTYPE_F16, limit - 1, 1, 1, 1);
 
     assert_string_equal(launch_of(OP_ADD, &plan, addresses, "strided").kernel, "kops_add_f16_strided");
@@ -223,9 +204,9 @@ static struct plan matrix(enum dtype dtype, const int64_t strides[3][2])
 static void contiguous_rows_are_taken_in_pieces(void **state)
 {
     static const int64_t even[3][2] = {{64, 1}, {0, 1}, {72, 1}}, odd[3][2] = {{64, 1}, {1, 0}, {65, 1}};
-    const uint64_t addresses[] = {0x10004, 0x20000, 0x30000};
+    const uint64_t shifted[] = {0x10004, 0x20000, 0x30000};
     struct plan plan = matrix(DTYPE_F32, even);
-    struct cuda_launch launch = launch_of(OP_ADD, &plan, addresses, NULL);
+    struct cuda_launch launch = launch_of(OP_ADD, &plan, shifted, NULL);
     struct cuda_ops_strided p = strided_of(&launch);
 
     assert_string_equal(launch.kernel, "kops_add_f32_rows");
@@ -234,17 +215,17 @@ static void contiguous_rows_are_taken_in_pieces(void **state)
     assert_int_equal(p.work, 8 * 96);
     assert_int_equal(launch.grid[0], 8 * 96 / CUDA_OPS_ROW_THREADS);
     plan = matrix(DTYPE_F64, even);
-    launch = launch_of(OP_ADD, &plan, addresses, "rows");
+    launch = launch_of(OP_ADD, &plan, shifted, "rows");
     assert_int_equal(strided_of(&launch).pieces.divisor, 8); /* of 8 bytes an element four */
     plan = matrix(DTYPE_F32, odd);
-    launch = launch_of(OP_ADD, &plan, addresses, NULL);
+    launch = launch_of(OP_ADD, &plan, shifted, NULL);
     assert_string_equal(launch.kernel, "kops_add_f32_rows");
     assert_int_equal(strided_of(&launch).pieces.divisor, 9);
     /* Rows of few bytes. */
     plan = matrix(DTYPE_I8, even);
     plan.elementwise.shape[1] = 31;
     plan.elementwise.count = 96 * 31;
-    launch = launch_of(OP_ADD, &plan, addresses, NULL);
+    launch = launch_of(OP_ADD, &plan, shifted, NULL);
     assert_string_equal(launch.kernel, "kops_add_u8_strided");
 }
 
@@ -252,7 +233,6 @@ static void a_transposed_input_is_turned_in_tiles(void **state)
 {
     static const int64_t one[3][2] = {{64, 1}, {1, 96}, {64, 1}}, both[3][2] = {{1, 96}, {1, 100}, {64, 1}};
     static const int64_t other[3][2] = {{64, 2}, {1, 96}, {64, 1}};
-    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000};
     struct plan plan = matrix(DTYPE_F32, one);
     struct cuda_launch launch = launch_of(OP_ADD, &plan, addresses, NULL);
     struct cuda_ops_strided p = strided_of(&launch);
@@ -289,7 +269,6 @@ static void a_transposed_input_is_turned_in_tiles(void **state)
 
 static void a_variant_that_cannot_run_is_refused(void **state)
 {
-    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000};
     const struct plan plan = flat(DTYPE_F32, 10, 2, 1, 1);
     struct cuda_launch launch = {.kernel = "untouched"};
     struct error e = {0};
@@ -304,7 +283,6 @@ static void a_variant_that_cannot_run_is_refused(void **state)
 static void every_variant_that_is_offered_runs(void **state)
 {
     static const int64_t strides[2][3][2] = {{{1, 96}, {64, 1}}, {{64, 1}, {1, 96}, {64, 1}}}; /* by inputs */
-    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000, 0x40000, 0x50000};
 
     for (unsigned op = 0; op < OP_COUNT; op++) {
         const enum dtype dtype = op == OP_SCALED_GEMM ? DTYPE_F8_E4M3 : DTYPE_BF16;

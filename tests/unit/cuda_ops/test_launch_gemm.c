@@ -2,18 +2,10 @@
 #include "launches.h"
 #include "ops/params_scaled.h"
 
-static struct cuda_ops_gemm gemm_of(const struct cuda_launch *launch)
-{
-    struct cuda_ops_gemm p;
-
-    assert_int_equal(launch->params_size, sizeof(p));
-    memcpy(&p, launch->params, sizeof(p));
-    return p;
-}
+PARAMS_OF(gemm_of, cuda_ops_gemm)
 
 static void a_bias_turns_with_the_product(void **state)
 {
-    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000, 0x40000};
     struct plan plan = product(DTYPE_BF16, 512, 256, 128);
     struct cuda_ops_gemm p;
     struct cuda_launch launch;
@@ -45,7 +37,6 @@ static void a_bias_turns_with_the_product(void **state)
 
 static void scales_turn_with_the_product(void **state)
 {
-    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000, 0x40000, 0x50000};
     struct plan plan = product(DTYPE_F8_E4M3, 512, 256, 128);
     struct cuda_ops_gemm_scaled p;
     struct cuda_launch launch;
@@ -77,7 +68,7 @@ static void scales_turn_with_the_product(void **state)
 
 static void gemm_reads_aligned_operands_in_pieces(void **state)
 {
-    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000}, odd[] = {0x10002, 0x20000, 0x30000};
+    const uint64_t odd[] = {0x10002, 0x20000, 0x30000};
     struct plan plan = product(DTYPE_F16, 4096, 4096, 4096);
     struct cuda_launch launch = launch_of(OP_GEMM, &plan, addresses, "tiled");
     struct cuda_ops_gemm p = gemm_of(&launch);
@@ -109,7 +100,6 @@ static void gemm_reads_aligned_operands_in_pieces(void **state)
 
 static void small_products_take_small_tiles(void **state)
 {
-    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000};
     struct plan plan = product(DTYPE_F32, 640, 640, 640);
     struct cuda_launch launch = launch_of(OP_GEMM, &plan, addresses, "tiled");
 
@@ -125,7 +115,6 @@ static void small_products_take_small_tiles(void **state)
 
 static void an_out_that_is_contiguous_down_its_columns_is_computed_transposed(void **state)
 {
-    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000};
     struct plan plan = product(DTYPE_F32, 300, 200, 100);
     struct cuda_launch launch;
     struct cuda_ops_gemm p;
@@ -147,7 +136,6 @@ static void an_out_that_is_contiguous_down_its_columns_is_computed_transposed(vo
 
 static void batches_are_listed_from_the_innermost(void **state)
 {
-    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000};
     struct plan plan = product(DTYPE_F64, 3, 4, 5);
     struct cuda_launch launch;
     struct cuda_ops_gemm p;
@@ -168,26 +156,19 @@ static void batches_are_listed_from_the_innermost(void **state)
     assert_int_equal(p.b.batch[0], 20);
 }
 
-static void no_launch(const struct plan *plan, const uint64_t *addresses, const char *variant, const char *why)
+static void no_launch(const struct plan *plan, const uint64_t *at, const char *variant, const char *why)
 {
     struct cuda_launch launch = {.kernel = "untouched"};
     struct error e = {0};
 
-    assert_int_equal(cuda_ops_launch(OP_GEMM, plan, addresses, variant, &device, &launch, &e), -1);
+    assert_int_equal(cuda_ops_launch(OP_GEMM, plan, at, variant, &device, &launch, &e), -1);
     assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
     if (!strstr(e.message, why))
         fail_msg("\"%s\" does not say \"%s\"", e.message, why);
     assert_string_equal(launch.kernel, "untouched");
 }
 
-static struct cuda_ops_gemm_mapped mapped_of(const struct cuda_launch *launch)
-{
-    struct cuda_ops_gemm_mapped p;
-
-    assert_int_equal(launch->params_size, sizeof(p));
-    memcpy(&p, launch->params, sizeof(p));
-    return p;
-}
+PARAMS_OF(mapped_of, cuda_ops_gemm_mapped)
 
 static void check_map(const struct cuda_launch *launch, unsigned i, uint64_t address, uint64_t inner, uint64_t outer,
                       uint64_t lead, uint32_t rows)
@@ -207,7 +188,6 @@ static void check_map(const struct cuda_launch *launch, unsigned i, uint64_t add
 
 static void hopper_describes_its_operands(void **state)
 {
-    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000};
     struct plan plan = product(DTYPE_BF16, 4096, 3848, 1024);
     struct cuda_launch launch = launch_of(OP_GEMM, &plan, addresses, "hopper");
     struct cuda_ops_gemm_mapped p = mapped_of(&launch);
@@ -244,7 +224,7 @@ static struct plan biased(struct plan plan)
 
 static void a_bias_has_kernels_of_its_own(void **state)
 {
-    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000, 0x40000}, odd[] = {0x10000, 0x20000, 0x30002, 0x40000};
+    const uint64_t odd[] = {0x10000, 0x20000, 0x30002, 0x40000};
     struct plan plan = biased(product(DTYPE_BF16, 512, 256, 128));
     struct cuda_launch launch = launch_of(OP_LINEAR, &plan, addresses, NULL);
     struct cuda_ops_gemm_mapped p = mapped_of(&launch);
@@ -274,7 +254,6 @@ static void a_bias_has_kernels_of_its_own(void **state)
 
 static void hopper_does_batches_and_ends_of_rows(void **state)
 {
-    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000};
     struct plan plan = product(DTYPE_F16, 100, 101, 72);
     struct cuda_launch launch;
     struct cuda_ops_gemm_mapped p;
@@ -299,7 +278,7 @@ static void hopper_does_batches_and_ends_of_rows(void **state)
 
 static void hopper_says_what_it_cannot_do(void **state)
 {
-    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000}, odd[] = {0x10000, 0x20008, 0x30000};
+    const uint64_t odd[] = {0x10000, 0x20008, 0x30000};
     const struct cuda_ops_device others[] = {{132, CUDA_OPS_SM90}, {108, CUDA_OPS_SM80}, {40, CUDA_OPS_ANY}};
     struct plan plan = product(DTYPE_BF16, 64, 64, 64);
     struct cuda_launch launch;
@@ -329,7 +308,6 @@ static void hopper_says_what_it_cannot_do(void **state)
 
 static void few_rows_share_the_sum_among_blocks(void **state)
 {
-    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000};
     const struct cuda_ops_device old = {132, CUDA_OPS_ANY};
     struct plan plan = product(DTYPE_F32, 16, 4096, 4096);
     struct cuda_launch launch = launch_of(OP_GEMM, &plan, addresses, "skinny");
@@ -359,7 +337,7 @@ static void few_rows_share_the_sum_among_blocks(void **state)
 
 static void small_products_are_shared_among_all_multiprocessors(void **state)
 {
-    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000}, odd[] = {0x10004, 0x20000, 0x30000};
+    const uint64_t odd[] = {0x10004, 0x20000, 0x30000};
     struct plan plan = product(DTYPE_F32, 256, 256, 256);
     struct cuda_launch launch = launch_of(OP_GEMM, &plan, addresses, "small");
 
@@ -373,7 +351,7 @@ static void small_products_are_shared_among_all_multiprocessors(void **state)
 
 static void small_products_in_less_precision_are_of_tensor_cores(void **state)
 {
-    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000}, odd[] = {0x10004, 0x20000, 0x30000};
+    const uint64_t odd[] = {0x10004, 0x20000, 0x30000};
     const struct cuda_ops_device older = {108, CUDA_OPS_SM80}, oldest = {80, CUDA_OPS_ANY};
     struct plan plan = product(DTYPE_F32, 256, 256, 256);
     struct cuda_launch launch;
@@ -400,7 +378,6 @@ static void the_choice_falls_on_a_variant_that_can(void **state)
                  {DTYPE_BF16, 16, 4096, 4096, "skinny"},   {DTYPE_F32, 16, 4096, 4096, "skinny"},
                  {DTYPE_F32, 256, 256, 256, "small"},      {DTYPE_F32, 4096, 4096, 4096, "tiled"},
                  {DTYPE_F64, 16, 4096, 4096, "tiled"}};
-    const uint64_t addresses[] = {0x10000, 0x20000, 0x30000};
 
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         const struct plan plan = product(cases[i].dtype, cases[i].m, cases[i].n, cases[i].k);
