@@ -16,15 +16,7 @@ from typing import Any
 import numpy
 
 from . import dlpack
-from .structs import (
-    AccessDescription,
-    AllocationProperties,
-    CUdeviceptr,
-    IpcHandle,
-    Location,
-    PoolPointer,
-    PoolProperties,
-)
+from .structs import AccessDescription, AllocationProperties, CUdeviceptr, IpcHandle, Location, PoolPointer, PoolProperties
 
 BUFFER_ID = 7
 IS_LEGACY_CUDA_IPC_CAPABLE = 14
@@ -170,12 +162,7 @@ class Driver:
 
     def stream_create(self, priority: int = 0, blocking: bool = False) -> int:
         stream = ctypes.c_void_p()
-        self.call(
-            "cuStreamCreateWithPriority",
-            ctypes.byref(stream),
-            ctypes.c_uint(0 if blocking else 1),
-            ctypes.c_int(priority),
-        )
+        self.call("cuStreamCreateWithPriority", ctypes.byref(stream), ctypes.c_uint(0 if blocking else 1), ctypes.c_int(priority))
         return stream.value or 0
 
     def stream_synchronize(self, stream: int = 0) -> None:
@@ -183,46 +170,22 @@ class Driver:
 
     def stream_wait_value(self, stream: int, address: int, value: int) -> None:
         """Holds the stream's later work until the 64-bit word at `address` has reached the value."""
-        self.call(
-            "cuStreamWaitValue64_v2",
-            ctypes.c_void_p(stream),
-            CUdeviceptr(address),
-            ctypes.c_uint64(value),
-            ctypes.c_uint(0),
-        )
+        self.call("cuStreamWaitValue64_v2", ctypes.c_void_p(stream), CUdeviceptr(address), ctypes.c_uint64(value), ctypes.c_uint(0))
 
     def stream_write_value(self, stream: int, address: int, value: int) -> None:
-        self.call(
-            "cuStreamWriteValue64_v2",
-            ctypes.c_void_p(stream),
-            CUdeviceptr(address),
-            ctypes.c_uint64(value),
-            ctypes.c_uint(0),
-        )
+        self.call("cuStreamWriteValue64_v2", ctypes.c_void_p(stream), CUdeviceptr(address), ctypes.c_uint64(value), ctypes.c_uint(0))
 
     # ---- VMM: what torch's expandable segments are made of, and what a daemon's `alloc` returns ----
 
     def vmm_create(self, size: int) -> int:
         properties = AllocationProperties(type=1, requested_handle_types=POSIX_FD, location=Location(1, self.ordinal))
         handle = ctypes.c_uint64()
-        self.call(
-            "cuMemCreate",
-            ctypes.byref(handle),
-            ctypes.c_size_t(size),
-            ctypes.byref(properties),
-            ctypes.c_ulonglong(0),
-        )
+        self.call("cuMemCreate", ctypes.byref(handle), ctypes.c_size_t(size), ctypes.byref(properties), ctypes.c_ulonglong(0))
         return handle.value
 
     def vmm_export(self, handle: int) -> int:
         fd = ctypes.c_int(-1)
-        self.call(
-            "cuMemExportToShareableHandle",
-            ctypes.byref(fd),
-            ctypes.c_uint64(handle),
-            ctypes.c_int(POSIX_FD),
-            ctypes.c_ulonglong(0),
-        )
+        self.call("cuMemExportToShareableHandle", ctypes.byref(fd), ctypes.c_uint64(handle), ctypes.c_int(POSIX_FD), ctypes.c_ulonglong(0))
         return fd.value
 
     def vmm_import(self, fd: int) -> int:
@@ -236,23 +199,13 @@ class Driver:
     def vmm_reserve(self, size: int) -> int:
         address = CUdeviceptr()
         self.call(
-            "cuMemAddressReserve",
-            ctypes.byref(address),
-            ctypes.c_size_t(size),
-            ctypes.c_size_t(0),
-            CUdeviceptr(0),
-            ctypes.c_ulonglong(0),
+            "cuMemAddressReserve", ctypes.byref(address), ctypes.c_size_t(size), ctypes.c_size_t(0), CUdeviceptr(0), ctypes.c_ulonglong(0)
         )
         return address.value
 
     def vmm_map(self, address: int, size: int, handle: int, *, access: bool = True) -> None:
         self.call(
-            "cuMemMap",
-            CUdeviceptr(address),
-            ctypes.c_size_t(size),
-            ctypes.c_size_t(0),
-            ctypes.c_uint64(handle),
-            ctypes.c_ulonglong(0),
+            "cuMemMap", CUdeviceptr(address), ctypes.c_size_t(size), ctypes.c_size_t(0), ctypes.c_uint64(handle), ctypes.c_ulonglong(0)
         )
         if access:
             self.vmm_access(address, size)
@@ -278,23 +231,13 @@ class Driver:
 
     def pool_alloc(self, pool: int, size: int) -> int:
         address = CUdeviceptr()
-        self.call(
-            "cuMemAllocFromPoolAsync",
-            ctypes.byref(address),
-            ctypes.c_size_t(size),
-            ctypes.c_void_p(pool),
-            ctypes.c_void_p(None),
-        )
+        self.call("cuMemAllocFromPoolAsync", ctypes.byref(address), ctypes.c_size_t(size), ctypes.c_void_p(pool), ctypes.c_void_p(None))
         return address.value
 
     def pool_export(self, pool: int) -> int:
         fd = ctypes.c_int(-1)
         self.call(
-            "cuMemPoolExportToShareableHandle",
-            ctypes.byref(fd),
-            ctypes.c_void_p(pool),
-            ctypes.c_int(POSIX_FD),
-            ctypes.c_ulonglong(0),
+            "cuMemPoolExportToShareableHandle", ctypes.byref(fd), ctypes.c_void_p(pool), ctypes.c_int(POSIX_FD), ctypes.c_ulonglong(0)
         )
         return fd.value
 

@@ -347,6 +347,8 @@ static void checks_sources(void **state)
     in.length = 3;
     bad_input(&in, ERROR_INVALID_ARGUMENT, "source");
     in = input();
+    in.name = "--pch"; /* the compiler would take it for an option */
+    bad_input(&in, ERROR_INVALID_ARGUMENT, "name");
     in.name = "a\nb";
     bad_input(&in, ERROR_INVALID_ARGUMENT, "name");
 }

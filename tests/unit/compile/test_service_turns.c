@@ -169,6 +169,21 @@ static void connections_do_not_count_as_users(void **state)
     close_now(s); /* with one that is paused */
 }
 
+/* Not the one whose last compile began longest ago. */
+static void the_user_with_the_fewest_running_is_next(void **state)
+{
+    struct code_service *s = service_of_few(NULL);
+    struct asker a[2] = {0}, b[2] = {0};
+
+    ask_as(&a[0], s, 1, "a0");
+    ask_as(&b[0], s, 2, "b0");
+    ask_as(&a[1], s, 1, "a1");
+    ask_as(&b[1], s, 2, "b1");
+    code_request_cancel(b[0].request);
+    assert_string_equal(fake_last()->source, "b1");
+    expect_paused(0, "");
+}
+
 /* The turn of somebody who has gone is nobody's. */
 static void turns_of_those_who_leave_are_gone(void **state)
 {
@@ -339,6 +354,7 @@ int main(void)
         OPENING_TEST(users_take_turns),
         OPENING_TEST(connections_of_a_user_take_turns),
         OPENING_TEST(connections_do_not_count_as_users),
+        OPENING_TEST(the_user_with_the_fewest_running_is_next),
         OPENING_TEST(turns_of_those_who_leave_are_gone),
         OPENING_TEST(slices_of_time),
         OPENING_TEST(a_join_brings_its_turn_at_once),

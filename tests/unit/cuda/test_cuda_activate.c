@@ -61,6 +61,11 @@ static void test_facts_need_no_context(void **state)
     assert_string_equal(backend->variants(devices[0], op_get(OP_GEMM), DTYPE_F32)[0], "tiled");
     backend->kernel_limits(devices[0], &limits);
     assert_int_equal(limits.max_threads, 1024);
+    assert_int_equal(limits.max_block[2], 64);
+    assert_int_equal(limits.max_grid[0], 2147483647);
+    assert_int_equal(limits.max_grid[1], 65535);
+    assert_int_equal(limits.max_shared, 232448);
+    assert_int_equal(limits.multiprocessors, devices[0]->info.compute_units);
     assert_int_equal(limits.max_cluster, 16);
     assert_int_equal(backend->memory_kinds(devices[0]),
                      1U << MEMORY_CUDA_IPC | 1U << MEMORY_CUDA_VMM | 1U << MEMORY_CUDA_POOL);

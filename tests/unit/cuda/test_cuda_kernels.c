@@ -47,20 +47,6 @@ static void test_functions_tell_what_they_need(void **state)
     assert_non_null(strstr(e.message, "nothing"));
 }
 
-static void test_limits_are_the_devices(void **state)
-{
-    struct kernel_limits limits;
-
-    backend->kernel_limits(device, &limits);
-    assert_int_equal(limits.max_threads, 1024);
-    assert_int_equal(limits.max_block[2], 64);
-    assert_int_equal(limits.max_grid[0], 2147483647);
-    assert_int_equal(limits.max_grid[1], 65535);
-    assert_int_equal(limits.max_shared, SHARED_MAX);
-    assert_int_equal(limits.multiprocessors, device->info.compute_units);
-    assert_int_equal(limits.max_cluster, 16);
-}
-
 static void test_other_code_is_refused_by_name(void **state)
 {
     struct backend_code *other;
@@ -156,8 +142,6 @@ static void test_a_launch_that_the_driver_refuses_fails_its_job_only(void **stat
     run_job(stream, &t);
 }
 
-/* ---- programs ---- */
-
 /* ---- shared host memory ---- */
 
 /* What another job writes between the elements of a strided output meanwhile is not undone. */
@@ -204,7 +188,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         CUDA_TEST(test_functions_tell_what_they_need),
-        CUDA_TEST(test_limits_are_the_devices),
         CUDA_TEST(test_other_code_is_refused_by_name),
         CUDA_TEST(test_code_that_is_cut_off_never_reaches_the_driver),
         CUDA_TEST(test_dynamic_shared_memory_up_to_all_of_it),

@@ -364,8 +364,6 @@ static void variants_that_do_not_apply_say_why(void **state)
     expect_refused(&t, "bf16x6", "f32");
 }
 
-/* ---- memory ---- */
-
 int main(void)
 {
     const struct CMUnitTest plenty[] = {

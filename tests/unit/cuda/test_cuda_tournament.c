@@ -54,7 +54,6 @@ static void noise_moves_nothing(void **state)
     assert_in_range(left, 0, 1);
 }
 
-/* Whatever one execution takes, and however the device is in use: only the usual one's own two can take it beyond. */
 /* The last candidate is a little faster than the fastest of the others, and reaches what runs now. */
 static void what_is_chosen_is_faster_beyond_its_own_noise(void **state)
 {
@@ -77,6 +76,7 @@ static void what_is_chosen_is_faster_beyond_its_own_noise(void **state)
     assert_true(n_chosen > 150);
 }
 
+/* Whatever one execution takes, and however the device is in use: only the usual one's own two can take it beyond. */
 static void it_ends_in_time(void **state)
 {
     static const double lengths[] = {1, 100, 1400, 2900, 3100, 21000, 90000, 150000, 250000, 600000, 2e6};
