@@ -40,6 +40,11 @@ static struct operand make(enum dtype dtype, int64_t batch, int64_t rows, int64_
     return o;
 }
 
+static struct operand plain(int64_t rows, int64_t columns)
+{
+    return make(DTYPE_F32, 0, rows, columns, false, CONTIGUOUS);
+}
+
 static double element(const struct operand *o, int64_t batch, int64_t row, int64_t column, bool transposed)
 {
     const struct tensor *t = &o->tensor;
@@ -226,18 +231,14 @@ static void test_strides_of_no_terms(void **state)
 /* A repeated row (stride 0) and overlapping rows (a stride below the row's length) are inputs like others. */
 static void test_repeated_and_overlapping_rows(void **state)
 {
-    const int64_t shape[] = {40, 40};
     struct fixture f = fixture_open(NULL);
 
     for (const char *const *v = host_backend.variants(f.device, op_get(OP_GEMM), DTYPE_F32); *v; v++)
         for (int64_t row = 0; row < 2; row++)
             for (int64_t column = 0; column < 2; column++) {
-                struct operand a, b, out;
+                struct operand a = plain(40, 40), b = plain(40, 40), out = plain(40, 40);
                 struct backend_job job;
 
-                operand_init(&a, DTYPE_F32, 2, shape, CONTIGUOUS);
-                operand_init(&b, DTYPE_F32, 2, shape, CONTIGUOUS);
-                operand_init(&out, DTYPE_F32, 2, shape, CONTIGUOUS);
                 a.tensor.strides[0] = row;
                 a.tensor.strides[1] = column;
                 job_init(&job, OP_GEMM, (struct operand *[]){&a, &b}, &out, NULL);
@@ -250,12 +251,8 @@ static void test_repeated_and_overlapping_rows(void **state)
 
 static void run_tiny(struct fixture *f, const char *variant, struct backend_job *job)
 {
-    const int64_t shape[] = {2, 2};
-    struct operand a, b, out;
+    struct operand a = plain(2, 2), b = plain(2, 2), out = plain(2, 2);
 
-    operand_init(&a, DTYPE_F32, 2, shape, CONTIGUOUS);
-    operand_init(&b, DTYPE_F32, 2, shape, CONTIGUOUS);
-    operand_init(&out, DTYPE_F32, 2, shape, CONTIGUOUS);
     job_init(job, OP_GEMM, (struct operand *[]){&a, &b}, &out, NULL);
     step_copy_variant(job->steps->variant, variant);
     job_run(f, job);
@@ -321,56 +318,48 @@ static void check_choice(struct fixture *f, const struct product *p)
     assert_true(n <= COUNT(all_dtypes)); /* those that had a choice */
 }
 
-/* Every execution of a client who names no variant is right, whatever computes it, and in the end it is the fastest. */
+static const struct product of_a_client = {130, 110, 120, .alpha = 1.5, .beta = -1};
+static const union op_attr_value attrs_of_a_client[OP_MAX_ATTRS] = {[GEMM_ALPHA] = {.f = 1.5}, [GEMM_BETA] = {.f = -1}};
+
+/* Executions of a client who names no variant: all are right. How many this one has computed. */
+static unsigned turns_of(struct fixture *f, enum dtype dtype, unsigned executions, const char *variant)
+{
+    const struct product *p = &of_a_client;
+    struct operand a = make(dtype, 0, p->m, p->k, false, CONTIGUOUS), b = make(dtype, 0, p->k, p->n, false, CONTIGUOUS),
+                   out = make(dtype, 0, p->m, p->n, false, CONTIGUOUS);
+    unsigned turns = 0;
+    struct backend_job job;
+
+    for (unsigned i = 0; i < executions; i++) {
+        job_init(&job, OP_GEMM, (struct operand *[]){&a, &b}, &out, attrs_of_a_client);
+        job_run(f, &job);
+        assert_false(job.failed);
+        assert_true(is_listed(f, dtype, job.steps->variant_used));
+        turns += !strcmp(job.steps->variant_used, variant);
+        check_product(p, &a, &b, &out);
+        memcpy(out.memory.host, out.before, out.memory.size);
+    }
+    return turns;
+}
+
+/* Whatever computes them, and in the end it is the fastest. */
 static void test_each_turn_is_right(void **state)
 {
-    static const struct product p = {130, 110, 120, .alpha = 1.5, .beta = -1};
     struct fixture f = fixture_open(NULL);
 
-    for (unsigned d = 0; d < COUNT(all_dtypes); d++) {
-        const struct operand made[] = {make(all_dtypes[d], 0, p.m, p.k, false, CONTIGUOUS),
-                                       make(all_dtypes[d], 0, p.k, p.n, false, CONTIGUOUS),
-                                       make(all_dtypes[d], 0, p.m, p.n, false, CONTIGUOUS)};
-        const union op_attr_value attrs[OP_MAX_ATTRS] = {[GEMM_ALPHA] = {.f = p.alpha}, [GEMM_BETA] = {.f = p.beta}};
-        struct operand a = made[0], b = made[1], out = made[2];
-        struct backend_job job;
-
-        for (unsigned i = 0; i < 40; i++) {
-            job_init(&job, OP_GEMM, (struct operand *[]){&a, &b}, &out, attrs);
-            job_run(&f, &job);
-            assert_false(job.failed);
-            assert_true(is_listed(&f, all_dtypes[d], job.steps->variant_used));
-            check_product(&p, &a, &b, &out);
-            memcpy(out.memory.host, out.before, out.memory.size);
-        }
-    }
-    check_choice(&f, &p);
+    for (unsigned d = 0; d < COUNT(all_dtypes); d++)
+        turns_of(&f, all_dtypes[d], 40, "");
+    check_choice(&f, &of_a_client);
 }
 
 /* A oneDNN that does not compute is found out at its first turn, whose product another way computes. */
 static void test_a_library_that_refuses(void **state)
 {
-    static const struct product p = {130, 110, 120, .alpha = 1.5, .beta = -1};
-    const union op_attr_value attrs[OP_MAX_ATTRS] = {[GEMM_ALPHA] = {.f = p.alpha}, [GEMM_BETA] = {.f = p.beta}};
-    struct operand a = make(DTYPE_F32, 0, p.m, p.k, false, CONTIGUOUS),
-                   b = make(DTYPE_F32, 0, p.k, p.n, false, CONTIGUOUS),
-                   out = make(DTYPE_F32, 0, p.m, p.n, false, CONTIGUOUS);
-    unsigned turns = 0;
-    struct backend_job job;
     struct fixture f = fixture_open(&(struct backend_config){.host_blas = "none", .host_onednn = KOPS_REFUSING_DNNL});
+    struct backend_job job;
 
-    for (unsigned i = 0; i < 20; i++) {
-        job_init(&job, OP_GEMM, (struct operand *[]){&a, &b}, &out, attrs);
-        job_run(&f, &job);
-        assert_false(job.failed);
-        turns += !strcmp(job.steps->variant_used, "onednn");
-        check_product(&p, &a, &b, &out);
-        memcpy(out.memory.host, out.before, out.memory.size);
-    }
-    assert_int_equal(turns, 1);
-    step_copy_variant(job.steps->variant, "onednn");
-    job.impl = NULL;
-    job_run(&f, &job);
+    assert_int_equal(turns_of(&f, DTYPE_F32, 20, "onednn"), 1);
+    run_tiny(&f, "onednn", &job);
     assert_true(job.failed);
     assert_int_equal(job.error.code, ERROR_UNSUPPORTED);
 }
