@@ -423,21 +423,26 @@ static void plan_job(struct test_job *t, struct op_call *call, const struct view
         fail_msg("op_plan: %s", e.message);
 }
 
-void make_job(struct test_job *t, enum op_id op, const struct view *views)
+static struct op_call call_of(enum op_id op)
 {
     struct op_call call = {.op = op_get(op)};
 
     for (unsigned i = 0; i < call.op->n_attrs; i++)
         call.attrs[i] = call.op->attrs[i].fallback;
+    return call;
+}
+
+void make_job(struct test_job *t, enum op_id op, const struct view *views)
+{
+    struct op_call call = call_of(op);
+
     plan_job(t, &call, views);
 }
 
 void make_gemm(struct test_job *t, const struct view *views, double alpha, double beta)
 {
-    struct op_call call = {.op = op_get(OP_GEMM)};
+    struct op_call call = call_of(OP_GEMM);
 
-    for (unsigned i = 0; i < call.op->n_attrs; i++)
-        call.attrs[i] = call.op->attrs[i].fallback;
     call.attrs[GEMM_ALPHA].f = alpha;
     call.attrs[GEMM_BETA].f = beta;
     plan_job(t, &call, views);
@@ -445,10 +450,8 @@ void make_gemm(struct test_job *t, const struct view *views, double alpha, doubl
 
 void make_linear(struct test_job *t, const struct view *views, unsigned activation)
 {
-    struct op_call call = {.op = op_get(OP_LINEAR)};
+    struct op_call call = call_of(OP_LINEAR);
 
-    for (unsigned i = 0; i < call.op->n_attrs; i++)
-        call.attrs[i] = call.op->attrs[i].fallback;
     call.attrs[LINEAR_ACTIVATION].choice = activation;
     plan_job(t, &call, views);
 }
