@@ -85,14 +85,18 @@ static void key_of(const char *source, unsigned char ret_key[KEY_BYTES])
     fake_reset("fake 1");
 }
 
-static void sign(const char *source, unsigned seed, const struct signing_key *by, struct buffer *into)
+/* A module for that source, as another machine has signed it; its bytes go with the test. */
+static struct buffer sign(const char *source, unsigned seed)
 {
     struct compiled *c = module_new(seed, 1000);
+    struct buffer body;
 
     key_of(source, c->key);
-    buffer_init(into, SIGNED_MAX);
-    assert_int_equal(signed_make(c, by, (uint64_t)time(NULL), into), 0);
+    buffer_init(&body, SIGNED_MAX);
+    assert_int_equal(signed_make(c, &key, (uint64_t)time(NULL), &body), 0);
     compiled_unref(c);
+    opened(body.data, free);
+    return body;
 }
 
 static void answer(const struct buffer *b)
@@ -119,12 +123,10 @@ static void without_a_key_nothing_is_sent(void **state)
 /* The compiler is done while the answer is being looked at. */
 static void a_race_to_the_end(void **state)
 {
-    struct code_service *s;
-    struct buffer body;
+    const struct buffer body = sign("a", 7);
+    struct code_service *s = fresh(NULL, 0, false);
     struct asker a = {0};
 
-    sign("a", 7, &key, &body);
-    s = fresh(NULL, 0, false);
     ask(&a, s, "a");
     until_compiling(1);
     answer(&body);                     /* to the pool */
@@ -134,8 +136,6 @@ static void a_race_to_the_end(void **state)
     until_idle();
     assert_int_equal(a.answers, 1);
     assert_int_equal(fake_remote_good(), 1); /* it was right, and counts as that */
-    close_now(s);
-    buffer_free(&body);
 }
 
 static void a_source_that_is_wrong_ends_the_question(void **state)
@@ -188,7 +188,7 @@ static void those_who_go_away(void **state)
     assert_int_equal(fake_remote_cancelled(), 1);
     close_now(s);
 
-    sign("a", 7, &key, &body);
+    body = sign("a", 7);
     s = fresh(NULL, FOREVER_MS, true);
     ask(&a, s, "a");
     until_asked(1);
@@ -197,16 +197,14 @@ static void those_who_go_away(void **state)
     until_idle();
     assert_int_equal(a.answers + b.answers, 0);
     assert_int_equal(fake_begun(), 0);
-    buffer_free(&body);
 }
 
 /* A change of settings, or the end, at any time. */
 static void it_goes_while_it_is_asked(void **state)
 {
     enum { TO_NONE, TO_ANOTHER, THE_END, KINDS };
-    struct buffer body;
+    const struct buffer body = sign("a", 7);
 
-    sign("a", 7, &key, &body);
     for (unsigned kind = 0; kind < KINDS; kind++) {
         for (unsigned looked_at = 0; looked_at < 2; looked_at++) {
             struct code_service *s = fresh(NULL, FOREVER_MS, true);
@@ -229,7 +227,6 @@ static void it_goes_while_it_is_asked(void **state)
             close_now(s);
         }
     }
-    buffer_free(&body);
 }
 
 static void uploads_are_bounded(void **state)
