@@ -171,9 +171,7 @@ API cuCtxSynchronize(void)
 
 API cuCtxGetStreamPriorityRange(int *ret_least, int *ret_greatest)
 {
-    struct context *context;
-
-    ENTER(enter_context("cuCtxGetStreamPriorityRange", &context));
+    ENTER(enter_context("cuCtxGetStreamPriorityRange", NULL));
     if (ret_least)
         *ret_least = PRIORITY_LEAST;
     if (ret_greatest)

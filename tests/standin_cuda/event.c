@@ -37,10 +37,9 @@ API cuEventCreate(CUevent *ret_event, unsigned flags)
 /* As a real driver: an event that is still to be recorded or waited for may be destroyed. */
 API cuEventDestroy_v2(CUevent handle)
 {
-    struct context *context;
     struct event *event;
 
-    ENTER(enter_context("cuEventDestroy", &context));
+    ENTER(enter_context("cuEventDestroy", NULL));
     event = event_get(handle);
     if (!event)
         return leave(CUDA_ERROR_INVALID_HANDLE);
@@ -90,10 +89,9 @@ API cuEventRecord(CUevent event, CUstream stream)
 
 API cuEventQuery(CUevent handle)
 {
-    struct context *context;
     struct event *event;
 
-    ENTER(enter_context("cuEventQuery", &context));
+    ENTER(enter_context("cuEventQuery", NULL));
     event = event_get(handle);
     if (!event)
         return leave(CUDA_ERROR_INVALID_HANDLE);
@@ -152,9 +150,7 @@ static CUresult elapsed(float *ret_milliseconds, CUevent start, CUevent end)
 
 API cuEventElapsedTime_v2(float *ret_milliseconds, CUevent start, CUevent end)
 {
-    struct context *context;
-
-    ENTER(enter_context("cuEventElapsedTime", &context));
+    ENTER(enter_context("cuEventElapsedTime", NULL));
     return leave(elapsed(ret_milliseconds, start, end));
 }
 #undef cuEventElapsedTime

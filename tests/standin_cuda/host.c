@@ -107,10 +107,9 @@ API cuMemHostUnregister(void *pointer)
 
 API cuMemHostGetDevicePointer_v2(CUdeviceptr *ret_address, void *pointer, unsigned flags)
 {
-    struct context *context;
     const struct region *region;
 
-    ENTER(enter_context("cuMemHostGetDevicePointer", &context));
+    ENTER(enter_context("cuMemHostGetDevicePointer", NULL));
     region = region_find((uint64_t)(uintptr_t)pointer);
     if (flags || !region || region->kind != REGION_HOST)
         return leave(CUDA_ERROR_INVALID_VALUE);

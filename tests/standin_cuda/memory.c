@@ -242,10 +242,9 @@ API cuMemGetInfo_v2(size_t *ret_free, size_t *ret_total)
 
 API cuMemGetAddressRange_v2(CUdeviceptr *ret_base, size_t *ret_size, CUdeviceptr address)
 {
-    struct context *context;
     const struct region *region;
 
-    ENTER(enter_context("cuMemGetAddressRange", &context));
+    ENTER(enter_context("cuMemGetAddressRange", NULL));
     region = region_find(address);
     if (!region)
         return leave(CUDA_ERROR_NOT_FOUND);

@@ -128,9 +128,8 @@ static const struct cubin_kernel *code_named(const struct module *module, const 
 API cuModuleGetGlobal_v2(CUdeviceptr *ret_address, size_t *ret_bytes, CUmodule handle, const char *name)
 {
     static uint32_t counts[CUDA_OPS_COUNTS * CUDA_OPS_COUNT_BYTES / sizeof(uint32_t)];
-    struct context *context;
 
-    ENTER(enter_context("cuModuleGetGlobal_v2", &context));
+    ENTER(enter_context("cuModuleGetGlobal_v2", NULL));
     if (!handle_get(HANDLE_MODULE, handle))
         return leave(CUDA_ERROR_INVALID_HANDLE);
     if (strcmp(name, "kops_stamp_counts") != 0)
@@ -142,13 +141,12 @@ API cuModuleGetGlobal_v2(CUdeviceptr *ret_address, size_t *ret_bytes, CUmodule h
 
 API cuModuleGetFunction(CUfunction *ret_function, CUmodule handle, const char *name)
 {
-    struct context *context;
     const struct cubin_kernel *code = NULL;
     const struct kernel *kernel = NULL;
     struct function *function;
     struct module *module;
 
-    ENTER(enter_context("cuModuleGetFunction", &context));
+    ENTER(enter_context("cuModuleGetFunction", NULL));
     module = handle_get(HANDLE_MODULE, handle);
     if (!module)
         return leave(CUDA_ERROR_INVALID_HANDLE);
@@ -178,10 +176,9 @@ API cuModuleGetFunction(CUfunction *ret_function, CUmodule handle, const char *n
     return leave(CUDA_SUCCESS);
 }
 
-static CUresult enter_function(const char *name, CUfunction handle, struct context **ret_context,
-                               struct function **ret_function)
+static CUresult enter_function(const char *name, CUfunction handle, struct function **ret_function)
 {
-    ENTER(enter_context(name, ret_context));
+    ENTER(enter_context(name, NULL));
     *ret_function = handle_get(HANDLE_FUNCTION, handle);
     return *ret_function ? CUDA_SUCCESS : leave(CUDA_ERROR_INVALID_HANDLE);
 }
@@ -194,9 +191,8 @@ static unsigned static_shared(const struct function *f)
 API cuFuncGetAttribute(int *ret_value, CUfunction_attribute attribute, CUfunction handle)
 {
     struct function *function;
-    struct context *context;
 
-    ENTER(enter_function("cuFuncGetAttribute", handle, &context, &function));
+    ENTER(enter_function("cuFuncGetAttribute", handle, &function));
     switch ((int)attribute) {
     case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
         *ret_value = (int)function_max_threads(function);
@@ -231,9 +227,8 @@ API cuFuncGetAttribute(int *ret_value, CUfunction_attribute attribute, CUfunctio
 API cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribute, int value)
 {
     struct function *function;
-    struct context *context;
 
-    ENTER(enter_function("cuFuncSetAttribute", handle, &context, &function));
+    ENTER(enter_function("cuFuncSetAttribute", handle, &function));
     if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) {
         if (value < 0 || (unsigned)value + static_shared(function) > SHARED_MAX)
             return leave(CUDA_ERROR_INVALID_VALUE);
@@ -249,8 +244,7 @@ API cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribute, int va
 API cuFuncLoad(CUfunction handle)
 {
     struct function *function;
-    struct context *context;
-    CUresult r = enter_function("cuFuncLoad", handle, &context, &function);
 
-    return r == CUDA_SUCCESS ? leave(r) : r;
+    ENTER(enter_function("cuFuncLoad", handle, &function));
+    return leave(CUDA_SUCCESS);
 }

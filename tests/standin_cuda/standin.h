@@ -51,7 +51,8 @@ extern pthread_cond_t standin_progress;
 /* Enter with the mutex held on CUDA_SUCCESS only. `name` is a literal without _v2. */
 CUresult enter_uninitialised(const char *name);
 CUresult enter(const char *name);
-CUresult enter_context(const char *name, struct context **ret_context); /* needs a current, unbroken context */
+/* Needs a current, unbroken context. `ret_context` may be NULL. */
+CUresult enter_context(const char *name, struct context **ret_context);
 CUresult leave(CUresult result);
 /* First of all in a function: what enter() and its kin refuse is its answer. */
 #define ENTER(call)                                                                                                    \

@@ -73,17 +73,20 @@ CUresult enter(const char *name)
 
 CUresult enter_context(const char *name, struct context **ret_context)
 {
-    CUresult r = enter(name);
+    struct context *context;
+    CUresult r;
 
-    if (r != CUDA_SUCCESS)
-        return r;
-    r = context_current(ret_context);
+    ENTER(enter(name));
+    r = context_current(&context);
+    if (r == CUDA_SUCCESS && context->broken)
+        r = context->error;
+    if (r == CUDA_SUCCESS)
+        r = capture_check_call(name, context);
     if (r != CUDA_SUCCESS)
         return leave(r);
-    if ((*ret_context)->broken)
-        return leave((*ret_context)->error);
-    r = capture_check_call(name, *ret_context);
-    return r == CUDA_SUCCESS ? r : leave(r);
+    if (ret_context)
+        *ret_context = context;
+    return CUDA_SUCCESS;
 }
 
 CUresult leave(CUresult result)

@@ -285,10 +285,9 @@ API cuStreamCreate(CUstream *ret_stream, unsigned flags)
 /* As a real driver: returns at once, queued work goes on to its end. */
 API cuStreamDestroy_v2(CUstream handle)
 {
-    struct context *context;
     struct stream *stream;
 
-    ENTER(enter_context("cuStreamDestroy", &context));
+    ENTER(enter_context("cuStreamDestroy", NULL));
     stream = handle_get(HANDLE_STREAM, handle);
     if (!stream)
         return leave(CUDA_ERROR_INVALID_HANDLE);
