@@ -2,6 +2,8 @@
 #ifndef KOPS_TESTS_UNIT_OPENED_H
 #define KOPS_TESTS_UNIT_OPENED_H
 
+#include "tests/support/unit.h"
+
 /* `close` is called with `object`, which is returned, at the end of the test: the last one that was opened first. */
 void *opened(void *object, void (*close)(void *object));
 /* Closes it now; the test itself has closed it, or will. */
@@ -16,6 +18,6 @@ void keep_opened(void);
 /* Of the group as well. */
 void close_kept(void);
 
-#define OPENING_TEST(test) cmocka_unit_test_teardown(test, close_opened)
+#define OPENING_TEST(test) TEST_WITH(test, NULL, close_opened)
 
 #endif

@@ -2,16 +2,10 @@
 #ifndef KOPS_TEST_MAPPING_SUPPORT_H
 #define KOPS_TEST_MAPPING_SUPPORT_H
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
 
 #include "backend/mapping.h"
+#include "tests/support/unit.h"
 
 extern atomic_uint n_open, n_opened;
 extern atomic_bool refuse_open; /* the backend opens and extends nothing */
@@ -34,6 +28,6 @@ int get(struct fixture *f, char name, uint64_t id, struct mapping_owner owner, s
 /* The context is an int: 1, or -1 where it failed. */
 void on_ready(struct mapping_waiter *w, bool ok);
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define MAPPING_TEST(name) TEST_WITH(name, set_up, tear_down)
 
 #endif

@@ -1,7 +1,7 @@
 /* Lifetimes in the registry: what is open when, and which memory a reference means. */
 #include "mapping_support.h"
 
-static void same_reference_is_opened_once(void **state)
+MAPPING_TEST(same_reference_is_opened_once)
 {
     struct fixture *f = *state;
     struct mapping *a, *b;
@@ -25,7 +25,7 @@ static void same_reference_is_opened_once(void **state)
 }
 
 /* The handle's bytes come back with another id: the old mapping ends first, and only then the new one opens. */
-static void newer_id_replaces_the_older(void **state)
+MAPPING_TEST(newer_id_replaces_the_older)
 {
     struct fixture *f = *state;
     struct mapping *old, *new, *again;
@@ -55,7 +55,7 @@ static void newer_id_replaces_the_older(void **state)
     mapping_unref(new);
 }
 
-static void older_id_is_refused(void **state)
+MAPPING_TEST(older_id_is_refused)
 {
     struct fixture *f = *state;
     struct mapping *m, *other;
@@ -73,7 +73,7 @@ static void older_id_is_refused(void **state)
     mapping_unref(other);
 }
 
-static void trim_closes_and_use_reopens(void **state)
+MAPPING_TEST(trim_closes_and_use_reopens)
 {
     struct fixture *f = *state;
     struct mapping *m;
@@ -102,7 +102,7 @@ static void count_done(struct mapping_flush *flush)
 }
 
 /* Whoever waits for closes is told when the memory is unpinned, not before. */
-static void flush_waits_for_closes(void **state)
+MAPPING_TEST(flush_waits_for_closes)
 {
     struct fixture *f = *state;
     struct mapping_flush flush = {.done = count_done};
@@ -122,7 +122,7 @@ static void flush_waits_for_closes(void **state)
         uv_run(&f->loop, UV_RUN_ONCE);
 }
 
-static void failed_open_tells_and_may_be_tried_again(void **state)
+MAPPING_TEST(failed_open_tells_and_may_be_tried_again)
 {
     struct fixture *f = *state;
     struct mapping_waiter w = {.ready = on_ready};
@@ -149,7 +149,7 @@ static void failed_open_tells_and_may_be_tried_again(void **state)
 }
 
 /* Who comes with a newer id while the older is being opened is told as well when that fails. */
-static void failed_open_lets_the_next_one_try(void **state)
+MAPPING_TEST(failed_open_lets_the_next_one_try)
 {
     struct fixture *f = *state;
     struct mapping_waiter w[3];
@@ -173,7 +173,7 @@ static void failed_open_lets_the_next_one_try(void **state)
     }
 }
 
-static void without_id_it_is_neither_shared_nor_kept(void **state)
+MAPPING_TEST(without_id_it_is_neither_shared_nor_kept)
 {
     struct fixture *f = *state;
     struct mapping *a, *b;
@@ -192,7 +192,7 @@ static void without_id_it_is_neither_shared_nor_kept(void **state)
 }
 
 /* References dropped while the open is under way. */
-static void dropping_while_opening_closes(void **state)
+MAPPING_TEST(dropping_while_opening_closes)
 {
     struct fixture *f = *state;
     struct mapping *m;
@@ -204,21 +204,4 @@ static void dropping_while_opening_closes(void **state)
     mapping_unref(m);
     settle(f);
     assert_int_equal(atomic_load(&n_opened), 1);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(same_reference_is_opened_once),
-        TEST(newer_id_replaces_the_older),
-        TEST(older_id_is_refused),
-        TEST(trim_closes_and_use_reopens),
-        TEST(flush_waits_for_closes),
-        TEST(failed_open_tells_and_may_be_tried_again),
-        TEST(failed_open_lets_the_next_one_try),
-        TEST(without_id_it_is_neither_shared_nor_kept),
-        TEST(dropping_while_opening_closes),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,7 +22,7 @@ static bool is_closed(int fd)
 }
 
 /* Nothing could open it again, so it stays open, unused and asked to be trimmed, until the last reference is gone. */
-static void descriptors_stay_open_until_released(void **state)
+MAPPING_TEST(descriptors_stay_open_until_released)
 {
     struct fixture *f = *state;
     struct backend_import import = descriptors();
@@ -43,7 +43,7 @@ static void descriptors_stay_open_until_released(void **state)
     assert_int_equal(atomic_load(&n_open), 0);
 }
 
-static void descriptors_that_fail_are_not_tried_again(void **state)
+MAPPING_TEST(descriptors_that_fail_are_not_tried_again)
 {
     struct fixture *f = *state;
     struct backend_import import = descriptors();
@@ -65,7 +65,7 @@ static void descriptors_that_fail_are_not_tried_again(void **state)
     mapping_unref(m);
 }
 
-static void descriptors_never_opened_are_closed(void **state)
+MAPPING_TEST(descriptors_never_opened_are_closed)
 {
     struct fixture *f = *state;
     struct backend_import import = descriptors();
@@ -86,7 +86,7 @@ static void count_extended(struct mapping_extension *x)
     n_extended += x->ok;
 }
 
-static void extension_grows_one_at_a_time(void **state)
+MAPPING_TEST(extension_grows_one_at_a_time)
 {
     struct fixture *f = *state;
     struct backend_import import = descriptors();
@@ -113,7 +113,7 @@ static void extension_grows_one_at_a_time(void **state)
     settle(f);
 }
 
-static void extension_that_fails_changes_nothing(void **state)
+MAPPING_TEST(extension_that_fails_changes_nothing)
 {
     struct fixture *f = *state;
     struct backend_import import = descriptors();
@@ -135,7 +135,7 @@ static void extension_that_fails_changes_nothing(void **state)
 }
 
 /* A pool's pointers are the same memory only where the pool is. */
-static void pools_tell_equal_pointers_apart(void **state)
+MAPPING_TEST(pools_tell_equal_pointers_apart)
 {
     struct fixture *f = *state;
     struct backend_import one = handle('u'), two = handle('u');
@@ -171,7 +171,7 @@ static void pools_tell_equal_pointers_apart(void **state)
 }
 
 /* A look-up by a handle passes few entries that have none, however many there are. */
-static void memfds_are_in_nobody_s_way(void **state)
+MAPPING_TEST(memfds_are_in_nobody_s_way)
 {
     enum { MANY = 2 * MAPPING_BUCKETS };
     struct mapping **mappings = calloc(MANY, sizeof(struct mapping *));
@@ -201,7 +201,7 @@ static void memfds_are_in_nobody_s_way(void **state)
 }
 
 /* Memory that alloc made is recognised until it is given back. */
-static void own_memory_is_found_by_its_descriptor(void **state)
+MAPPING_TEST(own_memory_is_found_by_its_descriptor)
 {
     struct fixture *f = *state;
     struct backend_import import = handle('o');
@@ -221,16 +221,4 @@ static void own_memory_is_found_by_its_descriptor(void **state)
     settle(f);
     assert_int_equal(fcntl(fd, F_GETFD), -1);
     close(other);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(descriptors_stay_open_until_released), TEST(descriptors_that_fail_are_not_tried_again),
-        TEST(descriptors_never_opened_are_closed),  TEST(extension_grows_one_at_a_time),
-        TEST(extension_that_fails_changes_nothing), TEST(pools_tell_equal_pointers_apart),
-        TEST(memfds_are_in_nobody_s_way),           TEST(own_memory_is_found_by_its_descriptor),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

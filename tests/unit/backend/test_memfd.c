@@ -1,17 +1,10 @@
 /* What counts as shared memory that a daemon may trust. */
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "backend/memfd.h"
+#include "tests/support/unit.h"
 
 static int made(size_t size, int seals)
 {
@@ -33,12 +26,11 @@ static void refused(int fd, uint64_t size, bool writable, enum error_code code)
     close(fd);
 }
 
-static void checks_descriptors(void **state)
+TEST(checks_descriptors)
 {
     char path[] = "/tmp/test-kops-test-XXXXXX";
     int plain = mkstemp(path), pipes[2];
 
-    (void)state;
     unlink(path);
     assert_int_equal(pipe(pipes), 0);
     refused(made(4096, F_SEAL_SHRINK), 4097, true, ERROR_INVALID_FD);
@@ -52,13 +44,12 @@ static void checks_descriptors(void **state)
     refused(made(4096, F_SEAL_SHRINK), UINT64_MAX / 2, false, ERROR_INVALID_FD);
 }
 
-static void maps_what_is_sealed(void **state)
+TEST(maps_what_is_sealed)
 {
     int fd = made(8192, F_SEAL_SHRINK);
     struct backend_memory *a, *b;
     struct error e;
 
-    (void)state;
     assert_int_equal(memfd_map(fd, 5000, true, &a, &e), 0);
     assert_int_equal(memfd_map(fd, 8192, false, &b, &e), 0);
     assert_int_equal(a->size, 5000);
@@ -74,13 +65,12 @@ static void maps_what_is_sealed(void **state)
     close(fd);
 }
 
-static void own_memory_is_zero_and_sealed(void **state)
+TEST(own_memory_is_zero_and_sealed)
 {
     struct backend_memory *m;
     struct error e;
     int fd;
 
-    (void)state;
     assert_int_equal(memfd_new(10000, &m, &fd, &e), 0);
     for (int i = 0; i < 10000; i++)
         assert_int_equal(m->host[i], 0);
@@ -91,15 +81,4 @@ static void own_memory_is_zero_and_sealed(void **state)
     memfd_unmap(m);
     assert_int_equal(memfd_new(UINT64_MAX, &m, &fd, &e), -1);
     assert_int_equal(e.code, ERROR_OUT_OF_MEMORY);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(checks_descriptors),
-        cmocka_unit_test(maps_what_is_sealed),
-        cmocka_unit_test(own_memory_is_zero_and_sealed),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

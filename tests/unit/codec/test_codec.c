@@ -1,16 +1,8 @@
 /* The codec's reader and writer at the borders between MessagePack's forms; everything else is tests/fuzz/codec.c's. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "codec/read.h"
 #include "codec/scan.h"
 #include "codec/write.h"
+#include "tests/support/unit.h"
 
 /* What was written is one whole value, of `length` bytes. */
 static void whole(const unsigned char *bytes, const unsigned char *end, size_t length)
@@ -24,7 +16,7 @@ static void whole(const unsigned char *bytes, const unsigned char *end, size_t l
     assert_ptr_equal(codec_skip(bytes), end);
 }
 
-static void integers_take_their_shortest_form(void **state)
+TEST(integers_take_their_shortest_form)
 {
     static const struct {
         int64_t value;
@@ -36,7 +28,6 @@ static void integers_take_their_shortest_form(void **state)
     unsigned char bytes[CODEC_HEAD_MAX];
     struct codec_item item;
 
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         unsigned char *end = bytes;
 
@@ -50,13 +41,12 @@ static void integers_take_their_shortest_form(void **state)
 }
 
 /* A signed form may hold a number that is not negative. */
-static void a_positive_number_is_one_in_every_form(void **state)
+TEST(a_positive_number_is_one_in_every_form)
 {
     static const unsigned char forms[][9] = {{0x05},       {0xcc, 5},          {0xd0, 5},
                                              {0xd1, 0, 5}, {0xd2, 0, 0, 0, 5}, {0xd3, 0, 0, 0, 0, 0, 0, 0, 5}};
     struct codec_item item;
 
-    (void)state;
     for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
         codec_read(forms[i], &item);
         assert_int_equal(item.type, CODEC_UINT);
@@ -64,7 +54,7 @@ static void a_positive_number_is_one_in_every_form(void **state)
     }
 }
 
-static void texts_and_bins_of_every_length(void **state)
+TEST(texts_and_bins_of_every_length)
 {
     static const struct {
         size_t length, text_head, bin_head;
@@ -73,7 +63,6 @@ static void texts_and_bins_of_every_length(void **state)
     char *text = malloc(65536);
     struct codec_item item;
 
-    (void)state;
     assert_true(bytes && text);
     memset(text, 'x', 65536);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -95,13 +84,12 @@ static void texts_and_bins_of_every_length(void **state)
     free(bytes);
 }
 
-static void a_skipped_value_takes_its_children_along(void **state)
+TEST(a_skipped_value_takes_its_children_along)
 {
     /* [{"a": [1, 2.5]}, [], {}, 7], then 9 */
     static const unsigned char bytes[] = {0x94, 0x81, 0xa1, 'a', 0x92, 0x01, 0xca, 0x40, 0x20, 0, 0, 0x90, 0x80, 7, 9};
     struct codec_item item;
 
-    (void)state;
     assert_ptr_equal(codec_skip(bytes), bytes + 14);
     codec_read(bytes, &item);
     assert_int_equal(item.count, 4);
@@ -110,14 +98,13 @@ static void a_skipped_value_takes_its_children_along(void **state)
     assert_true(item.f == 2.5);
 }
 
-static void a_key_is_found_wherever_the_search_begins(void **state)
+TEST(a_key_is_found_wherever_the_search_begins)
 {
     static const struct codec_key keys[] = {{"op", 2}, {"in", 2}, {"out", 3}, {"o", 1}};
     static const unsigned char in[] = {0xa2, 'i', 'n', 0}, long_form[] = {0xd9, 2, 'i', 'n', 0},
                                zero[] = {0xa3, 'i', 'n', 0, 0}, number[] = {5};
     struct codec_item key;
 
-    (void)state;
     for (unsigned from = 0; from < 6; from++) {
         assert_int_equal(codec_find(in, keys, sizeof(keys[0]), 4, from, &key), 1);
         assert_ptr_equal(key.next, in + 3);
@@ -130,7 +117,7 @@ static void a_key_is_found_wherever_the_search_begins(void **state)
     assert_int_equal(codec_find(in, keys, sizeof(keys[0]), 0, 0, &key), -1);
 }
 
-static void only_a_maps_own_key_claims_descriptors(void **state)
+TEST(only_a_maps_own_key_claims_descriptors)
 {
     /* {"a": {"nfds": 3}}, {"a": "nfds", "nfds": 2}, {"nfds": 17}, {"nfds": "x"} */
     static const unsigned char nested[] = {0x81, 0xa1, 'a', 0x81, 0xa4, 'n', 'f', 'd', 's', 3},
@@ -138,23 +125,8 @@ static void only_a_maps_own_key_claims_descriptors(void **state)
                                many[] = {0x81, 0xa4, 'n', 'f', 'd', 's', 17},
                                text[] = {0x81, 0xa4, 'n', 'f', 'd', 's', 0xa1, 'x'};
 
-    (void)state;
     assert_int_equal(codec_nfds(nested, nested + sizeof(nested), 16), 0);
     assert_int_equal(codec_nfds(own, own + sizeof(own), 16), 2);
     assert_int_equal(codec_nfds(many, many + sizeof(many), 16), -1);
     assert_int_equal(codec_nfds(text, text + sizeof(text), 16), -1);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(integers_take_their_shortest_form),
-        cmocka_unit_test(a_positive_number_is_one_in_every_form),
-        cmocka_unit_test(texts_and_bins_of_every_length),
-        cmocka_unit_test(a_skipped_value_takes_its_children_along),
-        cmocka_unit_test(a_key_is_found_wherever_the_search_begins),
-        cmocka_unit_test(only_a_maps_own_key_claims_descriptors),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,7 +30,7 @@ static bool has(struct cache_memory *m, unsigned seed)
     return item && item->compiled->image[1] == (unsigned char)(31 + seed);
 }
 
-static void memory_keeps_what_was_used(void **state)
+OPENING_TEST(memory_keeps_what_was_used)
 {
     struct cache_memory *m = cache_memory_new(35000); /* three of them */
     unsigned char key[KEY_BYTES];
@@ -62,7 +62,7 @@ static void memory_keeps_what_was_used(void **state)
     assert_null(m);
 }
 
-static void memory_outlives_nobody(void **state)
+OPENING_TEST(memory_outlives_nobody)
 {
     struct cache_memory *m = cache_memory_new(1 << 20);
     unsigned char key[KEY_BYTES];
@@ -76,7 +76,7 @@ static void memory_outlives_nobody(void **state)
     compiled_unref(mine);
 }
 
-static void memory_with_many(void **state)
+OPENING_TEST(memory_with_many)
 {
     struct cache_memory *m = cache_memory_new(1 << 26);
     unsigned seen = 0;
@@ -97,7 +97,7 @@ static void memory_with_many(void **state)
 
 /* ---- disk ---- */
 
-static void disk_outlives_the_daemon(void **state)
+OPENING_TEST(disk_outlives_the_daemon)
 {
     const char *directory = directory_new();
     struct cache_disk *d = disk_opened(directory, 1 << 20);
@@ -121,7 +121,7 @@ static void disk_outlives_the_daemon(void **state)
     assert_int_equal(st.st_size, 32);
 }
 
-static void disk_makes_its_directory(void **state)
+OPENING_TEST(disk_makes_its_directory)
 {
     const char *parent = directory_new();
     char *path = strdup(path_of(parent, "a/b/")), *above = strdup(path_of(parent, "a"));
@@ -144,7 +144,7 @@ static void disk_makes_its_directory(void **state)
 }
 
 /* systemd gives services without a user of their own a link as their cache directory. */
-static void disk_follows_a_link_to_its_directory(void **state)
+OPENING_TEST(disk_follows_a_link_to_its_directory)
 {
     const char *directory = directory_new(), *other = directory_new();
     char *link = strdup(path_of(other, "link"));
@@ -158,7 +158,7 @@ static void disk_follows_a_link_to_its_directory(void **state)
     free(link);
 }
 
-static void disk_keeps_what_was_used(void **state)
+OPENING_TEST(disk_keeps_what_was_used)
 {
     const char *directory = directory_new();
     struct cache_disk *d = disk_opened(directory, 45000); /* four of 10 kB */
@@ -189,7 +189,7 @@ static void disk_keeps_what_was_used(void **state)
     assert_true(disk_has(d, 7, 10000));
 }
 
-static void disk_counts_what_earlier_daemons_left(void **state)
+OPENING_TEST(disk_counts_what_earlier_daemons_left)
 {
     const char *directory = directory_new();
     struct cache_disk *d = disk_opened(directory, 1 << 20);
@@ -206,7 +206,7 @@ static void disk_counts_what_earlier_daemons_left(void **state)
     assert_true(disk_has(d, 5, 10000));
 }
 
-static void disk_replaces_and_removes(void **state)
+OPENING_TEST(disk_replaces_and_removes)
 {
     const char *directory = directory_new();
     struct cache_disk *d = disk_opened(directory, 25000);
@@ -235,7 +235,7 @@ static void disk_replaces_and_removes(void **state)
     assert_int_equal(cache_disk_counters(d).failures, 0);
 }
 
-static void disk_leaves_what_is_not_its_own(void **state)
+OPENING_TEST(disk_leaves_what_is_not_its_own)
 {
     const char *directory = directory_new();
     struct cache_disk *d = disk_opened(directory, 25000);
@@ -284,7 +284,7 @@ static void *use_it(void *context)
 }
 
 /* As the pool's threads do; half of the modules fit. */
-static void disk_for_several_threads(void **state)
+OPENING_TEST(disk_for_several_threads)
 {
     const char *directory = directory_new();
     struct cache_disk *d = disk_opened(directory, MODULES / 2 * 2300);
@@ -301,18 +301,4 @@ static void disk_for_several_threads(void **state)
     assert_in_range(directory_count(directory), 1, MODULES / 2);
     assert_int_equal(cache_disk_counters(d).rejected, 0); /* nobody ever saw half a file */
     assert_int_equal(cache_disk_counters(d).failures, 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        OPENING_TEST(memory_keeps_what_was_used), OPENING_TEST(memory_outlives_nobody),
-        OPENING_TEST(memory_with_many),           OPENING_TEST(disk_outlives_the_daemon),
-        OPENING_TEST(disk_makes_its_directory),   OPENING_TEST(disk_follows_a_link_to_its_directory),
-        OPENING_TEST(disk_keeps_what_was_used),   OPENING_TEST(disk_counts_what_earlier_daemons_left),
-        OPENING_TEST(disk_replaces_and_removes),  OPENING_TEST(disk_leaves_what_is_not_its_own),
-        OPENING_TEST(disk_for_several_threads),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -105,7 +105,7 @@ static const struct code_listed *listed(const struct answer *a, const char *name
     return NULL;
 }
 
-static void lists_what_is_kept(void **state)
+OPENING_TEST(lists_what_is_kept)
 {
     const char *directory = directory_new();
     struct code_service *s = with_three(directory);
@@ -156,7 +156,7 @@ static void lists_what_is_kept(void **state)
     assert_int_equal(a.result.limit, 1 << 20);
 }
 
-static void exports_one(void **state)
+OPENING_TEST(exports_one)
 {
     const char *directory = directory_new();
     struct code_service *s = with_three(directory);
@@ -178,7 +178,7 @@ static void exports_one(void **state)
 }
 
 /* From a daemon with or without a disk to one with or without. */
-static void from_one_daemon_to_another(void **state)
+OPENING_TEST(from_one_daemon_to_another)
 {
     for (unsigned i = 0; i < 4; i++) {
         const char *from = directory_new(), *to = directory_new();
@@ -232,7 +232,7 @@ static void refused(struct code_service *s, const void *bytes, size_t size, cons
 }
 
 /* Each byte, each length; nothing of such an archive is taken over, also not what comes before the damage. */
-static void damaged_archives(void **state)
+OPENING_TEST(damaged_archives)
 {
     const char *directory = directory_new();
     struct code_service *s;
@@ -265,7 +265,7 @@ static void damaged_archives(void **state)
 }
 
 /* With a right checksum, as somebody makes it who knows how. */
-static void malicious_archives(void **state)
+OPENING_TEST(malicious_archives)
 {
     const char *directory = directory_new();
     struct code_service *s;
@@ -297,7 +297,7 @@ static void malicious_archives(void **state)
     }
 }
 
-static void no_archives(void **state)
+OPENING_TEST(no_archives)
 {
     struct code_service *s;
     int pipes[2], fds[4];
@@ -317,7 +317,7 @@ static void no_archives(void **state)
     refused(s, "KOPS archive 2\0\0                                ", 48, "version", 2);
 }
 
-static void import_beyond_what_fits(void **state)
+OPENING_TEST(import_beyond_what_fits)
 {
     const char *directory = directory_new();
     struct code_service *s = with_three(NULL);
@@ -337,7 +337,7 @@ static void import_beyond_what_fits(void **state)
     close(a.result.fd);
 }
 
-static void nobody_waits(void **state)
+OPENING_TEST(nobody_waits)
 {
     struct code_service *s = with_three(directory_new());
     struct code_task *tasks[3];
@@ -361,14 +361,4 @@ static void nobody_waits(void **state)
     close(archive.result.fd);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        OPENING_TEST(lists_what_is_kept),         OPENING_TEST(exports_one),
-        OPENING_TEST(from_one_daemon_to_another), OPENING_TEST(damaged_archives),
-        OPENING_TEST(malicious_archives),         OPENING_TEST(no_archives),
-        OPENING_TEST(import_beyond_what_fits),    OPENING_TEST(nobody_waits),
-    };
-
-    return cmocka_run_group_tests(tests, loop_open, loop_close);
-}
+ALL_TESTS_WITH(loop_open, loop_close)

@@ -58,7 +58,7 @@ static void counts_as_absent(struct cache_disk *d, const char *directory)
 
 /* ---- damage ---- */
 
-static void every_byte_and_every_length(void **state)
+OPENING_TEST(every_byte_and_every_length)
 {
     const char *directory = directory_new();
     struct cache_disk *d = disk_opened(directory, 1 << 20);
@@ -93,7 +93,7 @@ static void every_byte_and_every_length(void **state)
 }
 
 /* A right file, but of another key, of another daemon, or from before the secret was made anew. */
-static void files_that_were_moved(void **state)
+OPENING_TEST(files_that_were_moved)
 {
     const char *directory = directory_new(), *other = directory_new();
     struct cache_disk *d = disk_opened(directory, 1 << 20);
@@ -112,7 +112,7 @@ static void files_that_were_moved(void **state)
 /* ---- poison ---- */
 
 /* A secret that others may know or have chosen is none. */
-static void a_secret_that_others_know(void **state)
+OPENING_TEST(a_secret_that_others_know)
 {
     static const unsigned char known[33] = "an attacker has chosen these 32.";
     const char *directory = directory_new(), *other = directory_new();
@@ -154,7 +154,7 @@ static void a_secret_that_others_know(void **state)
     }
 }
 
-static void something_else_in_its_place(void **state)
+OPENING_TEST(something_else_in_its_place)
 {
     const char *directory = directory_new(), *other = directory_new();
     struct cache_disk *d = disk_opened(directory, 1 << 20);
@@ -190,7 +190,7 @@ static void something_else_in_its_place(void **state)
 }
 
 /* A writer follows no link either: what it leads to is not written. */
-static void writes_beside_a_planted_link(void **state)
+OPENING_TEST(writes_beside_a_planted_link)
 {
     const char *directory = directory_new(), *other = directory_new();
     struct cache_disk *d = disk_opened(directory, 1 << 20);
@@ -212,7 +212,7 @@ static void writes_beside_a_planted_link(void **state)
 
 /* ---- directories ---- */
 
-static void directories_of_others(void **state)
+OPENING_TEST(directories_of_others)
 {
     const char *directory = directory_new();
 
@@ -232,7 +232,7 @@ static void directories_of_others(void **state)
     refuses("", "cannot be opened");
 }
 
-static void read_only_directory(void **state)
+OPENING_TEST(read_only_directory)
 {
     const char *directory = directory_new();
     bool root = geteuid() == 0;
@@ -296,7 +296,7 @@ static void stores_nothing(struct cache_disk *d, const char *directory)
     compiled_unref(c);
 }
 
-static void a_file_that_may_not_grow(void **state)
+OPENING_TEST(a_file_that_may_not_grow)
 {
     const char *directory = directory_new();
     struct cache_disk *d = disk_opened(directory, 1 << 20);
@@ -312,7 +312,7 @@ static void a_file_that_may_not_grow(void **state)
 }
 
 /* On a real file system without room, where this process may make one. */
-static void full_disk(void **state)
+OPENING_TEST(full_disk)
 {
     const char *directory = directory_new();
     struct cache_disk *d;
@@ -331,21 +331,4 @@ static void full_disk(void **state)
     assert_true(disk_has(d, 1, SIZE));
     close_now(d);
     assert_int_equal(umount(directory), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        OPENING_TEST(every_byte_and_every_length),
-        OPENING_TEST(files_that_were_moved),
-        OPENING_TEST(a_secret_that_others_know),
-        OPENING_TEST(something_else_in_its_place),
-        OPENING_TEST(writes_beside_a_planted_link),
-        OPENING_TEST(directories_of_others),
-        OPENING_TEST(read_only_directory),
-        OPENING_TEST(a_file_that_may_not_grow),
-        OPENING_TEST(full_disk),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -42,7 +42,7 @@ static void cleared(void *context, struct code_result *result, const struct erro
     *(bool *)context = true;
 }
 
-static void what_is_cleared_is_not_written(void **state)
+OPENING_TEST(what_is_cleared_is_not_written)
 {
     const char *directory = directory_new();
     struct code_service *s = service_open(directory);
@@ -61,9 +61,4 @@ static void what_is_cleared_is_not_written(void **state)
     compiled_unref(compiled);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {OPENING_TEST(what_is_cleared_is_not_written)};
-
-    return cmocka_run_group_tests(tests, loop_open, loop_close);
-}
+ALL_TESTS_WITH(loop_open, loop_close)

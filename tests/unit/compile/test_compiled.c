@@ -1,16 +1,9 @@
 /* Compiled code as bytes, requests to helpers, and texts that others see. Nothing here needs a compiler. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "compile/helper_wire.h"
+#include "tests/support/unit.h"
 
 static struct compiled *example(void)
 {
@@ -50,7 +43,7 @@ static struct buffer serialized(const struct compiled *c)
     return b;
 }
 
-static void test_round_trip(void **state)
+TEST(test_round_trip)
 {
     struct compiled *c = example(), *back;
     struct buffer b = serialized(c), again;
@@ -89,7 +82,7 @@ static void refuse(const void *bytes, size_t size)
     assert_null(c);
 }
 
-static void test_cut_off_or_longer(void **state)
+TEST(test_cut_off_or_longer)
 {
     struct compiled *c = example();
     struct buffer b = serialized(c);
@@ -128,7 +121,7 @@ static void test_cut_off_or_longer(void **state)
 BREAKS(X)
 #undef X
 
-static void test_broken_contents(void **state)
+TEST(test_broken_contents)
 {
 #define X(what, change) break_##what,
     void (*const breaks[])(struct compiled *) = {BREAKS(X)};
@@ -146,7 +139,7 @@ static void test_broken_contents(void **state)
     }
 }
 
-static void test_image_must_fit(void **state)
+TEST(test_image_must_fit)
 {
     struct compiled *c = example();
     struct error e;
@@ -156,7 +149,7 @@ static void test_image_must_fit(void **state)
     compiled_unref(c);
 }
 
-static void test_request(void **state)
+TEST(test_request)
 {
     static const struct compile_file files[] = {{"a.h", "int a;", 6}, {"b/c.h", "", 0}};
     static const char *const options[] = {"-DX=1"}, *const entries[] = {"f", "g<int>"};
@@ -189,7 +182,7 @@ static void test_request(void **state)
     buffer_free(&b);
 }
 
-static void test_text_clean(void **state)
+TEST(test_text_clean)
 {
     static const struct {
         const char *dirty, *clean;
@@ -212,15 +205,4 @@ static void test_text_clean(void **state)
         assert_string_equal(text, cases[i].clean);
         free(text);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),      cmocka_unit_test(test_cut_off_or_longer),
-        cmocka_unit_test(test_broken_contents), cmocka_unit_test(test_image_must_fit),
-        cmocka_unit_test(test_request),         cmocka_unit_test(test_text_clean),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

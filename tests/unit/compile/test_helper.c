@@ -244,15 +244,15 @@ static void test_alone(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        OPENING_TEST(test_unknown_architecture),
-        OPENING_TEST(test_warnings),
-        OPENING_TEST(test_host_code),
-        OPENING_TEST(test_what_nvcc_has_unasked),
-        OPENING_TEST(test_host_code_that_is_given_up),
-        OPENING_TEST(test_faults),
-        OPENING_TEST(test_weaker_sandboxes),
-        OPENING_TEST(test_many_parameters),
-        OPENING_TEST(test_alone),
+        cmocka_unit_test_teardown(test_unknown_architecture, close_opened),
+        cmocka_unit_test_teardown(test_warnings, close_opened),
+        cmocka_unit_test_teardown(test_host_code, close_opened),
+        cmocka_unit_test_teardown(test_what_nvcc_has_unasked, close_opened),
+        cmocka_unit_test_teardown(test_host_code_that_is_given_up, close_opened),
+        cmocka_unit_test_teardown(test_faults, close_opened),
+        cmocka_unit_test_teardown(test_weaker_sandboxes, close_opened),
+        cmocka_unit_test_teardown(test_many_parameters, close_opened),
+        cmocka_unit_test_teardown(test_alone, close_opened),
     };
 
     if (compile_helper_wanted(argc, argv))

@@ -263,16 +263,16 @@ static void test_helper_does_not_start(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        OPENING_TEST(test_files_stay_closed),
-        OPENING_TEST(test_memory),
-        OPENING_TEST(test_large_source),
-        OPENING_TEST(test_too_large),
-        OPENING_TEST(test_large_log),
-        OPENING_TEST(test_death_at_the_start),
-        OPENING_TEST(test_idle),
-        OPENING_TEST(test_nothing_stays),
-        OPENING_TEST(test_close_at_any_time),
-        OPENING_TEST(test_helper_does_not_start),
+        cmocka_unit_test_teardown(test_files_stay_closed, close_opened),
+        cmocka_unit_test_teardown(test_memory, close_opened),
+        cmocka_unit_test_teardown(test_large_source, close_opened),
+        cmocka_unit_test_teardown(test_too_large, close_opened),
+        cmocka_unit_test_teardown(test_large_log, close_opened),
+        cmocka_unit_test_teardown(test_death_at_the_start, close_opened),
+        cmocka_unit_test_teardown(test_idle, close_opened),
+        cmocka_unit_test_teardown(test_nothing_stays, close_opened),
+        cmocka_unit_test_teardown(test_close_at_any_time, close_opened),
+        cmocka_unit_test_teardown(test_helper_does_not_start, close_opened),
     };
 
     if (compile_helper_wanted(argc, argv))

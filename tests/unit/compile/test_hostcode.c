@@ -1,20 +1,12 @@
 /* What is left of a source when its host code is blanked: everything that a kernel may need, in its place. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "compile/hostcode.h"
+#include "tests/support/unit.h"
 
 #include "hostcode_vectors.h"
 
 #define KERNEL "__global__ void k(float *a) { a[0] = 1; }\n"
 
-static void what_is_all_for_the_device_is_unchanged(void **state)
+TEST(what_is_all_for_the_device_is_unchanged)
 {
     struct hostcode_text text = {.text = KERNEL, .length = strlen(KERNEL)};
 
@@ -56,7 +48,7 @@ static void drops_faulty(const char *marked, const char *expected)
     free(text.blanked);
 }
 
-static void test_faults(void **state)
+TEST(test_faults)
 {
     drops_faulty("!using std::cout;\nusing T = float;\n" KERNEL, "\nusing T = float;\n" KERNEL);
     drops_faulty("const int a = 1;\n!const std::string s =\n  \"x\";\nconstexpr int b = 2;\n" KERNEL,
@@ -81,7 +73,7 @@ static void test_faults(void **state)
 
 /* What stays and what goes, and broken texts. The interpreter, in Python, has the same rules; both run
  * tests/vectors/hostcode.json. */
-static void what_is_left_is_what_the_interpreter_leaves(void **state)
+TEST(what_is_left_is_what_the_interpreter_leaves)
 {
     for (size_t i = 0; i < sizeof(hostcode) / sizeof(hostcode[0]); i++) {
         struct hostcode_text texts[HOSTCODE_TEXTS];
@@ -102,15 +94,4 @@ static void what_is_left_is_what_the_interpreter_leaves(void **state)
             free(exact[j]);
         }
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_faults),
-        cmocka_unit_test(what_is_all_for_the_device_is_unchanged),
-        cmocka_unit_test(what_is_left_is_what_the_interpreter_leaves),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

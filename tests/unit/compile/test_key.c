@@ -18,7 +18,7 @@ static struct compile_input base(void)
     return (struct compile_input){"k.cu", "source", 6, files, 2, options, 2, entries, 2, "sm_90a"};
 }
 
-static void everything_counts(void **state)
+TEST(everything_counts)
 {
     unsigned char keys[VARIANTS][KEY_BYTES];
     struct compile_input in;
@@ -56,7 +56,7 @@ static void everything_counts(void **state)
                 fail_msg("variants %u and %u have the same key", i, k);
 }
 
-static void order_of_files_does_not(void **state)
+TEST(order_of_files_does_not)
 {
     unsigned char a[KEY_BYTES], b[KEY_BYTES];
     struct compile_input in = base();
@@ -68,7 +68,7 @@ static void order_of_files_does_not(void **state)
 }
 
 /* Another value here makes every file in every cache useless: then the format's number must change, too. */
-static void stays_the_same_for_ever(void **state)
+TEST(stays_the_same_for_ever)
 {
     static const char expected[] = "f7615b810168d082b1ed155c2296ca63c5e4ac24203f53299c6cb986170bb7ca";
     unsigned char key[KEY_BYTES];
@@ -80,7 +80,7 @@ static void stays_the_same_for_ever(void **state)
     assert_string_equal(hex, expected);
 }
 
-static void reads_hexadecimal(void **state)
+TEST(reads_hexadecimal)
 {
     unsigned char key[KEY_BYTES], back[KEY_BYTES];
     char hex[KEY_HEX + 2];
@@ -100,16 +100,4 @@ static void reads_hexadecimal(void **state)
     hex[7] = 'A';
     assert_false(key_from_hex(hex, back));
     assert_false(key_from_hex("", back));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(everything_counts),
-        cmocka_unit_test(order_of_files_does_not),
-        cmocka_unit_test(stays_the_same_for_ever),
-        cmocka_unit_test(reads_hexadecimal),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -52,7 +52,7 @@ static void refused(const char *in, const char *key)
     assert_string_equal(e.details[0].text, key);
 }
 
-static void one_spelling(void **state)
+TEST(one_spelling)
 {
     becomes("", "");
     becomes("-use_fast_math", "--use_fast_math");
@@ -71,7 +71,7 @@ static void one_spelling(void **state)
     becomes("-w\n-std=c++20\n-G", "--std=c++20\n--device-debug\n--disable-warnings");
 }
 
-static void drops_what_changes_nothing(void **state)
+OPENING_TEST(drops_what_changes_nothing)
 {
     becomes("-ftz=false\n-prec-div=true\n-prec-sqrt=true\n-fmad=true\n-rdc=false", "");
     becomes("-ftz=true\n-prec-div=false\n--prec-sqrt=false\n--fmad=false",
@@ -82,7 +82,7 @@ static void drops_what_changes_nothing(void **state)
 }
 
 /* As nvcc and torch's users give them. */
-static void takes_options_of_nvcc(void **state)
+TEST(takes_options_of_nvcc)
 {
     struct options o;
     struct error e;
@@ -106,7 +106,7 @@ static void takes_options_of_nvcc(void **state)
     assert_non_null(strstr(e.message, "asks for sm_80, and the code is for sm_90a"));
 }
 
-static void macros(void **state)
+OPENING_TEST(macros)
 {
     becomes("-DN=4", "--define-macro=N=4");
     becomes("-D\nN=4", "--define-macro=N=4");
@@ -129,7 +129,7 @@ static void macros(void **state)
     refused("-DA=\xff", "options[0]");
 }
 
-static void include_paths(void **state)
+TEST(include_paths)
 {
     struct options o;
     struct error e;
@@ -152,7 +152,7 @@ static void include_paths(void **state)
     assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
 }
 
-static void everything_else_is_refused(void **state)
+OPENING_TEST(everything_else_is_refused)
 {
     static const char *const options[] = {
         "-arch=sm_80",
@@ -223,7 +223,7 @@ static void everything_else_is_refused(void **state)
     assert_non_null(strstr(e.message, "-Xptxas="));        /* and nothing of that is cut off */
 }
 
-static void too_many_or_too_long(void **state)
+TEST(too_many_or_too_long)
 {
     const char *texts[OPTIONS_MAX + 1];
     static char text[OPTIONS_MAX_LENGTH + 2];
@@ -279,7 +279,7 @@ static void bad_input(const struct compile_input *in, enum error_code code, cons
     assert_string_equal(e.details[0].text, key);
 }
 
-static void checks_entries(void **state)
+OPENING_TEST(checks_entries)
 {
     static const char *const bad[] = {"", "f;", "f\"", "f\\", "f#", "f\n", "f`", "f@", "\xc3", "f\xed\xa0\x80"};
     static const char *const good[] = {"f", "_f$1", "f<int, 'a'>", "&ns::f<sizeof(int) * 2>", "größe", "f<S{1}>"};
@@ -319,7 +319,7 @@ static void checks_entries(void **state)
     assert_int_equal(options_check_input(&in, 1000, &e), 0);
 }
 
-static void checks_sources(void **state)
+TEST(checks_sources)
 {
     struct compile_file files[OPTIONS_MAX_FILES + 1] = {{"a.h", "x", 1}, {"a.h", "y", 1}};
     static char big[2000];
@@ -353,7 +353,7 @@ static void checks_sources(void **state)
     bad_input(&in, ERROR_INVALID_ARGUMENT, "name");
 }
 
-static void checks_architectures(void **state)
+OPENING_TEST(checks_architectures)
 {
     static const char *const bad[] = {"",       "sm_",     "sm_9",   "sm_1000", "compute_90",
                                       "sm_90b", "sm_90ax", "sm_90 ", "SM_90"};
@@ -369,17 +369,4 @@ static void checks_architectures(void **state)
         in.arch = good[i];
         assert_int_equal(options_check_input(&in, 1000, &e), 0);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_spelling),          OPENING_TEST(drops_what_changes_nothing),
-        cmocka_unit_test(takes_options_of_nvcc), OPENING_TEST(macros),
-        cmocka_unit_test(include_paths),         OPENING_TEST(everything_else_is_refused),
-        cmocka_unit_test(too_many_or_too_long),  OPENING_TEST(checks_entries),
-        cmocka_unit_test(checks_sources),        OPENING_TEST(checks_architectures),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,7 +12,7 @@ static struct code_service *fresh(const char *directory)
     return service_open(directory);
 }
 
-static void from_the_compiler_then_memory_then_disk(void **state)
+OPENING_TEST(from_the_compiler_then_memory_then_disk)
 {
     const char *directory = directory_new();
     struct code_service *s = fresh(directory);
@@ -41,7 +41,7 @@ static void from_the_compiler_then_memory_then_disk(void **state)
     assert_int_equal(fetch(s, "a", 4), CODE_COMPILED);
 }
 
-static void failures_are_told_and_forgotten(void **state)
+OPENING_TEST(failures_are_told_and_forgotten)
 {
     struct code_service *s = fresh(directory_new());
     struct asker a = {0}, b = {0};
@@ -70,7 +70,7 @@ static void count_answers(void *context, struct compiled *compiled, enum code_or
     compiled_unref(compiled);
 }
 
-static void without_memory_for_a_compile(void **state)
+OPENING_TEST(without_memory_for_a_compile)
 {
     struct compile_input in = input_of("a");
     struct code_service *s = fresh(directory_new());
@@ -94,7 +94,7 @@ static void without_memory_for_a_compile(void **state)
     assert_int_equal(answers, 0);
 }
 
-static void those_who_go_away(void **state)
+OPENING_TEST(those_who_go_away)
 {
     const char *directory = directory_new();
 
@@ -152,7 +152,7 @@ static void cancels_the_next_and_asks_again(struct asker *a)
     ask(&later, a->service, "a"); /* memory has it by now, or a new compile begins */
 }
 
-static void answers_may_change_everything(void **state)
+OPENING_TEST(answers_may_change_everything)
 {
     for (unsigned works = 0; works < 2; works++) {
         struct code_service *s = fresh(NULL);
@@ -194,7 +194,7 @@ static void closes_the_service(struct asker *a)
     code_service_close(a->service, note, NULL);
 }
 
-static void closing_at_any_time(void **state)
+OPENING_TEST(closing_at_any_time)
 {
     const char *directory = directory_new();
 
@@ -231,7 +231,7 @@ static void closing_at_any_time(void **state)
 }
 
 /* What the compiler gets is the normal form, also when the disk was asked before and the caller's texts are gone. */
-static void what_the_compiler_gets(void **state)
+OPENING_TEST(what_the_compiler_gets)
 {
     const char *directory = directory_new();
 
@@ -274,7 +274,7 @@ static void what_the_compiler_gets(void **state)
     }
 }
 
-static void works_without_a_usable_directory(void **state)
+OPENING_TEST(works_without_a_usable_directory)
 {
     const char *directory = directory_new();
     struct code_service *s;
@@ -287,7 +287,7 @@ static void works_without_a_usable_directory(void **state)
     assert_int_equal(fetch(s, "a", 1), CODE_MEMORY);
 }
 
-static void what_memory_has_no_room_for(void **state)
+OPENING_TEST(what_memory_has_no_room_for)
 {
     const char *directory = directory_new();
     struct code_service *s;
@@ -304,19 +304,4 @@ static void what_memory_has_no_room_for(void **state)
     assert_int_equal(fetch(s, "a", 1), CODE_COMPILED);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        OPENING_TEST(works_without_a_usable_directory),
-        OPENING_TEST(from_the_compiler_then_memory_then_disk),
-        OPENING_TEST(failures_are_told_and_forgotten),
-        OPENING_TEST(without_memory_for_a_compile),
-        OPENING_TEST(those_who_go_away),
-        OPENING_TEST(answers_may_change_everything),
-        OPENING_TEST(closing_at_any_time),
-        OPENING_TEST(what_the_compiler_gets),
-        OPENING_TEST(what_memory_has_no_room_for),
-    };
-
-    return cmocka_run_group_tests(tests, loop_open, loop_close);
-}
+ALL_TESTS_WITH(loop_open, loop_close)

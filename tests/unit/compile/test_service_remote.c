@@ -104,7 +104,7 @@ static void answer(const struct buffer *b)
     fake_remote_answer(b->data + b->start, buffer_length(b));
 }
 
-static void without_a_key_nothing_is_sent(void **state)
+OPENING_TEST(without_a_key_nothing_is_sent)
 {
     struct code_service *s = fresh(NULL, FOREVER_MS, false);
     struct asker a = {0};
@@ -121,7 +121,7 @@ static void without_a_key_nothing_is_sent(void **state)
 }
 
 /* The compiler is done while the answer is being looked at. */
-static void a_race_to_the_end(void **state)
+OPENING_TEST(a_race_to_the_end)
 {
     const struct buffer body = sign("a", 7);
     struct code_service *s = fresh(NULL, 0, false);
@@ -138,7 +138,7 @@ static void a_race_to_the_end(void **state)
     assert_int_equal(fake_remote_good(), 1); /* it was right, and counts as that */
 }
 
-static void a_source_that_is_wrong_ends_the_question(void **state)
+OPENING_TEST(a_source_that_is_wrong_ends_the_question)
 {
     struct code_service *s = fresh(NULL, 0, true);
     struct asker a = {0};
@@ -155,7 +155,7 @@ static void a_source_that_is_wrong_ends_the_question(void **state)
     assert_int_equal(fake_remote_puts(), 0);
 }
 
-static void where_it_rests_compiles_begin_at_once(void **state)
+OPENING_TEST(where_it_rests_compiles_begin_at_once)
 {
     const char *directory = directory_new();
 
@@ -172,7 +172,7 @@ static void where_it_rests_compiles_begin_at_once(void **state)
     }
 }
 
-static void those_who_go_away(void **state)
+OPENING_TEST(those_who_go_away)
 {
     struct code_service *s = fresh(NULL, FOREVER_MS, true);
     struct asker a = {0}, b = {0};
@@ -200,7 +200,7 @@ static void those_who_go_away(void **state)
 }
 
 /* A change of settings, or the end, at any time. */
-static void it_goes_while_it_is_asked(void **state)
+OPENING_TEST(it_goes_while_it_is_asked)
 {
     enum { TO_NONE, TO_ANOTHER, THE_END, KINDS };
     const struct buffer body = sign("a", 7);
@@ -229,7 +229,7 @@ static void it_goes_while_it_is_asked(void **state)
     }
 }
 
-static void uploads_are_bounded(void **state)
+OPENING_TEST(uploads_are_bounded)
 {
     enum { MANY = 70, BOUND = 64 };
     struct code_service *s = fresh(NULL, FOREVER_MS, true);
@@ -255,17 +255,4 @@ static void uploads_are_bounded(void **state)
     close_now(s); /* with those that are on their way */
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        OPENING_TEST(without_a_key_nothing_is_sent),
-        OPENING_TEST(a_race_to_the_end),
-        OPENING_TEST(a_source_that_is_wrong_ends_the_question),
-        OPENING_TEST(where_it_rests_compiles_begin_at_once),
-        OPENING_TEST(those_who_go_away),
-        OPENING_TEST(it_goes_while_it_is_asked),
-        OPENING_TEST(uploads_are_bounded),
-    };
-
-    return cmocka_run_group_tests(tests, make_keys, loop_close);
-}
+ALL_TESTS_WITH(make_keys, loop_close)

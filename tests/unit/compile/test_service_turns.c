@@ -114,7 +114,7 @@ static void expect_next(const char *sources)
     }
 }
 
-static void users_take_turns(void **state)
+OPENING_TEST(users_take_turns)
 {
     const char *directory = directory_new();
 
@@ -141,7 +141,7 @@ static void users_take_turns(void **state)
 }
 
 /* Somebody's second program does not wait for all that the first one has asked for. */
-static void connections_of_a_user_take_turns(void **state)
+OPENING_TEST(connections_of_a_user_take_turns)
 {
     struct code_service *s = service_of_few(NULL);
     struct asker first[6] = {0}, second[2] = {0}, other = {0};
@@ -155,7 +155,7 @@ static void connections_of_a_user_take_turns(void **state)
 }
 
 /* Many connections get their user no more than one. */
-static void connections_do_not_count_as_users(void **state)
+OPENING_TEST(connections_do_not_count_as_users)
 {
     static const char *const many[] = {"m0", "m1", "m2", "m3", "m4", "m5"};
     struct code_service *s = service_of_few(NULL);
@@ -170,7 +170,7 @@ static void connections_do_not_count_as_users(void **state)
 }
 
 /* Not the one whose last compile began longest ago. */
-static void the_user_with_the_fewest_running_is_next(void **state)
+OPENING_TEST(the_user_with_the_fewest_running_is_next)
 {
     struct code_service *s = service_of_few(NULL);
     struct asker a[2] = {0}, b[2] = {0};
@@ -185,7 +185,7 @@ static void the_user_with_the_fewest_running_is_next(void **state)
 }
 
 /* The turn of somebody who has gone is nobody's. */
-static void turns_of_those_who_leave_are_gone(void **state)
+OPENING_TEST(turns_of_those_who_leave_are_gone)
 {
     struct code_service *s = service_of_few(NULL);
     struct asker a[4] = {0}, left = {0};
@@ -197,7 +197,7 @@ static void turns_of_those_who_leave_are_gone(void **state)
 }
 
 /* Where users can only take turns, each has a while that nobody interrupts. */
-static void slices_of_time(void **state)
+OPENING_TEST(slices_of_time)
 {
     struct code_service *s = service_of_few(NULL);
     struct asker a = {0}, b = {0}, c = {0}, late = {0};
@@ -225,7 +225,7 @@ static void slices_of_time(void **state)
     assert_int_equal(code_service_counters(s).compiles, 4);
 }
 
-static void a_join_brings_its_turn_at_once(void **state)
+OPENING_TEST(a_join_brings_its_turn_at_once)
 {
     struct code_service *s = service_of_few(NULL);
     struct asker a[3] = {0}, joined = {0};
@@ -240,7 +240,7 @@ static void a_join_brings_its_turn_at_once(void **state)
 }
 
 /* No more are paused than may run; the next one begins anew, and fails when it has lost too much. */
-static void what_is_paused_is_bounded(void **state)
+OPENING_TEST(what_is_paused_is_bounded)
 {
     struct code_service *s = service_of(1, NULL);
     struct asker a = {0}, b = {0}, c = {0}, again = {0}, d = {0};
@@ -267,7 +267,7 @@ static void what_is_paused_is_bounded(void **state)
     assert_string_equal(again.message, "the source does not compile; other users' compiles interrupted it 1 time");
 }
 
-static void what_is_lost_is_bounded(void **state)
+OPENING_TEST(what_is_lost_is_bounded)
 {
     struct code_service *s = service_of(1, NULL);
     struct asker a = {0}, b = {0}, c = {0};
@@ -289,7 +289,7 @@ static void what_is_lost_is_bounded(void **state)
     assert_int_equal(code_service_counters(s).failures, 1);
 }
 
-static void where_nothing_can_be_paused(void **state)
+OPENING_TEST(where_nothing_can_be_paused)
 {
     struct code_service *s = service_of_few(NULL);
     struct asker a[2] = {0}, b = {0};
@@ -301,7 +301,7 @@ static void where_nothing_can_be_paused(void **state)
     expect_next("b");
 }
 
-static void those_who_leave_make_room(void **state)
+OPENING_TEST(those_who_leave_make_room)
 {
     static const char *const sources[] = {"a", "b", "c", "d", "e"};
     struct code_service *s = service_of_few(NULL);
@@ -322,7 +322,7 @@ static void those_who_leave_make_room(void **state)
     close_now(s); /* with two that compile */
 }
 
-static void closing_while_some_wait(void **state)
+OPENING_TEST(closing_while_some_wait)
 {
     struct code_service *s = service_of_few(NULL);
     struct asker a[4] = {0};
@@ -333,7 +333,7 @@ static void closing_while_some_wait(void **state)
         assert_int_equal(a[i].answers, 0);
 }
 
-static void without_memory_later(void **state)
+OPENING_TEST(without_memory_later)
 {
     struct code_service *s = service_of_few(NULL);
     struct asker a[4] = {0};
@@ -348,23 +348,4 @@ static void without_memory_later(void **state)
     assert_int_equal(a[1].answers, 1);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        OPENING_TEST(users_take_turns),
-        OPENING_TEST(connections_of_a_user_take_turns),
-        OPENING_TEST(connections_do_not_count_as_users),
-        OPENING_TEST(the_user_with_the_fewest_running_is_next),
-        OPENING_TEST(turns_of_those_who_leave_are_gone),
-        OPENING_TEST(slices_of_time),
-        OPENING_TEST(a_join_brings_its_turn_at_once),
-        OPENING_TEST(what_is_paused_is_bounded),
-        OPENING_TEST(what_is_lost_is_bounded),
-        OPENING_TEST(where_nothing_can_be_paused),
-        OPENING_TEST(those_who_leave_make_room),
-        OPENING_TEST(closing_while_some_wait),
-        OPENING_TEST(without_memory_later),
-    };
-
-    return cmocka_run_group_tests(tests, loop_open, loop_close);
-}
+ALL_TESTS_WITH(loop_open, loop_close)

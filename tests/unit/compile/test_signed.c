@@ -89,7 +89,7 @@ static void taken(const struct buffer *b, const struct signed_trust *trust, uint
     compiled_unref(wanted);
 }
 
-static void every_bit_counts(void **state)
+TEST(every_bit_counts)
 {
     struct signed_trust trust = trust_of(0);
     struct buffer b = sign(1, 0);
@@ -111,7 +111,7 @@ static void every_bit_counts(void **state)
     buffer_free(&b);
 }
 
-static void others(void **state)
+TEST(others)
 {
     struct signed_trust trust = trust_of(0), nobody = {0}, both = trust_of(1);
     struct buffer b = sign(1, 0), by_other = sign(1, 1);
@@ -131,7 +131,7 @@ static void others(void **state)
 
 /* A signer who signs nonsense is trusted, and still no binary reaches a device that its own description does not fit.
  */
-static void what_a_signer_must_not_sign(void **state)
+TEST(what_a_signer_must_not_sign)
 {
     struct signed_trust trust = trust_of(0);
     struct compiled *c = module_new(1, 1000);
@@ -145,7 +145,7 @@ static void what_a_signer_must_not_sign(void **state)
     buffer_free(&b);
 }
 
-static void age(void **state)
+TEST(age)
 {
     struct signed_trust trust = trust_of(0);
     struct buffer b = sign(1, 0);
@@ -157,7 +157,7 @@ static void age(void **state)
     buffer_free(&b);
 }
 
-static void keys_and_their_files(void **state)
+TEST(keys_and_their_files)
 {
     struct signing_key again, other;
     unsigned char public[SIGNING_PUBLIC_BYTES];
@@ -190,7 +190,7 @@ static void put(const char *name, const char *text)
     file_write(in_folder(name), text, strlen(text));
 }
 
-static void files_that_are_no_keys(void **state)
+TEST(files_that_are_no_keys)
 {
     static const char *const texts[] = {"",
                                         "#",
@@ -212,7 +212,7 @@ static void files_that_are_no_keys(void **state)
     }
 }
 
-static void credentials(void **state)
+TEST(credentials)
 {
     static const struct {
         const char *text, *value; /* NULL: refused */
@@ -235,17 +235,4 @@ static void credentials(void **state)
     assert_null(strstr(e.message, "secret\"")); /* the secret is in no message */
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_bit_counts),
-        cmocka_unit_test(others),
-        cmocka_unit_test(what_a_signer_must_not_sign),
-        cmocka_unit_test(age),
-        cmocka_unit_test(keys_and_their_files),
-        cmocka_unit_test(files_that_are_no_keys),
-        cmocka_unit_test(credentials),
-    };
-
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+ALL_TESTS_WITH(set_up, tear_down)

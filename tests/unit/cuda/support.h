@@ -3,16 +3,10 @@
 #ifndef KOPS_TEST_CUDA_SUPPORT_H
 #define KOPS_TEST_CUDA_SUPPORT_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "backend/backend.h"
 #include "backend/memfd.h"
 #include "standin_cuda/control.h"
+#include "tests/support/unit.h"
 #include "tests/unit/memory_id_of.h"
 #include "tests/unit/opened.h"
 
@@ -37,7 +31,7 @@ int teardown(void **state); /* nothing was misused, and unless the device is los
 int end_test(void **state);
 void begin_tests(void);
 void expect_memory_as_at_begin(void);
-#define CUDA_TEST(test) cmocka_unit_test_teardown(test, end_test)
+#define CUDA_TEST(test) TEST_WITH(test, NULL, end_test)
 void expect_nothing_lives(void);
 
 /* ---- the control page ---- */

@@ -26,7 +26,7 @@ static uint64_t all_calls(void)
     return sum;
 }
 
-static void test_a_device_is_left_behind_with_its_endless_kernel(void **state)
+CUDA_TEST(test_a_device_is_left_behind_with_its_endless_kernel)
 {
     struct backend_memory *m = device_memory(BYTES), *host = host_memory(BYTES);
     struct backend_stream *stuck = stream_open(), *busy = stream_open(), *another;
@@ -74,11 +74,4 @@ static void test_a_device_is_left_behind_with_its_endless_kernel(void **state)
     assert_int_equal(all_calls(), calls_before);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        CUDA_TEST(test_a_device_is_left_behind_with_its_endless_kernel),
-    };
-
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+ALL_TESTS_WITH(setup, teardown)

@@ -49,7 +49,7 @@ static void run_a_job_on(struct backend_device *d)
     close_opened(NULL);
 }
 
-static void test_facts_need_no_context(void **state)
+TEST(test_facts_need_no_context)
 {
     struct kernel_limits limits;
     int64_t contexts;
@@ -82,7 +82,7 @@ static void *activate(void *argument)
     return backend->activate(d, &e) < 0 ? NULL : d;
 }
 
-static void test_any_thread_makes_a_device_active(void **state)
+TEST(test_any_thread_makes_a_device_active)
 {
     pthread_t threads[2];
     void *active;
@@ -100,7 +100,7 @@ static void test_any_thread_makes_a_device_active(void **state)
     close_all();
 }
 
-static void test_only_an_active_device_has_a_context(void **state)
+TEST(test_only_an_active_device_has_a_context)
 {
     struct error e;
 
@@ -112,7 +112,7 @@ static void test_only_an_active_device_has_a_context(void **state)
 }
 
 /* Every call of the driver that activate() makes fails once. */
-static void test_after_a_failure_the_device_is_as_it_was(void **state)
+TEST(test_after_a_failure_the_device_is_as_it_was)
 {
     static const char *const functions[] = {
         "cuDevicePrimaryCtxRetain",    "cuCtxSetCurrent",  "cuStreamCreate", "cuMemPoolCreate",
@@ -165,7 +165,7 @@ static int open_set(struct device_set *set, char *ret_log, size_t size)
     return r;
 }
 
-static void test_a_device_that_cannot_be_active_is_left_out(void **state)
+TEST(test_a_device_that_cannot_be_active_is_left_out)
 {
     struct device_set set;
     char uuid[48], log[4096];
@@ -185,7 +185,7 @@ static void test_a_device_that_cannot_be_active_is_left_out(void **state)
     expect_nothing_lives();
 }
 
-static void test_a_machine_whose_devices_cannot_be_active_has_none(void **state)
+TEST(test_a_machine_whose_devices_cannot_be_active_has_none)
 {
     struct device_set set;
     char log[4096];
@@ -208,24 +208,11 @@ static void expect_exclusive(const char *attributes, bool exclusive)
     unsetenv("KOPS_STANDIN_ATTRIBUTES");
 }
 
-static void test_a_device_says_whether_it_is_exclusive(void **state)
+TEST(test_a_device_says_whether_it_is_exclusive)
 {
     expect_exclusive("20=0", false);
     expect_exclusive("20=3", true);
     expect_exclusive("20=3,133=1", false); /* the MPS server has it, and takes clients */
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_only_an_active_device_has_a_context),
-        cmocka_unit_test(test_facts_need_no_context),
-        cmocka_unit_test(test_any_thread_makes_a_device_active),
-        cmocka_unit_test(test_after_a_failure_the_device_is_as_it_was),
-        cmocka_unit_test(test_a_device_that_cannot_be_active_is_left_out),
-        cmocka_unit_test(test_a_machine_whose_devices_cannot_be_active_has_none),
-        cmocka_unit_test(test_a_device_says_whether_it_is_exclusive),
-    };
-
-    return cmocka_run_group_tests(tests, two_devices, NULL);
-}
+ALL_TESTS_WITH(two_devices, NULL)

@@ -25,7 +25,7 @@ static void expect_product(const struct view *views, double beta, const char *va
     assert_int_equal(*wrong, 0);
 }
 
-static void test_every_orientation(void **state)
+OPENING_TEST(test_every_orientation)
 {
     const int64_t m = 5, n = 7, k = 3;
 
@@ -41,7 +41,7 @@ static void test_every_orientation(void **state)
     }
 }
 
-static void test_batches(void **state)
+OPENING_TEST(test_batches)
 {
     struct view plain[] = {
         {.memory = memory[0], .rank = 3, .shape = {6, 4, 3}},
@@ -80,7 +80,7 @@ static void test_batches(void **state)
     expect_product(twice_crossed, 0.5, "cublaslt");
 }
 
-static void test_what_it_cannot_express_runs_tiled(void **state)
+OPENING_TEST(test_what_it_cannot_express_runs_tiled)
 {
     struct view gaps[] = {strided(0, 0, 5, 3, 10, 2), MATRIX(memory[1], 3, 7), MATRIX(memory[2], 5, 7)};
     struct view broadcast[] = {strided(0, 0, 5, 3, 0, 1), MATRIX(memory[1], 3, 7), MATRIX(memory[2], 5, 7)};
@@ -105,7 +105,7 @@ static void test_what_it_cannot_express_runs_tiled(void **state)
     assert_string_equal(e.details[0].text, "attrs.variant");
 }
 
-static void test_the_second_request_asks_no_heuristic(void **state)
+OPENING_TEST(test_the_second_request_asks_no_heuristic)
 {
     struct view views[] = {MATRIX(memory[0], 11, 12), MATRIX(memory[1], 12, 13), MATRIX(memory[2], 11, 13)};
     unsigned before = *heuristics;
@@ -129,7 +129,7 @@ static void test_the_second_request_asks_no_heuristic(void **state)
     assert_int_equal(*wrong, 0);
 }
 
-static void test_many_shapes_keep_the_cache_bounded(void **state)
+OPENING_TEST(test_many_shapes_keep_the_cache_bounded)
 {
     unsigned before = *heuristics;
     struct test_job t;
@@ -149,7 +149,7 @@ static void test_many_shapes_keep_the_cache_bounded(void **state)
     assert_int_equal(*wrong, 0);
 }
 
-static void test_f32_uses_tf32_only_when_allowed(void **state)
+OPENING_TEST(test_f32_uses_tf32_only_when_allowed)
 {
     struct view views[] = {MATRIX(memory[0], 5, 3), MATRIX(memory[1], 3, 7), MATRIX(memory[2], 5, 7)};
     struct test_job t;
@@ -200,7 +200,7 @@ static void expect_linear(const struct view *views, unsigned activation, const c
         }
 }
 
-static void test_biases_and_activations(void **state)
+OPENING_TEST(test_biases_and_activations)
 {
     struct view views[] = {MATRIX(memory[0], 9, 5),
                            MATRIX(memory[1], 5, 8),
@@ -231,7 +231,7 @@ static void test_biases_and_activations(void **state)
     assert_int_equal(*wrong, 0);
 }
 
-static void test_no_algorithm_means_tiled(void **state)
+OPENING_TEST(test_no_algorithm_means_tiled)
 {
     struct view views[] = {MATRIX(memory[0], 21, 22), MATRIX(memory[1], 22, 23), MATRIX(memory[2], 21, 23)};
     unsigned before = *heuristics;
@@ -251,7 +251,7 @@ static void test_no_algorithm_means_tiled(void **state)
     unsetenv("FAKE_BLASLT");
 }
 
-static void test_no_memory_for_a_workspace_means_tiled(void **state)
+OPENING_TEST(test_no_memory_for_a_workspace_means_tiled)
 {
     struct view views[] = {MATRIX(memory[0], 5, 3), MATRIX(memory[1], 3, 7), MATRIX(memory[2], 5, 7)};
     struct backend_stream *fresh = stream_open();
@@ -273,7 +273,7 @@ static void test_no_memory_for_a_workspace_means_tiled(void **state)
 }
 
 /* The library has no word for that; the job's error is the driver's. Last: nothing works after it. */
-static void test_a_broken_context_is_the_drivers_error(void **state)
+OPENING_TEST(test_a_broken_context_is_the_drivers_error)
 {
     struct view views[] = {MATRIX(memory[0], 5, 3), MATRIX(memory[1], 3, 7), MATRIX(memory[2], 5, 7)};
     struct test_job t;
@@ -290,20 +290,4 @@ static void test_a_broken_context_is_the_drivers_error(void **state)
     assert_true(t.job.started_ns != 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        OPENING_TEST(test_every_orientation),
-        OPENING_TEST(test_batches),
-        OPENING_TEST(test_what_it_cannot_express_runs_tiled),
-        OPENING_TEST(test_the_second_request_asks_no_heuristic),
-        OPENING_TEST(test_biases_and_activations),
-        OPENING_TEST(test_f32_uses_tf32_only_when_allowed),
-        OPENING_TEST(test_no_algorithm_means_tiled),
-        OPENING_TEST(test_no_memory_for_a_workspace_means_tiled),
-        OPENING_TEST(test_many_shapes_keep_the_cache_bounded),
-        OPENING_TEST(test_a_broken_context_is_the_drivers_error),
-    };
-
-    return cmocka_run_group_tests(tests, open_plenty, close_all);
-}
+ALL_TESTS_WITH(open_plenty, close_all)

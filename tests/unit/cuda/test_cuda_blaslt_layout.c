@@ -1,14 +1,7 @@
 /* How batches that no single stride describes become calls of cuBLASLt. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <string.h>
-
 #include "blaslt/blaslt.h"
 #include "blaslt/layout.h"
+#include "tests/support/unit.h"
 
 enum { WIDTH = 64 };
 
@@ -30,7 +23,7 @@ static struct plan scores(int64_t batch, int64_t heads, int64_t rows)
     return plan;
 }
 
-static void every_product_is_in_one_call(void **state)
+TEST(every_product_is_in_one_call)
 {
     static const int64_t shapes[][3] = {{32, 40, 512}, {40, 32, 512}, {16, 17, 8}, {2, 3, 8}, {256, 300, 256}};
 
@@ -56,7 +49,7 @@ static void every_product_is_in_one_call(void **state)
     }
 }
 
-static void many_calls_are_worth_it_only_where_they_are_long(void **state)
+TEST(many_calls_are_worth_it_only_where_they_are_long)
 {
     static const int64_t shapes[][3] = {{17, 17, 8}, {32, 40, 16}, {257, 300, 512}};
 
@@ -69,7 +62,7 @@ static void many_calls_are_worth_it_only_where_they_are_long(void **state)
     }
 }
 
-static void rows_begin_where_the_batches_let_them(void **state)
+TEST(rows_begin_where_the_batches_let_them)
 {
     struct plan plan = scores(32, 40, 512);
     const uint64_t addresses[STEP_MAX_OPERANDS] = {0};
@@ -83,15 +76,4 @@ static void rows_begin_where_the_batches_let_them(void **state)
     assert_int_equal(blaslt_layout(&plan, addresses, &l, &e), 0);
     for (unsigned o = 0; o < BLASLT_OPERANDS; o++)
         assert_int_equal(l.problem.alignment[o], l.source[o] == PLAN_GEMM_A ? 8 : o == BLASLT_D ? 256 : 128);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_product_is_in_one_call),
-        cmocka_unit_test(many_calls_are_worth_it_only_where_they_are_long),
-        cmocka_unit_test(rows_begin_where_the_batches_let_them),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

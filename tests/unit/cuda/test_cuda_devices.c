@@ -25,7 +25,7 @@ static int close_both(void **state)
 }
 
 /* The loop works on one device, then hands the other's work to a sleeping thread: in that one's context. */
-static void test_each_is_armed_in_its_own_context(void **state)
+CUDA_TEST(test_each_is_armed_in_its_own_context)
 {
     struct backend_stream *streams[2];
     struct backend_memory *m[2];
@@ -55,7 +55,7 @@ static void test_each_is_armed_in_its_own_context(void **state)
     }
 }
 
-static void test_host_memory_is_pinned_once_for_both(void **state)
+CUDA_TEST(test_host_memory_is_pinned_once_for_both)
 {
     struct backend_memory *m = host_memory(BYTES);
 
@@ -80,7 +80,7 @@ static void test_host_memory_is_pinned_once_for_both(void **state)
     assert_int_equal(counter(STANDIN_COUNTER_live_host_registrations), 0);
 }
 
-static void test_a_handle_of_the_other_gpu_is_refused(void **state)
+CUDA_TEST(test_a_handle_of_the_other_gpu_is_refused)
 {
     struct backend_import what = {.kind = MEMORY_CUDA_IPC, .size = BYTES};
     struct backend_memory *m;
@@ -95,7 +95,7 @@ static void test_a_handle_of_the_other_gpu_is_refused(void **state)
     assert_int_equal(counter(STANDIN_COUNTER_live_ipc_mappings), 0);
 }
 
-static void test_a_kernel_of_a_user_takes_memory_of_the_other_gpu(void **state)
+CUDA_TEST(test_a_kernel_of_a_user_takes_memory_of_the_other_gpu)
 {
     const struct backend_function *doubled;
     struct backend_memory *there, *here;
@@ -119,14 +119,4 @@ static void test_a_kernel_of_a_user_takes_memory_of_the_other_gpu(void **state)
     assert_false(backend->needs_prepare(device, &t.job));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        CUDA_TEST(test_each_is_armed_in_its_own_context),
-        CUDA_TEST(test_host_memory_is_pinned_once_for_both),
-        CUDA_TEST(test_a_handle_of_the_other_gpu_is_refused),
-        CUDA_TEST(test_a_kernel_of_a_user_takes_memory_of_the_other_gpu),
-    };
-
-    return cmocka_run_group_tests(tests, open_both, close_both);
-}
+ALL_TESTS_WITH(open_both, close_both)

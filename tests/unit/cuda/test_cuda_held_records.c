@@ -114,7 +114,9 @@ static void expect_time(const struct test_job *t)
 
 /* ---- exact times ---- */
 
-static void test_a_backlog_has_all_its_times(void **state)
+#define HELD(name) TEST_WITH(name, begin, end)
+
+HELD(test_a_backlog_has_all_its_times)
 {
     for (unsigned i = 0; i < BACKLOG; i++)
         begin_job(i, custom.stream, TIMING_EXACT);
@@ -133,7 +135,7 @@ static void test_a_backlog_has_all_its_times(void **state)
     }
 }
 
-static void test_another_streams_kernels_hold_back(void **state)
+HELD(test_another_streams_kernels_hold_back)
 {
     struct backend_stream *other = stream_open();
 
@@ -153,7 +155,7 @@ static void test_another_streams_kernels_hold_back(void **state)
     }
 }
 
-static void test_a_busy_stream_does_not_wait_for_ever(void **state)
+HELD(test_a_busy_stream_does_not_wait_for_ever)
 {
     begin_job(0, custom.stream, TIMING_EXACT);
     begin_job(1, custom.stream, TIMING_EXACT);
@@ -171,7 +173,7 @@ static void test_a_busy_stream_does_not_wait_for_ever(void **state)
 }
 
 /* A flush costs 20 us, and the loop polls without a pause. */
-static void test_flushes_have_pauses(void **state)
+HELD(test_flushes_have_pauses)
 {
     begin_job(0, custom.stream, TIMING_EXACT);
     begin_job(1, custom.stream, TIMING_EXACT);
@@ -188,7 +190,7 @@ static void test_flushes_have_pauses(void **state)
 }
 
 /* What was held back need not be there at the first flush behind the last kernel. */
-static void test_the_end_of_a_backlog_has_some_time(void **state)
+HELD(test_the_end_of_a_backlog_has_some_time)
 {
     begin_job(0, custom.stream, TIMING_EXACT);
     begin_job(1, custom.stream, TIMING_EXACT);
@@ -210,7 +212,7 @@ static void test_the_end_of_a_backlog_has_some_time(void **state)
     }
 }
 
-static void test_a_record_that_is_lost_is_given_up(void **state)
+HELD(test_a_record_that_is_lost_is_given_up)
 {
     begin_job(0, custom.stream, TIMING_EXACT);
     nothing_comes = true;
@@ -225,7 +227,7 @@ static void test_a_record_that_is_lost_is_given_up(void **state)
 }
 
 /* However late the backend looks: what CUPTI has is asked for first. */
-static void test_nothing_is_given_up_unasked(void **state)
+HELD(test_nothing_is_given_up_unasked)
 {
     begin_job(0, custom.stream, TIMING_EXACT);
     begin_job(1, custom.stream, TIMING_EXACT);
@@ -240,7 +242,7 @@ static void test_nothing_is_given_up_unasked(void **state)
 }
 
 /* A job that repeats goes on: its last executions keep their times. */
-static void test_many_executions_outrun_their_records(void **state)
+HELD(test_many_executions_outrun_their_records)
 {
     struct test_job *t = &jobs[0];
     struct error e;
@@ -270,7 +272,7 @@ static void let_statistic_end(unsigned number)
         backend->poll(device);
 }
 
-static void test_statistics_wait_for_a_pause(void **state)
+HELD(test_statistics_wait_for_a_pause)
 {
     for (unsigned i = 0; i < BACKLOG; i++)
         begin_job(i, custom.stream, TIMING_STATISTIC);
@@ -286,7 +288,7 @@ static void test_statistics_wait_for_a_pause(void **state)
     assert_int_equal(told.count, BACKLOG);
 }
 
-static void test_statistics_do_not_wait_for_ever(void **state)
+HELD(test_statistics_do_not_wait_for_ever)
 {
     for (unsigned i = 0; i < 3; i++)
         begin_job(i, custom.stream, TIMING_STATISTIC);
@@ -297,18 +299,4 @@ static void test_statistics_do_not_wait_for_ever(void **state)
     let_statistic_end(2);
     backend->arm(device);
     assert_int_equal(told.count, 2);
-}
-
-int main(void)
-{
-#define HELD(name) cmocka_unit_test_setup_teardown(name, begin, end)
-    const struct CMUnitTest tests[] = {
-        HELD(test_a_backlog_has_all_its_times),          HELD(test_another_streams_kernels_hold_back),
-        HELD(test_a_busy_stream_does_not_wait_for_ever), HELD(test_flushes_have_pauses),
-        HELD(test_the_end_of_a_backlog_has_some_time),   HELD(test_a_record_that_is_lost_is_given_up),
-        HELD(test_nothing_is_given_up_unasked),          HELD(test_many_executions_outrun_their_records),
-        HELD(test_statistics_wait_for_a_pause),          HELD(test_statistics_do_not_wait_for_ever),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,7 +7,7 @@
 
 enum { N = 1000 };
 
-static void test_few_executions_are_ahead_and_cancel_stops_the_rest(void **state)
+CUDA_TEST(test_few_executions_are_ahead_and_cancel_stops_the_rest)
 {
     struct backend_memory *a = device_memory(N * sizeof(float)), *out = device_memory(N * sizeof(float));
     int64_t launches = counter(STANDIN_COUNTER_launches);
@@ -48,7 +48,7 @@ static unsigned thread_count(void)
     return count;
 }
 
-static void test_a_waiting_loop_asks_the_driver_nothing(void **state)
+CUDA_TEST(test_a_waiting_loop_asks_the_driver_nothing)
 {
     struct backend_memory *m = device_memory(N * sizeof(float));
     uint64_t queries;
@@ -75,7 +75,7 @@ static void test_a_waiting_loop_asks_the_driver_nothing(void **state)
     finish(&t);
 }
 
-static void test_steady_jobs_make_no_events(void **state)
+CUDA_TEST(test_steady_jobs_make_no_events)
 {
     struct backend_memory *m = device_memory(N * sizeof(float));
     struct backend_stream *stream = stream_open();
@@ -91,7 +91,7 @@ static void test_steady_jobs_make_no_events(void **state)
     assert_int_equal(counter(STANDIN_COUNTER_events), events);
 }
 
-static void test_no_driver_is_no_error(void **state)
+CUDA_TEST(test_no_driver_is_no_error)
 {
     static const char *const drivers[] = {"none", "/nonexistent/libcuda.so.1"};
     struct backend_host host = {0};
@@ -107,14 +107,4 @@ static void test_no_driver_is_no_error(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        CUDA_TEST(test_no_driver_is_no_error),
-        CUDA_TEST(test_few_executions_are_ahead_and_cancel_stops_the_rest),
-        CUDA_TEST(test_a_waiting_loop_asks_the_driver_nothing),
-        CUDA_TEST(test_steady_jobs_make_no_events),
-    };
-
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+ALL_TESTS_WITH(setup, teardown)

@@ -32,7 +32,7 @@ static const char *detail(const struct error *e, const char *key)
 
 /* ---- code ---- */
 
-static void test_functions_tell_what_they_need(void **state)
+CUDA_TEST(test_functions_tell_what_they_need)
 {
     struct backend_function f;
     struct error e;
@@ -47,7 +47,7 @@ static void test_functions_tell_what_they_need(void **state)
     assert_non_null(strstr(e.message, "nothing"));
 }
 
-static void test_other_code_is_refused_by_name(void **state)
+CUDA_TEST(test_other_code_is_refused_by_name)
 {
     struct backend_code *other;
     unsigned char *image;
@@ -70,7 +70,7 @@ static void test_other_code_is_refused_by_name(void **state)
 }
 
 /* The driver is not told an image's size: what is cut off anywhere must not reach it. */
-static void test_code_that_is_cut_off_never_reaches_the_driver(void **state)
+CUDA_TEST(test_code_that_is_cut_off_never_reaches_the_driver)
 {
     static const char text[64] = "// no cubin, however long: __global__ void f() {}";
     struct backend_code *other;
@@ -105,7 +105,7 @@ static void test_code_that_is_cut_off_never_reaches_the_driver(void **state)
 
 /* ---- jobs in device memory ---- */
 
-static void test_dynamic_shared_memory_up_to_all_of_it(void **state)
+CUDA_TEST(test_dynamic_shared_memory_up_to_all_of_it)
 {
     struct backend_memory *in = device_memory(BYTES), *out = device_memory(BYTES);
     struct test_job t;
@@ -120,7 +120,7 @@ static void test_dynamic_shared_memory_up_to_all_of_it(void **state)
     assert_true(floats(out)[0] == expected);
 }
 
-static void test_a_launch_that_the_driver_refuses_fails_its_job_only(void **state)
+CUDA_TEST(test_a_launch_that_the_driver_refuses_fails_its_job_only)
 {
     struct backend_memory *out = device_memory(BYTES);
     struct backend_stream *stream = stream_open();
@@ -145,7 +145,7 @@ static void test_a_launch_that_the_driver_refuses_fails_its_job_only(void **stat
 /* ---- shared host memory ---- */
 
 /* What another job writes between the elements of a strided output meanwhile is not undone. */
-static void test_gaps_of_an_output_are_not_written(void **state)
+CUDA_TEST(test_gaps_of_an_output_are_not_written)
 {
     struct backend_memory *in = host_memory(BYTES), *out = host_memory(BYTES);
     struct arg target = OUT(out, 100);
@@ -168,7 +168,7 @@ static void test_gaps_of_an_output_are_not_written(void **state)
 }
 
 /* Tensors that overlap, where the kernel allows it, are one memory on the device, too. */
-static void test_overlapping_tensors_overlap_on_the_device(void **state)
+CUDA_TEST(test_overlapping_tensors_overlap_on_the_device)
 {
     struct backend_memory *m = host_memory(BYTES);
     struct arg in = IN(m, 10), out = OUT(m, 10);
@@ -184,17 +184,4 @@ static void test_overlapping_tensors_overlap_on_the_device(void **state)
         assert_true(floats(m)[i] == (i > 20 && i < 31 ? (float)(1 << (i - 20)) : 1));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        CUDA_TEST(test_functions_tell_what_they_need),
-        CUDA_TEST(test_other_code_is_refused_by_name),
-        CUDA_TEST(test_code_that_is_cut_off_never_reaches_the_driver),
-        CUDA_TEST(test_dynamic_shared_memory_up_to_all_of_it),
-        CUDA_TEST(test_a_launch_that_the_driver_refuses_fails_its_job_only),
-        CUDA_TEST(test_gaps_of_an_output_are_not_written),
-        CUDA_TEST(test_overlapping_tensors_overlap_on_the_device),
-    };
-
-    return cmocka_run_group_tests(tests, setup_kernels, teardown);
-}
+ALL_TESTS_WITH(setup_kernels, teardown)

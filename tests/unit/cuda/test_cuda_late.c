@@ -71,7 +71,7 @@ static void run_square(void)
 }
 
 /* CUPTI is tried once a process: this test comes first. */
-static void test_cupti_starts_with_the_context(void **state)
+TEST(test_cupti_starts_with_the_context)
 {
     test_config.cuda_cupti_early = true;
     open_late("none");
@@ -81,7 +81,7 @@ static void test_cupti_starts_with_the_context(void **state)
 }
 
 /* Without it gemms go on, and are not prepared for each time. */
-static void test_a_library_that_is_not_there(void **state)
+TEST(test_a_library_that_is_not_there)
 {
     open_late("/nonexistent/libcublasLt.so");
     assert_true(run_gemm(5, "tiled"));
@@ -90,7 +90,7 @@ static void test_a_library_that_is_not_there(void **state)
     close_device();
 }
 
-static void test_the_first_gemm_loads_the_library(void **state)
+TEST(test_the_first_gemm_loads_the_library)
 {
     open_late(KOPS_FAKE_BLASLT);
     assert_string_equal(backend->variants(device, op_get(OP_GEMM), DTYPE_F32)[0], "cublaslt");
@@ -103,22 +103,10 @@ static void test_the_first_gemm_loads_the_library(void **state)
 }
 
 /* The service stream and the job's. */
-static void test_streams_are_made_when_needed(void **state)
+TEST(test_streams_are_made_when_needed)
 {
     open_late("none");
     run_square();
     assert_int_equal(counter(STANDIN_COUNTER_live_streams), 2);
     close_device();
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cupti_starts_with_the_context),
-        cmocka_unit_test(test_a_library_that_is_not_there),
-        cmocka_unit_test(test_the_first_gemm_loads_the_library),
-        cmocka_unit_test(test_streams_are_made_when_needed),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,7 +44,7 @@ static void expect_gelu(const struct view *views, const char *forced, const char
         assert_true(floats(memory[2])[at] == value((unsigned)at, 3));
 }
 
-static void test_large_products_are_the_librarys(void **state)
+TEST(test_large_products_are_the_librarys)
 {
     struct view views[] = {MATRIX(memory[0], 256, 512),
                            MATRIX(memory[1], 512, 256),
@@ -61,7 +61,7 @@ static void test_large_products_are_the_librarys(void **state)
     expect_gelu(views, "", "skinny");
 }
 
-static void test_small_products_when_asked(void **state)
+TEST(test_small_products_when_asked)
 {
     struct view views[] = {MATRIX(memory[0], 9, 5),
                            MATRIX(memory[1], 5, 8),
@@ -77,7 +77,7 @@ static void test_small_products_when_asked(void **state)
     expect_gelu(views, "activated", "activated");
 }
 
-static void test_batches(void **state)
+TEST(test_batches)
 {
     enum { BATCHES = 3, M = 7, N = 8, K = 6 };
     /* Rows with gaps, and matrices with more. */
@@ -105,7 +105,7 @@ static void test_batches(void **state)
     }
 }
 
-static void test_it_says_what_it_is_for(void **state)
+TEST(test_it_says_what_it_is_for)
 {
     struct view views[] = {MATRIX(memory[0], 9, 5),
                            MATRIX(memory[1], 5, 8),
@@ -126,14 +126,4 @@ static void test_it_says_what_it_is_for(void **state)
     assert_non_null(strstr(e.message, "vector [n]"));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_large_products_are_the_librarys),
-        cmocka_unit_test(test_small_products_when_asked),
-        cmocka_unit_test(test_batches),
-        cmocka_unit_test(test_it_says_what_it_is_for),
-    };
-
-    return cmocka_run_group_tests(tests, open_plenty, close_all);
-}
+ALL_TESTS_WITH(open_plenty, close_all)

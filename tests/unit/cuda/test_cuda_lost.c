@@ -252,10 +252,10 @@ int main(void)
 {
     static bool yes = true, no = false;
     const struct CMUnitTest tests[] = {
-        CUDA_TEST(test_everything_fails_and_nothing_crashes),
+        cmocka_unit_test_teardown(test_everything_fails_and_nothing_crashes, end_test),
         {"jobs that had ended are done", test_jobs_that_had_ended_are_done, NULL, NULL, &no},
         {"jobs that had ended are done, whoever saw the fault", test_jobs_that_had_ended_are_done, NULL, NULL, &yes},
-        CUDA_TEST(test_a_job_that_was_never_issued_has_not_started),
+        cmocka_unit_test_teardown(test_a_job_that_was_never_issued_has_not_started, end_test),
         {"a job whose event meets the fault has not started", test_a_job_meets_the_fault, NULL, NULL, &yes},
         {"a job whose launch meets the fault may have started", test_a_job_meets_the_fault, NULL, NULL, &no},
     };

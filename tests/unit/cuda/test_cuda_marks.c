@@ -9,7 +9,7 @@
 enum { N = 1000 };
 
 /* The published vector of SipHash-2-4 for the message 00 01 … 07 under the key 00 01 … 0f. */
-static void test_the_generator_is_what_it_says(void **state)
+CUDA_TEST(test_the_generator_is_what_it_says)
 {
     struct cuda_random random = {.key = {UINT64_C(0x0706050403020100), UINT64_C(0x0f0e0d0c0b0a0908)},
                                  .drawn = UINT64_C(0x0706050403020100)};
@@ -20,7 +20,7 @@ static void test_the_generator_is_what_it_says(void **state)
     assert_memory_not_equal(other[0].key, other[1].key, sizeof(other[0].key));
 }
 
-static void test_only_outstanding_values_count(void **state)
+CUDA_TEST(test_only_outstanding_values_count)
 {
     struct cuda_marks marks = {.issued = 0};
     struct cuda_random random;
@@ -60,7 +60,7 @@ static void test_only_outstanding_values_count(void **state)
 }
 
 /* What the flag has after each of some jobs. */
-static void test_values_follow_no_rule(void **state)
+CUDA_TEST(test_values_follow_no_rule)
 {
     struct backend_memory *m = device_memory(N * sizeof(float));
     struct backend_stream *streams[2] = {stream_open(), stream_open()};
@@ -82,7 +82,7 @@ static void test_values_follow_no_rule(void **state)
     assert_int_equal(none, 0);
 }
 
-static void test_a_forged_flag_ends_nothing(void **state)
+CUDA_TEST(test_a_forged_flag_ends_nothing)
 {
     struct backend_memory *m = device_memory(N * sizeof(float));
     struct backend_stream *stream = stream_open();
@@ -115,7 +115,7 @@ static void test_a_forged_flag_ends_nothing(void **state)
 }
 
 /* Last, since the context is lost: a job whose end would never be seen fails, whichever stream it is on. */
-static void test_a_flag_that_was_overwritten_is_a_fault(void **state)
+CUDA_TEST(test_a_flag_that_was_overwritten_is_a_fault)
 {
     struct backend_memory *m = device_memory(N * sizeof(float));
     struct backend_stream *streams[2] = {stream_open(), stream_open()};
@@ -147,15 +147,4 @@ static void test_a_flag_that_was_overwritten_is_a_fault(void **state)
     gate_open(STANDIN_GATE_kernel);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        CUDA_TEST(test_the_generator_is_what_it_says),
-        CUDA_TEST(test_only_outstanding_values_count),
-        CUDA_TEST(test_values_follow_no_rule),
-        CUDA_TEST(test_a_forged_flag_ends_nothing),
-        CUDA_TEST(test_a_flag_that_was_overwritten_is_a_fault),
-    };
-
-    return cmocka_run_group_tests(tests, setup, NULL);
-}
+ALL_TESTS_WITH(setup, NULL)

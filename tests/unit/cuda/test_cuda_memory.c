@@ -5,7 +5,7 @@
 
 enum { N = 1000, BYTES = N * sizeof(float) };
 
-static void test_more_than_there_is_leaks_no_mapping(void **state)
+CUDA_TEST(test_more_than_there_is_leaks_no_mapping)
 {
     struct backend_import what = {.kind = MEMORY_CUDA_IPC, .size = BYTES + 1};
     const int64_t maps = counter(STANDIN_COUNTER_ipc_maps);
@@ -23,7 +23,7 @@ static void test_more_than_there_is_leaks_no_mapping(void **state)
     assert_int_equal(counter(STANDIN_COUNTER_ipc_maps), maps + 1); /* it was opened to find out */
 }
 
-static void test_a_driver_that_only_says_unknown_is_not_lost(void **state)
+CUDA_TEST(test_a_driver_that_only_says_unknown_is_not_lost)
 {
     struct backend_import what = {.kind = MEMORY_CUDA_IPC, .size = BYTES};
     struct backend_memory *m;
@@ -38,7 +38,7 @@ static void test_a_driver_that_only_says_unknown_is_not_lost(void **state)
     import(what.handle, BYTES);
 }
 
-static void test_a_failing_allocation_leaks_nothing(void **state)
+CUDA_TEST(test_a_failing_allocation_leaks_nothing)
 {
     static const char *const steps[] = {"cuMemGetAllocationGranularity",
                                         "cuMemCreate",
@@ -65,13 +65,4 @@ static void test_a_failing_allocation_leaks_nothing(void **state)
     assert_int_equal(e.code, ERROR_OUT_OF_MEMORY);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        CUDA_TEST(test_more_than_there_is_leaks_no_mapping),
-        CUDA_TEST(test_a_driver_that_only_says_unknown_is_not_lost),
-        CUDA_TEST(test_a_failing_allocation_leaks_nothing),
-    };
-
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+ALL_TESTS_WITH(setup, teardown)

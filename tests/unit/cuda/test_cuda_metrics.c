@@ -1,15 +1,8 @@
 /* CUPTI knows every metric, and takes them in few passes: asked of the real library, where there is one, which answers
  * for a chip that need not be here. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
 #include "counters/metrics.h"
 #include "counters/profiler.h"
+#include "tests/support/unit.h"
 
 static const struct cupti_profiling *cupti;
 
@@ -29,7 +22,7 @@ static void *host_of(const char *chip)
     return host.host;
 }
 
-static void test_every_metric_is_known(void **state)
+TEST(test_every_metric_is_known)
 {
     static const char *const chips[] = {"GH100", "GA100", "AD102"};
 
@@ -56,18 +49,10 @@ static void test_every_metric_is_known(void **state)
     }
 }
 
-static void test_an_unknown_metric_is_not_known(void **state)
+TEST(test_an_unknown_metric_is_not_known)
 {
     struct cupti_metric_properties ask = {
         .size = CUPTI_SIZE(cupti_metric_properties, type), .host = host_of("GH100"), .metric = "sm__no_such.sum"};
 
     assert_int_not_equal(cupti->metric_properties(&ask), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_metric_is_known),
-                                       cmocka_unit_test(test_an_unknown_metric_is_not_known)};
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,8 @@
 /* Occupancy: known launches on a multiprocessor of compute capability 9.0. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "counters/occupancy.h"
+#include "tests/support/unit.h"
 
 static const struct occupancy_limits SM_90 = {
     .threads = 2048, .blocks = 32, .registers = 65536, .shared = 233472, .reserved_shared = 1024};
@@ -18,7 +13,7 @@ struct known {
     enum counter_limiter limiter;
 };
 
-static void test_known_launches(void **state)
+TEST(test_known_launches)
 {
     static const struct known all[] = {
         {256, 32, 0, 100, LIMITED_BY_WARPS},       {256, 40, 0, 75, LIMITED_BY_REGISTERS},
@@ -39,7 +34,7 @@ static void test_known_launches(void **state)
     }
 }
 
-static void test_what_is_not_known(void **state)
+TEST(test_what_is_not_known)
 {
     const struct occupancy_limits none = {0};
     struct counter_launch launch = {.block = {256, 1, 1}, .registers = 32};
@@ -49,11 +44,4 @@ static void test_what_is_not_known(void **state)
     launch.block[2] = 0;
     occupancy_find(&SM_90, &launch);
     assert_true(isnan(launch.occupancy_pct));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_known_launches), cmocka_unit_test(test_what_is_not_known)};
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

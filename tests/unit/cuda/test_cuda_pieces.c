@@ -2,17 +2,10 @@
  *
  * The model: products of 16 steps along k are exact, the sum of them and of what came before is cut off to 24 bits. It
  * has 1.4e-6 of a sum of 1024 terms of one sign where an H100 has 1.7e-6, so bounds are met with a reserve of 1.25. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "compute/repack_sketch.h"
+#include "tests/support/unit.h"
 
 enum { K_MAX = 16384, STEPS = 16, TRIALS = 60, PARTS = 16 };
 static const double RESERVE = 1.25;
@@ -172,7 +165,7 @@ static struct errors errors_of(int64_t k, bool one_sided)
 static const int64_t depths[] = {8, 16, 40, 100, 256, 512, 777, 1024, 1500, 2048, 4096, 8192, 16384};
 
 /* As proto/ops/gemm.json and docs/ops.md have it. */
-static void high_keeps_its_bound_everywhere(void **state)
+TEST(high_keeps_its_bound_everywhere)
 {
     for (unsigned i = 0; i < sizeof(depths) / sizeof(depths[0]); i++)
         for (unsigned one_sided = 0; one_sided < 2; one_sided++) {
@@ -183,7 +176,7 @@ static void high_keeps_its_bound_everywhere(void **state)
         }
 }
 
-static void six_products_are_as_exact_as_f32_where_tuning_may_choose_them(void **state)
+TEST(six_products_are_as_exact_as_f32_where_tuning_may_choose_them)
 {
     unsigned chosen = 0, less_exact = 0;
 
@@ -205,14 +198,4 @@ static void six_products_are_as_exact_as_f32_where_tuning_may_choose_them(void *
         }
     assert_true(chosen >= 8);
     assert_true(less_exact >= 2); /* so there is something to leave out */
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(high_keeps_its_bound_everywhere),
-        cmocka_unit_test(six_products_are_as_exact_as_f32_where_tuning_may_choose_them),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

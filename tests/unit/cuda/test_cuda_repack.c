@@ -367,14 +367,14 @@ static void variants_that_do_not_apply_say_why(void **state)
 int main(void)
 {
     const struct CMUnitTest plenty[] = {
-        OPENING_TEST(padded_products_are_right_and_aligned),
-        OPENING_TEST(products_of_pieces_are_as_exact_as_stated),
-        OPENING_TEST(infinities_and_the_ends_of_the_range_stay),
-        OPENING_TEST(variants_that_do_not_apply_say_why),
+        cmocka_unit_test_teardown(padded_products_are_right_and_aligned, close_opened),
+        cmocka_unit_test_teardown(products_of_pieces_are_as_exact_as_stated, close_opened),
+        cmocka_unit_test_teardown(infinities_and_the_ends_of_the_range_stay, close_opened),
+        cmocka_unit_test_teardown(variants_that_do_not_apply_say_why, close_opened),
     };
     const struct CMUnitTest little[] = {
-        OPENING_TEST(large_products_come_in_panels),
-        OPENING_TEST(what_fits_in_no_panel_is_refused_or_done_otherwise),
+        cmocka_unit_test_teardown(large_products_come_in_panels, close_opened),
+        cmocka_unit_test_teardown(what_fits_in_no_panel_is_refused_or_done_otherwise, close_opened),
     };
 
     return cmocka_run_group_tests(plenty, open_plenty, close_all) +

@@ -1,12 +1,6 @@
 /* Which gemms are copied without being asked to. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "compute/repack_sketch.h"
+#include "tests/support/unit.h"
 
 static const char *estimate(enum dtype dtype, int64_t m, int64_t n, int64_t k, bool high, bool medium)
 {
@@ -21,7 +15,7 @@ static const char *estimate(enum dtype dtype, int64_t m, int64_t n, int64_t k, b
     return repack_estimate(&plan, addresses);
 }
 
-static void large_misaligned_products_are_copied(void **state)
+TEST(large_misaligned_products_are_copied)
 {
     assert_ptr_equal(estimate(DTYPE_BF16, 4097, 4097, 4097, false, false), repack_padded);
     assert_ptr_equal(estimate(DTYPE_F16, 4095, 4095, 4095, false, false), repack_padded);
@@ -40,7 +34,7 @@ static void large_misaligned_products_are_copied(void **state)
 }
 
 /* Where our own kernels for few rows, and for small products, are not as good. */
-static void large_products_with_gelu_are_activated(void **state)
+TEST(large_products_with_gelu_are_activated)
 {
     static const struct {
         enum dtype dtype;
@@ -63,14 +57,4 @@ static void large_products_with_gelu_are_activated(void **state)
         if ((repack_estimate(&plan, addresses) == repack_activated) != cases[i].wanted)
             fail_msg("case %u", i);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(large_products_with_gelu_are_activated),
-        cmocka_unit_test(large_misaligned_products_are_copied),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -36,7 +36,7 @@ static void expect_odd(void)
         }
 }
 
-static void jobs_repeat_and_follow_each_other(void **state)
+OPENING_TEST(jobs_repeat_and_follow_each_other)
 {
     struct test_job jobs[3];
     struct error e;
@@ -55,7 +55,7 @@ static void jobs_repeat_and_follow_each_other(void **state)
 }
 
 /* A forced variant is not exchanged for another one. */
-static void without_memory_a_forced_variant_fails(void **state)
+OPENING_TEST(without_memory_a_forced_variant_fails)
 {
     struct backend_stream *fresh = stream_open();
     struct test_job t;
@@ -73,7 +73,7 @@ static void without_memory_a_forced_variant_fails(void **state)
     expect_odd();
 }
 
-static void tensors_in_host_memory_are_copied_there_and_here(void **state)
+OPENING_TEST(tensors_in_host_memory_are_copied_there_and_here)
 {
     struct backend_memory *host[3] = {host_memory(4096), host_memory(4096), host_memory(4096)};
     const struct view views[] = {MATRIX(host[0], 5, 3), MATRIX(host[1], 3, 7), MATRIX(host[2], 5, 7)};
@@ -100,7 +100,7 @@ static void make_high(struct test_job *t, struct backend_memory **large)
     t->step.plan.gemm.in_pieces = true;
 }
 
-static void without_memory_operands_are_not_copied(void **state)
+OPENING_TEST(without_memory_operands_are_not_copied)
 {
     struct backend_memory *large[3];
     struct test_job t;
@@ -117,7 +117,7 @@ static void without_memory_operands_are_not_copied(void **state)
 }
 
 /* The memory for copies is bounded for all streams together. */
-static void the_share_for_copies_is_bounded(void **state)
+OPENING_TEST(the_share_for_copies_is_bounded)
 {
     struct cuda_device *d = cuda_device(device);
     CUdeviceptr first, second;
@@ -132,15 +132,4 @@ static void the_share_for_copies_is_bounded(void **state)
     assert_int_equal(atomic_load(&d->repack_used), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        OPENING_TEST(jobs_repeat_and_follow_each_other),
-        OPENING_TEST(without_memory_a_forced_variant_fails),
-        OPENING_TEST(without_memory_operands_are_not_copied),
-        OPENING_TEST(the_share_for_copies_is_bounded),
-        OPENING_TEST(tensors_in_host_memory_are_copied_there_and_here),
-    };
-
-    return cmocka_run_group_tests(tests, open_plenty, close_all);
-}
+ALL_TESTS_WITH(open_plenty, close_all)

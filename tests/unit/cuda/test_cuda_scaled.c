@@ -44,7 +44,7 @@ static void expect(const struct view *views, unsigned precision, const char *var
     assert_int_equal(*wrong, 0);
 }
 
-static void test_numbers_and_vectors(void **state)
+TEST(test_numbers_and_vectors)
 {
     struct view views[5];
     unsigned before = *heuristics;
@@ -85,7 +85,7 @@ static void set_vectors(struct view views[5], int64_t rows)
     views[3].shape[1] = N;
 }
 
-static void test_dtypes(void **state)
+TEST(test_dtypes)
 {
     struct view views[5];
 
@@ -95,7 +95,7 @@ static void test_dtypes(void **state)
     expect(views, SCALED_GEMM_PRECISION_HIGH, "tiled");
 }
 
-static void test_layouts(void **state)
+TEST(test_layouts)
 {
     struct view views[5];
 
@@ -139,7 +139,7 @@ static void make_batch(struct view views[5])
     views[4].shape[2] = N;
 }
 
-static void test_batches(void **state)
+TEST(test_batches)
 {
     struct view views[5];
 
@@ -164,7 +164,7 @@ static void test_batches(void **state)
 }
 
 /* A library that does not know scales that are vectors: it is asked once, and not for an algorithm. */
-static void test_older_libraries(void **state)
+TEST(test_older_libraries)
 {
     struct view views[5];
     struct test_job t;
@@ -183,7 +183,7 @@ static void test_older_libraries(void **state)
     unsetenv("KOPS_STANDIN_BLASLT");
 }
 
-static void test_what_it_cannot_do_is_an_error_where_it_is_forced(void **state)
+TEST(test_what_it_cannot_do_is_an_error_where_it_is_forced)
 {
     struct view views[5];
     struct test_job t;
@@ -197,16 +197,4 @@ static void test_what_it_cannot_do_is_an_error_where_it_is_forced(void **state)
     assert_non_null(strstr(e.message, "f8_e5m2 by f8_e5m2"));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_numbers_and_vectors),
-        cmocka_unit_test(test_dtypes),
-        cmocka_unit_test(test_layouts),
-        cmocka_unit_test(test_batches),
-        cmocka_unit_test(test_older_libraries),
-        cmocka_unit_test(test_what_it_cannot_do_is_an_error_where_it_is_forced),
-    };
-
-    return cmocka_run_group_tests(tests, open_plenty, close_all);
-}
+ALL_TESTS_WITH(open_plenty, close_all)

@@ -21,7 +21,135 @@ static void expect_sum(const struct backend_memory *out, unsigned count, unsigne
         assert_true(floats(out)[i] == value(i, seed_a) + value(i, seed_b));
 }
 
-static void test_a_transposed_output_is_one_copy(void **state)
+/* ---- few bytes, which a kernel copies in and out ---- */
+
+/* All operands of a step together, in each direction. */
+CUDA_TEST(test_few_bytes_are_moved_by_one_launch)
+{
+    struct backend_memory *a = host_memory(2 * BYTES), *b = host_memory(BYTES), *out = host_memory(BYTES);
+    const int64_t copies = counter(STANDIN_COUNTER_copies_h2d) + counter(STANDIN_COUNTER_copies_d2h);
+    struct view odd = {.memory = a, .offset = 3, .rank = 1, .shape = {N - 1}};
+    int64_t launched;
+    struct test_job t;
+
+    fill(a, 2 * N, 1);
+    fill(b, N, 2);
+    memset(out->host, 0, BYTES);
+    make_job(&t, OP_ADD, (struct view[]){odd, VECTOR(b, N - 1), VECTOR(out, N - 1)});
+    launched = counter(STANDIN_COUNTER_launches);
+    t.job.timing = TIMING_NONE;
+    run_job(stream_open(), &t);
+    assert_int_equal(counter(STANDIN_COUNTER_launches) - launched, 3);
+    assert_int_equal(counter(STANDIN_COUNTER_copies_h2d) + counter(STANDIN_COUNTER_copies_d2h), copies);
+    for (unsigned i = 0; i < N - 1; i++)
+        assert_true(floats(out)[i] == value(3 + i, 1) + value(i, 2));
+    assert_true(floats(out)[N - 1] == 0);
+}
+
+/* Where their memory is registered, by the first job, the loop may prepare others itself. */
+CUDA_TEST(test_few_bytes_need_no_preparing)
+{
+    struct backend_memory *a = host_memory(MANY_BYTES), *out = host_memory(MANY_BYTES);
+    struct backend_stream *stream = stream_open();
+    const int64_t registered = counter(STANDIN_COUNTER_host_registrations);
+    struct test_job t;
+
+    for (unsigned round = 0; round < 3; round++) {
+        fill(a, N, round);
+        make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, N), VECTOR(out, N)});
+        assert_int_equal(backend->needs_prepare(device, &t.job), round == 0);
+        t.job.timing = round == 2 ? TIMING_NOW : TIMING_STATISTIC;
+        run_job(stream, &t);
+        for (unsigned i = 0; i < N; i++)
+            assert_true(floats(out)[i] == value(i, round) * value(i, round));
+        assert_true(t.job.started_ns > 0 && t.samples[0] > 0);
+        assert_int_equal(t.job.h2d_us > 0 && t.job.d2h_us > 0, round == 2); /* where they are asked for */
+    }
+    assert_int_equal(counter(STANDIN_COUNTER_host_registrations) - registered, 2);
+    assert_int_equal(counter(STANDIN_COUNTER_pageable_copies), 0);
+    make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, MANY), VECTOR(out, MANY)});
+    assert_true(backend->needs_prepare(device, &t.job));
+}
+
+/* Steps one after the other in the same memory of the stream; more of them are prepared elsewhere. */
+CUDA_TEST(test_steps_with_few_bytes)
+{
+    enum { STEPS = 9 };
+    struct backend_memory *a = host_memory(BYTES), *b = host_memory(BYTES), *c = host_memory(BYTES);
+    struct backend_stream *stream = stream_open();
+    struct backend_program *program = NULL;
+    struct step steps[STEPS];
+    struct test_job t;
+
+    for (unsigned round = 0; round < 3; round++) {
+        fill(a, N, round);
+        make_job(&t, OP_ADD, (struct view[]){VECTOR(a, N), VECTOR(b, N), VECTOR(c, N)});
+        steps[1] = t.step;
+        make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, N), VECTOR(b, N)});
+        steps[0] = t.step;
+        for (unsigned i = 2; i < STEPS; i++)
+            steps[i] = steps[1];
+        t.job.steps = steps;
+        t.job.n_steps = STEPS;
+        assert_true(backend->needs_prepare(device, &t.job));
+        t.job.n_steps = STEPS - 1;
+        t.job.program = round == 2 ? &program : NULL; /* which has no graph */
+        assert_int_equal(backend->needs_prepare(device, &t.job), round == 0);
+        t.job.repeat = 2;
+        run_job(stream, &t);
+        for (unsigned i = 0; i < N; i++) {
+            const float x = value(i, round);
+
+            assert_true(floats(b)[i] == x * x && floats(c)[i] == x * x + x);
+        }
+    }
+    backend->program_free(device, program);
+}
+
+/* Its step's error is the job's, and nothing is left of it. */
+CUDA_TEST(test_few_bytes_without_memory_on_the_device)
+{
+    struct backend_memory *a = host_memory(BYTES), *out = host_memory(BYTES);
+    struct backend_stream *stream = stream_open();
+    struct test_job t;
+    struct error e;
+
+    fill(a, N, 1);
+    for (unsigned round = 0; round < 3; round++) {
+        make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, N), VECTOR(out, N)});
+        if (round != 1) {
+            run_job(stream, &t);
+            continue;
+        }
+        inject("cuMemAllocFromPoolAsync", 2 /* CUDA_ERROR_OUT_OF_MEMORY */, false);
+        assert_true(start(stream, &t, &e));
+        finish(&t);
+        assert_true(t.job.failed);
+        assert_int_equal(t.job.error.code, ERROR_OUT_OF_MEMORY);
+    }
+}
+
+/* Together too many, though each is not. */
+CUDA_TEST(test_more_bytes_are_copied)
+{
+    enum { COUNT = 10000 };
+    struct backend_memory *a = host_memory(MANY_BYTES), *b = host_memory(MANY_BYTES), *out = host_memory(MANY_BYTES);
+    const int64_t in = counter(STANDIN_COUNTER_copies_h2d), back = counter(STANDIN_COUNTER_copies_d2h);
+    struct test_job t;
+
+    fill(a, COUNT, 1);
+    fill(b, COUNT, 2);
+    make_job(&t, OP_ADD, (struct view[]){VECTOR(a, COUNT), VECTOR(b, COUNT), VECTOR(out, COUNT)});
+    run_job(stream_open(), &t);
+    for (unsigned i = 0; i < COUNT; i++)
+        assert_true(floats(out)[i] == value(i, 1) + value(i, 2));
+    assert_int_equal(counter(STANDIN_COUNTER_copies_h2d) - in, 2);
+    assert_int_equal(counter(STANDIN_COUNTER_copies_d2h) - back, 0); /* by themselves few enough */
+}
+
+/* ---- more, which are copied ---- */
+
+CUDA_TEST(test_a_transposed_output_is_one_copy)
 {
     struct backend_memory *a = host_memory(MANY_BYTES), *out = host_memory(MANY_BYTES);
     struct view transposed = {.memory = out, .rank = 2, .shape = {200, 100}, .strides = {1, 200}, .strided = true};
@@ -37,7 +165,7 @@ static void test_a_transposed_output_is_one_copy(void **state)
     assert_int_equal(counter(STANDIN_COUNTER_copies_d2h) - copies, 1);
 }
 
-static void test_inputs_may_be_read_only(void **state)
+CUDA_TEST(test_inputs_may_be_read_only)
 {
     struct backend_memory *plain = host_memory(BYTES), *out = host_memory(BYTES), *a;
     struct backend_stream *stream = stream_open();
@@ -59,7 +187,7 @@ static void test_inputs_may_be_read_only(void **state)
     expect_sum(out, N, 6, 6);
 }
 
-static void test_in_place_and_the_same_input_twice(void **state)
+CUDA_TEST(test_in_place_and_the_same_input_twice)
 {
     struct backend_memory *m = host_memory(MANY_BYTES);
     int64_t copies = counter(STANDIN_COUNTER_copies_h2d);
@@ -72,7 +200,7 @@ static void test_in_place_and_the_same_input_twice(void **state)
     assert_int_equal(counter(STANDIN_COUNTER_copies_h2d) - copies, 1);
 }
 
-static void test_repeats_are_copied_once(void **state)
+CUDA_TEST(test_repeats_are_copied_once)
 {
     struct backend_memory *a = host_memory(MANY_BYTES), *out = host_memory(MANY_BYTES);
     int64_t in = counter(STANDIN_COUNTER_copies_h2d), back = counter(STANDIN_COUNTER_copies_d2h);
@@ -88,7 +216,7 @@ static void test_repeats_are_copied_once(void **state)
     assert_int_equal(counter(STANDIN_COUNTER_copies_d2h) - back, 1);
 }
 
-static void test_a_column_needs_no_room_for_its_matrix(void **state)
+CUDA_TEST(test_a_column_needs_no_room_for_its_matrix)
 {
     enum { ROWS = 1000, ROW = 16384 };
     uint64_t whole = (uint64_t)ROWS * ROW * sizeof(float);
@@ -112,7 +240,7 @@ static void test_a_column_needs_no_room_for_its_matrix(void **state)
     assert_true(t.job.h2d_us > 0 && t.job.d2h_us > 0);
 }
 
-static void test_a_cancelled_job_writes_nothing_back(void **state)
+CUDA_TEST(test_a_cancelled_job_writes_nothing_back)
 {
     struct backend_memory *a = host_memory(BYTES), *out = host_memory(BYTES);
     struct test_job t;
@@ -131,7 +259,7 @@ static void test_a_cancelled_job_writes_nothing_back(void **state)
     assert_int_equal(counter(STANDIN_COUNTER_live_allocations), 0);
 }
 
-static void test_a_failing_preparation_leaves_nothing_behind(void **state)
+CUDA_TEST(test_a_failing_preparation_leaves_nothing_behind)
 {
     static const char *const steps[] = {"cuMemHostRegister", "cuMemAllocFromPoolAsync", "cuMemcpyHtoDAsync"};
     struct backend_memory *a = host_memory(MANY_BYTES), *out = host_memory(MANY_BYTES);
@@ -170,7 +298,7 @@ static void *start_on_thread(void *argument)
     return NULL;
 }
 
-static void test_a_failing_preparation_waits_for_copies_on_their_way(void **state)
+CUDA_TEST(test_a_failing_preparation_waits_for_copies_on_their_way)
 {
     struct backend_memory *a = host_memory(MANY_BYTES), *b = host_memory(MANY_BYTES), *out = host_memory(MANY_BYTES);
     struct failing_start f = {.stream = stream_open()};
@@ -192,149 +320,4 @@ static void test_a_failing_preparation_waits_for_copies_on_their_way(void **stat
     assert_int_equal(f.e.code, ERROR_OUT_OF_MEMORY);
 }
 
-/* ---- few bytes, which a kernel copies in and out ---- */
-
-/* All operands of a step together, in each direction. */
-static void test_few_bytes_are_moved_by_one_launch(void **state)
-{
-    struct backend_memory *a = host_memory(2 * BYTES), *b = host_memory(BYTES), *out = host_memory(BYTES);
-    const int64_t copies = counter(STANDIN_COUNTER_copies_h2d) + counter(STANDIN_COUNTER_copies_d2h);
-    struct view odd = {.memory = a, .offset = 3, .rank = 1, .shape = {N - 1}};
-    int64_t launched;
-    struct test_job t;
-
-    fill(a, 2 * N, 1);
-    fill(b, N, 2);
-    memset(out->host, 0, BYTES);
-    make_job(&t, OP_ADD, (struct view[]){odd, VECTOR(b, N - 1), VECTOR(out, N - 1)});
-    launched = counter(STANDIN_COUNTER_launches);
-    t.job.timing = TIMING_NONE;
-    run_job(stream_open(), &t);
-    assert_int_equal(counter(STANDIN_COUNTER_launches) - launched, 3);
-    assert_int_equal(counter(STANDIN_COUNTER_copies_h2d) + counter(STANDIN_COUNTER_copies_d2h), copies);
-    for (unsigned i = 0; i < N - 1; i++)
-        assert_true(floats(out)[i] == value(3 + i, 1) + value(i, 2));
-    assert_true(floats(out)[N - 1] == 0);
-}
-
-/* Where their memory is registered, by the first job, the loop may prepare others itself. */
-static void test_few_bytes_need_no_preparing(void **state)
-{
-    struct backend_memory *a = host_memory(MANY_BYTES), *out = host_memory(MANY_BYTES);
-    struct backend_stream *stream = stream_open();
-    const int64_t registered = counter(STANDIN_COUNTER_host_registrations);
-    struct test_job t;
-
-    for (unsigned round = 0; round < 3; round++) {
-        fill(a, N, round);
-        make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, N), VECTOR(out, N)});
-        assert_int_equal(backend->needs_prepare(device, &t.job), round == 0);
-        t.job.timing = round == 2 ? TIMING_NOW : TIMING_STATISTIC;
-        run_job(stream, &t);
-        for (unsigned i = 0; i < N; i++)
-            assert_true(floats(out)[i] == value(i, round) * value(i, round));
-        assert_true(t.job.started_ns > 0 && t.samples[0] > 0);
-        assert_int_equal(t.job.h2d_us > 0 && t.job.d2h_us > 0, round == 2); /* where they are asked for */
-    }
-    assert_int_equal(counter(STANDIN_COUNTER_host_registrations) - registered, 2);
-    assert_int_equal(counter(STANDIN_COUNTER_pageable_copies), 0);
-    make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, MANY), VECTOR(out, MANY)});
-    assert_true(backend->needs_prepare(device, &t.job));
-}
-
-/* Steps one after the other in the same memory of the stream; more of them are prepared elsewhere. */
-static void test_steps_with_few_bytes(void **state)
-{
-    enum { STEPS = 9 };
-    struct backend_memory *a = host_memory(BYTES), *b = host_memory(BYTES), *c = host_memory(BYTES);
-    struct backend_stream *stream = stream_open();
-    struct backend_program *program = NULL;
-    struct step steps[STEPS];
-    struct test_job t;
-
-    for (unsigned round = 0; round < 3; round++) {
-        fill(a, N, round);
-        make_job(&t, OP_ADD, (struct view[]){VECTOR(a, N), VECTOR(b, N), VECTOR(c, N)});
-        steps[1] = t.step;
-        make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, N), VECTOR(b, N)});
-        steps[0] = t.step;
-        for (unsigned i = 2; i < STEPS; i++)
-            steps[i] = steps[1];
-        t.job.steps = steps;
-        t.job.n_steps = STEPS;
-        assert_true(backend->needs_prepare(device, &t.job));
-        t.job.n_steps = STEPS - 1;
-        t.job.program = round == 2 ? &program : NULL; /* which has no graph */
-        assert_int_equal(backend->needs_prepare(device, &t.job), round == 0);
-        t.job.repeat = 2;
-        run_job(stream, &t);
-        for (unsigned i = 0; i < N; i++) {
-            const float x = value(i, round);
-
-            assert_true(floats(b)[i] == x * x && floats(c)[i] == x * x + x);
-        }
-    }
-    backend->program_free(device, program);
-}
-
-/* Its step's error is the job's, and nothing is left of it. */
-static void test_few_bytes_without_memory_on_the_device(void **state)
-{
-    struct backend_memory *a = host_memory(BYTES), *out = host_memory(BYTES);
-    struct backend_stream *stream = stream_open();
-    struct test_job t;
-    struct error e;
-
-    fill(a, N, 1);
-    for (unsigned round = 0; round < 3; round++) {
-        make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, N), VECTOR(out, N)});
-        if (round != 1) {
-            run_job(stream, &t);
-            continue;
-        }
-        inject("cuMemAllocFromPoolAsync", 2 /* CUDA_ERROR_OUT_OF_MEMORY */, false);
-        assert_true(start(stream, &t, &e));
-        finish(&t);
-        assert_true(t.job.failed);
-        assert_int_equal(t.job.error.code, ERROR_OUT_OF_MEMORY);
-    }
-}
-
-/* Together too many, though each is not. */
-static void test_more_bytes_are_copied(void **state)
-{
-    enum { COUNT = 10000 };
-    struct backend_memory *a = host_memory(MANY_BYTES), *b = host_memory(MANY_BYTES), *out = host_memory(MANY_BYTES);
-    const int64_t in = counter(STANDIN_COUNTER_copies_h2d), back = counter(STANDIN_COUNTER_copies_d2h);
-    struct test_job t;
-
-    fill(a, COUNT, 1);
-    fill(b, COUNT, 2);
-    make_job(&t, OP_ADD, (struct view[]){VECTOR(a, COUNT), VECTOR(b, COUNT), VECTOR(out, COUNT)});
-    run_job(stream_open(), &t);
-    for (unsigned i = 0; i < COUNT; i++)
-        assert_true(floats(out)[i] == value(i, 1) + value(i, 2));
-    assert_int_equal(counter(STANDIN_COUNTER_copies_h2d) - in, 2);
-    assert_int_equal(counter(STANDIN_COUNTER_copies_d2h) - back, 0); /* by themselves few enough */
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        CUDA_TEST(test_few_bytes_are_moved_by_one_launch),
-        CUDA_TEST(test_few_bytes_need_no_preparing),
-        CUDA_TEST(test_steps_with_few_bytes),
-        CUDA_TEST(test_few_bytes_without_memory_on_the_device),
-        CUDA_TEST(test_more_bytes_are_copied),
-        CUDA_TEST(test_a_transposed_output_is_one_copy),
-        CUDA_TEST(test_inputs_may_be_read_only),
-        CUDA_TEST(test_in_place_and_the_same_input_twice),
-        CUDA_TEST(test_repeats_are_copied_once),
-        CUDA_TEST(test_a_column_needs_no_room_for_its_matrix),
-        CUDA_TEST(test_a_cancelled_job_writes_nothing_back),
-        CUDA_TEST(test_a_failing_preparation_leaves_nothing_behind),
-        CUDA_TEST(test_a_failing_preparation_waits_for_copies_on_their_way),
-    };
-
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+ALL_TESTS_WITH(setup, teardown)

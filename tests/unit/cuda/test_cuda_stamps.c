@@ -120,14 +120,16 @@ static int setup_with_a_launch_that_fails(void **state)
 int main(void)
 {
     const struct CMUnitTest fine[] = {
-        CUDA_TEST(test_our_kernels_tell_their_own_times),
-        CUDA_TEST(test_users_kernels_lie_between_events),
-        CUDA_TEST(test_single_executions_wait_behind_a_gate),
+        cmocka_unit_test_teardown(test_our_kernels_tell_their_own_times, end_test),
+        cmocka_unit_test_teardown(test_users_kernels_lie_between_events, end_test),
+        cmocka_unit_test_teardown(test_single_executions_wait_behind_a_gate, end_test),
     };
-    const struct CMUnitTest coarse[] = {CUDA_TEST(test_a_clock_of_long_steps_is_not_used)};
-    const struct CMUnitTest failing[] = {CUDA_TEST(test_a_device_whose_clock_cannot_be_tried_out_works)};
-    const struct CMUnitTest late[] = {CUDA_TEST(test_what_events_add_is_taken_off)};
-    const struct CMUnitTest late_and_coarse[] = {CUDA_TEST(test_events_are_believed_where_the_clock_is_coarse)};
+    const struct CMUnitTest coarse[] = {cmocka_unit_test_teardown(test_a_clock_of_long_steps_is_not_used, end_test)};
+    const struct CMUnitTest failing[] = {
+        cmocka_unit_test_teardown(test_a_device_whose_clock_cannot_be_tried_out_works, end_test)};
+    const struct CMUnitTest late[] = {cmocka_unit_test_teardown(test_what_events_add_is_taken_off, end_test)};
+    const struct CMUnitTest late_and_coarse[] = {
+        cmocka_unit_test_teardown(test_events_are_believed_where_the_clock_is_coarse, end_test)};
     int failed = cmocka_run_group_tests(fine, setup, teardown);
 
     failed += cmocka_run_group_tests(failing, setup_with_a_launch_that_fails, teardown);

@@ -1,18 +1,12 @@
 /* The tournament of candidates on a clock of its own: that the fastest wins, that noise does not, and that it ends in
  * time whatever an execution takes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "fake_tournament.h"
+#include "tests/support/unit.h"
 
-static void the_fastest_wins_wherever_it_is(void **state)
+TEST(the_fastest_wins_wherever_it_is)
 {
     static const double lengths[] = {5, 80, 900, 4000, 9000, 21000};
 
@@ -37,7 +31,7 @@ static void the_fastest_wins_wherever_it_is(void **state)
         }
 }
 
-static void noise_moves_nothing(void **state)
+TEST(noise_moves_nothing)
 {
     unsigned left = 0;
 
@@ -55,7 +49,7 @@ static void noise_moves_nothing(void **state)
 }
 
 /* The last candidate is a little faster than the fastest of the others, and reaches what runs now. */
-static void what_is_chosen_is_faster_beyond_its_own_noise(void **state)
+TEST(what_is_chosen_is_faster_beyond_its_own_noise)
 {
     unsigned n_chosen = 0;
 
@@ -77,7 +71,7 @@ static void what_is_chosen_is_faster_beyond_its_own_noise(void **state)
 }
 
 /* Whatever one execution takes, and however the device is in use: only the usual one's own two can take it beyond. */
-static void it_ends_in_time(void **state)
+TEST(it_ends_in_time)
 {
     static const double lengths[] = {1, 100, 1400, 2900, 3100, 21000, 90000, 150000, 250000, 600000, 2e6};
 
@@ -103,7 +97,7 @@ static void it_ends_in_time(void **state)
 }
 
 /* By a single measurement only what is clearly faster is taken. */
-static void long_executions_are_compared_once(void **state)
+TEST(long_executions_are_compared_once)
 {
     struct fake f = fake_of(2, 0, 130000);
     struct error e;
@@ -118,7 +112,7 @@ static void long_executions_are_compared_once(void **state)
 }
 
 /* Where pauses take all the time, short ones are not compared well either. */
-static void a_disturbed_tuning_changes_little(void **state)
+TEST(a_disturbed_tuning_changes_little)
 {
     struct error e;
 
@@ -134,7 +128,7 @@ static void a_disturbed_tuning_changes_little(void **state)
 }
 
 /* The finals have as many members as rounds of them fit, with the pauses that there are. */
-static void a_busy_device_has_finals_too(void **state)
+TEST(a_busy_device_has_finals_too)
 {
     struct error e;
 
@@ -150,7 +144,7 @@ static void a_busy_device_has_finals_too(void **state)
     }
 }
 
-static void the_choice_is_never_slower_than_the_usual_one(void **state)
+TEST(the_choice_is_never_slower_than_the_usual_one)
 {
     for (unsigned n = 0; n < 200; n++) {
         struct fake f = fake_of(20, 4, 10.0 * (1 << n % 14));
@@ -167,7 +161,7 @@ static void the_choice_is_never_slower_than_the_usual_one(void **state)
     }
 }
 
-static void one_that_cannot_is_none_and_a_cancelled_tuning_ends(void **state)
+TEST(one_that_cannot_is_none_and_a_cancelled_tuning_ends)
 {
     struct fake f = fake_of(4, 2, 50);
     struct error e;
@@ -194,7 +188,7 @@ static void one_that_cannot_is_none_and_a_cancelled_tuning_ends(void **state)
 }
 
 /* The library's first choice and what runs now, the library's next three, our own kernels, the rest. */
-static void the_most_promising_come_first(void **state)
+TEST(the_most_promising_come_first)
 {
     static const unsigned order[] = {0, 7, 1, 2, 3, 10, 11, 4, 5, 6, 8, 9};
     struct fake f = fake_of(10, 2, 40);
@@ -209,7 +203,7 @@ static void the_most_promising_come_first(void **state)
 }
 
 /* Candidates that are clearly slower are measured once, those that are a little slower not as often as the fastest. */
-static void who_is_slower_is_measured_less(void **state)
+TEST(who_is_slower_is_measured_less)
 {
     struct fake f = fake_of(12, 0, 100);
     struct error e;
@@ -232,7 +226,7 @@ static void who_is_slower_is_measured_less(void **state)
 }
 
 /* However long it takes to load a candidate's code. */
-static void loading_is_no_time_of_a_candidates(void **state)
+TEST(loading_is_no_time_of_a_candidates)
 {
     struct fake f = fake_of(6, 1, 50);
     struct error e;
@@ -269,7 +263,7 @@ static void loading_is_no_time_of_a_candidates(void **state)
 }
 
 /* A tuning that ended too early is gone on with: what was tried is passed over, and in the end all has been. */
-static void a_later_tuning_goes_on(void **state)
+TEST(a_later_tuning_goes_on)
 {
     struct fake f = fake_of(40, 4, 8000);
     unsigned tunings = 0, fastest = 37, tried;
@@ -303,7 +297,7 @@ static void a_later_tuning_goes_on(void **state)
 }
 
 /* Where nobody waits one more is tried each time, however long that takes: so all are in the end. */
-static void a_patient_tuning_always_goes_on(void **state)
+TEST(a_patient_tuning_always_goes_on)
 {
     for (unsigned patient = 0; patient < 2; patient++) {
         struct fake f = fake_of(3, 1, 700000);
@@ -324,7 +318,7 @@ static void a_patient_tuning_always_goes_on(void **state)
 }
 
 /* Where there was no time to compare with what runs now, it stays. */
-static void what_was_not_compared_stays(void **state)
+TEST(what_was_not_compared_stays)
 {
     struct fake f = fake_of(4, 0, 300000);
     struct error e;
@@ -342,7 +336,7 @@ static void what_was_not_compared_stays(void **state)
 }
 
 /* Of executions of few microseconds a gain of 1 % is less than what lies between two of them. */
-static void a_gain_is_more_than_a_tenth_of_a_microsecond(void **state)
+TEST(a_gain_is_more_than_a_tenth_of_a_microsecond)
 {
     struct error e;
 
@@ -354,28 +348,4 @@ static void a_gain_is_more_than_a_tenth_of_a_microsecond(void **state)
         assert_int_equal(run(&f, &e), 0);
         assert_int_equal(f.r.best, i);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_fastest_wins_wherever_it_is),
-        cmocka_unit_test(noise_moves_nothing),
-        cmocka_unit_test(what_is_chosen_is_faster_beyond_its_own_noise),
-        cmocka_unit_test(it_ends_in_time),
-        cmocka_unit_test(long_executions_are_compared_once),
-        cmocka_unit_test(a_disturbed_tuning_changes_little),
-        cmocka_unit_test(a_busy_device_has_finals_too),
-        cmocka_unit_test(the_choice_is_never_slower_than_the_usual_one),
-        cmocka_unit_test(one_that_cannot_is_none_and_a_cancelled_tuning_ends),
-        cmocka_unit_test(the_most_promising_come_first),
-        cmocka_unit_test(who_is_slower_is_measured_less),
-        cmocka_unit_test(loading_is_no_time_of_a_candidates),
-        cmocka_unit_test(a_later_tuning_goes_on),
-        cmocka_unit_test(a_patient_tuning_always_goes_on),
-        cmocka_unit_test(what_was_not_compared_stays),
-        cmocka_unit_test(a_gain_is_more_than_a_tenth_of_a_microsecond),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,7 @@
 
 #include "emulator.h"
 #include "launches.h"
+#include "tests/support/unit.h"
 
 enum { THREADS = 128, CONSUMERS = 2, ROWS = 128, COLUMNS = 256 };
 
@@ -76,7 +77,7 @@ static void check(const struct cuda_ops_gemm_mapped *p, const int place[3])
         }
 }
 
-static void every_sum_gets_its_bias_and_activation(void **state)
+TEST(every_sum_gets_its_bias_and_activation)
 {
     for (unsigned activation = CUDA_OPS_NONE; activation <= CUDA_OPS_GELU_TANH; activation++)
         for (unsigned kind = 0; kind < 4; kind++) {
@@ -100,7 +101,7 @@ static void every_sum_gets_its_bias_and_activation(void **state)
 }
 
 /* As the formulas of the op say, and those of the other kernels do. */
-static void infinite_and_undefined_sums_stay_what_they_are(void **state)
+TEST(infinite_and_undefined_sums_stay_what_they_are)
 {
     static const struct {
         float sum;
@@ -137,14 +138,4 @@ static void infinite_and_undefined_sums_stay_what_they_are(void **state)
         if (isnan(cases[i].expected) ? !isnan(sums[0]) : sums[0] != cases[i].expected)
             fail_msg("activation %u of %g is %g", cases[i].activation, (double)cases[i].sum, (double)sums[0]);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_sum_gets_its_bias_and_activation),
-        cmocka_unit_test(infinite_and_undefined_sums_stay_what_they_are),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,19 +1,13 @@
 /* Random requests on the emulated kernels: results, and that nothing outside of the tensors is touched. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "emulator.h"
 #include "lab/cases.h"
 #include "ops/params_scaled.h"
 #include "ops/plan_launch.h"
+#include "tests/support/unit.h"
 
 enum { WARP = 32 };
 
@@ -93,7 +87,7 @@ static struct lab_machine machine_of(enum emulated_arch *arch)
 }
 
 /* Its operands are nowhere. */
-static void a_launch_of_nothing_touches_no_memory(void **state)
+TEST(a_launch_of_nothing_touches_no_memory)
 {
     struct cuda_launch launch;
 
@@ -105,7 +99,7 @@ static void a_launch_of_nothing_touches_no_memory(void **state)
 }
 
 /* The clock of emulated kernels ticks whenever it is read, and a block has whole warps. */
-static void a_gate_opens_by_the_hosts_word_or_by_itself(void **state)
+TEST(a_gate_opens_by_the_hosts_word_or_by_itself)
 {
     const uint64_t given = 7;
     uint64_t took[2];
@@ -160,7 +154,7 @@ static void check_piece(const struct lab_machine *m, const struct piece *piece)
     m->free(m->context, piece->to, size);
 }
 
-static void pieces_of_memory_are_moved(void **state)
+TEST(pieces_of_memory_are_moved)
 {
     static const uint64_t shifts[] = {0, 1, 2, 4, 8, 0};
     enum emulated_arch arch = EMULATED_SM_80;
@@ -192,7 +186,7 @@ static void pieces_of_memory_are_moved(void **state)
     }
 }
 
-static void elementwise_equals_the_reference(void **state)
+TEST(elementwise_equals_the_reference)
 {
     static const struct {
         enum op_id op;
@@ -216,7 +210,7 @@ static void elementwise_equals_the_reference(void **state)
     }
 }
 
-static void copies_move_bits_unchanged(void **state)
+TEST(copies_move_bits_unchanged)
 {
     enum emulated_arch arch = EMULATED_SM_80;
     const struct lab_machine m = machine_of(&arch);
@@ -230,7 +224,7 @@ static void copies_move_bits_unchanged(void **state)
     }
 }
 
-static void gemm_meets_the_tolerance(void **state)
+TEST(gemm_meets_the_tolerance)
 {
     static const struct {
         enum dtype dtype;
@@ -272,7 +266,7 @@ static double value_of(unsigned byte, bool e4m3)
 }
 
 /* A column of all bytes times one, read byte by byte (k = 1) and in pieces of 16. */
-static void every_byte_has_its_value(void **state)
+TEST(every_byte_has_its_value)
 {
     static unsigned char a[256][16], b[2][16]; /* b: one, of both dtypes, and zeros */
     static float out[256];
@@ -320,19 +314,4 @@ static void every_byte_has_its_value(void **state)
             assert_true(isnan(want) ? isnan(out[i]) : (double)out[i] == want);
         }
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_launch_of_nothing_touches_no_memory),
-        cmocka_unit_test(a_gate_opens_by_the_hosts_word_or_by_itself),
-        cmocka_unit_test(pieces_of_memory_are_moved),
-        cmocka_unit_test(elementwise_equals_the_reference),
-        cmocka_unit_test(copies_move_bits_unchanged),
-        cmocka_unit_test(gemm_meets_the_tolerance),
-        cmocka_unit_test(every_byte_has_its_value),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

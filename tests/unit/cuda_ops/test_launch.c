@@ -1,5 +1,6 @@
 /* What the launcher chooses: kernels, grids, parameters; no kernel is run. */
 #include "launches.h"
+#include "tests/support/unit.h"
 
 /* An elementwise plan of rank 1 with these strides, inputs first. */
 static struct plan flat(enum dtype dtype, uint64_t count, int64_t a, int64_t b, int64_t out)
@@ -15,7 +16,7 @@ PARAMS_OF(strided_of, cuda_ops_strided)
 
 /* ---- elementwise ---- */
 
-static void contiguous_tensors_take_the_plain_kernel_of_their_dtype(void **state)
+TEST(contiguous_tensors_take_the_plain_kernel_of_their_dtype)
 {
     static const struct {
         enum dtype dtype;
@@ -41,7 +42,7 @@ static void contiguous_tensors_take_the_plain_kernel_of_their_dtype(void **state
     }
 }
 
-static void the_head_ends_where_out_is_aligned(void **state)
+TEST(the_head_ends_where_out_is_aligned)
 {
     const uint64_t together[] = {0x10004, 0x20004, 0x30004};
     const struct plan plan = flat(DTYPE_F32, 1000, 1, 1, 1), shorter = flat(DTYPE_F32, 2, 1, 1, 1);
@@ -52,7 +53,7 @@ static void the_head_ends_where_out_is_aligned(void **state)
     assert_int_equal(vector_of(&launch).head, 2);
 }
 
-static void a_scalar_input_keeps_the_vector_kernel(void **state)
+TEST(a_scalar_input_keeps_the_vector_kernel)
 {
     const struct plan plan = flat(DTYPE_F16, 1000, 0, 1, 1);
     const struct cuda_launch launch = launch_of(OP_ADD, &plan, addresses, NULL);
@@ -63,7 +64,7 @@ static void a_scalar_input_keeps_the_vector_kernel(void **state)
     assert_int_equal(p.b_step, 1);
 }
 
-static void grids_cover_the_work_and_stay_in_bounds(void **state)
+TEST(grids_cover_the_work_and_stay_in_bounds)
 {
     struct plan plan = flat(DTYPE_F32, 1024, 1, 1, 1);
 
@@ -82,7 +83,7 @@ static void grids_cover_the_work_and_stay_in_bounds(void **state)
     assert_int_equal(launch_of(OP_ADD, &plan, addresses, "strided").grid[0], 0x7fffffff);
 }
 
-static void blocks_are_as_large_as_the_tensor_wants(void **state)
+TEST(blocks_are_as_large_as_the_tensor_wants)
 {
     static const struct {
         enum op_id op;
@@ -111,7 +112,7 @@ static void blocks_are_as_large_as_the_tensor_wants(void **state)
 }
 
 /* A plain kernel needs addresses on 16-byte boundaries, and steps of 1. */
-static void plain_kernels_take_what_is_plain(void **state)
+TEST(plain_kernels_take_what_is_plain)
 {
     static const struct {
         enum op_id op;
@@ -132,7 +133,7 @@ static void plain_kernels_take_what_is_plain(void **state)
     }
 }
 
-static void other_strides_take_the_strided_kernel(void **state)
+TEST(other_strides_take_the_strided_kernel)
 {
     const struct plan plan = {
         .kind = PLAN_ELEMENTWISE,
@@ -151,7 +152,7 @@ static void other_strides_take_the_strided_kernel(void **state)
     assert_int_equal(p.out_strides[1], 9);
 }
 
-static void counts_and_offsets_from_2_31_on_take_64_bits(void **state)
+TEST(counts_and_offsets_from_2_31_on_take_64_bits)
 {
     const uint64_t limit = (uint64_t)1 << 31;
     struct plan plan = flat(DTYPE_F16, limit - 1, 1, 1, 1);
@@ -166,7 +167,7 @@ static void counts_and_offsets_from_2_31_on_take_64_bits(void **state)
     assert_string_equal(launch_of(OP_ADD, &plan, addresses, NULL).kernel, "kops_add_f16_strided64");
 }
 
-static void dividers_divide(void **state)
+TEST(dividers_divide)
 {
     static const uint64_t divisors[] = {1, 2, 3, 5, 7, 10, 641, 65535, 65536, 0x40000001, 0x7fffffff};
 
@@ -201,7 +202,7 @@ static struct plan matrix(enum dtype dtype, const int64_t strides[3][2])
     return plan;
 }
 
-static void contiguous_rows_are_taken_in_pieces(void **state)
+TEST(contiguous_rows_are_taken_in_pieces)
 {
     static const int64_t even[3][2] = {{64, 1}, {0, 1}, {72, 1}}, odd[3][2] = {{64, 1}, {1, 0}, {65, 1}};
     const uint64_t shifted[] = {0x10004, 0x20000, 0x30000};
@@ -229,7 +230,7 @@ static void contiguous_rows_are_taken_in_pieces(void **state)
     assert_string_equal(launch.kernel, "kops_add_u8_strided");
 }
 
-static void a_transposed_input_is_turned_in_tiles(void **state)
+TEST(a_transposed_input_is_turned_in_tiles)
 {
     static const int64_t one[3][2] = {{64, 1}, {1, 96}, {64, 1}}, both[3][2] = {{1, 96}, {1, 100}, {64, 1}};
     static const int64_t other[3][2] = {{64, 2}, {1, 96}, {64, 1}};
@@ -267,7 +268,7 @@ static void a_transposed_input_is_turned_in_tiles(void **state)
     assert_int_equal(p.a_strides[2], 40);
 }
 
-static void a_variant_that_cannot_run_is_refused(void **state)
+TEST(a_variant_that_cannot_run_is_refused)
 {
     const struct plan plan = flat(DTYPE_F32, 10, 2, 1, 1);
     struct cuda_launch launch = {.kernel = "untouched"};
@@ -280,7 +281,7 @@ static void a_variant_that_cannot_run_is_refused(void **state)
     assert_string_equal(launch.kernel, "untouched");
 }
 
-static void every_variant_that_is_offered_runs(void **state)
+TEST(every_variant_that_is_offered_runs)
 {
     static const int64_t strides[2][3][2] = {{{1, 96}, {64, 1}}, {{64, 1}, {1, 96}, {64, 1}}}; /* by inputs */
 
@@ -304,7 +305,7 @@ static void every_variant_that_is_offered_runs(void **state)
     }
 }
 
-static void copies_go_by_element_size(void **state)
+TEST(copies_go_by_element_size)
 {
     const struct plan_elementwise plan = {.rank = 1, .shape = {5}, .strides = {{2}, {3}}, .count = 5};
     struct cuda_launch launch;
@@ -320,26 +321,4 @@ static void copies_go_by_element_size(void **state)
     assert_int_equal(p.out_strides[0], 3);
     assert_int_equal(cuda_ops_copy(&plan, 3, 0x1000, 0x2000, &launch, &e), -1);
     assert_int_equal(e.code, ERROR_UNSUPPORTED);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(contiguous_tensors_take_the_plain_kernel_of_their_dtype),
-        cmocka_unit_test(the_head_ends_where_out_is_aligned),
-        cmocka_unit_test(a_scalar_input_keeps_the_vector_kernel),
-        cmocka_unit_test(grids_cover_the_work_and_stay_in_bounds),
-        cmocka_unit_test(blocks_are_as_large_as_the_tensor_wants),
-        cmocka_unit_test(plain_kernels_take_what_is_plain),
-        cmocka_unit_test(other_strides_take_the_strided_kernel),
-        cmocka_unit_test(counts_and_offsets_from_2_31_on_take_64_bits),
-        cmocka_unit_test(dividers_divide),
-        cmocka_unit_test(contiguous_rows_are_taken_in_pieces),
-        cmocka_unit_test(a_transposed_input_is_turned_in_tiles),
-        cmocka_unit_test(a_variant_that_cannot_run_is_refused),
-        cmocka_unit_test(every_variant_that_is_offered_runs),
-        cmocka_unit_test(copies_go_by_element_size),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,11 @@
 /* What the launcher chooses for gemm: kernels, grids, parameters, tensor maps; no kernel is run. */
 #include "launches.h"
 #include "ops/params_scaled.h"
+#include "tests/support/unit.h"
 
 PARAMS_OF(gemm_of, cuda_ops_gemm)
 
-static void a_bias_turns_with_the_product(void **state)
+TEST(a_bias_turns_with_the_product)
 {
     struct plan plan = product(DTYPE_BF16, 512, 256, 128);
     struct cuda_ops_gemm p;
@@ -35,7 +36,7 @@ static void a_bias_turns_with_the_product(void **state)
     assert_int_equal(p.out_wide, 0);
 }
 
-static void scales_turn_with_the_product(void **state)
+TEST(scales_turn_with_the_product)
 {
     struct plan plan = product(DTYPE_F8_E4M3, 512, 256, 128);
     struct cuda_ops_gemm_scaled p;
@@ -66,7 +67,7 @@ static void scales_turn_with_the_product(void **state)
     assert_true(p.a_format == CUDA_OPS_E5M2 && p.b_format == CUDA_OPS_E4M3);
 }
 
-static void gemm_reads_aligned_operands_in_pieces(void **state)
+TEST(gemm_reads_aligned_operands_in_pieces)
 {
     const uint64_t odd[] = {0x10002, 0x20000, 0x30000};
     struct plan plan = product(DTYPE_F16, 4096, 4096, 4096);
@@ -98,7 +99,7 @@ static void gemm_reads_aligned_operands_in_pieces(void **state)
     assert_string_equal(launch.kernel, "kops_gemm_f16_tiled_large_any");
 }
 
-static void small_products_take_small_tiles(void **state)
+TEST(small_products_take_small_tiles)
 {
     struct plan plan = product(DTYPE_F32, 640, 640, 640);
     struct cuda_launch launch = launch_of(OP_GEMM, &plan, addresses, "tiled");
@@ -113,7 +114,7 @@ static void small_products_take_small_tiles(void **state)
     assert_int_equal(launch.grid[0], 25 * 1000);
 }
 
-static void an_out_that_is_contiguous_down_its_columns_is_computed_transposed(void **state)
+TEST(an_out_that_is_contiguous_down_its_columns_is_computed_transposed)
 {
     struct plan plan = product(DTYPE_F32, 300, 200, 100);
     struct cuda_launch launch;
@@ -134,7 +135,7 @@ static void an_out_that_is_contiguous_down_its_columns_is_computed_transposed(vo
     assert_int_equal(p.out.column, 1);
 }
 
-static void batches_are_listed_from_the_innermost(void **state)
+TEST(batches_are_listed_from_the_innermost)
 {
     struct plan plan = product(DTYPE_F64, 3, 4, 5);
     struct cuda_launch launch;
@@ -186,7 +187,7 @@ static void check_map(const struct cuda_launch *launch, unsigned i, uint64_t add
     assert_true(launch->maps[i].at % 64 == 0 && launch->maps[i].at + PLAN_MAP_BYTES <= launch->params_size);
 }
 
-static void hopper_describes_its_operands(void **state)
+TEST(hopper_describes_its_operands)
 {
     struct plan plan = product(DTYPE_BF16, 4096, 3848, 1024);
     struct cuda_launch launch = launch_of(OP_GEMM, &plan, addresses, "hopper");
@@ -222,7 +223,7 @@ static struct plan biased(struct plan plan)
     return plan;
 }
 
-static void a_bias_has_kernels_of_its_own(void **state)
+TEST(a_bias_has_kernels_of_its_own)
 {
     const uint64_t odd[] = {0x10000, 0x20000, 0x30002, 0x40000};
     struct plan plan = biased(product(DTYPE_BF16, 512, 256, 128));
@@ -252,7 +253,7 @@ static void a_bias_has_kernels_of_its_own(void **state)
     assert_string_equal(launch_of(OP_LINEAR, &plan, addresses, NULL).variant, "tiled");
 }
 
-static void hopper_does_batches_and_ends_of_rows(void **state)
+TEST(hopper_does_batches_and_ends_of_rows)
 {
     struct plan plan = product(DTYPE_F16, 100, 101, 72);
     struct cuda_launch launch;
@@ -276,7 +277,7 @@ static void hopper_does_batches_and_ends_of_rows(void **state)
     assert_int_equal(launch.grid[0] % 2, 0);
 }
 
-static void hopper_says_what_it_cannot_do(void **state)
+TEST(hopper_says_what_it_cannot_do)
 {
     const uint64_t odd[] = {0x10000, 0x20008, 0x30000};
     const struct cuda_ops_device others[] = {{132, CUDA_OPS_SM90}, {108, CUDA_OPS_SM80}, {40, CUDA_OPS_ANY}};
@@ -306,7 +307,7 @@ static void hopper_says_what_it_cannot_do(void **state)
         assert_int_equal(cuda_ops_launch(OP_GEMM, &plan, addresses, "hopper", &others[i], &launch, &e), -1);
 }
 
-static void few_rows_share_the_sum_among_blocks(void **state)
+TEST(few_rows_share_the_sum_among_blocks)
 {
     const struct cuda_ops_device old = {132, CUDA_OPS_ANY};
     struct plan plan = product(DTYPE_F32, 16, 4096, 4096);
@@ -335,7 +336,7 @@ static void few_rows_share_the_sum_among_blocks(void **state)
     no_launch(&plan, addresses, "skinny", "boundaries");
 }
 
-static void small_products_are_shared_among_all_multiprocessors(void **state)
+TEST(small_products_are_shared_among_all_multiprocessors)
 {
     const uint64_t odd[] = {0x10004, 0x20000, 0x30000};
     struct plan plan = product(DTYPE_F32, 256, 256, 256);
@@ -349,7 +350,7 @@ static void small_products_are_shared_among_all_multiprocessors(void **state)
     no_launch(&plan, addresses, "small", "4194304");
 }
 
-static void small_products_in_less_precision_are_of_tensor_cores(void **state)
+TEST(small_products_in_less_precision_are_of_tensor_cores)
 {
     const uint64_t odd[] = {0x10004, 0x20000, 0x30000};
     const struct cuda_ops_device older = {108, CUDA_OPS_SM80}, oldest = {80, CUDA_OPS_ANY};
@@ -368,7 +369,7 @@ static void small_products_in_less_precision_are_of_tensor_cores(void **state)
     assert_string_equal(launch.kernel, "kops_gemm_f32_small_1");
 }
 
-static void the_choice_falls_on_a_variant_that_can(void **state)
+TEST(the_choice_falls_on_a_variant_that_can)
 {
     static const struct {
         enum dtype dtype;
@@ -386,7 +387,7 @@ static void the_choice_falls_on_a_variant_that_can(void **state)
     }
 }
 
-static void levels_follow_from_the_code_that_runs(void **state)
+TEST(levels_follow_from_the_code_that_runs)
 {
     static const struct {
         const char *architectures;
@@ -412,27 +413,4 @@ static void levels_follow_from_the_code_that_runs(void **state)
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         if (cuda_ops_level_of(cases[i].architectures, cases[i].capability) != cases[i].level)
             fail_msg("%s on %u", cases[i].architectures ? cases[i].architectures : "all", cases[i].capability);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_bias_turns_with_the_product),
-        cmocka_unit_test(scales_turn_with_the_product),
-        cmocka_unit_test(gemm_reads_aligned_operands_in_pieces),
-        cmocka_unit_test(small_products_take_small_tiles),
-        cmocka_unit_test(an_out_that_is_contiguous_down_its_columns_is_computed_transposed),
-        cmocka_unit_test(batches_are_listed_from_the_innermost),
-        cmocka_unit_test(hopper_describes_its_operands),
-        cmocka_unit_test(a_bias_has_kernels_of_its_own),
-        cmocka_unit_test(hopper_does_batches_and_ends_of_rows),
-        cmocka_unit_test(hopper_says_what_it_cannot_do),
-        cmocka_unit_test(few_rows_share_the_sum_among_blocks),
-        cmocka_unit_test(small_products_are_shared_among_all_multiprocessors),
-        cmocka_unit_test(small_products_in_less_precision_are_of_tensor_cores),
-        cmocka_unit_test(the_choice_falls_on_a_variant_that_can),
-        cmocka_unit_test(levels_follow_from_the_code_that_runs),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,20 +1,13 @@
 /* The kernels that copy matrices for gemm, on an emulated GPU: random matrices beside plain loops, and the pieces of
  * special numbers. Every array ends at a page that cannot be touched. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "emulator.h"
 #include "ops/launch.h"
 #include "ops/params.h"
+#include "tests/support/unit.h"
 
 enum { ROUNDS = 400, BYTES = 1 << 16, POISON = 0xa5 };
 
@@ -209,20 +202,20 @@ static void check(enum cuda_ops_repack_kind kind, size_t size, unsigned pieces)
     }
 }
 
-static void copies_keep_every_bit(void **state)
+TEST(copies_keep_every_bit)
 {
     check(CUDA_OPS_REPACK_2, 2, 0);
     check(CUDA_OPS_REPACK_4, 4, 0);
     check(CUDA_OPS_REPACK_8, 8, 0);
 }
 
-static void pieces_add_up(void **state)
+TEST(pieces_add_up)
 {
     check(CUDA_OPS_REPACK_BF16X2, 4, 2);
     check(CUDA_OPS_REPACK_BF16X3, 4, 3);
 }
 
-static void special_numbers_are_in_one_piece(void **state)
+TEST(special_numbers_are_in_one_piece)
 {
     static const float numbers[8] = {INFINITY, -INFINITY, NAN, 0x1.fffffep127f, -0x1.fffffep127f, 0x1p-149f, -0.0f, 0};
     _Alignas(16) float from[8];
@@ -255,15 +248,4 @@ static void special_numbers_are_in_one_piece(void **state)
         assert_true(sum == (double)numbers[i]);
     }
     assert_true(fabs((double)of_bf16(to[21]) / 16384 - 0x1p-149) < 0x1p-146); /* what is lost of the smallest number */
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(copies_keep_every_bit),
-        cmocka_unit_test(pieces_add_up),
-        cmocka_unit_test(special_numbers_are_in_one_piece),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

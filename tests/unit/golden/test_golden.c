@@ -1,20 +1,14 @@
 /* The golden vectors through the daemon's receive path, each whole and one byte at a time. */
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "golden_vectors.h"
 #include "rpc/input.h"
 #include "rpc/message.h"
 #include "rpc/output.h"
 #include "tests/support/rewrite.h"
+#include "tests/support/unit.h"
 
 enum { LIMIT = 1 << 20, STDERR_DUP_MIN = 100 };
 
@@ -128,33 +122,29 @@ static bool concerns_daemon(const struct golden_vector *v)
     return !strstr(v->file, "responses");
 }
 
-static void test_whole(void **state)
+TEST(test_whole)
 {
-    (void)state;
     for (unsigned i = 0; i < GOLDEN_VECTORS; i++)
         if (concerns_daemon(&golden_vectors[i]))
             check_vector(&golden_vectors[i], LIMIT);
 }
 
-static void test_byte_by_byte(void **state)
+TEST(test_byte_by_byte)
 {
-    (void)state;
     for (unsigned i = 0; i < GOLDEN_VECTORS; i++)
         if (concerns_daemon(&golden_vectors[i]))
             check_vector(&golden_vectors[i], 1);
 }
 
-static void test_no_descriptor_is_left(void **state)
+TEST(test_no_descriptor_is_left)
 {
-    (void)state;
     for (int fd = STDERR_DUP_MIN; fd < STDERR_DUP_MIN + 64; fd++)
         assert_int_equal(fcntl(fd, F_GETFD), -1);
 }
 
 /* Whatever is cut off at any byte waits for more, or was refused already: never a shorter message. */
-static void test_cut_anywhere(void **state)
+TEST(test_cut_anywhere)
 {
-    (void)state;
     for (unsigned i = 0; i < GOLDEN_VECTORS; i++) {
         struct golden_vector cut = golden_vectors[i];
 
@@ -168,16 +158,4 @@ static void test_cut_anywhere(void **state)
             rpc_output_free(&r.echo);
         }
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole),
-        cmocka_unit_test(test_byte_by_byte),
-        cmocka_unit_test(test_cut_anywhere),
-        cmocka_unit_test(test_no_descriptor_is_left),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -52,7 +52,7 @@ static struct choice_class only_class(void)
     return c;
 }
 
-static void test_the_fastest_is_chosen(void **unused)
+TEST(test_the_fastest_is_chosen)
 {
     struct choice_class c;
 
@@ -70,7 +70,7 @@ static void test_the_fastest_is_chosen(void **unused)
 
 /* Trials cost little. A slower candidate has few turns. A hopeless one has two, the first of which does not count, and
  * further ones only when they are a small part of all uses' time. */
-static void test_trials_are_few(void **unused)
+TEST(test_trials_are_few)
 {
     begin(1000, 100, 110);
     use(KEY, ALL, 200);
@@ -85,7 +85,7 @@ static void test_trials_are_few(void **unused)
 }
 
 /* The first report of each is left out: it has loaded a library, say. */
-static void test_the_first_turn_does_not_count(void **unused)
+TEST(test_the_first_turn_does_not_count)
 {
     begin(90, 100, 100);
     for (unsigned i = 0; i < 3; i++) {
@@ -96,14 +96,14 @@ static void test_the_first_turn_does_not_count(void **unused)
     assert_int_equal(use(KEY, ALL, 50), 0);
 }
 
-static void test_a_tie_is_the_first_in_order_s(void **unused)
+TEST(test_a_tie_is_the_first_in_order_s)
 {
     begin(100, 99, 101);
     assert_int_equal(use(KEY, ALL, 100), 2);
 }
 
 /* A rival that has become faster is seen, but not a gain within noise. */
-static void test_only_a_gain_replaces_the_chosen_one(void **unused)
+TEST(test_only_a_gain_replaces_the_chosen_one)
 {
     begin(120, 100, 140);
     use(KEY, ALL, 100);
@@ -115,7 +115,7 @@ static void test_only_a_gain_replaces_the_chosen_one(void **unused)
     assert_int_equal(only_class().chosen, 0);
 }
 
-static void test_each_rival_has_its_turns(void **unused)
+TEST(test_each_rival_has_its_turns)
 {
     begin(100, 105, 110);
     cost[3] = 115, cost[4] = 120;
@@ -128,7 +128,7 @@ static void test_each_rival_has_its_turns(void **unused)
 }
 
 /* The trial of one was while its threads slept. It is seen again, also where there are many others. */
-static void test_one_that_looked_hopeless_is_seen_again(void **unused)
+TEST(test_one_that_looked_hopeless_is_seen_again)
 {
     for (unsigned late = 0; late < 5; late++) {
         begin(100, 105, 110);
@@ -143,7 +143,7 @@ static void test_one_that_looked_hopeless_is_seen_again(void **unused)
 }
 
 /* Jobs that fail report nothing; the trial ends all the same. */
-static void test_turns_that_are_not_reported(void **unused)
+TEST(test_turns_that_are_not_reported)
 {
     unsigned measured = 0;
 
@@ -155,7 +155,7 @@ static void test_turns_that_are_not_reported(void **unused)
     assert_int_equal(only_class().chosen, 2);
 }
 
-static void test_other_candidates_begin_anew(void **unused)
+TEST(test_other_candidates_begin_anew)
 {
     begin(100, 50, 200);
     assert_int_equal(use(KEY, ALL, 100), 1);
@@ -163,7 +163,7 @@ static void test_other_candidates_begin_anew(void **unused)
     assert_int_equal(use(KEY, 4, 10), 2); /* without a choice */
 }
 
-static void test_the_table_is_bounded(void **unused)
+TEST(test_the_table_is_bounded)
 {
     struct choice_class c;
     unsigned n = 0;
@@ -177,20 +177,4 @@ static void test_the_table_is_bounded(void **unused)
     assert_int_equal(use(UINT64_C(100) * CHOICE_CLASSES << 8, ALL, 50), 1);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_fastest_is_chosen),
-        cmocka_unit_test(test_trials_are_few),
-        cmocka_unit_test(test_the_first_turn_does_not_count),
-        cmocka_unit_test(test_a_tie_is_the_first_in_order_s),
-        cmocka_unit_test(test_only_a_gain_replaces_the_chosen_one),
-        cmocka_unit_test(test_each_rival_has_its_turns),
-        cmocka_unit_test(test_one_that_looked_hopeless_is_seen_again),
-        cmocka_unit_test(test_turns_that_are_not_reported),
-        cmocka_unit_test(test_other_candidates_begin_anew),
-        cmocka_unit_test(test_the_table_is_bounded),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, close_choices);
-}
+ALL_TESTS_WITH(NULL, close_choices)

@@ -25,7 +25,7 @@ static void check_decoded(enum dtype dtype, const float *got)
     }
 }
 
-static void test_decode(void **state)
+TEST(test_decode)
 {
     uint16_t *patterns = malloc(PATTERNS * sizeof(*patterns));
     float *got = malloc(PATTERNS * sizeof(*got));
@@ -101,7 +101,7 @@ static void check_encoded(enum dtype dtype, const float *inputs, const uint16_t 
     }
 }
 
-static void test_encode(void **state)
+TEST(test_encode)
 {
     float *inputs = malloc((4 * PATTERNS + 200000) * sizeof(*inputs));
     uint16_t *got = malloc((4 * PATTERNS + 200000) * sizeof(*got));
@@ -125,11 +125,4 @@ static void test_encode(void **state)
     }
     free(inputs);
     free(got);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_decode), cmocka_unit_test(test_encode)};
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -177,7 +177,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_legacy, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_clock_of_the_fastest_processor, make_folder, remove_folder),
         cmocka_unit_test(test_no_cpufreq),
-        OPENING_TEST(test_device_info),
+        cmocka_unit_test_teardown(test_device_info, close_opened),
 #ifdef __x86_64__
         cmocka_unit_test(test_instruction_sets),
 #endif

@@ -50,7 +50,7 @@ static void run_add(struct fixture *f, enum dtype dtype, const char *variant, co
 }
 
 /* Large enough for several threads, and, as the threshold is set here, for stores past the caches. */
-static void test_large(void **state)
+OPENING_TEST(test_large)
 {
     const struct shape whole = {1, {200017}}, rows = {2, {90, 2403}};
     struct fixture f = fixture_open(&(struct backend_config){.host_threads = 5});
@@ -67,7 +67,7 @@ static void test_large(void **state)
     }
 }
 
-static void test_empty(void **state)
+OPENING_TEST(test_empty)
 {
     static const int64_t shape[] = {4, 0, 3};
     struct operand a, b, out;
@@ -85,14 +85,4 @@ static void test_empty(void **state)
     job_run(&f, &job);
     assert_false(job.failed);
     assert_int_equal(job.n_samples, 1);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        OPENING_TEST(test_large),
-        OPENING_TEST(test_empty),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

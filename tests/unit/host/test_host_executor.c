@@ -40,7 +40,7 @@ static void long_init(struct addition *x)
 }
 
 /* Long kernels keep nobody's jobs from running but their owner's, however many streams that one has. */
-static void test_owners_share_the_processors(void **state)
+OPENING_TEST(test_owners_share_the_processors)
 {
     enum { STREAMS = 4 };
     const int64_t sizes[] = {20000, LARGE}; /* of a light and a heavy worker */
@@ -71,7 +71,7 @@ static void test_owners_share_the_processors(void **state)
 }
 
 /* A job that repeats for long does not keep another stream's from running, whichever worker executes them. */
-static void test_streams_take_turns(void **state)
+OPENING_TEST(test_streams_take_turns)
 {
     const struct {
         int64_t long_size, short_size;
@@ -127,7 +127,7 @@ static void light_init(struct addition *x, uint64_t owner, void (*done)(struct b
 }
 
 /* A job of an owner waits for the others' turn of some 500 µs, not for a job of each of the streams that they have. */
-static void test_owners_take_turns(void **state)
+OPENING_TEST(test_owners_take_turns)
 {
     enum { STREAMS = 40, EACH = 20, ALICES = 15, ALICE = 1, BOB = 2 };
     static struct backend_job bobs[STREAMS][EACH], alices[ALICES];
@@ -156,7 +156,7 @@ static void test_owners_take_turns(void **state)
 }
 
 /* Cancelled before it starts, in every place that a job can wait. */
-static void test_cancel_before_start(void **state)
+OPENING_TEST(test_cancel_before_start)
 {
     const int64_t sizes[] = {SMALL, LARGE};
     struct addition endless, waiting;
@@ -187,7 +187,7 @@ static void test_cancel_before_start(void **state)
 }
 
 /* Nobody to wake, and nothing ever run. */
-static void test_open_and_close(void **state)
+OPENING_TEST(test_open_and_close)
 {
     struct backend_device *device;
     struct backend_stream *stream;
@@ -209,17 +209,4 @@ static void test_open_and_close(void **state)
     assert_false(x.job.failed);
     host_backend.stream_free(stream);
     host_backend.close(device);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        OPENING_TEST(test_streams_take_turns),
-        OPENING_TEST(test_owners_take_turns),
-        OPENING_TEST(test_owners_share_the_processors),
-        OPENING_TEST(test_cancel_before_start),
-        OPENING_TEST(test_open_and_close),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -145,7 +145,7 @@ static void for_each_variant(const struct product *products, size_t count, const
     }
 }
 
-static void test_products(void **state)
+OPENING_TEST(test_products)
 {
     static const struct product products[] = {
         {1, 1, 1, .alpha = 1},
@@ -189,7 +189,7 @@ static void test_products(void **state)
     for_each_variant(products, COUNT(products), NULL);
 }
 
-static void test_more_threads_than_processors(void **state)
+OPENING_TEST(test_more_threads_than_processors)
 {
     static const struct product products[] = {
         {257, 191, 30, .alpha = 1}, {40, 500, 30, .alpha = 1, .batch = 7}, {100, 7, 600, .alpha = -1, .beta = 1}};
@@ -198,7 +198,7 @@ static void test_more_threads_than_processors(void **state)
 }
 
 /* Operands without elements may have any strides, of rows and of batches. */
-static void test_strides_of_no_terms(void **state)
+OPENING_TEST(test_strides_of_no_terms)
 {
     static const int64_t of_a[] = {2, 600, 0}, of_b[] = {2, 0, 600}, of_one[] = {1}, of_out[] = {2, 600, 600};
     static const int64_t *const shapes[] = {of_a, of_b, of_one, of_one};
@@ -229,7 +229,7 @@ static void test_strides_of_no_terms(void **state)
 }
 
 /* A repeated row (stride 0) and overlapping rows (a stride below the row's length) are inputs like others. */
-static void test_repeated_and_overlapping_rows(void **state)
+OPENING_TEST(test_repeated_and_overlapping_rows)
 {
     struct fixture f = fixture_open(NULL);
 
@@ -259,7 +259,7 @@ static void run_tiny(struct fixture *f, const char *variant, struct backend_job 
 }
 
 /* Without libraries, or with ones that do not load, gemm runs on our own kernel, unless the library was asked for. */
-static void test_no_libraries(void **state)
+OPENING_TEST(test_no_libraries)
 {
     static const char *const missing[] = {"/nonexistent/libopenblas.so.0", "/nonexistent/libdnnl.so.2"};
     static const char *const names[] = {"openblas", "onednn"};
@@ -343,7 +343,7 @@ static unsigned turns_of(struct fixture *f, enum dtype dtype, unsigned execution
 }
 
 /* Whatever computes them, and in the end it is the fastest. */
-static void test_each_turn_is_right(void **state)
+OPENING_TEST(test_each_turn_is_right)
 {
     struct fixture f = fixture_open(NULL);
 
@@ -353,7 +353,7 @@ static void test_each_turn_is_right(void **state)
 }
 
 /* A oneDNN that does not compute is found out at its first turn, whose product another way computes. */
-static void test_a_library_that_refuses(void **state)
+OPENING_TEST(test_a_library_that_refuses)
 {
     struct fixture f = fixture_open(&(struct backend_config){.host_blas = "none", .host_onednn = KOPS_REFUSING_DNNL});
     struct backend_job job;
@@ -362,19 +362,4 @@ static void test_a_library_that_refuses(void **state)
     run_tiny(&f, "onednn", &job);
     assert_true(job.failed);
     assert_int_equal(job.error.code, ERROR_UNSUPPORTED);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        OPENING_TEST(test_no_libraries),
-        OPENING_TEST(test_each_turn_is_right),
-        OPENING_TEST(test_a_library_that_refuses),
-        OPENING_TEST(test_products),
-        OPENING_TEST(test_more_threads_than_processors),
-        OPENING_TEST(test_strides_of_no_terms),
-        OPENING_TEST(test_repeated_and_overlapping_rows),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

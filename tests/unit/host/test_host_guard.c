@@ -91,7 +91,7 @@ static void check_fault(struct fixture *f, enum op_id op, const char *variant, u
     close_since(open);
 }
 
-static void test_every_kernel(void **state)
+OPENING_TEST(test_every_kernel)
 {
     static const enum op_id ops[] = {OP_ADD, OP_GEMM};
     struct fixture f = fixture_open(&(struct backend_config){.host_threads = 4});
@@ -105,7 +105,7 @@ static void test_every_kernel(void **state)
 }
 
 /* On the loop thread, where tiny jobs run. */
-static void test_tiny_job(void **state)
+OPENING_TEST(test_tiny_job)
 {
     const int64_t shape[] = {10};
     struct operand o;
@@ -124,7 +124,7 @@ static void test_tiny_job(void **state)
 }
 
 /* While it runs, whenever that may be. */
-static void test_cut_while_running(void **state)
+OPENING_TEST(test_cut_while_running)
 {
     struct work w;
     struct fixture f = fixture_open(NULL);
@@ -140,7 +140,7 @@ static void test_cut_while_running(void **state)
 }
 
 /* Two streams on the same broken memory, one after the other having patched it, both fail. */
-static void test_shared_by_streams(void **state)
+OPENING_TEST(test_shared_by_streams)
 {
     struct work first, second;
     struct backend_stream *other;
@@ -166,7 +166,7 @@ static void test_shared_by_streams(void **state)
     }
 }
 
-static void test_fault_elsewhere(void **state)
+OPENING_TEST(test_fault_elsewhere)
 {
     struct shared *s = shared_new(PAGE_BYTES);
     int status;
@@ -183,14 +183,4 @@ static void test_fault_elsewhere(void **state)
     assert_int_equal(waitpid(child, &status, 0), child);
     /* A sanitizer's own handler, which was there before, exits instead. */
     assert_true((WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS) || (WIFEXITED(status) && WEXITSTATUS(status) != 0));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        OPENING_TEST(test_every_kernel),      OPENING_TEST(test_tiny_job),        OPENING_TEST(test_cut_while_running),
-        OPENING_TEST(test_shared_by_streams), OPENING_TEST(test_fault_elsewhere),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

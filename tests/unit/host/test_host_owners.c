@@ -1,13 +1,8 @@
 /* Turns of owners: what each gets of a worker's time, and who is next. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "owners.h"
+#include "tests/support/unit.h"
 
 enum { ALICE = 1001, BOB = 1002, STREAMS = 64 };
 
@@ -35,7 +30,7 @@ static void run(unsigned turns, uint64_t alices_ns, uint64_t bobs_ns, uint64_t r
     }
 }
 
-static void many_streams_have_no_more_than_one(void **state)
+TEST(many_streams_have_no_more_than_one)
 {
     uint64_t spent[2];
 
@@ -43,7 +38,7 @@ static void many_streams_have_no_more_than_one(void **state)
     assert_in_range(spent[0], spent[1] * 9 / 10, spent[1] * 11 / 10);
 }
 
-static void long_turns_are_paid_off(void **state)
+TEST(long_turns_are_paid_off)
 {
     uint64_t spent[2];
 
@@ -51,7 +46,7 @@ static void long_turns_are_paid_off(void **state)
     assert_in_range(spent[0], spent[1] * 8 / 10, spent[1] * 12 / 10);
 }
 
-static void who_was_idle_is_next(void **state)
+TEST(who_was_idle_is_next)
 {
     struct owner *bob = owners_get(&owners, BOB), *owner;
     uint64_t spent[2];
@@ -68,22 +63,10 @@ static void who_was_idle_is_next(void **state)
     assert_ptr_equal(owners_next(&owners, &owner), &nodes[2]); /* the streams of one in turn */
 }
 
-static void nothing_is_ready(void **state)
+TEST(nothing_is_ready)
 {
     struct owner *owner;
 
     owners_init(&owners);
     assert_null(owners_next(&owners, &owner));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(many_streams_have_no_more_than_one),
-        cmocka_unit_test(long_turns_are_paid_off),
-        cmocka_unit_test(who_was_idle_is_next),
-        cmocka_unit_test(nothing_is_ready),
-    };
-
-    return cmocka_run_group_tests_name("host_owners", tests, NULL, NULL);
 }

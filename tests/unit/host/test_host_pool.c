@@ -25,7 +25,7 @@ static void meet(void *context, unsigned thread, size_t item)
         sched_yield();
 }
 
-static void a_helper_keeps_off_its_callers_processor(void **state)
+TEST(a_helper_keeps_off_its_callers_processor)
 {
     unsigned apart = 0;
     struct pool *pool;
@@ -49,7 +49,7 @@ static void a_helper_keeps_off_its_callers_processor(void **state)
 }
 
 /* A caller that may have one processor shares it. */
-static void a_single_processor_is_shared(void **state)
+TEST(a_single_processor_is_shared)
 {
     struct seen s = {.arrived = 0};
     struct pool *pool;
@@ -65,14 +65,4 @@ static void a_single_processor_is_shared(void **state)
     assert_true(CPU_EQUAL(&s.helper, &one));
     pool_free(pool);
     assert_int_equal(sched_setaffinity(0, sizeof(all), &all), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_helper_keeps_off_its_callers_processor),
-        cmocka_unit_test(a_single_processor_is_shared),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

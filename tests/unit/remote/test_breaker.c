@@ -1,19 +1,11 @@
 /* The circuit breaker by a clock of the test's. */
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "remote/breaker.h"
+#include "tests/support/unit.h"
 
-static void opens_after_failures_in_a_row(void **state)
+TEST(opens_after_failures_in_a_row)
 {
     struct breaker b = {0};
 
-    (void)state;
     for (unsigned i = 0; i < 10; i++) { /* an answer in between forgets them */
         assert_true(breaker_allows(&b, 0));
         assert_false(breaker_fail(&b, 0));
@@ -31,13 +23,12 @@ static void opens_after_failures_in_a_row(void **state)
     assert_false(breaker_allows(&b, 5 + BREAKER_FIRST_MS - 1));
 }
 
-static void rests_twice_as_long_each_time(void **state)
+TEST(rests_twice_as_long_each_time)
 {
     struct breaker b = {0};
     uint64_t now = 0;
     unsigned rest = BREAKER_FIRST_MS;
 
-    (void)state;
     for (unsigned i = 0; i < BREAKER_FAILURES; i++)
         breaker_fail(&b, now);
     for (unsigned i = 0; i < 20; i++) {
@@ -56,37 +47,23 @@ static void rests_twice_as_long_each_time(void **state)
     assert_int_equal(breaker_rests(&b, now), 0);
 }
 
-static void late_failures_change_nothing(void **state)
+TEST(late_failures_change_nothing)
 {
     struct breaker b = {0};
 
-    (void)state;
     for (unsigned i = 0; i < BREAKER_FAILURES + 10; i++) /* those that were on their way when it opened */
         breaker_fail(&b, i);
     assert_int_equal(b.rest_ms, BREAKER_FIRST_MS);
     assert_int_equal(breaker_rests(&b, 0), BREAKER_FIRST_MS + BREAKER_FAILURES - 1);
 }
 
-static void a_trial_that_nobody_waits_for(void **state)
+TEST(a_trial_that_nobody_waits_for)
 {
     struct breaker b = {0};
 
-    (void)state;
     for (unsigned i = 0; i < BREAKER_FAILURES; i++)
         breaker_fail(&b, 0);
     assert_true(breaker_allows(&b, BREAKER_FIRST_MS));
     breaker_abandon(&b);
     assert_true(breaker_allows(&b, BREAKER_FIRST_MS)); /* the next one is a trial */
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(opens_after_failures_in_a_row),
-        cmocka_unit_test(rests_twice_as_long_each_time),
-        cmocka_unit_test(late_failures_change_nothing),
-        cmocka_unit_test(a_trial_that_nobody_waits_for),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

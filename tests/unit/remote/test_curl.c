@@ -1,15 +1,9 @@
 /* The numbers and structs of remote/curl.h against libcurl's own header. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <curl/curl.h>
 
 /* The names of curl.h that are also libcurl's are none of these. */
 #include "remote/curl.h"
+#include "tests/support/unit.h"
 
 #define SAME(ours, theirs)                                                                                             \
     {                                                                                                                  \
@@ -59,17 +53,9 @@ static const struct {
     SAME(sizeof(int64_t), sizeof(curl_off_t)),
 };
 
-static void the_same(void **state)
+TEST(the_same)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
         if (numbers[i].ours != numbers[i].theirs)
             fail_msg("%s is %ld, libcurl's is %ld", numbers[i].name, numbers[i].ours, numbers[i].theirs);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_same)};
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

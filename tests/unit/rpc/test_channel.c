@@ -1,18 +1,11 @@
 /* The daemon's side of a connection's shared memory, with a client that is played here. */
 #include <fcntl.h>
 #include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "rpc/channel.h"
+#include "tests/support/unit.h"
 
 enum { LIMIT = 1 << 20, OUTPUT_MAX = 1 << 22, MEMORY = RING_PAGE_BYTES + RING_REQUEST_BYTES + RING_REPLY_BYTES };
 
@@ -82,7 +75,9 @@ static void reply(struct fixture *f, size_t length)
     free(text);
 }
 
-static void memory_is_sealed(void **state)
+#define WITH_STATE(name) TEST_WITH(name, set_up, tear_down)
+
+WITH_STATE(memory_is_sealed)
 {
     struct fixture *f = *state;
 
@@ -91,7 +86,7 @@ static void memory_is_sealed(void **state)
     assert_int_equal(ftruncate(f->fds[CHANNEL_MEMORY], 0), -1);
 }
 
-static void requests_arrive_privately(void **state)
+WITH_STATE(requests_arrive_privately)
 {
     struct fixture *f = *state;
     struct rpc_frame frame;
@@ -112,7 +107,7 @@ static void requests_arrive_privately(void **state)
     assert_true(ring_room(&f->requests) == RING_REQUEST_BYTES);
 }
 
-static void half_a_ring_is_the_limit(void **state)
+WITH_STATE(half_a_ring_is_the_limit)
 {
     struct fixture *f = *state;
     enum rpc_receive received;
@@ -128,7 +123,7 @@ static void half_a_ring_is_the_limit(void **state)
     assert_int_equal(e.code, ERROR_PROTOCOL_ERROR);
 }
 
-static void room_is_announced(void **state)
+WITH_STATE(room_is_announced)
 {
     struct fixture *f = *state;
     struct error e;
@@ -141,7 +136,7 @@ static void room_is_announced(void **state)
     assert_true(rung(f->fds[CHANNEL_WAKE]));
 }
 
-static void sleeping(void **state)
+WITH_STATE(sleeping)
 {
     struct fixture *f = *state;
     struct error e;
@@ -159,7 +154,7 @@ static void sleeping(void **state)
     assert_false(ring_publish(&f->requests));
 }
 
-static void replies_wake_who_sleeps(void **state)
+WITH_STATE(replies_wake_who_sleeps)
 {
     struct fixture *f = *state;
     struct error e;
@@ -176,7 +171,7 @@ static void replies_wake_who_sleeps(void **state)
     assert_true(rung(f->fds[CHANNEL_WAKE]));
 }
 
-static void long_replies_go_to_the_socket(void **state)
+WITH_STATE(long_replies_go_to_the_socket)
 {
     struct fixture *f = *state;
     struct error e;
@@ -190,7 +185,7 @@ static void long_replies_go_to_the_socket(void **state)
     assert_int_equal(buffer_length(&f->socket.bytes), RING_REPLY_BYTES / 2 + 99 + 5);
 }
 
-static void full_ring_waits_for_room(void **state)
+WITH_STATE(full_ring_waits_for_room)
 {
     struct fixture *f = *state;
     unsigned char bytes[10000];
@@ -213,7 +208,7 @@ static void full_ring_waits_for_room(void **state)
     assert_int_equal(taken, 5 * (RING_REPLY_BYTES / 4 - 1 + 3 + (RING_REPLY_BYTES / 4 > 65536 ? 2 : 0)));
 }
 
-static void impossible_indices(void **state)
+WITH_STATE(impossible_indices)
 {
     struct fixture *f = *state;
     struct ring_page *page = (void *)f->memory;
@@ -229,23 +224,4 @@ static void impossible_indices(void **state)
     rpc_channel_settle(f->channel, &f->socket);
     assert_int_equal(rpc_channel_flush(f->channel, &e), -1);
     assert_int_equal(e.code, ERROR_PROTOCOL_ERROR);
-}
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(memory_is_sealed),
-        TEST(requests_arrive_privately),
-        TEST(half_a_ring_is_the_limit),
-        TEST(room_is_announced),
-        TEST(sleeping),
-        TEST(replies_wake_who_sleeps),
-        TEST(full_ring_waits_for_room),
-        TEST(long_replies_go_to_the_socket),
-        TEST(impossible_indices),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,18 +1,11 @@
 /* Both ends of a ring: bytes across the wrap, hostile indices, and two threads that sleep and wake each other. */
 #include <poll.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "proto/ring.h"
+#include "tests/support/unit.h"
 
 enum { SIZE = RING_MIN_BYTES };
 
@@ -54,14 +47,13 @@ static void fill(unsigned char *bytes, size_t n, unsigned seed)
         bytes[i] = (unsigned char)(seed + 31 * i);
 }
 
-static void layout(void **state)
+TEST(layout)
 {
     static const uint64_t refused[] = {0, 1, 4095, 4097, 6144, UINT64_C(1) << 31, UINT64_MAX};
     struct ring_consumer requests, replies;
     struct ring_producer from_client, from_daemon;
     static unsigned char memory[4096 + 4096 + 8192];
 
-    (void)state;
     for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++)
         assert_false(ring_size_valid(refused[i]));
     assert_true(ring_size_valid(4096));
@@ -77,7 +69,7 @@ static void layout(void **state)
     assert_int_equal(replies.size, 8192);
 }
 
-static void bytes_pass_and_wrap(void **state)
+TEST_WITH(bytes_pass_and_wrap, set_up, tear_down)
 {
     struct fixture *f = *state;
     unsigned char out[SIZE], in[SIZE];
@@ -101,7 +93,7 @@ static void bytes_pass_and_wrap(void **state)
         assert_true(f->memory->before[i] == 0 && f->memory->after[i] == 0);
 }
 
-static void room_is_what_was_read(void **state)
+TEST_WITH(room_is_what_was_read, set_up, tear_down)
 {
     struct fixture *f = *state;
     unsigned char bytes[SIZE] = {0};
@@ -119,7 +111,7 @@ static void room_is_what_was_read(void **state)
     assert_int_equal(ring_room_known(&f->producer), 100);
 }
 
-static void hostile_head(void **state)
+TEST_WITH(hostile_head, set_up, tear_down)
 {
     static const uint64_t heads[] = {0, 99, 100 + SIZE + 1, UINT64_MAX, UINT64_C(1) << 63};
     struct fixture *f = *state;
@@ -142,7 +134,7 @@ static void hostile_head(void **state)
     assert_true(ring_available(&f->consumer) == SIZE);
 }
 
-static void hostile_tail(void **state)
+TEST_WITH(hostile_tail, set_up, tear_down)
 {
     static const uint64_t tails[] = {0, 149, 201, UINT64_MAX, UINT64_C(1) << 63};
     struct fixture *f = *state;
@@ -163,7 +155,7 @@ static void hostile_tail(void **state)
     assert_int_equal(f->consumer.tail, 200);
 }
 
-static void doorbells(void **state)
+TEST_WITH(doorbells, set_up, tear_down)
 {
     struct fixture *f = *state;
     unsigned char byte = 1;
@@ -244,7 +236,7 @@ static void *produce(void *context)
     return NULL;
 }
 
-static void threads(void **state)
+TEST_WITH(threads, set_up, tear_down)
 {
     struct pair pair = {*state, eventfd(0, EFD_CLOEXEC), eventfd(0, EFD_CLOEXEC), false};
     struct ring_consumer *c = &pair.f->consumer;
@@ -277,19 +269,4 @@ static void threads(void **state)
     assert_false(pair.lost);
     close(pair.data);
     close(pair.room);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layout),
-        cmocka_unit_test_setup_teardown(bytes_pass_and_wrap, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(room_is_what_was_read, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(hostile_head, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(hostile_tail, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(doorbells, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(threads, set_up, tear_down),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

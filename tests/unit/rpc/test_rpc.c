@@ -1,21 +1,14 @@
 /* Framing in pieces, descriptors by byte range, output with descriptors over a real socket pair. */
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+#include <msgpack.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#include <cmocka.h>
-#include <msgpack.h>
 
 #include "rpc/input.h"
 #include "rpc/message.h"
 #include "rpc/output.h"
 #include "rpc/socket.h"
+#include "tests/support/unit.h"
 
 /* [0, msgid, "m", [{"nfds": nfds, "x": pad bytes}]] */
 static size_t request(unsigned char *into, unsigned msgid, unsigned nfds, size_t pad)
@@ -69,13 +62,12 @@ static void closed(int fd)
     assert_int_equal(fcntl(fd, F_GETFD), -1);
 }
 
-static void frames_come_in_any_pieces(void **state)
+TEST(frames_come_in_any_pieces)
 {
     unsigned char bytes[4096];
     size_t length = 0;
     unsigned seen;
 
-    (void)state;
     for (unsigned i = 0; i < 5; i++)
         length += request(bytes + length, i, 0, i * 100);
     for (size_t step = 1; step < length; step += 7) {
@@ -100,7 +92,7 @@ static void frames_come_in_any_pieces(void **state)
 }
 
 /* The end of a message and the start of the next, which has the descriptors, arrive together. */
-static void descriptors_go_with_the_message_that_starts_there(void **state)
+TEST(descriptors_go_with_the_message_that_starts_there)
 {
     unsigned char bytes[4096];
     size_t first = request(bytes, 1, 1, 50), all = first + request(bytes + first, 2, 2, 50);
@@ -109,7 +101,6 @@ static void descriptors_go_with_the_message_that_starts_there(void **state)
     struct rpc_frame frame;
     struct error e;
 
-    (void)state;
     rpc_input_init(&in, 4096);
     assert_int_equal(feed(&in, bytes, 10, a, 1, &e), 0);
     assert_int_equal(rpc_input_next(&in, &frame, &e), 0);
@@ -129,7 +120,7 @@ static void descriptors_go_with_the_message_that_starts_there(void **state)
     close(b[1]);
 }
 
-static void wrong_claims_are_violations(void **state)
+TEST(wrong_claims_are_violations)
 {
     unsigned char bytes[4096];
     size_t n = request(bytes, 1, 1, 10);
@@ -138,7 +129,6 @@ static void wrong_claims_are_violations(void **state)
     struct error e;
     int fd, got[RPC_MAX_FDS];
 
-    (void)state;
     /* a claim without descriptors */
     rpc_input_init(&in, 4096);
     feed(&in, bytes, n, NULL, 0, &e);
@@ -181,7 +171,7 @@ static void wrong_claims_are_violations(void **state)
     rpc_input_free(&in);
 }
 
-static void too_long_is_refused_early(void **state)
+TEST(too_long_is_refused_early)
 {
     const unsigned char announced[] = {0xdd, 0xff, 0xff, 0xff, 0xff}, str[] = {0xdb, 0x7f, 0, 0, 0};
     unsigned char deep[SCAN_MAX_DEPTH + 1];
@@ -189,7 +179,6 @@ static void too_long_is_refused_early(void **state)
     struct rpc_input in;
     struct error e;
 
-    (void)state;
     rpc_input_init(&in, 4096);
     feed(&in, announced, sizeof(announced), NULL, 0, &e);
     assert_int_equal(rpc_input_next(&in, &frame, &e), -1);
@@ -207,7 +196,7 @@ static void too_long_is_refused_early(void **state)
 
 /* Three messages, the middle one with a descriptor: it must arrive with that one's first byte and nothing after it. */
 /* A message of many values is looked through in parts, and what was looked through is not looked at again. */
-static void many_values_take_several_calls(void **state)
+TEST(many_values_take_several_calls)
 {
     enum { VALUES = 100000 };
     static unsigned char bytes[5 + VALUES] = {0xdd, VALUES >> 24, VALUES >> 16 & 0xff, VALUES >> 8 & 0xff,
@@ -218,7 +207,6 @@ static void many_values_take_several_calls(void **state)
     uint64_t seen = 0;
     struct error e;
 
-    (void)state;
     rpc_input_init(&in, sizeof(bytes));
     for (size_t at = 0; at < sizeof(bytes); at += 10000)
         assert_int_equal(feed(&in, bytes + at, at + 10000 > sizeof(bytes) ? sizeof(bytes) - at : 10000, NULL, 0, &e),
@@ -236,7 +224,7 @@ static void many_values_take_several_calls(void **state)
     rpc_input_free(&in);
 }
 
-static void output_sends_descriptors_with_their_message(void **state)
+TEST(output_sends_descriptors_with_their_message)
 {
     struct rpc_output out;
     struct rpc_input in;
@@ -247,7 +235,6 @@ static void output_sends_descriptors_with_their_message(void **state)
     bool full;
     struct error e;
 
-    (void)state;
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
     rpc_output_init(&out, 1 << 20);
     for (unsigned i = 0; i < 3; i++) {
@@ -281,7 +268,7 @@ static void output_sends_descriptors_with_their_message(void **state)
     rpc_input_free(&in);
 }
 
-static void too_many_descriptors_are_refused(void **state)
+TEST(too_many_descriptors_are_refused)
 {
     union {
         struct cmsghdr align;
@@ -297,7 +284,6 @@ static void too_many_descriptors_are_refused(void **state)
     struct error e;
     bool full;
 
-    (void)state;
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
     c->cmsg_level = SOL_SOCKET;
     c->cmsg_type = SCM_RIGHTS;
@@ -315,19 +301,4 @@ static void too_many_descriptors_are_refused(void **state)
     close(fd);
     close(pair[0]);
     close(pair[1]);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(frames_come_in_any_pieces),
-        cmocka_unit_test(descriptors_go_with_the_message_that_starts_there),
-        cmocka_unit_test(wrong_claims_are_violations),
-        cmocka_unit_test(too_long_is_refused_early),
-        cmocka_unit_test(many_values_take_several_calls),
-        cmocka_unit_test(output_sends_descriptors_with_their_message),
-        cmocka_unit_test(too_many_descriptors_are_refused),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,8 @@
 /* Lists of users and groups: what they take, and who is in them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "server/account/access_list.h"
+#include "tests/support/unit.h"
 
 static struct access_list parsed(const char *text)
 {
@@ -27,9 +21,8 @@ static bool has(const char *text, uid_t uid, gid_t gid)
     return access_list_has(&list, uid, gid, more, 2);
 }
 
-static void test_who_is_in(void **state)
+TEST(test_who_is_in)
 {
-    (void)state;
     assert_false(has("", 5, 6));
     assert_false(has("owner", 5, 6));
     assert_false(has(" ,, \t", 5, 6));
@@ -48,14 +41,13 @@ static void test_who_is_in(void **state)
     assert_true(has("4294967294", 4294967294U, 6));
 }
 
-static void test_what_is_refused(void **state)
+TEST(test_what_is_refused)
 {
     static const char *const wrong[] = {"no-such-user",         "@no-such-group", "@",   "-1",    "4294967295",
                                         "18446744073709551616", "0x10",           "5-6", "1 2 3x"};
     struct access_list list;
     struct error e;
 
-    (void)state;
     memset(&list, 0xa5, sizeof(list));
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         assert_int_equal(access_list_parse("access.deny", wrong[i], &list, &e), -1);
@@ -65,14 +57,13 @@ static void test_what_is_refused(void **state)
     }
 }
 
-static void test_lists_are_bounded(void **state)
+TEST(test_lists_are_bounded)
 {
     char text[(ACCESS_LIST_MAX + 1) * 8] = "";
     struct access_list list;
     struct error e;
     size_t length = 0;
 
-    (void)state;
     for (unsigned i = 0; i < ACCESS_LIST_MAX; i++)
         length += (size_t)snprintf(text + length, sizeof(text) - length, "%u ", 1000 + i);
     list = parsed(text);
@@ -80,15 +71,4 @@ static void test_lists_are_bounded(void **state)
     snprintf(text + length, sizeof(text) - length, "5");
     assert_int_equal(access_list_parse("access.deny", text, &list, &e), -1);
     assert_int_equal(e.code, ERROR_LIMIT_EXCEEDED);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_who_is_in),
-        cmocka_unit_test(test_what_is_refused),
-        cmocka_unit_test(test_lists_are_bounded),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,6 @@
 /* Accounts: what is counted, refused and given back; rates and shares by made-up clocks. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "server/account/shared_charge.h"
+#include "tests/support/unit.h"
 
 enum { PID = 77, ALICE = 1001, BOB = 1002 };
 static const uint64_t ms = 1000000, start_ns = UINT64_C(5000000000000);
@@ -58,7 +51,7 @@ static int64_t retry_of(const struct error *e)
     return e->details[3].number;
 }
 
-static void test_one_account_a_user(void **state)
+TEST_WITH(test_one_account_a_user, setup, teardown)
 {
     struct fixture *f = *state;
     struct account *again = account_get(&f->all, ALICE);
@@ -69,7 +62,7 @@ static void test_one_account_a_user(void **state)
     account_unref(again);
 }
 
-static void test_idle_accounts_are_kept_for_a_while(void **state)
+TEST_WITH(test_idle_accounts_are_kept_for_a_while, setup, teardown)
 {
     struct fixture *f = *state;
     struct account *first = account_get(&f->all, 1);
@@ -87,7 +80,7 @@ static void test_idle_accounts_are_kept_for_a_while(void **state)
     account_unref(first);
 }
 
-static void test_charges(void **state)
+TEST_WITH(test_charges, setup, teardown)
 {
     struct fixture *f = *state;
     struct error e;
@@ -123,7 +116,7 @@ static void test_charges(void **state)
     assert_int_equal(f->bob->refused, 0);
 }
 
-static void test_in_flight_counts_the_asker(void **state)
+TEST_WITH(test_in_flight_counts_the_asker, setup, teardown)
 {
     struct fixture *f = *state;
     struct error e;
@@ -140,7 +133,7 @@ static void test_in_flight_counts_the_asker(void **state)
     charge_free(&second);
 }
 
-static void test_a_charge_that_changes(void **state)
+TEST_WITH(test_a_charge_that_changes, setup, teardown)
 {
     struct fixture *f = *state;
     struct charge charge, other;
@@ -166,7 +159,7 @@ static void test_a_charge_that_changes(void **state)
 }
 
 /* Whoever has it gives it back, however long its user has been gone. */
-static void test_a_charge_has_one_holder(void **state)
+TEST_WITH(test_a_charge_has_one_holder, setup, teardown)
 {
     struct fixture *f = *state;
     struct account *a = account_get(&f->all, 1);
@@ -184,7 +177,7 @@ static void test_a_charge_has_one_holder(void **state)
     assert_int_equal(a->references, 0);
 }
 
-static void test_a_thing_is_counted_once_a_user(void **state)
+TEST_WITH(test_a_thing_is_counted_once_a_user, setup, teardown)
 {
     struct fixture *f = *state;
     int things[2];
@@ -223,7 +216,7 @@ static void test_a_thing_is_counted_once_a_user(void **state)
     assert_null(shared_charge_unref(NULL));
 }
 
-static void test_a_thing_that_grows(void **state)
+TEST_WITH(test_a_thing_that_grows, setup, teardown)
 {
     struct fixture *f = *state;
     int thing;
@@ -256,7 +249,7 @@ static void test_a_thing_that_grows(void **state)
 }
 
 /* A hold alone keeps the account. */
-static void test_a_hold_outlives_connections(void **state)
+TEST_WITH(test_a_hold_outlives_connections, setup, teardown)
 {
     struct fixture *f = *state;
     struct account *a = account_get(&f->all, 5);
@@ -270,7 +263,7 @@ static void test_a_hold_outlives_connections(void **state)
     assert_int_equal(a->references, 0);
 }
 
-static void test_messages_a_second(void **state)
+TEST_WITH(test_messages_a_second, setup, teardown)
 {
     struct fixture *f = *state;
     uint64_t now = start_ns;
@@ -301,7 +294,7 @@ static void test_messages_a_second(void **state)
     assert_int_equal(f->alice->requests, 1000 + 14 + 10000);
 }
 
-static void test_a_share_while_others_wait(void **state)
+TEST_WITH(test_a_share_while_others_wait, setup, teardown)
 {
     struct fixture *f = *state;
     uint64_t now = start_ns + 30 * ms;
@@ -331,7 +324,7 @@ static void test_a_share_while_others_wait(void **state)
 }
 
 /* Of a run that took ten seconds only the last one counts. */
-static void test_a_share_looks_back_one_second(void **state)
+TEST_WITH(test_a_share_looks_back_one_second, setup, teardown)
 {
     struct fixture *f = *state;
     struct error e;
@@ -347,7 +340,7 @@ static void test_a_share_looks_back_one_second(void **state)
 }
 
 /* Of what all users share: each takes all that it may, and the next one still finds some. */
-static void test_common_resources_are_shared(void **state)
+TEST_WITH(test_common_resources_are_shared, setup, teardown)
 {
     struct fixture *f = *state;
     struct charge charges[6][700] = {0};
@@ -377,25 +370,4 @@ static void test_common_resources_are_shared(void **state)
     assert_int_equal(charge_take(&charges[0][1], f->alice, PID, QUOTA_MAPPINGS, 1, &e), 0);
     charge_free(&charges[0][0]);
     charge_free(&charges[0][1]);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_common_resources_are_shared, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_one_account_a_user, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_idle_accounts_are_kept_for_a_while, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_charges, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_in_flight_counts_the_asker, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_charge_that_changes, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_charge_has_one_holder, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_thing_is_counted_once_a_user, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_thing_that_grows, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_hold_outlives_connections, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_messages_a_second, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_share_while_others_wait, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_share_looks_back_one_second, setup, teardown),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

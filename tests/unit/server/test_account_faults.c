@@ -1,13 +1,6 @@
 /* Faults of a user's kernels: when kernels are refused, for how long, and whose, by made-up clocks. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "server/account/account.h"
+#include "tests/support/unit.h"
 
 enum { PID = 77, ALICE = 1001, BOB = 1002 };
 static const uint64_t ms = 1000000, start_ns = UINT64_C(5000000000000);
@@ -86,7 +79,7 @@ static void assert_goes_on(struct account *a, uint64_t now)
     assert_int_equal(account_check_faults(a, PID, now, &e), 0);
 }
 
-static void test_faults_pause_a_users_kernels(void **state)
+TEST_WITH(test_faults_pause_a_users_kernels, setup, teardown)
 {
     struct fixture *f = *state;
     uint64_t now = start_ns;
@@ -103,7 +96,7 @@ static void test_faults_pause_a_users_kernels(void **state)
     assert_int_equal(f->alice->refused, 2);
 }
 
-static void test_faults_are_forgotten_after_a_minute(void **state)
+TEST_WITH(test_faults_are_forgotten_after_a_minute, setup, teardown)
 {
     struct fixture *f = *state;
     uint64_t now = start_ns;
@@ -116,7 +109,7 @@ static void test_faults_are_forgotten_after_a_minute(void **state)
     assert_paused(f->alice, now, 60000);
 }
 
-static void test_several_ends_are_one_incident(void **state)
+TEST_WITH(test_several_ends_are_one_incident, setup, teardown)
 {
     struct fixture *f = *state;
 
@@ -129,7 +122,7 @@ static void test_several_ends_are_one_incident(void **state)
     assert_goes_on(f->bob, start_ns);
 }
 
-static void test_each_pause_is_twice_as_long(void **state)
+TEST_WITH(test_each_pause_is_twice_as_long, setup, teardown)
 {
     static const int64_t pauses_s[] = {60, 120, 240, 480, 960, 1920, 3600, 3600};
     struct fixture *f = *state;
@@ -154,7 +147,7 @@ static void test_each_pause_is_twice_as_long(void **state)
     assert_paused(f->alice, now + hour, 60000);
 }
 
-static void test_a_pause_outlives_connections(void **state)
+TEST_WITH(test_a_pause_outlives_connections, setup, teardown)
 {
     struct fixture *f = *state;
     struct account *a = account_get(&f->all, 1);
@@ -167,7 +160,7 @@ static void test_a_pause_outlives_connections(void **state)
     account_unref(a);
 }
 
-static void test_no_bound_on_faults(void **state)
+TEST_WITH(test_no_bound_on_faults, setup, teardown)
 {
     struct fixture *f = *state;
 
@@ -178,18 +171,4 @@ static void test_no_bound_on_faults(void **state)
     assert_paused(f->alice, start_ns, 60000);
     f->limits.faults = 0;
     assert_goes_on(f->alice, start_ns);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_faults_pause_a_users_kernels, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_faults_are_forgotten_after_a_minute, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_several_ends_are_one_incident, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_each_pause_is_twice_as_long, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_pause_outlives_connections, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_no_bound_on_faults, setup, teardown),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

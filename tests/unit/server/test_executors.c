@@ -1,19 +1,11 @@
 /* The executors that `stats` and `clients` show, of a backend that says what the test wants. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include <fcntl.h>
 
 #include "codec/read.h"
 #include "rpc/output.h"
 #include "server/observe/executors.h"
 #include "server/peer/peers.h"
+#include "tests/support/unit.h"
 #include "util/clock.h"
 
 enum { ALICE = 1000, BOB = 1001, ADMINISTRATOR = 999 };
@@ -180,11 +172,10 @@ static void sees(const struct connection *viewer, unsigned n, const int *pids)
 
 /* ---- tests ---- */
 
-static void rows_say_whose_they_are(void **state)
+TEST_WITH(rows_say_whose_they_are, set_up, tear_down)
 {
     const struct connection gone = {.number = 77, .isolation = ISOLATE_CONNECTION};
 
-    (void)state;
     process(PROCESS_SERVING, DOMAIN_COMMON);
     process(PROCESS_SPARE, DOMAIN_COMMON);
     process(PROCESS_SERVING, domain_of_user(ALICE));
@@ -222,11 +213,10 @@ static void rows_say_whose_they_are(void **state)
     has_uint(f.rows[5], "uid", 0);
 }
 
-static void others_see_no_row_of_other_users(void **state)
+TEST_WITH(others_see_no_row_of_other_users, set_up, tear_down)
 {
     const struct connection gone = {.uid = ALICE, .number = 77, .isolation = ISOLATE_CONNECTION};
 
-    (void)state;
     process(PROCESS_SERVING, DOMAIN_COMMON);
     process(PROCESS_SPARE, DOMAIN_COMMON);
     process(PROCESS_SERVING, domain_of_user(ALICE));
@@ -238,9 +228,8 @@ static void others_see_no_row_of_other_users(void **state)
     sees(&f.alices, 4, (const int[]){100, 101, 102, 104});
 }
 
-static void a_backend_is_asked_once(void **state)
+TEST_WITH(a_backend_is_asked_once, set_up, tear_down)
 {
-    (void)state;
     process(PROCESS_SERVING, DOMAIN_COMMON);
     sees(&f.bobs, 1, (const int[]){100});
     assert_int_equal(f.asked, 1);
@@ -250,11 +239,10 @@ static void a_backend_is_asked_once(void **state)
     has_uint(f.counts, "jobs_ended", 3);
 }
 
-static void without_executors_there_is_nothing(void **state)
+TEST_WITH(without_executors_there_is_nothing, set_up, tear_down)
 {
     struct executors x;
 
-    (void)state;
     process(PROCESS_SERVING, DOMAIN_COMMON);
     f.devices[0].backend = f.devices[2].backend = &without;
     sees(&f.viewer, 0, NULL);
@@ -263,11 +251,10 @@ static void without_executors_there_is_nothing(void **state)
     assert_int_equal(executors_pid(&x, DOMAIN_COMMON), 0);
 }
 
-static void a_client_has_the_process_that_serves_it(void **state)
+TEST_WITH(a_client_has_the_process_that_serves_it, set_up, tear_down)
 {
     struct executors x;
 
-    (void)state;
     process(PROCESS_SPARE, DOMAIN_COMMON);
     process(PROCESS_STARTING, connection_domain(&f.alices));
     process(PROCESS_ENDING, connection_domain(&f.bobs));
@@ -280,12 +267,11 @@ static void a_client_has_the_process_that_serves_it(void **state)
     assert_int_equal(executors_pid(&x, domain_of_user(ALICE)), 0);
 }
 
-static void domains_can_be_read(void **state)
+TEST_WITH(domains_can_be_read, set_up, tear_down)
 {
     const struct connection shared = {.uid = ALICE, .isolation = ISOLATE_NONE};
     uint64_t number;
 
-    (void)state;
     assert_int_equal(domain_kind(connection_domain(&shared), &number), ISOLATE_NONE);
     assert_int_equal(domain_kind(domain_of_user(UINT32_MAX), &number), ISOLATE_USER);
     assert_int_equal(number, UINT32_MAX);
@@ -293,18 +279,4 @@ static void domains_can_be_read(void **state)
     assert_int_equal(number, 0);
     assert_int_equal(domain_kind(connection_domain(&f.bobs), &number), ISOLATE_CONNECTION);
     assert_int_equal(number, f.bobs.number);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(rows_say_whose_they_are, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(others_see_no_row_of_other_users, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_backend_is_asked_once, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(without_executors_there_is_nothing, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_client_has_the_process_that_serves_it, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(domains_can_be_read, set_up, tear_down),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

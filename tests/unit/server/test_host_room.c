@@ -1,14 +1,7 @@
 /* Who is refused memory without pages, with figures in place of the machine's. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
 #include "server/account/account.h"
 #include "server/account/host_room.h"
+#include "tests/support/unit.h"
 #include "util/clock.h"
 
 static const uint64_t mib = 1 << 20, available = UINT64_C(1024) << 20;
@@ -93,7 +86,7 @@ static uint64_t take_all(struct fixture *f, unsigned user)
     return low;
 }
 
-static void one_user_has_two_thirds_at_once_or_bit_by_bit(void **state)
+TEST_WITH(one_user_has_two_thirds_at_once_or_bit_by_bit, open_fixture, close_fixture)
 {
     struct fixture *f = *state;
 
@@ -106,7 +99,7 @@ static void one_user_has_two_thirds_at_once_or_bit_by_bit(void **state)
     assert_false(take(f, 0, mib, mib));
 }
 
-static void however_many_take_all_the_next_one_finds_some(void **state)
+TEST_WITH(however_many_take_all_the_next_one_finds_some, open_fixture, close_fixture)
 {
     struct fixture *f = *state;
     uint64_t last = 3 * available;
@@ -119,7 +112,7 @@ static void however_many_take_all_the_next_one_finds_some(void **state)
     }
 }
 
-static void pages_that_are_there_by_now_count_once(void **state)
+TEST_WITH(pages_that_are_there_by_now_count_once, open_fixture, close_fixture)
 {
     struct fixture *f = *state;
 
@@ -133,7 +126,7 @@ static void pages_that_are_there_by_now_count_once(void **state)
 }
 
 /* Those of files without holes are resident as well, and say nothing of other files' holes. */
-static void pages_of_other_files_hide_no_holes(void **state)
+TEST_WITH(pages_of_other_files_hide_no_holes, open_fixture, close_fixture)
 {
     struct fixture *f = *state;
 
@@ -144,7 +137,7 @@ static void pages_of_other_files_hide_no_holes(void **state)
     assert_true(take(f, 2, 170 * mib, 170 * mib));
 }
 
-static void who_has_little_takes_from_half_of_the_reserve(void **state)
+TEST_WITH(who_has_little_takes_from_half_of_the_reserve, open_fixture, close_fixture)
 {
     struct fixture *f = *state;
 
@@ -154,17 +147,4 @@ static void who_has_little_takes_from_half_of_the_reserve(void **state)
     assert_true(take(f, 1, 16 * mib, 16 * mib));
     f->room.available = 128 * mib;
     assert_false(take(f, 1, mib, mib));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(one_user_has_two_thirds_at_once_or_bit_by_bit, open_fixture, close_fixture),
-        cmocka_unit_test_setup_teardown(however_many_take_all_the_next_one_finds_some, open_fixture, close_fixture),
-        cmocka_unit_test_setup_teardown(pages_that_are_there_by_now_count_once, open_fixture, close_fixture),
-        cmocka_unit_test_setup_teardown(pages_of_other_files_hide_no_holes, open_fixture, close_fixture),
-        cmocka_unit_test_setup_teardown(who_has_little_takes_from_half_of_the_reserve, open_fixture, close_fixture),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,23 +1,15 @@
 /* Identities: their names, their numbers, and accounts that are no user's. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "server/account/account.h"
+#include "tests/support/unit.h"
 
-static void test_names(void **state)
+TEST(test_names)
 {
     static const char *const good[] = {"a", "0", "team-a", "a.b_c-d", "A9"};
     static const char *const bad[] = {"", ".", ".a", "-a", "_a", "a b", "a/b", "a\n", "a\"", "\xc3\xbc", "a\xff"};
     char longest[IDENTITY_NAME_MAX + 2];
 
-    (void)state;
     for (unsigned i = 0; i < sizeof(good) / sizeof(good[0]); i++)
         assert_true(identity_name_is_valid(good[i]));
     for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
@@ -29,14 +21,13 @@ static void test_names(void **state)
     assert_true(identity_name_is_valid(longest));
 }
 
-static void test_numbers(void **state)
+TEST(test_numbers)
 {
     struct identities *all = calloc(1, sizeof(*all));
     struct identity *a, *b;
     char who[WHO_MAX];
     struct error e;
 
-    (void)state;
     assert_non_null(all);
     a = identities_get(all, "a", &e);
     b = identities_get(all, "b", &e);
@@ -57,13 +48,12 @@ static void test_numbers(void **state)
     free(all);
 }
 
-static void test_there_is_a_most(void **state)
+TEST(test_there_is_a_most)
 {
     struct identities *all = calloc(1, sizeof(*all));
     char name[16];
     struct error e;
 
-    (void)state;
     assert_non_null(all);
     for (unsigned i = 0; i < IDENTITIES_MAX; i++) {
         snprintf(name, sizeof(name), "n%u", i);
@@ -76,7 +66,7 @@ static void test_there_is_a_most(void **state)
     free(all);
 }
 
-static void test_an_account_has_the_identity_s_limits(void **state)
+TEST(test_an_account_has_the_identity_s_limits)
 {
     struct quota_limits limits = {.of = {[QUOTA_BUFFERS] = 5}};
     struct subordinate range = {IDENTITY_FIRST, UINT32_MAX - 1, 1000}, to_identity = {2000, 2000, IDENTITY_FIRST};
@@ -86,7 +76,6 @@ static void test_an_account_has_the_identity_s_limits(void **state)
     struct account *a, *user;
     struct error e;
 
-    (void)state;
     assert_non_null(all);
     accounts_init(all, &limits);
     identity = identities_get(&all->identities, "a", &e);
@@ -110,16 +99,4 @@ static void test_an_account_has_the_identity_s_limits(void **state)
     account_unref(a);
     accounts_free(all);
     free(all);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_there_is_a_most),
-        cmocka_unit_test(test_an_account_has_the_identity_s_limits),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

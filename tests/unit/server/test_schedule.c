@@ -1,13 +1,6 @@
 /* Turns of the loop by a made-up clock: who is served when, and what each has had of the time. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "server/account/schedule.h"
+#include "tests/support/unit.h"
 
 enum { USERS = 3, TASKS = 64, US = 1000, QUANTUM = SCHEDULE_QUANTUM_NS };
 
@@ -94,9 +87,8 @@ static void assert_about(uint64_t got, uint64_t expected, uint64_t slack)
     assert_in_range(got, expected > slack ? expected - slack : 0, expected + slack);
 }
 
-static void many_connections_have_no_more_than_one(void **state)
+TEST_WITH(many_connections_have_no_more_than_one, setup, NULL)
 {
-    (void)state;
     for (unsigned i = 0; i < TASKS; i++)
         give(0, i, 1000000, 10 * US);
     give(1, 0, 1000000, 10 * US);
@@ -108,9 +100,8 @@ static void many_connections_have_no_more_than_one(void **state)
         assert_in_range(f.clients[0][i].served, 1000 / TASKS - 1, 1000 / TASKS + 2);
 }
 
-static void long_pieces_are_paid_off(void **state)
+TEST_WITH(long_pieces_are_paid_off, setup, NULL)
 {
-    (void)state;
     give(0, 0, 1000000, 10 * QUANTUM);
     give(1, 0, 1000000, QUANTUM / 10);
     for (unsigned i = 0; i < 1000; i++)
@@ -119,9 +110,8 @@ static void long_pieces_are_paid_off(void **state)
     assert_about(10 * f.clients[0][0].served, f.clients[1][0].served, 11);
 }
 
-static void what_was_done_elsewhere_counts(void **state)
+TEST_WITH(what_was_done_elsewhere_counts, setup, NULL)
 {
-    (void)state;
     give(0, 0, 1000000, 10 * US);
     give(1, 0, 1000000, 10 * US);
     for (unsigned i = 0; i < 1000; i++) {
@@ -131,9 +121,8 @@ static void what_was_done_elsewhere_counts(void **state)
     assert_about(2 * f.spent_ns[0], f.spent_ns[1], 100 * US);
 }
 
-static void nobody_pays_for_time_that_nobody_wants(void **state)
+TEST_WITH(nobody_pays_for_time_that_nobody_wants, setup, NULL)
 {
-    (void)state;
     give(0, 0, 1000000, 10 * US);
     schedule_charge(&f.users[0], SCHEDULE_DEBT_MAX_NS);
     turn();
@@ -146,11 +135,10 @@ static void nobody_pays_for_time_that_nobody_wants(void **state)
     assert_int_equal(f.clients[0][0].served, 1);
 }
 
-static void a_jump_of_the_clock_is_not_held_against_anybody_for_long(void **state)
+TEST_WITH(a_jump_of_the_clock_is_not_held_against_anybody_for_long, setup, NULL)
 {
     unsigned turns = 0;
 
-    (void)state;
     give(0, 0, 1000000, 10 * US);
     give(1, 0, 1000000, 10 * US);
     schedule_charge(&f.users[0], UINT64_MAX);
@@ -159,9 +147,8 @@ static void a_jump_of_the_clock_is_not_held_against_anybody_for_long(void **stat
     assert_in_range(turns, 1, SCHEDULE_DEBT_MAX_NS / QUANTUM + 2);
 }
 
-static void a_newcomer_is_next(void **state)
+TEST_WITH(a_newcomer_is_next, setup, NULL)
 {
-    (void)state;
     give(0, 0, 1000000, 10 * US);
     give(1, 0, 1000000, 10 * US);
     for (unsigned i = 0; i < 10; i++)
@@ -174,9 +161,8 @@ static void a_newcomer_is_next(void **state)
 }
 
 /* Between two looks at the sockets there is one long piece, not one of everybody's. */
-static void who_wants_little_waits_for_one_piece(void **state)
+TEST_WITH(who_wants_little_waits_for_one_piece, setup, NULL)
 {
-    (void)state;
     give(0, 0, 1000000, 10 * QUANTUM);
     give(1, 0, 1000000, 10 * QUANTUM);
     for (unsigned i = 0; i < 10000; i++) {
@@ -197,9 +183,8 @@ static void who_wants_little_waits_for_one_piece(void **state)
 }
 
 /* However often it comes back, it has a quantum a round. */
-static void who_comes_back_at_once_does_not_push_in(void **state)
+TEST_WITH(who_comes_back_at_once_does_not_push_in, setup, NULL)
 {
-    (void)state;
     give(0, 0, 1000000, 10 * US);
     give(1, 0, 1000000, 10 * US);
     for (unsigned i = 0; i < 10000; i++) {
@@ -210,9 +195,8 @@ static void who_comes_back_at_once_does_not_push_in(void **state)
     assert_about(f.spent_ns[2], f.spent_ns[1], 2 * QUANTUM);
 }
 
-static void one_alone_costs_no_readings(void **state)
+TEST_WITH(one_alone_costs_no_readings, setup, NULL)
 {
-    (void)state;
     give(0, 0, 1000000, 10 * US);
     for (unsigned i = 0; i < 100; i++)
         turn();
@@ -222,9 +206,8 @@ static void one_alone_costs_no_readings(void **state)
     assert_false(schedule_begin_at_once(&f.schedule, &f.users[1])); /* the other one waits */
 }
 
-static void a_turn_of_many_tasks_ends(void **state)
+TEST_WITH(a_turn_of_many_tasks_ends, setup, NULL)
 {
-    (void)state;
     for (unsigned i = 0; i < TASKS; i++)
         give(0, i, 1, QUANTUM / 10);
     turn();
@@ -241,11 +224,10 @@ static void a_turn_of_many_tasks_ends(void **state)
     assert_false(schedule_waits(&f.schedule));
 }
 
-static void what_begins_at_once_is_bounded(void **state)
+TEST_WITH(what_begins_at_once_is_bounded, setup, NULL)
 {
     unsigned n = 0;
 
-    (void)state;
     while (n < 100 && schedule_begin_at_once(&f.schedule, &f.users[0]))
         n++;
     assert_int_equal(n, SCHEDULE_UNMEASURED);
@@ -265,9 +247,8 @@ static void serve_and_end_another(struct schedule_task *task)
     victim = NULL;
 }
 
-static void tasks_may_go_at_any_time(void **state)
+TEST_WITH(tasks_may_go_at_any_time, setup, NULL)
 {
-    (void)state;
     for (unsigned u = 0; u < 2; u++) { /* of the user that is served; of another one that waits in the same turn */
         setup(state);
         give(0, 0, 1, 1);
@@ -280,24 +261,4 @@ static void tasks_may_go_at_any_time(void **state)
         assert_int_equal(f.clients[u][1].served, 0);
         assert_false(schedule_waits(&f.schedule));
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(many_connections_have_no_more_than_one, setup),
-        cmocka_unit_test_setup(long_pieces_are_paid_off, setup),
-        cmocka_unit_test_setup(what_was_done_elsewhere_counts, setup),
-        cmocka_unit_test_setup(nobody_pays_for_time_that_nobody_wants, setup),
-        cmocka_unit_test_setup(a_jump_of_the_clock_is_not_held_against_anybody_for_long, setup),
-        cmocka_unit_test_setup(a_newcomer_is_next, setup),
-        cmocka_unit_test_setup(who_wants_little_waits_for_one_piece, setup),
-        cmocka_unit_test_setup(who_comes_back_at_once_does_not_push_in, setup),
-        cmocka_unit_test_setup(one_alone_costs_no_readings, setup),
-        cmocka_unit_test_setup(a_turn_of_many_tasks_ends, setup),
-        cmocka_unit_test_setup(what_begins_at_once_is_bounded, setup),
-        cmocka_unit_test_setup(tasks_may_go_at_any_time, setup),
-    };
-
-    return cmocka_run_group_tests_name("schedule", tests, NULL, NULL);
 }

@@ -1,15 +1,9 @@
 /* Ranges of subordinate users, as /etc/subuid has them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "server/account/account.h"
+#include "tests/support/unit.h"
 
 static struct subordinates read_from(const char *text)
 {
@@ -30,11 +24,10 @@ static struct subordinates read_from(const char *text)
     return s;
 }
 
-static void test_ranges(void **state)
+TEST(test_ranges)
 {
     struct subordinates s = read_from("1001:200000:100\nroot:100000:65536\n1002:200100:1\n");
 
-    (void)state;
     assert_int_equal(s.count, 3);
     assert_int_equal(subordinates_owner(&s, 99999), 99999);
     assert_int_equal(subordinates_owner(&s, 100000), 0);
@@ -47,22 +40,20 @@ static void test_ranges(void **state)
     subordinates_free(&s);
 }
 
-static void test_lines_that_make_no_sense(void **state)
+TEST(test_lines_that_make_no_sense)
 {
     struct subordinates s = read_from("\n# a comment\nnobody-of-that-name:1:2\n7:5\n7:x:5\n7:5:0\n7:4294967295:2\n"
                                       "7:-1:5\n8:4294967295:1\n");
 
-    (void)state;
     assert_int_equal(s.count, 1);
     assert_int_equal(subordinates_owner(&s, UINT32_MAX), 8);
     subordinates_free(&s);
 }
 
-static void test_ranges_that_overlap(void **state)
+TEST(test_ranges_that_overlap)
 {
     struct subordinates s = read_from("2:150:100\n1:100:100\n3:120:10\n");
 
-    (void)state;
     assert_int_equal(subordinates_owner(&s, 125), 1);
     assert_int_equal(subordinates_owner(&s, 199), 1);
     assert_int_equal(subordinates_owner(&s, 200), 2);
@@ -71,24 +62,11 @@ static void test_ranges_that_overlap(void **state)
     subordinates_free(&s);
 }
 
-static void test_no_file(void **state)
+TEST(test_no_file)
 {
     struct subordinates s;
 
-    (void)state;
     assert_int_equal(subordinates_read(&s, "/nonexistent/subuid"), 0);
     assert_int_equal(subordinates_owner(&s, 5), 5);
     subordinates_free(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranges),
-        cmocka_unit_test(test_lines_that_make_no_sense),
-        cmocka_unit_test(test_ranges_that_overlap),
-        cmocka_unit_test(test_no_file),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

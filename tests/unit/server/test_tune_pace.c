@@ -1,12 +1,6 @@
 /* When a tuning measures on a device without work, with short requests, with long ones. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "server/tune/pace.h"
+#include "tests/support/unit.h"
 
 enum { LOOK_US = 200, FIRST_JOB = 1000 };
 
@@ -50,22 +44,20 @@ static double between_ms(struct tune_pace *p, struct device *d)
     return (double)(d->now_ns - begin_ns) * 1e-8;
 }
 
-static void a_still_device_is_measured_soon(void **state)
+TEST(a_still_device_is_measured_soon)
 {
     struct tune_pace p = {.since = FIRST_JOB};
     struct device d = {.begun = FIRST_JOB};
 
-    (void)state;
     assert_true(between_ms(&p, &d) < 1.5);
 }
 
 /* One request after the other, of up to 25 us: one in eight hundred is there when a measurement begins. Of longer ones
  * there are fewer in 20 ms: see long_requests(). */
-static void requests_in_a_row(void **state)
+TEST(requests_in_a_row)
 {
     static const double lengths_us[] = {5, 20, 24};
 
-    (void)state;
     for (unsigned i = 0; i < sizeof(lengths_us) / sizeof(lengths_us[0]); i++) {
         struct tune_pace p = {.since = FIRST_JOB};
         struct device d = {.begun = FIRST_JOB, .running = 1, .each_us = lengths_us[i]};
@@ -76,34 +68,31 @@ static void requests_in_a_row(void **state)
 }
 
 /* As many clients as there are jobs at a time have as many requests each. */
-static void requests_side_by_side(void **state)
+TEST(requests_side_by_side)
 {
     struct tune_pace p = {.since = FIRST_JOB};
     struct device d = {.begun = FIRST_JOB, .running = 8, .each_us = 2};
     const double jobs = between_ms(&p, &d) * 1e3 / 2;
 
-    (void)state;
     assert_true(jobs > 6390 && jobs < 6400 + 2 * LOOK_US / 2);
 }
 
 /* A tuning that a client waits for measures after 20 ms, however busy the device is. */
-static void long_requests(void **state)
+TEST(long_requests)
 {
     struct tune_pace p = {.since = FIRST_JOB};
     struct device d = {.begun = FIRST_JOB, .running = 1, .each_us = 5000};
     const double waited_ms = between_ms(&p, &d);
 
-    (void)state;
     assert_true(waited_ms > 19 && waited_ms < 21);
 }
 
-static void an_idle_tuning_waits_long_and_gives_up(void **state)
+TEST(an_idle_tuning_waits_long_and_gives_up)
 {
     struct tune_pace p = {.idle = true, .since = FIRST_JOB};
     struct device d = {.begun = FIRST_JOB, .running = 1, .each_us = 10};
     const uint64_t begin_ns = d.now_ns;
 
-    (void)state;
     assert_int_equal(pause(&p, &d), TUNE_GIVE_UP);
     assert_in_range(d.now_ns - begin_ns, 10000 * ms, 10001 * ms);
     d.running = 0;
@@ -111,17 +100,4 @@ static void an_idle_tuning_waits_long_and_gives_up(void **state)
     assert_int_equal(pause(&p, &d), TUNE_GIVE_UP);
     d.each_us = 0;
     assert_true(between_ms(&p, &d) > 99);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_still_device_is_measured_soon),
-        cmocka_unit_test(requests_in_a_row),
-        cmocka_unit_test(requests_side_by_side),
-        cmocka_unit_test(long_requests),
-        cmocka_unit_test(an_idle_tuning_waits_long_and_gives_up),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

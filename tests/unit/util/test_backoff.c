@@ -1,16 +1,10 @@
 /* The vectors of tests/support/backoff.txt. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "tests/support/unit.h"
 #include "util/backoff.h"
 
-static void follows_the_vectors(void **state)
+TEST(follows_the_vectors)
 {
     FILE *file = fopen(VECTORS, "re");
     struct backoff b = {0};
@@ -18,7 +12,6 @@ static void follows_the_vectors(void **state)
     unsigned checked = 0;
     char line[200];
 
-    (void)state;
     assert_non_null(file);
     while (fgets(line, sizeof(line), file)) {
         char how[20];
@@ -41,9 +34,8 @@ static void follows_the_vectors(void **state)
 }
 
 /* However it ends, there are no more starts than this in an hour. */
-static void a_fault_loop_is_bounded(void **state)
+TEST(a_fault_loop_is_bounded)
 {
-    (void)state;
     for (int served = 0; served < 2; served++) {
         struct backoff b = {0};
         uint64_t now = 1000000, end = now + 3600 * 1000;
@@ -53,14 +45,4 @@ static void a_fault_loop_is_bounded(void **state)
             now += backoff_after(&b, served, now) + 1;
         assert_in_range(starts, 10, served ? 10 + 1800 + 1 : 370);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(follows_the_vectors),
-        cmocka_unit_test(a_fault_loop_is_bounded),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,16 +1,9 @@
 /* The memory that control groups leave: both versions, and the groups above. */
 #include <ftw.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
-#include <cmocka.h>
-
+#include "tests/support/unit.h"
 #include "util/host_memory.h"
 
 static char root[256];
@@ -64,11 +57,10 @@ static int teardown(void **state)
     return nftw(root, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
-static void test_the_second_version(void **state)
+TEST_WITH(test_the_second_version, setup, teardown)
 {
     struct host_memory_limits l;
 
-    (void)state;
     put("system.slice/memory.max", "9000\n");
     put("system.slice/memory.current", "8000\n");
     put("system.slice/memory.stat", "anon 5\ninactive_file 500\n");
@@ -83,11 +75,10 @@ static void test_the_second_version(void **state)
     assert_int_equal(l.available, 0);
 }
 
-static void test_the_first_version(void **state)
+TEST_WITH(test_the_first_version, setup, teardown)
 {
     struct host_memory_limits l;
 
-    (void)state;
     put("memory/memory.limit_in_bytes", "9223372036854771712\n");
     put("memory/box/memory.limit_in_bytes", "7000\n");
     put("memory/box/memory.usage_in_bytes", "1000\n");
@@ -99,32 +90,18 @@ static void test_the_first_version(void **state)
     assert_true(l.limit == UINT64_MAX && l.available == UINT64_MAX);
 }
 
-static void test_nothing_is_said(void **state)
+TEST_WITH(test_nothing_is_said, setup, teardown)
 {
     struct host_memory_limits l;
 
-    (void)state;
     l = of("0::/somewhere/else\nnonsense\n");
     assert_true(l.limit == UINT64_MAX && l.available == UINT64_MAX);
     l = host_memory_limits("/nonexistent", root);
     assert_true(l.limit == UINT64_MAX);
 }
 
-static void test_this_machine(void **state)
+TEST(test_this_machine)
 {
-    (void)state;
     assert_true(host_memory_total() > 0 && host_memory_total() < UINT64_MAX);
     assert_true(host_memory_available() > 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_the_second_version, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_the_first_version, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_nothing_is_said, setup, teardown),
-        cmocka_unit_test(test_this_machine),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

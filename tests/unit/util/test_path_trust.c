@@ -1,17 +1,10 @@
 /* Whose hands a path is in. Only root can make files of others, so the test needs root. */
 #include <ftw.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "tests/support/unit.h"
 #include "util/path_trust.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
@@ -115,12 +108,11 @@ static void judge(const struct row *row)
     assert_int_equal(r, row->why && !strstr(row->why, "everybody") && !strstr(row->why, "group") ? -1 : 0);
 }
 
-static void who_can_change_a_file(void **state)
+TEST(who_can_change_a_file)
 {
     const char *tmp = getenv("TMPDIR");
     char folder[256];
 
-    (void)state;
     if (geteuid() != 0)
         skip();
     umask(022);
@@ -137,26 +129,15 @@ static void who_can_change_a_file(void **state)
     }
 }
 
-static void a_file_that_is_not_there_yet(void **state)
+TEST(a_file_that_is_not_there_yet)
 {
     struct error e = {0};
     struct stat other;
 
-    (void)state;
     assert_int_equal(path_trust("/no-such-folder/file", NULL, 0, PATH_WRITERS, NULL, &e), 0);
     assert_int_equal(path_trust("", NULL, 0, PATH_WRITERS, NULL, &e), 0);
     assert_int_equal(stat("/", &other), 0);
     assert_int_equal(path_trust("/usr", &other, 0, PATH_WRITERS, NULL, &e), -1);
     assert_non_null(strstr(e.message, "another file is in its place"));
     assert_int_equal(path_trust("/", &other, 0, PATH_WRITERS, NULL, &e), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_can_change_a_file),
-        cmocka_unit_test(a_file_that_is_not_there_yet),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

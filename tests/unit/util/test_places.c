@@ -1,12 +1,5 @@
 /* The rule of places, by what the Python client does, too. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
+#include "tests/support/unit.h"
 #include "util/places.h"
 
 #include "places_vectors.h"
@@ -20,11 +13,10 @@ static bool is_private(const char *folder)
     return place_lists[row].is_private[0] && !strcmp(place_lists[row].is_private[0], folder);
 }
 
-static void the_sockets_that_are_tried(void **state)
+TEST(the_sockets_that_are_tried)
 {
     char paths[PLACES_MAX][PLACE_BYTES];
 
-    (void)state;
     for (row = 0; row < LISTS; row++) {
         assert_int_equal(places_list(place_lists[row].runtime, place_lists[row].uid, is_private, paths),
                          place_lists[row].n);
@@ -33,20 +25,9 @@ static void the_sockets_that_are_tried(void **state)
     }
 }
 
-static void the_servers_that_are_trusted(void **state)
+TEST(the_servers_that_are_trusted)
 {
-    (void)state;
     for (unsigned i = 0; i < SERVERS; i++)
         if (places_trusts(&place_trust[i].server) != place_trust[i].trusted)
             fail_msg("%s", place_trust[i].about);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_sockets_that_are_tried),
-        cmocka_unit_test(the_servers_that_are_trusted),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

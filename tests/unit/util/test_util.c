@@ -1,26 +1,17 @@
 /* Containers and the histogram. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
+#include "tests/support/unit.h"
 #include "util/buffer.h"
 #include "util/error.h"
 #include "util/histogram.h"
 #include "util/idtable.h"
 #include "util/log.h"
 
-static void ids_are_not_reused(void **state)
+TEST(ids_are_not_reused)
 {
     struct idtable t;
     int a, b;
     uint64_t first, second;
 
-    (void)state;
     idtable_init(&t, 2);
     first = idtable_add(&t, &a);
     assert_true(first > 0);
@@ -35,12 +26,11 @@ static void ids_are_not_reused(void **state)
     idtable_free(&t);
 }
 
-static void table_has_a_limit(void **state)
+TEST(table_has_a_limit)
 {
     struct idtable t;
     int x[40];
 
-    (void)state;
     idtable_init(&t, 40);
     for (int i = 0; i < 40; i++)
         assert_true(idtable_add(&t, &x[i]) > 0);
@@ -50,12 +40,11 @@ static void table_has_a_limit(void **state)
     idtable_free(&t);
 }
 
-static void buffer_keeps_order_and_limit(void **state)
+TEST(buffer_keeps_order_and_limit)
 {
     struct buffer b;
     char big[5000];
 
-    (void)state;
     memset(big, 'x', sizeof(big));
     buffer_init(&b, 6000);
     buffer_append(&b, "abc", 3);
@@ -78,11 +67,10 @@ static double percentile(const struct histogram *h, double p)
     return us;
 }
 
-static void percentiles_are_close(void **state)
+TEST(percentiles_are_close)
 {
     struct histogram *h = calloc(1, sizeof(*h));
 
-    (void)state;
     assert_true(percentile(h, 0.5) == 0);
     for (int i = 1; i <= 1000; i++)
         histogram_add(h, i * 0.37);
@@ -98,11 +86,10 @@ static void percentiles_are_close(void **state)
     free(h);
 }
 
-static void errors_carry_details(void **state)
+TEST(errors_carry_details)
 {
     struct error e;
 
-    (void)state;
     assert_int_equal(error_set(&e, ERROR_OUT_OF_BOUNDS, "needs %d", 5), -1);
     error_detail_number(&e, "needed", 5);
     error_detail_text(&e, "key", "in[0]");
@@ -115,25 +102,23 @@ static void errors_carry_details(void **state)
     assert_string_equal(error_code_name((enum error_code)9999), "internal");
 }
 
-static void quoted_text_stays_one_line(void **state)
+TEST(quoted_text_stays_one_line)
 {
     char text[16];
 
-    (void)state;
     assert_string_equal(log_quote(text, sizeof(text), "a\"\n", 3), "\"a\\\"\\x0a\"");
     log_quote(text, sizeof(text), "0123456789abcdefghij", 20);
     assert_true(strlen(text) < sizeof(text));
     assert_int_equal(text[strlen(text) - 1], '"');
 }
 
-static void lines_are_limited_by_the_second(void **state)
+TEST(lines_are_limited_by_the_second)
 {
     const uint64_t second = UINT64_C(1000000000);
     struct log_limit limit = {0};
     uint64_t now = 12345 * second;
     unsigned passed = 0, held_back = 99;
 
-    (void)state;
     for (int i = 0; i < 1000; i++)
         passed += log_limit_pass(&limit, now + (uint64_t)i, 7, &held_back);
     assert_int_equal(passed, 7);
@@ -145,12 +130,11 @@ static void lines_are_limited_by_the_second(void **state)
     assert_int_equal(held_back, 0);
 }
 
-static void a_duration_goes_into_several_histograms(void **state)
+TEST(a_duration_goes_into_several_histograms)
 {
     struct histogram *one = calloc(2, sizeof(*one)), *two = one + 1;
     uint64_t ns;
 
-    (void)state;
     for (double us = 0.0004; us < 1e10; us *= 1.3) {
         unsigned bucket = histogram_bucket(us, &ns);
 
@@ -163,13 +147,12 @@ static void a_duration_goes_into_several_histograms(void **state)
     free(one);
 }
 
-static void what_is_old_fades(void **state)
+TEST(what_is_old_fades)
 {
     static const double ps[] = {0.1, 0.5, 0.9};
     struct histogram *h = calloc(1, sizeof(*h));
     double us[3];
 
-    (void)state;
     for (int i = 0; i < 1000; i++)
         histogram_add(h, 10);
     histogram_fade(h, 3); /* 125 are left */
@@ -187,13 +170,12 @@ static void what_is_old_fades(void **state)
     free(h);
 }
 
-static void a_full_bucket_does_not_wrap(void **state)
+TEST(a_full_bucket_does_not_wrap)
 {
     struct histogram *h = calloc(1, sizeof(*h));
     uint64_t ns;
     unsigned often = histogram_bucket(10, &ns), seldom = histogram_bucket(1000, &ns);
 
-    (void)state;
     histogram_add(h, 10);
     histogram_add(h, 1000);
     h->buckets[often] = UINT32_MAX - 1;
@@ -203,22 +185,4 @@ static void a_full_bucket_does_not_wrap(void **state)
     assert_int_equal(h->buckets[seldom], 500000);
     assert_true(percentile(h, 0.5) < 11);
     free(h);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ids_are_not_reused),
-        cmocka_unit_test(table_has_a_limit),
-        cmocka_unit_test(buffer_keeps_order_and_limit),
-        cmocka_unit_test(percentiles_are_close),
-        cmocka_unit_test(errors_carry_details),
-        cmocka_unit_test(quoted_text_stays_one_line),
-        cmocka_unit_test(lines_are_limited_by_the_second),
-        cmocka_unit_test(a_duration_goes_into_several_histograms),
-        cmocka_unit_test(what_is_old_fades),
-        cmocka_unit_test(a_full_bucket_does_not_wrap),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

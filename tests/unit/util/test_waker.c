@@ -1,25 +1,19 @@
 /* Every wake-up is written, by the caller or the thread, and none after waker_settle(). */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "tests/support/unit.h"
 #include "util/waker.h"
 
 enum { DESCRIPTORS = 8, ROUNDS = 20000 };
 
-static void test_every_wake_up_is_written(void **state)
+TEST(test_every_wake_up_is_written)
 {
     uint64_t wanted[DESCRIPTORS] = {0}, got;
     struct waker *waker;
     struct error e;
     int fds[DESCRIPTORS];
 
-    (void)state;
     assert_int_equal(waker_new(&waker, &e), 0);
     for (unsigned i = 0; i < DESCRIPTORS; i++)
         fds[i] = eventfd(0, EFD_NONBLOCK);
@@ -40,14 +34,13 @@ static void test_every_wake_up_is_written(void **state)
     assert_null(waker_free(waker));
 }
 
-static void test_a_sleeping_thread_is_woken(void **state)
+TEST(test_a_sleeping_thread_is_woken)
 {
     struct waker *waker;
     struct error e;
     uint64_t got;
     int fd = eventfd(0, EFD_SEMAPHORE); /* a read blocks until it is written */
 
-    (void)state;
     assert_int_equal(waker_new(&waker, &e), 0);
     for (unsigned round = 0; round < 200; round++) {
         waker_turn(waker);
@@ -62,26 +55,14 @@ static void test_a_sleeping_thread_is_woken(void **state)
     close(fd);
 }
 
-static void test_without_a_waker_it_writes_at_once(void **state)
+TEST(test_without_a_waker_it_writes_at_once)
 {
     int fd = eventfd(0, EFD_NONBLOCK);
     uint64_t got;
 
-    (void)state;
     waker_wake(NULL, fd);
     assert_int_equal(read(fd, &got, sizeof(got)), sizeof(got));
     waker_settle(NULL);
     assert_null(waker_free(NULL));
     close(fd);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_wake_up_is_written),
-        cmocka_unit_test(test_a_sleeping_thread_is_woken),
-        cmocka_unit_test(test_without_a_waker_it_writes_at_once),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }
