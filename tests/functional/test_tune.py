@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from domains import Plain
 from gpu_machine import Machine, only_with_the_standin
 from support import memfd, proc, raw
-from support.daemon import build_folder
+from support.daemon import ROOT, build_folder
 from support.raw import tensor
 from support.users import STRANGER, as_root, connect
 
@@ -390,6 +391,7 @@ def test_others_are_served_while_something_is_tuned(start: Callable[..., Tuned])
 
 
 def test_the_python_client(start: Callable[..., Tuned]) -> None:
+    sys.path.insert(0, str(ROOT / "client_py"))
     kops = pytest.importorskip("kops")
     with start() as d, kops.connect(d.machine.daemon.socket_path) as k:
         a, b = k.array(np.ones((M, K), np.float32)), k.array(np.ones((K, N), np.float32))
