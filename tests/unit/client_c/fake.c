@@ -315,7 +315,8 @@ void fake_send(struct fake_connection *c, const void *data, size_t length, const
     }
 }
 
-static void reply(struct fake_connection *c, const int *fds, unsigned n, const char *format, ...)
+__attribute__((format(printf, 4, 5))) static void reply(struct fake_connection *c, const int *fds, unsigned n,
+                                                        const char *format, ...)
 {
     msgpack_sbuffer b;
     va_list args;
@@ -330,8 +331,9 @@ static void reply(struct fake_connection *c, const int *fds, unsigned n, const c
     free(text);
 }
 
-static void reply_result(struct fake_connection *c, uint32_t msgid, const int *fds, unsigned n, const char *format,
-                         va_list args)
+__attribute__((format(printf, 5, 0))) static void reply_result(struct fake_connection *c, uint32_t msgid,
+                                                               const int *fds, unsigned n, const char *format,
+                                                               va_list args)
 {
     char *result;
 
