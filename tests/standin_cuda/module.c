@@ -127,7 +127,7 @@ static const struct cubin_kernel *code_named(const struct module *module, const 
 /* The variable of stamp.cu, in which nobody counts here. */
 API cuModuleGetGlobal_v2(CUdeviceptr *ret_address, size_t *ret_bytes, CUmodule handle, const char *name)
 {
-    static uint32_t counts[CUDA_OPS_COUNTS * CUDA_OPS_COUNT_BYTES / sizeof(uint32_t)];
+    static _Alignas(CUDA_OPS_COUNT_BYTES) uint32_t counts[CUDA_OPS_COUNTS * CUDA_OPS_COUNT_BYTES / sizeof(uint32_t)];
 
     ENTER(enter_context("cuModuleGetGlobal_v2", NULL));
     if (!handle_get(HANDLE_MODULE, handle))
