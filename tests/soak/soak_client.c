@@ -18,7 +18,7 @@
 
 #include "soak.h"
 
-enum { TIMEOUT_MS = 300000, CONNECT_TRIES = 100, CONNECT_PAUSE_US = 100000 };
+enum { TIMEOUT_MS = 300000, CONNECT_TRIES = 300, CONNECT_PAUSE_US = 100000 };
 
 /* ---- begin and end ---- */
 
@@ -33,8 +33,10 @@ static void begin(struct soak *s, const char *socket)
     while (kops_connect(&options, &s->client, &e) && explained(e.code) && ++tries < CONNECT_TRIES)
         usleep(CONNECT_PAUSE_US);
     while (!e.code && memory_made(s->client, sizeof(float) * WITNESS * 4, &s->witness, &e) && explained(e.code) &&
-           ++tries < CONNECT_TRIES)
+           ++tries < CONNECT_TRIES) {
         e.code = KOPS_OK;
+        usleep(CONNECT_PAUSE_US); /* others may have all of a quota */
+    }
     if (e.code)
         errx(EXIT_FAILURE, "%s", e.message);
     data = kops_buffer_data(s->witness);
