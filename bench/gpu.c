@@ -1,10 +1,9 @@
 /* The daemon's work on a GPU beside the same work in this process, on the same vectors. Prints JSON; exits with 77
- * where there is no GPU or the daemon lacks what is measured.
+ * without a GPU, or where the daemon lacks the feature.
  *
- *     --work tiny_add   a blocking add; a launch of an equal kernel with timing events around it and a wait; both
- * untimed
- *     --work ordered    ops as part of a CUDA stream, `--ops` in a row, then a wait: each on its own, in one batch, and
- * in a chain of a kernel of this process, an op, a kernel; against launches
+ *     --work tiny_add   a blocking add, and a launch of an equal kernel with timing events and a wait; both untimed
+ *     --work ordered    ops as part of a CUDA stream, `--ops` in a row, then a wait: alone, in a batch, in a chain
+ *                       with kernels of this process; against launches
  *     --work program    twenty adds as a program, against twenty launches and a CUDA graph, each with a wait
  *     --work here       launches of a user's kernel in this process, `--ops` in a row, then a wait, against launches
  */

@@ -1,6 +1,5 @@
-/* A load over many connections from one process, with prepared messages, so that what is measured is the daemon, or
- * with
- * --raw a server that answers the same bytes (echo.c). Prints JSON.
+/* A load over many connections from one process. Its messages are prepared, so that it measures the server: a daemon,
+ * or with --raw one that answers the same bytes (echo.c). Prints JSON.
  *
  *     bench_load --connections 64 --depth 1         as fast as replies come
  *     bench_load --connections 64 --rate 200000     as fast as asked, whatever comes back

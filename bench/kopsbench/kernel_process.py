@@ -6,9 +6,9 @@
     python -m kopsbench.kernel_process node SOCKET         has many kernels compiled by kopsd
     python -m kopsbench.kernel_process nvrtc ARCH          compiles them itself
 
-What is read from stdin is one line of JSON, and a line of JSON is written. torch is imported, the context made and the connection open
-before the time begins. `node` and `nvrtc` say `"ready"`, then read a list of [source, entry], tell their processor time and the time that
-passed since then, and what their imports cost, and live until stdin ends.
+Each reads one line of JSON from stdin and writes one. Importing torch, making the context and connecting are not timed. `node` and
+`nvrtc` say `"ready"`, then read a list of [source, entry], tell their processor time and the time that passed since then, and what their
+imports cost, and live until stdin ends.
 """
 
 from __future__ import annotations

@@ -200,7 +200,7 @@ def test_code_stays_loaded_for_others_unless_it_takes_much_of_the_gpu(machine: M
     assert machine.control.total("live_modules") == before + 2
 
 
-# ---- who gets the compiler when many want it, and whom the end of one of its processes hurts: nobody else ----
+# ---- sharing the compiler: turns, and processes of it that end ----
 
 
 def test_a_second_program_does_not_wait_for_all_that_the_first_asked_for() -> None:

@@ -28,7 +28,7 @@ def reachable() -> Iterator[Path]:
 # ---- bad files ----
 
 BACKLOG = 'server.backlog: "{}" is no number from 1 to 65535'
-BAD = {  # what is in the file, and the line that is refused for which reason
+BAD = {  # name: (the file's text, the number of the line that is refused, part of the reason)
     "unknown_key": (b"[cuda]\ndriver = none\n\ncolour = red\n", 4, ""),
     "nearly_a_key": (b"[host]\nthread = 1\n", 2, 'no setting "host.thread"; did you mean host.threads?'),
     "wrong_section": (b"[cuda]\ndriver = none\n[kernels]\nx = 1\n", 4, ""),

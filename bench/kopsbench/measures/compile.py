@@ -77,8 +77,7 @@ def run_cold(context: Context) -> Record:
         compiled = kernel.code.compiled
         sides = ours_cold(client, (a, b, c)), bare_cold(nvrtc, compiled.arch, (a, b, c))
         in_a_row = list(sides[0](2 if context.smoke else 8))
-        # Not in blocks: a switch of the GPU is nothing beside a compile, and a daemon that is asked now and then is what is meant; it
-        # gets its next compiler ready meanwhile.
+        # In turns, not in blocks: between two requests the daemon starts its next compiler, as it does for users who ask now and then.
         turns = [[next(iter(side(1))) for side in sides] for _ in range(2 + (4 if context.smoke else COLD_CALLS))][2:]
         kernel(c, b, b, ELEMENTS)
         check(context, c, 4.0)

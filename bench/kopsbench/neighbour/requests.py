@@ -166,7 +166,7 @@ attack("notified_stats", "`stats` as notifications, which have no reply", heavy=
 attack("notified_metrics_x64", "`metrics` as notifications, 64 connections")(
     lambda it: send(it, 64, [notification("metrics", {})] * 1000, None)
 )
-# Name, what is asked, so many connections and requests without a reply on each, the method and its parameters.
+# Name, title, connections, requests without a reply on each, method, parameters.
 for _name, _title, _connections, _depth, _method, _params in (
     ("metrics_x16", "`metrics`", 16, 1, "metrics", {}),
     ("clients_x256", "`clients`", 256, 1, "clients", {}),
