@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import kops
+import numpy
 import pytest
-from support.daemon import binary
+from support.daemon import Daemon, binary
 from workers import Worker
 
 PYTHON_CLIENTS = 4
@@ -27,14 +31,26 @@ def test_eight_clients_of_both_languages(torch: Any, driver: Any, daemon: Any) -
     if not kopsctl.exists():
         pytest.skip(f"{kopsctl} is not built")
     with ExitStack() as stack:
-        workers = [stack.enter_context(Worker("checker", daemon.socket_path, str(seed), "40")) for seed in range(PYTHON_CLIENTS)]
+        workers = [
+            stack.enter_context(Worker("checker", daemon.socket_path, str(seed), "40"))
+            for seed in range(PYTHON_CLIENTS)
+        ]
         for worker in workers:
             assert worker.hear() == {"ready": True}
         for worker in workers:
             worker.tell()
         c_clients = [
             subprocess.Popen(
-                [str(kopsctl), "run", *arguments, "--device", gpu, "--repeat", "50", "--check"],
+                [
+                    str(kopsctl),
+                    "run",
+                    *arguments,
+                    "--device",
+                    gpu,
+                    "--repeat",
+                    "50",
+                    "--check",
+                ],
                 env={**os.environ, "KOPS_SOCKET": daemon.socket_path},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -43,11 +59,41 @@ def test_eight_clients_of_both_languages(torch: Any, driver: Any, daemon: Any) -
         ]
         for client in c_clients:
             output, _ = client.communicate(timeout=180)
-            assert client.returncode == 0, f"{client.args}: {output.decode(errors='replace')}"
+            assert client.returncode == 0, (
+                f"{client.args}: {output.decode(errors='replace')}"
+            )
         for worker in workers:
             assert worker.hear() == {"done": True}
             worker.finish()
     assert daemon.running()
+
+
+@pytest.mark.parametrize("_again", range(3))
+def test_first_gemms_of_many_clients(driver: Any, _again: int) -> None:
+    """Each shape and dtype has code of cuBLASLt loaded, in a daemon that has none yet, while others' kernels are timed."""
+
+    def multiply(seed: int) -> None:
+        chance = numpy.random.default_rng(seed)
+        with kops.connect(daemon.socket_path) as client:
+            start.wait()
+            for dtype in (numpy.float32, numpy.float16, numpy.float64) * 10:
+                m, n, k = chance.integers(1, 400, 3)
+                a, b = (
+                    chance.integers(-3, 4, shape).astype(dtype)
+                    for shape in ((m, k), (k, n))
+                )
+                product, timing = client.gemm(a, b, timing=True)
+                assert timing.gpu_us
+                assert numpy.allclose(
+                    product,
+                    (a.astype(float) @ b.astype(float)).astype(dtype),
+                    rtol=1e-2,
+                )
+
+    with Daemon() as daemon, ThreadPoolExecutor(8) as pool:
+        start = threading.Barrier(8)
+        for done in [pool.submit(multiply, seed) for seed in range(8)]:
+            done.result(timeout=120)
 
 
 def test_c_examples(torch: Any, daemon: Any) -> None:
@@ -63,4 +109,6 @@ def test_c_examples(torch: Any, daemon: Any) -> None:
             capture_output=True,
             timeout=120,
         )
-        assert done.returncode == 0, f"{example.name}: {(done.stdout + done.stderr).decode(errors='replace')}"
+        assert done.returncode == 0, (
+            f"{example.name}: {(done.stdout + done.stderr).decode(errors='replace')}"
+        )

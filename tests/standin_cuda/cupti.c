@@ -108,7 +108,25 @@ static void ran(uint32_t call, enum standin_launch what, const char *name, uint6
     pthread_mutex_unlock(&lock);
 }
 
-static const struct standin_profiler profiler = {.launching = launching, .ran = ran};
+/* The true one and the driver wait for each other for ever when records are handed out, or are switched on or off,
+ * while code is loaded. */
+static atomic_int loads, flushes;
+
+static void demand(bool condition)
+{
+    if (condition)
+        return;
+    fprintf(stderr, "stand-in CUPTI: it is called while code is loaded: the true one would never come back\n");
+    abort();
+}
+
+static void loading(bool begins)
+{
+    atomic_fetch_add(&loads, begins ? 1 : -1);
+    demand(!begins || !atomic_load(&flushes));
+}
+
+static const struct standin_profiler profiler = {.launching = launching, .loading = loading, .ran = ran};
 
 /* KOPS_STANDIN_CUPTI=busy: another one in the process has it. =lose: records are lost. =late: the flush that follows a
  * kernel does not have its record yet. */
@@ -164,6 +182,7 @@ static CUptiResult set(CUpti_ActivityKind kind, bool on)
 {
     if (kind != CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL && kind != CUPTI_ACTIVITY_KIND_GRAPH_TRACE)
         return CUPTI_ERROR_INVALID_KIND;
+    demand(!atomic_load(&loads));
     atomic_store(kind == CUPTI_ACTIVITY_KIND_GRAPH_TRACE ? &graphs : &kernels, on);
     return CUPTI_SUCCESS;
 }
@@ -248,6 +267,8 @@ API cuptiActivityFlushAll(uint32_t flags)
 {
     bool waits;
 
+    atomic_fetch_add(&flushes, 1);
+    demand(!atomic_load(&loads));
     pthread_mutex_lock(&lock);
     waits = fresh;
     fresh = false;
@@ -256,6 +277,7 @@ API cuptiActivityFlushAll(uint32_t flags)
     pthread_mutex_unlock(&lock);
     while (n_complete && hand_out())
         ;
+    atomic_fetch_sub(&flushes, 1);
     return CUPTI_SUCCESS;
 }
 

@@ -61,6 +61,25 @@ static CUresult image_read(struct module *module, const void *image)
     return r;
 }
 
+/* The profiler is asked as it was before: it may begin meanwhile. */
+static void load_takes_time(void)
+{
+    const struct standin_profiler *profiler = standin_profiler;
+
+    if (profiler)
+        profiler->loading(true);
+    gate_pass_call(STANDIN_GATE_module_load);
+    if (profiler)
+        profiler->loading(false);
+}
+
+void standin_load_takes_time(void)
+{
+    pthread_mutex_lock(&standin_lock);
+    load_takes_time();
+    pthread_mutex_unlock(&standin_lock);
+}
+
 static CUresult module_load(const char *name, CUmodule *ret_module, const void *image)
 {
     struct context *context;
@@ -70,7 +89,7 @@ static CUresult module_load(const char *name, CUmodule *ret_module, const void *
     ENTER(enter_context(name, &context));
     if (!image)
         return leave(CUDA_ERROR_INVALID_VALUE);
-    gate_pass_call(STANDIN_GATE_module_load);
+    load_takes_time();
     module = calloc(1, sizeof(*module));
     if (!module)
         return leave(CUDA_ERROR_OUT_OF_MEMORY);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "plan.h"
+#include "times/records.h"
 
 enum { BUCKETS = 1024, PLANS_MAX = 2048 };
 
@@ -144,47 +145,53 @@ static struct blaslt_cached cached_of(const struct blaslt_problem *problem, cons
     return (struct blaslt_cached){*problem, choice && choice->has_algorithm ? tuning_hash(choice, sizeof(*choice)) : 0};
 }
 
-static int get(struct blaslt *b, const struct blaslt_problem *problem, const struct tuning_choice *choice,
-               struct blaslt_plan **ret_plan, bool *ret_made, struct error *e)
+/* Makes the plan, loads its kernel, and keeps it. */
+static int make(struct blaslt *b, const struct blaslt_cached *cached, const struct plan *plan,
+                const uint64_t *addresses, const struct tuning_choice *choice, struct blaslt_plan **ret_plan,
+                struct error *e)
 {
-    const struct blaslt_cached cached = cached_of(problem, choice);
     cublasLtHandle_t handle = NULL;
     struct blaslt_plan *p;
+    int r;
 
+    cuda_records_load_begin(false);
+    r = get_handle(b, &handle, e);
+    if (r == 0)
+        r = blaslt_plan_make(b->device, handle, &cached->problem, b->workspace_bytes, cached->choice ? choice : NULL,
+                             &p, e);
+    if (r == 0 && p->has_algorithm)
+        blaslt_plan_load(p, plan, addresses);
+    cuda_records_load_end();
+    if (r < 0)
+        return -1;
+    p->cached = *cached;
     pthread_mutex_lock(&b->lock);
-    p = find(b, &cached);
-    if (p)
-        use(b, p);
+    *ret_plan = insert(b, p);
     pthread_mutex_unlock(&b->lock);
-    *ret_made = !p;
-    if (!p) {
-        if (get_handle(b, &handle, e) < 0 ||
-            blaslt_plan_make(b->device, handle, problem, b->workspace_bytes, cached.choice ? choice : NULL, &p, e) < 0)
-            return -1;
-        p->cached = cached;
-        pthread_mutex_lock(&b->lock);
-        p = insert(b, p);
-        pthread_mutex_unlock(&b->lock);
-    }
-    *ret_plan = p;
     return 0;
 }
 
 int blaslt_plan_get(struct blaslt *b, const struct plan *plan, const uint64_t *addresses,
                     const struct tuning_choice *choice, struct blaslt_plan **ret_plan, struct error *e)
 {
+    struct blaslt_cached cached;
     struct blaslt_layout layout;
     struct blaslt_plan *p;
-    bool made;
 
-    if (blaslt_layout(plan, addresses, &layout, e) < 0 || get(b, &layout.problem, choice, &p, &made, e) < 0)
+    if (blaslt_layout(plan, addresses, &layout, e) < 0)
+        return -1;
+    cached = cached_of(&layout.problem, choice);
+    pthread_mutex_lock(&b->lock);
+    p = find(b, &cached);
+    if (p)
+        use(b, p);
+    pthread_mutex_unlock(&b->lock);
+    if (!p && make(b, &cached, plan, addresses, choice, &p, e) < 0)
         return -1;
     if (!p->has_algorithm) {
         blaslt_plan_unref(p);
         return blaslt_fail(CUBLAS_STATUS_NOT_SUPPORTED, "cublasLtMatmulAlgoGetHeuristic", e);
     }
-    if (made)
-        blaslt_plan_load(p, plan, addresses);
     *ret_plan = p;
     return 0;
 }
@@ -211,8 +218,14 @@ int blaslt_candidates(struct blaslt *b, const struct plan *plan, const uint64_t 
 {
     cublasLtHandle_t handle = NULL;
     struct blaslt_layout layout;
+    int r;
 
-    if (blaslt_layout(plan, addresses, &layout, e) < 0 || get_handle(b, &handle, e) < 0)
+    if (blaslt_layout(plan, addresses, &layout, e) < 0)
         return -1;
-    return blaslt_plan_candidates(b->device, handle, &layout.problem, b->workspace_bytes, ret, max, ret_n, e);
+    cuda_records_load_begin(false);
+    r = get_handle(b, &handle, e);
+    if (r == 0)
+        r = blaslt_plan_candidates(b->device, handle, &layout.problem, b->workspace_bytes, ret, max, ret_n, e);
+    cuda_records_load_end();
+    return r;
 }

@@ -5,6 +5,7 @@
 
 #include "binary.h"
 #include "limits.h"
+#include "times/records.h"
 
 struct backend_code {
     CUmodule module;
@@ -53,7 +54,9 @@ int cuda_module_load(struct backend_device *base, uint64_t domain, const void *b
     code = calloc(1, sizeof(*code));
     if (!code)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a module's record");
+    cuda_records_load_begin(false);
     r = cuda_on(d)->ModuleLoadData(&code->module, binary);
+    cuda_records_load_end();
     if (r != CUDA_SUCCESS) {
         free(code);
         return refuse(d, r, &about, e);
@@ -68,8 +71,11 @@ void cuda_module_unload(struct backend_device *base, struct backend_code *code)
     struct error ignored;
 
     /* On a broken context the call does nothing; behind a kernel that never ends it would not return. */
-    if (cuda_enter(d, &ignored) == 0)
+    if (cuda_enter(d, &ignored) == 0) {
+        cuda_records_load_begin(true);
         cuda_on(d)->ModuleUnload(code->module);
+        cuda_records_load_end();
+    }
     free(code);
 }
 
@@ -120,24 +126,32 @@ static int allow_all(struct cuda_device *d, const struct kernel_limits *limits, 
     return 0;
 }
 
+/* Loads it, too, even where the environment asks for lazy loading: the first launch must not wait for the device. */
+static int find(struct cuda_device *d, const struct backend_code *code, const char *lowered, CUfunction *ret,
+                struct error *e)
+{
+    const CUresult r = cuda_on(d)->ModuleGetFunction(ret, code->module, lowered);
+
+    if (r == CUDA_ERROR_NOT_FOUND)
+        return error_set(e, ERROR_INVALID_ARGUMENT, "the code has no kernel %.128s", lowered);
+    if (cuda_check(d, r, "cuModuleGetFunction", e) < 0)
+        return -1;
+    return CUDA_HAS(FuncLoad) ? CUDA_CALL(d, e, FuncLoad, *ret) : 0;
+}
+
 int cuda_module_function(struct cuda_device *d, const struct kernel_limits *limits, struct backend_code *code,
                          const char *lowered, struct backend_function *ret_function, struct error *e)
 {
     struct backend_function f = {0};
     CUfunction function;
-    CUresult r;
+    int r;
 
     if (cuda_enter(d, e) < 0)
         return -1;
-    r = cuda_on(d)->ModuleGetFunction(&function, code->module, lowered);
-    if (r == CUDA_ERROR_NOT_FOUND)
-        return error_set(e, ERROR_INVALID_ARGUMENT, "the code has no kernel %.128s", lowered);
-    if (cuda_check(d, r, "cuModuleGetFunction", e) < 0)
-        return -1;
-    /* Loads now even where the environment asks for lazy loading: the first launch must not wait for the device. */
-    if (CUDA_HAS(FuncLoad) && CUDA_CALL(d, e, FuncLoad, function) < 0)
-        return -1;
-    if (describe(d, function, &f, e) < 0 || allow_all(d, limits, function, &f, e) < 0)
+    cuda_records_load_begin(false);
+    r = find(d, code, lowered, &function, e);
+    cuda_records_load_end();
+    if (r < 0 || describe(d, function, &f, e) < 0 || allow_all(d, limits, function, &f, e) < 0)
         return -1;
     f.id = (uint64_t)(uintptr_t)function;
     *ret_function = f;

@@ -251,7 +251,6 @@ static int record(struct cuda_capture *c, struct cuda_graph *graph, const struct
     }
     if (CUDA_CALL(d, r < 0 ? &ignored : e, StreamEndCapture, c->stream, &recorded) < 0)
         r = -1;
-    cuda_records_start(); /* before the first graph: see there */
     if (r == 0)
         r = CUDA_CALL(d, e, GraphInstantiateWithFlags, &graph->exec, recorded, 0);
     if (recorded)
@@ -289,7 +288,9 @@ static int capture(struct cuda_capture *c, const struct backend_job *job, struct
 
     if (!works)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a graph of %u ops", job->n_steps);
+    cuda_records_start(); /* before the first graph: see there */
     pthread_mutex_lock(&c->lock);
+    cuda_records_load_begin(false);
     if (!c->stream)
         r = CUDA_CALL(c->device, e, StreamCreate, &c->stream, CU_STREAM_NON_BLOCKING);
     if (r == 0)
@@ -298,6 +299,7 @@ static int capture(struct cuda_capture *c, const struct backend_job *job, struct
         r = take_memory(c, job, works, graph, e);
     if (r == 0)
         r = record(c, graph, job, works, e);
+    cuda_records_load_end();
     pthread_mutex_unlock(&c->lock);
     for (unsigned i = 0; i < job->n_steps; i++)
         cuda_work_release(&works[i]);
@@ -370,8 +372,10 @@ void cuda_graph_unref(struct cuda_graph *graph)
     if (!graph || atomic_fetch_sub(&graph->refs, 1) > 1)
         return;
     if (!cuda_device_is_broken(graph->device)) {
+        cuda_records_load_begin(true);
         if (graph->exec)
             cuda_on(graph->device)->GraphExecDestroy(graph->exec);
+        cuda_records_load_end();
         /* Not on the capturing stream: another thread may be recording the work that comes to that stream. */
         cuda_scratch_free(graph->device, graph->device->service, graph->workspace);
         cuda_scratch_give(graph->device, graph->device->service, graph->scratch, graph->scratch_bytes);

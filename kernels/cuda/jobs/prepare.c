@@ -151,34 +151,6 @@ static int prepare_steps(struct cuda_stream *s, struct backend_job *base, struct
     return 0;
 }
 
-/* Whether preparing the job loads kernels that CUPTI has no record of yet. */
-static bool loads_kernels(const struct cuda_executor *x, const struct backend_job *job)
-{
-    for (unsigned i = 0; i < job->n_steps; i++) {
-        uint64_t addresses[STEP_MAX_OPERANDS];
-
-        if (job->steps[i].plan.kind != PLAN_GEMM || plan_is_empty(&job->steps[i].plan))
-            continue;
-        cuda_step_addresses(x->device, &job->steps[i], addresses);
-        if (!cuda_work_is_ready(x->kernels, &job->steps[i], addresses))
-            return true;
-    }
-    return false;
-}
-
-static int prepare_all_steps(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct error *e)
-{
-    const bool loads = loads_kernels(s->executor, base);
-    int r;
-
-    if (loads)
-        cuda_records_learn();
-    r = prepare_steps(s, base, job, e);
-    if (loads)
-        cuda_records_learned();
-    return r;
-}
-
 /* All of a job that counts is done here. */
 static int count(struct cuda_stream *s, struct backend_job *base, struct error *e)
 {
@@ -208,7 +180,7 @@ int cuda_prepare(struct backend_stream *stream, struct backend_job *base, struct
     if (!base->counters && cuda_graph_is_wanted(base) && !is_staged(base) &&
         cuda_graph_make(&x->capture, base, &job->graph, e) < 0)
         goto give_job;
-    if (!base->counters && !job->graph && prepare_all_steps(s, base, job, e) < 0)
+    if (!base->counters && !job->graph && prepare_steps(s, base, job, e) < 0)
         goto give_job;
     job->prepared = true;
     base->impl = job;

@@ -113,12 +113,12 @@ static void look(struct cuda_recorded *r, bool busy, uint64_t now_ns)
     r->busy = busy;
 }
 
-/* Returns whether records were handed out: `at_once`, or not long after the last time. */
+/* Returns whether records were handed out: `at_once`, or not long after the last time; and never while code is loaded.
+ */
 static bool flush(struct cuda_recorded *r, bool at_once, uint64_t now_ns)
 {
-    if (!at_once && now_ns - r->flushed_ns < FLUSH_NS)
+    if ((!at_once && now_ns - r->flushed_ns < FLUSH_NS) || !cuda_records_flush())
         return false;
-    cuda_records_flush();
     r->flushed_ns = now_ns;
     return true;
 }

@@ -48,6 +48,7 @@ int cuda_stream_new(struct cuda_streams *streams, enum backend_priority priority
     struct list *idle = list_first(&streams->idle[priority]);
     struct cuda_device *d = streams->device;
     struct cuda_stream *s;
+    int r;
 
     if (idle) {
         list_remove(idle);
@@ -67,8 +68,11 @@ int cuda_stream_new(struct cuda_streams *streams, enum backend_priority priority
     list_init(&s->jobs);
     list_init(&s->link);
     s->next = &s->jobs;
-    if (CUDA_CALL(d, e, StreamCreateWithPriority, &s->queue.stream, CU_STREAM_NON_BLOCKING,
-                  streams->priorities[priority]) < 0)
+    cuda_records_load_begin(true);
+    r = CUDA_CALL(d, e, StreamCreateWithPriority, &s->queue.stream, CU_STREAM_NON_BLOCKING,
+                  streams->priorities[priority]);
+    cuda_records_load_end();
+    if (r < 0)
         goto free_stream;
     s->flag = cuda_flag_take(&streams->flags, &s->flag_address);
     *ret_stream = s;
@@ -114,7 +118,9 @@ static void destroy(struct cuda_stream *s)
         release_workspace(s);
         release_scratch(s);
         release_small(s);
+        cuda_records_load_begin(true);
         cuda_on(s->queue.device)->StreamDestroy(s->queue.stream);
+        cuda_records_load_end();
     }
     free(s);
 }

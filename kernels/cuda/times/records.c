@@ -36,8 +36,6 @@ static struct {
     atomic_int state; /* enum state */
     struct cupti cupti;
     CUpti_SubscriberHandle subscriber;
-    atomic_bool recording; /* of kernels; the loop's */
-    atomic_uint learners;  /* threads between learn() and learned() */
     uint64_t tickets;
 
     pthread_mutex_t lock; /* of what follows: CUPTI hands out full buffers on a thread of its own */
@@ -45,7 +43,22 @@ static struct {
     struct call calls[CALLS];
 } records = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
+/* Who loads code, and who has CUPTI to himself. CUPTI and the driver wait for each other for ever where records are
+ * handed out while another thread loads a kernel: the one has CUPTI's lock and waits for the context's, the other has
+ * the context's and is to tell CUPTI of the kernel. */
+static struct {
+    pthread_mutex_t lock; /* held for microseconds, but for CUPTI's first switch */
+    pthread_cond_t changed;
+    unsigned loads;   /* threads between load_begin() and load_end() */
+    unsigned waiting; /* threads that want CUPTI to themselves: no load begins meanwhile */
+    bool alone;       /* a thread has CUPTI to itself */
+    bool flush_due;   /* records were to be handed out while code was loaded: no load begins before */
+    bool recording;   /* the loop wants records of kernels */
+    bool on;          /* CUPTI makes them */
+} code = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+/* How many load_begin() of this thread have no load_end() yet. */
+static _Thread_local unsigned loading;
 
 /* The ticket of what this thread launches; 0: none. */
 static _Thread_local uint64_t current;
@@ -124,6 +137,72 @@ static void CUPTIAPI on_buffer_done(CUcontext context, uint32_t stream, uint8_t 
     free(buffer);
 }
 
+/* ---- code that is loaded ---- */
+
+/* Under the lock. While code is loaded kernels have records, so that nothing is switched then. */
+static void switch_kernels(void)
+{
+    const bool wanted = code.recording || code.loads;
+
+    if (code.alone || code.on == wanted || !cuda_records_are_on())
+        return;
+    code.on = wanted;
+    if (wanted)
+        records.cupti.ActivityEnable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
+    else
+        records.cupti.ActivityDisable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
+}
+
+/* Waits until no code is loaded. */
+static void take_alone(void)
+{
+    pthread_mutex_lock(&code.lock);
+    code.waiting++;
+    while (code.alone || code.loads)
+        pthread_cond_wait(&code.changed, &code.lock);
+    code.waiting--;
+    code.alone = true;
+    pthread_mutex_unlock(&code.lock);
+}
+
+static void give_alone(void)
+{
+    pthread_mutex_lock(&code.lock);
+    code.alone = false;
+    switch_kernels();
+    pthread_cond_broadcast(&code.changed);
+    pthread_mutex_unlock(&code.lock);
+}
+
+void cuda_records_load_begin(bool at_once)
+{
+    if (loading++)
+        return;
+    pthread_mutex_lock(&code.lock);
+    while (code.alone || (!at_once && (code.waiting || code.flush_due)))
+        pthread_cond_wait(&code.changed, &code.lock);
+    code.loads++;
+    switch_kernels();
+    pthread_mutex_unlock(&code.lock);
+}
+
+void cuda_records_load_end(void)
+{
+    if (--loading)
+        return;
+    pthread_mutex_lock(&code.lock);
+    if (--code.loads) {
+        pthread_mutex_unlock(&code.lock);
+        return;
+    }
+    code.alone = true;
+    code.flush_due = false;
+    pthread_mutex_unlock(&code.lock);
+    if (cuda_records_are_on())
+        records.cupti.ActivityFlushAll(0);
+    give_alone();
+}
+
 /* ---- the start ---- */
 
 static const CUpti_CallbackId launches[] = {
@@ -195,16 +274,18 @@ unsubscribe:
 bool cuda_records_start(void)
 {
     char why[256] = "", quoted[300];
+    bool on;
 
-    pthread_mutex_lock(&start_lock);
+    if (cuda_records_were_started())
+        return cuda_records_are_on();
+    take_alone();
     if (atomic_load(&records.state) == NOT_TRIED) {
-        const bool on = start(why, sizeof(why)) == 0;
-
+        on = start(why, sizeof(why)) == 0;
         atomic_store(&records.state, on ? ON : OFF);
         if (!on)
             log_info("cupti_unavailable", "reason=%s", log_quote(quoted, sizeof(quoted), why, strlen(why)));
     }
-    pthread_mutex_unlock(&start_lock);
+    give_alone();
     return cuda_records_are_on();
 }
 
@@ -220,39 +301,14 @@ bool cuda_records_are_on(void)
 
 /* ---- tickets ---- */
 
-/* Calls of CUPTI that change nothing cost nothing. */
-static void switch_kernels(bool on)
-{
-    if (on)
-        records.cupti.ActivityEnable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
-    else
-        records.cupti.ActivityDisable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
-}
-
 static void record_kernels(bool on)
 {
-    if (atomic_load_explicit(&records.recording, memory_order_relaxed) == on)
+    if (code.recording == on) /* the loop alone writes it */
         return;
-    atomic_store(&records.recording, on);
-    if (on || !atomic_load(&records.learners))
-        switch_kernels(on);
-}
-
-void cuda_records_learn(void)
-{
-    if (!cuda_records_are_on())
-        return;
-    atomic_fetch_add(&records.learners, 1);
-    switch_kernels(true);
-}
-
-void cuda_records_learned(void)
-{
-    if (!cuda_records_are_on())
-        return;
-    records.cupti.ActivityFlushAll(0);
-    if (atomic_fetch_sub(&records.learners, 1) == 1 && !atomic_load(&records.recording))
-        switch_kernels(false);
+    pthread_mutex_lock(&code.lock);
+    code.recording = on;
+    switch_kernels();
+    pthread_mutex_unlock(&code.lock);
 }
 
 uint64_t cuda_records_begin(bool kernels)
@@ -282,9 +338,20 @@ void cuda_records_pause(void)
     record_kernels(false);
 }
 
-void cuda_records_flush(void)
+bool cuda_records_flush(void)
 {
+    bool alone;
+
+    pthread_mutex_lock(&code.lock);
+    alone = !code.alone && !code.loads;
+    code.alone = code.alone || alone;
+    code.flush_due = code.loads > 0;
+    pthread_mutex_unlock(&code.lock);
+    if (!alone)
+        return false;
     records.cupti.ActivityFlushAll(0);
+    give_alone();
+    return true;
 }
 
 enum cuda_record_state cuda_records_read(uint64_t ticket, struct cuda_span *ret)

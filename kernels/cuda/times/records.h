@@ -21,8 +21,8 @@ struct cuda_span {
 enum { RECORDS_TICKETS = 2048 /* that are remembered: older ones are forgotten */ };
 
 /* Starts CUPTI, which takes some 15 ms, unless it was tried before. Before the first graph is instantiated: CUPTI
- * crashes when it meets one that it has not seen made. Returns whether there are records. Thread: any; the context is
- * current. */
+ * crashes when it meets one that it has not seen made. Not between load_begin() and load_end(). Returns whether there
+ * are records. Thread: any; the context is current. */
 bool cuda_records_start(void);
 /* Whether start() has run. Thread: any. */
 bool cuda_records_were_started(void);
@@ -35,11 +35,14 @@ bool cuda_records_are_on(void);
 uint64_t cuda_records_begin(bool kernels);
 void cuda_records_end(void);
 
-/* Between the two the calling thread runs kernels that were just loaded, and waits for their end. The first record of a
- * kernel of cuBLASLt takes CUPTI 15 ms on an H200: now, and not in a launch of the loop. Without records they do
- * nothing. Thread: any; the context is current. */
-void cuda_records_learn(void);
-void cuda_records_learned(void);
+/* Between the two the calling thread loads or unloads code, makes a stream or a graph, or ends one: nothing of that may
+ * be done elsewhere. CUPTI would wait for ever if it were to hand out records meanwhile, so the two exclude each other.
+ * Kernels that run in between have records, and the last load_end() hands them out: the first record of a kernel of
+ * cuBLASLt takes CUPTI 15 ms on an H200, which no launch of the loop is to pay. May wait for who starts CUPTI or hands
+ * records out, some ms; and, unless `at_once`, for loads of other threads that keep records back. Calls nest.
+ * Thread: any; the context is current. */
+void cuda_records_load_begin(bool at_once);
+void cuda_records_load_end(void);
 
 /* What the calling thread launches from now on belongs to the ticket again. For an execution that end() interrupted. */
 void cuda_records_resume(uint64_t ticket);
@@ -49,8 +52,8 @@ void cuda_records_pause(void);
 
 /* Has CUPTI hand out the buffers in which all launches have ended. A launch's record goes to the buffer that the one
  * before went to, unless that was handed out or is full: where launches follow each other without a pause, records of
- * what has ended come later. */
-void cuda_records_flush(void);
+ * what has ended come later. Returns false where code is being loaded: they are handed out when it is. */
+bool cuda_records_flush(void);
 
 enum cuda_record_state { RECORD_PENDING, RECORD_READY, RECORD_MISSING };
 /* READY: from the first kernel's begin to the last one's end. MISSING: nothing was launched, or it was forgotten. */

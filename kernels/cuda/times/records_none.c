@@ -25,11 +25,12 @@ void cuda_records_end(void)
 {
 }
 
-void cuda_records_learn(void)
+void cuda_records_load_begin(bool at_once)
 {
+    (void)at_once;
 }
 
-void cuda_records_learned(void)
+void cuda_records_load_end(void)
 {
 }
 
@@ -37,8 +38,9 @@ void cuda_records_pause(void)
 {
 }
 
-void cuda_records_flush(void)
+bool cuda_records_flush(void)
 {
+    return true;
 }
 
 enum cuda_record_state cuda_records_read(uint64_t ticket, struct cuda_span *ret)

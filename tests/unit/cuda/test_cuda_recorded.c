@@ -1,6 +1,9 @@
 /* Executions that are timed by CUPTI's records, over a stand-in of CUPTI whose clock is far from the host's. */
 #include "recorded_support.h"
 
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "times/clock.h"
@@ -150,6 +153,102 @@ static void test_without_cupti_events_tell(void **state)
     assert_int_equal(told.count, 0);
 }
 
+/* ---- code that is loaded meanwhile ---- */
+
+static int setup_with_both(void **state)
+{
+    test_config.cuda_cupti = KOPS_STANDIN_CUPTI;
+    return open_device(KOPS_FAKE_BLASLT);
+}
+
+static atomic_uint loaded; /* threads that are done */
+static struct backend_code *code;
+static struct test_job gemm;
+static struct backend_stream *gemms;
+
+static void *load_module(void *ret)
+{
+    unsigned char *image;
+    struct error e;
+    size_t size;
+
+    image = read_file(KOPS_TEST_CUBIN, &size);
+    *(int *)ret = backend->code_load(device, DOMAIN_COMMON, image, size, &code, &e);
+    free(image);
+    atomic_fetch_add(&loaded, 1);
+    return NULL;
+}
+
+static void *prepare_gemm(void *ret)
+{
+    struct error e;
+
+    *(int *)ret = backend->prepare(gemms, &gemm.job, &e);
+    atomic_fetch_add(&loaded, 1);
+    return NULL;
+}
+
+/* The records come when all code is loaded, whichever of several threads is the last. */
+static void expect_records_after(void *(*const *loaders)(void *), unsigned n)
+{
+    const struct custom c = open_custom();
+    const int64_t run_before = counter(STANDIN_COUNTER_kernels_run);
+    struct test_job t;
+    pthread_t threads[2];
+    int results[2];
+    struct error e;
+
+    make(&c, &t, TIMING_EXACT, 1);
+    atomic_store(&loaded, 0);
+    gate_close(STANDIN_GATE_module_load);
+    for (unsigned i = 0; i < n; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, loaders[i], &results[i]), 0);
+    wait_at_gate(STANDIN_GATE_module_load, n);
+    assert_true(start(c.stream, &t, &e));
+    while (counter(STANDIN_COUNTER_kernels_run) == run_before)
+        backend->poll(device);
+    for (unsigned ended = 0; ended < n; ended++) {
+        while (atomic_load(&loaded) < ended)
+            sched_yield();
+        for (unsigned i = 0; i < 1000; i++)
+            backend->poll(device);
+        assert_false(t.done);
+        gate_pass_one(STANDIN_GATE_module_load);
+    }
+    gate_open(STANDIN_GATE_module_load);
+    for (unsigned i = 0; i < n; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(results[i], 0);
+    }
+    finish(&t);
+    assert_false(t.job.failed);
+    assert_int_equal(t.job.timer, TIMER_CUPTI);
+    assert_int_equal(t.job.n_samples, 1);
+}
+
+static void test_records_wait_while_code_is_loaded(void **state)
+{
+    void *(*const loaders[])(void *) = {load_module, prepare_gemm};
+    struct test_job t;
+
+    custom(&t, TIMING_EXACT, 1); /* CUPTI is started */
+    gemms = stream_open();
+    for (unsigned which = 0; which < 3; which++) {
+        const int64_t side = 16 + 16 * which;
+        struct backend_memory *m = device_memory((uint64_t)(side * side) * sizeof(float));
+        struct backend_memory *out = device_memory((uint64_t)(side * side) * sizeof(float));
+
+        make_gemm(&gemm, (struct view[]){MATRIX(m, side, side), MATRIX(m, side, side), MATRIX(out, side, side)}, 1, 0);
+        expect_records_after(loaders + which % 2, which < 2 ? 1 : 2);
+        if (which != 1)
+            backend->code_unload(device, code);
+        if (!which)
+            continue;
+        backend->submit(gemms, &gemm.job);
+        finish(&gemm);
+    }
+}
+
 /* Of two records the older one is read later: it says nothing worse than what is known. */
 static void test_the_clock_in_another_order(void **state)
 {
@@ -174,6 +273,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_statistic_comes_while_there_is_something_to_do, setup_with_cupti,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_what_is_not_to_be_timed_leaves_no_record, setup_with_cupti, teardown),
+        cmocka_unit_test_setup_teardown(test_records_wait_while_code_is_loaded, setup_with_both, teardown),
     };
     const struct CMUnitTest none[] = {
         cmocka_unit_test_setup_teardown(test_without_cupti_events_tell, setup_with_cupti, teardown)};
